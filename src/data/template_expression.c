@@ -291,8 +291,10 @@ static const value *stripped(machine *m, const value *v, int sides, const value 
     size_t n = set != NULL ? set->length : strlen(white);
     while ((sides & LEFT) && from < to && memchr(of, v->text[from], n) != NULL)
         from++;
+    mz_tpl_spend(m, from);
     while ((sides & RIGHT) && from < to && memchr(of, v->text[to - 1], n) != NULL)
         to--;
+    mz_tpl_spend(m, v->length - to);
     return mz_tpl_part(m, v, from, to);
 }
 
@@ -309,11 +311,11 @@ static const value *cased(machine *m, const value *v, bool upper) {
 
 static const value *split(machine *m, const value *v, const value *by) {
     size_t n = 1, from = 0, i = 0;
-    for (int64_t at = 0; (at = mz_tpl_find(v, by, (size_t)at)) >= 0; at += (int64_t)by->length)
+    for (int64_t at = 0; (at = mz_tpl_find(m, v, by, (size_t)at)) >= 0; at += (int64_t)by->length)
         n++;
     value *parts = mz_tpl_list(m, LIST, n, n);
     for (; parts != NULL && i < n; i++) {
-        int64_t at = mz_tpl_find(v, by, from);
+        int64_t at = mz_tpl_find(m, v, by, from);
         parts->at[i] = mz_tpl_part(m, v, from, at >= 0 ? (size_t)at : v->length);
         from = (size_t)at + by->length;
     }
@@ -323,7 +325,7 @@ static const value *split(machine *m, const value *v, const value *by) {
 static const value *replaced(machine *m, const value *v, const value *what, const value *with) {
     const value *out = mz_tpl_string(m, "", NULL, 0);
     size_t from = 0;
-    for (int64_t at; m->status == MEZZO_OK && (at = mz_tpl_find(v, what, from)) >= 0;
+    for (int64_t at; m->status == MEZZO_OK && (at = mz_tpl_find(m, v, what, from)) >= 0;
          from = (size_t)at + what->length) {
         out = mz_tpl_joined(m, out, mz_tpl_part(m, v, from, (size_t)at));
         out = m->status == MEZZO_OK ? mz_tpl_joined(m, out, with) : out;
@@ -344,6 +346,7 @@ static const value *of_string(machine *m, const value *v, const char *name, size
         return stripped(m, v, RIGHT, x);
     if (mz_tpl_named(name, n, "upper") || mz_tpl_named(name, n, "lower"))
         return cased(m, v, *name == 'u');
+    mz_tpl_spend(m, x != NULL ? x->length : 0); // compared at one end
     if (x != NULL && mz_tpl_named(name, n, "startswith"))
         return mz_tpl_truth(v->length >= x->length && memcmp(v->text, x->text, x->length) == 0);
     if (x != NULL && mz_tpl_named(name, n, "endswith"))
@@ -362,7 +365,7 @@ static const value *method(machine *m, const value *v, const char *name, size_t 
         return &mz_tpl_undefined;
     const value *done = of_string(m, v, name, n, &a);
     if (done == NULL && v->kind == MAP && mz_tpl_named(name, n, "get") && a.n > 0 && a.at[0]->kind == STRING) {
-        done = mz_tpl_member(v, a.at[0]->text, a.at[0]->length);
+        done = mz_tpl_member(m, v, a.at[0]->text, a.at[0]->length);
         done = done != NULL ? done : a.n > 1 ? a.at[1] : &mz_tpl_none;
     }
     if (done == NULL)
@@ -413,7 +416,7 @@ static const value *subscript(machine *m, const value *v) {
             return element(m, v, from->n);
     }
     if (v->kind == MAP && !range && from->kind == STRING) {
-        const value *is = mz_tpl_member(v, from->text, from->length);
+        const value *is = mz_tpl_member(m, v, from->text, from->length);
         return is != NULL ? is : &mz_tpl_undefined;
     }
     refuse(m, MEZZO_ERR_FORMAT, "what is in brackets does not fit the value before them%s",
@@ -430,7 +433,7 @@ static const value *attribute(machine *m, const value *v) {
         return &mz_tpl_undefined;
     if (v->kind == UNDEFINED)
         refuse(m, MEZZO_ERR_FORMAT, "%s of a value that is undefined", mz_quote_bytes(name, n).text);
-    const value *is = mz_tpl_member(v, name, n);
+    const value *is = mz_tpl_member(m, v, name, n);
     return is != NULL ? is : &mz_tpl_undefined;
 }
 
@@ -450,6 +453,7 @@ static const value *filter(machine *m, const value *v) {
         return mz_tpl_number(m, v->n);
     if ((mz_tpl_named(name, n, "length") || mz_tpl_named(name, n, "count")) && v->kind == STRING) {
         int64_t letters = 0;
+        mz_tpl_spend(m, v->length);
         for (size_t i = 0; i < v->length; i++)
             letters += ((unsigned char)v->text[i] & 0xC0) != 0x80;
         return mz_tpl_number(m, letters);
@@ -596,11 +600,11 @@ static const value *contains(machine *m, const value *v, const value *in) {
     if (!live(m))
         return &mz_tpl_undefined;
     if (in->kind == STRING && v->kind == STRING)
-        return mz_tpl_truth(mz_tpl_find(in, v, 0) >= 0);
+        return mz_tpl_truth(mz_tpl_find(m, in, v, 0) >= 0);
     if (in->kind == MAP && v->kind == STRING)
-        return mz_tpl_truth(mz_tpl_member(in, v->text, v->length) != NULL);
+        return mz_tpl_truth(mz_tpl_member(m, in, v->text, v->length) != NULL);
     for (int64_t i = 0; in->kind == LIST && i < in->n; i++)
-        if (mz_tpl_equal(in->at[i], v))
+        if (mz_tpl_equal(m, in->at[i], v))
             return &mz_tpl_yes;
     if (in->kind != LIST)
         refuse(m, MEZZO_ERR_FORMAT, "\"in\" a value that is not a container%s",
@@ -622,9 +626,9 @@ static const value *comparisons(machine *m) {
     const value *v = sums(m);
     const size_t back = m->p;
     if (mz_tpl_take(m, "=="))
-        return mz_tpl_truth(mz_tpl_equal(v, sums(m)));
+        return mz_tpl_truth(mz_tpl_equal(m, v, sums(m)));
     if (mz_tpl_take(m, "!="))
-        return mz_tpl_truth(!mz_tpl_equal(v, sums(m)));
+        return mz_tpl_truth(!mz_tpl_equal(m, v, sums(m)));
     for (size_t i = 0; i < MZ_COUNT(signs); i++)
         if (mz_tpl_take(m, signs[i]))
             return ordered(m, signs[i], v, sums(m));

@@ -14,6 +14,7 @@ enum { MOST_WORK = 1 << 12 };
 enum { MOST_WORK = 1 << 21 };
 #define MOST_BYTES ((size_t)64 << 20)
 #endif
+enum { BYTES_A_WORK = 256 }; // that are searched or compared
 enum { MOST_SOURCE = 1 << 20, MOST_DEPTH = 64, MOST_ARGS = 8, MOST_VARS = 256 };
 
 typedef enum type { UNDEFINED, NONE, BOOLEAN, NUMBER, STRING, LIST, MAP, MACRO } type;
@@ -80,6 +81,9 @@ extern const value mz_tpl_undefined, mz_tpl_none, mz_tpl_yes, mz_tpl_no;
         }                                                                                                              \
     } while (0)
 
+// What looking at so many bytes, or so many members, costs; an error where the template has looked at too many.
+void mz_tpl_spend(machine *m, size_t bytes);
+
 // --- values
 int mz_tpl_line_of(const machine *m);
 // Zeroed, until the rendering is over; NULL where there is none, or an error came before.
@@ -96,12 +100,12 @@ value *mz_tpl_list(machine *m, type kind, size_t n, size_t space);
 const value *mz_tpl_from_json(machine *m, const json_t *j, bool told, int depth);
 bool mz_tpl_is_text(const value *v, const char *text, size_t n);
 // NULL: none of that name.
-const value *mz_tpl_member(const value *v, const char *name, size_t n);
+const value *mz_tpl_member(machine *m, const value *v, const char *name, size_t n);
 bool mz_tpl_is_true(const value *v);
 bool mz_tpl_is_number(const value *v);
-bool mz_tpl_equal(const value *a, const value *b);
+bool mz_tpl_equal(machine *m, const value *a, const value *b);
 // Where `what` begins in `in`, from `from` on; -1.
-int64_t mz_tpl_find(const value *in, const value *what, size_t from);
+int64_t mz_tpl_find(machine *m, const value *in, const value *what, size_t from);
 const value *mz_tpl_joined(machine *m, const value *a, const value *b);
 // What {{ }} prints of a value, a string.
 const value *mz_tpl_printed(machine *m, const value *v);

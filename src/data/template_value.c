@@ -1,4 +1,5 @@
 // Values of a chat template. All live in one arena.
+#define _GNU_SOURCE // memmem
 #include "data/template_machine.h"
 
 const value mz_tpl_undefined = {.kind = UNDEFINED}, mz_tpl_none = {.kind = NONE},
@@ -111,11 +112,19 @@ const value *mz_tpl_from_json(machine *m, const json_t *j, bool told, int depth)
     return v != NULL ? v : &mz_tpl_undefined;
 }
 
+void mz_tpl_spend(machine *m, size_t bytes) {
+    m->work += 1 + (int64_t)(bytes / BYTES_A_WORK);
+    if (m->work > MOST_WORK)
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the template runs too long");
+}
+
 bool mz_tpl_is_text(const value *v, const char *text, size_t n) {
     return v->kind == STRING && v->length == n && memcmp(v->text, text, n) == 0;
 }
 
-const value *mz_tpl_member(const value *v, const char *name, size_t n) {
+const value *mz_tpl_member(machine *m, const value *v, const char *name, size_t n) {
+    if (v->kind == MAP)
+        mz_tpl_spend(m, (size_t)v->n * sizeof(value));
     for (int64_t i = 0; v->kind == MAP && i < v->n; i++)
         if (mz_tpl_is_text(v->key[i], name, n))
             return v->at[i];
@@ -140,28 +149,38 @@ bool mz_tpl_is_number(const value *v) {
     return v->kind == NUMBER || v->kind == BOOLEAN;
 }
 
-bool mz_tpl_equal(const value *a, const value *b) {
+static bool equal(machine *m, const value *a, const value *b, int depth) {
     if (mz_tpl_is_number(a) && mz_tpl_is_number(b))
         return a->n == b->n;
-    if (a->kind != b->kind)
-        return false;
-    if (a->kind == STRING)
+    if (a == b || a->kind != b->kind)
+        return a == b;
+    if (a->kind == STRING) {
+        mz_tpl_spend(m, a->length == b->length ? a->length : 0);
         return mz_tpl_is_text(a, b->text, b->length);
+    }
     if (a->kind == LIST && a->n == b->n) {
+        mz_tpl_spend(m, 0);
+        if (depth > MOST_DEPTH)
+            refuse(m, MEZZO_ERR_UNSUPPORTED, "the template compares lists that are too deep");
         for (int64_t i = 0; i < a->n; i++)
-            if (!mz_tpl_equal(a->at[i], b->at[i]))
+            if (m->status != MEZZO_OK || !equal(m, a->at[i], b->at[i], depth + 1))
                 return false;
         return true;
     }
-    return a == b || a->kind == UNDEFINED || a->kind == NONE;
+    return a->kind == UNDEFINED || a->kind == NONE;
+}
+
+bool mz_tpl_equal(machine *m, const value *a, const value *b) {
+    return equal(m, a, b, 0);
 }
 
 // Where `what` begins in `in`, from `from` on; -1.
-int64_t mz_tpl_find(const value *in, const value *what, size_t from) {
-    for (size_t i = from; i + what->length <= in->length; i++)
-        if (memcmp(in->text + i, what->text, what->length) == 0)
-            return (int64_t)i;
-    return -1;
+int64_t mz_tpl_find(machine *m, const value *in, const value *what, size_t from) {
+    if (from > in->length)
+        return -1;
+    const char *at = memmem(in->text + from, in->length - from, what->text, what->length);
+    mz_tpl_spend(m, (at != NULL ? (size_t)(at - in->text) : in->length) - from + what->length);
+    return at != NULL ? at - in->text : -1;
 }
 
 const value *mz_tpl_joined(machine *m, const value *a, const value *b) {

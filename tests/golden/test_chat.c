@@ -1,8 +1,12 @@
 // Chat templates against Jinja's own renderings, and which tokens of a conversation are an answer's.
 //
+// A template that would run for hours, or compare lists as deep as it ran, is refused.
+//
 // Seen to fail with: text behind a tag that keeps its line break, a loop's variable that outlives it, an answer whose
 // end is not counted, a message that makes a special token.
 #include "golden.h"
+
+#include <unistd.h>
 
 #include "data/chat.h"
 #include "data/template.h"
@@ -226,13 +230,45 @@ static void memory_may_run_out_anywhere(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
+// 4,096 turns of `body`, after a text of a megabyte, two lists that double 16 times and two that are 4,096 deep.
+static char *much_work(const char *body) {
+#define LOOP   "{% for a in [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16] %}"
+#define ENDS   "{% endfor %}{% endfor %}{% endfor %}"
+#define DOUBLE "{% set n.x = n.x ~ n.x %}{% set n.y = [n.y, n.y] %}{% set n.z = [n.z, n.z] %}"
+#define DEEPER "{% set n.p = [n.p] %}{% set n.q = [n.q] %}"
+    return mz_format("{%% set n = namespace(x='0123456789abcdef', y=[1], z=[1], p=[1], q=[1]) %%}%s%s%s",
+                     LOOP DOUBLE "{% endfor %}" LOOP LOOP LOOP DEEPER ENDS LOOP LOOP LOOP, body, ENDS);
+}
+
+static void long_work_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *says;
+    } bodies[] = {{"{% if 'g' in n.x %}{% endif %}", "too long"},
+                  {"{% if n.x|length == 1 %}{% endif %}", "too long"},
+                  {"{% if n.y == n.z %}{% endif %}", "too long"},
+                  {"{% if n.p == n.q %}{% endif %}", "too deep"},
+                  {"{% if n.x.startswith(n.x) %}{% endif %}", "too long"}};
+    json_t *values = json_object();
+    for (size_t i = 0; i < MZ_COUNT(bodies); i++) {
+        char *source = much_work(bodies[i].body);
+        mz_marked_text got;
+        assert_non_null(source);
+        alarm(60); // not a second
+        assert_int_not_equal(mz_template_render("there", source, values, &got), MEZZO_OK);
+        alarm(0);
+        if (strstr(mezzo_error_message(), bodies[i].says) == NULL)
+            fail_msg("%s: %s", bodies[i].body, mezzo_error_message());
+        mz_free(source);
+    }
+    json_decref(values);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates_are_jinjas),
-        cmocka_unit_test(what_is_not_known_is_refused),
-        cmocka_unit_test(answers_are_found_by_the_template),
-        cmocka_unit_test(messages_make_no_special_token),
-        cmocka_unit_test(an_answer_that_changes_is_refused),
+        cmocka_unit_test(templates_are_jinjas),           cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(long_work_is_refused),           cmocka_unit_test(answers_are_found_by_the_template),
+        cmocka_unit_test(messages_make_no_special_token), cmocka_unit_test(an_answer_that_changes_is_refused),
         cmocka_unit_test(memory_may_run_out_anywhere),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
