@@ -72,6 +72,8 @@ def option_words(options: Mapping[str, Value]) -> List[str]:
             words.append("--no-" + option[2:])
         elif isinstance(value, (str, int, float, os.PathLike)):
             words.append(f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+        elif isinstance(value, (bytes, bytearray, Mapping)):
+            raise TypeError(f"{option}: a text, a number, a path or a list of these, not {type(value).__name__}")
         else:
             words.append(f"{option}={','.join(str(item) for item in value)}")
     return words

@@ -178,3 +178,9 @@ def test_false_none_and_lists():
 
     assert option_words({"a_b": 1, "c": None, "d": True, "recompute": False, "e": [1, 2], "optimizer.lr": 0.1}) == [
         "--a-b=1", "--d", "--no-recompute", "--e=1,2", "--optimizer.lr=0.1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [b"toy", bytearray(b"toy"), {"a": 1}])
+def test_options_of_bytes_and_maps_are_refused(value):
+    with pytest.raises(TypeError, match="--model: a text"):
+        mezzo.explain(model=value)
