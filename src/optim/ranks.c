@@ -36,8 +36,8 @@ struct mz_ranks {
     size_t bytes;
     adder *adders;
     size_t n_adders, cap_adders;
-    mz_prepared agree, refresh;
-    mz_collective *collectives; // what calls point to
+    mz_prepared agree, refresh[2]; // of each shadow
+    mz_collective *collectives;    // what calls point to
     size_t n_collectives, most_collectives;
     bool overlaps; // sums are calls behind the program's
     // Where calls that are made go, instead of to a sequence's end.
@@ -52,12 +52,17 @@ static mezzo_status run_collective(mezzo_device *device, const mz_call *call) {
 }
 static const mz_kernel collective_kernel = {"collective", NULL, run_collective};
 
+static mezzo_status issue_with(mz_ranks *r, mz_sequence *into, const mz_prepared *prepared, mz_call *call,
+                               const mz_traffic *traffic) {
+    if (r->defers)
+        return mz_sequence_defer(into, prepared, call, traffic);
+    return mz_issue(r->device, into, prepared, call, NULL, traffic);
+}
+
 static mezzo_status issue(mz_ranks *r, mz_sequence *into, const mz_prepared *prepared, mz_call *call) {
     if (r->program != NULL)
         return mz_program_add_behind(r->program, r->after, prepared, call);
-    if (r->defers)
-        return mz_sequence_defer(into, prepared, call, NULL);
-    return mz_issue(r->device, into, prepared, call, NULL, NULL);
+    return issue_with(r, into, prepared, call, NULL);
 }
 
 static mezzo_status issue_collective(mz_ranks *r, mz_sequence *into, const mz_collective *what) {
@@ -282,7 +287,8 @@ void mz_ranks_free(mz_ranks *r) {
     }
     mz_free(r->adders);
     mz_prepared_free(&r->agree);
-    mz_prepared_free(&r->refresh);
+    for (int i = 0; i < (int)MZ_COUNT(r->refresh); i++)
+        mz_prepared_free(&r->refresh[i]);
     mz_free(r->collectives);
     mz_free(r);
 }
@@ -560,29 +566,90 @@ mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_se
     return mz_issue(r->device, into, &r->agree, &agree, NULL, NULL);
 }
 
-static bool has_shadows_of_masters(const mezzo_params *p) {
-    bool any = false;
-    for (size_t i = 0; i < p->n; i++)
-        any = any || (p->list[i].master == MEZZO_MASTER_FP32 && !p->list[i].frozen && p->list[i].shadow_slot >= 0);
-    return any;
+// --- what is moved goes to all -------------------------------------------------------------------------------------
+static mz_span span_of(const void *from, size_t bytes) {
+    return (mz_span){from, (const char *)from + bytes};
 }
 
-// FP32 masters, and what they are rounded to made anew from them; of others the weights themselves.
+static bool is_refreshed(const mz_param *p) { // its shadow is rounded from an FP32 master
+    return p->master == MEZZO_MASTER_FP32 && !p->frozen && p->shadow_slot >= 0;
+}
+
+// Rounds the shadow of parameters [first, end) again that have an FP32 master, all trained. `segment`: the first one's.
+// It waits for their masters alone, and what reads another's shadow does not wait for it.
+static mezzo_status issue_refresh(mz_ranks *r, mz_sequence *into, int shadow, size_t first, size_t end, int segment) {
+    const mezzo_params *p = r->params;
+    mz_call call = mz_params_refresh_call(p, shadow);
+    mz_segment *segments = (mz_segment *)call.in[1].data + segment;
+    mz_traffic traffic = {0};
+    int n = 0;
+    mz_span *spans = mz_alloc(2 * (end - first) + 1, sizeof *spans), *writes = spans;
+    if (spans == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = first; i < end; i++) {
+        n += p->list[i].shadow_slot >= 0;
+        if (is_refreshed(&p->list[i]))
+            *writes++ = span_of(p->master + p->list[i].offset, (size_t)p->list[i].stored * sizeof(float));
+    }
+    traffic.n_reads = (int)(writes - spans) + 1;
+    *writes++ = span_of(segments, (size_t)n * sizeof *segments);
+    for (size_t i = first; i < end; i++)
+        if (is_refreshed(&p->list[i]))
+            writes[traffic.n_writes++] = span_of((uint16_t *)p->shadows[shadow].data + p->list[i].shadow_slot,
+                                                 (size_t)p->list[i].stored * sizeof(uint16_t));
+    traffic.reads = spans;
+    traffic.writes = writes;
+    mezzo_status status = MEZZO_OK;
+    if (r->refresh[shadow].kernel == NULL)
+        status = mz_prepare(r->device, &call, &r->refresh[shadow]);
+    call.in[1] = mz_tensor_segments(p, segments, (size_t)n);
+    if (status == MEZZO_OK)
+        status = issue_with(r, into, &r->refresh[shadow], &call, &traffic);
+    mz_free(spans);
+    return status;
+}
+
+// Shadows of FP32 masters that end in elements [from, to) of the masters.
+static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int shadow, int64_t from, int64_t to) {
+    const mezzo_params *p = r->params;
+    size_t first = 0, end = 0;
+    int segment = 0, at = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const mz_param *one = &p->list[i];
+        const bool here = is_refreshed(one) && one->offset + one->stored > from && one->offset + one->stored <= to;
+        const bool between = one->frozen && one->master == MEZZO_MASTER_FP32 && one->shadow_slot >= 0;
+        if (end > first && between) { // it would be written too
+            MEZZO_TRY(issue_refresh(r, into, shadow, first, end, segment));
+            first = end = 0;
+        }
+        if (here && end == first) {
+            first = i;
+            segment = at;
+        }
+        end = here ? i + 1 : end;
+        at += one->shadow_slot >= 0;
+    }
+    return end > first ? issue_refresh(r, into, shadow, first, end, segment) : MEZZO_OK;
+}
+
+// FP32 masters, and what they are rounded to made anew from them; of others the weights themselves. Where not all
+// masters are FP32, one that has a shadow is read itself too, and that first: a tied embedding. Weights that are read
+// next do not wait for its shadow.
 static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
     const mezzo_params *p = r->params;
+    const bool last = p->kept_as != MEZZO_MASTER_FP32;
     for (int k = 0; k < p->n_regions; k++) {
         const mz_region *g = &p->regions[k];
-        if (g->from < p->fp32_elements)
-            MEZZO_TRY(issue_gather(r, into, p->master + g->from, g->part, MEZZO_F32));
-        else
+        if (g->from >= p->fp32_elements) {
             MEZZO_TRY(issue_gather(r, into, (uint16_t *)p->shadows[0].data + g->from, g->part, MEZZO_BF16));
+            continue;
+        }
+        MEZZO_TRY(issue_gather(r, into, p->master + g->from, g->part, MEZZO_F32));
+        for (int i = 0; i < p->n_shadows && !last; i++)
+            MEZZO_TRY(refresh_region(r, into, i, g->from, g->from + r->size * g->part));
     }
-    for (int i = 0; i < p->n_shadows && has_shadows_of_masters(p); i++) {
-        mz_call call = mz_params_refresh_call(p, i);
-        mz_prepared_free(&r->refresh);
-        MEZZO_TRY(mz_prepare(r->device, &call, &r->refresh));
-        MEZZO_TRY(issue(r, into, &r->refresh, &call));
-    }
+    for (int i = 0; i < p->n_shadows && last; i++)
+        MEZZO_TRY(refresh_region(r, into, i, 0, p->fp32_elements));
     return MEZZO_OK;
 }
 

@@ -1,16 +1,18 @@
 // What ranks do together, beside a program's calls on a device that captures (queued.h), gives the bits that calls one
 // by one give. Broken on purpose to see it fail: collectives that wait for no gradient, and parameters that nobody
-// waits for.
+// waits for, and one rounding of all copies behind all gathers.
 #include "unit/queued.h"
 
 #include "optim/ranks.h"
 
 // Sums of gradients beside backward, parameters brought to all beside the next forward: the bits of one after another.
-static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, mezzo_precision precision, trained *out) {
+// `looks`, if not NULL, sees what waits behind the last step.
+static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, mezzo_precision precision,
+                              mezzo_master master, void (*looks)(const mezzo_device *, const mezzo_params *),
+                              trained *out) {
     const int micros = (int)how->micro;
     const mezzo_program_options options = {.precision = precision, .loss_weight = 1.0f / (float)micros};
     const mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
-    const mezzo_master master = mezzo_master_default(precision);
     mezzo_model_config c;
     mezzo_graph *g;
     mezzo_program *p;
@@ -39,6 +41,8 @@ static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, me
         if (i % micros == micros - 1)
             ok(mezzo_step_finish(step));
     }
+    if (looks != NULL)
+        looks(out->device, out->params);
     ok(out->device->backend->read(out->device, out->grads, out->params->master, out->params->master_bytes));
     mezzo_step_free(step);
     mezzo_optimizer_free(o);
@@ -53,7 +57,7 @@ static void same_with_a_twin(mz_shard shard, mezzo_precision precision, int micr
     trained both[] = {{.grads = masters[0]}, {.grads = masters[1]}};
     twin_agrees = shard == MZ_SHARD_PARAMETERS;
     for (int i = 0; i < 2; i++) {
-        train_with_a_twin(i == 1, &how, precision, &both[i]);
+        train_with_a_twin(i == 1, &how, precision, mezzo_master_default(precision), NULL, &both[i]);
         assert_true(both[i].params->master_bytes <= sizeof masters[0]);
     }
     assert_memory_equal(masters[0], masters[1], both[0].params->master_bytes);
@@ -71,6 +75,7 @@ static void collectives_beside_calls_change_no_bit(void **state) {
     (void)state;
     same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_BF16, 1, false);
     same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_FP32, 2, true);
+    same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_FP16, 1, false);
     same_with_a_twin(MZ_SHARD_NONE, MEZZO_PRECISION_FP16, 1, false);
     same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1, false);
     same_with_a_twin(MZ_SHARD_GRADIENTS, MEZZO_PRECISION_BF16, 1, true);
@@ -122,9 +127,83 @@ static void bf16_on_the_wire_is_summed_in_fp32(void **state) {
     mezzo_device_close(device);
 }
 
+// --- what the next forward waits for ------------------------------------------------------------------------------
+static bool is_gather(const mz_bound_call *call) { // and not one that rounds masters
+    return call->call.op == MZ_OP_copy;
+}
+
+static int gathers_among(const mz_call_list *list, int first_calls) {
+    int n = 0;
+    for (int i = 0; i < first_calls; i++)
+        n += is_gather(&list->calls[i]);
+    return n;
+}
+
+// How many of the calls, which run in their order, come before these bytes may be read.
+static int calls_before(const mz_call_list *list, const void *from, size_t bytes) {
+    const mz_span span = {from, (const char *)from + bytes};
+    const mz_traffic read = {.n_reads = 1, .reads = &span};
+    int before = 0;
+    for (size_t i = 0; i < list->n; i++)
+        if (mz_traffic_depends(&read, &list->calls[i].traffic))
+            before = (int)i + 1;
+    return before;
+}
+
+// A copy that is gathered itself waits for the gathers up to its own, one that is rounded from FP32 masters for theirs
+// and its rounding. Where both are there, the rounding is behind all gathers.
+static void weights_wait_for_their_own(const mezzo_device *device, const mezzo_params *p) {
+    const mz_deferred *d = device->deferred;
+    int gathered = 0, rounded = 0;
+    while (d != NULL && d->stream != MZ_STREAM_COLLECTIVE)
+        d = d->next;
+    assert_non_null(d);
+    assert_int_equal(gathers_among(&d->list, (int)d->list.n), p->n_regions);
+    for (size_t i = 0; i < p->n; i++) {
+        const mz_param *one = &p->list[i];
+        int regions = 0;
+        if (one->shadow_slot < 0)
+            continue;
+        while (regions < p->n_regions && p->regions[regions].from < one->offset + one->stored)
+            regions++;
+        const int before = calls_before(&d->list, (const uint16_t *)p->shadows[0].data + one->shadow_slot,
+                                        (size_t)one->stored * sizeof(uint16_t));
+        assert_true(before > 0);
+        if (one->master != MEZZO_MASTER_FP32) {
+            assert_int_equal(before, regions);
+            assert_int_equal(gathers_among(&d->list, before), regions);
+            gathered++;
+            continue;
+        }
+        assert_false(is_gather(&d->list.calls[before - 1]));
+        assert_int_equal(gathers_among(&d->list, before), p->kept_as == MEZZO_MASTER_FP32 ? regions : p->n_regions);
+        rounded++;
+    }
+    if (p->kept_as == MEZZO_MASTER_FP32)
+        assert_true(gathered == 0 && rounded > 8);
+    else
+        assert_true(gathered >= 8 && rounded == 1); // the tied embedding
+}
+
+static void forward_waits_for_what_it_reads(void **state) {
+    (void)state;
+    const mz_ranks_options how = {.shard = MZ_SHARD_OPTIMIZER, .micro = 1};
+    const mezzo_master masters[] = {MEZZO_MASTER_SPLIT, MEZZO_MASTER_FP32};
+    static float room[1 << 18];
+    twin_agrees = false;
+    for (size_t i = 0; i < MZ_COUNT(masters); i++) {
+        trained one = {.grads = room};
+        train_with_a_twin(true, &how, MEZZO_PRECISION_BF16, masters[i], weights_wait_for_their_own, &one);
+        one.device->backend = &mz_backend_cpu;
+        mezzo_params_free(one.params);
+        mezzo_device_close(one.device);
+    }
+}
+
 int main(void) {
     queue_open();
     const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_beside_calls_change_no_bit),
-                                       cmocka_unit_test(bf16_on_the_wire_is_summed_in_fp32)};
+                                       cmocka_unit_test(bf16_on_the_wire_is_summed_in_fp32),
+                                       cmocka_unit_test(forward_waits_for_what_it_reads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
