@@ -231,6 +231,11 @@ void mz_call_over_padding(mz_call *call) {
         call->in[0].shape.dim[0] = rows;
 }
 
+static bool remakes(const mz_call *call) {
+    const int acted = MZ_OUT(linear_dx, acted);
+    return call->op == MZ_OP_linear_dx && call->n_out > acted && mz_present(&call->out[acted]);
+}
+
 static atomic_uint_fast64_t prepares;
 
 uint64_t mz_prepare_count(void) {
@@ -243,6 +248,8 @@ const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, con
     if (padded(call) &&
         (device->backend->takes_padding == NULL || device->backend->takes_padding(call->op) == MZ_PADDED_NONE))
         return "a tensor is stored with padding";
+    if (remakes(call) && (device->backend->remakes == NULL || device->backend->remakes(call->op) != kernel))
+        return "it does not write an activation's result";
     const char *reason = check_formats(device, kernel, call);
     if (reason == NULL)
         reason = kernel->prepare(device, call, out);

@@ -21,7 +21,7 @@ typedef struct mz_rng_state {
 // Tensors are row-major, 64-byte aligned, contiguous but for the padding that their storage says
 // (docs/dev/CORE.md, "Storage is not shape"), which holds zeros when a call begins and when it ends. Absent
 // slots, and those from n_in and n_out on, have rank -1 and data NULL. Inputs and outputs never overlap, except that
-// the first output may be exactly the input that ops.def lets it replace (mz_op_reuses).
+// one output may be exactly the input that ops.def lets it replace (mz_op_reuses, mz_op_replaces).
 typedef struct mz_call {
     mz_op op;
     mz_attrs attrs;
@@ -122,6 +122,9 @@ typedef struct mz_backend {
     mz_takes (*takes)(const mz_kernel *kernel);
     // Optional: which padded tensors an op's kernels read and write where their storage says; NULL: none.
     mz_padded (*takes_padding)(mz_op op);
+    // Optional: the kernel of `op` that writes an activation's result (linear_dx's `acted`) as it goes; NULL: none
+    // does. mz_prepare_kernel refuses calls with that output to all others.
+    const mz_kernel *(*remakes)(mz_op op);
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
     const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.

@@ -95,7 +95,7 @@ static void fold_narrowing(fuse *f, size_t index) {
     set_output(f, n, 0, to);
 }
 
-static mz_act act_of(const mz_node *n, bool gradient) {
+mz_act mz_act_of(const mz_node *n, bool gradient) {
     switch (n->op) {
     case MZ_OP_relu:
     case MZ_OP_relu_dx:
@@ -115,7 +115,7 @@ static mz_act act_of(const mz_node *n, bool gradient) {
 
 // What a quantize may do in front.
 static mz_act quantized_act_of(const mz_node *act, bool gradient) {
-    return act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) ? MZ_ACT_SWIGLU : act_of(act, gradient);
+    return act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) ? MZ_ACT_SWIGLU : mz_act_of(act, gradient);
 }
 
 // Where readers of v can be: behind its maker.
@@ -259,7 +259,7 @@ static void fuse_acted(fuse *f, size_t index) {
 // linear, act → linear with act; the value between stays as `preact` where backward reads it.
 static void fuse_activation(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
-    mz_act kind = act_of(act, false);
+    mz_act kind = mz_act_of(act, false);
     if (kind == MZ_ACT_NONE)
         return;
     int z = act->in[0], y = act->out[0];
@@ -279,7 +279,7 @@ static void fuse_activation(fuse *f, size_t index) {
 // linear_dx, act_dx → linear_dx with preact.
 static void fuse_activation_gradient(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
-    mz_act kind = act_of(act, true);
+    mz_act kind = mz_act_of(act, true);
     if (kind == MZ_ACT_NONE)
         return;
     int dh = act->in[0], preact = act->in[1];

@@ -149,6 +149,8 @@ bool mz_adapted_module(const char *weight, int64_t all, const mz_parts *parts, i
                        int64_t *first, int64_t *rows);
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
 
+// The activation that a node is, or, with `gradient`, whose gradient it is; NONE: neither (fuse.c).
+mz_act mz_act_of(const mz_node *node, bool gradient);
 double mz_node_flops(const mezzo_graph *g, const mz_node *node); // a multiply-add counts two; 0: not counted
 
 // Shapes and dtypes of a node's outputs from its inputs and attrs (shape.c): fails naming op, values and both shapes.
@@ -180,6 +182,10 @@ mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options);
 // How each value would be stored, if all ops took it (axes.c). out [n_values].
 mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *policy, mz_storage *out);
 bool mz_value_is_rows(const mezzo_graph *g, int value); // a block of rows of the value that it shares memory with
+// After the storage pass: a product's gradient with an activation's slope also writes the activation's result, which
+// backward's products read, where `can` says that it will. Nothing is kept of that result from forward to backward.
+typedef mezzo_status mz_can_remake(void *user, const mezzo_graph *g, const mz_node *dx, bool *out);
+mezzo_status mz_pass_remake(mezzo_graph *g, mz_can_remake *can, void *user);
 // Parameters that lie in regions of which this process has a part (gather.c).
 typedef struct mz_gathering {
     const int *region;       // by the graph's parameters: which; -1: it is here whole

@@ -66,6 +66,14 @@ int mz_op_reuses(mz_op op) {
     return -1;
 }
 
+int mz_op_replaces(mz_op op) {
+    const mz_op_info *info = &mz_op_table[op];
+    for (int i = 0; i < info->n_out; i++)
+        if (info->out[i].is & MZ_SLOT_REPLACES)
+            return i;
+    return 0;
+}
+
 int64_t mz_shape_count(const mz_shape *s) {
     int64_t n = 1;
     for (int i = 0; i < s->rank; ++i)

@@ -34,14 +34,15 @@ typedef enum mz_tolerance { MZ_TOL_EXACT, MZ_TOL_ROUND, MZ_TOL_ELEMENT, MZ_TOL_R
 
 // What ops.def says of a slot (its words).
 enum {
-    MZ_SLOT_OPTIONAL = 1, // may be absent
-    MZ_SLOT_REPEATED = 2, // the last one: any number of them
-    MZ_SLOT_GRADIENT = 4, // an output that may be a parameter's FP32 gradient, which the op adds to
-    MZ_SLOT_REPLACED = 8, // an input whose bytes the first output may take
-    MZ_SLOT_STATE = 16,   // an FP32 input that the op writes
-    MZ_SLOT_INTEGER = 32, // I32
-    MZ_SLOT_BYTES = 64,   // U8
-    MZ_SLOT_SCALED = 128, // an input that a precision with scales gives to the op with scales
+    MZ_SLOT_OPTIONAL = 1,   // may be absent
+    MZ_SLOT_REPEATED = 2,   // the last one: any number of them
+    MZ_SLOT_GRADIENT = 4,   // an output that may be a parameter's FP32 gradient, which the op adds to
+    MZ_SLOT_REPLACED = 8,   // an input whose bytes an output may take
+    MZ_SLOT_STATE = 16,     // an FP32 input that the op writes
+    MZ_SLOT_INTEGER = 32,   // I32
+    MZ_SLOT_BYTES = 64,     // U8
+    MZ_SLOT_SCALED = 128,   // an input that a precision with scales gives to the op with scales
+    MZ_SLOT_REPLACES = 256, // the output that may take them; without one the first
 };
 typedef struct mz_slot {
     const char *name; // "x", "db"; "" past the end
@@ -101,8 +102,9 @@ extern const mz_op_info mz_op_table[MZ_OP_COUNT];
 // What ops.def says of slot `index`: past a repeated slot the same, past the end of all others {"", 0}.
 mz_slot mz_op_slot(mz_op op, bool output, int index);
 int mz_op_find_slot(mz_op op, bool output, const char *name); // its number, -1: the op has none of this name
-// The input slot whose bytes the op's first output may take over (same size and dtype, last use), or -1.
+// The input slot whose bytes an output of the op may take over (same size and dtype, last use), or -1; which output.
 int mz_op_reuses(mz_op op);
+int mz_op_replaces(mz_op op);
 // Products: matrix multiplications and attention.
 static inline bool mz_op_is_product(mz_op op) {
     return mz_op_table[op].tolerance == MZ_TOL_MATMUL;

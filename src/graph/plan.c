@@ -49,10 +49,10 @@ static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int
 static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
-        int slot = mz_op_reuses(n->op);
-        if (slot < 0 || slot >= n->n_in || n->in[slot] < 0 || n->out[0] < 0)
+        int slot = mz_op_reuses(n->op), taker = mz_op_replaces(n->op);
+        if (slot < 0 || slot >= n->n_in || n->in[slot] < 0 || taker >= n->n_out || n->out[taker] < 0)
             continue;
-        const mz_value *out = &g->values[n->out[0]];
+        const mz_value *out = &g->values[n->out[taker]];
         int root = root_of(g, shared, n->in[slot]);
         const mz_value *in = &g->values[root];
         if (out->kind != MZ_VALUE_TEMP || in->kind != MZ_VALUE_TEMP || last[root] != (int)i ||
@@ -60,8 +60,8 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
             !mz_storage_equal(&in->storage, &out->storage) || out->dtype != g->values[n->in[slot]].dtype ||
             reads(g, shared, n, root, slot))
             continue;
-        shared[n->out[0]] = root;
-        last[root] = last[n->out[0]];
+        shared[n->out[taker]] = root;
+        last[root] = last[n->out[taker]];
     }
 }
 

@@ -104,6 +104,30 @@ static mezzo_status choose_kernels(mezzo_device *device, const mz_storage_option
     return MEZZO_OK;
 }
 
+typedef struct remake_ask {
+    mezzo_device *device;
+    const mz_storage_options *storage;
+} remake_ask;
+
+static mezzo_status can_remake(void *user, const mezzo_graph *g, const mz_node *n, bool *out) {
+    const remake_ask *ask = user;
+    const mz_kernel *kernel = ask->device->backend->remakes(n->op);
+    mz_prepared prepared;
+    mz_call call;
+    fill_call(g, n, &call);
+    if (any_padded(&call) && !mz_takes_padding(ask->storage, call.op))
+        mz_call_over_padding(&call);
+    const char *reason = mz_prepare_kernel(ask->device, kernel, &call, &prepared);
+    mz_prepared_free(&prepared);
+    if (reason == mz_out_of_memory)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mz_log(
+        "dispatch", "%s: the activation's result is %s%s", g->modules[n->module],
+        reason == NULL ? "made again in backward by " : "kept for backward: ", reason == NULL ? kernel->name : reason);
+    *out = reason == NULL;
+    return MEZZO_OK;
+}
+
 // In evaluation dropout is the identity: p = 0 keeps every value and multiplies by 1.
 static void stop_dropout(mezzo_graph *g) {
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -224,6 +248,8 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
     find_stored(params, c->graph);
     MEZZO_TRY_GOTO(status, mz_params_keep(params, c->graph));
     MEZZO_TRY_GOTO(status, mz_pass_storage(c->graph, &storage));
+    if (device->backend->remakes != NULL)
+        MEZZO_TRY_GOTO(status, mz_pass_remake(c->graph, can_remake, &(remake_ask){device, &storage}));
     MEZZO_TRY_GOTO(status, mz_params_gather(params, device->backend->capture_stream != NULL, c->graph));
     streams = worth_streams(device, c->graph);
     if (streams)

@@ -159,8 +159,10 @@ static void linear_dx(trial *t) {
         if (has(&t->in[2])) // the product's error times the slope, and the slope's error times the product
             error = steepest * error + function_ulps * u32 * terms * slope_magnitude(t->in[2].value[i]);
         t->out[0].bound[i] = error;
+        if (has(&t->out[MZ_OUT(linear_dx, acted)]))
+            t->out[MZ_OUT(linear_dx, acted)].bound[i] = function_ulps * u32 * magnitude(&t->in[2], i);
     }
-    stored_sums(t, &t->out[0], 1);
+    stored_sums(t, &t->out[0], MZ_OUT(linear_dx, dsum));
 }
 
 static void quantize(trial *t) {

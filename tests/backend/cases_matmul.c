@@ -163,8 +163,11 @@ void cases_linear(void) {
 
 typedef enum sums { SUMS_NONE, SUMS_WRITTEN, SUMS_ADDED } sums;
 
-static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, sums with, fill how) {
+// remakes: the activation's result too, which not every device does.
+static void linear_dx_of(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, sums with, bool remakes,
+                         fill how) {
     trial *t = product(MZ_OP_linear_dx, a);
+    t->optional = t->optional || remakes;
     t->attrs.act = act;
     t->attrs.accumulate = with == SUMS_ADDED;
     trial_input(t, 0, a.storage, SHAPE(s[0], s[1]));
@@ -176,10 +179,16 @@ static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_d
         trial_output(t, 1, MEZZO_F32, SHAPE(s[2]));
     if (with == SUMS_ADDED)
         trial_preset(t, 1, 1);
+    if (remakes)
+        trial_output(t, MZ_OUT(linear_dx, acted), a.storage, SHAPE(s[0], s[2]));
     fill_operands(t, s[1], how);
     t->skip_mutations = t->skip_mutations || (with != SUMS_NONE && a.compute == MEZZO_TF32) || // as above: in all rows
                         (with != SUMS_NONE && s[0] > LONG);
     trial_finish(t);
+}
+
+static void linear_dx_case(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, sums with, fill how) {
+    linear_dx_of(s, a, act, dx, with, false, how);
 }
 
 void cases_linear_dx(void) {
@@ -227,6 +236,25 @@ void cases_linear_dx(void) {
                 linear_dx_case((const int64_t[]){turns_shape[0], turns_shape[2], turns_shape[1]}, arithmetics[a],
                                MZ_ACT_GELU_TANH, arithmetics[a].storage, SUMS_ADDED, FILL_NORMAL);
     }
+}
+
+// GELU's result beside its slope. Rows and columns that end inside of a tile, fewer than one has, and more tiles than a
+// GPU makes in three turns; each also in GELU's
+// input, where a plan puts it (compare.c).
+void cases_remade(void) {
+    static const int64_t shapes[][3] = {{264, 72, 136}, {257, 8, 8}, {511, 72, 1000}, {300, 200, 520}};
+    if (!devices_have("cuda"))
+        return;
+    for (size_t s = 0; s < MZ_COUNT(shapes); s++)
+        for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
+            if (arithmetics[a].storage == arithmetics[a].compute && mezzo_dtype_size(arithmetics[a].storage) == 2)
+                for (int k = SUMS_NONE; k <= SUMS_ADDED; k++)
+                    linear_dx_of(shapes[s], arithmetics[a], MZ_ACT_GELU_TANH, arithmetics[a].storage, (sums)k, true,
+                                 FILL_NORMAL);
+    linear_dx_of((const int64_t[]){turns_shape[0], turns_shape[2], turns_shape[1]}, arithmetics[2], MZ_ACT_GELU_TANH,
+                 MEZZO_BF16, SUMS_WRITTEN, true, FILL_NORMAL);
+    linear_dx_of((const int64_t[]){264, 72, 136}, arithmetics[2], MZ_ACT_GELU_TANH, MEZZO_BF16, SUMS_NONE, true,
+                 FILL_NAN);
 }
 
 static void linear_dw_case(const int64_t s[3], arithmetic a, bool db, bool accumulate, fill how) {

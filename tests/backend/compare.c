@@ -143,7 +143,9 @@ static bool guarded_release(mezzo_device *device, char *data, size_t bytes, void
 
 static bool can_run_in_place(const trial *t) {
     int slot = mz_op_reuses(t->op);
-    return slot >= 0 && t->in[slot].bytes == t->out[0].bytes && trial_count(&t->in[slot]) == trial_count(&t->out[0]);
+    const trial_tensor *out = &t->out[mz_op_replaces(t->op)];
+    return slot >= 0 && mz_present(&t->in[slot].t) && mz_present(&out->t) && t->in[slot].bytes == out->bytes &&
+           trial_count(&t->in[slot]) == trial_count(out);
 }
 
 static void describe(const trial *t, char *buffer, size_t size) {
@@ -243,8 +245,9 @@ static void tensors_to_device(const trial *t, mezzo_device *device, bool in_plac
     }
     for (int i = 0; i < t->n_out; i++)
         if (mz_present(&t->out[i].t))
-            call->out[i].data = in_place && i == 0 ? call->in[mz_op_reuses(t->op)].data
-                                                   : tensor_to_device(device, &call->out[i], t->out[i].stored);
+            call->out[i].data = in_place && i == mz_op_replaces(t->op)
+                                    ? call->in[mz_op_reuses(t->op)].data
+                                    : tensor_to_device(device, &call->out[i], t->out[i].stored);
 }
 
 static const char *prepare(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
@@ -293,7 +296,7 @@ static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *
         size_t bytes = mz_tensor_bytes_stored(&call.out[i]);
         r.bytes[i] = mz_alloc(bytes + 1, 1);
         assert_non_null(r.bytes[i]);
-        if (in_place && i == 0)
+        if (in_place && i == mz_op_replaces(t->op))
             assert_int_equal(device->backend->read(device, r.bytes[i], call.out[i].data, bytes), MEZZO_OK);
         else if (!guarded_release(device, call.out[i].data, bytes, r.bytes[i]))
             fail_msg("%s: %s wrote past output %d", what, kernel->name, i);

@@ -34,6 +34,11 @@ static int close_devices(void **state) {
 #undef OP_BACKWARD
 #undef OP_STATE
 
+static void activations_made_again(void **state) {
+    (void)state;
+    cases_remade();
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) // a pattern of names: "kernels_of_soft*"
         cmocka_set_test_filter(argv[1]);
@@ -45,6 +50,7 @@ int main(int argc, char **argv) {
 #undef OP
 #undef OP_BACKWARD
 #undef OP_STATE
+        cmocka_unit_test(activations_made_again),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

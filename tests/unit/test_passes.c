@@ -1,5 +1,5 @@
-// The passes: what autocast decides, that fuse and recompute change no bit on ref, that the plan never overlaps two
-// lives.
+// The passes: what autocast decides, that fuse, recompute and remake change no bit on ref, that the plan never overlaps
+// two lives.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "backend/backend.h"
+#include "base/precision.h"
 #include "graph/graph.h"
 #include "mezzo/model.h"
 
@@ -140,13 +142,20 @@ static void count(void *user, const mezzo_explain_row *row) {
     *(size_t *)user += strcmp(row->op, "reshape") != 0;
 }
 
+static bool keeps_results; // as a device does whose kernels make no activation's result again
+
 static result run(const mezzo_graph *g, const mezzo_program_options *o) {
     result r = {0};
     mezzo_device *device;
+    mz_backend keeping;
     mezzo_params *params;
     mezzo_program *program;
     int32_t tokens[48], targets[48];
     ok(mezzo_device_open("ref", 1, &device));
+    keeping = *device->backend;
+    keeping.remakes = NULL;
+    if (keeps_results)
+        device->backend = &keeping;
     ok(mezzo_params_create(device, g, 7, &params));
     ok(mezzo_program_create(g, params, o, &program));
     for (int i = 0; i < 48; ++i) {
@@ -196,6 +205,29 @@ static void recompute_changes_no_bit_and_saves_memory(void **state) {
         free(light.grads);
         mezzo_graph_free(g);
     }
+}
+
+// GELU's result in backward is that of its stored input: as in forward, where ref rounds the input first. Of the two
+// layers' results, 48 rows of 128, one is there at a time.
+static void results_made_again_change_no_bit_and_save_memory(void **state) {
+    (void)state;
+    for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p)
+        for (int how = 0; how < 3; ++how) {
+            mezzo_graph *g = gpt(0.2);
+            mezzo_program_options o = {
+                .precision = (mezzo_precision)p, .recompute = how == 1, .recompute_light = how == 2};
+            keeps_results = true;
+            result kept = run(g, &o);
+            keeps_results = false;
+            result made = run(g, &o);
+            assert_memory_equal(&kept.loss, &made.loss, sizeof(float));
+            assert_memory_equal(kept.grads, made.grads, kept.n * sizeof(float));
+            const size_t bytes = 48 * 128 * (mz_precision_is_low((mezzo_precision)p) ? 2 : 4);
+            assert_true(made.memory.activations + (how == 0 ? bytes : 0) <= kept.memory.activations);
+            free(kept.grads);
+            free(made.grads);
+            mezzo_graph_free(g);
+        }
 }
 
 // Fusing rounds where the separate ops did, so the only difference is that dx + dres of a norm is rounded to FP32 once,
@@ -424,6 +456,62 @@ static void the_plan_never_overlaps_two_lives(void **state) {
     }
 }
 
+typedef struct answer {
+    bool can;
+    int asked;
+} answer;
+
+static mezzo_status can_remake(void *user, const mezzo_graph *g, const mz_node *dx, bool *out) {
+    answer *a = user;
+    assert_true(dx->op == MZ_OP_linear_dx && dx->n_out == MZ_OUT(linear_dx, acted) + 1);
+    assert_true(mz_shape_equal(&g->values[dx->out[0]].shape, &g->values[dx->out[dx->n_out - 1]].shape));
+    a->asked++;
+    *out = a->can;
+    return MEZZO_OK;
+}
+
+// What backward reads of an activation: its readers, and how many products make it again.
+static void nothing_is_kept_of_results_made_again(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 12; ++variant) {
+        mezzo_graph *g = gpt_logits(variant & 1 ? 0.1 : 0, true), *out;
+        mezzo_program_options o = {.precision = variant & 2 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
+                                   .recompute = variant / 4 == 1,
+                                   .recompute_light = variant / 4 == 2};
+        answer no = {.can = false}, yes = {.can = true};
+        mz_plan before, after;
+        int remade = 0, kept = 0;
+        ok(mz_passes(g, &o, "chunk", &out));
+        const size_t nodes = out->n_nodes;
+        ok(mz_pass_plan(out, NULL, NULL, &before));
+        ok(mz_pass_remake(out, can_remake, &no));
+        assert_true(no.asked == 2 && out->n_nodes == nodes);
+        for (size_t i = 0; i < nodes; ++i)
+            assert_true(out->nodes[i].op != MZ_OP_linear_dx || out->nodes[i].n_out <= MZ_OUT(linear_dx, acted));
+        ok(mz_pass_remake(out, can_remake, &yes));
+        assert_int_equal(yes.asked, 2);
+        assert_int_equal(out->n_nodes, nodes - (o.recompute_light ? 2 : 0)); // the passes that repeated GELU
+        for (size_t i = 0; i < out->n_nodes; ++i) {
+            const mz_node *n = &out->nodes[i];
+            remade += n->op == MZ_OP_linear_dx && n->n_out > MZ_OUT(linear_dx, acted);
+            if (n->op != MZ_OP_linear_dw)
+                continue;
+            const mz_value *x = &out->values[n->in[MZ_IN(linear_dw, x)]];
+            assert_true(x->producer < (int)i);
+            const mz_node *from = x->kind == MZ_VALUE_TEMP && x->producer >= 0 ? &out->nodes[x->producer] : NULL;
+            kept += from != NULL && from->op == MZ_OP_linear && from->attrs.act != MZ_ACT_NONE;
+        }
+        assert_true(remade == 2 && kept == 0);
+        ok(mz_pass_plan(out, NULL, NULL, &after));
+        assert_true(variant < 4 ? after.arena < before.arena : after.arena <= before.arena);
+        check_plan(out, &after, NULL);
+        mz_plan_free(&before);
+        mz_plan_free(&after);
+        mezzo_graph_free(out);
+        mezzo_graph_free(g);
+    }
+}
+
 static void activations_lie_where_gradients_will_be(void **state) {
     (void)state;
     for (int variant = 0; variant < 8; ++variant) {
@@ -495,6 +583,8 @@ int main(void) {
         cmocka_unit_test(overrides_and_regions_decide),
         cmocka_unit_test(residual_stream_is_widest_or_low),
         cmocka_unit_test(recompute_changes_no_bit_and_saves_memory),
+        cmocka_unit_test(results_made_again_change_no_bit_and_save_memory),
+        cmocka_unit_test(nothing_is_kept_of_results_made_again),
         cmocka_unit_test(fuse_keeps_the_values_with_fewer_launches),
         cmocka_unit_test(blocks_of_logits_keep_the_values_in_less_memory),
         cmocka_unit_test(blocks_of_eight_bits_have_the_scale_of_all),

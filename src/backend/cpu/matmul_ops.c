@@ -123,9 +123,9 @@ static const char *refuse_formats(const mz_call *call) {
         if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
             return "the bias gradient must be fp32";
     }
-    for (int k = 1; call->op == MZ_OP_linear_dx && k < call->n_out; k++)
-        if (mz_present(&call->out[k]) && call->out[k].dtype != MEZZO_F32)
-            return "the columns' sums must be fp32";
+    const mz_tensor *dsum = &call->out[MZ_OUT(linear_dx, dsum)];
+    if (call->op == MZ_OP_linear_dx && mz_present(dsum) && dsum->dtype != MEZZO_F32)
+        return "the columns' sums must be fp32";
     return NULL;
 }
 

@@ -262,6 +262,7 @@ const mz_backend mz_backend_cuda = {
     .kernels = mz_cuda_kernels,
     .takes = mz_cuda_takes,
     .takes_padding = cuda_takes_padding,
+    .remakes = mz_cuda_remakes,
     .pair = mz_cuda_pair,
     .alloc = cuda_alloc,
     .release = cuda_release,

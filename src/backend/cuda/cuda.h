@@ -123,6 +123,7 @@ extern const struct mz_transport mz_cuda_nccl;
 
 // kernels.c
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
+const mz_kernel *mz_cuda_remakes(mz_op op);
 const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);
 const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second);
 // Two calls in one piece: cross_entropy and its gradient (loss.c); a router's logits and what they choose, and the way

@@ -1,5 +1,7 @@
 // The products with an epilogue that own kernels do on compute capability 9.0 (kernels/product.cu): which calls of
 // linear and linear_dx these are.
+#include "backend/cuda/kernels/product.h"
+
 #include "backend/cuda/storage.h"
 
 enum { LEAST_ROWS = 256 };
@@ -26,10 +28,9 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     return g->rows >= (int64_t)1 << 30 ? "rows of a matrix fit in 30 bits" : NULL;
 }
 
-static const char *check_code(const mz_cuda_device *cuda, const mz_cu_product *g) {
-    bool ready = mz_cu_product_run(cuda->stream, g, cuda->sms, true) == cudaSuccess;
+static const char *check_code(cudaError_t prepared) {
     (void)cudaGetLastError();
-    return ready ? NULL : "this build has no code for compute capability 9.0a";
+    return prepared == cudaSuccess ? NULL : "this build has no code for compute capability 9.0a";
 }
 
 // --- linear: bias, FP32 residual -----------------------------------------------------------------------------------
@@ -56,7 +57,8 @@ static const char *linear_prepare(mezzo_device *device, const mz_call *call, mz_
     (void)out;
     mz_cu_product g;
     const char *reason = linear_args(mz_cuda(device), call, &g);
-    return reason != NULL ? reason : check_code(mz_cuda(device), &g);
+    return reason != NULL ? reason
+                          : check_code(mz_cu_product_run(mz_cuda(device)->stream, &g, mz_cuda(device)->sms, true));
 }
 
 static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
@@ -68,7 +70,19 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_prepare, linear_run};
 
-// --- linear_dx: GELU's slope, the sums of dx's columns -------------------------------------------------------------
+// --- linear_dx: GELU's slope and its result, the sums of dx's columns
+// -------------------------------------------------------------
+static bool remakes(const mz_call *call) {
+    return call->n_out > MZ_OUT(linear_dx, acted) && mz_present(&call->out[MZ_OUT(linear_dx, acted)]);
+}
+
+static cudaError_t linear_dx_product(const mz_cuda_device *cuda, const mz_call *call, const mz_cu_product *g,
+                                     bool prepare) {
+    return remakes(call)
+               ? mz_cu_product_remake(cuda->stream, g, call->out[MZ_OUT(linear_dx, acted)].data, cuda->sms, prepare)
+               : mz_cu_product_run(cuda->stream, g, cuda->sms, prepare);
+}
+
 static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
     const mz_tensor *preact = &call->in[2];
     bool dsum = call->n_out > 1 && mz_present(&call->out[1]);
@@ -80,6 +94,8 @@ static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *cal
         return "writes 16-bit storage, and fp32 sums";
     if (call->attrs.act != MZ_ACT_GELU_TANH || !mz_present(preact) || preact->dtype != low)
         return "is for GELU's slope between 16-bit storages";
+    if (remakes(call) && call->out[MZ_OUT(linear_dx, acted)].dtype != low)
+        return "writes GELU's result as its input is stored";
     if (dsum)
         g->partial = call->workspace;
     g->epilogue = MZ_CU_PRODUCT_SLOPE;
@@ -94,14 +110,14 @@ static const char *linear_dx_prepare(mezzo_device *device, const mz_call *call, 
         return reason;
     if (call->n_out > 1 && mz_present(&call->out[1]))
         out->workspace = (size_t)(mz_cu_product_parts(g.rows) * g.cols) * sizeof(float);
-    return check_code(mz_cuda(device), &g);
+    return check_code(linear_dx_product(mz_cuda(device), call, &g, true));
 }
 
 static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     mz_cu_product g;
     (void)linear_dx_args(cuda, call, &g);
-    MZ_CUDA_TRY(mz_cu_product_run(cuda->stream, &g, cuda->sms, false));
+    MZ_CUDA_TRY(linear_dx_product(cuda, call, &g, false));
     if (g.partial != NULL)
         MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, g.partial, call->out[1].data, g.cols, mz_cu_product_parts(g.rows),
                                        call->attrs.accumulate));

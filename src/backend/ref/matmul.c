@@ -74,6 +74,9 @@ void mz_ref_linear_dx(const mz_call *call) {
             if (mz_present(preact))
                 sum = mz_ref_activation_dx(call->attrs.act, sum, mz_ref_get(preact, m * n_in + k));
             mz_ref_put(dx, m * n_in + k, sum);
+            if (mz_present(&call->out[MZ_OUT(linear_dx, acted)]))
+                mz_ref_put(&call->out[MZ_OUT(linear_dx, acted)], m * n_in + k,
+                           mz_ref_activation(call->attrs.act, mz_ref_get(preact, m * n_in + k)));
         }
     for (int64_t k = 0; mz_present(&call->out[1]) && k < n_in; k++) {
         double sum = 0;

@@ -1,5 +1,6 @@
 // Products with an epilogue that the library does slowly, on Hopper's tensor cores (compute capability 9.0 only): the
-// MLP's second (bias, FP32 residual), and its gradient (GELU's slope, column sums for the first one's bias).
+// MLP's second (bias, FP32 residual), and its gradient (GELU's slope, column sums for the first one's bias, and GELU's
+// result for the weights of the second).
 //
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
 // 128 results: while one finishes a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share
@@ -9,6 +10,7 @@
 #include "barrier.cuh"
 #include "cluster.cuh"
 #include "early.cuh"
+#include "product.h"
 #include "ptx.cuh"
 #include "vec.cuh"
 #include "wgmma.cuh"
@@ -19,6 +21,11 @@ enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), STAGING = TILE * TILE * 2
 enum { AT_STAGING = STAGES * STAGE, AT_BARRIERS = AT_STAGING + GROUPS * STAGING, ALIGN = 1024 };
 enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
+
+enum { EPILOGUE_REMAKE = MZ_CU_PRODUCT_SLOPE + 1 }; // SLOPE, and acted
+struct product : mz_cu_product {
+    void *acted;
+};
 
 constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
     return epilogue == MZ_CU_PRODUCT_RESIDUAL;
@@ -159,10 +166,11 @@ __device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p
 //
 // activation.cuh's functions and bounds without branches, but for the approximate reciprocal: it is off by 2^-23, one
 // 2^-24 more than the rounded one, of which a 16-bit result shows nothing. Of infinity it is 0.
-__device__ __forceinline__ float slope_fast(float x) {
+__device__ __forceinline__ float slope_fast(float x, float &acted) {
     const float k = 1.59576912160573071f, e = -1.44269504f * k;
     float s, c = fminf(fmaxf(x, -16.0f), 16.0f);
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * fmaf(x * x, e * 0.044715f, e))));
+    acted = x * s;
     return fmaf(c * fmaf(c * c, k * 0.134145f, k), s * (1.0f - s), s);
 }
 
@@ -203,25 +211,30 @@ __device__ __forceinline__ void store_sums(const mz_cu_product &g, const place &
     warpgroup_sync(group);
 }
 
-// out = round(d·gelu'(preact)); the columns' sums of it to partial. Of a row that does not exist d is 0.
-template <typename T>
-__device__ __forceinline__ void finish_slope(const mz_cu_product &g, const place &p, int group,
-                                             const float (&d)[2][16][4], rows_ahead<uint2> &ahead) {
+// out = round(d·gelu'(preact)); the columns' sums of it to partial. Of a row that does not exist d is 0. REMAKES: also
+// acted = round(gelu(preact)), which may take preact's place: the thread that stores a number has read it before, and
+// it alone does.
+template <typename T, bool REMAKES>
+__device__ __forceinline__ void finish_slope(const product &g, const place &p, int group, const float (&d)[2][16][4],
+                                             rows_ahead<uint2> &ahead) {
     float4 sums = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
-            const rows_at<uint2> out(g, p, g.out, h * 16 + first);
+            const rows_at<uint2> out(g, p, g.out, h * 16 + first), acted(g, p, g.acted, h * 16 + first);
             rows_ahead<uint2> now = ahead;
             ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
                 float4 x = widen4<T>(now.v[k]), y = staged(p, first + k);
-                uint2 low = narrow4<T>(make_float4(y.x * slope_fast(x.x), y.y * slope_fast(x.y), y.z * slope_fast(x.z),
-                                                   y.w * slope_fast(x.w)));
+                float4 a;
+                uint2 low = narrow4<T>(make_float4(y.x * slope_fast(x.x, a.x), y.y * slope_fast(x.y, a.y),
+                                                   y.z * slope_fast(x.z, a.z), y.w * slope_fast(x.w, a.w)));
                 out.store(k, low);
+                if constexpr (REMAKES)
+                    acted.store(k, narrow4<T>(a));
                 sums = add4(sums, widen4<T>(low));
             }
         }
@@ -271,7 +284,7 @@ __device__ __forceinline__ void produce(const mz_cu_product &g, const CUtensorMa
 }
 
 template <typename T, int EPILOGUE>
-__device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *shared, uint32_t address, uint32_t full,
+__device__ __forceinline__ void consume(const product &g, unsigned char *shared, uint32_t address, uint32_t full,
                                         uint32_t empty) {
     constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
     int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = group_of(thread), warp = thread % WARPGROUP / 32;
@@ -329,15 +342,14 @@ __device__ __forceinline__ void consume(const mz_cu_product &g, unsigned char *s
         if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
             finish_residual(g, p, d, ahead);
         else
-            finish_slope<T>(g, p, group, d, ahead);
+            finish_slope<T, EPILOGUE == EPILOGUE_REMAKE>(g, p, group, d, ahead);
     }
 }
 #endif
 
 template <typename T, int EPILOGUE>
 __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
-    product_kernel(const mz_cu_product g, const __grid_constant__ CUtensorMap a,
-                   const __grid_constant__ CUtensorMap w) {
+    product_kernel(const product g, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ unsigned char product_shared[];
     uint32_t begin = shared_address(product_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
@@ -378,8 +390,7 @@ bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <typename T, int EPILOGUE>
-cudaError_t run(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
+template <typename T, int EPILOGUE> cudaError_t run(cudaStream_t stream, const product &g, int sms, bool prepare) {
     auto kernel = product_kernel<T, EPILOGUE>;
     if (prepare)
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
@@ -393,9 +404,24 @@ cudaError_t run(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepa
     return launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, w);
 }
 
-template <typename T> cudaError_t of(cudaStream_t stream, const mz_cu_product &g, int sms, bool prepare) {
+template <typename T> cudaError_t of(cudaStream_t stream, const product &g, bool remakes, int sms, bool prepare) {
+    if (remakes)
+        return run<T, EPILOGUE_REMAKE>(stream, g, sms, prepare);
     return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare)
                                                 : run<T, MZ_CU_PRODUCT_SLOPE>(stream, g, sms, prepare);
+}
+
+cudaError_t run_product(cudaStream_t stream, const mz_cu_product *args, void *acted, bool remakes, int sms,
+                        bool prepare) {
+#ifndef MZ_CU_90A
+    return cudaErrorNoKernelImageForDevice;
+#endif
+    product g;
+    static_cast<mz_cu_product &>(g) = *args;
+    g.acted = acted;
+    if (args->dtype == MZ_CU_BF16)
+        return of<__nv_bfloat16>(stream, g, remakes, sms, prepare);
+    return args->dtype == MZ_CU_F16 ? of<__half>(stream, g, remakes, sms, prepare) : cudaErrorInvalidValue;
 }
 } // namespace
 
@@ -404,10 +430,10 @@ extern "C" int64_t mz_cu_product_parts(int64_t rows) {
 }
 
 extern "C" cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, int sms, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
-    if (args->dtype == MZ_CU_BF16)
-        return of<__nv_bfloat16>(stream, *args, sms, prepare);
-    return args->dtype == MZ_CU_F16 ? of<__half>(stream, *args, sms, prepare) : cudaErrorInvalidValue;
+    return run_product(stream, args, nullptr, false, sms, prepare);
+}
+
+extern "C" cudaError_t mz_cu_product_remake(cudaStream_t stream, const mz_cu_product *args, void *acted, int sms,
+                                            bool prepare) {
+    return run_product(stream, args, acted, true, sms, prepare);
 }
