@@ -374,6 +374,17 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_step: %s\n", mezzo_error_message());
         return 2;
     }
+    for (int i = at; i < argc; i++) {
+        mezzo_precision precision;
+        if (strncmp(argv[i], "--", 2) == 0) {
+            fprintf(stderr, "bench_step: options stand before precisions: %s\n", argv[i]);
+            return 2;
+        }
+        if (mezzo_precision_parse(argv[i], &precision) != MEZZO_OK) {
+            fprintf(stderr, "bench_step: %s\n", mezzo_error_message());
+            return 2;
+        }
+    }
     mezzo_log_set(log_line, NULL);
     if (header)
         printf(
