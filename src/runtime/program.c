@@ -151,20 +151,27 @@ static bool worth_streams(const mezzo_device *device, const mezzo_graph *g) {
     return device->backend->capture_stream && products > 0 && operations / products < SMALL_PRODUCT;
 }
 
-// Whether to overlap an update with the program's forward. The update's bytes are the weights'; forward's work is
-// weights times rows: steps of 2,048 rows took 2 % less with it, of 8,192 they did not (docs/dev/CUDA.md).
-#define FEW_ROWS 4096
-static bool worth_overlap(const mz_compiled *c) {
-    const mezzo_graph *g = c->graph;
+int64_t mz_program_rows(const mezzo_graph *g) {
     int64_t most = 0;
     for (size_t i = 0; i < g->n_nodes; ++i) {
-        if (g->nodes[i].op != MZ_OP_linear_dw)
+        const mz_node *n = &g->nodes[i];
+        if (n->op != MZ_OP_linear && n->op != MZ_OP_linear_dw)
             continue;
-        const mz_shape *dy = &g->values[g->nodes[i].in[0]].shape;
-        int64_t rows = mz_shape_count(dy) / dy->dim[dy->rank - 1];
+        const int64_t rows = mz_shape_rows(&g->values[n->in[0]].shape);
         most = rows > most ? rows : most;
     }
-    return c->stream != NULL && most <= FEW_ROWS;
+    return most;
+}
+
+// Whether to overlap an update with the program's forward: the update's bytes are the weights', forward's work is
+// weights times rows.
+static bool worth_overlap(const mz_compiled *c) {
+    return c->stream != NULL && mz_program_rows(c->graph) <= MZ_FEW_ROWS;
+}
+
+// Whether activations' results are made again. Light recomputation would repeat them in passes of their own.
+static bool worth_remaking(const mz_backend *b, const mezzo_program_options *options, const mezzo_graph *g) {
+    return b->remakes != NULL && (options->recompute_light || mz_program_rows(g) > b->remakes_above);
 }
 
 // Parameters that are there say how they are stored.
@@ -248,7 +255,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
     find_stored(params, c->graph);
     MEZZO_TRY_GOTO(status, mz_params_keep(params, c->graph));
     MEZZO_TRY_GOTO(status, mz_pass_storage(c->graph, &storage));
-    if (device->backend->remakes != NULL)
+    if (worth_remaking(device->backend, options, c->graph))
         MEZZO_TRY_GOTO(status, mz_pass_remake(c->graph, can_remake, &(remake_ask){device, &storage}));
     MEZZO_TRY_GOTO(status, mz_params_gather(params, device->backend->capture_stream != NULL, c->graph));
     streams = worth_streams(device, c->graph);
@@ -345,6 +352,16 @@ static size_t own_bytes(const mezzo_memory *m) { // what the program takes for i
     return m->activations + m->workspace + m->inputs;
 }
 
+// Of all activations' results that are made again and not kept.
+static size_t remade_bytes(const mz_compiled *c) {
+    const int acted = MZ_OUT(linear_dx, acted);
+    size_t bytes = 0;
+    for (size_t i = 0; i < c->n_calls; ++i)
+        if (c->calls[i].op == MZ_OP_linear_dx && c->calls[i].n_out > acted && mz_present(&c->calls[i].out[acted]))
+            bytes += mz_tensor_bytes_stored(&c->calls[i].out[acted]);
+    return bytes;
+}
+
 // What would fit, in words: the same with recompute where that was not asked for, and how much of this batch.
 static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
                            const mezzo_memory *m, size_t room, char *text, size_t size) {
@@ -361,8 +378,14 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
             n = snprintf(text, size, "recompute reduces that to %.0f MiB%s; ", (double)own_bytes(&less) / (1 << 20),
                          own_bytes(&less) <= room ? ", which fits" : "");
     }
-    // Activations and inputs grow with the batch, the workspace at most so.
-    double part = room > m->workspace ? (double)(room - m->workspace) / (double)(m->activations + m->inputs) : 0;
+    // Activations and inputs grow with the batch, the workspace at most so. A smaller batch may be one of few rows,
+    // whose activations' results are kept.
+    const double left = room > m->workspace ? (double)(room - m->workspace) : 0;
+    double all = (double)m->activations + (double)m->inputs;
+    if (!options->recompute_light &&
+        left * (double)mz_program_rows(p->c.graph) <= all * (double)p->device->backend->remakes_above)
+        all += (double)remade_bytes(&p->c);
+    const double part = left / all;
     if (part >= 0.01)
         snprintf(text + n, size - (size_t)n, "about %.0f%% of this batch fits: accumulate gradients over smaller ones",
                  100 * part);

@@ -120,6 +120,8 @@ int mz_gradient_of(const mezzo_graph *graph, int value);
 mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
                                const mz_stream_plan *streams, mz_compiled *c);
 // program.c
+// The most rows that a linear layer has: what mz_backend.remakes_above is about.
+int64_t mz_program_rows(const mezzo_graph *g);
 // mezzo_plan_memory for masters kept in another way than FP32, and parameters that are cut; NULL: not.
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             mezzo_master master, const mz_cut *cut, mezzo_memory *out);

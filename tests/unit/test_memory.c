@@ -180,6 +180,37 @@ static void the_largest_batch_is_the_largest(void **state) {
     assert_int_equal(batch, 0);
 }
 
+// Where a device keeps activations' results in programs of few rows, some larger batch can need less than a smaller
+// one.
+static void the_largest_batch_may_need_less_than_smaller_ones(void **state) {
+    (void)state;
+    mezzo_device *ref;
+    size_t bytes[36];
+    int falls = 0;
+    assert_int_equal(mezzo_device_open("ref", 1, &ref), MEZZO_OK);
+    mz_backend few = *ref->backend;
+    few.remakes_above = 24 * 16;
+    ref->backend = &few;
+    mz_workload w = workload("gpt2", MEZZO_PRECISION_BF16, 1, 16);
+    w.grad_accum = 2;
+    w.model.layers = 24;
+    w.model.heads = 2;
+    w.model.d_model = 64;
+    w.model.vocab = 101;
+    for (w.batch = 1; w.batch < (int64_t)MZ_COUNT(bytes); w.batch++)
+        assert_int_equal(mz_workload_run_memory(ref, &w, &bytes[w.batch]), MEZZO_OK);
+    for (int i = 1; i < (int)MZ_COUNT(bytes) - 1; i++) {
+        int64_t batch, most = i;
+        for (int k = i; k < (int)MZ_COUNT(bytes); k++)
+            most = bytes[k] <= bytes[i] ? k : most;
+        falls += most > i;
+        assert_int_equal(mz_workload_largest_batch(ref, &w, bytes[i], &batch), MEZZO_OK);
+        assert_int_equal(batch, most);
+    }
+    assert_true(falls > 0);
+    mezzo_device_close(ref);
+}
+
 // A plan of 70 billion parameters, which would be 1.1 TB.
 static void planning_allocates_no_weights(void **state) {
     (void)state;
@@ -271,6 +302,7 @@ int main(void) {
         cmocka_unit_test(adapters_train_alone),
         cmocka_unit_test(plans_are_what_is_made),
         cmocka_unit_test(the_largest_batch_is_the_largest),
+        cmocka_unit_test(the_largest_batch_may_need_less_than_smaller_ones),
         cmocka_unit_test(planning_allocates_no_weights),
         cmocka_unit_test(many_experts_are_planned_at_once),
         cmocka_unit_test(named_models_have_their_papers_sizes),

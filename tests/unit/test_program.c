@@ -23,14 +23,18 @@ typedef struct fixture {
     mezzo_params *params;
 } fixture;
 
-static mezzo_graph *gpt(int64_t width, int64_t batch, int64_t time) {
+static mezzo_graph *gpt_of(int layers, int64_t width, int64_t batch, int64_t time) {
     mezzo_graph *g;
     mezzo_model_config c;
     ok(mezzo_model_defaults("gpt2", &c));
-    c.layers = 2, c.heads = 2, c.d_model = width, c.d_ff = 4 * width, c.vocab = 61, c.seq_len = 16, c.dropout = 0;
+    c.layers = layers, c.heads = 2, c.d_model = width, c.d_ff = 4 * width, c.vocab = 61, c.seq_len = 16, c.dropout = 0;
     ok(mezzo_graph_create(&g));
     ok(mezzo_model_build(g, &c, batch, time, true));
     return g;
+}
+
+static mezzo_graph *gpt(int64_t width, int64_t batch, int64_t time) {
+    return gpt_of(2, width, batch, time);
 }
 
 static int setup(void **state) {
@@ -266,6 +270,34 @@ static void what_would_fit_is_said_and_fits(void **state) {
     mezzo_graph_free(whole);
 }
 
+// A smaller batch may be one of few rows, for which the device keeps activations' results.
+static void what_would_fit_keeps_results(void **state) {
+    fixture *f = *state;
+    enum { LAYERS = 16, ROWS = 64 };
+    mezzo_graph *whole = gpt_of(LAYERS, 32, ROWS, 16), *part;
+    mezzo_params *params;
+    mezzo_program *p = NULL;
+    mezzo_memory m;
+    mezzo_program_options o = {.precision = MEZZO_PRECISION_FP32};
+    ok(mezzo_params_create(f->device, whole, 7, &params));
+    real = f->device->backend;
+    mz_backend small = *real;
+    small.describe = small_describe, small.alloc = small_alloc, small.remakes_above = ROWS * 16 - 1;
+    f->device->backend = &small;
+    ok(mezzo_plan_memory(f->device, whole, &o, &m));
+    room = m.activations + m.workspace + m.inputs - (32 << 10), taken = 0;
+    expect(mezzo_program_create(whole, params, &o, &p), MEZZO_ERR_MEMORY, "MiB for activations");
+    double percent = number_before(mezzo_error_message(), "% of this batch");
+    assert_true(percent > 50);
+    part = gpt_of(LAYERS, 32, (int64_t)(ROWS * percent / 100), 16);
+    ok(mezzo_program_create(part, params, &o, &p));
+    mezzo_program_free(p);
+    mezzo_graph_free(part);
+    f->device->backend = real;
+    mezzo_params_free(params);
+    mezzo_graph_free(whole);
+}
+
 static void any_allocation_may_fail(void **state) {
     fixture *f = *state;
     int failures = 0;
@@ -385,6 +417,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(wrong_use_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(a_program_too_large_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(what_would_fit_is_said_and_fits, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_would_fit_keeps_results, setup, teardown),
         cmocka_unit_test_setup_teardown(any_allocation_may_fail, setup, teardown),
         cmocka_unit_test_setup_teardown(running_allocates_nothing, setup, teardown),
         cmocka_unit_test(large_parameters_are_drawn_element_by_element),

@@ -263,6 +263,7 @@ const mz_backend mz_backend_cuda = {
     .takes = mz_cuda_takes,
     .takes_padding = cuda_takes_padding,
     .remakes = mz_cuda_remakes,
+    .remakes_above = MZ_FEW_ROWS,
     .pair = mz_cuda_pair,
     .alloc = cuda_alloc,
     .release = cuda_release,

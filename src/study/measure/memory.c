@@ -227,19 +227,15 @@ static mezzo_status total_at(mezzo_device *device, const mz_workload *w, int64_t
     return MEZZO_OK;
 }
 
-// Memory is nearly a straight line in the batch: the line through two plans says where to look, a plan there says
-// whether it is so.
-mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch) {
-    enum { MOST = 1 << 20 };
-    int64_t fits = 1, too_many = (int64_t)MOST + 1;
-    size_t low, high = 0;
-    *batch = 0;
-    MEZZO_TRY(total_at(device, w, 1, &low));
-    if (low > limit)
-        return MEZZO_OK;
+// The largest batch from `fits` to `most` that does fit; `fits` does, with `low` bytes. Memory is nearly a straight
+// line in the batch: the line through two plans says where to look, a plan there says whether it is so.
+static mezzo_status largest_from(mezzo_device *device, const mz_workload *w, size_t limit, int64_t fits, size_t low,
+                                 int64_t most, int64_t *batch) {
+    int64_t too_many = most + 1;
+    size_t high = 0;
     while (too_many - fits > 1) {
         int64_t next = fits * 2;
-        if (high > low && too_many <= MOST) // between the two that are known
+        if (high > low && too_many <= most) // between the two that are known
             next = fits + (int64_t)((double)(limit - low) / (double)(high - low) * (double)(too_many - fits));
         next = next <= fits ? fits + 1 : next >= too_many ? too_many - 1 : next;
         size_t bytes;
@@ -253,6 +249,39 @@ mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *
         }
     }
     *batch = fits;
+    return MEZZO_OK;
+}
+
+// The least batch whose activations' results the device makes again; 0: that is not a matter of the batch.
+static mezzo_status least_remade(const mezzo_device *device, const mz_workload *w, int64_t *batch) {
+    mz_workload one = *w;
+    mezzo_graph *g;
+    *batch = 0;
+    if (device->backend->remakes == NULL || device->backend->remakes_above == 0 || w->recompute_light)
+        return MEZZO_OK;
+    one.batch = 1;
+    MEZZO_TRY(mz_workload_graph(&one, &g));
+    const int64_t rows = mz_program_rows(g);
+    mezzo_graph_free(g);
+    *batch = rows > 0 ? device->backend->remakes_above / rows + 1 : 0;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch) {
+    enum { MOST = 1 << 20 };
+    size_t bytes;
+    int64_t remade;
+    *batch = 0;
+    MEZZO_TRY(total_at(device, w, 1, &bytes));
+    if (bytes > limit)
+        return MEZZO_OK;
+    MEZZO_TRY(largest_from(device, w, limit, 1, bytes, MOST, batch));
+    MEZZO_TRY(least_remade(device, w, &remade));
+    if (*batch >= remade || remade > MOST)
+        return MEZZO_OK;
+    MEZZO_TRY(total_at(device, w, remade, &bytes)); // may need less than those just below it
+    if (bytes <= limit)
+        MEZZO_TRY(largest_from(device, w, limit, remade, bytes, MOST, batch));
     return MEZZO_OK;
 }
 
