@@ -136,6 +136,8 @@ typedef struct mz_backend {
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);
     mezzo_status (*write)(mezzo_device *device, void *dst, const void *host, size_t bytes);
+    // Optional: single writes of so many bytes will come while earlier work runs, and should not wait for it.
+    mezzo_status (*expect_writes)(mezzo_device *device, size_t bytes);
     mezzo_status (*read)(mezzo_device *device, void *host, const void *src, size_t bytes);
     mezzo_status (*zero)(mezzo_device *device, void *dst, size_t bytes);
     mezzo_status (*sync)(mezzo_device *device);

@@ -433,6 +433,8 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     p->host_inputs = mz_alloc(MZ_INPUTS_AT + p->c.plan.inputs, 1);
     if (!p->host_inputs)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (b->expect_writes != NULL)
+        MEZZO_TRY(b->expect_writes(p->device, MZ_INPUTS_AT + p->c.plan.inputs));
     const float one = 1.0f;
     return b->write(p->device, p->one, &one, sizeof one);
 }

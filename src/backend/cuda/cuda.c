@@ -183,7 +183,7 @@ static void cuda_release(mezzo_device *device, void *data) {
 enum { AHEAD = 16 << 10 };
 static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *host, size_t bytes) {
     mz_cuda_stage *s = &cuda->stages[cuda->next_stage];
-    cuda->next_stage = (cuda->next_stage + 1) % MZ_CUDA_STAGES;
+    cuda->next_stage = (cuda->next_stage + 1) % cuda->n_stages;
     MZ_CUDA_TRY(cudaEventSynchronize(s->consumed));
     memcpy(s->host, host, bytes);
     if (bytes <= AHEAD) {
@@ -268,6 +268,7 @@ const mz_backend mz_backend_cuda = {
     .alloc = cuda_alloc,
     .release = cuda_release,
     .write = cuda_write,
+    .expect_writes = mz_cuda_queue_expect,
     .read = cuda_read,
     .zero = cuda_zero,
     .sync = cuda_sync,

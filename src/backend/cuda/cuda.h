@@ -7,7 +7,8 @@
 #include "backend/backend.h"
 #include "backend/cuda/kernels/launch.h"
 
-enum { MZ_CUDA_STAGES = 8, MZ_CUDA_STAGE_BYTES = 512 << 10 };
+// A ring of stages, longer where writes are expected that it would not hold; at most 64 MiB.
+enum { MZ_CUDA_STAGES = 8, MZ_CUDA_MOST_STAGES = 128, MZ_CUDA_STAGE_BYTES = 512 << 10 };
 
 // A piece of a write on its way: pinned host memory, and its twin on the device, filled by the copy stream.
 typedef struct mz_cuda_stage {
@@ -36,8 +37,8 @@ typedef struct mz_cuda_device {
     cudaStream_t streams[MZ_STREAMS]; // `stream` is the first, in captures any
     cudaEvent_t *events;
     size_t n_events, cap_events;
-    mz_cuda_stage stages[MZ_CUDA_STAGES];
-    int next_stage;
+    mz_cuda_stage stages[MZ_CUDA_MOST_STAGES];
+    int n_stages, next_stage;
     cudaEvent_t marks[MZ_MARKS];
     bool capturing;
     mz_cuda_size *sizes;
@@ -99,6 +100,7 @@ void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size);
 
 // queue.c: close takes what open made, whole or not. For the others see mz_backend.
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda);
+mezzo_status mz_cuda_queue_expect(mezzo_device *device, size_t bytes);
 void mz_cuda_queue_close(mz_cuda_device *cuda);
 mezzo_status mz_cuda_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out);
 mezzo_status mz_cuda_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);

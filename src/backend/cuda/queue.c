@@ -1,6 +1,30 @@
 // The device's queue: its streams, the staging buffers of writes, captured graphs, marks.
 #include "backend/cuda/cuda.h"
 
+static mezzo_status add_stages(mz_cuda_device *cuda, int most) {
+    while (cuda->n_stages < most) {
+        mz_cuda_stage *s = &cuda->stages[cuda->n_stages];
+        if (s->host == NULL)
+            MZ_CUDA_TRY(cudaHostAlloc(&s->host, MZ_CUDA_STAGE_BYTES, cudaHostAllocDefault));
+        if (s->device == NULL)
+            MZ_CUDA_TRY(cudaMalloc(&s->device, MZ_CUDA_STAGE_BYTES));
+        if (s->copied == NULL)
+            MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
+        if (s->consumed == NULL)
+            MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
+        cuda->n_stages++;
+    }
+    return MEZZO_OK;
+}
+
+// A stage is free again once the device has come to its write, so that one write must not come round to its own first
+// stage: there it would wait for all work before it. Small writes come between.
+mezzo_status mz_cuda_queue_expect(mezzo_device *device, size_t bytes) {
+    const size_t most = (MZ_CUDA_MOST_STAGES - MZ_CUDA_STAGES) * (size_t)MZ_CUDA_STAGE_BYTES;
+    const size_t stages = ((bytes < most ? bytes : most) + MZ_CUDA_STAGE_BYTES - 1) / MZ_CUDA_STAGE_BYTES;
+    return add_stages(mz_cuda(device), MZ_CUDA_STAGES + (int)stages - 1);
+}
+
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
     int least, greatest; // the greatest is the smaller number
     MZ_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -14,18 +38,11 @@ mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     for (int i = 0; i < MZ_MARKS; i++)
         MZ_CUDA_TRY(cudaEventCreate(&cuda->marks[i]));
-    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
-        mz_cuda_stage *s = &cuda->stages[i];
-        MZ_CUDA_TRY(cudaHostAlloc(&s->host, MZ_CUDA_STAGE_BYTES, cudaHostAllocDefault));
-        MZ_CUDA_TRY(cudaMalloc(&s->device, MZ_CUDA_STAGE_BYTES));
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
-        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
-    }
-    return MEZZO_OK;
+    return add_stages(cuda, MZ_CUDA_STAGES);
 }
 
 void mz_cuda_queue_close(mz_cuda_device *cuda) {
-    for (int i = 0; i < MZ_CUDA_STAGES; i++) {
+    for (int i = 0; i < MZ_CUDA_MOST_STAGES; i++) {
         mz_cuda_stage *s = &cuda->stages[i];
         (void)cudaFreeHost(s->host);
         (void)cudaFree(s->device);
