@@ -20,14 +20,24 @@ void mz_pictures_close(mz_pictures *p) {
 }
 
 // --- one file ------------------------------------------------------------------------------------
+// "u1 [3, 4]"
+static const char *described(const mz_npy *npy, char out[160]) {
+    int n = snprintf(out, 160, "%s [", mz_npy_type_name(npy->type));
+    for (int i = 0; i < npy->rank; i++)
+        n += snprintf(out + n, 160 - (size_t)n, "%s%lld", i > 0 ? ", " : "", (long long)npy->dim[i]);
+    snprintf(out + n, 160 - (size_t)n, "]");
+    return out;
+}
+
 // An array as a picture of 8 bits: bytes as they are, fractions of 1 rounded.
 static mezzo_status take_gray(const char *path, const mz_npy *npy, mz_picture *out) {
     const bool bytes = npy->type == MZ_NPY_U1, fractions = npy->type == MZ_NPY_F4 || npy->type == MZ_NPY_F8;
     const bool gray = npy->rank == 2 || (npy->rank == 3 && npy->dim[2] == 1);
+    char shape[160];
     if (!gray || !(bytes || fractions) || npy->count < 1 || npy->dim[0] > MZ_PNG_SIDE || npy->dim[1] > MZ_PNG_SIDE)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: %s in %d dimensions: an image must be u1, or f4 or f8 from 0 to 1, [size, size]", path,
-                       mz_npy_type_name(npy->type), npy->rank);
+                       "%s: the array is %s: an image must be u1, or f4 or f8 from 0 to 1, [size, size]", path,
+                       described(npy, shape));
     MEZZO_TRY(mz_picture_make(npy->dim[0], npy->dim[1], 1, out));
     for (int64_t i = 0; i < npy->count; i++) {
         const double value = mz_npy_number(npy, i);
@@ -65,44 +75,122 @@ static mezzo_status read_either(const char *folder, const char *name, char **pat
     return status == MEZZO_OK ? mz_png_read(*path, out) : status;
 }
 
-// Square and as large as the others.
-static mezzo_status read_one(mz_pictures *p, const char *folder, const char *name, mz_picture *out) {
+// Square and `size` pixels wide; 0: any.
+static mezzo_status read_one(const char *folder, const char *name, int64_t size, mz_picture *out) {
     char *path;
     mezzo_status status = read_either(folder, name, &path, out);
     if (status != MEZZO_OK) {
         mz_free(path);
         return status;
     }
-    if (p->size == 0)
-        p->size = out->width;
     if (out->width != out->height)
         status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures must be square", path,
                          (long long)out->width, (long long)out->height);
-    else if (out->width != p->size)
+    else if (size > 0 && out->width != size)
         status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures must be of one size, here %lld x %lld",
-                         path, (long long)out->width, (long long)out->height, (long long)p->size, (long long)p->size);
+                         path, (long long)out->width, (long long)out->height, (long long)size, (long long)size);
     if (status != MEZZO_OK)
         mz_picture_free(out);
     mz_free(path);
     return status;
 }
 
-// Behind the `count` pictures of *to.
-static mezzo_status append(mz_pictures *p, const char *folder, const char *name, int64_t count, uint8_t **to,
-                           size_t *room) {
-    mz_picture one;
-    MEZZO_TRY(read_one(p, folder, name, &one));
-    const size_t bytes = (size_t)(p->size * p->size);
-    mezzo_status status = MZ_RESERVE(*to, *room, ((size_t)count + 1) * bytes);
-    if (status == MEZZO_OK)
-        memcpy(*to + (size_t)count * bytes, one.pixels, bytes);
-    mz_picture_free(&one);
-    return status;
+// --- a folder of files -----------------------------------------------------------------------------
+// What is read when it is known which examples there are. Errors are kept for each thread: the first example's goes to
+// the caller.
+typedef struct reading {
+    mz_pictures *p;
+    char *scenes, *antennas, *pictures; // folders; antennas: NULL where there is no transmitter
+    mezzo_status status;
+    int64_t at; // the example that `message` is about
+    char message[512];
+} reading;
+
+static void close_reading(reading *r) {
+    mz_free(r->scenes);
+    mz_free(r->antennas);
+    mz_free(r->pictures);
 }
 
-static mezzo_status add_example(mz_pictures *p, const mz_example *example, const char *folder) {
+// A map is named after its scene and a number: "12_3".
+static void scene_name(const reading *r, int64_t i, char out[64]) {
+    snprintf(out, 64, "%s", r->p->example[i].name);
+    if (r->antennas != NULL)
+        out[strcspn(out, "_")] = '\0';
+}
+
+static mezzo_status read_into(const char *folder, const char *name, int64_t size, uint8_t *to) {
+    mz_picture one;
+    MEZZO_TRY(read_one(folder, name, size, &one));
+    memcpy(to, one.pixels, (size_t)(size * size));
+    mz_picture_free(&one);
+    return MEZZO_OK;
+}
+
+// Where the transmitter is: the brightest pixel of its picture.
+static mezzo_status find_transmitter(const char *folder, int64_t size, mz_example *example) {
+    mz_picture one;
+    MEZZO_TRY(read_one(folder, example->name, size, &one));
+    int64_t best = 0;
+    for (int64_t i = 1; i < size * size; i++)
+        best = one.pixels[i] > one.pixels[best] ? i : best;
+    const bool black = one.pixels[best] == 0;
+    mz_picture_free(&one);
+    example->x = best % size;
+    example->y = best / size;
+    return black ? mz_fail(MEZZO_ERR_FORMAT, "%s/%s.png: all black: no transmitter", folder, example->name) : MEZZO_OK;
+}
+
+static mezzo_status read_example(const reading *r, int64_t i) {
+    mz_pictures *p = r->p;
+    mz_example *e = &p->example[i];
+    const size_t bytes = (size_t)(p->size * p->size);
+    if (i == 0 || e->scene != e[-1].scene) {
+        char name[64];
+        scene_name(r, i, name);
+        MEZZO_TRY(read_into(r->scenes, name, p->size, p->scene + (size_t)e->scene * bytes));
+    }
+    if (r->antennas != NULL)
+        MEZZO_TRY(find_transmitter(r->antennas, p->size, e));
+    return read_into(r->pictures, e->name, p->size, p->picture + (size_t)i * bytes);
+}
+
+// Examples begin in order: none before a bad one is left out.
+static void try_example(reading *r, int64_t i) {
+    bool go_on;
+#pragma omp critical(mz_pictures_trouble)
+    go_on = r->status == MEZZO_OK;
+    if (!go_on)
+        return;
+    const mezzo_status status = read_example(r, i);
+#pragma omp critical(mz_pictures_trouble)
+    if (status != MEZZO_OK && (r->status == MEZZO_OK || i < r->at)) {
+        r->status = status;
+        r->at = i;
+        snprintf(r->message, sizeof r->message, "%s", mezzo_error_message());
+    }
+}
+
+static mezzo_status read_all(reading *r) {
+    mz_pictures *p = r->p;
+    mz_picture one;
+    char name[64];
+    scene_name(r, 0, name);
+    MEZZO_TRY(read_one(r->scenes, name, 0, &one));
+    p->size = one.width;
+    mz_picture_free(&one);
+    p->picture = mz_alloc((size_t)p->n, (size_t)(p->size * p->size));
+    p->scene = mz_alloc((size_t)p->scenes, (size_t)(p->size * p->size));
+    if (p->picture == NULL || p->scene == NULL)
+        return MEZZO_ERR_MEMORY;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t i = 0; i < p->n; i++)
+        try_example(r, i);
+    return r->status == MEZZO_OK ? MEZZO_OK : mz_fail(r->status, "%s", r->message);
+}
+
+static mezzo_status add_example(mz_pictures *p, const mz_example *example) {
     MEZZO_TRY(MZ_RESERVE(p->example, p->room_examples, p->n + 1));
-    MEZZO_TRY(append(p, folder, example->name, p->n, &p->picture, &p->room_pictures));
     p->example[p->n++] = *example;
     return MEZZO_OK;
 }
@@ -172,41 +260,6 @@ static mezzo_status find_gain(const char *path, char **out) {
     return status;
 }
 
-// Where the transmitter is: the brightest pixel of its picture.
-static mezzo_status find_transmitter(mz_pictures *p, const char *folder, mz_example *example) {
-    mz_picture one;
-    MEZZO_TRY(read_one(p, folder, example->name, &one));
-    int64_t best = 0;
-    for (int64_t i = 1; i < p->size * p->size; i++)
-        best = one.pixels[i] > one.pixels[best] ? i : best;
-    const bool black = one.pixels[best] == 0;
-    mz_picture_free(&one);
-    example->x = best % p->size;
-    example->y = best / p->size;
-    return black ? mz_fail(MEZZO_ERR_FORMAT, "%s/%s.png: all black: no transmitter", folder, example->name) : MEZZO_OK;
-}
-
-static mezzo_status add_map(mz_pictures *p, const char *path, const char *gain, const numbered *at, bool new_scene) {
-    mezzo_status status = MEZZO_OK;
-    char name[32];
-    char *buildings = mz_format("%s/png/buildings_complete", path), *antennas = mz_format("%s/png/antennas", path);
-    if (buildings == NULL || antennas == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    if (new_scene) {
-        snprintf(name, sizeof name, "%lld", (long long)at->map);
-        MEZZO_TRY_GOTO(status, append(p, buildings, name, p->scenes, &p->scene, &p->room_scenes));
-        p->scenes++;
-    }
-    mz_example example = {.scene = p->scenes - 1};
-    snprintf(example.name, sizeof example.name, "%lld_%lld", (long long)at->map, (long long)at->transmitter);
-    MEZZO_TRY_GOTO(status, find_transmitter(p, antennas, &example));
-    MEZZO_TRY_GOTO(status, add_example(p, &example, gain));
-fail:
-    mz_free(buildings);
-    mz_free(antennas);
-    return status;
-}
-
 // What a folder of `mezzo data radio` says of itself; RadioMapSeer's numbers are the same, at one metre a pixel.
 static mezzo_status read_description(mz_pictures *p, const char *path) {
     json_t *json = NULL;
@@ -234,27 +287,41 @@ static mezzo_status read_description(mz_pictures *p, const char *path) {
     return status;
 }
 
+static mezzo_status add_maps(mz_pictures *p, const numbered *maps, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        p->scenes += i == 0 || maps[i].map != maps[i - 1].map;
+        mz_example example = {.scene = p->scenes - 1};
+        snprintf(example.name, sizeof example.name, "%lld_%lld", (long long)maps[i].map,
+                 (long long)maps[i].transmitter);
+        MEZZO_TRY(add_example(p, &example));
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status open_radio(const char *path, mz_pictures *p) {
     mezzo_status status = MEZZO_OK;
     numbered *maps = NULL;
     size_t n = 0;
-    char *gain = NULL;
+    reading r = {
+        .p = p, .scenes = mz_format("%s/png/buildings_complete", path), .antennas = mz_format("%s/png/antennas", path)};
     p->radio = true;
     p->channels = 1;
     p->condition_channels = 2;
-    MEZZO_TRY_GOTO(status, find_gain(path, &gain));
-    MEZZO_TRY_GOTO(status, list_maps(gain, &maps, &n));
-    for (size_t i = 0; i < n; i++)
-        MEZZO_TRY_GOTO(status, add_map(p, path, gain, &maps[i], i == 0 || maps[i].map != maps[i - 1].map));
+    if (r.scenes == NULL || r.antennas == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, find_gain(path, &r.pictures));
+    MEZZO_TRY_GOTO(status, list_maps(r.pictures, &maps, &n));
+    MEZZO_TRY_GOTO(status, add_maps(p, maps, n));
+    MEZZO_TRY_GOTO(status, read_all(&r));
     MEZZO_TRY_GOTO(status, read_description(p, path));
 fail:
     mz_free(maps);
-    mz_free(gain);
+    close_reading(&r);
     return status;
 }
 
 // --- pairs, arrays -------------------------------------------------------------------------------
-static mezzo_status add_pair(mz_pictures *p, const char *input, const char *target, const char *file) {
+static mezzo_status add_pair(mz_pictures *p, const char *input, const char *file) {
     const size_t n = strlen(file);
     mz_example example = {.scene = p->scenes, .x = -1, .y = -1};
     if (n < 5 || (strcmp(file + n - 4, ".png") != 0 && strcmp(file + n - 4, ".npy") != 0))
@@ -262,38 +329,38 @@ static mezzo_status add_pair(mz_pictures *p, const char *input, const char *targ
     if (n - 4 >= sizeof example.name)
         return mz_fail(MEZZO_ERR_FORMAT, "%s/%s: a name of more than %zu bytes", input, file, sizeof example.name - 1);
     memcpy(example.name, file, n - 4);
-    MEZZO_TRY(append(p, input, example.name, p->scenes, &p->scene, &p->room_scenes));
     p->scenes++;
-    return add_example(p, &example, target);
+    return add_example(p, &example);
 }
 
 static mezzo_status open_pairs(const char *path, mz_pictures *p) {
     mezzo_status status = MEZZO_OK;
     char **names = NULL;
     size_t n = 0;
-    char *input = mz_format("%s/input", path), *target = mz_format("%s/target", path);
+    reading r = {.p = p, .scenes = mz_format("%s/input", path), .pictures = mz_format("%s/target", path)};
     p->channels = p->condition_channels = 1;
-    if (input == NULL || target == NULL)
+    if (r.scenes == NULL || r.pictures == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, mz_dir_list(input, &names, &n));
+    MEZZO_TRY_GOTO(status, mz_dir_list(r.scenes, &names, &n));
     for (size_t i = 0; i < n; i++)
-        MEZZO_TRY_GOTO(status, add_pair(p, input, target, names[i]));
+        MEZZO_TRY_GOTO(status, add_pair(p, r.scenes, names[i]));
     if (p->n == 0)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: no *.png and no *.npy in it", input);
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_FORMAT, "%s: no *.png and no *.npy in it", r.scenes));
+    MEZZO_TRY_GOTO(status, read_all(&r));
 fail:
     mz_dir_list_free(names, n);
-    mz_free(input);
-    mz_free(target);
+    close_reading(&r);
     return status;
 }
 
 static mezzo_status take_array(const char *path, const mz_npy *npy, mz_pictures *p) {
     const bool fits = npy->type == MZ_NPY_U1 && (npy->rank == 3 || npy->rank == 4) && npy->count > 0 &&
                       npy->dim[1] == npy->dim[2] && npy->dim[1] <= MZ_PNG_SIDE;
+    char shape[160];
     if (!fits)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: %s in %d dimensions: images must be u1, [n, size, size] or [n, size, size, channels]", path,
-                       mz_npy_type_name(npy->type), npy->rank);
+                       "%s: the array is %s: images must be u1, [n, size, size] or [n, size, size, channels]", path,
+                       described(npy, shape));
     p->n = p->scenes = npy->dim[0];
     p->size = npy->dim[1];
     p->channels = npy->rank == 4 ? npy->dim[3] : 1;

@@ -22,7 +22,7 @@ typedef struct mz_pictures {
     int64_t *order;                // [n]: examples; no scene is on both sides of n_train
     bool radio;
     double loss_at_0, loss_at_255, cell; // of radio maps: dB, and metres a pixel
-    size_t room_pictures, room_scenes, room_examples;
+    size_t room_examples;
 } mz_pictures;
 
 // `path` is one of
@@ -30,8 +30,8 @@ typedef struct mz_pictures {
 //   a folder with input/NAME.png and target/NAME.png, a scene each, or .npy: [size, size] of u1, or of f4 or f8 from 0
 //   to 1, rounded to 8 bits
 //   a file *.npy of u1, [n, size, size] or [n, size, size, channels]: pictures without a condition
-// `split` (above 0, at most 1): the part of the scenes that is trained on, drawn by a fixed shuffle. Errors name the
-// file.
+// Files are read by all cores. `split` (above 0, at most 1): the part of the scenes that is trained on, drawn by a
+// fixed shuffle. Errors name the file.
 mezzo_status mz_pictures_open(const char *path, double split, mz_pictures *out);
 void mz_pictures_close(mz_pictures *pictures); // a zeroed one is fine
 
