@@ -88,7 +88,11 @@ void mz_vae_close(mz_vae *vae) {
 mezzo_status mz_vae_program(const mz_vae *vae, mezzo_model_part part, int64_t batch, mezzo_program **out) {
     mezzo_status status = MEZZO_OK;
     mezzo_graph *graph = NULL;
-    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP32, .forward_only = true};
+    mezzo_device_info info;
+    mezzo_program_options options = {.precision = MEZZO_PRECISION_FP32, .forward_only = true};
+    MEZZO_TRY_GOTO(status, mezzo_device_describe(vae->device, &info));
+    if (info.faster[MEZZO_PRECISION_TF32])
+        options.precision = MEZZO_PRECISION_TF32;
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
     MEZZO_TRY_GOTO(status, mezzo_model_build_part(graph, &vae->model, batch, part));
     MEZZO_TRY_GOTO(status, mezzo_program_create(graph, vae->params, &options, out));

@@ -29,7 +29,8 @@ mezzo_status mz_latents_load(const char *folder, mz_latents *latents);       // 
 // it has one. INVALID: it is no kl_vae.
 mezzo_status mz_vae_open(mezzo_device *device, const char *run, const mz_latents *kept, mz_vae *out);
 void mz_vae_close(mz_vae *vae); // a zeroed one is fine
-mezzo_status mz_vae_program(const mz_vae *vae, mezzo_model_part part, int64_t batch, mezzo_program **out); // FP32
+// In FP32, its products in TF32 where the device has that faster.
+mezzo_status mz_vae_program(const mz_vae *vae, mezzo_model_part part, int64_t batch, mezzo_program **out);
 // The latents of the task's pictures, from `data`/latents-CRC.safetensors, or made and written there. Where
 // `latents->given`, `vae` must be the one that it names (else INVALID); otherwise it is filled.
 mezzo_status mz_latents_give(const mz_vae *vae, const char *data, mz_task *task, mz_latents *latents);
