@@ -13,11 +13,13 @@
 
 #include "backend/cpu/conv.h"
 
-#define LINE        64
-#define MOST_TAPS   64                   // lines of a weight
-#define ITEM_PIXELS 256                  // of the result, about: what they read stays in a core's L2
-#define BAND_BYTES  ((int64_t)128 << 10) // of both operands of a weight's gradient
-#define CHUNK_BYTES ((int64_t)32 << 20)  // of images copied whole, unless one is more
+#define LINE         64
+#define MOST_TAPS    64                   // lines of a weight
+#define ITEM_PIXELS  256                  // of the result, about: what they read stays in a core's L2
+#define BAND_BYTES   ((int64_t)128 << 10) // of both operands of a weight's gradient
+#define BLOCK_DEPTH  32                   // k of a block of the left operand
+#define PARTED_TILES 64                   // large tiles of a weight's gradient, below which images are parted
+#define CHUNK_BYTES  ((int64_t)32 << 20)  // of images copied whole, unless one is more
 
 static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -72,8 +74,12 @@ const char *mz_conv_direct_refuses(mz_matmul_path path, const mz_call *call) {
         return "serves weights of up to 64 lines";
     if (d.pad_h < 0 || d.pad_w < 0)
         return "serves padding less than the weight";
-    if (call->op != MZ_OP_conv2d_dw && d.channels % path.kernel->conv->pair != 0)
+    if (call->op != MZ_OP_conv2d_dw && d.taps_w * d.channels % path.kernel->conv->unit != 0)
+        return "serves lines of a weight that fill its unit of k";
+    if (d.channels % path.kernel->conv->pair != 0 && call->op != MZ_OP_conv2d_dw)
         return "serves an even number of channels";
+    if (path.kernel->conv->a_block > 0 && d.taps_h == 1 && d.taps_w == 1 && d.stride == 1)
+        return "a weight of one pixel is a product";
     return NULL;
 }
 
@@ -90,6 +96,16 @@ static void copy_line(const direct *d, int64_t image, int64_t line, char *to) {
     memset(to, 0, (size_t)(d->pad_w * pixel));
     d->kernels->copy(to + d->pad_w * pixel, from, d->image->dtype, d->compute, seen * d->channels);
     memset(to + (d->pad_w + seen) * pixel, 0, (size_t)((d->padded_width - d->pad_w - seen) * pixel));
+}
+
+static void begin(mz_matmul_path path) {
+    if (path.kernel->begin != NULL)
+        path.kernel->begin();
+}
+
+static void end(mz_matmul_path path) {
+    if (path.kernel->end != NULL)
+        path.kernel->end();
 }
 
 // --- rows ----------------------------------------------------------------------------------------------------------
@@ -201,6 +217,7 @@ static void run_rows(mz_matmul_path path, const mz_call *call, int threads) {
     char *packed = call->workspace, *bands = packed + p.panels * p.panel_bytes;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
+        begin(path);
 #pragma omp for schedule(static)
         for (int64_t panel = 0; panel < p.panels; panel++)
             mz_matmul_pack_b(path, packed + panel * p.panel_bytes, &w, panel * d.kernels->nr,
@@ -221,22 +238,37 @@ static void run_rows(mz_matmul_path path, const mz_call *call, int threads) {
                                (image * d.over_height + line) * d.over_width, lines, panel,
                                packed + panel * p.panel_bytes);
         }
+        end(path);
     }
 }
 
 // --- columns -------------------------------------------------------------------------------------------------------
 typedef struct column_plan {
-    int64_t m, m_panels;     // dw's rows: channels of dy
-    int64_t run, run_panels; // numbers that lie together under one row of taps, in panels
-    int64_t tiles;           // (row of taps, panel of its numbers, panel of m)
-    int64_t lines;           // of dy, a band
-    int64_t steps;           // of k in a line: pixels, or pairs of them
-    int64_t padded_height;   // lines of a copied image
-    int64_t chunk;           // images copied at a time
+    int64_t m, m_panels;             // dw's rows: channels of dy
+    int64_t run, run_panels;         // numbers that lie together under one row of taps, in panels
+    int64_t tiles;                   // (row of taps, panel of its numbers, panel of m)
+    int64_t parts;                   // groups of a chunk's images with sums of their own, added in order
+    int64_t lines;                   // of dy, a band
+    int64_t steps;                   // of k in a line: pixels, or pairs of them
+    int64_t a_step, a_line, a_panel; // words of dy: a step (or block of steps), a line, a panel of m
+    int64_t padded_height;           // lines of a copied image
+    int64_t chunk;                   // images copied at a time
     bool dy_in_place;
     int64_t image_words, dy_words; // of one image, with room for what a tile reads past its end
     int64_t line_bytes;            // a thread's BF16 line, before it becomes words
 } column_plan;
+
+static void lay_out_gradient(column_plan *p, const mz_conv_kernels *kernels) {
+    if (kernels->a_block == 0) {
+        p->a_step = p->m;
+        p->a_line = p->steps * p->m;
+        p->a_panel = kernels->mr;
+        return;
+    }
+    p->a_step = kernels->a_block;
+    p->a_panel = ceil_div(p->steps * kernels->pair, BLOCK_DEPTH) * kernels->a_block;
+    p->a_line = p->m_panels * p->a_panel;
+}
 
 static column_plan plan_columns(const direct *d, const mz_call *call) {
     const mz_conv_kernels *kernels = d->kernels;
@@ -249,10 +281,12 @@ static column_plan plan_columns(const direct *d, const mz_call *call) {
     p.padded_height = (d->over_height - 1) * d->stride + d->taps_h;
     p.dy_in_place = kernels->pair == 1 && dy->dtype == MEZZO_F32 && d->compute != MEZZO_F16 &&
                     d->compute != MEZZO_BF16 && p.m % kernels->mr == 0;
+    lay_out_gradient(&p, kernels);
     p.image_words = p.padded_height * d->padded_width * d->channels;
-    p.dy_words = p.dy_in_place ? 0 : d->over_height * p.steps * p.m;
+    p.dy_words = p.dy_in_place ? 0 : d->over_height * p.a_line;
     p.chunk = max64(1, min64(d->images, CHUNK_BYTES / 4 / (p.image_words + p.dy_words)));
-    const int64_t line = (d->stride * d->padded_width * d->channels + p.steps * p.m) * (int64_t)sizeof(mz_word);
+    p.parts = kernels->a_block > 0 ? min64(min64(p.chunk, d->images), ceil_div(PARTED_TILES, p.tiles)) : 1;
+    const int64_t line = (d->stride * d->padded_width * d->channels + p.a_line) * (int64_t)sizeof(mz_word);
     p.lines = max64(1, min64(d->over_height, BAND_BYTES / line));
     p.lines = ceil_div(d->over_height, ceil_div(d->over_height, p.lines));
     const int64_t numbers = max64((d->padded_width + d->stride) * d->channels, 2 * p.steps * p.m);
@@ -277,9 +311,25 @@ static void image_words(const direct *d, int64_t image, int64_t line, mz_word *t
     d->kernels->words(to, narrow, narrow + step, numbers);
 }
 
+// A line of dy, panel by panel of its channels, in blocks.
+static void gradient_blocks(mz_matmul_path path, const direct *d, const column_plan *p, const mz_tensor *dy,
+                            int64_t line, mz_word *to) {
+    const mz_matmul_operand a = {
+        .data = dy->data, .dtype = dy->dtype, .compute = d->compute, .i_stride = 1, .k_stride = p->m};
+    const int64_t mr = d->kernels->mr;
+    for (int64_t panel = 0; panel < p->m_panels; panel++)
+        path.isa->pack(path.kernel->a_panel, (int)mr, to + panel * p->a_panel, &a, panel * mr,
+                       (int)min64(mr, p->m - panel * mr), line * d->over_width, d->over_width,
+                       p->a_panel / d->kernels->a_block * BLOCK_DEPTH);
+}
+
 // A line of dy: each pixel, or each two of them side by side; behind an odd one comes zero.
-static void gradient_words(const direct *d, const column_plan *p, const mz_tensor *dy, int64_t line, mz_word *to,
-                           uint16_t *narrow) {
+static void gradient_words(mz_matmul_path path, const direct *d, const column_plan *p, const mz_tensor *dy,
+                           int64_t line, mz_word *to, uint16_t *narrow) {
+    if (d->kernels->a_block > 0) {
+        gradient_blocks(path, d, p, dy, line, to);
+        return;
+    }
     const int64_t numbers = d->over_width * p->m;
     const char *from = (const char *)dy->data + (size_t)(line * numbers) * mezzo_dtype_size(dy->dtype);
     if (d->kernels->pair == 1) {
@@ -302,20 +352,38 @@ static void multiply_image(const direct *d, const column_plan *p, const mz_word 
             const int64_t m_panel = t % p->m_panels, panel = t / p->m_panels % p->run_panels;
             const int64_t r = t / p->m_panels / p->run_panels;
             kernels->columns(min64(p->lines, d->over_height - line), p->steps,
-                             a + line * p->steps * p->m + m_panel * kernels->mr, p->m, p->steps * p->m,
+                             a + line * p->a_line + m_panel * p->a_panel, p->a_step, p->a_line,
                              b + (line * d->stride + r) * line_words + panel * kernels->nr,
                              kernels->pair * d->stride * d->channels, d->stride * line_words, sums + t * tile, add);
         }
 }
 
+// The images of a chunk of `n`, tiles [first, last) of all parts' by the calling thread.
+static void multiply_parts(const direct *d, const column_plan *p, const mz_word *dy, const mz_word *images, float *sums,
+                           int64_t n, int64_t first, int64_t last, bool add) {
+    const int64_t tile = (int64_t)d->kernels->mr * d->kernels->nr;
+    const int64_t dy_words = d->over_height * p->a_line;
+    for (int64_t part = first / p->tiles; part * p->tiles < last; part++) {
+        const int64_t from = max64(first - part * p->tiles, 0), to = min64(last - part * p->tiles, p->tiles);
+        const int64_t i0 = part * n / p->parts, i1 = (part + 1) * n / p->parts;
+        for (int64_t i = i0; i < i1; i++)
+            multiply_image(d, p, dy + i * dy_words, images + i * p->image_words, sums + part * p->tiles * tile, from,
+                           to, add || i > i0);
+    }
+}
+
 static void finish_columns(mz_matmul_path path, const direct *d, const column_plan *p, const mz_matmul_epilogue *e,
-                           const float *sums, int64_t first, int64_t last) {
+                           float *sums, int64_t first, int64_t last) {
     const mz_conv_kernels *kernels = d->kernels;
+    const int64_t tile = (int64_t)kernels->mr * kernels->nr;
     for (int64_t t = first; t < last; t++) {
         const int64_t row = t % p->m_panels * kernels->mr, from = t / p->m_panels % p->run_panels * kernels->nr;
         const int64_t r = t / p->m_panels / p->run_panels;
-        finish(path, e, sums + t * kernels->mr * kernels->nr, row, r * p->run + from,
-               (int)min64(kernels->mr, p->m - row), (int)min64(kernels->nr, p->run - from));
+        for (int64_t part = 1; part < p->parts; part++)
+            for (int64_t i = 0; i < tile; i++)
+                sums[t * tile + i] += sums[(part * p->tiles + t) * tile + i];
+        finish(path, e, sums + t * tile, row, r * p->run + from, (int)min64(kernels->mr, p->m - row),
+               (int)min64(kernels->nr, p->run - from));
     }
 }
 
@@ -327,14 +395,14 @@ static void run_columns(mz_matmul_path path, const mz_call *call, int threads) {
     const mz_matmul_epilogue e = {
         .y = dw->data, .y_dtype = dw->dtype, .via = MEZZO_F32, .ld = d.taps_h * p.run, .add = call->attrs.accumulate};
     float *sums = call->workspace;
-    mz_word *images = (mz_word *)(void *)(sums + p.tiles * kernels->mr * kernels->nr);
+    mz_word *images = (mz_word *)(void *)(sums + p.parts * p.tiles * kernels->mr * kernels->nr);
     mz_word *copied = images + room_for(&p, p.image_words, kernels->nr);
     char *narrow = (char *)(copied + room_for(&p, p.dy_words, kernels->mr));
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
+        begin(path);
         uint16_t *mine = (uint16_t *)(void *)(narrow + omp_get_thread_num() * p.line_bytes);
-        const int64_t first = p.tiles * omp_get_thread_num() / omp_get_num_threads();
-        const int64_t last = p.tiles * (omp_get_thread_num() + 1) / omp_get_num_threads();
+        const int64_t me = omp_get_thread_num(), all = omp_get_num_threads(), items = p.tiles * p.parts;
         for (int64_t image = 0; image < d.images; image += p.chunk) {
             const int64_t n = min64(p.chunk, d.images - image);
 #pragma omp for schedule(static)
@@ -343,16 +411,15 @@ static void run_columns(mz_matmul_path path, const mz_call *call, int threads) {
                             images + line * d.padded_width * d.channels, mine);
 #pragma omp for schedule(static)
             for (int64_t line = 0; line < (p.dy_in_place ? 0 : n * d.over_height); line++)
-                gradient_words(&d, &p, dy, image * d.over_height + line, copied + line * p.steps * p.m, mine);
-            for (int64_t i = 0; i < n; i++) {
-                const mz_word *a = copied + i * p.dy_words;
-                if (p.dy_in_place)
-                    a = (const mz_word *)dy->data + (image + i) * d.over_height * p.steps * p.m;
-                multiply_image(&d, &p, a, images + i * p.image_words, sums, first, last, image + i > 0);
-            }
+                gradient_words(path, &d, &p, dy, image * d.over_height + line, copied + line * p.a_line, mine);
+            const mz_word *a = copied;
+            if (p.dy_in_place)
+                a = (const mz_word *)dy->data + image * d.over_height * p.a_line;
+            multiply_parts(&d, &p, a, images, sums, n, items * me / all, items * (me + 1) / all, image > 0);
 #pragma omp barrier
         }
-        finish_columns(path, &d, &p, &e, sums, first, last);
+        finish_columns(path, &d, &p, &e, sums, p.tiles * me / all, p.tiles * (me + 1) / all);
+        end(path);
     }
 }
 
@@ -364,8 +431,8 @@ size_t mz_conv_direct_workspace(mz_matmul_path path, const mz_call *call, int th
         return (size_t)(p.panels * p.panel_bytes + threads * p.band_bytes);
     }
     const column_plan p = plan_columns(&d, call);
-    const int64_t words = p.tiles * d.kernels->mr * d.kernels->nr + room_for(&p, p.image_words, d.kernels->nr) +
-                          room_for(&p, p.dy_words, d.kernels->mr);
+    const int64_t words = p.parts * p.tiles * d.kernels->mr * d.kernels->nr +
+                          room_for(&p, p.image_words, d.kernels->nr) + room_for(&p, p.dy_words, d.kernels->mr);
     return (size_t)(words * (int64_t)sizeof(mz_word) + threads * p.line_bytes);
 }
 

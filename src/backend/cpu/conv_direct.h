@@ -6,7 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/matmul.h"
 
-#define MZ_CONV_ROWS 8 // of a tile, at most
+#define MZ_CONV_ROWS 32 // of a tile, at most
 
 // One FP32 number, or two BF16 of consecutive k. All distances are words.
 typedef uint32_t mz_word __attribute__((may_alias));
@@ -14,6 +14,9 @@ typedef uint32_t mz_word __attribute__((may_alias));
 struct mz_conv_kernels {
     int mr, nr; // tile
     int pair;   // numbers of a word
+    int unit;   // numbers of a run of `rows` are a multiple of it
+    // Words of the left operand's blocks in `columns`: MZ_PANEL_TILE_A, 32 of k a block. 0: it lies as dy does.
+    int a_block;
     // to[i] = from[i], rounded to `compute`: BF16 where a word has two, else FP32.
     void (*copy)(void *to, const void *from, mezzo_dtype dtype, mezzo_dtype compute, int64_t n);
     // to[i] = (first[i], second[i]) of BF16. NULL where a word is one number.
@@ -22,6 +25,7 @@ struct mz_conv_kernels {
     void (*rows)(int64_t runs, int64_t run_words, const mz_word *const *rows, const int64_t *offset, const void *b,
                  float *c, int64_t ldc);
     // c[i][j] (+)= Σ over `lines` of Σ_k a[line·a_line + k·a_step + i]·b[line·b_line + k·b_step + j], a whole tile.
+    // With blocks a_step is from block to block.
     void (*columns)(int64_t lines, int64_t k, const mz_word *a, int64_t a_step, int64_t a_line, const mz_word *b,
                     int64_t b_step, int64_t b_line, float *c, bool add);
 };

@@ -117,7 +117,7 @@ extern const mz_matmul_isa mz_matmul_isa__portable;
 #if defined(__x86_64__)
 extern const mz_matmul_isa mz_matmul_isa__avx2, mz_matmul_isa__avx512;
 extern const mz_microkernel mz_microkernel_avx512bf16, mz_microkernel_amx;
-extern const mz_conv_kernels mz_conv_avx512bf16;
+extern const mz_conv_kernels mz_conv_avx512bf16, mz_conv_amx;
 extern const mz_microkernel mz_microkernel_amx_f16, mz_microkernel_amx_tf32; // by two BF16 parts
 // mz_microkernel.finish for tiles of `rows` rows and 32 columns: what training stores in BF16 and FP16
 // (avx512bf16_epilogue.c).

@@ -352,6 +352,7 @@ KERNELS(bf16_dot, "_bf16_f32__avx512bf16_14x32")
 DIRECT(bf16_dot, refuse_bf16, needs_bf16_dot, "_bf16_f32__avx512bf16_8x32")
 PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, refuse_bf16, needs_amx)
 KERNELS(amx, "_bf16_f32__amx_2x1")
+DIRECT(amx, refuse_bf16, needs_amx, "_bf16_f32__amx_2x1")
 PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, refuse_f16, needs_amx_f16)
 KERNELS(amx_f16, "_f16_f32__amx_2x1")
 PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, refuse_tf32, needs_amx_tf32)
@@ -382,7 +383,7 @@ KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
     &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],         \
         &avx2_kernels[op], &portable_kernels[op]
 #define CONVOLUTIONS(op)                                                                                               \
-    &amx_kernels[4 + op], &amx_f16_kernels[4 + op], &amx_tf32_kernels[4 + op], &bf16_dot_direct[op],                   \
+    &amx_direct[op], &amx_kernels[4 + op], &amx_f16_kernels[4 + op], &amx_tf32_kernels[4 + op], &bf16_dot_direct[op],  \
         &bf16_dot_kernels[4 + op], &avx512_direct[op], &avx512_kernels[4 + op], &avx2_direct[op],                      \
         &avx2_kernels[4 + op], &portable_direct[op], &portable_kernels[4 + op]
 #define ROWS_KERNELS &rows_avx512, &rows_avx2, &rows_portable

@@ -51,6 +51,7 @@ static void amx_end(void) {
 #define amx_load_once  amx_load
 #define amx_finish     NULL
 #define amx_pack_split NULL
+#define amx_conv       NULL
 #else
 #include "backend/cpu/kernels/amx_config.h"
 
@@ -70,6 +71,7 @@ static void amx_end(void) {
 }
 
 #define amx_finish mz_matmul_finish_32
+#define amx_conv   (&mz_conv_amx)
 
 void mz_matmul_pack_split__avx512bf16(mz_panel format, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
                                       int64_t k0, int64_t nk, int64_t k_padded);
@@ -136,7 +138,8 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x1",
                                            .run_rows = multiply_amx_rows,
                                            .begin = amx_begin,
                                            .end = amx_end,
-                                           .finish = amx_finish};
+                                           .finish = amx_finish,
+                                           .conv = amx_conv};
 
 // --- values of two BF16 parts --------------------------------------------------------------------------------------
 // (a + a')·(b + b'), the parts of matmul_split.c: a·b + a·b' + a'·b, and for FP16, whose parts are the whole value,

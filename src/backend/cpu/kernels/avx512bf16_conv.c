@@ -79,4 +79,4 @@ static void columns(int64_t lines, int64_t k, const mz_word *a_words, int64_t a_
 }
 
 const mz_conv_kernels mz_conv_avx512bf16 = {
-    .mr = MR, .nr = NR, .pair = 2, .copy = copy, .words = words, .rows = rows, .columns = columns};
+    .mr = MR, .nr = NR, .pair = 2, .unit = 2, .copy = copy, .words = words, .rows = rows, .columns = columns};

@@ -97,4 +97,4 @@ static void columns(int64_t lines, int64_t k, const mz_word *a_words, int64_t a_
 }
 
 const mz_conv_kernels FOR_LEVEL(mz_conv_f32) = {
-    .mr = MR, .nr = F32_NR, .pair = 1, .copy = copy, .rows = rows, .columns = columns};
+    .mr = MR, .nr = F32_NR, .pair = 1, .unit = 1, .copy = copy, .rows = rows, .columns = columns};
