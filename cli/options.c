@@ -64,6 +64,16 @@ static bool config_key(const cli_command *command, const char *name, mezzo_confi
     return false;
 }
 
+// What an option is called here that has another name with other subcommands; NULL: it is not one of those.
+static const char *other_name(const cli_command *command, const char *typed) {
+    static const char *const names[][2] = {{"model", "family"}}; // sweep: which models, of many shapes
+    for (size_t i = 0; i < MZ_COUNT(names); i++)
+        for (const cli_option *o = command->options; o->name != NULL; o++)
+            if (strcmp(typed, names[i][0]) == 0 && strcmp(o->name, names[i][1]) == 0)
+                return o->name;
+    return NULL;
+}
+
 // Every name that could have been meant: own options, short names and full keys.
 static int unknown_option(const cli_command *command, const char *typed) {
     const char *names[MAX_NAMES];
@@ -88,7 +98,9 @@ static int unknown_option(const cli_command *command, const char *typed) {
         if (n < MAX_NAMES)
             names[n++] = key.key;
     }
-    const char *nearest = mz_nearest(typed, names, n);
+    const char *nearest = other_name(command, typed);
+    if (nearest == NULL)
+        nearest = mz_nearest(typed, names, n);
     if (nearest != NULL)
         return cli_wrong(command, "there is no option --%s; did you mean --%s?", typed, nearest);
     return cli_wrong(command, "there is no option --%s; mezzo %s --help lists them", typed, command->name);

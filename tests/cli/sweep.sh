@@ -80,6 +80,7 @@ refuse 2 --layers -- sweep --layers 4,x
 refuse 2 --layers twice -- sweep --layers 4,4
 refuse 2 --batch-sizes -- sweep --batch-sizes 0
 refuse 2 --precisions -- sweep --precisions fp64
+refuse 2 "did you mean --family" -- sweep --model kl_vae --out y.csv --device cpu
 refuse 2 nothing -- sweep --family nothing --out y.csv --device cpu
 { cat one.csv && sed -n 5p one.csv; } >double.csv
 refuse 2 "double.csv:34" twice -- "${GRID[@]}" --out double.csv
