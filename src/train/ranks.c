@@ -63,7 +63,7 @@ mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *faul
         snprintf(text, sizeof text, "rank %d: %.900s", first, fault->text);
         memcpy(fault->text, text, sizeof text);
     }
-    return mz_group_broadcast(run->engine.group, "fault's text", first, fault, sizeof *fault);
+    return mz_group_broadcast(run->engine.group, "text of the fault", first, fault, sizeof *fault);
 }
 
 mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status status) {

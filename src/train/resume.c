@@ -245,7 +245,7 @@ mezzo_status mz_run_start(mz_training *run) {
     if (resume[0] != '\0') {
         status = mz_run_leads(run) ? find_start(run, path, sizeof path) : MEZZO_OK;
         MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
-        MEZZO_TRY(mz_run_follow_text(run, "its path", path, sizeof path));
+        MEZZO_TRY(mz_run_follow_text(run, "path of the checkpoint", path, sizeof path));
     }
     if (path[0] != '\0')
         MEZZO_TRY(mz_run_load(run, path));
@@ -312,5 +312,6 @@ mezzo_status mz_run_save(mz_training *run) {
     mz_ranks_release(e->optimizer);
     mz_run_release_weights(run);
     MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
-    return mz_run_follow_text(run, "its path", run->report.result.checkpoint, sizeof run->report.result.checkpoint);
+    return mz_run_follow_text(run, "path of the checkpoint", run->report.result.checkpoint,
+                              sizeof run->report.result.checkpoint);
 }

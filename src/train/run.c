@@ -126,7 +126,7 @@ static mezzo_status follow_precision(mz_training *run) {
     mz_engine *e = &run->engine;
     int32_t precision = (int32_t)e->program.precision;
     MEZZO_TRY(mz_run_follow_text(run, "precision", (char *)&precision, sizeof precision));
-    MEZZO_TRY(mz_run_follow_text(run, "its reason", e->precision_reason, sizeof e->precision_reason));
+    MEZZO_TRY(mz_run_follow_text(run, "choice of precision", e->precision_reason, sizeof e->precision_reason));
     memcpy(&e->program.precision, &precision, sizeof precision);
     return MEZZO_OK;
 }
