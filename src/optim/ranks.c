@@ -3,48 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/dynamic8.h"
+#include "optim/ranks_state.h"
 
-enum { LEVELS = 20 };
 // A region is summed, gathered, spread, its moments, masters and copies brought together; and a step's records.
 enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 10 };
-
-// The sum or the copy of so many numbers, by the kernels of `accumulate`; of BF16 ones also how they are made.
-typedef struct adder {
-    int64_t n;
-    mezzo_dtype from;
-    mz_prepared adds, copies, narrows;
-} adder;
-
-struct mz_ranks {
-    mezzo_params *params; // borrowed
-    mezzo_device *device; // borrowed
-    mz_shard shard;
-    bool canonical, bf16_wire;
-    int rank, size;
-    int64_t micro; // of a rank
-    int levels;    // canonical: log2(micro)
-    // Device.
-    double *pieces;       // [elements / MZ_PIECE], of the gradients that this rank moves; 0 elsewhere
-    double *all_pieces;   // of all ranks; the same where each moves all
-    mz_opt_state *states; // [size]; NULL: alone
-    float *kept;          // [size][micro + 1]: losses, and an int32: asked to stop
-    float *sums[LEVELS];  // canonical: [elements], of 1, 2, 4 … micro batches
-    float *parts;         // canonical: [size][part], of the largest region
-    float *whole;         // scattered: [size][room_of]
-    uint16_t *wire[2];    // bf16_wire: the largest region, as it leaves and as it comes
-    size_t bytes;
-    adder *adders;
-    size_t n_adders, cap_adders;
-    mz_prepared agree, refresh[2]; // of each shadow
-    mz_collective *collectives;    // what calls point to
-    size_t n_collectives, most_collectives;
-    bool overlaps; // sums are calls behind the program's
-    // Where calls that are made go, instead of to a sequence's end.
-    mezzo_program *program; // behind its call `after`
-    size_t after;
-    bool defers; // beside the next program
-};
 
 // --- calls ---------------------------------------------------------------------------------------------------------
 static mezzo_status run_collective(mezzo_device *device, const mz_call *call) {
@@ -98,7 +60,7 @@ static mz_call move_call(mz_op op, bool adds, const void *from, mezzo_dtype from
     return call;
 }
 
-static mezzo_status find_adder(mz_ranks *r, int64_t n, mezzo_dtype from, const adder **out) {
+static mezzo_status find_adder(mz_ranks *r, int64_t n, mezzo_dtype from, const mz_adder **out) {
     mz_call call = move_call(MZ_OP_accumulate, true, NULL, from, NULL, MEZZO_F32, n);
     const mz_call narrow = move_call(MZ_OP_cast, false, NULL, MEZZO_F32, NULL, from, n);
     for (size_t i = 0; i < r->n_adders; i++)
@@ -107,8 +69,8 @@ static mezzo_status find_adder(mz_ranks *r, int64_t n, mezzo_dtype from, const a
             return MEZZO_OK;
         }
     MEZZO_TRY(MZ_RESERVE(r->adders, r->cap_adders, r->n_adders + 1));
-    adder *a = &r->adders[r->n_adders];
-    *a = (adder){.n = n, .from = from};
+    mz_adder *a = &r->adders[r->n_adders];
+    *a = (mz_adder){.n = n, .from = from};
     MEZZO_TRY(mz_prepare(r->device, &call, &a->adds));
     call.attrs.accumulate = false;
     MEZZO_TRY(mz_prepare(r->device, &call, &a->copies));
@@ -120,15 +82,15 @@ static mezzo_status find_adder(mz_ranks *r, int64_t n, mezzo_dtype from, const a
 }
 
 // to = from, or to += from; n numbers.
-static mezzo_status issue_add(mz_ranks *r, mz_sequence *into, bool adds, float *from, float *to, int64_t n) {
-    const adder *a;
+mezzo_status mz_ranks_issue_add(mz_ranks *r, mz_sequence *into, bool adds, float *from, float *to, int64_t n) {
+    const mz_adder *a;
     MEZZO_TRY(find_adder(r, n, MEZZO_F32, &a));
     mz_call call = move_call(MZ_OP_accumulate, adds, from, MEZZO_F32, to, MEZZO_F32, n);
     return issue(r, into, adds ? &a->adds : &a->copies, &call);
 }
 
 // Parts of a region, `width` bytes an element, to all ranks.
-static mezzo_status issue_gather(mz_ranks *r, mz_sequence *into, void *base, int64_t part, mezzo_dtype dtype) {
+mezzo_status mz_ranks_issue_gather(mz_ranks *r, mz_sequence *into, void *base, int64_t part, mezzo_dtype dtype) {
     const mz_collective what = {.kind = MZ_ALL_GATHER,
                                 .send = (char *)base + (size_t)(r->rank * part) * mezzo_dtype_size(dtype),
                                 .recv = base,
@@ -142,18 +104,16 @@ static bool is_power_of_two(int64_t n) {
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-static int64_t longest_part(const mezzo_params *p) {
+int64_t mz_ranks_longest_part(const mezzo_params *p) {
     int64_t most = 0;
     for (int k = 0; k < p->n_regions; k++)
         most = p->regions[k].part > most ? p->regions[k].part : most;
     return most;
 }
 
-// Elements of a rank in the room where gradients of a region are brought together. Those of one parameter alone lie so
-// already; what is brought together for the host comes in pieces.
-static int64_t room_of(const mezzo_params *p) {
+int64_t mz_ranks_room(const mezzo_params *p) {
     enum { LEAST = 1 << 16 };
-    const int64_t longest = longest_part(p);
+    const int64_t longest = mz_ranks_longest_part(p);
     int64_t most = longest < LEAST ? longest : LEAST;
     for (int k = 0; k < p->n_regions; k++)
         if (p->regions[k].part > most && mz_region_alone(p, k) < 0)
@@ -163,14 +123,14 @@ static int64_t room_of(const mezzo_params *p) {
 
 size_t mz_ranks_plan(const mezzo_params *p, int size, const mz_ranks_options *o) {
     const size_t pieces = (size_t)(p->counted / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
-    const size_t region = ranks * (size_t)longest_part(p);
+    const size_t region = ranks * (size_t)mz_ranks_longest_part(p);
     size_t n = pieces + ranks * (size_t)(o->micro + 1) * sizeof(float);
     if (size > 1)
         n += ranks * sizeof(mz_opt_state) + (o->shard != MZ_SHARD_NONE ? pieces : 0);
     for (int64_t sums = o->micro; o->canonical && sums > 1; sums /= 2)
         n += (size_t)p->grad_elements * sizeof(float);
     if (p->scattered)
-        n += ranks * (size_t)room_of(p) * sizeof(float);
+        n += ranks * (size_t)mz_ranks_room(p) * sizeof(float);
     if (o->bf16_wire && size > 1)
         n += 2 * region * sizeof(uint16_t);
     return n + (o->canonical && size > 1 ? region * sizeof(float) : 0);
@@ -184,7 +144,7 @@ static mezzo_status take(mz_ranks *r, size_t bytes, void *out) {
 static mezzo_status take_canonical(mz_ranks *r) {
     const mezzo_params *p = r->params;
     const int64_t leaves = r->size * r->micro;
-    const int64_t most = longest_part(p);
+    const int64_t most = mz_ranks_longest_part(p);
     if (!is_power_of_two(leaves) || !is_power_of_two(r->size))
         return mz_fail(MEZZO_ERR_INVALID,
                        "canonical sums need a power of two of micro batches per step, on as many ranks or a half, a "
@@ -213,12 +173,12 @@ static mezzo_status prepare_calls(mz_ranks *r) {
     if (r->states != NULL)
         agree.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
     MEZZO_TRY(mz_prepare(r->device, &agree, &r->agree));
-    const adder *one;
+    const mz_adder *one;
     return find_adder(r, 1, MEZZO_F32, &one);
 }
 
 static mezzo_status take_wire(mz_ranks *r) {
-    const size_t bytes = (size_t)(r->size * longest_part(r->params)) * sizeof *r->wire[0];
+    const size_t bytes = (size_t)(r->size * mz_ranks_longest_part(r->params)) * sizeof *r->wire[0];
     if (r->canonical)
         return mz_fail(MEZZO_ERR_INVALID,
                        "canonical sums need unrounded gradients: remove --reduce-wire bf16 or --reduce canonical");
@@ -255,7 +215,7 @@ mezzo_status mz_ranks_create(mezzo_params *params, const mz_ranks_options *optio
     if (r->size > 1)
         MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * sizeof *r->states, &r->states));
     if (params->scattered)
-        MEZZO_TRY_GOTO(status, take(r, (size_t)(r->size * room_of(params)) * sizeof(float), &r->whole));
+        MEZZO_TRY_GOTO(status, take(r, (size_t)(r->size * mz_ranks_room(params)) * sizeof(float), &r->whole));
     if (r->bf16_wire)
         MEZZO_TRY_GOTO(status, take_wire(r));
     if (r->canonical)
@@ -330,16 +290,16 @@ static mezzo_status carry(mz_ranks *r, int64_t i) {
     const int64_t n = r->params->grad_elements;
     int level = 0;
     for (; i >> level & 1; level++)
-        MEZZO_TRY(issue_add(r, NULL, true, r->sums[level], grad, n));
+        MEZZO_TRY(mz_ranks_issue_add(r, NULL, true, r->sums[level], grad, n));
     if (i + 1 == r->micro)
         return MEZZO_OK;
-    MEZZO_TRY(issue_add(r, NULL, false, grad, r->sums[level], n));
+    MEZZO_TRY(mz_ranks_issue_add(r, NULL, false, grad, r->sums[level], n));
     return mezzo_params_zero_grad(r->params); // the next micro batch writes its own
 }
 
 mezzo_status mz_ranks_micro(mz_ranks *r, int64_t i, const void *loss) {
     float *mine = r->kept + r->rank * (r->micro + 1);
-    MEZZO_TRY(issue_add(r, NULL, false, (float *)(uintptr_t)loss, mine + i, 1));
+    MEZZO_TRY(mz_ranks_issue_add(r, NULL, false, (float *)(uintptr_t)loss, mine + i, 1));
     return r->canonical ? carry(r, i) : MEZZO_OK;
 }
 
@@ -356,15 +316,15 @@ static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, in
     MEZZO_TRY(issue_collective(r, into, &exchange));
     for (int step = 1; step < r->size; step *= 2)
         for (int i = 0; i < r->size; i += 2 * step)
-            MEZZO_TRY(issue_add(r, into, true, r->parts + (i + step) * part, r->parts + i * part, part));
-    return issue_add(r, into, false, r->parts, sum, part);
+            MEZZO_TRY(mz_ranks_issue_add(r, into, true, r->parts + (i + step) * part, r->parts + i * part, part));
+    return mz_ranks_issue_add(r, into, false, r->parts, sum, part);
 }
 
 // The same in the order of ranks, from numbers that travel as BF16, this rank's own too; added to what is in `sum`, or
 // not.
 static mezzo_status issue_wire(mz_ranks *r, mz_sequence *into, const float *region, int64_t part, bool adds,
                                float *sum) {
-    const adder *a;
+    const mz_adder *a;
     const mz_collective exchange = {
         .kind = MZ_ALL_TO_ALL, .send = r->wire[0], .recv = r->wire[1], .count = (size_t)part, .dtype = MEZZO_BF16};
     MEZZO_TRY(find_adder(r, part, MEZZO_BF16, &a));
@@ -422,7 +382,7 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
             return MEZZO_OK;
         }
         if (gradient != NULL)
-            MEZZO_TRY(issue_add(r, NULL, false, gradient + o.first, r->whole + o.at, o.n));
+            MEZZO_TRY(mz_ranks_issue_add(r, NULL, false, gradient + o.first, r->whole + o.at, o.n));
         else
             MEZZO_TRY(issue_zero(r, r->whole + o.at, o.n));
     }
@@ -446,7 +406,7 @@ static mezzo_status issue_scattered(mz_ranks *r, int k) {
     const mz_collective scatter = {
         .kind = MZ_REDUCE_SCATTER_SUM, .send = from, .recv = mine, .count = (size_t)region->part, .dtype = MEZZO_F32};
     MEZZO_TRY(issue_collective(r, NULL, &scatter));
-    return r->micro > 1 ? issue_add(r, NULL, true, mine, sum, region->part) : MEZZO_OK;
+    return r->micro > 1 ? mz_ranks_issue_add(r, NULL, true, mine, sum, region->part) : MEZZO_OK;
 }
 
 static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
@@ -464,7 +424,7 @@ static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
               : r->bf16_wire ? issue_wire(r, into, region, part, false, sum)
                              : issue_collective(r, into, &scatter));
     // The same sums whoever moves the parameters: all-reduce would add in another order.
-    return r->shard == MZ_SHARD_NONE ? issue_gather(r, into, region, part, MEZZO_F32) : MEZZO_OK;
+    return r->shard == MZ_SHARD_NONE ? mz_ranks_issue_gather(r, into, region, part, MEZZO_F32) : MEZZO_OK;
 }
 
 mezzo_status mz_ranks_issue_sum(mz_ranks *r, mz_sequence *into) {
@@ -552,7 +512,7 @@ mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_se
                                       .count = sizeof *r->states,
                                       .dtype = MEZZO_U8};
         MEZZO_TRY(issue_collective(r, into, &states));
-        MEZZO_TRY(issue_gather(r, into, r->kept, r->micro + 1, MEZZO_F32));
+        MEZZO_TRY(mz_ranks_issue_gather(r, into, r->kept, r->micro + 1, MEZZO_F32));
         MEZZO_TRY(gather_scales(r, into));
     }
     mz_call agree = {.op = MZ_OP_agree,
@@ -641,10 +601,10 @@ static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
     for (int k = 0; k < p->n_regions; k++) {
         const mz_region *g = &p->regions[k];
         if (g->from >= p->fp32_elements) {
-            MEZZO_TRY(issue_gather(r, into, (uint16_t *)p->shadows[0].data + g->from, g->part, MEZZO_BF16));
+            MEZZO_TRY(mz_ranks_issue_gather(r, into, (uint16_t *)p->shadows[0].data + g->from, g->part, MEZZO_BF16));
             continue;
         }
-        MEZZO_TRY(issue_gather(r, into, p->master + g->from, g->part, MEZZO_F32));
+        MEZZO_TRY(mz_ranks_issue_gather(r, into, p->master + g->from, g->part, MEZZO_F32));
         for (int i = 0; i < p->n_shadows && !last; i++)
             MEZZO_TRY(refresh_region(r, into, i, g->from, g->from + r->size * g->part));
     }
@@ -687,168 +647,4 @@ void mz_ranks_read_kept(const mz_ranks *r, const void *host, const double *share
         *stop = *stop || asked != 0;
     }
     *loss = sum / (double)(r->size * r->micro);
-}
-
-// n numbers of a moment as FP32 on the device.
-static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, int which, int64_t first, float *to,
-                                 int64_t n) {
-    const mz_tensor from = mz_optimizer_moment(optimizer, which, first, n);
-    if (from.dtype == MEZZO_F32)
-        return issue_add(r, NULL, false, from.data, to, n);
-    mz_call cast = {.op = MZ_OP_cast,
-                    .attrs.via = MEZZO_F32,
-                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
-                    .n_in = 1,
-                    .in = {from},
-                    .n_out = 1,
-                    .out = {mz_tensor_f32(to, n)}};
-    return mz_run_once(r->device, &cast);
-}
-
-// A collective that is done at once, behind all that waited.
-static mezzo_status gather_now(mz_ranks *r, const void *send, void *recv, int64_t n, mezzo_dtype dtype) {
-    const mz_collective what = {.kind = MZ_ALL_GATHER, .send = send, .recv = recv, .count = (size_t)n, .dtype = dtype};
-    return r->device->comm->run(r->device->comm, r->device, &what);
-}
-
-// What all ranks have of a region, n elements of each from the `first` of its part, one behind another in `room`: to
-// the host, where the region begins at `host`; NULL: this rank keeps nothing.
-static mezzo_status keep_pieces(mz_ranks *r, const mz_region *g, int64_t first, int64_t n, const void *room,
-                                size_t width, void *host) {
-    for (int k = 0; k < r->size && host != NULL; k++)
-        MEZZO_TRY(r->device->backend->read(r->device, (char *)host + (size_t)(k * g->part + first) * width,
-                                           (const char *)room + (size_t)(k * n) * width, (size_t)n * width));
-    return MEZZO_OK;
-}
-
-static int64_t piece_of(const mz_ranks *r, const mz_region *g, int64_t first) {
-    const int64_t left = g->part - first, most = r->params->scattered ? room_of(r->params) : g->part;
-    return left < most ? left : most;
-}
-
-// n numbers of 8 bits of each rank, from the `first` of its part: the records go through `room`, the numbers to the
-// host, where the region begins at `host`; NULL: this rank keeps nothing.
-static mezzo_status bring_blocks(mz_ranks *r, const mezzo_optimizer *optimizer, int which, const mz_region *g,
-                                 int64_t first, int64_t n, void *room, float *host) {
-    const mz_tensor mine = mz_optimizer_moment(optimizer, which, g->place + first, n);
-    const size_t bytes = mz_tensor_bytes_stored(&mine);
-    MEZZO_TRY(gather_now(r, mine.data, room, (int64_t)bytes, MEZZO_U8));
-    char *records = host != NULL ? mz_alloc(bytes, 1) : NULL;
-    if (host != NULL && records == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = MEZZO_OK;
-    for (int k = 0; k < r->size && host != NULL && status == MEZZO_OK; k++) {
-        status = r->device->backend->read(r->device, records, (char *)room + (size_t)k * bytes, bytes);
-        for (int64_t i = 0; i < n && status == MEZZO_OK; i += MZ_DYNAMIC8_BLOCK)
-            mz_dynamic8_decode(mz_optimizer_moment_signs(optimizer, which), mz_dynamic8_at(records, i),
-                               MZ_DYNAMIC8_BLOCK, host + (k * g->part + first + i));
-    }
-    mz_free(records);
-    return status;
-}
-
-// One region after another, through the buffer of gradients or, where that has parts alone, through the room for one.
-static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
-    const mezzo_params *p = r->params;
-    float *host = optimizer->whole[which];
-    if (keep && host == NULL)
-        host = optimizer->whole[which] = mz_alloc((size_t)p->elements, sizeof(float));
-    if (keep && host == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (int k = 0; k < p->n_regions; k++) {
-        const mz_region *g = &p->regions[k];
-        float *room = p->scattered ? r->whole : p->grad + g->from;
-        for (int64_t first = 0, n; first < g->part; first += n) {
-            n = piece_of(r, g, first);
-            if (mz_optimizer_moments(optimizer, which) == MEZZO_MOMENTS_INT8) {
-                MEZZO_TRY(bring_blocks(r, optimizer, which, g, first, n, room, keep ? host + g->from : NULL));
-                continue;
-            }
-            MEZZO_TRY(widen_moment(r, optimizer, which, g->place + first, room + r->rank * n, n));
-            MEZZO_TRY(gather_now(r, room + r->rank * n, room, n, MEZZO_F32));
-            MEZZO_TRY(keep_pieces(r, g, first, n, room, sizeof *room, keep ? host + g->from : NULL));
-        }
-    }
-    return MEZZO_OK;
-}
-
-mezzo_status mz_ranks_bring(mz_ranks *r, mezzo_optimizer *optimizer, bool keep) {
-    const mezzo_params *p = r->params;
-    if (mz_ranks_part(r) < 0)
-        return MEZZO_OK;
-    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
-    for (int m = 0; m < optimizer->n_moments; m++)
-        MEZZO_TRY(bring_moment(r, optimizer, m, keep));
-    uint16_t *low = (uint16_t *)(void *)((char *)p->master + (size_t)p->fp32_elements * sizeof(float));
-    for (int k = 0; k < p->n_regions && p->kept_as == MEZZO_MASTER_SPLIT && !p->sharded; k++)
-        if (p->regions[k].from >= p->fp32_elements)
-            MEZZO_TRY(
-                issue_gather(r, NULL, low + (p->regions[k].from - p->fp32_elements), p->regions[k].part, MEZZO_BF16));
-    return mezzo_params_zero_grad(r->params);
-}
-
-// A region of which this rank has `part`, to the host, where the region begins at `host`; NULL: this rank keeps
-// nothing.
-static mezzo_status bring_numbers(mz_ranks *r, const mz_region *g, const void *part, mezzo_dtype dtype, void *host) {
-    const size_t width = mezzo_dtype_size(dtype);
-    for (int64_t first = 0, n; first < g->part; first += n) {
-        n = piece_of(r, g, first);
-        MEZZO_TRY(gather_now(r, (const char *)part + (size_t)first * width, r->whole, n, dtype));
-        MEZZO_TRY(keep_pieces(r, g, first, n, r->whole, width, host));
-    }
-    return MEZZO_OK;
-}
-
-// Masters that are not FP32: the copy, which is a part of them, has been brought already. low [longest region].
-static mezzo_status join_masters(mz_ranks *r, const mz_region *g, uint16_t *low) {
-    const mezzo_params *p = r->params;
-    const uint16_t *mine = (const uint16_t *)(const void *)(p->master + p->fp32_parts) + (g->place - p->fp32_parts);
-    const bool split = p->kept_as == MEZZO_MASTER_SPLIT;
-    if (split)
-        MEZZO_TRY(bring_numbers(r, g, mine, MEZZO_BF16, low));
-    for (int64_t i = 0, n = r->size * g->part; i < n && p->whole != NULL; i++) {
-        const uint16_t high = p->whole->shadow[0][g->from - p->whole->from + i];
-        p->whole->master[g->from + i] = split ? mz_master_join(high, low[i]) : mezzo_bf16_to_f32(high);
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status bring_region(mz_ranks *r, const mz_region *g, uint16_t *low) {
-    const mezzo_params *p = r->params;
-    const mz_whole *whole = p->whole;
-    if (g->place < p->fp32_parts)
-        MEZZO_TRY(bring_numbers(r, g, p->master + g->place, MEZZO_F32, whole != NULL ? whole->master + g->from : NULL));
-    for (int i = 0; i < p->n_shadows && g->place >= p->copied_from; i++)
-        MEZZO_TRY(bring_numbers(r, g, (const uint16_t *)p->shadows[i].data + (g->place - p->copied_from), MEZZO_BF16,
-                                whole != NULL ? whole->shadow[i] + (g->from - whole->from) : NULL));
-    return g->place >= p->fp32_parts ? join_masters(r, g, low) : MEZZO_OK;
-}
-
-mezzo_status mz_ranks_bring_weights(mz_ranks *r, bool keep) {
-    mezzo_params *p = r->params;
-    if (!p->sharded || p->whole != NULL)
-        return MEZZO_OK;
-    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
-    uint16_t *low = keep ? mz_alloc((size_t)(r->size * longest_part(p)), sizeof *low) : NULL;
-    mezzo_status status = keep ? mz_params_open_whole(p) : MEZZO_OK;
-    if (keep && low == NULL)
-        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (int k = 0; k < p->n_regions && status == MEZZO_OK; k++)
-        status = bring_region(r, &p->regions[k], low);
-    mz_free(low);
-    if (status != MEZZO_OK)
-        mz_params_close_whole(p);
-    return status;
-}
-
-void mz_ranks_release_weights(mz_ranks *r) {
-    if (r != NULL)
-        mz_params_close_whole(r->params);
-}
-
-void mz_ranks_release(mezzo_optimizer *optimizer) {
-    for (int m = 0; m < MZ_MOMENTS; m++) {
-        mz_free(optimizer->whole[m]);
-        optimizer->whole[m] = NULL;
-    }
 }

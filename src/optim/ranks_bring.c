@@ -1,0 +1,168 @@
+// What each rank has a part of, brought to the host whole, for checkpoints and whoever reads weights: moments, masters
+// and their copies.
+#include "base/dynamic8.h"
+#include "optim/ranks_state.h"
+
+// n numbers of a moment as FP32 on the device.
+static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, int which, int64_t first, float *to,
+                                 int64_t n) {
+    const mz_tensor from = mz_optimizer_moment(optimizer, which, first, n);
+    if (from.dtype == MEZZO_F32)
+        return mz_ranks_issue_add(r, NULL, false, from.data, to, n);
+    mz_call cast = {.op = MZ_OP_cast,
+                    .attrs.via = MEZZO_F32,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = 1,
+                    .in = {from},
+                    .n_out = 1,
+                    .out = {mz_tensor_f32(to, n)}};
+    return mz_run_once(r->device, &cast);
+}
+
+// A collective that is done at once, behind all that waited.
+static mezzo_status gather_now(mz_ranks *r, const void *send, void *recv, int64_t n, mezzo_dtype dtype) {
+    const mz_collective what = {.kind = MZ_ALL_GATHER, .send = send, .recv = recv, .count = (size_t)n, .dtype = dtype};
+    return r->device->comm->run(r->device->comm, r->device, &what);
+}
+
+// What all ranks have of a region, n elements of each from the `first` of its part, one behind another in `room`: to
+// the host, where the region begins at `host`; NULL: this rank keeps nothing.
+static mezzo_status keep_pieces(mz_ranks *r, const mz_region *g, int64_t first, int64_t n, const void *room,
+                                size_t width, void *host) {
+    for (int k = 0; k < r->size && host != NULL; k++)
+        MEZZO_TRY(r->device->backend->read(r->device, (char *)host + (size_t)(k * g->part + first) * width,
+                                           (const char *)room + (size_t)(k * n) * width, (size_t)n * width));
+    return MEZZO_OK;
+}
+
+static int64_t piece_of(const mz_ranks *r, const mz_region *g, int64_t first) {
+    const int64_t left = g->part - first, most = r->params->scattered ? mz_ranks_room(r->params) : g->part;
+    return left < most ? left : most;
+}
+
+// n numbers of 8 bits of each rank, from the `first` of its part: the records go through `room`, the numbers to the
+// host, where the region begins at `host`; NULL: this rank keeps nothing.
+static mezzo_status bring_blocks(mz_ranks *r, const mezzo_optimizer *optimizer, int which, const mz_region *g,
+                                 int64_t first, int64_t n, void *room, float *host) {
+    const mz_tensor mine = mz_optimizer_moment(optimizer, which, g->place + first, n);
+    const size_t bytes = mz_tensor_bytes_stored(&mine);
+    MEZZO_TRY(gather_now(r, mine.data, room, (int64_t)bytes, MEZZO_U8));
+    char *records = host != NULL ? mz_alloc(bytes, 1) : NULL;
+    if (host != NULL && records == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = MEZZO_OK;
+    for (int k = 0; k < r->size && host != NULL && status == MEZZO_OK; k++) {
+        status = r->device->backend->read(r->device, records, (char *)room + (size_t)k * bytes, bytes);
+        for (int64_t i = 0; i < n && status == MEZZO_OK; i += MZ_DYNAMIC8_BLOCK)
+            mz_dynamic8_decode(mz_optimizer_moment_signs(optimizer, which), mz_dynamic8_at(records, i),
+                               MZ_DYNAMIC8_BLOCK, host + (k * g->part + first + i));
+    }
+    mz_free(records);
+    return status;
+}
+
+// One region after another, through the buffer of gradients or, where that has parts alone, through the room for one.
+static mezzo_status bring_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
+    const mezzo_params *p = r->params;
+    float *host = optimizer->whole[which];
+    if (keep && host == NULL)
+        host = optimizer->whole[which] = mz_alloc((size_t)p->elements, sizeof(float));
+    if (keep && host == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int k = 0; k < p->n_regions; k++) {
+        const mz_region *g = &p->regions[k];
+        float *room = p->scattered ? r->whole : p->grad + g->from;
+        for (int64_t first = 0, n; first < g->part; first += n) {
+            n = piece_of(r, g, first);
+            if (mz_optimizer_moments(optimizer, which) == MEZZO_MOMENTS_INT8) {
+                MEZZO_TRY(bring_blocks(r, optimizer, which, g, first, n, room, keep ? host + g->from : NULL));
+                continue;
+            }
+            MEZZO_TRY(widen_moment(r, optimizer, which, g->place + first, room + r->rank * n, n));
+            MEZZO_TRY(gather_now(r, room + r->rank * n, room, n, MEZZO_F32));
+            MEZZO_TRY(keep_pieces(r, g, first, n, room, sizeof *room, keep ? host + g->from : NULL));
+        }
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_ranks_bring(mz_ranks *r, mezzo_optimizer *optimizer, bool keep) {
+    const mezzo_params *p = r->params;
+    if (mz_ranks_part(r) < 0)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
+    for (int m = 0; m < optimizer->n_moments; m++)
+        MEZZO_TRY(bring_moment(r, optimizer, m, keep));
+    uint16_t *low = (uint16_t *)(void *)((char *)p->master + (size_t)p->fp32_elements * sizeof(float));
+    for (int k = 0; k < p->n_regions && p->kept_as == MEZZO_MASTER_SPLIT && !p->sharded; k++)
+        if (p->regions[k].from >= p->fp32_elements)
+            MEZZO_TRY(mz_ranks_issue_gather(r, NULL, low + (p->regions[k].from - p->fp32_elements), p->regions[k].part,
+                                            MEZZO_BF16));
+    return mezzo_params_zero_grad(r->params);
+}
+
+// A region of which this rank has `part`, to the host, where the region begins at `host`; NULL: this rank keeps
+// nothing.
+static mezzo_status bring_numbers(mz_ranks *r, const mz_region *g, const void *part, mezzo_dtype dtype, void *host) {
+    const size_t width = mezzo_dtype_size(dtype);
+    for (int64_t first = 0, n; first < g->part; first += n) {
+        n = piece_of(r, g, first);
+        MEZZO_TRY(gather_now(r, (const char *)part + (size_t)first * width, r->whole, n, dtype));
+        MEZZO_TRY(keep_pieces(r, g, first, n, r->whole, width, host));
+    }
+    return MEZZO_OK;
+}
+
+// Masters that are not FP32: the copy, which is a part of them, has been brought already. low [longest region].
+static mezzo_status join_masters(mz_ranks *r, const mz_region *g, uint16_t *low) {
+    const mezzo_params *p = r->params;
+    const uint16_t *mine = (const uint16_t *)(const void *)(p->master + p->fp32_parts) + (g->place - p->fp32_parts);
+    const bool split = p->kept_as == MEZZO_MASTER_SPLIT;
+    if (split)
+        MEZZO_TRY(bring_numbers(r, g, mine, MEZZO_BF16, low));
+    for (int64_t i = 0, n = r->size * g->part; i < n && p->whole != NULL; i++) {
+        const uint16_t high = p->whole->shadow[0][g->from - p->whole->from + i];
+        p->whole->master[g->from + i] = split ? mz_master_join(high, low[i]) : mezzo_bf16_to_f32(high);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status bring_region(mz_ranks *r, const mz_region *g, uint16_t *low) {
+    const mezzo_params *p = r->params;
+    const mz_whole *whole = p->whole;
+    if (g->place < p->fp32_parts)
+        MEZZO_TRY(bring_numbers(r, g, p->master + g->place, MEZZO_F32, whole != NULL ? whole->master + g->from : NULL));
+    for (int i = 0; i < p->n_shadows && g->place >= p->copied_from; i++)
+        MEZZO_TRY(bring_numbers(r, g, (const uint16_t *)p->shadows[i].data + (g->place - p->copied_from), MEZZO_BF16,
+                                whole != NULL ? whole->shadow[i] + (g->from - whole->from) : NULL));
+    return g->place >= p->fp32_parts ? join_masters(r, g, low) : MEZZO_OK;
+}
+
+mezzo_status mz_ranks_bring_weights(mz_ranks *r, bool keep) {
+    mezzo_params *p = r->params;
+    if (!p->sharded || p->whole != NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
+    uint16_t *low = keep ? mz_alloc((size_t)(r->size * mz_ranks_longest_part(p)), sizeof *low) : NULL;
+    mezzo_status status = keep ? mz_params_open_whole(p) : MEZZO_OK;
+    if (keep && low == NULL)
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int k = 0; k < p->n_regions && status == MEZZO_OK; k++)
+        status = bring_region(r, &p->regions[k], low);
+    mz_free(low);
+    if (status != MEZZO_OK)
+        mz_params_close_whole(p);
+    return status;
+}
+
+void mz_ranks_release_weights(mz_ranks *r) {
+    if (r != NULL)
+        mz_params_close_whole(r->params);
+}
+
+void mz_ranks_release(mezzo_optimizer *optimizer) {
+    for (int m = 0; m < MZ_MOMENTS; m++) {
+        mz_free(optimizer->whole[m]);
+        optimizer->whole[m] = NULL;
+    }
+}
