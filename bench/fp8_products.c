@@ -1,12 +1,12 @@
 // bench/fp8_products: the rates of products of 8-bit operands beside BF16's, and of what makes them, one CSV row a
 // call.
 //
-//   bench_fp8_products [--device cuda] RxNxK...
+//   bench_fp8_products [--device cuda] RxNxK[xE]...
 //
 // linear: y [R, N] = x [R, K]·wᵀ [N, K]; linear_dx: dx [R, K] = dy [R, N]·w; linear_dw: dw [N, K] = dyᵀ·x. 8 bits: E4M3
 // forward, E5M2 for dy, a scale each; a gradient's operands are turned. fp8-block: E4M3 with a scale for 128 terms.
 // quantize: x [R, K] of BF16 to E4M3 in both layouts, a tensor's scale given; `tflops` is then TB/s of bytes read and
-// written. Median of 20.
+// written. With E the experts' products, grouped_linear and its gradients, R rows shared out evenly. Median of 20.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +127,34 @@ static mezzo_status product_case(bench *b, mz_call *call, way w, const int64_t s
     return MEZZO_OK;
 }
 
-static mezzo_status run_case(bench *b, mz_op op, way w, const int64_t s[3]) {
+// y [R, N], x [R, K], w [E, N, K].
+static mezzo_status grouped_case(bench *b, mz_call *call, way w, const int64_t s[4]) {
+    const mezzo_dtype forward = w == BF16 ? MEZZO_BF16 : MEZZO_F8E4M3, back = w == BF16 ? MEZZO_BF16 : MEZZO_F8E5M2;
+    const bool y = call->op == MZ_OP_grouped_linear, dw = call->op == MZ_OP_grouped_linear_dw;
+    mz_tensor *matrix = dw ? &call->out[0] : &call->in[1], *offsets = &call->in[2];
+    int32_t *first = malloc((size_t)(s[3] + 1) * sizeof *first);
+    if (first == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no host memory");
+    for (int64_t e = 0; e <= s[3]; e++)
+        first[e] = (int32_t)(s[0] * e / s[3]);
+    *offsets = (mz_tensor){.dtype = MEZZO_I32, .shape = {1, {s[3] + 1}}};
+    mezzo_status status = get(b, (size_t)(s[3] + 1) * sizeof *first, first, &offsets->data);
+    free(first);
+    MEZZO_TRY(status);
+    call->n_in = 3, call->n_out = 1;
+    MEZZO_TRY(tensor(b, &call->in[0], y ? forward : back, s[0], y ? s[2] : s[1]));
+    if (dw)
+        MEZZO_TRY(tensor(b, &call->in[1], forward, s[0], s[2]));
+    else
+        MEZZO_TRY(tensor(b, &call->out[0], MEZZO_BF16, s[0], y ? s[1] : s[2]));
+    MEZZO_TRY(tensor(b, matrix, dw ? MEZZO_F32 : forward, s[3] * s[1], s[2]));
+    matrix->shape = (mz_shape){3, {s[3], s[1], s[2]}};
+    for (int i = 0; i < 2 && w != BF16; i++)
+        MEZZO_TRY(with_scales(b, &call->in[i], MZ_SCALING_TENSOR, dw || (i == 1 && !y)));
+    return MEZZO_OK;
+}
+
+static mezzo_status run_case(bench *b, mz_op op, way w, const int64_t s[4]) {
     static const char *const names[] = {"bf16", "fp8", "fp8-block"};
     mz_call call = {.op = op};
     mz_prepared prepared = {0};
@@ -139,7 +166,9 @@ static mezzo_status run_case(bench *b, mz_op op, way w, const int64_t s[3]) {
     call.numerics.compute = w == BF16 ? MEZZO_BF16 : MEZZO_F8E4M3;
     call.numerics.accumulate = call.numerics.reduce = MEZZO_F32;
     call.attrs.via = MEZZO_BF16;
-    MEZZO_TRY(op == MZ_OP_quantize ? quantize_case(b, &call, w == FP8_BLOCK, s) : product_case(b, &call, w, s));
+    MEZZO_TRY(op == MZ_OP_quantize ? quantize_case(b, &call, w == FP8_BLOCK, s)
+              : s[3] > 0           ? grouped_case(b, &call, w, s)
+                                   : product_case(b, &call, w, s));
     mezzo_status status = mz_prepare(b->device, &call, &prepared);
     if (status == MEZZO_OK)
         status = time_call(b, &call, &prepared, &ms);
@@ -153,7 +182,9 @@ static mezzo_status run_case(bench *b, mz_op op, way w, const int64_t s[3]) {
 }
 
 int main(int argc, char **argv) {
-    static const mz_op ops[] = {MZ_OP_quantize, MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const mz_op dense[] = {MZ_OP_quantize, MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const mz_op grouped[] = {MZ_OP_quantize, MZ_OP_grouped_linear, MZ_OP_grouped_linear_dx,
+                                    MZ_OP_grouped_linear_dw};
     bench b = {0};
     mezzo_device_info info;
     int at = argc > 2 && strcmp(argv[1], "--device") == 0 ? 3 : 1;
@@ -163,12 +194,14 @@ int main(int argc, char **argv) {
     b.name = info.description;
     printf("kernel,precision,rows,n,k,ms,tflops,device\n");
     for (; at < argc && status == MEZZO_OK; at++) {
-        int64_t size[3] = {0};
+        int64_t size[4] = {0};
         char *rest = argv[at];
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 4; i++)
             size[i] = strtoll(rest + (i > 0 && *rest == 'x'), &rest, 10);
-        for (size_t o = 0; o < MZ_COUNT(ops); o++)
-            for (int w = ops[o] == MZ_OP_quantize ? FP8 : BF16; w < WAYS && status == MEZZO_OK; w++) {
+        const mz_op *ops = size[3] > 0 ? grouped : dense;
+        for (size_t o = 0; o < MZ_COUNT(dense); o++)
+            for (int w = ops[o] == MZ_OP_quantize ? FP8 : BF16;
+                 w < (size[3] > 0 ? FP8_BLOCK : WAYS) && status == MEZZO_OK; w++) {
                 status = run_case(&b, ops[o], (way)w, size);
                 while (b.n > 0)
                     b.device->backend->release(b.device, b.memory[--b.n]);

@@ -19,7 +19,7 @@ int cudaProfilerStop(void);
 #endif
 
 typedef struct setup {
-    const char *name, *device, *commit, *model, *master, *times;
+    const char *name, *device, *commit, *model, *master, *times, *autocast;
     char command[512];
     int64_t layers, heads, width, d_ff, vocab, batch, length;
     bool recompute, recompute_light, low_residual, everywhere, profile, repeat_init, turns;
@@ -90,6 +90,25 @@ static mezzo_status write_pictures(const trainer *t) {
     return mezzo_program_write(t->program, "noise", t->pictures, 2 * t->count * sizeof(int32_t));
 }
 
+enum { MOST_OVERRIDES = 8 };
+
+// PATTERN=PRECISION,…; `text` keeps the patterns.
+static mezzo_status overrides_of(const char *list, char *text, size_t size, mezzo_override *out, int *n) {
+    if (list == NULL)
+        return MEZZO_OK;
+    if ((size_t)snprintf(text, size, "%s", list) >= size)
+        return mz_fail(MEZZO_ERR_INVALID, "--autocast is too long");
+    for (char *rest = text, *entry; (entry = strtok_r(rest, ",", &rest)) != NULL;) {
+        char *precision = strchr(entry, '=');
+        if (precision == NULL || *n == MOST_OVERRIDES)
+            return mz_fail(MEZZO_ERR_INVALID, "--autocast is PATTERN=PRECISION,…, %d at most", MOST_OVERRIDES);
+        *precision++ = '\0';
+        MEZZO_TRY(mezzo_precision_parse(precision, &out[*n].precision));
+        out[(*n)++].pattern = entry;
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trainer *t) {
     mezzo_model_config model;
     mezzo_graph *graph = NULL;
@@ -108,10 +127,13 @@ static mezzo_status open_trainer(const setup *s, mezzo_precision precision, trai
     MEZZO_TRY(mezzo_graph_create(&graph));
     graph->repeats_init = s->repeat_init;
     MEZZO_TRY(mezzo_model_build(graph, &model, s->batch, s->length, false));
-    const mezzo_override everywhere = {"*", precision}; // the head and edge blocks of fp8 too
+    mezzo_override overrides[MOST_OVERRIDES] = {{"*", precision}}; // everywhere: the head and edge blocks of fp8 too
+    int n_overrides = s->everywhere;
+    char text[512];
+    MEZZO_TRY(overrides_of(s->autocast, text, sizeof text, overrides, &n_overrides));
     mezzo_program_options options = {.precision = precision,
-                                     .overrides = s->everywhere ? &everywhere : NULL,
-                                     .n_overrides = s->everywhere,
+                                     .overrides = overrides,
+                                     .n_overrides = n_overrides,
                                      .residual = s->low_residual ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST,
                                      .recompute = s->recompute,
                                      .recompute_light = s->recompute_light,
@@ -287,7 +309,8 @@ static int usage(void) {
             "[--layers N] [--heads N] [--width N] [--d-ff N] [--vocab N] "
             "[--batch N]\n       [--length N] [--accumulate N] [--threads N] [--steps N] [--warmup N] "
             "[--commit S] [--times FILE] [--recompute] [--recompute-light] [--logits-rows N]\n       "
-            "[--low-residual] [--everywhere] [--repeat-init] [--profile] [--turns] [--no-header] PRECISION...\n");
+            "[--low-residual] [--everywhere] [--autocast PATTERN=PRECISION,...] [--repeat-init] [--profile] [--turns] "
+            "[--no-header] PRECISION...\n");
     return 2;
 }
 
@@ -312,6 +335,7 @@ int main(int argc, char **argv) {
                    {"--model", &s.model, NULL, NULL},
                    {"--master", &s.master, NULL, NULL},
                    {"--times", &s.times, NULL, NULL},
+                   {"--autocast", &s.autocast, NULL, NULL},
                    {"--layers", NULL, &s.layers, NULL},
                    {"--heads", NULL, &s.heads, NULL},
                    {"--width", NULL, &s.width, NULL},

@@ -20,6 +20,7 @@ static const char *const rules[][SOURCE_COUNT] = {
     [MZ_CAST_EXPLICIT] = RULES("the model's own cast"),
 };
 static const char rule_edge[] = "low: outside the numbered blocks, or their first or last";
+static const char rule_unblocked[] = "low: an expert's rows begin inside a block of scales";
 static const char rule_emulated[] = "low: emulated, operands rounded to blocks";
 static const char rule_quantized[] = "low: the product's operand, scaled";
 static const char rule_inserted[] = "cast inserted for the next op";
@@ -156,8 +157,13 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
 }
 
 // Which of a precision's products have scaled operands: the others run in the format that its products are stored in.
-static bool takes_scaled(mz_op op, int slot) {
-    return mz_op_slot(op, false, slot).is & MZ_SLOT_SCALED;
+static bool takes_scaled(mz_op op, int slot, mz_scaling scaling) {
+    const unsigned is = mz_op_slot(op, false, slot).is;
+    return (is & MZ_SLOT_SCALED) != 0 && ((is & MZ_SLOT_WHOLE) == 0 || scaling == MZ_SCALING_TENSOR);
+}
+
+static bool whole_alone(mz_op op) {
+    return mz_op_slot(op, false, 0).is & MZ_SLOT_WHOLE;
 }
 
 // The number of a path's first numbered part, h.3.attn's 3, and how long the path before it is; -1: it has none.
@@ -206,7 +212,7 @@ static bool is_edge(pass *p, const mz_node *node, source who) {
 static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want, bool edge) {
     if (mz_op_table[node->op].cast_class != MZ_CAST_LOW)
         return (mz_formats){.operand = want, .gradient = want, .output = want};
-    if (info->scaling != MZ_SCALING_NONE && (edge || !takes_scaled(node->op, 0)))
+    if (info->scaling != MZ_SCALING_NONE && (edge || !takes_scaled(node->op, 0, info->scaling)))
         return (mz_formats){.operand = info->output, .gradient = info->output, .output = info->output};
     return (mz_formats){info->operand, info->gradient, info->output, info->scaling, info->dw != info->operand};
 }
@@ -272,25 +278,27 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
     if (kept && info->wide != MEZZO_F32 && is_float(want)) // of FP32 parameters and inputs too
         want = info->wide, convert = node.op != MZ_OP_embedding;
-    bool narrow = cls == MZ_CAST_LOW && takes_scaled(node.op, 0) &&
-                  (info->scaling != MZ_SCALING_NONE || p->options->emulate != MEZZO_BLOCKS_NONE);
+    bool blocks = p->options->emulate != MEZZO_BLOCKS_NONE, scaled = info->scaling != MZ_SCALING_NONE;
+    bool narrow = cls == MZ_CAST_LOW && (scaled || blocks) &&
+                  takes_scaled(node.op, 0, scaled ? info->scaling : MZ_SCALING_BLOCK128);
+    bool unblocked = cls == MZ_CAST_LOW && (scaled || blocks) && !narrow && whole_alone(node.op);
     bool edge = narrow && is_edge(p, &node, who);
     node.formats = formats_of(&node, info, want, edge);
     for (int i = 0; convert && i < node.n_in; ++i) {
         if (node.in[i] < 0 || (mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
             continue;
-        if (node.formats.scaling != MZ_SCALING_NONE && takes_scaled(node.op, i))
+        if (node.formats.scaling != MZ_SCALING_NONE && takes_scaled(node.op, i, node.formats.scaling))
             MEZZO_TRY(as_operand(p, &node, node.in[i], &node.in[i]));
         else
             MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
     }
-    node.rule = edge ? rule_edge : rules[cls][who];
+    node.rule = edge ? rule_edge : unblocked ? rule_unblocked : rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
         for (int i = 0; i < node.n_out; ++i)
             if (i == 0 || is_float(g->values[node.out[i]].dtype)) // a route's indices are what they are
                 g->values[node.out[i]].dtype = want;
     node.numerics = numerics_of(&node, info, g->values[node.out[0]].dtype);
-    if (narrow && !edge && p->options->emulate != MEZZO_BLOCKS_NONE) {
+    if (narrow && !edge && blocks) {
         node.attrs.blocks = p->options->emulate;
         node.attrs.hadamard = p->options->emulate_hadamard;
         node.attrs.random_gradients = p->options->emulate_stochastic;

@@ -266,6 +266,8 @@ static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const in
     }
     add_in(&n, operands[0]);
     add_in(&n, operands[1]);
+    if (op == MZ_OP_grouped_linear_dw)
+        add_in(&n, t->at->in[2]);
     return finish_gradients(t, n, 0, targets, count);
 }
 
@@ -280,7 +282,7 @@ static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
     return MEZZO_OK;
 }
 
-// linear and conv2d: x, w and a bias.
+// linear and conv2d: x, w and a bias; grouped_linear: x, w and where experts' rows begin.
 static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
     if (needs(t, 0) || (needs(t, 1) && !t->at->formats.plain_dw))
@@ -292,11 +294,14 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
         add_in(&n, w);
         if (dx_op == MZ_OP_linear_dx)
             add_in(&n, -1);
+        if (dx_op == MZ_OP_grouped_linear_dx)
+            add_in(&n, t->at->in[2]);
         MEZZO_TRY(finish_dx(t, n, x));
     }
-    int targets[2] = {weight_target(t), target(t, 2)};
+    int targets[2] = {weight_target(t), dx_op == MZ_OP_grouped_linear_dx ? -1 : target(t, 2)};
     // The bias's gradient sums dy before it is rounded for the products.
-    bool apart = targets[0] < 0 || read != dy || t->at->attrs.blocks != MEZZO_BLOCKS_NONE;
+    bool apart =
+        targets[0] < 0 || dw_op == MZ_OP_grouped_linear_dw || read != dy || t->at->attrs.blocks != MEZZO_BLOCKS_NONE;
     if (targets[0] >= 0)
         MEZZO_TRY(emit_dw(t, dw_op, read, dy, x, targets, apart ? 1 : 2));
     if (read != dy && t->g->values[read].scaling != MZ_SCALING_NONE && targets[1] >= 0 && is_param(t, targets[1]))
@@ -308,6 +313,9 @@ static mezzo_status grad_linear(tape *t, int node, int dy) {
 }
 static mezzo_status grad_conv2d(tape *t, int node, int dy) {
     return (void)node, grad_product(t, dy, MZ_OP_conv2d_dx, MZ_OP_conv2d_dw);
+}
+static mezzo_status grad_grouped_linear(tape *t, int node, int dy) {
+    return (void)node, grad_product(t, dy, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw);
 }
 
 static mezzo_status emit_matmul(tape *t, int a, int b, bool ta, bool tb, int like) {
@@ -524,25 +532,6 @@ static mezzo_status grad_combine(tape *t, int node, int dy) {
     add_in(&n, t->at->in[0]);
     add_in(&n, t->at->in[2]);
     return finish_dx(t, n, t->at->in[3]);
-}
-
-static mezzo_status grad_grouped_linear(tape *t, int node, int dy) {
-    (void)node;
-    int x = t->at->in[0], w = target(t, 1);
-    if (needs(t, 0)) {
-        mz_node n = backward_node(t, MZ_OP_grouped_linear_dx);
-        add_in(&n, dy);
-        add_in(&n, t->at->in[1]);
-        add_in(&n, t->at->in[2]);
-        MEZZO_TRY(finish_dx(t, n, x));
-    }
-    if (w < 0)
-        return MEZZO_OK;
-    mz_node n = backward_node(t, MZ_OP_grouped_linear_dw);
-    add_in(&n, dy);
-    add_in(&n, x);
-    add_in(&n, t->at->in[2]);
-    return finish_gradients(t, n, 0, &w, 1);
 }
 
 static mezzo_status grad_embedding(tape *t, int node, int dy) {

@@ -182,7 +182,7 @@ static void move_behind(fuse *f, size_t from, size_t to) {
 // writes.
 static bool can_be_later(fuse *f, size_t from, size_t to) {
     const mz_node *n = &f->g->nodes[from];
-    if (n->op != MZ_OP_linear_dw)
+    if (n->op != MZ_OP_linear_dw && n->op != MZ_OP_grouped_linear_dw)
         return false;
     for (int k = 0; k < n->n_out; ++k)
         if (n->out[k] >= 0 && value(f, n->out[k])->kind != MZ_VALUE_GRAD)

@@ -32,12 +32,12 @@ static void test_the_same_bits(void **state) {
 }
 
 // 40 steps, and 20, a break, 20 more.
-static void test_resume(void **state) {
-    (void)state;
+static void breaks_off(const char *precision) {
     tiny_log whole = {0}, first = {.stop_after = 20}, second = {0};
     mezzo_train_result result, half;
     char path[4096];
-    const char *args[] = {TINY_MOE, "--steps=40", NULL}, *resume[] = {TINY_MOE, "--steps=40", "--resume=auto", NULL};
+    const char *args[] = {TINY_MOE, "--steps=40", precision, NULL},
+               *resume[] = {TINY_MOE, "--steps=40", precision, "--resume=auto", NULL};
     tiny_clean("whole");
     tiny_clean("broken");
     must(tiny_run("whole", args, &whole, &result));
@@ -45,9 +45,15 @@ static void test_resume(void **state) {
     assert_int_equal(tiny_run("broken", args, &first, &half), MEZZO_ERR_INTERRUPTED);
     must(tiny_run("broken", resume, &second, &result));
     tiny_same(path, result.checkpoint);
-    const char *other[] = {TINY_MOE, "--steps=41", "--resume=auto", "--experts-per-token=1", NULL};
+    const char *other[] = {TINY_MOE, "--steps=41", precision, "--resume=auto", "--experts-per-token=1", NULL};
     assert_int_equal(tiny_run("broken", other, &second, &result), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "model.experts_per_token is 2, this run's is 1"));
+}
+
+static void test_resume(void **state) {
+    (void)state;
+    breaks_off("--precision=fp32");
+    breaks_off("--precision=fp8");
 }
 
 // The first loss is the same model's on the same batch: rounding moves it by some 10⁻⁵ (24 tokens of 0.02-sized

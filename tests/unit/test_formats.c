@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "graph/graph.h"
+#include "mezzo/model.h"
 #include "mezzo/optimizer.h"
 #include "mezzo/program.h"
 
@@ -80,6 +81,70 @@ static seen find(const mezzo_graph *g, const mezzo_program_options *o, const cha
 static void count_op(void *user, const mezzo_explain_row *row) {
     seen *s = user;
     s->count += strcmp(row->op, s->op) == 0;
+}
+
+static mezzo_graph *mixture_of_experts(void) {
+    mezzo_model_config c;
+    mezzo_graph *g;
+    must(mezzo_model_defaults("glm4_moe", &c));
+    c.layers = 4, c.heads = 2, c.d_model = 32, c.d_ff = 64, c.vocab = 48, c.seq_len = 16, c.dropout = 0;
+    must(mezzo_graph_create(&g));
+    must(mezzo_model_build(g, &c, 2, 16, false));
+    return g;
+}
+
+static const char middle[] = "layers.1.mlp.experts", outer[] = "layers.3.mlp.experts";
+
+// The experts' products have formats and scales as linear has, where a tensor has one scale; their router has none.
+static void experts_have_operands_of_8_bits(void **state) {
+    (void)state;
+    mezzo_graph *g = mixture_of_experts();
+    mezzo_program_options o = {.precision = precision_of("fp8")};
+    seen y = find(g, &o, "grouped_linear", middle, "forward"),
+         dx = find(g, &o, "grouped_linear_dx", middle, "backward");
+    seen dw = find(g, &o, "grouped_linear_dw", middle, "backward");
+    assert_string_equal(y.inputs, "fp8_e4m3,fp8_e4m3,i32");
+    assert_string_equal(dx.inputs, "fp8_e5m2,fp8_e4m3,i32");
+    assert_string_equal(dw.inputs, "fp8_e5m2,fp8_e4m3,i32");
+    assert_int_equal(y.row.storage, MEZZO_BF16);
+    assert_int_equal(dx.row.storage, MEZZO_BF16);
+    assert_int_equal(dw.row.storage, MEZZO_F32);
+    assert_string_equal(y.scale, "tensor");
+    assert_string_equal(y.row.rule, "low: matmul, linear and attention");
+    seen made = {.op = "quantize", .module = middle, .phase = "forward"};
+    must(mezzo_graph_explain(g, &o, "autodiff", look, &made));
+    assert_int_equal(made.count, 4); // x and w of two products
+    made = (seen){.op = "quantize", .module = middle, .phase = "backward"};
+    must(mezzo_graph_explain(g, &o, "autodiff", look, &made));
+    assert_int_equal(made.count, 2);
+    y = find(g, &o, "grouped_linear", outer, "forward");
+    assert_string_equal(y.inputs, "bf16,bf16,i32");
+    assert_string_equal(y.row.rule, "low: outside the numbered blocks, or their first or last");
+    assert_string_equal(find(g, &o, "linear", "layers.1.mlp.gate", "forward").inputs, "fp32,fp32");
+    o.precision = precision_of("fp8-dw16");
+    dx = find(g, &o, "grouped_linear_dx", middle, "backward"),
+    dw = find(g, &o, "grouped_linear_dw", middle, "backward");
+    assert_string_equal(dx.inputs, "fp8_e5m2,fp8_e4m3,i32");
+    assert_string_equal(dw.inputs, "bf16,bf16,i32");
+    assert_int_equal(dw.row.compute, MEZZO_BF16);
+    mezzo_graph_free(g);
+}
+
+// Where a tensor has many scales, of 128 rows or of emulated blocks, an expert's rows would begin inside of one.
+static void experts_have_no_blocks_of_scales(void **state) {
+    (void)state;
+    static const char rule[] = "low: an expert's rows begin inside a block of scales";
+    mezzo_graph *g = mixture_of_experts();
+    const mezzo_program_options of[] = {{.precision = precision_of("fp8-block")},
+                                        {.precision = MEZZO_PRECISION_BF16, .emulate = MEZZO_BLOCKS_MXFP8}};
+    for (size_t i = 0; i < MZ_COUNT(of); i++) {
+        seen y = find(g, &of[i], "grouped_linear", middle, "forward");
+        assert_string_equal(y.inputs, "bf16,bf16,i32");
+        assert_string_equal(y.row.rule, rule);
+        assert_string_equal(find(g, &of[i], "grouped_linear_dw", middle, "backward").inputs, "bf16,bf16,i32");
+        assert_string_not_equal(find(g, &of[i], "linear", "layers.1.self_attn.o_proj", "forward").row.rule, rule);
+    }
+    mezzo_graph_free(g);
 }
 
 // A weight that is rounded for its product has its gradient written by the product, as others: nothing is added after.
@@ -550,6 +615,8 @@ static void a_master_that_is_read_is_kept(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(explain_shows_operand_gradient_and_output_formats),
+        cmocka_unit_test(experts_have_operands_of_8_bits),
+        cmocka_unit_test(experts_have_no_blocks_of_scales),
         cmocka_unit_test(a_step_with_scaled_operands_is_near_fp32s),
         cmocka_unit_test(recompute_repeats_the_scales_too),
         cmocka_unit_test(cpu_is_near_ref),

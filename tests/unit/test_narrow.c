@@ -2,7 +2,8 @@
 // within what sums in FP32 may be off by, and exactly where every sum is an integer that FP32 holds.
 //
 // Every product is then run with what a kernel may get wrong, given wrong on purpose, and must be seen to differ: a
-// scale forgotten, a scale of the other operand, and an operand of which one block lies somewhere else.
+// scale forgotten, a scale of the other operand, an operand of which one block lies somewhere else, and an expert whose
+// rows begin one too late.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -509,7 +510,17 @@ typedef struct kind {
     bool plain;            // a gradient's operands are not turned
     bool random, hadamard; // of blocks
     bool in_blocks;        // scales for 128 of what is summed over: of weights 128 by 128
+    const int64_t *rows;   // grouped: of each expert, m together
+    int64_t experts;
 } kind;
+
+static bool is_dw(const kind *p) {
+    return p->op == MZ_OP_linear_dw || p->op == MZ_OP_grouped_linear_dw;
+}
+
+static bool is_dx(const kind *p) {
+    return p->op == MZ_OP_linear_dx || p->op == MZ_OP_grouped_linear_dx;
+}
 
 static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, const kind *p) {
     void *data = put(b, false, slot, dtype, shape);
@@ -520,8 +531,7 @@ static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, 
     must(mezzo_convert(x, MEZZO_F32, data, dtype, (size_t)n));
     if (p->blocks == MEZZO_BLOCKS_NONE) {
         b->call.in[slot].scaling = MZ_SCALING_TENSOR;
-        b->call.in[slot].turned =
-            !p->plain && (p->op == MZ_OP_linear_dw || (p->op == MZ_OP_linear_dx && slot == MZ_IN(linear_dx, w)));
+        b->call.in[slot].turned = !p->plain && (is_dw(p) || (is_dx(p) && slot == MZ_IN(linear_dx, w)));
         mz_tensor *t = &b->call.in[slot];
         if (p->in_blocks)
             t->scaling = slot == 1 && p->op != MZ_OP_linear_dw ? MZ_SCALING_TILE128 : MZ_SCALING_BLOCK128;
@@ -540,7 +550,28 @@ static void fill_plain(bench *b, int slot, mezzo_dtype dtype, mz_shape shape) {
     }
 }
 
+// x [m, k], w [experts, n, k], y [m, n]; rows in order of expert.
+static bench make_grouped(const kind *p) {
+    const mz_shape x = SHAPE(p->m, p->k), w = SHAPE(p->experts, p->n, p->k), y = SHAPE(p->m, p->n);
+    bench b = new_bench(p->op, 3, 1);
+    b.call.numerics.compute = MEZZO_F8E4M3;
+    fill_operand(&b, 0, p->op == MZ_OP_grouped_linear ? MEZZO_F8E4M3 : MEZZO_F8E5M2,
+                 p->op == MZ_OP_grouped_linear ? x : y, p);
+    fill_operand(&b, 1, MEZZO_F8E4M3, is_dw(p) ? x : w, p);
+    int32_t *offsets = put(&b, false, 2, MEZZO_I32, SHAPE(p->experts + 1));
+    for (int64_t e = 0; e < p->experts; e++)
+        offsets[e + 1] = offsets[e] + (int32_t)p->rows[e];
+    assert_int_equal(offsets[p->experts], p->m);
+    float *out = put(&b, true, 0, p->result, is_dw(p) ? w : is_dx(p) ? x : y);
+    b.call.attrs.accumulate = is_dw(p) && p->whole;
+    for (int64_t i = 0; is_dw(p) && i < p->experts * p->n * p->k; i++) // what is there already, or is not read
+        out[i] = p->integers ? 0.25F * roundf(8 * uniform()) : uniform();
+    return b;
+}
+
 static bench make(const kind *p) {
+    if (p->experts > 0)
+        return make_grouped(p);
     const bool blocks = p->blocks != MEZZO_BLOCKS_NONE;
     const mezzo_dtype forward = blocks ? MEZZO_BF16 : MEZZO_F8E4M3;
     const mezzo_dtype gradient = blocks || p->in_blocks ? forward : MEZZO_F8E5M2;
@@ -607,7 +638,10 @@ static double apart(const float *a, const float *b, int64_t n) {
 
 static void off_by_a_block(bench *b, int slot) {
     const mz_tensor *t = &b->call.in[slot];
-    const size_t least = 16 * mezzo_dtype_size(t->dtype), part = bytes_of(t) / 16, run = part > least ? part : least;
+    const mz_tensor *offsets = &b->call.in[2]; // grouped: inside of the first expert's matrix
+    const bool grouped = mz_present(offsets) && offsets->dtype == MEZZO_I32;
+    const size_t parts = grouped ? 4 * (size_t)(mz_shape_count(&offsets->shape) - 1) : 16;
+    const size_t least = 16 * mezzo_dtype_size(t->dtype), part = bytes_of(t) / parts, run = part > least ? part : least;
     char *data = b->data[slot];
     memmove(data + 2 * run, data + run, run);
 }
@@ -642,7 +676,8 @@ static void check(const kind *p) {
     float *want = result_of("ref", &b), *got = result_of(test_device(), &b);
     // Results in BF16 are rounded once, or twice where a kernel finishes a rounded sum; fast accumulation keeps about
     // 14 bits of each sum. Integers leave nothing to round.
-    const double bound = p->integers ? 0 : p->result == MEZZO_F32 && p->op != MZ_OP_linear ? 0x1p-11 : 0x1p-8;
+    const bool exact = p->result == MEZZO_F32 && p->op != MZ_OP_linear && p->op != MZ_OP_grouped_linear;
+    const double bound = p->integers ? 0 : exact ? 0x1p-11 : 0x1p-8;
     double off = apart(got, want, n);
     if (!(off <= bound))
         fail_msg("%s %lldx%lldx%lld %s%s: off by %g, may be %g", mz_op_table[p->op].name, (long long)p->m,
@@ -661,6 +696,14 @@ static void check(const kind *p) {
             must_differ(&wrong, "a scale that was forgotten", want, n, 2 * bound);
         if (p->in_blocks && scales_without_room(&b, slot, wrong.scale[slot]))
             must_differ(&wrong, "another number of rows with scales", want, n, 2 * bound);
+        if (p->experts > 1 && slot == 0) {
+            memcpy(wrong.scale[slot], b.scale[slot], sizeof *b.scale[slot]);
+            int e = 1;
+            while (p->rows[e] == 0)
+                e++;
+            ((int32_t *)wrong.data[2])[e]++;
+            must_differ(&wrong, "an expert whose rows begin one too late", want, n, 2 * bound);
+        }
         free_bench(&wrong);
     }
     free(want);
@@ -693,6 +736,87 @@ static void products_are_refs(void **state) {
             }
 }
 
+// Shares of the rows that end beside, on and behind the edges of tiles and of what is copied at a time, and none; then
+// more rows than are asked for ahead, and numbers of columns and rows that no wide copy fits.
+static const int64_t shares[][8] = {{17, 129, 0, 127, 15, 7, 1, 8},
+                                    {128, 0, 0, 112, 16, 0, 0, 0},
+                                    {130, 0, 1, 1500, 3, 0, 0, 14},
+                                    {5, 3, 0, 9, 0, 0, 1, 0}};
+static const mz_op grouped_ops[] = {MZ_OP_grouped_linear, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw};
+
+static kind grouped_kind(mz_op op, const int64_t *rows, int64_t n, int64_t k) {
+    kind p = {.op = op, .n = n, .k = k, .rows = rows, .experts = 8};
+    for (int64_t e = 0; e < p.experts; e++)
+        p.m += rows[e];
+    p.result = op == MZ_OP_grouped_linear_dw ? MEZZO_F32 : MEZZO_BF16;
+    return p;
+}
+
+static void products_of_experts_are_refs(void **state) {
+    static const int64_t sizes[][2] = {{48, 32}, {272, 144}, {128, 256}, {7, 19}, {80, 16}};
+    (void)state;
+    for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++)
+        for (size_t r = 0; r < MZ_COUNT(shares); r++)
+            for (size_t s = 0; s < MZ_COUNT(sizes); s++) {
+                kind p = grouped_kind(grouped_ops[o], shares[r], sizes[s][0], sizes[s][1]);
+                if (p.m > 1000 && p.n * p.k > 2000) // ref takes long
+                    continue;
+                p.whole = s % 2;
+                check(&p);
+                p.result = MEZZO_F32;
+                p.integers = true;
+                check(&p);
+                p.whole = !p.whole;
+                if (is_dw(&p))
+                    check(&p);
+                p.plain = true;
+                if (s == 0)
+                    check(&p);
+            }
+}
+
+// More tiles than there are multiprocessors, which go from one to the next.
+static void many_tiles_of_experts_are_refs(void **state) {
+    static const int64_t sizes[][2] = {{2048, 16}, {16, 2048}, {1152, 144}};
+    (void)state;
+    for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++) {
+        kind p = grouped_kind(grouped_ops[o], shares[0], sizes[o][0], sizes[o][1]);
+        p.result = MEZZO_F32;
+        p.integers = true;
+        check(&p);
+    }
+}
+
+// A code that is no number spoils the results of its row, or of its expert's matrix, and no other.
+static void an_experts_nan_stays_its_own(void **state) {
+    (void)state;
+    for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++)
+        for (int which = 0; which < 4; which++) {
+            const int slot = which % 2, last = which / 2;
+            kind p = grouped_kind(grouped_ops[o], shares[0], 48, 80);
+            p.result = MEZZO_F32;
+            p.integers = true;
+            bench b = make(&p);
+            const mz_tensor *t = &b.call.in[slot]; // of the second expert's rows, or its matrix's, the first or last
+            const int64_t columns = t->shape.dim[t->shape.rank - 1];
+            const int64_t row =
+                t->shape.rank == 3 ? (last ? 2 * p.n - 1 : p.n) : p.rows[0] + (last ? p.rows[1] - 1 : 0);
+            ((uint8_t *)b.data[slot])[mz_tensor_index(t, row * columns)] = 0x7F;
+            float *want = result_of("ref", &b), *got = result_of(test_device(), &b);
+            int64_t n = mz_shape_count(&b.call.out[0].shape), nans = 0;
+            for (int64_t i = 0; i < n; i++) {
+                nans += isnan(want[i]);
+                if (isnan(want[i]) ? !isnan(got[i]) : got[i] != want[i])
+                    fail_msg("%s: result %lld is %g, not %g", mz_op_table[p.op].name, (long long)i, (double)got[i],
+                             (double)want[i]);
+            }
+            assert_in_range(nans, 1, n / 2);
+            free(want);
+            free(got);
+            free_bench(&b);
+        }
+}
+
 // E4M3 in blocks: around the edges of tiles in every dimension.
 static void products_in_blocks_are_refs(void **state) {
     static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
@@ -714,23 +838,45 @@ static void products_in_blocks_are_refs(void **state) {
             }
 }
 
-// Sums of 128 terms fit in the 14 bits that Hopper's tensor cores keep of an 8-bit product's sum; of 8,000 they do not,
-// and every one of these is exact.
-static void sums_in_blocks_are_promoted(void **state) {
-    (void)state;
-    const kind p = {
-        .op = MZ_OP_linear_dw, .m = 8000, .n = 48, .k = 32, .integers = true, .result = MEZZO_F32, .in_blocks = true};
-    bench b = make(&p);
+// Sums of 128 terms fit in the 14 bits that Hopper's tensor cores keep of an 8-bit product's sum; of 8,000 and more
+// they do not, and every one of these is exact.
+static void check_promoted(const kind *p) {
+    bench b = make(p);
     for (int slot = 0; slot < 2; slot++)
         for (size_t i = 0; i < bytes_of(&b.call.in[slot]); i++)
             ((uint8_t *)b.data[slot])[i] &= 0x7F; // no sign: sums grow
     float *want = result_of("ref", &b), *got = result_of(test_device(), &b);
-    for (int64_t i = 0; i < 48 * 32; i++)
+    float most = 0;
+    for (int64_t i = 0; i < mz_shape_count(&b.call.out[0].shape); i++) {
+        most = fmaxf(most, want[i]);
         if (got[i] != want[i])
-            fail_msg("sum %lld is %.9g, not %.9g", (long long)i, (double)got[i], (double)want[i]);
+            fail_msg("%s: sum %lld is %.9g, not %.9g", mz_op_table[p->op].name, (long long)i, (double)got[i],
+                     (double)want[i]);
+    }
+    if (!p->in_blocks) // whose units differ; these are 1/4
+        assert_true(most > 0x1p15F / 4);
     free(want);
     free(got);
     free_bench(&b);
+}
+
+static void sums_in_blocks_are_promoted(void **state) {
+    (void)state;
+    const kind p = {
+        .op = MZ_OP_linear_dw, .m = 8000, .n = 48, .k = 32, .integers = true, .result = MEZZO_F32, .in_blocks = true};
+    check_promoted(&p);
+}
+
+static void sums_of_experts_are_promoted(void **state) {
+    static const int64_t few[8] = {3, 0, 5, 0, 0, 0, 8, 0}, many[8] = {28000, 21, 0, 0, 3, 0, 0, 0};
+    static const int64_t sizes[][2] = {{16, 24576}, {24576, 16}, {48, 32}}; // what y, dx and dw sum over is long
+    (void)state;
+    for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++) {
+        kind p = grouped_kind(grouped_ops[o], o == 2 ? many : few, sizes[o][0], sizes[o][1]);
+        p.integers = true;
+        p.result = MEZZO_F32;
+        check_promoted(&p);
+    }
 }
 
 static void emulated_products_are_refs(void **state) {
@@ -808,12 +954,14 @@ static void random_rounding_is_refs_bit_for_bit(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(emulated_gradients_are_refs),  cmocka_unit_test(random_rounding_is_refs_bit_for_bit),
-        cmocka_unit_test(codes_are_refs_bit_for_bit),   cmocka_unit_test(every_shape_is_turned),
-        cmocka_unit_test(given_scales_cut_off),         cmocka_unit_test(activations_in_front_are_refs),
-        cmocka_unit_test(acts_in_front_are_acts_apart), cmocka_unit_test(products_are_refs),
-        cmocka_unit_test(emulated_products_are_refs),   cmocka_unit_test(blocks_are_refs_bit_for_bit),
-        cmocka_unit_test(products_in_blocks_are_refs),  cmocka_unit_test(sums_in_blocks_are_promoted),
+        cmocka_unit_test(emulated_gradients_are_refs),    cmocka_unit_test(random_rounding_is_refs_bit_for_bit),
+        cmocka_unit_test(codes_are_refs_bit_for_bit),     cmocka_unit_test(every_shape_is_turned),
+        cmocka_unit_test(given_scales_cut_off),           cmocka_unit_test(activations_in_front_are_refs),
+        cmocka_unit_test(acts_in_front_are_acts_apart),   cmocka_unit_test(products_are_refs),
+        cmocka_unit_test(emulated_products_are_refs),     cmocka_unit_test(blocks_are_refs_bit_for_bit),
+        cmocka_unit_test(products_in_blocks_are_refs),    cmocka_unit_test(sums_in_blocks_are_promoted),
+        cmocka_unit_test(products_of_experts_are_refs),   cmocka_unit_test(an_experts_nan_stays_its_own),
+        cmocka_unit_test(many_tiles_of_experts_are_refs), cmocka_unit_test(sums_of_experts_are_promoted),
     };
     if (!test_device_opens())
         return TEST_SKIPPED;

@@ -37,6 +37,8 @@ const mz_kernel *const *mz_cpu_grouped_kernels(mz_op op, size_t *n);
 // narrow.c: linear layers' products that no unit here has: of 8-bit operands, and of operands rounded to blocks. Behind
 // the usual kernels of linear, linear_dx and linear_dw.
 extern const mz_kernel mz_cpu_linear_narrow, mz_cpu_linear_dx_narrow, mz_cpu_linear_dw_narrow;
+// The experts' products of 8-bit operands, behind those of grouped_linear and its gradients.
+extern const mz_kernel mz_cpu_grouped_linear_narrow, mz_cpu_grouped_linear_dx_narrow, mz_cpu_grouped_linear_dw_narrow;
 mz_takes mz_cpu_takes(const mz_kernel *kernel);
 
 // peaks.c: loops of nothing but multiply-adds, and of nothing but loads and stores, on every thread of the device.

@@ -230,20 +230,25 @@ ISA(avx2)
 ISA(avx512)
 ISA(avx512bf16)
 ISA(amx)
-#define LIST(op)                                                                                                       \
-    { &amx_kernels[op], &avx512bf16_kernels[op], &avx512_kernels[op], &avx2_kernels[op], &portable_kernels[op] }
+#define LIST(op, narrow)                                                                                               \
+    {                                                                                                                  \
+        &amx_kernels[op], &avx512bf16_kernels[op], &avx512_kernels[op], &avx2_kernels[op], &portable_kernels[op],      \
+            &narrow                                                                                                    \
+    }
 #elif defined(__aarch64__)
 ISA(neon)
 ISA(neonbf16)
-#define LIST(op)                                                                                                       \
-    { &neonbf16_kernels[op], &neon_kernels[op], &portable_kernels[op] }
+#define LIST(op, narrow)                                                                                               \
+    { &neonbf16_kernels[op], &neon_kernels[op], &portable_kernels[op], &narrow }
 #else
-#define LIST(op)                                                                                                       \
-    { &portable_kernels[op] }
+#define LIST(op, narrow)                                                                                               \
+    { &portable_kernels[op], &narrow }
 #endif
 
 const mz_kernel *const *mz_cpu_grouped_kernels(mz_op op, size_t *n) {
-    static const mz_kernel *const lists[][5] = {LIST(0), LIST(1), LIST(2)};
+    static const mz_kernel *const lists[][6] = {LIST(0, mz_cpu_grouped_linear_narrow),
+                                                LIST(1, mz_cpu_grouped_linear_dx_narrow),
+                                                LIST(2, mz_cpu_grouped_linear_dw_narrow)};
     static const mz_op ops[] = {MZ_OP_grouped_linear, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw};
     *n = 0;
     for (size_t i = 0; i < MZ_COUNT(ops); i++)

@@ -148,11 +148,26 @@ const mz_kernel mz_cpu_linear_narrow = {"linear_narrow__portable", prepare, run}
 const mz_kernel mz_cpu_linear_dx_narrow = {"linear_dx_narrow__portable", prepare, run};
 const mz_kernel mz_cpu_linear_dw_narrow = {"linear_dw_narrow__portable", prepare, run};
 
+// The experts' rows are 8 bits with a scale for all of them, or plain.
+static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    if (call->attrs.blocks != MEZZO_BLOCKS_NONE || call->in[0].scaling != MZ_SCALING_TENSOR ||
+        call->in[1].scaling != MZ_SCALING_TENSOR)
+        return "serves 8-bit operands that have one scale each";
+    return prepare(device, call, out);
+}
+
+const mz_kernel mz_cpu_grouped_linear_narrow = {"grouped_linear_narrow__portable", prepare_grouped, run};
+const mz_kernel mz_cpu_grouped_linear_dx_narrow = {"grouped_linear_dx_narrow__portable", prepare_grouped, run};
+const mz_kernel mz_cpu_grouped_linear_dw_narrow = {"grouped_linear_dw_narrow__portable", prepare_grouped, run};
+
 mz_takes mz_cpu_takes(const mz_kernel *kernel) {
     const uint32_t narrow_formats = MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2);
-    bool product =
-        kernel == &mz_cpu_linear_narrow || kernel == &mz_cpu_linear_dx_narrow || kernel == &mz_cpu_linear_dw_narrow;
-    if (!product && kernel != &mz_quantize__portable)
-        return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
-    return (mz_takes){MZ_DTYPES_USUAL | narrow_formats, MZ_SCALINGS_NONE | SCALINGS, product};
+    static const mz_kernel *const eight[] = {
+        &mz_cpu_linear_narrow,         &mz_cpu_linear_dx_narrow,         &mz_cpu_linear_dw_narrow,
+        &mz_cpu_grouped_linear_narrow, &mz_cpu_grouped_linear_dx_narrow, &mz_cpu_grouped_linear_dw_narrow,
+        &mz_quantize__portable};
+    for (size_t i = 0; i < MZ_COUNT(eight); i++)
+        if (kernel == eight[i])
+            return (mz_takes){MZ_DTYPES_USUAL | narrow_formats, MZ_SCALINGS_NONE | SCALINGS, i < 3};
+    return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
 }

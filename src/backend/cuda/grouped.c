@@ -1,4 +1,6 @@
 // The experts' products: the host side. Sizes are known here, the experts' shares of the rows on the device only.
+#include "backend/cuda/kernels/grouped_fp8.h"
+
 #include "backend/cuda/storage.h"
 
 static mz_cu_grouped grouped_args(mezzo_device *device, const mz_call *call) {
@@ -148,6 +150,46 @@ static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_grouped_linear_parts = {"grouped_linear__cuda_parts", parts_prepare, parts_run};
 const mz_kernel mz_cuda_grouped_linear_dx_parts = {"grouped_linear_dx__cuda_parts", parts_prepare, parts_run};
 const mz_kernel mz_cuda_grouped_linear_dw_parts = {"grouped_linear_dw__cuda_parts", parts_prepare, parts_run};
+
+// --- 8 bits --------------------------------------------------------------------------------------------------------
+static mz_cu_grouped_fp8 fp8_args(mezzo_device *device, const mz_call *call) {
+    return (mz_cu_grouped_fp8){grouped_args(device, call), call->in[0].scale, call->in[1].scale};
+}
+
+static const char *fp8_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)out;
+    const bool dw = call->op == MZ_OP_grouped_linear_dw, forward = call->op == MZ_OP_grouped_linear;
+    if (mz_cuda(device)->cc != 90)
+        return "is for compute capability 9.0";
+    const mz_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    if ((a->dtype != MEZZO_F8E4M3 && a->dtype != MEZZO_F8E5M2) || b->dtype != MEZZO_F8E4M3 ||
+        a->scaling != MZ_SCALING_TENSOR || b->scaling != MZ_SCALING_TENSOR)
+        return "multiplies e4m3 or e5m2 by e4m3, with a scale each";
+    if (a->turned != dw || b->turned != !forward)
+        return "both operands have what is summed over as their last dimension";
+    if (y->dtype != MEZZO_F32 && (dw || y->dtype != MEZZO_BF16))
+        return "stores fp32, and y and dx in bf16 too";
+    if (call->in[2].dtype != MEZZO_I32 || a->storage.padded || b->storage.padded || y->storage.padded)
+        return "offsets are i32, and nothing has padding";
+    const mz_cu_grouped_fp8 args = fp8_args(device, call);
+    const mz_cu_grouped *g = &args.g;
+    if (g->n % 16 != 0 || g->k % 16 != 0 || (dw && g->rows % 16 != 0))
+        return "rows are no multiples of 16 bytes";
+    if (g->rows >= 1 << 30 || (int64_t)g->experts * g->n >= 1 << 30)
+        return "2^30 rows, or rows of matrices, or more";
+    bool ready = mz_cu_grouped_fp8_run(mz_cuda(device)->stream, &args, true) == cudaSuccess;
+    (void)cudaGetLastError();
+    return ready ? NULL : "this build has no code for compute capability 9.0";
+}
+
+static mezzo_status fp8_run(mezzo_device *device, const mz_call *call) {
+    const mz_cu_grouped_fp8 args = fp8_args(device, call);
+    MZ_CUDA_TRY(mz_cu_grouped_fp8_run(mz_cuda(device)->stream, &args, false));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_grouped_linear_fp8 = {"grouped_linear_fp8__cuda_wgmma", fp8_prepare, fp8_run};
+const mz_kernel mz_cuda_grouped_linear_dx_fp8 = {"grouped_linear_dx_fp8__cuda_wgmma", fp8_prepare, fp8_run};
+const mz_kernel mz_cuda_grouped_linear_dw_fp8 = {"grouped_linear_dw_fp8__cuda_wgmma", fp8_prepare, fp8_run};
 
 // --- FP32 arithmetic -----------------------------------------------------------------------------------------------
 static const char *fma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {

@@ -119,12 +119,37 @@ const mz_kernel mz_cuda_linear_narrow = {"linear_narrow__cuda", prepare, run};
 const mz_kernel mz_cuda_linear_dx_narrow = {"linear_dx_narrow__cuda", prepare, run};
 const mz_kernel mz_cuda_linear_dw_narrow = {"linear_dw_narrow__cuda", prepare, run};
 
+// The experts' rows are 8 bits with a scale for all of them, or plain.
+static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    if (call->attrs.blocks != MEZZO_BLOCKS_NONE || call->in[0].scaling != MZ_SCALING_TENSOR ||
+        call->in[1].scaling != MZ_SCALING_TENSOR)
+        return "serves 8-bit operands that have one scale each";
+    return prepare(device, call, out);
+}
+
+const mz_kernel mz_cuda_grouped_linear_narrow = {"grouped_linear_narrow__cuda", prepare_grouped, run};
+const mz_kernel mz_cuda_grouped_linear_dx_narrow = {"grouped_linear_dx_narrow__cuda", prepare_grouped, run};
+const mz_kernel mz_cuda_grouped_linear_dw_narrow = {"grouped_linear_dw_narrow__cuda", prepare_grouped, run};
+
 mz_takes mz_cuda_takes(const mz_kernel *kernel) {
     extern const mz_kernel mz_cuda_quantize, mz_cuda_linear_fp8, mz_cuda_linear_dx_fp8, mz_cuda_linear_dw_fp8;
     extern const mz_kernel mz_cuda_linear_block, mz_cuda_linear_dx_block, mz_cuda_linear_dw_block;
-    const mz_kernel *const eight[] = {&mz_cuda_linear_narrow, &mz_cuda_linear_dx_narrow, &mz_cuda_linear_dw_narrow,
-                                      &mz_cuda_linear_fp8,    &mz_cuda_linear_dx_fp8,    &mz_cuda_linear_dw_fp8,
-                                      &mz_cuda_linear_block,  &mz_cuda_linear_dx_block,  &mz_cuda_linear_dw_block,
+    extern const mz_kernel mz_cuda_grouped_linear_fp8, mz_cuda_grouped_linear_dx_fp8, mz_cuda_grouped_linear_dw_fp8;
+    const mz_kernel *const eight[] = {&mz_cuda_linear_narrow,
+                                      &mz_cuda_linear_dx_narrow,
+                                      &mz_cuda_linear_dw_narrow,
+                                      &mz_cuda_linear_fp8,
+                                      &mz_cuda_linear_dx_fp8,
+                                      &mz_cuda_linear_dw_fp8,
+                                      &mz_cuda_linear_block,
+                                      &mz_cuda_linear_dx_block,
+                                      &mz_cuda_linear_dw_block,
+                                      &mz_cuda_grouped_linear_narrow,
+                                      &mz_cuda_grouped_linear_dx_narrow,
+                                      &mz_cuda_grouped_linear_dw_narrow,
+                                      &mz_cuda_grouped_linear_fp8,
+                                      &mz_cuda_grouped_linear_dx_fp8,
+                                      &mz_cuda_grouped_linear_dw_fp8,
                                       &mz_cuda_quantize};
     for (size_t i = 0; i < MZ_COUNT(eight); i++)
         if (kernel == eight[i])

@@ -22,13 +22,19 @@ struct grouped_tile {
     bool any;
 };
 
+struct grouped_place { // of a tile: its expert, whose rows are first … last - 1, and its first result
+    int expert, first, last, m0, c0;
+    bool any;
+};
+
 // Whole-warp: every warp of the block finds the tile by itself.
-template <int OP, int TILE> __device__ __forceinline__ grouped_tile grouped_find(const mz_cu_grouped &g) {
-    grouped_tile t;
+template <int OP, int TILE>
+__device__ __forceinline__ grouped_place grouped_locate(const mz_cu_grouped &g, int64_t tile) {
+    grouped_place t;
     int lane = static_cast<int>(threadIdx.x) & 31, columns = OP == MZ_CU_GROUPED_Y ? g.n : g.k;
     int across = (columns + TILE - 1) / TILE;
-    int64_t index = blockIdx.x / across;
-    int c0 = static_cast<int>(blockIdx.x % across) * TILE, m0 = 0, expert = 0, first = 0, last = 0;
+    int64_t index = tile / across;
+    int m0 = 0, expert = 0, first = 0, last = 0;
     t.any = true;
     if (OP == MZ_CU_GROUPED_DW) {
         int down = (g.n + TILE - 1) / TILE;
@@ -59,7 +65,17 @@ template <int OP, int TILE> __device__ __forceinline__ grouped_tile grouped_find
                 index -= __shfl_sync(0xFFFFFFFFu, sum, 31);
         }
     }
-    int64_t matrix = static_cast<int64_t>(expert) * g.n * g.k, row = static_cast<int64_t>(first) + m0;
+    t.expert = expert, t.first = first, t.last = last;
+    t.m0 = m0, t.c0 = static_cast<int>(tile % across) * TILE;
+    return t;
+}
+
+template <int OP, int TILE> __device__ __forceinline__ grouped_tile grouped_find(const mz_cu_grouped &g) {
+    const grouped_place p = grouped_locate<OP, TILE>(g, blockIdx.x);
+    const int first = p.first, last = p.last, m0 = p.m0, c0 = p.c0;
+    int64_t matrix = static_cast<int64_t>(p.expert) * g.n * g.k, row = static_cast<int64_t>(first) + m0;
+    grouped_tile t;
+    t.any = p.any;
     if (OP == MZ_CU_GROUPED_Y) {
         t.a_row = t.b_row = g.k, t.out_row = g.n;
         t.a = row * g.k, t.b = matrix + static_cast<int64_t>(c0) * g.k, t.out = row * g.n + c0;

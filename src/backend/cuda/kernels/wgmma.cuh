@@ -66,20 +66,32 @@ __device__ __forceinline__ void wgmma_multiply(float (&d)[16][4], uint64_t a, ui
         f(d[12]), f(d[13]), f(d[14]), f(d[15])
 #define MZ_WGMMA_FOUR(row) "+f"(row[0]), "+f"(row[1]), "+f"(row[2]), "+f"(row[3])
 
-// d [64, 128] = a [64, 32]·b [32, 128] of E4M3, added to d where ADD says so. The summed dimension is contiguous in
-// both: these formats have no other layout.
-template <int ADD> __device__ __forceinline__ void wgmma_multiply_e4m3(float (&d)[16][4], uint64_t a, uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, %66, 1, 1;"
-                 : MZ_WGMMA_EACH(d, MZ_WGMMA_FOUR)
-                 : "l"(a), "l"(b), "n"(ADD));
+#define MZ_WGMMA_8BIT(TYPES)                                                                                           \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32." TYPES " {"                                             \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                              \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                    \
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                    \
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"                      \
+                 "}, %64, %65, %66, 1, 1;"                                                                             \
+                 : MZ_WGMMA_EACH(d, MZ_WGMMA_FOUR)                                                                     \
+                 : "l"(a), "l"(b), "n"(ADD))
+#endif
+
+// d [64, 128] = a [64, 32]·b [32, 128] of E4M3, a's E5M2 where WIDE says so, added to d where ADD does. The summed
+// dimension is contiguous in both: these formats have no other layout.
+template <int ADD, bool WIDE = false>
+__device__ __forceinline__ void wgmma_multiply_e4m3(float (&d)[16][4], uint64_t a, uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (WIDE)
+        MZ_WGMMA_8BIT("e5m2.e4m3");
+    else
+        MZ_WGMMA_8BIT("e4m3.e4m3");
 #endif
 }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#undef MZ_WGMMA_8BIT
+#endif
 
 // Behind a wait: what reads d stays behind it.
 __device__ __forceinline__ void wgmma_settle(float (&d)[16][4]) {
