@@ -15,6 +15,7 @@ shows failed/verify.json '"accuracy": false'
 
 run 0 memory --model kl_vae --batch-size 3
 shows "$OUT" "a micro batch of 3 images of 64 x 64 x 1" "sampling (0.0 MiB)"
+grep -q logits "$OUT" && fail "a row about logits"
 run 1 memory --model kl_vae --limit 1MiB
 shows "$ERR" "for 1 image of 64 x 64 x 1"
 run 0 memory --model mlp --batch-size 1

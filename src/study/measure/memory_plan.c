@@ -87,9 +87,11 @@ mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
         less = w;
         less.residual = MEZZO_RESIDUAL_LOW;
         MEZZO_TRY(save_by(a, &less, "residual low"));
-        less.recompute_light = !w.recompute;
-        less.logits_rows = 1024;
-        MEZZO_TRY(save_by(a, &less, "light + residual, logits by 1,024"));
+        if (mezzo_model_task(&w.model) == MEZZO_TASK_LANGUAGE) { // others have no logits in rows
+            less.recompute_light = !w.recompute;
+            less.logits_rows = 1024;
+            MEZZO_TRY(save_by(a, &less, "light + residual, logits by 1,024"));
+        }
     }
     for (int64_t parts = 2; parts <= 8 && w.batch % parts == 0; parts *= 2) {
         char name[64];
