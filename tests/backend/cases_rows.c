@@ -351,7 +351,7 @@ static void sum_case(mz_op op, axis_case c, mezzo_dtype x, mezzo_dtype y, bool a
     trial_finish(t);
 }
 
-void cases_quantize(void) { // its sums; codes and scales: unit/test_narrow.c
+void cases_quantize(void) { // its sums; codes and scales: unit/test_quantize.c
     for (int add = 0; add < 2; add++)
         for (int d = 0; d < FLOATS; d++)
             for (size_t s = 0; s < MZ_COUNT(row_shapes); s++) {

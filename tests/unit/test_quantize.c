@@ -1,0 +1,378 @@
+// Rounding to 8 bits against ref's: codes, scales and magnitudes bit for bit.
+#include "call_cases.h"
+
+enum { MOST_ROWS = 400, MOST_COLUMNS = 300 };
+typedef struct quantized { // what comes out
+    uint8_t y[MOST_ROWS * MOST_COLUMNS], turned[MOST_ROWS * MOST_COLUMNS], acted[MOST_ROWS * MOST_COLUMNS];
+    mz_scale_entry entry;
+    float sums[MOST_COLUMNS];
+} quantized;
+
+typedef struct form {
+    mezzo_dtype from, to;
+    float amplitude;
+    enum { SIZES, TIES, NOT_FINITE, ZEROS } kind;
+    int64_t rows, columns;
+    mz_act act;
+    bool slope;      // of preact
+    float given;     // the scale, where it is not found; 0: it is
+    bool accumulate; // onto sums
+} form;
+
+static form form_of(mezzo_dtype from, mezzo_dtype to, float amplitude, int64_t rows, int64_t columns) {
+    return (form){.from = from, .to = to, .amplitude = amplitude, .rows = rows, .columns = columns};
+}
+
+static bench make_quantize(const form *f) {
+    const int64_t pairs = f->act == MZ_ACT_SWIGLU ? 2 : 1; // numbers for one
+    const int64_t columns = f->slope ? f->columns / pairs : f->columns * pairs, n = f->rows * columns;
+    bench b = new_bench(MZ_OP_quantize, 2, 5);
+    float *x = calloc((size_t)(n * pairs), sizeof *x);
+    void *stored = put(&b, false, 0, f->from, SHAPE(f->rows, columns));
+    for (int64_t i = 0; i < n; i++) // of all sizes: subnormal codes and what becomes zero too
+        x[i] = f->amplitude * uniform() * ldexpf(1, -(int)(i % 24));
+    if (f->kind == TIES) // halfway between two codes
+        for (int i = 0; i < 2048; i++)
+            x[i] = f->amplitude * (f->to == MEZZO_F8E4M3 ? (float)(i % 17 * 2 + 1) / 32 : (float)(i % 9 * 2 + 1) / 16);
+    if (f->kind == NOT_FINITE)
+        x[7] = NAN, x[99] = -INFINITY, x[100] = 1e5F, x[101] = -3e38F;
+    if (f->kind == ZEROS)
+        memset(x, 0, (size_t)n * sizeof *x);
+    must(mezzo_convert(x, MEZZO_F32, stored, f->from, (size_t)n));
+    if (f->slope) {
+        void *preact = put(&b, false, 1, f->from, SHAPE(f->rows, f->columns));
+        for (int64_t i = 0; i < n * pairs; i++)
+            x[i] = 3 * uniform();
+        must(mezzo_convert(x, MEZZO_F32, preact, f->from, (size_t)(n * pairs)));
+    }
+    b.call.attrs.act = f->act;
+    b.call.attrs.via = MEZZO_BF16;
+    b.call.attrs.measure = f->given == 0;
+    b.call.attrs.record = true;
+    b.call.attrs.accumulate = f->accumulate;
+    for (int k = 0; k < 2; k++) {
+        put(&b, true, k, f->to, SHAPE(f->rows, f->columns));
+        b.call.out[k].scaling = MZ_SCALING_TENSOR;
+        b.call.out[k].turned = k == 1;
+    }
+    if (f->slope) { // turned by what a product of gradients needs
+        mz_tensor *acted = &b.call.out[MZ_OUT(quantize, acted)];
+        put(&b, true, MZ_OUT(quantize, acted), MEZZO_F8E4M3, SHAPE(f->rows, columns));
+        acted->scaling = MZ_SCALING_TENSOR;
+        acted->turned = true;
+        b.acted = 0x1p-7F;
+    }
+    mz_scale_entry *entry = put(&b, true, MZ_OUT(quantize, entry), MEZZO_F32, SHAPE(MZ_SCALE_WORDS));
+    entry->scale = f->given;
+    float *sums = put(&b, true, MZ_OUT(quantize, dsum), MEZZO_F32, SHAPE(f->columns));
+    for (int64_t c = 0; c < f->columns; c++)
+        sums[c] = uniform();
+    free(x);
+    return b;
+}
+
+static void run_quantize(const char *device, const bench *b, quantized *out) {
+    run_on(device, b, (void *[]){out->y, out->turned, &out->entry, out->sums, out->acted});
+}
+
+static bool is_nan(uint8_t code, mezzo_dtype dtype) {
+    return (code & 0x7F) > (dtype == MEZZO_F8E4M3 ? 0x7E : 0x7C);
+}
+
+// Codes that are neighbours, where devices compute an activation to the last bit but one.
+static bool same(const form *f, uint8_t a, uint8_t b) {
+    return a == b || (is_nan(a, f->to) && is_nan(b, f->to)) || (f->act != MZ_ACT_NONE && abs((int8_t)(a - b)) == 1);
+}
+
+static void check_quantize(form of) {
+    const form *f = &of;
+    static quantized want, got;
+    bench b = make_quantize(f);
+    const char *name = mezzo_dtype_name(f->to);
+    run_quantize("ref", &b, &want);
+    run_quantize(test_device(), &b, &got);
+    if (want.entry.scale != got.entry.scale || (f->act == MZ_ACT_NONE && want.entry.most != got.entry.most))
+        fail_msg("%s of %lldx%lld: scale %a and magnitude %#x, not %a and %#x (amplitude %a)", name, (long long)f->rows,
+                 (long long)f->columns, (double)got.entry.scale, got.entry.most, (double)want.entry.scale,
+                 want.entry.most, (double)f->amplitude);
+    int64_t others = 0;
+    for (int64_t i = 0; i < f->rows * f->columns; i++) {
+        const int64_t at = i % f->columns * f->rows + i / f->columns;
+        if (!same(f, want.y[i], got.y[i]) || got.turned[at] != got.y[i])
+            fail_msg("%s of %lldx%lld, act %d, amplitude %a, scale %a: code %lld is %#x, turned %#x, not %#x", name,
+                     (long long)f->rows, (long long)f->columns, (int)f->act, (double)f->amplitude,
+                     (double)got.entry.scale, (long long)i, got.y[i], got.turned[at], want.y[i]);
+        others += want.y[i] != got.y[i];
+    }
+    const int64_t beside = f->slope ? mz_shape_count(&b.call.out[MZ_OUT(quantize, acted)].shape) : 0;
+    for (int64_t i = 0; i < beside; i++) {
+        if (want.acted[i] != got.acted[i] && abs((int8_t)(want.acted[i] - got.acted[i])) != 1)
+            fail_msg("%lldx%lld, act %d: beside the slope code %lld, turned, is %#x, not %#x", (long long)f->rows,
+                     (long long)f->columns, (int)f->act, (long long)i, got.acted[i], want.acted[i]);
+        others += want.acted[i] != got.acted[i];
+    }
+    assert_true(others <= f->rows * f->columns / 50); // of activations
+    for (int64_t c = 0; c < f->columns && f->kind != NOT_FINITE && f->amplitude < 1e30F; c++) {
+        const double off = fabs((double)got.sums[c] - (double)want.sums[c]);
+        if (!(off <= 1e-4 * ((double)f->amplitude + 1) + (f->act == MZ_ACT_NONE ? 0 : 0x1p-8 * (double)f->rows)))
+            fail_msg("%s of %lldx%lld, act %d: sum %lld is %g, not %g", name, (long long)f->rows, (long long)f->columns,
+                     (int)f->act, (long long)c, (double)got.sums[c], (double)want.sums[c]);
+    }
+    free_bench(&b);
+}
+
+static void codes_are_refs_bit_for_bit(void **state) {
+    static const mezzo_dtype from[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16}, to[] = {MEZZO_F8E4M3, MEZZO_F8E5M2};
+    static const float amplitudes[] = {1, 1.75F, 1.76F, 448, 57344, 3e-5F, 0.9999F};
+    (void)state;
+    for (size_t i = 0; i < MZ_COUNT(from); i++)
+        for (size_t k = 0; k < MZ_COUNT(to); k++) {
+            form f;
+            for (size_t a = 0; a < 2 * MZ_COUNT(amplitudes); a++) {
+                f = form_of(from[i], to[k], amplitudes[a / 2], 64, 48);
+                f.kind = a % 2 == 0 ? SIZES : TIES;
+                check_quantize(f);
+            }
+            f.amplitude = 1;
+            for (f.kind = NOT_FINITE; f.kind <= ZEROS; f.kind++)
+                check_quantize(f);
+        }
+    for (int e = -126; e <= 127; e += 11) {
+        check_quantize(form_of(MEZZO_F32, MEZZO_F8E4M3, ldexpf(1.9F, e), 48, 16));
+        check_quantize(form_of(MEZZO_BF16, MEZZO_F8E5M2, ldexpf(1.7F, e), 16, 48));
+    }
+}
+
+// Rows and columns around tiles' edges, and what no vector fits.
+static void every_shape_is_turned(void **state) {
+    static const int64_t sizes[][2] = {{1, 1},    {5, 299},   {33, 7},    {64, 128},
+                                       {80, 144}, {400, 272}, {129, 160}, {16, 300}};
+    (void)state;
+    for (size_t s = 0; s < MZ_COUNT(sizes); s++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            form f = form_of(MEZZO_BF16, MEZZO_F8E5M2, 1, sizes[s][0], sizes[s][1]);
+            f.accumulate = accumulate;
+            check_quantize(f);
+            f.from = MEZZO_F32, f.to = MEZZO_F8E4M3;
+            check_quantize(f);
+        }
+}
+
+// A scale that is given: what is too large is cut off, infinities and NaNs stay, and the magnitude is recorded.
+static void given_scales_cut_off(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (int kind = SIZES; kind <= ZEROS; kind += NOT_FINITE)
+            for (int e = -130; e <= 30; e += 10) {
+                form f = form_of(MEZZO_F32, k == 0 ? MEZZO_F8E4M3 : MEZZO_F8E5M2, 1, 48, 64);
+                f.kind = kind == SIZES ? SIZES : NOT_FINITE;
+                f.given = ldexpf(1, e < -126 ? -126 : e);
+                check_quantize(f);
+            }
+    form f = form_of(MEZZO_BF16, MEZZO_F8E4M3, 1, 48, 64);
+    f.given = 0x1p-12F;
+    static quantized got;
+    bench b = make_quantize(&f);
+    run_quantize(test_device(), &b, &got);
+    bool largest = false;
+    for (int64_t i = 0; i < f.rows * f.columns; i++) {
+        assert_false(is_nan(got.y[i], f.to));
+        largest = largest || (got.y[i] & 0x7F) == 0x7E;
+    }
+    assert_true(largest && got.entry.scale == 0x1p-12F);
+    free_bench(&b);
+}
+
+static const mz_act acts[] = {MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU};
+static const int64_t act_sizes[][2] = {{33, 14}, {128, 160}, {80, 288}};
+
+static void activations_in_front_are_refs(void **state) {
+    (void)state;
+    for (size_t a = 0; a < MZ_COUNT(acts); a++)
+        for (int slope = 0; slope < 2; slope++)
+            for (size_t s = 0; s < MZ_COUNT(act_sizes); s++) {
+                form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0], act_sizes[s][1]);
+                f.act = acts[a];
+                f.slope = slope;
+                check_quantize(f);
+            }
+}
+
+// What an act's own kernel stores, in the place of quantize's x.
+static void act_apart(const bench *fused, bench *b) {
+    static const mz_op ops[] = {[MZ_ACT_RELU] = MZ_OP_relu,
+                                [MZ_ACT_GELU] = MZ_OP_gelu,
+                                [MZ_ACT_GELU_TANH] = MZ_OP_gelu,
+                                [MZ_ACT_SILU] = MZ_OP_silu,
+                                [MZ_ACT_SWIGLU] = MZ_OP_swiglu};
+    static const mz_op slopes[] = {[MZ_ACT_RELU] = MZ_OP_relu_dx,
+                                   [MZ_ACT_GELU] = MZ_OP_gelu_dx,
+                                   [MZ_ACT_GELU_TANH] = MZ_OP_gelu_dx,
+                                   [MZ_ACT_SILU] = MZ_OP_silu_dx,
+                                   [MZ_ACT_SWIGLU] = MZ_OP_swiglu_dx};
+    const mz_act act = b->call.attrs.act;
+    const bool slope = mz_present(&b->call.in[1]);
+    bench apart = new_bench(slope ? slopes[act] : ops[act], 1 + slope, 1);
+    apart.call.attrs.tanh = act == MZ_ACT_GELU_TANH;
+    for (int i = 0; i < apart.call.n_in; i++) {
+        apart.call.in[i] = fused->call.in[i];
+        apart.data[i] = fused->data[i];
+    }
+    void *z = put(&apart, true, 0, MEZZO_BF16, fused->call.out[0].shape);
+    run_on(test_device(), &apart, &z);
+    free(b->data[0]);
+    free(b->data[1]);
+    b->data[0] = z;
+    b->data[1] = NULL;
+    b->call.in[0] = apart.call.out[0];
+    b->call.in[1].shape.rank = -1;
+    b->call.attrs.act = MZ_ACT_NONE;
+    b->call.n_out = MZ_OUT(quantize, dsum) + 1;
+}
+
+// Codes of an act and what is recorded are those of its own kernel's result, bit for bit.
+static void acts_in_front_are_acts_apart(void **state) {
+    (void)state;
+    static quantized want, got;
+    for (size_t a = 0; a < MZ_COUNT(acts); a++)
+        for (int slope = 0; slope < 2; slope++)
+            for (size_t s = 0; s < MZ_COUNT(act_sizes); s++)
+                for (int given = 0; given < 2; given++) {
+                    form f =
+                        form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0], act_sizes[s][1]);
+                    f.act = acts[a];
+                    f.slope = slope;
+                    f.given = given ? 0x1p-6F : 0;
+                    const uint32_t before = seed;
+                    bench fused = make_quantize(&f);
+                    seed = before;
+                    bench apart = make_quantize(&f);
+                    act_apart(&fused, &apart);
+                    run_quantize(test_device(), &fused, &got);
+                    run_quantize(test_device(), &apart, &want);
+                    const size_t n = (size_t)(f.rows * f.columns);
+                    if (memcmp(want.y, got.y, n) != 0 || memcmp(want.turned, got.turned, n) != 0 ||
+                        memcmp(&want.entry, &got.entry, sizeof want.entry) != 0)
+                        fail_msg("act %d, slope %d, %lldx%lld, scale %g: codes or the entry are others than of two "
+                                 "kernels",
+                                 (int)f.act, slope, (long long)f.rows, (long long)f.columns, (double)f.given);
+                    free_bench(&fused);
+                    free_bench(&apart);
+                }
+}
+
+// --- quantize in blocks --------------------------------------------------------------------------------------------
+typedef struct in_blocks { // what comes out; scales of at most 4 × 512 rows
+    uint8_t codes[2][MOST_ROWS * MOST_COLUMNS];
+    float scales[2][2048];
+    float sums[MOST_COLUMNS];
+} in_blocks;
+
+static void run_in_blocks(const char *device, const bench *b, in_blocks *out) {
+    void *to[MZ_MAX_OUT] = {out->codes[0], out->codes[1]};
+    to[MZ_OUT(quantize, scales)] = out->scales[0];
+    to[MZ_OUT(quantize, turned_scales)] = out->scales[1];
+    to[MZ_OUT(quantize, dsum)] = out->sums;
+    memset(out, 0, sizeof *out);
+    run_on(device, b, to);
+}
+
+// The same numbers as a tensor's case, with an outlier, so that blocks differ.
+static bench make_in_blocks(const form *f, mz_scaling scaling) {
+    bench b = make_quantize(f);
+    const int absent[] = {MZ_OUT(quantize, entry), MZ_OUT(quantize, acted)};
+    b.call.n_out = MZ_OUT(quantize, turned_scales) + 1;
+    for (size_t i = 0; i < MZ_COUNT(absent); i++) {
+        free(b.data[MZ_MAX_IN + absent[i]]);
+        b.data[MZ_MAX_IN + absent[i]] = NULL;
+        b.call.out[absent[i]] = (mz_tensor){.shape.rank = -1};
+    }
+    b.call.attrs.measure = b.call.attrs.record = false;
+    for (int k = 0; k < 2; k++) {
+        mz_tensor *codes = &b.call.out[k];
+        codes->scaling = scaling;
+        if (scales_slot(codes) == (k == 0 ? MZ_OUT(quantize, scales) : MZ_OUT(quantize, turned_scales)))
+            put(&b, true, scales_slot(codes), MEZZO_F32, SHAPE((int64_t)scales_in(codes)));
+    }
+    return b;
+}
+
+static void check_in_blocks(const form *f, mz_scaling scaling) {
+    static in_blocks want, got;
+    bench b = make_in_blocks(f, scaling);
+    const char *name = mz_scaling_name(scaling);
+    run_in_blocks("ref", &b, &want);
+    run_in_blocks(test_device(), &b, &got);
+    for (int k = 0; k < 2; k++) {
+        const mz_tensor *t = &b.call.out[k];
+        for (size_t i = 0; i < scales_in(t) && f->act == MZ_ACT_NONE; i++)
+            if (want.scales[k][i] != got.scales[k][i])
+                fail_msg("%s of %lldx%lld, %s: scale %zu is %a, not %a", name, (long long)f->rows,
+                         (long long)f->columns, k == 0 ? "rows" : "turned", i, (double)got.scales[k][i],
+                         (double)want.scales[k][i]);
+        int64_t others = 0;
+        for (size_t i = 0; i < bytes_of(t); i++) {
+            const uint8_t a = want.codes[k][i], g = got.codes[k][i];
+            others += a != g;
+            if (f->act == MZ_ACT_NONE && a != g && !(is_nan(a, f->to) && is_nan(g, f->to)))
+                fail_msg("%s of %lldx%lld, %s: code %zu is %#x, not %#x", name, (long long)f->rows,
+                         (long long)f->columns, k == 0 ? "rows" : "turned", i, g, a);
+        }
+        assert_true(others <= (int64_t)bytes_of(t) / 20 + 1); // of activations: another rounding, another scale
+    }
+    for (int64_t c = 0; c < f->columns && f->kind != NOT_FINITE; c++)
+        if (!(fabs((double)got.sums[c] - (double)want.sums[c]) <=
+              1e-4 * ((double)f->amplitude + 1) + (f->act == MZ_ACT_NONE ? 0 : 0x1p-8 * (double)f->rows)))
+            fail_msg("%s of %lldx%lld: sum %lld is %g, not %g", name, (long long)f->rows, (long long)f->columns,
+                     (long long)c, (double)got.sums[c], (double)want.sums[c]);
+    free_bench(&b);
+}
+
+static void blocks_are_refs_bit_for_bit(void **state) {
+    static const int64_t sizes[][2] = {{1, 1},     {7, 15},    {17, 127}, {128, 128}, {129, 257},
+                                       {257, 129}, {400, 272}, {16, 300}, {144, 160}, {256, 256}};
+    static const mezzo_dtype from[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16};
+    (void)state;
+    for (mz_scaling scaling = MZ_SCALING_BLOCK128; scaling <= MZ_SCALING_TILE128;
+         scaling += MZ_SCALING_TILE128 - MZ_SCALING_BLOCK128) {
+        for (size_t s = 0; s < MZ_COUNT(sizes); s++)
+            for (size_t i = 0; i < MZ_COUNT(from); i++) {
+                form f = form_of(from[i], MEZZO_F8E4M3, 1, sizes[s][0], sizes[s][1]);
+                f.accumulate = s % 2;
+                check_in_blocks(&f, scaling);
+            }
+        for (int kind = NOT_FINITE; kind <= ZEROS; kind++) {
+            form f = form_of(MEZZO_BF16, MEZZO_F8E4M3, 1, 144, 160);
+            f.kind = kind == NOT_FINITE ? NOT_FINITE : ZEROS;
+            check_in_blocks(&f, scaling);
+            f.rows = 33, f.columns = 131;
+            check_in_blocks(&f, scaling);
+        }
+        for (int e = -126; e <= 127; e += 23) {
+            form f = form_of(MEZZO_F32, MEZZO_F8E4M3, ldexpf(1.9F, e), 48, 144);
+            if (e < 60) // sums of larger ones are infinite
+                check_in_blocks(&f, scaling);
+        }
+    }
+    for (int act = MZ_ACT_RELU; act <= MZ_ACT_SILU; act++)
+        for (int slope = 0; slope < 2; slope++)
+            for (int size = 0; size < 2; size++) {
+                form f = form_of(MEZZO_BF16, MEZZO_F8E4M3, 4, size ? 128 : 33, size ? 144 : 7);
+                f.act = (mz_act)act;
+                f.slope = slope;
+                check_in_blocks(&f, MZ_SCALING_BLOCK128);
+            }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codes_are_refs_bit_for_bit),   cmocka_unit_test(every_shape_is_turned),
+        cmocka_unit_test(given_scales_cut_off),         cmocka_unit_test(activations_in_front_are_refs),
+        cmocka_unit_test(acts_in_front_are_acts_apart), cmocka_unit_test(blocks_are_refs_bit_for_bit),
+    };
+    if (!test_device_opens())
+        return TEST_SKIPPED;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, close_devices);
+}
