@@ -2,17 +2,13 @@
 // position draws, and one of several reads prompts. Past the model's context the window moves on with every token, and
 // with it all positions: from there on, and where a device has no kernel for cached attention, the whole window is
 // evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to it.
-#include <math.h>
-#include <stdlib.h>
-
 #include "runtime/params.h"
 #include "task/sampler.h"
 
-#define PHILOX_SAMPLE 0x5A3F1E00u // the `tensor` word of sampling draws
 // Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4
 // cores), so that even a short rest is not worth reading one by one.
-#define PREFILL       64
-#define SHORT         6
+#define PREFILL 64
+#define SHORT   6
 
 // --- programs ------------------------------------------------------------------------------------
 static mezzo_program_options forward_options(const mz_sampler *s) {
@@ -88,11 +84,10 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *m
     s->chunk = s->length < PREFILL ? s->length : PREFILL;
     size_t vocab = (size_t)s->vocab;
     s->window = mz_alloc((size_t)s->length, sizeof *s->window);
-    s->weights = mz_alloc(vocab, sizeof *s->weights);
-    s->order = mz_alloc(vocab, sizeof *s->order);
     s->logits = mz_alloc((size_t)s->chunk * vocab, sizeof *s->logits);
-    if (s->window == NULL || s->weights == NULL || s->order == NULL || s->logits == NULL)
+    if (s->window == NULL || s->logits == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, mz_draw_room_create(s->vocab, params->device->threads, &s->room));
     MEZZO_TRY_GOTO(status, copy_options(s, options));
     status = open_cached(s);
     if (status == MEZZO_ERR_UNSUPPORTED) {
@@ -130,8 +125,7 @@ void mz_sampler_free(mz_sampler *s) {
     mz_free(s->overrides);
     mz_free(s->window);
     mz_free(s->logits);
-    mz_free(s->weights);
-    mz_free(s->order);
+    mz_draw_room_free(s->room);
     mz_free(s);
 }
 
@@ -145,100 +139,6 @@ size_t mz_sampler_memory(const mz_sampler *s) {
         bytes += m.activations + m.workspace + m.inputs;
     }
     return bytes;
-}
-
-// --- choosing a token ----------------------------------------------------------------------------
-static int32_t likeliest(const float *logits, int64_t vocab) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
-// The k-th largest logit. Insertion into the k best so far: k is small, and ties keep the lower token.
-static float kth_largest(const mz_sampler *s, const float *logits, int64_t k) {
-    int64_t n = 0;
-    for (int32_t i = 0; i < s->vocab; i++) {
-        if (n == k && logits[i] <= logits[s->order[n - 1]])
-            continue;
-        int64_t at = n < k ? n++ : n - 1;
-        for (; at > 0 && logits[s->order[at - 1]] < logits[i]; at--)
-            s->order[at] = s->order[at - 1];
-        s->order[at] = i;
-    }
-    return logits[s->order[n - 1]];
-}
-
-// Whether the candidate at a stands above the one at b: by weight, then the lower token.
-static bool above(const mz_sampler *s, int32_t a, int32_t b) {
-    return s->weights[a] != s->weights[b] ? s->weights[a] > s->weights[b] : a < b;
-}
-
-static void sift(const mz_sampler *s, int64_t at, int64_t n) {
-    int32_t moved = s->order[at];
-    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && above(s, s->order[child + 1], s->order[child]))
-            child++;
-        if (!above(s, s->order[child], moved))
-            break;
-        s->order[at] = s->order[child];
-    }
-    s->order[at] = moved;
-}
-
-// Nucleus sampling (Holtzman et al., 2020): the fewest likeliest tokens whose probabilities reach p stay, the one that
-// reaches it included. A heap, because few of many are taken. Returns the weight of those that stay.
-static double keep_nucleus(mz_sampler *s, double total, double p) {
-    int64_t n = 0;
-    double kept = 0;
-    for (int32_t i = 0; i < s->vocab; i++)
-        if (s->weights[i] > 0)
-            s->order[n++] = i;
-    for (int64_t i = n / 2; i-- > 0;)
-        sift(s, i, n);
-    while (n > 0 && kept < p * total) {
-        kept += s->weights[s->order[0]];
-        s->order[0] = s->order[--n];
-        sift(s, 0, n);
-    }
-    for (int64_t i = 0; i < n; i++) // what is left in the heap
-        s->weights[s->order[i]] = 0;
-    return kept;
-}
-
-static double uniform53(mz_draw draw) { // [0, 1)
-    uint32_t words[4];
-    mz_philox((mz_philox_key){draw.seed, 0, PHILOX_SAMPLE}, draw.index, words);
-    return (double)((uint64_t)words[0] << 21 | words[1] >> 11) * 0x1p-53;
-}
-
-static mezzo_status choose(mz_sampler *s, const float *logits, mz_draw draw, int32_t *out) {
-    int32_t best = likeliest(logits, s->vocab);
-    *out = best;
-    if (!isfinite(logits[best]))
-        return mz_fail(MEZZO_ERR_NUMERIC, "sampling: the logits are not finite");
-    if (draw.temperature <= 0)
-        return MEZZO_OK;
-    float least = draw.top_k > 0 && draw.top_k < s->vocab ? kth_largest(s, logits, draw.top_k) : -INFINITY;
-    double total = 0;
-    for (int64_t i = 0; i < s->vocab; i++) {
-        double x = ((double)logits[i] - (double)logits[best]) / draw.temperature;
-        s->weights[i] = logits[i] >= least ? exp(x) : 0;
-        total += s->weights[i];
-    }
-    if (draw.top_p > 0 && draw.top_p < 1)
-        total = keep_nucleus(s, total, draw.top_p);
-    double left = uniform53(draw) * total;
-    for (int32_t i = 0; i < s->vocab; i++) {
-        if (s->weights[i] == 0)
-            continue;
-        *out = i;
-        left -= s->weights[i];
-        if (left < 0)
-            break;
-    }
-    return MEZZO_OK;
 }
 
 // --- running -------------------------------------------------------------------------------------
@@ -319,7 +219,7 @@ static mezzo_status draw_all(mz_sampler *s, int64_t n, int64_t tokens, mz_draw d
         size_t bytes = 0;
         float *logits = NULL;
         MEZZO_TRY(logits_after(s, n, &logits));
-        MEZZO_TRY(choose(s, logits, draw, &token));
+        MEZZO_TRY(mz_draw_token(s->room, logits, &draw, &token));
         const char *text = mezzo_tokenizer_bytes(s->tokenizer, token, &bytes);
         if (bytes > 0)
             write(user, index, text, bytes);

@@ -6,6 +6,7 @@
 
 #include "mezzo/data.h"
 #include "mezzo/train.h"
+#include "task/draw.h"
 
 typedef struct mz_sampler {
     mezzo_params *params; // borrowed, as is the tokenizer
@@ -22,15 +23,8 @@ typedef struct mz_sampler {
     int64_t done;    // positions of the window that are in the cache; -1: the window has moved
     int32_t *window; // [length]
     float *logits;   // [chunk or length, vocab]
-    double *weights; // [vocab]
-    int32_t *order;  // [vocab]: for top-k and top-p
+    mz_draw_room *room;
 } mz_sampler;
-typedef struct mz_draw {       // how a token is chosen
-    double temperature, top_p; // top_p 0 and 1: all
-    int top_k;
-    uint64_t seed, index; // the index-th draw of this seed
-    const bool *enough;   // the text ends where `write` has set it; NULL: it never does
-} mz_draw;
 mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *model,
                                const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
                                mz_sampler **out);
