@@ -265,30 +265,12 @@ static size_t bytes_of_pieces(const mz_matmul_problem *p, int64_t pieces) {
     return mz_align_up((size_t)(pieces * p->m * p->n) * sizeof(float), LINE);
 }
 
-static void add_pieces(const mz_matmul_problem *p, const float *sums, int64_t pieces, int threads) {
-    enum { RUN = 64 };
-    const int64_t runs = ceil_div(p->n, RUN), step = p->m * p->n;
+static void add_pieces(const mz_matmul_isa *isa, const mz_matmul_problem *p, const float *sums, int64_t pieces,
+                       int threads) {
+    const int64_t step = p->m * p->n;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t row = 0; row < p->m; row++)
-        for (int64_t run = 0; run < runs; run++) {
-            const int64_t j = run * RUN;
-            const size_t n = (size_t)min64(RUN, p->n - j);
-            float sum[RUN] = {0}, next[RUN] = {0};
-            const float *from = sums + row * p->n + j;
-            float *y = (float *)p->out.y + row * p->out.ld + j;
-            memcpy(sum, from, n * sizeof *sum);
-            for (int64_t piece = 1; piece < pieces; piece++) {
-                memcpy(next, from + piece * step, n * sizeof *next);
-                for (int i = 0; i < RUN; i++)
-                    sum[i] += next[i];
-            }
-            if (p->accumulate) {
-                memcpy(next, y, n * sizeof *next);
-                for (int i = 0; i < RUN; i++)
-                    sum[i] = next[i] + sum[i];
-            }
-            memcpy(y, sum, n * sizeof *sum);
-        }
+        isa->add_pieces(sums + row * p->n, step, pieces, (float *)p->out.y + row * p->out.ld, p->n, p->accumulate);
 }
 
 static size_t bytes_of_panels(mz_matmul_path path, const mz_matmul_problem *problem, int threads) {
@@ -643,24 +625,58 @@ void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int th
     }
     const mz_matmul_problem q = in_pieces(problem, pieces, workspace);
     run_items(path, &q, threads, (char *)workspace + bytes_of_pieces(problem, pieces));
-    add_pieces(problem, workspace, pieces, threads);
+    add_pieces(path.isa, problem, workspace, pieces, threads);
 }
 
 // --- a few rows ----------------------------------------------------------------------------------------------------
-#define COLUMNS_A_TILE 32
+#define COLUMNS_A_TILE 16
+#define TILES_A_THREAD 8 // at least, that cores which are slow for a while may leave to others
 
 size_t mz_matmul_rows_workspace(const mz_matmul_problem *p) {
     return mz_align_up((size_t)(p->m * p->k) * sizeof(float), LINE);
 }
 
-void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *p, int threads, void *workspace) {
-    const float *x = p->a.data;
-    if (p->a.dtype != MEZZO_F32) { // floats always convert to floats
-        (void)mezzo_convert(p->a.data, p->a.dtype, workspace, MEZZO_F32, (size_t)(p->m * p->k));
-        x = workspace;
+static float float_at(const char *x, mezzo_dtype dtype, int64_t i) {
+    uint16_t half;
+    float whole;
+    if (dtype == MEZZO_F32) {
+        memcpy(&whole, x + 4 * i, sizeof whole);
+        return whole;
     }
-    const int64_t tiles = ceil_div(p->n, COLUMNS_A_TILE);
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    memcpy(&half, x + 2 * i, sizeof half);
+    return dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(half) : mezzo_f16_to_f32(half);
+}
+
+// A row of x as the kernel wants it beside BF16 weights, two of which a word has: those of even place first.
+static void arrange_row(const char *x, mezzo_dtype dtype, int64_t k, float *to) {
+    const int64_t pairs = dtype == MEZZO_BF16 ? k / 2 : 0, even = k - k / 2;
+#pragma omp simd
+    for (int64_t i = 0; i < pairs; i++) {
+        uint32_t word;
+        memcpy(&word, x + 4 * i, sizeof word);
+        const uint32_t low = word << 16, high = word & 0xFFFF0000u;
+        memcpy(to + i, &low, sizeof low);
+        memcpy(to + even + i, &high, sizeof high);
+    }
+    for (int64_t i = 2 * pairs; i < k; i++)
+        to[(i % 2) * even + i / 2] = float_at(x, dtype, i);
+}
+
+static const float *arrange(const mz_matmul_problem *p, float *workspace) {
+    if (p->b.dtype != MEZZO_BF16 && p->a.dtype == MEZZO_F32)
+        return p->a.data;
+    if (p->b.dtype != MEZZO_BF16)
+        (void)mezzo_convert(p->a.data, p->a.dtype, workspace, MEZZO_F32, // floats always convert to floats
+                            (size_t)(p->m * p->k));
+    for (int64_t i = 0; p->b.dtype == MEZZO_BF16 && i < p->m; i++)
+        arrange_row(offset(p->a.data, p->a.dtype, i * p->k), p->a.dtype, p->k, workspace + i * p->k);
+    return workspace;
+}
+
+void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *p, int threads, void *workspace) {
+    const float *x = arrange(p, workspace);
+    const int64_t tiles = ceil_div(p->n, COLUMNS_A_TILE), chunk = max64(1, tiles / (TILES_A_THREAD * threads));
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic, chunk)
     for (int64_t t = 0; t < tiles; t++) {
         float tile[MZ_MATMUL_ROWS * COLUMNS_A_TILE];
         int64_t j = t * COLUMNS_A_TILE;

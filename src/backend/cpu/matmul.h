@@ -106,8 +106,11 @@ typedef struct mz_matmul_isa {
     void (*epilogue)(const mz_matmul_epilogue *e, const float *tile, int64_t ld_tile, int64_t row, int64_t column,
                      int rows, int columns);
     // tile[i][j] = Σ_k x[i][k]·w[j][k] for m rows of x [m, k] and `columns` rows of w [columns, k], nothing packed.
+    // Beside BF16 weights a row of x has the numbers of even place first, then the others.
     void (*rows)(const float *x, int64_t m, int64_t k, const void *w, mezzo_dtype dtype, int columns, float *tile,
                  int64_t ld);
+    // y[j] (+)= Σ_piece sums[piece · step + j] for n of j, pieces in order.
+    void (*add_pieces)(const float *sums, int64_t step, int64_t pieces, float *y, int64_t n, bool add);
     // sums[j] (+)= Σ_row x[row][j] for columns [first, first + count) of x [rows, ld].
     void (*column_sums)(const void *x, mezzo_dtype dtype, int64_t rows, int64_t ld, int64_t first, int64_t count,
                         float *sums, bool add);

@@ -75,6 +75,29 @@ void FOR_LEVEL(mz_matmul_epilogue)(const mz_matmul_epilogue *e, const float *til
     finish_tile(e, tile, ld_tile, row, column, rows, columns, false, e->y_dtype, via);
 }
 
+// --- pieces of k ---------------------------------------------------------------------------------------------------
+// All pieces of a few vectors at a time: memory is asked for in as many places at once, each in the order in which it
+// lies.
+void FOR_LEVEL(mz_matmul_add_pieces)(const float *sums, int64_t step, int64_t pieces, float *y, int64_t n, bool add) {
+    int64_t j = 0;
+    for (; j + 4 * VW <= n; j += 4 * VW) {
+        vf sum[4];
+        for (int v = 0; v < 4; v++)
+            sum[v] = load_f32(sums + j + v * VW);
+        for (int64_t piece = 1; piece < pieces; piece++)
+            for (int v = 0; v < 4; v++)
+                sum[v] += load_f32(sums + piece * step + j + v * VW);
+        for (int v = 0; v < 4; v++)
+            store_f32(y + j + v * VW, add ? load_f32(y + j + v * VW) + sum[v] : sum[v]);
+    }
+    for (; j < n; j += VW) {
+        vf sum = load_f32_part(sums + j, n - j);
+        for (int64_t piece = 1; piece < pieces; piece++)
+            sum += load_f32_part(sums + piece * step + j, n - j);
+        store_f32_part(y + j, add ? load_f32_part(y + j, n - j) + sum : sum, n - j);
+    }
+}
+
 // --- column sums ---------------------------------------------------------------------------------------------------
 #define SUM_ROWS    128 // rows summed before they are added to the total: the error grows with 128 + rows/128
 #define SUM_VECTORS 4

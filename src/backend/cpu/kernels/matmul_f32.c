@@ -94,5 +94,6 @@ const mz_matmul_isa FOR_LEVEL(mz_matmul_isa) = {
     .pack = FOR_LEVEL(mz_matmul_pack),
     .epilogue = FOR_LEVEL(mz_matmul_epilogue),
     .rows = FOR_LEVEL(mz_matmul_rows),
+    .add_pieces = FOR_LEVEL(mz_matmul_add_pieces),
     .column_sums = FOR_LEVEL(mz_matmul_column_sums),
 };

@@ -31,6 +31,7 @@ void FOR_LEVEL(mz_matmul_epilogue)(const mz_matmul_epilogue *e, const float *til
                                    int64_t column, int rows, int columns);
 void FOR_LEVEL(mz_matmul_rows)(const float *x, int64_t m, int64_t k, const void *w, mezzo_dtype dtype, int columns,
                                float *tile, int64_t ld);
+void FOR_LEVEL(mz_matmul_add_pieces)(const float *sums, int64_t step, int64_t pieces, float *y, int64_t n, bool add);
 void FOR_LEVEL(mz_matmul_column_sums)(const void *x, mezzo_dtype dtype, int64_t rows, int64_t ld, int64_t first,
                                       int64_t count, float *sums, bool add);
 
