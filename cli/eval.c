@@ -36,7 +36,7 @@ static int run(const cli_args *args) {
     if (args->n_operands == 0)
         return cli_wrong(args->command, "a run folder or a checkpoint is missing; usage: mezzo eval %s",
                          args->command->usage);
-    static const char *const of_pictures[] = {"csv", "sheet", "rows", "split"};
+    static const char *const of_pictures[] = {"sheet", "rows", "split"};
     if (cli_has(args, "truth"))
         return cli_eval_pictures(args);
     for (size_t i = 0; i < MZ_COUNT(of_pictures); i++)
@@ -54,6 +54,7 @@ static int run(const cli_args *args) {
         .labels = cli_text(args, "labels", NULL),
         .device = cli_text(args, "device", NULL),
         .precision = cli_text(args, "precision", NULL),
+        .csv = cli_out_file(args, "csv", NULL),
     };
     const int code = CLI_RANGES(args, ranges, &options);
     if (code != CLI_DONE)
@@ -82,7 +83,7 @@ static const cli_option options_table[] = {
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"truth", "FOLDER",
      "folder of the true images; the operand is then a folder of predicted ones, or mean or free-space"},
-    {"csv", "FILE", "images: write the scores of each image"},
+    {"csv", "FILE", "write the loss of each batch; with --truth, the scores of each image"},
     {"sheet", "FILE", "images: write a PNG with truth, prediction and error"},
     {"rows", "N", "images: rows of the sheet [6]"},
     {"split", "X", "images: fraction of the cities that mean averages over; the others are scored [0.9]"},
@@ -93,7 +94,7 @@ static const cli_option options_table[] = {
 const cli_command cli_eval = {
     .name = "eval",
     .summary = "loss and perplexity, or accuracy, of a run; scores of images",
-    .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME]\n"
+    .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME] [--csv FILE]\n"
              "       mezzo eval PREDICTED --truth FOLDER [--csv FILE] [--sheet FILE]",
     .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean of -log p over tokens "
                "(or examples), in nats; for an image model it is the training loss, with the scores of the images that "

@@ -177,6 +177,7 @@ typedef struct mezzo_eval_options {
     int64_t batch_size;    // 0 = the run's
     int64_t iters;         // random batches; 0 = the whole set
     bool no_ema;           // the weights themselves, also where the checkpoint has their moving average
+    const char *csv;       // NULL; else a file to write, with the loss of each batch
 } mezzo_eval_options;
 typedef struct mezzo_eval_result {
     double loss;       // mean over tokens or examples, nats

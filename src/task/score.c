@@ -37,6 +37,8 @@ mezzo_status mz_evaluate(mezzo_program *program, mz_source *source, uint64_t n, 
         }
         MEZZO_TRY(mezzo_program_read(program, "loss", &mean, sizeof mean));
         uint64_t weight = source->task->kind->weight(&source->examples);
+        if (source->each != NULL)
+            source->each[k] = (mz_batch_score){(double)mean, weight};
         sum += (double)mean * (double)weight;
         counted += weight;
     }

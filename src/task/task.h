@@ -40,6 +40,12 @@ typedef enum mz_order {
     MZ_ORDER_SEQUENTIAL, // every example once; what fills the last batch up has a weight of 0
 } mz_order;
 
+// What mz_evaluate finds of a batch.
+typedef struct mz_batch_score {
+    double loss;      // mean
+    uint64_t counted; // targets or examples
+} mz_batch_score;
+
 // Batches of one set in one order. A batch is known by its number alone; `position`, the number of the next one, is all
 // the state there is.
 typedef struct mz_source {
@@ -49,7 +55,8 @@ typedef struct mz_source {
     uint64_t batches;           // of one pass
     float *logits;              // [items, classes], where accuracy is counted; NULL elsewhere
     int64_t classes;
-    void *state;                                      // the task's
+    mz_batch_score *each; // NULL; else room for the score of each batch that mz_evaluate runs, the caller's
+    void *state;          // the task's
     void (*spoil)(void *user, mz_examples *examples); // for tests: called on each batch before it is checked; NULL
     void *spoil_user;
 } mz_source;

@@ -195,10 +195,24 @@ static void fill_result(const model *m, const mz_evaluation *score, double secon
         *(strcmp(metrics[i].name, "perplexity") == 0 ? &r->perplexity : &r->accuracy) = metrics[i].value;
 }
 
+static mezzo_status write_batches(const char *path, const mz_batch_score *each, uint64_t n) {
+    mz_text csv = {0};
+    mz_text_addf(&csv, "batch,counted,loss\n");
+    for (uint64_t k = 0; k < n; k++)
+        mz_text_addf(&csv, "%llu,%llu,%.9g\n", (unsigned long long)k, (unsigned long long)each[k].counted,
+                     each[k].loss);
+    mezzo_status status = csv.status;
+    if (status == MEZZO_OK)
+        status = mz_file_write_atomic(path, csv.data, csv.len);
+    mz_text_free(&csv);
+    return status;
+}
+
 static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_hooks *hooks, mezzo_eval_result *r) {
     mezzo_status status = MEZZO_OK;
     mz_source *source = NULL;
     mezzo_program *program = NULL;
+    mz_batch_score *each = NULL;
     mz_evaluation score = {.loss = (double)NAN, .accuracy = (double)NAN};
     const int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
@@ -210,6 +224,10 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
     const bool pictures = scores_pictures(m, o);
     MEZZO_TRY_GOTO(status, open_program(m, batch, m->task->kind->scores || pictures, &program));
     const uint64_t n = o->iters > 0 ? (uint64_t)o->iters : source->batches;
+    if (o->csv != NULL && (source->each = each = mz_alloc(n, sizeof *each)) == NULL) {
+        status = MEZZO_ERR_MEMORY;
+        goto fail;
+    }
     const double start = mz_seconds();
     MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, &score));
     if (stop != NULL && *stop)
@@ -217,9 +235,12 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
     fill_result(m, &score, mz_seconds() - start, r);
     if (status == MEZZO_OK && pictures)
         status = score_pictures(m, program, batch, hooks, r);
+    if (status == MEZZO_OK && o->csv != NULL)
+        status = write_batches(o->csv, each, n);
 fail:
     mezzo_program_free(program);
     mz_source_close(source);
+    mz_free(each);
     return status;
 }
 

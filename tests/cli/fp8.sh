@@ -19,8 +19,14 @@ for file in model optimizer; do
 done
 run 0 train "${TINY[@]}" --steps 4 --out default
 cmp -s all/checkpoints/step-00000004/model.safetensors default/checkpoints/step-00000004/model.safetensors && fail "the head in fp8 changes nothing"
-run 0 eval all --device cpu --threads 1 --json
+run 0 eval all --device cpu --threads 1 --csv batches.csv --json
 shows "$OUT" '"loss"'
+awk -F, -v "told=$(sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p' "$OUT")" -v "tokens=$(sed -n 's/.*"tokens": *\([0-9]*\).*/\1/p' "$OUT")" '
+    NR == 1 { bad = $0 != "batch,counted,loss"; next }
+    { bad += $1 != NR - 2; counted += $2; sum += $2 * $3 }
+    END { off = sum / counted - told; exit bad || NR < 4 || counted != tokens || off > 1e-5 || off < -1e-5 }' batches.csv ||
+    fail "the batches of --csv do not make up the loss: $(cat batches.csv)"
+refuse 3 nowhere/batches.csv -- eval all --device cpu --threads 1 --iters 1 --csv nowhere/batches.csv
 run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
 run 0 sample all --device cpu --threads 1 --tokens 4 --seed 1
 
