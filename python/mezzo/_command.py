@@ -89,13 +89,19 @@ def failure(words: Sequence[str], code: int, log: str) -> Error:
 
 
 class Process:
-    """A running command. stderr goes line by line to `on_line`; stdout is kept."""
+    """A running command. stderr goes line by line to `on_line`; stdout is kept.
+
+    Attributes:
+        deaf: what `on_line` raised. It is not called again; the command's lines are read and kept all the same, as a
+            command whose stderr nobody reads stands still once the pipe is full.
+    """
 
     def __init__(self, words: Sequence[str], on_line: Optional[Callable[[str], None]] = None) -> None:
         self.words = list(words)
         self._log: List[str] = []
         self._out: List[str] = []
         self._on_line = on_line
+        self.deaf: Optional[Exception] = None
         # A session of its own: Ctrl-C reaches this process first, which passes it on once.
         self._process = subprocess.Popen(
             [program(), *words],
@@ -115,12 +121,20 @@ class Process:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._log.append(line)
-            if self._on_line is not None:
-                self._on_line(line.rstrip("\n"))
+            if self._on_line is not None and self.deaf is None:
+                try:
+                    self._on_line(line.rstrip("\n"))
+                except Exception as error:
+                    self.deaf = error
 
     def _read_out(self) -> None:
         assert self._process.stdout is not None
         self._out.append(self._process.stdout.read())
+
+    @property
+    def log(self) -> List[str]:
+        """The lines of stderr so far."""
+        return self._log
 
     def running(self, seconds: float) -> bool:
         """Waits so long at most; False once the command has ended."""

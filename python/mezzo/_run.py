@@ -6,9 +6,11 @@ import html
 import json
 import math
 import os
+import re
 import sys
+import warnings
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from ._command import Process, Value, command, failure, option_words, parse, text
 from ._show import Page, Result, _html
@@ -17,8 +19,14 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  #
 Metrics = Dict[str, Any]
 
 
-def _record(line: str) -> Metrics:
-    found: Metrics = json.loads(line)
+def _record(line: bytes) -> Optional[Metrics]:
+    """None: the line is damaged, and readers pass over it."""
+    try:
+        found = json.loads(line.decode("utf-8"))
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+        return None
     return {name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in found.items()}
 
 
@@ -35,11 +43,13 @@ class Columns(Mapping[str, Column]):
 
     def __init__(self, path: Path) -> None:
         self._columns: Dict[str, Column] = {}
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             for line in file:
-                if not line.endswith("\n"):
+                if not line.endswith(b"\n"):
                     break  # a run is writing it
                 record = _record(line)
+                if record is None:
+                    continue
                 step = record.pop("step")
                 for name, value in record.items():
                     column = self._columns.setdefault(name, Column())
@@ -127,25 +137,60 @@ def report(
 
 
 class _Tail:
-    """The whole lines that a file gains."""
+    """The lines that a run adds to its metrics.jsonl. Where a run resumes, and where it rolls back, it first cuts the file
+    back to a checkpoint: its log tells to which step, and then the bytes before the place are others."""
 
-    def __init__(self, path: Path, old: bool) -> None:
-        self._path, self._rest = path, b""
-        self._at = path.stat().st_size if old and path.exists() else 0
+    _CUTS = re.compile(r"mezzo: (?:resuming from .*, step (\d+)|.* has no checkpoint to resume: .*)\n")
 
-    def records(self) -> Iterator[Metrics]:
+    def __init__(self, path: Path, resumes: bool) -> None:
+        self._path, self._at, self._lines = path, 0, 0
+        self._known = b""  # what stands before the place
+        self._steps: List[int] = []  # of cuts that the log told of, and that were not seen yet
+        self._starts = resumes and path.exists()
+        if self._starts:
+            self._at = path.stat().st_size
+            self._known = self._read(max(0, self._at - 64), self._at)
+
+    def _read(self, start: int, end: Optional[int] = None) -> bytes:
+        with open(self._path, "rb") as file:
+            file.seek(start)
+            return file.read() if end is None else file.read(end - start)
+
+    def _find(self, last: int) -> None:
+        """The place behind the records of steps up to `last`."""
+        self._at = 0
+        with open(self._path, "rb") as file:
+            for line in file:
+                step = re.match(rb'\{"step": (\d+),', line)
+                if not line.endswith(b"\n") or (step and int(step[1]) > last):
+                    break
+                self._at += len(line)
+
+    def records(self, log: List[str]) -> Iterator[Metrics]:
+        while self._lines < len(log):
+            found = self._CUTS.match(log[self._lines])
+            self._steps += [int(found[1] or -1)] if found else []
+            self._lines += 1
         if not self._path.exists():
             return
-        size = self._path.stat().st_size
-        if size < self._at:  # cut back to a checkpoint
-            self._at, self._rest = size, b""
-        with open(self._path, "rb") as file:
-            file.seek(self._at)
-            found = file.read()
-        self._at += len(found)
-        *lines, self._rest = (self._rest + found).split(b"\n")
-        for line in lines:
-            yield _record(line.decode("utf-8", "replace"))
+        if self._read(self._at - len(self._known), self._at) != self._known:
+            if not self._steps:
+                return  # the log's reader has the line in a moment
+            self._find(min(self._steps))
+            self._steps = []
+            self._starts = False
+        text = self._read(self._at)
+        text = text[: text.rfind(b"\n") + 1]
+        if not text:
+            return
+        if self._starts:  # nothing had to be cut
+            self._steps, self._starts = self._steps[1:], False
+        self._at += len(text)
+        self._known = (self._known + text)[-64:]
+        for line in text.splitlines():
+            record = _record(line)
+            if record is not None:
+                yield record
 
 
 class _Progress:
@@ -180,6 +225,16 @@ class _Progress:
         self._drawn = False
 
 
+def _end(bar: Optional[_Progress], failed: Optional[Exception]) -> None:
+    try:
+        if bar is not None and failed is None:
+            bar.end()
+    except Exception as error:
+        failed = error
+    if failed is not None:
+        warnings.warn(f"progress could not be shown: {failed!r}", RuntimeWarning, stacklevel=3)
+
+
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[Any]:
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -200,9 +255,11 @@ def train(
 
     Args:
         config: a YAML file, or its sections as dicts ({"model": {"layers": 4}, "train": {"steps": 100}})
-        on_metrics: called with every line of metrics.jsonl as it is written, as a dict with "step"
+        on_metrics: called with every line of metrics.jsonl as it is written, as a dict with "step"; what it raises ends
+            the run as Ctrl-C does, and is raised here
         out: the run folder; overrides the configuration's
-        progress: show the command's progress
+        progress: show the command's progress; where it cannot be shown (stderr is closed), a RuntimeWarning says so, and
+            the run goes on
         options: as the command's, over the configuration's: data="text.txt", steps=200, precision="bf16"
 
     Returns:
@@ -217,23 +274,26 @@ def train(
         options = {**{name: "true" if value is True else value for name, value in _flat(config)}, **options}
     elif config is not None:
         words.append(f"--config={os.fspath(config)}")
-    words += option_words({**options, "out": out, "quiet": None if progress else True, "json": True})
-    tail = _Tail(Path(out) / "metrics.jsonl", old="resume" in options)
+    progress = progress and not options.pop("quiet", None)
+    words += option_words({**options, "out": out, "json": True})
+    tail = _Tail(Path(out) / "metrics.jsonl", resumes="resume" in options or "train.resume" in options)
     bar = _Progress() if progress else None
     process = Process(words, bar.show if bar is not None else None)
+
+    def tell() -> None:
+        for record in tail.records(process.log) if on_metrics is not None else ():
+            on_metrics(record)  # type: ignore[misc]
+
     try:
-        running = True
-        while running:
-            running = process.running(0.1)
-            for record in tail.records() if on_metrics is not None else ():
-                on_metrics(record)  # type: ignore[misc]
+        while process.running(0.1):
+            tell()
+        code, printed, log = process.finish()
+        tell()
     except BaseException:  # also what on_metrics raises: the run ends as Ctrl-C ends it
         process.interrupt()
         process.finish()
         raise
-    code, printed, log = process.finish()
-    if bar is not None:
-        bar.end()
+    _end(bar, process.deaf)
     if code != 0:
         raise failure(words, code, log)
     return Run(out, parse(words, code, printed, log))

@@ -23,6 +23,7 @@ typedef struct work {
     char message[128];
     bool no_memory;
     const uint8_t *at, *end; // reading
+    size_t left;             // bytes of chunks that may still be read
     uint8_t *bytes;          // writing
     size_t used, room;
     png_bytep row[MZ_PNG_SIDE];
@@ -56,6 +57,11 @@ static void next_bytes(png_structp png, png_bytep out, size_t n) {
     work *w = png_get_io_ptr(png);
     if ((size_t)(w->end - w->at) < n)
         png_error(png, "the file is cut off");
+    if ((png_get_io_state(png) & PNG_IO_CHUNK_DATA) != 0) {
+        if (n > w->left)
+            png_error(png, "more image data than its size needs");
+        w->left -= n;
+    }
     memcpy(out, w->at, n);
     w->at += n;
 }
@@ -83,7 +89,14 @@ static void check_claim(png_structp png, png_infop info, size_t n) {
         png_error(png, "the file is too short for its image");
 }
 
-static void ask_for_gray(png_structp png, png_infop info) {
+// Texts are not used, and inflating a thousand of them takes seconds: they are passed over.
+static void ignore_texts(png_structp png) {
+    static const png_byte texts[] = "tEXt\0zTXt\0iTXt";
+    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, texts, 3);
+}
+
+// Returns how often every row is read.
+static int ask_for_gray(png_structp png, png_infop info) {
     const int type = png_get_color_type(png, info);
     png_set_scale_16(png);
     if (type == PNG_COLOR_TYPE_PALETTE)
@@ -93,8 +106,22 @@ static void ask_for_gray(png_structp png, png_infop info) {
     if ((type & PNG_COLOR_MASK_COLOR) != 0)
         png_set_rgb_to_gray(png, PNG_ERROR_ACTION_NONE, PNG_RGB_TO_GRAY_DEFAULT, PNG_RGB_TO_GRAY_DEFAULT);
     png_set_strip_alpha(png);
-    png_set_interlace_handling(png);
+    const int passes = png_set_interlace_handling(png);
     png_read_update_info(png, info);
+    return passes;
+}
+
+// With the last row libpng inflates whatever follows, to the stream's end: what it gets from there on is limited to
+// what a row can need, so that a few megabytes behind the image do not become gigabytes. Deflate's stored blocks make a
+// row of `raw` bytes longer by far less than an eighth.
+static void read_rows(png_structp png, work *w, const mz_picture *out, int passes, size_t raw) {
+    for (int pass = 0; pass < passes; pass++)
+        for (int64_t y = 0; y < out->height; y++) {
+            if (pass == passes - 1 && y == out->height - 1)
+                w->left = raw + raw / 8 + 1024;
+            png_read_row(png, out->pixels + y * out->width, NULL);
+        }
+    w->left = SIZE_MAX; // libpng inflates nothing of what follows
 }
 
 // Everything that may jump. false: w->message says why.
@@ -105,18 +132,18 @@ static bool read_all(png_structp png, png_infop info, work *w, size_t n, mz_pict
     png_set_user_limits(png, MZ_PNG_SIDE, MZ_PNG_SIDE);
     png_set_chunk_malloc_max(png, 1 << 20);
     png_set_crc_action(png, PNG_CRC_DEFAULT, PNG_CRC_DEFAULT);
+    ignore_texts(png);
     png_read_info(png, info);
     check_claim(png, info, n);
-    ask_for_gray(png, info);
+    const size_t raw = png_get_rowbytes(png, info);
+    const int passes = ask_for_gray(png, info);
     if (png_get_rowbytes(png, info) != png_get_image_width(png, info))
         png_error(png, "its samples cannot be read as gray");
     if (mz_picture_make(png_get_image_height(png, info), png_get_image_width(png, info), 1, out) != MEZZO_OK) {
         w->no_memory = true;
         png_error(png, "out of memory");
     }
-    for (int64_t y = 0; y < out->height; y++)
-        w->row[y] = out->pixels + y * out->width;
-    png_read_image(png, w->row);
+    read_rows(png, w, out, passes, raw);
     png_read_end(png, NULL);
     return true;
 }
@@ -130,6 +157,7 @@ mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_pic
         return MEZZO_ERR_MEMORY;
     w->at = bytes;
     w->end = w->at + n;
+    w->left = SIZE_MAX;
     bool done = false;
     png_structp png = NULL;
     png_infop info = NULL;

@@ -254,7 +254,8 @@ static const char *judge(const command *c, const outcome *ref, char *const *file
     if (code == 3) {
         bool says = memmem(o->err + begin, end - begin, "emory", 5) != NULL ||
                     memmem(o->err + begin, end - begin, "Cannot allocate", 15) != NULL ||
-                    strstr(o->err, "libgomp: Out of memory") != NULL;
+                    strstr(o->err, "libgomp: Out of memory") != NULL ||
+                    strstr(o->err, "libgomp: Thread creation failed") != NULL; // glibc found none for its stack's table
         return says ? NULL : "code 3, and the last line does not say memory";
     }
     if (code != c->code) {

@@ -77,6 +77,9 @@ write("png", "adam7", png(3, 3, 8, 0, bytes([0, 1, 0, 2, 0, 3, 4, 0, 5, 0, 6, 0,
 write("png", "huge", png(8000, 8000, 8, 0, b""))
 write("png", "wide", png(2**31 - 1, 1, 8, 0, bytes(9)))
 write("png", "short", png(3, 2, 8, 0, bytes([0, 1])))
+write("png", "bomb", png(3, 2, 8, 0, bytes(16 << 20)))
+write("png", "bomb7", png(3, 3, 8, 0, bytes(16 << 20), interlace=1))
+write("png", "texts", png(3, 2, 8, 0, bytes(8), *[chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(99)))] * 3))
 
 write("shards", "nanogpt", struct.pack("<8H", *words))
 write("shards", "llmc", struct.pack("<256i", 20240520, 1, 8, *[0] * 253) + struct.pack("<8H", *words))

@@ -135,6 +135,65 @@ def test_progress_on_stderr(text, tmp_path, capsys):
     assert "step 3/3" in capsys.readouterr().err
 
 
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """A command of a test's own, in the place of mezzo."""
+
+    def make(lines):
+        path = tmp_path / "stand-in"
+        path.write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{lines}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("MEZZO", str(path))
+        (tmp_path / "run").mkdir()
+        return tmp_path / "run" / "metrics.jsonl"
+
+    return make
+
+
+def test_progress_that_cannot_be_shown_holds_nothing_up(stand_in, tmp_path, monkeypatch):
+    class Closed:
+        def write(self, text):
+            raise BrokenPipeError("closed")
+
+        def isatty(self):
+            return False
+
+    metrics = stand_in("for i in range(9999): print(f'step {i}/9999 loss 3.2', file=sys.stderr)\nprint('{\"steps\": 9999}')")
+    metrics.write_text("")
+    for stream in (Closed(), None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.warns(RuntimeWarning, match="progress could not be shown"):
+            run = mezzo.train(out=tmp_path / "run")
+        assert run.result.steps == 9999 and run.result.log.count("\n") == 9999
+
+
+def test_on_metrics_of_a_run_that_cuts_its_file_back(stand_in, tmp_path):
+    """The new records make the file longer than it was before anybody can look."""
+    old = "".join(json.dumps({"step": n, "x": f"old {n}"}) + "\n" for n in range(1, 9))
+    metrics = stand_in(
+        f"file = {str(tmp_path / 'run' / 'metrics.jsonl')!r}\n"
+        "def cut(last, new, word):\n"
+        "    print(f'mezzo: resuming from there, step {last}', file=sys.stderr, flush=True)\n"
+        "    kept = [l for l in open(file) if json.loads(l)['step'] <= last]\n"
+        "    kept += [json.dumps({'step': n, 'x': word}) + '\\n' for n in range(last + 1, new)]\n"
+        "    open(file, 'w').writelines(kept)\n"
+        "    time.sleep(0.5)\n"
+        "cut(5, 30, 'resumed')\ncut(20, 60, 'rolled back')\nprint('{}')"
+    )
+    for text, first in ((old, 6), (old.replace("old", "o"), 6), ("".join(old.splitlines(True)[:5]), 6)):
+        metrics.write_text(text)
+        seen = []
+        mezzo.train(out=tmp_path / "run", resume="auto", on_metrics=seen.append, progress=False)
+        assert [r["step"] for r in seen] == [*range(first, 30), *range(21, 60)]
+        assert {r["x"] for r in seen} == {"resumed", "rolled back"}
+
+
+def test_damaged_metrics_are_passed_over(tmp_path):
+    lines = [b'{"step": 1, "x": 1}', b'{"step": 2, "x": 2', b'{"step": 3, "x": \xff}', b"[4]", b'{"x": 5}', b"\0\0", b'{"step": 6, "x": 6}']
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert mezzo.run(tmp_path).metrics["x"].steps == [1, 6]
+
+
 def test_what_a_notebook_shows(trained, tmp_path):
     run, _ = trained
     assert "<script>" not in mezzo.Result({"a": "<script>"})._repr_html_()

@@ -1,6 +1,7 @@
 // Pictures: what is written is read back, whatever a PNG may hold becomes 8-bit gray, and a file that is not one is
 // told of in a line that names it. Without libpng, that line says what to install. Seen to fail with: the claim not
-// compared with the file's size; bits not made bytes; no_memory not kept.
+// compared with the file's size; bits not made bytes; no_memory not kept; the last row's bytes not limited, or limited
+// to a row's; texts read.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -120,6 +121,12 @@ static void test_memory(void **state) {
     mz_free(bytes);
 }
 
+static mezzo_status read_seed(const char *name, mz_picture *out) {
+    char path[1024];
+    snprintf(path, sizeof path, "%s/fuzz/corpus/png/%s", getenv("MEZZO_TESTS"), name);
+    return mz_png_read(path, out);
+}
+
 // Other kinds, of the fuzzer's seeds.
 static void test_kinds(void **state) {
     (void)state;
@@ -133,14 +140,11 @@ static void test_kinds(void **state) {
         {"adam7", 3, 3, {1, 5, 2, 7, 8, 9, 3, 6, 4}},
         {"palette", 2, 1, {54, 18}}, // luminance of red and blue: 0.2126 and 0.0722
     };
-    const char *tests = getenv("MEZZO_TESTS");
-    if (!have_png() || tests == NULL)
+    if (!have_png() || getenv("MEZZO_TESTS") == NULL)
         skip();
     for (size_t i = 0; i < MZ_COUNT(kinds); i++) {
-        char path[1024];
         mz_picture q;
-        snprintf(path, sizeof path, "%s/fuzz/corpus/png/%s", tests, kinds[i].name);
-        if (mz_png_read(path, &q) != MEZZO_OK)
+        if (read_seed(kinds[i].name, &q) != MEZZO_OK)
             fail_msg("%s", mezzo_error_message());
         assert_true(q.width == kinds[i].width && q.height == kinds[i].height);
         for (int k = 0; k < q.width * q.height; k++)
@@ -148,6 +152,88 @@ static void test_kinds(void **state) {
                 fail_msg("%s: pixel %d is %d, not %d", kinds[i].name, k, q.pixels[k], kinds[i].pixels[k]);
         mz_picture_free(&q);
     }
+}
+
+// 16 MiB behind a picture of a few pixels, in as many kilobytes: libpng would inflate all of it.
+static void test_bombs(void **state) {
+    (void)state;
+    if (!have_png() || getenv("MEZZO_TESTS") == NULL)
+        skip();
+    mz_picture q;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(read_seed(i == 0 ? "bomb" : "bomb7", &q), MEZZO_ERR_FORMAT);
+        assert_non_null(strstr(mezzo_error_message(), "more image data than its size needs"));
+    }
+    // Compressed texts are not inflated: so many of them take no allocation more than a file without.
+    int64_t allocations[2] = {0};
+    for (int i = 0; i < 2; i++)
+        for (;; allocations[i]++) {
+            mz_alloc_fail_after(allocations[i]);
+            const mezzo_status read = read_seed(i == 0 ? "gray" : "texts", &q);
+            mz_alloc_fail_after(-1);
+            if (read == MEZZO_OK)
+                break;
+        }
+    assert_int_equal(allocations[0], allocations[1]);
+}
+
+static void add(uint8_t **at, const void *bytes, size_t n) {
+    memcpy(*at, bytes, n);
+    *at += n;
+}
+
+static uint32_t crc(const uint8_t *bytes, size_t n) {
+    uint32_t c = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        c ^= bytes[i];
+        for (int k = 0; k < 8; k++)
+            c = c >> 1 ^ (c & 1 ? 0xEDB88320u : 0);
+    }
+    return ~c;
+}
+
+static void add_chunk(uint8_t **at, const char *type, const uint8_t *bytes, size_t n) {
+    const uint8_t length[4] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
+    add(at, length, 4);
+    const uint8_t *from = *at;
+    add(at, type, 4);
+    if (n > 0)
+        add(at, bytes, n);
+    const uint32_t c = crc(from, n + 4);
+    const uint8_t sum[4] = {(uint8_t)(c >> 24), (uint8_t)(c >> 16), (uint8_t)(c >> 8), (uint8_t)c};
+    add(at, sum, 4);
+}
+
+// The most bytes that a row takes: not compressed, 16 bits a channel, a chunk for every byte.
+static void test_stored(void **state) {
+    (void)state;
+    if (!have_png())
+        skip();
+    enum { WIDTH = 2000, RAW = 1 + 8 * WIDTH };
+    static uint8_t file[64 + 13 * (RAW + 32)], row[RAW], stream[RAW + 32];
+    static const uint8_t head[] = {0, 0, WIDTH >> 8, WIDTH & 255, 0, 0, 0, 1, 16, 6, 0, 0, 0};
+    uint8_t *at = file, *z = stream;
+    uint32_t a = 1, b = 0;
+    for (size_t i = 0; i < RAW; i++) {
+        row[i] = i == 0 ? 0 : (uint8_t)(i * 37 % 251);
+        a = (a + row[i]) % 65521;
+        b = (b + a) % 65521;
+    }
+    const uint8_t begin[] = {0x78, 1, 1, RAW & 255, RAW >> 8, ~RAW & 255, ~RAW >> 8 & 255};
+    const uint8_t sum[] = {(uint8_t)(b >> 8), (uint8_t)b, (uint8_t)(a >> 8), (uint8_t)a};
+    add(&z, begin, sizeof begin);
+    add(&z, row, RAW);
+    add(&z, sum, sizeof sum);
+    add(&at, "\x89PNG\r\n\x1a\n", 8);
+    add_chunk(&at, "IHDR", head, sizeof head);
+    for (const uint8_t *p = stream; p < z; p++)
+        add_chunk(&at, "IDAT", p, 1);
+    add_chunk(&at, "IEND", NULL, 0);
+    mz_picture q;
+    if (mz_png_parse("t.png", file, (size_t)(at - file), &q) != MEZZO_OK)
+        fail_msg("%s", mezzo_error_message());
+    assert_true(q.width == WIDTH && q.height == 1);
+    mz_picture_free(&q);
 }
 
 static void test_without(void **state) {
@@ -162,7 +248,8 @@ static void test_without(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refuses),
-                                       cmocka_unit_test(test_memory), cmocka_unit_test(test_kinds),
+                                       cmocka_unit_test(test_memory),     cmocka_unit_test(test_kinds),
+                                       cmocka_unit_test(test_bombs),      cmocka_unit_test(test_stored),
                                        cmocka_unit_test(test_without)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
