@@ -284,11 +284,11 @@ static mezzo_status check_numbers(const mezzo_checkpoint *c) {
     return MEZZO_OK;
 }
 
-static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last, char *path,
-                                size_t size) {
+static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *checkpoint, mz_written metrics,
+                                int64_t keep_last, char *path, size_t size) {
     mezzo_status status = MEZZO_OK;
     mz_manifest manifest = {0};
-    mz_manifest_entry entry = {.step = checkpoint->step, .val_loss = checkpoint->val_loss};
+    mz_manifest_entry entry = {.step = checkpoint->step, .val_loss = checkpoint->val_loss, .metrics = metrics};
     char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
     char *final = mz_format("%s/step-%08lld", folder, (long long)checkpoint->step);
     char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "step-%08lld", folder, (long long)checkpoint->step);
@@ -322,8 +322,8 @@ fail:
     return status;
 }
 
-mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
-                                   char *path, size_t size) {
+mezzo_status mz_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, mz_written metrics,
+                                int64_t keep_last, char *path, size_t size) {
     mz_lock lock;
     if (folder == NULL || checkpoint == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "a checkpoint is saved into a folder; NULL was given");
@@ -333,9 +333,14 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
         return mz_fail(MEZZO_ERR_INVALID, "the newest %lld checkpoints: use 0 for all, or more", (long long)keep_last);
     MEZZO_TRY(mz_dir_create(folder));
     MEZZO_TRY(mz_lock_take(folder, &lock));
-    mezzo_status status = save_locked(folder, checkpoint, keep_last, path, size);
+    mezzo_status status = save_locked(folder, checkpoint, metrics, keep_last, path, size);
     mz_lock_release(&lock);
     return status;
+}
+
+mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
+                                   char *path, size_t size) {
+    return mz_checkpoint_save(folder, checkpoint, (mz_written){0}, keep_last, path, size);
 }
 
 // --- loading -------------------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ typedef struct mz_manifest_entry {
     double val_loss;
     uint64_t state_bytes; // of state.json, which holds the other files' sizes and checksums
     uint32_t state_crc;
+    mz_written metrics; // what the run's metrics.jsonl was when this was saved; 0 bytes: not known
     bool kept;
 } mz_manifest_entry;
 typedef struct mz_manifest {
@@ -64,6 +65,9 @@ typedef struct mz_manifest {
 mezzo_status mz_manifest_load(const char *folder, mz_manifest *out);
 mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest);
 void mz_manifest_free(mz_manifest *manifest);
+// Of the checkpoint of a step, or (step -1) of the newest that has it: *at is its step. Nothing where the manifest is
+// not there or not readable, which mz_manifest_load tells.
+mezzo_status mz_manifest_metrics(const char *folder, int64_t step, mz_written *out, int64_t *at);
 int mz_manifest_best(const mz_manifest *manifest); // lowest val_loss; -1 when none has one
 
 // Which of a checkpoint's files are read, and so checked: bit i is mz_checkpoint_files[i].
@@ -73,6 +77,10 @@ enum {
     MZ_CHECKPOINT_EMA = 4, // where there is one: the weights' moving average, a tensor for each of model.safetensors
     MZ_CHECKPOINT_WHOLE = 7
 };
+
+// checkpoint.c: as mezzo_checkpoint_save, for a run whose metrics.jsonl is `metrics` now.
+mezzo_status mz_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, mz_written metrics,
+                                int64_t keep_last, char *path, size_t size);
 
 // find.c: as mezzo_checkpoint_find, for some of the files; `strict`: a whole one with numbers that are not finite is
 // FORMAT, not passed over.

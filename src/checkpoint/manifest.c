@@ -36,7 +36,7 @@ static int64_t step_of(const char *name) {
 
 static mezzo_status read_entry(const char *where, const json_t *object, mz_manifest_entry *out) {
     const char *name = "";
-    int64_t crc = 0, bytes = 0;
+    int64_t crc = 0, bytes = 0, metrics_crc = 0, metrics_bytes = 0;
     *out = (mz_manifest_entry){0};
     MEZZO_TRY(mz_json_get_string(where, object, "name", &name));
     if (strlen(name) >= sizeof out->name || step_of(name) < 0)
@@ -48,6 +48,11 @@ static mezzo_status read_entry(const char *where, const json_t *object, mz_manif
     MEZZO_TRY(mz_json_get_int(where, object, "state_bytes", 0, INT64_MAX, &bytes));
     out->state_crc = (uint32_t)crc;
     out->state_bytes = (uint64_t)bytes;
+    if (json_object_get(object, "metrics_bytes") == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_json_get_int(where, object, "metrics_crc32c", 0, UINT32_MAX, &metrics_crc));
+    MEZZO_TRY(mz_json_get_int(where, object, "metrics_bytes", 0, INT64_MAX, &metrics_bytes));
+    out->metrics = (mz_written){(uint64_t)metrics_bytes, (uint32_t)metrics_crc};
     return MEZZO_OK;
 }
 
@@ -155,6 +160,23 @@ fail:
     return status;
 }
 
+mezzo_status mz_manifest_metrics(const char *folder, int64_t step, mz_written *out, int64_t *at) {
+    mz_manifest m = {0};
+    *out = (mz_written){0};
+    char *path = mz_format("%s/manifest.json", folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_path_exists(path) ? read_manifest(path, &m) : MEZZO_OK;
+    for (size_t i = status == MEZZO_OK ? m.count : 0; i-- > 0 && out->bytes == 0;)
+        if (step < 0 || m.entries[i].step == step) {
+            *out = m.entries[i].metrics;
+            *at = m.entries[i].step;
+        }
+    mz_manifest_free(&m);
+    mz_free(path);
+    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
+}
+
 static mezzo_status put_entry(json_t *list, const mz_manifest_entry *entry) {
     json_t *object = json_object();
     if (object == NULL || json_array_append_new(list, object) != 0)
@@ -163,7 +185,11 @@ static mezzo_status put_entry(json_t *list, const mz_manifest_entry *entry) {
     MEZZO_TRY(mz_json_set(object, "step", json_integer(entry->step)));
     MEZZO_TRY(mz_json_set(object, "val_loss", mz_json_number(entry->val_loss)));
     MEZZO_TRY(mz_json_set(object, "state_bytes", json_integer((json_int_t)entry->state_bytes)));
-    return mz_json_set(object, "state_crc32c", json_integer((json_int_t)entry->state_crc));
+    MEZZO_TRY(mz_json_set(object, "state_crc32c", json_integer((json_int_t)entry->state_crc)));
+    if (entry->metrics.bytes == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_json_set(object, "metrics_bytes", json_integer((json_int_t)entry->metrics.bytes)));
+    return mz_json_set(object, "metrics_crc32c", json_integer((json_int_t)entry->metrics.crc));
 }
 
 static mezzo_status put_manifest(json_t *root, const mz_manifest *manifest) {

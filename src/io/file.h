@@ -90,6 +90,7 @@ void mz_lines_close(mz_lines *lines); // NULL is fine
 // --- checksums -----------------------------------------------------------------------------------------------------
 // CRC32C (Castagnoli, reflected 0x82F63B78), as in RFC 3720 and TFRecord; start with crc = 0, feed pieces in order.
 uint32_t mz_crc32c(uint32_t crc, const void *bytes, size_t n);
+uint32_t mz_crc32c_by_tables(uint32_t crc, const void *bytes, size_t n);      // the same, on any processor
 mezzo_status mz_file_crc32c(const char *path, uint32_t *crc, uint64_t *size); // size may be NULL
 // Reads a flushed file again, past the page cache where the system allows it: MEZZO_ERR_IO where it is not what was
 // written.

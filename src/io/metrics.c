@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "io/file.h"
 #include "io/json.h"
 #include "io/number.h"
 #include "io/quote.h"
@@ -21,6 +20,7 @@ struct mz_metrics {
     mz_text line;        // reused: a record allocates nothing once it has been as long before
     last_text *texts;
     size_t text_count, text_cap;
+    mz_written written;
 };
 
 // --- going on after a break ----------------------------------------------------------------------------------------
@@ -103,6 +103,40 @@ static mezzo_status cut_after(const char *path, int64_t last) {
     return end < size ? mz_file_cut(path, end) : MEZZO_OK;
 }
 
+// The first `bytes` of the file, or all of it where it has fewer.
+static mezzo_status checksum(const char *path, uint64_t bytes, mz_written *out) {
+    mz_map map;
+    *out = (mz_written){0};
+    if (!mz_path_exists(path))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_map_open(path, &map));
+    const size_t end = bytes < map.size ? (size_t)bytes : map.size;
+    for (size_t at = 0, next; at < end; at = next) {
+        next = end - at > (size_t)1 << 22 ? at + ((size_t)1 << 22) : end;
+        out->crc = mz_crc32c(out->crc, map.data + at, next - at);
+        forget((const char *)map.data, at, next);
+    }
+    out->bytes = end;
+    mz_map_close(&map);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at) {
+    if (was.bytes == 0)
+        return MEZZO_OK;
+    mz_written is;
+    char *path = mz_format("%s/metrics.jsonl", folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = checksum(path, was.bytes, &is);
+    if (status == MEZZO_OK && (is.bytes != was.bytes || is.crc != was.crc))
+        mz_log("warn",
+               "%s: not what it was when the checkpoint of step %lld was saved: records are damaged, edited or missing",
+               mz_quote(path).text, (long long)at);
+    mz_free(path);
+    return status;
+}
+
 static mezzo_status require_fresh(const char *path) {
     if (!mz_path_exists(path))
         return MEZZO_OK;
@@ -127,6 +161,7 @@ mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tenso
     }
     MEZZO_TRY_GOTO(status, resume_step < 0 ? require_fresh(path) : cut_after(path, resume_step));
     MEZZO_TRY_GOTO(status, mz_file_append_own(path, &metrics->file));
+    MEZZO_TRY_GOTO(status, checksum(path, UINT64_MAX, &metrics->written));
     if (tensorboard)
         MEZZO_TRY_GOTO(status, mz_tfevents_open(folder, resume_step, &metrics->events));
     mz_free(path);
@@ -231,6 +266,8 @@ mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric
     mz_text_add(line, "}\n", 2);
     MEZZO_TRY(line->status);
     MEZZO_TRY(mz_file_write(metrics->file, line->data, line->len));
+    metrics->written.crc = mz_crc32c(metrics->written.crc, line->data, line->len);
+    metrics->written.bytes += line->len;
     return metrics->events ? write_events(metrics, step, values, count) : MEZZO_OK;
 }
 
@@ -256,4 +293,8 @@ mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step) {
 mezzo_status mz_metrics_sync(mz_metrics *metrics) {
     MEZZO_TRY(mz_file_sync(metrics->file));
     return metrics->events ? mz_tfevents_sync(metrics->events) : MEZZO_OK;
+}
+
+mz_written mz_metrics_written(const mz_metrics *metrics) {
+    return metrics->written;
 }

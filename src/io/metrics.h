@@ -3,6 +3,7 @@
 #define MZ_IO_METRICS_H
 
 #include "base/base.h"
+#include "io/file.h"
 
 typedef enum mz_metric_kind { MZ_METRIC_NUMBER, MZ_METRIC_INT, MZ_METRIC_BOOL, MZ_METRIC_TEXT } mz_metric_kind;
 typedef struct mz_metric {
@@ -46,6 +47,9 @@ mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const
 mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const double *edges, const double *counts,
                                    size_t n);
 mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step);
-mezzo_status mz_metrics_sync(mz_metrics *metrics); // to the disk: before a checkpoint names the step
+mezzo_status mz_metrics_sync(mz_metrics *metrics);        // to the disk: before a checkpoint names the step
+mz_written mz_metrics_written(const mz_metrics *metrics); // the whole of metrics.jsonl now
+// Whether FOLDER/metrics.jsonl begins with what it was when step `at` was saved; else a warning. 0 bytes: not asked.
+mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "io/file.h"
+#include "io/metrics.h"
 #include "mezzo/train.h"
 
 static mezzo_status find_below(const char *path, const char *below, bool best, int parts, char *out, size_t size,
@@ -52,4 +53,15 @@ mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
     int n = snprintf(out, size, "%s", real);
     free(real);
     return (size_t)n < size ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", checkpoint);
+}
+
+mezzo_status mz_run_folder_check(const char *folder) {
+    mz_written was;
+    int64_t at = 0;
+    char *checkpoints = mz_format("%s/checkpoints", folder);
+    if (checkpoints == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = mz_manifest_metrics(checkpoints, -1, &was, &at);
+    mz_free(checkpoints);
+    return status != MEZZO_OK ? status : mz_metrics_check(folder, was, at);
 }

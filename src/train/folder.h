@@ -9,4 +9,7 @@
 mezzo_status mz_find_checkpoint(const char *path, bool best, int parts, char *out, size_t size);
 mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size); // RUN/checkpoints/step-… → RUN
 
+// Warns where a run's metrics.jsonl is not what its newest checkpoint remembers.
+mezzo_status mz_run_folder_check(const char *folder);
+
 #endif

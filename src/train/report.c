@@ -112,8 +112,21 @@ void mz_run_started(mz_training *run) {
     mz_run_event(run, MEZZO_EVENT_START, line);
 }
 
+mezzo_status mz_run_check_metrics(const mz_training *run) {
+    const char *from = run->report.result.checkpoint;
+    const size_t n = strlen(run->checkpoints);
+    mz_written was;
+    int64_t at = 0;
+    if (strncmp(from, run->checkpoints, n) != 0 || from[n] != '/') // another run's
+        return MEZZO_OK;
+    MEZZO_TRY(mz_manifest_metrics(run->checkpoints, run->step, &was, &at));
+    return mz_metrics_check(run->config.out, was, at);
+}
+
 mezzo_status mz_run_open_metrics(mz_training *run) {
     bool resuming = run->config.resume[0] != '\0';
+    if (resuming)
+        MEZZO_TRY(mz_run_check_metrics(run));
     MEZZO_TRY(mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->report.metrics));
     MEZZO_TRY(mz_run_recall_health(run));
     if (run->step > 0)

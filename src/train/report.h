@@ -66,7 +66,8 @@ void mz_run_describe_model(const struct mz_training *run, char *out, size_t size
 void mz_run_started(struct mz_training *run);
 void mz_run_event(struct mz_training *run, mezzo_event event, const char *text);
 mezzo_status mz_run_open_metrics(struct mz_training *run);
-mezzo_status mz_run_log_step(struct mz_training *run); // a metrics row and a progress event
+mezzo_status mz_run_check_metrics(const struct mz_training *run); // beside the checkpoint that the run goes on from
+mezzo_status mz_run_log_step(struct mz_training *run);            // a metrics row and a progress event
 mezzo_status mz_run_log_magnitudes(struct mz_training *run);
 mezzo_status mz_run_recall_health(struct mz_training *run); // from what metrics.jsonl holds
 mezzo_status mz_run_log_validation(struct mz_training *run);

@@ -285,11 +285,13 @@ static mezzo_status write_checkpoint(mz_training *run) {
     snprintf(c.moments, sizeof c.moments, "%s", mezzo_moments_name(run->config.optimizer.moments));
     snprintf(c.tokenizer, sizeof c.tokenizer, "%s", mz_task_keeps(run->task));
     MZ_INJECT_DISK(run, true);
-    if (run->report.metrics != NULL)
-        MEZZO_TRY(
-            mz_metrics_sync(run->report.metrics)); // the checkpoint names a step: the rows up to it are on the disk
-    mezzo_status status = mezzo_checkpoint_save(run->checkpoints, &c, run->config.keep_last,
-                                                run->report.result.checkpoint, sizeof run->report.result.checkpoint);
+    mz_written metrics = {0};
+    if (run->report.metrics != NULL) { // the checkpoint names a step: the rows up to it are on the disk
+        MEZZO_TRY(mz_metrics_sync(run->report.metrics));
+        metrics = mz_metrics_written(run->report.metrics);
+    }
+    mezzo_status status = mz_checkpoint_save(run->checkpoints, &c, metrics, run->config.keep_last,
+                                             run->report.result.checkpoint, sizeof run->report.result.checkpoint);
     MZ_INJECT_DISK(run, false);
     if (status == MEZZO_ERR_NUMERIC)
         return mz_fail(status, "cannot save step %lld: %.600s; the newest intact checkpoint is %.300s",

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "io/json.h"
+#include "train/folder.h"
 
 enum { LINE_BYTES_MAX = 1 << 22, JSON_DEPTH = 4 };
 
@@ -142,7 +143,7 @@ mezzo_status mz_run_log_open(const char *folder, mz_run_log *out) {
     if (out->bad_lines > 0)
         mz_log("notice", "%s/metrics.jsonl:%lld: %s not valid: skipped", folder, (long long)out->first_bad,
                out->bad_lines == 1 ? "1 line is" : "this line and others are");
-    return MEZZO_OK;
+    return mz_run_folder_check(folder);
 }
 
 void mz_run_log_free(mz_run_log *log) {
