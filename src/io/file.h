@@ -85,7 +85,10 @@ mezzo_status mz_lines_open(const char *path, mz_lines **out);
 // The next line without its newline, valid until the next call; NULL at the end, and before a last line that has no
 // newline. Lines of 16 MiB and more are passed over.
 mezzo_status mz_lines_next(mz_lines *lines, const char **line, size_t *n);
-void mz_lines_close(mz_lines *lines); // NULL is fine
+void mz_lines_close(mz_lines *lines);                         // NULL is fine
+mezzo_status mz_lines_from(mz_lines *lines, uint64_t offset); // before the first line
+uint64_t mz_lines_end(const mz_lines *lines);    // the offset behind the last whole line, one that was passed over too
+uint64_t mz_lines_passed(const mz_lines *lines); // how many were passed over
 
 // --- checksums -----------------------------------------------------------------------------------------------------
 // CRC32C (Castagnoli, reflected 0x82F63B78), as in RFC 3720 and TFRecord; start with crc = 0, feed pieces in order.

@@ -12,6 +12,8 @@ struct mz_lines {
     size_t cap, begin, end; // the bytes not yet given out
     bool over;              // the file has no more
     bool passing;           // the line under way is too long
+    uint64_t first;         // where the buffer's first byte is in the file
+    uint64_t whole, passed;
 };
 
 mezzo_status mz_lines_open(const char *path, mz_lines **out) {
@@ -43,6 +45,21 @@ void mz_lines_close(mz_lines *lines) {
     mz_free(lines);
 }
 
+mezzo_status mz_lines_from(mz_lines *lines, uint64_t offset) {
+    if (offset > INT64_MAX || lseek(lines->fd, (off_t)offset, SEEK_SET) < 0)
+        return mz_io_fail("read", lines->path);
+    lines->first = lines->whole = offset;
+    return MEZZO_OK;
+}
+
+uint64_t mz_lines_end(const mz_lines *lines) {
+    return lines->whole;
+}
+
+uint64_t mz_lines_passed(const mz_lines *lines) {
+    return lines->passed;
+}
+
 // More bytes behind what is there, which moves to the front.
 static mezzo_status read_more(mz_lines *lines) {
     size_t left = lines->end - lines->begin, got;
@@ -50,6 +67,7 @@ static mezzo_status read_more(mz_lines *lines) {
         left = 0;
         lines->passing = true;
     }
+    lines->first += lines->end - left;
     memmove(lines->buffer, lines->buffer + lines->begin, left);
     lines->begin = 0;
     lines->end = left;
@@ -72,11 +90,13 @@ mezzo_status mz_lines_next(mz_lines *lines, const char **line, size_t *n) {
             continue;
         }
         lines->begin = (size_t)(newline - lines->buffer) + 1;
+        lines->whole = lines->first + lines->begin;
         if (!lines->passing) {
             *line = from;
             *n = (size_t)(newline - from);
             return MEZZO_OK;
         }
         lines->passing = false;
+        lines->passed++;
     }
 }

@@ -145,6 +145,25 @@ run 0 report paths
 run 0 watch paths --once
 run 0 train --config paths/config.yaml --resume auto --steps 6
 [[ $(sed -n 2p paths/metrics.jsonl) == "garbage in the middle" ]] || fail "the bad line is gone"
+# Readers wait for no pipe, and a line without end takes no memory: it is one bad line.
+mkdir piped long
+mkfifo piped/metrics.jsonl
+for reader in "watch piped --once" "report piped --out page.html"; do
+    last="mezzo $reader"
+    timeout 60 "$MEZZO" $reader >"$OUT" 2>"$ERR" </dev/null
+    [[ $? == 3 ]] && grep -q "it is a device or pipe" "$ERR" || fail "a pipe as metrics.jsonl"
+done
+{
+    printf '{"step": 1, "train/loss": 2.5}\n'
+    head -c 300000000 /dev/zero
+    printf '\n{"step": 2, "train/loss": 1.5}\n'
+} >long/metrics.jsonl
+(
+    grep -qa __asan_init "$MEZZO" || ulimit -v 250000 # sanitizers reserve terabytes
+    run 0 watch long --once
+) || exit 1
+shows "$ERR" "long/metrics.jsonl:2: 1 line is not valid"
+rm long/metrics.jsonl
 run 0 eval paths --iters 1
 
 # --- what is named is checked: an edited state, a tokenizer elsewhere

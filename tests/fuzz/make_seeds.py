@@ -174,5 +174,29 @@ for template in chat["templates"]:
 write("template", "deep", "{{ " + "(" * 70 + "1" + ")" * 70 + " }}")
 write("template", "recursive", "{% macro a(x) %}{{ a(x ~ x) }}{% endmacro %}{{ a('y') }}")
 write("template", "open", "{% for a in messages %}{{ '\\")
+# Each bound of the machine, and what is seldom written.
+names = "abcdefghijklmnopqrstuvwxyz"
+write("template", "arguments", "{{ f(1,1,1,1,1,1,1,1,1) }}")
+write("template", "elements", "{{ [" + "1," * 65 + "] }}")
+write("template", "members", "{% set n=namespace() %}" + "".join(f"{{%set n.{c}=1%}}" for c in names[:17]))
+write("template", "member_of_message", "{% for m in messages %}{% set m.x = 1 %}{% endfor %}")
+write("template", "variables", "{% macro again(" + ",".join(names) + ") %}{{ again(1) }}{% endmacro %}{{ again() }}")
+write("template", "deep_lists", "{% set n=namespace(a=[],b=[]) %}" + 2 * ("{% for i in [" + "1," * 60 + "] %}{% set n.a=[n.a] %}"
+      "{% set n.b=[n.b] %}{% endfor %}") + "{{ n.a == n.b }}")
+write("template", "much", "{% set s='" + "a" * 64 + "' %}" + "{%set s=s+s%}" * 10 + "{{s}}" * 9)
+write("template", "tests", "{% set f=1==2 %}{{ f is false }}{{ f is true }}{{ f is not false }}{{ [] is iterable }}"
+      "{{ messages[0] is iterable }}{{ messages[0] is mapping }}{{ 1 is sequence }}{{ none is none }}{{ x is undefined }}"
+      "{{ 'abc'.endswith('bc') }}{{ 'bc'.endswith('abc') }}{{ 'bc'.startswith('abc') }}{{ [1,2]|last }}{{ [1,2]|first }}{{ []|last }}"
+      "{{ true is number }}{{ 1 is integer }}{{ 'a' is string }}{{ f is boolean }}{{ messages|count }}{{ 'é'|length }}{{ [3]|list }}")
+for name, text in {"minus_none": "1 - none", "minus_undefined": "1 - x", "minus_text": "-'a'", "modulo_zero": "1 % 0", "in_number": "1 in 2",
+                   "in_undefined": "1 in x", "attribute": "x.y", "index": "x[0]", "index_text": "'a'['b']", "escape": "'\\q'",
+                   "real": "1.5", "braces": "{1:2}", "filter": "1|upper", "test": "1 is odd", "method": "'a'.title()", "function": "range(3)",
+                   "raised": "raise_exception('no')", "raised_silent": "raise_exception()", "order": "'a' < 1", "divided": "4 / 2"}.items():
+    write("template", "refused_" + name, "{{ " + text + " }}")
+for name, text in {"end": "{% endif %}", "tag": "{{ 1", "if": "{% if 1 %}", "mixed": "{% if 1 %}{% endfor %}", "loop": "{% for a, b in messages %}",
+                   "loop_number": "{% for a in 1 %}{% endfor %}", "loop_undefined": "{% for a in x %}{% endfor %}",
+                   "loop_filtered": "{% for a in messages if a %}{% endfor %}", "set": "{% set a %}", "statement": "{% include 'x' %}",
+                   "namespace": "{% set a=1 %}{% set a.b=2 %}", "list": "{{ [1] }}", "nested": "{% if 1 %}" * 70}.items():
+    write("template", "refused_" + name, text)
 write("json_tokenizer", "chat", json.dumps({"format": "mezzo-tokenizer", "version": 1, "kind": "byte", "vocab_size": 256, "chat_template": "{{ bos_token }}",
                                             "bos_token": "<s>", "eos_token": 1}))

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "io/file.h"
 #include "io/json.h"
 #include "train/folder.h"
 
@@ -83,49 +84,51 @@ static mezzo_status add_record(mz_run_log *log, const char *where, const json_t 
     return MEZZO_OK;
 }
 
-static mezzo_status read_lines(mz_run_log *log, const char *path, FILE *file) {
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t n;
+// Spoilt by a crash or an editor: passed over, and counted.
+static void count_bad(mz_run_log *log, uint64_t n) {
+    if (n > 0 && log->bad_lines == 0)
+        log->first_bad = log->records + 1;
+    log->bad_lines += (int64_t)n;
+}
+
+static mezzo_status read_lines(mz_run_log *log, const char *path, mz_lines *lines) {
     mezzo_status status = MEZZO_OK;
-    errno = 0;
-    while (status == MEZZO_OK && (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
+    const char *line;
+    size_t n;
+    uint64_t passed = 0;
+    while (status == MEZZO_OK && (status = mz_lines_next(lines, &line, &n)) == MEZZO_OK) {
         char where[512];
-        snprintf(where, sizeof where, "%.400s:%lld", path, (long long)(log->records + log->bad_lines + 1));
         json_t *record = NULL;
-        status = n > LINE_BYTES_MAX ? mz_fail(MEZZO_ERR_FORMAT, "%s: a line of %zd bytes is not a record", where, n)
-                                    : mz_json_parse(where, line, (size_t)n - 1, JSON_DEPTH, &record);
+        count_bad(log, mz_lines_passed(lines) - passed);
+        passed = mz_lines_passed(lines);
+        if (line == NULL)
+            break;
+        snprintf(where, sizeof where, "%.400s:%lld", path, (long long)(log->records + log->bad_lines + 1));
+        status = n > LINE_BYTES_MAX ? mz_fail(MEZZO_ERR_FORMAT, "%s: a line of %zu bytes is not a record", where, n)
+                                    : mz_json_parse(where, line, n, JSON_DEPTH, &record);
         if (status == MEZZO_OK)
             status = add_record(log, where, record);
-        if (status == MEZZO_ERR_FORMAT) { // spoilt by a crash or an editor: passed over, and counted
-            log->first_bad = log->bad_lines++ == 0 ? log->records + 1 : log->first_bad;
+        if (status == MEZZO_ERR_FORMAT) {
+            count_bad(log, 1);
             status = MEZZO_OK;
         }
         json_decref(record);
-        log->offset += (uint64_t)n;
-        errno = 0;
     }
-    if (status == MEZZO_OK && (ferror(file) || errno == ENOMEM)) // else: the end
-        status = mz_fail(errno == ENOMEM ? MEZZO_ERR_MEMORY : MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
-    free(line);
+    log->offset = mz_lines_end(lines);
     return status;
 }
 
 mezzo_status mz_run_log_read(mz_run_log *log) {
+    mz_lines *lines = NULL;
     char *path = mz_format("%s/metrics.jsonl", log->folder);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = MEZZO_OK;
-    FILE *file = fopen(path, "r");
-    if (file == NULL && errno != ENOENT)
-        status = mz_fail(errno == ENOMEM ? MEZZO_ERR_MEMORY : MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
-    if (file != NULL) {
-        if (fseeko(file, (off_t)log->offset, SEEK_SET) != 0)
-            status = mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
-        else
-            status = read_lines(log, path, file);
-        fclose(file);
-    }
+    mezzo_status status = mz_path_exists(path) ? mz_lines_open(path, &lines) : MEZZO_OK;
+    if (status == MEZZO_OK && lines != NULL)
+        status = mz_lines_from(lines, log->offset);
+    if (status == MEZZO_OK && lines != NULL)
+        status = read_lines(log, path, lines);
+    mz_lines_close(lines);
     mz_free(path);
     return status;
 }
