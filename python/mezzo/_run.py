@@ -177,6 +177,7 @@ class _Tail:
             if not self._steps:
                 return  # the log's reader has the line in a moment
             self._find(min(self._steps))
+            self._known = self._read(max(0, self._at - 64), self._at)
             self._steps = []
             self._starts = False
         text = self._read(self._at)
