@@ -3,15 +3,16 @@
 or cpu-pairs.csv.
 
 usage: pairs.py [--build FOLDER] [--results FOLDER] [--commit S] [--turns N] [--steps N] [--seconds N]
-                [--precision P] [--device D] [--threads N] [--ways W,W] NAME...
-  NAME  a row of SETS below, or a set's name: shapes wide sizes tiny moe cpu images
+                [--precision P] [--device D] [--threads N] [--ways W,W] [--apart] NAME...
+  NAME  a row of SETS below, or a set's name: shapes wide sizes tiny moe cpu images; with :PRECISION its own
 
 PyTorch takes a minute to compile a shape, most of it on one core. So its cases are compiled at the same time, each by a
-process that waits for its turns (torch_gpt2.py --turns, of models of images torch_radio.py --turns), and all that still compile are stopped while a pair is timed:
-then nothing else runs on the GPU. A pair is timed as soon as PyTorch is ready, N turns of each; PyTorch's peak of
-memory is that of its steps, without compiling (with CUDA graphs, with it). A pair with several ways of PyTorch has rows
-for each that was ready, one without a way has ours alone. --seconds bounds the whole: what is not ready then is left
-out and named.
+process that waits for its turns (torch_gpt2.py --turns, of models of images torch_radio.py --turns), and all that still
+compile are stopped while a pair is timed: then nothing else runs on the GPU. A pair is timed as soon as PyTorch is
+ready, N turns of each; PyTorch's peak of memory is that of its steps, without compiling (with CUDA graphs, with it). A
+pair with several ways of PyTorch has rows for each that was ready, one without a way has ours alone. --apart: all turns
+of PyTorch, which then ends, and ours within seconds, where both do not fit into the GPU's memory. --seconds bounds the
+whole: what is not ready then is left out and named.
 """
 import argparse, csv, ctypes, io, os, select, signal, subprocess, sys, time
 
@@ -153,24 +154,28 @@ class Bench:
             with open(self.path, "w", encoding="utf-8") as file:
                 file.write(COLUMNS + "\n")
 
-    def torch(self, case, way, steps):
+    def torch(self, case, precision, way, steps):
         where = ["--cpu"] if self.cpu else []
         if ":" in case:  # a model of images and its batch
             where += ["--heuristics", *self.threads]
         return [self.options.python, os.path.join(HERE, "peers", "torch_radio.py" if ":" in case else "torch_gpt2.py"),
-                "--turns", "--iters", str(steps), *where, f"{case}:{self.options.precision}:{way}"]
+                "--turns", "--iters", str(steps), *where, f"{case}:{precision}:{way}"]
+
+    def precision(self, name):
+        return name.split(":")[1] if ":" in name else self.options.precision
 
     def start_peers(self, queue):
         """As many as have room: for compiling, and in the GPU's memory beside our own step."""
         while queue:
             name, way, (_, case, _, steps, gib) = queue[0]
+            precision = self.precision(name)
             compiling = [p for p in self.peers.values() if not p.ready]
             waiting = len(self.peers) - len(compiling)
             used = sum(p.gib for p in compiling) + sum(0.3 * p.gib for p in self.peers.values() if p.ready)
             full = len(compiling) >= self.options.compilers or waiting > 8 or used + gib > self.options.memory
             if compiling and full:
                 return
-            self.peers[name, way] = Served(self.torch(case, way, steps), gib)
+            self.peers[name, way] = Served(self.torch(case, precision, way, steps), gib)
             queue.pop(0)
 
     def pair(self, name, shape):
@@ -181,18 +186,22 @@ class Bench:
         others = [p for p in self.peers.values() if not p.ready]
         for p in others:
             p.signal(signal.SIGSTOP)
+        theirs = {}  # way → PyTorch's turns, where they are apart
+        for way, peer in ready if options.apart else []:
+            theirs[way] = [peer.turn(self.end) for _ in range(options.turns)]
+            peer.close()
         mezzo = Served([options.step, "--device", options.device, "--commit", options.commit, "--no-header", "--turns",
-                        *self.threads, "--name", name, *ours.split(), "--steps", str(steps),
-                        "--warmup", "1" if self.cpu else "4", options.precision])
+                        *self.threads, "--name", name.split(":")[0], *ours.split(), "--steps", str(steps),
+                        "--warmup", "1" if self.cpu else "4", self.precision(name)])
         if mezzo.wait(min(self.end, time.monotonic() + 60)):
             for turn in range(options.turns):
                 row = mezzo.turn(self.end)
                 if row is not None and not ready:
                     self.write(name, turn, row, "", None, [])
                 for way, peer in ready:
-                    theirs = peer.turn(self.end) if row is not None else None
-                    if theirs is not None:
-                        self.write(name, turn, row, way, theirs, peer.command)
+                    other = theirs[way][turn] if options.apart else peer.turn(self.end) if row is not None else None
+                    if row is not None and other is not None:
+                        self.write(name, turn, row, way, other, peer.command)
         else:
             print(f"{name}: Mezzo was not ready", file=sys.stderr, flush=True)
         mezzo.close()
@@ -210,8 +219,8 @@ class Bench:
         ratio = f"{float(theirs[8]) / float(ours[12]):.3f}" if theirs[8] else ""
         capped = [f"{key}={os.environ[key]}" for key in CAPS if key in os.environ]
         asked = " ".join([*capped, os.path.basename(command[1]), *command[2:]]) if command else ""
-        row = [name, ours[8], turn, ours[12], ours[13], ours[16], ours[18], way, theirs[8], theirs[9], theirs[11],
-               ratio, ours[21], theirs[0], self.driver, ours[23], ours[24], asked]
+        row = [name.split(":")[0], ours[8], turn, ours[12], ours[13], ours[16], ours[18], way, *theirs[8:10],
+               theirs[11], ratio, ours[21], theirs[0], self.driver, ours[23], ours[24], asked]
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerow(row)
         print(*row[:12], sep=", ", flush=True)
@@ -259,15 +268,17 @@ def main():
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--compilers", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="at once")
     parser.add_argument("--memory", type=float, default=110, help="GiB for PyTorch")
+    parser.add_argument("--apart", action="store_true", help="PyTorch ends before our turns")
     parser.add_argument("names", nargs="+")
     options = parser.parse_args()
     options.step = os.path.join(options.build, "bench_step")
     every = {name: shape for rows in SETS.values() for name, shape in rows.items()}
     chosen = {}
     for name in options.names:
-        if name not in SETS and name not in every:
-            parser.error(f"there is no row or set {name}; rows: {' '.join(every)}")
-        chosen.update(SETS[name] if name in SETS else {name: every[name]})
+        row, colon, precision = name.partition(":")
+        if row not in SETS and row not in every:
+            parser.error(f"there is no row or set {row}; rows: {' '.join(every)}")
+        chosen.update({n + colon + precision: s for n, s in (SETS[row] if row in SETS else {row: every[row]}).items()})
     if options.ways is not None:
         chosen = {n: (*s[:2], options.ways.split(",") if options.ways else [], *s[3:]) for n, s in chosen.items()}
     if options.steps:
