@@ -131,9 +131,30 @@ static __host__ __device__ __forceinline__ int rope_vectors(const mz_cu_rope_arg
     return a.rotated * rope_items(a) + (a.x.data != a.y.data ? (a.heads - a.rotated) * (a.width / 8) : 0);
 }
 
-// Halves of a head of which everything is a multiple of 8: a thread turns 8 pairs, or copies 8 elements that are not
-// turned.
-__global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a) {
+// Heads of which everything is a multiple of 8: a thread turns two vectors, half of what is turned apart (pairs are the
+// two's elements, or each one's neighbours), or copies 8 elements that are not turned.
+__device__ __forceinline__ void turn_halves(float (&x)[2][8], const float (&c)[8], const float (&s)[8]) {
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        const float one = x[0][e], two = x[1][e];
+        x[0][e] = fmaf(one, c[e], -(two * s[e]));
+        x[1][e] = fmaf(two, c[e], one * s[e]);
+    }
+}
+__device__ __forceinline__ void turn_neighbours(float (&x)[2][8], const float (&c)[8], const float (&s)[8]) {
+#pragma unroll
+    for (int e = 0; e < 8; e++) { // angles 0 to 3 are the first vector's
+        float *pair = x[e / 4] + e % 4 * 2;
+        const float one = pair[0], two = pair[1];
+        pair[0] = fmaf(one, c[e], -(two * s[e]));
+        pair[1] = fmaf(two, c[e], one * s[e]);
+    }
+}
+__device__ __forceinline__ void load4(const float *from, float *to) {
+    const float4 v = *reinterpret_cast<const float4 *>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a) {
     int half = a.dims / 2 / 8, items = rope_items(a), all = rope_vectors(a); // a turned head's, a row's
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     int64_t row =
@@ -144,21 +165,23 @@ __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a
     int64_t at;
     if (item < a.rotated * items && k < half) {
         const float *angles = a.table + row % a.length * a.dims;
-        float c[8], s[8], x1[8], x2[8], y1[8], y2[8];
+        float c[8], s[8], x[2][8];
         at = (row * a.heads + head) * a.width + k * 8;
-        raw8 first = fetch8(a.x.data, a.x.dtype, at), second = fetch8(a.x.data, a.x.dtype, at + half * 8);
-        load8(angles, MZ_CU_F32, k * 8, c);
-        load8(angles, MZ_CU_F32, (half + k) * 8, s);
-        widen8(first, a.x.dtype, x1);
-        widen8(second, a.x.dtype, x2);
+        const raw8 first = fetch8(a.x.data, a.x.dtype, at), second = fetch8(a.x.data, a.x.dtype, at + half * 8);
+        // Angles of 8 pairs, or of 4 in the first half and of 4 in the second.
+        const int low = NEIGHBOURS ? k * 4 : k * 8, high = low + (NEIGHBOURS ? half * 4 : 4);
+        load4(angles + low, c);
+        load4(angles + high, c + 4);
+        load4(angles + half * 8 + low, s);
+        load4(angles + half * 8 + high, s + 4);
+        widen8(first, a.x.dtype, x[0]);
+        widen8(second, a.x.dtype, x[1]);
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
-            float turn = a.inverse ? -s[e] : s[e];
-            y1[e] = fmaf(x1[e], c[e], -(x2[e] * turn));
-            y2[e] = fmaf(x2[e], c[e], x1[e] * turn);
-        }
-        store8(a.y.data, a.y.dtype, at, y1);
-        store8(a.y.data, a.y.dtype, at + half * 8, y2);
+        for (int e = 0; e < 8; e++)
+            s[e] = a.inverse ? -s[e] : s[e];
+        NEIGHBOURS ? turn_neighbours(x, c, s) : turn_halves(x, c, s);
+        store8(a.y.data, a.y.dtype, at, x[0]);
+        store8(a.y.data, a.y.dtype, at + half * 8, x[1]);
         return;
     }
     if (item < a.rotated * items)
@@ -171,14 +194,18 @@ __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a
 }
 
 // Anything else: a thread turns a pair, or copies an element.
+static __host__ __device__ __forceinline__ int rope_singles(const mz_cu_rope_args &a) { // of a row
+    const int half = a.dims / 2;
+    return a.x.data != a.y.data ? a.heads * (a.width - half) : a.rotated * half;
+}
 __global__ void __launch_bounds__(THREADS) rope_kernel(mz_cu_rope_args a) {
-    int half = a.dims / 2, items = a.width - half;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, all = a.rows * a.heads * items;
-    if (i >= all)
+    const int half = a.dims / 2, items = a.x.data != a.y.data ? a.width - half : half, all = rope_singles(a);
+    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, row = i / all;
+    if (row >= a.rows)
         return;
-    int64_t head = i / items, row = head / a.heads, at = head * a.width;
-    int k = static_cast<int>(i - head * items);
-    bool turned = head % a.heads < a.rotated;
+    const int item = static_cast<int>(i - row * all), head = item / items, k = item - head * items;
+    const int64_t at = (row * a.heads + head) * a.width;
+    bool turned = head < a.rotated;
     if (k >= half) {
         store1(a.y.data, a.y.dtype, at + half + k, load1(a.x.data, a.x.dtype, at + half + k));
         return;
@@ -196,10 +223,14 @@ extern "C" cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *ar
     const mz_cu_rope_args &a = *args;
     if (a.rows == 0 || (a.rotated == 0 && a.x.data == a.y.data))
         return cudaSuccess;
-    if (!a.interleaved && a.dims % 16 == 0 && a.width % 8 == 0) {
-        rope_vectors_kernel<<<blocks_for(a.rows * rope_vectors(a)), THREADS, 0, stream>>>(a);
+    if (a.dims % 16 == 0 && a.width % 8 == 0) {
+        const unsigned blocks = blocks_for(a.rows * rope_vectors(a));
+        if (a.interleaved)
+            rope_vectors_kernel<true><<<blocks, THREADS, 0, stream>>>(a);
+        else
+            rope_vectors_kernel<false><<<blocks, THREADS, 0, stream>>>(a);
     } else {
-        rope_kernel<<<blocks_for(a.rows * a.heads * (a.width - a.dims / 2)), THREADS, 0, stream>>>(a);
+        rope_kernel<<<blocks_for(a.rows * rope_singles(a)), THREADS, 0, stream>>>(a);
     }
     return cudaGetLastError();
 }
