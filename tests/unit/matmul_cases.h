@@ -398,4 +398,33 @@ static inline void check_column_sums(mz_matmul_path path) {
             }
 }
 
+// Pieces of k are added in order, every sum rounded once, and what stands in y last: the bits of a plain loop.
+static inline void check_add_pieces(mz_matmul_path path) {
+    static const int64_t lengths[] = {1, 3, 7, 16, 31, 64, 65, 127, 200};
+    enum { STEP = 211, MOST = 5 };
+    for (size_t s = 0; s < MZ_COUNT(lengths); s++)
+        for (int64_t pieces = 2; pieces <= MOST; pieces++)
+            for (int add = 0; add < 2; add++) {
+                const int64_t n = lengths[s];
+                const size_t bytes = (size_t)n * sizeof(float);
+                matrix sums = make_matrix(MEZZO_F32, MOST * STEP, false, 10);
+                matrix before = make_matrix(MEZZO_F32, n, false, 11);
+                const float *from = (const float *)sums.data;
+                float *y = guarded(bytes);
+                memcpy(y, before.data, bytes);
+                path.isa->add_pieces(from, STEP, pieces, y, n, add);
+                for (int64_t j = 0; j < n; j++) {
+                    float want = from[j];
+                    for (int64_t piece = 1; piece < pieces; piece++)
+                        want += from[piece * STEP + j];
+                    if (add)
+                        want = (float)before.values[j] + want;
+                    assert_memory_equal(&y[j], &want, sizeof want);
+                }
+                release(y, bytes);
+                free_matrix(&sums);
+                free_matrix(&before);
+            }
+}
+
 #endif

@@ -25,6 +25,7 @@ static void check_f32_path(mz_matmul_path path) {
     check_batches(path, MEZZO_F32);
     check_shared(path, MEZZO_F32, SHARED_SIZES);
     check_column_sums(path);
+    check_add_pieces(path);
 }
 
 static void test_portable(void **state) {
