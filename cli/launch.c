@@ -129,6 +129,13 @@ static bool put(variables *v, char *text) {
 }
 
 static const char devices_are[] = "CUDA_VISIBLE_DEVICES=";
+static const char threads_are[] = "OMP_NUM_THREADS";
+
+static int cores(void) { // that this process may use
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    return sched_getaffinity(0, sizeof all, &all) == 0 ? CPU_COUNT(&all) : 1;
+}
 
 // This process's variables without an outer job's, with the rank's own.
 static mezzo_status make_variables(const job *j, int rank, variables *v) {
@@ -155,6 +162,9 @@ static mezzo_status make_variables(const job *j, int rank, variables *v) {
                 put(v, mz_format("MEZZO_TELL_FD=%d", j->tell[1])) &&
                 (rank > 0 || put(v, mz_format("MEZZO_LISTEN_FD=%d", j->listener)));
     fine = fine && (j->devices[0] == '\0' || put(v, mz_format("%s%s", devices_are, j->devices)));
+    // What GPU ranks do on the CPU, such as drawing the first weights, shares its cores.
+    if (j->gpus && getenv(threads_are) == NULL)
+        fine = fine && put(v, mz_format("%s=%d", threads_are, cores() > j->n ? cores() / j->n : 1));
     // Open MPI 4 asks a PMIx server that is not its own mpirun's only under a launcher that it knows.
     fine = fine && (j->link == NULL || put(v, mz_strdup("JSM_JSRUN_PORT=1")));
     // Its reads from a neighbour's memory print a line of their own where that one has just died.
@@ -172,9 +182,9 @@ static void take_cores(const job *j, int rank) {
     CPU_ZERO(&own);
     if (sched_getaffinity(0, sizeof all, &all) != 0)
         return;
-    const int cores = CPU_COUNT(&all);
-    const int from = cores >= j->n ? rank * cores / j->n : rank % cores;
-    const int to = cores >= j->n ? (rank + 1) * cores / j->n : from + 1;
+    const int count = CPU_COUNT(&all);
+    const int from = count >= j->n ? rank * count / j->n : rank % count;
+    const int to = count >= j->n ? (rank + 1) * count / j->n : from + 1;
     int k = 0;
     for (size_t c = 0; c < CPU_SETSIZE; c++)
         if (CPU_ISSET(c, &all)) {

@@ -114,9 +114,11 @@ static float float_at(const void *values, int64_t i) { // of any alignment
     return x;
 }
 
-// `count` elements from `first`; shadow 0 is there from the start, BF16.
+// `count` elements from `first`; shadow 0 is there from the start, BF16. `halves` has room for two of each.
 static mezzo_status write_halves(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
-                                 const void *values, uint16_t *high, uint16_t *low) {
+                                 const void *values, uint16_t *halves) {
+    uint16_t *high = halves, *low = halves + count;
+#pragma omp parallel for schedule(static) if (count >= 1 << 16)
     for (int64_t i = 0; i < count; ++i)
         if (p->master == MEZZO_MASTER_SPLIT)
             mz_master_split(float_at(values, i), &high[i], &low[i]);
@@ -156,49 +158,64 @@ mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t 
     return status;
 }
 
-// Values of elements [first, first + count): what of them is here.
-static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
-                                const void *values) {
-    const int64_t end = first + count < p->first + p->own ? first + count : p->first + p->own;
-    const int64_t begin = first > p->first ? first : p->first;
-    if (end <= begin)
-        return MEZZO_OK;
-    values = (const char *)values + (size_t)(begin - first) * sizeof(float);
-    count = end - begin;
-    if (p->master == MEZZO_MASTER_FP32)
-        return write_at(params, p, params->master, p->place, sizeof(float), begin, count, values);
-    uint16_t *halves = mz_alloc(2 * (size_t)count, sizeof *halves);
-    if (!halves)
+// Masters go to the device a piece at a time: fresh pages for every parameter took as long as drawing it.
+#define WRITTEN_PIECE (((int64_t)1 << 20) - 4)
+
+static int64_t piece_of(int64_t count) {
+    return count < WRITTEN_PIECE ? count : WRITTEN_PIECE;
+}
+
+// Room for the halves of a piece of a parameter; NULL where its masters are FP32, which have none.
+static mezzo_status take_halves(const mz_param *p, int64_t piece, uint16_t **out) {
+    *out = p->master == MEZZO_MASTER_FP32 ? NULL : mz_alloc(2 * (size_t)piece, sizeof **out);
+    if (p->master != MEZZO_MASTER_FP32 && *out == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = write_halves(params, p, begin, count, values, halves, halves + count);
+    return MEZZO_OK;
+}
+
+// Elements [first, first + count), all of them here, from `values`.
+static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
+                                const void *values, uint16_t *halves) {
+    if (halves != NULL)
+        return write_halves(params, p, first, count, values, halves);
+    return write_at(params, p, params->master, p->place, sizeof(float), first, count, values);
+}
+
+mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values) {
+    const mz_param *p = &params->list[index];
+    const int64_t end = p->first + p->own, piece = piece_of(p->own);
+    uint16_t *halves;
+    if (p->own == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(take_halves(p, piece, &halves));
+    mezzo_status status = MEZZO_OK;
+    for (int64_t first = p->first; first < end && status == MEZZO_OK; first += piece)
+        status = write_piece(params, p, first, piece_of(end - first),
+                             (const char *)values + (size_t)first * sizeof(float), halves);
     mz_free(halves);
     return status;
 }
 
-mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values) {
-    return write_piece(params, &params->list[index], 0, params->list[index].count, values);
-}
-
-// FP32 masters a piece at a time through one small buffer: to be given fresh pages for every parameter took as long as
-// to draw it. With `repeats` the first piece serves for all; its size is no multiple of a row's, so that rows differ.
+// What is here of a parameter, and nothing else of it, is drawn. With `repeats` the first piece serves for all; its
+// size is no multiple of a row's, so that rows differ.
 static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed, bool repeats) {
-    enum { PIECE = (1 << 20) - 4 };
     if (p->init.kind == MEZZO_INIT_ZERO || p->own == 0)
         return MEZZO_OK; // device memory starts as zero
-    int64_t piece = p->master == MEZZO_MASTER_FP32 && p->count > PIECE ? PIECE : p->count;
+    const int64_t end = p->first + p->own, piece = piece_of(p->own);
     float *values = mz_alloc((size_t)piece, sizeof *values);
-    if (!values)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = MEZZO_OK;
-    for (int64_t first = 0; first < p->count && status == MEZZO_OK; first += piece) {
-        int64_t count = p->count - first < piece ? p->count - first : piece;
+    uint16_t *halves = NULL;
+    mezzo_status status =
+        values != NULL ? take_halves(p, piece, &halves) : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int64_t first = p->first; first < end && status == MEZZO_OK; first += piece) {
+        const int64_t count = piece_of(end - first);
         if (p->init.kind == MEZZO_INIT_CONSTANT)
             for (int64_t i = 0; i < count; ++i)
                 values[i] = p->init.a;
-        else if (first == 0 || !repeats)
+        else if (first == p->first || !repeats)
             draw(p, seed, first, count, values);
-        status = write_piece(params, p, first, count, values);
+        status = write_piece(params, p, first, count, values, halves);
     }
+    mz_free(halves);
     mz_free(values);
     return status;
 }
