@@ -108,7 +108,10 @@ typedef struct mz_fetch { // bytes on their way from the device
 
 // Steps of programs of at most so many rows are short: their updates run beside the next forward, and
 // activations' results are kept. 2,048 rows gained 2 % by either, 8,192 nothing by the first (docs/dev/CUDA.md).
-#define MZ_FEW_ROWS 4096
+#define MZ_FEW_ROWS    4096
+// A result that is made again costs a product the time of writing it: the less of the product's, the more it sums.
+// 1,600 numbers lost 0.2 % of a step, 768 and 512 lost 1.1 and 1.9 %.
+#define MZ_MANY_SUMMED 1536
 
 // Of a captured graph: collectives have one to themselves, deferred calls run on the last.
 enum { MZ_STREAMS = 4, MZ_STREAM_COLLECTIVE = 2, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 };
@@ -129,7 +132,8 @@ typedef struct mz_backend {
     // Optional: the kernel of `op` that writes an activation's result (linear_dx's `acted`) as it goes; NULL: none
     // does. mz_prepare_kernel refuses calls with that output to all others.
     const mz_kernel *(*remakes)(mz_op op);
-    int64_t remakes_above; // rows: in programs of so many or fewer its time is dearer than a result's memory
+    int64_t remakes_above;   // rows: in programs of so many or fewer its time is dearer than a result's memory
+    int64_t remakes_summing; // but not where it sums so many numbers or more; 0: there too
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
     const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.

@@ -169,9 +169,22 @@ static bool worth_overlap(const mz_compiled *c) {
     return c->stream != NULL && mz_program_rows(c->graph) <= MZ_FEW_ROWS;
 }
 
+// Whether programs of few rows keep activations' results: where a product that would make one again sums few numbers.
+static bool few_rows_keep(const mz_backend *b, const mezzo_graph *g) {
+    int64_t most = 0;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *n = &g->nodes[i];
+        const mz_shape *dy = n->op == MZ_OP_linear_dx ? &g->values[n->in[0]].shape : NULL;
+        if (dy != NULL && n->attrs.act != MZ_ACT_NONE && dy->dim[dy->rank - 1] > most)
+            most = dy->dim[dy->rank - 1];
+    }
+    return b->remakes_summing == 0 || most < b->remakes_summing;
+}
+
 // Whether activations' results are made again. Light recomputation would repeat them in passes of their own.
 static bool worth_remaking(const mz_backend *b, const mezzo_program_options *options, const mezzo_graph *g) {
-    return b->remakes != NULL && (options->recompute_light || mz_program_rows(g) > b->remakes_above);
+    return b->remakes != NULL &&
+           (options->recompute_light || mz_program_rows(g) > b->remakes_above || !few_rows_keep(b, g));
 }
 
 // Parameters that are there say how they are stored.
@@ -382,7 +395,7 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
     // whose activations' results are kept.
     const double left = room > m->workspace ? (double)(room - m->workspace) : 0;
     double all = (double)m->activations + (double)m->inputs;
-    if (!options->recompute_light &&
+    if (!options->recompute_light && few_rows_keep(p->device->backend, p->c.graph) &&
         left * (double)mz_program_rows(p->c.graph) <= all * (double)p->device->backend->remakes_above)
         all += (double)remade_bytes(&p->c);
     const double part = left / all;

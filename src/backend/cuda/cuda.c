@@ -264,6 +264,7 @@ const mz_backend mz_backend_cuda = {
     .takes_padding = cuda_takes_padding,
     .remakes = mz_cuda_remakes,
     .remakes_above = MZ_FEW_ROWS,
+    .remakes_summing = MZ_MANY_SUMMED,
     .pair = mz_cuda_pair,
     .alloc = cuda_alloc,
     .release = cuda_release,
