@@ -67,7 +67,7 @@ mezzo_status mz_optimizer_defer_codes(mezzo_optimizer *opt, int first, int n, mz
             own = own || opt->index[k] == opt->codes_of[i];
         }
         if (moved || (!own && first == 0)) // others' codes, which the new scales concern
-            MEZZO_TRY(mz_sequence_defer(into, &opt->codes[i].prepared, &opt->codes[i].call, NULL));
+            MEZZO_TRY(mz_sequence_defer(into, MZ_STREAM_DEFERRED, &opt->codes[i].prepared, &opt->codes[i].call, NULL));
     }
     return MEZZO_OK;
 }

@@ -2,6 +2,7 @@
 #include "optim/optimizer.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "optim/scaler.h"
 
@@ -157,6 +158,28 @@ static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *who
     return opt->n_segments > before ? MEZZO_OK : add_segment(opt, &part);
 }
 
+// Where a rank's segment begins in a buffer that has its parts alone, one behind another; -1: it is empty.
+static int64_t place_of(const mz_segment *s) {
+    return s->count > 0 ? s->state_offset + s->first : -1;
+}
+
+static int by_place(const void *a, const void *b) {
+    const int64_t x = place_of(a), y = place_of(b);
+    return (x > y) - (x < y);
+}
+
+// Ranks exchange what lies first as soon as it is moved.
+static mezzo_status place_segments(mezzo_optimizer *opt) {
+    mz_free(opt->placed);
+    opt->placed = mz_alloc(opt->n_segments + 1, sizeof *opt->placed);
+    if (opt->placed == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    memcpy(opt->placed, opt->segments, opt->n_segments * sizeof *opt->placed);
+    if (opt->rank >= 0)
+        qsort(opt->placed, opt->n_segments, sizeof *opt->placed, by_place);
+    return MEZZO_OK;
+}
+
 // Offsets are the parameters' own; moments follow one another without the parameters this optimizer does not own.
 static mezzo_status fill_segments(mezzo_optimizer *opt) {
     int64_t moment = 0;
@@ -183,12 +206,12 @@ static mezzo_status fill_segments(mezzo_optimizer *opt) {
     opt->begin[opt->n] = opt->n_segments;
     opt->moment_elements = opt->rank >= 0 ? mz_params_part_elements(opt->params) : moment;
     opt->n_shadows = opt->params->n_shadows;
-    return MEZZO_OK;
+    return place_segments(opt);
 }
 
 static mezzo_status write_segments(mezzo_optimizer *opt) {
-    return opt->device->backend->write(opt->device, opt->d_segments, opt->segments,
-                                       opt->n_segments * sizeof *opt->segments);
+    return opt->device->backend->write(opt->device, opt->d_segments, opt->placed,
+                                       opt->n_segments * sizeof *opt->placed);
 }
 
 static mezzo_status alloc_state(mezzo_optimizer *opt) {
@@ -286,20 +309,24 @@ enum { STATE_SPANS = 4, SEGMENT_WRITES = 2 + MZ_MOMENTS, SPANS_EACH = STATE_SPAN
 // Bytes that are next to the last ones become one with them.
 static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
     const char *at = from;
+    if (bytes == 0)
+        return;
     if (*n > 0 && spans[*n - 1].to == at)
         spans[*n - 1].to = at + bytes;
     else
         spans[(*n)++] = (mz_span){at, at + bytes};
 }
 
-static size_t stored_in(const mezzo_optimizer *opt, int segment) { // elements, with padding
-    return (size_t)opt->params->list[opt->index[segment]].stored;
+// Elements that a segment has to itself, with padding: a whole parameter's, or a rank's part, behind which the next one
+// begins at a whole piece.
+static size_t held_by(const mezzo_optimizer *opt, int segment, size_t unit) {
+    const int64_t n = opt->rank >= 0 ? opt->placed[segment].count : opt->params->list[opt->index[segment]].stored;
+    return mz_align_up((size_t)n, unit);
 }
 
 // What the move of segments [first, first + n) reads and writes; a segment's padding is its own.
 static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *spans, mz_traffic *out) {
     const mezzo_params *p = opt->params;
-    const mz_segment *s = opt->segments + first;
     const mz_opt_state *state = opt->d_state;
     mz_span *reads = spans, *writes = spans + (size_t)n + STATE_SPANS + 1;
     *out = (mz_traffic){.reads = reads, .writes = writes};
@@ -309,27 +336,36 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
     add_span(reads, &out->n_reads, &state->lr, offsetof(mz_opt_state, found_inf) - offsetof(mz_opt_state, lr));
     add_span(reads, &out->n_reads, &state->skip, sizeof state->skip);
     add_span(reads, &out->n_reads, &state->scale, sizeof state->scale);
-    add_span(reads, &out->n_reads, (const mz_segment *)opt->d_segments + first, (size_t)n * sizeof *s);
-    for (int i = 0; i < n; i++)
-        add_span(reads, &out->n_reads, p->grad + s[i].offset,
-                 mz_align_up(stored_in(opt, first + i), 16) * sizeof(float));
-    for (int i = 0; i < n; i++)
-        if (s[i].master == MEZZO_MASTER_FP32)
-            add_span(writes, &out->n_writes, p->master + s[i].offset,
-                     mz_align_up(stored_in(opt, first + i), 16) * sizeof(float));
-        else if (s[i].master == MEZZO_MASTER_SPLIT)
-            add_span(writes, &out->n_writes, (const char *)p->master + s[i].low_offset,
-                     mz_align_up(stored_in(opt, first + i), 16) * sizeof(uint16_t));
+    add_span(reads, &out->n_reads, (const mz_segment *)opt->d_segments + first, (size_t)n * sizeof(mz_segment));
+    for (int i = first; i < first + n; i++) {
+        const mz_segment *s = &opt->placed[i];
+        add_span(reads, &out->n_reads, p->grad + (s->offset - s->grad_shift + s->first),
+                 held_by(opt, i, 16) * sizeof(float));
+    }
+    for (int i = first; i < first + n; i++) {
+        const mz_segment *s = &opt->placed[i];
+        if (s->master == MEZZO_MASTER_FP32)
+            add_span(writes, &out->n_writes, p->master + (s->offset - s->master_shift + s->first),
+                     held_by(opt, i, 16) * sizeof(float));
+        else if (s->master == MEZZO_MASTER_SPLIT)
+            add_span(writes, &out->n_writes,
+                     (const char *)p->master + s->low_offset + s->first * (int64_t)sizeof(uint16_t),
+                     held_by(opt, i, 16) * sizeof(uint16_t));
+    }
     for (int m = 0; m < opt->n_moments; m++)
-        for (int i = 0; i < n; i++)
-            add_span(
-                writes, &out->n_writes, mz_optimizer_moment(opt, m, s[i].state_offset, 0).data,
-                mz_optimizer_moment_bytes(
-                    opt, m, (int64_t)mz_align_up(stored_in(opt, first + i), (size_t)mz_moments_unit(opt->moments))));
-    for (int i = 0; i < n; i++)
-        if (s[i].shadow_offset != MZ_NO_SHADOW)
-            add_span(writes, &out->n_writes, (const char *)p->shadows[0].data + s[i].shadow_offset,
-                     mz_align_up(stored_in(opt, first + i), 32) * sizeof(uint16_t));
+        for (int i = first; i < first + n; i++) {
+            const mz_segment *s = &opt->placed[i];
+            const size_t held = held_by(opt, i, (size_t)mz_moments_unit(opt->moments));
+            add_span(writes, &out->n_writes, mz_optimizer_moment(opt, m, s->state_offset + s->first, 0).data,
+                     mz_optimizer_moment_bytes(opt, m, (int64_t)held));
+        }
+    for (int i = first; i < first + n; i++) {
+        const mz_segment *s = &opt->placed[i];
+        if (s->shadow_offset != MZ_NO_SHADOW)
+            add_span(writes, &out->n_writes,
+                     (const char *)p->shadows[0].data + s->shadow_offset + s->first * (int64_t)sizeof(uint16_t),
+                     held_by(opt, i, 32) * sizeof(uint16_t));
+    }
 }
 
 static void make_bucket(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
@@ -342,12 +378,19 @@ static void make_bucket(mezzo_optimizer *opt, int first, int n, int64_t elements
     find_traffic(opt, first, n, spans, &bucket->traffic);
 }
 
+// Whether a bucket of so many elements ends in front of segment i. Of ranks' parts FP32 masters, which they exchange
+// first, do not wait for others.
+static bool ends_before(const mezzo_optimizer *opt, int i, int64_t elements) {
+    const bool others = opt->rank >= 0 && opt->placed[i].master != opt->placed[i - 1].master;
+    return elements >= opt->bucket_elements || (others && elements > 0);
+}
+
 // Parameters are in the order in which forward reads them, so far as a model is built in that order.
 static mezzo_status make_buckets(mezzo_optimizer *opt) {
-    size_t n = (size_t)opt->n;
+    const size_t n = opt->n_segments;
     int64_t elements = 0;
     int first = 0;
-    if (opt->device->backend->capture_stream == NULL || opt->params->ranks > 0)
+    if (opt->device->backend->capture_stream == NULL || (opt->params->ranks > 0 && opt->rank < 0))
         return MEZZO_OK;
     if (opt->buckets == NULL)
         opt->buckets = mz_alloc(n, sizeof *opt->buckets);
@@ -356,9 +399,9 @@ static mezzo_status make_buckets(mezzo_optimizer *opt) {
     if (opt->buckets == NULL || opt->spans == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     opt->n_buckets = 0;
-    for (int i = 0; i < opt->n; i++) {
-        elements += opt->segments[i].count;
-        if (elements < opt->bucket_elements && i + 1 < opt->n)
+    for (int i = 0; i < (int)n; i++) {
+        elements += opt->placed[i].count;
+        if (i + 1 < (int)n && !ends_before(opt, i + 1, elements))
             continue;
         make_bucket(opt, first, i + 1 - first, elements, opt->spans + (size_t)first * SPANS_EACH);
         first = i + 1;
@@ -452,6 +495,7 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     mz_optimizer_free_codes(opt);
     mz_free(opt->index);
     mz_free(opt->segments);
+    mz_free(opt->placed);
     mz_free(opt->begin);
     mz_free(opt->buckets);
     mz_free(opt->spans);
@@ -489,8 +533,10 @@ mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *opt, mz_sequence *into, do
     return issue(opt, into, &opt->clip, NULL);
 }
 
-// The move, and the refresh of the second format after it, deferred: the next forward overlaps them.
+// The move, and the refresh of the second format after it, deferred: the next forward overlaps them, where that is
+// worth it, or waits for them, and what ranks exchange overlaps them.
 static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
+    const int stream = opt->params->overlaps_update ? MZ_STREAM_DEFERRED : 0;
     for (size_t i = 0; i < opt->n_buckets; i++) {
         mz_update_bucket *bucket = &opt->buckets[i];
         int64_t elements = bucket->update.elements;
@@ -508,12 +554,12 @@ static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
                                            .elements = elements,
                                            .overlaps = overlaps};
         bucket->call.attrs.update = &bucket->update;
-        MEZZO_TRY(mz_sequence_defer(into, &opt->move.prepared, &bucket->call, &bucket->traffic));
+        MEZZO_TRY(mz_sequence_defer(into, stream, &opt->move.prepared, &bucket->call, &bucket->traffic));
         MEZZO_TRY(mz_optimizer_defer_codes(opt, bucket->first, bucket->n, into));
     }
     if (opt->n_shadows > 1) {
         opt->refresh.call.attrs.update = NULL;
-        MEZZO_TRY(mz_sequence_defer(into, &opt->refresh.prepared, &opt->refresh.call, NULL));
+        MEZZO_TRY(mz_sequence_defer(into, stream, &opt->refresh.prepared, &opt->refresh.call, NULL));
     }
     return MEZZO_OK;
 }
@@ -522,7 +568,9 @@ mezzo_status mz_optimizer_issue_move(mezzo_optimizer *opt, mz_sequence *into) {
     MEZZO_TRY(issue(opt, into, &opt->control, NULL));
     if (mz_optimizer_owns_first(opt))
         MEZZO_TRY(mz_scales_issue_update(opt->device, &opt->params->scales, opt->d_state, into));
-    if (into != NULL && opt->n_buckets > 0 && opt->params->overlaps_update && mz_can_defer(opt->device))
+    // Ranks exchange what one bucket moved while the next one moves.
+    const bool worth = opt->params->overlaps_update || opt->rank >= 0;
+    if (into != NULL && opt->n_buckets > 0 && worth && mz_can_defer(opt->device))
         return defer_move(opt, into);
     MEZZO_TRY(issue(opt, into, &opt->move, NULL));
     if (opt->n_shadows > 1)
@@ -594,7 +642,7 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
     } else {
         for (int i = 0; i < opt->n; i++) {
             MEZZO_TRY(opt->device->backend->zero(opt->device, p->grad + p->list[opt->index[i]].offset,
-                                                 stored_in(opt, i) * sizeof *p->grad));
+                                                 (size_t)p->list[opt->index[i]].stored * sizeof *p->grad));
             p->list[opt->index[i]].has_grad = false;
         }
     }

@@ -17,7 +17,7 @@ typedef struct mz_update_bucket {
     mz_call call;
     mz_update_attrs update;
     mz_traffic traffic;
-    int first, n; // of the parameters owned
+    int first, n; // of the segments as the device has them: of the parameters owned, where each has one
 } mz_update_bucket;
 
 #define MZ_MOMENTS 3 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer; behind them, where it is kept, ema
@@ -31,6 +31,7 @@ struct mezzo_optimizer {
     int n;                // parameters owned
     int *index;           // [n] into params
     mz_segment *segments; // [n_segments] host copy; of a parameter one, or one in each region that has some of it
+    mz_segment *placed;   // the same as the device has them: ranks' parts in the order in which they lie
     size_t n_segments, cap_segments;
     size_t *begin;            // [n + 1]: a parameter's first segment; the next one's
     int rank;                 // whose part of the parameters it moves and has moments of; -1: all

@@ -17,7 +17,7 @@ static const mz_kernel collective_kernel = {"collective", NULL, run_collective};
 static mezzo_status issue_with(mz_ranks *r, mz_sequence *into, const mz_prepared *prepared, mz_call *call,
                                const mz_traffic *traffic) {
     if (r->defers)
-        return mz_sequence_defer(into, prepared, call, traffic);
+        return mz_sequence_defer(into, MZ_STREAM_COLLECTIVE, prepared, call, traffic);
     return mz_issue(r->device, into, prepared, call, NULL, traffic);
 }
 
@@ -617,8 +617,6 @@ mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
     if (mz_ranks_part(r) < 0 || r->params->sharded) // programs gather what they read
         return MEZZO_OK;
     r->defers = into != NULL && mz_can_defer(r->device);
-    if (r->defers)
-        mz_sequence_defer_on(into, MZ_STREAM_COLLECTIVE);
     mezzo_status status = spread(r, into);
     r->defers = false;
     return status;

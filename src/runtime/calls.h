@@ -19,13 +19,11 @@ mezzo_status mz_sequence_clear(mz_sequence *sequence);
 // The call, with its workspace, and its constants are copied. traffic: as mz_call_list_add's.
 mezzo_status mz_sequence_add(mz_sequence *sequence, const mz_prepared *prepared, const mz_call *call,
                              const mz_traffic *traffic);
-// The same, deferred where the device has streams and no later call of the sequence needs what it does. Its kernel has
-// no workspace.
-mezzo_status mz_sequence_defer(mz_sequence *sequence, const mz_prepared *prepared, const mz_call *call,
+// The same, deferred to `stream` where the device has streams and no later call of the sequence needs what it does. Its
+// kernel has no workspace.
+mezzo_status mz_sequence_defer(mz_sequence *sequence, int stream, const mz_prepared *prepared, const mz_call *call,
                                const mz_traffic *traffic);
 mezzo_status mz_sequence_run(mz_sequence *sequence);
-// On which stream deferred calls run, if not on MZ_STREAM_DEFERRED.
-void mz_sequence_defer_on(mz_sequence *sequence, int stream);
 bool mz_can_defer(const mezzo_device *device);
 
 // Adds to `into`, or where that is NULL runs now.

@@ -59,11 +59,11 @@ bool mz_call_list_equal(const mz_call_list *a, const mz_call_list *b) {
     bool same = a->n == b->n;
     for (size_t i = 0; same && i < a->n; i++) {
         const mz_bound_call *x = &a->calls[i], *y = &b->calls[i];
-        same = x->kernel == y->kernel && x->call.op == y->call.op && x->call.n_in == y->call.n_in &&
-               x->call.n_out == y->call.n_out && x->call.workspace == y->call.workspace &&
-               x->call.state == y->call.state && memcmp(&x->update, &y->update, sizeof x->update) == 0 &&
-               same_tensors(x->call.in, y->call.in, x->call.n_in) &&
-               same_tensors(x->call.out, y->call.out, x->call.n_out);
+        same =
+            x->kernel == y->kernel && x->stream == y->stream && x->call.op == y->call.op &&
+            x->call.n_in == y->call.n_in && x->call.n_out == y->call.n_out && x->call.workspace == y->call.workspace &&
+            x->call.state == y->call.state && memcmp(&x->update, &y->update, sizeof x->update) == 0 &&
+            same_tensors(x->call.in, y->call.in, x->call.n_in) && same_tensors(x->call.out, y->call.out, x->call.n_out);
     }
     return same;
 }

@@ -1,7 +1,7 @@
-// Deferred calls: a call that something later waits for by the bytes it touches. On a device with streams it runs on a
-// stream of its own, concurrently with the next program (run.c). Any later read or write of those bytes, by a kernel, a
-// host copy or another list of calls, waits for it, so results are the same as without deferral. What the calls are for
-// is no business of this file.
+// Deferred calls: a call that something later waits for by the bytes it touches. On a device with streams it runs on
+// another stream than the next program, concurrently with it (run.c). Any later read or write of those bytes, by a
+// kernel, a host copy or another list of calls, waits for it, so results are the same as without deferral. What the
+// calls are for is no business of this file.
 #ifndef MZ_RUNTIME_DEFERRED_H
 #define MZ_RUNTIME_DEFERRED_H
 
@@ -14,6 +14,7 @@ typedef struct mz_bound_call {
     mz_update_attrs update; // what call.attrs.update pointed to, where it did
     mz_traffic traffic;
     mz_span *spans; // traffic's
+    int stream;     // deferred: that it runs on beside a program
 } mz_bound_call;
 typedef struct mz_call_list {
     mz_bound_call *calls;
@@ -31,7 +32,6 @@ void mz_call_list_free(mz_call_list *list);
 enum { MZ_DEFERRED_LISTS = 4 }; // a further one runs those before it
 typedef struct mz_deferred {
     mz_call_list list;
-    int stream;  // that they run on beside a program; 0: MZ_STREAM_DEFERRED
     uint64_t id; // of these calls; never 0, never another list's
     struct mz_deferred *next;
 } mz_deferred;

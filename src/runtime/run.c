@@ -1,4 +1,4 @@
-// Running a program: call by call, or as a device's graph, with deferred calls on a stream of their own.
+// Running a program: call by call, or as a device's graph, with deferred calls on other streams.
 #include "runtime/program.h"
 #include "runtime/tracer.h"
 
@@ -155,7 +155,7 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
     for (const mz_deferred *d = deferred; d != NULL && status == MEZZO_OK; d = d->next)
         for (size_t i = 0; i < d->list.n; ++i, ++at) {
             traffic[at] = d->list.calls[i].traffic;
-            o->streams.stream[at] = (signed char)(d->stream != 0 ? d->stream : MZ_STREAM_DEFERRED);
+            o->streams.stream[at] = (signed char)d->list.calls[i].stream;
         }
     for (size_t i = 0, k = 0; i < p->c.n_calls && status == MEZZO_OK; ++i) {
         const bool gathers = p->c.graph->nodes[p->c.node[i]].gathers > 0;

@@ -79,14 +79,12 @@ mezzo_status mz_sequence_add(mz_sequence *s, const mz_prepared *prepared, const 
     return MEZZO_OK;
 }
 
-mezzo_status mz_sequence_defer(mz_sequence *s, const mz_prepared *prepared, const mz_call *call,
+mezzo_status mz_sequence_defer(mz_sequence *s, int stream, const mz_prepared *prepared, const mz_call *call,
                                const mz_traffic *traffic) {
-    MEZZO_TRY(mz_call_list_add(mz_can_defer(s->device) ? &s->deferred.list : &s->calls, prepared, call, traffic));
+    mz_call_list *list = mz_can_defer(s->device) ? &s->deferred.list : &s->calls;
+    MEZZO_TRY(mz_call_list_add(list, prepared, call, traffic));
+    list->calls[list->n - 1].stream = stream;
     return MEZZO_OK;
-}
-
-void mz_sequence_defer_on(mz_sequence *s, int stream) {
-    s->deferred.stream = stream;
 }
 
 // --- running -------------------------------------------------------------------------------------------------------

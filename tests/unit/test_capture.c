@@ -271,7 +271,7 @@ static void open_chain(mezzo_device *device, chain *c) {
     for (int i = 0; i < ADDERS; i++) {
         mz_call call = doubling(c->at[i], c->at[i + 1]);
         ok(mz_sequence_create(device, &c->lists[i]));
-        ok(mz_sequence_defer(c->lists[i], &c->prepared, &call, NULL));
+        ok(mz_sequence_defer(c->lists[i], MZ_STREAM_DEFERRED, &c->prepared, &call, NULL));
     }
 }
 
@@ -349,7 +349,7 @@ static void a_later_call_of_the_list_runs_it_first(void **state) {
     open_chain(device, &c);
     ok(mz_sequence_create(device, &list));
     mz_call first = doubling(c.at[0], c.at[1]), other = doubling(c.at[2], c.at[3]), then = doubling(c.at[1], c.at[4]);
-    ok(mz_sequence_defer(list, &c.prepared, &first, NULL));
+    ok(mz_sequence_defer(list, MZ_STREAM_DEFERRED, &c.prepared, &first, NULL));
     ok(mz_sequence_add(list, &c.prepared, &other, NULL));
     for (int round = 1; round <= 3; round++) {
         start_chain(&c, (float)round, 0);
@@ -360,7 +360,7 @@ static void a_later_call_of_the_list_runs_it_first(void **state) {
     ok(mezzo_device_sync(device));
     mz_sequence_free(list);
     ok(mz_sequence_create(device, &list));
-    ok(mz_sequence_defer(list, &c.prepared, &first, NULL));
+    ok(mz_sequence_defer(list, MZ_STREAM_DEFERRED, &c.prepared, &first, NULL));
     ok(mz_sequence_add(list, &c.prepared, &other, NULL));
     ok(mz_sequence_add(list, &c.prepared, &then, NULL));
     for (int round = 1; round <= 3; round++) {

@@ -5,6 +5,10 @@
 
 #include "optim/ranks.h"
 
+enum { ROWS = 4200 }; // of an embedding that several regions have some of
+
+static bool waits_for_moves; // as programs of many rows do
+
 // Sums of gradients beside backward, parameters brought to all beside the next forward: the bits of one after another.
 // `looks`, if not NULL, sees what waits behind the last step.
 static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, mezzo_precision precision,
@@ -20,6 +24,7 @@ static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, me
     mz_ranks *ranks;
     mezzo_step *step;
     tiny_model("gpt2", &c);
+    c.vocab = ROWS;
     ok(mezzo_device_open("cpu", 1, &out->device));
     if (captures_too)
         out->device->backend = &queued;
@@ -29,10 +34,13 @@ static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, me
     const mz_cut cut = mz_ranks_cut(how->shard, false, 0, 2, 1);
     ok(mz_params_create(out->device, g, &options, 7, master, &cut, &out->params));
     ok(mezzo_program_create(g, out->params, &options, &p));
+    assert_true(out->params->overlaps_update == captures_too);
+    out->params->overlaps_update = captures_too && !waits_for_moves;
     ok(mz_ranks_create(out->params, how, &ranks));
     assert_true(out->params->n_regions > 2);
     ok(mz_ranks_overlap(ranks, p));
     ok(mz_optimizer_create(out->params, &adamw, mz_ranks_part(ranks), mz_ranks_pieces(ranks), &o));
+    ok(mz_optimizer_set_bucket(o, 500));
     ok(mz_step_create(p, &o, 1, NULL, &(mezzo_step_options){.micro_batches = micros, .clip = 0.01}, ranks, &step));
     mezzo_graph_free(g);
     for (int i = 0; i < STEPS * micros; i++) {
@@ -55,7 +63,7 @@ static void same_with_a_twin(mz_shard shard, mezzo_precision precision, int micr
     const mz_ranks_options how = {.shard = shard, .bf16_wire = bf16_wire, .micro = micros};
     static float masters[2][1 << 18];
     trained both[] = {{.grads = masters[0]}, {.grads = masters[1]}};
-    twin_agrees = shard == MZ_SHARD_PARAMETERS;
+    twin_agrees = shard >= MZ_SHARD_GRADIENTS; // regions are brought together, and not in one order on both
     for (int i = 0; i < 2; i++) {
         train_with_a_twin(i == 1, &how, precision, mezzo_master_default(precision), NULL, &both[i]);
         assert_true(both[i].params->master_bytes <= sizeof masters[0]);
@@ -84,6 +92,12 @@ static void collectives_beside_calls_change_no_bit(void **state) {
     same_with_a_twin(MZ_SHARD_PARAMETERS, MEZZO_PRECISION_FP16, 1, true);
     same_with_a_twin(MZ_SHARD_PARAMETERS, MEZZO_PRECISION_FP32, 2, false);
     assert_true(collectives > 20);
+    waits_for_moves = true;
+    deferred = 0;
+    same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_BF16, 1, false);
+    same_with_a_twin(MZ_SHARD_PARAMETERS, MEZZO_PRECISION_BF16, 1, false);
+    assert_int_equal(deferred, 0);
+    waits_for_moves = false;
 }
 
 // Each rank's number rounded to BF16, the sum not.
@@ -128,7 +142,7 @@ static void bf16_on_the_wire_is_summed_in_fp32(void **state) {
 }
 
 // --- what the next forward waits for ------------------------------------------------------------------------------
-static bool is_gather(const mz_bound_call *call) { // and not one that rounds masters
+static bool is_gather(const mz_bound_call *call) { // and not one that rounds masters, or moves
     return call->call.op == MZ_OP_copy;
 }
 
@@ -139,7 +153,7 @@ static int gathers_among(const mz_call_list *list, int first_calls) {
     return n;
 }
 
-// How many of the calls, which run in their order, come before these bytes may be read.
+// How many of the calls on a stream, which run in their order, come before these bytes may be read.
 static int calls_before(const mz_call_list *list, const void *from, size_t bytes) {
     const mz_span span = {from, (const char *)from + bytes};
     const mz_traffic read = {.n_reads = 1, .reads = &span};
@@ -150,15 +164,40 @@ static int calls_before(const mz_call_list *list, const void *from, size_t bytes
     return before;
 }
 
+// The calls of a stream; the caller frees its `calls` alone.
+static mz_call_list calls_on(const mezzo_device *device, int stream) {
+    const mz_call_list *all = &device->deferred->list;
+    mz_call_list list = {.calls = mz_alloc(all->n, sizeof *list.calls)};
+    assert_non_null(list.calls);
+    for (size_t i = 0; i < all->n; i++)
+        if (all->calls[i].stream == stream)
+            list.calls[list.n++] = all->calls[i];
+    return list;
+}
+
+// A region is gathered behind the moves of what is in it, not behind later ones.
+static void gathers_wait_for_their_own(const mz_call_list *gathers, const mz_call_list *moves) {
+    int before = 0, apart = 0;
+    for (size_t i = 0; i < gathers->n; i++) {
+        int last = 0;
+        for (size_t k = 0; k < moves->n && is_gather(&gathers->calls[i]); k++)
+            if (mz_traffic_depends(&gathers->calls[i].traffic, &moves->calls[k].traffic))
+                last = (int)k + 1;
+        assert_true(!is_gather(&gathers->calls[i]) || (last > 0 && last >= before));
+        apart += is_gather(&gathers->calls[i]) && last < (int)moves->n;
+        before = last > before ? last : before;
+    }
+    assert_int_equal(before, moves->n);
+    assert_true(apart >= 2);
+}
+
 // A copy that is gathered itself waits for the gathers up to its own, one that is rounded from FP32 masters for theirs
 // and its rounding. Where both are there, the rounding is behind all gathers.
 static void weights_wait_for_their_own(const mezzo_device *device, const mezzo_params *p) {
-    const mz_deferred *d = device->deferred;
+    mz_call_list list = calls_on(device, MZ_STREAM_COLLECTIVE), moves = calls_on(device, MZ_STREAM_DEFERRED);
     int gathered = 0, rounded = 0;
-    while (d != NULL && d->stream != MZ_STREAM_COLLECTIVE)
-        d = d->next;
-    assert_non_null(d);
-    assert_int_equal(gathers_among(&d->list, (int)d->list.n), p->n_regions);
+    assert_int_equal(gathers_among(&list, (int)list.n), p->n_regions);
+    gathers_wait_for_their_own(&list, &moves);
     for (size_t i = 0; i < p->n; i++) {
         const mz_param *one = &p->list[i];
         int regions = 0;
@@ -166,19 +205,21 @@ static void weights_wait_for_their_own(const mezzo_device *device, const mezzo_p
             continue;
         while (regions < p->n_regions && p->regions[regions].from < one->offset + one->stored)
             regions++;
-        const int before = calls_before(&d->list, (const uint16_t *)p->shadows[0].data + one->shadow_slot,
+        const int before = calls_before(&list, (const uint16_t *)p->shadows[0].data + one->shadow_slot,
                                         (size_t)one->stored * sizeof(uint16_t));
         assert_true(before > 0);
         if (one->master != MEZZO_MASTER_FP32) {
             assert_int_equal(before, regions);
-            assert_int_equal(gathers_among(&d->list, before), regions);
+            assert_int_equal(gathers_among(&list, before), regions);
             gathered++;
             continue;
         }
-        assert_false(is_gather(&d->list.calls[before - 1]));
-        assert_int_equal(gathers_among(&d->list, before), p->kept_as == MEZZO_MASTER_FP32 ? regions : p->n_regions);
+        assert_false(is_gather(&list.calls[before - 1]));
+        assert_int_equal(gathers_among(&list, before), p->kept_as == MEZZO_MASTER_FP32 ? regions : p->n_regions);
         rounded++;
     }
+    mz_free(list.calls);
+    mz_free(moves.calls);
     if (p->kept_as == MEZZO_MASTER_FP32)
         assert_true(gathered == 0 && rounded > 8);
     else
