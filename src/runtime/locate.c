@@ -1,12 +1,38 @@
 // The first bad value of a micro step: runs call by call and inspects every input and output. Slow: for a step known to
 // be bad.
+#include <math.h>
+
 #include "runtime/program.h"
 
 static bool is_float(const mz_tensor *t) {
     return mz_present(t) && t->dtype < MEZZO_I64;
 }
 
-// Counts and ranges of up to MZ_MAX_IN float tensors.
+static bool is_8bit(const mz_tensor *t) {
+    return is_float(t) && mezzo_dtype_size(t->dtype) == 1;
+}
+
+// NaN and infinities among codes of 8 bits, on the host. Their range would take their scales; the kernels of `inspect`
+// have none.
+static mezzo_status inspect_codes(mezzo_program *p, const mz_tensor *t, mz_inspection *out) {
+    const int64_t n = mz_shape_count(&t->shape);
+    const size_t bytes = mz_tensor_bytes_stored(t);
+    char *host = mz_alloc(bytes + 1, 1);
+    if (host == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = p->device->backend->read(p->device, host, t->data, bytes);
+    for (int64_t i = 0; i < n && status == MEZZO_OK; ++i) {
+        float x = 0;
+        status = mezzo_convert(host + (size_t)mz_tensor_index(t, i), t->dtype, &x, MEZZO_F32, 1);
+        out->nans += isnan(x) != 0;
+        out->infs += isinf(x) != 0;
+    }
+    out->looked = n;
+    mz_free(host);
+    return status;
+}
+
+// Counts of up to MZ_MAX_IN float tensors, and ranges of those that have more than 8 bits.
 mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int n, float limit, mz_inspection *out) {
     if (p->inspection == NULL)
         MEZZO_TRY(p->device->backend->alloc(p->device, MZ_MAX_IN * sizeof *p->inspection, (void **)&p->inspection));
@@ -14,7 +40,9 @@ mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int 
     int at[MZ_MAX_IN];
     memset(out, 0, (size_t)n * sizeof *out);
     for (int i = 0; i < n; ++i)
-        if (is_float(&tensors[i])) {
+        if (is_8bit(&tensors[i])) {
+            MEZZO_TRY(inspect_codes(p, &tensors[i], &out[i]));
+        } else if (is_float(&tensors[i])) {
             at[call.n_in] = i;
             call.in[call.n_in++] = tensors[i];
         }
@@ -76,7 +104,7 @@ static void check_sources(const mezzo_program *p, size_t call, const mz_inspecti
 static void keep_inputs(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_located *out) {
     const mz_call *c = &p->c.calls[call];
     for (int k = 0; k < c->n_in; ++k)
-        if (is_float(&c->in[k]))
+        if (is_float(&c->in[k]) && !is_8bit(&c->in[k]))
             out->in[out->n_in++] = tensor_at(p, call, false, k, &ins[k]);
 }
 

@@ -178,7 +178,8 @@ typedef struct mz_located {
     mz_located_tensor in[MZ_MAX_IN];
     int n_in;
 } mz_located;
-// Counts and ranges of n <= MZ_MAX_IN tensors of the device; those that are absent or hold integers count nothing.
+// Counts and ranges of n <= MZ_MAX_IN tensors of the device; those that are absent or hold integers count nothing, and
+// 8 bits have no range.
 mezzo_status mz_program_inspect(mezzo_program *program, const mz_tensor *tensors, int n, float limit,
                                 mz_inspection *out);
 // samples.c: the sample that has the first bad number of a call's outputs or, where these have none or are in no order

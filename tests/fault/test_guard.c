@@ -45,16 +45,26 @@ static void same_state(const char *a, const char *b) {
     mz_free(y);
 }
 
-// Scale and trackers: the scaler's part of state.json, but for its count of skips.
-static void same_scaler(const char *a, const char *b) {
+// The scaler's part of state.json, but for its count of skips, and the table of maxima of 8 bits, whole.
+static void same_scales(const char *a, const char *b, const char *from, const char *to) {
     char *x = read_text(a, "state.json"), *y = read_text(b, "state.json");
-    const char *from = strstr(x, "\"scaler\""), *with = strstr(y, "\"scaler\"");
-    assert_true(from != NULL && with != NULL);
-    size_t n = strcspn(from, "}"), m = strcspn(with, "}");
-    if (n != m || memcmp(from, with, n) != 0)
-        fail_msg("the scaler: %.*s in %s, %.*s in %s", (int)n, from, a, (int)m, with, b);
+    const char *left = strstr(x, from), *right = strstr(y, from);
+    assert_true(left != NULL && right != NULL);
+    const char *left_end = strstr(left, to), *right_end = strstr(right, to);
+    assert_true(left_end != NULL && right_end != NULL);
+    const size_t n = (size_t)(left_end - left), m = (size_t)(right_end - right);
+    if (n != m || memcmp(left, right, n) != 0)
+        fail_msg("%.*s in %s, %.*s in %s", (int)n, left, a, (int)m, right, b);
     mz_free(x);
     mz_free(y);
+}
+
+static void same_scaler(const char *a, const char *b) {
+    same_scales(a, b, "\"scaler\"", "}");
+}
+
+static void same_table(const char *a, const char *b) {
+    same_scales(a, b, "\"scales\": {\n    \"", "\n  }");
 }
 
 // A run in folder `out` with a fault (NULL: none), its readings `lag` steps late.
@@ -122,6 +132,8 @@ static void skipping(const char *precision, const char *accumulation, int lag) {
         same_file(a.checkpoint, b.checkpoint, "model.safetensors");
         same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
         same_scaler(a.checkpoint, b.checkpoint);
+        if (strncmp(precision, "fp8", 3) == 0)
+            same_table(a.checkpoint, b.checkpoint);
         for (int s = 1; s < STEPS; s++)
             if (lag == 0 && without.loss[s] != with.loss[s < BAD ? s : s + 1])
                 fail_msg("%s, %s: loss of step %d is %.17g, not %.17g", faults[i].fault, precision, s,
@@ -135,12 +147,14 @@ static void test_skip(void **state) {
     skipping("fp32", "--grad-accum=1", 0);
     skipping("bf16", "--grad-accum=1", 1);
     skipping("fp16", "--grad-accum=1", 0);
+    skipping("fp8", "--grad-accum=1", 0);
 }
 
 static void test_skip_with_accumulation(void **state) {
     (void)state;
     skipping("fp32", "--grad-accum=2", 1);
     skipping("fp16", "--grad-accum=2", 1);
+    skipping("fp8-dw16", "--grad-accum=2", 1);
 }
 
 // The second of two micro batches: none of the first one's gradients stays either, and the right one is named.
@@ -176,6 +190,26 @@ static void test_rollback(void **state) {
             same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
             same_file(a.checkpoint, b.checkpoint, "state.json");
         }
+}
+
+// In 8 bits the table of maxima goes back too, with what the bad step and those before it recorded.
+static void test_rollback_in_8_bits(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"--precision=fp8", "--precision=fp8-dw16", "--precision=fp8-block"};
+    for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
+        tiny_log log = {0};
+        mezzo_train_result a, b;
+        const char *args[] = {"--steps=12",       precisions[i],   "--checkpoint-every=3",
+                              "--guard=rollback", "--log-every=7", NULL};
+        must(faulty("without", "drop@4.2:batch", 1, args, &log, &a));
+        must(faulty("with", "nan@5:h.1.attn.c_attn/linear_dx", 1, args, &log, &b));
+        expect_record("with", "gradients", "rollback", "linear_dx of h.1.attn.c_attn (backward)");
+        if (i < 2)
+            same_table(a.checkpoint, b.checkpoint);
+        same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+        same_file(a.checkpoint, b.checkpoint, "state.json");
+    }
 }
 
 // Under a loss scale it is halved, and its tracker begins again.
@@ -481,6 +515,7 @@ int main(void) {
         cmocka_unit_test(test_skip_with_accumulation),
         cmocka_unit_test(test_skip_in_a_later_micro_batch),
         cmocka_unit_test(test_rollback),
+        cmocka_unit_test(test_rollback_in_8_bits),
         cmocka_unit_test(test_rollback_halves_the_scale),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_a_bad_gradient_under_a_scale),

@@ -79,6 +79,8 @@ static void test_narrow_operands_change_no_rule(void **state) {
     broken_off("bf16", "--emulate=nvfp4", 0);
     further[0] = NULL;
     broken_off("fp8", NULL, 0);
+    broken_off("fp8-dw16", NULL, 0);
+    broken_off("fp8-block", NULL, 0);
 }
 
 static void test_threads_change_nothing(void **state) {
