@@ -2,6 +2,7 @@
 // operands of any shape, and of operands that are rounded to blocks (attrs.blocks). Their operands are brought to a
 // format that holds them exactly, BF16 and FP32, and that one's kernel runs (as cpu/narrow.c does).
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/kernels/narrow.h"
 
 _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
                "launch.h's dtypes are mezzo_dtype's");
@@ -28,8 +29,17 @@ static mz_cu_scales scales_of(const mz_tensor *t) {
     return s;
 }
 
-static size_t plain_bytes(const mz_tensor *t) {
-    return mz_align_up((size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(is_8bit(t) ? MEZZO_BF16 : MEZZO_F32),
+// What holds an operand exactly. An element of MX has at most 4 significant bits and its scale is a power of two; an
+// element of NVFP4 has an FP32 scale, and turning leaves FP32 numbers, which are rounded in place.
+static mezzo_dtype plain_dtype(const mz_call *call, int slot) {
+    if (is_8bit(&call->in[slot]))
+        return MEZZO_BF16;
+    const bool turns = call->op == MZ_OP_linear_dw && call->attrs.hadamard;
+    return call->attrs.blocks == MEZZO_BLOCKS_NVFP4 || turns ? MEZZO_F32 : MEZZO_BF16;
+}
+
+static size_t plain_bytes(const mz_call *call, int slot) {
+    return mz_align_up((size_t)mz_shape_count(&call->in[slot].shape) * mezzo_dtype_size(plain_dtype(call, slot)),
                        ALIGN);
 }
 
@@ -39,12 +49,12 @@ static mz_call plain_call(const mz_call *call) {
     char *at = call->workspace;
     for (int i = 0; i < 2; i++) {
         mz_tensor *t = &part.in[i];
-        t->dtype = is_8bit(t) ? MEZZO_BF16 : MEZZO_F32;
+        t->dtype = plain_dtype(call, i);
         t->scaling = MZ_SCALING_NONE;
         t->scale = NULL;
         t->turned = false;
         t->data = at;
-        at = at != NULL ? at + plain_bytes(&call->in[i]) : NULL;
+        at = at != NULL ? at + plain_bytes(call, i) : NULL;
     }
     part.numerics.compute = part.in[0].dtype;
     part.attrs.blocks = MEZZO_BLOCKS_NONE;
@@ -73,7 +83,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     mezzo_status status = mz_prepare(device, &part, inner);
     out->state = inner;
     out->release = release;
-    out->workspace = plain_bytes(&call->in[0]) + plain_bytes(&call->in[1]) + ALIGN + inner->workspace;
+    out->workspace = plain_bytes(call, 0) + plain_bytes(call, 1) + ALIGN + inner->workspace;
     if (status == MEZZO_ERR_MEMORY)
         return mz_out_of_memory;
     return status == MEZZO_OK ? NULL : "no kernel takes the operands as bf16 or fp32";
@@ -108,8 +118,13 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
             via = (int)MEZZO_F32;
         }
         MZ_CUDA_TRY(mz_cu_most(cuda->stream, x, n, most));
-        MZ_CUDA_TRY(mz_cu_blocks(cuda->stream, x, part.in[i].data, n / cols, cols, down, (int)call->attrs.blocks, via,
-                                 most, &random[i]));
+        const int blocks = (int)call->attrs.blocks;
+        if (part.in[i].dtype == MEZZO_BF16)
+            MZ_CUDA_TRY(mz_cu_blocks_bf16(cuda->stream, x, part.in[i].data, n / cols, cols, down, blocks, via, most,
+                                          &random[i]));
+        else
+            MZ_CUDA_TRY(
+                mz_cu_blocks(cuda->stream, x, part.in[i].data, n / cols, cols, down, blocks, via, most, &random[i]));
     }
     part.state = inner->state;
     return inner->kernel->run(device, &part);

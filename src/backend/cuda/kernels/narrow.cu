@@ -1,6 +1,7 @@
 // Eight bits widened, a tensor's largest magnitude, and rounding to MX and NVFP4 blocks for emulation.
 #include <cuda_fp8.h>
 
+#include "narrow.h"
 #include "philox.cuh"
 #include "vec.cuh"
 
@@ -181,23 +182,24 @@ extern "C" cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, 
     return cudaGetLastError();
 }
 
-// x may be y.
+// x may be y where both are FP32. A thread a block, whose numbers stay in registers.
+template <int SIZE>
 __global__ void __launch_bounds__(THREADS)
-    blocks_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int down, int blocks, int via,
+    blocks_kernel(mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down, int blocks, int via,
                   const uint32_t *most_of_all, mz_cu_at_random random) {
-    const int size = blocks == NVFP4 ? 16 : 32;
-    const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + size - 1) / size;
+    const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + SIZE - 1) / SIZE;
     const int64_t index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (index >= runs * parts)
         return;
     const int64_t run = down ? index % runs : index / parts, part = down ? index / runs : index % parts;
-    const int64_t stride = down ? cols : 1, at = (down ? run : run * cols) + part * size * stride;
-    const int n = static_cast<int>(min(static_cast<int64_t>(size), k - part * size));
+    const int64_t stride = down ? cols : 1, at = (down ? run : run * cols) + part * SIZE * stride;
+    const int n = static_cast<int>(min(static_cast<int64_t>(SIZE), k - part * SIZE));
     const float all = round_to(__uint_as_float(*most_of_all), via), asked = all / (6.0f * 448.0f);
     const float tensor = blocks == NVFP4 && asked >= 0x1p-100f && isfinite(asked) ? asked : 1.0f;
-    float v[32], most = 0;
-    for (int i = 0; i < n; i++) {
-        v[i] = round_to(load1(x.data, x.dtype, at + i * stride), via);
+    float v[SIZE], most = 0;
+#pragma unroll
+    for (int i = 0; i < SIZE; i++) {
+        v[i] = i < n ? round_to(load1(x.data, x.dtype, at + i * stride), via) : 0;
         most = fabsf(v[i]) > most || isnan(v[i]) ? fabsf(v[i]) : most;
     }
     const float scale = block_scale(most, blocks, tensor), factor = scale * tensor;
@@ -206,7 +208,10 @@ __global__ void __launch_bounds__(THREADS)
                                            : static_cast<double>(1.0f / factor);
     const philox_key key = random.rng != nullptr ? philox_key_of(random.rng, random.stream) : philox_key{0, 0, 0};
     uint4 words = make_uint4(0, 0, 0, 0);
-    for (int i = 0; i < n; i++) {
+#pragma unroll
+    for (int i = 0; i < SIZE; i++) {
+        if (i >= n)
+            break;
         const float scaled = static_cast<float>(static_cast<double>(v[i]) * inverse);
         float element;
         if (random.rng != nullptr) {
@@ -218,16 +223,28 @@ __global__ void __launch_bounds__(THREADS)
         } else {
             element = blocks == MXFP8 ? round_e4m3(scaled) : round_e2m1(scaled);
         }
-        y[at + i * stride] = isnan(factor) ? factor : element * factor;
+        store1(y, to, at + i * stride, isnan(factor) ? factor : element * factor);
     }
 }
 
-extern "C" cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
-                                    int blocks, int via, const uint32_t *most, const mz_cu_at_random *random) {
+static cudaError_t blocks_run(cudaStream_t stream, mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down,
+                              int blocks, int via, const uint32_t *most, const mz_cu_at_random *random) {
     const int64_t size = blocks == NVFP4 ? 16 : 32, k = down ? rows : cols, runs = down ? cols : rows;
     const int64_t n = runs * ((k + size - 1) / size);
     if (n == 0)
         return cudaSuccess;
-    blocks_kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, down, blocks, via, most, *random);
+    auto *kernel = size == 16 ? blocks_kernel<16> : blocks_kernel<32>;
+    kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, to, rows, cols, down, blocks, via, most, *random);
     return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
+                                    int blocks, int via, const uint32_t *most, const mz_cu_at_random *random) {
+    return blocks_run(stream, x, y, MZ_CU_F32, rows, cols, down, blocks, via, most, random);
+}
+
+extern "C" cudaError_t mz_cu_blocks_bf16(cudaStream_t stream, mz_cu_array x, void *y, int64_t rows, int64_t cols,
+                                         int down, int blocks, int via, const uint32_t *most,
+                                         const mz_cu_at_random *random) {
+    return blocks_run(stream, x, y, MZ_CU_BF16, rows, cols, down, blocks, via, most, random);
 }
