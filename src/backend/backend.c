@@ -236,6 +236,11 @@ static bool remakes(const mz_call *call) {
     return call->op == MZ_OP_linear_dx && call->n_out > acted && mz_present(&call->out[acted]);
 }
 
+static bool codes_too(const mz_call *call) {
+    const int codes = MZ_IN(adamw, codes);
+    return call->op == MZ_OP_adamw && call->n_in > codes && mz_present(&call->in[codes]);
+}
+
 static atomic_uint_fast64_t prepares;
 
 uint64_t mz_prepare_count(void) {
@@ -250,6 +255,9 @@ const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, con
         return "a tensor is stored with padding";
     if (remakes(call) && (device->backend->remakes == NULL || device->backend->remakes(call->op) != kernel))
         return "it does not write an activation's result";
+    if (codes_too(call) &&
+        (device->backend->writes_codes == NULL || !device->backend->writes_codes(call->out[MZ_OUT(adamw, m)].dtype)))
+        return "it does not write codes";
     const char *reason = check_formats(device, kernel, call);
     if (reason == NULL)
         reason = kernel->prepare(device, call, out);

@@ -132,10 +132,16 @@ typedef struct mz_backend {
     // Optional: the kernel of `op` that writes an activation's result (linear_dx's `acted`) as it goes; NULL: none
     // does. mz_prepare_kernel refuses calls with that output to all others.
     const mz_kernel *(*remakes)(mz_op op);
+    // Whether adamw writes codes of the masters it moves (mz_coded), its moments being stored so.
+    bool (*writes_codes)(mezzo_dtype moments);
     int64_t remakes_above;   // rows: in programs of so many or fewer its time is dearer than a result's memory
     int64_t remakes_summing; // but not where it sums so many numbers or more; 0: there too
-    // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself.
-    const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second);
+    // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself. alone: what the
+    // first one makes for the second, nobody else reads.
+    const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone);
+    // Optional, before they are bound: whether it may come to that, so that what the first one touches has to stay for
+    // the second. pair looks at the bytes, and takes others too where these happen to stay.
+    bool (*joins)(const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);
@@ -245,6 +251,16 @@ typedef struct mz_segment {
 } mz_segment;
 
 #define MZ_NO_SHADOW INT64_MIN
+
+// A parameter whose 8-bit codes adamw writes as it moves it, as `quantize` with attrs.keeps would behind it. Its master
+// is FP32, whole and without padding, and has no shadow; rows and columns are multiples of 16.
+typedef struct mz_coded {
+    mz_segment segment;
+    int64_t rows, columns;
+    void *codes, *turned; // NULL: not written
+    mz_scale_entry *entry;
+    int32_t dtype;
+} mz_coded;
 
 static inline uint32_t mz_magnitude(float x) { // of a positive number, in the order of magnitudes
     uint32_t bits;
@@ -362,6 +378,7 @@ enum {
 //   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler
 //   as they were. Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 -
 //   beta^step. last_clip = clip, last_found_inf = found_inf.
+// adamw: `codes` are mz_coded of parameters that are not in `segments`; they move too.
 // adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; shadows
 // rounded in the same pass. They read
 //   nothing of the state that the ops behind them change, so that they may be deferred until the next step_control.

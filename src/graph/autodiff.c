@@ -518,20 +518,20 @@ static mezzo_status grad_dispatch(tape *t, int node, int dy) {
 static mezzo_status grad_combine(tape *t, int node, int dy) {
     (void)node;
     bool weighted = t->at->n_in > 3 && t->at->in[3] >= 0;
-    if (needs(t, 0)) {
-        mz_node n = backward_node(t, MZ_OP_dispatch);
+    if (needs(t, 3)) {
+        mz_node n = backward_node(t, MZ_OP_combine_dw);
         add_in(&n, dy);
-        for (int i = 1; i < (weighted ? 4 : 3); ++i)
-            add_in(&n, t->at->in[i]);
-        MEZZO_TRY(finish_dx(t, n, t->at->in[0]));
+        add_in(&n, t->at->in[0]);
+        add_in(&n, t->at->in[2]);
+        MEZZO_TRY(finish_dx(t, n, t->at->in[3]));
     }
-    if (!needs(t, 3))
+    if (!needs(t, 0))
         return MEZZO_OK;
-    mz_node n = backward_node(t, MZ_OP_combine_dw);
+    mz_node n = backward_node(t, MZ_OP_dispatch); // right in front of what reads it
     add_in(&n, dy);
-    add_in(&n, t->at->in[0]);
-    add_in(&n, t->at->in[2]);
-    return finish_dx(t, n, t->at->in[3]);
+    for (int i = 1; i < (weighted ? 4 : 3); ++i)
+        add_in(&n, t->at->in[i]);
+    return finish_dx(t, n, t->at->in[0]);
 }
 
 static mezzo_status grad_embedding(tape *t, int node, int dy) {

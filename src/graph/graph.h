@@ -84,6 +84,7 @@ typedef struct mz_node {
     mz_formats formats;
     const char *rule; // static text: what decided the dtypes
     bool pinned;      // a model's own cast: kept by every pass
+    int until;        // what it touches stays until this node at least, with which it may run in one piece
     int gathers;      // 1 + the region of parameters that the node brings together from its parts; 0: it does not
 } mz_node;
 

@@ -70,7 +70,8 @@ static void extend(int *last, int until) {
 }
 
 // The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What
-// a node on the second stream reads stays for SLACK nodes more, so that it can be late.
+// a node on the second stream reads stays for SLACK nodes more, so that it can be late; what one touches that may run
+// in one piece with a later one, until that.
 static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *last) {
     for (size_t v = 0; v < g->n_values; ++v)
         last[v] = -1;
@@ -80,6 +81,7 @@ static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, cons
             int count = pass ? n->n_out : n->n_in;
             const int *list = pass ? n->out : n->in;
             int until = (int)i + (streams && !pass && streams->stream[i] == 1 ? SLACK : 0);
+            until = until > n->until ? until : n->until;
             until = until < (int)g->n_nodes ? until : (int)g->n_nodes - 1;
             for (int k = 0; k < count; ++k) {
                 if (list[k] < 0)

@@ -572,7 +572,7 @@ mezzo_status mz_optimizer_issue_move(mezzo_optimizer *opt, mz_sequence *into) {
     const bool worth = opt->params->overlaps_update || opt->rank >= 0;
     if (into != NULL && opt->n_buckets > 0 && worth && mz_can_defer(opt->device))
         return defer_move(opt, into);
-    MEZZO_TRY(issue(opt, into, &opt->move, NULL));
+    MEZZO_TRY(issue(opt, into, opt->n_coded > 0 ? &opt->coded : &opt->move, NULL));
     if (opt->n_shadows > 1)
         MEZZO_TRY(issue(opt, into, &opt->refresh, NULL));
     return mz_optimizer_issue_codes(opt, into);

@@ -53,6 +53,10 @@ struct mezzo_optimizer {
     mz_update_op *codes;
     int *codes_of; // per op: the parameter
     int n_codes;
+    bool *codes_apart;      // per op: `coded` does not write them
+    mz_update_op coded;     // `move`, and codes of those parameters where it can write them; n_coded 0: none
+    void *d_rest, *d_coded; // mz_segment[n_rest], mz_coded[n_coded]: what it moves
+    int n_rest, n_coded;
     uint64_t codes_version;    // params' that the ops above know of
     mz_update_bucket *buckets; // on a device with streams: `move` in pieces
     size_t n_buckets;

@@ -286,6 +286,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
         goto fail;
     }
     MEZZO_TRY_GOTO(status, choose_kernels(device, &storage, &placed, c));
+    mz_find_neighbours(device, c);
     MEZZO_TRY_GOTO(status, find_first_writers(c, options->forward_only));
     MEZZO_TRY_GOTO(status, plan(device, params, options, streams ? &placed : NULL, c));
     mz_stream_plan_free(&placed);
@@ -586,24 +587,6 @@ int mz_value_root(const mezzo_graph *g, int value) {
     return value;
 }
 
-static mezzo_status find_pairs(mezzo_program *p) {
-    const mz_backend *b = p->device->backend;
-    const mezzo_graph *g = p->c.graph;
-    p->pairs = mz_alloc(p->c.n_calls + 1, sizeof *p->pairs);
-    if (!p->pairs)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (size_t i = 0; b->pair && i + 1 < p->c.n_calls; ++i) {
-        bool taken = i > 0 && p->pairs[i - 1], gradients = p->c.use[i] || p->c.use[i + 1];
-        bool apart = (p->c.stream && p->c.stream[i] != p->c.stream[i + 1]) ||
-                     g->nodes[p->c.node[i]].gathers + g->nodes[p->c.node[i + 1]].gathers > 0;
-        if (!taken && !gradients && !apart)
-            p->pairs[i] = b->pair(p->device, &p->c.calls[i], &p->c.calls[i + 1]);
-        if (p->pairs[i])
-            mz_log("dispatch", "%s: calls %zu and %zu in one piece", p->pairs[i]->name, i, i + 1);
-    }
-    return MEZZO_OK;
-}
-
 // Parameters that no call gives a gradient (a router's correction bias): a run that writes the others' zeroes theirs.
 static mezzo_status find_silent(mezzo_program *p) {
     const mezzo_graph *g = p->c.graph;
@@ -642,7 +625,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     if (options->loss_share && !options->forward_only)
         MEZZO_TRY_GOTO(status, mezzo_program_write(p, "loss_share", &(float){1}, sizeof(float)));
     MEZZO_TRY_GOTO(status, find_silent(p));
-    MEZZO_TRY_GOTO(status, find_pairs(p));
+    MEZZO_TRY_GOTO(status, mz_program_find_pairs(p));
     params->overlaps_update = params->overlaps_update || worth_overlap(&p->c);
     *out = p;
     return MEZZO_OK;

@@ -113,6 +113,10 @@ mezzo_status mz_program_fresh(const mezzo_program *program, bool *fresh);
 mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh); // by itself; its hook too
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
+// pairs.c
+// Neighbours that the device may run in one piece: the second one's results must not lie where the first one's are.
+void mz_find_neighbours(const mezzo_device *device, mz_compiled *c);
+mezzo_status mz_program_find_pairs(mezzo_program *program); // those that it does
 // scattered.c
 // The parameter of the graph whose gradient a value is, whole; -1: none, -2: a part of one.
 int mz_gradient_of(const mezzo_graph *graph, int value);

@@ -63,16 +63,29 @@ static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) 
     return p->device->tracer == NULL ? launch(p, i, call) : launch_traced(p, i, call);
 }
 
-// One call by `run`, its gradients written where it is `fresh` and meets them first.
-static mezzo_status run_as(mezzo_program *p, size_t i, bool fresh,
-                           mezzo_status (*run)(mezzo_program *, size_t, const mz_call *)) {
+// Whether a call's gradients are written now and not added to: where the run is `fresh` and it meets them first.
+static bool overwrites(mezzo_program *p, size_t i, bool fresh) {
     mz_call *call = &p->c.calls[i];
     bool overwrite = fresh && (p->c.use[i] & MZ_USE_FIRST);
     call->attrs.accumulate = call->attrs.accumulate && !overwrite;
     call->state = overwrite ? p->c.writing[i].state : p->c.prepared[i].state;
-    mezzo_status status = run(p, i, call);
-    call->attrs.accumulate = call->attrs.accumulate || overwrite;
+    return overwrite;
+}
+
+static void adds_again(mezzo_program *p, size_t i, bool overwrote) {
+    mz_call *call = &p->c.calls[i];
+    call->attrs.accumulate = call->attrs.accumulate || overwrote;
     call->state = p->c.prepared[i].state;
+}
+
+// One call by `run`, with what it runs in one piece with.
+static mezzo_status run_as(mezzo_program *p, size_t i, bool fresh,
+                           mezzo_status (*run)(mezzo_program *, size_t, const mz_call *)) {
+    const size_t last = p->pairs[i] != NULL ? i + 1 : i;
+    const bool overwrote[] = {overwrites(p, i, fresh), last > i && overwrites(p, last, fresh)};
+    mezzo_status status = run(p, i, &p->c.calls[i]);
+    for (size_t k = i; k <= last; ++k)
+        adds_again(p, k, overwrote[k - i]);
     return status;
 }
 

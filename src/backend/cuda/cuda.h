@@ -127,11 +127,14 @@ extern const struct mz_transport mz_cuda_nccl;
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
 const mz_kernel *mz_cuda_remakes(mz_op op);
 const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);
-const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second);
+const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone);
+bool mz_cuda_writes_codes(mezzo_dtype moments);                  // update.c
+bool mz_cuda_joins(const mz_call *first, const mz_call *second); // codes.c
 // Two calls in one piece: cross_entropy and its gradient (loss.c); a router's logits and what they choose, and the way
-// back (thin.c). NULL where they are others.
+// back (thin.c); a norm and the rounding to 8 bits of its result (codes.c). NULL where they are others.
 const mz_joined *mz_cuda_pair_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
 const mz_joined *mz_cuda_pair_router(const mz_call *first, const mz_call *second);
+const mz_joined *mz_cuda_pair_codes(const mz_call *first, const mz_call *second, bool alone);
 mz_cu_route_args mz_cuda_route_args(const mz_call *call); // experts.c
 const char *mz_cuda_route_refusal(const mz_call *call);
 const char *mz_cuda_route_dx_refusal(const mz_call *call);

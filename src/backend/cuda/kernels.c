@@ -40,7 +40,8 @@ const mz_kernel *mz_cuda_remakes(mz_op op) {
     return op == MZ_OP_linear_dx ? &mz_cuda_linear_dx_product : NULL;
 }
 
-const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second) {
-    const mz_joined *router = mz_cuda_pair_router(first, second);
-    return router != NULL ? router : mz_cuda_pair_loss(device, first, second);
+const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone) {
+    const mz_joined *joined = mz_cuda_pair_codes(first, second, alone);
+    joined = joined != NULL ? joined : mz_cuda_pair_router(first, second);
+    return joined != NULL ? joined : mz_cuda_pair_loss(device, first, second);
 }

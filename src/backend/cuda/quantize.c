@@ -1,10 +1,7 @@
 // Rounding to 8 bits with scales: both layouts, and the columns' sums, in one pass; current scaling takes one
 // more in front, which finds the largest magnitude.
-#include "backend/cuda/kernels/quantize.h"
-
+#include "backend/cuda/codes.h"
 #include "backend/cuda/kernels/fp8_block.h"
-
-#include "backend/cuda/cuda.h"
 
 _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
                "launch.h's dtypes are mezzo_dtype's");
@@ -16,7 +13,7 @@ static const mz_tensor *output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
 }
 
-static mz_cu_quantize arguments(const mz_call *call) {
+mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
     const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
     const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
@@ -37,7 +34,10 @@ static mz_cu_quantize arguments(const mz_call *call) {
                             .turned = turned != NULL ? turned->data : NULL,
                             .acted = acted != NULL ? acted->data : NULL,
                             .acted_scale = acted != NULL ? acted->scale : NULL,
-                            .entry = entry != NULL ? entry->data : NULL};
+                            .entry = entry != NULL ? entry->data : NULL,
+                            .most = entry != NULL && entry->data != NULL && call->attrs.record
+                                        ? (uint32_t *)entry->data + (call->attrs.keeps ? KEPT : MOST)
+                                        : NULL};
 }
 
 static bool in_blocks(const mz_call *call) {
@@ -74,7 +74,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         return "quantizes fp32, bf16 and fp16";
     if (call->n_in > 1 && mz_present(&call->in[1]) && call->in[1].dtype != x->dtype)
         return "what its slope is of has its input's dtype";
-    const mz_cu_quantize q = arguments(call);
+    const mz_cu_quantize q = mz_cuda_quantize_args(call);
     const int64_t turns = in_blocks(call) ? mz_cu_quantize_block_turns(q.rows) : mz_cu_quantize_turns(q.rows, q.cols);
     const bool sums = output(call, MZ_OUT(quantize, dsum)) != NULL;
     out->workspace = call->attrs.measure || sums ? ALIGN : 0;
@@ -98,7 +98,7 @@ static mezzo_status run_blocks(mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *dsum = output(call, MZ_OUT(quantize, dsum)), *y = output(call, MZ_OUT(quantize, y));
     const mz_tensor *scales = output(call, MZ_OUT(quantize, scales));
     const mz_tensor *turned = output(call, MZ_OUT(quantize, turned_scales));
-    mz_cu_quantize_block b = {.q = arguments(call),
+    mz_cu_quantize_block b = {.q = mz_cuda_quantize_args(call),
                               .tiles = (y != NULL ? y : output(call, MZ_OUT(quantize, turned)))->scaling ==
                                        MZ_SCALING_TILE128,
                               .scales = scales != NULL ? scales->data : NULL,
@@ -116,7 +116,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     if (in_blocks(call))
         return run_blocks(cuda, call);
     const mz_tensor *dsum = output(call, MZ_OUT(quantize, dsum));
-    mz_cu_quantize q = arguments(call);
+    mz_cu_quantize q = mz_cuda_quantize_args(call);
     uint32_t *measured = call->workspace;
     if (q.entry != NULL && call->attrs.measure) {
         mz_cu_quantize finds = q;
@@ -127,8 +127,6 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &finds));
         q.measured = measured;
     }
-    if (q.entry != NULL && call->attrs.record)
-        q.most = (uint32_t *)(void *)(q.entry + (call->attrs.keeps ? KEPT : MOST));
     q.sums = dsum != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
     MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &q));
     if (dsum != NULL && q.rows > 0)

@@ -1,6 +1,7 @@
 // The update ops: the host side.
 #include <stddef.h>
 
+#include "backend/cuda/kernels/update_codes.h"
 #include "backend/cuda/storage.h"
 #include "mezzo/optimizer.h"
 
@@ -20,6 +21,14 @@ SAME(mz_segment, mz_cu_segment, low_offset);
 SAME(mz_segment, mz_cu_segment, master);
 SAME(mz_segment, mz_cu_segment, key);
 SAME(mz_segment, mz_cu_segment, layout);
+SAME(mz_coded, mz_cu_coded, segment);
+SAME(mz_coded, mz_cu_coded, rows);
+SAME(mz_coded, mz_cu_coded, columns);
+SAME(mz_coded, mz_cu_coded, codes);
+SAME(mz_coded, mz_cu_coded, turned);
+SAME(mz_coded, mz_cu_coded, entry);
+SAME(mz_coded, mz_cu_coded, dtype);
+_Static_assert(MZ_CU_ENTRY_KEPT * sizeof(float) == offsetof(mz_scale_entry, kept), "where an entry has kept");
 SAME(mz_layout, mz_cu_layout, width);
 SAME(mz_layout, mz_cu_layout, pitch);
 SAME(mz_layout, mz_cu_layout, group);
@@ -157,6 +166,10 @@ static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_
                                               .seed = u->seed}};
 }
 
+bool mz_cuda_writes_codes(mezzo_dtype moments) { // those of 8 bits are in blocks of a row of elements, not of a matrix
+    return moments == MEZZO_F32 || moments == MEZZO_BF16;
+}
+
 static const char *adamw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const mezzo_dtype moments = call->out[MZ_OUT(adamw, m)].dtype;
@@ -173,7 +186,15 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
     args.moment_bytes = (int)mezzo_dtype_size(call->out[1].dtype);
     args.shadow = data_of(&call->out[3]);
     args.ema = data_of(&call->out[MZ_OUT(adamw, ema)]);
-    MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));
+    const mz_tensor *coded = call->n_in > MZ_IN(adamw, codes) ? &call->in[MZ_IN(adamw, codes)] : NULL;
+    if (args.n > 0)
+        MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));
+    if (coded == NULL || !mz_present(coded))
+        return MEZZO_OK;
+    const mz_cu_codes codes = {.coded = coded->data,
+                               .n = (int)((size_t)mz_shape_count(&coded->shape) / sizeof(mz_coded)),
+                               .elements = mz_shape_count(&call->in[0].shape)};
+    MZ_CUDA_TRY(mz_cu_adamw_codes(mz_cuda(device)->stream, &args, &codes));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_prepare, run_adamw};

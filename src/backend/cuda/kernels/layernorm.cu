@@ -1,7 +1,8 @@
 // Layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in registers
 // between the passes over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
 #include "early.cuh"
-#include "rows.cuh"
+#include "norm.cuh"
+#include "norm_codes.h"
 
 // --- forward -------------------------------------------------------------------------------------------------------
 template <int T, int V>
@@ -11,66 +12,12 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_
     int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
     if (row >= a.rows) // a whole warp, which shares nothing with the others
         return;
-    int width = a.width, pitch = a.pitch;
-    int64_t start = row * pitch;
-    float s[V][8], sum = 0, squares = 0;
-    {
-        raw8 raw_x[V], raw_r[V];
-        row_fetch<T, V>(raw_x, a.x, start, pitch);
-        if (a.residual.data != nullptr)
-            row_fetch<T, V>(raw_r, a.residual, start, pitch);
-        row_widen<V>(raw_x, a.x.dtype, pitch, s);
-        if (a.residual.data != nullptr) {
-            float r[V][8];
-            row_widen<V>(raw_r, a.residual.dtype, pitch, r);
-#pragma unroll
-            for (int v = 0; v < V; v++)
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    s[v][k] += r[v][k];
-        }
-    }
-    if (a.sum.data != nullptr) {
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                s[v][k] = round_to(s[v][k], a.sum.dtype); // what backward will read is what is normalised
-            row_store<T>(a.sum, start, pitch, v, s[v]);
-        }
-    }
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum += s[v][k];
-    float mean = 0;
-    if (a.centred)
-        mean = row_sum<T>(sum, shared[0]) / static_cast<float>(width);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            s[v][k] -= mean;
-            if (row_column<T>(v) + k < width)
-                squares = fmaf(s[v][k], s[v][k], squares);
-        }
-    float rstd = __frsqrt_rn(row_sum<T>(squares, shared[1]) / static_cast<float>(width) + a.eps);
-    if (row_lane<T>() == 0) {
-        if (a.mean != nullptr)
-            a.mean[row] = mean;
-        if (a.rstd != nullptr)
-            a.rstd[row] = rstd;
-    }
+    float s[V][8], rstd = norm_row<T, V>(a, row, shared[0], shared[1], s);
 #pragma unroll
     for (int v = 0; v < V; v++) {
-        float w[8], b[8], y[8];
-        row_vector<T>(a.weight, pitch, v, 1, w);
-        row_vector<T>(a.bias, pitch, v, 0, b);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            y[k] = row_column<T>(v) + k < width ? fmaf(s[v][k] * rstd, w[k], b[k]) : 0;
-        row_store<T>(a.y, start, pitch, v, y);
+        float y[8];
+        norm_result<T>(a, v, s[v], rstd, y);
+        row_store<T>(a.y, row * a.pitch, a.pitch, v, y);
     }
 }
 
@@ -145,22 +92,14 @@ template <int T> struct bwd_threads {
     static constexpr int resident = 768 / block; // on a multiprocessor
 };
 
-template <int T> __device__ __forceinline__ void row_barrier() {
-    if (bwd_threads<T>::rows == 1)
-        __syncthreads();
-    else
-        asm volatile("bar.sync %0, %1;" ::"r"(row_in_block<T>() + 1), "r"(T) : "memory");
-}
-
 template <int T, int V>
 __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::resident)
     layernorm_bwd_kernel(mz_cu_layernorm_bwd_args a) {
     wait_for_before();
-    constexpr int rows_at_once = bwd_threads<T>::rows, block = bwd_threads<T>::block;
+    constexpr int rows_at_once = bwd_threads<T>::rows;
     __shared__ float shared[rows_at_once][2][2][T / WARP]; // two sets, used by turns: one barrier a row is enough
     extern __shared__ float4 columns[];                    // [rows_at_once, 3, pitch] as 8-column vectors
-    int width = a.width, pitch = a.pitch;
-    float inverse = 1.0f / static_cast<float>(width);
+    int pitch = a.pitch;
     float sums[3][V][8] = {}; // dweight, dbias, dsum
     int stored = a.low.data != nullptr ? a.low.dtype : a.dx.dtype;
     int turn = 0;
@@ -169,68 +108,12 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
         if (row >= a.rows)
             break;
         int64_t start = row * pitch;
-        float dy[V][8], x[V][8], mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row];
-        raw8 raw_r[V];
-        {
-            raw8 raw_d[V], raw_x[V];
-            row_fetch<T, V>(raw_d, a.dy, start, pitch);
-            row_fetch<T, V>(raw_x, a.x, start, pitch);
-            if (a.dres.data != nullptr)
-                row_fetch<T, V>(raw_r, a.dres, start, pitch);
-            row_widen<V>(raw_d, a.dy.dtype, pitch, dy);
-            row_widen<V>(raw_x, a.x.dtype, pitch, x);
-        }
-        float g_sum = 0, gx_sum = 0;
+        float all[V][8];
+        norm_bwd_row<T, V, rows_at_once>(a, row, shared[row_in_block<T>()][turn], sums, all);
+        turn ^= 1;
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            float w[8];
-            row_vector<T>(a.weight, pitch, v, 1, w);
-#pragma unroll
-            for (int k = 0; k < 8; k++) {
-                bool inside = row_column<T>(v) + k < width;
-                x[v][k] = inside ? (x[v][k] - mean) * rstd : 0;
-                sums[0][v][k] = fmaf(dy[v][k], x[v][k], sums[0][v][k]);
-                sums[1][v][k] += dy[v][k];
-                dy[v][k] *= w[k];
-                g_sum += dy[v][k];
-                gx_sum = fmaf(dy[v][k], x[v][k], gx_sum);
-            }
-        }
-        g_sum = warp_sum(g_sum);
-        gx_sum = warp_sum(gx_sum);
-        if (T > WARP) {
-            float(*mine)[T / WARP] = shared[row_in_block<T>()][turn];
-            if (threadIdx.x % WARP == 0) {
-                mine[0][row_lane<T>() / WARP] = g_sum;
-                mine[1][row_lane<T>() / WARP] = gx_sum;
-            }
-            row_barrier<T>();
-            g_sum = gx_sum = 0;
-#pragma unroll
-            for (int w = 0; w < T / WARP; w++) {
-                g_sum += mine[0][w];
-                gx_sum += mine[1][w];
-            }
-            turn ^= 1;
-        }
-        g_sum = a.mean != nullptr ? g_sum * inverse : 0;
-        gx_sum *= inverse;
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            float dx[8];
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                dx[k] = rstd * (dy[v][k] - g_sum - x[v][k] * gx_sum);
-            if (a.dres.data != nullptr) {
-                float r[8];
-                widen8(raw_r[v], pitch % 8 == 0 ? a.dres.dtype : MZ_CU_F32, r);
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    dx[k] += r[k];
-            }
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                dx[k] = row_column<T>(v) + k < width ? dx[k] : 0;
+            const float *dx = all[v];
             row_store<T>(a.dx, start, pitch, v, dx);
             if (a.low.data != nullptr)
                 row_store<T>(a.low, start, pitch, v, dx);
@@ -242,41 +125,8 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
     }
     if (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr)
         return;
-    int wanted = a.dsum != nullptr ? 3 : 2;
-    float *out = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * pitch;
-    if (rows_at_once == 1) {
-#pragma unroll
-        for (int v = 0; v < V; v++)
-#pragma unroll
-            for (int s = 0; s < 3; s++)
-                if (s < wanted)
-                    row_store<T>({out, MZ_CU_F32}, s * pitch, pitch, v, sums[s][v]);
-        return;
-    }
-    int padded = (pitch + 7) / 8;
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        int vector = v * T + row_lane<T>();
-        if (vector >= padded)
-            continue;
-#pragma unroll
-        for (int s = 0; s < 3; s++) {
-            float4 *at = columns + 2 * ((row_in_block<T>() * 3 + s) * padded + vector);
-            const float *mine = sums[s][v];
-            at[0] = make_float4(mine[0], mine[1], mine[2], mine[3]);
-            at[1] = make_float4(mine[4], mine[5], mine[6], mine[7]);
-        }
-    }
-    __syncthreads();
-    const float *all = reinterpret_cast<const float *>(columns);
-    for (int c = threadIdx.x; c < wanted * pitch; c += block) {
-        int from = c / pitch * 8 * padded + c % pitch;
-        float total = 0;
-#pragma unroll
-        for (int r = 0; r < rows_at_once; r++)
-            total += all[r * 24 * padded + from];
-        out[c] = total;
-    }
+    norm_bwd_sums<T, V, rows_at_once>(sums, a.dsum != nullptr ? 3 : 2, pitch, columns,
+                                      a.partial + static_cast<int64_t>(blockIdx.x) * 3 * pitch);
 }
 
 // Rows wider than registers hold. A block a part, columns' sums in `partial` itself, which each thread adds to in row
@@ -357,29 +207,6 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
     *out = accumulate ? *out + sum : sum;
 }
 
-// Backward keeps three rows and two rows of sums: few vectors a thread, so that many blocks are resident.
-#define MZ_ROW_DISPATCH_BWD(width, run)                                                                                \
-    do {                                                                                                               \
-        if ((width) <= 256)                                                                                            \
-            run(32, 1);                                                                                                \
-        else if ((width) <= 512)                                                                                       \
-            run(64, 1);                                                                                                \
-        else if ((width) <= 768)                                                                                       \
-            run(96, 1);                                                                                                \
-        else if ((width) <= 1024)                                                                                      \
-            run(128, 1);                                                                                               \
-        else if ((width) <= 1280)                                                                                      \
-            run(160, 1);                                                                                               \
-        else if ((width) <= 2048)                                                                                      \
-            run(256, 1);                                                                                               \
-        else if ((width) <= 3072)                                                                                      \
-            run(384, 1);                                                                                               \
-        else if ((width) <= 4096)                                                                                      \
-            run(512, 1);                                                                                               \
-        else                                                                                                           \
-            run(512, 2);                                                                                               \
-    } while (0)
-
 // Some 768 threads a multiprocessor.
 extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int pitch, int sms) {
     int at_once = 1, threads = ROW_BLOCK;
@@ -410,9 +237,13 @@ extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_laye
     error = error != cudaSuccess ? error : cudaGetLastError();
     if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr))
         return error;
+    return mz_cu_norm_columns(stream, &a, a.parts);
+}
+
+extern "C" cudaError_t mz_cu_norm_columns(cudaStream_t stream, const mz_cu_layernorm_bwd_args *a, int parts) {
     dim3 threads(COLUMNS, SHARES);
-    int all = columns_wanted(a.pitch, a.dbias, a.dsum);
+    int all = columns_wanted(a->pitch, a->dbias, a->dsum);
     return launch_early(stream, columns_kernel, static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0,
-                        static_cast<const float *>(a.partial), a.parts, a.pitch, a.dweight, a.dbias, a.dsum,
-                        a.accumulate);
+                        static_cast<const float *>(a->partial), parts, a->pitch, a->dweight, a->dbias, a->dsum,
+                        a->accumulate);
 }

@@ -23,7 +23,8 @@ __device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
 // An act is known when this is compiled, and rows are not unrolled: with a choice among all acts, 64 times, the code
 // was more than a multiprocessor keeps at hand, and slopes of 32,768 × 3,072 took 1.09 ms where reading and writing
 // take 0.15.
-template <int ACT, bool SLOPE, bool ACTED, int DTYPE>
+// MOVED: a row is another's, or of another dtype, as dispatch and cast leave it.
+template <int ACT, bool SLOPE, bool ACTED, int DTYPE, bool MOVED = false>
 __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
     wait_for_before();
     __shared__ __align__(16) uint8_t tile[ROWS * PITCH], acted[ACTED ? ROWS * PITCH : 16];
@@ -40,12 +41,19 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
 #pragma unroll 1
         for (int first = 0; first < ROWS / GROUPS; first += once) {
             raw8 x[once], preact[once];
+            float weight[once];
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const int64_t row = row0 + (first + u) * GROUPS + group;
                 x[u].lo = x[u].hi = preact[u].lo = preact[u].hi = make_uint4(0, 0, 0, 0);
+                weight[u] = 1;
                 if (row < q.rows && col < q.cols) {
-                    x[u] = fetch8(q.x.data, DTYPE, row * q.cols + col);
+                    int64_t from = row;
+                    if (MOVED && q.order != nullptr) {
+                        from = q.order[row] / q.top_k;
+                        weight[u] = q.weights != nullptr ? q.weights[q.order[row]] : 1;
+                    }
+                    x[u] = fetch8(q.x.data, DTYPE, from * q.cols + col);
                     if (SLOPE)
                         preact[u] = fetch8(q.preact.data, DTYPE, row * q.cols + col);
                 }
@@ -69,6 +77,8 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
                 for (int k = 0; k < 8; k++) {
                     if (ACT != ACT_NONE)
                         v[k] = round_to(SLOPE ? times_slope(v[k], w[k], ACT) : activate(v[k], ACT), DTYPE);
+                    if (MOVED)
+                        v[k] = round_to(v[k] * weight[u], MZ_CU_BF16);
                     sums[k] += v[k];
                 }
                 const uint2 codes = to_codes(v, inverse, e4m3, most);
@@ -301,6 +311,11 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
         return cudaSuccess;
     const bool alone = q->acted != nullptr && q->turned == nullptr; // tiles are turned with the slope's
     const int64_t width = q->act == ACT_SWIGLU && q->preact.data != nullptr ? q->cols / 2 : q->cols;
+    if (q->moved) // no other kernel is
+        return launch_early(stream,
+                            q->x.dtype == MZ_CU_F32 ? quantize_kernel<ACT_NONE, false, false, MZ_CU_F32, true>
+                                                    : quantize_kernel<ACT_NONE, false, false, MZ_CU_BF16, true>,
+                            grid_of(q), THREADS, 0, *q);
     if (q->rows % 16 != 0 || width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone)
         return launch_early(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
     switch (q->act) {

@@ -22,6 +22,11 @@ typedef struct mz_cu_quantize {
     void *acted;    // [cols, rows] bytes, SwiGLU's [cols/2, rows]: act(preact) in E4M3 with a scale of its own; NULL:
                     // not written
     const float *acted_scale;
+    bool moved; // rows and columns are multiples of 16, and there is no act; row r is x's order[r] / top_k, times
+                // weights[order[r]], or x's r without an order; x is FP32 or BF16, and z rounded to BF16
+    const int32_t *order;
+    const float *weights; // NULL: 1
+    int top_k;
     float *sums; // [mz_cu_quantize_turns, cols]: parts of the columns' sums; NULL: none
 } mz_cu_quantize;
 int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols);

@@ -21,10 +21,43 @@ struct place { // of a thread's numbers: rows group, group + GROUPS … of the t
 // each is read by itself.
 template <int ACT_, bool SLOPE_, int DTYPE_, bool ANY_> struct input {
     static constexpr int ACT = ACT_, DTYPE = DTYPE_;
-    static constexpr bool SLOPE = SLOPE_, ANY = ANY_;
+    static constexpr bool SLOPE = SLOPE_, ANY = ANY_, RAW = !ANY && !SLOPE && ACT == ACT_NONE && DTYPE != MZ_CU_F32;
 };
 
-// Numbers of a row as they are rounded, zeros outside.
+// Numbers of a row as they are rounded, zeros outside: 16 bits each where the format is known to have no more, so that
+// more blocks find room.
+template <typename INPUT> struct held {
+    static constexpr bool SHORT = !INPUT::ANY && INPUT::DTYPE != MZ_CU_F32;
+    uint32_t w[SHORT ? 4 : 8];
+    __device__ __forceinline__ void keep(const float v[8]) {
+#pragma unroll
+        for (int k = 0; k < (SHORT ? 4 : 8); k++)
+            w[k] = SHORT ? narrow2(v[2 * k % 8], v[(2 * k + 1) % 8], INPUT::DTYPE) : __float_as_uint(v[k]);
+    }
+    __device__ __forceinline__ void widen(float v[8]) const {
+#pragma unroll
+        for (int k = 0; k < (SHORT ? 4 : 8); k++) {
+            if (SHORT) {
+                const float2 two = widen2(w[k], INPUT::DTYPE);
+                v[2 * k % 8] = two.x;
+                v[(2 * k + 1) % 8] = two.y;
+            } else {
+                v[k] = __uint_as_float(w[k]);
+            }
+        }
+    }
+};
+
+// Numbers are widened again behind this: kept as FP32 from step to step they would take the registers of a block.
+template <typename INPUT> __device__ __forceinline__ void forget_widened(held<INPUT> x[TIMES]) {
+    if constexpr (INPUT::RAW)
+#pragma unroll
+        for (int t = 0; t < TIMES; t++)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                asm volatile("" : "+r"(x[t].w[k]));
+}
+
 template <typename INPUT>
 __device__ __forceinline__ void read(const mz_cu_quantize &q, const place &p, int line, float v[8]) {
     const int64_t row = p.row0 + line, at = row * q.cols + p.col;
@@ -65,16 +98,17 @@ __device__ __forceinline__ scale scale_for(uint32_t most) {
     return {power_of_two(exponent), power_of_two(-exponent)};
 }
 
-// The two words of 8 codes, each number times its own inverse.
-__device__ __forceinline__ uint2 codes_of(const float v[8], const float inverse[8]) {
+// The two words of 8 codes, each number times its own inverse. infinite: one of them may be so.
+__device__ __forceinline__ uint2 codes_of(const float v[8], const float inverse[8], bool infinite) {
     uint32_t w[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < 8; k += 2)
         w[k / 4] |= to_eights(v[k] * inverse[k], v[k + 1] * inverse[k + 1], true) << (k % 4 * 8);
+    if (infinite)
 #pragma unroll
-    for (int k = 0; k < 8; k++)
-        if (isinf(v[k]))
-            w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_code(v[k], true) << (k % 4 * 8);
+        for (int k = 0; k < 8; k++)
+            if (isinf(v[k]))
+                w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_code(v[k], true) << (k % 4 * 8);
     return make_uint2(w[0], w[1]);
 }
 
@@ -110,7 +144,7 @@ __device__ __forceinline__ void store_turned(const mz_cu_quantize &q, const plac
 
 // Rows and columns are multiples of 16, but for any input.
 template <typename INPUT, bool TILES>
-__global__ void __launch_bounds__(THREADS, 2) quantize_block_kernel(mz_cu_quantize_block b) {
+__global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_kernel(mz_cu_quantize_block b) {
     wait_for_before();
     __shared__ __align__(16) uint8_t codes[TILE * PITCH];
     __shared__ uint32_t largest[GROUPS][TILE];
@@ -120,19 +154,36 @@ __global__ void __launch_bounds__(THREADS, 2) quantize_block_kernel(mz_cu_quanti
     place p = {static_cast<int64_t>(blockIdx.y) * TILE, static_cast<int64_t>(blockIdx.x) * TILE, 0, tid % PARTS,
                tid / PARTS};
     p.col = p.col0 + p.part * 8;
-    float v[TIMES][8];
+    held<INPUT> x[TIMES];
 #pragma unroll
-    for (int t = 0; t < TIMES; t++)
-        read<INPUT>(q, p, t * GROUPS + p.group, v[t]);
+    for (int t = 0; t < TIMES; t++) {
+        if constexpr (INPUT::RAW) { // as it is stored
+            const int64_t row = p.row0 + t * GROUPS + p.group;
+            x[t].w[0] = x[t].w[1] = x[t].w[2] = x[t].w[3] = 0;
+            if (row < q.rows && p.col < q.cols) {
+                const uint4 raw = fetch8(q.x.data, INPUT::DTYPE, row * q.cols + p.col).lo;
+                x[t].w[0] = raw.x;
+                x[t].w[1] = raw.y;
+                x[t].w[2] = raw.z;
+                x[t].w[3] = raw.w;
+            }
+        } else {
+            float v[8];
+            read<INPUT>(q, p, t * GROUPS + p.group, v);
+            x[t].keep(v);
+        }
+    }
     uint32_t of_column[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     const int64_t row_pitch = (q.rows + TILE - 1) / TILE * TILE, col_pitch = (q.cols + TILE - 1) / TILE * TILE;
     float of_row[TIMES];
 #pragma unroll
     for (int t = 0; t < TIMES; t++) {
         uint32_t most = 0;
+        float v[8];
+        x[t].widen(v);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            const uint32_t bits = __float_as_uint(v[t][k]) & 0x7FFFFFFFu; // a NaN's are above infinity's
+            const uint32_t bits = __float_as_uint(v[k]) & 0x7FFFFFFFu; // a NaN's are above infinity's
             most = max(most, bits);
             of_column[k] = max(of_column[k], bits);
         }
@@ -146,9 +197,13 @@ __global__ void __launch_bounds__(THREADS, 2) quantize_block_kernel(mz_cu_quanti
                 b.scales[blockIdx.x * row_pitch + p.row0 + t * GROUPS + p.group] = of.value;
         }
     }
+    forget_widened<INPUT>(x);
+    bool infinite = false;
 #pragma unroll
-    for (int k = 0; k < 8; k++)
+    for (int k = 0; k < 8; k++) {
         largest[p.group][p.part * 8 + k] = of_column[k];
+        infinite = infinite || of_column[k] >= 0x7F800000u;
+    }
     __syncthreads();
     if (tid < TILE) {
         uint32_t most = 0;
@@ -188,35 +243,43 @@ __global__ void __launch_bounds__(THREADS, 2) quantize_block_kernel(mz_cu_quanti
     for (int t = 0; t < TIMES; t++) {
         const int line = t * GROUPS + p.group;
         const int64_t row = p.row0 + line;
+        float v[8];
+        x[t].widen(v);
         if (q.y != nullptr && row < q.rows && p.col < q.cols) {
             const float i = of_row[t], all[8] = {i, i, i, i, i, i, i, i};
             store_row<!INPUT::ANY>(q, row * q.cols + p.col,
-                                   static_cast<int>(min(q.cols - p.col, static_cast<int64_t>(8))), codes_of(v[t], all));
+                                   static_cast<int>(min(q.cols - p.col, static_cast<int64_t>(8))),
+                                   codes_of(v, all, infinite));
         }
         if (q.turned != nullptr)
-            *reinterpret_cast<uint2 *>(codes + line * PITCH + p.part * 8) = codes_of(v[t], of_columns);
+            *reinterpret_cast<uint2 *>(codes + line * PITCH + p.part * 8) = codes_of(v, of_columns, infinite);
     }
     __syncthreads();
     if (q.turned != nullptr)
         store_turned<!INPUT::ANY>(q, p, codes);
     if (q.sums == nullptr)
         return;
+    forget_widened<INPUT>(x);
     float *all = reinterpret_cast<float *>(&largest[0][0]);
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-        float sum = 0;
+    for (int t = 0; t < TIMES; t++) {
+        float v[8];
+        x[t].widen(v);
 #pragma unroll
-        for (int t = 0; t < TIMES; t++)
-            sum += v[t][k];
-        all[p.group * TILE + p.part * 8 + k] = sum;
+        for (int k = 0; k < 8; k++)
+            sum[k] += v[k];
     }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        all[p.group * TILE + p.part * 8 + k] = sum[k];
     __syncthreads();
     if (tid < TILE && p.col0 + tid < q.cols) {
-        float sum = 0;
+        float total = 0;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
-            sum += all[g * TILE + tid];
-        q.sums[blockIdx.y * q.cols + p.col0 + tid] = sum;
+            total += all[g * TILE + tid];
+        q.sums[blockIdx.y * q.cols + p.col0 + tid] = total;
     }
 }
 static_assert(THREADS == TILE / 16 * (TILE / 4), "a thread turns 16 rows of 4 columns");

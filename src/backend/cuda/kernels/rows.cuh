@@ -36,7 +36,8 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// The row's sum in every one of its threads. `shared`: T/32 floats of this reduction's own.
+// The row's sum in every one of its threads. `shared`: a float for each of the block's warps, this reduction's own; a
+// block of several rows of more than a warp must get here with all of them.
 template <int T> __device__ __forceinline__ float row_sum(float x, float *shared) {
     x = warp_sum(x);
     if (T == WARP)
@@ -47,7 +48,7 @@ template <int T> __device__ __forceinline__ float row_sum(float x, float *shared
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < T / WARP; w++)
-        sum += shared[w];
+        sum += shared[row_in_block<T>() * (T / WARP) + w];
     return sum;
 }
 

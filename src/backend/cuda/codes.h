@@ -1,0 +1,14 @@
+// Kernels that write 8-bit codes of what they make, in place of a quantize behind them (codes.c), and the arguments of
+// the kernels that they stand for.
+#ifndef MZ_CUDA_CODES_H
+#define MZ_CUDA_CODES_H
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/kernels/quantize.h"
+
+mz_cu_quantize mz_cuda_quantize_args(const mz_call *call);                                 // quantize.c
+mz_cu_layernorm_args mz_cuda_norm_args(const mz_call *call);                               // rows.c
+mz_cu_layernorm_bwd_args mz_cuda_norm_bwd_args(mezzo_device *device, const mz_call *call); // rows.c
+extern const mz_kernel mz_cuda_layernorm, mz_cuda_layernorm_bwd, mz_cuda_dispatch, mz_cuda_cast, mz_cuda_quantize;
+
+#endif

@@ -1,0 +1,132 @@
+// AdamW of parameters whose 8-bit codes are kept: the codes of what a master becomes, and the same turned, in the pass
+// that moves it. A block takes tiles of ROWS x COLS of a matrix, a thread 4 numbers of either half of a row at a time:
+// a warp's loads and stores are whole sectors. Codes wait in shared memory to be turned, as in quantize.cu. The bits
+// are those of adamw and quantize behind it.
+#include "eight.cuh"
+#include "update.cuh"
+#include "update_codes.h"
+
+enum { ROWS = 64, COLS = 128, HALF = COLS / 2, PARTS = HALF / 4, AT_ONCE = THREADS / PARTS, PITCH = COLS + 8 };
+static_assert(ROWS % AT_ONCE == 0 && ROWS / 16 * (COLS / 4) <= THREADS, "a thread turns 16 rows of 4 columns at most");
+
+__host__ __device__ __forceinline__ int tiles_of(int64_t rows, int64_t columns) {
+    return static_cast<int>((rows + ROWS - 1) / ROWS * ((columns + COLS - 1) / COLS));
+}
+
+// Whose tensors adamw_kernel has too.
+template <typename M> struct moved {
+    const float *grad;
+    float *master;
+    M *m, *v;
+    float *ema;
+};
+
+// Four elements and, where `both`, those HALF columns on, or 0; all loads are under way before anything is stored.
+template <bool AVERAGES, typename M>
+__device__ __forceinline__ void move_eight(const adamw_constants &k, float kept, const moved<M> &p,
+                                           const philox_key &key, int64_t element, bool both, bool first,
+                                           float result[8]) {
+    nothing_shared together;
+    four<false> f[2];
+    float4 xg[2], xp[2], xm[2], xv[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        f[h].at[0] = element + HALF * h;
+        f[h].whole = h == 0 || both;
+        f[h].left = f[h].whole ? 4 : 0;
+        xg[h] = load4_once(p.grad, f[h]);
+        xp[h] = load4(p.master, f[h]);
+        load_moments(p.m, p.v, together, f[h][0], f[h], xm[h], xv[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (!f[h].whole) {
+            result[4 * h] = result[4 * h + 1] = result[4 * h + 2] = result[4 * h + 3] = 0;
+            continue;
+        }
+        adamw_element(k, kept, xg[h].x, xp[h].x, xm[h].x, xv[h].x);
+        adamw_element(k, kept, xg[h].y, xp[h].y, xm[h].y, xv[h].y);
+        adamw_element(k, kept, xg[h].z, xp[h].z, xm[h].z, xv[h].z);
+        adamw_element(k, kept, xg[h].w, xp[h].w, xm[h].w, xv[h].w);
+        store_moments(p.m, p.v, together, 0, key, f[h][0], f[h], xm[h], xv[h]);
+        if (AVERAGES)
+            average_four(p.ema, k.fresh, first, f[h], xp[h]);
+        store_four(p.master, f[h], xp[h]);
+        result[4 * h] = xp[h].x;
+        result[4 * h + 1] = xp[h].y;
+        result[4 * h + 2] = xp[h].z;
+        result[4 * h + 3] = xp[h].w;
+    }
+}
+
+template <bool AVERAGES, typename M>
+__global__ void __launch_bounds__(THREADS)
+    adamw_codes_kernel(const mz_cu_coded *coded, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
+                       moved<M> all) {
+    __shared__ adamw_constants shared;
+    __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
+    if (state->skip)
+        return;
+    if (threadIdx.x == 0)
+        shared = adamw_constants_of<AVERAGES>(state, u);
+    __syncthreads();
+    const adamw_constants k = shared;
+    const int64_t step = state->step;
+    const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, line0 = tid / PARTS;
+    for_parts(
+        n, [&](int i) { return tiles_of(coded[i].rows, coded[i].columns); },
+        [&](int i, int index, int64_t) {
+            const mz_cu_coded &c = coded[i];
+            const mz_cu_segment &s = c.segment;
+            const int64_t rows = c.rows, columns = c.columns;
+            const int across = static_cast<int>((columns + COLS - 1) / COLS);
+            const int64_t row0 = static_cast<int64_t>(index / across) * ROWS;
+            const int64_t col0 = static_cast<int64_t>(index % across) * COLS, col = col0 + part * 4;
+            const moved<M> p = {all.grad + (s.offset - s.grad_shift), all.master + (s.offset - s.master_shift),
+                                all.m + s.state_offset, all.v + s.state_offset,
+                                AVERAGES ? all.ema + s.state_offset : nullptr};
+            const philox_key key = key_of(s, u.seed, step);
+            const float kept = s.decay ? k.kept : 1.0f, inverse = 1 / *static_cast<const float *>(c.entry); // exact
+            const bool e4m3 = c.dtype == MZ_CU_F8E4M3;
+            uint8_t *codes = static_cast<uint8_t *>(c.codes), *turned = static_cast<uint8_t *>(c.turned);
+            uint32_t most = 0;
+#pragma unroll 1
+            for (int line = line0; line < ROWS; line += AT_ONCE) {
+                if (row0 + line >= rows || col >= columns)
+                    continue;
+                const int64_t element = (row0 + line) * columns + col;
+                float x[8];
+                const bool both = col + HALF < columns;
+                move_eight<AVERAGES>(k, kept, p, key, element, both, step == 1, x);
+                const uint2 eights = to_codes(x, inverse, e4m3, most);
+                if (codes != nullptr) {
+                    *reinterpret_cast<uint32_t *>(codes + element) = eights.x;
+                    if (both)
+                        *reinterpret_cast<uint32_t *>(codes + element + HALF) = eights.y;
+                }
+                *reinterpret_cast<uint32_t *>(tile + line * PITCH + part * 4) = eights.x;
+                *reinterpret_cast<uint32_t *>(tile + line * PITCH + HALF + part * 4) = eights.y;
+            }
+            __syncthreads();
+            const int run = tid % 4 * 16, quad = tid / 4 * 4;
+            if (turned != nullptr && quad < COLS && row0 + run < rows && col0 + quad < columns)
+                turn_run(tile + run * PITCH + quad, PITCH, turned + (col0 + quad) * rows + row0 + run, rows);
+            record_most<THREADS>(static_cast<uint32_t *>(c.entry) + MZ_CU_ENTRY_KEPT, most);
+            __syncthreads(); // of the largest too: the next tile's are written where these were read
+        });
+}
+
+template <typename M> static cudaError_t launch(cudaStream_t stream, const mz_cu_update_args &a, const mz_cu_codes &c) {
+    auto kernel = a.ema != nullptr ? adamw_codes_kernel<true, M> : adamw_codes_kernel<false, M>;
+    const moved<M> all = {a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.ema};
+    kernel<<<resident_blocks(reinterpret_cast<const void *>(kernel), c.elements / (ROWS * COLS) + c.n, a.sms), THREADS,
+             0, stream>>>(static_cast<const mz_cu_coded *>(c.coded), c.n, static_cast<const mz_cu_opt_state *>(a.state),
+                          a.constants, all);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t mz_cu_adamw_codes(cudaStream_t stream, const mz_cu_update_args *args, const mz_cu_codes *codes) {
+    if (codes->n == 0)
+        return cudaSuccess;
+    return args->moment_bytes == 2 ? launch<uint16_t>(stream, *args, *codes) : launch<float>(stream, *args, *codes);
+}
