@@ -4,9 +4,12 @@
 
 _Static_assert(MZ_MATMUL_ROWS == 4, "multiply_rows knows them by number");
 
+// Bytes, measured (docs/dev/MATMUL.md). Addresses behind a matrix do no harm.
+enum { AHEAD_FP32 = 6144, AHEAD_16 = 4096 };
+
 // The products of one row of W with every row of x, tile[i] for row i. One row of W after the other, from its first
 // number to its last: memory is asked for in the order in which it lies. Four rows at a time, each at its own place,
-// reach half of its rate.
+// reach half of its rate. What bounds a core is how many lines it has asked for: so they are asked for ahead.
 ALWAYS_INLINE void dot(const float *x, int m, int64_t k, const char *w, mezzo_dtype dtype, float *tile, int64_t ld) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
     vf sum[MZ_MATMUL_ROWS][2] = {{{0}}};
@@ -14,6 +17,7 @@ ALWAYS_INLINE void dot(const float *x, int m, int64_t k, const char *w, mezzo_dt
     for (; at + 2 * VW <= k; at += 2 * VW)
         for (int half = 0; half < 2; half++) {
             const int64_t here = at + half * VW;
+            __builtin_prefetch(w + (size_t)here * size + (dtype == MEZZO_F32 ? AHEAD_FP32 : AHEAD_16));
             const vf weights = load_as_f32(w + (size_t)here * size, dtype);
             for (int i = 0; i < m; i++)
                 sum[i][half] = vfma(load_f32(x + i * k + here), weights, sum[i][half]);
@@ -34,6 +38,7 @@ ALWAYS_INLINE void dot_bf16(const float *x, int m, int64_t k, const char *w, flo
     vf sum[MZ_MATMUL_ROWS][2] = {{{0}}};
     int64_t at = 0;
     for (; at + VW <= pairs; at += VW) {
+        __builtin_prefetch(w + 4 * at + AHEAD_16);
         const vu words = *(const vu_any *)(const void *)(w + 4 * at);
         const vf low = (vf)(words << 16), high = (vf)(words & 0xFFFF0000u);
         for (int i = 0; i < m; i++) {
