@@ -171,8 +171,10 @@ static void test_bombs(void **state) {
             mz_alloc_fail_after(allocations[i]);
             const mezzo_status read = read_seed(i == 0 ? "gray" : "texts", &q);
             mz_alloc_fail_after(-1);
-            if (read == MEZZO_OK)
+            if (read == MEZZO_OK) {
+                mz_picture_free(&q);
                 break;
+            }
         }
     assert_int_equal(allocations[0], allocations[1]);
 }
