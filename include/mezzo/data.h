@@ -14,6 +14,13 @@
 extern "C" {
 #endif
 
+// What tells a set of examples from other ones: how many bytes they are and the CRC32C of what was looked at. bytes 0:
+// not known. A checkpoint keeps those of what it was trained and validated on.
+typedef struct mezzo_data_mark {
+    uint64_t bytes;
+    uint32_t crc32c;
+} mezzo_data_mark;
+
 // --- tokenizers ----------------------------------------------------------------------------------------------------
 // Immutable once made; may be used by several threads at a time. Tokens are 0 … vocab - 1.
 typedef struct mezzo_tokenizer mezzo_tokenizer;

@@ -6,6 +6,7 @@
 
 #include <signal.h>
 
+#include "mezzo/data.h"
 #include "mezzo/model.h"
 #include "mezzo/optimizer.h"
 
@@ -308,6 +309,7 @@ typedef struct mezzo_checkpoint {
     char master[16];    // how the run kept its masters; "" : not known
     char moments[16];   // and its optimizer's moments
     char tokenizer[64]; // file beside FOLDER; "": not kept
+    mezzo_data_mark data, validation; // what was trained and validated on; bytes 0: not kept
 } mezzo_checkpoint;
 
 // Writes one and removes older ones but the newest keep_last (0 = all) and the one with the lowest val_loss. `path`

@@ -131,6 +131,15 @@ static mezzo_status put_model(json_t *root, const mezzo_model_config *model) {
     return MEZZO_OK;
 }
 
+static mezzo_status put_mark(json_t *root, const char *key, mezzo_data_mark mark) {
+    json_t *object;
+    if (mark.bytes == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(new_object(root, key, &object));
+    MEZZO_TRY(mz_json_set(object, "bytes", json_integer((json_int_t)mark.bytes)));
+    return mz_json_set(object, "crc32c", json_integer((json_int_t)mark.crc32c));
+}
+
 static mezzo_status put_optimizer(json_t *root, const mezzo_optimizer *optimizer) {
     json_t *object;
     mz_opt_state state;
@@ -209,6 +218,8 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(mz_json_set(root, "master", json_string(c->master)));
     MEZZO_TRY(mz_json_set(root, "moments", json_string(c->moments)));
     MEZZO_TRY(mz_json_set(root, "tokenizer", json_string(c->tokenizer)));
+    MEZZO_TRY(put_mark(root, "data", c->data));
+    MEZZO_TRY(put_mark(root, "validation", c->validation));
     MEZZO_TRY(put_model(root, &c->model));
     MEZZO_TRY(put_optimizer(root, c->optimizer));
     MEZZO_TRY(put_scaler(root, c->scaler));
@@ -257,6 +268,20 @@ static mezzo_status get_files(const char *where, const json_t *root, mz_checkpoi
         MEZZO_TRY(mz_json_get_int(where, object, "crc32c", 0, UINT32_MAX, &crc));
         state->files[i] = (mz_file_mark){true, (uint64_t)bytes, (uint32_t)crc};
     }
+    return MEZZO_OK;
+}
+
+// Checkpoints of older versions, and of what has no data, have none.
+static mezzo_status get_mark(const char *where, const json_t *root, const char *key, mezzo_data_mark *out) {
+    int64_t bytes = 0, crc = 0;
+    json_t *object;
+    *out = (mezzo_data_mark){0};
+    if (json_object_get(root, key) == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_json_get_object(where, root, key, &object));
+    MEZZO_TRY(mz_json_get_int(where, object, "bytes", 1, INT64_MAX, &bytes));
+    MEZZO_TRY(mz_json_get_int(where, object, "crc32c", 0, UINT32_MAX, &crc));
+    *out = (mezzo_data_mark){(uint64_t)bytes, (uint32_t)crc};
     return MEZZO_OK;
 }
 
@@ -317,6 +342,8 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
     if (!mz_checkpoint_plain_name(c->tokenizer))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'tokenizer' is %s, not a file name in the run folder", where,
                        mz_quote(c->tokenizer).text);
+    MEZZO_TRY(get_mark(where, root, "data", &c->data));
+    MEZZO_TRY(get_mark(where, root, "validation", &c->validation));
     MEZZO_TRY(get_model(where, root, &c->model));
     MEZZO_TRY(get_files(where, root, state));
     c->has_ema = state->files[2].present;

@@ -41,6 +41,44 @@ mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab) {
     return MEZZO_OK;
 }
 
+// Bytes [from, to) of the stream's tokens, as if its files lay one behind the other. `ahead`: they are asked for only.
+static uint32_t crc_of(const mz_stream *stream, uint64_t from, uint64_t to, bool ahead, uint32_t crc) {
+    for (size_t i = 0; i < stream->count && to > 0; i++) {
+        const mz_tokens *tokens = &stream->segments[i].tokens;
+        const uint64_t bytes = tokens->count * tokens->width, end = to < bytes ? to : bytes;
+        if (from < end && ahead)
+            mz_map_expect(tokens->data + from, (size_t)(end - from));
+        else if (from < end)
+            crc = mz_crc32c(crc, tokens->data + from, (size_t)(end - from));
+        from = from > bytes ? from - bytes : 0;
+        to = to > bytes ? to - bytes : 0;
+    }
+    return crc;
+}
+
+mezzo_data_mark mz_stream_mark(const mz_stream *stream) {
+    enum { PIECES = 1024, PIECE = 65536 };
+    const uint64_t whole = (uint64_t)256 << 20;
+    mezzo_data_mark mark = {0};
+    bool mapped = false;
+    for (size_t i = 0; i < stream->count;
+         i++) { // windows do not cross from one file into the next: their lengths count
+        const mz_tokens *tokens = &stream->segments[i].tokens;
+        mark.bytes += tokens->count * tokens->width;
+        mark.crc32c = mz_crc32c(mark.crc32c, &tokens->count, sizeof tokens->count);
+        mapped = mapped || stream->segments[i].owned == NULL;
+    }
+    if (!mapped || mark.bytes <= whole) {
+        mark.crc32c = crc_of(stream, 0, mark.bytes, false, mark.crc32c);
+        return mark;
+    }
+    for (uint64_t i = 0; i < 2 * PIECES; i++) { // a disk has many requests at a time, and reads nothing besides
+        const uint64_t k = i % PIECES, from = (mark.bytes - PIECE) / (PIECES - 1) * k;
+        mark.crc32c = crc_of(stream, from, k < PIECES - 1 ? from + PIECE : mark.bytes, i < PIECES, mark.crc32c);
+    }
+    return mark;
+}
+
 // --- shards --------------------------------------------------------------------------------------------------------
 static mezzo_status add_shard(mz_stream *stream, const char *path) {
     mz_segment segment = {0};

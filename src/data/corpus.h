@@ -29,6 +29,9 @@ struct mezzo_corpus {
 mezzo_status mz_segment_fail_token(const mz_segment *segment, uint64_t position, uint32_t vocab);
 // mezzo_corpus_check for one split.
 mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab);
+// The stream's tokens, as they stand in memory: all, where they are a text's or at most 256 MiB; else 1,024 pieces of
+// 64 KiB, evenly spaced, as shards of that size are not read whole.
+mezzo_data_mark mz_stream_mark(const mz_stream *stream);
 // Puts *segment at the end of the stream, which owns it then; frees it where that fails.
 mezzo_status mz_stream_add(mz_stream *stream, mz_segment *segment);
 void mz_segment_free(mz_segment *segment);

@@ -397,6 +397,11 @@ void mz_map_close(mz_map *map) {
     *map = (mz_map){0};
 }
 
+void mz_map_expect(const void *bytes, size_t n) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)bytes / page * page;
+    (void)posix_madvise((void *)from, n + (size_t)((uintptr_t)bytes - from), POSIX_MADV_WILLNEED);
+}
+
 mezzo_status mz_read_piece(int fd, const char *path, char *to, size_t n, size_t *got) {
     for (*got = 0; *got < n;) {
         ssize_t done = read(fd, to + *got, n - *got);

@@ -76,6 +76,8 @@ typedef struct mz_map {
 } mz_map;
 mezzo_status mz_map_open(const char *path, mz_map *out); // MEZZO_ERR_IO: missing, unreadable, not a regular file
 void mz_map_close(mz_map *map);                          // zeroed map is fine
+// These bytes of a map are read soon: asks the system for them, no more, and does not wait.
+void mz_map_expect(const void *bytes, size_t n);
 // The whole file, NUL-terminated, owned by the caller (mz_free). Larger than max_bytes is MEZZO_ERR_FORMAT.
 mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t *size);
 

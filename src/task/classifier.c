@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "data/npy.h"
+#include "io/file.h"
 #include "task/task.h"
 
 // The set that comes with the task. Its seed is fixed: runs of different seeds learn the same thing.
@@ -213,6 +214,20 @@ static bool has(const mz_task *task, mz_set set) {
     return set == MZ_SET_TRAIN ? c->n_train > 0 : c->n > c->n_train;
 }
 
+static mezzo_data_mark mark(const mz_task *task, mz_set set) {
+    const classifier *c = (const classifier *)task;
+    const int64_t first = set == MZ_SET_TRAIN ? 0 : c->n_train, end = set == MZ_SET_TRAIN ? c->n_train : c->n;
+    const size_t features = (size_t)task->sizes.features;
+    mezzo_data_mark mark = {0};
+    for (int64_t i = first; i < end && c->labels[0] != '\0'; i++) { // its own set is no file that could change
+        const int64_t k = c->order[i];
+        mark.bytes += features * sizeof *c->x + sizeof *c->y;
+        mark.crc32c = mz_crc32c(mark.crc32c, c->x + (size_t)k * features, features * sizeof *c->x);
+        mark.crc32c = mz_crc32c(mark.crc32c, c->y + k, sizeof *c->y);
+    }
+    return mark;
+}
+
 // --- batches -------------------------------------------------------------------------------------
 static void shape(const mezzo_model_config *model, int64_t rows, mz_examples *out) {
     *out = (mz_examples){.n = 2, .items = rows};
@@ -336,6 +351,7 @@ const mz_task_kind mz_task_classifier = {.name = "classifier",
                                          .has = has,
                                          .check_model = check_model,
                                          .describe = describe,
+                                         .mark = mark,
                                          .shape = shape,
                                          .classes = classes,
                                          .open_source = open_source,

@@ -125,6 +125,25 @@ static bool has(const mz_task *task, mz_set set) {
     return set == MZ_SET_TRAIN ? t->p.n_train > 0 : t->p.n > t->p.n_train;
 }
 
+// Of pictures, also where their latents are learned: those have a checksum of their own in the run folder.
+static mezzo_data_mark mark(const mz_task *task, mz_set set) {
+    const mz_pictures *p = &((const images *)task)->p;
+    const int64_t first = set == MZ_SET_TRAIN ? 0 : p->n_train, end = set == MZ_SET_TRAIN ? p->n_train : p->n;
+    const size_t pixels = (size_t)(p->size * p->size), each = pixels * (size_t)p->channels;
+    mezzo_data_mark mark = {0};
+    for (int64_t i = first; i < end; i++) {
+        const mz_example *e = &p->example[p->order[i]];
+        mark.bytes += each;
+        mark.crc32c = mz_crc32c(mark.crc32c, p->picture + (size_t)p->order[i] * each, each);
+        if (p->scene == NULL)
+            continue;
+        mark.bytes += pixels;
+        mark.crc32c = mz_crc32c(mark.crc32c, p->scene + (size_t)e->scene * pixels, pixels);
+        mark.crc32c = mz_crc32c(mark.crc32c, (const int64_t[]){e->x, e->y}, 2 * sizeof e->x);
+    }
+    return mark;
+}
+
 // --- batches -------------------------------------------------------------------------------------
 static void shape(const mezzo_model_config *m, int64_t rows, mz_examples *out) {
     const int64_t s = m->image_size, c = m->condition_size > 0 ? m->condition_size : s;
@@ -356,6 +375,7 @@ const mz_task_kind mz_task_images = {.name = "model of images",
                                      .has = has,
                                      .check_model = check_model,
                                      .describe = describe,
+                                     .mark = mark,
                                      .shape = shape,
                                      .classes = classes,
                                      .open_source = open_source,

@@ -37,6 +37,19 @@ uint64_t mz_instructions_count(const mz_instructions *x) {
     return x->count;
 }
 
+mezzo_data_mark mz_instructions_mark(const mz_instructions *x) {
+    mezzo_data_mark mark = {0};
+    for (size_t i = 0; i < x->count; i++) {
+        const example *e = &x->examples[i];
+        const uint64_t n = e->end - e->begin;
+        mark.bytes += n * (sizeof *x->all.tokens + sizeof *x->all.counts);
+        mark.crc32c = mz_crc32c(mark.crc32c, &n, sizeof n);
+        mark.crc32c = mz_crc32c(mark.crc32c, x->all.tokens + e->begin, n * sizeof *x->all.tokens);
+        mark.crc32c = mz_crc32c(mark.crc32c, x->all.counts + e->begin, n * sizeof *x->all.counts);
+    }
+    return mark;
+}
+
 // --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status add_pair(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *prompt,
                              const char *completion) {

@@ -14,6 +14,7 @@ mezzo_status mz_instructions_open(const char *path, const mezzo_tokenizer *token
                                   mz_instructions **out);
 void mz_instructions_free(mz_instructions *instructions); // NULL is fine
 uint64_t mz_instructions_count(const mz_instructions *instructions);
+mezzo_data_mark mz_instructions_mark(const mz_instructions *instructions);
 
 // Row r of batch k: one example, cut at `length`, filled up with token 0 and target -1. Targets of the prompt are -1.
 // Random: a pure function of (seed, stream, k · rows + r). Sequential: each once; rows behind the last are empty.

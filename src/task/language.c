@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "data/chat.h"
+#include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "io/file.h"
 #include "task/instructions.h"
@@ -356,12 +357,19 @@ static bool has(const mz_task *task, mz_set set) {
     return mezzo_corpus_tokens(l->corpus, set == MZ_SET_TRAIN ? MEZZO_TRAIN : MEZZO_VALIDATION) > 0;
 }
 
+static mezzo_data_mark mark(const mz_task *task, mz_set set) {
+    const language *l = (const language *)task;
+    const mezzo_corpus_part part = set == MZ_SET_TRAIN ? MEZZO_TRAIN : MEZZO_VALIDATION;
+    return l->corpus == NULL ? mz_instructions_mark(l->told[part]) : mz_stream_mark(&l->corpus->splits[part]);
+}
+
 const mz_task_kind mz_task_language = {.name = "language model",
                                        .unit = "tokens",
                                        .open = open_task,
                                        .close = close_task,
                                        .has = has,
                                        .describe = describe,
+                                       .mark = mark,
                                        .shape = shape,
                                        .classes = classes,
                                        .open_source = open_source,

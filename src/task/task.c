@@ -43,6 +43,10 @@ mezzo_status mz_task_open_sampler(mz_task *task, mezzo_params *params, const mez
     return task->kind->open_sampler(task, params, options);
 }
 
+mezzo_data_mark mz_task_mark(const mz_task *task, mz_set set) {
+    return task->kind->has(task, set) ? task->kind->mark(task, set) : (mezzo_data_mark){0};
+}
+
 // --- batches -------------------------------------------------------------------------------------
 void mz_examples_free(mz_examples *examples) {
     for (int i = 0; i < examples->n; i++)

@@ -121,6 +121,8 @@ typedef struct mz_task_kind {
     mezzo_status (*check_model)(const mz_task *task); // NULL: any. Whether task->model fits the data
     bool (*has)(const mz_task *task, mz_set set);     // any example at all
     void (*describe)(const mz_task *task, char *out, size_t size);
+    // What tells these examples from others. They are read already, or few of their bytes are looked at.
+    mezzo_data_mark (*mark)(const mz_task *task, mz_set set);
     // Sets name, dtype, rank and dim of every input, and items; task.c takes the memory.
     void (*shape)(const mezzo_model_config *model, int64_t rows, mz_examples *out);
     int64_t (*classes)(const mezzo_model_config *model); // of "logits"
@@ -160,6 +162,7 @@ mezzo_status mz_task_save(const mz_task *task, const char *folder);
 // INVALID, naming the task, where it has none. A language model without a tokenizer is one of these.
 mezzo_status mz_task_open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options);
 bool mz_task_has_samples(const mz_task *task);
+mezzo_data_mark mz_task_mark(const mz_task *task, mz_set set); // bytes 0: it has no such examples, or they are made up
 
 // Batches of `rows` rows. `scores`: with room for logits, so that mz_evaluate counts accuracy. INVALID where the set
 // has no examples.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "io/file.h"
+#include "io/quote.h"
 #include "checkpoint/checkpoint.h"
 #include "models/keys.h"
 #include "train/run.h"
@@ -27,6 +28,26 @@ static mezzo_status check_model(const char *path, const mezzo_model_config *thei
                        path, key->path, mz_model_key_get(key, theirs), mz_model_key_get(key, ours));
     }
     return MEZZO_OK;
+}
+
+// Data that is not what the checkpoint saw: the run goes on with it, as with another seed. Checkpoints without marks
+// say nothing.
+static void compare_data(const mz_training *run, const char *path, const mezzo_checkpoint *c) {
+    const mz_task_options *d = &run->config.data;
+    const char *whole = d->path[0] != '\0' ? d->path : d->features;
+    const struct {
+        const mezzo_data_mark *theirs, *ours;
+        const char *what, *file, *then;
+    } sets[] = {{&c->data, &run->marks[MZ_SET_TRAIN], "training", d->train[0] != '\0' ? d->train : whole,
+                 "the run continues with the new data"},
+                {&c->validation, &run->marks[MZ_SET_VALIDATION], "validation",
+                 d->validation[0] != '\0' ? d->validation : whole, "validation losses from here on do not compare"}};
+    for (size_t i = 0; i < MZ_COUNT(sets); i++) {
+        const mezzo_data_mark theirs = *sets[i].theirs, ours = *sets[i].ours;
+        if (theirs.bytes != 0 && ours.bytes != 0 && (theirs.bytes != ours.bytes || theirs.crc32c != ours.crc32c))
+            mz_log("warn", "%s: the %s data is not what it was when %s was written: %s", mz_quote(sets[i].file).text,
+                   sets[i].what, path, sets[i].then);
+    }
 }
 
 mezzo_status mz_run_load(mz_training *run, const char *path) {
@@ -54,6 +75,7 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     if (c.seed != run->config.seed)
         mz_log("warn", "train.seed is %llu, the checkpoint's is %llu: the data order changes here",
                (unsigned long long)run->config.seed, (unsigned long long)c.seed);
+    compare_data(run, path, &c);
     const char *precision = mezzo_precision_name(run->engine.program.precision);
     if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
         mz_log("warn", "the precision is %s, the checkpoint's is %s", precision, c.precision);
@@ -240,6 +262,8 @@ mezzo_status mz_run_start(mz_training *run) {
     run->report.val_step = -1;
     MEZZO_TRY(mz_run_check_folder(run->source));
     run->writes = !run->bisecting;
+    for (int set = 0; set < 2 && mz_run_leads(run); set++)
+        run->marks[set] = mz_task_mark(run->task, (mz_set)set);
     if (!run->bisecting)
         MEZZO_TRY(mz_run_follow(run, "the run folder", mz_run_leads(run) ? begin_folder(run) : MEZZO_OK));
     if (resume[0] != '\0') {
@@ -279,6 +303,8 @@ static mezzo_status write_checkpoint(mz_training *run) {
                           .batches = run->data->position,
                           .val_loss = run->report.val_step == run->step ? run->report.val.loss : (double)NAN,
                           .best_val_loss = run->report.best_val_loss,
+                          .data = run->marks[MZ_SET_TRAIN],
+                          .validation = run->marks[MZ_SET_VALIDATION],
                           .model = run->engine.model};
     snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.program.precision));
     snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->engine.master));

@@ -23,6 +23,7 @@ struct mz_training {
     mz_task *task;
     mz_source *data;                 // what is trained on; its position goes into checkpoints
     mz_source *val_random, *val_all; // NULL without validation data
+    mezzo_data_mark marks[2];        // by mz_set; rank 0's, once the run starts
     mz_latents latents;              // what the task learns instead of pictures; not given: pictures
     bool samples;                    // the task's sampler is open, or its samples are pictures
     mz_vae vae;                      // latents: what decodes pictures of samples, and its program
