@@ -9,7 +9,7 @@
 namespace {
 // A block's tile is 128 × 128: a thread has 8 numbers of each of 8 rows in registers, because a scale is known when all
 // of its numbers are. Codes for the turned copy then wait in shared memory, where a thread turns 16 rows of 4 columns.
-enum { TILE = 128, PARTS = TILE / 8, GROUPS = 16, TIMES = TILE / GROUPS, THREADS = PARTS * GROUPS, PITCH = TILE + 8 };
+enum { TILE = 128, PARTS = TILE / 8, GROUPS = 16, TIMES = TILE / GROUPS, THREADS = PARTS * GROUPS };
 enum { TOP = 8 }; // of E4M3: its largest number is 1.75 · 2^8
 
 struct place { // of a thread's numbers: rows group, group + GROUPS … of the tile, 8 columns
@@ -125,20 +125,47 @@ __device__ __forceinline__ void store_row(const mz_cu_quantize &q, int64_t at, i
     }
 }
 
-// The tile's codes as columns of the tensor. Two runs and 16 quads of columns a warp: whole sectors of 32 bytes.
+// Codes of 4 columns of row `line` wait here: rows of 128 bytes, in which quads of columns change places by exclusive
+// or with 4 times line/16, so that neither writing rows nor reading columns meets a bank twice.
+__device__ __forceinline__ int waiting(int line, int quad) {
+    return line * TILE + ((quad ^ (line / 16 * 4)) << 2);
+}
+
+// The tile's codes as columns of the tensor. Eight runs of 16 rows and 4 quads of columns a warp: whole lines.
 template <bool WHOLE>
 __device__ __forceinline__ void store_turned(const mz_cu_quantize &q, const place &p, const uint8_t *codes) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int run = (warp % 4 * 2 + lane % 2) * 16, quad = (warp / 4 * 16 + lane / 2) * 4;
-    uint8_t *to = static_cast<uint8_t *>(q.turned) + (p.col0 + quad) * q.rows + p.row0 + run;
+    const int run = lane % 8 * 16, quad = warp * 4 + lane / 8, col = quad * 4;
+    uint8_t *to = static_cast<uint8_t *>(q.turned) + (p.col0 + col) * q.rows + p.row0 + run;
+    const uint8_t *from = codes + waiting(run, quad);
     if constexpr (WHOLE) {
-        if (p.row0 + run < q.rows && p.col0 + quad < q.cols)
-            turn_run(codes + run * PITCH + quad, PITCH, to, q.rows);
+        if (p.row0 + run < q.rows && p.col0 + col < q.cols)
+            turn_run(from, TILE, to, q.rows);
     } else {
         for (int k = 0; k < 4; k++)
             for (int i = 0; i < 16; i++)
-                if (p.row0 + run + i < q.rows && p.col0 + quad + k < q.cols)
-                    to[k * q.rows + i] = codes[(run + i) * PITCH + quad + k];
+                if (p.row0 + run + i < q.rows && p.col0 + col + k < q.cols)
+                    to[k * q.rows + i] = from[i * TILE + k];
+    }
+}
+
+// What is stored of the tile, and what waits to be turned. INFINITE: one of this thread's numbers may be so.
+template <typename INPUT, bool INFINITE>
+__device__ __forceinline__ void store_codes(const mz_cu_quantize &q, const place &p, const held<INPUT> x[TIMES],
+                                            const float of_row[TIMES], const float of_columns[8], uint8_t *codes) {
+    const int n = static_cast<int>(min(q.cols - p.col, static_cast<int64_t>(8)));
+#pragma unroll
+    for (int t = 0; t < TIMES; t++) {
+        const int line = t * GROUPS + p.group;
+        const int64_t row = p.row0 + line;
+        float v[8];
+        x[t].widen(v);
+        if (q.y != nullptr && row < q.rows && n > 0) {
+            const float i = of_row[t], all[8] = {i, i, i, i, i, i, i, i};
+            store_row<!INPUT::ANY>(q, row * q.cols + p.col, n, codes_of(v, all, INFINITE));
+        }
+        if (q.turned != nullptr)
+            *reinterpret_cast<uint2 *>(codes + waiting(line, p.part * 2)) = codes_of(v, of_columns, INFINITE);
     }
 }
 
@@ -146,8 +173,8 @@ __device__ __forceinline__ void store_turned(const mz_cu_quantize &q, const plac
 template <typename INPUT, bool TILES>
 __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_kernel(mz_cu_quantize_block b) {
     wait_for_before();
-    __shared__ __align__(16) uint8_t codes[TILE * PITCH];
-    __shared__ uint32_t largest[GROUPS][TILE];
+    __shared__ __align__(16) uint8_t codes[TILE * TILE];
+    __shared__ __align__(16) uint32_t largest[GROUPS][TILE];
     __shared__ __align__(16) float inverse[TILE];
     const mz_cu_quantize &q = b.q;
     const int tid = static_cast<int>(threadIdx.x);
@@ -173,37 +200,71 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
             x[t].keep(v);
         }
     }
-    uint32_t of_column[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     const int64_t row_pitch = (q.rows + TILE - 1) / TILE * TILE, col_pitch = (q.cols + TILE - 1) / TILE * TILE;
     float of_row[TIMES];
+    bool infinite = false;
+    if constexpr (INPUT::RAW && INPUT::DTYPE == MZ_CU_BF16 && !TILES) { // magnitudes of BF16 are FP32's upper halves
+        uint32_t of_column[4] = {0, 0, 0, 0}, two[TIMES / 2];
 #pragma unroll
-    for (int t = 0; t < TIMES; t++) {
-        uint32_t most = 0;
-        float v[8];
-        x[t].widen(v);
+        for (int t = 0; t < TIMES; t++) {
+            uint32_t most = 0;
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
-            const uint32_t bits = __float_as_uint(v[k]) & 0x7FFFFFFFu; // a NaN's are above infinity's
-            most = max(most, bits);
-            of_column[k] = max(of_column[k], bits);
+            for (int k = 0; k < 4; k++) {
+                const uint32_t bits = x[t].w[k] & 0x7FFF7FFFu; // a NaN's are above infinity's
+                most = __vmaxu2(most, bits);
+                of_column[k] = __vmaxu2(of_column[k], bits);
+            }
+            most = __vmaxu2(most, most >> 16) & 0xFFFFu;
+            two[t / 2] = t % 2 == 0 ? most : two[t / 2] | most << 16;
         }
-        if constexpr (!TILES) {
 #pragma unroll
-            for (int lanes = PARTS / 2; lanes > 0; lanes /= 2)
-                most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
-            const scale of = scale_for(most);
+        for (int lanes = PARTS / 2; lanes > 0; lanes /= 2)
+#pragma unroll
+            for (int t = 0; t < TIMES / 2; t++)
+                two[t] = __vmaxu2(two[t], __shfl_xor_sync(0xFFFFFFFFu, two[t], lanes));
+#pragma unroll
+        for (int t = 0; t < TIMES; t++) {
+            const scale of = scale_for(t % 2 == 0 ? two[t / 2] << 16 : two[t / 2] & 0xFFFF0000u);
             of_row[t] = of.inverse;
             if (p.part == 0 && b.scales != nullptr) // rows behind the last have zeros, and the scale 1
                 b.scales[blockIdx.x * row_pitch + p.row0 + t * GROUPS + p.group] = of.value;
         }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            *reinterpret_cast<uint2 *>(&largest[p.group][p.part * 8 + k * 2]) =
+                make_uint2(of_column[k] << 16, of_column[k] & 0xFFFF0000u);
+            infinite = infinite || (of_column[k] & 0xFFFFu) >= 0x7F80u || of_column[k] >= 0x7F800000u;
+        }
+    } else {
+        uint32_t of_column[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll
+        for (int t = 0; t < TIMES; t++) {
+            uint32_t most = 0;
+            float v[8];
+            x[t].widen(v);
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                const uint32_t bits = __float_as_uint(v[k]) & 0x7FFFFFFFu; // a NaN's are above infinity's
+                most = max(most, bits);
+                of_column[k] = max(of_column[k], bits);
+            }
+            if constexpr (!TILES) {
+#pragma unroll
+                for (int lanes = PARTS / 2; lanes > 0; lanes /= 2)
+                    most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
+                const scale of = scale_for(most);
+                of_row[t] = of.inverse;
+                if (p.part == 0 && b.scales != nullptr) // rows behind the last have zeros, and the scale 1
+                    b.scales[blockIdx.x * row_pitch + p.row0 + t * GROUPS + p.group] = of.value;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            largest[p.group][p.part * 8 + k] = of_column[k];
+            infinite = infinite || of_column[k] >= 0x7F800000u;
+        }
     }
     forget_widened<INPUT>(x);
-    bool infinite = false;
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        largest[p.group][p.part * 8 + k] = of_column[k];
-        infinite = infinite || of_column[k] >= 0x7F800000u;
-    }
     __syncthreads();
     if (tid < TILE) {
         uint32_t most = 0;
@@ -239,21 +300,10 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
 #pragma unroll
     for (int k = 0; k < 8; k++)
         of_columns[k] = TILES ? of_row[0] : inverse[p.part * 8 + k];
-#pragma unroll
-    for (int t = 0; t < TIMES; t++) {
-        const int line = t * GROUPS + p.group;
-        const int64_t row = p.row0 + line;
-        float v[8];
-        x[t].widen(v);
-        if (q.y != nullptr && row < q.rows && p.col < q.cols) {
-            const float i = of_row[t], all[8] = {i, i, i, i, i, i, i, i};
-            store_row<!INPUT::ANY>(q, row * q.cols + p.col,
-                                   static_cast<int>(min(q.cols - p.col, static_cast<int64_t>(8))),
-                                   codes_of(v, all, infinite));
-        }
-        if (q.turned != nullptr)
-            *reinterpret_cast<uint2 *>(codes + line * PITCH + p.part * 8) = codes_of(v, of_columns, infinite);
-    }
+    if (infinite)
+        store_codes<INPUT, true>(q, p, x, of_row, of_columns, codes);
+    else
+        store_codes<INPUT, false>(q, p, x, of_row, of_columns, codes);
     __syncthreads();
     if (q.turned != nullptr)
         store_turned<!INPUT::ANY>(q, p, codes);
