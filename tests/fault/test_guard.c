@@ -509,7 +509,7 @@ static int setup(void **state) {
     return 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skip),
         cmocka_unit_test(test_skip_with_accumulation),
@@ -528,5 +528,7 @@ int main(void) {
         cmocka_unit_test(test_absurd_values_and_jumps),
         cmocka_unit_test(test_the_replay_has_the_same_randomness),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, setup, NULL);
 }
