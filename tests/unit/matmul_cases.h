@@ -427,4 +427,47 @@ static inline void check_add_pieces(mz_matmul_path path) {
             }
 }
 
+// A few rows by weights: within the bound of their sums, with as many bits from many threads as from one. Rows of the
+// weight from one number to more than a tile of it may have.
+static inline void check_rows(mz_matmul_path path, int64_t m, int64_t n, int64_t k, mezzo_dtype x_dtype,
+                              mezzo_dtype dtype) {
+    const size_t bytes = (size_t)(m * n) * sizeof(float);
+    matrix x = make_matrix(x_dtype, m * k, false, 12), w = make_matrix(dtype, n * k, false, 13);
+    float *y = guarded(bytes), *again = guarded(bytes);
+    mz_matmul_problem p = {.m = m, .n = n, .k = k, .batches = 1};
+    p.a = (mz_matmul_operand){.data = x.data, .dtype = x_dtype, .i_stride = k, .k_stride = 1};
+    p.b = (mz_matmul_operand){.data = w.data, .dtype = dtype, .i_stride = k, .k_stride = 1};
+    p.out = (mz_matmul_epilogue){.y = y, .y_dtype = MEZZO_F32, .ld = n, .via = MEZZO_F32};
+    const size_t room = mz_matmul_rows_workspace(&p);
+    void *workspace = guarded(room);
+    mz_matmul_rows_run(path.isa, &p, 1, workspace);
+    p.out.y = again;
+    mz_matmul_rows_run(path.isa, &p, 5, workspace);
+    assert_memory_equal(y, again, bytes);
+    for (int64_t i = 0; i < m * n; i++) {
+        const double *a = x.values + i / n * k, *b = w.values + i % n * k;
+        double want = 0, size = 0;
+        for (int64_t l = 0; l < k; l++) {
+            want += a[l] * b[l];
+            size += fabs(a[l] * b[l]);
+        }
+        assert_true(fabs(y[i] - want) <= ((double)k + 8) * 0x1p-24 * size);
+    }
+    release(workspace, room);
+    release(y, bytes);
+    release(again, bytes);
+    free_matrix(&x);
+    free_matrix(&w);
+}
+
+static inline void check_few_rows(mz_matmul_path path) {
+    static const int64_t shapes[][2] = {{1, 1}, {3, 31}, {200, 77}, {61, 768}, {37, 3072}, {9, 13000}};
+    for (size_t s = 0; s < MZ_COUNT(shapes); s++)
+        for (int64_t m = 1; m <= MZ_MATMUL_ROWS; m++)
+            for (int d = 0; d < 3; d++) {
+                check_rows(path, m, shapes[s][0], shapes[s][1], stored[d], stored[d]);
+                check_rows(path, m, shapes[s][0], shapes[s][1], MEZZO_F32, stored[d]);
+            }
+}
+
 #endif

@@ -26,6 +26,7 @@ static void check_f32_path(mz_matmul_path path) {
     check_shared(path, MEZZO_F32, SHARED_SIZES);
     check_column_sums(path);
     check_add_pieces(path);
+    check_few_rows(path);
 }
 
 static void test_portable(void **state) {

@@ -629,8 +629,10 @@ void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int th
 }
 
 // --- a few rows ----------------------------------------------------------------------------------------------------
-#define COLUMNS_A_TILE 16
-#define TILES_A_THREAD 8 // at least, that cores which are slow for a while may leave to others
+// A thread reads one stretch of the weights from end to end; whoever is done helps the next ones. So much of them is a
+// tile that the last one does not keep all waiting.
+#define TILE_COLUMNS 16
+#define TILE_WEIGHTS (24 << 10) // bytes
 
 size_t mz_matmul_rows_workspace(const mz_matmul_problem *p) {
     return mz_align_up((size_t)(p->m * p->k) * sizeof(float), LINE);
@@ -675,14 +677,19 @@ static const float *arrange(const mz_matmul_problem *p, float *workspace) {
 
 void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *p, int threads, void *workspace) {
     const float *x = arrange(p, workspace);
-    const int64_t tiles = ceil_div(p->n, COLUMNS_A_TILE), chunk = max64(1, tiles / (TILES_A_THREAD * threads));
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic, chunk)
-    for (int64_t t = 0; t < tiles; t++) {
-        float tile[MZ_MATMUL_ROWS * COLUMNS_A_TILE];
-        int64_t j = t * COLUMNS_A_TILE;
-        int columns = (int)min64(COLUMNS_A_TILE, p->n - j);
-        isa->rows(x, p->m, p->k, offset(p->b.data, p->b.dtype, j * p->k), p->b.dtype, columns, tile, COLUMNS_A_TILE);
-        isa->epilogue(&p->out, tile, COLUMNS_A_TILE, 0, j, (int)p->m, columns);
+    const int64_t row = p->k * (int64_t)mezzo_dtype_size(p->b.dtype);
+    const int64_t width = max64(1, min64(TILE_COLUMNS, TILE_WEIGHTS / row)), tiles = ceil_div(p->n, width);
+    ranges r = {.team = (int)min64(min64(threads, tiles), MAX_TEAM), .items = tiles};
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        float tile[MZ_MATMUL_ROWS * TILE_COLUMNS];
+        int whose = omp_get_thread_num(), visited = whose < r.team ? 0 : r.team;
+        for (int64_t t; (t = take(&r, &whose, &visited)) >= 0;) {
+            const int64_t j = t * width;
+            const int columns = (int)min64(width, p->n - j);
+            isa->rows(x, p->m, p->k, offset(p->b.data, p->b.dtype, j * p->k), p->b.dtype, columns, tile, TILE_COLUMNS);
+            isa->epilogue(&p->out, tile, TILE_COLUMNS, 0, j, (int)p->m, columns);
+        }
     }
 }
 

@@ -68,13 +68,24 @@ static float exponentiate(float *s, int64_t n) {
     return vsum(sum);
 }
 
+#define AHEAD 4096 // bytes of a task's own heads, asked for before they are read (docs/dev/MATMUL.md)
+
+// The keys of a later position, and behind the last one's the first positions' values.
+static void ask_for(const float *keys, const float *values, int64_t row, int64_t n, int64_t position, int64_t floats) {
+    const float *from = position < n ? keys + position * row : values + min64(position - n, n - 1) * row;
+    for (int64_t i = 0; i < floats; i += 64 / (int64_t)sizeof *from)
+        __builtin_prefetch(from + i);
+}
+
 // One query position of `groups` neighbouring key heads. A position's keys lie side by side for all heads, so they are
 // read together, and memory is asked for in the order in which it lies.
 static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t first, int64_t groups, int64_t t,
                       float *work) {
     const heads *h = &c->h;
     const int64_t n = c->first + t + 1, start = b * c->size * c->row, count = groups * c->group;
-    const float *keys = (const float *)call->in[3].data + start, *values = (const float *)call->in[4].data + start;
+    const float *keys = (const float *)call->in[3].data + start + first * h->width,
+                *values = (const float *)call->in[4].data + start + first * h->width;
+    const int64_t own = groups * h->width, ahead = AHEAD / (own * (int64_t)sizeof *keys) + 1;
     float *q = work, *out = q + count * MAX_HEAD, *scores = out + count * MAX_HEAD;
     const int64_t from = first * c->group, long_row = scores_row(c);
     memset(out, 0, (size_t)(count * MAX_HEAD) * sizeof *out);
@@ -82,16 +93,20 @@ static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t f
         for (int64_t i = 0; i < count; i++)
             load_one(&call->in[0], (b * h->length + t) * h->q_row + (from + i) * h->width, h->width, h->scale,
                      q + i * MAX_HEAD);
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < n; j++) {
+            ask_for(keys, values, c->row, n, j + ahead, own);
             for (int64_t i = 0; i < count; i++)
                 scores[i * long_row + j] =
-                    dot_head(q + i * MAX_HEAD, keys + j * c->row + (first + i / c->group) * h->width, h->width);
+                    dot_head(q + i * MAX_HEAD, keys + j * c->row + i / c->group * h->width, h->width);
+        }
         for (int64_t i = 0; i < count; i++)
             q[i * MAX_HEAD] = 1.0f / exponentiate(scores + i * long_row, n);
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < n; j++) {
+            ask_for(keys, values, c->row, n, n + j + ahead, own);
             for (int64_t i = 0; i < count; i++)
-                add_row(out + i * MAX_HEAD, scores[i * long_row + j],
-                        values + j * c->row + (first + i / c->group) * h->width, h->width);
+                add_row(out + i * MAX_HEAD, scores[i * long_row + j], values + j * c->row + i / c->group * h->width,
+                        h->width);
+        }
     }
     for (int64_t i = 0; i < count; i++) {
         const float factor = n <= c->size ? q[i * MAX_HEAD] : 0;
