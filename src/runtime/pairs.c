@@ -1,10 +1,9 @@
 // Calls next to each other that a device runs in one piece.
 #include "runtime/program.h"
 
-void mz_find_neighbours(const mezzo_device *device, mz_compiled *c) {
-    for (size_t i = 0; device->backend->joins != NULL && i + 1 < c->n_calls; ++i)
-        if (device->backend->joins(&c->calls[i], &c->calls[i + 1]))
-            c->graph->nodes[c->node[i]].until = c->node[i + 1];
+void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i) {
+    if (device->backend->joins != NULL && device->backend->joins(mz_compiled_call(c, i), mz_compiled_call(c, i + 1)))
+        c->graph->nodes[c->node[i]].until = c->node[i + 1];
 }
 
 // How many calls read each value's memory, a program's reader being one too: of whole values, views with them.

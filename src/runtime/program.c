@@ -15,12 +15,26 @@ static mz_tensor tensor_of(const mezzo_graph *g, int v) {
         .dtype = x->dtype, .shape = x->shape, .scaling = x->scaling, .storage = x->storage, .turned = x->turned};
 }
 
+// Of the first `n` slots these values, of the others none. Slots are many, and hold zeros here.
+static void fill_slots(const mezzo_graph *g, const int *values, int n, mz_tensor *slots, int most) {
+    const mz_tensor absent = mz_tensor_absent();
+    for (int k = 0; k < n; ++k)
+        slots[k] = tensor_of(g, values[k]);
+    for (int k = n; k < most; ++k) {
+        slots[k].dtype = absent.dtype;
+        slots[k].shape.rank = absent.shape.rank;
+    }
+}
+
 static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
-    *call = (mz_call){.op = n->op, .attrs = n->attrs, .numerics = n->numerics, .n_in = n->n_in, .n_out = n->n_out};
-    for (int k = 0; k < MZ_MAX_IN; ++k)
-        call->in[k] = tensor_of(g, k < n->n_in ? n->in[k] : -1);
-    for (int k = 0; k < MZ_MAX_OUT; ++k)
-        call->out[k] = tensor_of(g, k < n->n_out ? n->out[k] : -1);
+    memset(call, 0, sizeof *call);
+    call->op = n->op;
+    call->attrs = n->attrs;
+    call->numerics = n->numerics;
+    call->n_in = n->n_in;
+    call->n_out = n->n_out;
+    fill_slots(g, n->in, n->n_in, call->in, MZ_MAX_IN);
+    fill_slots(g, n->out, n->n_out, call->out, MZ_MAX_OUT);
 }
 
 static bool any_padded(const mz_call *call) {
@@ -57,8 +71,7 @@ static mezzo_status check_options(const mezzo_program_options *o) {
 }
 
 // Prepares a call, and one that adds to gradients also to write them. *workspace: the larger of the two.
-static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, size_t *workspace) {
-    mz_call *call = &c->calls[i];
+static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, mz_call *call, size_t *workspace) {
     mz_prepared *adds = &c->prepared[i], *writes = &c->writing[i];
     MEZZO_TRY(mz_prepare(device, call, adds));
     *workspace = adds->workspace;
@@ -85,13 +98,13 @@ static mezzo_status choose_kernels(mezzo_device *device, const mz_storage_option
         size_t bytes = 0;
         if (g->nodes[i].op == MZ_OP_reshape)
             continue;
-        mz_call *call = &c->calls[c->n_calls];
+        mz_call *call = mz_compiled_call(c, c->n_calls);
         fill_call(g, &g->nodes[i], call);
         if (any_padded(call) && !mz_takes_padding(storage, call->op)) // the storage pass saw to it that all are alike
             mz_call_over_padding(call);
         c->gathers = c->gathers || g->nodes[i].gathers > 0;
         mezzo_status status = g->nodes[i].gathers > 0 ? mz_gather_prepare(&c->prepared[c->n_calls])
-                                                      : prepare_call(device, c, c->n_calls, &bytes);
+                                                      : prepare_call(device, c, c->n_calls, call, &bytes);
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         bool second = c->stream && streams->stream[i] == 1;
@@ -100,6 +113,8 @@ static mezzo_status choose_kernels(mezzo_device *device, const mz_storage_option
         if (second)
             c->stream[c->n_calls] = 1;
         c->node[c->n_calls++] = (int)i;
+        if (c->n_calls > 1)
+            mz_find_neighbour(device, c, c->n_calls - 2);
     }
     return MEZZO_OK;
 }
@@ -217,7 +232,7 @@ static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
             met[param] = true;
         }
         c->use[i] = (unsigned char)((first + again > 0 ? MZ_USE_ADDS : 0) | (first > 0 ? MZ_USE_FIRST : 0));
-        c->covers = c->covers && !(first > 0 && (again > 0 || !c->calls[i].attrs.accumulate));
+        c->covers = c->covers && !(first > 0 && (again > 0 || !node->attrs.accumulate));
     }
     mz_free(met);
     return MEZZO_OK;
@@ -252,15 +267,17 @@ static mezzo_status plan(const mezzo_device *device, const mezzo_params *params,
     return status;
 }
 
-// params: those that the program will read, or laid out as they would be made.
+// params: those that the program will read, or laid out as they would be made. A sketch is for its memory alone: it
+// keeps two calls, as all of a head in many blocks would be gigabytes.
 static mezzo_status compile(mezzo_device *device, const mezzo_params *params, const mezzo_graph *graph,
-                            const mezzo_program_options *options, mz_compiled *c) {
+                            const mezzo_program_options *options, bool sketch, mz_compiled *c) {
     const mz_storage_options storage = {device->storage, device->backend->takes_padding};
     mezzo_status status;
     size_t n;
     bool streams;
     mz_stream_plan placed = {0};
     memset(c, 0, sizeof *c);
+    c->sketch = sketch;
     MEZZO_TRY(check_options(options));
     MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
     if (options->forward_only)
@@ -276,7 +293,7 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
         MEZZO_TRY_GOTO(status, mz_pass_streams(c->graph, &placed));
     n = c->graph->n_nodes + 1;
     c->stream = streams ? mz_alloc(n, sizeof *c->stream) : NULL;
-    c->calls = mz_alloc(n, sizeof *c->calls);
+    c->calls = mz_alloc(sketch ? 2 : n, sizeof *c->calls);
     c->prepared = mz_alloc(n, sizeof *c->prepared);
     c->writing = mz_alloc(n, sizeof *c->writing);
     c->node = mz_alloc(n, sizeof *c->node);
@@ -286,7 +303,6 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
         goto fail;
     }
     MEZZO_TRY_GOTO(status, choose_kernels(device, &storage, &placed, c));
-    mz_find_neighbours(device, c);
     MEZZO_TRY_GOTO(status, find_first_writers(c, options->forward_only));
     MEZZO_TRY_GOTO(status, plan(device, params, options, streams ? &placed : NULL, c));
     mz_stream_plan_free(&placed);
@@ -343,7 +359,7 @@ mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, cons
     mz_compiled c;
     mezzo_params *params;
     MEZZO_TRY(mz_params_sketch(device, graph, options, master, cut, &params));
-    mezzo_status status = compile(device, params, graph, options, &c);
+    mezzo_status status = compile(device, params, graph, options, true, &c);
     if (status == MEZZO_OK) {
         size_t codes;
         status = mz_codes_bytes(c.graph, &codes);
@@ -384,7 +400,7 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
     int n = 0;
     with.recompute = true;
     if (!options->recompute && !options->forward_only &&
-        compile(p->device, p->params, graph, &with, &again) == MEZZO_OK) {
+        compile(p->device, p->params, graph, &with, true, &again) == MEZZO_OK) {
         mezzo_memory less;
         plan_report(&again, &less);
         compiled_free(&again);
@@ -617,7 +633,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     p->device = params->device;
     p->options = *options;
     p->options.overrides = NULL;
-    MEZZO_TRY_GOTO(status, compile(p->device, params, graph, options, &p->c));
+    MEZZO_TRY_GOTO(status, compile(p->device, params, graph, options, false, &p->c));
     MEZZO_TRY_GOTO(status, mz_input_rules(graph, p->c.graph->n_values, &p->rules));
     MEZZO_TRY_GOTO(status, book(p, graph, options));
     MEZZO_TRY_GOTO(status, bind_values(p, p->state));

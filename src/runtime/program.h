@@ -11,7 +11,8 @@ enum { MZ_USE_ADDS = 1, MZ_USE_FIRST = 2 };
 typedef struct mz_compiled {
     mezzo_graph *graph;
     mz_plan plan;
-    mz_call *calls;        // one a node that runs
+    bool sketch;           // for its memory alone
+    mz_call *calls;        // one a node that runs; of a sketch the last two: mz_compiled_call
     mz_prepared *prepared; // per call: its kernel, ready
     mz_prepared *writing;  // per call that adds to gradients: the same, ready to write them; kernel NULL: it cannot
     int *node;             // per call: its node
@@ -24,6 +25,10 @@ typedef struct mz_compiled {
     size_t side_workspace; // bytes: the same of those on the second stream
     signed char *stream;   // per call: the stream it runs on, 0 or 1; NULL: one stream
 } mz_compiled;
+
+static inline mz_call *mz_compiled_call(const mz_compiled *c, size_t i) {
+    return &c->calls[c->sketch ? i % 2 : i];
+}
 
 // A run as a device's graph. Three kinds: gradients are added to what is there; or written (the first run after they
 // were zeroed); the same, with deferred calls on a stream of their own. Each without and with the calls of `behind`.
@@ -115,8 +120,8 @@ void mz_program_wrote_gradients(mezzo_program *program); // for who runs its cal
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // pairs.c
 // Neighbours that the device may run in one piece: the second one's results must not lie where the first one's are.
-void mz_find_neighbours(const mezzo_device *device, mz_compiled *c);
-mezzo_status mz_program_find_pairs(mezzo_program *program); // those that it does
+void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i); // of calls i and i + 1
+mezzo_status mz_program_find_pairs(mezzo_program *program);                   // those that it does
 // scattered.c
 // The parameter of the graph whose gradient a value is, whole; -1: none, -2: a part of one.
 int mz_gradient_of(const mezzo_graph *graph, int value);

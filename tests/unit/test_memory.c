@@ -160,7 +160,7 @@ static void the_largest_batch_is_the_largest(void **state) {
             int64_t batch;
             size_t bytes;
             w.recompute = recompute;
-            assert_int_equal(mz_workload_largest_batch(device, &w, limits[i], &batch), MEZZO_OK);
+            assert_int_equal(mz_workload_largest_batch(device, &w, limits[i], NULL, &batch), MEZZO_OK);
             assert_true(batch > 0);
             w.batch = batch;
             assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
@@ -176,8 +176,38 @@ static void the_largest_batch_is_the_largest(void **state) {
     assert_int_equal(mz_footprint_run(&f), mz_footprint_total(&f) + f.evaluation + f.sampling);
     const mz_workload none = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
     int64_t batch = 7;
-    assert_int_equal(mz_workload_largest_batch(device, &none, 1 << 20, &batch), MEZZO_OK);
+    assert_int_equal(mz_workload_largest_batch(device, &none, 1 << 20, NULL, &batch), MEZZO_OK);
     assert_int_equal(batch, 0);
+}
+
+// Searches that share what they planned find batches that fit, with the next one too large, whatever differs between
+// them, and plan few: a batch of a tiny model that fills 64 GiB has thousands of blocks of rows.
+static void searches_share_plans(void **state) {
+    (void)state;
+    mz_plans plans = {0};
+    for (int i = 0; i < 12; i++) {
+        mz_workload w = workload("gpt2", i < 6 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32, 1, 64);
+        const size_t limit = (size_t)64 << 30;
+        int64_t batch;
+        size_t bytes;
+        w.model.layers = 2;
+        w.model.heads = 2;
+        w.model.d_model = 64;
+        w.recompute = i % 2 == 1;
+        w.sgd = i % 3 == 1;
+        w.master = i < 6 ? (mezzo_master)(i % 3) : MEZZO_MASTER_FP32;
+        const size_t before = plans.n;
+        assert_int_equal(mz_workload_largest_batch(device, &w, limit, &plans, &batch), MEZZO_OK);
+        assert_true(batch > 10000 && batch < 1 << 20);
+        assert_true(plans.n - before < 24);
+        w.batch = batch;
+        assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
+        assert_true(bytes <= limit);
+        w.batch = batch + 1;
+        assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
+        assert_true(bytes > limit);
+    }
+    mz_plans_free(&plans);
 }
 
 // Where a device keeps activations' results in programs of few rows, some larger batch can need less than a smaller
@@ -204,7 +234,7 @@ static void the_largest_batch_may_need_less_than_smaller_ones(void **state) {
         for (int k = i; k < (int)MZ_COUNT(bytes); k++)
             most = bytes[k] <= bytes[i] ? k : most;
         falls += most > i;
-        assert_int_equal(mz_workload_largest_batch(ref, &w, bytes[i], &batch), MEZZO_OK);
+        assert_int_equal(mz_workload_largest_batch(ref, &w, bytes[i], NULL, &batch), MEZZO_OK);
         assert_int_equal(batch, most);
     }
     assert_true(falls > 0);
@@ -303,6 +333,7 @@ int main(void) {
         cmocka_unit_test(plans_are_what_is_made),
         cmocka_unit_test(the_largest_batch_is_the_largest),
         cmocka_unit_test(the_largest_batch_may_need_less_than_smaller_ones),
+        cmocka_unit_test(searches_share_plans),
         cmocka_unit_test(planning_allocates_no_weights),
         cmocka_unit_test(many_experts_are_planned_at_once),
         cmocka_unit_test(named_models_have_their_papers_sizes),

@@ -126,7 +126,7 @@ static int64_t next_count(int64_t n) {
     return n + 1 + n / 4;
 }
 
-static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t batches) {
+static void search_grid(blocking *b, int64_t most_panels, int64_t team, int64_t batches) {
     const int64_t m_panels = b->m_panels, n_panels = b->n_panels;
     const bool kept = b->k_blocks == 1;
     double best = 0;
@@ -147,8 +147,30 @@ static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t ba
             }
         }
     }
-    b->across = ceil_div(n_panels, b->nb);
-    b->down = ceil_div(m_panels, b->mb);
+}
+
+// The same few products come again and again where a program has thousands of blocks of rows: their grids are kept.
+static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t batches) {
+    enum { KEPT = 8, KEY = 8 };
+    static _Thread_local struct { int64_t key[KEY], nb, mb; } known[KEPT];
+    static _Thread_local int next;
+    const int64_t key[KEY] = {b->m_panels, b->n_panels, b->k_blocks == 1, b->shared_a > 0, b->shared_b > 0,
+                              most_panels, team,        batches};
+    int i = 0;
+    while (i < KEPT && memcmp(known[i].key, key, sizeof key) != 0)
+        i++;
+    if (i == KEPT) {
+        search_grid(b, most_panels, team, batches);
+        i = next;
+        next = (next + 1) % KEPT;
+        memcpy(known[i].key, key, sizeof key);
+        known[i].nb = b->nb;
+        known[i].mb = b->mb;
+    }
+    b->nb = known[i].nb;
+    b->mb = known[i].mb;
+    b->across = ceil_div(b->n_panels, b->nb);
+    b->down = ceil_div(b->m_panels, b->mb);
 }
 
 // An operand that would be packed SHARE_TIMES times or more is packed once before the first item, by all threads

@@ -61,9 +61,24 @@ mezzo_status mz_workload_footprint_like(mezzo_device *device, const mz_workload 
                                         mz_footprint *out);
 size_t mz_footprint_total(const mz_footprint *f);
 size_t mz_footprint_run(const mz_footprint *f); // with evaluation and sampling, as `mezzo train` runs
+// Programs that were planned, for searches of workloads that differ in precision, masters, recompute and optimizer
+// alone.
+typedef struct mz_planned {
+    mezzo_precision precision;
+    mezzo_master master;
+    bool recompute;
+    int64_t batch;
+    mz_footprint f; // without an optimizer
+} mz_planned;
+typedef struct mz_plans {
+    mz_planned *list;
+    size_t n, cap;
+} mz_plans;
+void mz_plans_free(mz_plans *plans); // zeroed is fine
 // The largest batch of one micro batch for which mz_footprint_run is at most `limit`, by planning; 0: not even one
-// sequence. w->batch is ignored.
-mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch);
+// sequence. w->batch is ignored. `plans` (NULL: none) is searched first and gets what is planned.
+mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, mz_plans *plans,
+                                       int64_t *batch);
 // Bytes on the device that training takes: parameters, gradients, low-precision copies, optimizer, activations,
 // workspace.
 mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes);

@@ -150,13 +150,20 @@ static size_t padding_of(const mz_footprint *f) {
     return padding;
 }
 
-static mezzo_status plan_programs(mezzo_device *device, const mezzo_graph *g, const mz_workload *w, mz_footprint *out) {
+static size_t host_padding(const mezzo_device *device, const mz_footprint *f, size_t optimizer) {
+    return strcmp(device->backend->name, "cuda") != 0 ? padding_of(f) + optimizer : 0;
+}
+
+// `like`: a footprint whose programs without backward are the same; NULL: they are planned.
+static mezzo_status plan_programs(mezzo_device *device, const mezzo_graph *g, const mz_workload *w,
+                                  const mz_footprint *like, mz_footprint *out) {
     mezzo_program_options options = mz_workload_options(w, false);
     mezzo_memory m = {0}, forward = {0};
     const mz_cut cut = cut_of(w);
     MEZZO_TRY(mz_plan_memory(device, g, &options, w->master, &cut, &m));
     options = mz_workload_options(w, true);
-    MEZZO_TRY(plan_forward(device, g, w, &options, &forward));
+    if (like == NULL)
+        MEZZO_TRY(plan_forward(device, g, w, &options, &forward));
     *out = (mz_footprint){.weights = m.masters,
                           .shadows = m.shadows,
                           .gradients = m.gradients,
@@ -164,8 +171,12 @@ static mezzo_status plan_programs(mezzo_device *device, const mezzo_graph *g, co
                           .workspace = m.workspace,
                           .inputs = m.inputs,
                           .unshared = m.activations_unshared,
-                          .evaluation = forward.activations + forward.workspace + forward.inputs};
-    MEZZO_TRY(sampling_bytes(device, w, &out->sampling));
+                          .evaluation = like != NULL ? like->evaluation
+                                                     : forward.activations + forward.workspace + forward.inputs};
+    if (like != NULL)
+        out->sampling = like->sampling;
+    else
+        MEZZO_TRY(sampling_bytes(device, w, &out->sampling));
     for (size_t i = 0; i < g->n_params; i++)
         out->parameters += mz_shape_count(&g->params[i].shape);
     return MEZZO_OK;
@@ -177,9 +188,9 @@ static mezzo_status plan(mezzo_device *device, const mezzo_graph *g, const mz_wo
     if (like != NULL)
         *out = *like;
     else
-        MEZZO_TRY(plan_programs(device, g, w, out));
+        MEZZO_TRY(plan_programs(device, g, w, NULL, out));
     MEZZO_TRY(optimizer_bytes(device, g, w, out->gradients / sizeof(float), &out->optimizer, &padding));
-    out->padding = strcmp(device->backend->name, "cuda") != 0 ? padding_of(out) + padding : 0;
+    out->padding = host_padding(device, out, padding);
     return MEZZO_OK;
 }
 
@@ -220,36 +231,187 @@ mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size
     return MEZZO_OK;
 }
 
-static mezzo_status total_at(mezzo_device *device, const mz_workload *w, int64_t batch, size_t *bytes) {
-    mz_workload at = *w;
-    at.batch = batch;
-    MEZZO_TRY(mz_workload_run_memory(device, &at, bytes));
+// --- the largest batch that fits ---------------------------------------------------------------------------------
+void mz_plans_free(mz_plans *plans) {
+    mz_free(plans->list);
+    *plans = (mz_plans){0};
+}
+
+// A search among batches, of which some are planned already, by this search or by one with another optimizer.
+typedef struct search {
+    mezzo_device *device;
+    const mz_workload *w;
+    size_t limit;
+    mz_plans *plans;
+    size_t optimizer, padding,
+        gradients; // the optimizer's bytes and padding, for so many bytes of gradients; 0: not yet
+} search;
+
+// A plan whose programs without backward are the same: they know neither masters, where parameters are whole, nor
+// recompute. NULL: none.
+static const mz_footprint *forward_at(const search *s, int64_t batch) {
+    for (size_t i = 0; i < s->plans->n && !cut_of(s->w).sharded; i++)
+        if (s->plans->list[i].batch == batch && s->plans->list[i].precision == s->w->precision)
+            return &s->plans->list[i].f;
+    return NULL;
+}
+
+static mezzo_status plan_at(const search *s, int64_t batch, mz_planned *out) {
+    mz_workload w = *s->w;
+    mezzo_graph *g;
+    w.batch = batch;
+    *out = (mz_planned){w.precision, w.master, w.recompute, batch, {0}};
+    MEZZO_TRY(mz_workload_graph(&w, &g));
+    mezzo_status status = plan_programs(s->device, g, &w, forward_at(s, batch), &out->f);
+    mezzo_graph_free(g);
+    return status;
+}
+
+static bool is_of(const mz_planned *p, const mz_workload *w, bool any_master) {
+    return p->precision == w->precision && p->recompute == w->recompute && (any_master || p->master == w->master);
+}
+
+// As mz_footprint_run says of programs that are planned, with this search's optimizer: its bytes do not depend on the
+// batch, where the parameters do not.
+static mezzo_status total_of(search *s, const mz_planned *p, size_t *bytes) {
+    mz_footprint f = p->f;
+    if (s->gradients == 0 || s->gradients != f.gradients) {
+        mz_workload w = *s->w;
+        mezzo_graph *g;
+        w.batch = p->batch;
+        MEZZO_TRY(mz_workload_graph(&w, &g));
+        mezzo_status status =
+            optimizer_bytes(s->device, g, &w, f.gradients / sizeof(float), &s->optimizer, &s->padding);
+        mezzo_graph_free(g);
+        MEZZO_TRY(status);
+        s->gradients = f.gradients;
+    }
+    f.optimizer = s->optimizer;
+    f.padding = host_padding(s->device, &f, s->padding);
+    *bytes = mz_footprint_run(&f);
     return MEZZO_OK;
 }
 
-// The largest batch from `fits` to `most` that does fit; `fits` does, with `low` bytes. Memory is nearly a straight
-// line in the batch: the line through two plans says where to look, a plan there says whether it is so.
-static mezzo_status largest_from(mezzo_device *device, const mz_workload *w, size_t limit, int64_t fits, size_t low,
-                                 int64_t most, int64_t *batch) {
-    int64_t too_many = most + 1;
-    size_t high = 0;
-    while (too_many - fits > 1) {
-        int64_t next = fits * 2;
-        if (high > low && too_many <= most) // between the two that are known
-            next = fits + (int64_t)((double)(limit - low) / (double)(high - low) * (double)(too_many - fits));
-        next = next <= fits ? fits + 1 : next >= too_many ? too_many - 1 : next;
-        size_t bytes;
-        MEZZO_TRY(total_at(device, w, next, &bytes));
-        if (bytes <= limit) {
-            fits = next;
-            low = bytes;
-        } else {
-            too_many = next;
-            high = bytes;
+static mezzo_status total_at(search *s, int64_t batch, size_t *bytes) {
+    for (size_t i = 0; i < s->plans->n; i++)
+        if (s->plans->list[i].batch == batch && is_of(&s->plans->list[i], s->w, false))
+            return total_of(s, &s->plans->list[i], bytes);
+    MEZZO_TRY(MZ_RESERVE(s->plans->list, s->plans->cap, s->plans->n + 1));
+    MEZZO_TRY(plan_at(s, batch, &s->plans->list[s->plans->n]));
+    return total_of(s, &s->plans->list[s->plans->n++], bytes);
+}
+
+// What is known of batches from `from` on: `fits`, the largest that fits (a smaller one may not, where blocks of rows
+// come out badly), and `over`, the least above it; NULL: none. And `second`, for the line of a guess: `over`, or the
+// largest that is a sixteenth below `fits`.
+typedef struct known {
+    const mz_planned *fits, *over, *second;
+} known;
+
+static mezzo_status look(search *s, int64_t from, int64_t most, bool any_master, known *k) {
+    *k = (known){0};
+    for (int pass = 0; pass < 3; pass++)
+        for (size_t i = 0; i < s->plans->n; i++) {
+            const mz_planned *p = &s->plans->list[i];
+            size_t bytes;
+            if (!is_of(p, s->w, any_master) || p->batch < from || p->batch > most)
+                continue;
+            MEZZO_TRY(total_of(s, p, &bytes));
+            if (pass == 0 && bytes <= s->limit && (k->fits == NULL || p->batch > k->fits->batch))
+                k->fits = p;
+            if (pass == 1 && p->batch > k->fits->batch && (k->over == NULL || p->batch < k->over->batch))
+                k->over = p;
+            if (pass == 2 && p->batch < k->fits->batch - k->fits->batch / 16 &&
+                (k->second == NULL || p->batch > k->second->batch))
+                k->second = p;
         }
+    if (k->over != NULL)
+        k->second = k->over;
+    return MEZZO_OK;
+}
+
+static size_t on_line(size_t a, size_t b, double at) {
+    const double bytes = (double)a + at * ((double)b - (double)a);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+// What a batch would take if each part of a footprint were a straight line through two plans. Blocks in whole huge
+// pages make steps of the sum, so that it is none.
+static mezzo_status guess(search *s, const known *k, int64_t batch, size_t *bytes) {
+    const mz_footprint *f = &k->fits->f, *g = &k->second->f;
+    const double at = (double)(batch - k->fits->batch) / (double)(k->second->batch - k->fits->batch);
+    mz_planned p = *k->fits;
+    p.f.activations = on_line(f->activations, g->activations, at);
+    p.f.workspace = on_line(f->workspace, g->workspace, at);
+    p.f.inputs = on_line(f->inputs, g->inputs, at);
+    p.f.evaluation = on_line(f->evaluation, g->evaluation, at);
+    return total_of(s, &p, bytes);
+}
+
+// The largest batch from `fits` to `end` that fits by such a guess.
+static mezzo_status guess_largest(search *s, const known *k, int64_t end, int64_t *batch) {
+    int64_t fits = k->fits->batch, over = end + 1;
+    while (k->second != NULL && over - fits > 1) {
+        const int64_t middle = fits + (over - fits) / 2;
+        size_t bytes;
+        MEZZO_TRY(guess(s, k, middle, &bytes));
+        *(bytes <= s->limit ? &fits : &over) = middle;
     }
     *batch = fits;
     return MEZZO_OK;
+}
+
+// Past a batch that does not fit there may be some that do: looks a little further, where plans take no time, until one
+// does. Those in between are then not looked at.
+static mezzo_status try_further(search *s, int64_t batch, int64_t most, known *k) {
+    enum { QUICK = 1 << 16, PARTS = 64 };
+    for (int64_t i = 1; i <= 4; i++) {
+        const int64_t next = batch + 1 + i * batch / PARTS;
+        size_t bytes;
+        if (batch > QUICK || next > most)
+            return MEZZO_OK;
+        MEZZO_TRY(total_at(s, next, &bytes));
+        if (bytes <= s->limit)
+            return look(s, batch, most, false, k);
+    }
+    return MEZZO_OK;
+}
+
+// The largest batch from `from` to `most` that fits; `from` does. A guess says where to look, a plan there says whether
+// it is so; where other masters' searches ended comes first. Large batches take long to plan: the way there is by
+// steps. Where guesses miss on one side again and again, each goes twice as far as the one before.
+static mezzo_status largest_from(search *s, int64_t from, int64_t most, int64_t *batch) {
+    enum { STEP = 8, FURTHER = 20 };
+    int hits = 0, misses = 0;
+    for (;;) {
+        known k, others;
+        int64_t next = 0;
+        size_t bytes;
+        MEZZO_TRY(look(s, from, most, false, &k));
+        MEZZO_TRY(look(s, from, most, true, &others));
+        *batch = k.fits->batch;
+        const int64_t over = k.over != NULL ? k.over->batch : most + 1,
+                      step = *batch > most / STEP ? most : *batch * STEP;
+        if (over - *batch <= 1) {
+            MEZZO_TRY(try_further(s, *batch, most, &k));
+            if (k.fits->batch == *batch)
+                return MEZZO_OK;
+            continue;
+        }
+        MEZZO_TRY(guess_largest(s, &k, over <= step ? over - 1 : step, &next));
+        const int64_t up = *batch + (INT64_C(1) << (hits < FURTHER ? hits : FURTHER)),
+                      down = over - (INT64_C(1) << (misses < FURTHER ? misses : FURTHER));
+        next = next > down ? down : next;
+        next = next < up ? up : next;
+        if (others.over != NULL && others.fits->batch > *batch && others.fits->batch < over)
+            next = others.fits->batch;
+        else if (others.over != NULL && others.over->batch < over && others.over->batch > *batch)
+            next = others.over->batch;
+        next = next < over ? next : over - 1;
+        MEZZO_TRY(total_at(s, next, &bytes));
+        hits = bytes <= s->limit ? hits + 1 : 0;
+        misses = bytes <= s->limit ? 0 : misses + 1;
+    }
 }
 
 // The least batch whose activations' results the device makes again; 0: that is not a matter of the batch.
@@ -267,22 +429,31 @@ static mezzo_status least_remade(const mezzo_device *device, const mz_workload *
     return MEZZO_OK;
 }
 
-mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, int64_t *batch) {
+static mezzo_status largest_batch(search *s, int64_t *batch) {
     enum { MOST = 1 << 20 };
     size_t bytes;
     int64_t remade;
     *batch = 0;
-    MEZZO_TRY(total_at(device, w, 1, &bytes));
-    if (bytes > limit)
+    MEZZO_TRY(total_at(s, 1, &bytes));
+    if (bytes > s->limit)
         return MEZZO_OK;
-    MEZZO_TRY(largest_from(device, w, limit, 1, bytes, MOST, batch));
-    MEZZO_TRY(least_remade(device, w, &remade));
+    MEZZO_TRY(largest_from(s, 1, MOST, batch));
+    MEZZO_TRY(least_remade(s->device, s->w, &remade));
     if (*batch >= remade || remade > MOST)
         return MEZZO_OK;
-    MEZZO_TRY(total_at(device, w, remade, &bytes)); // may need less than those just below it
-    if (bytes <= limit)
-        MEZZO_TRY(largest_from(device, w, limit, remade, bytes, MOST, batch));
+    MEZZO_TRY(total_at(s, remade, &bytes)); // may need less than those just below it
+    if (bytes <= s->limit)
+        MEZZO_TRY(largest_from(s, remade, MOST, batch));
     return MEZZO_OK;
+}
+
+mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, mz_plans *plans,
+                                       int64_t *batch) {
+    mz_plans own = {0};
+    search s = {.device = device, .w = w, .limit = limit, .plans = plans != NULL ? plans : &own};
+    mezzo_status status = largest_batch(&s, batch);
+    mz_plans_free(&own);
+    return status;
 }
 
 // --- measured ------------------------------------------------------------------------------------------------------

@@ -30,14 +30,14 @@ static const mz_footprint *planned_like(const mz_memory_plan *a, const mz_memory
 }
 
 static mezzo_status plan_row(mz_memory_plan *a, mezzo_precision precision, int optimizer, mezzo_master master,
-                             mz_memory_row *row) {
+                             mz_plans *plans, mz_memory_row *row) {
     mz_workload w = workload_of(a, precision, optimizer, master);
     *row = (mz_memory_row){.precision = precision, .optimizer = optimizer, .master = master, .largest = -1};
     MEZZO_TRY(mz_workload_footprint_like(a->device, &w, planned_like(a, row), &row->f));
     if (a->limit > 0) {
-        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest));
+        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, plans, &row->largest));
         w.recompute = true;
-        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, &row->largest_again));
+        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, plans, &row->largest_again));
     }
     w = workload_of(a, precision, optimizer, master);
     if (a->measure)
@@ -45,17 +45,25 @@ static mezzo_status plan_row(mz_memory_plan *a, mezzo_precision precision, int o
     return MEZZO_OK;
 }
 
-mezzo_status mz_memory_plan_rows(mz_memory_plan *a) {
-    for (int p = 0; p < a->n_precisions; p++)
-        for (int i = 0; i < a->n_optimizers * a->n_masters; i++) {
-            const mezzo_precision precision = a->precisions[p];
-            const mezzo_master master = (mezzo_master)a->masters[i % a->n_masters];
-            if (master != MEZZO_MASTER_FP32 && mz_precision(precision)->operand != MEZZO_BF16)
-                continue;
-            MEZZO_TRY(plan_row(a, precision, a->optimizers[i / a->n_masters], master, &a->rows[a->n_rows]));
-            a->n_rows++;
-        }
+static mezzo_status plan_rows(mz_memory_plan *a, mezzo_precision precision, mz_plans *plans) {
+    for (int i = 0; i < a->n_optimizers * a->n_masters; i++) {
+        const mezzo_master master = (mezzo_master)a->masters[i % a->n_masters];
+        if (master != MEZZO_MASTER_FP32 && mz_precision(precision)->operand != MEZZO_BF16)
+            continue;
+        MEZZO_TRY(plan_row(a, precision, a->optimizers[i / a->n_masters], master, plans, &a->rows[a->n_rows]));
+        a->n_rows++;
+    }
     return MEZZO_OK;
+}
+
+mezzo_status mz_memory_plan_rows(mz_memory_plan *a) {
+    mezzo_status status = MEZZO_OK;
+    for (int p = 0; p < a->n_precisions && status == MEZZO_OK; p++) {
+        mz_plans plans = {0};
+        status = plan_rows(a, a->precisions[p], &plans);
+        mz_plans_free(&plans);
+    }
+    return status;
 }
 
 static mezzo_status save_by(mz_memory_plan *a, const mz_workload *w, const char *name) {
