@@ -8,6 +8,15 @@ shows "$OUT" '"parameters": 68976648192' '"precision": "bf16"' '"savings"'
 run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision fp32,bf16 --optimizer adamw --limit 24GiB --json
 shows "$OUT" '"largest_batch":' '"largest_batch_recompute":'
 
+# What saves memory is listed where it does: a low residual stream and logits in rows are language models' alone.
+run 0 memory --model gpt2-124M --batch-size 2 --device cpu --precision bf16
+shows "$OUT" "residual low" "logits by 1,024"
+for model in radio_unet-tiny kl_vae-tiny toy; do
+    run 0 memory --model $model --batch-size 2 --device cpu --precision bf16
+    shows "$OUT" "recompute"
+    ! grep -q "residual\|logits" "$OUT" || fail "$model has no residual stream of embeddings"
+done
+
 run 0 memory --params 7B
 shows "$OUT" 112.0 126.0 "wrong:"
 run 0 memory --params 350M --json

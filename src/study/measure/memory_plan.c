@@ -91,15 +91,14 @@ mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
         less.recompute_light = true;
         MEZZO_TRY(save_by(a, &less, "recompute light"));
     }
-    if (w.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0) {
+    // Others have no embeddings, which a low residual stream begins with, and no logits in rows.
+    if (w.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0 && mezzo_model_task(&w.model) == MEZZO_TASK_LANGUAGE) {
         less = w;
         less.residual = MEZZO_RESIDUAL_LOW;
         MEZZO_TRY(save_by(a, &less, "residual low"));
-        if (mezzo_model_task(&w.model) == MEZZO_TASK_LANGUAGE) { // others have no logits in rows
-            less.recompute_light = !w.recompute;
-            less.logits_rows = 1024;
-            MEZZO_TRY(save_by(a, &less, "light + residual, logits by 1,024"));
-        }
+        less.recompute_light = !w.recompute;
+        less.logits_rows = 1024;
+        MEZZO_TRY(save_by(a, &less, "light + residual, logits by 1,024"));
     }
     for (int64_t parts = 2; parts <= 8 && w.batch % parts == 0; parts *= 2) {
         char name[64];
