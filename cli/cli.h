@@ -126,7 +126,13 @@ const char *cli_option_help(const cli_option *option, char *buf, size_t size);
 const char *cli_value_word(const char *type);
 // A text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
 void cli_print_text(FILE *to, const char *text, size_t n);
-const char *cli_quote(const char *word, char *buf, size_t size);  // for a shell, quoted only where it must be
+// A name that was typed or read, for a line of output: what would drive a terminal as blanks, as mz_text_tame has it.
+typedef struct cli_shown {
+    char text[4200];
+} cli_shown;
+cli_shown cli_show(const char *name);
+// For a shell, quoted only where it must be; what would drive a terminal as $'\033'.
+const char *cli_quote(const char *word, char *buf, size_t size);
 const char *cli_duration(double seconds, char *buf, size_t size); // "1:02:03", "2:03"
 const char *cli_bytes(size_t bytes, char *buf, size_t size);      // "12.3 MB"
 const char *cli_thousands(double number, char *buf, size_t size); // "12,345"

@@ -25,10 +25,11 @@ static int print_result(const cli_args *args, const mezzo_corpus *corpus, const 
     if (cli_has(args, "json"))
         return cli_json_print(args->command, CLI_OBJECT(fields, &w));
     char buf[32], program[512], quoted[4200];
-    printf("%s/train.bin  %s tokens (%s)\n", folder, cli_thousands((double)w.train, buf, sizeof buf), format);
-    printf("%s/val.bin    %s tokens\n", folder, cli_thousands((double)w.validation, buf, sizeof buf));
+    printf("%s/train.bin  %s tokens (%s)\n", cli_show(folder).text, cli_thousands((double)w.train, buf, sizeof buf),
+           format);
+    printf("%s/val.bin    %s tokens\n", cli_show(folder).text, cli_thousands((double)w.validation, buf, sizeof buf));
     if (tokenizer != NULL)
-        printf("%s/tokenizer.json  %s, %d tokens\n", folder, w.tokenizer, w.vocab);
+        printf("%s/tokenizer.json  %s, %d tokens\n", cli_show(folder).text, w.tokenizer, w.vocab);
     printf("next:\n  %s train --data %s\n", cli_quote(args->program, program, sizeof program),
            cli_quote(folder, quoted, sizeof quoted));
     return CLI_DONE;

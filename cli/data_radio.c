@@ -44,7 +44,7 @@ int cli_data_radio(const cli_args *args) {
     if (cli_has(args, "json"))
         return cli_json_print(args->command, CLI_OBJECT(fields, &s));
     char buf[32];
-    printf("%s: %s cit%s with %lld transmitter%s each, %.0f %% built up, in %.1f s\n", s.folder,
+    printf("%s: %s cit%s with %lld transmitter%s each, %.0f %% built up, in %.1f s\n", cli_show(s.folder).text,
            cli_thousands((double)s.written.maps, buf, sizeof buf), s.written.maps == 1 ? "y" : "ies",
            (long long)options.transmitters, options.transmitters == 1 ? "" : "s", 100 * s.written.built_up,
            s.written.seconds);

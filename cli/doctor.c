@@ -206,25 +206,27 @@ static int examine(const cli_args *args) {
 static void print_agreement(const mz_asked *files, int n, const mz_agreement *a) {
     for (int i = 0; i < n; i++) {
         const mz_asked *f = &files[i];
-        printf("%s\n  read as    %s\n  asks for   %s", f->path, mz_asker_name(f->asker), mz_asked_text(f));
+        printf("%s\n  read as    %s\n  asks for   %s", cli_show(f->path).text, mz_asker_name(f->asker),
+               mz_asked_text(f));
         if (f->decides >= 0) {
             const mz_vote *v = &f->votes[f->decides];
             printf("%s (line %d: %s: %s)",
                    v->lone   ? ", parameters perhaps too"
                    : v->pure ? ", parameters too"
                              : "",
-                   v->said.line, v->said.key, v->said.value);
+                   v->said.line, cli_show(v->said.key).text, cli_show(v->said.value).text);
         }
         printf("\n");
     }
     printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", mz_agreement_runs(a),
-           a->pure ? ", parameters too" : "", a->why, mz_agreement_scaler(a));
+           a->pure ? ", parameters too" : "", cli_show(a->why).text, mz_agreement_scaler(a));
     for (int i = 0, k = 0; i < a->n_findings; i++) {
         const mz_finding *f = &a->findings[i];
         if (f->kind == MZ_FINDING_NOTE)
-            printf("\nnote: %s\n", f->text);
+            printf("\nnote: %s\n", cli_show(f->text).text);
         else
-            printf("\nconflict %d, %s: %s\n  change: %s\n", ++k, mz_finding_name(f->kind), f->text, f->fix);
+            printf("\nconflict %d, %s: %s\n  change: %s\n", ++k, mz_finding_name(f->kind), cli_show(f->text).text,
+                   cli_show(f->fix).text);
     }
     printf(a->n_conflicts == 0 ? "\nno conflict\n" : "\n%d conflict%s\n", a->n_conflicts,
            a->n_conflicts == 1 ? "" : "s");

@@ -6,7 +6,8 @@
 
 static const char *checkpoint_text(const void *row, char *buf, size_t size) {
     const mezzo_eval_result *r = row;
-    snprintf(buf, size, "%s (step %lld%s)", r->checkpoint, (long long)r->step, r->ema ? ", averaged weights" : "");
+    snprintf(buf, size, "%s (step %lld%s)", cli_show(r->checkpoint).text, (long long)r->step,
+             r->ema ? ", averaged weights" : "");
     return buf;
 }
 

@@ -229,7 +229,8 @@ static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (strcmp(path, CLI_STDOUT) != 0)
-        fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: for a drawing, name a .svg or .png file\n", path);
+        fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: for a drawing, name a .svg or .png file\n",
+                cli_show(path).text);
     return CLI_DONE;
 }
 

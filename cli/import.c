@@ -62,7 +62,7 @@ static int run_import(const cli_args *args) {
         printf("%lld adapters of rank %lld, alpha %g\n", (long long)r.adapters, (long long)r.lora_rank, r.lora_alpha);
     cli_quote(args->program, program, sizeof program);
     cli_quote(options.out, quoted, sizeof quoted);
-    printf("run folder: %s\nnext:\n", options.out);
+    printf("run folder: %s\nnext:\n", cli_show(options.out).text);
     if (r.tokenizer)
         printf("  %s sample %s --prompt TEXT\n", program, quoted);
     printf("  %s eval %s --data %s\n", program, quoted, images ? "PICTURES" : r.tokenizer ? "FILE" : "SHARDS");
@@ -129,8 +129,8 @@ static int run_export(const cli_args *args) {
         json_object_set_new(o, "ema", json_boolean(r.ema));
         return cli_json_print(args->command, o);
     }
-    printf("%s: %lld tensors in %s, from %s%s\n", options.out, (long long)r.tensors, dtype, r.checkpoint,
-           r.ema ? " (averaged weights)" : "");
+    printf("%s: %lld tensors in %s, from %s%s\n", cli_show(options.out).text, (long long)r.tensors, dtype,
+           cli_show(r.checkpoint).text, r.ema ? " (averaged weights)" : "");
     return CLI_DONE;
 }
 

@@ -213,7 +213,7 @@ int cli_lab_underflow(const cli_args *args) {
         code = cli_json_print(args->command, result_json(&u, exponent));
     else if (code == CLI_DONE) {
         int64_t counts[MZ_HISTOGRAM_BUCKETS];
-        printf("step %lld of %s, in %s\n\n", (long long)u.step, o.run != NULL ? o.run : "a small GPT",
+        printf("step %lld of %s, in %s\n\n", (long long)u.step, o.run != NULL ? cli_show(o.run).text : "a small GPT",
                o.precision != NULL ? o.precision : "FP32");
         print_head(exponent);
         for (int k = 0; k < MZ_MAGNITUDE_KINDS; k++) {

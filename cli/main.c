@@ -43,9 +43,9 @@ static int unknown(const char *name) {
         names[i] = commands[i]->name;
     const char *nearest = mz_nearest(name, names, MZ_COUNT(names));
     if (nearest != NULL)
-        fprintf(stderr, "mezzo: there is no subcommand \"%s\"; did you mean \"%s\"?\n", name, nearest);
+        fprintf(stderr, "mezzo: there is no subcommand \"%s\"; did you mean \"%s\"?\n", cli_show(name).text, nearest);
     else
-        fprintf(stderr, "mezzo: there is no subcommand \"%s\"; mezzo --help lists them\n", name);
+        fprintf(stderr, "mezzo: there is no subcommand \"%s\"; mezzo --help lists them\n", cli_show(name).text);
     return CLI_USAGE;
 }
 

@@ -20,6 +20,7 @@ bool cli_plot_asked(const cli_args *args, cli_plot *plot, int *code) {
 int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot) {
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
-    fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", plot->name, plot->name, plot->name, plot->folder);
+    fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", cli_show(plot->name).text, cli_show(plot->name).text,
+            cli_show(plot->name).text, cli_show(plot->folder).text);
     return CLI_DONE;
 }

@@ -134,7 +134,7 @@ void cli_progress_show(void *user, const mezzo_progress *now) {
         print_sample(now);
         break;
     case MEZZO_EVENT_CHECKPOINT:
-        fprintf(stderr, "checkpoint %s\n", now->text);
+        fprintf(stderr, "checkpoint %s\n", cli_show(now->text).text);
         break;
     case MEZZO_EVENT_PROFILE:
         fprintf(stderr, "%s\n", now->text);

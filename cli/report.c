@@ -213,8 +213,30 @@ void cli_help(const cli_command *command) {
         print_keys(command);
 }
 
+cli_shown cli_show(const char *name) {
+    cli_shown shown;
+    snprintf(shown.text, sizeof shown.text, "%s", name);
+    mz_text_tame(shown.text);
+    return shown;
+}
+
+// $'word', where a byte that is not printable ASCII is \ooo.
+static const char *quote_bytes(const char *word, char *buf, size_t size) {
+    size_t n = (size_t)snprintf(buf, size, "$'");
+    for (const unsigned char *c = (const unsigned char *)word; *c != '\0' && n + 8 < size; c++)
+        n += (size_t)snprintf(buf + n, size - n,
+                              *c < 0x20 || *c >= 0x7F    ? "\\%03o"
+                              : *c == '\'' || *c == '\\' ? "\\%c"
+                                                         : "%c",
+                              *c);
+    snprintf(buf + n, size - n, "'");
+    return buf;
+}
+
 const char *cli_quote(const char *word, char *buf, size_t size) {
     bool plain = *word != '\0';
+    if (strcmp(cli_show(word).text, word) != 0)
+        return quote_bytes(word, buf, size);
     for (const char *c = word; *c != '\0'; c++)
         plain = plain && (isalnum((unsigned char)*c) || strchr("_-./:=+,@%", *c) != NULL);
     if (plain) {

@@ -32,7 +32,7 @@ static int write_page(const cli_args *args, const mz_run_log *logs, int n, const
     bool piped = strcmp(out, CLI_STDOUT) == 0;
     if (status == MEZZO_OK)
         fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
-                piped ? "standard output" : out, cli_bytes(html.len, bytes, sizeof bytes));
+                piped ? "standard output" : cli_show(out).text, cli_bytes(html.len, bytes, sizeof bytes));
     mz_text_free(&html);
     return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
 }

@@ -137,7 +137,7 @@ static int print_result(const cli_args *args, const mz_sweep_options *o, const w
         return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
     char time[32], program[512], quoted[4200];
-    printf("%s: %d rows, %d of them measured now, in %s\n", o->path, w->done, w->rows,
+    printf("%s: %d rows, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->rows,
            cli_duration(w->seconds, time, sizeof time));
     printf("next:\n  %s analyze %s\n", cli_quote(args->program, program, sizeof program),
            cli_quote(o->path, quoted, sizeof quoted));

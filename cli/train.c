@@ -97,7 +97,7 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
         if (r->sample[strlen(r->sample) - 1] != '\n')
             putchar('\n');
     }
-    printf("\nrun folder: %s\n", folder);
+    printf("\nrun folder: %s\n", cli_show(folder).text);
     cli_quote(args->program, program, sizeof program);
     cli_quote(folder, quoted, sizeof quoted);
     char more[64];
@@ -281,7 +281,7 @@ static int run(const cli_args *args) {
         code = CLI_INTERRUPTED;
     } else if (status != MEZZO_OK) {
         if (*result.checkpoint != '\0')
-            fprintf(stderr, "the newest checkpoint is %s\n", result.checkpoint);
+            fprintf(stderr, "the newest checkpoint is %s\n", cli_show(result.checkpoint).text);
         code = cli_error(args->command, status);
     } else if (cli_has(args, "json")) {
         code = print_json(args, folder, &result);

@@ -85,7 +85,7 @@ static int tell(const cli_args *args, const mz_verify_options *o, const mz_verif
     mz_verify_text(o, r, &t);
     int code = t.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, t.status);
     if (code == CLI_DONE)
-        printf("%s\nreport: %s/verify.md, %s/verify.json\n", t.data, folder, folder);
+        printf("%s\nreport: %s/verify.md, %s/verify.json\n", t.data, cli_show(folder).text, cli_show(folder).text);
     mz_text_free(&t);
     return code;
 }

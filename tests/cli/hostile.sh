@@ -133,6 +133,23 @@ grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "watch prints control byt
 mkdir -p 'esc-'"$escape"
 run 2 eval 'esc-'"$escape"
 grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "an error prints control bytes raw"
+# Nor do names that were typed; the commands to run next can be pasted all the same.
+name=$(printf 'to\033[31m\007 go')
+for call in "train $(printf '%q ' "${TINY[@]}") --tokenizer byte --data $PWD/typed.txt --steps 1 --out NAME" "eval NAME" "data $PWD/typed.txt --out NAME-data" \
+    "report NAME --out NAME.html" "export NAME --out NAME-hf" "import NAME-hf --out NAME-in" "NAME" "doctor --config NAME/config.yaml" \
+    "verify --model toy --steps 2 --pairs 1 --device cpu --out NAME-verify"; do
+    [[ -e typed.txt ]] || text 30 >typed.txt
+    words=()
+    for word in $call; do words+=("${word//NAME/$name}"); done
+    "$MEZZO" "${words[@]}" >"$OUT" 2>"$ERR" </dev/null
+    last="mezzo $call"
+    grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "a name's control bytes reach the terminal"
+    [[ -s $OUT || -s $ERR ]] || fail "nothing was printed"
+    if [[ $call == train* ]]; then
+        next=$(sed -n 's/^  [^ ]* eval //p' "$OUT")
+        eval "ls -d -- $next" >/dev/null || fail "the quoted name names nothing: $next"
+    fi
+done
 
 # --- a histogram's exponent that has no absolute value
 mkdir out-of-range
