@@ -272,9 +272,12 @@ static int run_kernels(const cli_args *args) {
 
 // --- the subcommand ------------------------------------------------------------------------------------------------
 static int run(const cli_args *args) {
+    const char *models = cli_has(args, "models") ? "models" : cli_has(args, "all-models") ? "all-models" : NULL;
+    if (cli_has(args, "kernels") && models != NULL)
+        return cli_wrong(args->command, "--kernels and --%s are two measurements: choose one", models);
     if (cli_has(args, "kernels"))
         return run_kernels(args);
-    if (cli_has(args, "models") || cli_has(args, "all-models")) {
+    if (models != NULL) {
         char *command = cli_command_line(args);
         int code = cli_bench_models(args, command != NULL ? command : "");
         mz_free(command);

@@ -98,7 +98,7 @@ static void show(void *user, const mz_sweep_progress *p) {
     w->seconds = p->seconds;
     if (p->row == NULL) {
         if (!w->quiet)
-            fprintf(stderr, "%d rows%s", p->total, p->earlier > 0 ? "" : "\n");
+            fprintf(stderr, "%d row%s%s", p->total, p->total == 1 ? "" : "s", p->earlier > 0 ? "" : "\n");
         if (!w->quiet && p->earlier > 0)
             fprintf(stderr, ", %d of them measured already\n", p->earlier);
         return;
@@ -137,8 +137,10 @@ static int print_result(const cli_args *args, const mz_sweep_options *o, const w
         return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
     char time[32], program[512], quoted[4200];
-    printf("%s: %d rows, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->rows,
-           cli_duration(w->seconds, time, sizeof time));
+    printf("%s: %d row%s, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->done == 1 ? "" : "s",
+           w->rows, cli_duration(w->seconds, time, sizeof time));
+    if (o->n_precisions < 2) // of which nothing can be compared
+        return CLI_DONE;
     printf("next:\n  %s analyze %s\n", cli_quote(args->program, program, sizeof program),
            cli_quote(o->path, quoted, sizeof quoted));
     return CLI_DONE;
@@ -182,7 +184,7 @@ static const cli_option options_table[] = {
     {"blocks", "LIST", "image models, instead of --layers: residual blocks per level [1,2]"},
     {"image-sizes", "LIST", "image models, instead of --seq-lens: pixels per side [32,64]"},
     {"precisions", "LIST", "any of {precisions} [fp32,bf16]"},
-    {"heads", "N", "attention heads [the family's own, fewer if the width is not divisible]"},
+    {"heads", "N", "attention heads; must divide every width [the family's own, fewer if the width is not divisible]"},
     {"vocab", "N", "vocabulary size [the family's own]"},
     {"residual", "NAME", "the residual stream: widest (fp32, as in torch.amp) or low [widest]"},
     {"warmup", "N", "warm-up steps [3]"},

@@ -82,6 +82,11 @@ refuse 2 --batch-sizes -- sweep --batch-sizes 0
 refuse 2 --precisions -- sweep --precisions fp64
 refuse 2 "did you mean --family" -- sweep --model kl_vae --out y.csv --device cpu
 refuse 2 nothing -- sweep --family nothing --out y.csv --device cpu
+refuse 2 "3 heads" "width 16" -- "${GRID[@]}" --out y.csv --heads 3
+run 0 sweep --family gpt2 --layers 1 --d-models 16 --batch-sizes 1 --seq-lens 8 --vocab 60 --precisions fp32 --device cpu --threads 1 \
+    --energy-seconds 0 --warmup 0 --iters 3 --out single.csv
+shows "$OUT" "single.csv: 1 row, 1 of them"
+! grep -q analyze "$OUT" || fail "a table of one precision is to be analyzed"
 { cat one.csv && sed -n 5p one.csv; } >double.csv
 refuse 2 "double.csv:34" twice -- "${GRID[@]}" --out double.csv
 exit 0

@@ -30,6 +30,9 @@ mezzo_status mz_bench_model(const char *family, const char *size, int64_t vocab,
     if (found == NULL && sscanf(size, "%" SCNd64 "x%" SCNd64 "x%" SCNd64 "x%" SCNd64 "%c", &written.d_model,
                                 &written.d_ff, &written.layers, &written.heads, &more) == 4)
         found = &written;
+    if (found == NULL && strspn(size, "0123456789x") == strlen(size))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "\"%s\" is no size: write width, hidden width, layers and heads, such as 768x3072x12x12", size);
     if (found == NULL) {
         const char *nearest = mz_nearest(size, names, MZ_COUNT(names));
         if (mezzo_model_defaults(size, out) != MEZZO_OK && nearest != NULL)

@@ -60,6 +60,10 @@ mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d
     out->layers = layers;
     out->d_model = d_model;
     out->d_ff = 0; // by the family's rule for the width
+    if (o->heads > 0 && d_model % o->heads != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%lld heads do not divide the width %lld: leave them out, or choose other widths",
+                       (long long)o->heads, (long long)d_model);
     if (o->heads > 0)
         out->heads = o->heads;
     while (out->heads > 1 && d_model % out->heads != 0)
