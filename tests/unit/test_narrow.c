@@ -345,6 +345,31 @@ static void products_in_blocks_are_refs(void **state) {
             }
 }
 
+// rows, columns and what is summed over: several bands of tiles, more than the multiprocessors have at a time; sums
+// long enough for turns; such sums of many tiles, by a device only.
+static void many_tiles_and_long_sums_in_blocks_are_refs(void **state) {
+    static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
+    static const int64_t sizes[][3] = {{4600, 2056, 16}, {300, 136, 2100}, {17000, 16, 1936}};
+    const size_t most = MZ_COUNT(sizes) - (strncmp(test_device(), "cpu", 3) == 0);
+    (void)state;
+    for (size_t s = 0; s < most; s++)
+        for (size_t o = 0; o < MZ_COUNT(ops); o++) {
+            const int64_t rows = sizes[s][0], cols = sizes[s][1], inner = sizes[s][2];
+            kind p = {.op = ops[o], .in_blocks = true, .integers = true};
+            p.result = p.op == MZ_OP_linear ? MEZZO_BF16 : MEZZO_F32; // what the exact sum is rounded to
+            const bool dw = ops[o] == MZ_OP_linear_dw, dx = ops[o] == MZ_OP_linear_dx;
+            p.m = dw ? inner : rows;
+            p.n = dw ? rows : dx ? inner : cols;
+            p.k = dw || dx ? cols : inner;
+            check(&p);
+            if (dw)
+                continue;
+            p.integers = false;
+            p.result = MEZZO_BF16;
+            check(&p);
+        }
+}
+
 // Sums of 128 terms fit in the 14 bits that Hopper's tensor cores keep of an 8-bit product's sum; of 8,000 and more
 // they do not, and every one of these is exact.
 static void check_promoted(const kind *p) {
@@ -466,6 +491,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(products_are_refs),
         cmocka_unit_test(emulated_products_are_refs),
         cmocka_unit_test(products_in_blocks_are_refs),
+        cmocka_unit_test(many_tiles_and_long_sums_in_blocks_are_refs),
         cmocka_unit_test(sums_in_blocks_are_promoted),
         cmocka_unit_test(products_of_experts_are_refs),
         cmocka_unit_test(an_experts_nan_stays_its_own),

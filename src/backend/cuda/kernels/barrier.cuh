@@ -22,6 +22,16 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
                  "r"(parity)
                  : "memory");
 }
+__device__ __forceinline__ bool barrier_passed(uint32_t at, uint32_t parity) { // a wait would end at once
+    uint32_t done;
+    asm volatile("{\n.reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, done;\n}"
+                 : "=r"(done)
+                 : "r"(at), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
 #endif
 
 #endif
