@@ -25,9 +25,12 @@ enum { AT_BARRIERS = AT_SCALES + STAGES * SCALE_BYTES, ALIGN = 1024 };
 enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
-struct work { // of a cluster: a pair of tiles, one below the other, and a share of the sum; columns first
-    int64_t unit, units, step, tiles;
-    int across, pieces;
+// Tiles are taken in bands of BAND pairs, column by column of a band: as many columns of b as rows of a are read at a
+// time. Row by row of long rows, all of b would pass by for two pairs of tiles.
+enum { BAND = 8 };
+struct work { // of a cluster: a pair of tiles, one below the other, and a share of the sum
+    unsigned unit, units, step, tiles, across, down;
+    int pieces;
 };
 struct share {
     int64_t row; // of the cluster's first tile
@@ -36,21 +39,23 @@ struct share {
 
 __device__ __forceinline__ work work_begin(const mz_cu_fp8_block &g) {
     work w;
-    w.across = static_cast<int>((g.cols + COLS - 1) / COLS);
+    w.across = static_cast<unsigned>((g.cols + COLS - 1) / COLS);
+    w.down = static_cast<unsigned>((g.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS));
     w.pieces = static_cast<int>((g.inner + L - 1) / L);
-    w.tiles = (g.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS) * w.across;
-    w.units = w.tiles * g.splits;
+    w.tiles = w.down * w.across; // a memory that holds 2³² of them there is not
+    w.units = w.tiles * static_cast<unsigned>(g.splits);
     w.unit = blockIdx.x / CLUSTER;
     w.step = gridDim.x / CLUSTER;
     return w;
 }
 
 __device__ __forceinline__ share share_of(const mz_cu_fp8_block &g, const work &w) {
-    const int64_t tile = w.unit % w.tiles;
-    const int split = static_cast<int>(w.unit / w.tiles);
-    share s = {tile / w.across * (CLUSTER * ROWS), static_cast<int>(tile % w.across) * COLS, split};
-    s.from = static_cast<int>(static_cast<int64_t>(w.pieces) * split / g.splits);
-    s.to = static_cast<int>(static_cast<int64_t>(w.pieces) * (split + 1) / g.splits);
+    const unsigned split = w.unit / w.tiles, tile = w.unit - split * w.tiles;
+    const unsigned first = tile / (BAND * w.across) * BAND, high = min(w.down - first, static_cast<unsigned>(BAND));
+    const unsigned of_band = tile - first * w.across, col = of_band / high, row = first + of_band - col * high;
+    share s = {static_cast<int64_t>(row) * (CLUSTER * ROWS), static_cast<int>(col) * COLS, static_cast<int>(split)};
+    s.from = static_cast<int>(static_cast<int64_t>(w.pieces) * s.split / g.splits);
+    s.to = static_cast<int>(static_cast<int64_t>(w.pieces) * (s.split + 1) / g.splits);
     return s;
 }
 
