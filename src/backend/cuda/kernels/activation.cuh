@@ -55,7 +55,7 @@ __device__ __forceinline__ float2 swiglu_slopes(float dy, float gate, float up) 
 
 __device__ __forceinline__ float activate(float z, int act) {
     if (act == ACT_RELU)
-        return z > 0.0f || z != z ? z : 0.0f; // relu(NaN) is NaN
+        return z < 0.0f ? 0.0f : z; // NaN stays NaN, and -0 itself
     if (act == ACT_GELU)
         return gelu(z);
     if (act == ACT_GELU_TANH)
@@ -65,7 +65,7 @@ __device__ __forceinline__ float activate(float z, int act) {
 
 __device__ __forceinline__ float times_slope(float dy, float x, int act) {
     if (act == ACT_RELU)
-        return x > 0.0f ? dy : 0.0f; // 0 at x <= 0 whatever dy is
+        return x <= 0.0f ? 0.0f : dy; // 0 at x <= 0 whatever dy is
     if (act == ACT_GELU)
         return dy * gelu_slope(x);
     if (act == ACT_GELU_TANH)
