@@ -4,11 +4,12 @@
 #include "early.cuh"
 #include "eight.cuh"
 #include "quantize.h"
+#include "straight.cuh"
 #include "vec.cuh"
 
 // A block's tile is ROWS × COLS: a thread takes 8 numbers of a row at a time, whose codes wait in shared memory; then
 // 16 rows of 4 columns, turns them in registers and writes runs of 16 bytes.
-enum { ROWS = 64, COLS = 128, PARTS = COLS / 8, GROUPS = ROWS / 8, THREADS = PARTS * GROUPS, PITCH = COLS + 8 };
+enum { ROWS = 64, COLS = 128, PARTS = COLS / 8, THREADS = COLS, GROUPS = THREADS / PARTS, PITCH = COLS + 8 };
 
 // 1 over the scale; the first block writes one that is found.
 __device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
@@ -20,32 +21,158 @@ __device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
     return power_of_two(-exponent);
 }
 
-// An act is known when this is compiled, and rows are not unrolled: with a choice among all acts, 64 times, the code
-// was more than a multiprocessor keeps at hand, and slopes of 32,768 × 3,072 took 1.09 ms where reading and writing
-// take 0.15.
-// MOVED: a row is another's, or of another dtype, as dispatch and cast leave it.
-template <int ACT, bool SLOPE, bool ACTED, int DTYPE, bool MOVED = false>
-__global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
+// Where a thread's codes wait: words of a row change places so that 16 rows of 4 columns are in banks of their own.
+__device__ __forceinline__ int waits_at(int line, int byte) {
+    constexpr int runs = ROWS / 16;
+    return line * PITCH + (byte ^ line / 16 % runs * (128 / runs));
+}
+
+// A tile of codes to where it stays turned, by all threads.
+__device__ __forceinline__ void write_turned(const uint8_t *tile, void *data, int64_t col0, int64_t cols, int64_t row0,
+                                             int64_t rows) {
+#pragma unroll 1
+    for (int t = static_cast<int>(threadIdx.x); t < ROWS / 16 * (COLS / 4); t += THREADS) {
+        const int run = t % (ROWS / 16) * 16, quad = t / (ROWS / 16) * 4;
+        if (row0 + run < rows && col0 + quad < cols)
+            turn_run(tile + waits_at(run, quad), PITCH,
+                     static_cast<uint8_t *>(data) + (col0 + quad) * rows + row0 + run, rows);
+    }
+}
+
+// A block's sums of columns, the groups' in order, by way of a tile.
+__device__ __forceinline__ void write_sums(uint8_t *tile, const float sums[8], int64_t col0, int64_t cols, float *to) {
+    float *all = reinterpret_cast<float *>(tile);
+    const int tid = static_cast<int>(threadIdx.x);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        all[tid / PARTS * COLS + tid % PARTS * 8 + k] = sums[k];
+    __syncthreads();
+    float sum = 0;
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        sum += all[g * COLS + tid];
+    if (col0 + tid < cols)
+        to[col0 + tid] = sum;
+}
+
+// BF16. An act is known when this is compiled, and rows are not unrolled: with a choice among all acts, 64 times, the
+// code was more than a multiprocessor keeps at hand.
+// Slopes take fewer registers than the compiler would: their loads need more blocks at a time (ReLU's hardly any code).
+template <int ACT, bool SLOPE> constexpr int blocks_at_once() {
+    return SLOPE && ACT != ACT_RELU ? 8 : 1;
+}
+template <int ACT, bool SLOPE, bool ACTED>
+__global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, SLOPE>()) quantize_kernel(mz_cu_quantize q) {
     wait_for_before();
-    __shared__ __align__(16) uint8_t tile[ROWS * PITCH], acted[ACTED ? ROWS * PITCH : 16];
+    __shared__ __align__(16) uint8_t tile[1 + ACTED][ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
-    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const bool e4m3 = q.dtype == MZ_CU_F8E4M3, adds = q.sums != nullptr;
     const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
+    const uint32_t pitch = static_cast<uint32_t>(q.cols);
     const float inverse = inverse_of(q), acted_inverse = ACTED ? 1 / *q.acted_scale : 0; // exact
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    uint32_t most = 0, acted_most = 0; // the latter is forward's
+    uint32_t most = 0;
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
+        const int lines =
+            col < q.cols ? static_cast<int>(min(q.rows - row0, static_cast<int64_t>(ROWS))) : 0; // this thread's
+        const int64_t from = row0 * q.cols + col;
+        const uint16_t *xs = static_cast<const uint16_t *>(q.x.data) + from;
+        const uint16_t *preacts = static_cast<const uint16_t *>(q.preact.data) + from;
+        uint8_t *y = static_cast<uint8_t *>(q.y) + from;
         // GROUPS rows at a time, `once` times before the first is looked at. Rows are a multiple of 16.
         constexpr int once = ACT == ACT_NONE ? 4 : 2;
 #pragma unroll 1
         for (int first = 0; first < ROWS / GROUPS; first += once) {
-            raw8 x[once], preact[once];
+            uint4 x[once], preact[once];
+#pragma unroll
+            for (int u = 0; u < once; u++) {
+                const uint32_t line = (first + u) * GROUPS + group;
+                x[u] = preact[u] = make_uint4(0, 0, 0, 0);
+                if (static_cast<int>(line) < lines) {
+                    x[u] = *reinterpret_cast<const uint4 *>(xs + line * pitch);
+                    if (SLOPE)
+                        preact[u] = *reinterpret_cast<const uint4 *>(preacts + line * pitch);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < once; u++) {
+                const int line = (first + u) * GROUPS + group;
+                uint4 z = x[u], acted = x[u];
+                if (ACT != ACT_NONE) {
+                    const acted8 both = act8<ACT, SLOPE>(SLOPE ? preact[u] : x[u], x[u]);
+                    acted = both.value;
+                    z = SLOPE ? both.slope : both.value;
+                }
+                most = larger(most, z);
+                uint2 codes;
+                if (SLOPE) {
+                    float v[8];
+                    widen8(z, v);
+#pragma unroll
+                    for (int k = 0; k < 8; k++)
+                        sums[k] += v[k];
+                    codes = finite_codes(v, inverse, e4m3);
+                } else {
+                    if (adds) {
+                        float v[8];
+                        widen8(z, v);
+#pragma unroll
+                        for (int k = 0; k < 8; k++)
+                            sums[k] += v[k];
+                    }
+                    codes = finite_codes(z, inverse, e4m3);
+                }
+                if (__builtin_expect(reaches(most, BF16_INFINITY), 0))
+                    codes = mark_infinities(z, codes, e4m3);
+                if (q.y != nullptr && line < lines)
+                    *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line) * pitch) = codes;
+                if (q.turned != nullptr)
+                    *reinterpret_cast<uint2 *>(tile[0] + waits_at(line, part * 8)) = codes;
+                if (ACTED) {
+                    codes = finite_codes(acted, acted_inverse, true);
+                    if (__builtin_expect(reaches(larger(0, acted), BF16_INFINITY), 0))
+                        codes = mark_infinities(acted, codes, true);
+                    *reinterpret_cast<uint2 *>(tile[ACTED] + waits_at(line, part * 8)) = codes;
+                }
+            }
+        }
+        if (q.turned == nullptr)
+            continue;
+        __syncthreads();
+        write_turned(tile[0], q.turned, col0, q.cols, row0, q.rows);
+        if (ACTED)
+            write_turned(tile[ACTED], q.acted, col0, q.cols, row0, q.rows);
+        __syncthreads();
+    }
+    if (adds)
+        write_sums(tile[0], sums, col0, q.cols, q.sums + blockIdx.y * q.cols);
+    if (q.most != nullptr)
+        record_most<THREADS>(q.most, larger_of(most));
+}
+
+// FP32 and FP16, and MOVED: a row is another's, or of another dtype, as dispatch and cast leave it.
+template <int DTYPE, bool MOVED> __global__ void __launch_bounds__(THREADS) quantize_plain_kernel(mz_cu_quantize q) {
+    wait_for_before();
+    __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
+    const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
+    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
+    const float inverse = inverse_of(q);
+    float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    uint32_t most = 0;
+    for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
+         row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
+        constexpr int once = 4;
+#pragma unroll 1
+        for (int first = 0; first < ROWS / GROUPS; first += once) {
+            raw8 x[once];
             float weight[once];
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const int64_t row = row0 + (first + u) * GROUPS + group;
-                x[u].lo = x[u].hi = preact[u].lo = preact[u].hi = make_uint4(0, 0, 0, 0);
+                x[u].lo = x[u].hi = make_uint4(0, 0, 0, 0);
                 weight[u] = 1;
                 if (row < q.rows && col < q.cols) {
                     int64_t from = row;
@@ -54,29 +181,15 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
                         weight[u] = q.weights != nullptr ? q.weights[q.order[row]] : 1;
                     }
                     x[u] = fetch8(q.x.data, DTYPE, from * q.cols + col);
-                    if (SLOPE)
-                        preact[u] = fetch8(q.preact.data, DTYPE, row * q.cols + col);
                 }
             }
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const int line = (first + u) * GROUPS + group;
-                float v[8], w[8];
+                float v[8];
                 widen8(x[u], DTYPE, v);
-                if (SLOPE)
-                    widen8(preact[u], DTYPE, w);
-                if (ACTED) {
-                    float a[8];
-#pragma unroll
-                    for (int k = 0; k < 8; k++)
-                        a[k] = round_to(activate(w[k], ACT), DTYPE);
-                    *reinterpret_cast<uint2 *>(acted + line * PITCH + part * 8) =
-                        to_codes(a, acted_inverse, true, acted_most);
-                }
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
-                    if (ACT != ACT_NONE)
-                        v[k] = round_to(SLOPE ? times_slope(v[k], w[k], ACT) : activate(v[k], ACT), DTYPE);
                     if (MOVED)
                         v[k] = round_to(v[k] * weight[u], MZ_CU_BF16);
                     sums[k] += v[k];
@@ -84,35 +197,17 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(mz_cu_quantize q) {
                 const uint2 codes = to_codes(v, inverse, e4m3, most);
                 if (q.y != nullptr && row0 + line < q.rows && col < q.cols)
                     *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + (row0 + line) * q.cols + col) = codes;
-                *reinterpret_cast<uint2 *>(tile + line * PITCH + part * 8) = codes;
+                *reinterpret_cast<uint2 *>(tile + waits_at(line, part * 8)) = codes;
             }
         }
         if (q.turned == nullptr)
             continue;
         __syncthreads();
-        const int run = tid % 4 * 16, quad = tid / 4 * 4;
-        const int64_t to = (col0 + quad) * q.rows + row0 + run;
-        if (row0 + run < q.rows && col0 + quad < q.cols) {
-            turn_run(tile + run * PITCH + quad, PITCH, static_cast<uint8_t *>(q.turned) + to, q.rows);
-            if (ACTED)
-                turn_run(acted + run * PITCH + quad, PITCH, static_cast<uint8_t *>(q.acted) + to, q.rows);
-        }
+        write_turned(tile, q.turned, col0, q.cols, row0, q.rows);
         __syncthreads();
     }
-    if (q.sums != nullptr) { // the groups' sums, in order
-        float *all = reinterpret_cast<float *>(tile);
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            all[group * COLS + part * 8 + k] = sums[k];
-        __syncthreads();
-        float sum = 0;
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            sum += all[g * COLS + threadIdx.x];
-        if (col0 + threadIdx.x < q.cols)
-            q.sums[blockIdx.y * q.cols + col0 + threadIdx.x] = sum;
-    }
+    if (q.sums != nullptr)
+        write_sums(tile, sums, col0, q.cols, q.sums + blockIdx.y * q.cols);
     if (q.most != nullptr)
         record_most<THREADS>(q.most, most);
 }
@@ -123,95 +218,81 @@ template <bool SLOPE, bool ACTED> __global__ void __launch_bounds__(THREADS) qua
     constexpr int results = SLOPE ? 2 : 1, tiles = results + ACTED, once = 2;
     __shared__ __align__(16) uint8_t tile[tiles][ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
-    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const bool e4m3 = q.dtype == MZ_CU_F8E4M3, adds = q.sums != nullptr;
     const int64_t width = q.cols / results, col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
-    const void *pairs = SLOPE ? q.preact.data : q.x.data;
+    const uint32_t pitch = static_cast<uint32_t>(width);
     const float inverse = inverse_of(q), acted_inverse = ACTED ? 1 / *q.acted_scale : 0; // exact
     float sums[results][8] = {};
     uint32_t most = 0, acted_most = 0; // the latter is forward's
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
+        const int lines =
+            col < width ? static_cast<int>(min(q.rows - row0, static_cast<int64_t>(ROWS))) : 0; // this thread's
+        const uint16_t *pairs =
+            static_cast<const uint16_t *>(SLOPE ? q.preact.data : q.x.data) + row0 * 2 * width + col;
+        const uint16_t *dys = static_cast<const uint16_t *>(q.x.data) + row0 * width + col;
+        uint8_t *y = static_cast<uint8_t *>(q.y) + row0 * q.cols + col;
 #pragma unroll 1
         for (int first = 0; first < ROWS / GROUPS; first += once) {
-            raw8 gate[once], up[once], dy[once];
+            uint4 gate[once], up[once], dy[once];
 #pragma unroll
             for (int u = 0; u < once; u++) {
-                const int64_t row = row0 + (first + u) * GROUPS + group;
-                gate[u].lo = up[u].lo = dy[u].lo = make_uint4(0, 0, 0, 0);
-                if (row < q.rows && col < width) {
-                    gate[u] = fetch8(pairs, MZ_CU_BF16, row * 2 * width + col);
-                    up[u] = fetch8(pairs, MZ_CU_BF16, row * 2 * width + width + col);
+                const uint32_t line = (first + u) * GROUPS + group;
+                gate[u] = up[u] = dy[u] = make_uint4(0, 0, 0, 0);
+                if (static_cast<int>(line) < lines) {
+                    gate[u] = *reinterpret_cast<const uint4 *>(pairs + 2 * line * pitch);
+                    up[u] = *reinterpret_cast<const uint4 *>(pairs + (2 * line + 1) * pitch);
                     if (SLOPE)
-                        dy[u] = fetch8(q.x.data, MZ_CU_BF16, row * width + col);
+                        dy[u] = *reinterpret_cast<const uint4 *>(dys + line * pitch);
                 }
             }
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const int line = (first + u) * GROUPS + group;
-                float g[8], v[8], d[8], z[results][8];
-                widen8(gate[u], MZ_CU_BF16, g);
-                widen8(up[u], MZ_CU_BF16, v);
-                if (SLOPE)
-                    widen8(dy[u], MZ_CU_BF16, d);
+                const gated8 all = swiglu8<SLOPE>(gate[u], up[u], dy[u]);
+                const uint4 acted = all.value, z[2] = {SLOPE ? all.gate : all.value, all.up};
                 if (ACTED) {
-                    float a[8];
-#pragma unroll
-                    for (int k = 0; k < 8; k++)
-                        a[k] = round_to(swiglu(g[k], v[k]), MZ_CU_BF16);
-                    *reinterpret_cast<uint2 *>(tile[results] + line * PITCH + part * 8) =
-                        to_codes(a, acted_inverse, true, acted_most);
-                }
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    const float2 both = SLOPE ? swiglu_slopes(d[k], g[k], v[k]) : make_float2(swiglu(g[k], v[k]), 0.0f);
-                    z[0][k] = round_to(both.x, MZ_CU_BF16);
-                    if (SLOPE)
-                        z[results - 1][k] = round_to(both.y, MZ_CU_BF16);
+                    uint2 codes = finite_codes(acted, acted_inverse, true);
+                    acted_most = larger(acted_most, acted);
+                    if (__builtin_expect(reaches(acted_most, BF16_INFINITY), 0))
+                        codes = mark_infinities(acted, codes, true);
+                    *reinterpret_cast<uint2 *>(tile[tiles - 1] + waits_at(line, part * 8)) = codes;
                 }
 #pragma unroll
                 for (int r = 0; r < results; r++) {
+                    if (adds) {
+                        float v[8];
+                        widen8(z[r], v);
 #pragma unroll
-                    for (int k = 0; k < 8; k++)
-                        sums[r][k] += z[r][k];
-                    const uint2 codes = to_codes(z[r], inverse, e4m3, most);
-                    if (q.y != nullptr && row0 + line < q.rows && col < width)
-                        *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + (row0 + line) * q.cols + r * width +
-                                                   col) = codes;
-                    *reinterpret_cast<uint2 *>(tile[r] + line * PITCH + part * 8) = codes;
+                        for (int k = 0; k < 8; k++)
+                            sums[r][k] += v[k];
+                    }
+                    most = larger(most, z[r]);
+                    uint2 codes = finite_codes(z[r], inverse, e4m3);
+                    if (__builtin_expect(reaches(most, BF16_INFINITY), 0))
+                        codes = mark_infinities(z[r], codes, e4m3);
+                    if (q.y != nullptr && line < lines)
+                        *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line * results + r) * pitch) = codes;
+                    if (q.turned != nullptr)
+                        *reinterpret_cast<uint2 *>(tile[r] + waits_at(line, part * 8)) = codes;
                 }
             }
         }
         if (q.turned == nullptr)
             continue;
         __syncthreads();
-        const int run = tid % 4 * 16, quad = tid / 4 * 4;
-        const int64_t to = (col0 + quad) * q.rows + row0 + run;
-        if (row0 + run < q.rows && col0 + quad < width)
 #pragma unroll
-            for (int t = 0; t < tiles; t++)
-                turn_run(tile[t] + run * PITCH + quad, PITCH,
-                         (t < results ? static_cast<uint8_t *>(q.turned) + t * width * q.rows
-                                      : static_cast<uint8_t *>(q.acted)) +
-                             to,
-                         q.rows);
+        for (int t = 0; t < tiles; t++)
+            write_turned(tile[t],
+                         t < results ? static_cast<uint8_t *>(q.turned) + t * width * q.rows
+                                     : static_cast<uint8_t *>(q.acted),
+                         col0, width, row0, q.rows);
         __syncthreads();
     }
-    for (int r = 0; r < results && q.sums != nullptr; r++) { // the groups' sums, in order
-        float *all = reinterpret_cast<float *>(tile[r]);
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            all[group * COLS + part * 8 + k] = sums[r][k];
-        __syncthreads();
-        float sum = 0;
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            sum += all[g * COLS + threadIdx.x];
-        if (col0 + threadIdx.x < width)
-            q.sums[blockIdx.y * q.cols + r * width + col0 + threadIdx.x] = sum;
-    }
+    for (int r = 0; r < results && adds; r++)
+        write_sums(tile[r], sums[r], col0, width, q.sums + blockIdx.y * q.cols + r * width);
     if (q.most != nullptr)
-        record_most<THREADS>(q.most, most);
+        record_most<THREADS>(q.most, larger_of(most));
 }
 
 // What is rounded to `via` in front of row and col, or x there.
@@ -274,7 +355,6 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
 }
 
 static_assert(THREADS == COLS && GROUPS * COLS * sizeof(float) <= ROWS * PITCH, "a thread adds up a column");
-static_assert(THREADS == ROWS / 16 * (COLS / 4), "a thread turns 16 rows of 4 columns");
 
 extern "C" int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols) {
     const int64_t across = (cols + COLS - 1) / COLS, down = (rows + ROWS - 1) / ROWS;
@@ -288,9 +368,9 @@ static dim3 grid_of(const mz_cu_quantize *q) {
 }
 
 template <int ACT> static cudaError_t run_act(cudaStream_t stream, const mz_cu_quantize *q) {
-    auto kernel = q->preact.data == nullptr ? quantize_kernel<ACT, false, false, MZ_CU_BF16>
-                  : q->acted == nullptr     ? quantize_kernel<ACT, true, false, MZ_CU_BF16>
-                                            : quantize_kernel<ACT, true, true, MZ_CU_BF16>;
+    auto kernel = q->preact.data == nullptr ? quantize_kernel<ACT, false, false>
+                  : q->acted == nullptr     ? quantize_kernel<ACT, true, false>
+                                            : quantize_kernel<ACT, true, true>;
     return launch_early(stream, kernel, grid_of(q), THREADS, 0, *q);
 }
 
@@ -313,10 +393,11 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
     const int64_t width = q->act == ACT_SWIGLU && q->preact.data != nullptr ? q->cols / 2 : q->cols;
     if (q->moved) // no other kernel is
         return launch_early(stream,
-                            q->x.dtype == MZ_CU_F32 ? quantize_kernel<ACT_NONE, false, false, MZ_CU_F32, true>
-                                                    : quantize_kernel<ACT_NONE, false, false, MZ_CU_BF16, true>,
+                            q->x.dtype == MZ_CU_F32 ? quantize_plain_kernel<MZ_CU_F32, true>
+                                                    : quantize_plain_kernel<MZ_CU_BF16, true>,
                             grid_of(q), THREADS, 0, *q);
-    if (q->rows % 16 != 0 || width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone)
+    const bool wide = q->cols > INT32_MAX / (4 * ROWS); // places in a tile have 32 bits
+    if (q->rows % 16 != 0 || width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone || wide)
         return launch_early(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
     switch (q->act) {
     case ACT_RELU:
@@ -333,10 +414,10 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
         break;
     }
     if (q->x.dtype == MZ_CU_F32)
-        return launch_early(stream, quantize_kernel<ACT_NONE, false, false, MZ_CU_F32>, grid_of(q), THREADS, 0, *q);
+        return launch_early(stream, quantize_plain_kernel<MZ_CU_F32, false>, grid_of(q), THREADS, 0, *q);
     if (q->x.dtype == MZ_CU_BF16)
-        return launch_early(stream, quantize_kernel<ACT_NONE, false, false, MZ_CU_BF16>, grid_of(q), THREADS, 0, *q);
-    return launch_early(stream, quantize_kernel<ACT_NONE, false, false, MZ_CU_F16>, grid_of(q), THREADS, 0, *q);
+        return launch_early(stream, quantize_kernel<ACT_NONE, false, false>, grid_of(q), THREADS, 0, *q);
+    return launch_early(stream, quantize_plain_kernel<MZ_CU_F16, false>, grid_of(q), THREADS, 0, *q);
 }
 
 // --- a step's end --------------------------------------------------------------------------------------------------
