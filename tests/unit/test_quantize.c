@@ -11,8 +11,8 @@ typedef struct quantized { // what comes out
 typedef struct form {
     mezzo_dtype from, to;
     float amplitude;
-    enum { SIZES, TIES, NOT_FINITE, ZEROS, FAR } kind; // FAR: also where acts overflow, and not finite
-    int64_t rows, columns;
+    enum { SIZES, TIES, NOT_FINITE, ZEROS, FAR, ONE_LARGE } kind; // FAR: also where acts overflow, and not finite
+    int64_t rows, columns, row, column;                           // the latter two: where ONE_LARGE has it
     mz_act act;
     bool slope;      // of preact
     float given;     // the scale, where it is not found; 0: it is
@@ -27,6 +27,12 @@ static void put_far_numbers(float *x, int64_t n) {
     static const float far[] = {INFINITY, -INFINITY, NAN, 3e38F, -3e38F, 2e12F, -2e12F, 90, -90, 1e-40F, -0.0F};
     for (int64_t i = 5; i < n; i += 1 + (int64_t)(100 * fabsf(uniform())))
         x[i] = far[i % (int64_t)MZ_COUNT(far)];
+}
+
+// Acts of 64 are 64, and their slopes 1, to the last bit. Of pairs both numbers are large.
+static void put_one_large(float *x, const form *f, int64_t width, int64_t pairs, float large) {
+    for (int64_t k = 0; k < pairs; k++)
+        x[(f->row * pairs + k) * width + f->column % width] = large;
 }
 
 static bench make_quantize(const form *f) {
@@ -46,6 +52,8 @@ static bench make_quantize(const form *f) {
         memset(x, 0, (size_t)n * sizeof *x);
     if (f->kind == FAR)
         put_far_numbers(x, n);
+    if (f->kind == ONE_LARGE)
+        put_one_large(x, f, f->slope ? columns : f->columns, f->slope ? 1 : pairs, f->slope ? -64 : 64);
     must(mezzo_convert(x, MEZZO_F32, stored, f->from, (size_t)n));
     if (f->slope) {
         void *preact = put(&b, false, 1, f->from, SHAPE(f->rows, f->columns));
@@ -53,6 +61,8 @@ static bench make_quantize(const form *f) {
             x[i] = 3 * uniform();
         if (f->kind == FAR)
             put_far_numbers(x, n * pairs);
+        if (f->kind == ONE_LARGE)
+            put_one_large(x, f, columns, pairs, 64);
         must(mezzo_convert(x, MEZZO_F32, preact, f->from, (size_t)(n * pairs)));
     }
     b.call.attrs.act = f->act;
@@ -208,6 +218,23 @@ static void activations_in_front_are_refs(void **state) {
             }
 }
 
+// The largest number decides about the scale wherever in the tiles it is.
+static void the_largest_counts_anywhere(void **state) {
+    static const int64_t columns[] = {0, 1, 40, 71, 79, 80, 127, 128, 152, 159};
+    (void)state;
+    for (size_t a = 0; a <= MZ_COUNT(acts); a++)
+        for (int slope = 0; slope < (a < MZ_COUNT(acts) ? 2 : 1); slope++)
+            for (size_t c = 0; c < MZ_COUNT(columns); c++) {
+                form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, 128, 160);
+                f.kind = ONE_LARGE;
+                f.row = columns[c] * 37 % f.rows;
+                f.column = columns[c];
+                f.act = a < MZ_COUNT(acts) ? acts[a] : MZ_ACT_NONE;
+                f.slope = slope;
+                check_quantize(f);
+            }
+}
+
 // What an act's own kernel stores, in the place of quantize's x.
 static void act_apart(const bench *fused, bench *b) {
     static const mz_op ops[] = {[MZ_ACT_RELU] = MZ_OP_relu,
@@ -258,8 +285,9 @@ static void check_acts_apart(const form *f) {
     run_quantize(test_device(), &fused, &got);
     run_quantize(test_device(), &apart, &want);
     const size_t n = (size_t)(f->rows * f->columns);
-    bool alike = same_codes(want.y, got.y, n, f->to) && same_codes(want.turned, got.turned, n, f->to) &&
-                 memcmp(&want.entry, &got.entry, sizeof want.entry) == 0;
+    const bool codes = same_codes(want.y, got.y, n, f->to) && same_codes(want.turned, got.turned, n, f->to);
+    const bool entry = memcmp(&want.entry, &got.entry, sizeof want.entry) == 0;
+    bool beside = true;
     if (f->slope) { // what it writes beside is forward's
         form forward =
             form_of(f->from, MEZZO_F8E4M3, 1, f->rows, f->act == MZ_ACT_SWIGLU ? f->columns / 2 : f->columns);
@@ -268,12 +296,13 @@ static void check_acts_apart(const form *f) {
         bench again = make_quantize(&forward);
         memcpy(again.data[0], fused.data[1], n * mezzo_dtype_size(f->from));
         run_quantize(test_device(), &again, &want);
-        alike = alike && same_codes(want.turned, got.acted, (size_t)(forward.rows * forward.columns), forward.to);
+        beside = same_codes(want.turned, got.acted, (size_t)(forward.rows * forward.columns), forward.to);
         free_bench(&again);
     }
-    if (!alike)
-        fail_msg("act %d, slope %d, kind %d, %lldx%lld, scale %g: codes or the entry are others than of two kernels",
-                 (int)f->act, f->slope, (int)f->kind, (long long)f->rows, (long long)f->columns, (double)f->given);
+    if (!codes || !entry || !beside)
+        fail_msg("act %d, slope %d, kind %d, %lldx%lld, scale %g: others than of two kernels:%s%s%s", (int)f->act,
+                 f->slope, (int)f->kind, (long long)f->rows, (long long)f->columns, (double)f->given,
+                 codes ? "" : " codes", entry ? "" : " the entry", beside ? "" : " codes beside");
     free_bench(&fused);
     free_bench(&apart);
 }
@@ -401,9 +430,10 @@ static void blocks_are_refs_bit_for_bit(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_refs_bit_for_bit),   cmocka_unit_test(every_shape_is_turned),
-        cmocka_unit_test(given_scales_cut_off),         cmocka_unit_test(activations_in_front_are_refs),
-        cmocka_unit_test(acts_in_front_are_acts_apart), cmocka_unit_test(blocks_are_refs_bit_for_bit),
+        cmocka_unit_test(codes_are_refs_bit_for_bit),  cmocka_unit_test(every_shape_is_turned),
+        cmocka_unit_test(given_scales_cut_off),        cmocka_unit_test(activations_in_front_are_refs),
+        cmocka_unit_test(the_largest_counts_anywhere), cmocka_unit_test(acts_in_front_are_acts_apart),
+        cmocka_unit_test(blocks_are_refs_bit_for_bit),
     };
     if (!test_device_opens())
         return TEST_SKIPPED;
