@@ -41,6 +41,14 @@ static mezzo_status load_config(model *m, const char *device, const char *precis
     return MEZZO_OK;
 }
 
+// Weights that the run kept in two halves are multiplied by their upper one, which is not what FP32 masters round to
+// where they lie halfway: masters are kept as the run kept them, so that losses are its own, bit for bit.
+static mezzo_master master_of(const model *m) {
+    const mz_precision_info *p = mz_precision(m->program.precision);
+    const bool split = strcmp(m->checkpoint.master, mezzo_master_name(MEZZO_MASTER_SPLIT)) == 0;
+    return split && p != NULL && p->operand == MEZZO_BF16 ? MEZZO_MASTER_SPLIT : MEZZO_MASTER_FP32;
+}
+
 // The parameters of the model for one sequence; programs of any batch share them.
 static mezzo_status load_params(model *m) {
     mezzo_status status = MEZZO_OK;
@@ -49,7 +57,7 @@ static mezzo_status load_params(model *m) {
     MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
     graph->repeats_init = true; // the checkpoint has every value: drawing them first took longer than reading them
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, 1, config->seq_len, true));
-    MEZZO_TRY_GOTO(status, mezzo_params_create(m->device, graph, 0, &m->params));
+    MEZZO_TRY_GOTO(status, mezzo_params_create_as(m->device, graph, &m->program, 0, master_of(m), &m->params));
     m->checkpoint.params = m->params;
     MEZZO_TRY_GOTO(status, mezzo_checkpoint_load(m->path, &m->checkpoint));
 fail:

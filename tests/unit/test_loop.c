@@ -204,6 +204,28 @@ static void test_what_is_left_evaluates_and_samples(void **state) {
     fails(mezzo_run_sample(&s, NULL, collect, &a), MEZZO_ERR_INVALID, "temperature");
 }
 
+// Weights that lie halfway between two BF16 numbers, as one in 65,536 does: a split master's copy is rounded away from
+// zero, and that of an FP32 master to even. Of 196,608 weights, as they were drawn, some do.
+static void test_weights_halfway_evaluate_as_they_were_trained(void **state) {
+    (void)state;
+    static const char *const masters[] = {"--master=split", "--master=fp32"};
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        const char *args[] = {"--steps=1",    "--lr=1e-30",       "--layers=4", "--d-model=64",
+                              "--eval-final", "--precision=bf16", masters[i],   NULL};
+        tiny_log log = {0};
+        mezzo_train_result result;
+        mezzo_eval_result eval;
+        tiny_clean("loop");
+        must(tiny_run("loop", args, &log, &result));
+        must(mezzo_run_eval(&(mezzo_eval_options){.path = "loop"}, NULL, &eval));
+        assert_true(eval.loss == result.val_loss);
+        loss[i] = eval.loss;
+    }
+    assert_true(loss[0] != loss[1]); // there are such weights
+    tiny_clean("loop");
+}
+
 // Two halves of a batch, accumulated, are the batch: gradients agree up to their rounding.
 static void test_accumulation_is_a_larger_batch(void **state) {
     (void)state;
@@ -230,6 +252,7 @@ int main(void) {
         cmocka_unit_test(test_fp16_finds_its_scale),
         cmocka_unit_test(test_fp32_blows_up),
         cmocka_unit_test(test_what_is_left_evaluates_and_samples),
+        cmocka_unit_test(test_weights_halfway_evaluate_as_they_were_trained),
         cmocka_unit_test(test_accumulation_is_a_larger_batch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
