@@ -1,5 +1,6 @@
 // mezzo advise: a precision for a shape, from rules or by timing it here.
 #include <math.h>
+#include <stdlib.h>
 
 #include "backend/cpu/isa.h"
 #include "choose.h"
@@ -159,7 +160,8 @@ static const char *rules_here(const cli_args *args) {
     mezzo_device_close(device);
     if (status != MEZZO_OK)
         return NULL;
-    bool amx = strcmp(info.backend, "cpu") == 0 && mz_isa_probe(NULL, &isa) == MEZZO_OK && isa.found >= MZ_LEVEL_AMX;
+    bool amx = strcmp(info.backend, "cpu") == 0 && mz_isa_probe(getenv("MEZZO_ISA"), &isa) == MEZZO_OK &&
+               isa.level >= MZ_LEVEL_AMX;
     return mz_rules_for(info.description, amx, model_named(args));
 }
 

@@ -84,7 +84,8 @@ refuse 2 --draws -- analyze study.csv --draws 3
 : >file
 refuse 3 file -- analyze study.csv --out file/x
 
-refuse 2 "--rules" -- advise
+# A device that no rules were measured on, on every machine.
+MEZZO_ISA=ref CUDA_VISIBLE_DEVICES='' refuse 2 "no rules for this device" "--rules" -- advise
 refuse 2 "--seq-len is missing" -- advise --rules t4-glm4moe --d-model 512 --batch-size 1
 refuse 2 "--d-model 0" -- advise --rules t4-glm4moe --d-model 0 --batch-size 1 --seq-len 1
 refuse 3 none.json -- advise --rules none.json --d-model 1 --batch-size 1 --seq-len 1
