@@ -6,11 +6,14 @@
 #include "tiny_run.h"
 #include "train/run.h"
 
+// Of so many tokens that kernels' workspace, which a processor's level decides, is a small part of a step's memory.
+enum { BATCH = 16, LENGTH = 8 };
+
 static mezzo_config *config_of(const char *const *args) {
-    static const char *const tiny[] = {"--layers=2",     "--heads=2",      "--d-model=16",     "--seq-len=8",
-                                       "--batch-size=3", "--device=cpu",   "--threads=1",      "--warmup=4",
-                                       TINY_DATA,        "--eval-iters=0", "--precision=bf16", "--steps=30",
-                                       "--grad-accum=2", "--lr=0.01"};
+    static const char *const tiny[] = {"--layers=2",      "--heads=2",      "--d-model=16",     "--seq-len=8",
+                                       "--batch-size=16", "--device=cpu",   "--threads=1",      "--warmup=4",
+                                       TINY_DATA,         "--eval-iters=0", "--precision=bf16", "--steps=30",
+                                       "--grad-accum=2",  "--lr=0.01"};
     const char *rest[8];
     int n = 0, given = 0;
     mezzo_config *config;
@@ -64,7 +67,7 @@ static void test_verdicts(void **state) {
 
 // What the loader gives, asked of it directly.
 static uint32_t drawn_crc(const mezzo_config *config, uint64_t seed, uint64_t batches) {
-    enum { COUNT = 3 * 8 };
+    enum { COUNT = BATCH * LENGTH };
     mezzo_corpus *corpus;
     mezzo_loader *loader;
     int32_t rows[2][COUNT];
@@ -73,8 +76,8 @@ static uint32_t drawn_crc(const mezzo_config *config, uint64_t seed, uint64_t ba
     must(mezzo_corpus_open(&c, &corpus));
     const mezzo_loader_options l = {.split = MEZZO_TRAIN,
                                     .order = MEZZO_LOADER_RANDOM,
-                                    .batch = 3,
-                                    .length = 8,
+                                    .batch = BATCH,
+                                    .length = LENGTH,
                                     .seed = mezzo_seed(seed, MEZZO_SEED_DATA),
                                     .stream = (uint32_t)MEZZO_TRAIN};
     must(mezzo_loader_create(corpus, &l, &loader));
