@@ -1,7 +1,8 @@
 """Data parallel in PyTorch: training steps of GPT-2-shaped models on every GPU of a torchrun job, one CSV row a case.
 
 usage: torchrun --nproc-per-node N torch_ddp.py [--iters N] CASE...
-  CASE is MODEL:WAY[:BATCHxTOKENS], as gpt2:ddp:32x1024; batch and tokens are each GPU's
+  CASE is MODEL:WAY[:BATCHxTOKENS[xMICRO]], as gpt2:ddp:32x1024; batch and tokens are each GPU's and each micro batch's,
+             a step has MICRO [1] micro batches, of which the last alone exchanges gradients (ddp and zero1)
   MODEL      gpt2 (124M), small medium large xl 2.7B (vocabulary 10,000), as in torch_gpt2.py
   WAY        ddp    DistributedDataParallel; plain on one GPU
              zero1  the same with ZeroRedundancyOptimizer
@@ -22,14 +23,17 @@ SHAPES = {"gpt2": (32, 1024)}  # others: 4 x 1,024
 
 
 def describe(case):
-    found = re.fullmatch(r"([^:]+):(ddp|zero1|fsdp)(?::(\d+)x(\d+))?", case)
+    found = re.fullmatch(r"([^:]+):(ddp|zero1|fsdp)(?::(\d+)x(\d+)(?:x([1-9]\d*))?)?", case)
     if not found or (found.group(1) != "gpt2" and found.group(1) not in SIZES):
         sys.exit(f"{case}: no such case; see the usage")
     batch, tokens = SHAPES.get(found.group(1), (4, 1024))
     if found.group(3):
         batch, tokens = int(found.group(3)), int(found.group(4))
+    micro = int(found.group(5) or 1)
+    if micro > 1 and found.group(2) == "fsdp":
+        sys.exit(f"{case}: several micro batches need ddp or zero1")
     vocab, sizes = (50304, (768, 3072, 12, 12)) if found.group(1) == "gpt2" else (10000, SIZES[found.group(1)])
-    return found.group(1), found.group(2), batch, tokens, vocab, sizes
+    return found.group(1), found.group(2), batch, tokens, micro, vocab, sizes
 
 
 def distribute(net, way, device):
@@ -55,7 +59,7 @@ def distribute(net, way, device):
 
 
 def measure(case, iters, device):
-    model, way, batch, tokens, vocab, sizes = describe(case)
+    model, way, batch, tokens, micro, vocab, sizes = describe(case)
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -68,10 +72,18 @@ def measure(case, iters, device):
     ids = torch.randint(0, vocab, (batch, tokens), device=device)
     targets = torch.randint(0, vocab, (batch, tokens), device=device)
 
-    def step():
+    def forward_backward(parts):
         with contextlib.nullcontext() if way == "fsdp" else torch.autocast("cuda", torch.bfloat16):
             loss = forward(ids, targets)
-        loss.backward()
+        (loss if parts == 1 else loss / parts).backward()
+        return loss
+
+    def step():
+        if micro > 1:
+            with forward._orig_mod.no_sync() if dist.get_world_size() > 1 else contextlib.nullcontext():
+                for _ in range(micro - 1):
+                    forward_backward(micro)
+        loss = forward_backward(micro)
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -86,8 +98,9 @@ def measure(case, iters, device):
     if dist.get_rank() > 0:
         return
     ms, ranks = sorted(times)[len(times) // 2], dist.get_world_size()
-    print(f"torch {torch.__version__},{torch.cuda.get_device_name()},{ranks},{model},{batch},{tokens},bf16,{way},{count},{ms:.3f},"
-          f"{min(times):.3f},{ranks * batch * tokens / ms * 1e3:.0f},{torch.cuda.max_memory_allocated() / 2**20:.0f},{loss.item():.4f}",
+    batches = f"{batch}x{micro}" if micro > 1 else batch
+    print(f"torch {torch.__version__},{torch.cuda.get_device_name()},{ranks},{model},{batches},{tokens},bf16,{way},{count},{ms:.3f},"
+          f"{min(times):.3f},{ranks * batch * micro * tokens / ms * 1e3:.0f},{torch.cuda.max_memory_allocated() / 2**20:.0f},{loss.item():.4f}",
           flush=True)
 
 
