@@ -91,8 +91,13 @@ template <int ACT> struct beyond {
 // above 2^126 (of BF16 numbers none is between 2^126 and infinity): its reciprocal is 0.
 template <int ACT> __device__ __forceinline__ float sigmoid_straight(float x) {
     float d = 1.0f + exp2_fast(x * -1.44269504f), r;
-    if (ACT == ACT_GELU_TANH)
+    if (ACT == ACT_GELU_TANH) {
+#if __CUDA_ARCH__ >= 800
         asm("min.NaN.f32 %0, %0, 0f7F000000;" : "+f"(d));
+#else
+        d = d > 0x1p127f ? 0x1p127f : d; // a NaN stays one
+#endif
+    }
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
     return fmaf(r, -fmaf(r, d, -1.0f), r);
 }
