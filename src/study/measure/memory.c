@@ -362,17 +362,17 @@ static mezzo_status guess_largest(search *s, const known *k, int64_t end, int64_
 }
 
 // Past a batch that does not fit there may be some that do: looks a little further, where plans take no time, until one
-// does. Those in between are then not looked at.
-static mezzo_status try_further(search *s, int64_t batch, int64_t most, known *k) {
+// does. Those in between are then not looked at. The plans may move: a `known` from before is not valid afterwards.
+static mezzo_status try_further(search *s, int64_t batch, int64_t most, bool *found) {
     enum { QUICK = 1 << 16, PARTS = 64 };
-    for (int64_t i = 1; i <= 4; i++) {
+    *found = false;
+    for (int64_t i = 1; i <= 4 && !*found; i++) {
         const int64_t next = batch + 1 + i * batch / PARTS;
         size_t bytes;
         if (batch > QUICK || next > most)
             return MEZZO_OK;
         MEZZO_TRY(total_at(s, next, &bytes));
-        if (bytes <= s->limit)
-            return look(s, batch, most, false, k);
+        *found = bytes <= s->limit;
     }
     return MEZZO_OK;
 }
@@ -393,8 +393,9 @@ static mezzo_status largest_from(search *s, int64_t from, int64_t most, int64_t 
         const int64_t over = k.over != NULL ? k.over->batch : most + 1,
                       step = *batch > most / STEP ? most : *batch * STEP;
         if (over - *batch <= 1) {
-            MEZZO_TRY(try_further(s, *batch, most, &k));
-            if (k.fits->batch == *batch)
+            bool further;
+            MEZZO_TRY(try_further(s, *batch, most, &further));
+            if (!further)
                 return MEZZO_OK;
             continue;
         }
