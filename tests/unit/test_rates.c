@@ -96,7 +96,7 @@ static void test_data_sheets(void **state) {
     must(mz_peak_flops(cpu, "anything", MEZZO_F32, 3, &peak));
     assert_true(peak == 3e12);
     must(mz_peak_flops(cpu, "anything", MEZZO_F32, -1, &peak));
-    assert_true(peak > 1e8);
+    assert_true(isfinite(peak) && peak > 0); // measured, however slow the machine
     mezzo_device_close(cpu);
 }
 
