@@ -444,7 +444,7 @@ static int run(const cli_args *args) {
     if (nearest != NULL)
         return cli_wrong(args->command, "there is no lesson \"%s\"; did you mean \"%s\"?", word, nearest);
     return cli_wrong(args->command,
-                     "name a lesson: formats, accumulate, underflow, overflow, clipping, layernorm or speed");
+                     "name a demonstration: formats, accumulate, underflow, overflow, clipping, layernorm or speed");
 }
 
 static const cli_option options_table[] = {
@@ -476,7 +476,7 @@ static const cli_option options_table[] = {
 const cli_command cli_lab = {
     .name = "lab",
     .summary = "floating-point demonstrations: formats, sums, overflow, norms",
-    .usage = "formats|accumulate|underflow [RUN]|overflow|clipping|layernorm|speed [--option value …]",
+    .usage = "DEMONSTRATION [RUN] [--option value …]",
     .details =
         "formats: what each number format can represent, or with --value what it makes of a number.\naccumulate: what "
         "a long sum loses in each format and summation method.\nunderflow: what FP16 would lose of a model's gradients "

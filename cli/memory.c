@@ -149,7 +149,10 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
 // --- telling -------------------------------------------------------------------------------------------------------
 static const char *mib(size_t bytes, char *buffer, size_t size) {
     double x = (double)bytes / 1048576;
-    snprintf(buffer, size, x < 1024 ? "%.1f MiB" : "%.2f GiB", x < 1024 ? x : x / 1024);
+    if (bytes > 0 && x < 0.05)
+        snprintf(buffer, size, "%zu bytes", bytes);
+    else
+        snprintf(buffer, size, x < 1024 ? "%.1f MiB" : "%.2f GiB", x < 1024 ? x : x / 1024);
     return buffer;
 }
 

@@ -229,8 +229,8 @@ int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t m
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
-        return cli_wrong(args->command, "--%s %s: it must be a whole number from %lld to %lld", name, text,
-                         (long long)least, (long long)most);
+        return cli_wrong(args->command, "%s%s %s: it must be a whole number from %lld to %lld",
+                         name[1] == '\0' ? "-" : "--", name, text, (long long)least, (long long)most);
     *out = value;
     return CLI_DONE;
 }

@@ -57,7 +57,7 @@ refuse 2 "takes no run" -- lab formats run
 refuse 2 "power of two" -- lab underflow --loss-scale 1000
 refuse 2 --steps -- lab underflow --steps 0
 refuse 3 "nowhere" -- lab underflow nowhere
-refuse 2 "name a lesson" formats -- lab
+refuse 2 "name a demonstration" formats -- lab
 refuse 2 formats -- lab format
 refuse 2 --count formats -- lab formats --count 3
 refuse 2 --value ten -- lab formats --value ten

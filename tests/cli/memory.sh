@@ -49,6 +49,7 @@ for shape in "gpt2 2 64 61 64" "cs336 1 48 100 128" "gpt2 1 32 500 256"; do
         fail "$shape: planned $((planned - padding)) bytes, train took $took"
 done
 refuse 1 "nothing fits in 1.0 MiB" "with recompute" -- memory "${KEYS[@]}" --limit 1MiB
+refuse 1 "nothing fits in 10 bytes" -- memory "${KEYS[@]}" --limit 10
 
 if command -v gnuplot >/dev/null; then
     run 0 memory --model gpt2-124M --batch-size 8 --device cpu --limit 24GiB --plot memory.svg

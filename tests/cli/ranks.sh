@@ -137,7 +137,7 @@ wait $job 2>/dev/null
 nothing_left "${ranks[@]}"
 unset MEZZO_LAUNCH_PROGRAM
 refuse 2 "-n N" -- launch -- train
-refuse 2 "--n 0" -- launch -n 0 -- train
+refuse 2 "launch: -n 0" -- launch -n 0 -- train
 refuse 2 "--global-batch" -- launch -n 2 --restarts 1 --min-ranks 1 -- train
 refuse 2 "--min-ranks 3 of -n 2" -- launch -n 2 --restarts 1 --min-ranks 3 -- train --global-batch 8
 

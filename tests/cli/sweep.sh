@@ -76,6 +76,9 @@ shows "$ERR" "base needs" "fits on no rung"
 # Refused.
 refuse 2 "another --out" -- "${GRID[@]}" --out one.csv --family cs336
 MEZZO_COMMIT=other refuse 2 "one.csv:2" "another --out" -- "${GRID[@]}" --out one.csv
+refuse 2 "one.csv:2" '"vocab": 60' '"vocab": 61' -- "${GRID[@]}" --out one.csv --vocab 61
+refuse 2 "one.csv:2" '"residual": "low"' "another --out" -- "${GRID[@]}" --out one.csv --residual low
+refuse 2 "one.csv:2" '"heads": 2' "another --out" -- "${GRID[@]}" --out one.csv --heads 2
 echo "a,b" >other.csv
 refuse 2 other.csv "not a table of this sweep" -- "${GRID[@]}" --out other.csv
 refuse 3 none/x.csv -- "${GRID[@]}" --out none/x.csv

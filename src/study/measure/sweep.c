@@ -101,6 +101,7 @@ static mezzo_status list_shapes(sweep *s) {
 }
 
 // --- the file ------------------------------------------------------------------------------------------------------
+// What the numbers depend on and no column tells: rows of one table have it in common.
 static mezzo_status make_env(sweep *s) {
     mezzo_device_info info;
     mz_text t = {0};
@@ -112,6 +113,12 @@ static mezzo_status make_env(sweep *s) {
         mz_text_addf(&t, ", \"commit\": ");
         mz_json_add_text(&t, s->o->commit);
     }
+    if (s->o->heads > 0)
+        mz_text_addf(&t, ", \"heads\": %lld", (long long)s->o->heads);
+    if (s->o->vocab > 0)
+        mz_text_addf(&t, ", \"vocab\": %lld", (long long)s->o->vocab);
+    if (s->o->residual != MEZZO_RESIDUAL_WIDEST)
+        mz_text_addf(&t, ", \"residual\": \"low\"");
     mz_text_addf(&t, "}");
     s->env = t.data;
     return t.status;
