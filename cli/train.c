@@ -51,6 +51,24 @@ static const char *validation_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
+// A resumed run may have had no steps left.
+static const char *loss_text(const void *row, char *buf, size_t size) {
+    const mezzo_train_result *r = row;
+    if (r->tokens_per_second == 0)
+        return NULL;
+    if (isnan(r->loss))
+        return "nan";
+    snprintf(buf, size, "%.4f", r->loss);
+    return buf;
+}
+
+static const char *speed_text(const void *row, char *buf, size_t size) {
+    const mezzo_train_result *r = row;
+    char number[64];
+    snprintf(buf, size, "%s %s/s", cli_thousands(r->tokens_per_second, number, sizeof number), r->unit);
+    return r->tokens_per_second > 0 ? buf : NULL;
+}
+
 static const char *mfu_text(const void *row, char *buf, size_t size) {
     double mfu = ((const mezzo_train_result *)row)->mfu;
     snprintf(buf, size, "%.1f %% of the peak", 100 * mfu);
@@ -69,12 +87,12 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, precision), "precision"},
     {CLI_FIELD(mezzo_train_result, steps), "steps"},
     {CLI_FIELD(mezzo_train_result, healthy), "healthy"},
-    {CLI_FIELD(mezzo_train_result, loss), "loss", "training loss", "%.4f"},
+    {CLI_FIELD(mezzo_train_result, loss), "loss", "training loss", .text = loss_text},
     {CLI_FIELD(mezzo_train_result, val_loss), "val_loss", "validation loss", .text = validation_text},
     {CLI_FIELD(mezzo_train_result, best_val_loss), "best_val_loss"},
     {CLI_FIELD(mezzo_train_result, val_accuracy), "val_accuracy", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
-    {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", "count */s"},
+    {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", .text = speed_text},
     {CLI_FIELD(mezzo_train_result, mfu), "mfu", "mfu", .flags = CLI_KNOWN, .text = mfu_text},
     {CLI_FIELD(mezzo_train_result, joules_per_token), "joules_per_token", "energy", .flags = CLI_KNOWN,
      .text = energy_text},

@@ -7,6 +7,7 @@
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "io/file.h"
+#include "io/quote.h"
 #include "task/instructions.h"
 #include "task/sampler.h"
 #include "task/task.h"
@@ -58,6 +59,10 @@ static mezzo_status open_instructions(language *l, const mz_task_options *o, con
 
 // A run keeps the tokenizer that it began with.
 static mezzo_status open_corpus(language *l, const mz_task_options *o) {
+    if (given(o->all) && mz_path_is_dir(o->all))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s is a folder: name the text or the shards in it to evaluate on, such as %s/val.bin",
+                       mz_quote(o->all).text, o->all);
     mezzo_status status = MEZZO_OK;
     char *kept = given(o->folder) ? mz_format("%s/" TOKENIZER_FILE, o->folder) : NULL;
     mezzo_corpus_options c = {.path = o->path,

@@ -210,7 +210,7 @@ static mezzo_status between(mz_training *run) {
 static mezzo_status finish(mz_training *run, bool moved) {
     MEZZO_TRY(validate(run, run->config.eval_final || run->config.eval_iters == 0));
     MEZZO_TRY(sample(run));
-    if (moved && run->config.checkpoint_every >= 0)
+    if ((moved || run->elsewhere) && run->config.checkpoint_every >= 0)
         MEZZO_TRY(save(run));
     if (run->step < run->config.steps) // gone back: not the end
         return MEZZO_OK;
@@ -221,7 +221,7 @@ static mezzo_status finish(mz_training *run, bool moved) {
 static mezzo_status interrupted(mz_training *run) {
     bool keeps = run->config.checkpoint_every >= 0;
     MEZZO_TRY(look(run, true));
-    if (keeps && run->step > run->first_step)
+    if (keeps && (run->step > run->first_step || run->elsewhere))
         MEZZO_TRY(mz_run_save(run));
     return mz_fail(
         MEZZO_ERR_INTERRUPTED, "stopped at step %lld of %lld; %s%s", (long long)run->step, (long long)run->config.steps,

@@ -10,22 +10,22 @@
 #include "train/run.h"
 
 // --- starting ------------------------------------------------------------------------------------
-static mezzo_status check_model(const char *path, const mezzo_model_config *theirs, const mezzo_model_config *ours) {
+static mezzo_status check_model(const char *path, const mezzo_model_config *theirs, const mezzo_model_config *ours,
+                                const char *other) {
     if (theirs->name[0] == '\0')
         return MEZZO_OK;
     if (strcmp(theirs->name, ours->name) != 0)
         return mz_fail(MEZZO_ERR_INVALID,
-                       "%s: the checkpoint's model is %s, this run's is %s: use the checkpoint's, or "
-                       "another train.out",
-                       path, theirs->name, ours->name);
+                       "%s: the checkpoint's model is %s, this run's is %s: use the checkpoint's, or another %s", path,
+                       theirs->name, ours->name, other);
     for (size_t i = 0; i < mz_model_key_count; i++) {
         const mz_model_key *key = &mz_model_keys[i];
         if (key->resumes != MZ_KEY_SAME || !mz_model_takes(key, ours->name) ||
             mz_model_key_get(key, theirs) == mz_model_key_get(key, ours))
             continue;
         return mz_fail(MEZZO_ERR_INVALID,
-                       "%s: the checkpoint's %s is %g, this run's is %g: use the checkpoint's, or another train.out",
-                       path, key->path, mz_model_key_get(key, theirs), mz_model_key_get(key, ours));
+                       "%s: the checkpoint's %s is %g, this run's is %g: use the checkpoint's, or another %s", path,
+                       key->path, mz_model_key_get(key, theirs), mz_model_key_get(key, ours), other);
     }
     return MEZZO_OK;
 }
@@ -53,7 +53,7 @@ static void compare_data(const mz_training *run, const char *path, const mezzo_c
 mezzo_status mz_run_load(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mezzo_checkpoint_describe(path, &c));
-    MEZZO_TRY(check_model(path, &c.model, &run->engine.model));
+    MEZZO_TRY(check_model(path, &c.model, &run->engine.model, "train.out"));
     c.params = run->engine.params;
     c.optimizer = run->engine.optimizer;
     c.scaler = run->engine.scaler;
@@ -119,7 +119,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, sizeof checkpoint));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
-    MEZZO_TRY(check_model(checkpoint, &c.model, &run->engine.model));
+    MEZZO_TRY(check_model(checkpoint, &c.model, &run->engine.model, "train.init"));
     c.params = run->engine.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
     mz_log("notice", "initial weights from %s", checkpoint);
@@ -255,6 +255,22 @@ static mezzo_status find_start(const mz_training *run, char *path, size_t size) 
     return MEZZO_OK;
 }
 
+// From a checkpoint: what it says of the steps before, and whether any are left.
+static mezzo_status go_on(mz_training *run, const char *path) {
+    const size_t n = strlen(run->checkpoints);
+    mezzo_step_info before;
+    MEZZO_TRY(mz_run_load(run, path));
+    MEZZO_TRY(mezzo_optimizer_info(run->engine.optimizer, &before));
+    run->engine.readout.last.state.skipped = before.skipped;
+    run->elsewhere = strncmp(path, run->checkpoints, n) != 0 || path[n] != '/';
+    if (run->step >= run->config.steps && !run->bisecting)
+        mz_log("notice",
+               "the checkpoint is at step %lld, train.steps is %lld: nothing is left to train; raise train.steps "
+               "(--steps) to continue",
+               (long long)run->step, (long long)run->config.steps);
+    return MEZZO_OK;
+}
+
 mezzo_status mz_run_start(mz_training *run) {
     const char *resume = run->config.resume;
     mezzo_status status;
@@ -272,7 +288,7 @@ mezzo_status mz_run_start(mz_training *run) {
         MEZZO_TRY(mz_run_follow_text(run, "path of the checkpoint", path, sizeof path));
     }
     if (path[0] != '\0')
-        MEZZO_TRY(mz_run_load(run, path));
+        MEZZO_TRY(go_on(run, path));
     else if (run->config.init[0] != '\0')
         MEZZO_TRY(begin_with(run, run->config.init));
     run->first_step = run->step;
@@ -340,6 +356,7 @@ mezzo_status mz_run_save(mz_training *run) {
     mz_ranks_release(e->optimizer);
     mz_run_release_weights(run);
     MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
+    run->elsewhere = false;
     return mz_run_follow_text(run, "path of the checkpoint", run->report.result.checkpoint,
                               sizeof run->report.result.checkpoint);
 }

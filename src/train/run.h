@@ -39,6 +39,7 @@ struct mz_training {
     bool bisecting;           // nothing is written
     bool writes;              // the run folder is this run's, whichever rank writes it
     bool stopping;            // all ranks know that one was asked to stop
+    bool elsewhere;           // the checkpoint that it goes on from is not in its folder, which has none yet
     int64_t step, first_step; // done; done before this call
 };
 

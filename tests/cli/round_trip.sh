@@ -26,6 +26,12 @@ resumed=$(number loss)
 run 0 train "${TINY[@]}" --schedule-steps 6 --steps 10 --precision fp32 --data text.txt --out whole --json
 [[ $(number loss) == "$resumed" ]] || fail "loss $(number loss) uninterrupted, $resumed resumed"
 
+# With no steps left a run says so, and tells neither a loss nor a speed that it has not seen.
+run 0 train --config run/config.yaml --resume auto --steps 10
+shows "$ERR" "the checkpoint is at step 10, train.steps is 10: nothing is left to train"
+! grep -qE "training loss|speed|nan" "$OUT" || fail "a run without a step tells a loss or a speed"
+shows "$OUT" "validation loss" "eval run"
+
 # The same text as shards, in both formats, trains to the same loss.
 for format in llmc nanogpt; do
     run 0 data text.txt --out "shards-$format" --tokenizer char --format "$format" --json
@@ -46,6 +52,9 @@ run 0 eval again --json
 [[ $(number loss) == "$final" ]] || fail "eval gives $(number loss), training gave $final"
 run 0 eval "$(ls -d again/checkpoints/step-* | tail -n 1)" --data text.txt
 shows "$OUT" loss perplexity tokens checkpoint
+refuse 2 "'shards-llmc' is a folder" shards-llmc/val.bin -- eval again --data shards-llmc
+run 0 eval again --data shards-llmc/val.bin --json
+[[ $(number loss) == "$final" ]] || fail "eval of the shards gives $(number loss), training gave $final"
 run 0 eval again --precision bf16 --iters 2
 
 # A seed is a text; another seed is another.

@@ -234,6 +234,36 @@ static void test_another_model_is_refused(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "optimizer.kind"));
 }
 
+// A run that begins with another folder's checkpoint has one of its own, also where it takes no step.
+static void test_no_step_behind_another_folders_checkpoint(void **state) {
+    (void)state;
+    tiny_log log = {0}, stopped = {.stop = 1};
+    mezzo_train_result first, result;
+    char resume[4200];
+    const char *begin[] = {"--steps=4", "--precision=fp16", "--init-scale=16777216", NULL};
+    tiny_clean("a");
+    tiny_clean("b");
+    tiny_clean("c");
+    must(tiny_run("a", begin, &log, &first));
+    assert_true(first.skipped > 0);
+    snprintf(resume, sizeof resume, "--resume=%s", first.checkpoint);
+
+    must(tiny_run("b", (const char *const[]){"--steps=4", "--precision=fp16", resume, NULL}, &log, &result));
+    assert_int_equal(result.steps, 4);
+    assert_int_equal(result.skipped, first.skipped);
+    assert_true(result.tokens_per_second == 0);
+    assert_int_equal(strncmp(result.checkpoint, "b/", 2), 0);
+    tiny_same(first.checkpoint, result.checkpoint);
+
+    const char *longer[] = {"--steps=6", "--precision=fp16", resume, NULL};
+    assert_int_equal(tiny_run("c", longer, &stopped, &result), MEZZO_ERR_INTERRUPTED);
+    assert_int_equal(result.steps, 4);
+    assert_int_equal(strncmp(result.checkpoint, "c/", 2), 0);
+    tiny_same(first.checkpoint, result.checkpoint);
+    must(tiny_run("c", (const char *const[]){"--steps=6", "--precision=fp16", "--resume=auto", NULL}, &log, &result));
+    assert_true(isnan(log.loss[4]) && !isnan(log.loss[5]) && !isnan(log.loss[6]));
+}
+
 static int write_text(void **state) {
     (void)state;
     tiny_text();
@@ -261,6 +291,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_metrics_have_each_step_once),
         cmocka_unit_test(test_a_used_folder_is_not_overwritten),
         cmocka_unit_test(test_another_model_is_refused),
+        cmocka_unit_test(test_no_step_behind_another_folders_checkpoint),
     };
     return cmocka_run_group_tests(tests, write_text, NULL);
 }
