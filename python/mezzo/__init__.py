@@ -66,7 +66,7 @@ def doctor(config: Sequence[_Path] = (), **options: Value) -> Result:
 
 def verify(**options: Value) -> Result:
     """Trains the same run in fp32 and in `precision` on `data`: speed, memory, accuracy, and whether requirements are met."""
-    return command("verify", quiet=True, **options)
+    return command("verify", **{"quiet": True, **options})
 
 
 def bench(**options: Value) -> Result:
@@ -77,7 +77,7 @@ def bench(**options: Value) -> Result:
 def sweep(out: _Path = "full_data.csv", **options: Value) -> Result:
     """Times a grid of shapes in several precisions, one row each in the CSV file `out`: `layers=[2, 4]`, `d_models=[64, 128]`,
     `batch_sizes`, `seq_lens`, `precisions`. After an interruption, the same call continues."""
-    return command("sweep", out=out, quiet=True, **options)
+    return command("sweep", out=out, **{"quiet": True, **options})
 
 
 class Analysis(Result):

@@ -13,7 +13,7 @@ static bool has_bounds(const mz_config_row *row) {
 
 // Bounds as people write them: integers without ".0".
 static const char *bound_text(double bound, char out[MZ_NUMBER_MAX]) {
-    if (bound == floor(bound) && fabs(bound) < 1e15) {
+    if (bound == floor(bound) && fabs(bound) <= 9007199254740992.0) { // 2^53: every integer up to it is a double
         snprintf(out, MZ_NUMBER_MAX, "%lld", (long long)bound);
         return out;
     }

@@ -44,8 +44,9 @@ refuse 2 --xyzzyplugh "mezzo train --help" -- train --xyzzyplugh 3
 refuse 2 --steps "needs a value" -- train --steps
 refuse 2 --data "needs a value" -- train --data --steps 5
 refuse 2 -s -- train -s 5
+refuse 2 "from 0 to 9007199254740992, got" -- train --seed -1
 refuse 2 extra -- train extra
-refuse 2 "run folder" -- eval
+refuse 2 "run folder" "[--csv FILE] or mezzo eval PREDICTED" -- eval
 refuse 2 "run folder" -- sample
 refuse 2 --json -- train --json=yes
 
@@ -71,6 +72,14 @@ while read -r subcommand rest; do
     done
 done < <(LC_ALL=C grep -rhoE '(^    |\$ |`)mezzo [a-z]+ [^`|#]*' "$MEZZO_SOURCE/README.md" "$MEZZO_SOURCE/docs" --include='*.md' |
     sed -E 's/^[ $`]*mezzo //' | sort -u)
+
+# What the guides give as Mezzo's word for another tool's, in the last column of a table, is an option of some subcommand.
+for subcommand in $("$MEZZO" --help | sed -nE 's/^  ([a-z]+)  +.*/\1/p'); do
+    "$MEZZO" "$subcommand" --help
+done >everything
+while read -r option; do
+    grep -qE -- "(^|[ ,])(${option}|--${option#--no-})( |,|\$)" everything || fail "a guide has the option $option"
+done < <(sed -nE 's/^\|.*\|([^|]*)\|$/\1/p' "$MEZZO_SOURCE"/docs/guides/from-*.md | grep -oE -- '--[a-z][a-z0-9_.-]*' | sort -u)
 
 # docs/cli.md names every option that a subcommand has of its own.
 for subcommand in train eval sample data explain bench analyze advise sweep lab verify; do

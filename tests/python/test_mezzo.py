@@ -211,7 +211,7 @@ def test_what_a_notebook_shows(trained, tmp_path):
 
 def test_sweep_and_analyze(tmp_path):
     sweep = mezzo.sweep(tmp_path / "rows.csv", family="gpt2", layers=[1], d_models=[16, 32], batch_sizes=[1, 2], seq_lens=[16, 32],
-                        precisions=["fp32", "bf16"], vocab=64, heads=2, warmup=1, iters=3, device="cpu")
+                        precisions=["fp32", "bf16"], vocab=64, heads=2, warmup=1, iters=3, device="cpu", quiet=True)
     assert sweep.rows == 16
     analysis = mezzo.analyze(tmp_path / "rows.csv", out=tmp_path / "analysis", draws=100)
     assert analysis.pairs == 8 and "exact-shape pairs" in analysis.report
