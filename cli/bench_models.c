@@ -97,6 +97,13 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mz_bench_plan, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
 };
 
+// A size takes minutes, and its rows are told once it is done.
+static void tell(void *user, const char *size, mezzo_precision precision) {
+    const models *m = user;
+    fprintf(stderr, "mezzo: size %d of %d, %s: timing %s\n", m->n_rows + 1, m->n_sizes, cli_show(size).text,
+            mezzo_precision_name(precision));
+}
+
 static int parse(models *m) {
     mz_bench_plan *p = &m->plan;
     int code = parse_sizes(m);
@@ -108,6 +115,8 @@ static int parse(models *m) {
         code = CLI_RANGES(m->args, ranges, p);
     p->repeats.stop = cli_interruptible();
     p->seed = 1;
+    p->tell = tell;
+    p->user = m;
     p->peaks = m->peaks;
     return code;
 }

@@ -5,6 +5,7 @@ TINY_BENCH=(--context-length 16 --batch-size 2 --vocab 50 --warmup 1 --iters 2 -
 # By portable C, which has fp32 arithmetic alone on every processor.
 MEZZO_ISA=ref run 0 bench --models 16x32x1x2,32x64x1x2 --family gpt2 --precisions fp32,bf16,fp16 "${TINY_BENCH[@]}" --csv rows.csv
 shows "$OUT" 16x32x1x2 32x64x1x2 "fp16 storage with fp32 arithmetic"
+shows "$ERR" "size 1 of 2, 16x32x1x2: timing fp32" "size 2 of 2, 32x64x1x2: timing fp16" # before its rows: a large one takes minutes
 [[ $(wc -l <rows.csv) -eq 3 ]] || fail "not two rows"
 header=$(head -n 1 rows.csv)
 [[ $header == model_size,num_params_M,context_length,batch_size,fp32_forward_ms,fp32_forward_std,fp32_backward_ms,fp32_backward_std,fp32_total_ms,bf16_forward_ms,* ]] || fail "the header"

@@ -181,6 +181,8 @@ mezzo_status mz_bench_run(mezzo_device *device, const char *size, const mezzo_mo
     out->params_m = (double)params * 1e-6;
     for (int i = 0; i < plan->n_precisions; i++) {
         mz_bench_cell *cell = &out->cells[i];
+        if (plan->tell != NULL)
+            plan->tell(plan->user, size, plan->precisions[i]);
         MEZZO_TRY(run_cell(device, model, plan->precisions[i], plan, cell));
         if (!cell->measured)
             mz_log("notice", "%s in %s not measured: %s", size, mezzo_precision_name(plan->precisions[i]), cell->note);

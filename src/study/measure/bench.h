@@ -25,6 +25,8 @@ typedef struct mz_bench_plan {
     size_t memory;       // bytes; 0: what is free on the device
     const double *peaks; // FLOP/s by mezzo_precision, for MFU; NULL or 0: not known
     uint64_t seed;
+    void (*tell)(void *user, const char *size, mezzo_precision precision); // before each is measured; NULL: nobody
+    void *user;
 } mz_bench_plan;
 
 typedef struct mz_bench_time { // milliseconds; NaN: not measured
