@@ -144,10 +144,31 @@ static mezzo_status add_matches(mz_stream *stream, const char *folder, const cha
     return status;
 }
 
+// Tokens mean what the tokenizer of their folder says: another one is the caller's word, but rarely meant.
+static void compare_tokenizers(const mezzo_tokenizer *given, const char *folder) {
+    mezzo_tokenizer *own = NULL;
+    char *path = mz_format("%s/tokenizer.json", folder);
+    const char *kind = mezzo_tokenizer_kind(given);
+    if (path && mz_path_exists(path) && mezzo_tokenizer_load(path, &own) == MEZZO_OK &&
+        (strcmp(mezzo_tokenizer_kind(own), kind) != 0 || mezzo_tokenizer_vocab(own) != mezzo_tokenizer_vocab(given)))
+        mz_log(
+            "warn",
+            "%s has tokens of its tokenizer.json (%s, %d tokens), but data.tokenizer is another one (%s, %d tokens): "
+            "using that one",
+            mz_quote(folder).text, mezzo_tokenizer_kind(own), (int)mezzo_tokenizer_vocab(own), kind,
+            (int)mezzo_tokenizer_vocab(given));
+    mezzo_tokenizer_free(own);
+    mz_free(path);
+}
+
 static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
     const char *name = options->tokenizer;
-    if (name && *name && strcmp(name, "char") != 0 && strcmp(name, "byte") != 0)
-        return mz_tokenizer_named(name, &corpus->tokenizer);
+    if (name && *name && strcmp(name, "char") != 0 && strcmp(name, "byte") != 0) {
+        MEZZO_TRY(mz_tokenizer_named(name, &corpus->tokenizer));
+        if (options->path && mz_path_is_dir(options->path))
+            compare_tokenizers(corpus->tokenizer, options->path);
+        return MEZZO_OK;
+    }
     if (!options->path || !mz_path_is_dir(options->path))
         return MEZZO_OK;
     char *path = mz_format("%s/tokenizer.json", options->path);
