@@ -133,6 +133,12 @@ static double sum_of(const double *weights, int64_t n) {
     return all;
 }
 
+// The least key of a number that is not below x: with one below it a weight could be of less than exp_below takes.
+static int32_t key_from(double x) {
+    const float nearest = x > -FLT_MAX ? (float)x : -FLT_MAX;
+    return key_of(nearest) + ((double)nearest < x);
+}
+
 // Weights of the tokens whose keys are `least` or more, relative to the likeliest token's; the others' are 0.
 static void weigh(const mz_draw_room *c, const float *logits, double best, double temperature, int32_t least,
                   int64_t p) {
@@ -254,8 +260,8 @@ mezzo_status mz_draw_token(mz_draw_room *c, const float *logits, const mz_draw *
     *token = (int32_t)best;
     if (draw->temperature <= 0)
         return MEZZO_OK;
-    const double top = (double)of_key(most), some = top + LOWEST * draw->temperature;
-    int32_t least = key_of(some > -FLT_MAX ? (float)some : -FLT_MAX);
+    const double top = (double)of_key(most);
+    int32_t least = key_from(top + LOWEST * draw->temperature);
     double short_of;
     if (draw->top_k > 0 && draw->top_k < c->vocab)
         least = max32(least, limit_of(c, logits, false, draw->top_k, most, lowest, &short_of));
