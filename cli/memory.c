@@ -7,6 +7,7 @@
 #include "study/measure/memory_figure.h"
 #include "study/measure/memory_plan.h"
 #include "dist/world.h"
+#include "train/config.h"
 
 typedef struct asked {
     const cli_args *args;
@@ -111,6 +112,17 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
     return MEZZO_OK;
 }
 
+// A rank's micro batches a step, of --grad-accum or of what --global-batch leaves of it.
+static mezzo_status read_batch(mz_workload *w, const mezzo_config *config) {
+    mz_run_config c = {.batch_size = strtoll(cli_key(config, "train.batch_size"), NULL, 10),
+                       .global_batch = strtoll(cli_key(config, "train.global_batch"), NULL, 10),
+                       .grad_accum = strtoll(cli_key(config, "train.grad_accum"), NULL, 10)};
+    MEZZO_TRY(mz_run_config_share(&c, w->ranks > 1 ? w->ranks : 1));
+    w->batch = c.batch_size;
+    w->grad_accum = c.grad_accum;
+    return MEZZO_OK;
+}
+
 static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     mezzo_model_config initial;
     mezzo_program_options options;
@@ -118,13 +130,12 @@ static mezzo_status read_workload(asked *a, const mezzo_config *config) {
     MEZZO_TRY(mezzo_model_defaults(a->model, &initial));
     MEZZO_TRY(mezzo_config_model(config, initial.vocab, &a->plan.w.model));
     MEZZO_TRY(mezzo_config_program(config, &options));
-    a->plan.w.batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
+    MEZZO_TRY(read_batch(&a->plan.w, config));
     a->plan.w.freeze = cli_key(config, "train.freeze");
     a->plan.w.lora = (mezzo_lora){.rank = strtoll(cli_key(config, "lora.rank"), NULL, 10),
                                   .alpha = strtod(cli_key(config, "lora.alpha"), NULL),
                                   .modules = cli_key(config, "lora.modules")};
     a->plan.w.seq_len = a->plan.w.model.seq_len;
-    a->plan.w.grad_accum = strtoll(cli_key(config, "train.grad_accum"), NULL, 10);
     a->plan.w.residual = options.residual;
     a->plan.w.recompute = options.recompute;
     a->plan.w.recompute_light = options.recompute_light;
@@ -447,7 +458,9 @@ static const char *const keys[] = {"model.",
                                    "autocast",
                                    "device.",
                                    "train.batch_size",
+                                   "train.global_batch",
                                    "train.grad_accum",
+                                   "train.freeze",
                                    "optimizer.ema",
                                    "optimizer.moments",
                                    "lora.",

@@ -17,6 +17,23 @@ for model in radio_unet-tiny kl_vae-tiny toy; do
     ! grep -q "residual\|logits" "$OUT" || fail "$model has no residual stream of embeddings"
 done
 
+# The same step has as many sequences: of what accumulates already, parts are that many times more micro batches.
+run 0 memory --model toy --batch-size 4 --grad-accum 3 --device cpu --precision bf16 --optimizer adamw
+shows "$OUT" "6 micro batches of 2" "12 micro batches of 1" "recompute, 12 micro batches of 1"
+# --global-batch says how many micro batches each rank has, as it does for train.
+several=(--model toy --batch-size 4 --device cpu --precision bf16 --optimizer adamw --json)
+run 0 memory "${several[@]}" --grad-accum 3
+cp "$OUT" accumulated
+run 0 memory "${several[@]}" --global-batch 12
+cmp -s accumulated "$OUT" || fail "--global-batch 12 is not three micro batches of 4"
+run 0 memory "${several[@]}" --grad-accum 1
+! cmp -s accumulated "$OUT" || fail "three micro batches and one take the same"
+refuse 2 "train.global_batch is 13" -- memory "${several[@]}" --global-batch 13
+
+# What is frozen has no gradient: 85,056,000 other parameters have one.
+run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision bf16 --optimizer adamw --master fp32 --freeze 'wte,wpe' --json
+shows "$OUT" '"parameters": 124439808' '"gradients": 340224000'
+
 run 0 memory --params 7B
 shows "$OUT" 112.0 126.0 "wrong:"
 run 0 memory --params 350M --json

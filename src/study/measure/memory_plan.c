@@ -104,17 +104,17 @@ mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
         char name[64];
         less = w;
         less.batch = w.batch / parts;
-        less.grad_accum = parts;
-        snprintf(name, sizeof name, "%lld micro batches of %lld", (long long)parts, (long long)less.batch);
+        less.grad_accum = w.grad_accum * parts;
+        snprintf(name, sizeof name, "%lld micro batches of %lld", (long long)less.grad_accum, (long long)less.batch);
         MEZZO_TRY(save_by(a, &less, name));
     }
     if (w.batch > 1) {
         char name[64];
         less = w;
         less.batch = 1;
-        less.grad_accum = w.batch;
+        less.grad_accum = w.grad_accum * w.batch;
         less.recompute = true;
-        snprintf(name, sizeof name, "recompute, %lld micro batches of 1", (long long)w.batch);
+        snprintf(name, sizeof name, "recompute, %lld micro batches of 1", (long long)less.grad_accum);
         MEZZO_TRY(save_by(a, &less, name));
     }
     return MEZZO_OK;
