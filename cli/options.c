@@ -196,7 +196,9 @@ char *cli_command_line(const cli_args *args) {
     for (int i = 0; i < args->n_given; i++)
         mz_text_addf(&text, " --%s%s%s", args->given[i].name, args->given[i].value[0] != '\0' ? " " : "",
                      args->given[i].value);
-    return text.status == MEZZO_OK ? text.data : NULL;
+    if (text.status != MEZZO_OK)
+        mz_text_free(&text);
+    return text.data;
 }
 
 static const cli_given *find(const cli_args *args, const char *name) {
