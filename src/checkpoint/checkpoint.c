@@ -278,6 +278,10 @@ static mezzo_status check_numbers(const mezzo_checkpoint *c) {
     if (c->batches > INT64_MAX)
         return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's batches are %llu: at most %lld can be read again",
                        (unsigned long long)c->batches, (long long)INT64_MAX);
+    if (c->data.bytes > INT64_MAX || c->validation.bytes > INT64_MAX)
+        return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's data has %llu bytes: at most %lld can be read again",
+                       (unsigned long long)(c->data.bytes > INT64_MAX ? c->data : c->validation).bytes,
+                       (long long)INT64_MAX);
     if (!mz_checkpoint_plain_name(c->tokenizer))
         return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's tokenizer is a file name in the run folder, not %s",
                        mz_quote(c->tokenizer).text);

@@ -264,6 +264,13 @@ static void test_numbers_out_of_range_are_not_saved(void **state) {
     mezzo_checkpoint c = of(f, 1, 2);
     c.batches = UINT64_C(1) << 63;
     fails(mezzo_checkpoint_save("kept", &c, 0, NULL, 0), MEZZO_ERR_INVALID, "batches", "9223372036854775808");
+    c.batches = 0;
+    c.data.bytes = UINT64_C(1) << 63;
+    fails(mezzo_checkpoint_save("kept", &c, 0, NULL, 0), MEZZO_ERR_INVALID, "data", "9223372036854775808");
+    c.data.bytes = 0;
+    c.validation.bytes = UINT64_MAX;
+    fails(mezzo_checkpoint_save("kept", &c, 0, NULL, 0), MEZZO_ERR_INVALID, "data", "18446744073709551615");
+    c.validation.bytes = 0;
     c = of(f, 1, 2);
     snprintf(c.tokenizer, sizeof c.tokenizer, "../x");
     fails(mezzo_checkpoint_save("kept", &c, 0, NULL, 0), MEZZO_ERR_INVALID, "tokenizer", "'../x'");
