@@ -277,10 +277,6 @@ int mz_group_size(const mz_group *g) {
     return g != NULL ? g->world.size : 1;
 }
 
-int mz_group_local_rank(const mz_group *g) {
-    return g != NULL ? g->world.local_rank : 0;
-}
-
 int mz_group_host(const mz_group *g) {
     return g != NULL ? mz_group_ranks(g)[g->world.rank].host : 0;
 }
@@ -329,10 +325,6 @@ mezzo_status mz_group_broadcast(mz_group *g, const char *name, int root, void *d
 
 mezzo_status mz_group_barrier(mz_group *g, const char *name) {
     return g != NULL ? mz_member_gather(g->member, name, NULL, 0, NULL, 0) : MEZZO_OK;
-}
-
-mezzo_status mz_group_check(mz_group *g) {
-    return g != NULL ? mz_member_check(g->member) : MEZZO_OK;
 }
 
 void mz_group_at(mz_group *g, const char *where) {

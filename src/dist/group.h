@@ -38,7 +38,6 @@ typedef struct mz_group_rank { // what each rank told when it came
 // NULL: of a group of one, as everywhere below.
 int mz_group_rank_of(const mz_group *group); // 0 … size-1
 int mz_group_size(const mz_group *group);
-int mz_group_local_rank(const mz_group *group);
 int mz_group_host(const mz_group *group);
 int mz_group_hosts(const mz_group *group);
 // The table of all ranks, in order; lives as long as the group. Of NULL: NULL.
@@ -59,8 +58,6 @@ mezzo_status mz_group_gather(mz_group *group, const char *name, const void *one,
 mezzo_status mz_group_broadcast(mz_group *group, const char *name, int root, void *data, size_t bytes);
 mezzo_status mz_group_barrier(mz_group *group, const char *name);
 
-// OK, or the job's failure: for loops that compute long without a collective. Costs one atomic read.
-mezzo_status mz_group_check(mz_group *group);
 // Where this rank is, for the line about it: "step 120". Copied, at most 47 bytes; costs a few nanoseconds.
 void mz_group_at(mz_group *group, const char *place);
 

@@ -21,7 +21,8 @@ static bool same_name(const char *a, size_t an, const char *b, size_t bn) {
     return true;
 }
 
-const char *mz_config_next_alias(const mz_config_row *row, const char *after, size_t *n) {
+// The alias after `after` (NULL: the first) and its length; NULL at the end.
+static const char *next_alias(const mz_config_row *row, const char *after, size_t *n) {
     const char *at = after ? after + strcspn(after, " |") : row->alias;
     if (!at)
         return NULL;
@@ -33,7 +34,7 @@ const char *mz_config_next_alias(const mz_config_row *row, const char *after, si
 // Whether `name` (n bytes) is one of the row's aliases.
 static bool has_alias(const mz_config_row *row, const char *name, size_t n) {
     size_t size;
-    for (const char *at = NULL; (at = mz_config_next_alias(row, at, &size)) != NULL;)
+    for (const char *at = NULL; (at = next_alias(row, at, &size)) != NULL;)
         if (same_name(at, size, name, n))
             return true;
     return false;
@@ -408,7 +409,7 @@ static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *ent
     if (find_option(cfg, row->path, strlen(row->path)) != entry)
         return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s occurs twice", row->path);
     size_t n;
-    for (const char *at = NULL; (at = mz_config_next_alias(row, at, &n)) != NULL;)
+    for (const char *at = NULL; (at = next_alias(row, at, &n)) != NULL;)
         if (find_option(cfg, at, n) != entry)
             return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s: another row has its alias %.*s", row->path,
                            (int)n, at);

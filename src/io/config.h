@@ -73,14 +73,11 @@ mezzo_status mz_config_get_enum(const mz_config *cfg, const char *path, int *ind
 mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i, const char **key, const char **value);
 
 // The value as text, by path or alias, as mz_config_set takes it; valid until the next call for this key or until it is
-// set. NULL: no such key, or memory ran out. Does not count as use.
+// set. NULL: no such key, or memory ran out.
 const char *mz_config_get_text(mz_config *cfg, const char *key);
 
 // Where a value came from, for messages: "default", "config.yaml:12", "--lr". NULL: no such path.
 const char *mz_config_origin(const mz_config *cfg, const char *path);
-bool mz_config_is_set(const mz_config *cfg, const char *path); // by a file or the command line
-// The next path that was set but that no mz_config_get_* has asked for, from *cursor (start at 0); NULL at the end.
-const char *mz_config_unused(const mz_config *cfg, size_t *cursor);
 
 // --- writing -------------------------------------------------------------------------------------------------------
 // The resolved configuration as YAML that loads to the same values, bit for bit. mz_text_free the result.
@@ -89,7 +86,5 @@ void mz_config_add_yaml(const mz_config *cfg, mz_text *out);
 mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path);
 // FORMAT where the first line is such a comment and the checksum is another.
 mezzo_status mz_config_check_seal(const char *path, const char *text, size_t n);
-// "--path, --alias TYPE   help (default; range)" per row, a headline per group.
-void mz_config_help(const mz_config *cfg, mz_text *out);
 
 #endif

@@ -1,4 +1,4 @@
-// A configuration as text: the resolved YAML, and the help.
+// A configuration as text: the resolved YAML.
 #include "io/config_value.h"
 #include "io/file.h"
 #include "io/number.h"
@@ -129,56 +129,4 @@ const char *mz_config_get_text(mz_config *cfg, const char *key) {
     mz_free(entry->shown);
     entry->shown = out.data;
     return entry->shown;
-}
-
-// --- help ----------------------------------------------------------------------------------------------------------
-static const char *type_word(const mz_config_row *row) {
-    static const char *const words[] = {"INT", "FLOAT", "", "TEXT", "", "PATTERN=NAME,…"};
-    return words[row->type];
-}
-
-static void add_default(const mz_config_row *row, mz_text *out) {
-    char number[MZ_NUMBER_MAX];
-    double value;
-    const char *text = row->fallback;
-    if (row->type == MZ_CONFIG_FLOAT && mz_number_parse(row->fallback, &value))
-        text = mz_number_format(value, number);
-    if (*text)
-        mz_text_addf(out, " [%s]", text);
-}
-
-static void add_help_row(const mz_config_row *row, mz_text *out) {
-    size_t start = out->len;
-    mz_text_addf(out, "  --%s", row->path);
-    size_t n;
-    for (const char *at = NULL; (at = mz_config_next_alias(row, at, &n)) != NULL;)
-        mz_text_addf(out, ", --%.*s", (int)n, at);
-    if (row->type == MZ_CONFIG_ENUM)
-        mz_text_addf(out, " %s", row->names);
-    else if (row->type != MZ_CONFIG_BOOL)
-        mz_text_addf(out, " %s", type_word(row));
-    enum { HELP_COLUMN = 46 };
-    size_t width = out->len - start;
-    if (width < HELP_COLUMN)
-        mz_text_addf(out, "%*s", (int)(HELP_COLUMN - width), "");
-    else
-        mz_text_addf(out, "\n%*s", HELP_COLUMN, "");
-    mz_text_addf(out, "%s", row->help);
-    add_default(row, out);
-    mz_text_add(out, "\n", 1);
-}
-
-void mz_config_help(const mz_config *cfg, mz_text *out) {
-    const char *group = "";
-    size_t group_size = (size_t)-1;
-    for (size_t i = 0; i < cfg->count; i++) {
-        const mz_config_row *row = cfg->entries[i].row;
-        size_t n = strchr(row->path, '.') ? strcspn(row->path, ".") : 0;
-        if (n != group_size || strncmp(row->path, group, n) != 0) {
-            mz_text_addf(out, "%s%.*s:\n", i ? "\n" : "", n ? (int)n : 7, n ? row->path : "general");
-            group = row->path;
-            group_size = n;
-        }
-        add_help_row(row, out);
-    }
 }

@@ -241,7 +241,6 @@ static void keep_stronger(mz_config_entry *entry, mz_config_entry *value) {
         return;
     }
     value->row = entry->row;
-    value->used = entry->used;
     value->mark = entry->mark;
     mz_config_entry_free(entry);
     *entry = *value;
@@ -306,7 +305,6 @@ static mezzo_status get(const mz_config *cfg, const char *path, unsigned types, 
         return mz_fail(MEZZO_ERR_INVALID, "the configuration table has no %s", path);
     if (!(types >> entry->row->type & 1))
         return mz_fail(MEZZO_ERR_INVALID, "the configuration's %s does not have the requested type", path);
-    entry->used = true;
     *out = entry;
     return MEZZO_OK;
 }
@@ -358,18 +356,4 @@ mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i,
 const char *mz_config_origin(const mz_config *cfg, const char *path) {
     const mz_config_entry *entry = mz_config_find(cfg, path);
     return entry ? entry->where : NULL;
-}
-
-bool mz_config_is_set(const mz_config *cfg, const char *path) {
-    const mz_config_entry *entry = mz_config_find(cfg, path);
-    return entry && entry->origin != MZ_CONFIG_DEFAULT;
-}
-
-const char *mz_config_unused(const mz_config *cfg, size_t *cursor) {
-    while (*cursor < cfg->count) {
-        const mz_config_entry *entry = &cfg->entries[(*cursor)++];
-        if (!entry->used && entry->origin != MZ_CONFIG_DEFAULT)
-            return entry->row->path;
-    }
-    return NULL;
 }

@@ -17,7 +17,6 @@ typedef struct mz_config_entry {
     const mz_config_row *row;
     mz_config_origin_kind origin;
     char *where;
-    bool used;
     unsigned mark; // the last YAML load that had this key
     int64_t i;     // int, bool, enum (index)
     double f;
@@ -50,9 +49,6 @@ mezzo_status mz_config_set_pair(mz_config_entry *entry, const char *key, size_t 
                                 mz_config_origin_kind kind, const char *where);
 mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t key_size, const char *value);
 void mz_config_pairs_free(mz_config_pairs *pairs);
-
-// The alias after `after` (NULL: the first) and its length; NULL at the end.
-const char *mz_config_next_alias(const mz_config_row *row, const char *after, size_t *n);
 
 // "a number from 0 to 1", "one of fp32, bf16": what a row takes. Allocated; NULL when memory runs out.
 char *mz_config_expected(const mz_config_row *row);

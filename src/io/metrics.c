@@ -271,14 +271,6 @@ mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric
     return metrics->events ? write_events(metrics, step, values, count) : MEZZO_OK;
 }
 
-mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const char *name, const float *values,
-                                        size_t count) {
-    if (!metrics->events)
-        return MEZZO_OK;
-    mz_tfevents_add_histogram(metrics->events, name, values, count);
-    return mz_tfevents_write(metrics->events, step);
-}
-
 mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const double *edges, const double *counts,
                                    size_t n) {
     if (metrics->events)

@@ -40,10 +40,8 @@ void mz_metrics_close(mz_metrics *metrics); // NULL is fine
 // exactly; JSON has no infinities, so those are the strings "NaN", "Infinity", "-Infinity". TensorBoard gets numbers,
 // integers and truth values as scalars, and a text when it is new or has changed.
 mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count);
-// To TensorBoard only. Does nothing without it.
-mezzo_status mz_metrics_write_histogram(mz_metrics *metrics, int64_t step, const char *name, const float *values,
-                                        size_t count);
-// Counts by bucket (mz_tfevents_add_counts), collected and then written as one event.
+// To TensorBoard only; nothing without it. Counts by bucket (mz_tfevents_add_counts), collected and then written as one
+// event.
 mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const double *edges, const double *counts,
                                    size_t n);
 mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step);

@@ -3,23 +3,15 @@
 #define _GNU_SOURCE
 #include "io/tfevents.h"
 
-#include <float.h>
-#include <math.h>
 #include <time.h>
 
 #include "io/file.h"
 
-// Positive edges 1e-12 × 1.1^k below 1e20: 773 of them; mirrored, with zero between and the ends of the range around.
-#define EDGES  774
-#define LIMITS (2 * EDGES + 1)
-
 struct mz_tfevents {
     mz_file *file;
-    mz_text summary;         // Summary message: the values collected so far
-    mz_text value, nested;   // scratch
-    mz_text record;          // scratch
-    double limits[LIMITS];   // upper edges of histogram buckets
-    uint64_t counts[LIMITS]; // scratch
+    mz_text summary;       // Summary message: the values collected so far
+    mz_text value, nested; // scratch
+    mz_text record;        // scratch
 };
 
 // --- protocol buffers ----------------------------------------------------------------------------------------------
@@ -133,24 +125,12 @@ static mezzo_status write_start(mz_tfevents *e, int64_t resume_step) {
     return write_record(e, &e->record);
 }
 
-static void make_limits(double limits[LIMITS]) {
-    double edge = 1e-12;
-    limits[EDGES] = 0;
-    for (size_t k = 0; k < EDGES; k++) {
-        double shown = k + 1 < EDGES ? edge : DBL_MAX;
-        limits[EDGES + 1 + k] = shown;
-        limits[EDGES - 1 - k] = -shown;
-        edge *= 1.1;
-    }
-}
-
 mezzo_status mz_tfevents_open(const char *folder, int64_t resume_step, mz_tfevents **out) {
     *out = NULL;
     mezzo_status status = MEZZO_OK;
     mz_tfevents *e = mz_alloc(1, sizeof *e);
     if (!e)
         return MEZZO_ERR_MEMORY;
-    make_limits(e->limits);
     char *path = NULL;
     for (int n = 0;; n++) { // several runs may start within one second
         mz_free(path);
@@ -219,19 +199,6 @@ void mz_tfevents_add_text(mz_tfevents *e, const char *tag, const char *text) {
     end_value(e);
 }
 
-// The first bucket whose upper edge is above x.
-static size_t find_bucket(const double limits[LIMITS], double x) {
-    size_t low = 0, high = LIMITS - 1;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (limits[middle] > x)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
 // bucket_limit 6 and bucket 7, both packed doubles.
 static void put_counts(mz_text *histogram, const double *edges, const double *counts, size_t n) {
     for (unsigned field = 6; field <= 7; field++) {
@@ -244,49 +211,6 @@ static void put_counts(mz_text *histogram, const double *edges, const double *co
             put_little(histogram, bits, 8);
         }
     }
-}
-
-// A run of empty buckets is one.
-static void put_buckets(mz_tfevents *e, mz_text *histogram) {
-    size_t kept = 0;
-    double limits[LIMITS], counts[LIMITS];
-    for (size_t i = 0; i < LIMITS;) {
-        limits[kept] = e->limits[i];
-        counts[kept] = (double)e->counts[i];
-        i++;
-        while (counts[kept] == 0 && i < LIMITS && e->counts[i] == 0)
-            limits[kept] = e->limits[i++];
-        kept++;
-    }
-    put_counts(histogram, limits, counts, kept);
-}
-
-void mz_tfevents_add_histogram(mz_tfevents *e, const char *tag, const float *values, size_t n) {
-    double min = DBL_MAX, max = -DBL_MAX, sum = 0, squares = 0;
-    uint64_t count = 0;
-    memset(e->counts, 0, sizeof e->counts);
-    for (size_t i = 0; i < n; i++) {
-        double x = (double)values[i];
-        if (!isfinite(x))
-            continue;
-        e->counts[find_bucket(e->limits, x)]++;
-        count++;
-        sum += x;
-        squares += x * x;
-        min = x < min ? x : min;
-        max = x > max ? x : max;
-    }
-    begin_value(e, tag);
-    // HistogramProto: min 1, max 2, num 3, sum 4, sum_squares 5.
-    reset(&e->nested);
-    put_double(&e->nested, 1, count ? min : 0);
-    put_double(&e->nested, 2, count ? max : 0);
-    put_double(&e->nested, 3, (double)count);
-    put_double(&e->nested, 4, sum);
-    put_double(&e->nested, 5, squares);
-    put_buckets(e, &e->nested);
-    put_message(&e->value, 5, &e->nested);
-    end_value(e);
 }
 
 void mz_tfevents_add_counts(mz_tfevents *e, const char *tag, const double *edges, const double *counts, size_t n) {

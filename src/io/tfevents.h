@@ -16,9 +16,6 @@ void mz_tfevents_close(mz_tfevents *events); // NULL is fine
 // torn at the end, which readers skip. Tags are UTF-8, "group/name".
 void mz_tfevents_add_scalar(mz_tfevents *events, const char *tag, double value); // stored as float32
 void mz_tfevents_add_text(mz_tfevents *events, const char *tag, const char *text);
-// Counts in TensorFlow's buckets (edges ±1e-12 × 1.1^k). Non-finite values are left out; n = 0 gives an empty
-// histogram.
-void mz_tfevents_add_histogram(mz_tfevents *events, const char *tag, const float *values, size_t n);
 // Counts of numbers already sorted into n buckets of equal width: counts[i] of those in (edges[i] - width, edges[i]],
 // width being the distance of neighbouring edges. Mean and deviation are those of the buckets' middles. Empty buckets
 // at both ends are left out.

@@ -253,9 +253,6 @@ void mz_ranks_free(mz_ranks *r) {
     mz_free(r);
 }
 
-int mz_ranks_size(const mz_ranks *r) {
-    return r->size;
-}
 int mz_ranks_part(const mz_ranks *r) {
     return r->shard != MZ_SHARD_NONE && r->size > 1 ? r->rank : -1;
 }

@@ -55,8 +55,7 @@ static inline mz_cut mz_ranks_cut(mz_shard shard, bool canonical, int rank, int 
 // (mz_params_create). INVALID: canonical, and the micro batches of a step are not a power of two that the ranks divide,
 // or gradients would travel as BF16.
 mezzo_status mz_ranks_create(mezzo_params *params, const mz_ranks_options *options, mz_ranks **out);
-void mz_ranks_free(mz_ranks *ranks); // NULL is fine; after its optimizer and step
-int mz_ranks_size(const mz_ranks *ranks);
+void mz_ranks_free(mz_ranks *ranks);              // NULL is fine; after its optimizer and step
 int mz_ranks_part(const mz_ranks *ranks);         // for mz_optimizer_create: whose part it moves, -1: all
 mz_tensor mz_ranks_pieces(const mz_ranks *ranks); // likewise: where sums of squares go
 size_t mz_ranks_memory(const mz_ranks *ranks);    // bytes of the device

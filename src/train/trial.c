@@ -112,10 +112,6 @@ const mezzo_params *mz_trial_params(const mz_trial *trial) {
     return trial->engine.params;
 }
 
-mezzo_device *mz_trial_device(const mz_trial *trial) {
-    return trial->engine.device;
-}
-
 // --- validating ----------------------------------------------------------------------------------
 static int64_t rows_that_fit(const mz_trial *t) {
     const int64_t of_one = t->data->examples.items / t->config.batch_size * t->data->classes;

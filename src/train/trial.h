@@ -50,7 +50,6 @@ const mz_examples *mz_trial_examples(const mz_trial *trial);
 mezzo_status mz_trial_draw(mz_trial *trial, uint64_t number);
 uint64_t mz_trial_position(const mz_trial *trial); // number of the next batch
 const mezzo_params *mz_trial_params(const mz_trial *trial);
-mezzo_device *mz_trial_device(const mz_trial *trial);
 // Loss and accuracy on the validation data, in the precision that is trained in: batches as train.eval_iters says, of
 // fewer rows where a batch's logits are more than 2^26 numbers.
 mezzo_status mz_trial_validate(mz_trial *trial, const volatile sig_atomic_t *stop, mz_evaluation *out);

@@ -7,7 +7,6 @@ run = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "tensors": 0, "
 run.Reload()
 tags = run.Tags()
 assert sorted(tags["scalars"]) == ["amp/enabled", "amp/skipped_steps", "train/loss"], tags
-assert "weights" in tags["histograms"], tags
 
 loss = {event.step: event.value for event in run.Scalars("train/loss")}
 # Steps 0 … 4 of the first run; its steps 5 … 9 are gone, the resumed run's 5 … 7 are there.
@@ -16,14 +15,6 @@ assert [event.value for event in run.Scalars("amp/enabled")] == [0, 0, 0, 1, 1, 
 
 texts = {event.step: event.tensor_proto.string_val[0].decode() for event in run.Tensors("amp/precision")}
 assert texts == {0: "fp16", 3: "bf16", 5: "bf16"}, texts
-
-histogram = run.Histograms("weights")[-1].histogram_value
-assert (histogram.num, histogram.min, histogram.max) == (1000.0, -2.5, 7.489999771118164), histogram
-assert abs(histogram.sum - 2495.0) < 1e-3 and sum(histogram.bucket) == 1000
-assert list(histogram.bucket_limit) == sorted(histogram.bucket_limit)
-# 250 values lie below zero, so do the buckets up to the edge 0.
-below = sum(count for limit, count in zip(histogram.bucket_limit, histogram.bucket) if limit <= 0)
-assert below == 250, below
 
 # Counts that came sorted: 5 in (-4, -3], 2 in (-2, -1], 1 in (-1, 0].
 some = run.Histograms("log2/some")[-1].histogram_value

@@ -88,8 +88,6 @@ static void the_command_line_beats_the_file_beats_the_default(void **state) {
         assert_string_equal(mz_config_origin(cfg, "optimizer.lr"), "--lr");
         assert_string_equal(mz_config_origin(cfg, "optimizer.eps"), "c.yaml:3");
         assert_string_equal(mz_config_origin(cfg, "model.layers"), "default");
-        assert_true(mz_config_is_set(cfg, "optimizer.eps"));
-        assert_false(mz_config_is_set(cfg, "model.layers"));
         mz_config_free(cfg);
     }
 }
@@ -316,33 +314,6 @@ static void a_saved_file_that_was_changed_is_told(void **state) {
     mz_config_free(cfg);
 }
 
-static void settings_that_nobody_reads_are_told(void **state) {
-    (void)state;
-    mz_config *cfg = make();
-    assert_int_equal(yaml(cfg, "seed: 2\nmodel: {layers: 3}\n"), MEZZO_OK);
-    get_int(cfg, "seed");
-    size_t cursor = 0;
-    assert_string_equal(mz_config_unused(cfg, &cursor), "model.layers");
-    assert_null(mz_config_unused(cfg, &cursor));
-    mz_config_free(cfg);
-}
-
-static void help_names_every_key_with_type_and_default(void **state) {
-    (void)state;
-    mz_config *cfg = make();
-    mz_text text = {0};
-    mz_config_help(cfg, &text);
-    for (size_t i = 0; i < MZ_COUNT(schema); i++) {
-        assert_non_null(strstr(text.data, schema[i].path));
-        assert_non_null(strstr(text.data, schema[i].help));
-    }
-    assert_non_null(strstr(text.data, "optimizer:\n  --optimizer.lr, --lr FLOAT"));
-    assert_non_null(strstr(text.data, "--precision.name, --precision fp32|tf32|bf16|fp16|auto"));
-    assert_non_null(strstr(text.data, "peak learning rate [0.001]"));
-    mz_text_free(&text);
-    mz_config_free(cfg);
-}
-
 static void a_wrong_table_or_getter_is_found(void **state) {
     (void)state;
     mz_config *cfg;
@@ -480,8 +451,6 @@ int main(void) {
         cmocka_unit_test(wrong_files_are_named_with_line_and_key),
         cmocka_unit_test(the_resolved_file_loads_to_the_same_bits),
         cmocka_unit_test(a_saved_file_that_was_changed_is_told),
-        cmocka_unit_test(settings_that_nobody_reads_are_told),
-        cmocka_unit_test(help_names_every_key_with_type_and_default),
         cmocka_unit_test(a_wrong_table_or_getter_is_found),
         cmocka_unit_test(numbers_are_shortest_and_exact),
         cmocka_unit_test(running_out_of_memory_is_an_error),
