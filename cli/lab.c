@@ -442,7 +442,7 @@ static int run(const cli_args *args) {
     }
     const char *nearest = mz_nearest(word, names, MZ_COUNT(names));
     if (nearest != NULL)
-        return cli_wrong(args->command, "there is no lesson \"%s\"; did you mean \"%s\"?", word, nearest);
+        return cli_wrong(args->command, "there is no demonstration \"%s\"; did you mean \"%s\"?", word, nearest);
     return cli_wrong(args->command,
                      "name a demonstration: formats, accumulate, underflow, overflow, clipping, layernorm or speed");
 }
