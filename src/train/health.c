@@ -11,6 +11,7 @@
 // The rules' numbers. docs/guard.md repeats them; tests/unit/test_health.c holds each at its edge.
 static const double SKIPS_PER_THOUSAND = 10; // of the steps that the kept rows span, the first 100 of a run left out
 static const int64_t SEARCH_STEPS = 100;     // a new run's scale looks for its place
+static const double LEAST_SKIPS = 3;         // with a loss scale: one or two are its way of finding its ceiling
 static const double LEAST_SCALE = 16;        // a scale below it holds little: 2^4
 static const double COLLAPSE = 1.0 / 1024;   // of the largest scale so far
 static const double MOST_UNDERFLOW = 0.05;   // of the gradients that are not zero
@@ -97,13 +98,14 @@ static double median_of(const mz_health *h, int64_t from, int64_t to, double *de
     return middle;
 }
 
-// Skipped steps per thousand over the kept rows, from the end of the scale's search on.
-static double skips_per_thousand(const mz_health *h) {
+// Skipped steps per thousand over the kept rows, from the end of the scale's search on; and how many they are.
+static double skips_per_thousand(const mz_health *h, double *count) {
     int64_t oldest = kept(h) - 1;
     while (oldest > 0 && h->steps[back(h, oldest)] < SEARCH_STEPS)
         oldest--;
     double steps = (double)(h->step - h->steps[back(h, oldest)]);
     double skipped = h->skipped[back(h, 0)] - h->skipped[back(h, oldest)];
+    *count = skipped;
     return steps > 0 ? 1000 * skipped / steps : 0;
 }
 
@@ -156,13 +158,13 @@ static void check_loss(const mz_health *h, verdict *v) {
 }
 
 static void check_scale(const mz_health *h, verdict *v) {
-    double skips = skips_per_thousand(h);
-    if (skips > SKIPS_PER_THOUSAND && h->scaling)
+    double count, skips = skips_per_thousand(h, &count);
+    if (skips > SKIPS_PER_THOUSAND && h->scaling && count >= LEAST_SKIPS)
         complain(v,
                  "%.0f steps in a thousand are skipped: real overflow, keep the op that guard.jsonl names in fp32, "
                  "or use bf16",
                  skips);
-    else if (skips > SKIPS_PER_THOUSAND)
+    else if (skips > SKIPS_PER_THOUSAND && !h->scaling)
         complain(v, "%.0f steps in a thousand are skipped: lower --lr, and check the batches that guard.jsonl names",
                  skips);
     if (h->scaling && h->step >= SEARCH_STEPS && (h->scale < LEAST_SCALE || h->scale <= COLLAPSE * h->largest_scale))
@@ -198,12 +200,17 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     say(&v, "healthy: %lld steps, loss about %.4g", (long long)h->step, median_of(h, 0, quarter, &spread));
     if (isfinite(h->val_loss))
         say(&v, ", validation %.4g", h->val_loss);
-    double skips = h->skipped[back(h, 0)] - h->skipped[back(h, rows - 1)];
-    int64_t steps = h->step - h->steps[back(h, rows - 1)] + 1;
-    say(&v, ", %.0f skips in the last %lld steps", skips, (long long)steps);
+    // The steps behind the oldest row; that of the run's first step is all there was.
+    const size_t oldest = back(h, rows - 1);
+    const bool whole = h->steps[oldest] <= 1;
+    double skips = h->skipped[back(h, 0)] - (whole ? 0 : h->skipped[oldest]), late;
+    int64_t steps = h->step - (whole ? 0 : h->steps[oldest]);
+    steps = steps > 0 ? steps : 1;
+    say(&v, ", %.0f skip%s in the last %lld step%s", skips, skips == 1 ? "" : "s", (long long)steps,
+        steps == 1 ? "" : "s");
     // Most of them in the first steps: the verdict leaves those out.
     if (h->scaling && 1000 * skips > SKIPS_PER_THOUSAND * (double)steps &&
-        2 * skips_per_thousand(h) * (double)steps < 1000 * skips)
+        2 * skips_per_thousand(h, &late) * (double)steps < 1000 * skips)
         say(&v, " while the loss scale settled");
     if (h->scaling)
         say(&v, ", loss scale %g", h->scale);

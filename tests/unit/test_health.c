@@ -206,16 +206,58 @@ static void test_skips_of_the_search_are_told(void **state) {
     (void)state;
     char line[512];
     assert_true(verdict_after(60, loss_at, big_scale, at_the_start, 0, true, line));
-    assert_non_null(strstr(line, "5 skips in the last 51 steps while the loss scale settled"));
+    assert_non_null(strstr(line, "5 skips in the last 50 steps while the loss scale settled"));
     assert_true(verdict_after(2000, loss_at, big_scale, ten_in_a_thousand, 0, true, line));
     assert_null(strstr(line, "settled"));
 }
 
+// Of a short run one skip or two are more than ten in a thousand, and a loss scale's ordinary way.
+static double one_late(int64_t step) {
+    return step >= 120;
+}
+static double three_late(int64_t step) {
+    return step >= 120 ? 3 : 0;
+}
+
+static void test_one_skip_is_no_illness_of_a_scale(void **state) {
+    (void)state;
+    char line[512];
+    assert_true(verdict_after(150, loss_at, big_scale, one_late, 0, true, line));
+    assert_non_null(strstr(line, ", 1 skip in the last 140 steps"));
+    assert_false(verdict_after(150, loss_at, big_scale, three_late, 0, true, line));
+    assert_non_null(strstr(line, "60 steps in a thousand are skipped"));
+    assert_false(verdict_after(150, loss_at, one, one_late, NAN, false, line)); // without one something is wrong
+}
+
+// All skips of a run whose first row is its first step count, that step's too.
+static void test_the_first_steps_skip_counts(void **state) {
+    (void)state;
+    char line[512];
+    mz_health h;
+    assert_int_equal(mz_health_begin(&h), MEZZO_OK);
+    for (int64_t step = 1; step <= 20; step++)
+        mz_health_add(&h, &(mz_health_row){.step = step,
+                                           .loss = 4,
+                                           .val_loss = (double)NAN,
+                                           .scale = 65536,
+                                           .skipped = step < 20 ? (double)step : 19,
+                                           .has_loss = true,
+                                           .scaling = true});
+    assert_true(mz_health_verdict(&h, line, sizeof line));
+    assert_non_null(strstr(line, "19 skips in the last 20 steps"));
+    mz_health_end(&h);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not), cmocka_unit_test(test_nan_does_not_blind),
-        cmocka_unit_test(test_a_new_level_is_learnt),           cmocka_unit_test(test_verdicts),
-        cmocka_unit_test(test_a_saturated_tensor_is_named),     cmocka_unit_test(test_skips_of_the_search_are_told),
+        cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not),
+        cmocka_unit_test(test_nan_does_not_blind),
+        cmocka_unit_test(test_a_new_level_is_learnt),
+        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_a_saturated_tensor_is_named),
+        cmocka_unit_test(test_skips_of_the_search_are_told),
+        cmocka_unit_test(test_one_skip_is_no_illness_of_a_scale),
+        cmocka_unit_test(test_the_first_steps_skip_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
