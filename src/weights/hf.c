@@ -113,7 +113,7 @@ mezzo_status mz_hf_write_rope(json_t *config, double theta, double part) {
     json_t *rope = json_object();
     mezzo_status status = mz_hf_put(
         rope, (const mz_hf_entry[]){{"rope_type", json_string("default")}, {"rope_theta", json_real(theta)}}, 2);
-    if (status == MEZZO_OK && part < 1)
+    if (status == MEZZO_OK && part > 0)
         status = mz_json_set(rope, "partial_rotary_factor", json_real(part));
     if (status != MEZZO_OK) {
         json_decref(rope);
@@ -121,5 +121,5 @@ mezzo_status mz_hf_write_rope(json_t *config, double theta, double part) {
     }
     MEZZO_TRY(mz_json_set(config, "rope_parameters", rope));
     MEZZO_TRY(mz_json_set(config, "rope_theta", json_real(theta)));
-    return part < 1 ? mz_json_set(config, "partial_rotary_factor", json_real(part)) : MEZZO_OK;
+    return part > 0 ? mz_json_set(config, "partial_rotary_factor", json_real(part)) : MEZZO_OK;
 }

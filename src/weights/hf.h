@@ -67,7 +67,7 @@ mezzo_status mz_hf_get_bool(const char *where, const json_t *config, const char 
 // Rotary positions: `rope_parameters`, as transformers 5 writes, or keys of the configuration itself, as 4 did. Only
 // the plain kind. `part` (may be NULL): partial_rotary_factor. Both are left as they are where nothing is said.
 mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part);
-mezzo_status mz_hf_write_rope(json_t *config, double theta, double part); // in both forms; part 1 is left out
+mezzo_status mz_hf_write_rope(json_t *config, double theta, double part); // in both forms; part 0 is left out
 typedef struct mz_hf_entry {
     const char *key;
     json_t *value;

@@ -61,7 +61,7 @@ static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
         {"pad_token_id", json_null()},
     };
     MEZZO_TRY(mz_hf_put(config, entries, MZ_COUNT(entries)));
-    return mz_hf_write_rope(config, m->rope_theta, 1);
+    return mz_hf_write_rope(config, m->rope_theta, 0); // a whole head: the key is not LlamaConfig's
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------

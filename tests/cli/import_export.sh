@@ -30,6 +30,15 @@ for model in glm4_moe llama; do
     done
 done
 
+# --- heads that turn whole: transformers' GLM-4 turns half of one where config.json does not say
+text 200 >whole.txt
+run 0 train "${TINY[@]}" --model glm4_moe --steps 1 --data whole.txt --rotary 1 --experts 3 --experts-per-token 2 --out whole
+run 0 export whole --out whole-exported
+shows whole-exported/config.json '"partial_rotary_factor": 1.0'
+run 0 import whole-exported --out whole-again --tokenizer none
+grep -q "rotary: 1.0$" whole-again/config.yaml || fail "a whole head is half a head: $(grep rotary whole-again/config.yaml)"
+grep -q partial_rotary_factor llama-exported/config.json && fail "Llama's heads have no part that turns"
+
 # --- a run of ours, with GPT-2's tokenizer: its files go along, and come back as the library's own
 run 0 train "${TINY[@]}" --steps 2 --data text.txt --tokenizer gpt2 --bias false --out ours
 run 0 export ours --best --dtype bf16 --out ours-hf
