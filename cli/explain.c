@@ -249,6 +249,19 @@ static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precisi
     return status;
 }
 
+// As train refuses it: other precisions have no bf16 weight that stands for half of a master.
+static mezzo_status check_master(const mezzo_config *config, mezzo_precision precision) {
+    const char *master = cli_key(config, "optimizer.master");
+    const mz_precision_info *p = mz_precision(precision);
+    if (strcmp(master, "auto") == 0 || strcmp(master, mezzo_master_name(MEZZO_MASTER_FP32)) == 0 ||
+        (p != NULL && p->operand == MEZZO_BF16))
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "optimizer.master is %s, which needs bf16, but amp.precision is %s: use precision bf16, or fp32 "
+                   "masters",
+                   master, mezzo_precision_name(precision));
+}
+
 static mezzo_status build(const mezzo_config *config, bool keep_logits, mezzo_graph **out) {
     mezzo_model_config model, initial;
     MEZZO_TRY(mezzo_model_defaults(cli_key(config, "model.name"), &initial));
@@ -299,6 +312,8 @@ static int run(const cli_args *args) {
     mezzo_status status = build(config, strcmp(after, "chunk") != 0, &graph);
     if (status == MEZZO_OK)
         status = mezzo_config_program(config, &options);
+    if (status == MEZZO_OK && !cli_has(args, "diff"))
+        status = check_master(config, options.precision);
     if (status == MEZZO_OK)
         status = resolve(config, &options.precision);
     if (status == MEZZO_OK)

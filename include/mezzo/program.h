@@ -91,7 +91,8 @@ typedef struct mezzo_program_options {
     // micro batches of which unlike numbers of targets count: n × its targets / the targets of all n.
     bool loss_share;
     // Linear layers' products, forward and backward, as if their operands were stored in such blocks along what is
-    // summed over: emulated, to see what it does to a loss. NONE: as `precision` says.
+    // summed over: emulated, to see what it does to a loss. NONE: as `precision` says. Where a region or an override to
+    // another precision decides, nothing is emulated.
     mezzo_blocks emulate;
     // With emulate: gradients of activations are rounded up or down at random, with the probabilities that make the
     // mean right; and what a weight's gradient multiplies is turned first, each block by a Hadamard matrix with random
@@ -103,9 +104,9 @@ typedef struct mezzo_program mezzo_program;
 typedef struct mezzo_scaler mezzo_scaler;
 
 // Runs the passes and books all memory. The program borrows device and params; the graph may be freed. Zero options are
-// FP32 training. Errors: INVALID (the graph's error, an override that matches nothing, a parameter of another shape, no
-// loss where backward is asked), UNSUPPORTED (no kernel: the message says why each refused), MEMORY (with what was
-// asked and what each part takes).
+// FP32 training. Errors: INVALID (the graph's error; an override that matches nothing, or a module that only holds
+// others; a parameter of another shape; no loss where backward is asked), UNSUPPORTED (no kernel: the message says why
+// each refused), MEMORY (with what was asked and what each part takes).
 MEZZO_API mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params,
                                             const mezzo_program_options *options, mezzo_program **out);
 MEZZO_API void mezzo_program_free(mezzo_program *program); // NULL is fine

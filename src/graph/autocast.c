@@ -95,6 +95,13 @@ static mezzo_precision decide(const pass *p, const mz_node *node, source *who) {
     return precision;
 }
 
+// The blocks that a product's operands are rounded to. Emulation narrows what the program's precision decides, as a
+// precision with scales would: not what a region keeps in another, nor an override to another.
+static mezzo_blocks blocks_of(const pass *p, const mz_node *node, mezzo_precision precision, source who) {
+    const bool own = precision == p->options->precision && (who == FROM_OVERRIDE || node->precision < 0);
+    return own ? p->options->emulate : MEZZO_BLOCKS_NONE;
+}
+
 // A parameter's low-precision copy is kept by the update; the first low format asked for gets it.
 static mezzo_status shadow_of(pass *p, int param, mezzo_dtype dtype, int *out) {
     mezzo_graph *g = p->g;
@@ -278,7 +285,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
     if (kept && info->wide != MEZZO_F32 && is_float(want)) // of FP32 parameters and inputs too
         want = info->wide, convert = node.op != MZ_OP_embedding;
-    bool blocks = p->options->emulate != MEZZO_BLOCKS_NONE, scaled = info->scaling != MZ_SCALING_NONE;
+    const mezzo_blocks emulated = blocks_of(p, &node, precision, who);
+    bool blocks = emulated != MEZZO_BLOCKS_NONE, scaled = info->scaling != MZ_SCALING_NONE;
     bool narrow = cls == MZ_CAST_LOW && (scaled || blocks) &&
                   takes_scaled(node.op, 0, scaled ? info->scaling : MZ_SCALING_BLOCK128);
     bool unblocked = cls == MZ_CAST_LOW && (scaled || blocks) && !narrow && whole_alone(node.op);
@@ -299,7 +307,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
                 g->values[node.out[i]].dtype = want;
     node.numerics = numerics_of(&node, info, g->values[node.out[0]].dtype);
     if (narrow && !edge && blocks) {
-        node.attrs.blocks = p->options->emulate;
+        node.attrs.blocks = emulated;
         node.attrs.hadamard = p->options->emulate_hadamard;
         node.attrs.random_gradients = p->options->emulate_stochastic;
         node.attrs.rng = p->options->emulate_stochastic ? g->next_rng++ : node.attrs.rng;
@@ -356,19 +364,50 @@ mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked
     return MEZZO_MASTER_FP32;
 }
 
-static mezzo_status check_overrides(const mezzo_graph *g, const mezzo_program_options *options) {
-    for (int i = 0; i < options->n_overrides; ++i) {
-        const mezzo_override *o = &options->overrides[i];
-        if (mz_precision(o->precision) == NULL)
-            return mz_fail(MEZZO_ERR_INVALID, "autocast override %s: needs a precision, not auto", o->pattern);
-        bool used = false;
-        for (size_t m = 0; m < g->n_modules && !used; ++m)
-            used = mz_glob_match(o->pattern, g->modules[m]);
-        if (!used)
-            return mz_fail(MEZZO_ERR_INVALID,
-                           "autocast override %s: no module has such a name; mezzo explain lists the modules",
-                           o->pattern);
+static bool names_module(const mezzo_graph *g, const char *pattern) {
+    for (size_t m = 0; m < g->n_modules; ++m)
+        if (mz_glob_match(pattern, g->modules[m]))
+            return true;
+    return false;
+}
+
+// Whether some op of the modules named is decided by a precision; where others only hand on what they read.
+static bool decides(const mezzo_graph *g, const mezzo_override *o) {
+    const bool all = mz_precision(o->precision)->wide != MEZZO_F32;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_cast_class cls = mz_op_table[g->nodes[i].op].cast_class;
+        if ((all || cls == MZ_CAST_LOW || cls == MZ_CAST_FP32) &&
+            mz_glob_match(o->pattern, g->modules[g->nodes[i].module]))
+            return true;
     }
+    return false;
+}
+
+// A pattern is for whole paths: h.0.mlp is not h.0.mlp.c_fc. Who names a module that only holds others gets no silence.
+static mezzo_status check_override(const mezzo_graph *g, const mezzo_override *o) {
+    if (mz_precision(o->precision) == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "autocast override %s: needs a precision, not auto", o->pattern);
+    if (!names_module(g, o->pattern))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "autocast override %s: no module has such a name; mezzo explain lists the modules", o->pattern);
+    if (decides(g, o))
+        return MEZZO_OK;
+    char *inside = mz_format("%s.*", o->pattern);
+    if (inside == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = MEZZO_OK;
+    if (names_module(g, inside))
+        status =
+            mz_fail(MEZZO_ERR_INVALID,
+                    "autocast override %s: no op of that module itself has a precision; %s names the modules in it",
+                    o->pattern, inside);
+    mz_free(inside);
+    return status;
+}
+
+static mezzo_status check_overrides(const mezzo_graph *g, const mezzo_program_options *options) {
+    for (int i = 0; i < options->n_overrides; ++i)
+        MEZZO_TRY(check_override(g, &options->overrides[i]));
     return MEZZO_OK;
 }
 

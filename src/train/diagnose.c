@@ -92,10 +92,22 @@ static mezzo_status check_moments(mz_training *run, mz_fault *f) {
 }
 
 // --- what is -------------------------------------------------------------------------------------
+// Whether an override of its module alone leaves an op's format as it is: it is that of what it reads, or of who reads
+// what an op in FP32 stores.
+static bool is_from_others(const char *rule) {
+    static const char *const others[] = {"follows its input", "widest of the inputs", "fp32:"};
+    for (size_t i = 0; i < MZ_COUNT(others); i++)
+        if (strncmp(rule, others[i], strlen(others[i])) == 0)
+            return true;
+    return false;
+}
+
 static void tell_rule(mz_fault *f, const mz_located *found) {
     bool low = found->compute != MEZZO_F32 && found->compute != MEZZO_F64;
     bool stored_low = found->bad.dtype != MEZZO_F32 && found->bad.dtype != MEZZO_F64;
-    if (low || stored_low)
+    if ((low || stored_low) && is_from_others(found->rule))
+        add(f, "; its format comes from the ops around it (rule: %s): check its inputs", found->rule);
+    else if (low || stored_low)
         add(f, "; --autocast.%s fp32 would keep it in fp32 (now by %s)", *found->module ? found->module : "*",
             found->rule);
     else

@@ -66,6 +66,12 @@ run 0 explain "${GPT[@]}" '--autocast.h.1.mlp*' fp32 --json
 is "the overridden c_fc" "$(row h.1.mlp.c_fc storage)" fp32
 is "the other c_fc" "$(row h.0.mlp.c_fc storage)" bf16
 refuse 2 "h.7*" -- explain "${GPT[@]}" '--autocast.h.7*' fp32
+# A pattern is for whole paths: a module that only holds others, or only adds, has nothing to override.
+refuse 2 "h.0.mlp.*" "modules in it" -- explain "${GPT[@]}" --autocast.h.0.mlp fp32
+refuse 2 "h.0.*" "modules in it" -- explain "${GPT[@]}" --autocast.h.0=fp8
+run 0 explain "${GPT[@]}" --autocast.h.0.attn fp32 --autocast.wte fp32 --autocast.ln_f fp32 --json
+is "the overridden attention" "$(row h.0.attn storage)" fp32
+is "what is in its module" "$(row h.0.attn.c_proj storage)" bf16
 
 for pass in autodiff fuse; do
     run 0 explain "${GPT[@]}" --after "$pass"
@@ -117,6 +123,9 @@ run 0 explain "${GPT[@]}" --master split --params --autocast.h.0.mlp.c_fc fp32
 shows "$OUT" "only its bf16 copy is read" "its master is also read" "masters     fp32"
 grep -qE "^h.0.mlp.c_fc.weight +64x16 +fp32 +- " "$OUT" || fail "an override to fp32 leaves another master than fp32"
 grep -qE "^h.1.mlp.c_fc.weight +64x16 +split +bf16 " "$OUT" || fail "a master that only its copy stands for is not split"
+refuse 2 "optimizer.master is split" "fp8" -- explain "${GPT[@]}" --precision fp8 --master split
+refuse 2 "optimizer.master is stochastic" "fp16" -- explain "${GPT[@]}" --precision fp16 --master stochastic
+run 0 explain "${GPT[@]}" --precision fp8 --master fp32
 run 0 explain "${GPT[@]}" --master split --json
 shows "$OUT" '"parameters"' '"master": "split"' '"copy": "bf16"' '"why": '
 

@@ -15,6 +15,11 @@ shows "$OUT" "skipped steps    1" "health           healthy: 8 steps"
 shows skip/guard.jsonl '"step": 4, "micro": 1, "kind": "activation", "action": "skip", "op": "linear", "module": "h.0.mlp.c_fc"'
 shows skip/metrics.jsonl '"gradients/mean_norm"' '"gradients/max_norm"' '"gradients/norm/h.0"' '"gradients/norm/wte"' '"guard/bad_steps": 1'
 
+# An op whose stored format is another's is not offered an override that would not change it.
+run 0 train "${SMALL[@]}" --out norm --inject nan@4:h.0.ln_1/layernorm
+shows "$ERR" "first in layernorm of h.0.ln_1" "comes from the ops around it"
+grep -q -- "--autocast" "$ERR" && fail "an override that changes nothing is offered"
+
 # The sample that has the first bad number, of the step: rows of [batch, time, width], and of [batch × time, experts], of the second micro batch.
 moe=(--model glm4_moe --layers 2 --heads 2 --kv-heads 2 --d-ff 32 --d-expert 16 --experts 4 --experts-per-token 2 --grad-accum 2)
 for at in "layers.1.self_attn.o_proj/linear#300 4" "layers.1.self_attn.o_proj/linear#200 3" "layers.1.mlp.gate/route#33 4" "layers.1.mlp.experts/grouped_linear#33 0"; do

@@ -147,6 +147,43 @@ static void experts_have_no_blocks_of_scales(void **state) {
     mezzo_graph_free(g);
 }
 
+static const char emulated_rule[] = "low: emulated, operands rounded to blocks";
+
+static bool is_emulated(const mezzo_graph *g, const mezzo_program_options *o, const char *op, const char *module,
+                        const char *phase) {
+    const seen s = find(g, o, op, module, phase);
+    return strcmp(s.row.rule, emulated_rule) == 0;
+}
+
+// What is emulated is what a precision of 8 bits narrows: not the router, which a region keeps in fp32, and not a
+// module that an override gives another precision. An override to the program's own takes in the outer blocks.
+static void emulation_leaves_regions_and_overrides_alone(void **state) {
+    (void)state;
+    mezzo_graph *g = mixture_of_experts();
+    static const char proj[] = "layers.1.self_attn.o_proj", gate[] = "layers.1.mlp.gate";
+    const mezzo_precision of[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP32, MEZZO_PRECISION_FP64};
+    for (size_t i = 0; i < MZ_COUNT(of); i++) {
+        mezzo_program_options o = {.precision = of[i], .emulate = MEZZO_BLOCKS_NVFP4};
+        assert_true(is_emulated(g, &o, "linear", proj, "forward"));
+        assert_false(is_emulated(g, &o, "linear", gate, "forward"));
+        assert_false(is_emulated(g, &o, "linear", "layers.3.self_attn.o_proj", "forward"));
+    }
+    mezzo_override override = {proj, MEZZO_PRECISION_FP32};
+    mezzo_program_options o = {
+        .precision = MEZZO_PRECISION_BF16, .emulate = MEZZO_BLOCKS_MXFP8, .overrides = &override, .n_overrides = 1};
+    assert_false(is_emulated(g, &o, "linear", proj, "forward"));
+    assert_true(is_emulated(g, &o, "linear", "layers.1.self_attn.qkv_proj", "forward"));
+    override.precision = precision_of("fp8"); // narrow by itself, and not twice
+    const seen own = find(g, &o, "linear", proj, "forward");
+    assert_string_equal(own.inputs, "fp8_e4m3,fp8_e4m3");
+    assert_string_equal(own.row.rule, "low: matmul, linear and attention (override)");
+    override = (mezzo_override){"*", MEZZO_PRECISION_BF16};
+    assert_true(is_emulated(g, &o, "linear", proj, "forward"));
+    assert_true(is_emulated(g, &o, "linear", "layers.3.self_attn.o_proj", "forward"));
+    assert_true(is_emulated(g, &o, "linear", "lm_head", "forward"));
+    mezzo_graph_free(g);
+}
+
 // A weight that is rounded for its product has its gradient written by the product, as others: nothing is added after.
 static void gradients_of_rounded_weights_go_where_they_belong(void **state) {
     (void)state;
@@ -617,6 +654,7 @@ int main(void) {
         cmocka_unit_test(explain_shows_operand_gradient_and_output_formats),
         cmocka_unit_test(experts_have_operands_of_8_bits),
         cmocka_unit_test(experts_have_no_blocks_of_scales),
+        cmocka_unit_test(emulation_leaves_regions_and_overrides_alone),
         cmocka_unit_test(a_step_with_scaled_operands_is_near_fp32s),
         cmocka_unit_test(recompute_repeats_the_scales_too),
         cmocka_unit_test(cpu_is_near_ref),
