@@ -31,6 +31,13 @@ static bool is_gradient(const mezzo_program *program, int value) {
     return g->values[mz_value_root(g, value)].kind == MZ_VALUE_GRAD;
 }
 
+// What scales are kept in, an entry of the table or a tensor's own: their words are no numbers of the model.
+static bool holds_scales(const mezzo_program *program, const mz_node *node, int slot) {
+    return program->c.graph->values[node->out[slot]].kind == MZ_VALUE_ENTRY ||
+           (node->op == MZ_OP_quantize &&
+            (slot == MZ_OUT(quantize, scales) || slot == MZ_OUT(quantize, turned_scales)));
+}
+
 // A call's float outputs. A parameter's gradient is a sum over micro batches, and counted when it is whole.
 static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int index) {
     const mz_call *call = &program->c.calls[index];
@@ -44,7 +51,7 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
         if (call->op == MZ_OP_linear_dx && k == MZ_OUT(linear_dx, acted)) // forward's numbers again
             continue;
         if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
-            is_gradient(program, node->out[k]))
+            is_gradient(program, node->out[k]) || holds_scales(program, node, k))
             continue;
         mz_magnitudes_of of = {.name = mz_format("%s%s%s%s%s", module, *module != '\0' ? " " : "",
                                                  mz_op_table[call->op].name, named ? "." : "",

@@ -101,6 +101,28 @@ static void gradients_are_counted_as_they_are(void **state) {
     mz_underflow_close(&u);
 }
 
+// The table of scales and scales of blocks are no activations and no gradients: read as numbers, the table's counts of
+// steps would be the smallest there are.
+static void scales_are_not_counted(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"fp8", "fp8-dw16", "fp8-block"};
+    for (size_t k = 0; k < MZ_COUNT(precisions); k++) {
+        mz_underflow_options o = few_steps;
+        mz_underflow u;
+        int64_t all[MZ_HISTOGRAM_BUCKETS];
+        o.precision = precisions[k];
+        assert_int_equal(mz_underflow_look(&o, &u), MEZZO_OK);
+        for (size_t i = 0; i < u.magnitudes->n; i++) {
+            const char *name = u.magnitudes->list[i].name;
+            assert_true(strstr(name, "quantize.entry") == NULL && strstr(name, "scales") == NULL);
+        }
+        mz_underflow_sum(&u, MZ_OF_ACTIVATION, all);
+        for (int b = 1; MZ_HISTOGRAM_EXPONENT(b) < -100; b++)
+            assert_int_equal(all[b], 0);
+        mz_underflow_close(&u);
+    }
+}
+
 // Counting is a look: the step that is counted moves the weights by the same bits as one that is not.
 static void counting_changes_no_bit(void **state) {
     (void)state;
@@ -120,9 +142,8 @@ static void counting_changes_no_bit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_end_at_powers_of_two),
-        cmocka_unit_test(fates_are_those_of_the_conversion),
-        cmocka_unit_test(gradients_are_counted_as_they_are),
+        cmocka_unit_test(buckets_end_at_powers_of_two),      cmocka_unit_test(fates_are_those_of_the_conversion),
+        cmocka_unit_test(gradients_are_counted_as_they_are), cmocka_unit_test(scales_are_not_counted),
         cmocka_unit_test(counting_changes_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
