@@ -79,7 +79,7 @@ static const cli_option options_table[] = {
     {"labels", "FILE", "classifiers: the .npy file with the classes of --data"},
     {"iters", "N", "random batches; 0 = every token once [0]"},
     {"batch-size", "N", "sequences or examples per batch [the run's]"},
-    {"precision", "NAME", "{precisions} or auto [the run's]"},
+    {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"truth", "FOLDER",

@@ -130,7 +130,7 @@ static const cli_option options_table[] = {
     {"batch-size", "N", "images: images per batch [the run's]"},
     {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
     {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
-    {"precision", "NAME", "{precisions} or auto [the run's]"},
+    {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"json", NULL, "the result as JSON"},

@@ -183,7 +183,7 @@ static const cli_option options_table[] = {
     {"seq-lens", "LIST", "tokens per sequence [128,256,512,1024]"},
     {"blocks", "LIST", "image models, instead of --layers: residual blocks per level [1,2]"},
     {"image-sizes", "LIST", "image models, instead of --seq-lens: pixels per side [32,64]"},
-    {"precisions", "LIST", "any of {precisions} [fp32,bf16]"},
+    {"precisions", "LIST", "any of {precisions},fp8,fp8-dw16,fp8-block [fp32,bf16]"},
     {"heads", "N", "attention heads; must divide every width [the family's own, fewer if the width is not divisible]"},
     {"vocab", "N", "vocabulary size [the family's own]"},
     {"residual", "NAME", "the residual stream: widest (fp32, as in torch.amp) or low [widest]"},

@@ -40,6 +40,9 @@ whole torn.csv 48
 MEZZO_ISA=ref run 0 "${GRID[@]}" --layers 1 --d-models 16 --batch-sizes 1 --seq-lens 8 --precisions fp32,fp16 --out emulated.csv
 [[ $(grep -c "fp16 storage with fp32 arithmetic" emulated.csv) -eq 1 ]] || fail "not one row of emulated fp16: $(cat emulated.csv)"
 
+run 0 "${GRID[@]}" --layers 1 --d-models 16 --batch-sizes 1 --seq-lens 8 --precisions fp32,fp8,fp8-block --out eight.csv
+[[ $(grep -c "as asked; emulated" eight.csv) -eq 2 ]] || fail "not two rows of emulated 8 bits: $(cat eight.csv)"
+
 # Twenty kills at random moments: no row lost, none doubled.
 RANDOM=7
 kills=0 attempts=0

@@ -297,7 +297,7 @@ static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision a
                .order = s->progress.done};
     snprintf(r->base.prec, sizeof r->base.prec, "%s", mezzo_precision_name(asked));
     MEZZO_TRY(mezzo_precision_resolve(s->device, asked, &r->effective, reason, sizeof reason));
-    if (strstr(reason, ", as asked") == NULL)
+    if (strstr(reason, ", as asked") == NULL || strstr(reason, "; emulated") != NULL)
         add_note(r, reason);
     MEZZO_TRY(mz_sweep_model(s->o, key->layers, key->d_model, key->seqlen, &model));
     const mz_workload one = {.model = model, .batch = 1, .seq_len = model.seq_len, .grad_accum = 1};
