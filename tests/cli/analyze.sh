@@ -88,7 +88,7 @@ refuse 3 file -- analyze study.csv --out file/x
 MEZZO_ISA=ref CUDA_VISIBLE_DEVICES='' refuse 2 "no rules for this device" "--rules" -- advise
 refuse 2 "--seq-len is missing" -- advise --rules t4-glm4moe --d-model 512 --batch-size 1
 refuse 2 "--d-model 0" -- advise --rules t4-glm4moe --d-model 0 --batch-size 1 --seq-len 1
-refuse 3 none.json -- advise --rules none.json --d-model 1 --batch-size 1 --seq-len 1
+refuse 3 none.json "built-in rules: t4-glm4moe, h200-gpt2" -- advise --rules none.json --d-model 1 --batch-size 1 --seq-len 1
 echo '{"format": "mezzo-rules", "version": 1}' >bad.json
 refuse 2 bad.json "'name'" -- advise --rules bad.json --d-model 1 --batch-size 1 --seq-len 1
 exit 0

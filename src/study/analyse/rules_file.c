@@ -1,7 +1,9 @@
 // rules.json: what analyze writes and advise reads.
 #include <math.h>
 
+#include "io/file.h"
 #include "io/json.h"
+#include "io/quote.h"
 #include "study/analyse/rules.h"
 
 #define FORMAT  "mezzo-rules"
@@ -192,6 +194,8 @@ mezzo_status mz_rules_load(const char *path, mz_rules *out) {
         mz_rules_t4_glm4moe(out);
         return MEZZO_OK;
     }
+    if (i == MZ_COUNT(built_in) && !mz_path_exists(path))
+        return mz_fail(MEZZO_ERR_IO, "there is no file %s; built-in rules: %s", mz_quote(path).text, mz_rules_names());
     if (i < MZ_COUNT(built_in))
         MEZZO_TRY(mz_json_parse(path, (const char *)built_in[i].bytes, *built_in[i].size, 16, &o));
     else
