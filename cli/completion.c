@@ -49,9 +49,13 @@ static void bash(const cli_command *const *commands, size_t n) {
            "    case \"${COMP_WORDS[1]} $before\" in\n");
     for (size_t i = 0; i < n; i++)
         cli_list_options(commands[i], bash_values, (void *)(uintptr_t)commands[i]);
-    printf("    \"help --completion\") words=\"bash zsh fish\" ;;\n"
+    printf("    \"help help\" | \"help --man\") words=\"");
+    for (size_t i = 0; i < n; i++)
+        printf("%s ", commands[i]->name);
+    printf("\" ;;\n"
+           "    \"help --completion\") words=\"bash zsh fish\" ;;\n"
            "    esac\n"
-           "    if [[ -z $words && $current == -* ]]; then\n"
+           "    if [[ $current == -* && ( -z $words || $before == help ) ]]; then\n"
            "        case ${COMP_WORDS[1]} in\n");
     for (size_t i = 0; i < n; i++) {
         printf("        %s) words=\"", commands[i]->name);

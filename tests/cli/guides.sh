@@ -46,4 +46,7 @@ touch text.txt
 [[ $(offers mezzo train --precision bf) == bf16 ]] || fail "bash: mezzo train --precision bf"
 [[ $(offers mezzo train --data te) == text.txt ]] || fail "bash: mezzo train --data te"
 [[ $(offers mezzo sweep --d-m) == --d-models ]] || fail "bash: mezzo sweep --d-m"
+[[ $(offers mezzo help wat) == watch ]] || fail "bash: mezzo help wat"
+[[ $(offers mezzo help --man tr) == train ]] || fail "bash: mezzo help --man tr"
+[[ $(offers mezzo help --ma) == --man ]] || fail "bash: mezzo help --ma"
 [[ $(offers mezzo explain --autocast) == --autocast. ]] || fail "bash: mezzo explain --autocast"
