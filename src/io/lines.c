@@ -1,4 +1,5 @@
 // The lines half of file.h: pieces of a megabyte, and what is left of a line carried over to the next.
+#include <errno.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -58,6 +59,18 @@ uint64_t mz_lines_end(const mz_lines *lines) {
 
 uint64_t mz_lines_passed(const mz_lines *lines) {
     return lines->passed;
+}
+
+mezzo_status mz_lines_peek(const mz_lines *lines, uint64_t offset, void *to, size_t n, size_t *got) {
+    for (*got = 0; *got < n;) {
+        const ssize_t done = pread(lines->fd, (char *)to + *got, n - *got, (off_t)(offset + *got));
+        if (done == 0)
+            return MEZZO_OK;
+        if (done < 0 && errno != EINTR)
+            return mz_io_fail("read", lines->path);
+        *got += done > 0 ? (size_t)done : 0;
+    }
+    return MEZZO_OK;
 }
 
 // More bytes behind what is there, which moves to the front.

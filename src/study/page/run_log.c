@@ -91,6 +91,32 @@ static void count_bad(mz_run_log *log, uint64_t n) {
     log->bad_lines += (int64_t)n;
 }
 
+static void remember(mz_run_log *log, const char *line, size_t n) {
+    log->n_tail = n < sizeof log->tail ? n : sizeof log->tail;
+    memcpy(log->tail, line + n - log->n_tail, log->n_tail);
+}
+
+// Whether what was read does not end any more where it did: a rollback, or a run that was resumed, cut the file back,
+// and what was written since may reach further.
+static mezzo_status was_cut(const mz_run_log *log, const mz_lines *lines, bool *cut) {
+    char now[sizeof log->tail + 1];
+    const size_t n = log->n_tail + 1;
+    size_t got = 0;
+    *cut = false;
+    if (log->offset == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_lines_peek(lines, log->offset - n, now, n, &got));
+    *cut = got != n || memcmp(now, log->tail, log->n_tail) != 0 || now[log->n_tail] != '\n';
+    return MEZZO_OK;
+}
+
+static void start_anew(mz_run_log *log) {
+    char *folder = log->folder;
+    log->folder = NULL;
+    mz_run_log_free(log);
+    *log = (mz_run_log){.last_step = -1, .folder = folder};
+}
+
 static mezzo_status read_lines(mz_run_log *log, const char *path, mz_lines *lines) {
     mezzo_status status = MEZZO_OK;
     const char *line;
@@ -99,10 +125,13 @@ static mezzo_status read_lines(mz_run_log *log, const char *path, mz_lines *line
     while (status == MEZZO_OK && (status = mz_lines_next(lines, &line, &n)) == MEZZO_OK) {
         char where[512];
         json_t *record = NULL;
+        if (mz_lines_passed(lines) > passed)
+            log->n_tail = 0;
         count_bad(log, mz_lines_passed(lines) - passed);
         passed = mz_lines_passed(lines);
         if (line == NULL)
             break;
+        remember(log, line, n);
         snprintf(where, sizeof where, "%.400s:%lld", path, (long long)(log->records + log->bad_lines + 1));
         status = n > LINE_BYTES_MAX ? mz_fail(MEZZO_ERR_FORMAT, "%s: a line of %zu bytes is not a record", where, n)
                                     : mz_json_parse(where, line, n, JSON_DEPTH, &record);
@@ -123,7 +152,13 @@ mezzo_status mz_run_log_read(mz_run_log *log) {
     char *path = mz_format("%s/metrics.jsonl", log->folder);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_path_exists(path) ? mz_lines_open(path, &lines) : MEZZO_OK;
+    const bool there = mz_path_exists(path);
+    mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
+    bool cut = !there && log->offset > 0;
+    if (status == MEZZO_OK && lines != NULL)
+        status = was_cut(log, lines, &cut);
+    if (status == MEZZO_OK && cut)
+        start_anew(log);
     if (status == MEZZO_OK && lines != NULL)
         status = mz_lines_from(lines, log->offset);
     if (status == MEZZO_OK && lines != NULL)

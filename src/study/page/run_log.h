@@ -1,5 +1,5 @@
 // The numbers of a run folder, read back from its metrics.jsonl: for report and watch. A run that is still writing can
-// be read again and again: only what was added is read.
+// be read again and again: only what was added is read, or all of it where the file was cut back, as a rollback does.
 #ifndef MZ_STUDY_RUN_LOG_H
 #define MZ_STUDY_RUN_LOG_H
 
@@ -26,12 +26,15 @@ typedef struct mz_run_log {
     mz_run_text *texts; // in the order written; of a name that repeats only the changes
     size_t n_texts, cap_texts;
     uint64_t offset;                       // bytes of the file that are read
+    char tail[64];                         // the end of their last line, without its newline
+    size_t n_tail;                         // 0: that line was passed over, or is empty
     int64_t last_step;                     // -1: nothing yet
     int64_t records, bad_lines, first_bad; // first_bad: the line, from 1, of the first bad one
 } mz_run_log;
 
-// Reads the whole lines that were added since. The folder must exist; a file that is not there yet adds nothing. The
-// torn last line of a crash waits for its end; any other line that is no record is passed over and counted.
+// Reads the whole lines that were added since, or where what was read is not there any more, all of them. The folder
+// must exist; a file that is not there yet adds nothing. The torn last line of a crash waits for its end; any other
+// line that is no record is passed over and counted.
 mezzo_status mz_run_log_open(const char *folder, mz_run_log *out); // and reads; free it in either case
 mezzo_status mz_run_log_read(mz_run_log *log);
 void mz_run_log_free(mz_run_log *log);
