@@ -80,33 +80,46 @@ static mezzo_status add_block(mezzo_params *params, size_t bytes, char **out) {
     return MEZZO_OK;
 }
 
+// The values of codes that have no place yet: how much they take, and, with a block, where each lies in it. With
+// recompute several values are the same codes, which lie there once.
+static mezzo_status place_codes(mezzo_program *p, bool (*seen)[2], char *block, size_t *bytes) {
+    const mezzo_graph *g = p->c.graph;
+    *bytes = 0;
+    memset(seen, 0, (g->n_params + 1) * sizeof *seen);
+    for (size_t i = 0; i < g->n_values; i++) {
+        const mz_value *v = &g->values[i];
+        void **at = NULL;
+        if (v->kind != MZ_VALUE_CODES)
+            continue;
+        MEZZO_TRY(find_codes(p, (int)i, &at));
+        if (*at == NULL && !seen[v->param][v->turned]) {
+            seen[v->param][v->turned] = true;
+            *at = block != NULL ? block + *bytes : NULL;
+            *bytes += bytes_of(g, (int)i);
+        }
+        p->address[i] = *at;
+    }
+    return MEZZO_OK;
+}
+
 // Twice over the values: how much is missing, and then where it lies.
 mezzo_status mz_program_bind_codes(mezzo_program *p) {
-    const mezzo_graph *g = p->c.graph;
+    bool(*seen)[2] = mz_alloc(p->c.graph->n_params + 1, sizeof *seen); // [parameter][turned]
     size_t bytes = 0;
     char *block = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < g->n_values; i++) {
-            void **at = NULL;
-            if (g->values[i].kind != MZ_VALUE_CODES)
-                continue;
-            MEZZO_TRY(find_codes(p, (int)i, &at));
-            if (*at == NULL && pass == 0) {
-                bytes += bytes_of(g, (int)i);
-            } else if (*at == NULL) {
-                *at = block;
-                block += bytes_of(g, (int)i);
-            }
-            p->address[i] = *at;
-        }
-        if (bytes == 0)
-            return MEZZO_OK;
-        if (pass == 0)
-            MEZZO_TRY(add_block(p->params, bytes, &block));
+    if (seen == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = place_codes(p, seen, NULL, &bytes);
+    if (status == MEZZO_OK && bytes > 0)
+        status = add_block(p->params, bytes, &block);
+    if (status == MEZZO_OK && bytes > 0)
+        status = place_codes(p, seen, block, &bytes);
+    mz_free(seen);
+    if (status == MEZZO_OK && block != NULL) {
+        p->params->codes_stale = true;
+        p->params->codes_version++;
     }
-    p->params->codes_stale = true;
-    p->params->codes_version++;
-    return MEZZO_OK;
+    return status;
 }
 
 // --- what writes them ----------------------------------------------------------------------------------------------

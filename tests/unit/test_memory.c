@@ -130,11 +130,12 @@ static void adapters_train_alone(void **state) {
 
 static void plans_are_what_is_made(void **state) {
     (void)state;
-    const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
+    const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16,     MEZZO_PRECISION_FP16,
+                                          MEZZO_PRECISION_FP8,  MEZZO_PRECISION_FP8_DW16, MEZZO_PRECISION_FP8_BLOCK};
     for (size_t p = 0; p < MZ_COUNT(precisions); p++)
         for (int optimizer = 0; optimizer < 3; optimizer++) {
             mz_workload w = workload("gpt2", precisions[p], 2, 16);
-            w.model.layers = 2;
+            w.model.layers = 3; // the one in the middle has 8-bit codes of its weights, with recompute once too
             w.model.heads = 2;
             w.model.d_model = 48;
             w.model.vocab = 101;
