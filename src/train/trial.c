@@ -14,7 +14,7 @@ mezzo_status mz_trial_open(mezzo_device *device, const mezzo_config *config, con
     if (trial == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mz_run_open_on(device, config, &hooks, trial);
-    trial->source = NULL; // the caller may free it
+    trial->source = NULL; // a trial writes no folder
     if (status == MEZZO_OK)
         *out = trial;
     else

@@ -23,8 +23,8 @@ typedef struct mz_trial_facts {
 } mz_trial_facts;
 
 // On `device`, borrowed, or, where it is NULL, on the configuration's. Trials that take turns on a device must have
-// read every step before the other's turn. `config` is not needed afterwards. Errors as mezzo_run_train; *out is NULL
-// then.
+// read every step before the other's turn. `config` is borrowed until the trial is closed: names in it are not copied.
+// Errors as mezzo_run_train; *out is NULL then.
 mezzo_status mz_trial_open(mezzo_device *device, const mezzo_config *config, const volatile sig_atomic_t *stop,
                            mz_trial **out);
 void mz_trial_close(mz_trial *trial); // NULL is fine

@@ -144,7 +144,8 @@ typedef struct mz_underflow_options {
     const char *precision; // NULL: fp32; fp8 and its kin: what their 8 bits lose is counted too
 } mz_underflow_options;
 typedef struct mz_underflow {
-    mz_trial *trial; // in FP32, unless asked otherwise, so that nothing has underflowed yet
+    mz_trial *trial;      // in FP32, unless asked otherwise, so that nothing has underflowed yet
+    mezzo_config *config; // the trial's
     const mz_magnitudes *magnitudes;
     int64_t step; // that was counted
 } mz_underflow;

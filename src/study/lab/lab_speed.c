@@ -8,6 +8,7 @@
 enum { BLOCK = 5 }; // steps before the next precision has its turn: what else the machine does touches all alike
 
 typedef struct runner {
+    mezzo_config *config; // the trial's
     mz_trial *trial;
     double *loss, *seconds; // [steps]: smoothed loss after each step, time in steps so far
     double smooth, weight, spent;
@@ -15,7 +16,6 @@ typedef struct runner {
 
 static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision precision, const char *text, runner *r) {
     char layers[24], width[24], batch[24], threads[16];
-    mezzo_config *config;
     snprintf(layers, sizeof layers, "%lld", (long long)o->layers);
     snprintf(width, sizeof width, "%lld", (long long)o->d_model);
     snprintf(batch, sizeof batch, "%lld", (long long)o->batch);
@@ -29,12 +29,9 @@ static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision preci
         {"schedule.warmup", "5"},     {"schedule.kind", "constant"},
         {"train.sample_every", "-1"}, {"device.name", o->device != NULL ? o->device : "auto"},
         {"device.threads", threads},  {"amp.precision", mezzo_precision_name(precision)}};
-    MEZZO_TRY(mezzo_config_create(&config));
-    mezzo_status status = mz_lab_set(config, keys, MZ_COUNT(keys));
-    if (status == MEZZO_OK)
-        status = mz_trial_open(NULL, config, NULL, &r->trial);
-    mezzo_config_free(config);
-    MEZZO_TRY(status);
+    MEZZO_TRY(mezzo_config_create(&r->config));
+    MEZZO_TRY(mz_lab_set(r->config, keys, MZ_COUNT(keys)));
+    MEZZO_TRY(mz_trial_open(NULL, r->config, NULL, &r->trial));
     r->loss = mz_alloc((size_t)o->steps, sizeof *r->loss);
     r->seconds = mz_alloc((size_t)o->steps, sizeof *r->seconds);
     return r->loss == NULL || r->seconds == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
@@ -42,6 +39,7 @@ static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision preci
 
 static void close_runner(runner *r) {
     mz_trial_close(r->trial);
+    mezzo_config_free(r->config);
     mz_free(r->loss);
     mz_free(r->seconds);
 }

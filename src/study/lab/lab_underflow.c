@@ -35,7 +35,7 @@ static mezzo_status configure(const mz_underflow_options *o, const char *folder,
     return mz_lab_set(config, always, MZ_COUNT(always));
 }
 
-static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz_underflow *u) {
+static mezzo_status look(const mz_underflow_options *o, mz_underflow *u) {
     char folder[4096] = "", found[4096];
     const mz_step_report *report;
     if (o->run != NULL) {
@@ -47,9 +47,9 @@ static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz
     if (o->run == NULL && o->data == NULL)
         status = mz_lab_text(&text);
     if (status == MEZZO_OK)
-        status = configure(o, o->run != NULL ? folder : NULL, text != NULL ? text : o->data, config);
+        status = configure(o, o->run != NULL ? folder : NULL, text != NULL ? text : o->data, u->config);
     if (status == MEZZO_OK)
-        status = mz_trial_open(NULL, config, NULL, &u->trial);
+        status = mz_trial_open(NULL, u->config, NULL, &u->trial);
     if (text != NULL)
         unlink(text); // read into memory
     mz_free(text);
@@ -63,11 +63,9 @@ static mezzo_status look(const mz_underflow_options *o, mezzo_config *config, mz
 }
 
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u) {
-    mezzo_config *config;
     *u = (mz_underflow){0};
-    MEZZO_TRY(mezzo_config_create(&config));
-    mezzo_status status = look(options, config, u);
-    mezzo_config_free(config);
+    MEZZO_TRY(mezzo_config_create(&u->config));
+    mezzo_status status = look(options, u);
     if (status != MEZZO_OK)
         mz_underflow_close(u);
     MEZZO_TRY(status);
@@ -76,6 +74,7 @@ mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow
 
 void mz_underflow_close(mz_underflow *u) {
     mz_trial_close(u->trial);
+    mezzo_config_free(u->config);
     *u = (mz_underflow){0};
 }
 
