@@ -181,6 +181,7 @@ static const char *lacking(const mz_where *where, bool cpu, mz_ask ask) {
         case MZ_ASK_BF16:
             return where->cpu_bf16 ? NULL : "this CPU has no bf16 arithmetic, only storage, so it will not be faster";
         case MZ_ASK_TF32:
+            return where->cpu_tf32 ? NULL : "this CPU has no tf32 arithmetic; fp32 runs";
         case MZ_ASK_FP8:
             return "CPUs have no such format";
         default:

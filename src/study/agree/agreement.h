@@ -94,9 +94,9 @@ const char *mz_asker_name(mz_asker asker); // "accelerate"
 typedef struct mz_where {
     bool known;    // false: no GPU here and none assumed, so formats are judged only for files that ask for the CPU
     char name[96]; // "NVIDIA H100", "cc 7.5 (assumed)"
-    int compute_capability;  // × 10
-    int gpus;                // how many there are
-    bool cpu_bf16, cpu_fp16; // the CPU has arithmetic for them
+    int compute_capability;            // × 10
+    int gpus;                          // how many there are
+    bool cpu_bf16, cpu_fp16, cpu_tf32; // the CPU has arithmetic for them
 } mz_where;
 
 void mz_where_here(mz_where *out);                      // this machine: its devices are opened to see

@@ -36,6 +36,7 @@ void mz_where_here(mz_where *where) {
         if (mezzo_device_describe(device, &info) == MEZZO_OK) {
             where->cpu_bf16 = has_arithmetic(&info, MEZZO_BF16);
             where->cpu_fp16 = has_arithmetic(&info, MEZZO_F16);
+            where->cpu_tf32 = info.native[MEZZO_PRECISION_TF32];
         }
         mezzo_device_close(device);
     }
