@@ -141,8 +141,15 @@ static int print_result(const cli_args *args, const mz_sweep_options *o, const w
            w->rows, cli_duration(w->seconds, time, sizeof time));
     if (o->n_precisions < 2) // of which nothing can be compared
         return CLI_DONE;
-    printf("next:\n  %s analyze %s\n", cli_quote(args->program, program, sizeof program),
+    bool has_baseline = false; // analyze's
+    for (int i = 0; i < o->n_precisions; i++)
+        has_baseline = has_baseline || o->precisions[i] == MEZZO_PRECISION_FP32;
+    printf("next:\n  %s analyze %s", cli_quote(args->program, program, sizeof program),
            cli_quote(o->path, quoted, sizeof quoted));
+    if (!has_baseline)
+        printf(" --baseline %s --candidate %s", mezzo_precision_name(o->precisions[0]),
+               mezzo_precision_name(o->precisions[1]));
+    printf("\n");
     return CLI_DONE;
 }
 

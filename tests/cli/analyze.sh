@@ -75,6 +75,12 @@ refuse 2 "bad.csv:4" "'times'" "above 0" -- analyze bad.csv
 refuse 2 "the same key twice" "line 4" -- analyze bad.csv
 grep -v ",amp," study.csv >bad.csv
 refuse 2 "nothing to compare" -- analyze bad.csv
+sed 's/,amp,/,fp8,/' study.csv >eight.csv
+run 0 analyze eight.csv --out eight
+shows "$OUT" "Can fp8 be faster than fp32 here?"
+{ cat study.csv && sed -n '/^2.*,amp,/s/,amp,/,fp8-block,/p' study.csv && sed -n '/^4.*,amp,/s/,amp,/,fp8,/p' study.csv; } >more.csv
+run 0 analyze more.csv --out more
+shows more/report.md "also has rows of fp8-block, fp8;"
 sed 5d study.csv >alone.csv # a row without a partner is named, not fatal
 run 0 analyze alone.csv --out alone
 shows "$ERR" "left out 1 rows without a partner" "line 4"

@@ -42,6 +42,12 @@ MEZZO_ISA=ref run 0 "${GRID[@]}" --layers 1 --d-models 16 --batch-sizes 1 --seq-
 
 run 0 "${GRID[@]}" --layers 1 --d-models 16 --batch-sizes 1 --seq-lens 8 --precisions fp32,fp8,fp8-block --out eight.csv
 [[ $(grep -c "as asked; emulated" eight.csv) -eq 2 ]] || fail "not two rows of emulated 8 bits: $(cat eight.csv)"
+# What is offered next can be done, whatever was compared.
+shows "$OUT" "analyze eight.csv"
+run 0 analyze eight.csv --out eight
+run 0 "${GRID[@]}" --layers 1 --d-models 16 --batch-sizes 1 --seq-lens 8 --precisions bf16,fp8-block,fp8 --out low.csv
+shows "$OUT" "analyze low.csv --baseline bf16 --candidate fp8-block"
+run 0 analyze low.csv --baseline bf16 --candidate fp8-block --out low
 
 # Twenty kills at random moments: no row lost, none doubled.
 RANDOM=7

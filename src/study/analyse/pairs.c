@@ -267,19 +267,41 @@ static bool has_precision(const mz_study *s, const char *prec) {
     return false;
 }
 
-static mezzo_status choose_precisions(mz_study *s, const char *baseline, const char *candidate) {
-    mezzo_precision usual[MEZZO_PRECISION_COUNT];
+// Whether a name is in "a, b, c".
+static bool is_listed(const char *list, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *at = list; *at != '\0';) {
+        const size_t part = strcspn(at, ",");
+        if (part == length && strncmp(at, name, part) == 0)
+            return true;
+        at += part + strspn(at + part, ", ");
+    }
+    return false;
+}
+
+// amp, as the studies of others have it, or what auto prefers; then the formats of 8 bits. NULL: none of them.
+static const char *usual_candidate(const mz_study *s) {
+    mezzo_precision usual[2 * MEZZO_PRECISION_COUNT];
     int n = mz_precision_automatic(usual);
-    if (candidate == NULL && has_precision(s, "amp")) // the studies of others
-        candidate = "amp";
-    for (int i = 0; i < n && candidate == NULL; i++)
+    if (has_precision(s, "amp"))
+        return "amp";
+    for (int p = 0; p < MEZZO_PRECISION_COUNT; p++)
+        if (mz_precision((mezzo_precision)p) != NULL && mz_precision((mezzo_precision)p)->scaling != MZ_SCALING_NONE)
+            usual[n++] = (mezzo_precision)p;
+    for (int i = 0; i < n; i++)
         if (has_precision(s, mezzo_precision_name(usual[i])))
-            candidate = mezzo_precision_name(usual[i]);
+            return mezzo_precision_name(usual[i]);
+    return NULL;
+}
+
+static mezzo_status choose_precisions(mz_study *s, const char *baseline, const char *candidate) {
+    if (candidate == NULL)
+        candidate = usual_candidate(s);
     if (baseline == NULL)
         baseline = "fp32";
     if (candidate == NULL)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: no row has the precision amp, bf16, fp16 or tf32 in column 'prec': there is "
+                       "%s: no row has the precision amp, bf16, fp16, tf32 or fp8 in column 'prec': there is "
                        "nothing to compare %s with",
                        s->where, mz_quote(baseline).text);
     if (strcmp(baseline, candidate) == 0)
@@ -294,7 +316,7 @@ static mezzo_status choose_precisions(mz_study *s, const char *baseline, const c
     for (size_t i = 0; i < s->n_rows; i++) {
         const char *p = s->rows[i].prec;
         size_t used = strlen(s->others);
-        if (strcmp(p, baseline) != 0 && strcmp(p, candidate) != 0 && strstr(s->others, p) == NULL)
+        if (strcmp(p, baseline) != 0 && strcmp(p, candidate) != 0 && !is_listed(s->others, p))
             snprintf(s->others + used, sizeof s->others - used, "%s%s", used > 0 ? ", " : "", p);
     }
     return MEZZO_OK;

@@ -54,9 +54,9 @@ typedef struct mz_study {
 
 // `path` holds a sweep's rows (full_data.csv, ours or another's) or pairs (pairs_analysis.csv). columns:
 // "theirs=ours,…" names columns of other tables as ours, NULL none. baseline NULL = fp32; candidate NULL = the first of
-// amp, bf16, fp16, tf32 that is there. An empty rung is "base". INVALID: `columns` names no column. FORMAT: a missing
-// column, a cell that is no number, a time, rate or size that is not above 0, the same key twice (naming both lines),
-// no pair at all. The caller frees *out.
+// amp, bf16, fp16, tf32, fp8, fp8-dw16, fp8-block that is there. An empty rung is "base". INVALID: `columns` names no
+// column. FORMAT: a missing column, a cell that is no number, a time, rate or size that is not above 0, the same key
+// twice (naming both lines), no pair at all. The caller frees *out.
 mezzo_status mz_study_load(const char *path, const char *columns, const char *baseline, const char *candidate,
                            mz_study *out);
 void mz_study_free(mz_study *study); // zeroed is fine
