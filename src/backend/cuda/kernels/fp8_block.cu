@@ -25,6 +25,7 @@ enum { AT_BARRIERS = AT_SCALES + STAGES * SCALE_BYTES, ALIGN = 1024 };
 enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Tiles are taken in bands of BAND pairs, column by column of a band: as many columns of b as rows of a are read at a
 // time. Row by row of long rows, all of b would pass by for two pairs of tiles.
 enum { BAND = 8 };
@@ -87,7 +88,6 @@ __device__ __forceinline__ void finish_each(const mz_cu_fp8_block &g, float *to,
     }
 }
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Columns 64·c … 64·c + 63 of BF16, or 32 of FP32, into the strip. In BF16 16-byte pieces of row i change places by
 // exclusive or with i % 8, in FP32 with 2·(i % 4): neither writing nor reading meets a bank twice.
 template <bool LOW> __device__ __forceinline__ int moved(int row, int piece) {

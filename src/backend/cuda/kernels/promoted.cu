@@ -21,6 +21,7 @@ enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROU
 enum { AT_BARRIERS = ALL * OPERAND, ALIGN = 1024, BYTES = AT_BARRIERS + 2 * ALL * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 struct work { // of a cluster: a pair of tiles, one below the other, and a share of the sum; columns first
     int64_t unit, units, step, tiles;
     int across, pieces;
@@ -50,7 +51,6 @@ __device__ __forceinline__ share share_of(const mz_cu_promoted &g, const work &w
     return s;
 }
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Piece k of 64 rows of an operand's part. BY_ROWS: the part is [rows, inner], else [inner, rows].
 template <bool BY_ROWS>
 __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap *map, int row, int k, int part, uint32_t barrier) {
