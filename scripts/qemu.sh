@@ -14,7 +14,7 @@ if [[ $(uname -m) != x86_64 ]]; then
     exit 0
 fi
 
-# Emulation is 12 to 100 times slower. Left out, so that both processors take less than 8 minutes on 2 cores: what tokenizes megabytes
+# Emulation is 12 to 100 times slower. On 2 cores Nehalem takes 4 minutes and Haswell 20. Left out is what tokenizes megabytes
 # (bpe, gpt2_tokens), tries every value of a function or every shape of a product (vec_math, magnitudes, matmul; models' tests run the
 # same kernels), times kernels (kernel_bench), or repeats what another test runs.
 slow=" unit_test_bpe golden_test_gpt2_tokens unit_test_vec_math unit_test_magnitudes unit_test_matmul unit_test_kernel_bench "
