@@ -3,6 +3,7 @@
 #   bench/bits.sh OLD/mezzo >old; bench/bits.sh NEW/mezzo >new; diff old new
 # DEVICE is ref, cpu, cuda, or cpu:LEVEL with LEVEL amx, avx512, avx2 or ref (portable C); without one: ref and every level of cpu that
 # this machine has. A row ends with the exit status where a run fails.
+# Models of images learn from made-up radio maps, of a build with libpng.
 set -euo pipefail
 
 mezzo=$(realpath "${1:?give the mezzo command}")
@@ -26,10 +27,15 @@ if [[ $# -eq 0 ]]; then
     done
 fi
 
+"$mezzo" data radio --maps 10 --transmitters 2 --size 16 --extent 64 --seed 3 --out cities >/dev/null 2>&1
+
+texts="--data text.txt --tokenizer char --seq-len 32 --batch-size 4 --grad-accum 2"
 models=(
-    "gpt2 --layers 2 --heads 4 --d-model 64 --dropout 0.1"
-    "cs336 --layers 2 --heads 4 --d-model 64 --d-ff 160"
-    "glm4_moe --layers 2 --heads 4 --kv-heads 2 --d-model 64 --d-ff 128 --d-expert 48 --experts 4 --experts-per-token 2"
+    "gpt2 --layers 2 --heads 4 --d-model 64 --dropout 0.1 $texts"
+    "cs336 --layers 2 --heads 4 --d-model 64 --d-ff 160 $texts"
+    "glm4_moe --layers 2 --heads 4 --kv-heads 2 --d-model 64 --d-ff 128 --d-expert 48 --experts 4 --experts-per-token 2 $texts"
+    "kl_vae-tiny --data cities --batch-size 4 --grad-accum 2"
+    "radio_unet-tiny --data cities --batch-size 4 --grad-accum 2"
 )
 for device in "$@"; do
     for model in "${models[@]}"; do
@@ -41,8 +47,7 @@ for device in "$@"; do
             rm -rf run
             status=0
             # shellcheck disable=SC2086
-            MEZZO_ISA=$level "$mezzo" train --model $model --data text.txt --tokenizer char --seq-len 32 --batch-size 4 --grad-accum 2 \
-                --steps 20 --warmup 4 --lr 2e-3 --min-lr 1e-4 --precision "$precision" --master "$master" --device "${device%%:*}" --threads 2 --seed 7 --log-every 1 \
+            MEZZO_ISA=$level "$mezzo" train --model $model --steps 20 --warmup 4 --lr 2e-3 --min-lr 1e-4 --precision "$precision" --master "$master" --device "${device%%:*}" --threads 2 --seed 7 --log-every 1 \
                 --eval-every 10 --eval-iters 2 --sample-every -1 --checkpoint-every 20 --out run --quiet >out.txt 2>err.txt || status=$?
             row="${model%% *} $kept $device"
             if [[ $status -ne 0 ]]; then

@@ -1,6 +1,4 @@
 // mezzo explain: every op's dtypes under a precision, and the rule that decided them. Nothing is run.
-#include <stdlib.h>
-
 #include "base/precision.h"
 #include "cli.h"
 #include "graph/graph.h"
@@ -9,6 +7,7 @@
 #include "study/analyse/figures.h"
 #include "study/measure/explained.h"
 #include "study/measure/explained_ranks.h"
+#include "train/config.h"
 
 // --- rows ----------------------------------------------------------------------------------------------------------
 // JSON has other places for the rule and the gradient than the table.
@@ -101,19 +100,13 @@ static void print_ranks(const mz_explained_ranks *r, const char *shard) {
                (long long)r->backward, (double)r->gathered * mib);
 }
 
-static mezzo_status explain_ranks(const mezzo_config *config, const mezzo_graph *graph,
+static mezzo_status explain_ranks(const mz_run_config *c, const mezzo_graph *graph,
                                   const mezzo_program_options *options, int64_t ranks, mz_explained_ranks *out) {
-    const mz_cut cut = mz_ranks_cut(mz_shard_of(cli_key(config, "ranks.shard")),
-                                    strcmp(cli_key(config, "ranks.reduce"), "canonical") == 0, 0, (int)ranks,
-                                    mz_bucket_elements(strtod(cli_key(config, "ranks.bucket_mib"), NULL)));
-    const char *asked = cli_key(config, "optimizer.master");
-    mezzo_master master = mezzo_master_default(options->precision);
+    const mz_cut cut = mz_ranks_cut(c->shard, c->canonical, 0, (int)ranks, mz_bucket_elements(c->bucket_mib));
     mezzo_device *device = NULL;
-    for (int m = 0; m < MZ_MASTERS; m++)
-        if (strcmp(asked, mezzo_master_name((mezzo_master)m)) == 0)
-            master = (mezzo_master)m;
-    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), 0, &device));
-    mezzo_status status = mz_explain_ranks(device, graph, options, master, &cut, out);
+    MEZZO_TRY(mezzo_device_open(c->device, 0, &device));
+    mezzo_status status =
+        mz_explain_ranks(device, graph, options, mz_run_config_master(c, options->precision), &cut, out);
     mezzo_device_close(device);
     return status;
 }
@@ -236,12 +229,12 @@ static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo
 
 // --- the command ---------------------------------------------------------------------------------------------------
 // "auto" depends on the machine: its device is asked, and the reason told.
-static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precision) {
+static mezzo_status resolve(const mz_run_config *c, mezzo_precision *precision) {
     if (mz_precision(*precision) != NULL)
         return MEZZO_OK;
     mezzo_device *device = NULL;
     char reason[256];
-    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), 0, &device));
+    MEZZO_TRY(mezzo_device_open(c->device, 0, &device));
     mezzo_status status = mezzo_precision_resolve(device, MEZZO_PRECISION_AUTO, precision, reason, sizeof reason);
     mezzo_device_close(device);
     if (status == MEZZO_OK)
@@ -249,30 +242,16 @@ static mezzo_status resolve(const mezzo_config *config, mezzo_precision *precisi
     return status;
 }
 
-// As train refuses it: other precisions have no bf16 weight that stands for half of a master.
-static mezzo_status check_master(const mezzo_config *config, mezzo_precision precision) {
-    const char *master = cli_key(config, "optimizer.master");
-    const mz_precision_info *p = mz_precision(precision);
-    if (strcmp(master, "auto") == 0 || strcmp(master, mezzo_master_name(MEZZO_MASTER_FP32)) == 0 ||
-        (p != NULL && p->operand == MEZZO_BF16))
-        return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_INVALID,
-                   "optimizer.master is %s, which needs bf16, but amp.precision is %s: use precision bf16, or fp32 "
-                   "masters",
-                   master, mezzo_precision_name(precision));
-}
-
-static mezzo_status build(const mezzo_config *config, bool keep_logits, mezzo_graph **out) {
+static mezzo_status build(const mz_run_config *c, bool keep_logits, mezzo_graph **out) {
     mezzo_model_config model, initial;
-    MEZZO_TRY(mezzo_model_defaults(cli_key(config, "model.name"), &initial));
-    MEZZO_TRY(mezzo_config_model(config, initial.vocab, &model));
-    int64_t batch = strtoll(cli_key(config, "train.batch_size"), NULL, 10);
+    MEZZO_TRY(mezzo_model_defaults(c->model_name, &initial));
+    MEZZO_TRY(mz_run_config_model(c, &(mz_data_sizes){.vocab = initial.vocab}, &model));
     MEZZO_TRY(mezzo_graph_create(out));
-    return mezzo_model_build(*out, &model, batch, model.seq_len, keep_logits);
+    return mezzo_model_build(*out, &model, c->batch_size, model.seq_len, keep_logits);
 }
 
 static mezzo_status explain(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
-                            const char *master, explanation *e) {
+                            mezzo_master master, explanation *e) {
     MEZZO_TRY(mz_explained_collect(graph, options, after, &e->rows));
     if (strcmp(after, "autocast") == 0) {
         mz_explained fused = {0};
@@ -305,33 +284,32 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     mezzo_graph *graph = NULL;
-    mezzo_program_options options;
+    mz_run_config c;
     mz_explained_ranks held = {0};
     explanation e = {.word = plain ? "forward" : "with backward"};
+    mezzo_program_options *options = &c.program;
+    mezzo_status status = mz_run_config_read(config, &c);
     // Logits that are kept are never cut into blocks: after chunk, the graph as training builds it.
-    mezzo_status status = build(config, strcmp(after, "chunk") != 0, &graph);
     if (status == MEZZO_OK)
-        status = mezzo_config_program(config, &options);
-    if (status == MEZZO_OK && !cli_has(args, "diff"))
-        status = check_master(config, options.precision);
+        status = build(&c, strcmp(after, "chunk") != 0, &graph);
     if (status == MEZZO_OK)
-        status = resolve(config, &options.precision);
+        status = resolve(&c, &options->precision);
     if (status == MEZZO_OK)
-        status = explain(graph, &options, after, cli_key(config, "optimizer.master"), &e);
+        status = explain(graph, options, after, mz_run_config_master(&c, options->precision), &e);
     if (status == MEZZO_OK && ranks > 0)
-        status = explain_ranks(config, graph, &options, ranks, &held);
+        status = explain_ranks(&c, graph, options, ranks, &held);
     if (status != MEZZO_OK) {
         code = cli_error(args->command, status);
     } else {
         if (cli_has(args, "dot"))
-            code = write_dot(args, graph, &options, after);
+            code = write_dot(args, graph, options, after);
         bool piped = strcmp(cli_out_file(args, "dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
         if (code != CLI_DONE || (cli_has(args, "diff") && !piped))
-            code = code != CLI_DONE ? code : diff(args, graph, options);
+            code = code != CLI_DONE ? code : diff(args, graph, *options);
         else if (piped)
             code = CLI_DONE;
         else if (cli_has(args, "json"))
-            code = print_json(args, &e, cli_key(config, "model.name"), options.precision, after, &held);
+            code = print_json(args, &e, c.model_name, options->precision, after, &held);
         else
             print_text(&e, cli_has(args, "params"));
         if (code == CLI_DONE && ranks > 0 && !piped && !cli_has(args, "json") && !cli_has(args, "diff"))

@@ -112,48 +112,34 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
     return MEZZO_OK;
 }
 
-// A rank's micro batches a step, of --grad-accum or of what --global-batch leaves of it.
-static mezzo_status read_batch(mz_workload *w, const mezzo_config *config) {
-    mz_run_config c = {.batch_size = strtoll(cli_key(config, "train.batch_size"), NULL, 10),
-                       .global_batch = strtoll(cli_key(config, "train.global_batch"), NULL, 10),
-                       .grad_accum = strtoll(cli_key(config, "train.grad_accum"), NULL, 10)};
+static mezzo_status read_workload(asked *a, const mezzo_config *config) {
+    mezzo_model_config initial;
+    mz_run_config c;
+    mz_workload *w = &a->plan.w;
+    MEZZO_TRY(mz_run_config_read(config, &c));
+    a->model = c.model_name;
+    MEZZO_TRY(mezzo_model_defaults(a->model, &initial));
+    MEZZO_TRY(mz_run_config_model(&c, &(mz_data_sizes){.vocab = initial.vocab}, &w->model));
     MEZZO_TRY(mz_run_config_share(&c, w->ranks > 1 ? w->ranks : 1));
     w->batch = c.batch_size;
     w->grad_accum = c.grad_accum;
-    return MEZZO_OK;
-}
-
-static mezzo_status read_workload(asked *a, const mezzo_config *config) {
-    mezzo_model_config initial;
-    mezzo_program_options options;
-    a->model = cli_key(config, "model.name");
-    MEZZO_TRY(mezzo_model_defaults(a->model, &initial));
-    MEZZO_TRY(mezzo_config_model(config, initial.vocab, &a->plan.w.model));
-    MEZZO_TRY(mezzo_config_program(config, &options));
-    MEZZO_TRY(read_batch(&a->plan.w, config));
-    a->plan.w.freeze = cli_key(config, "train.freeze");
-    a->plan.w.lora = (mezzo_lora){.rank = strtoll(cli_key(config, "lora.rank"), NULL, 10),
-                                  .alpha = strtod(cli_key(config, "lora.alpha"), NULL),
-                                  .modules = cli_key(config, "lora.modules")};
-    a->plan.w.seq_len = a->plan.w.model.seq_len;
-    a->plan.w.residual = options.residual;
-    a->plan.w.recompute = options.recompute;
-    a->plan.w.recompute_light = options.recompute_light;
-    a->plan.w.logits_rows = options.logits_rows;
-    a->plan.w.overrides = options.overrides;
-    a->plan.w.n_overrides = options.n_overrides;
-    a->plan.w.ema = strtod(cli_key(config, "optimizer.ema"), NULL);
-    while (strcmp(cli_key(config, "optimizer.moments"), mezzo_moments_name(a->plan.w.moments)) != 0)
-        a->plan.w.moments++; // of AdamW's rows
-    a->plan.w.seed = 1;
-    int threads = (int)strtol(cli_key(config, "device.threads"), NULL, 10);
-    if (a->plan.w.ranks > 1) {
-        a->plan.w.shard = mz_shard_of(cli_key(config, "ranks.shard"));
-        a->plan.w.canonical = strcmp(cli_key(config, "ranks.reduce"), "canonical") == 0;
-        a->plan.w.bf16_wire = strcmp(cli_key(config, "ranks.reduce_wire"), "bf16") == 0;
-        a->plan.w.bucket = mz_bucket_elements(strtod(cli_key(config, "ranks.bucket_mib"), NULL));
-    }
-    MEZZO_TRY(mezzo_device_open(cli_key(config, "device.name"), threads, &a->plan.device));
+    w->freeze = c.freeze;
+    w->lora = c.lora;
+    w->seq_len = w->model.seq_len;
+    w->residual = c.program.residual;
+    w->recompute = c.program.recompute;
+    w->recompute_light = c.program.recompute_light;
+    w->logits_rows = c.program.logits_rows;
+    w->overrides = c.program.overrides;
+    w->n_overrides = c.program.n_overrides;
+    w->ema = c.optimizer.ema;
+    w->moments = c.optimizer.moments; // of AdamW's rows
+    w->seed = 1;
+    w->shard = c.shard;
+    w->canonical = c.canonical && w->ranks > 1;
+    w->bf16_wire = c.bf16_wire;
+    w->bucket = mz_bucket_elements(c.bucket_mib);
+    MEZZO_TRY(mezzo_device_open(c.device, c.threads, &a->plan.device));
     return mezzo_device_describe(a->plan.device, &a->info);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "train/config.h"
 #include "io/file.h"
 #include "study/page/run_log.h"
 #include "train/health.h"
@@ -82,6 +83,7 @@ static const char *value_text(const row *r, double x, char *buffer, size_t size)
 static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     char *path = mz_format("%s/config.yaml", folder);
     mezzo_config *config = NULL;
+    mz_run_config run;
     *steps = 0;
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
@@ -89,7 +91,9 @@ static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     if (config != NULL)
         status = mezzo_config_load(config, path);
     if (config != NULL && status == MEZZO_OK)
-        *steps = strtoll(cli_key(config, "train.steps"), NULL, 10);
+        status = mz_run_config_read(config, &run);
+    if (config != NULL && status == MEZZO_OK)
+        *steps = run.steps;
     mezzo_config_free(config);
     mz_free(path);
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;

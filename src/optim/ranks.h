@@ -19,13 +19,6 @@ typedef enum mz_shard {
     MZ_SHARD_PARAMETERS, // and parameters of that alone: they are sharded, and programs gather what they read
 } mz_shard;
 
-static inline mz_shard mz_shard_of(const char *name) { // as ranks.shard has it
-    return strcmp(name, "none") == 0        ? MZ_SHARD_NONE
-           : strcmp(name, "optimizer") == 0 ? MZ_SHARD_OPTIMIZER
-           : strcmp(name, "gradients") == 0 ? MZ_SHARD_GRADIENTS
-                                            : MZ_SHARD_PARAMETERS;
-}
-
 typedef struct mz_ranks mz_ranks;
 
 typedef struct mz_ranks_options {

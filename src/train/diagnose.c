@@ -179,7 +179,7 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
         MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
         MEZZO_TRY(mz_program_locate(run->engine.train, run->engine.scaler,
                                     mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch,
-                                    (float)run->config.guard.limit, &found));
+                                    (float)run->config.guard_limit, &found));
         if (found.found) {
             describe(f, &found, i + 1, (int64_t)(batch - data) * run->config.batch_size);
             continue;

@@ -10,7 +10,7 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
     e->device = device != NULL ? device : e->device;
     e->borrowed = device != NULL;
     e->program = config->program;
-    e->scaling = config->scaler.options;
+    e->scaling = config->scaler;
     e->size = e->size > 0 ? e->size : 1;
     if (device == NULL && e->device == NULL)
         MEZZO_TRY(mezzo_device_open(config->device, config->threads, &e->device));
@@ -19,7 +19,7 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
     e->readout.lag = e->device->backend->capture_begin != NULL ? 1 : 0;
     MEZZO_TRY(mezzo_precision_resolve(e->device, config->program.precision, &e->program.precision, e->precision_reason,
                                       sizeof e->precision_reason));
-    e->master = config->master_auto ? mezzo_master_default(e->program.precision) : config->master;
+    e->master = mz_run_config_master(config, e->program.precision);
     return MEZZO_OK;
 }
 
@@ -79,7 +79,7 @@ static bool needs_scaling(const mezzo_program_options *program) {
 }
 
 mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool keep_logits) {
-    if (config->scaler.automatic)
+    if (config->scaling == MZ_SCALING_AUTO)
         e->scaling.enabled = needs_scaling(&e->program);
     MEZZO_TRY(open_programs(e, config, keep_logits));
     if (config->histograms_every > 0 && e->size > 1)

@@ -11,18 +11,18 @@
 #define GRADIENTS_SAMPLED 4
 
 mezzo_status mz_guard_open(mz_training *run) {
-    const mz_guard_config *c = &run->config.guard;
-    bool stops = run->bisecting && c->policy == MZ_GUARD_OFF; // a search without a guard would find nothing
-    run->guard.policy = stops ? MZ_GUARD_STOP : (int)c->policy;
+    const mz_run_config *c = &run->config;
+    bool stops = run->bisecting && c->guard_policy == MZ_GUARD_OFF; // a search without a guard would find nothing
+    run->guard.policy = stops ? MZ_GUARD_STOP : (int)c->guard_policy;
     run->guard.on = run->guard.policy != MZ_GUARD_OFF;
-    if (c->spike != MZ_SPIKE_OFF)
-        MEZZO_TRY(mz_spikes_create(c->spike_window, &run->guard.spikes));
+    if (c->guard_spike != MZ_SPIKE_OFF)
+        MEZZO_TRY(mz_spikes_create(c->guard_spike_window, &run->guard.spikes));
     if (!run->guard.on)
         return MEZZO_OK;
     const mz_monitor_options monitor = {.state = run->engine.optimizer->d_state,
-                                        .activations = (int)c->activations,
-                                        .sample = c->sample,
-                                        .limit = (float)c->limit,
+                                        .activations = (int)c->guard_activations,
+                                        .sample = c->guard_sample,
+                                        .limit = (float)c->guard_limit,
                                         .gradients = GRADIENTS_SAMPLED};
     return mz_program_monitor(run->engine.train, &monitor);
 }
@@ -144,7 +144,7 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
 }
 
 mezzo_status mz_guard_begin_step(mz_training *run, int64_t step) {
-    int64_t every = run->config.guard.parameters_every;
+    int64_t every = run->config.guard_parameters_every;
     run->guard.begin[step & 1] = run->data->position;
     run->guard.batch[step & 1][0] = '\0';
     if (!run->guard.on || every == 0 || step % every != 0)
@@ -183,7 +183,7 @@ static mezzo_status skip(mz_training *run, const mz_fault *fault) {
 
 static mezzo_status roll_back(mz_training *run, const mz_fault *fault) {
     mz_guard *g = &run->guard;
-    if (g->rollbacks_here >= run->config.guard.max_rollbacks) {
+    if (g->rollbacks_here >= run->config.guard_max_rollbacks) {
         MEZZO_TRY(mz_guard_record(run, fault, "stop"));
         bool halted = fault->kinds != 0; // a jump was seen when its step had moved on
         return mz_guard_stop(run, fault, halted, halted && !fault->parameter);
@@ -270,20 +270,20 @@ static mezzo_status overflow(mz_training *run) {
 
 // --- jumps of the loss ---------------------------------------------------------------------------
 static mezzo_status look_for_jump(mz_training *run) {
-    const mz_guard_config *c = &run->config.guard;
+    const mz_run_config *c = &run->config;
     const mz_step_report *last = &run->engine.readout.last;
-    if (c->spike == MZ_SPIKE_OFF)
+    if (c->guard_spike == MZ_SPIKE_OFF)
         return MEZZO_OK;
-    double score = mz_spikes_see(&run->guard.spikes, last->loss, c->spike_score);
-    if (score < c->spike_score)
+    double score = mz_spikes_see(&run->guard.spikes, last->loss, c->guard_spike_score);
+    if (score < c->guard_spike_score)
         return MEZZO_OK;
     mz_fault fault = {.step = last->step, .kind = "spike"};
     snprintf(fault.text, sizeof fault.text, "step %lld: the loss jumped to %.4g, %.1f deviations above the median",
              (long long)last->step, last->loss, score);
-    if (c->spike == MZ_SPIKE_ROLLBACK)
+    if (c->guard_spike == MZ_SPIKE_ROLLBACK)
         return roll_back(run, &fault);
-    MEZZO_TRY(mz_guard_record(run, &fault, c->spike == MZ_SPIKE_STOP ? "stop" : "none"));
-    return c->spike == MZ_SPIKE_STOP ? mz_guard_stop(run, &fault, false, false) : MEZZO_OK;
+    MEZZO_TRY(mz_guard_record(run, &fault, c->guard_spike == MZ_SPIKE_STOP ? "stop" : "none"));
+    return c->guard_spike == MZ_SPIKE_STOP ? mz_guard_stop(run, &fault, false, false) : MEZZO_OK;
 }
 
 static void good_step(mz_guard *g, const mz_step_report *last) {

@@ -67,9 +67,7 @@ static mezzo_status open_latents(mz_training *run, const mz_task_options *data) 
 
 static mezzo_status open_task(mz_training *run) {
     mezzo_model_config family;
-    const char *name = mezzo_config_get(run->source, "model.name");
-    if (name == NULL)
-        return MEZZO_ERR_MEMORY;
+    const char *name = run->config.model_name;
     MEZZO_TRY(mezzo_model_defaults(name, &family));
     mz_task_options options = run->config.data;
     if (run->config.resume[0] != '\0')
@@ -82,7 +80,7 @@ static mezzo_status open_task(mz_training *run) {
         return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but %s has none to predict from", name,
                        options.path);
     MEZZO_TRY(open_latents(run, &options));
-    MEZZO_TRY(mz_config_model(run->source, &run->task->sizes, &run->engine.model));
+    MEZZO_TRY(mz_run_config_model(&run->config, &run->task->sizes, &run->engine.model));
     return mz_task_set_model(run->task, &run->engine.model);
 }
 

@@ -159,13 +159,9 @@ static void keep_param(void *user, const mezzo_explain_param *from) {
     t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
 }
 
-mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options, const char *master,
-                                         mz_explained_params *t) {
-    mezzo_master asked = mezzo_master_default(options->precision);
-    for (int i = 0; i < MZ_MASTERS; i++)
-        if (strcmp(mezzo_master_name((mezzo_master)i), master) == 0)
-            asked = (mezzo_master)i;
-    MEZZO_TRY(mezzo_graph_explain_params(g, options, asked, keep_param, t));
+mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options,
+                                         mezzo_master master, mz_explained_params *t) {
+    MEZZO_TRY(mezzo_graph_explain_params(g, options, master, keep_param, t));
     return t->status;
 }
 

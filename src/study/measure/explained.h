@@ -50,8 +50,8 @@ typedef struct mz_explained_params {
     mezzo_status status;
 } mz_explained_params;
 // Parameters where masters are asked for by name ("split"; "auto": by the precision). Free also on errors.
-mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options, const char *master,
-                                         mz_explained_params *out);
+mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options,
+                                         mezzo_master master, mz_explained_params *out);
 void mz_explained_params_free(mz_explained_params *table);
 
 // What the tensors that outlive an op are stored in: dtype names; "mixed" where they differ, "-" where there are none.
