@@ -77,7 +77,7 @@ mezzo_status mz_chat_read(const char *folder, mz_chat *out, json_t **added) {
     size_t n;
     *out = (mz_chat){0};
     if (status == MEZZO_OK && mz_path_exists(jinja))
-        status = mz_file_read(jinja, MOST_TEMPLATE, &out->source, &n);
+        status = mz_file_read_text(jinja, MOST_TEMPLATE, &out->source, &n);
     if (status == MEZZO_OK && mz_path_exists(config))
         status = mz_json_load(config, MOST_CONFIG, &object);
     if (status == MEZZO_OK && object != NULL)

@@ -137,7 +137,8 @@ static mezzo_status take_header(reader *r, mz_npy *out) {
     for (size_t k = 0; k < MZ_COUNT(keys); k++)
         if (!seen[k])
             return mz_fail(MEZZO_ERR_FORMAT, "%s: the header has no key '%s'", r->path, keys[k]);
-    return MEZZO_OK;
+    skip_space(r);
+    return r->at == r->end ? MEZZO_OK : bad_header(r, "nothing but blanks after the dictionary");
 }
 
 // --- the file ------------------------------------------------------------------------------------

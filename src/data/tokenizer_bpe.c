@@ -65,10 +65,10 @@ mezzo_status mz_tokenizer_create_bpe(const char *vocab_path, const char *merges_
     mz_bpe_text vocab = {.where = vocab_path, .added = added}, merges = {.where = merges_path};
     char *vocab_bytes = NULL, *merges_bytes = NULL;
     *out = NULL;
-    MEZZO_TRY_GOTO(status, mz_file_read(merges_path, MAX_FILE, &merges_bytes, &merges.n));
+    MEZZO_TRY_GOTO(status, mz_file_read_text(merges_path, MAX_FILE, &merges_bytes, &merges.n));
     merges.text = merges_bytes;
     if (vocab_path) {
-        MEZZO_TRY_GOTO(status, mz_file_read(vocab_path, MAX_FILE, &vocab_bytes, &vocab.n));
+        MEZZO_TRY_GOTO(status, mz_file_read_text(vocab_path, MAX_FILE, &vocab_bytes, &vocab.n));
         vocab.text = vocab_bytes;
     }
     MEZZO_TRY_GOTO(status, mz_bpe_read(vocab_path ? &vocab : NULL, &merges, &bpe));

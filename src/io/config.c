@@ -279,7 +279,7 @@ static mezzo_status load_file(mz_config *cfg, const char *path, const yaml_file 
     yaml_file file = {.path = path, .above = above, .depth = above != NULL ? above->depth + 1 : 0};
     char *text;
     size_t n;
-    MEZZO_TRY(mz_file_read(path, MZ_YAML_MAX_BYTES, &text, &n));
+    MEZZO_TRY(mz_file_read_text(path, MZ_YAML_MAX_BYTES, &text, &n));
     mz_yaml *yaml = NULL;
     mezzo_status status = mz_config_check_seal(path, text, n);
     if (status == MEZZO_OK && stat(path, &file.is) != 0)

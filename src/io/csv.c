@@ -113,10 +113,6 @@ static mezzo_status check_header(const mz_csv *csv) {
 }
 
 static mezzo_status parse(mz_csv *csv, const char *text, size_t n) {
-    if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { // Excel's byte order mark
-        text += 3;
-        n -= 3;
-    }
     if (n > MZ_CSV_MAX_BYTES)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; a table has at most %zu", csv->where, n, MZ_CSV_MAX_BYTES);
     if (memchr(text, '\0', n) != NULL)
@@ -155,7 +151,7 @@ mezzo_status mz_csv_load(const char *path, mz_csv **out) {
     char *text;
     size_t n;
     *out = NULL;
-    MEZZO_TRY(mz_file_read(path, MZ_CSV_MAX_BYTES, &text, &n));
+    MEZZO_TRY(mz_file_read_text(path, MZ_CSV_MAX_BYTES, &text, &n));
     mezzo_status status = mz_csv_parse(path, text, n, out);
     mz_free(text);
     return status;

@@ -481,3 +481,25 @@ mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t
     *size = have;
     return MEZZO_OK;
 }
+
+mezzo_status mz_file_read_text(const char *path, size_t max_bytes, char **out, size_t *size) {
+    char *text;
+    size_t n, begin = 0, end = 0;
+    *out = NULL;
+    *size = 0;
+    MEZZO_TRY(mz_file_read(path, max_bytes, &text, &n));
+    if (n >= 2 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0)) {
+        mz_free(text);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: its byte order mark says UTF-16 or UTF-32: save it as UTF-8",
+                       mz_quote(path).text);
+    }
+    if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
+        begin = 3;
+    for (size_t i = begin; i < n; i++)
+        if (text[i] != '\r' || i + 1 == n || text[i + 1] != '\n')
+            text[end++] = text[i];
+    text[end] = '\0';
+    *out = text;
+    *size = end;
+    return MEZZO_OK;
+}

@@ -80,6 +80,10 @@ void mz_map_close(mz_map *map);                          // zeroed map is fine
 void mz_map_expect(const void *bytes, size_t n);
 // The whole file, NUL-terminated, owned by the caller (mz_free). Larger than max_bytes is MEZZO_ERR_FORMAT.
 mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t *size);
+// The same of a file that is text in some format, in the one form that its parser sees: without a UTF-8 byte order mark
+// and with LF for CRLF. UTF-16 and UTF-32 are MEZZO_ERR_FORMAT, by their byte order marks. Training text is not read by
+// this: its bytes are data.
+mezzo_status mz_file_read_text(const char *path, size_t max_bytes, char **out, size_t *size);
 
 // A text file's whole lines, one after the other, in little memory however long the file is.
 typedef struct mz_lines mz_lines;

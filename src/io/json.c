@@ -128,9 +128,17 @@ mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int ma
     *out = NULL;
     if (nesting(text, n) > max_depth)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: JSON nested deeper than %d levels", where, max_depth);
+    if (memchr(text, '\0', n) != NULL) // jansson passes over one after a number
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: not valid JSON: it has a NUL byte in it", where);
     json_error_t error = {0};
+    mz_text python = {0};
+    mezzo_status status = mz_json_from_python(text, n, &python);
     mz_json_begin();
-    json_t *value = load(text, n, &error);
+    json_t *value = NULL;
+    if (status == MEZZO_OK)
+        value = python.len > 0 ? load(python.data, python.len, &error) : load(text, n, &error);
+    mz_text_free(&python);
+    MEZZO_TRY(status);
     if (!value) {
         if (ran_out || json_error_code(&error) == json_error_out_of_memory)
             return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while reading JSON", where);
@@ -146,7 +154,7 @@ mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out) {
     *out = NULL;
     char *text;
     size_t n;
-    MEZZO_TRY(mz_file_read(path, max_bytes, &text, &n));
+    MEZZO_TRY(mz_file_read_text(path, max_bytes, &text, &n));
     mezzo_status status = mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
     mz_free(text);
     return status;
@@ -238,10 +246,13 @@ void mz_json_add_text(mz_text *out, const char *text) {
     mz_text_add(out, "\"", 1);
 }
 
+#define MARK "\x01" // MZ_JSON_MARK as it is in memory
+
 static const char *type_name(const json_t *value) {
     static const char *const names[] = {"an object", "an array", "a string", "an integer",
                                         "a number",  "true",     "false",    "null"};
-    return value ? names[json_typeof(value)] : "nothing";
+    const char *mark = json_string_value(json_object_get(value, MARK));
+    return mark != NULL ? mark : value != NULL ? names[json_typeof(value)] : "nothing";
 }
 
 static mezzo_status wrong_type(const char *where, const char *key, const char *expected, const json_t *got) {
@@ -288,9 +299,20 @@ mezzo_status mz_json_get_string(const char *where, const json_t *object, const c
     return MEZZO_OK;
 }
 
+mezzo_status mz_json_refuse_marks(const char *where, const char *key, const json_t *value) {
+    json_t *member, *whole = (json_t *)(uintptr_t)value;
+    const char *name;
+    size_t i;
+    if (json_object_get(value, MARK) != NULL)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key %s: %s cannot be used", where, mz_quote(key).text, type_name(value));
+    json_object_foreach(whole, name, member) MEZZO_TRY(mz_json_refuse_marks(where, name, member));
+    json_array_foreach(whole, i, member) MEZZO_TRY(mz_json_refuse_marks(where, key, member));
+    return MEZZO_OK;
+}
+
 mezzo_status mz_json_get_object(const char *where, const json_t *object, const char *key, json_t **out) {
     json_t *value = json_object_get(object, key);
-    if (!json_is_object(value))
+    if (!json_is_object(value) || json_object_get(value, MARK) != NULL)
         return wrong_type(where, key, "an object", value);
     *out = value;
     return MEZZO_OK;

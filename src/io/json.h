@@ -18,9 +18,18 @@ bool mz_json_ran_out(void); // since mz_json_begin, in this thread
 mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text); // free(); NULL `value` is MEMORY
 
 // Parses one object or array of `n` bytes; `where` names the source in errors ("model.safetensors: header").
-// MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text behind the value. Free with
-// json_decref.
+// MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text after the value. Free with
+// json_decref. What Python's json reads beyond RFC 8259 is read too: an integer beyond 64 bits as the double nearest to
+// it, and NaN, infinities and text with half of a surrogate pair as a mark, so that only a key that is used is refused
+// for it: the functions below say "key 'k': expected a number, got NaN".
 mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int max_depth, json_t **out);
+
+// The mark: an object of this one key, which has the words for a message.
+#define MZ_JSON_MARK "\\u0001"
+// MEZZO_ERR_FORMAT, "WHERE: key 'k': …", where a mark stands anywhere in `value`, all of which is used.
+mezzo_status mz_json_refuse_marks(const char *where, const char *key, const json_t *value);
+// JSON as Python writes it → as jansson reads it (json_python.c). *out stays empty where nothing is to be changed.
+mezzo_status mz_json_from_python(const char *text, size_t n, mz_text *out);
 
 // A file of at most max_bytes, nested at most MZ_JSON_DEPTH deep.
 mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out);

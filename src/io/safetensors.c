@@ -302,9 +302,10 @@ static mezzo_status parse_tensor(const mz_safetensors *file, const char *name, c
     tensor->name = name;
     if (!json_is_object(object))
         return bad_tensor(file, name, "its entry is not an object");
-    const char *dtype = json_string_value(json_object_get(object, "dtype"));
-    if (!dtype)
-        return bad_tensor(file, name, "its dtype is missing or not a string");
+    const json_t *type = json_object_get(object, "dtype");
+    const char *dtype = json_string_value(type);
+    if (!dtype || strlen(dtype) != json_string_length(type))
+        return bad_tensor(file, name, "its dtype is missing, not a string, or has a NUL in it");
     if (!dtype_from_text(dtype, &tensor->dtype))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s: dtype %s is not one that Mezzo reads", file->where,
                        mz_quote(name).text, mz_quote(dtype).text);

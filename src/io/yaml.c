@@ -265,6 +265,29 @@ static mezzo_status read_events(reader *r, yaml_parser_t *parser) {
     }
 }
 
+// The line, from 1, on which a text that is no YAML begins as TOML does: [section], [[section]] or key = value. 0: not.
+static int toml_line(const char *text, size_t n) {
+    static const char name[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.\"";
+    for (int line = 1; n > 0; line++) {
+        const char *end = memchr(text, '\n', n);
+        const size_t size = end != NULL ? (size_t)(end - text) : n;
+        char copy[128];
+        snprintf(copy, sizeof copy, "%.*s", (int)(size < 127 ? size : 127), text);
+        const char *at = copy + strspn(copy, " \t");
+        if (*at != '\0' && *at != '#') {
+            const size_t open = strspn(at, "["), word = strspn(at + open, name);
+            const char *after = at + open + word;
+            const char *rest = after + strspn(after, "]"), *last = rest + strspn(rest, " \t");
+            const bool section = open > 0 && open < 3 && word > 0 && rest == after + open && (!*last || *last == '#');
+            const bool pair = open == 0 && word > 0 && after[strspn(after, " \t")] == '=';
+            return section || pair ? line : 0;
+        }
+        text += end != NULL ? size + 1 : size;
+        n -= end != NULL ? size + 1 : size;
+    }
+    return 0;
+}
+
 mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yaml **out) {
     *out = NULL;
     if (n > MZ_YAML_MAX_BYTES)
@@ -288,6 +311,13 @@ mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yam
         status = read_events(r, &parser);
         yaml_parser_delete(&parser);
     }
+    const bool words = r->yaml->root != NULL && r->yaml->root->kind == MZ_YAML_SCALAR;
+    const int toml = status == MEZZO_ERR_FORMAT || (status == MEZZO_OK && words) ? toml_line(text, n) : 0;
+    if (toml > 0)
+        status = mz_fail(MEZZO_ERR_FORMAT,
+                         "%s:%d: this is TOML, which is not read: write it as YAML, a line \"section:\" with lines "
+                         "\"key: value\" indented below it",
+                         where, toml);
     for (size_t i = 0; i < r->depth; i++)
         mz_free(r->levels[i].anchor);
     for (size_t i = 0; i < MZ_YAML_MAX_DEPTH; i++)
@@ -304,7 +334,7 @@ mezzo_status mz_yaml_load(const char *path, mz_yaml **out) {
     *out = NULL;
     char *text;
     size_t n;
-    MEZZO_TRY(mz_file_read(path, MZ_YAML_MAX_BYTES, &text, &n));
+    MEZZO_TRY(mz_file_read_text(path, MZ_YAML_MAX_BYTES, &text, &n));
     mezzo_status status = mz_yaml_parse(path, text, n, out);
     mz_free(text);
     return status;

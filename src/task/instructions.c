@@ -67,6 +67,7 @@ static mezzo_status add_record(mz_instructions *x, const mezzo_tokenizer *tokeni
     if (messages != NULL) {
         if (!json_is_array(messages))
             return mz_fail(MEZZO_ERR_FORMAT, "%s: \"messages\" is not a list", where);
+        MEZZO_TRY(mz_json_refuse_marks(where, "messages", messages));
         MEZZO_TRY(mz_chat_encode(tokenizer, where, messages, false, &x->all));
     } else if (json_object_get(record, "prompt") != NULL) {
         MEZZO_TRY(mz_json_get_string(where, record, "prompt", &prompt));
@@ -100,7 +101,7 @@ static mezzo_status read_file(mz_instructions *x, const char *path, const mezzo_
     size_t size, at = 0;
     long long number = 0;
     mezzo_status status = MEZZO_OK;
-    MEZZO_TRY(mz_file_read(path, (size_t)2 << 30, &text, &size));
+    MEZZO_TRY(mz_file_read_text(path, (size_t)2 << 30, &text, &size));
     while (at < size && status == MEZZO_OK) {
         char *end = memchr(text + at, '\n', size - at);
         size_t n = end != NULL ? (size_t)(end - text) - at : size - at;

@@ -45,6 +45,7 @@ mezzo_status mz_hf_settings_keep(const char *folder, const char *run) {
     MEZZO_TRY_GOTO(status, load(folder, "config.json", &config));
     for (size_t i = 0; i < MZ_COUNT(token_ids); i++) {
         json_t *id = json_object_get(config, token_ids[i]);
+        MEZZO_TRY_GOTO(status, mz_json_refuse_marks(folder, token_ids[i], id));
         if (id != NULL && !json_is_null(id))
             MEZZO_TRY_GOTO(status, mz_json_set(ids, token_ids[i], json_incref(id)));
     }

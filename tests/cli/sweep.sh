@@ -36,6 +36,12 @@ run 0 "${GRID[@]}" --out torn.csv --precisions fp32,bf16,fp16 --json
 shows "$OUT" '"measured_now": 16' '"rows": 48'
 whole torn.csv 48
 
+# As a spreadsheet on Windows saves it: a byte order mark and CRLF.
+{ printf '\xEF\xBB\xBF' && sed 's/$/\r/' one.csv; } >windows.csv
+run 0 "${GRID[@]}" --out windows.csv --precisions fp32,bf16,fp16 --json
+shows "$OUT" '"measured_now": 16' '"rows": 48'
+run 0 analyze windows.csv --out windows
+
 # What a precision became is a row's note. Portable C has fp32 arithmetic alone, on every processor.
 MEZZO_ISA=ref run 0 "${GRID[@]}" --layers 1 --d-models 16 --batch-sizes 1 --seq-lens 8 --precisions fp32,fp16 --out emulated.csv
 [[ $(grep -c "fp16 storage with fp32 arithmetic" emulated.csv) -eq 1 ]] || fail "not one row of emulated fp16: $(cat emulated.csv)"

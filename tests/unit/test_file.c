@@ -187,6 +187,31 @@ static void what_reads_back_differently_is_told(void **state) {
     assert_error_has(mz_file_read_back("back", written), MEZZO_ERR_IO, "8 of 9 bytes");
 }
 
+static void a_text_file_has_one_form(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes, *text;
+    } rows[] = {{"\xEF\xBB\xBF"
+                 "a\r\nb\r\n",
+                 "a\nb\n"},
+                {"a\rb\r", "a\rb\r"},
+                {"\r\r\n\n", "\r\n\n"},
+                {"\xEF\xBB\xBF", ""},
+                {"", ""},
+                {"x\xEF\xBB\xBF", "x\xEF\xBB\xBF"}};
+    char *text;
+    size_t n;
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        assert_int_equal(mz_file_write_atomic("form.txt", rows[i].bytes, strlen(rows[i].bytes)), MEZZO_OK);
+        assert_int_equal(mz_file_read_text("form.txt", 99, &text, &n), MEZZO_OK);
+        assert_int_equal(n, strlen(rows[i].text));
+        assert_string_equal(text, rows[i].text);
+        mz_free(text);
+    }
+    assert_int_equal(mz_file_write_atomic("form.txt", "\xFE\xFF\0a", 4), MEZZO_OK);
+    assert_error_has(mz_file_read_text("form.txt", 99, &text, &n), MEZZO_ERR_FORMAT, "'form.txt': its byte order mark");
+}
+
 static void a_file_larger_than_its_kind_is_not_read(void **state) {
     (void)state;
     assert_int_equal(mz_file_write_atomic("big", "0123456789", 10), MEZZO_OK);
@@ -213,6 +238,7 @@ int main(void) {
         cmocka_unit_test(removing_a_folder_does_not_follow_links),
         cmocka_unit_test(crc32c_gives_the_published_answers),
         cmocka_unit_test(what_reads_back_differently_is_told),
+        cmocka_unit_test(a_text_file_has_one_form),
         cmocka_unit_test(a_file_larger_than_its_kind_is_not_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,9 +66,11 @@ static void bad_text_is_refused(void **state) {
         {"{\n\"a\": 1,\n}", "s.json: not valid JSON at line 3"},
         {"{} x", "end of file expected"},
         {"{\"a\": 1, \"a\": 2}", "duplicate"},
-        {"{\"a\": NaN}", "not valid JSON"},
-        {"{\"a\": 1e999}", "not valid JSON"},
-        {"{\"a\": 123456789012345678901}", "not valid JSON"},
+        {"{\"a\": nan}", "not valid JSON"},
+        {"{\"a\": +1}", "not valid JSON"},
+        {"{\"a\": 0123456789012345678901}", "not valid JSON"},
+        {"{\"a\": \"\\ud83", "not valid JSON"},
+        {"{\"a\": -Infinit}", "not valid JSON"},
         {"\"\xC3\x28\"", "not valid JSON"},
         {"[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "nested deeper than 16"},
     };
@@ -78,6 +80,8 @@ static void bad_text_is_refused(void **state) {
                          MEZZO_ERR_FORMAT, rows[i].says);
         assert_null(value);
     }
+    json_t *none;
+    assert_error_has(mz_json_parse("s.json", "[0,4\0]", 6, MZ_JSON_DEPTH, &none), MEZZO_ERR_FORMAT, "NUL byte");
     json_decref(parse("[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]"));
     json_decref(parse("[\"[[[[[[[[[[[[[[[[[[[[[[[\\\"[\"]")); // brackets inside a string are no nesting
 }
@@ -106,11 +110,71 @@ static void a_wrong_key_is_named(void **state) {
     json_decref(object);
 }
 
+// json.load's values: https://docs.python.org/3/library/json.html, "standard compliance and interoperability".
+static void what_python_writes_is_read(void **state) {
+    (void)state;
+    json_t *object =
+        parse("{\"limit\": 1000000000000000019884624838656, \"least\": -9223372036854775808, \"below\": "
+              "-9223372036854775809, \"n\": NaN, \"i\": Infinity, \"m\": [-Infinity, 1e400, -1E+999], "
+              "\"half\": \"a\\ud83d!\", \"pair\": \"\\uD83D\\ude00\", \"\\udc00\" : \"NaN Infinity 1e999\"}");
+    double d;
+    int64_t i;
+    bool b;
+    const char *s;
+    json_t *o;
+    assert_int_equal(json_object_size(object), 9);
+    assert_int_equal(mz_json_get_double("f", object, "limit", &d), MEZZO_OK);
+    assert_true(d == 1e30);
+    assert_error_has(mz_json_get_int("f", object, "limit", 0, 9, &i), MEZZO_ERR_FORMAT,
+                     "f: key 'limit': expected an integer, got a number");
+    assert_int_equal(mz_json_get_int("f", object, "least", INT64_MIN, 0, &i), MEZZO_OK);
+    assert_true(i == INT64_MIN);
+    assert_int_equal(mz_json_get_double("f", object, "below", &d), MEZZO_OK);
+    assert_true(d == -0x1p63);
+    assert_error_has(mz_json_get_double("f", object, "n", &d), MEZZO_ERR_FORMAT,
+                     "f: key 'n': expected a number, got NaN");
+    assert_error_has(mz_json_get_int("f", object, "i", 0, 9, &i), MEZZO_ERR_FORMAT,
+                     "expected an integer, got Infinity");
+    assert_error_has(mz_json_get_bool("f", object, "n", &b), MEZZO_ERR_FORMAT, "expected true or false, got NaN");
+    assert_error_has(mz_json_get_object("f", object, "n", &o), MEZZO_ERR_FORMAT, "expected an object, got NaN");
+    assert_error_has(mz_json_get_string("f", object, "half", &s), MEZZO_ERR_FORMAT,
+                     "f: key 'half': expected a string, got text with half of a surrogate pair");
+    assert_int_equal(mz_json_get_string("f", object, "pair", &s), MEZZO_OK);
+    assert_string_equal(s, "\xF0\x9F\x98\x80");
+    assert_int_equal(mz_json_get_string("f", object, "\xEF\xBF\xBD", &s), MEZZO_OK);
+    assert_string_equal(s, "NaN Infinity 1e999");
+    assert_error_has(mz_json_refuse_marks("f", "all", object), MEZZO_ERR_FORMAT, "f: key 'n': NaN cannot be used");
+    assert_error_has(mz_json_refuse_marks("f", "m", json_object_get(object, "m")), MEZZO_ERR_FORMAT,
+                     "f: key 'm': -Infinity cannot be used");
+    json_decref(object);
+    char digits[402];
+    memset(digits, '7', 400);
+    digits[0] = '[', digits[400] = ']', digits[401] = '\0';
+    object = parse(digits);
+    assert_error_has(mz_json_refuse_marks("f", "k", object), MEZZO_ERR_FORMAT, "an integer beyond a double's range");
+    json_decref(object);
+}
+
+static void text_files_of_windows_are_read(void **state) {
+    (void)state;
+    static const char text[] = "\xEF\xBB\xBF{\r\n\"a\":\r\n1}\r\n", wide[] = "\xFF\xFE{\0}\0";
+    json_t *value;
+    assert_int_equal(mz_file_write_atomic("bom.json", text, sizeof text - 1), MEZZO_OK);
+    assert_int_equal(mz_json_load("bom.json", 1 << 20, &value), MEZZO_OK);
+    assert_int_equal(json_integer_value(json_object_get(value, "a")), 1);
+    json_decref(value);
+    assert_int_equal(mz_file_write_atomic("wide.json", wide, sizeof wide - 1), MEZZO_OK);
+    assert_error_has(mz_json_load("wide.json", 1 << 20, &value), MEZZO_ERR_FORMAT,
+                     "'wide.json': its byte order mark says UTF-16");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_is_loaded_bit_for_bit),
         cmocka_unit_test(bad_text_is_refused),
         cmocka_unit_test(a_wrong_key_is_named),
+        cmocka_unit_test(what_python_writes_is_read),
+        cmocka_unit_test(text_files_of_windows_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,6 +91,8 @@ static void others_are_refused(void **state) {
     refused("header");
     write_npy("bad.npy", 1, "{'descr': '<f4', 'shape': (3,)}", f4, sizeof f4);
     refused("no key 'fortran_order'");
+    write_npy("bad.npy", 1, "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}x", f4, sizeof f4);
+    refused("the header has x");
     write_npy("bad.npy", 1, "{'descr': '<f4', 'descr': '<f4', 'shape': (3,)}", f4, sizeof f4);
     refused("'descr'");
 }

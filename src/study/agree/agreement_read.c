@@ -535,7 +535,7 @@ static mezzo_status load(const char *path, mz_yaml **out) {
     char *text;
     size_t n;
     mz_text yaml = {0};
-    MEZZO_TRY(mz_file_read(path, MZ_YAML_MAX_BYTES, &text, &n));
+    MEZZO_TRY(mz_file_read_text(path, MZ_YAML_MAX_BYTES, &text, &n));
     mezzo_status status = mz_python_to_yaml(text, n, &yaml);
     if (status == MEZZO_OK)
         status = mz_yaml_parse(path, yaml.data, yaml.len, out);

@@ -135,18 +135,18 @@ static mezzo_status lock_file(sweep *s) {
 }
 
 // Every line of ours ends with its only line end: what stands behind the last one was torn by a kill.
-static mezzo_status drop_torn_line(sweep *s, char *text, size_t *size) {
-    size_t whole = *size;
+static mezzo_status drop_torn_line(sweep *s) {
+    char *text;
+    size_t size;
+    MEZZO_TRY(mz_file_read(s->o->path, MZ_CSV_MAX_BYTES, &text, &size));
+    size_t whole = size;
     while (whole > 0 && text[whole - 1] != '\n')
         whole--;
-    if (whole == *size)
+    mz_free(text);
+    if (whole == size || ftruncate(s->lock, (off_t)whole) == 0)
         return MEZZO_OK;
-    if (ftruncate(s->lock, (off_t)whole) != 0)
-        return mz_fail(MEZZO_ERR_IO, "cannot remove the incomplete last line of %s: %s", mz_quote(s->o->path).text,
-                       strerror(errno));
-    text[whole] = '\0';
-    *size = whole;
-    return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_IO, "cannot remove the incomplete last line of %s: %s", mz_quote(s->o->path).text,
+                   strerror(errno));
 }
 
 static mezzo_status mark_done(sweep *s, const mz_csv *csv, size_t row) {
@@ -192,10 +192,9 @@ static mezzo_status open_file(sweep *s) {
     char *text;
     size_t size;
     MEZZO_TRY(lock_file(s));
-    MEZZO_TRY(mz_file_read(s->o->path, MZ_CSV_MAX_BYTES, &text, &size));
-    mezzo_status status = drop_torn_line(s, text, &size);
-    if (status == MEZZO_OK && size > 0)
-        status = read_earlier(s, text, size);
+    MEZZO_TRY(drop_torn_line(s));
+    MEZZO_TRY(mz_file_read_text(s->o->path, MZ_CSV_MAX_BYTES, &text, &size));
+    mezzo_status status = size > 0 ? read_earlier(s, text, size) : MEZZO_OK;
     mz_free(text);
     MEZZO_TRY(status);
     MEZZO_TRY(mz_file_append(s->o->path, &s->file));
