@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "device.h"
 #include "trial.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF, MAX_DEVICES = 8 }; // 0xFF…: NaN in every float format
@@ -27,8 +28,7 @@ static const double SLOW = 1; // seconds of a trial that is named: where a test'
 // --- devices -------------------------------------------------------------------------------------------------------
 void devices_open(void) {
     static const char *const levels[] = {"amx", "avx512", "avx2", "ref"};
-    const char *only = getenv("MEZZO_TEST_DEVICE"); // "cuda" leaves the CPU out
-    bool host = only == NULL || strncmp(only, "cuda", 4) != 0;
+    const bool host = strncmp(test_device(), "cuda", 4) != 0;
     for (size_t i = 0; i < MZ_COUNT(levels) && host; i++) {
         subject *s = &subjects[n_subjects];
         setenv("MEZZO_ISA", levels[i], 1);
@@ -49,7 +49,8 @@ void devices_open(void) {
         n_subjects++;
     }
     subject *s = &subjects[n_subjects];
-    if (mezzo_device_open("cuda", 0, &s->device[0]) == MEZZO_OK) {
+    if (!host) {
+        assert_int_equal(mezzo_device_open(test_device(), 0, &s->device[0]), MEZZO_OK);
         snprintf(s->name, sizeof s->name, "cuda");
         n_subjects++;
     }

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# bench/gpu_suite.sh [--build FOLDER] [--results FOLDER] [--out FOLDER] [--debs FOLDER]
+# Builds the tests for this machine's GPU, runs all that a GPU can run (ctest -L gpu), and appends a row
+# commit,tree,device,passed,failed,seconds to gpu-suite.csv in --results (bench/results); the seconds include the build.
+# --out (build/gpu-suite) gets build.log, ctest.log, tests.csv (test,result,seconds) and failed.txt (the output of each test that failed).
+# --debs: a folder of Debian packages, unpacked beside the build and used from there: for machines where nothing can be installed.
+# Without git, COMMIT and TREE say what is built. JOBS: tests at a time (one a core); LIMIT: seconds for all tests (420).
+# Exit code: 0, 1 (a test failed), 2 (usage), 3 (no GPU, or it does not build).
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=$root/build/gpu results=$root/bench/results out=$root/build/gpu-suite debs=""
+while [[ $# -gt 0 ]]; do
+    [[ $1 =~ ^--(build|results|out|debs)$ && $# -gt 1 ]] || { sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2; }
+    declare "${1#--}=$(realpath -m "$2")"
+    shift 2
+done
+start=$SECONDS
+mkdir -p "$build" "$results" "$out"
+
+device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^ *1 //; s/^ *\([0-9]*\) /\1 x /' | paste -sd ';')
+[[ -n $device ]] || { echo "gpu_suite.sh: no NVIDIA GPU here (nvidia-smi shows none)" >&2 && exit 3; }
+
+if commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null); then
+    tree=$(git -C "$root" rev-parse --short=12 'HEAD^{tree}')
+    [[ -z $(git -C "$root" status --porcelain) ]] || tree=dirty
+else
+    commit=${COMMIT:-unknown} tree=${TREE:-unknown}
+fi
+
+options=()
+if [[ -n $debs ]]; then
+    packages=$build/packages
+    for file in "$debs"/*.deb; do
+        dpkg-deb -x "$file" "$packages"
+    done
+    libraries=$(dirname "$(find "$packages/usr/lib" -name 'libyaml.so' -print -quit)")
+    sed -i "s|^prefix=/usr|prefix=$packages/usr|" "$libraries"/pkgconfig/*.pc
+    export PKG_CONFIG_PATH=$libraries/pkgconfig LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    command -v pkg-config >/dev/null || PATH=$PATH:$packages/usr/bin
+    options=("-DMEZZO_CHART_JS=$packages/usr/share/javascript/chart.js/chart.min.js")
+fi
+if ! { cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=OFF -DMEZZO_TESTS=ON -DMEZZO_CUDA=ON \
+    "-DMEZZO_CUDA_ARCH=$("$root/scripts/gpu-arch.sh")" "${options[@]}" && cmake --build "$build"; } >"$out/build.log" 2>&1; then
+    tail -n 30 "$out/build.log"
+    echo "gpu_suite.sh: it does not build: $out/build.log" >&2
+    exit 3
+fi
+built=$((SECONDS - start))
+echo "built in $built s"
+
+export MEZZO_OOM_JOBS=${MEZZO_OOM_JOBS:-$(nproc)}
+ctest --test-dir "$build" -N -L gpu >"$out/ctest.log"
+timeout "${LIMIT:-420}" ctest --test-dir "$build" -L gpu -j "${JOBS:-$(nproc)}" --output-on-failure >>"$out/ctest.log" 2>&1 || true
+# "  Test  #7: cli/fp8" lists one. " 3/99 Test  #7: cli/fp8 ....   Passed    1.25 sec" is its result, and a failed test's output follows.
+awk -v failed="$out/failed.txt" -v table="$out/tests.csv" -v built="$built" '
+    BEGIN { print "test,result,seconds" >table; print "build,passed," built >table; printf "" >failed }
+    /^ +Test +#[0-9]+: / { left[$3] }
+    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
+        result = /\*\*\*Skipped/ ? "skipped" : / Passed / ? "passed" : "failed"
+        delete left[$4]
+        print $4 "," result "," $(NF - 1) >table
+        shown = result == "failed"
+    }
+    / Start +[0-9]+: / || /% tests passed/ { shown = 0 }
+    shown { print >failed }
+    END { for (name in left) print name ",unfinished," >table }' "$out/ctest.log"
+count() { grep -c ",$1," "$out/tests.csv" || true; }
+passed=$(($(count passed) - 1)) failed=$(($(count failed) + $(count unfinished)))
+[[ $passed -gt 0 ]] || { tail -n 20 "$out/ctest.log" && echo "gpu_suite.sh: no test ran: $out/ctest.log" >&2 && exit 3; }
+
+table=$results/gpu-suite.csv
+[[ -s $table ]] || echo "commit,tree,device,passed,failed,seconds" >"$table"
+echo "$commit,$tree,\"$device\",$passed,$failed,$((SECONDS - start))" >>"$table"
+echo "the slowest tests:"
+sort -t, -k3,3rg "$out/tests.csv" | head -n 12
+echo "skipped: $(grep ',skipped,' "$out/tests.csv" | cut -d, -f1 | sort | paste -sd ' ')"
+echo "failed: $(grep -E ',(failed|unfinished),' "$out/tests.csv" | cut -d, -f1 | sort | paste -sd ' ')"
+grep -a -A 12 'Test *#[0-9]*:' "$out/failed.txt" | cut -c1-300 | head -n 150 || true
+tail -n 1 "$table"
+[[ $failed -eq 0 ]]
