@@ -42,7 +42,7 @@ static int read_run(const cli_args *args, const char *operand, mz_run_log *log) 
     snprintf(folder, sizeof folder, "%s", operand);
     for (size_t k = strlen(folder); k > 1 && folder[k - 1] == '/'; k--)
         folder[k - 1] = '\0';
-    mezzo_status status = mz_run_log_open(folder, log);
+    mezzo_status status = mz_run_log_open(folder, (mz_run_log_progress){0}, log);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (log->records == 0)

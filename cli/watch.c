@@ -45,10 +45,10 @@ static void spark(const mz_series *s, int width, bool logarithmic, char *out, si
         size_t from = s->n * (size_t)i / (size_t)n, to = s->n * (size_t)(i + 1) / (size_t)n, count = 0;
         double sum = 0;
         for (size_t k = from; k < to; k++) {
-            double x = s->values[k];
-            if (!isfinite(x))
-                broken[i] = true;
-            else if (!logarithmic || x > 0) {
+            const mz_stretch *at = &s->stretches[k];
+            const double x = at->sum / (double)at->finite;
+            broken[i] = broken[i] || at->finite < at->count;
+            if (at->finite > 0 && (!logarithmic || x > 0)) {
                 sum += logarithmic ? log(x) : x;
                 count++;
             }
@@ -117,8 +117,8 @@ static double middle_of(const mz_series *series) {
 static bool has_stopped(const mz_run_log *log, double age) {
     const mz_series *each = mz_run_log_find(log, "perf/step_ms");
     double steps = 100;
-    if (each != NULL && each->n > 1)
-        steps = (double)log->last_step / (double)each->n * 3;
+    if (each != NULL && each->count > 1)
+        steps = (double)log->last_step / (double)each->count * 3;
     double expected = each != NULL ? steps * middle_of(each) * 1e-3 : 60;
     return age > 30 + (isfinite(expected) ? expected : 60);
 }
@@ -198,10 +198,10 @@ static int run(const cli_args *args) {
         return cli_wrong(args->command, "name a run folder: mezzo watch runs/mezzo");
     const char *folder = args->operands[0];
     mz_run_log log;
-    mezzo_status status = mz_run_log_open(folder, &log);
+    mezzo_status status = mz_run_log_open(folder, (mz_run_log_progress){0}, &log);
     bool screen = isatty(STDOUT_FILENO) && !cli_has(args, "once");
     const volatile sig_atomic_t *stop = cli_interruptible();
-    int64_t steps = 0, judged = -1;
+    int64_t steps = 0;
     if (status == MEZZO_OK)
         status = planned_steps(folder, &steps);
     char health[512] = "";
@@ -214,14 +214,7 @@ static int run(const cli_args *args) {
         if (screen)
             printf("\033[H");
         print_frame(&log, steps, seconds_since_written(folder), screen ? "\033[K" : "");
-        if (log.records != judged)
-            status = mz_health_of_run(folder, &healthy, health, sizeof health);
-        if (status == MEZZO_ERR_MEMORY)
-            break;
-        if (status != MEZZO_OK)
-            health[0] = '\0';
-        status = MEZZO_OK;
-        judged = log.records;
+        healthy = mz_health_verdict(&log.health, health, sizeof health);
         const char *paint = !colours ? "" : healthy ? "\033[32m" : "\033[31m";
         if (health[0] != '\0')
             printf("%s\n%s%s%s%s\n", screen ? "\033[K" : "", paint, health, colours ? "\033[0m" : "",
@@ -234,7 +227,7 @@ static int run(const cli_args *args) {
             break;
         if (wait_for_q(interval, keys) || *stop != 0)
             break;
-        status = mz_run_log_read(&log);
+        status = mz_run_log_read(&log, (mz_run_log_progress){0});
     }
     if (keys)
         tcsetattr(STDIN_FILENO, TCSANOW, &before);

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "train/health.h"
 
 #include <math.h>
@@ -6,7 +5,6 @@
 #include <stdlib.h>
 
 #include "io/file.h"
-#include "io/number.h"
 
 // The rules' numbers. docs/guard.md repeats them; tests/unit/test_health.c holds each at its edge.
 static const double SKIPS_PER_THOUSAND = 10; // of the steps that the kept rows span, the first 100 of a run left out
@@ -38,6 +36,8 @@ void mz_health_add(mz_health *h, const mz_health_row *row) {
         h->val_loss = row->val_loss;
         h->best_val_loss = h->best_val_loss <= row->val_loss ? h->best_val_loss : row->val_loss;
     }
+    if (isfinite(row->underflow)) // in metrics.jsonl it has a row of its own
+        h->underflow = isnan(h->underflow) ? row->underflow : 0.9 * h->underflow + 0.1 * row->underflow;
     if (!row->has_loss)
         return;
     size_t at = (size_t)(h->rows % MZ_HEALTH_KEPT);
@@ -55,8 +55,6 @@ void mz_health_add(mz_health *h, const mz_health_row *row) {
         h->scale = row->scale;
         h->largest_scale = row->scale > h->largest_scale ? row->scale : h->largest_scale;
     }
-    if (isfinite(row->underflow))
-        h->underflow = isnan(h->underflow) ? row->underflow : 0.9 * h->underflow + 0.1 * row->underflow;
     if (!isnan(row->saturated)) {
         h->saturated = row->saturated;
         memcpy(h->tensor, row->tensor, sizeof h->tensor);
@@ -220,106 +218,55 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
 }
 
 // --- a run's folder ------------------------------------------------------------------------------
-// A long run's file has hundreds of megabytes, and nine of its lines' keys matter here: they are looked for as
-// metrics.c writes them. Inside a text value such a key would have escaped quotes, so it cannot be mistaken for one.
-// False: the key is there with something unreadable.
-static bool number_in(const char *line, size_t n, const char *key, double *out, bool *found) {
-    const char *at = memmem(line, n, key, strlen(key));
-    const char *end = line + n;
-    *found = at != NULL;
-    *out = (double)NAN;
-    if (at == NULL)
-        return true;
-    at += strlen(key);
-    size_t size = 0;
-    bool quoted = at < end && *at == '"';
-    at += quoted;
-    while (at + size < end && at[size] != ',' && at[size] != '}' && at[size] != '"')
-        size++;
-    char text[MZ_NUMBER_MAX];
-    if (size == 0 || size >= sizeof text)
-        return false;
-    memcpy(text, at, size);
-    text[size] = '\0';
-    if (quoted) // JSON has no infinities: they are strings
-        *out = strcmp(text, "Infinity") == 0    ? (double)INFINITY
-               : strcmp(text, "-Infinity") == 0 ? -(double)INFINITY
-                                                : (double)NAN;
-    return quoted || mz_number_parse(text, out);
+static double number_of(const mz_record *record, const char *name) {
+    return mz_metric_as_number(mz_record_find(record, name));
 }
 
-// A text behind `key`, which ends with its quote; "" where there is none.
-static bool text_in(const char *line, size_t n, const char *key, char *out, size_t size) {
-    const char *at = memmem(line, n, key, strlen(key));
-    size_t k = 0;
-    for (at = at != NULL ? at + strlen(key) : line + n; k + 1 < size && at < line + n && *at != '"'; at++)
-        out[k++] = *at;
-    out[k] = '\0';
-    return k > 0;
+static const char *text_of(const mz_record *record, const char *name) { // "" where there is none
+    const mz_metric *value = mz_record_find(record, name);
+    return value != NULL && value->kind == MZ_METRIC_TEXT ? value->text : "";
 }
 
-// Whether the row's precision is one that is trained with a loss scale.
-static bool scales_loss(const char *line, size_t n) {
-    char name[16];
-    if (!text_in(line, n, "\"amp/precision\": \"", name, sizeof name))
-        return false;
+// Whether the precision is one that is trained with a loss scale.
+static bool scales_loss(const char *name) {
     mezzo_precision known;
     return mezzo_precision_parse(name, &known) == MEZZO_OK && mezzo_precision_needs_loss_scale(known);
 }
 
-// False for a line that is no record: a crash or an editor spoilt it, and it is passed over.
-static bool read_row(const char *line, size_t n, mz_health_row *r, bool *matters) {
-    static const char start[] = "{\"step\": ";
-    bool found, has_val;
-    double step;
-    *r = (mz_health_row){0};
-    *matters = false;
-    if (n < sizeof start || memcmp(line, start, sizeof start - 1) != 0 || line[n - 1] != '}')
-        return false;
-    if (!number_in(line, n, "\"train/loss\": ", &r->loss, &r->has_loss) ||
-        !number_in(line, n, "\"val/loss\": ", &r->val_loss, &has_val))
-        return false;
-    *matters = r->has_loss || has_val;
-    if (!*matters)
-        return true;
-    bool good = number_in(line, n, start + 1, &step, &found) && step >= 0 && step < 1e18 &&
-                number_in(line, n, "\"amp/skipped_steps\": ", &r->skipped, &found) &&
-                number_in(line, n, "\"amp/underflow_share\": ", &r->underflow, &found) &&
-                number_in(line, n, "\"fp8/most_saturated_share\": ", &r->saturated, &found) &&
-                number_in(line, n, "\"amp/loss_scale\": ", &r->scale, &found);
-    r->scaling = good && found && (r->scale != 1 || scales_loss(line, n));
-    text_in(line, n, "\"fp8/most_saturated\": \"", r->tensor, sizeof r->tensor);
-    r->step = good ? (int64_t)step : 0;
-    return good;
+void mz_health_add_record(mz_health *h, const mz_record *record) {
+    const mz_metric *loss = mz_record_find(record, "train/loss");
+    mz_health_row row = {.step = record->step,
+                         .loss = mz_metric_as_number(loss),
+                         .val_loss = number_of(record, "val/loss"),
+                         .scale = number_of(record, "amp/loss_scale"),
+                         .skipped = number_of(record, "amp/skipped_steps"),
+                         .underflow = number_of(record, "amp/underflow_share"),
+                         .saturated = number_of(record, "fp8/most_saturated_share"),
+                         .has_loss = loss != NULL};
+    row.scaling = !isnan(row.scale) && (row.scale != 1 || scales_loss(text_of(record, "amp/precision")));
+    snprintf(row.tensor, sizeof row.tensor, "%s", text_of(record, "fp8/most_saturated"));
+    mz_health_add(h, &row);
 }
 
 mezzo_status mz_health_read(mz_health *h, const char *folder) {
     mz_lines *lines = NULL;
     const char *line;
     size_t n;
+    mz_record record = {0};
     char *path = mz_format("%s/metrics.jsonl", folder);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mz_path_exists(path) ? mz_lines_open(path, &lines) : MEZZO_OK;
     while (status == MEZZO_OK && lines != NULL && (status = mz_lines_next(lines, &line, &n)) == MEZZO_OK &&
            line != NULL) {
-        mz_health_row row;
-        bool matters;
-        if (read_row(line, n, &row, &matters) && matters)
-            mz_health_add(h, &row);
+        status = mz_record_read(&record, line, n);
+        if (status == MEZZO_OK)
+            mz_health_add_record(h, &record);
+        else if (status == MEZZO_ERR_FORMAT)
+            status = MEZZO_OK;
     }
+    mz_record_free(&record);
     mz_lines_close(lines);
     mz_free(path);
-    return status;
-}
-
-mezzo_status mz_health_of_run(const char *folder, bool *healthy, char *line, size_t size) {
-    mz_health h;
-    mezzo_status status = mz_health_begin(&h);
-    if (status == MEZZO_OK)
-        status = mz_health_read(&h, folder);
-    if (status == MEZZO_OK)
-        *healthy = mz_health_verdict(&h, line, size);
-    mz_health_end(&h);
     return status;
 }

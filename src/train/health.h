@@ -3,6 +3,7 @@
 #ifndef MZ_TRAIN_HEALTH_H
 #define MZ_TRAIN_HEALTH_H
 
+#include "io/record.h"
 #include "train/spike.h"
 
 // What one row says; NaN where it says nothing about it.
@@ -36,10 +37,8 @@ void mz_health_add(mz_health *health, const mz_health_row *row);
 // True where nothing is wrong. `line` of `size` bytes gets one line: "healthy: …" or "not healthy: what; what to try".
 bool mz_health_verdict(const mz_health *health, char *line, size_t size);
 
-// Adds every row of a run's metrics.jsonl; a missing file has none. FORMAT as reading it; a torn last line is passed
-// over.
+void mz_health_add_record(mz_health *health, const mz_record *record);
+// Adds every row of a run's metrics.jsonl; a missing file has none. Lines that are no records are passed over.
 mezzo_status mz_health_read(mz_health *health, const char *folder);
-// A finished or running run's folder, by all of its rows. As mz_health_read; `line` as mz_health_verdict.
-mezzo_status mz_health_of_run(const char *folder, bool *healthy, char *line, size_t size);
 
 #endif

@@ -234,7 +234,8 @@ mezzo_status mz_run_log_magnitudes(mz_training *run) {
 }
 
 mezzo_status mz_run_log_validation(mz_training *run) {
-    mz_health_add(&run->report.health, &(mz_health_row){.step = run->step, .val_loss = run->report.val.loss});
+    mz_health_add(&run->report.health,
+                  &(mz_health_row){.step = run->step, .val_loss = run->report.val.loss, .underflow = (double)NAN});
     mz_metric row[3] = {mz_metric_number("val/loss", run->report.val.loss),
                         mz_metric_number("val/best_loss", run->report.best_val_loss)};
     size_t n = 2;

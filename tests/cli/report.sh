@@ -36,7 +36,14 @@ printf '{"step": 41, "train/lo' >>torn/metrics.jsonl
 run 0 report torn # a line that a crash tore is left out
 sed -i '3s/.*/nonsense/' torn/metrics.jsonl
 run 0 report torn
-shows "$ERR" "torn/metrics.jsonl:3: 1 line is not valid: skipped"
+shows "$ERR" "torn/metrics.jsonl:3: not a record" "left out"
+cp -r low odd # a value that cannot be is named once, and the rest is shown
+printf '{"step": 41, "train/loss": 1.0, "amp/precision": "constructor"}\n{"step": 41, "train/loss": "low"}\n' >>odd/metrics.jsonl
+run 0 report odd
+shows "$ERR" "odd/metrics.jsonl:$(($(wc -l <odd/metrics.jsonl) - 1)): key 'amp/precision'" "constructor" "left out, as are 1 more"
+shows odd/report.html '"precision":"fp16"' '"last_step":41'
+run 0 watch odd --once
+shows "$ERR" "key 'amp/precision'"
 
 # A text that would end the script, and one with markup, stay texts.
 cp -r low marked

@@ -37,27 +37,34 @@ static bool same_number(double a, double b) {
 
 static void compare(const mz_run_log *a, const mz_run_log *b) {
     if (a->n_series != b->n_series || a->n_texts != b->n_texts || a->offset != b->offset || a->records != b->records ||
-        a->last_step != b->last_step || a->bad_lines != b->bad_lines || a->first_bad != b->first_bad)
+        a->lines != b->lines || a->last_step != b->last_step || a->bad != b->bad ||
+        strcmp(a->first_bad, b->first_bad) != 0)
         abort();
     for (size_t i = 0; i < a->n_series; i++) {
         const mz_series *x = &a->series[i], *y = &b->series[i];
         double middle[2];
-        if (strcmp(x->name, y->name) != 0 || x->n != y->n || mz_run_log_find(a, x->name) != x ||
-            !same_number(mz_series_last(x), mz_series_last(y)) || !same_number(mz_series_end(x), mz_series_end(y)) ||
+        if (strcmp(x->name, y->name) != 0 || x->n != y->n || x->count != y->count || mz_run_log_find(a, x->name) != x ||
+            !same_number(mz_series_last(x), mz_series_last(y)) ||
+            !same_number(mz_series_end(x, INT64_MAX), mz_series_end(y, INT64_MAX)) ||
             mz_series_middle(x, &middle[0]) != MEZZO_OK || mz_series_middle(y, &middle[1]) != MEZZO_OK ||
             !same_number(middle[0], middle[1]))
             abort();
         for (size_t k = 0; k < x->n; k++)
-            if (x->steps[k] != y->steps[k] || !same_number(x->values[k], y->values[k]))
+            if (x->stretches[k].step != y->stretches[k].step ||
+                !same_number(x->stretches[k].first, y->stretches[k].first))
                 abort();
-        size_t picks[8], n = mz_series_thin(x, 3, picks);
-        for (size_t k = 0; k < n; k++)
-            if (picks[k] >= x->n || (k > 0 && picks[k] <= picks[k - 1]))
+        mz_point points[8];
+        if (mz_series_thin(x, 3, points) > 8)
+            abort();
+    }
+    for (size_t i = 0; i < a->n_texts; i++) {
+        if (strcmp(a->texts[i].name, b->texts[i].name) != 0 || a->texts[i].n != b->texts[i].n)
+            abort();
+        for (size_t k = 0; k < a->texts[i].n; k++)
+            if (strcmp(a->texts[i].items[k].text, b->texts[i].items[k].text) != 0 ||
+                a->texts[i].items[k].step != b->texts[i].items[k].step)
                 abort();
     }
-    for (size_t i = 0; i < a->n_texts; i++)
-        if (strcmp(a->texts[i].text, b->texts[i].text) != 0 || a->texts[i].step != b->texts[i].step)
-            abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -68,10 +75,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *file = data + 2;
     size_t n = size - 2, first = n * data[1] / 256;
     fuzz_put("metrics.jsonl", file, first);
-    if (mz_run_log_open(fuzz_folder(), &visits) != MEZZO_OK)
+    if (mz_run_log_open(fuzz_folder(), (mz_run_log_progress){0}, &visits) != MEZZO_OK)
         abort();
     fuzz_append("metrics.jsonl", file + first, n - first);
-    if (mz_run_log_read(&visits) != MEZZO_OK || mz_run_log_open(fuzz_folder(), &once) != MEZZO_OK)
+    if (mz_run_log_read(&visits, (mz_run_log_progress){0}) != MEZZO_OK ||
+        mz_run_log_open(fuzz_folder(), (mz_run_log_progress){0}, &once) != MEZZO_OK)
         abort();
     compare(&visits, &once);
     mz_run_log_free(&visits);

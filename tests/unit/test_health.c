@@ -192,13 +192,35 @@ static void test_a_saturated_tensor_is_named(void **state) {
         assert_non_null(f);
         fprintf(f, text, r.saturated);
         fclose(f);
-        assert_int_equal(mz_health_of_run(".", &healthy[1], line[1], sizeof line[1]), MEZZO_OK);
+        assert_int_equal(mz_health_begin(&h), MEZZO_OK);
+        assert_int_equal(mz_health_read(&h, "."), MEZZO_OK);
+        healthy[1] = mz_health_verdict(&h, line[1], sizeof line[1]);
+        mz_health_end(&h);
         assert_string_equal(line[0], line[1]);
         assert_true(healthy[0] == !much && healthy[1] == !much);
         assert_true(!much || strstr(line[0], "not healthy: h.3.mlp.c_fc.dy saturates in 11% of the steps: use "
                                              "--autocast.h.3.mlp.c_fc bf16") != NULL);
         remove("metrics.jsonl");
     }
+}
+
+// metrics.jsonl has the underflow in a row of its own; a run told it to its verdict with the loss.
+static void test_underflow_is_read_back(void **state) {
+    (void)state;
+    char line[512];
+    mz_health h;
+    FILE *f = fopen("metrics.jsonl", "w");
+    assert_non_null(f);
+    fputs("{\"step\": 300, \"train/loss\": 2.5, \"amp/loss_scale\": 1024}\n"
+          "{\"step\": 300, \"amp/underflow_share\": 0.06}\n{\"step\": 300, \"val/loss\": 2.5}\n",
+          f);
+    fclose(f);
+    assert_int_equal(mz_health_begin(&h), MEZZO_OK);
+    assert_int_equal(mz_health_read(&h, "."), MEZZO_OK);
+    assert_false(mz_health_verdict(&h, line, sizeof line));
+    assert_non_null(strstr(line, "6% of the fp16 gradients underflow"));
+    mz_health_end(&h);
+    remove("metrics.jsonl");
 }
 
 // A short run whose scale still looks for its place is healthy, and the line says what its skips were.
@@ -255,6 +277,7 @@ int main(void) {
         cmocka_unit_test(test_a_new_level_is_learnt),
         cmocka_unit_test(test_verdicts),
         cmocka_unit_test(test_a_saturated_tensor_is_named),
+        cmocka_unit_test(test_underflow_is_read_back),
         cmocka_unit_test(test_skips_of_the_search_are_told),
         cmocka_unit_test(test_one_skip_is_no_illness_of_a_scale),
         cmocka_unit_test(test_the_first_steps_skip_counts),

@@ -1,53 +1,104 @@
 // The numbers of a run folder, read back from its metrics.jsonl: for report and watch. A run that is still writing can
 // be read again and again: only what was added is read, or all of it where the file was cut back, as a rollback does.
+// What is kept does not grow with the file: a long metric is kept in stretches, of long lists of texts some are.
 #ifndef MZ_STUDY_RUN_LOG_H
 #define MZ_STUDY_RUN_LOG_H
 
-#include "base/base.h"
+#include "io/record.h"
+#include "train/health.h"
 
-// One metric over the steps. Values that are not finite are in it.
+enum { MZ_STRETCHES_MAX = 4096, MZ_TEXTS_MAX = 128, MZ_SERIES_MAX = 4096 };
+
+typedef struct mz_stretch { // consecutive values of a metric
+    int64_t step;           // of the first value
+    double first;
+    int64_t low_step, high_step; // where the lowest and the highest were first seen
+    double low, high;            // both the value that is not finite, where there is one
+    double sum;                  // of the finite values
+    int64_t count, finite;
+} mz_stretch;
+
+// One metric over the steps. Up to MZ_STRETCHES_MAX values each is a stretch of its own, and all that is asked of the
+// series is exact; beyond that the stretches are joined in pairs, and `each` is the next power of two.
 typedef struct mz_series {
     char *name; // "train/loss"
-    int64_t *steps;
-    double *values;
-    size_t n, cap_steps, cap_values;
+    mz_stretch *stretches;
+    size_t n, cap; // stretches
+    int64_t count; // values
+    int64_t each;  // values in every stretch but the last
+    int64_t last_step;
+    double last, least; // least: of the finite values; NaN: none
 } mz_series;
 
 typedef struct mz_run_text {
     int64_t step;
-    char *name; // "sample/text"
     char *text;
 } mz_run_text;
+
+typedef struct mz_run_texts { // the texts of one name, in the order written; of equal ones in a row the first
+    char *name;               // "sample/text"
+    mz_run_text *items;       // beyond MZ_TEXTS_MAX every second, fourth … one, and always the last one
+    size_t n, cap;
+    int64_t count, each; // of the texts written; every `each`-th of them is kept
+} mz_run_texts;
 
 typedef struct mz_run_log {
     char *folder;
     mz_series *series;
-    size_t n_series, cap_series;
-    mz_run_text *texts; // in the order written; of a name that repeats only the changes
+    size_t n_series, cap_series, next; // next: where the next name is looked for first
+    mz_run_texts *texts;
     size_t n_texts, cap_texts;
-    uint64_t offset;                       // bytes of the file that are read
-    char tail[64];                         // the end of their last line, without its newline
-    size_t n_tail;                         // 0: that line was passed over, or is empty
-    int64_t last_step;                     // -1: nothing yet
-    int64_t records, bad_lines, first_bad; // first_bad: the line, from 1, of the first bad one
+    uint64_t offset;     // bytes of the file that are read
+    char tail[64];       // the end of their last line, without its newline
+    size_t n_tail;       // 0: that line was passed over, or is empty
+    int64_t last_step;   // -1: nothing yet
+    int64_t lines;       // that were read
+    int64_t records;     // of them
+    int64_t bad;         // lines that are no records, and values of records that mean nothing
+    char first_bad[400]; // "metrics.jsonl:3: key 'amp/precision': …"; "" where there is none
+    mz_health health;
 } mz_run_log;
 
+// Called every few megabytes with the bytes that are read and those that there are.
+typedef struct mz_run_log_progress {
+    void (*show)(void *user, uint64_t done, uint64_t total); // NULL: nobody asks
+    void *user;
+} mz_run_log_progress;
+
 // Reads the whole lines that were added since, or where what was read is not there any more, all of them. The folder
-// must exist; a file that is not there yet adds nothing. The torn last line of a crash waits for its end; any other
-// line that is no record is passed over and counted.
-mezzo_status mz_run_log_open(const char *folder, mz_run_log *out); // and reads; free it in either case
-mezzo_status mz_run_log_read(mz_run_log *log);
+// must exist; a file that is not there yet adds nothing. The torn last line of a crash waits for its end. Any other
+// line that is no record, and a value that cannot be what its key says, is left out and counted; the first is told in
+// `first_bad`.
+mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, mz_run_log *out); // and reads; free it
+                                                                                                 // in either case
+mezzo_status mz_run_log_read(mz_run_log *log, mz_run_log_progress progress);
 void mz_run_log_free(mz_run_log *log);
 
-const mz_series *mz_run_log_find(const mz_run_log *log, const char *name); // NULL: not there
-const char *mz_run_log_text(const mz_run_log *log, const char *name);      // the last one; NULL: not there
-double mz_series_last(const mz_series *series);                            // NaN: NULL or empty
-double mz_series_least(const mz_series *series);                           // of the finite ones; NaN: none
-// Mean of the last tenth (one value at least) of the finite values; NaN: none.
-double mz_series_end(const mz_series *series);
-mezzo_status mz_series_middle(const mz_series *series, double *out); // median of the finite values; NaN: none
-// At most 2 · buckets points that draw the same line: of each stretch of steps the lowest and the highest, in order,
-// and always the first and the last. picks[] (room for 2 · buckets + 2) gets indices, ascending; returns how many.
-size_t mz_series_thin(const mz_series *series, size_t buckets, size_t *picks);
+const mz_series *mz_run_log_find(const mz_run_log *log, const char *name);     // NULL: not there
+const mz_run_texts *mz_run_log_texts(const mz_run_log *log, const char *name); // NULL: not there
+const char *mz_run_log_text(const mz_run_log *log, const char *name);          // the last one; NULL: not there
+
+mezzo_status mz_series_add(mz_series *series, int64_t step, double value); // a zeroed one is empty
+void mz_series_free(mz_series *series);
+double mz_series_last(const mz_series *series);  // NaN: NULL or empty
+double mz_series_least(const mz_series *series); // of the finite ones; NaN: none
+// Mean of the last tenth (one value at least) of the finite values up to a step; NaN: none.
+double mz_series_end(const mz_series *series, int64_t up_to);
+// Median of the finite values, or of the first ones of the stretches; NaN: none.
+mezzo_status mz_series_middle(const mz_series *series, double *out);
+// Whether all values are one and the same finite number.
+bool mz_series_is_constant(const mz_series *series);
+// The last step up to which both have a value; -1: none.
+int64_t mz_series_last_common(const mz_series *a, const mz_series *b);
+// a − b at the steps that begin stretches of both; to an empty series.
+mezzo_status mz_series_subtract(const mz_series *a, const mz_series *b, mz_series *out);
+
+typedef struct mz_point {
+    int64_t step;
+    double value;
+} mz_point;
+// At most 2 · buckets + 2 points that draw the same line, ascending: all, or the lowest and the highest of each bucket,
+// and always the first and the last value. Returns how many.
+size_t mz_series_thin(const mz_series *series, size_t buckets, mz_point *points);
 
 #endif

@@ -54,34 +54,30 @@ static void add_words(mz_text *t, const char *key, const char *text) {
 }
 
 // --- a run ---------------------------------------------------------------------------------------------------------
-static mezzo_status add_series(mz_text *t, const mz_run_log *log) {
-    size_t *picks = mz_alloc(2 * BUCKETS + 2, sizeof *picks);
-    if (picks == NULL)
-        return MEZZO_ERR_MEMORY;
+static void add_points(mz_text *t, const mz_series *s, mz_point *points) {
+    const size_t n = mz_series_thin(s, BUCKETS, points);
+    mz_text_addf(t, "[[");
+    for (size_t k = 0; k < n; k++)
+        mz_text_addf(t, "%s%lld", k > 0 ? "," : "", (long long)points[k].step);
+    mz_text_addf(t, "],[");
+    for (size_t k = 0; k < n; k++) {
+        mz_text_addf(t, "%s", k > 0 ? "," : "");
+        if (isnan(points[k].value))
+            mz_text_addf(t, "\"nan\"");
+        else
+            add_number(t, points[k].value);
+    }
+    mz_text_addf(t, "]]");
+}
+
+static void add_series(mz_text *t, const mz_run_log *log, mz_point *points) {
     mz_text_addf(t, "\"series\":{");
     for (size_t i = 0; i < log->n_series; i++) {
-        const mz_series *s = &log->series[i];
-        size_t n = mz_series_thin(s, BUCKETS, picks);
-        if (i > 0)
-            mz_text_addf(t, ",");
-        add_key(t, s->name);
-        mz_text_addf(t, "[[");
-        for (size_t k = 0; k < n; k++)
-            mz_text_addf(t, "%s%lld", k > 0 ? "," : "", (long long)s->steps[picks[k]]);
-        mz_text_addf(t, "],[");
-        for (size_t k = 0; k < n; k++) {
-            if (k > 0)
-                mz_text_addf(t, ",");
-            if (isnan(s->values[picks[k]]))
-                mz_text_addf(t, "\"nan\"");
-            else
-                add_number(t, s->values[picks[k]]);
-        }
-        mz_text_addf(t, "]]");
+        mz_text_addf(t, "%s", i > 0 ? "," : "");
+        add_key(t, log->series[i].name);
+        add_points(t, &log->series[i], points);
     }
     mz_text_addf(t, "},");
-    mz_free(picks);
-    return MEZZO_OK;
 }
 
 // Where the count of skipped steps rose, and by how much.
@@ -91,9 +87,10 @@ static void add_skips(mz_text *t, const mz_run_log *log) {
     int n = 0;
     mz_text_addf(t, "\"skips\":[");
     for (size_t i = 0; s != NULL && i < s->n; i++) {
-        if (s->values[i] > before)
-            mz_text_addf(t, "%s[%lld,%.0f]", n++ > 0 ? "," : "", (long long)s->steps[i], s->values[i] - before);
-        before = s->values[i];
+        const mz_stretch *at = &s->stretches[i];
+        if (at->high > before)
+            mz_text_addf(t, "%s[%lld,%.0f]", n++ > 0 ? "," : "", (long long)at->high_step, at->high - before);
+        before = at->high;
     }
     mz_text_addf(t, "],");
 }
@@ -109,12 +106,10 @@ static void add_base64(mz_text *t, const unsigned char *bytes, size_t n) {
     }
 }
 
-static bool is_sheet(const mz_run_text *text) {
-    return strcmp(text->name, "sample/picture") == 0;
-}
-
-// The sheet's file, written into the page itself. One that is not there is left out.
+// The sheet's file, written into the page itself. One that is not there, or not in the run's folder, is left out.
 static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_text *sheet, int *n) {
+    if (sheet->text[0] == '/' || strstr(sheet->text, "..") != NULL)
+        return MEZZO_OK;
     char *path = mz_format("%s/%s", log->folder, sheet->text), *bytes = NULL;
     size_t size = 0;
     if (path == NULL)
@@ -131,40 +126,31 @@ static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_te
 
 // All sheets of pictures, or the first, the last and some between.
 static mezzo_status add_pictures(mz_text *t, const mz_run_log *log) {
-    size_t sheets = 0, k = 0;
+    const mz_run_texts *sheets = mz_run_log_texts(log, "sample/picture");
+    const size_t all = sheets != NULL ? sheets->n : 0, shown = all < SHEETS ? all : SHEETS;
     int n = 0;
-    for (size_t i = 0; i < log->n_texts; i++)
-        sheets += is_sheet(&log->texts[i]);
-    const size_t shown = sheets < SHEETS ? sheets : SHEETS;
     mz_text_addf(t, "\"pictures\":[");
-    for (size_t i = 0; i < log->n_texts; i++)
-        if (is_sheet(&log->texts[i])) {
-            // the k-th is shown where it is the first with its place among those that are shown
-            const bool first = k == 0 || k * (shown - 1) / (sheets - 1) != (k - 1) * (shown - 1) / (sheets - 1);
-            if (first)
-                MEZZO_TRY(add_sheet(t, log, &log->texts[i], &n));
-            k++;
-        }
+    for (size_t k = 0; k < shown; k++)
+        MEZZO_TRY(add_sheet(t, log, &sheets->items[shown > 1 ? k * (all - 1) / (shown - 1) : 0], &n));
     mz_text_addf(t, "],");
     return MEZZO_OK;
 }
 
 static void add_samples(mz_text *t, const mz_run_log *log) {
-    int n = 0;
+    const mz_run_texts *texts = mz_run_log_texts(log, "sample/text");
     mz_text_addf(t, "\"samples\":[");
-    for (size_t i = 0; i < log->n_texts; i++)
-        if (strcmp(log->texts[i].name, "sample/text") == 0) {
-            mz_text_addf(t, "%s[%lld,", n++ > 0 ? "," : "", (long long)log->texts[i].step);
-            mz_json_add_text(t, log->texts[i].text);
-            mz_text_addf(t, "]");
-        }
+    for (size_t i = 0; texts != NULL && i < texts->n; i++) {
+        mz_text_addf(t, "%s[%lld,", i > 0 ? "," : "", (long long)texts->items[i].step);
+        mz_json_add_text(t, texts->items[i].text);
+        mz_text_addf(t, "]");
+    }
     mz_text_addf(t, "],");
 }
 
 // The texts "EXPONENT:COUNT EXPONENT:COUNT …" of the gradients' magnitudes, as one table over all exponents that occur.
 static void add_histogram(mz_text *t, const mz_run_log *log) {
     long low = LONG_MAX, high = LONG_MIN;
-    int n = 0;
+    const mz_run_texts *texts = mz_run_log_texts(log, "gradients/log2_counts");
     for (int pass = 0; pass < 3; pass++) { // the range; the steps; the counts
         if (pass == 1 && low > high) {
             mz_text_addf(t, "\"histogram\":null,");
@@ -172,12 +158,9 @@ static void add_histogram(mz_text *t, const mz_run_log *log) {
         }
         if (pass == 1)
             mz_text_addf(t, "\"histogram\":{\"steps\":[");
-        n = 0;
-        for (size_t i = 0; i < log->n_texts; i++) {
-            if (strcmp(log->texts[i].name, "gradients/log2_counts") != 0)
-                continue;
+        for (size_t i = 0; texts != NULL && i < texts->n; i++) {
             long long counts[512] = {0};
-            for (char *p = log->texts[i].text, *end; *p != '\0'; p = end + (*end != '\0')) {
+            for (char *p = texts->items[i].text, *end; *p != '\0'; p = end + (*end != '\0')) {
                 long exponent = strtol(p, &end, 10);
                 if (end == p || *end != ':' || exponent < -200 || exponent > 200)
                     break;
@@ -187,13 +170,12 @@ static void add_histogram(mz_text *t, const mz_run_log *log) {
                 counts[exponent + 256] = count;
             }
             if (pass == 1)
-                mz_text_addf(t, "%s%lld", n > 0 ? "," : "", (long long)log->texts[i].step);
+                mz_text_addf(t, "%s%lld", i > 0 ? "," : "", (long long)texts->items[i].step);
             if (pass == 2)
                 for (long e = low; e <= high; e++)
-                    mz_text_addf(t, "%s%lld", e > low ? "," : n > 0 ? ",[" : "[", counts[e + 256]);
+                    mz_text_addf(t, "%s%lld", e > low ? "," : i > 0 ? ",[" : "[", counts[e + 256]);
             if (pass == 2)
                 mz_text_addf(t, "]");
-            n++;
         }
         if (pass == 1)
             mz_text_addf(t, "],\"counts\":[");
@@ -319,7 +301,7 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     add_words(t, "device", mz_run_log_text(log, "run/device"));
     add_words(t, "model", mz_run_log_text(log, "run/model"));
     add_member(t, "last_step", (double)log->last_step);
-    add_member(t, "end_loss", mz_series_end(mz_run_log_find(log, "train/loss")));
+    add_member(t, "end_loss", mz_series_end(mz_run_log_find(log, "train/loss"), INT64_MAX));
     add_member(t, "best_val", mz_series_least(mz_run_log_find(log, "val/loss")));
     add_member(t, "tokens_per_second", middle);
     add_member(t, "memory", mz_series_last(mz_run_log_find(log, "perf/memory_bytes")));
@@ -328,10 +310,13 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     add_samples(t, log);
     MEZZO_TRY(add_pictures(t, log));
     MEZZO_TRY(add_config(t, log));
-    MEZZO_TRY(add_series(t, log));
-    bool healthy;
+    mz_point *points = mz_alloc(2 * BUCKETS + 2, sizeof *points);
+    if (points == NULL)
+        return MEZZO_ERR_MEMORY;
+    add_series(t, log, points);
+    mz_free(points);
     char line[512];
-    MEZZO_TRY(mz_health_of_run(log->folder, &healthy, line, sizeof line));
+    const bool healthy = mz_health_verdict(&log->health, line, sizeof line);
     add_histogram(t, log);
     mz_text_addf(t, "\"health\":{\"healthy\":%s,\"text\":", healthy ? "true" : "false");
     mz_json_add_text(t, line);
