@@ -4,7 +4,7 @@
 # commit,tree,device,passed,failed,seconds to gpu-suite.csv in --results (bench/results); the seconds include the build.
 # --out (build/gpu-suite) gets build.log, ctest.log, tests.csv (test,result,seconds) and failed.txt (the output of each test that failed).
 # --debs: a folder of Debian packages, unpacked beside the build and used from there: for machines where nothing can be installed.
-# Without git, COMMIT and TREE say what is built. JOBS: tests at a time (one a core); LIMIT: seconds for all tests (420).
+# COMMIT and TREE (clean, dirty or a hash) say what is built where there is no git. JOBS: tests at a time (one a core); LIMIT: seconds for all tests (420).
 # Exit code: 0, 1 (a test failed), 2 (usage), 3 (no GPU, or it does not build).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,11 +20,10 @@ mkdir -p "$build" "$results" "$out"
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^ *1 //; s/^ *\([0-9]*\) /\1 x /' | paste -sd ';')
 [[ -n $device ]] || { echo "gpu_suite.sh: no NVIDIA GPU here (nvidia-smi shows none)" >&2 && exit 3; }
 
-if commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null); then
-    tree=$(git -C "$root" rev-parse --short=12 'HEAD^{tree}')
-    [[ -z $(git -C "$root" status --porcelain) ]] || tree=dirty
-else
-    commit=${COMMIT:-unknown} tree=${TREE:-unknown}
+commit=${COMMIT:-} tree=${TREE:-unknown}
+if [[ -z $commit ]] && commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null || echo unknown) && [[ $commit != unknown ]]; then
+    tree=clean
+    [[ -z $(git -C "$root" status --porcelain -- "$root" ':!bench/results') ]] || tree=dirty
 fi
 
 options=()
