@@ -1,4 +1,5 @@
-# The build that users install is hardened: configured as `make` does, every object and the command have the flags.
+# The build that users install is hardened: configured as `make` does, every object and the command have the flags; and no file that
+# is built or installed looks for libraries in the current folder, or where anybody may write.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 command -v cmake >/dev/null && command -v ninja >/dev/null || exit 77
 last="cmake -DMEZZO_TESTS=OFF"
@@ -13,6 +14,24 @@ grep -q -- '-DMEZZO_HARDEN\|MEZZO_HARDEN:BOOL=ON' build/CMakeCache.txt || fail "
 
 # What the flags make of a program: a small one of the same functions of cmake/MezzoFlags.cmake.
 command -v readelf >/dev/null || exit 0
+# The folders of every ELF file below $1: each must be absolute or begin at the file itself.
+search_paths() {
+    local file path folder
+    while read -r file; do
+        [[ $(head -c 4 "$file" | tail -c 3 | tr -d '\0') == ELF ]] || continue
+        path=$(readelf -d "$file" 2>/dev/null | sed -nE 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]$/\2:end/p')
+        while [[ $path == *:* ]]; do
+            folder=${path%%:*} path=${path#*:}
+            [[ $folder == /* || $folder == \$ORIGIN* ]] || fail "$file looks for libraries in \"$folder\", which depends on the current folder"
+            [[ -z $(find "$folder" -maxdepth 0 -perm -0002 2>/dev/null) ]] || fail "$file looks for libraries in $folder, where anybody may write"
+        done
+    done < <(find "$1" -type f \( -perm -0100 -o -name '*.so*' \) -not -path '*/CMakeFiles/*')
+}
+last="the search paths for libraries"
+search_paths "$MEZZO_BUILD"
+cmake --install "$MEZZO_BUILD" --prefix "$PWD/installed" >"$OUT" 2>"$ERR" || fail "it cannot be installed"
+search_paths "$PWD/installed"
+
 mkdir small
 cat >small/main.c <<'END'
 #include <stdio.h>
