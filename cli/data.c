@@ -72,7 +72,7 @@ static int run(const cli_args *args) {
 static const cli_option options_table[] = {
     {"out", "DIR", "folder for train.bin, val.bin and tokenizer.json; for radio maps, a new folder"},
     {"tokenizer", "NAME",
-     "char, byte, gpt2, a folder with vocab.json and merges.txt, or the file of a saved tokenizer [char]"},
+     "auto (of a text its characters, of shards their own), char, byte, gpt2, a tokenizer's folder or file [auto]"},
     {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
     {"split", "X", "fraction of the text to train on; the rest validates [0.9]"},
     {"maps", "N", "radio: number of cities"},
@@ -88,7 +88,7 @@ static const cli_option options_table[] = {
 const cli_command cli_data = {
     .name = "data",
     .summary = "tokenize a text into shards; generate cities with radio maps",
-    .usage = "TEXT --out DIR [--tokenizer char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
+    .usage = "TEXT --out DIR [--tokenizer auto|char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
              "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
     .details = "TEXT is a UTF-8 file, or shards (a *.bin file, a folder) to convert to the other format. mezzo train "
                "--data DIR reads the result. The word radio instead generates cities and the received power of "

@@ -73,7 +73,7 @@ static const cli_option import_table[] = {
     {"out", "DIR", "the run folder to create"},
     {"adapter", "DIR", "PEFT LoRA adapters for these weights, kept separate: adapter_config.json and its weights"},
     {"tokenizer", "NAME",
-     "gpt2, byte, a folder or a file, or none [the one next to the weights, or one that fits the vocabulary]"},
+     "gpt2, byte, a folder or a file, or none [the one next to the weights, else GPT-2's for a GPT-2]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "task/instructions.h"
 #include "train/config.h"
 
 static bool is_published(const char *folder) { // config.json and no checkpoints of a run
@@ -36,25 +35,6 @@ static mezzo_status describe_import(const char *init, const char *out, mezzo_che
     return mezzo_checkpoint_describe(path, c);
 }
 
-static bool given(const cli_args *args, const char *key) {
-    for (int i = 0; i < args->n_given; i++)
-        if (strcmp(args->given[i].name, key) == 0)
-            return true;
-    return false;
-}
-
-// Instructions are written in the published model's tokens and by its chat template, unless another tokenizer is named.
-static mezzo_status take_tokenizer(const cli_args *args, const char *out, mezzo_config *config) {
-    char path[4200];
-    snprintf(path, sizeof path, "%s/tokenizer.json", out);
-    const bool told =
-        mz_is_instructions(cli_key(config, "data.path")) || mz_is_instructions(cli_key(config, "data.train"));
-    if (!told || given(args, "data.tokenizer") || strcmp(cli_key(config, "data.tokenizer"), "char") != 0 ||
-        access(path, R_OK) != 0)
-        return MEZZO_OK;
-    return mezzo_config_set(config, "data.tokenizer", path, "--init");
-}
-
 mezzo_status cli_import_init(const cli_args *args, mezzo_config *config) {
     const char *init = cli_key(config, "train.init");
     mezzo_checkpoint c = {0};
@@ -70,8 +50,6 @@ mezzo_status cli_import_init(const cli_args *args, mezzo_config *config) {
         status = mezzo_config_set(config, "model.name", c.model.name, "--init");
     if (status == MEZZO_OK && !sizes_given(args))
         status = mz_config_set_model(config, &c.model);
-    if (status == MEZZO_OK)
-        status = take_tokenizer(args, out, config);
     mz_free(out);
     return status;
 }

@@ -78,8 +78,9 @@ typedef struct mezzo_corpus_options {
     const char *path;       // NULL or "": none
     const char *train;      // NULL or "": none
     const char *validation; // NULL or "": none
-    // Of texts: NULL or "char" (the characters of the training and validation text), "byte", "gpt2", or what
-    // mezzo_tokenizer_load takes. Of shards: NULL, "char" and "byte" mean none but the folder's own.
+    // Of texts: NULL, "auto" or "char" (the characters of the training and validation text), "byte", "gpt2", or what
+    // mezzo_tokenizer_load takes. Of shards: NULL, "auto" and "char" mean the one beside the first of them, if there is
+    // one; another must be the same, or MEZZO_ERR_INVALID names both.
     const char *tokenizer;
     // Of the characters of `path`'s text, the first int(train_fraction × n) train and the rest validates. 0 means 0.9,
     // nanoGPT's; 1 leaves no validation text.

@@ -251,8 +251,8 @@ typedef struct mezzo_import_options {
     // files, or llm.c's model file (magic 20240326, versions 3 and 5).
     const char *path;
     const char *out;       // the run folder to make; it must not exist, or be empty
-    const char *tokenizer; // NULL: the folder's merges.txt, or GPT-2's where the vocabulary is; "none"; else a
-                           // tokenizer's name or file
+    const char *tokenizer; // NULL: the folder's own, or GPT-2's where it has none and the vocabulary is; "none"; else
+                           // a tokenizer's name or file: MEZZO_ERR_INVALID where the folder has another
     const char *adapter;   // a folder of PEFT's with LoRA adapters of these weights, which stand beside them in the
                            // checkpoint; NULL: none
 } mezzo_import_options;

@@ -61,6 +61,13 @@ int32_t mz_bpe_find(const mz_bpe *bpe, const char *bytes, size_t n) {
     return bpe->words[word_slot(bpe, bytes, n, hash_bytes(bytes, n))].token;
 }
 
+bool mz_bpe_same(const mz_bpe *a, const mz_bpe *b) {
+    return a->vocab == b->vocab && a->n_bytes == b->n_bytes && a->n_merges == b->n_merges &&
+           memcmp(a->ends, b->ends, (size_t)a->vocab * sizeof *a->ends) == 0 &&
+           memcmp(a->bytes, b->bytes, a->n_bytes) == 0 &&
+           (a->n_merges == 0 || memcmp(a->merges, b->merges, a->n_merges * sizeof *a->merges) == 0);
+}
+
 static mz_bpe_pair *pair_slot(const mz_bpe *bpe, int32_t left, int32_t right) {
     for (size_t at = hash_pair(left, right) & bpe->pair_mask;; at = (at + 1) & bpe->pair_mask) {
         mz_bpe_pair *p = &bpe->pairs[at];

@@ -144,41 +144,6 @@ static mezzo_status add_matches(mz_stream *stream, const char *folder, const cha
     return status;
 }
 
-// Tokens mean what the tokenizer of their folder says: another one is the caller's word, but rarely meant.
-static void compare_tokenizers(const mezzo_tokenizer *given, const char *folder) {
-    mezzo_tokenizer *own = NULL;
-    char *path = mz_format("%s/tokenizer.json", folder);
-    const char *kind = mezzo_tokenizer_kind(given);
-    if (path && mz_path_exists(path) && mezzo_tokenizer_load(path, &own) == MEZZO_OK &&
-        (strcmp(mezzo_tokenizer_kind(own), kind) != 0 || mezzo_tokenizer_vocab(own) != mezzo_tokenizer_vocab(given)))
-        mz_log(
-            "warn",
-            "%s has tokens of its tokenizer.json (%s, %d tokens), but data.tokenizer is another one (%s, %d tokens): "
-            "using that one",
-            mz_quote(folder).text, mezzo_tokenizer_kind(own), (int)mezzo_tokenizer_vocab(own), kind,
-            (int)mezzo_tokenizer_vocab(given));
-    mezzo_tokenizer_free(own);
-    mz_free(path);
-}
-
-static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
-    const char *name = options->tokenizer;
-    if (name && *name && strcmp(name, "char") != 0 && strcmp(name, "byte") != 0) {
-        MEZZO_TRY(mz_tokenizer_named(name, &corpus->tokenizer));
-        if (options->path && mz_path_is_dir(options->path))
-            compare_tokenizers(corpus->tokenizer, options->path);
-        return MEZZO_OK;
-    }
-    if (!options->path || !mz_path_is_dir(options->path))
-        return MEZZO_OK;
-    char *path = mz_format("%s/tokenizer.json", options->path);
-    if (!path)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_path_exists(path) ? mezzo_tokenizer_load(path, &corpus->tokenizer) : MEZZO_OK;
-    mz_free(path);
-    return status;
-}
-
 static bool given(const char *source) {
     return source && *source;
 }
@@ -188,7 +153,34 @@ static bool is_shards(const char *source) {
     return n >= 4 && strcmp(source + n - 4, ".bin") == 0;
 }
 
-static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
+// tokenizer.json of the folder that the first shard is in; *out NULL: there is none.
+static mezzo_status find_tokenizer(const mezzo_corpus *corpus, char **out) {
+    const char *shard = corpus->splits[MEZZO_TRAIN].segments[0].path, *slash = strrchr(shard, '/');
+    *out = slash != NULL ? mz_format("%.*s/tokenizer.json", (int)(slash - shard), shard) : mz_strdup("tokenizer.json");
+    if (*out == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (!mz_path_exists(*out)) {
+        mz_free(*out);
+        *out = NULL;
+    }
+    return MEZZO_OK;
+}
+
+// "char" says nothing of shards: it makes tokens of a text.
+static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_options *options,
+                                   const mz_tokenizer_sources *model) {
+    mz_tokenizer_sources from = *model;
+    char *data;
+    MEZZO_TRY(find_tokenizer(corpus, &data));
+    from.data = data;
+    from.named = given(options->tokenizer) && strcmp(options->tokenizer, "char") != 0 ? options->tokenizer : NULL;
+    mezzo_status status = mz_tokenizer_choose(&from, &corpus->tokenizer);
+    mz_free(data);
+    return status;
+}
+
+static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options *options,
+                                const mz_tokenizer_sources *model) {
     mz_stream *train = &corpus->splits[MEZZO_TRAIN], *validation = &corpus->splits[MEZZO_VALIDATION];
     corpus->from_shards = true;
     if (given(options->path) && mz_path_is_dir(options->path)) {
@@ -205,7 +197,7 @@ static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options
         if (given(options->validation))
             MEZZO_TRY(add_shards(validation, options->validation));
     }
-    return load_tokenizer(corpus, options);
+    return load_tokenizer(corpus, options, model);
 }
 
 // --- opening -------------------------------------------------------------------------------------------------------
@@ -224,6 +216,11 @@ static mezzo_status check_options(const mezzo_corpus_options *o) {
 
 mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out) {
     MZ_REQUIRE(options, out);
+    return mz_corpus_open(options, &(mz_tokenizer_sources){0}, out);
+}
+
+mezzo_status mz_corpus_open(const mezzo_corpus_options *options, const mz_tokenizer_sources *model,
+                            mezzo_corpus **out) {
     *out = NULL;
     MEZZO_TRY(check_options(options));
     mezzo_corpus *corpus = mz_alloc(1, sizeof *corpus);
@@ -231,7 +228,7 @@ mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus
         return MEZZO_ERR_MEMORY;
     const char *source = given(options->path) ? options->path : options->train;
     bool shards = is_shards(source) || (given(options->path) && mz_path_is_dir(options->path));
-    mezzo_status status = shards ? open_shards(corpus, options) : mz_corpus_read_text(corpus, options);
+    mezzo_status status = shards ? open_shards(corpus, options, model) : mz_corpus_read_text(corpus, options, model);
     if (status != MEZZO_OK) {
         mezzo_corpus_free(corpus);
         return mz_trace(status, __FILE__, __LINE__, __func__);

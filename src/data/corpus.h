@@ -3,6 +3,7 @@
 #define MZ_DATA_CORPUS_H
 
 #include "data/shards.h"
+#include "data/tokenizer.h"
 #include "mezzo/data.h"
 
 // One text or shard. Windows do not cross from one file into the next.
@@ -36,7 +37,11 @@ mezzo_data_mark mz_stream_mark(const mz_stream *stream);
 mezzo_status mz_stream_add(mz_stream *stream, mz_segment *segment);
 void mz_segment_free(mz_segment *segment);
 
+// As mezzo_corpus_open, for weights that may have a tokenizer of their own; of `model`, only own and weights are read.
+mezzo_status mz_corpus_open(const mezzo_corpus_options *options, const mz_tokenizer_sources *model, mezzo_corpus **out);
+
 // Text sources (corpus_text.c): fills the splits and makes or loads the tokenizer.
-mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_options *options);
+mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_options *options,
+                                 const mz_tokenizer_sources *model);
 
 #endif

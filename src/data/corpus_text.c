@@ -113,9 +113,7 @@ fail:
     return status;
 }
 
-static mezzo_status make_tokenizer(const char *name, const text *texts, size_t count, mezzo_tokenizer **out) {
-    if (name && *name && strcmp(name, "char") != 0)
-        return mz_tokenizer_named(name, out);
+static mezzo_status collect_characters(const text *texts, size_t count, mezzo_tokenizer **out) {
     mz_char_set *set = mz_alloc(1, sizeof *set);
     if (!set)
         return MEZZO_ERR_MEMORY;
@@ -128,12 +126,21 @@ static mezzo_status make_tokenizer(const char *name, const text *texts, size_t c
     return status;
 }
 
+static mezzo_status make_tokenizer(const mz_tokenizer_sources *from, const text *texts, size_t count,
+                                   mezzo_tokenizer **out) {
+    MEZZO_TRY(mz_tokenizer_choose_for_text(from, texts[0].path, out));
+    return *out != NULL ? MEZZO_OK : collect_characters(texts, count, out);
+}
+
 static bool given(const char *source) {
     return source && *source;
 }
 
-mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_options *options) {
+mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_options *options,
+                                 const mz_tokenizer_sources *model) {
     mezzo_status status = MEZZO_OK;
+    mz_tokenizer_sources from = *model;
+    from.named = options->tokenizer;
     text texts[2] = {0};
     size_t count = 0;
     double fraction = options->train_fraction == 0 ? TRAIN_FRACTION : options->train_fraction;
@@ -146,7 +153,7 @@ mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_option
         MEZZO_TRY_GOTO(status, open_text(options->validation, &texts[count]));
         count++;
     }
-    MEZZO_TRY_GOTO(status, make_tokenizer(options->tokenizer, texts, count, &corpus->tokenizer));
+    MEZZO_TRY_GOTO(status, make_tokenizer(&from, texts, count, &corpus->tokenizer));
 
     size_t end = given(options->path) ? split_byte(&texts[0], fraction) : texts[0].map.size;
     if (end > 0)

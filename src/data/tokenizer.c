@@ -72,23 +72,64 @@ static mezzo_status load_bpe(const char *folder, const char *vocab, const char *
     return status;
 }
 
-// tokenizer.json of ours, else GPT-2's two files under Hugging Face's names or OpenAI's. A tokenizer.json of others is
-// passed over.
-static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
+static mezzo_status refuse_sentencepiece(const char *path) {
+    return mz_fail(MEZZO_ERR_FORMAT,
+                   "%s is a model of sentencepiece, which is not read: write a tokenizer.json beside it with "
+                   "transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+                   mz_quote(path).text);
+}
+
+enum { JSON_FILE, MERGES_FILE, OPENAI_MERGES_FILE, FILES };
+// The first of these that a folder has is its tokenizer; the others are sentencepiece's.
+static const char *const files[] = {"tokenizer.json",  "merges.txt",   "vocab.bpe",
+                                    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
+
+// *which is MZ_COUNT(files) where there is none.
+static mezzo_status find_file(const char *folder, size_t *which, char **path) {
+    *path = NULL;
+    for (*which = 0; *which < MZ_COUNT(files); ++*which) {
+        *path = mz_format("%s/%s", folder, files[*which]);
+        if (*path == NULL)
+            return MEZZO_ERR_MEMORY;
+        if (mz_path_exists(*path))
+            return MEZZO_OK;
+        mz_free(*path);
+        *path = NULL;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_tokenizer_in_folder(const char *folder, bool *out) {
+    size_t which;
+    char *path;
+    MEZZO_TRY(find_file(folder, &which, &path));
+    *out = path != NULL;
+    mz_free(path);
+    return MEZZO_OK;
+}
+
+static mezzo_status load_two_files(const char *folder, const char *merges, mezzo_tokenizer **out) {
     mezzo_status status = MEZZO_OK;
-    char *merges = either(folder, "merges.txt", "vocab.bpe", &status);
     char *vocab = either(folder, "vocab.json", "encoder.json", &status);
-    char *own = either(folder, "tokenizer.json", "tokenizer.json", &status);
-    if (status == MEZZO_OK && merges)
+    if (status == MEZZO_OK)
         status = load_bpe(folder, vocab, merges, out);
-    else if (status == MEZZO_OK && own)
-        status = mezzo_tokenizer_load(own, out);
-    else if (status == MEZZO_OK)
-        status = mz_fail(MEZZO_ERR_INVALID, "folder %s has no tokenizer: neither merges.txt nor tokenizer.json",
-                         mz_quote(folder).text);
-    mz_free(merges);
     mz_free(vocab);
-    mz_free(own);
+    return status;
+}
+
+static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
+    size_t which;
+    char *path;
+    MEZZO_TRY(find_file(folder, &which, &path));
+    mezzo_status status;
+    if (path == NULL)
+        status = mz_fail(MEZZO_ERR_INVALID, "folder %s has no tokenizer: neither tokenizer.json nor merges.txt",
+                         mz_quote(folder).text);
+    else if (which == JSON_FILE)
+        status = mezzo_tokenizer_load(path, out);
+    else
+        status = which < FILES ? load_two_files(folder, path, out) : refuse_sentencepiece(path);
+    mz_free(path);
     return status;
 }
 
@@ -103,13 +144,14 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {
     if (strcmp(name, "gpt2") == 0)
         return mezzo_tokenizer_create_gpt2(out);
     if (!mz_path_exists(name) && strpbrk(name, "/.") == NULL) { // a name, not a path
-        static const char *const known[] = {"char", "byte", "gpt2"};
+        static const char *const known[] = {"auto", "char", "byte", "gpt2"};
         const char *near = mz_nearest(name, known, MZ_COUNT(known));
         *out = NULL;
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "there is no tokenizer %s%s%s; use char, byte, gpt2, a folder with vocab.json and merges.txt, "
-                       "or the file of a saved tokenizer",
-                       mz_quote(name).text, near != NULL ? "; did you mean " : "", near != NULL ? near : "");
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "there is no tokenizer %s%s%s; use auto, char, byte, gpt2, a folder with tokenizer.json, or with "
+            "vocab.json and merges.txt, or a tokenizer's file",
+            mz_quote(name).text, near != NULL ? "; did you mean " : "", near != NULL ? near : "");
     }
     return mezzo_tokenizer_load(name, out);
 }
@@ -128,6 +170,8 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
         return load_folder(path, out);
     if (ends_with(path, ".txt") || ends_with(path, ".bpe"))
         return mezzo_tokenizer_create_bpe(NULL, path, out);
+    if (ends_with(path, ".model"))
+        return refuse_sentencepiece(path);
     json_t *object;
     bool sealed;
     MEZZO_TRY(mz_json_load_sealed(path, MAX_FILE, &object, &sealed));

@@ -21,6 +21,8 @@ typedef struct mz_tokenizer_kind {
     // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
     // character.
     size_t (*cut)(const char *text, size_t from, size_t to);
+    // Whether both have the same tokens for every text; asked where both kinds have this function. NULL: never.
+    bool (*same)(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
     // The token of exactly these bytes that no text is encoded to, such as "<|im_end|>"; -1. NULL: it has none.
     int32_t (*special)(const mezzo_tokenizer *tok, const char *text, size_t n);
 } mz_tokenizer_kind;
@@ -40,6 +42,23 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out);
 mezzo_status mz_tokenizer_create_bpe(const char *vocab_path, const char *merges_path, const json_t *added,
                                      mezzo_tokenizer **out);
 size_t mz_cut_character(const char *text, size_t from, size_t to); // a `cut` for tokens within characters
+
+// What may say which tokenizer a text or a model has. Paths are those of mezzo_tokenizer_load; NULL and "" are nothing.
+typedef struct mz_tokenizer_sources {
+    const char *own;     // the model's
+    const char *weights; // where trained weights come from; NULL: they are random, or there are none
+    const char *data;    // that of token shards
+    const char *named;   // data.tokenizer; "auto" is nothing
+} mz_tokenizer_sources;
+// The one place that decides it: the model's own, else the shards', else the named one; all that are given must be the
+// same. MEZZO_ERR_INVALID names two that differ. *out NULL: nothing is given, or "char", which a text makes.
+mezzo_status mz_tokenizer_choose(const mz_tokenizer_sources *from, mezzo_tokenizer **out);
+// The same for a text, which has no tokens of its own: MEZZO_ERR_INVALID too where nothing says which tokens trained
+// weights know. *out NULL: the tokens of `what` are its characters.
+mezzo_status mz_tokenizer_choose_for_text(const mz_tokenizer_sources *from, const char *what, mezzo_tokenizer **out);
+bool mz_tokenizer_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
+mezzo_status mz_tokenizer_in_folder(const char *folder,
+                                    bool *out); // whether mezzo_tokenizer_load finds one, or refuses
 
 // From the parsed content of tokenizer.json; `where` names it in errors.
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out);

@@ -191,7 +191,11 @@ static mezzo_status gpt2_load(const char *where, const json_t *object, mezzo_tok
     return mezzo_tokenizer_create_gpt2(out);
 }
 
-const mz_tokenizer_kind mz_tokenizer_bpe = {"bpe",    bpe_destroy, bpe_encode,   bpe_bytes,
-                                            bpe_save, bpe_load,    mz_split_cut, bpe_special};
-const mz_tokenizer_kind mz_tokenizer_gpt2 = {"gpt2",    bpe_destroy, bpe_encode,   bpe_bytes,
-                                             gpt2_save, gpt2_load,   mz_split_cut, bpe_special};
+static bool bpe_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b) {
+    return mz_bpe_same(&((const bpe_tokenizer *)a)->bpe, &((const bpe_tokenizer *)b)->bpe);
+}
+
+const mz_tokenizer_kind mz_tokenizer_bpe = {"bpe",    bpe_destroy,  bpe_encode, bpe_bytes,  bpe_save,
+                                            bpe_load, mz_split_cut, bpe_same,   bpe_special};
+const mz_tokenizer_kind mz_tokenizer_gpt2 = {"gpt2",    bpe_destroy,  bpe_encode, bpe_bytes,  gpt2_save,
+                                             gpt2_load, mz_split_cut, bpe_same,   bpe_special};

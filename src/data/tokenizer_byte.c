@@ -49,5 +49,9 @@ static mezzo_status byte_load(const char *where, const json_t *object, mezzo_tok
     return mezzo_tokenizer_create_byte(out);
 }
 
-const mz_tokenizer_kind mz_tokenizer_byte = {"byte",    byte_destroy, byte_encode,      byte_bytes,
-                                             byte_save, byte_load,    mz_cut_character, NULL};
+static bool byte_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b) {
+    return a->kind == b->kind;
+}
+
+const mz_tokenizer_kind mz_tokenizer_byte = {"byte",    byte_destroy,     byte_encode, byte_bytes, byte_save,
+                                             byte_load, mz_cut_character, byte_same,   NULL};

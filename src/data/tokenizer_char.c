@@ -177,5 +177,11 @@ static mezzo_status char_load(const char *where, const json_t *object, mezzo_tok
     return status;
 }
 
-const mz_tokenizer_kind mz_tokenizer_char = {"char",    char_destroy, char_encode,      char_bytes,
-                                             char_save, char_load,    mz_cut_character, NULL};
+static bool char_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b) {
+    const char_tokenizer *x = (const char_tokenizer *)a, *y = (const char_tokenizer *)b;
+    return a->kind == b->kind && a->vocab == b->vocab &&
+           memcmp(x->chars, y->chars, (size_t)a->vocab * sizeof *x->chars) == 0;
+}
+
+const mz_tokenizer_kind mz_tokenizer_char = {"char",    char_destroy,     char_encode, char_bytes, char_save,
+                                             char_load, mz_cut_character, char_same,   NULL};

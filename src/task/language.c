@@ -39,17 +39,17 @@ static bool given(const char *text) {
     return text != NULL && text[0] != '\0';
 }
 
-// Texts of any tokenizer may follow each other in a file of instructions, so that it cannot be made from one.
-static mezzo_status open_instructions(language *l, const mz_task_options *o, const char *tokenizer) {
+// Records may need characters that those before them do not have, so that they make no tokenizer.
+static mezzo_status open_instructions(language *l, const mz_task_options *o, const mz_tokenizer_sources *from) {
     const char *train = given(o->all) ? o->all : given(o->train) ? o->train : o->path;
     bool split = !given(o->all) && !given(o->train), validates = !given(o->all) && given(o->validation);
-    if (!given(tokenizer) || strcmp(tokenizer, "char") == 0)
+    MEZZO_TRY(mz_tokenizer_choose_for_text(from, train, &l->loaded));
+    if (l->loaded == NULL)
         return mz_fail(
             MEZZO_ERR_INVALID,
             "%s: instructions need an existing tokenizer: set data.tokenizer to gpt2, byte or the file of a saved one",
             train);
     l->task.masks = true;
-    MEZZO_TRY(mz_tokenizer_named(tokenizer, &l->loaded));
     double end = split ? o->split : 1;
     MEZZO_TRY(mz_instructions_open(train, l->loaded, 0, end, &l->told[MEZZO_TRAIN]));
     if (validates)
@@ -57,31 +57,24 @@ static mezzo_status open_instructions(language *l, const mz_task_options *o, con
     return split && end < 1 ? mz_instructions_open(train, l->loaded, end, 1, &l->told[MEZZO_VALIDATION]) : MEZZO_OK;
 }
 
-// A run keeps the tokenizer that it began with.
 static mezzo_status open_corpus(language *l, const mz_task_options *o) {
+    const mz_tokenizer_sources from = {.own = o->own, .weights = o->weights, .named = o->tokenizer};
     if (given(o->all) && mz_path_is_dir(o->all))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s is a folder: name the text or the shards in it to evaluate on, such as %s/val.bin",
                        mz_quote(o->all).text, o->all);
-    mezzo_status status = MEZZO_OK;
-    char *kept = given(o->folder) ? mz_format("%s/" TOKENIZER_FILE, o->folder) : NULL;
+    if (o->no_data)
+        return mz_tokenizer_choose(&from, &l->loaded);
+    if (mz_is_instructions(o->path) || mz_is_instructions(o->train) || mz_is_instructions(o->all))
+        return open_instructions(l, o, &from);
     mezzo_corpus_options c = {.path = o->path,
                               .train = o->train,
                               .validation = o->validation,
-                              .tokenizer = kept != NULL && mz_path_exists(kept) ? kept : o->tokenizer,
+                              .tokenizer = o->tokenizer,
                               .train_fraction = o->split};
-    if (given(o->folder) && kept == NULL)
-        return MEZZO_ERR_MEMORY;
     if (given(o->all)) // as one stream
-        c = (mezzo_corpus_options){.train = o->all, .tokenizer = c.tokenizer};
-    if (!o->no_data && (mz_is_instructions(o->path) || mz_is_instructions(o->train) || mz_is_instructions(o->all)))
-        status = open_instructions(l, o, c.tokenizer);
-    else if (!o->no_data)
-        status = mezzo_corpus_open(&c, &l->corpus);
-    else if (given(o->tokenizer))
-        status = mezzo_tokenizer_load(o->tokenizer, &l->loaded);
-    mz_free(kept);
-    return status;
+        c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer};
+    return mz_corpus_open(&c, &from, &l->corpus);
 }
 
 static mezzo_status open_task(const mz_task_options *o, mz_task **out) {

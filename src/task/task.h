@@ -65,13 +65,14 @@ typedef struct mz_source {
 // Where data and what belongs to it comes from. NULL and "" are nothing. Borrowed while the task is open.
 typedef struct mz_task_options {
     const char *path, *train, *validation; // data.path, data.train, data.val
-    const char *tokenizer;                 // language: its name or file
+    const char *tokenizer;                 // language: its name or file, or "auto"
     const char *features, *labels;         // classifier: data.features (or path), data.labels
     const char *latents;                   // images: a run folder of kl_vae; read by whoever opens the task
     double split;                          // the part of `path` that is trained on
     const char *all;                       // instead of these: one source, all of it MZ_SET_TRAIN
-    const char *folder;                    // a run folder that is resumed: the tokenizer in it stands above `tokenizer`
-    bool no_data;                          // only what samples need: a tokenizer's file, if there is one
+    const char *folder;                    // a run folder that is resumed
+    const char *weights, *own;             // where trained weights come from; the file of their tokenizer
+    bool no_data;                          // only what samples need: a tokenizer, if there is one
 } mz_task_options;
 
 // Sizes of the model that the data decides; 0: it says nothing about one.

@@ -136,10 +136,11 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o) {
     mz_task_options options = m->run.data;
     char *tokenizer;
     MEZZO_TRY(tokenizer_path(m, &tokenizer));
-    if (tokenizer != NULL)
-        options.tokenizer = tokenizer;
     if (o->data != NULL)
-        options = (mz_task_options){.all = o->data, .labels = o->labels, .tokenizer = options.tokenizer};
+        options = (mz_task_options){.all = o->data, .labels = o->labels};
+    options.tokenizer = NULL; // the run has one, or none: what its configuration names it took or made then
+    options.own = tokenizer;
+    options.weights = m->folder;
     mezzo_status status = open_task(m, &options);
     mz_free(tokenizer);
     return status;
@@ -349,7 +350,7 @@ static mezzo_status check_sample(const mezzo_sample_options *o) {
 static mezzo_status open_sampler(model *m) {
     char *tokenizer;
     MEZZO_TRY(tokenizer_path(m, &tokenizer));
-    const mz_task_options options = {.no_data = true, .tokenizer = tokenizer};
+    const mz_task_options options = {.no_data = true, .own = tokenizer, .weights = m->folder};
     mezzo_status status = open_task(m, &options);
     if (status == MEZZO_OK)
         status = mz_task_open_sampler(m->task, m->params, &m->program);

@@ -65,13 +65,43 @@ static mezzo_status open_latents(mz_training *run, const mz_task_options *data) 
     return mz_run_leads(run) ? MEZZO_OK : give_latents(run, data);
 }
 
+// Weights that a run begins or goes on with, and the tokenizer that their run kept.
+typedef struct origin {
+    char folder[4096], own[4096 + sizeof(((mezzo_checkpoint *)0)->tokenizer)];
+} origin;
+
+static mezzo_status find_origin(const mz_training *run, origin *out) {
+    const mz_run_config *c = &run->config;
+    const bool automatic = strcmp(c->resume, "auto") == 0, resumes = c->resume[0] != '\0';
+    char path[4096] = "";
+    mezzo_checkpoint kept = {0};
+    *out = (origin){0};
+    if (automatic && mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path) != MEZZO_OK)
+        path[0] = '\0';
+    if (resumes && !automatic)
+        MEZZO_TRY(mz_find_checkpoint(c->resume, false, MZ_CHECKPOINT_WHOLE, path, sizeof path));
+    if (path[0] == '\0' && c->init[0] != '\0')
+        MEZZO_TRY(mz_find_checkpoint(c->init, false, MZ_CHECKPOINT_WEIGHTS, path, sizeof path));
+    if (path[0] == '\0')
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_checkpoint_describe(path, &kept));
+    MEZZO_TRY(mz_run_folder(path, out->folder, sizeof out->folder));
+    if (kept.tokenizer[0] != '\0')
+        snprintf(out->own, sizeof out->own, "%s/%s", out->folder, kept.tokenizer);
+    return MEZZO_OK;
+}
+
 static mezzo_status open_task(mz_training *run) {
     mezzo_model_config family;
+    origin from;
     const char *name = run->config.model_name;
     MEZZO_TRY(mezzo_model_defaults(name, &family));
     mz_task_options options = run->config.data;
     if (run->config.resume[0] != '\0')
         options.folder = run->config.out;
+    MEZZO_TRY(find_origin(run, &from));
+    options.weights = from.folder;
+    options.own = from.own;
     if (options.latents[0] != '\0' && strcmp(family.name, "radio_unet") != 0)
         return mz_fail(MEZZO_ERR_INVALID, "data.latents is for radio_unet: %s learns from the data itself",
                        family.name);

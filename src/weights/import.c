@@ -411,50 +411,47 @@ static mezzo_status open_source(mz_import *in, const char *path) {
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
-// The same tokenizer as the one the library carries is kept by its name.
-static bool is_gpt2(const mezzo_tokenizer *tok, const mezzo_tokenizer *gpt2) {
-    if (mezzo_tokenizer_vocab(tok) != mezzo_tokenizer_vocab(gpt2))
-        return false;
-    for (int32_t t = 0; t < mezzo_tokenizer_vocab(tok); t++) {
-        size_t a, b;
-        const char *x = mezzo_tokenizer_bytes(tok, t, &a), *y = mezzo_tokenizer_bytes(gpt2, t, &b);
-        if (a != b || memcmp(x, y, a) != 0)
-            return false;
+// GPT-2's, where nothing beside the weights says another.
+static mezzo_status assume_gpt2(const mz_import *in, mezzo_tokenizer **out) {
+    if (strcmp(in->model.name, "gpt2") == 0 && in->model.vocab == 50257) {
+        mz_log("notice", "there is no tokenizer next to the weights: taking GPT-2's, as the model is a GPT-2 with its "
+                         "50257 tokens; --tokenizer names another one, or none");
+        return mezzo_tokenizer_create_gpt2(out);
     }
-    return true;
+    mz_log("notice", "there is no tokenizer next to the weights: the run cannot turn text into tokens; add one "
+                     "with import --tokenizer NAME");
+    return MEZZO_OK;
+}
+
+// The same tokenizer as the one the library carries is kept by its name.
+static mezzo_status name_gpt2(mezzo_tokenizer **tok) {
+    mezzo_tokenizer *gpt2;
+    if (*tok == NULL || mezzo_tokenizer_vocab(*tok) != 50257)
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_tokenizer_create_gpt2(&gpt2));
+    if (mz_tokenizer_same(*tok, gpt2)) {
+        const mz_chat chat = (*tok)->chat;
+        mezzo_tokenizer *other = *tok;
+        other->chat = gpt2->chat;
+        gpt2->chat = chat;
+        *tok = gpt2;
+        gpt2 = other;
+    }
+    mezzo_tokenizer_free(gpt2);
+    return MEZZO_OK;
 }
 
 static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
-    mezzo_tokenizer *gpt2 = NULL;
-    bool merges, bpe;
+    bool has = false;
     *out = NULL;
-    MEZZO_TRY(in_folder(in, "merges.txt", &merges));
-    MEZZO_TRY(in_folder(in, "vocab.bpe", &bpe));
-    const bool folder = in->family != NULL && (merges || bpe);
-    if (name != NULL && *name != '\0')
-        return strcmp(name, "none") == 0 ? MEZZO_OK : mz_tokenizer_named(name, out);
-    if (mezzo_model_task(&in->model) == MEZZO_TASK_IMAGES)
+    if (name != NULL && strcmp(name, "none") == 0)
         return MEZZO_OK;
-    bool fits = strcmp(in->model.name, "gpt2") == 0 && in->model.vocab == 50257;
-    if (folder)
-        MEZZO_TRY(mezzo_tokenizer_load(in->folder, out));
-    else if (!fits)
-        mz_log("notice", "there is no tokenizer next to the weights: the run cannot turn text into tokens; add one "
-                         "with import --tokenizer NAME");
-    if (!fits)
-        return MEZZO_OK;
-    mezzo_status status = mezzo_tokenizer_create_gpt2(&gpt2);
-    if (status == MEZZO_OK && (*out == NULL || is_gpt2(*out, gpt2))) {
-        if (*out != NULL) {
-            gpt2->chat = (*out)->chat;
-            (*out)->chat = (mz_chat){0};
-        }
-        mezzo_tokenizer_free(*out);
-        *out = gpt2;
-        return MEZZO_OK;
-    }
-    mezzo_tokenizer_free(gpt2);
-    return status;
+    if (in->family != NULL)
+        MEZZO_TRY(mz_tokenizer_in_folder(in->folder, &has));
+    const mz_tokenizer_sources from = {.own = has ? in->folder : NULL, .named = name};
+    MEZZO_TRY(mz_tokenizer_choose(&from, out));
+    MEZZO_TRY(name_gpt2(out));
+    return *out == NULL && mezzo_model_task(&in->model) != MEZZO_TASK_IMAGES ? assume_gpt2(in, out) : MEZZO_OK;
 }
 
 static mezzo_status write_config(const mz_import *in, const char *out, const char *path) {
