@@ -26,9 +26,14 @@ static const cli_field fields[] = {
     {CLI_FIELD(advised, is.warning), "warning", .flags = CLI_NULL},
 };
 
+static void print_named(const char *precision, const char *reason) {
+    printf("%s\nreason      ", precision);
+    cli_wrap(reason, 12, 12, CLI_COLUMNS);
+    printf("\n");
+}
+
 static void print_text(const mz_rules *rules, const mz_advice *a) {
-    printf("%s\n", a->precision);
-    printf("reason      %s\n", a->reason);
+    print_named(a->precision, a->reason);
     if (isnan(a->confidence))
         printf("confidence  not known: the rules %s carry no measurements\n            (%s)\n", rules->name,
                rules->source);
@@ -69,21 +74,25 @@ static int from_rules(const cli_args *args, const char *path) {
 }
 
 // --- by timing -----------------------------------------------------------------------------------------------------
+static const char *loss_text(const void *row, char *buf, size_t size) {
+    const mz_candidate *c = row;
+    snprintf(buf, size, c->timed ? "%.4f" : "-", c->loss);
+    return buf;
+}
+
+static const cli_field timed_fields[] = {
+    {CLI_FIELD(mz_candidate, precision), NULL, "precision", "%s"},
+    {CLI_FIELD(mz_candidate, step_seconds), NULL, "ms/step", "%.3f", .flags = CLI_DASH, .factor = 1e3},
+    {CLI_FIELD(mz_candidate, tokens_per_second), NULL, "*/s", "count", .flags = CLI_DASH},
+    {CLI_FIELD(mz_candidate, memory), NULL, "memory", "mib", .legend = "of a training step. M: MiB, G: GiB"},
+    {CLI_FIELD(mz_candidate, loss), NULL, "loss", .text = loss_text, .legend = "after the timed steps"},
+    {CLI_FIELD(mz_candidate, note), NULL, "", "%s"},
+};
+
 static void print_choice(const mz_choice *c, const char *unit) {
-    char tokens[32], speed[32];
-    snprintf(speed, sizeof speed, "%s/s", unit);
-    printf("%s\nreason      %s\n\n%-10s %12s %12s %10s %10s  %s\n", mezzo_precision_name(c->precision), c->reason,
-           "precision", "ms/step", speed, "MiB", "loss", "");
-    for (int i = 0; i < c->n; i++) {
-        const mz_candidate *k = &c->candidates[i];
-        printf("%-10s ", mezzo_precision_name(k->precision));
-        if (k->timed)
-            printf("%12.3f %12s %10.1f %10.4f  %s\n", 1e3 * k->step_seconds,
-                   cli_thousands(k->tokens_per_second, tokens, sizeof tokens), (double)k->memory / (1 << 20), k->loss,
-                   k->note);
-        else
-            printf("%12s %12s %10.1f %10s  %s\n", "-", "-", (double)k->memory / (1 << 20), "-", k->note);
-    }
+    print_named(mezzo_precision_name(c->precision), c->reason);
+    printf("\n");
+    cli_fields_table(timed_fields, MZ_COUNT(timed_fields), c->candidates, sizeof c->candidates[0], (size_t)c->n, unit);
 }
 
 // --d-model, --batch-size and --seq-len are the rules' options and the model's keys at once.

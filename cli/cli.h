@@ -124,6 +124,14 @@ void cli_help(const cli_command *command);
 const char *cli_option_help(const cli_option *option, char *buf, size_t size);
 // What a configuration key takes, in the words of help, behind a blank: its names where it has some; "" of a switch.
 const char *cli_value_word(const char *type);
+enum { CLI_COLUMNS = 80 };                          // of what is no terminal
+int cli_terminal_columns(FILE *to);                 // of `to`, or CLI_COLUMNS
+int cli_columns_of(const char *text, size_t bytes); // UTF-8 characters
+// Words from column `at` on, at most up to column `most`, later lines indented. A line end after a sentence is kept,
+// others are blanks.
+void cli_wrap(const char *text, int at, int indent, int most);
+// A paragraph of at most CLI_COLUMNS on stdout, with its line end; line ends that begin the text are kept.
+void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 // A text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
 void cli_print_text(FILE *to, const char *text, size_t n);
 // A name that was typed or read, for a line of output: what would drive a terminal as blanks, as mz_text_tame has it.

@@ -90,9 +90,12 @@ static void print_device(const mezzo_device_info *info) {
 }
 
 static void print_choice(const mz_choice *choice, bool gpu) {
-    printf("\nprecision   %s\n            (GPT-2 of 2 layers, %s; for another model: mezzo advise --measure --model "
-           "NAME)\n",
-           choice->reason, gpu ? "width 768, 8 x 512 tokens" : "width 256, 4 x 128 tokens");
+    char line[1200];
+    snprintf(line, sizeof line, "%s (GPT-2 of 2 layers, %s; for another model: mezzo advise --measure --model NAME)",
+             choice->reason, gpu ? "width 768, 8 x 512 tokens" : "width 256, 4 x 128 tokens");
+    printf("\nprecision   ");
+    cli_wrap(line, 12, 12, CLI_COLUMNS);
+    printf("\n");
 }
 
 static json_t *device_json(const mezzo_device_info *info, const mz_choice *choice) {
@@ -130,25 +133,25 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
 }
 
 static const char *verdict_text(const void *row, char *buf, size_t size) {
-    snprintf(buf, size, " %s", ((const mz_selftest *)row)->passed ? "ok" : "WRONG");
+    snprintf(buf, size, "%s", ((const mz_selftest *)row)->passed ? "ok" : "WRONG");
     return buf;
 }
 
 static const cli_field selftest_fields[] = {
-    {CLI_FIELD(mz_selftest, asked), "precision", "asked", "%s", -6},
-    {CLI_FIELD(mz_selftest, runs), "runs_as", "runs as", "%s", -8},
+    {CLI_FIELD(mz_selftest, asked), "precision", "asked", "%s"},
+    {CLI_FIELD(mz_selftest, runs), "runs_as", "runs as", "%s", .legend = "where this device has no such format"},
     {CLI_FIELD(mz_selftest, reason), "reason"},
-    {CLI_FIELD(mz_selftest, milliseconds), "step_ms", "ms/step", "%.3f", 9},
-    {CLI_FIELD(mz_selftest, first), "first_loss", "first loss", "%.6f", 11},
-    {CLI_FIELD(mz_selftest, last), "last_loss", "last loss", "%.6f", 11},
-    {CLI_FIELD(mz_selftest, off), "difference", "error", "%.2e", 9},
-    {CLI_FIELD(mz_selftest, bound), "bound", "tolerance", "%.2e", 9},
+    {CLI_FIELD(mz_selftest, milliseconds), "step_ms", "ms/step", "%.3f"},
+    {CLI_FIELD(mz_selftest, first), "first_loss", "first loss", "%.6f"},
+    {CLI_FIELD(mz_selftest, last), "last_loss", "last loss", "%.6f"},
+    {CLI_FIELD(mz_selftest, off), "difference", "error", "%.2e",
+     .legend = "of the losses, relative to how far fp32's loss fell; tolerance likewise"},
+    {CLI_FIELD(mz_selftest, bound), "bound", "tolerance", "%.2e"},
     {CLI_FIELD(mz_selftest, passed), "passed", "", .text = verdict_text},
 };
 
 static void print_selftest(const mz_selftest *tests, int n) {
-    printf("\nself-test: %d steps of a small GPT; losses against fp32's, fp32's against the ref device's\n"
-           "(error and tolerance relative to how far fp32's loss fell)\n",
+    printf("\nself-test: %d steps of a small GPT; losses compared with fp32's, and\nfp32's with the ref device's\n\n",
            MZ_SELFTEST_STEPS);
     CLI_TABLE(selftest_fields, tests, (size_t)n);
 }

@@ -92,19 +92,19 @@ static void judge(session *s) {
 
 static const char *judged(const void *row, char *buf, size_t size) {
     const rank_report *r = row;
-    snprintf(buf, size, " %s", r->wrong[0] != '\0' ? r->wrong : "ok");
+    snprintf(buf, size, "%s", r->wrong[0] != '\0' ? r->wrong : "ok");
     return buf;
 }
 
 static const cli_field fields[] = {
-    {CLI_FIELD(rank_report, rank), "rank", "rank", "%.0f", 4},
-    {CLI_FIELD(rank_report, host), "host", "host", "%.0f", 4},
-    {CLI_FIELD(rank_report, process), "process", "process", "%.0f", 8},
+    {CLI_FIELD(rank_report, rank), "rank", "rank", "%.0f"},
+    {CLI_FIELD(rank_report, host), "host", "host", "%.0f"},
+    {CLI_FIELD(rank_report, process), "process", "process", "%.0f"},
     {CLI_FIELD(rank_report, host_name), "host_name"},
     {CLI_FIELD(rank_report, threads), "threads"},
-    {CLI_FIELD(rank_report, clock_skew), "clock_skew", "clock s", "%+.6f", 10},
-    {CLI_FIELD(rank_report, round_trip), "round_trip", "trip s", "%.6f", 9},
-    {CLI_FIELD(rank_report, bandwidth), "bandwidth", "bytes/s", "%.3g", 9},
+    {CLI_FIELD(rank_report, clock_skew), "clock_skew", "clock s", "%+.6f"},
+    {CLI_FIELD(rank_report, round_trip), "round_trip", "trip s", "%.6f"},
+    {CLI_FIELD(rank_report, bandwidth), "bandwidth", "bytes/s", "%.3g"},
     {CLI_FIELD(rank_report, device), "device"},
     {CLI_FIELD(rank_report, versions), "versions"},
     {CLI_FIELD(rank_report, transport), "transport"},

@@ -10,6 +10,45 @@
 #include "train/config.h"
 
 // --- rows ----------------------------------------------------------------------------------------------------------
+// "bf16,bf16,fp32" is "bf16 x2,fp32".
+static const char *inputs_text(const void *row, char *buf, size_t size) {
+    size_t used = 0;
+    buf[0] = '\0';
+    for (const char *input = ((const mz_explained_row *)row)->inputs; *input != '\0' && used < size;) {
+        const size_t n = strcspn(input, ",");
+        const char *next = input;
+        int count = 0;
+        while (strncmp(next, input, n) == 0 && (next[n] == ',' || next[n] == '\0')) {
+            next += n + (next[n] == ',');
+            count++;
+            if (*next == '\0')
+                break;
+        }
+        used += (size_t)snprintf(buf + used, size - used, "%s%.*s", used > 0 ? "," : "", (int)n, input);
+        if (count > 1 && used < size)
+            used += (size_t)snprintf(buf + used, size - used, " x%d", count);
+        input = next;
+    }
+    return buf;
+}
+
+static const char *unless(mezzo_dtype dtype, mezzo_dtype usual) {
+    return dtype == usual || dtype >= MEZZO_DTYPE_COUNT ? "-" : mezzo_dtype_name(dtype);
+}
+static const char *gradient_text(const void *row, char *buf, size_t size) {
+    const mz_explained_row *r = row;
+    (void)buf, (void)size;
+    return r->storage == MEZZO_I32 ? "-" : unless(r->gradient, r->storage);
+}
+static const char *accumulate_text(const void *row, char *buf, size_t size) {
+    (void)buf, (void)size;
+    return unless(((const mz_explained_row *)row)->accumulate, MEZZO_F32);
+}
+static const char *reduce_text(const void *row, char *buf, size_t size) {
+    (void)buf, (void)size;
+    return unless(((const mz_explained_row *)row)->reduce, MEZZO_F32);
+}
+
 // JSON has other places for the rule and the gradient than the table.
 static const cli_field row_fields[] = {
     {CLI_FIELD(mz_explained_row, phase), "phase"},
@@ -17,25 +56,32 @@ static const cli_field row_fields[] = {
     {CLI_FIELD(mz_explained_row, op), "op", "op", "%s"},
     {CLI_FIELD(mz_explained_row, module), "module", "module", "%s"},
     {CLI_FIELD(mz_explained_row, output), "output"},
-    {CLI_FIELD(mz_explained_row, inputs), "inputs", "inputs", "%s"},
+    {CLI_FIELD(mz_explained_row, inputs), "inputs", "inputs", .text = inputs_text},
     {CLI_FIELD(mz_explained_row, shape), "shape", "shape", "%s"},
     {CLI_FIELD(mz_explained_row, operand), "operand"},
     {CLI_FIELD(mz_explained_row, gradient), "gradient"},
-    {CLI_FIELD(mz_explained_row, storage), "storage", "storage", "%s"},
-    {CLI_FIELD(mz_explained_row, gradient), NULL, "gradient", "%s"},
-    {CLI_FIELD(mz_explained_row, scale), "scale", "scale", "%s", .flags = CLI_SOME},
-    {CLI_FIELD(mz_explained_row, compute), "compute", "compute", "%s"},
-    {CLI_FIELD(mz_explained_row, accumulate), "accumulate", "accumulate", "%s"},
-    {CLI_FIELD(mz_explained_row, reduce), "reduce", "reduce", "%s"},
+    {CLI_FIELD(mz_explained_row, storage), "storage", "storage", "%s", .legend = "dtype of the stored output"},
+    {CLI_FIELD(mz_explained_row, gradient), NULL, "gradient", .flags = CLI_SOME, .text = gradient_text,
+     .legend = "dtype in which backward's products read the output's gradient; -: as storage"},
+    {CLI_FIELD(mz_explained_row, scale), "scale", "scale", "%s", .flags = CLI_SOME,
+     .legend = "what shares one scale of the operands"},
+    {CLI_FIELD(mz_explained_row, compute), "compute", "compute", "%s",
+     .legend = "dtype to which operands are rounded; sums are fp32 unless a column says otherwise"},
+    {CLI_FIELD(mz_explained_row, accumulate), "accumulate", "accumulate", .flags = CLI_SOME, .text = accumulate_text,
+     .legend = "dtype of a product's sums; -: fp32"},
+    {CLI_FIELD(mz_explained_row, reduce), "reduce", "reduce", .flags = CLI_SOME, .text = reduce_text,
+     .legend = "dtype of sums and statistics; -: fp32"},
     {CLI_FIELD(mz_explained_row, rule), "rule"},
-    {CLI_FIELD(mz_explained_row, fused), "fused", "fused", "%s", .only = "forward"},
-    {CLI_FIELD(mz_explained_row, rule), NULL, "rule", "%s"},
+    {CLI_FIELD(mz_explained_row, fused), "fused", "fused", "%s", .only = "forward",
+     .legend = "dtype of the stored output once casts are part of the ops before them; folded: the op itself is part "
+               "of its neighbour"},
+    {CLI_FIELD(mz_explained_row, number), NULL, "rule", "%.0f", .legend = "what decided"},
 };
 static const cli_field param_fields[] = {
     {CLI_FIELD(mz_explained_param, name), "name", "parameter", "%s"},
     {CLI_FIELD(mz_explained_param, shape), "shape", "shape", "%s"},
-    {CLI_FIELD(mz_explained_param, master), "master", "master", "%s", 10},
-    {CLI_FIELD(mz_explained_param, copy), "copy", "copy", "%s", 8},
+    {CLI_FIELD(mz_explained_param, master), "master", "master", "%s"},
+    {CLI_FIELD(mz_explained_param, copy), "copy", "copy", "%s"},
     {CLI_FIELD(mz_explained_param, rule), "why", "why", "%s"},
 };
 static const cli_field summary_fields[] = {
@@ -57,14 +103,21 @@ typedef struct explanation {
     const char *word; // of row_fields' `only`
 } explanation;
 
+static void print_rules(const mz_explained *rows) {
+    int told = 0;
+    for (size_t i = 0; i < rows->n; i++)
+        if (rows->rows[i].number > told)
+            printf("  %2d  %s\n", ++told, rows->rows[i].rule);
+}
+
 static void print_text(const explanation *e, bool params) {
     char elements[32];
     const mz_explained_summary *s = &e->summary;
-    cli_fields_columns(row_fields, MZ_COUNT(row_fields), e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
+    cli_fields_table(row_fields, MZ_COUNT(row_fields), e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
+    print_rules(&e->rows);
     if (params) {
         printf("\n");
-        cli_fields_columns(param_fields, MZ_COUNT(param_fields), e->params.rows, sizeof *e->params.rows, e->params.n,
-                           NULL);
+        CLI_TABLE(param_fields, e->params.rows, e->params.n);
     }
     printf("\nparameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
            cli_thousands((double)s->elements, elements, sizeof elements));
@@ -128,6 +181,7 @@ static int print_json(const cli_args *args, const explanation *e, const char *mo
 // --- two precisions side by side -----------------------------------------------------------------------------------
 typedef struct difference {
     const char *op, *module, *rule;
+    int number; // of the rule, in the second table
     mezzo_dtype storage[2], compute[2];
 } difference;
 
@@ -145,15 +199,16 @@ static const char *right_text(const void *row, char *buf, size_t size) {
 static int print_diff(const cli_args *args, const mz_explained *a, const mz_explained *b, const char *name_a,
                       const char *name_b) {
     const cli_field fields[] = {
-        {CLI_FIELD(difference, op), "op", "op", "%s", -14},
-        {CLI_FIELD(difference, module), "module", "module", "%s", -22},
+        {CLI_FIELD(difference, op), "op", "op", "%s"},
+        {CLI_FIELD(difference, module), "module", "module", "%s"},
         {CLI_FIELD(difference, storage[0]), "storage_a"},
         {CLI_FIELD(difference, compute[0]), "compute_a"},
         {CLI_FIELD(difference, storage[1]), "storage_b"},
         {CLI_FIELD(difference, compute[1]), "compute_b"},
-        {CLI_FIELD(difference, op), NULL, name_a, .width = -20, .text = left_text},
-        {CLI_FIELD(difference, op), NULL, name_b, .width = -20, .text = right_text},
-        {CLI_FIELD(difference, rule), "rule", "rule", "%s"},
+        {CLI_FIELD(difference, op), NULL, name_a, .text = left_text},
+        {CLI_FIELD(difference, op), NULL, name_b, .text = right_text},
+        {CLI_FIELD(difference, rule), "rule"},
+        {CLI_FIELD(difference, number), NULL, "rule", "%.0f", .legend = "what decided"},
     };
     size_t at[2] = {0}, same = 0, n = 0;
     mz_explained_pair p;
@@ -164,8 +219,12 @@ static int print_diff(const cli_args *args, const mz_explained *a, const mz_expl
         if (mz_explained_same(&p))
             same++;
         else
-            rows[n++] = (difference){
-                p.a->op, p.a->module, p.b->rule, {p.a->storage, p.b->storage}, {p.a->compute, p.b->compute}};
+            rows[n++] = (difference){p.a->op,
+                                     p.a->module,
+                                     p.b->rule,
+                                     p.b->number,
+                                     {p.a->storage, p.b->storage},
+                                     {p.a->compute, p.b->compute}};
     int code = CLI_DONE;
     if (cli_has(args, "json")) {
         code = cli_json_print(args->command,
@@ -174,9 +233,11 @@ static int print_diff(const cli_args *args, const mz_explained *a, const mz_expl
                                         (json_int_t)mz_explained_casts(b), "differ", CLI_LIST(fields, rows, n)));
     } else {
         CLI_TABLE(fields, rows, n);
-        printf("\n%zu ops differ (what they store, what they compute in), %zu are the same; casts: %zu under %s, %zu "
-               "under %s\n",
-               n, same, mz_explained_casts(a), name_a, mz_explained_casts(b), name_b);
+        if (n > 0)
+            print_rules(b);
+        cli_tell("\n%zu ops differ in what they store or what they compute in, %zu are the same; casts: %zu under %s, "
+                 "%zu under %s",
+                 n, same, mz_explained_casts(a), name_a, mz_explained_casts(b), name_b);
     }
     mz_free(rows);
     return code;
@@ -354,11 +415,9 @@ const cli_command cli_explain = {
     .name = "explain",
     .summary = "every op's dtypes under a precision, and why",
     .usage = "--model NAME --precision NAME [--after PASS] [--KEY VALUE …]",
-    .details = "Prints one row per op. storage: dtype of the stored output; gradient: dtype in which backward's "
-               "products read the output's gradient; scale: what shares one scale, if operands have scales; compute: "
-               "dtype to which operands are rounded; accumulate, reduce: dtypes of sums; fused: dtype of the stored "
-               "output after casts are folded into the ops before them, or \"folded\" if the op was merged into its "
-               "neighbour. autocast decides as torch.amp does; the fuse pass does not change the values.",
+    .details =
+        "Prints one row per op, and what each column means. autocast decides as torch.amp does (docs/OPS.md lists "
+        "the exceptions); the fuse pass does not change the values.",
     .options = options_table,
     .config = keys,
     .run = run,

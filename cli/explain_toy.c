@@ -72,18 +72,24 @@ int cli_explain_toy(const cli_args *args) {
         }
         return cli_json_print(args->command, o);
     }
-    printf("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy\n\n%-26s", "");
+    cli_tell("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy");
+    printf("\n%-26s", "");
     for (int p = 0; p < n; p++)
-        printf(" %-6s", mezzo_precision_name(precisions[p]));
-    printf("  rule under %s\n", mezzo_precision_name(precisions[n - 1]));
+        printf(" %-*s", p + 1 < n ? 6 : 0, mezzo_precision_name(precisions[p]));
+    printf("\n");
     for (int i = 0; i < ANSWERS; i++) {
         printf("%-26s", questions[i]);
         for (int p = 0; p < n; p++)
-            printf(" %-6s", all[p].cell[i]);
-        printf("  %s\n", all[n - 1].rule[i]);
+            printf(" %-*s", p + 1 < n ? 6 : 0, all[p].cell[i]);
+        printf("\n");
     }
-    printf("\nThe table shows autocast's decisions, the same as torch.amp's. Products run in the low format and "
-           "accumulate in fp32; casts give the\nnorm and the loss fp32 inputs. When the model runs, each cast is "
-           "folded into the op before it: mezzo explain --model toy shows both.\n");
+    printf("\nrules under %s\n", mezzo_precision_name(precisions[n - 1]));
+    for (int i = 0; i < ANSWERS; i++)
+        printf("  %-25s %s\n", questions[i], all[n - 1].rule[i]);
+    printf("\n");
+    cli_tell(
+        "The table shows autocast's decisions, the same as torch.amp's. Products run in the low format and "
+        "accumulate in fp32; casts give the norm and the loss fp32 inputs. When the model runs, each cast is folded "
+        "into the op before it: mezzo explain --model toy shows both.");
     return CLI_DONE;
 }

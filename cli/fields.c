@@ -95,7 +95,8 @@ json_t *cli_fields_json(const cli_field *fields, size_t n, const void *row, cons
 // --- text -----------------------------------------------------------------------------------------
 static const char *mib(double bytes, char *buf, size_t size) {
     const double x = bytes / 1048576;
-    snprintf(buf, size, x < 1024 ? "%.1f MiB" : "%.2f GiB", x < 1024 ? x : x / 1024);
+    const double shown_as = x < 1024 ? x : x / 1024;
+    snprintf(buf, size, x < 1024 || shown_as >= 100 ? "%.1f%c" : "%.2f%c", shown_as, x < 1024 ? 'M' : 'G');
     return buf;
 }
 
@@ -152,30 +153,6 @@ void cli_fields_lines(const cli_field *fields, size_t n, const void *row, const 
     }
 }
 
-// The titles, where `row` is NULL. No blanks at the end of a line.
-static void print_cells(const cli_field *fields, size_t n, const void *row, const void *first_row) {
-    char buf[256], line[1024] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < n; i++) {
-        const cli_field *f = &fields[i];
-        if (f->title == NULL || (first_row != NULL && !shown(f, first_row, NULL)))
-            continue;
-        const char *cell = row == NULL ? f->title : value_text(f, row, NULL, buf, sizeof buf);
-        int wrote = snprintf(line + used, sizeof line - used, "%s%*s", used > 0 ? " " : "", f->width,
-                             cell != NULL ? cell : "-");
-        used = (size_t)wrote < sizeof line - used ? used + (size_t)wrote : sizeof line - 1;
-    }
-    while (used > 0 && line[used - 1] == ' ')
-        used--;
-    printf("%.*s\n", (int)used, line);
-}
-
-void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count) {
-    print_cells(fields, n, NULL, count > 0 ? rows : NULL);
-    for (size_t i = 0; i < count; i++)
-        print_cells(fields, n, (const char *)rows + i * stride, rows);
-}
-
 json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count) {
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++)
@@ -183,33 +160,101 @@ json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, siz
     return list;
 }
 
-void cli_fields_columns(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count,
-                        const char *word) {
-    enum { COLUMNS_MOST = 32 };
+// --- tables ---------------------------------------------------------------------------------------
+// FOLDED: indent of what does not fit on a row's first line; WRAPPED: columns that a last text must have.
+enum { COLUMNS_MOST = 32, FOLDED = 4, WRAPPED = 24 };
+
+typedef struct table {
+    const cli_field *fields;
+    size_t n, stride, count;
+    const void *rows;
+    const char *word;
+    int width[COLUMNS_MOST]; // -1: left out
+    int last;                // column
+    int gap, most;           // blanks between columns; columns of the terminal
+} table;
+
+// Line 0 has the titles.
+static const char *cell_of(const table *t, size_t column, size_t line) {
     static char buf[TEXT_BYTES];
-    int width[COLUMNS_MOST], last = -1;
-    for (size_t c = 0; c < n; c++) {
-        bool some = (fields[c].flags & CLI_SOME) == 0;
-        width[c] = -1; // left out
-        if (fields[c].title == NULL || (fields[c].only != NULL && strcmp(fields[c].only, word) != 0))
+    const cli_field *f = &t->fields[column];
+    if (line == 0)
+        return with_word(f->title, t->word, buf);
+    const char *cell = value_text(f, (const char *)t->rows + (line - 1) * t->stride, t->word, buf, sizeof buf);
+    return cell != NULL ? cell : "-";
+}
+
+static void measure(table *t) {
+    int sum = 0, shown_columns = 0;
+    t->last = -1;
+    for (size_t c = 0; c < t->n; c++) {
+        bool some = (t->fields[c].flags & CLI_SOME) == 0;
+        t->width[c] = -1;
+        if (t->fields[c].title == NULL || (t->count > 0 && !shown(&t->fields[c], t->rows, t->word)))
             continue;
-        int most = fields[c].width;
-        for (size_t i = 0; i <= count; i++) {
-            const char *cell =
-                i == 0 ? fields[c].title
-                       : value_text(&fields[c], (const char *)rows + (i - 1) * stride, word, buf, sizeof buf);
-            most = (int)strlen(cell) > most ? (int)strlen(cell) : most;
+        int most = 0;
+        for (size_t i = 0; i <= t->count; i++) {
+            const char *cell = cell_of(t, c, i);
+            const int columns = cli_columns_of(cell, strlen(cell));
+            most = columns > most ? columns : most;
             some = some || (i > 0 && strcmp(cell, "-") != 0);
         }
-        if (some)
-            width[last = (int)c] = most;
+        if (!some)
+            continue;
+        t->width[c] = most;
+        t->last = (int)c;
+        sum += c + 1 == t->n && is_text(&t->fields[c]) && most > WRAPPED ? WRAPPED : most;
+        shown_columns++;
     }
-    for (size_t i = 0; i <= count; i++) {
-        for (int c = 0; c <= last; c++)
-            if (width[c] >= 0)
-                printf("%-*s", c == last ? 0 : width[c] + 2,
-                       i == 0 ? fields[c].title
-                              : value_text(&fields[c], (const char *)rows + (i - 1) * stride, word, buf, sizeof buf));
-        putchar('\n');
+    t->most = cli_terminal_columns(stdout);
+    t->gap = sum + 2 * (shown_columns - 1) <= t->most ? 2 : 1;
+}
+
+// Numbers end and texts begin at their column. A text in the last column wraps, no line ends in blanks.
+static void print_row(const table *t, size_t line) {
+    int at = 0, blanks = 0;
+    for (int c = 0; c <= t->last; c++) {
+        if (t->width[c] < 0)
+            continue;
+        const char *cell = cell_of(t, (size_t)c, line);
+        const bool text = is_text(&t->fields[c]), ends = text && c == t->last;
+        const int columns = cli_columns_of(cell, strlen(cell));
+        const int width = !ends ? t->width[c] : columns < WRAPPED ? columns : WRAPPED;
+        if (at > 0 && at + t->gap + width > t->most) {
+            printf("\n%*s", FOLDED, "");
+            at = FOLDED;
+            blanks = 0;
+        } else if (at > 0) {
+            at += t->gap;
+            blanks += t->gap;
+        }
+        const int before = text ? 0 : width - columns;
+        if (columns > 0)
+            printf("%*s", blanks + before, "");
+        if (ends)
+            cli_wrap(cell, at, at, t->most);
+        else
+            fputs(cell, stdout);
+        blanks = columns > 0 ? width - columns - before : blanks + width;
+        at += width;
     }
+    putchar('\n');
+}
+
+void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count,
+                      const char *word) {
+    table t = {.fields = fields, .n = n, .rows = rows, .stride = stride, .count = count, .word = word};
+    bool legend = false;
+    measure(&t);
+    for (size_t i = 0; i <= count; i++)
+        print_row(&t, i);
+    for (size_t c = 0; c < n; c++)
+        if (t.width[c] >= 0 && fields[c].legend != NULL) {
+            char line[TEXT_BYTES / 8];
+            snprintf(line, sizeof line, "%s: %s", fields[c].title, fields[c].legend);
+            fputs(legend ? "" : "\n", stdout);
+            cli_wrap(line, 0, 2, CLI_COLUMNS);
+            putchar('\n');
+            legend = true;
+        }
 }

@@ -28,7 +28,7 @@ enum {
     CLI_NULL = 2,  // JSON: null where it is 0 or an empty text
     CLI_KNOWN = 4, // left out where it is NaN; of a table, where it is NaN in the first row
     CLI_WHOLE = 8, // a double that is an integer in JSON
-    CLI_SOME = 16, // of columns as wide as their cells: left out where every row has "-"
+    CLI_SOME = 16, // of a table: left out where every row has "-"
 };
 
 typedef struct cli_field {
@@ -36,16 +36,16 @@ typedef struct cli_field {
     size_t offset;
     const char *key;   // of the JSON object; NULL: text only
     const char *title; // of its line or column; NULL: JSON only
-    // printf's of a double or of text ("%.4f", "%-9s"), or one of "count" (12,345), "bytes", "mib", "duration"; what
-    // follows a blank is put behind.
+    // printf's of a double or of text ("%.4f", "%-9s"), or one of "count" (12,345), "bytes", "mib" (12.3M, 1.20G),
+    // "duration"; what follows a blank is put after it.
     const char *form;
-    int width;            // of a column, as printf has it: negative is left-aligned
     unsigned flags;       // CLI_DASH …
     const char *only;     // shown only where the caller's word is this; NULL: always
     double factor;        // numbers are multiplied by it; 0 is 1
     const char *words[2]; // what false and true are called, in JSON and text; none: false and true, "no" and "yes"
     // Instead of `form`: the text, into `buf` or from elsewhere; NULL: this line is left out.
     const char *(*text)(const void *row, char *buf, size_t size);
+    const char *legend; // of a table: one line below it says what the column is
 } cli_field;
 
 // The first two members, from a struct's member. CLI_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"
@@ -69,14 +69,14 @@ json_t *cli_fields_json(const cli_field *fields, size_t n, const void *row, cons
 // A line for each field that has a title: `indent`, the title padded to `width`, the value.
 void cli_fields_lines(const cli_field *fields, size_t n, const void *row, const char *word, const char *indent,
                       int width);
-// A table: titles, then the rows; columns are as wide as `width` says, one blank between them; or the same rows as a
-// JSON array. `rows` are `count` structs of `stride` bytes.
-void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
+// A table of `count` structs of `stride` bytes: titles, rows, then the legend. Columns are as wide as their cells; what
+// does not fit the terminal (80 columns where stdout is none) follows on an indented line of its own.
+void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count,
+                      const char *word);
+#define CLI_TABLE(fields, rows, count)                                                                                 \
+    cli_fields_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count), NULL)
+// The same rows as a JSON array.
 json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
-#define CLI_TABLE(fields, rows, count) cli_fields_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
-// The same with columns as wide as their cells, `width` at least, and two blanks between them.
-void cli_fields_columns(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count,
-                        const char *word);
 #define CLI_OBJECT(fields, row)       cli_fields_json((fields), MZ_COUNT(fields), (row), NULL, NULL)
 #define CLI_LIST(fields, rows, count) cli_fields_list((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
 

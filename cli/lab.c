@@ -34,43 +34,43 @@ static const char *finite_text(const void *row, char *buf, size_t size) { // eve
 static const char *fate_text(const void *row, char *buf, size_t size) {
     const stored *r = row;
     if (r->block > 0)
-        snprintf(buf, size, " %s, block scale %.9g", r->fate, r->is.scale);
+        snprintf(buf, size, "%s, block scale %.9g", r->fate, r->is.scale);
     else
-        snprintf(buf, size, " %s", r->fate);
+        snprintf(buf, size, "%s", r->fate);
     return buf;
 }
 
 // Exact where 9 digits are, which is enough for every power of two and largest value here to be told apart.
 static const cli_field facts[] = {
-    {CLI_FIELD(fact, format.name), "format", "format", "%s", -9},
+    {CLI_FIELD(fact, format.name), "format", "format", "%s"},
     {CLI_FIELD(fact, format.title), "title"},
-    {CLI_FIELD(fact, is.bits), "bits", "bits", "%.0f", 4},
-    {CLI_FIELD(fact, format.exponent), "exponent_bits", "exp", "%.0f", 4},
-    {CLI_FIELD(fact, format.fraction), "fraction_bits", "frac", "%.0f", 4},
+    {CLI_FIELD(fact, is.bits), "bits", "bits", "%.0f"},
+    {CLI_FIELD(fact, format.exponent), "exponent_bits", "exp", "%.0f"},
+    {CLI_FIELD(fact, format.fraction), "fraction_bits", "frac", "%.0f"},
     {CLI_FIELD(fact, is.bias), "bias"},
-    {CLI_FIELD(fact, is.largest), "largest", "largest", "%.9g", 15},
-    {CLI_FIELD(fact, is.smallest_normal), "smallest_normal", "smallest normal", "%.9g", 15},
-    {CLI_FIELD(fact, is.smallest_subnormal), "smallest_subnormal", "smallest", "%.9g", 15},
+    {CLI_FIELD(fact, is.largest), "largest", "largest", "%.9g"},
+    {CLI_FIELD(fact, is.smallest_normal), "smallest_normal", "smallest normal", "%.9g"},
+    {CLI_FIELD(fact, is.smallest_subnormal), "smallest_subnormal", "smallest", "%.9g"},
     {CLI_FIELD(fact, is.zero), "rounds_to_zero"},
-    {CLI_FIELD(fact, is.epsilon), "epsilon", "epsilon", "%.6g", 12},
-    {CLI_FIELD(fact, is.digits), "decimal_digits", "digits", "%.1f", 7},
-    {CLI_FIELD(fact, is.finite), "finite_values", "finite values", .width = 21, .text = finite_text},
+    {CLI_FIELD(fact, is.epsilon), "epsilon", "epsilon", "%.6g"},
+    {CLI_FIELD(fact, is.digits), "decimal_digits", "digits", "%.1f"},
+    {CLI_FIELD(fact, is.finite), "finite_values", "finite values", .text = finite_text},
     {CLI_FIELD(fact, is.bits_a_value), "bits_a_value"},
     {CLI_FIELD(fact, format.block), "block", .flags = CLI_NULL},
     {CLI_FIELD(fact, format.scale), "scale"},
 };
 
 static const cli_field stored_fields[] = {
-    {CLI_FIELD(stored, format), "format", "format", "%s", -9},
-    {CLI_FIELD(stored, hex), "hex", "hex", "%s", 18},
+    {CLI_FIELD(stored, format), "format", "format", "%s"},
+    {CLI_FIELD(stored, hex), "hex", "hex", "%s"},
     {CLI_FIELD(stored, is.sign), "sign"},
     {CLI_FIELD(stored, exponent), "exponent"},
     {CLI_FIELD(stored, fraction), "fraction"},
-    {CLI_FIELD(stored, bits), NULL, " sign exponent fraction", " %s", -67},
-    {CLI_FIELD(stored, is.value), "value", "value", "%.17g", 24},
-    {CLI_FIELD(stored, is.relative), "relative_error", "rel. error", "%.3g", 12},
+    {CLI_FIELD(stored, bits), NULL, "sign exponent fraction", "%s"},
+    {CLI_FIELD(stored, is.value), "value", "value", "%.17g"},
+    {CLI_FIELD(stored, is.relative), "relative_error", "rel. error", "%.3g"},
     {CLI_FIELD(stored, is.scale), "scale"},
-    {CLI_FIELD(stored, fate), "fate", " what happened", .text = fate_text},
+    {CLI_FIELD(stored, fate), "fate", "what happened", .text = fate_text},
 };
 
 static size_t describe_formats(fact *out) {
@@ -81,16 +81,17 @@ static size_t describe_formats(fact *out) {
 }
 
 static void explain_facts(void) {
-    printf("\nsmallest: the smallest subnormal; half of it, and anything below, rounds to zero. epsilon: from 1 to the "
-           "next value. +0 and -0 count as one value.\nfp16 has more digits than bf16 and a far smaller range: "
-           "gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have fp32's range, so they need "
-           "no loss scaling. mxfp8, mxfp4 and nvfp4: one element without its scale; the scale, shared by a block\nof "
-           "32 or 16, shifts the range (%.2f, %.2f and %.2f bits per value with the scale).\n",
-           mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
-           mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
-           mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
-           mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
-           mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
+    cli_tell(
+        "\nsmallest: the smallest subnormal; half of it, and anything below, rounds to zero. epsilon: from 1 to the "
+        "next value. +0 and -0 count as one value.\nfp16 has more digits than bf16 and a far smaller range: "
+        "gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have fp32's range, so they "
+        "need no loss scaling. mxfp8, mxfp4 and nvfp4: one element without its scale; the scale, shared by a "
+        "block\nof 32 or 16, shifts the range (%.2f, %.2f and %.2f bits per value with the scale).",
+        mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
+        mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
+        mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
+        mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
+        mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
 }
 
 static void binary(uint64_t field, int bits, char *out) {
@@ -115,9 +116,9 @@ static size_t store_everywhere(double x, stored *out) {
 }
 
 static void explain_value(void) {
-    printf("\nThe value is the fp64 number nearest to the input. subnormal: stored with fewer digits; underflow: "
-           "rounded to zero; overflow: to\ninfinity (E4M3: to NaN). mxfp8, mxfp4, nvfp4: as the largest value of its "
-           "block; a value too large for the scale saturates.\n");
+    cli_tell("\nThe value is the fp64 number nearest to the input. subnormal: stored with fewer digits; underflow: "
+             "rounded to zero; overflow: to\ninfinity (E4M3: to NaN). mxfp8, mxfp4, nvfp4: as the largest value of its "
+             "block; a value too large for the scale saturates.");
 }
 
 static int formats(const cli_args *args) {
@@ -160,13 +161,13 @@ typedef struct total {
 enum { WAYS_MOST = 64 };
 
 static const cli_field total_fields[] = {
-    {CLI_FIELD(total, way), "way", "sum+term", "%s", -16},
-    {CLI_FIELD(total, is.sum), "sum", "sum", "%.10f", 18},
+    {CLI_FIELD(total, way), "way", "sum+term", "%s"},
+    {CLI_FIELD(total, is.sum), "sum", "sum", "%.10f"},
     {CLI_FIELD(total, is.exact), "exact"},
-    {CLI_FIELD(total, is.relative), "relative_error", "rel. error", "%.3g", 14},
-    {CLI_FIELD(total, is.term), "term", "the term is", "%.12g", 18},
-    {CLI_FIELD(total, is.stalled), "stalled_after", "stalls at", "%.0f", 12, CLI_NULL | CLI_DASH},
-    {CLI_FIELD(total, title), NULL, "", " %s"},
+    {CLI_FIELD(total, is.relative), "relative_error", "rel. error", "%.3g"},
+    {CLI_FIELD(total, is.term), "term", "the term is", "%.12g"},
+    {CLI_FIELD(total, is.stalled), "stalled_after", "stalls at", "%.0f", .flags = CLI_NULL | CLI_DASH},
+    {CLI_FIELD(total, title), NULL, "", "%s"},
 };
 
 static int accumulate(const cli_args *args) {
@@ -194,10 +195,11 @@ static int accumulate(const cli_args *args) {
         return cli_json_print(args->command, CLI_LIST(total_fields, rows, n));
     printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
     CLI_TABLE(total_fields, rows, n);
-    printf("\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 sum "
-           "of fp16 terms keeps\nevery addition; the remaining error is the rounding of the term, count times. That is "
-           "why products of low-precision numbers\nare summed in fp32. Kahan summation and stochastic rounding also "
-           "rescue a low-precision sum, at the cost of work or noise.\n");
+    cli_tell(
+        "\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 sum "
+        "of fp16 terms keeps\nevery addition; the remaining error is the rounding of the term, count times. That "
+        "is why products of low-precision numbers\nare summed in fp32. Kahan summation and stochastic rounding "
+        "also rescue a low-precision sum, at the cost of work or noise.");
     return CLI_DONE;
 }
 
@@ -236,10 +238,11 @@ static void print_softmax(void) {
         }
         printf("\n");
     }
-    printf("\ne^x overflows fp16 above x = %.4f (65,504), and fp32 and bf16 above %.4f: infinity divided by infinity "
-           "is NaN. With the largest\nlogit subtracted first, every exponent is at most 0 and nothing overflows; "
-           "training does that, in fp32.\n\n",
-           log(65504.0), log(3.4028234663852886e38));
+    cli_tell("\ne^x overflows fp16 above x = %.4f (65,504), and fp32 and bf16 above %.4f: infinity divided by infinity "
+             "is NaN. With the largest\nlogit subtracted first, every exponent is at most 0 and nothing overflows; "
+             "training does that, in fp32.",
+             log(65504.0), log(3.4028234663852886e38));
+    printf("\n");
 }
 
 static const cli_field path_fields[] = {
@@ -270,9 +273,9 @@ static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interva
                r->skipped ? "overflow: step skipped, scale halved" : "");
         from = i + 1;
     }
-    printf("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, no weight changes, and the "
-           "scale halves until the\ngradient fits; after enough finite steps in a row it doubles again, and finds its "
-           "ceiling by hitting it.\n");
+    cli_tell("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, no weight changes, and the "
+             "scale halves until the\ngradient fits; after enough finite steps in a row it doubles again, and finds "
+             "its ceiling by hitting it.");
 }
 
 static int overflow(const cli_args *args) {
@@ -320,10 +323,10 @@ typedef struct clip_row {
 } clip_row;
 
 static const cli_field clip_fields[] = {
-    {CLI_FIELD(clip_row, order), "order", "order", "%s", -22},
-    {CLI_FIELD(clip_row, is.norm), "norm", "norm seen", "%g", 14},
-    {CLI_FIELD(clip_row, is.clip), "clip", "clip factor", "%g", 14},
-    {CLI_FIELD(clip_row, is.update), "update", "update", "%g", 14},
+    {CLI_FIELD(clip_row, order), "order", "order", "%s"},
+    {CLI_FIELD(clip_row, is.norm), "norm", "norm seen", "%g"},
+    {CLI_FIELD(clip_row, is.clip), "clip", "clip factor", "%g"},
+    {CLI_FIELD(clip_row, is.update), "update", "update", "%g"},
 };
 
 static int clipping(const cli_args *args) {
@@ -348,8 +351,8 @@ static int clipping(const cli_args *args) {
     printf("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1\n\n", gradient, scale,
            max_norm);
     CLI_TABLE(clip_fields, orders, 2);
-    printf("\nThe loss scale makes gradients longer: if clipped first, they are cut to the limit and then divided by "
-           "the scale. Every step is\nnearly lost, and only the clip factor shows it.\n");
+    cli_tell("\nThe loss scale makes gradients longer: if clipped first, they are cut to the limit and then divided by "
+             "the scale. Every step is\nnearly lost, and only the clip factor shows it.");
     return CLI_DONE;
 }
 
@@ -362,16 +365,16 @@ typedef struct norm {
 } norm;
 
 static const cli_field norm_fields[] = {
-    {CLI_FIELD(norm, format), "format", "stored", "%s", -6},
-    {CLI_FIELD(norm, is.width), "width", "width", "%.0f", 6},
-    {CLI_FIELD(norm, is.mean), "mean", "mean", "%.6g", 12},
-    {CLI_FIELD(norm, is.low_mean), "format_mean", "in format", "%.6g", 12},
-    {CLI_FIELD(norm, is.fp32_mean), "fp32_mean", "in fp32", "%.6g", 12},
-    {CLI_FIELD(norm, is.variance), "variance", "variance", "%.6g", 12},
-    {CLI_FIELD(norm, is.low_variance), "format_variance", "in format", "%.6g", 12},
-    {CLI_FIELD(norm, is.low_one_pass), "format_one_pass", "1 pass", "%.6g", 12},
-    {CLI_FIELD(norm, is.fp32_variance), "fp32_variance", "in fp32", "%.6g", 12},
-    {CLI_FIELD(norm, is.fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g", 12},
+    {CLI_FIELD(norm, format), "format", "stored", "%s"},
+    {CLI_FIELD(norm, is.width), "width", "width", "%.0f"},
+    {CLI_FIELD(norm, is.mean), "mean", "mean", "%.6g"},
+    {CLI_FIELD(norm, is.low_mean), "format_mean", "in format", "%.6g"},
+    {CLI_FIELD(norm, is.fp32_mean), "fp32_mean", "in fp32", "%.6g"},
+    {CLI_FIELD(norm, is.variance), "variance", "variance", "%.6g"},
+    {CLI_FIELD(norm, is.low_variance), "format_variance", "in format", "%.6g"},
+    {CLI_FIELD(norm, is.low_one_pass), "format_one_pass", "1 pass", "%.6g"},
+    {CLI_FIELD(norm, is.fp32_variance), "fp32_variance", "in fp32", "%.6g"},
+    {CLI_FIELD(norm, is.fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g"},
 };
 
 static int layernorm(const cli_args *args) {
@@ -397,14 +400,15 @@ static int layernorm(const cli_args *args) {
         table[i] = (norm){mezzo_dtype_name(norm_formats[i / WIDTHS]), rows[i / WIDTHS][i % WIDTHS]};
     if (cli_has(args, "json"))
         return cli_json_print(args->command, CLI_LIST(norm_fields, table, MZ_COUNT(table)));
-    printf("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
-           "E[x²] - E[x]²\n\n",
-           center);
+    cli_tell("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
+             "E[x²] - E[x]²",
+             center);
+    printf("\n");
     CLI_TABLE(norm_fields, table, MZ_COUNT(table));
-    printf("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
-           "than twice a value). E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails even "
-           "in fp32. Two passes in fp32 are accurate in every case and cost\nnothing, because the row is read from "
-           "memory once. Therefore norms compute in fp32 in every precision.\n");
+    cli_tell("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
+             "than twice a value). E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails "
+             "even in fp32. Two passes in fp32 are accurate in every case and cost\nnothing, because the row is read "
+             "from memory once. Therefore norms compute in fp32 in every precision.");
     return CLI_DONE;
 }
 

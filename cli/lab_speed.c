@@ -18,15 +18,15 @@ static const char *other_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field fields[] = {
-    {CLI_FIELD(line, is.asked), "precision", "precision", "%s", -9},
+    {CLI_FIELD(line, is.asked), "precision", "precision", "%s"},
     {CLI_FIELD(line, is.effective), "effective"},
-    {CLI_FIELD(line, is.ms), "step_ms", "ms/step", "%.2f", 9},
-    {CLI_FIELD(line, is.tokens_per_second), "tokens_per_second", "tokens/s", "count", 10},
-    {CLI_FIELD(line, is.memory), "memory_bytes", "memory", "bytes", 10},
-    {CLI_FIELD(line, is.final_loss), "final_loss", "last loss", "%.4f", 10},
-    {CLI_FIELD(line, is.steps), "steps_to_target", "steps", "%.0f", 8, CLI_DASH},
-    {CLI_FIELD(line, is.seconds), "seconds_to_target", "seconds", "%.2f", 11, CLI_DASH},
-    {CLI_FIELD(line, times), NULL, "times", "%.2f", 9, CLI_DASH},
+    {CLI_FIELD(line, is.ms), "step_ms", "ms/step", "%.2f"},
+    {CLI_FIELD(line, is.tokens_per_second), "tokens_per_second", "tokens/s", "count"},
+    {CLI_FIELD(line, is.memory), "memory_bytes", "memory", "bytes"},
+    {CLI_FIELD(line, is.final_loss), "final_loss", "last loss", "%.4f"},
+    {CLI_FIELD(line, is.steps), "steps_to_target", "steps", "%.0f", .flags = CLI_DASH},
+    {CLI_FIELD(line, is.seconds), "seconds_to_target", "seconds", "%.2f", .flags = CLI_DASH},
+    {CLI_FIELD(line, times), NULL, "times", "%.2f", .flags = CLI_DASH},
     {CLI_FIELD(line, is.skipped), "skipped"},
     {CLI_FIELD(line, is.reason), "reason"},
     {CLI_FIELD(line, is.effective), NULL, "", .text = other_text},
@@ -37,10 +37,11 @@ static void print_rows(const line *rows, size_t n, const mz_speed_result *result
     printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n",
            cli_thousands((double)result->parameters, count, sizeof count), (long long)o->batch, result->device);
     CLI_TABLE(fields, rows, n);
-    printf("\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative to "
-           "the first row. All start\nfrom the same weights and see the same batches; they alternate every few steps, "
-           "so a busy machine slows all alike.\n",
-           result->target);
+    cli_tell(
+        "\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative to "
+        "the first row. All start\nfrom the same weights and see the same batches; they alternate every few "
+        "steps, so a busy machine slows all alike.",
+        result->target);
 }
 
 static const cli_range ranges[] = {

@@ -160,8 +160,8 @@ static int print_narrowed(const cli_args *args, const mz_magnitudes *m, size_t m
     }
     if (n > most)
         printf("... and %zu more\n", n - most);
-    printf("lost: non-zero values that became zero in 8 bits. saturated: steps so far in which the largest value "
-           "saturated;\nchanges: steps after which the scale changed.\n");
+    cli_tell("lost: non-zero values that became zero in 8 bits. saturated: steps so far in which the largest value "
+             "saturated;\nchanges: steps after which the scale changed.");
     mz_free(list);
     return CLI_DONE;
 }
@@ -175,11 +175,11 @@ static void print_conclusion(const mz_underflow *u) {
     int top = mz_fp16_most_scale(weights) < mz_fp16_most_scale(flowing) ? mz_fp16_most_scale(weights)
                                                                         : mz_fp16_most_scale(flowing);
     mz_fp16_fate a = mz_fp16_fate_of(activations, 0);
-    printf("\nlost: |x| is at most 2^-25, and FP16 stores zero. subnorm.: up to 2^-14, stored with fewer digits.\nA "
-           "loss scale of 2^%d keeps 99.9 %% of the weight gradients, and 2^%d of the activation gradients, which "
-           "backward stores in FP16;\nup to 2^%d nothing overflows. Activations are not scaled: they reach 2^%d here, "
-           "and FP16 ends at 2^16.\nBF16 has FP32's exponents and loses none of these values.\n",
-           one, two, top, a.highest);
+    cli_tell("\nlost: |x| is at most 2^-25, and FP16 stores zero. subnorm.: up to 2^-14, stored with fewer digits.\nA "
+             "loss scale of 2^%d keeps 99.9 %% of the weight gradients, and 2^%d of the activation gradients, which "
+             "backward stores in FP16;\nup to 2^%d nothing overflows. Activations are not scaled: they reach 2^%d "
+             "here, and FP16 ends at 2^16.\nBF16 has FP32's exponents and loses none of these values.",
+             one, two, top, a.highest);
 }
 
 int cli_lab_underflow(const cli_args *args) {

@@ -183,28 +183,44 @@ static line line_of(const asked *a, const mz_memory_row *r) {
 }
 
 static const cli_field row_fields[] = {
-    {CLI_FIELD(line, precision), "precision", "precision", "%s", -9},
-    {CLI_FIELD(line, optimizer), "optimizer_kind", "optimizer", "%s", -10},
-    {CLI_FIELD(line, master), "master", "master", "%s", -10},
-    {CLI_FIELD(line, f.weights), "weights", "weights", "mib", 12},
-    {CLI_FIELD(line, f.shadows), "shadows", "copies", "mib", 12},
-    {CLI_FIELD(line, f.gradients), "gradients", "gradients", "mib", 12},
-    {CLI_FIELD(line, f.optimizer), "optimizer", "optimizer", "mib", 12},
-    {CLI_FIELD(line, f.activations), "activations", "activations", "mib", 12},
+    {CLI_FIELD(line, precision), "precision", "precision", "%s"},
+    {CLI_FIELD(line, optimizer), "optimizer_kind", "optimizer", "%s"},
+    {CLI_FIELD(line, master), "master", "master", "%s"},
+    {CLI_FIELD(line, f.weights), "weights", "weights", "mib",
+     .legend = "the masters: fp32, or what the copies do not hold of them"},
+    {CLI_FIELD(line, f.shadows), "shadows", "copies", "mib", .legend = "low-precision weights, which products read"},
+    {CLI_FIELD(line, f.gradients), "gradients", "grads", "mib", .legend = "gradients of the parameters"},
+    {CLI_FIELD(line, f.optimizer), "optimizer", "state", "mib", .legend = "the optimizer's moments"},
+    {CLI_FIELD(line, f.activations), "activations", "activ.", "mib",
+     .legend = "activations that do not fit into the gradients' memory, which holds others until backward writes it"},
     {CLI_FIELD(line, f.workspace), "workspace"},
     {CLI_FIELD(line, f.inputs), "inputs"},
     {CLI_FIELD(line, f.padding), "padding"},
-    {CLI_FIELD(line, scratch), NULL, "workspace", "mib", 12},
-    {CLI_FIELD(line, total), "total", "total", "mib", 12},
+    {CLI_FIELD(line, scratch), NULL, "work", "mib",
+     .legend = "kernels' scratch and inputs; on a CPU also the unused rest of huge pages"},
+    {CLI_FIELD(line, total), "total", "total", "mib", .legend = "of a training step. M: MiB, G: GiB"},
     {CLI_FIELD(line, f.unshared), "activations_unshared"},
     {CLI_FIELD(line, f.evaluation), "evaluation"},
     {CLI_FIELD(line, f.sampling), "sampling"},
     {CLI_FIELD(line, run), "run"},
-    {CLI_FIELD(line, measured), "measured", "measured", "mib", 12, CLI_KNOWN | CLI_WHOLE},
-    {CLI_FIELD(line, error), NULL, "error", "%+.2f %%", 8, CLI_KNOWN},
-    {CLI_FIELD(line, largest), "largest_batch", "batch fits", "%.0f", 10, CLI_KNOWN | CLI_WHOLE},
-    {CLI_FIELD(line, again), "largest_batch_recompute", "recompute", "%.0f", 10, CLI_KNOWN | CLI_WHOLE},
+    {CLI_FIELD(line, measured), "measured", .flags = CLI_KNOWN | CLI_WHOLE},
+    {CLI_FIELD(line, largest), "largest_batch", .flags = CLI_KNOWN | CLI_WHOLE},
+    {CLI_FIELD(line, again), "largest_batch_recompute", .flags = CLI_KNOWN | CLI_WHOLE},
 };
+
+// What --measure and --limit add to each row.
+static const cli_field asked_fields[] = {
+    {CLI_FIELD(line, precision), NULL, "precision", "%s"},
+    {CLI_FIELD(line, optimizer), NULL, "optimizer", "%s"},
+    {CLI_FIELD(line, master), NULL, "master", "%s"},
+    {CLI_FIELD(line, total), NULL, "total", "mib"},
+    {CLI_FIELD(line, measured), NULL, "measured", "mib", .flags = CLI_KNOWN, .legend = "peak of two steps that ran"},
+    {CLI_FIELD(line, error), NULL, "error", "%+.2f %%", .flags = CLI_KNOWN, .legend = "of the plan's total"},
+    {CLI_FIELD(line, largest), NULL, "largest batch", "%.0f", .flags = CLI_KNOWN,
+     .legend = "as mezzo train runs it, with evaluation and sampling"},
+    {CLI_FIELD(line, again), NULL, "with recompute", "%.0f", .flags = CLI_KNOWN},
+};
+
 static const char *saved_text(const void *row, char *buf, size_t size) {
     const line *l = row;
     buf[0] = '\0';
@@ -214,10 +230,10 @@ static const char *saved_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field saving_fields[] = {
-    {CLI_FIELD(line, name), NULL, "", "%s", -34},
-    {CLI_FIELD(line, f.activations), NULL, "activations", "mib", 14},
-    {CLI_FIELD(line, total), NULL, "total", "mib", 14},
-    {CLI_FIELD(line, saved), NULL, "saved", .width = 8, .text = saved_text},
+    {CLI_FIELD(line, name), NULL, "", "%s"},
+    {CLI_FIELD(line, f.activations), NULL, "activations", "mib"},
+    {CLI_FIELD(line, total), NULL, "total", "mib"},
+    {CLI_FIELD(line, saved), NULL, "saved", .text = saved_text},
 };
 
 static void print_plan(const asked *a) {
@@ -227,22 +243,27 @@ static void print_plan(const asked *a) {
     char rank[64] = "";
     if (a->plan.w.ranks > 1)
         snprintf(rank, sizeof rank, ", one of %d ranks", a->plan.w.ranks);
-    printf("%s: %s parameters; a micro batch of %s; planned for %s%s%s\n\n", a->model,
-           cli_thousands((double)base->f.parameters, text, sizeof text), batch, a->info.backend, rank,
-           a->plan.w.recompute         ? ", with recompute"
-           : a->plan.w.recompute_light ? ", with recompute light"
-                                       : "");
+    cli_tell("%s: %s parameters; a micro batch of %s; planned for %s%s%s", a->model,
+             cli_thousands((double)base->f.parameters, text, sizeof text), batch, a->info.backend, rank,
+             a->plan.w.recompute         ? ", with recompute"
+             : a->plan.w.recompute_light ? ", with recompute light"
+                                         : "");
+    printf("\n");
     line lines[MZ_MEMORY_ROWS];
     for (int i = 0; i < a->plan.n_rows; i++)
         lines[i] = line_of(a, &a->plan.rows[i]);
     CLI_TABLE(row_fields, lines, (size_t)a->plan.n_rows);
-    printf("\nAutocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that\na "
-           "product reads has an additional 2-byte copy. What shrinks is the activations. If no two values "
-           "shared\nmemory, %s's activations would take %s. `mezzo train` also keeps programs for evaluation (%s)\nand "
-           "sampling (%s)%s.\n",
-           mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
-           mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling),
-           a->plan.limit > 0 ? "; a batch that fits includes them" : "");
+    printf("\n");
+    if (a->plan.limit > 0 || a->plan.measure) {
+        CLI_TABLE(asked_fields, lines, (size_t)a->plan.n_rows);
+        printf("\n");
+    }
+    cli_tell("Autocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that a "
+             "product reads has an additional 2-byte copy. What shrinks is the activations. If no two values shared "
+             "memory, %s's activations would take %s. mezzo train also keeps programs for evaluation (%s) and sampling "
+             "(%s).",
+             mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
+             mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling));
 }
 
 // Nothing fits: what the least row needs for one sequence.
@@ -279,16 +300,43 @@ static void print_savings(const asked *a) {
     CLI_TABLE(saving_fields, lines, (size_t)a->plan.n_savings + 1);
 }
 
-static void print_schemes(double params) {
-    printf("%-48s %7s %7s %7s %7s %7s %10s\n", "bytes/parameter", "weights", "copies", "grads", "moments", "sum", "GB");
-    for (int i = 0; i < mz_scheme_count(); i++) {
-        const mz_scheme *s = mz_scheme_at(i);
-        printf("%-48s %7g %7g %7g %7g %7g %10.1f\n    %s%s\n", s->name, s->weights, s->copies, s->gradients,
-               s->optimizer, mz_scheme_total(s), mz_scheme_total(s) * params * 1e-9,
-               s->real ? "" : "wrong: ", s->remark);
-    }
+// --- formulas ------------------------------------------------------------------------------------------------------
+enum { SCHEMES_MOST = 16 };
+typedef struct priced {
+    mz_scheme is;
+    double sum, bytes; // of a parameter; of all
+} priced;
+
+static const cli_field scheme_fields[] = {
+    {CLI_FIELD(priced, is.name), "scheme", "bytes/parameter", "%s"},
+    {CLI_FIELD(priced, is.weights), "weights", "weights", "%g"},
+    {CLI_FIELD(priced, is.copies), "copies", "copies", "%g"},
+    {CLI_FIELD(priced, is.gradients), "gradients", "grads", "%g"},
+    {CLI_FIELD(priced, is.optimizer), "moments", "state", "%g"},
+    {CLI_FIELD(priced, sum), "bytes_a_parameter", "sum", "%g"},
+    {CLI_FIELD(priced, bytes), "bytes"},
+    {CLI_FIELD(priced, bytes), NULL, "GB", "%.1f", .factor = 1e-9},
+    {CLI_FIELD(priced, is.real), "real"},
+    {CLI_FIELD(priced, is.remark), "remark"},
+};
+
+static size_t price_schemes(double params, priced *out) {
+    size_t n = 0;
+    for (const mz_scheme *s; n < SCHEMES_MOST && (s = mz_scheme_at((int)n)) != NULL; n++)
+        out[n] = (priced){*s, mz_scheme_total(s), mz_scheme_total(s) * params};
+    return n;
 }
 
+static void print_schemes(double params, const priced *rows, size_t n) {
+    printf("%.4g parameters, without activations\n\n", params);
+    CLI_TABLE(scheme_fields, rows, n);
+    printf("\n");
+    for (size_t i = 0; i < n; i++)
+        cli_tell("%s: %s%s", rows[i].is.name, rows[i].is.real ? "" : "wrong: ", rows[i].is.remark);
+    printf("\nActivations come on top and depend on the batch: name a model to plan them.\n");
+}
+
+// --- the plan as JSON ----------------------------------------------------------------------------------------------
 static json_t *plan_json(const asked *a) {
     enum { OF_ROWS = 3 }; // fields that savings share with the base row
     json_t *rows = json_array(), *savings = json_array();
@@ -306,25 +354,6 @@ static json_t *plan_json(const asked *a) {
                      (json_int_t)a->plan.rows[a->plan.base].f.parameters, "batch", (json_int_t)a->plan.w.batch,
                      "seq_len", (json_int_t)a->plan.w.seq_len, "device", a->info.description, "rows", rows, "savings",
                      savings);
-}
-
-static const cli_field scheme_fields[] = {
-    {CLI_FIELD(mz_scheme, name), "scheme"},       {CLI_FIELD(mz_scheme, weights), "weights"},
-    {CLI_FIELD(mz_scheme, copies), "copies"},     {CLI_FIELD(mz_scheme, gradients), "gradients"},
-    {CLI_FIELD(mz_scheme, optimizer), "moments"},
-};
-
-static json_t *schemes_json(double params) {
-    json_t *list = json_array();
-    for (int i = 0; i < mz_scheme_count(); i++) {
-        const mz_scheme *s = mz_scheme_at(i);
-        json_t *o = CLI_OBJECT(scheme_fields, s), *more;
-        more = json_pack("{sf sf sb ss}", "bytes_a_parameter", mz_scheme_total(s), "bytes", mz_scheme_total(s) * params,
-                         "real", (int)s->real, "remark", s->remark);
-        json_object_update_new(o, more);
-        json_array_append_new(list, o);
-    }
-    return list;
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
@@ -387,12 +416,12 @@ static int by_formula(const cli_args *args) {
             if (args->given[i].config || strcmp(args->given[i].name, others[k]) == 0)
                 return cli_wrong(args->command, "--params uses only the number of parameters: remove --%s",
                                  args->given[i].typed);
+    priced rows[SCHEMES_MOST];
+    const size_t n = price_schemes(params, rows);
     if (cli_has(args, "json"))
         return cli_json_print(args->command,
-                              json_pack("{sf so}", "parameters", params, "schemes", schemes_json(params)));
-    printf("%.4g parameters, without activations\n\n", params);
-    print_schemes(params);
-    printf("\nActivations come on top and depend on the batch: name a model to plan them.\n");
+                              json_pack("{sf so}", "parameters", params, "schemes", CLI_LIST(scheme_fields, rows, n)));
+    print_schemes(params, rows, n);
     return CLI_DONE;
 }
 
@@ -457,15 +486,13 @@ const cli_command cli_memory = {
     .name = "memory",
     .summary = "memory of training in every precision, without running it",
     .usage = "--model NAME [--batch-size N] [--limit 24GiB] [--KEY VALUE …], or --params 7B",
-    .details = "Plans a training step without running it, and allocates nothing of the model's size unless you give "
-               "--measure.\nweights: master weights (FP32, or the part that is not in the copies); copies: the "
-               "low-precision weights that products read; optimizer: moments and state.\nactivations: those that do "
-               "not fit into the gradients' memory, which holds activations until backward writes the gradients (with "
-               "one micro batch per step).\nworkspace: kernels' scratch, inputs, and on a CPU the unused rest of huge "
-               "pages.\nA batch that fits, fits as mezzo train runs it, with evaluation and sampling.\nRanks: each "
-               "stores all weights and gradients. With --shard optimizer, it stores only its part of the moments; with "
-               "--shard gradients, also only its part of the gradients (whole ones count as activations); with --shard "
-               "parameters, also only its part of weights and copies (gathered ones count as activations).",
+    .details =
+        "Plans a training step without running it, and allocates nothing of the model's size unless you give "
+        "--measure. A legend below the table says what each column is.\nA batch that fits, fits as mezzo train "
+        "runs it, with evaluation and sampling.\nRanks: each stores all weights and gradients. With --shard "
+        "optimizer, it stores only its part of the moments; with --shard gradients, also only its part of the "
+        "gradients (whole ones count as activations); with --shard parameters, also only its part of weights and "
+        "copies (gathered ones count as activations).",
     .options = options_table,
     .config = keys,
     .run = run,

@@ -1,7 +1,6 @@
 // Progress on stderr: a bar on a terminal, one plain line a report elsewhere.
 #include <math.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -19,11 +18,6 @@ void cli_progress_end(cli_progress *p) {
     if (p->drawn)
         fputs("\r\033[K", stderr);
     p->drawn = false;
-}
-
-static size_t columns(void) {
-    struct winsize w;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
 static void add(char line[LINE_BYTES], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -70,7 +64,7 @@ static void draw(cli_progress *p, const mezzo_progress *now) {
         return;
     char line[LINE_BYTES] = "[";
     double part = now->steps > 0 ? (double)now->step / (double)now->steps : 0;
-    size_t width = columns();
+    size_t width = (size_t)cli_terminal_columns(stderr);
     int cells = width < 110 ? BAR_CELLS_NARROW : BAR_CELLS, full = (int)(part * cells);
     for (int i = 0; i < cells; i++)
         add(line, "%c", i < full ? '=' : i == full ? '>' : ' ');

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/precision.h"
@@ -99,22 +100,26 @@ void cli_print_text(FILE *to, const char *text, size_t n) {
 }
 
 // --- help: at most 80 columns --------------------------------------------------------------------------------------
-enum { HELP_COLUMNS = 80, HELP_COLUMN = 26 }; // of a line; where the texts of options begin
+enum { HELP_COLUMN = 26 }; // where the texts of options begin
 
-static int columns_of(const char *text, size_t bytes) { // UTF-8 characters
+int cli_terminal_columns(FILE *to) {
+    struct winsize w;
+    return isatty(fileno(to)) && ioctl(fileno(to), TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : CLI_COLUMNS;
+}
+
+int cli_columns_of(const char *text, size_t bytes) {
     int n = 0;
     for (size_t i = 0; i < bytes; i++)
         n += ((unsigned char)text[i] & 0xC0) != 0x80;
     return n;
 }
 
-// Words from column `at` on, later lines indented. A line end behind a sentence is kept, others are blanks.
-static void wrap(const char *text, int at, int indent) {
+void cli_wrap(const char *text, int at, int indent, int most) {
     bool starts = true; // a line: no blank before the word
     for (const char *word = text; *word != '\0';) {
         size_t n = strcspn(word, " \n");
-        int width = columns_of(word, n);
-        if (!starts && at + 1 + width > HELP_COLUMNS) {
+        int width = cli_columns_of(word, n);
+        if (!starts && at + 1 + width > most) {
             printf("\n%*s", indent, "");
             at = indent;
         } else if (!starts) {
@@ -133,7 +138,22 @@ static void wrap(const char *text, int at, int indent) {
             starts = true;
         }
     }
+}
+
+static void wrap(const char *text, int at, int indent) {
+    cli_wrap(text, at, indent, CLI_COLUMNS);
     putchar('\n');
+}
+
+void cli_tell(const char *fmt, ...) {
+    char text[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    const size_t lines = strspn(text, "\n");
+    printf("%.*s", (int)lines, text);
+    wrap(text + lines, 0, 0);
 }
 
 const char *cli_option_help(const cli_option *option, char *buf, size_t size) {
@@ -153,7 +173,7 @@ const char *cli_option_help(const cli_option *option, char *buf, size_t size) {
 }
 
 static void print_option(const char *left, const char *text) {
-    int width = 2 + columns_of(left, strlen(left));
+    int width = 2 + cli_columns_of(left, strlen(left));
     printf("  %s", left);
     if (width < HELP_COLUMN)
         printf("%*s", HELP_COLUMN - width, "");

@@ -31,7 +31,7 @@ BLOCK = re.compile(r"(<!-- (mezzo~?) ([^\n]*?) -->\n)(.*?)(<!-- end -->)", re.S)
 FIGURE = re.compile(r"(<!-- figure (\S+): (mezzo~?) ([^\n]*?) -->\n)(.*?)(<!-- end -->)", re.S)
 NUMBER = re.compile(r"<!--=(~?) (.*?) : (.*?) : (.*?)-->(.*?)<!--=-->", re.S)
 TOKEN = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
-SIZE = re.compile(r"(\d+(?:\.\d+)?) (MiB|GiB)")
+SIZE = re.compile(r"(\d+(?:\.\d+)?)(?: (?=[MG]iB))?(MiB|GiB|M\b|G\b)")
 ran = {}
 if platform.machine() == "x86_64":
     os.environ["MEZZO_ISA"] = "avx2"  # a kernel's scratch, and so memory, depends on the level that the processor has
@@ -83,7 +83,7 @@ def sizes_of(line):
     """Amounts of memory in a line, in MiB; of a figure's bar, which begins with its name in quotes, all its numbers."""
     if line.startswith('"'):
         return [float(x) for x in line.split('"')[2].split()]
-    return [float(x) * (1024 if unit == "GiB" else 1) for x, unit in SIZE.findall(line)]
+    return [float(x) * (1024 if unit[0] == "G" else 1) for x, unit in SIZE.findall(line)]
 
 
 def draw(mezzo, words, name, folder, check):

@@ -352,7 +352,7 @@ mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked
     const mz_param_spec *spec = &g->params[param];
     const char *unused, **why = rule != NULL ? rule : &unused;
     if (spec->shadow < 0)
-        *why = "no low-precision copy: only its master is read";
+        *why = "no copy: only its master is read";
     else if (!spec->copied)
         *why = "its master is also read, not only its copy";
     else if (g->values[spec->shadow].dtype != MEZZO_BF16)

@@ -2,6 +2,7 @@
 #   run CODE ARGUMENT…       runs the command; its exit code must be CODE; stdout is in $OUT, stderr in $ERR
 #   refuse CODE WORD… -- ARGUMENT…   as run, and stderr must end with one line "mezzo SUBCOMMAND: …" that holds every WORD
 #   shows FILE WORD…         FILE holds every WORD
+#   fits                     stdout of the last command has at most 80 columns
 # The first thing that does not hold ends the test, telling what was run and what came.
 set -uo pipefail
 : "${MEZZO:?the path of the command}"
@@ -35,6 +36,13 @@ shows() {
     for word in "$@"; do
         grep -qF -- "$word" "$file" || fail "\"$word\" is not in the ${file##*/} of the last command"
     done
+}
+
+# The last command's output fits 80 columns.
+fits() {
+    local long
+    long=$(LC_ALL=C.UTF-8 awk 'length($0) > 80' "$OUT")
+    [[ -z $long ]] || fail "more than 80 columns: $long"
 }
 
 run() {

@@ -3,6 +3,7 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 
 run 0 doctor --device cpu --threads 1
 shows "$OUT" "device      cpu" bf16 fp8 self-test "runs as" ok
+fits
 run 0 doctor --device cpu --threads 1 --json
 shows "$OUT" '"passed": true' '"advice"' '"difference"'
 

@@ -52,7 +52,7 @@ for low in fp16 bf16; do
 done
 
 run 0 explain --model toy --precision fp16
-shows "$OUT" storage compute accumulate reduce rule "parameters  fp32" "logits      fp16" "loss        fp32" "gradients   fp32"
+shows "$OUT" storage compute rule "1  cast inserted" "parameters  fp32" "logits      fp16" "loss        fp32" "gradients   fp32"
 run 0 explain --model toy --precision fp32 --json
 is "fc1 under fp32" "$(row fc1 storage)" fp32
 
@@ -75,6 +75,7 @@ is "what is in its module" "$(row h.0.attn.c_proj storage)" bf16
 
 for pass in autodiff fuse; do
     run 0 explain "${GPT[@]}" --after "$pass"
+    fits
     shows "$OUT" backward linear_dw
 done
 refuse 2 --after wrong -- explain --model toy --after wrong
@@ -83,6 +84,11 @@ refuse 2 heads 3 -- explain "${GPT[@]}" --heads 3
 run 0 explain --model toy --diff fp32,bf16 --json
 shows "$OUT" '"casts_a": 0' '"op": "relu"' '"storage_a": "fp32"' '"storage_b": "bf16"'
 ! grep -q '"op": "layernorm"' "$OUT" || fail "layernorm is fp32 under both"
+run 0 explain "${GPT[@]}" --diff fp32,fp8
+fits
+run 0 explain "${GPT[@]}" --precision fp8 --params
+shows "$OUT" "gradient: dtype in which backward's"
+fits
 run 0 explain --model toy --diff fp16,fp16
 shows "$OUT" "0 ops differ"
 run 0 explain --model toy --precision bf16 --after chunk --dot graph.dot
@@ -96,7 +102,7 @@ refuse 3 none -- explain --model toy --precision bf16 --dot none/graph.dot
 
 # Operands, gradients and outputs have formats of their own, and operands scales.
 run 0 explain --model toy --precision fp8
-shows "$OUT" "fp8_e4m3,fp8_e4m3" fp8_e5m2 gradient scale tensor "masters     fp32 (4)"
+shows "$OUT" "fp8_e4m3 x2" fp8_e5m2 gradient scale tensor "masters     fp32 (4)"
 run 0 explain --model toy --precision float8 --json
 is "fc1's operands" "$(row fc1 operand)" fp8_e4m3
 is "fc1's gradient" "$(row fc1 gradient)" fp8_e5m2
@@ -107,11 +113,11 @@ run 0 explain --model gpt2 --layers 3 --heads 2 --d-model 64 --seq-len 16 --prec
 [[ $(grep -cE '^quantize +h\.1\..* (192|256|64)x(64|256) .* folded ' "$OUT") -eq 0 ]] || fail "a weight's cast is called folded: $OUT"
 [[ $(grep -cE '^quantize +h\.1\..* (192|256|64)x(64|256) .* fp8_e4m3 ' "$OUT") -eq 4 ]] || fail "four weights are rounded: $OUT"
 run 0 explain --model toy --precision fp8-block --after autodiff
-shows "$OUT" "block 128" "tile 128" "fp8_e4m3,fp8_e4m3"
+shows "$OUT" "block 128" "tile 128" "fp8_e4m3 x2"
 ! grep -q fp8_e5m2 "$OUT" || fail "fp8-block is E4M3 throughout: $OUT"
 run 0 memory "${GPT[@]}" --device cpu --precision fp8-block
 run 0 explain --model toy --precision fp8-dw16 --after autodiff
-[[ $(grep -cE '^linear_dw .* bf16,bf16 ' "$OUT") -eq $(grep -cE '^linear_dw ' "$OUT") ]] || fail "a weight's gradient is not bf16's: $OUT"
+[[ $(grep -cE '^linear_dw .* bf16 x2 ' "$OUT") -eq $(grep -cE '^linear_dw ' "$OUT") ]] || fail "a weight's gradient is not bf16's: $OUT"
 run 0 explain --model toy --precision bf16
 ! grep -q scale "$OUT" || fail "bf16 has no scales to show"
 run 0 memory "${GPT[@]}" --device cpu --precision fp8
@@ -131,6 +137,7 @@ shows "$OUT" '"parameters"' '"master": "split"' '"copy": "bf16"' '"why": '
 
 # CS336's question: which tensor has which dtype.
 run 0 explain --toy
+fits
 shows "$OUT" "the layer norm's output    fp32   fp32   fp32   fp32" "the logits                 fp32   fp32   bf16   fp16"
 run 0 explain --toy --json
 shows "$OUT" '"the gradients": "fp32"' '"the first layer'

@@ -2,7 +2,8 @@
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 
 run 0 memory --model gpt2-124M --batch-size 8 --device cpu
-shows "$OUT" "124,439,808 parameters" "474.7 MiB" "235.8 MiB" "949.6 MiB" "recompute" "8 micro batches of 1"
+shows "$OUT" "124,439,808 parameters" "474.7M" "235.8M" "949.6M" "recompute" "8 micro batches of 1" "state: the optimizer's moments"
+fits
 run 0 memory --model llama2-70B --batch-size 1 --device cpu --precision bf16 --optimizer adamw --json
 shows "$OUT" '"parameters": 68976648192' '"precision": "bf16"' '"savings"'
 run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision fp32,bf16 --optimizer adamw --limit 24GiB --json
@@ -35,6 +36,7 @@ run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision bf16 --op
 shows "$OUT" '"parameters": 124439808' '"gradients": 340224000'
 
 run 0 memory --params 7B
+fits
 shows "$OUT" 112.0 126.0 "wrong:"
 run 0 memory --params 350M --json
 shows "$OUT" '"bytes_a_parameter": 18' '"real": false'
@@ -65,6 +67,9 @@ for shape in "gpt2 2 64 61 64" "cs336 1 48 100 128" "gpt2 1 32 500 256"; do
     awk -v a=$((planned - padding)) -v b="$took" 'BEGIN { exit !(a / b > 0.98 && a / b < 1.02) }' ||
         fail "$shape: planned $((planned - padding)) bytes, train took $took"
 done
+run 0 memory "${KEYS[@]}" --limit 24MiB --precision fp32 --optimizer adamw
+shows "$OUT" "largest batch" "with recompute"
+fits
 refuse 1 "nothing fits in 1.0 MiB" "with recompute" -- memory "${KEYS[@]}" --limit 1MiB
 refuse 1 "nothing fits in 10 bytes" -- memory "${KEYS[@]}" --limit 10
 

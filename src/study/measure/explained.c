@@ -28,12 +28,20 @@ static mezzo_status keep_strings(const char **strings[], size_t n, char **out) {
     return MEZZO_OK;
 }
 
+static int number_of_rule(mz_explained *t, const char *rule) {
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->rows[i].rule, rule) == 0)
+            return t->rows[i].number;
+    return ++t->rules;
+}
+
 static void keep(void *user, const mezzo_explain_row *from) {
     mz_explained *t = user;
     if (t->status == MEZZO_OK)
         t->status = MZ_RESERVE(t->rows, t->cap, t->n + 1);
     if (t->status != MEZZO_OK)
         return;
+    const int number = number_of_rule(t, from->rule);
     mz_explained_row *r = &t->rows[t->n++];
     *r = (mz_explained_row){.op = from->op,
                             .module = from->module,
@@ -49,7 +57,8 @@ static void keep(void *user, const mezzo_explain_row *from) {
                             .accumulate = from->accumulate,
                             .reduce = from->reduce,
                             .scale = from->scale,
-                            .fused = ""};
+                            .fused = "",
+                            .number = number};
     const char **strings[] = {&r->op, &r->module, &r->output, &r->phase, &r->inputs, &r->shape, &r->rule};
     t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
 }

@@ -11,12 +11,14 @@ typedef struct mz_explained_row { // strings are the table's
     mezzo_dtype operand, gradient, storage, compute, accumulate, reduce;
     const char *scale;
     const char *fused; // what the fuse pass made of its storage; "" where that is not asked
+    int number;        // of the rule: the table's rules count from 1, in the order of their first rows
     char *text;        // holds the first line's
 } mz_explained_row;
 
 typedef struct mz_explained {
     mz_explained_row *rows;
     size_t n, cap;
+    int rules; // different ones
     mezzo_status status;
 } mz_explained;
 // The ops after a pass, as mezzo_graph_explain has them. Free also on errors; zeroed is fine.

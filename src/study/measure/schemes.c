@@ -12,7 +12,7 @@ static const mz_scheme schemes[] = {
      "--master stochastic: no master; each update is rounded stochastically, right on average"},
     {"autocast, SGD with momentum", 4, 2, 4, 4, true, "one moment"},
     {"autocast, plain SGD", 4, 2, 4, 0, true, "no moments"},
-    {"low weights and gradients, fp32 master, AdamW", 2, 4, 2, 8, true,
+    {"low weights and gradients, fp32 master", 2, 4, 2, 8, true,
      "Megatron, DeepSpeed, Apex O2: 16 bytes, the same as fp32; gradients are summed in 2 bytes or copied to fp32"},
     {"everything bf16, AdamW", 2, 0, 2, 4, true,
      "no fp32 anywhere: updates below 1/256 of a weight are rounded away, unless rounding is stochastic"},
