@@ -37,7 +37,7 @@ json_t *cli_json_text(const char *bytes, size_t n) {
 int cli_json_print(const cli_command *command, json_t *result) {
     int code = CLI_DONE;
     char *text;
-    mezzo_status status = mz_json_dump(result, JSON_INDENT(2) | JSON_REAL_PRECISION(10), &text);
+    mezzo_status status = mz_json_dump(result, JSON_INDENT(2), &text);
     if (status == MEZZO_OK)
         printf("%s\n", text);
     else

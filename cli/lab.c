@@ -26,21 +26,15 @@ typedef struct stored {
 } stored;
 enum { FORMATS_MOST = 32 };
 
-static const char *finite_text(const void *row, char *buf, size_t size) { // every digit of up to 2⁶⁴
-    snprintf(buf, size, "%llu", (unsigned long long)((const fact *)row)->is.finite);
-    return buf;
-}
-
 static const char *fate_text(const void *row, char *buf, size_t size) {
     const stored *r = row;
-    if (r->block > 0)
-        snprintf(buf, size, "%s, block scale %.9g", r->fate, r->is.scale);
+    if (r->block > 0 && r->is.scale > 0)
+        snprintf(buf, size, "%s, scale %.3g", r->fate, r->is.scale);
     else
         snprintf(buf, size, "%s", r->fate);
     return buf;
 }
 
-// Exact where 9 digits are, which is enough for every power of two and largest value here to be told apart.
 static const cli_field facts[] = {
     {CLI_FIELD(fact, format.name), "format", "format", "%s"},
     {CLI_FIELD(fact, format.title), "title"},
@@ -48,13 +42,13 @@ static const cli_field facts[] = {
     {CLI_FIELD(fact, format.exponent), "exponent_bits", "exp", "%.0f"},
     {CLI_FIELD(fact, format.fraction), "fraction_bits", "frac", "%.0f"},
     {CLI_FIELD(fact, is.bias), "bias"},
-    {CLI_FIELD(fact, is.largest), "largest", "largest", "%.9g"},
-    {CLI_FIELD(fact, is.smallest_normal), "smallest_normal", "smallest normal", "%.9g"},
-    {CLI_FIELD(fact, is.smallest_subnormal), "smallest_subnormal", "smallest", "%.9g"},
+    {CLI_FIELD(fact, is.largest), "largest", "largest", "%.6g"},
+    {CLI_FIELD(fact, is.smallest_normal), "smallest_normal", "min normal", "%.6g"},
+    {CLI_FIELD(fact, is.smallest_subnormal), "smallest_subnormal", "smallest", "%.6g"},
     {CLI_FIELD(fact, is.zero), "rounds_to_zero"},
     {CLI_FIELD(fact, is.epsilon), "epsilon", "epsilon", "%.6g"},
     {CLI_FIELD(fact, is.digits), "decimal_digits", "digits", "%.1f"},
-    {CLI_FIELD(fact, is.finite), "finite_values", "finite values", .text = finite_text},
+    {CLI_FIELD(fact, is.finite), "finite_values"},
     {CLI_FIELD(fact, is.bits_a_value), "bits_a_value"},
     {CLI_FIELD(fact, format.block), "block", .flags = CLI_NULL},
     {CLI_FIELD(fact, format.scale), "scale"},
@@ -62,15 +56,15 @@ static const cli_field facts[] = {
 
 static const cli_field stored_fields[] = {
     {CLI_FIELD(stored, format), "format", "format", "%s"},
-    {CLI_FIELD(stored, hex), "hex", "hex", "%s"},
+    {CLI_FIELD(stored, hex), "hex"},
     {CLI_FIELD(stored, is.sign), "sign"},
     {CLI_FIELD(stored, exponent), "exponent"},
     {CLI_FIELD(stored, fraction), "fraction"},
-    {CLI_FIELD(stored, bits), NULL, "sign exponent fraction", "%s"},
-    {CLI_FIELD(stored, is.value), "value", "value", "%.17g"},
+    {CLI_FIELD(stored, bits), NULL, "sign exponent fraction", "%.34s"},
+    {CLI_FIELD(stored, is.value), "value", "value", "%.9g"},
     {CLI_FIELD(stored, is.relative), "relative_error", "rel. error", "%.3g"},
     {CLI_FIELD(stored, is.scale), "scale"},
-    {CLI_FIELD(stored, fate), "fate", "what happened", .text = fate_text},
+    {CLI_FIELD(stored, fate), "fate", "result", .text = fate_text},
 };
 
 static size_t describe_formats(fact *out) {
@@ -81,17 +75,17 @@ static size_t describe_formats(fact *out) {
 }
 
 static void explain_facts(void) {
-    cli_tell(
-        "\nsmallest: the smallest subnormal; half of it, and anything below, rounds to zero. epsilon: from 1 to the "
-        "next value. +0 and -0 count as one value.\nfp16 has more digits than bf16 and a far smaller range: "
-        "gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have fp32's range, so they "
-        "need no loss scaling. mxfp8, mxfp4 and nvfp4: one element without its scale; the scale, shared by a "
-        "block\nof 32 or 16, shifts the range (%.2f, %.2f and %.2f bits per value with the scale).",
-        mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
-        mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
-        mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
-        mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
-        mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
+    cli_tell("\nmin normal: the smallest normal number; smallest: the smallest subnormal; half of it, and anything "
+             "below, rounds to zero. epsilon: from 1 to the "
+             "next value. +0 and -0 count as one value.\nfp16 has more digits than bf16 and a far smaller range: "
+             "gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have fp32's range, so they "
+             "need no loss scaling. mxfp8, mxfp4 and nvfp4: one element without its scale; the scale, shared by a "
+             "block\nof 32 or 16, shifts the range (%.2f, %.2f and %.2f bits per value with the scale).",
+             mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
+             mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
+             mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
+             mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
+             mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
 }
 
 static void binary(uint64_t field, int bits, char *out) {
@@ -116,7 +110,8 @@ static size_t store_everywhere(double x, stored *out) {
 }
 
 static void explain_value(void) {
-    cli_tell("\nThe value is the fp64 number nearest to the input. subnormal: stored with fewer digits; underflow: "
+    cli_tell("\nThe value is the fp64 number nearest to the input; of its fraction, 22 bits are shown. subnormal: "
+             "stored with fewer digits; underflow: "
              "rounded to zero; overflow: to\ninfinity (E4M3: to NaN). mxfp8, mxfp4, nvfp4: as the largest value of its "
              "block; a value too large for the scale saturates.");
 }
@@ -226,15 +221,15 @@ static json_t *softmax_json(void) {
 static void print_softmax(void) {
     printf("softmax of the logits (x, 0): the first probability\n\n%10s", "x");
     for (size_t f = 0; f < MZ_COUNT(softmax_formats); f++)
-        printf(" %7s naive %8s shifted", mezzo_dtype_name(softmax_formats[f]), mezzo_dtype_name(softmax_formats[f]));
+        printf(" %4s naive %9s", mezzo_dtype_name(softmax_formats[f]), "shifted");
     printf("\n");
     for (size_t i = 0; i < MZ_COUNT(softmax_logits); i++) {
         char buffer[24];
         printf("%10.7g", softmax_logits[i]);
         for (size_t f = 0; f < MZ_COUNT(softmax_formats); f++) {
             mz_softmax_row r = mz_softmax_of(softmax_formats[f], softmax_logits[i]);
-            printf(" %13s", number(r.naive, buffer));
-            printf(" %16s", number(r.shifted, buffer));
+            printf(" %10s", number(r.naive, buffer));
+            printf(" %9s", number(r.shifted, buffer));
         }
         printf("\n");
     }
@@ -260,7 +255,7 @@ static json_t *path_json(const mz_scale_step *rows, size_t steps) {
 
 // Runs of equal steps on one line.
 static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interval) {
-    printf("the loss scaler, on a real fp16 program (growth after %lld finite steps)\n\n%-12s %10s %10s %14s  %s\n",
+    printf("the loss scaler, on a real fp16 program (growth after %lld finite steps)\n\n%-9s %10s %10s %14s  %s\n",
            (long long)interval, "steps", "gradient", "scale", "scaled", "");
     for (int64_t i = 0, from = 0; i < steps; i++) {
         const mz_scale_step *r = &rows[i];
@@ -269,8 +264,8 @@ static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interva
             continue;
         char range[32];
         snprintf(range, sizeof range, from == i ? "%lld" : "%lld-%lld", (long long)from + 1, (long long)i + 1);
-        printf("%-12s %10.4g %10.7g %14.7g  %s\n", range, r->gradient, r->scale, r->gradient * r->scale,
-               r->skipped ? "overflow: step skipped, scale halved" : "");
+        printf("%-9s %10.4g %10.7g %14.7g  %s\n", range, r->gradient, r->scale, r->gradient * r->scale,
+               r->skipped ? "infinite: skipped, scale halved" : "");
         from = i + 1;
     }
     cli_tell("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, no weight changes, and the "
@@ -348,8 +343,9 @@ static int clipping(const cli_args *args) {
         return cli_error(args->command, status);
     if (cli_has(args, "json"))
         return cli_json_print(args->command, json_pack("{s:o}", "rows", CLI_LIST(clip_fields, orders, 2)));
-    printf("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1\n\n", gradient, scale,
-           max_norm);
+    cli_tell("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1", gradient, scale,
+             max_norm);
+    printf("\n");
     CLI_TABLE(clip_fields, orders, 2);
     cli_tell("\nThe loss scale makes gradients longer: if clipped first, they are cut to the limit and then divided by "
              "the scale. Every step is\nnearly lost, and only the clip factor shows it.");

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "io/file.h"
+#include "io/number.h"
 #include "io/quote.h"
 #include "io/utf8.h"
 
@@ -88,10 +89,45 @@ json_t *mz_json_new(void) {
     return json_object();
 }
 
+// The n characters of a real number as mz_number_format writes it, in their place; how many they are.
+static size_t shorten(char *number, size_t n) {
+    char digits[MZ_NUMBER_MAX];
+    double value;
+    snprintf(digits, sizeof digits, "%.*s", (int)n, number);
+    if (!mz_number_parse(digits, &value))
+        return n;
+    const bool exponent = strchr(digits, 'e') != NULL;
+    const size_t used = strlen(mz_number_format(value, digits));
+    if (used > n || (!exponent && strchr(digits, 'e') != NULL)) // 100000.0 stays
+        return n;
+    memcpy(number, digits, used);
+    return used;
+}
+
+// jansson writes 17 digits, which read back exactly but say 0.10000000000000001.
+static void shorten_numbers(char *text) {
+    char *to = text;
+    bool in_string = false;
+    for (const char *from = text; *from != '\0';) {
+        const size_t n = in_string ? 0 : strspn(from, "+-.0123456789eE");
+        const bool real = n > 0 && strchr("-0123456789", *from) != NULL && strcspn(from, ".e") < n;
+        if (*from == '"')
+            in_string = !in_string;
+        const bool escape = in_string && *from == '\\';
+        const size_t moved = n > 0 ? n : escape ? 2 : 1;
+        memmove(to, from, moved);
+        from += moved;
+        to += real ? shorten(to, n) : moved;
+    }
+    *to = '\0';
+}
+
 mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text) {
-    *text = value != NULL && !ran_out ? json_dumps(value, flags) : NULL;
-    if (*text != NULL && !ran_out)
+    *text = value != NULL && !ran_out ? json_dumps(value, flags | JSON_REAL_PRECISION(17)) : NULL;
+    if (*text != NULL && !ran_out) {
+        shorten_numbers(*text);
         return MEZZO_OK;
+    }
     free(*text);
     *text = NULL;
     bool memory = value == NULL || ran_out;
@@ -177,8 +213,7 @@ static mezzo_status save_text(const char *path, const char *text, size_t n, cons
 }
 
 static mezzo_status dump_for(const char *path, const json_t *value, char **text) {
-    return mz_context(mz_json_dump(value, JSON_INDENT(2) | JSON_REAL_PRECISION(17), text), "cannot write %s",
-                      mz_quote(path).text);
+    return mz_context(mz_json_dump(value, JSON_INDENT(2), text), "cannot write %s", mz_quote(path).text);
 }
 
 mezzo_status mz_json_save(const char *path, const json_t *value) {

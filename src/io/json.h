@@ -15,7 +15,8 @@
 void mz_json_begin(void);   // nothing has failed from here on; a program calls it before its first json_object()
 json_t *mz_json_new(void);  // mz_json_begin, then an empty object; NULL when out of memory
 bool mz_json_ran_out(void); // since mz_json_begin, in this thread
-mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text); // free(); NULL `value` is MEMORY
+// Numbers are written in the shortest form that reads back exactly. free(*text). NULL `value` is MEMORY.
+mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text);
 
 // Parses one object or array of `n` bytes; `where` names the source in errors ("model.safetensors: header").
 // MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text after the value. Free with
@@ -34,7 +35,8 @@ mezzo_status mz_json_from_python(const char *text, size_t n, mz_text *out);
 // A file of at most max_bytes, nested at most MZ_JSON_DEPTH deep.
 mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out);
 
-// Writes it atomically, indented by two, keys in insertion order, numbers with 17 digits, a newline at the end.
+// Writes it atomically, indented by two, keys in insertion order, numbers as mz_json_dump has them, a newline at the
+// end.
 mezzo_status mz_json_save(const char *path, const json_t *value);
 
 // The same with a last member "crc32c", eight hexadecimal digits: the checksum of all bytes before that member's

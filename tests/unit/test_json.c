@@ -1,4 +1,5 @@
 // JSON of files that may come from anywhere: bounded, strict, and errors that name file and key.
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,6 +85,32 @@ static void bad_text_is_refused(void **state) {
     assert_error_has(mz_json_parse("s.json", "[0,4\0]", 6, MZ_JSON_DEPTH, &none), MEZZO_ERR_FORMAT, "NUL byte");
     json_decref(parse("[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]"));
     json_decref(parse("[\"[[[[[[[[[[[[[[[[[[[[[[[\\\"[\"]")); // brackets inside a string are no nesting
+}
+
+// Written as short as it reads back, and never as another number.
+static void numbers_read_back_exactly(void **state) {
+    (void)state;
+    static const double numbers[] = {0.1,     0x1p-83, DBL_MAX, -DBL_MIN, 4.9406564584124654e-324,
+                                     FLT_MAX, 1.0 / 3, 100000,  1e22,     3758096384};
+    json_t *list = json_array(), *text = json_array();
+    for (size_t i = 0; i < MZ_COUNT(numbers); i++)
+        json_array_append_new(list, json_real(numbers[i]));
+    json_array_append_new(text, json_string("kept: 0.10000000000000001 \" 0.10000000000000001"));
+    char *written, *kept;
+    assert_int_equal(mz_json_dump(list, 0, &written), MEZZO_OK);
+    assert_int_equal(mz_json_dump(text, 0, &kept), MEZZO_OK);
+    assert_non_null(strstr(written, "[0.1, "));
+    assert_non_null(strstr(written, ", 100000.0, "));
+    assert_non_null(strstr(written, ", 3758096384.0]"));
+    json_t *read = parse(written);
+    for (size_t i = 0; i < MZ_COUNT(numbers); i++)
+        assert_true(json_real_value(json_array_get(read, i)) == numbers[i]);
+    assert_string_equal(kept, "[\"kept: 0.10000000000000001 \\\" 0.10000000000000001\"]");
+    free(written);
+    free(kept);
+    json_decref(list);
+    json_decref(text);
+    json_decref(read);
 }
 
 static void a_wrong_key_is_named(void **state) {
@@ -172,6 +199,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_is_loaded_bit_for_bit),
         cmocka_unit_test(bad_text_is_refused),
+        cmocka_unit_test(numbers_read_back_exactly),
         cmocka_unit_test(a_wrong_key_is_named),
         cmocka_unit_test(what_python_writes_is_read),
         cmocka_unit_test(text_files_of_windows_are_read),
