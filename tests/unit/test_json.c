@@ -197,12 +197,9 @@ static void text_files_of_windows_are_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_saved_is_loaded_bit_for_bit),
-        cmocka_unit_test(bad_text_is_refused),
-        cmocka_unit_test(numbers_read_back_exactly),
-        cmocka_unit_test(a_wrong_key_is_named),
-        cmocka_unit_test(what_python_writes_is_read),
-        cmocka_unit_test(text_files_of_windows_are_read),
+        cmocka_unit_test(what_is_saved_is_loaded_bit_for_bit), cmocka_unit_test(bad_text_is_refused),
+        cmocka_unit_test(numbers_read_back_exactly),           cmocka_unit_test(a_wrong_key_is_named),
+        cmocka_unit_test(what_python_writes_is_read),          cmocka_unit_test(text_files_of_windows_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
