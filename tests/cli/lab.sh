@@ -6,7 +6,7 @@ shows "$OUT" fp64 tf32 bf16 fp8_e4m3 nvfp4 65504 5.96046e-08
 run 0 lab formats --json
 shows "$OUT" '"finite_values": 63487' '"rounds_to_zero": 2.98023'
 run 0 lab formats --value 1.2e-7
-shows "$OUT" 1.1920929e-07 0x0002 "0 00000 0000000010" subnormal underflow
+shows "$OUT" 1.1920929e-07 "0 00000 0000000010" subnormal underflow
 run 0 lab formats --value -inf --json
 shows "$OUT" '"fate": "overflow"' '"hex": "0xFC00"' '"value": null'
 
