@@ -265,7 +265,7 @@ static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interva
         char range[32];
         snprintf(range, sizeof range, from == i ? "%lld" : "%lld-%lld", (long long)from + 1, (long long)i + 1);
         printf("%-9s %10.4g %10.7g %14.7g  %s\n", range, r->gradient, r->scale, r->gradient * r->scale,
-               r->skipped ? "infinite: skipped, scale halved" : "");
+               r->skipped ? "step skipped, scale halved" : "");
         from = i + 1;
     }
     cli_tell("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, no weight changes, and the "
