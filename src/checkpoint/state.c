@@ -4,7 +4,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
-#include "models/keys.h"
+#include "models/model.h"
 
 const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors",
                                                               "ema.safetensors"};
@@ -109,26 +109,20 @@ static mezzo_status get_fields(const char *where, const json_t *object, const fi
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
-// The keys that the family takes.
-static mezzo_status put_model(json_t *root, const mezzo_model_config *model) {
+static mezzo_status put_fact(void *user, const mz_fact *fact) {
+    return mz_json_set(user, fact->key,
+                       fact->text != NULL          ? json_string(fact->text)
+                       : fact->type == MZ_KEY_INT  ? json_integer((json_int_t)fact->number)
+                       : fact->type == MZ_KEY_BOOL ? json_boolean(fact->number != 0)
+                                                   : mz_json_number(fact->number));
+}
+
+static mezzo_status put_model(json_t *root, const mezzo_checkpoint *c) {
     json_t *object;
-    if (model->name[0] == '\0')
+    if (c->model.name[0] == '\0')
         return MEZZO_OK;
     MEZZO_TRY(new_object(root, "model", &object));
-    MEZZO_TRY(mz_json_set(object, "name", json_string(model->name)));
-    if (model->size[0] != '\0')
-        MEZZO_TRY(mz_json_set(object, "size", json_string(model->size)));
-    for (size_t i = 0; i < mz_model_key_count; i++) {
-        const mz_model_key *key = &mz_model_keys[i];
-        const double value = mz_model_key_get(key, model);
-        if (!mz_model_takes(key, model->name))
-            continue;
-        MEZZO_TRY(mz_json_set(object, key->name,
-                              key->type == MZ_KEY_INT    ? json_integer((json_int_t)value)
-                              : key->type == MZ_KEY_BOOL ? json_boolean(value != 0)
-                                                         : mz_json_number(value)));
-    }
-    return MEZZO_OK;
+    return mz_model_describe(&(mz_model){.config = c->model}, put_fact, object);
 }
 
 static mezzo_status put_mark(json_t *root, const char *key, mezzo_data_mark mark) {
@@ -220,7 +214,7 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(mz_json_set(root, "tokenizer", json_string(c->tokenizer)));
     MEZZO_TRY(put_mark(root, "data", c->data));
     MEZZO_TRY(put_mark(root, "validation", c->validation));
-    MEZZO_TRY(put_model(root, &c->model));
+    MEZZO_TRY(put_model(root, c));
     MEZZO_TRY(put_optimizer(root, c->optimizer));
     MEZZO_TRY(put_scaler(root, c->scaler));
     MEZZO_TRY(put_scales(root, c->params));

@@ -154,6 +154,9 @@ const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size
 mz_act mz_act_of(const mz_node *node, bool gradient);
 double mz_node_flops(const mezzo_graph *g, const mz_node *node); // a multiply-add counts two; 0: not counted
 
+// hash.c: of a graph before its passes; the same for graphs with the same nodes, shapes, names and constants.
+mezzo_status mz_graph_hash(const mezzo_graph *graph, uint64_t *hash);
+
 // Shapes and dtypes of a node's outputs from its inputs and attrs (shape.c): fails naming op, values and both shapes.
 mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ_MAX_OUT]);
 

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/base.h"
-#include "models/models.h"
+#include "models/model.h"
 #include "nn/layers.h"
 
 static mezzo_status check(const mezzo_model_config *config) {
@@ -62,17 +62,15 @@ static mezzo_value block(mezzo_graph *g, const mezzo_model_config *config, int64
     return x;
 }
 
-static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                          bool keep_logits) {
-    const int64_t shape[] = {batch, seq_len};
+static mezzo_status build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
+    const mezzo_model_config *config = &model->config;
     const mezzo_init embedding = {.kind = MEZZO_INIT_TRUNCATED, .a = 1};
-    mezzo_value tokens = mezzo_input(g, "tokens", MEZZO_I32, 2, shape);   // [B, T]
-    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 2, shape); // [B, T]
+    const mezzo_value tokens = inputs[0], targets = inputs[1]; // [B, T]
 
     mezzo_value x = mz_layer_embedding_from(g, "token_embeddings", tokens, config->vocab, config->d_model, embedding,
                                             NULL); // [B, T, C]
     mezzo_module_begin(g, "rope");
-    mezzo_value table = mezzo_rope_table(g, MEZZO_NONE, seq_len, (int)(config->d_model / config->heads),
+    mezzo_value table = mezzo_rope_table(g, MEZZO_NONE, form->length, (int)(config->d_model / config->heads),
                                          (float)config->rope_theta); // [T, D]
     mezzo_module_end(g);
     for (int64_t i = 0; i < config->layers; i++)
@@ -80,7 +78,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     x = mz_layer_rmsnorm(g, "ln_final", x, (float)config->norm_eps); // [B, T, C]
     mezzo_value logits = mz_layer_linear(g, "lm_head", x, config->vocab, linear_init(config->d_model, config->vocab),
                                          false); // [B, T, V]
-    return mz_layer_loss(g, logits, targets, keep_logits);
+    return mz_layer_loss(g, logits, targets, form->outputs);
 }
 
-const mz_model mz_model_cs336 = {.name = "cs336", .check = check, .build = build};
+const mz_maker mz_model_cs336 = {.name = "cs336", .check = check, .inputs = mz_language_inputs, .build = build};

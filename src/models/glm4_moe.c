@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "base/base.h"
-#include "models/models.h"
+#include "models/model.h"
 #include "nn/layers.h"
 
 static const mezzo_init INIT = {.kind = MEZZO_INIT_NORMAL, .a = 0.02F}; // initializer_range
@@ -221,18 +221,17 @@ static mezzo_status keep_offsets(mezzo_graph *g, mezzo_value *all, int64_t n) {
     return n > 0 ? mezzo_graph_output(g, "experts", all[0]) : MEZZO_OK;
 }
 
-static mezzo_status build_with(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                               bool keep_logits, mezzo_value *offsets) {
-    const int64_t shape[] = {batch, seq_len};
-    mezzo_value tokens = mezzo_input(g, "tokens", MEZZO_I32, 2, shape);   // [B, T]
-    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 2, shape); // [B, T]
+static mezzo_status build_with(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g,
+                               mezzo_value *offsets) {
+    const mezzo_model_config *config = &model->config;
+    const mezzo_value tokens = inputs[0], targets = inputs[1]; // [B, T]
     int64_t mixtures = 0;
 
     mezzo_value x = mz_layer_embedding_from(g, "embed_tokens", tokens, config->vocab, config->d_model, INIT,
                                             NULL); // [B, T, C]
     mezzo_module_begin(g, "rope");
     mezzo_value table =
-        mezzo_rope_table(g, MEZZO_NONE, seq_len, rotary_dims(config), (float)config->rope_theta); // [T, R]
+        mezzo_rope_table(g, MEZZO_NONE, form->length, rotary_dims(config), (float)config->rope_theta); // [T, R]
     mezzo_module_end(g);
     for (int64_t i = 0; i < config->layers; i++) {
         x = block(g, config, i, x, table, &offsets[mixtures]);
@@ -241,17 +240,16 @@ static mezzo_status build_with(mezzo_graph *g, const mezzo_model_config *config,
     MEZZO_TRY(keep_offsets(g, offsets, mixtures)); // before the loss, whose gradient then is its neighbour
     x = mz_layer_rmsnorm(g, "norm", x, (float)config->norm_eps);                       // [B, T, C]
     mezzo_value logits = mz_layer_linear(g, "lm_head", x, config->vocab, INIT, false); // [B, T, V]
-    return mz_layer_loss(g, logits, targets, keep_logits);
+    return mz_layer_loss(g, logits, targets, form->outputs);
 }
 
-static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                          bool keep_logits) {
-    mezzo_value *offsets = mz_alloc((size_t)config->layers, sizeof *offsets);
+static mezzo_status build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
+    mezzo_value *offsets = mz_alloc((size_t)model->config.layers, sizeof *offsets);
     if (offsets == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = build_with(g, config, batch, seq_len, keep_logits, offsets);
+    mezzo_status status = build_with(model, form, inputs, g, offsets);
     mz_free(offsets);
     return status;
 }
 
-const mz_model mz_model_glm4_moe = {.name = "glm4_moe", .check = check, .build = build};
+const mz_maker mz_model_glm4_moe = {.name = "glm4_moe", .check = check, .inputs = mz_language_inputs, .build = build};

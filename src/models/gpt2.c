@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/base.h"
-#include "models/models.h"
+#include "models/model.h"
 #include "nn/layers.h"
 
 // GPT-2's starts: N(0, 0.02²), and 1/√(2L) of that where a branch ends in the residual stream, which sums 2L of them.
@@ -45,17 +45,15 @@ static mezzo_value block(mezzo_graph *g, const mezzo_model_config *config, int64
     return x;
 }
 
-static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                          bool keep_logits) {
-    const int64_t shape[] = {batch, seq_len};
-    mezzo_value tokens = mezzo_input(g, "tokens", MEZZO_I32, 2, shape);   // [B, T]
-    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 2, shape); // [B, T]
+static mezzo_status build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
+    const mezzo_model_config *config = &model->config;
+    const mezzo_value tokens = inputs[0], targets = inputs[1]; // [B, T]
 
     mezzo_value wte;                                                                                      // [V, C]
     mezzo_value x = mz_layer_embedding(g, "wte", tokens, config->vocab, config->d_model, INIT_STD, &wte); // [B, T, C]
-    mezzo_value positions = mz_layer_embedding(g, "wpe", mezzo_positions(g, seq_len), config->seq_len, config->d_model,
-                                               INIT_STD, NULL);  // [T, C]
-    x = dropped(g, mezzo_add(g, x, positions), config->dropout); // [B, T, C]
+    mezzo_value positions = mz_layer_embedding(g, "wpe", mezzo_positions(g, form->length), config->seq_len,
+                                               config->d_model, INIT_STD, NULL); // [T, C]
+    x = dropped(g, mezzo_add(g, x, positions), config->dropout);                 // [B, T, C]
     for (int64_t i = 0; i < config->layers; i++)
         x = block(g, config, i, x);
     x = mz_layer_layernorm(g, "ln_f", x, config->bias); // [B, T, C]
@@ -63,7 +61,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     mezzo_module_begin(g, "lm_head");
     mezzo_value logits = mezzo_linear(g, x, wte, MEZZO_NONE); // [B, T, V]
     mezzo_module_end(g);
-    return mz_layer_loss(g, logits, targets, keep_logits);
+    return mz_layer_loss(g, logits, targets, form->outputs);
 }
 
-const mz_model mz_model_gpt2 = {.name = "gpt2", .check = check, .build = build};
+const mz_maker mz_model_gpt2 = {.name = "gpt2", .check = check, .inputs = mz_language_inputs, .build = build};

@@ -5,7 +5,7 @@
 // of diffusers' AutoencoderKL.
 #include "base/base.h"
 #include "models/image_sizes.h"
-#include "models/models.h"
+#include "models/model.h"
 #include "nn/images.h"
 
 typedef struct vae {
@@ -127,21 +127,35 @@ static mezzo_status check(const mezzo_model_config *config) {
     return MEZZO_OK;
 }
 
-static mezzo_value image_input(mezzo_graph *g, const mezzo_model_config *config, int64_t batch) {
-    return mezzo_input(g, "image", MEZZO_F32, 4,
-                       (int64_t[]){batch, config->image_size, config->image_size, config->channels});
+static int inputs_of(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
+    const mezzo_model_config *c = &model->config;
+    int widths[MZ_IMAGE_LEVELS];
+    const int64_t b = form->batch, side = c->image_size, small = side >> (mz_image_widths(c, widths) - 1);
+    const mz_input image = {"image", MZ_ROLE_IMAGE, MEZZO_F32, 4, {b, side, side, c->channels}, 0, NULL};
+    out[0] = image;
+    out[1] = (mz_input){"noise", MZ_ROLE_NOISE, MEZZO_I32, 2, {b, 2}, 0, NULL};
+    out[2] = (mz_input){"weight", MZ_ROLE_WEIGHT, MEZZO_F32, 4, {b, 1, 1, 1}, 0, NULL};
+    if (form->part == MZ_PART_DECODER)
+        out[0] = (mz_input){"latent", MZ_ROLE_LATENT, MEZZO_F32, 4, {b, small, small, c->latent_channels}, 0, NULL};
+    return form->part == MZ_PART_WHOLE ? 3 : 1;
 }
 
-static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                          bool keep_outputs) {
-    (void)seq_len;
+static mezzo_status build_part(const vae *v, mz_model_part part, mezzo_value x) {
+    if (part == MZ_PART_DECODER)
+        return mezzo_graph_output(v->g, "prediction", decode(v, x));
+    mezzo_value moments = encode(v, x);
+    return mezzo_graph_output(v->g, "latent", mezzo_slice(v->g, moments, -1, 0, v->config->latent_channels));
+}
+
+static mezzo_status build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
+    const mezzo_model_config *config = &model->config;
     const vae v = vae_of(g, config);
     const int64_t z = config->latent_channels;
-    mezzo_value image = image_input(g, config, batch);
-    mezzo_value keys = mezzo_input(g, "noise", MEZZO_I32, 2, (int64_t[]){batch, 2});
-    mezzo_value weight = mezzo_input(g, "weight", MEZZO_F32, 4, (int64_t[]){batch, 1, 1, 1});
+    if (form->part != MZ_PART_WHOLE)
+        return build_part(&v, form->part, inputs[0]);
+    const mezzo_value image = inputs[0], keys = inputs[1], weight = inputs[2];
     mezzo_value moments = encode(&v, image); // [B, s, s, 2·Z]
-    const int64_t shape[] = {batch, mezzo_value_dim(g, moments, 1), mezzo_value_dim(g, moments, 2), z};
+    const int64_t shape[] = {form->batch, mezzo_value_dim(g, moments, 1), mezzo_value_dim(g, moments, 2), z};
     mezzo_autocast_begin(g, MEZZO_PRECISION_FP32);
     mezzo_value mean = mezzo_slice(g, moments, -1, 0, z);
     mezzo_value log_variance = mezzo_clamp(g, mezzo_slice(g, moments, -1, z, 2 * z), -30, 20);
@@ -149,23 +163,16 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     mezzo_value drawn = mezzo_add(g, mean, mezzo_mul(g, deviation, mezzo_normal(g, keys, 4, shape)));
     mezzo_autocast_end(g);
     mezzo_value y = decode(&v, drawn);
-    if (keep_outputs) {
+    if (form->outputs) {
         MEZZO_TRY(mezzo_graph_output(g, "prediction", y));
         MEZZO_TRY(mezzo_graph_output(g, "latent", mean));
     }
     return mezzo_graph_loss(g, loss_of(&v, image, y, mean, log_variance, weight));
 }
 
-static mezzo_status build_part(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, mezzo_model_part part) {
-    const vae v = vae_of(g, config);
-    if (part == MEZZO_PART_ENCODE) {
-        mezzo_value moments = encode(&v, image_input(g, config, batch));
-        return mezzo_graph_output(g, "latent", mezzo_slice(g, moments, -1, 0, config->latent_channels));
-    }
-    const int64_t side = config->image_size >> (v.levels - 1);
-    mezzo_value z = mezzo_input(g, "latent", MEZZO_F32, 4, (int64_t[]){batch, side, side, config->latent_channels});
-    return mezzo_graph_output(g, "prediction", decode(&v, z));
-}
-
-const mz_model mz_model_kl_vae = {
-    .name = "kl_vae", .task = MEZZO_TASK_IMAGES, .check = check, .build = build, .build_part = build_part};
+const mz_maker mz_model_kl_vae = {.name = "kl_vae",
+                                  .purpose = MEZZO_TASK_IMAGES,
+                                  .has_parts = true,
+                                  .check = check,
+                                  .inputs = inputs_of,
+                                  .build = build};

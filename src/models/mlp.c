@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "base/base.h"
-#include "models/models.h"
+#include "models/model.h"
 #include "nn/layers.h"
 
 static mezzo_status check(const mezzo_model_config *config) {
@@ -23,11 +23,10 @@ static mezzo_init hidden_init(int64_t inputs) {
     return (mezzo_init){.kind = MEZZO_INIT_NORMAL, .a = sqrtf(2.0F / (float)inputs)};
 }
 
-static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                          bool keep_logits) {
-    (void)seq_len; // there is no sequence: an example is one row
-    mezzo_value h = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){batch, config->features}); // [B, features]
-    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 1, &batch);                   // [B]
+static mezzo_status build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
+    const mezzo_model_config *config = &model->config;
+    mezzo_value h = inputs[0];             // [B, features]
+    const mezzo_value targets = inputs[1]; // [B]
     const mezzo_init head = {.kind = MEZZO_INIT_NORMAL, .a = 1.0F / sqrtf((float)config->d_model)};
     for (int64_t i = 0; i < config->layers; i++) {
         char name[32];
@@ -41,7 +40,8 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
         mezzo_module_end(g);
     }
     mezzo_value logits = mz_layer_linear(g, "head", h, config->classes, head, true); // [B, classes]
-    return mz_layer_loss(g, logits, targets, keep_logits);
+    return mz_layer_loss(g, logits, targets, form->outputs);
 }
 
-const mz_model mz_model_mlp = {.name = "mlp", .task = MEZZO_TASK_CLASSIFIER, .check = check, .build = build};
+const mz_maker mz_model_mlp = {
+    .name = "mlp", .purpose = MEZZO_TASK_CLASSIFIER, .check = check, .inputs = mz_classifier_inputs, .build = build};

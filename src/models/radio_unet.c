@@ -6,7 +6,7 @@
 // frequencies; convolutions have their weights as they are.
 #include "base/base.h"
 #include "models/image_sizes.h"
-#include "models/models.h"
+#include "models/model.h"
 #include "nn/diffusion.h"
 #include "nn/images.h"
 #include "nn/layers.h"
@@ -193,19 +193,25 @@ static mezzo_status check(const mezzo_model_config *config) {
     return MEZZO_OK;
 }
 
-static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                          bool keep_outputs) {
-    (void)seq_len;
+static int inputs_of(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
+    const mezzo_model_config *c = &model->config;
+    const int64_t b = form->batch, side = c->image_size, seen = c->condition_size > 0 ? c->condition_size : side;
+    const mz_input all[] = {
+        {"image", MZ_ROLE_IMAGE, MEZZO_F32, 4, {b, side, side, c->channels}, 0, NULL},
+        {"condition", MZ_ROLE_CONDITION, MEZZO_F32, 4, {b, seen, seen, c->condition_channels}, 0, NULL},
+        {"time", MZ_ROLE_TIME, MEZZO_F32, 1, {b}, 0, NULL},
+        {"noise", MZ_ROLE_NOISE, MEZZO_I32, 2, {b, 2}, 0, NULL},
+        {"schedule", MZ_ROLE_SCHEDULE, MEZZO_F32, 4, {b, 4, 1, 1}, 0, NULL}};
+    memcpy(out, all, sizeof all);
+    return (int)MZ_COUNT(all);
+}
+
+static mezzo_status build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
+    const mezzo_model_config *config = &model->config;
     unet u = {.g = g, .config = config, .norm = {(int)config->groups, 1e-5F}};
     u.levels = mz_image_widths(config, u.widths);
-    const int64_t side = config->image_size, seen = config->condition_size > 0 ? config->condition_size : side;
-    const int64_t shape[] = {batch, side, side, config->channels};
-    mezzo_value image = mezzo_input(g, "image", MEZZO_F32, 4, shape);
-    mezzo_value given =
-        mezzo_input(g, "condition", MEZZO_F32, 4, (int64_t[]){batch, seen, seen, config->condition_channels});
-    mezzo_value times = mezzo_input(g, "time", MEZZO_F32, 1, &batch);
-    mezzo_value keys = mezzo_input(g, "noise", MEZZO_I32, 2, (int64_t[]){batch, 2});
-    mezzo_value rows = mezzo_input(g, "schedule", MEZZO_F32, 4, (int64_t[]){batch, 4, 1, 1});
+    const int64_t shape[] = {form->batch, config->image_size, config->image_size, config->channels};
+    const mezzo_value image = inputs[0], given = inputs[1], times = inputs[2], keys = inputs[3], rows = inputs[4];
     mezzo_value schedule[4];
     for (int i = 0; i < 4; i++)
         schedule[i] = mezzo_slice(g, rows, 1, i, i + 1); // [B, 1, 1, 1]
@@ -218,7 +224,7 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     x = up(&u, middle(&u, down(&u, x)));
     x = mz_layer_group_norm(g, "conv_norm_out", x, MEZZO_NONE, u.norm, true);
     x = mz_layer_conv(g, "conv_out", x, config->channels * mz_diffusion_heads((int)config->objective), 3, 1);
-    if (keep_outputs)
+    if (form->outputs)
         MEZZO_TRY(mezzo_graph_output(g, "prediction", x));
     mezzo_module_begin(g, "loss");
     mezzo_autocast_begin(g, MEZZO_PRECISION_FP32);
@@ -228,4 +234,5 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     return mezzo_graph_loss(g, loss);
 }
 
-const mz_model mz_model_radio_unet = {.name = "radio_unet", .task = MEZZO_TASK_IMAGES, .check = check, .build = build};
+const mz_maker mz_model_radio_unet = {
+    .name = "radio_unet", .purpose = MEZZO_TASK_IMAGES, .check = check, .inputs = inputs_of, .build = build};

@@ -2,9 +2,9 @@
 #include <math.h>
 
 #include "base/base.h"
-#include "models/models.h"
+#include "models/model.h"
 
-static const mz_model *const models[] = {&mz_model_toy, &mz_model_gpt2,   &mz_model_cs336,     &mz_model_glm4_moe,
+static const mz_maker *const models[] = {&mz_model_toy, &mz_model_gpt2,   &mz_model_cs336,     &mz_model_glm4_moe,
                                          &mz_model_mlp, &mz_model_kl_vae, &mz_model_radio_unet};
 
 // Every name a user may give, with the sizes it stands for. A named size becomes its family with those sizes.
@@ -157,7 +157,7 @@ mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) 
     return status;
 }
 
-static const mz_model *find(const char *name) {
+static const mz_maker *find(const char *name) {
     for (size_t i = 0; i < MZ_COUNT(models); i++)
         if (strcmp(models[i]->name, name) == 0)
             return models[i];
@@ -167,8 +167,8 @@ static const mz_model *find(const char *name) {
 mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config) {
     if (config == NULL)
         return MEZZO_TASK_LANGUAGE;
-    const mz_model *model = find(config->name);
-    return model != NULL ? model->task : MEZZO_TASK_LANGUAGE;
+    const mz_maker *model = find(config->name);
+    return model != NULL ? model->purpose : MEZZO_TASK_LANGUAGE;
 }
 
 mezzo_status mezzo_model_check(const mezzo_model_config *config) {
@@ -185,7 +185,7 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
         {"vocab", config->vocab, 1, INT32_MAX},
         {"seq_len", config->seq_len, 1, INT64_C(1) << 24},
     };
-    const mz_model *model = find(config->name);
+    const mz_maker *model = find(config->name);
     if (model == NULL) {
         mezzo_model_config unused;
         MEZZO_TRY(mezzo_model_defaults(config->name, &unused)); // names the nearest
@@ -206,36 +206,111 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
     return model->check(config);
 }
 
+// --- the object ----------------------------------------------------------------------------------------------------
+mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out) {
+    MEZZO_TRY(mezzo_model_check(config));
+    *out = (mz_model){.maker = find(config->name), .config = *config};
+    return MEZZO_OK;
+}
+
+int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
+    return model->maker->inputs(model, form, out);
+}
+
+int mz_language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
+    (void)model;
+    out[0] = (mz_input){"tokens", MZ_ROLE_TOKENS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
+    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
+    return 2;
+}
+
+int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
+    out[0] = (mz_input){"x", MZ_ROLE_FEATURES, MEZZO_F32, 2, {form->batch, model->config.features}, 0, NULL};
+    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, {form->batch}, 0, NULL};
+    return 2;
+}
+
+static mezzo_status check_form(const mz_model *model, const mz_form *form) {
+    const bool cached = form->part == MZ_PART_CACHED;
+    if (form->batch < 1 || form->batch > INT64_C(1) << 24)
+        return mz_fail(MEZZO_ERR_INVALID, "the batch size is %lld: it must be from 1 to %d", (long long)form->batch,
+                       1 << 24);
+    if (form->part != MZ_PART_WHOLE && !cached && !model->maker->has_parts)
+        return mz_fail(MEZZO_ERR_INVALID, "%s has no such part: kl_vae has an encoder and a decoder",
+                       model->maker->name);
+    if (form->length < 1 || form->length > model->config.seq_len)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "a sequence of %lld tokens does not fit: the model's model.seq_len is %lld positions",
+                       (long long)form->length, (long long)model->config.seq_len);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_graph *graph) {
+    mz_input inputs[MZ_MODEL_INPUTS];
+    mezzo_value values[MZ_MODEL_INPUTS];
+    MEZZO_TRY(check_form(model, form));
+    if (form->part == MZ_PART_CACHED)
+        mezzo_cache_begin(graph, model->config.seq_len);
+    const int n = mz_model_inputs(model, form, inputs);
+    for (int i = 0; i < n; i++)
+        values[i] = mezzo_input(graph, inputs[i].name, inputs[i].dtype, inputs[i].rank, inputs[i].dim);
+    MEZZO_TRY(model->maker->build(model, form, values, graph));
+    return mezzo_graph_status(graph);
+}
+
+mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user) {
+    const mezzo_model_config *c = &model->config;
+    MEZZO_TRY(put(user, &(mz_fact){.key = "name", .text = c->name}));
+    if (c->size[0] != '\0')
+        MEZZO_TRY(put(user, &(mz_fact){.key = "size", .text = c->size}));
+    for (size_t i = 0; i < mz_model_key_count; i++) {
+        const mz_model_key *key = &mz_model_keys[i];
+        if (mz_model_takes(key, c->name))
+            MEZZO_TRY(put(user, &(mz_fact){key->name, NULL, key->type, mz_model_key_get(key, c)}));
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, const char *where, const char *other) {
+    if (ours->maker != theirs->maker)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: the checkpoint's model is %s, this run's is %s: use the checkpoint's, or another %s", where,
+                       theirs->maker->name, ours->maker->name, other);
+    for (size_t i = 0; i < mz_model_key_count; i++) {
+        const mz_model_key *key = &mz_model_keys[i];
+        const double a = mz_model_key_get(key, &theirs->config), b = mz_model_key_get(key, &ours->config);
+        if (key->resumes == MZ_KEY_SAME && mz_model_takes(key, ours->config.name) && a != b)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "%s: the checkpoint's %s is %g, this run's is %g: use the checkpoint's, or another %s",
+                           where, key->path, a, b, other);
+    }
+    return MEZZO_OK;
+}
+
+// --- the public calls ----------------------------------------------------------------------------------------------
+static mezzo_status build(mezzo_graph *graph, const mezzo_model_config *config, const mz_form *form) {
+    mz_model model;
+    MEZZO_TRY(mz_model_of(config, &model));
+    return mz_model_build(&model, form, graph);
+}
+
 mezzo_status mezzo_model_build(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
                                bool keep_logits) {
     MZ_REQUIRE(graph, config);
-    MEZZO_TRY(mezzo_model_check(config));
-    if (batch < 1 || batch > INT64_C(1) << 24)
-        return mz_fail(MEZZO_ERR_INVALID, "the batch size is %lld: it must be from 1 to %d", (long long)batch, 1 << 24);
-    if (seq_len < 1 || seq_len > config->seq_len)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "a sequence of %lld tokens does not fit: the model's model.seq_len is %lld positions",
-                       (long long)seq_len, (long long)config->seq_len);
-    MEZZO_TRY(find(config->name)->build(graph, config, batch, seq_len, keep_logits));
-    return mezzo_graph_status(graph);
+    return build(graph, config, &(mz_form){.batch = batch, .length = seq_len, .outputs = keep_logits});
 }
 
 mezzo_status mezzo_model_build_part(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                     mezzo_model_part part) {
     MZ_REQUIRE(graph, config);
-    MEZZO_TRY(mezzo_model_check(config));
-    if (batch < 1 || batch > INT64_C(1) << 24)
-        return mz_fail(MEZZO_ERR_INVALID, "the batch size is %lld: it must be from 1 to %d", (long long)batch, 1 << 24);
-    if (find(config->name)->build_part == NULL || part > MEZZO_PART_DECODE)
-        return mz_fail(MEZZO_ERR_INVALID, "%s has no such part: kl_vae has an encoder and a decoder", config->name);
-    MEZZO_TRY(find(config->name)->build_part(graph, config, batch, part));
-    return mezzo_graph_status(graph);
+    if ((unsigned)part > MEZZO_PART_DECODE)
+        return mz_fail(MEZZO_ERR_INVALID, "the part is %d: use MEZZO_PART_ENCODE or MEZZO_PART_DECODE", (int)part);
+    const mz_model_part parts[] = {MZ_PART_ENCODER, MZ_PART_DECODER};
+    return build(graph, config, &(mz_form){.batch = batch, .length = 1, .part = parts[part]});
 }
 
 mezzo_status mezzo_model_build_cached(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                       int64_t tokens) {
     MZ_REQUIRE(graph, config);
-    MEZZO_TRY(mezzo_model_check(config));
-    mezzo_cache_begin(graph, config->seq_len);
-    return mezzo_model_build(graph, config, batch, tokens, true);
+    return build(graph, config, &(mz_form){.batch = batch, .length = tokens, .part = MZ_PART_CACHED, .outputs = true});
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "base/base.h"
-#include "models/models.h"
+#include "models/model.h"
 #include "nn/layers.h"
 
 enum { FEATURES = 5, WIDTH = 10, CLASSES = 3 };
@@ -30,12 +30,9 @@ static mezzo_init linear_init(int inputs) {
     return (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 1.0F / sqrtf((float)inputs)};
 }
 
-static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int64_t batch, int64_t seq_len,
-                          bool keep_logits) {
-    (void)config;
-    (void)seq_len; // there is no sequence: an example is one vector
-    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){batch, FEATURES}); // [B, 5]
-    mezzo_value targets = mezzo_input(g, "targets", MEZZO_I32, 1, &batch);           // [B]
+static mezzo_status build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
+    (void)model;
+    const mezzo_value x = inputs[0], targets = inputs[1]; // [B, 5], [B]
 
     mezzo_value h = mz_layer_linear(g, "fc1", x, WIDTH, linear_init(FEATURES), false); // [B, 10]
     mezzo_module_begin(g, "relu");
@@ -44,7 +41,8 @@ static mezzo_status build(mezzo_graph *g, const mezzo_model_config *config, int6
     h = mz_layer_layernorm(g, "ln", h, true);                                              // [B, 10]
     mezzo_value logits = mz_layer_linear(g, "fc2", h, CLASSES, linear_init(WIDTH), false); // [B, 3]
 
-    return mz_layer_loss(g, logits, targets, keep_logits);
+    return mz_layer_loss(g, logits, targets, form->outputs);
 }
 
-const mz_model mz_model_toy = {.name = "toy", .task = MEZZO_TASK_CLASSIFIER, .check = check, .build = build};
+const mz_maker mz_model_toy = {
+    .name = "toy", .purpose = MEZZO_TASK_CLASSIFIER, .check = check, .inputs = mz_classifier_inputs, .build = build};

@@ -432,12 +432,12 @@ mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_
     return mz_optimizer_create(params, options, -1, mz_tensor_absent(), out);
 }
 
-mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
-                                 mz_tensor pieces, mezzo_optimizer **out) {
+// Everything but what lies on the device: `params` may be a sketch. *out is to be freed also after an error.
+static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options *options, int rank, mz_tensor pieces,
+                            mezzo_optimizer **out) {
     *out = NULL;
-    mezzo_status status = MEZZO_OK;
     MEZZO_TRY(check_options(options));
-    mezzo_optimizer *opt = mz_alloc(1, sizeof *opt);
+    mezzo_optimizer *opt = *out = mz_alloc(1, sizeof *opt);
     if (opt == NULL)
         return MEZZO_ERR_MEMORY;
     opt->params = params;
@@ -460,8 +460,34 @@ mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_opt
                                     .ema = options->ema,
                                     .seed = params->seed};
     set_schedule(&opt->update, &options->schedule);
-    MEZZO_TRY_GOTO(status, choose_members(opt, options));
-    MEZZO_TRY_GOTO(status, fill_segments(opt));
+    MEZZO_TRY(choose_members(opt, options));
+    return fill_segments(opt);
+}
+
+mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank, size_t *bytes,
+                                 size_t *padding) {
+    mezzo_optimizer *opt;
+    *bytes = *padding = 0;
+    mezzo_status status = lay_out(params, options, rank, mz_tensor_absent(), &opt);
+    if (status == MEZZO_OK) {
+        fill_calls(opt);
+        status = choose(opt, &opt->stats, MZ_OP_grad_stats, &opt->scratch_bytes); // the largest of all
+        *bytes = mezzo_optimizer_memory(opt);
+        for (int i = 0; i < opt->n_moments; i++) {
+            const size_t moment = mz_optimizer_moment_bytes(opt, i, opt->moment_elements);
+            *padding += mz_alloc_bytes(moment) - moment;
+        }
+    }
+    mezzo_optimizer_free(opt);
+    return status;
+}
+
+mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
+                                 mz_tensor pieces, mezzo_optimizer **out) {
+    mezzo_optimizer *opt;
+    *out = NULL;
+    mezzo_status status;
+    MEZZO_TRY_GOTO(status, lay_out(params, options, rank, pieces, &opt));
     MEZZO_TRY_GOTO(status, alloc_state(opt));
     MEZZO_TRY_GOTO(status, choose_kernels(opt));
     MEZZO_TRY_GOTO(status, make_buckets(opt));

@@ -229,12 +229,6 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
 }
 
 // --- batches -------------------------------------------------------------------------------------
-static void shape(const mezzo_model_config *model, int64_t rows, mz_examples *out) {
-    *out = (mz_examples){.n = 2, .items = rows};
-    out->input[0] = (mz_input){.name = "x", .dtype = MEZZO_F32, .rank = 2, .dim = {rows, model->features}};
-    out->input[1] = (mz_input){.name = "targets", .dtype = MEZZO_I32, .rank = 1, .dim = {rows}};
-}
-
 static int64_t classes(const mezzo_model_config *model) {
     return model->classes;
 }
@@ -274,9 +268,10 @@ static int64_t example_of(const range *r, uint64_t index) {
 static mezzo_status draw(mz_source *source, uint64_t k) {
     const classifier *c = (const classifier *)source->task;
     const range *r = source->state;
-    const int64_t rows = source->examples.input[0].dim[0], width = source->examples.input[0].dim[1];
-    float *x = source->examples.input[0].data;
-    int32_t *y = source->examples.input[1].data;
+    const int64_t rows = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->dim[0],
+                  width = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->dim[1];
+    float *x = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->data;
+    int32_t *y = mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->data;
     if (!r->random)
         k %= source->batches;
     for (int64_t i = 0; i < rows; i++) {
@@ -292,9 +287,9 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
 }
 
 static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
-    const float *x = examples->input[0].data;
-    const int32_t *y = examples->input[1].data;
-    const int64_t width = examples->input[0].dim[1];
+    const float *x = mz_examples_input(examples, MZ_ROLE_FEATURES)->data;
+    const int32_t *y = mz_examples_input(examples, MZ_ROLE_TARGETS)->data;
+    const int64_t width = mz_examples_input(examples, MZ_ROLE_FEATURES)->dim[1];
     for (int64_t i = 0; i < examples->items * width; i++)
         if (!isfinite(x[i])) {
             snprintf(fault, size, "feature %g in row %lld, column %lld: it must be finite", (double)x[i],
@@ -311,12 +306,13 @@ static bool check(const mz_task *task, const mz_examples *examples, char *fault,
 }
 
 static void blank(mz_examples *examples) {
-    memset(examples->input[0].data, 0, examples->input[0].bytes);
-    memset(examples->input[1].data, -1, examples->input[1].bytes);
+    memset(mz_examples_input(examples, MZ_ROLE_FEATURES)->data, 0,
+           mz_examples_input(examples, MZ_ROLE_FEATURES)->bytes);
+    memset(mz_examples_input(examples, MZ_ROLE_TARGETS)->data, -1, mz_examples_input(examples, MZ_ROLE_TARGETS)->bytes);
 }
 
 static uint64_t weight(const mz_examples *examples) {
-    const int32_t *targets = examples->input[1].data;
+    const int32_t *targets = mz_examples_input(examples, MZ_ROLE_TARGETS)->data;
     uint64_t n = 0;
     for (int64_t i = 0; i < examples->items; i++)
         n += targets[i] >= 0;
@@ -324,8 +320,8 @@ static uint64_t weight(const mz_examples *examples) {
 }
 
 static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples *out) {
-    float *x = out->input[0].data, normal[4];
-    int32_t *y = out->input[1].data;
+    float *x = mz_examples_input(out, MZ_ROLE_FEATURES)->data, normal[4];
+    int32_t *y = mz_examples_input(out, MZ_ROLE_TARGETS)->data;
     uint32_t words[4];
     for (int64_t i = 0; i < out->items * model->features; i++) {
         mz_philox((mz_philox_key){seed, 0, PHILOX_OWN}, (uint64_t)i, words);
@@ -352,7 +348,6 @@ const mz_task_kind mz_task_classifier = {.name = "classifier",
                                          .check_model = check_model,
                                          .describe = describe,
                                          .mark = mark,
-                                         .shape = shape,
                                          .classes = classes,
                                          .open_source = open_source,
                                          .close_source = close_source,

@@ -14,9 +14,6 @@
 #define PHILOX_START   0x1A6E0002u
 #define PHILOX_MADE_UP 0x1A6E0003u
 
-enum { IMAGE, CONDITION, TIME, NOISE, SCHEDULE };      // radio_unet's inputs
-enum { VAE_IMAGE, VAE_NOISE, VAE_WEIGHT, VAE_INPUTS }; // kl_vae's
-
 typedef struct images {
     mz_task task;
     mz_pictures p;
@@ -145,23 +142,6 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
 }
 
 // --- batches -------------------------------------------------------------------------------------
-static void shape(const mezzo_model_config *m, int64_t rows, mz_examples *out) {
-    const int64_t s = m->image_size, c = m->condition_size > 0 ? m->condition_size : s;
-    *out = (mz_examples){.n = is_vae(m) ? VAE_INPUTS : SCHEDULE + 1, .items = rows};
-    out->input[IMAGE] = (mz_input){.name = "image", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, s, s, m->channels}};
-    const mz_input noise = {.name = "noise", .dtype = MEZZO_I32, .rank = 2, .dim = {rows, 2}};
-    if (is_vae(m)) {
-        out->input[VAE_NOISE] = noise;
-        out->input[VAE_WEIGHT] = (mz_input){.name = "weight", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, 1, 1, 1}};
-        return;
-    }
-    out->input[CONDITION] =
-        (mz_input){.name = "condition", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, c, c, m->condition_channels}};
-    out->input[TIME] = (mz_input){.name = "time", .dtype = MEZZO_F32, .rank = 1, .dim = {rows}};
-    out->input[NOISE] = noise;
-    out->input[SCHEDULE] = (mz_input){.name = "schedule", .dtype = MEZZO_F32, .rank = 4, .dim = {rows, 4, 1, 1}};
-}
-
 static int64_t classes(const mezzo_model_config *model) {
     (void)model;
     return 0;
@@ -262,16 +242,17 @@ static void put_draws(const range *r, uint64_t index, const mezzo_model_config *
     uint32_t words[4];
     const bool vae = is_vae(m);
     mz_philox((mz_philox_key){r->random ? r->seed : 0, r->stream, PHILOX_TIME}, index, words);
-    int32_t *noise = (int32_t *)out->input[vae ? (int)VAE_NOISE : (int)NOISE].data + 2 * i;
+    int32_t *noise = (int32_t *)mz_examples_input(out, MZ_ROLE_NOISE)->data + 2 * i;
     noise[0] = (int32_t)words[2];
     noise[1] = (int32_t)words[3];
     if (vae) {
-        ((float *)out->input[VAE_WEIGHT].data)[i] = weight;
+        ((float *)mz_examples_input(out, MZ_ROLE_WEIGHT)->data)[i] = weight;
         return;
     }
     const double time = mz_diffusion_time((int)m->objective, words);
-    ((float *)out->input[TIME].data)[i] = (float)time;
-    mz_diffusion_row((int)m->objective, time, (double)weight, (float *)out->input[SCHEDULE].data + 4 * i);
+    ((float *)mz_examples_input(out, MZ_ROLE_TIME)->data)[i] = (float)time;
+    mz_diffusion_row((int)m->objective, time, (double)weight,
+                     (float *)mz_examples_input(out, MZ_ROLE_SCHEDULE)->data + 4 * i);
 }
 
 static mezzo_status draw(mz_source *source, uint64_t k) {
@@ -288,18 +269,19 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
     for (int64_t i = 0; i < rows; i++) {
         const uint64_t index = k * (uint64_t)rows + (uint64_t)i;
         const int64_t place = place_of(r, index), from = t->p.order[r->first + (place < 0 ? 0 : place)];
-        put_learned(t, from, (float *)x->input[IMAGE].data + i * numbers(t));
+        put_learned(t, from, (float *)mz_examples_input(x, MZ_ROLE_IMAGE)->data + i * numbers(t));
         if (!is_vae(m))
-            put_condition(t, from, (float *)x->input[CONDITION].data + i * n * t->p.condition_channels);
+            put_condition(t, from,
+                          (float *)mz_examples_input(x, MZ_ROLE_CONDITION)->data + i * n * t->p.condition_channels);
         put_draws(r, index, m, place < 0 ? 0 : (float)rows / (float)counted, i, x);
     }
     return MEZZO_OK;
 }
 
 static const float *weights(const mz_examples *x, int64_t *stride) {
-    const bool vae = x->n == VAE_INPUTS;
-    *stride = vae ? 1 : 4;
-    return (const float *)x->input[vae ? (int)VAE_WEIGHT : (int)SCHEDULE].data + (vae ? 0 : 2);
+    const mz_input *weight = mz_examples_input(x, MZ_ROLE_WEIGHT), *schedule = mz_examples_input(x, MZ_ROLE_SCHEDULE);
+    *stride = weight != NULL ? 1 : 4;
+    return weight != NULL ? weight->data : (const float *)schedule->data + 2;
 }
 
 static uint64_t weight(const mz_examples *examples) {
@@ -376,7 +358,6 @@ const mz_task_kind mz_task_images = {.name = "model of images",
                                      .check_model = check_model,
                                      .describe = describe,
                                      .mark = mark,
-                                     .shape = shape,
                                      .classes = classes,
                                      .open_source = open_source,
                                      .close_source = close_source,
@@ -449,15 +430,17 @@ static mezzo_status run_program(predicting *p) {
     MEZZO_TRY(mezzo_program_run(p->program, NULL, 0, 0));
     return mezzo_program_read(
         p->program, "prediction", p->prediction,
-        (size_t)(p->batch * p->n * (p->x.n == VAE_INPUTS ? 1 : mz_diffusion_heads(p->sampler.objective))) *
+        (size_t)(p->batch * p->n * (is_vae(&p->t->task.model) ? 1 : mz_diffusion_heads(p->sampler.objective))) *
             sizeof *p->prediction);
 }
 
 static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
     const mz_data_sizes *is = &p->t->task.sizes;
     const int64_t heads = mz_diffusion_heads(p->sampler.objective);
-    float *time = p->x.input[TIME].data, *schedule = p->x.input[SCHEDULE].data, *x = p->x.input[IMAGE].data;
-    memset(schedule, 0, p->x.input[SCHEDULE].bytes);
+    float *time = mz_examples_input(&p->x, MZ_ROLE_TIME)->data,
+          *schedule = mz_examples_input(&p->x, MZ_ROLE_SCHEDULE)->data,
+          *x = mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
+    memset(schedule, 0, mz_examples_input(&p->x, MZ_ROLE_SCHEDULE)->bytes);
     for (int64_t i = 0; i < p->batch; i++) {
         time[i] = (float)mz_sampler_time(&p->sampler, step);
         schedule[4 * i] = 1;
@@ -474,31 +457,31 @@ static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
 
 // The pictures of the batch's latents, which the input "image" has.
 static mezzo_status decode(predicting *p) {
-    const float *x = p->x.input[IMAGE].data;
+    const float *x = mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
     for (int64_t i = 0; i < p->batch * p->n; i++)
         p->prediction[i] = (float)((double)x[i] / p->t->scale);
     mezzo_program *decoder = p->request->decoder;
-    MEZZO_TRY(mezzo_program_write(decoder, "latent", p->prediction, p->x.input[IMAGE].bytes));
+    MEZZO_TRY(mezzo_program_write(decoder, "latent", p->prediction, mz_examples_input(&p->x, MZ_ROLE_IMAGE)->bytes));
     MEZZO_TRY(mezzo_program_run(decoder, NULL, 0, 0));
     return mezzo_program_read(decoder, "prediction", p->decoded, (size_t)(p->batch * p->pixels) * sizeof *p->decoded);
 }
 
 // Pictures of these examples, into the input "image", in [-1, 1]; or their latents, and the pictures into `decoded`.
 static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
-    float *x = p->x.input[IMAGE].data;
-    const bool vae = p->x.n == VAE_INPUTS;
+    float *x = mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
+    const bool vae = is_vae(&p->t->task.model);
     for (int64_t i = 0; i < p->batch; i++)
         if (vae)
             put_picture(&p->t->p, examples[i], x + i * p->n);
         else {
             row_noise(p, examples[i], 0, x + i * p->n);
             put_condition(p->t, examples[i],
-                          (float *)p->x.input[CONDITION].data +
+                          (float *)mz_examples_input(&p->x, MZ_ROLE_CONDITION)->data +
                               i * p->t->p.size * p->t->p.size * p->t->p.condition_channels);
         }
     if (vae) {
         MEZZO_TRY(run_program(p));
-        memcpy(x, p->prediction, p->x.input[IMAGE].bytes);
+        memcpy(x, p->prediction, mz_examples_input(&p->x, MZ_ROLE_IMAGE)->bytes);
     }
     for (int step = 0; !vae && step < p->sampler.steps; step++) {
         if (p->stop != NULL && *p->stop)
@@ -537,7 +520,7 @@ static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
 
 static mezzo_status predict_all(predicting *p, int64_t first, int64_t count) {
     int64_t examples[1024];
-    float *predicted = p->decoded != NULL ? p->decoded : (float *)p->x.input[IMAGE].data;
+    float *predicted = p->decoded != NULL ? p->decoded : (float *)mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
     for (int64_t at = 0; at < count; at += p->batch) {
         for (int64_t i = 0; i < p->batch; i++) // the last batch is filled up with its last one
             examples[i] = p->t->p.order[first + (at + i < count ? at + i : count - 1)];

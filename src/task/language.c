@@ -123,14 +123,6 @@ static mezzo_status save(const mz_task *task, const char *folder) {
 }
 
 // --- batches -------------------------------------------------------------------------------------
-static void shape(const mezzo_model_config *model, int64_t rows, mz_examples *out) {
-    const mz_input input = {.dtype = MEZZO_I32, .rank = 2, .dim = {rows, model->seq_len}};
-    *out = (mz_examples){.n = 2, .items = rows * model->seq_len};
-    out->input[0] = out->input[1] = input;
-    out->input[0].name = "tokens";
-    out->input[1].name = "targets";
-}
-
 static int64_t classes(const mezzo_model_config *model) {
     return model->vocab;
 }
@@ -195,13 +187,14 @@ static void close_source(mz_source *source) {
 }
 
 static mezzo_status draw(mz_source *source, uint64_t k) {
-    mz_input *in = source->examples.input;
+    int32_t *tokens = mz_examples_input(&source->examples, MZ_ROLE_TOKENS)->data;
+    int32_t *targets = mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->data;
     if (((const language *)source->task)->corpus == NULL) {
         const told_source *s = source->state;
-        mz_instructions_batch(s->told, &s->order, k, in[0].data, in[1].data);
+        mz_instructions_batch(s->told, &s->order, k, tokens, targets);
         return MEZZO_OK;
     }
-    return mezzo_loader_batch(source->state, k, in[0].data, in[1].data);
+    return mezzo_loader_batch(source->state, k, tokens, targets);
 }
 
 // Tokens are 0 … vocab - 1; a target may be ignored, -1. One comparison does both: as unsigned numbers, negative ones
@@ -217,9 +210,10 @@ static bool check_tokens(const int32_t *tokens, int64_t n, uint32_t vocab, int32
 
 static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
     static const char *const names[] = {"token", "target"};
-    const int64_t length = examples->input[0].dim[1];
+    static const mz_role roles[] = {MZ_ROLE_TOKENS, MZ_ROLE_TARGETS};
+    const int64_t length = mz_examples_input(examples, MZ_ROLE_TOKENS)->dim[1];
     for (int i = 0; i < 2; i++) {
-        const int32_t *tokens = examples->input[i].data;
+        const int32_t *tokens = mz_examples_input(examples, roles[i])->data;
         int64_t at;
         if (check_tokens(tokens, examples->items, (uint32_t)task->model.vocab, -i, &at))
             continue;
@@ -231,12 +225,12 @@ static bool check(const mz_task *task, const mz_examples *examples, char *fault,
 }
 
 static void blank(mz_examples *examples) {
-    memset(examples->input[0].data, 0, examples->input[0].bytes);
-    memset(examples->input[1].data, -1, examples->input[1].bytes);
+    memset(mz_examples_input(examples, MZ_ROLE_TOKENS)->data, 0, mz_examples_input(examples, MZ_ROLE_TOKENS)->bytes);
+    memset(mz_examples_input(examples, MZ_ROLE_TARGETS)->data, -1, mz_examples_input(examples, MZ_ROLE_TARGETS)->bytes);
 }
 
 static uint64_t weight(const mz_examples *examples) {
-    const int32_t *targets = examples->input[1].data;
+    const int32_t *targets = mz_examples_input(examples, MZ_ROLE_TARGETS)->data;
     uint64_t n = 0;
     for (int64_t i = 0; i < examples->items; i++)
         n += targets[i] >= 0; // the last windows of a pass are filled up with ignored targets
@@ -250,7 +244,8 @@ static int32_t made_up_token(const mezzo_model_config *model, uint64_t seed, uin
 }
 
 static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples *out) {
-    int32_t *tokens = out->input[0].data, *targets = out->input[1].data;
+    int32_t *tokens = mz_examples_input(out, MZ_ROLE_TOKENS)->data,
+            *targets = mz_examples_input(out, MZ_ROLE_TARGETS)->data;
     for (int64_t i = 0; i < out->items; i++) {
         tokens[i] = made_up_token(model, seed, (uint64_t)i);
         if (i > 0)
@@ -368,7 +363,6 @@ const mz_task_kind mz_task_language = {.name = "language model",
                                        .has = has,
                                        .describe = describe,
                                        .mark = mark,
-                                       .shape = shape,
                                        .classes = classes,
                                        .open_source = open_source,
                                        .close_source = close_source,

@@ -3,10 +3,9 @@
 
 #include "task/task.h"
 
-// Targets whose class has the largest logit; of equal ones the lowest class. The targets are the last input, I32
-// [items].
+// Targets whose class has the largest logit; of equal ones the lowest class. Targets are I32 [items].
 static uint64_t count_right(const mz_source *source) {
-    const int32_t *targets = source->examples.input[source->examples.n - 1].data;
+    const int32_t *targets = mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->data;
     uint64_t right = 0;
     for (int64_t i = 0; i < source->examples.items; i++) {
         const float *row = source->logits + i * source->classes; // [classes]

@@ -1,7 +1,7 @@
 // A task: what stands between the training loop and the data. It owns the data and knows what a batch of it is, when
 // one is bad, how much each counts, what is measured besides the loss, and what a sample of the model is. The loop
-// knows none of that: it draws batches by number and feeds them to a program, whose inputs have the names, dtypes and
-// shapes that the task gives them.
+// knows none of that: it draws batches by number and feeds them to a program. The model says what its inputs are; the
+// task fills them by their roles.
 //
 // The language model is one task (language.c), the classifier another (classifier.c); a third is a third mz_task_kind
 // and a row in task.c.
@@ -12,27 +12,16 @@
 
 #include "base/base.h"
 #include "mezzo/data.h"
-#include "mezzo/model.h"
 #include "mezzo/train.h"
+#include "models/model.h"
 
 // --- batches -------------------------------------------------------------------------------------
-enum { MZ_TASK_INPUTS = 8, MZ_TASK_RANK = 6 };
-
-// One input of the model's graph for a batch, in host memory.
-typedef struct mz_input {
-    const char *name; // as mezzo_input has it: static
-    mezzo_dtype dtype;
-    int rank;
-    int64_t dim[MZ_TASK_RANK]; // dim[0] is the batch's rows
-    size_t bytes;
-    void *data;
-} mz_input;
-
 typedef struct mz_examples {
-    mz_input input[MZ_TASK_INPUTS];
+    mz_input input[MZ_MODEL_INPUTS]; // the model's, with memory
     int n;
     int64_t items; // what speed is counted in: rows × what a row has of the task's unit
 } mz_examples;
+const mz_input *mz_examples_input(const mz_examples *examples, mz_role role); // NULL: the model has no such input
 
 typedef enum mz_set { MZ_SET_TRAIN, MZ_SET_VALIDATION } mz_set;
 typedef enum mz_order {
@@ -124,8 +113,6 @@ typedef struct mz_task_kind {
     void (*describe)(const mz_task *task, char *out, size_t size);
     // What tells these examples from others. They are read already, or few of their bytes are looked at.
     mezzo_data_mark (*mark)(const mz_task *task, mz_set set);
-    // Sets name, dtype, rank and dim of every input, and items; task.c takes the memory.
-    void (*shape)(const mezzo_model_config *model, int64_t rows, mz_examples *out);
     int64_t (*classes)(const mezzo_model_config *model); // of "logits"
     // `source` has its examples; sets state and batches.
     mezzo_status (*open_source)(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,

@@ -6,28 +6,20 @@
 #include "io/file.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
-#include "models/keys.h"
+#include "models/model.h"
 #include "train/run.h"
 
 // --- starting ------------------------------------------------------------------------------------
-static mezzo_status check_model(const char *path, const mezzo_model_config *theirs, const mezzo_model_config *ours,
+// Whether a checkpoint's weights go on in this run's model; `other` names what to change. A checkpoint without a model
+// says nothing.
+static mezzo_status check_model(const mz_training *run, const char *path, const mezzo_checkpoint *c,
                                 const char *other) {
-    if (theirs->name[0] == '\0')
+    mz_model ours, theirs;
+    if (c->model.name[0] == '\0')
         return MEZZO_OK;
-    if (strcmp(theirs->name, ours->name) != 0)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "%s: the checkpoint's model is %s, this run's is %s: use the checkpoint's, or another %s", path,
-                       theirs->name, ours->name, other);
-    for (size_t i = 0; i < mz_model_key_count; i++) {
-        const mz_model_key *key = &mz_model_keys[i];
-        if (key->resumes != MZ_KEY_SAME || !mz_model_takes(key, ours->name) ||
-            mz_model_key_get(key, theirs) == mz_model_key_get(key, ours))
-            continue;
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "%s: the checkpoint's %s is %g, this run's is %g: use the checkpoint's, or another %s", path,
-                       key->path, mz_model_key_get(key, theirs), mz_model_key_get(key, ours), other);
-    }
-    return MEZZO_OK;
+    MEZZO_TRY(mz_model_of(&run->engine.model, &ours));
+    MEZZO_TRY(mz_context(mz_model_of(&c->model, &theirs), "%s", path));
+    return mz_model_continues(&ours, &theirs, path, other);
 }
 
 // Data that is not what the checkpoint saw: the run goes on with it, as with another seed. Checkpoints without marks
@@ -53,7 +45,7 @@ static void compare_data(const mz_training *run, const char *path, const mezzo_c
 mezzo_status mz_run_load(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mezzo_checkpoint_describe(path, &c));
-    MEZZO_TRY(check_model(path, &c.model, &run->engine.model, "train.out"));
+    MEZZO_TRY(check_model(run, path, &c, "train.out"));
     c.params = run->engine.params;
     c.optimizer = run->engine.optimizer;
     c.scaler = run->engine.scaler;
@@ -119,7 +111,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, sizeof checkpoint));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
-    MEZZO_TRY(check_model(checkpoint, &c.model, &run->engine.model, "train.init"));
+    MEZZO_TRY(check_model(run, checkpoint, &c, "train.init"));
     c.params = run->engine.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
     mz_log("notice", "initial weights from %s", checkpoint);

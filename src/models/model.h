@@ -1,0 +1,91 @@
+// A model as an object: what the inputs of its graphs are for, how a graph is built, what describes it, and whose names
+// its weights have elsewhere. A family with its keys (registry.c) is one maker of such objects.
+#ifndef MZ_MODEL_H
+#define MZ_MODEL_H
+
+#include "models/keys.h"
+
+// What an input is for: a task fills the inputs of a batch by their roles.
+typedef enum mz_role {
+    MZ_ROLE_TOKENS,
+    MZ_ROLE_TARGETS,
+    MZ_ROLE_FEATURES,
+    MZ_ROLE_IMAGE,
+    MZ_ROLE_CONDITION,
+    MZ_ROLE_LATENT,
+    MZ_ROLE_TIME,
+    MZ_ROLE_NOISE,    // a key for each row's draw
+    MZ_ROLE_SCHEDULE, // mz_diffusion_row
+    MZ_ROLE_WEIGHT,   // a row's part of the loss
+} mz_role;
+
+enum { MZ_MODEL_INPUTS = 8, MZ_INPUT_RANK = 6 };
+
+// One input of a graph, and a batch of it in host memory.
+typedef struct mz_input {
+    const char *name; // as mezzo_input has it: static
+    mz_role role;
+    mezzo_dtype dtype;
+    int rank;
+    int64_t dim[MZ_INPUT_RANK]; // dim[0] is the batch's rows
+    size_t bytes;
+    void *data; // NULL: no memory was taken for it
+} mz_input;
+
+// Which of a model's graphs.
+typedef enum mz_model_part {
+    MZ_PART_WHOLE,  // with the loss
+    MZ_PART_CACHED, // a language model that generates: mezzo_model_build_cached
+    MZ_PART_ENCODER,
+    MZ_PART_DECODER,
+} mz_model_part;
+typedef struct mz_form {
+    int64_t batch, length; // rows; tokens of a row, 1 of models without sequences
+    mz_model_part part;
+    bool outputs; // the whole graph has its outputs besides the loss: "logits", "prediction"
+} mz_form;
+
+typedef struct mz_maker mz_maker;
+typedef struct mz_model {
+    const mz_maker *maker;
+    mezzo_model_config config; // a family's keys
+} mz_model;
+
+// One entry of a description: a key with its number, or (key "name" and "size") a text.
+typedef struct mz_fact {
+    const char *key, *text; // text: NULL for a number
+    mz_key_type type;       // of the number
+    double number;
+} mz_fact;
+typedef mezzo_status (*mz_fact_fn)(void *user, const mz_fact *fact);
+
+struct mz_maker {
+    const char *name;
+    mezzo_model_purpose purpose;
+    bool has_parts; // an encoder and a decoder
+    // Errors name the key and the numbers; sizes that every family has were checked before.
+    mezzo_status (*check)(const mezzo_model_config *config);
+    // The inputs of a form, in the order in which the graph declares them, without memory. Returns how many.
+    int (*inputs)(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
+    // Builds a form into a graph that has its inputs; the caller asks mezzo_graph_status afterwards.
+    mezzo_status (*build)(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g);
+};
+extern const mz_maker mz_model_toy, mz_model_gpt2, mz_model_cs336, mz_model_glm4_moe, mz_model_mlp, mz_model_kl_vae,
+    mz_model_radio_unet;
+
+// A family's model with these keys. INVALID as mezzo_model_check.
+mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out);
+int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
+// The only caller of a maker's build. INVALID: a batch or length that does not fit, a part that the model has not.
+mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_graph *graph);
+// Every entry of its description in order, as a checkpoint keeps it, until `put` fails.
+mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user);
+// Whether weights of `theirs` go on in `ours`: INVALID names the first difference. `where` is the file of theirs,
+// `other` the key that names another one.
+mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, const char *where, const char *other);
+
+// The inputs of models of texts and of classes; for makers.
+int mz_language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
+int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
+
+#endif
