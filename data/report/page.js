@@ -29,52 +29,132 @@
         return x.toLocaleString("en-US", { maximumFractionDigits: digits === undefined ? 4 : digits });
     }
     function tick(value, index, ticks) { // an axis of small numbers: 2.5e-5, not 2.500000E-5
-        const small = this.type === "linear" && value !== 0 && ticks.every((t) => Math.abs(t.value) < 1e-3);
-        return small ? Number(value.toPrecision(3)).toExponential().replace("e-", "e−") : Chart.Ticks.formatters[this.type === "linear" ? "numeric" : "logarithmic"].call(this, value, index, ticks);
-    }
-    const mib = (x) => (x === null || x === undefined ? "–" : show(x / 1048576, 1) + " MiB");
-
-    // --- the runs, and what sets them apart
-    function runTable() {
-        const table = document.getElementById("runs"), first = runs[0], several = runs.length > 1;
-        // What differs comes first, so that a phone shows it; long texts last, where they may wrap.
-        const columns = [["run", (r) => r.name]];
-        if (several) {
-            const loss = (r) => (r.best_val !== null && first.best_val !== null ? r.best_val - first.best_val : r.end_loss - first.end_loss);
-            columns.push(["loss against " + first.name.split("/").pop(), (r) => (r === first ? "–" : (loss(r) > 0 ? "+" : "") + show(loss(r), 5)), 1]);
-            columns.push(["speedup", (r) => (r === first || !first.tokens_per_second ? "–" : show(r.tokens_per_second / first.tokens_per_second, 2) + " ×"), 1]);
+        if (this.type === "logarithmic") { // 1, 2, 5, 10 … where there are few decades, else 1, 10 …
+            const lead = Math.round(value / Math.pow(10, Math.floor(Math.log10(value) + 1e-9)));
+            const few = ticks[ticks.length - 1].value / ticks[0].value < 200;
+            return lead === 1 || (few && (lead === 2 || lead === 5)) ? show(value) : "";
         }
-        columns.push(["training loss", (r) => show(r.end_loss), 1], ["best validation", (r) => show(r.best_val), 1],
-            ["tokens/s", (r) => show(r.tokens_per_second, 0), 1], ["memory", (r) => mib(r.memory), 1],
-            ["skipped", (r) => show(r.skipped, 0), 1], ["steps", (r) => show(r.last_step, 0), 1],
-            ["precision", (r) => r.precision], ["device", (r) => r.device], ["model", (r) => r.model]);
-        const head = add(add(table, "thead"), "tr"), body = add(table, "tbody");
-        columns.forEach((c) => add(head, "th", c[0], { scope: "col", class: c[2] ? "number" : "" }));
-        runs.forEach((r, i) => {
-            const row = add(body, "tr");
-            columns.forEach((c, k) => {
-                const cell = add(row, k === 0 ? "th" : "td", k === 0 ? "" : c[1](r), { class: c[2] ? "number" : "" });
-                if (k === 0) {
-                    cell.setAttribute("scope", "row");
-                    add(cell, "span", "", { class: "swatch", style: "background:" + color(i) });
-                    cell.append(c[1](r));
-                }
-            });
+        const small = value !== 0 && ticks.every((t) => Math.abs(t.value) < 1e-3);
+        return small ? Number(value.toPrecision(3)).toExponential().replace("e-", "e−") : Chart.Ticks.formatters.numeric.call(this, value, index, ticks);
+    }
+    function bytes(x) { // as the command writes them
+        const units = ["B", "kB", "MB", "GB", "TB"];
+        let i = 0;
+        for (; x >= 1000 && i + 1 < units.length; i++)
+            x /= 1000;
+        return x.toFixed(i === 0 ? 0 : 1) + " " + units[i];
+    }
+
+    // --- the head: what was trained, and how it went
+    const when = (seconds) => (seconds > 0 ? new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ") + " UTC" : null);
+    function time(seconds) {
+        if (!Number.isFinite(seconds))
+            return null;
+        if (seconds < 60)
+            return seconds.toFixed(1) + " s";
+        const s = Math.round(seconds), two = (x) => String(x).padStart(2, "0");
+        return s >= 3600 ? Math.floor(s / 3600) + ":" + two(Math.floor(s / 60) % 60) + ":" + two(s % 60) + " h" : Math.floor(s / 60) + ":" + two(s % 60) + " min";
+    }
+    const setting = (run, key) => (Object.hasOwn(run.settings, key) && run.settings[key] !== "" ? run.settings[key] : null);
+    const kinds = new Map([["val/loss", "validation loss"], ["val/sampled_loss", "sampled validation loss"]]);
+    const loss = (x) => (typeof x === "number" ? x.toFixed(4) : show(x));
+    function dataOf(run) {
+        const names = ["data.path", "data.train", "data.val", "data.features", "data.latents"].map((key) => setting(run, key));
+        return names.filter((name, i) => name && !(i === 0 && (names[1] || names[3]))).join(", ") || null;
+    }
+    function batchOf(run) {
+        const size = setting(run, "train.batch_size"), accum = setting(run, "train.grad_accum"), length = setting(run, "model.seq_len");
+        if (!size)
+            return null;
+        return size + (accum && accum !== "1" ? " × " + accum + " micro batches" : "") + (run.unit === "tokens" && length && length !== "0" ? " × " + length + " tokens" : "");
+    }
+    function validation(run, name) {
+        const v = run.validations.find((x) => x.name === name);
+        if (!v)
+            return null;
+        const best = v.least !== null && v.least !== v.last ? "; lowest " + loss(v.least) : "";
+        return [loss(v.last), "at step " + show(v.step, 0) + (name === "val/sampled_loss" ? ", of random batches" : "") + best];
+    }
+    function meeting(run, name) { // both runs' losses at the last step that both have
+        const m = run.meetings.find((x) => x.name === name);
+        if (run === runs[0])
+            return ["–", "the run that the others are compared with"];
+        if (!m)
+            return ["–", "no step has this loss in both runs"];
+        const by = m.own - m.first;
+        return [(by > 0 ? "+" : by < 0 ? "−" : "") + Math.abs(by).toFixed(4), "at step " + show(m.step, 0) + (name === "train/loss" ? ", means of the last tenth: " : ": ") + loss(m.own) + " against " + loss(m.first)];
+    }
+    // A row: its name, then of a run a text, or a text and what it is.
+    function facts() {
+        const first = runs[0], rows = [];
+        if (runs.length > 1) {
+            rows.push(["training loss against " + first.name, (r) => meeting(r, "train/loss")]);
+            for (const [name, words] of kinds)
+                if (runs.some((r) => r.meetings.some((m) => m.name === name && r !== first)))
+                    rows.push([words + " against " + first.name, (r) => meeting(r, name)]);
+            rows.push(["speedup", (r) => (r === first || !first.middle_speed || !r.middle_speed ? null : [show(r.middle_speed / first.middle_speed, 2) + " ×", "medians of " + r.unit + " per second"])]);
+        }
+        rows.push(["training loss", (r) => [loss(r.loss), "last step; mean of the last tenth of the reports " + loss(r.end_loss)]]);
+        for (const [name, words] of kinds)
+            rows.push([words, (r) => validation(r, name)]);
+        rows.push(["steps", (r) => { const all = setting(r, "train.steps"); return show(r.last_step, 0) + (all && Number(all) !== r.last_step ? " of " + show(Number(all), 0) : ""); }],
+            ["time in steps", (r) => time(r.seconds)],
+            ["speed", (r) => (r.speed === null ? null : [show(r.speed, 0) + " " + r.unit + "/s", "all steps; median of the reports " + show(r.middle_speed, 0)])],
+            ["memory", (r) => (r.memory === null ? null : bytes(r.memory))],
+            ["skipped steps", (r) => show(r.skipped, 0)],
+            ["precision", (r) => (r.decision && !r.decision.endsWith(", as asked") ? [r.precision, r.decision] : r.precision)],
+            ["device", (r) => r.device], ["model", (r) => r.model], ["data", dataOf], ["batch", batchOf], ["seed", (r) => setting(r, "train.seed")],
+            ["started", (r) => when(r.started)], ["last record", (r) => when(r.written)]);
+        const place = document.getElementById("facts");
+        const filled = rows.map((row) => [row[0], runs.map((r) => row[1](r))]).filter((row) => row[1].some((cell) => cell !== null && cell !== undefined));
+        if (runs.length > 1)
+            factTable(add(place, "div", null, { class: "wide" }), filled);
+        else
+            factList(place, filled);
+    }
+    function value(parent, cell) {
+        const pair = Array.isArray(cell) ? cell : [cell === null || cell === undefined ? "–" : cell];
+        add(parent, "span", pair[0], { class: /^[+−–0-9]/.test(pair[0]) ? "value" : "" });
+        if (pair.length > 1)
+            add(parent, "small", pair[1]);
+    }
+    function factList(place, rows) {
+        const list = add(place, "dl", null, { class: "facts" });
+        rows.forEach((row) => {
+            const box = add(list, "div");
+            add(box, "dt", row[0]);
+            value(add(box, "dd"), row[1][0]);
         });
-        const health = document.getElementById("health");
+    }
+    function factTable(place, rows) {
+        const table = add(place, "table", null, { id: "runs" }), head = add(add(table, "thead"), "tr"), body = add(table, "tbody");
+        add(head, "th", "", { scope: "col" });
+        runs.forEach((r, i) => {
+            const cell = add(head, "th", null, { scope: "col" });
+            add(cell, "span", "", { class: "swatch" }).style.background = color(i);
+            cell.append(r.name);
+        });
+        rows.forEach((row) => {
+            const line = add(body, "tr");
+            add(line, "th", row[0], { scope: "row" });
+            row[1].forEach((cell) => value(add(line, "td"), cell));
+        });
+    }
+    function healths() {
+        const place = document.getElementById("health");
         runs.forEach((r) => {
-            if (r.health)
-                add(health, "p", (runs.length > 1 ? r.name + ": " : "") + r.health.text, { class: r.health.healthy ? "good" : "bad" });
-            if (r.decision && !r.decision.endsWith(", as asked"))
-                add(health, "p", (runs.length > 1 ? r.name + ", " : "") + "precision " + r.decision, { class: "hint" });
+            const name = runs.length > 1 ? r.name + ": " : "";
+            add(place, "p", name + r.health.text, { class: r.health.healthy ? "good" : "bad" });
+            if (r.bad > 0)
+                add(place, "p", name + r.first_bad + ": left out" + (r.bad > 1 ? ", as are " + show(r.bad - 1, 0) + " more lines or values" : ""), { class: "bad" });
         });
     }
 
     // --- curves
     function points(run, name) {
-        const s = run.series[name];
-        if (!s)
+        if (!Object.hasOwn(run.series, name))
             return [];
+        const s = run.series[name];
         return s[0].map((x, i) => ({ x: x, y: typeof s[1][i] === "number" ? s[1][i] : NaN }));
     }
     function smoothed(list, amount) {
@@ -90,22 +170,23 @@
         });
     }
     function broken(run, name) { // steps whose value is not a number
-        const s = run.series[name];
-        return s ? s[0].filter((_, i) => typeof s[1][i] !== "number") : [];
+        const s = Object.hasOwn(run.series, name) ? run.series[name] : [[], []];
+        return s[0].filter((_, i) => typeof s[1][i] !== "number");
     }
-    function lines(names, only) { // only: one run, whose metrics get the colours
-        const sets = [];
-        runs.forEach((run, i) => names.forEach((name, k) => {
-            if (only && run !== only)
+    // One line a run and metric. Of one run's metrics each has a colour; of several runs the run has it. only: one run
+    // of several, whose metrics get the colours.
+    function lines(names, only) {
+        const shown = names.filter((name) => runs.some((r) => Object.hasOwn(r.series, name))), sets = [];
+        const named = only !== undefined || runs.length === 1;
+        runs.forEach((run, i) => shown.forEach((name, k) => {
+            const raw = only && run !== only ? [] : points(run, name);
+            if (raw.length === 0)
                 return;
-            const raw = points(run, name);
-            if (raw.length > 0)
-                sets.push({
-                    label: (runs.length > 1 && !only ? run.name : "") + (names.length > 1 ? (runs.length > 1 && !only ? " " : "") + name.replace("gradients/norm/", "") : "") || name,
-                    data: raw, raw: raw, borderColor: color(runs.length > 1 && !only ? i : k), backgroundColor: color(runs.length > 1 && !only ? i : k),
-                    borderDash: only ? dash(k) : dash(runs.length > 1 ? i : k), borderWidth: 1.5, pointRadius: raw.length < 40 ? 2 : 0, order: -(only ? k : i),
-                    pointHoverRadius: 4, spanGaps: false,
-                });
+            const n = named ? k : i, label = (named ? "" : run.name) + (shown.length > 1 || named ? (named ? "" : " ") + word(name) : "");
+            sets.push(Object.assign({
+                label: label, data: raw, raw: raw, borderColor: color(n), backgroundColor: color(n), borderDash: dash(named || shown.length === 1 ? n : k), borderWidth: 1.5,
+                pointRadius: raw.length < 40 ? 2 : 0, order: -n, pointHoverRadius: 4, spanGaps: false,
+            }, kinds.has(name) ? { borderDash: [5, 3], borderWidth: 2, order: -n - 100, pointRadius: raw.length === 1 ? 5 : raw.length < 80 ? 3 : 0, pointStyle: name === "val/loss" ? "circle" : "triangle", smooths: false } : {}));
         }));
         return sets;
     }
@@ -155,8 +236,8 @@
         chart.update("none");
     }
     function draw(spec) {
-        const sets = spec.sets || lines(spec.names);
-        if (sets.length === 0)
+        const sets = spec.sets || lines(spec.names, spec.only);
+        if (sets.length === 0 || (!spec.type && constant(spec, sets)))
             return;
         const figure = add(document.getElementById("charts"), "figure", null, { id: "chart-" + spec.id });
         add(figure, "h3", spec.title, { id: "head-" + spec.id });
@@ -165,9 +246,6 @@
         const bad = spec.names ? runs.flatMap((r) => spec.names.flatMap((n) => broken(r, n))) : [];
         const note = (spec.note || "") + (bad.length > 0 ? (spec.note ? " " : "") + "Not a number at step " + bad.slice(0, 8).join(", ") + (bad.length > 8 ? " and " + (bad.length - 8) + " more" : "") + "." : "");
         const caption = add(figure, "figcaption", note, { id: "note-" + spec.id, "aria-live": "polite" });
-        // A counter that stays at one value: from 0, not one below and above it.
-        const values = sets.flatMap((s) => s.data.map((p) => p.y)).filter((y) => Number.isFinite(y)), level = values[0];
-        const still = !spec.log && values.length > 0 && level >= 0 && values.every((y) => y === level);
         const chart = new Chart(canvas, {
             type: spec.type || "line",
             data: { datasets: sets },
@@ -177,10 +255,10 @@
                 onHover: (event, active) => readout(chart, caption, note, active),
                 scales: {
                     x: { type: "linear", title: { display: true, text: "step" }, grid: {}, ticks: { maxRotation: 0 } },
-                    y: { type: spec.log ? "logarithmic" : "linear", title: { display: true, text: spec.unit }, grid: {}, ticks: { callback: tick }, min: still ? 0 : undefined, suggestedMax: still ? Math.max(1, 2 * level) : undefined },
+                    y: { type: spec.log ? "logarithmic" : "linear", title: { display: true, text: spec.unit }, grid: {}, ticks: { callback: tick, autoSkip: !spec.log } },
                 },
                 plugins: {
-                    legend: { display: sets.length > 1, labels: { boxWidth: 22, boxHeight: 0 } }, // a piece of the line
+                    legend: { display: sets.length > 1, labels: { boxWidth: 22, boxHeight: 0, sort: (a, b) => a.datasetIndex - b.datasetIndex } }, // a piece of the line
                     tooltip: {
                         callbacks: {
                             title: (items) => (items.length > 0 ? "step " + show(items[0].raw.x, 0) : ""),
@@ -206,16 +284,34 @@
         });
         canvas.addEventListener("mouseleave", () => { caption.textContent = note; });
         chart.smooths = spec.smooth;
-        chart.logs = spec.id === "loss" || spec.id === "validation";
+        chart.logs = spec.id === "loss";
         charts.push(chart);
         theme(chart);
     }
-    function difference() { // of each run's loss from the first one's, at the steps that both have
-        const name = runs.every((r) => r.series["val/loss"]) ? "val/loss" : "train/loss", base = new Map(points(runs[0], name).map((p) => [p.x, p.y]));
-        return runs.slice(1).map((run, i) => {
-            const list = points(run, name).filter((p) => base.has(p.x)).map((p) => ({ x: p.x, y: p.y - base.get(p.x) }));
-            return { label: run.name + " − " + runs[0].name, data: list, raw: list, borderColor: color(i + 1), backgroundColor: color(i + 1), borderWidth: 1.5, pointRadius: list.length < 40 ? 2 : 0 };
-        }).filter((set) => set.data.length > 0);
+    function difference() { // of each run's losses from the first one's, at the steps that both have
+        const sets = [];
+        runs.slice(1).forEach((run, i) => Object.keys(run.differences).forEach((name) => {
+            const list = run.differences[name][0].map((x, k) => ({ x: x, y: run.differences[name][1][k] })).filter((p) => typeof p.y === "number");
+            const training = name === "train/loss";
+            sets.push({ label: run.name + " − " + runs[0].name + ", " + word(name), data: list, raw: list, borderColor: color(i + 1), backgroundColor: color(i + 1), borderDash: training ? [] : [5, 3], borderWidth: training ? 1 : 2, pointRadius: training ? (list.length < 40 ? 2 : 0) : 3, pointStyle: name === "val/sampled_loss" ? "triangle" : "circle", smooths: training });
+        }));
+        return sets.filter((set) => set.data.length > 0);
+    }
+    // A metric that never changes is a line of a table.
+    const constants = [];
+    function constant(spec, sets) {
+        const levels = sets.map((s) => s.data.every((p) => p.y === s.data[0].y) ? s.data[0].y : NaN);
+        if (spec.id === "loss" || spec.id === "difference" || !levels.every((x) => Number.isFinite(x)))
+            return false;
+        constants.push([spec.title, sets.map((s, i) => (sets.length > 1 ? s.label + " " : "") + show(levels[i]) + (spec.constantUnit ? " " + spec.constantUnit : "")).join(", ")]);
+        return true;
+    }
+    function constantTable() {
+        if (constants.length === 0)
+            return;
+        const details = fold(document.getElementById("constant"), constants.length + (constants.length > 1 ? " metrics" : " metric") + " did not change: " + constants.map((c) => c[0].toLowerCase()).join(", "), false);
+        const body = add(add(add(details, "div", null, { class: "wide" }), "table"), "tbody");
+        constants.forEach((c) => { const line = add(body, "tr"); add(line, "th", c[0], { scope: "row" }); add(line, "td", c[1]); });
     }
     function scaleSets() { // the loss scale, and a cross where a step was skipped
         const sets = lines(["amp/loss_scale"]).map((s) => Object.assign(s, { stepped: true }));
@@ -246,41 +342,81 @@
             backgroundColor: (c) => "rgba(0,114,178," + (c.raw ? 0.08 + 0.92 * Math.sqrt(c.raw.share / most) : 0).toFixed(3) + ")",
         }];
     }
-    const known = ["train/loss", "val/loss", "val/best_loss", "train/lr", "train/tokens", "gradients/total_norm",
-        "gradients/clip_factor", "amp/enabled", "amp/loss_scale", "amp/growth_tracker", "amp/skipped_steps", "perf/tokens_per_second",
-        "perf/step_ms", "perf/memory_bytes", "perf/mfu", "perf/model_tflops", "perf/wait_ms", "perf/joules_per_token"];
+    // What metrics.jsonl calls by short names.
+    const words = new Map([["train/loss", "training"], ["val/loss", "validation"], ["val/sampled_loss", "sampled validation"], ["val/accuracy", "validation"],
+        ["val/sampled_accuracy", "sampled validation"], ["gradients/mean_norm", "mean"], ["gradients/max_norm", "largest"], ["experts/load_min", "least"],
+        ["experts/load_max", "most"], ["fp8/most_saturated_share", "most saturated tensor"], ["fp8/most_underflow_share", "tensor with most underflow"],
+        ["fp8/saturated_share", "all tensors"], ["fp8/underflow_share", "all tensors"]]);
+    function word(name) {
+        if (words.has(name))
+            return words.get(name);
+        return name.replace(/^gradients\/norm\//, "").replace(/^experts\/layers\.\d+\/load\./, "expert ");
+    }
+    function title(name) { // of a metric that no chart below lists
+        const text = name.replace(/\//g, ": ").replace(/_/g, " ");
+        return text.charAt(0).toUpperCase() + text.slice(1);
+    }
+    // Every chart but those of a run of its own: its metrics, in one unit.
+    function specs() {
+        const tokens = runs.every((r) => r.unit === "tokens");
+        return [
+            { id: "loss", title: "Loss", unit: tokens ? "nats/token" : "", names: ["train/loss", "val/sampled_loss", "val/loss"], smooth: true },
+            { id: "difference", title: "Difference in loss", unit: tokens ? "nats/token" : "", sets: runs.length > 1 ? difference() : [], smooth: true, note: "From " + runs[0].name + ", at the steps that both runs logged. Below 0 is better than " + runs[0].name + "." },
+            { id: "accuracy", title: "Accuracy", unit: "share of right classes", names: ["val/sampled_accuracy", "val/accuracy"] },
+            { id: "lr", title: "Learning rate", unit: "", names: ["train/lr"] },
+            { id: "norm", title: "Gradient norm", unit: "before clipping", names: ["gradients/total_norm"], log: true, smooth: true },
+            { id: "clip", title: "Clip factor", unit: "of the gradients", names: ["gradients/clip_factor"], smooth: true },
+            { id: "norms", title: "Gradient norms of the parameters", unit: "unscaled", names: ["gradients/mean_norm", "gradients/max_norm"], log: true, smooth: true },
+            { id: "scale", title: "Loss scale", unit: "", sets: scaleSets(), log: true, note: runs.some((r) => r.skips.length > 0) ? "Crosses: steps that were skipped because a gradient was not finite." : "No step was skipped." },
+            { id: "skipped", title: "Skipped steps", unit: "since the start", names: ["amp/skipped_steps"] },
+            { id: "underflow", title: "FP16 underflow", unit: "share of non-zero gradients", names: ["amp/underflow_share"], note: "Values below 2^-14, where FP16 loses digits." },
+            { id: "bad", title: "Bad steps", unit: "that the guard saw", names: ["guard/bad_steps"] },
+            { id: "rollbacks", title: "Rollbacks", unit: "by the guard", names: ["guard/rollbacks"] },
+            { id: "activation", title: "Largest activation", unit: "of those sampled", names: ["guard/largest_activation"], smooth: true },
+            { id: "saturated", title: "8-bit saturation", unit: "share of steps", names: ["fp8/saturated_share", "fp8/most_saturated_share"] },
+            { id: "changes", title: "Changes of 8-bit scales", unit: "since the last report", names: ["fp8/scale_changes"] },
+            { id: "underflow8", title: "8-bit underflow", unit: "share of non-zero values", names: ["fp8/underflow_share", "fp8/most_underflow_share"] },
+            { id: "throughput", title: "Throughput", unit: "tokens/s", names: ["perf/tokens_per_second"], smooth: true },
+            { id: "examples", title: "Throughput", unit: "examples/s", names: ["perf/examples_per_second"], smooth: true },
+            { id: "step", title: "Time of a step", unit: "ms", names: ["perf/step_ms"], smooth: true },
+            { id: "mfu", title: "Model FLOPs utilization", unit: "of the peak", names: ["perf/mfu"], smooth: true },
+            { id: "flops", title: "Model FLOPs", unit: "TFLOP/s", names: runs.some((r) => Object.hasOwn(r.series, "perf/mfu")) ? [] : ["perf/model_tflops"], smooth: true },
+            { id: "energy", title: "Energy", unit: "joules/token", names: ["perf/joules_per_token"], smooth: true },
+            { id: "energies", title: "Energy", unit: "joules/example", names: ["perf/joules_per_example"], smooth: true },
+            { id: "waits", title: "Waiting for data", unit: "ms of a step", names: ["perf/wait_ms"], smooth: true },
+            { id: "memory", title: "Memory", unit: "MB on the device", constantUnit: "MB", sets: memorySets() },
+            { id: "entropy", title: "Entropy of the experts' load", unit: "1: even", names: ["experts/load_entropy"], smooth: true },
+            { id: "load", title: "Load of an expert", unit: "share of tokens", names: ["experts/load_min", "experts/load_max"], smooth: true },
+            { id: "dropped", title: "Dropped tokens", unit: "", names: ["experts/dropped_tokens"] },
+        ];
+    }
+    function memorySets() {
+        const sets = lines(["perf/memory_bytes"]);
+        sets.forEach((set) => { set.data = set.raw = set.data.map((p) => ({ x: p.x, y: p.y / 1e6 })); });
+        return sets;
+    }
+    // Metrics that need no chart: those that the head or another chart says.
+    const silent = ["val/best_loss", "val/best_sampled_loss", "train/tokens", "train/examples", "amp/enabled", "amp/growth_tracker", "run/chance_loss", "perf/model_tflops", "amp/loss_scale", "perf/memory_bytes"];
     function drawAll() {
-        draw({ id: "loss", title: "Training loss", unit: "nats/token", names: ["train/loss"], smooth: true });
-        draw({ id: "validation", title: "Validation loss", unit: "nats/token", names: ["val/loss"] });
-        if (runs.length > 1)
-            draw({ id: "difference", title: "Difference in loss", unit: "nats/token", sets: difference(), smooth: true, note: "Of each run from " + runs[0].name + ", where both were logged." });
-        draw({ id: "lr", title: "Learning rate", unit: "", names: ["train/lr"] });
-        draw({ id: "norm", title: "Gradient norm", unit: "before clipping", names: ["gradients/total_norm"], log: true, smooth: true });
-        draw({ id: "scale", title: "Loss scale", unit: "", sets: scaleSets(), log: true, note: runs.some((r) => r.skips.length > 0) ? "Crosses: steps that were skipped because a gradient was not finite." : "No step was skipped." });
-        draw({ id: "throughput", title: "Throughput", unit: "tokens/s", names: ["perf/tokens_per_second"], smooth: true });
-        draw({ id: "step", title: "Time of a step", unit: "ms", names: ["perf/step_ms"], smooth: true });
-        const has = (name) => runs.some((r) => r.series[name]);
-        if (has("perf/mfu"))
-            draw({ id: "mfu", title: "Model FLOPs utilization", unit: "of the peak", names: ["perf/mfu"], smooth: true });
-        else if (has("perf/model_tflops"))
-            draw({ id: "flops", title: "Model FLOPs", unit: "TFLOP/s", names: ["perf/model_tflops"], smooth: true });
-        if (has("perf/joules_per_token"))
-            draw({ id: "energy", title: "Energy", unit: "joules/token", names: ["perf/joules_per_token"], smooth: true });
-        if (has("perf/wait_ms"))
-            draw({ id: "waits", title: "Waits for data", unit: "ms of a step", names: ["perf/wait_ms"], smooth: true });
-        const memory = lines(["perf/memory_bytes"]);
-        memory.forEach((set) => { set.data = set.data.map((p) => ({ x: p.x, y: p.y / 1048576 })); });
-        draw({ id: "memory", title: "Memory", unit: "MiB on the device", sets: memory });
+        const all = specs(), several = runs.length > 1, known = new Set(silent.concat(all.flatMap((spec) => spec.names || [])));
+        const names = Array.from(new Set(runs.flatMap((r) => Object.keys(r.series))));
+        all.forEach(draw);
         runs.forEach((run, i) => {
             if (run.histogram)
-                draw({ id: "histogram" + i, title: "Gradients by magnitude" + (runs.length > 1 ? ": " + run.name : ""), unit: "log₂ |gradient|", sets: histogramSets(run), type: "scatter", note: "Below 2^-25 FP16 makes zero of a value, below 2^-14 it loses digits." });
-        });
-        runs.forEach((run, i) => {
+                draw({ id: "histogram" + i, title: "Gradients by magnitude" + (several ? ": " + run.name : ""), unit: "log₂ |gradient|", sets: histogramSets(run), type: "scatter", note: "Below 2^-25 FP16 makes zero of a value, below 2^-14 it loses digits." });
             const blocks = Object.keys(run.series).filter((n) => n.startsWith("gradients/norm/"));
-            draw({ id: "blocks" + i, title: "Gradient norm by module" + (runs.length > 1 ? ": " + run.name : ""), unit: "unscaled", sets: lines(blocks, run), log: true, smooth: true });
+            draw({ id: "blocks" + i, title: "Gradient norm by module" + (several ? ": " + run.name : ""), unit: "unscaled", names: blocks, only: run, log: true, smooth: true });
+            const layers = new Map();
+            Object.keys(run.series).forEach((n) => {
+                const at = /^experts\/layers\.(\d+)\/load\.\d+$/.exec(n);
+                if (at)
+                    layers.set(at[1], (layers.get(at[1]) || []).concat(n));
+            });
+            layers.forEach((list, layer) => draw({ id: "layer" + layer + "-" + i, title: "Load of the experts of layer " + layer + (several ? ": " + run.name : ""), unit: "share of tokens", names: list, only: run, smooth: true }));
         });
-        const others = new Set(runs.flatMap((r) => Object.keys(r.series)).filter((n) => !known.includes(n) && !n.startsWith("gradients/norm/")));
-        Array.from(others).sort().forEach((name) => draw({ id: name.replace(/[^a-z0-9]+/gi, "-"), title: name, unit: "", names: [name] }));
+        names.filter((n) => !known.has(n) && !/^(gradients\/norm\/|experts\/layers\.)/.test(n)).sort().forEach((name) =>
+            draw({ id: name.replace(/[^a-z0-9]+/gi, "-"), title: title(name), unit: "", names: [name] }));
+        constantTable();
     }
 
     // --- texts
@@ -290,19 +426,26 @@
         add(details, "summary", head);
         return details;
     }
+    // The newest sample of each run is open, beside those of the others; older ones are one fold away.
+    function sampleOf(place, r) {
+        const all = r.samples.map((s) => [s[0], (parent) => add(parent, "pre", s[1], { class: "text" })])
+            .concat(r.pictures.map((p) => [p[0], (parent) => add(parent, "img", null, { src: p[1], alt: "given, true, predicted, difference at step " + p[0] })]))
+            .sort((a, b) => b[0] - a[0]);
+        if (all.length === 0)
+            return;
+        const box = add(place, "div"), what = r.pictures.length > 0 ? ": given, true, predicted, difference" : "";
+        add(box, "h3", named(r, "step " + show(all[0][0], 0) + what));
+        all[0][1](box);
+        if (all.length === 1)
+            return;
+        const older = fold(box, all.length === 2 ? "an earlier one" : (all.length - 1) + " earlier ones", false);
+        all.slice(1).forEach((s) => s[1](fold(older, "step " + show(s[0], 0), false)));
+    }
+    const named = (r, what) => (runs.length > 1 ? r.name + ": " : "") + what;
     function texts() {
-        const named = (r, what) => (runs.length > 1 ? r.name + ": " : "") + what;
-        let samples = 0, tables = 0, configs = 0;
+        let tables = 0, configs = 0;
         runs.forEach((r) => {
-            r.samples.forEach((s, i) => {
-                add(fold(document.getElementById("samples"), named(r, "step " + show(s[0], 0)), i === r.samples.length - 1), "pre", s[1], { class: "text" });
-                samples++;
-            });
-            r.pictures.forEach((p, i) => {
-                const head = named(r, "step " + show(p[0], 0) + ": given, true, predicted, difference");
-                add(fold(document.getElementById("samples"), head, i === r.pictures.length - 1), "img", null, { src: p[1], alt: head });
-                samples++;
-            });
+            sampleOf(document.getElementById("samples"), r);
             if (r.explain.length > 0) {
                 const details = fold(document.getElementById("precision"), named(r, r.precision), runs.length === 1);
                 const table = add(add(details, "div", null, { class: "wide" }), "table");
@@ -320,20 +463,21 @@
                 configs++;
             }
         });
-        document.getElementById("samples-section").hidden = samples === 0;
+        document.getElementById("samples-section").hidden = document.getElementById("samples").children.length === 0;
         document.getElementById("precision-section").hidden = tables === 0;
         document.getElementById("config-section").hidden = configs === 0;
     }
 
     document.getElementById("title").textContent = data.title;
     document.getElementById("about").textContent = data.about;
-    runTable();
+    healths();
+    facts();
     drawAll();
     texts();
     document.getElementById("smooth").addEventListener("input", (event) => charts.forEach((chart) => {
         if (!chart.smooths)
             return;
-        chart.data.datasets.forEach((set) => { set.data = smoothed(set.raw, Number(event.target.value)); });
+        chart.data.datasets.filter((set) => set.smooths !== false && set.raw).forEach((set) => { set.data = smoothed(set.raw, Number(event.target.value)); });
         chart.update("none");
     }));
     document.getElementById("logloss").addEventListener("change", (event) => charts.forEach((chart) => {

@@ -98,7 +98,7 @@ addEventListener("load", async () => {
 JS
 browse() { # page: what the browser saw of it, as one line of JSON in $OUT
     last="$browser $1"
-    sed -e '/<head>/r head.js' -e '/^<\/body>/{
+    sed -e '/http-equiv="Content-Security-Policy"/d' -e '/<head>/r head.js' -e '/^<\/body>/{
 r tail.js
 N
 }' "$1" >browse.html
@@ -109,10 +109,35 @@ N
 }
 
 browse low/report.html
-shows "$OUT" '"problems":[]' '"asked":0' chart-loss chart-validation chart-lr chart-norm chart-scale chart-throughput chart-step chart-memory
+shows "$OUT" '"problems":[]' '"asked":0' chart-loss chart-lr chart-norm chart-scale chart-throughput chart-step "training " "validation "
+for folded in chart-memory chart-rollbacks chart-validation; do # what never changes is a line of a table; one chart has both losses
+    ! grep -q "$folded" "$OUT" || fail "$folded is drawn"
+done
+shows dom "did not change" "Rollbacks" "Samples" "seed" "started" "text.txt"
+[[ $(grep -n 'id="samples-section"' low/report.html | cut -d: -f1) -lt $(grep -n 'id="charts"' low/report.html | cut -d: -f1) ]] || fail "the samples come after the curves"
 ! grep -q '=none' "$OUT" || fail "pointing at a chart shows no value"
 [[ $(grep -o '"step [0-9]*: ' "$OUT" | wc -l) -ge 8 ]] || fail "the arrow keys show no values"
 shows low/report.html '"decision":"' # which precision ran, and why
+
+# With its policy the page runs its own parts and nothing that came in from elsewhere.
+load() { # page: its document after it ran, and what the browser complains of
+    timeout 100 "$browser" --headless --no-sandbox --disable-gpu --virtual-time-budget=10000 --enable-logging=stderr \
+        --user-data-dir="$SCRATCH/profile" --dump-dom "file://$PWD/$1" >dom 2>"$ERR"
+}
+load low/report.html
+shows dom 'id="chart-loss"' 'id="health"'
+! grep -q "Content Security Policy" "$ERR" || fail "the page breaks its own policy"
+sed 's|</body>|<script>document.title = "taken"</script><img src="http://127.0.0.1:9/x.png">&|' low/report.html >taken.html
+load taken.html
+! grep -q "<title>taken" dom || fail "a script that came in from elsewhere ran"
+[[ $(grep -c "Content Security Policy" "$ERR") -ge 2 ]] || fail "the policy stops nothing"
+
+run 0 train "${TINY[@]}" --data text.txt --steps 20 --log-every 1 --eval-every 10 --precision fp32 --out half --device cpu --threads 1
+run 0 report full half --compare --out unequal.html # 40 steps and 20: compared at 20
+shows unequal.html '"meetings":[{"step":20,"name":"train/loss"'
+browse unequal.html
+shows "$OUT" '"problems":[]' chart-difference
+shows dom "at step 20"
 browse both.html
 shows "$OUT" '"problems":[]' '"asked":0' chart-difference "full: " "low: "
 browse marked/report.html

@@ -120,6 +120,11 @@ static mezzo_status add_record(mz_run_log *log, const mz_record *record) {
         MEZZO_TRY(add_value(log, record->step, &record->values[i]));
     if (record->wrong[0] != '\0')
         note_bad(log, 1, "key %s: expected a number, a truth value or a text", record->wrong);
+    const double ms = mz_metric_as_number(mz_record_find(record, "perf/step_ms"));
+    if (isfinite(ms) && record->step > log->timed_step) {
+        log->step_seconds += 1e-3 * ms * (double)(record->step - log->timed_step);
+        log->timed_step = record->step;
+    }
     mz_health_add_record(&log->health, record);
     log->last_step = record->step > log->last_step ? record->step : log->last_step;
     log->records++;

@@ -56,6 +56,8 @@ typedef struct mz_run_log {
     int64_t records;     // of them
     int64_t bad;         // lines that are no records, and values of records that mean nothing
     char first_bad[400]; // "metrics.jsonl:3: key 'amp/precision': …"; "" where there is none
+    double step_seconds; // spent in the steps up to timed_step: of each record's perf/step_ms the steps it is of
+    int64_t timed_step;
     mz_health health;
 } mz_run_log;
 
@@ -80,15 +82,16 @@ const char *mz_run_log_text(const mz_run_log *log, const char *name);          /
 
 mezzo_status mz_series_add(mz_series *series, int64_t step, double value); // a zeroed one is empty
 void mz_series_free(mz_series *series);
-double mz_series_last(const mz_series *series);  // NaN: NULL or empty
-double mz_series_least(const mz_series *series); // of the finite ones; NaN: none
+double mz_series_last(const mz_series *series);             // NaN: NULL or empty
+double mz_series_least(const mz_series *series);            // of the finite ones; NaN: none
+double mz_series_at(const mz_series *series, int64_t step); // NaN: none that is kept by its step
 // Mean of the last tenth (one value at least) of the finite values up to a step; NaN: none.
 double mz_series_end(const mz_series *series, int64_t up_to);
 // Median of the finite values, or of the first ones of the stretches; NaN: none.
 mezzo_status mz_series_middle(const mz_series *series, double *out);
 // Whether all values are one and the same finite number.
 bool mz_series_is_constant(const mz_series *series);
-// The last step up to which both have a value; -1: none.
+// The last step at which both have a finite value; -1: none.
 int64_t mz_series_last_common(const mz_series *a, const mz_series *b);
 // a − b at the steps that begin stretches of both; to an empty series.
 mezzo_status mz_series_subtract(const mz_series *a, const mz_series *b, mz_series *out);

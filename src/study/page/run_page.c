@@ -7,6 +7,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
+#include "io/quote.h"
 #include "mezzo/model.h"
 #include "mezzo/train.h"
 #include "train/health.h"
@@ -15,12 +16,15 @@ enum { BUCKETS = 1000, CONFIG_BYTES_MAX = 1 << 20, SHEETS = 12, SHEET_BYTES_MAX 
 
 extern const unsigned char mz_page_html[], mz_page_css[], mz_page_js[];
 extern const size_t mz_page_html_size, mz_page_css_size, mz_page_js_size;
+extern const char mz_page_css_sha256[], mz_page_js_sha256[];
 #ifdef MEZZO_CHARTS
 extern const unsigned char mz_page_chart[];
 extern const size_t mz_page_chart_size;
+extern const char mz_page_chart_sha256[];
 #else // there was no charting library to build in
 static const unsigned char mz_page_chart[1];
 static const size_t mz_page_chart_size = 0;
+static const char mz_page_chart_sha256[65];
 #endif
 
 // --- JSON ----------------------------------------------------------------------------------------------------------
@@ -261,7 +265,24 @@ static void add_ops(mz_text *t, const op_rows *rows) {
     mz_text_addf(t, "],");
 }
 
-// config.yaml and what follows from it. A folder without one, or with one of another version, is a run without a table.
+// What the head says of a run comes from these keys.
+static void add_settings(mz_text *t, const mezzo_config *config) {
+    static const char *const keys[] = {"data.path",      "data.train",       "data.val",         "data.features",
+                                       "data.latents",   "data.tokenizer",   "model.seq_len",    "train.steps",
+                                       "train.seed",     "train.batch_size", "train.grad_accum", "train.global_batch",
+                                       "optimizer.kind", "optimizer.lr"};
+    mz_text_addf(t, "\"settings\":{");
+    for (size_t i = 0; config != NULL && i < MZ_COUNT(keys); i++) {
+        const char *value = mezzo_config_get(config, keys[i]);
+        mz_text_addf(t, "%s", i > 0 ? "," : "");
+        add_key(t, keys[i]);
+        mz_json_add_text(t, value != NULL ? value : "");
+    }
+    mz_text_addf(t, "},");
+}
+
+// config.yaml and what follows from it. A folder without one is a run without a table; so is one whose file this
+// version does not read, which is told.
 static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
     char *path = mz_format("%s/config.yaml", log->folder), *text = NULL;
     size_t size;
@@ -280,7 +301,12 @@ static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
         if (status == MEZZO_OK)
             status = explain(config, mz_run_log_text(log, "amp/precision"), &rows);
     }
+    if (status != MEZZO_OK && status != MEZZO_ERR_MEMORY) {
+        mz_log("notice", "%s: the page has no precision table: %s", mz_quote(path).text, mezzo_error_message());
+        status = MEZZO_OK;
+    }
     add_words(t, "config", text);
+    add_settings(t, config);
     add_ops(t, &rows);
     mz_free(rows.rows);
     mezzo_config_free(config);
@@ -289,11 +315,123 @@ static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
     return status;
 }
 
-static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
-    const char *slash = strrchr(log->folder, '/');
-    const mz_series *speed = mz_run_log_find(log, "perf/tokens_per_second");
+// --- the head ------------------------------------------------------------------------------------------------------
+// When the run first opened TensorBoard's file, whose name says it in seconds since 1970; 0: there is none.
+static mezzo_status find_start(const char *folder, long long *start) {
+    static const char prefix[] = "events.out.tfevents.";
+    char **names;
+    size_t n;
+    *start = 0;
+    MEZZO_TRY(mz_dir_list(folder, &names, &n));
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(names[i], prefix, sizeof prefix - 1) == 0) {
+            const long long at = strtoll(names[i] + sizeof prefix - 1, NULL, 10);
+            *start = *start == 0 || (at > 0 && at < *start) ? at : *start;
+        }
+    mz_dir_list_free(names, n);
+    return MEZZO_OK;
+}
+
+static mezzo_status add_dates(mz_text *t, const mz_run_log *log) {
+    long long start;
+    struct stat info;
+    MEZZO_TRY(find_start(log->folder, &start));
+    char *path = mz_format("%s/metrics.jsonl", log->folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mz_text_addf(t, "\"started\":%lld,\"written\":%lld,", start, stat(path, &info) == 0 ? (long long)info.st_mtime : 0);
+    mz_free(path);
+    return MEZZO_OK;
+}
+
+static const char *const validations[] = {"val/loss", "val/sampled_loss"};
+
+static void add_losses(mz_text *t, const mz_run_log *log) {
+    const mz_series *train = mz_run_log_find(log, "train/loss");
+    add_member(t, "loss", mz_series_last(train));
+    add_member(t, "end_loss", mz_series_end(train, INT64_MAX));
+    mz_text_addf(t, "\"validations\":[");
+    for (size_t i = 0, n = 0; i < MZ_COUNT(validations); i++) {
+        const mz_series *val = mz_run_log_find(log, validations[i]);
+        if (val == NULL)
+            continue;
+        mz_text_addf(t, "%s{\"step\":%lld,", n++ > 0 ? "," : "", (long long)val->last_step);
+        add_words(t, "name", validations[i]);
+        add_member(t, "last", mz_series_last(val));
+        add_key(t, "least");
+        add_number(t, mz_series_least(val));
+        mz_text_addf(t, "}");
+    }
+    mz_text_addf(t, "],");
+}
+
+static mezzo_status add_speed(mz_text *t, const mz_run_log *log) {
+    const bool examples = mz_run_log_find(log, "perf/examples_per_second") != NULL;
+    const mz_series *speed = mz_run_log_find(log, examples ? "perf/examples_per_second" : "perf/tokens_per_second");
+    const double items = mz_series_last(mz_run_log_find(log, examples ? "train/examples" : "train/tokens"));
     double middle;
     MEZZO_TRY(mz_series_middle(speed, &middle));
+    add_words(t, "unit", examples ? "examples" : "tokens");
+    add_member(t, "speed", log->step_seconds > 0 ? items / log->step_seconds : (double)NAN);
+    add_member(t, "middle_speed", middle);
+    add_member(t, "seconds", log->step_seconds > 0 ? log->step_seconds : (double)NAN);
+    return MEZZO_OK;
+}
+
+// --- against the first run: at the last step that both have, and at all steps that both have -------------------------
+static mezzo_status add_difference(mz_text *t, const char *name, const mz_series *a, const mz_series *b, bool *any,
+                                   mz_point *points) {
+    mz_series difference = {0};
+    mezzo_status status = a != NULL && b != NULL ? mz_series_subtract(a, b, &difference) : MEZZO_OK;
+    if (status == MEZZO_OK && difference.n > 0) {
+        mz_text_addf(t, "%s", *any ? "," : "");
+        add_key(t, name);
+        add_points(t, &difference, points);
+        *any = true;
+    }
+    mz_series_free(&difference);
+    return status;
+}
+
+static void add_meeting(mz_text *t, const char *name, int64_t step, double first, double own) {
+    mz_text_addf(t, "{\"step\":%lld,", (long long)step);
+    add_words(t, "name", name);
+    add_member(t, "first", first);
+    add_key(t, "own");
+    add_number(t, own);
+    mz_text_addf(t, "}");
+}
+
+static mezzo_status add_comparison(mz_text *t, const mz_run_log *first, const mz_run_log *log, mz_point *points) {
+    const mz_series *a = mz_run_log_find(first, "train/loss"), *b = mz_run_log_find(log, "train/loss");
+    int64_t step = mz_series_last_common(a, b);
+    bool any = step >= 0;
+    mz_text_addf(t, "\"meetings\":[");
+    if (any)
+        add_meeting(t, "train/loss", step, mz_series_end(a, step), mz_series_end(b, step));
+    for (size_t i = 0; i < MZ_COUNT(validations); i++) {
+        const mz_series *x = mz_run_log_find(first, validations[i]), *y = mz_run_log_find(log, validations[i]);
+        step = mz_series_last_common(x, y);
+        if (step < 0)
+            continue;
+        mz_text_addf(t, "%s", any ? "," : "");
+        add_meeting(t, validations[i], step, mz_series_at(x, step), mz_series_at(y, step));
+        any = true;
+    }
+    mz_text_addf(t, "],\"differences\":{");
+    any = false;
+    MEZZO_TRY(add_difference(t, "train/loss", b, a, &any, points));
+    for (size_t i = 0; i < MZ_COUNT(validations); i++)
+        MEZZO_TRY(add_difference(t, validations[i], mz_run_log_find(log, validations[i]),
+                                 mz_run_log_find(first, validations[i]), &any, points));
+    mz_text_addf(t, "},");
+    return MEZZO_OK;
+}
+
+static mezzo_status add_run(mz_text *t, const mz_run_log *first, const mz_run_log *log, mz_point *points) {
+    const char *slash = strrchr(log->folder, '/');
+    char line[512];
+    const bool healthy = mz_health_verdict(&log->health, line, sizeof line);
     mz_text_addf(t, "{");
     add_words(t, "name", slash != NULL && slash[1] != '\0' ? slash + 1 : log->folder);
     add_words(t, "precision", mz_run_log_text(log, "amp/precision"));
@@ -301,22 +439,19 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *log) {
     add_words(t, "device", mz_run_log_text(log, "run/device"));
     add_words(t, "model", mz_run_log_text(log, "run/model"));
     add_member(t, "last_step", (double)log->last_step);
-    add_member(t, "end_loss", mz_series_end(mz_run_log_find(log, "train/loss"), INT64_MAX));
-    add_member(t, "best_val", mz_series_least(mz_run_log_find(log, "val/loss")));
-    add_member(t, "tokens_per_second", middle);
     add_member(t, "memory", mz_series_last(mz_run_log_find(log, "perf/memory_bytes")));
     add_member(t, "skipped", mz_series_last(mz_run_log_find(log, "amp/skipped_steps")));
+    add_member(t, "bad", (double)log->bad);
+    add_words(t, "first_bad", log->first_bad);
+    MEZZO_TRY(add_dates(t, log));
+    add_losses(t, log);
+    MEZZO_TRY(add_speed(t, log));
     add_skips(t, log);
     add_samples(t, log);
     MEZZO_TRY(add_pictures(t, log));
     MEZZO_TRY(add_config(t, log));
-    mz_point *points = mz_alloc(2 * BUCKETS + 2, sizeof *points);
-    if (points == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(add_comparison(t, first, log, points));
     add_series(t, log, points);
-    mz_free(points);
-    char line[512];
-    const bool healthy = mz_health_verdict(&log->health, line, sizeof line);
     add_histogram(t, log);
     mz_text_addf(t, "\"health\":{\"healthy\":%s,\"text\":", healthy ? "true" : "false");
     mz_json_add_text(t, line);
@@ -331,12 +466,13 @@ static mezzo_status add_data(mz_text *t, const mz_run_log *logs, int n, const ch
     add_words(&json, "title", title);
     add_words(&json, "about", "mezzo " MEZZO_VERSION);
     mz_text_addf(&json, "\"runs\":[");
-    mezzo_status status = MEZZO_OK;
+    mz_point *points = mz_alloc(2 * BUCKETS + 2, sizeof *points);
+    mezzo_status status = points != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
     for (int i = 0; i < n && status == MEZZO_OK; i++) {
-        if (i > 0)
-            mz_text_addf(&json, ",");
-        status = add_run(&json, &logs[i]);
+        mz_text_addf(&json, "%s", i > 0 ? "," : "");
+        status = add_run(&json, &logs[0], &logs[i], points);
     }
+    mz_free(points);
     mz_text_addf(&json, "]}");
     if (status == MEZZO_OK)
         status = json.status;
@@ -360,29 +496,70 @@ static void add_title(mz_text *t, const char *title) {
             mz_text_add(t, p, 1);
 }
 
+// 'sha256-BASE64' of a part of the page, from its SHA-256 in hexadecimal (CSP Level 3, section 2.3.1).
+static void add_hash(mz_text *t, const char *hex) {
+    unsigned char bytes[32];
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        const char pair[] = {hex[2 * i], hex[2 * i + 1], '\0'};
+        bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
+    }
+    mz_text_addf(t, "'sha256-");
+    add_base64(t, bytes, sizeof bytes);
+    mz_text_addf(t, "'");
+}
+
+// The browser runs and asks for nothing but the parts that the page was made of.
+static void add_policy(mz_text *t) {
+    mz_text_addf(t, "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src ");
+    add_hash(t, mz_page_css_sha256);
+    mz_text_addf(t, "; script-src ");
+    add_hash(t, mz_page_chart_sha256);
+    mz_text_addf(t, " ");
+    add_hash(t, mz_page_js_sha256);
+}
+
+typedef struct page_source {
+    const mz_run_log *logs;
+    int n;
+    const char *title;
+} page_source;
+
+// What stands at a place @NAME@ of the template.
+static mezzo_status add_part(mz_text *t, const char *name, const page_source *from) {
+    const struct {
+        const char *name;
+        const unsigned char *bytes;
+        size_t size;
+    } files[] = {{"CSS", mz_page_css, mz_page_css_size},
+                 {"JS", mz_page_js, mz_page_js_size},
+                 {"CHART", mz_page_chart, mz_page_chart_size}};
+    for (size_t i = 0; i < MZ_COUNT(files); i++)
+        if (strcmp(files[i].name, name) == 0)
+            mz_text_add(t, (const char *)files[i].bytes, files[i].size);
+    if (strcmp(name, "TITLE") == 0)
+        add_title(t, from->title);
+    if (strcmp(name, "POLICY") == 0)
+        add_policy(t);
+    return strcmp(name, "DATA") == 0 ? add_data(t, from->logs, from->n, from->title) : t->status;
+}
+
 mezzo_status mz_run_page(const mz_run_log *logs, int n, const char *title, mz_text *html) {
+    const page_source from = {logs, n, title};
     if (mz_page_chart_size == 0)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "this build has no charting library: install libjs-chart.js and build again");
     const char *page = (const char *)mz_page_html, *end = page + mz_page_html_size;
     mezzo_status status = MEZZO_OK;
-    while (page < end && status == MEZZO_OK) { // the template's @NAME@ stand where the parts go
+    while (page < end && status == MEZZO_OK) {
         const char *at = memchr(page, '@', (size_t)(end - page));
         mz_text_add(html, page, (size_t)((at != NULL ? at : end) - page));
         if (at == NULL)
             break;
         const char *close = memchr(at + 1, '@', (size_t)(end - at - 1));
-        size_t length = close != NULL ? (size_t)(close - at - 1) : 0;
-        if (length == 3 && memcmp(at + 1, "CSS", length) == 0)
-            mz_text_add(html, (const char *)mz_page_css, mz_page_css_size);
-        else if (length == 2 && memcmp(at + 1, "JS", length) == 0)
-            mz_text_add(html, (const char *)mz_page_js, mz_page_js_size);
-        else if (length == 5 && memcmp(at + 1, "CHART", length) == 0)
-            mz_text_add(html, (const char *)mz_page_chart, mz_page_chart_size);
-        else if (length == 5 && memcmp(at + 1, "TITLE", length) == 0)
-            add_title(html, title);
-        else if (length == 4 && memcmp(at + 1, "DATA", length) == 0)
-            status = add_data(html, logs, n, title);
+        char name[16] = "";
+        if (close != NULL)
+            snprintf(name, sizeof name, "%.*s", (int)(close - at - 1), at + 1);
+        status = add_part(html, name, &from);
         page = close != NULL ? close + 1 : end;
     }
     return status != MEZZO_OK ? status : html->status;

@@ -71,6 +71,17 @@ double mz_series_least(const mz_series *s) {
     return s != NULL && s->n > 0 ? s->least : (double)NAN;
 }
 
+double mz_series_at(const mz_series *s, int64_t step) {
+    if (s == NULL || s->n == 0)
+        return (double)NAN;
+    if (s->last_step == step)
+        return s->last;
+    for (size_t i = s->n; i-- > 0 && s->stretches[i].step >= step;)
+        if (s->stretches[i].step == step)
+            return s->stretches[i].first;
+    return (double)NAN;
+}
+
 double mz_series_end(const mz_series *s, int64_t up_to) {
     size_t n = 0;
     int64_t count = 0, found = 0;
@@ -121,18 +132,15 @@ bool mz_series_is_constant(const mz_series *s) {
 int64_t mz_series_last_common(const mz_series *a, const mz_series *b) {
     if (a == NULL || b == NULL || a->n == 0 || b->n == 0)
         return -1;
-    if (a->last_step == b->last_step)
-        return a->last_step;
-    const mz_series *shorter = a->last_step < b->last_step ? a : b, *longer = shorter == a ? b : a;
-    for (size_t i = longer->n; i-- > 0;) // the shorter one's last value is not the first of a stretch, but a value
-        if (longer->stretches[i].step == shorter->last_step)
-            return shorter->last_step;
+    const mz_series *shorter = a->last_step <= b->last_step ? a : b, *longer = shorter == a ? b : a;
+    if (isfinite(shorter->last) && isfinite(mz_series_at(longer, shorter->last_step)))
+        return shorter->last_step;
     for (size_t i = a->n, k = b->n; i > 0 && k > 0;) {
-        const int64_t x = a->stretches[i - 1].step, y = b->stretches[k - 1].step;
-        if (x == y)
-            return x;
-        i -= x > y;
-        k -= x < y;
+        const mz_stretch *x = &a->stretches[i - 1], *y = &b->stretches[k - 1];
+        if (x->step == y->step && isfinite(x->first) && isfinite(y->first))
+            return x->step;
+        i -= x->step >= y->step;
+        k -= x->step <= y->step;
     }
     return -1;
 }
