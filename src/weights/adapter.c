@@ -1,6 +1,8 @@
 // Adapters in PEFT's files, adapter_model.safetensors and adapter_config.json: a run's come out as PEFT's, and PEFT's
 // stand beside imported weights. A is the same in both; B's rows are the layer's, and change places with them.
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <math.h>
+#include <pcre2.h>
 #include <stdlib.h>
 
 #include "graph/graph.h"
@@ -168,39 +170,19 @@ fail:
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
-// Settings that change what an adapter computes, or that put more into the file than A and B.
-static mezzo_status check_config(const char *path, const json_t *config) {
-    static const char *const flags[] = {"use_dora", "use_qalora", "use_bdlora", "lora_bias"};
-    static const char *const others[] = {"alora_invocation_tokens",
-                                         "arrow_config",
-                                         "kasa_config",
-                                         "layer_replication",
-                                         "modules_to_save",
-                                         "monteclora_config",
-                                         "rank_pattern",
-                                         "alpha_pattern",
-                                         "target_parameters",
-                                         "trainable_token_indices",
-                                         "velora_config"};
-    MEZZO_TRY(mz_hf_expect_text(path, config, "peft_type", "LORA"));
-    MEZZO_TRY(mz_hf_expect_text(path, config, "bias", "none"));
-    for (size_t i = 0; i < MZ_COUNT(flags); i++)
-        MEZZO_TRY(mz_hf_expect_bool(path, config, flags[i], false));
-    for (size_t i = 0; i < MZ_COUNT(others); i++) {
-        const json_t *value = json_object_get(config, others[i]);
-        if (value != NULL && !json_is_null(value) && json_object_size(value) + json_array_size(value) > 0)
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is set; plain LoRA is computed here", path, others[i]);
-    }
-    return MEZZO_OK;
-}
-
 static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
     bool by_root = false;
-    double alpha = 8; // LoraConfig's, where nothing is said
-    MEZZO_TRY(check_config(path, config));
-    MEZZO_TRY(mz_json_get_int(path, config, "r", 1, 65536, &in->lora_rank));
-    MEZZO_TRY(mz_hf_get_double(path, config, "lora_alpha", &alpha));
-    MEZZO_TRY(mz_hf_get_bool(path, config, "use_rslora", &by_root));
+    double alpha = 8; // LoraConfig's, as is the rank, where nothing is said
+    in->lora_rank = 8;
+    MEZZO_TRY(mz_hf_check_keys(path, "LoraConfig", config));
+    if (json_object_get(config, "peft_type") == NULL)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'peft_type' is missing", path);
+    if (json_object_get(config, "r") != NULL)
+        MEZZO_TRY(mz_json_get_int(path, config, "r", 1, 65536, &in->lora_rank));
+    if (json_object_get(config, "lora_alpha") != NULL)
+        MEZZO_TRY(mz_json_get_double(path, config, "lora_alpha", &alpha));
+    if (json_object_get(config, "use_rslora") != NULL)
+        MEZZO_TRY(mz_json_get_bool(path, config, "use_rslora", &by_root));
     if (!(alpha > 0 && alpha <= 1e6))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'lora_alpha' is %g: it must be above 0, and at most 1000000", path,
                        alpha);
@@ -221,6 +203,7 @@ mezzo_status mz_adapter_open(mz_import *in, const char *folder) {
                                        mz_quote(config).text));
     MEZZO_TRY_GOTO(status, mz_json_load(config, MAX_CONFIG, &json));
     MEZZO_TRY_GOTO(status, read_config(in, config, json));
+    in->adapter_config = json_incref(json);
     status = mz_safetensors_open(file, &in->adapter);
 fail:
     json_decref(json);
@@ -240,11 +223,71 @@ static mezzo_status check_shapes(const mz_import *in, const place *p, const mz_s
                    (long long)p->cols, (long long)p->rows, (long long)in->lora_rank);
 }
 
+// Python's re.fullmatch.
+static mezzo_status match_whole(const char *folder, const char *pattern, const char *text, bool *matches) {
+    int error;
+    PCRE2_SIZE at;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                     PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &at, NULL);
+    pcre2_match_data *match = code != NULL ? pcre2_match_data_create(1, NULL) : NULL;
+    const int found =
+        match != NULL ? pcre2_match(code, (PCRE2_SPTR)text, strlen(text), 0, 0, match, NULL) : PCRE2_ERROR_NOMEMORY;
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+    *matches = found >= 0;
+    if (found >= 0 || found == PCRE2_ERROR_NOMATCH)
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_FORMAT, "%s/adapter_config.json: key 'target_modules': the pattern %s cannot be used",
+                   folder, mz_quote(pattern).text);
+}
+
+// A list has modules' names or their ends; a text is a pattern, or stands for all linear layers but the head.
+static mezzo_status is_target(const char *folder, const json_t *targets, const char *module, bool *is) {
+    const char *text = json_string_value(targets);
+    const json_t *one;
+    size_t i;
+    *is = false;
+    if (text != NULL && strcmp(text, "all-linear") == 0)
+        *is = strcmp(module, "lm_head") != 0;
+    else if (text != NULL)
+        return match_whole(folder, text, module, is);
+    json_array_foreach(targets, i, one) {
+        const char *name = json_string_value(one);
+        const size_t n = strlen(module), k = name != NULL ? strlen(name) : n + 1;
+        *is = *is || (k <= n && strcmp(module + n - k, name) == 0 && (k == n || module[n - k - 1] == '.'));
+    }
+    return MEZZO_OK;
+}
+
+static bool is_layer(const json_t *layers, long long layer) {
+    const json_t *one;
+    size_t i;
+    bool is = json_is_integer(layers) ? json_integer_value(layers) == layer : json_array_size(layers) == 0;
+    json_array_foreach(layers, i, one) is = is || (json_is_integer(one) && json_integer_value(one) == layer);
+    return is;
+}
+
+// PEFT passes over tensors of modules that its configuration does not target.
+static mezzo_status check_target(const mz_import *in, const char *theirs) {
+    const char *module = theirs + strlen("base_model.model."), *number = strpbrk(module, "0123456789");
+    const json_t *layers = json_object_get(in->adapter_config, "layers_to_transform");
+    bool is;
+    MEZZO_TRY(is_target(in->adapter_folder, json_object_get(in->adapter_config, "target_modules"), module, &is));
+    const bool layer =
+        layers == NULL || json_is_null(layers) || (number != NULL && is_layer(layers, strtoll(number, NULL, 10)));
+    if (is && layer)
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_FORMAT,
+                   "%s/adapter_config.json: key '%s' leaves out %s, of which the folder has an adapter",
+                   in->adapter_folder, is ? "layers_to_transform" : "target_modules", mz_quote(module).text);
+}
+
 static mezzo_status read_one(void *user, const place *p) {
     mz_import *in = user;
     const mz_safetensors_tensor *a = find(in->adapter, p->theirs, 'A'), *b = find(in->adapter, p->theirs, 'B');
     if (a == NULL && b == NULL)
         return MEZZO_OK;
+    MEZZO_TRY(check_target(in, p->theirs));
     MEZZO_TRY(check_shapes(in, p, a, b));
     MEZZO_TRY(add(&in->list, p->ours, 'A', a, 0));
     MEZZO_TRY(add(&in->list, p->ours, 'B', b, p->head));

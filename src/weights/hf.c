@@ -51,53 +51,58 @@ mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, const char *fmt, .
 }
 
 // --- config.json ---------------------------------------------------------------------------------------------------
-static const json_t *setting(const json_t *config, const char *key) {
-    const json_t *value = json_object_get(config, key);
-    return json_is_null(value) ? NULL : value;
-}
-
-mezzo_status mz_hf_expect_bool(const char *where, const json_t *config, const char *key, bool want) {
-    const json_t *value = setting(config, key);
-    if (value == NULL || (json_is_boolean(value) && json_is_true(value) == want))
+// `*out` of one place, which has to agree with what another place said.
+static mezzo_status read_rope_number(const char *where, const json_t *from, const char *key, bool *said, double *out) {
+    double value;
+    if (json_object_get(from, key) == NULL)
         return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is not %s, which is all that is computed here", where, key,
-                   want ? "true" : "false");
+    MEZZO_TRY(mz_json_get_double(where, from, key, &value));
+    if (*said && value != *out)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: key '%s' is %g in one place and %g in another, which versions of transformers read "
+                       "differently: keep one",
+                       where, key, *out, value);
+    *said = true;
+    *out = value;
+    return MEZZO_OK;
 }
 
-mezzo_status mz_hf_expect_text(const char *where, const json_t *config, const char *key, const char *want) {
-    const json_t *value = setting(config, key);
-    if (value == NULL || (json_is_string(value) && strcmp(json_string_value(value), want) == 0))
-        return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; %s is computed here", where, key,
-                   json_is_string(value) ? mz_quote(json_string_value(value)).text : "not a text", want);
-}
-
-mezzo_status mz_hf_get_int(const char *where, const json_t *config, const char *key, int64_t *out) {
-    return setting(config, key) == NULL ? MEZZO_OK : mz_json_get_int(where, config, key, 0, INT32_MAX, out);
-}
-
-mezzo_status mz_hf_get_double(const char *where, const json_t *config, const char *key, double *out) {
-    return setting(config, key) == NULL ? MEZZO_OK : mz_json_get_double(where, config, key, out);
-}
-
-mezzo_status mz_hf_get_bool(const char *where, const json_t *config, const char *key, bool *out) {
-    return setting(config, key) == NULL ? MEZZO_OK : mz_json_get_bool(where, config, key, out);
+static mezzo_status check_rope_keys(const char *where, const char *name, const json_t *rope) {
+    static const char *const known[] = {"rope_theta", "partial_rotary_factor"};
+    json_t *value;
+    const char *key;
+    if (!json_is_object(rope))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is not an object", where, name);
+    json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
+        const bool type = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0;
+        const char *text = json_string_value(value);
+        if (type && (text == NULL || strcmp(text, "default") != 0))
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' of '%s' is %s; only 'default' is supported", where, key,
+                           name, text != NULL ? mz_quote(text).text : "not a text");
+        if (!type && strcmp(key, known[0]) != 0 && strcmp(key, known[1]) != 0 && !json_is_null(value))
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key %s of '%s' is not supported: it belongs to scaled positions",
+                           where, mz_quote(key).text, name);
+    }
+    return MEZZO_OK;
 }
 
 mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part) {
-    const json_t *rope = setting(config, "rope_parameters"), *scaling = setting(config, "rope_scaling");
-    const json_t *from[] = {config, rope};
-    if (scaling != NULL)
-        MEZZO_TRY(
-            mz_hf_expect_text(where, scaling, setting(scaling, "type") != NULL ? "type" : "rope_type", "default"));
-    if (rope != NULL)
-        MEZZO_TRY(mz_hf_expect_text(where, rope, "rope_type", "default"));
-    for (size_t i = 0; i < MZ_COUNT(from); i++) {
-        MEZZO_TRY(mz_hf_get_double(where, from[i], "rope_theta", theta));
-        if (part != NULL)
-            MEZZO_TRY(mz_hf_get_double(where, from[i], "partial_rotary_factor", part));
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    bool theta_said = false, part_said = false;
+    double whole = 1, *share = part != NULL ? part : &whole;
+    MEZZO_TRY(read_rope_number(where, config, "rope_theta", &theta_said, theta));
+    MEZZO_TRY(read_rope_number(where, config, "partial_rotary_factor", &part_said, share));
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        const json_t *rope = json_object_get(config, names[i]);
+        if (rope == NULL || json_is_null(rope))
+            continue;
+        MEZZO_TRY(check_rope_keys(where, names[i], rope));
+        MEZZO_TRY(read_rope_number(where, rope, "rope_theta", &theta_said, theta));
+        MEZZO_TRY(read_rope_number(where, rope, "partial_rotary_factor", &part_said, share));
     }
-    return MEZZO_OK;
+    return whole == 1
+               ? MEZZO_OK
+               : mz_fail(MEZZO_ERR_FORMAT, "%s: key 'partial_rotary_factor' is %g; only 1 is supported", where, whole);
 }
 
 mezzo_status mz_hf_put(json_t *config, const mz_hf_entry *entries, size_t n) {

@@ -46,7 +46,8 @@ typedef struct mz_hf_family {
     bool biases_optional;                // a source without any ".bias" makes a model without biases
     bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
     const char *embedding;
-    const char *tied_head;  // may be there too, equal to `embedding`; NULL: the head is a parameter
+    const char *tied_head;           // may be there too, equal to `embedding`; NULL: the head is a parameter
+    const char *const (*renamed)[2]; // parts of tensors' names and what they were called before; ends with NULLs
     const char *later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later
                             // tokens; NULL: never
 } mz_hf_family;
@@ -56,16 +57,36 @@ const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
 const char *mz_hf_differs(const char *type); // how what is not known differs from ours in every configuration; or NULL
 const mz_hf_family *mz_hf_by_model(const char *model);
 
+// --- keys of a configuration (hf_keys.c) ----------------------------------------------------------------------------
+typedef enum mz_hf_rule { MZ_HF_READ, MZ_HF_OWN, MZ_HF_ONLY, MZ_HF_KEPT, MZ_HF_TRAINING, MZ_HF_UNUSED } mz_hf_rule;
+// A SIZE is at least 1, a COUNT may be 0; null is for SIZE_OR_NULL what a missing key is.
+typedef enum mz_hf_kind {
+    MZ_HF_NO_FIELD,
+    MZ_HF_SIZE,
+    MZ_HF_SIZE_OR_NULL,
+    MZ_HF_COUNT,
+    MZ_HF_NUMBER,
+    MZ_HF_TRUTH
+} mz_hf_kind;
+// A row of hf_keys.def, which says what they mean.
+typedef struct mz_hf_key {
+    const char *family, *key;
+    mz_hf_rule rule;
+    const char *values; // JSON, or NULL
+    mz_hf_kind kind;
+    size_t field; // of mezzo_model_config
+} mz_hf_key;
+const mz_hf_key *mz_hf_keys(size_t *n);
+// FORMAT names the first key of `config` that is unknown or has a value that is not computed here.
+mezzo_status mz_hf_check_keys(const char *where, const char *family, const json_t *config);
+// The same; then the READ rows' values, or those that a missing key means, into *out.
+mezzo_status mz_hf_read_keys(const char *where, const char *family, const json_t *config, mezzo_model_config *out);
+bool mz_hf_is_kept(const char *family, const char *key);
+
 // --- config.json (hf.c) --------------------------------------------------------------------------------------------
-// A setting that is there must be the one that is computed here: FORMAT names key and value.
-mezzo_status mz_hf_expect_bool(const char *where, const json_t *config, const char *key, bool want);
-mezzo_status mz_hf_expect_text(const char *where, const json_t *config, const char *key, const char *want);
-// As mz_json_get_*, but *out is left as it is where the key is missing or null.
-mezzo_status mz_hf_get_int(const char *where, const json_t *config, const char *key, int64_t *out);
-mezzo_status mz_hf_get_double(const char *where, const json_t *config, const char *key, double *out);
-mezzo_status mz_hf_get_bool(const char *where, const json_t *config, const char *key, bool *out);
-// Rotary positions: `rope_parameters`, as transformers 5 writes, or keys of the configuration itself, as 4 did. Only
-// the plain kind. `part` (may be NULL): partial_rotary_factor. Both are left as they are where nothing is said.
+// Rotary positions: `rope_parameters` as transformers 5 writes, `rope_scaling` as 4 did, or keys of the configuration
+// itself. Only the plain kind; two places that say different things are refused. `part` (may be NULL: only 1):
+// partial_rotary_factor. Both are left as they are where nothing is said.
 mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part);
 mezzo_status mz_hf_write_rope(json_t *config, double theta, double part); // in both forms; part 0 is left out
 typedef struct mz_hf_entry {
@@ -111,10 +132,10 @@ mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *
                             mz_hf_block *blocks, size_t n_blocks);
 
 // --- settings of others (hf_settings.c) ----------------------------------------------------------------------------
-// A run does not use them and an export gives them back: token ids of config.json, and generation_config.json as it is.
-#define MZ_HF_SETTINGS "huggingface.json" // the token ids, in a run folder
+// A run does not use them and an export gives them back: config.json's KEPT keys, and generation_config.json as it is.
+#define MZ_HF_SETTINGS "huggingface.json" // these keys, in a run folder
 // Keeps what `folder` has of them in the run folder `run`. IO, FORMAT.
-mezzo_status mz_hf_settings_keep(const char *folder, const char *run);
+mezzo_status mz_hf_settings_keep(const mz_hf_family *family, const char *folder, const char *run);
 // Sets what the run folder `run` has of them in `config`, and in `folder`/generation_config.json. IO, FORMAT.
 mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder);
 

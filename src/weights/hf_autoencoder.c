@@ -38,31 +38,19 @@ static mezzo_status read_widths(const char *where, const json_t *config, mezzo_m
                    "%s: key 'block_out_channels' must be a list of up to 8 widths, 1 to 9 times the first", where);
 }
 
-static mezzo_status check_options(const char *where, const json_t *config, size_t levels) {
-    MEZZO_TRY(mz_hf_expect_text(where, config, "act_fn", "silu"));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "mid_block_add_attention", true));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "use_quant_conv", true));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "use_post_quant_conv", true));
+static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
+    int64_t back = 3; // AutoencoderKL's, where nothing is said
+    MEZZO_TRY(mezzo_model_defaults("kl_vae", out));
+    MEZZO_TRY(mz_hf_read_keys(where, "AutoencoderKL", config, out));
+    MEZZO_TRY(read_widths(where, config, out));
+    if (json_object_get(config, "out_channels") != NULL)
+        MEZZO_TRY(mz_json_get_int(where, config, "out_channels", 1, INT32_MAX, &back));
+    if (out->channels != back)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'out_channels' is %lld; it must equal in_channels (%lld)", where,
+                       (long long)back, (long long)out->channels);
+    const size_t levels = json_array_size(json_object_get(config, "block_out_channels"));
     MEZZO_TRY(check_blocks(where, config, "down_block_types", "DownEncoderBlock2D", levels));
     return check_blocks(where, config, "up_block_types", "UpDecoderBlock2D", levels);
-}
-
-static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
-    int64_t channels = 3, back = 3; // what diffusers takes where nothing is said
-    MEZZO_TRY(mezzo_model_defaults("kl_vae", out));
-    out->res_blocks = 1, out->latent_channels = 4, out->groups = 32, out->image_size = 32;
-    MEZZO_TRY(read_widths(where, config, out));
-    MEZZO_TRY(mz_hf_get_int(where, config, "in_channels", &channels));
-    MEZZO_TRY(mz_hf_get_int(where, config, "out_channels", &back));
-    MEZZO_TRY(mz_hf_get_int(where, config, "layers_per_block", &out->res_blocks));
-    MEZZO_TRY(mz_hf_get_int(where, config, "latent_channels", &out->latent_channels));
-    MEZZO_TRY(mz_hf_get_int(where, config, "norm_num_groups", &out->groups));
-    MEZZO_TRY(mz_hf_get_int(where, config, "sample_size", &out->image_size));
-    out->channels = channels;
-    if (channels != back)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'out_channels' is %lld; it must equal in_channels (%lld)", where,
-                       (long long)back, (long long)channels);
-    return check_options(where, config, json_array_size(json_object_get(config, "block_out_channels")));
 }
 
 static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
@@ -108,6 +96,10 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
+// As diffusers before 0.17 wrote them.
+static const char *const renamed[][2] = {
+    {".to_q.", ".query."}, {".to_k.", ".key."}, {".to_v.", ".value."}, {".to_out.0.", ".proj_attn."}, {NULL, NULL}};
+
 const mz_hf_family mz_hf_autoencoder = {
     .model = "kl_vae",
     .model_type = "AutoencoderKL",
@@ -118,4 +110,5 @@ const mz_hf_family mz_hf_autoencoder = {
     .map = map,
     .is_buffer = is_buffer,
     .embedding = "encoder.conv_in.weight",
+    .renamed = renamed,
 };

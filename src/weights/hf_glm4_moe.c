@@ -6,56 +6,12 @@
 #include "weights/hf.h"
 
 // --- config.json ---------------------------------------------------------------------------------------------------
-static mezzo_status read_sizes(const char *where, const json_t *config, mezzo_model_config *out) {
-    const struct {
-        const char *key;
-        int64_t *field;
-    } needed[] = {
-        {"num_hidden_layers", &out->layers},
-        {"num_attention_heads", &out->heads},
-        {"hidden_size", &out->d_model},
-        {"intermediate_size", &out->d_ff},
-        {"vocab_size", &out->vocab},
-        {"max_position_embeddings", &out->seq_len},
-        {"n_routed_experts", &out->experts},
-        {"num_experts_per_tok", &out->experts_per_token},
-        {"moe_intermediate_size", &out->d_expert},
-    };
-    for (size_t i = 0; i < MZ_COUNT(needed); i++)
-        MEZZO_TRY(mz_json_get_int(where, config, needed[i].key, 1, INT32_MAX, needed[i].field));
-    out->kv_heads = out->heads;
-    out->head_dim = 0;
-    MEZZO_TRY(mz_hf_get_int(where, config, "num_key_value_heads", &out->kv_heads));
-    MEZZO_TRY(mz_hf_get_int(where, config, "head_dim", &out->head_dim));
-    MEZZO_TRY(mz_hf_get_int(where, config, "first_k_dense_replace", &out->dense_layers));
-    MEZZO_TRY(mz_hf_get_int(where, config, "n_shared_experts", &out->shared_experts));
-    MEZZO_TRY(mz_hf_get_int(where, config, "n_group", &out->expert_groups));
-    return mz_hf_get_int(where, config, "topk_group", &out->expert_groups_used);
-}
-
-// What config.json leaves out has the value that transformers' Glm4MoeConfig gives it.
 static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
-    double dropout = 0;
     MEZZO_TRY(mezzo_model_defaults("glm4_moe", out));
-    out->dense_layers = out->shared_experts = out->expert_groups = out->expert_groups_used = 1;
-    out->norm_eps = 1e-5;
-    out->rope_theta = 10000;
+    out->rope_theta = 10000; // Glm4MoeConfig's, where nothing is said
     out->rotary = 0.5;
-    out->routed_scale = 1;
-    out->normalise_weights = true;
-    out->attention_bias = out->qk_norm = false;
-    MEZZO_TRY(read_sizes(where, config, out));
-    MEZZO_TRY(mz_hf_get_double(where, config, "rms_norm_eps", &out->norm_eps));
-    MEZZO_TRY(mz_hf_get_double(where, config, "routed_scaling_factor", &out->routed_scale));
-    MEZZO_TRY(mz_hf_get_bool(where, config, "norm_topk_prob", &out->normalise_weights));
-    MEZZO_TRY(mz_hf_get_bool(where, config, "attention_bias", &out->attention_bias));
-    MEZZO_TRY(mz_hf_get_bool(where, config, "use_qk_norm", &out->qk_norm));
-    MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, &out->rotary));
-    MEZZO_TRY(mz_hf_get_double(where, config, "attention_dropout", &dropout));
-    if (dropout != 0)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'attention_dropout' is %g; only 0 is supported", where, dropout);
-    MEZZO_TRY(mz_hf_expect_text(where, config, "hidden_act", "silu"));
-    return mz_hf_expect_bool(where, config, "tie_word_embeddings", false);
+    MEZZO_TRY(mz_hf_read_keys(where, "glm4_moe", config, out));
+    return mz_hf_read_rope(where, config, &out->rope_theta, &out->rotary);
 }
 
 static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {

@@ -1,43 +1,33 @@
 // GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours;
 // the head shares the token embedding. And as nanoGPT's checkpoints have it: linear weights as ours, config.json its
 // model_args.
-#include <math.h>
 #include <stdlib.h>
 
 #include "io/json.h"
-#include "io/quote.h"
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
 
 // --- config.json ---------------------------------------------------------------------------------------------------
-static mezzo_status check_options(const char *where, const json_t *config) {
-    const json_t *act = json_object_get(config, "activation_function"),
-                 *eps = json_object_get(config, "layer_norm_epsilon");
-    const char *name = json_is_string(act) ? json_string_value(act) : act == NULL ? "gelu_new" : "?";
-    if (strcmp(name, "gelu_new") != 0 && strcmp(name, "gelu_pytorch_tanh") != 0)
-        return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: key 'activation_function' is %s; only gelu_new (GELU's tanh form) is supported", where,
-                       mz_quote(name).text);
-    if (eps != NULL && !(fabs(json_number_value(eps) - 1e-5) < 1e-12))
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'layer_norm_epsilon' is %g; only 1e-5 is supported", where,
-                       json_number_value(eps));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_weights", true));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "scale_attn_by_inverse_layer_idx", false));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "add_cross_attention", false));
-    return mz_hf_expect_bool(where, config, "tie_word_embeddings", true);
+// One probability serves the three places, as in GPT-2's own configurations.
+static mezzo_status read_dropout(const char *where, const json_t *config, double *out) {
+    static const char *const keys[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+    double each[MZ_COUNT(keys)];
+    for (size_t i = 0; i < MZ_COUNT(keys); i++) {
+        each[i] = 0.1; // GPT2Config's
+        if (json_object_get(config, keys[i]) != NULL)
+            MEZZO_TRY(mz_json_get_double(where, config, keys[i], &each[i]));
+        if (each[i] != each[0])
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %g and '%s' %g; only one dropout for all is supported",
+                           where, keys[i], each[i], keys[0], each[0]);
+    }
+    *out = each[0];
+    return MEZZO_OK;
 }
 
 static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
-    const json_t *inner = json_object_get(config, "n_inner");
     MEZZO_TRY(mezzo_model_defaults("gpt2", out));
-    MEZZO_TRY(mz_json_get_int(where, config, "n_layer", 1, INT32_MAX, &out->layers));
-    MEZZO_TRY(mz_json_get_int(where, config, "n_head", 1, INT32_MAX, &out->heads));
-    MEZZO_TRY(mz_json_get_int(where, config, "n_embd", 1, INT32_MAX, &out->d_model));
-    MEZZO_TRY(mz_json_get_int(where, config, "n_positions", 1, INT32_MAX, &out->seq_len));
-    MEZZO_TRY(mz_json_get_int(where, config, "vocab_size", 1, INT32_MAX, &out->vocab));
-    if (inner != NULL && !json_is_null(inner))
-        MEZZO_TRY(mz_json_get_int(where, config, "n_inner", 1, INT32_MAX, &out->d_ff));
-    return check_options(where, config);
+    MEZZO_TRY(mz_hf_read_keys(where, "gpt2", config, out));
+    return read_dropout(where, config, &out->dropout);
 }
 
 static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
@@ -104,12 +94,7 @@ const mz_hf_family mz_hf_gpt2 = {
 // {"model_type": "nanogpt", and the model_args of its checkpoint}.
 static mezzo_status read_nanogpt(const char *where, const json_t *config, mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults("gpt2", out));
-    MEZZO_TRY(mz_json_get_int(where, config, "n_layer", 1, INT32_MAX, &out->layers));
-    MEZZO_TRY(mz_json_get_int(where, config, "n_head", 1, INT32_MAX, &out->heads));
-    MEZZO_TRY(mz_json_get_int(where, config, "n_embd", 1, INT32_MAX, &out->d_model));
-    MEZZO_TRY(mz_json_get_int(where, config, "block_size", 1, INT32_MAX, &out->seq_len));
-    MEZZO_TRY(mz_json_get_int(where, config, "vocab_size", 1, INT32_MAX, &out->vocab));
-    return mz_hf_get_bool(where, config, "bias", &out->bias);
+    return mz_hf_read_keys(where, "nanogpt", config, out);
 }
 
 static mezzo_status map_nanogpt(const mezzo_model_config *model, const char *name, const mz_shape *shape,

@@ -7,35 +7,29 @@
 
 // --- config.json ---------------------------------------------------------------------------------------------------
 static mezzo_status check_sizes(const char *where, const json_t *config, const mezzo_model_config *m) {
-    int64_t kv = m->heads, size = m->d_model / m->heads;
-    MEZZO_TRY(mz_hf_get_int(where, config, "num_key_value_heads", &kv));
-    MEZZO_TRY(mz_hf_get_int(where, config, "head_dim", &size));
-    if (kv != m->heads)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'num_key_value_heads' is %lld; it must equal the heads, %lld", where,
-                       (long long)kv, (long long)m->heads);
-    if (size != m->d_model / m->heads)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'head_dim' is %lld; it must be the width divided by the heads, %lld",
-                       where, (long long)size, (long long)(m->d_model / m->heads));
+    const struct {
+        const char *key, *what;
+        int64_t want;
+    } sizes[] = {{"num_key_value_heads", "the heads", m->heads},
+                 {"head_dim", "the width divided by the heads", m->d_model / m->heads}};
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
+        int64_t size = sizes[i].want;
+        const json_t *value = json_object_get(config, sizes[i].key);
+        if (value != NULL && !json_is_null(value))
+            MEZZO_TRY(mz_json_get_int(where, config, sizes[i].key, 1, INT32_MAX, &size));
+        if (size != sizes[i].want)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %lld; it must equal %s, %lld", where, sizes[i].key,
+                           (long long)size, sizes[i].what, (long long)sizes[i].want);
+    }
     return MEZZO_OK;
 }
 
 static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults("cs336", out));
-    MEZZO_TRY(mz_json_get_int(where, config, "num_hidden_layers", 1, INT32_MAX, &out->layers));
-    MEZZO_TRY(mz_json_get_int(where, config, "num_attention_heads", 1, INT32_MAX, &out->heads));
-    MEZZO_TRY(mz_json_get_int(where, config, "hidden_size", 1, INT32_MAX, &out->d_model));
-    MEZZO_TRY(mz_json_get_int(where, config, "intermediate_size", 1, INT32_MAX, &out->d_ff));
-    MEZZO_TRY(mz_json_get_int(where, config, "max_position_embeddings", 1, INT32_MAX, &out->seq_len));
-    MEZZO_TRY(mz_json_get_int(where, config, "vocab_size", 1, INT32_MAX, &out->vocab));
-    out->rope_theta = 10000;
-    out->norm_eps = 1e-6; // LlamaConfig's, where nothing is said
-    MEZZO_TRY(mz_hf_get_double(where, config, "rms_norm_eps", &out->norm_eps));
+    out->rope_theta = 10000; // LlamaConfig's, where nothing is said
+    MEZZO_TRY(mz_hf_read_keys(where, "llama", config, out));
     MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, NULL));
-    MEZZO_TRY(check_sizes(where, config, out));
-    MEZZO_TRY(mz_hf_expect_text(where, config, "hidden_act", "silu"));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "attention_bias", false));
-    MEZZO_TRY(mz_hf_expect_bool(where, config, "mlp_bias", false));
-    return mz_hf_expect_bool(where, config, "tie_word_embeddings", false);
+    return check_sizes(where, config, out);
 }
 
 static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {

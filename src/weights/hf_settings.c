@@ -1,12 +1,11 @@
-// Token ids and generation settings of a Hugging Face folder: a run keeps them, an export gives them back.
+// Settings of a Hugging Face folder that a run does not use, such as token ids: a run keeps them, an export gives them
+// back.
 #include "checkpoint/checkpoint.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "weights/hf.h"
 
 #define MOST_BYTES ((size_t)16 << 20)
-
-static const char *const token_ids[] = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"};
 
 // FOLDER/NAME as JSON; *out NULL where there is no such file.
 static mezzo_status load(const char *folder, const char *name, json_t **out) {
@@ -36,26 +35,27 @@ static mezzo_status copy_generation(const char *from, const char *to) {
     return status;
 }
 
-mezzo_status mz_hf_settings_keep(const char *folder, const char *run) {
+mezzo_status mz_hf_settings_keep(const mz_hf_family *family, const char *folder, const char *run) {
     mezzo_status status = MEZZO_OK;
-    json_t *config = NULL, *ids = mz_json_new();
+    json_t *config = NULL, *kept = mz_json_new(), *value;
+    const char *key;
     char *path = mz_format("%s/" MZ_HF_SETTINGS, run);
-    if (ids == NULL || path == NULL)
+    if (kept == NULL || path == NULL)
         MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", MZ_HF_SETTINGS));
     MEZZO_TRY_GOTO(status, load(folder, "config.json", &config));
-    for (size_t i = 0; i < MZ_COUNT(token_ids); i++) {
-        json_t *id = json_object_get(config, token_ids[i]);
-        MEZZO_TRY_GOTO(status, mz_json_refuse_marks(folder, token_ids[i], id));
-        if (id != NULL && !json_is_null(id))
-            MEZZO_TRY_GOTO(status, mz_json_set(ids, token_ids[i], json_incref(id)));
+    json_object_foreach(config, key, value) {
+        if (json_is_null(value) || !mz_hf_is_kept(family->model_type, key))
+            continue;
+        MEZZO_TRY_GOTO(status, mz_json_refuse_marks(folder, key, value));
+        MEZZO_TRY_GOTO(status, mz_json_set(kept, key, json_incref(value)));
     }
-    if (json_object_size(ids) > 0)
-        MEZZO_TRY_GOTO(status, mz_json_save(path, ids));
+    if (json_object_size(kept) > 0)
+        MEZZO_TRY_GOTO(status, mz_json_save(path, kept));
     status = copy_generation(folder, run);
 fail:
     mz_free(path);
     json_decref(config);
-    json_decref(ids);
+    json_decref(kept);
     return status;
 }
 

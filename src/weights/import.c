@@ -30,6 +30,7 @@ static void close_source(mz_import *in) {
     mz_map_close(&in->map);
     mz_free(in->folder);
     mz_safetensors_close(in->adapter);
+    json_decref(in->adapter_config);
     mezzo_graph_free(in->graph);
     mz_hf_list_free(&in->list);
 }
@@ -171,12 +172,33 @@ static mezzo_status missing(const mz_import *in, const char *name) {
                    mz_quote(name).text);
 }
 
+// A tensor by the name that it had in older versions of the library that wrote it.
+static mezzo_status find_renamed(const mz_import *in, const char *name, const mz_safetensors_tensor **out) {
+    for (size_t i = 0; in->family->renamed != NULL && in->family->renamed[i][0] != NULL; i++) {
+        const char *now = in->family->renamed[i][0], *at = strstr(name, now);
+        if (at == NULL)
+            continue;
+        char *older = mz_format("%.*s%s%s", (int)(at - name), name, in->family->renamed[i][1], at + strlen(now));
+        if (older == NULL)
+            return MEZZO_ERR_MEMORY;
+        *out = find(in, older);
+        mz_free(older);
+        return MEZZO_OK;
+    }
+    return MEZZO_OK;
+}
+
 // The tensor of a part, with the prefix that this source's names have.
 static mezzo_status find_part(const mz_import *in, const char *name, bool bare, const mz_safetensors_tensor **out) {
     char *full = mz_format("%s%s", bare ? "" : in->prefix, name);
     if (full == NULL)
         return MEZZO_ERR_MEMORY;
     *out = find(in, full);
+    mezzo_status looked = *out == NULL ? find_renamed(in, full, out) : MEZZO_OK;
+    if (looked != MEZZO_OK) {
+        mz_free(full);
+        return looked;
+    }
     mezzo_status status = *out != NULL ? MEZZO_OK : missing(in, full);
     mz_free(full);
     return status;
@@ -520,7 +542,7 @@ static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o
         MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, tokens));
     MEZZO_TRY_GOTO(status, write_config(in, o->out, config));
     if (in->family != NULL)
-        MEZZO_TRY_GOTO(status, mz_hf_settings_keep(in->folder, staged));
+        MEZZO_TRY_GOTO(status, mz_hf_settings_keep(in->family, in->folder, staged));
     MEZZO_TRY_GOTO(status,
                    mz_context(write_checkpoint(in, checkpoints, tokenizer != NULL), "%s: ", mz_quote(in->where).text));
     *has_tokenizer = tokenizer != NULL;

@@ -17,11 +17,12 @@ typedef struct mz_import {
     size_t n_files, cap_files, cap_names;
     mz_map map; // llm.c's file
     mezzo_model_config model;
-    mezzo_graph *graph;          // for the names and shapes of its parameters
-    mz_hf_list list;             // the parameters, as they will be written
-    size_t used;                 // tensors that are in it
-    mz_safetensors *adapter;     // NULL: none
-    const char *adapter_folder;  // as the user named it
+    mezzo_graph *graph;         // for the names and shapes of its parameters
+    mz_hf_list list;            // the parameters, as they will be written
+    size_t used;                // tensors that are in it
+    mz_safetensors *adapter;    // NULL: none
+    const char *adapter_folder; // as the user named it
+    json_t *adapter_config;
     int64_t lora_rank, adapters; // adapters that are in the list
     double lora_scale;           // alpha / rank
 } mz_import;

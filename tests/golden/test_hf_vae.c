@@ -122,11 +122,59 @@ static void exported_and_imported_again(void **state) {
     mz_safetensors_close(b);
 }
 
+// The names that diffusers gave the tensors of attention before 0.17.
+static void older_names_are_read(void **state) {
+    (void)state;
+    static const char *const names[][2] = {
+        {"to_q.", "query."}, {"to_k.", "key."}, {"to_v.", "value."}, {"to_out.0.", "proj_attn."}};
+    enum { MOST = 256 };
+    static char renamed[MOST][160];
+    static mz_safetensors_item items[MOST];
+    char command[8300], path[4096];
+    mezzo_import_result r;
+    mz_safetensors *file = golden_tensors("hf_vae/diffusion_pytorch_model.safetensors");
+    size_t changed = 0, count = mz_safetensors_count(file);
+    assert_true(count <= MOST);
+    for (size_t i = 0; i < count; i++) {
+        const mz_safetensors_tensor *t = mz_safetensors_at(file, i);
+        snprintf(renamed[i], sizeof renamed[i], "%s", t->name);
+        for (size_t k = 0; k < MZ_COUNT(names); k++) {
+            const char *at = strstr(t->name, names[k][0]);
+            if (at == NULL || strstr(t->name, "attentions") == NULL)
+                continue;
+            snprintf(renamed[i], sizeof renamed[i], "%.*s%s%s", (int)(at - t->name), t->name, names[k][1],
+                     at + strlen(names[k][0]));
+            changed++;
+        }
+        items[i] = (mz_safetensors_item){
+            .name = renamed[i], .dtype = t->dtype, .rank = t->rank, .shape = t->shape, .data = t->data};
+    }
+    assert_int_equal(changed, 16);
+    must(mz_dir_create("older"));
+    must(mz_safetensors_write("older/diffusion_pytorch_model.safetensors", items, count, NULL, 0, NULL));
+    snprintf(command, sizeof command, "cp '%s' older/", golden_path("hf_vae/config.json", path, sizeof path));
+    assert_int_equal(system(command), 0);
+    import_to("vae");
+    must(mz_dir_remove("vae-older"));
+    must(mezzo_import(&(mezzo_import_options){.path = "older", .out = "vae-older"}, &r));
+    mz_safetensors *a, *b;
+    must(mz_safetensors_open("vae/checkpoints/step-00000000/model.safetensors", &a));
+    must(mz_safetensors_open("vae-older/checkpoints/step-00000000/model.safetensors", &b));
+    assert_int_equal(mz_safetensors_count(a), mz_safetensors_count(b));
+    for (size_t i = 0; i < mz_safetensors_count(a); i++)
+        assert_memory_equal(mz_safetensors_at(a, i)->data, mz_safetensors_at(b, i)->data,
+                            mz_safetensors_at(a, i)->bytes);
+    mz_safetensors_close(a);
+    mz_safetensors_close(b);
+    mz_safetensors_close(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(diffusers_weights_give_diffusers_pictures),
         cmocka_unit_test(what_is_exported_is_what_diffusers_saved),
         cmocka_unit_test(exported_and_imported_again),
+        cmocka_unit_test(older_names_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -266,8 +266,18 @@ static void test_adapters_refused(void **state) {
         {"\"r\": 3, \"rank_pattern\": {\"q_proj\": 4}", "rank_pattern"},
         {"\"r\": 3, \"modules_to_save\": [\"lm_head\"]", "modules_to_save"},
         {"\"r\": 3, \"bias\": \"all\"", "bias"},
-        {"\"r\": 3, \"peft_type\": \"IA3\"", "peft_type"},
         {"\"r\": 4", "lora_A [4, 16]"},
+        {"\"r\": 3, \"init_lora_weights\": \"pissa\"", "'init_lora_weights' is \"pissa\""},
+        {"\"r\": 3, \"init_lora_weights\": \"pissa_niter_16\"", "init_lora_weights"},
+        {"\"r\": 3, \"init_lora_weights\": \"olora\"", "init_lora_weights"},
+        {"\"r\": 3, \"init_lora_weights\": \"corda\"", "init_lora_weights"},
+        {"\"r\": 3, \"init_lora_weights\": \"loftq\"", "init_lora_weights"},
+        {"\"r\": 3, \"alpha_pattern\": {\"q_proj\": 4}", "alpha_pattern"},
+        {"\"r\": 3, \"exclude_modules\": [\"q_proj\"]", "exclude_modules"},
+        {"\"r\": 3, \"layers_to_transform\": 1", "'layers_to_transform' leaves out"},
+        {"\"r\": 3, \"layers_to_transform\": [1, 2]", "'layers_to_transform' leaves out"},
+        {"\"r\": 3, \"use_a_new_thing\": true", "'use_a_new_thing'"},
+        {"\"r\": NaN", "key 'r': expected an integer, got NaN"},
     };
     char path[4096], file[4200];
     mezzo_import_result r;
@@ -280,11 +290,31 @@ static void test_adapters_refused(void **state) {
     assert_int_equal(system(file), 0);
     for (size_t i = 0; i < MZ_COUNT(bad); i++) {
         char text[200];
-        snprintf(text, sizeof text, "{\"lora_alpha\": 4, %s}", bad[i].change);
+        snprintf(text, sizeof text, "{\"peft_type\": \"LORA\", \"lora_alpha\": 4, \"target_modules\": \".*\", %s}",
+                 bad[i].change);
         must(mz_file_write_atomic("wrong/adapter_config.json", text, strlen(text)));
         assert_int_equal(mezzo_import(&options, &r), MEZZO_ERR_FORMAT);
         assert_non_null(strstr(mezzo_error_message(), bad[i].said));
         assert_false(mz_path_exists("nothing"));
+    }
+    // PEFT passes over what its configuration does not target; a list has names' ends, a text is a pattern.
+    static const struct {
+        const char *targets, *said;
+    } targets[] = {{"null", "'target_modules' leaves out"},
+                   {"[\"proj\", \"j\"]", "'target_modules' leaves out"},
+                   {"\"layers\\\\..*\"", "'target_modules' leaves out"},
+                   {"\"(\"", "the pattern '(' cannot be used"},
+                   {"\"all-linear\"", NULL},
+                   {"\"model\\\\.layers\\\\.\\\\d+\\\\.(self_attn|mlp)\\\\.[a-z]+_proj\"", NULL}};
+    for (size_t i = 0; i < MZ_COUNT(targets); i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{\"peft_type\": \"LORA\", \"r\": 3, \"target_modules\": %s}", targets[i].targets);
+        must(mz_file_write_atomic("wrong/adapter_config.json", text, strlen(text)));
+        must(mz_dir_remove("nothing"));
+        const mezzo_status status = mezzo_import(&options, &r);
+        if (targets[i].said == NULL ? status != MEZZO_OK
+                                    : status != MEZZO_ERR_FORMAT || !strstr(mezzo_error_message(), targets[i].said))
+            fail_msg("%s: %s", text, mezzo_error_message());
     }
     // Llama's adapters are no GPT-2's.
     options.path = golden_path("hf_gpt2", path, sizeof path);

@@ -1,0 +1,150 @@
+// The table of hf_keys.def: which keys of a foreign configuration are read, and that no other one is.
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "io/json.h"
+#include "io/quote.h"
+#include "checkpoint/checkpoint.h"
+#include "weights/hf.h"
+
+#define READ(family, key, kind, field, absent)                                                                         \
+    {#family, key, MZ_HF_READ, absent, MZ_HF_##kind, offsetof(mezzo_model_config, field)},
+#define RULE(family, key, rule, values) {#family, key, MZ_HF_##rule, values, MZ_HF_NO_FIELD, 0},
+static const mz_hf_key rows[] = {
+#include "weights/hf_keys.def"
+};
+
+const mz_hf_key *mz_hf_keys(size_t *n) {
+    *n = MZ_COUNT(rows);
+    return rows;
+}
+
+// Whether a row is one of the family's, or of what all of transformers' families share.
+static bool belongs(const mz_hf_key *row, const char *family) {
+    static const char *const own[] = {"nanogpt", "AutoencoderKL", "LoraConfig"};
+    bool shares = true;
+    for (size_t i = 0; i < MZ_COUNT(own); i++)
+        shares = shares && strcmp(own[i], family) != 0;
+    return strcmp(row->family, family) == 0 || (shares && strcmp(row->family, "transformers") == 0);
+}
+
+static const mz_hf_key *find(const char *family, const char *key) {
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        if (strcmp(rows[i].key, key) == 0 && belongs(&rows[i], family))
+            return &rows[i];
+    return NULL;
+}
+
+// JSON of the table, which is valid: only memory can run out.
+static mezzo_status parse(const char *text, json_t **out) {
+    *out = json_loads(text, JSON_DECODE_ANY, NULL);
+    return *out != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "out of memory while reading a configuration");
+}
+
+static bool same(const json_t *a, const json_t *b) {
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b) != 0;
+}
+
+// "FILE: key 'k' is VALUE" and what follows.
+static mezzo_status refuse(const char *where, const char *key, const json_t *value, const char *rest) {
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)), shown[80];
+    const int n = snprintf(shown, sizeof shown, "%s", text != NULL ? text : "?");
+    free(text);
+    mz_text_tame(shown);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: key %s is %s%s; %s", where, mz_quote(key).text, shown,
+                   n < (int)sizeof shown ? "" : "…", rest);
+}
+
+static mezzo_status check_only(const char *where, const mz_hf_key *row, const json_t *value) {
+    json_t *list, *one;
+    size_t i;
+    bool found = false;
+    MEZZO_TRY(parse(row->values, &list));
+    json_array_foreach(list, i, one) found = found || same(one, value);
+    json_decref(list);
+    if (found)
+        return MEZZO_OK;
+    if (row->rule == MZ_HF_ONLY) {
+        char rest[160];
+        snprintf(rest, sizeof rest, "only %s is supported", row->values);
+        return refuse(where, row->key, value, rest);
+    }
+    mz_log("notice", "%s: key '%s' is not used: training here does without it", where, row->key);
+    return MEZZO_OK;
+}
+
+static mezzo_status check_key(const char *where, const char *family, const char *key, const json_t *value) {
+    const mz_hf_key *row = find(family, key);
+    if (row != NULL)
+        return row->rule == MZ_HF_ONLY || row->rule == MZ_HF_TRAINING ? check_only(where, row, value) : MEZZO_OK;
+    // PEFT writes every option that it has: one that is off is none.
+    const bool off = strcmp(family, "LoraConfig") == 0 && !json_is_number(value) && !json_is_true(value) &&
+                     json_string_length(value) + json_array_size(value) + json_object_size(value) == 0;
+    if (key[0] == '_' || json_is_null(value) || off)
+        return MEZZO_OK;
+    const char *names[MZ_COUNT(rows)], *near;
+    size_t n = 0;
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        if (belongs(&rows[i], family))
+            names[n++] = rows[i].key;
+    near = mz_nearest(key, names, n);
+    char rest[200];
+    snprintf(rest, sizeof rest,
+             "Mezzo does not know this key%s%s, which may change results: if it does not, remove it from the file",
+             near != NULL ? ", did you mean " : "", near != NULL ? near : "");
+    return refuse(where, key, value, rest);
+}
+
+static mezzo_status read_field(const char *where, const mz_hf_key *row, const json_t *from, mezzo_model_config *out) {
+    void *field = (char *)out + row->field;
+    const int64_t least = row->kind == MZ_HF_COUNT ? 0 : 1;
+    if (row->kind == MZ_HF_TRUTH)
+        return mz_json_get_bool(where, from, row->key, field);
+    if (row->kind == MZ_HF_NUMBER)
+        return mz_json_get_double(where, from, row->key, field);
+    return mz_json_get_int(where, from, row->key, least, INT32_MAX, field);
+}
+
+static mezzo_status read_row(const char *where, const mz_hf_key *row, const json_t *config, mezzo_model_config *out) {
+    const json_t *value = json_object_get(config, row->key);
+    const bool missing = value == NULL || (row->kind == MZ_HF_SIZE_OR_NULL && json_is_null(value));
+    if (!missing || row->values == NULL)
+        return read_field(where, row, config, out);
+    if (row->values[0] == '\0')
+        return MEZZO_OK;
+    json_t *absent = NULL;
+    MEZZO_TRY(parse(row->values, &absent));
+    void *field = (char *)out + row->field;
+    if (row->kind == MZ_HF_TRUTH)
+        *(bool *)field = json_is_true(absent);
+    else if (row->kind == MZ_HF_NUMBER)
+        *(double *)field = json_number_value(absent);
+    else
+        *(int64_t *)field = json_integer_value(absent);
+    json_decref(absent);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_hf_check_keys(const char *where, const char *family, const json_t *config) {
+    json_t *value;
+    const char *key;
+    if (!json_is_object(config))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: it is not an object of keys and values", where);
+    json_object_foreach((json_t *)(uintptr_t)config, key, value) MEZZO_TRY(check_key(where, family, key, value));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_hf_read_keys(const char *where, const char *family, const json_t *config, mezzo_model_config *out) {
+    MEZZO_TRY(mz_hf_check_keys(where, family, config));
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        if (rows[i].kind != MZ_HF_NO_FIELD && strcmp(rows[i].family, family) == 0)
+            MEZZO_TRY(read_row(where, &rows[i], config, out));
+    return MEZZO_OK;
+}
+
+bool mz_hf_is_kept(const char *family, const char *key) {
+    const mz_hf_key *row = find(family, key);
+    return row != NULL && row->rule == MZ_HF_KEPT;
+}

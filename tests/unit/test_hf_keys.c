@@ -1,0 +1,213 @@
+// The keys of foreign configurations: docs/dev/GOLDEN.md lists what hf_keys.def has, every row does what its rule says,
+// and a key that is in no row is refused by name. Seen to fail with: a row missing in the document; a value compared as
+// text; the default of a missing key left out; unknown keys passed over.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "io/json.h"
+#include "weights/hf.h"
+
+enum { CELLS = 5, LINE_BYTES = 8192 };
+
+static const char *const rules[] = {[MZ_HF_READ] = "read", [MZ_HF_OWN] = "read",      [MZ_HF_ONLY] = "only",
+                                    [MZ_HF_KEPT] = "kept", [MZ_HF_TRAINING] = "told", [MZ_HF_UNUSED] = "unused"};
+
+// Cuts "| a | b |" into its cells, in place. false: no row of a table of so many cells.
+static bool split_row(char *line, char *cells[CELLS]) {
+    if (*line != '|')
+        return false;
+    for (int i = 0; i < CELLS; i++) {
+        char *end = strchr(++line, '|');
+        if (end == NULL)
+            return false;
+        cells[i] = line + strspn(line, " ");
+        for (line = end; line > cells[i] && line[-1] == ' ';)
+            line--;
+        *line = '\0';
+        line = end;
+    }
+    return true;
+}
+
+static const mz_hf_key *find(const char *family, const char *key) {
+    size_t n;
+    const mz_hf_key *rows = mz_hf_keys(&n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(rows[i].family, family) == 0 && strcmp(rows[i].key, key) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+static void the_document_lists_every_key(void **state) {
+    (void)state;
+    if (getenv("MEZZO_TESTS") == NULL)
+        skip();
+    char path[1024], line[LINE_BYTES], *cells[CELLS];
+    snprintf(path, sizeof path, "%s/../docs/dev/GOLDEN.md", getenv("MEZZO_TESTS"));
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t listed = 0, n;
+    while (fgets(line, sizeof line, file) != NULL) {
+        assert_non_null(strchr(line, '\n'));
+        if (!split_row(line, cells) || cells[1][0] != '`' || strstr(cells[4], "test_hf_keys") == NULL)
+            continue;
+        for (char *key = strtok(cells[1], "` "); key != NULL; key = strtok(NULL, "` "), listed++) {
+            const mz_hf_key *row = find(cells[0], key);
+            if (row == NULL)
+                fail_msg("GOLDEN.md: %s has no key %s", cells[0], key);
+            assert_string_equal(cells[2], rules[row->rule]);
+            char values[256];
+            snprintf(values, sizeof values, "`%s`", row->values != NULL ? row->values : "");
+            assert_string_equal(cells[3], row->rule == MZ_HF_ONLY || row->rule == MZ_HF_TRAINING ? values : "");
+        }
+    }
+    fclose(file);
+    (void)mz_hf_keys(&n);
+    assert_int_equal(listed, n); // each once: a key that is there twice has one row
+}
+
+static mezzo_status check(const char *family, const char *key, json_t *value) {
+    json_t *config = json_object();
+    assert_int_equal(json_object_set_new(config, key, value), 0);
+    const mezzo_status status = mz_hf_check_keys("f.json", family, config);
+    json_decref(config);
+    return status;
+}
+
+static void refused(const char *family, const char *key, json_t *value) {
+    char words[128];
+    snprintf(words, sizeof words, "f.json: key '%s'", key);
+    if (check(family, key, value) != MEZZO_ERR_FORMAT || strstr(mezzo_error_message(), words) == NULL)
+        fail_msg("%s, %s: \"%s\"", family, key, mezzo_error_message());
+}
+
+static void every_rule_holds(void **state) {
+    (void)state;
+    size_t n;
+    const mz_hf_key *rows = mz_hf_keys(&n);
+    for (size_t i = 0; i < n; i++) {
+        const char *family = strcmp(rows[i].family, "transformers") == 0 ? "llama" : rows[i].family;
+        if (rows[i].rule != MZ_HF_ONLY) {
+            assert_int_equal(check(family, rows[i].key, json_string("anything")), MEZZO_OK);
+            continue;
+        }
+        json_t *values = json_loads(rows[i].values, 0, NULL);
+        assert_non_null(values);
+        for (size_t k = 0; k < json_array_size(values); k++)
+            assert_int_equal(check(family, rows[i].key, json_incref(json_array_get(values, k))), MEZZO_OK);
+        json_decref(values);
+        refused(family, rows[i].key, json_string("another"));
+        refused(family, rows[i].key, json_real(0.5));
+        refused(family, rows[i].key, json_pack("[i]", 7));
+        refused(family, rows[i].key, json_pack("{s:i}", "x", 1));
+    }
+    // A number is its value, however it is written.
+    assert_int_equal(check("llama", "attention_dropout", json_real(0)), MEZZO_OK);
+    assert_int_equal(check("gpt2", "layer_norm_epsilon", json_real(1e-5)), MEZZO_OK);
+    refused("gpt2", "layer_norm_epsilon", json_real(1.0000001e-5));
+    refused("AutoencoderKL", "mid_block_add_attention", json_null()); // which is false to diffusers
+}
+
+static void an_unknown_key_is_refused(void **state) {
+    (void)state;
+    static const char *const families[] = {"gpt2", "nanogpt", "llama", "glm4_moe", "AutoencoderKL", "LoraConfig"};
+    for (size_t i = 0; i < MZ_COUNT(families); i++) {
+        refused(families[i], "is_causal_or_not", json_true());
+        refused(families[i], "slidings", json_integer(0));
+        assert_int_equal(check(families[i], "is_causal_or_not", json_null()), MEZZO_OK);
+        assert_int_equal(check(families[i], "_name_or_path", json_string("x")), MEZZO_OK);
+        if (strcmp(families[i], "LoraConfig") == 0)
+            assert_int_equal(check(families[i], "use_something_new", json_false()), MEZZO_OK);
+        else
+            refused(families[i], "use_something_new", json_false());
+    }
+    refused("nanogpt", "bos_token_id", json_integer(1)); // transformers' keys are none of nanoGPT's
+    refused("gpt2", "n_laier", json_integer(1));
+    assert_non_null(strstr(mezzo_error_message(), "did you mean n_layer"));
+}
+
+// Every READ row: its value arrives in its field, a missing key has the value of the table, another type is refused.
+static void every_field_is_read(void **state) {
+    (void)state;
+    size_t n;
+    const mz_hf_key *rows = mz_hf_keys(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].kind == MZ_HF_NO_FIELD)
+            continue;
+        mezzo_model_config model = {0};
+        json_t *config = json_object();
+        for (size_t k = 0; k < n; k++) // all that must be there
+            if (rows[k].kind != MZ_HF_NO_FIELD && rows[k].values == NULL && strcmp(rows[k].family, rows[i].family) == 0)
+                json_object_set_new(config, rows[k].key, json_integer(3));
+        const char *field = (const char *)&model + rows[i].field;
+        json_object_set_new(config, rows[i].key,
+                            rows[i].kind == MZ_HF_TRUTH    ? json_true()
+                            : rows[i].kind == MZ_HF_NUMBER ? json_real(0.25)
+                                                           : json_integer(77));
+        if (mz_hf_read_keys("f.json", rows[i].family, config, &model) != MEZZO_OK)
+            fail_msg("%s, %s: %s", rows[i].family, rows[i].key, mezzo_error_message());
+        assert_true(rows[i].kind == MZ_HF_TRUTH    ? *(const bool *)field
+                    : rows[i].kind == MZ_HF_NUMBER ? *(const double *)field == 0.25
+                                                   : *(const int64_t *)field == 77);
+        json_object_set_new(config, rows[i].key, json_string("1"));
+        assert_int_equal(mz_hf_read_keys("f.json", rows[i].family, config, &model), MEZZO_ERR_FORMAT);
+        assert_non_null(strstr(mezzo_error_message(), rows[i].key));
+        json_object_del(config, rows[i].key);
+        const mezzo_status status = mz_hf_read_keys("f.json", rows[i].family, config, &model);
+        assert_int_equal(status, rows[i].values == NULL ? MEZZO_ERR_FORMAT : MEZZO_OK);
+        const double now = rows[i].kind == MZ_HF_TRUTH    ? *(const bool *)field
+                           : rows[i].kind == MZ_HF_NUMBER ? *(const double *)field
+                                                          : (double)*(const int64_t *)field;
+        if (status == MEZZO_OK && rows[i].values[0] != '\0') {
+            const double want = strcmp(rows[i].values, "true") == 0 ? 1 : strtod(rows[i].values, NULL);
+            assert_true(now == want);
+        }
+        json_decref(config);
+    }
+}
+
+static void rope(const char *text, double theta, double part, const char *says) {
+    json_t *config = json_loads(text, 0, NULL);
+    double got = 10000, share = 0.5;
+    const mezzo_status status = mz_hf_read_rope("f.json", config, &got, part > 0 ? &share : NULL);
+    json_decref(config);
+    if (says == NULL && (status != MEZZO_OK || got != theta || (part > 0 && share != part)))
+        fail_msg("%s: theta %g, part %g, %s", text, got, share, mezzo_error_message());
+    if (says != NULL && (status != MEZZO_ERR_FORMAT || strstr(mezzo_error_message(), says) == NULL))
+        fail_msg("%s: \"%s\"", text, mezzo_error_message());
+}
+
+static void rotary_positions_are_read_wherever_they_stand(void **state) {
+    (void)state;
+    rope("{}", 10000, 0.5, NULL);
+    rope("{\"rope_theta\": 50}", 50, 0.5, NULL);
+    rope("{\"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 50}}", 50, 0.5, NULL);
+    rope("{\"rope_scaling\": {\"type\": \"default\", \"rope_theta\": 50}, \"rope_theta\": 50.0}", 50, 0.5, NULL);
+    rope("{\"rope_parameters\": {\"rope_theta\": 9, \"partial_rotary_factor\": 1}}", 9, 1, NULL);
+    rope("{\"rope_parameters\": null, \"rope_scaling\": null, \"partial_rotary_factor\": 0.25}", 10000, 0.25, NULL);
+    rope("{\"partial_rotary_factor\": 1.0}", 10000, 0, NULL);
+    rope("{\"partial_rotary_factor\": 0.5}", 0, 0, "'partial_rotary_factor' is 0.5");
+    rope("{\"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 50}, \"rope_theta\": 10000}", 0, 1,
+         "keep one");
+    rope("{\"rope_scaling\": {\"rope_theta\": 50}, \"rope_parameters\": {\"rope_theta\": 60}}", 0, 1, "keep one");
+    rope("{\"rope_scaling\": {\"type\": \"default\", \"rope_type\": \"linear\"}}", 0, 1, "'linear'");
+    rope("{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}", 0, 1, "'linear'");
+    rope("{\"rope_parameters\": {\"rope_type\": \"default\", \"factor\": 2.0}}", 0, 1, "key 'factor'");
+    rope("{\"rope_parameters\": [1]}", 0, 1, "not an object");
+    rope("{\"rope_theta\": \"big\"}", 0, 1, "'rope_theta': expected a number");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_document_lists_every_key),
+        cmocka_unit_test(every_rule_holds),
+        cmocka_unit_test(an_unknown_key_is_refused),
+        cmocka_unit_test(every_field_is_read),
+        cmocka_unit_test(rotary_positions_are_read_wherever_they_stand),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
