@@ -173,4 +173,14 @@ void cli_progress_start(cli_progress *p, bool quiet);
 void cli_progress_show(void *user, const mezzo_progress *progress); // a mezzo_progress_fn
 void cli_progress_end(cli_progress *p);                             // takes the bar away
 
+// Something that takes long and whose end is known: a line on stderr after a second, redrawn on a terminal, elsewhere
+// one every ten seconds. Zeroed but for `what`.
+typedef struct cli_wait {
+    const char *what; // "reading runs/a/metrics.jsonl"
+    double started, shown;
+    bool drawn;
+} cli_wait;
+void cli_wait_show(cli_wait *wait, double part); // of 1
+void cli_wait_end(cli_wait *wait);               // takes the line away
+
 #endif

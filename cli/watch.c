@@ -14,29 +14,32 @@
 #include "study/page/run_log.h"
 #include "train/health.h"
 
+enum { WHOLE = -1, SCIENTIFIC = -2, BYTES = -3 }; // instead of a number of decimals
+
 typedef struct row {
-    const char *label, *series;
-    bool logarithmic, whole;
-    const char *unit;
+    const char *label, *series, *unit;
+    int decimals; // as train prints the number
+    bool logarithmic;
 } row;
 
 static const row rows[] = {
-    {"training loss", "train/loss", false, false, ""},
-    {"validation loss", "val/loss", false, false, ""},
-    {"accuracy", "val/accuracy", false, false, ""},
-    {"learning rate", "train/lr", false, false, ""},
-    {"gradient norm", "gradients/total_norm", true, false, ""},
-    {"loss scale", "amp/loss_scale", true, true, ""},
-    {"skipped steps", "amp/skipped_steps", false, true, ""},
-    {"throughput", "perf/tokens_per_second", false, true, " tokens/s"},
-    {"throughput", "perf/examples_per_second", false, true, " examples/s"},
-    {"time of a step", "perf/step_ms", false, false, " ms"},
+    {"training loss", "train/loss", "", 4, false},
+    {"validation loss", "val/loss", "", 4, false},
+    {"sampled val. loss", "val/sampled_loss", "", 4, false},
+    {"accuracy", "val/accuracy", "", 4, false},
+    {"sampled accuracy", "val/sampled_accuracy", "", 4, false},
+    {"learning rate", "train/lr", "", SCIENTIFIC, false},
+    {"gradient norm", "gradients/total_norm", "", 3, true},
+    {"loss scale", "amp/loss_scale", "", WHOLE, true},
+    {"skipped steps", "amp/skipped_steps", "", WHOLE, false},
+    {"throughput", "perf/tokens_per_second", " tokens/s", WHOLE, false},
+    {"throughput", "perf/examples_per_second", " examples/s", WHOLE, false},
+    {"time of a step", "perf/step_ms", " ms", 2, false},
+    {"memory", "perf/memory_bytes", "", BYTES, false},
 };
 
 // A curve of `width` characters, each the mean of its stretch of steps; '!' where a value is not finite.
-// *least and *most: the curve's ends.
-static void spark(const mz_series *s, int width, bool logarithmic, char *out, size_t size, double *least,
-                  double *most) {
+static void spark(const mz_series *s, int width, bool logarithmic, char *out, size_t size) {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     double cells[256], low = INFINITY, high = -INFINITY;
     bool broken[256] = {false};
@@ -60,22 +63,26 @@ static void spark(const mz_series *s, int width, bool logarithmic, char *out, si
     size_t used = 0;
     out[0] = '\0';
     for (int i = 0; i < n && used + 4 < size; i++) {
-        double share = high > low ? (cells[i] - low) / (high - low) : low == 0 && !logarithmic ? 0 : 0.5;
+        const bool flat = !(high - low > 1e-9 * fmax(fabs(high), fabs(low))); // but for rounding
+        const double share = !flat ? (cells[i] - low) / (high - low) : low == 0 && !logarithmic ? 0 : 0.5;
         const char *mark = broken[i] ? "!" : isnan(cells[i]) ? " " : blocks[(int)fmin(7, 8 * share)];
         used += (size_t)snprintf(out + used, size - used, "%s", mark);
     }
-    *least = logarithmic ? exp(low) : low;
-    *most = logarithmic ? exp(high) : high;
 }
 
-static const char *value_text(const row *r, double x, char *buffer, size_t size) {
-    char number[48];
+static const char *number_text(const row *r, double x, char *buffer, size_t size) {
     if (isnan(x))
         snprintf(buffer, size, "nan");
-    else if (r->whole)
-        snprintf(buffer, size, "%s%s", cli_thousands(x, number, sizeof number), r->unit);
+    else if (r->decimals == BYTES)
+        return cli_bytes((size_t)fmax(x, 0), buffer, size);
+    else if (fabs(x) >= (r->decimals == WHOLE ? 1e12 : 1e6))
+        snprintf(buffer, size, "%.3g", x);
+    else if (r->decimals == WHOLE)
+        return cli_thousands(x, buffer, size);
+    else if (r->decimals == SCIENTIFIC && x != 0)
+        snprintf(buffer, size, "%.2e", x);
     else
-        snprintf(buffer, size, "%.*g%s", fabs(x) >= 1000 ? 6 : 5, x, r->unit);
+        snprintf(buffer, size, "%.*f", r->decimals > 0 ? r->decimals : 0, x);
     return buffer;
 }
 
@@ -103,7 +110,7 @@ static int columns_of_terminal(void) {
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         return size.ws_col;
-    return 100;
+    return 80;
 }
 
 // NaN where there is none, or no memory to find it: then nothing is said of the time that is left.
@@ -123,44 +130,122 @@ static bool has_stopped(const mz_run_log *log, double age) {
     return age > 30 + (isfinite(expected) ? expected : 60);
 }
 
+// In lines of at most `columns` bytes, broken between words.
+static void print_wrapped(const char *text, int columns, const char *line_end) {
+    int at = 0;
+    for (const char *word = text; *word != '\0';) {
+        const int n = (int)strcspn(word, " ");
+        if (at > 0 && at + 1 + n > columns) {
+            printf("%s\n", line_end);
+            at = 0;
+        }
+        printf("%s%.*s", at > 0 ? " " : "", n, word);
+        at += n + (at > 0);
+        word += n + (word[n] == ' ');
+    }
+    printf("%s\n", line_end);
+}
+
+typedef enum run_state { RUNNING, STOPPED, ENDED } run_state;
+
+static run_state state_of(const mz_run_log *log, int64_t steps, double age) {
+    if (steps > 0 && log->last_step >= steps)
+        return ENDED;
+    return has_stopped(log, age) ? STOPPED : RUNNING;
+}
+
+static void print_place(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
+    char buffer[64];
+    printf("step %lld", (long long)log->last_step);
+    if (steps > 0)
+        printf(" of %lld (%.0f %%)", (long long)steps, 100.0 * (double)log->last_step / (double)steps);
+    const mz_series *each = mz_run_log_find(log, "perf/step_ms");
+    const double left = steps > log->last_step ? middle_of(each) * 1e-3 * (double)(steps - log->last_step) : 0;
+    const run_state state = state_of(log, steps, age);
+    if (state == ENDED)
+        printf(", ended");
+    else if (state == STOPPED)
+        printf(", stopped: no records for %s", cli_duration(age, buffer, sizeof buffer));
+    else if (steps > log->last_step && isfinite(left))
+        printf(", about %s left", cli_duration(left, buffer, sizeof buffer));
+    printf("%s\n%s\n", line_end, line_end);
+}
+
+typedef struct cells { // of one row: the last value, and the lowest to the highest
+    char value[64], range[128];
+} cells;
+
+static bool fill_cells(const mz_run_log *log, const row *r, cells *out) {
+    char a[48], b[48];
+    const mz_series *s = mz_run_log_find(log, r->series);
+    double least = INFINITY, most = -INFINITY;
+    if (s == NULL || s->n == 0)
+        return false;
+    for (size_t i = 0; i < s->n; i++)
+        if (isfinite(s->stretches[i].low)) {
+            least = fmin(least, s->stretches[i].low);
+            most = fmax(most, s->stretches[i].high);
+        }
+    number_text(r, mz_series_last(s), a, sizeof a);
+    snprintf(out->value, sizeof out->value, "%s%s", a, r->unit);
+    number_text(r, least, a, sizeof a);
+    number_text(r, most, b, sizeof b);
+    if (!(least <= most))
+        snprintf(out->range, sizeof out->range, "not finite");
+    else if (least == most)
+        snprintf(out->range, sizeof out->range, "constant");
+    else
+        snprintf(out->range, sizeof out->range, "%s to %s", a, b);
+    return true;
+}
+
+static int widest(int width, const char *text) {
+    return (int)strlen(text) > width ? (int)strlen(text) : width;
+}
+
+// The curves take the columns that labels, values and ranges leave.
+static void print_rows(const mz_run_log *log, int columns, const char *line_end) {
+    static const char range_head[] = "lowest to highest";
+    cells all[MZ_COUNT(rows)];
+    bool there[MZ_COUNT(rows)];
+    int label = 0, value = 0, range = widest(0, range_head);
+    char curve[1100];
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        there[i] = fill_cells(log, &rows[i], &all[i]);
+        if (!there[i])
+            continue;
+        label = widest(label, rows[i].label);
+        value = widest(value, all[i].value);
+        range = widest(range, all[i].range);
+    }
+    int width = columns - label - value - range - 6;
+    width = width < 8 ? 8 : width > 120 ? 120 : width;
+    printf("%*s  %*s  %*s  %s%s\n", label, "", value, "last", width, "", range_head, line_end);
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        if (!there[i])
+            continue;
+        const mz_series *s = mz_run_log_find(log, rows[i].series);
+        const int drawn = s->n < (size_t)width ? (int)s->n : width;
+        spark(s, width, rows[i].logarithmic, curve, sizeof curve);
+        printf("%-*s  %*s  %s%*s  %s%s\n", label, rows[i].label, value, all[i].value, curve, width - drawn, "",
+               all[i].range, line_end);
+    }
+}
+
 static void print_frame(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
-    char buffer[64], curve[1100];
-    int width = columns_of_terminal() - 64; // label, value and, behind the curve, its ends
-    width = width < 10 ? 10 : width > 120 ? 120 : width;
+    const int columns = columns_of_terminal();
     const char *device = mz_run_log_text(log, "run/device"), *precision = mz_run_log_text(log, "amp/precision");
     char head[1024]; // texts of a file: nothing in them may drive the terminal
     snprintf(head, sizeof head, "%s%s%s%s%s", log->folder, precision != NULL ? ", " : "",
              precision != NULL ? precision : "", device != NULL ? " on " : "", device != NULL ? device : "");
     mz_text_tame(head);
-    printf("%s%s\n", head, line_end);
+    print_wrapped(head, columns, line_end);
     if (log->last_step < 0) {
         printf("no records yet%s\n", line_end);
         return;
     }
-    printf("step %lld", (long long)log->last_step);
-    if (steps > 0)
-        printf(" of %lld (%.0f %%)", (long long)steps, 100.0 * (double)log->last_step / (double)steps);
-    const mz_series *each = mz_run_log_find(log, "perf/step_ms");
-    double left = steps > log->last_step ? middle_of(each) * 1e-3 * (double)(steps - log->last_step) : 0;
-    if (steps > 0 && log->last_step >= steps)
-        printf(", ended");
-    else if (has_stopped(log, age))
-        printf(", stopped: no records for %s", cli_duration(age, buffer, sizeof buffer));
-    else if (steps > log->last_step && isfinite(left))
-        printf(", about %s left", cli_duration(left, buffer, sizeof buffer));
-    printf("%s\n%s\n", line_end, line_end);
-    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
-        const mz_series *s = mz_run_log_find(log, rows[i].series);
-        if (s == NULL || s->n == 0)
-            continue;
-        double least, most;
-        spark(s, width, rows[i].logarithmic, curve, sizeof curve, &least, &most);
-        printf("%-16s %20s  %s  %.2g to %.2g%s\n", rows[i].label,
-               value_text(&rows[i], mz_series_last(s), buffer, sizeof buffer), curve, least, most, line_end);
-    }
-    double memory = mz_series_last(mz_run_log_find(log, "perf/memory_bytes"));
-    if (memory > 0)
-        printf("%-16s %20s%s\n", "memory", cli_bytes((size_t)memory, buffer, sizeof buffer), line_end);
+    print_place(log, steps, age, line_end);
+    print_rows(log, columns, line_end);
 }
 
 static double seconds_since_written(const char *folder) {
@@ -189,6 +274,83 @@ static bool wait_for_q(double seconds, bool keys) {
     return read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q';
 }
 
+// --- the command ---------------------------------------------------------------------------------------------------
+typedef struct view {
+    const char *folder;
+    int64_t steps; // 0: not known
+    bool screen, colours;
+    cli_wait wait; // while a long file is read
+    const volatile sig_atomic_t *stop;
+} view;
+
+static bool show_reading(void *user, uint64_t done, uint64_t total) {
+    view *v = user;
+    cli_wait_show(&v->wait, (double)done / (double)total);
+    return *v->stop == 0;
+}
+
+static void print_health(const view *v, const mz_run_log *log, const char *line_end) {
+    char health[512];
+    const bool healthy = mz_health_verdict(&log->health, health, sizeof health);
+    mz_text_tame(health);
+    printf("%s\n%s", line_end, !v->colours ? "" : healthy ? "\033[32m" : "\033[31m");
+    print_wrapped(health, columns_of_terminal(), line_end);
+    printf("%s", v->colours ? "\033[0m" : "");
+}
+
+// whole: of a file's tail alone there is no verdict.
+static void print_view(const view *v, const mz_run_log *log, bool whole, const char *below) {
+    const char *line_end = v->screen ? "\033[K" : "";
+    if (v->screen)
+        printf("\033[H");
+    print_frame(log, v->steps, seconds_since_written(v->folder), line_end);
+    if (whole)
+        print_health(v, log, line_end);
+    if (v->screen)
+        printf("\033[J\n%s", below);
+    fflush(stdout);
+}
+
+static const char *footer(const view *v, const mz_run_log *log) {
+    const run_state state = state_of(log, v->steps, seconds_since_written(v->folder));
+    return state == RUNNING ? "(press q to quit; the run continues)" : "(press q to quit)";
+}
+
+// On a screen the newest records of a long file are there at once, and the curves once all of it is read.
+static mezzo_status open_log(view *v, mz_run_log *log) {
+    enum { LONG_FILE = 64 << 20, TAIL = 1 << 20 };
+    struct stat info;
+    char *path = mz_format("%s/metrics.jsonl", v->folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    const bool is_long = stat(path, &info) == 0 && info.st_size > LONG_FILE;
+    mz_free(path);
+    if (v->screen && is_long) {
+        mz_run_log tail;
+        mezzo_status status = mz_run_log_open_tail(v->folder, TAIL, &tail);
+        if (status == MEZZO_OK)
+            print_view(v, &tail, false, "");
+        mz_run_log_free(&tail);
+        MEZZO_TRY(status);
+    }
+    mezzo_status status = mz_run_log_open(v->folder, (mz_run_log_progress){show_reading, v}, log);
+    cli_wait_end(&v->wait);
+    return status;
+}
+
+static mezzo_status follow(view *v, mz_run_log *log, double interval, bool once, bool keys) {
+    for (;;) {
+        print_view(v, log, true, footer(v, log));
+        const bool over = v->steps > 0 && log->last_step >= v->steps;
+        if (once || *v->stop != 0 || (over && !v->screen))
+            return MEZZO_OK;
+        if (wait_for_q(interval, keys) || *v->stop != 0)
+            return MEZZO_OK;
+        MEZZO_TRY(mz_run_log_read(log, (mz_run_log_progress){show_reading, v}));
+        cli_wait_end(&v->wait);
+    }
+}
+
 static int run(const cli_args *args) {
     double interval;
     int code = cli_number(args, "interval", 0.1, 3600, 1, &interval);
@@ -196,43 +358,32 @@ static int run(const cli_args *args) {
         return code;
     if (args->n_operands == 0)
         return cli_wrong(args->command, "name a run folder: mezzo watch runs/mezzo");
-    const char *folder = args->operands[0];
-    mz_run_log log;
-    mezzo_status status = mz_run_log_open(folder, (mz_run_log_progress){0}, &log);
-    bool screen = isatty(STDOUT_FILENO) && !cli_has(args, "once");
-    const volatile sig_atomic_t *stop = cli_interruptible();
-    int64_t steps = 0;
-    if (status == MEZZO_OK)
-        status = planned_steps(folder, &steps);
-    char health[512] = "";
-    bool healthy = true, colours = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL;
+    const bool once = cli_has(args, "once");
+    mz_run_log log = {0};
+    char what[1100];
+    view v = {.folder = args->operands[0],
+              .screen = isatty(STDOUT_FILENO) && !once,
+              .colours = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL,
+              .wait.what = what,
+              .stop = cli_interruptible()};
+    snprintf(what, sizeof what, "reading %s/metrics.jsonl", v.folder);
+    mezzo_status status = planned_steps(v.folder, &v.steps);
     struct termios before;
-    bool keys = screen && status == MEZZO_OK && keys_begin(&before);
-    if (screen && status == MEZZO_OK)
+    const bool keys = v.screen && status == MEZZO_OK && keys_begin(&before);
+    if (v.screen && status == MEZZO_OK)
         printf("\033[?1049h\033[?25l"); // another screen, no cursor: what was there comes back
-    while (status == MEZZO_OK) {
-        if (screen)
-            printf("\033[H");
-        print_frame(&log, steps, seconds_since_written(folder), screen ? "\033[K" : "");
-        healthy = mz_health_verdict(&log.health, health, sizeof health);
-        const char *paint = !colours ? "" : healthy ? "\033[32m" : "\033[31m";
-        if (health[0] != '\0')
-            printf("%s\n%s%s%s%s\n", screen ? "\033[K" : "", paint, health, colours ? "\033[0m" : "",
-                   screen ? "\033[K" : "");
-        if (screen)
-            printf("\033[J\n(press q to quit; the run continues)");
-        fflush(stdout);
-        bool over = steps > 0 && log.last_step >= steps;
-        if (cli_has(args, "once") || *stop != 0 || (over && !screen))
-            break;
-        if (wait_for_q(interval, keys) || *stop != 0)
-            break;
-        status = mz_run_log_read(&log, (mz_run_log_progress){0});
-    }
+    if (status == MEZZO_OK)
+        status = open_log(&v, &log);
+    if (status == MEZZO_OK)
+        status = follow(&v, &log, interval, once, keys);
     if (keys)
         tcsetattr(STDIN_FILENO, TCSANOW, &before);
-    if (screen)
+    if (v.screen) {
         printf("\033[?25h\033[?1049l");
+        fflush(stdout);
+    }
+    if (status == MEZZO_ERR_INTERRUPTED) // it has changed nothing, and the reader asked to leave
+        status = MEZZO_OK;
     if (status != MEZZO_OK)
         code = cli_error(args->command, status);
     mz_run_log_free(&log);

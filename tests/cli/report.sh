@@ -11,7 +11,18 @@ train fp16 low
 train fp32 full
 
 run 0 watch low --once
-shows "$OUT" "low, fp16 on" "step 40 of 40 (100 %)" "training loss" "loss scale" "skipped steps" "!" "▁"
+shows "$OUT" "low, fp16 on" "step 40 of 40 (100 %), ended" "training loss" "loss scale" "skipped steps" "!" "▁" "constant" "lowest to highest"
+! grep -q "e+" "$OUT" || fail "watch writes 72 as one and 1.7e+02 as the next"
+[[ $(LC_ALL=C.UTF-8 wc -L <"$OUT") -le 80 ]] || fail "watch is wider than 80 columns"
+if command -v script >/dev/null; then # on a terminal the last line says what is true of the run
+    (sleep 2; printf q) | script -qc "stty cols 80; $MEZZO watch low" typed >/dev/null 2>&1
+    grep -q "press q to quit)" typed || fail "watch says that a run continues that has ended"
+    cp -r low going
+    sed -i 's/^  steps: 40/  steps: 4000/; 1d' going/config.yaml
+    touch going/metrics.jsonl
+    (sleep 2; printf q) | script -qc "stty cols 80; $MEZZO watch going" typed >/dev/null 2>&1
+    grep -q "the run continues" typed || fail "watch does not say that a run continues"
+fi
 mkdir empty
 run 0 watch empty --once
 shows "$OUT" "no records yet"

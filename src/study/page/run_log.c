@@ -191,7 +191,8 @@ static mezzo_status read_lines(mz_run_log *log, mz_lines *lines, mz_run_log_prog
         status = read_line(log, &record, line, n);
         if (progress.show != NULL && mz_lines_end(lines) - told >= BYTES_BETWEEN_PROGRESS) {
             told = mz_lines_end(lines);
-            progress.show(progress.user, told, size > told ? size : told);
+            if (status == MEZZO_OK && !progress.show(progress.user, told, size > told ? size : told))
+                status = mz_fail(MEZZO_ERR_INTERRUPTED, "reading %s/metrics.jsonl was stopped", log->folder);
         }
     }
     log->offset = mz_lines_end(lines);
@@ -221,7 +222,7 @@ mezzo_status mz_run_log_read(mz_run_log *log, mz_run_log_progress progress) {
     return status;
 }
 
-mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, mz_run_log *out) {
+static mezzo_status open_folder(const char *folder, mz_run_log *out) {
     *out = (mz_run_log){.last_step = -1, .folder = mz_strdup(folder)};
     if (out->folder == NULL)
         return MEZZO_ERR_MEMORY;
@@ -231,6 +232,11 @@ mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, m
         return mz_fail(MEZZO_ERR_IO, "%s: %s", folder, strerror(errno));
     if (!S_ISDIR(info.st_mode))
         return mz_fail(MEZZO_ERR_INVALID, "%s: not a run folder of mezzo train: it has no metrics.jsonl", folder);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, mz_run_log *out) {
+    MEZZO_TRY(open_folder(folder, out));
     MEZZO_TRY(mz_run_log_read(out, progress));
     if (out->bad == 1)
         mz_log("notice", "%s/%s: left out", folder, out->first_bad);
@@ -238,6 +244,28 @@ mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, m
         mz_log("notice", "%s/%s: left out, as are %lld more lines or values", folder, out->first_bad,
                (long long)out->bad - 1);
     return mz_run_folder_check(folder);
+}
+
+mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log *out) {
+    MEZZO_TRY(open_folder(folder, out));
+    mz_lines *lines = NULL;
+    const char *line;
+    size_t n;
+    struct stat info;
+    char *path = mz_format("%s/metrics.jsonl", folder);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    mezzo_status status = stat(path, &info) == 0 ? mz_lines_open(path, &lines) : MEZZO_OK;
+    if (status == MEZZO_OK && lines != NULL && (uint64_t)info.st_size > bytes) {
+        status = mz_lines_from(lines, (uint64_t)info.st_size - bytes);
+        if (status == MEZZO_OK) // the rest of a line
+            status = mz_lines_next(lines, &line, &n);
+    }
+    if (status == MEZZO_OK && lines != NULL)
+        status = read_lines(out, lines, (mz_run_log_progress){0}, (uint64_t)info.st_size);
+    mz_lines_close(lines);
+    mz_free(path);
+    return status;
 }
 
 void mz_run_log_free(mz_run_log *log) {

@@ -63,7 +63,7 @@ typedef struct mz_run_log {
 
 // Called every few megabytes with the bytes that are read and those that there are.
 typedef struct mz_run_log_progress {
-    void (*show)(void *user, uint64_t done, uint64_t total); // NULL: nobody asks
+    bool (*show)(void *user, uint64_t done, uint64_t total); // NULL: nobody asks; false: stop, INTERRUPTED
     void *user;
 } mz_run_log_progress;
 
@@ -74,6 +74,8 @@ typedef struct mz_run_log_progress {
 mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, mz_run_log *out); // and reads; free it
                                                                                                  // in either case
 mezzo_status mz_run_log_read(mz_run_log *log, mz_run_log_progress progress);
+// The records within the last `bytes` of a long file, at once: what is newest while all of it is read.
+mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log *out); // free it in either case
 void mz_run_log_free(mz_run_log *log);
 
 const mz_series *mz_run_log_find(const mz_run_log *log, const char *name);     // NULL: not there
