@@ -1,6 +1,6 @@
-// Chat templates: the part of Jinja that published ones are written in, evaluated as transformers does (trim_blocks,
-// lstrip_blocks). Statements: if, elif, else, for, set, macro, generation. What is not known is refused where it is
-// reached: no template is half understood.
+// Chat templates: Jinja, evaluated as transformers does (trim_blocks, lstrip_blocks, loop controls, generation blocks,
+// raise_exception, strftime_now, its own tojson, no mutation of lists and maps). A template renders as Jinja renders it
+// or is refused: a construct that is not supported is named where it is reached.
 #ifndef MZ_DATA_TEMPLATE_H
 #define MZ_DATA_TEMPLATE_H
 
@@ -8,15 +8,29 @@
 
 #include "base/base.h"
 
-// A text, and which of its bytes came out of a message: these never make a special token.
+// A text, and where its bytes come from.
 typedef struct mz_marked_text {
-    mz_text text, told; // told: a byte 0 or 1 for each of the text
+    mz_text text, told; // told: for each byte of the text, 1 of a message, which never makes a special token; + 2
+                        // inside of {% generation %}
 } mz_marked_text;
 void mz_marked_text_free(mz_marked_text *t);
 
-// `values`: an object of what the template may name. Strings of "messages" are told, but for roles. Errors are "WHERE:
-// line N: …": UNSUPPORTED (a construct that is not known), FORMAT (no Jinja, a type that does not fit), INVALID (the
-// template refuses the conversation: raise_exception), MEMORY.
+// What a template wrote while a loop was at a message.
+typedef struct mz_template_span {
+    size_t message, from, to; // message: from 0; bytes
+} mz_template_span;
+typedef struct mz_template_spans {
+    mz_template_span *at;
+    size_t n, cap;
+    bool generation; // the template has {% generation %}
+} mz_template_spans;
+
+// `values`: an object of what the template may name. Strings of "messages" are told, but for roles. spans (may be NULL)
+// are appended, in order of their beginnings; the caller frees `at`. Errors are "WHERE: line N: …": UNSUPPORTED (a
+// construct that is not supported), FORMAT (Jinja refuses it too), INVALID (the template refuses the conversation:
+// raise_exception), MEMORY.
 mezzo_status mz_template_render(const char *where, const char *source, const json_t *values, mz_marked_text *out);
+mezzo_status mz_template_render_spans(const char *where, const char *source, const json_t *values, mz_marked_text *out,
+                                      mz_template_spans *spans);
 
 #endif

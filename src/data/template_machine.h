@@ -1,74 +1,266 @@
-// The inside of template.c: a machine that reads a template and evaluates it at once. template_value.c has its values,
-// template_expression.c what stands in a tag. A template is short, and so are conversations.
+// The inside of template.c: a chat template becomes tokens (template_lex.c), a tree (template_parse.c), names that are
+// bound to scopes as Jinja's compiler binds them (template_scope.c), and is rendered (template.c,
+// template_expression.c). Values are Python's: template_value.c, template_text.c; what is called by name:
+// template_method.c, template_filter.c, template_test.c.
 #ifndef MZ_DATA_TEMPLATE_MACHINE_H
 #define MZ_DATA_TEMPLATE_MACHINE_H
 
 #include "data/template.h"
 
 #include "io/quote.h"
+#include "io/utf8.h"
 
 #ifdef MZ_FUZZING // reaches the bounds, and within a millisecond
-enum { MOST_WORK = 1 << 12 };
+enum { MOST_WORK = 1 << 13 };
 #define MOST_BYTES ((size_t)1 << 20)
 #else
 enum { MOST_WORK = 1 << 21 };
 #define MOST_BYTES ((size_t)64 << 20)
 #endif
+// More for each byte of the conversation.
+enum { WORK_A_BYTE = 64, BYTES_A_BYTE = 256 };
 enum { BYTES_A_WORK = 256 }; // that are searched or compared
-enum { MOST_SOURCE = 1 << 20, MOST_DEPTH = 64, MOST_ARGS = 8, MOST_VARS = 256 };
-
-typedef enum type { UNDEFINED, NONE, BOOLEAN, NUMBER, STRING, LIST, MAP, MACRO } type;
+enum { MOST_SOURCE = 1 << 20, MOST_NESTING = 150, MOST_DEPTH = 400, MOST_ARGS = 6, MOST_RANGE = 100000 };
+// Marks of a byte of text.
+enum { MARK_TOLD = 1, MARK_GENERATED = 2 };
 
 typedef struct value value;
-struct value {
-    type kind;
-    int64_t n;         // BOOLEAN, NUMBER; elements of LIST and MAP; the body of a MACRO: its first piece
-    const char *text;  // STRING
-    const char *told;  // STRING: as mz_marked_text
-    size_t length;     // STRING
-    const value **at;  // LIST, MAP
-    const value **key; // MAP: strings
-    size_t space;      // MAP that can grow (a namespace)
-};
+typedef struct node node;
+typedef struct scope scope;
+typedef struct machine machine;
 
-typedef struct block { // of the arena
-    struct block *next;
-} block;
+// --- values ---------------------------------------------------------------------------------------------------------
+typedef enum value_kind {
+    UNDEFINED,
+    NONE,
+    BOOLEAN,
+    INTEGER,
+    REAL,
+    STRING,
+    LIST,
+    TUPLE,
+    RANGE,
+    VIEW,     // of a map: items(), keys(), values()
+    ITERATOR, // what a generator gives: once
+    MAP,
+    NAMESPACE,
+    MACRO,
+    FUNCTION,
+    METHOD,
+    LOOP
+} value_kind;
 
-typedef enum piece_kind { TEXT, EXPRESSION, STATEMENT } piece_kind;
-typedef struct piece { // of the template: text, {{ an expression }}, {% a statement %}
-    piece_kind kind;
-    size_t from, to;
-} piece;
-
-typedef struct variable {
-    const char *name;
-    size_t length;
-    const value *is;
-} variable;
+typedef struct environment { // a scope's variables while it runs; NULL: not assigned
+    struct environment *up;
+    const value *slot[];
+} environment;
 
 typedef struct arguments {
-    const value *at[MOST_ARGS];
-    const char *name[MOST_ARGS]; // NULL: by place
-    size_t length[MOST_ARGS];
-    int n;
+    const value **at;
+    const char **name; // NULL: by place
+    size_t *length;
+    size_t n, space;
 } arguments;
 
-typedef struct machine {
-    const char *where, *source;
+typedef const value *called(machine *m, const value *self, const value **a);
+typedef struct callee { // of a filter, a test, a method, a function
+    const char *name;
+    const char *params; // "a b c"; "/…": by place only; NULL: any, which it binds itself
+    size_t required;
+    called *run;                                                             // NULL: not supported
+    const value *(*bind)(machine *m, const value *self, const arguments *a); // where params is NULL
+} callee;
+
+typedef struct loop {
+    const value **at; // what is left to give
+    int64_t n, p;
+    int64_t index0, length, depth; // length -1: not asked for
+    const value *before, *current, *after, *changed;
+    const node *of;
+    environment *scope, *test; // where a recursive loop is called; test: of the loop's condition
+} loop;
+
+struct value {
+    value_kind kind;
+    bool used;    // ITERATOR
+    bool ascii;   // STRING
+    int message;  // MAP: the message of the conversation, from 1; 0: none
+    int64_t n;    // BOOLEAN, INTEGER; elements
+    double real;  // REAL
+    size_t space; // MAP, NAMESPACE: room for so many
+    union {
+        const char *text; // STRING
+        const value **at; // elements
+        const node *macro;
+        const callee *callee; // FUNCTION, METHOD
+        loop *loop;
+    };
+    union {
+        const char *told;   // STRING: the marks of its bytes
+        const value **key;  // MAP, NAMESPACE
+        environment *scope; // MACRO: where it was defined
+        const value *self;  // METHOD; what a function remembers
+    };
+    size_t length; // STRING: bytes
+};
+
+// --- the tree -------------------------------------------------------------------------------------------------------
+typedef enum node_kind {
+    // statements
+    OUTPUT,
+    FOR,
+    IF,
+    MACRO_DEF,
+    CALL_BLOCK,
+    FILTER_BLOCK,
+    WITH,
+    SET,
+    SET_BLOCK,
+    GENERATION,
+    BREAK,
+    CONTINUE,
+    // expressions
+    CONSTANT,
+    NAME,
+    ATTRIBUTE_OF,
+    TUPLE_OF,
+    LIST_OF,
+    MAP_OF,
+    CONDITION,
+    OR,
+    AND,
+    NOT,
+    COMPARE,
+    ARITHMETIC,
+    CONCAT,
+    NEGATE,
+    CALL,
+    FILTER,
+    TEST,
+    GETATTR,
+    GETITEM,
+    SLICE
+} node_kind;
+
+typedef struct nodes {
+    node **at;
+    size_t n, cap;
+} nodes;
+
+struct node {
+    node_kind kind;
+    int line;
+    int op;           // ARITHMETIC, COMPARE's operands: a token; NAME: 1 if it is assigned; TEST: 1 for "is not"
+    const char *name; // NAME, GETATTR, keyword arguments; a method
+    size_t length;
+    const value *is;      // CONSTANT
+    const callee *callee; // FILTER, TEST
+    node *a, *b, *c;      // operands; a loop's target, list and condition
+    nodes kids;           // elements, arguments, targets
+    nodes body, other;    // statements
+    bool recursive, takes_loop;
+    bool takes_caller, takes_varargs, takes_kwargs; // MACRO_DEF
+    bool star, stars;                               // an argument *a, **a
+    scope *scope, *test_scope, *else_scope;
+    int up, slot; // NAME: which variable; MACRO_DEF: where it is kept
+};
+
+typedef enum load_kind { PARAM, RESOLVE, ALIAS, UNSET } load_kind;
+typedef struct symbol {
+    const char *name;
+    size_t length;
+    bool present, stored;
+    load_kind load;
+    int up, slot; // ALIAS: of which outer variable
+} symbol;
+
+struct scope {
+    scope *parent;
+    symbol *at;
+    size_t n, cap;
+};
+
+typedef enum token_kind {
+    T_END,
+    T_DATA,
+    T_PRINT,
+    T_PRINT_END,
+    T_TAG,
+    T_TAG_END,
+    T_NAME,
+    T_STRING,
+    T_INTEGER,
+    T_REAL,
+    // operators
+    T_ADD,
+    T_SUB,
+    T_MUL,
+    T_DIV,
+    T_FLOORDIV,
+    T_MOD,
+    T_POW,
+    T_TILDE,
+    T_LBRACKET,
+    T_RBRACKET,
+    T_LPAREN,
+    T_RPAREN,
+    T_LBRACE,
+    T_RBRACE,
+    T_EQ,
+    T_NE,
+    T_GT,
+    T_GE,
+    T_LT,
+    T_LE,
+    T_ASSIGN,
+    T_DOT,
+    T_COLON,
+    T_PIPE,
+    T_COMMA,
+    T_SEMICOLON,
+    T_IN,
+    T_NOTIN
+} token_kind;
+
+typedef struct token {
+    token_kind kind;
+    int line;
+    const char *text; // of a name, of data
+    size_t length;
+    const value *is; // STRING, INTEGER, REAL
+} token;
+
+// --- the machine ----------------------------------------------------------------------------------------------------
+typedef struct block { // of the arena
+    struct block *next;
+    size_t used, size;
+} block;
+
+typedef enum leaving { STAY, LEAVE_LOOP, NEXT_TURN } leaving;
+
+struct machine {
+    const char *where;
+    char *source; // line ends are \n
     size_t n;
-    piece *pieces;
-    size_t n_pieces, cap_pieces, at; // at: the piece under way
-    size_t p, end;                   // in the expression under way
-    int skip, dead, depth;           // skip: expressions are read, not evaluated; dead: so are pieces
-    int64_t work;
-    variable vars[MOST_VARS];
-    int n_vars, frame; // frame: where this loop's or macro's begin
+    int line; // of what is read or evaluated
+    token *tokens;
+    size_t n_tokens, cap_tokens, p;
+    int nesting, loops; // while it is parsed
+    scope *root;
+    const value *values; // what the template may name
+    const value *input;  // of the filter of a block
+    int depth;
+    int64_t work, most_work;
+    size_t bytes, most_bytes;
     block *blocks;
-    size_t bytes;
-    mz_marked_text *out;
+    struct {
+        char *text, *told;
+        size_t used, cap;
+    } tail; // of the string that was joined last, which may grow where it is
+    mz_marked_text *out, *root_out;
+    mz_template_spans *spans;
     mezzo_status status;
-} machine;
+};
 
 extern const value mz_tpl_undefined, mz_tpl_none, mz_tpl_yes, mz_tpl_no;
 
@@ -77,63 +269,92 @@ extern const value mz_tpl_undefined, mz_tpl_none, mz_tpl_yes, mz_tpl_no;
     do {                                                                                                               \
         if ((m)->status == MEZZO_OK) {                                                                                 \
             mz_fail((code), __VA_ARGS__);                                                                              \
-            (m)->status = mz_context((code), "%s: line %d", (m)->where, mz_tpl_line_of(m));                            \
+            (m)->status = mz_context((code), "%s: line %d", (m)->where, (m)->line);                                    \
         }                                                                                                              \
     } while (0)
 
-// What looking at so many bytes, or so many members, costs; an error where the template has looked at too many.
+// What looking at so many bytes costs; an error where the template has looked at too many.
 void mz_tpl_spend(machine *m, size_t bytes);
-
-// --- values
-int mz_tpl_line_of(const machine *m);
 // Zeroed, until the rendering is over; NULL where there is none, or an error came before.
 void *mz_tpl_room(machine *m, size_t bytes);
-value *mz_tpl_new_value(machine *m, type kind);
+
+// --- values: template_value.c
+value *mz_tpl_new_value(machine *m, value_kind kind);
 const value *mz_tpl_truth(bool is);
-const value *mz_tpl_number(machine *m, int64_t n);
+const value *mz_tpl_integer(machine *m, int64_t n);
+const value *mz_tpl_real(machine *m, double x);
+// LIST, TUPLE, … of n values that are set next; NULL: an error.
+value *mz_tpl_list(machine *m, value_kind kind, size_t n);
+value *mz_tpl_map(machine *m, value_kind kind, size_t space);
+void mz_tpl_put(machine *m, value *map, const value *key, const value *is);
+const value *mz_tpl_from_json(machine *m, const json_t *j, bool told, int depth);
+bool mz_tpl_is_true(const value *v);
+bool mz_tpl_is_number(const value *v);   // also BOOLEAN
+bool mz_tpl_is_sequence(const value *v); // LIST, TUPLE, RANGE
+bool mz_tpl_equal(machine *m, const value *a, const value *b);
+// Python's order: below 0, 0, above 0; an error where there is none.
+int mz_tpl_compare(machine *m, const value *a, const value *b);
+bool mz_tpl_contains(machine *m, const value *in, const value *v);
+// NULL: none of that key.
+const value *mz_tpl_member(machine *m, const value *map, const value *key);
+const value *mz_tpl_member_named(machine *m, const value *map, const char *name, size_t n);
+// What a loop over it gives, a LIST; an error for what cannot be iterated.
+const value *mz_tpl_items(machine *m, const value *v);
+const char *mz_tpl_kind_name(const value *v); // for messages
+const value *mz_tpl_arithmetic(machine *m, token_kind op, const value *a, const value *b);
+
+// --- texts: template_text.c
 // told NULL: the template's own.
 const value *mz_tpl_string(machine *m, const char *text, const char *told, size_t n);
-// Bytes from … to of a string.
-const value *mz_tpl_part(machine *m, const value *v, size_t from, size_t to);
-// LIST or MAP of n values, with room for `space`; NULL: an error.
-value *mz_tpl_list(machine *m, type kind, size_t n, size_t space);
-const value *mz_tpl_from_json(machine *m, const json_t *j, bool told, int depth);
+const value *mz_tpl_word(machine *m, const char *text);                       // NUL-terminated
+const value *mz_tpl_part(machine *m, const value *v, size_t from, size_t to); // bytes
+size_t mz_tpl_characters(machine *m, const value *v);
+size_t mz_tpl_byte_of(machine *m, const value *v, size_t character); // where it begins
+const value *mz_tpl_slice(machine *m, const value *v, const value *from, const value *to, const value *step);
 bool mz_tpl_is_text(const value *v, const char *text, size_t n);
-// NULL: none of that name.
-const value *mz_tpl_member(machine *m, const value *v, const char *name, size_t n);
-bool mz_tpl_is_true(const value *v);
-bool mz_tpl_is_number(const value *v);
-bool mz_tpl_equal(machine *m, const value *a, const value *b);
-// Where `what` begins in `in`, from `from` on; -1.
+// Where `what` begins in `in`, from byte `from` on; -1.
 int64_t mz_tpl_find(machine *m, const value *in, const value *what, size_t from);
 const value *mz_tpl_joined(machine *m, const value *a, const value *b);
-// What {{ }} prints of a value, a string.
-const value *mz_tpl_printed(machine *m, const value *v);
-// To m->out.
-void mz_tpl_print(machine *m, const value *v);
-// Undefined where there is none.
-const value *mz_tpl_lookup(const machine *m, const char *name, size_t n);
-// In the loop or macro under way.
-void mz_tpl_assign(machine *m, const char *name, size_t n, const value *is);
+bool mz_tpl_is_space(uint32_t code);                        // as str.isspace
+uint32_t mz_tpl_code(const value *v, size_t at, size_t *n); // the code point at a byte, and its width
+// A text under way; mz_tpl_said makes it a string and frees it.
+void mz_tpl_say(mz_marked_text *out, const char *text, const char *told, size_t n); // told NULL: the template's own
+void mz_tpl_say_value(machine *m, mz_marked_text *out, const value *v);             // str() of it
+void mz_tpl_say_repr(machine *m, mz_marked_text *out, const value *v, int depth);
+const value *mz_tpl_said(machine *m, mz_marked_text *out);
+const value *mz_tpl_printed(machine *m, const value *v);                  // str() of it
+const value *mz_tpl_to_json(machine *m, const value *v, const value **a); // ensure_ascii, indent, separators, sort_keys
+// What strftime writes of the local time.
+const value *mz_tpl_time(machine *m, const value *format);
 
-// --- expressions
-char mz_tpl_peek(machine *m);
-// Reads it where it comes next.
-bool mz_tpl_take(machine *m, const char *sign);
-bool mz_tpl_take_word(machine *m, const char *word);
-// … into the template; n 0 and an error where none comes.
-const char *mz_tpl_take_name(machine *m, size_t *n);
-// … or is refused.
-void mz_tpl_need(machine *m, const char *sign);
-void mz_tpl_unexpected(machine *m, const char *wanted);
-// A name of n letters is `is`.
-bool mz_tpl_named(const char *name, size_t n, const char *is);
-// Undefined behind an error, and where m->skip is set.
-const value *mz_tpl_expression(machine *m);
-void mz_tpl_at_end(machine *m);
+// --- calls: template_method.c, template_filter.c, template_test.c
+const callee *mz_tpl_filter(const char *name, size_t n); // NULL: none of that name
+const callee *mz_tpl_test(const char *name, size_t n);
+const callee *mz_tpl_row(const callee *rows, size_t count, const char *name, size_t n); // NULL: none of that name
+const callee *mz_tpl_function(const char *name, size_t n);
+const value *mz_tpl_call_row(machine *m, const char *what, const callee *row, const value *self, const arguments *a);
+const value *mz_tpl_getattr(machine *m, const value *v, const char *name, size_t n);
+const value *mz_tpl_getitem(machine *m, const value *v, const value *key);
+// 'a.0.b' of |map, |sort …; other (may be NULL or none): instead of what is undefined.
+const value *mz_tpl_attribute(machine *m, const value *v, const value *path, const value *other);
+int64_t mz_tpl_int(machine *m, const value *v, int64_t other); // NULL: other
+const value *mz_tpl_cased(machine *m, const value *v, int how);
+enum { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE, CASE_SWAP, CASE_JINJA_TITLE };
+const value *mz_tpl_split_lines(machine *m, const value *v, bool keep);
+extern const callee mz_tpl_text_methods[], mz_tpl_map_methods[], mz_tpl_list_methods[];
+const value *mz_tpl_replace(machine *m, const value *v, const value *what, const value *with, int64_t count);
+const value *mz_tpl_strip(machine *m, const value *v, const value *set, bool left, bool right);
+const value *mz_tpl_join(machine *m, const value *by, const value *items, bool any);
 
-// --- pieces
-// From m->at to the statement that ends or divides its block, unread.
-void mz_tpl_run(machine *m);
+// --- expressions and statements
+bool mz_tpl_lex(machine *m);
+nodes mz_tpl_parse(machine *m);
+void mz_tpl_bind(machine *m, nodes *body);                                // of names to scopes
+bool mz_tpl_mentions(const nodes *list, const char *name, bool assigned); // a name is read, or assigned, in there
+const value *mz_tpl_evaluate(machine *m, const node *x, environment *e);
+const value *mz_tpl_call(machine *m, const value *f, const arguments *a);
+const value *mz_tpl_call_macro(machine *m, const value *macro, const arguments *a);
+const value *mz_tpl_loop_again(machine *m, const value *loop, const value *items); // loop(…)
+const value *mz_tpl_loop_member(machine *m, const value *loop, const char *name, size_t n);
 
 #endif

@@ -62,5 +62,5 @@ run 0 sample talked --chat "7?" --tokens 20 --temperature 0 --count 2 --json
 shows "$OUT" '"chat": "7?"' '"yes '
 run 0 export talked --out again2
 shows again2/tokenizer_config.json "chat_template" "[INST]" "</s>"
-sed -i 's/m\[.content.\] | trim/m | tojson/' talks/tokenizer_config.json
-refuse 3 "chat.jsonl:1" "tojson" -- train "${seed[@]}" --init talks --data chat.jsonl --steps 1 --out other2
+sed -i 's/m\[.content.\] | trim/m | pprint/' talks/tokenizer_config.json
+refuse 3 "chat.jsonl:1" "the filter pprint is not supported" -- train "${seed[@]}" --init talks --data chat.jsonl --steps 1 --out other2

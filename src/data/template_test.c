@@ -1,0 +1,210 @@
+// Tests and functions of a chat template. Jinja has no others: an unknown name is an error.
+#include "data/template_machine.h"
+
+// --- tests ----------------------------------------------------------------------------------------------------------
+#define KIND_TEST(name, condition)                                                                                     \
+    static const value *is_##name(machine *m, const value *v, const value **a) {                                       \
+        (void)m;                                                                                                       \
+        (void)a;                                                                                                       \
+        return mz_tpl_truth(condition);                                                                                \
+    }
+KIND_TEST(defined, v->kind != UNDEFINED)
+KIND_TEST(undefined, v->kind == UNDEFINED)
+KIND_TEST(none, v->kind == NONE)
+KIND_TEST(boolean, v->kind == BOOLEAN)
+KIND_TEST(false, v->kind == BOOLEAN && v->n == 0)
+KIND_TEST(true, v->kind == BOOLEAN && v->n != 0)
+KIND_TEST(integer, v->kind == INTEGER)
+KIND_TEST(float, v->kind == REAL)
+KIND_TEST(string, v->kind == STRING)
+KIND_TEST(mapping, v->kind == MAP)
+KIND_TEST(number, mz_tpl_is_number(v))
+KIND_TEST(sequence, v->kind == UNDEFINED || v->kind == STRING || v->kind == MAP || mz_tpl_is_sequence(v))
+KIND_TEST(iterable, v->kind == UNDEFINED || v->kind == STRING || v->kind == MAP || v->kind == VIEW ||
+                        v->kind == ITERATOR || v->kind == LOOP || mz_tpl_is_sequence(v))
+KIND_TEST(callable,
+          v->kind == UNDEFINED || v->kind == MACRO || v->kind == FUNCTION || v->kind == METHOD || v->kind == LOOP)
+KIND_TEST(filter, v->kind == STRING && mz_tpl_filter(v->text, v->length) != NULL)
+KIND_TEST(test, v->kind == STRING && mz_tpl_test(v->text, v->length) != NULL)
+
+static const value *remainder_is(machine *m, const value *v, const value *by, int64_t is) {
+    if (v->kind == REAL || by->kind == REAL)
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "remainders of numbers with a point are not supported");
+    return mz_tpl_truth(mz_tpl_arithmetic(m, T_MOD, v, by)->n == is);
+}
+static const value *is_odd(machine *m, const value *v, const value **a) {
+    (void)a;
+    return remainder_is(m, v, mz_tpl_integer(m, 2), 1);
+}
+static const value *is_even(machine *m, const value *v, const value **a) {
+    (void)a;
+    return remainder_is(m, v, mz_tpl_integer(m, 2), 0);
+}
+static const value *is_divisible(machine *m, const value *v, const value **a) {
+    return remainder_is(m, v, a[0], 0);
+}
+
+static const value *is_equal(machine *m, const value *v, const value **a) {
+    return mz_tpl_truth(mz_tpl_equal(m, v, a[0]));
+}
+static const value *is_unequal(machine *m, const value *v, const value **a) {
+    return mz_tpl_truth(!mz_tpl_equal(m, v, a[0]));
+}
+static const value *is_greater(machine *m, const value *v, const value **a) {
+    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) > 0);
+}
+static const value *is_not_less(machine *m, const value *v, const value **a) {
+    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) >= 0);
+}
+static const value *is_less(machine *m, const value *v, const value **a) {
+    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) < 0);
+}
+static const value *is_not_greater(machine *m, const value *v, const value **a) {
+    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) <= 0);
+}
+static const value *is_in(machine *m, const value *v, const value **a) {
+    return mz_tpl_truth(mz_tpl_contains(m, a[0], v));
+}
+
+static const value *is_same(machine *m, const value *v, const value **a) {
+    const value *w = a[0];
+    if (v->kind == w->kind && v->kind != NONE && v->kind != BOOLEAN && v->kind != MAP && v->kind != LIST)
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "sameas of %s is not supported", mz_tpl_kind_name(v));
+    return mz_tpl_truth(v->kind == w->kind && (v == w || v->kind == NONE || (v->kind == BOOLEAN && v->n == w->n)));
+}
+
+static const value *text_test(machine *m, const value *v, const char *method, size_t n) {
+    const value *s = mz_tpl_printed(m, v);
+    const value *f = s->kind == STRING ? mz_tpl_getattr(m, s, method, n) : &mz_tpl_undefined;
+    return f->kind == METHOD ? mz_tpl_call_row(m, "method", f->callee, s, &(arguments){0}) : NULL;
+}
+static const value *is_upper(machine *m, const value *v, const value **a) {
+    (void)a;
+    return text_test(m, v, "isupper", 7);
+}
+static const value *is_lower(machine *m, const value *v, const value **a) {
+    (void)a;
+    return text_test(m, v, "islower", 7);
+}
+
+static const callee tests[] = {{"odd", "", 0, is_odd, NULL},
+                               {"even", "", 0, is_even, NULL},
+                               {"divisibleby", "num", 1, is_divisible, NULL},
+                               {"defined", "", 0, is_defined, NULL},
+                               {"undefined", "", 0, is_undefined, NULL},
+                               {"filter", "", 0, is_filter, NULL},
+                               {"test", "", 0, is_test, NULL},
+                               {"none", "", 0, is_none, NULL},
+                               {"boolean", "", 0, is_boolean, NULL},
+                               {"false", "", 0, is_false, NULL},
+                               {"true", "", 0, is_true, NULL},
+                               {"integer", "", 0, is_integer, NULL},
+                               {"float", "", 0, is_float, NULL},
+                               {"lower", "", 0, is_lower, NULL},
+                               {"upper", "", 0, is_upper, NULL},
+                               {"string", "", 0, is_string, NULL},
+                               {"mapping", "", 0, is_mapping, NULL},
+                               {"number", "", 0, is_number, NULL},
+                               {"sequence", "", 0, is_sequence, NULL},
+                               {"iterable", "", 0, is_iterable, NULL},
+                               {"callable", "", 0, is_callable, NULL},
+                               {"sameas", "other", 1, is_same, NULL},
+                               {"escaped", "", 0, NULL, NULL},
+                               {"in", "seq", 1, is_in, NULL},
+                               {"eq", "/b", 1, is_equal, NULL},
+                               {"equalto", "/b", 1, is_equal, NULL},
+                               {"==", "/b", 1, is_equal, NULL},
+                               {"ne", "/b", 1, is_unequal, NULL},
+                               {"!=", "/b", 1, is_unequal, NULL},
+                               {"gt", "/b", 1, is_greater, NULL},
+                               {"greaterthan", "/b", 1, is_greater, NULL},
+                               {">", "/b", 1, is_greater, NULL},
+                               {"ge", "/b", 1, is_not_less, NULL},
+                               {">=", "/b", 1, is_not_less, NULL},
+                               {"lt", "/b", 1, is_less, NULL},
+                               {"lessthan", "/b", 1, is_less, NULL},
+                               {"<", "/b", 1, is_less, NULL},
+                               {"le", "/b", 1, is_not_greater, NULL},
+                               {"<=", "/b", 1, is_not_greater, NULL}};
+
+// --- functions ------------------------------------------------------------------------------------------------------
+static const value *range(machine *m, const value *v, const value **a) {
+    int64_t from = 0, to = mz_tpl_int(m, a[0], 0), by = mz_tpl_int(m, a[2], 1);
+    (void)v;
+    if (a[1] != NULL) {
+        from = to;
+        to = mz_tpl_int(m, a[1], 0);
+    }
+    if (by == 0)
+        refuse(m, MEZZO_ERR_FORMAT, "a range's step is 0");
+    if (m->status != MEZZO_OK)
+        return NULL;
+    const int64_t far = INT64_C(1) << 60;
+    if (from < -far || from > far || to < -far || to > far || by < -far || by > far) {
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "a range of such numbers is not supported");
+        return NULL;
+    }
+    const int64_t n = by > 0 ? (to - from + by - 1) / by : (from - to - by - 1) / -by;
+    if (n > MOST_RANGE) {
+        refuse(m, MEZZO_ERR_FORMAT, "a range of more than %d numbers", MOST_RANGE);
+        return NULL;
+    }
+    value *list = mz_tpl_list(m, RANGE, n > 0 && (by > 0 ? from < to : from > to) ? (size_t)n : 0);
+    for (int64_t i = 0; list != NULL && i < list->n && m->status == MEZZO_OK; i++)
+        list->at[i] = mz_tpl_integer(m, from + i * by);
+    return list;
+}
+
+static const value *make_map(machine *m, const arguments *a, value_kind kind) {
+    value *v = mz_tpl_map(m, kind, a->n);
+    for (size_t i = 0; v != NULL && i < a->n && m->status == MEZZO_OK; i++) {
+        const value *from = a->at[i];
+        if (a->name[i] != NULL) {
+            mz_tpl_put(m, v, mz_tpl_string(m, a->name[i], NULL, a->length[i]), from);
+        } else if (i > 0 || from->kind != MAP) {
+            refuse(m, i > 0 ? MEZZO_ERR_FORMAT : MEZZO_ERR_UNSUPPORTED, "a map of %s is not supported",
+                   mz_tpl_kind_name(from));
+        } else {
+            for (int64_t k = 0; k < from->n; k++)
+                mz_tpl_put(m, v, from->key[k], from->at[k]);
+        }
+    }
+    return v;
+}
+
+static const value *make_dict(machine *m, const value *v, const arguments *a) {
+    (void)v;
+    return make_map(m, a, MAP);
+}
+static const value *make_namespace(machine *m, const value *v, const arguments *a) {
+    (void)v;
+    return make_map(m, a, NAMESPACE);
+}
+
+static const value *raise_exception(machine *m, const value *v, const value **a) {
+    (void)v;
+    refuse(m, MEZZO_ERR_INVALID, "the template refuses this conversation: %s",
+           a[0]->kind == STRING ? mz_quote_bytes(a[0]->text, a[0]->length).text : mz_tpl_kind_name(a[0]));
+    return NULL;
+}
+
+static const value *strftime_now(machine *m, const value *v, const value **a) {
+    (void)v;
+    return mz_tpl_time(m, a[0]);
+}
+
+static const callee functions[] = {{"range", "/start stop step", 1, range, NULL},
+                                   {"dict", NULL, 0, NULL, make_dict},
+                                   {"namespace", NULL, 0, NULL, make_namespace},
+                                   {"raise_exception", "message", 1, raise_exception, NULL},
+                                   {"strftime_now", "format", 1, strftime_now, NULL},
+                                   {"lipsum", "", 0, NULL, NULL},
+                                   {"cycler", "", 0, NULL, NULL},
+                                   {"joiner", "", 0, NULL, NULL}};
+
+const callee *mz_tpl_test(const char *name, size_t n) {
+    return mz_tpl_row(tests, MZ_COUNT(tests), name, n);
+}
+const callee *mz_tpl_function(const char *name, size_t n) {
+    return mz_tpl_row(functions, MZ_COUNT(functions), name, n);
+}
