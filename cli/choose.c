@@ -4,17 +4,16 @@
 #include "io/file.h"
 #include "io/json.h"
 
-// What is timed, and what came of it: seconds to minutes would otherwise pass in silence.
-static void tell(void *user, const mz_candidate *c, bool done) {
+static void tell(void *user, const mz_candidate *c) {
     const bool *quiet = user;
     if (*quiet)
         return;
-    if (!done)
-        fprintf(stderr, "mezzo: timing a few steps in %s …", mezzo_precision_name(c->precision));
-    else if (c->timed)
-        fprintf(stderr, " %.4g ms/step\n", 1e3 * c->step_seconds);
+    cli_progress_end();
+    fprintf(stderr, "mezzo: timing a few steps in %s … ", mezzo_precision_name(c->precision));
+    if (c->timed)
+        fprintf(stderr, "%.4g ms/step\n", 1e3 * c->step_seconds);
     else
-        fprintf(stderr, " %s\n", c->note);
+        fprintf(stderr, "%s\n", c->note);
 }
 
 mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,

@@ -162,16 +162,13 @@ typedef struct cli_plot {
 bool cli_plot_asked(const cli_args *args, cli_plot *plot, int *code);
 int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot); // tells of the files, or the error
 
-// --- progress (progress.c) -----------------------------------------------------------------------------------------
-typedef struct cli_progress {
-    bool quiet, bar;   // bar: stderr is a terminal
-    bool drawn;        // a bar is on the screen
-    double last_drawn; // seconds
-    double val_loss;
-} cli_progress;
-void cli_progress_start(cli_progress *p, bool quiet);
-void cli_progress_show(void *user, const mezzo_progress *progress); // a mezzo_progress_fn
-void cli_progress_end(cli_progress *p);                             // takes the bar away
+// --- progress (progress.c): one line on stderr, of the terminal's width; elsewhere a line each ten seconds ---------
+void cli_progress_begin(bool quiet); // listens to the library's work, too
+// The line, in place of the one before; `must`: even where the last one is new.
+void cli_progress_line(const char *line, bool must);
+void cli_progress_end(void);                                           // takes the line away: other output follows
+void cli_progress_work(const char *what, int64_t done, int64_t total); // a mz_work_fn
+void cli_progress_show(const mezzo_progress *progress);
 
 // Something that takes long and whose end is known: a line on stderr after a second, redrawn on a terminal, elsewhere
 // one every ten seconds. Zeroed but for `what`.

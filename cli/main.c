@@ -84,8 +84,10 @@ static int dispatch(const cli_command *command, int argc, char **argv) {
         }
     cli_args args;
     int code = cli_parse(command, argv[0], argc - 2, argv + 2, &args);
-    if (code == CLI_DONE)
+    if (code == CLI_DONE) {
+        cli_progress_begin(cli_has(&args, "quiet"));
         code = command->run(&args);
+    }
     cli_args_free(&args);
     return cli_finish(command, code);
 }

@@ -1,23 +1,60 @@
-// Progress on stderr: a bar on a terminal, one plain line a report elsewhere.
+// Progress on stderr: one line that is drawn again on a terminal, a plain line now and then elsewhere.
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "dist/world.h"
 
 enum { LINE_BYTES = 512, BAR_CELLS = 20, BAR_CELLS_NARROW = 8 };
-static const double REDRAW_SECONDS = 0.1;
+static const double REDRAW_SECONDS = 0.1, SILENT_SECONDS = 1, LINE_SECONDS = 10; // LINE_SECONDS: where no terminal is
 
-void cli_progress_start(cli_progress *p, bool quiet) {
+static struct {
+    bool quiet, bar, drawn; // bar: stderr is a terminal
+    bool all;               // every line at once, for tests
+    double told;            // when the last line was
+    double val_loss;
+} screen = {.val_loss = NAN};
+
+void cli_progress_begin(bool quiet) {
     const char *term = getenv("TERM");
-    bool can_draw = isatty(STDERR_FILENO) && term != NULL && strcmp(term, "dumb") != 0;
-    *p = (cli_progress){.quiet = quiet, .bar = can_draw, .val_loss = NAN};
+    mz_world world;
+    screen.quiet = quiet || (mz_world_read(&world) == MEZZO_OK && world.rank > 0);
+    screen.bar = isatty(STDERR_FILENO) && term != NULL && strcmp(term, "dumb") != 0;
+    screen.told = mz_seconds();
+#ifdef MEZZO_INJECT
+    screen.all = getenv("MEZZO_PROGRESS_ALL") != NULL;
+#endif
+    mz_work_set(cli_progress_work);
 }
 
-void cli_progress_end(cli_progress *p) {
-    if (p->drawn)
+void cli_progress_end(void) {
+    if (screen.drawn)
         fputs("\r\033[K", stderr);
-    p->drawn = false;
+    screen.drawn = false;
+}
+
+void cli_progress_line(const char *line, bool must) {
+    const double t = mz_seconds();
+    if (screen.quiet || (!must && !screen.all && t - screen.told < (screen.bar ? REDRAW_SECONDS : LINE_SECONDS)))
+        return;
+    screen.told = t;
+    if (!screen.bar) {
+        fprintf(stderr, "%s\n", line);
+        return;
+    }
+    // The last column stays free, or the terminal would wrap; what is cut is cut whole.
+    const size_t most = (size_t)cli_terminal_columns(stderr) - 1;
+    size_t end = strlen(line);
+    if (end > most) {
+        end = most;
+        while (end > 0 && strncmp(line + end, "  ", 2) != 0)
+            end--;
+        end = end > 0 ? end : most;
+    }
+    fprintf(stderr, "\r%.*s\033[K", (int)end, line);
+    fflush(stderr);
+    screen.drawn = true;
 }
 
 static void add(char line[LINE_BYTES], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -29,20 +66,68 @@ static void add(char line[LINE_BYTES], const char *fmt, ...) {
     va_end(args);
 }
 
+// --- work ----------------------------------------------------------------------------------------------------------
+// What is under way, the outermost first.
+static struct {
+    const char *what;
+    int64_t done, total;
+    double began;
+} works[4];
+static size_t n_works;
+
+// Work that contains this one stays; what was in it is over.
+static size_t find_work(const char *what) {
+    size_t i = 0;
+    while (i < n_works && strcmp(works[i].what, what) != 0)
+        i++;
+    if (i == n_works && i < MZ_COUNT(works)) {
+        works[i].what = what;
+        works[i].began = mz_seconds();
+        if (i == 0 && !screen.drawn)
+            screen.told = works[i].began + SILENT_SECONDS - (screen.bar ? REDRAW_SECONDS : LINE_SECONDS);
+    }
+    return i;
+}
+
+void cli_progress_work(const char *what, int64_t done, int64_t total) {
+    const size_t at = find_work(what);
+    char line[LINE_BYTES] = "", buf[32];
+    double left = NAN;
+    if (at == MZ_COUNT(works))
+        return;
+    works[at].done = done;
+    works[at].total = total;
+    n_works = done < total ? at + 1 : at;
+    if (n_works == 0)
+        cli_progress_end();
+    for (size_t i = 0; i < n_works; i++) {
+        const double each = (mz_seconds() - works[i].began) / (double)works[i].done;
+        if (works[i].done > 0 && isnan(left))
+            left = each * (double)(works[i].total - works[i].done);
+        add(line, "%s%s %lld/%lld", i > 0 ? ", " : "", works[i].what, (long long)works[i].done,
+            (long long)works[i].total);
+    }
+    if (!isnan(left))
+        add(line, "  %s left", cli_duration(left, buf, sizeof buf));
+    if (n_works > 0)
+        cli_progress_line(line, false);
+}
+
+// --- training ------------------------------------------------------------------------------------------------------
 // x86 makes NaNs with the sign set, which printf shows; a reader would look for a reason.
 static double unsigned_nan(double x) {
     return isnan(x) ? fabs(x) : x;
 }
 
 // What a report says, the most wanted first: a narrow terminal cuts the end.
-static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_progress *now) {
+static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
     char buf[32];
     add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, unsigned_nan(now->loss));
     add(line, "  %s %s/s", cli_thousands(now->tokens_per_second, buf, sizeof buf),
         strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
     add(line, "  %s left", cli_duration(now->seconds_left, buf, sizeof buf));
-    if (!isnan(p->val_loss))
-        add(line, "  val %.4f", p->val_loss);
+    if (!isnan(screen.val_loss))
+        add(line, "  val %.4f", screen.val_loss);
     add(line, "  lr %.2e", now->lr);
     if (now->loss_scale != 1)
         add(line, "  scale %g", now->loss_scale);
@@ -58,28 +143,18 @@ static void describe(char line[LINE_BYTES], const cli_progress *p, const mezzo_p
     add(line, "  mem %s", cli_bytes(now->memory_bytes, buf, sizeof buf));
 }
 
-static void draw(cli_progress *p, const mezzo_progress *now) {
-    double t = mz_seconds();
-    if (p->drawn && t - p->last_drawn < REDRAW_SECONDS && now->step < now->steps)
-        return;
-    char line[LINE_BYTES] = "[";
-    double part = now->steps > 0 ? (double)now->step / (double)now->steps : 0;
-    size_t width = (size_t)cli_terminal_columns(stderr);
-    int cells = width < 110 ? BAR_CELLS_NARROW : BAR_CELLS, full = (int)(part * cells);
-    for (int i = 0; i < cells; i++)
-        add(line, "%c", i < full ? '=' : i == full ? '>' : ' ');
-    add(line, "] %3.0f%% ", 100 * part);
-    describe(line, p, now);
-    if (width - 1 < strlen(line)) { // the last column stays free, or the terminal would wrap; what is cut is cut whole
-        size_t end = width - 1;
-        while (end > 0 && strncmp(line + end, "  ", 2) != 0)
-            end--;
-        line[end > 0 ? end : width - 1] = '\0';
+static void show_step(const mezzo_progress *now) {
+    char line[LINE_BYTES] = "";
+    if (screen.bar) {
+        const double part = now->steps > 0 ? (double)now->step / (double)now->steps : 0;
+        const int cells = cli_terminal_columns(stderr) < 110 ? BAR_CELLS_NARROW : BAR_CELLS, full = (int)(part * cells);
+        add(line, "[");
+        for (int i = 0; i < cells; i++)
+            add(line, "%c", i < full ? '=' : i == full ? '>' : ' ');
+        add(line, "] %3.0f%% ", 100 * part);
     }
-    fprintf(stderr, "\r%s\033[K", line);
-    fflush(stderr);
-    p->drawn = true;
-    p->last_drawn = t;
+    describe(line, now);
+    cli_progress_line(line, !screen.bar || !screen.drawn || now->step == now->steps);
 }
 
 // Sampled text may hold anything: control characters must not drive the terminal.
@@ -94,32 +169,24 @@ static void print_sample(const mezzo_progress *now) {
     fputc('\n', stderr);
 }
 
-void cli_progress_show(void *user, const mezzo_progress *now) {
-    cli_progress *p = user;
+void cli_progress_show(const mezzo_progress *now) {
     if (!isnan(now->val_loss))
-        p->val_loss = now->val_loss;
-    if (now->event == MEZZO_EVENT_WARNING) {
-        cli_progress_end(p);
-        fprintf(stderr, "mezzo: warn: %s\n", now->text);
+        screen.val_loss = now->val_loss;
+    if (screen.quiet && now->event != MEZZO_EVENT_WARNING)
+        return;
+    if (now->event == MEZZO_EVENT_STEP) {
+        show_step(now);
         return;
     }
-    if (p->quiet)
-        return;
-    if (now->event == MEZZO_EVENT_STEP && p->bar) {
-        draw(p, now);
-        return;
-    }
-    cli_progress_end(p);
+    cli_progress_end();
     switch (now->event) {
+    case MEZZO_EVENT_WARNING:
+        fprintf(stderr, "mezzo: warn: %s\n", now->text);
+        break;
     case MEZZO_EVENT_START:
+    case MEZZO_EVENT_PROFILE:
         fprintf(stderr, "%s\n", now->text);
         break;
-    case MEZZO_EVENT_STEP: {
-        char line[LINE_BYTES] = "";
-        describe(line, p, now);
-        fprintf(stderr, "%s\n", line);
-        break;
-    }
     case MEZZO_EVENT_EVAL:
         fprintf(stderr, "step %lld/%lld  val loss %.4f\n", (long long)now->step, (long long)now->steps,
                 unsigned_nan(now->val_loss));
@@ -130,10 +197,7 @@ void cli_progress_show(void *user, const mezzo_progress *now) {
     case MEZZO_EVENT_CHECKPOINT:
         fprintf(stderr, "checkpoint %s\n", cli_show(now->text).text);
         break;
-    case MEZZO_EVENT_PROFILE:
-        fprintf(stderr, "%s\n", now->text);
-        break;
-    case MEZZO_EVENT_WARNING:
+    case MEZZO_EVENT_STEP:
     case MEZZO_EVENT_END:
         break;
     }

@@ -35,6 +35,7 @@ static bool verbose(const char *topic) {
 
 void cli_log(void *user, const char *topic, const char *line) {
     (void)user;
+    cli_progress_end();
     fprintf(stderr, "mezzo: %s%s%s\n", strcmp(topic, "notice") == 0 ? "" : topic,
             strcmp(topic, "notice") == 0 ? "" : ": ", line);
 }
@@ -45,6 +46,7 @@ void cli_log_quietly(void *user, const char *topic, const char *line) {
 }
 
 static void print_name(const cli_command *command) {
+    cli_progress_end();
     fprintf(stderr, "mezzo%s%s: ", command != NULL ? " " : "", command != NULL ? command->name : "");
 }
 

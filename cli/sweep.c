@@ -1,13 +1,12 @@
 // mezzo sweep: a grid of training steps, a row each, appended to a file that a later call goes on with.
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "cli.h"
 #include "study/measure/sweep.h"
 
 typedef struct watch {
-    bool quiet, bar, drawn;
+    bool quiet;
     const char *unit; // what speed is told in
     int rows, failed; // of this call
     int total, done;
@@ -116,12 +115,7 @@ static void show(void *user, const mz_sweep_progress *p) {
         snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: %.3f ms, %s %s/s%s%s", p->done, p->total, left,
                  p->row->prec, text, p->step_ms, cli_thousands(p->row->tps, rate, sizeof rate), w->unit,
                  strcmp(p->row->rung, "base") != 0 ? ", " : "", strcmp(p->row->rung, "base") != 0 ? p->row->rung : "");
-    if (w->bar) {
-        fprintf(stderr, "\r\033[K%.*s", 160, line);
-        w->drawn = true;
-    } else {
-        fprintf(stderr, "%s\n", line);
-    }
+    cli_progress_line(line, true);
 }
 
 static const cli_field fields[] = {
@@ -168,12 +162,10 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
-    watch w = {
-        .unit = images ? "pixels" : "tokens", .quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0};
+    watch w = {.unit = images ? "pixels" : "tokens", .quiet = cli_has(args, "quiet")};
     if (status == MEZZO_OK)
         status = mz_sweep(device, &o, show, &w);
-    if (w.drawn)
-        fputs("\r\033[K", stderr);
+    cli_progress_end();
     code = status == MEZZO_OK ? print_result(args, &o, &w) : cli_error(args->command, status);
     if (status == MEZZO_ERR_INTERRUPTED)
         fprintf(stderr, "run the same command to continue\n");

@@ -154,7 +154,7 @@ static void print_interrupted(const cli_args *args, const char *folder, const me
 }
 
 typedef struct watch {
-    cli_progress progress;
+    bool quiet;
     const mezzo_config *config;
     mz_choice choice;
     bool chosen; // by timing, in this call
@@ -163,7 +163,7 @@ typedef struct watch {
 static mezzo_status choose(void *user, const mezzo_auto_request *request, mezzo_precision *precision, char *reason,
                            size_t size) {
     watch *w = user;
-    MEZZO_TRY(cli_choose(request, 0, NULL, 0, w->progress.quiet, &w->choice));
+    MEZZO_TRY(cli_choose(request, 0, NULL, 0, w->quiet, &w->choice));
     *precision = w->choice.precision;
     snprintf(reason, size, "auto: %s", w->choice.reason);
     w->chosen = true;
@@ -176,7 +176,7 @@ static void show(void *user, const mezzo_progress *p) {
     if (p->event == MEZZO_EVENT_START && w->chosen &&
         cli_choice_save(&w->choice, cli_key(w->config, "train.out")) != MEZZO_OK)
         fprintf(stderr, "mezzo train: could not write precision.json: %s\n", mezzo_error_message());
-    cli_progress_show(&w->progress, p);
+    cli_progress_show(p);
 }
 
 static const cli_field bisect_fields[] = {
@@ -194,11 +194,11 @@ static const cli_field bisect_fields[] = {
 };
 
 // --bisect-nan: 0 where every step is good, 1 where one is not.
-static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks, cli_progress *progress) {
+static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks) {
     mezzo_bisect_result r;
     int code = CLI_DONE;
     mezzo_status status = mezzo_run_bisect(config, hooks, &r);
-    cli_progress_end(progress);
+    cli_progress_end();
     if (status == MEZZO_ERR_INTERRUPTED) {
         cli_wrong(args->command, "%s", mezzo_error_message());
         return CLI_INTERRUPTED;
@@ -276,20 +276,19 @@ static int run(const cli_args *args) {
         mezzo_config_free(config);
         return cli_error(args->command, chosen);
     }
-    watch w = {.config = config};
-    cli_progress_start(&w.progress, cli_has(args, "quiet"));
+    watch w = {.quiet = cli_has(args, "quiet"), .config = config};
     const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = &stop, .choose = choose};
 #ifdef MEZZO_INJECT
     mz_inject_next(cli_text(args, "inject", NULL));
 #endif
     if (cli_has(args, "bisect-nan")) {
-        code = bisect(args, config, &hooks, &w.progress);
+        code = bisect(args, config, &hooks);
         mezzo_config_free(config);
         return code;
     }
     mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .best_val_loss = NAN};
     mezzo_status status = mezzo_run_train(config, &hooks, &result);
-    cli_progress_end(&w.progress);
+    cli_progress_end();
 
     const char *folder = cli_key(config, "train.out");
     if (result.rank > 0 && (status == MEZZO_OK || status == MEZZO_ERR_INTERRUPTED)) { // rank 0 tells

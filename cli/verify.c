@@ -1,6 +1,5 @@
 // mezzo verify: the same run in fp32 and in a precision, and whether it pays and holds.
 #include <math.h>
-#include <unistd.h>
 
 #include "cli.h"
 #include "io/file.h"
@@ -32,28 +31,18 @@ static mezzo_status set_defaults(const cli_args *args, mezzo_config *config) {
     return MEZZO_OK;
 }
 
-typedef struct watch {
-    bool quiet, bar;
-    double told;
-    const mz_verify_result *result; // its precision, known before the first step
-} watch;
-
+// user: the result, whose precision is known before the first step.
 static void show(void *user, const mz_verify_progress *p) {
-    watch *w = user;
+    const mz_verify_result *r = user;
     char took[32], left[32], losses[96] = "", line[256];
-    bool last = p->step == p->steps;
-    if (w->quiet || (!w->bar && !last && p->seconds - w->told < 10))
-        return;
-    w->told = p->seconds;
     for (int i = 0; i < 2; i++)
         if (isfinite(p->loss[i]))
             snprintf(losses + strlen(losses), sizeof losses - strlen(losses), "%s %s %.4f",
-                     i > 0 && losses[0] ? "," : "", i == 0 ? "fp32" : mezzo_precision_name(w->result->precision),
-                     p->loss[i]);
+                     i > 0 && losses[0] ? "," : "", i == 0 ? "fp32" : mezzo_precision_name(r->precision), p->loss[i]);
     snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds, (long long)p->step,
              (long long)p->steps, losses[0] ? "  loss" : "", losses, cli_duration(p->seconds, took, sizeof took),
              cli_duration(p->seconds_left, left, sizeof left));
-    fprintf(stderr, w->bar ? "\r\033[K%s" : "%s\n", line);
+    cli_progress_line(line, p->step == p->steps);
 }
 
 static mezzo_status write_reports(const char *folder, const mz_verify_options *o, const mz_verify_result *r,
@@ -114,13 +103,11 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     mz_verify_result *r = mz_alloc(1, sizeof *r);
-    watch w = {.quiet = cli_has(args, "quiet"), .bar = isatty(STDERR_FILENO) != 0, .result = r};
     char *command = cli_command_line(args);
     mezzo_status status = r != NULL && command != NULL ? set_defaults(args, o.config) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
-        status = mz_verify(&o, show, &w, r);
-    if (w.bar && !w.quiet)
-        fputs("\r\033[K", stderr);
+        status = mz_verify(&o, show, r, r);
+    cli_progress_end();
     if (status == MEZZO_OK)
         status = write_reports(folder, &o, r, command);
     code = status == MEZZO_OK ? tell(args, &o, r, folder) : cli_error(args->command, status);

@@ -78,11 +78,11 @@ typedef struct mezzo_progress {
     int64_t skipped;                   // steps skipped so far for non-finite gradients
     double tokens_per_second, step_ms; // since the last report; tokens: what `unit` names
     // Model FLOPs since the last report, over the device's peak (device.peak_tflops) and the time; NaN: no peak known.
-    double mfu, model_tflops; // model_tflops: FLOPs a second × 1e-12
-    double joules_per_token;  // of the last second or more of steps; NaN: no counter may be read
-    double wait_ms;           // of a step: what the device waited for data
-    size_t memory_bytes;      // parameters, gradients, optimizer, activations, workspace
-    double seconds, seconds_left;
+    double mfu, model_tflops;     // model_tflops: FLOPs a second × 1e-12
+    double joules_per_token;      // of the last second or more of steps; NaN: no counter may be read
+    double wait_ms;               // of a step: what the device waited for data
+    size_t memory_bytes;          // parameters, gradients, optimizer, activations, workspace
+    double seconds, seconds_left; // left: validation, samples and checkpoints included, as far as they were measured
     const char *unit;             // "tokens"; of a classifier "examples"
     const char *precision, *text; // text: "" where the event has none. Valid during the call
 } mezzo_progress;

@@ -56,6 +56,12 @@ double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rou
 bool mz_log_enabled(const char *topic); // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it
 void mz_log(const char *topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+// How far work that may take long has come, told by whoever does it to whoever listens (the command). Work begins with
+// done 0, is over with done == total, and may contain other work. Set once, before other threads; NULL: nobody listens.
+typedef void (*mz_work_fn)(const char *what, int64_t done, int64_t total);
+void mz_work_set(mz_work_fn fn);
+void mz_work(const char *what, int64_t done, int64_t total);
+
 // --- memory --------------------------------------------------------------------------------------------------------
 // Every allocation of the library goes through these; they count, and a test makes the N-th fail. Zeroed; 64-byte
 // aligned. They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).

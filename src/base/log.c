@@ -61,3 +61,15 @@ void mz_log(const char *topic, const char *fmt, ...) {
     if (fn != NULL)
         fn(user, topic, line);
 }
+
+// --- work --------------------------------------------------------------------------------------------------------
+static mz_work_fn listener;
+
+void mz_work_set(mz_work_fn fn) {
+    listener = fn;
+}
+
+void mz_work(const char *what, int64_t done, int64_t total) {
+    if (listener != NULL)
+        listener(what, done, total);
+}

@@ -221,8 +221,11 @@ mezzo_status mz_safetensors_write(const char *path, const mz_safetensors_item *i
         length[i] = (unsigned char)((uint64_t)size >> (8 * i));
     MEZZO_TRY_GOTO(status, mz_file_write(file, length, sizeof length));
     MEZZO_TRY_GOTO(status, mz_file_write(file, header, size));
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        mz_work("writing tensors", (int64_t)i, (int64_t)count);
         MEZZO_TRY_GOTO(status, write_tensor(file, &plan[i], piece));
+    }
+    mz_work("writing tensors", (int64_t)count, (int64_t)count);
     if (written)
         *written = mz_file_written(file);
     status = mz_file_commit(file);

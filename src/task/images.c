@@ -522,12 +522,14 @@ static mezzo_status predict_all(predicting *p, int64_t first, int64_t count) {
     int64_t examples[1024];
     float *predicted = p->decoded != NULL ? p->decoded : (float *)mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
     for (int64_t at = 0; at < count; at += p->batch) {
+        mz_work("images", at, count);
         for (int64_t i = 0; i < p->batch; i++) // the last batch is filled up with its last one
             examples[i] = p->t->p.order[first + (at + i < count ? at + i : count - 1)];
         MEZZO_TRY(predict_batch(p, examples));
         for (int64_t i = 0; i < p->batch && at + i < count; i++)
             MEZZO_TRY(keep_one(p, examples[i], predicted + i * p->pixels));
     }
+    mz_work("images", count, count);
     return MEZZO_OK;
 }
 

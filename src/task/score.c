@@ -27,6 +27,7 @@ mezzo_status mz_evaluate(mezzo_program *program, mz_source *source, uint64_t n, 
         float mean = 0;
         if (stop != NULL && *stop)
             return MEZZO_OK;
+        mz_work("validation", (int64_t)k, (int64_t)n);
         MEZZO_TRY(mz_source_draw(source, k, NULL, 0));
         MEZZO_TRY(mz_examples_write(&source->examples, program));
         MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
@@ -41,6 +42,7 @@ mezzo_status mz_evaluate(mezzo_program *program, mz_source *source, uint64_t n, 
         sum += (double)mean * (double)weight;
         counted += weight;
     }
+    mz_work("validation", (int64_t)n, (int64_t)n);
     out->counted = counted;
     if (counted > 0)
         out->loss = sum / (double)counted;

@@ -21,7 +21,9 @@ static mezzo_status measure(mz_training *run, mz_source *source, bool whole) {
     uint64_t n = whole ? source->batches : (uint64_t)run->config.eval_iters;
     mz_evaluation score;
     mz_profile_push(run->profile, "validation");
+    const double start = mz_seconds();
     MEZZO_TRY(mz_evaluate(run->engine.eval, source, n, run->hooks.stop, &score));
+    mz_run_paused(run, MZ_PAUSE_VALIDATION, (int64_t)n, start);
     mz_profile_pop(run->profile);
     if (asked(run))
         return MEZZO_OK;
@@ -112,9 +114,11 @@ static mezzo_status draw_sample(mz_training *run) {
 static mezzo_status sample(mz_training *run) {
     if (!run->samples)
         return MEZZO_OK;
+    const double start = mz_seconds();
     MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
     mezzo_status status = mz_run_leads(run) ? draw_sample(run) : MEZZO_OK;
     mz_run_release_weights(run);
+    mz_run_paused(run, MZ_PAUSE_SAMPLE, 1, start);
     return status;
 }
 
@@ -173,10 +177,12 @@ static mezzo_status step(mz_training *run, bool read_all) {
 // A parameter that is not finite must not become the newest checkpoint.
 static mezzo_status save(mz_training *run) {
     bool sound;
+    const double start = mz_seconds();
     MEZZO_TRY(mz_guard_check_before_save(run, &sound));
     mz_profile_push(run->profile, "checkpoint");
     mezzo_status status = sound ? mz_run_save(run) : MEZZO_OK;
     mz_profile_pop(run->profile);
+    mz_run_paused(run, MZ_PAUSE_CHECKPOINT, 1, start);
     return status;
 }
 

@@ -37,12 +37,46 @@ void mz_report_close(mz_training *run) {
     mz_saturation_free(r->saturation);
 }
 
+void mz_run_paused(mz_training *run, mz_pause kind, int64_t count, double start) {
+    run->report.pauses[kind].seconds += mz_seconds() - start;
+    run->report.pauses[kind].count += count;
+}
+
+// Pauses each `every` steps that are still to come before the last step, which has its own.
+static double due_until(const mz_training *run, int64_t every) {
+    const int64_t steps = run->config.steps;
+    return every > 0 && run->step < steps ? (double)((steps - 1) / every - run->step / every) : 0;
+}
+
+// Of one pause; `guess` before the first was measured.
+static double pause_seconds(const mz_training *run, mz_pause kind, double guess) {
+    const mz_pause_time *p = &run->report.pauses[kind];
+    return p->count > 0 ? p->seconds / (double)p->count : guess;
+}
+
+static double validation_batches(const mz_training *run) {
+    const mz_run_config *c = &run->config;
+    if (run->val_random == NULL)
+        return 0;
+    const double some = (double)c->eval_iters, all = (double)run->val_all->batches;
+    return due_until(run, c->eval_every) * (c->eval_iters > 0 ? some : all) +
+           (c->eval_final || c->eval_iters == 0 ? all : some);
+}
+
 static double seconds_left(const mz_training *run) {
-    int64_t done = run->step - run->first_step;
+    const mz_run_config *c = &run->config;
+    const int64_t done = run->step - run->first_step;
     if (done <= 0)
         return (double)NAN;
-    // Validation, samples and checkpoints included: they come back at the same rate.
-    return (mz_seconds() - run->report.started) / (double)done * (double)(run->config.steps - run->step);
+    const double step = run->report.step_seconds / (double)done;
+    const double forward = step / 3 / (double)c->grad_accum; // of a step's three products two are backward's
+    double left = step * (double)(c->steps - run->step);
+    left += validation_batches(run) * pause_seconds(run, MZ_PAUSE_VALIDATION, forward);
+    if (run->samples)
+        left += (due_until(run, c->sample_every) + 1) * pause_seconds(run, MZ_PAUSE_SAMPLE, 0);
+    if (c->checkpoint_every >= 0)
+        left += (due_until(run, c->checkpoint_every) + 1) * pause_seconds(run, MZ_PAUSE_CHECKPOINT, 0);
+    return left;
 }
 
 static double step_seconds(const mz_training *run) { // of one step since the last report; NaN when none was done

@@ -41,6 +41,13 @@ enum { MZ_SATURATION_ROWS = 4 };
 mezzo_status mz_saturation_rows(mz_saturation *saturation, mezzo_device *device, const mz_scales *scales, int64_t step,
                                 mz_metric *row, size_t *n, double *share, const char **name);
 
+// What comes between steps and after the last one, as far as it was measured.
+typedef enum mz_pause { MZ_PAUSE_VALIDATION, MZ_PAUSE_SAMPLE, MZ_PAUSE_CHECKPOINT, MZ_PAUSES } mz_pause;
+typedef struct mz_pause_time {
+    double seconds;
+    int64_t count; // of validation: batches
+} mz_pause_time;
+
 typedef struct mz_report {
     mz_metrics *metrics;     // NULL: nothing is written
     mz_expert_load *experts; // NULL where the model has none
@@ -53,7 +60,8 @@ typedef struct mz_report {
     int64_t val_step;                 // step of `val`
     double started, step_seconds;     // clock; spent in steps
     double data_seconds, data_before; // drawing and bringing batches: all of it, and before the step under way
-    double reported_seconds;          // step_seconds at the last report
+    mz_pause_time pauses[MZ_PAUSES];
+    double reported_seconds; // step_seconds at the last report
     int64_t reported_step;
     mz_rates rates;
     size_t memory; // bytes of the run
@@ -65,6 +73,8 @@ void mz_report_close(struct mz_training *run);                                  
 void mz_run_describe_model(const struct mz_training *run, char *out, size_t size); // "gpt2: …: 0.80 M parameters"
 void mz_run_started(struct mz_training *run);
 void mz_run_event(struct mz_training *run, mezzo_event event, const char *text);
+// `count` pauses of this kind, which began at `start`, are over.
+void mz_run_paused(struct mz_training *run, mz_pause kind, int64_t count, double start);
 mezzo_status mz_run_open_metrics(struct mz_training *run);
 mezzo_status mz_run_check_metrics(const struct mz_training *run); // beside the checkpoint that the run goes on from
 mezzo_status mz_run_log_step(struct mz_training *run);            // a metrics row and a progress event

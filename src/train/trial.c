@@ -48,6 +48,9 @@ mz_trial_facts mz_trial_describe(const mz_trial *t) {
                                                m.inputs + mezzo_optimizer_memory(t->engine.optimizer),
                             .activations = m.activations + m.activations_in_gradients,
                             .validates = t->val_all != NULL,
+                            .val_batches = t->val_all == NULL         ? 0
+                                           : t->config.eval_iters > 0 ? (uint64_t)t->config.eval_iters
+                                                                      : t->val_all->batches,
                             .scaler = &t->engine.scaling};
 }
 

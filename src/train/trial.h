@@ -19,6 +19,7 @@ typedef struct mz_trial_facts {
     size_t training_memory;             // without validation and samples
     size_t activations;                 // of the training program, those in the gradients' memory too
     bool validates;                     // there is validation data
+    uint64_t val_batches;               // that a validation covers
     const mezzo_scaler_options *scaler; // resolved
 } mz_trial_facts;
 

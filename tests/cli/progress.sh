@@ -24,3 +24,27 @@ for columns in 60 80 160; do
     [[ $columns -lt 80 ]] || grep -q 'tok/s .* left' bars || fail "a bar of $columns columns has no speed or time left"
 done
 grep -q 'tok/s .*left .*val .*lr .*scale' bars || fail "the bar of a wide terminal does not show everything"
+
+# What takes long says how far it is, and how long it will take: on no terminal, too.
+export MEZZO_PROGRESS_ALL=1
+told() { # WORDS ARGUMENT…: the command's progress holds these
+    local words=$1
+    shift
+    run 0 "$@"
+    grep -qE -- "^$words  [0-9:]+ left$" "$ERR" || fail "its progress does not tell of $words"
+}
+told "validation 1/[0-9]+" train "${TINY[@]}" --steps 2 --eval-iters 0 --data text.txt --out told
+told "validation 1/[0-9]+" eval told
+told "writing tensors [0-9]+/[0-9]+" import "$MEZZO_TESTS/golden/data/hf_gpt2" --out imported
+told "self-test 3/[0-9]" doctor --device cpu --threads 1
+shows "$ERR" "timing precisions 1/"
+told "training 3/4" lab underflow --steps 4 --count 1
+told "training [0-9]+/40" lab speed --steps 20 --precision fp32,bf16 --layers 1 --d-model 16 --batch-size 1 --device cpu
+told "planning 1/3" memory --model toy --precision fp32 --limit 1MiB --device cpu
+run 0 verify --data text.txt --layers 1 --heads 2 --d-model 16 --seq-len 16 --batch-size 16 --steps 4 --device cpu --precision bf16 \
+    --min-speedup 0 --min-memory-reduction -1000 --max-accuracy-difference 0.9 --seeds 1 --threads 1
+grep -qE '^validation 1/[0-9]+  [0-9:]+ left$' "$ERR" || fail "verify does not tell of its validation"
+grep -qE '^seed 1/1  step 4/4 .* left$' "$ERR" || fail "verify does not tell of its steps"
+run 0 train "${TINY[@]}" --steps 2 --eval-iters 0 --data text.txt --out quiet --quiet --precision fp32
+[[ ! -s $ERR ]] || fail "progress in spite of --quiet"
+exit 0

@@ -78,11 +78,13 @@ static mezzo_status race(const mz_speed_options *o, runner *runners, int n) {
     MEZZO_TRY(status);
     while (mz_trial_steps(runners[n - 1].trial) < o->steps)
         for (int i = 0; i < n; i++) {
+            mz_work("training", n * mz_trial_steps(runners[n - 1].trial) + i * BLOCK, n * o->steps);
             MEZZO_TRY(run_block(&runners[i], o->steps));
             if (o->stop != NULL && *o->stop)
                 return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped after %lld of %lld steps",
                                (long long)mz_trial_steps(runners[i].trial), (long long)o->steps);
         }
+    mz_work("training", n * o->steps, n * o->steps);
     return MEZZO_OK;
 }
 

@@ -57,9 +57,14 @@ static mezzo_status look(const mz_underflow_options *o, mz_underflow *u) {
     u->step = o->steps;
     if (o->run != NULL)
         MEZZO_TRY(mz_trial_load(u->trial, o->run, &u->step));
-    for (int64_t i = 1; o->run == NULL && i < o->steps; i++)
+    for (int64_t i = 1; o->run == NULL && i < o->steps; i++) {
+        mz_work("training", i - 1, o->steps);
         MEZZO_TRY(mz_trial_step(u->trial, false, &report));
-    return mz_trial_count_step(u->trial, &u->magnitudes);
+    }
+    mz_work("training", o->steps - 1, o->steps);
+    MEZZO_TRY(mz_trial_count_step(u->trial, &u->magnitudes));
+    mz_work("training", o->steps, o->steps);
+    return MEZZO_OK;
 }
 
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u) {

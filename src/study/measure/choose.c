@@ -290,13 +290,11 @@ static mezzo_status choose_only(mezzo_device *device, const mz_choose_options *o
 static mezzo_status try_and_tell(mezzo_device *device, const mz_choose_options *o, beside *ref, mz_candidate *c) {
     if (!tried(c))
         return plan_memory(device, o, c);
-    if (o->tell != NULL)
-        o->tell(o->user, c, false);
     mezzo_status status = try_candidate(device, o, ref, c);
     if (status != MEZZO_OK)
         note(c, "not timed"); // the error's own line follows
     if (o->tell != NULL)
-        o->tell(o->user, c, true);
+        o->tell(o->user, c);
     MEZZO_TRY(status);
     if (c->passed && isnan(ref->loss))
         ref->loss = c->loss;
@@ -308,8 +306,11 @@ static mezzo_status choose_by_timing(mezzo_device *device, const mz_choose_optio
     mezzo_status status = MEZZO_OK;
     for (int i = 0; i < out->n; i++)
         ref.gradients = ref.gradients || (narrow(out->candidates[i].precision) && tried(&out->candidates[i]));
-    for (int i = 0; i < out->n && status == MEZZO_OK; i++)
+    for (int i = 0; i < out->n && status == MEZZO_OK; i++) {
+        mz_work("timing precisions", i, out->n);
         status = try_and_tell(device, o, &ref, &out->candidates[i]);
+    }
+    mz_work("timing precisions", out->n, out->n);
     mz_gradient_free(&ref.gradient);
     MEZZO_TRY(status);
     return decide(out);

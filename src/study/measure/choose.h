@@ -31,8 +31,7 @@ typedef struct mz_choose_options {
     int iters;              // and how many they are at most
     size_t memory;          // bytes that may be used; 0: what is free
     const volatile sig_atomic_t *stop;
-    // Called before a candidate is tried and after, may be NULL.
-    void (*tell)(void *user, const mz_candidate *candidate, bool done);
+    void (*tell)(void *user, const mz_candidate *candidate); // one was tried; may be NULL
     void *user;
 } mz_choose_options;
 mz_choose_options mz_choose_defaults(void); // 1 s, 10 steps, the guard's bound; all else empty

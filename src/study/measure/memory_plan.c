@@ -45,11 +45,24 @@ static mezzo_status plan_row(mz_memory_plan *a, mezzo_precision precision, int o
     return MEZZO_OK;
 }
 
+static bool serves(mezzo_precision precision, mezzo_master master) {
+    return master == MEZZO_MASTER_FP32 || mz_precision(precision)->operand == MEZZO_BF16;
+}
+
+static int rows_of(const mz_memory_plan *a) {
+    int rows = 0;
+    for (int p = 0; p < a->n_precisions; p++)
+        for (int m = 0; m < a->n_masters; m++)
+            rows += serves(a->precisions[p], (mezzo_master)a->masters[m]) ? a->n_optimizers : 0;
+    return rows;
+}
+
 static mezzo_status plan_rows(mz_memory_plan *a, mezzo_precision precision, mz_plans *plans) {
     for (int i = 0; i < a->n_optimizers * a->n_masters; i++) {
         const mezzo_master master = (mezzo_master)a->masters[i % a->n_masters];
-        if (master != MEZZO_MASTER_FP32 && mz_precision(precision)->operand != MEZZO_BF16)
+        if (!serves(precision, master))
             continue;
+        mz_work("planning", a->n_rows, rows_of(a));
         MEZZO_TRY(plan_row(a, precision, a->optimizers[i / a->n_masters], master, plans, &a->rows[a->n_rows]));
         a->n_rows++;
     }
@@ -63,6 +76,7 @@ mezzo_status mz_memory_plan_rows(mz_memory_plan *a) {
         status = plan_rows(a, a->precisions[p], &plans);
         mz_plans_free(&plans);
     }
+    mz_work("planning", a->n_rows, a->n_rows);
     return status;
 }
 

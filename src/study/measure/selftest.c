@@ -93,10 +93,14 @@ static mezzo_status judge_fp32(mezzo_device *device, mz_selftest *fp32) {
 
 mezzo_status mz_selftest_run(mezzo_device *device, const mezzo_precision *asked, int n,
                              const volatile sig_atomic_t *stop, mz_selftest *out) {
-    MEZZO_TRY(run_one(device, MEZZO_PRECISION_FP32, stop, &out[0]));
-    for (int i = 0; i < n; i++)
-        MEZZO_TRY(run_one(device, asked[i], stop, &out[i + 1]));
+    static const char what[] = "self-test";
+    for (int i = 0; i <= n; i++) {
+        mz_work(what, i, n + 2);
+        MEZZO_TRY(run_one(device, i == 0 ? MEZZO_PRECISION_FP32 : asked[i - 1], stop, &out[i]));
+    }
+    mz_work(what, n + 1, n + 2);
     MEZZO_TRY(judge_fp32(device, &out[0]));
+    mz_work(what, n + 2, n + 2);
     for (int i = 1; i <= n; i++) {
         mz_selftest *t = &out[i];
         t->off = fmax(fabs(t->first - out[0].first), fabs(t->last - out[0].last)) / fabs(out[0].first - out[0].last);

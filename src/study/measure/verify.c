@@ -29,6 +29,8 @@ typedef struct verifier {
     mz_verify_fn tell;
     void *user;
     mz_verify_progress progress;
+    double validating; // seconds
+    int validated;     // runs
 } verifier;
 
 // --- opening -------------------------------------------------------------------------------------
@@ -217,8 +219,12 @@ static void show(verifier *v, int first, int last, double share) {
         p->loss[which] = mz_trial_last(v->sides[which].trial)->loss;
     }
     p->seconds = mz_seconds() - v->started;
-    double done = ((double)(p->seed - 1) + share) / (double)p->seeds;
-    p->seconds_left = done > 0 ? p->seconds * (1 - done) / done : (double)NAN;
+    const double done = (double)(p->seed - 1) + share, training = (p->seconds - v->validating) / done; // of a pair
+    const mz_trial_facts *t = &v->sides[last < 0 ? 1 : last].facts;
+    double each = v->validated > 0 ? v->validating / v->validated : 0; // of a validation
+    if (v->validated == 0) // as many batches forward, which is a third of training on them
+        each = training / (double)(2 * v->r->steps * t->grad_accum) / 3 * (double)t->val_batches;
+    p->seconds_left = training * (p->seeds - done) + each * (2 * p->seeds - v->validated);
     if (v->tell != NULL)
         v->tell(v->user, p);
 }
@@ -253,7 +259,10 @@ static mezzo_status finish_side(verifier *v, side *s) {
     double items = (double)s->facts.items * (double)v->r->grad_accum * (double)s->timed;
     s->out->tokens_per_second = items / s->out->seconds;
     s->out->train_loss = mz_mean(s->losses + (steps - last), (size_t)last);
+    const double start = mz_seconds();
     MEZZO_TRY(mz_trial_validate(s->trial, v->o->stop, &score));
+    v->validating += mz_seconds() - start;
+    v->validated++;
     MEZZO_TRY(stopped(v));
     if (score.counted > 0) {
         s->out->val_loss = score.loss;
