@@ -20,9 +20,6 @@ if [[ -z ${OUT:-} ]]; then
     done
     OUT=runs/radio-$n
 fi
-# Threads that wait for each other spin only briefly: see demo.sh.
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-5000}
-
 # radio.json is written last: a folder of the demo's own without it was left by a run that was stopped.
 if [[ ! -e $cities/radio.json ]]; then
     [[ -n ${CITIES:-} ]] || rm -rf "$cities"

@@ -17,10 +17,6 @@ n=1
 while [[ -e runs/demo-$n ]]; do
     n=$((n + 1))
 done
-# Threads that wait for each other spin only briefly: on a machine with other work on its cores, a long spin takes the very time that
-# the awaited thread needs (10 times slower, measured with libgomp's default at a load of 8 on 2 cores).
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-5000}
-
 # 800 steps: about 75 seconds of BF16, 2 minutes of FP32 on two AVX-512 cores. A high rate suits so small a model and so few steps.
 exec build/release/mezzo train --model gpt2 --layers 4 --heads 4 --d-model 128 --seq-len 128 --batch-size 16 --steps 800 --lr 3e-3 \
     --data "$text" --tokenizer char --split 0.95 --precision auto --out "runs/demo-$n"

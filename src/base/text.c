@@ -121,6 +121,12 @@ double mz_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+double mz_cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 void mz_star_numbers(const char *module, char *out, size_t size) {
     size_t n = 0;
     for (const char *p = module; *p != '\0' && n + 1 < size;) {

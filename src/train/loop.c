@@ -155,9 +155,19 @@ static void open_energy(mz_training *run) {
     mz_energy_add(&run->report.rates.energy, joules, range, mz_seconds(), items * (double)run->step);
 }
 
+// A step of `seconds` that computed for `cpu` seconds, both without drawing batches, which may wait for a disk. Ranks
+// wait for each other.
+static void watch_cores(mz_training *run, double seconds, double cpu) {
+    const mezzo_device *device = run->engine.device;
+    mz_core_meter *m = &run->report.rates.cores;
+    if (device->backend->capture_begin == NULL && run->engine.size == 1 && mz_cores_lost(m, seconds, cpu))
+        mz_log("warn", "steps of %.1f s computed for %.1f s only: other programs use the cores; stop those%s",
+               m->seconds, m->cpu, device->threads > 1 ? ", or take fewer threads (--threads 1)" : "");
+}
+
 // One step, and what is known of the newest one that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
-    double start = mz_seconds();
+    const double start = mz_seconds(), cpu = mz_cpu_seconds(), data = run->report.data_seconds;
     uint64_t batches = run->data->position;
     run->engine.counting = run->engine.magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
     if (!run->report.rates.energy.open)
@@ -170,7 +180,9 @@ static mezzo_status step(mz_training *run, bool read_all) {
     mz_profile_push(run->profile, "read");
     status = look(run, read_all);
     mz_profile_pop(run->profile);
-    run->report.step_seconds += mz_seconds() - start;
+    const double seconds = mz_seconds() - start;
+    run->report.step_seconds += seconds;
+    watch_cores(run, seconds - (run->report.data_seconds - data), mz_cpu_seconds() - cpu);
     return status == MEZZO_OK ? mz_profile_step_end(run) : status;
 }
 

@@ -95,3 +95,17 @@ double mz_read_joules(mezzo_device *device, double *range) {
         return (double)NAN;
     return isnan(t.joules) && device->backend->capture_begin == NULL ? mz_host_joules(range) : t.joules;
 }
+
+bool mz_cores_lost(mz_core_meter *m, double seconds, double cpu) {
+    const double window = 5, least = 0.5;
+    if (m->lost)
+        return false;
+    m->seconds += seconds;
+    m->cpu += cpu;
+    if (m->seconds < window)
+        return false;
+    m->lost = m->cpu < least * m->seconds;
+    if (!m->lost)
+        m->seconds = m->cpu = 0;
+    return m->lost;
+}

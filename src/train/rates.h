@@ -28,10 +28,20 @@ void mz_energy_add(mz_energy_meter *meter, double joules, double range, double s
 // The device's counter, or that of the host's processors (RAPL) for a device that has none and computes there.
 double mz_read_joules(mezzo_device *device, double *range);
 
+// Steps on the host's cores whose wall time is far above the CPU time of all threads wait for cores that others use.
+typedef struct mz_core_meter {
+    double seconds, cpu; // of the window's steps
+    bool lost;           // seen once
+} mz_core_meter;
+// True once, after a window of 5 s of steps that computed for less than half of it; `seconds` and `cpu` are then the
+// window's.
+bool mz_cores_lost(mz_core_meter *meter, double seconds, double cpu);
+
 typedef struct mz_rates {
     double flops, peak;           // of a step; FLOP/s, 0: not known
     double waits, reported_waits; // seconds that the device waited for data, so far, and at the last report
     mz_energy_meter energy;
+    mz_core_meter cores;
 } mz_rates;
 
 #endif

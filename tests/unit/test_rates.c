@@ -118,6 +118,18 @@ static void test_energy(void **state) {
     assert_true(fabs(m.sum_joules - 210) < 1e-12 && m.sum_items == 4000);
 }
 
+// Once, of a whole window, and of no window that computed for half of it.
+static void test_cores(void **state) {
+    (void)state;
+    mz_core_meter m = {0};
+    for (int i = 0; i < 10; i++)
+        assert_false(mz_cores_lost(&m, 1, 0.5)); // two whole windows
+    assert_false(mz_cores_lost(&m, 4.5, 0.1));
+    assert_true(mz_cores_lost(&m, 0.5, 0.4));
+    assert_true(m.seconds == 5 && m.cpu == 0.5);
+    assert_false(mz_cores_lost(&m, 100, 0));
+}
+
 static int setup(void **state) {
     (void)state;
     tiny_text();
@@ -126,10 +138,9 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mfu),
-        cmocka_unit_test(test_frozen_weights_cost_no_gradient),
-        cmocka_unit_test(test_data_sheets),
-        cmocka_unit_test(test_energy),
+        cmocka_unit_test(test_mfu),         cmocka_unit_test(test_frozen_weights_cost_no_gradient),
+        cmocka_unit_test(test_data_sheets), cmocka_unit_test(test_energy),
+        cmocka_unit_test(test_cores),
     };
     return cmocka_run_group_tests_name("rates", tests, setup, NULL);
 }
