@@ -89,10 +89,11 @@ static void check_claim(png_structp png, png_infop info, size_t n) {
         png_error(png, "the file is too short for its image");
 }
 
-// Texts are not used, and inflating a thousand of them takes seconds: they are passed over.
-static void ignore_texts(png_structp png) {
-    static const png_byte texts[] = "tEXt\0zTXt\0iTXt";
-    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, texts, 3);
+// Texts are not used, and inflating a thousand of them takes seconds: they are passed over. So is what describes
+// colours: libpng would make gray by it, so that the same samples had other values with it.
+static void ignore_metadata(png_structp png) {
+    static const png_byte chunks[] = "tEXt\0zTXt\0iTXt\0cHRM\0gAMA\0iCCP\0sRGB\0cICP\0mDCV\0cLLI\0sBIT\0bKGD";
+    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, chunks, sizeof chunks / 5);
 }
 
 // Returns how often every row is read.
@@ -132,7 +133,7 @@ static bool read_all(png_structp png, png_infop info, work *w, size_t n, mz_pict
     png_set_user_limits(png, MZ_PNG_SIDE, MZ_PNG_SIDE);
     png_set_chunk_malloc_max(png, 1 << 20);
     png_set_crc_action(png, PNG_CRC_DEFAULT, PNG_CRC_DEFAULT);
-    ignore_texts(png);
+    ignore_metadata(png);
     png_read_info(png, info);
     check_claim(png, info, n);
     const size_t raw = png_get_rowbytes(png, info);

@@ -238,6 +238,46 @@ static void test_stored(void **state) {
     mz_picture_free(&q);
 }
 
+// A chunk that describes colours changes no value: with sRGB or gAMA, libpng would make gray in linear light.
+static void test_metadata(void **state) {
+    (void)state;
+    if (!have_png())
+        skip();
+    static const struct {
+        const char *type;
+        size_t n;
+        uint8_t bytes[32];
+    } chunks[] = {{"tIME", 7, {7, 230, 1, 1, 0, 0, 0}},
+                  {"sRGB", 1, {0}},
+                  {"gAMA", 4, {0, 0, 0xB1, 0x8F}},
+                  {"cHRM", 32, {0, 0, 0x7A, 0x26, 0, 0, 0x80, 0x84, 0, 1, 0x38, 0x80, 0, 0, 0x82, 0x35,
+                                0, 0, 0x3A, 0x98, 0, 0, 0xEA, 0x60, 0, 0, 0x13, 0x88, 0, 0, 0x0B, 0xB8}},
+                  {"cICP", 4, {9, 16, 0, 1}},
+                  {"sBIT", 3, {5, 6, 5}}};
+    mz_picture p, q;
+    uint8_t *bytes, changed[256];
+    size_t n;
+    assert_int_equal(mz_picture_make(1, 3, 3, &p), MEZZO_OK);
+    memset(p.pixels, 0, 9);
+    p.pixels[0] = p.pixels[4] = p.pixels[8] = 255; // red, green, blue
+    assert_int_equal(mz_png_encode(&p, 6, &bytes, &n), MEZZO_OK);
+    mz_picture_free(&p);
+    assert_true(n + 64 < sizeof changed);
+    for (size_t i = 0; i < MZ_COUNT(chunks); i++) {
+        enum { HEAD = 8 + 12 + 13 };
+        uint8_t *at = changed;
+        add(&at, bytes, HEAD);
+        add_chunk(&at, chunks[i].type, chunks[i].bytes, chunks[i].n);
+        add(&at, bytes + HEAD, n - HEAD);
+        if (mz_png_parse("t.png", changed, (size_t)(at - changed), &q) != MEZZO_OK)
+            fail_msg("%s: %s", chunks[i].type, mezzo_error_message());
+        if (q.pixels[0] != 54 || q.pixels[1] != 182 || q.pixels[2] != 18)
+            fail_msg("%s: %d %d %d", chunks[i].type, q.pixels[0], q.pixels[1], q.pixels[2]);
+        mz_picture_free(&q);
+    }
+    mz_free(bytes);
+}
+
 static void test_without(void **state) {
     (void)state;
     if (have_png())
@@ -252,6 +292,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refuses),
                                        cmocka_unit_test(test_memory),     cmocka_unit_test(test_kinds),
                                        cmocka_unit_test(test_bombs),      cmocka_unit_test(test_stored),
-                                       cmocka_unit_test(test_without)};
+                                       cmocka_unit_test(test_metadata),   cmocka_unit_test(test_without)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
