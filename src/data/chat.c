@@ -174,14 +174,15 @@ mezzo_status mz_chat_end_token(mz_chat_tokens *t, const mezzo_tokenizer *tok) {
     return token >= 0 ? add_token(t, token, true) : MEZZO_OK;
 }
 
+enum { LONGEST_MARKER = 64 };
+
 // The length of the marker that begins at text[0], of n bytes; 0: none. *token: its own, or -1.
 static size_t marker(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *token) {
-    enum { LONGEST = 64 };
     const char close = text[0] == '<' ? '>' : text[0] == '[' ? ']' : '\0';
     *token = -1;
     if (close == '\0')
         return 0;
-    for (size_t i = 1; i < n && i < LONGEST; i++) {
+    for (size_t i = 1; i < n && i < LONGEST_MARKER; i++) {
         if (isspace((unsigned char)text[i]))
             return 0;
         if (text[i] != close)
@@ -213,7 +214,7 @@ static mezzo_status add_bytes(mz_chat_tokens *t, const mezzo_tokenizer *tok, con
     for (size_t at = from; at < to;) {
         size_t own = 0;
         int32_t token;
-        while (at + own < to && !x->told.data[at + own])
+        while (at + own < to && own < LONGEST_MARKER && !(x->told.data[at + own] & MZ_MARK_TOLD))
             own++;
         size_t n = own > 0 ? marker(tok, x->text.data + at, own, &token) : 0;
         if (n == 0) {
@@ -245,24 +246,52 @@ static mezzo_status check_messages(const char *where, const json_t *messages) {
     return MEZZO_OK;
 }
 
-// The first n messages.
-static mezzo_status write_some(const mezzo_tokenizer *tok, const char *where, const json_t *messages, size_t n,
-                               bool prompt, mz_marked_text *out) {
-    const mz_chat *chat = &tok->chat;
+// What the chat template makes of a conversation.
+typedef struct written {
+    mz_marked_text text;
+    mz_template_spans spans;
+} written;
+
+static void written_free(written *w) {
+    mz_marked_text_free(&w->text);
+    mz_free(w->spans.at);
+    *w = (written){0};
+}
+
+// The values that transformers gives a template. A token that the tokenizer lacks is undefined.
+static json_t *values_of(const mz_chat *chat, const json_t *messages, size_t n, bool prompt) {
     json_t *values = mz_json_new(), *some = json_array();
-    *out = (mz_marked_text){0};
     for (size_t i = 0; i < n; i++)
         (void)json_array_append(some, json_array_get(messages, i));
     (void)json_object_set_new(values, "messages", some);
+    (void)json_object_set_new(values, "tools", json_null());
+    (void)json_object_set_new(values, "documents", json_null());
     (void)json_object_set_new(values, "add_generation_prompt", json_boolean(prompt));
-    (void)json_object_set_new(values, "bos_token", json_string(chat->bos != NULL ? chat->bos : ""));
-    (void)json_object_set_new(values, "eos_token", json_string(chat->eos != NULL ? chat->eos : ""));
-    mezzo_status status =
-        values == NULL || some == NULL || mz_json_ran_out()
-            ? mz_fail(MEZZO_ERR_MEMORY, "%s: no memory for a conversation", where)
-            : mz_context(mz_template_render("chat template", chat->source != NULL ? chat->source : chatml, values, out),
-                         "%s", where);
+    if (chat->bos != NULL)
+        (void)json_object_set_new(values, "bos_token", json_string(chat->bos));
+    if (chat->eos != NULL)
+        (void)json_object_set_new(values, "eos_token", json_string(chat->eos));
+    if (some != NULL && !mz_json_ran_out())
+        return values;
     json_decref(values);
+    return NULL;
+}
+
+// The first n messages.
+static mezzo_status write_some(const mezzo_tokenizer *tok, const char *where, const json_t *messages, size_t n,
+                               bool prompt, written *out) {
+    const mz_chat *chat = &tok->chat;
+    json_t *values = values_of(chat, messages, n, prompt);
+    *out = (written){0};
+    if (values == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "%s: no memory for a conversation", where);
+    mezzo_status status =
+        mz_context(mz_template_render_spans("chat template", chat->source != NULL ? chat->source : chatml, values,
+                                            &out->text, &out->spans),
+                   "%s", where);
+    json_decref(values);
+    if (status != MEZZO_OK)
+        written_free(out);
     return status;
 }
 
@@ -271,51 +300,218 @@ static bool begins(const mz_marked_text *x, const mz_marked_text *with) {
            (with->text.len == 0 || memcmp(x->text.data, with->text.data, with->text.len) == 0);
 }
 
+static const char *content_of(const json_t *message) {
+    return json_string_value(json_object_get(message, "content"));
+}
+
 static bool is_answer(const json_t *message) {
     return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
 }
 
-// Answer i of the conversation `all`: bytes *from to *to.
-static mezzo_status find_answer(const mezzo_tokenizer *tok, const char *where, const json_t *messages, size_t i,
-                                const mz_marked_text *all, size_t *from, size_t *to) {
-    mz_marked_text before = {0}, with = {0};
-    mezzo_status status = write_some(tok, where, messages, i, true, &before);
+// --- answers -------------------------------------------------------------------------------------------------------
+// An answer is what its prompt and the next message leave between them: it takes two renderings of all before it. To
+// render a conversation of n answers n times would take n² steps, so answers are told apart by what the template wrote
+// of its own around their contents, in the turn of its loop over the messages: where that is the same, the answer
+// begins and ends at the same places of it. The first answer of each such form is found by rendering, so are the
+// second, the fourth, the eighth …, which together cost as much as one rendering or two, and the last; if one of these
+// is not where its form says, all are found by rendering.
+typedef struct form { // of a turn
+    size_t span;      // the first one's
+    bool whole;       // the content was written, all of it
+    bool usable;      // the answer begins before the content, and ends after it
+    size_t head, tail;
+    size_t count; // how many have it
+} form;
+
+typedef struct search {
+    const mezzo_tokenizer *tok;
+    const char *where;
+    const json_t *messages;
+    const written *all;
+    size_t *turns; // per message: its span; SIZE_MAX: none
+    form *forms;
+    size_t n_forms, cap_forms;
+    bool each; // every answer is found by rendering
+} search;
+
+typedef struct range {
+    size_t from, to; // bytes
+} range;
+
+// Answer i by rendering.
+static mezzo_status render_answer(const search *s, size_t i, range *out) {
+    written before = {0}, with = {0};
+    mezzo_status status = write_some(s->tok, s->where, s->messages, i, true, &before);
     if (status == MEZZO_OK)
-        status = write_some(tok, where, messages, i + 1, false, &with);
-    if (status == MEZZO_OK && (!begins(&with, &before) || !begins(all, &with)))
+        status = write_some(s->tok, s->where, s->messages, i + 1, false, &with);
+    if (status == MEZZO_OK && (!begins(&with.text, &before.text) || !begins(&s->all->text, &with.text)))
         status = mz_fail(MEZZO_ERR_INVALID,
                          "%s: the chat template writes message %zu differently once others follow it, or its beginning "
                          "differently from its prompt: the answer cannot be separated from the rest",
-                         where, i + 1);
-    *from = before.text.len;
-    *to = with.text.len;
-    mz_marked_text_free(&before);
-    mz_marked_text_free(&with);
+                         s->where, i + 1);
+    *out = (range){before.text.text.len, with.text.text.len};
+    written_free(&before);
+    written_free(&with);
     return status;
 }
 
-static mezzo_status add_all(const mezzo_tokenizer *tok, const char *where, const json_t *messages,
-                            const mz_marked_text *all, mz_chat_tokens *out) {
-    size_t done = 0;
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        size_t from, to;
-        if (!is_answer(json_array_get(messages, i)))
-            continue;
-        MEZZO_TRY(find_answer(tok, where, messages, i, all, &from, &to));
-        MEZZO_TRY(mz_context(add_bytes(out, tok, all, done, from, false), "%s", where));
-        MEZZO_TRY(mz_context(add_bytes(out, tok, all, from, to, true), "%s", where));
-        done = to;
+static bool told(const search *s, size_t at) {
+    return (s->all->text.told.data[at] & MZ_MARK_TOLD) != 0;
+}
+
+// The template's own text of two turns is the same, and messages' text stands at the same places of it.
+static bool same_form(const search *s, const mz_template_span *a, const mz_template_span *b) {
+    const char *text = s->all->text.text.data;
+    size_t i = a->from, k = b->from;
+    while (i < a->to && k < b->to) {
+        if (told(s, i) != told(s, k) || (!told(s, i) && text[i] != text[k]))
+            return false;
+        const bool run = told(s, i);
+        for (i++; run && i < a->to && told(s, i);)
+            i++;
+        for (k++; run && k < b->to && told(s, k);)
+            k++;
     }
-    return mz_context(add_bytes(out, tok, all, done, all->text.len, false), "%s", where);
+    return i == a->to && k == b->to;
+}
+
+// As many bytes of messages as the content has without white space around it.
+static bool is_whole(const search *s, size_t i, const mz_template_span *turn) {
+    const char *content = content_of(json_array_get(s->messages, i));
+    size_t n = strlen(content), written_bytes = 0;
+    const size_t spaces = strspn(content, " \t\r\n");
+    while (n > spaces && strchr(" \t\r\n", content[n - 1]) != NULL)
+        n--;
+    for (size_t at = turn->from; at < turn->to; at++)
+        written_bytes += told(s, at);
+    return written_bytes >= n - (spaces < n ? spaces : n);
+}
+
+static form *find_form(search *s, size_t i, size_t turn, mezzo_status *status) {
+    enum { MOST_FORMS = 16 }; // that are compared: the last ones
+    const mz_template_span *spans = s->all->spans.at;
+    const bool whole = is_whole(s, i, &spans[turn]);
+    for (size_t k = s->n_forms; k > 0 && k + MOST_FORMS > s->n_forms; k--) {
+        form *f = &s->forms[k - 1];
+        if (f->whole == whole && same_form(s, &spans[f->span], &spans[turn]))
+            return f;
+    }
+    *status = MZ_RESERVE(s->forms, s->cap_forms, s->n_forms + 1);
+    if (*status != MEZZO_OK)
+        return NULL;
+    s->forms[s->n_forms] = (form){.span = turn, .whole = whole};
+    return &s->forms[s->n_forms++];
+}
+
+// What a form's first answer says of the others.
+static void measure(const search *s, form *f, const mz_template_span *turn, range is) {
+    size_t first = turn->from, last = turn->to;
+    while (first < turn->to && !told(s, first))
+        first++;
+    while (last > turn->from && !told(s, last - 1))
+        last--;
+    f->usable = is.from >= turn->from && is.from <= first && is.to >= last && is.to <= turn->to && first < last;
+    f->head = f->usable ? is.from - turn->from : 0;
+    f->tail = f->usable ? turn->to - is.to : 0;
+}
+
+static mezzo_status find_answer(search *s, size_t i, bool last, range *out) {
+    if (s->each || s->turns[i] == SIZE_MAX)
+        return render_answer(s, i, out);
+    const mz_template_span *turn = &s->all->spans.at[s->turns[i]];
+    mezzo_status status = MEZZO_OK;
+    form *f = find_form(s, i, s->turns[i], &status);
+    if (f == NULL)
+        return status;
+    const size_t count = ++f->count;
+    const range expected = {turn->from + f->head, turn->to - f->tail};
+    if (count > 1 && f->usable && !last && (count & (count - 1)) != 0) {
+        *out = expected;
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(render_answer(s, i, out));
+    if (count == 1)
+        measure(s, f, turn, *out);
+    else if (f->usable && (out->from != expected.from || out->to != expected.to))
+        s->each = true;
+    return MEZZO_OK;
+}
+
+// All of them, in order; *n: how many.
+static mezzo_status find_by_turns(search *s, range *out, size_t *n) {
+    size_t count = json_array_size(s->messages), last = count;
+    while (last > 0 && !is_answer(json_array_get(s->messages, last - 1)))
+        last--;
+    const bool each = s->each;
+    *n = 0;
+    for (size_t i = 0; i < count && s->each == each; i++)
+        if (is_answer(json_array_get(s->messages, i)))
+            MEZZO_TRY(find_answer(s, i, i + 1 == last, &out[(*n)++]));
+    return s->each == each ? MEZZO_OK : find_by_turns(s, out, n);
+}
+
+// What the template marks as the model's.
+static void find_generated(const mz_marked_text *all, range *out, size_t *n) {
+    *n = 0;
+    for (size_t at = 0; at < all->text.len; at++) {
+        if (!(all->told.data[at] & MZ_MARK_GENERATED))
+            continue;
+        const size_t from = at;
+        while (at < all->text.len && (all->told.data[at] & MZ_MARK_GENERATED))
+            at++;
+        if (out != NULL)
+            out[*n] = (range){from, at};
+        ++*n;
+    }
+}
+
+static mezzo_status find_answers(search *s, range **out, size_t *n) {
+    const size_t count = json_array_size(s->messages);
+    const mz_template_spans *spans = &s->all->spans;
+    size_t most = count;
+    if (spans->generation)
+        find_generated(&s->all->text, NULL, &most);
+    *out = mz_alloc(most + 1, sizeof **out);
+    s->turns = mz_alloc(count + 1, sizeof *s->turns);
+    if (*out == NULL || s->turns == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (spans->generation) {
+        find_generated(&s->all->text, *out, n);
+        return MEZZO_OK;
+    }
+    memset(s->turns, 0xFF, count * sizeof *s->turns);
+    for (size_t i = 0; i < spans->n; i++)
+        if (spans->at[i].to > spans->at[i].from)
+            s->turns[spans->at[i].message] = i;
+    return find_by_turns(s, *out, n);
+}
+
+static mezzo_status add_all(const mezzo_tokenizer *tok, const char *where, const json_t *messages, const written *all,
+                            mz_chat_tokens *out) {
+    search s = {.tok = tok, .where = where, .messages = messages, .all = all};
+    range *answers = NULL;
+    size_t n = 0, done = 0;
+    mezzo_status status = find_answers(&s, &answers, &n);
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
+        status = mz_context(add_bytes(out, tok, &all->text, done, answers[i].from, false), "%s", where);
+        if (status == MEZZO_OK)
+            status = mz_context(add_bytes(out, tok, &all->text, answers[i].from, answers[i].to, true), "%s", where);
+        done = answers[i].to;
+    }
+    mz_free(answers);
+    mz_free(s.turns);
+    mz_free(s.forms);
+    MEZZO_TRY(status);
+    return mz_context(add_bytes(out, tok, &all->text, done, all->text.text.len, false), "%s", where);
 }
 
 mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const json_t *messages, bool prompt,
                             mz_chat_tokens *out) {
-    mz_marked_text all;
+    written all;
     MEZZO_TRY(check_messages(where, messages));
     MEZZO_TRY(write_some(tok, where, messages, json_array_size(messages), prompt, &all));
     mezzo_status status = add_all(tok, where, messages, &all, out);
-    mz_marked_text_free(&all);
+    written_free(&all);
     return status;
 }
 
@@ -323,19 +519,20 @@ mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const
 // The word that the template writes behind an answer; where it writes none, the one that the next message begins with.
 static mezzo_status find_end(const mezzo_tokenizer *tok, const char *where, json_t *messages, char **end) {
     static const char answer[] = "4f9c1e";
-    mz_marked_text x = {0};
     *end = NULL;
     for (size_t n = 2; n <= 3 && *end == NULL; n++) {
-        MEZZO_TRY(write_some(tok, where, messages, n, false, &x));
+        written some;
+        MEZZO_TRY(write_some(tok, where, messages, n, false, &some));
+        const mz_marked_text x = some.text;
         const char *at = x.text.data != NULL ? strstr(x.text.data, answer) : NULL;
         size_t i = at != NULL ? (size_t)(at - x.text.data) + sizeof answer - 1 : x.text.len, to;
         while (i < x.text.len && isspace((unsigned char)x.text.data[i]))
             i++;
-        for (to = i; to < x.text.len && !x.told.data[to] && !isspace((unsigned char)x.text.data[to]);)
+        for (to = i; to < x.text.len && !(x.told.data[to] & MZ_MARK_TOLD) && !isspace((unsigned char)x.text.data[to]);)
             to++;
         if (to > i || n == 3)
             *end = mz_format("%.*s", (int)(to - i), to > i ? x.text.data + i : "");
-        mz_marked_text_free(&x);
+        written_free(&some);
         if ((to > i || n == 3) && *end == NULL)
             return MEZZO_ERR_MEMORY;
     }

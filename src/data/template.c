@@ -370,7 +370,7 @@ static void run_generation(machine *m, const node *x, environment *e) {
         return;
     char *marks = mz_tpl_room(m, v->length);
     for (size_t i = 0; marks != NULL && i < v->length; i++)
-        marks[i] = (char)(v->told[i] | MARK_GENERATED);
+        marks[i] = (char)(v->told[i] | MZ_MARK_GENERATED);
     if (marks != NULL)
         print(m, mz_tpl_string(m, v->text, marks, v->length));
 }

@@ -8,10 +8,11 @@
 
 #include "base/base.h"
 
-// A text, and where its bytes come from.
+// A text and the marks of its bytes: of a message, which never makes a special token; written inside of {% generation
+// %}.
+enum { MZ_MARK_TOLD = 1, MZ_MARK_GENERATED = 2 };
 typedef struct mz_marked_text {
-    mz_text text, told; // told: for each byte of the text, 1 of a message, which never makes a special token; + 2
-                        // inside of {% generation %}
+    mz_text text, told; // told: a byte of marks for each of the text
 } mz_marked_text;
 void mz_marked_text_free(mz_marked_text *t);
 

@@ -21,8 +21,6 @@ enum { MOST_WORK = 1 << 21 };
 enum { WORK_A_BYTE = 64, BYTES_A_BYTE = 256 };
 enum { BYTES_A_WORK = 256 }; // that are searched or compared
 enum { MOST_SOURCE = 1 << 20, MOST_NESTING = 150, MOST_DEPTH = 400, MOST_ARGS = 6, MOST_RANGE = 100000 };
-// Marks of a byte of text.
-enum { MARK_TOLD = 1, MARK_GENERATED = 2 };
 
 typedef struct value value;
 typedef struct node node;

@@ -139,7 +139,7 @@ const value *mz_tpl_from_json(machine *m, const json_t *j, bool told, int depth)
         if (told && marks == NULL)
             return &mz_tpl_undefined;
         if (told)
-            memset(marks, MARK_TOLD, n);
+            memset(marks, MZ_MARK_TOLD, n);
         return mz_tpl_string(m, json_string_value(j), marks, n);
     }
     if (json_is_object(j))

@@ -96,7 +96,8 @@ static mezzo_status read_line(mz_instructions *x, const mezzo_tokenizer *tokeniz
     return status;
 }
 
-static mezzo_status read_file(mz_instructions *x, const char *path, const mezzo_tokenizer *tokenizer) {
+static mezzo_status read_file(mz_instructions *x, const char *path, const mezzo_tokenizer *tokenizer,
+                              const volatile sig_atomic_t *stop) {
     char *text;
     size_t size, at = 0;
     long long number = 0;
@@ -105,7 +106,10 @@ static mezzo_status read_file(mz_instructions *x, const char *path, const mezzo_
     while (at < size && status == MEZZO_OK) {
         char *end = memchr(text + at, '\n', size - at);
         size_t n = end != NULL ? (size_t)(end - text) - at : size - at;
-        status = read_line(x, tokenizer, path, ++number, text + at, n);
+        number++;
+        status = stop != NULL && *stop
+                     ? mz_fail(MEZZO_ERR_INTERRUPTED, "%s:%lld: stopped while it was tokenized", path, number)
+                     : read_line(x, tokenizer, path, number, text + at, n);
         at += n + 1;
     }
     mz_free(text);
@@ -123,12 +127,12 @@ static void keep(mz_instructions *x, double from, double to) {
 }
 
 mezzo_status mz_instructions_open(const char *path, const mezzo_tokenizer *tokenizer, double from, double to,
-                                  mz_instructions **out) {
+                                  const volatile sig_atomic_t *stop, mz_instructions **out) {
     *out = NULL;
     mz_instructions *x = mz_alloc(1, sizeof *x);
     if (x == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = read_file(x, path, tokenizer);
+    mezzo_status status = read_file(x, path, tokenizer, stop);
     if (status == MEZZO_OK && x->count == 0)
         status = mz_fail(MEZZO_ERR_INVALID, "%s: no record in it", path);
     if (status != MEZZO_OK) {

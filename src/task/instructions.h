@@ -9,9 +9,10 @@ typedef struct mz_instructions mz_instructions;
 
 bool mz_is_instructions(const char *path); // "….jsonl"
 // Examples `from` to `to` of the file, as shares of their number, both in [0, 1]. Errors name file and line: IO, FORMAT
-// (not JSON, a record of neither form), INVALID (text that the tokenizer cannot encode, a file without examples).
+// (not JSON, a record of neither form), INVALID (text that the tokenizer cannot encode, a file without examples),
+// INTERRUPTED (*stop is set; stop may be NULL).
 mezzo_status mz_instructions_open(const char *path, const mezzo_tokenizer *tokenizer, double from, double to,
-                                  mz_instructions **out);
+                                  const volatile sig_atomic_t *stop, mz_instructions **out);
 void mz_instructions_free(mz_instructions *instructions); // NULL is fine
 uint64_t mz_instructions_count(const mz_instructions *instructions);
 mezzo_data_mark mz_instructions_mark(const mz_instructions *instructions);

@@ -51,10 +51,11 @@ static mezzo_status open_instructions(language *l, const mz_task_options *o, con
             train);
     l->task.masks = true;
     double end = split ? o->split : 1;
-    MEZZO_TRY(mz_instructions_open(train, l->loaded, 0, end, &l->told[MEZZO_TRAIN]));
+    MEZZO_TRY(mz_instructions_open(train, l->loaded, 0, end, o->stop, &l->told[MEZZO_TRAIN]));
     if (validates)
-        return mz_instructions_open(o->validation, l->loaded, 0, 1, &l->told[MEZZO_VALIDATION]);
-    return split && end < 1 ? mz_instructions_open(train, l->loaded, end, 1, &l->told[MEZZO_VALIDATION]) : MEZZO_OK;
+        return mz_instructions_open(o->validation, l->loaded, 0, 1, o->stop, &l->told[MEZZO_VALIDATION]);
+    return split && end < 1 ? mz_instructions_open(train, l->loaded, end, 1, o->stop, &l->told[MEZZO_VALIDATION])
+                            : MEZZO_OK;
 }
 
 static mezzo_status open_corpus(language *l, const mz_task_options *o) {

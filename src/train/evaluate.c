@@ -132,7 +132,7 @@ static mezzo_status open_task(model *m, const mz_task_options *options) {
     return mz_task_set_model(m->task, &m->checkpoint.model);
 }
 
-static mezzo_status open_data(model *m, const mezzo_eval_options *o) {
+static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo_hooks *hooks) {
     mz_task_options options = m->run.data;
     char *tokenizer;
     MEZZO_TRY(tokenizer_path(m, &tokenizer));
@@ -141,6 +141,7 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o) {
     options.tokenizer = NULL; // the run has one, or none: what its configuration names it took or made then
     options.own = tokenizer;
     options.weights = m->folder;
+    options.stop = hooks != NULL ? hooks->stop : NULL;
     mezzo_status status = open_task(m, &options);
     mz_free(tokenizer);
     return status;
@@ -225,7 +226,7 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
     mz_evaluation score = {.loss = (double)NAN, .accuracy = (double)NAN};
     const int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
-    MEZZO_TRY(open_data(m, o));
+    MEZZO_TRY(open_data(m, o, hooks));
     MEZZO_TRY_GOTO(status, mz_source_open(m->task, o->data != NULL ? MZ_SET_TRAIN : MZ_SET_VALIDATION,
                                           o->iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL, batch,
                                           mezzo_seed(m->checkpoint.seed, MEZZO_SEED_VALIDATION), m->task->kind->scores,
@@ -297,7 +298,7 @@ static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezz
     mz_predicted done = {0};
     if (mezzo_model_task(&m->checkpoint.model) != MEZZO_TASK_IMAGES)
         return mz_fail(MEZZO_ERR_INVALID, "%s is not an image model: it predicts no images", m->checkpoint.model.name);
-    MEZZO_TRY(open_data(m, &data));
+    MEZZO_TRY(open_data(m, &data, hooks));
     MEZZO_TRY(open_program(m, batch, true, &program));
     const mezzo_status status = predict_by(m, program, batch, &request, hooks, &done);
     mezzo_program_free(program);

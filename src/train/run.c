@@ -102,6 +102,7 @@ static mezzo_status open_task(mz_training *run) {
     MEZZO_TRY(find_origin(run, &from));
     options.weights = from.folder;
     options.own = from.own;
+    options.stop = run->hooks.stop;
     if (options.latents[0] != '\0' && strcmp(family.name, "radio_unet") != 0)
         return mz_fail(MEZZO_ERR_INVALID, "data.latents is for radio_unet: %s learns from the data itself",
                        family.name);

@@ -170,7 +170,8 @@ write("hf", "wrong", folder({**gpt2, "n_head": 3, "activation_function": "relu"}
 
 chat = json.loads((CORPUS.parent.parent / "golden" / "data" / "chat.json").read_text())
 for template in chat["templates"]:
-    write("template", template["name"], template["source"])
+    if not template["name"].startswith(("random", "broken")) or template["name"].endswith("00"):
+        write("template", template["name"].replace(" ", "_"), template["source"])
 write("template", "deep", "{{ " + "(" * 70 + "1" + ")" * 70 + " }}")
 write("template", "recursive", "{% macro a(x) %}{{ a(x ~ x) }}{% endmacro %}{{ a('y') }}")
 write("template", "open", "{% for a in messages %}{{ '\\")

@@ -172,6 +172,113 @@ static void answers_are_found_by_the_template(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
+// A conversation of n answers: some short, some alike, one with white space around it.
+static json_t *long_conversation(size_t n) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        char *asked = mz_format("q%zu", i), *said = mz_format(i % 5 == 3 ? " a%zu\n" : "a%zu", i);
+        json_array_append_new(list, json_pack("{s:s, s:s}", "role", "user", "content", asked));
+        json_array_append_new(list, json_pack("{s:s, s:s}", "role", "assistant", "content", said));
+        mz_free(asked);
+        mz_free(said);
+    }
+    return list;
+}
+
+// Bytes that the first n messages take.
+static size_t written_by(const char *source, const json_t *messages, size_t n, bool prompt) {
+    json_t *some = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append(some, json_array_get(messages, i));
+    json_t *values =
+        json_pack("{s:o, s:n, s:n, s:b}", "messages", some, "tools", "documents", "add_generation_prompt", prompt);
+    mz_marked_text text;
+    must(mz_template_render("there", source, values, &text));
+    const size_t bytes = text.text.len;
+    mz_marked_text_free(&text);
+    json_decref(values);
+    return bytes;
+}
+
+// Every byte is a token, and counts where rendering all before an answer, and all up to it, says so.
+static void check_long(mezzo_tokenizer *bytes, char *source, size_t n) {
+    json_t *messages = long_conversation(n);
+    mz_chat_tokens t = {0};
+    bytes->chat.source = source;
+    must(mz_chat_encode(bytes, "here", messages, false, &t));
+    assert_int_equal(t.n, written_by(source, messages, 2 * n, false));
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t from = written_by(source, messages, 2 * i + 1, true);
+        const size_t to = written_by(source, messages, 2 * i + 2, false);
+        for (; at < to; at++)
+            if (t.counts[at] != (at >= from))
+                fail_msg("%s: answer %zu: byte %zu of %zu to %zu", source, i, at, from, to);
+    }
+    for (; at < t.n; at++)
+        assert_int_equal(t.counts[at], 0);
+    mz_chat_tokens_free(&t);
+    json_decref(messages);
+    bytes->chat.source = NULL;
+}
+
+static size_t allocations_of(mezzo_tokenizer *bytes, size_t n) {
+    json_t *messages = long_conversation(n);
+    mz_chat_tokens t = {0};
+    const uint64_t before = mz_alloc_count();
+    must(mz_chat_encode(bytes, "here", messages, false, &t));
+    const size_t count = (size_t)(mz_alloc_count() - before);
+    mz_chat_tokens_free(&t);
+    json_decref(messages);
+    return count;
+}
+
+// As rendering each answer finds them; and work that grows with the conversation, not with its square.
+static void answers_of_long_conversations(void **state) {
+    (void)state;
+    static const char *const sources[] = {
+        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+        "{% for m in messages %}{% if m.role == 'user' %}[{{ m.content | trim }}]{% else %} {{ m.content }} .{% endif "
+        "%}"
+        "{% endfor %}",
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}\nassistant: {% endif %}",
+        "{% for m in messages %}{% if loop.index is divisibleby 12 %}*{% endif %}{{ m.role }}: {{ m.content }};"
+        "{% if loop.index is divisibleby 16 %}!{% endif %}\n{% endfor %}",
+        "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 "
+        "%}"
+        "{% endif %}{% endfor %}{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}"
+        "{% if loop.index0 > ns.last and '<think>' in m.content %}?{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        "{% macro say(m) %}({{ m.role }}){{ m.content }}{% endmacro %}{% for i in range(messages | length) %}"
+        "{{ say(messages[i]) }}{% endfor %}{% if add_generation_prompt %}(assistant){% endif %}"};
+    mezzo_tokenizer *bytes;
+    must(mezzo_tokenizer_create_byte(&bytes));
+    for (size_t i = 0; i < MZ_COUNT(sources); i++) {
+        char *source = mz_strdup(sources[i]);
+        check_long(bytes, source, 37);
+        mz_free(source);
+    }
+    const size_t few = allocations_of(bytes, 200), many = allocations_of(bytes, 1600);
+    if (many > 16 * few)
+        fail_msg("200 answers take %zu allocations, 1,600 take %zu", few, many);
+    mezzo_tokenizer_free(bytes);
+}
+
+// {% generation %} says itself what counts.
+static void generation_blocks_are_answers(void **state) {
+    (void)state;
+    mezzo_tokenizer *bytes;
+    must(mezzo_tokenizer_create_byte(&bytes));
+    bytes->chat.source = mz_strdup("{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ "
+                                   "m.content | upper }}.{% endgeneration %}"
+                                   "\n{% else %}{{ m.content }}{% endif %}{% endfor %}");
+    check_answers(bytes, "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]",
+                  "B.");
+    mezzo_tokenizer_free(bytes);
+}
+
 static void messages_make_no_special_token(void **state) {
     (void)state;
     mezzo_tokenizer *tok = published(inst), *again;
@@ -286,6 +393,7 @@ int main(void) {
         cmocka_unit_test(templates_are_jinjas),           cmocka_unit_test(what_is_not_known_is_refused),
         cmocka_unit_test(long_work_is_refused),           cmocka_unit_test(answers_are_found_by_the_template),
         cmocka_unit_test(messages_make_no_special_token), cmocka_unit_test(an_answer_that_changes_is_refused),
+        cmocka_unit_test(answers_of_long_conversations),  cmocka_unit_test(generation_blocks_are_answers),
         cmocka_unit_test(memory_may_run_out_anywhere),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);

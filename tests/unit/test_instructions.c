@@ -12,7 +12,7 @@ static const char records[] = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n"
 static mz_instructions *open(const char *text, const mezzo_tokenizer *t) {
     mz_instructions *x;
     must(mz_file_write_atomic("some.jsonl", text, strlen(text)));
-    must(mz_instructions_open("some.jsonl", t, 0, 1, &x));
+    must(mz_instructions_open("some.jsonl", t, 0, 1, NULL, &x));
     return x;
 }
 
@@ -71,10 +71,25 @@ static void test_what_is_refused(void **state) {
     for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
         mz_instructions *x;
         must(mz_file_write_atomic("some.jsonl", wrong[i].text, strlen(wrong[i].text)));
-        assert_true(mz_instructions_open("some.jsonl", bytes, 0, 1, &x) != MEZZO_OK);
+        assert_true(mz_instructions_open("some.jsonl", bytes, 0, 1, NULL, &x) != MEZZO_OK);
         if (strstr(mezzo_error_message(), wrong[i].says) == NULL)
             fail_msg("\"%s\" does not say %s", mezzo_error_message(), wrong[i].says);
     }
+    mezzo_tokenizer_free(bytes);
+}
+
+// A signal while records are read ends that, with the line it was at.
+static void test_reading_can_be_stopped(void **state) {
+    (void)state;
+    const volatile sig_atomic_t stop = 1;
+    mezzo_tokenizer *bytes;
+    mz_instructions *x;
+    must(mezzo_tokenizer_create_byte(&bytes));
+    must(mz_file_write_atomic("some.jsonl", "\n\n", 2));
+    assert_int_equal(mz_instructions_open("some.jsonl", bytes, 0, 1, &stop, &x), MEZZO_ERR_INTERRUPTED);
+    if (strstr(mezzo_error_message(), "some.jsonl:1: stopped") == NULL)
+        fail_msg("\"%s\"", mezzo_error_message());
+    assert_null(x);
     mezzo_tokenizer_free(bytes);
 }
 
@@ -111,6 +126,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_alone_count),
         cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_reading_can_be_stopped),
         cmocka_unit_test(test_learns_the_answers),
     };
     return cmocka_run_group_tests_name("instructions", tests, NULL, NULL);
