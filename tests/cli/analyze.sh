@@ -25,6 +25,25 @@ if command -v gnuplot >/dev/null; then
     done
     [[ ! -s $ERR ]] || fail "something on stderr"
 fi
+
+# The mark of a crossing lies on the line through the medians: both axes of the figure are logarithmic, as the interpolation is.
+grep -q "^set logscale y" out/decision_boundary.gp && grep -q "^set logscale x" out/decision_boundary.gp || fail "an axis is linear"
+awk '/^\$w128 /{on=1; next} /^EOD/{on=0} on && !/^#/{ x = log($1); y = log($2); if (n++ && py < 0 && y >= 0) at = exp(px + (x - px) * py / (py - y)); px = x; py = y }
+    /^\$(crossings|marks) /{marks=1; next} marks && !/^#/ && !/^EOD/ && at && !seen++ { d = $1 / at; if (d < 0.999 || d > 1.001) exit 1 } END { exit !(at && seen) }' \
+    out/decision_boundary.gp || fail "a crossing is drawn beside its line"
+# A cell that was not run is grey, its neighbours are drawn; noise is shown where there are timings.
+awk -F, 'NR == 1 || !($2 == 128 && $3 == 2 && $4 == 128)' study.csv | sed -E 's/"\[[0-9.e-]*\]"$/"[0.9, 1.0, 1.1]"/; s/,,$/,,"[0.4, 0.5, 0.6]"/' | awk -F, 'NR == 1 || $1 == 2' >gaps.csv
+run 0 analyze gaps.csv --out gaps
+grep -A 1 '^\$missing' gaps/contours_d128.gp | grep -q "^1 7 0.5 1.5 6.5 7.5" || fail "the cell that was not run"
+[[ $(sed -n '/^\$grid/,/^EOD/p' gaps/contours_d128.gp | grep -c "±") -eq 8 ]] || fail "a cell of one pair shows no noise"
+# Standard errors of the means: 0.1 / √3 of 1.0 and of 0.5, so that of the speedup is √(0.1² + 0.2²) / √3; two of them are drawn.
+awk '/^\$w128/{on=1; next} on && !/^#/{ e = log($7 / $2) / 2; exit !(e > 0.1290 && e < 0.1292) }' gaps/decision_boundary.gp || fail "the error bars"
+if command -v gnuplot >/dev/null; then
+    for figure in out/decision_boundary out/contours_d128 gaps/decision_boundary gaps/contours_d128; do
+        (cd "${figure%/*}" && gnuplot "${figure#*/}.gp") 2>"$ERR" || fail "gnuplot does not draw $figure.gp"
+        [[ ! -s $ERR ]] || fail "gnuplot complains of $figure.gp"
+    done
+fi
 cp out/summary.json first.json
 run 0 analyze study.csv --out out --json
 shows "$OUT" '"pairs": 36' '"median_speedup"' '"direction": "up"'

@@ -11,24 +11,34 @@ set style line 91 lc rgb '#dddddd' lw 1
 set border lw 1.2
 set tics nomirror
 $grid << EOD
-# log2(batch) log2(sequence) log2(speedup) speedup
-0 6 -0.327439 0.80
-2 6 -0.0518549 0.96
+# log2 of batch, sequence, speedup; edges of the cell; speedup, its scatter
+0 6 -0.327439 -1 1 5.5 6.5 0.80 "± 0.03"
+2 6 -0.0518549 1 3 5.5 6.5 0.96 "± 0.12"
 
-0 7 -0.0122014 0.99
-2 7 0.175198 1.13
+0 7 -0.0122014 -1 1 6.5 7.5 0.99 "± 0.10"
+2 7 0.175198 1 3 6.5 7.5 1.13 "± 0.12"
 
-0 8 -0.243277 0.84
-2 8 -0.17436 0.89
+0 8 -0.243277 -1 1 7.5 8.5 0.84 "± 0.02"
+2 8 -0.17436 1 3 7.5 8.5 0.89 "± 0.04"
 
 EOD
+$missing << EOD
+EOD
+set contour base
+set cntrparam levels discrete 0
+unset surface
+set table $equal
+splot $grid using 1:2:3 with lines
+unset table
+unset contour
+set surface
 set xtics ('1' 0, '4' 2)
 set ytics ('64' 6, '128' 7, '256' 8)
 set palette defined (-0.5 '#4393c3', -0.25 '#a6cfe3', 0 '#f7f7f7', 0.25 '#f7b799', 0.5 '#dc6e57') maxcolors 4
 set cbrange [-0.5:0.5]
 set cbtics ('0.71' -0.5, '1.00' 0, '1.41' 0.5)
 set cblabel 'speedup (median)' offset 1.5,0
-set title "Speedup of bf16 over fp32 at width 256\nmedian of up to 1 pairs a cell (layers and variants together)" offset 0,1
+set title "Speedup of bf16 over fp32 at width 256\none pair a cell, ± 2 standard errors of its timing"
 set rmargin at screen 0.80
 set lmargin at screen 0.12
 set tmargin at screen 0.87
@@ -37,13 +47,9 @@ set xlabel 'batch'
 set ylabel 'sequence'
 set tics out
 unset key
-set xrange [-0.35:2.35]
-set yrange [5.75:8.25]
-set pm3d map interpolate 24,24
-set contour surface
-set cntrparam levels discrete 0
-set cntrlabel onecolor
-draw = "splot $grid using 1:2:3 with pm3d nocontour, $grid using 1:2:3 with lines lc rgb 'black' lw 2.5 nosurface, $grid using 1:2:3:(sprintf('%.2f',$4)) with labels nocontour font ',10'"
+set xrange [-1:3]
+set yrange [5.5:8.5]
+draw = "plot $grid using 1:2:4:5:6:7:3 with boxxyerror fs solid noborder lc palette, $equal using 1:2 with lines lc rgb 'black' lw 2.5, $grid using 1:2:(valid(3) ? sprintf('%.2f', $8) : '') with labels font ',11' offset 0,0.3, $grid using 1:2:(stringcolumn(9)) with labels font ',8' offset 0,-0.7"
 set terminal pngcairo size 760,560 font 'DejaVu Sans,11' background rgb 'white'
 set output 'contours_d256.png'
 @draw

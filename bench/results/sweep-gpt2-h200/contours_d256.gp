@@ -11,35 +11,45 @@ set style line 91 lc rgb '#dddddd' lw 1
 set border lw 1.2
 set tics nomirror
 $grid << EOD
-# log2(batch) log2(sequence) log2(speedup) speedup
-0 7 0.777835 1.71
-1 7 1.04213 2.06
-2 7 1.22339 2.33
-3 7 1.55879 2.95
+# log2 of batch, sequence, speedup; edges of the cell; speedup, its scatter
+0 7 0.777835 -0.5 0.5 6.5 7.5 1.71 "1.71 to 1.73"
+1 7 1.04213 0.5 1.5 6.5 7.5 2.06 "2.03 to 2.07"
+2 7 1.22339 1.5 2.5 6.5 7.5 2.33 "2.31 to 2.38"
+3 7 1.55879 2.5 3.5 6.5 7.5 2.95 "2.88 to 3.01"
 
-0 8 1.07641 2.11
-1 8 1.28434 2.44
-2 8 1.57898 2.99
-3 8 1.83503 3.57
+0 8 1.07641 -0.5 0.5 7.5 8.5 2.11 "2.09 to 2.11"
+1 8 1.28434 0.5 1.5 7.5 8.5 2.44 "2.38 to 2.44"
+2 8 1.57898 1.5 2.5 7.5 8.5 2.99 "2.95 to 3.04"
+3 8 1.83503 2.5 3.5 7.5 8.5 3.57 "3.50 to 3.69"
 
-0 9 1.32148 2.50
-1 9 1.60583 3.04
-2 9 1.86721 3.65
-3 9 2.21054 4.63
+0 9 1.32148 -0.5 0.5 8.5 9.5 2.50 "2.49 to 2.53"
+1 9 1.60583 0.5 1.5 8.5 9.5 3.04 "3.02 to 3.10"
+2 9 1.86721 1.5 2.5 8.5 9.5 3.65 "3.61 to 3.75"
+3 9 2.21054 2.5 3.5 8.5 9.5 4.63 "4.52 to 4.76"
 
-0 10 1.69708 3.24
-1 10 1.9324 3.82
-2 10 2.27093 4.83
-3 10 2.46739 5.53
+0 10 1.69708 -0.5 0.5 9.5 10.5 3.24 "3.23 to 3.26"
+1 10 1.9324 0.5 1.5 9.5 10.5 3.82 "3.79 to 3.85"
+2 10 2.27093 1.5 2.5 9.5 10.5 4.83 "4.76 to 4.89"
+3 10 2.46739 2.5 3.5 9.5 10.5 5.53 "5.48 to 5.69"
 
 EOD
+$missing << EOD
+EOD
+set contour base
+set cntrparam levels discrete 0
+unset surface
+set table $equal
+splot $grid using 1:2:3 with lines
+unset table
+unset contour
+set surface
 set xtics ('1' 0, '2' 1, '4' 2, '8' 3)
 set ytics ('128' 7, '256' 8, '512' 9, '1024' 10)
 set palette defined (0 '#f7f7f7', 1.25 '#f7b799', 2.5 '#dc6e57') maxcolors 10
 set cbrange [0:2.5]
 set cbtics ('1.00' 0, '1.41' 0.5, '2.00' 1, '2.83' 1.5, '4.00' 2, '5.66' 2.5)
 set cblabel 'speedup (median)' offset 1.5,0
-set title "Speedup of bf16 over fp32 at width 256\nmedian of up to 3 pairs a cell (layers and variants together)" offset 0,1
+set title "Speedup of bf16 over fp32 at width 256\nmedian and quartiles of up to 3 pairs a cell"
 set rmargin at screen 0.80
 set lmargin at screen 0.12
 set tmargin at screen 0.87
@@ -48,13 +58,9 @@ set xlabel 'batch'
 set ylabel 'sequence'
 set tics out
 unset key
-set xrange [-0.35:3.35]
-set yrange [6.75:10.25]
-set pm3d map interpolate 24,24
-set contour surface
-set cntrparam levels discrete 0
-set cntrlabel onecolor
-draw = "splot $grid using 1:2:3 with pm3d nocontour, $grid using 1:2:3 with lines lc rgb 'black' lw 2.5 nosurface, $grid using 1:2:3:(sprintf('%.2f',$4)) with labels nocontour font ',10'"
+set xrange [-0.5:3.5]
+set yrange [6.5:10.5]
+draw = "plot $grid using 1:2:4:5:6:7:3 with boxxyerror fs solid noborder lc palette, $equal using 1:2 with lines lc rgb 'black' lw 2.5, $grid using 1:2:(valid(3) ? sprintf('%.2f', $8) : '') with labels font ',11' offset 0,0.3, $grid using 1:2:(stringcolumn(9)) with labels font ',8' offset 0,-0.7"
 set terminal pngcairo size 760,560 font 'DejaVu Sans,11' background rgb 'white'
 set output 'contours_d256.png'
 @draw

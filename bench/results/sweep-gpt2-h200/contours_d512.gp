@@ -11,35 +11,45 @@ set style line 91 lc rgb '#dddddd' lw 1
 set border lw 1.2
 set tics nomirror
 $grid << EOD
-# log2(batch) log2(sequence) log2(speedup) speedup
-0 7 1.01929 2.03
-1 7 1.16806 2.25
-2 7 1.34342 2.54
-3 7 1.51288 2.85
+# log2 of batch, sequence, speedup; edges of the cell; speedup, its scatter
+0 7 1.01929 -0.5 0.5 6.5 7.5 2.03 "1.98 to 2.03"
+1 7 1.16806 0.5 1.5 6.5 7.5 2.25 "2.24 to 2.25"
+2 7 1.34342 1.5 2.5 6.5 7.5 2.54 "2.52 to 2.54"
+3 7 1.51288 2.5 3.5 6.5 7.5 2.85 "2.83 to 2.88"
 
-0 8 1.25781 2.39
-1 8 1.39441 2.63
-2 8 1.56401 2.96
-3 8 1.83059 3.56
+0 8 1.25781 -0.5 0.5 7.5 8.5 2.39 "2.37 to 2.40"
+1 8 1.39441 0.5 1.5 7.5 8.5 2.63 "2.62 to 2.64"
+2 8 1.56401 1.5 2.5 7.5 8.5 2.96 "2.94 to 2.96"
+3 8 1.83059 2.5 3.5 7.5 8.5 3.56 "3.56 to 3.58"
 
-0 9 1.52284 2.87
-1 9 1.64654 3.13
-2 9 1.92094 3.79
-3 9 2.16165 4.47
+0 9 1.52284 -0.5 0.5 8.5 9.5 2.87 "2.85 to 2.88"
+1 9 1.64654 0.5 1.5 8.5 9.5 3.13 "3.11 to 3.14"
+2 9 1.92094 1.5 2.5 8.5 9.5 3.79 "3.78 to 3.80"
+3 9 2.16165 2.5 3.5 8.5 9.5 4.47 "4.44 to 4.49"
 
-0 10 1.80591 3.50
-1 10 2.09368 4.27
-2 10 2.27922 4.85
-3 10 2.51328 5.71
+0 10 1.80591 -0.5 0.5 9.5 10.5 3.50 "3.44 to 3.50"
+1 10 2.09368 0.5 1.5 9.5 10.5 4.27 "4.19 to 4.29"
+2 10 2.27922 1.5 2.5 9.5 10.5 4.85 "4.78 to 4.87"
+3 10 2.51328 2.5 3.5 9.5 10.5 5.71 "5.63 to 5.74"
 
 EOD
+$missing << EOD
+EOD
+set contour base
+set cntrparam levels discrete 0
+unset surface
+set table $equal
+splot $grid using 1:2:3 with lines
+unset table
+unset contour
+set surface
 set xtics ('1' 0, '2' 1, '4' 2, '8' 3)
 set ytics ('128' 7, '256' 8, '512' 9, '1024' 10)
 set palette defined (0 '#f7f7f7', 1.375 '#f7b799', 2.75 '#dc6e57') maxcolors 11
 set cbrange [0:2.75]
 set cbtics ('1.00' 0, '1.41' 0.5, '2.00' 1, '2.83' 1.5, '4.00' 2, '5.66' 2.5)
 set cblabel 'speedup (median)' offset 1.5,0
-set title "Speedup of bf16 over fp32 at width 512\nmedian of up to 3 pairs a cell (layers and variants together)" offset 0,1
+set title "Speedup of bf16 over fp32 at width 512\nmedian and quartiles of up to 3 pairs a cell"
 set rmargin at screen 0.80
 set lmargin at screen 0.12
 set tmargin at screen 0.87
@@ -48,13 +58,9 @@ set xlabel 'batch'
 set ylabel 'sequence'
 set tics out
 unset key
-set xrange [-0.35:3.35]
-set yrange [6.75:10.25]
-set pm3d map interpolate 24,24
-set contour surface
-set cntrparam levels discrete 0
-set cntrlabel onecolor
-draw = "splot $grid using 1:2:3 with pm3d nocontour, $grid using 1:2:3 with lines lc rgb 'black' lw 2.5 nosurface, $grid using 1:2:3:(sprintf('%.2f',$4)) with labels nocontour font ',10'"
+set xrange [-0.5:3.5]
+set yrange [6.5:10.5]
+draw = "plot $grid using 1:2:4:5:6:7:3 with boxxyerror fs solid noborder lc palette, $equal using 1:2 with lines lc rgb 'black' lw 2.5, $grid using 1:2:(valid(3) ? sprintf('%.2f', $8) : '') with labels font ',11' offset 0,0.3, $grid using 1:2:(stringcolumn(9)) with labels font ',8' offset 0,-0.7"
 set terminal pngcairo size 760,560 font 'DejaVu Sans,11' background rgb 'white'
 set output 'contours_d512.png'
 @draw

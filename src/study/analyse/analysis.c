@@ -147,6 +147,7 @@ static mezzo_status curve_points(mz_curve *c, const mz_pair *pairs, size_t n, wo
         mz_curve_point *p = &c->points[c->n];
         p->tokens = pairs[from].tokens;
         MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, speedup), w->a, &p->speedup));
+        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, error), w->a, &p->error));
         MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, mem_saving_pct), w->a, &p->memory));
         MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, energy_gain_pct), w->a, &p->energy));
         w->tokens[c->n] = p->tokens;

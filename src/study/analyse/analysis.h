@@ -10,7 +10,8 @@
 typedef struct mz_curve_point { // the pairs of one width and one number of tokens per step
     int64_t tokens;
     mz_summary speedup;
-    mz_summary memory, energy; // savings in per cent; n = 0 where no pair knows it
+    mz_summary error;          // relative standard errors of the speedups, by their timings
+    mz_summary memory, energy; // savings in per cent; n = 0 where no pair knows it, as of the errors
 } mz_curve_point;
 
 typedef struct mz_crossing {

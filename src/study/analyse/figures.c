@@ -154,12 +154,18 @@ static bool known(const mz_analysis *a, field f) {
 
 static void add_curve_data(const mz_analysis *a, field f, mz_text *t) {
     for (size_t i = 0; i < a->n_curves; i++) {
-        mz_text_addf(t, "$w%lld << EOD\n# tokens median q1 q3 pairs\n", (long long)a->curves[i].d_model);
+        mz_text_addf(t, "$w%lld << EOD\n# tokens median q1 q3 pairs%s\n", (long long)a->curves[i].d_model,
+                     f == SPEEDUP ? " low high" : "");
         for (size_t k = 0; k < a->curves[i].n; k++) {
-            const mz_summary *s = point_field(&a->curves[i].points[k], f);
-            if (s->n > 0)
-                mz_text_addf(t, "%lld %.6g %.6g %.6g %zu\n", (long long)a->curves[i].points[k].tokens, s->median, s->q1,
-                             s->q3, s->n);
+            const mz_curve_point *p = &a->curves[i].points[k];
+            const mz_summary *s = point_field(p, f);
+            const double bar = p->error.n > 0 ? exp(2 * p->error.median) : 1;
+            if (s->n == 0)
+                continue;
+            mz_text_addf(t, "%lld %.6g %.6g %.6g %zu", (long long)p->tokens, s->median, s->q1, s->q3, s->n);
+            if (f == SPEEDUP)
+                mz_text_addf(t, " %.6g %.6g", s->median / bar, s->median * bar);
+            mz_text_addf(t, "\n");
         }
         mz_text_addf(t, "EOD\n");
     }
@@ -179,11 +185,14 @@ static void add_token_axis(const mz_analysis *a, mz_text *t) {
 }
 
 // Ribbons first, so that every line lies above every ribbon.
-static void add_lines(const mz_analysis *a, mz_text *t) {
+static void add_ribbons(const mz_analysis *a, mz_text *t) {
     for (size_t i = 0; i < a->n_curves; i++)
         mz_text_addf(t,
                      "%s$w%lld using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_%zu notitle",
                      i > 0 ? ", " : "", (long long)a->curves[i].d_model, i % 6 + 1);
+}
+
+static void add_lines(const mz_analysis *a, mz_text *t) {
     for (size_t i = 0; i < a->n_curves; i++)
         mz_text_addf(t, ", $w%lld using 1:2 with linespoints ls %zu title 'width %lld'",
                      (long long)a->curves[i].d_model, i % 6 + 1, (long long)a->curves[i].d_model);
@@ -195,33 +204,74 @@ static void add_colours(mz_text *t) {
         mz_text_addf(t, "ls_%zu = '%s'\n", i + 1, colours[i]);
 }
 
-static mezzo_status boundary(const mz_analysis *a, const char *folder, const char *name) {
-    mz_text t = {0};
-    add_curve_data(a, SPEEDUP, &t);
-    mz_text_addf(&t, "$crossings << EOD\n# tokens 1 low high\n");
-    bool any = false;
+// Speedups are ratios: their axis is logarithmic, in steps of √2, so that the lines between medians are the ones that
+// crossings were found on.
+static void add_speedup_axis(const mz_analysis *a, mz_text *t) {
+    double low = 1, high = 1;
+    for (size_t i = 0; i < a->n_curves; i++)
+        for (size_t k = 0; k < a->curves[i].n; k++) {
+            low = fmin(low, a->curves[i].points[k].speedup.q1);
+            high = fmax(high, a->curves[i].points[k].speedup.q3);
+        }
+    const int first = (int)floor(2 * log2(low / 1.05)), last = (int)ceil(2 * log2(high * 1.05));
+    mz_text_addf(t, "set logscale y 2\nset yrange [%.6g:%.6g]\nset ytics (", exp2(first / 2.0), exp2(last / 2.0));
+    for (int k = first; k <= last; k++)
+        mz_text_addf(t, "%s'%.3g' %.6g", k > first ? ", " : "", exp2(k / 2.0), exp2(k / 2.0));
+    mz_text_addf(t, ")\nset ylabel 'speedup (logarithmic)'\n");
+}
+
+// An interval without width says nothing of what was measured once: the mark stands alone.
+static int add_crossings(const mz_analysis *a, bool with_interval, mz_text *t) {
+    int n = 0;
+    mz_text_addf(t, "$%s << EOD\n# tokens 1 low high\n", with_interval ? "crossings" : "marks");
     for (size_t i = 0; i < a->n_curves; i++)
         for (int k = 0; k < a->curves[i].n_crossings; k++) {
             const mz_crossing *x = &a->curves[i].crossings[k];
-            double low = isnan(x->interval.low) ? x->tokens : x->interval.low,
-                   high = isnan(x->interval.high) ? x->tokens : x->interval.high;
-            mz_text_addf(&t, "%.6g 1 %.6g %.6g\n", x->tokens, low, high);
-            any = true;
+            if ((x->interval.high > x->interval.low) != with_interval)
+                continue;
+            mz_text_addf(t, "%.6g 1 %.6g %.6g\n", x->tokens, x->interval.low, x->interval.high);
+            n++;
         }
-    mz_text_addf(&t, "EOD\n");
+    mz_text_addf(t, "EOD\n");
+    return n;
+}
+
+static void add_error_bars(const mz_analysis *a, mz_text *t) {
+    const char *title = "2 standard errors (timing)";
+    for (size_t i = 0; i < a->n_curves; i++)
+        for (size_t k = 0; k < a->curves[i].n; k++)
+            if (a->curves[i].points[k].error.n > 0) {
+                mz_text_addf(t, ", $w%lld using 1:2:6:7 with yerrorbars lc rgb ls_%zu lw 1.2 ps 0 notitle",
+                             (long long)a->curves[i].d_model, i % 6 + 1);
+                if (title != NULL)
+                    mz_text_addf(t, ", keyentry with yerrorbars lc rgb '#666666' lw 1.2 ps 0 title '%s'", title);
+                title = NULL;
+                break;
+            }
+}
+
+static mezzo_status boundary(const mz_analysis *a, const char *folder, const char *name) {
+    mz_text t = {0};
+    add_curve_data(a, SPEEDUP, &t);
+    const int intervals = add_crossings(a, true, &t), marks = add_crossings(a, false, &t);
     add_colours(&t);
     add_token_axis(a, &t);
+    add_speedup_axis(a, &t);
     mz_text_addf(&t,
                  "set title 'Speedup of %s over %s: median and quartiles of %zu exact-shape pairs'\n"
-                 "set ylabel 'speedup'\nset key outside right center\nset yrange [0:1.2<*]\n"
-                 "draw = \"plot ",
+                 "set key outside right center\ndraw = \"plot ",
                  a->study->candidate, a->study->baseline, a->study->n_pairs);
+    add_ribbons(a, &t);
+    add_error_bars(a, &t);
     add_lines(a, &t);
     mz_text_addf(&t, ", 1 with lines ls 90 title 'equally fast'");
-    if (any)
+    if (intervals > 0)
         mz_text_addf(
             &t, ", $crossings using 1:2:3:4 with xerrorbars lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, 95 %% "
                 "interval'");
+    if (marks > 0)
+        mz_text_addf(&t,
+                     ", $marks using 1:2 with points lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, no interval'");
     mz_text_addf(&t, "\"\n");
     mezzo_status status = mz_figure_write(folder, name, &t, 1040, 520);
     mz_text_free(&t);
@@ -239,6 +289,7 @@ static mezzo_status savings(const mz_analysis *a, field f, const char *folder, c
                  f == MEMORY ? "Memory" : "Energy", a->study->candidate, a->study->baseline,
                  f == ENERGY && a->study->energy_remade ? " (mean power x step time)" : "",
                  f == MEMORY ? "memory" : "energy");
+    add_ribbons(a, &t);
     add_lines(a, &t);
     mz_text_addf(&t, ", 0 with lines ls 90 title 'no difference'\"\n");
     mezzo_status status = mz_figure_write(folder, name, &t, 900, 480);
@@ -271,48 +322,105 @@ static void add_tics(mz_text *t, const char *which, const axis *x) {
     mz_text_addf(t, ")\n");
 }
 
-// The median over everything that shares width, batch and sequence (layers, variants); NaN where nothing was measured.
-static double cell_median(const mz_study *s, int64_t d_model, int64_t bs, int64_t seqlen, double *scratch, size_t *n) {
-    *n = 0;
-    for (size_t i = 0; i < s->n_pairs; i++) {
-        const mz_shape_key *k = &s->pairs[i].key;
-        if (k->d_model == d_model && k->bs == bs && k->seqlen == seqlen)
-            scratch[(*n)++] = s->pairs[i].speedup;
+typedef struct cell { // everything that shares width, batch and sequence: layers, variants
+    mz_summary speedup;
+    double error; // median of the relative standard errors that are known; NaN: none
+} cell;
+
+static mezzo_status make_cell(const mz_study *s, int64_t d_model, int64_t bs, int64_t seqlen, double *scratch,
+                              cell *out) {
+    size_t n = 0;
+    *out = (cell){.error = (double)NAN};
+    for (int errors = 1; errors >= 0; errors--) {
+        n = 0;
+        for (size_t i = 0; i < s->n_pairs; i++) {
+            const mz_pair *p = &s->pairs[i];
+            const double x = errors ? p->error : p->speedup;
+            if (p->key.d_model == d_model && p->key.bs == bs && p->key.seqlen == seqlen && !isnan(x))
+                scratch[n++] = x;
+        }
+        mz_sort(scratch, n);
+        if (errors && n > 0)
+            out->error = mz_quantile(scratch, n, 0.5);
     }
-    mz_sort(scratch, *n);
-    return *n > 0 ? mz_quantile(scratch, *n, 0.5) : (double)NAN;
+    return n > 0 ? mz_summarize(scratch, n, &out->speedup) : MEZZO_OK;
 }
 
-// range: least and largest log2 of a cell.
-static void add_grid(const mz_study *s, int64_t d_model, const axis *bs, const axis *seq, double *scratch,
-                     double range[2], size_t *most, mz_text *t) {
-    range[0] = range[1] = 0;
-    *most = 0;
-    mz_text_addf(t, "$grid << EOD\n# log2(batch) log2(sequence) log2(speedup) speedup\n");
+// How much the speedups of a cell scatter: their quartiles, or of a single pair two standard errors of its timings.
+static void describe_scatter(const cell *c, char *out, size_t size) {
+    out[0] = '\0';
+    if (c->speedup.n > 1)
+        snprintf(out, size, "%.2f to %.2f", c->speedup.q1, c->speedup.q3);
+    else if (!isnan(c->error))
+        snprintf(out, size, "± %.2f", 2 * c->error * c->speedup.median);
+}
+
+// Half way to the neighbour; beyond the ends as far as inside.
+static double edge(const axis *x, int i, int side) {
+    const double at = log2((double)x->values[i]);
+    const int next = i + side;
+    if (next >= 0 && next < x->n)
+        return (at + log2((double)x->values[next])) / 2;
+    if (x->n == 1)
+        return at + side * 0.5;
+    return at + (at - log2((double)x->values[i - side])) / 2;
+}
+
+typedef struct grid_facts {
+    double low, high; // log2 of a cell
+    size_t most;      // pairs of a cell
+    bool missing;     // a cell that was not run
+    bool errors;      // the timing of a cell has a standard error
+} grid_facts;
+
+// A cell's place, its edges and what it holds; or, into a list of their own, the edges of one that was not run.
+static void add_cell(const axis *bs, int i, const axis *seq, int j, const cell *c, mz_text *grid, mz_text *missing) {
+    char scatter[48], edges[128];
+    const double x = log2((double)bs->values[i]), y = log2((double)seq->values[j]);
+    describe_scatter(c, scatter, sizeof scatter);
+    snprintf(edges, sizeof edges, "%.6g %.6g %.6g %.6g", edge(bs, i, -1), edge(bs, i, 1), edge(seq, j, -1),
+             edge(seq, j, 1));
+    if (c->speedup.n > 0) {
+        mz_text_addf(grid, "%.6g %.6g %.6g %s %.2f \"%s\"\n", x, y, log2(c->speedup.median), edges, c->speedup.median,
+                     scatter);
+        return;
+    }
+    mz_text_addf(grid, "%.6g %.6g NaN %s NaN \"\"\n", x, y, edges);
+    mz_text_addf(missing, "%.6g %.6g %s\n", x, y, edges);
+}
+
+static mezzo_status add_grid(const mz_study *s, int64_t d_model, const axis *bs, const axis *seq, double *scratch,
+                             grid_facts *facts, mz_text *t) {
+    mz_text missing = {0};
+    mezzo_status status = MEZZO_OK;
+    mz_text_addf(t, "$grid << EOD\n# log2 of batch, sequence, speedup; edges of the cell; speedup, its scatter\n");
     for (int j = 0; j < seq->n; j++) {
-        for (int i = 0; i < bs->n; i++) {
-            size_t n;
-            double m = cell_median(s, d_model, bs->values[i], seq->values[j], scratch, &n);
-            if (n > 0) {
-                range[0] = fmin(range[0], log2(m));
-                range[1] = fmax(range[1], log2(m));
-                *most = n > *most ? n : *most;
-                mz_text_addf(t, "%.6g %.6g %.6g %.2f\n", log2((double)bs->values[i]), log2((double)seq->values[j]),
-                             log2(m), m);
-            } else {
-                mz_text_addf(t, "%.6g %.6g NaN NaN\n", log2((double)bs->values[i]), log2((double)seq->values[j]));
-            }
+        for (int i = 0; i < bs->n && status == MEZZO_OK; i++) {
+            cell c;
+            status = make_cell(s, d_model, bs->values[i], seq->values[j], scratch, &c);
+            add_cell(bs, i, seq, j, &c, t, &missing);
+            if (c.speedup.n == 0)
+                continue;
+            facts->low = fmin(facts->low, log2(c.speedup.median));
+            facts->high = fmax(facts->high, log2(c.speedup.median));
+            facts->errors = facts->errors || !isnan(c.error);
+            facts->most = c.speedup.n > facts->most ? c.speedup.n : facts->most;
         }
         mz_text_addf(t, "\n");
     }
-    mz_text_addf(t, "EOD\n");
+    facts->missing = missing.len > 0;
+    mz_text_addf(t, "EOD\n$missing << EOD\n%sEOD\n", missing.data != NULL ? missing.data : "");
+    status = status != MEZZO_OK ? status : missing.status;
+    mz_text_free(&missing);
+    return status;
 }
 
 // Colours stand for the distance from a speedup of 1 (log2 = 0), which is pale: blue below, red above, the same on both
 // sides. Bands of a quarter of a doubling; a side on which nothing lies is left out.
-static void add_palette(const double range[2], mz_text *t) {
-    int bands = (int)ceil(fmax(fmax(-range[0], range[1]), 0.5) * 4);
-    double edge = bands / 4.0, low = range[0] < 0 ? -edge : 0, high = range[1] > 0 || range[0] >= 0 ? edge : 0;
+static void add_palette(const grid_facts *facts, mz_text *t) {
+    const int bands = (int)ceil(fmax(fmax(-facts->low, facts->high), 0.5) * 4);
+    const double edge = bands / 4.0, low = facts->low < 0 ? -edge : 0;
+    const double high = facts->high > 0 || facts->low >= 0 ? edge : 0;
     mz_text_addf(t, "set palette defined (");
     if (low < 0)
         mz_text_addf(t, "%g '#4393c3', %g '#a6cfe3', ", -edge, -edge / 2);
@@ -331,8 +439,7 @@ static void add_palette(const double range[2], mz_text *t) {
 static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char *folder, const char *name) {
     const mz_study *s = a->study;
     axis bs = {0}, seq = {0};
-    double range[2];
-    size_t most;
+    grid_facts facts = {0};
     mz_text t = {0};
     double *scratch = mz_alloc(s->n_pairs, sizeof *scratch);
     if (scratch == NULL)
@@ -342,36 +449,37 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
             axis_add(&bs, s->pairs[i].key.bs);
             axis_add(&seq, s->pairs[i].key.seqlen);
         }
-    add_grid(s, c->d_model, &bs, &seq, scratch, range, &most, &t);
+    mezzo_status status = add_grid(s, c->d_model, &bs, &seq, scratch, &facts, &t);
     mz_free(scratch);
+    const bool surface = bs.n > 1 && seq.n > 1;
+    if (surface) // the line on which both are equally fast, between the cells' centres
+        mz_text_addf(&t, "set contour base\nset cntrparam levels discrete 0\nunset surface\nset table $equal\n"
+                         "splot $grid using 1:2:3 with lines\nunset table\nunset contour\nset surface\n");
     add_tics(&t, "x", &bs);
     add_tics(&t, "y", &seq);
-    add_palette(range, &t);
+    add_palette(&facts, &t);
+    mz_text_addf(&t, "set title \"Speedup of %s over %s at width %lld\\n", s->candidate, s->baseline,
+                 (long long)c->d_model);
+    if (facts.most > 1)
+        mz_text_addf(&t, "median and quartiles of up to %zu pairs a cell\"\n", facts.most);
+    else
+        mz_text_addf(&t, "one pair a cell%s\"\n", facts.errors ? ", ± 2 standard errors of its timing" : "");
     mz_text_addf(&t,
-                 "set title \"Speedup of %s over %s at width %lld\\nmedian of up to %zu pairs a cell (layers and "
-                 "variants together)\"%s\n"
                  "set rmargin at screen 0.80\nset lmargin at screen 0.12\nset tmargin at screen 0.87\nset bmargin at "
                  "screen 0.13\n"
-                 "set xlabel 'batch'\nset ylabel 'sequence'\nset tics out\nunset key\n",
-                 s->candidate, s->baseline, (long long)c->d_model, most, bs.n > 1 && seq.n > 1 ? " offset 0,1" : "");
-    if (bs.n > 1 && seq.n > 1) // filled contours between the cells' centres
-        mz_text_addf(
-            &t,
-            "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\nset pm3d map interpolate 24,24\nset contour surface\n"
-            "set cntrparam levels discrete 0\nset cntrlabel onecolor\n"
-            "draw = \"splot $grid using 1:2:3 with pm3d nocontour, $grid using 1:2:3 with lines lc rgb 'black' lw 2.5 "
-            "nosurface, "
-            "$grid using 1:2:3:(sprintf('%%.2f',$4)) with labels nocontour font ',10'\"\n",
-            log2((double)bs.values[0]) - 0.35, log2((double)bs.values[bs.n - 1]) + 0.35,
-            log2((double)seq.values[0]) - 0.25, log2((double)seq.values[seq.n - 1]) + 0.25);
-    else // one row or column: its cells
-        mz_text_addf(&t,
-                     "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\n"
-                     "draw = \"plot $grid using 1:2:(0.5):(0.5):3 with boxxyerror fs solid noborder lc palette, "
-                     "$grid using 1:2:(sprintf('%%.2f',$4)) with labels font ',10'\"\n",
-                     log2((double)bs.values[0]) - 0.5, log2((double)bs.values[bs.n - 1]) + 0.5,
-                     log2((double)seq.values[0]) - 0.5, log2((double)seq.values[seq.n - 1]) + 0.5);
-    mezzo_status status = mz_figure_write(folder, name, &t, 760, 560);
+                 "set xlabel 'batch'\nset ylabel 'sequence'\nset tics out\nunset key\n"
+                 "set xrange [%.6g:%.6g]\nset yrange [%.6g:%.6g]\n",
+                 edge(&bs, 0, -1), edge(&bs, bs.n - 1, 1), edge(&seq, 0, -1), edge(&seq, seq.n - 1, 1));
+    mz_text_addf(&t, "draw = \"plot $grid using 1:2:4:5:6:7:3 with boxxyerror fs solid noborder lc palette, ");
+    if (facts.missing)
+        mz_text_addf(&t, "$missing using 1:2:3:4:5:6 with boxxyerror fs solid noborder lc rgb '#dddddd', "
+                         "$missing using 1:2:('not run') with labels font ',9' tc rgb '#666666', ");
+    if (surface)
+        mz_text_addf(&t, "$equal using 1:2 with lines lc rgb 'black' lw 2.5, ");
+    mz_text_addf(&t, "$grid using 1:2:(valid(3) ? sprintf('%%.2f', $8) : '') with labels font ',11' offset 0,0.3, "
+                     "$grid using 1:2:(stringcolumn(9)) with labels font ',8' offset 0,-0.7\"\n");
+    if (status == MEZZO_OK)
+        status = mz_figure_write(folder, name, &t, 760, 560);
     mz_text_free(&t);
     return status;
 }

@@ -68,14 +68,14 @@ static mezzo_status rung(const mz_csv *csv, size_t row, int column, char *out) {
     return MEZZO_OK;
 }
 
-// "[0.1, 0.2]" → mean in seconds; NaN where there is no such column or it is empty.
-static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double *out) {
-    *out = (double)NAN;
+// "[0.1, 0.2]" → mean in seconds, and its relative standard error s/√n; NaN where the column or numbers are missing.
+static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double *out, double *error) {
+    *out = *error = (double)NAN;
     if (column < 0 ||
         mz_csv_cell(csv, row, (size_t)column)[strspn(mz_csv_cell(csv, row, (size_t)column), "[] ")] == '\0')
         return MEZZO_OK;
     const char *c = mz_csv_cell(csv, row, (size_t)column);
-    double sum = 0;
+    double mean = 0, squares = 0; // Welford (1962): squares of the distances from the mean so far
     int n = 0;
     for (c += strspn(c, "[ "); *c != '\0' && *c != ']'; n++) {
         char word[64];
@@ -89,7 +89,9 @@ static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double 
             return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column 'times': expected numbers, got %s", mz_csv_where(csv),
                            (long long)mz_csv_line(csv, row), mz_quote(word).text);
         MEZZO_TRY(above_zero(csv, row, column, seconds));
-        sum += seconds;
+        const double before = seconds - mean;
+        mean += before / (n + 1);
+        squares += before * (seconds - mean);
         c += length;
         c += strspn(c, ",; ");
     }
@@ -97,7 +99,9 @@ static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double 
         return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column 'times': expected \"[seconds, …]\", got %s",
                        mz_csv_where(csv), (long long)mz_csv_line(csv, row),
                        mz_quote(mz_csv_cell(csv, row, (size_t)column)).text);
-    *out = sum / n;
+    *out = mean;
+    if (n > 1)
+        *error = sqrt(squares / (n - 1) / n) / mean;
     return MEZZO_OK;
 }
 
@@ -175,6 +179,7 @@ static mezzo_status read_row(const mz_csv *csv, size_t row, const row_columns *c
                         .mem_gb = (double)NAN,
                         .energy_j = (double)NAN,
                         .power_w = (double)NAN,
+                        .error = (double)NAN,
                         .line = mz_csv_line(csv, row)};
     MEZZO_TRY(read_key(csv, row, c->key, &r->key));
     MEZZO_TRY(name(csv, row, c->prec, r->prec));
@@ -184,7 +189,7 @@ static mezzo_status read_row(const mz_csv *csv, size_t row, const row_columns *c
     MEZZO_TRY(rung(csv, row, c->rung, r->rung));
     if (strcmp(r->rung, "none") != 0) {
         MEZZO_TRY(read_ran(csv, row, c, r));
-        MEZZO_TRY(mean_time(csv, row, c->times, &mean));
+        MEZZO_TRY(mean_time(csv, row, c->times, &mean, &r->error));
         if (!isnan(mean))
             s->inconsistent += fabs(r->tps * mean / (double)(r->final_bs * r->final_seqlen) - 1) > 0.01;
     }
@@ -329,6 +334,7 @@ static double saving(double candidate, double baseline) {
 static mezzo_status add_pair(mz_study *s, const mz_study_row *base, const mz_study_row *low) {
     mz_pair p = {.key = base->key,
                  .speedup = low->tps / base->tps,
+                 .error = hypot(low->error, base->error),
                  .mem_saving_pct = saving(low->mem_gb, base->mem_gb),
                  .energy_gain_pct = saving(low->energy_j, base->energy_j),
                  .tps_fp32 = base->tps,
@@ -403,7 +409,7 @@ static mezzo_status integer_or(const mz_csv *csv, size_t row, const char *column
 }
 
 static mezzo_status read_pair(const mz_csv *csv, size_t row, const int key[4], int speedup, mz_pair *p) {
-    *p = (mz_pair){0};
+    *p = (mz_pair){.error = (double)NAN};
     MEZZO_TRY(read_key(csv, row, key, &p->key));
     read_variant(csv, row, p->variant, sizeof p->variant);
     MEZZO_TRY(positive(csv, row, speedup, &p->speedup));

@@ -22,13 +22,15 @@ typedef struct mz_study_row {
     double tps;                     // tokens/s; NaN where nothing ran
     double mem_gb, power_w;         // NaN: not known
     double energy_j;                // of one step; NaN: not known
+    double error;                   // relative standard error of the mean of `times`; NaN: fewer than two are known
     int64_t line;
 } mz_study_row;
 
 typedef struct mz_pair {
     mz_shape_key key;
     char variant[96];
-    double speedup;                         // candidate's tokens/s over the baseline's
+    double speedup; // candidate's tokens/s over the baseline's
+    double error;   // relative standard error of the speedup, by both rows' times; NaN: not known
     double mem_saving_pct, energy_gain_pct; // 100·(1 - candidate/baseline); NaN: not known
     double tps_fp32, tps_amp;               // NaN where only the quotient is known
     int64_t tokens;                         // per step, as it ran
