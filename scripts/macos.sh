@@ -11,7 +11,7 @@ fi
 darwin=$(echo "$out"/tools/lib/python3*/site-packages/ziglang/lib/libc/include/any-darwin-any)
 [[ -d $darwin ]] || { echo "the package ziglang has no headers of Darwin any more"; exit 1; }
 mkdir -p "$out/include"
-for header in jansson.h jansson_config.h yaml.h pcre2.h png.h pngconf.h pnglibconf.h; do
+for header in jansson.h jansson_config.h yaml.h pcre2.h png.h pngconf.h pnglibconf.h utf8proc.h; do
     cp -L "$(find /usr/include /usr/local/include -name $header | head -n 1)" "$out/include/"
 done
 # Each level of the kernels has flags of its own: cmake/CpuKernels.cmake. Neither CUDA nor MPI is there.
@@ -19,5 +19,5 @@ sources=$(git ls-files 'src/*.c' | grep -vE '^src/(backend/cuda|dist/mpi)/|/kern
 # shellcheck disable=SC2086 # a list
 printf '%s\n' $sources | xargs -P "$(nproc)" -n 16 clang --target=arm64-apple-macos13 -std=gnu11 -fsyntax-only -fopenmp -Wall -Wextra -Werror \
     -Wno-nullability-completeness -Wno-expansion-to-defined -nostdlibinc -isystem "$darwin" -isystem "$out/include" -Iinclude -Isrc \
-    -include base/macos.h -DMEZZO_VERSION='"0"' -DMEZZO_PNG
+    -include base/macos.h -DMEZZO_VERSION='"0"' -DMEZZO_PNG -DMEZZO_UTF8PROC
 echo "macOS on arm64: the syntax of $(wc -w <<<"$sources") sources is right"

@@ -39,22 +39,25 @@ MEZZO_API mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out);
 // MEZZO_ERR_FORMAT names file and line or token.
 MEZZO_API mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const char *merges_path,
                                                   mezzo_tokenizer **out);
-// tokenizer.json (docs/data.md has the format), a merges file *.txt or *.bpe, or a folder with merges.txt and
-// vocab.json or with tokenizer.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key or line.
+// tokenizer.json, Mezzo's or Hugging Face's (docs/data.md has both), a merges file *.txt or *.bpe, or a folder with
+// tokenizer.json, or else with merges.txt and vocab.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key
+// or line, MEZZO_ERR_UNSUPPORTED what of Hugging Face's form is not supported.
 MEZZO_API mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out);
 // The file is written atomically: as it was, or whole. MEZZO_ERR_IO names it.
 MEZZO_API mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path);
 // FOLDER/vocab.json and FOLDER/merges.txt, each atomically, as transformers' GPT2Tokenizer reads them. INVALID for
-// "byte" and "char", IO names the file.
+// "byte" and "char", and where GPT-2's two files cannot say what the tokenizer does; IO names the file.
 MEZZO_API mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder);
 MEZZO_API void mezzo_tokenizer_free(mezzo_tokenizer *tok); // NULL is fine
 
 // "byte", "char", "gpt2", "bpe"; and how many tokens there are.
 MEZZO_API const char *mezzo_tokenizer_kind(const mezzo_tokenizer *tok);
 MEZZO_API int32_t mezzo_tokenizer_vocab(const mezzo_tokenizer *tok);
-// Writes the tokens of `text` (n bytes) to tokens[], which has room for n: no token stands for less than a byte.
-// MEZZO_ERR_INVALID names the byte offset of a character that the tokenizer does not have, MEZZO_ERR_FORMAT that of
-// bytes that are not UTF-8 (char); *count is then the number of tokens before it.
+// Writes the tokens of `text` (n bytes) to tokens[] and their number to *count; NULL tokens are counted only. Room for
+// n is enough for "byte", "char" and "gpt2"; a tokenizer of Hugging Face's form may make more, as it may put a space
+// before a text or normalize it: there, room for as many as were counted. MEZZO_ERR_INVALID names the byte offset of a
+// character that the tokenizer does not have, MEZZO_ERR_FORMAT that of bytes that are not UTF-8 (char); *count is then
+// the number of tokens before it. MEZZO_ERR_UNSUPPORTED: a split pattern on which PCRE2 gives up.
 MEZZO_API mezzo_status mezzo_tokenizer_encode(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *tokens,
                                               size_t *count);
 // The bytes one token stands for, owned by the tokenizer, not NUL-terminated; NULL and *n = 0 for a token out of range.

@@ -1,6 +1,15 @@
 // The tables of byte-pair encoding, and merging.
 #include "data/bpe.h"
 
+#include "io/utf8.h"
+
+mz_bpe mz_bpe_of_bytes(void) {
+    mz_bpe bpe = {.unknown = -1};
+    for (int i = 0; i < 256; i++)
+        bpe.fallback_token[i] = -1;
+    return bpe;
+}
+
 void mz_bpe_free(mz_bpe *bpe) {
     mz_free(bpe->bytes);
     mz_free(bpe->ends);
@@ -8,6 +17,7 @@ void mz_bpe_free(mz_bpe *bpe) {
     mz_free(bpe->pairs);
     mz_free(bpe->words);
     mz_free(bpe->made);
+    mz_free(bpe->joints);
     *bpe = (mz_bpe){0};
 }
 
@@ -61,8 +71,13 @@ int32_t mz_bpe_find(const mz_bpe *bpe, const char *bytes, size_t n) {
     return bpe->words[word_slot(bpe, bytes, n, hash_bytes(bytes, n))].token;
 }
 
+static bool same_rules(const mz_bpe *a, const mz_bpe *b) {
+    return a->characters == b->characters && a->whole_first == b->whole_first && a->fuse_unknown == b->fuse_unknown &&
+           a->unknown == b->unknown && memcmp(a->fallback_token, b->fallback_token, sizeof a->fallback_token) == 0;
+}
+
 bool mz_bpe_same(const mz_bpe *a, const mz_bpe *b) {
-    return a->vocab == b->vocab && a->n_bytes == b->n_bytes && a->n_merges == b->n_merges &&
+    return same_rules(a, b) && a->vocab == b->vocab && a->n_bytes == b->n_bytes && a->n_merges == b->n_merges &&
            memcmp(a->ends, b->ends, (size_t)a->vocab * sizeof *a->ends) == 0 &&
            memcmp(a->bytes, b->bytes, a->n_bytes) == 0 &&
            (a->n_merges == 0 || memcmp(a->merges, b->merges, a->n_merges * sizeof *a->merges) == 0);
@@ -100,7 +115,16 @@ static bool enter_word(mz_bpe *bpe, int32_t token) {
     return true;
 }
 
-mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, int32_t *twice) {
+// A token that is a word's first.
+static void mark_first(mz_bpe *bpe, int32_t token) {
+    size_t n;
+    uint32_t code;
+    const char *bytes = mz_bpe_bytes(bpe, token, &n);
+    if (n == 1 || (bpe->characters && n > 0 && mz_utf8_decode(bytes, n, &code) == n))
+        bpe->made[token] = MZ_BPE_MADE;
+}
+
+mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, const bool *aside, int32_t *twice) {
     size_t words = table_size(tokens), pairs = table_size(merges);
     *twice = -1;
     bpe->words = mz_alloc(words, sizeof *bpe->words);
@@ -114,14 +138,16 @@ mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, int32_t *tw
         bpe->words[i].token = -1;
     for (size_t i = 0; i < pairs; i++)
         bpe->pairs[i].left = -1;
-    for (int32_t t = 0; t < bpe->vocab && *twice < 0; t++)
+    for (int32_t t = 0; t < bpe->vocab && *twice < 0; t++) {
+        if (aside != NULL && aside[t])
+            continue;
         if (!enter_word(bpe, t))
             *twice = t;
+        mark_first(bpe, t);
+    }
     for (int i = 0; i < 256; i++) {
         char byte = (char)i;
         bpe->byte_token[i] = mz_bpe_find(bpe, &byte, 1);
-        if (bpe->byte_token[i] >= 0)
-            bpe->made[bpe->byte_token[i]] = MZ_BPE_MADE;
     }
     return MEZZO_OK;
 }
@@ -145,14 +171,81 @@ mezzo_status mz_bpe_add_merge(mz_bpe *bpe, mz_bpe_merge merge, bool *added) {
     return MEZZO_OK;
 }
 
-// --- merging: short words ------------------------------------------------------------------------------------------
-#define SHORT_WORD 96 // bytes; longer ones use the heap, whose time does not grow with the square
+// --- the first tokens of a word ------------------------------------------------------------------------------------
+static mezzo_status fail_character(const char *word, size_t width) {
+    uint32_t code = (unsigned char)word[0];
+    const bool whole = mz_utf8_decode(word, width, &code) > 0;
+    return mz_fail(MEZZO_ERR_INVALID, "%s %s%02X is not among the tokenizer's", whole ? "character" : "byte",
+                   whole ? "U+" : "0x", (unsigned)code);
+}
 
-// The ranks of all neighbours are kept, and each round looks for the least: words have few bytes.
-static size_t merge_short(const mz_bpe *bpe, const char *word, size_t n, int32_t *tokens) {
-    int32_t ranks[SHORT_WORD], merged[SHORT_WORD]; // of tokens i and i + 1
-    for (size_t i = 0; i < n; i++)
+// Of the bytes of a character: their tokens, or false where one has none.
+static bool fall_back(const mz_bpe *bpe, const char *bytes, size_t n, int32_t *tokens) {
+    for (size_t i = 0; i < n; i++) {
+        tokens[i] = bpe->fallback_token[(unsigned char)bytes[i]];
+        if (tokens[i] < 0)
+            return false;
+    }
+    return true;
+}
+
+static mezzo_status first_characters(const mz_bpe *bpe, const char *word, size_t n, int32_t *tokens, size_t *count) {
+    bool unknown = false; // the last one was
+    *count = 0;
+    for (size_t at = 0, width; at < n; at += width) {
+        uint32_t code;
+        width = mz_utf8_decode(word + at, n - at, &code);
+        width += width == 0; // a byte that is no UTF-8
+        int32_t *token = tokens + *count;
+        *token = bpe->words[word_slot(bpe, word + at, width, hash_bytes(word + at, width))].token;
+        const bool fused = *token < 0 && unknown && bpe->fuse_unknown;
+        if (*token >= 0) {
+            ++*count;
+            unknown = false;
+        } else if (fall_back(bpe, word + at, width, token)) {
+            *count += width;
+            unknown = false;
+        } else if (bpe->unknown < 0) {
+            return fail_character(word + at, width);
+        } else if (!fused) {
+            *token = bpe->unknown;
+            ++*count;
+            unknown = true;
+        }
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status first_tokens(const mz_bpe *bpe, const char *word, size_t n, int32_t *tokens, size_t *count) {
+    if (bpe->characters)
+        return first_characters(bpe, word, n, tokens, count);
+    bool missing = false, unknown = false;
+    *count = n;
+    for (size_t i = 0; i < n; i++) {
         tokens[i] = bpe->byte_token[(unsigned char)word[i]];
+        missing |= tokens[i] < 0;
+    }
+    if (!missing)
+        return MEZZO_OK;
+    *count = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t token = tokens[i];
+        if (token < 0 && bpe->unknown < 0)
+            return fail_character(word + i, 1);
+        if (token < 0 && unknown && bpe->fuse_unknown)
+            continue;
+        unknown = token < 0;
+        tokens[(*count)++] = unknown ? bpe->unknown : token;
+    }
+    return MEZZO_OK;
+}
+
+// --- merging: short words ------------------------------------------------------------------------------------------
+#define SHORT_WORD 96 // tokens; longer ones use the heap, whose time does not grow with the square
+
+// The ranks of all neighbours are kept, and each round looks for the least: words have few tokens.
+static size_t merge_short(const mz_bpe *bpe, size_t n, int32_t *tokens) {
+    int32_t ranks[SHORT_WORD], merged[SHORT_WORD]; // of tokens i and i + 1
     for (size_t i = 0; i + 1 < n; i++) {
         const mz_bpe_pair *p = pair_slot(bpe, tokens[i], tokens[i + 1]);
         ranks[i] = p->left < 0 ? INT32_MAX : p->rank;
@@ -244,18 +337,18 @@ static mezzo_status reserve_scratch(mz_bpe_scratch *scratch, size_t bytes) {
     return MEZZO_OK;
 }
 
-static mezzo_status merge_long(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t bytes,
-                               int32_t *tokens, size_t *count) {
-    if (bytes > UINT32_MAX / 2)
-        return mz_fail(MEZZO_ERR_INVALID, "a word of %zu bytes; at most %u can be encoded", bytes, UINT32_MAX / 2);
-    uint32_t n = (uint32_t)bytes;
+static mezzo_status merge_long(const mz_bpe *bpe, mz_bpe_scratch *scratch, size_t first, int32_t *tokens,
+                               size_t *count) {
+    if (first > UINT32_MAX / 2)
+        return mz_fail(MEZZO_ERR_INVALID, "a word of %zu bytes; at most %u can be encoded", first, UINT32_MAX / 2);
+    uint32_t n = (uint32_t)first;
     // Each merge takes one candidate away and makes at most two: never more than 3 × n.
-    size_t node_bytes = mz_align_up(bytes * sizeof(node), 64);
-    MEZZO_TRY(reserve_scratch(scratch, node_bytes + 3 * bytes * sizeof(candidate)));
+    size_t node_bytes = mz_align_up(first * sizeof(node), 64);
+    MEZZO_TRY(reserve_scratch(scratch, node_bytes + 3 * first * sizeof(candidate)));
     node *nodes = scratch->data;
     heap h = {(candidate *)(void *)((char *)scratch->data + node_bytes), 0};
     for (uint32_t i = 0; i < n; i++)
-        nodes[i] = (node){bpe->byte_token[(unsigned char)word[i]], i > 0 ? i - 1 : n, i + 1};
+        nodes[i] = (node){tokens[i], i > 0 ? i - 1 : n, i + 1};
     for (uint32_t i = 0; i + 1 < n; i++)
         propose(bpe, &h, nodes, i, n);
     while (h.n > 0) {
@@ -308,7 +401,9 @@ static mezzo_status encode_cached(const mz_bpe *bpe, mz_bpe_scratch *scratch, co
         *count = c->count;
         return MEZZO_OK;
     }
-    *count = merge_short(bpe, word, n, tokens);
+    size_t first;
+    MEZZO_TRY(first_tokens(bpe, word, n, tokens, &first));
+    *count = merge_short(bpe, first, tokens);
     if (*count <= CACHE_TOKENS) {
         c->n = (unsigned char)n;
         c->count = (unsigned char)*count;
@@ -318,7 +413,8 @@ static mezzo_status encode_cached(const mz_bpe *bpe, mz_bpe_scratch *scratch, co
     return MEZZO_OK;
 }
 
-mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
+// A word of which no merge crosses a joint, but for its ends.
+static mezzo_status encode_part(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
                                 size_t *count) {
     uint64_t hash = 0;
     if (n <= bpe->max_bytes || n <= CACHE_BYTES) {
@@ -332,11 +428,99 @@ mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, cons
     }
     if (n <= CACHE_BYTES)
         return encode_cached(bpe, scratch, word, n, hash, tokens, count);
-    if (n <= SHORT_WORD) {
-        *count = merge_short(bpe, word, n, tokens);
-        return MEZZO_OK;
+    size_t first;
+    MEZZO_TRY(first_tokens(bpe, word, n, tokens, &first));
+    if (first > SHORT_WORD)
+        return merge_long(bpe, scratch, first, tokens, count);
+    *count = merge_short(bpe, first, tokens);
+    return MEZZO_OK;
+}
+
+// --- joints --------------------------------------------------------------------------------------------------------
+// Two characters of which no merge ends with one and begins with the other are never in one token: there a long word
+// may be cut, which bounds the time and memory of words that are whole texts.
+enum { HASH_BITS = 10, HASHES = 1 << HASH_BITS };
+
+static unsigned hash_character(const char *text, size_t n) {
+    uint32_t code = 0;
+    if (mz_utf8_decode(text, n, &code) == 0)
+        code = 0x110000u + (unsigned char)text[0];
+    return code * UINT32_C(2654435761) >> (32 - HASH_BITS);
+}
+
+static const char *last_character(const char *text, size_t n) {
+    const char *at = text + n - 1;
+    while (at > text && text + n - at < 4 && ((unsigned char)*at & 0xC0) == 0x80)
+        at--;
+    return at;
+}
+
+static mezzo_status find_joints(mz_bpe *bpe) {
+    const bool fuses = bpe->unknown >= 0 && bpe->fuse_unknown; // across joints
+    bool bytes = true;
+    for (int i = 0; i < 256; i++) {
+        bytes &= bpe->fallback_token[i] >= 0;
+        if (bpe->fallback_token[i] >= 0)
+            bpe->made[bpe->fallback_token[i]] |= MZ_BPE_FALLBACK;
     }
-    return merge_long(bpe, scratch, word, n, tokens, count);
+    if (!bpe->characters || (fuses && !bytes))
+        return MEZZO_OK;
+    for (size_t i = 0; i < bpe->n_merges; i++) // a merge of a byte's token begins or ends otherwise than its text
+        if ((bpe->made[bpe->merges[i].left] | bpe->made[bpe->merges[i].right]) & MZ_BPE_FALLBACK)
+            return MEZZO_OK;
+    bpe->joints = mz_alloc((size_t)HASHES * HASHES / 64, sizeof *bpe->joints);
+    if (bpe->joints == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < bpe->n_merges; i++) {
+        size_t a, b;
+        const char *left = mz_bpe_bytes(bpe, bpe->merges[i].left, &a),
+                   *right = mz_bpe_bytes(bpe, bpe->merges[i].right, &b);
+        const char *last = last_character(left, a);
+        const unsigned bit = hash_character(last, a - (size_t)(last - left)) << HASH_BITS | hash_character(right, b);
+        bpe->joints[bit / 64] |= UINT64_C(1) << bit % 64;
+    }
+    return MEZZO_OK;
+}
+
+bool mz_bpe_joins(const mz_bpe *bpe, const char *left, size_t a, const char *right, size_t b) {
+    const unsigned bit = hash_character(left, a) << HASH_BITS | hash_character(right, b);
+    return bpe->joints == NULL || (bpe->joints[bit / 64] >> bit % 64 & 1);
+}
+
+static mezzo_status encode_joints(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n,
+                                  int32_t *tokens, size_t *count) {
+    size_t begun = 0, made;
+    unsigned before = 0;
+    *count = 0;
+    for (size_t at = 0, width; at < n; at += width) {
+        uint32_t code;
+        width = mz_utf8_decode(word + at, n - at, &code);
+        width += width == 0;
+        const unsigned here = hash_character(word + at, width), bit = before << HASH_BITS | here;
+        before = here;
+        if (at == 0 || (bpe->joints[bit / 64] >> bit % 64 & 1))
+            continue;
+        MEZZO_TRY(encode_part(bpe, scratch, word + begun, at - begun, tokens + *count, &made));
+        *count += made;
+        begun = at;
+    }
+    MEZZO_TRY(encode_part(bpe, scratch, word + begun, n - begun, tokens + *count, &made));
+    *count += made;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
+                                size_t *count) {
+    if (bpe->whole_first && n <= bpe->max_bytes) {
+        const int32_t whole = mz_bpe_find(bpe, word, n);
+        if (whole >= 0) {
+            tokens[0] = whole;
+            *count = 1;
+            return MEZZO_OK;
+        }
+    }
+    return bpe->joints != NULL && n > CACHE_BYTES ? encode_joints(bpe, scratch, word, n, tokens, count)
+                                                  : encode_part(bpe, scratch, word, n, tokens, count);
 }
 
 // Most words of a text are one token. Which of them merging would reach is found once, here.
@@ -347,18 +531,18 @@ mezzo_status mz_bpe_finish(mz_bpe *bpe) {
     if (!tokens)
         return MEZZO_ERR_MEMORY;
     for (int32_t t = 0; t < bpe->vocab && status == MEZZO_OK; t++) {
-        size_t n, count = 0;
+        size_t n, first, count = 0;
         const char *bytes = mz_bpe_bytes(bpe, t, &n);
-        if (!(bpe->made[t] & MZ_BPE_MADE))
+        if (!(bpe->made[t] & MZ_BPE_MADE) || first_tokens(bpe, bytes, n, tokens, &first) != MEZZO_OK)
             continue;
-        if (n <= SHORT_WORD)
-            count = merge_short(bpe, bytes, n, tokens);
+        if (first <= SHORT_WORD)
+            count = merge_short(bpe, first, tokens);
         else
-            status = merge_long(bpe, &scratch, bytes, n, tokens, &count);
+            status = merge_long(bpe, &scratch, first, tokens, &count);
         if (status == MEZZO_OK && count == 1 && tokens[0] == t)
             bpe->made[t] |= MZ_BPE_WHOLE;
     }
     mz_bpe_scratch_free(&scratch);
     mz_free(tokens);
-    return status;
+    return status == MEZZO_OK ? find_joints(bpe) : status;
 }

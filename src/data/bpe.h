@@ -1,5 +1,6 @@
-// Byte-pair encoding (Sennrich et al., 2016) over bytes, as GPT-2 does it: a word's bytes are its first tokens, and the
-// pair of neighbours that stands first in the merge list is merged, the leftmost first, until no pair is in the list.
+// Byte-pair encoding (Sennrich et al., 2016) over bytes, as GPT-2 does it, or over characters: a word's bytes or
+// characters are its first tokens, and the pair of neighbours that stands first in the merge list is merged, the
+// leftmost first, until no pair is in the list.
 #ifndef MZ_DATA_BPE_H
 #define MZ_DATA_BPE_H
 
@@ -36,12 +37,20 @@ typedef struct mz_bpe {
     // 1: made by merging (or a byte), so that a later merge may use it; 2: a word of exactly these bytes becomes this
     // one token.
     unsigned char *made; // [vocab]
+    bool characters;     // words are UTF-8 of characters, and a token's bytes are its text
+    bool whole_first;    // a word that is a token becomes it, whatever the merges say
+    bool fuse_unknown;
+    int32_t unknown;             // stands for what is in no token; -1: that is an error
+    int32_t fallback_token[256]; // of characters: for the bytes of one that is no token; -1: none
+    uint64_t *joints; // of characters, by hashes of the last of one part and the first of another: they may merge
 } mz_bpe;
-enum { MZ_BPE_MADE = 1, MZ_BPE_WHOLE = 2 };
+enum { MZ_BPE_MADE = 1, MZ_BPE_WHOLE = 2, MZ_BPE_FALLBACK = 4 };
+enum { MZ_BPE_ADDED = 8, MZ_BPE_PLAIN = 16 }; // not of the model's vocabulary; its own text, not letters of bytes
 
 // The most tokens a vocabulary may have here: bounds what a hostile file can make us allocate.
 #define MZ_BPE_MAX_VOCAB (1 << 24)
 
+mz_bpe mz_bpe_of_bytes(void);  // empty
 void mz_bpe_free(mz_bpe *bpe); // zeroed is fine; frees what it holds
 
 static inline const char *mz_bpe_bytes(const mz_bpe *bpe, int32_t token, size_t *n) {
@@ -75,11 +84,15 @@ mezzo_status mz_bpe_to_json(const mz_bpe *bpe, json_t *object);
 mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n);
 // Room in the tables for so many tokens and merges; enters the tokens that are there. *twice is a token whose bytes
 // another has, or -1.
-mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, int32_t *twice);
+// Tokens that are set in `aside` (NULL: none) are not entered: no word becomes one.
+mezzo_status mz_bpe_index(mz_bpe *bpe, size_t tokens, size_t merges, const bool *aside, int32_t *twice);
 mezzo_status mz_bpe_add_indexed(mz_bpe *bpe, const char *bytes, size_t n, int32_t *token); // a token after mz_bpe_index
 // False: the pair has a merge already.
 mezzo_status mz_bpe_add_merge(mz_bpe *bpe, mz_bpe_merge merge, bool *added);
 mezzo_status mz_bpe_finish(mz_bpe *bpe);
+
+// Whether a token may hold the end of one character's bytes followed by another's.
+bool mz_bpe_joins(const mz_bpe *bpe, const char *left, size_t a, const char *right, size_t b);
 
 // --- encoding ------------------------------------------------------------------------------------------------------
 // Scratch of one encoding; zeroed, then freed.
@@ -89,7 +102,8 @@ typedef struct mz_bpe_scratch {
     struct mz_bpe_cached *cache; // words that are more than one token, by hash
 } mz_bpe_scratch;
 void mz_bpe_scratch_free(mz_bpe_scratch *scratch);
-// Tokens of one word of n ≥ 1 bytes, to tokens[] with room for n. MEZZO_ERR_MEMORY.
+// Tokens of one word of n ≥ 1 bytes, to tokens[] with room for n. MEZZO_ERR_MEMORY; MEZZO_ERR_INVALID names a character
+// that is in no token.
 mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
                                 size_t *count);
 

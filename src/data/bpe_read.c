@@ -1,63 +1,12 @@
 // Vocabularies and merge lists, from files of GPT-2's form and from tokenizer.json.
 #include "data/bpe.h"
 
+#include "data/alphabet.h"
 #include "io/json.h"
 #include "io/quote.h"
-#include "io/utf8.h"
-
-// --- the byte alphabet ---------------------------------------------------------------------------------------------
-// GPT-2 writes bytes as printable characters: those that are printable in Latin-1 stand for themselves, the other 68,
-// in order, are U+0100 … U+0143.
-static bool is_printable(int byte) {
-    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
-}
-
-enum { SHIFTED = 68, LETTERS = 256 + SHIFTED };
-typedef struct alphabet {
-    int16_t byte_of[LETTERS]; // by code point; -1: none
-    uint16_t letter_of[256];
-    unsigned char order[256]; // the alphabet's order, which is GPT-2's of byte tokens: printable ones first
-} alphabet;
-
-static void make_alphabet(alphabet *a) {
-    int shifted = 0, printable = 0, at = 0;
-    for (int i = 0; i < LETTERS; i++)
-        a->byte_of[i] = -1;
-    for (int b = 0; b < 256; b++)
-        printable += is_printable(b);
-    for (int b = 0; b < 256; b++) {
-        int letter = is_printable(b) ? b : 256 + shifted;
-        a->byte_of[letter] = (int16_t)b;
-        a->letter_of[b] = (uint16_t)letter;
-        a->order[is_printable(b) ? at++ : printable + shifted] = (unsigned char)b;
-        shifted += !is_printable(b);
-    }
-}
-
-// Letters to bytes, in place of `out` (room for n); SIZE_MAX where the text is not in the alphabet.
-static size_t to_bytes(const alphabet *a, const char *text, size_t n, char *out) {
-    size_t made = 0;
-    for (size_t i = 0; i < n;) {
-        uint32_t code;
-        size_t width = mz_utf8_decode(text + i, n - i, &code);
-        if (width == 0 || code >= LETTERS || a->byte_of[code] < 0)
-            return SIZE_MAX;
-        out[made++] = (char)a->byte_of[code];
-        i += width;
-    }
-    return made;
-}
-
-static void to_letters(const alphabet *a, const char *bytes, size_t n, mz_text *out) {
-    for (size_t i = 0; i < n; i++) {
-        char letter[4];
-        mz_text_add(out, letter, mz_utf8_encode(a->letter_of[(unsigned char)bytes[i]], letter));
-    }
-}
 
 // --- the work ------------------------------------------------------------------------------------------------------
 typedef struct reader {
-    alphabet alphabet;
     const char *where; // of the merges
     mz_bpe *bpe;
     bool derived; // there is no vocabulary: merges make it
@@ -67,7 +16,7 @@ typedef struct reader {
 
 static mezzo_status add_text_token(reader *r, const char *text, size_t n) {
     MEZZO_TRY(MZ_RESERVE(r->room, r->cap_room, n + 1));
-    size_t bytes = to_bytes(&r->alphabet, text, n, r->room);
+    size_t bytes = mz_letters_to_bytes(text, n, r->room);
     return bytes == SIZE_MAX ? mz_bpe_add_token(r->bpe, text, n) : mz_bpe_add_token(r->bpe, r->room, bytes);
 }
 
@@ -89,8 +38,8 @@ static mezzo_status add_merge_line(reader *r, const char *text, size_t n, size_t
         return mz_fail(MEZZO_ERR_FORMAT, "%s: line %zu: %s is not two parts with a space between", r->where, line,
                        mz_quote_bytes(text, n).text);
     MEZZO_TRY(MZ_RESERVE(r->room, r->cap_room, n));
-    size_t a = to_bytes(&r->alphabet, text, left, r->room);
-    size_t b = a == SIZE_MAX ? a : to_bytes(&r->alphabet, space + 1, right, r->room + a);
+    size_t a = mz_letters_to_bytes(text, left, r->room);
+    size_t b = a == SIZE_MAX ? a : mz_letters_to_bytes(space + 1, right, r->room + a);
     if (b == SIZE_MAX)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: line %zu: %s has a character that is not in GPT-2's byte alphabet",
                        r->where, line, mz_quote_bytes(text, n).text);
@@ -201,7 +150,7 @@ static mezzo_status read_vocab(reader *r, const mz_bpe_text *vocab) {
 
 static mezzo_status index_vocab(reader *r, const char *where, size_t merges) {
     int32_t twice;
-    MEZZO_TRY(mz_bpe_index(r->bpe, (size_t)r->bpe->vocab + (r->derived ? merges + 1 : 0), merges, &twice));
+    MEZZO_TRY(mz_bpe_index(r->bpe, (size_t)r->bpe->vocab + (r->derived ? merges + 1 : 0), merges, NULL, &twice));
     if (twice >= 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: token %d stands for the same bytes as another", where, (int)twice);
     return check_bytes(where, r->bpe);
@@ -214,8 +163,10 @@ static mezzo_status read_both(reader *r, const mz_bpe_text *vocab, const mz_bpe_
         return mz_fail(MEZZO_ERR_FORMAT, "%s: more than %d merges", merges->where, MZ_BPE_MAX_VOCAB);
     if (vocab)
         MEZZO_TRY(read_vocab(r, vocab));
-    for (int i = 0; i < 256 && r->derived; i++)
-        MEZZO_TRY(mz_bpe_add_token(r->bpe, (const char *)&r->alphabet.order[i], 1));
+    for (int i = 0; i < 256 && r->derived; i++) {
+        const char byte = (char)mz_alphabet_byte(i);
+        MEZZO_TRY(mz_bpe_add_token(r->bpe, &byte, 1));
+    }
     MEZZO_TRY(index_vocab(r, vocab ? vocab->where : merges->where, lines));
     MEZZO_TRY(read_merges(r, merges));
     int32_t token = r->derived ? mz_bpe_find(r->bpe, end_of_text, sizeof end_of_text - 1) : 0;
@@ -225,9 +176,8 @@ static mezzo_status read_both(reader *r, const mz_bpe_text *vocab, const mz_bpe_
 }
 
 mezzo_status mz_bpe_read(const mz_bpe_text *vocab, const mz_bpe_text *merges, mz_bpe *out) {
-    *out = (mz_bpe){0};
+    *out = mz_bpe_of_bytes();
     reader r = {.where = merges->where, .bpe = out, .derived = vocab == NULL};
-    make_alphabet(&r.alphabet);
     mezzo_status status = read_both(&r, vocab, merges);
     mz_free(r.room);
     if (status != MEZZO_OK)
@@ -267,9 +217,8 @@ static mezzo_status read_json(reader *r, const json_t *object) {
 }
 
 mezzo_status mz_bpe_from_json(const char *where, const json_t *object, mz_bpe *out) {
-    *out = (mz_bpe){0};
+    *out = mz_bpe_of_bytes();
     reader r = {.where = where, .bpe = out};
-    make_alphabet(&r.alphabet);
     mezzo_status status = read_json(&r, object);
     mz_free(r.room);
     if (status != MEZZO_OK)
@@ -285,29 +234,27 @@ static mezzo_status append_text(json_t *list, mz_text *text) {
     return status;
 }
 
-static void add_token_text(const alphabet *a, const mz_bpe *bpe, int32_t token, mz_text *out) {
+static void add_token_text(const mz_bpe *bpe, int32_t token, mz_text *out) {
     size_t n;
     const char *bytes = mz_bpe_bytes(bpe, token, &n);
-    to_letters(a, bytes, n, out);
+    mz_bytes_to_letters(bytes, n, out);
 }
 
 mezzo_status mz_bpe_to_json(const mz_bpe *bpe, json_t *object) {
-    alphabet a;
-    make_alphabet(&a);
     json_t *vocab = json_array(), *merges = json_array();
     mezzo_status status = MEZZO_OK;
     if (json_object_set_new(object, "vocab", vocab) != 0 || json_object_set_new(object, "merges", merges) != 0)
         return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
     for (int32_t t = 0; t < bpe->vocab && status == MEZZO_OK; t++) {
         mz_text text = {0};
-        add_token_text(&a, bpe, t, &text);
+        add_token_text(bpe, t, &text);
         status = append_text(vocab, &text);
     }
     for (size_t i = 0; i < bpe->n_merges && status == MEZZO_OK; i++) {
         mz_text text = {0};
-        add_token_text(&a, bpe, bpe->merges[i].left, &text);
+        add_token_text(bpe, bpe->merges[i].left, &text);
         mz_text_add(&text, " ", 1);
-        add_token_text(&a, bpe, bpe->merges[i].right, &text);
+        add_token_text(bpe, bpe->merges[i].right, &text);
         status = append_text(merges, &text);
     }
     return status;

@@ -147,13 +147,18 @@ static mezzo_status make_room(mz_chat_tokens *t, size_t n) {
 }
 
 mezzo_status mz_chat_tokens_add(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n,
-                                bool counts) {
-    size_t made = 0;
-    MEZZO_TRY(make_room(t, n + 1));
-    MEZZO_TRY(mezzo_tokenizer_encode(tok, text, n, t->tokens + t->n, &made));
-    memset(t->counts + t->n, counts, made);
-    t->n += made;
-    return MEZZO_OK;
+                                mz_place place, bool counts) {
+    mz_token_list made = {0};
+    mezzo_status status = mz_tokenizer_encode_piece(tok, text, n, 0, place, &made);
+    if (status == MEZZO_OK)
+        status = make_room(t, made.n + 1);
+    if (status == MEZZO_OK && made.n > 0) {
+        memcpy(t->tokens + t->n, made.tokens, made.n * sizeof *made.tokens);
+        memset(t->counts + t->n, counts, made.n);
+        t->n += made.n;
+    }
+    mz_token_list_free(&made);
+    return status;
 }
 
 static mezzo_status add_token(mz_chat_tokens *t, int32_t token, bool counts) {
@@ -195,8 +200,9 @@ static size_t marker(const mezzo_tokenizer *tok, const char *text, size_t n, int
     return 0;
 }
 
-static mezzo_status add_marker(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n, bool counts) {
-    mezzo_status status = mz_chat_tokens_add(t, tok, text, n, counts);
+static mezzo_status add_marker(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n,
+                               mz_place place, bool counts) {
+    mezzo_status status = mz_chat_tokens_add(t, tok, text, n, place, counts);
     if (status != MEZZO_ERR_INVALID)
         return status;
     return mz_fail(
@@ -211,6 +217,7 @@ static mezzo_status add_marker(mz_chat_tokens *t, const mezzo_tokenizer *tok, co
 static mezzo_status add_bytes(mz_chat_tokens *t, const mezzo_tokenizer *tok, const mz_marked_text *x, size_t from,
                               size_t to, bool counts) {
     size_t begun = from;
+    mz_place place = from == 0 ? MZ_PLACE_BEGINS : MZ_PLACE_CONTINUES;
     for (size_t at = from; at < to;) {
         size_t own = 0;
         int32_t token;
@@ -221,12 +228,15 @@ static mezzo_status add_bytes(mz_chat_tokens *t, const mezzo_tokenizer *tok, con
             at++;
             continue;
         }
-        if (at > begun)
-            MEZZO_TRY(mz_chat_tokens_add(t, tok, x->text.data + begun, at - begun, counts));
-        MEZZO_TRY(token >= 0 ? add_token(t, token, counts) : add_marker(t, tok, x->text.data + at, n, counts));
+        if (at > begun) {
+            MEZZO_TRY(mz_chat_tokens_add(t, tok, x->text.data + begun, at - begun, place, counts));
+            place = MZ_PLACE_CONTINUES;
+        }
+        MEZZO_TRY(token >= 0 ? add_token(t, token, counts) : add_marker(t, tok, x->text.data + at, n, place, counts));
+        place = token >= 0 ? MZ_PLACE_FOLLOWS : MZ_PLACE_CONTINUES;
         begun = at += n;
     }
-    return to > begun ? mz_chat_tokens_add(t, tok, x->text.data + begun, to - begun, counts) : MEZZO_OK;
+    return to > begun ? mz_chat_tokens_add(t, tok, x->text.data + begun, to - begun, place, counts) : MEZZO_OK;
 }
 
 // --- conversations -------------------------------------------------------------------------------------------------

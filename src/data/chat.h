@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "base/base.h"
+#include "data/words.h"
 #include "mezzo/data.h"
 
 typedef struct mz_chat { // of a tokenizer
@@ -28,7 +29,8 @@ typedef struct mz_chat_tokens {
     size_t n, cap_tokens, cap_counts;
 } mz_chat_tokens;
 void mz_chat_tokens_free(mz_chat_tokens *t);
-mezzo_status mz_chat_tokens_add(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n, bool counts);
+mezzo_status mz_chat_tokens_add(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n,
+                                mz_place place, bool counts);
 mezzo_status mz_chat_end_token(mz_chat_tokens *t,
                                const mezzo_tokenizer *tok); // behind a completion, where there is one
 

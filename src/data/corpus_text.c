@@ -46,46 +46,42 @@ static size_t split_byte(const text *t, double fraction) {
 // twice as much at a time, where it allows none.
 static size_t piece_end(const mezzo_tokenizer *tok, const char *data, size_t at, size_t n) {
     for (size_t size = PIECE; n - at > size; size *= 2) {
-        size_t end = tok->kind->cut(data, at, at + size);
+        size_t end = tok->kind->cut(tok, data, at, at + size);
         if (end < at + size || tok->kind->cut == mz_cut_character)
             return end;
     }
     return n;
 }
 
-// The tokens of one piece at a time.
-typedef struct piece_room {
-    int32_t *tokens;
-    size_t room;
-} piece_room;
+// Tokens of 16 or 32 bits, by the vocabulary.
+typedef struct packed {
+    unsigned char *data;
+    size_t n, cap; // bytes
+    unsigned width;
+} packed;
 
-static mezzo_status reserve_piece(piece_room *piece, size_t n) {
-    if (n <= piece->room)
-        return MEZZO_OK;
-    mz_free(piece->tokens);
-    piece->room = 0;
-    piece->tokens = mz_alloc(n, sizeof *piece->tokens);
-    if (!piece->tokens)
-        return MEZZO_ERR_MEMORY;
-    piece->room = n;
+static mezzo_status pack(packed *out, const mz_token_list *tokens) {
+    MEZZO_TRY(MZ_RESERVE(out->data, out->cap, out->n + tokens->n * out->width));
+    if (out->width == 2)
+        for (size_t i = 0; i < tokens->n; i++)
+            ((uint16_t *)(void *)(out->data + out->n))[i] = (uint16_t)tokens->tokens[i];
+    else if (tokens->n > 0)
+        memcpy(out->data + out->n, tokens->tokens, 4 * tokens->n);
+    out->n += tokens->n * out->width;
     return MEZZO_OK;
 }
 
-static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, piece_room *piece,
-                               unsigned char *out, unsigned width, uint64_t *count) {
+static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, mz_token_list *piece,
+                               packed *out) {
     const char *data = (const char *)t->map.data;
     for (size_t at = from; at < to;) {
-        size_t end = piece_end(tok, data, at, to), made;
-        MEZZO_TRY(reserve_piece(piece, end - at));
-        mezzo_status status = mz_tokenizer_encode_piece(tok, data + at, end - at, at, piece->tokens, &made);
+        const size_t end = piece_end(tok, data, at, to);
+        piece->n = 0;
+        mezzo_status status = mz_tokenizer_encode_piece(tok, data + at, end - at, at,
+                                                        at == 0 ? MZ_PLACE_BEGINS : MZ_PLACE_CONTINUES, piece);
         if (status != MEZZO_OK)
             return mz_context(status, "%s: ", t->path);
-        if (width == 2)
-            for (size_t i = 0; i < made; i++)
-                ((uint16_t *)(void *)out)[*count + i] = (uint16_t)piece->tokens[i];
-        else
-            memcpy(out + 4 * *count, piece->tokens, 4 * made);
-        *count += made;
+        MEZZO_TRY(pack(out, piece));
         at = end;
     }
     return MEZZO_OK;
@@ -93,22 +89,19 @@ static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t
 
 // Tokenizes bytes [from, to) of a text into a segment at the end of the stream.
 static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, const text *t, size_t from, size_t to) {
-    mezzo_status status = MEZZO_OK;
     mz_segment segment = {.tokens.width = tok->vocab <= 65536 ? 2 : 4};
-    piece_room piece = {0};
+    packed tokens = {.width = segment.tokens.width};
+    mz_token_list piece = {0};
     segment.path = mz_strdup(t->path);
-    segment.owned = mz_alloc(to - from, segment.tokens.width);
-    if (!segment.path || !segment.owned) {
-        status = MEZZO_ERR_MEMORY;
-        goto fail;
-    }
-    MEZZO_TRY_GOTO(status,
-                   encode_all(tok, t, from, to, &piece, segment.owned, segment.tokens.width, &segment.tokens.count));
-    segment.tokens.data = segment.owned;
-    mz_free(piece.tokens);
-    return mz_stream_add(stream, &segment);
-fail:
-    mz_free(piece.tokens);
+    mezzo_status status = segment.path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = encode_all(tok, t, from, to, &piece, &tokens);
+    mz_token_list_free(&piece);
+    segment.owned = tokens.data;
+    segment.tokens.data = tokens.data;
+    segment.tokens.count = tokens.n / tokens.width;
+    if (status == MEZZO_OK)
+        return mz_stream_add(stream, &segment);
     mz_segment_free(&segment);
     return status;
 }

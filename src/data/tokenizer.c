@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "data/tokenizer_bpe.h"
 
 #include "io/file.h"
 #include "io/json.h"
@@ -24,12 +24,43 @@ static mezzo_status load_kind(const mz_tokenizer_kind *kind, const char *where, 
     return status;
 }
 
+// The `tokenizers` library's form.
+static bool is_published(const json_t *object) {
+    return json_object_get(object, "format") == NULL && json_is_object(json_object_get(object, "model"));
+}
+
+static mezzo_status load_published(const char *where, const json_t *object, mezzo_tokenizer **out) {
+    const json_t *own = json_object_get(json_object_get(object, "model"), "mezzo");
+    mz_chat chat = {0};
+    MEZZO_TRY(mz_bpe_read_published(where, object, out));
+    mezzo_status status = own != NULL ? mz_chat_from_json(where, own, &chat) : MEZZO_OK;
+    (*out)->chat = chat;
+    if (status != MEZZO_OK) {
+        mezzo_tokenizer_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+// Of a published file, beside it, unless it has one itself.
+static mezzo_status read_chat(const char *path, const json_t *object, mezzo_tokenizer *tok) {
+    const char *slash = strrchr(path, '/');
+    if (!is_published(object) || json_object_get(json_object_get(object, "model"), "mezzo") != NULL)
+        return MEZZO_OK;
+    char *folder = slash != NULL ? mz_format("%.*s/", (int)(slash - path), path) : mz_strdup(".");
+    mezzo_status status = folder != NULL ? mz_chat_read(folder, &tok->chat, NULL) : MEZZO_ERR_MEMORY;
+    mz_free(folder);
+    return status;
+}
+
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
     *out = NULL;
     const char *format = NULL, *kind = NULL;
     int64_t version = 0;
     if (!json_is_object(object))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not a tokenizer: its JSON is not an object", where);
+    if (is_published(object))
+        return load_published(where, object, out);
     MEZZO_TRY(mz_json_get_string(where, object, "format", &format));
     if (strcmp(format, FORMAT) != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: format is %s, not '" FORMAT "'", where, mz_quote(format).text);
@@ -156,7 +187,8 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {
     return mezzo_tokenizer_load(name, out);
 }
 
-size_t mz_cut_character(const char *text, size_t from, size_t to) {
+size_t mz_cut_character(const mezzo_tokenizer *tok, const char *text, size_t from, size_t to) {
+    (void)tok;
     size_t at = to;
     while (at > from + 1 && to - at < 3 && ((unsigned char)text[at] & 0xC0) == 0x80)
         at--;
@@ -176,22 +208,45 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
     bool sealed;
     MEZZO_TRY(mz_json_load_sealed(path, MAX_FILE, &object, &sealed));
     mezzo_status status = mz_tokenizer_from_json(path, object, sealed, out);
+    if (status == MEZZO_OK)
+        status = read_chat(path, object, *out);
+    if (status != MEZZO_OK) {
+        mezzo_tokenizer_free(*out);
+        *out = NULL;
+    }
     json_decref(object);
     return status;
 }
 
+bool mz_tokenizer_is_published(const mezzo_tokenizer *tok) {
+    return mz_bpe_published(tok) != NULL;
+}
+
+static mezzo_status write_own(const mezzo_tokenizer *tok, json_t *object) {
+    const bool full = json_object_set_new(object, "format", json_string(FORMAT)) != 0 ||
+                      json_object_set_new(object, "version", json_integer(VERSION)) != 0 ||
+                      json_object_set_new(object, "kind", json_string(tok->kind->name)) != 0 ||
+                      json_object_set_new(object, "vocab_size", json_integer(tok->vocab)) != 0;
+    if (full)
+        return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
+    MEZZO_TRY(tok->kind->save(tok, object));
+    return mz_chat_to_json(&tok->chat, object);
+}
+
 mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) {
     MZ_REQUIRE(tok, path);
-    mz_json_begin();
-    json_t *object = json_pack("{s:s, s:i, s:s, s:i}", "format", FORMAT, "version", VERSION, "kind", tok->kind->name,
-                               "vocab_size", (int)tok->vocab);
+    json_t *object = mz_json_new();
+    const mz_bpe_tokenizer *published = mz_bpe_published(tok);
+    mezzo_status status = MEZZO_OK;
     if (!object)
         return mz_fail(MEZZO_ERR_MEMORY, "cannot write %s: out of memory while making JSON", mz_quote(path).text);
-    mezzo_status status = tok->kind->save(tok, object);
+    if (published != NULL)
+        status = mz_bpe_write_published(published, object);
+    else
+        status = write_own(tok, object);
     if (status == MEZZO_OK)
-        status = mz_chat_to_json(&tok->chat, object);
-    if (status == MEZZO_OK)
-        status = mz_json_save_sealed(path, object, NULL);
+        status = published != NULL ? mz_json_save_sealed_within(path, object, NULL)
+                                   : mz_json_save_sealed(path, object, NULL);
     json_decref(object);
     return status;
 }
@@ -221,18 +276,28 @@ size_t mezzo_tokenizer_max_bytes(const mezzo_tokenizer *tok) {
     return tok->max_bytes;
 }
 
+void mz_token_list_free(mz_token_list *list) {
+    mz_free(list->tokens);
+    *list = (mz_token_list){0};
+}
+
 mezzo_status mz_tokenizer_encode_piece(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base,
-                                       int32_t *tokens, size_t *count) {
-    *count = 0;
-    return tok->kind->encode(tok, text, n, base, tokens, count);
+                                       mz_place place, mz_token_list *out) {
+    return tok->kind->encode(tok, text, n, base, place, out);
 }
 
 mezzo_status mezzo_tokenizer_encode(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *tokens,
                                     size_t *count) {
     MZ_REQUIRE(tok, count);
     if (n > 0)
-        MZ_REQUIRE(text, tokens);
-    return mz_tokenizer_encode_piece(tok, text, n, 0, tokens, count);
+        MZ_REQUIRE(text);
+    mz_token_list list = {0};
+    mezzo_status status = n > 0 ? tok->kind->encode(tok, text, n, 0, MZ_PLACE_BEGINS, &list) : MEZZO_OK;
+    *count = list.n;
+    if (tokens != NULL && list.n > 0)
+        memcpy(tokens, list.tokens, list.n * sizeof *tokens);
+    mz_token_list_free(&list);
+    return status;
 }
 
 const char *mezzo_tokenizer_bytes(const mezzo_tokenizer *tok, int32_t token, size_t *n) {
@@ -256,9 +321,16 @@ mezzo_status mezzo_tokenizer_decode(const mezzo_tokenizer *tok, const int32_t *t
             return mz_fail(MEZZO_ERR_INVALID, "token %d at position %zu is not in 0 … %d", (int)tokens[i], i,
                            (int)tok->vocab - 1);
         }
-        memcpy(text + at, bytes, width);
+        if (width > 0)
+            memcpy(text + at, bytes, width);
         at += width;
     }
+    size_t leading = 0;
+    while (leading < tok->leading && leading < at && text[leading] == ' ')
+        leading++;
+    at -= leading;
+    if (leading > 0)
+        memmove(text, text + leading, at);
     text[at] = '\0';
     *n = at;
     return MEZZO_OK;

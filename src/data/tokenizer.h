@@ -6,21 +6,30 @@
 
 #include "base/base.h"
 #include "data/chat.h"
+#include "data/words.h"
 #include "mezzo/data.h"
+
+// Tokens that a text was made of. Zeroed, then freed.
+typedef struct mz_token_list {
+    int32_t *tokens;
+    size_t n, cap;
+} mz_token_list;
+void mz_token_list_free(mz_token_list *list);
 
 // A kind of tokenizer. Objects embed mezzo_tokenizer as their first member.
 typedef struct mz_tokenizer_kind {
     const char *name; // in tokenizer.json, and for --tokenizer
     void (*destroy)(mezzo_tokenizer *tok);
-    // As mezzo_tokenizer_encode; `base` is added to byte offsets in errors (the text may be a piece of a file).
-    mezzo_status (*encode)(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, int32_t *tokens,
-                           size_t *count);
+    // As mezzo_tokenizer_encode, at the end of *out; `base` is added to byte offsets in errors (the text may be a piece
+    // of a file).
+    mezzo_status (*encode)(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, mz_place place,
+                           mz_token_list *out);
     const char *(*bytes)(const mezzo_tokenizer *tok, int32_t token, size_t *n); // token is in range
     mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // adds its keys
     mezzo_status (*load)(const char *where, const json_t *object, mezzo_tokenizer **out);
     // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
     // character.
-    size_t (*cut)(const char *text, size_t from, size_t to);
+    size_t (*cut)(const mezzo_tokenizer *tok, const char *text, size_t from, size_t to);
     // Whether both have the same tokens for every text; asked where both kinds have this function. NULL: never.
     bool (*same)(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
     // The token of exactly these bytes that no text is encoded to, such as "<|im_end|>"; -1. NULL: it has none.
@@ -31,6 +40,7 @@ struct mezzo_tokenizer {
     const mz_tokenizer_kind *kind;
     int32_t vocab;
     size_t max_bytes;
+    size_t leading; // spaces that a text does not have where it begins, but its tokens may
     mz_chat chat;
 };
 
@@ -41,7 +51,8 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out);
 // As mezzo_tokenizer_create_bpe, with tokens that follow the vocabulary's, {"token": number} (may be NULL).
 mezzo_status mz_tokenizer_create_bpe(const char *vocab_path, const char *merges_path, const json_t *added,
                                      mezzo_tokenizer **out);
-size_t mz_cut_character(const char *text, size_t from, size_t to); // a `cut` for tokens within characters
+size_t mz_cut_character(const mezzo_tokenizer *tok, const char *text, size_t from,
+                        size_t to); // a `cut` for tokens within characters
 
 // What may say which tokenizer a text or a model has. Paths are those of mezzo_tokenizer_load; NULL and "" are nothing.
 typedef struct mz_tokenizer_sources {
@@ -56,6 +67,7 @@ mezzo_status mz_tokenizer_choose(const mz_tokenizer_sources *from, mezzo_tokeniz
 // The same for a text, which has no tokens of its own: MEZZO_ERR_INVALID too where nothing says which tokens trained
 // weights know. *out NULL: the tokens of `what` are its characters.
 mezzo_status mz_tokenizer_choose_for_text(const mz_tokenizer_sources *from, const char *what, mezzo_tokenizer **out);
+bool mz_tokenizer_is_published(const mezzo_tokenizer *tok); // of the form of the `tokenizers` library
 bool mz_tokenizer_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
 mezzo_status mz_tokenizer_in_folder(const char *folder,
                                     bool *out); // whether mezzo_tokenizer_load finds one, or refuses
@@ -63,7 +75,7 @@ mezzo_status mz_tokenizer_in_folder(const char *folder,
 // From the parsed content of tokenizer.json; `where` names it in errors.
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out);
 mezzo_status mz_tokenizer_encode_piece(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base,
-                                       int32_t *tokens, size_t *count);
+                                       mz_place place, mz_token_list *out);
 
 // Collects the characters of texts for a char tokenizer: bit c of `seen` is code point c.
 #define MZ_CODE_POINTS 0x110000u

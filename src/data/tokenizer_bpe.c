@@ -1,7 +1,7 @@
-// GPT-2's byte-pair encoding: its own vocabulary, which the library carries, or a user's.
-#include "data/bpe.h"
-#include "data/split.h"
-#include "data/tokenizer.h"
+// Byte-pair encoding: GPT-2's own vocabulary, which the library carries, or a user's.
+#include "data/tokenizer_bpe.h"
+
+#include "data/alphabet.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
@@ -12,32 +12,33 @@ extern const size_t mz_gpt2_merges_size;
 #define GPT2_VOCAB 50257
 #define MAX_FILE   ((size_t)256 << 20)
 
-typedef struct bpe_tokenizer {
-    mezzo_tokenizer base;
-    mz_bpe bpe;
-    mz_splitter *splitter;
-} bpe_tokenizer;
-
-static void bpe_destroy(mezzo_tokenizer *base) {
-    bpe_tokenizer *tok = (bpe_tokenizer *)base;
+void mz_bpe_tokenizer_destroy(mezzo_tokenizer *base) {
+    mz_bpe_tokenizer *tok = (mz_bpe_tokenizer *)base;
     mz_bpe_free(&tok->bpe);
-    mz_splitter_free(tok->splitter);
+    mz_added_free(&tok->added[0]);
+    mz_added_free(&tok->added[1]);
+    mz_normals_free(&tok->normals);
+    mz_steps_free(&tok->steps);
+    mz_free(tok->shown);
+    mz_free(tok->shown_ends);
+    json_decref(tok->frame);
     mz_free(tok);
 }
 
 // Takes over the contents of *bpe, also where it fails.
 static mezzo_status create(mz_bpe *bpe, const mz_tokenizer_kind *kind, mezzo_tokenizer **out) {
-    bpe_tokenizer *tok = mz_alloc(1, sizeof *tok);
+    mz_bpe_tokenizer *tok = mz_alloc(1, sizeof *tok);
     if (!tok) {
         mz_bpe_free(bpe);
         return MEZZO_ERR_MEMORY;
     }
     tok->base = (mezzo_tokenizer){.kind = kind, .vocab = bpe->vocab, .max_bytes = bpe->max_bytes};
     tok->bpe = *bpe;
+    tok->cuts = true;
     *bpe = (mz_bpe){0};
-    mezzo_status status = mz_splitter_create(&tok->splitter);
+    mezzo_status status = mz_steps_add_gpt2("GPT-2's split pattern", &tok->steps);
     if (status != MEZZO_OK) {
-        bpe_destroy(&tok->base);
+        mz_bpe_tokenizer_destroy(&tok->base);
         return mz_trace(status, __FILE__, __LINE__, __func__);
     }
     *out = &tok->base;
@@ -79,44 +80,134 @@ fail:
     return status;
 }
 
-static mezzo_status encode_words(const bpe_tokenizer *tok, mz_split *split, mz_bpe_scratch *scratch, int32_t *tokens,
-                                 size_t *count) {
+// --- encoding ------------------------------------------------------------------------------------------------------
+typedef struct encoder {
+    const mz_bpe_tokenizer *tok;
+    mz_token_list *out;
+    mz_bpe_scratch scratch;
+    mz_word_room words;
+    mz_normal_room normal;
+    char *bytes; // of a word that is written in letters
+    size_t cap_bytes;
+    void *match; // for added tokens
+} encoder;
+
+static void end_encoder(encoder *e) {
+    mz_bpe_scratch_free(&e->scratch);
+    mz_word_room_free(&e->words);
+    mz_normal_room_free(&e->normal);
+    mz_match_room_free(e->match);
+    mz_free(e->bytes);
+}
+
+static mezzo_status add_bytes(encoder *e, const char *bytes, size_t n) {
+    size_t made;
+    if (e->out->cap - e->out->n < n)
+        MEZZO_TRY(MZ_RESERVE(e->out->tokens, e->out->cap, e->out->n + n));
+    MEZZO_TRY(mz_bpe_encode_word(&e->tok->bpe, &e->scratch, bytes, n, e->out->tokens + e->out->n, &made));
+    e->out->n += made;
+    return MEZZO_OK;
+}
+
+static mezzo_status add_word(void *user, const char *word, size_t n) {
+    encoder *e = user;
+    if (!e->tok->letters)
+        return add_bytes(e, word, n);
+    MEZZO_TRY(MZ_RESERVE(e->bytes, e->cap_bytes, n));
+    return add_bytes(e, e->bytes, mz_letters_to_bytes(word, n, e->bytes));
+}
+
+static mezzo_status add_text(encoder *e, const char *text, size_t n, mz_place place);
+
+// Between tokens that were added to the vocabulary; `stage` 0 looks for those that text has before it is normalized.
+static mezzo_status add_stage(encoder *e, int stage, const char *text, size_t n, mz_place place) {
+    const mz_added *added = &e->tok->added[stage];
+    mz_added_walk w = {.added = added, .text = text, .n = n, .next = -1};
+    if (added->n == 0)
+        return stage == 0 ? add_text(e, text, n, place)
+                          : mz_words(&e->tok->steps, &e->words, text, n, place, add_word, e);
+    if (e->match == NULL)
+        MEZZO_TRY(mz_match_room(&e->match));
+    w.room = e->match;
     for (;;) {
-        const char *word;
-        size_t n, made = 0;
-        MEZZO_TRY(mz_split_next(split, &word, &n));
-        if (n == 0)
+        size_t from, to;
+        int32_t token;
+        MEZZO_TRY(mz_added_next(&w, &from, &to, &token));
+        if (token >= 0) {
+            MEZZO_TRY(MZ_RESERVE(e->out->tokens, e->out->cap, e->out->n + 1));
+            e->out->tokens[e->out->n++] = token;
+            place = MZ_PLACE_FOLLOWS;
+            continue;
+        }
+        if (from == to)
             return MEZZO_OK;
-        MEZZO_TRY(mz_bpe_encode_word(&tok->bpe, scratch, word, n, tokens + *count, &made));
-        *count += made;
+        MEZZO_TRY(stage == 0 ? add_text(e, text + from, to - from, place)
+                             : mz_words(&e->tok->steps, &e->words, text + from, to - from, place, add_word, e));
     }
 }
 
-static mezzo_status bpe_encode(const mezzo_tokenizer *base, const char *text, size_t n, uint64_t offset,
-                               int32_t *tokens, size_t *count) {
-    (void)offset; // any bytes can be encoded
-    const bpe_tokenizer *tok = (const bpe_tokenizer *)base;
-    mz_bpe_scratch scratch = {0};
-    mz_split split;
-    MEZZO_TRY(mz_split_begin(tok->splitter, text, n, &split));
-    mezzo_status status = encode_words(tok, &split, &scratch, tokens, count);
-    mz_bpe_scratch_free(&scratch);
-    mz_split_end(&split);
-    return status;
+static mezzo_status add_text(encoder *e, const char *text, size_t n, mz_place place) {
+    const char *normal;
+    size_t normal_n;
+    MEZZO_TRY(mz_normalize(&e->tok->normals, &e->normal, text, n, place, &normal, &normal_n));
+    return add_stage(e, 1, normal, normal_n, place);
+}
+
+// Each longest run of bytes that are not UTF-8 is a word; the text after it continues the one before.
+static mezzo_status bpe_encode(const mezzo_tokenizer *base, const char *text, size_t n, uint64_t offset, mz_place place,
+                               mz_token_list *out) {
+    encoder e = {.tok = (const mz_bpe_tokenizer *)base, .out = out};
+    mezzo_status status = MZ_RESERVE(out->tokens, out->cap, out->n + n);
+    size_t at = 0, end = 0;
+    for (; at < n; at = end) {
+        end = mz_valid_until(text, at, n);
+        if (end > at) {
+            status = add_stage(&e, 0, text + at, end - at, place);
+        } else {
+            end = mz_invalid_until(text, at, n);
+            status = add_bytes(&e, text + at, end - at);
+        }
+        if (status != MEZZO_OK)
+            break;
+        place = MZ_PLACE_CONTINUES;
+    }
+    end_encoder(&e);
+    return status == MEZZO_ERR_INVALID ? mz_context(status, "byte %llu and on", (unsigned long long)(offset + at))
+                                       : status;
 }
 
 static const char *bpe_bytes(const mezzo_tokenizer *base, int32_t token, size_t *n) {
-    return mz_bpe_bytes(&((const bpe_tokenizer *)base)->bpe, token, n);
+    const mz_bpe_tokenizer *tok = (const mz_bpe_tokenizer *)base;
+    if (tok->shown == NULL)
+        return mz_bpe_bytes(&tok->bpe, token, n);
+    const size_t from = token > 0 ? tok->shown_ends[token - 1] : 0;
+    *n = tok->shown_ends[token] - from;
+    return tok->shown + from;
 }
 
 static int32_t bpe_special(const mezzo_tokenizer *base, const char *text, size_t n) {
-    const mz_bpe *bpe = &((const bpe_tokenizer *)base)->bpe;
-    const int32_t token = mz_bpe_find(bpe, text, n);
-    return token >= 0 && (bpe->made[token] & MZ_BPE_MADE) == 0 ? token : -1;
+    const mz_bpe_tokenizer *tok = (const mz_bpe_tokenizer *)base;
+    for (int i = 0; i < 2; i++) {
+        const int32_t added = mz_added_find(&tok->added[i], text, n);
+        if (added >= 0)
+            return added;
+    }
+    const int32_t token = mz_bpe_find(&tok->bpe, text, n);
+    return tok->frame == NULL && token >= 0 && (tok->bpe.made[token] & MZ_BPE_MADE) == 0 ? token : -1;
+}
+
+static size_t bpe_cut(const mezzo_tokenizer *base, const char *text, size_t from, size_t to) {
+    const mz_bpe_tokenizer *tok = (const mz_bpe_tokenizer *)base;
+    return tok->cuts ? mz_word_cut(text, from, to, tok->frame == NULL) : to;
+}
+
+const mz_bpe_tokenizer *mz_bpe_published(const mezzo_tokenizer *base) {
+    const bool bpe = base->kind == &mz_tokenizer_bpe || base->kind == &mz_tokenizer_gpt2;
+    return bpe && ((const mz_bpe_tokenizer *)base)->frame != NULL ? (const mz_bpe_tokenizer *)base : NULL;
 }
 
 static mezzo_status bpe_save(const mezzo_tokenizer *base, json_t *object) {
-    return mz_bpe_to_json(&((const bpe_tokenizer *)base)->bpe, object);
+    return mz_bpe_to_json(&((const mz_bpe_tokenizer *)base)->bpe, object);
 }
 
 static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_tokenizer **out) {
@@ -167,8 +258,12 @@ mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *fo
     if (tok->kind != &mz_tokenizer_bpe && tok->kind != &mz_tokenizer_gpt2)
         return mz_fail(MEZZO_ERR_INVALID, "a %s tokenizer has no merges to write to vocab.json and merges.txt",
                        tok->kind->name);
+    if (mz_bpe_published(tok) != NULL)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "vocab.json and merges.txt cannot say how a tokenizer.json of Hugging Face's form "
+                       "splits: save that");
     json_t *object = json_object();
-    mezzo_status status = object ? mz_bpe_to_json(&((const bpe_tokenizer *)tok)->bpe, object)
+    mezzo_status status = object ? mz_bpe_to_json(&((const mz_bpe_tokenizer *)tok)->bpe, object)
                                  : mz_fail(MEZZO_ERR_MEMORY, "out of memory while making vocab.json");
     if (status == MEZZO_OK)
         status = save_vocab(json_object_get(object, "vocab"), folder);
@@ -191,11 +286,40 @@ static mezzo_status gpt2_load(const char *where, const json_t *object, mezzo_tok
     return mezzo_tokenizer_create_gpt2(out);
 }
 
-static bool bpe_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b) {
-    return mz_bpe_same(&((const bpe_tokenizer *)a)->bpe, &((const bpe_tokenizer *)b)->bpe);
+static bool same_added(const mz_added *a, const mz_added *b) {
+    bool same = a->n == b->n;
+    for (size_t i = 0; i < a->n && same; i++) {
+        const mz_added_token *x = &a->items[i], *y = &b->items[i];
+        same = x->n == y->n && memcmp(x->text, y->text, x->n) == 0 && x->token == y->token &&
+               x->special == y->special && x->single_word == y->single_word && x->left == y->left &&
+               x->right == y->right;
+    }
+    return same;
 }
 
-const mz_tokenizer_kind mz_tokenizer_bpe = {"bpe",    bpe_destroy,  bpe_encode, bpe_bytes,  bpe_save,
-                                            bpe_load, mz_split_cut, bpe_same,   bpe_special};
-const mz_tokenizer_kind mz_tokenizer_gpt2 = {"gpt2",    bpe_destroy,  bpe_encode, bpe_bytes,  gpt2_save,
-                                             gpt2_load, mz_split_cut, bpe_same,   bpe_special};
+// Whether nothing but GPT-2's pattern stands between a text and its words.
+static bool splits_as_gpt2(const mz_bpe_tokenizer *tok) {
+    const mz_step *s = &tok->steps.items[0];
+    bool plain = tok->normals.n == 0 && tok->steps.n == 1 && s->kind == MZ_STEP_SPLIT && s->gpt2 && !tok->letters;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < tok->added[k].n; i++)
+            plain &= tok->added[k].items[i].special;
+    return plain;
+}
+
+static bool bpe_same(const mezzo_tokenizer *x, const mezzo_tokenizer *y) {
+    const mz_bpe_tokenizer *a = (const mz_bpe_tokenizer *)x, *b = (const mz_bpe_tokenizer *)y;
+    if (!mz_bpe_same(&a->bpe, &b->bpe))
+        return false;
+    if (splits_as_gpt2(a) && splits_as_gpt2(b))
+        return true;
+    return a->frame != NULL && b->frame != NULL && same_added(&a->added[0], &b->added[0]) &&
+           same_added(&a->added[1], &b->added[1]) &&
+           json_equal(json_object_get(a->frame, "normalizer"), json_object_get(b->frame, "normalizer")) &&
+           json_equal(json_object_get(a->frame, "pre_tokenizer"), json_object_get(b->frame, "pre_tokenizer"));
+}
+
+const mz_tokenizer_kind mz_tokenizer_bpe = {
+    "bpe", mz_bpe_tokenizer_destroy, bpe_encode, bpe_bytes, bpe_save, bpe_load, bpe_cut, bpe_same, bpe_special};
+const mz_tokenizer_kind mz_tokenizer_gpt2 = {
+    "gpt2", mz_bpe_tokenizer_destroy, bpe_encode, bpe_bytes, gpt2_save, gpt2_load, bpe_cut, bpe_same, bpe_special};

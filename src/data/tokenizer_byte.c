@@ -24,12 +24,12 @@ static void byte_destroy(mezzo_tokenizer *tok) {
     mz_free(tok);
 }
 
-static mezzo_status byte_encode(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, int32_t *tokens,
-                                size_t *count) {
-    (void)tok, (void)base;
+static mezzo_status byte_encode(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, mz_place place,
+                                mz_token_list *out) {
+    (void)tok, (void)base, (void)place;
+    MEZZO_TRY(MZ_RESERVE(out->tokens, out->cap, out->n + n));
     for (size_t i = 0; i < n; i++)
-        tokens[i] = (unsigned char)text[i];
-    *count = n;
+        out->tokens[out->n++] = (unsigned char)text[i];
     return MEZZO_OK;
 }
 

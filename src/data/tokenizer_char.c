@@ -99,16 +99,16 @@ mezzo_status mezzo_tokenizer_create_char(const char *text, size_t n, mezzo_token
 }
 
 static mezzo_status char_encode(const mezzo_tokenizer *base, const char *text, size_t n, uint64_t offset,
-                                int32_t *tokens, size_t *count) {
+                                mz_place place, mz_token_list *out) {
     const char_tokenizer *tok = (const char_tokenizer *)base;
-    size_t made = 0;
+    (void)place;
+    MEZZO_TRY(MZ_RESERVE(out->tokens, out->cap, out->n + n));
     for (size_t i = 0; i < n;) {
         uint32_t code;
         size_t width = mz_utf8_decode(text + i, n - i, &code);
         const int32_t *page = width ? tok->pages[code / PAGE] : NULL;
         int32_t token = page ? page[code % PAGE] : -1;
         if (token < 0) {
-            *count = made;
             unsigned long long at = (unsigned long long)(offset + i);
             if (width == 0)
                 return mz_fail(MEZZO_ERR_FORMAT, "byte %llu (0x%02X) is not UTF-8", at,
@@ -116,10 +116,9 @@ static mezzo_status char_encode(const mezzo_tokenizer *base, const char *text, s
             return mz_fail(MEZZO_ERR_INVALID, "character U+%04X at byte %llu is not among the tokenizer's %d", code, at,
                            (int)tok->base.vocab);
         }
-        tokens[made++] = token;
+        out->tokens[out->n++] = token;
         i += width;
     }
-    *count = made;
     return MEZZO_OK;
 }
 

@@ -224,39 +224,62 @@ mezzo_status mz_json_save(const char *path, const json_t *value) {
     return status;
 }
 
-#define SEAL       ",\n  \"crc32c\": \""
-#define SEAL_END   "\"\n}\n"
-#define SEAL_BYTES (sizeof SEAL - 1 + 8 + sizeof SEAL_END - 1)
+// Of the root, or of its last member.
+static const struct {
+    const char *begin, *end;
+} seals[] = {{",\n  \"crc32c\": \"", "\"\n}\n"}, {",\n    \"crc32c\": \"", "\"\n  }\n}\n"}};
+enum { SEAL_DIGITS = 8, SEAL_ROOM = 48 };
 
-static void make_seal(const char *text, size_t n, char seal[SEAL_BYTES + 1]) {
-    snprintf(seal, SEAL_BYTES + 1, SEAL "%08x" SEAL_END, mz_crc32c(0, text, n));
+static size_t make_seal(size_t kind, const char *text, size_t n, char seal[SEAL_ROOM]) {
+    return (size_t)snprintf(seal, SEAL_ROOM, "%s%08x%s", seals[kind].begin, mz_crc32c(0, text, n), seals[kind].end);
 }
 
-mezzo_status mz_json_save_sealed(const char *path, const json_t *value, mz_written *written) {
-    char *text, seal[SEAL_BYTES + 1];
+static size_t seal_bytes(size_t kind) {
+    return strlen(seals[kind].begin) + SEAL_DIGITS + strlen(seals[kind].end);
+}
+
+static mezzo_status save_sealed(const char *path, size_t kind, const json_t *value, mz_written *written) {
+    char *text, seal[SEAL_ROOM];
     MEZZO_TRY(dump_for(path, value, &text));
-    size_t n = strlen(text) - strlen("\n}");
-    make_seal(text, n, seal);
+    const size_t n = strlen(text) - strlen(kind == 0 ? "\n}" : "\n  }\n}");
+    make_seal(kind, text, n, seal);
     mezzo_status status = save_text(path, text, n, seal, written);
     free(text);
     return status;
 }
 
+mezzo_status mz_json_save_sealed(const char *path, const json_t *value, mz_written *written) {
+    return save_sealed(path, 0, value, written);
+}
+
+mezzo_status mz_json_save_sealed_within(const char *path, const json_t *value, mz_written *written) {
+    return save_sealed(path, 1, value, written);
+}
+
+static mezzo_status check_seal(const char *path, const char *text, size_t n, bool *sealed) {
+    char seal[SEAL_ROOM];
+    *sealed = false;
+    for (size_t kind = 0; kind < MZ_COUNT(seals) && !*sealed; kind++) {
+        const size_t bytes = seal_bytes(kind), begin = strlen(seals[kind].begin);
+        if (n <= bytes || strncmp(text + n - bytes, seals[kind].begin, begin) != 0)
+            continue;
+        const char *end = text + n - bytes;
+        *sealed = true;
+        make_seal(kind, text, n - bytes, seal);
+        if (memcmp(end, seal, bytes) != 0)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: checksum %.8s, %.8s was written: the file is corrupted", path,
+                           seal + begin, mz_quote_bytes(end + begin, SEAL_DIGITS).text + 1);
+    }
+    return MEZZO_OK;
+}
+
 mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **out, bool *sealed) {
-    char *text, seal[SEAL_BYTES + 1];
+    char *text;
     size_t n;
     *out = NULL;
     *sealed = false;
     MEZZO_TRY(mz_file_read(path, max_bytes, &text, &n));
-    mezzo_status status = MEZZO_OK;
-    if (n > SEAL_BYTES) {
-        const char *end = text + n - SEAL_BYTES;
-        make_seal(text, n - SEAL_BYTES, seal);
-        *sealed = strncmp(end, SEAL, sizeof SEAL - 1) == 0;
-        if (*sealed && memcmp(end, seal, SEAL_BYTES) != 0)
-            status = mz_fail(MEZZO_ERR_FORMAT, "%s: checksum %.8s, %.8s was written: the file is corrupted", path,
-                             seal + sizeof SEAL - 1, mz_quote_bytes(end + sizeof SEAL - 1, 8).text + 1);
-    }
+    mezzo_status status = check_seal(path, text, n, sealed);
     if (status == MEZZO_OK)
         status = mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
     mz_free(text);

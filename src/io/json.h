@@ -42,6 +42,8 @@ mezzo_status mz_json_save(const char *path, const json_t *value);
 // The same with a last member "crc32c", eight hexadecimal digits: the checksum of all bytes before that member's
 // comma. *written (may be NULL): the whole file's.
 mezzo_status mz_json_save_sealed(const char *path, const json_t *value, mz_written *written);
+// The same where the root may have no other member: "crc32c" is the last one of the root's last, an object.
+mezzo_status mz_json_save_sealed_within(const char *path, const json_t *value, mz_written *written);
 // MEZZO_ERR_FORMAT where the checksum is wrong. *sealed: there is one; whether there must be depends on the format's
 // version.
 mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **out, bool *sealed);

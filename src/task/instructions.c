@@ -53,8 +53,8 @@ mezzo_data_mark mz_instructions_mark(const mz_instructions *x) {
 // --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status add_pair(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *prompt,
                              const char *completion) {
-    MEZZO_TRY(mz_chat_tokens_add(&x->all, tokenizer, prompt, strlen(prompt), false));
-    MEZZO_TRY(mz_chat_tokens_add(&x->all, tokenizer, completion, strlen(completion), true));
+    MEZZO_TRY(mz_chat_tokens_add(&x->all, tokenizer, prompt, strlen(prompt), MZ_PLACE_BEGINS, false));
+    MEZZO_TRY(mz_chat_tokens_add(&x->all, tokenizer, completion, strlen(completion), MZ_PLACE_CONTINUES, true));
     return mz_chat_end_token(&x->all, tokenizer);
 }
 

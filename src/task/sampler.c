@@ -2,6 +2,7 @@
 // position draws, and one of several reads prompts. Past the model's context the window moves on with every token, and
 // with it all positions: from there on, and where a device has no kernel for cached attention, the whole window is
 // evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to it.
+#include "data/tokenizer.h"
 #include "runtime/params.h"
 #include "task/sampler.h"
 
@@ -155,15 +156,12 @@ static void start_with(mz_sampler *s, const int32_t *tokens, size_t count, int64
 
 static mezzo_status start(mz_sampler *s, const char *prompt, int64_t *n) {
     const char *text = prompt != NULL && prompt[0] != '\0' ? prompt : "\n";
-    size_t bytes = strlen(text), count = 0;
+    mz_token_list list = {0};
     start_with(s, NULL, 0, n);
-    int32_t *tokens = mz_alloc(bytes, sizeof *tokens);
-    if (tokens == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mezzo_tokenizer_encode(s->tokenizer, text, bytes, tokens, &count);
+    mezzo_status status = mz_tokenizer_encode_piece(s->tokenizer, text, strlen(text), 0, MZ_PLACE_BEGINS, &list);
     if (status == MEZZO_OK)
-        start_with(s, tokens, count, n);
-    mz_free(tokens);
+        start_with(s, list.tokens, list.n, n);
+    mz_token_list_free(&list);
     // A text without a line break may have no token for the implied prompt: then the first token starts.
     if (status != MEZZO_OK && status != MEZZO_ERR_MEMORY && text != prompt)
         return MEZZO_OK;

@@ -191,6 +191,22 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
     return status;
 }
 
+// In the form in which it was published, else in GPT-2's.
+static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char *folder) {
+    const char *kind = mezzo_tokenizer_kind(tok);
+    mezzo_status status = MEZZO_OK;
+    if (mz_tokenizer_is_published(tok)) {
+        char *path = mz_format("%s/tokenizer.json", folder);
+        status = path != NULL ? mezzo_tokenizer_save(tok, path) : MEZZO_ERR_MEMORY;
+        mz_free(path);
+    } else if (strcmp(kind, "gpt2") == 0 || strcmp(kind, "bpe") == 0) {
+        status = mezzo_tokenizer_save_bpe(tok, folder);
+    } else {
+        mz_log("notice", "the %s tokenizer is not exported: transformers has no equivalent", kind);
+    }
+    return status == MEZZO_OK ? mz_chat_write(&tok->chat, folder) : status;
+}
+
 static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
     mezzo_tokenizer *tokenizer = NULL;
     if (e->state.tokenizer[0] == '\0')
@@ -202,15 +218,8 @@ static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
     if (mz_path_exists(path)) // a checkpoint may have been moved away from its run
         status = mezzo_tokenizer_load(path, &tokenizer);
     mz_free(path);
-    if (status == MEZZO_OK && tokenizer != NULL) {
-        const char *kind = mezzo_tokenizer_kind(tokenizer);
-        if (strcmp(kind, "gpt2") == 0 || strcmp(kind, "bpe") == 0)
-            status = mezzo_tokenizer_save_bpe(tokenizer, folder);
-        else
-            mz_log("notice", "the %s tokenizer is not exported: transformers has no equivalent", kind);
-        if (status == MEZZO_OK)
-            status = mz_chat_write(&tokenizer->chat, folder);
-    }
+    if (status == MEZZO_OK && tokenizer != NULL)
+        status = write_tokenizer_files(tokenizer, folder);
     mezzo_tokenizer_free(tokenizer);
     return status;
 }

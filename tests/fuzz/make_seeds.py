@@ -98,6 +98,42 @@ letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(68)]
 own = [*letters, "ab", "abc", "<|end|>"]
 write("json_tokenizer", "gpt2", json.dumps({**head, "kind": "gpt2", "vocab_size": 50257}))
 write("json_tokenizer", "bpe", json.dumps({**head, "kind": "bpe", "vocab_size": len(own), "vocab": own, "merges": ["a b", "ab c"]}))
+
+
+def published(name, vocab, merges, normalizer=None, pre=None, decoder=None, added=(), **rules):
+    tokens = [{"id": i, "content": c, "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False, **flags}
+              for i, c, flags in added]
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "fuse_unk": False, **rules, "vocab": {t: i for i, t in enumerate(vocab)},
+             "merges": merges}
+    root = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": normalizer, "pre_tokenizer": pre,
+            "post_processor": None, "decoder": decoder, "model": model}
+    write("json_tokenizer", name, json.dumps(root, separators=(",", ":"), ensure_ascii=False))
+
+
+def sequence(key, *items):
+    return {"type": "Sequence", key: list(items)}
+
+
+byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+llama = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+"
+split = {"type": "Split", "pattern": {"Regex": llama}, "behavior": "Isolated", "invert": False}
+metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
+fallback = [f"<0x{b:02X}>" for b in range(256)]
+published("hf_bytes", ["a", "b", "ab", "Ġ", "Ġab"], [["a", "b"], ["Ġ", "ab"]], None, byte_level, {"type": "ByteLevel"}, [(5, "<x>", {"special": True})])
+published("hf_split", ["a", "b", "ab"], ["a b"], None, sequence("pretokenizers", split, {**byte_level, "use_regex": False}, {
+    "type": "Digits", "individual_digits": True}), sequence("decoders", {"type": "ByteLevel"}), ignore_merges=True)
+published("hf_metaspace", ["<unk>", "▁", "a", "▁a"], [["▁", "a"]], None, metaspace, metaspace, unk_token="<unk>", fuse_unk=True)
+published("hf_fallback", ["<unk>", *fallback, "▁", "a", "▁a"], [["▁", "a"]], sequence("normalizers", {"type": "Prepend", "prepend": "▁"}, {
+    "type": "Replace", "pattern": {"String": " "}, "content": "▁"}), None, sequence("decoders", {
+        "type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {
+            "type": "Strip", "content": " ", "start": 1, "stop": 0}), byte_fallback=True)
+published("hf_normal", ["u", "a", "b"], [], sequence("normalizers", {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "NFKD"}, {
+    "type": "StripAccents"}, {"type": "Lowercase"}, {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "b+|(?=a)"}, "content": "b"}),
+    sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Whitespace"}, {"type": "Punctuation", "behavior": "MergedWithNext"}, {
+        "type": "Split", "pattern": {"String": "a"}, "behavior": "MergedWithPrevious", "invert": True}),
+    added=[(3, "Ab", {"lstrip": True, "rstrip": True}), (4, "<x>", {"single_word": True, "normalized": False})], unk_token="u")
+published("hf_unigram", ["a"], [], type="Unigram")
+
 write("bpe", "derived", b"\0#version: 0.2\na b\nab ab\nb a\n\0abababa ba aab\xff\xfe 12 's\n\n x")
 write("bpe", "vocab", json.dumps({t: i for i, t in enumerate(own)}).encode() + b"\0a b\nab c\n\0abc abcabc")
 write("bpe", "line", b"\0a b\nab\n\0x")

@@ -1,0 +1,52 @@
+// Normalization of a text before it is split: what `tokenizers` calls normalizers.
+#ifndef MZ_DATA_NORMALIZE_H
+#define MZ_DATA_NORMALIZE_H
+
+#include "data/words.h"
+
+typedef enum mz_normal_kind {
+    MZ_NORMAL_NFC,
+    MZ_NORMAL_NFD,
+    MZ_NORMAL_NFKC,
+    MZ_NORMAL_NFKD,
+    MZ_NORMAL_LOWERCASE,
+    MZ_NORMAL_REPLACE, // also accents, by nothing
+    MZ_NORMAL_PREPEND,
+    MZ_NORMAL_STRIP, // white space
+} mz_normal_kind;
+
+typedef struct mz_normal {
+    mz_normal_kind kind;
+    mz_pattern *pattern; // REPLACE; owned
+    char *text;          // REPLACE, PREPEND; owned
+    size_t n;
+    bool left, right; // STRIP
+    mz_at_space at_space;
+} mz_normal;
+
+typedef struct mz_normals {
+    mz_normal items[MZ_MAX_STEPS];
+    size_t n;
+} mz_normals;
+void mz_normals_free(mz_normals *normals);
+// MEZZO_ERR_UNSUPPORTED: too many, or one that this build has no utf8proc for; frees what the step owns then.
+mezzo_status mz_normals_add(const char *where, mz_normals *normals, mz_normal normal);
+
+// Of one thread; zeroed, then freed.
+typedef struct mz_normal_room {
+    void *match;
+    mz_text text[2];
+    int32_t *codes;
+    size_t cap_codes;
+} mz_normal_room;
+void mz_normal_room_free(mz_normal_room *room);
+
+// A text of valid UTF-8; *out is it, or lies in *room until the next call.
+mezzo_status mz_normalize(const mz_normals *normals, mz_normal_room *room, const char *text, size_t n, mz_place place,
+                          const char **out, size_t *out_n);
+
+// How much of the beginning is white space, and where white space at the end begins.
+size_t mz_white_until(const char *text, size_t n);
+size_t mz_white_from(const char *text, size_t n);
+
+#endif

@@ -1,0 +1,30 @@
+// The byte-pair tokenizer from the inside: GPT-2's, and what a tokenizer.json of Hugging Face describes.
+#ifndef MZ_DATA_TOKENIZER_BPE_H
+#define MZ_DATA_TOKENIZER_BPE_H
+
+#include "data/added.h"
+#include "data/bpe.h"
+#include "data/normalize.h"
+#include "data/tokenizer.h"
+#include "data/words.h"
+
+typedef struct mz_bpe_tokenizer {
+    mezzo_tokenizer base;
+    mz_bpe bpe;
+    mz_added added[2]; // found in the text as it is, and in the normalized one
+    mz_normals normals;
+    mz_steps steps;
+    bool letters; // words are written in GPT-2's alphabet
+    bool cuts;    // the text may be cut before a space between two letters
+    char *shown;  // what each token stands for, one after the other; NULL: its bytes in bpe
+    size_t *shown_ends;
+    json_t *frame; // tokenizer.json without vocabulary and merges; NULL: GPT-2's form
+} mz_bpe_tokenizer;
+
+void mz_bpe_tokenizer_destroy(mezzo_tokenizer *tok);
+// tokenizer.json of the `tokenizers` library. MEZZO_ERR_UNSUPPORTED names the part that is not supported; FORMAT.
+mezzo_status mz_bpe_read_published(const char *where, const json_t *object, mezzo_tokenizer **out);
+const mz_bpe_tokenizer *mz_bpe_published(const mezzo_tokenizer *tok); // NULL where it is written in another form
+mezzo_status mz_bpe_write_published(const mz_bpe_tokenizer *tok, json_t *object);
+
+#endif
