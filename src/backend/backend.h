@@ -252,8 +252,9 @@ typedef struct mz_segment {
 
 #define MZ_NO_SHADOW INT64_MIN
 
-// A parameter whose 8-bit codes adamw writes as it moves it, as `quantize` with attrs.keeps would behind it. Its master
-// is FP32, whole and without padding, and has no shadow; rows and columns are multiples of 16.
+// A parameter whose 8-bit codes adamw writes as it updates it, as `quantize` with attrs.keeps would after it. Its
+// master is FP32 and whole, and has no shadow; rows and columns are those stored, padding included, and multiples
+// of 16.
 typedef struct mz_coded {
     mz_segment segment;
     int64_t rows, columns;

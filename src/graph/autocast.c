@@ -20,6 +20,7 @@ static const char *const rules[][SOURCE_COUNT] = {
     [MZ_CAST_EXPLICIT] = RULES("the model's own cast"),
 };
 static const char rule_edge[] = "low: outside the numbered blocks, or their first or last";
+static const char rule_unaligned[] = "low: 8-bit products read rows of multiples of 16, and this axis cannot be padded";
 static const char rule_unblocked[] = "low: an expert's rows begin inside a block of scales";
 static const char rule_emulated[] = "low: emulated, operands rounded to blocks";
 static const char rule_quantized[] = "low: the product's operand, scaled";
@@ -35,6 +36,7 @@ typedef struct pass {
     int *replaced; // per value: read this one instead (residual low), or itself
     size_t cap;    // of both
     int64_t last;  // number of any block
+    bool *of_16;   // mz_graph_rows_of_16 of the graph before the pass
     struct {       // a row of blocks: the beginning of their modules' names, and the last one's number
         const char *name;
         size_t length;
@@ -216,10 +218,15 @@ static bool is_edge(pass *p, const mz_node *node, source who) {
     return block == p->row.last;
 }
 
-static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want, bool edge) {
+// Both sides of the products' matrices are last dimensions of some operand in forward or backward.
+static bool is_unaligned(const pass *p, const mz_node *node) {
+    return !p->of_16[node->in[0]] || !p->of_16[node->out[0]];
+}
+
+static mz_formats formats_of(const mz_node *node, const mz_precision_info *info, mezzo_dtype want, bool low) {
     if (mz_op_table[node->op].cast_class != MZ_CAST_LOW)
         return (mz_formats){.operand = want, .gradient = want, .output = want};
-    if (info->scaling != MZ_SCALING_NONE && (edge || !takes_scaled(node->op, 0, info->scaling)))
+    if (info->scaling != MZ_SCALING_NONE && (low || !takes_scaled(node->op, 0, info->scaling)))
         return (mz_formats){.operand = info->output, .gradient = info->output, .output = info->output};
     return (mz_formats){info->operand, info->gradient, info->output, info->scaling, info->dw != info->operand};
 }
@@ -269,6 +276,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     mz_cast_class cls = mz_op_table[node.op].cast_class;
     mezzo_dtype want = MEZZO_F32;
     bool convert = cls == MZ_CAST_LOW || cls == MZ_CAST_FP32 || cls == MZ_CAST_WIDEST;
+    const bool unaligned_at_first = cls == MZ_CAST_LOW && is_unaligned(p, &node); // by numbers before replacement
     for (int i = 0; i < node.n_in; ++i)
         if (node.in[i] >= 0)
             node.in[i] = p->replaced[node.in[i]];
@@ -290,8 +298,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     bool narrow = cls == MZ_CAST_LOW && (scaled || blocks) &&
                   takes_scaled(node.op, 0, scaled ? info->scaling : MZ_SCALING_BLOCK128);
     bool unblocked = cls == MZ_CAST_LOW && (scaled || blocks) && !narrow && whole_alone(node.op);
-    bool edge = narrow && is_edge(p, &node, who);
-    node.formats = formats_of(&node, info, want, edge);
+    bool edge = narrow && is_edge(p, &node, who), unaligned = narrow && scaled && unaligned_at_first;
+    node.formats = formats_of(&node, info, want, edge || unaligned);
     for (int i = 0; convert && i < node.n_in; ++i) {
         if (node.in[i] < 0 || (mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
             continue;
@@ -300,7 +308,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         else
             MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
     }
-    node.rule = edge ? rule_edge : unblocked ? rule_unblocked : rules[cls][who];
+    node.rule = edge ? rule_edge : unaligned ? rule_unaligned : unblocked ? rule_unblocked : rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
         for (int i = 0; i < node.n_out; ++i)
             if (i == 0 || is_float(g->values[node.out[i]].dtype)) // a route's indices are what they are
@@ -421,6 +429,14 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *optio
     if (options->emulate == MEZZO_BLOCKS_NONE && (options->emulate_stochastic || options->emulate_hadamard))
         return mz_fail(MEZZO_ERR_INVALID, "emulate %s: no format is emulated: choose one",
                        options->emulate_stochastic ? "rounding" : "hadamard");
+    p.of_16 = mz_alloc(g->n_values + 1, sizeof *p.of_16);
+    if (p.of_16 == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    status = mz_graph_rows_of_16(g, p.of_16);
+    if (status != MEZZO_OK) {
+        mz_free(p.of_16);
+        return status;
+    }
     p.last = last_block(g, NULL, 0);
     p.old = g->nodes;
     p.n_old = g->n_nodes;
@@ -439,6 +455,7 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *optio
     settle_masters(g);
     status = MEZZO_OK;
 fail:
+    mz_free(p.of_16);
     mz_free(p.old);
     mz_free(p.casts);
     mz_free(p.replaced);

@@ -12,6 +12,7 @@
 typedef struct axis_class {
     int parent;
     int64_t inner;       // the run of elements that is padded: the greatest that divides every member's extent
+    int64_t runs;        // of 8-bit operands: the greatest number of runs that divides each one's extent; 0: of none
     uint8_t kinds;       // bits of mz_axis that ops asked for
     bool fixed;          // no padding: a dimension of rows, or one that an op cannot skip padding in
     bool given;          // a parameter is stored already
@@ -205,6 +206,10 @@ static void join_parts(axes *a, int whole, const int *parts, int n) {
             unite(a, axis_of(whole, d), axis_of(parts[i], d));
 }
 
+static int out_of(const mz_node *n, int slot) {
+    return slot < n->n_out ? n->out[slot] : -1;
+}
+
 static void join_matmul(axes *a, const mz_node *n) {
     int x = n->in[0], y = n->in[1], z = n->out[0], r = a->g->values[z].shape.rank;
     int ta = n->attrs.transpose_a, tb = n->attrs.transpose_b;
@@ -221,6 +226,20 @@ static void join_matmul(axes *a, const mz_node *n) {
 static void join_permuted(axes *a, const mz_node *n) {
     for (int d = 0; d < a->g->values[n->out[0]].shape.rank; d++)
         unite(a, axis_of(n->in[0], n->attrs.permutation[d]), axis_of(n->out[0], d));
+}
+
+// What is rounded and its codes are stored alike in every dimension; of SwiGLU's pairs the last is one axis of two runs.
+static void join_quantize(axes *a, const mz_node *n) {
+    const int x = n->in[0], last = a->g->values[x].shape.rank - 1;
+    const int alike[] = {n->n_in > 1 ? n->in[1] : -1, out_of(n, MZ_OUT(quantize, y)),
+                         out_of(n, MZ_OUT(quantize, turned)), out_of(n, MZ_OUT(quantize, acted))};
+    const int sums = out_of(n, MZ_OUT(quantize, dsum));
+    a->at[find(a, axis_of(x, last))].kinds |= 1 << MZ_AXIS_FEATURES;
+    for (size_t k = 0; k < MZ_COUNT(alike); k++)
+        for (int d = 0; alike[k] >= 0 && d <= last; d++)
+            unite(a, axis_of(x, d), axis_of(alike[k], d));
+    if (sums >= 0)
+        unite(a, axis_of(x, last), axis_of(sums, 0));
 }
 
 // A part of an axis begins anywhere in it.
@@ -253,6 +272,9 @@ static void join_node(axes *a, const mz_node *n) {
         break;
     case MZ_OP_permute:
         join_permuted(a, n);
+        break;
+    case MZ_OP_quantize:
+        join_quantize(a, n);
         break;
     case MZ_OP_slice:
     case MZ_OP_slice_dx:
@@ -292,14 +314,14 @@ static bool is_rows(const mezzo_graph *g, const mz_value *v) { // a block of row
     return v->alias >= 0 && (v->producer < 0 || g->nodes[v->producer].op != MZ_OP_reshape);
 }
 
-static void start(axes *a) {
+static void start(axes *a, const mz_storage_policy *policy) {
     const mezzo_graph *g = a->g;
     for (size_t v = 0; v < g->n_values; v++)
         for (int d = 0; d < MEZZO_MAX_RANK; d++) {
             int axis = axis_of((int)v, d);
             a->at[axis] = (axis_class){.parent = axis,
                                        .inner = d < g->values[v].shape.rank ? extent_of(a, axis) : 1,
-                                       .fixed = g->values[v].scaling != MZ_SCALING_NONE}; // scales go by plain blocks
+                                       .fixed = g->values[v].scaling != MZ_SCALING_NONE && policy->eight == 0};
         }
 }
 
@@ -337,15 +359,37 @@ static void join_values(axes *a) {
                 fix(a, axis_of(g->nodes[i].in[k], d));
 }
 
+// Every side of an 8-bit operand is summed over in one of its products: once the axes' runs are known.
+static void count_runs(axes *a) {
+    for (size_t v = 0; v < a->g->n_values; v++)
+        for (int d = 0; a->g->values[v].scaling != MZ_SCALING_NONE && d < a->g->values[v].shape.rank; d++) {
+            axis_class *c = &a->at[find(a, axis_of((int)v, d))];
+            c->runs = common_divisor(c->runs, extent_of(a, axis_of((int)v, d)) / c->inner);
+        }
+}
+
+static bool takes_eight(const mz_storage_policy *policy, const axis_class *c, int64_t pitch) {
+    return c->runs == 0 || policy->eight == 0 || pitch * c->runs % policy->eight == 0;
+}
+
+// As the policy has it, and where 8-bit products read the axis, a multiple of what they take.
+static int64_t pitch_of(const mz_storage_policy *policy, const axis_class *c) {
+    int64_t pitch = mz_policy_extent(policy, (mz_axis)__builtin_ctz(c->kinds), c->inner);
+    while (!takes_eight(policy, c, pitch))
+        pitch++;
+    return pitch;
+}
+
 static void store_axis(const axes *a, const mz_storage_policy *policy, int axis, int d, mz_storage *out) {
     const axis_class *c = &a->at[find(a, axis)];
     int64_t pitch = 0;
     if (c->fixed || c->inner > INT32_MAX / 2)
         return;
-    if (c->given && (c->given_pitch == 0 || c->given_inner == c->inner))
+    if (c->given && (c->given_pitch == 0 || c->given_inner == c->inner) &&
+        takes_eight(policy, c, c->given_pitch > 0 ? c->given_pitch : c->inner))
         pitch = c->given_pitch;
-    else if (c->kinds != 0 && c->inner >= LEAST_EXTENT)
-        pitch = mz_policy_extent(policy, (mz_axis)__builtin_ctz(c->kinds), c->inner);
+    else if (c->kinds != 0 && (c->inner >= LEAST_EXTENT || c->runs == 1))
+        pitch = pitch_of(policy, c);
     if (pitch <= c->inner)
         return;
     out->padded = true;
@@ -357,17 +401,38 @@ mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *pol
     axes a = {.g = g, .at = mz_alloc((g->n_values + 1) * MEZZO_MAX_RANK, sizeof *a.at)};
     if (a.at == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    start(&a);
+    start(&a, policy);
     for (size_t i = 0; i < g->n_params; i++)
         if (g->params[i].stored)
             give(&a, g->params[i].value, &g->params[i].storage);
     join_values(&a);
     for (size_t i = 0; i < g->n_nodes; i++)
         join_node(&a, &g->nodes[i]);
+    count_runs(&a);
     for (size_t v = 0; v < g->n_values; v++) {
         out[v] = (mz_storage){0};
         for (int d = 0; d < g->values[v].shape.rank; d++)
             store_axis(&a, policy, axis_of((int)v, d), d, &out[v]);
+    }
+    mz_free(a.at);
+    return MEZZO_OK;
+}
+
+// As the classes are before autocast: what 8-bit operands add to them are more values, not other joins.
+mezzo_status mz_graph_rows_of_16(const mezzo_graph *g, bool *out) {
+    const mz_storage_policy any = {.eight = 16};
+    axes a = {.g = g, .at = mz_alloc((g->n_values + 1) * MEZZO_MAX_RANK, sizeof *a.at)};
+    if (a.at == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    start(&a, &any);
+    join_values(&a);
+    for (size_t i = 0; i < g->n_nodes; i++)
+        join_node(&a, &g->nodes[i]);
+    for (size_t v = 0; v < g->n_values; v++) {
+        const int rank = g->values[v].shape.rank, last = axis_of((int)v, rank > 0 ? rank - 1 : 0);
+        const axis_class *c = &a.at[find(&a, last)];
+        const int64_t extent = rank > 0 ? extent_of(&a, last) : 1;
+        out[v] = extent % 16 == 0 || (!c->fixed && c->kinds != 0 && (c->inner == extent || c->inner >= LEAST_EXTENT));
     }
     mz_free(a.at);
     return MEZZO_OK;

@@ -115,6 +115,8 @@ int64_t mz_policy_extent(const mz_storage_policy *policy, mz_axis axis, int64_t 
 }
 
 bool mz_policy_pads(const mz_storage_policy *policy) {
+    if (policy->eight > 0)
+        return true;
     for (int a = 0; a < MZ_AXIS_COUNT; a++)
         if (policy->multiple[a] > 1 || policy->more[a] > 0)
             return true;
@@ -149,6 +151,9 @@ bool mz_policy_parse(const char *text, mz_storage_policy *out) {
                     break;
             last = first;
             text += length + 1;
+        } else if (sscanf(text, "eight%d", &out->eight) == 1 && out->eight > 0) {
+            text += length + (text[length] == ',');
+            continue;
         } else if (strncmp(text, "physical", length) == 0 && length == 8) {
             out->physical = true;
             text += length + (text[length] == ',');

@@ -216,17 +216,27 @@ typedef struct mz_tensor {
     mz_scaling scaling;
     const float *scale; // [mz_scale_count]; NULL without scaling, or not known yet
     mz_storage storage;
-    bool turned; // 8 bits with scales: element (row, column) lies where that of [columns, rows] would
+    bool turned; // 8 bits with scales, transposed: element (row, column) is number column · mz_turned_pitch(rows) +
+                 // row, zeros follow each column's last row
 } mz_tensor;
+// The distance of two columns of a transposed tensor: a multiple of what 8-bit products read at a time.
+static inline int64_t mz_turned_pitch(int64_t rows) {
+    return (rows + 15) / 16 * 16;
+}
 static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // where logical element i lies
-    if (t->turned) {
-        int64_t columns = t->shape.dim[t->shape.rank - 1];
-        return i % columns * (mz_shape_count(&t->shape) / columns) + i / columns;
-    }
-    return t->storage.padded ? mz_stored_index(&t->shape, &t->storage, i) : i;
+    const int64_t at = t->storage.padded ? mz_stored_index(&t->shape, &t->storage, i) : i;
+    if (!t->turned)
+        return at;
+    const int64_t columns = mz_stored_dim(&t->shape, &t->storage, t->shape.rank - 1);
+    return at % columns * mz_turned_pitch(mz_stored_count(&t->shape, &t->storage) / columns) + at / columns;
+}
+static inline size_t mz_bytes_stored(const mz_shape *shape, const mz_storage *storage, mezzo_dtype dtype, bool turned) {
+    const int64_t n = mz_stored_count(shape, storage);
+    const int64_t columns = turned ? mz_stored_dim(shape, storage, shape->rank - 1) : 0;
+    return (size_t)(columns > 0 ? columns * mz_turned_pitch(n / columns) : n) * mezzo_dtype_size(dtype);
 }
 static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
-    return (size_t)mz_stored_count(&t->shape, &t->storage) * mezzo_dtype_size(t->dtype);
+    return mz_bytes_stored(&t->shape, &t->storage, t->dtype, t->turned);
 }
 
 // What is known of a tensor that quantize writes: the scale of its codes, which their readers read, the largest

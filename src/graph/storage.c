@@ -45,6 +45,18 @@ static void store_values(pass *p) {
     }
 }
 
+// Blocks of scales are of what is stored: padding may cut an axis of runs into more of them.
+static void size_scales(pass *p) {
+    mezzo_graph *g = p->g;
+    for (size_t i = 0; i < p->n_old; i++) {
+        const mz_value *v = &g->values[i];
+        if (!v->storage.padded || (v->scaling != MZ_SCALING_BLOCK128 && v->scaling != MZ_SCALING_TILE128))
+            continue;
+        const mz_shape shape = mz_stored_shape(&v->shape, &v->storage);
+        g->values[v->scale].shape.dim[0] = mz_scale_count(v->scaling, v->turned, &shape);
+    }
+}
+
 // A node next to `by`, with one input and one output.
 static mezzo_status emit(pass *p, const mz_node *by, mz_op op, int x, int y, bool accumulate) {
     mz_node n = {.op = op,
@@ -241,6 +253,7 @@ mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options) 
         p.other[v] = -1;
     MEZZO_TRY_GOTO(status, mz_graph_storage(g, &options->policy, p.want));
     store_values(&p);
+    size_scales(&p);
     status = place_all(&p);
 fail:
     mz_free(p.want);

@@ -68,11 +68,12 @@ typedef struct mz_storage_policy {
     int32_t multiple[MZ_AXIS_COUNT]; // rounded up to; 0: as it is
     int32_t up_to[MZ_AXIS_COUNT];    // multiple · 2ⁿ up to this instead, the greatest that adds 1/32 at most
     int32_t more[MZ_AXIS_COUNT];     // then so many more (tests)
+    int32_t eight;                   // rows that 8-bit products read are multiples of so many; 0: they have no padding
     bool physical;                   // tests: kernels that know padding are taken for some that do not
 } mz_storage_policy;
 int64_t mz_policy_extent(const mz_storage_policy *policy, mz_axis axis, int64_t extent);
 bool mz_policy_pads(const mz_storage_policy *policy); // whether it pads anything
-// "8" for every axis, or "vocabulary=64,head=8+3": multiples and what is added. false: not understood.
+// "8" for every axis, or "vocabulary=64,head=8+3,eight16": multiples and what is added. false: not understood.
 bool mz_policy_parse(const char *text, mz_storage_policy *out);
 
 #endif

@@ -51,22 +51,26 @@ static int only_codes(const mezzo_params *p, int index) {
     return found;
 }
 
-// Whether the move can write the codes of owned parameter i: mz_coded's conditions.
+// Whether the update can write the codes of owned parameter i: mz_coded's conditions. Moments that are rounded at
+// random draw by the number of the element, which padding changes.
 static bool can_code(const mezzo_optimizer *opt, int i) {
     const mz_param *p = &opt->params->list[opt->index[i]];
     const mz_segment *s = &opt->segments[opt->begin[i]];
-    const int64_t columns = p->shape.rank > 0 ? p->shape.dim[p->shape.rank - 1] : 1;
+    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
+    const int64_t columns = stored.rank > 0 ? stored.dim[stored.rank - 1] : 1;
+    const bool random = opt->move.call.out[MZ_OUT(adamw, m)].dtype != MEZZO_F32;
     return opt->begin[i + 1] == opt->begin[i] + 1 && s->shadow_offset == MZ_NO_SHADOW && s->first == 0 &&
-           p->master == MEZZO_MASTER_FP32 && !p->storage.padded && columns > 0 && columns % 16 == 0 &&
-           p->count / columns % 16 == 0;
+           p->master == MEZZO_MASTER_FP32 && !(p->storage.padded && random) && columns > 0 && columns % 16 == 0 &&
+           p->stored / columns % 16 == 0;
 }
 
 static mz_coded coded_of(const mezzo_optimizer *opt, int i, int code) {
     const mz_codes *c = &opt->params->codes[code];
-    const mz_shape *shape = &opt->params->list[c->param].shape;
+    const mz_param *p = &opt->params->list[c->param];
+    const mz_shape shape = mz_stored_shape(&p->shape, &p->storage);
     return (mz_coded){.segment = opt->segments[opt->begin[i]],
-                      .rows = mz_shape_rows(shape),
-                      .columns = shape->dim[shape->rank - 1],
+                      .rows = mz_shape_rows(&shape),
+                      .columns = shape.dim[shape.rank - 1],
                       .codes = c->codes,
                       .turned = c->turned,
                       .entry = &opt->params->scales.entries[c->entry],

@@ -3,7 +3,17 @@
 #include "runtime/program.h"
 
 // --- the graph -----------------------------------------------------------------------------------------------------
-// 8-bit codes lie beside a master that is here, whole and without padding; those of parts are quantized by programs.
+// Whether codes may lie as the master does: rows and columns as 8-bit products of the device take them.
+static bool is_aligned(const mezzo_params *params, const mz_param *p) {
+    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
+    const int eight = params->device->storage.eight;
+    if (!p->storage.padded)
+        return true;
+    return eight > 0 && stored.rank >= 2 && stored.dim[stored.rank - 1] % eight == 0 &&
+           stored.dim[stored.rank - 2] % eight == 0;
+}
+
+// 8-bit codes lie beside a master that is here, whole, and have its padding; those of parts are quantized by programs.
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     mz_keeping kept = {mz_alloc(g->n_params + 1, sizeof *kept.copied), mz_alloc(g->n_params + 1, sizeof *kept.coded)};
     mezzo_status status = MEZZO_OK;
@@ -13,7 +23,7 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
         const int index = mz_params_index(params, g, i); // -1: told where it is bound
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
         kept.copied[i] = p == NULL || p->shadow_slot >= 0;
-        kept.coded[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 && !p->storage.padded &&
+        kept.coded[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 && is_aligned(params, p) &&
                         mz_shape_equal(&p->shape, &g->params[i].shape);
     }
     if (status == MEZZO_OK)
@@ -24,7 +34,8 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
 }
 
 static size_t bytes_of(const mezzo_graph *g, int value) {
-    return mz_align_up((size_t)mz_shape_count(&g->values[value].shape), 256);
+    const mz_value *v = &g->values[value];
+    return mz_align_up(mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->turned), 256);
 }
 
 mezzo_status mz_codes_bytes(const mezzo_graph *g, size_t *bytes) {
@@ -131,15 +142,16 @@ mz_call mz_codes_call(const mezzo_params *params, int index) {
                     .numerics = {c->dtype, MEZZO_F32, MEZZO_F32},
                     .n_in = 1,
                     .n_out = MZ_OUT(quantize, entry) + 1};
+    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage); // quantize runs over padding as if it were data
     mz_tensor codes = {.dtype = c->dtype,
-                       .shape = p->shape,
+                       .shape = stored,
                        .scaling = MZ_SCALING_TENSOR,
                        .scale = &params->scales.entries[c->entry].scale};
     for (int k = 0; k < MZ_MAX_IN; k++)
         call.in[k] = mz_tensor_absent();
     for (int k = 0; k < MZ_MAX_OUT; k++)
         call.out[k] = mz_tensor_absent();
-    call.in[0] = (mz_tensor){.data = params->master + p->offset, .dtype = MEZZO_F32, .shape = p->shape};
+    call.in[0] = (mz_tensor){.data = params->master + p->offset, .dtype = MEZZO_F32, .shape = stored};
     codes.data = c->codes;
     if (c->codes != NULL)
         call.out[MZ_OUT(quantize, y)] = codes;

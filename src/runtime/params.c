@@ -258,7 +258,9 @@ static void store(mz_param *p, const mz_storage *storage, bool cut) {
     p->stored = mz_stored_count(&p->shape, &p->storage);
 }
 
-static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const mz_storage *stored) {
+// stored: by the value numbers of `cast`, in which autocast has decided what reads each parameter; g: before it.
+static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const mezzo_graph *cast,
+                               const mz_storage *stored) {
     params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
     if (!params->list)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -275,7 +277,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         p->parts = g->params[i].parts;
         params->n_trained += !p->frozen;
         p->count = mz_shape_count(&p->shape);
-        store(p, &stored[g->params[i].value], params->ranks > 0);
+        store(p, &stored[cast->params[i].value], params->ranks > 0);
         params->padded = params->padded || p->storage.padded;
     }
     find_shadows(params, g);
@@ -293,19 +295,10 @@ static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
 
 // How each master is kept, and which parameters have low-precision copies: autocast decides, by what the program reads
 // under its options.
-static mezzo_status settle_formats(mezzo_params *params, const mezzo_graph *g, const mezzo_program_options *options) {
-    mezzo_graph *cast;
-    if (options == NULL && params->kept_as != MEZZO_MASTER_FP32)
-        return mz_fail(MEZZO_ERR_INVALID, "%s masters need the options of the programs that read them",
-                       mezzo_master_name(params->kept_as));
-    if (options == NULL)
-        return MEZZO_OK;
-    MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
+static void settle_formats(mezzo_params *params, const mezzo_graph *cast) {
     for (size_t i = 0; i < params->n; ++i)
         params->list[i].master = mz_master_of(cast, i, params->kept_as, NULL);
     leave_quantized(params, cast);
-    mezzo_graph_free(cast);
-    return MEZZO_OK;
 }
 
 static void number_shadows(mezzo_params *params) {
@@ -318,14 +311,24 @@ static void number_shadows(mezzo_params *params) {
     }
 }
 
-static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g) {
-    mz_storage *stored = mz_alloc(g->n_values + 1, sizeof *stored);
-    if (!stored)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = mz_graph_storage(g, &params->device->storage, stored);
+static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g, const mezzo_program_options *options) {
+    mezzo_graph *cast = NULL;
+    if (options == NULL && params->kept_as != MEZZO_MASTER_FP32)
+        return mz_fail(MEZZO_ERR_INVALID, "%s masters need the options of the programs that read them",
+                       mezzo_master_name(params->kept_as));
+    if (options != NULL)
+        MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
+    const mezzo_graph *read = cast != NULL ? cast : g;
+    mz_storage *stored = mz_alloc(read->n_values + 1, sizeof *stored);
+    mezzo_status status = stored != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     if (status == MEZZO_OK)
-        status = copy_specs(params, g, stored);
+        status = mz_graph_storage(read, &params->device->storage, stored);
+    if (status == MEZZO_OK)
+        status = copy_specs(params, g, read, stored);
+    if (status == MEZZO_OK && cast != NULL)
+        settle_formats(params, cast);
     mz_free(stored);
+    mezzo_graph_free(cast);
     return status;
 }
 
@@ -374,8 +377,7 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->scattered = cut->scattered;
     params->sharded = cut->sharded;
     params->grads_empty = true;
-    MEZZO_TRY_GOTO(status, make_specs(params, graph));
-    MEZZO_TRY_GOTO(status, settle_formats(params, graph, options));
+    MEZZO_TRY_GOTO(status, make_specs(params, graph, options));
     number_shadows(params);
     MEZZO_TRY_GOTO(status, mz_params_lay_out(params, cut->region));
     *out = params;

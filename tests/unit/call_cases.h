@@ -31,7 +31,7 @@ static inline size_t scales_in(const mz_tensor *t) {
 }
 
 static inline size_t bytes_of(const mz_tensor *t) {
-    return (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(t->dtype);
+    return mz_tensor_bytes_stored(t);
 }
 
 static inline bench new_bench(mz_op op, int n_in, int n_out) {
@@ -50,6 +50,20 @@ static inline void *put(bench *b, bool output, int slot, mezzo_dtype dtype, mz_s
     void *data = b->data[output ? MZ_MAX_IN + slot : slot] = calloc(1, bytes_of(t));
     assert_non_null(data);
     return data;
+}
+
+// The tensor's bytes, column by column: its numbers in the order they have, and zeros after each column's last row.
+static inline void put_turned(bench *b, bool output, int slot) {
+    mz_tensor *t = output ? &b->call.out[slot] : &b->call.in[slot];
+    void **data = &b->data[output ? MZ_MAX_IN + slot : slot];
+    const int64_t n = mz_shape_count(&t->shape), columns = t->shape.dim[t->shape.rank - 1], rows = n / columns;
+    t->turned = true;
+    uint8_t *turned = calloc(1, bytes_of(t));
+    assert_non_null(turned);
+    for (int64_t c = 0; c < columns; c++)
+        memcpy(turned + c * mz_turned_pitch(rows), (const uint8_t *)*data + c * rows, (size_t)rows);
+    free(*data);
+    *data = turned;
 }
 
 static inline void free_bench(bench *b) {

@@ -41,7 +41,8 @@ static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, 
     must(mezzo_convert(x, MEZZO_F32, data, dtype, (size_t)n));
     if (p->blocks == MEZZO_BLOCKS_NONE) {
         b->call.in[slot].scaling = MZ_SCALING_TENSOR;
-        b->call.in[slot].turned = !p->plain && (is_dw(p) || (is_dx(p) && slot == MZ_IN(linear_dx, w)));
+        if (!p->plain && (is_dw(p) || (is_dx(p) && slot == MZ_IN(linear_dx, w))))
+            put_turned(b, false, slot);
         mz_tensor *t = &b->call.in[slot];
         if (p->in_blocks)
             t->scaling = slot == 1 && p->op != MZ_OP_linear_dw ? MZ_SCALING_TILE128 : MZ_SCALING_BLOCK128;

@@ -3,7 +3,8 @@
 
 enum { MOST_ROWS = 400, MOST_COLUMNS = 300 };
 typedef struct quantized { // what comes out
-    uint8_t y[MOST_ROWS * MOST_COLUMNS], turned[MOST_ROWS * MOST_COLUMNS], acted[MOST_ROWS * MOST_COLUMNS];
+    uint8_t y[MOST_ROWS * MOST_COLUMNS], turned[(MOST_ROWS + 15) * MOST_COLUMNS],
+        acted[(MOST_ROWS + 15) * MOST_COLUMNS];
     mz_scale_entry entry;
     float sums[MOST_COLUMNS];
 } quantized;
@@ -73,13 +74,14 @@ static bench make_quantize(const form *f) {
     for (int k = 0; k < 2; k++) {
         put(&b, true, k, f->to, SHAPE(f->rows, f->columns));
         b.call.out[k].scaling = MZ_SCALING_TENSOR;
-        b.call.out[k].turned = k == 1;
+        if (k == 1)
+            put_turned(&b, true, k);
     }
     if (f->slope) { // turned by what a product of gradients needs
         mz_tensor *acted = &b.call.out[MZ_OUT(quantize, acted)];
         put(&b, true, MZ_OUT(quantize, acted), MEZZO_F8E4M3, SHAPE(f->rows, columns));
         acted->scaling = MZ_SCALING_TENSOR;
-        acted->turned = true;
+        put_turned(&b, true, MZ_OUT(quantize, acted));
         b.acted = 0x1p-7F;
     }
     mz_scale_entry *entry = put(&b, true, MZ_OUT(quantize, entry), MEZZO_F32, SHAPE(MZ_SCALE_WORDS));
@@ -117,14 +119,14 @@ static void check_quantize(form of) {
                  want.entry.most, (double)f->amplitude);
     int64_t others = 0;
     for (int64_t i = 0; i < f->rows * f->columns; i++) {
-        const int64_t at = i % f->columns * f->rows + i / f->columns;
+        const int64_t at = i % f->columns * mz_turned_pitch(f->rows) + i / f->columns;
         if (!same(f, want.y[i], got.y[i]) || got.turned[at] != got.y[i])
             fail_msg("%s of %lldx%lld, act %d, amplitude %a, scale %a: code %lld is %#x, turned %#x, not %#x", name,
                      (long long)f->rows, (long long)f->columns, (int)f->act, (double)f->amplitude,
                      (double)got.entry.scale, (long long)i, got.y[i], got.turned[at], want.y[i]);
         others += want.y[i] != got.y[i];
     }
-    const int64_t beside = f->slope ? mz_shape_count(&b.call.out[MZ_OUT(quantize, acted)].shape) : 0;
+    const int64_t beside = f->slope ? (int64_t)bytes_of(&b.call.out[MZ_OUT(quantize, acted)]) : 0;
     for (int64_t i = 0; i < beside; i++) {
         if (want.acted[i] != got.acted[i] && abs((int8_t)(want.acted[i] - got.acted[i])) != 1)
             fail_msg("%lldx%lld, act %d: beside the slope code %lld, turned, is %#x, not %#x", (long long)f->rows,
@@ -165,8 +167,8 @@ static void codes_are_refs_bit_for_bit(void **state) {
 
 // Rows and columns around tiles' edges, and what no vector fits.
 static void every_shape_is_turned(void **state) {
-    static const int64_t sizes[][2] = {{1, 1},    {5, 299},   {33, 7},    {64, 128},
-                                       {80, 144}, {400, 272}, {129, 160}, {16, 300}};
+    static const int64_t sizes[][2] = {{1, 1},     {5, 299},   {33, 7},   {64, 128},  {80, 144},
+                                       {400, 272}, {129, 160}, {16, 300}, {399, 256}, {1, 64}};
     (void)state;
     for (size_t s = 0; s < MZ_COUNT(sizes); s++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
@@ -204,7 +206,7 @@ static void given_scales_cut_off(void **state) {
 }
 
 static const mz_act acts[] = {MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU};
-static const int64_t act_sizes[][2] = {{33, 14}, {128, 160}, {80, 288}};
+static const int64_t act_sizes[][2] = {{33, 14}, {128, 160}, {80, 288}, {77, 96}};
 
 static void activations_in_front_are_refs(void **state) {
     (void)state;
@@ -285,7 +287,8 @@ static void check_acts_apart(const form *f) {
     run_quantize(test_device(), &fused, &got);
     run_quantize(test_device(), &apart, &want);
     const size_t n = (size_t)(f->rows * f->columns);
-    const bool codes = same_codes(want.y, got.y, n, f->to) && same_codes(want.turned, got.turned, n, f->to);
+    const size_t turned = (size_t)(mz_turned_pitch(f->rows) * f->columns);
+    const bool codes = same_codes(want.y, got.y, n, f->to) && same_codes(want.turned, got.turned, turned, f->to);
     const bool entry = memcmp(&want.entry, &got.entry, sizeof want.entry) == 0;
     bool beside = true;
     if (f->slope) { // what it writes beside is forward's
@@ -296,7 +299,8 @@ static void check_acts_apart(const form *f) {
         bench again = make_quantize(&forward);
         memcpy(again.data[0], fused.data[1], n * mezzo_dtype_size(f->from));
         run_quantize(test_device(), &again, &want);
-        beside = same_codes(want.turned, got.acted, (size_t)(forward.rows * forward.columns), forward.to);
+        beside =
+            same_codes(want.turned, got.acted, (size_t)(mz_turned_pitch(forward.rows) * forward.columns), forward.to);
         free_bench(&again);
     }
     if (!codes || !entry || !beside)
@@ -327,7 +331,7 @@ static void acts_in_front_are_acts_apart(void **state) {
 
 // --- quantize in blocks --------------------------------------------------------------------------------------------
 typedef struct in_blocks { // what comes out; scales of at most 4 × 512 rows
-    uint8_t codes[2][MOST_ROWS * MOST_COLUMNS];
+    uint8_t codes[2][(MOST_ROWS + 15) * MOST_COLUMNS];
     float scales[2][2048];
     float sums[MOST_COLUMNS];
 } in_blocks;
@@ -393,8 +397,8 @@ static void check_in_blocks(const form *f, mz_scaling scaling) {
 }
 
 static void blocks_are_refs_bit_for_bit(void **state) {
-    static const int64_t sizes[][2] = {{1, 1},     {7, 15},    {17, 127}, {128, 128}, {129, 257},
-                                       {257, 129}, {400, 272}, {16, 300}, {144, 160}, {256, 256}};
+    static const int64_t sizes[][2] = {{1, 1},     {7, 15},   {17, 127},  {128, 128}, {129, 257}, {257, 129},
+                                       {400, 272}, {16, 300}, {144, 160}, {256, 256}, {333, 144}};
     static const mezzo_dtype from[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16};
     (void)state;
     for (mz_scaling scaling = MZ_SCALING_BLOCK128; scaling <= MZ_SCALING_TILE128;

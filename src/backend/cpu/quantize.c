@@ -189,6 +189,13 @@ static const format *format_of(mezzo_dtype dtype) {
     return &formats[dtype == MEZZO_F8E5M2];
 }
 
+// Zeros after each column of transposed codes.
+static void clear_ends(const mz_tensor *y, int64_t rows, int64_t columns) {
+    const int64_t pitch = mz_turned_pitch(rows);
+    for (int64_t c = 0; y->turned && pitch > rows && c < columns; c++)
+        memset((uint8_t *)y->data + c * pitch + rows, 0, (size_t)(pitch - rows));
+}
+
 static void write_codes(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float inverse, int64_t rows,
                         int64_t columns) {
     const format *f = format_of(y->dtype);
@@ -196,7 +203,9 @@ static void write_codes(const mezzo_device *device, const mz_tensor *x, const mz
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 2 * (double)(rows * columns)))
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)
-            to[y->turned ? c * rows + r : r * columns + c] = narrow(load(x, r * columns + c), inverse, f);
+            to[y->turned ? c * mz_turned_pitch(rows) + r : r * columns + c] =
+                narrow(load(x, r * columns + c), inverse, f);
+    clear_ends(y, rows, columns);
 }
 
 static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *act, bool slope) {
@@ -219,7 +228,7 @@ static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, in
     uint8_t *to = y->data;
     for (int64_t r = row; r < row_end; r++)
         for (int64_t c = column; c < column_end; c++)
-            to[y->turned ? c * rows + r : r * columns + c] =
+            to[y->turned ? c * mz_turned_pitch(rows) + r : r * columns + c] =
                 narrow(load(x, r * columns + c), 1 / *scale, format_of(y->dtype));
 }
 
@@ -239,6 +248,7 @@ static void write_blocks(const mezzo_device *device, const mz_tensor *x, const m
         for (int64_t c = 0; c < columns; c += across)
             write_block(x, y, &scales[mz_scale_index(y->scaling, y->turned, &y->shape, r * columns + c)], r,
                         least(rows, r + down), c, least(columns, c + across));
+    clear_ends(y, rows, columns);
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {

@@ -27,6 +27,12 @@ static const mz_tensor *result(const mz_call *first) {
     return output(first, first->op == MZ_OP_layernorm_bwd ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low));
 }
 
+// quantize runs over padding as if it were data: its shapes are what is stored.
+static bool same_storage(const mz_tensor *x, const mz_tensor *in) {
+    const mz_shape stored = mz_stored_shape(&x->shape, &x->storage);
+    return mz_shape_equal(&stored, &in->shape);
+}
+
 // A quantize of this and nothing in front, with a scale for the tensor.
 static bool rounds(const mz_call *quantize, const mz_tensor *x) {
     const mz_tensor *y = output(quantize, MZ_OUT(quantize, y)), *turned = output(quantize, MZ_OUT(quantize, turned));
@@ -34,7 +40,7 @@ static bool rounds(const mz_call *quantize, const mz_tensor *x) {
     return quantize->op == MZ_OP_quantize && any != NULL && any->scaling == MZ_SCALING_TENSOR &&
            output(quantize, MZ_OUT(quantize, entry)) != NULL && quantize->attrs.act == MZ_ACT_NONE &&
            output(quantize, MZ_OUT(quantize, acted)) == NULL && x != NULL && x->dtype == in->dtype &&
-           mz_cuda_float(x) && !x->storage.padded && mz_shape_equal(&x->shape, &in->shape);
+           mz_cuda_float(x) && mz_storage_is_rows(&x->shape, &x->storage) && same_storage(x, in);
 }
 
 // The kernel that moves rows: they are FP32 or BF16 without padding, and become BF16.

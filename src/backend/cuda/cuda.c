@@ -79,7 +79,8 @@ static const mz_storage_policy storage_policy = {.multiple = {[MZ_AXIS_VOCABULAR
                                                               [MZ_AXIS_WIDTH] = 8,
                                                               [MZ_AXIS_EXPERT] = 8,
                                                               [MZ_AXIS_FEATURES] = 8},
-                                                 .up_to[MZ_AXIS_VOCABULARY] = 128};
+                                                 .up_to[MZ_AXIS_VOCABULARY] = 128,
+                                                 .eight = 16};
 
 static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     (void)threads;

@@ -48,9 +48,10 @@ static mz_gemm_key key_of(const mz_call *call, int64_t m, int64_t n, int64_t k, 
     return key;
 }
 
+// Operands' rows have k bytes, the result's m numbers of 2 bytes or more; n may be anything.
 static const char *take(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) {
-    if (key->m % 16 != 0 || key->n % 16 != 0 || key->k % 16 != 0)
-        return "its dimensions are multiples of 16";
+    if (key->k % 16 != 0 || key->m % 8 != 0)
+        return "rows of operands and of the result are multiples of 16 bytes";
     r->gemm = mz_gemm_find(cuda, key);
     return r->gemm == NULL ? mz_out_of_memory : r->gemm->refusal;
 }
@@ -175,7 +176,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
         return "gradients are fp32";
     if (mz_present(&call->out[1]))
         return "a bias's gradient is not summed from 8 bits";
-    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1], k = mz_shape_count(&call->in[0].shape) / n;
+    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1], k = mz_turned_pitch(mz_shape_count(&call->in[0].shape) / n);
     mz_gemm_key key = key_of(call, m, n, k, MEZZO_F32);
     key.beta = call->attrs.accumulate;
     reason = take(cuda, &key, r);

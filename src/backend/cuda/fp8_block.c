@@ -3,7 +3,7 @@
 //   linear     y [M, N]  = x (M×K, blocks) · wᵀ (N×K, tiles)
 //   linear_dx  dx [M, K] = dy (M×N, blocks) · w (K×N, turned, tiles)
 //   linear_dw  dw [N, K] = dyᵀ (N×M, turned, blocks) · x (K×M, turned, blocks)
-// Rows of codes that do not begin at multiples of 16 bytes are spread in the workspace first.
+// Rows of codes that do not begin at multiples of 16 bytes are spread in the workspace first; transposed ones do.
 #include "backend/cuda/kernels/fp8_block.h"
 
 #include "backend/cuda/cuda.h"
@@ -53,7 +53,7 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     g->a_stride = g->b_stride = (int64_t)mz_align_up((size_t)g->inner, STRIDE);
     const int64_t rows[2] = {g->rows, g->cols};
     for (int i = 0; i < 2; i++) {
-        r->spread[i] = g->a_stride != g->inner;
+        r->spread[i] = g->a_stride != g->inner && !call->in[i].turned;
         r->at[i] = r->spread[i] ? place(&r->bytes, (size_t)(rows[i] * g->a_stride)) : 0;
     }
     return NULL;

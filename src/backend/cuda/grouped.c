@@ -173,7 +173,7 @@ static const char *fp8_prepare(mezzo_device *device, const mz_call *call, mz_pre
         return "offsets are i32, and nothing has padding";
     const mz_cu_grouped_fp8 args = fp8_args(device, call);
     const mz_cu_grouped *g = &args.g;
-    if (g->n % 16 != 0 || g->k % 16 != 0 || (dw && g->rows % 16 != 0))
+    if (g->n % 16 != 0 || g->k % 16 != 0)
         return "rows are no multiples of 16 bytes";
     if (g->rows >= 1 << 30 || (int64_t)g->experts * g->n >= 1 << 30)
         return "2^30 rows, or rows of matrices, or more";

@@ -68,6 +68,13 @@ static void release(void *state) {
     mz_free(state);
 }
 
+// Whether the device has units and this build kernels for 8-bit operands scaled so.
+static bool multiplies(const mz_cuda_device *cuda, const mz_call *call) {
+    const bool grouped = call->op == MZ_OP_grouped_linear || call->op == MZ_OP_grouped_linear_dx ||
+                         call->op == MZ_OP_grouped_linear_dw;
+    return call->in[0].scaling == MZ_SCALING_TENSOR && !grouped ? cuda->cc >= 89 : cuda->cc == 90;
+}
+
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     bool narrow_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
     if (!narrow_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
@@ -75,6 +82,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     for (int i = 0; i < 2; i++)
         if (narrow_operands ? (SCALINGS & MZ_BIT(call->in[i].scaling)) == 0 : !mz_cuda_float(&call->in[i]))
             return "8-bit operands have scales, others are fp32, bf16 or fp16";
+    if (narrow_operands && multiplies(mz_cuda(device), call))
+        return "this device multiplies 8 bits: the storage pass and autocast see to rows that its kernels take";
     mz_prepared *inner = mz_alloc(1, sizeof *inner);
     if (inner == NULL)
         return mz_out_of_memory;

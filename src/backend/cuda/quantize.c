@@ -24,6 +24,7 @@ mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
                             .preact = preact != NULL ? mz_cuda_array(preact) : (mz_cu_array){NULL, MZ_CU_F32},
                             .rows = cols > 0 ? n / cols : 0,
                             .cols = cols,
+                            .pitch = cols > 0 ? mz_turned_pitch(n / cols) : 0,
                             .act = (int)call->attrs.act,
                             .via = (int)call->attrs.via,
                             .dtype = (int)(y != NULL        ? y

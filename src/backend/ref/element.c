@@ -84,7 +84,7 @@ int32_t mz_ref_integer(const mz_tensor *t, int64_t i) {
 void mz_ref_clear_padding(const mz_tensor *t) {
     size_t size = mezzo_dtype_size(t->dtype);
     int64_t n = mz_shape_count(&t->shape), next = 0;
-    for (int64_t i = 0; t->storage.padded && i <= n; i++) {
+    for (int64_t i = 0; t->storage.padded && !t->turned && i <= n; i++) { // quantize clears what is transposed
         int64_t at = i < n ? mz_tensor_index(t, i) : mz_stored_count(&t->shape, &t->storage);
         memset((char *)t->data + (size_t)next * size, 0, (size_t)(at - next) * size);
         next = at + 1;

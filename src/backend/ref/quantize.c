@@ -105,11 +105,20 @@ static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_te
     }
 }
 
+// Transposed codes have zeros after each column's rows, and in padding.
+static void clear_turned(const mz_call *call) {
+    const int slots[] = {MZ_OUT(quantize, turned), MZ_OUT(quantize, acted)};
+    for (size_t k = 0; k < MZ_COUNT(slots); k++)
+        if (output(call, slots[k]) != NULL)
+            memset(output(call, slots[k])->data, 0, mz_tensor_bytes_stored(output(call, slots[k])));
+}
+
 void mz_ref_quantize(const mz_call *call) {
     const mz_shape shape = shape_of(call);
     const int64_t n = mz_shape_count(&shape);
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
     const mz_tensor *entry = output(call, MZ_OUT(quantize, entry)), *any = y != NULL ? y : turned;
+    clear_turned(call);
     if (output(call, MZ_OUT(quantize, dsum)) != NULL)
         sum_columns(call, n);
     if (any != NULL && any->scaling != MZ_SCALING_TENSOR)

@@ -219,11 +219,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
-// Boxes of 128 × 128 bytes of a matrix [rows, columns]; what lies outside reads as zeros.
+// Boxes of 128 × 128 bytes of a matrix [rows, columns], a row each multiple of 16 bytes; what lies outside reads as
+// zeros.
 bool describe(CUtensorMap *map, const void *data, int64_t rows, int64_t columns) {
     const tensor_map_encode encode = find_tensor_map_encode();
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-    const cuuint64_t pitch[] = {static_cast<cuuint64_t>(columns)};
+    const cuuint64_t pitch[] = {static_cast<cuuint64_t>((columns + 15) / 16 * 16)};
     const cuuint32_t box[] = {L, TILE}, steps[] = {1, 1};
     return encode != nullptr &&
            encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void *>(data), sizes, pitch, box, steps,

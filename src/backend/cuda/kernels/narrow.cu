@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(THREADS)
     const __nv_fp8_interpretation_t format = x.dtype == MZ_CU_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < rows * cols) {
-        const int64_t row = i / cols, col = i % cols, from = turned ? col * rows + row : i;
+        const int64_t row = i / cols, col = i % cols, from = turned ? col * ((rows + 15) / 16 * 16) + row : i;
         const float factor =
             scales.data[(row >> scales.row_shift) * scales.row_step + (col >> scales.col_shift) * scales.col_step];
         const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[from], format);

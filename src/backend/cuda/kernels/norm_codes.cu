@@ -35,16 +35,23 @@ __device__ __forceinline__ void write_codes(const mz_cu_quantize &q, int64_t row
         *reinterpret_cast<uint2 *>(tile + line_at(line, width) + c) = codes;
 }
 
-// Rows row0 … row0 + lines - 1 of the tile, turned, by all of a block's threads. Rows are a multiple of RUN.
+// Rows row0 … row0 + lines - 1 of the tile, turned, by all of a block's threads; zeros after the last row.
 template <int THREADS>
 __device__ __forceinline__ void turn_lines(const mz_cu_quantize &q, int64_t row0, int lines, const uint8_t *tile) {
     const int width = static_cast<int>(q.cols), runs = lines / RUN;
     for (int job = static_cast<int>(threadIdx.x); job < runs * (width / 4); job += THREADS) {
         const int run = job % runs * RUN, quad = job / runs * 4;
-        if (row0 + run < q.rows)
+        if (row0 + run < q.pitch)
             turn_run(tile + line_at(run, width) + quad, width,
-                     static_cast<uint8_t *>(q.turned) + static_cast<int64_t>(quad) * q.rows + row0 + run, q.rows);
+                     static_cast<uint8_t *>(q.turned) + static_cast<int64_t>(quad) * q.pitch + row0 + run, q.pitch);
     }
+}
+
+// The zeros that a line of the tile has where there is no row, by the row's threads.
+template <int T> __device__ __forceinline__ void clear_line(const mz_cu_quantize &q, int line, uint8_t *tile) {
+    const int width = static_cast<int>(q.cols);
+    for (int c = row_column<T>(0); q.turned != nullptr && c < width; c += T * 8)
+        *reinterpret_cast<uint2 *>(tile + line_at(line, width) + c) = make_uint2(0, 0);
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
@@ -63,20 +70,24 @@ __global__ void __launch_bounds__(codes_threads<T>::block, V <= 3 ? 3 : 2)
     const float inverse = inverse_of(q);
     uint32_t most = 0;
     int turn = 0;
-    for (int first = 0; first < lines && row0 + first < a.rows; first += rows) { // alike for all of the block
+    for (int first = 0; first < lines && row0 + first < q.pitch; first += rows) { // alike for all of the block
         const int line = first + row_in_block<T>();
         const int64_t row = row0 + line;
+        if (row >= a.rows) {
+            clear_line<T>(q, line, tile);
+            continue;
+        }
         float s[V][8], rstd = norm_row<T, V>(a, row, shared[turn][0], shared[turn][1], s);
         turn ^= 1;
 #pragma unroll
         for (int v = 0; v < V; v++) {
             float y[8];
             const int c = row_column<T>(v);
-            if (c >= a.width)
+            if (c >= a.pitch)
                 continue;
             norm_result<T>(a, v, s[v], rstd, y);
             if (a.y.data != nullptr)
-                store8(a.y.data, a.y.dtype, row * a.width + c, y);
+                store8(a.y.data, a.y.dtype, row * a.pitch + c, y);
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 y[k] = round_to(y[k], a.y.dtype);
@@ -112,20 +123,24 @@ __global__ void __launch_bounds__(codes_bwd_threads<T>::block, codes_bwd_threads
     int turn = 0;
     for (int64_t row0 = static_cast<int64_t>(blockIdx.x) * lines; row0 < a.rows;
          row0 += static_cast<int64_t>(gridDim.x) * lines) {
-        for (int first = 0; first < lines && row0 + first < a.rows; first += rows) {
+        for (int first = 0; first < lines && row0 + first < q.pitch; first += rows) {
             const int line = first + row_in_block<T>();
             const int64_t row = row0 + line;
+            if (row >= a.rows) {
+                clear_line<T>(q, line, tile);
+                continue;
+            }
             float dx[V][8];
             norm_bwd_row<T, V, rows>(a, row, shared[row_in_block<T>()][turn], sums, dx);
             turn ^= 1;
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 const int c = row_column<T>(v);
-                if (c >= a.width)
+                if (c >= a.pitch)
                     continue;
-                store8(a.dx.data, a.dx.dtype, row * a.width + c, dx[v]);
+                store8(a.dx.data, a.dx.dtype, row * a.pitch + c, dx[v]);
                 if (a.low.data != nullptr)
-                    store8(a.low.data, a.low.dtype, row * a.width + c, dx[v]);
+                    store8(a.low.data, a.low.dtype, row * a.pitch + c, dx[v]);
                 float z[8];
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
@@ -144,13 +159,13 @@ __global__ void __launch_bounds__(codes_bwd_threads<T>::block, codes_bwd_threads
     if (q.most != nullptr)
         record_most<block>(q.most, most);
     if (a.dweight != nullptr || a.dbias != nullptr || a.dsum != nullptr)
-        norm_bwd_sums<T, V, rows>(sums, a.dsum != nullptr ? 3 : 2, a.width, reinterpret_cast<float4 *>(tile),
-                                  a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.width);
+        norm_bwd_sums<T, V, rows>(sums, a.dsum != nullptr ? 3 : 2, a.pitch, reinterpret_cast<float4 *>(tile),
+                                  a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.pitch);
 }
 
 // --- launches ------------------------------------------------------------------------------------------------------
 extern "C" bool mz_cu_norm_codes_fits(int64_t rows, int64_t width) {
-    return rows > 0 && rows % RUN == 0 && width > 0 && width % 16 == 0 && width <= WIDTH_MAX;
+    return rows > 0 && width > 0 && width % 16 == 0 && width <= WIDTH_MAX;
 }
 
 // Fewer where there would not be a block for each multiprocessor.
@@ -161,11 +176,11 @@ static int lines_of(int64_t rows, int sms) {
 extern "C" cudaError_t mz_cu_norm_codes(cudaStream_t stream, const mz_cu_layernorm_args *a, const mz_cu_quantize *q,
                                         int sms) {
     const int lines = lines_of(a->rows, sms);
-    const size_t bytes = q->turned != nullptr ? static_cast<size_t>(tile_bytes(lines, a->width)) : 0;
+    const size_t bytes = q->turned != nullptr ? static_cast<size_t>(tile_bytes(lines, a->pitch)) : 0;
     const unsigned blocks = static_cast<unsigned>((a->rows + lines - 1) / lines);
 #define LAUNCH(V)                                                                                                      \
     launch_early(stream, norm_codes_kernel<WARP, V>, blocks, codes_threads<WARP>::block, bytes, *a, *q, lines)
-    return a->width <= 256 ? LAUNCH(1) : a->width <= 512 ? LAUNCH(2) : a->width <= 768 ? LAUNCH(3) : LAUNCH(4);
+    return a->pitch <= 256 ? LAUNCH(1) : a->pitch <= 512 ? LAUNCH(2) : a->pitch <= 768 ? LAUNCH(3) : LAUNCH(4);
 #undef LAUNCH
 }
 
@@ -181,7 +196,7 @@ static cudaError_t launch_bwd(cudaStream_t stream, const mz_cu_layernorm_bwd_arg
                               int lines, int sms, int *blocks) {
     constexpr int rows = codes_bwd_threads<T>::rows;
     static_assert(rows > 1 && rows * 3 * 4 * T * 8 <= 40 << 10, "a block's sums are in what it has without a word");
-    const int tile = q->turned != nullptr ? tile_bytes(lines, a->width) : 0, sums = rows * 3 * 4 * a->width;
+    const int tile = q->turned != nullptr ? tile_bytes(lines, a->pitch) : 0, sums = rows * 3 * 4 * a->pitch;
     *blocks = blocks_of(a, lines, codes_bwd_threads<T>::resident, sms);
     return launch_early(stream, norm_bwd_codes_kernel<T, 1>, static_cast<unsigned>(*blocks),
                         codes_bwd_threads<T>::block, static_cast<size_t>(sums > tile ? sums : tile), *a, *q, lines);
@@ -191,9 +206,9 @@ extern "C" cudaError_t mz_cu_norm_bwd_codes(cudaStream_t stream, const mz_cu_lay
                                             const mz_cu_quantize *q, int sms) {
     const int lines = lines_of(a->rows, sms);
     int blocks = 0;
-    const cudaError_t error = a->width <= 256   ? launch_bwd<32>(stream, a, q, lines, sms, &blocks)
-                              : a->width <= 512 ? launch_bwd<64>(stream, a, q, lines, sms, &blocks)
-                              : a->width <= 768 ? launch_bwd<96>(stream, a, q, lines, sms, &blocks)
+    const cudaError_t error = a->pitch <= 256   ? launch_bwd<32>(stream, a, q, lines, sms, &blocks)
+                              : a->pitch <= 512 ? launch_bwd<64>(stream, a, q, lines, sms, &blocks)
+                              : a->pitch <= 768 ? launch_bwd<96>(stream, a, q, lines, sms, &blocks)
                                                 : launch_bwd<128>(stream, a, q, lines, sms, &blocks);
     if (error != cudaSuccess || (a->dweight == nullptr && a->dbias == nullptr && a->dsum == nullptr))
         return error;

@@ -27,15 +27,16 @@ __device__ __forceinline__ int waits_at(int line, int byte) {
     return line * PITCH + (byte ^ line / 16 % runs * (128 / runs));
 }
 
-// A tile of codes to where it stays turned, by all threads.
+// A tile of codes to where it stays turned, by all threads. `pitch` is a multiple of 16, and codes after the last row
+// are zeros.
 __device__ __forceinline__ void write_turned(const uint8_t *tile, void *data, int64_t col0, int64_t cols, int64_t row0,
-                                             int64_t rows) {
+                                             int64_t pitch) {
 #pragma unroll 1
     for (int t = static_cast<int>(threadIdx.x); t < ROWS / 16 * (COLS / 4); t += THREADS) {
         const int run = t % (ROWS / 16) * 16, quad = t / (ROWS / 16) * 4;
-        if (row0 + run < rows && col0 + quad < cols)
+        if (row0 + run < pitch && col0 + quad < cols)
             turn_run(tile + waits_at(run, quad), PITCH,
-                     static_cast<uint8_t *>(data) + (col0 + quad) * rows + row0 + run, rows);
+                     static_cast<uint8_t *>(data) + (col0 + quad) * pitch + row0 + run, pitch);
     }
 }
 
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, SLOPE>()) quantiz
         const uint16_t *xs = static_cast<const uint16_t *>(q.x.data) + from;
         const uint16_t *preacts = static_cast<const uint16_t *>(q.preact.data) + from;
         uint8_t *y = static_cast<uint8_t *>(q.y) + from;
-        // GROUPS rows at a time, `once` times before the first is looked at. Rows are a multiple of 16.
+        // GROUPS rows at a time, `once` times before the first is looked at.
         constexpr int once = ACT == ACT_NONE ? 4 : 2;
 #pragma unroll 1
         for (int first = 0; first < ROWS / GROUPS; first += once) {
@@ -141,9 +142,9 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, SLOPE>()) quantiz
         if (q.turned == nullptr)
             continue;
         __syncthreads();
-        write_turned(tile[0], q.turned, col0, q.cols, row0, q.rows);
+        write_turned(tile[0], q.turned, col0, q.cols, row0, q.pitch);
         if (ACTED)
-            write_turned(tile[ACTED], q.acted, col0, q.cols, row0, q.rows);
+            write_turned(tile[ACTED], q.acted, col0, q.cols, row0, q.pitch);
         __syncthreads();
     }
     if (adds)
@@ -203,7 +204,7 @@ template <int DTYPE, bool MOVED> __global__ void __launch_bounds__(THREADS) quan
         if (q.turned == nullptr)
             continue;
         __syncthreads();
-        write_turned(tile, q.turned, col0, q.cols, row0, q.rows);
+        write_turned(tile, q.turned, col0, q.cols, row0, q.pitch);
         __syncthreads();
     }
     if (q.sums != nullptr)
@@ -284,9 +285,9 @@ template <bool SLOPE, bool ACTED> __global__ void __launch_bounds__(THREADS) qua
 #pragma unroll
         for (int t = 0; t < tiles; t++)
             write_turned(tile[t],
-                         t < results ? static_cast<uint8_t *>(q.turned) + t * width * q.rows
+                         t < results ? static_cast<uint8_t *>(q.turned) + t * width * q.pitch
                                      : static_cast<uint8_t *>(q.acted),
-                         col0, width, row0, q.rows);
+                         col0, width, row0, q.pitch);
         __syncthreads();
     }
     for (int r = 0; r < results && adds; r++)
@@ -337,17 +338,23 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
             if (q.y != nullptr)
                 static_cast<uint8_t *>(q.y)[i] = code;
             if (q.turned != nullptr)
-                static_cast<uint8_t *>(q.turned)[col * q.rows + row] = code;
+                static_cast<uint8_t *>(q.turned)[col * q.pitch + row] = code;
             if (q.acted != nullptr && col < acted_cols) {
                 mz_cu_quantize forward = q; // number_at's
                 forward.x = q.preact;
                 forward.preact.data = nullptr;
                 forward.cols = acted_cols;
                 const float a = number_at(forward, row, col);
-                static_cast<uint8_t *>(q.acted)[col * q.rows + row] = static_cast<uint8_t>(
+                static_cast<uint8_t *>(q.acted)[col * q.pitch + row] = static_cast<uint8_t>(
                     isinf(a) ? infinite_code(a, true) : to_eights(a * (1 / *q.acted_scale), 0, true));
             }
         }
+    for (int64_t row = q.rows; blockIdx.y == 0 && row < q.pitch && col < q.cols; row++) {
+        if (q.turned != nullptr)
+            static_cast<uint8_t *>(q.turned)[col * q.pitch + row] = 0;
+        if (q.acted != nullptr && col < acted_cols)
+            static_cast<uint8_t *>(q.acted)[col * q.pitch + row] = 0;
+    }
     if (q.sums != nullptr && col < q.cols)
         q.sums[blockIdx.y * q.cols + col] = sum;
     if (q.most != nullptr)
@@ -397,7 +404,7 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
                                                     : quantize_plain_kernel<MZ_CU_BF16, true>,
                             grid_of(q), THREADS, 0, *q);
     const bool wide = q->cols > INT32_MAX / (4 * ROWS); // places in a tile have 32 bits
-    if (q->rows % 16 != 0 || width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone || wide)
+    if (width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone || wide)
         return launch_early(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
     switch (q->act) {
     case ACT_RELU:

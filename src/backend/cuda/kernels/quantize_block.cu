@@ -136,16 +136,16 @@ template <bool WHOLE>
 __device__ __forceinline__ void store_turned(const mz_cu_quantize &q, const place &p, const uint8_t *codes) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int run = lane % 8 * 16, quad = warp * 4 + lane / 8, col = quad * 4;
-    uint8_t *to = static_cast<uint8_t *>(q.turned) + (p.col0 + col) * q.rows + p.row0 + run;
+    uint8_t *to = static_cast<uint8_t *>(q.turned) + (p.col0 + col) * q.pitch + p.row0 + run;
     const uint8_t *from = codes + waiting(run, quad);
     if constexpr (WHOLE) {
         if (p.row0 + run < q.rows && p.col0 + col < q.cols)
-            turn_run(from, TILE, to, q.rows);
+            turn_run(from, TILE, to, q.pitch);
     } else {
         for (int k = 0; k < 4; k++)
             for (int i = 0; i < 16; i++)
-                if (p.row0 + run + i < q.rows && p.col0 + col + k < q.cols)
-                    to[k * q.rows + i] = from[i * TILE + k];
+                if (p.row0 + run + i < q.pitch && p.col0 + col + k < q.cols)
+                    to[k * q.pitch + i] = from[i * TILE + k];
     }
 }
 
@@ -169,7 +169,7 @@ __device__ __forceinline__ void store_codes(const mz_cu_quantize &q, const place
     }
 }
 
-// Rows and columns are multiples of 16, but for any input.
+// Columns are a multiple of 16, but for any input; codes of rows after the last are zeros.
 template <typename INPUT, bool TILES>
 __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_kernel(mz_cu_quantize_block b) {
     wait_for_before();
@@ -356,7 +356,7 @@ extern "C" int64_t mz_cu_quantize_block_turns(int64_t rows) {
 
 extern "C" cudaError_t mz_cu_quantize_block_run(cudaStream_t stream, const mz_cu_quantize_block *b) {
     const mz_cu_quantize &q = b->q;
-    const bool even = q.rows % 16 == 0 && q.cols % 16 == 0;
+    const bool even = q.cols % 16 == 0;
     if (q.rows == 0 || q.cols == 0)
         return cudaSuccess;
     if (b->tiles)
