@@ -228,7 +228,8 @@ static void join_permuted(axes *a, const mz_node *n) {
         unite(a, axis_of(n->in[0], n->attrs.permutation[d]), axis_of(n->out[0], d));
 }
 
-// What is rounded and its codes are stored alike in every dimension; of SwiGLU's pairs the last is one axis of two runs.
+// What is rounded and its codes are stored alike in every dimension; of SwiGLU's pairs the last is one axis of two
+// runs.
 static void join_quantize(axes *a, const mz_node *n) {
     const int x = n->in[0], last = a->g->values[x].shape.rank - 1;
     const int alike[] = {n->n_in > 1 ? n->in[1] : -1, out_of(n, MZ_OUT(quantize, y)),

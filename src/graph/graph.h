@@ -185,7 +185,8 @@ mz_padded mz_takes_padding(const mz_storage_options *options, mz_op op);
 mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options);
 // How each value would be stored, if all ops took it (axes.c). out [n_values].
 mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *policy, mz_storage *out);
-// Whether each value's rows are, or can be stored as, multiples of 16 numbers, as 8-bit products read them. out [n_values].
+// Whether each value's rows are, or can be stored as, multiples of 16 numbers, as 8-bit products read them. out
+// [n_values].
 mezzo_status mz_graph_rows_of_16(const mezzo_graph *g, bool *out);
 bool mz_value_is_rows(const mezzo_graph *g, int value); // a block of rows of the value that it shares memory with
 // After the storage pass: a product's gradient with an activation's slope also writes the activation's result, which

@@ -70,8 +70,8 @@ static void release(void *state) {
 
 // Whether the device has units and this build kernels for 8-bit operands scaled so.
 static bool multiplies(const mz_cuda_device *cuda, const mz_call *call) {
-    const bool grouped = call->op == MZ_OP_grouped_linear || call->op == MZ_OP_grouped_linear_dx ||
-                         call->op == MZ_OP_grouped_linear_dw;
+    const bool grouped =
+        call->op == MZ_OP_grouped_linear || call->op == MZ_OP_grouped_linear_dx || call->op == MZ_OP_grouped_linear_dw;
     return call->in[0].scaling == MZ_SCALING_TENSOR && !grouped ? cuda->cc >= 89 : cuda->cc == 90;
 }
 
