@@ -34,7 +34,9 @@ if [[ -n $debs ]]; then
     done
     libraries=$(dirname "$(find "$packages/usr/lib" -name 'libyaml.so' -print -quit)")
     sed -i "s|^prefix=/usr|prefix=$packages/usr|" "$libraries"/pkgconfig/*.pc
-    export PKG_CONFIG_PATH=$libraries/pkgconfig LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    # cmocka.pc names the folder of its library without the prefix.
+    export PKG_CONFIG_PATH=$libraries/pkgconfig LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
+    export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     command -v pkg-config >/dev/null || PATH=$PATH:$packages/usr/bin
     options=("-DMEZZO_CHART_JS=$packages/usr/share/javascript/chart.js/chart.min.js")
 fi
