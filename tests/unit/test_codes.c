@@ -401,11 +401,15 @@ static void others_stay_two(void **state) {
     d.second.in[0].data = d.first.in[0].data; // another tensor is rounded
     assert_null(pair_of(&d, true));
     free_duo(&d);
-    k.rows = 40;
+    k.rows = 40; // the last run of 16 rows is not full
+    d = make_duo(&k);
+    assert_non_null(pair_of(&d, true));
+    free_duo(&d);
+    k.rows = 64;
+    k.columns = 776; // no multiple of 16
     d = make_duo(&k);
     assert_null(pair_of(&d, true));
     free_duo(&d);
-    k.rows = 64;
     k.columns = 1040; // wider than a block's rows are
     d = make_duo(&k);
     assert_null(pair_of(&d, true));

@@ -8,6 +8,7 @@
 typedef struct route {
     mz_gemm *gemm;
     bool bias, residual, finish; // the first two in the epilogue; an own kernel follows
+    bool act;                    // of what the product stores in BF16, by an own kernel
     size_t at_result, at_sums, at_gemm, bytes;
 } route;
 
@@ -62,25 +63,26 @@ static mz_gemm_data data_of(const mz_call *call) {
 }
 
 // --- linear --------------------------------------------------------------------------------------------------------
-// Bias, residual, and GELU with what its gradient reads, where the epilogue has them for these formats.
+// Bias and residual, where the epilogue has them for these formats. An activation is of the product as it is stored:
+// recomputation quantizes it from there, and gets the same bits.
 static const char *linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
     const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *y = &call->out[0], *preact = &call->out[1];
     const bool act = call->attrs.act != MZ_ACT_NONE, aux = mz_present(preact);
     if (mz_present(bias) && bias->dtype != MEZZO_BF16)
         return "its bias is bf16";
-    if (act && (call->attrs.act != MZ_ACT_GELU_TANH || mz_present(residual) || y->dtype != MEZZO_BF16 ||
-                (aux && preact->dtype != MEZZO_BF16)))
-        return "its epilogue has gelu with tanh alone";
+    if (act && (mz_present(residual) || call->attrs.via != MEZZO_BF16 || (aux && preact->dtype != MEZZO_BF16)))
+        return "an activation is of a product in bf16";
     if ((aux && !act) || (mz_present(residual) && residual->dtype != y->dtype))
         return "its epilogue adds what is stored alike";
-    key.result = (int32_t)y->dtype;
+    key.result = (int32_t)(act ? MEZZO_BF16 : y->dtype);
     key.beta = key.apart = mz_present(residual);
     key.bias = mz_present(bias) ? (int32_t)MEZZO_BF16 : -1;
-    key.epilogue = act ? aux ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU : CUBLASLT_EPILOGUE_DEFAULT;
-    if (mz_present(bias)) // EPILOGUE_DEFAULT is a bit of its own
-        key.epilogue = (act ? key.epilogue : 0) | CUBLASLT_EPILOGUE_BIAS;
-    *r = (route){.bias = mz_present(bias), .residual = mz_present(residual)};
-    return take(cuda, &key, r);
+    key.epilogue = mz_present(bias) ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    *r = (route){.bias = mz_present(bias), .residual = mz_present(residual), .act = act};
+    const char *reason = take(cuda, &key, r);
+    if (reason == NULL && act && !aux)
+        r->at_result = place(&r->bytes, (size_t)(key.m * key.n) * sizeof(uint16_t));
+    return reason;
 }
 
 static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
@@ -108,17 +110,18 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     const route *r = call->state;
     char *workspace = call->workspace;
     mz_gemm_data data = data_of(call);
-    data.d = r->finish ? workspace + r->at_result : call->out[0].data;
+    const bool stored = r->act && mz_present(&call->out[1]); // the product is what the activation's gradient reads
+    data.d = stored ? call->out[1].data : r->finish || r->act ? workspace + r->at_result : call->out[0].data;
     data.c = r->residual ? call->in[3].data : NULL;
     data.bias = call->in[2].data;
-    data.aux = call->out[1].data;
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
-    if (!r->finish)
+    if (!r->finish && !r->act)
         return MEZZO_OK;
-    mz_cu_epilogue e = {.z = {data.d, MEZZO_F32},
-                        .bias = mz_cuda_array(&call->in[2]),
-                        .residual = mz_cuda_array(&call->in[3]),
-                        .preact = mz_cuda_array(&call->out[1]),
+    const mz_cu_array none = {NULL, MZ_CU_F32};
+    mz_cu_epilogue e = {.z = {data.d, r->act ? MZ_CU_BF16 : MZ_CU_F32},
+                        .bias = r->act ? none : mz_cuda_array(&call->in[2]),
+                        .residual = r->act ? none : mz_cuda_array(&call->in[3]),
+                        .preact = r->act ? none : mz_cuda_array(&call->out[1]),
                         .y = mz_cuda_array(&call->out[0]),
                         .rows = r->gemm->key.n,
                         .cols = r->gemm->key.m,
