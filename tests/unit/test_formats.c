@@ -147,6 +147,33 @@ static void experts_have_no_blocks_of_scales(void **state) {
     mezzo_graph_free(g);
 }
 
+// exp has no padding, for exp(0) is 1: the rows that it reads are what they are.
+static void rows_that_cannot_be_padded_stay_16_bits(void **state) {
+    (void)state;
+    static const char rule[] = "low: 8-bit products read rows of multiples of 16, and this axis cannot be padded";
+    const mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 0.3F};
+    const mezzo_program_options of[] = {{.precision = precision_of("fp8")}, {.precision = precision_of("fp8-block")}};
+    static const int64_t widths[] = {32, 20};
+    for (int odd = 0; odd < 2; odd++)
+        for (int padded = 0; padded < 2; padded++) {
+            mezzo_graph *g;
+            must(mezzo_graph_create(&g));
+            mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){ROWS, IN});
+            mezzo_module_begin(g, "up");
+            mezzo_value w = mezzo_param(g, "weight", normal, 2, (int64_t[]){widths[odd], IN});
+            mezzo_value y = mezzo_linear(g, x, w, MEZZO_NONE);
+            mezzo_module_end(g);
+            must(mezzo_graph_loss(g, mezzo_mean(g, padded ? mezzo_relu(g, y) : mezzo_exp(g, y), -1)));
+            for (size_t i = 0; i < MZ_COUNT(of); i++) {
+                const seen s = find(g, &of[i], "linear", "up", "forward");
+                if (odd && !padded)
+                    assert_string_equal(s.row.rule, rule);
+                assert_string_equal(s.inputs, odd && !padded ? "bf16,bf16" : "fp8_e4m3,fp8_e4m3");
+            }
+            mezzo_graph_free(g);
+        }
+}
+
 static const char emulated_rule[] = "low: emulated, operands rounded to blocks";
 
 static bool is_emulated(const mezzo_graph *g, const mezzo_program_options *o, const char *op, const char *module,
@@ -654,6 +681,7 @@ int main(void) {
         cmocka_unit_test(explain_shows_operand_gradient_and_output_formats),
         cmocka_unit_test(experts_have_operands_of_8_bits),
         cmocka_unit_test(experts_have_no_blocks_of_scales),
+        cmocka_unit_test(rows_that_cannot_be_padded_stay_16_bits),
         cmocka_unit_test(emulation_leaves_regions_and_overrides_alone),
         cmocka_unit_test(a_step_with_scaled_operands_is_near_fp32s),
         cmocka_unit_test(recompute_repeats_the_scales_too),
