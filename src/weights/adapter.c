@@ -1,14 +1,13 @@
 // Adapters in PEFT's files, adapter_model.safetensors and adapter_config.json: a run's come out as PEFT's, and PEFT's
 // stand beside imported weights. A is the same in both; B's rows are the layer's, and change places with them.
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <math.h>
-#include <pcre2.h>
 #include <stdlib.h>
 
 #include "graph/graph.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
+#include "data/pattern.h"
 #include "checkpoint/checkpoint.h"
 #include "weights/import.h"
 
@@ -225,20 +224,27 @@ static mezzo_status check_shapes(const mz_import *in, const place *p, const mz_s
 
 // Python's re.fullmatch.
 static mezzo_status match_whole(const char *folder, const char *pattern, const char *text, bool *matches) {
-    int error;
-    PCRE2_SIZE at;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                                     PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &at, NULL);
-    pcre2_match_data *match = code != NULL ? pcre2_match_data_create(1, NULL) : NULL;
-    const int found =
-        match != NULL ? pcre2_match(code, (PCRE2_SPTR)text, strlen(text), 0, 0, match, NULL) : PCRE2_ERROR_NOMEMORY;
-    pcre2_match_data_free(match);
-    pcre2_code_free(code);
-    *matches = found >= 0;
-    if (found >= 0 || found == PCRE2_ERROR_NOMATCH)
-        return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_FORMAT, "%s/adapter_config.json: key 'target_modules': the pattern %s cannot be used",
-                   folder, mz_quote(pattern).text);
+    mezzo_status status;
+    mz_pattern *alone = NULL, *whole = NULL;
+    void *room = NULL;
+    size_t from, to;
+    char *where = mz_format("%s/adapter_config.json: key 'target_modules'", folder);
+    char *anchored = mz_format("\\A(?:%s)\\z", pattern);
+    *matches = false;
+    if (where == NULL || anchored == NULL)
+        MEZZO_TRY_GOTO(status, mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
+    MEZZO_TRY_GOTO(status, mz_pattern_create(where, MZ_PATTERN_PCRE2, pattern, strlen(pattern), &alone)); // a whole one
+    MEZZO_TRY_GOTO(status, mz_pattern_create(where, MZ_PATTERN_PCRE2, anchored, strlen(anchored), &whole));
+    MEZZO_TRY_GOTO(status, mz_match_room(&room));
+    mz_matches walk = mz_matches_of(whole, room, text, strlen(text));
+    status = mz_matches_next(&walk, matches, &from, &to);
+fail:
+    mz_match_room_free(room);
+    mz_pattern_free(whole);
+    mz_pattern_free(alone);
+    mz_free(anchored);
+    mz_free(where);
+    return status;
 }
 
 // A list has modules' names or their ends; a text is a pattern, or stands for all linear layers but the head.
