@@ -85,9 +85,9 @@ int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *in
 #define CLI_RANGES(args, ranges, into) cli_ranges((args), (ranges), MZ_COUNT(ranges), (into))
 // The configuration: defaults, then every --config file, then the keys of the command line.
 int cli_config(const cli_args *args, mezzo_config **out);
-// train.init with a folder of Hugging Face: imported to OUT/init, which then stands in the key; its model too, where no
-// option says otherwise (init.c).
-mezzo_status cli_import_init(const cli_args *args, mezzo_config *config);
+// train.init: a folder of Hugging Face is imported to OUT/init, which then stands in the key. The model's keys that
+// nobody set become the weights' (init.c).
+mezzo_status cli_import_init(mezzo_config *config);
 // The file of a recipe (recipes.c): CLI_DONE, or CLI_USAGE after telling which there are.
 int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size);
 // The value of a key that there is, as text. Out of memory it says so and leaves with 3.

@@ -271,7 +271,7 @@ static int run(const cli_args *args) {
         mezzo_log_set(cli_log_quietly, NULL);
     mezzo_status chosen = choose_model(args, config);
     if (chosen == MEZZO_OK)
-        chosen = cli_import_init(args, config);
+        chosen = cli_import_init(config);
     if (chosen != MEZZO_OK) {
         mezzo_config_free(config);
         return cli_error(args->command, chosen);

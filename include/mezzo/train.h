@@ -255,6 +255,8 @@ typedef struct mezzo_import_options {
                            // a tokenizer's name or file: MEZZO_ERR_INVALID where the folder has another
     const char *adapter;   // a folder of PEFT's with LoRA adapters of these weights, which stand beside them in the
                            // checkpoint; NULL: none
+    int64_t seq_len;       // the context that the model gets; 0: the folder's. A table of positions (gpt2's) is cut to
+                           // it, and FORMAT where it is shorter
 } mezzo_import_options;
 typedef struct mezzo_import_result {
     mezzo_model_config model;

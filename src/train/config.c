@@ -206,13 +206,22 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
     return mz_run_config_model(&run, &(mz_data_sizes){.vocab = vocab}, out);
 }
 
-mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *m) {
+static mezzo_status put_model(mezzo_config *config, const mezzo_model_config *m, bool all) {
     char text[32];
     for (size_t i = 0; i < mz_model_key_count; i++)
-        if (mz_model_takes(&mz_model_keys[i], m->name))
+        if (mz_model_takes(&mz_model_keys[i], m->name) &&
+            (all || strcmp(mz_config_origin(config->values, mz_model_keys[i].path), "default") == 0))
             MEZZO_TRY(mezzo_config_set(config, mz_model_keys[i].path,
                                        mz_model_key_text(&mz_model_keys[i], m, text, sizeof text), "resolved"));
     return MEZZO_OK;
+}
+
+mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *m) {
+    return put_model(config, m, true);
+}
+
+mezzo_status mz_config_fill_model(mezzo_config *config, const mezzo_model_config *m) {
+    return put_model(config, m, false);
 }
 
 static mezzo_status check_together(const mz_run_config *c) {

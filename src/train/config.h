@@ -36,6 +36,8 @@ typedef struct mz_run_config {
 
 // Sets every size and setting of the model, without its name, as keys.
 mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *model);
+// The same, of keys alone that neither a file nor an option has set.
+mezzo_status mz_config_fill_model(mezzo_config *config, const mezzo_model_config *model);
 // Reads every key, and refuses those that contradict each other.
 mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out);
 // How masters are stored with a precision that is resolved.

@@ -111,6 +111,8 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, sizeof checkpoint));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
+    if (strcmp(c.model.name, "gpt2") != 0) // without a table of positions, any context goes on
+        c.model.seq_len = run->engine.model.seq_len;
     MEZZO_TRY(check_model(run, checkpoint, &c, "train.init"));
     c.params = run->engine.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));

@@ -46,6 +46,7 @@ typedef struct mz_hf_family {
     bool biases_optional;                // a source without any ".bias" makes a model without biases
     bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
     const char *embedding;
+    const char *positions;           // the tensor with a row for each position; NULL: none
     const char *tied_head;           // may be there too, equal to `embedding`; NULL: the head is a parameter
     const char *const (*renamed)[2]; // parts of tensors' names and what they were called before; ends with NULLs
     const char *later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later

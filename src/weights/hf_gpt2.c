@@ -87,6 +87,7 @@ const mz_hf_family mz_hf_gpt2 = {
     .biases_optional = true,
     .is_buffer = is_buffer,
     .embedding = "wte.weight",
+    .positions = "wpe.weight",
     .tied_head = "lm_head.weight",
 };
 
@@ -113,5 +114,6 @@ const mz_hf_family mz_hf_nanogpt = {
     .biases_optional = true,
     .is_buffer = is_buffer,
     .embedding = "wte.weight",
+    .positions = "wpe.weight",
     .tied_head = "lm_head.weight",
 };

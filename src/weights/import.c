@@ -117,6 +117,19 @@ static mezzo_status open_folder(mz_import *in) {
 }
 
 // transformers says model_type, diffusers _class_name.
+// The context that was asked for, where it is not the folder's.
+static mezzo_status set_length(mz_import *in, const char *path, int64_t length) {
+    in->positions = in->model.seq_len;
+    if (length > in->positions && in->family->positions != NULL)
+        return mz_fail(
+            MEZZO_ERR_FORMAT,
+            "%s: the model has %lld positions, fewer than model.seq_len, %lld: its table of positions has no "
+            "rows for the others",
+            path, (long long)in->positions, (long long)length);
+    in->model.seq_len = length > 0 ? length : in->positions;
+    return MEZZO_OK;
+}
+
 static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
     const char *type = NULL, *known;
     const bool diffusers =
@@ -132,6 +145,7 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; import supports %s", path, key, mz_quote(type).text,
                        known);
     MEZZO_TRY(in->family->read_config(path, config, &in->model));
+    MEZZO_TRY(set_length(in, path, in->length));
     return mz_context(mezzo_model_check(&in->model), "%s: ", path);
 }
 
@@ -227,6 +241,8 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
     mz_shape need = {1, {rows}};
     if (whole)
         need = *shape;
+    else if (in->family->positions != NULL && strcmp(part->name, in->family->positions) == 0)
+        need = (mz_shape){2, {in->positions, cols}}; // of which the first rows are taken
     else if (shape->rank > 1)
         need = part->transposed ? (mz_shape){2, {cols, rows}} : (mz_shape){2, {rows, cols}};
     MEZZO_TRY(find_part(in, part->name, part->bare, &t));
@@ -563,7 +579,11 @@ mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_resu
     *result = (mezzo_import_result){0};
     if (options->adapter != NULL)
         MEZZO_TRY_GOTO(status, mz_adapter_open(&in, options->adapter));
+    in.length = options->seq_len;
     MEZZO_TRY_GOTO(status, open_source(&in, options->path));
+    if (in.family == NULL && options->seq_len > 0)
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID, "%s: another context needs a Hugging Face folder",
+                                       mz_quote(options->path).text));
     if (options->adapter != NULL)
         MEZZO_TRY_GOTO(status, mz_adapter_list(&in));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));

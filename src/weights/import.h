@@ -17,6 +17,8 @@ typedef struct mz_import {
     size_t n_files, cap_files, cap_names;
     mz_map map; // llm.c's file
     mezzo_model_config model;
+    int64_t length;             // that was asked for; 0: the folder's
+    int64_t positions;          // that config.json gives the model; model.seq_len may be another number
     mezzo_graph *graph;         // for the names and shapes of its parameters
     mz_hf_list list;            // the parameters, as they will be written
     size_t used;                // tensors that are in it
