@@ -153,10 +153,15 @@ static bool is_shards(const char *source) {
     return n >= 4 && strcmp(source + n - 4, ".bin") == 0;
 }
 
-// tokenizer.json of the folder that the first shard is in; *out NULL: there is none.
-static mezzo_status find_tokenizer(const mezzo_corpus *corpus, char **out) {
+// A file's path in the folder that the first shard is in.
+static char *beside_shards(const mezzo_corpus *corpus, const char *name) {
     const char *shard = corpus->splits[MEZZO_TRAIN].segments[0].path, *slash = strrchr(shard, '/');
-    *out = slash != NULL ? mz_format("%.*s/tokenizer.json", (int)(slash - shard), shard) : mz_strdup("tokenizer.json");
+    return slash != NULL ? mz_format("%.*s/%s", (int)(slash - shard), shard, name) : mz_strdup(name);
+}
+
+// tokenizer.json beside the shards; *out NULL: there is none.
+static mezzo_status find_tokenizer(const mezzo_corpus *corpus, char **out) {
+    *out = beside_shards(corpus, "tokenizer.json");
     if (*out == NULL)
         return MEZZO_ERR_MEMORY;
     if (!mz_path_exists(*out)) {
@@ -179,6 +184,21 @@ static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_opti
     return status;
 }
 
+// What nanoGPT says of the tokens of its shards, which another vocabulary would give another meaning.
+static mezzo_status read_meta(mezzo_corpus *corpus) {
+    char *path = beside_shards(corpus, "meta.pkl");
+    mezzo_status status = path != NULL ? mz_meta_vocab(path, &corpus->meta_vocab) : MEZZO_ERR_MEMORY;
+    const mezzo_tokenizer *tokenizer = corpus->tokenizer;
+    if (status == MEZZO_OK && corpus->meta_vocab > 0 && tokenizer != NULL && tokenizer->vocab != corpus->meta_vocab)
+        status = mz_fail(
+            MEZZO_ERR_INVALID,
+            "%s says that the tokens are of a vocabulary of %lld, and the %s tokenizer has %d tokens: they "
+            "do not belong together",
+            mz_quote(path).text, (long long)corpus->meta_vocab, mezzo_tokenizer_kind(tokenizer), (int)tokenizer->vocab);
+    mz_free(path);
+    return status;
+}
+
 static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options *options,
                                 const mz_tokenizer_sources *model) {
     mz_stream *train = &corpus->splits[MEZZO_TRAIN], *validation = &corpus->splits[MEZZO_VALIDATION];
@@ -197,7 +217,8 @@ static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options
         if (given(options->validation))
             MEZZO_TRY(add_shards(validation, options->validation));
     }
-    return load_tokenizer(corpus, options, model);
+    MEZZO_TRY(load_tokenizer(corpus, options, model));
+    return read_meta(corpus);
 }
 
 // --- opening -------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ struct mezzo_corpus {
     mz_stream splits[2]; // by mezzo_corpus_part
     mezzo_tokenizer *tokenizer;
     bool from_shards;
+    int64_t meta_vocab; // that nanoGPT's meta.pkl beside shards says; 0: there is none
 };
 
 // "FILE: token V at position P is not below the vocabulary of N …".

@@ -59,11 +59,35 @@ static mezzo_status parse_llmc(const char *where, const unsigned char *bytes, si
     if (header[2] <= 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: its header says %d tokens", where, header[2]);
     size_t expected = HEADER_SIZE + (size_t)header[2] * forms[form].width;
+    for (unsigned width = 2; n != expected && width <= 8; width *= 2)
+        if (n == HEADER_SIZE + (size_t)header[2] * width)
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s: its tokens have %u bytes, but its header, %d version %d, is for tokens of %u", where,
+                           width, header[0], header[1], forms[form].width);
     if (n != expected)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: its header says %d tokens (%zu bytes in all), the file has %zu: %s",
                        where, header[2], expected, n, n < expected ? "it is cut off" : "it is damaged");
     *out = (mz_tokens){bytes + HEADER_SIZE, forms[form].width, (uint64_t)header[2]};
     return MEZZO_OK;
+}
+
+// Tokens of 32 or 64 bits, read as 16-bit ones, have their high halves at odd places: zeros, or small numbers next to
+// ones of all sizes. In tokens of 16 bits both places have the same kind of numbers. The first megabyte tells.
+static mezzo_status check_bare_width(const char *where, const mz_tokens *tokens) {
+    enum { MOST = 1 << 19, FEW = 1 << 10, HIGH = 16 };
+    const uint64_t n = tokens->count < MOST ? tokens->count : MOST;
+    uint32_t most[4] = {0}; // by place modulo 4
+    for (uint64_t i = 0; i < n; i++)
+        most[i % 4] = mz_token_at(tokens, i) > most[i % 4] ? mz_token_at(tokens, i) : most[i % 4];
+    const uint32_t low = most[0] > most[2] ? most[0] : most[2], high = most[1] > most[3] ? most[1] : most[3];
+    const bool wide = n >= 4 && low > 0 && (high == 0 || (n >= FEW && high < HIGH && low >= 256 * HIGH));
+    if (!wide)
+        return MEZZO_OK;
+    const bool wider = most[2] == 0 && most[3] == 0 && tokens->count % 4 == 0;
+    return mz_fail(MEZZO_ERR_FORMAT,
+                   "%s: its tokens have %d bits: every second number of 16 bits is %s; a file without llm.c's header "
+                   "has tokens of 16 bits: save it as numpy.uint16, or write llm.c's format",
+                   where, wider ? 64 : 32, high == 0 ? "0" : "small");
 }
 
 mezzo_status mz_shard_parse(const char *where, const void *bytes, size_t n, mz_tokens *out) {
@@ -82,8 +106,71 @@ mezzo_status mz_shard_parse(const char *where, const void *bytes, size_t n, mz_t
             "%s: %zu bytes without llm.c's header; nanoGPT's files are of uint16 and have an even size: it is "
             "cut off, or not a token file",
             where, n);
-    *out = (mz_tokens){bytes, 2, n / 2};
+    if (n >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: a .npy array, not a token file: array.astype(numpy.uint16).tofile(FILE)",
+                       where);
+    const mz_tokens tokens = {bytes, 2, n / 2};
+    MEZZO_TRY(check_bare_width(where, &tokens));
+    *out = tokens;
     return MEZZO_OK;
+}
+
+// --- nanoGPT's meta.pkl --------------------------------------------------------------------------------------------
+// Opcodes of a pickle of dictionaries, numbers and texts, and how many bytes follow each. No other one is read, and
+// none of them runs code.
+static const struct opcode {
+    unsigned char code, bytes;
+    bool counted; // the bytes are the length of a text that follows
+} opcodes[] = {{0x80, 1, false}, {0x95, 8, false}, {0x8C, 1, true}, {'X', 4, true},   {'K', 1, false},
+               {'M', 2, false},  {'J', 4, false},  {'q', 1, false}, {'r', 4, false},  {'h', 1, false},
+               {'j', 4, false},  {'}', 0, false},  {']', 0, false}, {0x94, 0, false}, {'(', 0, false},
+               {'s', 0, false},  {'u', 0, false},  {'a', 0, false}, {'e', 0, false},  {'.', 0, false}};
+
+static const struct opcode *find_opcode(unsigned char code) {
+    for (size_t i = 0; i < MZ_COUNT(opcodes); i++)
+        if (opcodes[i].code == code)
+            return &opcodes[i];
+    return NULL;
+}
+
+// The number that follows the text "vocab_size"; 0: there is none, or another opcode stands before it.
+static int64_t find_vocab(const unsigned char *p, size_t n) {
+    static const char name[] = "vocab_size";
+    bool named = false;
+    for (size_t at = 0; at < n;) {
+        const struct opcode *op = find_opcode(p[at++]);
+        uint64_t value = 0;
+        if (op == NULL || n - at < op->bytes)
+            return 0;
+        for (unsigned i = 0; i < op->bytes; i++)
+            value |= (uint64_t)p[at + i] << (8 * i);
+        at += op->bytes;
+        if (named && (op->code == 'K' || op->code == 'M' || op->code == 'J'))
+            return value <= INT32_MAX ? (int64_t)value : 0;
+        if (op->counted && n - at < value)
+            return 0;
+        const bool memo = op->code == 0x94 || op->code == 'q' || op->code == 'r';
+        if (!memo)
+            named = op->counted && value == sizeof name - 1 && memcmp(p + at, name, sizeof name - 1) == 0;
+        at += op->counted ? value : 0;
+    }
+    return 0;
+}
+
+mezzo_status mz_meta_vocab(const char *path, int64_t *vocab) {
+    char *bytes;
+    size_t n;
+    *vocab = 0;
+    if (!mz_path_exists(path))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_file_read(path, (size_t)64 << 20, &bytes, &n));
+    *vocab = find_vocab((const unsigned char *)bytes, n);
+    mz_free(bytes);
+    return *vocab > 0 ? MEZZO_OK
+                      : mz_fail(MEZZO_ERR_FORMAT,
+                                "%s: no vocab_size is found in it, as nanoGPT's meta.pkl has; if it does not belong to "
+                                "the tokens, move it away and give the vocabulary with --vocab",
+                                mz_quote(path).text);
 }
 
 mezzo_status mz_shard_open(const char *path, mz_shard *out) {

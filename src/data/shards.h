@@ -38,11 +38,15 @@ typedef struct mz_shard {
 // Maps a shard. A file that starts with one of llm.c's magic numbers is llm.c's: 20240520 version 1 (uint16, GPT-2) or
 // 20240801 version 7 (uint32, Llama 3); any other is nanoGPT's. As uint16 tokens the magics begin with 55432 and 55713,
 // which GPT-2's vocabulary (50257) does not have. MEZZO_ERR_FORMAT names the file: empty, cut off, an unknown version,
-// a count that is not the file's. MEZZO_ERR_IO: cannot be read.
+// a count that is not the file's, tokens of another width than the header's or, without one, than 16 bits.
+// MEZZO_ERR_IO: cannot be read.
 mezzo_status mz_shard_open(const char *path, mz_shard *out);
 void mz_shard_close(mz_shard *shard); // zeroed is fine
 // The same checks on bytes in memory.
 mezzo_status mz_shard_parse(const char *where, const void *bytes, size_t n, mz_tokens *out);
+
+// The vocab_size of nanoGPT's meta.pkl, the pickle of a dictionary; 0 where there is no such file. FORMAT: it has none.
+mezzo_status mz_meta_vocab(const char *path, int64_t *vocab);
 
 // Writes the pieces one after the other as one shard with tokens of `width` bytes, atomically. MEZZO_ERR_INVALID:
 // nothing to write, more than llm.c's count can say, uint32 in nanoGPT's format, a token too large for `width`.

@@ -20,9 +20,8 @@ struct mz_instructions {
 };
 
 bool mz_is_instructions(const char *path) {
-    static const char suffix[] = ".jsonl";
-    size_t n = path != NULL ? strlen(path) : 0, s = sizeof suffix - 1;
-    return n > s && strcmp(path + n - s, suffix) == 0;
+    const char *dot = path != NULL ? strrchr(path, '.') : NULL;
+    return dot != NULL && dot > path && (strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".json") == 0);
 }
 
 void mz_instructions_free(mz_instructions *x) {
@@ -82,36 +81,65 @@ static mezzo_status add_record(mz_instructions *x, const mezzo_tokenizer *tokeni
     return MEZZO_OK;
 }
 
-static mezzo_status read_line(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *path, long long number,
-                              const char *line, size_t n) {
+static mezzo_status check_stop(const char *where, const volatile sig_atomic_t *stop) {
+    return stop != NULL && *stop ? mz_fail(MEZZO_ERR_INTERRUPTED, "%s: stopped while it was tokenized", where)
+                                 : MEZZO_OK;
+}
+
+static mezzo_status add_value(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *where,
+                              const json_t *record) {
+    return json_is_object(record) ? add_record(x, tokenizer, where, record)
+                                  : mz_fail(MEZZO_ERR_FORMAT, "%s: no object", where);
+}
+
+// [record, …]: a list of records as one JSON value.
+static mezzo_status read_list(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *path, const char *text,
+                              size_t size, const volatile sig_atomic_t *stop) {
+    mezzo_status status = MEZZO_OK;
+    json_t *list, *record;
+    size_t i;
     char where[512];
-    json_t *record = NULL;
-    snprintf(where, sizeof where, "%.400s:%lld", path, number);
-    if (strspn(line, " \t\r") == n)
-        return MEZZO_OK;
-    MEZZO_TRY(mz_json_parse(where, line, n, MZ_JSON_DEPTH, &record));
-    mezzo_status status = json_is_object(record) ? add_record(x, tokenizer, where, record)
-                                                 : mz_fail(MEZZO_ERR_FORMAT, "%s: no object", where);
-    json_decref(record);
+    MEZZO_TRY(mz_json_parse(path, text, size, MZ_JSON_DEPTH + 1, &list));
+    json_array_foreach(list, i, record) {
+        snprintf(where, sizeof where, "%.400s: record %zu", path, i + 1);
+        MEZZO_TRY_GOTO(status, check_stop(where, stop));
+        MEZZO_TRY_GOTO(status, add_value(x, tokenizer, where, record));
+    }
+fail:
+    json_decref(list);
+    return status;
+}
+
+// A record a line.
+static mezzo_status read_lines(mz_instructions *x, const mezzo_tokenizer *tokenizer, const char *path, const char *text,
+                               size_t size, const volatile sig_atomic_t *stop) {
+    mezzo_status status = MEZZO_OK;
+    long long number = 0;
+    char where[512];
+    for (size_t at = 0, n; at < size && status == MEZZO_OK; at += n + 1) {
+        const char *line = text + at, *end = memchr(line, '\n', size - at);
+        json_t *record = NULL;
+        n = end != NULL ? (size_t)(end - line) : size - at;
+        snprintf(where, sizeof where, "%.400s:%lld", path, ++number);
+        status = check_stop(where, stop);
+        if (status != MEZZO_OK || strspn(line, " \t\r") == n)
+            continue;
+        status = mz_json_parse(where, line, n, MZ_JSON_DEPTH, &record);
+        if (status == MEZZO_OK)
+            status = add_value(x, tokenizer, where, record);
+        json_decref(record);
+    }
     return status;
 }
 
 static mezzo_status read_file(mz_instructions *x, const char *path, const mezzo_tokenizer *tokenizer,
                               const volatile sig_atomic_t *stop) {
     char *text;
-    size_t size, at = 0;
-    long long number = 0;
-    mezzo_status status = MEZZO_OK;
+    size_t size;
+    const char *dot = strrchr(path, '.');
     MEZZO_TRY(mz_file_read_text(path, (size_t)2 << 30, &text, &size));
-    while (at < size && status == MEZZO_OK) {
-        char *end = memchr(text + at, '\n', size - at);
-        size_t n = end != NULL ? (size_t)(end - text) - at : size - at;
-        number++;
-        status = stop != NULL && *stop
-                     ? mz_fail(MEZZO_ERR_INTERRUPTED, "%s:%lld: stopped while it was tokenized", path, number)
-                     : read_line(x, tokenizer, path, number, text + at, n);
-        at += n + 1;
-    }
+    const bool list = dot != NULL && strcmp(dot, ".json") == 0 && text[strspn(text, " \t\r\n")] == '[';
+    mezzo_status status = (list ? read_list : read_lines)(x, tokenizer, path, text, size, stop);
     mz_free(text);
     return status;
 }

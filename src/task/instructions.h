@@ -7,7 +7,7 @@
 
 typedef struct mz_instructions mz_instructions;
 
-bool mz_is_instructions(const char *path); // "….jsonl"
+bool mz_is_instructions(const char *path); // "….jsonl", or "….json": such lines, or one list of records
 // Examples `from` to `to` of the file, as shares of their number, both in [0, 1]. Errors name file and line: IO, FORMAT
 // (not JSON, a record of neither form), INVALID (text that the tokenizer cannot encode, a file without examples),
 // INTERRUPTED (*stop is set; stop may be NULL).

@@ -93,7 +93,9 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     l->task.kind = &mz_task_language;
     MEZZO_TRY_GOTO(status, open_corpus(l, o));
     l->tokenizer = l->corpus != NULL ? mezzo_corpus_tokenizer(l->corpus) : l->loaded;
-    l->task.sizes.vocab = l->tokenizer != NULL ? mezzo_tokenizer_vocab(l->tokenizer) : 0;
+    l->task.sizes.vocab = l->tokenizer != NULL ? mezzo_tokenizer_vocab(l->tokenizer)
+                          : l->corpus != NULL  ? l->corpus->meta_vocab
+                                               : 0;
     *out = &l->task;
     return MEZZO_OK;
 fail:

@@ -199,6 +199,31 @@ static void what_was_exported_is_imported_again_as_it_was(void **state) {
     }
 }
 
+// A shorter context has the first rows of GPT-2's table of positions; a longer one has no rows.
+static void a_shorter_context_is_cut_from_the_table(void **state) {
+    (void)state;
+    char path[4096];
+    mezzo_import_result r;
+    mezzo_import_options options = {
+        .path = golden_path("hf_gpt2", path, sizeof path), .out = "cut", .tokenizer = "none", .seq_len = 16};
+    must(mz_dir_remove("cut"));
+    must(mezzo_import(&options, &r));
+    assert_int_equal(r.model.seq_len, 16);
+    mz_safetensors *theirs = golden_tensors("hf_gpt2/model.safetensors"), *ours;
+    const mz_safetensors_tensor *whole, *cut;
+    must(mz_safetensors_open("cut/checkpoints/step-00000000/model.safetensors", &ours));
+    must(mz_safetensors_get(theirs, "transformer.wpe.weight", &whole));
+    must(mz_safetensors_get(ours, "wpe.weight", &cut));
+    assert_int_equal(cut->shape[0], 16);
+    assert_memory_equal(cut->data, whole->data, cut->bytes);
+    mz_safetensors_close(theirs);
+    mz_safetensors_close(ours);
+    options.seq_len = 25;
+    options.out = "cut-longer";
+    assert_int_equal(mezzo_import(&options, &r), MEZZO_ERR_FORMAT);
+    assert_non_null(strstr(mezzo_error_message(), "config.json: the model has 24 positions"));
+}
+
 int main(void) {
     if (!test_device_opens())
         return TEST_SKIPPED;
@@ -207,6 +232,7 @@ int main(void) {
         cmocka_unit_test(every_form_of_a_source_is_the_same_model),
         cmocka_unit_test(bf16_of_llmc_keeps_its_bits),
         cmocka_unit_test(what_was_exported_is_imported_again_as_it_was),
+        cmocka_unit_test(a_shorter_context_is_cut_from_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,47 @@ static void test_reading_can_be_stopped(void **state) {
     mezzo_tokenizer_free(bytes);
 }
 
+// A file *.json is one list of records, or lines as in *.jsonl; the batches are the same.
+static void test_json_files(void **state) {
+    (void)state;
+    static const char *const files[][2] = {
+        {"a.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\", \"completion\": \"d\"}\n"},
+        {"b.json",
+         "\xEF\xBB\xBF{\"prompt\": \"a\", \"completion\": \"b\"}\r\n{\"prompt\": \"c\", \"completion\": \"d\"}"},
+        {"c.json",
+         " [{\"prompt\": \"a\", \"completion\": \"b\"},\n\n{\"prompt\": \"c\",\n \"completion\": \"d\", \"x\": NaN}]"}};
+    mezzo_tokenizer *bytes;
+    mezzo_data_mark marks[MZ_COUNT(files)];
+    must(mezzo_tokenizer_create_byte(&bytes));
+    for (size_t i = 0; i < MZ_COUNT(files); i++) {
+        mz_instructions *x;
+        assert_true(mz_is_instructions(files[i][0]));
+        must(mz_file_write_atomic(files[i][0], files[i][1], strlen(files[i][1])));
+        must(mz_instructions_open(files[i][0], bytes, 0, 1, NULL, &x));
+        assert_int_equal(mz_instructions_count(x), 2);
+        marks[i] = mz_instructions_mark(x);
+        mz_instructions_free(x);
+        assert_int_equal(marks[i].crc32c, marks[0].crc32c);
+    }
+    static const char *const wrong[][2] = {
+        {"[{\"prompt\": \"a\", \"completion\": \"b\"}, 7]", "d.json: record 2: no object"},
+        {"[{\"prompt\": \"a\"}]", "d.json: record 1: key 'completion'"},
+        {"[{\"prompt\": NaN, \"completion\": \"\"}]", "expected a string, got NaN"},
+        {"[{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud800\"}]}]",
+         "half of a surrogate pair cannot be used"},
+        {"{\n \"version\": 1\n}", "d.json:1: not valid JSON"},
+        {"[]", "no record"}};
+    for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
+        mz_instructions *x;
+        must(mz_file_write_atomic("d.json", wrong[i][0], strlen(wrong[i][0])));
+        assert_true(mz_instructions_open("d.json", bytes, 0, 1, NULL, &x) != MEZZO_OK);
+        if (strstr(mezzo_error_message(), wrong[i][1]) == NULL)
+            fail_msg("\"%s\" does not say %s", mezzo_error_message(), wrong[i][1]);
+    }
+    assert_false(mz_is_instructions(".json") || mz_is_instructions("a.json/b") || mz_is_instructions("json"));
+    mezzo_tokenizer_free(bytes);
+}
+
 // Prompts are noise, answers follow from their last letter: the loss of the answers falls far below what a model can
 // reach on the prompts, which no mask would add to it.
 static void test_learns_the_answers(void **state) {
@@ -124,9 +165,8 @@ static void test_learns_the_answers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers_alone_count),
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_reading_can_be_stopped),
+        cmocka_unit_test(test_answers_alone_count), cmocka_unit_test(test_json_files),
+        cmocka_unit_test(test_what_is_refused),     cmocka_unit_test(test_reading_can_be_stopped),
         cmocka_unit_test(test_learns_the_answers),
     };
     return cmocka_run_group_tests_name("instructions", tests, NULL, NULL);

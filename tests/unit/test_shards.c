@@ -85,7 +85,10 @@ static void damaged_shards_are_refused(void **state) {
         {{20240520, 1, -4}, 1032, "its header says -4 tokens"},
         {{20240520, 1, 4}, 1031, "says 4 tokens (1032 bytes in all), the file has 1031: it is cut off"},
         {{20240520, 1, 4}, 1033, "the file has 1033: it is damaged"},
-        {{20240801, 7, 4}, 1032, "says 4 tokens (1040 bytes in all)"},
+        {{20240801, 7, 4}, 1031, "says 4 tokens (1040 bytes in all)"},
+        {{20240801, 7, 4}, 1032, "its tokens have 2 bytes, but its header, 20240801 version 7, is for tokens of 4"},
+        {{20240520, 1, 4}, 1040, "its tokens have 4 bytes, but its header, 20240520 version 1, is for tokens of 2"},
+        {{20240520, 1, 4}, 1056, "its tokens have 8 bytes"},
         {{20240520, 1, INT32_MAX}, 1032, "says 2147483647 tokens (4294968318 bytes in all)"},
     };
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
@@ -101,11 +104,95 @@ static void damaged_shards_are_refused(void **state) {
     assert_error_has(mz_shard_open("none.bin", &shard), MEZZO_ERR_IO, "'none.bin'");
 }
 
+// `count` tokens of a random text, as `bits` bits each; at most `vocab` - 1.
+static size_t put_tokens(unsigned char *bytes, size_t count, int bits, uint32_t vocab) {
+    uint32_t state = 12345;
+    for (size_t i = 0; i < count; i++) {
+        state = state * 1664525 + 1013904223;
+        const uint64_t token = (state >> 8) % vocab;
+        memcpy(bytes + i * (size_t)bits / 8, &token, (size_t)bits / 8);
+    }
+    return count * (size_t)bits / 8;
+}
+
+static void bare_tokens_of_another_width_are_refused(void **state) {
+    (void)state;
+    static unsigned char bytes[8 * 5000];
+    static const struct {
+        size_t count;
+        int bits;
+        uint32_t vocab;
+        const char *says; // NULL: read
+    } rows[] = {
+        {4, 32, 65, "have 32 bits: every second number of 16 bits is 0"},
+        {5000, 32, 50257, "have 32 bits: every second number of 16 bits is 0"},
+        {5000, 32, 151936, "have 32 bits: every second number of 16 bits is small"},
+        {4, 64, 65, "have 64 bits"},
+        {5000, 64, 128256, "have 64 bits"},
+        {5000, 16, 50257, NULL},
+        {5000, 16, 65, NULL},
+        {5000, 16, 4, NULL},
+        {5000, 16, 2, NULL},
+        {3, 16, 2, NULL},
+    };
+    mz_tokens tokens;
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        const size_t n = put_tokens(bytes, rows[i].count, rows[i].bits, rows[i].vocab);
+        const mezzo_status status = mz_shard_parse("x.bin", bytes, n, &tokens);
+        if (rows[i].says != NULL)
+            assert_error_has(status, MEZZO_ERR_FORMAT, rows[i].says);
+        else if (status != MEZZO_OK || tokens.count != rows[i].count)
+            fail_msg("row %zu: %s", i, mezzo_error_message());
+    }
+    memset(bytes, 0, 64); // as good in any width
+    assert_int_equal(mz_shard_parse("x.bin", bytes, 64, &tokens), MEZZO_OK);
+    memcpy(bytes, "\x93NUMPY\1\0", 8);
+    assert_error_has(mz_shard_parse("x.bin", bytes, 64, &tokens), MEZZO_ERR_FORMAT, "x.bin: a .npy array");
+}
+
+// pickle.dump({"vocab_size": N, "itos": {0: "\n", …}, "stoi": {…}}, file), as nanoGPT's prepare.py has it, by protocol
+// 4 and 2; and what is no such file.
+static void the_vocabulary_of_meta_pkl_is_read(void **state) {
+    (void)state;
+#define P4(n)                                                                                                          \
+    "\x80\4\x95\x20\0\0\0\0\0\0\0}\x94(\x8c\nvocab_size\x94" n "\x8c\4itos\x94}\x94(K\0\x8c\1\n\x94K\1\x8c\1a\x94uu."
+#define P2(n) "\x80\2}q\0(X\n\0\0\0vocab_sizeq\1" n "X\4\0\0\0itosq\2}q\3K\0X\1\0\0\0\nq\4su."
+    static const struct {
+        const char *bytes;
+        size_t n;
+        int64_t vocab;
+    } rows[] = {
+        {P4("K\x41"), sizeof P4("K\x41") - 1, 65},
+        {P4("M\x51\xC4"), sizeof P4("M\x51\xC4") - 1, 50257},
+        {P4("J\x40\x0D\3\0"), sizeof P4("J\x40\x0D\3\0") - 1, 200000},
+        {P2("K\x41"), sizeof P2("K\x41") - 1, 65},
+        {P4("K\0"), sizeof P4("K\0") - 1, 0},
+        {P4("N"), sizeof P4("N") - 1, 0},                          // None
+        {"\x80\4c__builtin__\nprint\n", 21, 0},                    // a call
+        {"\x80\4}\x94(\x8c\nvocab_siz", 14, 0},                    // cut off
+        {"\x80\4}\x94(\x8c\nvocab_size\x94K", 18, 0},              // in its number
+        {"\x80\4}\x94(X\xFF\xFF\xFF\xFFvocab_size\x94K\1", 23, 0}, // a text longer than the file
+        {"", 0, 0},
+    };
+    int64_t vocab;
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        assert_int_equal(mz_file_write_atomic("meta.pkl", rows[i].bytes, rows[i].n), MEZZO_OK);
+        const mezzo_status status = mz_meta_vocab("meta.pkl", &vocab);
+        if (status != (rows[i].vocab > 0 ? MEZZO_OK : MEZZO_ERR_FORMAT) || vocab != rows[i].vocab)
+            fail_msg("row %zu: %lld, %s", i, (long long)vocab, mezzo_error_message());
+    }
+    assert_non_null(strstr(mezzo_error_message(), "'meta.pkl': no vocab_size"));
+    assert_int_equal(mz_meta_vocab("none.pkl", &vocab), MEZZO_OK);
+    assert_int_equal(vocab, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read_back),
         cmocka_unit_test(what_does_not_fit_is_not_written),
         cmocka_unit_test(damaged_shards_are_refused),
+        cmocka_unit_test(bare_tokens_of_another_width_are_refused),
+        cmocka_unit_test(the_vocabulary_of_meta_pkl_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,60 @@
+# train --init: the model is that of the weights, one override is one override, and what the weights cannot have is named.
+# Shards that nanoGPT made: their vocabulary is meta.pkl's.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+golden=$MEZZO_TESTS/golden/data
+text 60 >text.txt
+small=(--data text.txt --tokenizer char --steps 1 --batch-size 2 --warmup 1 --eval-iters 1 --eval-every 0 --sample-every -1 --lr 0 --min-lr 0
+    --precision fp32 --device cpu --threads 1 --quiet)
+for theirs in hf_gpt2 hf_llama hf_glm4_moe; do
+    run 0 train --init "$golden/$theirs" --seq-len 16 "${small[@]}" --out "$theirs-16"
+    shows "$theirs-16/config.yaml" "seq_len: 16" "d_model: 16" "vocab: 61"
+    run 0 train --init "$golden/$theirs" "${small[@]}" --out "$theirs"
+    shows "$theirs/config.yaml" "seq_len: 24"
+done
+cp -r "$golden/hf_gpt2" dropping
+sed -i 's/_pdrop": 0.0/_pdrop": 0.1/' dropping/config.json
+run 0 train --init dropping "${small[@]}" --out dropped
+shows dropped/config.yaml "dropout: 0.1" "layers: 2"
+run 0 train --init dropping --dropout 0 "${small[@]}" --out undropped
+shows undropped/config.yaml "dropout: 0.0" "layers: 2"
+sed -i 's/attn_pdrop": 0.1/attn_pdrop": 0.2/' dropping/config.json
+before=$(ls)
+refuse 2 dropping/config.json attn_pdrop 0.2 -- train --init dropping "${small[@]}" --out new
+printf 'model:\n  seq_len: 8\n' >eight.yaml
+run 0 train --config eight.yaml --init "$golden/hf_gpt2" "${small[@]}" --out eight
+shows eight/config.yaml "seq_len: 8" "layers: 2"
+# Another run's weights, and a longer context where nothing depends on its length.
+run 0 train --init hf_llama --seq-len 32 "${small[@]}" --out longer
+shows longer/config.yaml "seq_len: 32" "layers: 2"
+# The first rows of the position table, exported and imported again.
+printf '\x05\x00\x06\x00%.0s' {1..9} | head -c 34 >seventeen.bin # 17 tokens
+run 0 eval hf_gpt2-16 --data seventeen.bin --json
+short=$(grep '"loss"' "$OUT")
+run 0 export hf_gpt2-16 --out exported
+shows exported/config.json '"n_positions": 16'
+run 0 import exported --out again --tokenizer none
+run 0 eval again --data seventeen.bin --json
+[[ $(grep '"loss"' "$OUT") == "$short" ]] || fail "the cut table changed on its way"
+before=$(ls)
+refuse 2 hf_gpt2/config.json "24 positions" "model.seq_len, 32" -- train --init "$golden/hf_gpt2" --seq-len 32 "${small[@]}" --out new
+refuse 2 "model.seq_len is 24" -- train --init hf_gpt2 --seq-len 16 "${small[@]}" --out new
+rm -rf new
+refuse 2 "model.layers is 2, this run's is 3" -- train --init "$golden/hf_llama" --layers 3 "${small[@]}" --out new
+rm -rf new
+refuse 2 "model.rope_theta" -- train --init "$golden/hf_llama" --rope-theta 5 "${small[@]}" --out new
+rm -rf new
+
+# nanoGPT's character shards: 65 tokens, uint16, and meta.pkl beside them.
+mkdir shakespeare
+for ((i = 0; i < 400; i++)); do printf "\\x$(printf %02x $((i * 7 % 65)))\\x00"; done >shakespeare/train.bin
+cp shakespeare/train.bin shakespeare/val.bin
+printf '\x80\x04}\x94(\x8c\nvocab_size\x94KA\x8c\x04itos\x94}\x94s.' >shakespeare/meta.pkl
+tiny=(--steps 1 --batch-size 2 --warmup 1 --eval-iters 1 --eval-every 0 --sample-every -1 --precision fp32 --device cpu --threads 1 --quiet)
+run 0 train --layers 1 --heads 2 --d-model 16 --seq-len 16 --data shakespeare "${tiny[@]}" --out letters
+shows letters/config.yaml "vocab: 65"
+run 0 train --layers 1 --heads 2 --d-model 16 --seq-len 16 --train-data shakespeare/train.bin --val-data shakespeare/val.bin --vocab 80 "${tiny[@]}" --out padded
+shows padded/config.yaml "vocab: 80"
+refuse 2 shakespeare/meta.pkl "vocabulary of 65" "gpt2 tokenizer has 50257" -- \
+    train --layers 1 --heads 2 --d-model 16 --seq-len 16 --data shakespeare --tokenizer gpt2 "${tiny[@]}" --out new
+for ((i = 0; i < 400; i++)); do printf "\\x$(printf %02x $((i * 7 % 65)))\\x00\\x00\\x00"; done >wide.bin
+refuse 2 wide.bin "have 32 bits" -- train --layers 1 --heads 2 --d-model 16 --seq-len 16 --data wide.bin --vocab 65 "${tiny[@]}" --out new
