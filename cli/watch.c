@@ -34,6 +34,7 @@ static const row rows[] = {
     {"skipped steps", "amp/skipped_steps", "", WHOLE, false},
     {"throughput", "perf/tokens_per_second", " tokens/s", WHOLE, false},
     {"throughput", "perf/examples_per_second", " examples/s", WHOLE, false},
+    {"throughput", "perf/images_per_second", " images/s", WHOLE, false},
     {"time of a step", "perf/step_ms", " ms", 2, false},
     {"memory", "perf/memory_bytes", "", BYTES, false},
 };

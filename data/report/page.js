@@ -51,7 +51,7 @@
         if (!Number.isFinite(seconds))
             return null;
         if (seconds < 60)
-            return seconds.toFixed(1) + " s";
+            return seconds < 1 ? Math.round(1000 * seconds) + " ms" : seconds.toFixed(1) + " s";
         const s = Math.round(seconds), two = (x) => String(x).padStart(2, "0");
         return s >= 3600 ? Math.floor(s / 3600) + ":" + two(Math.floor(s / 60) % 60) + ":" + two(s % 60) + " h" : Math.floor(s / 60) + ":" + two(s % 60) + " min";
     }
@@ -356,6 +356,7 @@
         const text = name.replace(/\//g, ": ").replace(/_/g, " ");
         return text.charAt(0).toUpperCase() + text.slice(1);
     }
+    const units = ["tokens", "examples", "images"];
     // Every chart but those of a run of its own: its metrics, in one unit.
     function specs() {
         const tokens = runs.every((r) => r.unit === "tokens");
@@ -376,13 +377,11 @@
             { id: "saturated", title: "8-bit saturation", unit: "share of steps", names: ["fp8/saturated_share", "fp8/most_saturated_share"] },
             { id: "changes", title: "Changes of 8-bit scales", unit: "since the last report", names: ["fp8/scale_changes"] },
             { id: "underflow8", title: "8-bit underflow", unit: "share of non-zero values", names: ["fp8/underflow_share", "fp8/most_underflow_share"] },
-            { id: "throughput", title: "Throughput", unit: "tokens/s", names: ["perf/tokens_per_second"], smooth: true },
-            { id: "examples", title: "Throughput", unit: "examples/s", names: ["perf/examples_per_second"], smooth: true },
+            ...units.map((unit) => ({ id: unit === "tokens" ? "throughput" : unit, title: "Throughput", unit: unit + "/s", names: ["perf/" + unit + "_per_second"], smooth: true })),
             { id: "step", title: "Time of a step", unit: "ms", names: ["perf/step_ms"], smooth: true },
             { id: "mfu", title: "Model FLOPs utilization", unit: "of the peak", names: ["perf/mfu"], smooth: true },
             { id: "flops", title: "Model FLOPs", unit: "TFLOP/s", names: runs.some((r) => Object.hasOwn(r.series, "perf/mfu")) ? [] : ["perf/model_tflops"], smooth: true },
-            { id: "energy", title: "Energy", unit: "joules/token", names: ["perf/joules_per_token"], smooth: true },
-            { id: "energies", title: "Energy", unit: "joules/example", names: ["perf/joules_per_example"], smooth: true },
+            ...units.map((unit) => ({ id: "energy-" + unit, title: "Energy", unit: "joules/" + unit.slice(0, -1), names: ["perf/joules_per_" + unit.slice(0, -1)], smooth: true })),
             { id: "waits", title: "Waiting for data", unit: "ms of a step", names: ["perf/wait_ms"], smooth: true },
             { id: "memory", title: "Memory", unit: "MB on the device", constantUnit: "MB", sets: memorySets() },
             { id: "entropy", title: "Entropy of the experts' load", unit: "1: even", names: ["experts/load_entropy"], smooth: true },
@@ -396,7 +395,7 @@
         return sets;
     }
     // Metrics that need no chart: those that the head or another chart says.
-    const silent = ["val/best_loss", "val/best_sampled_loss", "train/tokens", "train/examples", "amp/enabled", "amp/growth_tracker", "run/chance_loss", "perf/model_tflops", "amp/loss_scale", "perf/memory_bytes"];
+    const silent = ["val/best_loss", "val/best_sampled_loss", "train/tokens", "train/examples", "train/images", "amp/enabled", "amp/growth_tracker", "run/chance_loss", "perf/model_tflops", "amp/loss_scale", "perf/memory_bytes"];
     function drawAll() {
         const all = specs(), several = runs.length > 1, known = new Set(silent.concat(all.flatMap((spec) => spec.names || [])));
         const names = Array.from(new Set(runs.flatMap((r) => Object.keys(r.series))));

@@ -66,6 +66,21 @@ awk 'BEGIN { for (i = 1; i <= 100000; i++) printf "{\"step\": %d, \"train/loss\"
 run 0 report long
 [[ $(stat -c %s long/report.html) -lt 1000000 ]] || fail "a page of 100,000 steps is not thinned"
 
+# The page's numbers are those that train prints.
+run 0 train "${TINY[@]}" --data text.txt --steps 25 --log-every 10 --eval-every 0 --precision fp32 --out told --device cpu --threads 1 --json
+cp "$OUT" told.json
+run 0 report told
+same() { # key of train's JSON, key of the page
+    local a b
+    a=$(sed -n "s/.*\"$1\": \([0-9.e+-]*\).*/\1/p" told.json) b=$(sed -n "s/.*\"$2\":\([0-9.e+-]*\).*/\1/p" page.json)
+    awk -v a="$a" -v b="$b" 'BEGIN { exit !(a > 0 && a - b < 1e-6 * a && b - a < 1e-6 * a) }' || fail "$1 is $a of train and $b on the page"
+}
+grep -o '"last_step":.*"skips"' told/report.html >page.json
+same loss loss
+same tokens_per_second speed
+same memory_bytes memory
+same val_loss last
+
 for name in chromium chromium-browser google-chrome; do
     browser=$(command -v "$name") && break
 done

@@ -292,6 +292,17 @@ const mz_series *mz_run_log_find(const mz_run_log *log, const char *name) {
     return NULL;
 }
 
+const char *mz_run_log_unit(const mz_run_log *log) {
+    static const char *const units[] = {"examples", "images"};
+    char name[64];
+    for (size_t i = 0; i < MZ_COUNT(units); i++) {
+        snprintf(name, sizeof name, "perf/%s_per_second", units[i]);
+        if (mz_run_log_find(log, name) != NULL)
+            return units[i];
+    }
+    return "tokens";
+}
+
 const mz_run_texts *mz_run_log_texts(const mz_run_log *log, const char *name) {
     for (size_t i = 0; i < log->n_texts; i++)
         if (strcmp(log->texts[i].name, name) == 0)

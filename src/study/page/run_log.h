@@ -80,7 +80,8 @@ void mz_run_log_free(mz_run_log *log);
 
 const mz_series *mz_run_log_find(const mz_run_log *log, const char *name);     // NULL: not there
 const mz_run_texts *mz_run_log_texts(const mz_run_log *log, const char *name); // NULL: not there
-const char *mz_run_log_text(const mz_run_log *log, const char *name);          // the last one; NULL: not there
+const char *mz_run_log_unit(const mz_run_log *log); // what a throughput counts: "tokens", "examples" or "images"
+const char *mz_run_log_text(const mz_run_log *log, const char *name); // the last one; NULL: not there
 
 mezzo_status mz_series_add(mz_series *series, int64_t step, double value); // a zeroed one is empty
 void mz_series_free(mz_series *series);

@@ -366,12 +366,14 @@ static void add_losses(mz_text *t, const mz_run_log *log) {
 }
 
 static mezzo_status add_speed(mz_text *t, const mz_run_log *log) {
-    const bool examples = mz_run_log_find(log, "perf/examples_per_second") != NULL;
-    const mz_series *speed = mz_run_log_find(log, examples ? "perf/examples_per_second" : "perf/tokens_per_second");
-    const double items = mz_series_last(mz_run_log_find(log, examples ? "train/examples" : "train/tokens"));
+    const char *unit = mz_run_log_unit(log);
+    char rate[64], total[64];
     double middle;
-    MEZZO_TRY(mz_series_middle(speed, &middle));
-    add_words(t, "unit", examples ? "examples" : "tokens");
+    snprintf(rate, sizeof rate, "perf/%s_per_second", unit);
+    snprintf(total, sizeof total, "train/%s", unit);
+    MEZZO_TRY(mz_series_middle(mz_run_log_find(log, rate), &middle));
+    const double items = mz_series_last(mz_run_log_find(log, total));
+    add_words(t, "unit", unit);
     add_member(t, "speed", log->step_seconds > 0 ? items / log->step_seconds : (double)NAN);
     add_member(t, "middle_speed", middle);
     add_member(t, "seconds", log->step_seconds > 0 ? log->step_seconds : (double)NAN);
