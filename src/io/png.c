@@ -90,7 +90,7 @@ static void check_claim(png_structp png, png_infop info, size_t n) {
 }
 
 // Texts are not used, and inflating a thousand of them takes seconds: they are passed over. So is what describes
-// colours: libpng would make gray by it, so that the same samples had other values with it.
+// colours: with it libpng would convert the same samples to other gray values.
 static void ignore_metadata(png_structp png) {
     static const png_byte chunks[] = "tEXt\0zTXt\0iTXt\0cHRM\0gAMA\0iCCP\0sRGB\0cICP\0mDCV\0cLLI\0sBIT\0bKGD";
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, chunks, sizeof chunks / 5);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "io/json.h"
+#include "io/number.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
@@ -35,12 +36,6 @@ static const mz_hf_key *find(const char *family, const char *key) {
     return NULL;
 }
 
-// JSON of the table, which is valid: only memory can run out.
-static mezzo_status parse(const char *text, json_t **out) {
-    *out = json_loads(text, JSON_DECODE_ANY, NULL);
-    return *out != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "out of memory while reading a configuration");
-}
-
 static bool same(const json_t *a, const json_t *b) {
     if (json_is_number(a) && json_is_number(b))
         return json_number_value(a) == json_number_value(b);
@@ -49,6 +44,7 @@ static bool same(const json_t *a, const json_t *b) {
 
 // "FILE: key 'k' is VALUE" and what follows.
 static mezzo_status refuse(const char *where, const char *key, const json_t *value, const char *rest) {
+    MEZZO_TRY(mz_json_refuse_marks(where, key, value));
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)), shown[80];
     const int n = snprintf(shown, sizeof shown, "%s", text != NULL ? text : "?");
     free(text);
@@ -61,7 +57,7 @@ static mezzo_status check_only(const char *where, const mz_hf_key *row, const js
     json_t *list, *one;
     size_t i;
     bool found = false;
-    MEZZO_TRY(parse(row->values, &list));
+    MEZZO_TRY(mz_json_parse("hf_keys.def", row->values, strlen(row->values), 2, &list));
     json_array_foreach(list, i, one) found = found || same(one, value);
     json_decref(list);
     if (found)
@@ -114,16 +110,13 @@ static mezzo_status read_row(const char *where, const mz_hf_key *row, const json
         return read_field(where, row, config, out);
     if (row->values[0] == '\0')
         return MEZZO_OK;
-    json_t *absent = NULL;
-    MEZZO_TRY(parse(row->values, &absent));
     void *field = (char *)out + row->field;
     if (row->kind == MZ_HF_TRUTH)
-        *(bool *)field = json_is_true(absent);
+        *(bool *)field = strcmp(row->values, "true") == 0;
     else if (row->kind == MZ_HF_NUMBER)
-        *(double *)field = json_number_value(absent);
+        (void)mz_number_parse(row->values, field);
     else
-        *(int64_t *)field = json_integer_value(absent);
-    json_decref(absent);
+        (void)mz_number_parse_int(row->values, field);
     return MEZZO_OK;
 }
 

@@ -44,6 +44,17 @@ rm -rf new
 refuse 2 "model.rope_theta" -- train --init "$golden/hf_llama" --rope-theta 5 "${small[@]}" --out new
 rm -rf new
 
+# What no loss depends on goes along: an AutoencoderKL's scale of latents.
+cp -r "$golden/hf_vae" scaled
+sed -i 's/"scaling_factor": 0.18215/"scaling_factor": 0.13025/' scaled/config.json
+run 0 import scaled --out scaled-run
+run 0 export scaled-run --out scaled-again
+shows scaled-again/config.json '"scaling_factor": 0.13025' '"force_upcast": true'
+# TOML is named.
+printf '[training]\nsteps = 2\n' >run.toml
+refuse 2 "run.toml:1" TOML YAML -- train --config run.toml --data text.txt --out new
+refuse 2 "run.toml:1" TOML -- doctor --config run.toml
+
 # nanoGPT's character shards: 65 tokens, uint16, and meta.pkl beside them.
 mkdir shakespeare
 for ((i = 0; i < 400; i++)); do printf "\\x$(printf %02x $((i * 7 % 65)))\\x00"; done >shakespeare/train.bin

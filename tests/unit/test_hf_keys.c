@@ -130,6 +130,21 @@ static void an_unknown_key_is_refused(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "did you mean n_layer"));
 }
 
+// Values that only Python's JSON has are named as they are written.
+static void what_is_no_number_is_named(void **state) {
+    (void)state;
+    static const char text[] = "{\"layer_norm_epsilon\": NaN}", other[] = "{\"mystery\": [Infinity]}";
+    json_t *config;
+    assert_int_equal(mz_json_parse("f.json", text, sizeof text - 1, MZ_JSON_DEPTH, &config), MEZZO_OK);
+    assert_int_equal(mz_hf_check_keys("f.json", "gpt2", config), MEZZO_ERR_FORMAT);
+    assert_string_equal(mezzo_error_message(), "f.json: key 'layer_norm_epsilon': NaN cannot be used");
+    json_decref(config);
+    assert_int_equal(mz_json_parse("f.json", other, sizeof other - 1, MZ_JSON_DEPTH, &config), MEZZO_OK);
+    assert_int_equal(mz_hf_check_keys("f.json", "gpt2", config), MEZZO_ERR_FORMAT);
+    assert_string_equal(mezzo_error_message(), "f.json: key 'mystery': Infinity cannot be used");
+    json_decref(config);
+}
+
 // Every READ row: its value arrives in its field, a missing key has the value of the table, another type is refused.
 static void every_field_is_read(void **state) {
     (void)state;
@@ -203,11 +218,9 @@ static void rotary_positions_are_read_wherever_they_stand(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_document_lists_every_key),
-        cmocka_unit_test(every_rule_holds),
-        cmocka_unit_test(an_unknown_key_is_refused),
-        cmocka_unit_test(every_field_is_read),
-        cmocka_unit_test(rotary_positions_are_read_wherever_they_stand),
+        cmocka_unit_test(the_document_lists_every_key), cmocka_unit_test(every_rule_holds),
+        cmocka_unit_test(an_unknown_key_is_refused),    cmocka_unit_test(what_is_no_number_is_named),
+        cmocka_unit_test(every_field_is_read),          cmocka_unit_test(rotary_positions_are_read_wherever_they_stand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

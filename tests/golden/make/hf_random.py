@@ -239,6 +239,8 @@ def lora_case(r, folder):
         options["exclude_modules"] = [names[0]]
     if options.get("lora_bias") or options.get("use_dora"):
         options["init_lora_weights"] = True  # PEFT allows no other
+    if options["init_lora_weights"] == "orthogonal":
+        options["r"] = 2  # an even one
     adapted = get_peft_model(model, LoraConfig(**options))
     with torch.no_grad():
         for name, p in adapted.named_parameters():
