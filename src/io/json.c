@@ -278,7 +278,7 @@ mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **ou
     size_t n;
     *out = NULL;
     *sealed = false;
-    MEZZO_TRY(mz_file_read(path, max_bytes, &text, &n));
+    MEZZO_TRY(mz_file_read_text(path, max_bytes, &text, &n));
     mezzo_status status = check_seal(path, text, n, sealed);
     if (status == MEZZO_OK)
         status = mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
