@@ -170,14 +170,4 @@ void cli_progress_end(void);                                           // takes 
 void cli_progress_work(const char *what, int64_t done, int64_t total); // a mz_work_fn
 void cli_progress_show(const mezzo_progress *progress);
 
-// Something that takes long and whose end is known: a line on stderr after a second, redrawn on a terminal, elsewhere
-// one every ten seconds. Zeroed but for `what`.
-typedef struct cli_wait {
-    const char *what; // "reading runs/a/metrics.jsonl"
-    double started, shown;
-    bool drawn;
-} cli_wait;
-void cli_wait_show(cli_wait *wait, double part); // of 1
-void cli_wait_end(cli_wait *wait);               // takes the line away
-
 #endif

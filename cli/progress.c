@@ -202,26 +202,3 @@ void cli_progress_show(const mezzo_progress *now) {
         break;
     }
 }
-
-void cli_wait_show(cli_wait *w, double part) {
-    const char *term = getenv("TERM");
-    const bool can_draw = isatty(STDERR_FILENO) && term != NULL && strcmp(term, "dumb") != 0;
-    const double now = mz_seconds();
-    char left[32];
-    if (w->started == 0)
-        w->started = w->shown = now;
-    if (now - w->started < 1 || (w->drawn && now - w->shown < REDRAW_SECONDS) || (!can_draw && now - w->shown < 10))
-        return;
-    const double seconds = part > 0 ? (now - w->started) * (1 - part) / part : (double)NAN;
-    fprintf(stderr, "%s%s: %.0f %%, %s left%s", can_draw ? "\r" : "", cli_show(w->what).text, 100 * part,
-            cli_duration(seconds, left, sizeof left), can_draw ? "\033[K" : "\n");
-    fflush(stderr);
-    w->shown = now;
-    w->drawn = can_draw;
-}
-
-void cli_wait_end(cli_wait *w) {
-    if (w->drawn)
-        fputs("\r\033[K", stderr);
-    w->drawn = false;
-}

@@ -37,21 +37,12 @@ static int write_page(const cli_args *args, const mz_run_log *logs, int n, const
     return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
 }
 
-static bool show_reading(void *user, uint64_t done, uint64_t total) {
-    cli_wait_show(user, (double)done / (double)total);
-    return true;
-}
-
 static int read_run(const cli_args *args, const char *operand, mz_run_log *log) {
     char folder[1024];
     snprintf(folder, sizeof folder, "%s", operand);
     for (size_t k = strlen(folder); k > 1 && folder[k - 1] == '/'; k--)
         folder[k - 1] = '\0';
-    char what[1100];
-    snprintf(what, sizeof what, "reading %s/metrics.jsonl", folder);
-    cli_wait wait = {.what = what};
-    mezzo_status status = mz_run_log_open(folder, (mz_run_log_progress){show_reading, &wait}, log);
-    cli_wait_end(&wait);
+    mezzo_status status = mz_run_log_open(folder, NULL, log);
     if (status != MEZZO_OK)
         return cli_error(args->command, status);
     if (log->records == 0)

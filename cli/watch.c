@@ -280,15 +280,8 @@ typedef struct view {
     const char *folder;
     int64_t steps; // 0: not known
     bool screen, colours;
-    cli_wait wait; // while a long file is read
     const volatile sig_atomic_t *stop;
 } view;
-
-static bool show_reading(void *user, uint64_t done, uint64_t total) {
-    view *v = user;
-    cli_wait_show(&v->wait, (double)done / (double)total);
-    return *v->stop == 0;
-}
 
 static void print_health(const view *v, const mz_run_log *log, const char *line_end) {
     char health[512];
@@ -334,9 +327,7 @@ static mezzo_status open_log(view *v, mz_run_log *log) {
         mz_run_log_free(&tail);
         MEZZO_TRY(status);
     }
-    mezzo_status status = mz_run_log_open(v->folder, (mz_run_log_progress){show_reading, v}, log);
-    cli_wait_end(&v->wait);
-    return status;
+    return mz_run_log_open(v->folder, v->stop, log);
 }
 
 static mezzo_status follow(view *v, mz_run_log *log, double interval, bool once, bool keys) {
@@ -347,8 +338,7 @@ static mezzo_status follow(view *v, mz_run_log *log, double interval, bool once,
             return MEZZO_OK;
         if (wait_for_q(interval, keys) || *v->stop != 0)
             return MEZZO_OK;
-        MEZZO_TRY(mz_run_log_read(log, (mz_run_log_progress){show_reading, v}));
-        cli_wait_end(&v->wait);
+        MEZZO_TRY(mz_run_log_read(log, v->stop));
     }
 }
 
@@ -361,13 +351,10 @@ static int run(const cli_args *args) {
         return cli_wrong(args->command, "name a run folder: mezzo watch runs/mezzo");
     const bool once = cli_has(args, "once");
     mz_run_log log = {0};
-    char what[1100];
     view v = {.folder = args->operands[0],
               .screen = isatty(STDOUT_FILENO) && !once,
               .colours = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL,
-              .wait.what = what,
               .stop = cli_interruptible()};
-    snprintf(what, sizeof what, "reading %s/metrics.jsonl", v.folder);
     mezzo_status status = planned_steps(v.folder, &v.steps);
     struct termios before;
     const bool keys = v.screen && status == MEZZO_OK && keys_begin(&before);

@@ -75,11 +75,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *file = data + 2;
     size_t n = size - 2, first = n * data[1] / 256;
     fuzz_put("metrics.jsonl", file, first);
-    if (mz_run_log_open(fuzz_folder(), (mz_run_log_progress){0}, &visits) != MEZZO_OK)
+    if (mz_run_log_open(fuzz_folder(), NULL, &visits) != MEZZO_OK)
         abort();
     fuzz_append("metrics.jsonl", file + first, n - first);
-    if (mz_run_log_read(&visits, (mz_run_log_progress){0}) != MEZZO_OK ||
-        mz_run_log_open(fuzz_folder(), (mz_run_log_progress){0}, &once) != MEZZO_OK)
+    if (mz_run_log_read(&visits, NULL) != MEZZO_OK || mz_run_log_open(fuzz_folder(), NULL, &once) != MEZZO_OK)
         abort();
     compare(&visits, &once);
     mz_run_log_free(&visits);

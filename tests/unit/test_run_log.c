@@ -26,7 +26,7 @@ static void writes(mz_metrics *metrics, int64_t from, int64_t to, double slope) 
 
 // Steps 1 to `last`, each once, the loss step or, from `other` on, -step.
 static void holds(mz_run_log *log, int64_t last, int64_t other) {
-    assert_int_equal(mz_run_log_read(log, (mz_run_log_progress){0}), MEZZO_OK);
+    assert_int_equal(mz_run_log_read(log, NULL), MEZZO_OK);
     const mz_series *loss = mz_run_log_find(log, "train/loss");
     assert_int_equal(log->last_step, last);
     assert_int_equal(log->records, last);
@@ -44,7 +44,7 @@ static void a_file_that_was_cut_back_is_read_anew(void **state) {
     mz_dir_remove("run");
     assert_int_equal(mz_dir_create("run"), MEZZO_OK);
     mz_metrics *metrics = goes_on_after(-1);
-    assert_int_equal(mz_run_log_open("run", (mz_run_log_progress){0}, &log), MEZZO_OK);
+    assert_int_equal(mz_run_log_open("run", NULL, &log), MEZZO_OK);
     assert_int_equal(log.last_step, -1);
     writes(metrics, 1, 20, 1);
     holds(&log, 20, 21);
@@ -61,7 +61,7 @@ static void a_file_that_was_cut_back_is_read_anew(void **state) {
     holds(&log, 80, 11);
     mz_metrics_close(metrics);
     assert_int_equal(mz_file_remove("run/metrics.jsonl"), MEZZO_OK);
-    assert_int_equal(mz_run_log_read(&log, (mz_run_log_progress){0}), MEZZO_OK);
+    assert_int_equal(mz_run_log_read(&log, NULL), MEZZO_OK);
     assert_int_equal(log.last_step, -1);
     metrics = goes_on_after(-1);
     writes(metrics, 1, 3, 1);
@@ -136,7 +136,7 @@ static void texts_are_thinned(void **state) {
         assert_int_equal(mz_metrics_write(metrics, step, row, 1), MEZZO_OK);
     }
     mz_metrics_close(metrics);
-    assert_int_equal(mz_run_log_open("run", (mz_run_log_progress){0}, &log), MEZZO_OK);
+    assert_int_equal(mz_run_log_open("run", NULL, &log), MEZZO_OK);
     const mz_run_texts *t = mz_run_log_texts(&log, "sample/text");
     assert_int_equal(t->count, 1000);
     assert_true(t->n > MZ_TEXTS_MAX / 2 && t->n <= MZ_TEXTS_MAX);
@@ -154,7 +154,7 @@ static void wrong(const char *lines, int64_t bad, const char *says) {
     fprintf(f, "{\"step\": 1, \"train/loss\": 2.5, \"amp/precision\": \"fp16\"}\n%s", lines);
     fputs("{\"step\": 9, \"train/loss\": 1.5}\n", f);
     fclose(f);
-    assert_int_equal(mz_run_log_open("run", (mz_run_log_progress){0}, &log), MEZZO_OK);
+    assert_int_equal(mz_run_log_open("run", NULL, &log), MEZZO_OK);
     assert_int_equal(log.bad, bad);
     if (strncmp(log.first_bad, says, strlen(says)) != 0)
         fail_msg("%s", log.first_bad);

@@ -10,7 +10,7 @@
 #include "io/quote.h"
 #include "train/folder.h"
 
-static const uint64_t BYTES_BETWEEN_PROGRESS = 8 << 20;
+static const uint64_t TOLD_EVERY = 8 << 20; // bytes
 
 // --- keeping -------------------------------------------------------------------------------------------------------
 // Looked for from the place after the last name found: records repeat their keys in one order.
@@ -172,12 +172,19 @@ static mezzo_status read_line(mz_run_log *log, mz_record *record, const char *li
     return status;
 }
 
-static mezzo_status read_lines(mz_run_log *log, mz_lines *lines, mz_run_log_progress progress, uint64_t size) {
+static void tell_progress(uint64_t done, uint64_t size) {
+    mz_work("MB of metrics.jsonl", (int64_t)(done / 1000000), (int64_t)(size / 1000000));
+}
+
+static mezzo_status read_lines(mz_run_log *log, mz_lines *lines, const volatile sig_atomic_t *stop, uint64_t size) {
     mezzo_status status = MEZZO_OK;
     mz_record record = {0};
     const char *line;
     size_t n;
     uint64_t passed = 0, told = log->offset;
+    const bool is_long = size > told + TOLD_EVERY;
+    if (is_long)
+        tell_progress(told, size);
     while (status == MEZZO_OK && (status = mz_lines_next(lines, &line, &n)) == MEZZO_OK) {
         const uint64_t more = mz_lines_passed(lines) - passed;
         if (more > 0) {
@@ -189,18 +196,22 @@ static mezzo_status read_lines(mz_run_log *log, mz_lines *lines, mz_run_log_prog
         if (line == NULL)
             break;
         status = read_line(log, &record, line, n);
-        if (progress.show != NULL && mz_lines_end(lines) - told >= BYTES_BETWEEN_PROGRESS) {
-            told = mz_lines_end(lines);
-            if (status == MEZZO_OK && !progress.show(progress.user, told, size > told ? size : told))
-                status = mz_fail(MEZZO_ERR_INTERRUPTED, "reading %s/metrics.jsonl was stopped", log->folder);
-        }
+        if (!is_long || mz_lines_end(lines) - told < TOLD_EVERY)
+            continue;
+        told = mz_lines_end(lines);
+        if (told < size)
+            tell_progress(told, size);
+        if (status == MEZZO_OK && stop != NULL && *stop != 0)
+            status = mz_fail(MEZZO_ERR_INTERRUPTED, "reading %s/metrics.jsonl was stopped", log->folder);
     }
+    if (is_long)
+        tell_progress(size, size);
     log->offset = mz_lines_end(lines);
     mz_record_free(&record);
     return status;
 }
 
-mezzo_status mz_run_log_read(mz_run_log *log, mz_run_log_progress progress) {
+mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop) {
     mz_lines *lines = NULL;
     char *path = mz_format("%s/metrics.jsonl", log->folder);
     if (path == NULL)
@@ -216,7 +227,7 @@ mezzo_status mz_run_log_read(mz_run_log *log, mz_run_log_progress progress) {
     if (status == MEZZO_OK && lines != NULL)
         status = mz_lines_from(lines, log->offset);
     if (status == MEZZO_OK && lines != NULL)
-        status = read_lines(log, lines, progress, (uint64_t)info.st_size);
+        status = read_lines(log, lines, stop, (uint64_t)info.st_size);
     mz_lines_close(lines);
     mz_free(path);
     return status;
@@ -235,9 +246,9 @@ static mezzo_status open_folder(const char *folder, mz_run_log *out) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, mz_run_log *out) {
+mezzo_status mz_run_log_open(const char *folder, const volatile sig_atomic_t *stop, mz_run_log *out) {
     MEZZO_TRY(open_folder(folder, out));
-    MEZZO_TRY(mz_run_log_read(out, progress));
+    MEZZO_TRY(mz_run_log_read(out, stop));
     if (out->bad == 1)
         mz_log("notice", "%s/%s: left out", folder, out->first_bad);
     else if (out->bad > 1)
@@ -262,7 +273,7 @@ mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log
             status = mz_lines_next(lines, &line, &n);
     }
     if (status == MEZZO_OK && lines != NULL)
-        status = read_lines(out, lines, (mz_run_log_progress){0}, (uint64_t)info.st_size);
+        status = read_lines(out, lines, NULL, (uint64_t)info.st_size);
     mz_lines_close(lines);
     mz_free(path);
     return status;

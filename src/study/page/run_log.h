@@ -4,6 +4,8 @@
 #ifndef MZ_STUDY_RUN_LOG_H
 #define MZ_STUDY_RUN_LOG_H
 
+#include <signal.h>
+
 #include "io/record.h"
 #include "train/health.h"
 
@@ -61,22 +63,16 @@ typedef struct mz_run_log {
     mz_health health;
 } mz_run_log;
 
-// Called every few megabytes with the bytes that are read and those that there are.
-typedef struct mz_run_log_progress {
-    bool (*show)(void *user, uint64_t done, uint64_t total); // NULL: nobody asks; false: stop, INTERRUPTED
-    void *user;
-} mz_run_log_progress;
-
 // Reads the whole lines that were added since, or where what was read is not there any more, all of them. The folder
 // must exist; a file that is not there yet adds nothing. The torn last line of a crash waits for its end. Any other
 // line that is no record, and a value that cannot be what its key says, is left out and counted; the first is told in
 // `first_bad`.
-mezzo_status mz_run_log_open(const char *folder, mz_run_log_progress progress, mz_run_log *out); // and reads; free it
-                                                                                                 // in either case
-mezzo_status mz_run_log_read(mz_run_log *log, mz_run_log_progress progress);
+// Long reading is told by mz_work; *stop (NULL: never) ends it with INTERRUPTED.
+mezzo_status mz_run_log_open(const char *folder, const volatile sig_atomic_t *stop, mz_run_log *out); // and reads
+mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop);
 // The records within the last `bytes` of a long file, at once: what is newest while all of it is read.
-mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log *out); // free it in either case
-void mz_run_log_free(mz_run_log *log);
+mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log *out);
+void mz_run_log_free(mz_run_log *log); // also where opening it failed
 
 const mz_series *mz_run_log_find(const mz_run_log *log, const char *name);     // NULL: not there
 const mz_run_texts *mz_run_log_texts(const mz_run_log *log, const char *name); // NULL: not there
