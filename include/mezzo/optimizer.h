@@ -61,9 +61,11 @@ MEZZO_API mezzo_optimizer_options mezzo_optimizer_defaults(void);
 MEZZO_API mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
                                               mezzo_optimizer **out);
 MEZZO_API void mezzo_optimizer_free(mezzo_optimizer *optimizer); // NULL is fine; after its steps
-// Multiplies this optimizer's gradients so that their global L2 norm is at most max_norm (factor max_norm/(norm +
-// 1e-6), as torch.nn.utils.clip_grad_norm_). Call it after mezzo_scaler_unscale; before, it clips scaled gradients, as
-// torch does. INVALID: max_norm is not a finite number above 0, or no program has written gradients.
+// Multiplies this optimizer's gradients, as they lie in memory, so that their global L2 norm is at most max_norm
+// (factor max_norm/(norm + 1e-6), as torch.nn.utils.clip_grad_norm_; a norm that is not finite clips nothing). What is
+// added to them later is not clipped. Call it after mezzo_scaler_unscale; before, it clips scaled gradients, as torch
+// does. Waits for the norm; a mezzo_step clips without waiting. INVALID: max_norm is not a finite number above 0, or no
+// program has written gradients.
 MEZZO_API mezzo_status mezzo_optimizer_clip(mezzo_optimizer *optimizer, double max_norm);
 // A step with no scaler. Gradients are checked all the same: non-finite ones skip the step. INVALID when no program has
 // written gradients since they were zeroed.
@@ -93,7 +95,8 @@ MEZZO_API size_t mezzo_optimizer_memory(const mezzo_optimizer *optimizer); // by
 // --- grad scaler ---------------------------------------------------------------------------------------------------
 // torch.amp.GradScaler's state machine and errors, plus: growth when the tracker is at or past the interval (torch:
 // only at it), a finite cap, optional floor, ceiling and hysteresis, and an error when the floor is hit again and
-// again.
+// again. With a scale below 1, a gradient that overflows when it is unscaled skips the step (torch steps with it: it
+// looks at gradients before it unscales them).
 typedef struct mezzo_scaler_options {
     bool enabled;            // false: scale 1 and never changed; the non-finite check stays
     double init_scale;       // 65536

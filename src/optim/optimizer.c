@@ -74,6 +74,9 @@ static mezzo_status check_options(const mezzo_optimizer_options *o) {
         MEZZO_TRY(check_beta("beta1", o->beta1));
         MEZZO_TRY(check_beta("beta2", o->beta2));
         MEZZO_TRY(check_at_least("eps", o->eps, 0));
+        if (!(mezzo_round_to(o->eps, MEZZO_F32) > 0)) // the update divides by √v + eps in FP32, and v may be 0
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "optimizer: eps is %g, which is 0 in fp32: use a number above 0, such as 1e-8", o->eps);
         return MEZZO_OK;
     }
     if (o->kind != MEZZO_SGD)
@@ -449,6 +452,7 @@ static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options 
     opt->n_moments = opt->sgd ? (options->momentum != 0 ? 1 : 0) : 2;
     opt->ema = options->ema > 0 ? opt->n_moments++ : -1;
     opt->moments = options->moments;
+    opt->clipped = opt->clipped_since = opt->last_clipped = 1;
     opt->bucket_elements = BUCKET_ELEMENTS;
     opt->update = (mz_update_attrs){.beta1 = options->beta1,
                                     .beta2 = options->beta2,
@@ -625,6 +629,9 @@ mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *opt, mz_sequence *into) {
 mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
     MEZZO_TRY(mz_optimizer_issue_stats(opt, NULL, scale, false));
     opt->touched = true;
+    if (!mz_optimizer_fresh(opt)) // of other gradients
+        opt->clipped = 1;
+    opt->clipped_since = 1;
     opt->stats_version = opt->params->grad_version;
     return MEZZO_OK;
 }
@@ -635,15 +642,48 @@ mezzo_status mz_optimizer_reset(mezzo_optimizer *opt) {
     return MEZZO_OK;
 }
 
+// The stats of gradients that are gone say nothing about those that are there now.
+static mezzo_status renew_stats(mezzo_optimizer *opt) {
+    if (mz_optimizer_fresh(opt))
+        return MEZZO_OK;
+    if (opt->touched && opt->pending == NULL)
+        MEZZO_TRY(mz_optimizer_reset(opt));
+    return mz_optimizer_stats(opt, NULL);
+}
+
+static mezzo_status scale_gradients(mezzo_optimizer *opt, double factor) {
+    const mezzo_params *p = opt->params;
+    const bool all = (size_t)opt->n == p->n_trained; // in one call
+    for (int i = 0; i < (all ? 1 : opt->n); i++) {
+        const mz_param *one = &p->list[opt->index[i]];
+        const mz_tensor grad =
+            all ? mz_tensor_f32(p->grad, p->grad_elements) : mz_tensor_f32(p->grad + one->offset, one->stored);
+        mz_call call = {.op = MZ_OP_scale,
+                        .attrs = {.alpha = (float)factor},
+                        .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                        .n_in = 1,
+                        .in = {grad},
+                        .n_out = 1,
+                        .out = {grad}};
+        MEZZO_TRY(mz_run_once(opt->device, &call));
+    }
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_optimizer_clip(mezzo_optimizer *opt, double max_norm) {
     MZ_REQUIRE(opt);
     MEZZO_TRY(mz_check_clip(max_norm));
     if (!mz_optimizer_has_grads(opt))
         return mz_fail(MEZZO_ERR_INVALID, "clip: no program has written gradients since they were zeroed");
-    if (!mz_optimizer_fresh(opt))
-        MEZZO_TRY(mz_optimizer_stats(opt, NULL));
-    MEZZO_TRY(mz_optimizer_issue_clip(opt, NULL, max_norm));
-    opt->touched = true;
+    mz_opt_state state;
+    MEZZO_TRY(renew_stats(opt));
+    MEZZO_TRY(mz_optimizer_read_state(opt, &state));
+    const double factor = max_norm / (state.norm * opt->clipped_since + 1e-6);
+    if (!isfinite(state.norm) || factor >= 1)
+        return MEZZO_OK;
+    MEZZO_TRY(scale_gradients(opt, factor));
+    opt->clipped *= factor;
+    opt->clipped_since *= factor;
     return MEZZO_OK;
 }
 
@@ -652,9 +692,9 @@ mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
     if (!mz_optimizer_has_grads(opt))
         return mz_fail(MEZZO_ERR_INVALID, "optimizer step: no program has written gradients since they were zeroed");
     MEZZO_TRY(mz_optimizer_follow(opt));
-    if (!mz_optimizer_fresh(opt))
-        MEZZO_TRY(mz_optimizer_stats(opt, NULL));
+    MEZZO_TRY(renew_stats(opt));
     MEZZO_TRY(mz_optimizer_issue_move(opt, NULL));
+    opt->last_clipped = opt->clipped;
     if (opt->pending == NULL) // otherwise the scaler's update still has to see found_inf
         MEZZO_TRY(mz_optimizer_reset(opt));
     return MEZZO_OK;
@@ -708,6 +748,7 @@ mezzo_status mezzo_optimizer_info(mezzo_optimizer *opt, mezzo_step_info *out) {
     mz_opt_state s;
     MEZZO_TRY(mz_optimizer_read_state(opt, &s));
     *out = mz_step_info_of(&s);
+    out->clip *= opt->last_clipped;
     return MEZZO_OK;
 }
 

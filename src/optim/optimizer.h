@@ -65,6 +65,9 @@ struct mezzo_optimizer {
     // What the host knows about the device's numbers, without asking.
     uint64_t version;       // grows when a call or a constant of the ops above changes
     uint64_t stats_version; // params' grad_version that norm and found_inf belong to
+    double clipped;         // what mezzo_optimizer_clip has multiplied these gradients by
+    double clipped_since;   // the same since their norm was taken
+    double last_clipped;    // of the last step
     bool touched;           // found_inf or clip may differ from 0 and 1
     mezzo_scaler *pending;  // a scaler that has looked at this optimizer since its last update
 };

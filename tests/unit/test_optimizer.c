@@ -227,6 +227,64 @@ static void test_an_optimizer_touches_only_its_own(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "\"*.x\""));
 }
 
+// b[0] after SGD with a rate of 1 and gradients of 2 in b alone, whose norm is √12.
+static float moved_by(fixture *f, mezzo_optimizer *opt) {
+    float b[3];
+    must(mezzo_optimizer_step(opt));
+    must(mezzo_params_read(f->params, 1, b));
+    must(mezzo_params_write(f->params, 1, (float[3]){0}));
+    return -b[0];
+}
+
+static void set_twos(fixture *f) {
+    must(mezzo_params_write_grad(f->params, 0, (float[N]){0}));
+    must(mezzo_params_write_grad(f->params, 1, (float[3]){2, 2, 2}));
+}
+
+// torch.nn.utils.clip_grad_norm_ multiplies gradients where they lie: what happens to them later is not clipped.
+// torch.optim.SGD(lr=1) moves b by the numbers below in the same sequences.
+static void test_clipping_multiplies_the_gradients(void **state) {
+    fixture *f = *state;
+    mezzo_optimizer *opt;
+    mezzo_step_info info;
+    float g[3];
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    o.kind = MEZZO_SGD;
+    o.weight_decay = 0;
+    o.schedule.lr = 1;
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    must(mezzo_params_write(f->params, 1, (float[3]){0}));
+    const double bound = 4 * 2 * (double)FLT_EPSILON, clip = sqrt(12.0) / 2; // two roundings each; halves them
+    set_twos(f);
+    must(mezzo_optimizer_clip(opt, clip));
+    must(mezzo_params_read_grad(f->params, 1, g));
+    assert_true(fabs((double)g[0] - 1) <= bound + 1e-6); // 1e-6 in the factor's denominator
+    assert_true(fabs((double)moved_by(f, opt) - 1) <= bound + 1e-6);
+    must(mezzo_optimizer_info(opt, &info));
+    assert_true(fabs(info.clip - 0.5) < 1e-6 && fabs(info.grad_norm - sqrt(12.0)) < 1e-6);
+    assert_true(fabs((double)moved_by(f, opt) - 1) <= bound + 1e-6); // the same gradients once more
+    must(mezzo_params_zero_grad(f->params));
+    set_twos(f); // new ones are whole
+    assert_true(fabs((double)moved_by(f, opt) - 2) <= bound);
+    must(mezzo_optimizer_info(opt, &info));
+    assert_true(info.clip == 1);
+    must(mezzo_optimizer_clip(opt, clip));
+    must(mezzo_params_zero_grad(f->params)); // clipped, and gone
+    set_twos(f);
+    assert_true(fabs((double)moved_by(f, opt) - 2) <= bound);
+    set_twos(f);
+    must(mezzo_optimizer_clip(opt, clip));
+    must(mezzo_params_read_grad(f->params, 1, g));
+    must(mezzo_params_write_grad(f->params, 1, (float[3]){g[0] + 2, g[1] + 2, g[2] + 2})); // as a second backward
+    assert_true(fabs((double)moved_by(f, opt) - 3) <= 2 * bound + 1e-6);
+    must(mezzo_params_write_grad(f->params, 1, (float[3]){INFINITY, 0, 0}));
+    must(mezzo_optimizer_clip(opt, clip)); // what was found there is gone with it
+    must(mezzo_params_zero_grad(f->params));
+    set_twos(f);
+    assert_true(fabs((double)moved_by(f, opt) - 2) <= bound);
+    mezzo_optimizer_free(opt);
+}
+
 // A skipped step moves no parameter, no moment, no step counter and no schedule: what follows is as if it had not been.
 static void test_a_skipped_step_moves_nothing(void **state) {
     fixture *f = *state;
@@ -514,6 +572,8 @@ static void test_bad_options_are_refused(void **state) {
                {offsetof(mezzo_optimizer_options, beta1), 1, "beta1"},
                {offsetof(mezzo_optimizer_options, beta2), -0.1, "beta2"},
                {offsetof(mezzo_optimizer_options, eps), NAN, "eps"},
+               {offsetof(mezzo_optimizer_options, eps), 0, "0 in fp32"},
+               {offsetof(mezzo_optimizer_options, eps), 1e-50, "0 in fp32"}, // 0 / 0 where a moment is 0
                {offsetof(mezzo_optimizer_options, weight_decay), INFINITY, "weight_decay"}};
     for (size_t i = 0; i < MZ_COUNT(bad); i++) {
         mezzo_optimizer *opt;
@@ -563,6 +623,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_the_average_of_sgd, setup, teardown),
         cmocka_unit_test_setup_teardown(test_vectors_are_not_decayed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_optimizer_touches_only_its_own, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_clipping_multiplies_the_gradients, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_skipped_step_moves_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_shadows_follow_the_masters, setup, teardown),
         cmocka_unit_test_setup_teardown(test_split_masters_are_fp32_masters, setup, teardown),
