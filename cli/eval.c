@@ -11,9 +11,17 @@ static const char *checkpoint_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
+static const char *perplexity_text(const void *row, char *buf, size_t size) {
+    const mezzo_eval_result *r = row;
+    snprintf(buf, size, "%.4f per %s", r->perplexity, r->perplexity_per);
+    return buf;
+}
+
 static const cli_field fields[] = {
     {CLI_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"},
-    {CLI_FIELD(mezzo_eval_result, perplexity), "perplexity", "perplexity", "%.4f", .only = "tokens"},
+    {CLI_FIELD(mezzo_eval_result, perplexity), "perplexity", "perplexity", .only = "tokens", .text = perplexity_text},
+    {CLI_FIELD(mezzo_eval_result, perplexity_per), "perplexity_per", .only = "tokens"},
+    {CLI_FIELD(mezzo_eval_result, bits_per_byte), "bits_per_byte", "bits/byte", "%.4f", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_eval_result, accuracy), "accuracy", "accuracy", "%.4f", .only = "examples"},
     {CLI_FIELD(mezzo_eval_result, nmse), "nmse", "NMSE", "%.6f", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_eval_result, rmse), "rmse", "RMSE", "%.6f", .flags = CLI_KNOWN},

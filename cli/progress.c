@@ -188,8 +188,8 @@ void cli_progress_show(const mezzo_progress *now) {
         fprintf(stderr, "%s\n", now->text);
         break;
     case MEZZO_EVENT_EVAL:
-        fprintf(stderr, "step %lld/%lld  val loss %.4f\n", (long long)now->step, (long long)now->steps,
-                unsigned_nan(now->val_loss));
+        fprintf(stderr, "step %lld/%lld  val loss %.4f (%s)\n", (long long)now->step, (long long)now->steps,
+                unsigned_nan(now->val_loss), now->text);
         break;
     case MEZZO_EVENT_SAMPLE:
         print_sample(now);

@@ -38,16 +38,39 @@ static void print_resume(FILE *to, const cli_args *args, const char *folder, con
             cli_quote(path, config, sizeof config), more);
 }
 
+static void add_text(char *buf, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void add_text(char *buf, size_t size, const char *fmt, ...) {
+    const size_t used = strlen(buf);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(buf + used, size - used, fmt, args);
+    va_end(args);
+}
+
+// Of the whole set; "best" stands with the losses that it is the lowest of.
 static const char *validation_text(const void *row, char *buf, size_t size) {
     const mezzo_train_result *r = row;
+    const char *join = " (";
     if (isnan(r->val_loss))
         return NULL;
+    snprintf(buf, size, "%.4f", r->val_loss);
     if (!isnan(r->val_accuracy))
-        snprintf(buf, size, "%.4f (accuracy %.2f %%; best %.4f)", r->val_loss, 100 * r->val_accuracy, r->best_val_loss);
-    else if (strcmp(r->unit, "tokens") != 0)
-        snprintf(buf, size, "%.4f (best %.4f)", r->val_loss, r->best_val_loss);
-    else
-        snprintf(buf, size, "%.4f (perplexity %.2f; best %.4f)", r->val_loss, exp(r->val_loss), r->best_val_loss);
+        add_text(buf, size, "%saccuracy %.2f %%", join, 100 * r->val_accuracy), join = "; ";
+    if (*r->perplexity_per != '\0')
+        add_text(buf, size, "%sperplexity %.6g per %s", join, exp(r->val_loss), r->perplexity_per), join = "; ";
+    if (!isnan(r->val_bits_per_byte))
+        add_text(buf, size, "%s%.4f bits per byte", join, r->val_bits_per_byte), join = "; ";
+    if (isnan(r->sampled_val_loss))
+        add_text(buf, size, "%sbest %.4f", join, r->best_val_loss), join = "; ";
+    add_text(buf, size, "%s", *join == ';' ? ")" : "");
+    return buf;
+}
+
+static const char *sampled_text(const void *row, char *buf, size_t size) {
+    const mezzo_train_result *r = row;
+    if (isnan(r->sampled_val_loss))
+        return NULL;
+    snprintf(buf, size, "%.4f (best %.4f)", r->sampled_val_loss, r->best_val_loss);
     return buf;
 }
 
@@ -89,7 +112,11 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, healthy), "healthy"},
     {CLI_FIELD(mezzo_train_result, loss), "loss", "training loss", .text = loss_text},
     {CLI_FIELD(mezzo_train_result, val_loss), "val_loss", "validation loss", .text = validation_text},
+    {CLI_FIELD(mezzo_train_result, sampled_val_loss), "sampled_val_loss", "  of a sample", .flags = CLI_KNOWN,
+     .text = sampled_text},
     {CLI_FIELD(mezzo_train_result, best_val_loss), "best_val_loss"},
+    {CLI_FIELD(mezzo_train_result, val_bits_per_byte), "val_bits_per_byte", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_train_result, perplexity_per), "perplexity_per", .only = "tokens"},
     {CLI_FIELD(mezzo_train_result, val_accuracy), "val_accuracy", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
     {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", .text = speed_text},
@@ -286,7 +313,7 @@ static int run(const cli_args *args) {
         mezzo_config_free(config);
         return code;
     }
-    mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .best_val_loss = NAN};
+    mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .sampled_val_loss = NAN, .best_val_loss = NAN};
     mezzo_status status = mezzo_run_train(config, &hooks, &result);
     cli_progress_end();
 

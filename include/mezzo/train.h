@@ -60,7 +60,7 @@ MEZZO_API mezzo_config_key mezzo_config_describe(int index); // strings are stat
 typedef enum mezzo_event {
     MEZZO_EVENT_START,  // once, before the first step; `text` is one line: model, parameters, device, precision and why
     MEZZO_EVENT_STEP,   // every log_every steps
-    MEZZO_EVENT_EVAL,   // val_loss is new
+    MEZZO_EVENT_EVAL,   // val_loss is new; `text` is what it is of: "sample" or "whole set"
     MEZZO_EVENT_SAMPLE, // `text` is sampled text, or of a model of images a sheet's path in the run folder
     MEZZO_EVENT_CHECKPOINT, // `text` is the checkpoint's path
     MEZZO_EVENT_WARNING,    // `text` is one line: a step was skipped, and where the first non-finite value appeared
@@ -125,11 +125,14 @@ typedef enum mezzo_purpose {
 MEZZO_API uint64_t mezzo_seed(uint64_t seed, mezzo_purpose purpose);
 
 typedef struct mezzo_train_result {
-    int64_t steps, skipped; // steps done in all, including those before a resume
-    double loss;            // training loss of the last step
-    double val_loss;        // of the last validation (the whole set where eval_final), NaN if there was none
-    double best_val_loss;
-    double val_accuracy;               // of a classifier, at the last validation; else NaN
+    int64_t steps, skipped;  // steps done in all, including those before a resume
+    double loss;             // training loss of the last step
+    double val_loss;         // of the last validation on the whole set, NaN if there was none
+    double sampled_val_loss; // of the last one on train.eval_iters random batches, NaN if there was none
+    double best_val_loss; // the lowest of the validations between steps: sampled ones, or whole where eval_iters is 0
+    double val_accuracy;  // of a classifier, at the last validation; else NaN
+    double val_bits_per_byte; // of val_loss, as mezzo_eval_result has it, and perplexity_per
+    const char *perplexity_per;
     const char *unit;                  // what tokens_per_second counts: "tokens", of a classifier "examples"
     double seconds, tokens_per_second; // of this call, validation and checkpoints left out of the rate
     double mfu;                        // of all steps of this call, as mezzo_progress has it; NaN: not known
@@ -183,7 +186,11 @@ typedef struct mezzo_eval_options {
 typedef struct mezzo_eval_result {
     double loss;       // mean over tokens or examples, nats
     double perplexity; // e^loss, of a language model; else NaN
-    double accuracy;   // share of right classes, of a classifier; else NaN
+    // What that is of: "character", "byte" or "token", as the tokenizer cuts text; "" where there is none. Static.
+    const char *perplexity_per;
+    // Of the text that was predicted, so that models with different tokenizers compare; NaN: its bytes are not known.
+    double bits_per_byte;
+    double accuracy; // share of right classes, of a classifier; else NaN
     // Of a model of images, gray ones and the whole set: what mezzo_run_predict scores of them in 5 steps; else NaN.
     double nmse, rmse, ssim, psnr;
     const char *unit;     // of `tokens`: "tokens", of a classifier "examples", of pictures "images"
@@ -304,17 +311,19 @@ typedef struct mezzo_checkpoint {
     uint64_t seed;
     uint64_t batches;               // micro batches drawn so far: where the data goes on
     double val_loss, best_val_loss; // NaN: none yet
-    mezzo_model_config model;       // model.name "": not kept
-    bool has_ema;       // filled: the checkpoint has a moving average of the weights, which the optimizer kept
-    bool ema;           // to load: the average into `params` where there is one, instead of the weights
-    char precision[16]; // "" : not kept
-    char master[16];    // how the run kept its masters; "" : not known
-    char moments[16];   // and its optimizer's moments
-    char tokenizer[64]; // file beside FOLDER; "": not kept
+    bool val_sampled;         // these are of random batches, and not of the whole set: only losses of one kind compare
+    mezzo_model_config model; // model.name "": not kept
+    bool has_ema;             // filled: the checkpoint has a moving average of the weights, which the optimizer kept
+    bool ema;                 // to load: the average into `params` where there is one, instead of the weights
+    char precision[16];       // "" : not kept
+    char master[16];          // how the run kept its masters; "" : not known
+    char moments[16];         // and its optimizer's moments
+    char tokenizer[64];       // file beside FOLDER; "": not kept
     mezzo_data_mark data, validation; // what was trained and validated on; bytes 0: not kept
 } mezzo_checkpoint;
 
-// Writes one and removes older ones but the newest keep_last (0 = all) and the one with the lowest val_loss. `path`
+// Writes one and removes older ones but the newest keep_last (0 = all) and the best one: of the validated
+// ones with the newest one's val_sampled, the one with the lowest val_loss. `path`
 // (may be NULL) of `size` bytes gets its folder. On any error the older checkpoints are as they were. A checkpoint of
 // the same step is replaced. INVALID: no parameters, a step below 0 or of more than 18 digits, batches above
 // INT64_MAX, a tokenizer that is no plain file name, or another process is writing there; NUMERIC: a value that is

@@ -111,6 +111,7 @@ void mz_star_numbers(const char *module, char *out, size_t size); // "h.11.mlp.f
 void mz_text_tame(char *text);
 // The candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
 const char *mz_nearest(const char *word, const char *const *candidates, size_t n);
+bool mz_all_finite(const float *x, size_t n);
 double mz_seconds(void);     // monotonic clock
 double mz_cpu_seconds(void); // that the threads of this process have computed
 // Joules since some moment of all processor packages together; NaN where they may not be read. *range: where one

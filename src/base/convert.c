@@ -1,5 +1,7 @@
 // Number formats: names, sizes and the conversions. Integer arithmetic on the bits, so neither the rounding mode nor
 // flush-to-zero of the calling thread can change a result.
+#include <math.h>
+
 #include "base/base.h"
 
 // --- names ---------------------------------------------------------------------------------------------------------
@@ -444,4 +446,18 @@ mezzo_status mezzo_convert(const void *src, mezzo_dtype src_dtype, void *dst, me
     for (size_t i = 0; i < n; i++)
         MEZZO_TRY(convert_element((const char *)src + i * src_size, src_dtype, (char *)dst + i * dst_size, dst_dtype));
     return MEZZO_OK;
+}
+
+// The exponent of what is not finite has all its bits. Sixteen numbers at a time, which compilers do at once.
+bool mz_all_finite(const float *x, size_t n) {
+    enum { EXPONENT = 0x7F800000, SOME = 16 };
+    uint32_t bits[SOME], bad = 0;
+    for (; n >= SOME; n -= SOME, x += SOME) {
+        memcpy(bits, x, sizeof bits);
+        for (int i = 0; i < SOME; i++)
+            bad |= (uint32_t)((bits[i] & EXPONENT) == EXPONENT);
+    }
+    for (size_t i = 0; i < n; i++)
+        bad |= (uint32_t)!isfinite(x[i]);
+    return bad == 0;
 }

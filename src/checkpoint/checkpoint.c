@@ -292,7 +292,10 @@ static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *chec
                                 int64_t keep_last, char *path, size_t size) {
     mezzo_status status = MEZZO_OK;
     mz_manifest manifest = {0};
-    mz_manifest_entry entry = {.step = checkpoint->step, .val_loss = checkpoint->val_loss, .metrics = metrics};
+    mz_manifest_entry entry = {.step = checkpoint->step,
+                               .val_loss = checkpoint->val_loss,
+                               .val_sampled = checkpoint->val_sampled,
+                               .metrics = metrics};
     char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
     char *final = mz_format("%s/step-%08lld", folder, (long long)checkpoint->step);
     char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "step-%08lld", folder, (long long)checkpoint->step);

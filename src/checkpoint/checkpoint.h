@@ -44,6 +44,9 @@ mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_ch
 mezzo_status mz_state_load_scales(const char *path, mezzo_params *params, mz_scale_entry **all);
 mezzo_status mz_json_set(json_t *object, const char *key, json_t *value); // takes `value` over, NULL is MEMORY
 json_t *mz_json_number(double value);                                     // null where it is not finite
+// A validation's number: under `sampled` where it is of random batches (*is_sampled), else under `whole`.
+mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
+                                    double *out, bool *is_sampled);
 mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out); // null is NaN
 
 // manifest.c: FOLDER/manifest.json, in the order of writing.
@@ -51,6 +54,7 @@ typedef struct mz_manifest_entry {
     char name[48]; // the folder's
     int64_t step;
     double val_loss;
+    bool val_sampled;
     uint64_t state_bytes; // of state.json, which holds the other files' sizes and checksums
     uint32_t state_crc;
     mz_written metrics; // what the run's metrics.jsonl was when this was saved; 0 bytes: not known
@@ -68,7 +72,8 @@ void mz_manifest_free(mz_manifest *manifest);
 // Of the checkpoint of a step, or (step -1) of the newest that has it: *at is its step. Nothing where the manifest is
 // not there or not readable, which mz_manifest_load tells.
 mezzo_status mz_manifest_metrics(const char *folder, int64_t step, mz_written *out, int64_t *at);
-int mz_manifest_best(const mz_manifest *manifest); // lowest val_loss; -1 when none has one
+int mz_manifest_best(const mz_manifest *manifest); // lowest val_loss of the newest one's kind; -1 when none
+                                                   // has one
 
 // Which of a checkpoint's files are read, and so checked: bit i is mz_checkpoint_files[i].
 enum {

@@ -18,10 +18,12 @@ void mz_manifest_free(mz_manifest *manifest) {
 
 int mz_manifest_best(const mz_manifest *manifest) {
     int best = -1;
-    for (size_t i = 0; i < manifest->count; i++)
-        if (isfinite(manifest->entries[i].val_loss) &&
-            (best < 0 || manifest->entries[i].val_loss < manifest->entries[best].val_loss))
+    for (size_t i = manifest->count; i-- > 0;) {
+        const mz_manifest_entry *e = &manifest->entries[i];
+        if (isfinite(e->val_loss) && (best < 0 || (e->val_sampled == manifest->entries[best].val_sampled &&
+                                                   e->val_loss <= manifest->entries[best].val_loss)))
             best = (int)i;
+    }
     return best;
 }
 
@@ -43,7 +45,7 @@ static mezzo_status read_entry(const char *where, const json_t *object, mz_manif
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %s is not a checkpoint's name", where, mz_quote(name).text);
     memcpy(out->name, name, strlen(name) + 1);
     MEZZO_TRY(mz_json_get_int(where, object, "step", 0, MZ_CHECKPOINT_MAX_STEP, &out->step));
-    MEZZO_TRY(mz_json_get_number(where, object, "val_loss", &out->val_loss));
+    MEZZO_TRY(mz_json_get_validation(where, object, "val_loss", "sampled_val_loss", &out->val_loss, &out->val_sampled));
     MEZZO_TRY(mz_json_get_int(where, object, "state_crc32c", 0, UINT32_MAX, &crc));
     MEZZO_TRY(mz_json_get_int(where, object, "state_bytes", 0, INT64_MAX, &bytes));
     out->state_crc = (uint32_t)crc;
@@ -101,7 +103,8 @@ static mezzo_status adopt(const char *folder, const char *name, mz_manifest *fou
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mz_state_load(path, &checkpoint, &state);
     if (status == MEZZO_OK) {
-        *entry = (mz_manifest_entry){.step = checkpoint.step, .val_loss = checkpoint.val_loss};
+        *entry = (mz_manifest_entry){
+            .step = checkpoint.step, .val_loss = checkpoint.val_loss, .val_sampled = checkpoint.val_sampled};
         memcpy(entry->name, name, strlen(name) + 1);
         status = mz_file_crc32c(path, &entry->state_crc, &entry->state_bytes);
     }
@@ -183,7 +186,8 @@ static mezzo_status put_entry(json_t *list, const mz_manifest_entry *entry) {
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest");
     MEZZO_TRY(mz_json_set(object, "name", json_string(entry->name)));
     MEZZO_TRY(mz_json_set(object, "step", json_integer(entry->step)));
-    MEZZO_TRY(mz_json_set(object, "val_loss", mz_json_number(entry->val_loss)));
+    MEZZO_TRY(
+        mz_json_set(object, entry->val_sampled ? "sampled_val_loss" : "val_loss", mz_json_number(entry->val_loss)));
     MEZZO_TRY(mz_json_set(object, "state_bytes", json_integer((json_int_t)entry->state_bytes)));
     MEZZO_TRY(mz_json_set(object, "state_crc32c", json_integer((json_int_t)entry->state_crc)));
     if (entry->metrics.bytes == 0)

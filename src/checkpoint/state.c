@@ -30,6 +30,12 @@ mezzo_status mz_json_get_number(const char *where, const json_t *object, const c
     return mz_json_get_double(where, object, key, out);
 }
 
+mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
+                                    double *out, bool *is_sampled) {
+    *is_sampled = json_object_get(object, sampled) != NULL;
+    return mz_json_get_number(where, object, *is_sampled ? sampled : whole, out);
+}
+
 static mezzo_status new_object(json_t *parent, const char *key, json_t **out) {
     *out = json_object();
     return mz_json_set(parent, key, *out);
@@ -206,8 +212,9 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(mz_json_set(root, "step", json_integer(c->step)));
     MEZZO_TRY(mz_json_set(root, "seed", json_integer((json_int_t)c->seed)));
     MEZZO_TRY(mz_json_set(root, "batches", json_integer((json_int_t)c->batches)));
-    MEZZO_TRY(mz_json_set(root, "val_loss", mz_json_number(c->val_loss)));
-    MEZZO_TRY(mz_json_set(root, "best_val_loss", mz_json_number(c->best_val_loss)));
+    MEZZO_TRY(mz_json_set(root, c->val_sampled ? "sampled_val_loss" : "val_loss", mz_json_number(c->val_loss)));
+    MEZZO_TRY(mz_json_set(root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss",
+                          mz_json_number(c->best_val_loss)));
     MEZZO_TRY(mz_json_set(root, "precision", json_string(c->precision)));
     MEZZO_TRY(mz_json_set(root, "master", json_string(c->master)));
     MEZZO_TRY(mz_json_set(root, "moments", json_string(c->moments)));
@@ -325,8 +332,9 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
     MEZZO_TRY(mz_json_get_int(where, root, "batches", 0, INT64_MAX, &batches));
     c->seed = (uint64_t)seed;
     c->batches = (uint64_t)batches;
-    MEZZO_TRY(mz_json_get_number(where, root, "val_loss", &c->val_loss));
-    MEZZO_TRY(mz_json_get_number(where, root, "best_val_loss", &c->best_val_loss));
+    MEZZO_TRY(mz_json_get_validation(where, root, "val_loss", "sampled_val_loss", &c->val_loss, &c->val_sampled));
+    MEZZO_TRY(
+        mz_json_get_number(where, root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss", &c->best_val_loss));
     MEZZO_TRY(copy_text(where, root, "precision", c->precision, sizeof c->precision));
     if (json_object_get(root, "master") != NULL)
         MEZZO_TRY(copy_text(where, root, "master", c->master, sizeof c->master));

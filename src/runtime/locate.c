@@ -1,6 +1,7 @@
 // The first bad value of a micro step: runs call by call and inspects every input and output. Slow: for a step known to
 // be bad.
 #include <math.h>
+#include <stdarg.h>
 
 #include "runtime/program.h"
 
@@ -164,22 +165,74 @@ mezzo_status mz_program_locate(mezzo_program *p, const mezzo_scaler *scaler, uin
     return MEZZO_OK;
 }
 
-static void print_finding(const mz_located *f, char *where, size_t size) {
-    const mz_inspection *bad = &f->bad.values;
-    size_t n = (size_t)snprintf(where, size, "%s in %s (%s): ", f->op, *f->module ? f->module : "the model", f->phase);
-    if (f->source != NULL && n < size)
-        n += (size_t)snprintf(where + n, size - n, "%s itself, read as", f->source);
-    else if (n < size)
-        n += (size_t)snprintf(where + n, size - n, "output");
-    if (n < size)
-        n += (size_t)snprintf(where + n, size - n, " %s (%s) has %lld NaN and %lld infinities", f->bad.slot,
-                              mezzo_dtype_name(f->bad.dtype), (long long)bad->nans, (long long)bad->infs);
-    for (int k = 0; k < f->n_in && n < size; ++k) {
+// --- in words ------------------------------------------------------------------------------------------------------
+static void add(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *out, size_t size, const char *fmt, ...) {
+    const size_t used = strlen(out);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(out + used, size - used, fmt, args);
+    va_end(args);
+}
+
+void mz_inspection_describe(const mz_inspection *v, char *out, size_t size) {
+    if (v->nans > 0)
+        add(out, size, "%lld NaN", (long long)v->nans);
+    if (v->infs > 0)
+        add(out, size, "%s%lld infinities", v->nans > 0 ? " and " : "", (long long)v->infs);
+    if (v->nans + v->infs == 0)
+        add(out, size, "%lld values above guard.limit, up to %.4g", (long long)v->large,
+            fmax(-(double)v->low, (double)v->high));
+    add(out, size, " of %lld", (long long)v->looked);
+}
+
+void mz_located_describe(const mz_located *f, int64_t sample, char *out, size_t size) {
+    add(out, size, "first in %s of %s (%s)", f->op, *f->module ? f->module : "the model", f->phase);
+    if (sample > 0)
+        add(out, size, ", sample %lld", (long long)sample);
+    if (f->source != NULL)
+        add(out, size, ": %s itself, read as %s", f->source, f->bad.slot);
+    else
+        add(out, size, ": output %s", f->bad.slot);
+    add(out, size, " (%s) has ", mezzo_dtype_name(f->bad.dtype));
+    mz_inspection_describe(&f->bad.values, out, size);
+    for (int k = 0; k < f->n_in; ++k) {
         const mz_inspection *in = &f->in[k].values;
-        n += (size_t)snprintf(where + n, size - n, "; %s (%s) in [%.4g, %.4g]%s", f->in[k].slot,
-                              mezzo_dtype_name(f->in[k].dtype), (double)in->low, (double)in->high,
-                              in->nans + in->infs ? " and non-finite" : "");
+        add(out, size, "%s%s (%s) in [%.4g, %.4g]%s", k == 0 ? "; inputs " : ", ", f->in[k].slot,
+            mezzo_dtype_name(f->in[k].dtype), (double)in->low, (double)in->high,
+            in->nans + in->infs > 0 ? " and non-finite" : "");
     }
+}
+
+bool mz_located_low(const mz_located *f) {
+    const mezzo_dtype made = f->compute, stored = f->bad.dtype;
+    return (made != MEZZO_F32 && made != MEZZO_F64) || (stored != MEZZO_F32 && stored != MEZZO_F64);
+}
+
+// --- results -------------------------------------------------------------------------------------------------------
+mezzo_status mz_program_blame(mezzo_program *p, const char *what) {
+    mz_located finding;
+    char where[1024] = "";
+    MEZZO_TRY(mz_program_locate(p, NULL, 0, 0, 0, &finding));
+    if (!finding.found)
+        return mz_fail(
+            MEZZO_ERR_NUMERIC,
+            "%s is not finite, and every op's output is when it is computed again: check the device's memory", what);
+    mz_located_describe(&finding, finding.sample + 1, where, sizeof where);
+    const char *way_out = finding.parameter ? "use a checkpoint from before it"
+                          : mz_located_low(&finding)
+                              ? "use --precision fp32 or bf16, which hold larger numbers"
+                              : "it is already computed in fp32: check the data, or use an earlier checkpoint";
+    return mz_fail(MEZZO_ERR_NUMERIC, "%s is not finite: %s; %s", what, where, way_out);
+}
+
+mezzo_status mz_program_read_finite(mezzo_program *p, const char *output, float *out, size_t count) {
+    char what[80];
+    MEZZO_TRY(mezzo_program_read(p, output, out, count * sizeof *out));
+    if (mz_all_finite(out, count))
+        return MEZZO_OK;
+    snprintf(what, sizeof what, "the model's %s", output);
+    return mz_program_blame(p, what);
 }
 
 mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
@@ -199,6 +252,6 @@ mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, u
             MEZZO_TRY(locate_at(p, i, fresh, 0, &finding));
     *found = finding.found;
     if (finding.found && size)
-        print_finding(&finding, where, size);
+        mz_located_describe(&finding, finding.sample + 1, where, size);
     return MEZZO_OK;
 }

@@ -198,5 +198,16 @@ mezzo_status mz_program_sample(mezzo_program *program, size_t call, float limit,
 // that is not 0. Parameter gradients are left as far as it came.
 mezzo_status mz_program_locate(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
                                float limit, mz_located *out);
+// Appended to `out` of `size` bytes: "3 NaN of 64"; "first in linear of h.0.mlp (forward), sample 2: output y (fp16)
+// has 3 NaN of 64; inputs …". sample: from 1; 0: not known.
+void mz_inspection_describe(const mz_inspection *values, char *out, size_t size);
+void mz_located_describe(const mz_located *located, int64_t sample, char *out, size_t size);
+bool mz_located_low(const mz_located *located); // computed or stored in fewer bits than FP32
+
+// What a forward program computes becomes a result only here: fails with NUMERIC where a number is not finite. The
+// program then runs again on the inputs that it has, and the error names the first op with a bad value and a way out.
+// read_finite: an FP32 output of `count` numbers. blame: for a caller that found one; `what`: "the loss".
+mezzo_status mz_program_read_finite(mezzo_program *program, const char *output, float *out, size_t count);
+mezzo_status mz_program_blame(mezzo_program *program, const char *what);
 
 #endif

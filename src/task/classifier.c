@@ -187,7 +187,7 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     return status;
 }
 
-static mezzo_status check_model(const mz_task *task) {
+static mezzo_status check_model(mz_task *task) {
     const classifier *c = (const classifier *)task;
     const mezzo_model_config *m = &task->model;
     if (c->n > 0 && task->sizes.features != m->features)

@@ -8,6 +8,7 @@
 #include "data/picture_score.h"
 #include "io/file.h"
 #include "nn/diffusion.h"
+#include "runtime/program.h"
 
 #define PHILOX_ORDER   0x1A6E0000u // the `tensor` words of this file's draws
 #define PHILOX_TIME    0x1A6E0001u
@@ -81,7 +82,7 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     return status;
 }
 
-static mezzo_status check_model(const mz_task *task) {
+static mezzo_status check_model(mz_task *task) {
     const images *t = (const images *)task;
     const mezzo_model_config *m = &task->model;
     if (t->p.n == 0)
@@ -293,26 +294,12 @@ static uint64_t weight(const mz_examples *examples) {
     return counted;
 }
 
-// The exponent of what is not finite has all its bits. Sixteen numbers at a time, which compilers do at once.
-static bool all_finite(const float *x, size_t n) {
-    enum { EXPONENT = 0x7F800000, SOME = 16 };
-    uint32_t bits[SOME], bad = 0;
-    for (; n >= SOME; n -= SOME, x += SOME) {
-        memcpy(bits, x, sizeof bits);
-        for (int i = 0; i < SOME; i++)
-            bad |= (uint32_t)((bits[i] & EXPONENT) == EXPONENT);
-    }
-    for (size_t i = 0; i < n; i++)
-        bad |= (uint32_t)!isfinite(x[i]);
-    return bad == 0;
-}
-
 static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
     (void)task;
     for (int k = 0; k < examples->n; k++) {
         const mz_input *in = &examples->input[k];
         const float *x = in->data;
-        if (in->dtype != MEZZO_F32 || all_finite(x, in->bytes / sizeof *x))
+        if (in->dtype != MEZZO_F32 || mz_all_finite(x, in->bytes / sizeof *x))
             continue;
         size_t i = 0;
         while (isfinite(x[i]))
@@ -428,10 +415,8 @@ static void row_noise(const predicting *p, int64_t example, int step, float *out
 static mezzo_status run_program(predicting *p) {
     MEZZO_TRY(mz_examples_write(&p->x, p->program));
     MEZZO_TRY(mezzo_program_run(p->program, NULL, 0, 0));
-    return mezzo_program_read(
-        p->program, "prediction", p->prediction,
-        (size_t)(p->batch * p->n * (is_vae(&p->t->task.model) ? 1 : mz_diffusion_heads(p->sampler.objective))) *
-            sizeof *p->prediction);
+    const int64_t heads = is_vae(&p->t->task.model) ? 1 : mz_diffusion_heads(p->sampler.objective);
+    return mz_program_read_finite(p->program, "prediction", p->prediction, (size_t)(p->batch * p->n * heads));
 }
 
 static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
@@ -463,7 +448,7 @@ static mezzo_status decode(predicting *p) {
     mezzo_program *decoder = p->request->decoder;
     MEZZO_TRY(mezzo_program_write(decoder, "latent", p->prediction, mz_examples_input(&p->x, MZ_ROLE_IMAGE)->bytes));
     MEZZO_TRY(mezzo_program_run(decoder, NULL, 0, 0));
-    return mezzo_program_read(decoder, "prediction", p->decoded, (size_t)(p->batch * p->pixels) * sizeof *p->decoded);
+    return mz_program_read_finite(decoder, "prediction", p->decoded, (size_t)(p->batch * p->pixels));
 }
 
 // Pictures of these examples, into the input "image", in [-1, 1]; or their latents, and the pictures into `decoded`.

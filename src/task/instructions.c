@@ -14,6 +14,7 @@ typedef struct example {
 } example;
 
 struct mz_instructions {
+    char *path;
     mz_chat_tokens all;
     example *examples;
     size_t count, cap;
@@ -29,6 +30,7 @@ void mz_instructions_free(mz_instructions *x) {
         return;
     mz_chat_tokens_free(&x->all);
     mz_free(x->examples);
+    mz_free(x->path);
     mz_free(x);
 }
 
@@ -160,7 +162,8 @@ mezzo_status mz_instructions_open(const char *path, const mezzo_tokenizer *token
     mz_instructions *x = mz_alloc(1, sizeof *x);
     if (x == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = read_file(x, path, tokenizer, stop);
+    x->path = mz_strdup(path);
+    mezzo_status status = x->path != NULL ? read_file(x, path, tokenizer, stop) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK && x->count == 0)
         status = mz_fail(MEZZO_ERR_INVALID, "%s: no record in it", path);
     if (status != MEZZO_OK) {
@@ -176,6 +179,20 @@ mezzo_status mz_instructions_open(const char *path, const mezzo_tokenizer *token
 uint64_t mz_instructions_batches(const mz_instructions *x, int64_t rows) {
     uint64_t n = (x->count + (uint64_t)rows - 1) / (uint64_t)rows;
     return n > 0 ? n : 1;
+}
+
+uint64_t mz_instructions_targets(const mz_instructions *x, int64_t length) {
+    uint64_t n = 0;
+    for (size_t i = 0; i < x->count; i++) {
+        const example *e = &x->examples[i];
+        const uint64_t end = e->end - e->begin <= (uint64_t)length ? e->end : e->begin + (uint64_t)length + 1;
+        n += end > e->begin && memchr(x->all.counts + e->begin + 1, true, end - e->begin - 1) != NULL;
+    }
+    return n;
+}
+
+const char *mz_instructions_path(const mz_instructions *x) {
+    return x->path;
 }
 
 uint64_t mz_instructions_longer(const mz_instructions *x, int64_t length) {

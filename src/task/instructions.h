@@ -28,6 +28,9 @@ typedef struct mz_instruction_order {
 void mz_instructions_batch(const mz_instructions *instructions, const mz_instruction_order *order, uint64_t k,
                            int32_t *tokens, int32_t *targets);
 uint64_t mz_instructions_batches(const mz_instructions *instructions, int64_t rows);
+// How many examples have a target among the first `length`.
+uint64_t mz_instructions_targets(const mz_instructions *instructions, int64_t length);
+const char *mz_instructions_path(const mz_instructions *instructions);
 uint64_t mz_instructions_longer(const mz_instructions *instructions, int64_t length); // how many are cut
 
 #endif

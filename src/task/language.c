@@ -21,6 +21,7 @@ typedef struct language {
     mz_instructions *told[2];         // instead of a corpus: instructions, by part
     mezzo_tokenizer *loaded;          // the tokenizer that was loaded without a corpus
     const mezzo_tokenizer *tokenizer; // NULL where shards came without one
+    uint32_t *lengths;                // [vocab of the tokenizer]: bytes of text; NULL where there is none
     mz_sampler *sampler;
 } language;
 
@@ -28,6 +29,7 @@ typedef struct language {
 static void close_task(mz_task *task) {
     language *l = (language *)task;
     mz_sampler_free(l->sampler);
+    mz_free(l->lengths);
     mz_instructions_free(l->told[MEZZO_TRAIN]);
     mz_instructions_free(l->told[MEZZO_VALIDATION]);
     mezzo_tokenizer_free(l->loaded);
@@ -78,6 +80,23 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
     return mz_corpus_open(&c, &from, &l->corpus);
 }
 
+// A token that no text is encoded to, such as the one that ends a text, stands for no bytes.
+static mezzo_status find_lengths(language *l) {
+    const mezzo_tokenizer *t = l->tokenizer;
+    if (t == NULL)
+        return MEZZO_OK;
+    l->lengths = mz_alloc((size_t)t->vocab, sizeof *l->lengths);
+    if (l->lengths == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int32_t i = 0; i < t->vocab; i++) {
+        size_t n;
+        const char *bytes = mezzo_tokenizer_bytes(t, i, &n);
+        const bool special = t->kind->special != NULL && bytes != NULL && t->kind->special(t, bytes, n) == i;
+        l->lengths[i] = special ? 0 : (uint32_t)n;
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     mezzo_status status = MEZZO_OK;
     if (given(o->features) || given(o->labels))
@@ -93,6 +112,7 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     l->task.kind = &mz_task_language;
     MEZZO_TRY_GOTO(status, open_corpus(l, o));
     l->tokenizer = l->corpus != NULL ? mezzo_corpus_tokenizer(l->corpus) : l->loaded;
+    MEZZO_TRY_GOTO(status, find_lengths(l));
     l->task.sizes.vocab = l->tokenizer != NULL ? mezzo_tokenizer_vocab(l->tokenizer)
                           : l->corpus != NULL  ? l->corpus->meta_vocab
                                                : 0;
@@ -107,6 +127,36 @@ static void describe(const mz_task *task, char *out, size_t size) {
     const mezzo_model_config *m = &task->model;
     snprintf(out, size, "%lld layers, %lld heads, width %lld, context %lld, vocabulary %lld", (long long)m->layers,
              (long long)m->heads, (long long)m->d_model, (long long)m->seq_len, (long long)m->vocab);
+}
+
+// A record whose prompt fills the context, or whose answer is empty, has no target: nothing is learned from it.
+static mezzo_status check_targets(language *l, mezzo_corpus_part part) {
+    static const char *const names[] = {[MEZZO_TRAIN] = "", [MEZZO_VALIDATION] = "validation "};
+    const mz_instructions *told = l->told[part];
+    const long long length = (long long)l->task.model.seq_len;
+    if (told == NULL || mz_instructions_count(told) == 0)
+        return MEZZO_OK;
+    const unsigned long long all = mz_instructions_count(told), some = mz_instructions_targets(told, length);
+    const char *path = mz_instructions_path(told);
+    if (some == 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: none of its %llu %srecords has a target within the context of %lld tokens: their answers "
+                       "are empty or cut off; raise model.seq_len (--seq-len), or shorten the prompts",
+                       path, all, names[part], length);
+    const size_t used = strlen(l->task.note);
+    if (some < all)
+        snprintf(l->task.note + used, sizeof l->task.note - used,
+                 "%s%.120s: %llu of its %llu %srecords have no target within the context of %lld tokens and teach "
+                 "nothing",
+                 used > 0 ? "; " : "", path, all - some, all, names[part], length);
+    return MEZZO_OK;
+}
+
+static mezzo_status check_model(mz_task *task) {
+    language *l = (language *)task;
+    task->note[0] = '\0';
+    MEZZO_TRY(check_targets(l, MEZZO_TRAIN));
+    return check_targets(l, MEZZO_VALIDATION);
 }
 
 static const char *keeps(const mz_task *task) {
@@ -240,6 +290,21 @@ static uint64_t weight(const mz_examples *examples) {
     return n;
 }
 
+static uint64_t bytes(const mz_task *task, const mz_examples *examples) {
+    const language *l = (const language *)task;
+    const int32_t *targets = examples->input[1].data;
+    uint64_t n = 0;
+    for (int64_t i = 0; i < examples->items && l->lengths != NULL; i++)
+        n += targets[i] >= 0 && targets[i] < l->tokenizer->vocab ? l->lengths[targets[i]] : 0;
+    return n;
+}
+
+static const char *target(const mz_task *task) {
+    const language *l = (const language *)task;
+    const mz_tokenizer_kind *kind = l->tokenizer != NULL ? l->tokenizer->kind : NULL;
+    return kind == &mz_tokenizer_char ? "character" : kind == &mz_tokenizer_byte ? "byte" : "token";
+}
+
 static int32_t made_up_token(const mezzo_model_config *model, uint64_t seed, uint64_t i) {
     uint32_t words[4];
     mz_philox((mz_philox_key){seed, 0, PHILOX_MADE_UP}, i, words);
@@ -258,8 +323,10 @@ static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples 
 }
 
 static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]) {
+    const double bits = score->loss * (double)score->counted / 0.69314718055994530942;
     out[0] = (mz_task_metric){"perplexity", exp(score->loss)};
-    return 1;
+    out[1] = (mz_task_metric){"bits_per_byte", bits / (double)score->bytes};
+    return score->bytes > 0 ? 2 : 1;
 }
 
 // --- samples -------------------------------------------------------------------------------------
@@ -363,6 +430,7 @@ const mz_task_kind mz_task_language = {.name = "language model",
                                        .unit = "tokens",
                                        .open = open_task,
                                        .close = close_task,
+                                       .check_model = check_model,
                                        .has = has,
                                        .describe = describe,
                                        .mark = mark,
@@ -373,6 +441,8 @@ const mz_task_kind mz_task_language = {.name = "language model",
                                        .check = check,
                                        .blank = blank,
                                        .weight = weight,
+                                       .bytes = bytes,
+                                       .target = target,
                                        .made_up = made_up,
                                        .metrics = metrics,
                                        .keeps = keeps,

@@ -3,7 +3,7 @@
 // with it all positions: from there on, and where a device has no kernel for cached attention, the whole window is
 // evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to it.
 #include "data/tokenizer.h"
-#include "runtime/params.h"
+#include "runtime/program.h"
 #include "task/sampler.h"
 
 // Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4
@@ -190,16 +190,18 @@ static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_
     return MEZZO_OK;
 }
 
-// The logits after the window's n tokens.
-static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row) {
+// The logits after the window's n tokens, and the program that computed them.
+static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row, mezzo_program **program) {
     while (s->one != NULL && s->done >= 0 && s->done < n) {
         bool several = s->several != NULL && n - s->done > SHORT;
-        MEZZO_TRY(read_positions(s, several ? s->several : s->one, several ? s->chunk : 1, n, row));
+        *program = several ? s->several : s->one;
+        MEZZO_TRY(read_positions(s, *program, several ? s->chunk : 1, n, row));
     }
     if (s->one != NULL && s->done >= 0)
         return MEZZO_OK;
     size_t bytes = (size_t)s->length * sizeof *s->window;
     MEZZO_TRY(mz_sampler_open_window(s));
+    *program = s->whole;
     memset(s->window + n, 0, (size_t)(s->length - n) * sizeof *s->window);
     MEZZO_TRY(mezzo_program_write(s->whole, "tokens", s->window, bytes));
     MEZZO_TRY(mezzo_program_run(s->whole, NULL, 0, 0));
@@ -216,8 +218,10 @@ static mezzo_status draw_all(mz_sampler *s, int64_t n, int64_t tokens, mz_draw d
         int32_t token = 0;
         size_t bytes = 0;
         float *logits = NULL;
-        MEZZO_TRY(logits_after(s, n, &logits));
-        MEZZO_TRY(mz_draw_token(s->room, logits, &draw, &token));
+        mezzo_program *program = NULL;
+        MEZZO_TRY(logits_after(s, n, &logits, &program));
+        mezzo_status status = mz_draw_token(s->room, logits, &draw, &token);
+        MEZZO_TRY(status == MEZZO_ERR_NUMERIC ? mz_program_blame(program, "a logit") : status);
         const char *text = mezzo_tokenizer_bytes(s->tokenizer, token, &bytes);
         if (bytes > 0)
             write(user, index, text, bytes);

@@ -1,6 +1,7 @@
 // How good a model is on data that it is not trained on.
 #include <math.h>
 
+#include "runtime/program.h"
 #include "task/task.h"
 
 // Targets whose class has the largest logit; of equal ones the lowest class. Targets are I32 [items].
@@ -35,18 +36,23 @@ mezzo_status mz_evaluate(mezzo_program *program, mz_source *source, uint64_t n, 
             MEZZO_TRY(mezzo_program_read(program, "logits", source->logits, logits));
             right += count_right(source);
         }
-        MEZZO_TRY(mezzo_program_read(program, "loss", &mean, sizeof mean));
-        uint64_t weight = source->task->kind->weight(&source->examples);
+        const uint64_t weight = source->task->kind->weight(&source->examples);
+        if (weight > 0)
+            MEZZO_TRY(mz_program_read_finite(program, "loss", &mean, 1));
         if (source->each != NULL)
             source->each[k] = (mz_batch_score){(double)mean, weight};
         sum += (double)mean * (double)weight;
         counted += weight;
+        if (source->task->kind->bytes != NULL)
+            out->bytes += source->task->kind->bytes(source->task, &source->examples);
     }
     mz_work("validation", (int64_t)n, (int64_t)n);
+    if (counted == 0)
+        return mz_fail(MEZZO_ERR_NUMERIC, "none of the %llu batches has a target: a loss is the mean of some",
+                       (unsigned long long)n);
     out->counted = counted;
-    if (counted > 0)
-        out->loss = sum / (double)counted;
-    if (counted > 0 && source->logits != NULL)
+    out->loss = sum / (double)counted;
+    if (source->logits != NULL)
         out->accuracy = (double)right / (double)counted;
     return MEZZO_OK;
 }

@@ -76,9 +76,10 @@ typedef struct mz_evaluation {
     double loss;      // NaN where nothing counted or it was stopped early
     double accuracy;  // share of right answers; NaN where not counted
     uint64_t counted; // targets or examples
+    uint64_t bytes;   // of text that these targets stand for; 0: not known
 } mz_evaluation;
 
-// A number that a task derives from a score: "perplexity", "accuracy".
+// A number that a task derives from a score: "perplexity", "bits_per_byte", "accuracy".
 typedef struct mz_task_metric {
     const char *name;
     double value;
@@ -99,7 +100,8 @@ typedef struct mz_task {
     const struct mz_task_kind *kind;
     mezzo_model_config model; // once mz_task_set_model was called
     mz_data_sizes sizes;
-    bool masks; // more targets of one batch may count than of another
+    bool masks;     // more targets of one batch may count than of another
+    char note[400]; // once its model is set: one line that the owner of the run should read; "" = none
 } mz_task;
 
 // What a task has to bring. Optional members may be NULL, and say what that means.
@@ -109,8 +111,8 @@ typedef struct mz_task_kind {
     bool scores;      // accuracy is counted at every validation: the graph keeps its logits
     mezzo_status (*open)(const mz_task_options *options, mz_task **out);
     void (*close)(mz_task *task);
-    mezzo_status (*check_model)(const mz_task *task); // NULL: any. Whether task->model fits the data
-    bool (*has)(const mz_task *task, mz_set set);     // any example at all
+    mezzo_status (*check_model)(mz_task *task);   // NULL: any. Whether task->model fits the data; sets its note
+    bool (*has)(const mz_task *task, mz_set set); // any example at all
     void (*describe)(const mz_task *task, char *out, size_t size);
     // What tells these examples from others. They are read already, or few of their bytes are looked at.
     mezzo_data_mark (*mark)(const mz_task *task, mz_set set);
@@ -125,6 +127,10 @@ typedef struct mz_task_kind {
     bool (*check)(const mz_task *task, const mz_examples *examples, char *fault, size_t size);
     void (*blank)(mz_examples *examples);            // makes a batch of which nothing counts
     uint64_t (*weight)(const mz_examples *examples); // how many of its targets count
+    // Bytes of text that those stand for, 0 where that is not known, and what one is: "character", "byte", "token".
+    // NULL: targets are no text.
+    uint64_t (*bytes)(const mz_task *task, const mz_examples *examples);
+    const char *(*target)(const mz_task *task);
     void (*made_up)(const mezzo_model_config *model, uint64_t seed, mz_examples *out); // any numbers a model can take
     int (*metrics)(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]);   // how many
     // The file in the run folder that samples need, "" = none; and writing it. NULL: never one.

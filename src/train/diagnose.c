@@ -27,14 +27,13 @@ static void begin(mz_fault *f, const char *kind, int64_t micro) {
 }
 
 static void add_counts(mz_fault *f, const mz_inspection *v) {
-    if (v->nans > 0)
-        add(f, "%lld NaN", (long long)v->nans);
-    if (v->infs > 0)
-        add(f, "%s%lld infinities", v->nans > 0 ? " and " : "", (long long)v->infs);
-    if (v->nans + v->infs == 0)
-        add(f, "%lld values above guard.limit, up to %.4g", (long long)v->large,
-            fmax(-(double)v->low, (double)v->high));
-    add(f, " of %lld", (long long)v->looked);
+    mz_inspection_describe(v, f->text, sizeof f->text);
+}
+
+// A weight that no step has moved yet is not the learning rate's doing.
+static void tell_rate(const mz_training *run, mz_fault *f) {
+    if (run->guard.before.lr > 0)
+        add(f, "; a lower --lr (now %.4g) keeps weights and activations smaller", run->guard.before.lr);
 }
 
 // --- what is not the program's doing -------------------------------------------------------------
@@ -62,6 +61,7 @@ static mezzo_status check_parameters(mz_training *run, mz_fault *f) {
     snprintf(f->module, sizeof f->module, "%s", mezzo_params_name(run->engine.params, index));
     add(f, "parameter %s (fp32) has ", mezzo_params_name(run->engine.params, index));
     add_counts(f, &values);
+    tell_rate(run, f);
     return MEZZO_OK;
 }
 
@@ -103,19 +103,18 @@ static bool is_from_others(const char *rule) {
 }
 
 static void tell_rule(mz_fault *f, const mz_located *found) {
-    bool low = found->compute != MEZZO_F32 && found->compute != MEZZO_F64;
-    bool stored_low = found->bad.dtype != MEZZO_F32 && found->bad.dtype != MEZZO_F64;
-    if ((low || stored_low) && is_from_others(found->rule))
+    const bool low = mz_located_low(found);
+    if (low && is_from_others(found->rule))
         add(f, "; its format comes from the ops around it (rule: %s): check its inputs", found->rule);
-    else if (low || stored_low)
+    else if (low)
         add(f, "; --autocast.%s fp32 would keep it in fp32 (now by %s)", *found->module ? found->module : "*",
             found->rule);
     else
-        add(f, "; it is already computed in fp32: check its inputs, the data and the learning rate");
+        add(f, "; it is already computed in fp32: check its inputs and the data");
 }
 
 // first: the step's sample with which the micro batch begins.
-static void describe(mz_fault *f, const mz_located *found, int64_t micro, int64_t first) {
+static void describe(const mz_training *run, mz_fault *f, const mz_located *found, int64_t micro, int64_t first) {
     const char *kind = found->parameter                        ? "parameters"
                        : found->loss                           ? "loss"
                        : strcmp(found->phase, "backward") == 0 ? "gradients"
@@ -127,23 +126,9 @@ static void describe(mz_fault *f, const mz_located *found, int64_t micro, int64_
     snprintf(f->phase, sizeof f->phase, "%s", found->phase);
     snprintf(f->dtype, sizeof f->dtype, "%s", mezzo_dtype_name(found->bad.dtype));
     f->sample = found->sample >= 0 ? first + found->sample + 1 : 0;
-    add(f, "first in %s of %s (%s)", found->op, *found->module ? found->module : "the model", found->phase);
-    if (f->sample > 0)
-        add(f, ", sample %lld", (long long)f->sample);
-    add(f, ": ");
-    if (found->source != NULL)
-        add(f, "%s itself, read as %s", found->source, found->bad.slot);
-    else
-        add(f, "output %s", found->bad.slot);
-    add(f, " (%s) has ", f->dtype);
-    add_counts(f, &found->bad.values);
-    for (int k = 0; k < found->n_in; k++) {
-        const mz_located_tensor *in = &found->in[k];
-        add(f, "%s%s (%s) in [%.4g, %.4g]%s", k == 0 ? "; inputs " : ", ", in->slot, mezzo_dtype_name(in->dtype),
-            (double)in->values.low, (double)in->values.high,
-            in->values.nans + in->values.infs > 0 ? " and non-finite" : "");
-    }
+    mz_located_describe(found, f->sample, f->text, sizeof f->text);
     tell_rule(f, found);
+    tell_rate(run, f);
 }
 
 // Sums over micro batches may overflow where no op's own output did.
@@ -163,6 +148,7 @@ static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f
         add(f, "the gradient of %s (fp32) has ", p->list[i].name);
         add_counts(f, &values);
         add(f, ", and every op's output was finite");
+        tell_rate(run, f);
         return MEZZO_OK;
     }
     return MEZZO_OK;
@@ -181,7 +167,7 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
                                     mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch,
                                     (float)run->config.guard_limit, &found));
         if (found.found) {
-            describe(f, &found, i + 1, (int64_t)(batch - data) * run->config.batch_size);
+            describe(run, f, &found, i + 1, (int64_t)(batch - data) * run->config.batch_size);
             continue;
         }
         MZ_INJECT_GRADIENT(run);

@@ -201,8 +201,12 @@ static void fill_result(const model *m, const mz_evaluation *score, double secon
     r->tokens = (int64_t)score->counted;
     r->tokens_per_second = (double)score->counted / seconds;
     r->unit = m->task->kind->unit;
+    if (m->task->kind->target != NULL)
+        r->perplexity_per = m->task->kind->target(m->task);
     for (int i = 0; i < n; i++)
-        *(strcmp(metrics[i].name, "perplexity") == 0 ? &r->perplexity : &r->accuracy) = metrics[i].value;
+        *(strcmp(metrics[i].name, "perplexity") == 0      ? &r->perplexity
+          : strcmp(metrics[i].name, "bits_per_byte") == 0 ? &r->bits_per_byte
+                                                          : &r->accuracy) = metrics[i].value;
 }
 
 static mezzo_status write_batches(const char *path, const mz_batch_score *each, uint64_t n) {
@@ -261,6 +265,8 @@ mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks
     const double none = (double)NAN;
     *result = (mezzo_eval_result){.loss = none,
                                   .perplexity = none,
+                                  .perplexity_per = "",
+                                  .bits_per_byte = none,
                                   .accuracy = none,
                                   .nmse = none,
                                   .rmse = none,

@@ -143,11 +143,11 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
     return MEZZO_OK;
 }
 
-mezzo_status mz_guard_begin_step(mz_training *run, int64_t step) {
+mezzo_status mz_guard_begin_step(mz_training *run, int64_t step, bool looks) {
     int64_t every = run->config.guard_parameters_every;
     run->guard.begin[step & 1] = run->data->position;
     run->guard.batch[step & 1][0] = '\0';
-    if (!run->guard.on || every == 0 || step % every != 0)
+    if (!looks || !run->guard.on || every == 0 || step % every != 0)
         return MEZZO_OK;
     MEZZO_TRY(look_at_parameters(run));
     return look_at_moments(run);

@@ -52,8 +52,9 @@ mezzo_status mz_guard_arm(struct mz_training *run);
 // Draws micro batch `position` into run->data->examples; where the guard is on, it is checked, and fault[size] says
 // what is wrong with it.
 mezzo_status mz_guard_draw(struct mz_training *run, uint64_t position, char *fault, size_t size);
-// Before a step's micro batches: remembers where its data begins, and looks at parameters and moments when it is time.
-mezzo_status mz_guard_begin_step(struct mz_training *run, int64_t step);
+// Before a step's micro batches: remembers where its data begins, and, where it `looks`, inspects parameters and
+// moments when it is time.
+mezzo_status mz_guard_begin_step(struct mz_training *run, int64_t step, bool looks);
 mezzo_status mz_guard_bad_batch(struct mz_training *run); // the step under way has one
 // Waits: whether the run may be saved. Where a parameter or a moment is bad, it may not, and the policy was followed.
 mezzo_status mz_guard_check_before_save(struct mz_training *run, bool *sound);

@@ -16,11 +16,14 @@ static const double MOST_UNDERFLOW = 0.05;   // of the gradients that are not ze
 static const double MOST_SATURATED = 0.1;    // of the steps of a tensor, over 200 and more
 static const double JUMP_SCORE = 8;          // robust deviations
 static const double JUMPS_PER_HUNDRED = 2;   // rows with such a jump, and at least three
+static const int64_t FEW_REPORTS = 16, MANY_REPORTS = 32; // with fewer than the first nobody can tell; noise is small
+static const double CLEARLY_ABOVE = 0.02;                 // of a loss, where reports are few
 static const double RISE = 3; // of the older quarter's deviations by which the newest quarter lies above it
 
 mezzo_status mz_health_begin(mz_health *h) {
     *h = (mz_health){.val_loss = (double)NAN,
-                     .best_val_loss = (double)NAN,
+                     .first_loss = (double)NAN,
+                     .chance = (double)NAN,
                      .underflow = (double)NAN,
                      .saturated = (double)NAN,
                      .scale = 1};
@@ -32,14 +35,20 @@ void mz_health_end(mz_health *h) {
 }
 
 void mz_health_add(mz_health *h, const mz_health_row *row) {
-    if (isfinite(row->val_loss)) {
+    if (row->has_val) {
         h->val_loss = row->val_loss;
-        h->best_val_loss = h->best_val_loss <= row->val_loss ? h->best_val_loss : row->val_loss;
+        h->val_bad = !isfinite(row->val_loss);
     }
     if (isfinite(row->underflow)) // in metrics.jsonl it has a row of its own
         h->underflow = isnan(h->underflow) ? row->underflow : 0.9 * h->underflow + 0.1 * row->underflow;
+    if (isfinite(row->chance) && row->chance > 0)
+        h->chance = row->chance;
     if (!row->has_loss)
         return;
+    h->warming = row->lr > h->lr && h->rows > 0;
+    h->lr = row->lr;
+    if (isnan(h->first_loss) && isfinite(row->loss))
+        h->first_loss = row->loss;
     size_t at = (size_t)(h->rows % MZ_HEALTH_KEPT);
     if (h->rows == 0)
         h->first_step = row->step;
@@ -155,6 +164,37 @@ static void check_loss(const mz_health *h, verdict *v) {
         complain(v, "the loss is rising, from %.4g to %.4g: lower --lr", before, now);
 }
 
+// Whether the newest quarter of the reports shows that something was learned: docs/guard.md.
+static void check_learning(const mz_health *h, verdict *v) {
+    double spread, all;
+    const int64_t rows = kept(h);
+    int64_t newest = rows < 4 ? 1 : rows / 4;
+    double now = median_of(h, 0, newest, &spread);
+    while (isnan(now) && newest < rows) // the newest finite ones
+        now = median_of(h, 0, ++newest, &spread);
+    const double first = h->first_loss;
+    if (h->val_bad)
+        complain(v, "the last validation loss is not finite: guard.jsonl names the op");
+    const bool taken = 2 * h->skipped[back(h, 0)] <= (double)h->step; // most of the steps moved something
+    if (!isfinite(now) || !isfinite(first) || !taken || v->sick)
+        return;
+    (void)median_of(h, 0, rows, &all);
+    const double noise = fmax(CLEARLY_ABOVE * fabs(first), h->rows < MANY_REPORTS ? all : 0);
+    if (h->rows < FEW_REPORTS) {
+        if (now > (1 + CLEARLY_ABOVE) * fmax(first, h->chance) && isfinite(h->chance))
+            complain(v, "the loss is above where it began, from %.4g to %.4g: lower --lr", first, now);
+    } else if (now > first + noise) {
+        complain(v, "the loss is above where it began, from %.4g to %.4g: lower --lr", first, now);
+    } else if (h->warming) {
+        return;
+    } else if (now >= h->chance) {
+        complain(v, "a loss of %.4g is no better than guessing, which has %.4g: try another --lr, check the data", now,
+                 h->chance);
+    } else if (h->rows >= MANY_REPORTS && now >= first) {
+        complain(v, "the loss has not fallen, from %.4g to %.4g: try another --lr, check the data", first, now);
+    }
+}
+
 static void check_scale(const mz_health *h, verdict *v) {
     double count, skips = skips_per_thousand(h, &count);
     if (skips > SKIPS_PER_THOUSAND && h->scaling && count >= LEAST_SKIPS)
@@ -192,6 +232,7 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     check_loss(h, &v);
     check_scale(h, &v);
     check_saturation(h, &v);
+    check_learning(h, &v);
     if (v.sick)
         return false;
     int64_t rows = kept(h), quarter = rows < 8 ? rows : rows / 4;
@@ -214,6 +255,11 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
         say(&v, ", loss scale %g", h->scale);
     if (isfinite(h->underflow))
         say(&v, ", %.2g%% underflow", 100 * h->underflow);
+    if (h->rows < FEW_REPORTS)
+        say(&v, "; %lld report%s of the loss cannot tell whether it learns", (long long)h->rows,
+            h->rows == 1 ? "" : "s");
+    else if (h->warming)
+        say(&v, "; the learning rate still rises");
     return true;
 }
 
@@ -234,10 +280,14 @@ static bool scales_loss(const char *name) {
 }
 
 void mz_health_add_record(mz_health *h, const mz_record *record) {
-    const mz_metric *loss = mz_record_find(record, "train/loss");
+    const mz_metric *loss = mz_record_find(record, "train/loss"), *whole = mz_record_find(record, "val/loss"),
+                    *sample = mz_record_find(record, "val/sampled_loss");
     mz_health_row row = {.step = record->step,
                          .loss = mz_metric_as_number(loss),
-                         .val_loss = number_of(record, "val/loss"),
+                         .val_loss = mz_metric_as_number(sample != NULL ? sample : whole),
+                         .has_val = sample != NULL || whole != NULL,
+                         .lr = number_of(record, "train/lr"),
+                         .chance = number_of(record, "run/chance_loss"),
                          .scale = number_of(record, "amp/loss_scale"),
                          .skipped = number_of(record, "amp/skipped_steps"),
                          .underflow = number_of(record, "amp/underflow_share"),

@@ -12,7 +12,8 @@ typedef struct mz_health_row {
     double loss, val_loss, scale, skipped, underflow; // skipped: steps, since the run began; underflow: a share
     double saturated;                                 // share of the steps in which `tensor`'s largest was cut off
     char tensor[160];                                 // "h.3.mlp.c_fc.dy"
-    bool has_loss;                                    // the row has a train/loss (which may itself be NaN)
+    double lr, chance;                                // chance: run/chance_loss
+    bool has_loss, has_val;                           // the row has a train/loss or a validation's, which may be NaN
     bool scaling;                                     // a loss scale that is not 1
 } mz_health_row;
 
@@ -25,7 +26,12 @@ typedef struct mz_health {
     double scale, largest_scale, underflow; // the last ones; underflow averaged over about ten rows
     double saturated;                       // the last one
     char tensor[160];
-    double val_loss, best_val_loss;
+    double first_loss; // of the run's first report that has a finite one
+    double chance;     // loss of a uniform guess: ln(vocabulary), ln(classes); NaN: not known
+    double val_loss;   // of the last validation, of either kind; NaN: none, or not finite
+    bool val_bad;      // the last one was not finite
+    double lr;
+    bool warming; // the learning rate still rises
     bool scaling;
     int64_t jumps; // of the loss, in all
     mz_spikes spikes;

@@ -5,6 +5,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "runtime/program.h"
 #include "train/folder.h"
 
 #define LATENTS_FILE "latents.json"
@@ -119,7 +120,7 @@ static mezzo_status encode(making *m, mezzo_program *program, float *images, flo
             mz_images_get(m->task, at + (i < n ? i : n - 1), images + (size_t)i * pixels);
         MEZZO_TRY(mezzo_program_write(program, "image", images, ENCODE_BATCH * pixels * sizeof *images));
         MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
-        MEZZO_TRY(mezzo_program_read(program, "latent", latents, ENCODE_BATCH * m->each * sizeof *latents));
+        MEZZO_TRY(mz_program_read_finite(program, "latent", latents, ENCODE_BATCH * m->each));
         memcpy(m->values + (size_t)at * m->each, latents, (size_t)n * m->each * sizeof *latents);
     }
     return MEZZO_OK;

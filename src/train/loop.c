@@ -16,33 +16,47 @@ static bool stopping(const mz_training *run) {
     return run->engine.size > 1 ? run->stopping : asked(run);
 }
 
-static mezzo_status measure(mz_training *run, mz_source *source, bool whole) {
+// A validation or a sample that is no number is none: the step that follows may still be sound, so that training goes
+// on where it can.
+static mezzo_status tell_no_number(mz_training *run, const char *what, mezzo_status status) {
+    if (status != MEZZO_ERR_NUMERIC)
+        return status;
+    mz_fault fault = {.step = run->step};
+    snprintf(fault.kind, sizeof fault.kind, "%s", what);
+    snprintf(fault.text, sizeof fault.text, "step %lld: %s: %.900s", (long long)run->step, what, mezzo_error_message());
+    if (strcmp(what, "validation") == 0)
+        snprintf(run->report.no_number, sizeof run->report.no_number, "%.1000s", fault.text);
+    return mz_guard_record(run, &fault, "none");
+}
+
+static mezzo_status measure(mz_training *run, mz_source *source, mz_val_kind kind) {
     mz_report *r = &run->report;
-    uint64_t n = whole ? source->batches : (uint64_t)run->config.eval_iters;
+    const uint64_t n = kind == MZ_VAL_WHOLE ? source->batches : (uint64_t)run->config.eval_iters;
     mz_evaluation score;
     mz_profile_push(run->profile, "validation");
     const double start = mz_seconds();
-    MEZZO_TRY(mz_evaluate(run->engine.eval, source, n, run->hooks.stop, &score));
+    r->no_number[0] = '\0';
+    MEZZO_TRY(tell_no_number(run, "validation", mz_evaluate(run->engine.eval, source, n, run->hooks.stop, &score)));
     mz_run_paused(run, MZ_PAUSE_VALIDATION, (int64_t)n, start);
     mz_profile_pop(run->profile);
     if (asked(run))
         return MEZZO_OK;
-    r->val = score;
-    r->val_step = run->step;
-    if (!(r->best_val_loss <= r->val.loss))
-        r->best_val_loss = r->val.loss;
-    MEZZO_TRY(mz_run_log_validation(run));
-    mz_run_event(run, MEZZO_EVENT_EVAL, "");
+    r->val[kind] = (mz_validation){score, run->step};
+    if (kind == mz_run_val_kind(run) && isfinite(score.loss) && !(r->best_val_loss <= score.loss))
+        r->best_val_loss = score.loss;
+    MEZZO_TRY(mz_run_log_validation(run, kind));
+    if (r->no_number[0] == '\0')
+        mz_run_event(run, MEZZO_EVENT_EVAL, kind == MZ_VAL_WHOLE ? "whole set" : "sample");
     return MEZZO_OK;
 }
 
 // Rank 0 alone, by what the others bring it.
-static mezzo_status validate(mz_training *run, bool whole) {
-    mz_source *source = whole ? run->val_all : run->val_random;
+static mezzo_status validate(mz_training *run, mz_val_kind kind) {
+    mz_source *source = kind == MZ_VAL_WHOLE ? run->val_all : run->val_random;
     if (source == NULL)
         return MEZZO_OK;
     MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
-    mezzo_status status = mz_run_leads(run) ? measure(run, source, whole) : MEZZO_OK;
+    mezzo_status status = mz_run_leads(run) ? measure(run, source, kind) : MEZZO_OK;
     mz_run_release_weights(run);
     return status;
 }
@@ -84,9 +98,9 @@ static mezzo_status draw_pictures(mz_training *run) {
         status = write_sheet(run, path);
     mz_free(folder);
     mz_free(path);
-    if (status == MEZZO_ERR_INTERRUPTED) {
+    if (status == MEZZO_ERR_INTERRUPTED || status == MEZZO_ERR_NUMERIC) {
         result->sample[0] = '\0';
-        return MEZZO_OK;
+        return status == MEZZO_ERR_NUMERIC ? tell_no_number(run, "sample", status) : MEZZO_OK;
     }
     MEZZO_TRY(status);
     mz_run_event(run, MEZZO_EVENT_SAMPLE, result->sample);
@@ -104,8 +118,12 @@ static mezzo_status draw_sample(mz_training *run) {
                                  .index = (uint64_t)run->step << 32};
     memset(result->sample, 0, sizeof result->sample);
     mz_profile_push(run->profile, "sample");
-    MEZZO_TRY(run->task->kind->sample(run->task, &draw, run->hooks.stop, keep_text, run));
+    const mezzo_status status = run->task->kind->sample(run->task, &draw, run->hooks.stop, keep_text, run);
     mz_profile_pop(run->profile);
+    if (status != MEZZO_OK) {
+        result->sample[0] = '\0';
+        return tell_no_number(run, "sample", status);
+    }
     mz_run_event(run, MEZZO_EVENT_SAMPLE, result->sample);
     const mz_metric text = mz_metric_text("sample/text", result->sample);
     return mz_metrics_write(run->report.metrics, run->step, &text, 1);
@@ -209,7 +227,8 @@ static bool waits(const mz_training *run, int64_t step) {
 static mezzo_status between(mz_training *run) {
     const mz_run_config *c = &run->config;
     bool last = run->step == c->steps;
-    if (due(run->step, c->log_every) || last || run->step == run->first_step + 1)
+    const bool logs = due(run->step, c->log_every) || last || run->step == run->first_step + 1;
+    if (logs && !run->empty[run->step & 1])
         MEZZO_TRY(mz_run_log_step(run));
     if (run->engine.counting)
         MEZZO_TRY(mz_run_log_magnitudes(run));
@@ -217,7 +236,7 @@ static mezzo_status between(mz_training *run) {
     if (more)
         mz_energy_begin(&run->report.rates.energy);
     if (!last && due(run->step, c->eval_every))
-        MEZZO_TRY(validate(run, c->eval_iters == 0));
+        MEZZO_TRY(validate(run, mz_run_val_kind(run)));
     if (!last && due(run->step, c->sample_every))
         MEZZO_TRY(sample(run));
     if (!last && due(run->step, c->checkpoint_every) && !stopping(run))
@@ -225,13 +244,23 @@ static mezzo_status between(mz_training *run) {
     return MEZZO_OK;
 }
 
+static mezzo_status validate_last(mz_training *run) {
+    for (mz_val_kind kind = MZ_VAL_SAMPLE; kind < MZ_VAL_KINDS; kind++)
+        if (mz_run_validates_last(run, kind))
+            MEZZO_TRY(validate(run, kind));
+    return MEZZO_OK;
+}
+
 static mezzo_status finish(mz_training *run, bool moved) {
-    MEZZO_TRY(validate(run, run->config.eval_final || run->config.eval_iters == 0));
+    MEZZO_TRY(validate_last(run));
     MEZZO_TRY(sample(run));
     if ((moved || run->elsewhere) && run->config.checkpoint_every >= 0)
         MEZZO_TRY(save(run));
     if (run->step < run->config.steps) // gone back: not the end
         return MEZZO_OK;
+    const bool number = run->report.no_number[0] == '\0';
+    MEZZO_TRY(mz_run_follow(run, "the last validation",
+                            number ? MEZZO_OK : mz_fail(MEZZO_ERR_NUMERIC, "%s", run->report.no_number)));
     mz_run_event(run, MEZZO_EVENT_END, "");
     return MEZZO_OK;
 }

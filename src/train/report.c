@@ -54,13 +54,25 @@ static double pause_seconds(const mz_training *run, mz_pause kind, double guess)
     return p->count > 0 ? p->seconds / (double)p->count : guess;
 }
 
+mz_val_kind mz_run_val_kind(const mz_training *run) {
+    return run->config.eval_iters > 0 ? MZ_VAL_SAMPLE : MZ_VAL_WHOLE;
+}
+
+// The last checkpoint competes for the best one with its own loss of the same kind.
+bool mz_run_validates_last(const mz_training *run, mz_val_kind kind) {
+    const bool whole = run->config.eval_final || mz_run_val_kind(run) == MZ_VAL_WHOLE;
+    if (kind == MZ_VAL_WHOLE)
+        return whole;
+    return mz_run_val_kind(run) == MZ_VAL_SAMPLE && (run->config.eval_every > 0 || !whole);
+}
+
 static double validation_batches(const mz_training *run) {
     const mz_run_config *c = &run->config;
     if (run->val_random == NULL)
         return 0;
     const double some = (double)c->eval_iters, all = (double)run->val_all->batches;
-    return due_until(run, c->eval_every) * (c->eval_iters > 0 ? some : all) +
-           (c->eval_final || c->eval_iters == 0 ? all : some);
+    const bool whole = mz_run_validates_last(run, MZ_VAL_WHOLE), sample = mz_run_validates_last(run, MZ_VAL_SAMPLE);
+    return due_until(run, c->eval_every) * (c->eval_iters > 0 ? some : all) + (whole ? all : 0) + (sample ? some : 0);
 }
 
 static double seconds_left(const mz_training *run) {
@@ -97,6 +109,11 @@ static double waits(const mz_training *run) { // of one step since the last repo
     return n > 0 ? (run->report.rates.waits - run->report.rates.reported_waits) / (double)n : (double)NAN;
 }
 
+static double newest_validation(const mz_training *run) {
+    const mz_validation *sample = &run->report.val[MZ_VAL_SAMPLE], *whole = &run->report.val[MZ_VAL_WHOLE];
+    return whole->step >= sample->step ? whole->score.loss : sample->score.loss;
+}
+
 static mezzo_progress progress_of(const mz_training *run, mezzo_event event, const char *text) {
     const mz_step_report *last = &run->engine.readout.last;
     double each = step_seconds(run);
@@ -104,7 +121,7 @@ static mezzo_progress progress_of(const mz_training *run, mezzo_event event, con
                             .step = run->step,
                             .steps = run->config.steps,
                             .loss = last->loss,
-                            .val_loss = run->report.val.loss,
+                            .val_loss = newest_validation(run),
                             .lr = last->state.lr,
                             .grad_norm = last->state.norm,
                             .loss_scale = last->step > 0 ? (double)last->scaler.scale : 1,
@@ -157,6 +174,12 @@ mezzo_status mz_run_check_metrics(const mz_training *run) {
     return mz_metrics_check(run->config.out, was, at);
 }
 
+// Of a guess that gives every class the same probability; NaN for a model without classes.
+static double chance_loss(const mz_training *run) {
+    const int64_t classes = run->task->kind->classes(&run->engine.model);
+    return classes > 1 ? log((double)classes) : (double)NAN;
+}
+
 mezzo_status mz_run_open_metrics(mz_training *run) {
     bool resuming = run->config.resume[0] != '\0';
     if (resuming)
@@ -169,13 +192,15 @@ mezzo_status mz_run_open_metrics(mz_training *run) {
     mz_run_describe_model(run, model, sizeof model);
     const mz_metric row[] = {mz_metric_text("run/model", model),
                              mz_metric_text("run/device", run->engine.info.description),
-                             mz_metric_text("run/precision", run->engine.precision_reason)};
-    return mz_metrics_write(run->report.metrics, 0, row, MZ_COUNT(row));
+                             mz_metric_text("run/precision", run->engine.precision_reason),
+                             mz_metric_number("run/chance_loss", chance_loss(run))};
+    return mz_metrics_write(run->report.metrics, 0, row, isnan(chance_loss(run)) ? 3 : 4);
 }
 
 mezzo_status mz_run_recall_health(mz_training *run) {
     mz_health_end(&run->report.health);
     MEZZO_TRY(mz_health_begin(&run->report.health));
+    run->report.health.chance = chance_loss(run);
     return mz_health_read(&run->report.health, run->config.out);
 }
 
@@ -185,6 +210,8 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
     mz_health_row row = {.step = run->step,
                          .loss = p->loss,
                          .val_loss = (double)NAN,
+                         .lr = p->lr,
+                         .chance = (double)NAN,
                          .scale = p->loss_scale,
                          .skipped = (double)p->skipped,
                          .underflow = underflow,
@@ -267,14 +294,22 @@ mezzo_status mz_run_log_magnitudes(mz_training *run) {
     return mz_magnitudes_log(run->engine.magnitudes, run->report.metrics, run->step);
 }
 
-mezzo_status mz_run_log_validation(mz_training *run) {
-    mz_health_add(&run->report.health,
-                  &(mz_health_row){.step = run->step, .val_loss = run->report.val.loss, .underflow = (double)NAN});
-    mz_metric row[3] = {mz_metric_number("val/loss", run->report.val.loss),
-                        mz_metric_number("val/best_loss", run->report.best_val_loss)};
-    size_t n = 2;
+mezzo_status mz_run_log_validation(mz_training *run, mz_val_kind kind) {
+    static const char *const names[MZ_VAL_KINDS][3] = {
+        [MZ_VAL_SAMPLE] = {"val/sampled_loss", "val/sampled_accuracy", "val/best_sampled_loss"},
+        [MZ_VAL_WHOLE] = {"val/loss", "val/accuracy", "val/best_loss"}};
+    const mz_evaluation *score = &run->report.val[kind].score;
+    mz_health_add(&run->report.health, &(mz_health_row){.step = run->step,
+                                                        .has_val = true,
+                                                        .val_loss = score->loss,
+                                                        .chance = (double)NAN,
+                                                        .underflow = (double)NAN});
+    mz_metric row[3] = {mz_metric_number(names[kind][0], score->loss)};
+    size_t n = 1;
     if (run->task->kind->scores)
-        row[n++] = mz_metric_number("val/accuracy", run->report.val.accuracy);
+        row[n++] = mz_metric_number(names[kind][1], score->accuracy);
+    if (kind == mz_run_val_kind(run) && isfinite(run->report.best_val_loss))
+        row[n++] = mz_metric_number(names[kind][2], run->report.best_val_loss);
     return mz_metrics_write(run->report.metrics, run->step, row, n);
 }
 
@@ -284,9 +319,17 @@ void mz_run_result(mz_training *run) {
     r->steps = run->step;
     r->skipped = run->engine.readout.last.state.skipped;
     r->loss = run->engine.readout.last.loss;
-    r->val_loss = run->report.val.loss;
-    r->val_accuracy = run->report.val.accuracy;
+    const mz_evaluation *whole = &run->report.val[MZ_VAL_WHOLE].score, *sample = &run->report.val[MZ_VAL_SAMPLE].score;
+    r->val_loss = whole->loss;
+    r->sampled_val_loss = sample->loss;
+    r->val_accuracy = isnan(whole->loss) ? sample->accuracy : whole->accuracy;
     r->best_val_loss = run->report.best_val_loss;
+    r->val_bits_per_byte = (double)NAN;
+    r->perplexity_per = run->task != NULL && run->task->kind->target != NULL ? run->task->kind->target(run->task) : "";
+    mz_task_metric derived[MZ_TASK_METRICS];
+    for (int i = run->task != NULL ? run->task->kind->metrics(whole, derived) : 0; i-- > 0;)
+        if (strcmp(derived[i].name, "bits_per_byte") == 0)
+            r->val_bits_per_byte = derived[i].value;
     r->seconds = mz_seconds() - run->report.started;
     r->tokens_per_second =
         run->report.step_seconds > 0 ? items_a_step(run) * (double)done / run->report.step_seconds : 0;

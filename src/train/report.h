@@ -48,6 +48,13 @@ typedef struct mz_pause_time {
     int64_t count; // of validation: batches
 } mz_pause_time;
 
+// A sample: train.eval_iters random batches. The whole set: every target once.
+typedef enum mz_val_kind { MZ_VAL_SAMPLE, MZ_VAL_WHOLE, MZ_VAL_KINDS } mz_val_kind;
+typedef struct mz_validation {
+    mz_evaluation score; // loss NaN: none, or not finite
+    int64_t step;        // -1: none
+} mz_validation;
+
 typedef struct mz_report {
     mz_metrics *metrics;     // NULL: nothing is written
     mz_expert_load *experts; // NULL where the model has none
@@ -55,9 +62,9 @@ typedef struct mz_report {
     mz_saturation *saturation;
     mz_health health;
     bool unhealthy;                   // at the last verdict
-    mz_evaluation val;                // the last validation; NaN = none
-    double best_val_loss;             // the lowest; NaN = none
-    int64_t val_step;                 // step of `val`
+    mz_validation val[MZ_VAL_KINDS];  // the last one of each kind; their losses do not compare
+    double best_val_loss;             // the lowest of the kind that mz_run_val_kind names; NaN: none
+    char no_number[1024];             // why the last validation has no loss; "": it has one
     double started, step_seconds;     // clock; spent in steps
     double data_seconds, data_before; // drawing and bringing batches: all of it, and before the step under way
     mz_pause_time pauses[MZ_PAUSES];
@@ -80,7 +87,9 @@ mezzo_status mz_run_check_metrics(const struct mz_training *run); // beside the 
 mezzo_status mz_run_log_step(struct mz_training *run);            // a metrics row and a progress event
 mezzo_status mz_run_log_magnitudes(struct mz_training *run);
 mezzo_status mz_run_recall_health(struct mz_training *run); // from what metrics.jsonl holds
-mezzo_status mz_run_log_validation(struct mz_training *run);
+mz_val_kind mz_run_val_kind(const struct mz_training *run); // of the validations between steps, which "best" is one of
+bool mz_run_validates_last(const struct mz_training *run, mz_val_kind kind); // after the last step
+mezzo_status mz_run_log_validation(struct mz_training *run, mz_val_kind kind);
 void mz_run_result(struct mz_training *run); // fills report.result as far as things are known
 
 #endif

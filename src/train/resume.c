@@ -52,9 +52,10 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     MEZZO_TRY(mezzo_checkpoint_load(path, &c));
     run->step = run->report.reported_step = c.step;
     run->report.reported_seconds = run->report.step_seconds;
-    run->report.val = (mz_evaluation){.loss = c.val_loss, .accuracy = (double)NAN};
-    run->report.val_step = isnan(c.val_loss) ? -1 : c.step;
-    run->report.best_val_loss = c.best_val_loss;
+    const mz_val_kind kind = c.val_sampled ? MZ_VAL_SAMPLE : MZ_VAL_WHOLE;
+    run->report.val[kind] =
+        (mz_validation){{.loss = c.val_loss, .accuracy = (double)NAN}, isnan(c.val_loss) ? -1 : c.step};
+    run->report.best_val_loss = kind == mz_run_val_kind(run) ? c.best_val_loss : (double)NAN;
     run->data->position = c.batches;
     snprintf(run->report.result.checkpoint, sizeof run->report.result.checkpoint, "%s", path);
     mz_log("notice", "resuming from %s, step %lld", path, (long long)c.step);
@@ -269,7 +270,6 @@ mezzo_status mz_run_start(mz_training *run) {
     const char *resume = run->config.resume;
     mezzo_status status;
     char path[4096] = "";
-    run->report.val_step = -1;
     MEZZO_TRY(mz_run_check_folder(run->source));
     run->writes = !run->bisecting;
     for (int set = 0; set < 2 && mz_run_leads(run); set++)
@@ -304,6 +304,8 @@ mezzo_status mz_run_still_there(const mz_training *run) {
 }
 
 static mezzo_status write_checkpoint(mz_training *run) {
+    const mz_val_kind kind = mz_run_val_kind(run);
+    const mz_validation *val = &run->report.val[kind];
     MEZZO_TRY(mz_run_still_there(run));
     mezzo_checkpoint c = {.params = run->engine.params,
                           .optimizer = run->engine.optimizer,
@@ -311,7 +313,8 @@ static mezzo_status write_checkpoint(mz_training *run) {
                           .step = run->step,
                           .seed = run->config.seed,
                           .batches = run->data->position,
-                          .val_loss = run->report.val_step == run->step ? run->report.val.loss : (double)NAN,
+                          .val_loss = val->step == run->step ? val->score.loss : (double)NAN,
+                          .val_sampled = kind == MZ_VAL_SAMPLE,
                           .best_val_loss = run->report.best_val_loss,
                           .data = run->marks[MZ_SET_TRAIN],
                           .validation = run->marks[MZ_SET_VALIDATION],

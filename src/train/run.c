@@ -112,7 +112,10 @@ static mezzo_status open_task(mz_training *run) {
                        options.path);
     MEZZO_TRY(open_latents(run, &options));
     MEZZO_TRY(mz_run_config_model(&run->config, &run->task->sizes, &run->engine.model));
-    return mz_task_set_model(run->task, &run->engine.model);
+    MEZZO_TRY(mz_task_set_model(run->task, &run->engine.model));
+    if (run->task->note[0] != '\0' && mz_run_leads(run))
+        mz_log("warn", "%s", run->task->note);
+    return MEZZO_OK;
 }
 
 static mezzo_status open_source(mz_training *run, mz_set set, mz_order order, mz_source **out) {
@@ -163,7 +166,9 @@ static mezzo_status follow_precision(mz_training *run) {
 static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_config *config, const mezzo_hooks *hooks,
                              mz_training *run) {
     *run = (mz_training){.source = config, .engine = {.device = device, .borrowed = device != NULL}};
-    run->report.val.loss = run->report.val.accuracy = run->report.best_val_loss = (double)NAN;
+    run->report.best_val_loss = (double)NAN;
+    for (int kind = 0; kind < MZ_VAL_KINDS; kind++)
+        run->report.val[kind] = (mz_validation){{.loss = (double)NAN, .accuracy = (double)NAN}, -1};
     run->engine.readout.last.loss = (double)NAN;
     run->report.started = mz_seconds();
     if (hooks != NULL)

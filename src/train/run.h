@@ -35,6 +35,7 @@ struct mz_training {
     mz_lock lock;             // of the run folder
     char *checkpoints;        // path
     double *shares[2];        // of a step's micro batches in its loss, by its parity; NULL: all alike
+    bool empty[2];            // whether a step had no target, so that the device did not take it, by its parity
     mz_inject inject;         // for tests: empty
     bool bisecting;           // nothing is written
     bool writes;              // the run folder is this run's, whichever rank writes it

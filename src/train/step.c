@@ -17,12 +17,15 @@ uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i) {
 }
 
 // Each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all. What
-// is drawn is a function of the batch's number, so that every rank finds the same without asking the others.
-static mezzo_status find_shares(mz_training *run, int64_t step) {
+// is drawn is a function of the batch's number, so that every rank finds the same without asking the others. *empty: no
+// target of the step counts, and none of its batches is bad.
+static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
     const uint64_t n = mz_run_batches(run);
     double **shares = &run->shares[step & 1], all = 0;
+    bool bad = false;
     char fault[sizeof run->guard.batch[0]];
-    if (!run->engine.program.loss_share)
+    *empty = false;
+    if (!run->task->masks)
         return MEZZO_OK;
     if (*shares == NULL)
         *shares = mz_alloc(n, sizeof **shares);
@@ -32,9 +35,11 @@ static mezzo_status find_shares(mz_training *run, int64_t step) {
         MEZZO_TRY(mz_guard_draw(run, run->data->position + i, fault, sizeof fault));
         (*shares)[i] = (double)run->task->kind->weight(&run->data->examples);
         all += (*shares)[i];
+        bad = bad || fault[0] != '\0';
     }
     for (uint64_t i = 0; i < n; i++)
         (*shares)[i] = all > 0 ? (*shares)[i] * (double)n / all : 1;
+    *empty = all == 0 && !bad;
     return MEZZO_OK;
 }
 
@@ -84,8 +89,15 @@ mezzo_status mz_run_step(mz_training *run) {
     MZ_INJECT_AT(run, step, 0);
     MZ_INJECT_DROP(run, step);
     MZ_INJECT_PARAMETER(run);
-    MEZZO_TRY(mz_guard_begin_step(run, step));
-    MEZZO_TRY(find_shares(run, step));
+    bool *empty = &run->empty[step & 1];
+    MEZZO_TRY(find_shares(run, step, empty));
+    MEZZO_TRY(mz_guard_begin_step(run, step, !*empty));
+    if (*empty) { // nothing to learn: the device is not asked, and nothing there moves or counts
+        run->data->position += mz_run_batches(run);
+        run->engine.counting = false;
+        run->step = step;
+        return MEZZO_OK;
+    }
     for (int64_t i = 0; i < run->config.grad_accum; i++)
         MEZZO_TRY(run_micro(run, step, i));
     run->data->position += mz_run_batches(run);
@@ -103,7 +115,10 @@ mezzo_status mz_run_step(mz_training *run) {
 static mezzo_status read_one(mz_training *run, int64_t step) {
     mz_step_report *last = &run->engine.readout.last;
     mz_step_values v;
-    MEZZO_TRY(mz_step_values_of(run->engine.step, (int)(run->step - step), run->shares[step & 1], &v));
+    int back = 0; // steps that the device took since
+    for (int64_t later = step + 1; later <= run->step; later++)
+        back += !run->empty[later & 1];
+    MEZZO_TRY(mz_step_values_of(run->engine.step, back, run->shares[step & 1], &v));
     *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler, .stop = v.stop};
     if (run->guard.batch[step & 1][0] != '\0') // an empty batch stood for it
         last->loss = (double)NAN;
@@ -111,12 +126,20 @@ static mezzo_status read_one(mz_training *run, int64_t step) {
 }
 
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh) {
-    int64_t newest = all ? run->step : run->step - run->engine.readout.lag;
+    mz_step_report *last = &run->engine.readout.last;
+    const int64_t newest = all ? run->step : run->step - run->engine.readout.lag;
+    int64_t step = newest;
     *fresh = false;
-    if (newest <= run->engine.readout.last.step || newest <= run->first_step)
+    if (newest <= last->step || newest <= run->first_step)
         return MEZZO_OK;
-    MEZZO_TRY(read_one(run, newest));
-    run->stopping = run->stopping || run->engine.readout.last.stop;
+    if (run->empty[step & 1] && step == run->step && step - 1 > last->step && step - 1 > run->first_step)
+        step--;                 // its report is still to come
+    if (run->empty[step & 1]) { // what the last step with targets left still holds
+        last->step = newest;
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(read_one(run, step));
+    run->stopping = run->stopping || last->stop;
     *fresh = true;
     return MEZZO_OK;
 }

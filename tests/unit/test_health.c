@@ -105,6 +105,66 @@ static bool verdict(value_fn *loss, value_fn *scale, value_fn *skipped, double u
     return verdict_after(2000, loss, scale, skipped, underflow, scaling, line);
 }
 
+// `n` reports of losses that go from `first` to `last` in a straight line, with a ripple.
+// lr: of the last report, where that of the others is 1.
+static bool learned_at(double lr, int64_t n, double first, double last, double ripple, double chance, char line[512]) {
+    mz_health h;
+    assert_int_equal(mz_health_begin(&h), MEZZO_OK);
+    mz_health_add(&h, &(mz_health_row){.chance = chance});
+    for (int64_t i = 0; i < n; i++)
+        mz_health_add(&h, &(mz_health_row){.step = 10 * i + 1,
+                                           .loss = first + (last - first) * (double)i / (double)(n > 1 ? n - 1 : 1) +
+                                                   ripple * (i % 2 ? 1 : -1) * (i > 0),
+                                           .scale = 1,
+                                           .lr = i + 1 < n ? 1 : lr,
+                                           .has_loss = true});
+    const bool healthy = mz_health_verdict(&h, line, 512);
+    mz_health_end(&h);
+    return healthy;
+}
+
+static bool learned(int64_t n, double first, double last, double ripple, double chance, char line[512]) {
+    return learned_at(1, n, first, last, ripple, chance, line);
+}
+
+static void test_a_run_that_learns_nothing_is_not_healthy(void **state) {
+    (void)state;
+    char line[512];
+    const double chance = 4.174;
+    assert_true(learned(64, 4.2, 2.5, 0.02, chance, line));
+    assert_null(strstr(line, "cannot tell"));
+    assert_false(learned(64, 4.3, 4.2, 0.02, chance, line)); // fell, and is where a uniform guess is
+    assert_non_null(strstr(line, "no better than guessing"));
+    assert_true(learned(64, 4.3, 4.2, 0.02, (double)NAN, line));  // where that is not known it fell
+    assert_true(learned_at(2, 64, 4.3, 4.2, 0.02, chance, line)); // the warm-up is not over
+    assert_non_null(strstr(line, "the learning rate still rises"));
+    assert_false(learned(64, 2.0, 2.0, 0.02, chance, line));
+    assert_non_null(strstr(line, "has not fallen"));
+    assert_false(learned(64, 2.0, 3.0, 0.02, chance, line));
+    assert_non_null(strstr(line, "lower --lr"));
+    assert_true(learned(16, 2.0, 2.02, 0.1, chance, line)); // few reports: within their noise
+    assert_false(learned(16, 2.0, 3.5, 0.01, chance, line));
+    assert_true(learned(3, 4.20, 4.19, 0, chance, line)); // three tell nothing, and the line says so
+    assert_non_null(strstr(line, "3 reports of the loss cannot tell whether it learns"));
+    assert_false(learned(3, 4.2, 12, 0, chance, line)); // but this
+    assert_non_null(strstr(line, "above where it began"));
+    assert_true(learned(3, 0.2, 0.25, 0, chance, line)); // a fine-tuned model's batches differ
+}
+
+static void test_a_validation_that_is_no_number_is_not_healthy(void **state) {
+    (void)state;
+    mz_health h;
+    char line[512];
+    assert_int_equal(mz_health_begin(&h), MEZZO_OK);
+    mz_health_add(&h, &(mz_health_row){.step = 1, .loss = 2, .scale = 1, .has_loss = true});
+    mz_health_add(&h, &(mz_health_row){.step = 1, .val_loss = (double)NAN, .has_val = true});
+    assert_false(mz_health_verdict(&h, line, sizeof line));
+    assert_non_null(strstr(line, "validation"));
+    mz_health_add(&h, &(mz_health_row){.step = 2, .val_loss = 1.5, .has_val = true});
+    assert_true(mz_health_verdict(&h, line, sizeof line));
+    mz_health_end(&h);
+}
+
 static double nan_at_the_end(int64_t step) {
     return step > 1980 ? (double)NAN : loss_at(step);
 }
@@ -272,6 +332,8 @@ static void test_the_first_steps_skip_counts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_run_that_learns_nothing_is_not_healthy),
+        cmocka_unit_test(test_a_validation_that_is_no_number_is_not_healthy),
         cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not),
         cmocka_unit_test(test_nan_does_not_blind),
         cmocka_unit_test(test_a_new_level_is_learnt),

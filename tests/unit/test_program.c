@@ -150,13 +150,13 @@ static void the_first_non_finite_value_is_named(void **state) {
     write_one(f, "h.1.mlp.c_fc.weight", 40, 1e6f); // infinite once rounded to FP16
     ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
     assert_true(found);
-    assert_non_null(strstr(where, "linear in h.1.mlp.c_fc (forward)"));
+    assert_non_null(strstr(where, "linear of h.1.mlp.c_fc (forward)"));
     assert_non_null(strstr(where, "fp16"));
     write_one(f, "h.1.mlp.c_fc.weight", 40, 0.0f);
     write_one(f, "ln_f.bias", 3, NAN);
     ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
     assert_true(found);
-    assert_non_null(strstr(where, "layernorm in ln_f"));
+    assert_non_null(strstr(where, "layernorm of ln_f"));
     assert_non_null(strstr(where, "NaN"));
     mezzo_program_free(p);
 }

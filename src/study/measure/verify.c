@@ -12,7 +12,8 @@ typedef struct side {
     mz_trial *trial;
     mz_trial_facts facts;
     mz_verify_run *out;
-    double *losses;      // [steps]: of each step
+    double *losses; // [n_losses]: of the steps that had one
+    size_t n_losses;
     int64_t timed;       // steps in out->seconds
     int64_t turn;        // steps in a turn
     size_t batch_bytes;  // of a micro batch's inputs
@@ -92,8 +93,6 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     s->losses = mz_alloc((size_t)s->facts.steps, sizeof *s->losses);
     if (s->losses == NULL)
         return MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; i < s->facts.steps; i++)
-        s->losses[i] = (double)NAN;
     const mz_examples *examples = mz_trial_examples(s->trial);
     for (int i = 0; i < examples->n; i++)
         s->batch_bytes += examples->input[i].bytes;
@@ -176,7 +175,7 @@ static mezzo_status note(side *s, const mz_step_report *report) {
     mz_verify_run *out = s->out;
     if (report == NULL)
         return MEZZO_OK;
-    s->losses[report->step - 1] = report->loss;
+    s->losses[s->n_losses++] = report->loss;
     out->skipped = report->state.skipped;
     if (!s->facts.scaler->enabled)
         return MEZZO_OK;
@@ -254,13 +253,15 @@ static mezzo_status train_alone(verifier *v, int which) {
 
 // Loss and share of right answers, in the precision that was trained in.
 static mezzo_status finish_side(verifier *v, side *s) {
-    int64_t steps = v->r->steps, last = steps / 10 > 0 ? steps / 10 : 1;
+    const size_t last = s->n_losses / 10 > 0 ? s->n_losses / 10 : 1;
     mz_evaluation score;
     double items = (double)s->facts.items * (double)v->r->grad_accum * (double)s->timed;
     s->out->tokens_per_second = items / s->out->seconds;
-    s->out->train_loss = mz_mean(s->losses + (steps - last), (size_t)last);
+    s->out->train_loss = s->n_losses > 0 ? mz_mean(s->losses + (s->n_losses - last), last) : (double)NAN;
     const double start = mz_seconds();
-    MEZZO_TRY(mz_trial_validate(s->trial, v->o->stop, &score));
+    MEZZO_TRY(mz_context(mz_trial_validate(s->trial, v->o->stop, &score), "the %s run of seed %llu, validated",
+                         mezzo_precision_name(s->facts.program.precision),
+                         (unsigned long long)v->r->pairs[v->r->n].seed));
     v->validating += mz_seconds() - start;
     v->validated++;
     MEZZO_TRY(stopped(v));
