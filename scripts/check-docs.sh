@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every op of ops.def has its row in docs/OPS.md, every precision of precisions.def its row in docs/train.md (the unit test
-# test_precisions compares the cells), every local link of the documents leads somewhere, and the guide to precisions shows what was measured.
+# test_precisions compares the cells), every local link of the documents leads somewhere, the guide to precisions shows what was measured, and the version is the
+# same in the header, the changelog and the package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +31,15 @@ while IFS=: read -r file link; do
     fi
 done < <(find README.md docs bench -name '*.md' -print0 2>/dev/null |
     xargs -0 -r grep -HoE '\]\([^):]+\)' | sed -E 's/\]\(([^)]*)\)/\1/')
+
+# A release has one version: the header's, the newest one of CHANGELOG.md and that of the Debian package.
+in_header=$(awk '/^#define MEZZO_VERSION_(MAJOR|MINOR|PATCH)/ { printf "%s%s", dot, $3; dot = "." }' include/mezzo/version.h)
+in_changelog=$(sed -nE 's/^## ([0-9]+\.[0-9]+\.[0-9]+).*/\1/p' CHANGELOG.md | head -n 1)
+in_package=$(sed -n '1s/.*(\(.*\)).*/\1/p' debian/changelog)
+if [[ $in_header != "$in_changelog" || $in_header != "$in_package" ]]; then
+    echo "include/mezzo/version.h has version $in_header, CHANGELOG.md $in_changelog, debian/changelog $in_package"
+    broken=1
+fi
 
 bench/which_precision.py --check || broken=1
 

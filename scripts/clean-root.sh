@@ -99,7 +99,7 @@ grep -q -e '--prec<TAB> --precision' completed
 cat >CMakeLists.txt <<'IN_CMAKE'
 cmake_minimum_required(VERSION 3.25)
 project(own C)
-find_package(mezzo 0.1 REQUIRED COMPONENTS static)
+find_package(mezzo 0.2 REQUIRED COMPONENTS static)
 add_executable(own_shared gpt.c)
 target_link_libraries(own_shared mezzo::mezzo)
 add_executable(own_static gpt.c)

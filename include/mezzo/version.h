@@ -10,10 +10,10 @@ extern "C" {
 #endif
 
 #define MEZZO_VERSION_MAJOR 0
-#define MEZZO_VERSION_MINOR 1
+#define MEZZO_VERSION_MINOR 2
 #define MEZZO_VERSION_PATCH 0
 
-// The version of the library that runs, "0.1.0"; owned by it. Any thread may call it.
+// The version of the library that runs, "0.2.0"; owned by it. Any thread may call it.
 MEZZO_API const char *mezzo_version(void);
 
 #ifdef __cplusplus

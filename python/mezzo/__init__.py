@@ -30,7 +30,7 @@ _Path = Union[str, "os.PathLike[str]"]
 
 
 def version() -> str:
-    """The command's version, as "0.1.0"."""
+    """The command's version, as "0.2.0"."""
     return text("--version").split()[-1]
 
 

@@ -57,7 +57,7 @@ cp program.c consumer
 cat >consumer/CMakeLists.txt <<'END'
 cmake_minimum_required(VERSION 3.25)
 project(consumer LANGUAGES C)
-find_package(mezzo 0.1 REQUIRED COMPONENTS static)
+find_package(mezzo 0.2 REQUIRED COMPONENTS static)
 add_executable(shared program.c)
 target_link_libraries(shared PRIVATE mezzo::mezzo)
 add_executable(static program.c)
