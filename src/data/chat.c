@@ -104,15 +104,10 @@ mezzo_status mz_chat_to_json(const mz_chat *chat, json_t *object) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_chat_write(const mz_chat *chat, const char *folder) {
-    json_t *object = mz_json_new();
-    char *path = mz_format("%s/tokenizer_config.json", folder);
-    mezzo_status status = object != NULL && path != NULL ? mz_chat_to_json(chat, object) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK && json_object_size(object) > 0)
-        status = mz_json_save(path, object);
-    json_decref(object);
-    mz_free(path);
-    return status;
+mezzo_status mz_chat_keep_default(mz_chat *chat) {
+    if (chat->source == NULL)
+        chat->source = mz_strdup(chatml);
+    return chat->source != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
 mezzo_status mz_chat_from_json(const char *where, const json_t *object, mz_chat *out) {
@@ -564,5 +559,58 @@ mezzo_status mz_chat_ask(const mezzo_tokenizer *tok, const char *message, mz_cha
         status = find_end(tok, "the end of an answer", told, end);
     json_decref(asked);
     json_decref(told);
+    return status;
+}
+
+// --- what an export says -------------------------------------------------------------------------------------------
+static mezzo_status write_config(const mz_chat *chat, const char *folder) {
+    json_t *object = mz_json_new();
+    char *path = mz_format("%s/tokenizer_config.json", folder);
+    mezzo_status status = object != NULL && path != NULL ? mz_chat_to_json(chat, object) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK && json_object_size(object) > 0)
+        status = mz_json_save(path, object);
+    json_decref(object);
+    mz_free(path);
+    return status;
+}
+
+static int32_t special_named(const mezzo_tokenizer *tok, const char *text) {
+    return text != NULL ? special(tok, text, strlen(text)) : -1;
+}
+
+// {"bos_token_id": …, "eos_token_id": …}: the token that the template ends an answer with, and the tokenizer's own.
+static mezzo_status generation_of(const mezzo_tokenizer *tok, json_t **out) {
+    mz_chat_tokens asked = {0};
+    char *end = NULL;
+    mezzo_status status = MEZZO_OK;
+    if (tok->chat.source != NULL) // a template may refuse what is asked here: then nothing is known
+        status = mz_chat_ask(tok, "x", &asked, &end);
+    mz_chat_tokens_free(&asked);
+    const int32_t bos = special_named(tok, tok->chat.bos), eos = special_named(tok, tok->chat.eos);
+    const int32_t stop = status == MEZZO_OK ? special_named(tok, end) : -1;
+    mz_free(end);
+    if (status == MEZZO_ERR_MEMORY)
+        return status;
+    *out = mz_json_new();
+    if (bos >= 0)
+        (void)json_object_set_new(*out, "bos_token_id", json_integer(bos));
+    if (stop >= 0 && eos >= 0 && stop != eos)
+        (void)json_object_set_new(*out, "eos_token_id", json_pack("[i, i]", stop, eos));
+    else if (stop >= 0 || eos >= 0)
+        (void)json_object_set_new(*out, "eos_token_id", json_integer(stop >= 0 ? stop : eos));
+    return *out != NULL && !mz_json_ran_out() ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory for how texts end");
+}
+
+mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder) {
+    MEZZO_TRY(write_config(&tok->chat, folder));
+    json_t *generation = NULL;
+    char *path = mz_format("%s/generation_config.json", folder);
+    mezzo_status status = path == NULL           ? MEZZO_ERR_MEMORY
+                          : mz_path_exists(path) ? MEZZO_OK
+                                                 : generation_of(tok, &generation);
+    if (status == MEZZO_OK && json_object_size(generation) > 0)
+        status = mz_json_save(path, generation);
+    json_decref(generation);
+    mz_free(path);
     return status;
 }

@@ -17,8 +17,11 @@ void mz_chat_free(mz_chat *chat);
 // chat_template.jinja of a folder as Hugging Face publishes it, else tokenizer_config.json's; empty where there is
 // none. *added (may be NULL): tokens that were added to the vocabulary, {"number": "token"}, or NULL.
 mezzo_status mz_chat_read(const char *folder, mz_chat *out, json_t **added);
-// tokenizer_config.json, where there is something to say.
-mezzo_status mz_chat_write(const mz_chat *chat, const char *folder);
+// tokenizer_config.json, where there is something to say; generation_config.json, where it is missing: the tokens that
+// begin a text and that end an answer, if the tokenizer has them.
+mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder);
+// What conversations were written by becomes the tokenizer's own: ChatML, where it has no template.
+mezzo_status mz_chat_keep_default(mz_chat *chat);
 // Into tokenizer.json and from it.
 mezzo_status mz_chat_to_json(const mz_chat *chat, json_t *object);
 mezzo_status mz_chat_from_json(const char *where, const json_t *object, mz_chat *out);

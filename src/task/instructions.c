@@ -18,6 +18,7 @@ struct mz_instructions {
     mz_chat_tokens all;
     example *examples;
     size_t count, cap;
+    bool converse;
 };
 
 bool mz_is_instructions(const char *path) {
@@ -32,6 +33,10 @@ void mz_instructions_free(mz_instructions *x) {
     mz_free(x->examples);
     mz_free(x->path);
     mz_free(x);
+}
+
+bool mz_instructions_converse(const mz_instructions *x) {
+    return x->converse;
 }
 
 uint64_t mz_instructions_count(const mz_instructions *x) {
@@ -69,6 +74,7 @@ static mezzo_status add_record(mz_instructions *x, const mezzo_tokenizer *tokeni
         if (!json_is_array(messages))
             return mz_fail(MEZZO_ERR_FORMAT, "%s: \"messages\" is not a list", where);
         MEZZO_TRY(mz_json_refuse_marks(where, "messages", messages));
+        x->converse = true;
         MEZZO_TRY(mz_chat_encode(tokenizer, where, messages, false, &x->all));
     } else if (json_object_get(record, "prompt") != NULL) {
         MEZZO_TRY(mz_json_get_string(where, record, "prompt", &prompt));

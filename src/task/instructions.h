@@ -13,7 +13,8 @@ bool mz_is_instructions(const char *path); // "….jsonl", or "….json": such l
 // INTERRUPTED (*stop is set; stop may be NULL).
 mezzo_status mz_instructions_open(const char *path, const mezzo_tokenizer *tokenizer, double from, double to,
                                   const volatile sig_atomic_t *stop, mz_instructions **out);
-void mz_instructions_free(mz_instructions *instructions); // NULL is fine
+void mz_instructions_free(mz_instructions *instructions);           // NULL is fine
+bool mz_instructions_converse(const mz_instructions *instructions); // some are conversations
 uint64_t mz_instructions_count(const mz_instructions *instructions);
 mezzo_data_mark mz_instructions_mark(const mz_instructions *instructions);
 

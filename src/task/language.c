@@ -54,6 +54,8 @@ static mezzo_status open_instructions(language *l, const mz_task_options *o, con
     l->task.masks = true;
     double end = split ? o->split : 1;
     MEZZO_TRY(mz_instructions_open(train, l->loaded, 0, end, o->stop, &l->told[MEZZO_TRAIN]));
+    if (mz_instructions_converse(l->told[MEZZO_TRAIN])) // samples and exports are asked as it was trained
+        MEZZO_TRY(mz_chat_keep_default(&l->loaded->chat));
     if (validates)
         return mz_instructions_open(o->validation, l->loaded, 0, 1, o->stop, &l->told[MEZZO_VALIDATION]);
     return split && end < 1 ? mz_instructions_open(train, l->loaded, end, 1, o->stop, &l->told[MEZZO_VALIDATION])

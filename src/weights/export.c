@@ -204,7 +204,7 @@ static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char
     } else {
         mz_log("notice", "the %s tokenizer is not exported: transformers has no equivalent", kind);
     }
-    return status == MEZZO_OK ? mz_chat_write(&tok->chat, folder) : status;
+    return status == MEZZO_OK ? mz_chat_write(tok, folder) : status;
 }
 
 static mezzo_status write_tokenizer(const exporter *e, const char *folder) {

@@ -62,5 +62,11 @@ run 0 sample talked --chat "7?" --tokens 20 --temperature 0 --count 2 --json
 shows "$OUT" '"chat": "7?"' '"yes '
 run 0 export talked --out again2
 shows again2/tokenizer_config.json "chat_template" "[INST]" "</s>"
+shows again2/generation_config.json '"bos_token_id": 50257' '"eos_token_id": 50258'
+# Without a template of its own a tokenizer keeps the one that its conversations were written by.
+run 0 train "${seed[@]}" --tokenizer gpt2 --data chat.jsonl --steps 1 --out default
+shows default/tokenizer.json "chat_template" "<|im_start|>"
+run 0 export default --out default2
+shows default2/tokenizer_config.json "chat_template" "<|im_start|>"
 sed -i 's/m\[.content.\] | trim/m | pprint/' talks/tokenizer_config.json
 refuse 3 "chat.jsonl:1" "the filter pprint is not supported" -- train "${seed[@]}" --init talks --data chat.jsonl --steps 1 --out other2
