@@ -17,8 +17,8 @@ enum { MOST_WORK = 1 << 13 };
 enum { MOST_WORK = 1 << 21 };
 #define MOST_BYTES ((size_t)64 << 20)
 #endif
-// More for each byte of the conversation.
-enum { WORK_A_BYTE = 64, BYTES_A_BYTE = 256 };
+// More of both for each byte of the conversation's texts, and more memory for each of its values.
+enum { WORK_A_BYTE = 64, BYTES_A_BYTE = 256, BYTES_A_VALUE = 1024 };
 enum { BYTES_A_WORK = 256 }; // that are searched or compared
 enum { MOST_SOURCE = 1 << 20, MOST_NESTING = 150, MOST_DEPTH = 400, MOST_ARGS = 6, MOST_RANGE = 100000 };
 

@@ -120,7 +120,7 @@ static const value *map_from_json(machine *m, const json_t *j, bool told, int de
 }
 
 const value *mz_tpl_from_json(machine *m, const json_t *j, bool told, int depth) {
-    m->most_bytes += BYTES_A_BYTE * sizeof(value) / 32;
+    m->most_bytes += BYTES_A_VALUE;
     if (j == NULL || json_is_null(j))
         return &mz_tpl_none;
     if (depth > MOST_NESTING)

@@ -233,6 +233,22 @@ static size_t allocations_of(mezzo_tokenizer *bytes, size_t n) {
     return count;
 }
 
+// One of 37 answers is cut once others follow it: it is written otherwise than those around it, and found by that.
+static void check_one_that_changes(mezzo_tokenizer *bytes) {
+    json_t *messages = long_conversation(37), *one = json_array_get(messages, 41);
+    mz_chat_tokens t = {0};
+    json_object_set_new(one, "content", json_string("think|a"));
+    bytes->chat.source = mz_strdup("{% for m in messages %}<|{{ m.role }}|>"
+                                   "{{ m.content if loop.last else m.content.split('|')[-1] }}{% endfor %}"
+                                   "{% if add_generation_prompt %}<|assistant|>{% endif %}");
+    assert_int_equal(mz_chat_encode(bytes, "here", messages, false, &t), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "here: the chat template writes message 42"));
+    mz_chat_tokens_free(&t);
+    mz_free(bytes->chat.source);
+    bytes->chat.source = NULL;
+    json_decref(messages);
+}
+
 // As rendering each answer finds them; and work that grows with the conversation, not with its square.
 static void answers_of_long_conversations(void **state) {
     (void)state;
@@ -260,6 +276,7 @@ static void answers_of_long_conversations(void **state) {
         check_long(bytes, source, 37);
         mz_free(source);
     }
+    check_one_that_changes(bytes);
     const size_t few = allocations_of(bytes, 200), many = allocations_of(bytes, 1600);
     if (many > 16 * few)
         fail_msg("200 answers take %zu allocations, 1,600 take %zu", few, many);
