@@ -12,13 +12,14 @@ static uint32_t other_case(uint32_t c, bool upper) {
     static const struct {
         uint32_t from, to, pairs; // pairs 1: even upper, odd lower; 2: odd upper; 0: no case; else lower - upper
     } ranges[] = {
-        {0x80, 0xB4, 0},     {0xB6, 0xBF, 0},     {0xC0, 0xD6, 32},     {0xD7, 0xD7, 0},     {0xD8, 0xDE, 32},
-        {0xF7, 0xF7, 0},     {0x100, 0x12F, 1},   {0x132, 0x137, 1},    {0x139, 0x148, 2},   {0x14A, 0x177, 1},
-        {0x179, 0x17E, 2},   {0x300, 0x344, 0},   {0x346, 0x36F, 0},    {0x391, 0x3A1, 32},  {0x3A4, 0x3AB, 32},
-        {0x400, 0x40F, 80},  {0x410, 0x42F, 32},  {0x460, 0x481, 1},    {0x48A, 0x4BF, 1},   {0x4D0, 0x52F, 1},
-        {0x5D0, 0x5EA, 0},   {0x600, 0x6FF, 0},   {0x900, 0xE7F, 0},    {0x1E00, 0x1E95, 1}, {0x1EA0, 0x1EFF, 1},
-        {0x2000, 0x20CF, 0}, {0x2190, 0x245F, 0}, {0x2500, 0x2BFF, 0},  {0x3000, 0x9FFF, 0}, {0xAC00, 0xD7A3, 0},
-        {0xFE00, 0xFE0F, 0}, {0xFF00, 0xFF20, 0}, {0x1F300, 0x1FAFF, 0}};
+        {0x80, 0xB4, 0},     {0xB6, 0xBF, 0},      {0xC0, 0xD6, 32},    {0xD7, 0xD7, 0},     {0xD8, 0xDE, 32},
+        {0xF7, 0xF7, 0},     {0x100, 0x12F, 1},    {0x132, 0x137, 1},   {0x139, 0x148, 2},   {0x14A, 0x177, 1},
+        {0x179, 0x17E, 2},   {0x300, 0x344, 0},    {0x346, 0x36F, 0},   {0x386, 0x386, 38},  {0x388, 0x38A, 37},
+        {0x38C, 0x38C, 64},  {0x38E, 0x38F, 63},   {0x391, 0x3A1, 32},  {0x3A4, 0x3AB, 32},  {0x400, 0x40F, 80},
+        {0x410, 0x42F, 32},  {0x460, 0x481, 1},    {0x48A, 0x4BF, 1},   {0x4D0, 0x52F, 1},   {0x5D0, 0x5EA, 0},
+        {0x600, 0x6FF, 0},   {0x900, 0xE7F, 0},    {0x1E00, 0x1E95, 1}, {0x1EA0, 0x1EFF, 1}, {0x2000, 0x20CF, 0},
+        {0x2190, 0x245F, 0}, {0x2500, 0x2BFF, 0},  {0x3000, 0x9FFF, 0}, {0xAC00, 0xD7A3, 0}, {0xFE00, 0xFE0F, 0},
+        {0xFF00, 0xFF20, 0}, {0x1F300, 0x1FAFF, 0}};
     for (size_t i = 0; i < MZ_COUNT(ranges); i++) {
         const uint32_t shift = ranges[i].pairs, from = ranges[i].from, to = ranges[i].to;
         if (shift >= 32 && c >= from + shift && c <= to + shift)
@@ -32,7 +33,16 @@ static uint32_t other_case(uint32_t c, bool upper) {
         const bool is_upper = c % 2 == (shift == 2);
         return is_upper == upper ? c : upper ? c - 1 : c + 1;
     }
-    return c == 0xDF && !upper ? c : c == 0xFF ? (upper ? 0x178 : c) : 0;
+    if (c == 0xFF)
+        return upper ? 0x178 : c;
+    if (c == 0x3C2 || c == 0x3C3) // the small sigmas; which of them a capital one becomes depends on the word
+        return upper ? 0x3A3 : c;
+    return (c == 0x3A3 && upper) || (c == 0xDF && !upper) ? c : 0;
+}
+
+// Small letters, raised or lowered, without capital ones.
+static bool is_small_mark(uint32_t c) {
+    return c == 0xAA || c == 0xBA || c == 0x2071 || c == 0x207F || (c >= 0x2090 && c <= 0x209C);
 }
 
 static uint32_t in_case(machine *m, uint32_t c, bool upper) {
@@ -58,7 +68,7 @@ const value *mz_tpl_cased(machine *m, const value *v, int how) {
         const size_t k = mz_utf8_encode(in_case(m, c, upper), bytes);
         memset(marks, v->told[p], sizeof marks);
         mz_tpl_say(&out, bytes, marks, k);
-        cased = how == CASE_TITLE && (in_case(m, c, true) != c || in_case(m, c, false) != c);
+        cased = how == CASE_TITLE && (is_small_mark(c) || in_case(m, c, true) != c || in_case(m, c, false) != c);
         begins = mz_tpl_is_space(c) || (c < 0x80 && c > 0 && strchr("-({[<", (int)c) != NULL);
     }
     return mz_tpl_said(m, &out);

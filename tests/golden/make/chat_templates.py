@@ -223,6 +223,7 @@ SHORT = [
     "{{ messages.append(1) }}",
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% elif m.content is iterable %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}",
     "{% break %}",
+    "{{ 'άέώς ñandú ёж' | upper }}{{ 'ΆΈΏ ÑÜ ЁЖ'.lower() }}{{ 'aªbº élan'.title() }}{{ 'éA'.swapcase() }}{{ ['é\u00a0', '\u3000'] }}",
     "{% set x = messages | selectattr('role', 'eq', 'assistant') | map(attribute='content') | list | last | default('no answer', true) %}{{ x }}",
     "{{ messages[0]['content'].startswith(('H', 'h')) }}{{ 'x.py'.endswith('.py') }}{{ 'abcabc'.find('c') }}{{ 'é漢c'.index('c') }}{{ 'aXbX'.count('X') }}",
 ]
