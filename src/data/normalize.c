@@ -34,7 +34,7 @@ mezzo_status mz_normals_add(const char *where, mz_normals *normals, mz_normal no
                     "%s: its normalizer needs utf8proc, which this build has not: build Mezzo with libutf8proc", where);
 #endif
     if (status == MEZZO_OK && normals->n == MZ_MAX_STEPS)
-        status = mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: more than %d normalizers", where, MZ_MAX_STEPS);
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: more than %d normalizers", where, MZ_MAX_STEPS);
     if (status == MEZZO_OK)
         normals->items[normals->n++] = normal;
     else

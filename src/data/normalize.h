@@ -29,7 +29,8 @@ typedef struct mz_normals {
     size_t n;
 } mz_normals;
 void mz_normals_free(mz_normals *normals);
-// MEZZO_ERR_UNSUPPORTED: too many, or one that this build has no utf8proc for; frees what the step owns then.
+// MEZZO_ERR_FORMAT: too many; UNSUPPORTED: one that this build has no utf8proc for. Frees what the normalizer owns
+// then.
 mezzo_status mz_normals_add(const char *where, mz_normals *normals, mz_normal normal);
 
 // Of one thread; zeroed, then freed.

@@ -25,7 +25,7 @@ static void put(translator *t, const char *text) {
 }
 
 static mezzo_status refuse(const translator *t, const char *what) {
-    return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: the pattern %s has %s at byte %zu, which is not supported", t->where,
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: the pattern %s has %s at byte %zu, which is not supported", t->where,
                    mz_quote_bytes(t->source, t->n).text, what, t->at);
 }
 

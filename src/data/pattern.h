@@ -13,7 +13,7 @@ typedef struct mz_pattern mz_pattern;
 typedef enum mz_pattern_syntax {
     MZ_PATTERN_LITERAL,
     MZ_PATTERN_PCRE2,
-    MZ_PATTERN_ONIGURUMA, // translated; MEZZO_ERR_UNSUPPORTED names what has no equal
+    MZ_PATTERN_ONIGURUMA, // translated; MEZZO_ERR_FORMAT names what has no equal
 } mz_pattern_syntax;
 // `where` names it in errors. MEZZO_ERR_FORMAT: no pattern of that syntax, or an empty one.
 mezzo_status mz_pattern_create(const char *where, mz_pattern_syntax syntax, const char *source, size_t n,

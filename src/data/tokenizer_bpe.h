@@ -22,7 +22,8 @@ typedef struct mz_bpe_tokenizer {
 } mz_bpe_tokenizer;
 
 void mz_bpe_tokenizer_destroy(mezzo_tokenizer *tok);
-// tokenizer.json of the `tokenizers` library. MEZZO_ERR_UNSUPPORTED names the part that is not supported; FORMAT.
+// tokenizer.json of the `tokenizers` library. MEZZO_ERR_FORMAT names what is wrong or not supported;
+// UNSUPPORTED: a normalizer that this build cannot do.
 mezzo_status mz_bpe_read_published(const char *where, const json_t *object, mezzo_tokenizer **out);
 const mz_bpe_tokenizer *mz_bpe_published(const mezzo_tokenizer *tok); // NULL where it is written in another form
 mezzo_status mz_bpe_write_published(const mz_bpe_tokenizer *tok, json_t *object);

@@ -8,7 +8,7 @@
 
 // --- parts ---------------------------------------------------------------------------------------------------------
 mezzo_status mz_json_refuse(const mz_json_part *p, const char *what) {
-    return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: %s %s: %s", p->r->where, p->key, p->type, what);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: %s %s: %s", p->r->where, p->key, p->type, what);
 }
 
 mezzo_status mz_json_part_bool(const mz_json_part *p, const char *key, bool otherwise, bool *out) {
@@ -52,7 +52,7 @@ mezzo_status mz_json_part_keys(const mz_json_part *p, const char *keys) {
     json_object_foreach((json_t *)(uintptr_t)p->object, key, value) {
         snprintf(padded, sizeof padded, " %s ", key);
         if (strcmp(key, "type") != 0 && strstr(keys, padded) == NULL)
-            return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: %s %s: key %s is not supported", p->r->where, p->key, p->type,
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: %s %s: key %s is not supported", p->r->where, p->key, p->type,
                            mz_quote(key).text);
     }
     return MEZZO_OK;
@@ -80,7 +80,7 @@ static mezzo_status read_part(mz_json_reader *r, const char *key, const char *li
             MEZZO_TRY(mz_json_part_keys(&p, kinds[i].keys));
             return kinds[i].read(&p);
         }
-    return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: %s %s is not supported", r->where, key, mz_quote(p.type).text);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: %s %s is not supported", r->where, key, mz_quote(p.type).text);
 }
 
 // --- normalizers ---------------------------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ static mezzo_status read_parts(mz_json_reader *r, const json_t *object) {
     const char *type = json_string_value(json_object_get(model, "type"));
     // Files before 2020 say no type: BPE is the one that has merges.
     if (type == NULL ? !json_is_array(json_object_get(model, "merges")) : strcmp(type, "BPE") != 0)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: its model is %s; only BPE is supported", r->where,
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: its model is %s; only BPE is supported", r->where,
                        type != NULL ? mz_quote(type).text : "of a type that it does not say");
     if (added != NULL && !json_is_array(added))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'added_tokens': expected a list", r->where);

@@ -18,7 +18,7 @@ void mz_steps_free(mz_steps *steps) {
 mezzo_status mz_steps_add(const char *where, mz_steps *steps, mz_step step) {
     if (steps->n == MZ_MAX_STEPS) {
         mz_pattern_free(step.pattern);
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: more than %d steps split the text", where, MZ_MAX_STEPS);
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: more than %d steps split the text", where, MZ_MAX_STEPS);
     }
     steps->items[steps->n++] = step;
     return MEZZO_OK;
@@ -58,7 +58,9 @@ typedef struct pieces {
     bool held, match, joined;
 } pieces;
 
-static mezzo_status give(const pieces *p, size_t from, size_t to) {
+static inline mezzo_status give(const pieces *p, size_t from, size_t to) {
+    if (p->step + 1 == p->walk->steps->n && to > from)
+        return p->walk->each(p->walk->user, p->text + from, to - from);
     return to > from ? run(p->walk, p->step + 1, p->text + from, to - from, p->first && from == 0) : MEZZO_OK;
 }
 
@@ -120,7 +122,10 @@ static mezzo_status split(walk *w, size_t step, const char *text, size_t n, bool
             break;
         if (from > done)
             MEZZO_TRY(add_piece(&p, s->behaviour, done, from, s->invert));
-        MEZZO_TRY(add_piece(&p, s->behaviour, from, to, !s->invert));
+        if (s->behaviour == MZ_ISOLATED)
+            MEZZO_TRY(give(&p, from, to));
+        else
+            MEZZO_TRY(add_piece(&p, s->behaviour, from, to, !s->invert));
         done = to;
     }
     if (done < n)

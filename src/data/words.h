@@ -54,7 +54,7 @@ typedef struct mz_steps {
     size_t n;
 } mz_steps;
 void mz_steps_free(mz_steps *steps);
-// MEZZO_ERR_UNSUPPORTED where there are too many; frees the step then.
+// MEZZO_ERR_FORMAT where there are too many; frees the step then.
 mezzo_status mz_steps_add(const char *where, mz_steps *steps, mz_step step);
 mezzo_status mz_steps_add_gpt2(const char *where, mz_steps *steps); // GPT-2's pattern
 

@@ -489,6 +489,9 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
     const mz_tokenizer_sources from = {.own = has ? in->folder : NULL, .named = name};
     MEZZO_TRY(mz_tokenizer_choose(&from, out));
     MEZZO_TRY(name_gpt2(out));
+    if (*out != NULL && has)
+        mz_log("notice", "the tokenizer is that of %s: %s, %d tokens", in->folder, mezzo_tokenizer_kind(*out),
+               (int)mezzo_tokenizer_vocab(*out));
     return *out == NULL && mezzo_model_task(&in->model) != MEZZO_TASK_IMAGES ? assume_gpt2(in, out) : MEZZO_OK;
 }
 

@@ -53,6 +53,33 @@ refuse 2 "other.txt" "bare'" "came without a tokenizer" "--tokenizer" -- train -
 refuse 2 "came without a tokenizer" -- eval bare --data other.txt
 run 0 train --config bare/config.yaml --init bare --data other.txt --tokenizer byte "${small[@]}" --out bytewise
 
+# tokenizer.json stands above the two files beside it: every digit is a token here, which GPT-2's pattern does not say. The run keeps it,
+# trains, evaluates and exports with it; one that is not supported is refused, unless the weights are taken alone.
+cat >digits.sed <<'SED'
+s/.*/{"version": "1.0", "added_tokens": [{"id": 258, "content": "<|endoftext|>", "special": true}], "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, {"type": "ByteLevel", "add_prefix_space": false}]}, "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": VOCAB, "merges": [["t", "h"], ["th", "e"]]}}/
+SED
+vocab=$(tr -d '\n' <published/vocab.json)
+json=$(echo x | sed -f digits.sed)
+printf '%s\n' "${json/VOCAB/"$vocab"}" >published/tokenizer.json
+run 0 import published --out split
+shows "$ERR" "tokenizer" "published" "bpe, 259 tokens"
+shows split/tokenizer.json '"individual_digits": true' '"crc32c"'
+run 0 train --config split/config.yaml --init published --data other.txt "${small[@]}" --out split-tuned
+shows split-tuned/tokenizer.json '"individual_digits": true'
+run 0 eval split-tuned --data other.txt
+run 0 export split-tuned --out split-exported
+shows split-exported/tokenizer.json '"individual_digits": true'
+run 0 import split-exported --out split-again
+cmp split/tokenizer.json split-again/tokenizer.json || fail "the tokenizer changed"
+refuse 2 "theirs/tokenizer.json' (bpe, 259 tokens)" "split/tokenizer.json' (bpe, 259 tokens)" -- \
+    train --config split/config.yaml --init split --data other.txt --tokenizer theirs/tokenizer.json "${small[@]}" --out new
+sed 's/"individual_digits": true/"individual_digits": false/' split/tokenizer.json >flipped.json
+refuse 2 flipped.json checksum -- data other.txt --tokenizer flipped.json --out new
+sed -i 's/"type": "BPE"/"type": "Unigram"/' published/tokenizer.json
+refuse 2 "published/tokenizer.json" "'Unigram'" "only BPE" -- import published --out new
+run 0 import published --out unread --tokenizer none
+rm published/tokenizer.json
+
 # sentencepiece's file is named, not guessed around.
 rm published/merges.txt published/vocab.json
 printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >published/tokenizer.model

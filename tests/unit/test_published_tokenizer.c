@@ -1,0 +1,144 @@
+// What of a tokenizer.json of the `tokenizers` library is not supported is refused by name, in a line; what stands
+// there and changes no token is read over. Texts that are no UTF-8, and characters that no token stands for.
+//
+// To see it fail: a part_kind without its list of keys, a table without its row, an unknown character that is left out.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "data/tokenizer.h"
+#include "io/json.h"
+
+#define must(expr)                                                                                                     \
+    do {                                                                                                               \
+        if ((expr) != MEZZO_OK)                                                                                        \
+            fail_msg("%s", mezzo_error_message());                                                                     \
+    } while (0)
+
+#define MODEL                                                                                                          \
+    "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"<u>\": 3}, \"merges\": [[\"a\", "     \
+    "\"b\"]]}"
+
+static mezzo_status load(const char *text, mezzo_tokenizer **out) {
+    json_t *object;
+    *out = NULL;
+    MEZZO_TRY(mz_json_parse("t.json", text, strlen(text), MZ_JSON_DEPTH, &object));
+    mezzo_status status = mz_tokenizer_from_json("t.json", object, false, out);
+    json_decref(object);
+    return status;
+}
+
+static void refused(const char *text, mezzo_status expected, const char *part) {
+    mezzo_tokenizer *tok;
+    const mezzo_status status = load(text, &tok);
+    if (status != expected || strstr(mezzo_error_message(), part) == NULL ||
+        strstr(mezzo_error_message(), "t.json") == NULL || strchr(mezzo_error_message(), '\n') != NULL)
+        fail_msg("%s: status %d, \"%s\" does not have \"%s\"", text, (int)status, mezzo_error_message(), part);
+    assert_null(tok);
+}
+
+static void what_is_not_supported_is_named(void **state) {
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"{\"model\": {\"type\": \"Unigram\", \"vocab\": []}}", "'Unigram'; only BPE"},
+        {"{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}", "'WordPiece'"},
+        {"{\"model\": {\"type\": \"WordLevel\", \"vocab\": {}}}", "'WordLevel'"},
+        {"{\"normalizer\": {\"type\": \"BertNormalizer\"}, " MODEL "}", "normalizer 'BertNormalizer'"},
+        {"{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Precompiled\"}]}, " MODEL "}",
+         "'Precompiled'"},
+        {"{\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}, " MODEL "}", "pre_tokenizer 'UnicodeScripts'"},
+        {"{\"pre_tokenizer\": {\"type\": \"Digits\", \"individual\": true}, " MODEL "}", "key 'individual'"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, \"behavior\": "
+         "\"Isolated\"}, " MODEL "}",
+         "a class within a class"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?m)a\"}, \"behavior\": "
+         "\"Isolated\"}, " MODEL "}",
+         "a group"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\\\\1\"}, \"behavior\": "
+         "\"Isolated\"}, " MODEL "}",
+         "an escape"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Kept\"}, " MODEL
+         "}",
+         "behavior"},
+        {"{\"post_processor\": {\"type\": \"Other\"}, " MODEL "}", "post_processor 'Other'"},
+        {"{\"decoder\": {\"type\": \"CTC\"}, " MODEL "}", "decoder 'CTC'"},
+        {"{\"decoder\": {\"type\": \"ByteLevel\"}, " MODEL "}", "without the pre-tokenizer ByteLevel"},
+        {"{\"decoder\": {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}, " MODEL "}",
+         "decoder Strip"},
+        {"{\"more\": 1, " MODEL "}", "key 'more'"},
+        {"{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 0}, \"merges\": []}}", "dropout"},
+        {"{\"model\": {\"type\": \"BPE\", \"end_of_word_suffix\": \"</w>\", \"vocab\": {\"a\": 0}, \"merges\": []}}",
+         "end_of_word_suffix"},
+        {"{\"model\": {\"type\": \"BPE\", \"continuing_subword_prefix\": \"##\", \"vocab\": {\"a\": 0}, \"merges\": "
+         "[]}}",
+         "continuing_subword_prefix"},
+    };
+    (void)state;
+    for (size_t i = 0; i < MZ_COUNT(cases); i++)
+        refused(cases[i].text, MEZZO_ERR_FORMAT, cases[i].part);
+    refused("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a b\"]}}", MEZZO_ERR_FORMAT, "'ab'");
+    refused("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}", MEZZO_ERR_FORMAT,
+            "the same number 0");
+    refused("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 16000000}, \"merges\": []}}", MEZZO_ERR_FORMAT,
+            "holes");
+    refused("{\"added_tokens\": [{\"id\": 9, \"content\": \"a\"}], " MODEL "}", MEZZO_ERR_FORMAT,
+            "among the added tokens");
+}
+
+static void unknown_characters_are_refused_or_unknown(void **state) {
+    static const char fused[] =
+        "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"<u>\", \"fuse_unk\": true, \"vocab\": "
+        "{\"a\": 0, \"<u>\": 1}, \"merges\": []}, \"truncation\": {\"max_length\": 1}}";
+    mezzo_tokenizer *tok;
+    int32_t tokens[8];
+    size_t n;
+    (void)state;
+    must(load("{" MODEL "}", &tok));
+    must(mezzo_tokenizer_encode(tok, "abba", 4, tokens, &n));
+    assert_int_equal(n, 3);
+    assert_int_equal(tokens[0], 2);
+    assert_int_equal(mezzo_tokenizer_encode(tok, "ab\xC3\xA9", 4, tokens, &n), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "U+E9"));
+    assert_int_equal(mezzo_tokenizer_encode(tok, "a\xFF", 2, tokens, &n), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "0xFF"));
+    mezzo_tokenizer_free(tok);
+    must(load(fused, &tok));
+    must(mezzo_tokenizer_encode(tok, "xyazz", 5, tokens, &n));
+    assert_int_equal(n, 3);
+    assert_int_equal(tokens[2], 1);
+    mezzo_tokenizer_free(tok);
+}
+
+// Twice the text takes about twice the steps: a word that is a whole text, and a character with a million marks.
+static void long_words_end(void **state) {
+    static const char nfd[] =
+        "{\"normalizer\": {\"type\": \"NFD\"}, \"model\": {\"type\": \"BPE\", \"unk_token\": \"<u>\", "
+        "\"vocab\": {\"a\": 0, \"<u>\": 1, \"aa\": 2}, \"merges\": [[\"a\", \"a\"]]}}";
+    enum { MARKS = 1000000 };
+    mezzo_tokenizer *tok;
+    size_t n;
+    (void)state;
+    if (load(nfd, &tok) == MEZZO_ERR_UNSUPPORTED) // a build without utf8proc
+        skip();
+    char *text = calloc(2 * MARKS + 1, 1);
+    for (size_t i = 0; i < MARKS; i++)
+        memcpy(text + 2 * i, i % 2 ? "\xCC\xA3" : "\xCC\x81", 2);
+    must(mezzo_tokenizer_encode(tok, text, 2 * MARKS, NULL, &n));
+    assert_int_equal(n, MARKS);
+    memset(text, 'a', 2 * MARKS);
+    must(mezzo_tokenizer_encode(tok, text, 2 * MARKS, NULL, &n));
+    assert_int_equal(n, MARKS);
+    free(text);
+    mezzo_tokenizer_free(tok);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_not_supported_is_named),
+                                       cmocka_unit_test(unknown_characters_are_refused_or_unknown),
+                                       cmocka_unit_test(long_words_end)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
