@@ -163,7 +163,8 @@ mz_call mz_codes_call(const mezzo_params *params, int index) {
     return call;
 }
 
-// An entry without a history is measured before each run, as quantize in a program does.
+// An entry without a history is measured before each run, as quantize in a program does. Weights that do not move are
+// in it once, whoever writes their codes again.
 mezzo_status mz_params_settle_codes(mezzo_params *params) {
     for (int i = 0; i < params->n_codes; i++) {
         const bool known = params->scales.known[params->codes[i].entry];
@@ -173,6 +174,7 @@ mezzo_status mz_params_settle_codes(mezzo_params *params) {
         mz_call call = mz_codes_call(params, i);
         mz_scale_entry *entry = &params->scales.entries[params->codes[i].entry];
         call.attrs.measure = !known;
+        call.attrs.record = !known || !params->list[params->codes[i].param].frozen;
         MEZZO_TRY(params->device->backend->zero(params->device, &entry->kept, sizeof entry->kept));
         MEZZO_TRY(mz_run_once(params->device, &call));
     }

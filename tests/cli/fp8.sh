@@ -17,6 +17,17 @@ run 0 train --config parts/config.yaml --resume auto --steps 4 --quiet
 for file in model optimizer; do
     cmp -s all/checkpoints/step-00000004/$file.safetensors parts/checkpoints/step-00000004/$file.safetensors || fail "$file: resumed to other bits"
 done
+# Frozen weights under adapters: a resume writes their codes again, and their histories of magnitudes stay as they are.
+run 0 export all --out published
+lora=(--init published --lora-rank 2 --lora-modules c_attn,c_proj,c_fc)
+frozen() { # FOLDER: the frozen weights' entries
+    sed -n '/^  "scales": {/,/^  }/p' "$1/checkpoints/step-00000004/state.json" | awk '/": \[/ { on = /\.w"/ && !/lora/ } on'
+}
+run 0 train "${TINY[@]}" "${lora[@]}" --steps 4 --out adapted
+run 0 train "${TINY[@]}" "${lora[@]}" --steps 2 --out adapted_parts
+run 0 train --config adapted_parts/config.yaml --resume auto --steps 4 --quiet
+[[ $(frozen adapted | wc -l) -gt 20 ]] || fail "no scales of frozen weights"
+diff <(frozen adapted) <(frozen adapted_parts) >"$OUT" || fail "a resume changes the scales of frozen weights"
 run 0 train "${TINY[@]}" --steps 4 --out default
 cmp -s all/checkpoints/step-00000004/model.safetensors default/checkpoints/step-00000004/model.safetensors && fail "the head in fp8 changes nothing"
 run 0 eval all --device cpu --threads 1 --csv batches.csv --json
