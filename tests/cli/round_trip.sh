@@ -62,6 +62,23 @@ run 0 eval again --data shards-llmc/val.bin --json
 [[ $(number loss) == "$final" ]] || fail "eval of the shards gives $(number loss), training gave $final"
 run 0 eval again --precision bf16 --iters 2
 
+# A perplexity says of what, and bits per byte are the loss over ln 2 where a character is a byte: the same for any tokenizer of such a text.
+run 0 eval again --json
+shows "$OUT" '"perplexity_per": "character"'
+awk -v loss="$(number loss)" -v bits="$(number bits_per_byte)" 'BEGIN { off = loss / log(2) - bits; exit off > 1e-6 || off < -1e-6 }' ||
+    fail "a loss of $(number loss) is not $(number bits_per_byte) bits per byte"
+run 0 eval again
+shows "$OUT" "per character" "bits/byte"
+run 0 train "${TINY[@]}" --steps 1 --tokenizer byte --data text.txt --out bytes
+shows "$OUT" "per byte; " " bits per byte"
+
+# Validations on a sample and on the whole set have names of their own, and the best is the lowest of the former alone.
+run 0 train "${TINY[@]}" --steps 6 --eval-every 2 --eval-iters 2 --checkpoint-every 2 --data text.txt --out kinds --json
+[[ $(grep -c '"val/sampled_loss"' kinds/metrics.jsonl) -eq 3 && $(grep -c '"val/loss"' kinds/metrics.jsonl) -eq 1 ]] || fail "not three samples and one whole set"
+least=$(sed -nE 's/.*"val\/sampled_loss": ([0-9.]+).*/\1/p' kinds/metrics.jsonl | sort -g | head -n 1)
+awk -v a="$(number best_val_loss)" -v b="$least" 'BEGIN { exit a - b > 1e-6 || b - a > 1e-6 }' || fail "best is $(number best_val_loss), the lowest sample $least"
+[[ $(grep -c '"sampled_val_loss"' kinds/checkpoints/manifest.json) -eq 3 ]] || fail "the manifest has other kinds"
+
 # A seed is a text; another seed is another.
 run 0 sample again --prompt "the " --tokens 40 --seed 3
 cp "$OUT" first

@@ -223,6 +223,27 @@ static void test_other_shapes_and_kinds_are_refused_whole(void **state) {
     discard(&sgd);
 }
 
+// Losses of random batches and of the whole set do not compare: the best is one of the newest one's kind.
+static void test_the_best_is_of_one_kind(void **state) {
+    fixture *f = *state;
+    static const struct {
+        double loss;
+        bool sampled;
+        const char *best;
+    } saved[] = {{3, true, "step-00000001"},  {2.5, true, "step-00000002"},  {1, false, "step-00000003"},
+                 {2, false, "step-00000003"}, {2.75, true, "step-00000002"}, {(double)NAN, false, "step-00000002"}};
+    char path[4096];
+    for (int i = 0; i < (int)MZ_COUNT(saved); i++) {
+        mezzo_checkpoint c = of(f, i + 1, saved[i].loss), back = {0};
+        c.val_sampled = saved[i].sampled;
+        must(mezzo_checkpoint_save("kept", &c, 0, path, sizeof path));
+        must(mezzo_checkpoint_describe(path, &back));
+        assert_true(back.val_sampled == saved[i].sampled && back.best_val_loss == c.best_val_loss);
+        must(mezzo_checkpoint_find("kept", true, path, sizeof path));
+        assert_non_null(strstr(path, saved[i].best));
+    }
+}
+
 static void test_the_same_step_is_replaced(void **state) {
     fixture *f = *state;
     char path[4096];
@@ -321,6 +342,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_hostile_manifest_leads_nowhere, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_files_are_named_and_passed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(test_other_shapes_and_kinds_are_refused_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_best_is_of_one_kind, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_same_step_is_replaced, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
