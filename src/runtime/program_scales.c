@@ -23,8 +23,7 @@ static void drop_recordings(mezzo_program *p) {
 
 mezzo_status mz_program_follow_scales(mezzo_program *p) {
     mz_scales *scales = &p->params->scales;
-    if (!p->options.forward_only)
-        MEZZO_TRY(mz_scales_look(p->device, scales));
+    MEZZO_TRY(mz_scales_look(p->device, scales)); // a validation too: what has a history by now is not measured anew
     MEZZO_TRY(mz_params_settle_codes(p->params));
     if (p->scales_version == scales->version)
         return MEZZO_OK;

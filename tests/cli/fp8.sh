@@ -27,6 +27,10 @@ run 0 train "${TINY[@]}" "${lora[@]}" --steps 4 --out adapted
 run 0 train "${TINY[@]}" "${lora[@]}" --steps 2 --out adapted_parts
 run 0 train --config adapted_parts/config.yaml --resume auto --steps 4 --quiet
 [[ $(frozen adapted | wc -l) -gt 20 ]] || fail "no scales of frozen weights"
+for file in model optimizer; do # the first part ends with a validation, the whole run has none there
+    cmp -s adapted/checkpoints/step-00000004/$file.safetensors adapted_parts/checkpoints/step-00000004/$file.safetensors ||
+        fail "$file of adapters: resumed to other bits"
+done
 diff <(frozen adapted) <(frozen adapted_parts) >"$OUT" || fail "a resume changes the scales of frozen weights"
 run 0 train "${TINY[@]}" --steps 4 --out default
 cmp -s all/checkpoints/step-00000004/model.safetensors default/checkpoints/step-00000004/model.safetensors && fail "the head in fp8 changes nothing"
