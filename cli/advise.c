@@ -93,6 +93,13 @@ static void print_choice(const mz_choice *c, const char *unit) {
     print_named(mezzo_precision_name(c->precision), c->reason);
     printf("\n");
     cli_fields_table(timed_fields, MZ_COUNT(timed_fields), c->candidates, sizeof c->candidates[0], (size_t)c->n, unit);
+    int timed = 0;
+    for (int i = 0; i < c->n; i++)
+        timed += c->candidates[i].timed;
+    if (timed == 0)
+        cli_tell(
+            "\nNothing was timed, only memory was planned. --precisions fp32,bf16 times what it names, emulated or "
+            "not.");
 }
 
 // --d-model, --batch-size and --seq-len are the rules' options and the model's keys at once.

@@ -157,7 +157,11 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
         snprintf(samples, sizeof samples, "%s/samples", folder);
         if (strcmp(r->unit, "images") == 0 && access(samples, R_OK) == 0) // gray ones alone are drawn
             printf("  %s sample %s --out predicted\n", program, quoted);
-        printf("  %s eval %s%s\n  ", program, quoted, isnan(r->val_loss) ? " --data FILE" : "");
+        printf("  %s eval %s%s\n", program, quoted, isnan(r->val_loss) ? " --data FILE" : "");
+    }
+    printf("  %s report %s\n  %s watch %s\n", program, quoted, program, quoted);
+    if (*r->checkpoint != '\0') {
+        printf("  ");
         print_resume(stdout, args, folder, more);
     }
     printf("  tensorboard --logdir %s\n", quoted);

@@ -17,12 +17,12 @@ static mezzo_precision fastest(const mezzo_device_info *info) {
     return MEZZO_PRECISION_FP32;
 }
 
-// The device has its arithmetic. "Not measured faster" is said of what saves nothing but memory.
+// The device has its arithmetic. "Not faster" is said of what saves nothing but memory.
 static void as_asked(const mezzo_device_info *info, mezzo_precision p, char *line, size_t room) {
     bool slow = mz_precision_is_low(p) && !info->faster[p], scaled = mz_precision(p)->scaling != MZ_SCALING_NONE;
     snprintf(line, room, "%s, as asked%s", mezzo_precision_name(p),
              slow && scaled ? "; emulated: this device does not support it natively"
-             : slow         ? "; not measured faster than fp32 here"
+             : slow         ? "; not faster than fp32 here"
                             : "");
 }
 
@@ -53,9 +53,13 @@ mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision reque
     size_t room = reason != NULL && size > 0 ? size : sizeof unused;
     if (requested == MEZZO_PRECISION_AUTO) {
         *effective = fastest(&info);
+        bool lower = false;
+        for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
+            lower = lower || (mz_precision_is_low((mezzo_precision)p) && info.native[p]);
         snprintf(line, room,
-                 *effective == MEZZO_PRECISION_FP32 ? "auto: %s, because no lower precision was measured faster here"
-                                                    : "auto: %s, measured faster than fp32 here",
+                 *effective != MEZZO_PRECISION_FP32 ? "auto: %s, measured faster than fp32 here"
+                 : lower                            ? "auto: %s, because no lower precision is faster here"
+                                                    : "auto: %s, because this device has no 16-bit arithmetic",
                  mezzo_precision_name(*effective));
         return MEZZO_OK;
     }

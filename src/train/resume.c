@@ -250,6 +250,33 @@ static mezzo_status find_start(const mz_training *run, char *path, size_t size) 
     return MEZZO_OK;
 }
 
+// A schedule whose length follows train.steps is another one where the run that goes on has more of them.
+static mezzo_status compare_schedules(const mz_training *run, const char *path) {
+    char folder[4096];
+    mz_run_config before;
+    mezzo_config *config = NULL;
+    MEZZO_TRY(mz_run_folder(path, folder, sizeof folder));
+    char *file = mz_format("%s/config.yaml", folder);
+    mezzo_status status = file != NULL ? mezzo_config_create(&config) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = mezzo_config_load(config, file);
+    if (status == MEZZO_OK)
+        status = mz_run_config_read(config, &before);
+    if (status == MEZZO_OK) {
+        const mezzo_schedule *old = &before.optimizer.schedule, *now = &run->config.optimizer.schedule;
+        const double was = mezzo_schedule_lr(old, run->step + 1), is = mezzo_schedule_lr(now, run->step + 1);
+        if (was != is && old->kind == now->kind && old->steps != now->steps)
+            mz_log("notice",
+                   "the schedule of %lld steps now has %lld: the learning rate of step %lld is %.3g, not %.3g; "
+                   "--schedule-steps %lld keeps it",
+                   (long long)old->steps, (long long)now->steps, (long long)run->step + 1, is, was,
+                   (long long)old->steps);
+    }
+    mezzo_config_free(config);
+    mz_free(file);
+    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK; // a checkpoint may lie alone
+}
+
 // From a checkpoint: what it says of the steps before, and whether any are left.
 static mezzo_status go_on(mz_training *run, const char *path) {
     const size_t n = strlen(run->checkpoints);
@@ -263,6 +290,8 @@ static mezzo_status go_on(mz_training *run, const char *path) {
                "the checkpoint is at step %lld, train.steps is %lld: nothing is left to train; raise train.steps "
                "(--steps) to continue",
                (long long)run->step, (long long)run->config.steps);
+    else if (mz_run_leads(run))
+        return compare_schedules(run, path);
     return MEZZO_OK;
 }
 

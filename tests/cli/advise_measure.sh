@@ -7,6 +7,17 @@ run 0 advise --measure "${MODEL[@]}" --precisions fp32,bf16
 shows "$OUT" "reason      $(head -n 1 "$OUT"): " ms/step tokens/s memory loss "x the time" "x the memory"
 fits
 shows "$ERR" "timing a few steps in fp32 … " "timing a few steps in bf16 … "
+# A CPU without 16-bit arithmetic: what was not timed is not called slower, and what is asked for is timed.
+export MEZZO_ISA=ref
+run 0 advise --measure "${MODEL[@]}"
+shows "$OUT" "Nothing was timed, only memory was planned." "--precisions fp32,bf16 times"
+fits
+run 0 advise --measure "${MODEL[@]}" --precisions fp32,bf16
+! grep -q "the only precision" "$OUT" || fail "the only one of two that were timed"
+shows "$OUT" "x the time"
+run 0 explain --model toy --precision auto --device cpu
+shows "$ERR" "precision fp32: auto: fp32, because this device has no 16-bit arithmetic"
+unset MEZZO_ISA
 run 0 advise --measure "${MODEL[@]}" --json
 shows "$OUT" '"precision"' '"reason"' '"speedup_over_fp32"' '"candidates"' '"step_ms"' '"passed": true' "x the memory"
 run 0 advise --measure "${MODEL[@]}" --precisions fp32

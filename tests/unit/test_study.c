@@ -337,7 +337,8 @@ static void test_decide(void **state) {
           {"bf16", NAN, 70, false, false, "emulated"},
           {"fp16", NAN, NAN, false, false, ""}},
          0,
-         "fp32: the only precision that this device runs natively; bf16 takes 0.70 x the memory (emulated)"},
+         "fp32: the only precision that this device runs natively, so nothing was timed; bf16 takes 0.70 x the memory "
+         "(emulated)"},
         {{{"fp32", NAN, 100, true, false, "does not fit"},
           {"bf16", NAN, 90, true, false, "does not fit"},
           {"fp16", 1, 1, true, true, ""}},

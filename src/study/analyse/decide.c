@@ -41,8 +41,9 @@ static const char *why(const mz_option *options, int n, int chosen) {
         timed += options[i].passed && !isnan(options[i].seconds);
         faster += options[i].passed && options[i].seconds < options[chosen].seconds;
     }
-    if (native == 1 && options[chosen].native)
-        return "the only precision that this device runs natively";
+    if (native == 1 && options[chosen].native && timed < 2)
+        return timed == 0 ? "the only precision that this device runs natively, so nothing was timed"
+                          : "the only precision that this device runs natively";
     if (timed > 1 && faster > 0)
         return "no narrower format is more than 2 % faster";
     if (timed > 1)
