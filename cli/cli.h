@@ -120,6 +120,9 @@ int cli_error(const cli_command *command, mezzo_status status);
 int cli_finish(const cli_command *command, int code);
 _Noreturn void cli_leave(int code); // from the depth of a command, with this exit code
 void cli_help(const cli_command *command);
+// The first of these folders that there is, as seen from the command's own: of an installed one, or beside a build of
+// the source.
+bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t size);
 // An option's help with the names of all common precisions in place of "{precisions}": in buf, or the option's own.
 const char *cli_option_help(const cli_option *option, char *buf, size_t size);
 // What a configuration key takes, in the words of help, behind a blank: its names where it has some; "" of a switch.

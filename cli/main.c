@@ -13,28 +13,41 @@
 #include "io/json.h"
 #include "mezzo/version.h"
 
-static const cli_command *const commands[] = {&cli_train,  &cli_recipes, &cli_eval,    &cli_sample, &cli_data,
-                                              &cli_import, &cli_export,  &cli_explain, &cli_bench,  &cli_analyze,
-                                              &cli_advise, &cli_sweep,   &cli_lab,     &cli_memory, &cli_verify,
-                                              &cli_doctor, &cli_report,  &cli_watch,   &cli_launch};
+static const cli_command *const commands[] = {&cli_train,  &cli_recipes, &cli_data,    &cli_import,  &cli_launch,
+                                              &cli_eval,   &cli_sample,  &cli_export,  &cli_report,  &cli_watch,
+                                              &cli_advise, &cli_verify,  &cli_sweep,   &cli_analyze, &cli_bench,
+                                              &cli_doctor, &cli_memory,  &cli_explain, &cli_lab};
 
-static void print_help(void) {
-    printf("mezzo: mixed-precision training of Transformers and image models\n\nusage: mezzo SUBCOMMAND [--option "
-           "value …]\n\n");
-    for (size_t i = 0; i < MZ_COUNT(commands); i++)
-        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    printf("\n  mezzo SUBCOMMAND --help   its options\n"
-           "  mezzo help SUBCOMMAND     the same\n"
-           "  mezzo help --man [SUBCOMMAND]\n"
-           "                            a man page: mezzo help --man train | man -l -\n"
-           "  mezzo help --completion bash|zsh|fish\n"
-           "                            a completion script for that shell\n"
-           "  mezzo --version           the version\n\n"
-           "results go to stdout, progress and messages to stderr\n"
-           "exit codes: 0 done, 1 a check failed, 2 usage or bad input, 3 runtime failure,\n"
-           "130 interrupted\n"
-           "MEZZO_VERBOSE=dispatch,trace prints the kernel chosen for each op, and where\n"
-           "errors come from\n");
+// What one wants to do, and the first command of those that do it.
+static const struct {
+    const char *title;
+    const cli_command *first;
+} groups[] = {{"train a model", &cli_train},
+              {"use what was trained", &cli_eval},
+              {"find the precision that pays", &cli_advise},
+              {"check, plan and understand", &cli_doctor}};
+
+static void print_help(FILE *to) {
+    fprintf(to, "mezzo: mixed-precision training of Transformers and image models\n\nusage: mezzo SUBCOMMAND [--option "
+                "value …]\n");
+    for (size_t i = 0; i < MZ_COUNT(commands); i++) {
+        for (size_t k = 0; k < MZ_COUNT(groups); k++)
+            if (groups[k].first == commands[i])
+                fprintf(to, "\n%s\n", groups[k].title);
+        fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    }
+    fprintf(to, "\n  mezzo SUBCOMMAND --help   its options\n"
+                "  mezzo help SUBCOMMAND     the same\n"
+                "  mezzo help --man [SUBCOMMAND]\n"
+                "                            a man page: mezzo help --man train | man -l -\n"
+                "  mezzo help --completion bash|zsh|fish\n"
+                "                            a completion script for that shell\n"
+                "  mezzo --version           the version\n\n"
+                "results go to stdout, progress and messages to stderr\n"
+                "exit codes: 0 done, 1 a check failed, 2 usage or bad input, 3 runtime failure,\n"
+                "130 interrupted\n"
+                "MEZZO_VERBOSE=dispatch,trace prints the kernel chosen for each op, and where\n"
+                "errors come from\n");
 }
 
 static int unknown(const char *name) {
@@ -102,13 +115,13 @@ static bool open_closed_streams(void) {
 
 static int start(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "mezzo: a subcommand is missing; mezzo --help lists them\n");
+        print_help(stderr);
         return CLI_USAGE;
     }
     if (strcmp(argv[1], "help") == 0 && argc > 2)
         return help_on(argc - 2, argv + 2);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        print_help();
+        print_help(stdout);
         return cli_finish(NULL, CLI_DONE);
     }
     if (strcmp(argv[1], "--version") == 0) {

@@ -1,28 +1,12 @@
 // mezzo recipes: runs whose result is known, as YAML files of keys, and where they are.
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "cli.h"
 #include "fields.h"
 #include "io/file.h"
 #include "io/yaml.h"
 
-// Beside an installed command, or beside a build of the source: "../share/mezzo/recipes", "../../recipes".
 static bool find_folder(char *folder, size_t size) {
     static const char *const places[] = {"../share/mezzo/recipes", "../../recipes", "../recipes"};
-    char self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0)
-        return false;
-    self[n] = '\0';
-    char *slash = strrchr(self, '/');
-    *slash = '\0';
-    for (size_t i = 0; i < MZ_COUNT(places); i++) {
-        snprintf(folder, size, "%.4000s/%s", self, places[i]);
-        if (mz_path_is_dir(folder))
-            return true;
-    }
-    return false;
+    return cli_find_folder(places, MZ_COUNT(places), folder, size);
 }
 
 static const char suffix[] = ".yaml";

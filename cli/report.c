@@ -8,6 +8,7 @@
 
 #include "base/precision.h"
 #include "cli.h"
+#include "io/file.h"
 
 int cli_exit_code(mezzo_status status) {
     switch (status) {
@@ -216,6 +217,33 @@ static void print_keys(const cli_command *command) {
     }
 }
 
+bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t size) {
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0)
+        return false;
+    self[length] = '\0';
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < n; i++) {
+        snprintf(folder, size, "%.4000s/%s", self, places[i]);
+        char *whole = realpath(folder, NULL);
+        if (whole != NULL)
+            snprintf(folder, size, "%s", whole);
+        free(whole);
+        if (whole != NULL && mz_path_is_dir(folder))
+            return true;
+    }
+    return false;
+}
+
+// The documents that a help names, and where they are.
+static void cite(const char *details) {
+    static const char *const places[] = {"../share/doc/mezzo/docs", "../../docs", "../docs"};
+    char folder[4096 + 64];
+    if (strstr(details, "docs/") != NULL && cli_find_folder(places, MZ_COUNT(places), folder, sizeof folder))
+        printf("docs/ is %s\n", folder);
+}
+
 void cli_help(const cli_command *command) {
     char line[1024];
     snprintf(line, sizeof line, "mezzo %s: %s", command->name, command->summary);
@@ -232,6 +260,7 @@ void cli_help(const cli_command *command) {
     if (*command->details != '\0') {
         putchar('\n');
         wrap(command->details, 0, 0);
+        cite(command->details);
     }
     printf("\noptions:\n");
     for (const cli_option *o = command->options; o->name != NULL; o++) {

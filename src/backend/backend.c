@@ -77,13 +77,19 @@ int mz_device_count(const char *backend) {
     return 0;
 }
 
+static bool has_backend(const char *name) {
+    for (size_t i = 0; i < MZ_COUNT(registry); i++)
+        if (strcmp(registry[i].name, name) == 0)
+            return registry[i].backend != NULL;
+    return false;
+}
+
 static mezzo_status open_best(int threads, mezzo_device **out) {
     mezzo_status status = open_named("cuda", threads, out);
-    if (status == MEZZO_OK)
-        mz_log("notice", "device auto: cuda");
     if (status == MEZZO_OK || status == MEZZO_ERR_INVALID) // a wrong setting is no reason for another device
         return status;
-    mz_log("notice", "device auto: cpu (%s)", mezzo_error_message());
+    if (status != MEZZO_ERR_UNSUPPORTED || has_backend("cuda")) // a build without one has nothing to choose from
+        mz_log("notice", "device auto: cpu, because %s", mezzo_error_message());
     return open_named("cpu", threads, out);
 }
 

@@ -53,9 +53,10 @@ mezzo_status mezzo_precision_resolve(mezzo_device *device, mezzo_precision reque
     size_t room = reason != NULL && size > 0 ? size : sizeof unused;
     if (requested == MEZZO_PRECISION_AUTO) {
         *effective = fastest(&info);
+        mezzo_precision order[MEZZO_PRECISION_COUNT];
         bool lower = false;
-        for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
-            lower = lower || (mz_precision_is_low((mezzo_precision)p) && info.native[p]);
+        for (int i = 0, n = mz_precision_automatic(order); i < n; i++)
+            lower = lower || info.native[order[i]];
         snprintf(line, room,
                  *effective != MEZZO_PRECISION_FP32 ? "auto: %s, measured faster than fp32 here"
                  : lower                            ? "auto: %s, because no lower precision is faster here"

@@ -49,6 +49,8 @@ exported=$(nm -D --defined-only "$libdir/libmezzo.so" | awk '$3 !~ /^mezzo_.*@@M
 
 if [[ -e $MEZZO ]]; then
     "$prefix/bin/mezzo" --help >/dev/null
+    docs=$("$prefix/bin/mezzo" doctor --help | sed -n 's/^docs\/ is //p')
+    [[ $docs == "$prefix/share/doc/mezzo/docs" && -s $docs/doctor.md && ! -e $docs/dev ]] || { echo "the documents that --help names are not at \"$docs\""; exit 1; }
 fi
 
 # find_package: the shared library, and the static one as a component.
