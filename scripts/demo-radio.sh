@@ -25,7 +25,7 @@ if [[ ! -e $cities/radio.json ]]; then
     [[ -n ${CITIES:-} ]] || rm -rf "$cities"
     "$mezzo" data radio --maps "$maps" --transmitters 2 --size "$size" --extent 128 --seed 1 --out "$cities"
 fi
-"$mezzo" train --model radio_unet --model.objective 4 --d-model 16 --data "$cities" --split 0.9 --batch-size 8 --steps "$steps" --lr 2e-3 \
+"$mezzo" train --model radio_unet --model.objective image --d-model 16 --data "$cities" --split 0.9 --batch-size 8 --steps "$steps" --lr 2e-3 \
     --ema 0.99 --eval-every 200 --eval-iters 8 --precision auto --out "$OUT"
 
 numbers() { # NAME, from the JSON on stdin

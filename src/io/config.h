@@ -18,6 +18,7 @@ typedef enum mz_config_type {
 enum {
     MZ_CONFIG_NOT_SAVED = 1,  // not part of the resolved configuration (--config, --resume, --json …)
     MZ_CONFIG_NON_FINITE = 2, // a float that may be inf or nan
+    MZ_CONFIG_DIGITS = 8,     // an int of digits that is also taken as a list: 1,2,4,4
     MZ_CONFIG_PRECISION = 4,  // names are precisions: other tools' words for them are taken, and kept as the name
 };
 
@@ -27,7 +28,7 @@ typedef struct mz_config_row {
     mz_config_type type;
     const char *fallback; // default, as text; a map's is "pattern=name,pattern=name" or ""
     double min, max;      // of int and float, both included; both 0: no bounds
-    const char *names;    // enum, map: "fp32|bf16|fp16"
+    const char *names;    // enum, map: "fp32|bf16|fp16"; of an int, its values' names from 0 on, or NULL
     const char *alias;    // short options without dashes, divided by ' ' or '|': "lr learning-rate"; NULL or "": none
     const char *help;     // one line
     unsigned flags;

@@ -52,6 +52,10 @@ char *mz_config_expected(const mz_config_row *row) {
     case MZ_CONFIG_INT:
         mz_text_addf(&out, "an integer");
         add_range(&out, row);
+        if (row->names != NULL) {
+            mz_text_addf(&out, ", or one of ");
+            add_names(&out, row->names);
+        }
         break;
     case MZ_CONFIG_FLOAT:
         mz_text_addf(&out, "a number");
@@ -199,11 +203,27 @@ static mezzo_status check_range(const mz_config_row *row, const char *where, dou
     return wrong(row, where, text);
 }
 
+// "1,2,4,4" is 1244 in a row of digits; false: it is none.
+static bool parse_digits(const mz_config_row *row, const char *text, int64_t *out) {
+    int64_t digits = 0;
+    size_t n = strlen(text);
+    if ((row->flags & MZ_CONFIG_DIGITS) == 0 || n % 2 == 0 || n > 16)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (i % 2 == 0 ? text[i] < '0' || text[i] > '9' : text[i] != ',')
+            return false;
+        digits = i % 2 == 0 ? 10 * digits + (text[i] - '0') : digits;
+    }
+    *out = digits;
+    return true;
+}
+
 // Fills the number fields of `value`; text is copied by the caller.
 static mezzo_status parse_value(const mz_config_row *row, const char *text, const char *where, mz_config_entry *value) {
     switch (row->type) {
     case MZ_CONFIG_INT:
-        if (!mz_number_parse_int(text, &value->i))
+        value->i = row->names != NULL ? name_index(row->names, text) : -1;
+        if (value->i < 0 && !parse_digits(row, text, &value->i) && !mz_number_parse_int(text, &value->i))
             return wrong(row, where, text);
         value->f = (double)value->i;
         return check_range(row, where, value->f, text);

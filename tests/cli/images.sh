@@ -3,10 +3,16 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 "$MEZZO" data radio --maps 10 --transmitters 2 --size 16 --extent 64 --seed 3 --out cities 2>&1 | grep -q "no libpng" && exit 77
 FEW=(--data cities --batch-size 4 --log-every 5 --eval-iters 2 --device cpu --threads 1 --precision fp32 --lr 2e-3 --warmup 2)
 
-run 0 train --model radio_unet-tiny --model.objective 4 "${FEW[@]}" --steps 30 --out unet
+run 0 train --model radio_unet-tiny --model.objective image "${FEW[@]}" --steps 30 --out unet
 shows "$OUT" "done: 30 steps of radio_unet-tiny" "images/s" "sample unet --out predicted"
 shows "$ERR" "16 x 16 pixels" "18 training images of 9 scenes, 2 validation images of 1"
 grep -q perplexity "$OUT" && fail "pictures have no perplexity"
+# Names and lists stand for the numbers that they had before.
+loss() { run 0 train --model radio_unet-tiny "${FEW[@]}" --steps 2 "$@" --json && sed -nE 's/^ *"loss": (.*),/\1/p' "$OUT"; }
+[[ $(loss --model.objective image --out named) == "$(loss --model.objective 4 --out numbered)" ]] || fail "the objective image is not 4"
+[[ $(loss --model.multipliers 1,2,2 --out listed) == "$(loss --model.multipliers 122 --out digits)" ]] || fail "1,2,2 is not 122"
+refuse 2 "one of default, noise, velocity, decoupled, image" -- train --model radio_unet-tiny --model.objective picture "${FEW[@]}" --steps 2 --out none
+refuse 2 "multipliers" -- train --model radio_unet-tiny --model.multipliers 1,22 "${FEW[@]}" --steps 2 --out none
 run 0 sample unet --out predicted --json
 shows "$OUT" '"pictures": 2' '"step": 30' '"ssim": 0.'
 [[ -s predicted/sheet.png && $(ls predicted | wc -l) -eq 3 ]] || fail "two pictures and a sheet"

@@ -83,7 +83,7 @@ rm anew/latents.json
 refuse 3 anew/latents.json missing -- sample anew --out none
 
 # Noise and picture apart (decoupled diffusion), on latents.
-run 0 train --model radio_unet-tiny --model.objective 3 --latents vae "${FEW[@]}" --steps 2 --out apart
+run 0 train --model radio_unet-tiny --model.objective decoupled --latents vae "${FEW[@]}" --steps 2 --out apart
 run 0 eval apart --json
 shows "$OUT" '"nmse"' '"images": 2'
 
