@@ -99,7 +99,7 @@ typedef struct mz_where {
     bool cpu_bf16, cpu_fp16, cpu_tf32; // the CPU has arithmetic for them
 } mz_where;
 
-void mz_where_here(mz_where *out);                      // this machine: its devices are opened to see
+void mz_where_here(mz_where *out);                      // this machine; no GPU is started
 bool mz_where_assumed(const char *text, mz_where *out); // "cc=8.0,gpus=2", "cc=7.5", "gpus=0"; false: none of them
 
 typedef enum mz_finding_kind {

@@ -1,5 +1,7 @@
 // Where configurations would run: this machine, or one that is assumed. And what the judgement is called.
+#include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/precision.h"
 #include "mezzo/device.h"
@@ -28,6 +30,68 @@ static bool has_arithmetic(const mezzo_device_info *info, mezzo_dtype dtype) {
     return false;
 }
 
+// --- GPUs: NVML, which comes with the driver, knows them without starting one --------------------
+typedef struct nvml {
+    int (*init)(void), (*shutdown)(void), (*count)(unsigned *), (*handle)(unsigned, void **);
+    int (*name)(void *, char *, unsigned), (*capability)(void *, int *, int *);
+} nvml;
+
+static bool find_all(void *library, nvml *n) {
+    static const char *const names[] = {"nvmlInit_v2",           "nvmlShutdown",
+                                        "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
+                                        "nvmlDeviceGetName",     "nvmlDeviceGetCudaComputeCapability"};
+    void *const slots[] = {&n->init, &n->shutdown, &n->count, &n->handle, &n->name, &n->capability};
+    for (size_t i = 0; i < MZ_COUNT(names); i++) {
+        void *symbol = dlsym(library, names[i]);
+        memcpy(slots[i], &symbol, sizeof symbol);
+        if (symbol == NULL)
+            return false;
+    }
+    return true;
+}
+
+// Of `count` GPUs those that CUDA_VISIBLE_DEVICES leaves; *first is the index of the first one, 0 where it has a name.
+static int visible(int count, unsigned *first) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int n = 0;
+    *first = 0;
+    if (list == NULL)
+        return count;
+    while (*list != '\0' && n < count) {
+        char *end;
+        const long index = strtol(list, &end, 10);
+        if (end != list && (index < 0 || index >= count)) // what follows is not seen either
+            break;
+        if (n++ == 0 && end != list)
+            *first = (unsigned)index;
+        list += strcspn(list, ",");
+        list += *list == ',';
+    }
+    return n;
+}
+
+static void look_at_gpus(mz_where *where) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), *card;
+    nvml n;
+    unsigned count = 0, first = 0;
+    char name[96] = "";
+    int major, minor;
+    if (library == NULL)
+        return;
+    if (find_all(library, &n) && n.init() == 0) {
+        if (n.count(&count) == 0)
+            where->gpus = visible(count < MZ_GPUS_MAX ? (int)count : MZ_GPUS_MAX, &first);
+        if (where->gpus > 0 && n.handle(first, &card) == 0 && n.name(card, name, sizeof name) == 0 &&
+            n.capability(card, &major, &minor) == 0) {
+            where->known = true;
+            where->compute_capability = 10 * major + minor;
+            snprintf(where->name, sizeof where->name, "%.60s (compute capability %d.%d)", name, major, minor);
+        }
+        n.shutdown();
+    }
+    dlclose(library);
+}
+
 void mz_where_here(mz_where *where) {
     mezzo_device *device;
     mezzo_device_info info;
@@ -40,19 +104,7 @@ void mz_where_here(mz_where *where) {
         }
         mezzo_device_close(device);
     }
-    for (; where->gpus < MZ_GPUS_MAX; where->gpus++) {
-        char name[24];
-        snprintf(name, sizeof name, "cuda:%d", where->gpus);
-        if (mezzo_device_open(name, 0, &device) != MEZZO_OK)
-            break;
-        if (where->gpus == 0 && mezzo_device_describe(device, &info) == MEZZO_OK) {
-            where->known = true;
-            where->compute_capability = info.compute_capability;
-            snprintf(where->name, sizeof where->name, "%.60s (compute capability %d.%d)", info.description,
-                     info.compute_capability / 10, info.compute_capability % 10);
-        }
-        mezzo_device_close(device);
-    }
+    look_at_gpus(where);
 }
 
 // --- words ---------------------------------------------------------------------------------------
