@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # bench/rfc_text.sh OUT: the longest English text of one kind that Debian's packages have, to train on: the texts of Proposed Standard RFCs (doc-rfc-std-proposed,
-# Debian 12, non-free: RFCs may be passed on as they are, not changed, so nothing of them is kept here; they are fetched where something is measured).
+# Debian 12, non-free: RFCs may be passed on as they are, not changed, so nothing of them is kept here; they are fetched where something is measured,
+# from the mirror that apt uses here or MIRROR names).
 # The 20th, 180th, 340th … RFC validate; of the others every EVERY-th (5; 1: 85 million tokens) is trained on. They follow each other in the order of their numbers,
 # a line of dashes after each, without headers and feet of pages, indentation and blank lines in a row. OUT/train.bin and OUT/val.bin are their tokens, GPT-2's.
 # DEB names a package that is there already, MEZZO the command.
@@ -14,7 +15,9 @@ trap 'rm -rf "$work"' EXIT
 deb=${DEB:+$(realpath "$DEB")}
 if [[ -z $deb ]]; then
     mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm non-free" >"$work/sources.list"
+    mirror=${MIRROR:-$(apt-get indextargets --format '$(SITE)' 'ORIGIN: Debian' | head -n 1)}
+    [[ -n $mirror ]] || { echo "apt names no mirror of Debian here: set MIRROR or DEB" >&2 && exit 2; }
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm non-free" >"$work/sources.list"
     apt=(apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache"
         -o APT::Sandbox::User=root)
     "${apt[@]}" update

@@ -1,17 +1,21 @@
-# The cuda backend: -DMEZZO_CUDA=ON|OFF|AUTO. AUTO takes it where nvcc 12.8 or later is found.
+# The cuda backend: -DMEZZO_CUDA=ON|OFF|AUTO. AUTO takes it where there are a GPU and nvcc 12.8 or later, and compiles for that GPU alone.
 # cudart is linked statically and opens the driver when it is first called; NVML, cuBLASLt and cuDNN are opened by the backend. So a
 # build with CUDA starts on a machine without any of them.
 # Results: mezzo_has_cuda, cuda_objects, cuda_link (what a library or program needs at its link).
 
-set(MEZZO_CUDA AUTO CACHE STRING "Build the cuda backend: ON, OFF, or AUTO (where nvcc is found)")
-set(MEZZO_CUDA_ARCH "75;80;90a;ptx" CACHE STRING
-    "GPU architectures to compile for: compute capabilities without the dot; ptx adds portable code for newer ones")
+set(MEZZO_CUDA AUTO CACHE STRING "Build the cuda backend: ON, OFF, or AUTO (where a GPU and nvcc are found)")
+set(MEZZO_CUDA_ARCH "" CACHE STRING
+    "GPU architectures to compile for: compute capabilities without the dot; ptx adds portable code for newer ones; empty: AUTO's GPU, or 75;80;90a;ptx")
 set_property(CACHE MEZZO_CUDA PROPERTY STRINGS ON OFF AUTO)
 
 set(mezzo_has_cuda OFF)
 set(cuda_objects "")
 set(cuda_link "")
 if(MEZZO_CUDA STREQUAL "OFF")
+    return()
+endif()
+if(MEZZO_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg)
+    message(STATUS "no NVIDIA GPU: no cuda backend (-DMEZZO_CUDA=ON builds it all the same)")
     return()
 endif()
 
@@ -24,7 +28,14 @@ if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
     return()
 endif()
 set(mezzo_has_cuda ON)
-message(STATUS "CUDA ${CUDAToolkit_VERSION}: cuda backend for ${MEZZO_CUDA_ARCH}")
+set(cuda_archs ${MEZZO_CUDA_ARCH})
+if(NOT cuda_archs AND MEZZO_CUDA STREQUAL "AUTO")
+    execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/gpu-arch.sh OUTPUT_VARIABLE cuda_archs OUTPUT_STRIP_TRAILING_WHITESPACE)
+endif()
+if(NOT cuda_archs)
+    set(cuda_archs 75 80 90a ptx)
+endif()
+message(STATUS "CUDA ${CUDAToolkit_VERSION}: cuda backend for ${cuda_archs}")
 
 set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
 set(CMAKE_CUDA_ARCHITECTURES OFF) # by -gencode below
@@ -37,7 +48,7 @@ set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
 set(CMAKE_CUDA_FLAGS_DEBUG "-O3") # device code without optimisation is of no use to anybody
 
 set(architectures "")
-foreach(arch ${MEZZO_CUDA_ARCH})
+foreach(arch ${cuda_archs})
     if(arch STREQUAL "ptx")
         # Of the newest plain architecture: code for an 'a' architecture runs on that one alone.
         list(APPEND architectures "SHELL:-gencode arch=compute_90,code=compute_90")
@@ -54,7 +65,7 @@ if(cuda_kernel_sources)
         $<$<BOOL:${MEZZO_WERROR}>:SHELL:-Werror all-warnings>
         "SHELL:-Xcompiler -fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off")
     target_include_directories(mezzo_cuda_kernels PRIVATE src src/backend/cuda/kernels)
-    if("90a" IN_LIST MEZZO_CUDA_ARCH)
+    if("90a" IN_LIST cuda_archs)
         target_compile_definitions(mezzo_cuda_kernels PRIVATE MZ_CU_90A) # Hopper's own instructions: in no portable code
     endif()
     list(APPEND cuda_objects $<TARGET_OBJECTS:mezzo_cuda_kernels>)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every op of ops.def has its row in docs/OPS.md, every precision of precisions.def its row in docs/train.md (the unit test
-# test_precisions compares the cells), every local link of the documents leads somewhere, the guide to precisions shows what was measured, and the version is the
-# same in the header, the changelog and the package.
+# test_precisions compares the cells), every local link of the documents leads somewhere, every source file that a document or a comment names is
+# there, the guide to precisions shows what was measured, and the version is the same in the header, the changelog and the package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,6 +40,35 @@ if [[ $in_header != "$in_changelog" || $in_header != "$in_package" ]]; then
     echo "include/mezzo/version.h has version $in_header, CHANGELOG.md $in_changelog, debian/changelog $in_package"
     broken=1
 fi
+
+# By its name or the end of its path. What other projects call theirs stands in `foreign`; NAME, * and {a,b} stand for several.
+python3 - <<'END' || broken=1
+import re, subprocess, sys
+
+foreign = {"llm.c", "train_gpt2.py", "train_gpt2.c", "train.py", "sample.py", "bench.py", "encoder.py", "nvml.h"}
+foreign_folders = ("config/", "data/shakespeare_char/", "data/openwebtext/", "tiktoken_ext/")
+name = re.compile(r"(?<![\w*{}$/.-])(?:\.{1,2}/)*([\w-]+(?:[/.][\w-]+)*\.(?:c|h|cu|sh|py))(?![\w*{.]*[*{/\w])")
+comment = {"md": r"^(.*)$", "c": r"(?://|/\*)(.*)$", "h": r"(?://|/\*)(.*)$", "cu": r"(?://|/\*)(.*)$", "cuh": r"(?://|/\*)(.*)$",
+           "def": r"//(.*)$", "sh": r"^\s*#(?!!|include)(.*)$", "py": r"^\s*#(?!!)(.*)$", "txt": r"^\s*#(.*)$", "cmake": r"^\s*#(.*)$"}
+files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.split("\n")
+ends = {"/".join(parts[i:]) for parts in (f.split("/") for f in files) for i in range(len(parts))}
+wrong = 0
+for file in files:
+    end = file.rsplit(".", 1)[-1]
+    if end not in comment or file.startswith(("tests/golden/data/", "tests/fuzz/corpus/")) or file == "CHANGELOG.md":
+        continue
+    try:
+        lines = open(file, encoding="utf-8").read().split("\n")
+    except FileNotFoundError:  # removed, and not committed yet
+        continue
+    for number, line in enumerate(lines, 1):
+        part = re.search(comment[end], line)
+        for path in name.findall(part[1]) if part else []:
+            if path not in ends and "NAME" not in path and path not in foreign and not path.startswith(foreign_folders):
+                print(f"{file}:{number}: there is no {path}")
+                wrong = 1
+sys.exit(wrong)
+END
 
 bench/which_precision.py --check || broken=1
 

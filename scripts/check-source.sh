@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rules that no compiler checks: what stands in the root, lengths of files and lines, no unfinished marks, a library that
-# never prints, exits or aborts, and a shared library that exports only mezzo_*, as version MEZZO_0. scripts/check-source.sh [LIBRARY]
+# Rules that no compiler checks: what stands in the root, lengths of files and lines, no unfinished marks, no registry's host, a library
+# that never prints, exits or aborts, and a shared library that exports only mezzo_*, as version MEZZO_0. scripts/check-source.sh [LIBRARY]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +30,12 @@ lines of more than 120 columns"
 marks='TO''DO|FIX''ME|XX''X|HA''CK'
 found=$(sources | xargs -0 grep -nwE "$marks" || true)
 [[ -z $found ]] || complain "$found"
+
+# Packages come from where the system or pip is set up to look.
+hosts='(deb|security|snapshot|ftp)[.]debian[.]org|(archive|ports|security)[.]ubuntu[.]com|pypi[.]org|pythonhosted[.]org|npmjs[.](org|com)|crates[.]io|proxy[.]golang'
+found=$(git grep -nIE "$hosts" || true)
+[[ -z $found ]] || complain "$found
+the host of a package registry: take the one that the system's own configuration names"
 
 found=$(grep -rnE --include='*.[ch]' '\b(printf|puts|putchar|perror|exit|_exit|abort|assert|setlocale)[[:space:]]*\(|\b(stdout|stderr)\b' src include |
     grep -vE '^[^:]*:[0-9]+:[[:space:]]*(//|\*)|//.*\b(printf|puts|perror|exit|_exit|abort|assert|stdout|stderr)\b|format\(printf|"/dev/std(out|err)"' || true)

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # Unit, gradient and golden tests as other x86-64 processors run them, under qemu-user: Nehalem (no AVX) and Haswell (AVX2, no
 # AVX-512). Tests take the kernels that the processor has, and skip, with a message, what it lacks.
-#   scripts/qemu.sh [BUILD [CPU…]]      BUILD has compiled tests [build/test]
+#   scripts/qemu.sh [smoke|all] [BUILD [CPU…]]      smoke: the probe, every op and whole models, and the command itself, on the first
+#                                     processor [all]. BUILD has compiled tests [build/test]
 # MEZZO_QEMU_JOBS processes at a time [all cores]; a test may take MEZZO_QEMU_SECONDS [300]. Exit 1 when a test fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+which=all
+[[ ${1:-} != smoke && ${1:-} != all ]] || { which=$1 && shift; }
 build=$(realpath "${1:-build/test}")
 shift
 cpus=("$@")
 [[ ${#cpus[@]} -gt 0 ]] || cpus=(Nehalem Haswell)
+[[ $which == all ]] || cpus=("${cpus[0]}")
 if [[ $(uname -m) != x86_64 ]]; then
     echo "qemu: other x86-64 processors are tried on x86-64 only"
     exit 0
@@ -20,6 +24,8 @@ fi
 slow=" unit_test_bpe golden_test_gpt2_tokens unit_test_vec_math unit_test_magnitudes unit_test_matmul unit_test_kernel_bench "
 slow+="unit_test_matmul_amx_emulated unit_test_verify unit_test_sweep unit_test_capture unit_test_python_readers unit_test_loader "
 slow+="unit_test_lab "
+
+smoke=" unit_test_cpu_isa grad_test_grad golden_test_ops golden_test_gpt2 golden_test_amp "
 
 export build MEZZO=$build/mezzo MEZZO_TESTS=$PWD/tests MEZZO_SOURCE=$PWD MEZZO_BUILD=$build MEZZO_PYTHON=
 export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive scratch
@@ -47,7 +53,8 @@ failed=0
 for cpu in "${cpus[@]}"; do
     began=$SECONDS
     for program in "$build"/tests/{unit,grad,golden}_test_*; do
-        [[ -x $program && $slow != *" ${program##*/} "* ]] && echo "${program##*/}"
+        name=${program##*/}
+        [[ -x $program && $slow != *" $name "* ]] && [[ $which == all || $smoke == *" $name "* ]] && echo "$name"
     done | xargs -P "${MEZZO_QEMU_JOBS:-$(nproc)}" -I{} bash -c 'try "$0" {}' "$cpu" >"$scratch/results"
     grep -v '^passed' "$scratch/results"
     grep '^passed' "$scratch/results" | sort -k3 -rn >"$scratch/passed" # slowest first
@@ -55,5 +62,6 @@ for cpu in "${cpus[@]}"; do
         "$(grep -c '^FAILED' "$scratch/results") failed, $((SECONDS - began)) s; most processor seconds:" \
         "$(head -n 3 "$scratch/passed" | awk '{ printf "%s%s %.0f", (NR > 1 ? ", " : ""), $2, $3 }')"
     grep -q '^FAILED' "$scratch/results" && failed=1
+    (cd "$scratch" && qemu-x86_64 -cpu "$cpu" "$build/mezzo" explain --toy >output 2>&1) || { echo "$cpu: mezzo explain --toy: $(tail -n 3 "$scratch/output")" && failed=1; }
 done
 exit $failed

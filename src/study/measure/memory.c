@@ -11,7 +11,7 @@
 #include "mezzo/step.h"
 #include "study/measure/measure.h"
 
-// Programs that draw text (src/train/sampler.c): of one position and of several, which share the cache; without kernels
+// Programs that draw text (src/task/sampler.c): of one position and of several, which share the cache; without kernels
 // for a cache, or where a sample is longer than the context, of the whole window.
 enum { SAMPLE_TOKENS = 200, PREFILL = 64 }; // train.sample_tokens' default; positions read at once
 
