@@ -41,7 +41,7 @@ if [[ -n $debs ]]; then
     options=("-DMEZZO_CHART_JS=$packages/usr/share/javascript/chart.js/chart.min.js")
 fi
 if ! { cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=OFF -DMEZZO_TESTS=ON -DMEZZO_CUDA=ON \
-    "-DMEZZO_CUDA_ARCH=$("$root/scripts/gpu-arch.sh")" "${options[@]}" && cmake --build "$build"; } >"$out/build.log" 2>&1; then
+    "-DMEZZO_CUDA_ARCH=$("$root/scripts/gpu-arch.sh")" "-DCMAKE_INSTALL_RPATH=${libraries:-}" "${options[@]}" && cmake --build "$build"; } >"$out/build.log" 2>&1; then
     tail -n 30 "$out/build.log"
     echo "gpu_suite.sh: it does not build: $out/build.log" >&2
     exit 3

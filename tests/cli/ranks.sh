@@ -11,6 +11,7 @@ clean_ranks() { # a launcher that is gone takes its ranks along, and those that 
     clean
 }
 trap clean_ranks EXIT
+export CUDA_VISIBLE_DEVICES= # ranks on CPUs, also where there is a GPU
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
 
 launch() { # CODE N WHAT: the ranks run dist_rank

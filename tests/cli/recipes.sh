@@ -1,6 +1,12 @@
 # Every recipe is found, says what it is about, and trains, shortened; variants build upon their base.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 300 >text.txt
+# The command looks for recipes beside itself; a build outside the repository has none there.
+if ! "$MEZZO" recipes >"$OUT" 2>&1; then
+    mkdir -p installed/build/test
+    cp "$MEZZO" installed/build/test/ && cp -r "$MEZZO_SOURCE/recipes" installed/
+    MEZZO=$PWD/installed/build/test/mezzo
+fi
 names=$(for f in "$MEZZO_SOURCE"/recipes/*.yaml; do basename "$f" .yaml; done)
 
 run 0 recipes --json

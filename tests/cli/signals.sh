@@ -62,10 +62,8 @@ code=$?
 [[ $code -eq 130 ]] || fail "twice: exit code $code, not 130"
 run 0 eval twice --iters 1
 
-# The folder is looked at before anything takes time.
-began=$SECONDS
-refuse 2 "already holds a run" "--resume auto" -- train --data text.txt --out twice
-((SECONDS - began <= 5)) || fail "the folder was looked at after $((SECONDS - began)) s"
+# The folder is looked at before anything takes time: before the data are.
+refuse 2 "already holds a run" "--resume auto" -- train --data nothing.txt --out twice
 # A run without a word on the model is one of minutes, and says so; a text may be all training.
 run 0 train --data text.txt --split 1 --steps 1 --batch-size 2 --sample-every -1 --device cpu --out chosen
 shows "$ERR" "no --model: a GPT-2 of 4 layers, width 128 and context 128, for a CPU and this text"
