@@ -34,12 +34,12 @@ build: setup
 	    -DMEZZO_CUDA=$(CUDA) "-DMEZZO_CUDA_ARCH=$(CUDA_ARCH)"
 	@cmake --build build/release -j $(JOBS)
 
-# Tests have a build of their own: they need `mezzo train --inject`, which users do not get.
+# The build of `make build` and the tests beside it. Its command has `mezzo train --inject` until the next `make build`.
 test: setup-test
-	@cmake -S . -B build/test -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=$(WERROR) -DMEZZO_TESTS=ON \
+	@cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=$(WERROR) -DMEZZO_TESTS=ON \
 	    -DMEZZO_CUDA=$(CUDA) "-DMEZZO_CUDA_ARCH=$(CUDA_ARCH)"
-	@cmake --build build/test -j $(JOBS)
-	@ctest --test-dir build/test -j $(JOBS)
+	@cmake --build build/release -j $(JOBS)
+	@ctest --test-dir build/release -j $(JOBS)
 
 demo:
 	@scripts/demo.sh $(DATA)

@@ -37,9 +37,8 @@ if(mezzo_sanitizers)
     list(APPEND mezzo_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
 endif()
 
-# What compiler and linker do against a memory error of ours: on where the command is built to be used (make), off in
-# builds with tests and under the sanitizers, which find such an error.
-if(MEZZO_TESTS OR mezzo_sanitizers)
+# What compiler and linker do against a memory error of ours: off under the sanitizers, which find such an error.
+if(mezzo_sanitizers)
     set(harden_initial OFF)
 else()
     set(harden_initial ON)

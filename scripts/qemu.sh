@@ -2,13 +2,13 @@
 # Unit, gradient and golden tests as other x86-64 processors run them, under qemu-user: Nehalem (no AVX) and Haswell (AVX2, no
 # AVX-512). Tests take the kernels that the processor has, and skip, with a message, what it lacks.
 #   scripts/qemu.sh [smoke|all] [BUILD [CPU…]]      smoke: the probe, every op and whole models, and the command itself, on the first
-#                                     processor [all]. BUILD has compiled tests [build/test]
+#                                     processor [all]. BUILD has compiled tests [build/release]
 # MEZZO_QEMU_JOBS processes at a time [all cores]; a test may take MEZZO_QEMU_SECONDS [300]. Exit 1 when a test fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 which=all
 [[ ${1:-} != smoke && ${1:-} != all ]] || { which=$1 && shift; }
-build=$(realpath "${1:-build/test}")
+build=$(realpath "${1:-build/release}")
 shift
 cpus=("$@")
 [[ ${#cpus[@]} -gt 0 ]] || cpus=(Nehalem Haswell)

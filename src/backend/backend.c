@@ -13,6 +13,8 @@ extern const mz_backend mz_backend_cpu;
 extern const mz_backend mz_backend_cuda;
 #endif
 
+mezzo_status (*mz_device_opened)(mezzo_device *device);
+
 // A backend is one line here. `indexed`: "NAME:3" opens its fourth device. NULL: known, but not in this build.
 static const struct {
     const char *name;
@@ -102,15 +104,12 @@ mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out
         return mz_fail(MEZZO_ERR_INVALID, "device %s: %d threads: use 0 for every core, or a positive number", name,
                        threads);
     MEZZO_TRY(strcmp(name, "auto") == 0 ? open_best(threads, out) : open_named(name, threads, out));
-#ifdef MEZZO_INJECT
-    const char *storage = getenv("MEZZO_STORAGE"); // tests: how to store axes
-    if (storage != NULL && !mz_policy_parse(storage, &(*out)->storage)) {
+    const mezzo_status status = mz_device_opened != NULL ? mz_device_opened(*out) : MEZZO_OK;
+    if (status != MEZZO_OK) {
         mezzo_device_close(*out);
         *out = NULL;
-        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_STORAGE is not understood: \"%s\"", storage);
     }
-#endif
-    return MEZZO_OK;
+    return status;
 }
 
 void mezzo_device_close(mezzo_device *device) {

@@ -215,6 +215,10 @@ static inline mezzo_status mz_device_touch(mezzo_device *device, const void *dat
     return device->touch != NULL ? device->touch(device, data, bytes, writes) : MEZZO_OK;
 }
 
+// Called for every device that has been opened, which is closed again where it fails; NULL but in tests
+// (train/inject.c).
+extern mezzo_status (*mz_device_opened)(mezzo_device *device);
+
 // What the device does at best: the backend's own measurement, or on a device with a queue that of a product of 8192³
 // and of a cast of 1 GiB, which need 2 GiB for a moment. All 0 where neither is.
 mezzo_status mz_device_peaks(mezzo_device *device, mz_peaks *out);

@@ -1,6 +1,6 @@
+// Linked into tests and the command built with them, not into the library.
 #include "train/inject.h"
 
-#ifdef MEZZO_INJECT
 #include <math.h>
 #include <stdlib.h>
 
@@ -155,7 +155,7 @@ static void spoil_batch(void *user, mz_examples *examples) {
         ((float *)in->data)[at] = f->kind == MZ_INJECT_NAN ? NAN : f->kind == MZ_INJECT_INF ? INFINITY : 1e20f;
 }
 
-mezzo_status mz_inject_open(mz_training *run) {
+static mezzo_status inject_open(mz_training *run) {
     mz_inject *f = &run->inject;
     const char *what = next_fault;
     next_fault = NULL;
@@ -181,13 +181,13 @@ mezzo_status mz_inject_open(mz_training *run) {
     return MEZZO_OK;
 }
 
-void mz_inject_close(mz_training *run) {
+static void inject_close(mz_training *run) {
     if (run->engine.train != NULL)
         run->engine.train->hook = NULL;
     last = run->inject;
 }
 
-void mz_inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) {
+static void inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) {
     run->inject.now_step = step;
     run->inject.now_micro = micro + 1;
     run->inject.now_data = data - (uint64_t)micro;
@@ -210,7 +210,7 @@ static bool segment_of(const mz_training *run, const mz_segment **out) {
     return false;
 }
 
-mezzo_status mz_inject_gradient(mz_training *run) {
+static mezzo_status inject_gradient(mz_training *run) {
     mz_inject *f = &run->inject;
     if (!strikes_micro(f, MZ_AT_GRAD))
         return MEZZO_OK;
@@ -240,7 +240,7 @@ static mezzo_status poison_moment(mz_training *run) {
     return poison(f, run->engine.device, &t);
 }
 
-mezzo_status mz_inject_parameter(mz_training *run) {
+static mezzo_status inject_parameter(mz_training *run) {
     mz_inject *f = &run->inject;
     if (strikes(f, MZ_AT_MOMENT) && !f->met)
         return poison_moment(run);
@@ -255,7 +255,7 @@ mezzo_status mz_inject_parameter(mz_training *run) {
     return mz_params_refresh(run->engine.params);
 }
 
-mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
+static mezzo_status inject_drop(mz_training *run, int64_t step) {
     mz_inject *f = &run->inject;
     mezzo_scaler_state scaler;
     bool drops = f->kind == MZ_INJECT_DROP || f->kind == MZ_INJECT_HALVE;
@@ -272,7 +272,7 @@ mezzo_status mz_inject_drop(mz_training *run, int64_t step) {
     return mezzo_scaler_set_state(run->engine.scaler, &scaler);
 }
 
-mezzo_status mz_inject_disk(mz_training *run, bool before) {
+static mezzo_status inject_disk(mz_training *run, bool before) {
     mz_inject *f = &run->inject;
     static _Thread_local float kept;
     if (f->kind == MZ_INJECT_NONE || f->target != MZ_AT_DISK || run->step != f->step || (before && f->met))
@@ -286,6 +286,17 @@ mezzo_status mz_inject_disk(mz_training *run, bool before) {
     return poison(f, run->engine.device, &t);
 }
 
-#else
-typedef int mz_inject_is_not_built; // ISO C wants a declaration
-#endif
+// --- where a run and a device find them ----------------------------------------------------------
+static mezzo_status choose_storage(mezzo_device *device) {
+    const char *storage = getenv("MEZZO_STORAGE"); // how to store axes
+    if (storage != NULL && !mz_policy_parse(storage, &device->storage))
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_STORAGE is not understood: \"%s\"", storage);
+    return MEZZO_OK;
+}
+
+__attribute__((constructor)) static void begin(void) {
+    static const mz_injections all = {inject_open,      inject_close, inject_at,  inject_gradient,
+                                      inject_parameter, inject_drop,  inject_disk};
+    mz_injecting = &all;
+    mz_device_opened = choose_storage;
+}

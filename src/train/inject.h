@@ -1,5 +1,5 @@
-// Faults put in on purpose, for tests: only where the library is built with MEZZO_INJECT. A fault is a function of
-// step and micro batch, so that a step that is replayed has it again; one that was left behind by skipping its batch
+// Faults put in on purpose, for tests: only in a program that is linked with src/train/inject.c. A fault is a function
+// of step and micro batch, so that a step that is replayed has it again; one that was left behind by skipping its batch
 // or by a rollback past it has not.    KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or huge (1e20); STEP and
 // MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a token out of range           loss
 // the loss, when it is there           call/N         the first output of the program's N-th call (modulo their
@@ -16,8 +16,6 @@
 
 struct mz_training;
 
-#ifdef MEZZO_INJECT
-
 typedef struct mz_inject {
     enum { MZ_INJECT_NONE, MZ_INJECT_NAN, MZ_INJECT_INF, MZ_INJECT_HUGE, MZ_INJECT_DROP, MZ_INJECT_HALVE } kind;
     enum { MZ_AT_BATCH, MZ_AT_LOSS, MZ_AT_CALL, MZ_AT_OP, MZ_AT_GRAD, MZ_AT_PARAM, MZ_AT_MOMENT, MZ_AT_DISK } target;
@@ -31,41 +29,34 @@ typedef struct mz_inject {
     uint64_t now_data;
 } mz_inject;
 
-// Of the next run that is opened by this thread; NULL: none. The text is kept by the caller.
+// What a run calls where a fault may strike. NULL, but in programs that are linked with src/train/inject.c.
+typedef struct mz_injections {
+    mezzo_status (*open)(struct mz_training *run);
+    void (*close)(struct mz_training *run);
+    void (*at)(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // what runs now; micro from 0
+    mezzo_status (*gradient)(struct mz_training *run);
+    mezzo_status (*parameter)(struct mz_training *run);
+    mezzo_status (*drop)(struct mz_training *run, int64_t step);
+    mezzo_status (*disk)(struct mz_training *run, bool before); // around a save: spoils the parameter, and mends it
+} mz_injections;
+extern const mz_injections *mz_injecting;
+
+#define MZ_INJECT_OPEN(run)            MEZZO_TRY(mz_injecting != NULL ? mz_injecting->open(run) : MEZZO_OK)
+#define MZ_INJECT_GRADIENT(run)        MEZZO_TRY(mz_injecting != NULL ? mz_injecting->gradient(run) : MEZZO_OK)
+#define MZ_INJECT_PARAMETER(run)       MEZZO_TRY(mz_injecting != NULL ? mz_injecting->parameter(run) : MEZZO_OK)
+#define MZ_INJECT_DROP(run, step)      MEZZO_TRY(mz_injecting != NULL ? mz_injecting->drop((run), (step)) : MEZZO_OK)
+#define MZ_INJECT_DISK(run, before)    MEZZO_TRY(mz_injecting != NULL ? mz_injecting->disk((run), (before)) : MEZZO_OK)
+#define MZ_INJECT_AT(run, step, micro) MZ_INJECT_AT_DATA(run, step, micro, (run)->data->position)
+#define MZ_INJECT_AT_DATA(run, step, micro, data)                                                                      \
+    (mz_injecting != NULL ? mz_injecting->at((run), (step), (micro), (data) + (uint64_t)(micro)) : (void)0)
+
+// --- inject.c ------------------------------------------------------------------------------------
+// The fault of the next run that is opened by this thread; NULL: none. The text is kept by the caller.
 void mz_inject_next(const char *what);
 // Runs that this thread opens read steps so late, 0 or 1, as on a device with a queue; -1: as the device does.
 void mz_inject_lag(int lag);
 // The fault of the run that this thread closed last: `met` where it struck; op and module of the call, "" where it hit
 // none.
-const struct mz_inject *mz_inject_last(void);
-mezzo_status mz_inject_open(struct mz_training *run);
-void mz_inject_close(struct mz_training *run);
-void mz_inject_at(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // what runs now; micro from 0
-mezzo_status mz_inject_gradient(struct mz_training *run);
-mezzo_status mz_inject_parameter(struct mz_training *run);
-mezzo_status mz_inject_drop(struct mz_training *run, int64_t step);
-mezzo_status mz_inject_disk(struct mz_training *run, bool before); // around a save: spoils the parameter, and mends it
+const mz_inject *mz_inject_last(void);
 
-#define MZ_INJECT_AT(run, step, micro)            mz_inject_at((run), (step), (micro), (run)->data->position)
-#define MZ_INJECT_AT_DATA(run, step, micro, data) mz_inject_at((run), (step), (micro), (data) + (uint64_t)(micro))
-#define MZ_INJECT_GRADIENT(run)                   MEZZO_TRY(mz_inject_gradient(run))
-#define MZ_INJECT_PARAMETER(run)                  MEZZO_TRY(mz_inject_parameter(run))
-#define MZ_INJECT_DROP(run, step)                 MEZZO_TRY(mz_inject_drop((run), (step)))
-#define MZ_INJECT_DISK(run, before)               MEZZO_TRY(mz_inject_disk((run), (before)))
-
-#else
-
-typedef struct mz_inject {
-    char unused;
-} mz_inject;
-#define mz_inject_open(run)                       MEZZO_OK
-#define mz_inject_close(run)                      (void)0
-#define MZ_INJECT_AT(run, step, micro)            (void)0
-#define MZ_INJECT_AT_DATA(run, step, micro, data) (void)0
-#define MZ_INJECT_GRADIENT(run)                   (void)0
-#define MZ_INJECT_PARAMETER(run)                  (void)0
-#define MZ_INJECT_DROP(run, step)                 (void)0
-#define MZ_INJECT_DISK(run, before)               (void)0
-
-#endif
 #endif

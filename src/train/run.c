@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+const mz_injections *mz_injecting;
+
 // The precision of the checkpoint that the run resumes; *found is false without one, or where it names none.
 static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     const char *resume = run->config.resume;
@@ -191,7 +193,8 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     MEZZO_TRY(open_sampler(run));
     MEZZO_TRY(mz_guard_open(run));
     MEZZO_TRY(mz_report_open(run));
-    return mz_inject_open(run);
+    MZ_INJECT_OPEN(run);
+    return MEZZO_OK;
 }
 
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {
@@ -212,7 +215,8 @@ void mz_run_close(mz_training *run) {
     mz_report_close(run);
     mz_lock_release(&run->lock);
     mz_guard_close(run);
-    mz_inject_close(run);
+    if (mz_injecting != NULL)
+        mz_injecting->close(run);
     mz_source_close(run->data);
     mz_source_close(run->val_random);
     mz_source_close(run->val_all);
