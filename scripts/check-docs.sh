@@ -64,7 +64,8 @@ for file in files:
     for number, line in enumerate(lines, 1):
         part = re.search(comment[end], line)
         for path in name.findall(part[1]) if part else []:
-            if path not in ends and "NAME" not in path and path not in foreign and not path.startswith(foreign_folders):
+            stem = path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+            if len(stem) > 1 and path not in ends and "NAME" not in path and path not in foreign and not path.startswith(foreign_folders):
                 print(f"{file}:{number}: there is no {path}")
                 wrong = 1
 sys.exit(wrong)
