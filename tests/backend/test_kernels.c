@@ -44,7 +44,9 @@ static void activations_made_again(void **state) {
 int main(int argc, char **argv) {
     if (!test_device_opens())
         return TEST_SKIPPED;
-    if (argc > 1) // a pattern of names: "kernels_of_soft*"
+    // A pattern of names, "kernels_of_soft*", or "2/3": every third, from the second.
+    size_t part = 1, parts = 1;
+    if (argc > 1 && sscanf(argv[1], "%zu/%zu", &part, &parts) != 2)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
 #define OP(name, ...)          cmocka_unit_test(kernels_of_##name),
@@ -56,5 +58,9 @@ int main(int argc, char **argv) {
 #undef OP_STATE
         cmocka_unit_test(activations_made_again),
     };
-    return cmocka_run_group_tests(tests, open_devices, close_devices);
+    struct CMUnitTest chosen[MZ_COUNT(tests)];
+    size_t n = 0;
+    for (size_t i = part - 1; i < MZ_COUNT(tests); i += parts)
+        chosen[n++] = tests[i];
+    return _cmocka_run_group_tests("kernels", chosen, n, open_devices, close_devices);
 }
