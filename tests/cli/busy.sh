@@ -11,7 +11,7 @@ spins() { # TURNS VARIABLE…
     grep -q GOMP_SPINCOUNT "$ERR" || return 0
     shows "$ERR" "GOMP_SPINCOUNT = '$turns'"
 }
-spins 1000
+spins 2000
 spins 7 GOMP_SPINCOUNT=7
 spins 0 OMP_WAIT_POLICY=passive
 
