@@ -22,7 +22,7 @@ rm -rf "$out"
 mkdir -p "$out/plain"
 # What `make build` compiled is taken as it is.
 settings=("-Ccmake.define.MEZZO_CUDA=$cuda")
-if [[ $cuda == OFF ]] && grep -qs '^MEZZO_CUDA:STRING=OFF' build/release/CMakeCache.txt; then
+if [[ $cuda == OFF && ! -e /dev/nvidiactl && ! -e /dev/dxg ]] && grep -qs '^MEZZO_CUDA:STRING=\(OFF\|AUTO\)' build/release/CMakeCache.txt; then
     settings+=(-Cbuild-dir=build/release)
 fi
 python3 -m build --wheel --outdir "$out/plain" "${settings[@]}" . >"$out/build.log" 2>&1 ||
