@@ -45,7 +45,7 @@ fi
 python3 - <<'END' || broken=1
 import re, subprocess, sys
 
-foreign = {"llm.c", "train_gpt2.py", "train_gpt2.c", "train.py", "sample.py", "bench.py", "encoder.py", "nvml.h"}
+foreign = {"llm.c", "train_gpt2.py", "train_gpt2.c", "train.py", "prepare.py", "sample.py", "bench.py", "encoder.py", "nvml.h"}
 foreign_folders = ("config/", "data/shakespeare_char/", "data/openwebtext/", "tiktoken_ext/")
 name = re.compile(r"(?<![\w*{}$/.-])(?:\.{1,2}/)*([\w-]+(?:[/.][\w-]+)*\.(?:c|h|cu|sh|py))(?![\w*{.]*[*{/\w])")
 comment = {"md": r"^(.*)$", "c": r"(?://|/\*)(.*)$", "h": r"(?://|/\*)(.*)$", "cu": r"(?://|/\*)(.*)$", "cuh": r"(?://|/\*)(.*)$",
