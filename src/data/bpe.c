@@ -93,7 +93,7 @@ static mz_bpe_pair *pair_slot(const mz_bpe *bpe, int32_t left, int32_t right) {
 
 // --- building ------------------------------------------------------------------------------------------------------
 mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n) {
-    MEZZO_TRY(MZ_RESERVE(bpe->bytes, bpe->cap_bytes, bpe->n_bytes + n));
+    MEZZO_TRY(MZ_RESERVE(bpe->bytes, bpe->cap_bytes, bpe->n_bytes + n + 1));
     MEZZO_TRY(MZ_RESERVE(bpe->ends, bpe->cap_ends, (size_t)bpe->vocab + 1));
     memcpy(bpe->bytes + bpe->n_bytes, bytes, n);
     bpe->n_bytes += n;

@@ -132,6 +132,7 @@ published("hf_normal", ["u", "a", "b"], [], sequence("normalizers", {"type": "St
     sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Whitespace"}, {"type": "Punctuation", "behavior": "MergedWithNext"}, {
         "type": "Split", "pattern": {"String": "a"}, "behavior": "MergedWithPrevious", "invert": True}),
     added=[(3, "Ab", {"lstrip": True, "rstrip": True}), (4, "<x>", {"single_word": True, "normalized": False})], unk_token="u")
+published("hf_hole", [], [], added=[(3, "x", {})])
 published("hf_unigram", ["a"], [], type="Unigram")
 
 write("bpe", "derived", b"\0#version: 0.2\na b\nab ab\nb a\n\0abababa ba aab\xff\xfe 12 's\n\n x")

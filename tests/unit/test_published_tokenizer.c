@@ -113,6 +113,45 @@ static void unknown_characters_are_refused_or_unknown(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
+// GPT-2 as it is published: the same tokenizer as the one the library carries, also where it is named.
+static void gpt2_in_that_form_is_gpt2(void **state) {
+    mezzo_tokenizer *gpt2, *published;
+    json_t *own, *object, *text;
+    bool sealed;
+    size_t i;
+    (void)state;
+    must(mezzo_tokenizer_create_gpt2(&gpt2));
+    must(mezzo_tokenizer_save_bpe(gpt2, "."));
+    must(mezzo_tokenizer_create_bpe("vocab.json", "merges.txt", &published));
+    must(mezzo_tokenizer_save(published, "own.json"));
+    mezzo_tokenizer_free(published);
+    must(mz_json_load_sealed("own.json", (size_t)64 << 20, &own, &sealed));
+    json_t *vocab = json_object();
+    json_array_foreach(json_object_get(own, "vocab"), i, text) {
+        json_object_set_new(vocab, json_string_value(text), json_integer((json_int_t)i));
+    }
+    object =
+        json_pack("{s:s, s:[{s:i, s:s, s:b}], s:{s:s, s:b}, s:{s:s}, s:{s:s, s:s, s:s, s:o, s:O}}", "version", "1.0",
+                  "added_tokens", "id", 50256, "content", "<|endoftext|>", "special", 1, "pre_tokenizer", "type",
+                  "ByteLevel", "add_prefix_space", 0, "decoder", "type", "ByteLevel", "model", "type", "BPE",
+                  "unk_token", "", "end_of_word_suffix", "", "vocab", vocab, "merges", json_object_get(own, "merges"));
+    assert_non_null(object);
+    must(mz_tokenizer_from_json("gpt2", object, false, &published));
+    assert_true(mz_tokenizer_same(gpt2, published));
+    must(mezzo_tokenizer_save(published, "tokenizer.json"));
+    mezzo_tokenizer *chosen;
+    must(mz_tokenizer_choose(&(mz_tokenizer_sources){.own = "tokenizer.json", .named = "gpt2"}, &chosen));
+    mezzo_tokenizer_free(chosen);
+    json_object_del(json_object_get(object, "pre_tokenizer"), "add_prefix_space"); // true, then
+    mezzo_tokenizer_free(published);
+    must(mz_tokenizer_from_json("gpt2", object, false, &published));
+    assert_false(mz_tokenizer_same(gpt2, published));
+    json_decref(object);
+    json_decref(own);
+    mezzo_tokenizer_free(published);
+    mezzo_tokenizer_free(gpt2);
+}
+
 // Twice the text takes about twice the steps: a word that is a whole text, and a character with a million marks.
 static void long_words_end(void **state) {
     static const char nfd[] =
@@ -139,6 +178,6 @@ static void long_words_end(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_not_supported_is_named),
                                        cmocka_unit_test(unknown_characters_are_refused_or_unknown),
-                                       cmocka_unit_test(long_words_end)};
+                                       cmocka_unit_test(gpt2_in_that_form_is_gpt2), cmocka_unit_test(long_words_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
