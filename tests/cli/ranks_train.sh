@@ -93,7 +93,7 @@ for ranks in 2 3; do
     same one-optimizer one-parameters
     rm -r one-optimizer one-gradients one-parameters
 done
-scores() { grep -o '"val/loss": *[^,}]*\|"sample/text": *.*' "$1/metrics.jsonl"; }
+scores() { grep -o '"val/[a-z_]*loss": *[^,}]*\|"sample/text": *.*' "$1/metrics.jsonl"; }
 train 3 scattered --precision fp32 --global-batch 12 --shard gradients --eval-every 2 --sample-every 3
 train 3 sharded --precision fp32 --global-batch 12 --shard parameters --eval-every 2 --sample-every 3
 same scattered sharded
