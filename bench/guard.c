@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         printf(" %s", i == 3 ? "COMMIT" : argv[i]);
     double least = 100 * (quantile(times[ON], turns, 0) / quantile(times[OFF], turns, 0) - 1);
-    printf("\",%s,%lld,%.4f,%.4f,%.3f,%.3f,%.3f,%.3f\n", mezzo_precision_name(runs[ON].engine.program.precision),
+    printf("\",%s,%lld,%.4f,%.4f,%.3f,%.3f,%.3f,%.3f\n", mezzo_precision_name(runs[ON].engine.plan.program.precision),
            (long long)(turns * steps), 1e3 * quantile(times[OFF], turns, 0.5), 1e3 * quantile(times[ON], turns, 0.5),
            quantile(ratio, turns, 0.25), quantile(ratio, turns, 0.5), quantile(ratio, turns, 0.75), least);
     for (int i = 0; i < 2; i++) {

@@ -19,17 +19,10 @@ static void tell(void *user, const mz_candidate *c) {
 mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,
                         bool quiet, mz_choice *out) {
     mz_choose_options o = mz_choose_defaults();
-    o.workload = (mz_workload){.model = *r->model,
-                               .batch = r->batch,
-                               .seq_len = r->model->seq_len,
-                               .grad_accum = r->grad_accum,
-                               .residual = r->program->residual,
-                               .recompute = r->program->recompute,
-                               .recompute_light = r->program->recompute_light,
-                               .logits_rows = r->program->logits_rows,
-                               .overrides = r->program->overrides,
-                               .n_overrides = r->program->n_overrides,
-                               .seed = r->seed};
+    MEZZO_TRY(mz_session_usual(r->model, r->batch, &o.session));
+    o.session.step.micro_batches = r->grad_accum;
+    o.session.program = *r->program;
+    o.session.seed = r->seed;
     o.precisions = precisions;
     o.n_precisions = n_precisions;
     o.memory = memory;

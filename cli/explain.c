@@ -303,14 +303,6 @@ static mezzo_status resolve(const mz_run_config *c, mezzo_precision *precision) 
     return status;
 }
 
-static mezzo_status build(const mz_run_config *c, bool keep_logits, mezzo_graph **out) {
-    mezzo_model_config model, initial;
-    MEZZO_TRY(mezzo_model_defaults(c->model_name, &initial));
-    MEZZO_TRY(mz_run_config_model(c, &(mz_data_sizes){.vocab = initial.vocab}, &model));
-    MEZZO_TRY(mezzo_graph_create(out));
-    return mezzo_model_build(*out, &model, c->batch_size, model.seq_len, keep_logits);
-}
-
 static mezzo_status explain(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
                             mezzo_master master, explanation *e) {
     MEZZO_TRY(mz_explained_collect(graph, options, after, &e->rows));
@@ -346,13 +338,16 @@ static int run(const cli_args *args) {
         return code;
     mezzo_graph *graph = NULL;
     mz_run_config c;
+    mz_session_options o;
     mz_explained_ranks held = {0};
     explanation e = {.word = plain ? "forward" : "with backward"};
-    mezzo_program_options *options = &c.program;
+    mezzo_program_options *options = &o.program;
     mezzo_status status = mz_run_config_read(config, &c);
-    // Logits that are kept are never cut into blocks: after chunk, the graph as training builds it.
     if (status == MEZZO_OK)
-        status = build(&c, strcmp(after, "chunk") != 0, &graph);
+        status = mz_run_config_sketch(&c, &o);
+    o.form.outputs = strcmp(after, "chunk") != 0; // logits that are kept are never cut into blocks
+    if (status == MEZZO_OK)
+        status = mz_session_graph(&o, &o.form, &graph);
     if (status == MEZZO_OK)
         status = resolve(&c, &options->precision);
     if (status == MEZZO_OK)

@@ -2,6 +2,7 @@
 // every precision.
 #include "base/precision.h"
 #include "cli.h"
+#include "session/session.h"
 #include "study/measure/explained.h"
 
 enum { ANSWERS = 7 };
@@ -48,15 +49,16 @@ static mezzo_status answer(const mezzo_graph *g, mezzo_precision precision, answ
 
 int cli_explain_toy(const cli_args *args) {
     mezzo_model_config model;
+    mz_session_options session;
     mezzo_graph *g = NULL;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     answers all[MEZZO_PRECISION_COUNT];
     int n = mz_precision_common(precisions);
     mezzo_status status = mezzo_model_defaults("toy", &model);
     if (status == MEZZO_OK)
-        status = mezzo_graph_create(&g);
+        status = mz_session_usual(&model, 4, &session);
     if (status == MEZZO_OK)
-        status = mezzo_model_build(g, &model, 4, 1, true);
+        status = mz_session_graph(&session, &session.form, &g);
     for (int p = 0; p < n && status == MEZZO_OK; p++)
         status = answer(g, precisions[p], &all[p]);
     mezzo_graph_free(g);

@@ -13,6 +13,7 @@ typedef struct asked {
     const cli_args *args;
     mezzo_device_info info;
     const char *model;
+    int ranks;
     mz_memory_plan plan;
 } asked;
 
@@ -87,7 +88,7 @@ static int parse_ranks(asked *a) {
         return code;
     if (n > 1 && a->plan.measure)
         return cli_wrong(a->args->command, "--measure runs one process: remove --ranks");
-    a->plan.w.ranks = n > 1 ? (int)n : 0;
+    a->ranks = (int)n;
     return CLI_DONE;
 }
 
@@ -112,33 +113,17 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
     return MEZZO_OK;
 }
 
-static mezzo_status read_workload(asked *a, const mezzo_config *config) {
-    mezzo_model_config initial;
+static mezzo_status read_session(asked *a, const mezzo_config *config) {
     mz_run_config c;
-    mz_workload *w = &a->plan.w;
+    mz_session_options *o = &a->plan.session;
+    const int ranks = a->ranks;
     MEZZO_TRY(mz_run_config_read(config, &c));
+    MEZZO_TRY(mz_run_config_share(&c, ranks));
+    MEZZO_TRY(mz_run_config_sketch(&c, o));
     a->model = c.model_name;
-    MEZZO_TRY(mezzo_model_defaults(a->model, &initial));
-    MEZZO_TRY(mz_run_config_model(&c, &(mz_data_sizes){.vocab = initial.vocab}, &w->model));
-    MEZZO_TRY(mz_run_config_share(&c, w->ranks > 1 ? w->ranks : 1));
-    w->batch = c.batch_size;
-    w->grad_accum = c.grad_accum;
-    w->freeze = c.freeze;
-    w->lora = c.lora;
-    w->seq_len = w->model.seq_len;
-    w->residual = c.program.residual;
-    w->recompute = c.program.recompute;
-    w->recompute_light = c.program.recompute_light;
-    w->logits_rows = c.program.logits_rows;
-    w->overrides = c.program.overrides;
-    w->n_overrides = c.program.n_overrides;
-    w->ema = c.optimizer.ema;
-    w->moments = c.optimizer.moments; // of AdamW's rows
-    w->seed = 1;
-    w->shard = c.shard;
-    w->canonical = c.canonical && w->ranks > 1;
-    w->bf16_wire = c.bf16_wire;
-    w->bucket = mz_bucket_elements(c.bucket_mib);
+    o->form.outputs = false;
+    o->quick_init = true;
+    o->size = ranks;
     MEZZO_TRY(mezzo_device_open(c.device, c.threads, &a->plan.device));
     return mezzo_device_describe(a->plan.device, &a->info);
 }
@@ -239,15 +224,15 @@ static const cli_field saving_fields[] = {
 static void print_plan(const asked *a) {
     char text[32], unshared[32], sampling[32], batch[96];
     const mz_memory_row *base = &a->plan.rows[a->plan.base];
-    mz_workload_describe(&a->plan.w, batch, sizeof batch);
+    mz_session_describe(&a->plan.session, batch, sizeof batch);
     char rank[64] = "";
-    if (a->plan.w.ranks > 1)
-        snprintf(rank, sizeof rank, ", one of %d ranks", a->plan.w.ranks);
+    if (a->ranks > 1)
+        snprintf(rank, sizeof rank, ", one of %d ranks", a->ranks);
     cli_tell("%s: %s parameters; a micro batch of %s; planned for %s%s%s", a->model,
              cli_thousands((double)base->f.parameters, text, sizeof text), batch, a->info.backend, rank,
-             a->plan.w.recompute         ? ", with recompute"
-             : a->plan.w.recompute_light ? ", with recompute light"
-                                         : "");
+             a->plan.session.program.recompute         ? ", with recompute"
+             : a->plan.session.program.recompute_light ? ", with recompute light"
+                                                       : "");
     printf("\n");
     line lines[MZ_MEMORY_ROWS];
     for (int i = 0; i < a->plan.n_rows; i++)
@@ -271,9 +256,9 @@ static mezzo_status print_none(const asked *a) {
     const mz_memory_row *row;
     size_t least;
     char need[32], limit[32], batch[96];
-    mz_workload one = a->plan.w;
-    one.batch = 1;
-    mz_workload_describe(&one, batch, sizeof batch);
+    mz_session_options one = a->plan.session;
+    one.form.batch = 1;
+    mz_session_describe(&one, batch, sizeof batch);
     MEZZO_TRY(mz_memory_least(&a->plan, &row, &least));
     fprintf(stderr,
             "mezzo memory: nothing fits in %s: the smallest configuration is %s, %s, %s master weights, with "
@@ -351,16 +336,16 @@ static json_t *plan_json(const asked *a) {
         json_array_append_new(savings, o);
     }
     return json_pack("{ss sI sI sI ss so so}", "model", a->model, "parameters",
-                     (json_int_t)a->plan.rows[a->plan.base].f.parameters, "batch", (json_int_t)a->plan.w.batch,
-                     "seq_len", (json_int_t)a->plan.w.seq_len, "device", a->info.description, "rows", rows, "savings",
-                     savings);
+                     (json_int_t)a->plan.rows[a->plan.base].f.parameters, "batch",
+                     (json_int_t)a->plan.session.form.batch, "seq_len", (json_int_t)a->plan.session.form.length,
+                     "device", a->info.description, "rows", rows, "savings", savings);
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const asked *a, const cli_plot *plot) {
     mz_memory_bar bars[MZ_MEMORY_ROWS];
     char title[192], text[32], batch[96];
-    mz_workload_describe(&a->plan.w, batch, sizeof batch);
+    mz_session_describe(&a->plan.session, batch, sizeof batch);
     for (int i = 0; i < a->plan.n_rows; i++) {
         snprintf(bars[i].name, sizeof bars[i].name, "%s %s%s%s", mezzo_precision_name(a->plan.rows[i].precision),
                  mz_memory_optimizer(a->plan.rows[i].optimizer), a->plan.rows[i].master != MEZZO_MASTER_FP32 ? " " : "",
@@ -369,9 +354,9 @@ static mezzo_status draw(const asked *a, const cli_plot *plot) {
     }
     snprintf(title, sizeof title, "%s, %s parameters, %s%s", a->model,
              cli_thousands((double)a->plan.rows[0].f.parameters, text, sizeof text), batch,
-             a->plan.w.recompute         ? ", recompute"
-             : a->plan.w.recompute_light ? ", recompute light"
-                                         : "");
+             a->plan.session.program.recompute         ? ", recompute"
+             : a->plan.session.program.recompute_light ? ", recompute light"
+                                                       : "");
     return mz_memory_draw(plot->folder, plot->name, title, bars, a->plan.n_rows, a->plan.limit);
 }
 
@@ -443,7 +428,7 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     a.plan.limit = (size_t)limit;
-    mezzo_status status = read_workload(&a, config);
+    mezzo_status status = read_session(&a, config);
     code = status == MEZZO_OK ? planned(&a) : cli_error(args->command, status);
     mezzo_device_close(a.plan.device);
     mezzo_config_free(config);

@@ -19,15 +19,16 @@ allowed() {
     io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;
     data) echo "base/* io/* mezzo/status.h mezzo/dtype.h mezzo/data.h" ;;
     optim) echo "base/* graph/* backend/*.h runtime/* $public_graph mezzo/optimizer.h mezzo/step.h" ;;
+    session) echo "base/* graph/* models/*.h backend/*.h runtime/* optim/* mezzo/*" ;;
     checkpoint) echo "models/*.h base/* graph/* backend/*.h runtime/* io/* optim/* mezzo/*" ;;
     # a task stands between the loop and the data: nothing above it includes data/*
-    task) echo "nn/diffusion.h models/*.h base/* graph/* backend/*.h runtime/* io/* data/* mezzo/*" ;;
-    train) echo "base/* graph/* models/*.h backend/*.h dist/*.h runtime/* io/* task/* optim/* checkpoint/* mezzo/*" ;;
-    weights) echo "models/*.h base/* graph/* backend/*.h runtime/* io/* data/* task/* optim/* checkpoint/* train/* mezzo/*" ;;
+    task) echo "nn/diffusion.h models/*.h session/* base/* graph/* backend/*.h runtime/* io/* data/* mezzo/*" ;;
+    train) echo "base/* graph/* models/*.h session/* backend/*.h dist/*.h runtime/* io/* task/* optim/* checkpoint/* mezzo/*" ;;
+    weights) echo "models/*.h session/* base/* graph/* backend/*.h runtime/* io/* data/* task/* optim/* checkpoint/* train/* mezzo/*" ;;
     study/analyse | study/agree) echo "base/* io/* mezzo/*" ;;
-    study/measure) echo "base/* graph/* backend/*.h runtime/* io/* task/* optim/* train/* study/analyse/* mezzo/*" ;;
-    study/lab) echo "base/* graph/* backend/*.h runtime/* io/* task/* optim/* train/* study/analyse/* study/measure/* mezzo/*" ;;
-    study/page) echo "base/* io/* train/* mezzo/*" ;;
+    study/measure) echo "models/*.h session/* base/* graph/* backend/*.h runtime/* io/* task/* optim/* train/* study/analyse/* mezzo/*" ;;
+    study/lab) echo "session/* base/* graph/* backend/*.h runtime/* io/* task/* optim/* train/* study/analyse/* study/measure/* mezzo/*" ;;
+    study/page) echo "base/* graph/* backend/*.h runtime/* optim/* models/*.h session/* io/* task/* train/* mezzo/*" ;;
     dist) echo "base/* backend/*.h mezzo/*" ;;
     cli) echo "* mezzo/*" ;;
     examples) echo "mezzo/*" ;;

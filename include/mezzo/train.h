@@ -313,6 +313,7 @@ typedef struct mezzo_checkpoint {
     double val_loss, best_val_loss; // NaN: none yet
     bool val_sampled;         // these are of random batches, and not of the whole set: only losses of one kind compare
     mezzo_model_config model; // model.name "": not kept
+    uint64_t graph;           // a hash of the graph that Mezzo built from `model`; 0: not kept
     bool has_ema;             // filled: the checkpoint has a moving average of the weights, which the optimizer kept
     bool ema;                 // to load: the average into `params` where there is one, instead of the weights
     char precision[16];       // "" : not kept

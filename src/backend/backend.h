@@ -118,6 +118,8 @@ enum { MZ_STREAMS = 4, MZ_STREAM_COLLECTIVE = 2, MZ_STREAM_DEFERRED = MZ_STREAMS
 
 typedef struct mz_backend {
     const char *name;
+    bool gpu;   // devices have memory of their own, and a machine may have several: NAME:0, NAME:1 …
+    bool queue; // calls return before their work is done; what is enqueued can be captured (capture_begin)
     // Opens device `index`; the object starts with struct mezzo_device below. UNSUPPORTED says why there is none.
     mezzo_status (*open)(int index, int threads, mezzo_device **out);
     void (*close)(mezzo_device *device);

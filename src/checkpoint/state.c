@@ -128,7 +128,10 @@ static mezzo_status put_model(json_t *root, const mezzo_checkpoint *c) {
     if (c->model.name[0] == '\0')
         return MEZZO_OK;
     MEZZO_TRY(new_object(root, "model", &object));
-    return mz_model_describe(&(mz_model){.config = c->model}, put_fact, object);
+    MEZZO_TRY(mz_model_describe(&(mz_model){.config = c->model}, put_fact, object));
+    char graph[24];
+    snprintf(graph, sizeof graph, "%016llx", (unsigned long long)c->graph);
+    return c->graph != 0 ? mz_json_set(object, "graph", json_string(graph)) : MEZZO_OK;
 }
 
 static mezzo_status put_mark(json_t *root, const char *key, mezzo_data_mark mark) {
@@ -303,8 +306,11 @@ static mezzo_status get_key(const char *where, const json_t *object, const mz_mo
 
 // Keys that the family does not take, which older checkpoints have, are passed over; a key that is not there was not
 // known when this was written, and has the family's default.
-static mezzo_status get_model(const char *where, const json_t *root, mezzo_model_config *model) {
+static mezzo_status get_model(const char *where, const json_t *root, mezzo_checkpoint *c) {
+    mezzo_model_config *model = &c->model;
     json_t *object;
+    char graph[24], *end = graph;
+    c->graph = 0;
     char name[sizeof model->name];
     *model = (mezzo_model_config){0};
     if (json_object_get(root, "model") == NULL)
@@ -319,6 +325,13 @@ static mezzo_status get_model(const char *where, const json_t *root, mezzo_model
     for (size_t i = 0; i < mz_model_key_count; i++)
         if (mz_model_takes(&mz_model_keys[i], model->name) && json_object_get(object, mz_model_keys[i].name) != NULL)
             MEZZO_TRY(get_key(where, object, &mz_model_keys[i], model));
+    if (json_object_get(object, "graph") == NULL) // older checkpoints have none
+        return MEZZO_OK;
+    MEZZO_TRY(copy_text(where, object, "graph", graph, sizeof graph));
+    c->graph = strtoull(graph, &end, 16);
+    if (*end != '\0' || strlen(graph) != 16)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'graph' is %s, not 16 hexadecimal digits", where,
+                       mz_quote(graph).text);
     return MEZZO_OK;
 }
 
@@ -346,7 +359,7 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
                        mz_quote(c->tokenizer).text);
     MEZZO_TRY(get_mark(where, root, "data", &c->data));
     MEZZO_TRY(get_mark(where, root, "validation", &c->validation));
-    MEZZO_TRY(get_model(where, root, &c->model));
+    MEZZO_TRY(get_model(where, root, c));
     MEZZO_TRY(get_files(where, root, state));
     c->has_ema = state->files[2].present;
     if (json_object_get(root, "optimizer") != NULL) {

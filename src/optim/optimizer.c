@@ -468,18 +468,18 @@ static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options 
     return fill_segments(opt);
 }
 
-mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank, size_t *bytes,
-                                 size_t *padding) {
+mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
+                                 mz_optimizer_size *out) {
     mezzo_optimizer *opt;
-    *bytes = *padding = 0;
+    *out = (mz_optimizer_size){0};
     mezzo_status status = lay_out(params, options, rank, mz_tensor_absent(), &opt);
     if (status == MEZZO_OK) {
         fill_calls(opt);
         status = choose(opt, &opt->stats, MZ_OP_grad_stats, &opt->scratch_bytes); // the largest of all
-        *bytes = mezzo_optimizer_memory(opt);
+        out->bytes = mezzo_optimizer_memory(opt);
         for (int i = 0; i < opt->n_moments; i++) {
             const size_t moment = mz_optimizer_moment_bytes(opt, i, opt->moment_elements);
-            *padding += mz_alloc_bytes(moment) - moment;
+            out->padding += mz_alloc_bytes(moment) - moment;
         }
     }
     mezzo_optimizer_free(opt);

@@ -76,10 +76,13 @@ struct mezzo_optimizer {
 // cut.
 mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
                                  mz_tensor pieces, mezzo_optimizer **out);
-// mezzo_optimizer_memory of the optimizer that mz_optimizer_create would make on laid out parameters
-// (mz_params_sketch), and what its blocks of host memory leave empty.
-mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank, size_t *bytes,
-                                 size_t *padding);
+typedef struct mz_optimizer_size {
+    size_t bytes;   // mezzo_optimizer_memory
+    size_t padding; // what its blocks of host memory leave empty
+} mz_optimizer_size;
+// Of the optimizer that mz_optimizer_create would make on parameters that are laid out (mz_params_sketch).
+mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
+                                 mz_optimizer_size *out);
 mezzo_status mz_check_clip(double max_norm);
 mezzo_step_info mz_step_info_of(const mz_opt_state *state);
 bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer); // of any parameter it owns, since they were zeroed

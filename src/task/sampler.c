@@ -4,6 +4,7 @@
 // evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to it.
 #include "data/tokenizer.h"
 #include "runtime/program.h"
+#include "session/session.h"
 #include "task/sampler.h"
 
 // Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4
@@ -12,15 +13,6 @@
 #define SHORT   6
 
 // --- programs ------------------------------------------------------------------------------------
-static mezzo_program_options forward_options(const mz_sampler *s) {
-    mezzo_program_options forward = {.precision = s->precision,
-                                     .residual = s->residual,
-                                     .overrides = s->overrides,
-                                     .n_overrides = s->n_overrides,
-                                     .forward_only = true};
-    return forward;
-}
-
 // Nobody reads the loss here: every target is ignored.
 static mezzo_status ignore_targets(mezzo_program *program, int64_t tokens) {
     int32_t *targets = mz_alloc((size_t)tokens, sizeof *targets);
@@ -33,20 +25,17 @@ static mezzo_status ignore_targets(mezzo_program *program, int64_t tokens) {
     return status;
 }
 
+static mz_form form_of(int64_t tokens, bool cached) {
+    return (mz_form){.batch = 1, .length = tokens, .part = cached ? MZ_PART_CACHED : MZ_PART_WHOLE, .outputs = true};
+}
+
 // A program of `tokens` positions, with a cache or over the whole window.
 static mezzo_status make_program(const mz_sampler *s, int64_t tokens, bool cached, mezzo_program **out) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
-    const mezzo_program_options forward = forward_options(s);
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mz_params_adapt(s->params, graph));
-    MEZZO_TRY_GOTO(status, cached ? mezzo_model_build_cached(graph, &s->model, 1, tokens)
-                                  : mezzo_model_build(graph, &s->model, 1, tokens, true));
-    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &forward, out));
-    MEZZO_TRY_GOTO(status, ignore_targets(*out, tokens));
-fail:
-    mezzo_graph_free(graph);
-    return status;
+    const mezzo_program_options forward = {
+        .precision = s->precision, .residual = s->residual, .overrides = s->overrides, .n_overrides = s->n_overrides};
+    const mz_form form = form_of(tokens, cached);
+    MEZZO_TRY(mz_model_program(&s->model, &form, s->params, &forward, out));
+    return ignore_targets(*out, tokens);
 }
 
 static mezzo_status open_cached(mz_sampler *s) {
@@ -78,7 +67,6 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *m
     if (s == NULL)
         return MEZZO_ERR_MEMORY;
     s->params = params;
-    s->model = *model;
     s->tokenizer = tokenizer;
     s->length = model->seq_len;
     s->vocab = model->vocab;
@@ -88,6 +76,7 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *m
     s->logits = mz_alloc((size_t)s->chunk * vocab, sizeof *s->logits);
     if (s->window == NULL || s->logits == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, mz_model_of(model, &s->model));
     MEZZO_TRY_GOTO(status, mz_draw_room_create(s->vocab, params->device->threads, &s->room));
     MEZZO_TRY_GOTO(status, copy_options(s, options));
     status = open_cached(s);
@@ -104,6 +93,29 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *m
 fail:
     mz_sampler_free(s);
     return status;
+}
+
+// As mz_sampler_create opens its programs, and the whole window where a sample is longer than it.
+mezzo_status mz_sampler_sketch(mezzo_device *device, const mz_session_options *o, int64_t tokens, size_t *bytes) {
+    const int64_t length = o->model.config.seq_len, chunk = length < PREFILL ? length : PREFILL;
+    mz_form forms[2] = {form_of(1, true), form_of(chunk, true)};
+    int n = chunk > 1 ? 2 : 1;
+    size_t each = 0;
+    *bytes = 0;
+    for (int i = 0; i < n; i++) {
+        mezzo_status status = mz_session_sketch_forward(device, o, &forms[i], &each);
+        if (i == 0 && status == MEZZO_ERR_UNSUPPORTED) // no kernel for a cache
+            return mz_session_sketch_forward(device, o, &(mz_form){.batch = 1, .length = length, .outputs = true},
+                                             bytes);
+        MEZZO_TRY(status);
+        *bytes += each;
+    }
+    if (tokens <= length)
+        return MEZZO_OK;
+    forms[0] = form_of(length, false);
+    MEZZO_TRY(mz_session_sketch_forward(device, o, &forms[0], &each));
+    *bytes += each;
+    return MEZZO_OK;
 }
 
 mezzo_status mz_sampler_open_window(mz_sampler *s) {

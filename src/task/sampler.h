@@ -6,11 +6,14 @@
 
 #include "mezzo/data.h"
 #include "mezzo/train.h"
+#include "models/model.h"
 #include "task/draw.h"
+
+struct mz_session_options;
 
 typedef struct mz_sampler {
     mezzo_params *params; // borrowed, as is the tokenizer
-    mezzo_model_config model;
+    mz_model model;
     mezzo_precision precision; // of the programs, with residual and overrides
     mezzo_residual residual;
     mezzo_override *overrides;
@@ -29,7 +32,10 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *m
                                const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
                                mz_sampler **out);
 void mz_sampler_free(mz_sampler *sampler);
-size_t mz_sampler_memory(const mz_sampler *sampler);      // bytes of its programs
+size_t mz_sampler_memory(const mz_sampler *sampler); // bytes of its programs
+// The same before there are any, where samples of `tokens` tokens are drawn.
+mezzo_status mz_sampler_sketch(mezzo_device *device, const struct mz_session_options *options, int64_t tokens,
+                               size_t *bytes);
 mezzo_status mz_sampler_open_window(mz_sampler *sampler); // makes `whole`, if it is not there
 
 // Draws `n` tokens after the prompt and hands their text to `write`, piece by piece. Stops early, without an error, at

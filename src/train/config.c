@@ -159,6 +159,22 @@ mezzo_master mz_run_config_master(const mz_run_config *c, mezzo_precision precis
                                        : (mezzo_master)((int)c->master - (int)MZ_MASTER_FIRST);
 }
 
+mz_session_options mz_run_config_session(const mz_run_config *c) {
+    return (mz_session_options){.form = {.batch = c->batch_size},
+                                .lora = c->lora,
+                                .freeze = c->freeze,
+                                .seed = mezzo_seed(c->seed, MEZZO_SEED_PARAMETERS),
+                                .program = c->program,
+                                .optimizer = c->optimizer,
+                                .scaler = c->scaler,
+                                .step = {.micro_batches = c->grad_accum, .clip = c->clip},
+                                .size = 1,
+                                .shard = c->shard,
+                                .canonical = c->canonical,
+                                .bf16_wire = c->bf16_wire,
+                                .bucket = mz_bucket_elements(c->bucket_mib)};
+}
+
 // --- the model -----------------------------------------------------------------------------------
 // What the data decides of the model, where nobody else does; 0 = nothing.
 static double size_of_data(const mz_data_sizes *data, const mz_model_key *key) {
@@ -195,6 +211,16 @@ mezzo_status mz_run_config_model(const mz_run_config *c, const mz_data_sizes *da
             mz_model_key_set(key, out, size);
     }
     return mezzo_model_check(out);
+}
+
+mezzo_status mz_run_config_sketch(const mz_run_config *c, mz_session_options *out) {
+    mezzo_model_config model;
+    MEZZO_TRY(mezzo_model_defaults(c->model_name, &model));
+    MEZZO_TRY(mz_run_config_model(c, &(mz_data_sizes){.vocab = model.vocab}, &model));
+    *out = mz_run_config_session(c);
+    out->form.length = model.seq_len;
+    out->form.outputs = true;
+    return mz_model_of(&model, &out->model);
 }
 
 mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {

@@ -4,7 +4,7 @@
 
 #include "io/config.h"
 #include "mezzo/train.h"
-#include "optim/ranks.h"
+#include "session/session.h"
 #include "task/task.h"
 
 typedef struct mz_override_list mz_override_list;
@@ -45,6 +45,11 @@ mezzo_master mz_run_config_master(const mz_run_config *config, mezzo_precision p
 // Once the number of ranks is known: grad_accum is a rank's micro batches a step. INVALID where global_batch and the
 // others do not fit together.
 mezzo_status mz_run_config_share(mz_run_config *config, int ranks);
+// What of a session the keys say: all but the model and its form's length. Precision and what follows from it are as
+// asked; it is one of 1 rank.
+mz_session_options mz_run_config_session(const mz_run_config *config);
+// The same for looking at it without data: the model of its own sizes, whole, with its outputs.
+mezzo_status mz_run_config_sketch(const mz_run_config *config, mz_session_options *out);
 // The model that the keys describe, with what data decides of its sizes. INVALID as mezzo_config_model.
 mezzo_status mz_run_config_model(const mz_run_config *config, const mz_data_sizes *sizes, mezzo_model_config *out);
 

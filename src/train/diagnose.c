@@ -58,15 +58,15 @@ static mezzo_status check_parameters(mz_training *run, mz_fault *f) {
         return MEZZO_OK;
     f->parameter = true;
     begin(f, "parameters", 0);
-    snprintf(f->module, sizeof f->module, "%s", mezzo_params_name(run->engine.params, index));
-    add(f, "parameter %s (fp32) has ", mezzo_params_name(run->engine.params, index));
+    snprintf(f->module, sizeof f->module, "%s", mezzo_params_name(run->engine.session.params, index));
+    add(f, "parameter %s (fp32) has ", mezzo_params_name(run->engine.session.params, index));
     add_counts(f, &values);
     tell_rate(run, f);
     return MEZZO_OK;
 }
 
 void mz_guard_describe_moment(mz_training *run, int which, int index, const mz_inspection *values, mz_fault *f) {
-    const mezzo_optimizer *o = run->engine.optimizer;
+    const mezzo_optimizer *o = run->engine.session.optimizer;
     const char *name = o->params->list[o->index[index]].name;
     f->parameter = true; // no batch is to blame for what the next steps would do with it
     begin(f, "moments", 0);
@@ -133,13 +133,13 @@ static void describe(const mz_training *run, mz_fault *f, const mz_located *foun
 
 // Sums over micro batches may overflow where no op's own output did.
 static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f) {
-    const mezzo_params *p = run->engine.params;
+    const mezzo_params *p = run->engine.session.params;
     for (int i = 0; i < (int)p->n && !p->scattered; i++) {
         mz_inspection values;
         if (p->list[i].frozen)
             continue;
         mz_tensor grad = mz_params_grad(p, i);
-        MEZZO_TRY(mz_program_inspect(run->engine.train, &grad, 1, 0, &values));
+        MEZZO_TRY(mz_program_inspect(run->engine.session.train, &grad, 1, 0, &values));
         if (values.nans + values.infs == 0)
             continue;
         begin(f, "gradients", micro);
@@ -156,14 +156,14 @@ static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f
 
 static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
     char wrong[sizeof run->guard.batch[0]];
-    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.optimizer));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.session.optimizer));
     for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
         mz_located found;
         const uint64_t batch = mz_run_batch(run, data, i);
         MZ_INJECT_AT_DATA(run, f->step, i, data);
         MEZZO_TRY(mz_guard_draw(run, batch, wrong, sizeof wrong));
-        MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
-        MEZZO_TRY(mz_program_locate(run->engine.train, run->engine.scaler,
+        MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.session.train));
+        MEZZO_TRY(mz_program_locate(run->engine.session.train, run->engine.session.scaler,
                                     mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch,
                                     (float)run->config.guard_limit, &found));
         if (found.found) {
@@ -173,14 +173,14 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
         MZ_INJECT_GRADIENT(run);
         MEZZO_TRY(check_gradients(run, i + 1, f));
     }
-    return mezzo_optimizer_zero_grad(run->engine.optimizer);
+    return mezzo_optimizer_zero_grad(run->engine.session.optimizer);
 }
 
 static void describe_unknown(const mz_training *run, mz_fault *f) {
     begin(f, f->kinds & MZ_BAD_LOSS ? "loss" : f->kinds & MZ_BAD_ACTIVATION ? "activation" : "gradients", 0);
     add(f, "loss or gradients were not finite, and the replayed step's are: %s",
-        run->engine.scaling.enabled ? "the sum over the parameters overflowed, or the weights have changed since"
-                                    : "the device computed a different result the second time; check its memory");
+        run->engine.plan.scaler.enabled ? "the sum over the parameters overflowed, or the weights have changed since"
+                                        : "the device computed a different result the second time; check its memory");
 }
 
 // *source: it is told by where it lies, not by the op that met it.

@@ -1,11 +1,9 @@
 // The engine: everything that computes. It owns the device (unless borrowed), the values that the configuration left
-// open and this machine decided, parameters, programs, optimizer and scaler, and what the newest step did. It knows
-// neither data nor files.
+// open and this machine decided, the session, and what the newest step did. It knows neither data nor files.
 #ifndef MZ_TRAIN_ENGINE_H
 #define MZ_TRAIN_ENGINE_H
 
 #include "dist/group.h"
-#include "optim/step.h"
 #include "train/config.h"
 #include "train/magnitudes.h"
 
@@ -27,21 +25,12 @@ typedef struct mz_engine {
     mezzo_device *device;
     bool borrowed; // the device is the caller's
     mezzo_device_info info;
-    // Resolved: never "auto", and what the programs and the scaler were made with. The configuration keeps what was
-    // asked.
-    mezzo_program_options program;
-    mezzo_master master; // how masters are kept: the configuration's choice, or by the precision
-    mezzo_scaler_options scaling;
+    // What is assembled, resolved: never "auto". The configuration keeps what was asked.
+    mz_session_options plan;
     char precision_reason[600];
-    mezzo_model_config model;
-    mezzo_params *params;
-    mezzo_program *train, *eval;
-    mezzo_optimizer *optimizer;
-    mezzo_scaler *scaler;
-    mezzo_step *step;
+    mz_session session;
     mz_group *group;           // the ranks that train together; NULL: this process alone
     int rank, size;            // 0 of 1 alone
-    mz_ranks *ranks;           // what they do together; NULL: nothing
     mz_readout readout;        // of the newest step that was read
     mz_magnitudes *magnitudes; // NULL: no histograms asked for
     bool counting;             // the step under way is counted
@@ -52,11 +41,9 @@ typedef struct mz_engine {
 mezzo_status mz_engine_open_device(mz_engine *engine, mezzo_device *device, const mz_run_config *config);
 // The same, as one of the ranks that the environment names (dist/world.h), on this rank's device.
 mezzo_status mz_engine_join(mz_engine *engine, const mz_run_config *config);
-// Everything for `engine->model`, which keeps its "logits" where asked; engine->program is final by now. Scaling is
-// resolved here: "auto" is on where a module computes in fp16.
-mezzo_status mz_engine_build(mz_engine *engine, const mz_run_config *config, bool keep_logits);
+// The session of engine->plan, whose model and precision are final by now; it keeps the model's outputs where asked.
+// Scaling is resolved here: "auto" is on where a module computes in fp16.
+mezzo_status mz_engine_build(mz_engine *engine, const mz_run_config *config, bool outputs);
 void mz_engine_close(mz_engine *engine); // a zeroed or half-open one is fine
-// Bytes: parameters, gradients, optimizer and both programs.
-size_t mz_engine_memory(const mz_engine *engine);
 
 #endif

@@ -14,7 +14,8 @@ typedef struct model {
     char folder[4096], path[4096]; // the run's, the checkpoint's
     mezzo_checkpoint checkpoint;
     mezzo_device *device;
-    mezzo_params *params;
+    mz_model model;
+    mz_session session; // of parameters alone
     mz_task *task;
     mz_vae vae; // of a run that learns latents
 } model;
@@ -49,20 +50,19 @@ static mezzo_master master_of(const model *m) {
     return split && p != NULL && p->operand == MEZZO_BF16 ? MEZZO_MASTER_SPLIT : MEZZO_MASTER_FP32;
 }
 
-// The parameters of the model for one sequence; programs of any batch share them.
+// The parameters of the model; programs of any batch share them.
 static mezzo_status load_params(model *m) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
-    const mezzo_model_config *config = &m->checkpoint.model;
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    graph->repeats_init = true; // the checkpoint has every value: drawing them first took longer than reading them
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, 1, config->seq_len, true));
-    MEZZO_TRY_GOTO(status, mezzo_params_create_as(m->device, graph, &m->program, 0, master_of(m), &m->params));
-    m->checkpoint.params = m->params;
-    MEZZO_TRY_GOTO(status, mezzo_checkpoint_load(m->path, &m->checkpoint));
-fail:
-    mezzo_graph_free(graph);
-    return status;
+    const mezzo_checkpoint *c = &m->checkpoint;
+    const mz_session_options o = {.model = m->model,
+                                  .form = {.batch = 1, .length = c->model.seq_len, .outputs = true},
+                                  .quick_init = true, // the checkpoint has every value
+                                  .program = m->program,
+                                  .master = master_of(m),
+                                  .step = {.micro_batches = 1},
+                                  .size = 1};
+    MEZZO_TRY(mz_session_open(m->device, &o, MZ_SESSION_PARAMS, &m->session));
+    m->checkpoint.params = m->session.params;
+    return mezzo_checkpoint_load(m->path, &m->checkpoint);
 }
 
 typedef struct opening { // what the options of all these have alike
@@ -83,7 +83,8 @@ static mezzo_status model_open(opening o, model *m) {
     m->checkpoint.ema = m->checkpoint.has_ema && !o.no_ema;
     if (m->checkpoint.model.name[0] == '\0')
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json describes no model: a training run did not write it", m->path);
-    MEZZO_TRY(mezzo_model_check(&m->checkpoint.model));
+    MEZZO_TRY(mz_model_of(&m->checkpoint.model, &m->model));
+    MEZZO_TRY(mz_model_compare_hash(&m->model, m->checkpoint.graph, m->path));
     MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
     MEZZO_TRY(load_config(m, o.device, o.precision, o.threads));
     mezzo_status opened = mezzo_device_open(m->run.device, m->run.threads, &m->device);
@@ -100,7 +101,7 @@ static mezzo_status model_open(opening o, model *m) {
 static void model_close(model *m) {
     mz_task_close(m->task);
     mz_vae_close(&m->vae);
-    mezzo_params_free(m->params);
+    mz_session_close(&m->session);
     mezzo_device_close(m->device);
     mezzo_config_free(m->config);
 }
@@ -148,18 +149,8 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo
 }
 
 static mezzo_status open_program(const model *m, int64_t batch, bool outputs, mezzo_program **out) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
-    const mezzo_model_config *config = &m->checkpoint.model;
-    mezzo_program_options forward = m->program;
-    forward.forward_only = true;
-    forward.recompute = false;
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, config, batch, config->seq_len, outputs));
-    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, m->params, &forward, out));
-fail:
-    mezzo_graph_free(graph);
-    return status;
+    const mz_form form = {.batch = batch, .length = m->model.config.seq_len, .outputs = outputs};
+    return mz_model_program(&m->model, &form, m->session.params, &m->program, out);
 }
 
 enum { PREDICT_STEPS = 5, PREDICT_SEED = 1 }; // of a sampler, where nothing else is asked for
@@ -168,8 +159,8 @@ enum { PREDICT_STEPS = 5, PREDICT_SEED = 1 }; // of a sampler, where nothing els
 static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t batch, mz_predict *request,
                                const mezzo_hooks *hooks, mz_predicted *out) {
     mezzo_status status = MEZZO_OK;
-    if (m->vae.params != NULL)
-        status = mz_vae_program(&m->vae, MEZZO_PART_DECODE, batch, &request->decoder);
+    if (m->vae.session.params != NULL)
+        status = mz_vae_program(&m->vae, MZ_PART_DECODER, batch, &request->decoder);
     if (status == MEZZO_OK)
         status = mz_images_predict(m->task, program, batch, request, hooks != NULL ? hooks->stop : NULL, out);
     mezzo_program_free(request->decoder);
@@ -360,7 +351,7 @@ static mezzo_status open_sampler(model *m) {
     const mz_task_options options = {.no_data = true, .own = tokenizer, .weights = m->folder};
     mezzo_status status = open_task(m, &options);
     if (status == MEZZO_OK)
-        status = mz_task_open_sampler(m->task, m->params, &m->program);
+        status = mz_task_open_sampler(m->task, m->session.params, &m->program);
     mz_free(tokenizer);
     return mz_context(status, "%s", m->folder);
 }

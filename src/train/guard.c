@@ -19,12 +19,12 @@ mezzo_status mz_guard_open(mz_training *run) {
         MEZZO_TRY(mz_spikes_create(c->guard_spike_window, &run->guard.spikes));
     if (!run->guard.on)
         return MEZZO_OK;
-    const mz_monitor_options monitor = {.state = run->engine.optimizer->d_state,
+    const mz_monitor_options monitor = {.state = run->engine.session.optimizer->d_state,
                                         .activations = (int)c->guard_activations,
                                         .sample = c->guard_sample,
                                         .limit = (float)c->guard_limit,
                                         .gradients = GRADIENTS_SAMPLED};
-    return mz_program_monitor(run->engine.train, &monitor);
+    return mz_program_monitor(run->engine.session.train, &monitor);
 }
 
 void mz_guard_close(mz_training *run) {
@@ -37,15 +37,15 @@ void mz_guard_close(mz_training *run) {
 mezzo_status mz_guard_arm(mz_training *run) {
     mz_guard *g = &run->guard;
     mezzo_scaler_state scaler;
-    MEZZO_TRY(mz_optimizer_read_state(run->engine.optimizer, &g->before));
+    MEZZO_TRY(mz_optimizer_read_state(run->engine.session.optimizer, &g->before));
     g->before.bad = g->before.halted = 0;
     g->before.guard = 0;
-    MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &scaler));
+    MEZZO_TRY(mezzo_scaler_get_state(run->engine.session.scaler, &scaler));
     g->scale = (float)scaler.scale;
     g->worked_scale = scaler.growth_tracker > 0 ? g->scale : 0;
     if (g->on)
-        g->before.guard = MZ_GUARD_ON | (run->engine.scaler->update.enabled ? 0 : MZ_GUARD_GRADIENTS);
-    return mz_optimizer_write_state(run->engine.optimizer, &g->before);
+        g->before.guard = MZ_GUARD_ON | (run->engine.session.scaler->update.enabled ? 0 : MZ_GUARD_GRADIENTS);
+    return mz_optimizer_write_state(run->engine.session.optimizer, &g->before);
 }
 
 // --- batches -------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ mezzo_status mz_guard_draw(mz_training *run, uint64_t position, char *fault, siz
 
 mezzo_status mz_guard_bad_batch(mz_training *run) {
     static const int32_t bad = MZ_BAD_BATCH;
-    return run->engine.device->backend->write(run->engine.device, &run->engine.optimizer->d_state->bad, &bad,
+    return run->engine.device->backend->write(run->engine.device, &run->engine.session.optimizer->d_state->bad, &bad,
                                               sizeof bad);
 }
 
@@ -74,7 +74,7 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
 
 // Every FP32 master, of frozen parameters too; and the shadows that stand for the others, where there are such.
 static mezzo_status look_at_parameters(mz_training *run) {
-    const mezzo_params *p = run->engine.params;
+    const mezzo_params *p = run->engine.session.params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
     const mz_tensor masters = mz_tensor_f32(p->master, p->fp32_parts),
                     frozen = mz_tensor_f32(p->master + p->frozen_at, p->frozen_fp32);
@@ -91,16 +91,17 @@ static mezzo_status look_at_parameters(mz_training *run) {
         MEZZO_TRY(run->engine.device->backend->alloc(run->engine.device, MZ_MAX_IN * sizeof(mz_inspection),
                                                      &run->guard.found));
     call.out[0] = mz_tensor_bytes(run->guard.found, (size_t)call.n_in * sizeof(mz_inspection));
-    call.out[1] = mz_tensor_bytes(run->engine.optimizer->d_state, sizeof *run->engine.optimizer->d_state);
+    call.out[1] =
+        mz_tensor_bytes(run->engine.session.optimizer->d_state, sizeof *run->engine.session.optimizer->d_state);
     return mz_run_once(run->engine.device, &call);
 }
 
 mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection *values) {
-    const mezzo_params *p = run->engine.params;
+    const mezzo_params *p = run->engine.session.params;
     *index = -1;
     for (int i = 0; i < (int)p->n && *index < 0; i++) {
         mz_tensor parameter = mz_params_tensor(p, i);
-        MEZZO_TRY(mz_program_inspect(run->engine.train, &parameter, 1, 0, values));
+        MEZZO_TRY(mz_program_inspect(run->engine.session.train, &parameter, 1, 0, values));
         if (values->nans + values->infs > 0)
             *index = i;
     }
@@ -108,7 +109,7 @@ mezzo_status mz_guard_bad_parameter(mz_training *run, int *index, mz_inspection 
 }
 
 static mezzo_status look_at_moments(mz_training *run) {
-    const mezzo_optimizer *o = run->engine.optimizer;
+    const mezzo_optimizer *o = run->engine.session.optimizer;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
     for (int m = 0; m < o->n_moments; m++) {
         mz_tensor moments = mz_optimizer_moment_view(o, m, 0, o->moment_elements);
@@ -124,7 +125,7 @@ static mezzo_status look_at_moments(mz_training *run) {
 }
 
 mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_inspection *values) {
-    const mezzo_optimizer *o = run->engine.optimizer;
+    const mezzo_optimizer *o = run->engine.session.optimizer;
     *which = *index = -1;
     for (int m = 0; m < o->n_moments; m++)
         for (size_t k = 0; k < o->n_segments; k++) {
@@ -132,7 +133,7 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
             if (s->count == 0) // another rank's
                 continue;
             mz_tensor moment = mz_optimizer_moment_view(o, m, s->state_offset + s->first, s->count);
-            MEZZO_TRY(mz_program_inspect(run->engine.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
+            MEZZO_TRY(mz_program_inspect(run->engine.session.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
             if (!mz_inspection_bad(values))
                 continue;
             *which = m;
@@ -166,7 +167,7 @@ static mezzo_status rewind_to(mz_training *run, int64_t bad, bool count) {
     run->data->position = end_of(run, bad);
     g->before.skipped += count;
     run->engine.readout.last.state = g->before;
-    return mz_optimizer_write_state(run->engine.optimizer, &g->before);
+    return mz_optimizer_write_state(run->engine.session.optimizer, &g->before);
 }
 
 static mezzo_status skip(mz_training *run, const mz_fault *fault) {
@@ -238,18 +239,18 @@ mezzo_status mz_guard_check_before_save(mz_training *run, bool *sound) {
 static mezzo_status name_overflow(mz_training *run, mz_fault *fault) {
     mz_guard *g = &run->guard;
     float now;
-    MEZZO_TRY(run->engine.device->backend->read(run->engine.device, &now, &run->engine.scaler->head.block->scale,
-                                                sizeof now));
+    MEZZO_TRY(run->engine.device->backend->read(run->engine.device, &now,
+                                                &run->engine.session.scaler->head.block->scale, sizeof now));
     // Replayed with the scale it happened with. Where reports lag behind, the weights may be a step further.
-    MEZZO_TRY(mezzo_scaler_set_scale(run->engine.scaler, (double)g->scale));
+    MEZZO_TRY(mezzo_scaler_set_scale(run->engine.session.scaler, (double)g->scale));
     MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault->step & 1], fault));
-    return mezzo_scaler_set_scale(run->engine.scaler, (double)now);
+    return mezzo_scaler_set_scale(run->engine.session.scaler, (double)now);
 }
 
 static mezzo_status overflow(mz_training *run) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->engine.readout.last;
-    const mz_update_attrs *scaler = &run->engine.scaler->update;
+    const mz_update_attrs *scaler = &run->engine.session.scaler->update;
     mz_fault fault = {.step = last->step, .kinds = MZ_BAD_GRADIENTS, .kind = "overflow"};
     bool at_floor = scaler->enabled && scaler->min_scale > 0 && (double)last->scaler.scale <= scaler->min_scale;
     g->before = last->state; // the scaler skipped it: that is what this step was

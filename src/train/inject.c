@@ -167,23 +167,24 @@ static mezzo_status inject_open(mz_training *run) {
     run->data->spoil = spoil_batch;
     run->data->spoil_user = f;
     if (f->target == MZ_AT_CALL)
-        f->call %= run->engine.train->c.n_calls;
+        f->call %= run->engine.session.train->c.n_calls;
     bool named =
         f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_MOMENT || f->target == MZ_AT_DISK;
-    if (named && mezzo_params_find(run->engine.params, f->name) < 0)
+    if (named && mezzo_params_find(run->engine.session.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
-    if (f->target == MZ_AT_DISK && (run->engine.params->kept_as != MEZZO_MASTER_FP32 || run->engine.params->sharded))
+    if (f->target == MZ_AT_DISK &&
+        (run->engine.session.params->kept_as != MEZZO_MASTER_FP32 || run->engine.session.params->sharded))
         return mz_fail(MEZZO_ERR_INVALID, "inject: disk/NAME needs FP32 masters, whole on a rank");
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
-        run->engine.train->hook = after_call;
-        run->engine.train->hook_user = f;
+        run->engine.session.train->hook = after_call;
+        run->engine.session.train->hook_user = f;
     }
     return MEZZO_OK;
 }
 
 static void inject_close(mz_training *run) {
-    if (run->engine.train != NULL)
-        run->engine.train->hook = NULL;
+    if (run->engine.session.train != NULL)
+        run->engine.session.train->hook = NULL;
     last = run->inject;
 }
 
@@ -194,14 +195,15 @@ static void inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t da
 }
 
 static mz_tensor of_parameter(const mz_training *run, float *buffer) {
-    const mz_param *p = &run->engine.params->list[mezzo_params_find(run->engine.params, run->inject.name)];
+    const mz_param *p =
+        &run->engine.session.params->list[mezzo_params_find(run->engine.session.params, run->inject.name)];
     return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape, .storage = p->storage};
 }
 
 // The optimizer's first of the fault's parameter.
 static bool segment_of(const mz_training *run, const mz_segment **out) {
-    const mezzo_optimizer *o = run->engine.optimizer;
-    const int param = mezzo_params_find(run->engine.params, run->inject.name);
+    const mezzo_optimizer *o = run->engine.session.optimizer;
+    const int param = mezzo_params_find(run->engine.session.params, run->inject.name);
     for (int i = 0; i < o->n; i++)
         if (o->index[i] == param) {
             *out = &o->segments[o->begin[i]];
@@ -216,7 +218,7 @@ static mezzo_status inject_gradient(mz_training *run) {
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
-    const mezzo_params *p = run->engine.params;
+    const mezzo_params *p = run->engine.session.params;
     mz_tensor t = of_parameter(run, p->grad);
     const mz_segment *s = NULL;
     if (p->scattered && (!segment_of(run, &s) || s->count == 0)) // another rank's
@@ -227,7 +229,7 @@ static mezzo_status inject_gradient(mz_training *run) {
 }
 
 static mezzo_status poison_moment(mz_training *run) {
-    const mezzo_optimizer *o = run->engine.optimizer;
+    const mezzo_optimizer *o = run->engine.session.optimizer;
     mz_inject *f = &run->inject;
     const mz_segment *s;
     if (!segment_of(run, &s) || o->n_moments == 0)
@@ -248,11 +250,11 @@ static mezzo_status inject_parameter(mz_training *run) {
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
-    mz_tensor t = mz_params_tensor(run->engine.params, mezzo_params_find(run->engine.params, f->name));
+    mz_tensor t = mz_params_tensor(run->engine.session.params, mezzo_params_find(run->engine.session.params, f->name));
     if (!mz_present(&t)) // another rank's
         return MEZZO_OK;
     MEZZO_TRY(poison(f, run->engine.device, &t));
-    return mz_params_refresh(run->engine.params);
+    return mz_params_refresh(run->engine.session.params);
 }
 
 static mezzo_status inject_drop(mz_training *run, int64_t step) {
@@ -264,12 +266,12 @@ static mezzo_status inject_drop(mz_training *run, int64_t step) {
     f->met = true;
     uint64_t batches = (uint64_t)f->micro * mz_run_batches(run);
     run->data->position += batches;
-    if (f->kind == MZ_INJECT_DROP || !run->engine.scaler->update.enabled)
+    if (f->kind == MZ_INJECT_DROP || !run->engine.session.scaler->update.enabled)
         return MEZZO_OK;
-    MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &scaler));
+    MEZZO_TRY(mezzo_scaler_get_state(run->engine.session.scaler, &scaler));
     scaler.scale *= 0.5;
     scaler.growth_tracker = 0;
-    return mezzo_scaler_set_state(run->engine.scaler, &scaler);
+    return mezzo_scaler_set_state(run->engine.session.scaler, &scaler);
 }
 
 static mezzo_status inject_disk(mz_training *run, bool before) {
@@ -277,7 +279,7 @@ static mezzo_status inject_disk(mz_training *run, bool before) {
     static _Thread_local float kept;
     if (f->kind == MZ_INJECT_NONE || f->target != MZ_AT_DISK || run->step != f->step || (before && f->met))
         return MEZZO_OK;
-    mz_tensor t = of_parameter(run, run->engine.params->master);
+    mz_tensor t = of_parameter(run, run->engine.session.params->master);
     float *at = (float *)t.data + mz_tensor_index(&t, f->element % mz_shape_count(&t.shape));
     if (!before)
         return run->engine.device->backend->write(run->engine.device, at, &kept, sizeof kept);

@@ -13,15 +13,15 @@ enum { ENCODE_BATCH = 8, JSON_BYTES = 1 << 16 };
 
 // --- the autoencoder -----------------------------------------------------------------------------
 static mezzo_status checksum(mz_vae *vae) {
-    for (int i = 0; i < mezzo_params_count(vae->params); i++) {
-        const int64_t *shape = mezzo_params_shape(vae->params, i);
+    for (int i = 0; i < mezzo_params_count(vae->session.params); i++) {
+        const int64_t *shape = mezzo_params_shape(vae->session.params, i);
         size_t n = 1;
-        for (int d = 0; d < mezzo_params_rank(vae->params, i); d++)
+        for (int d = 0; d < mezzo_params_rank(vae->session.params, i); d++)
             n *= (size_t)shape[d];
         float *values = mz_alloc(n, sizeof *values);
         if (values == NULL)
             return MEZZO_ERR_MEMORY;
-        const mezzo_status status = mezzo_params_read(vae->params, i, values);
+        const mezzo_status status = mezzo_params_read(vae->session.params, i, values);
         vae->crc = mz_crc32c(vae->crc, values, n * sizeof *values);
         mz_free(values);
         MEZZO_TRY(status);
@@ -30,18 +30,16 @@ static mezzo_status checksum(mz_vae *vae) {
 }
 
 static mezzo_status load(mz_vae *vae, mezzo_checkpoint *checkpoint) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &vae->model, 1, 1, true));
-    MEZZO_TRY_GOTO(status, mezzo_params_create(vae->device, graph, 0, &vae->params));
-    checkpoint->params = vae->params;
+    const mz_session_options o = {.model = vae->model,
+                                  .form = {.batch = 1, .length = 1, .outputs = true},
+                                  .quick_init = true, // the checkpoint has every value
+                                  .step = {.micro_batches = 1},
+                                  .size = 1};
+    MEZZO_TRY(mz_session_open(vae->device, &o, MZ_SESSION_PARAMS, &vae->session));
+    checkpoint->params = vae->session.params;
     checkpoint->ema = checkpoint->has_ema;
-    MEZZO_TRY_GOTO(status, mezzo_checkpoint_load(vae->path, checkpoint));
-    MEZZO_TRY_GOTO(status, checksum(vae));
-fail:
-    mezzo_graph_free(graph);
-    return status;
+    MEZZO_TRY(mezzo_checkpoint_load(vae->path, checkpoint));
+    return checksum(vae);
 }
 
 // The kept step's folder below a run that was trained on since; "" where it is not there.
@@ -66,10 +64,9 @@ static mezzo_status open_vae(const char *run, const mz_latents *kept, mz_vae *va
             mz_find_checkpoint(run, false, MZ_CHECKPOINT_WEIGHTS | MZ_CHECKPOINT_EMA, vae->path, sizeof vae->path));
     MEZZO_TRY(mezzo_checkpoint_describe(vae->path, &checkpoint));
     vae->step = checkpoint.step;
-    vae->model = checkpoint.model;
-    if (strcmp(vae->model.name, "kl_vae") != 0)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: a run of %s: latents are those of kl_vae", run, vae->model.name);
-    MEZZO_TRY(mezzo_model_check(&vae->model));
+    MEZZO_TRY(mz_model_of(&checkpoint.model, &vae->model));
+    if (!vae->model.maker->has_parts)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: a run of %s: latents are those of kl_vae", run, checkpoint.model.name);
     return load(vae, &checkpoint);
 }
 
@@ -82,24 +79,17 @@ mezzo_status mz_vae_open(mezzo_device *device, const char *run, const mz_latents
 }
 
 void mz_vae_close(mz_vae *vae) {
-    mezzo_params_free(vae->params);
+    mz_session_close(&vae->session);
     *vae = (mz_vae){0};
 }
 
-mezzo_status mz_vae_program(const mz_vae *vae, mezzo_model_part part, int64_t batch, mezzo_program **out) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
+mezzo_status mz_vae_program(const mz_vae *vae, mz_model_part part, int64_t batch, mezzo_program **out) {
     mezzo_device_info info;
-    mezzo_program_options options = {.precision = MEZZO_PRECISION_FP32, .forward_only = true};
-    MEZZO_TRY_GOTO(status, mezzo_device_describe(vae->device, &info));
-    if (info.faster[MEZZO_PRECISION_TF32])
-        options.precision = MEZZO_PRECISION_TF32;
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build_part(graph, &vae->model, batch, part));
-    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, vae->params, &options, out));
-fail:
-    mezzo_graph_free(graph);
-    return status;
+    MEZZO_TRY(mezzo_device_describe(vae->device, &info));
+    const mezzo_program_options options = {.precision = info.faster[MEZZO_PRECISION_TF32] ? MEZZO_PRECISION_TF32
+                                                                                          : MEZZO_PRECISION_FP32};
+    const mz_form form = {.batch = batch, .length = 1, .part = part};
+    return mz_model_program(&vae->model, &form, vae->session.params, &options, out);
 }
 
 // --- making them ---------------------------------------------------------------------------------
@@ -133,7 +123,7 @@ static mezzo_status make(making *m) {
     float *latents = mz_alloc(ENCODE_BATCH * m->each, sizeof *latents);
     mezzo_status status = images != NULL && latents != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
-        status = mz_vae_program(m->vae, MEZZO_PART_ENCODE, ENCODE_BATCH, &program);
+        status = mz_vae_program(m->vae, MZ_PART_ENCODER, ENCODE_BATCH, &program);
     if (status == MEZZO_OK)
         status = encode(m, program, images, latents);
     mezzo_program_free(program);
@@ -200,7 +190,7 @@ static mezzo_status fill(making *m, const char *path) {
 }
 
 static mezzo_status plan(const mz_vae *vae, const mz_task *task, making *m) {
-    const mezzo_model_config *c = &vae->model;
+    const mezzo_model_config *c = &vae->model.config;
     *m = (making){.vae = vae, .task = task, .pictures = mz_images_describe(task)};
     if (c->image_size != m->pictures.size || c->channels != m->pictures.channels)
         return mz_fail(MEZZO_ERR_INVALID,

@@ -4,12 +4,13 @@
 #define MZ_TRAIN_LATENTS_H
 
 #include "mezzo/train.h"
+#include "session/session.h"
 #include "task/images.h"
 
 typedef struct mz_vae {
     mezzo_device *device; // borrowed
-    mezzo_params *params;
-    mezzo_model_config model;
+    mz_session session;   // of parameters alone
+    mz_model model;
     char path[4096]; // the checkpoint
     int64_t step;    // of its training
     uint32_t crc;    // CRC32C of its weights
@@ -30,7 +31,7 @@ mezzo_status mz_latents_load(const char *folder, mz_latents *latents);       // 
 mezzo_status mz_vae_open(mezzo_device *device, const char *run, const mz_latents *kept, mz_vae *out);
 void mz_vae_close(mz_vae *vae); // a zeroed one is fine
 // In FP32, its products in TF32 where the device has that faster.
-mezzo_status mz_vae_program(const mz_vae *vae, mezzo_model_part part, int64_t batch, mezzo_program **out);
+mezzo_status mz_vae_program(const mz_vae *vae, mz_model_part part, int64_t batch, mezzo_program **out);
 // The latents of the task's pictures, from `data`/latents-CRC.safetensors, or made and written there. Where
 // `latents->given`, `vae` must be the one that it names (else INVALID); otherwise it is filled.
 mezzo_status mz_latents_give(const mz_vae *vae, const char *data, mz_task *task, mz_latents *latents);

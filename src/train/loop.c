@@ -36,7 +36,8 @@ static mezzo_status measure(mz_training *run, mz_source *source, mz_val_kind kin
     mz_profile_push(run->profile, "validation");
     const double start = mz_seconds();
     r->no_number[0] = '\0';
-    MEZZO_TRY(tell_no_number(run, "validation", mz_evaluate(run->engine.eval, source, n, run->hooks.stop, &score)));
+    MEZZO_TRY(
+        tell_no_number(run, "validation", mz_evaluate(run->engine.session.eval, source, n, run->hooks.stop, &score)));
     mz_run_paused(run, MZ_PAUSE_VALIDATION, (int64_t)n, start);
     mz_profile_pop(run->profile);
     if (asked(run))
@@ -82,8 +83,8 @@ static mezzo_status write_sheet(mz_training *run, const char *path) {
                                 .decoder = run->decoder};
     mz_predicted done;
     mz_profile_push(run->profile, "sample");
-    const mezzo_status status =
-        mz_images_predict(run->task, run->engine.eval, run->config.batch_size, &request, run->hooks.stop, &done);
+    const mezzo_status status = mz_images_predict(run->task, run->engine.session.eval, run->config.batch_size, &request,
+                                                  run->hooks.stop, &done);
     mz_profile_pop(run->profile);
     return status;
 }

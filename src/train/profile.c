@@ -226,7 +226,7 @@ static mezzo_status write_files(mz_training *run) {
                                   .seconds = p->seconds,
                                   .model = model,
                                   .device = run->engine.info.description,
-                                  .precision = mezzo_precision_name(run->engine.program.precision),
+                                  .precision = mezzo_precision_name(run->engine.plan.program.precision),
                                   .peaks = p->peaks,
                                   .queue = p->device->backend->capture_begin != NULL};
     mezzo_status status = mz_profile_write(&view, folder, &table);

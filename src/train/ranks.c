@@ -16,11 +16,11 @@ static mezzo_status settle(mz_training *run) {
 }
 
 mezzo_status mz_run_bring_weights(mz_training *run, bool keep) {
-    return run->engine.ranks != NULL ? mz_ranks_bring_weights(run->engine.ranks, keep) : MEZZO_OK;
+    return run->engine.session.ranks != NULL ? mz_ranks_bring_weights(run->engine.session.ranks, keep) : MEZZO_OK;
 }
 
 void mz_run_release_weights(mz_training *run) {
-    mz_ranks_release_weights(run->engine.ranks);
+    mz_ranks_release_weights(run->engine.session.ranks);
 }
 
 mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any) {

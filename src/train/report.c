@@ -17,15 +17,15 @@ static size_t sampler_memory(const mz_training *run) {
 
 mezzo_status mz_report_open(mz_training *run) {
     mz_report *r = &run->report;
-    r->memory = mz_engine_memory(&run->engine) + sampler_memory(run);
-    r->rates = (mz_rates){.flops = mz_model_flops(run->engine.train) * (double)run->config.grad_accum,
+    r->memory = mz_session_memory(&run->engine.session) + sampler_memory(run);
+    r->rates = (mz_rates){.flops = mz_model_flops(run->engine.session.train) * (double)run->config.grad_accum,
                           .energy.each = (double)NAN};
     MEZZO_TRY(mz_peak_flops(run->engine.device, run->engine.info.description,
-                            mz_precision(run->engine.program.precision)->compute, run->config.peak_tflops,
+                            mz_precision(run->engine.plan.program.precision)->compute, run->config.peak_tflops,
                             &r->rates.peak));
-    MEZZO_TRY(mz_expert_load_create(&run->engine.model, &r->experts));
+    MEZZO_TRY(mz_expert_load_create(&run->engine.plan.model.config, &r->experts));
     MEZZO_TRY(mz_saturation_create(&r->saturation));
-    return mz_gradient_norms_create(run->engine.optimizer, run->engine.ranks, &r->norms);
+    return mz_gradient_norms_create(run->engine.session.optimizer, run->engine.session.ranks, &r->norms);
 }
 
 void mz_report_close(mz_training *run) {
@@ -136,7 +136,7 @@ static mezzo_progress progress_of(const mz_training *run, mezzo_event event, con
                             .memory_bytes = run->report.memory,
                             .seconds = mz_seconds() - run->report.started,
                             .seconds_left = seconds_left(run),
-                            .precision = mezzo_precision_name(run->engine.program.precision),
+                            .precision = mezzo_precision_name(run->engine.plan.program.precision),
                             .text = text};
 }
 
@@ -149,11 +149,11 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
 
 void mz_run_describe_model(const mz_training *run, char *out, size_t size) {
     char sizes[200];
-    const mezzo_model_config *m = &run->engine.model;
+    const mezzo_model_config *m = &run->engine.plan.model.config;
     const char *name = m->size[0] != '\0' ? m->size : m->name;
     run->task->kind->describe(run->task, sizes, sizeof sizes);
     snprintf(out, size, "%s: %s: %.2f M parameters", name, sizes,
-             (double)mezzo_params_elements(run->engine.params) * 1e-6);
+             (double)mezzo_params_elements(run->engine.session.params) * 1e-6);
 }
 
 void mz_run_started(mz_training *run) {
@@ -176,7 +176,7 @@ mezzo_status mz_run_check_metrics(const mz_training *run) {
 
 // Of a guess that gives every class the same probability; NaN for a model without classes.
 static double chance_loss(const mz_training *run) {
-    const int64_t classes = run->task->kind->classes(&run->engine.model);
+    const int64_t classes = run->task->kind->classes(&run->engine.plan.model.config);
     return classes > 1 ? log((double)classes) : (double)NAN;
 }
 
@@ -217,7 +217,7 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
                          .underflow = underflow,
                          .saturated = saturated,
                          .has_loss = true,
-                         .scaling = run->engine.scaler->update.enabled};
+                         .scaling = run->engine.session.scaler->update.enabled};
     snprintf(row.tensor, sizeof row.tensor, "%s", tensor);
     mz_health_add(&run->report.health, &row);
     bool healthy = mz_health_verdict(&run->report.health, line, sizeof line);
@@ -248,7 +248,7 @@ mezzo_status mz_run_log_step(mz_training *run) {
         mz_metric_int(total, (int64_t)(items_a_step(run) * (double)run->step)),
         mz_metric_number("gradients/total_norm", p.grad_norm),
         mz_metric_number("gradients/clip_factor", last->state.last_clip),
-        mz_metric_bool("amp/enabled", run->engine.program.precision != MEZZO_PRECISION_FP32),
+        mz_metric_bool("amp/enabled", run->engine.plan.program.precision != MEZZO_PRECISION_FP32),
         mz_metric_text("amp/precision", p.precision),
         mz_metric_number("amp/loss_scale", p.loss_scale),
         mz_metric_int("amp/growth_tracker", last->scaler.tracker),
@@ -270,21 +270,21 @@ mezzo_status mz_run_log_step(mz_training *run) {
         row[n++] = mz_metric_number(joules_each, p.joules_per_token);
     double underflow = (double)NAN, saturated;
     const char *tensor;
-    MEZZO_TRY(mz_saturation_rows(run->report.saturation, run->engine.device, &run->engine.params->scales, run->step,
-                                 row, &n, &saturated, &tensor));
+    MEZZO_TRY(mz_saturation_rows(run->report.saturation, run->engine.device, &run->engine.session.params->scales,
+                                 run->step, row, &n, &saturated, &tensor));
     mz_run_event(run, MEZZO_EVENT_STEP, "");
     run->report.reported_step = run->step;
     run->report.reported_seconds = run->report.step_seconds;
     run->report.rates.reported_waits = run->report.rates.waits;
     MEZZO_TRY(mz_metrics_write(run->report.metrics, run->step, row, n));
     if (run->guard.last_bad != run->step)
-        MEZZO_TRY(mz_gradient_norms_log(run->report.norms, run->engine.train, run->engine.device, run->report.metrics,
-                                        run->step, &underflow));
+        MEZZO_TRY(mz_gradient_norms_log(run->report.norms, run->engine.session.train, run->engine.device,
+                                        run->report.metrics, run->step, &underflow));
     look_at_health(run, &p, underflow, saturated, tensor);
     if (run->report.experts == NULL)
         return MEZZO_OK;
-    int64_t rows = run->data->examples.items * run->engine.model.experts_per_token;
-    return mz_expert_load_log(run->report.experts, run->engine.train, rows, run->report.metrics, run->step);
+    int64_t rows = run->data->examples.items * run->engine.plan.model.config.experts_per_token;
+    return mz_expert_load_log(run->report.experts, run->engine.session.train, rows, run->report.metrics, run->step);
 }
 
 mezzo_status mz_run_log_magnitudes(mz_training *run) {
@@ -341,7 +341,7 @@ void mz_run_result(mz_training *run) {
     r->memory_bytes = run->report.memory;
     r->rank = run->engine.rank;
     r->ranks = run->engine.size;
-    r->precision = run->engine.program.precision;
+    r->precision = run->engine.plan.program.precision;
     r->healthy = mz_health_verdict(&run->report.health, r->health, sizeof r->health);
     snprintf(r->device, sizeof r->device, "%s", run->engine.info.description);
 }

@@ -6,7 +6,6 @@
 #include "io/file.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
-#include "models/model.h"
 #include "train/run.h"
 
 // --- starting ------------------------------------------------------------------------------------
@@ -14,12 +13,12 @@
 // says nothing.
 static mezzo_status check_model(const mz_training *run, const char *path, const mezzo_checkpoint *c,
                                 const char *other) {
-    mz_model ours, theirs;
+    mz_model theirs;
     if (c->model.name[0] == '\0')
         return MEZZO_OK;
-    MEZZO_TRY(mz_model_of(&run->engine.model, &ours));
     MEZZO_TRY(mz_context(mz_model_of(&c->model, &theirs), "%s", path));
-    return mz_model_continues(&ours, &theirs, path, other);
+    MEZZO_TRY(mz_model_continues(&run->engine.plan.model, &theirs, path, other));
+    return mz_model_compare_hash(&theirs, c->graph, path);
 }
 
 // Data that is not what the checkpoint saw: the run goes on with it, as with another seed. Checkpoints without marks
@@ -46,9 +45,9 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mezzo_checkpoint_describe(path, &c));
     MEZZO_TRY(check_model(run, path, &c, "train.out"));
-    c.params = run->engine.params;
-    c.optimizer = run->engine.optimizer;
-    c.scaler = run->engine.scaler;
+    c.params = run->engine.session.params;
+    c.optimizer = run->engine.session.optimizer;
+    c.scaler = run->engine.session.scaler;
     MEZZO_TRY(mezzo_checkpoint_load(path, &c));
     run->step = run->report.reported_step = c.step;
     run->report.reported_seconds = run->report.step_seconds;
@@ -59,7 +58,7 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     run->data->position = c.batches;
     snprintf(run->report.result.checkpoint, sizeof run->report.result.checkpoint, "%s", path);
     mz_log("notice", "resuming from %s, step %lld", path, (long long)c.step);
-    const bool averages = run->engine.optimizer->ema >= 0;
+    const bool averages = run->engine.session.optimizer->ema >= 0;
     if (c.has_ema && !averages)
         mz_log("warn",
                "the checkpoint has a moving average of the weights, but this run keeps none: optimizer.ema is 0");
@@ -69,12 +68,12 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
         mz_log("warn", "train.seed is %llu, the checkpoint's is %llu: the data order changes here",
                (unsigned long long)run->config.seed, (unsigned long long)c.seed);
     compare_data(run, path, &c);
-    const char *precision = mezzo_precision_name(run->engine.program.precision);
+    const char *precision = mezzo_precision_name(run->engine.plan.program.precision);
     if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
         mz_log("warn", "the precision is %s, the checkpoint's is %s", precision, c.precision);
-    const char *master = mezzo_master_name(run->engine.master),
+    const char *master = mezzo_master_name(run->engine.plan.master),
                *moments = mezzo_moments_name(run->config.optimizer.moments);
-    if (run->engine.master == MEZZO_MASTER_STOCHASTIC && strcmp(c.master, master) != 0)
+    if (run->engine.plan.master == MEZZO_MASTER_STOCHASTIC && strcmp(c.master, master) != 0)
         mz_log("warn", "optimizer.master is stochastic, the checkpoint's is %s: rounding its fp32 weights to bf16 now",
                c.master[0] != '\0' ? c.master : "fp32");
     if (run->config.optimizer.moments != MEZZO_MOMENTS_FP32 && strcmp(c.moments, moments) != 0)
@@ -113,9 +112,9 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, sizeof checkpoint));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
     if (strcmp(c.model.name, "gpt2") != 0) // without a table of positions, any context goes on
-        c.model.seq_len = run->engine.model.seq_len;
+        c.model.seq_len = run->engine.plan.model.config.seq_len;
     MEZZO_TRY(check_model(run, checkpoint, &c, "train.init"));
-    c.params = run->engine.params;
+    c.params = run->engine.session.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
     mz_log("notice", "initial weights from %s", checkpoint);
     return keep_settings(run, checkpoint);
@@ -184,8 +183,8 @@ static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
     const char *device = mezzo_config_get(config, "device.name");
     if (device == NULL)
         return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(mz_config_set_model(config, &e->model));
-    MEZZO_TRY(mezzo_config_set(config, "amp.precision", mezzo_precision_name(e->program.precision), "resolved"));
+    MEZZO_TRY(mz_config_set_model(config, &e->plan.model.config));
+    MEZZO_TRY(mezzo_config_set(config, "amp.precision", mezzo_precision_name(e->plan.program.precision), "resolved"));
     if (strcmp(device, "auto") == 0)
         MEZZO_TRY(mezzo_config_set(config, "device.name", e->info.backend, "resolved"));
     return MEZZO_OK;
@@ -282,7 +281,7 @@ static mezzo_status go_on(mz_training *run, const char *path) {
     const size_t n = strlen(run->checkpoints);
     mezzo_step_info before;
     MEZZO_TRY(mz_run_load(run, path));
-    MEZZO_TRY(mezzo_optimizer_info(run->engine.optimizer, &before));
+    MEZZO_TRY(mezzo_optimizer_info(run->engine.session.optimizer, &before));
     run->engine.readout.last.state.skipped = before.skipped;
     run->elsewhere = strncmp(path, run->checkpoints, n) != 0 || path[n] != '/';
     if (run->step >= run->config.steps && !run->bisecting)
@@ -336,9 +335,9 @@ static mezzo_status write_checkpoint(mz_training *run) {
     const mz_val_kind kind = mz_run_val_kind(run);
     const mz_validation *val = &run->report.val[kind];
     MEZZO_TRY(mz_run_still_there(run));
-    mezzo_checkpoint c = {.params = run->engine.params,
-                          .optimizer = run->engine.optimizer,
-                          .scaler = run->engine.scaler,
+    mezzo_checkpoint c = {.params = run->engine.session.params,
+                          .optimizer = run->engine.session.optimizer,
+                          .scaler = run->engine.session.scaler,
                           .step = run->step,
                           .seed = run->config.seed,
                           .batches = run->data->position,
@@ -347,9 +346,10 @@ static mezzo_status write_checkpoint(mz_training *run) {
                           .best_val_loss = run->report.best_val_loss,
                           .data = run->marks[MZ_SET_TRAIN],
                           .validation = run->marks[MZ_SET_VALIDATION],
-                          .model = run->engine.model};
-    snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.program.precision));
-    snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->engine.master));
+                          .model = run->engine.plan.model.config};
+    MEZZO_TRY(mz_model_hash(&run->engine.plan.model, &c.graph));
+    snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.plan.program.precision));
+    snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->engine.plan.master));
     snprintf(c.moments, sizeof c.moments, "%s", mezzo_moments_name(run->config.optimizer.moments));
     snprintf(c.tokenizer, sizeof c.tokenizer, "%s", mz_task_keeps(run->task));
     MZ_INJECT_DISK(run, true);
@@ -375,11 +375,11 @@ mezzo_status mz_run_save(mz_training *run) {
     mz_engine *e = &run->engine;
     bool fresh;
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
-    if (e->ranks != NULL)
-        MEZZO_TRY(mz_ranks_bring(e->ranks, e->optimizer, mz_run_leads(run)));
+    if (e->session.ranks != NULL)
+        MEZZO_TRY(mz_ranks_bring(e->session.ranks, e->session.optimizer, mz_run_leads(run)));
     MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
     mezzo_status status = mz_run_leads(run) ? write_checkpoint(run) : MEZZO_OK;
-    mz_ranks_release(e->optimizer);
+    mz_ranks_release(e->session.optimizer);
     mz_run_release_weights(run);
     MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
     run->elsewhere = false;

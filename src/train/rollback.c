@@ -11,13 +11,13 @@ bool mz_guard_can_roll_back(const mz_training *run) {
 
 static mezzo_status halve_scale(mz_training *run) {
     mezzo_scaler_state state;
-    const mz_update_attrs *scaler = &run->engine.scaler->update;
+    const mz_update_attrs *scaler = &run->engine.session.scaler->update;
     if (!scaler->enabled)
         return MEZZO_OK;
-    MEZZO_TRY(mezzo_scaler_get_state(run->engine.scaler, &state));
+    MEZZO_TRY(mezzo_scaler_get_state(run->engine.session.scaler, &state));
     state.scale = fmax(state.scale * 0.5, scaler->min_scale);
     state.growth_tracker = 0;
-    return mezzo_scaler_set_state(run->engine.scaler, &state);
+    return mezzo_scaler_set_state(run->engine.session.scaler, &state);
 }
 
 mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
@@ -27,7 +27,7 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
     MEZZO_TRY(mz_run_load(run, path));
     MEZZO_TRY(halve_scale(run));
-    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.optimizer));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.session.optimizer));
     run->data->position = data;
     g->rollbacks++;
     g->rollbacks_here = run->step > g->rolled_to ? 1 : g->rollbacks_here + 1;
@@ -54,7 +54,7 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
 static mezzo_status before_bad_step(mz_training *run, int64_t bad) {
     mz_guard *g = &run->guard;
     MEZZO_TRY(run->engine.device->backend->sync(run->engine.device));
-    MEZZO_TRY(mz_optimizer_write_state(run->engine.optimizer, &g->before));
+    MEZZO_TRY(mz_optimizer_write_state(run->engine.session.optimizer, &g->before));
     run->engine.readout.last.state = g->before;
     run->step = bad - 1;
     run->data->position = g->begin[bad & 1];

@@ -22,7 +22,7 @@ static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     if (c.precision[0] == '\0' || mezzo_precision_parse(c.precision, &began) != MEZZO_OK)
         return MEZZO_OK;
     *found = true;
-    MEZZO_TRY(mezzo_precision_resolve(run->engine.device, began, &run->engine.program.precision,
+    MEZZO_TRY(mezzo_precision_resolve(run->engine.device, began, &run->engine.plan.program.precision,
                                       run->engine.precision_reason, sizeof run->engine.precision_reason));
     snprintf(run->engine.precision_reason, sizeof run->engine.precision_reason, "auto: %s, as at the start of the run",
              c.precision);
@@ -39,13 +39,13 @@ static mezzo_status settle_precision(mz_training *run) {
     if (found || run->hooks.choose == NULL)
         return MEZZO_OK;
     const mezzo_auto_request request = {.device = e->device,
-                                        .model = &e->model,
-                                        .program = &e->program,
+                                        .model = &e->plan.model.config,
+                                        .program = &e->plan.program,
                                         .batch = run->config.batch_size,
                                         .grad_accum = run->config.grad_accum,
                                         .seed = run->config.seed,
                                         .stop = run->hooks.stop};
-    return run->hooks.choose(run->hooks.user, &request, &e->program.precision, e->precision_reason,
+    return run->hooks.choose(run->hooks.user, &request, &e->plan.program.precision, e->precision_reason,
                              sizeof e->precision_reason);
 }
 
@@ -113,8 +113,9 @@ static mezzo_status open_task(mz_training *run) {
         return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but %s has none to predict from", name,
                        options.path);
     MEZZO_TRY(open_latents(run, &options));
-    MEZZO_TRY(mz_run_config_model(&run->config, &run->task->sizes, &run->engine.model));
-    MEZZO_TRY(mz_task_set_model(run->task, &run->engine.model));
+    MEZZO_TRY(mz_run_config_model(&run->config, &run->task->sizes, &family));
+    MEZZO_TRY(mz_model_of(&family, &run->engine.plan.model));
+    MEZZO_TRY(mz_task_set_model(run->task, &family));
     if (run->task->note[0] != '\0' && mz_run_leads(run))
         mz_log("warn", "%s", run->task->note);
     return MEZZO_OK;
@@ -145,23 +146,24 @@ static mezzo_status open_pictures(mz_training *run) {
     if (!run->latents.given || !mz_run_leads(run))
         return MEZZO_OK;
     MEZZO_TRY(mz_vae_open(run->engine.device, run->config.data.latents, &run->latents, &run->vae));
-    return mz_vae_program(&run->vae, MEZZO_PART_DECODE, run->config.batch_size, &run->decoder);
+    return mz_vae_program(&run->vae, MZ_PART_DECODER, run->config.batch_size, &run->decoder);
 }
 
 static mezzo_status open_sampler(mz_training *run) {
     if (draws_pictures(run))
         return open_pictures(run);
     run->samples = run->config.sample_every >= 0 && mz_task_has_samples(run->task);
-    return run->samples ? mz_task_open_sampler(run->task, run->engine.params, &run->engine.program) : MEZZO_OK;
+    return run->samples ? mz_task_open_sampler(run->task, run->engine.session.params, &run->engine.plan.program)
+                        : MEZZO_OK;
 }
 
 // The machine of one rank may measure otherwise than another's: all take what rank 0 chose.
 static mezzo_status follow_precision(mz_training *run) {
     mz_engine *e = &run->engine;
-    int32_t precision = (int32_t)e->program.precision;
+    int32_t precision = (int32_t)e->plan.program.precision;
     MEZZO_TRY(mz_run_follow_text(run, "precision", (char *)&precision, sizeof precision));
     MEZZO_TRY(mz_run_follow_text(run, "choice of precision", e->precision_reason, sizeof e->precision_reason));
-    memcpy(&e->program.precision, &precision, sizeof precision);
+    memcpy(&e->plan.program.precision, &precision, sizeof precision);
     return MEZZO_OK;
 }
 
@@ -185,7 +187,7 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     if (!mz_run_leads(run))
         run->hooks.progress = NULL;
     MEZZO_TRY(open_task(run));
-    run->engine.program.loss_share = run->task->masks && mz_run_batches(run) > 1;
+    run->engine.plan.program.loss_share = run->task->masks && mz_run_batches(run) > 1;
     MEZZO_TRY(open_sources(run));
     MEZZO_TRY(settle_precision(run));
     MEZZO_TRY(follow_precision(run));

@@ -44,10 +44,10 @@ static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
 }
 
 static mezzo_status write_share(mz_training *run, int64_t step, int64_t i) {
-    if (!run->engine.program.loss_share)
+    if (!run->engine.plan.program.loss_share)
         return MEZZO_OK;
     const float share = (float)run->shares[step & 1][micro_of(run, i)];
-    return mezzo_program_write(run->engine.train, "loss_share", &share, sizeof share);
+    return mezzo_program_write(run->engine.session.train, "loss_share", &share, sizeof share);
 }
 
 // Forward and backward of the next micro batch, its gradients added to what is there.
@@ -64,18 +64,19 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
         MEZZO_TRY(mz_guard_bad_batch(run));
     }
     mz_profile_push(run->profile, "inputs");
-    MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.train));
+    MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.session.train));
     MEZZO_TRY(write_share(run, step, i));
     mz_profile_pop(run->profile);
     run->report.data_seconds += mz_seconds() - start;
     bool counts = run->engine.counting && i == 0;
     if (counts)
-        MEZZO_TRY(mz_magnitudes_begin(run->engine.magnitudes, run->engine.train));
+        MEZZO_TRY(mz_magnitudes_begin(run->engine.magnitudes, run->engine.session.train));
     mz_profile_push(run->profile, "micro");
-    mezzo_status status = mezzo_step_micro(run->engine.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
+    mezzo_status status =
+        mezzo_step_micro(run->engine.session.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
     mz_profile_pop(run->profile);
     if (counts)
-        mz_magnitudes_end(run->engine.magnitudes, run->engine.train);
+        mz_magnitudes_end(run->engine.magnitudes, run->engine.session.train);
     MEZZO_TRY(status);
     MZ_INJECT_GRADIENT(run);
     return MEZZO_OK;
@@ -101,13 +102,13 @@ mezzo_status mz_run_step(mz_training *run) {
     for (int64_t i = 0; i < run->config.grad_accum; i++)
         MEZZO_TRY(run_micro(run, step, i));
     run->data->position += mz_run_batches(run);
-    mz_step_ask_stop(run->engine.step, run->hooks.stop != NULL && *run->hooks.stop != 0);
+    mz_step_ask_stop(run->engine.session.step, run->hooks.stop != NULL && *run->hooks.stop != 0);
     // A step that is counted leaves its gradients unscaled in memory, until the next run writes them.
     mz_profile_push(run->profile, "update");
-    MEZZO_TRY(mz_step_finish(run->engine.step, run->engine.counting));
+    MEZZO_TRY(mz_step_finish(run->engine.session.step, run->engine.counting));
     mz_profile_pop(run->profile);
     if (run->engine.counting)
-        MEZZO_TRY(mz_magnitudes_gradients(run->engine.magnitudes, run->engine.params));
+        MEZZO_TRY(mz_magnitudes_gradients(run->engine.magnitudes, run->engine.session.params));
     run->step = step;
     return MEZZO_OK;
 }
@@ -118,7 +119,7 @@ static mezzo_status read_one(mz_training *run, int64_t step) {
     int back = 0; // steps that the device took since
     for (int64_t later = step + 1; later <= run->step; later++)
         back += !run->empty[later & 1];
-    MEZZO_TRY(mz_step_values_of(run->engine.step, back, run->shares[step & 1], &v));
+    MEZZO_TRY(mz_step_values_of(run->engine.session.step, back, run->shares[step & 1], &v));
     *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler, .stop = v.stop};
     if (run->guard.batch[step & 1][0] != '\0') // an empty batch stood for it
         last->loss = (double)NAN;

@@ -32,31 +32,31 @@ void mz_trial_close(mz_trial *trial) {
 
 mz_trial_facts mz_trial_describe(const mz_trial *t) {
     mezzo_memory m;
-    mezzo_program_memory(t->engine.train, &m);
-    return (mz_trial_facts){.model = &t->engine.model,
-                            .program = t->engine.program,
+    mezzo_program_memory(t->engine.session.train, &m);
+    return (mz_trial_facts){.model = &t->engine.plan.model.config,
+                            .program = t->engine.plan.program,
                             .device = t->engine.info.description,
                             .reason = t->engine.precision_reason,
                             .data = t->config.data.path[0] != '\0' ? t->config.data.path : t->config.data.train,
                             .steps = t->config.steps,
                             .batch = t->config.batch_size,
                             .grad_accum = t->config.grad_accum,
-                            .parameters = mezzo_params_elements(t->engine.params),
+                            .parameters = mezzo_params_elements(t->engine.session.params),
                             .items = t->data->examples.items,
                             .memory = t->report.memory,
                             .training_memory = m.masters + m.gradients + m.shadows + m.activations + m.workspace +
-                                               m.inputs + mezzo_optimizer_memory(t->engine.optimizer),
+                                               m.inputs + mezzo_optimizer_memory(t->engine.session.optimizer),
                             .activations = m.activations + m.activations_in_gradients,
                             .validates = t->val_all != NULL,
                             .val_batches = t->val_all == NULL         ? 0
                                            : t->config.eval_iters > 0 ? (uint64_t)t->config.eval_iters
                                                                       : t->val_all->batches,
-                            .scaler = &t->engine.scaling};
+                            .scaler = &t->engine.plan.scaler};
 }
 
 mezzo_status mz_trial_load(mz_trial *trial, const char *path, int64_t *step) {
     char folder[4096];
-    mezzo_checkpoint c = {.params = trial->engine.params};
+    mezzo_checkpoint c = {.params = trial->engine.session.params};
     MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, folder, sizeof folder));
     MEZZO_TRY(mezzo_checkpoint_load(folder, &c));
     trial->data->position = c.batches;
@@ -112,7 +112,7 @@ uint64_t mz_trial_position(const mz_trial *trial) {
 }
 
 const mezzo_params *mz_trial_params(const mz_trial *trial) {
-    return trial->engine.params;
+    return trial->engine.session.params;
 }
 
 // --- validating ----------------------------------------------------------------------------------
@@ -124,30 +124,20 @@ static int64_t rows_that_fit(const mz_trial *t) {
     return rows;
 }
 
-static mezzo_status open_program(const mz_trial *t, int64_t rows, mezzo_program **out) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
-    mezzo_program_options options = t->engine.program;
-    options.forward_only = true;
-    options.recompute = false;
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &t->engine.model, rows, t->engine.model.seq_len, true));
-    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, t->engine.params, &options, out));
-fail:
-    mezzo_graph_free(graph);
-    return status;
-}
-
 mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, mz_evaluation *out) {
     mezzo_status status = MEZZO_OK;
     mz_source *source = NULL;
     mezzo_program *program = NULL;
+    const mz_model *model = &t->engine.plan.model;
     const int64_t rows = rows_that_fit(t), iters = t->config.eval_iters;
-    const bool classes = t->task->kind->classes(&t->engine.model) > 0; // pictures have no right answers to count
+    const bool classes =
+        t->task->kind->classes(&t->engine.plan.model.config) > 0; // pictures have no right answers to count
     *out = (mz_evaluation){.loss = (double)NAN, .accuracy = (double)NAN};
     MEZZO_TRY_GOTO(status, mz_source_open(t->task, MZ_SET_VALIDATION, iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL,
                                           rows, mezzo_seed(t->config.seed, MEZZO_SEED_VALIDATION), classes, &source));
-    MEZZO_TRY_GOTO(status, open_program(t, rows, &program));
+    MEZZO_TRY_GOTO(status,
+                   mz_model_program(model, &(mz_form){.batch = rows, .length = model->config.seq_len, .outputs = true},
+                                    t->engine.session.params, &t->engine.plan.program, &program));
     // As many examples as training's own validation sees.
     uint64_t n = iters > 0 ? (uint64_t)((iters * t->config.batch_size + rows - 1) / rows) : source->batches;
     MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, out));

@@ -140,9 +140,8 @@ static mezzo_status write_config(const writer *w, const char *folder) {
     return status;
 }
 
-mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family,
-                              const mezzo_model_config *model, const char *checkpoint, const char *folder,
-                              int64_t *tensors) {
+mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family, const mz_model *model,
+                              const char *checkpoint, const char *folder, int64_t *tensors) {
     static const mz_safetensors_meta meta[] = {{"format", "pt"}};
     writer w = {.weights = weights, .family = family, .modules = json_array()};
     mezzo_graph *graph = NULL;
@@ -153,10 +152,9 @@ mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family 
                        mz_fail(MEZZO_ERR_INVALID, "%s has no adapters: it was not trained with lora.rank", checkpoint));
     if (w.modules == NULL || path == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mezzo_model_build(graph, model, 1, 1, false));
+    MEZZO_TRY_GOTO(status, mz_model_graph(model, &graph));
     MEZZO_TRY_GOTO(status, mz_hf_list_create(mz_safetensors_count(weights), &w.list));
-    MEZZO_TRY_GOTO(status, visit_all(family, model, graph, write_one, &w));
+    MEZZO_TRY_GOTO(status, visit_all(family, &model->config, graph, write_one, &w));
     MEZZO_TRY_GOTO(status, mz_safetensors_write(path, w.list.items, w.list.count, meta, MZ_COUNT(meta), NULL));
     MEZZO_TRY_GOTO(status, write_config(&w, folder));
     *tensors = (int64_t)w.list.count;

@@ -22,6 +22,7 @@ typedef struct exporter {
     mz_hf_list list;
     float **merged; // weights with their adapters added
     size_t n_merged, cap_merged;
+    mz_model model;
 } exporter;
 
 static void close_exporter(exporter *e) {
@@ -43,8 +44,9 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
     if (e->state.model.name[0] == '\0')
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json describes no model: a training run did not write it",
                        e->checkpoint);
-    MEZZO_TRY(mezzo_model_check(&e->state.model));
-    e->family = mz_hf_by_model(e->state.model.name);
+    MEZZO_TRY(mz_model_of(&e->state.model, &e->model));
+    MEZZO_TRY(mz_model_compare_hash(&e->model, e->state.graph, e->checkpoint));
+    e->family = mz_hf_by_model(e->model.maker->name);
     if (e->family == NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "%s: neither transformers nor diffusers has an equivalent of %s, so it cannot be exported",
@@ -163,8 +165,7 @@ static size_t count_parts(const exporter *e) { // at most: a parameter has no mo
 
 static mezzo_status list_tensors(exporter *e) {
     bool zeros = e->family == &mz_hf_gpt2 && !e->state.model.bias;
-    MEZZO_TRY(mezzo_graph_create(&e->graph));
-    MEZZO_TRY(mezzo_model_build(e->graph, &e->state.model, 1, 1, false));
+    MEZZO_TRY(mz_model_graph(&e->model, &e->graph));
     MEZZO_TRY(mz_hf_list_create(count_parts(e), &e->list));
     for (size_t i = 0; i < e->graph->n_params; i++) {
         MEZZO_TRY(add_param(e, &e->graph->params[i]));
@@ -320,8 +321,8 @@ mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_resu
         MEZZO_TRY_GOTO(status, list_tensors(&e));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
     if (options->adapter)
-        MEZZO_TRY_GOTO(status, mz_adapter_write(e.weights, e.family, &e.state.model, e.checkpoint, folder.staged,
-                                                &result->tensors));
+        MEZZO_TRY_GOTO(status,
+                       mz_adapter_write(e.weights, e.family, &e.model, e.checkpoint, folder.staged, &result->tensors));
     else
         MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));

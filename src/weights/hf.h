@@ -8,6 +8,7 @@
 #include "graph/op.h"
 #include "io/safetensors.h"
 #include "mezzo/train.h"
+#include "session/session.h"
 
 // A parameter is seen as [rows, cols], cols its last dimension (1 for vectors), and is made of whole runs of rows, one
 // a tensor.
@@ -143,9 +144,8 @@ mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *fo
 // --- adapters (adapter.c) ------------------------------------------------------------------------------------------
 // PEFT's two files from a checkpoint's weights, with the names that the model's layers have in transformers. INVALID
 // where it has no adapters.
-mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family,
-                              const mezzo_model_config *model, const char *checkpoint, const char *folder,
-                              int64_t *tensors);
+mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family, const mz_model *model,
+                              const char *checkpoint, const char *folder, int64_t *tensors);
 
 // --- folders (hf_folder.c) -----------------------------------------------------------------------------------------
 // A folder that appears whole or not at all: made under another name beside `path`, then renamed.

@@ -366,8 +366,9 @@ static mezzo_status check_rest(const mz_import *in) {
 }
 
 mezzo_status mz_import_graph(mz_import *in) {
-    MEZZO_TRY(mezzo_graph_create(&in->graph));
-    MEZZO_TRY(mezzo_model_build(in->graph, &in->model, 1, 1, false));
+    mz_model model;
+    MEZZO_TRY(mz_model_of(&in->model, &model));
+    MEZZO_TRY(mz_model_graph(&model, &in->graph));
     return mz_hf_list_create(in->graph->n_params + (in->adapter != NULL ? mz_safetensors_count(in->adapter) : 0),
                              &in->list);
 }

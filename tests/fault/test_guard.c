@@ -368,10 +368,10 @@ static void the_same_loss_again(const char *precision) {
         data = run.data->position;
         must(mz_run_step(&run));
         must(mz_run_read_step(&run, true, &fresh));
-        must(mezzo_program_read(run.engine.train, "loss", &before, sizeof before));
+        must(mezzo_program_read(run.engine.session.train, "loss", &before, sizeof before));
     }
     must(mz_guard_diagnose(&run, data, &fault));
-    must(mezzo_program_read(run.engine.train, "loss", &after, sizeof after));
+    must(mezzo_program_read(run.engine.session.train, "loss", &after, sizeof after));
     assert_true(before > 3 && before != first && before == after);
     mz_run_close(&run);
     mezzo_config_free(config);

@@ -266,6 +266,7 @@ static void queue_open(void) {
     queued.write = queued_write;
     queued.read = queued_read;
     queued.fetch = queued_fetch;
+    queued.queue = true;
     queued.capture_begin = queued_begin;
     queued.capture_end = queued_end;
     queued.capture_launch = queued_launch;

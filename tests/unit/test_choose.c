@@ -22,16 +22,16 @@ static const mezzo_precision both[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP3
 
 static mz_choose_options tiny(void) {
     mz_choose_options o = mz_choose_defaults();
-    must(mezzo_model_defaults("gpt2", &o.workload.model));
-    o.workload.model.layers = 1;
-    o.workload.model.heads = 2;
-    o.workload.model.d_model = 16;
-    o.workload.model.vocab = 60;
-    o.workload.model.seq_len = 16;
-    o.workload.batch = 2;
-    o.workload.seq_len = 16;
-    o.workload.grad_accum = 2;
-    o.workload.seed = 1;
+    mezzo_model_config model;
+    must(mezzo_model_defaults("gpt2", &model));
+    model.layers = 1;
+    model.heads = 2;
+    model.d_model = 16;
+    model.vocab = 60;
+    model.seq_len = 16;
+    must(mz_session_usual(&model, 2, &o.session));
+    o.session.step.micro_batches = 2;
+    o.session.seed = 1;
     o.seconds = 0.05;
     o.precisions = both;
     o.n_precisions = 2;
@@ -82,7 +82,7 @@ static void test_fits(void **state) {
     mz_choice c;
     (void)state;
     must(mezzo_device_open("cpu", 1, &device));
-    o.workload.batch = 32; // activations outweigh the weights
+    o.session.form.batch = 32; // activations outweigh the weights
     must(mz_choose(device, &o, &c));
     assert_true(c.candidates[1].memory < c.candidates[0].memory);
     o.memory = c.candidates[1].memory;

@@ -100,13 +100,18 @@ static void names_are_found(void **state) {
 }
 
 // --- growth --------------------------------------------------------------------------------------------------------
-static mz_workload deep(int64_t layers, mezzo_precision precision) {
-    mz_workload w = {.batch = 2, .seq_len = 8, .grad_accum = 1, .precision = precision, .seed = 1};
-    ok(mezzo_model_defaults("gpt2", &w.model));
-    w.model.layers = layers;
-    w.model.heads = 2;
-    w.model.d_model = 16;
-    w.model.seq_len = 8;
+static mz_session_options deep(int64_t layers, mezzo_precision precision) {
+    mz_session_options w;
+    mezzo_model_config config;
+    ok(mezzo_model_defaults("gpt2", &config));
+    config.layers = layers;
+    config.heads = 2;
+    config.d_model = 16;
+    config.seq_len = 8;
+    ok(mz_session_usual(&config, 2, &w));
+    mz_session_set_precision(&w, precision);
+    w.master = MEZZO_MASTER_FP32;
+    w.seed = 1;
     return w;
 }
 
@@ -117,17 +122,17 @@ static double processor_seconds(void) {
 }
 
 static void plan(int64_t layers, mezzo_precision precision) {
-    const mz_workload w = deep(layers, precision);
+    const mz_session_options w = deep(layers, precision);
     mz_footprint f;
-    ok(mz_workload_footprint(device, &w, &f));
+    ok(mz_footprint_of(device, &w, NULL, &f));
 }
 
 static void explain(int64_t layers, mezzo_precision precision) {
-    const mz_workload w = deep(layers, precision);
-    const mezzo_program_options options = mz_workload_options(&w, false);
+    const mz_session_options w = deep(layers, precision);
+    const mezzo_program_options options = mz_session_training(&w);
     mezzo_graph *g;
     mz_explained plain = {0}, fused = {0};
-    ok(mz_workload_graph(&w, &g));
+    ok(mz_session_graph(&w, &w.form, &g));
     ok(mz_explained_collect(g, &options, "autocast", &plain));
     ok(mz_explained_collect(g, &options, "fuse", &fused));
     ok(mz_explained_mark_fused(&plain, &fused));
@@ -137,7 +142,7 @@ static void explain(int64_t layers, mezzo_precision precision) {
 }
 
 static void create(int64_t layers, mezzo_precision precision) {
-    const mz_workload w = deep(layers, precision);
+    const mz_session_options w = deep(layers, precision);
     mz_rig *rig;
     ok(mz_rig_create(device, &w, &rig));
     mz_rig_free(rig);
@@ -172,12 +177,12 @@ static void work_grows_with_the_layers(void **state) {
 }
 
 static size_t looks_at(int64_t layers, mezzo_precision precision, bool recompute) {
-    mz_workload w = deep(layers, precision);
-    w.recompute = recompute;
-    const mezzo_program_options options = mz_workload_options(&w, false);
+    mz_session_options w = deep(layers, precision);
+    w.program.recompute = recompute;
+    const mezzo_program_options options = mz_session_training(&w);
     mezzo_graph *g, *after;
     mz_plan planned;
-    ok(mz_workload_graph(&w, &g));
+    ok(mz_session_graph(&w, &w.form, &g));
     ok(mz_passes(g, &options, "chunk", &after));
     mz_gradient_room room = {.offset = mz_alloc(after->n_params, sizeof *room.offset)};
     assert_non_null(room.offset);

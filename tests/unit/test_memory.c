@@ -23,15 +23,21 @@ static int close_device(void **state) {
     return 0;
 }
 
-static mz_workload workload(const char *model, mezzo_precision precision, int64_t batch, int64_t seq_len) {
-    mz_workload w = {.batch = batch, .seq_len = seq_len, .grad_accum = 1, .precision = precision, .seed = 1};
-    assert_int_equal(mezzo_model_defaults(model, &w.model), MEZZO_OK);
+static mz_session_options session(const char *model, mezzo_precision precision, int64_t batch, int64_t seq_len) {
+    mz_session_options w;
+    mezzo_model_config config;
+    assert_int_equal(mezzo_model_defaults(model, &config), MEZZO_OK);
+    assert_int_equal(mz_session_usual(&config, batch, &w), MEZZO_OK);
+    mz_session_set_precision(&w, precision);
+    w.master = MEZZO_MASTER_FP32;
+    w.form.length = seq_len;
+    w.seed = 1;
     return w;
 }
 
-static mz_footprint footprint(const mz_workload *w) {
+static mz_footprint footprint(const mz_session_options *w) {
     mz_footprint f;
-    assert_int_equal(mz_workload_footprint(device, w, &f), MEZZO_OK);
+    assert_int_equal(mz_footprint_of(device, w, NULL, &f), MEZZO_OK);
     return f;
 }
 
@@ -43,9 +49,9 @@ static void weights_are_those_of_the_shapes(void **state) {
     const size_t vectors = layers * (9 + 4) * c + 2 * c,
                  positions = t * c; // biases 3+1+4+1, two norms a block and the last
     const size_t all = matrices + vectors + positions;
-    mz_workload fp32 = workload("gpt2-124M", MEZZO_PRECISION_FP32, 1, 1024);
-    mz_workload bf16 = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
-    fp32.grad_accum = bf16.grad_accum = 2; // activations have memory of their own
+    mz_session_options fp32 = session("gpt2-124M", MEZZO_PRECISION_FP32, 1, 1024);
+    mz_session_options bf16 = session("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
+    fp32.step.micro_batches = bf16.step.micro_batches = 2; // activations have memory of their own
     mz_footprint a = footprint(&fp32), b = footprint(&bf16);
     assert_int_equal(a.parameters, all);
     assert_int_equal(a.weights, 4 * all);
@@ -61,23 +67,24 @@ static void weights_are_those_of_the_shapes(void **state) {
 
 static void optimizers_take_their_moments(void **state) {
     (void)state;
-    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_FP32, 1, 64);
+    mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_FP32, 1, 64);
     mz_footprint adamw = footprint(&w);
-    w.ema = 0.999;
+    w.optimizer.ema = 0.999;
     assert_int_equal(footprint(&w).optimizer - adamw.optimizer, adamw.weights);
-    w.ema = 0;
-    w.moments = MEZZO_MOMENTS_BF16;
+    w.optimizer.ema = 0;
+    w.optimizer.moments = MEZZO_MOMENTS_BF16;
     assert_int_equal(adamw.optimizer - footprint(&w).optimizer, adamw.weights); // two, each half as large
-    w.ema = 0.999;                                                              // FP32 whatever moments are
+    w.optimizer.ema = 0.999;                                                    // FP32 whatever moments are
     assert_int_equal(footprint(&w).optimizer, adamw.optimizer);
-    w.ema = 0;
-    w.moments = MEZZO_MOMENTS_INT8; // 260 bytes for 256 elements, and a parameter's last block whole
+    w.optimizer.ema = 0;
+    w.optimizer.moments = MEZZO_MOMENTS_INT8; // 260 bytes for 256 elements, and a parameter's last block whole
     assert_in_range(footprint(&w).optimizer, adamw.optimizer - 2 * adamw.weights + adamw.weights / 512 * 260,
                     adamw.optimizer - 2 * adamw.weights + adamw.weights / 512 * 260 + (1 << 17));
-    w.sgd = true;
-    w.momentum = 0.9;
+    w.optimizer.moments = MEZZO_MOMENTS_FP32;
+    w.optimizer.kind = MEZZO_SGD;
+    w.optimizer.momentum = 0.9;
     mz_footprint momentum = footprint(&w);
-    w.momentum = 0;
+    w.optimizer.momentum = 0;
     mz_footprint plain = footprint(&w);
     assert_int_equal(adamw.optimizer - momentum.optimizer, adamw.weights);
     assert_int_equal(momentum.optimizer - plain.optimizer, adamw.weights);
@@ -87,7 +94,7 @@ static void optimizers_take_their_moments(void **state) {
 static void masters_take_what_they_keep(void **state) {
     (void)state;
     const size_t matrices = 12 * 12 * 768 * 768, linear_biases = 12 * 9 * 768;
-    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 64);
+    mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_BF16, 1, 64);
     mz_footprint fp32 = footprint(&w);
     w.master = MEZZO_MASTER_SPLIT;
     mz_footprint split = footprint(&w);
@@ -106,13 +113,13 @@ static void adapters_train_alone(void **state) {
     const size_t c = 48, rank = 3, layers = 2, per_layer = 2 * rank * (c + c);
     const char *models[] = {"gpt2", "cs336", "glm4_moe"}, *modules[] = {"attn.c_proj,mlp.c_proj", "q_proj,v_proj", "*"};
     for (size_t i = 0; i < MZ_COUNT(models); i++) {
-        mz_workload w = workload(models[i], i == 0 ? MEZZO_PRECISION_FP32 : MEZZO_PRECISION_BF16, 2, 16);
-        w.model.layers = (int64_t)layers;
-        w.model.heads = w.model.kv_heads = 2;
-        w.model.d_model = (int64_t)c;
-        w.model.d_ff = i == 0 ? (int64_t)c : 0;
-        w.model.vocab = 101;
-        w.model.dense_layers = i == 2;
+        mz_session_options w = session(models[i], i == 0 ? MEZZO_PRECISION_FP32 : MEZZO_PRECISION_BF16, 2, 16);
+        w.model.config.layers = (int64_t)layers;
+        w.model.config.heads = w.model.config.kv_heads = 2;
+        w.model.config.d_model = (int64_t)c;
+        w.model.config.d_ff = i == 0 ? (int64_t)c : 0;
+        w.model.config.vocab = 101;
+        w.model.config.dense_layers = i == 2;
         mz_footprint whole = footprint(&w);
         w.lora = (mezzo_lora){.rank = (int64_t)rank, .alpha = 6, .modules = modules[i]};
         mz_footprint f = footprint(&w);
@@ -134,14 +141,14 @@ static void plans_are_what_is_made(void **state) {
                                           MEZZO_PRECISION_FP8,  MEZZO_PRECISION_FP8_DW16, MEZZO_PRECISION_FP8_BLOCK};
     for (size_t p = 0; p < MZ_COUNT(precisions); p++)
         for (int optimizer = 0; optimizer < 3; optimizer++) {
-            mz_workload w = workload("gpt2", precisions[p], 2, 16);
-            w.model.layers = 3; // the one in the middle has 8-bit codes of its weights, with recompute once too
-            w.model.heads = 2;
-            w.model.d_model = 48;
-            w.model.vocab = 101;
-            w.recompute = optimizer == 1;
-            w.sgd = optimizer > 0;
-            w.momentum = optimizer == 1 ? 0.9 : 0;
+            mz_session_options w = session("gpt2", precisions[p], 2, 16);
+            w.model.config.layers = 3; // the one in the middle has 8-bit codes of its weights, with recompute once too
+            w.model.config.heads = 2;
+            w.model.config.d_model = 48;
+            w.model.config.vocab = 101;
+            w.program.recompute = optimizer == 1;
+            w.optimizer.kind = optimizer > 0 ? MEZZO_SGD : MEZZO_ADAMW;
+            w.optimizer.momentum = optimizer == 1 ? 0.9 : 0;
             if (precisions[p] == MEZZO_PRECISION_BF16)
                 w.master = (mezzo_master)optimizer; // each kind once
             mz_footprint f = footprint(&w);
@@ -157,27 +164,27 @@ static void the_largest_batch_is_the_largest(void **state) {
     const size_t limits[] = {(size_t)3 << 30, (size_t)24 << 30};
     for (size_t i = 0; i < MZ_COUNT(limits); i++)
         for (int recompute = 0; recompute < 2; recompute++) {
-            mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
+            mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
             int64_t batch;
             size_t bytes;
-            w.recompute = recompute;
-            assert_int_equal(mz_workload_largest_batch(device, &w, limits[i], NULL, &batch), MEZZO_OK);
+            w.program.recompute = recompute;
+            assert_int_equal(mz_largest_batch(device, &w, limits[i], NULL, &batch), MEZZO_OK);
             assert_true(batch > 0);
-            w.batch = batch;
-            assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
+            w.form.batch = batch;
+            assert_int_equal(mz_session_run_bytes(device, &w, &bytes), MEZZO_OK);
             assert_true(bytes <= limits[i]);
-            w.batch = batch + 1;
-            assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
+            w.form.batch = batch + 1;
+            assert_int_equal(mz_session_run_bytes(device, &w, &bytes), MEZZO_OK);
             assert_true(bytes > limits[i]);
         }
     // `mezzo train` keeps programs for evaluation and sampling beside the step.
-    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 4, 1024);
+    mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_BF16, 4, 1024);
     mz_footprint f = footprint(&w);
     assert_true(f.evaluation > (size_t)4 * 1024 * 50257 * 2 && f.sampling > (size_t)12 * 2 * 1024 * 768 * 2);
     assert_int_equal(mz_footprint_run(&f), mz_footprint_total(&f) + f.evaluation + f.sampling);
-    const mz_workload none = workload("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
+    const mz_session_options none = session("gpt2-124M", MEZZO_PRECISION_BF16, 1, 1024);
     int64_t batch = 7;
-    assert_int_equal(mz_workload_largest_batch(device, &none, 1 << 20, NULL, &batch), MEZZO_OK);
+    assert_int_equal(mz_largest_batch(device, &none, 1 << 20, NULL, &batch), MEZZO_OK);
     assert_int_equal(batch, 0);
 }
 
@@ -187,25 +194,25 @@ static void searches_share_plans(void **state) {
     (void)state;
     mz_plans plans = {0};
     for (int i = 0; i < 12; i++) {
-        mz_workload w = workload("gpt2", i < 6 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32, 1, 64);
+        mz_session_options w = session("gpt2", i < 6 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32, 1, 64);
         const size_t limit = (size_t)64 << 30;
         int64_t batch;
         size_t bytes;
-        w.model.layers = 2;
-        w.model.heads = 2;
-        w.model.d_model = 64;
-        w.recompute = i % 2 == 1;
-        w.sgd = i % 3 == 1;
+        w.model.config.layers = 2;
+        w.model.config.heads = 2;
+        w.model.config.d_model = 64;
+        w.program.recompute = i % 2 == 1;
+        w.optimizer.kind = i % 3 == 1 ? MEZZO_SGD : MEZZO_ADAMW;
         w.master = i < 6 ? (mezzo_master)(i % 3) : MEZZO_MASTER_FP32;
         const size_t before = plans.n;
-        assert_int_equal(mz_workload_largest_batch(device, &w, limit, &plans, &batch), MEZZO_OK);
+        assert_int_equal(mz_largest_batch(device, &w, limit, &plans, &batch), MEZZO_OK);
         assert_true(batch > 10000 && batch < 1 << 20);
         assert_true(plans.n - before < 24);
-        w.batch = batch;
-        assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
+        w.form.batch = batch;
+        assert_int_equal(mz_session_run_bytes(device, &w, &bytes), MEZZO_OK);
         assert_true(bytes <= limit);
-        w.batch = batch + 1;
-        assert_int_equal(mz_workload_run_memory(device, &w, &bytes), MEZZO_OK);
+        w.form.batch = batch + 1;
+        assert_int_equal(mz_session_run_bytes(device, &w, &bytes), MEZZO_OK);
         assert_true(bytes > limit);
     }
     mz_plans_free(&plans);
@@ -222,20 +229,20 @@ static void the_largest_batch_may_need_less_than_smaller_ones(void **state) {
     mz_backend few = *ref->backend;
     few.remakes_above = 24 * 16;
     ref->backend = &few;
-    mz_workload w = workload("gpt2", MEZZO_PRECISION_BF16, 1, 16);
-    w.grad_accum = 2;
-    w.model.layers = 24;
-    w.model.heads = 2;
-    w.model.d_model = 64;
-    w.model.vocab = 101;
-    for (w.batch = 1; w.batch < (int64_t)MZ_COUNT(bytes); w.batch++)
-        assert_int_equal(mz_workload_run_memory(ref, &w, &bytes[w.batch]), MEZZO_OK);
+    mz_session_options w = session("gpt2", MEZZO_PRECISION_BF16, 1, 16);
+    w.step.micro_batches = 2;
+    w.model.config.layers = 24;
+    w.model.config.heads = 2;
+    w.model.config.d_model = 64;
+    w.model.config.vocab = 101;
+    for (w.form.batch = 1; w.form.batch < (int64_t)MZ_COUNT(bytes); w.form.batch++)
+        assert_int_equal(mz_session_run_bytes(ref, &w, &bytes[w.form.batch]), MEZZO_OK);
     for (int i = 1; i < (int)MZ_COUNT(bytes) - 1; i++) {
         int64_t batch, most = i;
         for (int k = i; k < (int)MZ_COUNT(bytes); k++)
             most = bytes[k] <= bytes[i] ? k : most;
         falls += most > i;
-        assert_int_equal(mz_workload_largest_batch(ref, &w, bytes[i], NULL, &batch), MEZZO_OK);
+        assert_int_equal(mz_largest_batch(ref, &w, bytes[i], NULL, &batch), MEZZO_OK);
         assert_int_equal(batch, most);
     }
     assert_true(falls > 0);
@@ -247,7 +254,7 @@ static void planning_allocates_no_weights(void **state) {
     (void)state;
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
-    const mz_workload w = workload("llama2-70B", MEZZO_PRECISION_BF16, 1, 4096);
+    const mz_session_options w = session("llama2-70B", MEZZO_PRECISION_BF16, 1, 4096);
     mz_footprint f = footprint(&w);
     getrusage(RUSAGE_SELF, &after);
     assert_int_equal(f.parameters, INT64_C(68976648192)); // Llama 2's, as its paper's shapes give
@@ -258,18 +265,18 @@ static void planning_allocates_no_weights(void **state) {
 // However many rows experts may have: planning looks at a bounded number of products, and at each shape once.
 static void many_experts_are_planned_at_once(void **state) {
     (void)state;
-    mz_workload w = workload("glm4_moe", MEZZO_PRECISION_BF16, 64, 1024);
-    w.model.vocab = 256;
-    w.model.layers = 4;
-    w.model.d_model = 16;
-    w.model.heads = 2;
-    w.model.experts = 65536;
-    w.model.experts_per_token = 8;
+    mz_session_options w = session("glm4_moe", MEZZO_PRECISION_BF16, 64, 1024);
+    w.model.config.vocab = 256;
+    w.model.config.layers = 4;
+    w.model.config.d_model = 16;
+    w.model.config.heads = 2;
+    w.model.config.experts = 65536;
+    w.model.config.experts_per_token = 8;
     uint64_t before = mz_prepare_count();
     footprint(&w);
     const uint64_t first = mz_prepare_count() - before;
     assert_true(first < 100000); // 524,288 rows in each of three products, of two matrices, of three layers
-    w.batch = 512;
+    w.form.batch = 512;
     before = mz_prepare_count();
     footprint(&w);
     assert_true(mz_prepare_count() - before < 10000);
@@ -283,21 +290,21 @@ static void named_models_have_their_papers_sizes(void **state) {
     } sizes[] = {
         {"llama-7B", 6738415616}, {"llama-13B", 13015864320}, {"llama-33B", 32528943616}, {"llama-65B", 65285660672}};
     for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
-        const mz_workload w = workload(sizes[i].name, MEZZO_PRECISION_FP32, 1, 128);
+        const mz_session_options w = session(sizes[i].name, MEZZO_PRECISION_FP32, 1, 128);
         int64_t parameters;
-        assert_int_equal(mz_workload_params(&w, &parameters), MEZZO_OK);
+        assert_int_equal(mz_session_elements(&w, &parameters), MEZZO_OK);
         assert_int_equal(parameters, sizes[i].parameters);
     }
 }
 
 static void recompute_and_smaller_batches_save_activations_only(void **state) {
     (void)state;
-    mz_workload w = workload("gpt2-124M", MEZZO_PRECISION_BF16, 8, 512);
+    mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_BF16, 8, 512);
     mz_footprint whole = footprint(&w);
-    w.recompute = true;
+    w.program.recompute = true;
     mz_footprint again = footprint(&w);
-    w.recompute = false;
-    w.batch = 2;
+    w.program.recompute = false;
+    w.form.batch = 2;
     mz_footprint quarter = footprint(&w);
     assert_true(again.activations < whole.activations / 2);
     assert_true(quarter.activations < whole.activations / 3);
@@ -318,7 +325,7 @@ static void schemes_add_up(void **state) {
     }
     assert_true(fp32 == 16 && autocast == 18);
     // … and the plan of a model whose parameters are nearly all matrices agrees
-    const mz_workload w = workload("llama-7B", MEZZO_PRECISION_BF16, 1, 128);
+    const mz_session_options w = session("llama-7B", MEZZO_PRECISION_BF16, 1, 128);
     mz_footprint f = footprint(&w);
     double bytes = (double)(f.weights + f.shadows + f.gradients + f.optimizer) / (double)f.parameters;
     assert_true(bytes > 17.9 && bytes < 18.01);

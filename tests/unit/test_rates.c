@@ -52,7 +52,7 @@ static void check(const char *freeze) {
     const mezzo_hooks hooks = {.progress = watch, .user = &s};
     mezzo_train_result result;
     must(mz_run_open(config, &hooks, &run));
-    double flops = by_hand(run.engine.model.vocab, freeze[0] != '\0');
+    double flops = by_hand(run.engine.plan.model.config.vocab, freeze[0] != '\0');
     assert_true(run.report.rates.flops == flops);
     assert_true(run.report.rates.peak == 0.5e12);
     mz_run_close(&run);

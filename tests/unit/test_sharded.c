@@ -65,6 +65,7 @@ static void train(bool captures_too, const char *model, const mz_ranks_options *
         c.d_expert = 64;
     ok(mezzo_device_open(test_device(), 1, &device));
     plain = *device->backend;
+    plain.queue = false;
     plain.capture_begin = NULL;
     plain.capture_stream = NULL;
     device->backend = captures_too ? device->backend : &plain;

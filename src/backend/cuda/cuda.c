@@ -257,6 +257,8 @@ static mz_padded cuda_takes_padding(mz_op op) {
 
 const mz_backend mz_backend_cuda = {
     .name = "cuda",
+    .gpu = true,
+    .queue = true,
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,

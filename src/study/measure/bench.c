@@ -99,20 +99,20 @@ static void add_note(mz_bench_cell *cell, const char *note) {
     snprintf(cell->note + used, sizeof cell->note - used, "%s%s", used > 0 ? "; " : "", note);
 }
 
-static void rates(const mz_workload *w, const mz_bench_plan *plan, mz_bench_cell *cell) {
+static void rates(const mz_session_options *o, const mz_bench_plan *plan, mz_bench_cell *cell) {
     double flops, ms = plan->step ? cell->step.mean : cell->total;
-    cell->tokens_per_second = (double)mz_workload_items(w) / (ms * 1e-3);
-    double peak = plan->peaks != NULL ? plan->peaks[w->precision] : 0;
-    if (peak > 0 && mz_workload_flops(w, &flops) == MEZZO_OK)
+    cell->tokens_per_second = (double)mz_session_items(o) / (ms * 1e-3);
+    double peak = plan->peaks != NULL ? plan->peaks[o->program.precision] : 0;
+    if (peak > 0 && mz_session_flops(o, &flops) == MEZZO_OK)
         cell->mfu = flops / (ms * 1e-3) / peak;
 }
 
 // What the plan says first: a size that cannot fit is not tried.
-static mezzo_status fits(mezzo_device *device, const mz_workload *w, const mz_bench_plan *plan, mz_bench_cell *cell,
-                         bool *yes) {
+static mezzo_status fits(mezzo_device *device, const mz_session_options *o, const mz_bench_plan *plan,
+                         mz_bench_cell *cell, bool *yes) {
     size_t need, room = plan->memory;
     char line[160];
-    MEZZO_TRY(mz_workload_memory(device, w, &need));
+    MEZZO_TRY(mz_session_bytes(device, o, &need));
     cell->memory_mb = (double)need / (1 << 20);
     if (room == 0)
         MEZZO_TRY(mz_memory_free(device, &room));
@@ -125,19 +125,19 @@ static mezzo_status fits(mezzo_device *device, const mz_workload *w, const mz_be
     return MEZZO_OK;
 }
 
-static mezzo_status measure(mezzo_device *device, const mz_workload *w, const mz_bench_plan *plan,
+static mezzo_status measure(mezzo_device *device, const mz_session_options *o, const mz_bench_plan *plan,
                             mz_bench_cell *cell) {
     mz_rig *rig = NULL;
     bool yes = false;
-    MEZZO_TRY(fits(device, w, plan, cell, &yes));
+    MEZZO_TRY(fits(device, o, plan, cell, &yes));
     if (!yes)
         return MEZZO_OK;
-    MEZZO_TRY(mz_rig_create(device, w, &rig));
+    MEZZO_TRY(mz_rig_create(device, o, &rig));
     mezzo_status status = time_phases(rig, plan, cell);
     mz_rig_free(rig);
     MEZZO_TRY(status);
     cell->measured = true;
-    rates(w, plan, cell);
+    rates(o, plan, cell);
     if (plan->step && !cell->finite)
         add_note(cell, "a loss or gradient was not finite");
     return MEZZO_OK;
@@ -146,8 +146,8 @@ static mezzo_status measure(mezzo_device *device, const mz_workload *w, const mz
 static mezzo_status run_cell(mezzo_device *device, const mezzo_model_config *model, mezzo_precision asked,
                              const mz_bench_plan *plan, mz_bench_cell *cell) {
     char reason[256];
-    mz_workload w = {
-        .model = *model, .batch = plan->batch, .seq_len = model->seq_len, .grad_accum = 1, .seed = plan->seed};
+    mezzo_precision precision;
+    mz_session_options o;
     *cell = (mz_bench_cell){.forward = not_timed(),
                             .backward = not_timed(),
                             .step = not_timed(),
@@ -156,12 +156,14 @@ static mezzo_status run_cell(mezzo_device *device, const mezzo_model_config *mod
                             .mfu = (double)NAN,
                             .memory_mb = (double)NAN,
                             .finite = true};
-    MEZZO_TRY(mezzo_precision_resolve(device, asked, &w.precision, reason, sizeof reason));
-    cell->effective = w.precision;
-    w.master = mezzo_master_default(w.precision);
+    MEZZO_TRY(mezzo_precision_resolve(device, asked, &precision, reason, sizeof reason));
+    MEZZO_TRY(mz_session_usual(model, plan->batch, &o));
+    mz_session_set_precision(&o, precision);
+    o.seed = plan->seed;
+    cell->effective = precision;
     if (strstr(reason, ", as asked") == NULL || strchr(reason, ';') != NULL) // more to say than the name
         add_note(cell, reason);
-    mezzo_status status = measure(device, &w, plan, cell);
+    mezzo_status status = measure(device, &o, plan, cell);
     if (status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_UNSUPPORTED) {
         cell->forward = cell->backward = cell->step = not_timed();
         cell->total = (double)NAN;
@@ -176,8 +178,9 @@ mezzo_status mz_bench_run(mezzo_device *device, const char *size, const mezzo_mo
     int64_t params;
     *out = (mz_bench_result){.model = *model};
     snprintf(out->size, sizeof out->size, "%s", size);
-    const mz_workload w = {.model = *model, .batch = plan->batch, .seq_len = model->seq_len, .grad_accum = 1};
-    MEZZO_TRY(mz_workload_params(&w, &params));
+    mz_session_options o;
+    MEZZO_TRY(mz_session_usual(model, plan->batch, &o));
+    MEZZO_TRY(mz_session_elements(&o, &params));
     out->params_m = (double)params * 1e-6;
     for (int i = 0; i < plan->n_precisions; i++) {
         mz_bench_cell *cell = &out->cells[i];

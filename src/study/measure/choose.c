@@ -169,7 +169,7 @@ static mezzo_status time_rig(mz_rig *rig, const mz_choose_options *o, beside *re
     mz_sort(seconds, (size_t)n);
     c->timed = true;
     c->step_seconds = mz_quantile(seconds, (size_t)n, 0.5);
-    c->tokens_per_second = (double)mz_workload_items(&o->workload) / c->step_seconds;
+    c->tokens_per_second = (double)mz_session_items(&o->session) / c->step_seconds;
     return MEZZO_OK;
 }
 
@@ -181,19 +181,18 @@ static void does_not_fit(mz_candidate *c, size_t room) {
 }
 
 static mezzo_status try_candidate(mezzo_device *device, const mz_choose_options *o, beside *ref, mz_candidate *c) {
-    mz_workload w = o->workload;
+    mz_session_options session = o->session;
     size_t room = o->memory;
     mz_rig *rig;
-    w.precision = c->precision;
-    w.master = mezzo_master_default(w.precision);
-    MEZZO_TRY(mz_workload_run_memory(device, &w, &c->memory));
+    mz_session_set_precision(&session, c->precision);
+    MEZZO_TRY(mz_session_run_bytes(device, &session, &c->memory));
     if (room == 0)
         MEZZO_TRY(mz_memory_free(device, &room));
     if (room > 0 && c->memory > room) {
         does_not_fit(c, room);
         return MEZZO_OK;
     }
-    mezzo_status status = mz_rig_create(device, &w, &rig);
+    mezzo_status status = mz_rig_create(device, &session, &rig);
     if (status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_UNSUPPORTED) {
         note(c, mezzo_error_message());
         return MEZZO_OK;
@@ -247,10 +246,9 @@ static mezzo_status decide(mz_choice *out) {
 }
 
 static mezzo_status plan_memory(mezzo_device *device, const mz_choose_options *o, mz_candidate *c) {
-    mz_workload w = o->workload;
-    w.precision = c->precision;
-    w.master = mezzo_master_default(w.precision);
-    return mz_workload_run_memory(device, &w, &c->memory);
+    mz_session_options session = o->session;
+    mz_session_set_precision(&session, c->precision);
+    return mz_session_run_bytes(device, &session, &c->memory);
 }
 
 static int natives(const mz_choice *out) {
@@ -332,14 +330,16 @@ mezzo_status mz_choose_for_device(mezzo_device *device, const volatile sig_atomi
     mezzo_device_info info;
     mz_choose_options o = mz_choose_defaults();
     MEZZO_TRY(mezzo_device_describe(device, &info));
-    const bool gpu = info.compute_capability > 0;
-    o.workload = (mz_workload){.batch = gpu ? 8 : 4, .grad_accum = 1, .seed = 1};
-    MEZZO_TRY(mezzo_model_defaults("gpt2", &o.workload.model));
-    o.workload.model.layers = 2;
-    o.workload.model.d_model = gpu ? 768 : 256;
-    o.workload.model.heads = o.workload.model.d_model / 64;
-    o.workload.model.vocab = gpu ? 50257 : 4096;
-    o.workload.seq_len = o.workload.model.seq_len = gpu ? 512 : 128;
+    const bool gpu = device->backend->gpu;
+    mezzo_model_config model;
+    MEZZO_TRY(mezzo_model_defaults("gpt2", &model));
+    model.layers = 2;
+    model.d_model = gpu ? 768 : 256;
+    model.heads = model.d_model / 64;
+    model.vocab = gpu ? 50257 : 4096;
+    model.seq_len = gpu ? 512 : 128;
+    MEZZO_TRY(mz_session_usual(&model, gpu ? 8 : 4, &o.session));
+    o.session.seed = 1;
     o.stop = stop;
     return mz_choose(device, &o, out);
 }

@@ -29,7 +29,7 @@ static mezzo_status keep_strings(const char **strings[], size_t n, char **out) {
 }
 
 static int number_of_rule(mz_explained *t, const char *rule) {
-    for (size_t i = 0; i < t->n; i++)
+    for (size_t i = t->n; i-- > 0;) // a rule's newest row is a layer back
         if (strcmp(t->rows[i].rule, rule) == 0)
             return t->rows[i].number;
     return ++t->rules;

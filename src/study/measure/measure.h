@@ -5,63 +5,21 @@
 
 #include <signal.h>
 
-#include "base/base.h"
-#include "optim/ranks.h"
+#include "session/session.h"
 
-#include "mezzo/model.h"
-#include "mezzo/optimizer.h"
-
-typedef struct mz_workload {
-    mezzo_model_config model;
-    int64_t batch, seq_len;    // of one micro batch
-    int64_t grad_accum;        // micro batches a step, at least 1
-    mezzo_precision precision; // resolved
-    mezzo_residual residual;
-    bool recompute, recompute_light;
-    int64_t logits_rows;   // mezzo_program_options
-    mezzo_master master;   // other than FP32 with BF16 only
-    bool sgd;              // the optimizer: SGD; false: AdamW
-    double momentum;       // of SGD
-    double ema;            // mezzo_optimizer_options
-    mezzo_moments moments; // of AdamW
-    int ranks;             // plans only: that share the step, and what of it; 0: one process alone
-    mz_shard shard;
-    bool canonical, bf16_wire;
-    int64_t bucket;                  // elements that are summed together
-    const char *freeze;              // mezzo_graph_freeze's patterns, borrowed; NULL: all are trained
-    mezzo_lora lora;                 // rank 0: no adapters; its patterns are borrowed
-    const mezzo_override *overrides; // borrowed
-    int n_overrides;
-    uint64_t seed; // of parameters and tokens
-} mz_workload;
-int64_t mz_workload_items(const mz_workload *w); // of a step, in what its task counts: tokens, images, examples
-const char *mz_workload_unit(const mz_workload *w);
+// Of the session of a model: what is timed and planned is mz_session_options (mz_session_usual).
+int64_t mz_session_items(const mz_session_options *o); // of a step, in what its task counts: tokens, images, examples
 // A micro batch: "8 x 128 tokens", "8 images of 64 x 64 x 1", "8 examples".
-void mz_workload_describe(const mz_workload *w, char *out, size_t size);
-mezzo_program_options mz_workload_options(const mz_workload *w, bool forward_only);
-mezzo_status mz_workload_graph(const mz_workload *w, mezzo_graph **out); // NULL on errors
+void mz_session_describe(const mz_session_options *o, char *out, size_t size);
 
 // --- before anything is allocated (memory.c) -----------------------------------------------------------------------
-// What training takes on the device, bytes, each with its padding.
-typedef struct mz_footprint {
-    int64_t parameters;                 // elements
-    size_t weights, shadows, gradients; // FP32 masters, their low-precision copies, FP32 gradients
-    size_t optimizer;                   // moments, the state block and the lists of segments
-    size_t activations, workspace, inputs;
-    size_t padding;  // of blocks of host memory, large ones of which take whole huge pages; 0 on a GPU
-    size_t unshared; // what activations would be if no two values shared memory
-    // Kept by `mezzo train` beside the training step; not in mz_footprint_total, which is what a step alone takes.
-    size_t evaluation; // a forward-only program of the same shape
-    size_t sampling; // programs of one position and of several with their cache, and of a window that is shorter than a
-                     // sample
-} mz_footprint;
-mezzo_status mz_workload_footprint(mezzo_device *device, const mz_workload *w, mz_footprint *out);
-// The same where `like` is a footprint that differs in its optimizer alone: programs are not planned again.
-mezzo_status mz_workload_footprint_like(mezzo_device *device, const mz_workload *w, const mz_footprint *like,
-                                        mz_footprint *out);
+// A session's sketch with the programs of samples. `like`: NULL, or one that differs in its optimizer alone: programs
+// are not planned again.
+mezzo_status mz_footprint_of(mezzo_device *device, const mz_session_options *o, const mz_footprint *like,
+                             mz_footprint *out);
 size_t mz_footprint_total(const mz_footprint *f);
 size_t mz_footprint_run(const mz_footprint *f); // with evaluation and sampling, as `mezzo train` runs
-// Programs that were planned, for searches of workloads that differ in precision, masters, recompute and optimizer
+// Programs that were planned, for searches among sessions that differ in precision, masters, recompute and optimizer
 // alone.
 typedef struct mz_planned {
     mezzo_precision precision;
@@ -75,32 +33,30 @@ typedef struct mz_plans {
     size_t n, cap;
 } mz_plans;
 void mz_plans_free(mz_plans *plans); // zeroed is fine
-// The largest batch of one micro batch for which mz_footprint_run is at most `limit`, by planning; 0: not even one
-// sequence. w->batch is ignored. `plans` (NULL: none) is searched first and gets what is planned.
-mezzo_status mz_workload_largest_batch(mezzo_device *device, const mz_workload *w, size_t limit, mz_plans *plans,
-                                       int64_t *batch);
-// Bytes on the device that training takes: parameters, gradients, low-precision copies, optimizer, activations,
-// workspace.
-mezzo_status mz_workload_memory(mezzo_device *device, const mz_workload *w, size_t *bytes);
-mezzo_status mz_workload_run_memory(mezzo_device *device, const mz_workload *w, size_t *bytes); // mz_footprint_run
+// The largest batch of one micro batch for which mz_footprint_run is at most `limit`, by planning; 0: not even one row.
+// o->form.batch is ignored. `plans` (NULL: none) is searched first and gets what is planned.
+mezzo_status mz_largest_batch(mezzo_device *device, const mz_session_options *o, size_t limit, mz_plans *plans,
+                              int64_t *batch);
+mezzo_status mz_session_bytes(mezzo_device *device, const mz_session_options *o, size_t *bytes); // mz_footprint_total
+mezzo_status mz_session_run_bytes(mezzo_device *device, const mz_session_options *o, size_t *bytes); // …_run
 // What is free on the device now: its memory less what anybody uses; on a CPU the system's available memory. 0: not
 // known.
 mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes);
 // Floating-point operations of the products and attention of a step, forward and backward (3 × forward), nothing
 // evaluated twice.
-mezzo_status mz_workload_flops(const mz_workload *w, double *flops);
-mezzo_status mz_workload_params(const mz_workload *w, int64_t *count);
+mezzo_status mz_session_flops(const mz_session_options *o, double *flops);
+mezzo_status mz_session_elements(const mz_session_options *o, int64_t *count); // of the parameters
 
 // --- running -------------------------------------------------------------------------------------------------------
 typedef struct mz_rig mz_rig;
-// Parameters, program, AdamW with a small rate, a scaler (on in FP16), random tokens on the device. The caller owns
-// *out. MEMORY, UNSUPPORTED and INVALID as mezzo_program_create.
-mezzo_status mz_rig_create(mezzo_device *device, const mz_workload *w, mz_rig **out);
+// A session up to its step, with made-up examples on the device. The caller owns *out. MEMORY, UNSUPPORTED and INVALID
+// as mz_session_open.
+mezzo_status mz_rig_create(mezzo_device *device, const mz_session_options *o, mz_rig **out);
 void mz_rig_free(mz_rig *rig);           // NULL is fine
 size_t mz_rig_memory(const mz_rig *rig); // bytes taken on the device
 // The peak of really making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how far
 // the process's resident memory grew (the kernel's count). UNSUPPORTED where the system does not tell.
-mezzo_status mz_workload_measure(mezzo_device *device, const mz_workload *w, size_t *bytes);
+mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *o, size_t *bytes);
 mezzo_device *mz_rig_device(const mz_rig *rig);
 
 typedef enum mz_timed {

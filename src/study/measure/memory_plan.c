@@ -4,21 +4,24 @@
 
 static const struct {
     const char *name;
-    bool sgd;
+    mezzo_optimizer_kind kind;
     double momentum;
-} kinds[MZ_MEMORY_OPTIMIZERS] = {{"adamw", false, 0}, {"sgd", true, 0.9}, {"sgd-plain", true, 0}};
+} kinds[MZ_MEMORY_OPTIMIZERS] = {{"adamw", MEZZO_ADAMW, 0}, {"sgd", MEZZO_SGD, 0.9}, {"sgd-plain", MEZZO_SGD, 0}};
 
 const char *mz_memory_optimizer(int index) {
     return kinds[index].name;
 }
 
-static mz_workload workload_of(const mz_memory_plan *a, mezzo_precision precision, int optimizer, mezzo_master master) {
-    mz_workload w = a->w;
-    w.precision = precision;
-    w.master = master;
-    w.sgd = kinds[optimizer].sgd;
-    w.momentum = kinds[optimizer].momentum;
-    return w;
+static mz_session_options session_of(const mz_memory_plan *a, mezzo_precision precision, int optimizer,
+                                     mezzo_master master) {
+    mz_session_options o = a->session;
+    mz_session_set_precision(&o, precision);
+    o.master = master;
+    o.optimizer.kind = kinds[optimizer].kind;
+    o.optimizer.momentum = kinds[optimizer].momentum;
+    if (o.optimizer.kind != MEZZO_ADAMW)
+        o.optimizer.moments = MEZZO_MOMENTS_FP32;
+    return o;
 }
 
 // A row whose programs are the same: they do not depend on the optimizer. NULL: none is planned.
@@ -31,17 +34,17 @@ static const mz_footprint *planned_like(const mz_memory_plan *a, const mz_memory
 
 static mezzo_status plan_row(mz_memory_plan *a, mezzo_precision precision, int optimizer, mezzo_master master,
                              mz_plans *plans, mz_memory_row *row) {
-    mz_workload w = workload_of(a, precision, optimizer, master);
+    mz_session_options o = session_of(a, precision, optimizer, master);
     *row = (mz_memory_row){.precision = precision, .optimizer = optimizer, .master = master, .largest = -1};
-    MEZZO_TRY(mz_workload_footprint_like(a->device, &w, planned_like(a, row), &row->f));
+    MEZZO_TRY(mz_footprint_of(a->device, &o, planned_like(a, row), &row->f));
     if (a->limit > 0) {
-        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, plans, &row->largest));
-        w.recompute = true;
-        MEZZO_TRY(mz_workload_largest_batch(a->device, &w, a->limit, plans, &row->largest_again));
+        MEZZO_TRY(mz_largest_batch(a->device, &o, a->limit, plans, &row->largest));
+        o.program.recompute = true;
+        MEZZO_TRY(mz_largest_batch(a->device, &o, a->limit, plans, &row->largest_again));
     }
-    w = workload_of(a, precision, optimizer, master);
+    o = session_of(a, precision, optimizer, master);
     if (a->measure)
-        MEZZO_TRY(mz_workload_measure(a->device, &w, &row->measured));
+        MEZZO_TRY(mz_session_measure(a->device, &o, &row->measured));
     return MEZZO_OK;
 }
 
@@ -80,10 +83,10 @@ mezzo_status mz_memory_plan_rows(mz_memory_plan *a) {
     return status;
 }
 
-static mezzo_status save_by(mz_memory_plan *a, const mz_workload *w, const char *name) {
+static mezzo_status save_by(mz_memory_plan *a, const mz_session_options *o, const char *name) {
     mz_memory_saving *s = &a->savings[a->n_savings];
     snprintf(s->name, sizeof s->name, "%s", name);
-    MEZZO_TRY(mz_workload_footprint(a->device, w, &s->f));
+    MEZZO_TRY(mz_footprint_of(a->device, o, NULL, &s->f));
     a->n_savings++;
     return MEZZO_OK;
 }
@@ -94,41 +97,43 @@ mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
         if (mz_precision_is_low(a->rows[i].precision))
             a->base = i;
     const mz_memory_row *base = &a->rows[a->base];
-    const mz_workload w = workload_of(a, base->precision, base->optimizer, base->master);
-    mz_workload less = w;
-    if (!w.recompute) {
-        less.recompute = true;
+    const mz_session_options o = session_of(a, base->precision, base->optimizer, base->master);
+    mz_session_options less = o;
+    if (!o.program.recompute) {
+        less.program.recompute = true;
         MEZZO_TRY(save_by(a, &less, "recompute"));
     }
-    if (!w.recompute && !w.recompute_light) {
-        less = w;
-        less.recompute_light = true;
+    if (!o.program.recompute && !o.program.recompute_light) {
+        less = o;
+        less.program.recompute_light = true;
         MEZZO_TRY(save_by(a, &less, "recompute light"));
     }
     // Others have no embeddings, which a low residual stream begins with, and no logits in rows.
-    if (w.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0 && mezzo_model_task(&w.model) == MEZZO_TASK_LANGUAGE) {
-        less = w;
-        less.residual = MEZZO_RESIDUAL_LOW;
+    if (o.program.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0 &&
+        o.model.maker->purpose == MEZZO_TASK_LANGUAGE) {
+        less = o;
+        less.program.residual = MEZZO_RESIDUAL_LOW;
         MEZZO_TRY(save_by(a, &less, "residual low"));
-        less.recompute_light = !w.recompute;
-        less.logits_rows = 1024;
+        less.program.recompute_light = !o.program.recompute;
+        less.program.logits_rows = 1024;
         MEZZO_TRY(save_by(a, &less, "light + residual, logits by 1,024"));
     }
-    for (int64_t parts = 2; parts <= 8 && w.batch % parts == 0; parts *= 2) {
+    for (int64_t parts = 2; parts <= 8 && o.form.batch % parts == 0; parts *= 2) {
         char name[64];
-        less = w;
-        less.batch = w.batch / parts;
-        less.grad_accum = w.grad_accum * parts;
-        snprintf(name, sizeof name, "%lld micro batches of %lld", (long long)less.grad_accum, (long long)less.batch);
+        less = o;
+        less.form.batch = o.form.batch / parts;
+        less.step.micro_batches = o.step.micro_batches * parts;
+        snprintf(name, sizeof name, "%lld micro batches of %lld", (long long)less.step.micro_batches,
+                 (long long)less.form.batch);
         MEZZO_TRY(save_by(a, &less, name));
     }
-    if (w.batch > 1) {
+    if (o.form.batch > 1) {
         char name[64];
-        less = w;
-        less.batch = 1;
-        less.grad_accum = w.grad_accum * w.batch;
-        less.recompute = true;
-        snprintf(name, sizeof name, "recompute, %lld micro batches of 1", (long long)less.grad_accum);
+        less = o;
+        less.form.batch = 1;
+        less.step.micro_batches = o.step.micro_batches * o.form.batch;
+        less.program.recompute = true;
+        snprintf(name, sizeof name, "recompute, %lld micro batches of 1", (long long)less.step.micro_batches);
         MEZZO_TRY(save_by(a, &less, name));
     }
     return MEZZO_OK;
@@ -145,11 +150,11 @@ mezzo_status mz_memory_least(const mz_memory_plan *a, const mz_memory_row **row,
     *least = SIZE_MAX;
     *row = NULL;
     for (int i = 0; i < a->n_rows; i++) {
-        mz_workload w = workload_of(a, a->rows[i].precision, a->rows[i].optimizer, a->rows[i].master);
+        mz_session_options o = session_of(a, a->rows[i].precision, a->rows[i].optimizer, a->rows[i].master);
         size_t bytes;
-        w.batch = 1;
-        w.recompute = true;
-        MEZZO_TRY(mz_workload_run_memory(a->device, &w, &bytes));
+        o.form.batch = 1;
+        o.program.recompute = true;
+        MEZZO_TRY(mz_session_run_bytes(a->device, &o, &bytes));
         if (bytes < *least) {
             *least = bytes;
             *row = &a->rows[i];

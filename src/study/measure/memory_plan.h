@@ -27,9 +27,9 @@ typedef struct mz_memory_saving { // one way to save, against the base
 } mz_memory_saving;
 
 typedef struct mz_memory_plan {
-    // Asked. Of `w`, precision, master and optimizer are not looked at.
+    // Asked. Of the session, precision, master and kind of optimizer are not looked at.
     mezzo_device *device;
-    mz_workload w;
+    mz_session_options session;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT]; // as the device resolves them
     int n_precisions, optimizers[MZ_MEMORY_OPTIMIZERS], n_optimizers, masters[MZ_MEMORY_MASTERS], n_masters;
     size_t limit; // 0: none
@@ -42,7 +42,7 @@ typedef struct mz_memory_plan {
     int n_savings;
 } mz_memory_plan;
 
-// Errors as mz_workload_footprint and mz_workload_measure.
+// Errors as mz_footprint_of and mz_session_measure.
 mezzo_status mz_memory_plan_rows(mz_memory_plan *plan);
 mezzo_status mz_memory_plan_savings(mz_memory_plan *plan); // after the rows
 bool mz_memory_fits(const mz_memory_plan *plan);           // some row has a batch within the limit, or there is none

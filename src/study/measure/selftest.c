@@ -22,19 +22,18 @@ static int by_value(const void *a, const void *b) {
 static mezzo_status begin(mezzo_device *device, mezzo_precision asked, int64_t batch, mz_selftest *out, mz_rig **rig) {
     *out = (mz_selftest){.asked = asked};
     MEZZO_TRY(mezzo_precision_resolve(device, asked, &out->runs, out->reason, sizeof out->reason));
-    mz_workload w = {.batch = batch,
-                     .seq_len = 64,
-                     .grad_accum = 1,
-                     .precision = out->runs,
-                     .master = mezzo_master_default(out->runs),
-                     .seed = 1};
-    MEZZO_TRY(mezzo_model_defaults("gpt2", &w.model));
-    w.model.layers = 2;
-    w.model.heads = 4;
-    w.model.d_model = 128;
-    w.model.vocab = 512;
-    w.model.seq_len = 64;
-    return mz_rig_create(device, &w, rig);
+    mezzo_model_config model;
+    mz_session_options o;
+    MEZZO_TRY(mezzo_model_defaults("gpt2", &model));
+    model.layers = 2;
+    model.heads = 4;
+    model.d_model = 128;
+    model.vocab = 512;
+    model.seq_len = 64;
+    MEZZO_TRY(mz_session_usual(&model, batch, &o));
+    mz_session_set_precision(&o, out->runs);
+    o.seed = 1;
+    return mz_rig_create(device, &o, rig);
 }
 
 static mezzo_status loss_after(mz_rig *rig, int64_t steps, double *loss) {

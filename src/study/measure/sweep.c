@@ -250,30 +250,30 @@ static mezzo_status measure_rig(sweep *s, mz_rig *rig, row *r) {
 
 // MEZZO_ERR_MEMORY: by the plan's prediction, or by a real failure. Anything else ends the sweep.
 static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
-    mz_workload w = {.batch = rung->micro_batch,
-                     .seq_len = rung->seq_len,
-                     .grad_accum = rung->grad_accum,
-                     .precision = r->effective,
-                     .master = mezzo_master_default(r->effective),
-                     .residual = s->o->residual,
-                     .recompute = rung->recompute,
-                     .seed = s->o->seed};
+    mezzo_model_config model;
+    mz_session_options o;
     size_t need, room = s->o->memory;
     mz_rig *rig;
     // The model is the one that was asked for: half a sequence is half of its positions.
-    MEZZO_TRY(mz_sweep_model(s->o, r->base.key.layers, r->base.key.d_model, r->base.key.seqlen, &w.model));
-    MEZZO_TRY(mz_workload_memory(s->device, &w, &need));
+    MEZZO_TRY(mz_sweep_model(s->o, r->base.key.layers, r->base.key.d_model, r->base.key.seqlen, &model));
+    MEZZO_TRY(mz_session_usual(&model, rung->micro_batch, &o));
+    mz_session_set_precision(&o, r->effective);
+    o.form.length = rung->seq_len;
+    o.step.micro_batches = rung->grad_accum;
+    o.program.residual = s->o->residual;
+    o.program.recompute = rung->recompute;
+    o.seed = s->o->seed;
+    MEZZO_TRY(mz_session_bytes(s->device, &o, &need));
     if (room == 0)
         MEZZO_TRY(mz_memory_free(s->device, &room));
     if (room > 0 && need > room)
         return mz_fail(MEZZO_ERR_MEMORY, "%s needs %.1f MiB, %.1f MiB may be used", rung->name,
                        (double)need / (1 << 20), (double)room / (1 << 20));
-    MEZZO_TRY(mz_rig_create(s->device, &w, &rig));
+    MEZZO_TRY(mz_rig_create(s->device, &o, &rig));
     memcpy(r->base.rung, rung->name, sizeof r->base.rung);
     r->base.ga = rung->grad_accum;
     r->base.final_bs = rung->micro_batch * rung->grad_accum;
-    r->base.final_seqlen =
-        mezzo_model_task(&w.model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // pixels
+    r->base.final_seqlen = mezzo_model_task(&model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // pixels
     r->recompute = rung->recompute;
     mezzo_status status = measure_rig(s, rig, r);
     mz_rig_free(rig);
@@ -299,8 +299,9 @@ static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision a
     if (strstr(reason, ", as asked") == NULL || strstr(reason, "; emulated") != NULL)
         add_note(r, reason);
     MEZZO_TRY(mz_sweep_model(s->o, key->layers, key->d_model, key->seqlen, &model));
-    const mz_workload one = {.model = model, .batch = 1, .seq_len = model.seq_len, .grad_accum = 1};
-    MEZZO_TRY(mz_workload_params(&one, &params));
+    mz_session_options one;
+    MEZZO_TRY(mz_session_usual(&model, 1, &one));
+    MEZZO_TRY(mz_session_elements(&one, &params));
     r->params_m = (double)params * 1e-6;
     const bool images = mezzo_model_task(&model) == MEZZO_TASK_IMAGES;
     int n = mz_ladder(key->bs, images ? 1 : key->seqlen, rungs); // half a picture is another one

@@ -10,6 +10,7 @@
 #include "io/quote.h"
 #include "mezzo/model.h"
 #include "mezzo/train.h"
+#include "train/config.h"
 #include "train/health.h"
 
 enum { BUCKETS = 1000, CONFIG_BYTES_MAX = 1 << 20, SHEETS = 12, SHEET_BYTES_MAX = 8 << 20 };
@@ -228,21 +229,16 @@ static void keep_op(void *user, const mezzo_explain_row *from) {
 }
 
 static mezzo_status explain(const mezzo_config *config, const char *precision, op_rows *rows) {
-    mezzo_model_config model, initial;
-    mezzo_program_options options;
-    const char *name = mezzo_config_get(config, "model.name");
-    if (name == NULL)
-        return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(mezzo_model_defaults(name, &initial));
-    MEZZO_TRY(mezzo_config_model(config, initial.vocab, &model));
-    MEZZO_TRY(mezzo_config_program(config, &options));
-    if (precision != NULL)
-        MEZZO_TRY(mezzo_precision_parse(precision, &options.precision));
+    mz_run_config c;
+    mz_session_options o;
     mezzo_graph *graph;
-    MEZZO_TRY(mezzo_graph_create(&graph));
-    mezzo_status status = mezzo_model_build(graph, &model, 1, model.seq_len, true);
-    if (status == MEZZO_OK)
-        status = mezzo_graph_explain(graph, &options, "autocast", keep_op, rows);
+    MEZZO_TRY(mz_run_config_read(config, &c));
+    MEZZO_TRY(mz_run_config_sketch(&c, &o));
+    o.form.batch = 1;
+    if (precision != NULL)
+        MEZZO_TRY(mezzo_precision_parse(precision, &o.program.precision));
+    MEZZO_TRY(mz_session_graph(&o, &o.form, &graph));
+    mezzo_status status = mezzo_graph_explain(graph, &o.program, "autocast", keep_op, rows);
     mezzo_graph_free(graph);
     return status != MEZZO_OK ? status : rows->status;
 }

@@ -1,0 +1,182 @@
+#include "session/session.h"
+
+#include <math.h>
+
+#include "graph/graph.h"
+
+// --- options -------------------------------------------------------------------------------------------------------
+mezzo_status mz_session_usual(const mezzo_model_config *model, int64_t batch, mz_session_options *out) {
+    *out = (mz_session_options){.quick_init = true,
+                                .optimizer = mezzo_optimizer_defaults(),
+                                .scaler = mezzo_scaler_defaults(),
+                                .step = {.micro_batches = 1, .clip = 1},
+                                .size = 1};
+    MEZZO_TRY(mz_model_of(model, &out->model));
+    out->form = (mz_form){.batch = batch, .length = model->seq_len};
+    out->optimizer.schedule.lr = 1e-4; // changes the weights, and leaves every number finite
+    out->optimizer.decay_min_rank = 2;
+    return MEZZO_OK;
+}
+
+bool mz_session_needs_scale(const mezzo_program_options *program) {
+    bool any = mezzo_precision_needs_loss_scale(program->precision);
+    for (int i = 0; i < program->n_overrides; i++) // one module in FP16 is enough to underflow
+        any = any || mezzo_precision_needs_loss_scale(program->overrides[i].precision);
+    return any;
+}
+
+void mz_session_set_precision(mz_session_options *o, mezzo_precision precision) {
+    o->program.precision = precision;
+    o->master = mezzo_master_default(precision);
+    o->scaler.enabled = mz_session_needs_scale(&o->program);
+}
+
+mezzo_program_options mz_session_training(const mz_session_options *o) {
+    mezzo_program_options program = o->program;
+    program.loss_weight = 1.0F / (float)(o->step.micro_batches * o->size);
+    program.single_micro_batch = o->step.micro_batches == 1 && !o->canonical;
+    return program;
+}
+
+mezzo_program_options mz_session_forward(const mz_session_options *o) {
+    mezzo_program_options program = o->program;
+    program.forward_only = true;
+    program.recompute = program.recompute_light = false;
+    return program;
+}
+
+// --- graphs --------------------------------------------------------------------------------------------------------
+// Uniform numbers of the same variance, of which a large parameter has a million: they take a fraction of the time of
+// as many normal ones, and a step's time is the same.
+static void init_quickly(mezzo_graph *g) {
+    g->repeats_init = true;
+    for (size_t i = 0; i < g->n_params; i++)
+        if (g->params[i].init.kind == MEZZO_INIT_NORMAL || g->params[i].init.kind == MEZZO_INIT_TRUNCATED)
+            g->params[i].init = (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = g->params[i].init.a * sqrtf(3.0F)};
+}
+
+static mezzo_status build_graph(const mz_session_options *o, const mz_form *form, mezzo_graph *g) {
+    MEZZO_TRY(mezzo_graph_adapt(g, &o->lora));
+    MEZZO_TRY(mz_model_build(&o->model, form, g));
+    if (o->freeze != NULL)
+        MEZZO_TRY(mezzo_graph_freeze(g, o->freeze));
+    MEZZO_TRY(mezzo_graph_freeze_base(g));
+    if (o->quick_init)
+        init_quickly(g);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_session_graph(const mz_session_options *o, const mz_form *form, mezzo_graph **out) {
+    *out = NULL;
+    MEZZO_TRY(mezzo_graph_create(out));
+    mezzo_status status = build_graph(o, form, *out);
+    if (status == MEZZO_OK)
+        return MEZZO_OK;
+    mezzo_graph_free(*out);
+    *out = NULL;
+    return mz_trace(status, __FILE__, __LINE__, __func__);
+}
+
+mezzo_status mz_model_graph(const mz_model *model, mezzo_graph **out) {
+    const mz_session_options alone = {.model = *model, .form = {.batch = 1, .length = 1}};
+    return mz_session_graph(&alone, &alone.form, out);
+}
+
+mezzo_status mz_model_program(const mz_model *model, const mz_form *form, mezzo_params *params,
+                              const mezzo_program_options *options, mezzo_program **out) {
+    mezzo_status status = MEZZO_OK;
+    mezzo_graph *graph = NULL;
+    mezzo_program_options forward = *options;
+    forward.forward_only = true;
+    forward.recompute = forward.recompute_light = false;
+    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
+    MEZZO_TRY_GOTO(status, mz_params_adapt(params, graph));
+    MEZZO_TRY_GOTO(status, mz_model_build(model, form, graph));
+    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, params, &forward, out));
+fail:
+    mezzo_graph_free(graph);
+    return status;
+}
+
+mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash) {
+    mezzo_graph *g;
+    MEZZO_TRY(mz_model_graph(model, &g));
+    mezzo_status status = mz_graph_hash(g, hash);
+    mezzo_graph_free(g);
+    return status;
+}
+
+mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const char *where) {
+    uint64_t ours;
+    if (kept == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_model_hash(model, &ours));
+    if (ours != kept)
+        mz_log("warn",
+               "%s: this version of Mezzo builds another graph of %s than the one that wrote the checkpoint: results "
+               "may differ",
+               where, model->maker->name);
+    return MEZZO_OK;
+}
+
+// --- opening -------------------------------------------------------------------------------------------------------
+static mezzo_status open_programs(mz_session *s, unsigned parts) {
+    const mz_session_options *o = &s->options;
+    mezzo_status status = MEZZO_OK;
+    mezzo_graph *graph = NULL;
+    const mezzo_program_options train = mz_session_training(o), eval = mz_session_forward(o);
+    const mz_cut cut = mz_ranks_cut(o->shard, o->canonical, o->rank, o->size, o->bucket);
+    MEZZO_TRY_GOTO(status, mz_session_graph(o, &o->form, &graph));
+    MEZZO_TRY_GOTO(status, mz_params_create(s->device, graph, &train, o->seed, o->master, &cut, &s->params));
+    if (parts & MZ_SESSION_TRAIN)
+        MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &train, &s->train));
+    if (parts & MZ_SESSION_EVAL)
+        MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &eval, &s->eval));
+fail:
+    mezzo_graph_free(graph);
+    return status;
+}
+
+static mezzo_status open_step(mz_session *s) {
+    const mz_session_options *o = &s->options;
+    const mz_ranks_options ranks = {o->shard, o->canonical, o->bf16_wire, o->step.micro_batches};
+    if (s->params->ranks > 0) {
+        MEZZO_TRY(mz_ranks_create(s->params, &ranks, &s->ranks));
+        MEZZO_TRY(mz_ranks_overlap(s->ranks, s->train));
+    }
+    const int part = s->ranks != NULL ? mz_ranks_part(s->ranks) : -1;
+    const mz_tensor pieces = s->ranks != NULL ? mz_ranks_pieces(s->ranks) : mz_tensor_absent();
+    MEZZO_TRY(mz_optimizer_create(s->params, &o->optimizer, part, pieces, &s->optimizer));
+    MEZZO_TRY(mezzo_scaler_create(s->device, &o->scaler, &s->scaler));
+    return mz_step_create(s->train, &s->optimizer, 1, s->scaler, &o->step, s->ranks, &s->step);
+}
+
+mezzo_status mz_session_open(mezzo_device *device, const mz_session_options *options, unsigned parts, mz_session *s) {
+    *s = (mz_session){.device = device, .options = *options};
+    MEZZO_TRY(open_programs(s, parts));
+    if (parts & MZ_SESSION_STEP)
+        MEZZO_TRY(open_step(s));
+    return MEZZO_OK;
+}
+
+void mz_session_close(mz_session *s) {
+    mezzo_step_free(s->step);
+    mezzo_optimizer_free(s->optimizer);
+    mezzo_scaler_free(s->scaler);
+    mezzo_program_free(s->eval);
+    mezzo_program_free(s->train);
+    mz_ranks_free(s->ranks);
+    mezzo_params_free(s->params);
+    *s = (mz_session){0};
+}
+
+size_t mz_session_memory(const mz_session *s) {
+    const mezzo_program *programs[] = {s->train, s->eval};
+    size_t bytes = mezzo_optimizer_memory(s->optimizer) + (s->ranks != NULL ? mz_ranks_memory(s->ranks) : 0);
+    for (size_t i = 0; i < MZ_COUNT(programs); i++) {
+        mezzo_memory m;
+        mezzo_program_memory(programs[i], &m);
+        bytes += m.activations + m.workspace + m.inputs + (i == 0 ? m.masters + m.gradients + m.shadows : 0);
+    }
+    return bytes;
+}

@@ -1,0 +1,96 @@
+// A session: a model on a device with what trains it, assembled once and in one order: graph with its adapters and
+// frozen parameters, parameters, programs, ranks, optimizer, scaler, step. Training, evaluation, sampling, timing,
+// export and planning differ in which parts they open, and in whether memory is taken.
+#ifndef MZ_SESSION_H
+#define MZ_SESSION_H
+
+#include "models/model.h"
+#include "optim/step.h"
+
+// What is assembled. Strings, patterns and overrides are borrowed.
+typedef struct mz_session_options {
+    mz_model model;
+    mz_form form; // of the training graph; validation's programs have it too
+    mezzo_lora lora;
+    const char *freeze;            // patterns of parameters that are not trained; NULL and "": none
+    uint64_t seed;                 // of the parameters
+    bool quick_init;               // cheap first values of the same spread: nobody trains from them
+    mezzo_program_options program; // resolved; weights of micro batches and forward_only are the session's
+    mezzo_master master;
+    mezzo_optimizer_options optimizer;
+    mezzo_scaler_options scaler;
+    mezzo_step_options step; // micro_batches: of this rank, at least 1
+    int rank, size;          // 0 of 1 alone
+    mz_shard shard;          // what ranks share of the rest
+    bool canonical, bf16_wire;
+    int64_t bucket; // elements of gradients that are summed together
+} mz_session_options;
+
+// For timing a step of a model: 1 micro batch of `batch` rows, AdamW with a small rate, clipping, quick first values.
+// INVALID as mezzo_model_check.
+mezzo_status mz_session_usual(const mezzo_model_config *model, int64_t batch, mz_session_options *out);
+// A precision that is resolved, with what follows from it: masters, and a loss scale where one is needed.
+void mz_session_set_precision(mz_session_options *options, mezzo_precision precision);
+bool mz_session_needs_scale(const mezzo_program_options *program); // some module computes in a format that needs one
+
+enum { // parts; each with those before it, EVAL apart
+    MZ_SESSION_PARAMS = 1,
+    MZ_SESSION_TRAIN = 2, // the training program
+    MZ_SESSION_STEP = 4,  // ranks, optimizer, scaler, step
+    MZ_SESSION_EVAL = 8,  // a program without backward of the same graph
+};
+typedef struct mz_session {
+    mezzo_device *device; // borrowed
+    mz_session_options options;
+    mezzo_params *params;
+    mezzo_program *train, *eval;
+    mz_ranks *ranks; // NULL: nothing is shared
+    mezzo_optimizer *optimizer;
+    mezzo_scaler *scaler;
+    mezzo_step *step;
+} mz_session;
+// Errors as those of the parts: INVALID, UNSUPPORTED, MEMORY. *out is to be closed also after an error.
+mezzo_status mz_session_open(mezzo_device *device, const mz_session_options *options, unsigned parts, mz_session *out);
+void mz_session_close(mz_session *session);          // a zeroed or half-open one is fine
+size_t mz_session_memory(const mz_session *session); // bytes on the device
+
+// The graph of `form` with adapters and frozen parameters.
+mezzo_status mz_session_graph(const mz_session_options *options, const mz_form *form, mezzo_graph **out);
+// The graph of a model alone, as it reads weights: one row, without adapters.
+mezzo_status mz_model_graph(const mz_model *model, mezzo_graph **out);
+// A program without backward of `form`, with the adapters that `params` have, on these.
+mezzo_status mz_model_program(const mz_model *model, const mz_form *form, mezzo_params *params,
+                              const mezzo_program_options *options, mezzo_program **out);
+mezzo_program_options mz_session_training(const mz_session_options *options); // what its programs are made with
+mezzo_program_options mz_session_forward(const mz_session_options *options);
+// A hash of the model's graph for one row, and a notice where a checkpoint kept another one (0: it kept none): then
+// this version builds another graph from its description.
+mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash);
+mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const char *where);
+
+// --- sketch.c: the same as sizes, without memory -------------------------------------------------------------------
+// What training takes on the device, bytes, each with its padding.
+typedef struct mz_footprint {
+    int64_t parameters;                 // elements
+    size_t weights, shadows, gradients; // FP32 masters, their low-precision copies, FP32 gradients
+    size_t optimizer;                   // its state and the lists of segments, and what ranks take
+    size_t activations, workspace, inputs;
+    size_t padding;  // of blocks of host memory, large ones of which take whole huge pages; 0 on a GPU
+    size_t unshared; // what activations would be if no two values shared memory
+    // Kept by `mezzo train` beside the training step; not in mz_footprint_total, which is what a step alone takes.
+    size_t evaluation; // a forward-only program of the same shape
+    size_t sampling;   // mz_sampler_sketch's programs
+} mz_footprint;
+// All but `sampling`. Of `like` (NULL: none), a sketch that differs in nothing that a program without backward knows,
+// evaluation is taken.
+mezzo_status mz_session_sketch(mezzo_device *device, const mz_session_options *options, const mz_footprint *like,
+                               mz_footprint *out);
+// The optimizer alone, with what ranks take; and a footprint's with another one, whose programs are the same.
+mezzo_status mz_session_sketch_optimizer(mezzo_device *device, const mz_session_options *options,
+                                         mz_optimizer_size *out);
+void mz_footprint_set_optimizer(const mezzo_device *device, mz_optimizer_size optimizer, mz_footprint *footprint);
+// Bytes of a program without backward of another form.
+mezzo_status mz_session_sketch_forward(mezzo_device *device, const mz_session_options *options, const mz_form *form,
+                                       size_t *bytes);
+
+#endif

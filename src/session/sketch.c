@@ -1,0 +1,107 @@
+// A session as sizes: the same graph, parameters, programs and optimizer, laid out and not allocated.
+#include "runtime/program.h"
+#include "session/session.h"
+
+static mz_cut cut_of(const mz_session_options *o) {
+    return mz_ranks_cut(o->shard, o->canonical, 0, o->size, o->bucket);
+}
+
+static size_t own_bytes(const mezzo_memory *m) {
+    return m->activations + m->workspace + m->inputs;
+}
+
+static mezzo_status plan_forward(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
+                                 const mezzo_program_options *options, size_t *bytes) {
+    const mz_cut cut = cut_of(o);
+    mezzo_memory m;
+    MEZZO_TRY(mz_plan_memory(device, g, options, o->master, &cut, &m));
+    *bytes = own_bytes(&m);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_session_sketch_forward(mezzo_device *device, const mz_session_options *o, const mz_form *form,
+                                       size_t *bytes) {
+    mezzo_program_options options = mz_session_forward(o);
+    mezzo_graph *g;
+    options.logits_rows = 0;
+    MEZZO_TRY(mz_session_graph(o, form, &g));
+    mezzo_status status = plan_forward(device, g, o, &options, bytes);
+    mezzo_graph_free(g);
+    return status;
+}
+
+static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
+                                   mz_optimizer_size *out) {
+    const mezzo_program_options options = mz_session_training(o);
+    const mz_cut cut = cut_of(o);
+    const mz_ranks_options ranks = {o->shard, o->canonical, o->bf16_wire, o->step.micro_batches};
+    mezzo_params *params;
+    MEZZO_TRY(mz_params_sketch(device, g, &options, o->master, &cut, &params));
+    const bool parts = cut.ranks > 1 && o->shard != MZ_SHARD_NONE;
+    mezzo_status status = mz_optimizer_sketch(params, &o->optimizer, parts ? 0 : -1, out);
+    if (cut.ranks > 0)
+        out->bytes += mz_ranks_plan(params, o->size, &ranks);
+    mezzo_params_free(params);
+    return status;
+}
+
+mezzo_status mz_session_sketch_optimizer(mezzo_device *device, const mz_session_options *o, mz_optimizer_size *out) {
+    mezzo_graph *g;
+    MEZZO_TRY(mz_session_graph(o, &o->form, &g));
+    mezzo_status status = size_optimizer(device, g, o, out);
+    mezzo_graph_free(g);
+    return status;
+}
+
+static size_t padding_in(size_t bytes) {
+    return mz_alloc_bytes(bytes) - bytes;
+}
+
+// Of the blocks that a step's memory lies in, besides the optimizer's.
+static size_t padding_of(const mz_footprint *f) {
+    const size_t blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
+                             f->activations + 64, f->workspace + 64, f->inputs + 64};
+    size_t padding = 0;
+    for (size_t i = 0; i < MZ_COUNT(blocks); i++)
+        padding += blocks[i] > 0 ? padding_in(blocks[i]) : 0;
+    return padding;
+}
+
+void mz_footprint_set_optimizer(const mezzo_device *device, mz_optimizer_size optimizer, mz_footprint *f) {
+    f->optimizer = optimizer.bytes;
+    f->padding = device->backend->gpu ? 0 : padding_of(f) + optimizer.padding;
+}
+
+static mezzo_status sketch(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
+                           const mz_footprint *like, mz_footprint *out) {
+    const mezzo_program_options train = mz_session_training(o), forward = mz_session_forward(o);
+    const mz_cut cut = cut_of(o);
+    mz_optimizer_size optimizer;
+    mezzo_memory m;
+    MEZZO_TRY(mz_plan_memory(device, g, &train, o->master, &cut, &m));
+    *out = (mz_footprint){.weights = m.masters,
+                          .shadows = m.shadows,
+                          .gradients = m.gradients,
+                          .activations = m.activations,
+                          .workspace = m.workspace,
+                          .inputs = m.inputs,
+                          .unshared = m.activations_unshared};
+    for (size_t i = 0; i < g->n_params; i++)
+        out->parameters += mz_shape_count(&g->params[i].shape);
+    if (like != NULL)
+        out->evaluation = like->evaluation;
+    else
+        MEZZO_TRY(plan_forward(device, g, o, &forward, &out->evaluation));
+    MEZZO_TRY(size_optimizer(device, g, o, &optimizer));
+    mz_footprint_set_optimizer(device, optimizer, out);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_session_sketch(mezzo_device *device, const mz_session_options *o, const mz_footprint *like,
+                               mz_footprint *out) {
+    mezzo_graph *g;
+    MEZZO_TRY(mz_session_graph(o, &o->form, &g));
+    mezzo_status status = sketch(device, g, o, like, out);
+    mezzo_graph_free(g);
+    return status;
+}
