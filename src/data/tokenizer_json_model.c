@@ -375,11 +375,15 @@ static mezzo_status write_tables(const mz_bpe *bpe, json_t *model, mz_text *text
 mezzo_status mz_bpe_write_published(const mz_bpe_tokenizer *tok, json_t *object) {
     json_t *model = json_copy(json_object_get(tok->frame, "model")), *chat = json_object();
     mz_text text = {0};
-    if (json_object_update(object, tok->frame) != 0 || json_object_set_new(model, "mezzo", chat) != 0 ||
-        json_object_del(object, "model") != 0 || json_object_set_new(object, "model", model) != 0)
-        return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
-    MEZZO_TRY(mz_chat_to_json(&tok->base.chat, chat));
-    mezzo_status status = write_tables(&tok->bpe, model, &text);
+    mezzo_status status = json_object_set_new(model, "mezzo", chat) == 0
+                              ? mz_chat_to_json(&tok->base.chat, chat)
+                              : mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
+    if (status == MEZZO_OK)
+        status = write_tables(&tok->bpe, model, &text);
     mz_text_free(&text);
+    if (status == MEZZO_OK && (json_object_update(object, tok->frame) != 0 || json_object_del(object, "model") != 0 ||
+                               json_object_set(object, "model", model) != 0)) // last, where the seal is
+        status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
+    json_decref(model);
     return status;
 }
