@@ -123,7 +123,9 @@ static bool ahead(const translator *t, const char *text) {
     return t->n - t->at >= n && memcmp(t->source + t->at, text, n) == 0;
 }
 
+// A class within a class adds its characters, unless it is negated: its brackets may go.
 static mezzo_status translate_class(translator *t) {
+    size_t depth = 1;
     put(t, "[");
     t->at++;
     if (ahead(t, "^")) {
@@ -132,13 +134,17 @@ static mezzo_status translate_class(translator *t) {
     }
     if (ahead(t, "]")) // a first bracket is itself
         return refuse(t, "an empty class");
-    while (t->at < t->n && t->source[t->at] != ']') {
-        if (ahead(t, "[:") || t->source[t->at] == '[' || ahead(t, "&&"))
+    while (t->at < t->n && (depth > 1 || t->source[t->at] != ']')) {
+        const char c = t->source[t->at];
+        if (ahead(t, "[:") || ahead(t, "[^") || ahead(t, "[]") || ahead(t, "&&"))
             return refuse(t, "a class within a class");
-        if (t->source[t->at] == '\\')
+        if (c == '\\')
             MEZZO_TRY(translate_escape(t, true));
+        else if (c == '[' || c == ']')
+            t->at++;
         else
             mz_text_add(&t->out, t->source + t->at++, 1);
+        depth = c == '[' ? depth + 1 : c == ']' ? depth - 1 : depth;
     }
     if (t->at >= t->n)
         return refuse(t, "a class that does not end");
