@@ -159,8 +159,7 @@ static mezzo_status examine(session *s, int threads) {
     s->all = mz_alloc((size_t)s->world.size, sizeof *s->all);
     if (s->all == NULL)
         return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(
-        mz_world_device(&s->world, cli_text(s->args, "device", "auto"), mz_device_count("cuda"), name, sizeof name));
+    MEZZO_TRY(mz_world_device(&s->world, cli_text(s->args, "device", "auto"), mz_gpu_count(), name, sizeof name));
     MEZZO_TRY(mezzo_device_open(name, threads, &s->device));
     MEZZO_TRY(mz_group_open(&s->world, s->device, &s->group));
     MEZZO_TRY(report_self(s));

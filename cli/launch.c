@@ -436,8 +436,8 @@ static const char *asked_device(const cli_args *args) {
 
 static int look_at_devices(const cli_args *args, job *j) {
     const char *device = asked_device(args);
-    const int gpus = mz_device_count("cuda");
-    j->gpus = strncmp(device, "cuda", 4) == 0 || (strcmp(device, "auto") == 0 && gpus > 0);
+    const int gpus = mz_gpu_count();
+    j->gpus = mz_device_name_is_gpu(device) || (strcmp(device, "auto") == 0 && gpus > 0);
     if (strncmp(device, "cuda:", 5) == 0 && j->n > 1)
         return cli_wrong(args->command, "--device %s names one GPU for %d ranks: use --device cuda", device, j->n);
     if (j->gpus && j->n > gpus)
@@ -476,7 +476,7 @@ static void leave_out_device(job *j, int rank) {
     const char *seen = j->devices[0] != '\0' ? j->devices : getenv("CUDA_VISIBLE_DEVICES");
     char before[sizeof j->devices] = "";
     size_t n = 0;
-    for (int i = 0, count = mz_device_count("cuda"); seen == NULL && i < count; i++)
+    for (int i = 0, count = mz_gpu_count(); seen == NULL && i < count; i++)
         n += (size_t)snprintf(before + n, sizeof before - n, "%s%d", i > 0 ? "," : "", i);
     if (seen != NULL)
         snprintf(before, sizeof before, "%s", seen);

@@ -261,10 +261,10 @@ static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
     struct stat text;
     if (names_model(args))
         return MEZZO_OK;
-    if (strcmp(device, "auto") == 0 || strncmp(device, "cuda", 4) == 0)
+    if (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device))
         mezzo_log_set(NULL, NULL); // whether it opens is told when the run opens it
-    bool large = (strcmp(device, "auto") == 0 || strncmp(device, "cuda", 4) == 0) &&
-                 mezzo_device_open(strcmp(device, "auto") == 0 ? "cuda" : device, 0, &gpu) == MEZZO_OK;
+    bool large = (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device)) &&
+                 mezzo_device_open(strcmp(device, "auto") == 0 ? mz_gpu_name() : device, 0, &gpu) == MEZZO_OK;
     mezzo_device_close(gpu);
     mezzo_log_set(cli_has(args, "quiet") ? cli_log_quietly : cli_log, NULL);
     int64_t context = large ? 256 : 128;

@@ -15,11 +15,12 @@ extern const mz_backend mz_backend_cuda;
 
 mezzo_status (*mz_device_opened)(mezzo_device *device);
 
-// A backend is one line here. `indexed`: "NAME:3" opens its fourth device. NULL: known, but not in this build.
+// A backend is one line here. `gpu`: mz_backend's; "NAME:3" opens its fourth device. NULL: known, but not in this
+// build.
 static const struct {
     const char *name;
     const mz_backend *backend;
-    bool indexed;
+    bool gpu;
 } registry[] = {
     {"ref", &mz_backend_ref, false},
     {"cpu", &mz_backend_cpu, false},
@@ -62,7 +63,7 @@ static mezzo_status open_named(const char *name, int threads, mezzo_device **out
         if (strlen(registry[i].name) != length || strncmp(registry[i].name, name, length) != 0)
             continue;
         int index;
-        MEZZO_TRY(parse_index(name, length, registry[i].indexed, &index));
+        MEZZO_TRY(parse_index(name, length, registry[i].gpu, &index));
         if (registry[i].backend == NULL)
             return mz_fail(MEZZO_ERR_UNSUPPORTED, "device \"%s\": this build of mezzo has no %s backend; use cpu", name,
                            registry[i].name);
@@ -71,26 +72,41 @@ static mezzo_status open_named(const char *name, int threads, mezzo_device **out
     return unknown_device(name);
 }
 
-int mz_device_count(const char *backend) {
-    for (size_t i = 0; i < MZ_COUNT(registry); i++)
-        if (strcmp(registry[i].name, backend) == 0 && registry[i].backend != NULL &&
-            registry[i].backend->transport != NULL)
-            return registry[i].backend->transport->devices();
-    return 0;
+// The backend of GPUs that auto tries.
+static size_t gpu_row(void) {
+    size_t i = 0;
+    while (!registry[i].gpu)
+        i++;
+    return i;
 }
 
-static bool has_backend(const char *name) {
+const char *mz_gpu_name(void) {
+    return registry[gpu_row()].name;
+}
+
+int mz_gpu_count(void) {
+    const mz_backend *b = registry[gpu_row()].backend;
+    return b != NULL && b->transport != NULL ? b->transport->devices() : 0;
+}
+
+bool mz_device_name_is_gpu(const char *name) {
+    const size_t length = strcspn(name, ":");
     for (size_t i = 0; i < MZ_COUNT(registry); i++)
-        if (strcmp(registry[i].name, name) == 0)
-            return registry[i].backend != NULL;
+        if (registry[i].gpu && strlen(registry[i].name) == length && strncmp(registry[i].name, name, length) == 0)
+            return true;
     return false;
 }
 
+bool mz_device_name_is_open(const char *name) {
+    return strcmp(name, "auto") == 0 || strcmp(name, mz_gpu_name()) == 0;
+}
+
 static mezzo_status open_best(int threads, mezzo_device **out) {
-    mezzo_status status = open_named("cuda", threads, out);
+    mezzo_status status = open_named(mz_gpu_name(), threads, out);
     if (status == MEZZO_OK || status == MEZZO_ERR_INVALID) // a wrong setting is no reason for another device
         return status;
-    if (status != MEZZO_ERR_UNSUPPORTED || has_backend("cuda")) // a build without one has nothing to choose from
+    if (status != MEZZO_ERR_UNSUPPORTED ||
+        registry[gpu_row()].backend != NULL) // a build without one has nothing to choose from
         mz_log("notice", "device auto: cpu, because %s", mezzo_error_message());
     return open_named("cpu", threads, out);
 }

@@ -60,9 +60,12 @@ typedef struct mz_transport {
     mezzo_status (*version)(mezzo_device *device, char *text, size_t size); // "NCCL 2.28.9"
 } mz_transport;
 
-// How many devices of a backend that exchange data in their own way this process sees: 0 where there is none, or no
-// such backend in this build.
-int mz_device_count(const char *backend);
+// GPUs by what they are: the name of the backend that "auto" tries, how many of its devices this process sees (0: none,
+// or no such backend in this build), whether a device's name means a GPU, and whether it leaves open which.
+const char *mz_gpu_name(void);
+int mz_gpu_count(void);
+bool mz_device_name_is_gpu(const char *name);  // "cuda", "cuda:1"
+bool mz_device_name_is_open(const char *name); // "auto", "cuda"
 
 const char *mz_collective_name(mz_collective_kind kind); // "all-reduce"
 // How many elements send and recv hold.

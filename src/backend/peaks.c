@@ -135,7 +135,7 @@ mezzo_status mz_device_peaks(mezzo_device *device, mz_peaks *out) {
     *out = (mz_peaks){0};
     if (device->backend->peaks != NULL)
         return device->backend->peaks(device, out);
-    if (device->backend->capture_begin == NULL)
+    if (!device->backend->queue)
         return MEZZO_OK;
     int n = mz_precision_common(precisions);
     for (int i = 0; i < n; i++)

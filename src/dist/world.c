@@ -1,6 +1,8 @@
 // The job's facts from the variables that launchers set.
 #include "dist/world.h"
 
+#include "backend/collective.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -159,15 +161,14 @@ mezzo_status mz_world_read(mz_world *out) {
 }
 
 mezzo_status mz_world_device(const mz_world *world, const char *name, int gpus, char *out, size_t size) {
-    bool any = strcmp(name, "auto") == 0 || strcmp(name, "cuda") == 0;
     snprintf(out, size, "%s", name);
-    if (world->size == 1 || !any || gpus <= 1)
+    if (world->size == 1 || !mz_device_name_is_open(name) || gpus <= 1)
         return MEZZO_OK;
     if (world->local_rank >= gpus)
         return mz_fail(MEZZO_ERR_INVALID,
                        "rank %d is number %d on this host, which has %d GPUs: start at most %d ranks per host, or use "
                        "--device cpu",
                        world->rank, world->local_rank + 1, gpus, gpus);
-    snprintf(out, size, "cuda:%d", world->local_rank);
+    snprintf(out, size, "%s:%d", mz_gpu_name(), world->local_rank);
     return MEZZO_OK;
 }

@@ -345,7 +345,7 @@ mezzo_status mz_step_values_of(mezzo_step *s, int back, const double *shares, mz
 
 mezzo_status mezzo_step_read(mezzo_step *s, bool wait, mezzo_step_report *out) {
     MZ_REQUIRE(s, out);
-    int back = !wait && s->device->backend->capture_begin != NULL ? 1 : 0;
+    int back = !wait && s->device->backend->queue ? 1 : 0;
     mz_step_values v;
     *out = (mezzo_step_report){.loss = (double)NAN, .scale = 1};
     if (s->index - back < 1)

@@ -24,9 +24,9 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
 
 // This rank's GPU, where the configuration leaves open which; a process that is shown one alone takes that.
 static mezzo_status open_ranks_device(mz_engine *e, const mz_world *world, const mz_run_config *config) {
-    const bool open = strcmp(config->device, "auto") == 0 || strcmp(config->device, "cuda") == 0;
+    const bool open = mz_device_name_is_open(config->device);
     char name[32];
-    snprintf(name, sizeof name, "cuda:%d", world->local_rank);
+    snprintf(name, sizeof name, "%s:%d", mz_gpu_name(), world->local_rank);
     if (open && mezzo_device_open(name, config->threads, &e->device) == MEZZO_OK)
         return MEZZO_OK;
     MEZZO_TRY(mezzo_device_open(config->device, config->threads, &e->device));

@@ -88,7 +88,7 @@ static mezzo_status model_open(opening o, model *m) {
     MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
     MEZZO_TRY(load_config(m, o.device, o.precision, o.threads));
     mezzo_status opened = mezzo_device_open(m->run.device, m->run.threads, &m->device);
-    if (opened == MEZZO_ERR_UNSUPPORTED && o.device == NULL && strncmp(m->run.device, "cuda", 4) == 0) {
+    if (opened == MEZZO_ERR_UNSUPPORTED && o.device == NULL && mz_device_name_is_gpu(m->run.device)) {
         mz_log("notice", "the run trained on %s, which is not available here: using the CPU", m->run.device);
         opened = mezzo_device_open("cpu", m->run.threads, &m->device);
     }

@@ -146,7 +146,7 @@ static mezzo_status sample(mz_training *run) {
 static void add_waits(mz_training *run, double read) {
     const double done_already = 20e-6;
     mz_report *r = &run->report;
-    bool queue = run->engine.device->backend->capture_begin != NULL;
+    bool queue = run->engine.device->backend->queue;
     if (!queue || read < done_already)
         r->rates.waits += r->data_seconds - r->data_before;
     r->data_before = r->data_seconds;
@@ -179,7 +179,7 @@ static void open_energy(mz_training *run) {
 static void watch_cores(mz_training *run, double seconds, double cpu) {
     const mezzo_device *device = run->engine.device;
     mz_core_meter *m = &run->report.rates.cores;
-    if (device->backend->capture_begin == NULL && run->engine.size == 1 && mz_cores_lost(m, seconds, cpu))
+    if (!device->backend->queue && run->engine.size == 1 && mz_cores_lost(m, seconds, cpu))
         mz_log("warn", "steps of %.1f s computed for %.1f s only: other programs use the cores; stop those%s",
                m->seconds, m->cpu, device->threads > 1 ? ", or take fewer threads (--threads 1)" : "");
 }

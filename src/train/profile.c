@@ -180,7 +180,7 @@ mezzo_status mz_profile_open(mz_training *run) {
     p->first_step = run->step + MZ_PROFILE_WARMUP + 1;
     p->steps = steps;
     MEZZO_TRY(mz_device_peaks(p->device, &p->peaks));
-    bool queue = p->device->backend->capture_begin != NULL;
+    bool queue = p->device->backend->queue;
     if (queue && p->device->backend->alloc(p->device, SCRATCH, &p->scratch) != MEZZO_OK)
         p->scratch = NULL; // launches are then in the times of the first calls of a batch
     return MEZZO_OK;
@@ -228,7 +228,7 @@ static mezzo_status write_files(mz_training *run) {
                                   .device = run->engine.info.description,
                                   .precision = mezzo_precision_name(run->engine.plan.program.precision),
                                   .peaks = p->peaks,
-                                  .queue = p->device->backend->capture_begin != NULL};
+                                  .queue = p->device->backend->queue};
     mezzo_status status = mz_profile_write(&view, folder, &table);
     if (status == MEZZO_OK)
         mz_run_event(run, MEZZO_EVENT_PROFILE, table.data);

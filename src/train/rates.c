@@ -93,7 +93,7 @@ double mz_read_joules(mezzo_device *device, double *range) {
     *range = 0;
     if (mezzo_device_telemetry(device, &t) != MEZZO_OK)
         return (double)NAN;
-    return isnan(t.joules) && device->backend->capture_begin == NULL ? mz_host_joules(range) : t.joules;
+    return isnan(t.joules) && !device->backend->queue ? mz_host_joules(range) : t.joules;
 }
 
 bool mz_cores_lost(mz_core_meter *m, double seconds, double cpu) {

@@ -87,11 +87,9 @@ static double meter_clock(void *user) {
 
 mezzo_status mz_rig_energy(mz_rig *rig, double seconds, double step_seconds, mz_energy *out) {
     mezzo_device *device = mz_rig_device(rig);
-    mezzo_device_info info;
     reading now;
     *out = (mz_energy){(double)NAN, (double)NAN};
-    MEZZO_TRY(mezzo_device_describe(device, &info));
-    gauge g = {rig, strcmp(info.backend, "cuda") != 0};
+    gauge g = {rig, !device->backend->gpu};
     MEZZO_TRY(read_sensors(device, g.host, &now));
     if (!isnan(now.joules)) {
         const mz_meter m = {.read = meter_read, .step = meter_step, .clock = meter_clock, .user = &g};
