@@ -1,0 +1,128 @@
+// The session: what a sketch counts is what opening takes; a model's inputs, description and hash; and a checkpoint
+// that keeps the hash, or was written before there was one.
+//
+// To see it fail: moments counted for frozen parameters, canonical sums of one process left out of the sketch, a hash
+// without shapes, an input whose role is another's.
+#include "tiny_run.h"
+
+#include "checkpoint/checkpoint.h"
+#include "graph/graph.h"
+#include "session/session.h"
+
+static mz_session_options small(const char *name) {
+    mz_session_options o;
+    mezzo_model_config config;
+    must(mezzo_model_defaults(name, &config));
+    if (strcmp(name, "gpt2") == 0) {
+        config.layers = config.heads = 2;
+        config.d_model = 32;
+        config.vocab = 96;
+        config.seq_len = 16;
+    }
+    must(mz_session_usual(&config, 2, &o));
+    return o;
+}
+
+static void check_sketch(mezzo_device *device, const mz_session_options *o) {
+    mz_session s;
+    mz_footprint f;
+    must(mz_session_sketch(device, o, NULL, &f));
+    must(mz_session_open(device, o, MZ_SESSION_TRAIN | MZ_SESSION_STEP, &s));
+    assert_int_equal(f.weights + f.shadows + f.gradients + f.optimizer + f.activations + f.workspace + f.inputs,
+                     mz_session_memory(&s));
+    mz_session_close(&s);
+}
+
+static void sketches_are_what_is_opened(void **state) {
+    (void)state;
+    mezzo_device *device;
+    must(mezzo_device_open(test_device(), 1, &device));
+    mz_session_options o = small("gpt2"), other = o;
+    check_sketch(device, &o);
+    other.freeze = "wte,h.0.*";
+    other.optimizer.ema = 0.9;
+    check_sketch(device, &other);
+    other = o;
+    other.canonical = true;
+    other.step.micro_batches = 4;
+    check_sketch(device, &other);
+    other = o;
+    other.optimizer.kind = MEZZO_SGD;
+    other.optimizer.momentum = 0.9;
+    mz_session_set_precision(&other, MEZZO_PRECISION_BF16);
+    check_sketch(device, &other);
+    mezzo_device_close(device);
+}
+
+static void inputs_have_roles(void **state) {
+    (void)state;
+    for (int i = 0; i < mezzo_model_count(); i++) {
+        mezzo_model_config config;
+        mz_model model;
+        mz_input inputs[MZ_MODEL_INPUTS];
+        must(mezzo_model_defaults(mezzo_model_name(i), &config));
+        must(mz_model_of(&config, &model));
+        const int n = mz_model_inputs(&model, &(mz_form){.batch = 3, .length = 1}, inputs);
+        for (int k = 0; k < n; k++) {
+            assert_int_equal(inputs[k].dim[0], 3);
+            for (int other = 0; other < k; other++)
+                assert_true(inputs[k].role != inputs[other].role);
+        }
+        assert_true(n >= 2);
+    }
+}
+
+static mezzo_status count_facts(void *user, const mz_fact *fact) {
+    int *n = user;
+    if (*n == 0 && (strcmp(fact->key, "name") != 0 || strcmp(fact->text, "gpt2") != 0))
+        return mz_fail(MEZZO_ERR_INVALID, "the first fact is %s", fact->key);
+    ++*n;
+    return MEZZO_OK;
+}
+
+static void models_are_told_apart(void **state) {
+    (void)state;
+    const mz_session_options o = small("gpt2");
+    mz_model other = o.model;
+    uint64_t a, b;
+    int n = 0;
+    must(mz_model_describe(&o.model, count_facts, &n));
+    assert_true(n > 6);
+    must(mz_model_hash(&o.model, &a));
+    must(mz_model_hash(&other, &b));
+    assert_true(a == b && a != 0);
+    other.config.d_ff = 64;
+    must(mz_model_hash(&other, &b));
+    assert_true(a != b);
+    must(mz_model_continues(&o.model, &other, "there", "train.out")); // shapes tell
+    other.config.heads = 1;
+    assert_int_equal(mz_model_continues(&o.model, &other, "there", "train.out"), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "model.heads"));
+    must(mz_model_hash(&other, &b));
+    assert_true(a != b);
+}
+
+static void checkpoints_keep_the_hash(void **state) {
+    (void)state;
+    const uint64_t hashes[] = {0, UINT64_C(0x0123456789ABCDEF)}; // 0: as before there was one
+    for (size_t i = 0; i < MZ_COUNT(hashes); i++) {
+        mezzo_checkpoint c = {.model = small("gpt2").model.config, .graph = hashes[i], .precision = "fp32"}, read = {0};
+        mz_checkpoint_state parts;
+        mz_file_mark files[MZ_CHECKPOINT_FILES] = {{true, 1, 2}};
+        mz_written written;
+        must(mz_state_save("state.json", &c, files, &written));
+        must(mz_state_load("state.json", &read, &parts));
+        assert_true(read.graph == hashes[i]);
+        assert_string_equal(read.model.name, "gpt2");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sketches_are_what_is_opened),
+        cmocka_unit_test(inputs_have_roles),
+        cmocka_unit_test(models_are_told_apart),
+        cmocka_unit_test(checkpoints_keep_the_hash),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
