@@ -89,8 +89,8 @@ mezzo_status mz_session_sketch(mezzo_device *device, const mz_session_options *o
 mezzo_status mz_session_sketch_optimizer(mezzo_device *device, const mz_session_options *options,
                                          mz_optimizer_size *out);
 void mz_footprint_set_optimizer(const mezzo_device *device, mz_optimizer_size optimizer, mz_footprint *footprint);
-// Bytes of a program without backward of another form.
+// What a program without backward of another form takes.
 mezzo_status mz_session_sketch_forward(mezzo_device *device, const mz_session_options *options, const mz_form *form,
-                                       size_t *bytes);
+                                       mezzo_memory *out);
 
 #endif

@@ -6,26 +6,19 @@ static mz_cut cut_of(const mz_session_options *o) {
     return mz_ranks_cut(o->shard, o->canonical, 0, o->size, o->bucket);
 }
 
-static size_t own_bytes(const mezzo_memory *m) {
-    return m->activations + m->workspace + m->inputs;
-}
-
 static mezzo_status plan_forward(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
-                                 const mezzo_program_options *options, size_t *bytes) {
+                                 const mezzo_program_options *options, mezzo_memory *out) {
     const mz_cut cut = cut_of(o);
-    mezzo_memory m;
-    MEZZO_TRY(mz_plan_memory(device, g, options, o->master, &cut, &m));
-    *bytes = own_bytes(&m);
-    return MEZZO_OK;
+    return mz_plan_memory(device, g, options, o->master, &cut, out);
 }
 
 mezzo_status mz_session_sketch_forward(mezzo_device *device, const mz_session_options *o, const mz_form *form,
-                                       size_t *bytes) {
+                                       mezzo_memory *out) {
     mezzo_program_options options = mz_session_forward(o);
     mezzo_graph *g;
     options.logits_rows = 0;
     MEZZO_TRY(mz_session_graph(o, form, &g));
-    mezzo_status status = plan_forward(device, g, o, &options, bytes);
+    mezzo_status status = plan_forward(device, g, o, &options, out);
     mezzo_graph_free(g);
     return status;
 }
@@ -90,8 +83,10 @@ static mezzo_status sketch(mezzo_device *device, const mezzo_graph *g, const mz_
         out->parameters += mz_shape_count(&g->params[i].shape);
     if (like != NULL)
         out->evaluation = like->evaluation;
-    else
-        MEZZO_TRY(plan_forward(device, g, o, &forward, &out->evaluation));
+    else {
+        MEZZO_TRY(plan_forward(device, g, o, &forward, &m));
+        out->evaluation = m.activations + m.workspace + m.inputs;
+    }
     MEZZO_TRY(size_optimizer(device, g, o, &optimizer));
     mz_footprint_set_optimizer(device, optimizer, out);
     return MEZZO_OK;

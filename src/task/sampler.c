@@ -95,26 +95,26 @@ fail:
     return status;
 }
 
-// As mz_sampler_create opens its programs, and the whole window where a sample is longer than it.
+// As mz_sampler_create opens its programs, which share a cache, and the whole window where a sample is longer than it.
 mezzo_status mz_sampler_sketch(mezzo_device *device, const mz_session_options *o, int64_t tokens, size_t *bytes) {
     const int64_t length = o->model.config.seq_len, chunk = length < PREFILL ? length : PREFILL;
-    mz_form forms[2] = {form_of(1, true), form_of(chunk, true)};
-    int n = chunk > 1 ? 2 : 1;
-    size_t each = 0;
+    const mz_form one = form_of(1, true), several = form_of(chunk, true), whole = form_of(length, false);
+    mezzo_memory m;
     *bytes = 0;
-    for (int i = 0; i < n; i++) {
-        mezzo_status status = mz_session_sketch_forward(device, o, &forms[i], &each);
-        if (i == 0 && status == MEZZO_ERR_UNSUPPORTED) // no kernel for a cache
-            return mz_session_sketch_forward(device, o, &(mz_form){.batch = 1, .length = length, .outputs = true},
-                                             bytes);
+    const mezzo_status status = mz_session_sketch_forward(device, o, &one, &m);
+    const bool cached = status != MEZZO_ERR_UNSUPPORTED; // else there is no kernel for a cache
+    if (cached) {
         MEZZO_TRY(status);
-        *bytes += each;
+        *bytes += m.activations + m.workspace + m.inputs;
     }
-    if (tokens <= length)
-        return MEZZO_OK;
-    forms[0] = form_of(length, false);
-    MEZZO_TRY(mz_session_sketch_forward(device, o, &forms[0], &each));
-    *bytes += each;
+    if (cached && chunk > 1) {
+        MEZZO_TRY(mz_session_sketch_forward(device, o, &several, &m));
+        *bytes += m.activations + m.workspace;
+    }
+    if (!cached || length < tokens) {
+        MEZZO_TRY(mz_session_sketch_forward(device, o, &whole, &m));
+        *bytes += m.activations + m.workspace + m.inputs;
+    }
     return MEZZO_OK;
 }
 

@@ -2,12 +2,14 @@
 // that keeps the hash, or was written before there was one.
 //
 // To see it fail: moments counted for frozen parameters, canonical sums of one process left out of the sketch, a hash
-// without shapes, an input whose role is another's.
+// without shapes, an input whose role is another's,
+// a sampler's cache counted twice.
 #include "tiny_run.h"
 
 #include "checkpoint/checkpoint.h"
 #include "graph/graph.h"
 #include "session/session.h"
+#include "task/sampler.h"
 
 static mz_session_options small(const char *name) {
     mz_session_options o;
@@ -51,6 +53,30 @@ static void sketches_are_what_is_opened(void **state) {
     other.optimizer.momentum = 0.9;
     mz_session_set_precision(&other, MEZZO_PRECISION_BF16);
     check_sketch(device, &other);
+    mezzo_device_close(device);
+}
+
+// The two programs of a sampler have one cache between them.
+static void samples_share_a_cache(void **state) {
+    (void)state;
+    const mz_session_options o = small("gpt2");
+    mezzo_device *device;
+    mz_session s;
+    size_t sketched, bytes = 0;
+    must(mezzo_device_open(test_device(), 1, &device));
+    must(mz_session_open(device, &o, MZ_SESSION_PARAMS, &s));
+    for (int64_t tokens = 1; tokens <= 16; tokens += 15) {
+        const mz_form form = {.batch = 1, .length = tokens, .part = MZ_PART_CACHED, .outputs = true};
+        mezzo_program *program;
+        mezzo_memory m;
+        must(mz_model_program(&o.model, &form, s.params, &o.program, &program));
+        mezzo_program_memory(program, &m);
+        bytes += m.activations + m.workspace + (tokens == 1 ? m.inputs : 0);
+        mezzo_program_free(program);
+    }
+    must(mz_sampler_sketch(device, &o, 16, &sketched));
+    assert_int_equal(sketched, bytes);
+    mz_session_close(&s);
     mezzo_device_close(device);
 }
 
@@ -119,9 +145,8 @@ static void checkpoints_keep_the_hash(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sketches_are_what_is_opened),
-        cmocka_unit_test(inputs_have_roles),
-        cmocka_unit_test(models_are_told_apart),
+        cmocka_unit_test(sketches_are_what_is_opened), cmocka_unit_test(samples_share_a_cache),
+        cmocka_unit_test(inputs_have_roles),           cmocka_unit_test(models_are_told_apart),
         cmocka_unit_test(checkpoints_keep_the_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
