@@ -72,15 +72,20 @@ static mezzo_status parse_llmc(const char *where, const unsigned char *bytes, si
 }
 
 // Tokens of 32 or 64 bits, read as 16-bit ones, have their high halves at odd places: zeros, or small numbers next to
-// ones of all sizes. In tokens of 16 bits both places have the same kind of numbers. The first megabyte tells.
+// ones of all sizes, most of which are not 0. In tokens of 16 bits both places have the same kind of numbers. The first
+// megabyte tells.
 static mezzo_status check_bare_width(const char *where, const mz_tokens *tokens) {
     enum { MOST = 1 << 19, FEW = 1 << 10, HIGH = 16 };
     const uint64_t n = tokens->count < MOST ? tokens->count : MOST;
     uint32_t most[4] = {0}; // by place modulo 4
+    uint64_t filled = 0;    // of the first places: low halves in either width
+    for (uint64_t i = 0; i < n; i += 4)
+        filled += mz_token_at(tokens, i) != 0;
     for (uint64_t i = 0; i < n; i++)
         most[i % 4] = mz_token_at(tokens, i) > most[i % 4] ? mz_token_at(tokens, i) : most[i % 4];
     const uint32_t low = most[0] > most[2] ? most[0] : most[2], high = most[1] > most[3] ? most[1] : most[3];
-    const bool wide = n >= 4 && low > 0 && (high == 0 || (n >= FEW && high < HIGH && low >= 256 * HIGH));
+    const bool wide =
+        n >= 4 && filled >= n / 8 && low > 0 && (high == 0 || (n >= FEW && high < HIGH && low >= 256 * HIGH));
     if (!wide)
         return MEZZO_OK;
     const bool wider = most[2] == 0 && most[3] == 0 && tokens->count % 4 == 0;

@@ -28,7 +28,7 @@ grep SPINCOUNT seen && fail "the command's children have its setting"
 # A run that is held for longer than a window gets its cores no less than one beside other programs.
 text 300 >text.txt
 last="mezzo train, held for six seconds"
-"$MEZZO" train "${TINY[@]}" --data text.txt --steps 10000000 --eval-every 0 --sample-every -1 --checkpoint-every -1 --threads 2 --out held >"$OUT" 2>"$ERR" </dev/null &
+"$MEZZO" train "${TINY[@]}" --device cpu --data text.txt --steps 10000000 --eval-every 0 --sample-every -1 --checkpoint-every -1 --threads 2 --out held >"$OUT" 2>"$ERR" </dev/null &
 job=$!
 waits_for() { # FILE WORD
     for _ in $(seq 1200); do

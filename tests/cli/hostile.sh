@@ -179,7 +179,7 @@ done
     grep -qa __asan_init "$MEZZO" || ulimit -v 250000 # sanitizers reserve terabytes
     run 0 watch long --once
 ) || exit 1
-shows "$ERR" "long/metrics.jsonl:2: 1 line is not valid"
+shows "$ERR" "long/metrics.jsonl:2: a line of 16 MiB or more is not a record: left out"
 rm long/metrics.jsonl
 run 0 eval paths --iters 1
 
