@@ -1,7 +1,7 @@
 """Nsight Compute's CSV of one training step → a row a kernel: how often, time, bytes, share of the step.
 
 usage: cuda_kernels.py LOG COMMIT DRIVER >CSV
-LOG has gpu__time_duration.sum and dram__bytes.sum of every launch; families are what the floors in docs/dev/CUDA.md are stated for.
+LOG has gpu__time_duration.sum and dram__bytes.sum of every launch; families are what the floors in docs/dev/EXPERIMENTS.md are stated for.
 """
 import csv, re, sys
 

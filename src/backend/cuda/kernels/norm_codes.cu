@@ -7,7 +7,7 @@
 #include "norm_codes.h"
 
 // 16 bytes of a column are 16 rows; 32 rows are a whole sector of the memory. Wider rows stay with two kernels: with so
-// few blocks of so many rows there are not enough loads on the way (docs/dev/CUDA.md has times of 2,048 columns).
+// few blocks of so many rows too few loads are on the way (docs/dev/EXPERIMENTS.md: times of 2,048 columns).
 enum { RUN = 16, LINES = 32, WIDTH_MAX = 1024 };
 static_assert(LINES * WIDTH_MAX + 64 <= 40 << 10, "a tile is in what a block has without a word, 48 KiB");
 
