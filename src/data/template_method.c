@@ -70,38 +70,46 @@ static bool text_wanted(machine *m, const value *v) {
 }
 
 // --- strings --------------------------------------------------------------------------------------------------------
-static bool stripped(const value *v, size_t at, size_t n, uint32_t code, const value *set) {
-    if (set == NULL)
-        return mz_tpl_is_space(code);
+// What is looked at is charged while it goes on: a set may be as long as the text.
+static void charge(machine *m, size_t bytes, size_t *seen) {
+    enum { AT_ONCE = 1 << 16 };
+    *seen += bytes;
+    if (*seen < AT_ONCE)
+        return;
+    mz_tpl_spend(m, *seen);
+    *seen = 0;
+}
+
+// Whether the character of n bytes goes.
+static bool stripped(machine *m, const value *v, size_t at, size_t *n, const value *set, size_t *seen) {
+    const uint32_t code = mz_tpl_code(v, at, n);
+    charge(m, set != NULL ? set->length : 1, seen);
+    if (set == NULL || m->status != MEZZO_OK)
+        return set == NULL && mz_tpl_is_space(code);
     for (size_t p = 0, k; p < set->length; p += k) {
         (void)mz_tpl_code(set, p, &k);
-        if (k == n && memcmp(set->text + p, v->text + at, n) == 0)
+        if (k == *n && memcmp(set->text + p, v->text + at, *n) == 0)
             return true;
     }
     return false;
 }
 
 const value *mz_tpl_strip(machine *m, const value *v, const value *set, bool left, bool right) {
-    size_t from = 0, to = v->length, n;
+    size_t from = 0, to = v->length, n, seen = 0;
     set = set != NULL && set->kind != NONE ? set : NULL;
     if (set != NULL && !text_wanted(m, set))
         return NULL;
-    while (left && from < to) {
-        const uint32_t code = mz_tpl_code(v, from, &n);
-        if (!stripped(v, from, n, code, set))
-            break;
+    while (left && from < to && stripped(m, v, from, &n, set, &seen))
         from += n;
-    }
     while (right && to > from) {
         size_t p = to - 1;
         while (p > from && ((unsigned char)v->text[p] & 0xC0) == 0x80)
             p--;
-        const uint32_t code = mz_tpl_code(v, p, &n);
-        if (!stripped(v, p, n, code, set))
+        if (!stripped(m, v, p, &n, set, &seen))
             break;
         to = p;
     }
-    mz_tpl_spend(m, (v->length - (to - from)) * (set != NULL ? set->length : 1));
+    mz_tpl_spend(m, seen);
     return mz_tpl_part(m, v, from, to);
 }
 
@@ -186,11 +194,15 @@ static const value *split_words(machine *m, const value *v, int64_t most) {
 
 // The last place of `what` that ends at or before `to`; -1.
 static int64_t find_last(machine *m, const value *v, const value *what, size_t to) {
-    mz_tpl_spend(m, to);
-    for (size_t i = to + 1; i-- > what->length;)
+    size_t seen = to;
+    int64_t at = -1;
+    for (size_t i = to + 1; i-- > what->length && at < 0 && m->status == MEZZO_OK;) {
+        charge(m, what->length, &seen);
         if (memcmp(v->text + i - what->length, what->text, what->length) == 0)
-            return (int64_t)(i - what->length);
-    return -1;
+            at = (int64_t)(i - what->length);
+    }
+    mz_tpl_spend(m, seen);
+    return at;
 }
 
 static const value *split_by(machine *m, const value *v, const value **a, bool right) {

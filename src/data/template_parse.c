@@ -116,12 +116,14 @@ static bool deeper(machine *m) {
 
 // --- expressions ----------------------------------------------------------------------------------------------------
 static void check_keywords(machine *m, const nodes *args) {
-    for (size_t i = 0; i < args->n; i++)
+    for (size_t i = 0; i < args->n && m->status == MEZZO_OK; i++) {
+        mz_tpl_spend(m, i * sizeof *args->at);
         for (size_t k = 0; k < i; k++)
             if (args->at[i]->name != NULL && args->at[k]->name != NULL && args->at[i]->length == args->at[k]->length &&
                 memcmp(args->at[i]->name, args->at[k]->name, args->at[i]->length) == 0)
                 refuse(m, MEZZO_ERR_FORMAT, "the argument %s is given twice",
                        mz_quote_bytes(args->at[i]->name, args->at[i]->length).text);
+    }
 }
 
 static void arguments_of(machine *m, nodes *out) {

@@ -110,7 +110,8 @@ static void shorten_numbers(char *text) {
     bool in_string = false;
     for (const char *from = text; *from != '\0';) {
         const size_t n = in_string ? 0 : strspn(from, "+-.0123456789eE");
-        const bool real = n > 0 && strchr("-0123456789", *from) != NULL && strcspn(from, ".e") < n;
+        const bool real = n > 0 && strchr("-0123456789", *from) != NULL &&
+                          (memchr(from, '.', n) != NULL || memchr(from, 'e', n) != NULL);
         if (*from == '"')
             in_string = !in_string;
         const bool escape = in_string && *from == '\\';

@@ -382,6 +382,30 @@ static char *much_work(const char *body) {
                      LOOP DOUBLE "{% endfor %}" LOOP LOOP LOOP DEEPER ENDS LOOP LOOP LOOP, body, ENDS);
 }
 
+static void refuses_too_long(const char *source) {
+    json_t *values = json_object();
+    mz_marked_text got;
+    alarm(60); // not a second
+    assert_int_equal(mz_template_render("there", source, values, &got), MEZZO_ERR_UNSUPPORTED);
+    alarm(0);
+    assert_non_null(strstr(mezzo_error_message(), "too long"));
+    json_decref(values);
+}
+
+static void long_texts_and_calls_are_refused(void **state) {
+    (void)state;
+    mz_text call = {0};
+    refuses_too_long("{{ ('a' * 4000000).strip('b' * 4000000 + 'a') }}");
+    refuses_too_long("{{ ('a' * 4000000).rfind('a' * 2000000 + 'b') }}");
+    mz_text_addf(&call, "{{ f(1");
+    for (int i = 0; i < 100000; i++)
+        mz_text_addf(&call, ", a%d=1", i);
+    mz_text_addf(&call, ") }}");
+    assert_int_equal(call.status, MEZZO_OK);
+    refuses_too_long(call.data);
+    mz_text_free(&call);
+}
+
 static void long_work_is_refused(void **state) {
     (void)state;
     static const struct {
@@ -407,10 +431,15 @@ static void long_work_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates_are_jinjas),           cmocka_unit_test(what_is_not_known_is_refused),
-        cmocka_unit_test(long_work_is_refused),           cmocka_unit_test(answers_are_found_by_the_template),
-        cmocka_unit_test(messages_make_no_special_token), cmocka_unit_test(an_answer_that_changes_is_refused),
-        cmocka_unit_test(answers_of_long_conversations),  cmocka_unit_test(generation_blocks_are_answers),
+        cmocka_unit_test(templates_are_jinjas),
+        cmocka_unit_test(what_is_not_known_is_refused),
+        cmocka_unit_test(long_texts_and_calls_are_refused),
+        cmocka_unit_test(long_work_is_refused),
+        cmocka_unit_test(answers_are_found_by_the_template),
+        cmocka_unit_test(messages_make_no_special_token),
+        cmocka_unit_test(an_answer_that_changes_is_refused),
+        cmocka_unit_test(answers_of_long_conversations),
+        cmocka_unit_test(generation_blocks_are_answers),
         cmocka_unit_test(memory_may_run_out_anywhere),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);

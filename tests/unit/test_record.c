@@ -59,6 +59,29 @@ static void other_json_is_read(void **state) {
     mz_record_free(&r);
 }
 
+static void many_keys_are_read(void **state) {
+    (void)state;
+    enum { KEYS = 3000 };
+    mz_record r = {0};
+    mz_text line = {0};
+    mz_text_addf(&line, "{\"step\": 3");
+    for (int i = 0; i < KEYS; i++)
+        mz_text_addf(&line, ", \"k%d\": %d", i, i);
+    const size_t n = line.len;
+    mz_text_addf(&line, "}");
+    assert_int_equal(line.status, MEZZO_OK);
+    assert_int_equal(mz_record_read(&r, line.data, line.len), MEZZO_OK);
+    assert_int_equal(r.step, 3);
+    assert_int_equal(r.n, KEYS);
+    for (int i = 0; i < KEYS; i++)
+        assert_int_equal(r.values[i].integer, i);
+    line.len = n;
+    mz_text_addf(&line, ", \"k%d\": 1}", KEYS - 1);
+    assert_int_equal(mz_record_read(&r, line.data, line.len), MEZZO_ERR_FORMAT);
+    mz_text_free(&line);
+    mz_record_free(&r);
+}
+
 static void what_is_no_record_is_refused(void **state) {
     (void)state;
     static const char *const lines[] = {
@@ -97,6 +120,7 @@ static void what_is_no_record_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(both_ways_read_the_same), cmocka_unit_test(other_json_is_read),
+                                       cmocka_unit_test(many_keys_are_read),
                                        cmocka_unit_test(what_is_no_record_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
