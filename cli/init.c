@@ -1,9 +1,12 @@
 // train --init with somebody's folder as it was published: imported first, into the run folder.
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "io/file.h"
 #include "train/folder.h"
 #include "train/config.h"
 
@@ -20,18 +23,72 @@ static bool is_set(const mezzo_config *config, const char *key) {
     return strcmp(mz_config_origin(config->values, key), "default") != 0;
 }
 
-// An import that is there already, of a run that goes on, is taken as it is.
+// One line on what an import is made of: the folder, the context asked for, the names, sizes and times of its files.
+static mezzo_status describe_source(const mezzo_import_options *options, char **line) {
+    char **names, *where, path[4200];
+    size_t count;
+    uint32_t crc = 0;
+    MEZZO_TRY(mz_dir_list(options->path, &names, &count));
+    for (size_t i = 0; i < count; i++) {
+        struct stat info;
+        snprintf(path, sizeof path, "%s/%s", options->path, names[i]);
+        if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+            continue;
+        const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+        crc = mz_crc32c(crc, names[i], strlen(names[i]) + 1);
+        crc = mz_crc32c(crc, facts, sizeof facts);
+    }
+    mz_dir_list_free(names, count);
+    where = realpath(options->path, NULL);
+    *line = mz_format("%s, context %lld, files %08x\n", where != NULL ? where : options->path,
+                      (long long)options->seq_len, crc);
+    free(where);
+    return *line != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+// An import that is there already is taken as it is if the run goes on, and otherwise only if it is of this source.
+static mezzo_status import_once(const mezzo_import_options *options) {
+    char checkpoints[4200], run[4200], source[4200];
+    char *line = NULL, *theirs = NULL;
+    size_t size;
+    mezzo_import_result r;
+    mezzo_status status = MEZZO_OK;
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", options->out);
+    snprintf(run, sizeof run, "%s/../checkpoints", options->out);
+    snprintf(source, sizeof source, "%s/source.txt", options->out);
+    if (mz_path_exists(checkpoints) && mz_path_exists(run))
+        return MEZZO_OK;
+    MEZZO_TRY_GOTO(status, describe_source(options, &line));
+    if (!mz_path_exists(checkpoints)) {
+        MEZZO_TRY_GOTO(status, mezzo_import(options, &r));
+        status = mz_file_write_atomic(source, line, strlen(line));
+    } else if (mz_file_read(source, 8192, &theirs, &size) != MEZZO_OK || strcmp(line, theirs) != 0) {
+        status = mz_fail(MEZZO_ERR_INVALID,
+                         "%s holds weights that an earlier command imported, not those of %s as they are now: "
+                         "remove that folder, or choose another --out",
+                         cli_show(options->out).text, cli_show(options->path).text);
+    }
+fail:
+    mz_free(line);
+    mz_free(theirs);
+    return status;
+}
+
+// Ranks of one job import one after the other: the first does, the others find it done.
 static mezzo_status describe_import(const mezzo_config *config, const char *init, const char *out,
                                     mezzo_checkpoint *c) {
     char folder[4200], path[4200];
     mezzo_import_options options = {.path = init, .out = out};
     if (is_set(config, "model.seq_len"))
         MEZZO_TRY(mz_config_get_int(config->values, "model.seq_len", &options.seq_len));
+    int turn = open(init, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (turn >= 0)
+        flock(turn, LOCK_EX);
+    mezzo_status status = import_once(&options);
+    if (turn >= 0)
+        close(turn);
+    MEZZO_TRY(status);
     snprintf(folder, sizeof folder, "%s/checkpoints", out);
-    if (access(folder, R_OK) != 0) {
-        mezzo_import_result r;
-        MEZZO_TRY(mezzo_import(&options, &r));
-    }
     MEZZO_TRY(mezzo_checkpoint_find(folder, false, path, sizeof path));
     return mezzo_checkpoint_describe(path, c);
 }

@@ -60,7 +60,7 @@ static const char *validation_text(const void *row, char *buf, size_t size) {
         add_text(buf, size, "%sperplexity %.6g per %s", join, exp(r->val_loss), r->perplexity_per), join = "; ";
     if (!isnan(r->val_bits_per_byte))
         add_text(buf, size, "%s%.4f bits per byte", join, r->val_bits_per_byte), join = "; ";
-    if (isnan(r->sampled_val_loss))
+    if (isnan(r->sampled_val_loss) && !isnan(r->best_val_loss))
         add_text(buf, size, "%sbest %.4f", join, r->best_val_loss), join = "; ";
     add_text(buf, size, "%s", *join == ';' ? ")" : "");
     return buf;

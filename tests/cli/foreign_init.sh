@@ -44,6 +44,22 @@ rm -rf new
 refuse 2 "model.rope_theta" -- train --init "$golden/hf_llama" --rope-theta 5 "${small[@]}" --out new
 rm -rf new
 
+# What a command that failed has imported serves the same source only.
+cp -r "$golden/hf_llama" source
+refuse 2 "model.layers is 2, this run's is 3" -- train --init source --layers 3 "${small[@]}" --out twice
+refuse 2 twice/init hf_gpt2 -- train --init "$golden/hf_gpt2" "${small[@]}" --out twice
+refuse 2 twice/init source -- train --init source --seq-len 16 "${small[@]}" --out twice
+cp -r twice changed
+touch -d '2001-02-03' source/model.safetensors
+refuse 2 changed/init source -- train --init source "${small[@]}" --out changed
+rm -r source && cp -rp "$golden/hf_llama" source
+refuse 2 "model.layers is 2, this run's is 3" -- train --init source --layers 3 "${small[@]}" --out again-twice
+run 0 train --init source "${small[@]}" --out again-twice
+if [[ -e $(dirname "$MEZZO")/mezzo_pmix.so && -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then # the ranks of a job import once
+    run 0 launch -n 3 -- train --init source "${small[@]}" --out of-three
+fi
+rm -rf twice changed again-twice
+
 # What no loss depends on goes along: an AutoencoderKL's scale of latents.
 cp -r "$golden/hf_vae" scaled
 sed -i 's/"scaling_factor": 0.18215/"scaling_factor": 0.13025/' scaled/config.json

@@ -10,6 +10,8 @@ model=(--data text.txt --layers 1 --heads 2 --d-model 16 --seq-len 16 --batch-si
 # Weights that FP32 holds and FP16 does not.
 run 0 train "${model[@]}" --precision fp32 --steps 20 --lr 10 --schedule constant --out wide
 run 0 eval wide --precision fp32 "${ONE[@]}"
+run 0 train "${model[@]}" --steps 1 --eval-every 0 --out unsampled # one kind of validation, and no best of the other
+grep -q nan "$OUT" && fail "a number that is none is shown"
 refuse 3 "loss is not finite: first in" "x (fp16)" "use --precision fp32 or bf16" -- eval wide --precision fp16 "${ONE[@]}" --csv scores.csv
 [[ ! -e scores.csv ]] || fail "scores of no numbers were written"
 refuse 3 "loss is not finite" -- eval wide --precision fp16 "${ONE[@]}" --json
