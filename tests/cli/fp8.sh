@@ -12,6 +12,9 @@ grep lm_head "$OUT" | grep -q e4m3 || fail "the head is not in fp8"
 
 run 0 train "${TINY[@]}" '--autocast.*' fp8 --steps 4 --out all
 shows all/config.yaml fp8
+run 0 report all # the page names formats in full
+grep -q 'fp8_e4m3' all/report.html || fail "no format of a product on the page"
+grep -qE 'fp8_e[45]m([^0-9]|$)' all/report.html && fail "a format without its last digit on the page"
 run 0 train "${TINY[@]}" '--autocast.*' fp8 --steps 2 --out parts
 run 0 train --config parts/config.yaml --resume auto --steps 4 --quiet
 for file in model optimizer; do

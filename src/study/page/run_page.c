@@ -193,7 +193,7 @@ static void add_histogram(mz_text *t, const mz_run_log *log) {
 
 // --- the precision table: an op that stands in every block is one row with its count -------------------------------
 typedef struct op_row {
-    char op[32], module[64], storage[8], compute[8], accumulate[8], reduce[8], rule[160];
+    char op[32], module[64], storage[16], compute[16], accumulate[16], reduce[16], rule[160];
     int count;
 } op_row;
 
