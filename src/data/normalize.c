@@ -6,6 +6,9 @@
 
 #include "io/utf8.h"
 
+// Of replacements, each of which may lengthen what the one before it made.
+enum { MOST_GROWTH = 256, LEAST_MOST = 1 << 16 };
+
 static void free_normal(mz_normal *normal) {
     mz_pattern_free(normal->pattern);
     mz_free(normal->text);
@@ -166,6 +169,9 @@ static mezzo_status replace(const mz_normal *x, mz_normal_room *room, const char
         mz_text_add(out, text + done, from - done);
         mz_text_add(out, x->text, x->n);
         done = to;
+        if (out->len > room->most)
+            return mz_fail(MEZZO_ERR_UNSUPPORTED, "the tokenizer's replacements make a text more than %d times as long",
+                           MOST_GROWTH);
     }
     mz_text_add(out, text + done, n - done);
     return MEZZO_OK;
@@ -226,6 +232,7 @@ mezzo_status mz_normalize(const mz_normals *normals, mz_normal_room *room, const
                           const char **out, size_t *out_n) {
     *out = text;
     *out_n = n;
+    room->most = n * MOST_GROWTH + LEAST_MOST;
     for (size_t i = 0; i < normals->n; i++) {
         mz_text *to = &room->text[i % 2];
         to->len = 0;

@@ -39,6 +39,7 @@ typedef struct mz_normal_room {
     mz_text text[2];
     int32_t *codes;
     size_t cap_codes;
+    size_t most; // bytes that replacing may make of the text at hand
 } mz_normal_room;
 void mz_normal_room_free(mz_normal_room *room);
 

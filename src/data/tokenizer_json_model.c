@@ -174,7 +174,9 @@ static mezzo_status read_rules(const mz_json_part *p) {
     const json_t *dropout = json_object_get(p->object, "dropout"), *unknown = json_object_get(p->object, "unk_token");
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     bool fallback;
-    if (dropout != NULL && !json_is_null(dropout) && json_number_value(dropout) != 0.0)
+    if (unknown != NULL && !json_is_null(unknown) && !json_is_string(unknown))
+        return mz_json_refuse(p, "key 'unk_token': expected a text");
+    if (dropout != NULL && !json_is_null(dropout) && (!json_is_number(dropout) || json_number_value(dropout) != 0.0))
         return mz_json_refuse(p, "its dropout draws tokens at random");
     for (size_t i = 0; i < MZ_COUNT(affixes); i++)
         if (json_string_length(json_object_get(p->object, affixes[i])) > 0)

@@ -71,6 +71,9 @@ static void what_is_not_supported_is_named(void **state) {
          "decoder Strip"},
         {"{\"more\": 1, " MODEL "}", "key 'more'"},
         {"{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 0}, \"merges\": []}}", "dropout"},
+        {"{\"model\": {\"type\": \"BPE\", \"dropout\": NaN, \"vocab\": {\"a\": 0}, \"merges\": []}}", "dropout"},
+        {"{\"model\": {\"type\": \"BPE\", \"dropout\": \"0.1\", \"vocab\": {\"a\": 0}, \"merges\": []}}", "dropout"},
+        {"{\"model\": {\"type\": \"BPE\", \"unk_token\": 0, \"vocab\": {\"a\": 0}, \"merges\": []}}", "unk_token"},
         {"{\"model\": {\"type\": \"BPE\", \"end_of_word_suffix\": \"</w>\", \"vocab\": {\"a\": 0}, \"merges\": []}}",
          "end_of_word_suffix"},
         {"{\"model\": {\"type\": \"BPE\", \"continuing_subword_prefix\": \"##\", \"vocab\": {\"a\": 0}, \"merges\": "
@@ -87,6 +90,24 @@ static void what_is_not_supported_is_named(void **state) {
             "holes");
     refused("{\"added_tokens\": [{\"id\": 9, \"content\": \"a\"}], " MODEL "}", MEZZO_ERR_FORMAT,
             "among the added tokens");
+}
+
+static void replacements_do_not_explode(void **state) {
+    mz_text json = {0};
+    mezzo_tokenizer *tok;
+    size_t n;
+    (void)state;
+    mz_text_addf(&json, "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [");
+    for (int i = 0; i < 24; i++)
+        mz_text_addf(&json, "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aa\"}",
+                     i > 0 ? ", " : "");
+    mz_text_addf(&json, "]}, " MODEL "}");
+    assert_int_equal(json.status, MEZZO_OK);
+    must(load(json.data, &tok));
+    assert_int_equal(mezzo_tokenizer_encode(tok, "a", 1, NULL, &n), MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "times as long"));
+    mezzo_tokenizer_free(tok);
+    mz_text_free(&json);
 }
 
 static void unknown_characters_are_refused_or_unknown(void **state) {
@@ -177,6 +198,7 @@ static void long_words_end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_not_supported_is_named),
+                                       cmocka_unit_test(replacements_do_not_explode),
                                        cmocka_unit_test(unknown_characters_are_refused_or_unknown),
                                        cmocka_unit_test(gpt2_in_that_form_is_gpt2), cmocka_unit_test(long_words_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
