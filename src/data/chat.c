@@ -46,9 +46,19 @@ static const json_t *chosen_template(const json_t *value) {
     return value;
 }
 
-static mezzo_status from_config(const json_t *config, mz_chat *out) {
+static mezzo_status copy_template(const char *where, const json_t *value, char **out) {
+    const json_t *text = chosen_template(value);
+    if (value != NULL && !json_is_null(value) && !json_is_string(text))
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: key 'chat_template': expected a text, or a list of which one is named default: name one, "
+                       "or remove the key",
+                       where);
+    return copy(text, out);
+}
+
+static mezzo_status from_config(const char *where, const json_t *config, mz_chat *out) {
     if (out->source == NULL)
-        MEZZO_TRY(copy(chosen_template(json_object_get(config, "chat_template")), &out->source));
+        MEZZO_TRY(copy_template(where, json_object_get(config, "chat_template"), &out->source));
     MEZZO_TRY(copy_token(json_object_get(config, "bos_token"), &out->bos));
     return copy_token(json_object_get(config, "eos_token"), &out->eos);
 }
@@ -81,7 +91,7 @@ mezzo_status mz_chat_read(const char *folder, mz_chat *out, json_t **added) {
     if (status == MEZZO_OK && mz_path_exists(config))
         status = mz_json_load(config, MOST_CONFIG, &object);
     if (status == MEZZO_OK && object != NULL)
-        status = from_config(object, out);
+        status = from_config(config, object, out);
     if (added != NULL)
         *added = NULL;
     if (status == MEZZO_OK && added != NULL)

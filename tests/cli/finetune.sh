@@ -70,3 +70,6 @@ run 0 export default --out default2
 shows default2/tokenizer_config.json "chat_template" "<|im_start|>"
 sed -i 's/m\[.content.\] | trim/m | pprint/' talks/tokenizer_config.json
 refuse 3 "chat.jsonl:1" "the filter pprint is not supported" -- train "${seed[@]}" --init talks --data chat.jsonl --steps 1 --out other2
+# A template that is none of these forms is no reason to take another one.
+echo '{"chat_template": [{"name": "tools", "template": "x"}]}' >talks/tokenizer_config.json
+refuse 2 "talks/tokenizer_config.json" "key 'chat_template'" "named default" -- train "${seed[@]}" --init talks --data chat.jsonl --steps 1 --out other3
