@@ -31,7 +31,8 @@ static int64_t whole_blocks(int64_t elements) {
 
 mz_tensor mz_optimizer_moment(const mezzo_optimizer *opt, int which, int64_t first, int64_t count) {
     const mezzo_moments stored = mz_optimizer_moments(opt, which);
-    char *at = (char *)opt->d_moments[which] + mz_moments_bytes(stored, first);
+    char *all = opt->d_moments[which]; // NULL in a sketch
+    char *at = all != NULL ? all + mz_moments_bytes(stored, first) : NULL;
     if (stored == MEZZO_MOMENTS_INT8)
         return mz_tensor_bytes(at, (size_t)mz_dynamic8_bytes(whole_blocks(count)));
     mz_tensor t = mz_tensor_f32(at, count);
