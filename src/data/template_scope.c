@@ -4,7 +4,7 @@
 #include "data/template_machine.h"
 
 static void visit(machine *m, scope *s, const node *x);
-static void bind(machine *m, scope *s, node *x);
+static void bind_target(machine *m, scope *s, node *x);
 
 static bool mentions(const node *x, const char *name, bool assigned) {
     if (x == NULL)
@@ -228,7 +228,7 @@ static scope *inner(machine *m, scope *parent) {
 
 static void bind_all(machine *m, scope *s, const nodes *list) {
     for (size_t i = 0; i < list->n && m->status == MEZZO_OK; i++)
-        bind(m, s, list->at[i]);
+        bind_target(m, s, list->at[i]);
 }
 
 static void bind_for(machine *m, scope *s, node *x) {
@@ -242,9 +242,9 @@ static void bind_for(machine *m, scope *s, node *x) {
     visit_all(m, x->else_scope, &x->other);
     declare_target(m, x->test_scope, x->a);
     visit(m, x->test_scope, x->c);
-    bind(m, s, x->b);
-    bind(m, x->test_scope, x->c);
-    bind(m, x->scope, x->a);
+    bind_target(m, s, x->b);
+    bind_target(m, x->test_scope, x->c);
+    bind_target(m, x->scope, x->a);
     bind_all(m, x->scope, &x->body);
     bind_all(m, x->else_scope, &x->other);
 }
@@ -263,7 +263,7 @@ static void bind_macro(machine *m, scope *s, node *x) {
             declare(m, x->scope, special[i], strlen(special[i]));
     bind_all(m, x->scope, &x->kids);
     for (size_t i = 0; i < x->kids.n; i++)
-        bind(m, x->scope, x->kids.at[i]->a);
+        bind_target(m, x->scope, x->kids.at[i]->a);
     bind_all(m, x->scope, &x->body);
 }
 
@@ -274,7 +274,7 @@ static void bind_name(machine *m, const scope *s, node *x) {
                mz_quote_bytes(x->name, x->length).text);
 }
 
-static void bind(machine *m, scope *s, node *x) {
+static void bind_target(machine *m, scope *s, node *x) {
     if (x == NULL || m->status != MEZZO_OK)
         return;
     switch (x->kind) {
@@ -290,7 +290,7 @@ static void bind(machine *m, scope *s, node *x) {
         return;
     case CALL_BLOCK:
         bind_macro(m, s, x);
-        bind(m, s, x->a);
+        bind_target(m, s, x->a);
         return;
     case GENERATION:
         bind_macro(m, s, x);
@@ -299,15 +299,15 @@ static void bind(machine *m, scope *s, node *x) {
         x->scope = inner(m, s);
         visit_all(m, x->scope, &x->body);
         bind_all(m, x->scope, &x->body);
-        bind(m, x->scope, x->b);
-        bind(m, s, x->a);
+        bind_target(m, x->scope, x->b);
+        bind_target(m, s, x->a);
         return;
     case FILTER_BLOCK:
         x->scope = inner(m, s);
         visit_all(m, x->scope, &x->body);
         visit(m, x->scope, x->b);
         bind_all(m, x->scope, &x->body);
-        bind(m, x->scope, x->b);
+        bind_target(m, x->scope, x->b);
         return;
     case WITH:
         x->scope = inner(m, s);
@@ -315,15 +315,15 @@ static void bind(machine *m, scope *s, node *x) {
             declare_target(m, x->scope, x->kids.at[i]->a);
         visit_all(m, x->scope, &x->body);
         for (size_t i = 0; i < x->kids.n; i++) {
-            bind(m, x->scope, x->kids.at[i]->a);
-            bind(m, s, x->kids.at[i]->b);
+            bind_target(m, x->scope, x->kids.at[i]->a);
+            bind_target(m, s, x->kids.at[i]->b);
         }
         bind_all(m, x->scope, &x->body);
         return;
     default:
-        bind(m, s, x->a);
-        bind(m, s, x->b);
-        bind(m, s, x->c);
+        bind_target(m, s, x->a);
+        bind_target(m, s, x->b);
+        bind_target(m, s, x->c);
         bind_all(m, s, &x->kids);
         bind_all(m, s, &x->body);
         bind_all(m, s, &x->other);
