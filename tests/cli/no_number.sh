@@ -1,5 +1,5 @@
 # A value that is not finite is no result: eval, sample, verify and the validations of a run name the op, write no picture and no score, and end
-# with 3. Seen to fail: without each of the checks in score.c, images.c and sampler.c.
+# with 3.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 export OMP_WAIT_POLICY=passive
 awk 'BEGIN { n = split("the of and a to in he was that it his her", w, " "); x = 1

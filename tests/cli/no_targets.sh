@@ -1,5 +1,5 @@
 # Instructions whose answers are cut off: none left refuses, some left are counted, and a step without any moves nothing and has no loss, with
-# micro batches, on ranks and over a resume. Seen to fail: with such a step run, and with its report taken for a step's.
+# micro batches, on ranks and over a resume.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 export OMP_WAIT_POLICY=passive MEZZO_JOB_SECRET=for-this-test OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 long=$(printf 'p%.0s' {1..80})
