@@ -314,16 +314,7 @@ static const value *items_of(machine *m, const value *v, const value **a) {
     (void)a;
     if (v->kind != MAP && v->kind != UNDEFINED)
         refuse(m, MEZZO_ERR_FORMAT, "items of %s", mz_tpl_kind_name(v));
-    value *list = mz_tpl_list(m, ITERATOR, (size_t)v->n);
-    for (int64_t i = 0; list != NULL && i < v->n; i++) {
-        value *pair = mz_tpl_list(m, TUPLE, 2);
-        if (pair == NULL)
-            return NULL;
-        pair->at[0] = v->key[i];
-        pair->at[1] = v->at[i];
-        list->at[i] = pair;
-    }
-    return list;
+    return mz_tpl_pairs(m, v, ITERATOR);
 }
 
 static const value *folded(machine *m, const value *v, bool exactly) {

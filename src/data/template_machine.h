@@ -283,6 +283,8 @@ const value *mz_tpl_integer(machine *m, int64_t n);
 const value *mz_tpl_real(machine *m, double x);
 // LIST, TUPLE, … of n values that are set next; NULL: an error.
 value *mz_tpl_list(machine *m, value_kind kind, size_t n);
+// The keys and values of a map as tuples, in a list of that kind; NULL: the machine has an error.
+value *mz_tpl_pairs(machine *m, const value *v, value_kind kind);
 value *mz_tpl_map(machine *m, value_kind kind, size_t space);
 void mz_tpl_put(machine *m, value *map, const value *key, const value *is);
 const value *mz_tpl_from_json(machine *m, const json_t *j, bool told, int depth);

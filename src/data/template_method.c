@@ -522,9 +522,8 @@ static const value *values(machine *m, const value *v, const value **a) {
     return view(m, v, v->at);
 }
 
-static const value *items(machine *m, const value *v, const value **a) {
-    value *list = mz_tpl_list(m, VIEW, (size_t)v->n);
-    (void)a;
+value *mz_tpl_pairs(machine *m, const value *v, value_kind kind) {
+    value *list = mz_tpl_list(m, kind, (size_t)v->n);
     for (int64_t i = 0; list != NULL && i < v->n; i++) {
         value *pair = mz_tpl_list(m, TUPLE, 2);
         if (pair == NULL)
@@ -534,6 +533,11 @@ static const value *items(machine *m, const value *v, const value **a) {
         list->at[i] = pair;
     }
     return list;
+}
+
+static const value *items(machine *m, const value *v, const value **a) {
+    (void)a;
+    return mz_tpl_pairs(m, v, VIEW);
 }
 
 static const value *same(machine *m, const value *v, const value **a) {
