@@ -134,7 +134,7 @@ typedef struct mz_backend {
     // Optional: the kernel of `op` that writes an activation's result (linear_dx's `acted`) as it goes; NULL: none
     // does. mz_prepare_kernel refuses calls with that output to all others.
     const mz_kernel *(*remakes)(mz_op op);
-    // Whether adamw writes codes of the masters it moves (mz_coded), its moments being stored so.
+    // Whether adamw writes codes of the masters it moves (update.h, mz_coded), its moments being stored so.
     bool (*writes_codes)(mezzo_dtype moments);
     int64_t remakes_above;   // rows: in programs of so many or fewer its time is dearer than a result's memory
     int64_t remakes_summing; // but not where it sums so many numbers or more; 0: there too
@@ -235,40 +235,7 @@ const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, con
 uint64_t mz_prepare_count(void);              // calls of it so far, all threads: what planning costs
 void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
 
-// --- update ops ----------------------------------------------------------------------------------------------------
-// Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a
-// multiple of 16 elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is
-// an array of these, as a U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
-typedef struct mz_segment {
-    int64_t offset;        // elements into master and gradient buffers, of the parameter's first element
-    int64_t grad_shift;    // elements that it lies earlier in the gradient buffer: where that has a rank's parts alone
-    int64_t master_shift;  // the same in the master buffer
-    int64_t first;         // element of the parameter that the segment begins with: 0 but where ranks share the update
-    int64_t count;         // elements of the segment, without padding
-    int64_t state_offset;  // elements into the moments, of the parameter's first element: negative before a rank's part
-    int64_t shadow_offset; // bytes into the shadow buffer; negative before a rank's part; MZ_NO_SHADOW
-    int32_t shadow_dtype;  // mezzo_dtype
-    int32_t decay;         // 1: weight decay applies
-    int64_t low_offset;    // split masters: bytes into the master buffer, of their low halves (U16)
-    int32_t master;        // mezzo_master: how the segment's masters are stored
-    uint32_t key;          // mz_param.key: the parameter's random stream
-    mz_layout
-        layout; // where element i of the parameter is, from offset, state_offset, shadow_offset and low_offset alike
-} mz_segment;
-
-#define MZ_NO_SHADOW INT64_MIN
-
-// A parameter whose 8-bit codes adamw writes as it updates it, as `quantize` with attrs.keeps would after it. Its
-// master is FP32 and whole, and has no shadow; rows and columns are those stored, padding included, and multiples
-// of 16.
-typedef struct mz_coded {
-    mz_segment segment;
-    int64_t rows, columns;
-    void *codes, *turned; // NULL: not written
-    mz_scale_entry *entry;
-    int32_t dtype;
-} mz_coded;
-
+// --- scales and inspection -----------------------------------------------------------------------------------------
 static inline uint32_t mz_magnitude(float x) { // of a positive number, in the order of magnitudes
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -302,110 +269,11 @@ static inline void mz_scale_advance(mz_scale_entry *e, uint32_t most) {
     e->changes += known && e->scale != before;
 }
 
-// A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16
-// bits, which say what the rounding did: together they are the FP32 number, bit for bit. (Ties to even would leave one
-// number too many for 16 bits.) A stochastic master is its BF16 shadow alone, rounded up or down with the probabilities
-// that make the mean right; element i's random bits are the high half of word i mod 4 of Philox block i/4 of
-// mz_master_key. Both kinds have BF16 shadows, and refresh leaves them alone.
-static inline float mz_master_join(uint16_t high, uint16_t low) {
-    uint32_t bits = ((uint32_t)high << 16) + (uint32_t)(int32_t)(int16_t)low;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static inline void mz_master_split(float x, uint16_t *high, uint16_t *low) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    *high = (uint16_t)((bits + 0x8000u) >> 16);
-    *low = (uint16_t)bits;
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) { // NaN: stays one, whatever its payload
-        *high = (uint16_t)(bits >> 16 | 0x40u);
-        *low = 0;
-    }
-}
-static inline mz_philox_key mz_master_key(const mz_update_attrs *update, int64_t step, const mz_segment *segment) {
-    return (mz_philox_key){.seed = update->seed,
-                           .step = (uint32_t)(step ^ step >> 32),
-                           .tensor = 0x80000000u | segment->key}; // dropout's streams are small numbers
-}
-
-// Moments in BF16 are rounded at random too: element i's 32 bits are word i mod 4 of Philox block i/4, high ones of
-// which nobody else asks, of mz_master_key; the upper half is the first moment's, the lower the second's. AdamW's move
-// reads the moments as they were stored before it, and moves the master by what they are before they are rounded.
-static inline uint64_t mz_moments_block(int64_t element) {
-    return (uint64_t)element >> 2 | (uint64_t)1 << 62;
-}
-static inline void mz_moments_round(float m, float v, uint32_t random, uint16_t *m_out, uint16_t *v_out) {
-    *m_out = mezzo_f32_to_bf16_stochastic(m, random);
-    *v_out = mezzo_f32_to_bf16_stochastic(v, random << 16);
-}
-
-// The optimizer's state block, as a U8 tensor [sizeof].
-typedef struct mz_opt_state {
-    int64_t step, skipped;
-    double norm; // of the last grad_stats, after its unscaling, before clipping; not finite where found_inf is set
-    double clip; // factor by which adamw/sgd multiply gradients; 1 at the start of every step
-    double lr;   // of the last step taken
-    double bias1, bias2; // 1 - beta^step of the last step taken
-    double last_clip;    // clip of the last step_control: what adamw and sgd take, and reports
-    int32_t found_inf;   // OR of every grad_stats since the last scaler_update
-    int32_t skip;        // the step under way moves nothing
-    int32_t last_found_inf;
-    int32_t guard;  // MZ_GUARD_…, set by the host
-    int32_t bad;    // MZ_BAD_…: what inspect found in the step under way
-    int32_t halted; // MZ_BAD_… of the step that halted training, until the host clears it
-    float scale;    // that the gradients of the last grad_stats still are multiplied by; 0: by none
-} mz_opt_state;
-enum {
-    MZ_GUARD_ON = 1,        // a bad step halts
-    MZ_GUARD_GRADIENTS = 2, // non-finite gradients make a step bad: there is no loss scale to blame
-};
-enum {
-    MZ_BAD_BATCH = 1,
-    MZ_BAD_LOSS = 2,
-    MZ_BAD_ACTIVATION = 4,
-    MZ_BAD_GRADIENTS = 8,
-    MZ_BAD_PARAMETERS = 16,
-    MZ_BAD_MOMENTS = 32
-};
-// One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers)
-// scaler_update. grad_stats: g ×= 1/scale in place (no write when scale is absent, 0 or 1), state.scale = 0; with
-// update->keeps_scale g stays as it is, state.scale = scale,
-//   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g
-//   non-finite. Partial sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of
-//   segments: neither threads nor where a parameter is stored change a bit.
-//   Where `pieces` are asked for, chunk sums go there and norm and found_inf are agree's: the sum of a chunk that
-//   begins at element e of a parameter to pieces[(offset + e) / 4096], an FP64 each. Segments then have no padding
-//   between their elements and begin at multiples of 4096; pieces that no chunk begins in stay as they are.
-// agree: norm = √Σ pieces, added in an order that their number alone decides; found_inf |= it is not finite; bad |= bad
-// of each of `states`, those of all ranks.
-// clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
-// step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and
-// the guard's flags say so;
-//   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler
-//   as they were. Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 -
-//   beta^step. last_clip = clip, last_found_inf = found_inf.
-// adamw: `codes` are mz_coded of parameters that are not in `segments`; they move too.
-// adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; shadows
-// rounded in the same pass. They read
-//   nothing of the state that the ops behind them change, so that they may be deferred until the next step_control.
-//   Where `ema` is asked for: ema += fresh·(master - ema) with what the master has become, before it is rounded to how
-//   it is stored; fresh = mz_ema_fresh; at the first step ema = master.
-// scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled),
-// `skipped`
-//   counted, unless a state is halted; then every state's found_inf = 0 and clip = 1.
 // inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32:
 // sample is rounded up to
 //   whole runs, run r begins at r·(count/runs) + mz_sample_start's shift, which the random
 //   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of
 //   x[0]) or attrs.bad_rest.
-double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
-// 1 - min(update->ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the one under way.
-static inline double mz_ema_fresh(double ema, int64_t step) {
-    const double warm = step <= 1 ? 0 : (double)step / (double)(step + 9);
-    return 1 - (warm < ema ? warm : ema);
-}
-
 typedef struct mz_inspection { // of one tensor's values
     int64_t looked;            // how many
     int64_t nans, infs, large; // large: finite, and above attrs.limit where that is not 0
@@ -439,13 +307,5 @@ static inline int mz_histogram_bucket(uint32_t magnitude) {
         return (int)(below >> 23) - 127 + 151;
     return below == 0 ? 1 : 31 - __builtin_clz(below) + 2; // subnormal: floor(log2) is the highest bit - 149
 }
-
-typedef struct mz_scaler_block {
-    float scale;        // what programs and grad_stats read: first member
-    int32_t tracker;    // growth tracker
-    int32_t hysteresis; // found-inf updates in a row
-    int32_t floor_hits; // skips in a row with the scale at its floor
-    int64_t skipped;    // updates that saw found_inf
-} mz_scaler_block;
 
 #endif

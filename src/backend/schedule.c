@@ -1,7 +1,7 @@
 // Learning-rate schedules, for the host and for kernels that run on it.
 #include <math.h>
 
-#include "backend/backend.h"
+#include "backend/update.h"
 #include "mezzo/optimizer.h"
 
 // The formulas are in mezzo/optimizer.h.

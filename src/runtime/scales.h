@@ -7,6 +7,7 @@
 #ifndef MZ_SCALES_H
 #define MZ_SCALES_H
 
+#include "backend/update.h"
 #include "base/names.h"
 #include "runtime/calls.h"
 

@@ -2,14 +2,14 @@
 // the rules for what is wrong, and what is done about it: skipping, rolling back, stopping. docs/guard.md has what a
 // user sees.
 //
-// A bad step is found on the device and stops everything there (backend.h, mz_opt_state.halted): its update and all
+// A bad step is found on the device and stops everything there (update.h, mz_opt_state.halted): its update and all
 // later ones move nothing until the host has looked. So nothing depends on how late the host reads: it goes back to the
 // bad step, with parameters, moments, counters and scaler as they were before it, finds the first bad value by
 // replaying the step, and then skips, rolls back or stops.
 #ifndef MZ_TRAIN_GUARD_H
 #define MZ_TRAIN_GUARD_H
 
-#include "backend/backend.h"
+#include "backend/update.h"
 #include "runtime/program.h"
 #include "train/spike.h"
 

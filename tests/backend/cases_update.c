@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "backend/update.h"
 #include "base/dynamic8.h"
 #include "cases.h"
 

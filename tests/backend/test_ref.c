@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "backend/update.h"
 #include "trial.h"
 
 static const double fp64 = 0x1p-50; // a few FP64 operations on numbers of about 1

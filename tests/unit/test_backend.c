@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "backend/update.h"
 #include "runtime/calls.h"
 #include "mezzo/optimizer.h"
 

@@ -2,6 +2,7 @@
 // more in front, which finds the largest magnitude.
 #include "backend/cuda/codes.h"
 #include "backend/cuda/kernels/fp8_block.h"
+#include "backend/update.h"
 
 _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
                "launch.h's dtypes are mezzo_dtype's");

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernels/update_codes.h"
 #include "backend/cuda/storage.h"
+#include "backend/update.h"
 #include "mezzo/optimizer.h"
 
 #define SAME(ours, theirs, member)                                                                                     \
@@ -69,7 +70,7 @@ _Static_assert((int)MZ_CU_MASTER_FP32 == (int)MEZZO_MASTER_FP32 && (int)MZ_CU_MA
                "launch.h's masters are mezzo_master's");
 _Static_assert((int)MZ_CU_GUARD_ON == (int)MZ_GUARD_ON && (int)MZ_CU_GUARD_GRADIENTS == (int)MZ_GUARD_GRADIENTS &&
                    (int)MZ_CU_BAD_GRADIENTS == (int)MZ_BAD_GRADIENTS && (int)MZ_CU_INSPECTED >= (int)MZ_MAX_IN,
-               "launch.h's guard is backend.h's");
+               "launch.h's guard is update.h's");
 _Static_assert((int)MZ_CU_STATES >= (int)MZ_MAX_OUT, "room for every state");
 
 static void *data_of(const mz_tensor *t) {

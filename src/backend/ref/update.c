@@ -4,9 +4,10 @@
 #include <math.h>
 
 #include "backend/ref/ref.h"
+#include "backend/update.h"
 #include "base/dynamic8.h"
 
-static const int64_t stats_chunk = 4096; // elements of one partial sum, fixed: see backend.h
+static const int64_t stats_chunk = 4096; // elements of one partial sum, fixed: see update.h
 
 static const mz_segment *segments_of(const mz_tensor *t, int64_t *n) {
     *n = mz_shape_count(&t->shape) / (int64_t)sizeof(mz_segment);
@@ -159,7 +160,7 @@ static void store_shadow(const mz_tensor *shadow, const mz_segment *segment, int
     mz_ref_put(&t, i, (double)master);
 }
 
-// How a segment's masters are stored is the segment's business: backend.h says how each kind is made.
+// How a segment's masters are stored is the segment's business: update.h says how each kind is made.
 typedef struct masters {
     const mz_segment *segment;
     float *fp32;
@@ -198,7 +199,7 @@ static void master_put(const masters *m, const mz_tensor *shadow, int64_t e, int
     }
 }
 
-// What becomes of element i of the parameter, stored or averaged as backend.h says.
+// What becomes of element i of the parameter, stored or averaged as update.h says.
 static void average(const mz_call *call, int slot, const mz_segment *segment, int64_t i, float master) {
     const mz_opt_state *state = call->in[2].data;
     if (!mz_present(&call->out[slot]))

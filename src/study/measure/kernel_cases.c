@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "backend/update.h"
 #include "base/precision.h"
 #include "study/measure/kernels.h"
 

@@ -2,6 +2,7 @@
 // is told from a value's bits, so that counts are integers and the compiler can use vectors for them.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/update.h"
 
 enum { RUN = 32, INFINITE = 0x7F800000, TINY = 0x38800000 /* 2^-14 */, SIGN = 0x7FFFFFFF };
 

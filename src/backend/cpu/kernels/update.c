@@ -3,6 +3,7 @@
 // threads; a chunk's four buffers (64 KiB) stay in L2.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/update.h"
 #include "base/dynamic8.h"
 
 enum { CHUNK = 4096 };

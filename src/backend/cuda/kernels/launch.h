@@ -361,7 +361,7 @@ cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x,
                          int64_t n);
 
 // --- update.cu, control.cu -----------------------------------------------------------------------------------------
-// backend.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
+// update.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
 typedef struct mz_cu_segment {
     int64_t offset, grad_shift, master_shift, first, count, state_offset, shadow_offset;
     int32_t shadow_dtype, decay;

@@ -168,7 +168,7 @@ __device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment 
                             narrow(x.w, s.shadow_dtype)));
 }
 
-// --- masters as a segment stores them (backend.h says how) ---------------------------------------------------------
+// --- masters as a segment stores them (update.h says how)  ---------------------------------------------------------
 template <bool PADDED> __device__ __forceinline__ ushort4 load_halves(const uint16_t *p, const four<PADDED> &f) {
     if (f.whole)
         return *reinterpret_cast<const ushort4 *>(p + f[0]);
@@ -253,7 +253,7 @@ __device__ __forceinline__ void store_masters(const mz_cu_segment &s, const mast
     }
 }
 
-// backend.h's mz_ema_fresh.
+// update.h's mz_ema_fresh.
 __device__ __forceinline__ float ema_fresh(double ema, int64_t step) {
     double warm = step <= 1 ? 0 : static_cast<double>(step) / static_cast<double>(step + 9);
     return static_cast<float>(1 - (warm < ema ? warm : ema));
@@ -302,7 +302,7 @@ __device__ __forceinline__ void adamw_element(const adamw_constants &k, float ke
     p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
 }
 
-// Moments as they are stored: FP32, BF16 rounded at random (backend.h's mz_moments_round), or 8 bits (dynamic8.cuh).
+// Moments as they are stored: FP32, BF16 rounded at random (update.h's mz_moments_round), or 8 bits (dynamic8.cuh).
 // `shared` is what all threads of the kernel have of them together.
 struct nothing_shared {
     __device__ __forceinline__ void prepare() {}

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// backend.h's mz_coded, member for member (checked in update.c).
+// update.h's mz_coded, member for member (checked in update.c).
 typedef struct mz_cu_coded {
     mz_cu_segment segment;
     int64_t rows, columns;
