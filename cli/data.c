@@ -45,7 +45,7 @@ static int run(const cli_args *args) {
         if (cli_has(args, of_radio[i]))
             return cli_wrong(args->command, "--%s is only for radio maps: mezzo data radio", of_radio[i]);
     const char *folder = cli_text(args, "out", NULL), *format = cli_text(args, "format", "llmc");
-    mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL)};
+    mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL), .stop = cli_interruptible()};
     int code = cli_number(args, "split", 0, 1, 0.9, &options.train_fraction);
     if (code != CLI_DONE)
         return code;

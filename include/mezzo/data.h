@@ -5,6 +5,7 @@
 #ifndef MEZZO_DATA_H
 #define MEZZO_DATA_H
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -89,12 +90,13 @@ typedef struct mezzo_corpus_options {
     // Of the characters of `path`'s text, the first int(train_fraction × n) train and the rest validates. 0 means 0.9,
     // nanoGPT's; 1 leaves no validation text.
     double train_fraction;
+    const volatile sig_atomic_t *stop; // may be NULL; not zero: tokenizing a text ends with MEZZO_ERR_INTERRUPTED
 } mezzo_corpus_options;
 
 typedef struct mezzo_corpus mezzo_corpus;
-// Texts are read and tokenized, shards are mapped. The caller owns *out. Errors, each naming the file: MEZZO_ERR_IO
-// (missing, unreadable), MEZZO_ERR_FORMAT (empty, cut off, not UTF-8 at a byte offset), MEZZO_ERR_INVALID (a
-// combination of options that says nothing, a character that the given tokenizer does not have).
+// Texts are read and tokenized on every core, shards are mapped. The caller owns *out. Errors, each naming the file:
+// MEZZO_ERR_IO (missing, unreadable), MEZZO_ERR_FORMAT (empty, cut off, not UTF-8 at a byte offset), MEZZO_ERR_INVALID
+// (a combination of options that says nothing, a character that the given tokenizer does not have).
 MEZZO_API mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out);
 MEZZO_API void mezzo_corpus_free(mezzo_corpus *corpus); // NULL is fine; after its loaders
 // Owned by the corpus; NULL where shards came without one.

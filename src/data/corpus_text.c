@@ -1,5 +1,7 @@
 // Corpora from text: read, find or load the tokenizer, split, tokenize.
 
+#include <omp.h>
+
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 
@@ -71,32 +73,87 @@ static mezzo_status pack(packed *out, const mz_token_list *tokens) {
     return MEZZO_OK;
 }
 
-static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, mz_token_list *piece,
-                               packed *out) {
-    const char *data = (const char *)t->map.data;
-    for (size_t at = from; at < to;) {
-        const size_t end = piece_end(tok, data, at, to);
-        piece->n = 0;
-        mezzo_status status = mz_tokenizer_encode_piece(tok, data + at, end - at, at,
-                                                        at == 0 ? MZ_PLACE_BEGINS : MZ_PLACE_CONTINUES, piece);
-        if (status != MEZZO_OK)
-            return mz_context(status, "%s: ", t->path);
-        MEZZO_TRY(pack(out, piece));
-        at = end;
+typedef struct piece { // of a text, and what a thread made of it
+    size_t from, to;
+    mz_token_list tokens;
+    mezzo_status status;
+    char *message; // of a failure, as messages belong to threads; NULL: memory ran out
+} piece;
+
+typedef struct encoding {
+    const mezzo_tokenizer *tok;
+    const text *text;
+    size_t to;
+    const volatile sig_atomic_t *stop;
+    piece *pieces; // [threads]
+    size_t threads;
+} encoding;
+
+static void encode_piece(const encoding *e, piece *p) {
+    const char *data = (const char *)e->text->map.data;
+    p->tokens.n = 0;
+    p->status = mz_tokenizer_encode_piece(e->tok, data + p->from, p->to - p->from, p->from,
+                                          p->from == 0 ? MZ_PLACE_BEGINS : MZ_PLACE_CONTINUES, &p->tokens);
+    if (p->status != MEZZO_OK)
+        p->message = mz_strdup(mezzo_error_message());
+}
+
+// The next pieces from *at on, one a thread, all at a time.
+static mezzo_status encode_round(const encoding *e, size_t *at, packed *out) {
+    size_t n = 0;
+    for (; n < e->threads && *at < e->to; *at = e->pieces[n++].to) {
+        e->pieces[n].from = *at;
+        e->pieces[n].to = piece_end(e->tok, (const char *)e->text->map.data, *at, e->to);
+    }
+#pragma omp parallel for schedule(static, 1) num_threads((int)n) if (n > 1)
+    for (size_t i = 0; i < n; i++)
+        encode_piece(e, &e->pieces[i]);
+    for (size_t i = 0; i < n; i++) {
+        const piece *p = &e->pieces[i];
+        if (p->status != MEZZO_OK)
+            return mz_fail(p->status, "%s: %s", e->text->path, p->message != NULL ? p->message : "out of memory");
+        MEZZO_TRY(pack(out, &p->tokens));
     }
     return MEZZO_OK;
 }
 
+static mezzo_status encode_rounds(const encoding *e, size_t from, packed *out) {
+    static const char what[] = "KB of text tokenized";
+    for (size_t at = from; at < e->to;) {
+        mz_work(what, (int64_t)((at - from) / 1000), (int64_t)((e->to - from) / 1000));
+        if (e->stop != NULL && *e->stop != 0)
+            return mz_fail(MEZZO_ERR_INTERRUPTED, "%s: stopped after %zu of %zu bytes were tokenized", e->text->path,
+                           at - from, e->to - from);
+        MEZZO_TRY(encode_round(e, &at, out));
+    }
+    mz_work(what, (int64_t)((e->to - from) / 1000), (int64_t)((e->to - from) / 1000));
+    return MEZZO_OK;
+}
+
+static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to,
+                               const volatile sig_atomic_t *stop, packed *out) {
+    encoding e = {.tok = tok, .text = t, .to = to, .stop = stop, .threads = (size_t)omp_get_max_threads()};
+    e.pieces = mz_alloc(e.threads, sizeof *e.pieces);
+    if (e.pieces == NULL)
+        return MEZZO_ERR_MEMORY;
+    const mezzo_status status = encode_rounds(&e, from, out);
+    for (size_t i = 0; i < e.threads; i++) {
+        mz_token_list_free(&e.pieces[i].tokens);
+        mz_free(e.pieces[i].message);
+    }
+    mz_free(e.pieces);
+    return status;
+}
+
 // Tokenizes bytes [from, to) of a text into a segment at the end of the stream.
-static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, const text *t, size_t from, size_t to) {
+static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, const text *t, size_t from, size_t to,
+                             const volatile sig_atomic_t *stop) {
     mz_segment segment = {.tokens.width = tok->vocab <= 65536 ? 2 : 4};
     packed tokens = {.width = segment.tokens.width};
-    mz_token_list piece = {0};
     segment.path = mz_strdup(t->path);
     mezzo_status status = segment.path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
-        status = encode_all(tok, t, from, to, &piece, &tokens);
-    mz_token_list_free(&piece);
+        status = encode_all(tok, t, from, to, stop, &tokens);
     segment.owned = tokens.data;
     segment.tokens.data = tokens.data;
     segment.tokens.count = tokens.n / tokens.width;
@@ -148,15 +205,14 @@ mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_option
     }
     MEZZO_TRY_GOTO(status, make_tokenizer(&from, texts, count, &corpus->tokenizer));
 
-    size_t end = given(options->path) ? split_byte(&texts[0], fraction) : texts[0].map.size;
+    mz_stream *train = &corpus->splits[MEZZO_TRAIN], *validation = &corpus->splits[MEZZO_VALIDATION];
+    const size_t size = texts[0].map.size, end = given(options->path) ? split_byte(&texts[0], fraction) : size;
     if (end > 0)
-        MEZZO_TRY_GOTO(status, add_text(&corpus->splits[MEZZO_TRAIN], corpus->tokenizer, &texts[0], 0, end));
-    if (end < texts[0].map.size)
-        MEZZO_TRY_GOTO(
-            status, add_text(&corpus->splits[MEZZO_VALIDATION], corpus->tokenizer, &texts[0], end, texts[0].map.size));
+        MEZZO_TRY_GOTO(status, add_text(train, corpus->tokenizer, &texts[0], 0, end, options->stop));
+    if (end < size)
+        MEZZO_TRY_GOTO(status, add_text(validation, corpus->tokenizer, &texts[0], end, size, options->stop));
     if (count == 2)
-        MEZZO_TRY_GOTO(status,
-                       add_text(&corpus->splits[MEZZO_VALIDATION], corpus->tokenizer, &texts[1], 0, texts[1].map.size));
+        MEZZO_TRY_GOTO(status, add_text(validation, corpus->tokenizer, &texts[1], 0, texts[1].map.size, options->stop));
 fail:
     for (size_t i = 0; i < count; i++)
         mz_map_close(&texts[i].map);

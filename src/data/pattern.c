@@ -123,6 +123,12 @@ static bool ahead(const translator *t, const char *text) {
     return t->n - t->at >= n && memcmp(t->source + t->at, text, n) == 0;
 }
 
+// Whether a dash at the edge of a class within a class would become a range's without the brackets.
+static bool dash_at_bracket(const translator *t, size_t depth) {
+    const char c = t->source[t->at], next = t->at + 1 < t->n ? t->source[t->at + 1] : '\0';
+    return (c == '-' && (next == '[' || (next == ']' && depth > 1))) || ((c == '[' || c == ']') && next == '-');
+}
+
 // A class within a class adds its characters, unless it is negated: its brackets may go.
 static mezzo_status translate_class(translator *t) {
     size_t depth = 1;
@@ -136,7 +142,7 @@ static mezzo_status translate_class(translator *t) {
         return refuse(t, "an empty class");
     while (t->at < t->n && (depth > 1 || t->source[t->at] != ']')) {
         const char c = t->source[t->at];
-        if (ahead(t, "[:") || ahead(t, "[^") || ahead(t, "[]") || ahead(t, "&&"))
+        if (ahead(t, "[:") || ahead(t, "[^") || ahead(t, "[]") || ahead(t, "&&") || dash_at_bracket(t, depth))
             return refuse(t, "a class within a class");
         if (c == '\\')
             MEZZO_TRY(translate_escape(t, true));

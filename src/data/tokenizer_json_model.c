@@ -178,9 +178,11 @@ static mezzo_status read_rules(const mz_json_part *p) {
         return mz_json_refuse(p, "key 'unk_token': expected a text");
     if (dropout != NULL && !json_is_null(dropout) && (!json_is_number(dropout) || json_number_value(dropout) != 0.0))
         return mz_json_refuse(p, "its dropout draws tokens at random");
-    for (size_t i = 0; i < MZ_COUNT(affixes); i++)
-        if (json_string_length(json_object_get(p->object, affixes[i])) > 0)
+    for (size_t i = 0; i < MZ_COUNT(affixes); i++) {
+        const json_t *affix = json_object_get(p->object, affixes[i]);
+        if (affix != NULL && !json_is_null(affix) && (!json_is_string(affix) || json_string_length(affix) > 0))
             return mz_json_refuse(p, i == 0 ? "a continuing_subword_prefix" : "an end_of_word_suffix");
+    }
     MEZZO_TRY(mz_json_part_bool(p, "byte_fallback", false, &fallback));
     MEZZO_TRY(mz_json_part_bool(p, "fuse_unk", false, &bpe->fuse_unknown));
     MEZZO_TRY(mz_json_part_bool(p, "ignore_merges", false, &bpe->whole_first));

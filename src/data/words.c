@@ -109,6 +109,31 @@ static mezzo_status add_piece(pieces *p, mz_behaviour behaviour, size_t from, si
     return MEZZO_OK;
 }
 
+enum { OTHER, LETTER, DIGIT, SYMBOL, WHITE }; // of a byte; OTHER: of no ASCII character
+static unsigned char class_of(unsigned char c) {
+    if (c >= 0x80)
+        return OTHER;
+    if (c == ' ' || (c >= '\t' && c <= '\r'))
+        return WHITE;
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        return LETTER;
+    return c >= '0' && c <= '9' ? DIGIT : SYMBOL;
+}
+
+// The end of the word of GPT-2's pattern that begins at `at`, where ASCII decides it; else `at`.
+static size_t ascii_word(const char *text, size_t at, size_t n) {
+    size_t end = at + (text[at] == ' ' && at + 1 < n);
+    const unsigned char kind = class_of((unsigned char)text[end]);
+    if (kind == OTHER || (end == at && text[at] == '\''))
+        return at;
+    const size_t begun = kind == WHITE ? at : end;
+    while (end < n && class_of((unsigned char)text[end]) == kind)
+        end++;
+    if (end < n && class_of((unsigned char)text[end]) == OTHER)
+        return at;
+    return kind == WHITE && end < n && end - begun > 1 ? end - 1 : end; // the last space belongs to what follows
+}
+
 static mezzo_status split(walk *w, size_t step, const char *text, size_t n, bool first) {
     const mz_step *s = &w->steps->items[step];
     mz_matches m = mz_matches_of(s->pattern, w->room->match, text, n);
@@ -117,6 +142,9 @@ static mezzo_status split(walk *w, size_t step, const char *text, size_t n, bool
     for (;;) {
         bool found;
         size_t from = 0, to = 0;
+        for (size_t end; s->gpt2 && done < n && (end = ascii_word(text, done, n)) > done; done = end)
+            MEZZO_TRY(give(&p, done, end));
+        m.at = s->gpt2 ? done : m.at;
         MEZZO_TRY(mz_matches_next(&m, &found, &from, &to));
         if (!found)
             break;

@@ -76,9 +76,10 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
                               .train = o->train,
                               .validation = o->validation,
                               .tokenizer = o->tokenizer,
-                              .train_fraction = o->split};
+                              .train_fraction = o->split,
+                              .stop = o->stop};
     if (given(o->all)) // as one stream
-        c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer};
+        c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer, .stop = o->stop};
     return mz_corpus_open(&c, &from, &l->corpus);
 }
 

@@ -103,6 +103,17 @@ static void a_long_text_is_tokenized_whole(void **state) {
     unlink("long.txt");
 }
 
+static void tokenizing_stops_when_asked(void **state) {
+    (void)state;
+    volatile sig_atomic_t stop = 1;
+    mezzo_corpus *corpus;
+    write_text("stop.txt", "hello world");
+    assert_error_has(
+        mezzo_corpus_open(&(mezzo_corpus_options){.train = "stop.txt", .tokenizer = "byte", .stop = &stop}, &corpus),
+        MEZZO_ERR_INTERRUPTED, "stop.txt: stopped after 0 of 11 bytes");
+    assert_null(corpus);
+}
+
 static void text_becomes_shards_and_is_the_same_corpus(void **state) {
     (void)state;
     write_shard("a.bin", 1000, 50);
@@ -366,6 +377,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_is_split_by_characters),
         cmocka_unit_test(a_long_text_is_tokenized_whole),
+        cmocka_unit_test(tokenizing_stops_when_asked),
         cmocka_unit_test(text_becomes_shards_and_is_the_same_corpus),
         cmocka_unit_test(a_random_batch_is_a_function_of_its_number),
         cmocka_unit_test(sequential_batches_cover_every_target_once),

@@ -40,6 +40,10 @@ static void refused(const char *text, mezzo_status expected, const char *part) {
     assert_null(tok);
 }
 
+#define SPLIT(regex)                                                                                                   \
+    "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex                                      \
+    "\"}, \"behavior\": \"Isolated\"}, " MODEL "}"
+
 static void what_is_not_supported_is_named(void **state) {
     static const struct {
         const char *text, *part;
@@ -79,6 +83,12 @@ static void what_is_not_supported_is_named(void **state) {
         {"{\"model\": {\"type\": \"BPE\", \"continuing_subword_prefix\": \"##\", \"vocab\": {\"a\": 0}, \"merges\": "
          "[]}}",
          "continuing_subword_prefix"},
+        {"{\"model\": {\"type\": \"BPE\", \"continuing_subword_prefix\": 1, \"vocab\": {\"a\": 0}, \"merges\": []}}",
+         "continuing_subword_prefix"},
+        {SPLIT("[a-[b]]"), "a class within a class"},
+        {SPLIT("[a[-z]]"), "a class within a class"},
+        {SPLIT("[[a-]z]"), "a class within a class"},
+        {SPLIT("[[a]-z]"), "a class within a class"},
     };
     (void)state;
     for (size_t i = 0; i < MZ_COUNT(cases); i++)
