@@ -1,7 +1,8 @@
 // mezzo explain: every op's dtypes under a precision, and the rule that decided them. Nothing is run.
+#include <math.h>
+
 #include "base/precision.h"
 #include "cli.h"
-#include "graph/graph.h"
 #include "io/file.h"
 #include "optim/ranks.h"
 #include "study/analyse/figures.h"
@@ -49,6 +50,19 @@ static const char *reduce_text(const void *row, char *buf, size_t size) {
     return unless(((const mz_explained_row *)row)->reduce, MEZZO_F32);
 }
 
+static const char *count_text(double bytes, char *buf, size_t size) {
+    if (isnan(bytes))
+        return "-";
+    snprintf(buf, size, "%.0f", bytes);
+    return buf;
+}
+static const char *at_text(const void *row, char *buf, size_t size) {
+    return count_text(((const mz_explained_row *)row)->at, buf, size);
+}
+static const char *bytes_text(const void *row, char *buf, size_t size) {
+    return count_text(((const mz_explained_row *)row)->bytes, buf, size);
+}
+
 // JSON has other places for the rule and the gradient than the table.
 static const cli_field row_fields[] = {
     {CLI_FIELD(mz_explained_row, phase), "phase"},
@@ -76,7 +90,16 @@ static const cli_field row_fields[] = {
      .legend = "dtype of the stored output once casts are part of the ops before them; folded: the op itself is part "
                "of its neighbour"},
     {CLI_FIELD(mz_explained_row, number), NULL, "rule", "%.0f", .legend = "what decided"},
+    // After a pass that asks the device:
+    {CLI_FIELD(mz_explained_row, kernel), "kernel", "kernel", "%s", .flags = CLI_SOME},
+    {CLI_FIELD(mz_explained_row, stream), "stream", "stream", "%.0f", CLI_KNOWN | CLI_WHOLE,
+     .legend = "of the device, on which the op runs"},
+    {CLI_FIELD(mz_explained_row, at), "arena_offset", "at", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE, .text = at_text,
+     .legend = "where the output begins in the arena; -: it is a view, a parameter, a gradient or an input"},
+    {CLI_FIELD(mz_explained_row, bytes), "bytes", "bytes", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE,
+     .text = bytes_text, .legend = "of the output in the arena, with padding"},
 };
+enum { DEVICE_FIELDS = 4 };
 static const cli_field param_fields[] = {
     {CLI_FIELD(mz_explained_param, name), "name", "parameter", "%s"},
     {CLI_FIELD(mz_explained_param, shape), "shape", "shape", "%s"},
@@ -97,6 +120,8 @@ static const cli_field summary_fields[] = {
 
 // What is explained of one graph.
 typedef struct explanation {
+    const mz_pass *after;
+    size_t n_fields; // of row_fields
     mz_explained rows;
     mz_explained_params params;
     mz_explained_summary summary;
@@ -113,13 +138,14 @@ static void print_rules(const mz_explained *rows) {
 static void print_text(const explanation *e, bool params) {
     char elements[32];
     const mz_explained_summary *s = &e->summary;
-    cli_fields_table(row_fields, MZ_COUNT(row_fields), e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
+    cli_fields_table(row_fields, e->n_fields, e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
     print_rules(&e->rows);
     if (params) {
         printf("\n");
         CLI_TABLE(param_fields, e->params.rows, e->params.n);
     }
-    printf("\nparameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
+    printf("\n%-11s %s\n", e->after->name, e->after->says);
+    printf("parameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
            cli_thousands((double)s->elements, elements, sizeof elements));
     if (s->shadows > 0)
         printf("copies      %s (%zu of the parameters, cast once per optimizer step)\n", s->shadow, s->shadows);
@@ -153,26 +179,15 @@ static void print_ranks(const mz_explained_ranks *r, const char *shard) {
                (long long)r->backward, (double)r->gathered * mib);
 }
 
-static mezzo_status explain_ranks(const mz_run_config *c, const mezzo_graph *graph,
-                                  const mezzo_program_options *options, int64_t ranks, mz_explained_ranks *out) {
-    const mz_cut cut = mz_ranks_cut(c->shard, c->canonical, 0, (int)ranks, mz_bucket_elements(c->bucket_mib));
-    mezzo_device *device = NULL;
-    MEZZO_TRY(mezzo_device_open(c->device, 0, &device));
-    mezzo_status status =
-        mz_explain_ranks(device, graph, options, mz_run_config_master(c, options->precision), &cut, out);
-    mezzo_device_close(device);
-    return status;
-}
-
 static int print_json(const cli_args *args, const explanation *e, const char *model, mezzo_precision precision,
-                      const char *after, const mz_explained_ranks *ranks) {
+                      const mz_explained_ranks *ranks) {
     json_t *rows = json_array();
     for (size_t i = 0; i < e->rows.n; i++)
-        json_array_append_new(rows, cli_fields_json(row_fields, MZ_COUNT(row_fields), &e->rows.rows[i], e->word, NULL));
+        json_array_append_new(rows, cli_fields_json(row_fields, e->n_fields, &e->rows.rows[i], e->word, NULL));
     json_t *all =
-        json_pack("{ss ss ss so so so}", "model", model, "precision", mezzo_precision_name(precision), "after", after,
-                  "rows", rows, "parameters", CLI_LIST(param_fields, e->params.rows, e->params.n), "summary",
-                  CLI_OBJECT(summary_fields, &e->summary));
+        json_pack("{ss ss ss so so so}", "model", model, "precision", mezzo_precision_name(precision), "after",
+                  e->after->name, "rows", rows, "parameters", CLI_LIST(param_fields, e->params.rows, e->params.n),
+                  "summary", CLI_OBJECT(summary_fields, &e->summary));
     if (ranks->ranks > 0)
         json_object_set_new(all, "ranks", CLI_OBJECT(rank_fields, ranks));
     return cli_json_print(args->command, all);
@@ -271,12 +286,11 @@ static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_op
 }
 
 // FILE.svg and FILE.png are drawn by Graphviz; any other name gets the text.
-static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo_program_options *options,
-                     const char *after) {
+static int write_dot(const cli_args *args, const mezzo_graph *passed) {
     const char *path = cli_out_file(args, "dot", ""), *end = strrchr(path, '.');
     bool draws = end != NULL && (strcmp(end, ".svg") == 0 || strcmp(end, ".png") == 0);
     mz_text text = {0};
-    mezzo_status status = mz_graph_dot(graph, options, after, &text);
+    mezzo_status status = mz_graph_dot(passed, &text);
     if (status == MEZZO_OK)
         status = draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len);
     mz_text_free(&text);
@@ -289,33 +303,90 @@ static int write_dot(const cli_args *args, const mezzo_graph *graph, const mezzo
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
-// "auto" depends on the machine: its device is asked, and the reason told.
-static mezzo_status resolve(const mz_run_config *c, mezzo_precision *precision) {
-    if (mz_precision(*precision) != NULL)
-        return MEZZO_OK;
-    mezzo_device *device = NULL;
+// What the command was asked for.
+typedef struct question {
+    const mz_pass *after;
+    int64_t ranks; // 0: not asked
+    mz_run_config config;
+    mz_session_options session;
+    mezzo_graph *graph;   // as the model built it
+    mezzo_device *device; // NULL: nothing depends on it
+} question;
+
+// "auto" depends on the machine: its device is asked, and the reason printed.
+static mezzo_status open_question(const mezzo_config *config, question *q) {
+    mezzo_program_options *options = &q->session.program;
     char reason[256];
-    MEZZO_TRY(mezzo_device_open(c->device, 0, &device));
-    mezzo_status status = mezzo_precision_resolve(device, MEZZO_PRECISION_AUTO, precision, reason, sizeof reason);
-    mezzo_device_close(device);
-    if (status == MEZZO_OK)
-        fprintf(stderr, "precision %s: %s\n", mezzo_precision_name(*precision), reason);
-    return status;
+    MEZZO_TRY(mz_run_config_read(config, &q->config));
+    MEZZO_TRY(mz_run_config_sketch(&q->config, &q->session));
+    q->session.form.outputs = q->after < mz_pass_find("chunk"); // logits that are kept are never cut into blocks
+    MEZZO_TRY(mz_session_graph(&q->session, &q->session.form, &q->graph));
+    const bool is_auto = mz_precision(options->precision) == NULL;
+    if (is_auto || q->after->asks_device || q->ranks > 0)
+        MEZZO_TRY(mezzo_device_open(q->config.device, 0, &q->device));
+    if (!is_auto)
+        return MEZZO_OK;
+    MEZZO_TRY(mezzo_precision_resolve(q->device, MEZZO_PRECISION_AUTO, &options->precision, reason, sizeof reason));
+    fprintf(stderr, "precision %s: %s\n", mezzo_precision_name(options->precision), reason);
+    return MEZZO_OK;
 }
 
-static mezzo_status explain(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
-                            mezzo_master master, explanation *e) {
-    MEZZO_TRY(mz_explained_collect(graph, options, after, &e->rows));
-    if (strcmp(after, "autocast") == 0) {
+static mezzo_status explain(const question *q, mz_explained_graph *passed, explanation *e, mz_explained_ranks *held) {
+    const mezzo_program_options *options = &q->session.program;
+    const mezzo_master master = mz_run_config_master(&q->config, options->precision);
+    const mz_cut cut =
+        mz_ranks_cut(q->config.shard, q->config.canonical, 0, (int)q->ranks, mz_bucket_elements(q->config.bucket_mib));
+    const mz_cut *cut_for = q->ranks > 0 ? &cut : NULL;
+    MEZZO_TRY(mz_explained_open(q->after->asks_device ? q->device : NULL, q->graph, options, master, cut_for,
+                                q->after->name, passed));
+    MEZZO_TRY(mz_explained_read(passed, &e->rows));
+    if (strcmp(q->after->name, "autocast") == 0) {
         mz_explained fused = {0};
-        mezzo_status status = mz_explained_collect(graph, options, "fuse", &fused);
+        mezzo_status status = mz_explained_collect(q->graph, options, "fuse", &fused);
         if (status == MEZZO_OK)
             status = mz_explained_mark_fused(&e->rows, &fused);
         mz_explained_free(&fused);
         MEZZO_TRY(status);
     }
-    MEZZO_TRY(mz_explained_summarize(graph, options, &e->summary));
-    return mz_explained_collect_params(graph, options, master, &e->params);
+    MEZZO_TRY(mz_explained_summarize(q->graph, options, &e->summary));
+    MEZZO_TRY(mz_explained_collect_params(q->graph, options, master, &e->params));
+    return cut_for != NULL ? mz_explain_ranks(q->device, q->graph, options, master, cut_for, held) : MEZZO_OK;
+}
+
+static int show(const cli_args *args, const mezzo_config *config, const question *q, const explanation *e,
+                const mz_explained_ranks *held) {
+    if (cli_has(args, "diff"))
+        return diff(args, q->graph, q->session.program);
+    if (cli_has(args, "json"))
+        return print_json(args, e, q->config.model_name, q->session.program.precision, held);
+    print_text(e, cli_has(args, "params"));
+    if (q->ranks > 0)
+        print_ranks(held, cli_key(config, "ranks.shard"));
+    return CLI_DONE;
+}
+
+static int answer(const cli_args *args, const mezzo_config *config, question *q) {
+    mz_explained_graph passed = {0};
+    mz_explained_ranks held = {0};
+    const bool asks = q->after->asks_device;
+    explanation e = {.after = q->after,
+                     .n_fields = MZ_COUNT(row_fields) - (asks ? 0 : DEVICE_FIELDS),
+                     .word = strcmp(q->after->name, "autocast") == 0 ? "forward" : "with backward"};
+    int code = CLI_DONE;
+    mezzo_status status = open_question(config, q);
+    if (status == MEZZO_OK)
+        status = explain(q, &passed, &e, &held);
+    if (status != MEZZO_OK)
+        code = cli_error(args->command, status);
+    else if (cli_has(args, "dot"))
+        code = write_dot(args, passed.c.graph);
+    const bool piped = strcmp(cli_out_file(args, "dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
+    if (status == MEZZO_OK && code == CLI_DONE && !piped)
+        code = show(args, config, q, &e, &held);
+    mz_explained_free(&e.rows);
+    mz_explained_params_free(&e.params);
+    mz_explained_close(&passed);
+    return code;
 }
 
 static int run(const cli_args *args) {
@@ -326,54 +397,19 @@ static int run(const cli_args *args) {
         return cli_explain_toy(args);
     }
     const char *after = cli_text(args, "after", "autocast");
-    bool plain = strcmp(after, "autocast") == 0;
-    if (!plain && strcmp(after, "autodiff") != 0 && strcmp(after, "fuse") != 0 && strcmp(after, "chunk") != 0)
-        return cli_wrong(args->command, "--after %s: it must be autocast, autodiff, fuse or chunk", after);
+    question q = {.after = mz_pass_find(after)};
+    char names[160];
+    if (q.after == NULL)
+        return cli_wrong(args->command, "--after %s: it must be one of %s", after, mz_pass_names(names, sizeof names));
     mezzo_config *config;
-    int64_t ranks;
-    int code = cli_integer(args, "ranks", 2, 65536, 0, &ranks);
+    int code = cli_integer(args, "ranks", 2, 65536, 0, &q.ranks);
     if (code == CLI_DONE)
         code = cli_config(args, &config);
     if (code != CLI_DONE)
         return code;
-    mezzo_graph *graph = NULL;
-    mz_run_config c;
-    mz_session_options o;
-    mz_explained_ranks held = {0};
-    explanation e = {.word = plain ? "forward" : "with backward"};
-    mezzo_program_options *options = &o.program;
-    mezzo_status status = mz_run_config_read(config, &c);
-    if (status == MEZZO_OK)
-        status = mz_run_config_sketch(&c, &o);
-    o.form.outputs = strcmp(after, "chunk") != 0; // logits that are kept are never cut into blocks
-    if (status == MEZZO_OK)
-        status = mz_session_graph(&o, &o.form, &graph);
-    if (status == MEZZO_OK)
-        status = resolve(&c, &options->precision);
-    if (status == MEZZO_OK)
-        status = explain(graph, options, after, mz_run_config_master(&c, options->precision), &e);
-    if (status == MEZZO_OK && ranks > 0)
-        status = explain_ranks(&c, graph, options, ranks, &held);
-    if (status != MEZZO_OK) {
-        code = cli_error(args->command, status);
-    } else {
-        if (cli_has(args, "dot"))
-            code = write_dot(args, graph, options, after);
-        bool piped = strcmp(cli_out_file(args, "dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
-        if (code != CLI_DONE || (cli_has(args, "diff") && !piped))
-            code = code != CLI_DONE ? code : diff(args, graph, *options);
-        else if (piped)
-            code = CLI_DONE;
-        else if (cli_has(args, "json"))
-            code = print_json(args, &e, c.model_name, options->precision, after, &held);
-        else
-            print_text(&e, cli_has(args, "params"));
-        if (code == CLI_DONE && ranks > 0 && !piped && !cli_has(args, "json") && !cli_has(args, "diff"))
-            print_ranks(&held, cli_key(config, "ranks.shard"));
-    }
-    mz_explained_free(&e.rows);
-    mz_explained_params_free(&e.params);
-    mezzo_graph_free(graph);
+    code = answer(args, config, &q);
+    mezzo_graph_free(q.graph);
+    mezzo_device_close(q.device);
     mezzo_config_free(config);
     return code;
 }
@@ -381,7 +417,8 @@ static int run(const cli_args *args) {
 static const cli_option options_table[] = {
     {"config", "FILE", "a YAML file of keys; command-line options override it"},
     {"after", "PASS",
-     "autocast: the decisions; autodiff: with backward; fuse: which ops were merged; chunk: as it runs [autocast]"},
+     "the pass after which to show the graph: autocast, autodiff, recompute, fuse, chunk; for --device also "
+     "keep, storage, recompute_act, gather, streams, choose, plan [autocast]"},
     {"diff", "A,B", "only the ops that differ between two precisions, after autocast"},
     {"dot", "FILE",
      "also write the graph after the pass, with ops coloured by storage dtype: FILE.svg or FILE.png (drawn by "

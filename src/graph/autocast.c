@@ -419,7 +419,8 @@ static mezzo_status check_overrides(const mezzo_graph *g, const mezzo_program_op
     return MEZZO_OK;
 }
 
-mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options) {
+mezzo_status mz_pass_autocast(mezzo_graph *g, const mz_target *target) {
+    const mezzo_program_options *options = target->options;
     pass p = {.g = g, .options = options};
     mezzo_status status;
     MEZZO_TRY(check_overrides(g, options));

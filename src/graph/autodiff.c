@@ -742,7 +742,8 @@ static void mark_needs(tape *t) {
     }
 }
 
-mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options) {
+mezzo_status mz_pass_autodiff(mezzo_graph *g, const mz_target *target) {
+    const mezzo_program_options *options = target->options;
     tape t = {.g = g, .weight = options->loss_weight == 0 ? 1.0f : options->loss_weight};
     mezzo_status status;
     if (options->forward_only)

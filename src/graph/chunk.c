@@ -313,11 +313,13 @@ static mezzo_status emit_all(pass *p, const head *heads, const int64_t *blocks, 
     return MEZZO_OK;
 }
 
-mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options) {
+mezzo_status mz_pass_chunk(mezzo_graph *g, const mz_target *target) {
     enum { MAX_HEADS = 8 };
     head heads[MAX_HEADS];
     int64_t blocks[MAX_HEADS];
     size_t n_heads = 0;
+    if (target->options->no_fuse)
+        return MEZZO_OK;
     bool *logits = mz_alloc(g->n_values + 1, sizeof *logits); // a cross entropy reads them
     if (logits == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -326,7 +328,7 @@ mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options)
             logits[g->nodes[i].in[MZ_IN(cross_entropy, logits)]] = true;
     for (size_t i = 0; i < g->n_nodes && n_heads < MAX_HEADS; ++i)
         if (g->nodes[i].op == MZ_OP_linear && logits[g->nodes[i].out[0]] && find_head(g, (int)i, &heads[n_heads])) {
-            blocks[n_heads] = block_rows(g, &heads[n_heads], options->logits_rows);
+            blocks[n_heads] = block_rows(g, &heads[n_heads], target->options->logits_rows);
             n_heads += blocks[n_heads] > 0 || heads[n_heads].dloss >= 0;
         }
     mz_free(logits);

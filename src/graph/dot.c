@@ -30,16 +30,9 @@ static void add_quoted(mz_text *t, const char *text) {
             mz_text_add(t, text, 1);
 }
 
-static int main_output(const mz_node *n) {
-    for (int k = 0; k < n->n_out; ++k)
-        if (n->out[k] >= 0)
-            return n->out[k];
-    return -1;
-}
-
 static void add_node(mz_text *t, const mezzo_graph *g, size_t index) {
     const mz_node *n = &g->nodes[index];
-    int v = main_output(n);
+    int v = mz_main_output(n);
     char shape[64];
     if (v < 0)
         return;
@@ -77,10 +70,7 @@ static void add_edges(mz_text *t, const mezzo_graph *g, size_t index) {
     }
 }
 
-mezzo_status mz_graph_dot(const mezzo_graph *graph, const mezzo_program_options *options, const char *after,
-                          mz_text *out) {
-    mezzo_graph *g = NULL;
-    MEZZO_TRY(mz_passes(graph, options, after, &g));
+mezzo_status mz_graph_dot(const mezzo_graph *g, mz_text *out) {
     mz_text_addf(
         out,
         "digraph mezzo {\n"
@@ -91,6 +81,5 @@ mezzo_status mz_graph_dot(const mezzo_graph *graph, const mezzo_program_options 
         add_edges(out, g, i);
     }
     mz_text_addf(out, "}\n");
-    mezzo_graph_free(g);
     return out->status;
 }

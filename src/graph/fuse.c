@@ -462,12 +462,14 @@ static void fuse_bias_gradient(fuse *f, size_t index) {
     set_output(f, from, sums, db);
 }
 
-mezzo_status mz_pass_fuse(mezzo_graph *g) {
+mezzo_status mz_pass_fuse(mezzo_graph *g, const mz_target *target) {
     fuse f = {.g = g};
     static void (*const patterns[])(fuse *, size_t) = {
         fold_widening, fold_narrowing,    fuse_activation,    fuse_activation_gradient, fuse_quantized_activation,
         fuse_acted,    fuse_residual,     fuse_residual_norm, fuse_norm_gradient,       fuse_combine,
         fuse_norm_low, fuse_bias_gradient};
+    if (target->options->no_fuse)
+        return MEZZO_OK;
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
     f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
     if (!f.dead) {

@@ -152,7 +152,7 @@ static mezzo_status add_nodes(gather_pass *p) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_pass_gather(mezzo_graph *g, const mz_gathering *parts) {
+mezzo_status mz_graph_gather(mezzo_graph *g, const mz_gathering *parts) {
     const size_t keys = (size_t)parts->n_regions * COPIES + 1;
     gather_pass p = {.g = g,
                      .parts = parts,

@@ -163,36 +163,41 @@ mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ
 // After autocast: how a parameter's master is kept where `asked` is wanted, and the words for why (rule may be NULL).
 mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked, const char **rule);
 
-// --- passes, in their order: each changes the graph in place -------------------------------------------------------
-mezzo_status mz_pass_autocast(mezzo_graph *g, const mezzo_program_options *options);
-mezzo_status mz_pass_autodiff(mezzo_graph *g, const mezzo_program_options *options); // no-op when forward_only
-mezzo_status mz_pass_recompute(mezzo_graph *g, bool light);                          // no-op without segments
-mezzo_status mz_pass_fuse(mezzo_graph *g);
-mezzo_status mz_pass_chunk(mezzo_graph *g, const mezzo_program_options *options);
-// After the others: what the owner of the parameters keeps of each beside its master, by the graph's parameters.
+// --- passes --------------------------------------------------------------------------------------------------------
+// What a graph is made ready for. Passes of this folder read the options alone; those that ask the device or the
+// parameters, and the table of all, are in runtime/passes.c.
+typedef struct mz_target {
+    const mezzo_program_options *options;
+    mezzo_device *device;         // NULL: passes up to chunk
+    const mezzo_params *params;   // likewise
+    struct mz_compiled *compiled; // likewise: what passes decide beside the graph (runtime/program.h)
+} mz_target;
+typedef mezzo_status mz_pass_fn(mezzo_graph *g, const mz_target *target); // changes the graph in place
+mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_fuse, mz_pass_chunk;
+
+// What the owner of the parameters keeps of each beside its master, by the graph's parameters.
 typedef struct mz_keeping {
     bool *copied; // there is a place for low-precision copies
     bool *coded;  // 8-bit codes can be kept: it lies here whole, without padding
 } mz_keeping;
-mezzo_status mz_pass_keep(mezzo_graph *g, const mz_keeping *kept);
-// After the others: values get the storage of their axes, and copies stand between ops that take it and those that do
-// not.
+mezzo_status mz_graph_keep(mezzo_graph *g, const mz_keeping *kept);
+// Values get the storage of their axes, and copies stand between ops that take it and those that do not.
 typedef struct mz_storage_options {
     mz_storage_policy policy;
     mz_padded (*takes_padding)(mz_op op); // which padded tensors an op's kernels take; NULL: none
 } mz_storage_options;
 mz_padded mz_takes_padding(const mz_storage_options *options, mz_op op);
-mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options);
+mezzo_status mz_graph_store(mezzo_graph *g, const mz_storage_options *options);
 // How each value would be stored, if all ops took it (axes.c). out [n_values].
 mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *policy, mz_storage *out);
 // Whether each value's rows are, or can be stored as, multiples of 16 numbers, as 8-bit products read them. out
 // [n_values].
 mezzo_status mz_graph_rows_of_16(const mezzo_graph *g, bool *out);
 bool mz_value_is_rows(const mezzo_graph *g, int value); // a block of rows of the value that it shares memory with
-// After the storage pass: a product's gradient with an activation's slope also writes the activation's result, which
+// With storage decided: a product's gradient with an activation's slope also writes the activation's result, which
 // backward's products read, where `can` says that it will. Nothing is kept of that result from forward to backward.
 typedef mezzo_status mz_can_remake(void *user, const mezzo_graph *g, const mz_node *dx, bool *out);
-mezzo_status mz_pass_remake(mezzo_graph *g, mz_can_remake *can, void *user);
+mezzo_status mz_graph_remake(mezzo_graph *g, mz_can_remake *can, void *user);
 // Parameters that lie in regions of which this process has a part (gather.c).
 typedef struct mz_gathering {
     const int *region;       // by the graph's parameters: which; -1: it is here whole
@@ -201,12 +206,13 @@ typedef struct mz_gathering {
     int n_regions;
     bool ahead; // a region is brought together while the one before it is read
 } mz_gathering;
-mezzo_status mz_pass_gather(mezzo_graph *g, const mz_gathering *parts);
-mezzo_status mz_passes(const mezzo_graph *g, const mezzo_program_options *options, const char *until,
-                       mezzo_graph **out);
+mezzo_status mz_graph_gather(mezzo_graph *g, const mz_gathering *parts);
 
-// The graph after a pass in Graphviz' DOT language, ops coloured by what they store (dot.c). Appends to *out.
-mezzo_status mz_graph_dot(const mezzo_graph *g, const mezzo_program_options *options, const char *after, mz_text *out);
+int mz_main_output(const mz_node *n); // the first that is there; -1: none (explain.c)
+// One row of mezzo_graph_explain for each node of a graph after a pass (explain.c).
+void mz_graph_explain(const mezzo_graph *g, mezzo_explain_fn visit, void *user);
+// A graph after a pass in Graphviz' DOT language, ops coloured by what they store (dot.c). Appends to *out.
+mezzo_status mz_graph_dot(const mezzo_graph *g, mz_text *out);
 
 // --- plan ----------------------------------------------------------------------------------------------------------
 typedef struct mz_plan {
@@ -225,7 +231,7 @@ typedef struct mz_stream_plan {
     signed char *stream;
     int *since;
 } mz_stream_plan;
-mezzo_status mz_pass_streams(const mezzo_graph *g, mz_stream_plan *out);
+mezzo_status mz_graph_stream(const mezzo_graph *g, mz_stream_plan *out);
 void mz_stream_plan_free(mz_stream_plan *streams);
 typedef struct mz_part { // bytes of the buffer of gradients that hold nothing before a node
     size_t from, to;
@@ -245,8 +251,8 @@ typedef struct mz_gradient_room {
 // streams: NULL for one stream. Otherwise values of nodes on the second stream keep their bytes as long as that node
 // may be early or late. room: NULL, or gradients that hold nothing before the graph first writes them, whole: other
 // values may lie there until then; or scattered ones.
-mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
-                          mz_plan *plan);
+mezzo_status mz_graph_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
+                           mz_plan *plan);
 void mz_plan_free(mz_plan *plan);
 
 #endif

@@ -69,7 +69,7 @@ static void keep_codes(keep_pass *p, const mz_node *n) {
     }
 }
 
-mezzo_status mz_pass_keep(mezzo_graph *g, const mz_keeping *kept) {
+mezzo_status mz_graph_keep(mezzo_graph *g, const mz_keeping *kept) {
     keep_pass p = {.g = g, .kept = kept, .old = g->nodes, .first = mz_alloc(g->n_params + 1, sizeof *p.first)};
     const size_t n = g->n_nodes;
     mezzo_status status = MEZZO_OK;

@@ -294,8 +294,8 @@ static mezzo_status place_values(const mezzo_graph *g, scratch *s, mz_plan *plan
     return MEZZO_OK;
 }
 
-mezzo_status mz_pass_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
-                          mz_plan *plan) {
+mezzo_status mz_graph_plan(const mezzo_graph *g, const mz_stream_plan *streams, const mz_gradient_room *room,
+                           mz_plan *plan) {
     scratch s;
     memset(plan, 0, sizeof *plan);
     if (!open_scratch(g, room != NULL ? room->n_parts : 0, plan, &s)) {

@@ -95,10 +95,11 @@ static mezzo_status drop_unread_outputs(mezzo_graph *g) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_pass_recompute(mezzo_graph *g, bool light) {
+mezzo_status mz_pass_recompute(mezzo_graph *g, const mz_target *target) {
+    const mezzo_program_options *o = target->options;
     mezzo_status status;
-    pass p = {.g = g, .old = g->nodes, .n_old = g->n_nodes, .n_values = g->n_values, .light = light};
-    if (g->n_segments == 0)
+    pass p = {.g = g, .old = g->nodes, .n_old = g->n_nodes, .n_values = g->n_values, .light = !o->recompute};
+    if (g->n_segments == 0 || !(o->recompute || o->recompute_light) || o->forward_only)
         return MEZZO_OK;
     p.clone = mz_alloc(p.n_values, sizeof *p.clone);
     p.boundary = mz_alloc(p.n_values, sizeof *p.boundary);

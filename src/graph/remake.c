@@ -115,7 +115,7 @@ static mezzo_status drop_repetitions(mezzo_graph *g) {
     return status;
 }
 
-mezzo_status mz_pass_remake(mezzo_graph *g, mz_can_remake *can, void *user) {
+mezzo_status mz_graph_remake(mezzo_graph *g, mz_can_remake *can, void *user) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
         const int preact = MZ_IN(linear_dx, preact), acted = MZ_OUT(linear_dx, acted);

@@ -240,7 +240,7 @@ static bool stores_otherwise(const mezzo_graph *g, const mz_storage_options *o) 
     return mz_policy_pads(&o->policy);
 }
 
-mezzo_status mz_pass_storage(mezzo_graph *g, const mz_storage_options *options) {
+mezzo_status mz_graph_store(mezzo_graph *g, const mz_storage_options *options) {
     if (!stores_otherwise(g, options))
         return MEZZO_OK;
     mezzo_status status;

@@ -158,7 +158,7 @@ static void place(const mezzo_graph *g, moment *at) {
     }
 }
 
-mezzo_status mz_pass_streams(const mezzo_graph *g, mz_stream_plan *out) {
+mezzo_status mz_graph_stream(const mezzo_graph *g, mz_stream_plan *out) {
     moment *at = mz_alloc(g->n_nodes + 1, sizeof *at);
     out->stream = mz_alloc(g->n_nodes + 1, sizeof *out->stream);
     out->since = mz_alloc(g->n_nodes + 1, sizeof *out->since);

@@ -27,7 +27,7 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
                         mz_shape_equal(&p->shape, &g->params[i].shape);
     }
     if (status == MEZZO_OK)
-        status = mz_pass_keep(g, &kept);
+        status = mz_graph_keep(g, &kept);
     mz_free(kept.copied);
     mz_free(kept.coded);
     return status;

@@ -32,7 +32,7 @@ mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, mezzo_grap
     }
     const mz_gathering parts = {region, at, elements, params->n_regions, ahead};
     if (status == MEZZO_OK)
-        status = mz_pass_gather(g, &parts);
+        status = mz_graph_gather(g, &parts);
     if (status == MEZZO_OK)
         tell_gathers(g);
     mz_free(region);

@@ -2,6 +2,7 @@
 #include "runtime/params_layout.h"
 
 #include "graph/graph.h"
+#include "runtime/passes.h"
 
 mz_tensor mz_tensor_f32(void *data, int64_t n) {
     return (mz_tensor){.data = data, .dtype = MEZZO_F32, .shape = {1, {n}}};
@@ -317,7 +318,7 @@ static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g, const
         return mz_fail(MEZZO_ERR_INVALID, "%s masters need the options of the programs that read them",
                        mezzo_master_name(params->kept_as));
     if (options != NULL)
-        MEZZO_TRY(mz_passes(g, options, "autocast", &cast));
+        MEZZO_TRY(mz_passes(g, &(mz_target){.options = options}, "autocast", &cast));
     const mezzo_graph *read = cast != NULL ? cast : g;
     mz_storage *stored = mz_alloc(read->n_values + 1, sizeof *stored);
     mezzo_status status = stored != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);

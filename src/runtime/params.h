@@ -125,7 +125,7 @@ struct mezzo_params {
 // Gives a graph that is to be built for these parameters their adapters.
 mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 
-// Gives a program's graph values for what these parameters keep (mz_pass_keep).
+// Gives a program's graph values for what these parameters keep (mz_graph_keep).
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *graph);
 void mz_codes_free(mezzo_params *params);
 mezzo_status mz_codes_bytes(const mezzo_graph *graph, size_t *bytes); // of all that a program's graph reads

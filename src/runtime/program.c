@@ -4,63 +4,7 @@
 
 #include "base/precision.h"
 #include "runtime/gather.h"
-
-// --- compiling: no memory is taken on the device -------------------------------------------------------------------
-
-static mz_tensor tensor_of(const mezzo_graph *g, int v) {
-    if (v < 0)
-        return mz_tensor_absent();
-    const mz_value *x = &g->values[v];
-    return (mz_tensor){
-        .dtype = x->dtype, .shape = x->shape, .scaling = x->scaling, .storage = x->storage, .turned = x->turned};
-}
-
-// Of the first `n` slots these values, of the others none. Slots are many, and hold zeros here.
-static void fill_slots(const mezzo_graph *g, const int *values, int n, mz_tensor *slots, int most) {
-    const mz_tensor absent = mz_tensor_absent();
-    for (int k = 0; k < n; ++k)
-        slots[k] = tensor_of(g, values[k]);
-    for (int k = n; k < most; ++k) {
-        slots[k].dtype = absent.dtype;
-        slots[k].shape.rank = absent.shape.rank;
-    }
-}
-
-static void fill_call(const mezzo_graph *g, const mz_node *n, mz_call *call) {
-    memset(call, 0, sizeof *call);
-    call->op = n->op;
-    call->attrs = n->attrs;
-    call->numerics = n->numerics;
-    call->n_in = n->n_in;
-    call->n_out = n->n_out;
-    fill_slots(g, n->in, n->n_in, call->in, MZ_MAX_IN);
-    fill_slots(g, n->out, n->n_out, call->out, MZ_MAX_OUT);
-}
-
-static bool any_padded(const mz_call *call) {
-    bool any = false;
-    for (int k = 0; k < MZ_MAX_IN; ++k)
-        any = any || call->in[k].storage.padded;
-    for (int k = 0; k < MZ_MAX_OUT; ++k)
-        any = any || call->out[k].storage.padded;
-    return any;
-}
-
-static void compiled_free(mz_compiled *c) {
-    mezzo_graph_free(c->graph);
-    mz_plan_free(&c->plan);
-    for (size_t i = 0; i < c->n_calls; ++i) {
-        mz_prepared_free(&c->prepared[i]);
-        mz_prepared_free(&c->writing[i]);
-    }
-    mz_free(c->calls);
-    mz_free(c->prepared);
-    mz_free(c->writing);
-    mz_free(c->node);
-    mz_free(c->use);
-    mz_free(c->stream);
-    memset(c, 0, sizeof *c);
-}
+#include "runtime/passes.h"
 
 static mezzo_status check_options(const mezzo_program_options *o) {
     if (mz_precision(o->precision) == NULL)
@@ -70,247 +14,22 @@ static mezzo_status check_options(const mezzo_program_options *o) {
     return MEZZO_OK;
 }
 
-// Prepares a call, and one that adds to gradients also to write them. *workspace: the larger of the two.
-static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, mz_call *call, size_t *workspace) {
-    mz_prepared *adds = &c->prepared[i], *writes = &c->writing[i];
-    MEZZO_TRY(mz_prepare(device, call, adds));
-    *workspace = adds->workspace;
-    if (!call->attrs.accumulate)
-        return MEZZO_OK;
-    call->attrs.accumulate = false;
-    const char *reason = mz_prepare_kernel(device, adds->kernel, call, writes);
-    call->attrs.accumulate = true;
-    if (reason == mz_out_of_memory) {
-        mz_prepared_free(adds);
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    }
-    c->overwrites = c->overwrites && reason == NULL;
-    if (writes->workspace > *workspace)
-        *workspace = writes->workspace;
-    return MEZZO_OK;
-}
-
-static mezzo_status choose_kernels(mezzo_device *device, const mz_storage_options *storage,
-                                   const mz_stream_plan *streams, mz_compiled *c) {
-    const mezzo_graph *g = c->graph;
-    c->overwrites = true;
-    for (size_t i = 0; i < g->n_nodes; ++i) {
-        size_t bytes = 0;
-        if (g->nodes[i].op == MZ_OP_reshape)
-            continue;
-        mz_call *call = mz_compiled_call(c, c->n_calls);
-        fill_call(g, &g->nodes[i], call);
-        if (any_padded(call) && !mz_takes_padding(storage, call->op)) // the storage pass saw to it that all are alike
-            mz_call_over_padding(call);
-        c->gathers = c->gathers || g->nodes[i].gathers > 0;
-        mezzo_status status = g->nodes[i].gathers > 0 ? mz_gather_prepare(&c->prepared[c->n_calls])
-                                                      : prepare_call(device, c, c->n_calls, call, &bytes);
-        if (status != MEZZO_OK)
-            return mz_context(status, "%s", g->modules[g->nodes[i].module]);
-        bool second = c->stream && streams->stream[i] == 1;
-        size_t *most = second ? &c->side_workspace : &c->workspace;
-        *most = bytes > *most ? bytes : *most;
-        if (second)
-            c->stream[c->n_calls] = 1;
-        c->node[c->n_calls++] = (int)i;
-        if (c->n_calls > 1)
-            mz_find_neighbour(device, c, c->n_calls - 2);
-    }
-    return MEZZO_OK;
-}
-
-typedef struct remake_ask {
-    mezzo_device *device;
-    const mz_storage_options *storage;
-} remake_ask;
-
-static mezzo_status can_remake(void *user, const mezzo_graph *g, const mz_node *n, bool *out) {
-    const remake_ask *ask = user;
-    const mz_kernel *kernel = ask->device->backend->remakes(n->op);
-    mz_prepared prepared;
-    mz_call call;
-    fill_call(g, n, &call);
-    if (any_padded(&call) && !mz_takes_padding(ask->storage, call.op))
-        mz_call_over_padding(&call);
-    const char *reason = mz_prepare_kernel(ask->device, kernel, &call, &prepared);
-    mz_prepared_free(&prepared);
-    if (reason == mz_out_of_memory)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mz_log(
-        "dispatch", "%s: the activation's result is %s%s", g->modules[n->module],
-        reason == NULL ? "made again in backward by " : "kept for backward: ", reason == NULL ? kernel->name : reason);
-    *out = reason == NULL;
-    return MEZZO_OK;
-}
-
-// In evaluation dropout is the identity: p = 0 keeps every value and multiplies by 1.
-static void stop_dropout(mezzo_graph *g) {
-    for (size_t i = 0; i < g->n_nodes; ++i)
-        g->nodes[i].attrs.p = 0;
-}
-
-// Whether gradients of weights run on a second stream: where products are so small that one alone does not fill the
-// device. 30 GFLOP are 40 µs of a card that does 700 TFLOP/s.
-#define SMALL_PRODUCT 3e10
-static bool worth_streams(const mezzo_device *device, const mezzo_graph *g) {
-    double operations = 0;
-    int products = 0;
-    for (size_t i = 0; i < g->n_nodes; ++i) {
-        const mz_node *n = &g->nodes[i];
-        if (n->op != MZ_OP_linear_dw)
-            continue;
-        const mz_shape *dy = &g->values[n->in[0]].shape, *x = &g->values[n->in[1]].shape;
-        operations += 2.0 * (double)mz_shape_count(dy) * (double)x->dim[x->rank - 1];
-        ++products;
-    }
-    return device->backend->capture_stream && products > 0 && operations / products < SMALL_PRODUCT;
-}
-
-int64_t mz_program_rows(const mezzo_graph *g) {
-    int64_t most = 0;
-    for (size_t i = 0; i < g->n_nodes; ++i) {
-        const mz_node *n = &g->nodes[i];
-        if (n->op != MZ_OP_linear && n->op != MZ_OP_linear_dw)
-            continue;
-        const int64_t rows = mz_shape_rows(&g->values[n->in[0]].shape);
-        most = rows > most ? rows : most;
-    }
-    return most;
+// params: those that the program will read, or laid out as they would be made. A sketch is for its memory alone: it
+// keeps two calls, as all of a head in many blocks would be gigabytes.
+static mezzo_status compile(mezzo_device *device, const mezzo_params *params, const mezzo_graph *graph,
+                            const mezzo_program_options *options, bool sketch, mz_compiled *c) {
+    *c = (mz_compiled){.sketch = sketch};
+    MEZZO_TRY(check_options(options));
+    mezzo_status status = mz_passes(graph, &(mz_target){options, device, params, c}, "plan", &c->graph);
+    if (status != MEZZO_OK)
+        mz_compiled_free(c);
+    return status;
 }
 
 // Whether to overlap an update with the program's forward: the update's bytes are the weights', forward's work is
 // weights times rows.
 static bool worth_overlap(const mz_compiled *c) {
     return c->stream != NULL && mz_program_rows(c->graph) <= MZ_FEW_ROWS;
-}
-
-// Whether programs of few rows keep activations' results: where a product that would make one again sums few numbers.
-static bool few_rows_keep(const mz_backend *b, const mezzo_graph *g) {
-    int64_t most = 0;
-    for (size_t i = 0; i < g->n_nodes; ++i) {
-        const mz_node *n = &g->nodes[i];
-        const mz_shape *dy = n->op == MZ_OP_linear_dx ? &g->values[n->in[0]].shape : NULL;
-        if (dy != NULL && n->attrs.act != MZ_ACT_NONE && dy->dim[dy->rank - 1] > most)
-            most = dy->dim[dy->rank - 1];
-    }
-    return b->remakes_summing == 0 || most < b->remakes_summing;
-}
-
-// Whether activations' results are made again. Light recomputation would repeat them in passes of their own.
-static bool worth_remaking(const mz_backend *b, const mezzo_program_options *options, const mezzo_graph *g) {
-    return b->remakes != NULL &&
-           (options->recompute_light || mz_program_rows(g) > b->remakes_above || !few_rows_keep(b, g));
-}
-
-// Parameters that are there say how they are stored.
-static void find_stored(const mezzo_params *params, mezzo_graph *g) {
-    for (size_t i = 0; params && i < g->n_params; ++i) {
-        int index = mz_params_index(params, g, i);
-        g->params[i].stored = index >= 0 && mz_shape_equal(&params->list[index].shape, &g->params[i].shape);
-        if (g->params[i].stored)
-            g->params[i].storage = params->list[index].storage;
-    }
-}
-
-// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must
-// all be met for the first time by it, or none.
-static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
-    bool *met = mz_alloc(c->graph->n_params + 1, sizeof *met);
-    if (!met)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    c->covers = !forward_only && c->overwrites;
-    for (size_t i = 0; i < c->n_calls; ++i) {
-        const mz_node *node = &c->graph->nodes[c->node[i]];
-        int first = 0, again = 0;
-        for (int k = 0; k < node->n_out; ++k) {
-            int param = mz_gradient_of(c->graph, node->out[k]);
-            c->covers = c->covers && param != -2;
-            if (param < 0)
-                continue;
-            first += !met[param];
-            again += met[param];
-            met[param] = true;
-        }
-        c->use[i] = (unsigned char)((first + again > 0 ? MZ_USE_ADDS : 0) | (first > 0 ? MZ_USE_FIRST : 0));
-        c->covers = c->covers && !(first > 0 && (again > 0 || !node->attrs.accumulate));
-    }
-    mz_free(met);
-    return MEZZO_OK;
-}
-
-// Places of gradients that hold nothing before they are first written. Padding must stay zero, which not every kernel
-// that writes a gradient writes.
-static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
-    *room = (mz_gradient_room){.offset = mz_alloc(g->n_params + 1, sizeof *room->offset),
-                               .bytes = (size_t)params->elements * sizeof(float)};
-    if (!room->offset)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (size_t i = 0; i < g->n_params; ++i) {
-        int index = mz_params_index(params, g, i);
-        const mz_param *p = index >= 0 ? &params->list[index] : NULL;
-        bool apart = p == NULL || p->frozen || p->storage.padded || !mz_shape_equal(&p->shape, &g->params[i].shape);
-        room->offset[i] = apart ? SIZE_MAX : (size_t)p->offset * sizeof(float);
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status plan(const mezzo_device *device, const mezzo_params *params, const mezzo_program_options *options,
-                         const mz_stream_plan *streams, mz_compiled *c) {
-    mz_gradient_room room;
-    if (params->scattered && !options->forward_only)
-        return mz_plan_scattered(device, params, options->single_micro_batch, streams, c);
-    if (!options->single_micro_batch || !c->covers)
-        return mz_pass_plan(c->graph, streams, NULL, &c->plan);
-    MEZZO_TRY(find_room(params, c->graph, &room));
-    mezzo_status status = mz_pass_plan(c->graph, streams, &room, &c->plan);
-    mz_free(room.offset);
-    return status;
-}
-
-// params: those that the program will read, or laid out as they would be made. A sketch is for its memory alone: it
-// keeps two calls, as all of a head in many blocks would be gigabytes.
-static mezzo_status compile(mezzo_device *device, const mezzo_params *params, const mezzo_graph *graph,
-                            const mezzo_program_options *options, bool sketch, mz_compiled *c) {
-    const mz_storage_options storage = {device->storage, device->backend->takes_padding};
-    mezzo_status status;
-    size_t n;
-    bool streams;
-    mz_stream_plan placed = {0};
-    memset(c, 0, sizeof *c);
-    c->sketch = sketch;
-    MEZZO_TRY(check_options(options));
-    MEZZO_TRY_GOTO(status, mz_passes(graph, options, "chunk", &c->graph));
-    if (options->forward_only)
-        stop_dropout(c->graph);
-    find_stored(params, c->graph);
-    MEZZO_TRY_GOTO(status, mz_params_keep(params, c->graph));
-    MEZZO_TRY_GOTO(status, mz_pass_storage(c->graph, &storage));
-    if (worth_remaking(device->backend, options, c->graph))
-        MEZZO_TRY_GOTO(status, mz_pass_remake(c->graph, can_remake, &(remake_ask){device, &storage}));
-    MEZZO_TRY_GOTO(status, mz_params_gather(params, device->backend->capture_stream != NULL, c->graph));
-    streams = worth_streams(device, c->graph);
-    if (streams)
-        MEZZO_TRY_GOTO(status, mz_pass_streams(c->graph, &placed));
-    n = c->graph->n_nodes + 1;
-    c->stream = streams ? mz_alloc(n, sizeof *c->stream) : NULL;
-    c->calls = mz_alloc(sketch ? 2 : n, sizeof *c->calls);
-    c->prepared = mz_alloc(n, sizeof *c->prepared);
-    c->writing = mz_alloc(n, sizeof *c->writing);
-    c->node = mz_alloc(n, sizeof *c->node);
-    c->use = mz_alloc(n, sizeof *c->use);
-    if (!c->calls || !c->prepared || !c->writing || !c->node || !c->use || (streams && !c->stream)) {
-        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-        goto fail;
-    }
-    MEZZO_TRY_GOTO(status, choose_kernels(device, &storage, &placed, c));
-    MEZZO_TRY_GOTO(status, find_first_writers(c, options->forward_only));
-    MEZZO_TRY_GOTO(status, plan(device, params, options, streams ? &placed : NULL, c));
-    mz_stream_plan_free(&placed);
-    return MEZZO_OK;
-fail:
-    mz_stream_plan_free(&placed);
-    compiled_free(c);
-    return status;
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
@@ -366,7 +85,7 @@ mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, cons
         plan_report(&c, out);
         params_report(params, out);
         out->shadows = shadow_bytes(params, c.graph) + codes;
-        compiled_free(&c);
+        mz_compiled_free(&c);
     }
     mezzo_params_free(params);
     return status;
@@ -403,7 +122,7 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
         compile(p->device, p->params, graph, &with, true, &again) == MEZZO_OK) {
         mezzo_memory less;
         plan_report(&again, &less);
-        compiled_free(&again);
+        mz_compiled_free(&again);
         if (own_bytes(&less) < own_bytes(m))
             n = snprintf(text, size, "recompute reduces that to %.0f MiB%s; ", (double)own_bytes(&less) / (1 << 20),
                          own_bytes(&less) <= room ? ", which fits" : "");
@@ -412,7 +131,7 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
     // whose activations' results are kept.
     const double left = room > m->workspace ? (double)(room - m->workspace) : 0;
     double all = (double)m->activations + (double)m->inputs;
-    if (!options->recompute_light && few_rows_keep(p->device->backend, p->c.graph) &&
+    if (!options->recompute_light && mz_keeps_activations(p->device->backend, p->c.graph) &&
         left * (double)mz_program_rows(p->c.graph) <= all * (double)p->device->backend->remakes_above)
         all += (double)remade_bytes(&p->c);
     const double part = left / all;
@@ -592,7 +311,7 @@ void mz_program_bind(mezzo_program *p) {
 }
 
 mz_tensor mz_program_tensor(const mezzo_program *p, int value) {
-    mz_tensor t = tensor_of(p->c.graph, value);
+    mz_tensor t = mz_value_tensor(p->c.graph, value);
     mz_program_place(p, value, &t);
     return t;
 }
@@ -667,7 +386,7 @@ void mezzo_program_free(mezzo_program *p) {
     mz_call_list_free(&p->behind);
     mz_free(p->behind_after);
     b->release(p->device, p->inspection);
-    compiled_free(&p->c);
+    mz_compiled_free(&p->c);
     mz_free(p->host_inputs);
     mz_free(p->address);
     mz_free(p->pairs);

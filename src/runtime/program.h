@@ -23,8 +23,10 @@ typedef struct mz_compiled {
     size_t n_calls;
     size_t workspace;      // bytes: the largest that a kernel asks for
     size_t side_workspace; // bytes: the same of those on the second stream
+    mz_stream_plan placed; // by node: its stream; empty: one stream
     signed char *stream;   // per call: the stream it runs on, 0 or 1; NULL: one stream
 } mz_compiled;
+void mz_compiled_free(mz_compiled *c);
 
 static inline mz_call *mz_compiled_call(const mz_compiled *c, size_t i) {
     return &c->calls[c->sketch ? i % 2 : i];
@@ -128,9 +130,15 @@ int mz_gradient_of(const mezzo_graph *graph, int value);
 // The plan of a program whose parameters' gradients are scattered; lends: parts hold nothing before their sums.
 mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
                                const mz_stream_plan *streams, mz_compiled *c);
-// program.c
+// passes.c
 // The most rows that a linear layer has: what mz_backend.remakes_above is about.
 int64_t mz_program_rows(const mezzo_graph *g);
+// Whether programs of few rows keep activations' results: where a product that would make one again sums few numbers.
+bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g);
+// choose.c
+mz_tensor mz_value_tensor(const mezzo_graph *g, int value); // as it is stored, without data; -1: absent
+void mz_call_of_node(const mezzo_device *device, const mezzo_graph *g, const mz_node *n, mz_call *call);
+// program.c
 // mezzo_plan_memory for masters kept in another way than FP32, and parameters that are cut; NULL: not.
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             mezzo_master master, const mz_cut *cut, mezzo_memory *out);

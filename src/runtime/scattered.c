@@ -89,7 +89,7 @@ mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *p
     if (status == MEZZO_OK)
         status = find_sums(params, c->graph, &room);
     if (status == MEZZO_OK)
-        status = mz_pass_plan(c->graph, streams, &room, &c->plan);
+        status = mz_graph_plan(c->graph, streams, &room, &c->plan);
     mz_free(room.until);
     mz_free(room.least);
     mz_free(room.part);

@@ -73,12 +73,26 @@ run 0 explain "${GPT[@]}" --autocast.h.0.attn fp32 --autocast.wte fp32 --autocas
 is "the overridden attention" "$(row h.0.attn storage)" fp32
 is "what is in its module" "$(row h.0.attn.c_proj storage)" bf16
 
-for pass in autodiff fuse; do
-    run 0 explain "${GPT[@]}" --after "$pass"
+for pass in autodiff recompute fuse chunk keep storage recompute_act gather streams choose plan; do
+    run 0 explain "${GPT[@]}" --after "$pass" --device cpu
     fits
     shows "$OUT" backward linear_dw
+    grep -qE "^$pass +[a-z]+" "$OUT" || fail "no sentence says what $pass does"
 done
-refuse 2 --after wrong -- explain --model toy --after wrong
+
+# Passes that ask the device: kernels and places, gathers of one of several ranks, activations made again.
+run 0 explain "${GPT[@]}" --after storage --device cpu --json
+! grep -q '"kernel"' "$OUT" || [[ $(grep -c '"kernel": "-"' "$OUT") -eq $(grep -c '"kernel"' "$OUT") ]] || fail "a kernel is chosen before choose"
+run 0 explain "${GPT[@]}" --after choose --device ref
+shows "$OUT" kernel linear_dw__ref
+! grep -q arena "$OUT" || fail "a place is known before plan: $OUT"
+run 0 explain "${GPT[@]}" --after plan --device cpu --json
+shows "$OUT" '"kernel"' '"arena_offset": 0,' '"bytes"'
+run 0 explain "${GPT[@]}" --after gather --device cpu --ranks 2 --shard parameters
+shows "$OUT" "gather" "a micro batch gathers"
+run 0 explain "${GPT[@]}" --after recompute_act --device cpu --precision bf16 --dot graph.dot
+shows graph.dot digraph linear_dw
+refuse 2 --after wrong recompute_act -- explain --model toy --after wrong
 refuse 2 heads 3 -- explain "${GPT[@]}" --heads 3
 
 run 0 explain --model toy --diff fp32,bf16 --json

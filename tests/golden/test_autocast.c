@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "golden.h"
-#include "graph/graph.h"
+#include "runtime/passes.h"
 #include "mezzo/model.h"
 #include "mezzo/program.h"
 
@@ -208,7 +208,7 @@ static void parameters_are_fp32(const char *kind, const char *precision, const m
         }
     mezzo_graph *passed = NULL;
     mezzo_program_options options = {.precision = precision_of(precision)};
-    must(mz_passes(g, &options, "autodiff", &passed));
+    must(mz_passes(g, &(mz_target){.options = &options}, "autodiff", &passed));
     int gradients = 0;
     for (size_t i = 0; i < passed->n_values; ++i) {
         const mz_value *v = &passed->values[i];

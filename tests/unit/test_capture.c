@@ -4,6 +4,7 @@
 // that nobody writes left as they were, the waits for parts of an update, and each of the places where one that is put
 // off has to be done.
 #include "unit/queued.h"
+#include "runtime/passes.h"
 
 // --- training on it ------------------------------------------------------------------------------------------------
 static void micro(mezzo_program *p, mezzo_scaler *s, int k) {
@@ -115,8 +116,8 @@ static void branches_on_a_second_stream_change_no_bit(void **state) {
     tiny_model("glm4_moe", &c);
     ok(mezzo_graph_create(&g));
     ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mz_passes(g, &options, "chunk", &passed));
-    ok(mz_pass_streams(passed, &placed));
+    ok(mz_passes(g, &(mz_target){.options = &options}, "chunk", &passed));
+    ok(mz_graph_stream(passed, &placed));
     for (size_t i = 0; i < passed->n_nodes; i++)
         if (placed.stream[i] == 1 && passed->values[passed->nodes[i].out[0]].kind == MZ_VALUE_TEMP)
             branches[passed->nodes[i].phase]++;

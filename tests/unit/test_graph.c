@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "graph/graph.h"
+#include "runtime/passes.h"
 
 #define SHAPE(...)                                                                                                     \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) {                                           \
@@ -162,11 +162,11 @@ static void open_scopes_are_refused(void **state) {
     mezzo_graph *g = new_graph(), *out;
     mezzo_program_options options = {0};
     mezzo_module_begin(g, "m");
-    assert_int_equal(mz_passes(g, &options, "autocast", &out), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_passes(g, &(mz_target){.options = &options}, "autocast", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "open module"));
     mezzo_module_end(g);
     mezzo_autocast_begin(g, MEZZO_PRECISION_BF16);
-    assert_int_equal(mz_passes(g, &options, "autocast", &out), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_passes(g, &(mz_target){.options = &options}, "autocast", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "autocast region"));
     mezzo_graph_free(g);
 }
@@ -188,10 +188,10 @@ static mezzo_status build_and_pass(void) {
     mezzo_recompute_end(g);
     mezzo_graph_loss(g, mezzo_mean(g, mezzo_linear(g, n, w, MEZZO_NONE), -1));
     mezzo_program_options options = {.precision = MEZZO_PRECISION_BF16, .recompute = true};
-    status = mz_passes(g, &options, "fuse", &out);
+    status = mz_passes(g, &(mz_target){.options = &options}, "fuse", &out);
     if (status == MEZZO_OK) {
         mz_plan plan;
-        status = mz_pass_plan(out, NULL, NULL, &plan);
+        status = mz_graph_plan(out, NULL, NULL, &plan);
         if (status == MEZZO_OK)
             mz_plan_free(&plan);
     }

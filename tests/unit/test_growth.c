@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/names.h"
-#include "graph/graph.h"
+#include "runtime/passes.h"
 #include "graph/place.h"
 #include "study/measure/explained.h"
 #include "study/measure/measure.h"
@@ -183,14 +183,14 @@ static size_t looks_at(int64_t layers, mezzo_precision precision, bool recompute
     mezzo_graph *g, *after;
     mz_plan planned;
     ok(mz_session_graph(&w, &w.form, &g));
-    ok(mz_passes(g, &options, "chunk", &after));
+    ok(mz_passes(g, &(mz_target){.options = &options}, "chunk", &after));
     mz_gradient_room room = {.offset = mz_alloc(after->n_params, sizeof *room.offset)};
     assert_non_null(room.offset);
     for (size_t i = 0; i < after->n_params; i++) {
         room.offset[i] = room.bytes;
         room.bytes += mz_align_up((size_t)mz_shape_count(&after->params[i].shape) * sizeof(float), 64);
     }
-    ok(mz_pass_plan(after, NULL, &room, &planned));
+    ok(mz_graph_plan(after, NULL, &room, &planned));
     const size_t looks = planned.looks;
     mz_free(room.offset);
     mz_plan_free(&planned);

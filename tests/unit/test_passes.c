@@ -11,7 +11,7 @@
 #include "base/precision.h"
 #include "graph/graph.h"
 #include "mezzo/model.h"
-#include "runtime/program.h"
+#include "runtime/passes.h"
 
 static void ok(mezzo_status status) {
     if (status != MEZZO_OK)
@@ -91,7 +91,7 @@ static void overrides_and_regions_decide(void **state) {
     assert_int_equal(explain(g, &o, "autocast", "linear", "h.0.attn.c_attn").storage, MEZZO_BF16);
     overrides[0].pattern = "h.*.mpl*";
     mezzo_graph *out;
-    assert_int_equal(mz_passes(g, &o, "autocast", &out), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, "autocast", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "h.*.mpl*"));
     mezzo_graph_free(g);
 
@@ -294,7 +294,7 @@ static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
         free(blocks.grads);
         o.forward_only = true;
         mezzo_graph *out;
-        ok(mz_passes(g, &o, "chunk", &out));
+        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         int losses = 0;
         for (size_t i = 0; i < out->n_nodes; ++i)
             losses += out->nodes[i].op == MZ_OP_cross_entropy;
@@ -304,7 +304,7 @@ static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
         g = gpt(0); // logits that are read afterwards stay whole
         o.forward_only = false;
         whole = run(g, &o);
-        ok(mz_passes(g, &o, "chunk", &out));
+        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         for (size_t i = 0; i < out->n_nodes; ++i)
             assert_true(out->nodes[i].attrs.first_row == 0);
         free(whole.grads);
@@ -324,7 +324,7 @@ static void blocks_of_eight_bits_have_the_scale_of_all(void **state) {
     o.logits_rows = 17;
     result blocks = run(g, &o);
     assert_true(fabsf(blocks.loss - whole.loss) <= 4 * 6e-8f * whole.loss);
-    ok(mz_passes(g, &o, "chunk", &out));
+    ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
     int cut = 0;
     for (size_t i = 0; i < out->n_nodes; ++i)
         cut += out->nodes[i].op == MZ_OP_linear && out->values[out->nodes[i].in[0]].alias >= 0 &&
@@ -355,7 +355,7 @@ static void blocks_of_eight_bits_train(void **state) {
         all_of += (double)whole.grads[i] * (double)whole.grads[i];
     }
     assert_true(off <= 0.1 * 0.1 * all_of); // scales differ by a power of two at most, and E5M2 has 2 bits
-    ok(mz_passes(g, &o, "chunk", &out));
+    ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
     int products = 0, rows = 0;
     for (size_t i = 0; i < out->n_nodes; ++i) {
         const mz_node *n = &out->nodes[i];
@@ -458,8 +458,8 @@ static void the_plan_never_overlaps_two_lives(void **state) {
                                    .no_fuse = variant >= 8 && variant < 12,
                                    .logits_rows = variant >= 12 ? 32 : 0};
         mz_plan plan;
-        ok(mz_passes(g, &o, "chunk", &out));
-        ok(mz_pass_plan(out, NULL, NULL, &plan));
+        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+        ok(mz_graph_plan(out, NULL, NULL, &plan));
         assert_int_equal(check_plan(out, &plan, NULL), 0);
         assert_true(plan.arena < plan.unshared);
         mz_plan_free(&plan);
@@ -493,14 +493,14 @@ static void nothing_is_kept_of_results_made_again(void **state) {
         answer no = {.can = false}, yes = {.can = true};
         mz_plan before, after;
         int remade = 0, kept = 0;
-        ok(mz_passes(g, &o, "chunk", &out));
+        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         const size_t nodes = out->n_nodes;
-        ok(mz_pass_plan(out, NULL, NULL, &before));
-        ok(mz_pass_remake(out, can_remake, &no));
+        ok(mz_graph_plan(out, NULL, NULL, &before));
+        ok(mz_graph_remake(out, can_remake, &no));
         assert_true(no.asked == 2 && out->n_nodes == nodes);
         for (size_t i = 0; i < nodes; ++i)
             assert_true(out->nodes[i].op != MZ_OP_linear_dx || out->nodes[i].n_out <= MZ_OUT(linear_dx, acted));
-        ok(mz_pass_remake(out, can_remake, &yes));
+        ok(mz_graph_remake(out, can_remake, &yes));
         assert_int_equal(yes.asked, 2);
         assert_int_equal(out->n_nodes, nodes - (o.recompute_light ? 2 : 0)); // the passes that repeated GELU
         for (size_t i = 0; i < out->n_nodes; ++i) {
@@ -514,7 +514,7 @@ static void nothing_is_kept_of_results_made_again(void **state) {
             kept += from != NULL && from->op == MZ_OP_linear && from->attrs.act != MZ_ACT_NONE;
         }
         assert_true(remade == 2 && kept == 0);
-        ok(mz_pass_plan(out, NULL, NULL, &after));
+        ok(mz_graph_plan(out, NULL, NULL, &after));
         assert_true(variant < 4 ? after.arena < before.arena : after.arena <= before.arena);
         check_plan(out, &after, NULL);
         mz_plan_free(&before);
@@ -533,14 +533,14 @@ static void activations_lie_where_gradients_will_be(void **state) {
                                    .logits_rows = variant & 4 ? 32 : 0};
         mz_plan apart, plan;
         mz_gradient_room room = {.offset = calloc(g->n_params, sizeof(size_t))};
-        ok(mz_passes(g, &o, "chunk", &out));
+        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         for (size_t k = 0; k < out->n_params; ++k) { // also with those at the end that are written last
             size_t i = variant & 2 ? out->n_params - 1 - k : k;
             room.offset[i] = i % 4 == 1 ? SIZE_MAX : room.bytes; // some gradients lend nothing
             room.bytes += ((size_t)mz_shape_count(&out->params[i].shape) * sizeof(float) + 63) / 64 * 64;
         }
-        ok(mz_pass_plan(out, NULL, NULL, &apart));
-        ok(mz_pass_plan(out, NULL, &room, &plan));
+        ok(mz_graph_plan(out, NULL, NULL, &apart));
+        ok(mz_graph_plan(out, NULL, &room, &plan));
         assert_true(plan.gradients == room.bytes && plan.borrowed <= room.bytes && plan.arena > 0 &&
                     plan.arena < apart.arena);
         assert_true(check_plan(out, &plan, &room) > 10);
@@ -579,13 +579,18 @@ static void bad_requests_are_named(void **state) {
     int64_t shape[] = {2};
     ok(mezzo_graph_create(&g));
     mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 1, shape);
-    assert_int_equal(mz_passes(g, &o, "autodiff", &out), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, "autodiff", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "no loss"));
     ok(mezzo_graph_loss(g, mezzo_sum(g, x, -1)));
-    assert_int_equal(mz_passes(g, &o, "autodiff", &out), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, "autodiff", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "depends on no parameter"));
-    assert_int_equal(mz_passes(g, &o, "autodif", &out), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, "autodif", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "autodif"));
+    for (const mz_pass *p = mz_pass_table; p->name != NULL; ++p) // those that ask the device get none
+        if (p->asks_device) {
+            assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, p->name, &out), MEZZO_ERR_INVALID);
+            assert_non_null(strstr(mezzo_error_message(), "asks a device"));
+        }
     mezzo_graph_free(g);
 }
 

@@ -1,5 +1,6 @@
 // cs336 and glm4_moe: the published sizes, names, starts, which ops stay in FP32, what is refused.
 #include "model_cases.h"
+#include "runtime/passes.h"
 
 // 2Vd + L(4d² + 3·d·d_ff + 2d) + d: the head is untied, there is no bias, and no position has a parameter.
 static void cs336_has_the_assignments_parameter_counts(void **state) {
@@ -163,7 +164,7 @@ static void the_router_is_fp32_in_every_precision(void **state) {
         mezzo_graph *after = NULL;
         mezzo_program_options options = {.precision = precisions[p], .residual = MEZZO_RESIDUAL_LOW};
         int seen = 0;
-        assert_int_equal(mz_passes(g, &options, "fuse", &after), MEZZO_OK);
+        assert_int_equal(mz_passes(g, &(mz_target){.options = &options}, "fuse", &after), MEZZO_OK);
         for (size_t i = 0; i < after->n_nodes; i++) {
             const mz_node *n = &after->nodes[i];
             if (strcmp(after->modules[n->module], "layers.1.mlp.gate") != 0 ||

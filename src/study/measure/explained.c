@@ -1,8 +1,25 @@
 #include "study/measure/explained.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-#include "graph/graph.h"
+#include "runtime/passes.h"
+
+// --- the graph ------------------------------------------------------------------------------------
+mezzo_status mz_explained_open(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
+                               mezzo_master master, const mz_cut *cut, const char *after, mz_explained_graph *out) {
+    *out = (mz_explained_graph){.c.sketch = true};
+    if (device == NULL)
+        return mz_passes(g, &(mz_target){.options = options}, after, &out->c.graph);
+    MEZZO_TRY(mz_params_sketch(device, g, options, master, cut, &out->params));
+    return mz_passes(g, &(mz_target){options, device, out->params, &out->c}, after, &out->c.graph);
+}
+
+void mz_explained_close(mz_explained_graph *g) {
+    mz_compiled_free(&g->c);
+    mezzo_params_free(g->params);
+    g->params = NULL;
+}
 
 // --- ops -----------------------------------------------------------------------------------------
 void mz_explained_free(mz_explained *t) {
@@ -58,15 +75,45 @@ static void keep(void *user, const mezzo_explain_row *from) {
                             .reduce = from->reduce,
                             .scale = from->scale,
                             .fused = "",
+                            .kernel = "-",
+                            .stream = NAN,
+                            .at = NAN,
+                            .bytes = NAN,
                             .number = number};
     const char **strings[] = {&r->op, &r->module, &r->output, &r->phase, &r->inputs, &r->shape, &r->rule};
     t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
 }
 
+static void add_places(const mz_compiled *c, mz_explained *t) {
+    for (size_t i = 0; i < t->n && c->placed.stream != NULL; i++)
+        t->rows[i].stream = c->placed.stream[i];
+    for (size_t i = 0; i < c->n_calls; i++)
+        t->rows[c->node[i]].kernel = c->prepared[i].kernel->name;
+    for (size_t i = 0; i < t->n && c->plan.offset != NULL; i++) {
+        const int out = mz_main_output(&c->graph->nodes[i]);
+        if (out < 0 || c->plan.offset[out] == SIZE_MAX)
+            continue;
+        const mz_value *v = &c->graph->values[out];
+        t->rows[i].at = (double)c->plan.offset[out];
+        t->rows[i].bytes = (double)mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->turned);
+    }
+}
+
+mezzo_status mz_explained_read(const mz_explained_graph *g, mz_explained *t) {
+    mz_graph_explain(g->c.graph, keep, t);
+    if (t->status == MEZZO_OK)
+        add_places(&g->c, t);
+    return t->status;
+}
+
 mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_options *options, const char *after,
                                   mz_explained *t) {
-    MEZZO_TRY(mezzo_graph_explain(g, options, after, keep, t));
-    return t->status;
+    mz_explained_graph passed;
+    mezzo_status status = mz_explained_open(NULL, g, options, MEZZO_MASTER_FP32, NULL, after, &passed);
+    if (status == MEZZO_OK)
+        status = mz_explained_read(&passed, t);
+    mz_explained_close(&passed);
+    return status;
 }
 
 static bool is_cast(const mz_explained_row *r) {
@@ -184,7 +231,7 @@ mezzo_status mz_explained_summarize(const mezzo_graph *g, const mezzo_program_op
                                     mz_explained_summary *s) {
     *s = (mz_explained_summary){.param = "-", .shadow = "-", .gradient = "-", .logits = "-", .loss = "-"};
     mezzo_graph *after = NULL;
-    MEZZO_TRY(mz_passes(g, options, "autodiff", &after));
+    MEZZO_TRY(mz_passes(g, &(mz_target){.options = options}, "autodiff", &after));
     for (size_t i = 0; i < after->n_values; i++) {
         const mz_value *v = &after->values[i];
         if (v->kind == MZ_VALUE_PARAM) {

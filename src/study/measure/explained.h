@@ -3,16 +3,29 @@
 #ifndef MZ_STUDY_EXPLAINED_H
 #define MZ_STUDY_EXPLAINED_H
 
-#include "base/base.h"
-#include "mezzo/program.h"
+#include "runtime/passes.h"
+
+// A graph after a pass, with what passes that ask the device decided beside it.
+typedef struct mz_explained_graph {
+    mezzo_params *params; // laid out, without memory; NULL without a device
+    mz_compiled c;
+} mz_explained_graph;
+// As a program on the device would have it, of one of cut's ranks where cut is not NULL. device NULL: passes up to
+// chunk. Free also on errors.
+mezzo_status mz_explained_open(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
+                               mezzo_master master, const mz_cut *cut, const char *after, mz_explained_graph *out);
+void mz_explained_close(mz_explained_graph *graph);
 
 typedef struct mz_explained_row { // strings are the table's
     const char *op, *module, *output, *phase, *inputs, *shape, *rule;
     mezzo_dtype operand, gradient, storage, compute, accumulate, reduce;
     const char *scale;
-    const char *fused; // what the fuse pass made of its storage; "" where that is not asked
-    int number;        // of the rule: the table's rules count from 1, in the order of their first rows
-    char *text;        // holds the first line's
+    const char *fused;  // what the fuse pass made of its storage; "" where that is not asked
+    int number;         // of the rule: the table's rules count from 1, in the order of their first rows
+    const char *kernel; // "-": none is chosen, or the op needs none
+    double stream;      // that it runs on; NaN: there is one stream
+    double at, bytes;   // of the output, in the arena; NaN: it has no place there
+    char *text;         // holds the first line's
 } mz_explained_row;
 
 typedef struct mz_explained {
@@ -22,6 +35,8 @@ typedef struct mz_explained {
     mezzo_status status;
 } mz_explained;
 // The ops after a pass, as mezzo_graph_explain has them. Free also on errors; zeroed is fine.
+mezzo_status mz_explained_read(const mz_explained_graph *g, mz_explained *out);
+// The same of a graph after a pass that needs no device.
 mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_options *options, const char *after,
                                   mz_explained *out);
 void mz_explained_free(mz_explained *table);

@@ -1,6 +1,6 @@
 #include "study/measure/explained_ranks.h"
 
-#include "runtime/gather.h"
+#include "study/measure/explained.h"
 
 static void count(const mezzo_graph *g, const mezzo_params *params, mz_explained_ranks *out) {
     for (size_t i = 0; i < g->n_values; i++)
@@ -18,19 +18,18 @@ static void count(const mezzo_graph *g, const mezzo_params *params, mz_explained
 
 mezzo_status mz_explain_ranks(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
                               mezzo_master master, const mz_cut *cut, mz_explained_ranks *out) {
-    mezzo_params *params;
-    mezzo_graph *run = NULL;
-    MEZZO_TRY(mz_params_sketch(device, g, options, master, cut, &params));
+    mz_explained_graph run;
+    mezzo_status status = mz_explained_open(device, g, options, master, cut, "gather", &run);
+    const mezzo_params *params = run.params;
+    if (status != MEZZO_OK) {
+        mz_explained_close(&run);
+        return status;
+    }
     *out = (mz_explained_ranks){.ranks = cut->ranks,
                                 .buckets = params->n_regions,
                                 .masters = params->master_bytes,
                                 .gradients = (size_t)params->grad_elements * sizeof(float)};
-    mezzo_status status = mz_passes(g, options, "chunk", &run);
-    if (status == MEZZO_OK)
-        status = mz_params_gather(params, false, run);
-    if (status == MEZZO_OK)
-        count(run, params, out);
-    mezzo_graph_free(run);
-    mezzo_params_free(params);
-    return status;
+    count(run.c.graph, params, out);
+    mz_explained_close(&run);
+    return MEZZO_OK;
 }

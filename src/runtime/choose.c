@@ -1,0 +1,158 @@
+// The choose pass: the kernel of each node that runs, prepared, and which of them write gradients for the first time.
+#include "runtime/gather.h"
+#include "runtime/passes.h"
+
+mz_tensor mz_value_tensor(const mezzo_graph *g, int v) {
+    if (v < 0)
+        return mz_tensor_absent();
+    const mz_value *x = &g->values[v];
+    return (mz_tensor){
+        .dtype = x->dtype, .shape = x->shape, .scaling = x->scaling, .storage = x->storage, .turned = x->turned};
+}
+
+// Of the first `n` slots these values, of the others none. Slots are many, and hold zeros here.
+static void fill_slots(const mezzo_graph *g, const int *values, int n, mz_tensor *slots, int most) {
+    const mz_tensor absent = mz_tensor_absent();
+    for (int k = 0; k < n; ++k)
+        slots[k] = mz_value_tensor(g, values[k]);
+    for (int k = n; k < most; ++k) {
+        slots[k].dtype = absent.dtype;
+        slots[k].shape.rank = absent.shape.rank;
+    }
+}
+
+static bool any_padded(const mz_call *call) {
+    bool any = false;
+    for (int k = 0; k < MZ_MAX_IN; ++k)
+        any = any || call->in[k].storage.padded;
+    for (int k = 0; k < MZ_MAX_OUT; ++k)
+        any = any || call->out[k].storage.padded;
+    return any;
+}
+
+// Kernels that do not know padding get what is stored; the storage pass saw to it that all of a call's are alike.
+void mz_call_of_node(const mezzo_device *device, const mezzo_graph *g, const mz_node *n, mz_call *call) {
+    const mz_storage_options storage = mz_storage_options_of(device);
+    memset(call, 0, sizeof *call);
+    call->op = n->op;
+    call->attrs = n->attrs;
+    call->numerics = n->numerics;
+    call->n_in = n->n_in;
+    call->n_out = n->n_out;
+    fill_slots(g, n->in, n->n_in, call->in, MZ_MAX_IN);
+    fill_slots(g, n->out, n->n_out, call->out, MZ_MAX_OUT);
+    if (any_padded(call) && !mz_takes_padding(&storage, call->op))
+        mz_call_over_padding(call);
+}
+
+void mz_compiled_free(mz_compiled *c) {
+    mezzo_graph_free(c->graph);
+    mz_plan_free(&c->plan);
+    for (size_t i = 0; i < c->n_calls; ++i) {
+        mz_prepared_free(&c->prepared[i]);
+        mz_prepared_free(&c->writing[i]);
+    }
+    mz_free(c->calls);
+    mz_free(c->prepared);
+    mz_free(c->writing);
+    mz_free(c->node);
+    mz_free(c->use);
+    mz_free(c->stream);
+    mz_stream_plan_free(&c->placed);
+    memset(c, 0, sizeof *c);
+}
+
+// Prepares a call, and one that adds to gradients also to write them. *workspace: the larger of the two.
+static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, mz_call *call, size_t *workspace) {
+    mz_prepared *adds = &c->prepared[i], *writes = &c->writing[i];
+    MEZZO_TRY(mz_prepare(device, call, adds));
+    *workspace = adds->workspace;
+    if (!call->attrs.accumulate)
+        return MEZZO_OK;
+    call->attrs.accumulate = false;
+    const char *reason = mz_prepare_kernel(device, adds->kernel, call, writes);
+    call->attrs.accumulate = true;
+    if (reason == mz_out_of_memory) {
+        mz_prepared_free(adds);
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    c->overwrites = c->overwrites && reason == NULL;
+    if (writes->workspace > *workspace)
+        *workspace = writes->workspace;
+    return MEZZO_OK;
+}
+
+static mezzo_status choose_kernels(mezzo_device *device, const mezzo_graph *g, mz_compiled *c) {
+    c->overwrites = true;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        size_t bytes = 0;
+        if (g->nodes[i].op == MZ_OP_reshape)
+            continue;
+        mz_call *call = mz_compiled_call(c, c->n_calls);
+        mz_call_of_node(device, g, &g->nodes[i], call);
+        c->gathers = c->gathers || g->nodes[i].gathers > 0;
+        mezzo_status status = g->nodes[i].gathers > 0 ? mz_gather_prepare(&c->prepared[c->n_calls])
+                                                      : prepare_call(device, c, c->n_calls, call, &bytes);
+        if (status != MEZZO_OK)
+            return mz_context(status, "%s", g->modules[g->nodes[i].module]);
+        bool second = c->stream && c->placed.stream[i] == 1;
+        size_t *most = second ? &c->side_workspace : &c->workspace;
+        *most = bytes > *most ? bytes : *most;
+        if (second)
+            c->stream[c->n_calls] = 1;
+        c->node[c->n_calls++] = (int)i;
+        if (c->n_calls > 1)
+            mz_find_neighbour(device, c, c->n_calls - 2);
+    }
+    return MEZZO_OK;
+}
+
+// In evaluation dropout is the identity: p = 0 keeps every value and multiplies by 1.
+static void stop_dropout(mezzo_graph *g) {
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        g->nodes[i].attrs.p = 0;
+}
+
+// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must
+// all be met for the first time by it, or none.
+static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
+    bool *met = mz_alloc(c->graph->n_params + 1, sizeof *met);
+    if (!met)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    c->covers = !forward_only && c->overwrites;
+    for (size_t i = 0; i < c->n_calls; ++i) {
+        const mz_node *node = &c->graph->nodes[c->node[i]];
+        int first = 0, again = 0;
+        for (int k = 0; k < node->n_out; ++k) {
+            int param = mz_gradient_of(c->graph, node->out[k]);
+            c->covers = c->covers && param != -2;
+            if (param < 0)
+                continue;
+            first += !met[param];
+            again += met[param];
+            met[param] = true;
+        }
+        c->use[i] = (unsigned char)((first + again > 0 ? MZ_USE_ADDS : 0) | (first > 0 ? MZ_USE_FIRST : 0));
+        c->covers = c->covers && !(first > 0 && (again > 0 || !node->attrs.accumulate));
+    }
+    mz_free(met);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_pass_choose(mezzo_graph *g, const mz_target *target) {
+    mz_compiled *c = target->compiled;
+    const size_t n = g->n_nodes + 1;
+    const bool streams = c->placed.stream != NULL;
+    if (target->options->forward_only)
+        stop_dropout(g);
+    c->stream = streams ? mz_alloc(n, sizeof *c->stream) : NULL;
+    c->calls = mz_alloc(c->sketch ? 2 : n, sizeof *c->calls);
+    c->prepared = mz_alloc(n, sizeof *c->prepared);
+    c->writing = mz_alloc(n, sizeof *c->writing);
+    c->node = mz_alloc(n, sizeof *c->node);
+    c->use = mz_alloc(n, sizeof *c->use);
+    if (!c->calls || !c->prepared || !c->writing || !c->node || !c->use || (streams && !c->stream))
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(choose_kernels(target->device, g, c));
+    return find_first_writers(c, target->options->forward_only);
+}
