@@ -45,7 +45,9 @@ static int run(const cli_args *args) {
         if (cli_has(args, of_radio[i]))
             return cli_wrong(args->command, "--%s is only for radio maps: mezzo data radio", of_radio[i]);
     const char *folder = cli_text(args, "out", NULL), *format = cli_text(args, "format", "llmc");
-    mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL), .stop = cli_interruptible()};
+    mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL),
+                                    .form = cli_text(args, "form", NULL),
+                                    .stop = cli_interruptible()};
     int code = cli_number(args, "split", 0, 1, 0.9, &options.train_fraction);
     if (code != CLI_DONE)
         return code;
@@ -73,6 +75,7 @@ static const cli_option options_table[] = {
     {"out", "DIR", "folder for train.bin, val.bin and tokenizer.json; for radio maps, a new folder"},
     {"tokenizer", "NAME",
      "auto (of a text its characters, of shards their own), char, byte, gpt2, a tokenizer's folder or file [auto]"},
+    {"form", "NAME", "form of records, of which documents alone are written: auto or text [auto]"},
     {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
     {"split", "X", "fraction of the text to train on; the rest validates [0.9]"},
     {"maps", "N", "radio: number of cities"},
@@ -90,7 +93,8 @@ const cli_command cli_data = {
     .summary = "tokenize a text into shards; generate cities with radio maps",
     .usage = "TEXT --out DIR [--tokenizer auto|char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
              "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
-    .details = "TEXT is a UTF-8 file, or shards (a *.bin file, a folder) to convert to the other format. mezzo train "
+    .details = "TEXT is a UTF-8 file, records {\"text\": …} (*.jsonl, *.json, also .gz; a folder or a list), or shards "
+               "(a *.bin file, a folder) to convert to the other format. mezzo train "
                "--data DIR reads the result. The word radio instead generates cities and the received power of "
                "transmitters in them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
     .options = options_table,

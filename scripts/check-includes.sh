@@ -43,7 +43,7 @@ vendor_home() {
     cuda* | cublas* | cudnn* | curand* | nvml* | nvtx*) echo "src/backend/cuda" ;;
     nccl*) echo "src/backend/cuda" ;;
     mpi.h | pmix*) echo "src/dist/mpi" ;;
-    png.h) echo "src/io" ;;
+    png.h | zlib.h) echo "src/io" ;;
     pcre2* | utf8proc.h) echo "src/data" ;;
     oneapi/dnnl/* | dnnl* | cblas* | openblas* | blis*) echo "src/backend/cpu" ;;
     *) echo "" ;;

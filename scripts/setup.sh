@@ -64,6 +64,7 @@ find_missing() {
         need "PCRE2 with its headers" "libpcre2-dev" has_module libpcre2-8
         need "MPI with its headers, for ranks on CPUs" "libopenmpi-dev libpmix-dev openmpi-bin" has_mpi
         need "libpng with its headers" "libpng-dev" has_module libpng
+        need "zlib with its headers" "zlib1g-dev" has_module zlib
         need "utf8proc with its headers" "libutf8proc-dev" has_module libutf8proc
         need "Chart.js, for the report's pages" "libjs-chart.js" has_charts
     fi

@@ -79,6 +79,9 @@ typedef enum mezzo_corpus_part { MEZZO_TRAIN, MEZZO_VALIDATION } mezzo_corpus_pa
 //   a file *.bin                 token shards of llm.c (a header that says so) or nanoGPT (bare uint16)
 //   a list or pattern of *.bin   "a.bin,b.bin" or "shards/train_*.bin", in the order given, patterns sorted by name
 //   a folder (`path` only)       its *train*.bin and *val*.bin, and its tokenizer.json if there is one
+//   a file *.jsonl or *.json     records {"text": …}, also with .gz; a folder or list of them (docs/data.md):
+//   documents,
+//                                each with the tokenizer's end token after it
 typedef struct mezzo_corpus_options {
     const char *path;       // NULL or "": none
     const char *train;      // NULL or "": none
@@ -90,6 +93,7 @@ typedef struct mezzo_corpus_options {
     // Of the characters of `path`'s text, the first int(train_fraction × n) train and the rest validates. 0 means 0.9,
     // nanoGPT's; 1 leaves no validation text.
     double train_fraction;
+    const char *form;                  // of records: NULL, "auto" (by their keys) or its name
     const volatile sig_atomic_t *stop; // may be NULL; not zero: tokenizing a text ends with MEZZO_ERR_INTERRUPTED
 } mezzo_corpus_options;
 

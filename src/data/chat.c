@@ -177,10 +177,18 @@ static int32_t special(const mezzo_tokenizer *tok, const char *text, size_t n) {
     return tok->kind->special != NULL && n > 0 ? tok->kind->special(tok, text, n) : -1;
 }
 
-mezzo_status mz_chat_end_token(mz_chat_tokens *t, const mezzo_tokenizer *tok) {
+static int32_t end_token(const mezzo_tokenizer *tok) {
     static const char end_of_text[] = "<|endoftext|>";
     const char *eos = tok->chat.eos != NULL ? tok->chat.eos : end_of_text;
-    const int32_t token = special(tok, eos, strlen(eos));
+    return special(tok, eos, strlen(eos));
+}
+
+bool mz_chat_has_end(const mezzo_tokenizer *tok) {
+    return end_token(tok) >= 0;
+}
+
+mezzo_status mz_chat_end_token(mz_chat_tokens *t, const mezzo_tokenizer *tok) {
+    const int32_t token = end_token(tok);
     return token >= 0 ? add_token(t, token, true) : MEZZO_OK;
 }
 
@@ -319,8 +327,14 @@ static const char *content_of(const json_t *message) {
     return json_string_value(json_object_get(message, "content"));
 }
 
+// OpenAI's form of records: an answer of weight 0 is read, but not learned.
+static bool is_left_out(const json_t *message) {
+    const json_t *weight = json_object_get(message, "weight");
+    return json_is_number(weight) && json_number_value(weight) == 0;
+}
+
 static bool is_answer(const json_t *message) {
-    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
+    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0 && !is_left_out(message);
 }
 
 // --- answers -------------------------------------------------------------------------------------------------------
@@ -490,6 +504,11 @@ static mezzo_status find_answers(search *s, range **out, size_t *n) {
     s->turns = mz_alloc(count + 1, sizeof *s->turns);
     if (*out == NULL || s->turns == NULL)
         return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < count && spans->generation; i++)
+        if (is_left_out(json_array_get(s->messages, i)))
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "%s: message %zu has a weight of 0, but the chat template marks by itself what counts",
+                           s->where, i + 1);
     if (spans->generation) {
         find_generated(&s->all->text, *out, n);
         return MEZZO_OK;

@@ -35,7 +35,8 @@ void mz_chat_tokens_free(mz_chat_tokens *t);
 mezzo_status mz_chat_tokens_add(mz_chat_tokens *t, const mezzo_tokenizer *tok, const char *text, size_t n,
                                 mz_place place, bool counts);
 mezzo_status mz_chat_end_token(mz_chat_tokens *t,
-                               const mezzo_tokenizer *tok); // behind a completion, where there is one
+                               const mezzo_tokenizer *tok); // after a completion or a document, where there is one
+bool mz_chat_has_end(const mezzo_tokenizer *tok);           // whether there is one
 
 // The tokens of [{"role": …, "content": …}], appended. An answer is what the template writes behind its prompt for one:
 // the assistant's content, and what ends it. A marker that the template writes, <|name|> or a special token of the

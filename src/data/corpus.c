@@ -244,10 +244,12 @@ mezzo_status mz_corpus_open(const mezzo_corpus_options *options, const mz_tokeni
                             mezzo_corpus **out) {
     *out = NULL;
     MEZZO_TRY(check_options(options));
+    const char *source = given(options->path) ? options->path : options->train;
+    if (mz_is_records(source))
+        return mz_corpus_read_records(options, model, out);
     mezzo_corpus *corpus = mz_alloc(1, sizeof *corpus);
     if (!corpus)
         return MEZZO_ERR_MEMORY;
-    const char *source = given(options->path) ? options->path : options->train;
     bool shards = is_shards(source) || (given(options->path) && mz_path_is_dir(options->path));
     mezzo_status status = shards ? open_shards(corpus, options, model) : mz_corpus_read_text(corpus, options, model);
     if (status != MEZZO_OK) {

@@ -2,6 +2,7 @@
 #ifndef MZ_DATA_CORPUS_H
 #define MZ_DATA_CORPUS_H
 
+#include "data/record_set.h"
 #include "data/shards.h"
 #include "data/tokenizer.h"
 #include "mezzo/data.h"
@@ -12,6 +13,7 @@ typedef struct mz_segment {
     mz_tokens tokens;
     mz_shard shard; // mapped; zero for a text
     void *owned;    // a text's tokens
+    double weight;  // how often one of its windows is drawn in training, beside one of weight 1; 0: 1
 } mz_segment;
 
 typedef struct mz_stream {
@@ -44,5 +46,15 @@ mezzo_status mz_corpus_open(const mezzo_corpus_options *options, const mz_tokeni
 // Text sources (corpus_text.c): fills the splits and makes or loads the tokenizer.
 mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_options *options,
                                  const mz_tokenizer_sources *model);
+
+// Documents, one segment a file (corpus_records.c): the first share of `split` trains, and, where `validation` is NULL,
+// the rest validates. Takes the tokenizer over, also where it fails.
+mezzo_status mz_corpus_from_records(const mz_record_set *train, const mz_record_set *validation, double split,
+                                    mezzo_tokenizer *tokenizer, mezzo_corpus **out);
+// The same from options that name records. INVALID: some of them are no documents.
+mezzo_status mz_corpus_read_records(const mezzo_corpus_options *options, const mz_tokenizer_sources *model,
+                                    mezzo_corpus **out);
+// That of records, which cannot make one as a text does. INVALID: nothing names it.
+mezzo_status mz_records_tokenizer(const char *source, const mz_tokenizer_sources *model, mezzo_tokenizer **out);
 
 #endif

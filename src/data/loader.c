@@ -10,7 +10,8 @@
 struct mezzo_loader {
     const mz_stream *stream;
     mezzo_loader_options options;
-    uint64_t *first; // [segments + 1]: number of windows (SEQUENTIAL) or starts (RANDOM) in the files before
+    uint64_t *first;  // [segments + 1]: number of windows (SEQUENTIAL) or starts (RANDOM) in the files before
+    double *weighted; // [segments + 1]: the same, times their weights; NULL: all have the same weight
     uint64_t total;
     uint64_t position;
 };
@@ -64,6 +65,25 @@ static mezzo_status fail_too_short(const mz_stream *stream, const mezzo_loader_o
                    (long long)o->length);
 }
 
+// Training alone draws by weights.
+static mezzo_status weigh(mezzo_loader *loader) {
+    const mz_stream *stream = loader->stream;
+    bool even = loader->options.order != MEZZO_LOADER_RANDOM || loader->options.split != MEZZO_TRAIN;
+    size_t same = 0;
+    while (same < stream->count && stream->segments[same].weight == stream->segments[0].weight)
+        same++;
+    if (even || same == stream->count)
+        return MEZZO_OK;
+    loader->weighted = mz_alloc(stream->count + 1, sizeof *loader->weighted);
+    if (loader->weighted == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < stream->count; i++) {
+        const double weight = stream->segments[i].weight > 0 ? stream->segments[i].weight : 1;
+        loader->weighted[i + 1] = loader->weighted[i] + weight * (double)(loader->first[i + 1] - loader->first[i]);
+    }
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_options *options, mezzo_loader **out) {
     MZ_REQUIRE(corpus, options, out);
     *out = NULL;
@@ -88,6 +108,8 @@ mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_
     }
     if (status == MEZZO_OK && loader->total == 0)
         status = fail_too_short(stream, &o);
+    if (status == MEZZO_OK)
+        status = weigh(loader);
     if (status != MEZZO_OK) {
         mezzo_loader_free(loader);
         return status;
@@ -100,6 +122,7 @@ void mezzo_loader_free(mezzo_loader *loader) {
     if (!mz_free_once(loader, "loader"))
         return;
     mz_free(loader->first);
+    mz_free(loader->weighted);
     mz_free(loader);
 }
 
@@ -117,15 +140,30 @@ static size_t find_segment(const mezzo_loader *loader, uint64_t place) {
     return low;
 }
 
+// Uniform over 0 … n - 1 up to n / 2^64: the high half of the product (Lemire, "Fast Random Integer Generation in an
+// Interval", 2019, without the rejection).
+static uint64_t uniform(const uint32_t words[2], uint64_t n) {
+    return (uint64_t)((unsigned __int128)((uint64_t)words[1] << 32 | words[0]) * n >> 64);
+}
+
+// The file by its weight, then a place in it.
+static uint64_t draw_weighted(const mezzo_loader *loader, const uint32_t words[4]) {
+    const size_t count = loader->stream->count;
+    const double at = (double)uniform(words + 2, UINT64_C(1) << 53) * 0x1p-53 * loader->weighted[count];
+    size_t i = 0;
+    while (i + 1 < count && at >= loader->weighted[i + 1])
+        i++;
+    while (loader->first[i + 1] == loader->first[i]) // a sum of weights that was rounded
+        i--;
+    return loader->first[i] + uniform(words, loader->first[i + 1] - loader->first[i]);
+}
+
 // A place drawn for row number `row` of all batches.
 static uint64_t draw(const mezzo_loader *loader, uint64_t row) {
     mz_philox_key key = {loader->options.seed, loader->options.stream, PHILOX_DATA};
     uint32_t words[4];
     mz_philox(key, row, words);
-    uint64_t random = (uint64_t)words[1] << 32 | words[0];
-    // The high half of the product is uniform over 0 … total - 1 up to total / 2^64 (Lemire, "Fast Random Integer
-    // Generation in an Interval", 2019, without the rejection).
-    return (uint64_t)((unsigned __int128)random * loader->total >> 64);
+    return loader->weighted != NULL ? draw_weighted(loader, words) : uniform(words, loader->total);
 }
 
 static void fill_empty(int32_t *inputs, int32_t *targets, size_t from, size_t to) {

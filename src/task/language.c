@@ -18,6 +18,7 @@
 typedef struct language {
     mz_task task;
     mezzo_corpus *corpus;             // NULL where only samples are wanted
+    mz_record_set sets[2];            // the records of each part
     mz_instructions *told[2];         // instead of a corpus: instructions, by part
     mezzo_tokenizer *loaded;          // the tokenizer that was loaded without a corpus
     const mezzo_tokenizer *tokenizer; // NULL where shards came without one
@@ -30,8 +31,10 @@ static void close_task(mz_task *task) {
     language *l = (language *)task;
     mz_sampler_free(l->sampler);
     mz_free(l->lengths);
-    mz_instructions_free(l->told[MEZZO_TRAIN]);
-    mz_instructions_free(l->told[MEZZO_VALIDATION]);
+    for (size_t i = 0; i < MZ_COUNT(l->told); i++) {
+        mz_instructions_free(l->told[i]);
+        mz_record_set_close(&l->sets[i]);
+    }
     mezzo_tokenizer_free(l->loaded);
     mezzo_corpus_free(l->corpus);
     mz_free(l);
@@ -41,37 +44,46 @@ static bool given(const char *text) {
     return text != NULL && text[0] != '\0';
 }
 
-// Records may need characters that those before them do not have, so that they make no tokenizer.
-static mezzo_status open_instructions(language *l, const mz_task_options *o, const mz_tokenizer_sources *from) {
-    const char *train = given(o->all) ? o->all : given(o->train) ? o->train : o->path;
-    bool split = !given(o->all) && !given(o->train), validates = !given(o->all) && given(o->validation);
-    MEZZO_TRY(mz_tokenizer_choose_for_text(from, train, &l->loaded));
-    if (l->loaded == NULL)
-        return mz_fail(
-            MEZZO_ERR_INVALID,
-            "%s: instructions need an existing tokenizer: set data.tokenizer to gpt2, byte or the file of a saved one",
-            train);
-    l->task.masks = true;
-    double end = split ? o->split : 1;
-    MEZZO_TRY(mz_instructions_open(train, l->loaded, 0, end, o->stop, &l->told[MEZZO_TRAIN]));
-    if (mz_instructions_converse(l->told[MEZZO_TRAIN])) // samples and exports are asked as it was trained
-        MEZZO_TRY(mz_chat_keep_default(&l->loaded->chat));
+// Documents alone are a text.
+static mezzo_status take_documents(language *l, double split, bool validates) {
+    mezzo_tokenizer *tokenizer = l->loaded;
+    l->loaded = NULL;
+    MEZZO_TRY(mz_corpus_from_records(&l->sets[MEZZO_TRAIN], validates ? &l->sets[MEZZO_VALIDATION] : NULL, split,
+                                     tokenizer, &l->corpus));
+    for (size_t i = 0; i < MZ_COUNT(l->sets); i++)
+        mz_chat_tokens_free(&l->sets[i].all); // the corpus has its own
+    return MEZZO_OK;
+}
+
+static mezzo_status open_records(language *l, const mz_task_options *o, const mz_tokenizer_sources *from) {
+    const bool whole = given(o->all), split = !whole && !given(o->train), validates = !whole && given(o->validation);
+    const char *train = whole ? o->all : given(o->train) ? o->train : o->path;
+    const double end = split ? o->split : 1;
+    const mz_record_set *sets = l->sets;
+    MEZZO_TRY(mz_records_tokenizer(train, from, &l->loaded));
+    MEZZO_TRY(mz_record_set_open(train, o->form, l->loaded, o->stop, &l->sets[MEZZO_TRAIN]));
     if (validates)
-        return mz_instructions_open(o->validation, l->loaded, 0, 1, o->stop, &l->told[MEZZO_VALIDATION]);
-    return split && end < 1 ? mz_instructions_open(train, l->loaded, end, 1, o->stop, &l->told[MEZZO_VALIDATION])
-                            : MEZZO_OK;
+        MEZZO_TRY(mz_record_set_open(o->validation, o->form, l->loaded, o->stop, &l->sets[MEZZO_VALIDATION]));
+    if (sets[0].conversations > 0) // samples and exports are asked as it was trained
+        MEZZO_TRY(mz_chat_keep_default(&l->loaded->chat));
+    if (sets[0].documents == sets[0].count && sets[1].documents == sets[1].count)
+        return take_documents(l, end, validates);
+    l->task.masks = true;
+    MEZZO_TRY(mz_instructions_create(&sets[MEZZO_TRAIN], 0, end, !whole, &l->told[MEZZO_TRAIN]));
+    return mz_instructions_create(&sets[validates ? MEZZO_VALIDATION : MEZZO_TRAIN], validates ? 0 : end, 1, false,
+                                  &l->told[MEZZO_VALIDATION]);
 }
 
 static mezzo_status open_corpus(language *l, const mz_task_options *o) {
     const mz_tokenizer_sources from = {.own = o->own, .weights = o->weights, .named = o->tokenizer};
+    if (o->no_data)
+        return mz_tokenizer_choose(&from, &l->loaded);
+    if (mz_is_records(o->path) || mz_is_records(o->train) || mz_is_records(o->all))
+        return open_records(l, o, &from);
     if (given(o->all) && mz_path_is_dir(o->all))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s is a folder: name the text or the shards in it to evaluate on, such as %s/val.bin",
                        mz_quote(o->all).text, o->all);
-    if (o->no_data)
-        return mz_tokenizer_choose(&from, &l->loaded);
-    if (mz_is_instructions(o->path) || mz_is_instructions(o->train) || mz_is_instructions(o->all))
-        return open_instructions(l, o, &from);
     mezzo_corpus_options c = {.path = o->path,
                               .train = o->train,
                               .validation = o->validation,
@@ -132,9 +144,10 @@ static void describe(const mz_task *task, char *out, size_t size) {
              (long long)m->heads, (long long)m->d_model, (long long)m->seq_len, (long long)m->vocab);
 }
 
+static const char *const part_names[] = {[MEZZO_TRAIN] = "", [MEZZO_VALIDATION] = "validation "};
+
 // A record whose prompt fills the context, or whose answer is empty, has no target: nothing is learned from it.
 static mezzo_status check_targets(language *l, mezzo_corpus_part part) {
-    static const char *const names[] = {[MEZZO_TRAIN] = "", [MEZZO_VALIDATION] = "validation "};
     const mz_instructions *told = l->told[part];
     const long long length = (long long)l->task.model.seq_len;
     if (told == NULL || mz_instructions_count(told) == 0)
@@ -145,13 +158,13 @@ static mezzo_status check_targets(language *l, mezzo_corpus_part part) {
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s: none of its %llu %srecords has a target within the context of %lld tokens: their answers "
                        "are empty or cut off; raise model.seq_len (--seq-len), or shorten the prompts",
-                       path, all, names[part], length);
+                       path, all, part_names[part], length);
     const size_t used = strlen(l->task.note);
     if (some < all)
         snprintf(l->task.note + used, sizeof l->task.note - used,
                  "%s%.120s: %llu of its %llu %srecords have no target within the context of %lld tokens and teach "
                  "nothing",
-                 used > 0 ? "; " : "", path, all - some, all, names[part], length);
+                 used > 0 ? "; " : "", path, all - some, all, part_names[part], length);
     return MEZZO_OK;
 }
 
@@ -160,6 +173,29 @@ static mezzo_status check_model(mz_task *task) {
     task->note[0] = '\0';
     MEZZO_TRY(check_targets(l, MEZZO_TRAIN));
     return check_targets(l, MEZZO_VALIDATION);
+}
+
+// What was read: a line for each set, and the first records that were refused.
+static void report(const mz_task *task) {
+    const language *l = (const language *)task;
+    for (size_t i = 0; i < MZ_COUNT(l->sets); i++) {
+        const mz_record_set *set = &l->sets[i];
+        if (set->source == NULL)
+            continue;
+        (void)mz_record_set_log(set);
+        if (set->documents > 0 && !mz_chat_has_end(l->tokenizer))
+            mz_log("notice", "%s: the tokenizer has no end token, so that documents follow each other without one",
+                   mz_quote(set->source).text);
+    }
+    for (size_t i = 0; i < MZ_COUNT(l->told); i++) {
+        const int64_t length = task->model.seq_len;
+        const uint64_t cut = l->told[i] != NULL ? mz_instructions_longer(l->told[i], length) : 0;
+        if (cut > 0)
+            mz_log("notice",
+                   "%s: %llu of %llu %srecords have more than model.seq_len + 1 = %lld tokens: cutting their ends",
+                   mz_quote(mz_instructions_path(l->told[i])).text, (unsigned long long)cut,
+                   (unsigned long long)mz_instructions_count(l->told[i]), part_names[i], (long long)length + 1);
+    }
 }
 
 static const char *keeps(const mz_task *task) {
@@ -204,11 +240,6 @@ static mezzo_status open_told(const mz_task *task, mezzo_corpus_part part, mz_or
                                  .length = task->model.seq_len,
                                  .seed = seed,
                                  .stream = (uint32_t)part}};
-    uint64_t cut = mz_instructions_longer(told, s->order.length);
-    if (cut > 0 && s->order.random)
-        mz_log("notice", "%llu of %llu instructions have more than model.seq_len + 1 = %lld tokens: cutting their ends",
-               (unsigned long long)cut, (unsigned long long)mz_instructions_count(told),
-               (long long)s->order.length + 1);
     source->state = s;
     source->batches = mz_instructions_batches(told, rows);
     return MEZZO_OK;
@@ -436,6 +467,7 @@ const mz_task_kind mz_task_language = {.name = "language model",
                                        .check_model = check_model,
                                        .has = has,
                                        .describe = describe,
+                                       .report = report,
                                        .mark = mark,
                                        .classes = classes,
                                        .open_source = open_source,

@@ -23,6 +23,13 @@ mezzo_status mz_task_set_model(mz_task *task, const mezzo_model_config *model) {
     return task->kind->check_model != NULL ? task->kind->check_model(task) : MEZZO_OK;
 }
 
+void mz_task_report(const mz_task *task) {
+    if (task->kind->report != NULL)
+        task->kind->report(task);
+    if (task->note[0] != '\0')
+        mz_log("warn", "%s", task->note);
+}
+
 const char *mz_task_keeps(const mz_task *task) {
     return task->kind->keeps != NULL ? task->kind->keeps(task) : "";
 }

@@ -55,6 +55,7 @@ typedef struct mz_source {
 typedef struct mz_task_options {
     const char *path, *train, *validation; // data.path, data.train, data.val
     const char *tokenizer;                 // language: its name or file, or "auto"
+    const char *form;                      // language: that of records, or "auto"
     const char *features, *labels;         // classifier: data.features (or path), data.labels
     const char *latents;                   // images: a run folder of kl_vae; read by whoever opens the task
     double split;                          // the part of `path` that is trained on
@@ -114,6 +115,7 @@ typedef struct mz_task_kind {
     mezzo_status (*check_model)(mz_task *task);   // NULL: any. Whether task->model fits the data; sets its note
     bool (*has)(const mz_task *task, mz_set set); // any example at all
     void (*describe)(const mz_task *task, char *out, size_t size);
+    void (*report)(const mz_task *task); // NULL: nothing. Logs what was read of the data, once the model is set
     // What tells these examples from others. They are read already, or few of their bytes are looked at.
     mezzo_data_mark (*mark)(const mz_task *task, mz_set set);
     int64_t (*classes)(const mezzo_model_config *model); // of "logits"
@@ -152,6 +154,7 @@ mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *optio
 void mz_task_close(mz_task *task); // NULL is fine; after its sources
 // The model that is trained on it, complete. INVALID where it does not fit the data.
 mezzo_status mz_task_set_model(mz_task *task, const mezzo_model_config *model);
+void mz_task_report(const mz_task *task);       // its note and what was read, to the log: for the leader of the ranks
 const char *mz_task_keeps(const mz_task *task); // "" = nothing
 mezzo_status mz_task_save(const mz_task *task, const char *folder);
 // INVALID, naming the task, where it has none. A language model without a tokenizer is one of these.

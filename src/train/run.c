@@ -116,8 +116,8 @@ static mezzo_status open_task(mz_training *run) {
     MEZZO_TRY(mz_run_config_model(&run->config, &run->task->sizes, &family));
     MEZZO_TRY(mz_model_of(&family, &run->engine.plan.model));
     MEZZO_TRY(mz_task_set_model(run->task, &family));
-    if (run->task->note[0] != '\0' && mz_run_leads(run))
-        mz_log("warn", "%s", run->task->note);
+    if (mz_run_leads(run))
+        mz_task_report(run->task);
     return MEZZO_OK;
 }
 

@@ -39,7 +39,7 @@ run 2 --nonsense
 refuse 2 --batchsize --batch-size -- train --batchsize 3
 refuse 2 --optimizer.lrr --optimizer.lr -- train --optimizer.lrr 3
 refuse 2 --temprature --temperature -- sample runs/x --temprature 1
-refuse 2 --formt --format -- data text.txt --formt llmc
+refuse 2 --formatt "mean --format?" -- data text.txt --formatt llmc
 refuse 2 --aftr --after -- explain --aftr fuse
 refuse 2 --best -- eval runs/x --bst
 refuse 2 --xyzzyplugh "mezzo train --help" -- train --xyzzyplugh 3

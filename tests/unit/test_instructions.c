@@ -9,10 +9,11 @@ static const char records[] = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n"
                               "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
                               "{\"role\": \"assistant\", \"content\": \"yz\"}]}\n";
 
-static mz_instructions *open(const char *text, const mezzo_tokenizer *t) {
+static mz_instructions *open(const char *text, const mezzo_tokenizer *t, mz_record_set *set) {
     mz_instructions *x;
     must(mz_file_write_atomic("some.jsonl", text, strlen(text)));
-    must(mz_instructions_open("some.jsonl", t, 0, 1, NULL, &x));
+    must(mz_record_set_open("some.jsonl", NULL, t, NULL, set));
+    must(mz_instructions_create(set, 0, 1, true, &x));
     return x;
 }
 
@@ -29,9 +30,10 @@ static void test_answers_alone_count(void **state) {
     mezzo_tokenizer *bytes, *gpt2;
     int32_t tokens[2 * LENGTH], targets[2 * LENGTH];
     char seen[LENGTH + 1];
+    mz_record_set set;
     must(mezzo_tokenizer_create_byte(&bytes));
     must(mezzo_tokenizer_create_gpt2(&gpt2));
-    mz_instructions *x = open(records, bytes);
+    mz_instructions *x = open(records, bytes, &set);
     assert_int_equal(mz_instructions_count(x), 2);
     const mz_instruction_order order = {.rows = 2, .length = LENGTH};
     mz_instructions_batch(x, &order, 0, tokens, targets);
@@ -47,10 +49,12 @@ static void test_answers_alone_count(void **state) {
         assert_int_equal(seen[i], '.');
     assert_memory_equal(seen + head - 1, "yz<|im_end|>\n", 13);
     mz_instructions_free(x);
-    x = open(records, gpt2);
+    mz_record_set_close(&set);
+    x = open(records, gpt2, &set);
     mz_instructions_batch(x, &order, 0, tokens, targets);
     assert_true(targets[1] == 50256 || targets[2] == 50256); // the answer ends
     mz_instructions_free(x);
+    mz_record_set_close(&set);
     mezzo_tokenizer_free(gpt2);
     mezzo_tokenizer_free(bytes);
 }
@@ -61,7 +65,7 @@ static void test_what_is_refused(void **state) {
         const char *text, *says;
     } wrong[] = {{"{\"prompt\": \"a\"}\n", "completion"},
                  {"\n[1]\n", "some.jsonl:2"},
-                 {"{\"text\": \"a\"}\n", "messages"},
+                 {"{\"body\": \"a\"}\n", "messages"},
                  {"{\"messages\": [{\"role\": \"dog\", \"content\": \"\"}]}\n", "dog"},
                  {"{\"messages\": [1]}\n", "message"},
                  {"{\"prompt\": \n", "some.jsonl:1"},
@@ -69,9 +73,9 @@ static void test_what_is_refused(void **state) {
     mezzo_tokenizer *bytes;
     must(mezzo_tokenizer_create_byte(&bytes));
     for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
-        mz_instructions *x;
+        mz_record_set set;
         must(mz_file_write_atomic("some.jsonl", wrong[i].text, strlen(wrong[i].text)));
-        assert_true(mz_instructions_open("some.jsonl", bytes, 0, 1, NULL, &x) != MEZZO_OK);
+        assert_true(mz_record_set_open("some.jsonl", NULL, bytes, NULL, &set) != MEZZO_OK);
         if (strstr(mezzo_error_message(), wrong[i].says) == NULL)
             fail_msg("\"%s\" does not say %s", mezzo_error_message(), wrong[i].says);
     }
@@ -83,13 +87,13 @@ static void test_reading_can_be_stopped(void **state) {
     (void)state;
     const volatile sig_atomic_t stop = 1;
     mezzo_tokenizer *bytes;
-    mz_instructions *x;
+    mz_record_set set;
     must(mezzo_tokenizer_create_byte(&bytes));
-    must(mz_file_write_atomic("some.jsonl", "\n\n", 2));
-    assert_int_equal(mz_instructions_open("some.jsonl", bytes, 0, 1, &stop, &x), MEZZO_ERR_INTERRUPTED);
-    if (strstr(mezzo_error_message(), "some.jsonl:1: stopped") == NULL)
+    must(mz_file_write_atomic("some.jsonl", "\n{}\n", 4));
+    assert_int_equal(mz_record_set_open("some.jsonl", NULL, bytes, &stop, &set), MEZZO_ERR_INTERRUPTED);
+    if (strstr(mezzo_error_message(), "some.jsonl:2: stopped") == NULL)
         fail_msg("\"%s\"", mezzo_error_message());
-    assert_null(x);
+    assert_null(set.records);
     mezzo_tokenizer_free(bytes);
 }
 
@@ -107,30 +111,37 @@ static void test_json_files(void **state) {
     must(mezzo_tokenizer_create_byte(&bytes));
     for (size_t i = 0; i < MZ_COUNT(files); i++) {
         mz_instructions *x;
-        assert_true(mz_is_instructions(files[i][0]));
+        mz_record_set set;
+        assert_true(mz_is_records(files[i][0]));
         must(mz_file_write_atomic(files[i][0], files[i][1], strlen(files[i][1])));
-        must(mz_instructions_open(files[i][0], bytes, 0, 1, NULL, &x));
+        must(mz_record_set_open(files[i][0], NULL, bytes, NULL, &set));
+        must(mz_instructions_create(&set, 0, 1, true, &x));
         assert_int_equal(mz_instructions_count(x), 2);
         marks[i] = mz_instructions_mark(x);
         mz_instructions_free(x);
+        mz_record_set_close(&set);
         assert_int_equal(marks[i].crc32c, marks[0].crc32c);
     }
-    static const char *const wrong[][2] = {
-        {"[{\"prompt\": \"a\", \"completion\": \"b\"}, 7]", "d.json: record 2: no object"},
-        {"[{\"prompt\": \"a\"}]", "d.json: record 1: key 'completion'"},
-        {"[{\"prompt\": NaN, \"completion\": \"\"}]", "expected a string, got NaN"},
-        {"[{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud800\"}]}]",
-         "half of a surrogate pair cannot be used"},
-        {"{\n \"version\": 1\n}", "d.json:1: not valid JSON"},
-        {"[]", "no record"}};
+    static const char *const wrong[][2] = {{"[{\"prompt\": \"a\"},\n 7]", "d.json:1: key 'completion'"},
+                                           {"[7]", "d.json:1: not valid JSON"},
+                                           {"[\n[]]", "d.json:2: no object"},
+                                           {"[{}, {}", "d.json:1: the list has no end"},
+                                           {"[{}\n {}]", "d.json:2: no comma between two records"},
+                                           {"[{}, ]", "d.json:1: a comma with no record after it"},
+                                           {"[{}]\n{}", "d.json:2: text after the list"},
+                                           {"[{\"prompt\": NaN, \"completion\": \"\"}]", "expected a string, got NaN"},
+                                           {"[{\"messages\": [{\"role\": \"user\", \"content\": \"\\ud800\"}]}]",
+                                            "half of a surrogate pair cannot be used"},
+                                           {"{\n \"version\": 1\n}", "d.json:1: not valid JSON"},
+                                           {"[]", "no record"}};
     for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
-        mz_instructions *x;
+        mz_record_set set;
         must(mz_file_write_atomic("d.json", wrong[i][0], strlen(wrong[i][0])));
-        assert_true(mz_instructions_open("d.json", bytes, 0, 1, NULL, &x) != MEZZO_OK);
+        assert_true(mz_record_set_open("d.json", NULL, bytes, NULL, &set) != MEZZO_OK);
         if (strstr(mezzo_error_message(), wrong[i][1]) == NULL)
             fail_msg("\"%s\" does not say %s", mezzo_error_message(), wrong[i][1]);
     }
-    assert_false(mz_is_instructions(".json") || mz_is_instructions("a.json/b") || mz_is_instructions("json"));
+    assert_false(mz_is_records(".json") || mz_is_records("a.json/b") || mz_is_records("json"));
     mezzo_tokenizer_free(bytes);
 }
 

@@ -1,0 +1,18 @@
+// The bytes of a file from its beginning, in memory that does not grow with it. Of a gzip file (RFC 1952, told by its
+// first bytes, not by its name) they are the bytes that were compressed, of all its members.
+#ifndef MZ_IO_READER_H
+#define MZ_IO_READER_H
+
+#include "base/base.h"
+
+typedef struct mz_reader mz_reader;
+
+mezzo_status mz_reader_open(const char *path, mz_reader **out); // IO names the file; UNSUPPORTED: gzip without zlib
+// The same of n bytes in memory, which are borrowed; `where` names them in errors.
+mezzo_status mz_reader_of(const char *where, const void *bytes, size_t n, mz_reader **out);
+void mz_reader_close(mz_reader *reader); // NULL is fine
+// Up to n bytes; fewer only at the end. FORMAT: the compressed data are damaged or cut off.
+mezzo_status mz_reader_read(mz_reader *reader, char *to, size_t n, size_t *got);
+const char *mz_reader_where(const mz_reader *reader);
+
+#endif
