@@ -29,9 +29,24 @@ static bool is_published(const json_t *object) {
     return json_object_get(object, "format") == NULL && json_is_object(json_object_get(object, "model"));
 }
 
+static const mz_tokenizer_kind *find_kind(const char *name) {
+    for (size_t i = 0; i < MZ_COUNT(kinds); i++)
+        if (strcmp(kinds[i]->name, name) == 0)
+            return kinds[i];
+    return NULL;
+}
+
+// What Mezzo wrote says in "mezzo" which kind it is; of BPE, the file itself has everything.
 static mezzo_status load_published(const char *where, const json_t *object, mezzo_tokenizer **out) {
     const json_t *own = json_object_get(json_object_get(object, "model"), "mezzo");
+    const char *own_kind = json_string_value(json_object_get(own, "kind"));
+    const mz_tokenizer_kind *kind = find_kind(own_kind != NULL ? own_kind : "bpe");
     mz_chat chat = {0};
+    if (kind == NULL)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: tokenizer kind %s is not one of byte, char, gpt2, bpe", where,
+                       mz_quote(own_kind).text);
+    if (kind != &mz_tokenizer_bpe)
+        return load_kind(kind, where, own, out);
     MEZZO_TRY(mz_bpe_read_published(where, object, out));
     mezzo_status status = own != NULL ? mz_chat_from_json(where, own, &chat) : MEZZO_OK;
     (*out)->chat = chat;
@@ -68,9 +83,8 @@ mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, boo
     if (version >= 2 && !sealed)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing: the file was changed", where);
     MEZZO_TRY(mz_json_get_string(where, object, "kind", &kind));
-    for (size_t i = 0; i < MZ_COUNT(kinds); i++)
-        if (strcmp(kinds[i]->name, kind) == 0)
-            return load_kind(kinds[i], where, object, out);
+    if (find_kind(kind) != NULL)
+        return load_kind(find_kind(kind), where, object, out);
     return mz_fail(MEZZO_ERR_FORMAT, "%s: tokenizer kind %s is not one of byte, char, gpt2, bpe", where,
                    mz_quote(kind).text);
 }
@@ -218,35 +232,14 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
     return status;
 }
 
-bool mz_tokenizer_is_published(const mezzo_tokenizer *tok) {
-    return mz_bpe_published(tok) != NULL;
-}
-
-static mezzo_status write_own(const mezzo_tokenizer *tok, json_t *object) {
-    const bool full = json_object_set_new(object, "format", json_string(FORMAT)) != 0 ||
-                      json_object_set_new(object, "version", json_integer(VERSION)) != 0 ||
-                      json_object_set_new(object, "kind", json_string(tok->kind->name)) != 0 ||
-                      json_object_set_new(object, "vocab_size", json_integer(tok->vocab)) != 0;
-    if (full)
-        return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
-    MEZZO_TRY(tok->kind->save(tok, object));
-    return mz_chat_to_json(&tok->chat, object);
-}
-
 mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) {
     MZ_REQUIRE(tok, path);
     json_t *object = mz_json_new();
-    const mz_bpe_tokenizer *published = mz_bpe_published(tok);
-    mezzo_status status = MEZZO_OK;
     if (!object)
         return mz_fail(MEZZO_ERR_MEMORY, "cannot write %s: out of memory while making JSON", mz_quote(path).text);
-    if (published != NULL)
-        status = mz_bpe_write_published(published, object);
-    else
-        status = write_own(tok, object);
+    mezzo_status status = tok->kind->save(tok, object);
     if (status == MEZZO_OK)
-        status = published != NULL ? mz_json_save_sealed_within(path, object, NULL)
-                                   : mz_json_save_sealed(path, object, NULL);
+        status = mz_json_save_sealed_within(path, object, NULL);
     json_decref(object);
     return status;
 }

@@ -25,7 +25,8 @@ typedef struct mz_tokenizer_kind {
     mezzo_status (*encode)(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, mz_place place,
                            mz_token_list *out);
     const char *(*bytes)(const mezzo_tokenizer *tok, int32_t token, size_t *n); // token is in range
-    mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // adds its keys
+    mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // all of tokenizer.json
+    // From the keys of the first form, which "mezzo" in a model of Hugging Face's form has too.
     mezzo_status (*load)(const char *where, const json_t *object, mezzo_tokenizer **out);
     // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
     // character.
@@ -67,7 +68,7 @@ mezzo_status mz_tokenizer_choose(const mz_tokenizer_sources *from, mezzo_tokeniz
 // The same for a text, which has no tokens of its own: MEZZO_ERR_INVALID too where nothing says which tokens trained
 // weights know. *out NULL: the tokens of `what` are its characters.
 mezzo_status mz_tokenizer_choose_for_text(const mz_tokenizer_sources *from, const char *what, mezzo_tokenizer **out);
-bool mz_tokenizer_is_published(const mezzo_tokenizer *tok); // of the form of the `tokenizers` library
+bool mz_tokenizer_splits_as_gpt2(const mezzo_tokenizer *tok); // and does nothing else: GPT-2's two files describe it
 bool mz_tokenizer_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
 mezzo_status mz_tokenizer_in_folder(const char *folder,
                                     bool *out); // whether mezzo_tokenizer_load finds one, or refuses

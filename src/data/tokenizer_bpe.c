@@ -207,7 +207,7 @@ const mz_bpe_tokenizer *mz_bpe_published(const mezzo_tokenizer *base) {
 }
 
 static mezzo_status bpe_save(const mezzo_tokenizer *base, json_t *object) {
-    return mz_bpe_to_json(&((const mz_bpe_tokenizer *)base)->bpe, object);
+    return mz_bpe_write_published((const mz_bpe_tokenizer *)base, object);
 }
 
 static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_tokenizer **out) {
@@ -222,6 +222,16 @@ static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_toke
     mz_bpe_free(&bpe);
     return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'vocab_size' is %lld, but 'vocab' has %d", where, (long long)vocab,
                    (int)got);
+}
+
+// Whether nothing but GPT-2's pattern stands between a text and its words.
+static bool splits_as_gpt2(const mz_bpe_tokenizer *tok) {
+    const mz_step *s = &tok->steps.items[0];
+    bool plain = tok->normals.n == 0 && tok->steps.n == 1 && s->kind == MZ_STEP_SPLIT && s->gpt2 && !tok->letters;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < tok->added[k].n; i++)
+            plain &= tok->added[k].items[i].special;
+    return plain;
 }
 
 // --- GPT-2's two files ---------------------------------------------------------------------------------------------
@@ -258,7 +268,7 @@ mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *fo
     if (tok->kind != &mz_tokenizer_bpe && tok->kind != &mz_tokenizer_gpt2)
         return mz_fail(MEZZO_ERR_INVALID, "a %s tokenizer has no merges to write to vocab.json and merges.txt",
                        tok->kind->name);
-    if (mz_bpe_published(tok) != NULL)
+    if (!splits_as_gpt2((const mz_bpe_tokenizer *)tok))
         return mz_fail(MEZZO_ERR_INVALID,
                        "vocab.json and merges.txt cannot say how a tokenizer.json of Hugging Face's form "
                        "splits: save that");
@@ -271,12 +281,6 @@ mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *fo
         status = save_merges(json_object_get(object, "merges"), folder);
     json_decref(object);
     return status;
-}
-
-// The library carries the vocabulary: its name is all there is to keep.
-static mezzo_status gpt2_save(const mezzo_tokenizer *base, json_t *object) {
-    (void)base, (void)object;
-    return MEZZO_OK;
 }
 
 static mezzo_status gpt2_load(const char *where, const json_t *object, mezzo_tokenizer **out) {
@@ -297,14 +301,9 @@ static bool same_added(const mz_added *a, const mz_added *b) {
     return same;
 }
 
-// Whether nothing but GPT-2's pattern stands between a text and its words.
-static bool splits_as_gpt2(const mz_bpe_tokenizer *tok) {
-    const mz_step *s = &tok->steps.items[0];
-    bool plain = tok->normals.n == 0 && tok->steps.n == 1 && s->kind == MZ_STEP_SPLIT && s->gpt2 && !tok->letters;
-    for (int k = 0; k < 2; k++)
-        for (size_t i = 0; i < tok->added[k].n; i++)
-            plain &= tok->added[k].items[i].special;
-    return plain;
+bool mz_tokenizer_splits_as_gpt2(const mezzo_tokenizer *tok) {
+    return (tok->kind == &mz_tokenizer_bpe || tok->kind == &mz_tokenizer_gpt2) &&
+           splits_as_gpt2((const mz_bpe_tokenizer *)tok);
 }
 
 static bool bpe_same(const mezzo_tokenizer *x, const mezzo_tokenizer *y) {
@@ -322,4 +321,4 @@ static bool bpe_same(const mezzo_tokenizer *x, const mezzo_tokenizer *y) {
 const mz_tokenizer_kind mz_tokenizer_bpe = {
     "bpe", mz_bpe_tokenizer_destroy, bpe_encode, bpe_bytes, bpe_save, bpe_load, bpe_cut, bpe_same, bpe_special};
 const mz_tokenizer_kind mz_tokenizer_gpt2 = {
-    "gpt2", mz_bpe_tokenizer_destroy, bpe_encode, bpe_bytes, gpt2_save, gpt2_load, bpe_cut, bpe_same, bpe_special};
+    "gpt2", mz_bpe_tokenizer_destroy, bpe_encode, bpe_bytes, bpe_save, gpt2_load, bpe_cut, bpe_same, bpe_special};

@@ -1,5 +1,6 @@
 // A token is a byte.
-#include "data/tokenizer.h"
+#include "data/alphabet.h"
+#include "data/tokenizer_json.h"
 #include "io/json.h"
 
 typedef struct byte_tokenizer {
@@ -39,8 +40,22 @@ static const char *byte_bytes(const mezzo_tokenizer *tok, int32_t token, size_t 
 }
 
 static mezzo_status byte_save(const mezzo_tokenizer *tok, json_t *object) {
-    (void)tok, (void)object;
-    return MEZZO_OK;
+    json_t *vocab = json_object();
+    mz_text letter = {0};
+    bool full = vocab == NULL;
+    for (int i = 0; i < 256 && !full; i++) {
+        const char byte = (char)i;
+        letter.len = 0;
+        mz_bytes_to_letters(&byte, 1, &letter);
+        full = letter.status != MEZZO_OK || json_object_set_new(vocab, letter.data, json_integer(i)) != 0;
+    }
+    mz_text_free(&letter);
+    if (full) {
+        json_decref(vocab);
+        return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
+    }
+    json_t *frame = mz_json_frame(json_array(), mz_json_byte_level(false), mz_json_byte_level(false));
+    return mz_json_write(tok, frame, vocab, json_array(), mz_json_own(tok), object);
 }
 
 static mezzo_status byte_load(const char *where, const json_t *object, mezzo_tokenizer **out) {

@@ -1,6 +1,6 @@
 // A token is a Unicode character, numbered in code point order among those that the text had: sorted(set(text)) in
 // Python.
-#include "data/tokenizer.h"
+#include "data/tokenizer_json.h"
 #include "io/json.h"
 #include "io/utf8.h"
 
@@ -128,16 +128,27 @@ static const char *char_bytes(const mezzo_tokenizer *base, int32_t token, size_t
     return tok->chars[token].bytes;
 }
 
+// U+0000 cannot be a key of JSON: the library's vocabulary has a hole there, "characters" has it.
 static mezzo_status char_save(const mezzo_tokenizer *base, json_t *object) {
     const char_tokenizer *tok = (const char_tokenizer *)base;
     mz_text text = {0};
-    for (int32_t i = 0; i < tok->base.vocab; i++)
+    json_t *vocab = json_object(), *own = mz_json_own(base);
+    bool full = vocab == NULL;
+    for (int32_t i = 0; i < tok->base.vocab && !full; i++) {
+        char key[5] = "";
+        memcpy(key, tok->chars[i].bytes, tok->chars[i].width);
+        full = key[0] != '\0' && json_object_set_new(vocab, key, json_integer(i)) != 0;
         mz_text_add(&text, tok->chars[i].bytes, tok->chars[i].width);
-    mezzo_status status = text.status;
-    if (status == MEZZO_OK && json_object_set_new(object, "characters", json_stringn(text.data, text.len)) != 0)
-        status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
+    }
+    full |= text.status != MEZZO_OK || json_object_set_new(own, "characters", json_stringn(text.data, text.len)) != 0;
     mz_text_free(&text);
-    return status;
+    if (full) {
+        json_decref(vocab);
+        json_decref(own);
+        return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
+    }
+    json_t *frame = mz_json_frame(json_array(), NULL, json_pack("{s:s}", "type", "Fuse"));
+    return mz_json_write(base, frame, vocab, json_array(), own, object);
 }
 
 // The characters must be in strictly rising order: then each is there once, and its place is its token.

@@ -1,5 +1,4 @@
-// tokenizer.json of the `tokenizers` library: the vocabulary, the merges and the tokens that were added; the file,
-// which is also written.
+// tokenizer.json of the `tokenizers` library: the vocabulary, the merges and the tokens that were added; the file.
 #include "data/alphabet.h"
 #include "data/tokenizer_json.h"
 #include "io/json.h"
@@ -341,53 +340,5 @@ mezzo_status mz_bpe_read_published(const char *where, const json_t *object, mezz
         *out = &tok->base;
     else
         mz_bpe_tokenizer_destroy(&tok->base);
-    return status;
-}
-
-// --- writing -------------------------------------------------------------------------------------------------------
-static void add_token_text(const mz_bpe *bpe, int32_t token, mz_text *out) {
-    size_t n;
-    const char *bytes = mz_bpe_bytes(bpe, token, &n);
-    out->len = 0;
-    if (bpe->characters || (bpe->made[token] & MZ_BPE_PLAIN))
-        mz_text_add(out, bytes, n);
-    else
-        mz_bytes_to_letters(bytes, n, out);
-}
-
-static mezzo_status write_tables(const mz_bpe *bpe, json_t *model, mz_text *text) {
-    json_t *vocab = json_object(), *merges = json_array();
-    bool full = json_object_set_new(model, "vocab", vocab) != 0 || json_object_set_new(model, "merges", merges) != 0;
-    for (int32_t t = 0; t < bpe->vocab && !full; t++) {
-        if (bpe->made[t] & MZ_BPE_ADDED)
-            continue;
-        add_token_text(bpe, t, text);
-        full = text->status != MEZZO_OK || json_object_set_new(vocab, text->data, json_integer(t)) != 0;
-    }
-    for (size_t i = 0; i < bpe->n_merges && !full; i++) {
-        json_t *pair = json_array();
-        const int32_t parts[2] = {bpe->merges[i].left, bpe->merges[i].right};
-        full = json_array_append_new(merges, pair) != 0;
-        for (int k = 0; k < 2 && !full; k++) {
-            add_token_text(bpe, parts[k], text);
-            full = text->status != MEZZO_OK || json_array_append_new(pair, json_stringn(text->data, text->len)) != 0;
-        }
-    }
-    return full ? mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON") : MEZZO_OK;
-}
-
-mezzo_status mz_bpe_write_published(const mz_bpe_tokenizer *tok, json_t *object) {
-    json_t *model = json_copy(json_object_get(tok->frame, "model")), *chat = json_object();
-    mz_text text = {0};
-    mezzo_status status = json_object_set_new(model, "mezzo", chat) == 0
-                              ? mz_chat_to_json(&tok->base.chat, chat)
-                              : mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
-    if (status == MEZZO_OK)
-        status = write_tables(&tok->bpe, model, &text);
-    mz_text_free(&text);
-    if (status == MEZZO_OK && (json_object_update(object, tok->frame) != 0 || json_object_del(object, "model") != 0 ||
-                               json_object_set(object, "model", model) != 0)) // last, where the seal is
-        status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
-    json_decref(model);
     return status;
 }

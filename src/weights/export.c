@@ -192,19 +192,13 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
     return status;
 }
 
-// In the form in which it was published, else in GPT-2's.
+// tokenizer.json, and what older programs read of one that splits as GPT-2 does.
 static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char *folder) {
-    const char *kind = mezzo_tokenizer_kind(tok);
-    mezzo_status status = MEZZO_OK;
-    if (mz_tokenizer_is_published(tok)) {
-        char *path = mz_format("%s/tokenizer.json", folder);
-        status = path != NULL ? mezzo_tokenizer_save(tok, path) : MEZZO_ERR_MEMORY;
-        mz_free(path);
-    } else if (strcmp(kind, "gpt2") == 0 || strcmp(kind, "bpe") == 0) {
+    char *path = mz_format("%s/tokenizer.json", folder);
+    mezzo_status status = path != NULL ? mezzo_tokenizer_save(tok, path) : MEZZO_ERR_MEMORY;
+    mz_free(path);
+    if (status == MEZZO_OK && mz_tokenizer_splits_as_gpt2(tok))
         status = mezzo_tokenizer_save_bpe(tok, folder);
-    } else {
-        mz_log("notice", "the %s tokenizer is not exported: transformers has no equivalent", kind);
-    }
     return status == MEZZO_OK ? mz_chat_write(tok, folder) : status;
 }
 

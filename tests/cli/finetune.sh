@@ -45,6 +45,7 @@ refuse 2 "lora.modules" "q_proj" -- train "${tune[@]}" --out wrong --steps 2 --l
 seed=(--model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 48 --batch-size 2 --warmup 2 --eval-iters 1 --sample-every -1 --device cpu --threads 1)
 run 0 train "${seed[@]}" --vocab 50259 --steps 1 --tokenizer gpt2 --data text.txt --out first --quiet
 run 0 export first --out talks
+rm talks/tokenizer.json # GPT-2's two files, as older programs leave them
 cat >talks/tokenizer_config.json <<'JSON'
 {"bos_token": "<s>", "eos_token": {"content": "</s>"},
  "added_tokens_decoder": {"50257": {"content": "<s>"}, "50258": {"content": "</s>"}},

@@ -42,7 +42,7 @@ grep -q partial_rotary_factor llama-exported/config.json && fail "Llama's heads 
 # --- a run of ours, with GPT-2's tokenizer: its files go along, and come back as the library's own
 run 0 train "${TINY[@]}" --steps 2 --data text.txt --tokenizer gpt2 --bias false --out ours
 run 0 export ours --best --dtype bf16 --out ours-hf
-[[ $(ls ours-hf | xargs) == "config.json merges.txt model.safetensors vocab.json" ]] || fail "files of the exported run"
+[[ $(ls ours-hf | xargs) == "config.json merges.txt model.safetensors tokenizer.json vocab.json" ]] || fail "files of the exported run"
 cmp ours-hf/merges.txt "$MEZZO_SOURCE/data/tokenizers/gpt2/merges.txt" || fail "the merges changed"
 run 0 import ours-hf --out ours-again
 cmp ours/tokenizer.json ours-again/tokenizer.json || fail "the tokenizer changed"

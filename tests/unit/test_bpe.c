@@ -191,16 +191,17 @@ static void write_text(const char *path, const char *text) {
 // vocab.json of the merges' own vocabulary, with token t at number `last - t`; `skip` (or -1) is left out.
 static void write_vocab(const char *path, const char *merges, int skip) {
     mezzo_tokenizer *tok;
-    json_t *own, *vocab = json_object();
+    json_t *own, *vocab = json_object(), *number;
+    const char *token;
     write_text("own.txt", merges);
     must(mezzo_tokenizer_create_bpe(NULL, "own.txt", &tok));
     must(mezzo_tokenizer_save(tok, "own.json"));
     must(mz_json_load("own.json", 1 << 20, &own));
     int n = mezzo_tokenizer_vocab(tok) - (skip >= 0);
-    for (int t = 0, number = n; t < mezzo_tokenizer_vocab(tok); t++)
-        if (t != skip)
-            json_object_set_new(vocab, json_string_value(json_array_get(json_object_get(own, "vocab"), (size_t)t)),
-                                json_integer(--number));
+    json_object_foreach(json_object_get(json_object_get(own, "model"), "vocab"), token, number) {
+        if (json_integer_value(number) != skip)
+            json_object_set_new(vocab, token, json_integer(--n));
+    }
     must(mz_json_save(path, vocab));
     json_decref(vocab);
     json_decref(own);

@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/utf8.h"
 #include "mezzo/data.h"
 
@@ -121,6 +122,22 @@ static void utf8_is_read_strictly(void **state) {
     }
 }
 
+// In the form of the `tokenizers` library; its vocabulary has the characters, but for U+0000.
+static void a_saved_tokenizer_has_the_published_form(void **state) {
+    (void)state;
+    mezzo_tokenizer *tok;
+    json_t *object;
+    assert_int_equal(mezzo_tokenizer_create_char("ba\0", 3, &tok), MEZZO_OK);
+    assert_int_equal(mezzo_tokenizer_save(tok, "char.json"), MEZZO_OK);
+    assert_int_equal(mz_json_load("char.json", 1 << 20, &object), MEZZO_OK);
+    const json_t *model = json_object_get(object, "model"), *vocab = json_object_get(model, "vocab");
+    assert_string_equal(json_string_value(json_object_get(model, "type")), "BPE");
+    assert_int_equal(json_object_size(vocab), 2);
+    assert_int_equal(json_integer_value(json_object_get(vocab, "b")), 2);
+    json_decref(object);
+    mezzo_tokenizer_free(tok);
+}
+
 static void a_saved_tokenizer_is_the_same(void **state) {
     (void)state;
     const char text[] = "b\"a\\\n\0é\x01😀"; // a NUL is a character too
@@ -173,6 +190,8 @@ static void hostile_tokenizer_files_are_refused(void **state) {
         {HEAD "\"kind\": \"char\", \"vocab_size\": 1, \"characters\": \"\xFF\"}", "not valid JSON"},
         {HEAD "\"kind\": \"char\", \"vocab_size\": 1, \"characters\": \"\\ud800\"}",
          "key 'characters': expected a string"},
+        {"{\"model\": {\"type\": \"BPE\", \"mezzo\": {\"kind\": \"word\"}}}", "kind 'word' is not one of byte"},
+        {"{\"model\": {\"type\": \"BPE\", \"mezzo\": {\"kind\": \"byte\", \"vocab_size\": 7}}}", "7 is not in 256"},
         {"[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]", "nested deeper than 16"},
     };
     mezzo_tokenizer *tok;
@@ -190,6 +209,7 @@ int main(void) {
         cmocka_unit_test(characters_are_numbered_in_code_point_order),
         cmocka_unit_test(utf8_is_read_strictly),
         cmocka_unit_test(a_saved_tokenizer_is_the_same),
+        cmocka_unit_test(a_saved_tokenizer_has_the_published_form),
         cmocka_unit_test(hostile_tokenizer_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
