@@ -19,7 +19,7 @@ typedef enum mezzo_model_purpose {
 // A family and the value of every key; model_keys.def says what each means. Those that the family does not take are not
 // looked at.
 typedef struct mezzo_model_config {
-    char name[32]; // the family: "gpt2", "cs336", "glm4_moe", "toy", "mlp", "kl_vae", "radio_unet"
+    char name[32]; // the family: "gpt2", "llama", "mlp", "kl_vae" …
     char size[32]; // the named size whose numbers these are, as "llama2-70B"; "": none
 #define MEZZO_KEY_INT                                                          int64_t
 #define MEZZO_KEY_FLOAT                                                        double

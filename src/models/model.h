@@ -70,8 +70,7 @@ struct mz_maker {
     // Builds a form into a graph that has its inputs; the caller asks mezzo_graph_status afterwards.
     mezzo_status (*build)(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g);
 };
-extern const mz_maker mz_model_toy, mz_model_gpt2, mz_model_cs336, mz_model_glm4_moe, mz_model_mlp, mz_model_kl_vae,
-    mz_model_radio_unet;
+extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_kl_vae, mz_model_radio_unet;
 
 // A family's model with these keys. INVALID as mezzo_model_check.
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out);
@@ -83,6 +82,9 @@ mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user
 // Whether weights of `theirs` go on in `ours`: INVALID names the first difference. `where` is the file of theirs,
 // `other` the key that names another one.
 mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, const char *where, const char *other);
+
+// How many blocks have a mixture of experts, and the first of them, after which all have one.
+int64_t mz_model_mixtures(const mezzo_model_config *config, int64_t *first);
 
 // The inputs of models of texts and of classes; for makers.
 int mz_language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);

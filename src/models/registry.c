@@ -2,125 +2,20 @@
 #include <math.h>
 
 #include "base/base.h"
-#include "models/model.h"
+#include "models/decoder.h"
 
-static const mz_maker *const models[] = {&mz_model_toy, &mz_model_gpt2,   &mz_model_cs336,     &mz_model_glm4_moe,
-                                         &mz_model_mlp, &mz_model_kl_vae, &mz_model_radio_unet};
+#define FAMILY(family, ...)                                                                                            \
+    {.name = #family, .check = mz_decoder_check, .inputs = mz_language_inputs, .build = mz_decoder_build},
+static const mz_maker decoders[] = {
+#include "models/families.def"
+};
+static const mz_maker *const others[] = {&mz_model_toy, &mz_model_mlp, &mz_model_kl_vae, &mz_model_radio_unet};
 
-// Every name a user may give, with the sizes it stands for. A named size becomes its family with those sizes.
-#define GPT2(size, l, h, c)                                                                                            \
-    {                                                                                                                  \
-        size, {                                                                                                        \
-            .name = "gpt2", .layers = (l), .heads = (h), .d_model = (c), .vocab = 50257, .seq_len = 1024, .bias = true \
-        }                                                                                                              \
-    }
-// CS336's sizes, of its own Transformer and of GPT-2's.
-#define CS336_GPT2(size, l, h, c)                                                                                      \
-    {                                                                                                                  \
-        size, {                                                                                                        \
-            .name = "gpt2", .layers = (l), .heads = (h), .d_model = (c), .vocab = 10000, .seq_len = 512, .bias = true  \
-        }                                                                                                              \
-    }
-#define CS336(size, l, h, c, f)                                                                                        \
-    {                                                                                                                  \
-        size, {                                                                                                        \
-            .name = "cs336", .layers = (l), .heads = (h), .d_model = (c), .d_ff = (f), .vocab = 10000, .seq_len = 512, \
-            .rope_theta = 10000, .norm_eps = 1e-5                                                                      \
-        }                                                                                                              \
-    }
-// The study's shapes: 8 heads, 8 experts of the model's width, 2 a token and 1 shared, the first block dense.
-#define GLM4_MOE(size, l, c)                                                                                           \
-    {                                                                                                                  \
-        size, {                                                                                                        \
-            .name = "glm4_moe", .layers = (l), .heads = 8, .d_model = (c), .vocab = 32000, .seq_len = 1024,            \
-            .rope_theta = 10000, .norm_eps = 1e-5, .rotary = 0.5, .dense_layers = 1, .experts = 8,                     \
-            .experts_per_token = 2, .shared_experts = 1, .expert_groups = 1, .expert_groups_used = 1,                  \
-            .normalise_weights = true, .routed_scale = 1                                                               \
-        }                                                                                                              \
-    }
-// LLaMA's shapes (Touvron et al. 2023, table 2; the last one is Llama 2's, whose 64 query heads share 8 of keys and
-// values).
-#define LLAMA(size, l, h, c, f)                                                                                        \
-    {                                                                                                                  \
-        size, {                                                                                                        \
-            .name = "cs336", .layers = (l), .heads = (h), .d_model = (c), .d_ff = (f), .vocab = 32000,                 \
-            .seq_len = 2048, .rope_theta = 10000, .norm_eps = 1e-5                                                     \
-        }                                                                                                              \
-    }
-#define LLAMA2_70B                                                                                                     \
-    {                                                                                                                  \
-        "llama2-70B", {                                                                                                \
-            .name = "glm4_moe", .layers = 80, .heads = 64, .kv_heads = 8, .d_model = 8192, .d_ff = 28672,              \
-            .vocab = 32000, .seq_len = 4096, .rope_theta = 10000, .norm_eps = 1e-5, .rotary = 1, .dense_layers = 80,   \
-            .experts = 1, .experts_per_token = 1, .expert_groups = 1, .expert_groups_used = 1,                         \
-            .normalise_weights = true, .routed_scale = 1                                                               \
-        }                                                                                                              \
-    }
-// Side, channels of the image, width, levels, blocks a level, groups.
-#define KL_VAE(size, s, c, w, m, n, g)                                                                                 \
-    {                                                                                                                  \
-        size, {                                                                                                        \
-            .name = "kl_vae", .layers = 1, .heads = 1, .d_model = (w), .vocab = 1, .seq_len = 1, .image_size = (s),    \
-            .channels = (c), .multipliers = (m), .res_blocks = (n), .groups = (g), .latent_channels = 3,               \
-            .kl_weight = 1e-6                                                                                          \
-        }                                                                                                              \
-    }
-// Side and channels of the image and of the condition, width, levels, blocks, groups, heads, first level of attention.
-#define RADIO_UNET(size, s, c, t, d, w, m, n, g, h, a)                                                                 \
-    {                                                                                                                  \
-        size, {                                                                                                        \
-            .name = "radio_unet", .layers = 1, .heads = (h), .d_model = (w), .vocab = 1, .seq_len = 1,                 \
-            .image_size = (s), .channels = (c), .condition_size = (t), .condition_channels = (d), .multipliers = (m),  \
-            .res_blocks = (n), .groups = (g), .attention_from = (a), .objective = 3                                    \
-        }                                                                                                              \
-    }
 static const struct {
     const char *name;
     mezzo_model_config config;
 } sizes[] = {
-    {"toy",
-     {.name = "toy", .layers = 1, .heads = 1, .d_model = 10, .vocab = 3, .seq_len = 1, .features = 5, .classes = 3}},
-    {"mlp",
-     {.name = "mlp", .layers = 2, .heads = 1, .d_model = 64, .vocab = 1, .seq_len = 1, .features = 5, .classes = 3}},
-    GPT2("gpt2", 12, 12, 768),
-    GPT2("gpt2-124M", 12, 12, 768),
-    GPT2("gpt2-355M", 24, 16, 1024),
-    GPT2("gpt2-774M", 36, 20, 1280),
-    GPT2("gpt2-1558M", 48, 25, 1600),
-    CS336_GPT2("gpt2-cs336-small", 12, 12, 768),
-    CS336_GPT2("gpt2-cs336-medium", 24, 16, 1024),
-    CS336_GPT2("gpt2-cs336-large", 36, 20, 1280),
-    CS336_GPT2("gpt2-cs336-xl", 48, 25, 1600),
-    CS336_GPT2("gpt2-cs336-2.7B", 32, 32, 2560),
-    CS336("cs336", 12, 12, 768, 0),
-    CS336("cs336-small", 12, 12, 768, 0),
-    CS336("cs336-medium", 24, 16, 1024, 0),
-    CS336("cs336-large", 36, 20, 1280, 0),
-    CS336("cs336-xl", 48, 25, 1600, 0),
-    CS336("cs336-2.7B", 32, 32, 2560, 0),
-    CS336("cs336-xl-2026", 32, 32, 2560, 0),
-    CS336("cs336-10B", 50, 36, 4608, 12288),
-    LLAMA("llama-7B", 32, 32, 4096, 11008),
-    LLAMA("llama-13B", 40, 40, 5120, 13824),
-    LLAMA("llama-33B", 60, 52, 6656, 17920),
-    LLAMA("llama-65B", 80, 64, 8192, 22016),
-    LLAMA2_70B,
-    GLM4_MOE("glm4_moe", 4, 256),
-    GLM4_MOE("glm4_moe-4x128", 4, 128),
-    GLM4_MOE("glm4_moe-4x256", 4, 256),
-    GLM4_MOE("glm4_moe-4x512", 4, 512),
-    GLM4_MOE("glm4_moe-8x128", 8, 128),
-    GLM4_MOE("glm4_moe-8x256", 8, 256),
-    GLM4_MOE("glm4_moe-8x512", 8, 512),
-    GLM4_MOE("glm4_moe-12x128", 12, 128),
-    GLM4_MOE("glm4_moe-12x256", 12, 256),
-    GLM4_MOE("glm4_moe-12x512", 12, 512),
-    KL_VAE("kl_vae", 64, 1, 32, 124, 1, 8),
-    KL_VAE("kl_vae-tiny", 16, 1, 8, 12, 1, 4),
-    KL_VAE("kl_vae-radiodiff", 320, 1, 128, 124, 2, 32),
-    RADIO_UNET("radio_unet", 64, 1, 64, 2, 32, 122, 1, 8, 4, 2),
-    RADIO_UNET("radio_unet-tiny", 16, 1, 16, 2, 8, 12, 1, 4, 2, 1),
-    RADIO_UNET("radio_unet-radiodiff", 80, 3, 320, 3, 128, 1244, 2, 8, 8, 2),
+#include "models/sizes.def"
 };
 
 int mezzo_model_count(void) {
@@ -158,9 +53,12 @@ mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) 
 }
 
 static const mz_maker *find(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(models); i++)
-        if (strcmp(models[i]->name, name) == 0)
-            return models[i];
+    for (size_t i = 0; i < MZ_COUNT(decoders); i++)
+        if (strcmp(decoders[i].name, name) == 0)
+            return &decoders[i];
+    for (size_t i = 0; i < MZ_COUNT(others); i++)
+        if (strcmp(others[i]->name, name) == 0)
+            return others[i];
     return NULL;
 }
 
@@ -198,11 +96,6 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
                            (long long)ranges[i].value, (long long)ranges[i].least, (long long)ranges[i].most);
     if (!(config->dropout >= 0 && config->dropout < 1)) // written so that NaN fails
         return mz_fail(MEZZO_ERR_INVALID, "model.dropout is %g: it must be at least 0 and below 1", config->dropout);
-    bool rotary = model == &mz_model_cs336 || model == &mz_model_glm4_moe;
-    if (rotary && !(config->rope_theta > 0 && config->rope_theta < 1e30))
-        return mz_fail(MEZZO_ERR_INVALID, "model.rope_theta is %g: it must be positive", config->rope_theta);
-    if (rotary && !(config->norm_eps >= 0 && config->norm_eps < 1))
-        return mz_fail(MEZZO_ERR_INVALID, "model.norm_eps is %g: it must be at least 0 and below 1", config->norm_eps);
     return model->check(config);
 }
 

@@ -14,36 +14,16 @@ mezzo_value mz_layer_linear(mezzo_graph *g, const char *name, mezzo_value x, int
 mezzo_value mz_layer_linear_parts(mezzo_graph *g, const char *name, mezzo_value x, int n, const mezzo_part *parts,
                                   mezzo_init init, bool bias);
 
-// NAME.weight [C] one, NAME.bias [C] zero where `bias`; eps 1e-5, torch's and GPT-2's. x [… C] → [… C].
-mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, bool bias);
+// NAME.weight [C] one, NAME.bias [C] zero where `bias`. x [… C] → [… C].
+mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, float eps, bool bias);
 
 // NAME.weight [C] one. x [… C] → [… C].
 mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, float eps);
 
-// NAME.DOWN(silu(gate)·up) with gate and up side by side from NAME.UP, no biases; weights from `up` and `down`. x [… C]
-// → [… C].
-typedef struct mz_swiglu_names {
-    const char *up, *down;
-    const char *parts[2]; // gate and up, for adapters
-} mz_swiglu_names;
-mezzo_value mz_layer_swiglu(mezzo_graph *g, const char *name, const mz_swiglu_names *names, mezzo_value x, int64_t d_ff,
-                            mezzo_init up, mezzo_init down);
-
-// NAME.weight [rows, width] from N(0, std²). ids I32 […] → [… width]. *table gets the parameter, for a head that shares
-// it.
+// NAME.weight [rows, width] from `init`. ids I32 […] → [… width]. *table (may be NULL) gets the parameter, for a head
+// that shares it.
 mezzo_value mz_layer_embedding(mezzo_graph *g, const char *name, mezzo_value ids, int64_t rows, int64_t width,
-                               float std, mezzo_value *table);
-mezzo_value mz_layer_embedding_from(mezzo_graph *g, const char *name, mezzo_value ids, int64_t rows, int64_t width,
-                                    mezzo_init init, mezzo_value *table);
-
-// Causal self-attention, x [B, T, C] → [B, T, C]: NAME.c_attn to q, k, v side by side, NAME.c_proj back. `std` and
-// `std_residual` are the standard deviations of the two weights; `dropout` acts on the attention probabilities.
-mezzo_value mz_layer_attention(mezzo_graph *g, const char *name, mezzo_value x, int heads, float std,
-                               float std_residual, float dropout, bool bias);
-
-// NAME.c_proj(gelu(NAME.c_fc(x))), GELU in its tanh form: x [B, T, C] → [B, T, d_ff] → [B, T, C].
-mezzo_value mz_layer_mlp(mezzo_graph *g, const char *name, mezzo_value x, int64_t d_ff, float std, float std_residual,
-                         bool bias);
+                               mezzo_init init, mezzo_value *table);
 
 // The end of every model here: module "loss" with the cross-entropy of logits [… V] over targets [… ], I32, of which -1
 // is ignored; it becomes the graph's loss. With `keep_logits` the logits are the output "logits".

@@ -27,12 +27,14 @@ static mezzo_status name_loads(mz_expert_load *load, int64_t first_layer) {
 mezzo_status mz_expert_load_create(const mezzo_model_config *model, mz_expert_load **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
-    if (model->experts == 0 || model->layers <= model->dense_layers || strcmp(model->name, "glm4_moe") != 0)
+    int64_t first;
+    const int64_t mixtures = mz_model_mixtures(model, &first);
+    if (mixtures == 0)
         return MEZZO_OK;
     mz_expert_load *load = mz_alloc(1, sizeof *load);
     if (load == NULL)
         return MEZZO_ERR_MEMORY;
-    load->layers = model->layers - model->dense_layers;
+    load->layers = mixtures;
     load->experts = model->experts;
     size_t loads = (size_t)(load->layers * load->experts);
     bool each = loads <= MOST_LOADS;
@@ -43,7 +45,7 @@ mezzo_status mz_expert_load_create(const mezzo_model_config *model, mz_expert_lo
     if (load->offsets == NULL || load->row == NULL || load->names == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     if (each)
-        MEZZO_TRY_GOTO(status, name_loads(load, model->dense_layers));
+        MEZZO_TRY_GOTO(status, name_loads(load, first));
     *out = load;
     return MEZZO_OK;
 fail:

@@ -64,6 +64,7 @@ static void test_keys_belong_to_models(void **state) {
     } wrong[] = {{"gpt2", "model.experts", "4", "glm4_moe"},
                  {"gpt2", "model.qk_norm", "true", "glm4_moe"},
                  {"cs336", "model.dropout", "0.1", "gpt2 mlp"},
+                 {"llama", "model.qk_norm", "true", "glm4_moe"},
                  {"toy", "model.d_model", "20", "gpt2 cs336 glm4_moe mlp"},
                  {"mlp", "model.vocab", "20", "gpt2 cs336 glm4_moe"}};
     mezzo_config *c;

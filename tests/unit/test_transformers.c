@@ -1,4 +1,5 @@
-// cs336 and glm4_moe: the published sizes, names, starts, which ops stay in FP32, what is refused.
+// cs336, glm4_moe and the decoders of others: the published sizes, names, starts, which ops stay in FP32, what is
+// refused.
 #include "model_cases.h"
 #include "runtime/passes.h"
 
@@ -36,6 +37,38 @@ static void glm4_moe_has_transformers_parameter_counts(void **state) {
                 {"glm4_moe-12x512", 126411264, 12}, {"glm4_moe", 23535872, 4}};
     for (size_t i = 0; i < MZ_COUNT(rows); i++)
         assert_int_equal(count_parameters(rows[i].name), rows[i].count + 8 * (rows[i].layers - 1));
+}
+
+// What Hugging Face shows as the number of parameters of the published models.
+static void published_models_have_their_parameter_counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t count;
+    } rows[] = {{"smollm2-135M", INT64_C(134515008)},
+                {"smollm2-360M", INT64_C(361821120)},
+                {"smollm2-1.7B", INT64_C(1711376384)},
+                {"llama-3-8B", INT64_C(8030261248)},
+                {"qwen2.5-0.5B", INT64_C(494032768)},
+                {"qwen2.5-1.5B", INT64_C(1543714304)},
+                {"qwen2.5-3B", INT64_C(3085938688)},
+                {"qwen2.5-7B", INT64_C(7615616512)},
+                {"qwen3-0.6B", INT64_C(596049920)},
+                {"qwen3-1.7B", INT64_C(1720574976)},
+                {"qwen3-4B", INT64_C(4022468096)},
+                {"qwen3-8B", INT64_C(8190735360)},
+                {"mistral-7B-v0.3", INT64_C(7248023552)},
+                {"smollm3-3B", INT64_C(3075098624)},
+                {"phi3", INT64_C(3821079552)},
+                {"olmo2-1B", INT64_C(1484916736)},
+                {"olmo2-7B", INT64_C(7298617344)},
+                {"pythia-70M", INT64_C(70426624)},
+                {"pythia-160M", INT64_C(162322944)},
+                {"pythia-410M", INT64_C(405334016)},
+                {"pythia-1B", INT64_C(1011781632)},
+                {"pythia-1.4B", INT64_C(1414647808)}};
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        assert_int_equal(count_parameters(rows[i].name), rows[i].count);
 }
 
 // As many as gpt2's formula says: V·d + T·d + L(12d² + 13d) + 2d.
@@ -243,6 +276,7 @@ static void no_token_is_dropped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cs336_has_the_assignments_parameter_counts),
+        cmocka_unit_test(published_models_have_their_parameter_counts),
         cmocka_unit_test(glm4_moe_has_transformers_parameter_counts),
         cmocka_unit_test(gpt2_comes_in_cs336s_sizes),
         cmocka_unit_test(parameters_have_the_names_other_programs_know),

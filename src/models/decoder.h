@@ -1,0 +1,63 @@
+// A decoder described by data: a row of families.def says what a family fixes, the model's keys say the rest.
+#ifndef MZ_DECODER_H
+#define MZ_DECODER_H
+
+#include "models/model.h"
+
+// Names of modules. A part's name is an adapter's; NULL: the product has one adapter as a whole.
+typedef struct mz_decoder_names {
+    const char *embedding, *positions, *block; // positions: of a table; block: "layers" makes layers.0 …
+    const char *attention, *qkv, *q, *k, *v, *out;
+    const char *mlp, *up, *gate_part, *up_part, *down;
+    const char *before_attention, *after_attention, *before_mlp, *after_mlp; // norms
+    const char *final, *head;
+} mz_decoder_names;
+
+typedef enum mz_norm_kind { MZ_NORM_RMS, MZ_NORM_LAYER } mz_norm_kind;
+typedef enum mz_norm_place { MZ_NORM_PRE, MZ_NORM_POST, MZ_NORM_BOTH } mz_norm_place; // POST: of a branch's result
+typedef enum mz_position_kind { MZ_POSITIONS_ROTARY, MZ_POSITIONS_LEARNED } mz_position_kind;
+typedef enum mz_decoder_act { MZ_DECODER_SILU, MZ_DECODER_GELU, MZ_DECODER_GELU_TANH, MZ_DECODER_RELU2 } mz_decoder_act;
+typedef enum mz_tied { MZ_TIED_NEVER, MZ_TIED_ALWAYS, MZ_TIED_BY_KEY } mz_tied;
+enum { MZ_HEAD_OWN = 1, MZ_HEAD_TIED }; // values of the key tie_head
+typedef enum mz_router { MZ_ROUTER_NONE, MZ_ROUTER_SIGMOID, MZ_ROUTER_SOFTMAX } mz_router;
+
+// How a matrix [out, in] starts. RESIDUAL: of a product that writes into the residual stream.
+typedef enum mz_decoder_weight { MZ_WEIGHT_EMBEDDING, MZ_WEIGHT_PLAIN, MZ_WEIGHT_RESIDUAL } mz_decoder_weight;
+typedef mezzo_init mz_decoder_init_fn(const mezzo_model_config *config, mz_decoder_weight kind, int64_t in,
+                                      int64_t out);
+
+// A flag is an offset of a BOOL in mezzo_model_config, 0 (never) or 1 (always).
+typedef size_t mz_decoder_flag;
+typedef struct mz_decoder {
+    const char *name;
+    const mz_decoder_names *names;
+    mz_tied tied; // the head is the embedding's weight
+    mz_norm_kind norm;
+    mz_norm_place place;
+    mz_position_kind positions;
+    mz_decoder_act act;
+    mz_router router; // blocks after the dense ones have experts
+    bool plain_mlp;   // one product before the activation and no gate
+    bool ungrouped;   // as many key heads as heads, of the width divided by the heads
+    bool partial;     // the key `rotary` says how much of a head turns
+    bool interleaved; // a rotary pair is two neighbours
+    bool parallel;    // attention and MLP both read the block's input
+    bool whole_norms; // RMS norms of all query heads together, and of all key heads
+    bool has_dropout;
+    float fixed_eps; // of norms; 0: the key norm_eps
+    mz_decoder_flag norm_bias, qkv_bias, out_bias, mlp_bias;
+    mz_decoder_flag head_norms; // RMS norms of every query and key head
+    mz_decoder_init_fn *init;   // NULL: N(0, 0.02²)
+} mz_decoder;
+
+const mz_decoder *mz_decoder_find(const char *name); // NULL: no family of decoders
+bool mz_decoder_is(const mezzo_model_config *config, mz_decoder_flag flag);
+// Sizes in which 0 stands for the family's own become numbers: kv_heads, head_dim, d_ff, d_expert, rotary, and keys
+// that the family does not take become what it computes.
+mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_model_config *config);
+
+// Errors name the key. For makers (registry.c).
+mezzo_status mz_decoder_check(const mezzo_model_config *config);
+mezzo_status mz_decoder_build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g);
+
+#endif
