@@ -10,6 +10,7 @@
 #include "study/agree/agreement.h"
 #include "study/measure/choose.h"
 #include "study/measure/selftest.h"
+#include "study/measure/device_report.h"
 
 enum { MAX_FILES = 64 };
 
@@ -156,6 +157,24 @@ static void print_selftest(const mz_selftest *tests, int n) {
     CLI_TABLE(selftest_fields, tests, (size_t)n);
 }
 
+static int write_report(const cli_args *args, mezzo_device *device, json_t *report, bool *passed) {
+    const char *path = cli_text(args, "report", "");
+    mezzo_status status = mz_device_report_write(report, path); // what cannot be written is refused before the tests
+    if (status == MEZZO_OK)
+        status = mz_device_report(device, cli_interruptible(), report);
+    if (status == MEZZO_OK)
+        status = mz_device_report_write(report, path);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    const long long failed = (long long)json_integer_value(json_object_get(report, "failed"));
+    *passed = *passed && failed == 0;
+    if (!cli_has(args, "json"))
+        printf("\nreport      %s: %zu kernels beside the ref device, %zu runs of small models; %lld failed\n",
+               cli_show(path).text, json_array_size(json_object_get(report, "kernels")),
+               json_array_size(json_object_get(report, "models")), failed);
+    return CLI_DONE;
+}
+
 static int examine(const cli_args *args) {
     int64_t threads;
     int code = cli_integer(args, "threads", 0, 4096, 0, &threads);
@@ -185,22 +204,25 @@ static int examine(const cli_args *args) {
         fflush(stdout);
     }
     if (status == MEZZO_OK)
-        status = mz_selftest_run(device, &precisions[1], n - 1, cli_interruptible(), tests);
+        status = mz_selftest_run(device, "gpt2", &precisions[1], n - 1, cli_interruptible(), tests);
     if (status != MEZZO_OK) {
         mezzo_device_close(device);
         return cli_error(args->command, status);
     }
     for (int i = 0; i < n; i++)
         all = all && tests[i].passed;
-    if (json) {
-        json_t *o = json_object();
-        json_object_set_new(o, "device", device_json(&info, &choice));
-        json_object_set_new(o, "selftest", CLI_LIST(selftest_fields, tests, (size_t)n));
-        json_object_set_new(o, "passed", json_boolean(all));
-        code = cli_json_print(args->command, o);
-    } else {
+    json_t *o = json_object();
+    json_object_set_new(o, "device", device_json(&info, &choice));
+    json_object_set_new(o, "selftest", CLI_LIST(selftest_fields, tests, (size_t)n));
+    json_object_set_new(o, "passed", json_boolean(all));
+    if (!json)
         print_selftest(tests, n);
-    }
+    if (cli_has(args, "report"))
+        code = write_report(args, device, o, &all);
+    if (json && code == CLI_DONE)
+        code = cli_json_print(args->command, o);
+    else
+        json_decref(o);
     mezzo_device_close(device);
     return code != CLI_DONE ? code : all ? CLI_DONE : CLI_CHECK_FAILED;
 }
@@ -312,6 +334,8 @@ static int compare(const cli_args *args) {
 }
 
 static int run(const cli_args *args) {
+    if (cli_has(args, "report") && (cli_has(args, "config") || cli_has(args, "ranks")))
+        return cli_wrong(args->command, "--report describes this machine's device: leave out --config and --ranks");
     if (cli_has(args, "config"))
         return compare(args);
     if (args->n_operands > 0)
@@ -326,6 +350,8 @@ static const cli_option options_table[] = {
     {"threads", "N", "CPU threads; 0 = every core this process may use"},
     {"config", "FILE", "compare these configuration files instead"},
     {"assume", "cc=C,gpus=N", "with --config: assume N GPUs of compute capability C instead of this machine"},
+    {"report", "FILE",
+     "also test every kernel and every kind of model, time them, and write a page (or FILE.json) to send on"},
     {"ranks", NULL, "check the ranks of the current job: links, versions, clocks, bandwidth"},
     {"json", NULL, "the result as JSON"},
     {0},
@@ -334,7 +360,7 @@ static const cli_option options_table[] = {
 const cli_command cli_doctor = {
     .name = "doctor",
     .summary = "formats this machine supports; whether configuration files agree",
-    .usage = "[--device NAME] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
+    .usage = "[--device NAME] [--report FILE] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
     .details = "Without --config: shows the device, its formats and the recommended precision, and compares a few real "
                "training steps in each precision with fp32's; exit code 1 if one is wrong. With --config: shows what "
                "each file requests (Mezzo's, accelerate's, DeepSpeed's, Lightning's, or a trainer's YAML or JSON), "

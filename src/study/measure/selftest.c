@@ -19,17 +19,30 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+// Together they run every op that a model has.
+static const char *const models[] = {"gpt2", "cs336", "glm4_moe", "radio_unet-tiny", "kl_vae-tiny"};
+
+const char *mz_selftest_model(int i) {
+    return i >= 0 && i < (int)MZ_COUNT(models) ? models[i] : NULL;
+}
+
+static mezzo_status small_model(const char *name, mezzo_model_config *model) {
+    MEZZO_TRY(mezzo_model_defaults(name, model));
+    if (mezzo_model_task(model) != MEZZO_TASK_LANGUAGE)
+        return MEZZO_OK;
+    model->layers = 2;
+    model->heads = 4;
+    model->d_model = 128;
+    model->vocab = 512;
+    model->seq_len = 64;
+    return MEZZO_OK;
+}
+
 static mezzo_status begin(mezzo_device *device, mezzo_precision asked, int64_t batch, mz_selftest *out, mz_rig **rig) {
-    *out = (mz_selftest){.asked = asked};
     MEZZO_TRY(mezzo_precision_resolve(device, asked, &out->runs, out->reason, sizeof out->reason));
     mezzo_model_config model;
     mz_session_options o;
-    MEZZO_TRY(mezzo_model_defaults("gpt2", &model));
-    model.layers = 2;
-    model.heads = 4;
-    model.d_model = 128;
-    model.vocab = 512;
-    model.seq_len = 64;
+    MEZZO_TRY(small_model(out->model, &model));
     MEZZO_TRY(mz_session_usual(&model, batch, &o));
     mz_session_set_precision(&o, out->runs);
     o.seed = 1;
@@ -77,7 +90,7 @@ fail:
 // FP32 number, so the scale is what rounding such a number costs, 8 u of it.
 static mezzo_status judge_fp32(mezzo_device *device, mz_selftest *fp32) {
     mezzo_device *ref;
-    mz_selftest here, exact;
+    mz_selftest here = *fp32, exact = *fp32;
     MEZZO_TRY(small_run(device, &here));
     MEZZO_TRY(mezzo_device_open("ref", 1, &ref));
     mezzo_status status = small_run(ref, &exact);
@@ -90,12 +103,13 @@ static mezzo_status judge_fp32(mezzo_device *device, mz_selftest *fp32) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_selftest_run(mezzo_device *device, const mezzo_precision *asked, int n,
+mezzo_status mz_selftest_run(mezzo_device *device, const char *model, const mezzo_precision *asked, int n,
                              const volatile sig_atomic_t *stop, mz_selftest *out) {
     static const char what[] = "self-test";
     for (int i = 0; i <= n; i++) {
         mz_work(what, i, n + 2);
-        MEZZO_TRY(run_one(device, i == 0 ? MEZZO_PRECISION_FP32 : asked[i - 1], stop, &out[i]));
+        out[i] = (mz_selftest){.model = model, .asked = i == 0 ? MEZZO_PRECISION_FP32 : asked[i - 1]};
+        MEZZO_TRY(run_one(device, out[i].asked, stop, &out[i]));
     }
     mz_work(what, n + 1, n + 2);
     MEZZO_TRY(judge_fp32(device, &out[0]));

@@ -8,6 +8,7 @@
 #include "mezzo/device.h"
 
 typedef struct mz_selftest {
+    const char *model; // borrowed
     mezzo_precision asked, runs;
     char reason[160];   // mezzo_precision_resolve's
     double first, last; // loss after 1 step and after MZ_SELFTEST_STEPS
@@ -18,10 +19,12 @@ typedef struct mz_selftest {
 } mz_selftest;
 
 #define MZ_SELFTEST_STEPS 12
-// GPT-2 with 2 layers of width 128 on 8 × 64 random tokens, in FP32 and then in each of asked[0 … n): out[0 … n];
-// FP32's own result is first, judged by a smaller run beside the ref device. About a second each. `stop` may be NULL.
+// `model` of 2 layers and width 128 on 8 × 64 random tokens, or 8 examples, in FP32 and then in each of asked[0 … n):
+// out[0 … n]; FP32's own result is first, judged by a smaller run beside the ref device. About a second each. `stop`
+// may be NULL.
 // Errors: as mz_rig_create, INTERRUPTED.
-mezzo_status mz_selftest_run(mezzo_device *device, const mezzo_precision *asked, int n,
+mezzo_status mz_selftest_run(mezzo_device *device, const char *model, const mezzo_precision *asked, int n,
                              const volatile sig_atomic_t *stop, mz_selftest *out);
+const char *mz_selftest_model(int i); // those that together run every op; NULL past the end
 
 #endif
