@@ -84,6 +84,8 @@ MEZZO_API mezzo_value mezzo_swiglu(mezzo_graph *g,
 // Rotary position embedding. The table: cosines and sines of the angles position/theta^(2i/dims), FP32 [length, dims];
 // positions I32 [length], or NONE for 0, 1, … Made once, read by every layer.
 MEZZO_API mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta);
+// After mezzo_documents_begin NONE stands for its positions; these, or other I32 [B, length], have a row of the table
+// each, for x [B, length, …].
 // Turns the first `dims` dimensions of the first `rotated` of the heads in x [B, T, heads·D] and copies the rest: q, k
 // and v side by side in one tensor can be given whole. A pair is dimensions 2i and 2i+1 where interleaved (CS336), else
 // i and i + dims/2 (Hugging Face).
@@ -125,13 +127,32 @@ MEZZO_API mezzo_value mezzo_attention_full(mezzo_graph *g, mezzo_value q, mezzo_
                                            int kv_heads, float dropout);
 // The same on one tensor that holds q, k and v side by side: [B, T, 3·H·D] → [B, T, H·D].
 MEZZO_API mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout);
+// What a query sees and how it scores. Of zeros: as mezzo_attention with as many key heads as heads.
+typedef struct mezzo_attention_form {
+    int heads, kv_heads; // kv_heads divides heads; 0: as many as heads
+    bool full;           // every query sees every key
+    int64_t window;      // a query sees the last `window` positions, its own included (as Mistral and Gemma); 0: all
+    float scale;         // of q·kᵀ; 0: 1/√D
+    float score_cap;     // a scaled score s becomes score_cap·tanh(s/score_cap) (as Gemma 2's); 0: it stays
+    float dropout;       // on the probabilities
+} mezzo_attention_form;
+// k and v both MEZZO_NONE: q holds q, k and v side by side. A window, and documents, are of causal attention with as
+// many keys as queries.
+MEZZO_API mezzo_value mezzo_attention_of(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v,
+                                         const mezzo_attention_form *form);
+// Several documents in a row. positions I32 [B, T]: the place of each token in its document, 0, 1, 2 …, and 0 again
+// where the next one begins. After this call every causal attention sees its own document alone, and mezzo_positions
+// and mezzo_rope_table without positions take these. Not together with mezzo_cache_begin. INVALID: another type, or
+// rank.
+MEZZO_API void mezzo_documents_begin(mezzo_graph *g, mezzo_value positions);
 // Generating a few positions at a time. After this call every attention of the graph keeps keys and values in two
 // inputs of its own, "cache.N.k" and "cache.N.v" F32 [B, length, Hkv·D] (N counts the attentions), which a run reads
 // and writes: the T positions of a run are rows positions[0] … positions[0] + T-1, from the input "positions" I32 [T],
 // and each sees its row and all before it. mezzo_rope_table without positions takes them from there too. Such a graph
 // runs forward only.
 MEZZO_API void mezzo_cache_begin(mezzo_graph *g, int64_t length);
-// The positions of n tokens, I32 [n]: 0, 1, … n-1, or the input "positions" after mezzo_cache_begin.
+// The positions of n tokens, I32 [n]: 0, 1, … n-1, or the input "positions" after mezzo_cache_begin. After
+// mezzo_documents_begin: its positions, [B, n].
 MEZZO_API mezzo_value mezzo_positions(mezzo_graph *g, int64_t n);
 MEZZO_API mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x); // over the last dimension
 // Mean of -log softmax(logits)[target] over targets that are not `ignore_index`. logits [… V], targets I32 […] → [1].

@@ -547,13 +547,15 @@ static mezzo_status grad_attention(tape *t, int node, int dy) {
     const mz_shape *y = shape_of(t, t->at->out[0]);
     MEZZO_TRY(save_output(t, node, 1, (mz_shape){3, {y->dim[0], t->at->attrs.heads, y->dim[1]}}, &lse));
     mz_node n = backward_node(t, MZ_OP_attention_bwd);
-    int parts = t->at->n_in > 1 ? 3 : 1;
+    int parts = t->at->n_in > 1 && t->at->in[1] >= 0 ? 3 : 1;
     add_in(&n, dy);
     add_in(&n, q);
     add_in(&n, parts > 1 ? t->at->in[1] : -1);
     add_in(&n, parts > 1 ? t->at->in[2] : -1);
     add_in(&n, t->at->out[0]);
     add_in(&n, lse);
+    if (t->at->n_in > 3)
+        add_in(&n, t->at->in[3]);
     n.n_out = 3;
     for (int i = 0; i < parts; ++i)
         MEZZO_TRY(new_value(t, *shape_of(t, t->at->in[i]), grad_dtype(t, t->at->in[i]), &n.out[i]));

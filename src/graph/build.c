@@ -1,4 +1,6 @@
 // The builder: one function an op. Each makes the node, infers its shapes and remembers the graph's first error.
+#include <math.h>
+
 #include "base/precision.h"
 #include "graph/build.h"
 
@@ -292,20 +294,24 @@ static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t le
     if (dims < 2 || dims % 2 || !(theta > 0))
         return mz_fail(MEZZO_ERR_INVALID, "rope_table: %d dimensions and theta %g: must be even and positive", dims,
                        (double)theta);
-    MEZZO_TRY(mz_build_shape("rope_table", 2, (const int64_t[]){length, dims}, &shape));
-    if (positions.id < 0 && g->cache_length > 0)
+    if (positions.id < 0 && (g->cache_length > 0 || g->positions >= 0))
         positions = mezzo_positions(g, length);
     if (positions.id >= 0 && !has(g, positions))
         return mz_fail(MEZZO_ERR_INVALID, "rope_table: positions is not a value of this graph");
+    int64_t rows = length;
     if (positions.id >= 0) {
         const mz_value *v = &g->values[positions.id];
         char text[64];
-        if (v->dtype != MEZZO_I32 || v->shape.rank != 1 || v->shape.dim[0] != length)
-            return mz_fail(MEZZO_ERR_INVALID, "rope_table: positions must be %lld integers, not shape %s",
+        if (v->dtype != MEZZO_I32 || v->shape.rank < 1 || v->shape.rank > 2 ||
+            v->shape.dim[v->shape.rank - 1] != length)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "rope_table: positions must be %lld integers, a row or several, not shape %s",
                            (long long)length, mz_shape_text(&v->shape, text, sizeof text));
+        rows = mz_shape_count(&v->shape);
         node->n_in = 1;
         node->in[0] = positions.id;
     }
+    MEZZO_TRY(mz_build_shape("rope_table", 2, (const int64_t[]){rows, dims}, &shape));
     node->attrs.theta = theta;
     return mz_build_finish_node(g, node, &shape, MEZZO_F32);
 }
@@ -404,6 +410,8 @@ void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
         return;
     if (length < 1 || length > INT32_MAX)
         remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_cache_begin: %lld positions", (long long)length));
+    else if (g->positions >= 0)
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_cache_begin: a graph with documents keeps no caches"));
     else
         g->cache_length = length;
 }
@@ -411,11 +419,23 @@ void mezzo_cache_begin(mezzo_graph *g, int64_t length) {
 mezzo_value mezzo_positions(mezzo_graph *g, int64_t n) {
     if (mz_build_broken(g))
         return MEZZO_NONE;
-    if (g->cache_length == 0)
+    if (g->cache_length == 0 && g->positions < 0)
         return mezzo_arange(g, n);
     if (g->positions < 0)
         g->positions = mezzo_input(g, "positions", MEZZO_I32, 1, &n).id;
     return (mezzo_value){g->positions};
+}
+
+void mezzo_documents_begin(mezzo_graph *g, mezzo_value positions) {
+    if (mz_build_broken(g))
+        return;
+    const mz_value *v = has(g, positions) ? &g->values[positions.id] : NULL;
+    if (g->cache_length > 0)
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_documents_begin: a graph with caches has one document a row"));
+    else if (v == NULL || v->dtype != MEZZO_I32 || v->shape.rank != 2)
+        remember(g, mz_fail(MEZZO_ERR_INVALID, "mezzo_documents_begin: positions must be integers [batch, time]"));
+    else
+        g->positions = positions.id;
 }
 
 // Makes an attention node one with a cache: two inputs more, and the positions.
@@ -440,26 +460,46 @@ static mezzo_status add_cache(mezzo_graph *g, mz_node *node, bool packed) {
     return mezzo_graph_status(g);
 }
 
-static mezzo_value attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, bool causal, int heads,
-                             int kv_heads, float dropout) {
+// Negative numbers, NaN and what is too large for a position are refused.
+static mezzo_status check_attention_form(const mezzo_attention_form *form) {
+    MEZZO_TRY(check_probability("attention", form->dropout));
+    if (form->window < 0 || form->window > INT32_MAX)
+        return mz_fail(MEZZO_ERR_INVALID, "attention: a window of %lld positions", (long long)form->window);
+    if (!(form->scale >= 0 && isfinite(form->scale)) || !(form->score_cap >= 0 && isfinite(form->score_cap)))
+        return mz_fail(MEZZO_ERR_INVALID, "attention: scale %g and score_cap %g must be finite and not below 0",
+                       (double)form->scale, (double)form->score_cap);
+    return MEZZO_OK;
+}
+
+mezzo_value mezzo_attention_of(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v,
+                               const mezzo_attention_form *form) {
+    if (mz_build_broken(g))
+        return MEZZO_NONE;
+    if (form == NULL)
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: its form is missing"));
     mz_node node = mz_build_node(g, MZ_OP_attention);
     bool packed = k.id < 0 && v.id < 0;
     node.n_in = packed ? 1 : 3;
     node.in[0] = q.id;
     node.in[1] = k.id;
     node.in[2] = v.id;
-    node.attrs.heads = heads;
-    node.attrs.kv_heads = kv_heads;
-    node.attrs.causal = causal;
-    node.attrs.p = dropout;
-    if (mz_build_broken(g))
-        return MEZZO_NONE;
+    node.attrs.heads = form->heads;
+    node.attrs.kv_heads = form->kv_heads == 0 ? form->heads : form->kv_heads;
+    node.attrs.causal = !form->full;
+    node.attrs.window = form->window;
+    node.attrs.alpha = form->scale;
+    node.attrs.score_cap = form->score_cap;
+    node.attrs.p = form->dropout;
     node.attrs.rng = g->next_rng++;
-    mezzo_status status = check_probability("attention", dropout);
+    mezzo_status status = check_attention_form(form);
     if (status == MEZZO_OK && !packed && (k.id < 0 || v.id < 0))
         status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");
-    if (status == MEZZO_OK && g->cache_length > 0 && causal)
+    if (status == MEZZO_OK && g->cache_length > 0 && node.attrs.causal) {
         status = add_cache(g, &node, packed);
+    } else if (g->positions >= 0 && node.attrs.causal) {
+        node.n_in = 4;
+        node.in[3] = g->positions;
+    }
     return status == MEZZO_OK ? mz_build_finish(g, &node) : mz_build_failed(g, status);
 }
 
@@ -467,16 +507,19 @@ mezzo_value mezzo_attention(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_
                             float dropout) {
     if (!mz_build_broken(g) && k.id < 0 && v.id < 0)
         return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: k and v are missing"));
-    return attention(g, q, k, v, true, heads, kv_heads, dropout);
+    return mezzo_attention_of(g, q, k, v,
+                              &(mezzo_attention_form){.heads = heads, .kv_heads = kv_heads, .dropout = dropout});
 }
 
 mezzo_value mezzo_attention_full(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads, int kv_heads,
                                  float dropout) {
-    return attention(g, q, k, v, false, heads, kv_heads, dropout);
+    return mezzo_attention_of(
+        g, q, k, v, &(mezzo_attention_form){.heads = heads, .kv_heads = kv_heads, .full = true, .dropout = dropout});
 }
 
 mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout) {
-    return attention(g, qkv, MEZZO_NONE, MEZZO_NONE, true, heads, heads, dropout);
+    return mezzo_attention_of(g, qkv, MEZZO_NONE, MEZZO_NONE,
+                              &(mezzo_attention_form){.heads = heads, .dropout = dropout});
 }
 
 mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets, int32_t ignore_index) {

@@ -30,9 +30,12 @@ double mz_flops_matmul(const mz_attrs *attrs, const mz_shape *const in[], const 
     return 2 * count(out[MZ_OUT(matmul, y)]) * from_end(in[MZ_IN(matmul, a)], attrs->transpose_a ? 2 : 1);
 }
 
-// Pairs of a query and a key that it sees, of each head.
+// Pairs of a query and a key that it sees, of each head; documents, which only a batch knows, are not counted.
 static double pairs_of(const mz_attrs *attrs, double queries, double keys) {
     double both = queries < keys ? queries : keys; // causal: a triangle, and rows that see every key
+    double window = (double)attrs->window;
+    if (window > 0 && window < queries)
+        return window * (window + 1) / 2 + (queries - window) * window;
     return attrs->causal ? both * (both + 1) / 2 + (queries - both) * keys : queries * keys;
 }
 
@@ -53,8 +56,8 @@ double mz_flops_attention_bwd(const mz_attrs *attrs, const mz_shape *const in[],
 
 // At most: with the cache full.
 double mz_flops_attention_cached(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
-    (void)attrs;
-    return 4 * count(out[MZ_OUT(attention_cached, y)]) * from_end(in[MZ_IN(attention_cached, cache_k)], 2);
+    double rows = from_end(in[MZ_IN(attention_cached, cache_k)], 2), window = (double)attrs->window;
+    return 4 * count(out[MZ_OUT(attention_cached, y)]) * (window > 0 && window < rows ? window : rows);
 }
 
 // x [B, H, W, C], w [N, R, S, C/groups]: a product of R·S·C/groups for each number of y.

@@ -114,7 +114,7 @@ struct mezzo_graph {
     bool repeats_init;    // a parameter's first values repeat after a million: to time steps, nobody trains from them
     uint32_t next_rng;    // stream number of the next random op
     int64_t cache_length; // builder: positions of the caches that attention makes; 0: it makes none
-    int n_caches, positions; // builder: attentions with a cache; value id of the input "positions", -1
+    int n_caches, positions; // builder: attentions with a cache; value id of the positions of cache or documents, -1
     int64_t lora_rank;       // builder: of adapters; 0: none
     double lora_alpha;
     char adapted[512];   // builder: the patterns of modules that have them

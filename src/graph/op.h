@@ -2,6 +2,8 @@
 #ifndef MZ_OP_H
 #define MZ_OP_H
 
+#include <math.h>
+
 #include "base/base.h"
 #include "base/precision.h"
 #include "graph/storage.h"
@@ -159,7 +161,8 @@ typedef struct mz_update_attrs {
 } mz_update_attrs;
 
 struct mz_attrs {
-    float alpha;  // scale, expand, upsample, pool, time_embedding; route: the factor of all weights
+    float alpha;  // scale, expand, upsample, pool, time_embedding; route: the factor of all weights; attention: of the
+                  // scores, 0: 1/√D
     float eps;    // layernorm, rmsnorm, group_norm
     float p;      // dropout, attention
     uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
@@ -167,6 +170,8 @@ struct mz_attrs {
     int permutation[MEZZO_MAX_RANK];   // permute: which of x's dimensions each of y's is
     int64_t begin, end;                // slice, slice_dx: indices along the axis
     bool causal;                       // attention: query i sees keys 0 … i; else all of them
+    int64_t window;                    // attention, causal: at most so many last keys; 0: all of them
+    float score_cap;                   // attention: scores s become cap·tanh(s/cap); 0: they stay
     int heads, kv_heads;               // attention; rope: heads
     int rotated;                       // rope: how many heads, from the first, are turned
     float theta;                       // rope_table, time_embedding: wavelengths grow from 2π to nearly 2π·theta
@@ -255,6 +260,19 @@ typedef struct mz_scale_entry {
     int32_t changes;   // steps so far behind which the scale became another
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
+
+// attention: what q·kᵀ of heads D wide is multiplied by.
+static inline double mz_attention_scale(const mz_attrs *attrs, int64_t width) {
+    return attrs->alpha > 0 ? (double)attrs->alpha : 1 / sqrt((double)width);
+}
+// The first key that query i of a row sees. `positions` are the row's, or NULL. It does not fall with i where positions
+// grow by one or start again at 0.
+static inline int64_t mz_attention_first(const mz_attrs *attrs, const int32_t *positions, int64_t i) {
+    int64_t before = attrs->window > 0 && attrs->window - 1 < i ? attrs->window - 1 : i;
+    if (positions != NULL && positions[i] < before)
+        before = positions[i] < 0 ? 0 : positions[i];
+    return i - before;
+}
 
 // quantize: z's shape, by those of x and preact (NULL: absent).
 mz_shape mz_quantized_shape(mz_act act, const mz_shape *x, const mz_shape *preact);

@@ -102,8 +102,11 @@ static mezzo_status infer_rope(rule r, mz_shape *out) {
         return mz_fail(MEZZO_ERR_INVALID, "rope: %d of %d heads cannot be turned", rotated, heads);
     if (x->dim[2] % heads)
         return mismatch(r, 0, -1, "the heads must divide the width");
-    if (table->rank != 2 || table->dim[0] != x->dim[1] || table->dim[1] % 2 || table->dim[1] > x->dim[2] / heads)
-        return mismatch(r, 0, 1, "the table needs a row for each time and no more columns than a head has dimensions");
+    if (table->rank != 2 || (table->dim[0] != x->dim[1] && table->dim[0] != x->dim[0] * x->dim[1]) ||
+        table->dim[1] % 2 || table->dim[1] > x->dim[2] / heads)
+        return mismatch(r, 0, 1,
+                        "the table needs a row for each time, of one row of the batch or of all, and no more columns "
+                        "than a head has dimensions");
     out[0] = *x;
     return MEZZO_OK;
 }
@@ -202,7 +205,7 @@ static mezzo_status infer_embedding(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
-static mezzo_status infer_attention(rule r, mz_shape *out) {
+static mezzo_status infer_heads(rule r, mz_shape *out) {
     const mz_shape *q = shape_of(r, 0);
     int heads = r.node->attrs.heads, kv = r.node->attrs.kv_heads;
     if (q->rank != 3)
@@ -230,10 +233,27 @@ static mezzo_status infer_attention(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status infer_attention(rule r, mz_shape *out) {
+    const mz_shape *q = shape_of(r, 0);
+    const mz_attrs *attrs = &r.node->attrs;
+    MEZZO_TRY(infer_heads(r, out));
+    bool same = !present(r, 1) || shape_of(r, 1)->dim[1] == q->dim[1];
+    if (attrs->window != 0 && (!attrs->causal || !same))
+        return mismatch(r, 0, -1, "a window is of causal attention with as many keys as queries");
+    if (!present(r, 3))
+        return MEZZO_OK;
+    MEZZO_TRY(must_be_integers(r, 3));
+    const mz_shape *positions = shape_of(r, 3);
+    if (positions->rank != 2 || positions->dim[0] != q->dim[0] || positions->dim[1] != q->dim[1])
+        return mismatch(r, 0, 3, "documents need a position for each token");
+    return attrs->causal && same ? MEZZO_OK
+                                 : mismatch(r, 0, -1, "documents are of causal attention with as many keys as queries");
+}
+
 static mezzo_status infer_attention_cached(rule r, mz_shape *out) {
     const mz_shape *q = shape_of(r, 0), *k = shape_of(r, 3), *positions = shape_of(r, 5);
     mz_shape as_attention[MZ_MAX_OUT];
-    MEZZO_TRY(infer_attention(r, as_attention));
+    MEZZO_TRY(infer_heads(r, as_attention));
     if (present(r, 1) && shape_of(r, 1)->dim[1] != q->dim[1])
         return mismatch(r, 0, 1, "must be of the same times, which the cache keeps");
     out[0] = as_attention[0];

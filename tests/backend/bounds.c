@@ -262,9 +262,12 @@ static void combine_dw(trial *t) {
 typedef struct heads {
     int64_t batch, length, keys, heads, group, width, q_row, kv_row, k_start, v_start;
     bool packed, causal;
+    const mz_attrs *attrs;
+    const int32_t *positions; // NULL: a row is one document
 } heads;
 
-static heads heads_of(const trial *t, const trial_tensor *q, const trial_tensor *k, const trial_tensor *y) {
+static heads heads_of(const trial *t, const trial_tensor *q, const trial_tensor *k, const trial_tensor *y,
+                      const trial_tensor *positions) {
     heads s = {.batch = q->t.shape.dim[0], .length = q->t.shape.dim[1], .heads = t->attrs.heads, .group = 1};
     int64_t channels = y->t.shape.dim[2];
     s.width = channels / s.heads;
@@ -277,7 +280,13 @@ static heads heads_of(const trial *t, const trial_tensor *q, const trial_tensor 
         s.group = channels / s.kv_row;
     s.keys = s.packed ? s.length : k->t.shape.dim[1];
     s.causal = t->attrs.causal;
+    s.attrs = &t->attrs;
+    s.positions = positions != NULL && has(positions) ? (const int32_t *)(const void *)positions->stored : NULL;
     return s;
+}
+
+static int64_t first_seen(const heads *s, int64_t b, int64_t i) {
+    return s->causal ? mz_attention_first(s->attrs, s->positions != NULL ? s->positions + b * s->length : NULL, i) : 0;
 }
 
 // How many keys query i sees.
@@ -294,35 +303,40 @@ static double keep_factor(const trial *t, const heads *s, int64_t b, int64_t h, 
     return mz_uniform(words[element & 3]) >= t->attrs.p ? 1 / (1 - (double)t->attrs.p) : 0;
 }
 
-// A score's value and its error: (D + 3)·u·Σ|q·k|/√D.
-static double score(const double *q, const double *k, int64_t width, double *error) {
+// A score's value and its error: (D + 3)·u·Σ|q·k|·scale. A cap's slope is at most 1, and tanh adds its own error.
+static double score(const heads *s, const double *q, const double *k, double *error) {
+    const double scale = mz_attention_scale(s->attrs, s->width), cap = (double)s->attrs->score_cap;
     double sum = 0, terms = 0;
-    for (int64_t d = 0; d < width; d++) {
+    for (int64_t d = 0; d < s->width; d++) {
         sum += q[d] * k[d];
         terms += fabs(q[d] * k[d]);
     }
-    *error = (double)(width + 3) * u32 * terms / sqrt((double)width);
-    return sum / sqrt((double)width);
+    *error = (double)(s->width + 3) * u32 * terms * scale;
+    if (cap == 0)
+        return sum * scale;
+    const double capped = cap * tanh(sum * scale / cap);
+    *error += (function_ulps + 3) * u32 * fabs(capped);
+    return capped;
 }
 
 // A probability's relative error: its score's; the subtraction from the maximum; the sum's (n terms, each with its own
 // score's error, weighted by the probabilities); exp; and its rounding to the compute format before it meets v.
 static void attention(trial *t) {
-    heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0]);
+    heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0], &t->in[3]);
     const double *q = t->in[0].value, *k = s.packed ? q + s.k_start : t->in[1].value;
     const double *v = s.packed ? q + s.v_start : t->in[2].value;
     double *x = mz_alloc((size_t)s.keys, sizeof *x), *error = mz_alloc((size_t)s.keys, sizeof *error);
     assert_true(x != NULL && error != NULL);
     for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
         int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
-        int64_t n = seen_by(&s, i);
+        const int64_t n = seen_by(&s, i), from = first_seen(&s, b, i);
         double max = -INFINITY, sum = 0, sum_error = 0;
-        for (int64_t j = 0; j < n; j++) {
-            x[j] = score(q + (b * s.length + i) * s.q_row + h * s.width,
-                         k + (b * s.keys + j) * s.kv_row + h / s.group * s.width, s.width, &error[j]);
+        for (int64_t j = from; j < n; j++) {
+            x[j] = score(&s, q + (b * s.length + i) * s.q_row + h * s.width,
+                         k + (b * s.keys + j) * s.kv_row + h / s.group * s.width, &error[j]);
             max = fmax(max, x[j]);
         }
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = from; j < n; j++) {
             error[j] += 2 * u32 * (fabs(x[j]) + fabs(max));
             sum += exp(x[j] - max);
             sum_error += exp(x[j] - max) * error[j];
@@ -330,7 +344,7 @@ static void attention(trial *t) {
         double all = sum_error / sum + (double)(n + 2 * (int64_t)function_ulps) * u32;
         for (int64_t d = 0; d < s.width; d++) {
             double total = 0;
-            for (int64_t j = 0; j < n; j++)
+            for (int64_t j = from; j < n; j++)
                 total += exp(x[j] - max) / sum * keep_factor(t, &s, b, h, i, j) *
                          fabs(v[(b * s.keys + j) * s.kv_row + h / s.group * s.width + d]) *
                          (error[j] + all + (double)n * u32 + 2 * through(t->numerics.compute));
@@ -345,7 +359,7 @@ static void attention(trial *t) {
 
 // The same sums over the rows of the cache as the reference leaves it (`after`).
 static void attention_cached(trial *t) {
-    heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0]);
+    heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0], NULL);
     const double *q = t->in[0].value;
     const float *k = (const float *)(const void *)t->in[3].after, *v = (const float *)(const void *)t->in[4].after;
     int64_t size = t->in[3].t.shape.dim[1], row = t->in[3].t.shape.dim[2], group = s.heads / (row / s.width);
@@ -356,14 +370,15 @@ static void attention_cached(trial *t) {
     for (int64_t at = 0; at < s.batch * s.heads * s.length; at++) {
         int64_t b = at / (s.heads * s.length), h = at / s.length % s.heads, i = at % s.length;
         int64_t n = first + i < size ? first + i + 1 : 0, start = b * size * row + h / group * s.width;
+        const int64_t from = n > 0 ? mz_attention_first(&t->attrs, NULL, first + i) : 0;
         double max = -INFINITY, sum = 0, sum_error = 0;
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = from; j < n; j++) {
             for (int64_t d = 0; d < s.width; d++)
                 key[d] = (double)k[start + j * row + d];
-            x[j] = score(q + (b * s.length + i) * s.q_row + h * s.width, key, s.width, &error[j]);
+            x[j] = score(&s, q + (b * s.length + i) * s.q_row + h * s.width, key, &error[j]);
             max = fmax(max, x[j]);
         }
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = from; j < n; j++) {
             error[j] += 2 * u32 * (fabs(x[j]) + fabs(max));
             sum += exp(x[j] - max);
             sum_error += exp(x[j] - max) * error[j];
@@ -371,7 +386,7 @@ static void attention_cached(trial *t) {
         double all = sum_error / sum + (double)(n + 2 * (int64_t)function_ulps) * u32;
         for (int64_t d = 0; d < s.width; d++) {
             double total = 0;
-            for (int64_t j = 0; j < n; j++)
+            for (int64_t j = from; j < n; j++)
                 total += exp(x[j] - max) / sum * fabs((double)v[start + j * row + d]) *
                          (error[j] + all + (double)n * u32 + 2 * through(t->numerics.compute));
             t->out[0].bound[((b * s.length + i) * s.heads + h) * s.width + d] = total;
@@ -391,12 +406,13 @@ static double half_subnormal(mezzo_dtype dtype) {
 // most 1, already in it: then what is lost among subnormal numbers is not scaled down.
 static void attention_bwd(trial *t) {
     const trial_tensor *dy = &t->in[0], *y = &t->in[4], *lse = &t->in[5];
-    heads s = heads_of(t, &t->in[1], &t->in[2], y);
+    heads s = heads_of(t, &t->in[1], &t->in[2], y, &t->in[6]);
     const double *q = t->in[1].value, *k = s.packed ? q + s.k_start : t->in[2].value;
     const double *v = s.packed ? q + s.v_start : t->in[3].value;
     double *dq = t->out[0].bound, *dk = s.packed ? dq + s.k_start : t->out[1].bound;
     double *dv = s.packed ? dq + s.v_start : t->out[2].bound;
-    double scale = 1 / sqrt((double)s.width), u_c = through(t->numerics.compute);
+    double scale = mz_attention_scale(s.attrs, s.width), cap = (double)s.attrs->score_cap,
+           u_c = through(t->numerics.compute);
     double tiny = half_subnormal(t->numerics.compute);
     for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
         int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
@@ -406,12 +422,12 @@ static void attention_bwd(trial *t) {
         double delta = 0, delta_error = (double)s.width * u32 * dot_magnitude(dyi, 1, yi, 1, s.width);
         for (int64_t d = 0; d < s.width; d++)
             delta += dyi[d] * yi[d];
-        for (int64_t j = 0; j < seen_by(&s, i); j++) {
+        for (int64_t j = first_seen(&s, b, i); j < seen_by(&s, i); j++) {
             int64_t kj = (b * s.keys + j) * s.kv_row + h / s.group * s.width;
             double x_error,
                 dp = 0,
                 terms = (double)((s.keys > s.length ? s.keys : s.length) + 4) * u32; // of the sums over positions
-            double x = score(q + qi, k + kj, s.width, &x_error);
+            double x = score(&s, q + qi, k + kj, &x_error);
             double p = exp(x - lse->value[row]), keep = keep_factor(t, &s, b, h, i, j);
             double p_error = x_error + 2 * u32 * (fabs(x) + fabs(lse->value[row])) + function_ulps * u32;
             for (int64_t d = 0; d < s.width; d++)
@@ -419,6 +435,11 @@ static void attention_bwd(trial *t) {
             double dp_error = keep * (double)(s.width + 2) * u32 * dot_magnitude(dyi, 1, v + kj, 1, s.width);
             double ds = p * fabs(dp - delta);
             double ds_error = ds * p_error + p * (dp_error + delta_error + u32 * (fabs(dp) + fabs(delta))) + u_c * ds;
+            if (cap > 0) { // times 1 - (x/cap)²
+                const double ratio = x / cap, slope = 1 - ratio * ratio;
+                ds_error = ds_error * slope + ds * (2 * fabs(ratio) * (x_error / cap + u32 * fabs(ratio)) + 3 * u32);
+                ds *= slope;
+            }
             for (int64_t d = 0; d < s.width; d++) {
                 dv[kj + d] += keep * fabs(dyi[d]) * (p * (p_error + u_c + terms * (double)s.group) + tiny);
                 dq[qi + d] += fabs(k[kj + d]) * (scale * (ds_error + terms * ds) + tiny);

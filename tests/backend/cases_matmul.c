@@ -344,6 +344,56 @@ static trial *attention_over(const int64_t s[5], int64_t keys, bool causal, arit
     return t;
 }
 
+// Documents of lengths that grow and fall, some of one token, in every row others; the last tokens are each its own.
+static void fill_documents(trial *t, int slot, int64_t rows, int64_t length) {
+    static const int lengths[] = {5, 1, 1, 64, 3, 30, 65, 2, 128, 17, 9, 40};
+    trial_input(t, slot, MEZZO_I32, SHAPE(rows, length));
+    double *positions = t->in[slot].value;
+    for (int64_t b = 0, next = 0; b < rows; b++)
+        for (int64_t i = 0, left = 0, at = 0; i < length; i++, left--, at++) {
+            if (left <= 0 || i >= length - 3) {
+                left = lengths[next++ % (int64_t)MZ_COUNT(lengths)];
+                at = 0;
+            }
+            positions[b * length + i] = (double)at;
+        }
+    trial_store(&t->in[slot]);
+}
+
+// What a decoder's attention may have besides: a window, a cap of scores, a scale, several documents in a row.
+typedef struct variety {
+    int64_t window;
+    float cap, scale;
+    bool documents;
+} variety;
+static const variety varieties[] = {{1, 0, 0, false},    {4, 0, 0, false},   {64, 0, 0, false},    {65, 0, 0.3f, false},
+                                    {1000, 0, 0, false}, {0, 2, 0, false},   {0, 30, 0.2f, false}, {0, 0, 0, true},
+                                    {7, 0, 0, true},     {50, 1.5f, 0, true}};
+
+static trial *attention_various(const int64_t s[5], arithmetic a, bool packed, float dropout, const variety *v) {
+    trial *t = attention_over(s, s[1], true, a, packed, dropout);
+    t->attrs.window = v->window;
+    t->attrs.score_cap = v->cap;
+    t->attrs.alpha = v->scale;
+    if (v->documents)
+        fill_documents(t, 3, s[0], s[1]);
+    t->skip_mutations = t->skip_mutations || v->window == 1 || (v->documents && s[1] < 16);
+    t->skip_terms = true; // a key may be seen by few, and a capped score hardly moves
+    return t;
+}
+
+static void each_variety(void (*run)(trial *forward, arithmetic a)) {
+    static const int64_t shapes[][5] = {{2, 5, 3, 3, 8},    {2, 33, 4, 2, 20},  {1, 65, 2, 1, 32}, {2, 150, 2, 2, 64},
+                                        {1, 300, 2, 1, 40}, {2, 66, 2, 2, 128}, {1, 140, 8, 2, 48}};
+    for (size_t s = 0; s < MZ_COUNT(shapes); s++)
+        for (size_t a = 0; a < OWN_ARITHMETICS; a++)
+            for (size_t v = 0; v < MZ_COUNT(varieties); v++) {
+                const bool packed = shapes[s][2] == shapes[s][3] && v % 2 != 0;
+                run(attention_various(shapes[s], arithmetics[a], packed, v % 3 == 0 ? 0.3f : 0, &varieties[v]),
+                    arithmetics[a]);
+            }
+}
+
 static trial *attention_trial(const int64_t s[5], arithmetic a, bool packed, float dropout) {
     return attention_over(s, s[1], true, a, packed, dropout);
 }
@@ -365,7 +415,9 @@ static trial *attention_bwd_of(trial *forward, arithmetic a) {
     t->skip_terms = forward->skip_terms;
     trial_input(t, 0, a.storage, forward->out[0].t.shape);
     trial_normal(t, 0, 1);
-    for (int i = 0; i < forward->n_in; i++) {
+    for (int i = 0; i < forward->n_in && i < 3; i++) {
+        if (!mz_present(&forward->in[i].t))
+            continue;
         trial_input(t, 1 + i, a.storage, forward->in[i].t.shape);
         memcpy(t->in[1 + i].value, forward->in[i].value, (size_t)trial_count(&forward->in[i]) * sizeof(double));
         trial_store(&t->in[1 + i]);
@@ -375,6 +427,11 @@ static trial *attention_bwd_of(trial *forward, arithmetic a) {
         trial_input(t, 4 + i, forward->out[i].t.dtype, forward->out[i].t.shape);
         memcpy(t->in[4 + i].value, forward->out[i].value, (size_t)trial_count(&forward->out[i]) * sizeof(double));
         trial_store(&t->in[4 + i]);
+    }
+    if (mz_present(&forward->in[3].t)) {
+        trial_input(t, 6, MEZZO_I32, forward->in[3].t.shape);
+        memcpy(t->in[6].value, forward->in[3].value, (size_t)trial_count(&forward->in[3]) * sizeof(double));
+        trial_store(&t->in[6]);
     }
     trial_free(forward);
     return t;
@@ -446,6 +503,7 @@ static trial *attention_parts(int kind) {
 
 void cases_attention(void) {
     other_keys(forward_of);
+    each_variety(forward_of);
     each_attention(attention_case);
     for (int kind = 0; kind < 2; kind++)
         trial_finish(attention_parts(kind));
@@ -491,6 +549,18 @@ void cases_attention_cached(void) {
                 trial_finish(attention_cached_trial(shape, floats[d], packed, 3, before + 1));
             }
         }
+    for (int d = 0; d < FLOATS; d++)
+        for (size_t v = 0; v < MZ_COUNT(varieties); v++)
+            for (int several = 0; several < 2 && !varieties[v].documents; several++) {
+                trial *t =
+                    attention_cached_trial((const int64_t[]){2, several ? 9 : 1, 4, 2, 24}, floats[d], false, 70, 80);
+                t->attrs.window = varieties[v].window;
+                t->attrs.score_cap = varieties[v].cap;
+                t->attrs.alpha = varieties[v].scale;
+                t->skip_terms = true;
+                t->skip_mutations = varieties[v].window == 1;
+                trial_finish(t);
+            }
     trial *t = attention_cached_trial((const int64_t[]){1, 3, 2, 2, 16}, MEZZO_F32, true, 5, 20);
     trial_spoil(t, 0);
     trial_finish(t);
@@ -498,6 +568,7 @@ void cases_attention_cached(void) {
 
 void cases_attention_bwd(void) {
     other_keys(backward_of);
+    each_variety(backward_of);
     each_attention(attention_bwd_case);
     for (size_t a = 0; a < OWN_ARITHMETICS && devices_have("cuda"); a++) // more tiles than a block's first few turns do
         if (arithmetics[a].storage != MEZZO_F32) {

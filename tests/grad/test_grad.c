@@ -38,6 +38,15 @@ static mezzo_value param(maker *m, const char *name, int rank, const int64_t *sh
     return mezzo_param(m->g, name, (mezzo_init){.kind = MEZZO_INIT_ZERO}, rank, shape);
 }
 
+// Integers of several rows.
+static mezzo_value integer_rows(maker *m, const char *name, int modulus, int64_t rows, int64_t length) {
+    m->inputs[m->n_inputs].name = name;
+    m->inputs[m->n_inputs].dtype = MEZZO_I32;
+    m->inputs[m->n_inputs].count = rows * length;
+    m->inputs[m->n_inputs++].modulus = modulus;
+    return mezzo_input(m->g, name, MEZZO_I32, 2, (int64_t[]){rows, length});
+}
+
 static mezzo_value integers(maker *m, const char *name, int modulus, bool ignored, int64_t count) {
     m->inputs[m->n_inputs].name = name;
     m->inputs[m->n_inputs].dtype = MEZZO_I32;
@@ -189,8 +198,10 @@ static mezzo_value make_rope_table(maker *m, int variant) {
 }
 
 static mezzo_value make_rope(maker *m, int variant) {
-    if (variant > 1)
+    if (variant > 2)
         return MEZZO_NONE;
+    if (variant == 2)
+        mezzo_documents_begin(m->g, integer_rows(m, "positions", 2, 2, 3));
     mezzo_value table = mezzo_rope_table(m->g, MEZZO_NONE, 3, 4, 100);
     mezzo_value x = mezzo_silu(m->g, param(m, "x", DIMS(2, 3, 12)));
     return mezzo_rope(m->g, x, table, 2, 2, variant == 1);
@@ -280,6 +291,17 @@ static mezzo_value make_attention(maker *m, int variant) {
     case 7:
         return mezzo_attention(m->g, param(m, "q", DIMS(1, 5, 4)), param(m, "k", DIMS(1, 3, 4)),
                                param(m, "v", DIMS(1, 3, 4)), 2, 2, dropout);
+    case 8: // a window, a cap, a scale; two documents in a row
+        return mezzo_attention_of(m->g, param(m, "q", DIMS(1, 6, 8)), param(m, "k", DIMS(1, 6, 4)),
+                                  param(m, "v", DIMS(1, 6, 4)),
+                                  &(mezzo_attention_form){.heads = 4, .kv_heads = 2, .window = 3, .dropout = dropout});
+    case 9:
+        return mezzo_attention_of(
+            m->g, param(m, "q", DIMS(1, 5, 4)), param(m, "k", DIMS(1, 5, 4)), param(m, "v", DIMS(1, 5, 4)),
+            &(mezzo_attention_form){.heads = 2, .scale = 0.9f, .score_cap = 2, .dropout = dropout});
+    case 10:
+        mezzo_documents_begin(m->g, integer_rows(m, "positions", 3, 2, 6));
+        return mezzo_attention_qkv(m->g, param(m, "qkv", DIMS(2, 6, 12)), 2, dropout);
     default:
         return MEZZO_NONE;
     }

@@ -1,4 +1,5 @@
 // The builder: shapes, names, and errors that name the op, the values and both shapes.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -157,6 +158,54 @@ static void every_builder_mistake_is_named(void **state) {
     EXPECT_ERROR(g, "linear", "w is missing");
 }
 
+// One way to ask for what attention does not do.
+static void expect_no_attention(const mezzo_attention_form *form, int64_t keys, const char *why) {
+    mezzo_graph *g = new_graph();
+    mezzo_value q = mezzo_input(g, "q", MEZZO_F32, SHAPE(2, 4, 12)),
+                k = mezzo_input(g, "k", MEZZO_F32, SHAPE(2, keys, 12));
+    assert_int_equal(mezzo_attention_of(g, q, k, k, form).id, -1);
+    EXPECT_ERROR(g, "attention", why);
+}
+
+static void windows_caps_and_documents_have_their_bounds(void **state) {
+    (void)state;
+    expect_no_attention(&(mezzo_attention_form){.heads = -1}, 4, "-1 heads");
+    expect_no_attention(&(mezzo_attention_form){.heads = 3, .window = -1}, 4, "window of -1");
+    expect_no_attention(&(mezzo_attention_form){.heads = 3, .window = INT64_C(1) << 32}, 4, "window of 4294967296");
+    expect_no_attention(&(mezzo_attention_form){.heads = 3, .score_cap = -2}, 4, "score_cap -2");
+    expect_no_attention(&(mezzo_attention_form){.heads = 3, .score_cap = NAN}, 4, "finite");
+    expect_no_attention(&(mezzo_attention_form){.heads = 3, .scale = INFINITY}, 4, "scale inf");
+    expect_no_attention(&(mezzo_attention_form){.heads = 3, .window = 2, .full = true}, 4, "a window is of causal");
+    expect_no_attention(&(mezzo_attention_form){.heads = 3, .window = 2}, 5, "as many keys as queries");
+    assert_int_equal(mezzo_attention_of(NULL, (mezzo_value){0}, MEZZO_NONE, MEZZO_NONE, NULL).id, -1);
+    mezzo_documents_begin(NULL, (mezzo_value){0});
+
+    mezzo_graph *g = new_graph();
+    mezzo_documents_begin(g, mezzo_input(g, "positions", MEZZO_I32, SHAPE(2, 5)));
+    mezzo_attention_qkv(g, mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 4, 12)), 2, 0);
+    EXPECT_ERROR(g, "attention", "a position for each token", "2x5");
+    g = new_graph();
+    mezzo_documents_begin(g, mezzo_input(g, "positions", MEZZO_I32, SHAPE(8)));
+    EXPECT_ERROR(g, "[batch, time]");
+    g = new_graph();
+    mezzo_documents_begin(g, mezzo_input(g, "positions", MEZZO_I32, SHAPE(2, 4)));
+    mezzo_cache_begin(g, 8);
+    EXPECT_ERROR(g, "documents keeps no caches");
+    g = new_graph();
+    mezzo_cache_begin(g, 8);
+    mezzo_documents_begin(g, mezzo_input(g, "positions", MEZZO_I32, SHAPE(2, 4)));
+    EXPECT_ERROR(g, "caches has one document");
+    g = new_graph(); // a row of the table for each token of each row; attention that is not causal has no documents
+    mezzo_documents_begin(g, mezzo_input(g, "positions", MEZZO_I32, SHAPE(2, 4)));
+    expect_shape(g, mezzo_positions(g, 4), SHAPE(2, 4));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 4, 12)), table = mezzo_rope_table(g, MEZZO_NONE, 4, 4, 100);
+    expect_shape(g, table, SHAPE(8, 4));
+    expect_shape(g, mezzo_rope(g, x, table, 3, 2, false), SHAPE(2, 4, 12));
+    expect_shape(g, mezzo_attention_full(g, x, x, x, 3, 3, 0), SHAPE(2, 4, 12));
+    assert_int_equal(mezzo_graph_status(g), MEZZO_OK);
+    mezzo_graph_free(g);
+}
+
 static void open_scopes_are_refused(void **state) {
     (void)state;
     mezzo_graph *g = new_graph(), *out;
@@ -222,6 +271,7 @@ int main(void) {
         cmocka_unit_test(pieces_orders_and_repeats_have_their_shapes),
         cmocka_unit_test(a_wrong_shape_names_op_values_and_shapes),
         cmocka_unit_test(every_builder_mistake_is_named),
+        cmocka_unit_test(windows_caps_and_documents_have_their_bounds),
         cmocka_unit_test(open_scopes_are_refused),
         cmocka_unit_test(any_allocation_may_fail),
     };

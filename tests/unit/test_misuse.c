@@ -320,7 +320,8 @@ static void ops_that_do_not_fit(void **state) {
     SPOILS(mezzo_embedding(g, x, far));
     SPOILS(mezzo_attention(g, x, none, none, 1, 1, 0));
     SPOILS(mezzo_attention(g, x, x, x, 0, 0, 0));
-    SPOILS(mezzo_attention(g, x, x, x, -1, 1, 0));
+    SPOILS(mezzo_attention_of(g, x, x, x, NULL));
+    SPOILS((mezzo_documents_begin(g, i), 0));
     SPOILS(mezzo_attention(g, x, x, x, 1, 1, 2));
     SPOILS(mezzo_attention_full(g, far, far, far, 1, 1, 0));
     SPOILS(mezzo_attention_qkv(g, x, 5, 0));

@@ -33,7 +33,7 @@ mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call) 
     a.kv_row = packed ? 3 * channels : mz_cuda_pitch(k);
     a.k = packed ? offset(q->data, channels, q->dtype) : k->data;
     a.v = packed ? offset(q->data, 2 * channels, q->dtype) : v->data;
-    a.scale = (float)(1 / sqrt((double)(y->shape.dim[2] / a.heads)));
+    a.scale = (float)mz_attention_scale(&call->attrs, y->shape.dim[2] / a.heads);
     a.p = call->attrs.p;
     a.stream = call->attrs.rng;
     if (!backward) {
@@ -54,6 +54,8 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
     const mz_tensor *q = &call->in[backward ? 1 : 0], *y = backward ? &call->in[4] : &call->out[0];
     if (!mz_cuda_float(q))
         return "storage must be FP32, BF16 or FP16";
+    if (call->attrs.window > 0 || call->attrs.score_cap > 0)
+        return "has no window and no cap of scores";
     for (int i = 0; i < call->n_in; i++) // backward's lse is FP32 always
         if (mz_present(&call->in[i]) && call->in[i].dtype != (backward && i == 5 ? MEZZO_F32 : q->dtype))
             return "q, k, v, y and dy must be stored alike";
@@ -281,6 +283,8 @@ static const char *cached_prepare(mezzo_device *device, const mz_call *call, mz_
     const mz_tensor *q = &call->in[0];
     if (!mz_cuda_float(q))
         return "storage must be FP32, BF16 or FP16";
+    if (call->attrs.window > 0 || call->attrs.score_cap > 0)
+        return "has no window and no cap of scores";
     if (call->out[0].dtype != q->dtype ||
         (mz_present(&call->in[1]) && (call->in[1].dtype != q->dtype || call->in[2].dtype != q->dtype)))
         return "q, k, v and y must be stored alike";
@@ -311,7 +315,7 @@ static mezzo_status cached_run(mezzo_device *device, const mz_call *call) {
     a.k = packed ? offset(q->data, channels, q->dtype) : k->data;
     a.v = packed ? offset(q->data, 2 * channels, q->dtype) : call->in[2].data;
     a.size = cache->shape.dim[1];
-    a.scale = (float)(1 / sqrt((double)a.width));
+    a.scale = (float)mz_attention_scale(&call->attrs, a.width);
     MZ_CUDA_TRY(mz_cu_attention_cached(mz_cuda(device)->stream, &a));
     return MEZZO_OK;
 }

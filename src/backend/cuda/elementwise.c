@@ -144,12 +144,12 @@ static const char *rope_prepare(mezzo_device *device, const mz_call *call, mz_pr
 }
 
 static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *table = &call->in[1]; // [B, T, W], [T, R]
+    const mz_tensor *x = &call->in[0], *table = &call->in[1]; // [B, T, W], [T, R] or [B·T, R]
     mz_cu_rope_args args = {.x = mz_cuda_array(x),
                             .y = mz_cuda_array(&call->out[0]),
                             .table = table->data,
                             .rows = x->shape.dim[0] * x->shape.dim[1],
-                            .length = x->shape.dim[1],
+                            .length = table->shape.dim[0],
                             .heads = call->attrs.heads,
                             .rotated = call->attrs.rotated,
                             .width = (int)(x->shape.dim[2] / call->attrs.heads),

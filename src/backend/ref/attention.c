@@ -45,9 +45,25 @@ static double dot(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
-// How many keys query i sees, from the first.
+// Query i of row b sees the keys first_seen … seen_by - 1.
 static int64_t seen_by(const mz_call *call, const layout *l, int64_t i) {
     return call->attrs.causal && i + 1 < l->keys ? i + 1 : l->keys;
+}
+static int64_t first_seen(const mz_call *call, const layout *l, const mz_tensor *positions, int64_t b, int64_t i) {
+    if (!call->attrs.causal)
+        return 0;
+    const int32_t *row = mz_present(positions) ? (const int32_t *)positions->data + b * l->length : NULL;
+    return mz_attention_first(&call->attrs, row, i);
+}
+
+// A score before the softmax, and with a cap its derivative by q·kᵀ·scale, 1 - tanh².
+static double capped(const mz_call *call, double score, double *slope) {
+    const double cap = (double)call->attrs.score_cap, t = cap > 0 ? tanh(score / cap) : 0;
+    *slope = 1 - t * t;
+    return cap > 0 ? cap * t : score;
+}
+static double score_of(const mz_call *call, const layout *l, const double *q, const double *k, double *slope) {
+    return capped(call, mz_attention_scale(&call->attrs, l->width) * dot(q, k, l->width), slope);
 }
 
 // Dropout on probability (i, j) of head h: element ((b·H + h)·Tq + i)·Tk + j of the stream.
@@ -59,7 +75,6 @@ static double keep_factor(const mz_call *call, const layout *l, int64_t b, int64
 
 void mz_ref_attention(const mz_call *call) {
     layout l = layout_of(call, &call->in[0], &call->in[1], &call->out[0]);
-    double scale = 1 / sqrt((double)l.width);
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *q = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [B, T, H·D] or [B, T, 3·H·D]
     const double *k = l.packed ? q + l.k_start : mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
@@ -69,13 +84,14 @@ void mz_ref_attention(const mz_call *call) {
         for (int64_t h = 0; h < l.heads; h++)
             for (int64_t i = 0; i < l.length; i++) {
                 const double *qi = q + q_at(&l, b, i, h);
-                double max = -INFINITY, sum = 0;
-                for (int64_t j = 0; j < seen_by(call, &l, i); j++)
-                    max = fmax(max, scale * dot(qi, k + kv_at(&l, b, j, h), l.width));
+                const int64_t first = first_seen(call, &l, &call->in[3], b, i);
+                double max = -INFINITY, sum = 0, slope;
+                for (int64_t j = first; j < seen_by(call, &l, i); j++)
+                    max = fmax(max, score_of(call, &l, qi, k + kv_at(&l, b, j, h), &slope));
                 for (int64_t d = 0; d < l.width; d++)
                     o[d] = 0;
-                for (int64_t j = 0; j < seen_by(call, &l, i); j++) {
-                    double e = exp(scale * dot(qi, k + kv_at(&l, b, j, h), l.width) - max);
+                for (int64_t j = first; j < seen_by(call, &l, i); j++) {
+                    double e = exp(score_of(call, &l, qi, k + kv_at(&l, b, j, h), &slope) - max);
                     double keep = keep_factor(call, &l, b, h, i, j);
                     sum += e; // dropout acts on the probabilities, not on their normalisation
                     for (int64_t d = 0; d < l.width; d++)
@@ -94,7 +110,6 @@ void mz_ref_attention_cached(const mz_call *call) {
     const mz_tensor *caches = &call->in[3];
     int64_t size = caches[0].shape.dim[1], row = caches[0].shape.dim[2], first = mz_ref_integer(&call->in[5], 0);
     int64_t group = l.heads / (row / l.width);
-    double scale = 1 / sqrt((double)l.width);
     mezzo_dtype compute = call->numerics.compute;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *q = mz_ref_operand(&scratch, &call->in[0], compute);
@@ -112,14 +127,15 @@ void mz_ref_attention_cached(const mz_call *call) {
         int64_t b = at / l.length / l.heads, h = at / l.length % l.heads, t = at % l.length, i = first + t;
         const double *qi = q + q_at(&l, b, t, h);
         int64_t start = b * size * row + h / group * l.width;
-        double max = -INFINITY, sum = 0;
+        double max = -INFINITY, sum = 0, slope;
         bool seen = i >= 0 && i < size;
-        for (int64_t j = 0; seen && j <= i; j++)
-            max = fmax(max, scale * dot(qi, k + start + j * row, l.width));
+        const int64_t from = seen ? mz_attention_first(&call->attrs, NULL, i) : 0;
+        for (int64_t j = from; seen && j <= i; j++)
+            max = fmax(max, score_of(call, &l, qi, k + start + j * row, &slope));
         for (int64_t d = 0; d < l.width; d++)
             o[d] = 0;
-        for (int64_t j = 0; seen && j <= i; j++) {
-            double e = exp(scale * dot(qi, k + start + j * row, l.width) - max);
+        for (int64_t j = from; seen && j <= i; j++) {
+            double e = exp(score_of(call, &l, qi, k + start + j * row, &slope) - max);
             sum += e;
             for (int64_t d = 0; d < l.width; d++)
                 o[d] += e * v[start + j * row + d];
@@ -132,11 +148,12 @@ void mz_ref_attention_cached(const mz_call *call) {
 // With p = exp(s - lse), m = the dropout factors, Δ_i = dy_i·y_i (= Σ_j p_ij·m_ij·(dy_i·v_j), as y is the sum of
 // p·m·v):
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
+// With a cap dS is also multiplied by 1 - (s/cap)², s the capped score; attrs.alpha stands in the place of 1/√D.
 void mz_ref_attention_bwd(const mz_call *call) {
     const mz_tensor *y = &call->in[4], *lse = &call->in[5];
     layout l = layout_of(call, &call->in[1], &call->in[2], y);
     mezzo_dtype compute = call->numerics.compute;
-    double scale = 1 / sqrt((double)l.width);
+    double scale = mz_attention_scale(&call->attrs, l.width);
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *dy = mz_ref_operand(&scratch, &call->in[0], compute); // [B, T, H·D]
     const double *q = mz_ref_operand(&scratch, &call->in[1], compute);  // [B, T, H·D] or [B, T, 3·H·D]
@@ -153,12 +170,12 @@ void mz_ref_attention_bwd(const mz_call *call) {
                 double delta = 0;
                 for (int64_t d = 0; d < l.width; d++)
                     delta += mz_ref_get(&call->in[0], row + d) * out[row + d];
-                for (int64_t j = 0; j < seen_by(call, &l, i); j++) {
+                for (int64_t j = first_seen(call, &l, &call->in[6], b, i); j < seen_by(call, &l, i); j++) {
                     int64_t kj = kv_at(&l, b, j, h);
-                    double p =
-                        exp(scale * dot(q + qi, k + kj, l.width) - mz_ref_get(lse, (b * l.heads + h) * l.length + i));
+                    double slope, p = exp(score_of(call, &l, q + qi, k + kj, &slope) -
+                                          mz_ref_get(lse, (b * l.heads + h) * l.length + i));
                     double keep = keep_factor(call, &l, b, h, i, j);
-                    double ds = p * (keep * dot(dy + row, v + kj, l.width) - delta);
+                    double ds = p * (keep * dot(dy + row, v + kj, l.width) - delta) * slope;
                     for (int64_t d = 0; d < l.width; d++) {
                         dv[kj + d] += p * keep * dy[row + d];
                         dq[qi + d] += scale * ds * k[kj + d];

@@ -20,8 +20,8 @@ void mz_ref_rope_table(const mz_call *call) {
 }
 
 void mz_ref_rope(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *table = &call->in[1], *y = &call->out[0]; // [B, T, W], [T, R]
-    int64_t length = x->shape.dim[1], dims = table->shape.dim[1], half = dims / 2;
+    const mz_tensor *x = &call->in[0], *table = &call->in[1], *y = &call->out[0];      // [B, T, W]
+    int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2; // [T, R] or [B·T, R]
     int64_t width = x->shape.dim[2] / call->attrs.heads, heads = mz_shape_count(&x->shape) / width;
     for (int64_t h = 0; h < heads; h++) { // over all rows
         const int64_t at = h * width, t = h / call->attrs.heads % length;

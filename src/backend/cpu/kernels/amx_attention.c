@@ -205,7 +205,7 @@ ALWAYS void forward_queries(forward_block *w, const int parts, const mz_call *ca
     const dropout_stream *dropped = call->attrs.p > 0 ? &stream : NULL;
     if (dropped != NULL)
         stream = dropout_begin(call);
-    const float unit = (float)(1.4426950408889634 / sqrt((double)h->width)); // log₂e/√D
+    const float unit = (float)(1.4426950408889634 * mz_attention_scale(h->attrs, h->width)); // log₂e/√D
     pack_to(w, call, h, parts, b, head / (h->heads / h->kv_heads), q0 + QUERIES);
     head_rows q = head_rows_of(&call->in[0], b * h->length * h->q_row + head * h->width, h->q_row, h->length, h->width);
     pack_rows(&q, q0, QUERIES, w->depth, parts, w->q, w->q_plane);
@@ -241,14 +241,14 @@ static void queries_split(forward_block *w, const mz_call *call, const heads *h,
 }
 
 static size_t attention_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0]);
+    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
     return forward_bytes(&h, parts_of(call, &call->in[0])) * (size_t)device->threads;
 }
 
 // A task is 32 queries of one head; a thread takes all tasks of some heads together, so that keys and values are packed
 // once and the next head's can be asked for in time, unless there are too few heads to go round.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0]);
+    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
     const int parts = parts_of(call, &call->in[0]);
     int64_t units = h.batch * h.heads, blocks = (h.length + QUERIES - 1) / QUERIES,
             heads_each = units / (4 * device->threads);
@@ -272,7 +272,7 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
 static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
     if (reason == NULL)
-        reason = refuse_other_than_causal(call, &call->in[0], &call->in[1]);
+        reason = refuse_other_than_causal(call, &call->in[0], &call->in[1], &call->in[3]);
     if (reason == NULL)
         reason = refuse_tiles(device, call, &call->in[0]);
     if (reason != NULL)

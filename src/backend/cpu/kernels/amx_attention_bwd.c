@@ -9,7 +9,7 @@
 // One task owns a batch element's kv head: its sums are in a fixed order, so threads do not change a bit.
 #include "backend/cpu/kernels/amx_attention.h"
 
-enum { IN_DY, IN_Q, IN_K, IN_V, IN_Y, IN_LSE };
+enum { IN_DY, IN_Q, IN_K, IN_V, IN_Y, IN_LSE, IN_POSITIONS };
 enum { BLOCK = 128, SQUARE = 32, P_ROW = BLOCK + 32 }; // P_ROW: see amx_attention.c
 
 // A thread's memory. All of one kv head's keys and one query head's queries.
@@ -301,7 +301,7 @@ ALWAYS void backward_head(backward_block *w, const int parts, const mz_call *cal
     const mz_tensor *dk = &call->out[h->packed ? 0 : 1], *dv = &call->out[h->packed ? 0 : 2];
     int64_t group = h->heads / h->kv_heads, at = b * h->length * h->kv_row + g * h->width;
     double left = 1 - (double)call->attrs.p;
-    softmax_scale k = {.unit = (float)(1.4426950408889634 / sqrt((double)h->width)),
+    softmax_scale k = {.unit = (float)(1.4426950408889634 * mz_attention_scale(h->attrs, h->width)),
                        .drop = left > 0 ? (float)(1 / left) : 0.0f,
                        .dropped = call->attrs.p > 0};
     dropout_stream stream = {0};
@@ -337,13 +337,13 @@ static void head_split(backward_block *w, const mz_call *call, const heads *h, i
 }
 
 static size_t attention_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y]);
+    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
     backward_block w;
     return backward_layout(&w, &h, parts_of(call, &call->in[IN_Q]), NULL) * (size_t)device->threads;
 }
 
 static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y]);
+    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
     const int parts = parts_of(call, &call->in[IN_Q]);
     int64_t units = h.batch * h.kv_heads;
     int together = units >= 8 * device->threads ? (int)(units / (4 * device->threads)) : 1;
@@ -365,7 +365,7 @@ static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call)
 static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
     if (reason == NULL)
-        reason = refuse_other_than_causal(call, &call->in[IN_Q], &call->in[IN_K]);
+        reason = refuse_other_than_causal(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_POSITIONS]);
     if (reason == NULL)
         reason = refuse_tiles(device, call, &call->in[IN_Q]);
     if (reason != NULL)

@@ -49,15 +49,21 @@ static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int
 }
 
 // A row of scores becomes probabilities relative to the running maximum; what was gathered before is rescaled to a new
-// maximum. `valid` keys count; lanes beyond them in the last vector become 0.
-static void softmax_row(forward_tiles *w, const heads *h, int r, int valid) {
+// maximum. The keys hidden … valid - 1 count; others, to the end of the last vector, become 0.
+static void softmax_row(forward_tiles *w, const heads *h, int r, int hidden, int valid) {
     float *s = w->scores + (size_t)r * TILE, *sums = w->sums + (size_t)r * VW,
           *out = w->out + (size_t)r * (size_t)h->padded;
     vf most = vset(w->max[r]);
+    if (hidden >= valid) {
+        memset(s, 0, (size_t)whole_vectors(valid) * sizeof *s);
+        return;
+    }
     FOR_LANES(j, lanes, valid) {
         vf x = vload(s + j);
-        if (lanes < VW)
-            x = vselect(iless(lane_numbers(), iset(lanes)), x, vset(-INFINITY));
+        if (h->cap > 0)
+            x = cap_scores(h, x);
+        if (lanes < VW || j < hidden)
+            x = vselect(lanes_between(j, hidden, valid), x, vset(-INFINITY));
         most = vmax(most, x);
         vstore(s + j, x);
     }
@@ -99,13 +105,13 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
     memset(w->sums, 0, TILE * VW * sizeof *w->sums);
     for (int r = 0; r < TILE; r++)
         w->max[r] = -INFINITY;
-    for (int64_t j = 0; j < tiles_seen(h, tile); j++) {
+    for (int64_t j = first_tile(h, b, tile); j < tiles_seen(h, tile); j++) {
         size_t at = (size_t)j * TILE * (size_t)h->padded;
         bool diagonal = h->causal && j == tile;
         tile_scores(w->q, w->keys + at, h, rows, diagonal, w->scores);
         for (int r = 0; r < rows; r++) {
             int valid = keys_seen(h, tile, j, r);
-            softmax_row(w, h, r, valid);
+            softmax_row(w, h, r, keys_hidden(h, b, tile, j, r), valid);
             if (dropped) { // on the probabilities, not on their normalisation
                 int64_t row = (b * h->heads + head) * h->length + start + r;
                 drop_row(w, &stream, (uint64_t)(row * h->keys + j * TILE), r, valid);
@@ -126,14 +132,14 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
 }
 
 static size_t attention_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0]);
+    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
     return sizeof(float) * forward_floats(&h) * (size_t)device->threads;
 }
 
 // A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that keys and values are
 // packed once, unless there are too few heads to go round.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0]);
+    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
     int64_t units = h.batch * h.heads;
     int together = units >= 4 * device->threads ? (int)h.tiles : 1;
     double multiplies = (double)units * (double)h.length * (double)(h.causal ? h.length + TILE : 2 * h.keys) *
@@ -156,6 +162,6 @@ static const char *attention_prepare(mezzo_device *device, const mz_call *call, 
     if (reason != NULL)
         return reason;
     out->workspace = attention_workspace(device, call);
-    return refuse_formats(call, 0);
+    return refuse_formats(call, 1u << 3);
 }
 const mz_kernel MZ_SYMBOL(attention) = {"attention_f32__" MZ_LEVEL_TEXT "_64x64", attention_prepare, run_attention};

@@ -18,12 +18,16 @@ typedef struct heads {
     int64_t q_row, kv_row, y_row;           // elements from one position to the next
     int64_t k_start, v_start;               // packed [B, T, 3·H·D]: where k and v begin in a row
     int64_t tiles;                          // of TILE queries
-    float scale;                            // 1/√D
+    float scale;                            // of q·kᵀ
+    float cap;                              // of scores, 0: none
+    const mz_attrs *attrs;
+    const int32_t *positions; // [B, T], NULL: a row is one document
     bool packed, causal;
 } heads;
 
-// From the tensors q (or the packed one), k and y; shapes only.
-static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y) {
+// From the tensors q (or the packed one), k, y and positions (NULL: none).
+static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y,
+                             const mz_tensor *positions) {
     heads h = {.batch = y->shape.dim[0], .length = y->shape.dim[1], .heads = call->attrs.heads};
     h.y_row = y->shape.dim[2]; // H·D
     h.width = (int)(h.y_row / h.heads);
@@ -38,13 +42,29 @@ static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_t
     h.keys = h.packed ? h.length : k->shape.dim[1];
     h.key_tiles = (h.keys + TILE - 1) / TILE;
     h.causal = call->attrs.causal;
-    h.scale = (float)(1 / sqrt((double)h.width));
+    h.scale = (float)mz_attention_scale(&call->attrs, h.width);
+    h.cap = call->attrs.score_cap;
+    h.attrs = &call->attrs;
+    h.positions = positions != NULL && mz_present(positions) ? positions->data : NULL;
     return h;
 }
 
-// The tiles of keys that a tile of queries sees any of, from the first.
+// The first key that query i of row b sees.
+static inline int64_t first_key(const heads *h, int64_t b, int64_t i) {
+    return h->causal ? mz_attention_first(h->attrs, h->positions != NULL ? h->positions + b * h->length : NULL, i) : 0;
+}
+
+// A tile of queries sees keys of the tiles first_tile … tiles_seen - 1.
 static inline int64_t tiles_seen(const heads *h, int64_t tile) {
     return h->causal ? min64(tile + 1, h->key_tiles) : h->key_tiles;
+}
+static inline int64_t first_tile(const heads *h, int64_t b, int64_t tile) {
+    return first_key(h, b, tile * TILE) / TILE;
+}
+// How many keys of tile j query r of a tile does not see at its beginning: up to TILE.
+static inline int keys_hidden(const heads *h, int64_t b, int64_t tile, int64_t j, int r) {
+    const int64_t first = first_key(h, b, tile * TILE + r) - j * TILE;
+    return first < 0 ? 0 : (int)min64(first, TILE);
 }
 // How many keys of tile j query r of a tile sees, from the tile's first.
 static inline int keys_seen(const heads *h, int64_t tile, int64_t j, int r) {
@@ -52,8 +72,13 @@ static inline int keys_seen(const heads *h, int64_t tile, int64_t j, int r) {
     return h->causal && j == tile && r + 1 < there ? r + 1 : there;
 }
 
-// Of kernels for what language models do.
-static inline const char *refuse_other_than_causal(const mz_call *call, const mz_tensor *q, const mz_tensor *k) {
+// Of kernels for what language models do most.
+static inline const char *refuse_other_than_causal(const mz_call *call, const mz_tensor *q, const mz_tensor *k,
+                                                   const mz_tensor *positions) {
+    if (call->attrs.window > 0 || call->attrs.score_cap > 0)
+        return "has no window and no cap of scores";
+    if (mz_present(positions))
+        return "has one document in a row";
     if (!call->attrs.causal)
         return "is causal";
     return mz_present(k) && k->shape.dim[1] != q->shape.dim[1] ? "has as many keys as queries" : NULL;
@@ -158,6 +183,20 @@ static inline void store_head(const float *from, const heads *h, int rows, const
         store_rows(from, h, rows, factors, to, (size_t)stride, MEZZO_BF16);
     else
         store_rows(from, h, rows, factors, to, (size_t)stride, MEZZO_F16);
+}
+
+// A vector's scores with the cap, and the derivative of the cap there.
+static inline vf cap_scores(const heads *h, vf s) {
+    return vtanh(s / h->cap) * h->cap;
+}
+static inline vf cap_slope(const heads *h, vf capped) {
+    const vf t = capped / h->cap;
+    return 1.0f - t * t;
+}
+// Lanes from..: of a vector that begins at key j, those of the keys hidden … valid - 1.
+static inline vmask lanes_between(int j, int hidden, int valid) {
+    const vi key = lane_numbers() + j;
+    return iless(key, iset(valid)) & ~iless(key, iset(hidden));
 }
 
 // C[rows][n] += A·B tile products with causal bounds: row i of a diagonal tile has nothing beyond column i. Rows go in

@@ -5,7 +5,7 @@
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
 
-enum { IN_DY, IN_Q, IN_K, IN_V, IN_Y, IN_LSE };
+enum { IN_DY, IN_Q, IN_K, IN_V, IN_Y, IN_LSE, IN_POSITIONS };
 
 typedef struct backward_tiles {
     float *keys, *keys_t, *values_t; // the kv head: [tiles][TILE][padded], and transposed [tiles][padded][TILE]
@@ -81,25 +81,28 @@ static void load_queries(backward_tiles *w, const mz_call *call, const heads *h,
     memset(w->dq, 0, TILE * (size_t)h->padded * sizeof *w->dq);
 }
 
-// p holds scores and ds holds dy·v when this is called, p·m and dS after. Lanes past `valid` become 0. `factors` NULL:
-// no dropout.
-static void backward_row(backward_tiles *w, int r, int valid, const float *factors) {
+// p holds scores and ds holds dy·v when this is called, p·m and dS after. Keys outside hidden … valid - 1 become 0, to
+// the end of the last vector. `factors` NULL: no dropout.
+static void backward_row(backward_tiles *w, const heads *h, int r, int hidden, int valid, const float *factors) {
     float *p = w->p + (size_t)r * TILE, *ds = w->ds + (size_t)r * TILE;
     FOR_LANES(j, lanes, valid) {
-        vf probability = vexp(vload(p + j) - w->lse[r]), dot = vload(ds + j);
-        if (lanes < VW) {
-            vmask inside = iless(lane_numbers(), iset(lanes));
+        vf s = h->cap > 0 ? cap_scores(h, vload(p + j)) : vload(p + j);
+        vf probability = vexp(s - w->lse[r]), dot = vload(ds + j);
+        if (lanes < VW || j < hidden) {
+            vmask inside = lanes_between(j, hidden, valid);
             probability = vselect(inside, probability, (vf){0});
             dot = vselect(inside, dot, (vf){0});
         }
         vf m = factors != NULL ? vload(factors + j) : vset(1.0f);
         vstore(p + j, probability * m);
-        vstore(ds + j, probability * (vproduct(m * dot) - w->delta[r]));
+        vf change = probability * (vproduct(m * dot) - w->delta[r]);
+        vstore(ds + j, h->cap > 0 ? change * cap_slope(h, s) : change);
     }
 }
 
-static void backward_pair(backward_tiles *w, const mz_call *call, const heads *h, int64_t row_number, int64_t tile,
+static void backward_pair(backward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t head, int64_t tile,
                           int64_t j, const dropout_stream *stream) {
+    const int64_t row_number = (b * h->heads + head) * h->length + tile * TILE;
     size_t at = (size_t)j * TILE * (size_t)h->padded;
     bool diagonal = h->causal && j == tile;
     int rows = tile_count(h, tile), keys = key_count(h, j);
@@ -111,7 +114,7 @@ static void backward_pair(backward_tiles *w, const mz_call *call, const heads *h
         if (call->attrs.p > 0)
             factors = dropout_factors(stream, (uint64_t)((row_number + r) * h->keys + j * TILE), whole_vectors(valid),
                                       w->factors);
-        backward_row(w, r, valid, factors);
+        backward_row(w, h, r, keys_hidden(h, b, tile, j, r), valid, factors);
     }
     tile_gather(w->ds, w->keys + at, h, rows, diagonal, w->dq);
     tile_scatter(w->p, w->dy, h, rows, keys, diagonal, w->dv + at);
@@ -129,8 +132,8 @@ static void backward_head(backward_tiles *w, const mz_call *call, const heads *h
         for (int64_t tile = 0; tile < h->tiles; tile++) {
             int rows = tile_count(h, tile);
             load_queries(w, call, h, b, head, tile);
-            for (int64_t j = 0; j < tiles_seen(h, tile); j++)
-                backward_pair(w, call, h, (b * h->heads + head) * h->length + tile * TILE, tile, j, &stream);
+            for (int64_t j = first_tile(h, b, tile); j < tiles_seen(h, tile); j++)
+                backward_pair(w, call, h, b, head, tile, j, &stream);
             store_head(w->dq, h, rows, w->scales, // dk has its 1/√D from q
                        &call->out[0], (b * h->length + tile * TILE) * h->q_row + head * h->width, h->q_row);
         }
@@ -143,12 +146,12 @@ static void backward_head(backward_tiles *w, const mz_call *call, const heads *h
 }
 
 static size_t attention_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y]);
+    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
     return sizeof(float) * backward_floats(&h) * (size_t)device->threads;
 }
 
 static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y]);
+    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
     int64_t units = h.batch * h.kv_heads;
     double multiplies = 2.5 * (double)(h.batch * h.heads) * (double)h.length *
                         (double)(h.causal ? h.length + TILE : 2 * h.keys) * h.width;
@@ -170,7 +173,7 @@ static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *ca
     if (reason != NULL)
         return reason;
     out->workspace = attention_bwd_workspace(device, call);
-    return refuse_formats(call, 0);
+    return refuse_formats(call, 1u << IN_POSITIONS);
 }
 const mz_kernel MZ_SYMBOL(attention_bwd) = {"attention_bwd_f32__" MZ_LEVEL_TEXT "_64x64", attention_bwd_prepare,
                                             run_attention_bwd};

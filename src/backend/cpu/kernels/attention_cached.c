@@ -9,7 +9,7 @@ typedef struct cached {
 } cached;
 
 static cached cached_of(const mz_call *call) {
-    cached c = {.h = heads_of(call, &call->in[0], &call->in[1], &call->out[0])};
+    cached c = {.h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], NULL)};
     c.size = call->in[3].shape.dim[1];
     c.row = call->in[3].shape.dim[2];
     c.h.kv_heads = c.row / c.h.width;
@@ -51,6 +51,14 @@ static int64_t scores_row(const cached *c) { // one head's scores, from one to t
     return (int64_t)mz_align_up((size_t)c->size, 16);
 }
 
+static void cap_row(const heads *h, float *s, int64_t n) {
+    for (int64_t at = 0; at < n; at += MZ_BLOCK) {
+        int count = (int)min64(MZ_BLOCK, n - at);
+        FOR_LANES(j, lanes, count)
+        vstore_lanes(s + at + j, cap_scores(h, vload_lanes(s + at + j, lanes, 0)), lanes);
+    }
+}
+
 // Scores become probabilities times their sum, which is returned.
 static float exponentiate(float *s, int64_t n) {
     float max = s[0];
@@ -82,14 +90,15 @@ static void ask_for(const float *keys, const float *values, int64_t row, int64_t
 static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t first, int64_t groups, int64_t t,
                       float *work) {
     const heads *h = &c->h;
-    const int64_t n = c->first + t + 1, start = b * c->size * c->row, count = groups * c->group;
+    const int64_t end = c->first + t + 1, since = mz_attention_first(h->attrs, NULL, end - 1), n = end - since;
+    const int64_t start = (b * c->size + since) * c->row, count = groups * c->group;
     const float *keys = (const float *)call->in[3].data + start + first * h->width,
                 *values = (const float *)call->in[4].data + start + first * h->width;
     const int64_t own = groups * h->width, ahead = AHEAD / (own * (int64_t)sizeof *keys) + 1;
     float *q = work, *out = q + count * MAX_HEAD, *scores = out + count * MAX_HEAD;
     const int64_t from = first * c->group, long_row = scores_row(c);
     memset(out, 0, (size_t)(count * MAX_HEAD) * sizeof *out);
-    if (n <= c->size) {
+    if (end <= c->size) {
         for (int64_t i = 0; i < count; i++)
             load_one(&call->in[0], (b * h->length + t) * h->q_row + (from + i) * h->width, h->width, h->scale,
                      q + i * MAX_HEAD);
@@ -99,6 +108,8 @@ static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t f
                 scores[i * long_row + j] =
                     dot_head(q + i * MAX_HEAD, keys + j * c->row + i / c->group * h->width, h->width);
         }
+        for (int64_t i = 0; h->cap > 0 && i < count; i++)
+            cap_row(h, scores + i * long_row, n);
         for (int64_t i = 0; i < count; i++)
             q[i * MAX_HEAD] = 1.0f / exponentiate(scores + i * long_row, n);
         for (int64_t j = 0; j < n; j++) {
@@ -109,7 +120,7 @@ static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t f
         }
     }
     for (int64_t i = 0; i < count; i++) {
-        const float factor = n <= c->size ? q[i * MAX_HEAD] : 0;
+        const float factor = end <= c->size ? q[i * MAX_HEAD] : 0;
         store_head(out + i * MAX_HEAD, h, 1, &factor, &call->out[0],
                    (b * h->length + t) * h->y_row + (from + i) * h->width, h->y_row);
     }

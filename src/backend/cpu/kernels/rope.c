@@ -58,8 +58,8 @@ static size_t rope_workspace(const mezzo_device *device, const mz_call *call) {
 
 static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [B, T, W]
-    const float *table = call->in[1].data;                 // [T, R]
-    int64_t length = x->shape.dim[1], heads = call->attrs.heads, rows = x->shape.dim[0] * length;
+    const float *table = call->in[1].data;                 // [T, R] or [B·T, R]
+    int64_t length = call->in[1].shape.dim[0], heads = call->attrs.heads, rows = x->shape.dim[0] * x->shape.dim[1];
     int dims = (int)call->in[1].shape.dim[1], half = dims / 2, width = (int)(x->shape.dim[2] / heads);
     size_t stride = mz_align_up((size_t)width, 16);
     bool copied = x->data == y->data; // in place: what is not turned is there already
