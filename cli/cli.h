@@ -105,6 +105,7 @@ int cli_bench_models(const cli_args *args, const char *command); // the half of 
 int cli_sample_pictures(const cli_args *args);                   // sample --out
 int cli_eval_pictures(const cli_args *args);                     // eval --truth
 int cli_data_radio(const cli_args *args);                        // data radio
+int cli_data_tokenizer(const cli_args *args);                    // data --train-tokenizer
 int cli_doctor_ranks(const cli_args *args, int threads);         // doctor --ranks
 int cli_explain_toy(const cli_args *args);                       // explain --toy
 

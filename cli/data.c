@@ -38,9 +38,16 @@ static int print_result(const cli_args *args, const mezzo_corpus *corpus, const 
 // The other half's options.
 static const char *const of_radio[] = {"maps", "transmitters", "size", "extent", "seed", "threads"};
 
+static const char *const of_training[] = {"pattern", "special"};
+
 static int run(const cli_args *args) {
     if (args->n_operands == 1 && strcmp(args->operands[0], "radio") == 0)
         return cli_data_radio(args);
+    if (cli_has(args, "train-tokenizer"))
+        return cli_data_tokenizer(args);
+    for (size_t i = 0; i < MZ_COUNT(of_training); i++)
+        if (cli_has(args, of_training[i]))
+            return cli_wrong(args->command, "--%s is only for --train-tokenizer", of_training[i]);
     for (size_t i = 0; i < MZ_COUNT(of_radio); i++)
         if (cli_has(args, of_radio[i]))
             return cli_wrong(args->command, "--%s is only for radio maps: mezzo data radio", of_radio[i]);
@@ -53,6 +60,8 @@ static int run(const cli_args *args) {
         return code;
     if (options.train_fraction == 0)
         return cli_wrong(args->command, "--split 0 leaves nothing to train on");
+    if (args->n_operands > 1)
+        return cli_wrong(args->command, "%d texts; several are one list with commas, or a folder", args->n_operands);
     if (args->n_operands == 0)
         return cli_wrong(args->command, "a text file is missing; usage: mezzo data %s", args->command->usage);
     if (folder == NULL)
@@ -78,12 +87,15 @@ static const cli_option options_table[] = {
     {"form", "NAME", "form of records, of which documents alone are written: auto or text [auto]"},
     {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
     {"split", "X", "fraction of the text to train on; the rest validates [0.9]"},
+    {"train-tokenizer", "N", "train a tokenizer of N tokens on the texts; --out names its folder, or its file *.json"},
+    {"pattern", "NAME", "how it splits a text into words: gpt2, gpt4, llama3, qwen2 or gpt4o [gpt2]"},
+    {"special", "A,B", "its special tokens, or none [<|endoftext|>]"},
     {"maps", "N", "radio: number of cities"},
     {"transmitters", "K", "radio: transmitters per city, each with its own map [1]"},
     {"size", "N", "radio: pixels per side [256]"},
     {"extent", "M", "radio: metres per side [one per pixel]"},
     {"seed", "N", "radio: another seed gives other cities [1]"},
-    {"threads", "N", "radio: CPU threads [every core]"},
+    {"threads", "N", "radio, and training a tokenizer: CPU threads [every core]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
@@ -91,13 +103,17 @@ static const cli_option options_table[] = {
 const cli_command cli_data = {
     .name = "data",
     .summary = "tokenize a text into shards; generate cities with radio maps",
-    .usage = "TEXT --out DIR [--tokenizer auto|char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
-             "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
-    .details = "TEXT is a UTF-8 file, records {\"text\": …} (*.jsonl, *.json, also .gz; a folder or a list), or shards "
-               "(a *.bin file, a folder) to convert to the other format. mezzo train "
-               "--data DIR reads the result. The word radio instead generates cities and the received power of "
-               "transmitters in them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
+    .usage =
+        "TEXT --out DIR [--tokenizer auto|char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
+        "       mezzo data TEXT... --train-tokenizer N --out DIR|FILE [--pattern gpt2|gpt4|llama3] [--special A,B]\n"
+        "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
+    .details =
+        "TEXT is a UTF-8 file, records {\"text\": …} (*.jsonl, *.json, also .gz; a folder or a list), or shards "
+        "(a *.bin file, a folder) to convert to the other format. mezzo train "
+        "--data DIR reads the result. --train-tokenizer learns byte-pair encoding from texts, records and folders of "
+        "them, and writes a tokenizer.json. The word radio instead generates cities and the received power of "
+        "transmitters in them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
     .options = options_table,
-    .max_operands = 1,
+    .max_operands = 4096,
     .run = run,
 };

@@ -71,6 +71,26 @@ MEZZO_API size_t mezzo_tokenizer_max_bytes(const mezzo_tokenizer *tok);
 MEZZO_API mezzo_status mezzo_tokenizer_decode(const mezzo_tokenizer *tok, const int32_t *tokens, size_t count,
                                               char *text, size_t *n);
 
+// Byte-level byte-pair encoding from texts. The vocabulary: the special tokens, 256 bytes, and one token a merge.
+// Merges are those of the `tokenizers` library's BpeTrainer on the same texts, ties included.
+typedef struct mezzo_tokenizer_training {
+    const char *const *paths; // texts, also compressed (.gz); files *.jsonl and *.json of records; folders of these
+    size_t n_paths;
+    int32_t vocab;              // tokens; fewer where the texts have no more pairs
+    const char *pattern;        // "gpt2" (NULL), "gpt4", "llama3", "qwen2", "gpt4o": how a text is split into words
+    const char *const *special; // tokens that no text becomes, numbered from 0
+    size_t n_special;
+    int threads;                       // that count words; 0: every core
+    const volatile sig_atomic_t *stop; // may be NULL
+} mezzo_tokenizer_training;
+typedef struct mezzo_tokenizer_trained {
+    uint64_t bytes, texts, words; // read; words are the distinct ones
+} mezzo_tokenizer_trained;
+// The caller owns *out; `trained` may be NULL. Memory grows with the distinct words, not with the texts. Errors:
+// MEZZO_ERR_INVALID (an option, no text), IO, FORMAT (a record that says nothing), each naming the file; INTERRUPTED.
+MEZZO_API mezzo_status mezzo_tokenizer_train(const mezzo_tokenizer_training *options, mezzo_tokenizer **out,
+                                             mezzo_tokenizer_trained *trained);
+
 // --- corpora -------------------------------------------------------------------------------------------------------
 typedef enum mezzo_corpus_part { MEZZO_TRAIN, MEZZO_VALIDATION } mezzo_corpus_part;
 

@@ -28,7 +28,7 @@ static uint64_t mix(uint64_t h) { // the finisher of splitmix64
     return h ^ h >> 31;
 }
 
-static uint64_t hash_bytes(const char *bytes, size_t n) {
+uint64_t mz_bpe_hash(const char *bytes, size_t n) {
     uint64_t h = n * UINT64_C(0x9E3779B97F4A7C15);
     for (; n >= 8; bytes += 8, n -= 8) {
         uint64_t word;
@@ -68,7 +68,7 @@ static size_t word_slot(const mz_bpe *bpe, const char *bytes, size_t n, uint64_t
 }
 
 int32_t mz_bpe_find(const mz_bpe *bpe, const char *bytes, size_t n) {
-    return bpe->words[word_slot(bpe, bytes, n, hash_bytes(bytes, n))].token;
+    return bpe->words[word_slot(bpe, bytes, n, mz_bpe_hash(bytes, n))].token;
 }
 
 static bool same_rules(const mz_bpe *a, const mz_bpe *b) {
@@ -107,7 +107,7 @@ mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n) {
 static bool enter_word(mz_bpe *bpe, int32_t token) {
     size_t n;
     const char *bytes = mz_bpe_bytes(bpe, token, &n);
-    uint64_t hash = hash_bytes(bytes, n);
+    uint64_t hash = mz_bpe_hash(bytes, n);
     mz_bpe_word *slot = &bpe->words[word_slot(bpe, bytes, n, hash)];
     if (slot->token >= 0)
         return false;
@@ -197,7 +197,7 @@ static mezzo_status first_characters(const mz_bpe *bpe, const char *word, size_t
         width = mz_utf8_decode(word + at, n - at, &code);
         width += width == 0; // a byte that is no UTF-8
         int32_t *token = tokens + *count;
-        *token = bpe->words[word_slot(bpe, word + at, width, hash_bytes(word + at, width))].token;
+        *token = bpe->words[word_slot(bpe, word + at, width, mz_bpe_hash(word + at, width))].token;
         const bool fused = *token < 0 && unknown && bpe->fuse_unknown;
         if (*token >= 0) {
             ++*count;
@@ -418,7 +418,7 @@ static mezzo_status encode_part(const mz_bpe *bpe, mz_bpe_scratch *scratch, cons
                                 size_t *count) {
     uint64_t hash = 0;
     if (n <= bpe->max_bytes || n <= CACHE_BYTES) {
-        hash = hash_bytes(word, n);
+        hash = mz_bpe_hash(word, n);
         int32_t whole = bpe->words[word_slot(bpe, word, n, hash)].token;
         if (whole >= 0 && (bpe->made[whole] & MZ_BPE_WHOLE)) {
             tokens[0] = whole;

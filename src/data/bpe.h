@@ -58,7 +58,8 @@ static inline const char *mz_bpe_bytes(const mz_bpe *bpe, int32_t token, size_t 
     *n = bpe->ends[token] - start;
     return bpe->bytes + start;
 }
-bool mz_bpe_same(const mz_bpe *a, const mz_bpe *b);                  // the same tokens and merges
+bool mz_bpe_same(const mz_bpe *a, const mz_bpe *b); // the same tokens and merges
+uint64_t mz_bpe_hash(const char *bytes, size_t n);
 int32_t mz_bpe_find(const mz_bpe *bpe, const char *bytes, size_t n); // the token of exactly these bytes, or -1
 
 // --- reading (bpe_read.c) ------------------------------------------------------------------------------------------

@@ -198,23 +198,38 @@ static mezzo_status get_behaviour(const mz_json_part *p, const char *otherwise, 
 }
 
 // Published patterns whose words never hold a space after a letter or digit, and look no further than a word.
-static const char *const known[] = {
-    // GPT-2
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-    // cl100k_base and Llama 3
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-    "\\s+(?!\\S)|\\s+",
-    // Qwen 2
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-    "\\s+(?!\\S)|\\s+",
-    // o200k_base
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|"
-    "'d)?|"
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|"
-    "'d)?|"
-    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+static const struct {
+    const char *names[2]; // for a tokenizer that is trained
+    const char *source;
+} known[] = {
+    {{"gpt2"}, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
+    {{"gpt4", "llama3"}, // cl100k_base
+     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+     "\\s+(?!\\S)|\\s+"},
+    {{"qwen2"},
+     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+     "\\s+(?!\\S)|\\s+"},
+    {{"gpt4o"}, // o200k_base
+     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'"
+     "ll|'d)?|"
+     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'"
+     "ll|'d)?|"
+     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
 };
+
+mezzo_status mz_json_pattern_named(const char *name, const char **out) {
+    *out = NULL;
+    for (size_t i = 0; i < MZ_COUNT(known); i++)
+        for (size_t k = 0; k < 2 && known[i].names[k] != NULL; k++)
+            if (name == NULL || strcmp(name, known[i].names[k]) == 0) {
+                *out = i == 0 ? NULL : known[i].source;
+                return MEZZO_OK;
+            }
+    return mz_fail(MEZZO_ERR_INVALID, "there is no pattern %s; it is gpt2, gpt4, llama3, qwen2 or gpt4o",
+                   mz_quote(name).text);
+}
 
 static mezzo_status read_split(const mz_json_part *p) {
     mz_step step = {.kind = MZ_STEP_SPLIT};
@@ -226,7 +241,7 @@ static mezzo_status read_split(const mz_json_part *p) {
     MEZZO_TRY(get_pattern(p, &step.pattern, &source, &n, &regex));
     const bool isolated = step.behaviour == MZ_ISOLATED && !step.invert;
     for (size_t i = 0; i < MZ_COUNT(known) && regex && isolated; i++)
-        if (strlen(known[i]) == n && memcmp(known[i], source, n) == 0) {
+        if (strlen(known[i].source) == n && memcmp(known[i].source, source, n) == 0) {
             step.at_space = MZ_SPACE_SPLITS;
             step.gpt2 = i == 0;
         }

@@ -43,6 +43,7 @@ static mezzo_status place_added(mz_json_reader *r, const json_t *added, entry *e
             return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'added_tokens': entry %zu has no content", r->where, i);
         MEZZO_TRY(mz_json_get_int(r->where, token, "id", 0, MZ_BPE_MAX_VOCAB, &id));
         const int32_t own = number_of(r, json_string_value(text), json_string_length(text));
+        MEZZO_TRY(r->key.status);
         if (own >= 0 && own != id)
             return mz_fail(MEZZO_ERR_FORMAT, "%s: token %s is %d in the vocabulary and %lld among the added tokens",
                            r->where, mz_quote(json_string_value(text)).text, (int)own, (long long)id);
@@ -151,6 +152,7 @@ static mezzo_status add_merge(mz_json_reader *r, size_t i, const json_t *merge, 
     MEZZO_TRY(both->status);
     const mz_bpe_merge m = {number_of(r, text[0], n[0]), number_of(r, text[1], n[1]),
                             number_of(r, both->data, both->len)};
+    MEZZO_TRY(r->key.status);
     if (m.left < 0 || m.right < 0 || m.merged < 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: model BPE: merge %zu: the vocabulary does not have %s and its two parts",
                        r->where, i, mz_quote_bytes(both->data, both->len).text);

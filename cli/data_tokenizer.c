@@ -1,0 +1,115 @@
+// mezzo data --train-tokenizer: byte-pair encoding learnt from texts.
+#include "cli.h"
+#include "io/file.h"
+#include "mezzo/data.h"
+
+enum { MOST_SPECIAL = 64 };
+
+typedef struct shown {
+    const char *file, *pattern;
+    int64_t vocab;
+    mezzo_tokenizer_trained trained;
+    double seconds;
+} shown;
+
+static const cli_field fields[] = {
+    {CLI_FIELD(shown, file), "file"},           {CLI_FIELD(shown, vocab), "vocab"},
+    {CLI_FIELD(shown, pattern), "pattern"},     {CLI_FIELD(shown, trained.bytes), "bytes"},
+    {CLI_FIELD(shown, trained.texts), "texts"}, {CLI_FIELD(shown, trained.words), "words"},
+    {CLI_FIELD(shown, seconds), "seconds"},
+};
+
+// "A,B" in place: its parts.
+static int split_special(const cli_args *args, char *list, const char **parts, size_t *n) {
+    *n = 0;
+    if (strcmp(list, "none") == 0)
+        return CLI_DONE;
+    for (char *at = list; at != NULL; *n += 1) {
+        char *comma = strchr(at, ',');
+        if (*n == MOST_SPECIAL)
+            return cli_wrong(args->command, "--special: more than %d tokens", MOST_SPECIAL);
+        parts[*n] = at;
+        if (comma != NULL)
+            *comma = '\0';
+        at = comma != NULL ? comma + 1 : NULL;
+    }
+    return CLI_DONE;
+}
+
+static mezzo_status save(const mezzo_tokenizer *tok, const char *out, char **path) {
+    const size_t n = strlen(out);
+    const bool is_file = n > 5 && strcmp(out + n - 5, ".json") == 0 && !mz_path_is_dir(out);
+    *path = is_file ? mz_strdup(out) : mz_format("%s/tokenizer.json", out);
+    if (*path == NULL)
+        return MEZZO_ERR_MEMORY;
+    if (!is_file)
+        MEZZO_TRY(mz_dir_create(out));
+    return mezzo_tokenizer_save(tok, *path);
+}
+
+static int print_result(const cli_args *args, const shown *s, int64_t asked) {
+    char a[32], b[32], c[32], quoted[4200];
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, CLI_OBJECT(fields, s));
+    printf("%s: %lld tokens from %s bytes in %s text%s, %s distinct words, in %.1f s\n", cli_show(s->file).text,
+           (long long)s->vocab, cli_thousands((double)s->trained.bytes, a, sizeof a),
+           cli_thousands((double)s->trained.texts, b, sizeof b), s->trained.texts == 1 ? "" : "s",
+           cli_thousands((double)s->trained.words, c, sizeof c), s->seconds);
+    if (s->vocab < asked)
+        printf("these texts have no more pairs: the vocabulary is smaller than the %lld tokens asked for\n",
+               (long long)asked);
+    printf("next:\n  %s data TEXT --out DIR --tokenizer %s\n", args->program,
+           cli_quote(s->file, quoted, sizeof quoted));
+    return CLI_DONE;
+}
+
+static int train(const cli_args *args, const mezzo_tokenizer_training *options, const char *out) {
+    shown s = {.pattern = options->pattern};
+    mezzo_tokenizer *tok;
+    char *path = NULL;
+    const double begun = mz_seconds();
+    mezzo_status status = mezzo_tokenizer_train(options, &tok, &s.trained);
+    if (status == MEZZO_OK)
+        status = save(tok, out, &path);
+    s.file = path;
+    s.vocab = mezzo_tokenizer_vocab(tok);
+    s.seconds = mz_seconds() - begun;
+    const int code = status == MEZZO_OK ? print_result(args, &s, options->vocab) : cli_error(args->command, status);
+    mezzo_tokenizer_free(tok);
+    mz_free(path);
+    return code;
+}
+
+int cli_data_tokenizer(const cli_args *args) {
+    static const char *const of_shards[] = {"tokenizer",    "form", "format", "split", "maps",
+                                            "transmitters", "size", "extent", "seed"};
+    const char *out = cli_text(args, "out", NULL), *parts[MOST_SPECIAL];
+    int64_t vocab, threads;
+    for (size_t i = 0; i < MZ_COUNT(of_shards); i++)
+        if (cli_has(args, of_shards[i]))
+            return cli_wrong(args->command, "--%s is not for --train-tokenizer", of_shards[i]);
+    int code = cli_integer(args, "train-tokenizer", 256, 1 << 24, 0, &vocab);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "threads", 1, 4096, 0, &threads);
+    if (code != CLI_DONE)
+        return code;
+    if (out == NULL)
+        return cli_wrong(args->command, "--out is missing: the folder for tokenizer.json, or a file *.json");
+    if (args->n_operands == 0)
+        return cli_wrong(args->command, "a text file is missing; usage: mezzo data %s", args->command->usage);
+    mezzo_tokenizer_training options = {.paths = args->operands,
+                                        .n_paths = (size_t)args->n_operands,
+                                        .vocab = (int32_t)vocab,
+                                        .pattern = cli_text(args, "pattern", "gpt2"),
+                                        .special = parts,
+                                        .threads = (int)threads,
+                                        .stop = cli_interruptible()};
+    char *list = mz_strdup(cli_text(args, "special", "<|endoftext|>"));
+    if (list == NULL)
+        return cli_error(args->command, MEZZO_ERR_MEMORY);
+    code = split_special(args, list, parts, &options.n_special);
+    if (code == CLI_DONE)
+        code = train(args, &options, out);
+    mz_free(list);
+    return code;
+}
