@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Mezzo, PyTorch compiled and torchao's float8 on one card: tokens a second, use of the peak, memory, loss.
+
+usage: bench/duel.py MEZZO TOKENS [--csv FILE] [--commit HASH] [--only WORD] [--ways LIST] [--torchao WHEEL] [--steps N]
+
+TOKENS is a folder of `mezzo data --tokenizer gpt2`. Every side trains CS336's Transformer of the same sizes on random windows of its tokens;
+both sides of a shape run one after the other. MFU counts 6 FLOP a parameter and token and attention's causal half, of 989.4 TFLOP/s.
+"""
+import argparse
+import csv
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import zipfile
+
+# name: layers, heads, width, inner, vocabulary, batch, context, micro batches. Widths of Qwen 2.5, heads not grouped.
+SHAPES = {
+    "0.5B, vocabulary 50304": (24, 14, 896, 4864, 50304, 32, 1024, 4),
+    "1.5B, vocabulary 50304": (28, 12, 1536, 8960, 50304, 16, 1024, 8),
+    "0.5B, vocabulary 151936": (24, 14, 896, 4864, 151936, 16, 1024, 8),
+    "1.5B, vocabulary 151936": (28, 12, 1536, 8960, 151936, 8, 1024, 8),
+    "3B, vocabulary 50304": (36, 16, 2048, 11008, 50304, 4, 1024, 16),
+}
+FIELDS = ["shape", "system", "precision", "layers", "heads", "width", "inner", "vocabulary", "batch", "context", "micro_batches", "step_ms",
+          "tokens_per_second", "mfu_percent", "mib", "loss", "steps", "device", "commit", "command"]
+PEAK = 989.4e12
+
+
+def flops_a_token(layers, heads, width, inner, vocab, batch, context, accumulate):
+    parameters = layers * (4 * width * width + 3 * width * inner) + vocab * width
+    return 6 * parameters + 6 * layers * width * context
+
+
+def run_mezzo(mezzo, tokens, shape, precision, steps):
+    layers, heads, width, inner, vocab, batch, context, accumulate = shape
+    shutil.rmtree("duel-run", ignore_errors=True)
+    command = [mezzo, "train", "--data", tokens, "--model", "cs336", "--layers", str(layers), "--heads", str(heads), "--d-model", str(width),
+               "--model.d_ff", str(inner), "--vocab", str(vocab), "--seq-len", str(context), "--batch-size", str(batch), "--grad-accum",
+               str(accumulate), "--logits-rows", "4096", "--precision", precision, "--steps", str(steps), "--lr", "3e-4", "--schedule",
+               "constant", "--warmup", "0", "--clip", "1", "--log-every", "1", "--eval-every", str(10 * steps), "--eval-iters", "1",
+               "--eval-final=false", "--checkpoint-every", "0", "--device", "cuda", "--out", "duel-run"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with open("duel-run/metrics.jsonl") as file:
+        rows = [row for row in map(json.loads, file) if "train/loss" in row]
+    times = [row["perf/step_ms"] for row in rows if "perf/step_ms" in row][-(steps // 2):]
+    memory = max(row["perf/memory_bytes"] for row in rows) / 2**20
+    return statistics.median(times), memory, statistics.mean(row["train/loss"] for row in rows[-5:]), command
+
+
+def run_torch(tokens, shape, way, steps):
+    command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "torch_duel.py"),
+               os.path.join(tokens, "train.bin"), *map(str, shape), way, str(steps)]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+    _, ms, mib, loss = out.strip().splitlines()[-1].split(",")
+    return float(ms), float(mib), float(loss), command
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mezzo")
+    parser.add_argument("tokens")
+    parser.add_argument("--csv", default="bench/results/duel.csv")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--ways", default="mezzo:bf16,mezzo:fp8,torch:bf16,torch:tensorwise")
+    parser.add_argument("--torchao", help="a wheel that is not installed here")
+    parser.add_argument("--steps", type=int, default=20)
+    args = parser.parse_args()
+    if args.torchao:
+        folder = os.path.abspath("torchao-wheel")
+        zipfile.ZipFile(args.torchao).extractall(folder)
+        os.environ["PYTHONPATH"] = folder + os.pathsep + os.environ.get("PYTHONPATH", "")
+    device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], stdout=subprocess.PIPE, text=True).stdout.split("\n")[0]
+    new = not os.path.exists(args.csv)
+    with open(args.csv, "a", newline="") as file:
+        table = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if new:
+            table.writeheader()
+        for name, shape in SHAPES.items():
+            if args.only not in name:
+                continue
+            for way in args.ways.split(","):
+                system, precision = way.split(":")
+                try:
+                    ms, mib, loss, command = run_mezzo(args.mezzo, args.tokens, shape, precision, args.steps) if system == "mezzo" else \
+                        run_torch(args.tokens, shape, precision, args.steps)
+                except subprocess.CalledProcessError as error:
+                    print(f"{name}, {way}: {' '.join(error.stderr.strip().splitlines()[-1:])[:300]}", flush=True)
+                    continue
+                rate = shape[5] * shape[6] * shape[7] / ms * 1e3
+                used = 100 * rate * flops_a_token(*shape) / PEAK
+                words = " ".join(os.path.basename(word) if os.path.isabs(word) else word for word in command)
+                table.writerow(dict(zip(FIELDS, [name, system, precision, *shape, f"{ms:.2f}", f"{rate:.0f}", f"{used:.1f}", f"{mib:.0f}",
+                                                 f"{loss:.4f}", args.steps, device, args.commit, words])))
+                file.flush()
+                print(f"{name}, {way}: {ms:.1f} ms, {rate:.0f} tok/s, {used:.1f} % of the peak, {mib:.0f} MiB, loss {loss:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
