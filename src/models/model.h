@@ -9,6 +9,7 @@
 typedef enum mz_role {
     MZ_ROLE_TOKENS,
     MZ_ROLE_TARGETS,
+    MZ_ROLE_POSITIONS, // of each token in its document
     MZ_ROLE_FEATURES,
     MZ_ROLE_IMAGE,
     MZ_ROLE_CONDITION,
@@ -42,7 +43,8 @@ typedef enum mz_model_part {
 typedef struct mz_form {
     int64_t batch, length; // rows; tokens of a row, 1 of models without sequences
     mz_model_part part;
-    bool outputs; // the whole graph has its outputs besides the loss: "logits", "prediction"
+    bool outputs;   // the whole graph has its outputs besides the loss: "logits", "prediction"
+    bool documents; // a language model: a row has several, which do not see each other
 } mz_form;
 
 typedef struct mz_maker mz_maker;

@@ -114,7 +114,8 @@ int mz_language_inputs(const mz_model *model, const mz_form *form, mz_input out[
     (void)model;
     out[0] = (mz_input){"tokens", MZ_ROLE_TOKENS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
     out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
-    return 2;
+    out[2] = (mz_input){"positions", MZ_ROLE_POSITIONS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
+    return form->documents ? 3 : 2;
 }
 
 int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
@@ -145,8 +146,11 @@ mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_gr
     if (form->part == MZ_PART_CACHED)
         mezzo_cache_begin(graph, model->config.seq_len);
     const int n = mz_model_inputs(model, form, inputs);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         values[i] = mezzo_input(graph, inputs[i].name, inputs[i].dtype, inputs[i].rank, inputs[i].dim);
+        if (inputs[i].role == MZ_ROLE_POSITIONS)
+            mezzo_documents_begin(graph, values[i]);
+    }
     MEZZO_TRY(model->maker->build(model, form, values, graph));
     return mezzo_graph_status(graph);
 }

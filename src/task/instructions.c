@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "io/file.h"
+#include "task/pack.h"
 
 // Philox's `tensor` word of these draws: no loader's, which count parts from 0xDA7A0000 on.
 #define PHILOX_INSTRUCTIONS 0xDA7B0000u
@@ -127,25 +128,128 @@ static uint64_t pick(const mz_instructions *x, const mz_instruction_order *o, ui
     return x->parts[i].before + uniform(words, x->parts[i].count);
 }
 
-void mz_instructions_batch(const mz_instructions *x, const mz_instruction_order *o, uint64_t k, int32_t *tokens,
-                           int32_t *targets) {
-    const uint64_t rows = (uint64_t)o->rows, length = (uint64_t)o->length;
+// The place of a record among those that count, by the number of its draw; `count`: there is none.
+static uint64_t drawn(const mz_instructions *x, const mz_instruction_order *o, uint64_t draw) {
+    return o->random ? pick(x, o, draw) : draw < x->count ? draw : x->count;
+}
+
+// Into the columns from tokens[0] on.
+static void copy_record(const mz_instructions *x, uint64_t which, int64_t columns, int32_t *tokens, int32_t *targets) {
     const mz_chat_tokens *all = &x->set->all;
-    if (!o->random)
-        k %= mz_instructions_batches(x, o->rows);
-    memset(tokens, 0, rows * length * sizeof *tokens);
-    memset(targets, -1, rows * length * sizeof *targets);
-    for (uint64_t r = 0; r < rows; r++) {
-        uint64_t which = o->random ? pick(x, o, k * rows + r) : k * rows + r;
-        if (which >= x->count)
-            continue;
-        const mz_record_range *e = record(x, which);
-        uint64_t n = e->end - e->begin < length ? e->end - e->begin : length;
-        for (uint64_t i = 0; i < n; i++) {
-            uint64_t at = e->begin + i;
-            tokens[r * length + i] = all->tokens[at];
-            if (at + 1 < e->end && all->counts[at + 1])
-                targets[r * length + i] = all->tokens[at + 1];
-        }
+    const mz_record_range *e = record(x, which);
+    for (uint64_t i = 0, n = e->end - e->begin; i < n && i < (uint64_t)columns; i++) {
+        const uint64_t at = e->begin + i;
+        tokens[i] = all->tokens[at];
+        if (at + 1 < e->end && all->counts[at + 1])
+            targets[i] = all->tokens[at + 1];
     }
+}
+
+struct mz_instruction_rows {
+    const mz_instructions *x;
+    mz_instruction_order order;
+    mz_packer *packer;
+    uint64_t batches; // of a pass
+    mz_packed pieces[MZ_PACK_BLOCK];
+};
+
+static int64_t packed_size(const void *user, uint64_t draw) {
+    const mz_instruction_rows *rows = user;
+    const mz_instructions *x = rows->x;
+    const uint64_t which = drawn(x, &rows->order, draw);
+    if (which >= x->count)
+        return 0;
+    const mz_record_range *e = record(x, which);
+    const uint64_t n = e->end - e->begin;
+    if (n < 2)
+        return 0;
+    const uint64_t columns = n - 1 < (uint64_t)rows->order.length ? n - 1 : (uint64_t)rows->order.length;
+    return memchr(x->set->all.counts + e->begin + 1, true, columns) != NULL ? (int64_t)columns : 0;
+}
+
+void mz_instruction_rows_free(mz_instruction_rows *rows) {
+    if (rows == NULL)
+        return;
+    mz_packer_free(rows->packer);
+    mz_free(rows);
+}
+
+// A pass of random draws is as many as a pass in order has.
+static mezzo_status open_packer(mz_instruction_rows *rows) {
+    const mz_instruction_order *o = &rows->order;
+    const uint64_t pass = mz_instructions_batches(rows->x, 1);
+    uint64_t all, positions;
+    MEZZO_TRY(mz_packer_create(packed_size, rows, o->random ? UINT64_MAX : rows->x->count, o->length, &rows->packer));
+    MEZZO_TRY(mz_packer_count(rows->packer, pass, &all, &positions));
+    rows->batches = (all + (uint64_t)o->rows - 1) / (uint64_t)o->rows;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_instruction_rows_create(const mz_instructions *x, const mz_instruction_order *order,
+                                        mz_instruction_rows **out) {
+    mz_instruction_rows *rows = *out = mz_alloc(1, sizeof *rows);
+    if (rows == NULL)
+        return MEZZO_ERR_MEMORY;
+    rows->x = x;
+    rows->order = *order;
+    rows->batches = mz_instructions_batches(x, order->rows);
+    mezzo_status status = order->packed ? open_packer(rows) : MEZZO_OK;
+    if (status != MEZZO_OK) {
+        mz_instruction_rows_free(rows);
+        *out = NULL;
+    }
+    return status;
+}
+
+uint64_t mz_instruction_rows_batches(const mz_instruction_rows *rows) {
+    return rows->batches > 0 ? rows->batches : 1;
+}
+
+static mezzo_status pack_row(mz_instruction_rows *rows, uint64_t row, int32_t *tokens, int32_t *targets,
+                             int32_t *positions) {
+    size_t n;
+    MEZZO_TRY(mz_packer_row(rows->packer, row, rows->pieces, &n));
+    for (size_t i = 0; i < n; i++) {
+        const int64_t from = rows->pieces[i].column, columns = packed_size(rows, rows->pieces[i].piece);
+        copy_record(rows->x, drawn(rows->x, &rows->order, rows->pieces[i].piece), columns, tokens + from,
+                    targets + from);
+        for (int64_t t = 0; t < columns; t++)
+            positions[from + t] = (int32_t)t;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_instruction_rows_batch(mz_instruction_rows *rows, uint64_t k, int32_t *tokens, int32_t *targets,
+                                       int32_t *positions) {
+    const mz_instruction_order *o = &rows->order;
+    const uint64_t n = (uint64_t)o->rows, length = (uint64_t)o->length;
+    if (!o->random)
+        k %= mz_instruction_rows_batches(rows);
+    memset(tokens, 0, n * length * sizeof *tokens);
+    memset(targets, -1, n * length * sizeof *targets);
+    if (o->packed)
+        memset(positions, 0, n * length * sizeof *positions);
+    for (uint64_t r = 0; r < n; r++) {
+        const uint64_t at = r * length;
+        if (o->packed) {
+            MEZZO_TRY(pack_row(rows, k * n + r, tokens + at, targets + at, positions + at));
+            continue;
+        }
+        const uint64_t which = drawn(rows->x, o, k * n + r);
+        if (which < rows->x->count)
+            copy_record(rows->x, which, o->length, tokens + at, targets + at);
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_instructions_padding(const mz_instructions *x, int64_t length, double *alone, double *packed) {
+    const mz_instruction_order order = {.packed = true, .rows = 1, .length = length};
+    mz_instruction_rows *rows;
+    uint64_t n, used;
+    MEZZO_TRY(mz_instruction_rows_create(x, &order, &rows));
+    mezzo_status status = mz_packer_count(rows->packer, x->count, &n, &used);
+    *alone = x->count > 0 ? 1 - (double)used / ((double)x->count * (double)length) : 0;
+    *packed = n > 0 ? 1 - (double)used / ((double)n * (double)length) : 0;
+    mz_instruction_rows_free(rows);
+    return status;
 }

@@ -17,16 +17,29 @@ void mz_instructions_free(mz_instructions *instructions); // NULL is fine
 uint64_t mz_instructions_count(const mz_instructions *instructions);
 mezzo_data_mark mz_instructions_mark(const mz_instructions *instructions);
 
-// Row r of batch k: one example, cut at `length`, filled up with token 0 and target -1. Targets of the prompt are -1.
-// Random: a pure function of (seed, stream, k · rows + r). Sequential: each once; rows after the last are empty.
+// Rows of batches, of one record each or, packed, of several: records are drawn in the same order, and mz_packer says
+// which row has them. Random: what row r of batch k has is a pure function of (seed, stream, k · rows + r). Sequential:
+// each record once; rows after the last are empty. A record is cut at `length`; what is left of a row is filled up with
+// token 0, target -1 and position 0. Targets of the prompt are -1. Packed, a record's last token, which has no target,
+// takes no place unless it is cut, and records without a target are left out.
 typedef struct mz_instruction_order {
-    bool random;
+    bool random, packed;
     int64_t rows, length;
     uint64_t seed;
     uint32_t stream;
 } mz_instruction_order;
-void mz_instructions_batch(const mz_instructions *instructions, const mz_instruction_order *order, uint64_t k,
-                           int32_t *tokens, int32_t *targets);
+typedef struct mz_instruction_rows mz_instruction_rows;
+// `instructions` are borrowed.
+mezzo_status mz_instruction_rows_create(const mz_instructions *instructions, const mz_instruction_order *order,
+                                        mz_instruction_rows **out);
+void mz_instruction_rows_free(mz_instruction_rows *rows);              // NULL is fine
+uint64_t mz_instruction_rows_batches(const mz_instruction_rows *rows); // of one pass: as mz_instructions_batches
+// `positions`, of each token in its record, may be NULL where nothing is packed. MEMORY.
+mezzo_status mz_instruction_rows_batch(mz_instruction_rows *rows, uint64_t k, int32_t *tokens, int32_t *targets,
+                                       int32_t *positions);
+// Shares of a pass's positions that hold nothing but padding: with a record a row, and packed. MEMORY.
+mezzo_status mz_instructions_padding(const mz_instructions *instructions, int64_t length, double *alone,
+                                     double *packed);
 // Of one pass: each record once, or as often as its weight says.
 uint64_t mz_instructions_batches(const mz_instructions *instructions, int64_t rows);
 // How many examples have a target among the first `length`.

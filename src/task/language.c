@@ -9,6 +9,7 @@
 #include "io/file.h"
 #include "io/quote.h"
 #include "task/instructions.h"
+#include "task/pack.h"
 #include "task/sampler.h"
 #include "task/task.h"
 
@@ -23,6 +24,7 @@ typedef struct language {
     mezzo_tokenizer *loaded;          // the tokenizer that was loaded without a corpus
     const mezzo_tokenizer *tokenizer; // NULL where shards came without one
     uint32_t *lengths;                // [vocab of the tokenizer]: bytes of text; NULL where there is none
+    int32_t end;                      // task.packs, a corpus: the token that ends a document
     mz_sampler *sampler;
 } language;
 
@@ -112,6 +114,23 @@ static mezzo_status find_lengths(language *l) {
     return MEZZO_OK;
 }
 
+// Records fill rows; of a text, documents are told apart by the token that ends them.
+static mezzo_status open_packing(language *l, const char *path) {
+    mz_chat_tokens end = {0};
+    l->task.packs = l->task.masks = true;
+    if (l->corpus == NULL)
+        return MEZZO_OK;
+    mezzo_status status = l->tokenizer != NULL ? mz_chat_end_token(&end, l->tokenizer) : MEZZO_OK;
+    l->end = end.n > 0 ? end.tokens[0] : -1;
+    mz_chat_tokens_free(&end);
+    MEZZO_TRY(status);
+    return l->end >= 0 ? MEZZO_OK
+                       : mz_fail(MEZZO_ERR_INVALID,
+                                 "%s: data.pack needs a token that ends a document, and the tokenizer has none: choose "
+                                 "one that has (--tokenizer gpt2), or remove data.pack (--pack)",
+                                 mz_quote(path).text);
+}
+
 static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     mezzo_status status = MEZZO_OK;
     if (given(o->features) || given(o->labels))
@@ -131,6 +150,8 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     l->task.sizes.vocab = l->tokenizer != NULL ? mezzo_tokenizer_vocab(l->tokenizer)
                           : l->corpus != NULL  ? l->corpus->meta_vocab
                                                : 0;
+    if (o->pack && !o->no_data)
+        MEZZO_TRY_GOTO(status, open_packing(l, given(o->all) ? o->all : given(o->train) ? o->train : o->path));
     *out = &l->task;
     return MEZZO_OK;
 fail:
@@ -175,6 +196,19 @@ static mezzo_status check_model(mz_task *task) {
     return check_targets(l, MEZZO_VALIDATION);
 }
 
+// How much of the training batches is padding, and what packing makes of it, or would.
+static void report_padding(const language *l) {
+    const mz_instructions *told = l->told[MEZZO_TRAIN];
+    double alone, packed;
+    if (told == NULL || mz_instructions_padding(told, l->task.model.seq_len, &alone, &packed) != MEZZO_OK)
+        return;
+    if (l->task.packs)
+        mz_log("notice", "packed: %.1f%% of a batch is padding; with a record in each row it would be %.1f%%",
+               100 * packed, 100 * alone);
+    else if (alone > 0.25)
+        mz_log("notice", "%.1f%% of a batch is padding; packed (--pack) it would be %.1f%%", 100 * alone, 100 * packed);
+}
+
 // What was read: a line for each set, and the first records that were refused.
 static void report(const mz_task *task) {
     const language *l = (const language *)task;
@@ -196,6 +230,7 @@ static void report(const mz_task *task) {
                    mz_quote(mz_instructions_path(l->told[i])).text, (unsigned long long)cut,
                    (unsigned long long)mz_instructions_count(l->told[i]), part_names[i], (long long)length + 1);
     }
+    report_padding(l);
 }
 
 static const char *keeps(const mz_task *task) {
@@ -219,29 +254,22 @@ static int64_t classes(const mezzo_model_config *model) {
     return model->vocab;
 }
 
-// What a source of instructions draws from.
-typedef struct told_source {
-    const mz_instructions *told;
-    mz_instruction_order order;
-} told_source;
-
 static mezzo_status open_told(const mz_task *task, mezzo_corpus_part part, mz_order order, int64_t rows, uint64_t seed,
                               mz_source *source) {
     const mz_instructions *told = ((const language *)task)->told[part];
     if (told == NULL || mz_instructions_count(told) == 0)
         return mz_fail(MEZZO_ERR_INVALID, "there are no %s instructions: the file is too short for data.split",
                        part == MEZZO_TRAIN ? "training" : "validation");
-    told_source *s = mz_alloc(1, sizeof *s);
-    if (s == NULL)
-        return MEZZO_ERR_MEMORY;
-    *s = (told_source){.told = told,
-                       .order = {.random = order == MZ_ORDER_RANDOM,
-                                 .rows = rows,
-                                 .length = task->model.seq_len,
-                                 .seed = seed,
-                                 .stream = (uint32_t)part}};
-    source->state = s;
-    source->batches = mz_instructions_batches(told, rows);
+    const mz_instruction_order how = {.random = order == MZ_ORDER_RANDOM,
+                                      .packed = task->packs,
+                                      .rows = rows,
+                                      .length = task->model.seq_len,
+                                      .seed = seed,
+                                      .stream = (uint32_t)part};
+    mz_instruction_rows *made;
+    MEZZO_TRY(mz_instruction_rows_create(told, &how, &made));
+    source->state = made;
+    source->batches = mz_instruction_rows_batches(made);
     return MEZZO_OK;
 }
 
@@ -268,7 +296,7 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
 
 static void close_source(mz_source *source) {
     if (((const language *)source->task)->corpus == NULL)
-        mz_free(source->state);
+        mz_instruction_rows_free(source->state);
     else
         mezzo_loader_free(source->state);
 }
@@ -276,12 +304,14 @@ static void close_source(mz_source *source) {
 static mezzo_status draw(mz_source *source, uint64_t k) {
     int32_t *tokens = mz_examples_input(&source->examples, MZ_ROLE_TOKENS)->data;
     int32_t *targets = mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->data;
-    if (((const language *)source->task)->corpus == NULL) {
-        const told_source *s = source->state;
-        mz_instructions_batch(s->told, &s->order, k, tokens, targets);
-        return MEZZO_OK;
-    }
-    return mezzo_loader_batch(source->state, k, tokens, targets);
+    const mz_input *positions = mz_examples_input(&source->examples, MZ_ROLE_POSITIONS);
+    const language *l = (const language *)source->task;
+    if (l->corpus == NULL)
+        return mz_instruction_rows_batch(source->state, k, tokens, targets, positions != NULL ? positions->data : NULL);
+    MEZZO_TRY(mezzo_loader_batch(source->state, k, tokens, targets));
+    if (positions != NULL)
+        mz_mark_documents(l->end, positions->dim[0], positions->dim[1], tokens, targets, positions->data);
+    return MEZZO_OK;
 }
 
 // Tokens are 0 … vocab - 1; a target may be ignored, -1. One comparison does both: as unsigned numbers, negative ones
@@ -314,6 +344,9 @@ static bool check(const mz_task *task, const mz_examples *examples, char *fault,
 static void blank(mz_examples *examples) {
     memset(mz_examples_input(examples, MZ_ROLE_TOKENS)->data, 0, mz_examples_input(examples, MZ_ROLE_TOKENS)->bytes);
     memset(mz_examples_input(examples, MZ_ROLE_TARGETS)->data, -1, mz_examples_input(examples, MZ_ROLE_TARGETS)->bytes);
+    const mz_input *positions = mz_examples_input(examples, MZ_ROLE_POSITIONS);
+    if (positions != NULL)
+        memset(positions->data, 0, positions->bytes);
 }
 
 static uint64_t weight(const mz_examples *examples) {

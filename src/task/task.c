@@ -68,11 +68,11 @@ const mz_input *mz_examples_input(const mz_examples *examples, mz_role role) {
     return NULL;
 }
 
-static mezzo_status take_examples(const mezzo_model_config *config, int64_t rows, mz_examples *out) {
+static mezzo_status take_examples(const mezzo_model_config *config, int64_t rows, bool documents, mz_examples *out) {
     const int64_t length = mezzo_model_task(config) == MEZZO_TASK_LANGUAGE ? config->seq_len : 1;
     mz_model model;
     MEZZO_TRY(mz_model_of(config, &model));
-    out->n = mz_model_inputs(&model, &(mz_form){.batch = rows, .length = length}, out->input);
+    out->n = mz_model_inputs(&model, &(mz_form){.batch = rows, .length = length, .documents = documents}, out->input);
     out->items = rows * length;
     for (int i = 0; i < out->n; i++) {
         mz_input *in = &out->input[i];
@@ -90,7 +90,7 @@ static mezzo_status take_examples(const mezzo_model_config *config, int64_t rows
 mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, uint64_t seed, mz_examples *out) {
     const mz_task_kind *kind = mz_task_kind_of(model);
     *out = (mz_examples){0};
-    mezzo_status status = take_examples(model, rows, out);
+    mezzo_status status = take_examples(model, rows, false, out);
     if (status == MEZZO_OK)
         kind->made_up(model, seed, out);
     else
@@ -115,7 +115,7 @@ mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int
     source->task = task;
     source->classes = task->kind->classes(&task->model);
     MEZZO_TRY_GOTO(status, task->kind->open_source(task, set, order, rows, seed, source));
-    MEZZO_TRY_GOTO(status, take_examples(&task->model, rows, &source->examples));
+    MEZZO_TRY_GOTO(status, take_examples(&task->model, rows, task->packs, &source->examples));
     if (scores) {
         source->logits = mz_alloc((size_t)(source->examples.items * source->classes), sizeof *source->logits);
         if (source->logits == NULL)

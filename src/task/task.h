@@ -59,6 +59,7 @@ typedef struct mz_task_options {
     const char *features, *labels;         // classifier: data.features (or path), data.labels
     const char *latents;                   // images: a run folder of kl_vae; read by whoever opens the task
     double split;                          // the part of `path` that is trained on
+    bool pack;                             // language: several documents in a row, each of which sees itself alone
     const char *all;                       // instead of these: one source, all of it MZ_SET_TRAIN
     const char *folder;                    // a run folder that is resumed
     const char *weights, *own;             // where trained weights come from; the file of their tokenizer
@@ -101,6 +102,7 @@ typedef struct mz_task {
     const struct mz_task_kind *kind;
     mezzo_model_config model; // once mz_task_set_model was called
     mz_data_sizes sizes;
+    bool packs;     // language: batches have the positions of tokens in their documents
     bool masks;     // more targets of one batch may count than of another
     char note[400]; // once its model is set: one line that the owner of the run should read; "" = none
 } mz_task;

@@ -160,7 +160,7 @@ mezzo_master mz_run_config_master(const mz_run_config *c, mezzo_precision precis
 }
 
 mz_session_options mz_run_config_session(const mz_run_config *c) {
-    return (mz_session_options){.form = {.batch = c->batch_size},
+    return (mz_session_options){.form = {.batch = c->batch_size, .documents = c->data.pack},
                                 .lora = c->lora,
                                 .freeze = c->freeze,
                                 .seed = mezzo_seed(c->seed, MEZZO_SEED_PARAMETERS),

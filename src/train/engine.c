@@ -50,7 +50,10 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool out
         e->plan.scaler.enabled = mz_session_needs_scale(&e->plan.program);
     if (config->histograms_every > 0 && e->size > 1)
         return mz_fail(MEZZO_ERR_INVALID, "train.histograms_every supports one rank: remove it with %d ranks", e->size);
-    e->plan.form = (mz_form){.batch = config->batch_size, .length = e->plan.model.config.seq_len, .outputs = outputs};
+    e->plan.form = (mz_form){.batch = config->batch_size,
+                             .length = e->plan.model.config.seq_len,
+                             .outputs = outputs,
+                             .documents = e->plan.form.documents};
     e->plan.step.micro_batches = config->grad_accum; // of this rank, now that the job is known
     e->plan.rank = e->rank;
     e->plan.size = e->size;

@@ -138,7 +138,7 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo
     char *tokenizer;
     MEZZO_TRY(tokenizer_path(m, &tokenizer));
     if (o->data != NULL)
-        options = (mz_task_options){.all = o->data, .labels = o->labels};
+        options = (mz_task_options){.all = o->data, .labels = o->labels, .pack = options.pack};
     options.tokenizer = NULL; // the run has one, or none: what its configuration names it took or made then
     options.own = tokenizer;
     options.weights = m->folder;
@@ -149,7 +149,10 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo
 }
 
 static mezzo_status open_program(const model *m, int64_t batch, bool outputs, mezzo_program **out) {
-    const mz_form form = {.batch = batch, .length = m->model.config.seq_len, .outputs = outputs};
+    const mz_form form = {.batch = batch,
+                          .length = m->model.config.seq_len,
+                          .outputs = outputs,
+                          .documents = m->task != NULL && m->task->packs};
     return mz_model_program(&m->model, &form, m->session.params, &m->program, out);
 }
 

@@ -108,6 +108,9 @@ static mezzo_status open_task(mz_training *run) {
     if (options.latents[0] != '\0' && strcmp(family.name, "radio_unet") != 0)
         return mz_fail(MEZZO_ERR_INVALID, "data.latents is for radio_unet: %s learns from the data itself",
                        family.name);
+    if (options.pack && mezzo_model_task(&family) != MEZZO_TASK_LANGUAGE)
+        return mz_fail(MEZZO_ERR_INVALID, "data.pack is for texts and records, and %s is no language model: remove it",
+                       family.name);
     MEZZO_TRY(mz_task_open(mz_task_kind_of(&family), &options, &run->task));
     if (strcmp(family.name, "radio_unet") == 0 && run->task->sizes.condition_channels == 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but %s has none to predict from", name,
@@ -187,6 +190,7 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     if (!mz_run_leads(run))
         run->hooks.progress = NULL;
     MEZZO_TRY(open_task(run));
+    run->engine.plan.form.documents = run->task->packs;
     run->engine.plan.program.loss_share = run->task->masks && mz_run_batches(run) > 1;
     MEZZO_TRY(open_sources(run));
     MEZZO_TRY(settle_precision(run));

@@ -135,9 +135,12 @@ mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, m
     *out = (mz_evaluation){.loss = (double)NAN, .accuracy = (double)NAN};
     MEZZO_TRY_GOTO(status, mz_source_open(t->task, MZ_SET_VALIDATION, iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL,
                                           rows, mezzo_seed(t->config.seed, MEZZO_SEED_VALIDATION), classes, &source));
-    MEZZO_TRY_GOTO(status,
-                   mz_model_program(model, &(mz_form){.batch = rows, .length = model->config.seq_len, .outputs = true},
-                                    t->engine.session.params, &t->engine.plan.program, &program));
+    MEZZO_TRY_GOTO(
+        status,
+        mz_model_program(
+            model,
+            &(mz_form){.batch = rows, .length = model->config.seq_len, .outputs = true, .documents = t->task->packs},
+            t->engine.session.params, &t->engine.plan.program, &program));
     // As many examples as training's own validation sees.
     uint64_t n = iters > 0 ? (uint64_t)((iters * t->config.batch_size + rows - 1) / rows) : source->batches;
     MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, out));
