@@ -37,9 +37,9 @@ typedef struct cli_command {
     int (*run)(const cli_args *args); // returns an exit code
 } cli_command;
 
-extern const cli_command cli_train, cli_recipes, cli_eval, cli_sample, cli_data, cli_import, cli_export, cli_explain,
-    cli_bench, cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_doctor, cli_report, cli_watch,
-    cli_launch;
+extern const cli_command cli_train, cli_recipes, cli_eval, cli_sample, cli_chat, cli_data, cli_import, cli_export,
+    cli_explain, cli_bench, cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_doctor, cli_report,
+    cli_watch, cli_launch;
 
 // --- options (options.c) -------------------------------------------------------------------------------------------
 typedef struct cli_given {
@@ -100,6 +100,8 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
                    int *n);
 // Not zero once SIGINT, SIGTERM or SIGHUP came; the second one leaves at once (interrupt.c).
 const volatile sig_atomic_t *cli_interruptible(void);
+volatile sig_atomic_t *cli_interrupts(void); // the same for a command that goes on: it sets it to zero again
+int cli_sample_options(const cli_args *args, mezzo_sample_options *options); // of sample and chat, from options
 void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
 int cli_sample_pictures(const cli_args *args);                   // sample --out

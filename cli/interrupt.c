@@ -11,7 +11,7 @@ static void on_signal(int number) {
     stop = number;
 }
 
-const volatile sig_atomic_t *cli_interruptible(void) {
+volatile sig_atomic_t *cli_interrupts(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
@@ -20,6 +20,10 @@ const volatile sig_atomic_t *cli_interruptible(void) {
         sigaction(SIGHUP, &action, NULL);
     cli_ignore_signals();
     return &stop;
+}
+
+const volatile sig_atomic_t *cli_interruptible(void) {
+    return cli_interrupts();
 }
 
 void cli_ignore_signals(void) {

@@ -68,7 +68,7 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mezzo_sample_options, temperature), "temperature", 0, 1000, 0.8},
 };
 
-static int read_options(const cli_args *args, mezzo_sample_options *options) {
+int cli_sample_options(const cli_args *args, mezzo_sample_options *options) {
     const int code = CLI_RANGES(args, ranges, options);
     if (code != CLI_DONE)
         return code;
@@ -92,7 +92,7 @@ static int run(const cli_args *args) {
         if (cli_has(args, of_pictures[i]))
             return cli_wrong(args->command, "--%s is for images: name their folder with --out DIR", of_pictures[i]);
     mezzo_sample_options options = mezzo_sample_defaults();
-    int code = read_options(args, &options);
+    int code = cli_sample_options(args, &options);
     if (code != CLI_DONE)
         return code;
     options.chat = cli_text(args, "chat", NULL);

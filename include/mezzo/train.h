@@ -227,6 +227,27 @@ typedef void (*mezzo_text_fn)(void *user, int index, const char *text, size_t by
 MEZZO_API mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_hooks *hooks,
                                         mezzo_text_fn write, void *user);
 
+// A conversation with a model, by its tokenizer's chat template (ChatML where it has none). Of `options`, prompt, chat
+// and samples are not read; tokens is the most that an answer has. The caller owns *out. Errors as mezzo_run_sample.
+typedef struct mezzo_chat mezzo_chat;
+typedef struct mezzo_chat_answer {
+    int64_t prompt_tokens, context_tokens; // what the model read, and how many tokens it can
+    int64_t left_out;                      // the oldest questions and answers that it did not read any more
+    bool ended;                            // the model ended its answer; false: it has as many tokens as it may have
+    bool stopped;                          // the hooks' stop was set: the answer so far is part of the conversation
+} mezzo_chat_answer;
+MEZZO_API mezzo_status mezzo_chat_open(const mezzo_sample_options *options, mezzo_chat **out);
+MEZZO_API void mezzo_chat_close(mezzo_chat *chat); // NULL is fine
+// Begins anew. `system`: the message of the system; NULL or "": none. INVALID: it is not UTF-8.
+MEZZO_API mezzo_status mezzo_chat_reset(mezzo_chat *chat, const char *system);
+// The user says `message`, and `write` (NULL: nobody) gets the answer as it is drawn. *out is filled on success. After
+// an error the conversation is as before. INVALID: the message is not UTF-8, the tokenizer or the template refuses it,
+// or it does not fit into the context.
+MEZZO_API mezzo_status mezzo_chat_say(mezzo_chat *chat, const char *message, const mezzo_hooks *hooks,
+                                      mezzo_text_fn write, void *user, mezzo_chat_answer *out);
+// The whole conversation as one line, {"messages": […]}, a record to train on, atomically. IO names the file.
+MEZZO_API mezzo_status mezzo_chat_save(const mezzo_chat *chat, const char *path);
+
 // Pictures by a model of images: of the run's data, those that are not trained on.
 typedef struct mezzo_predict_options {
     const char *path, *out; // a run or a checkpoint; the folder to write into, made if missing

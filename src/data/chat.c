@@ -549,14 +549,14 @@ mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const
     return status;
 }
 
-// --- a question ----------------------------------------------------------------------------------------------------
+// --- how an answer ends --------------------------------------------------------------------------------------------
 // The word that the template writes behind an answer; where it writes none, the one that the next message begins with.
-static mezzo_status find_end(const mezzo_tokenizer *tok, const char *where, json_t *messages, char **end) {
+static mezzo_status find_end(const mezzo_tokenizer *tok, const json_t *messages, char **end) {
     static const char answer[] = "4f9c1e";
     *end = NULL;
     for (size_t n = 2; n <= 3 && *end == NULL; n++) {
         written some;
-        MEZZO_TRY(write_some(tok, where, messages, n, false, &some));
+        MEZZO_TRY(write_some(tok, "the end of an answer", messages, n, false, &some));
         const mz_marked_text x = some.text;
         const char *at = x.text.data != NULL ? strstr(x.text.data, answer) : NULL;
         size_t i = at != NULL ? (size_t)(at - x.text.data) + sizeof answer - 1 : x.text.len, to;
@@ -573,20 +573,14 @@ static mezzo_status find_end(const mezzo_tokenizer *tok, const char *where, json
     return MEZZO_OK;
 }
 
-mezzo_status mz_chat_ask(const mezzo_tokenizer *tok, const char *message, mz_chat_tokens *out, char **end) {
+mezzo_status mz_chat_find_end(const mezzo_tokenizer *tok, char **end) {
     mz_json_begin();
-    json_t *asked = json_pack("[{s:s, s:s}]", "role", "user", "content", message);
     json_t *told = json_pack("[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "x", "role",
                              "assistant", "content", "4f9c1e", "role", "user", "content", "x");
-    mezzo_status status = MEZZO_OK;
     *end = NULL;
-    if (asked == NULL || told == NULL)
-        status = mz_fail(MEZZO_ERR_INVALID, "the message is not UTF-8");
-    if (status == MEZZO_OK)
-        status = mz_chat_encode(tok, "the message", asked, true, out);
-    if (status == MEZZO_OK)
-        status = find_end(tok, "the end of an answer", told, end);
-    json_decref(asked);
+    if (told == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for a conversation");
+    mezzo_status status = find_end(tok, told, end);
     json_decref(told);
     return status;
 }
@@ -609,12 +603,10 @@ static int32_t special_named(const mezzo_tokenizer *tok, const char *text) {
 
 // {"bos_token_id": …, "eos_token_id": …}: the token that the template ends an answer with, and the tokenizer's own.
 static mezzo_status generation_of(const mezzo_tokenizer *tok, json_t **out) {
-    mz_chat_tokens asked = {0};
     char *end = NULL;
     mezzo_status status = MEZZO_OK;
     if (tok->chat.source != NULL) // a template may refuse what is asked here: then nothing is known
-        status = mz_chat_ask(tok, "x", &asked, &end);
-    mz_chat_tokens_free(&asked);
+        status = mz_chat_find_end(tok, &end);
     const int32_t bos = special_named(tok, tok->chat.bos), eos = special_named(tok, tok->chat.eos);
     const int32_t stop = status == MEZZO_OK ? special_named(tok, end) : -1;
     mz_free(end);

@@ -45,8 +45,7 @@ bool mz_chat_has_end(const mezzo_tokenizer *tok);           // whether there is 
 // an answer that the template writes otherwise once others follow it.
 mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const json_t *messages, bool prompt,
                             mz_chat_tokens *out);
-// One user's message and the beginning of its answer; *end: the text that ends an answer, allocated, "" where the
-// template has none.
-mezzo_status mz_chat_ask(const mezzo_tokenizer *tok, const char *message, mz_chat_tokens *out, char **end);
+// The text that ends an answer, allocated, "" where the template has none.
+mezzo_status mz_chat_find_end(const mezzo_tokenizer *tok, char **end);
 
 #endif

@@ -9,6 +9,7 @@ typedef struct mz_draw {       // how a token is chosen
     int top_k;                 // 0: all
     uint64_t seed, index;      // the index-th draw of this seed
     const bool *enough;        // the text ends where `write` has set it; NULL: it never does
+    bool same_weights;         // parameters are those of the last text: what both texts begin with is not read again
 } mz_draw;
 
 typedef struct mz_draw_room mz_draw_room; // what is known of a row while a token is chosen from it

@@ -1,13 +1,12 @@
 // The language model's task: windows of a token stream, each token's target the one after it; or instructions, of which
 // answers alone are targets. Inputs "tokens" and "targets", I32 [B, T].
-#include <ctype.h>
 #include <math.h>
 
-#include "data/chat.h"
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "io/file.h"
 #include "io/quote.h"
+#include "task/answer.h"
 #include "task/instructions.h"
 #include "task/pack.h"
 #include "task/sampler.h"
@@ -410,71 +409,13 @@ static size_t sampler_memory(const mz_task *task) {
     return l->sampler != NULL ? mz_sampler_memory(l->sampler) : 0;
 }
 
-// An answer on its way out: without white space before it, and up to the text that ends it.
-typedef struct answer {
-    mezzo_text_fn write;
-    void *user;
-    const char *end;
-    mz_text held; // not handed on: it may be the beginning of `end`
-    bool begun, over;
-} answer;
-
-static void hand_on(answer *a, int index, size_t n) {
-    size_t from = 0;
-    while (!a->begun && from < n && isspace((unsigned char)a->held.data[from]))
-        from++;
-    if (n > from) {
-        a->begun = true;
-        a->write(a->user, index, a->held.data + from, n - from);
-    }
-    memmove(a->held.data, a->held.data + n, a->held.len - n + 1);
-    a->held.len -= n;
-}
-
-static void hear(void *user, int index, const char *text, size_t bytes) {
-    answer *a = user;
-    const size_t end = strlen(a->end);
-    mz_text_add(&a->held, text, bytes);
-    if (a->over || a->held.status != MEZZO_OK || a->held.len == 0)
-        return;
-    for (size_t i = 0; end > 0 && i + end <= a->held.len && !a->over; i++)
-        if (memcmp(a->held.data + i, a->end, end) == 0) {
-            hand_on(a, index, i);
-            a->over = true;
-        }
-    if (!a->over && a->held.len >= end)
-        hand_on(a, index, a->held.len - (end > 0 ? end - 1 : 0));
-}
-
-static mezzo_status sample_answer(const language *l, const mz_sample_draw *d, mz_draw how,
-                                  const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
-    mz_chat_tokens asked = {0};
-    char *end = NULL;
-    answer a = {.write = write, .user = user};
-    mezzo_status status = mz_chat_ask(l->tokenizer, d->chat, &asked, &end);
-    if (status == MEZZO_OK) {
-        a.end = end;
-        how.enough = &a.over;
-        write(user, d->which, "", 0); // an answer may be empty
-        status = mz_sampler_run_on(l->sampler, asked.tokens, asked.n, d->length, how, d->which, stop, hear, &a);
-    }
-    if (status == MEZZO_OK && !a.over && a.held.len > 0)
-        hand_on(&a, d->which, a.held.len);
-    if (status == MEZZO_OK)
-        status = a.held.status;
-    mz_text_free(&a.held);
-    mz_chat_tokens_free(&asked);
-    mz_free(end);
-    return status;
-}
-
 static mezzo_status sample(mz_task *task, const mz_sample_draw *d, const volatile sig_atomic_t *stop,
                            mezzo_text_fn write, void *user) {
     const language *l = (const language *)task;
     const mz_draw how = {
         .temperature = d->temperature, .top_p = d->top_p, .top_k = d->top_k, .seed = d->seed, .index = d->index};
-    if (d->chat != NULL)
-        return sample_answer(l, d, how, stop, write, user);
+    if (d->messages != NULL)
+        return mz_answer_draw(l->sampler, d, stop, write, user);
     return mz_sampler_run(l->sampler, d->prompt, d->length, how, d->which, stop, write, user);
 }
 

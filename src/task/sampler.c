@@ -224,7 +224,6 @@ static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row, mezzo_pr
 
 static mezzo_status draw_all(mz_sampler *s, int64_t n, int64_t tokens, mz_draw draw, int index,
                              const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
-    s->done = 0; // parameters may have changed since the last text
     for (int64_t i = 0; i < tokens && (stop == NULL || !*stop) && (draw.enough == NULL || !*draw.enough);
          i++, draw.index++) {
         int32_t token = 0;
@@ -250,12 +249,23 @@ mezzo_status mz_sampler_run(mz_sampler *s, const char *prompt, int64_t tokens, m
                             const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
     int64_t n;
     MEZZO_TRY(start(s, prompt, &n));
+    s->done = 0; // parameters may have changed since the last text
     return draw_all(s, n, tokens, draw, index, stop, write, user);
+}
+
+// How many positions of this prompt the caches hold; its last one is read for its logits.
+static int64_t known_positions(const mz_sampler *s, const int32_t *prompt, size_t count) {
+    int64_t n = 0;
+    while (n < s->done && (size_t)n + 1 < count && count <= (size_t)s->length && s->window[n] == prompt[n])
+        n++;
+    return n;
 }
 
 mezzo_status mz_sampler_run_on(mz_sampler *s, const int32_t *prompt, size_t count, int64_t tokens, mz_draw draw,
                                int index, const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user) {
+    const int64_t known = draw.same_weights ? known_positions(s, prompt, count) : 0;
     int64_t n;
     start_with(s, prompt, count, &n);
+    s->done = known;
     return draw_all(s, n, tokens, draw, index, stop, write, user);
 }

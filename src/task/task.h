@@ -10,6 +10,8 @@
 
 #include <signal.h>
 
+#include <jansson.h>
+
 #include "base/base.h"
 #include "mezzo/data.h"
 #include "mezzo/train.h"
@@ -88,9 +90,18 @@ typedef struct mz_task_metric {
 } mz_task_metric;
 enum { MZ_TASK_METRICS = 4 };
 
+// What is known of an answer once it is drawn.
+typedef struct mz_answer {
+    size_t first;   // the message from which on the model read the conversation; in and out
+    int64_t prompt; // tokens that it read
+    bool ended;     // by what ends an answer, and not for want of tokens
+} mz_answer;
+
 // How a sample is drawn. Text: the index-th token of this seed, and on from there.
 typedef struct mz_sample_draw {
-    const char *prompt, *chat; // chat: instead, a user's message, whose answer is drawn
+    const char *prompt;
+    const json_t *messages; // NULL; else instead: a conversation whose next answer is drawn (answer.h), with `answer`
+    mz_answer *answer;
     int64_t length;            // tokens
     double temperature, top_p; // top_p 0 and 1: all
     int top_k;

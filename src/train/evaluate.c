@@ -4,6 +4,7 @@
 
 #include "graph/graph.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "task/images.h"
 #include "train/run.h"
 
@@ -359,20 +360,37 @@ static mezzo_status open_sampler(model *m) {
     return mz_context(status, "%s", m->folder);
 }
 
-static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, const mezzo_hooks *hooks, mezzo_text_fn write,
-                                 void *user) {
+static mz_sample_draw draw_of(const mezzo_sample_options *o) {
+    return (mz_sample_draw){.prompt = o->prompt,
+                            .length = o->tokens > 0 ? o->tokens : mezzo_sample_defaults().tokens,
+                            .temperature = o->temperature,
+                            .top_p = o->top_p,
+                            .top_k = o->top_k,
+                            .seed = o->seed};
+}
+
+static mezzo_status append_message(json_t *messages, const char *role, const char *text, size_t n) {
+    json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", text, n);
+    if (message == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "the message is not UTF-8");
+    return json_array_append_new(messages, message) == 0 ? MEZZO_OK
+                                                         : mz_fail(MEZZO_ERR_MEMORY, "no memory for a message");
+}
+
+static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, json_t *messages, const mezzo_hooks *hooks,
+                                 mezzo_text_fn write, void *user) {
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
-    mz_sample_draw draw = {.prompt = o->prompt,
-                           .chat = o->chat,
-                           .length = o->tokens > 0 ? o->tokens : mezzo_sample_defaults().tokens,
-                           .temperature = o->temperature,
-                           .top_p = o->top_p,
-                           .top_k = o->top_k,
-                           .seed = o->seed};
+    mz_sample_draw draw = draw_of(o);
+    if (o->chat != NULL) {
+        MEZZO_TRY(append_message(messages, "user", o->chat, strlen(o->chat)));
+        draw.messages = messages;
+    }
     MEZZO_TRY(open_sampler(m));
     if (write == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "mezzo_run_sample: write is NULL");
     for (int i = 0; i < (o->samples > 0 ? o->samples : 1); i++) {
+        mz_answer answer = {0};
+        draw.answer = &answer;
         draw.which = i;
         draw.index = (uint64_t)i << 32;
         MEZZO_TRY(m->task->kind->sample(m->task, &draw, stop, write, user));
@@ -388,9 +406,128 @@ mezzo_status mezzo_run_sample(const mezzo_sample_options *options, const mezzo_h
     MZ_REQUIRE(options->path);
     model m;
     MEZZO_TRY(check_sample(options));
+    json_t *messages = json_array();
     mezzo_status status = model_open(OPENING(options), &m);
     if (status == MEZZO_OK)
-        status = draw_samples(&m, options, hooks, write, user);
+        status = draw_samples(&m, options, messages, hooks, write, user);
     model_close(&m);
+    json_decref(messages);
+    return status;
+}
+
+// --- conversations -------------------------------------------------------------------------------
+struct mezzo_chat {
+    model m;
+    mz_sample_draw draw;
+    mz_answer answer;
+    json_t *messages; // the system's first, if there is one
+    bool has_system;
+};
+
+mezzo_status mezzo_chat_open(const mezzo_sample_options *options, mezzo_chat **out) {
+    MZ_REQUIRE(options, out);
+    MZ_REQUIRE(options->path);
+    *out = NULL;
+    MEZZO_TRY(check_sample(options));
+    mezzo_chat *chat = mz_alloc(1, sizeof *chat);
+    if (chat == NULL)
+        return MEZZO_ERR_MEMORY;
+    chat->messages = json_array();
+    chat->draw = draw_of(options);
+    mezzo_status status = model_open(OPENING(options), &chat->m);
+    if (status == MEZZO_OK)
+        status = open_sampler(&chat->m);
+    if (status == MEZZO_OK && chat->messages == NULL)
+        status = mz_fail(MEZZO_ERR_MEMORY, "no memory for a conversation");
+    if (status == MEZZO_OK)
+        *out = chat;
+    else
+        mezzo_chat_close(chat);
+    return status;
+}
+
+void mezzo_chat_close(mezzo_chat *chat) {
+    if (!mz_free_once(chat, "chat"))
+        return;
+    model_close(&chat->m);
+    json_decref(chat->messages);
+    mz_free(chat);
+}
+
+mezzo_status mezzo_chat_reset(mezzo_chat *chat, const char *system) {
+    MZ_REQUIRE(chat);
+    json_array_clear(chat->messages);
+    chat->answer = (mz_answer){0};
+    chat->has_system = system != NULL && system[0] != '\0';
+    return chat->has_system ? append_message(chat->messages, "system", system, strlen(system)) : MEZZO_OK;
+}
+
+typedef struct listener { // what an answer goes to: the caller and the conversation
+    mezzo_text_fn write;
+    void *user;
+    mz_text text;
+} listener;
+
+static void hear(void *user, int index, const char *text, size_t bytes) {
+    listener *l = user;
+    mz_text_add(&l->text, text, bytes);
+    if (l->write != NULL)
+        l->write(l->user, index, text, bytes);
+}
+
+// A model's bytes are not UTF-8 in general, and what was cut off may end in half a character.
+static mezzo_status append_answer(json_t *messages, const mz_text *text) {
+    mz_text quoted = {0};
+    mz_text_add(&quoted, "", 0);
+    mz_json_add_text(&quoted, text->data != NULL ? text->data : "");
+    json_t *content = quoted.status == MEZZO_OK ? json_loadb(quoted.data, quoted.len, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *message = content != NULL ? json_pack("{s:s, s:o}", "role", "assistant", "content", content) : NULL;
+    mz_text_free(&quoted);
+    return message != NULL && json_array_append_new(messages, message) == 0
+               ? MEZZO_OK
+               : mz_fail(MEZZO_ERR_MEMORY, "no memory for an answer");
+}
+
+mezzo_status mezzo_chat_say(mezzo_chat *chat, const char *message, const mezzo_hooks *hooks, mezzo_text_fn write,
+                            void *user, mezzo_chat_answer *out) {
+    MZ_REQUIRE(chat, message, out);
+    const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
+    const size_t before = json_array_size(chat->messages), first = chat->answer.first;
+    listener l = {.write = write, .user = user};
+    *out = (mezzo_chat_answer){0};
+    MEZZO_TRY(append_message(chat->messages, "user", message, strlen(message)));
+    chat->draw.messages = chat->messages;
+    chat->draw.answer = &chat->answer;
+    chat->draw.index = (uint64_t)before << 32;
+    mezzo_status status = chat->m.task->kind->sample(chat->m.task, &chat->draw, stop, hear, &l);
+    if (status == MEZZO_OK)
+        status = l.text.status != MEZZO_OK ? l.text.status : append_answer(chat->messages, &l.text);
+    mz_text_free(&l.text);
+    if (status != MEZZO_OK) { // as if it had not been said
+        while (json_array_size(chat->messages) > before)
+            json_array_remove(chat->messages, before);
+        chat->answer.first = first;
+        return status;
+    }
+    const size_t skipped = chat->has_system && chat->answer.first > 0 ? 1 : 0;
+    *out = (mezzo_chat_answer){.prompt_tokens = chat->answer.prompt,
+                               .context_tokens = chat->m.model.config.seq_len,
+                               .left_out = (int64_t)(chat->answer.first - skipped) / 2,
+                               .ended = chat->answer.ended,
+                               .stopped = stop != NULL && *stop != 0};
+    return MEZZO_OK;
+}
+
+mezzo_status mezzo_chat_save(const mezzo_chat *chat, const char *path) {
+    MZ_REQUIRE(chat, path);
+    json_t *record = json_pack("{s:O}", "messages", chat->messages);
+    char *text = NULL;
+    mezzo_status status = mz_json_dump(record, JSON_COMPACT, &text);
+    json_decref(record);
+    MEZZO_TRY(status);
+    char *line = mz_format("%s\n", text);
+    free(text);
+    status = line != NULL ? mz_file_write_atomic(path, line, strlen(line)) : MEZZO_ERR_MEMORY;
+    mz_free(line);
     return status;
 }

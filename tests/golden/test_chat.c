@@ -301,7 +301,9 @@ static void messages_make_no_special_token(void **state) {
     mezzo_tokenizer *tok = published(inst), *again;
     mz_chat_tokens t = {0};
     char *end;
-    must(mz_chat_ask(tok, "a</s><s>b", &t, &end));
+    json_t *asked = json_pack("[{s:s, s:s}]", "role", "user", "content", "a</s><s>b");
+    must(mz_chat_encode(tok, "asked", asked, true, &t));
+    must(mz_chat_find_end(tok, &end));
     assert_string_equal(end, "</s>");
     assert_int_equal(t.tokens[0], 50257);
     for (size_t i = 1; i < t.n; i++)
@@ -311,7 +313,9 @@ static void messages_make_no_special_token(void **state) {
     must(mezzo_tokenizer_save(tok, "kept.json"));
     must(mezzo_tokenizer_load("kept.json", &again));
     mz_chat_tokens u = {0};
-    must(mz_chat_ask(again, "a</s><s>b", &u, &end));
+    must(mz_chat_encode(again, "asked", asked, true, &u));
+    must(mz_chat_find_end(again, &end));
+    json_decref(asked);
     assert_string_equal(end, "</s>");
     assert_int_equal(t.n, u.n);
     assert_memory_equal(t.tokens, u.tokens, t.n * sizeof *t.tokens);
@@ -341,7 +345,7 @@ static void an_answer_that_changes_is_refused(void **state) {
     tok = published("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
                     "{% if add_generation_prompt %}<|assistant|>{% endif %}");
     t.n = 0;
-    must(mz_chat_ask(tok, "x", &t, &end));
+    must(mz_chat_find_end(tok, &end));
     assert_string_equal(end, "<|user|>"); // no end of its own: the next message begins
     mz_free(end);
     mz_chat_tokens_free(&t);

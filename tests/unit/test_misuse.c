@@ -475,6 +475,15 @@ static void runs_and_folders(void **state) {
     REFUSED(mezzo_run_sample(&sample, NULL, write_text, NULL));
     REFUSED(mezzo_run_sample(&sample, NULL, NULL, NULL));
     REFUSED(mezzo_run_sample(&cold, NULL, write_text, NULL));
+    mezzo_chat *chat;
+    mezzo_chat_answer answer;
+    REFUSED(mezzo_chat_open(NULL, &chat));
+    REFUSED(mezzo_chat_open(&sample, NULL));
+    REFUSED(mezzo_chat_open(&cold, &chat));
+    REFUSED(mezzo_chat_reset(NULL, NULL));
+    REFUSED(mezzo_chat_say(NULL, "a", NULL, write_text, NULL, &answer));
+    REFUSED(mezzo_chat_save(NULL, "a"));
+    mezzo_chat_close(NULL);
     REFUSED(mezzo_import(NULL, &imported));
     REFUSED(mezzo_import(&(mezzo_import_options){.out = "i"}, &imported));
     REFUSED(mezzo_import(&(mezzo_import_options){.path = "text.txt"}, &imported));

@@ -1,0 +1,186 @@
+// mezzo chat: a conversation with a model in the terminal, or a message a line from a pipe.
+#define _GNU_SOURCE
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+typedef struct talk {
+    const cli_args *args;
+    mezzo_chat *chat;
+    volatile sig_atomic_t *stop; // also whether Ctrl-C was pressed before a message was typed
+    const char *system;
+    bool is_terminal;
+    int64_t left_out; // as it was told last
+} talk;
+
+static void write_piece(void *user, int index, const char *text, size_t bytes) {
+    (void)user;
+    (void)index;
+    cli_print_text(stdout, text, bytes);
+    fflush(stdout);
+}
+
+static int say(talk *t, const char *message) {
+    mezzo_chat_answer answer;
+    const mezzo_hooks hooks = {.stop = t->stop};
+    mezzo_status status = mezzo_chat_say(t->chat, message, &hooks, write_piece, NULL, &answer);
+    if (status != MEZZO_OK) {
+        const int code = cli_error(t->args->command, status);
+        return t->is_terminal && code == CLI_USAGE ? CLI_DONE : code; // a person can say it otherwise
+    }
+    putchar('\n');
+    fflush(stdout);
+    if (answer.left_out > t->left_out)
+        cli_wrong(t->args->command,
+                  "the context of %lld tokens is full: left out the oldest messages and their answers, %lld so far",
+                  (long long)answer.context_tokens, (long long)answer.left_out);
+    t->left_out = answer.left_out;
+    if (answer.stopped && (!t->is_terminal || *t->stop != SIGINT))
+        return CLI_INTERRUPTED;
+    if (!answer.ended && !answer.stopped)
+        cli_wrong(t->args->command, "the answer is cut off at --tokens or at the context of %lld tokens",
+                  (long long)answer.context_tokens);
+    return CLI_DONE;
+}
+
+static int reset(talk *t, const char *system) {
+    if (system != NULL)
+        t->system = system;
+    t->left_out = 0;
+    mezzo_status status = mezzo_chat_reset(t->chat, t->system);
+    return status == MEZZO_OK ? CLI_DONE : cli_error(t->args->command, status);
+}
+
+static int save(talk *t, const char *path) {
+    if (path[0] == '\0')
+        return cli_wrong(t->args->command, "/save needs a file: /save FILE.jsonl");
+    mezzo_status status = mezzo_chat_save(t->chat, path);
+    if (status != MEZZO_OK)
+        return cli_error(t->args->command, status);
+    fprintf(stderr, "wrote %s\n", cli_show(path).text);
+    return CLI_DONE;
+}
+
+static const char commands[] = "/system TEXT  begin anew with this system message (without TEXT: with none)\n"
+                               "/reset        begin anew\n"
+                               "/save FILE    write the conversation as a record to train on\n"
+                               "/exit         leave, as Ctrl-D does\n"
+                               "//…           a message that begins with /\n"
+                               "Ctrl-C stops an answer; twice, it leaves\n";
+
+// A line that begins with "/". *leave: nothing more is read.
+static int obey(talk *t, char **system, const char *line, bool *leave) {
+    const size_t n = strcspn(line, " ");
+    const char *rest = line + n + strspn(line + n, " ");
+    if (n == 5 && strncmp(line, "/exit", n) == 0)
+        *leave = true;
+    else if (n == 5 && strncmp(line, "/help", n) == 0)
+        fputs(commands, stderr);
+    else if (n == 5 && strncmp(line, "/save", n) == 0)
+        return save(t, rest);
+    else if (n == 6 && strncmp(line, "/reset", n) == 0)
+        return reset(t, NULL);
+    else if (n == 7 && strncmp(line, "/system", n) == 0) {
+        free(*system);
+        *system = strdup(rest);
+        return *system != NULL ? reset(t, *system) : cli_error(t->args->command, MEZZO_ERR_MEMORY);
+    } else
+        return cli_wrong(t->args->command, "there is no command %.*s: /help lists them, and //… is a message",
+                         (int)(n < 40 ? n : 40), cli_show(line).text);
+    return CLI_DONE;
+}
+
+// The next line, or the whole input; false at the end, and where *code says that a signal ended it.
+static bool read_message(talk *t, char **line, size_t *cap, int *code) {
+    const bool whole = cli_has(t->args, "whole");
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    for (;;) {
+        if (t->is_terminal)
+            fputs("> ", stderr);
+        if (poll(&input, 1, -1) >= 0 || *t->stop == 0)
+            break;
+        if (!t->is_terminal || *t->stop != SIGINT) {
+            *code = CLI_INTERRUPTED;
+            return false;
+        }
+        fputs("\nCtrl-C again, or Ctrl-D, leaves; /help lists commands\n", stderr);
+    }
+    ssize_t n = getdelim(line, cap, whole ? '\0' : '\n', stdin);
+    if (n < 0)
+        return false;
+    while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r'))
+        (*line)[--n] = '\0';
+    *t->stop = 0;
+    return true;
+}
+
+static int talk_on(talk *t) {
+    char *line = NULL, *system = NULL;
+    size_t cap = 0;
+    bool leave = false;
+    int code = reset(t, t->system);
+    setvbuf(stdin, NULL, _IONBF, 0); // poll tells of what was not read
+    while (code == CLI_DONE && !leave && read_message(t, &line, &cap, &code)) {
+        const bool obeys = line[0] == '/' && line[1] != '/' && !cli_has(t->args, "whole");
+        if (line[0] == '\0')
+            continue;
+        const int done = obeys ? obey(t, &system, line, &leave) : say(t, line + (line[0] == '/' && line[1] == '/'));
+        code = obeys && t->is_terminal ? CLI_DONE : done;
+    }
+    if (t->is_terminal)
+        fputc('\n', stderr);
+    free(line);
+    free(system);
+    return code;
+}
+
+static int run(const cli_args *args) {
+    if (args->n_operands == 0)
+        return cli_wrong(args->command, "a run folder or a checkpoint is missing; usage: mezzo chat %s",
+                         args->command->usage);
+    mezzo_sample_options options = mezzo_sample_defaults();
+    int code = cli_sample_options(args, &options);
+    if (code != CLI_DONE)
+        return code;
+    talk t = {.args = args, .system = cli_text(args, "system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
+    mezzo_status status = mezzo_chat_open(&options, &t.chat);
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    t.stop = cli_interrupts();
+    if (t.is_terminal)
+        fputs("/help lists commands; Ctrl-D leaves\n", stderr);
+    code = talk_on(&t);
+    mezzo_chat_close(t.chat);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"system", "TEXT", "the message of the system that the conversation begins with [none]"},
+    {"whole", NULL, "the whole input is one message, instead of a message per line"},
+    {"tokens", "N", "tokens of an answer at most [200]"},
+    {"temperature", "X", "lower is safer, higher is more random; 0 = always the likeliest token [0.8]"},
+    {"top-k", "N", "sample from the N likeliest tokens; 0 = all [0]"},
+    {"top-p", "X", "sample from the smallest set of likeliest tokens whose probabilities reach X; 0 and 1 = all [0]"},
+    {"seed", "N", "the same seed gives the same answers [1]"},
+    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
+    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
+    {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
+    {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
+    {"threads", "N", "CPU threads; 0 = every core [0]"},
+    {0},
+};
+
+const cli_command cli_chat = {
+    .name = "chat",
+    .summary = "converse with a model that was trained on conversations",
+    .usage = "RUN [--system TEXT] [--tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N]",
+    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The model's chat template formats the "
+               "conversation (ChatML if it has none). Each line of the input is a message, and answers go to stdout as "
+               "they are drawn, so a pipe works too; lines that begin with / are commands, which /help lists.",
+    .options = options_table,
+    .max_operands = 1,
+    .run = run,
+};
