@@ -101,6 +101,10 @@ const mz_decoder *mz_decoder_find(const char *name) {
     return NULL;
 }
 
+const mz_decoder_names *mz_decoder_names_of(const mz_decoder *family) {
+    return family->names != NULL ? family->names : &hf_names;
+}
+
 bool mz_decoder_is(const mezzo_model_config *config, mz_decoder_flag flag) {
     return flag == ALWAYS || (flag > ALWAYS && *(const bool *)((const char *)config + flag));
 }
@@ -509,7 +513,7 @@ mezzo_status mz_decoder_build(const mz_model *model, const mz_form *form, const 
     const mz_decoder *family = mz_decoder_find(model->config.name);
     decoder d = {.g = g,
                  .family = family,
-                 .names = family->names != NULL ? family->names : &hf_names,
+                 .names = mz_decoder_names_of(family),
                  .config = mz_decoder_resolve(family, &model->config)};
     mezzo_value *offsets = mz_alloc((size_t)d.config.layers, sizeof *offsets);
     if (offsets == NULL)

@@ -24,7 +24,8 @@ static char *their_module(const mz_hf_family *family, const mz_hf_part *part) {
 typedef struct place {
     char ours[512];
     char *theirs;
-    int64_t rows, cols, head;
+    int64_t rows, cols;
+    mz_hf_order order;
 } place;
 
 // What is done with every adapter that a model can have; `user` is the caller's.
@@ -35,7 +36,7 @@ static mezzo_status visit_weight(const mz_hf_family *family, const mezzo_model_c
     mz_hf_parts parts = {0};
     place p;
     int64_t first;
-    mezzo_status status = family->map(model, spec->name, &spec->shape, &parts);
+    mezzo_status status = family->map(family, model, spec->name, &spec->shape, &parts);
     for (size_t i = 0; status == MEZZO_OK && i < parts.count; i++) {
         if (!mz_adapted_module(spec->name, spec->shape.dim[0], &spec->parts, (int)i, p.ours, &first, &p.rows))
             break;
@@ -45,7 +46,7 @@ static mezzo_status visit_weight(const mz_hf_family *family, const mezzo_model_c
             break;
         }
         p.cols = spec->shape.dim[1];
-        p.head = parts.items[i].head;
+        p.order = parts.items[i].order;
         p.theirs = their_module(family, &parts.items[i]);
         status = p.theirs != NULL ? each(user, &p) : MEZZO_ERR_MEMORY;
         mz_free(p.theirs);
@@ -68,7 +69,7 @@ static mezzo_status visit_all(const mz_hf_family *family, const mezzo_model_conf
 
 // A tensor of a list, from rows that lie one behind another.
 static mezzo_status add(mz_hf_list *list, const char *module, char which, const mz_safetensors_tensor *t,
-                        int64_t head) {
+                        mz_hf_order order, bool ours) {
     const mz_shape shape = {2, {t->shape[0], t->shape[1]}};
     mz_hf_block *block = mz_alloc(1, sizeof *block);
     char *name = mz_format("%s.lora_%c.weight", module, which);
@@ -77,11 +78,10 @@ static mezzo_status add(mz_hf_list *list, const char *module, char which, const 
         mz_free(name);
         return MEZZO_ERR_MEMORY;
     }
-    *block = (mz_hf_block){.data = t->data,
-                           .dtype = t->dtype,
-                           .rows = t->shape[0],
-                           .stride = t->shape[1],
-                           .head = which == 'B' ? head : 0};
+    *block = (mz_hf_block){.data = t->data, .dtype = t->dtype, .rows = t->shape[0], .stride = t->shape[1]};
+    if (which == 'B')
+        block->order = order;
+    block->order.ours = ours;
     mezzo_status status = mz_hf_list_add(list, name, &shape, MEZZO_F32, block, 1);
     mz_free(name);
     return status;
@@ -114,14 +114,14 @@ static mezzo_status write_one(void *user, const place *p) {
         return MEZZO_OK;
     if (a == NULL || b == NULL || !matrix(a) || !matrix(b))
         return mz_fail(MEZZO_ERR_FORMAT, "the adapter of '%s' is not two matrices", p->ours);
-    if (w->family == &mz_hf_glm4_moe && strstr(p->ours, ".mlp.") != NULL)
+    if (strcmp(w->family->model, "glm4_moe") == 0 && strstr(p->ours, ".mlp.") != NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "the adapter of '%s' has no form that PEFT reads: it takes layers of this name for the "
                        "experts'; export the whole model, or train --lora-modules 'self_attn.*'",
                        p->ours);
     w->rank = a->shape[0];
-    MEZZO_TRY(add(&w->list, p->theirs, 'A', a, 0));
-    MEZZO_TRY(add(&w->list, p->theirs, 'B', b, -p->head));
+    MEZZO_TRY(add(&w->list, p->theirs, 'A', a, p->order, true));
+    MEZZO_TRY(add(&w->list, p->theirs, 'B', b, p->order, true));
     return json_array_append_new(w->modules, json_string(p->theirs + strlen("base_model.model."))) == 0
                ? MEZZO_OK
                : MEZZO_ERR_MEMORY;
@@ -293,8 +293,8 @@ static mezzo_status read_one(void *user, const place *p) {
         return MEZZO_OK;
     MEZZO_TRY(check_target(in, p->theirs));
     MEZZO_TRY(check_shapes(in, p, a, b));
-    MEZZO_TRY(add(&in->list, p->ours, 'A', a, 0));
-    MEZZO_TRY(add(&in->list, p->ours, 'B', b, p->head));
+    MEZZO_TRY(add(&in->list, p->ours, 'A', a, p->order, false));
+    MEZZO_TRY(add(&in->list, p->ours, 'B', b, p->order, false));
     in->adapters++;
     return MEZZO_OK;
 }

@@ -83,13 +83,15 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
         mz_free(block);
         return MEZZO_ERR_MEMORY;
     }
+    mz_hf_order order = part->order;
+    order.ours = true;
     // The parameter's rows are what is transposed here, not the tensor's.
     *block = (mz_hf_block){.data = data,
                            .dtype = MEZZO_F32,
                            .rows = shape.dim[0],
                            .stride = cols,
                            .transposed = part->transposed,
-                           .head = -part->head};
+                           .order = order};
     mezzo_status status = mz_hf_list_add(&e->list, name, &shape, part->fp32 ? MEZZO_F32 : e->dtype, block, 1);
     mz_free(name);
     return status;
@@ -132,7 +134,7 @@ static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
     const unsigned char *data;
     MEZZO_TRY(check_param(e, spec, &t));
     MEZZO_TRY(data_of(e, spec, t, &data));
-    mezzo_status status = e->family->map(&e->state.model, spec->name, &spec->shape, &parts);
+    mezzo_status status = e->family->map(e->family, &e->state.model, spec->name, &spec->shape, &parts);
     for (size_t i = 0; i < parts.count && status == MEZZO_OK; row += parts.items[i++].rows)
         status = parts.items[i].pixels > 0 ? add_planes(e, &parts.items[i], data, &spec->shape)
                                            : add_tensor(e, &parts.items[i], data + row * cols * (int64_t)sizeof(float),
@@ -156,7 +158,7 @@ static size_t count_parts(const exporter *e) { // at most: a parameter has no mo
     for (size_t i = 0; i < e->graph->n_params; i++) {
         mz_hf_parts parts = {0};
         const mz_param_spec *spec = &e->graph->params[i];
-        if (e->family->map(&e->state.model, spec->name, &spec->shape, &parts) == MEZZO_OK)
+        if (e->family->map(e->family, &e->state.model, spec->name, &spec->shape, &parts) == MEZZO_OK)
             n += parts.count + 1; // and a bias
         mz_free(parts.items);
     }
@@ -181,7 +183,7 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
     if (config == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     const char *dtype = e->dtype == MEZZO_F32 ? "float32" : e->dtype == MEZZO_BF16 ? "bfloat16" : "float16";
-    mezzo_status status = e->family->write_config(&e->state.model, config);
+    mezzo_status status = e->family->write_config(e->family, &e->state.model, config);
     if (status == MEZZO_OK && e->family != &mz_hf_autoencoder)
         status = mz_json_set(config, "torch_dtype", json_string(dtype));
     if (status == MEZZO_OK)

@@ -6,14 +6,23 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/hf.h"
 
-static const mz_hf_family *const families[] = {&mz_hf_gpt2, &mz_hf_nanogpt, &mz_hf_glm4_moe, &mz_hf_llama,
-                                               &mz_hf_autoencoder};
+static const mz_hf_family *const not_decoders[] = {&mz_hf_gpt2, &mz_hf_nanogpt, &mz_hf_autoencoder};
+
+// Number i of all; NULL: past the last.
+static const mz_hf_family *family_at(size_t i) {
+    return i < mz_hf_decoder_count                            ? &mz_hf_decoders[i]
+           : i - mz_hf_decoder_count < MZ_COUNT(not_decoders) ? not_decoders[i - mz_hf_decoder_count]
+                                                              : NULL;
+}
 
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list) {
-    *list = "gpt2, nanogpt, glm4_moe, llama or diffusers' AutoencoderKL";
-    for (size_t i = 0; i < MZ_COUNT(families); i++)
-        if (strcmp(families[i]->model_type, model_type) == 0)
-            return families[i];
+    static const char known[] = "gpt2, nanogpt, llama, mistral, qwen2, qwen3, smollm3, phi3, olmo2, gpt_neox, glm4_moe "
+                                "or diffusers' AutoencoderKL";
+    const mz_hf_family *family;
+    *list = known;
+    for (size_t i = 0; (family = family_at(i)) != NULL; i++)
+        if (strcmp(family->model_type, model_type) == 0)
+            return family;
     return NULL;
 }
 
@@ -32,9 +41,10 @@ const char *mz_hf_differs(const char *type) {
 }
 
 const mz_hf_family *mz_hf_by_model(const char *model) {
-    for (size_t i = 0; i < MZ_COUNT(families); i++)
-        if (strcmp(families[i]->model, model) == 0)
-            return families[i];
+    const mz_hf_family *family;
+    for (size_t i = 0; (family = family_at(i)) != NULL; i++)
+        if (strcmp(family->model, model) == 0)
+            return family;
     return NULL;
 }
 
@@ -91,7 +101,9 @@ mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *th
     bool theta_said = false, part_said = false;
     double whole = 1, *share = part != NULL ? part : &whole;
     MEZZO_TRY(read_rope_number(where, config, "rope_theta", &theta_said, theta));
+    MEZZO_TRY(read_rope_number(where, config, "rotary_emb_base", &theta_said, theta)); // GPT-NeoX's
     MEZZO_TRY(read_rope_number(where, config, "partial_rotary_factor", &part_said, share));
+    MEZZO_TRY(read_rope_number(where, config, "rotary_pct", &part_said, share));
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
         const json_t *rope = json_object_get(config, names[i]);
         if (rope == NULL || json_is_null(rope))

@@ -10,18 +10,24 @@
 #include "mezzo/train.h"
 #include "session/session.h"
 
+// In which order a tensor has our rows; zeros: in ours.
+typedef struct mz_hf_order {
+    int64_t head;  // > 0: the even rows of every `head` rows first, then the odd ones (rotary halves for our pairs)
+    int64_t heads; // > 0: q, k and v of each of so many heads together; ours are all heads' q, then k, then v
+    bool ours;     // of a block: its data are in our order, and theirs is made
+} mz_hf_order;
+
 // A parameter is seen as [rows, cols], cols its last dimension (1 for vectors), and is made of whole runs of rows, one
 // a tensor.
 typedef struct mz_hf_part {
-    char name[160];  // the tensor's, without the family's prefix
-    int64_t rows;    // of the parameter
-    bool transposed; // the tensor is [cols, rows]
-    bool bare;       // the family's prefix is not before its name
-    bool fp32;       // written in FP32, whatever the other weights are
-    int64_t pixels;  // > 0: of a convolution, height times width: the tensor is [out, in, height, width] of our [out,
-                     // height, width, in]
-    int64_t head; // > 0: the tensor has the even rows of every `head` rows first, then the odd ones (rotary halves for
-                  // our pairs)
+    char name[160];    // the tensor's, without the family's prefix
+    int64_t rows;      // of the parameter
+    bool transposed;   // the tensor is [cols, rows]
+    bool bare;         // the family's prefix is not before its name
+    bool fp32;         // written in FP32, whatever the other weights are
+    int64_t pixels;    // > 0: of a convolution, height times width: the tensor is [out, in, height, width] of our [out,
+                       // height, width, in]
+    mz_hf_order order; // of its rows
 } mz_hf_part;
 typedef struct mz_hf_parts {
     mz_hf_part *items;
@@ -32,28 +38,36 @@ typedef struct mz_hf_parts {
 mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+typedef struct mz_hf_family mz_hf_family;
 // One architecture (hf_NAME.c). A parameter of three dimensions may also be one tensor of the same name and shape in a
 // source.
-typedef struct mz_hf_family {
+struct mz_hf_family {
     const char *model;      // of ours: "gpt2"
     const char *model_type; // of config.json; of diffusers its _class_name
     const char *file;       // of the weights, without ".safetensors"
     const char *prefix;     // of tensor names; read with and without, written with it
     // config.json → the model. FORMAT names the key whose value we do not compute.
-    mezzo_status (*read_config)(const char *where, const json_t *config, mezzo_model_config *out);
-    mezzo_status (*write_config)(const mezzo_model_config *model, json_t *config);
+    mezzo_status (*read_config)(const mz_hf_family *family, const char *where, const json_t *config,
+                                mezzo_model_config *out);
+    mezzo_status (*write_config)(const mz_hf_family *family, const mezzo_model_config *model, json_t *config);
     // The tensors that make the parameter `name`, in order of its rows.
-    mezzo_status (*map)(const mezzo_model_config *model, const char *name, const mz_shape *shape, mz_hf_parts *out);
+    mezzo_status (*map)(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
+                        const mz_shape *shape, mz_hf_parts *out);
     bool biases_optional;                // a source without any ".bias" makes a model without biases
     bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
     const char *embedding;
     const char *positions;           // the tensor with a row for each position; NULL: none
-    const char *tied_head;           // may be there too, equal to `embedding`; NULL: the head is a parameter
+    const char *head;                // of a decoder; of a tied one it may be there too, equal to `embedding`
     const char *const (*renamed)[2]; // parts of tensors' names and what they were called before; ends with NULLs
+    const char *architecture;        // of transformers
+    const char *const (*words)[2];   // parts of our names and what they are called there, in order; ends with NULLs
+    double theta, rotary;            // of rotary positions where nothing is said; rotary 0: our family's
+    bool thirds;                     // q, k and v of a head are together
     const char *later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later
                             // tokens; NULL: never
-} mz_hf_family;
-extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_glm4_moe, mz_hf_llama, mz_hf_autoencoder;
+};
+extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_autoencoder, mz_hf_decoders[];
+extern const size_t mz_hf_decoder_count;
 // By model_type of config.json or by our name; NULL: not known. *list gets the known names for a message.
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
 const char *mz_hf_differs(const char *type); // how what is not known differs from ours in every configuration; or NULL
@@ -68,7 +82,8 @@ typedef enum mz_hf_kind {
     MZ_HF_SIZE_OR_NULL,
     MZ_HF_COUNT,
     MZ_HF_NUMBER,
-    MZ_HF_TRUTH
+    MZ_HF_TRUTH,
+    MZ_HF_TIED // a truth, of the model's key tie_head
 } mz_hf_kind;
 // A row of hf_keys.def, which says what they mean.
 typedef struct mz_hf_key {
@@ -83,6 +98,9 @@ const mz_hf_key *mz_hf_keys(size_t *n);
 mezzo_status mz_hf_check_keys(const char *where, const char *family, const json_t *config);
 // The same; then the READ rows' values, or those that a missing key means, into *out.
 mezzo_status mz_hf_read_keys(const char *where, const char *family, const json_t *config, mezzo_model_config *out);
+// Sets the keys of READ rows to the values of `model`, whose zeros are numbers by now, and those of ONLY rows to the
+// first one, where that is not null or false.
+mezzo_status mz_hf_write_keys(const char *family, const mezzo_model_config *model, json_t *config);
 bool mz_hf_is_kept(const char *family, const char *key);
 
 // --- config.json (hf.c) --------------------------------------------------------------------------------------------
@@ -105,7 +123,7 @@ typedef struct mz_hf_block {
     int64_t rows;
     int64_t stride;  // elements from one row to the next; transposed: from one column to the next
     bool transposed; // data is [cols, rows]
-    int64_t head;    // as mz_hf_part's; > 0: data has halves and pairs are made, < 0 the other way round
+    mz_hf_order order;
 } mz_hf_block;
 // A tensor to be written, [sum of the blocks' rows, cols], whatever its dimensions.
 typedef struct mz_hf_tensor {

@@ -38,7 +38,9 @@ static mezzo_status read_widths(const char *where, const json_t *config, mezzo_m
                    "%s: key 'block_out_channels' must be a list of up to 8 widths, 1 to 9 times the first", where);
 }
 
-static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
+static mezzo_status read_config(const mz_hf_family *family, const char *where, const json_t *config,
+                                mezzo_model_config *out) {
+    (void)family;
     int64_t back = 3; // AutoencoderKL's, where nothing is said
     MEZZO_TRY(mezzo_model_defaults("kl_vae", out));
     MEZZO_TRY(mz_hf_read_keys(where, "AutoencoderKL", config, out));
@@ -53,7 +55,8 @@ static mezzo_status read_config(const char *where, const json_t *config, mezzo_m
     return check_blocks(where, config, "up_block_types", "UpDecoderBlock2D", levels);
 }
 
-static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
+static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_config *m, json_t *config) {
+    (void)family;
     char digits[24];
     json_t *widths = json_array(), *down = json_array(), *up = json_array();
     const int levels = snprintf(digits, sizeof digits, "%lld", (long long)m->multipliers);
@@ -83,8 +86,9 @@ static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------
-static mezzo_status map(const mezzo_model_config *model, const char *name, const mz_shape *shape, mz_hf_parts *out) {
-    (void)model;
+static mezzo_status map(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
+                        const mz_shape *shape, mz_hf_parts *out) {
+    (void)family, (void)model;
     const int64_t pixels = shape->rank == 4 ? shape->dim[1] * shape->dim[2] : 0;
     MEZZO_TRY(mz_hf_add_part(out, shape->dim[0] * (pixels > 0 ? pixels : 1), "%s", name));
     out->items[out->count - 1].pixels = pixels;

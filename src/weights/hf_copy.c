@@ -25,12 +25,17 @@ static void store(unsigned char *to, mezzo_dtype dtype, float x) {
 }
 
 // Where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p in
-// halves.
+// halves; row d of part j of head h is j·H·D + h·D + d with us, h·3·D + j·D + d where a head's parts are together.
 static int64_t source_row(const mz_hf_block *b, int64_t row) {
-    int64_t d = b->head < 0 ? -b->head : b->head, i = d > 0 ? row % d : 0;
-    if (d == 0)
+    const mz_hf_order o = b->order;
+    if (o.heads > 0) {
+        const int64_t d = b->rows / (3 * o.heads), outer = o.ours ? 3 : o.heads, inner = o.ours ? o.heads : 3;
+        return (row / d % outer * inner + row / d / outer) * d + row % d;
+    }
+    if (o.head == 0)
         return row;
-    return row - i + (b->head > 0 ? i % 2 * (d / 2) + i / 2 : i % (d / 2) * 2 + i / (d / 2));
+    const int64_t i = row % o.head, half = o.head / 2;
+    return row - i + (o.ours ? i % half * 2 + i / half : i % 2 * half + i / 2);
 }
 
 // `n` elements of a block's row from column `col` on.

@@ -24,34 +24,27 @@ static mezzo_status read_dropout(const char *where, const json_t *config, double
     return MEZZO_OK;
 }
 
-static mezzo_status read_config(const char *where, const json_t *config, mezzo_model_config *out) {
+static mezzo_status read_config(const mz_hf_family *family, const char *where, const json_t *config,
+                                mezzo_model_config *out) {
+    (void)family;
     MEZZO_TRY(mezzo_model_defaults("gpt2", out));
     MEZZO_TRY(mz_hf_read_keys(where, "gpt2", config, out));
     return read_dropout(where, config, &out->dropout);
 }
 
-static mezzo_status write_config(const mezzo_model_config *m, json_t *config) {
+static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_config *m, json_t *config) {
     const int64_t end = m->vocab == 50257 ? 50256 : -1; // <|endoftext|>
     const mz_hf_entry entries[] = {
         {"architectures", json_pack("[s]", "GPT2LMHeadModel")},
         {"model_type", json_string("gpt2")},
-        {"vocab_size", json_integer(m->vocab)},
-        {"n_positions", json_integer(m->seq_len)},
-        {"n_ctx", json_integer(m->seq_len)},
-        {"n_embd", json_integer(m->d_model)},
-        {"n_layer", json_integer(m->layers)},
-        {"n_head", json_integer(m->heads)},
-        {"n_inner", m->d_ff > 0 ? json_integer(m->d_ff) : json_null()},
-        {"activation_function", json_string("gelu_new")},
-        {"layer_norm_epsilon", json_real(1e-5)},
         {"resid_pdrop", json_real(m->dropout)},
         {"embd_pdrop", json_real(m->dropout)},
         {"attn_pdrop", json_real(m->dropout)},
-        {"tie_word_embeddings", json_true()},
         {"bos_token_id", end < 0 ? json_null() : json_integer(end)},
         {"eos_token_id", end < 0 ? json_null() : json_integer(end)},
     };
-    return mz_hf_put(config, entries, MZ_COUNT(entries));
+    MEZZO_TRY(mz_hf_put(config, entries, MZ_COUNT(entries)));
+    return mz_hf_write_keys(family->model_type, m, config);
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------
@@ -60,8 +53,9 @@ static bool ends_with(const char *text, const char *end) {
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-static mezzo_status map(const mezzo_model_config *model, const char *name, const mz_shape *shape, mz_hf_parts *out) {
-    (void)model;
+static mezzo_status map(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
+                        const mz_shape *shape, mz_hf_parts *out) {
+    (void)family, (void)model;
     static const char *const linear[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
     bool transposed = false;
     for (size_t i = 0; i < MZ_COUNT(linear); i++)
@@ -88,19 +82,21 @@ const mz_hf_family mz_hf_gpt2 = {
     .is_buffer = is_buffer,
     .embedding = "wte.weight",
     .positions = "wpe.weight",
-    .tied_head = "lm_head.weight",
+    .head = "lm_head.weight",
 };
 
 // --- nanoGPT -------------------------------------------------------------------------------------------------------
 // {"model_type": "nanogpt", and the model_args of its checkpoint}.
-static mezzo_status read_nanogpt(const char *where, const json_t *config, mezzo_model_config *out) {
+static mezzo_status read_nanogpt(const mz_hf_family *family, const char *where, const json_t *config,
+                                 mezzo_model_config *out) {
+    (void)family;
     MEZZO_TRY(mezzo_model_defaults("gpt2", out));
     return mz_hf_read_keys(where, "nanogpt", config, out);
 }
 
-static mezzo_status map_nanogpt(const mezzo_model_config *model, const char *name, const mz_shape *shape,
-                                mz_hf_parts *out) {
-    (void)model;
+static mezzo_status map_nanogpt(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
+                                const mz_shape *shape, mz_hf_parts *out) {
+    (void)family, (void)model;
     return mz_hf_add_part(out, shape->dim[0], "%s", name);
 }
 
@@ -115,5 +111,5 @@ const mz_hf_family mz_hf_nanogpt = {
     .is_buffer = is_buffer,
     .embedding = "wte.weight",
     .positions = "wpe.weight",
-    .tied_head = "lm_head.weight",
+    .head = "lm_head.weight",
 };

@@ -6,6 +6,7 @@
 #include "io/number.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
+#include "models/decoder.h"
 #include "weights/hf.h"
 
 #define READ(family, key, kind, field, absent)                                                                         \
@@ -20,20 +21,34 @@ const mz_hf_key *mz_hf_keys(size_t *n) {
     return rows;
 }
 
-// Whether a row is one of the family's, or of what all of transformers' families share.
-static bool belongs(const mz_hf_key *row, const char *family) {
-    static const char *const own[] = {"nanogpt", "AutoencoderKL", "LoraConfig"};
-    bool shares = true;
-    for (size_t i = 0; i < MZ_COUNT(own); i++)
-        shares = shares && strcmp(own[i], family) != 0;
-    return strcmp(row->family, family) == 0 || (shares && strcmp(row->family, "transformers") == 0);
+static bool is_one_of(const char *family, const char *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], family) == 0)
+            return true;
+    return false;
 }
 
+// Whether a row is one of the family's, or of what many of transformers' families share.
+static bool belongs(const mz_hf_key *row, const char *family) {
+    static const char *const others[] = {"nanogpt", "AutoencoderKL", "LoraConfig"};
+    static const char *const apart[] = {"gpt2", "glm4_moe", "gpt_neox"}; // their classes say other keys
+    if (strcmp(row->family, family) == 0)
+        return true;
+    if (is_one_of(family, others, MZ_COUNT(others)))
+        return false;
+    return strcmp(row->family, "transformers") == 0 ||
+           (strcmp(row->family, "decoders") == 0 && !is_one_of(family, apart, MZ_COUNT(apart)));
+}
+
+// The family's own row of a key, before one that it shares.
 static const mz_hf_key *find(const char *family, const char *key) {
+    const mz_hf_key *shared = NULL;
     for (size_t i = 0; i < MZ_COUNT(rows); i++)
-        if (strcmp(rows[i].key, key) == 0 && belongs(&rows[i], family))
+        if (strcmp(rows[i].key, key) == 0 && strcmp(rows[i].family, family) == 0)
             return &rows[i];
-    return NULL;
+        else if (strcmp(rows[i].key, key) == 0 && belongs(&rows[i], family))
+            shared = &rows[i];
+    return shared;
 }
 
 static bool same(const json_t *a, const json_t *b) {
@@ -100,6 +115,12 @@ static mezzo_status read_field(const char *where, const mz_hf_key *row, const js
         return mz_json_get_bool(where, from, row->key, field);
     if (row->kind == MZ_HF_NUMBER)
         return mz_json_get_double(where, from, row->key, field);
+    if (row->kind == MZ_HF_TIED) {
+        bool tied;
+        MEZZO_TRY(mz_json_get_bool(where, from, row->key, &tied));
+        *(int64_t *)field = tied ? MZ_HEAD_TIED : MZ_HEAD_OWN;
+        return MEZZO_OK;
+    }
     return mz_json_get_int(where, from, row->key, least, INT32_MAX, field);
 }
 
@@ -113,6 +134,8 @@ static mezzo_status read_row(const char *where, const mz_hf_key *row, const json
     void *field = (char *)out + row->field;
     if (row->kind == MZ_HF_TRUTH)
         *(bool *)field = strcmp(row->values, "true") == 0;
+    else if (row->kind == MZ_HF_TIED)
+        *(int64_t *)field = strcmp(row->values, "true") == 0 ? MZ_HEAD_TIED : MZ_HEAD_OWN;
     else if (row->kind == MZ_HF_NUMBER)
         (void)mz_number_parse(row->values, field);
     else
@@ -132,8 +155,49 @@ mezzo_status mz_hf_check_keys(const char *where, const char *family, const json_
 mezzo_status mz_hf_read_keys(const char *where, const char *family, const json_t *config, mezzo_model_config *out) {
     MEZZO_TRY(mz_hf_check_keys(where, family, config));
     for (size_t i = 0; i < MZ_COUNT(rows); i++)
-        if (rows[i].kind != MZ_HF_NO_FIELD && strcmp(rows[i].family, family) == 0)
+        if (rows[i].kind != MZ_HF_NO_FIELD && find(family, rows[i].key) == &rows[i])
             MEZZO_TRY(read_row(where, &rows[i], config, out));
+    return MEZZO_OK;
+}
+
+static json_t *field_value(const mz_hf_key *row, const mezzo_model_config *model) {
+    const void *field = (const char *)model + row->field;
+    if (row->kind == MZ_HF_TRUTH)
+        return json_boolean(*(const bool *)field);
+    if (row->kind == MZ_HF_NUMBER)
+        return json_real(*(const double *)field);
+    if (row->kind == MZ_HF_TIED)
+        return json_boolean(*(const int64_t *)field == MZ_HEAD_TIED);
+    const int64_t size = *(const int64_t *)field;
+    return row->kind == MZ_HF_SIZE_OR_NULL && size == 0 ? json_null() : json_integer((json_int_t)size);
+}
+
+// The first value of an ONLY row, a number with a point; NULL: it sets nothing.
+static mezzo_status first_value(const mz_hf_key *row, json_t **out) {
+    json_t *list;
+    MEZZO_TRY(mz_json_parse("hf_keys.def", row->values, strlen(row->values), 2, &list));
+    json_t *first = json_array_get(list, 0);
+    *out = json_is_number(first)                          ? json_real(json_number_value(first))
+           : json_is_string(first) || json_is_true(first) ? json_incref(first)
+                                                          : NULL;
+    json_decref(list);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_hf_write_keys(const char *family, const mezzo_model_config *model, json_t *config) {
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        const mz_hf_key *row = &rows[i];
+        const bool other = row->values != NULL && row->values[0] == '\0'; // another name of a key
+        json_t *value = NULL;
+        if (find(family, row->key) != row || strcmp(row->family, "transformers") == 0 || other)
+            continue;
+        if (row->rule == MZ_HF_ONLY)
+            MEZZO_TRY(first_value(row, &value));
+        else if (row->rule == MZ_HF_READ)
+            value = field_value(row, model);
+        if (value != NULL)
+            MEZZO_TRY(mz_json_set(config, row->key, value));
+    }
     return MEZZO_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
+#include "models/decoder.h"
 #include "train/config.h"
 #include "weights/import.h"
 
@@ -144,7 +145,7 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
     if (in->family == NULL)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; import supports %s", path, key, mz_quote(type).text,
                        known);
-    MEZZO_TRY(in->family->read_config(path, config, &in->model));
+    MEZZO_TRY(in->family->read_config(in->family, path, config, &in->model));
     MEZZO_TRY(set_length(in, path, in->length));
     return mz_context(mezzo_model_check(&in->model), "%s: ", path);
 }
@@ -252,7 +253,7 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
                          .rows = rows,
                          .stride = part->transposed ? rows : cols,
                          .transposed = part->transposed,
-                         .head = part->head};
+                         .order = part->order};
     return MEZZO_OK;
 }
 
@@ -283,7 +284,7 @@ static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, m
     }
     if (*whole)
         return mz_hf_add_part(parts, spec->shape.dim[0] * spec->shape.dim[1], "%s", spec->name);
-    return in->family->map(&in->model, spec->name, &spec->shape, parts);
+    return in->family->map(in->family, &in->model, spec->name, &spec->shape, parts);
 }
 
 static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
@@ -315,9 +316,14 @@ static const char *without_prefix(const mz_import *in, const char *name) {
     return strncmp(name, in->prefix, n) == 0 ? name + n : name;
 }
 
+static bool is_tied(const mz_import *in) {
+    const mz_decoder *decoder = mz_decoder_find(in->model.name);
+    return decoder != NULL && mz_decoder_resolve(decoder, &in->model).tie_head == MZ_HEAD_TIED;
+}
+
 // A head that is saved although it shares the embedding's weight must be that weight.
 static mezzo_status check_head(const mz_import *in) {
-    const mz_safetensors_tensor *head = in->family->tied_head != NULL ? find(in, in->family->tied_head) : NULL;
+    const mz_safetensors_tensor *head = is_tied(in) ? find(in, in->family->head) : NULL;
     const mz_safetensors_tensor *embedding;
     if (head == NULL)
         return MEZZO_OK;
@@ -357,7 +363,7 @@ static mezzo_status check_rest(const mz_import *in) {
     for (size_t f = 0; f < in->n_files && extra > in->used; f++)
         for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
             const char *name = mz_safetensors_at(in->files[f], i)->name, *short_name = without_prefix(in, name);
-            bool head = in->family->tied_head != NULL && strcmp(name, in->family->tied_head) == 0;
+            bool head = is_tied(in) && strcmp(name, in->family->head) == 0;
             if (!head && !in->family->is_buffer(short_name) && !is_later_layer(in, short_name) && !is_ours(in, name))
                 return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is not part of this %s model", mz_quote(in->where).text,
                                mz_quote(name).text, in->family->model);

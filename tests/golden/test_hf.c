@@ -1,5 +1,5 @@
 // Models that transformers saved (make/hf_gpt2.py, make/hf_rotary.py), imported from every form of file, give
-// transformers' logits; exported again they have the same tensors, bit for bit. Llama is our cs336.
+// transformers' logits; exported again they have the same tensors, bit for bit.
 //
 // The logits may be off by 1e-5 of the largest: the terms of all sums on the longest path, for gpt2 2·(16·8 + 8 + 64 +
 // 24) + 32 < 512 (see test_gpt2.c), make 3.1e-5 in the worst case, and rounding errors, whose signs are random, add up
@@ -17,7 +17,7 @@
 static const struct model {
     const char *name, *ours;
     int64_t parameters;
-} models[] = {{"hf_gpt2", "gpt2", 7952}, {"hf_glm4_moe", "glm4_moe", 15880}, {"hf_llama", "cs336", 7920}};
+} models[] = {{"hf_gpt2", "gpt2", 7952}, {"hf_glm4_moe", "glm4_moe", 15880}, {"hf_llama", "llama", 7920}};
 
 static const struct model *model_of(const char *source) {
     for (size_t i = 0; i < MZ_COUNT(models); i++)

@@ -24,16 +24,15 @@ typedef struct adapted_case {
     int64_t rank;
     double alpha;
     const char *modules;
-    int64_t head;      // of rotary pairs, whose rows lie as halves there; 0: rows lie alike
     const char *first; // an adapter's module, of ours
 } adapted_case;
 
 // Llama's alpha is scaled by √rank, as its use_rslora says: ours over the rank is the same.
 static const adapted_case cases[] = {
-    {"gpt2", "base_model.model.transformer.", 3, 6, "attn.c_attn,mlp.c_proj", 0, "h.0.attn.c_attn"},
-    {"llama", "base_model.model.model.", 3, 6.928203230275509, "q_proj,v_proj,output_proj,w2,w3", 8,
-     "layers.0.attn.q_proj"},
-    {"glm4_moe", "base_model.model.model.", 2, 5, "qkv_proj,o_proj", 0, "layers.0.self_attn.q_proj"},
+    {"gpt2", "base_model.model.transformer.", 3, 6, "attn.c_attn,mlp.c_proj", "h.0.attn.c_attn"},
+    {"llama", "base_model.model.model.", 3, 6.928203230275509, "q_proj,v_proj,o_proj,down_proj,up_proj",
+     "layers.0.self_attn.q_proj"},
+    {"glm4_moe", "base_model.model.model.", 2, 5, "qkv_proj,o_proj", "layers.0.self_attn.q_proj"},
 };
 
 typedef struct adapted {
@@ -59,34 +58,7 @@ static mz_safetensors *stored_of(const adapted_case *c) {
 
 // The name that PEFT has for a parameter: "layers.0.attn.q_proj.lora_A.weight".
 static void their_name(const adapted_case *c, const char *name, char out[300]) {
-    static const char *const parts[][2] = {{".attn.output_proj.", ".self_attn.o_proj."},
-                                           {".attn.", ".self_attn."},
-                                           {".ffn.w1.", ".mlp.gate_proj."},
-                                           {".ffn.w3.", ".mlp.up_proj."},
-                                           {".ffn.w2.", ".mlp.down_proj."}};
     snprintf(out, 300, "%s%s", c->prefix, name);
-    for (size_t i = 0; i < MZ_COUNT(parts) && strcmp(c->name, "llama") == 0; i++) {
-        const char *at = strstr(name, parts[i][0]);
-        if (at == NULL)
-            continue;
-        snprintf(out, 300, "%s%.*s%s%s", c->prefix, (int)(at - name), name, parts[i][1], at + strlen(parts[i][0]));
-        return;
-    }
-}
-
-// Rows of q's and k's B from halves to pairs.
-static void turn_rows(const adapted_case *c, const char *name, golden_values *v) {
-    const bool turns = strstr(name, ".q_proj.lora_B") != NULL || strstr(name, ".k_proj.lora_B") != NULL;
-    if (c->head == 0 || !turns)
-        return;
-    double *from = malloc(v->count * sizeof *from);
-    const int64_t cols = v->dim[1], half = c->head / 2;
-    memcpy(from, v->at, v->count * sizeof *from);
-    for (int64_t row = 0; row < v->dim[0]; row++) {
-        int64_t first = row / c->head * c->head, i = row % c->head, source = first + i % 2 * half + i / 2;
-        memcpy(v->at + row * cols, from + source * cols, (size_t)cols * sizeof *from);
-    }
-    free(from);
 }
 
 static void open_adapted(adapted *m, const adapted_case *c, int64_t rows, int64_t length) {
@@ -154,7 +126,6 @@ static void expect_gradients(const adapted *m, const mz_safetensors *stored) {
         }
         their_name(m->is, name, theirs);
         golden_values want = golden_get(stored, "grad.%s", theirs);
-        turn_rows(m->is, name, &want);
         float *got = calloc(want.count, sizeof *got);
         must(mezzo_params_read_grad(m->params, i, got));
         golden_close(name, got, &want, 2e-5 * golden_max(&want), 0);

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "io/json.h"
+#include "models/decoder.h"
 #include "weights/hf.h"
 
 enum { CELLS = 5, LINE_BYTES = 8192 };
@@ -114,7 +115,8 @@ static void every_rule_holds(void **state) {
 
 static void an_unknown_key_is_refused(void **state) {
     (void)state;
-    static const char *const families[] = {"gpt2", "nanogpt", "llama", "glm4_moe", "AutoencoderKL", "LoraConfig"};
+    static const char *const families[] = {"gpt2",     "nanogpt",  "llama",         "qwen3",
+                                           "gpt_neox", "glm4_moe", "AutoencoderKL", "LoraConfig"};
     for (size_t i = 0; i < MZ_COUNT(families); i++) {
         refused(families[i], "is_causal_or_not", json_true());
         refused(families[i], "slidings", json_integer(0));
@@ -155,17 +157,20 @@ static void every_field_is_read(void **state) {
             continue;
         mezzo_model_config model = {0};
         json_t *config = json_object();
+        const bool shares = check(rows[i].family, "pretraining_tp", json_integer(1)) == MEZZO_OK; // rows of `decoders`
         for (size_t k = 0; k < n; k++) // all that must be there
-            if (rows[k].kind != MZ_HF_NO_FIELD && rows[k].values == NULL && strcmp(rows[k].family, rows[i].family) == 0)
+            if (rows[k].kind != MZ_HF_NO_FIELD && rows[k].values == NULL &&
+                (strcmp(rows[k].family, rows[i].family) == 0 || (shares && strcmp(rows[k].family, "decoders") == 0)))
                 json_object_set_new(config, rows[k].key, json_integer(3));
         const char *field = (const char *)&model + rows[i].field;
         json_object_set_new(config, rows[i].key,
-                            rows[i].kind == MZ_HF_TRUTH    ? json_true()
-                            : rows[i].kind == MZ_HF_NUMBER ? json_real(0.25)
-                                                           : json_integer(77));
+                            rows[i].kind == MZ_HF_TRUTH || rows[i].kind == MZ_HF_TIED ? json_true()
+                            : rows[i].kind == MZ_HF_NUMBER                            ? json_real(0.25)
+                                                                                      : json_integer(77));
         if (mz_hf_read_keys("f.json", rows[i].family, config, &model) != MEZZO_OK)
             fail_msg("%s, %s: %s", rows[i].family, rows[i].key, mezzo_error_message());
         assert_true(rows[i].kind == MZ_HF_TRUTH    ? *(const bool *)field
+                    : rows[i].kind == MZ_HF_TIED   ? *(const int64_t *)field == MZ_HEAD_TIED
                     : rows[i].kind == MZ_HF_NUMBER ? *(const double *)field == 0.25
                                                    : *(const int64_t *)field == 77);
         json_object_set_new(config, rows[i].key, json_string("1"));
@@ -178,7 +183,11 @@ static void every_field_is_read(void **state) {
                            : rows[i].kind == MZ_HF_NUMBER ? *(const double *)field
                                                           : (double)*(const int64_t *)field;
         if (status == MEZZO_OK && rows[i].values[0] != '\0') {
-            const double want = strcmp(rows[i].values, "true") == 0 ? 1 : strtod(rows[i].values, NULL);
+            const double yes = rows[i].kind == MZ_HF_TIED ? MZ_HEAD_TIED : 1,
+                         no = rows[i].kind == MZ_HF_TIED ? MZ_HEAD_OWN : 0;
+            const double want = strcmp(rows[i].values, "true") == 0    ? yes
+                                : strcmp(rows[i].values, "false") == 0 ? no
+                                                                       : strtod(rows[i].values, NULL);
             assert_true(now == want);
         }
         json_decref(config);

@@ -1,0 +1,244 @@
+// Decoders as transformers has them: a row each in hf_decoders, keys of config.json by hf_keys.def in both directions,
+// and tensors that are parts of our parameters: q, k and v of one matrix, gate and up of another, experts one by one.
+#include "checkpoint/checkpoint.h"
+#include "io/json.h"
+#include "models/decoder.h"
+#include "weights/hf.h"
+
+// --- config.json ---------------------------------------------------------------------------------------------------
+// A list with a number or text for each block; NULL: the key is missing or null.
+static mezzo_status read_list(const char *where, const json_t *config, const char *key, int64_t layers,
+                              const json_t **out) {
+    *out = json_object_get(config, key);
+    if (*out == NULL || json_is_null(*out)) {
+        *out = NULL;
+        return MEZZO_OK;
+    }
+    return (int64_t)json_array_size(*out) == layers
+               ? MEZZO_OK
+               : mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is not a list of %lld, one for each block", where, key,
+                         (long long)layers);
+}
+
+// Windows that no sequence of the model fills are none.
+static mezzo_status read_windows(const char *where, const json_t *config, const mezzo_model_config *m) {
+    const json_t *types, *one, *window = json_object_get(config, "sliding_window");
+    const json_t *used = json_object_get(config, "use_sliding_window");
+    size_t i;
+    bool slides = json_is_integer(window) && json_integer_value(window) < m->seq_len && !json_is_false(used);
+    MEZZO_TRY(read_list(where, config, "layer_types", m->layers, &types));
+    bool any = types == NULL;
+    json_array_foreach(types, i, one) {
+        const char *type = json_string_value(one);
+        const bool full = type != NULL && strcmp(type, "full_attention") == 0;
+        if (!full && (type == NULL || strcmp(type, "sliding_attention") != 0))
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s: key 'layer_types' has a block that is neither full_attention nor sliding_attention",
+                           where);
+        any = any || !full;
+    }
+    if (slides && any)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: key 'sliding_window' is %lld; only windows of the whole context, %lld, "
+                       "are supported",
+                       where, (long long)json_integer_value(window), (long long)m->seq_len);
+    return MEZZO_OK;
+}
+
+// Every n-th block has no RoPE: a list of ones and zeros, or n itself.
+static mezzo_status read_no_rope(const char *where, const json_t *config, mezzo_model_config *m) {
+    const json_t *list;
+    int64_t every = 4; // SmolLM3Config's
+    if (json_object_get(config, "no_rope_layer_interval") != NULL)
+        MEZZO_TRY(mz_json_get_int(where, config, "no_rope_layer_interval", 1, INT32_MAX, &every));
+    MEZZO_TRY(read_list(where, config, "no_rope_layers", m->layers, &list));
+    m->no_rope_every = every;
+    if (list == NULL)
+        return MEZZO_OK;
+    m->no_rope_every = 0;
+    for (int64_t i = m->layers; i-- > 0;)
+        if (json_integer_value(json_array_get(list, (size_t)i)) == 0)
+            m->no_rope_every = i + 1; // the first one
+    for (int64_t i = 0; i < m->layers; i++) {
+        const json_t *one = json_array_get(list, (size_t)i);
+        const bool rope = m->no_rope_every == 0 || (i + 1) % m->no_rope_every != 0;
+        if (!json_is_integer(one) || (json_integer_value(one) != 0) != rope)
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s: key 'no_rope_layers' is not regular: only zeros at every n-th block are supported",
+                           where);
+    }
+    return MEZZO_OK;
+}
+
+// Every size is written out, so that it does not stand for the default of our family.
+static mezzo_status read_config(const mz_hf_family *family, const char *where, const json_t *config,
+                                mezzo_model_config *out) {
+    const mz_decoder *decoder = mz_decoder_find(family->model);
+    MEZZO_TRY(mezzo_model_defaults(family->model, out));
+    out->size[0] = '\0';
+    out->rope_theta = family->theta;
+    out->rotary = family->rotary > 0 ? family->rotary : out->rotary;
+    MEZZO_TRY(mz_hf_read_keys(where, family->model_type, config, out));
+    MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, decoder->partial ? &out->rotary : NULL));
+    MEZZO_TRY(read_windows(where, config, out));
+    if (strcmp(family->model, "smollm3") == 0)
+        MEZZO_TRY(read_no_rope(where, config, out));
+    if (!decoder->ungrouped && out->kv_heads == 0)
+        out->kv_heads = out->heads;
+    if (!decoder->ungrouped && out->head_dim == 0 && out->heads > 0 && out->d_model % out->heads == 0)
+        out->head_dim = out->d_model / out->heads;
+    return MEZZO_OK;
+}
+
+static mezzo_status write_no_rope(const mezzo_model_config *m, json_t *config) {
+    json_t *list = json_array();
+    for (int64_t i = 0; list != NULL && i < m->layers; i++)
+        (void)json_array_append_new(list, json_integer(m->no_rope_every == 0 || (i + 1) % m->no_rope_every != 0));
+    MEZZO_TRY(mz_json_set(config, "no_rope_layers", list));
+    return mz_json_set(config, "no_rope_layer_interval", json_integer(m->no_rope_every > 0 ? m->no_rope_every : 1));
+}
+
+static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_config *model, json_t *config) {
+    const mz_decoder *decoder = mz_decoder_find(family->model);
+    const mezzo_model_config m = mz_decoder_resolve(decoder, model);
+    MEZZO_TRY(mz_hf_write_keys(family->model_type, &m, config));
+    // Classes of transformers have ids of their own where a file says nothing.
+    const mz_hf_entry entries[] = {{"architectures", json_pack("[s]", family->architecture)},
+                                   {"model_type", json_string(family->model_type)},
+                                   {"bos_token_id", json_null()},
+                                   {"eos_token_id", json_null()},
+                                   {"pad_token_id", json_null()}};
+    MEZZO_TRY(mz_hf_put(config, entries, MZ_COUNT(entries)));
+    if (strcmp(family->model, "smollm3") == 0)
+        MEZZO_TRY(write_no_rope(&m, config));
+    if (strcmp(family->model, "gpt_neox") == 0) { // before transformers 5
+        const mz_hf_entry older[] = {{"rotary_pct", json_real(m.rotary)}, {"rotary_emb_base", json_real(m.rope_theta)}};
+        MEZZO_TRY(mz_hf_put(config, older, MZ_COUNT(older)));
+    }
+    return mz_hf_write_rope(config, m.rope_theta, decoder->partial ? m.rotary : 0);
+}
+
+// --- tensors -------------------------------------------------------------------------------------------------------
+static bool ends_with(const char *text, size_t n, const char *end) {
+    size_t k = strlen(end);
+    return n >= k && memcmp(text + n - k, end, k) == 0;
+}
+
+// The name of a part in their words: MODULE.PART + rest, with the family's other words put in.
+static mezzo_status add_part(const mz_hf_family *family, mz_hf_parts *out, int64_t rows, const char *name) {
+    char text[sizeof out->items->name];
+    snprintf(text, sizeof text, "%s", name);
+    for (size_t i = 0; family->words != NULL && family->words[i][0] != NULL; i++) {
+        char *at = strstr(text, family->words[i][0]), rest[sizeof text];
+        if (at == NULL)
+            continue;
+        snprintf(rest, sizeof rest, "%s", at + strlen(family->words[i][0]));
+        snprintf(at, sizeof text - (size_t)(at - text), "%s%s", family->words[i][1], rest);
+    }
+    MEZZO_TRY(mz_hf_add_part(out, rows, "%s", text));
+    mz_hf_part *part = &out->items[out->count - 1];
+    part->bare = strcmp(text, family->head) == 0;
+    part->fp32 = strstr(text, "e_score_correction_bias") != NULL; // as transformers keeps it
+    return MEZZO_OK;
+}
+
+// A parameter MODULE.FUSED.weight of several layers' rows: MODULE.PART.weight each.
+typedef struct fused {
+    const char *last;     // ".weight" or ".bias"
+    const char *names[3]; // parts; NULL: no more
+    int64_t rows[3];
+    int64_t head; // of the first two, whose pairs are halves there
+} fused;
+
+static mezzo_status add_fused(const mz_hf_family *family, mz_hf_parts *out, const char *module, int n, const fused *f) {
+    for (int i = 0; i < 3 && f->names[i] != NULL; i++) {
+        char name[sizeof out->items->name];
+        snprintf(name, sizeof name, "%.*s.%s%s", n, module, f->names[i], f->last);
+        MEZZO_TRY(add_part(family, out, f->rows[i], name));
+        if (i < 2)
+            out->items[out->count - 1].order.head = f->head;
+    }
+    return MEZZO_OK;
+}
+
+// "….experts.gate_up_proj" or "….experts.down_proj" [E, rows, cols]: expert by expert.
+static mezzo_status map_experts(const mz_hf_family *family, const char *name, const mz_shape *shape, mz_hf_parts *out) {
+    const char *dot = strrchr(name, '.');
+    const bool down = strcmp(dot, ".down_proj") == 0;
+    const int64_t rows = down ? shape->dim[1] : shape->dim[1] / 2;
+    for (int64_t e = 0; e < shape->dim[0]; e++) {
+        char module[sizeof out->items->name];
+        const int n = snprintf(module, sizeof module, "%.*s.%lld", (int)(dot - name), name, (long long)e);
+        fused f = {.last = ".weight", .names = {"gate_proj", "up_proj"}, .rows = {rows, rows}};
+        if (down)
+            f.names[0] = "down_proj", f.names[1] = NULL;
+        MEZZO_TRY(add_fused(family, out, module, n, &f));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status map(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
+                        const mz_shape *shape, mz_hf_parts *out) {
+    const mz_decoder *decoder = mz_decoder_find(family->model);
+    const mz_decoder_names *names = mz_decoder_names_of(decoder);
+    const mezzo_model_config m = mz_decoder_resolve(decoder, model);
+    if (shape->rank == 3)
+        return map_experts(family, name, shape, out);
+    const char *last = strrchr(name, '.');
+    const size_t n = (size_t)(last - name);
+    char qkv[64], up[64];
+    snprintf(qkv, sizeof qkv, ".%s", names->qkv);
+    snprintf(up, sizeof up, ".%s", names->up);
+    const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim, half = shape->dim[0] / 2;
+    if (names->q != NULL && ends_with(name, n, qkv))
+        return add_fused(
+            family, out, name, (int)(n - strlen(qkv)),
+            &(fused){last, {names->q, names->k, names->v}, {q, kv, kv}, decoder->interleaved ? m.head_dim : 0});
+    if (names->gate_part != NULL && ends_with(name, n, up))
+        return add_fused(family, out, name, (int)(n - strlen(up)),
+                         &(fused){last, {names->gate_part, names->up_part}, {half, half}, 0});
+    MEZZO_TRY(add_part(family, out, shape->dim[0], name));
+    if (family->thirds && ends_with(name, n, qkv))
+        out->items[out->count - 1].order.heads = m.heads;
+    return MEZZO_OK;
+}
+
+// Positions and masks, which older versions saved.
+static bool is_buffer(const char *name) {
+    return strstr(name, "rotary_emb.") != NULL || strstr(name, ".attention.bias") != NULL ||
+           strstr(name, ".attention.masked_bias") != NULL;
+}
+
+// --- families ------------------------------------------------------------------------------------------------------
+static const char *const cs336_words[][2] = {{"token_embeddings.", "embed_tokens."},
+                                             {"ln_final.", "norm."},
+                                             {".ln1.", ".input_layernorm."},
+                                             {".ln2.", ".post_attention_layernorm."},
+                                             {".attn.output_proj.", ".self_attn.o_proj."},
+                                             {".attn.", ".self_attn."},
+                                             {".ffn.w1.", ".mlp.gate_proj."},
+                                             {".ffn.w3.", ".mlp.up_proj."},
+                                             {".ffn.w2.", ".mlp.down_proj."},
+                                             {NULL, NULL}};
+
+// A type that two of our families have is read as the first.
+#define MODEL .prefix = "model.", .embedding = "embed_tokens.weight", .head = "lm_head.weight"
+#define NEOX  .prefix = "gpt_neox.", .embedding = "embed_in.weight", .head = "embed_out.weight"
+#define DECODER(ours, type, class, base, ...)                                                                          \
+    {                                                                                                                  \
+        .model = (ours), .model_type = (type), .architecture = (class), .file = "model", .read_config = read_config,   \
+        .write_config = write_config, .map = map, .is_buffer = is_buffer, .theta = (base), __VA_ARGS__                 \
+    }
+const mz_hf_family mz_hf_decoders[] = {
+    DECODER("llama", "llama", "LlamaForCausalLM", 10000, MODEL),
+    DECODER("cs336", "llama", "LlamaForCausalLM", 10000, MODEL, .words = cs336_words),
+    DECODER("mistral", "mistral", "MistralForCausalLM", 10000, MODEL),
+    DECODER("qwen2", "qwen2", "Qwen2ForCausalLM", 10000, MODEL),
+    DECODER("qwen3", "qwen3", "Qwen3ForCausalLM", 10000, MODEL),
+    DECODER("smollm3", "smollm3", "SmolLM3ForCausalLM", 2000000, MODEL),
+    DECODER("phi3", "phi3", "Phi3ForCausalLM", 10000, MODEL, .rotary = 1),
+    DECODER("olmo2", "olmo2", "Olmo2ForCausalLM", 10000, MODEL),
+    DECODER("gpt_neox", "gpt_neox", "GPTNeoXForCausalLM", 10000, NEOX, .rotary = 0.25, .thirds = true),
+    DECODER("glm4_moe", "glm4_moe", "Glm4MoeForCausalLM", 10000, MODEL, .rotary = 0.5, .later_mark = "eh_proj.weight"),
+};
+const size_t mz_hf_decoder_count = MZ_COUNT(mz_hf_decoders);
