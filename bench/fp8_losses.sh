@@ -5,7 +5,7 @@
 # Of a folder with train.bin and val.bin (bench/rfc_text.sh) GPT-2 124M, 8 sequences of 1,024 tokens, 1,500 steps, weight decay 0.1, beta2 0.95, 6e-4 to 6e-5
 # after 150. A recipe that the command does not know is passed over. All bits come from the seed: a row can be made again by itself.
 # RUNS="NAME:SEED …" chooses others, where NAME is a precision (fp8-all: fp8 with the head and the outer blocks), mxfp8, mxfp4 or nvfp4 (emulated; :sr and
-# :rht behind it: gradients rounded at random, inputs of weights' gradients turned), or moments-KIND (of bf16). STOP ends each run there, with the schedule of all
+# :rht after it: gradients rounded at random, inputs of weights' gradients turned), or moments-KIND (of bf16). STOP ends each run there, with the schedule of all
 # steps. JOBS run at a time (4; rows are losses, not times, so that they may share a GPU). Rows that OUT has already are left out. WINDOWS names a file for the loss
 # of each batch of the validation set at the end (bench/fp8_losses.py makes standard errors of differences of it). FOLDER keeps the runs' metrics. MODEL and STEPS
 # stand in for a shape and its steps, to try. DEVICE_KIND (cuda), MEZZO and COMMIT as elsewhere.

@@ -51,10 +51,10 @@ static mezzo_status tensor(bench *b, mz_tensor *t, mezzo_dtype dtype, int64_t ro
 }
 
 // An operand of 8 bits: one scale, or that of each block or tile.
-static mezzo_status with_scales(bench *b, mz_tensor *t, mz_scaling scaling, bool turned) {
+static mezzo_status with_scales(bench *b, mz_tensor *t, mz_scaling scaling, bool columnwise) {
     t->scaling = scaling;
-    t->turned = turned;
-    const size_t n = (size_t)mz_scale_count(scaling, turned, &t->shape);
+    t->columnwise = columnwise;
+    const size_t n = (size_t)mz_scale_count(scaling, columnwise, &t->shape);
     float *scales = malloc(n * sizeof *scales);
     void *at = NULL;
     mezzo_status status = scales != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no host memory");
@@ -90,7 +90,7 @@ static mezzo_status time_call(bench *b, mz_call *call, const mz_prepared *prepar
 static mezzo_status quantize_case(bench *b, mz_call *call, bool blocks, const int64_t s[3]) {
     const int entry = MZ_OUT(quantize, entry), scales = MZ_OUT(quantize, scales);
     call->n_in = 1;
-    call->n_out = blocks ? MZ_OUT(quantize, turned_scales) + 1 : entry + 1;
+    call->n_out = blocks ? MZ_OUT(quantize, columnwise_scales) + 1 : entry + 1;
     MEZZO_TRY(tensor(b, &call->in[0], MEZZO_BF16, s[0], s[2]));
     for (int k = 0; k < 2; k++) {
         MEZZO_TRY(tensor(b, &call->out[k], MEZZO_F8E4M3, s[0], s[2]));
@@ -99,7 +99,7 @@ static mezzo_status quantize_case(bench *b, mz_call *call, bool blocks, const in
             const mz_tensor *t = &call->out[k];
             call->out[scales + k] = (mz_tensor){.data = (void *)(uintptr_t)t->scale,
                                                 .dtype = MEZZO_F32,
-                                                .shape = {1, {mz_scale_count(t->scaling, t->turned, &t->shape)}}};
+                                                .shape = {1, {mz_scale_count(t->scaling, t->columnwise, &t->shape)}}};
         }
     }
     if (blocks)

@@ -3,7 +3,7 @@
 // IN holds every parameter, `tokens` and `targets` [B, T] I32, and as metadata `model` and the sizes that differ from
 // that name's: layers, heads, d_model, vocab, seq_len. OUT gets `loss` [1] and grad.NAME of every parameter, FP32,
 // unscaled; FP16 runs with a loss scale of 2^16. PRECISION may be a format that is emulated over bf16, mxfp8, mxfp4 or
-// nvfp4; ":sr" behind it rounds gradients at random, and ":rht" turns what weights' gradients multiply.
+// nvfp4; ":sr" after it rounds gradients at random, and ":rht" turns what weights' gradients multiply.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -128,7 +128,7 @@ void cli_help(const cli_command *command);
 bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t size);
 // An option's help with the names of all common precisions in place of "{precisions}": in buf, or the option's own.
 const char *cli_option_help(const cli_option *option, char *buf, size_t size);
-// What a configuration key takes, in the words of help, behind a blank: its names where it has some; "" of a switch.
+// What a configuration key takes, in the words of help, after a blank: its names where it has some; "" of a switch.
 const char *cli_value_word(const char *type);
 enum { CLI_COLUMNS = 80 };                          // of what is no terminal
 int cli_terminal_columns(FILE *to);                 // of `to`, or CLI_COLUMNS

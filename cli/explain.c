@@ -111,8 +111,8 @@ static const cli_field summary_fields[] = {
     {CLI_FIELD(mz_explained_summary, param), "parameters"},
     {CLI_FIELD(mz_explained_summary, params), "parameter_tensors"},
     {CLI_FIELD(mz_explained_summary, elements), "parameter_elements"},
-    {CLI_FIELD(mz_explained_summary, shadow), "shadows"},
-    {CLI_FIELD(mz_explained_summary, shadows), "shadow_tensors"},
+    {CLI_FIELD(mz_explained_summary, low_copy), "shadows"},
+    {CLI_FIELD(mz_explained_summary, low_copies), "shadow_tensors"},
     {CLI_FIELD(mz_explained_summary, logits), "logits", "logits", "%s"},
     {CLI_FIELD(mz_explained_summary, loss), "loss", "loss", "%s"},
     {CLI_FIELD(mz_explained_summary, gradient), "gradients", "gradients", "%s"},
@@ -147,8 +147,8 @@ static void print_text(const explanation *e, bool params) {
     printf("\n%-11s %s\n", e->after->name, e->after->says);
     printf("parameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
            cli_thousands((double)s->elements, elements, sizeof elements));
-    if (s->shadows > 0)
-        printf("copies      %s (%zu of the parameters, cast once per optimizer step)\n", s->shadow, s->shadows);
+    if (s->low_copies > 0)
+        printf("copies      %s (%zu of the parameters, cast once per optimizer step)\n", s->low_copy, s->low_copies);
     printf("masters    ");
     for (int m = 0, some = 0; m < MZ_MASTERS; m++)
         if (e->params.kept[m] > 0)

@@ -91,7 +91,7 @@ class Target:
                                   env=self.args.environment)
         worker.counted = worker.ran = 0.0
         worker.executions = 0
-        worker.ready = False  # behind its corpus, where new edges are news
+        worker.ready = False  # after its corpus, where new edges are news
         worker.tail = []
         self.workers.append(worker)
         threading.Thread(target=self.read, args=(worker,), daemon=True).start()

@@ -199,7 +199,7 @@ MEZZO_API mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank,
 MEZZO_API mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mezzo_value *out); // equal parts
 MEZZO_API mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int parts, const int64_t *sizes,
                                          mezzo_value *out); // sizes NULL: equal parts
-// n values, 1 to 16, equal in all dimensions but `axis`, one behind the other.
+// n values, 1 to 16, equal in all dimensions but `axis`, consecutive.
 MEZZO_API mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis);
 // Pieces begin … end - 1 along an axis; an axis and indices below 0 count from the end.
 MEZZO_API mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, int64_t end);

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 // --- parameters ----------------------------------------------------------------------------------------------------
-// FP32 masters, their FP32 gradients and the low-precision shadow copies that programs read, on one device.
+// FP32 masters, their FP32 gradients and the low-precision copies that programs read, on one device.
 typedef struct mezzo_params mezzo_params;
 
 // Every parameter of the graph, initialised from `seed`. The caller owns *out; it borrows the device, the graph may be
@@ -52,7 +52,7 @@ MEZZO_API int mezzo_params_rank(const mezzo_params *params, int index);
 MEZZO_API const int64_t *mezzo_params_shape(const mezzo_params *params, int index); // owned by params
 MEZZO_API int mezzo_params_find(const mezzo_params *params, const char *name);      // -1 when absent
 // Host copies of one parameter's master or gradient, FP32, all its elements; they wait for the device. Writing a master
-// also refreshes the shadows. Gradients are as backward left them: multiplied by the loss scale until unscaled.
+// also refreshes the low copies. Gradients are as backward left them: multiplied by the loss scale until unscaled.
 // INVALID: no such index, or the gradient of a frozen parameter.
 MEZZO_API mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out);
 MEZZO_API mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *values);

@@ -42,7 +42,7 @@ MEZZO_API void mezzo_step_free(mezzo_step *step); // NULL is fine
 // Forward and backward of the next micro batch, from inputs that mezzo_program_write has brought. (seed, index) decide
 // dropout, as in mezzo_program_run. Does not wait for the device. INVALID when the step has its micro batches already.
 MEZZO_API mezzo_status mezzo_step_micro(mezzo_step *step, uint64_t seed, uint64_t index);
-// Everything behind the micro batches: the step is taken, or skipped where a gradient is not finite, and gradients are
+// Everything after the micro batches: the step is taken, or skipped where a gradient is not finite, and gradients are
 // zeroed. Does not wait. Errors: INVALID (micro batches are missing, mezzo_scaler_unscale was called on one of the
 // optimizers), NUMERIC (mezzo_scaler_options.floor_patience, seen one step late; the step was taken).
 MEZZO_API mezzo_status mezzo_step_finish(mezzo_step *step);

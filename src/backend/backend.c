@@ -252,14 +252,14 @@ void mz_call_over_padding(mz_call *call) {
         call->in[0].shape.dim[0] = rows;
 }
 
-static bool remakes(const mz_call *call) {
-    const int acted = MZ_OUT(linear_dx, acted);
-    return call->op == MZ_OP_linear_dx && call->n_out > acted && mz_present(&call->out[acted]);
+static bool recomputes(const mz_call *call) {
+    const int act_out = MZ_OUT(linear_dx, act_out);
+    return call->op == MZ_OP_linear_dx && call->n_out > act_out && mz_present(&call->out[act_out]);
 }
 
-static bool codes_too(const mz_call *call) {
-    const int codes = MZ_IN(adamw, codes);
-    return call->op == MZ_OP_adamw && call->n_in > codes && mz_present(&call->in[codes]);
+static bool has_quantized(const mz_call *call) {
+    const int quantized = MZ_IN(adamw, quantized);
+    return call->op == MZ_OP_adamw && call->n_in > quantized && mz_present(&call->in[quantized]);
 }
 
 static atomic_uint_fast64_t prepares;
@@ -274,10 +274,10 @@ const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, con
     if (padded(call) &&
         (device->backend->takes_padding == NULL || device->backend->takes_padding(call->op) == MZ_PADDED_NONE))
         return "a tensor is stored with padding";
-    if (remakes(call) && (device->backend->remakes == NULL || device->backend->remakes(call->op) != kernel))
+    if (recomputes(call) && (device->backend->recomputes == NULL || device->backend->recomputes(call->op) != kernel))
         return "it does not write an activation's result";
-    if (codes_too(call) &&
-        (device->backend->writes_codes == NULL || !device->backend->writes_codes(call->out[MZ_OUT(adamw, m)].dtype)))
+    if (has_quantized(call) && (device->backend->writes_quantized == NULL ||
+                                !device->backend->writes_quantized(call->out[MZ_OUT(adamw, m)].dtype)))
         return "it does not write codes";
     const char *reason = check_formats(device, kernel, call);
     if (reason == NULL)

@@ -88,10 +88,10 @@ typedef struct mz_takes {
 #define MZ_SCALINGS_NONE MZ_BIT(MZ_SCALING_NONE)
 
 // Two calls, the second right after the first, in one piece that gives what both give.
-typedef struct mz_joined {
+typedef struct mz_fused_kernel {
     const char *name;
     mezzo_status (*run)(mezzo_device *device, const mz_call *first, const mz_call *second); // the first one's workspace
-} mz_joined;
+} mz_fused_kernel;
 
 // What a device's silicon does at best: measured, with all its units at work.
 typedef struct mz_peaks {
@@ -131,19 +131,20 @@ typedef struct mz_backend {
     mz_takes (*takes)(const mz_kernel *kernel);
     // Optional: which padded tensors an op's kernels read and write where their storage says; NULL: none.
     mz_padded (*takes_padding)(mz_op op);
-    // Optional: the kernel of `op` that writes an activation's result (linear_dx's `acted`) as it goes; NULL: none
+    // Optional: the kernel of `op` that writes an activation's result (linear_dx's `act_out`) as it goes; NULL: none
     // does. mz_prepare_kernel refuses calls with that output to all others.
-    const mz_kernel *(*remakes)(mz_op op);
-    // Whether adamw writes codes of the masters it moves (update.h, mz_coded), its moments being stored so.
-    bool (*writes_codes)(mezzo_dtype moments);
-    int64_t remakes_above;   // rows: in programs of so many or fewer its time is dearer than a result's memory
-    int64_t remakes_summing; // but not where it sums so many numbers or more; 0: there too
+    const mz_kernel *(*recomputes)(mz_op op);
+    // Whether adamw writes codes of the masters it moves (update.h, mz_quantized_segment), its moments being stored so.
+    bool (*writes_quantized)(mezzo_dtype moments);
+    int64_t recompute_above_rows; // rows: in programs of so many or fewer its time is dearer than a result's memory
+    int64_t recompute_below_k;    // but not where it sums so many numbers or more; 0: there too
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself. alone: what the
     // first one makes for the second, nobody else reads.
-    const mz_joined *(*pair)(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone);
+    const mz_fused_kernel *(*fuse_calls)(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                         bool is_private);
     // Optional, before they are bound: whether it may come to that, so that what the first one touches has to stay for
-    // the second. pair looks at the bytes, and takes others too where these happen to stay.
-    bool (*joins)(const mz_call *first, const mz_call *second);
+    // the second. fuse_calls looks at the bytes, and takes others too where these happen to stay.
+    bool (*may_fuse)(const mz_call *first, const mz_call *second);
     // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);
@@ -168,8 +169,8 @@ typedef struct mz_backend {
     // Optional, inside a capture: what follows goes to one of the graph's streams, 0 (where it starts) to MZ_STREAMS -
     // 1, in order in each. An event (0, 1, ...) is the stream's place now; other streams can wait for it. A stream
     // other than 0 starts with such a wait, and stream 0 ends with one for each. Collectives have the highest
-    // priority, the last stream has the lowest. A device with streams calls mz_device_touch before it reads or writes
-    // memory for the host, or releases it.
+    // priority, the last stream has the lowest. A device with streams calls mz_device_flush_deferred before it reads or
+    // writes memory for the host, or releases it.
     mezzo_status (*capture_stream)(mezzo_device *device, int stream);
     mezzo_status (*capture_record)(mezzo_device *device, int event);
     mezzo_status (*capture_wait)(mezzo_device *device, int event);
@@ -196,7 +197,7 @@ struct mezzo_device {
     double marks[MZ_MARKS]; // seconds, where the backend has no marks of its own
     // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which
     // need or make them run first.
-    mezzo_status (*touch)(mezzo_device *device, const void *data, size_t bytes, bool writes);
+    mezzo_status (*flush_deferred)(mezzo_device *device, const void *data, size_t bytes, bool writes);
     mz_storage_policy storage;    // of parameters and programs that are made from here on
     struct mz_deferred *deferred; // lists of calls that wait to run, in order; NULL: none
     uint64_t deferred_id;         // of the newest list
@@ -213,8 +214,8 @@ void mz_host_fetch_close(mezzo_device *device, mz_fetch *fetch);
 // INVALID where the object has no room for the bytes.
 mezzo_status mz_fetch_check(const mz_fetch *fetch, size_t at, size_t bytes);
 
-static inline mezzo_status mz_device_touch(mezzo_device *device, const void *data, size_t bytes, bool writes) {
-    return device->touch != NULL ? device->touch(device, data, bytes, writes) : MEZZO_OK;
+static inline mezzo_status mz_device_flush_deferred(mezzo_device *device, const void *data, size_t bytes, bool writes) {
+    return device->flush_deferred != NULL ? device->flush_deferred(device, data, bytes, writes) : MEZZO_OK;
 }
 
 // Called for every device that has been opened, which is closed again where it fails; NULL but in tests
@@ -243,24 +244,24 @@ static inline uint32_t mz_magnitude(float x) { // of a positive number, in the o
 }
 
 // The largest magnitude of a step, with that of codes that stay, which is theirs until the update writes them anew.
-static inline uint32_t mz_scale_take(mz_scale_entry *e, uint32_t most) {
-    const uint32_t kept = e->kept;
-    e->kept = 0;
-    return kept > most ? kept : most;
+static inline uint32_t mz_scale_take(mz_scale_entry *e, uint32_t amax) {
+    const uint32_t weight_amax = e->weight_amax;
+    e->weight_amax = 0;
+    return weight_amax > amax ? weight_amax : amax;
 }
 
-// What scales_update makes of an entry whose largest magnitude of the step is `most`.
-static inline void mz_scale_advance(mz_scale_entry *e, uint32_t most) {
+// What scales_update makes of an entry whose largest magnitude of the step is `amax`.
+static inline void mz_scale_advance(mz_scale_entry *e, uint32_t amax) {
     const int top = e->dtype == (int32_t)MEZZO_F8E4M3 ? 8 : 15; // the format's largest number is 1.75 · 2^top
     uint32_t largest = 0, bits;
-    e->most = 0;
-    if (most == 0 || most >= 0x7F800000u)
+    e->amax = 0;
+    if (amax == 0 || amax >= 0x7F800000u)
         return;
     const float before = e->scale, largest_number = ldexpf(1.75F, top) * before;
-    const bool known = e->n > 0, beyond = known && mz_magnitude(largest_number) < most;
+    const bool known = e->n > 0, beyond = known && mz_magnitude(largest_number) < amax;
     e->saturated += beyond;
     e->in_a_row = beyond ? e->in_a_row + 1 : 0;
-    e->history[e->n++ % MZ_SCALE_HISTORY] = most;
+    e->history[e->n++ % MZ_SCALE_HISTORY] = amax;
     for (int i = 0; i < MZ_SCALE_HISTORY && i < e->n; i++)
         largest = e->history[i] > largest ? e->history[i] : largest;
     const int exponent = (int)(largest >> 23) - 127 - top + ((largest & 0x7FFFFFu) > 0x600000u);
@@ -275,7 +276,7 @@ static inline void mz_scale_advance(mz_scale_entry *e, uint32_t most) {
 //   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of
 //   x[0]) or attrs.bad_rest.
 typedef struct mz_inspection { // of one tensor's values
-    int64_t looked;            // how many
+    int64_t inspected;         // how many
     int64_t nans, infs, large; // large: finite, and above attrs.limit where that is not 0
     int64_t zeros, tiny;       // tiny: not 0, and below 2^-14, the smallest normal number of FP16
     float low, high;           // of the finite values; +0 and +0 where there are none

@@ -7,42 +7,42 @@
 
 // Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a
 // multiple of 16 elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is
-// an array of these, as a U8 tensor on the device. A shadow buffer is a U8 tensor too: each segment says its format.
+// an array of these, as a U8 tensor on the device. A low copy buffer is a U8 tensor too: each segment says its format.
 typedef struct mz_segment {
-    int64_t offset;        // elements into master and gradient buffers, of the parameter's first element
-    int64_t grad_shift;    // elements that it lies earlier in the gradient buffer: where that has a rank's parts alone
-    int64_t master_shift;  // the same in the master buffer
-    int64_t first;         // element of the parameter that the segment begins with: 0 but where ranks share the update
-    int64_t count;         // elements of the segment, without padding
-    int64_t state_offset;  // elements into the moments, of the parameter's first element: negative before a rank's part
-    int64_t shadow_offset; // bytes into the shadow buffer; negative before a rank's part; MZ_NO_SHADOW
-    int32_t shadow_dtype;  // mezzo_dtype
-    int32_t decay;         // 1: weight decay applies
-    int64_t low_offset;    // split masters: bytes into the master buffer, of their low halves (U16)
-    int32_t master;        // mezzo_master: how the segment's masters are stored
-    uint32_t key;          // mz_param.key: the parameter's random stream
+    int64_t offset;       // elements into master and gradient buffers, of the parameter's first element
+    int64_t grad_shift;   // elements that it lies earlier in the gradient buffer: where that has a rank's parts alone
+    int64_t master_shift; // the same in the master buffer
+    int64_t first;        // element of the parameter that the segment begins with: 0 but where ranks share the update
+    int64_t count;        // elements of the segment, without padding
+    int64_t state_offset; // elements into the moments, of the parameter's first element: negative before a rank's part
+    int64_t low_copy_offset; // bytes into the low copy buffer; negative before a rank's part; MZ_NO_LOW_COPY
+    int32_t low_copy_dtype;  // mezzo_dtype
+    int32_t decay;           // 1: weight decay applies
+    int64_t low_offset;      // split masters: bytes into the master buffer, of their low halves (U16)
+    int32_t master;          // mezzo_master: how the segment's masters are stored
+    uint32_t key;            // mz_param.key: the parameter's random stream
     mz_layout
-        layout; // where element i of the parameter is, from offset, state_offset, shadow_offset and low_offset alike
+        layout; // where element i of the parameter is, from offset, state_offset, low_copy_offset and low_offset alike
 } mz_segment;
 
-#define MZ_NO_SHADOW INT64_MIN
+#define MZ_NO_LOW_COPY INT64_MIN
 
-// A parameter whose 8-bit codes adamw writes as it updates it, as `quantize` with attrs.keeps would after it. Its
-// master is FP32 and whole, and has no shadow; rows and columns are those stored, padding included, and multiples
+// A parameter whose 8-bit data adamw writes as it updates it, as `quantize` with attrs.keeps would after it. Its
+// master is FP32 and whole, and has no low copy; rows and columns are those stored, padding included, and multiples
 // of 16.
-typedef struct mz_coded {
+typedef struct mz_quantized_segment {
     mz_segment segment;
     int64_t rows, columns;
-    void *codes, *turned; // NULL: not written
+    void *rowwise, *columnwise; // NULL: not written
     mz_scale_entry *entry;
     int32_t dtype;
-} mz_coded;
+} mz_quantized_segment;
 
-// A split master is a BF16 shadow, the FP32 number rounded to nearest (ties away from zero), and the number's low 16
+// A split master is a BF16 low copy, the FP32 number rounded to nearest (ties away from zero), and the number's low 16
 // bits, which say what the rounding did: together they are the FP32 number, bit for bit. (Ties to even would leave one
-// number too many for 16 bits.) A stochastic master is its BF16 shadow alone, rounded up or down with the probabilities
-// that make the mean right; element i's random bits are the high half of word i mod 4 of Philox block i/4 of
-// mz_master_key. Both kinds have BF16 shadows, and refresh leaves them alone.
+// number too many for 16 bits.) A stochastic master is its BF16 low copy alone, rounded up or down with the
+// probabilities that make the mean right; element i's random bits are the high half of word i mod 4 of Philox block i/4
+// of mz_master_key. Both kinds have BF16 low copies, and refresh leaves them alone.
 static inline float mz_master_join(uint16_t high, uint16_t low) {
     uint32_t bits = ((uint32_t)high << 16) + (uint32_t)(int32_t)(int16_t)low;
     float x;
@@ -121,10 +121,10 @@ enum {
 //   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler
 //   as they were. Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 -
 //   beta^step. last_clip = clip, last_found_inf = found_inf.
-// adamw: `codes` are mz_coded of parameters that are not in `segments`; they move too.
-// adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; shadows
+// adamw: `quantized` are mz_quantized_segment of parameters that are not in `segments`; they move too.
+// adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; low copies
 // rounded in the same pass. They read
-//   nothing of the state that the ops behind them change, so that they may be deferred until the next step_control.
+//   nothing of the state that the ops after them change, so that they may be deferred until the next step_control.
 //   Where `ema` is asked for: ema += fresh·(master - ema) with what the master has become, before it is rounded to how
 //   it is stored; fresh = mz_ema_fresh; at the first step ema = master.
 // scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled),

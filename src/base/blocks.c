@@ -22,20 +22,20 @@ float mz_blocks_element(mezzo_blocks b, uint8_t code) {
     return b == MEZZO_BLOCKS_MXFP8 ? mezzo_e4m3_to_f32(code) : mezzo_e2m1_to_f32(code);
 }
 
-float mz_blocks_tensor_scale(mezzo_blocks b, float most) {
-    float scale = most / (largest_e2m1 * largest_e4m3);
+float mz_blocks_tensor_scale(mezzo_blocks b, float amax) {
+    float scale = amax / (largest_e2m1 * largest_e4m3);
     return b == MEZZO_BLOCKS_NVFP4 && scale >= 0x1p-100F && isfinite(scale) ? scale : 1; // its inverse is finite too
 }
 
-uint8_t mz_blocks_scale(mezzo_blocks b, float most, float tensor) {
+uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor) {
     int exponent;
     if (b == MEZZO_BLOCKS_NVFP4)
-        return isfinite(most) ? mezzo_f32_to_e4m3_saturating(most / largest_e2m1 / tensor) : 0x7F;
-    if (!isfinite(most))
+        return isfinite(amax) ? mezzo_f32_to_e4m3_saturating(amax / largest_e2m1 / tensor) : 0x7F;
+    if (!isfinite(amax))
         return 0xFF;
-    if (most == 0)
+    if (amax == 0)
         return 0;
-    frexpf(most, &exponent); // most is [½, 1) · 2^exponent
+    frexpf(amax, &exponent); // most is [½, 1) · 2^exponent
     exponent += 127 - 1 - formats[b].exponent;
     return (uint8_t)(exponent < 0 ? 0 : exponent);
 }
@@ -44,11 +44,11 @@ float mz_blocks_scale_value(mezzo_blocks b, uint8_t code) {
     return b == MEZZO_BLOCKS_NVFP4 ? mezzo_e4m3_to_f32(code) : mezzo_e8m0_to_f32(code);
 }
 
-float mz_blocks_most(const float *x, int64_t n) {
-    float most = 0;
+float mz_blocks_amax(const float *x, int64_t n) {
+    float amax = 0;
     for (int64_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most;
-    return most;
+        amax = fabsf(x[i]) > amax || isnan(x[i]) ? fabsf(x[i]) : amax;
+    return amax;
 }
 
 // What an element is multiplied by before it is rounded. A power of two has an exact inverse in the range of doubles;
@@ -61,7 +61,7 @@ static double inverse_of(mezzo_blocks b, uint8_t code, float tensor) {
 }
 
 void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8_t *codes, uint8_t *scale) {
-    *scale = mz_blocks_scale(b, mz_blocks_most(x, n), tensor);
+    *scale = mz_blocks_scale(b, mz_blocks_amax(x, n), tensor);
     double inverse = inverse_of(b, *scale, tensor);
     for (int i = 0; i < n; i++) {
         float scaled = (float)((double)x[i] * inverse); // FP32 for all: a power of two loses nothing that counts
@@ -94,7 +94,7 @@ void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
 
 // Elements element, element + stride, …
 static void round_at_random(const mz_blocks_how *how, float *x, int n, float tensor, int64_t element, int64_t stride) {
-    const uint8_t scale = mz_blocks_scale(how->format, mz_blocks_most(x, n), tensor);
+    const uint8_t scale = mz_blocks_scale(how->format, mz_blocks_amax(x, n), tensor);
     const double inverse = inverse_of(how->format, scale, tensor);
     const float factor = mz_blocks_scale_value(how->format, scale) * tensor;
     for (int i = 0; i < n; i++) {

@@ -8,13 +8,13 @@ enum { MZ_BLOCK_MOST = 32 };        // elements of the largest block
 int mz_blocks_size(mezzo_blocks b); // elements that share a scale; 0: none do
 float mz_blocks_element(mezzo_blocks b, uint8_t code);
 
-// The FP32 scale of a tensor whose largest magnitude is `most`: NVFP4's most/(6·448), which brings the largest block's
+// The FP32 scale of a tensor whose largest magnitude is `amax`: NVFP4's most/(6·448), which brings the largest block's
 // scale to E4M3's largest number; 1 for the others, and for a tensor that is not finite or below 2^-88.
-float mz_blocks_tensor_scale(mezzo_blocks b, float most);
+float mz_blocks_tensor_scale(mezzo_blocks b, float amax);
 // The code of a block's scale, from its largest magnitude. MX: 2^(⌊log2 most⌋ - e), e the exponent of the element
 // format's largest number, at least 2^-127. NVFP4: most/6 in units of the tensor's scale, rounded to nearest even and
 // at most 448. Not finite: the scale is NaN.
-uint8_t mz_blocks_scale(mezzo_blocks b, float most, float tensor);
+uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor);
 // What the code of a scale stands for, without the tensor's.
 float mz_blocks_scale_value(mezzo_blocks b, uint8_t code);
 
@@ -43,6 +43,6 @@ void mz_blocks_turn_run(mezzo_blocks b, uint32_t signs, float *x, int64_t k, int
 // Rounds such a run; `element`: which one of the operand x[0] is.
 void mz_blocks_round_run(const mz_blocks_how *how, float *x, int64_t k, int64_t stride, float tensor, int64_t element);
 // NaN where there is one.
-float mz_blocks_most(const float *x, int64_t n);
+float mz_blocks_amax(const float *x, int64_t n);
 
 #endif

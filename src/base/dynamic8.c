@@ -15,7 +15,7 @@ enum {
 // Magnitudes from 0 to 1.
 typedef struct ladder {
     int n;
-    float value[256], above[256]; // above[i]: halfway from value[i] to the next; infinite behind the last
+    float value[256], above[256]; // above[i]: halfway from value[i] to the next; infinite after the last
     float code[256];              // what each code stands for
     uint8_t start[PLACES];        // how many of `above` are below every quotient of that place
 } ladder;
@@ -76,10 +76,10 @@ static uint32_t rank_of(float x) {
 }
 
 static float scale_of(const float *x, int n) {
-    uint32_t most = 1; // +0
+    uint32_t amax = 1; // +0
     for (int i = 0; i < n; i++)
-        most = rank_of(x[i]) > most ? rank_of(x[i]) : most;
-    const uint32_t bits = most >> 1 | (~most & 1) << 31;
+        amax = rank_of(x[i]) > amax ? rank_of(x[i]) : amax;
+    const uint32_t bits = amax >> 1 | (~amax & 1) << 31;
     float scale;
     memcpy(&scale, &bits, sizeof scale);
     return isnan(scale) ? NAN : scale == 0 ? 0 : scale;

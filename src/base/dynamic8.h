@@ -1,7 +1,7 @@
 // Numbers in 8 bits with a scale a block: block-wise dynamic quantization, as Dettmers et al., "8-bit Optimizers via
 // Block-wise Quantization" (ICLR 2022), and the library bitsandbytes have it, for an optimizer's moments.
 //
-// A block is 256 numbers behind each other. A number is code · scale, FP32. The codes' magnitudes are 0, seven decades
+// A block is 256 numbers one after another. A number is code · scale, FP32. The codes' magnitudes are 0, seven decades
 // of numbers equally far from each other, and 1: decade i (0 … 6) has n = 2^i of them with signs, 2^(i+1) without,
 // 10^(i-6) · (0.1 + 0.9·(k + ½)/n) for k < n. Codes are numbered from the least to the largest; there is no -1.
 // The scale is the block's number of largest magnitude, *with its sign* (of x and -x, x > 0): it is code 1 exactly,

@@ -28,7 +28,7 @@ static const mz_precision_info table[] = {
 #undef PRECISION_UNCLEAR
 };
 
-// The public enum and the list agree: every row has its place, none is left out, auto comes behind.
+// The public enum and the list agree: every row has its place, none is left out, auto comes after.
 enum {
 #define PRECISION(id, ...) PLACE_##id,
 #define PRECISION_UNCLEAR(word, advice)

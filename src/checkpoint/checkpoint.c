@@ -40,7 +40,7 @@ static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, s
     const device_range *range = user;
     const int64_t first = (int64_t)(offset / sizeof(float)), count = (int64_t)(n / sizeof(float));
     if (range->optimizer == NULL)
-        MEZZO_TRY(mz_params_read_part(range->params, range->index, first, count, bytes));
+        MEZZO_TRY(mz_params_read_range(range->params, range->index, first, count, bytes));
     else
         MEZZO_TRY(mz_optimizer_read_moment(range->optimizer, range->which, range->index, first, count, bytes));
     return check_piece(range, offset, bytes, n);

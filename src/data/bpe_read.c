@@ -114,7 +114,7 @@ static mezzo_status order_vocab(const char *where, const json_t *object, const c
     return MEZZO_OK;
 }
 
-// Tokens that were added behind a vocabulary, as long as their numbers go on without holes.
+// Tokens that were added after a vocabulary, as long as their numbers go on without holes.
 static mezzo_status add_tokens(const mz_bpe_text *vocab, json_t *object) {
     for (;;) {
         char number[24];

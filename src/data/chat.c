@@ -550,7 +550,7 @@ mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const
 }
 
 // --- how an answer ends --------------------------------------------------------------------------------------------
-// The word that the template writes behind an answer; where it writes none, the one that the next message begins with.
+// The word that the template writes after an answer; where it writes none, the one that the next message begins with.
 static mezzo_status find_end(const mezzo_tokenizer *tok, const json_t *messages, char **end) {
     static const char answer[] = "4f9c1e";
     *end = NULL;

@@ -38,7 +38,7 @@ mezzo_status mz_chat_end_token(mz_chat_tokens *t,
                                const mezzo_tokenizer *tok); // after a completion or a document, where there is one
 bool mz_chat_has_end(const mezzo_tokenizer *tok);           // whether there is one
 
-// The tokens of [{"role": …, "content": …}], appended. An answer is what the template writes behind its prompt for one:
+// The tokens of [{"role": …, "content": …}], appended. An answer is what the template writes after its prompt for one:
 // the assistant's content, and what ends it. A marker that the template writes, <|name|> or a special token of the
 // vocabulary, is a piece of its own, and that token where there is one; no message can make one. `prompt`: with the
 // beginning of the next answer. Errors name `where`: as mz_template_render; FORMAT: a message of another form; INVALID:

@@ -87,7 +87,7 @@ static char sign_at(const lexer *l, size_t p) {
     return p < l->n && (l->s[p] == '-' || l->s[p] == '+') ? l->s[p] : '\0';
 }
 
-// Behind "+%}", "-%}" and its white space, or "%}" and a line end; 0: none of these at p.
+// After "+%}", "-%}" and its white space, or "%}" and a line end; 0: none of these at p.
 static size_t close_tag(const lexer *l, size_t p, const char *close) {
     if (at(l, p, close))
         return p + 2 + at(l, p + 2, "\n");
@@ -109,7 +109,7 @@ static void comment(lexer *l, size_t p) {
     refuse(l->m, MEZZO_ERR_FORMAT, "a comment without its end");
 }
 
-// Behind {% raw %}; 0: another tag.
+// After {% raw %}; 0: another tag.
 static size_t raw_begin(const lexer *l, size_t p) {
     p = after_space(l, p);
     if (!at(l, p, "raw"))
@@ -146,7 +146,7 @@ static int octal(const char *s, size_t n, uint32_t *code) {
     return k;
 }
 
-// One escape behind its backslash, as Python's unicode-escape reads it: its length; 0 with an error.
+// One escape after its backslash, as Python's unicode-escape reads it: its length; 0 with an error.
 static size_t escape(machine *m, const char *s, size_t n, mz_text *out) {
     static const char plain[] = "n\nt\tr\r\\\\'\'\"\"a\ab\bf\fv\v";
     char bytes[4];

@@ -129,7 +129,7 @@ static void count_piece(counting *c, piece *p) {
     mz_word_table_free(&p->words);
 }
 
-static mezzo_status count_pieces(counting *c) {
+static mezzo_status count_norm_blocks(counting *c) {
     static const char what[] = "KB of text counted";
     const size_t n = c->filled;
     c->filled = 0;
@@ -163,7 +163,7 @@ static piece *begin_piece(counting *c) {
 }
 
 static mezzo_status end_piece(counting *c) {
-    return c->filled == (size_t)c->sources->threads ? count_pieces(c) : MEZZO_OK;
+    return c->filled == (size_t)c->sources->threads ? count_norm_blocks(c) : MEZZO_OK;
 }
 
 // --- plain texts ---------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ static mezzo_status count_all(counting *c) {
         MEZZO_TRY(walk(c, c->sources->paths[i], expect_file, 0));
     for (size_t i = 0; i < c->sources->n_paths; i++)
         MEZZO_TRY(walk(c, c->sources->paths[i], read_file, 0));
-    MEZZO_TRY(count_pieces(c));
+    MEZZO_TRY(count_norm_blocks(c));
     mz_work("KB of text counted", 1, 1);
     return c->out->bytes > 0 ? MEZZO_OK
                              : mz_fail(MEZZO_ERR_INVALID, "%s has no text to train a tokenizer on",

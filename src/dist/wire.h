@@ -58,7 +58,7 @@ typedef struct mz_wire_buffer {
 mezzo_status mz_wire_append(mz_wire_buffer *b, const void *data, size_t bytes);
 void mz_wire_drop(mz_wire_buffer *b, size_t bytes); // from its front
 void mz_wire_free(mz_wire_buffer *b);
-// The frame at the front, whole, with its payload right behind it: true. *bad: what is there is none.
+// The frame at the front, whole, with its payload right after it: true. *bad: what is there is none.
 bool mz_wire_front(const mz_wire_buffer *b, mz_wire_frame *out, bool *bad);
 mz_wire_frame mz_wire_make(mz_wire_kind kind, int rank, const char *name, size_t bytes);
 // A piece of what can be had now: who sends without end keeps nobody else waiting. False: the connection has ended, or

@@ -105,15 +105,19 @@ static mezzo_blocks blocks_of(const pass *p, const mz_node *node, mezzo_precisio
 }
 
 // A parameter's low-precision copy is kept by the update; the first low format asked for gets it.
-static mezzo_status shadow_of(pass *p, int param, mezzo_dtype dtype, int *out) {
+static mezzo_status low_copy_of(pass *p, int param, mezzo_dtype dtype, int *out) {
     mezzo_graph *g = p->g;
     mz_param_spec *spec = &g->params[param];
-    if (spec->shadow < 0) {
-        mz_value v = {
-            .kind = MZ_VALUE_SHADOW, .dtype = dtype, .shape = spec->shape, .producer = -1, .param = param, .alias = -1};
-        MEZZO_TRY(mz_graph_value(g, v, &spec->shadow));
+    if (spec->low_copy < 0) {
+        mz_value v = {.kind = MZ_VALUE_LOW_COPY,
+                      .dtype = dtype,
+                      .shape = spec->shape,
+                      .producer = -1,
+                      .param = param,
+                      .alias = -1};
+        MEZZO_TRY(mz_graph_value(g, v, &spec->low_copy));
     }
-    *out = g->values[spec->shadow].dtype == dtype ? spec->shadow : -1;
+    *out = g->values[spec->low_copy].dtype == dtype ? spec->low_copy : -1;
     return MEZZO_OK;
 }
 
@@ -139,7 +143,7 @@ static mezzo_status insert_cast(pass *p, int value, mezzo_dtype dtype, const mz_
     return MEZZO_OK;
 }
 
-// `value` in the dtype asked for: itself, a shadow, a cast made before in this segment, or a new one.
+// `value` in the dtype asked for: itself, a low copy, a cast made before in this segment, or a new one.
 static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtype dtype, int *out) {
     mezzo_graph *g = p->g;
     const mz_value *v = &g->values[value];
@@ -147,10 +151,10 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
     if (!is_float(v->dtype) || v->dtype == dtype)
         return MEZZO_OK;
     if (v->kind == MZ_VALUE_PARAM && width_rank(dtype) == 1) {
-        int shadow = -1;
-        MEZZO_TRY(shadow_of(p, v->param, dtype, &shadow));
-        if (shadow >= 0) {
-            *out = shadow;
+        int low_copy = -1;
+        MEZZO_TRY(low_copy_of(p, v->param, dtype, &low_copy));
+        if (low_copy >= 0) {
+            *out = low_copy;
             return track(p);
         }
     }
@@ -348,7 +352,7 @@ static void settle_masters(mezzo_graph *g) {
         g->params[i].copied = false;
     for (size_t i = 0; i < g->n_nodes; ++i)
         for (int k = 0; k < g->nodes[i].n_in; ++k)
-            if (g->nodes[i].in[k] >= 0 && g->values[g->nodes[i].in[k]].kind == MZ_VALUE_SHADOW)
+            if (g->nodes[i].in[k] >= 0 && g->values[g->nodes[i].in[k]].kind == MZ_VALUE_LOW_COPY)
                 g->params[g->values[g->nodes[i].in[k]].param].copied = true;
     for (size_t i = 0; i < g->n_nodes; ++i)
         for (int k = 0; k < g->nodes[i].n_in; ++k)
@@ -359,11 +363,11 @@ static void settle_masters(mezzo_graph *g) {
 mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked, const char **rule) {
     const mz_param_spec *spec = &g->params[param];
     const char *unused, **why = rule != NULL ? rule : &unused;
-    if (spec->shadow < 0)
+    if (spec->low_copy < 0)
         *why = "no copy: only its master is read";
     else if (!spec->copied)
         *why = "its master is also read, not only its copy";
-    else if (g->values[spec->shadow].dtype != MEZZO_BF16)
+    else if (g->values[spec->low_copy].dtype != MEZZO_BF16)
         *why = "its copy is not bf16, which is half of an fp32 number";
     else {
         *why = "only its bf16 copy is read";

@@ -19,7 +19,7 @@ static const mz_shape *shape_of(const tape *t, int v) {
 }
 static bool is_param(const tape *t, int v) {
     mz_value_kind k = t->g->values[v].kind;
-    return k == MZ_VALUE_PARAM || k == MZ_VALUE_SHADOW;
+    return k == MZ_VALUE_PARAM || k == MZ_VALUE_LOW_COPY;
 }
 static bool needs(const tape *t, int slot) {
     return slot < t->at->n_in && t->at->in[slot] >= 0 && t->needs[t->at->in[slot]];
@@ -261,8 +261,8 @@ static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const in
         n.numerics.compute = n.formats.output;
         n.formats = (mz_formats){n.formats.output, n.formats.output, n.formats.output, MZ_SCALING_NONE, false};
     } else {
-        MEZZO_TRY(mz_graph_turned(t->g, read, &operands[0]));
-        MEZZO_TRY(mz_graph_turned(t->g, x, &operands[1]));
+        MEZZO_TRY(mz_graph_columnwise(t->g, read, &operands[0]));
+        MEZZO_TRY(mz_graph_columnwise(t->g, x, &operands[1]));
     }
     add_in(&n, operands[0]);
     add_in(&n, operands[1]);
@@ -277,8 +277,8 @@ static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
     MEZZO_TRY(param_grad(t, bias, &out));
     mz_node *n = &t->g->nodes[t->g->values[quantized].producer];
     n->attrs.accumulate = true;
-    n->out[MZ_OUT(quantize, dsum)] = out;
-    n->n_out = n->n_out > MZ_OUT(quantize, dsum) ? n->n_out : MZ_OUT(quantize, dsum) + 1;
+    n->out[MZ_OUT(quantize, dbias)] = out;
+    n->n_out = n->n_out > MZ_OUT(quantize, dbias) ? n->n_out : MZ_OUT(quantize, dbias) + 1;
     return MEZZO_OK;
 }
 
@@ -289,7 +289,7 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
         MEZZO_TRY(gradient_operand(t, dy, &read));
     if (needs(t, 0)) {
         mz_node n = backward_node(t, dx_op);
-        MEZZO_TRY(mz_graph_turned(t->g, w, &w));
+        MEZZO_TRY(mz_graph_columnwise(t->g, w, &w));
         add_in(&n, read);
         add_in(&n, w);
         if (dx_op == MZ_OP_linear_dx)
@@ -391,7 +391,7 @@ GRAD_SAME(upsample, pool)
 GRAD_SAME(pool, upsample)
 static mezzo_status grad_cast(tape *t, int node, int dy) {
     (void)node;
-    // The gradient buffer reads any dtype; what rounding and scales do has no slope: straight through.
+    // The gradient buffer reads any dtype; what rounding and scales do has no derivative: straight through.
     if (is_param(t, t->at->in[0]) || t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
         return deliver(t, t->at->in[0], dy);
     return grad_same(t, dy, MZ_OP_cast);
@@ -501,7 +501,7 @@ static mezzo_status grad_route(tape *t, int node, int dy) {
     add_in(&n, dy);
     add_in(&n, t->at->in[0]);
     add_in(&n, t->at->out[1]);
-    return finish_dx(t, n, t->at->in[0]); // the bias decides who is chosen, and that has no slope
+    return finish_dx(t, n, t->at->in[0]); // the bias decides who is chosen, and that has no derivative
 }
 
 GRAD_NONE(expert_order)

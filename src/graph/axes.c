@@ -233,8 +233,8 @@ static void join_permuted(axes *a, const mz_node *n) {
 static void join_quantize(axes *a, const mz_node *n) {
     const int x = n->in[0], last = a->g->values[x].shape.rank - 1;
     const int alike[] = {n->n_in > 1 ? n->in[1] : -1, out_of(n, MZ_OUT(quantize, y)),
-                         out_of(n, MZ_OUT(quantize, turned)), out_of(n, MZ_OUT(quantize, acted))};
-    const int sums = out_of(n, MZ_OUT(quantize, dsum));
+                         out_of(n, MZ_OUT(quantize, columnwise)), out_of(n, MZ_OUT(quantize, act_out))};
+    const int sums = out_of(n, MZ_OUT(quantize, dbias));
     a->at[find(a, axis_of(x, last))].kinds |= 1 << MZ_AXIS_FEATURES;
     for (size_t k = 0; k < MZ_COUNT(alike); k++)
         for (int d = 0; alike[k] >= 0 && d <= last; d++)
@@ -340,7 +340,7 @@ static void join_values(axes *a) {
     const mezzo_graph *g = a->g;
     for (size_t i = 0; i < g->n_values; i++) {
         const mz_value *v = &g->values[i];
-        if (v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW || v->kind == MZ_VALUE_CODES ||
+        if (v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_LOW_COPY || v->kind == MZ_VALUE_QUANTIZED ||
             v->kind == MZ_VALUE_GRAD) {
             int master = g->params[v->param].value;
             for (int d = 0; d < v->shape.rank; d++)

@@ -88,7 +88,7 @@ static mezzo_status add_param(mezzo_graph *g, const char *name, mezzo_init init,
     char *full = mz_format("%s%s%s", module, *module ? "." : "", name);
     if (!full)
         return MEZZO_ERR_MEMORY;
-    mz_param_spec spec = {.name = full, .init = init, .shadow = -1, .grad = -1};
+    mz_param_spec spec = {.name = full, .init = init, .low_copy = -1, .grad = -1};
     mz_value v = empty_value;
     v.kind = MZ_VALUE_PARAM;
     v.param = (int)g->n_params;

@@ -74,20 +74,20 @@ static bool known_early(const mezzo_graph *g, int v) {
 
 // A quantize of plain numbers with a tensor's scale, each of whose two layouts, where it is there, one node alone
 // reads.
-static bool rounds(const mezzo_graph *g, int index, mz_op y_op, int y_slot, mz_op turned_op, int turned_slot, int *y,
-                   int *turned) {
+static bool rounds(const mezzo_graph *g, int index, mz_op y_op, int y_slot, mz_op columnwise_op, int columnwise_slot,
+                   int *y, int *columnwise) {
     const mz_node *n = &g->nodes[index];
-    const int layouts[] = {MZ_OUT(quantize, y), MZ_OUT(quantize, turned)}, sums = MZ_OUT(quantize, dsum);
+    const int layouts[] = {MZ_OUT(quantize, y), MZ_OUT(quantize, columnwise)}, sums = MZ_OUT(quantize, dbias);
     int none;
-    *y = *turned = -1;
+    *y = *columnwise = -1;
     if (n->op != MZ_OP_quantize || n->attrs.act != MZ_ACT_NONE || !has_output(n, MZ_OUT(quantize, entry)) ||
         (has_output(n, sums) && !n->attrs.accumulate))
         return false;
     for (int k = 0; k < 2; k++)
         if (has_output(n, layouts[k]) &&
             (g->values[n->out[layouts[k]]].keep ||
-             !only_readers(g, n->out[layouts[k]], k == 0 ? y_op : turned_op, k == 0 ? y_slot : turned_slot, MZ_OP_COUNT,
-                           0, k == 0 ? y : turned, &none)))
+             !only_readers(g, n->out[layouts[k]], k == 0 ? y_op : columnwise_op, k == 0 ? y_slot : columnwise_slot,
+                           MZ_OP_COUNT, 0, k == 0 ? y : columnwise, &none)))
             return false;
     return true;
 }
@@ -185,13 +185,13 @@ static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *ou
 static mezzo_status emit_rounding(pass *p, int index, int x, int64_t rows, mz_node *out) {
     *out = p->old[index];
     out->in[0] = x;
-    for (int k = MZ_OUT(quantize, y); k <= MZ_OUT(quantize, turned); k++) {
+    for (int k = MZ_OUT(quantize, y); k <= MZ_OUT(quantize, columnwise); k++) {
         if (!has_output(out, k))
             continue;
-        mz_value codes = p->g->values[out->out[k]];
-        codes.shape = (mz_shape){2, {rows, codes.shape.dim[codes.shape.rank - 1]}};
-        codes.name = NULL;
-        MEZZO_TRY(mz_graph_value(p->g, codes, &out->out[k]));
+        mz_value quantized = p->g->values[out->out[k]];
+        quantized.shape = (mz_shape){2, {rows, quantized.shape.dim[quantized.shape.rank - 1]}};
+        quantized.name = NULL;
+        MEZZO_TRY(mz_graph_value(p->g, quantized, &out->out[k]));
     }
     return emit(p, out);
 }
@@ -229,8 +229,8 @@ static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t ro
         MEZZO_TRY(emit_rounding(p, h->rounds_dy, gradient.out[0], rows, &of_dy));
     if (h->dw >= 0) {
         mz_node dw = p->old[h->dw];
-        dw.in[0] = h->rounds_dy >= 0 ? of_dy.out[MZ_OUT(quantize, turned)] : gradient.out[0];
-        dw.in[MZ_IN(linear_dw, x)] = h->rounds_x >= 0 ? of_x.out[MZ_OUT(quantize, turned)] : x;
+        dw.in[0] = h->rounds_dy >= 0 ? of_dy.out[MZ_OUT(quantize, columnwise)] : gradient.out[0];
+        dw.in[MZ_IN(linear_dw, x)] = h->rounds_x >= 0 ? of_x.out[MZ_OUT(quantize, columnwise)] : x;
         dw.attrs.first_row = dw.attrs.random_gradients ? first : 0;
         MEZZO_TRY(emit(p, &dw));
     }

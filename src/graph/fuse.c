@@ -118,8 +118,8 @@ static mz_act quantized_act_of(const mz_node *act, bool gradient) {
     return act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) ? MZ_ACT_SWIGLU : mz_act_of(act, gradient);
 }
 
-// Where readers of v can be: behind its maker.
-static size_t behind_maker(fuse *f, int v) {
+// Where readers of v can be: after its maker.
+static size_t after_maker(fuse *f, int v) {
     const int maker = value(f, v)->producer;
     return maker >= 0 ? (size_t)maker + 1 : 0;
 }
@@ -128,7 +128,7 @@ static size_t behind_maker(fuse *f, int v) {
 static mz_node *quantizer(fuse *f, int v) {
     if (uses_of(f, v) != 1 || value(f, v)->keep)
         return NULL;
-    for (size_t i = behind_maker(f, v); i < f->g->n_nodes; ++i)
+    for (size_t i = after_maker(f, v); i < f->g->n_nodes; ++i)
         for (int k = 0; !f->dead[i] && k < f->g->nodes[i].n_in; ++k)
             if (f->g->nodes[i].in[k] == v)
                 return f->g->nodes[i].op == MZ_OP_quantize ? &f->g->nodes[i] : NULL;
@@ -164,8 +164,8 @@ static void fuse_quantized_activation(fuse *f, size_t index) {
         set_input(f, quantize, MZ_IN(quantize, preact), preact);
 }
 
-// Node `from` behind node `to`, which is later.
-static void move_behind(fuse *f, size_t from, size_t to) {
+// Node `from` after node `to`, which is later.
+static void move_after(fuse *f, size_t from, size_t to) {
     mz_node *nodes = f->g->nodes, moved = nodes[from];
     const bool dead = f->dead[from];
     memmove(&nodes[from], &nodes[from + 1], (to - from) * sizeof *nodes);
@@ -207,9 +207,9 @@ static size_t first_of_readers(fuse *f, int v, size_t to) {
     return first;
 }
 
-// The readers of v, all of which may stand behind node `to`, moved there if `moves`. A node that moves makes room for
+// The readers of v, all of which may stand after node `to`, moved there if `moves`. A node that moves makes room for
 // the next one at its index.
-static bool readers_behind(fuse *f, int v, size_t to, bool moves) {
+static bool readers_after(fuse *f, int v, size_t to, bool moves) {
     for (size_t i = first_of_readers(f, v, to); i < to;) {
         bool reads = false;
         for (int k = 0; k < f->g->nodes[i].n_in && !f->dead[i]; ++k)
@@ -217,7 +217,7 @@ static bool readers_behind(fuse *f, int v, size_t to, bool moves) {
         if (reads && !moves && !can_be_later(f, i, to))
             return false;
         if (reads && moves)
-            move_behind(f, i, to--);
+            move_after(f, i, to--);
         else
             ++i;
     }
@@ -226,12 +226,13 @@ static bool readers_behind(fuse *f, int v, size_t to, bool moves) {
 
 // The quantize of act(preact), with a tensor's scale, whose turned codes only backward reads; NULL: there is none.
 static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
-    for (size_t i = behind_maker(f, preact); i < until; ++i) {
+    for (size_t i = after_maker(f, preact); i < until; ++i) {
         mz_node *n = &f->g->nodes[i];
-        const int turned = MZ_OUT(quantize, turned), sums = MZ_OUT(quantize, dsum);
+        const int columnwise = MZ_OUT(quantize, columnwise), sums = MZ_OUT(quantize, dbias);
         if (!f->dead[i] && n->op == MZ_OP_quantize && n->attrs.act == act && n->n_in == 1 && n->in[0] == preact &&
-            n->n_out > turned && n->out[turned] >= 0 && value(f, n->out[turned])->scaling == MZ_SCALING_TENSOR &&
-            uses_of(f, n->out[turned]) > 0 && !value(f, n->out[turned])->keep && (n->n_out <= sums || n->out[sums] < 0))
+            n->n_out > columnwise && n->out[columnwise] >= 0 &&
+            value(f, n->out[columnwise])->scaling == MZ_SCALING_TENSOR && uses_of(f, n->out[columnwise]) > 0 &&
+            !value(f, n->out[columnwise])->keep && (n->n_out <= sums || n->out[sums] < 0))
             return n;
     }
     return NULL;
@@ -239,21 +240,21 @@ static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
 
 // quantize of act(x) in forward, turned for backward, and of dy · act'(x) → the latter, which reads x anyway, writes
 // the turned codes too: nothing is kept of act(x) from forward to backward.
-static void fuse_acted(fuse *f, size_t index) {
-    mz_node *slope = &f->g->nodes[index];
-    const int preact = MZ_IN(quantize, preact), acted = MZ_OUT(quantize, acted);
-    if (slope->op != MZ_OP_quantize || slope->attrs.act == MZ_ACT_NONE || slope->n_in <= preact ||
-        slope->in[preact] < 0 || (slope->n_out > acted && slope->out[acted] >= 0))
+static void fuse_act_out(fuse *f, size_t index) {
+    mz_node *derivative = &f->g->nodes[index];
+    const int preact = MZ_IN(quantize, preact), act_out = MZ_OUT(quantize, act_out);
+    if (derivative->op != MZ_OP_quantize || derivative->attrs.act == MZ_ACT_NONE || derivative->n_in <= preact ||
+        derivative->in[preact] < 0 || (derivative->n_out > act_out && derivative->out[act_out] >= 0))
         return;
-    mz_node *forward = quantizer_of(f, slope->in[preact], slope->attrs.act, index);
-    const int turned = forward != NULL ? forward->out[MZ_OUT(quantize, turned)] : -1;
-    if (forward == NULL || forward->attrs.via != slope->attrs.via || !readers_behind(f, turned, index, false))
+    mz_node *forward = quantizer_of(f, derivative->in[preact], derivative->attrs.act, index);
+    const int columnwise = forward != NULL ? forward->out[MZ_OUT(quantize, columnwise)] : -1;
+    if (forward == NULL || forward->attrs.via != derivative->attrs.via || !readers_after(f, columnwise, index, false))
         return;
-    forward->out[MZ_OUT(quantize, turned)] = -1;
+    forward->out[MZ_OUT(quantize, columnwise)] = -1;
     if (forward->out[0] < 0 || uses_of(f, forward->out[0]) == 0) // repeated for backward
         kill(f, forward);
-    set_output(f, slope, acted, turned);
-    readers_behind(f, turned, index, true);
+    set_output(f, derivative, act_out, columnwise);
+    readers_after(f, columnwise, index, true);
 }
 
 // linear, act → linear with act; the value between stays as `preact` where backward reads it.
@@ -285,7 +286,7 @@ static void fuse_activation_gradient(fuse *f, size_t index) {
     int dh = act->in[0], preact = act->in[1];
     mz_node *dx = maker(f, dh, 0);
     if (!dx || dx->op != MZ_OP_linear_dx || dx->attrs.act != MZ_ACT_NONE || uses_of(f, dh) != 1 ||
-        value(f, dx->in[0])->scaling != MZ_SCALING_NONE) // the slope's own kernel, or the quantizer, is faster
+        value(f, dx->in[0])->scaling != MZ_SCALING_NONE) // the derivative's own kernel, or the quantizer, is faster
         return;
     // The matmul runs at the activation's place, where a repeated preact is there.
     mz_node merged = *dx;
@@ -441,7 +442,7 @@ static bool is_low(fuse *f, int v) {
 }
 
 // A product's weight gradient, whose bias gradient is the column sums of what a layer norm's gradient, or a product's
-// with an activation's slope, has just written: these add them up while they have them.
+// with an activation's derivative, has just written: these add them up while they have them.
 static void fuse_bias_gradient(fuse *f, size_t index) {
     mz_node *dw = &f->g->nodes[index];
     if (dw->op != MZ_OP_linear_dw || dw->n_out < 2 || dw->out[1] < 0)
@@ -452,7 +453,7 @@ static void fuse_bias_gradient(fuse *f, size_t index) {
         return;
     bool norm = from->op == MZ_OP_layernorm_bwd,
          product = from->op == MZ_OP_linear_dx && from->attrs.act != MZ_ACT_NONE && is_low(f, dy);
-    int low = MZ_OUT(layernorm_bwd, low), sums = norm ? MZ_OUT(layernorm_bwd, dsum) : MZ_OUT(linear_dx, dsum);
+    int low = MZ_OUT(layernorm_bwd, low), sums = norm ? MZ_OUT(layernorm_bwd, linear_dbias) : MZ_OUT(linear_dx, dbias);
     if ((!norm && !product) || (from->n_out > sums && from->out[sums] >= 0) ||
         (norm &&
          (from->attrs.accumulate != dw->attrs.accumulate || (slot == 0 && from->n_out > low && from->out[low] >= 0))))
@@ -466,7 +467,7 @@ mezzo_status mz_pass_fuse(mezzo_graph *g, const mz_target *target) {
     fuse f = {.g = g};
     static void (*const patterns[])(fuse *, size_t) = {
         fold_widening, fold_narrowing,    fuse_activation,    fuse_activation_gradient, fuse_quantized_activation,
-        fuse_acted,    fuse_residual,     fuse_residual_norm, fuse_norm_gradient,       fuse_combine,
+        fuse_act_out,  fuse_residual,     fuse_residual_norm, fuse_norm_gradient,       fuse_combine,
         fuse_norm_low, fuse_bias_gradient};
     if (target->options->no_fuse)
         return MEZZO_OK;

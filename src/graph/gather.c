@@ -1,6 +1,6 @@
 // The gather pass: parameters of which each rank has a part lie together in regions. A node brings a region together
 // before a node reads from it, so that it is a value like others, which lives from there to its last reader, and the
-// plan pass gives its memory away behind that. A region that is read again later is brought together again.
+// plan pass gives its memory away after that. A region that is read again later is brought together again.
 #include "graph/graph.h"
 
 // A region stays as long as no more than so many others are read before it is read again: a layer's, as a rule, so that
@@ -37,7 +37,7 @@ static int region_of(const gather_pass *p, int value, int *source, size_t *offse
     *offset = 0;
     for (; v != NULL && v->alias >= 0; v = &p->g->values[v->alias])
         *offset += v->offset;
-    if (v == NULL || (v->kind != MZ_VALUE_PARAM && v->kind != MZ_VALUE_SHADOW) || p->parts->region[v->param] < 0)
+    if (v == NULL || (v->kind != MZ_VALUE_PARAM && v->kind != MZ_VALUE_LOW_COPY) || p->parts->region[v->param] < 0)
         return -1;
     *source = (int)(v - p->g->values);
     *offset += (size_t)p->parts->at[v->param] * mezzo_dtype_size(v->dtype);

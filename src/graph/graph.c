@@ -225,10 +225,10 @@ static char *entry_name(mezzo_graph *g, const char *module, const char *role) {
 }
 
 // Where a quantize writes the scales of blocks or tiles.
-static mezzo_status new_scales(mezzo_graph *g, mz_scaling scaling, bool turned, const mz_shape *shape, int *out) {
+static mezzo_status new_scales(mezzo_graph *g, mz_scaling scaling, bool columnwise, const mz_shape *shape, int *out) {
     mz_value scales = {.kind = MZ_VALUE_TEMP,
                        .dtype = MEZZO_F32,
-                       .shape = {1, {mz_scale_count(scaling, turned, shape)}},
+                       .shape = {1, {mz_scale_count(scaling, columnwise, shape)}},
                        .producer = -1,
                        .param = -1,
                        .alias = -1};
@@ -286,26 +286,26 @@ int mz_graph_before_rounding(const mezzo_graph *g, int value) {
     return v->scaling != MZ_SCALING_NONE ? g->nodes[v->producer].in[0] : value;
 }
 
-mezzo_status mz_graph_turned(mezzo_graph *g, int value, int *out) {
-    const int node = g->values[value].producer, slot = MZ_OUT(quantize, turned);
+mezzo_status mz_graph_columnwise(mezzo_graph *g, int value, int *out) {
+    const int node = g->values[value].producer, slot = MZ_OUT(quantize, columnwise);
     *out = value;
     if (g->values[value].scaling == MZ_SCALING_NONE)
         return MEZZO_OK;
     *out = g->nodes[node].out[slot];
     if (*out >= 0)
         return MEZZO_OK;
-    mz_value turned = g->values[value];
-    turned.turned = true;
-    turned.slot = slot;
-    if (turned.scaling == MZ_SCALING_BLOCK128) { // blocks of rows have scales of their own
-        const int scales = MZ_OUT(quantize, turned_scales);
-        MEZZO_TRY(new_scales(g, turned.scaling, true, &turned.shape, &turned.scale));
-        g->values[turned.scale].producer = node;
-        g->values[turned.scale].slot = scales;
-        g->nodes[node].out[scales] = turned.scale;
+    mz_value columnwise = g->values[value];
+    columnwise.columnwise = true;
+    columnwise.slot = slot;
+    if (columnwise.scaling == MZ_SCALING_BLOCK128) { // blocks of rows have scales of their own
+        const int scales = MZ_OUT(quantize, columnwise_scales);
+        MEZZO_TRY(new_scales(g, columnwise.scaling, true, &columnwise.shape, &columnwise.scale));
+        g->values[columnwise.scale].producer = node;
+        g->values[columnwise.scale].slot = scales;
+        g->nodes[node].out[scales] = columnwise.scale;
         g->nodes[node].n_out = scales + 1;
     }
-    MEZZO_TRY(mz_graph_value(g, turned, out));
+    MEZZO_TRY(mz_graph_value(g, columnwise, out));
     g->nodes[node].out[slot] = *out;
     return MEZZO_OK;
 }
@@ -317,10 +317,10 @@ const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size
     if (v->name)
         return v->name;
     if (v->param >= 0 && v->kind != MZ_VALUE_TEMP) {
-        const char *what = v->kind == MZ_VALUE_GRAD     ? "grad"
-                           : v->kind == MZ_VALUE_SHADOW ? "shadow"
-                           : v->kind == MZ_VALUE_CODES  ? "codes"
-                                                        : "";
+        const char *what = v->kind == MZ_VALUE_GRAD        ? "grad"
+                           : v->kind == MZ_VALUE_LOW_COPY  ? "shadow"
+                           : v->kind == MZ_VALUE_QUANTIZED ? "codes"
+                                                           : "";
         snprintf(buf, size, "%s%s%s", g->params[v->param].name, *what ? "." : "", what);
     } else if (v->kind == MZ_VALUE_SCALE) {
         snprintf(buf, size, "loss_scale");

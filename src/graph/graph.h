@@ -9,14 +9,14 @@
 #include "mezzo/program.h"
 
 typedef enum mz_value_kind {
-    MZ_VALUE_TEMP,   // made by a node; lives in the arena
-    MZ_VALUE_INPUT,  // written by the host
-    MZ_VALUE_PARAM,  // a parameter's FP32 master
-    MZ_VALUE_SHADOW, // its low-precision copy, kept by the update
-    MZ_VALUE_CODES,  // its 8-bit codes with a scale, turned or not, kept by the update: the keep pass
-    MZ_VALUE_GRAD,   // its FP32 gradient: backward adds to it
-    MZ_VALUE_SCALE,  // the loss scale [1], FP32, on the device
-    MZ_VALUE_ENTRY,  // a mz_scale_entry of the parameters' table, which its name finds
+    MZ_VALUE_TEMP,      // made by a node; lives in the arena
+    MZ_VALUE_INPUT,     // written by the host
+    MZ_VALUE_PARAM,     // a parameter's FP32 master
+    MZ_VALUE_LOW_COPY,  // its low-precision copy, kept by the update
+    MZ_VALUE_QUANTIZED, // its 8-bit data with a scale, turned or not, kept by the update: the keep pass
+    MZ_VALUE_GRAD,      // its FP32 gradient: backward adds to it
+    MZ_VALUE_SCALE,     // the loss scale [1], FP32, on the device
+    MZ_VALUE_ENTRY,     // a mz_scale_entry of the parameters' table, which its name finds
 } mz_value_kind;
 
 typedef struct mz_value {
@@ -25,7 +25,7 @@ typedef struct mz_value {
     mezzo_dtype gradient; // what gradients of it are made and added up in; set by autocast
     mz_scaling scaling;   // of its elements; NONE: they are the numbers
     int scale;            // with scaling: the value that holds its scales, FP32; wherever that lives, state included
-    bool turned;          // mz_tensor's
+    bool columnwise;      // mz_tensor's
     mz_shape shape;
     mz_storage storage; // how it is stored: the storage pass
     int producer, slot; // node and its output slot; -1 for sources
@@ -51,10 +51,10 @@ typedef struct mz_param_spec {
     char *name;
     mezzo_init init;
     mz_shape shape;
-    int value, shadow, grad; // value ids; -1 until made
-    bool frozen;             // no gradient is made for it
-    bool copied;             // autocast: everything that reads it reads its low-precision copy, and nothing its master
-    bool stored;             // it is stored already, in this way
+    int value, low_copy, grad; // value ids; -1 until made
+    bool frozen;               // no gradient is made for it
+    bool copied; // autocast: everything that reads it reads its low-precision copy, and nothing its master
+    bool stored; // it is stored already, in this way
     mz_storage storage;
     mz_parts parts;
 } mz_param_spec;
@@ -141,7 +141,7 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g,
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, const char *role, int *out);
 // What a quantize makes of a value, turned so that a gradient's product sums over its last dimension: written by the
 // same node. A value without scales is itself.
-mezzo_status mz_graph_turned(mezzo_graph *g, int value, int *out);
+mezzo_status mz_graph_columnwise(mezzo_graph *g, int value, int *out);
 int mz_graph_before_rounding(const mezzo_graph *g, int value); // what a quantize rounded; a value without scales itself
 bool mz_is_adapter(const char *parameter);                     // its name says so
 // The module, "h.0.attn.q_proj", whose adapter acts on rows *first … *first + *rows - 1 of a weight "….weight" of
@@ -177,8 +177,8 @@ mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_fuse, 
 
 // What the owner of the parameters keeps of each beside its master, by the graph's parameters.
 typedef struct mz_keeping {
-    bool *copied; // there is a place for low-precision copies
-    bool *coded;  // 8-bit codes can be kept: it lies here whole, without padding
+    bool *copied;    // there is a place for low-precision copies
+    bool *quantized; // 8-bit data can be kept: it lies here whole, without padding
 } mz_keeping;
 mezzo_status mz_graph_keep(mezzo_graph *g, const mz_keeping *kept);
 // Values get the storage of their axes, and copies stand between ops that take it and those that do not.
@@ -194,10 +194,10 @@ mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *pol
 // [n_values].
 mezzo_status mz_graph_rows_of_16(const mezzo_graph *g, bool *out);
 bool mz_value_is_rows(const mezzo_graph *g, int value); // a block of rows of the value that it shares memory with
-// With storage decided: a product's gradient with an activation's slope also writes the activation's result, which
+// With storage decided: a product's gradient with an activation's derivative also writes the activation's result, which
 // backward's products read, where `can` says that it will. Nothing is kept of that result from forward to backward.
-typedef mezzo_status mz_can_remake(void *user, const mezzo_graph *g, const mz_node *dx, bool *out);
-mezzo_status mz_graph_remake(mezzo_graph *g, mz_can_remake *can, void *user);
+typedef mezzo_status mz_can_recompute(void *user, const mezzo_graph *g, const mz_node *dx, bool *out);
+mezzo_status mz_graph_remake(mezzo_graph *g, mz_can_recompute *can, void *user);
 // Parameters that lie in regions of which this process has a part (gather.c).
 typedef struct mz_gathering {
     const int *region;       // by the graph's parameters: which; -1: it is here whole

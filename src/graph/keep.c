@@ -1,5 +1,5 @@
 // The keep pass: what a program reads of parameters besides their masters, by what their owner keeps beside these. A
-// low-precision copy that it does not keep is a cast here; 8-bit codes that it keeps are values like copies, and the
+// low-precision copy that it does not keep is a cast here; 8-bit data that it keeps are values like copies, and the
 // quantize that would make them is gone.
 #include "graph/graph.h"
 
@@ -14,7 +14,7 @@ typedef struct keep_pass {
 static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
     for (int k = 0; k < reader->n_in; k++) {
         mz_value *v = reader->in[k] >= 0 ? &p->g->values[reader->in[k]] : NULL;
-        if (v == NULL || v->kind != MZ_VALUE_SHADOW || p->kept->copied[v->param])
+        if (v == NULL || v->kind != MZ_VALUE_LOW_COPY || p->kept->copied[v->param])
             continue;
         mz_node cast = {.op = MZ_OP_cast,
                         .n_in = 1,
@@ -36,12 +36,12 @@ static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
 }
 
 // A quantize of a whole parameter, as the update can do it.
-static bool makes_codes(const keep_pass *p, const mz_node *n) {
+static bool makes_quantized(const keep_pass *p, const mz_node *n) {
     const mz_value *x = n->op == MZ_OP_quantize ? &p->g->values[n->in[0]] : NULL;
-    if (x == NULL || x->kind != MZ_VALUE_PARAM || !p->kept->coded[x->param] || n->attrs.act != MZ_ACT_NONE ||
-        n->n_in > 1 || (n->n_out > MZ_OUT(quantize, dsum) && n->out[MZ_OUT(quantize, dsum)] >= 0))
+    if (x == NULL || x->kind != MZ_VALUE_PARAM || !p->kept->quantized[x->param] || n->attrs.act != MZ_ACT_NONE ||
+        n->n_in > 1 || (n->n_out > MZ_OUT(quantize, dbias) && n->out[MZ_OUT(quantize, dbias)] >= 0))
         return false;
-    for (int k = 0; k <= MZ_OUT(quantize, turned); k++) {
+    for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
         const mz_value *y = k < n->n_out && n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
         const int first = p->first[x->param];
         if (y != NULL && (y->scaling != MZ_SCALING_TENSOR || (first >= 0 && p->g->values[first].dtype != y->dtype)))
@@ -51,13 +51,13 @@ static bool makes_codes(const keep_pass *p, const mz_node *n) {
 }
 
 // Of several that quantize the same parameter the first one's entry has the scale.
-static void keep_codes(keep_pass *p, const mz_node *n) {
+static void keep_quantized(keep_pass *p, const mz_node *n) {
     const int param = p->g->values[n->in[0]].param;
-    for (int k = 0; k <= MZ_OUT(quantize, turned); k++) {
+    for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
         if (k >= n->n_out || n->out[k] < 0)
             continue;
         mz_value *y = &p->g->values[n->out[k]];
-        y->kind = MZ_VALUE_CODES;
+        y->kind = MZ_VALUE_QUANTIZED;
         y->param = param;
         y->producer = -1;
         if (p->first[param] < 0)
@@ -80,8 +80,8 @@ mezzo_status mz_graph_keep(mezzo_graph *g, const mz_keeping *kept) {
     g->nodes = NULL;
     g->n_nodes = g->cap_nodes = 0;
     for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
-        if (makes_codes(&p, &p.old[i])) {
-            keep_codes(&p, &p.old[i]);
+        if (makes_quantized(&p, &p.old[i])) {
+            keep_quantized(&p, &p.old[i]);
             continue;
         }
         status = cast_copies(&p, &p.old[i]);

@@ -63,7 +63,7 @@ static int factors_of(const mz_shape *shape, const mz_storage *storage, factor o
         out[n++] = (factor){plain * storage->inner[d], plain * storage->pitch[d]};
         plain = shape->dim[d] / storage->inner[d];
     }
-    if (n > 0 && plain == 1) // the outermost factor's padding lies behind everything
+    if (n > 0 && plain == 1) // the outermost factor's padding lies after everything
         n--;
     return n;
 }

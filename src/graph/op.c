@@ -208,7 +208,7 @@ static int64_t blocks_of_128(int64_t n) {
     return (n + MZ_SCALE_BLOCK - 1) / MZ_SCALE_BLOCK;
 }
 
-int64_t mz_scale_count(mz_scaling scaling, bool turned, const mz_shape *shape) {
+int64_t mz_scale_count(mz_scaling scaling, bool columnwise, const mz_shape *shape) {
     if (scaling == MZ_SCALING_NONE)
         return 0;
     if (scaling == MZ_SCALING_TENSOR || shape->rank == 0)
@@ -217,20 +217,21 @@ int64_t mz_scale_count(mz_scaling scaling, bool turned, const mz_shape *shape) {
     if (scaling == MZ_SCALING_TILE128)
         return blocks_of_128(rows) * blocks_of_128(columns);
     if (scaling == MZ_SCALING_BLOCK128)
-        return turned ? blocks_of_128(rows) * mz_scale_pitch(columns) : blocks_of_128(columns) * mz_scale_pitch(rows);
+        return columnwise ? blocks_of_128(rows) * mz_scale_pitch(columns)
+                          : blocks_of_128(columns) * mz_scale_pitch(rows);
     const int64_t block = scale_block(scaling, columns);
     return columns == 0 ? 0 : rows * ((columns + block - 1) / block);
 }
 
-int64_t mz_scale_index(mz_scaling scaling, bool turned, const mz_shape *shape, int64_t element) {
+int64_t mz_scale_index(mz_scaling scaling, bool columnwise, const mz_shape *shape, int64_t element) {
     if (scaling == MZ_SCALING_NONE || scaling == MZ_SCALING_TENSOR || shape->rank == 0)
         return 0;
     const int64_t columns = shape->dim[shape->rank - 1], row = element / columns, column = element % columns;
     if (scaling == MZ_SCALING_TILE128)
         return row / MZ_SCALE_BLOCK * blocks_of_128(columns) + column / MZ_SCALE_BLOCK;
     if (scaling == MZ_SCALING_BLOCK128)
-        return turned ? row / MZ_SCALE_BLOCK * mz_scale_pitch(columns) + column
-                      : column / MZ_SCALE_BLOCK * mz_scale_pitch(mz_shape_rows(shape)) + row;
+        return columnwise ? row / MZ_SCALE_BLOCK * mz_scale_pitch(columns) + column
+                          : column / MZ_SCALE_BLOCK * mz_scale_pitch(mz_shape_rows(shape)) + row;
     const int64_t block = scale_block(scaling, columns);
     return row * ((columns + block - 1) / block) + column / block;
 }

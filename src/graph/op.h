@@ -192,7 +192,7 @@ struct mz_attrs {
     bool accumulate;                   // outputs marked '+' are added to
     bool measure;                      // quantize: the scale is found in this tensor; else the entry has it
     bool record;                       // quantize: the entry's largest magnitude grows
-    bool keeps;                        // quantize, with record: of codes that stay, `kept` and not `most`
+    bool keeps;                        // quantize, with record: of codes that stay, `weight_amax` and not `amax`
     mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's; quantize's
     mezzo_dtype
         via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
@@ -221,27 +221,28 @@ typedef struct mz_tensor {
     mz_scaling scaling;
     const float *scale; // [mz_scale_count]; NULL without scaling, or not known yet
     mz_storage storage;
-    bool turned; // 8 bits with scales, transposed: element (row, column) is number column · mz_turned_pitch(rows) +
-                 // row, zeros follow each column's last row
+    bool columnwise; // 8 bits with scales, transposed: element (row, column) is number column ·
+                     // mz_columnwise_pitch(rows) + row, zeros follow each column's last row
 } mz_tensor;
 // The distance of two columns of a transposed tensor: a multiple of what 8-bit products read at a time.
-static inline int64_t mz_turned_pitch(int64_t rows) {
+static inline int64_t mz_columnwise_pitch(int64_t rows) {
     return (rows + 15) / 16 * 16;
 }
 static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // where logical element i lies
     const int64_t at = t->storage.padded ? mz_stored_index(&t->shape, &t->storage, i) : i;
-    if (!t->turned)
+    if (!t->columnwise)
         return at;
     const int64_t columns = mz_stored_dim(&t->shape, &t->storage, t->shape.rank - 1);
-    return at % columns * mz_turned_pitch(mz_stored_count(&t->shape, &t->storage) / columns) + at / columns;
+    return at % columns * mz_columnwise_pitch(mz_stored_count(&t->shape, &t->storage) / columns) + at / columns;
 }
-static inline size_t mz_bytes_stored(const mz_shape *shape, const mz_storage *storage, mezzo_dtype dtype, bool turned) {
+static inline size_t mz_bytes_stored(const mz_shape *shape, const mz_storage *storage, mezzo_dtype dtype,
+                                     bool columnwise) {
     const int64_t n = mz_stored_count(shape, storage);
-    const int64_t columns = turned ? mz_stored_dim(shape, storage, shape->rank - 1) : 0;
-    return (size_t)(columns > 0 ? columns * mz_turned_pitch(n / columns) : n) * mezzo_dtype_size(dtype);
+    const int64_t columns = columnwise ? mz_stored_dim(shape, storage, shape->rank - 1) : 0;
+    return (size_t)(columns > 0 ? columns * mz_columnwise_pitch(n / columns) : n) * mezzo_dtype_size(dtype);
 }
 static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
-    return mz_bytes_stored(&t->shape, &t->storage, t->dtype, t->turned);
+    return mz_bytes_stored(&t->shape, &t->storage, t->dtype, t->columnwise);
 }
 
 // What is known of a tensor that quantize writes: the scale of its codes, which their readers read, the largest
@@ -250,13 +251,13 @@ static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
 enum { MZ_SCALE_HISTORY = 8 };
 typedef struct mz_scale_entry {
     float scale;
-    uint32_t most;
+    uint32_t amax;
     int32_t dtype;                      // of the codes: mezzo_dtype
     int32_t n;                          // steps that went into the history so far; 0: the scale is nothing to go by
     uint32_t history[MZ_SCALE_HISTORY]; // step k's is at k mod MZ_SCALE_HISTORY
-    uint32_t kept;                      // of codes that stay from step to step: their largest magnitude; else 0
+    uint32_t weight_amax;               // of codes that stay from step to step: their largest magnitude; else 0
     int32_t saturated; // steps with a delayed scale so far in which the largest magnitude was beyond the format's
-    int32_t in_a_row;  // such steps until now, one behind another
+    int32_t in_a_row;  // such steps until now, consecutive
     int32_t changes;   // steps so far behind which the scale became another
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
@@ -285,7 +286,7 @@ enum { MZ_SCALE_BLOCK = 128 };
 static inline int64_t mz_scale_pitch(int64_t rows) {
     return (rows + MZ_SCALE_BLOCK - 1) / MZ_SCALE_BLOCK * MZ_SCALE_BLOCK;
 }
-int64_t mz_scale_count(mz_scaling scaling, bool turned, const mz_shape *shape);
-int64_t mz_scale_index(mz_scaling scaling, bool turned, const mz_shape *shape, int64_t element);
+int64_t mz_scale_count(mz_scaling scaling, bool columnwise, const mz_shape *shape);
+int64_t mz_scale_index(mz_scaling scaling, bool columnwise, const mz_shape *shape, int64_t element);
 
 #endif

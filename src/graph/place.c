@@ -188,14 +188,14 @@ static void pass_blocks(search *s) {
     }
 }
 
-static void move_behind(search *s, size_t end) {
+static void move_past(search *s, size_t end) {
     if (end <= s->at)
         return;
     s->at = end;
     pass_blocks(s);
 }
 
-// Moves `at` behind what of the subtree is in the way; true: there is room before the next.
+// Moves `at` after what of the subtree is in the way; true: there is room before the next.
 static bool pass_by(search *s, int root) {
     const mz_life *x = s->x;
     if (root < 0)
@@ -208,7 +208,7 @@ static bool pass_by(search *s, int root) {
         if (t->lowest >= s->at + x->bytes)
             return true;
         if (t->gap < x->bytes) {
-            move_behind(s, t->highest);
+            move_past(s, t->highest);
             return false;
         }
     }
@@ -217,7 +217,7 @@ static bool pass_by(search *s, int root) {
     if (t->first <= x->last && x->first <= t->last) {
         if (t->offset >= s->at + x->bytes)
             return true;
-        move_behind(s, t->end);
+        move_past(s, t->end);
     }
     return pass_by(s, t->right);
 }

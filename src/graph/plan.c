@@ -35,7 +35,7 @@ static size_t view_offset(const mezzo_graph *g, const int *shared, int v) {
 }
 
 static size_t bytes_of(const mz_value *v) {
-    return mz_align_up(mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->turned), ALIGNMENT);
+    return mz_align_up(mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->columnwise), ALIGNMENT);
 }
 
 static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int root, int except) {

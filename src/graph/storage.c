@@ -53,7 +53,7 @@ static void size_scales(pass *p) {
         if (!v->storage.padded || (v->scaling != MZ_SCALING_BLOCK128 && v->scaling != MZ_SCALING_TILE128))
             continue;
         const mz_shape shape = mz_stored_shape(&v->shape, &v->storage);
-        g->values[v->scale].shape.dim[0] = mz_scale_count(v->scaling, v->turned, &shape);
+        g->values[v->scale].shape.dim[0] = mz_scale_count(v->scaling, v->columnwise, &shape);
     }
 }
 

@@ -42,7 +42,7 @@ static inline int64_t mz_layout_run(const mz_layout *l, int64_t i, int64_t most)
     return left < most ? left : most;
 }
 
-// Whether the last dimension alone is padded, behind one run: rows, each `pitch` elements behind the one before.
+// Whether the last dimension alone is padded, after one run: rows, each `pitch` elements after the one before.
 bool mz_storage_is_rows(const mz_shape *shape, const mz_storage *storage);
 
 // Which padded tensors an op's kernels read and write where their storage says.

@@ -46,7 +46,7 @@ static double duration(const mezzo_graph *g, const mz_node *n) {
 
 static bool is_part(const mezzo_graph *g, int v) {
     int root = v;
-    if (g->values[v].kind == MZ_VALUE_PARAM || g->values[v].kind == MZ_VALUE_SHADOW) // of a region
+    if (g->values[v].kind == MZ_VALUE_PARAM || g->values[v].kind == MZ_VALUE_LOW_COPY) // of a region
         return false;
     while (g->values[root].alias >= 0)
         root = g->values[root].alias;

@@ -304,7 +304,7 @@ mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {
 typedef struct option {
     const char *name;
     size_t name_size;
-    const char *value; // behind '=', or NULL
+    const char *value; // after '=', or NULL
     char shown[64];    // "--name", for messages
 } option;
 

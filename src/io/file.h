@@ -93,7 +93,7 @@ mezzo_status mz_lines_open(const char *path, mz_lines **out);
 mezzo_status mz_lines_next(mz_lines *lines, const char **line, size_t *n);
 void mz_lines_close(mz_lines *lines);                         // NULL is fine
 mezzo_status mz_lines_from(mz_lines *lines, uint64_t offset); // before the first line
-uint64_t mz_lines_end(const mz_lines *lines);    // the offset behind the last whole line, one that was passed over too
+uint64_t mz_lines_end(const mz_lines *lines);    // the offset after the last whole line, one that was passed over too
 uint64_t mz_lines_passed(const mz_lines *lines); // how many were passed over
 // The n bytes at an offset, of which the file has *got; lines go on as if nothing had been read.
 mezzo_status mz_lines_peek(const mz_lines *lines, uint64_t offset, void *to, size_t n, size_t *got);

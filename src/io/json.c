@@ -197,7 +197,7 @@ mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out) {
     return status;
 }
 
-// A text and what comes behind it, as one file.
+// A text and what comes after it, as one file.
 static mezzo_status save_text(const char *path, const char *text, size_t n, const char *tail, mz_written *written) {
     mz_file *file;
     MEZZO_TRY(mz_file_create(path, &file));

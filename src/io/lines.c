@@ -73,7 +73,7 @@ mezzo_status mz_lines_peek(const mz_lines *lines, uint64_t offset, void *to, siz
     return MEZZO_OK;
 }
 
-// More bytes behind what is there, which moves to the front.
+// More bytes after what is there, which moves to the front.
 static mezzo_status read_more(mz_lines *lines) {
     size_t left = lines->end - lines->begin, got;
     if (left >= LONGEST) {

@@ -113,7 +113,7 @@ static int ask_for_gray(png_structp png, png_infop info) {
 }
 
 // With the last row libpng inflates whatever follows, to the stream's end: what it gets from there on is limited to
-// what a row can need, so that a few megabytes behind the image do not become gigabytes. Deflate's stored blocks make a
+// what a row can need, so that a few megabytes after the image do not become gigabytes. Deflate's stored blocks make a
 // row of `raw` bytes longer by far less than an eighth.
 static void read_rows(png_structp png, work *w, const mz_picture *out, int passes, size_t raw) {
     for (int pass = 0; pass < passes; pass++)

@@ -169,7 +169,7 @@ static mezzo_status take_scalar(reader *r, const yaml_event_t *event) {
     mz_yaml_node *node = NULL;
     MEZZO_TRY(new_node(r, MZ_YAML_SCALAR, line, &node));
     node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-    node->weight += event->data.scalar.length / 16; // a long text behind many aliases is large too
+    node->weight += event->data.scalar.length / 16; // a long text after many aliases is large too
     node->text = mz_strdup(text);
     if (!node->text)
         return MEZZO_ERR_MEMORY;

@@ -65,7 +65,7 @@ static mezzo_value encode(const vae *v, mezzo_value x) {
         begin_level(v, "down_blocks", level);
         x = blocks(v, x, v->config->res_blocks, v->widths[level]);
         if (level + 1 < v->levels)
-            x = mz_layer_conv_behind(v->g, "downsamplers.0.conv", x, v->widths[level]);
+            x = mz_layer_conv_pad_end(v->g, "downsamplers.0.conv", x, v->widths[level]);
         end_level(v);
     }
     x = last(v, middle(v, x), 2 * v->config->latent_channels);

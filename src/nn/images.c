@@ -25,7 +25,7 @@ mezzo_value mz_layer_conv(mezzo_graph *g, const char *name, mezzo_value x, int64
                 (mezzo_convolution){.stride = stride, .pad_before = size / 2, .pad_after = (size - 1) / 2});
 }
 
-mezzo_value mz_layer_conv_behind(mezzo_graph *g, const char *name, mezzo_value x, int64_t n) {
+mezzo_value mz_layer_conv_pad_end(mezzo_graph *g, const char *name, mezzo_value x, int64_t n) {
     return conv(g, name, x, n, 3, (mezzo_convolution){.stride = 2, .pad_after = 1});
 }
 

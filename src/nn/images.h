@@ -10,7 +10,7 @@
 mezzo_value mz_layer_conv(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, int size, int stride);
 
 // The same of 3 × 3 and stride 2, padded below and on the right alone, as latent diffusion's autoencoder halves.
-mezzo_value mz_layer_conv_behind(mezzo_graph *g, const char *name, mezzo_value x, int64_t n);
+mezzo_value mz_layer_conv_pad_end(mezzo_graph *g, const char *name, mezzo_value x, int64_t n);
 
 // Group norm, NAME.weight [C] one, NAME.bias [C] zero, then SiLU where `silu`; with film [B, 2·C]|NONE before it.
 typedef struct mz_image_norm {
@@ -20,7 +20,7 @@ typedef struct mz_image_norm {
 mezzo_value mz_layer_group_norm(mezzo_graph *g, const char *name, mezzo_value x, mezzo_value film, mz_image_norm norm,
                                 bool silu);
 
-// Residual block: norm1, SiLU, conv1, norm2 with scale and shift from `time` ([B, E]|NONE, behind its SiLU), SiLU,
+// Residual block: norm1, SiLU, conv1, norm2 with scale and shift from `time` ([B, E]|NONE, after its SiLU), SiLU,
 // conv2, and x beside it, through conv_shortcut where the channels differ. x [B, H, W, C] → [B, H, W, n].
 mezzo_value mz_layer_image_block(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, mezzo_value time,
                                  mz_image_norm norm);

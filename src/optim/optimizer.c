@@ -148,7 +148,7 @@ static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *who
     mz_segment part = *whole;
     const size_t before = opt->n_segments;
     for (int k = 0; k < opt->params->n_regions; k++) {
-        mz_params_part(opt->params, opt->index[i], opt->rank, k, &part.first, &part.count, &part.state_offset);
+        mz_params_shard(opt->params, opt->index[i], opt->rank, k, &part.first, &part.count, &part.state_offset);
         if (opt->params->scattered) // gradients lie as moments do
             part.grad_shift = part.offset - part.state_offset;
         if (opt->params->sharded) // and masters
@@ -161,7 +161,7 @@ static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *who
     return opt->n_segments > before ? MEZZO_OK : add_segment(opt, &part);
 }
 
-// Where a rank's segment begins in a buffer that has its parts alone, one behind another; -1: it is empty.
+// Where a rank's segment begins in a buffer that has its parts alone, consecutive; -1: it is empty.
 static int64_t place_of(const mz_segment *s) {
     return s->count > 0 ? s->state_offset + s->first : -1;
 }
@@ -187,16 +187,16 @@ static mezzo_status place_segments(mezzo_optimizer *opt) {
 static mezzo_status fill_segments(mezzo_optimizer *opt) {
     int64_t moment = 0;
     opt->n_segments = 0;
-    const mz_shadow *shadow = opt->params->n_shadows > 0 ? &opt->params->shadows[0] : NULL;
-    int64_t width = shadow != NULL ? (int64_t)mezzo_dtype_size(shadow->dtype) : 0;
+    const mz_low_copy *low_copy = opt->params->n_low_copies > 0 ? &opt->params->low_copies[0] : NULL;
+    int64_t width = low_copy != NULL ? (int64_t)mezzo_dtype_size(low_copy->dtype) : 0;
     for (int i = 0; i < opt->n; i++) {
         const mz_param *p = &opt->params->list[opt->index[i]];
-        bool shadowed = shadow != NULL && p->shadow_slot >= 0;
+        bool shadowed = low_copy != NULL && p->low_copy_slot >= 0;
         const mz_segment whole = {.offset = p->counted,
                                   .count = p->count,
                                   .state_offset = moment,
-                                  .shadow_offset = shadowed ? p->shadow_place * width : MZ_NO_SHADOW,
-                                  .shadow_dtype = shadowed ? (int32_t)shadow->dtype : 0,
+                                  .low_copy_offset = shadowed ? p->low_copy_place * width : MZ_NO_LOW_COPY,
+                                  .low_copy_dtype = shadowed ? (int32_t)low_copy->dtype : 0,
                                   .decay = p->shape.rank >= opt->decay_min_rank,
                                   .layout = p->layout,
                                   .key = p->key,
@@ -207,8 +207,8 @@ static mezzo_status fill_segments(mezzo_optimizer *opt) {
         moment += (int64_t)mz_align_up((size_t)p->stored, (size_t)mz_moments_unit(opt->moments));
     }
     opt->begin[opt->n] = opt->n_segments;
-    opt->moment_elements = opt->rank >= 0 ? mz_params_part_elements(opt->params) : moment;
-    opt->n_shadows = opt->params->n_shadows;
+    opt->moment_elements = opt->rank >= 0 ? mz_params_shard_elements(opt->params) : moment;
+    opt->n_low_copies = opt->params->n_low_copies;
     return place_segments(opt);
 }
 
@@ -246,37 +246,38 @@ static void fill_calls(mezzo_optimizer *opt) {
     mz_tensor segments = mz_tensor_segments(p, opt->d_segments, opt->n_segments);
     mz_tensor state = mz_tensor_bytes(opt->d_state, sizeof *opt->d_state);
     mz_tensor grad = mz_tensor_f32(p->grad, p->grad_elements);
-    mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->fp32_parts)
+    mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->fp32_shards)
                                                        : mz_tensor_bytes(p->master, p->master_bytes);
-    mz_tensor shadow[MZ_COUNT(p->shadows)];
-    for (int i = 0; i < (int)MZ_COUNT(p->shadows); i++)
-        shadow[i] = mz_tensor_shadow(p, i);
+    mz_tensor low_copy[MZ_COUNT(p->low_copies)];
+    for (int i = 0; i < (int)MZ_COUNT(p->low_copies); i++)
+        low_copy[i] = mz_tensor_low_copy(p, i);
     mz_tensor moment[MZ_MOMENTS];
     for (int i = 0; i < MZ_MOMENTS; i++)
         moment[i] = i < opt->n_moments ? mz_optimizer_moment(opt, i, 0, opt->moment_elements) : mz_tensor_absent();
 
     opt->stats.call =
-        (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 3, .out = {grad, state, opt->pieces}};
+        (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 3, .out = {grad, state, opt->norm_blocks}};
     opt->unscale.call = opt->stats.call;
     opt->unscale.call.in[1] = mz_tensor_f32(NULL, 1); // the scaler's, set at each call
     opt->clip.call = (mz_call){.n_out = 1, .out = {state}};
     opt->control.call = (mz_call){.n_out = 1, .out = {state}};
-    opt->move.call = (mz_call){.n_in = 3, .in = {grad, segments, state}};
+    opt->update_op.call = (mz_call){.n_in = 3, .in = {grad, segments, state}};
     const mz_tensor ema = opt->ema >= 0 ? moment[opt->ema] : mz_tensor_absent();
     if (opt->sgd) {
-        opt->move.call.n_out = 4;
+        opt->update_op.call.n_out = 4;
         const mz_tensor momentum = opt->update.momentum != 0 ? moment[0] : mz_tensor_absent();
-        memcpy(opt->move.call.out, (mz_tensor[]){master, momentum, shadow[0], ema}, 4 * sizeof(mz_tensor));
+        memcpy(opt->update_op.call.out, (mz_tensor[]){master, momentum, low_copy[0], ema}, 4 * sizeof(mz_tensor));
     } else {
-        opt->move.call.n_out = 5;
-        memcpy(opt->move.call.out, (mz_tensor[]){master, moment[0], moment[1], shadow[0], ema}, 5 * sizeof(mz_tensor));
+        opt->update_op.call.n_out = 5;
+        memcpy(opt->update_op.call.out, (mz_tensor[]){master, moment[0], moment[1], low_copy[0], ema},
+               5 * sizeof(mz_tensor));
     }
-    if (p->n_shadows > 1)
+    if (p->n_low_copies > 1)
         opt->refresh.call =
             (mz_call){.n_in = 2,
-                      .in = {master, mz_tensor_segments(p, p->shadows[1].segments, p->shadows[1].n_segments)},
+                      .in = {master, mz_tensor_segments(p, p->low_copies[1].segments, p->low_copies[1].n_segments)},
                       .n_out = 1,
-                      .out = {shadow[1]}};
+                      .out = {low_copy[1]}};
     opt->reset.call = (mz_call){.n_in = 1, .in = {mz_tensor_absent()}, .n_out = 1, .out = {state}};
 }
 
@@ -287,10 +288,10 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
     MEZZO_TRY(choose(opt, &opt->unscale, MZ_OP_grad_stats, &scratch));
     MEZZO_TRY(choose(opt, &opt->clip, MZ_OP_clip_control, &scratch));
     MEZZO_TRY(choose(opt, &opt->control, MZ_OP_step_control, &scratch));
-    MEZZO_TRY(choose(opt, &opt->move, opt->sgd ? MZ_OP_sgd : MZ_OP_adamw, &scratch));
-    if (opt->n_shadows > 1)
+    MEZZO_TRY(choose(opt, &opt->update_op, opt->sgd ? MZ_OP_sgd : MZ_OP_adamw, &scratch));
+    if (opt->n_low_copies > 1)
         MEZZO_TRY(choose(opt, &opt->refresh, MZ_OP_refresh, &scratch));
-    MEZZO_TRY(mz_optimizer_prepare_codes(opt, &scratch));
+    MEZZO_TRY(mz_optimizer_prepare_quantize(opt, &scratch));
     MEZZO_TRY(choose(opt, &opt->reset, MZ_OP_scaler_update, &scratch));
     if (scratch > opt->scratch_bytes) {
         const mz_backend *b = opt->device->backend;
@@ -320,20 +321,20 @@ static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
         spans[(*n)++] = (mz_span){at, at + bytes};
 }
 
-// Elements that a segment has to itself, with padding: a whole parameter's, or a rank's part, behind which the next one
+// Elements that a segment has to itself, with padding: a whole parameter's, or a rank's part, after which the next one
 // begins at a whole piece.
 static size_t held_by(const mezzo_optimizer *opt, int segment, size_t unit) {
     const int64_t n = opt->rank >= 0 ? opt->placed[segment].count : opt->params->list[opt->index[segment]].stored;
     return mz_align_up((size_t)n, unit);
 }
 
-// What the move of segments [first, first + n) reads and writes; a segment's padding is its own.
+// What the update of segments [first, first + n) reads and writes; a segment's padding is its own.
 static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *spans, mz_traffic *out) {
     const mezzo_params *p = opt->params;
     const mz_opt_state *state = opt->d_state;
     mz_span *reads = spans, *writes = spans + (size_t)n + STATE_SPANS + 1;
     *out = (mz_traffic){.reads = reads, .writes = writes};
-    // Of the state what step_control and grad_stats leave, not what scaler_update, inspect and the host write behind
+    // Of the state what step_control and grad_stats leave, not what scaler_update, inspect and the host write after
     // them.
     add_span(reads, &out->n_reads, &state->step, sizeof state->step);
     add_span(reads, &out->n_reads, &state->lr, offsetof(mz_opt_state, found_inf) - offsetof(mz_opt_state, lr));
@@ -364,16 +365,16 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
         }
     for (int i = first; i < first + n; i++) {
         const mz_segment *s = &opt->placed[i];
-        if (s->shadow_offset != MZ_NO_SHADOW)
+        if (s->low_copy_offset != MZ_NO_LOW_COPY)
             add_span(writes, &out->n_writes,
-                     (const char *)p->shadows[0].data + s->shadow_offset + s->first * (int64_t)sizeof(uint16_t),
+                     (const char *)p->low_copies[0].data + s->low_copy_offset + s->first * (int64_t)sizeof(uint16_t),
                      held_by(opt, i, 32) * sizeof(uint16_t));
     }
 }
 
 static void make_bucket(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
     mz_update_bucket *bucket = &opt->buckets[opt->n_buckets++];
-    bucket->call = opt->move.call;
+    bucket->call = opt->update_op.call;
     bucket->first = first;
     bucket->n = n;
     bucket->call.in[1] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + first, (size_t)n);
@@ -420,7 +421,7 @@ mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *opt, int64_t elements) {
 }
 
 mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
-    if (opt->n_shadows == opt->params->n_shadows && opt->codes_version == opt->params->codes_version)
+    if (opt->n_low_copies == opt->params->n_low_copies && opt->quantized_version == opt->params->quantized_version)
         return MEZZO_OK;
     opt->version++;
     MEZZO_TRY(fill_segments(opt));
@@ -436,8 +437,8 @@ mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_
 }
 
 // Everything but what lies on the device: `params` may be a sketch. *out is to be freed also after an error.
-static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options *options, int rank, mz_tensor pieces,
-                            mezzo_optimizer **out) {
+static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
+                            mz_tensor norm_blocks, mezzo_optimizer **out) {
     *out = NULL;
     MEZZO_TRY(check_options(options));
     mezzo_optimizer *opt = *out = mz_alloc(1, sizeof *opt);
@@ -445,7 +446,7 @@ static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options 
         return MEZZO_ERR_MEMORY;
     opt->params = params;
     opt->rank = rank;
-    opt->pieces = pieces;
+    opt->norm_blocks = norm_blocks;
     opt->device = params->device;
     opt->sgd = options->kind == MEZZO_SGD;
     opt->decay_min_rank = options->decay_min_rank;
@@ -487,11 +488,11 @@ mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_opt
 }
 
 mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
-                                 mz_tensor pieces, mezzo_optimizer **out) {
+                                 mz_tensor norm_blocks, mezzo_optimizer **out) {
     mezzo_optimizer *opt;
     *out = NULL;
     mezzo_status status;
-    MEZZO_TRY_GOTO(status, lay_out(params, options, rank, pieces, &opt));
+    MEZZO_TRY_GOTO(status, lay_out(params, options, rank, norm_blocks, &opt));
     MEZZO_TRY_GOTO(status, alloc_state(opt));
     MEZZO_TRY_GOTO(status, choose_kernels(opt));
     MEZZO_TRY_GOTO(status, make_buckets(opt));
@@ -516,13 +517,13 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     for (int m = 0; m < MZ_MOMENTS; m++)
         if (opt->d_moments[m] != NULL)
             b->release(opt->device, opt->d_moments[m]);
-    mz_update_op *ops[] = {&opt->stats, &opt->unscale, &opt->clip, &opt->control,
-                           &opt->move,  &opt->refresh, &opt->reset};
+    mz_update_op *ops[] = {&opt->stats,     &opt->unscale, &opt->clip, &opt->control,
+                           &opt->update_op, &opt->refresh, &opt->reset};
     for (size_t i = 0; i < MZ_COUNT(ops); i++)
         mz_prepared_free(&ops[i]->prepared);
     for (int m = 0; m < MZ_MOMENTS; m++)
         mz_free(opt->whole[m]);
-    mz_optimizer_free_codes(opt);
+    mz_optimizer_free_quantize(opt);
     mz_free(opt->index);
     mz_free(opt->segments);
     mz_free(opt->placed);
@@ -563,9 +564,9 @@ mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *opt, mz_sequence *into, do
     return issue(opt, into, &opt->clip, NULL);
 }
 
-// The move, and the refresh of the second format after it, deferred: the next forward overlaps them, where that is
+// The update, and the refresh of the second format after it, deferred: the next forward overlaps them, where that is
 // worth it, or waits for them, and what ranks exchange overlaps them.
-static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
+static mezzo_status defer_update(mezzo_optimizer *opt, mz_sequence *into) {
     const int stream = opt->params->overlaps_update ? MZ_STREAM_DEFERRED : 0;
     for (size_t i = 0; i < opt->n_buckets; i++) {
         mz_update_bucket *bucket = &opt->buckets[i];
@@ -584,28 +585,28 @@ static mezzo_status defer_move(mezzo_optimizer *opt, mz_sequence *into) {
                                            .elements = elements,
                                            .overlaps = overlaps};
         bucket->call.attrs.update = &bucket->update;
-        MEZZO_TRY(mz_sequence_defer(into, stream, &opt->move.prepared, &bucket->call, &bucket->traffic));
-        MEZZO_TRY(mz_optimizer_defer_codes(opt, bucket->first, bucket->n, into));
+        MEZZO_TRY(mz_sequence_defer(into, stream, &opt->update_op.prepared, &bucket->call, &bucket->traffic));
+        MEZZO_TRY(mz_optimizer_defer_quantize(opt, bucket->first, bucket->n, into));
     }
-    if (opt->n_shadows > 1) {
+    if (opt->n_low_copies > 1) {
         opt->refresh.call.attrs.update = NULL;
         MEZZO_TRY(mz_sequence_defer(into, stream, &opt->refresh.prepared, &opt->refresh.call, NULL));
     }
     return MEZZO_OK;
 }
 
-mezzo_status mz_optimizer_issue_move(mezzo_optimizer *opt, mz_sequence *into) {
+mezzo_status mz_optimizer_issue_update(mezzo_optimizer *opt, mz_sequence *into) {
     MEZZO_TRY(issue(opt, into, &opt->control, NULL));
     if (mz_optimizer_owns_first(opt))
         MEZZO_TRY(mz_scales_issue_update(opt->device, &opt->params->scales, opt->d_state, into));
     // Ranks exchange what one bucket moved while the next one moves.
     const bool worth = opt->params->overlaps_update || opt->rank >= 0;
     if (into != NULL && opt->n_buckets > 0 && worth && mz_can_defer(opt->device))
-        return defer_move(opt, into);
-    MEZZO_TRY(issue(opt, into, opt->n_coded > 0 ? &opt->coded : &opt->move, NULL));
-    if (opt->n_shadows > 1)
+        return defer_update(opt, into);
+    MEZZO_TRY(issue(opt, into, opt->n_quantized > 0 ? &opt->update_quantized : &opt->update_op, NULL));
+    if (opt->n_low_copies > 1)
         MEZZO_TRY(issue(opt, into, &opt->refresh, NULL));
-    return mz_optimizer_issue_codes(opt, into);
+    return mz_optimizer_issue_quantize(opt, into);
 }
 
 mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, int n, mz_span *spans) {
@@ -693,7 +694,7 @@ mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
         return mz_fail(MEZZO_ERR_INVALID, "optimizer step: no program has written gradients since they were zeroed");
     MEZZO_TRY(mz_optimizer_follow(opt));
     MEZZO_TRY(renew_stats(opt));
-    MEZZO_TRY(mz_optimizer_issue_move(opt, NULL));
+    MEZZO_TRY(mz_optimizer_issue_update(opt, NULL));
     opt->last_clipped = opt->clipped;
     if (opt->pending == NULL) // otherwise the scaler's update still has to see found_inf
         MEZZO_TRY(mz_optimizer_reset(opt));

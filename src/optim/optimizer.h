@@ -12,7 +12,7 @@ typedef struct mz_update_op {
     mz_call call;
 } mz_update_op;
 
-// The move of some parameters next to each other, a call of its own, so that calls that read them wait for it alone.
+// The update of some parameters next to each other, a call of its own, so that calls that read them wait for it alone.
 typedef struct mz_update_bucket {
     mz_call call;
     mz_update_attrs update;
@@ -20,7 +20,7 @@ typedef struct mz_update_bucket {
     int first, n; // of the segments as the device has them: of the parameters owned, where each has one
 } mz_update_bucket;
 
-#define MZ_MOMENTS 3 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer; behind them, where it is kept, ema
+#define MZ_MOMENTS 3 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer; after them, where it is kept, ema
 
 struct mezzo_optimizer {
     mezzo_params *params; // borrowed
@@ -35,7 +35,7 @@ struct mezzo_optimizer {
     size_t n_segments, cap_segments;
     size_t *begin;            // [n + 1]: a parameter's first segment; the next one's
     int rank;                 // whose part of the parameters it moves and has moments of; -1: all
-    mz_tensor pieces;         // where grad_stats leaves sums of squares; absent: it makes the norm itself
+    mz_tensor norm_blocks;    // where grad_stats leaves sums of squares; absent: it makes the norm itself
     float *whole[MZ_MOMENTS]; // host: moments of all ranks' parts, while they are saved; NULL
     int n_moments;
     int ema;                 // which moment is the parameters' moving average, FP32; -1: none
@@ -46,19 +46,20 @@ struct mezzo_optimizer {
     void *d_moments[MZ_MOMENTS];
     void *scratch; // device, as large as any of the ops asks
     size_t scratch_bytes;
-    int n_shadows; // params' shadow formats that the ops below know of
-    // Shadows of the first format are written by the move itself, of a second one by `refresh` after it.
-    mz_update_op stats, unscale, clip, control, move, refresh, reset;
-    // The parameters' 8-bit codes that the move does not write itself are quantized behind it.
-    mz_update_op *codes;
-    int *codes_of; // per op: the parameter
-    int n_codes;
-    bool *codes_apart;      // per op: `coded` does not write them
-    mz_update_op coded;     // `move`, and codes of those parameters where it can write them; n_coded 0: none
-    void *d_rest, *d_coded; // mz_segment[n_rest], mz_coded[n_coded]: what it moves
-    int n_rest, n_coded;
-    uint64_t codes_version;    // params' that the ops above know of
-    mz_update_bucket *buckets; // on a device with streams: `move` in pieces
+    int n_low_copies; // params' low copy formats that the ops below know of
+    // Low copies of the first format are written by the update itself, of a second one by `refresh` after it.
+    mz_update_op stats, unscale, clip, control, update_op, refresh, reset;
+    // The parameters' 8-bit data that the update does not write itself are quantized after it.
+    mz_update_op *quantize_ops;
+    int *quantize_of; // per op: the parameter
+    int n_quantize_ops;
+    bool *quantize_separately; // per op: `update_quantized` does not write them
+    mz_update_op
+        update_quantized; // `update_op`, and codes of those parameters where it can write them; n_quantized 0: none
+    void *d_plain, *d_quantized; // mz_segment[n_plain], mz_quantized_segment[n_quantized]: what it moves
+    int n_plain, n_quantized;
+    uint64_t quantized_version; // params' that the ops above know of
+    mz_update_bucket *buckets;  // on a device with streams: `update_op` in pieces
     size_t n_buckets;
     int64_t bucket_elements; // of a bucket at least, but the last
     mz_span *spans;          // the buckets'
@@ -75,7 +76,7 @@ struct mezzo_optimizer {
 // mezzo_optimizer_create for one rank's part of cut parameters, -1: all; pieces: mz_tensor_absent() where they are not
 // cut.
 mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
-                                 mz_tensor pieces, mezzo_optimizer **out);
+                                 mz_tensor norm_blocks, mezzo_optimizer **out);
 typedef struct mz_optimizer_size {
     size_t bytes;   // mezzo_optimizer_memory
     size_t padding; // what its blocks of host memory leave empty
@@ -94,19 +95,21 @@ mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t element
 
 // The calls of a step, added to `into`, or run at once where that is NULL. They change the device's numbers only; what
 // the host knows about them is the caller's to keep. grad_stats. `scale`: device FP32 [1] to divide by, NULL = none.
-// keeps: gradients stay multiplied by it, and the move divides.
+// keeps: gradients stay multiplied by it, and the update divides.
 mezzo_status mz_optimizer_issue_stats(mezzo_optimizer *optimizer, mz_sequence *into, float *scale, bool keeps);
 mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *optimizer, mz_sequence *into, double max_norm);
-mezzo_status mz_optimizer_issue_move(mezzo_optimizer *optimizer, mz_sequence *into);  // step_control and adamw or sgd
-mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *into); // found_inf = 0, clip = 1
+mezzo_status mz_optimizer_issue_update(mezzo_optimizer *optimizer, mz_sequence *into); // step_control and adamw or sgd
+mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *into);  // found_inf = 0, clip = 1
 
-// codes.c. Of several optimizers the one that owns the first trained parameter ends the step for the table of scales.
+// quantized.c. Of several optimizers the one that owns the first trained parameter ends the step for the table of
+// scales.
 bool mz_optimizer_owns_first(const mezzo_optimizer *optimizer);
-mezzo_status mz_optimizer_prepare_codes(mezzo_optimizer *optimizer, size_t *scratch); // grows to what they ask
-void mz_optimizer_free_codes(mezzo_optimizer *optimizer);
-mezzo_status mz_optimizer_issue_codes(mezzo_optimizer *optimizer, mz_sequence *into); // behind the move and the scales
+mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *optimizer, size_t *scratch); // grows to what they ask
+void mz_optimizer_free_quantize(mezzo_optimizer *optimizer);
+mezzo_status mz_optimizer_issue_quantize(mezzo_optimizer *optimizer,
+                                         mz_sequence *into); // after the update and the scales
 // The same of owned parameters [first, first + n), deferred.
-mezzo_status mz_optimizer_defer_codes(mezzo_optimizer *optimizer, int first, int n, mz_sequence *into);
+mezzo_status mz_optimizer_defer_quantize(mezzo_optimizer *optimizer, int first, int n, mz_sequence *into);
 
 // grad_stats at once, for the gradients as they are.
 mezzo_status mz_optimizer_stats(mezzo_optimizer *optimizer, float *scale);
@@ -127,7 +130,7 @@ mz_tensor mz_optimizer_moment_view(const mezzo_optimizer *optimizer, int which, 
 
 // For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side, however it is stored.
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which); // "exp_avg"
-bool mz_optimizer_moment_signs(const mezzo_optimizer *optimizer, int which);       // of its 8-bit codes
+bool mz_optimizer_moment_signs(const mezzo_optimizer *optimizer, int which);       // of its 8-bit data
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *optimizer, int which, int i, int64_t first, int64_t count,
                                       float *out);
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *optimizer, int which, int i,

@@ -23,7 +23,7 @@ static mezzo_status issue_with(mz_ranks *r, mz_sequence *into, const mz_prepared
 
 static mezzo_status issue(mz_ranks *r, mz_sequence *into, const mz_prepared *prepared, mz_call *call) {
     if (r->program != NULL)
-        return mz_program_add_behind(r->program, r->after, prepared, call);
+        return mz_program_add_after(r->program, r->after, prepared, call);
     return issue_with(r, into, prepared, call, NULL);
 }
 
@@ -90,11 +90,11 @@ mezzo_status mz_ranks_issue_add(mz_ranks *r, mz_sequence *into, bool adds, float
 }
 
 // Parts of a region, `width` bytes an element, to all ranks.
-mezzo_status mz_ranks_issue_gather(mz_ranks *r, mz_sequence *into, void *base, int64_t part, mezzo_dtype dtype) {
+mezzo_status mz_ranks_issue_gather(mz_ranks *r, mz_sequence *into, void *base, int64_t shard, mezzo_dtype dtype) {
     const mz_collective what = {.kind = MZ_ALL_GATHER,
-                                .send = (char *)base + (size_t)(r->rank * part) * mezzo_dtype_size(dtype),
+                                .send = (char *)base + (size_t)(r->rank * shard) * mezzo_dtype_size(dtype),
                                 .recv = base,
-                                .count = (size_t)part,
+                                .count = (size_t)shard,
                                 .dtype = dtype};
     return r->size == 1 ? MEZZO_OK : issue_collective(r, into, &what);
 }
@@ -104,29 +104,29 @@ static bool is_power_of_two(int64_t n) {
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-int64_t mz_ranks_longest_part(const mezzo_params *p) {
+int64_t mz_ranks_longest_shard(const mezzo_params *p) {
     int64_t most = 0;
     for (int k = 0; k < p->n_regions; k++)
-        most = p->regions[k].part > most ? p->regions[k].part : most;
+        most = p->regions[k].shard > most ? p->regions[k].shard : most;
     return most;
 }
 
 int64_t mz_ranks_room(const mezzo_params *p) {
     enum { LEAST = 1 << 16 };
-    const int64_t longest = mz_ranks_longest_part(p);
+    const int64_t longest = mz_ranks_longest_shard(p);
     int64_t most = longest < LEAST ? longest : LEAST;
     for (int k = 0; k < p->n_regions; k++)
-        if (p->regions[k].part > most && mz_region_alone(p, k) < 0)
-            most = p->regions[k].part;
+        if (p->regions[k].shard > most && mz_region_only_param(p, k) < 0)
+            most = p->regions[k].shard;
     return most;
 }
 
 size_t mz_ranks_plan(const mezzo_params *p, int size, const mz_ranks_options *o) {
-    const size_t pieces = (size_t)(p->counted / MZ_PIECE) * sizeof(double), ranks = (size_t)size;
-    const size_t region = ranks * (size_t)mz_ranks_longest_part(p);
-    size_t n = pieces + ranks * (size_t)(o->micro + 1) * sizeof(float);
+    const size_t norm_blocks = (size_t)(p->counted / MZ_NORM_BLOCK) * sizeof(double), ranks = (size_t)size;
+    const size_t region = ranks * (size_t)mz_ranks_longest_shard(p);
+    size_t n = norm_blocks + ranks * (size_t)(o->micro + 1) * sizeof(float);
     if (size > 1)
-        n += ranks * sizeof(mz_opt_state) + (o->shard != MZ_SHARD_NONE ? pieces : 0);
+        n += ranks * sizeof(mz_opt_state) + (o->shard != MZ_SHARD_NONE ? norm_blocks : 0);
     for (int64_t sums = o->micro; o->canonical && sums > 1; sums /= 2)
         n += (size_t)p->grad_elements * sizeof(float);
     if (p->scattered)
@@ -144,7 +144,7 @@ static mezzo_status take(mz_ranks *r, size_t bytes, void *out) {
 static mezzo_status take_canonical(mz_ranks *r) {
     const mezzo_params *p = r->params;
     const int64_t leaves = r->size * r->micro;
-    const int64_t most = mz_ranks_longest_part(p);
+    const int64_t most = mz_ranks_longest_shard(p);
     if (!is_power_of_two(leaves) || !is_power_of_two(r->size))
         return mz_fail(MEZZO_ERR_INVALID,
                        "canonical sums need a power of two of micro batches per step, on as many ranks or a half, a "
@@ -156,29 +156,29 @@ static mezzo_status take_canonical(mz_ranks *r) {
 }
 
 static size_t piece_bytes(const mz_ranks *r) {
-    return (size_t)(r->params->counted / MZ_PIECE) * sizeof(double);
+    return (size_t)(r->params->counted / MZ_NORM_BLOCK) * sizeof(double);
 }
 
-static mz_tensor all_pieces(const mz_ranks *r) {
-    return mz_tensor_bytes(r->all_pieces, piece_bytes(r));
+static mz_tensor all_norm_blocks(const mz_ranks *r) {
+    return mz_tensor_bytes(r->all_norm_blocks, piece_bytes(r));
 }
 
 static mezzo_status prepare_calls(mz_ranks *r) {
-    mz_call agree = {.op = MZ_OP_agree,
-                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
-                     .n_in = 2,
-                     .in = {all_pieces(r), mz_tensor_absent()},
-                     .n_out = 1,
-                     .out = {mz_tensor_bytes(NULL, sizeof(mz_opt_state))}};
+    mz_call norm_across_ranks = {.op = MZ_OP_norm_across_ranks,
+                                 .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
+                                 .n_in = 2,
+                                 .in = {all_norm_blocks(r), mz_tensor_absent()},
+                                 .n_out = 1,
+                                 .out = {mz_tensor_bytes(NULL, sizeof(mz_opt_state))}};
     if (r->states != NULL)
-        agree.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
-    MEZZO_TRY(mz_prepare(r->device, &agree, &r->agree));
+        norm_across_ranks.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
+    MEZZO_TRY(mz_prepare(r->device, &norm_across_ranks, &r->norm_across_ranks));
     const mz_adder *one;
     return find_adder(r, 1, MEZZO_F32, &one);
 }
 
 static mezzo_status take_wire(mz_ranks *r) {
-    const size_t bytes = (size_t)(r->size * mz_ranks_longest_part(r->params)) * sizeof *r->wire[0];
+    const size_t bytes = (size_t)(r->size * mz_ranks_longest_shard(r->params)) * sizeof *r->wire[0];
     if (r->canonical)
         return mz_fail(MEZZO_ERR_INVALID,
                        "canonical sums need unrounded gradients: remove --reduce-wire bf16 or --reduce canonical");
@@ -207,11 +207,11 @@ mezzo_status mz_ranks_create(mezzo_params *params, const mz_ranks_options *optio
     r->collectives = mz_alloc(r->most_collectives, sizeof *r->collectives);
     if (r->collectives == NULL)
         MEZZO_TRY_GOTO(status, mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
-    MEZZO_TRY_GOTO(status, take(r, piece_bytes(r), &r->pieces));
-    r->all_pieces = r->pieces;
-    if (mz_ranks_part(r) >= 0)
-        MEZZO_TRY_GOTO(status, take(r, piece_bytes(r), &r->all_pieces));
-    MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * (size_t)(micro + 1) * sizeof(float), &r->kept));
+    MEZZO_TRY_GOTO(status, take(r, piece_bytes(r), &r->norm_blocks));
+    r->all_norm_blocks = r->norm_blocks;
+    if (mz_ranks_shard(r) >= 0)
+        MEZZO_TRY_GOTO(status, take(r, piece_bytes(r), &r->all_norm_blocks));
+    MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * (size_t)(micro + 1) * sizeof(float), &r->step_record));
     if (r->size > 1)
         MEZZO_TRY_GOTO(status, take(r, (size_t)r->size * sizeof *r->states, &r->states));
     if (params->scattered)
@@ -232,10 +232,10 @@ void mz_ranks_free(mz_ranks *r) {
     if (r == NULL)
         return;
     const mz_backend *b = r->device->backend;
-    void *buffers[] = {r->pieces,  r->all_pieces != r->pieces ? r->all_pieces : NULL,
-                       r->states,  r->kept,
-                       r->parts,   r->whole,
-                       r->wire[0], r->wire[1]};
+    void *buffers[] = {r->norm_blocks, r->all_norm_blocks != r->norm_blocks ? r->all_norm_blocks : NULL,
+                       r->states,      r->step_record,
+                       r->parts,       r->whole,
+                       r->wire[0],     r->wire[1]};
     for (size_t i = 0; i < MZ_COUNT(buffers); i++)
         b->release(r->device, buffers[i]);
     for (int i = 0; i < r->levels; i++)
@@ -246,37 +246,37 @@ void mz_ranks_free(mz_ranks *r) {
         mz_prepared_free(&r->adders[i].narrows);
     }
     mz_free(r->adders);
-    mz_prepared_free(&r->agree);
+    mz_prepared_free(&r->norm_across_ranks);
     for (int i = 0; i < (int)MZ_COUNT(r->refresh); i++)
         mz_prepared_free(&r->refresh[i]);
     mz_free(r->collectives);
     mz_free(r);
 }
 
-int mz_ranks_part(const mz_ranks *r) {
+int mz_ranks_shard(const mz_ranks *r) {
     return r->shard != MZ_SHARD_NONE && r->size > 1 ? r->rank : -1;
 }
-mz_tensor mz_ranks_pieces(const mz_ranks *r) {
-    return mz_tensor_bytes(r->pieces, piece_bytes(r));
+mz_tensor mz_ranks_norm_blocks(const mz_ranks *r) {
+    return mz_tensor_bytes(r->norm_blocks, piece_bytes(r));
 }
 size_t mz_ranks_memory(const mz_ranks *r) {
     return r->bytes;
 }
 
 mezzo_status mz_ranks_norms(mz_ranks *r, const mezzo_optimizer *optimizer, double *norms) {
-    const size_t n = (size_t)(r->params->counted / MZ_PIECE);
-    double *pieces = mz_alloc(n + 1, sizeof *pieces);
-    if (pieces == NULL)
+    const size_t n = (size_t)(r->params->counted / MZ_NORM_BLOCK);
+    double *norm_blocks = mz_alloc(n + 1, sizeof *norm_blocks);
+    if (norm_blocks == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = r->device->backend->read(r->device, pieces, r->all_pieces, n * sizeof *pieces);
+    mezzo_status status = r->device->backend->read(r->device, norm_blocks, r->all_norm_blocks, n * sizeof *norm_blocks);
     for (int i = 0; i < optimizer->n; i++) {
         const mz_param *p = &r->params->list[optimizer->index[i]];
         double sum = 0;
-        for (int64_t k = p->counted / MZ_PIECE; k * MZ_PIECE < p->counted + p->count; k++)
-            sum += pieces[k];
+        for (int64_t k = p->counted / MZ_NORM_BLOCK; k * MZ_NORM_BLOCK < p->counted + p->count; k++)
+            sum += norm_blocks[k];
         norms[i] = sqrt(sum);
     }
-    mz_free(pieces);
+    mz_free(norm_blocks);
     return status;
 }
 
@@ -295,46 +295,47 @@ static mezzo_status carry(mz_ranks *r, int64_t i) {
 }
 
 mezzo_status mz_ranks_micro(mz_ranks *r, int64_t i, const void *loss) {
-    float *mine = r->kept + r->rank * (r->micro + 1);
+    float *mine = r->step_record + r->rank * (r->micro + 1);
     MEZZO_TRY(mz_ranks_issue_add(r, NULL, false, (float *)(uintptr_t)loss, mine + i, 1));
     return r->canonical ? carry(r, i) : MEZZO_OK;
 }
 
 mezzo_status mz_ranks_stop(mz_ranks *r, bool asked) {
     const int32_t stop = asked;
-    return r->device->backend->write(r->device, r->kept + r->rank * (r->micro + 1) + r->micro, &stop, sizeof stop);
+    return r->device->backend->write(r->device, r->step_record + r->rank * (r->micro + 1) + r->micro, &stop,
+                                     sizeof stop);
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
-// This rank's part of a region, from all ranks' in the order of their numbers: two and two, neighbours first.
-static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, int64_t part, float *sum) {
+// This rank's shard of a region, from all ranks' in the order of their numbers: two and two, neighbours first.
+static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, int64_t shard, float *sum) {
     const mz_collective exchange = {
-        .kind = MZ_ALL_TO_ALL, .send = region, .recv = r->parts, .count = (size_t)part, .dtype = MEZZO_F32};
+        .kind = MZ_ALL_TO_ALL, .send = region, .recv = r->parts, .count = (size_t)shard, .dtype = MEZZO_F32};
     MEZZO_TRY(issue_collective(r, into, &exchange));
     for (int step = 1; step < r->size; step *= 2)
         for (int i = 0; i < r->size; i += 2 * step)
-            MEZZO_TRY(mz_ranks_issue_add(r, into, true, r->parts + (i + step) * part, r->parts + i * part, part));
-    return mz_ranks_issue_add(r, into, false, r->parts, sum, part);
+            MEZZO_TRY(mz_ranks_issue_add(r, into, true, r->parts + (i + step) * shard, r->parts + i * shard, shard));
+    return mz_ranks_issue_add(r, into, false, r->parts, sum, shard);
 }
 
 // The same in the order of ranks, from numbers that travel as BF16, this rank's own too; added to what is in `sum`, or
 // not.
-static mezzo_status issue_wire(mz_ranks *r, mz_sequence *into, const float *region, int64_t part, bool adds,
+static mezzo_status issue_wire(mz_ranks *r, mz_sequence *into, const float *region, int64_t shard, bool adds,
                                float *sum) {
     const mz_adder *a;
     const mz_collective exchange = {
-        .kind = MZ_ALL_TO_ALL, .send = r->wire[0], .recv = r->wire[1], .count = (size_t)part, .dtype = MEZZO_BF16};
-    MEZZO_TRY(find_adder(r, part, MEZZO_BF16, &a));
+        .kind = MZ_ALL_TO_ALL, .send = r->wire[0], .recv = r->wire[1], .count = (size_t)shard, .dtype = MEZZO_BF16};
+    MEZZO_TRY(find_adder(r, shard, MEZZO_BF16, &a));
     const mz_prepared narrows = a->narrows, copies = a->copies, sums = a->adds;
     for (int k = 0; k < r->size; k++) {
         mz_call call =
-            move_call(MZ_OP_cast, false, region + k * part, MEZZO_F32, r->wire[0] + k * part, MEZZO_BF16, part);
+            move_call(MZ_OP_cast, false, region + k * shard, MEZZO_F32, r->wire[0] + k * shard, MEZZO_BF16, shard);
         MEZZO_TRY(issue(r, into, &narrows, &call));
     }
     MEZZO_TRY(issue_collective(r, into, &exchange));
     for (int k = 0; k < r->size; k++) {
         const bool add = adds || k > 0;
-        mz_call call = move_call(MZ_OP_accumulate, add, r->wire[1] + k * part, MEZZO_BF16, sum, MEZZO_F32, part);
+        mz_call call = move_call(MZ_OP_accumulate, add, r->wire[1] + k * shard, MEZZO_BF16, sum, MEZZO_F32, shard);
         MEZZO_TRY(issue(r, into, add ? &sums : &copies, &call));
     }
     return MEZZO_OK;
@@ -357,12 +358,12 @@ typedef struct overlap {
 } overlap;
 
 static overlap overlap_of(const mz_ranks *r, const mz_region *region, const mz_param *p) {
-    const int64_t from = region->from, to = from + r->size * region->part, end = p->offset + p->count;
+    const int64_t from = region->from, to = from + r->size * region->shard, end = p->offset + p->count;
     const int64_t begin = p->offset > from ? p->offset : from;
     return (overlap){begin - p->offset, (end < to ? end : to) - begin, begin - from};
 }
 
-// A region's gradients, one behind another: where they lie, or brought together. What is between parameters nobody
+// A region's gradients, consecutive: where they lie, or brought together. What is between parameters nobody
 // reads.
 static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
     const mezzo_params *p = r->params;
@@ -374,7 +375,7 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
             continue;
         const overlap o = overlap_of(r, region, one);
         float *gradient = mz_program_gradient(r->program, (int)i);
-        if (gradient != NULL && (o.n == r->size * region->part || mz_region_alone(p, k) >= 0)) {
+        if (gradient != NULL && (o.n == r->size * region->shard || mz_region_only_param(p, k) >= 0)) {
             *out = gradient + o.first;
             return MEZZO_OK;
         }
@@ -386,42 +387,42 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
     return MEZZO_OK;
 }
 
-// Of scattered gradients the sum goes to this rank's parts; of several micro batches it is added to what is there, but
+// Of scattered gradients the sum goes to this rank's shards; of several micro batches it is added to what is there, but
 // where canonical sums add them.
 static mezzo_status issue_scattered(mz_ranks *r, int k) {
     const mz_region *region = &r->params->regions[k];
     float *from, *sum = r->params->grad + region->place;
-    const int alone = mz_region_alone(r->params, k);
+    const int alone = mz_region_only_param(r->params, k);
     if (alone >= 0 && mz_program_gradient(r->program, alone) == NULL) // zeros of all ranks
-        return r->micro > 1 && !r->canonical ? MEZZO_OK : issue_zero(r, sum, region->part);
+        return r->micro > 1 && !r->canonical ? MEZZO_OK : issue_zero(r, sum, region->shard);
     MEZZO_TRY(issue_gathering(r, k, &from));
     if (r->canonical)
-        return issue_tree(r, NULL, from, region->part, sum);
+        return issue_tree(r, NULL, from, region->shard, sum);
     if (r->bf16_wire)
-        return issue_wire(r, NULL, from, region->part, r->micro > 1, sum);
-    float *mine = r->micro > 1 ? from + r->rank * region->part : sum;
+        return issue_wire(r, NULL, from, region->shard, r->micro > 1, sum);
+    float *mine = r->micro > 1 ? from + r->rank * region->shard : sum;
     const mz_collective scatter = {
-        .kind = MZ_REDUCE_SCATTER_SUM, .send = from, .recv = mine, .count = (size_t)region->part, .dtype = MEZZO_F32};
+        .kind = MZ_REDUCE_SCATTER_SUM, .send = from, .recv = mine, .count = (size_t)region->shard, .dtype = MEZZO_F32};
     MEZZO_TRY(issue_collective(r, NULL, &scatter));
-    return r->micro > 1 ? mz_ranks_issue_add(r, NULL, true, mine, sum, region->part) : MEZZO_OK;
+    return r->micro > 1 ? mz_ranks_issue_add(r, NULL, true, mine, sum, region->shard) : MEZZO_OK;
 }
 
 static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
     float *region = r->params->grad + r->params->regions[k].from;
-    const int64_t part = r->params->regions[k].part;
+    const int64_t shard = r->params->regions[k].shard;
     const mz_collective scatter = {.kind = MZ_REDUCE_SCATTER_SUM,
                                    .send = region,
-                                   .recv = region + r->rank * part,
-                                   .count = (size_t)part,
+                                   .recv = region + r->rank * shard,
+                                   .count = (size_t)shard,
                                    .dtype = MEZZO_F32};
     if (r->params->scattered)
         return issue_scattered(r, k);
-    float *sum = region + r->rank * part;
-    MEZZO_TRY(r->canonical   ? issue_tree(r, into, region, part, sum)
-              : r->bf16_wire ? issue_wire(r, into, region, part, false, sum)
+    float *sum = region + r->rank * shard;
+    MEZZO_TRY(r->canonical   ? issue_tree(r, into, region, shard, sum)
+              : r->bf16_wire ? issue_wire(r, into, region, shard, false, sum)
                              : issue_collective(r, into, &scatter));
     // The same sums whoever moves the parameters: all-reduce would add in another order.
-    return r->shard == MZ_SHARD_NONE ? mz_ranks_issue_gather(r, into, region, part, MEZZO_F32) : MEZZO_OK;
+    return r->shard == MZ_SHARD_NONE ? mz_ranks_issue_gather(r, into, region, shard, MEZZO_F32) : MEZZO_OK;
 }
 
 mezzo_status mz_ranks_issue_sum(mz_ranks *r, mz_sequence *into) {
@@ -430,7 +431,7 @@ mezzo_status mz_ranks_issue_sum(mz_ranks *r, mz_sequence *into) {
     return MEZZO_OK;
 }
 
-// A region, and the call of the program behind which its gradients are finished.
+// A region, and the call of the program after which its gradients are finished.
 typedef struct finished {
     size_t after;
     int region;
@@ -452,7 +453,7 @@ static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *orde
         if (p->scattered)
             MEZZO_TRY(mz_program_region_writer(program, k, &order[k].after));
         else
-            order[k].after = mz_program_last_writer(program, from, from + r->size * p->regions[k].part);
+            order[k].after = mz_program_last_writer(program, from, from + r->size * p->regions[k].shard);
     }
     qsort(order, (size_t)p->n_regions, sizeof *order, sooner_first);
     r->program = program;
@@ -493,14 +494,14 @@ static mezzo_status gather_scales(mz_ranks *r, mz_sequence *into) {
     return issue_collective(r, into, &tables);
 }
 
-mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
-    if (mz_ranks_part(r) >= 0) { // what others have not looked at is 0 there: nothing is rounded
-        const mz_collective pieces = {.kind = MZ_ALL_REDUCE_SUM,
-                                      .send = r->pieces,
-                                      .recv = r->all_pieces,
-                                      .count = (size_t)(r->params->counted / MZ_PIECE),
-                                      .dtype = MEZZO_F64};
-        MEZZO_TRY(issue_collective(r, into, &pieces));
+mezzo_status mz_ranks_issue_norm(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
+    if (mz_ranks_shard(r) >= 0) { // what others have not looked at is 0 there: nothing is rounded
+        const mz_collective norm_blocks = {.kind = MZ_ALL_REDUCE_SUM,
+                                           .send = r->norm_blocks,
+                                           .recv = r->all_norm_blocks,
+                                           .count = (size_t)(r->params->counted / MZ_NORM_BLOCK),
+                                           .dtype = MEZZO_F64};
+        MEZZO_TRY(issue_collective(r, into, &norm_blocks));
     }
     if (r->size > 1) {
         const mz_collective states = {.kind = MZ_ALL_GATHER,
@@ -509,18 +510,18 @@ mezzo_status mz_ranks_issue_agree(mz_ranks *r, mezzo_optimizer *optimizer, mz_se
                                       .count = sizeof *r->states,
                                       .dtype = MEZZO_U8};
         MEZZO_TRY(issue_collective(r, into, &states));
-        MEZZO_TRY(mz_ranks_issue_gather(r, into, r->kept, r->micro + 1, MEZZO_F32));
+        MEZZO_TRY(mz_ranks_issue_gather(r, into, r->step_record, r->micro + 1, MEZZO_F32));
         MEZZO_TRY(gather_scales(r, into));
     }
-    mz_call agree = {.op = MZ_OP_agree,
-                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
-                     .n_in = 2,
-                     .in = {all_pieces(r), mz_tensor_absent()},
-                     .n_out = 1,
-                     .out = {mz_tensor_bytes(optimizer->d_state, sizeof *optimizer->d_state)}};
+    mz_call norm_across_ranks = {.op = MZ_OP_norm_across_ranks,
+                                 .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
+                                 .n_in = 2,
+                                 .in = {all_norm_blocks(r), mz_tensor_absent()},
+                                 .n_out = 1,
+                                 .out = {mz_tensor_bytes(optimizer->d_state, sizeof *optimizer->d_state)}};
     if (r->states != NULL)
-        agree.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
-    return mz_issue(r->device, into, &r->agree, &agree, NULL, NULL);
+        norm_across_ranks.in[1] = mz_tensor_bytes(r->states, (size_t)r->size * sizeof *r->states);
+    return mz_issue(r->device, into, &r->norm_across_ranks, &norm_across_ranks, NULL, NULL);
 }
 
 // --- what is moved goes to all -------------------------------------------------------------------------------------
@@ -528,15 +529,15 @@ static mz_span span_of(const void *from, size_t bytes) {
     return (mz_span){from, (const char *)from + bytes};
 }
 
-static bool is_refreshed(const mz_param *p) { // its shadow is rounded from an FP32 master
-    return p->master == MEZZO_MASTER_FP32 && !p->frozen && p->shadow_slot >= 0;
+static bool is_refreshed(const mz_param *p) { // its low copy is rounded from an FP32 master
+    return p->master == MEZZO_MASTER_FP32 && !p->frozen && p->low_copy_slot >= 0;
 }
 
-// Rounds the shadow of parameters [first, end) again that have an FP32 master, all trained. `segment`: the first one's.
-// It waits for their masters alone, and what reads another's shadow does not wait for it.
-static mezzo_status issue_refresh(mz_ranks *r, mz_sequence *into, int shadow, size_t first, size_t end, int segment) {
+// Rounds the low copy of parameters [first, end) again that have an FP32 master, all trained. `segment`: the first
+// one's. It waits for their masters alone, and what reads another's low copy does not wait for it.
+static mezzo_status issue_refresh(mz_ranks *r, mz_sequence *into, int low_copy, size_t first, size_t end, int segment) {
     const mezzo_params *p = r->params;
-    mz_call call = mz_params_refresh_call(p, shadow);
+    mz_call call = mz_params_refresh_call(p, low_copy);
     mz_segment *segments = (mz_segment *)call.in[1].data + segment;
     mz_traffic traffic = {0};
     int n = 0;
@@ -544,7 +545,7 @@ static mezzo_status issue_refresh(mz_ranks *r, mz_sequence *into, int shadow, si
     if (spans == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = first; i < end; i++) {
-        n += p->list[i].shadow_slot >= 0;
+        n += p->list[i].low_copy_slot >= 0;
         if (is_refreshed(&p->list[i]))
             *writes++ = span_of(p->master + p->list[i].offset, (size_t)p->list[i].stored * sizeof(float));
     }
@@ -552,31 +553,31 @@ static mezzo_status issue_refresh(mz_ranks *r, mz_sequence *into, int shadow, si
     *writes++ = span_of(segments, (size_t)n * sizeof *segments);
     for (size_t i = first; i < end; i++)
         if (is_refreshed(&p->list[i]))
-            writes[traffic.n_writes++] = span_of((uint16_t *)p->shadows[shadow].data + p->list[i].shadow_slot,
+            writes[traffic.n_writes++] = span_of((uint16_t *)p->low_copies[low_copy].data + p->list[i].low_copy_slot,
                                                  (size_t)p->list[i].stored * sizeof(uint16_t));
     traffic.reads = spans;
     traffic.writes = writes;
     mezzo_status status = MEZZO_OK;
-    if (r->refresh[shadow].kernel == NULL)
-        status = mz_prepare(r->device, &call, &r->refresh[shadow]);
+    if (r->refresh[low_copy].kernel == NULL)
+        status = mz_prepare(r->device, &call, &r->refresh[low_copy]);
     call.in[1] = mz_tensor_segments(p, segments, (size_t)n);
     if (status == MEZZO_OK)
-        status = issue_with(r, into, &r->refresh[shadow], &call, &traffic);
+        status = issue_with(r, into, &r->refresh[low_copy], &call, &traffic);
     mz_free(spans);
     return status;
 }
 
-// Shadows of FP32 masters that end in elements [from, to) of the masters.
-static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int shadow, int64_t from, int64_t to) {
+// Low copies of FP32 masters that end in elements [from, to) of the masters.
+static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int low_copy, int64_t from, int64_t to) {
     const mezzo_params *p = r->params;
     size_t first = 0, end = 0;
     int segment = 0, at = 0;
     for (size_t i = 0; i < p->n; i++) {
         const mz_param *one = &p->list[i];
         const bool here = is_refreshed(one) && one->offset + one->stored > from && one->offset + one->stored <= to;
-        const bool between = one->frozen && one->master == MEZZO_MASTER_FP32 && one->shadow_slot >= 0;
+        const bool between = one->frozen && one->master == MEZZO_MASTER_FP32 && one->low_copy_slot >= 0;
         if (end > first && between) { // it would be written too
-            MEZZO_TRY(issue_refresh(r, into, shadow, first, end, segment));
+            MEZZO_TRY(issue_refresh(r, into, low_copy, first, end, segment));
             first = end = 0;
         }
         if (here && end == first) {
@@ -584,34 +585,35 @@ static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int shadow, i
             segment = at;
         }
         end = here ? i + 1 : end;
-        at += one->shadow_slot >= 0;
+        at += one->low_copy_slot >= 0;
     }
-    return end > first ? issue_refresh(r, into, shadow, first, end, segment) : MEZZO_OK;
+    return end > first ? issue_refresh(r, into, low_copy, first, end, segment) : MEZZO_OK;
 }
 
 // FP32 masters, and what they are rounded to made anew from them; of others the weights themselves. Where not all
-// masters are FP32, one that has a shadow is read itself too, and that first: a tied embedding. Weights that are read
-// next do not wait for its shadow.
+// masters are FP32, one that has a low copy is read itself too, and that first: a tied embedding. Weights that are read
+// next do not wait for its low copy.
 static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
     const mezzo_params *p = r->params;
-    const bool last = p->kept_as != MEZZO_MASTER_FP32;
+    const bool last = p->master_format != MEZZO_MASTER_FP32;
     for (int k = 0; k < p->n_regions; k++) {
         const mz_region *g = &p->regions[k];
         if (g->from >= p->fp32_elements) {
-            MEZZO_TRY(mz_ranks_issue_gather(r, into, (uint16_t *)p->shadows[0].data + g->from, g->part, MEZZO_BF16));
+            MEZZO_TRY(
+                mz_ranks_issue_gather(r, into, (uint16_t *)p->low_copies[0].data + g->from, g->shard, MEZZO_BF16));
             continue;
         }
-        MEZZO_TRY(mz_ranks_issue_gather(r, into, p->master + g->from, g->part, MEZZO_F32));
-        for (int i = 0; i < p->n_shadows && !last; i++)
-            MEZZO_TRY(refresh_region(r, into, i, g->from, g->from + r->size * g->part));
+        MEZZO_TRY(mz_ranks_issue_gather(r, into, p->master + g->from, g->shard, MEZZO_F32));
+        for (int i = 0; i < p->n_low_copies && !last; i++)
+            MEZZO_TRY(refresh_region(r, into, i, g->from, g->from + r->size * g->shard));
     }
-    for (int i = 0; i < p->n_shadows && last; i++)
+    for (int i = 0; i < p->n_low_copies && last; i++)
         MEZZO_TRY(refresh_region(r, into, i, 0, p->fp32_elements));
     return MEZZO_OK;
 }
 
-mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
-    if (mz_ranks_part(r) < 0 || r->params->sharded) // programs gather what they read
+mezzo_status mz_ranks_issue_gather_params(mz_ranks *r, mz_sequence *into) {
+    if (mz_ranks_shard(r) < 0 || r->params->sharded) // programs gather what they read
         return MEZZO_OK;
     r->defers = into != NULL && mz_can_defer(r->device);
     mezzo_status status = spread(r, into);
@@ -620,12 +622,12 @@ mezzo_status mz_ranks_issue_spread(mz_ranks *r, mz_sequence *into) {
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
-const void *mz_ranks_kept(const mz_ranks *r, size_t *bytes) {
-    *bytes = (size_t)r->size * (size_t)(r->micro + 1) * sizeof *r->kept;
-    return r->kept;
+const void *mz_ranks_step_record(const mz_ranks *r, size_t *bytes) {
+    *bytes = (size_t)r->size * (size_t)(r->micro + 1) * sizeof *r->step_record;
+    return r->step_record;
 }
 
-void mz_ranks_read_kept(const mz_ranks *r, const void *host, const double *shares, double *loss, bool *stop) {
+void mz_ranks_read_step_record(const mz_ranks *r, const void *host, const double *shares, double *loss, bool *stop) {
     const bool dealt = r->shard >= MZ_SHARD_GRADIENTS;
     const size_t row = (size_t)(r->micro + 1) * sizeof(float);
     double sum = 0;

@@ -1,6 +1,6 @@
-// What the ranks of a group do together in a step, as calls behind the micro batches: gradients are summed, what each
-// rank found is gathered so that all decide alike, and where each moves its own part of the parameters the parts are
-// brought to all. Rank r runs micro batches r·n … r·n + n - 1 of a step of size·n; where gradients are in parts
+// What the ranks of a group do together in a step, as calls after the micro batches: gradients are summed, what each
+// rank found is gathered so that all decide alike, and where each moves its own part of the parameters the shards are
+// brought to all. Rank r runs micro batches r·n … r·n + n - 1 of a step of size·n; where gradients are in shards
 // it runs r, r + size, r + 2·size …, because sums over ranks come before those over a rank's micro batches.
 //
 // `canonical` fixes the order of every sum of gradients: a micro batch's gradient is made whole by itself, and they are
@@ -48,10 +48,10 @@ static inline mz_cut mz_ranks_cut(mz_shard shard, bool canonical, int rank, int 
 // (mz_params_create). INVALID: canonical, and the micro batches of a step are not a power of two that the ranks divide,
 // or gradients would travel as BF16.
 mezzo_status mz_ranks_create(mezzo_params *params, const mz_ranks_options *options, mz_ranks **out);
-void mz_ranks_free(mz_ranks *ranks);              // NULL is fine; after its optimizer and step
-int mz_ranks_part(const mz_ranks *ranks);         // for mz_optimizer_create: whose part it moves, -1: all
-mz_tensor mz_ranks_pieces(const mz_ranks *ranks); // likewise: where sums of squares go
-size_t mz_ranks_memory(const mz_ranks *ranks);    // bytes of the device
+void mz_ranks_free(mz_ranks *ranks);                   // NULL is fine; after its optimizer and step
+int mz_ranks_shard(const mz_ranks *ranks);             // for mz_optimizer_create: whose part it moves, -1: all
+mz_tensor mz_ranks_norm_blocks(const mz_ranks *ranks); // likewise: where sums of squares go
+size_t mz_ranks_memory(const mz_ranks *ranks);         // bytes of the device
 // What mz_ranks_memory would be, of parameters that are cut for `size` ranks.
 size_t mz_ranks_plan(const mezzo_params *params, int size, const mz_ranks_options *options);
 // The norm of a parameter's gradient in the last step: waits.
@@ -60,24 +60,24 @@ mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, d
 // Gradients are summed beside the last micro batch of `program`, a region as soon as it is finished, and
 // mz_ranks_issue_sum adds no calls. Not where canonical sums have to wait for a rank's other micro batches.
 mezzo_status mz_ranks_overlap(mz_ranks *ranks, mezzo_program *program);
-// Behind micro batch i (from 0): keeps its loss; canonical: adds its gradient where it belongs.
+// After micro batch i (from 0): keeps its loss; canonical: adds its gradient where it belongs.
 mezzo_status mz_ranks_micro(mz_ranks *ranks, int64_t i, const void *loss);
 mezzo_status mz_ranks_stop(mz_ranks *ranks, bool asked); // before the calls of a step: this rank was asked to stop
-// The calls of a step, added to `into`: before grad_stats; behind it; behind the move.
+// The calls of a step, added to `into`: before grad_stats; after it; after the update.
 mezzo_status mz_ranks_issue_sum(mz_ranks *ranks, mz_sequence *into);
-mezzo_status mz_ranks_issue_agree(mz_ranks *ranks, mezzo_optimizer *optimizer, mz_sequence *into);
-mezzo_status mz_ranks_issue_spread(mz_ranks *ranks, mz_sequence *into);
+mezzo_status mz_ranks_issue_norm(mz_ranks *ranks, mezzo_optimizer *optimizer, mz_sequence *into);
+mezzo_status mz_ranks_issue_gather_params(mz_ranks *ranks, mz_sequence *into);
 // What all ranks kept, for a fetch: device address and bytes; and what it says, on the host: the mean of all losses in
 // order of micro batches, by their shares (mz_step_values_of), and whether any rank was asked to stop.
-const void *mz_ranks_kept(const mz_ranks *ranks, size_t *bytes);
-void mz_ranks_read_kept(const mz_ranks *ranks, const void *host, const double *shares, double *loss, bool *stop);
-// Moments of all parts, and low halves of masters, brought together to be saved; all ranks call it. Those that `keep`
-// have the moments on the host until mz_ranks_release. Gradients are overwritten: behind a step only.
-mezzo_status mz_ranks_bring(mz_ranks *ranks, mezzo_optimizer *optimizer, bool keep);
+const void *mz_ranks_step_record(const mz_ranks *ranks, size_t *bytes);
+void mz_ranks_read_step_record(const mz_ranks *ranks, const void *host, const double *shares, double *loss, bool *stop);
+// Moments of all shards, and low halves of masters, brought together to be saved; all ranks call it. Those that `keep`
+// have the moments on the host until mz_ranks_release. Gradients are overwritten: after a step only.
+mezzo_status mz_ranks_gather_moments(mz_ranks *ranks, mezzo_optimizer *optimizer, bool keep);
 void mz_ranks_release(mezzo_optimizer *optimizer);
-// Parameters in parts brought together on the host of ranks that `keep`, until mz_ranks_release_weights: meanwhile
-// these run programs by themselves. All ranks call it, behind a step. Nothing where parameters are whole.
-mezzo_status mz_ranks_bring_weights(mz_ranks *ranks, bool keep);
+// Parameters in shards brought together on the host of ranks that `keep`, until mz_ranks_release_weights: meanwhile
+// these run programs by themselves. All ranks call it, after a step. Nothing where parameters are whole.
+mezzo_status mz_ranks_gather_weights(mz_ranks *ranks, bool keep);
 void mz_ranks_release_weights(mz_ranks *ranks);
 
 #endif

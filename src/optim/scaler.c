@@ -120,7 +120,7 @@ void mz_scaler_forget(mezzo_scaler *s, mezzo_optimizer *optimizer) {
 
 // --- unscale, step, update -----------------------------------------------------------------------------------------
 // The optimizer's entry, or, where it has none, *fresh: one that `admit` adds. A call that fails must leave no entry
-// behind.
+// after.
 static mezzo_status find_entry(mezzo_scaler *s, mezzo_optimizer *optimizer, mz_scaler_entry *fresh,
                                mz_scaler_entry **out) {
     *fresh = (mz_scaler_entry){.optimizer = optimizer, .stage = MZ_SCALER_READY};

@@ -1,4 +1,4 @@
-// The training step: micro batches, and a static list of calls behind them.
+// The training step: micro batches, and a static list of calls after them.
 #include "optim/step.h"
 
 #include <math.h>
@@ -81,7 +81,7 @@ static mezzo_status find_loss(mezzo_step *s) {
 static mezzo_status open_fetches(mezzo_step *s) {
     size_t losses = (size_t)s->micro_batches * mezzo_dtype_size(s->loss_dtype);
     if (s->ranks != NULL)
-        (void)mz_ranks_kept(s->ranks, &losses);
+        (void)mz_ranks_step_record(s->ranks, &losses);
     s->states_at = mz_align_up(losses, 64);
     s->scaler_at = s->states_at + mz_align_up((size_t)s->n_optimizers * sizeof(mz_opt_state), 64);
     for (int i = 0; i < 2; i++)
@@ -170,17 +170,17 @@ static mezzo_status make_list(mezzo_step *s, mz_sequence *list, bool in_place) {
         MEZZO_TRY(mz_ranks_issue_sum(s->ranks, list));
     for (int i = 0; i < s->n_optimizers; i++) {
         all[i] = s->optimizers[i];
-        // The move follows at once, and gradients are zeroed behind it: dividing there saves a pass that writes them.
+        // The update follows at once, and gradients are zeroed after it: dividing there saves a pass that writes them.
         MEZZO_TRY(mz_optimizer_issue_stats(s->optimizers[i], list, scale, mz_can_defer(s->device) && !in_place));
     }
     if (s->ranks != NULL)
-        MEZZO_TRY(mz_ranks_issue_agree(s->ranks, s->optimizers[0], list));
+        MEZZO_TRY(mz_ranks_issue_norm(s->ranks, s->optimizers[0], list));
     for (int i = 0; i < s->n_optimizers && s->clip > 0; i++)
         MEZZO_TRY(mz_optimizer_issue_clip(s->optimizers[i], list, s->clip));
     for (int i = 0; i < s->n_optimizers; i++)
-        MEZZO_TRY(mz_optimizer_issue_move(s->optimizers[i], list));
+        MEZZO_TRY(mz_optimizer_issue_update(s->optimizers[i], list));
     if (s->ranks != NULL)
-        MEZZO_TRY(mz_ranks_issue_spread(s->ranks, list));
+        MEZZO_TRY(mz_ranks_issue_gather_params(s->ranks, list));
     if (s->scaler != NULL)
         return mz_scaler_issue_update(s->scaler, list, all, s->n_optimizers);
     for (int i = 0; i < s->n_optimizers; i++)
@@ -248,7 +248,7 @@ static mezzo_status fetch_values(mezzo_step *s) {
                            sizeof(mz_opt_state)));
     if (s->ranks != NULL) {
         size_t bytes;
-        const void *kept = mz_ranks_kept(s->ranks, &bytes);
+        const void *kept = mz_ranks_step_record(s->ranks, &bytes);
         MEZZO_TRY(b->fetch(s->device, fetch, 0, kept, bytes));
     }
     if (s->scaler != NULL)
@@ -331,7 +331,7 @@ mezzo_status mz_step_values_of(mezzo_step *s, int back, const double *shares, mz
     *out = (mz_step_values){.loss = (double)NAN, .scaler.scale = 1};
     MEZZO_TRY(s->device->backend->fetched(s->device, fetch_of(s, s->index - back), &host));
     if (s->ranks != NULL)
-        mz_ranks_read_kept(s->ranks, host, shares, &out->loss, &out->stop);
+        mz_ranks_read_step_record(s->ranks, host, shares, &out->loss, &out->stop);
     else
         MEZZO_TRY(mean_loss(s, host, shares, &out->loss));
     for (int i = s->n_optimizers; i-- > 0;) { // the first one's stays

@@ -13,7 +13,7 @@ mezzo_status mz_step_create(mezzo_program *program, mezzo_optimizer *const *opti
                             mezzo_scaler *scaler, const mezzo_step_options *options, mz_ranks *ranks, mezzo_step **out);
 void mz_step_ask_stop(mezzo_step *step, bool asked); // of this rank; told to all with the next step
 
-// mezzo_step_finish; with in_place gradients are left unscaled for who reads them behind it, until the next run writes
+// mezzo_step_finish; with in_place gradients are left unscaled for who reads them after it, until the next run writes
 // them.
 mezzo_status mz_step_finish(mezzo_step *step, bool in_place);
 

@@ -6,8 +6,11 @@ mz_tensor mz_value_tensor(const mezzo_graph *g, int v) {
     if (v < 0)
         return mz_tensor_absent();
     const mz_value *x = &g->values[v];
-    return (mz_tensor){
-        .dtype = x->dtype, .shape = x->shape, .scaling = x->scaling, .storage = x->storage, .turned = x->turned};
+    return (mz_tensor){.dtype = x->dtype,
+                       .shape = x->shape,
+                       .scaling = x->scaling,
+                       .storage = x->storage,
+                       .columnwise = x->columnwise};
 }
 
 // Of the first `n` slots these values, of the others none. Slots are many, and hold zeros here.

@@ -25,14 +25,14 @@ mezzo_status mz_call_list_add(mz_call_list *list, const mz_prepared *prepared, c
     return MEZZO_OK;
 }
 
-static mezzo_status run_on_lane(mezzo_device *device, mz_bound_call *c, int lane) {
+static mezzo_status run_on_stream(mezzo_device *device, mz_bound_call *c, int stream) {
     if (c->call.attrs.update != NULL) // the list may have moved since
         c->call.attrs.update = &c->update;
-    return mz_traced_run(device, c->kernel, &c->call, "optimizer", "update", lane);
+    return mz_traced_run(device, c->kernel, &c->call, "optimizer", "update", stream);
 }
 
 mezzo_status mz_bound_call_run(mezzo_device *device, mz_bound_call *c) {
-    return run_on_lane(device, c, 0);
+    return run_on_stream(device, c, 0);
 }
 
 bool mz_call_list_depends(const mz_call_list *list, const mz_traffic *second) {
@@ -76,7 +76,7 @@ void mz_call_list_free(mz_call_list *list) {
 }
 
 // --- what waits ----------------------------------------------------------------------------------------------------
-static mezzo_status touch(mezzo_device *device, const void *data, size_t bytes, bool writes) {
+static mezzo_status flush_deferred(mezzo_device *device, const void *data, size_t bytes, bool writes) {
     const mz_span span = {data, (const char *)data + bytes};
     const mz_traffic host = {.reads = &span, .writes = &span, .n_reads = !writes, .n_writes = writes};
     return mz_deferred_wait(device, &host);
@@ -85,19 +85,19 @@ static mezzo_status touch(mezzo_device *device, const void *data, size_t bytes, 
 mz_deferred *mz_deferred_take(mezzo_device *device) {
     mz_deferred *first = device->deferred;
     device->deferred = NULL;
-    device->touch = NULL;
+    device->flush_deferred = NULL;
     return first;
 }
 
 void mz_deferred_give_back(mezzo_device *device, mz_deferred *first) {
     device->deferred = first;
-    device->touch = first != NULL ? touch : NULL;
+    device->flush_deferred = first != NULL ? flush_deferred : NULL;
 }
 
 mezzo_status mz_deferred_flush(mezzo_device *device) {
     for (mz_deferred *d = mz_deferred_take(device); d != NULL; d = d->next)
         for (size_t i = 0; i < d->list.n; i++)
-            MEZZO_TRY(run_on_lane(device, &d->list.calls[i], MZ_STREAM_DEFERRED));
+            MEZZO_TRY(run_on_stream(device, &d->list.calls[i], MZ_STREAM_DEFERRED));
     return MEZZO_OK;
 }
 
@@ -126,7 +126,7 @@ mezzo_status mz_deferred_push(mezzo_device *device, mz_deferred *deferred) {
         last = &(*last)->next;
     *last = deferred;
     deferred->next = NULL;
-    device->touch = touch;
+    device->flush_deferred = flush_deferred;
     return MEZZO_OK;
 }
 

@@ -24,7 +24,7 @@ mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, mezzo_grap
     if (region == NULL || at == NULL || elements == NULL)
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int k = 0; k < params->n_regions && status == MEZZO_OK; k++)
-        elements[k] = params->ranks * params->regions[k].part;
+        elements[k] = params->ranks * params->regions[k].shard;
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
         const int index = mz_params_index(params, g, i); // -1: told where it is bound
         region[i] = index >= 0 ? params->list[index].region : -1;
@@ -48,9 +48,9 @@ typedef struct gather {
     mz_collective what;
 } gather;
 
-static int shadow_of(const mezzo_params *params, mezzo_dtype dtype) {
+static int low_copy_of(const mezzo_params *params, mezzo_dtype dtype) {
     int i = 0;
-    while (i < params->n_shadows && params->shadows[i].dtype != dtype)
+    while (i < params->n_low_copies && params->low_copies[i].dtype != dtype)
         i++;
     return i;
 }
@@ -60,7 +60,7 @@ static const void *on_host(const gather *g) {
     const int64_t from = g->params->regions[g->region].from;
     if (g->what.dtype == MEZZO_F32)
         return whole->master + from;
-    return whole->shadow[shadow_of(g->params, g->what.dtype)] + (from - whole->from);
+    return whole->low_copy[low_copy_of(g->params, g->what.dtype)] + (from - whole->from);
 }
 
 static mezzo_status run_gather(mezzo_device *device, const mz_call *call) {
@@ -83,18 +83,18 @@ mezzo_status mz_gather_prepare(mz_prepared *out) {
 void mz_gather_bind(mezzo_params *params, int region, mz_call *call, mz_prepared *prepared) {
     const mezzo_dtype dtype = call->out[0].dtype;
     const mz_region *r = &params->regions[region];
-    const int shadow = shadow_of(params, dtype);
+    const int low_copy = low_copy_of(params, dtype);
     char *from = dtype == MEZZO_F32 ? (char *)(params->master + r->place)
-                                    : (char *)params->shadows[shadow].data +
+                                    : (char *)params->low_copies[low_copy].data +
                                           (r->place - params->copied_from) * (int64_t)mezzo_dtype_size(dtype);
     gather *g = prepared->state;
     *g = (gather){
         .params = params,
         .region = region,
         .what = {
-            .kind = MZ_ALL_GATHER, .send = from, .recv = call->out[0].data, .count = (size_t)r->part, .dtype = dtype}};
+            .kind = MZ_ALL_GATHER, .send = from, .recv = call->out[0].data, .count = (size_t)r->shard, .dtype = dtype}};
     call->n_in = 1;
-    call->in[0] = (mz_tensor){.data = from, .dtype = dtype, .shape = {1, {r->part}}};
+    call->in[0] = (mz_tensor){.data = from, .dtype = dtype, .shape = {1, {r->shard}}};
 }
 
 // --- all of them on the host ---------------------------------------------------------------------------------------
@@ -107,9 +107,9 @@ mezzo_status mz_params_open_whole(mezzo_params *params) {
     w->from = copied;
     w->master = mz_alloc((size_t)params->elements + 1, sizeof *w->master);
     bool all = w->master != NULL;
-    for (int i = 0; i < params->n_shadows && all; i++) {
-        w->shadow[i] = mz_alloc((size_t)(params->elements - copied) + 1, sizeof *w->shadow[i]);
-        all = w->shadow[i] != NULL;
+    for (int i = 0; i < params->n_low_copies && all; i++) {
+        w->low_copy[i] = mz_alloc((size_t)(params->elements - copied) + 1, sizeof *w->low_copy[i]);
+        all = w->low_copy[i] != NULL;
     }
     if (all)
         return MEZZO_OK;
@@ -121,8 +121,8 @@ void mz_params_close_whole(mezzo_params *params) {
     if (params->whole == NULL)
         return;
     mz_free(params->whole->master);
-    for (size_t i = 0; i < MZ_COUNT(params->whole->shadow); i++)
-        mz_free(params->whole->shadow[i]);
+    for (size_t i = 0; i < MZ_COUNT(params->whole->low_copy); i++)
+        mz_free(params->whole->low_copy[i]);
     mz_free(params->whole);
     params->whole = NULL;
 }

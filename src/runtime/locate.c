@@ -15,7 +15,7 @@ static bool is_8bit(const mz_tensor *t) {
 
 // NaN and infinities among codes of 8 bits, on the host. Their range would take their scales; the kernels of `inspect`
 // have none.
-static mezzo_status inspect_codes(mezzo_program *p, const mz_tensor *t, mz_inspection *out) {
+static mezzo_status inspect_quantized(mezzo_program *p, const mz_tensor *t, mz_inspection *out) {
     const int64_t n = mz_shape_count(&t->shape);
     const size_t bytes = mz_tensor_bytes_stored(t);
     char *host = mz_alloc(bytes + 1, 1);
@@ -28,7 +28,7 @@ static mezzo_status inspect_codes(mezzo_program *p, const mz_tensor *t, mz_inspe
         out->nans += isnan(x) != 0;
         out->infs += isinf(x) != 0;
     }
-    out->looked = n;
+    out->inspected = n;
     mz_free(host);
     return status;
 }
@@ -42,7 +42,7 @@ mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int 
     memset(out, 0, (size_t)n * sizeof *out);
     for (int i = 0; i < n; ++i)
         if (is_8bit(&tensors[i])) {
-            MEZZO_TRY(inspect_codes(p, &tensors[i], &out[i]));
+            MEZZO_TRY(inspect_quantized(p, &tensors[i], &out[i]));
         } else if (is_float(&tensors[i])) {
             at[call.n_in] = i;
             call.in[call.n_in++] = tensors[i];
@@ -88,13 +88,13 @@ static void check_sources(const mezzo_program *p, size_t call, const mz_inspecti
         if (n->in[k] < 0 || ins[k].nans + ins[k].infs == 0)
             continue;
         const mz_value *own = &g->values[n->in[k]], *root = &g->values[mz_value_root(g, n->in[k])];
-        const bool gathered = own->kind == MZ_VALUE_PARAM || own->kind == MZ_VALUE_SHADOW;
+        const bool gathered = own->kind == MZ_VALUE_PARAM || own->kind == MZ_VALUE_LOW_COPY;
         const mz_value *v = gathered ? own : root;
         if (v->kind == MZ_VALUE_TEMP)
             continue;
         describe_op(p, call, out);
         out->bad = tensor_at(p, call, false, k, &ins[k]);
-        out->parameter = v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_SHADOW || v->kind == MZ_VALUE_CODES;
+        out->parameter = v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_LOW_COPY || v->kind == MZ_VALUE_QUANTIZED;
         out->source = out->parameter                ? g->params[v->param].name
                       : v->kind == MZ_VALUE_SCALE   ? "the loss scale"
                       : v->name != NULL && *v->name ? v->name
@@ -183,7 +183,7 @@ void mz_inspection_describe(const mz_inspection *v, char *out, size_t size) {
     if (v->nans + v->infs == 0)
         add(out, size, "%lld values above guard.limit, up to %.4g", (long long)v->large,
             fmax(-(double)v->low, (double)v->high));
-    add(out, size, " of %lld", (long long)v->looked);
+    add(out, size, " of %lld", (long long)v->inspected);
 }
 
 void mz_located_describe(const mz_located *f, int64_t sample, char *out, size_t size) {

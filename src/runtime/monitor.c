@@ -30,7 +30,7 @@ static int own_output(const mezzo_program *p, size_t call) {
     return own && is_float(g->values[v].dtype) ? v : -1;
 }
 
-// Of each value whose memory is its own: whether a call behind `call` reads it.
+// Of each value whose memory is its own: whether a call after `call` reads it.
 static mezzo_status find_read_after(const mezzo_program *p, size_t call, bool **read) {
     const mezzo_graph *g = p->c.graph;
     *read = mz_alloc(g->n_values + 1, sizeof **read);

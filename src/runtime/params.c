@@ -1,4 +1,4 @@
-// Masters, gradients and shadows on the device.
+// Masters, gradients and low copies on the device.
 #include "runtime/params_layout.h"
 
 #include "graph/graph.h"
@@ -86,7 +86,7 @@ static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count,
 
 // --- masters as they are stored ------------------------------------------------------------------------------------
 // Elements of a parameter from `first`, of a flat buffer in which its element 0 lies, or would lie, at element `place`.
-// Parameters in parts have no padding between their elements.
+// Parameters in shards have no padding between their elements.
 static mezzo_status read_at(const mezzo_params *params, const mz_param *p, const void *flat, int64_t place, size_t size,
                             int64_t first, int64_t count, void *out) {
     const char *at = flat;
@@ -115,7 +115,7 @@ static float float_at(const void *values, int64_t i) { // of any alignment
     return x;
 }
 
-// `count` elements from `first`; shadow 0 is there from the start, BF16. `halves` has room for two of each.
+// `count` elements from `first`; low copy 0 is there from the start, BF16. `halves` has room for two of each.
 static mezzo_status write_halves(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                  const void *values, uint16_t *halves) {
     uint16_t *high = halves, *low = halves + count;
@@ -125,7 +125,7 @@ static mezzo_status write_halves(mezzo_params *params, const mz_param *p, int64_
             mz_master_split(float_at(values, i), &high[i], &low[i]);
         else
             high[i] = mezzo_f32_to_bf16(float_at(values, i));
-    MEZZO_TRY(write_at(params, p, params->shadows[0].data, p->shadow_place, sizeof *high, first, count, high));
+    MEZZO_TRY(write_at(params, p, params->low_copies[0].data, p->low_copy_place, sizeof *high, first, count, high));
     if (p->master == MEZZO_MASTER_SPLIT)
         MEZZO_TRY(write_at(params, p, params->master, low_place(p), sizeof *low, first, count, low));
     return MEZZO_OK;
@@ -133,7 +133,7 @@ static mezzo_status write_halves(mezzo_params *params, const mz_param *p, int64_
 
 static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                 uint16_t *high, uint16_t *low, float *out) {
-    MEZZO_TRY(read_at(params, p, params->shadows[0].data, p->shadow_place, sizeof *high, first, count, high));
+    MEZZO_TRY(read_at(params, p, params->low_copies[0].data, p->low_copy_place, sizeof *high, first, count, high));
     if (p->master == MEZZO_MASTER_SPLIT)
         MEZZO_TRY(read_at(params, p, params->master, low_place(p), sizeof *low, first, count, low));
     for (int64_t i = 0; i < count; ++i)
@@ -141,7 +141,7 @@ static mezzo_status read_halves(const mezzo_params *params, const mz_param *p, i
     return MEZZO_OK;
 }
 
-mezzo_status mz_params_read_part(const mezzo_params *params, int index, int64_t first, int64_t count, float *out) {
+mezzo_status mz_params_read_range(const mezzo_params *params, int index, int64_t first, int64_t count, float *out) {
     const mz_param *p = &params->list[index];
     if (p->region >= 0 && params->whole == NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "parameter %s is spread over ranks", p->name);
@@ -228,15 +228,15 @@ static int param_of(const mezzo_graph *g, int value) {
     return param >= 0 && g->params[param].value == value ? param : -1;
 }
 
-// What products read gets a place among the low-precision copies, by number_shadows.
-static void find_shadows(mezzo_params *params, const mezzo_graph *g) {
+// What products read gets a place among the low-precision copies, by number_low_copies.
+static void find_low_copies(mezzo_params *params, const mezzo_graph *g) {
     for (size_t i = 0; i < params->n; ++i)
-        params->list[i].shadow_slot = -1;
+        params->list[i].low_copy_slot = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
         for (int k = 0; k < g->nodes[i].n_in; ++k) {
             const int param = param_of(g, g->nodes[i].in[k]);
             if (param >= 0 && mz_op_table[g->nodes[i].op].cast_class == MZ_CAST_LOW)
-                params->list[param].shadow_slot = 0;
+                params->list[param].low_copy_slot = 0;
         }
 }
 
@@ -247,7 +247,7 @@ static void free_specs(mezzo_params *params) {
     mz_names_free(&params->names);
 }
 
-// As its axes say; without padding where kernels that update it, or ranks' parts, could not follow.
+// As its axes say; without padding where kernels that update it, or ranks' shards, could not follow.
 static void store(mz_param *p, const mz_storage *storage, bool cut) {
     p->storage = *storage;
     bool followed = mz_layout_of(&p->shape, storage, &p->layout);
@@ -281,7 +281,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         store(p, &stored[cast->params[i].value], params->ranks > 0);
         params->padded = params->padded || p->storage.padded;
     }
-    find_shadows(params, g);
+    find_low_copies(params, g);
     return settle_keys(params);
 }
 
@@ -289,8 +289,8 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
 static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
     for (size_t i = 0; i < cast->n_nodes; ++i) {
         const int param = cast->nodes[i].op == MZ_OP_quantize ? param_of(cast, cast->nodes[i].in[0]) : -1;
-        if (param >= 0 && cast->params[param].shadow < 0)
-            params->list[param].shadow_slot = -1;
+        if (param >= 0 && cast->params[param].low_copy < 0)
+            params->list[param].low_copy_slot = -1;
     }
 }
 
@@ -298,25 +298,25 @@ static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
 // under its options.
 static void settle_formats(mezzo_params *params, const mezzo_graph *cast) {
     for (size_t i = 0; i < params->n; ++i)
-        params->list[i].master = mz_master_of(cast, i, params->kept_as, NULL);
+        params->list[i].master = mz_master_of(cast, i, params->master_format, NULL);
     leave_quantized(params, cast);
 }
 
-static void number_shadows(mezzo_params *params) {
+static void number_low_copies(mezzo_params *params) {
     for (size_t i = 0; i < params->n; ++i) {
         mz_param *p = &params->list[i];
-        if (p->shadow_slot < 0)
+        if (p->low_copy_slot < 0)
             continue;
-        p->shadow_slot = params->shadow_elements;
-        params->shadow_elements += round_up(p->stored, MZ_SHADOW_SEGMENT);
+        p->low_copy_slot = params->low_copy_elements;
+        params->low_copy_elements += round_up(p->stored, MZ_LOW_COPY_SEGMENT);
     }
 }
 
 static mezzo_status make_specs(mezzo_params *params, const mezzo_graph *g, const mezzo_program_options *options) {
     mezzo_graph *cast = NULL;
-    if (options == NULL && params->kept_as != MEZZO_MASTER_FP32)
+    if (options == NULL && params->master_format != MEZZO_MASTER_FP32)
         return mz_fail(MEZZO_ERR_INVALID, "%s masters need the options of the programs that read them",
-                       mezzo_master_name(params->kept_as));
+                       mezzo_master_name(params->master_format));
     if (options != NULL)
         MEZZO_TRY(mz_passes(g, &(mz_target){.options = options}, "autocast", &cast));
     const mezzo_graph *read = cast != NULL ? cast : g;
@@ -345,7 +345,7 @@ mezzo_master mezzo_master_default(mezzo_precision precision) {
 mezzo_master mezzo_params_master(const mezzo_params *params) {
     if (params == NULL)
         return MEZZO_MASTER_FP32;
-    return params->kept_as;
+    return params->master_format;
 }
 
 mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_graph *graph, uint64_t seed, mezzo_params **out) {
@@ -368,7 +368,7 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     if (!params)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     params->device = device;
-    params->kept_as = master;
+    params->master_format = master;
     params->lora_rank = graph->lora_rank;
     params->lora_alpha = graph->lora_alpha;
     memcpy(params->adapted, graph->adapted, sizeof params->adapted);
@@ -379,7 +379,7 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->sharded = cut->sharded;
     params->grads_empty = true;
     MEZZO_TRY_GOTO(status, make_specs(params, graph, options));
-    number_shadows(params);
+    number_low_copies(params);
     MEZZO_TRY_GOTO(status, mz_params_lay_out(params, cut->region));
     *out = params;
     return MEZZO_OK;
@@ -410,9 +410,9 @@ mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, co
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, params->master_bytes + 64, (void **)&params->master));
     MEZZO_TRY_GOTO(
         status, device->backend->alloc(device, (size_t)params->grad_elements * sizeof(float), (void **)&params->grad));
-    const mz_shadow *shadow;
-    if (params->low_masters) // the shadow is a part of the masters: it is there first
-        MEZZO_TRY_GOTO(status, mz_params_shadow(params, MEZZO_BF16, &shadow));
+    const mz_low_copy *low_copy;
+    if (params->low_masters) // the low copy is a part of the masters: it is there first
+        MEZZO_TRY_GOTO(status, mz_params_low_copy(params, MEZZO_BF16, &low_copy));
     for (size_t i = 0; i < params->n; ++i)
         MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed, graph->repeats_init));
     MEZZO_TRY_GOTO(status, mz_params_refresh(params));
@@ -432,11 +432,11 @@ void mezzo_params_free(mezzo_params *params) {
     if (!mz_free_once(params, "set of parameters"))
         return;
     const mz_backend *b = params->device->backend;
-    for (int i = 0; i < params->n_shadows; ++i) {
-        b->release(params->device, params->shadows[i].data);
-        b->release(params->device, params->shadows[i].segments);
+    for (int i = 0; i < params->n_low_copies; ++i) {
+        b->release(params->device, params->low_copies[i].data);
+        b->release(params->device, params->low_copies[i].segments);
     }
-    mz_codes_free(params);
+    mz_quantized_free(params);
     mz_scales_free(params->device, &params->scales);
     b->release(params->device, params->master);
     b->release(params->device, params->grad);
@@ -509,7 +509,7 @@ static mezzo_status write_flat(mezzo_params *params, float *flat, int index, con
 mezzo_status mezzo_params_read(const mezzo_params *params, int index, float *out) {
     MZ_REQUIRE(params, out);
     MEZZO_TRY(check_index(params, index));
-    return mz_params_read_part(params, index, 0, params->list[index].count, out);
+    return mz_params_read_range(params, index, 0, params->list[index].count, out);
 }
 
 mezzo_status mz_params_settle(mezzo_params *params) {
@@ -568,90 +568,90 @@ mezzo_status mezzo_params_zero_grad(mezzo_params *params) {
     return MEZZO_OK;
 }
 
-static mz_tensor shadow_tensor(const mezzo_params *params, const mz_shadow *shadow) {
-    return mz_tensor_bytes(shadow->data, (size_t)params->shadow_elements * mezzo_dtype_size(shadow->dtype));
+static mz_tensor low_copy_tensor(const mezzo_params *params, const mz_low_copy *low_copy) {
+    return mz_tensor_bytes(low_copy->data, (size_t)params->low_copy_elements * mezzo_dtype_size(low_copy->dtype));
 }
 
-mz_tensor mz_tensor_shadow(const mezzo_params *params, int index) {
-    return index < params->n_shadows ? shadow_tensor(params, &params->shadows[index]) : mz_tensor_absent();
+mz_tensor mz_tensor_low_copy(const mezzo_params *params, int index) {
+    return index < params->n_low_copies ? low_copy_tensor(params, &params->low_copies[index]) : mz_tensor_absent();
 }
 
-static mz_call refresh_call(const mezzo_params *params, const mz_shadow *shadow) {
+static mz_call refresh_call(const mezzo_params *params, const mz_low_copy *low_copy) {
     mz_call call = {.op = MZ_OP_refresh, .n_in = 2, .n_out = 1};
     int64_t held = (int64_t)(params->master_bytes / sizeof(float));
     call.in[0] = mz_tensor_f32(params->master, params->sharded || held > params->elements ? held : params->elements);
-    call.in[1] = mz_tensor_segments(params, shadow->segments, shadow->n_segments);
-    call.out[0] = shadow_tensor(params, shadow);
+    call.in[1] = mz_tensor_segments(params, low_copy->segments, low_copy->n_segments);
+    call.out[0] = low_copy_tensor(params, low_copy);
     return call;
 }
 
-mz_call mz_params_refresh_call(const mezzo_params *params, int shadow) {
-    return refresh_call(params, &params->shadows[shadow]);
+mz_call mz_params_refresh_call(const mezzo_params *params, int low_copy) {
+    return refresh_call(params, &params->low_copies[low_copy]);
 }
 
-static mezzo_status refresh(mezzo_params *params, const mz_shadow *shadow) {
-    mz_call call = refresh_call(params, shadow);
+static mezzo_status refresh(mezzo_params *params, const mz_low_copy *low_copy) {
+    mz_call call = refresh_call(params, low_copy);
     return mz_run_once(params->device, &call);
 }
 
 mezzo_status mz_params_refresh(mezzo_params *params) {
-    for (int i = 0; i < params->n_shadows; ++i)
-        MEZZO_TRY(refresh(params, &params->shadows[i]));
-    params->codes_stale = true;
+    for (int i = 0; i < params->n_low_copies; ++i)
+        MEZZO_TRY(refresh(params, &params->low_copies[i]));
+    params->quantized_stale = true;
     return MEZZO_OK;
 }
 
-static mezzo_status write_segments(mezzo_params *params, mz_shadow *shadow) {
+static mezzo_status write_segments(mezzo_params *params, mz_low_copy *low_copy) {
     mz_segment *host = mz_alloc(params->n + 1, sizeof *host);
     if (!host)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    size_t n = 0, width = mezzo_dtype_size(shadow->dtype);
+    size_t n = 0, width = mezzo_dtype_size(low_copy->dtype);
     for (size_t i = 0; i < params->n; ++i)
-        if (params->list[i].shadow_slot >= 0)
+        if (params->list[i].low_copy_slot >= 0)
             host[n++] = (mz_segment){.offset = params->list[i].counted,
                                      .master_shift = params->list[i].counted - params->list[i].place,
                                      .first = params->list[i].first,
                                      .count = params->list[i].own,
-                                     .shadow_offset = params->list[i].shadow_place * (int64_t)width,
-                                     .shadow_dtype = (int32_t)shadow->dtype,
+                                     .low_copy_offset = params->list[i].low_copy_place * (int64_t)width,
+                                     .low_copy_dtype = (int32_t)low_copy->dtype,
                                      .low_offset = params->list[i].low_offset,
                                      .layout = params->list[i].layout,
                                      .key = params->list[i].key,
                                      .master = (int32_t)params->list[i].master};
-    shadow->n_segments = n;
+    low_copy->n_segments = n;
     mezzo_device *device = params->device;
-    mezzo_status status = device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&shadow->segments);
+    mezzo_status status = device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&low_copy->segments);
     if (status == MEZZO_OK)
-        status = device->backend->write(device, shadow->segments, host, n * sizeof *host);
+        status = device->backend->write(device, low_copy->segments, host, n * sizeof *host);
     mz_free(host);
     return status;
 }
 
-mezzo_status mz_params_shadow(mezzo_params *params, mezzo_dtype dtype, const mz_shadow **out) {
-    for (int i = 0; i < params->n_shadows; ++i)
-        if (params->shadows[i].dtype == dtype) {
-            *out = &params->shadows[i];
+mezzo_status mz_params_low_copy(mezzo_params *params, mezzo_dtype dtype, const mz_low_copy **out) {
+    for (int i = 0; i < params->n_low_copies; ++i)
+        if (params->low_copies[i].dtype == dtype) {
+            *out = &params->low_copies[i];
             return MEZZO_OK;
         }
     mezzo_device *device = params->device;
     mezzo_status status;
-    mz_shadow *shadow = &params->shadows[params->n_shadows];
-    if (params->n_shadows == (int)MZ_COUNT(params->shadows) || (dtype != MEZZO_BF16 && dtype != MEZZO_F16))
+    mz_low_copy *low_copy = &params->low_copies[params->n_low_copies];
+    if (params->n_low_copies == (int)MZ_COUNT(params->low_copies) || (dtype != MEZZO_BF16 && dtype != MEZZO_F16))
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "no shadow parameters in %s", mezzo_dtype_name(dtype));
     if (dtype != MEZZO_BF16 && params->low_masters)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "masters that are not fp32 are bf16 weights: a program cannot read them in %s; use bf16",
                        mezzo_dtype_name(dtype));
-    *shadow = (mz_shadow){.dtype = dtype};
-    MEZZO_TRY_GOTO(status, device->backend->alloc(device, (size_t)params->shadow_elements * 2 + 64, &shadow->data));
-    MEZZO_TRY_GOTO(status, write_segments(params, shadow));
-    MEZZO_TRY_GOTO(status, refresh(params, shadow));
-    ++params->n_shadows;
-    *out = shadow;
+    *low_copy = (mz_low_copy){.dtype = dtype};
+    MEZZO_TRY_GOTO(status, device->backend->alloc(device, (size_t)params->low_copy_elements * 2 + 64, &low_copy->data));
+    MEZZO_TRY_GOTO(status, write_segments(params, low_copy));
+    MEZZO_TRY_GOTO(status, refresh(params, low_copy));
+    ++params->n_low_copies;
+    *out = low_copy;
     return MEZZO_OK;
 fail:
-    device->backend->release(device, shadow->data);
-    device->backend->release(device, shadow->segments);
+    device->backend->release(device, low_copy->data);
+    device->backend->release(device, low_copy->segments);
     return status;
 }
 
@@ -683,8 +683,8 @@ mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
         return mz_tensor_absent();
     if (p->master == MEZZO_MASTER_FP32)
         return own_at(p, params->master, p->place, MEZZO_F32);
-    for (int i = 0; i < params->n_shadows; ++i)
-        if (params->shadows[i].dtype == MEZZO_BF16)
-            return own_at(p, params->shadows[i].data, p->shadow_place, MEZZO_BF16);
+    for (int i = 0; i < params->n_low_copies; ++i)
+        if (params->low_copies[i].dtype == MEZZO_BF16)
+            return own_at(p, params->low_copies[i].data, p->low_copy_place, MEZZO_BF16);
     return mz_tensor_absent();
 }

@@ -11,7 +11,7 @@ static bool has_low_master(const mz_param *p) {
 }
 
 // --- one process -----------------------------------------------------------------------------------------------------
-// A frozen parameter's master lies behind all others', where no gradient does; FP32 ones first there too.
+// A frozen parameter's master lies after all others', where no gradient does; FP32 ones first there too.
 static void lay_out_frozen(mezzo_params *params) {
     if (params->n_trained == params->n)
         return;
@@ -34,7 +34,7 @@ static void lay_out_frozen(mezzo_params *params) {
     }
 }
 
-// FP32 masters lie where the gradients do; behind them come the low halves of the others.
+// FP32 masters lie where the gradients do; after them come the low halves of the others.
 static void lay_out_whole(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
@@ -56,20 +56,20 @@ static void lay_out_whole(mezzo_params *params) {
 }
 
 // --- ranks ---------------------------------------------------------------------------------------------------------
-// Elements that a region is a multiple of, so that parts are whole pieces, and its length is the same for 1, 2, 4 and 8
-// ranks: sums over pieces are too.
+// Elements that a region is a multiple of, so that shards are whole pieces, and its length is the same for 1, 2, 4 and
+// 8 ranks: sums over pieces are too.
 static int64_t region_unit(const mezzo_params *params) {
     int64_t eights = 8;
     while (eights % params->ranks != 0)
         eights += 8;
-    return eights * MZ_PIECE;
+    return eights * MZ_NORM_BLOCK;
 }
 
 static void close_region(mezzo_params *params, int64_t from) {
     const int64_t ranks = params->ranks;
     params->elements = from + round_up(params->elements - from, region_unit(params));
     if (params->elements > from)
-        params->regions[params->n_regions++] = (mz_region){.from = from, .part = (params->elements - from) / ranks};
+        params->regions[params->n_regions++] = (mz_region){.from = from, .shard = (params->elements - from) / ranks};
 }
 
 // Regions of at most so many elements; parameters stay where they are.
@@ -80,14 +80,14 @@ static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
     mz_region *cut = NULL;
     for (int k = 0; k < params->n_regions; ++k) {
         const mz_region *whole = &params->regions[k];
-        const int64_t end = whole->from + ranks * whole->part;
+        const int64_t end = whole->from + ranks * whole->shard;
         for (int64_t from = whole->from; from < end; from += most) {
             mezzo_status status = MZ_RESERVE(cut, cap, n + 1);
             if (status != MEZZO_OK) {
                 mz_free(cut);
                 return status;
             }
-            cut[n++] = (mz_region){.from = from, .part = (end - from < most ? end - from : most) / ranks};
+            cut[n++] = (mz_region){.from = from, .shard = (end - from < most ? end - from : most) / ranks};
         }
     }
     mz_free(params->regions);
@@ -96,19 +96,19 @@ static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
     return MEZZO_OK;
 }
 
-// Frozen parameters' shadows lie behind all others', whole on every rank.
-static void lay_out_frozen_shadows(mezzo_params *params, int64_t from) {
+// Frozen parameters' low copies lie after all others', whole on every rank.
+static void lay_out_frozen_low_copies(mezzo_params *params, int64_t from) {
     for (size_t i = 0; i < params->n; ++i) {
         mz_param *p = &params->list[i];
-        if (p->shadow_slot < 0 || !p->frozen)
+        if (p->low_copy_slot < 0 || !p->frozen)
             continue;
-        p->shadow_slot = from;
-        from += round_up(p->stored, MZ_SHADOW_SEGMENT);
+        p->low_copy_slot = from;
+        from += round_up(p->stored, MZ_LOW_COPY_SEGMENT);
     }
-    params->shadow_elements = from;
+    params->low_copy_elements = from;
 }
 
-// Gradients, FP32 masters, low halves and shadows of one parameter at parallel places, so that parts are too. Two
+// Gradients, FP32 masters, low halves and low copies of one parameter at parallel places, so that shards are too. Two
 // regions: of FP32 masters, of others.
 static void lay_out_cut(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
@@ -119,28 +119,28 @@ static void lay_out_cut(mezzo_params *params) {
                 continue;
             p->offset = params->elements;
             p->low_offset = from * (int64_t)sizeof(float) + (p->offset - from) * (int64_t)sizeof(uint16_t);
-            if (p->shadow_slot >= 0)
-                p->shadow_slot = p->offset;
-            params->elements += round_up(p->stored, MZ_PIECE);
+            if (p->low_copy_slot >= 0)
+                p->low_copy_slot = p->offset;
+            params->elements += round_up(p->stored, MZ_NORM_BLOCK);
         }
         close_region(params, from);
         if (pass == 0)
             params->fp32_elements = params->elements;
     }
     params->master_bytes = (size_t)params->fp32_elements * sizeof(float);
-    if (params->kept_as == MEZZO_MASTER_SPLIT)
+    if (params->master_format == MEZZO_MASTER_SPLIT)
         params->master_bytes += (size_t)(params->elements - params->fp32_elements) * sizeof(uint16_t);
-    lay_out_frozen_shadows(params, params->elements);
+    lay_out_frozen_low_copies(params, params->elements);
 }
 
-// --- ranks that have parameters in parts ---------------------------------------------------------------------------
+// --- ranks that have parameters in shards ---------------------------------------------------------------------------
 // Regions of one kind: FP32 masters without a low-precision copy, with one, others.
 enum { KINDS = 3 };
 static int kind_of(const mz_param *p) {
-    return has_low_master(p) ? 2 : p->shadow_slot >= 0 ? 1 : 0;
+    return has_low_master(p) ? 2 : p->low_copy_slot >= 0 ? 1 : 0;
 }
 
-// Parameters of one kind one behind another, whole in a region: as many as `most` elements hold, one at least.
+// Parameters of one kind consecutively, whole in a region: as many as `most` elements hold, one at least.
 static mezzo_status add_regions(mezzo_params *params, int kind, int64_t most, size_t *cap) {
     int64_t from = params->elements;
     if (most > 0 && most < region_unit(params)) // it would be rounded up to that
@@ -155,67 +155,67 @@ static mezzo_status add_regions(mezzo_params *params, int kind, int64_t most, si
             from = params->elements;
         }
         p->offset = params->elements;
-        params->elements += round_up(p->stored, MZ_PIECE);
+        params->elements += round_up(p->stored, MZ_NORM_BLOCK);
     }
     if (params->elements > from)
         close_region(params, from);
     return MEZZO_OK;
 }
 
-// What pieces are counted by: where parameters would lie if they were not in parts, so that sums over pieces are the
+// What pieces are counted by: where parameters would lie if they were not in shards, so that sums over pieces are the
 // same.
-static void count_pieces(mezzo_params *params) {
+static void count_norm_blocks(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
             mz_param *p = &params->list[i];
             if (p->frozen || has_low_master(p) != (pass == 1))
                 continue;
             p->counted = params->counted;
-            params->counted += round_up(p->stored, MZ_PIECE);
+            params->counted += round_up(p->stored, MZ_NORM_BLOCK);
         }
         params->counted = round_up(params->counted, region_unit(params));
     }
 }
 
-static mezzo_status lay_out_parts(mezzo_params *params, int64_t region) {
-    int64_t ends[KINDS]; // of parts
+static mezzo_status lay_out_shards(mezzo_params *params, int64_t region) {
+    int64_t ends[KINDS]; // of shards
     size_t cap = 0;
     for (int kind = 0; kind < KINDS; ++kind) {
         MEZZO_TRY(add_regions(params, kind, region, &cap));
-        ends[kind] = mz_params_part_elements(params);
+        ends[kind] = mz_params_shard_elements(params);
         if (kind == 1)
             params->fp32_elements = params->elements;
     }
-    count_pieces(params);
+    count_norm_blocks(params);
     params->copied_from = ends[0];
-    params->fp32_parts = ends[1];
+    params->fp32_shards = ends[1];
     params->master_bytes = (size_t)ends[1] * sizeof(float);
-    if (params->kept_as == MEZZO_MASTER_SPLIT)
+    if (params->master_format == MEZZO_MASTER_SPLIT)
         params->master_bytes += (size_t)(ends[2] - ends[1]) * sizeof(uint16_t);
-    lay_out_frozen_shadows(params, ends[2] - ends[0]);
+    lay_out_frozen_low_copies(params, ends[2] - ends[0]);
     return MEZZO_OK;
 }
 
-// A parameter lies in one region, so that one number says where its elements would be in a buffer of parts.
+// A parameter lies in one region, so that one number says where its elements would be in a buffer of shards.
 static void find_own(mezzo_params *params, mz_param *p) {
     for (int k = 0; k < params->n_regions; ++k)
         if (mz_region_has(params, &params->regions[k], p)) {
             p->region = k;
-            mz_params_part(params, (int)(p - params->list), params->rank, k, &p->first, &p->own, &p->place);
+            mz_params_shard(params, (int)(p - params->list), params->rank, k, &p->first, &p->own, &p->place);
         }
     p->low_offset =
-        params->fp32_parts * (int64_t)sizeof(float) + (p->place - params->fp32_parts) * (int64_t)sizeof(uint16_t);
-    p->shadow_place = p->shadow_slot >= 0 ? p->place - params->copied_from : 0;
+        params->fp32_shards * (int64_t)sizeof(float) + (p->place - params->fp32_shards) * (int64_t)sizeof(uint16_t);
+    p->low_copy_place = p->low_copy_slot >= 0 ? p->place - params->copied_from : 0;
 }
 
 static void settle_places(mezzo_params *params) {
     params->counted = params->sharded ? params->counted : params->elements;
-    params->fp32_parts = params->sharded ? params->fp32_parts : params->fp32_elements;
+    params->fp32_shards = params->sharded ? params->fp32_shards : params->fp32_elements;
     for (size_t i = 0; i < params->n; ++i) {
         mz_param *p = &params->list[i];
         p->place = p->offset;
         p->own = p->count;
-        p->shadow_place = p->shadow_slot;
+        p->low_copy_place = p->low_copy_slot;
         p->region = -1;
         if (!params->sharded || p->frozen)
             p->counted = p->offset;
@@ -225,11 +225,11 @@ static void settle_places(mezzo_params *params) {
 }
 
 // --- what the others ask -------------------------------------------------------------------------------------------
-void mz_params_part(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
-                    int64_t *place) {
+void mz_params_shard(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
+                     int64_t *place) {
     const mz_param *p = &params->list[index];
     const mz_region *r = &params->regions[region];
-    const int64_t from = r->from + rank * r->part - p->offset, to = from + r->part;
+    const int64_t from = r->from + rank * r->shard - p->offset, to = from + r->shard;
     const int64_t begin = from > 0 ? from : 0, end = to < p->count ? to : p->count;
     *first = begin;
     *count = end > begin ? end - begin : 0;
@@ -237,10 +237,10 @@ void mz_params_part(const mezzo_params *params, int index, int rank, int region,
 }
 
 bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz_param *p) {
-    return p->offset < region->from + params->ranks * region->part && p->offset + p->count > region->from;
+    return p->offset < region->from + params->ranks * region->shard && p->offset + p->count > region->from;
 }
 
-int mz_region_alone(const mezzo_params *params, int region) {
+int mz_region_only_param(const mezzo_params *params, int region) {
     int alone = -1, n = 0;
     for (size_t i = 0; i < params->n && params->sharded; ++i)
         if (params->list[i].region == region) {
@@ -250,13 +250,13 @@ int mz_region_alone(const mezzo_params *params, int region) {
     return n == 1 ? alone : -1;
 }
 
-size_t mz_params_parts(const mezzo_params *params, int rank) {
+size_t mz_params_shards(const mezzo_params *params, int rank) {
     size_t n = 0;
     for (size_t i = 0; i < params->n; ++i) {
         size_t of_one = 0;
         for (int k = 0; k < params->n_regions && !params->list[i].frozen; ++k) {
             int64_t first, count, place;
-            mz_params_part(params, (int)i, rank, k, &first, &count, &place);
+            mz_params_shard(params, (int)i, rank, k, &first, &count, &place);
             of_one += count > 0;
         }
         n += params->list[i].frozen ? 0 : of_one > 0 ? of_one : 1;
@@ -264,17 +264,17 @@ size_t mz_params_parts(const mezzo_params *params, int rank) {
     return n;
 }
 
-int64_t mz_params_part_elements(const mezzo_params *params) {
+int64_t mz_params_shard_elements(const mezzo_params *params) {
     int64_t n = 0;
     for (int k = 0; k < params->n_regions; ++k)
-        n += params->regions[k].part;
+        n += params->regions[k].shard;
     return n;
 }
 
 static mezzo_status lay_out_ranks(mezzo_params *params, int64_t region) {
     int64_t place = 0;
     if (params->sharded)
-        MEZZO_TRY(lay_out_parts(params, region));
+        MEZZO_TRY(lay_out_shards(params, region));
     else {
         params->regions = mz_alloc(2, sizeof *params->regions);
         if (params->regions == NULL)
@@ -285,7 +285,7 @@ static mezzo_status lay_out_ranks(mezzo_params *params, int64_t region) {
     }
     for (int k = 0; k < params->n_regions; ++k) {
         params->regions[k].place = place;
-        place += params->regions[k].part;
+        place += params->regions[k].shard;
     }
     return MEZZO_OK;
 }
@@ -299,6 +299,6 @@ mezzo_status mz_params_lay_out(mezzo_params *params, int64_t region) {
         lay_out_whole(params);
     lay_out_frozen(params);
     settle_places(params);
-    params->grad_elements = params->scattered ? mz_params_part_elements(params) : params->elements;
+    params->grad_elements = params->scattered ? mz_params_shard_elements(params) : params->elements;
     return MEZZO_OK;
 }

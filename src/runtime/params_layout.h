@@ -4,8 +4,8 @@
 
 #include "runtime/params.h"
 
-#define MZ_SEGMENT        16 // elements: a segment starts on a 64-byte line of FP32
-#define MZ_SHADOW_SEGMENT 32 // elements: the same for 2-byte formats
+#define MZ_SEGMENT          16 // elements: a segment starts on a 64-byte line of FP32
+#define MZ_LOW_COPY_SEGMENT 32 // elements: the same for 2-byte formats
 
 // Of parameters whose shapes and masters are known; region: mz_cut's.
 mezzo_status mz_params_lay_out(mezzo_params *params, int64_t region);

@@ -49,18 +49,18 @@ bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g) {
         if (dy != NULL && n->attrs.act != MZ_ACT_NONE && dy->dim[dy->rank - 1] > most)
             most = dy->dim[dy->rank - 1];
     }
-    return b->remakes_summing == 0 || most < b->remakes_summing;
+    return b->recompute_below_k == 0 || most < b->recompute_below_k;
 }
 
 // Whether activations' results are made again. Light recomputation would repeat them in passes of their own.
 static bool worth_remaking(const mz_backend *b, const mezzo_program_options *options, const mezzo_graph *g) {
-    return b->remakes != NULL &&
-           (options->recompute_light || mz_program_rows(g) > b->remakes_above || !mz_keeps_activations(b, g));
+    return b->recomputes != NULL &&
+           (options->recompute_light || mz_program_rows(g) > b->recompute_above_rows || !mz_keeps_activations(b, g));
 }
 
-static mezzo_status can_remake(void *user, const mezzo_graph *g, const mz_node *n, bool *out) {
+static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_node *n, bool *out) {
     mezzo_device *device = user;
-    const mz_kernel *kernel = device->backend->remakes(n->op);
+    const mz_kernel *kernel = device->backend->recomputes(n->op);
     mz_prepared prepared;
     mz_call call;
     mz_call_of_node(device, g, n, &call);
@@ -76,7 +76,7 @@ static mezzo_status can_remake(void *user, const mezzo_graph *g, const mz_node *
 }
 
 static mezzo_status pass_recompute_act(mezzo_graph *g, const mz_target *t) {
-    return worth_remaking(t->device->backend, t->options, g) ? mz_graph_remake(g, can_remake, t->device) : MEZZO_OK;
+    return worth_remaking(t->device->backend, t->options, g) ? mz_graph_remake(g, can_recompute, t->device) : MEZZO_OK;
 }
 
 static mezzo_status pass_gather(mezzo_graph *g, const mz_target *t) {
@@ -226,7 +226,7 @@ mezzo_status mezzo_graph_explain_params(const mezzo_graph *graph, const mezzo_pr
         const mz_param_spec *p = &g->params[i];
         mezzo_explain_param row = {.name = p->name,
                                    .shape = mz_shape_text(&p->shape, shape, sizeof shape),
-                                   .copy = p->shadow >= 0 ? g->values[p->shadow].dtype : MEZZO_DTYPE_COUNT};
+                                   .copy = p->low_copy >= 0 ? g->values[p->low_copy].dtype : MEZZO_DTYPE_COUNT};
         row.master = mz_master_of(g, i, master, &row.rule);
         visit(user, &row);
     }

@@ -34,7 +34,7 @@ static bool worth_overlap(const mz_compiled *c) {
 
 // --- memory --------------------------------------------------------------------------------------------------------
 
-static size_t first_workspace(const mz_compiled *c) { // of stream 0; stream 1's lies behind it
+static size_t first_workspace(const mz_compiled *c) { // of stream 0; stream 1's lies after it
     return c->stream ? mz_align_up(c->workspace, 256) : c->workspace;
 }
 
@@ -49,7 +49,7 @@ static void plan_report(const mz_compiled *c, mezzo_memory *out) {
 static void params_report(const mezzo_params *params, mezzo_memory *out) {
     out->masters = params->master_bytes;
     out->gradients = (size_t)params->grad_elements * sizeof(float);
-    out->shadows = (size_t)params->n_shadows * (size_t)params->shadow_elements * 2 + params->codes_bytes;
+    out->shadows = (size_t)params->n_low_copies * (size_t)params->low_copy_elements * 2 + params->quantized_bytes;
 }
 
 void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
@@ -62,13 +62,13 @@ void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
 }
 
 // A copy for each low format that the graph reads parameters in.
-static size_t shadow_bytes(const mezzo_params *params, const mezzo_graph *g) {
+static size_t low_copy_bytes(const mezzo_params *params, const mezzo_graph *g) {
     bool read[MEZZO_DTYPE_COUNT] = {false};
     size_t n = 0;
     for (size_t i = 0; i < g->n_values; ++i)
-        if (g->values[i].kind == MZ_VALUE_SHADOW && !read[g->values[i].dtype]) {
+        if (g->values[i].kind == MZ_VALUE_LOW_COPY && !read[g->values[i].dtype]) {
             read[g->values[i].dtype] = true;
-            n += (size_t)params->shadow_elements * mezzo_dtype_size(g->values[i].dtype);
+            n += (size_t)params->low_copy_elements * mezzo_dtype_size(g->values[i].dtype);
         }
     return n;
 }
@@ -80,11 +80,11 @@ mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, cons
     MEZZO_TRY(mz_params_sketch(device, graph, options, master, cut, &params));
     mezzo_status status = compile(device, params, graph, options, true, &c);
     if (status == MEZZO_OK) {
-        size_t codes;
-        status = mz_codes_bytes(c.graph, &codes);
+        size_t quantized;
+        status = mz_quantized_bytes(c.graph, &quantized);
         plan_report(&c, out);
         params_report(params, out);
-        out->shadows = shadow_bytes(params, c.graph) + codes;
+        out->shadows = low_copy_bytes(params, c.graph) + quantized;
         mz_compiled_free(&c);
     }
     mezzo_params_free(params);
@@ -102,12 +102,12 @@ static size_t own_bytes(const mezzo_memory *m) { // what the program takes for i
 }
 
 // Of all activations' results that are made again and not kept.
-static size_t remade_bytes(const mz_compiled *c) {
-    const int acted = MZ_OUT(linear_dx, acted);
+static size_t recomputed_bytes(const mz_compiled *c) {
+    const int act_out = MZ_OUT(linear_dx, act_out);
     size_t bytes = 0;
     for (size_t i = 0; i < c->n_calls; ++i)
-        if (c->calls[i].op == MZ_OP_linear_dx && c->calls[i].n_out > acted && mz_present(&c->calls[i].out[acted]))
-            bytes += mz_tensor_bytes_stored(&c->calls[i].out[acted]);
+        if (c->calls[i].op == MZ_OP_linear_dx && c->calls[i].n_out > act_out && mz_present(&c->calls[i].out[act_out]))
+            bytes += mz_tensor_bytes_stored(&c->calls[i].out[act_out]);
     return bytes;
 }
 
@@ -132,8 +132,8 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
     const double left = room > m->workspace ? (double)(room - m->workspace) : 0;
     double all = (double)m->activations + (double)m->inputs;
     if (!options->recompute_light && mz_keeps_activations(p->device->backend, p->c.graph) &&
-        left * (double)mz_program_rows(p->c.graph) <= all * (double)p->device->backend->remakes_above)
-        all += (double)remade_bytes(&p->c);
+        left * (double)mz_program_rows(p->c.graph) <= all * (double)p->device->backend->recompute_above_rows)
+        all += (double)recomputed_bytes(&p->c);
     const double part = left / all;
     if (part >= 0.01)
         snprintf(text + n, size - (size_t)n, "about %.0f%% of this batch fits: accumulate gradients over smaller ones",
@@ -212,7 +212,7 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, v
                        mz_shape_text(&param->shape, a, sizeof a), mz_shape_text(&spec->shape, b, sizeof b));
     *out = NULL;
     if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32 && !read)
-        return MEZZO_OK; // its shadow is what is read
+        return MEZZO_OK; // its low copy is what is read
     if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "parameter %s has no fp32 master, which this program reads: use precision bf16 for it, or fp32 "
@@ -228,15 +228,15 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, v
     } else if (v->kind == MZ_VALUE_GRAD) { // scattered: the plan places it
         *out = p->params->scattered ? NULL : p->params->grad + param->offset;
     } else {
-        const mz_shadow *shadow;
-        if (param->shadow_slot < 0)
+        const mz_low_copy *low_copy;
+        if (param->low_copy_slot < 0)
             return mz_fail(MEZZO_ERR_INVALID,
                            "parameter %s is read by a matmul here, but by none in the graph that its mezzo_params were "
                            "made from: make them from this graph",
                            spec->name);
-        MEZZO_TRY(mz_params_shadow(p->params, v->dtype, &shadow));
+        MEZZO_TRY(mz_params_low_copy(p->params, v->dtype, &low_copy));
         if (param->region < 0)
-            *out = (char *)shadow->data + param->shadow_slot * (int64_t)mezzo_dtype_size(v->dtype);
+            *out = (char *)low_copy->data + param->low_copy_slot * (int64_t)mezzo_dtype_size(v->dtype);
     }
     return MEZZO_OK;
 }
@@ -254,7 +254,7 @@ static mezzo_status bind_sources(mezzo_program *p, char *state, const bool *read
             p->address[i] = p->one;
         } else if (v->kind == MZ_VALUE_ENTRY) {
             MEZZO_TRY(mz_program_find_entry(p, (int)i, (mz_scale_entry **)&p->address[i]));
-        } else if (v->kind != MZ_VALUE_TEMP && v->kind != MZ_VALUE_CODES) {
+        } else if (v->kind != MZ_VALUE_TEMP && v->kind != MZ_VALUE_QUANTIZED) {
             MEZZO_TRY(bind_param(p, v, read[i], &p->address[i]));
         }
         if (p->c.plan.offset[i] != SIZE_MAX) { // of scattered gradients too
@@ -262,7 +262,7 @@ static mezzo_status bind_sources(mezzo_program *p, char *state, const bool *read
             p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         }
     }
-    return mz_program_bind_codes(p);
+    return mz_program_bind_quantized(p);
 }
 
 static mezzo_status bind_values(mezzo_program *p, char *state) {
@@ -360,7 +360,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     if (options->loss_share && !options->forward_only)
         MEZZO_TRY_GOTO(status, mezzo_program_write(p, "loss_share", &(float){1}, sizeof(float)));
     MEZZO_TRY_GOTO(status, find_silent(p));
-    MEZZO_TRY_GOTO(status, mz_program_find_pairs(p));
+    MEZZO_TRY_GOTO(status, mz_program_find_fused(p));
     params->overlaps_update = params->overlaps_update || worth_overlap(&p->c);
     *out = p;
     return MEZZO_OK;
@@ -383,8 +383,8 @@ void mezzo_program_free(mezzo_program *p) {
             b->capture_free(p->device, p->recordings[i].graph);
     mz_free(p->silent);
     mz_program_unmonitor(p);
-    mz_call_list_free(&p->behind);
-    mz_free(p->behind_after);
+    mz_call_list_free(&p->post_gradient);
+    mz_free(p->post_gradient_after);
     b->release(p->device, p->inspection);
     mz_compiled_free(&p->c);
     mz_free(p->host_inputs);

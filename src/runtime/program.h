@@ -33,7 +33,8 @@ static inline mz_call *mz_compiled_call(const mz_compiled *c, size_t i) {
 }
 
 // A run as a device's graph. Three kinds: gradients are added to what is there; or written (the first run after they
-// were zeroed); the same, with deferred calls on a stream of their own. Each without and with the calls of `behind`.
+// were zeroed); the same, with deferred calls on a stream of their own. Each without and with the calls of
+// `post_gradient`.
 enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_DEFERRED, MZ_RUN_KINDS };
 typedef struct mz_recording {
     void *graph;
@@ -64,9 +65,9 @@ typedef struct mz_input_rule { // inputs.c
     bool written;
 } mz_input_rule;
 
-#define MZ_INPUTS_AT 64 // bytes: inputs lie behind the random state
+#define MZ_INPUTS_AT 64 // bytes: inputs lie after the random state
 
-// Called behind every call of a run, on a program that then runs call by call. For tests that break things.
+// Called after every call of a run, on a program that then runs call by call. For tests that break things.
 typedef mezzo_status (*mz_program_hook)(void *user, mezzo_program *program, size_t call);
 
 struct mezzo_program {
@@ -75,22 +76,22 @@ struct mezzo_program {
     mezzo_program_options options; // overrides not kept
     mz_compiled c;
     void *arena, *workspace;
-    char *inputs;            // device: the random state, then every input; one copy brings both
-    char *host_inputs;       // what the next run will bring there
-    bool written;            // inputs have changed since the last run
-    mz_input_rule *rules;    // by value
-    bool ready;              // every input was written
-    char *state;             // device: the inputs that stay; NULL: another program's
-    mz_rng_state *rng;       // device, the first thing in `inputs`
-    float *one;              // device: the scale of a run without a scaler
-    void **address;          // per value
-    const mz_joined **pairs; // per call: what runs it together with the next; NULL: nothing
-    bool *silent;            // per parameter: no call writes its gradient, so that the first run zeroes it
+    char *inputs;                  // device: the random state, then every input; one copy brings both
+    char *host_inputs;             // what the next run will bring there
+    bool written;                  // inputs have changed since the last run
+    mz_input_rule *rules;          // by value
+    bool ready;                    // every input was written
+    char *state;                   // device: the inputs that stay; NULL: another program's
+    mz_rng_state *rng;             // device, the first thing in `inputs`
+    float *one;                    // device: the scale of a run without a scaler
+    void **address;                // per value
+    const mz_fused_kernel **pairs; // per call: what runs it together with the next; NULL: nothing
+    bool *silent;                  // per parameter: no call writes its gradient, so that the first run zeroes it
     mz_recording recordings[2 * MZ_RUN_KINDS];
-    mz_call_list behind;  // calls that wait for gradients, in the order in which these are finished
-    size_t *behind_after; // per call of `behind`: the call of the program that it follows
-    bool finishing;       // the run under way is a step's last: `behind` runs
-    void *staging;        // host: for outputs that need converting; grown on first use
+    mz_call_list post_gradient;  // calls that wait for gradients, in the order in which these are finished
+    size_t *post_gradient_after; // per call of `post_gradient`: the call of the program that it follows
+    bool finishing;              // the run under way is a step's last: `post_gradient` runs
+    void *staging;               // host: for outputs that need converting; grown on first use
     size_t staging_bytes;
     mz_monitor *monitors; // in order of `after`
     size_t n_monitors;
@@ -110,8 +111,8 @@ mz_tensor mz_program_tensor(const mezzo_program *program, int value);         //
 // program_scales.c
 // Where the entry is that a value of kind ENTRY names.
 mezzo_status mz_program_find_entry(mezzo_program *program, int value, mz_scale_entry **out);
-// codes.c: values of kind CODES get their addresses, and the memory that they lack.
-mezzo_status mz_program_bind_codes(mezzo_program *program);
+// quantized.c: values of kind CODES get their addresses, and the memory that they lack.
+mezzo_status mz_program_bind_quantized(mezzo_program *program);
 // Before a run: quantize measures what has no history, and records where the program trains.
 mezzo_status mz_program_follow_scales(mezzo_program *program);
 // run.c
@@ -120,10 +121,10 @@ mezzo_status mz_program_fresh(const mezzo_program *program, bool *fresh);
 mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh); // by itself; its hook too
 void mz_program_wrote_gradients(mezzo_program *program); // for who runs its calls: parameters have gradients now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
-// pairs.c
+// fused_calls.c
 // Neighbours that the device may run in one piece: the second one's results must not lie where the first one's are.
 void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i); // of calls i and i + 1
-mezzo_status mz_program_find_pairs(mezzo_program *program);                   // those that it does
+mezzo_status mz_program_find_fused(mezzo_program *program);                   // those that it does
 // scattered.c
 // The parameter of the graph whose gradient a value is, whole; -1: none, -2: a part of one.
 int mz_gradient_of(const mezzo_graph *graph, int value);
@@ -131,7 +132,7 @@ int mz_gradient_of(const mezzo_graph *graph, int value);
 mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
                                const mz_stream_plan *streams, mz_compiled *c);
 // passes.c
-// The most rows that a linear layer has: what mz_backend.remakes_above is about.
+// The most rows that a linear layer has: what mz_backend.recompute_above_rows is about.
 int64_t mz_program_rows(const mezzo_graph *g);
 // Whether programs of few rows keep activations' results: where a product that would make one again sums few numbers.
 bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g);
@@ -152,10 +153,10 @@ int mz_value_root(const mezzo_graph *g, int value); // whose memory a value is i
 // Calls beside the last run of a step, on MZ_STREAM_COLLECTIVE where the device captures: each follows the last call
 // that writes in bytes of the gradient buffer, and is told so by mz_program_last_writer. In the order in which they
 // are added, which is that of `after`.
-mezzo_status mz_program_add_behind(mezzo_program *program, size_t after, const mz_prepared *prepared,
-                                   const mz_call *call);
-// Of parameters whose gradients are scattered `behind` follows every run: a parameter's gradient, whole, NULL where no
-// call writes it; and the last call that writes in a region.
+mezzo_status mz_program_add_after(mezzo_program *program, size_t after, const mz_prepared *prepared,
+                                  const mz_call *call);
+// Of parameters whose gradients are scattered `post_gradient` follows every run: a parameter's gradient, whole, NULL
+// where no call writes it; and the last call that writes in a region.
 float *mz_program_gradient(const mezzo_program *program, int index);
 mezzo_status mz_program_region_writer(const mezzo_program *program, int region, size_t *after);
 size_t mz_program_last_writer(const mezzo_program *program, const void *from, const void *to);

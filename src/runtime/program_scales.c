@@ -23,8 +23,8 @@ static void drop_recordings(mezzo_program *p) {
 
 mezzo_status mz_program_follow_scales(mezzo_program *p) {
     mz_scales *scales = &p->params->scales;
-    MEZZO_TRY(mz_scales_look(p->device, scales)); // a validation too: what has a history by now is not measured anew
-    MEZZO_TRY(mz_params_settle_codes(p->params));
+    MEZZO_TRY(mz_scales_sync(p->device, scales)); // a validation too: what has a history by now is not measured anew
+    MEZZO_TRY(mz_params_settle_quantized(p->params));
     if (p->scales_version == scales->version)
         return MEZZO_OK;
     p->scales_version = scales->version;

@@ -41,16 +41,16 @@ static mezzo_status launch(mezzo_program *p, size_t i, const mz_call *call) {
 
 static mezzo_status launch_traced(mezzo_program *p, size_t i, const mz_call *call) {
     const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
-    bool pair = p->hook == NULL && p->pairs[i] != NULL;
+    bool fused = p->hook == NULL && p->pairs[i] != NULL;
     const mz_traced what = {
         .call = call,
-        .second = pair ? call + 1 : NULL,
-        .kernel = pair ? p->pairs[i]->name : p->c.prepared[i].kernel->name,
+        .second = fused ? call + 1 : NULL,
+        .kernel = fused ? p->pairs[i]->name : p->c.prepared[i].kernel->name,
         .module = p->c.graph->modules[n->module],
         .phase = mz_phase_name(n->phase),
-        .lane = p->c.stream != NULL ? p->c.stream[i] : 0,
-        .flops =
-            mz_node_flops(p->c.graph, n) + (pair ? mz_node_flops(p->c.graph, &p->c.graph->nodes[p->c.node[i + 1]]) : 0),
+        .stream = p->c.stream != NULL ? p->c.stream[i] : 0,
+        .flops = mz_node_flops(p->c.graph, n) +
+                 (fused ? mz_node_flops(p->c.graph, &p->c.graph->nodes[p->c.node[i + 1]]) : 0),
     };
     MEZZO_TRY(p->device->tracer->begin(p->device->tracer, &what));
     mezzo_status ran = launch(p, i, call), ended = p->device->tracer->end(p->device->tracer);
@@ -125,9 +125,9 @@ static mezzo_status zero_silent(mezzo_program *p) {
     return MEZZO_OK;
 }
 
-// Whether call k of `behind` runs, and next behind call i of the program.
+// Whether call k of `post_gradient` runs, and next after call i of the program.
 static bool follows(const mezzo_program *p, size_t k, size_t i) {
-    return p->finishing && k < p->behind.n && p->behind_after[k] == i;
+    return p->finishing && k < p->post_gradient.n && p->post_gradient_after[k] == i;
 }
 
 static mezzo_status run_calls(mezzo_program *p, bool fresh) {
@@ -139,12 +139,13 @@ static mezzo_status run_calls(mezzo_program *p, bool fresh) {
             return mz_fail(MEZZO_ERR_INTERRUPTED, "stopped before call %zu of %zu", i + 1, p->c.n_calls);
         MEZZO_TRY(run_call(p, i, fresh));
         for (; follows(p, k, i); ++k)
-            MEZZO_TRY(mz_bound_call_run(p->device, &p->behind.calls[k]));
+            MEZZO_TRY(mz_bound_call_run(p->device, &p->post_gradient.calls[k]));
     }
     return MEZZO_OK;
 }
 
-// What a capture holds, in order: the deferred calls, then the program's, each with those of `behind` that follow it.
+// What a capture holds, in order: the deferred calls, then the program's, each with those of `post_gradient` that
+// follow it.
 typedef struct order {
     mz_stream_order streams;
     size_t ahead, n; // deferred calls; all calls
@@ -158,7 +159,7 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
     *o = (order){0};
     for (const mz_deferred *d = deferred; d != NULL; d = d->next)
         o->ahead += d->list.n;
-    o->n = o->ahead + p->c.n_calls + (p->finishing ? p->behind.n : 0);
+    o->n = o->ahead + p->c.n_calls + (p->finishing ? p->post_gradient.n : 0);
     mz_traffic *traffic = mz_alloc(o->n + 1, sizeof *traffic);
     mz_span *spans = mz_alloc(p->c.n_calls * MZ_SPANS + 1, sizeof *spans);
     mezzo_status status = mz_stream_order_alloc(o->n, &o->streams);
@@ -175,7 +176,7 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
         traffic[at] = mz_traffic_of(&p->c.calls[i], spans + i * MZ_SPANS);
         o->streams.stream[at++] = (signed char)(gathers ? MZ_STREAM_COLLECTIVE : p->c.stream ? p->c.stream[i] : 0);
         for (; follows(p, k, i); ++k) {
-            traffic[at] = p->behind.calls[k].traffic;
+            traffic[at] = p->post_gradient.calls[k].traffic;
             o->streams.stream[at++] = MZ_STREAM_COLLECTIVE;
         }
     }
@@ -234,7 +235,7 @@ static mezzo_status run_bound(mezzo_device *device, const order *o, size_t at, m
     return end_call(device, o, at);
 }
 
-// Gradients that no call of the program writes are cleared, behind deferred calls, which may read the old ones.
+// Gradients that no call of the program writes are cleared, after deferred calls, which may read the old ones.
 static mezzo_status clear_silent(mezzo_program *p, bool fresh, const order *o) {
     const mz_backend *b = p->device->backend;
     MEZZO_TRY(b->capture_stream(p->device, o->streams.last[MZ_STREAM_DEFERRED] >= 0 ? MZ_STREAM_DEFERRED : 0));
@@ -252,7 +253,7 @@ static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *defer
         for (size_t i = 0; i < d->list.n; ++i, ++at)
             MEZZO_TRY(run_bound(p->device, o, at, &d->list.calls[i]));
     MEZZO_TRY(clear_silent(p, fresh, o));
-    if (p->finishing && p->behind.n > 0) {
+    if (p->finishing && p->post_gradient.n > 0) {
         MEZZO_TRY(b->capture_stream(p->device, MZ_STREAM_COLLECTIVE));
         MEZZO_TRY(b->capture_wait(p->device, (int)o->n + 1));
     }
@@ -263,7 +264,7 @@ static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *defer
         MEZZO_TRY(run_call(p, i, fresh));
         MEZZO_TRY(end_call(p->device, o, at));
         for (; follows(p, k, i); ++k)
-            MEZZO_TRY(run_bound(p->device, o, ++at, &p->behind.calls[k]));
+            MEZZO_TRY(run_bound(p->device, o, ++at, &p->post_gradient.calls[k]));
     }
     return join_streams(p->device, o);
 }
@@ -273,7 +274,7 @@ static mezzo_status record(mezzo_program *p, bool fresh, mz_deferred *deferred, 
     void *graph = NULL;
     order o;
     MEZZO_TRY(make_order(p, deferred, &o));
-    bool streams = p->c.stream || p->c.gathers || deferred || (p->finishing && p->behind.n > 0);
+    bool streams = p->c.stream || p->c.gathers || deferred || (p->finishing && p->post_gradient.n > 0);
     mezzo_status ran, ended = b->capture_begin(p->device);
     if (ended != MEZZO_OK) {
         close_order(&o);
@@ -312,7 +313,7 @@ static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     mz_recording *r = &p->recordings[(waits   ? MZ_RUN_DEFERRED
                                       : fresh ? MZ_RUN_WRITES
                                               : MZ_RUN_ADDS) +
-                                     (p->finishing && p->behind.n > 0 ? MZ_RUN_KINDS : 0)];
+                                     (p->finishing && p->post_gradient.n > 0 ? MZ_RUN_KINDS : 0)];
     mz_recording now = {.scale = p->c.graph->scale >= 0 ? p->address[p->c.graph->scale] : NULL, .seen = true};
     list_deferred(p->device, now.deferred);
     if (!r->seen || r->scale != now.scale || memcmp(r->deferred, now.deferred, sizeof r->deferred) != 0) {
@@ -371,7 +372,7 @@ mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uin
     return status;
 }
 
-// --- calls behind it -----------------------------------------------------------------------------------------------
+// --- calls after it -----------------------------------------------------------------------------------------------
 mezzo_status mz_program_run_last(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     p->finishing = true;
     mezzo_status status = run(p, scaler, seed, step);
@@ -386,19 +387,19 @@ size_t mz_program_last_writer(const mezzo_program *p, const void *from, const vo
         mz_span spans[MZ_SPANS];
         const mz_traffic call = mz_traffic_of(&p->c.calls[i], spans);
         if (mz_traffic_depends(&looked, &call))
-            return p->pairs[i] != NULL ? i + 1 : i; // a pair is done behind its second
+            return p->pairs[i] != NULL ? i + 1 : i; // a pair is done after its second
     }
     return p->c.n_calls - 1;
 }
 
-mezzo_status mz_program_add_behind(mezzo_program *p, size_t after, const mz_prepared *prepared, const mz_call *call) {
-    size_t *grown = mz_alloc(p->behind.n + 1, sizeof *grown);
+mezzo_status mz_program_add_after(mezzo_program *p, size_t after, const mz_prepared *prepared, const mz_call *call) {
+    size_t *grown = mz_alloc(p->post_gradient.n + 1, sizeof *grown);
     if (grown == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (p->behind.n > 0)
-        memcpy(grown, p->behind_after, p->behind.n * sizeof *grown);
-    grown[p->behind.n] = after;
-    mz_free(p->behind_after);
-    p->behind_after = grown;
-    return mz_call_list_add(&p->behind, prepared, call, NULL);
+    if (p->post_gradient.n > 0)
+        memcpy(grown, p->post_gradient_after, p->post_gradient.n * sizeof *grown);
+    grown[p->post_gradient.n] = after;
+    mz_free(p->post_gradient_after);
+    p->post_gradient_after = grown;
+    return mz_call_list_add(&p->post_gradient, prepared, call, NULL);
 }

@@ -47,9 +47,9 @@ static bool regroups(mz_op op) {
 static by_samples output_of(const mezzo_graph *g, const by_samples *of, const mz_node *n, int out, int64_t batch) {
     const mz_value *v = &g->values[n->out[out]];
     const int64_t rows = length(&v->shape);
-    const bool turned = n->op == MZ_OP_quantize && out > 0;
+    const bool columnwise = n->op == MZ_OP_quantize && out > 0;
     by_samples found = {0};
-    if (rearranges(n->op) || turned || rows == 0)
+    if (rearranges(n->op) || columnwise || rows == 0)
         return found;
     for (int k = 0; k < n->n_in && found.rows == 0; ++k) {
         if (n->in[k] < 0)

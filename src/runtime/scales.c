@@ -18,12 +18,12 @@ void mz_scales_free(mezzo_device *device, mz_scales *s) {
 static mezzo_status open_table(mezzo_device *device, mz_scales *s) {
     if (s->entries != NULL)
         return MEZZO_OK;
-    s->names = mz_alloc(MZ_SCALES_MOST, sizeof *s->names);
-    s->known = mz_alloc(MZ_SCALES_MOST, sizeof *s->known);
+    s->names = mz_alloc(MZ_SCALES_MAX, sizeof *s->names);
+    s->known = mz_alloc(MZ_SCALES_MAX, sizeof *s->known);
     if (s->names == NULL || s->known == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    s->looked = -1;
-    return device->backend->alloc(device, MZ_SCALES_MOST * sizeof *s->entries, (void **)&s->entries);
+    s->last_synced = -1;
+    return device->backend->alloc(device, MZ_SCALES_MAX * sizeof *s->entries, (void **)&s->entries);
 }
 
 static const char *entry_name(const void *list, int number) {
@@ -36,9 +36,9 @@ mezzo_status mz_scales_find(mezzo_device *device, mz_scales *s, const char *name
     if (*index >= 0)
         return MEZZO_OK;
     MEZZO_TRY(open_table(device, s));
-    if (s->n == MZ_SCALES_MOST)
+    if (s->n == MZ_SCALES_MAX)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "more than %d tensors with a scale: %s has no room in their table",
-                       MZ_SCALES_MOST, name);
+                       MZ_SCALES_MAX, name);
     char *kept = mz_strdup(name);
     if (kept == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -70,8 +70,8 @@ static void count_known(mz_scales *s, const mz_scale_entry *entries) {
     }
 }
 
-mezzo_status mz_scales_look(mezzo_device *device, mz_scales *s) {
-    if (s->unknown == 0 || s->looked >= s->steps || (s->steps & (s->steps - 1)) != 0)
+mezzo_status mz_scales_sync(mezzo_device *device, mz_scales *s) {
+    if (s->unknown == 0 || s->last_synced >= s->steps || (s->steps & (s->steps - 1)) != 0)
         return MEZZO_OK;
     mz_scale_entry *entries = mz_alloc((size_t)s->n, sizeof *entries);
     if (entries == NULL)
@@ -79,7 +79,7 @@ mezzo_status mz_scales_look(mezzo_device *device, mz_scales *s) {
     mezzo_status status = mz_scales_read(device, s, entries);
     if (status == MEZZO_OK)
         count_known(s, entries);
-    s->looked = s->steps;
+    s->last_synced = s->steps;
     mz_free(entries);
     return status;
 }
@@ -103,7 +103,7 @@ mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *s, const mz
 
 mezzo_status mz_scales_replace(mezzo_device *device, mz_scales *s, const mz_scale_entry *all) {
     s->steps = 0;
-    s->looked = -1;
+    s->last_synced = -1;
     count_known(s, all);
     return s->n > 0 ? device->backend->write(device, s->entries, all, (size_t)s->n * sizeof *all) : MEZZO_OK;
 }
@@ -114,7 +114,7 @@ mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *s) {
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     mezzo_status status = mz_scales_read(device, s, entries);
     for (int i = 0; i < s->n; i++)
-        entries[i].most = 0;
+        entries[i].amax = 0;
     if (status == MEZZO_OK && s->n > 0)
         status = device->backend->write(device, s->entries, entries, (size_t)s->n * sizeof *entries);
     mz_free(entries);

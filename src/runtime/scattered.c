@@ -1,4 +1,4 @@
-// Gradients in parts: which node finishes a region's, and how long whole ones are kept in the arena.
+// Gradients in shards: which node finishes a region's, and how long whole ones are kept in the arena.
 #include "runtime/program.h"
 
 int mz_gradient_of(const mezzo_graph *g, int value) {
@@ -26,7 +26,7 @@ static mezzo_status last_writers(const mezzo_graph *g, int **out) {
     return MEZZO_OK;
 }
 
-// The node behind which a region's gradients are finished; -1: no node writes any of them.
+// The node after which a region's gradients are finished; -1: no node writes any of them.
 static int region_writer(const mezzo_params *params, const mezzo_graph *g, const int *writers,
                          const mz_region *region) {
     int last = -1;
@@ -38,7 +38,7 @@ static int region_writer(const mezzo_params *params, const mezzo_graph *g, const
     return last;
 }
 
-// Scattered gradients are kept until all regions that have some of them are summed; a region's part has to be there
+// Scattered gradients are kept until all regions that have some of them are summed; a region's shard has to be there
 // from then on.
 static mezzo_status find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
     size_t from = 0;
@@ -46,15 +46,15 @@ static mezzo_status find_sums(const mezzo_params *params, const mezzo_graph *g, 
     MEZZO_TRY(last_writers(g, &writers));
     for (int k = 0; k < params->n_regions; ++k) {
         const mz_region *region = &params->regions[k];
-        const int writer = region_writer(params, g, writers, region), alone = mz_region_alone(params, k);
+        const int writer = region_writer(params, g, writers, region), alone = mz_region_only_param(params, k);
         for (size_t i = 0; i < g->n_params; ++i) {
             const mz_param *p = &params->list[mz_params_index(params, g, i)];
             if (alone >= 0 && p == &params->list[alone])
-                room->least[i] = (size_t)(params->ranks * region->part) * sizeof(float);
+                room->least[i] = (size_t)(params->ranks * region->shard) * sizeof(float);
             if (!p->frozen && mz_region_has(params, region, p) && writer > room->until[i])
                 room->until[i] = writer;
         }
-        const size_t to = from + (size_t)region->part * sizeof(float);
+        const size_t to = from + (size_t)region->shard * sizeof(float);
         if (room->part != NULL)
             room->part[room->n_parts++] = (mz_part){from, to, writer >= 0 ? writer : 0};
         from = to;

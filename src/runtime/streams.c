@@ -12,7 +12,7 @@ static int list_bytes(const mz_tensor *tensors, int n, mz_span *out) {
         out[count++] = (mz_span){t->data, (const char *)t->data + size};
         if (t->scale != NULL)
             out[count++] = (mz_span){(const char *)t->scale,
-                                     (const char *)(t->scale + mz_scale_count(t->scaling, t->turned, &t->shape))};
+                                     (const char *)(t->scale + mz_scale_count(t->scaling, t->columnwise, &t->shape))};
     }
     return count;
 }

@@ -9,7 +9,7 @@ typedef struct mz_traced {
     const mz_call *call, *second; // second: runs in the same piece; NULL: none does
     const char *kernel;           // its name
     const char *module, *phase;   // "h.0.mlp.fc", "forward"; "optimizer", "update". They live as long as the program
-    int lane;                     // the stream that it has in a captured step
+    int stream;                   // the stream that it has in a captured step
     double flops;                 // of both, a multiply-add counting two; 0: not counted
 } mz_traced;
 
@@ -22,11 +22,11 @@ struct mz_tracer {
 
 // A call outside of programs.
 static inline mezzo_status mz_traced_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call,
-                                         const char *module, const char *phase, int lane) {
+                                         const char *module, const char *phase, int stream) {
     mz_tracer *t = device->tracer;
     if (t == NULL)
         return kernel->run(device, call);
-    const mz_traced what = {.call = call, .kernel = kernel->name, .module = module, .phase = phase, .lane = lane};
+    const mz_traced what = {.call = call, .kernel = kernel->name, .module = module, .phase = phase, .stream = stream};
     MEZZO_TRY(t->begin(t, &what));
     mezzo_status ran = kernel->run(device, call);
     mezzo_status ended = t->end(t);

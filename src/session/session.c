@@ -144,8 +144,8 @@ static mezzo_status open_step(mz_session *s) {
         MEZZO_TRY(mz_ranks_create(s->params, &ranks, &s->ranks));
         MEZZO_TRY(mz_ranks_overlap(s->ranks, s->train));
     }
-    const int part = s->ranks != NULL ? mz_ranks_part(s->ranks) : -1;
-    const mz_tensor pieces = s->ranks != NULL ? mz_ranks_pieces(s->ranks) : mz_tensor_absent();
+    const int part = s->ranks != NULL ? mz_ranks_shard(s->ranks) : -1;
+    const mz_tensor pieces = s->ranks != NULL ? mz_ranks_norm_blocks(s->ranks) : mz_tensor_absent();
     MEZZO_TRY(mz_optimizer_create(s->params, &o->optimizer, part, pieces, &s->optimizer));
     MEZZO_TRY(mezzo_scaler_create(s->device, &o->scaler, &s->scaler));
     return mz_step_create(s->train, &s->optimizer, 1, s->scaler, &o->step, s->ranks, &s->step);

@@ -32,7 +32,7 @@ typedef struct mz_predicted {
 } mz_predicted;
 
 // Predicts pictures that are not trained on (where all are: those), a batch of `program` at a time, which has the
-// output "prediction"; of kl_vae, what is left of a picture behind its latent. Writes OUT/NAME.png of each and
+// output "prediction"; of kl_vae, what is left of a picture after its latent. Writes OUT/NAME.png of each and
 // the sheet. Stops at *stop with INTERRUPTED.
 mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int64_t batch, const mz_predict *request,
                                const volatile sig_atomic_t *stop, mz_predicted *out);

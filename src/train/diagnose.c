@@ -78,7 +78,7 @@ void mz_guard_describe_moment(mz_training *run, int which, int index, const mz_i
         add_counts(f, values);
     else
         add(f, "%lld values above %g, up to %.4g of %lld", (long long)values->large, (double)MZ_GUARD_MOMENT_LIMIT,
-            fmax(-(double)values->low, (double)values->high), (long long)values->looked);
+            fmax(-(double)values->low, (double)values->high), (long long)values->inspected);
     add(f, ": the gradients' norm was %.4g; lower --lr or set --clip", run->engine.readout.last.state.norm);
 }
 
@@ -197,7 +197,7 @@ static mezzo_status look_for_fault(mz_training *run, uint64_t data, mz_fault *f,
 // Every rank looks by itself, so that each needs the parameters whole.
 mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
     f->text[0] = '\0';
-    MEZZO_TRY(mz_run_bring_weights(run, true));
+    MEZZO_TRY(mz_run_gather_weights(run, true));
     bool source = false;
     const mezzo_status status = look_for_fault(run, data, f, &source);
     mz_run_release_weights(run);

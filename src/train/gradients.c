@@ -67,7 +67,7 @@ static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt)
         mz_call *call = &g->calls[i];
         *call = opt->stats.call;
         call->attrs.update = &g->update;
-        call->in[1] = mz_tensor_f32(&opt->d_state->scale, 1); // that they still are multiplied by, behind a step
+        call->in[1] = mz_tensor_f32(&opt->d_state->scale, 1); // that they still are multiplied by, after a step
         call->numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
         call->in[0] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + i, 1);
         call->out[1] = mz_tensor_bytes(g->d_states + i, sizeof *g->d_states);
@@ -149,7 +149,7 @@ static double underflow_share(const mezzo_program *p) {
         if (w->dtype != MEZZO_F16 || strcmp(w->phase, "backward") != 0)
             continue;
         tiny += w->values.tiny;
-        all += w->values.looked - w->values.zeros - w->values.nans - w->values.infs;
+        all += w->values.inspected - w->values.zeros - w->values.nans - w->values.infs;
     }
     return all > 0 ? (double)tiny / (double)all : (double)NAN;
 }

@@ -72,18 +72,19 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
     }
 }
 
-// Every FP32 master, of frozen parameters too; and the shadows that stand for the others, where there are such.
+// Every FP32 master, of frozen parameters too; and the low copies that stand for the others, where there are such.
 static mezzo_status look_at_parameters(mz_training *run) {
     const mezzo_params *p = run->engine.session.params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
-    const mz_tensor masters = mz_tensor_f32(p->master, p->fp32_parts),
+    const mz_tensor masters = mz_tensor_f32(p->master, p->fp32_shards),
                     frozen = mz_tensor_f32(p->master + p->frozen_at, p->frozen_fp32);
-    const int parts = p->kept_as == MEZZO_MASTER_FP32 ? MZ_MAX_IN : MZ_MAX_IN / 2;
+    const int parts = p->master_format == MEZZO_MASTER_FP32 ? MZ_MAX_IN : MZ_MAX_IN / 2;
     add_parts(&call, &masters, p->frozen_fp32 > 0 ? parts / 2 : parts);
     add_parts(&call, &frozen, parts / 2);
-    for (int i = 0; i < p->n_shadows && p->kept_as != MEZZO_MASTER_FP32; i++)
-        if (p->shadows[i].dtype == MEZZO_BF16) {
-            mz_tensor shadows = {.data = p->shadows[i].data, .dtype = MEZZO_BF16, .shape = {1, {p->shadow_elements}}};
+    for (int i = 0; i < p->n_low_copies && p->master_format != MEZZO_MASTER_FP32; i++)
+        if (p->low_copies[i].dtype == MEZZO_BF16) {
+            mz_tensor shadows = {
+                .data = p->low_copies[i].data, .dtype = MEZZO_BF16, .shape = {1, {p->low_copy_elements}}};
             add_parts(&call, &shadows, MZ_MAX_IN / 2);
         }
     call.attrs.bad_first = call.attrs.bad_rest = MZ_BAD_PARAMETERS;

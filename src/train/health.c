@@ -239,7 +239,7 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     say(&v, "healthy: %lld steps, loss about %.4g", (long long)h->step, median_of(h, 0, quarter, &spread));
     if (isfinite(h->val_loss))
         say(&v, ", validation %.4g", h->val_loss);
-    // The steps behind the oldest row; that of the run's first step is all there was.
+    // The steps after the oldest row; that of the run's first step is all there was.
     const size_t oldest = back(h, rows - 1);
     const bool whole = h->steps[oldest] <= 1;
     double skips = h->skipped[back(h, 0)] - (whole ? 0 : h->skipped[oldest]), late;

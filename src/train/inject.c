@@ -173,7 +173,7 @@ static mezzo_status inject_open(mz_training *run) {
     if (named && mezzo_params_find(run->engine.session.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
     if (f->target == MZ_AT_DISK &&
-        (run->engine.session.params->kept_as != MEZZO_MASTER_FP32 || run->engine.session.params->sharded))
+        (run->engine.session.params->master_format != MEZZO_MASTER_FP32 || run->engine.session.params->sharded))
         return mz_fail(MEZZO_ERR_INVALID, "inject: disk/NAME needs FP32 masters, whole on a rank");
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
         run->engine.session.train->hook = after_call;

@@ -4,7 +4,7 @@
 // MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a token out of range           loss
 // the loss, when it is there           call/N         the first output of the program's N-th call (modulo their
 // number), when it is written           MODULE/OP      likewise, of the first call of that op in that module:
-// h.0.attn/attention           grad/NAME      the gradient of a parameter, behind the micro batch
+// h.0.attn/attention           grad/NAME      the gradient of a parameter, after the micro batch
 // param/NAME     a parameter (and what was rounded from it), before the step           moment/NAME    the optimizer's
 // last moment of a parameter (AdamW's exp_avg_sq), before the step           disk/NAME      a parameter in the
 // checkpoint of that step   drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is

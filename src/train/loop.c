@@ -11,7 +11,7 @@ static bool asked(const mz_training *run) { // this rank
     return run->hooks.stop != NULL && *run->hooks.stop;
 }
 
-// Ranks stop behind the step that told all of them.
+// Ranks stop after the step that told all of them.
 static bool stopping(const mz_training *run) {
     return run->engine.size > 1 ? run->stopping : asked(run);
 }
@@ -56,7 +56,7 @@ static mezzo_status validate(mz_training *run, mz_val_kind kind) {
     mz_source *source = kind == MZ_VAL_WHOLE ? run->val_all : run->val_random;
     if (source == NULL)
         return MEZZO_OK;
-    MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
+    MEZZO_TRY(mz_run_gather_weights(run, mz_run_leads(run)));
     mezzo_status status = mz_run_leads(run) ? measure(run, source, kind) : MEZZO_OK;
     mz_run_release_weights(run);
     return status;
@@ -134,7 +134,7 @@ static mezzo_status sample(mz_training *run) {
     if (!run->samples)
         return MEZZO_OK;
     const double start = mz_seconds();
-    MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
+    MEZZO_TRY(mz_run_gather_weights(run, mz_run_leads(run)));
     mezzo_status status = mz_run_leads(run) ? draw_sample(run) : MEZZO_OK;
     mz_run_release_weights(run);
     mz_run_paused(run, MZ_PAUSE_SAMPLE, 1, start);
@@ -152,8 +152,8 @@ static void add_waits(mz_training *run, double read) {
     r->data_before = r->data_seconds;
 }
 
-// Readings, each in its turn: what the guard does about one may undo the steps behind it.
-static mezzo_status look(mz_training *run, bool all) {
+// Readings, each in its turn: what the guard does about one may undo the steps after it.
+static mezzo_status read_finished_steps(mz_training *run, bool all) {
     int64_t ran = run->step;
     bool fresh;
     double start = mz_seconds();
@@ -197,7 +197,7 @@ static mezzo_status step(mz_training *run, bool read_all) {
         run->data->position = batches; // a resumed run draws them again
     MEZZO_TRY(status);
     mz_profile_push(run->profile, "read");
-    status = look(run, read_all);
+    status = read_finished_steps(run, read_all);
     mz_profile_pop(run->profile);
     const double seconds = mz_seconds() - start;
     run->report.step_seconds += seconds;
@@ -268,7 +268,7 @@ static mezzo_status finish(mz_training *run, bool moved) {
 
 static mezzo_status interrupted(mz_training *run) {
     bool keeps = run->config.checkpoint_every >= 0;
-    MEZZO_TRY(look(run, true));
+    MEZZO_TRY(read_finished_steps(run, true));
     if (keeps && (run->step > run->first_step || run->elsewhere))
         MEZZO_TRY(mz_run_save(run));
     return mz_fail(
@@ -301,7 +301,7 @@ static mezzo_status train(mz_training *run) {
     if (mz_run_leads(run))
         MEZZO_TRY(mz_profile_open(run));
     mz_run_started(run);
-    if (run->engine.size == 1) // ranks stop together, behind a step
+    if (run->engine.size == 1) // ranks stop together, after a step
         run->engine.device->stop = run->hooks.stop;
     mezzo_status status = run_to_end(run);
     run->engine.device->stop = NULL;

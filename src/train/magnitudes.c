@@ -35,7 +35,7 @@ static bool is_gradient(const mezzo_program *program, int value) {
 static bool holds_scales(const mezzo_program *program, const mz_node *node, int slot) {
     return program->c.graph->values[node->out[slot]].kind == MZ_VALUE_ENTRY ||
            (node->op == MZ_OP_quantize &&
-            (slot == MZ_OUT(quantize, scales) || slot == MZ_OUT(quantize, turned_scales)));
+            (slot == MZ_OUT(quantize, scales) || slot == MZ_OUT(quantize, columnwise_scales)));
 }
 
 // A call's float outputs. A parameter's gradient is a sum over micro batches, and counted when it is whole.
@@ -48,7 +48,7 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
     bool named = mz_op_table[call->op].n_out > 1;
     for (int k = 0; k < call->n_out; k++) {
         const mz_tensor of_node = mz_program_tensor(program, node->out[k]), *t = &of_node;
-        if (call->op == MZ_OP_linear_dx && k == MZ_OUT(linear_dx, acted)) // forward's numbers again
+        if (call->op == MZ_OP_linear_dx && k == MZ_OUT(linear_dx, act_out)) // forward's numbers again
             continue;
         if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
             is_gradient(program, node->out[k]) || holds_scales(program, node, k))
@@ -167,7 +167,7 @@ static mezzo_status choose_narrowed(mz_magnitudes *m, const mezzo_program *progr
         mz_call histogram = call_of(x, NULL);
         MEZZO_TRY(mz_prepare(m->device, &histogram, &of->histogram));
     }
-    m->entries = mz_alloc(MZ_SCALES_MOST, sizeof *m->entries);
+    m->entries = mz_alloc(MZ_SCALES_MAX, sizeof *m->entries);
     if (m->entries == NULL)
         return MEZZO_ERR_MEMORY;
     return room > 0 ? m->device->backend->alloc(m->device, room + 64, &m->act) : MEZZO_OK;

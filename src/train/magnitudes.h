@@ -23,7 +23,7 @@ typedef struct mz_magnitudes_of { // one tensor
 } mz_magnitudes_of;
 
 // A tensor that an op of its own rounds to 8 bits with a scale: what is counted are the numbers that it rounds, those
-// behind an activation that it applies itself.
+// after an activation that it applies itself.
 typedef struct mz_narrowed {
     char *name; // "h.3.mlp.c_fc.dy", its entry's in the table of scales
     int call;   // of the program

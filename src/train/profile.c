@@ -65,7 +65,7 @@ static void set_floor(mz_profile_event *e, const mz_peaks *peaks) {
     e->floor = e->arithmetic ? arithmetic : memory;
 }
 
-// The marks of the batch become times. Waits for the device; the first call behind it then finds an empty queue.
+// The marks of the batch become times. Waits for the device; the first call after it then finds an empty queue.
 static mezzo_status read_batch(mz_profile *p) {
     for (int i = 0; i < p->calls; i++) {
         mz_profile_event *e = &p->events[p->first_call];
@@ -106,7 +106,7 @@ static mezzo_status begin_call(mz_tracer *tracer, const mz_traced *what) {
                             .module = what->module,
                             .phase = what->phase,
                             .tensors = tensors_of(call),
-                            .lane = what->lane,
+                            .stream = what->stream,
                             .step = p->first_step + p->done,
                             .flops = what->flops,
                             .bytes = mz_traced_bytes(call),

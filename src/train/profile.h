@@ -15,7 +15,7 @@ typedef struct mz_profile_event {
     const char *name, *kernel, *module, *phase; // borrowed: of the program, the kernels, or static; NULL on the host
     char *tensors;                              // "x [12, 64] bf16, w [64, 64] bf16 -> y [12, 64] bf16"; NULL
     bool host;
-    int lane, depth;
+    int stream, depth;
     int64_t step;
     double start, seconds; // since the profile began
     double flops, bytes;
@@ -31,7 +31,7 @@ mezzo_status mz_profile_open(struct mz_training *run);
 void mz_profile_close(mz_profile *profile); // NULL is fine; the device has not been closed yet
 // Around a step: true, and the device tells of its calls, where it is one of those that are recorded.
 mezzo_status mz_profile_step_begin(struct mz_training *run);
-mezzo_status mz_profile_step_end(struct mz_training *run); // behind the last one: writes the files, tells of them
+mezzo_status mz_profile_step_end(struct mz_training *run); // after the last one: writes the files, tells of them
 // A bar of the host's, around what a step does; nested as the calls are. Nothing where `profile` is NULL or at rest.
 void mz_profile_push(mz_profile *profile, const char *name);
 void mz_profile_pop(mz_profile *profile);

@@ -104,7 +104,7 @@ static void add_event(mz_text *t, const mz_profile_event *e) {
     mz_text_addf(t, ",\n{\"ph\":\"X\",\"name\":");
     mz_json_add_text(t, e->name);
     mz_text_addf(t, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", e->host ? "host" : e->phase,
-                 e->host ? HOST : DEVICE, e->host ? 0 : e->lane, 1e6 * e->start, 1e6 * e->seconds);
+                 e->host ? HOST : DEVICE, e->host ? 0 : e->stream, 1e6 * e->start, 1e6 * e->seconds);
     if (e->host)
         mz_text_addf(t, ",\"args\":{\"step\":%lld}", (long long)e->step);
     else
@@ -133,7 +133,7 @@ static mezzo_status write_trace(const mz_profile_view *v, const char *folder) {
     mz_text_addf(&t, "},\n\"traceEvents\":[\n");
     for (size_t i = 0; i < v->n; i++)
         if (!v->events[i].host)
-            used[v->events[i].lane] = true;
+            used[v->events[i].stream] = true;
     add_name(&t, "process_name", DEVICE, 0, "device");
     for (int l = 0; l < MZ_STREAMS; l++)
         if (used[l])
@@ -233,7 +233,7 @@ static void add_timeline(mz_text *t, const mz_profile_view *v) {
             continue;
         from = e->start < from ? e->start : from;
         to = e->start + e->seconds > to ? e->start + e->seconds : to;
-        lanes = e->lane >= lanes ? e->lane + 1 : lanes;
+        lanes = e->stream >= lanes ? e->stream + 1 : lanes;
     }
     if (!(to > from))
         return;
@@ -249,7 +249,7 @@ static void add_timeline(mz_text *t, const mz_profile_view *v) {
         if (e->step != v->first_step || e->host)
             continue;
         mz_text_addf(t, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"><title>%s ",
-                     (e->start - from) * scale, e->lane * LANE, width > 0.2 ? width : 0.2, LANE - 4,
+                     (e->start - from) * scale, e->stream * LANE, width > 0.2 ? width : 0.2, LANE - 4,
                      colour_of(e->phase), e->name);
         add_escaped(t, e->module);
         mz_text_addf(t, ": %.3f ms</title></rect>\n", 1e3 * e->seconds);

@@ -15,8 +15,8 @@ static mezzo_status settle(mz_training *run) {
     return mz_deferred_flush(run->engine.device);
 }
 
-mezzo_status mz_run_bring_weights(mz_training *run, bool keep) {
-    return run->engine.session.ranks != NULL ? mz_ranks_bring_weights(run->engine.session.ranks, keep) : MEZZO_OK;
+mezzo_status mz_run_gather_weights(mz_training *run, bool keep) {
+    return run->engine.session.ranks != NULL ? mz_ranks_gather_weights(run->engine.session.ranks, keep) : MEZZO_OK;
 }
 
 void mz_run_release_weights(mz_training *run) {

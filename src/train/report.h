@@ -34,7 +34,7 @@ mezzo_status mz_gradient_norms_log(mz_gradient_norms *norms, mezzo_program *prog
 typedef struct mz_saturation mz_saturation;
 mezzo_status mz_saturation_create(mz_saturation **out);
 void mz_saturation_free(mz_saturation *saturation); // NULL is fine
-// Up to MZ_SATURATION_ROWS metrics behind row[*n], about the steps since the last call. Waits where there are such
+// Up to MZ_SATURATION_ROWS metrics after row[*n], about the steps since the last call. Waits where there are such
 // tensors. *share: of the last 200 steps or more, those in which the tensor *name, which lives as long as `saturation`,
 // was saturated, more than any other; NaN before that.
 enum { MZ_SATURATION_ROWS = 4 };

@@ -376,8 +376,8 @@ mezzo_status mz_run_save(mz_training *run) {
     bool fresh;
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
     if (e->session.ranks != NULL)
-        MEZZO_TRY(mz_ranks_bring(e->session.ranks, e->session.optimizer, mz_run_leads(run)));
-    MEZZO_TRY(mz_run_bring_weights(run, mz_run_leads(run)));
+        MEZZO_TRY(mz_ranks_gather_moments(e->session.ranks, e->session.optimizer, mz_run_leads(run)));
+    MEZZO_TRY(mz_run_gather_weights(run, mz_run_leads(run)));
     mezzo_status status = mz_run_leads(run) ? write_checkpoint(run) : MEZZO_OK;
     mz_ranks_release(e->session.optimizer);
     mz_run_release_weights(run);

@@ -61,7 +61,7 @@ mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status stat
 mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size); // rank 0's
 // Parameters that lie in parts of ranks, whole on the host of those that `keep`, which may run programs by themselves
 // until they release them. All ranks come here at the same step. Nothing where parameters are whole.
-mezzo_status mz_run_bring_weights(mz_training *run, bool keep);
+mezzo_status mz_run_gather_weights(mz_training *run, bool keep);
 void mz_run_release_weights(mz_training *run);
 // run.c
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);

@@ -67,7 +67,7 @@ static mezzo_status visit_all(const mz_hf_family *family, const mezzo_model_conf
     return MEZZO_OK;
 }
 
-// A tensor of a list, from rows that lie one behind another.
+// A tensor of a list, from rows that lie consecutively.
 static mezzo_status add(mz_hf_list *list, const char *module, char which, const mz_safetensors_tensor *t,
                         mz_hf_order order, bool ours) {
     const mz_shape shape = {2, {t->shape[0], t->shape[1]}};

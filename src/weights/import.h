@@ -31,7 +31,7 @@ typedef struct mz_import {
 
 // Builds the graph of in->model and makes room for its parameters in the list.
 mezzo_status mz_import_graph(mz_import *in);
-// PEFT's adapter in a folder: its settings, and its file (adapter.c); then its tensors, behind the parameters in the
+// PEFT's adapter in a folder: its settings, and its file (adapter.c); then its tensors, after the parameters in the
 // list. IO, FORMAT: a setting or a tensor that is not plain LoRA on a linear layer of this model.
 mezzo_status mz_adapter_open(mz_import *in, const char *folder);
 mezzo_status mz_adapter_list(mz_import *in);

@@ -88,7 +88,7 @@ static double tf32_slack(const trial *t, double terms) {
     return t->numerics.compute == MEZZO_TF32 ? 2 * 0x1p-10 * terms : 0;
 }
 
-// The largest slope of an activation: ReLU 1, SiLU 1.0999, GELU 1.1290.
+// The largest derivative of an activation: ReLU 1, SiLU 1.0999, GELU 1.1290.
 static const double steepest = 1.13;
 
 // z = x·wᵀ + bias: (K + 2)·u·(Σ|x·w| + |bias|). Rounding to `via` moves both results by up to u_via·|z| each. act
@@ -136,7 +136,7 @@ static void matmul(trial *t) {
 }
 
 // What act'(x) is made of, in magnitude: GELU's tanh form has the largest parts, 1/2 + |x|·0.4·(1 + 0.134·x²).
-static double slope_magnitude(double x) {
+static double derivative_magnitude(double x) {
     return 1 + 0.5 * fabs(x) * (1 + 0.14 * x * x);
 }
 
@@ -156,17 +156,17 @@ static void linear_dx(trial *t) {
         int64_t m = i / n_in, k = i % n_in;
         double terms = dot_magnitude(t->in[0].value + m * n_out, 1, t->in[1].value + k, n_in, n_out);
         double error = (double)n_out * u32 * terms + tf32_slack(t, terms);
-        if (has(&t->in[2])) // the product's error times the slope, and the slope's error times the product
-            error = steepest * error + function_ulps * u32 * terms * slope_magnitude(t->in[2].value[i]);
+        if (has(&t->in[2])) // the product's error times the derivative, and the derivative's error times the product
+            error = steepest * error + function_ulps * u32 * terms * derivative_magnitude(t->in[2].value[i]);
         t->out[0].bound[i] = error;
-        if (has(&t->out[MZ_OUT(linear_dx, acted)]))
-            t->out[MZ_OUT(linear_dx, acted)].bound[i] = function_ulps * u32 * magnitude(&t->in[2], i);
+        if (has(&t->out[MZ_OUT(linear_dx, act_out)]))
+            t->out[MZ_OUT(linear_dx, act_out)].bound[i] = function_ulps * u32 * magnitude(&t->in[2], i);
     }
-    stored_sums(t, &t->out[0], MZ_OUT(linear_dx, dsum));
+    stored_sums(t, &t->out[0], MZ_OUT(linear_dx, dbias));
 }
 
 static void quantize(trial *t) {
-    given_sums(t, MZ_OUT(quantize, dsum), width_of(&t->in[0]));
+    given_sums(t, MZ_OUT(quantize, dbias), width_of(&t->in[0]));
 }
 
 static void linear_dw(trial *t) {
@@ -303,7 +303,7 @@ static double keep_factor(const trial *t, const heads *s, int64_t b, int64_t h, 
     return mz_uniform(words[element & 3]) >= t->attrs.p ? 1 / (1 - (double)t->attrs.p) : 0;
 }
 
-// A score's value and its error: (D + 3)·u·Σ|q·k|·scale. A cap's slope is at most 1, and tanh adds its own error.
+// A score's value and its error: (D + 3)·u·Σ|q·k|·scale. A cap's derivative is at most 1, and tanh adds its own error.
 static double score(const heads *s, const double *q, const double *k, double *error) {
     const double scale = mz_attention_scale(s->attrs, s->width), cap = (double)s->attrs->score_cap;
     double sum = 0, terms = 0;
@@ -436,9 +436,10 @@ static void attention_bwd(trial *t) {
             double ds = p * fabs(dp - delta);
             double ds_error = ds * p_error + p * (dp_error + delta_error + u32 * (fabs(dp) + fabs(delta))) + u_c * ds;
             if (cap > 0) { // times 1 - (x/cap)²
-                const double ratio = x / cap, slope = 1 - ratio * ratio;
-                ds_error = ds_error * slope + ds * (2 * fabs(ratio) * (x_error / cap + u32 * fabs(ratio)) + 3 * u32);
-                ds *= slope;
+                const double ratio = x / cap, derivative = 1 - ratio * ratio;
+                ds_error =
+                    ds_error * derivative + ds * (2 * fabs(ratio) * (x_error / cap + u32 * fabs(ratio)) + 3 * u32);
+                ds *= derivative;
             }
             for (int64_t d = 0; d < s.width; d++) {
                 dv[kj + d] += keep * fabs(dyi[d]) * (p * (p_error + u_c + terms * (double)s.group) + tiny);
@@ -458,7 +459,7 @@ static void activation(trial *t) {
 
 static void activation_dx(trial *t) {
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
-        t->out[0].bound[i] = function_ulps * u32 * magnitude(&t->in[0], i) * slope_magnitude(t->in[1].value[i]);
+        t->out[0].bound[i] = function_ulps * u32 * magnitude(&t->in[0], i) * derivative_magnitude(t->in[1].value[i]);
 }
 
 // --- norms and softmax ---------------------------------------------------------------------------------------------
@@ -627,7 +628,7 @@ static void swiglu_dx(trial *t) {
     for (int64_t i = 0; i < trial_count(&t->in[0]); i++) {
         int64_t gate = i / width * 2 * width + i % width;
         double dy = magnitude(&t->in[0], i), x = t->in[1].value[gate], up = magnitude(&t->in[1], gate + width);
-        t->out[0].bound[gate] = function_ulps * u32 * dy * up * slope_magnitude(x);
+        t->out[0].bound[gate] = function_ulps * u32 * dy * up * derivative_magnitude(x);
         t->out[0].bound[gate + width] = function_ulps * u32 * dy * fabs(x);
     }
 }

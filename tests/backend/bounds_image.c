@@ -115,8 +115,8 @@ static int64_t element(const groups *v, int64_t row, int64_t i) {
     return (row / v->groups * v->pixels + i / v->depth) * v->c + row % v->groups * v->depth + i % v->depth;
 }
 
-// n in magnitude and its error, then n·(1 + scale) + shift: 4·u of its parts more. SiLU's slope is at most 1.1 and its
-// own error 8·u of its argument.
+// n in magnitude and its error, then n·(1 + scale) + shift: 4·u of its parts more. SiLU's derivative is at most 1.1 and
+// its own error 8·u of its argument.
 void bound_group_norm(trial *t) {
     const groups v = groups_of(t, &t->in[0].t.shape);
     const trial_tensor *weight = &t->in[1], *bias = &t->in[2], *film = &t->in[3];
@@ -151,16 +151,17 @@ void bound_group_norm(trial *t) {
     }
 }
 
-// What is known of an element: x̂, n, z in magnitude, dz in magnitude and its error (SiLU's slope is at most 1.1 and its
-// second derivative at most 0.5, so that z's error moves dz by half of it; the slope's own error is 12·u of its parts).
-typedef struct slopes {
+// What is known of an element: x̂, n, z in magnitude, dz in magnitude and its error (SiLU's derivative is at most 1.1
+// and its second derivative at most 0.5, so that z's error moves dz by half of it; the derivative's own error is 12·u
+// of its parts).
+typedef struct derivatives {
     double normal, n, s, dz, dz_error;
-} slopes;
+} derivatives;
 
-static slopes slopes_at(const trial *t, const groups *v, int64_t at) {
+static derivatives derivatives_at(const trial *t, const groups *v, int64_t at) {
     const int64_t c = at % v->c, image = at / v->c / v->pixels, row = image * v->groups + c / v->depth;
     const trial_tensor *film = &t->in[4];
-    slopes d;
+    derivatives d;
     d.normal = (fabs(t->in[1].value[at]) + fabs(t->in[5].value[row])) * fabs(t->in[6].value[row]);
     d.n = d.normal * magnitude(&t->in[2], c, 1) + magnitude(&t->in[3], c, 0);
     d.s = 1 + magnitude(film, image * 2 * v->c + c, 0);
@@ -181,7 +182,7 @@ static void bound_group_dx(trial *t, const groups *v) {
         double g = 0, g_error = 0, gx = 0, gx_error = 0;
         for (int64_t i = 0; i < v->n; i++) {
             const int64_t at = element(v, row, i);
-            const slopes d = slopes_at(t, v, at);
+            const derivatives d = derivatives_at(t, v, at);
             const double factor = d.s * magnitude(&t->in[2], at % v->c, 1) / (double)v->n;
             g += factor * d.dz;
             g_error += factor * d.dz_error;
@@ -190,7 +191,7 @@ static void bound_group_dx(trial *t, const groups *v) {
         }
         for (int64_t i = 0; i < v->n; i++) {
             const int64_t at = element(v, row, i);
-            const slopes d = slopes_at(t, v, at);
+            const derivatives d = derivatives_at(t, v, at);
             const double factor = d.s * magnitude(&t->in[2], at % v->c, 1);
             const double size = factor * d.dz + g + d.normal * gx;
             const double error = factor * d.dz_error + g_error + d.normal * gx_error;
@@ -207,7 +208,7 @@ void bound_group_norm_bwd(trial *t) {
         for (int64_t image = 0; image < v.b; image++) {
             double film[2] = {0}, film_errors[2] = {0}; // dscale, dshift
             for (int64_t pixel = 0; pixel < v.pixels; pixel++) {
-                const slopes d = slopes_at(t, &v, (image * v.pixels + pixel) * v.c + c);
+                const derivatives d = derivatives_at(t, &v, (image * v.pixels + pixel) * v.c + c);
                 const double factors[] = {d.n, 1, d.s * d.normal, d.s};
                 for (int k = 0; k < 2; k++) {
                     film[k] += factors[k] * d.dz;

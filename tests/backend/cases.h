@@ -13,7 +13,7 @@
 #undef OP_BACKWARD
 #undef OP_STATE
 
-void cases_remade(void); // linear_dx that also writes an activation's result
+void cases_recomputed(void); // linear_dx that also writes an activation's result
 
 static const mezzo_dtype floats[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16};
 enum { FLOATS = 3 };

@@ -164,10 +164,10 @@ void cases_linear(void) {
 typedef enum sums { SUMS_NONE, SUMS_WRITTEN, SUMS_ADDED } sums;
 
 // remakes: the activation's result too, which not every device does.
-static void linear_dx_of(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, sums with, bool remakes,
+static void linear_dx_of(const int64_t s[3], arithmetic a, mz_act act, mezzo_dtype dx, sums with, bool recomputes,
                          fill how) {
     trial *t = product(MZ_OP_linear_dx, a);
-    t->optional = t->optional || remakes;
+    t->optional = t->optional || recomputes;
     t->attrs.act = act;
     t->attrs.accumulate = with == SUMS_ADDED;
     trial_input(t, 0, a.storage, SHAPE(s[0], s[1]));
@@ -179,8 +179,8 @@ static void linear_dx_of(const int64_t s[3], arithmetic a, mz_act act, mezzo_dty
         trial_output(t, 1, MEZZO_F32, SHAPE(s[2]));
     if (with == SUMS_ADDED)
         trial_preset(t, 1, 1);
-    if (remakes)
-        trial_output(t, MZ_OUT(linear_dx, acted), a.storage, SHAPE(s[0], s[2]));
+    if (recomputes)
+        trial_output(t, MZ_OUT(linear_dx, act_out), a.storage, SHAPE(s[0], s[2]));
     fill_operands(t, s[1], how);
     t->skip_mutations = t->skip_mutations || (with != SUMS_NONE && a.compute == MEZZO_TF32) || // as above: in all rows
                         (with != SUMS_NONE && s[0] > LONG);
@@ -238,10 +238,9 @@ void cases_linear_dx(void) {
     }
 }
 
-// GELU's result beside its slope. Rows and columns that end inside of a tile, fewer than one has, and more tiles than a
-// GPU makes in three turns; each also in GELU's
-// input, where a plan puts it (compare.c).
-void cases_remade(void) {
+// GELU's result beside its derivative. Rows and columns that end inside of a tile, fewer than one has, and more tiles
+// than a GPU makes in three turns; each also in GELU's input, where a plan puts it (compare.c).
+void cases_recomputed(void) {
     static const int64_t shapes[][3] = {{264, 72, 136}, {257, 8, 8}, {511, 72, 1000}, {300, 200, 520}};
     if (!devices_have("cuda"))
         return;

@@ -167,7 +167,7 @@ void cases_dispatch(void) {
     each_rearrangement(MZ_OP_dispatch);
 }
 
-// The gradients that meet behind a router: the experts', the shared experts' in the low format, the router's in FP32.
+// The gradients that meet after a router: the experts', the shared experts' in the low format, the router's in FP32.
 static void combine_more(const int64_t s[5], mezzo_dtype x, bool weights, bool both) {
     trial *t = rearrange_trial(MZ_OP_combine, s, x, MEZZO_F32, weights);
     trial_input(t, 4, x, SHAPE(s[0], s[3]));

@@ -359,10 +359,10 @@ void cases_quantize(void) { // its sums; codes and scales: unit/test_quantize.c
                 trial *t = trial_new(MZ_OP_quantize);
                 t->attrs.accumulate = add;
                 trial_input(t, 0, floats[d], SHAPE(rows, columns));
-                trial_output(t, MZ_OUT(quantize, dsum), MEZZO_F32, SHAPE(columns));
+                trial_output(t, MZ_OUT(quantize, dbias), MEZZO_F32, SHAPE(columns));
                 trial_normal(t, 0, 1);
                 if (add)
-                    trial_preset(t, MZ_OUT(quantize, dsum), 1);
+                    trial_preset(t, MZ_OUT(quantize, dbias), 1);
                 t->skip_mutations = rows > 16384; // a sum's bound is as large as a mutation then
                 trial_finish(t);
             }

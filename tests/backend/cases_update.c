@@ -1,4 +1,4 @@
-// Cases of the update: gradients' statistics, the step's decisions, optimizers, shadows and the loss scale.
+// Cases of the update: gradients' statistics, the step's decisions, optimizers, low copies and the loss scale.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,12 +11,12 @@
 #include "cases.h"
 
 // Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in
-// another order, shadows are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.
-enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 293 * 256, SHADOW_BYTES = 2 * FLAT };
+// another order, low copies are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.
+enum { FLAT = 16 + 4144 + 48 + 32 + 70016, STATES = 293 * 256, LOW_COPY_BYTES = 2 * FLAT };
 static const mz_segment segments[] = {
     {0, 0, 0, 0, 5, 70016 + 4144, 0, MEZZO_BF16, 0, 0, MEZZO_MASTER_FP32, 3, {0}},
     {16, 0, 0, 0, 4129, 70016, 64, MEZZO_F16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
-    {16 + 4144 + 48, 48, 32, 0, 17, 70016 + 4144 + 16, MZ_NO_SHADOW, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
+    {16 + 4144 + 48, 48, 32, 0, 17, 70016 + 4144 + 16, MZ_NO_LOW_COPY, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
     {16 + 4144 + 48 + 32, 0, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, 0, MEZZO_MASTER_FP32, 3, {0}},
 };
 
@@ -112,9 +112,9 @@ static void bytes_input(trial *t, int slot, const void *bytes, size_t n) {
 }
 
 // Sums of squares by place, with and without other ranks' states: a bad bit of any is everybody's.
-static void agree_case(int ranks, double spoiled) {
+static void norm_across_ranks_case(int ranks, double spoiled) {
     enum { PIECES = 5000, MOST_RANKS = 3 };
-    trial *t = trial_new(MZ_OP_agree);
+    trial *t = trial_new(MZ_OP_norm_across_ranks);
     static double pieces[PIECES];
     mz_opt_state state = {.step = 4, .clip = 1, .bad = MZ_BAD_LOSS}, states[MOST_RANKS] = {{0}};
     for (int i = 0; i < PIECES; i++)
@@ -131,11 +131,11 @@ static void agree_case(int ranks, double spoiled) {
     trial_finish(t);
 }
 
-void cases_agree(void) {
-    agree_case(0, 0);
-    agree_case(2, 0);
-    agree_case(3, INFINITY);
-    agree_case(3, NAN);
+void cases_norm_across_ranks(void) {
+    norm_across_ranks_case(0, 0);
+    norm_across_ranks_case(2, 0);
+    norm_across_ranks_case(3, INFINITY);
+    norm_across_ranks_case(3, NAN);
 }
 
 static void state_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state) {
@@ -225,32 +225,33 @@ void cases_inspect(void) {
         }
 }
 
-// A shadow must be the rounding of the master beside it, whatever the last bit of that master is; all other bytes stay.
-static const char *compare_shadow(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
-    if (!mz_present(&t->out[slot].t) || t->out[slot].bytes != SHADOW_BYTES)
+// A low copy must be the rounding of the master beside it, whatever the last bit of that master is; all other bytes
+// stay.
+static const char *compare_low_copy(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
+    if (!mz_present(&t->out[slot].t) || t->out[slot].bytes != LOW_COPY_BYTES)
         return compare_state(t, slot, got, want);
-    unsigned char *expected = mz_alloc(SHADOW_BYTES, 1);
+    unsigned char *expected = mz_alloc(LOW_COPY_BYTES, 1);
     assert_non_null(expected);
-    memcpy(expected, t->out[slot].stored, SHADOW_BYTES);
+    memcpy(expected, t->out[slot].stored, LOW_COPY_BYTES);
     const unsigned char *master = t->op == MZ_OP_refresh ? t->in[0].stored : got[0];
     bool moves = t->op == MZ_OP_refresh || !((const mz_opt_state *)(const void *)t->in[2].stored)->skip;
     for (size_t s = 0; s < MZ_COUNT(segments); s++)
-        if (moves && segments[s].shadow_offset != MZ_NO_SHADOW)
+        if (moves && segments[s].low_copy_offset != MZ_NO_LOW_COPY)
             assert_int_equal(mezzo_convert(master + segments[s].offset * 4, MEZZO_F32,
-                                           expected + segments[s].shadow_offset, (mezzo_dtype)segments[s].shadow_dtype,
-                                           (size_t)segments[s].count),
+                                           expected + segments[s].low_copy_offset,
+                                           (mezzo_dtype)segments[s].low_copy_dtype, (size_t)segments[s].count),
                              MEZZO_OK);
-    bool same = memcmp(expected, got[slot], SHADOW_BYTES) == 0;
+    bool same = memcmp(expected, got[slot], LOW_COPY_BYTES) == 0;
     mz_free(expected);
     return same ? NULL : "a shadow is not its master rounded, or bytes outside the shadows were written";
 }
 
-static void shadow_output(trial *t, int slot) {
-    trial_output(t, slot, MEZZO_U8, SHAPE(SHADOW_BYTES));
-    t->out[slot].stored = mz_alloc(SHADOW_BYTES, 1);
+static void low_copy_output(trial *t, int slot) {
+    trial_output(t, slot, MEZZO_U8, SHAPE(LOW_COPY_BYTES));
+    t->out[slot].stored = mz_alloc(LOW_COPY_BYTES, 1);
     assert_non_null(t->out[slot].stored);
-    memset(t->out[slot].stored, 0x5A, SHADOW_BYTES);
-    t->compare_bytes = compare_shadow;
+    memset(t->out[slot].stored, 0x5A, LOW_COPY_BYTES);
+    t->compare_bytes = compare_low_copy;
 }
 
 static const mz_opt_state steps[] = {
@@ -266,7 +267,7 @@ static void ema_output(trial *t, int slot) {
 }
 
 static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, bool moments,
-                           bool shadow) {
+                           bool low_copy) {
     trial *t = trial_new(op);
     t->update = *update;
     trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
@@ -285,8 +286,8 @@ static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt
             t->out[slot].value[k] = fabs(t->out[slot].value[k]) + 1e-3;
         trial_store(&t->out[slot]);
     }
-    if (shadow)
-        shadow_output(t, slot);
+    if (low_copy)
+        low_copy_output(t, slot);
     if (update->ema > 0)
         ema_output(t, slot + 1);
     t->exact = state->skip; // nothing moves
@@ -306,14 +307,14 @@ static const mz_segment mixed[2][3] = {
      {16 + 4144 + 48 + 32, 0, 0, 0, 70001, 0, 8448, MEZZO_BF16, 1, LOW_AT, MEZZO_MASTER_SPLIT, 0x9E3779B9, {0}}},
 };
 
-static float read_master(const mz_segment *s, const unsigned char *master, const unsigned char *shadow, int64_t i) {
+static float read_master(const mz_segment *s, const unsigned char *master, const unsigned char *low_copy, int64_t i) {
     uint16_t high, low;
     float x;
     if (s->master == MEZZO_MASTER_FP32) {
         memcpy(&x, master + (s->offset + i) * 4, sizeof x);
         return x;
     }
-    memcpy(&high, shadow + s->shadow_offset + 2 * i, sizeof high);
+    memcpy(&high, low_copy + s->low_copy_offset + 2 * i, sizeof high);
     if (s->master == MEZZO_MASTER_STOCHASTIC)
         return mezzo_bf16_to_f32(high);
     memcpy(&low, master + s->low_offset + 2 * i, sizeof low);
@@ -419,23 +420,23 @@ static const char *judge_moments(const trial *t, const mz_opt_state *state, cons
 }
 
 static const char *compare_mixed(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
-    int shadow = t->op == MZ_OP_adamw ? MZ_OUT(adamw, shadow) : MZ_OUT(sgd, shadow);
+    int low_copy = t->op == MZ_OP_adamw ? MZ_OUT(adamw, low_copy) : MZ_OUT(sgd, low_copy);
     mz_opt_state state;
     memcpy(&state, t->in[2].stored, sizeof state);
     if (state.skip)
         return memcmp(got[slot], want, t->out[slot].bytes) == 0 ? NULL : "a skipped step moved something";
     // With decays of 0 the moments are the gradient and its square, rounded once: the same bits everywhere.
-    if (t->update.beta1 == 0 && t->out[slot].t.dtype == MEZZO_U8 && slot != shadow && slot != 0)
+    if (t->update.beta1 == 0 && t->out[slot].t.dtype == MEZZO_U8 && slot != low_copy && slot != 0)
         return memcmp(got[slot], want, t->out[slot].bytes) == 0 ? NULL : "moments of 8 bits are not the reference's";
-    if (slot != shadow)
-        return NULL; // looked at together with the shadow
+    if (slot != low_copy)
+        return NULL; // looked at together with the low copy
     const mz_segment *list = (const mz_segment *)(const void *)t->in[1].stored;
     for (size_t k = 0; k < 3; k++)
         for (int64_t i = 0; i < list[k].count; i++) {
-            float was = read_master(&list[k], t->out[0].stored, t->out[shadow].stored, i);
-            float is = read_master(&list[k], got[0], got[shadow], i);
+            float was = read_master(&list[k], t->out[0].stored, t->out[low_copy].stored, i);
+            float is = read_master(&list[k], got[0], got[low_copy], i);
             uint16_t rounded;
-            memcpy(&rounded, got[shadow] + list[k].shadow_offset + 2 * i, sizeof rounded);
+            memcpy(&rounded, got[low_copy] + list[k].low_copy_offset + 2 * i, sizeof rounded);
             const char *wrong = judge_master(t, &state, &list[k], i, was, is);
             if (wrong != NULL)
                 return wrong;
@@ -509,7 +510,7 @@ static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_sta
             t->out[slot].value[k] = fabs(t->out[slot].value[k]) + 1e-3;
         trial_store(&t->out[slot]);
     }
-    mixed_output(t, moments + 1, SHADOW_BYTES, 2);
+    mixed_output(t, moments + 1, LOW_COPY_BYTES, 2);
     if (update->ema > 0)
         ema_output(t, moments + 2);
     t->compare_bytes = compare_mixed;
@@ -557,7 +558,7 @@ void cases_refresh(void) {
     trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
     trial_normal(t, 0, 1);
     segments_input(t, 1);
-    shadow_output(t, 0);
+    low_copy_output(t, 0);
     trial_finish(t);
 }
 
@@ -645,11 +646,11 @@ static void scales_case(int ranks, bool skip) {
     for (int i = 0; i < 3 * N; i++) {
         mz_scale_entry *e = &tables[i];
         *e = (mz_scale_entry){.scale = 1, .dtype = i % 2 == 0 ? MEZZO_F8E4M3 : MEZZO_F8E5M2, .n = i % 11};
-        memcpy(&e->most, &magnitudes[i % (int)MZ_COUNT(magnitudes)], sizeof e->most);
+        memcpy(&e->amax, &magnitudes[i % (int)MZ_COUNT(magnitudes)], sizeof e->amax);
         for (int k = 0; k < MZ_SCALE_HISTORY && k < e->n; k++)
             memcpy(&e->history[k], &magnitudes[(i / 11 + k) % ((int)MZ_COUNT(magnitudes) - 1)], sizeof e->history[k]);
         if (i % 5 == 0) // of codes that stay
-            memcpy(&e->kept, &magnitudes[(i / 5) % (int)MZ_COUNT(magnitudes)], sizeof e->kept);
+            memcpy(&e->weight_amax, &magnitudes[(i / 5) % (int)MZ_COUNT(magnitudes)], sizeof e->weight_amax);
         if (i < N)
             entries[i] = *e;
     }

@@ -38,7 +38,7 @@ static int close_devices(void **state) {
 
 static void activations_made_again(void **state) {
     (void)state;
-    cases_remade();
+    cases_recomputed();
 }
 
 int main(int argc, char **argv) {

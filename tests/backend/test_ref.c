@@ -173,7 +173,7 @@ static void dropout_keeps_the_mean_and_follows_its_key(void **state) {
 // lr·wd).
 static void the_first_adamw_step_has_the_size_of_the_learning_rate(void **state) {
     (void)state;
-    static const mz_segment segment = {.count = 3, .shadow_offset = MZ_NO_SHADOW, .decay = 1};
+    static const mz_segment segment = {.count = 3, .low_copy_offset = MZ_NO_LOW_COPY, .decay = 1};
     static const mz_opt_state step = {.step = 1, .last_clip = 1, .lr = 0.125, .bias1 = 0.1, .bias2 = 0.001};
     trial *t = trial_new(MZ_OP_adamw);
     t->update = (mz_update_attrs){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-12, .weight_decay = 0.5};

@@ -32,8 +32,8 @@ typedef struct trial {
     bool skip_terms;     // so many terms that one is below the bound of their sum: only the scale is mutated
     bool skip_mutations; // the trial has nothing to drop (one term) or is not about accuracy
     bool optional;       // a device may have no kernel for it
-    // Outputs that are not floats (state blocks, shadows): says what is wrong, or NULL. Missing: bytes must be equal.
-    // `got` has the bytes of every output, `want` the reference's of this one.
+    // Outputs that are not floats (state blocks, low copies): says what is wrong, or NULL. Missing: bytes must be
+    // equal. `got` has the bytes of every output, `want` the reference's of this one.
     const char *(*compare_bytes)(const struct trial *t, int slot, unsigned char *const *got, const unsigned char *want);
 } trial;
 

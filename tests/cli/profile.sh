@@ -1,5 +1,5 @@
 # What --profile leaves: a trace in the Trace Event Format, a table that agrees with it, a page without a network.
-# Seen to fail with: a duration that ends behind its outer bar, an event without "ts", a lane without a name.
+# Seen to fail with: a duration that ends after its outer bar, an event without "ts", a lane without a name.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 100 >text.txt
 TRAIN=("${TINY[@]}" --tokenizer byte --data text.txt --device cpu --threads 1 --eval-iters 1 --steps 7 --precision fp32 --quiet)

@@ -16,7 +16,7 @@ model="--data text.txt --precision bf16 $size" # auto would choose by time
 ranks="timeout 100 mpirun --oversubscribe -n 2"
 losses() { sed -nE 's/.*"step": *([0-9]+).*"train\/loss": *([^,}]+).*/\1 \2/p' "$1/metrics.jsonl"; }
 
-# A signal to one rank alone, not the one that writes: a checkpoint behind the same step, from which the run goes on to
+# A signal to one rank alone, not the one that writes: a checkpoint after the same step, from which the run goes on to
 # what it would have been.
 cat >signal.sh <<'END2'
 [[ $OMPI_COMM_WORLD_RANK -ne 1 ]] || echo $$ >pid
@@ -81,7 +81,7 @@ wait $job || fail "with fewer ranks: exit $?: $(cat fewer.log)"
 grep -q 'restart 1 of 1, with 1 rank$' fewer.log || fail "nothing was started again: $(cat fewer.log)"
 diff <(losses undisturbed) <(losses fewer) >/dev/null || fail "with fewer ranks: $(diff <(losses undisturbed) <(losses fewer) | head -4)"
 
-# Adapters: what is trained is small, what is frozen lies behind it, whole on every rank.
+# Adapters: what is trained is small, what is frozen lies after it, whole on every rank.
 for n in 1 2; do
     run=$([[ $n -eq 1 ]] || echo "$ranks")
     $run "$MEZZO" train $model --shard parameters --lora-rank 4 --steps 4 --reduce canonical --checkpoint-every 0 --out lora-$n >lora.log 2>&1 || fail "lora on $n: $(cat lora.log)"

@@ -198,7 +198,7 @@ with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") els
     known, lost, wrong, tried = 0, 0, 0, 0
     for i, event in enumerate(events, 1):
         apply(disk, event)
-        # A save has reported success when its manifest was renamed and the folder flushed behind it.
+        # A save has reported success when its manifest was renamed and the folder flushed after it.
         if event == ("sync", "run/checkpoints") and events[i - 2][0] == "move" and events[i - 2][2].endswith("manifest.json"):
             known = max([step_found(n) for n in disk.dirs["run/checkpoints"] if n.startswith("step-")] + [known])
         for model in ("all", "flushed", "names"):

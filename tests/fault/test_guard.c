@@ -111,7 +111,7 @@ static bool scales_answer(const char *precision, const char *kind) {
 }
 
 // The run with the bad step skipped against one that never saw its batches: weights and moments, to the bit, and the
-// losses behind it.
+// losses after it.
 static void skipping(const char *precision, const char *accumulation, int lag) {
     tiny_log without = {0}, with = {0};
     mezzo_train_result a, b;
@@ -173,7 +173,7 @@ static void test_skip_in_a_later_micro_batch(void **state) {
     same_file(a.checkpoint, b.checkpoint, "model.safetensors");
 }
 
-// Back to step 3's checkpoint, and on behind the bad batch: the run that saw batches 1, 2, 3 and 6, 7, ….
+// Back to step 3's checkpoint, and on after the bad batch: the run that saw batches 1, 2, 3 and 6, 7, ….
 static void test_rollback(void **state) {
     (void)state;
     for (int lag = 0; lag < 2; lag++)

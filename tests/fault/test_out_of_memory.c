@@ -111,7 +111,7 @@ static const command commands[] = {
     {.args = {RANKS}, .made = "t", .copied = "base", .same = {RANKS_SAME}, .rank = "0"},
     {.args = {RANKS}, .made = "t", .copied = "base", .same = {RANKS_SAME}, .rank = "1"},
 };
-// So many of them; those behind need pictures.
+// So many of them; those after need pictures.
 enum { TEXTS = 23 };
 
 static bool pictures; // this build reads and writes them

@@ -19,7 +19,7 @@ static void resume(const uint8_t *data, size_t size, int64_t step) {
     const mz_metric one = mz_metric_int("n", 1);
     size_t left, again;
     mz_metrics *metrics;
-    for (int i = 0; i < 2; i++) { // the second cuts away the record that the first has written behind
+    for (int i = 0; i < 2; i++) { // the second cuts away the record that the first has written after
         if (mz_metrics_open(fuzz_folder(), step, false, &metrics) != MEZZO_OK)
             abort();
         expect_prefix(data, size, i == 0 ? &left : &again);

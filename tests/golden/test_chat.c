@@ -2,7 +2,7 @@
 //
 // A template that would run for hours, or compare lists as deep as it ran, is refused.
 //
-// Seen to fail with: text behind a tag that keeps its line break, a loop's variable that outlives it, an answer whose
+// Seen to fail with: text after a tag that keeps its line break, a loop's variable that outlives it, an answer whose
 // end is not counted, a message that makes a special token.
 #include "golden.h"
 

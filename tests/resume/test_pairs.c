@@ -26,8 +26,8 @@ static mezzo_status look(void *user, mezzo_program *program, size_t call) {
     return MEZZO_OK;
 }
 
-static const char *const on_cuda[] = {"cross_entropy_both__cuda", "linear_route__cuda_thin",
-                                      "route_dx_linear_dx__cuda_thin"};
+static const char *const on_cuda[] = {"cross_entropy_both__cuda", "linear_route__cuda_small_n",
+                                      "route_dx_linear_dx__cuda_small_n"};
 static int seen[MZ_COUNT(on_cuda)]; // in all programs
 
 // Loss and every gradient of the last run; free() it.

@@ -56,7 +56,7 @@ static void test_recompute_changes_nothing(void **state) {
     runs_alike(rows, again);
 }
 
-static const char *further[2]; // options of broken_off's runs, behind `extra`
+static const char *further[2]; // options of broken_off's runs, after `extra`
 
 // fp8 carries the table of scales from step to step; micro batches and repetitions do not move it.
 static void test_narrow_operands_change_no_rule(void **state) {

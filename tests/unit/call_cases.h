@@ -23,11 +23,11 @@ typedef struct bench { // a call with all its tensors, on the host
     mz_call call;
     void *data[MZ_MAX_IN + MZ_MAX_OUT];
     float *scale[MZ_MAX_IN]; // mz_scale_count
-    float acted;             // quantize: the scale of what it writes beside a slope
+    float act_out;           // quantize: the scale of what it writes beside a slope
 } bench;
 
 static inline size_t scales_in(const mz_tensor *t) {
-    return (size_t)mz_scale_count(t->scaling, t->turned, &t->shape);
+    return (size_t)mz_scale_count(t->scaling, t->columnwise, &t->shape);
 }
 
 static inline size_t bytes_of(const mz_tensor *t) {
@@ -53,17 +53,17 @@ static inline void *put(bench *b, bool output, int slot, mezzo_dtype dtype, mz_s
 }
 
 // The tensor's bytes, column by column: its numbers in the order they have, and zeros after each column's last row.
-static inline void put_turned(bench *b, bool output, int slot) {
+static inline void put_columnwise(bench *b, bool output, int slot) {
     mz_tensor *t = output ? &b->call.out[slot] : &b->call.in[slot];
     void **data = &b->data[output ? MZ_MAX_IN + slot : slot];
     const int64_t n = mz_shape_count(&t->shape), columns = t->shape.dim[t->shape.rank - 1], rows = n / columns;
-    t->turned = true;
-    uint8_t *turned = calloc(1, bytes_of(t));
-    assert_non_null(turned);
+    t->columnwise = true;
+    uint8_t *columnwise = calloc(1, bytes_of(t));
+    assert_non_null(columnwise);
     for (int64_t c = 0; c < columns; c++)
-        memcpy(turned + c * mz_turned_pitch(rows), (const uint8_t *)*data + c * rows, (size_t)rows);
+        memcpy(columnwise + c * mz_columnwise_pitch(rows), (const uint8_t *)*data + c * rows, (size_t)rows);
     free(*data);
-    *data = turned;
+    *data = columnwise;
 }
 
 static inline void free_bench(bench *b) {
@@ -93,8 +93,8 @@ static inline int close_devices(void **state) {
 static inline int scales_slot(const mz_tensor *codes) {
     if (codes->scaling == MZ_SCALING_TENSOR)
         return MZ_OUT(quantize, entry);
-    const bool own = codes->scaling == MZ_SCALING_BLOCK128 && codes->turned;
-    return own ? MZ_OUT(quantize, turned_scales) : MZ_OUT(quantize, scales);
+    const bool own = codes->scaling == MZ_SCALING_BLOCK128 && codes->columnwise;
+    return own ? MZ_OUT(quantize, columnwise_scales) : MZ_OUT(quantize, scales);
 }
 
 // Runs the call on a device; outputs are copied to `out`, by slot.
@@ -115,11 +115,11 @@ static inline void run_on(const char *name, const bench *b, void *const *out) {
         must(backend->alloc(device, bytes_of(t), &memory[n]));
         must(backend->write(device, memory[n], b->data[output ? MZ_MAX_IN + slot : slot], bytes_of(t)));
         t->data = memory[n++];
-        const bool acted = call.op == MZ_OP_quantize && output && slot == MZ_OUT(quantize, acted);
-        if (t->scaling == MZ_SCALING_NONE || (output && !acted))
+        const bool act_out = call.op == MZ_OP_quantize && output && slot == MZ_OUT(quantize, act_out);
+        if (t->scaling == MZ_SCALING_NONE || (output && !act_out))
             continue;
         must(backend->alloc(device, scales_in(t) * sizeof(float), &memory[n]));
-        must(backend->write(device, memory[n], acted ? &b->acted : b->scale[slot], scales_in(t) * sizeof(float)));
+        must(backend->write(device, memory[n], act_out ? &b->act_out : b->scale[slot], scales_in(t) * sizeof(float)));
         t->scale = memory[n++];
     }
     if (call.op == MZ_OP_quantize)

@@ -98,7 +98,7 @@ static double act_value(mz_act act, double x) {
     }
 }
 
-static double act_slope(mz_act act, double x) {
+static double act_derivative(mz_act act, double x) {
     switch (act) {
     case MZ_ACT_RELU:
         return x > 0;
@@ -162,9 +162,9 @@ static void check_element(const matmul_case *c, double sum, double sum_abs, doub
     double error = ((double)c->k + 8) * 0x1p-24 * (sum_abs + fabs(bias) + fabs(before)), want = sum + bias + before;
     error += dropped(c->compute) * sum_abs;
     if (c->act_gradient) {
-        double slope = act_slope(c->act, preact_in);
-        want *= slope;
-        error = error * fabs(slope) + fabs(sum) * ACT_ERROR * 4;
+        double derivative = act_derivative(c->act, preact_in);
+        want *= derivative;
+        error = error * fabs(derivative) + fabs(sum) * ACT_ERROR * 4;
     } else {
         double z = mezzo_round_to(want, c->via);
         if (c->integers && c->act == MZ_ACT_NONE)

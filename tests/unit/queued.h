@@ -112,7 +112,7 @@ static const mz_kernel *const *queued_kernels(const mezzo_device *device, mz_op 
 }
 static mezzo_status queued_zero(mezzo_device *device, void *data, size_t bytes) {
     if (capturing == NULL) {
-        ok(mz_device_touch(device, data, bytes, true));
+        ok(mz_device_flush_deferred(device, data, bytes, true));
         return mz_backend_cpu.zero(device, data, bytes);
     }
     capturing->zero[capturing->n].data = data;
@@ -121,15 +121,15 @@ static mezzo_status queued_zero(mezzo_device *device, void *data, size_t bytes) 
     return MEZZO_OK;
 }
 static mezzo_status queued_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
-    ok(mz_device_touch(device, dst, bytes, true));
+    ok(mz_device_flush_deferred(device, dst, bytes, true));
     return mz_backend_cpu.write(device, dst, host, bytes);
 }
 static mezzo_status queued_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
-    ok(mz_device_touch(device, src, bytes, false));
+    ok(mz_device_flush_deferred(device, src, bytes, false));
     return mz_backend_cpu.read(device, host, src, bytes);
 }
 static mezzo_status queued_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes) {
-    ok(mz_device_touch(device, src, bytes, false));
+    ok(mz_device_flush_deferred(device, src, bytes, false));
     return mz_backend_cpu.fetch(device, fetch, at, src, bytes);
 }
 static mezzo_status queued_begin(mezzo_device *device) {
@@ -166,7 +166,7 @@ static mezzo_status queued_wait(mezzo_device *device, int event) {
     return MEZZO_OK;
 }
 
-// Rank 0 of two: what the other sends stands in this one's memory, behind what this one sends; or it is the same
+// Rank 0 of two: what the other sends stands in this one's memory, after what this one sends; or it is the same
 // (twin_agrees), so that what is between parameters, which nobody reads, comes into no sum of others.
 static bool twin_agrees;
 static void with_a_twin(const mz_collective *w) {

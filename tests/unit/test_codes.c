@@ -39,7 +39,7 @@ static mz_call empty_call(mz_op op, int n_in, int n_out) {
     return b.call;
 }
 
-enum { BOTH, ROWS, TURNED };
+enum { BOTH, ROWS, COLUMNWISE };
 typedef struct kind {
     mz_op op;
     int64_t rows, columns;
@@ -120,7 +120,7 @@ static void make_norm_bwd(duo *d, const kind *k) {
     if (centred)
         give_numbers(d, &d->first.out[MZ_OUT(layernorm_bwd, dbias)], MEZZO_F32, row, 1, &finite);
     if (centred && !k->sums)
-        give_numbers(d, &d->first.out[MZ_OUT(layernorm_bwd, dsum)], MEZZO_F32, row, 1, &finite);
+        give_numbers(d, &d->first.out[MZ_OUT(layernorm_bwd, linear_dbias)], MEZZO_F32, row, 1, &finite);
 }
 
 // x [rows / 2, columns] FP32 (BF16 where `plain`, without weights), each row twice in an order of its own; or a cast.
@@ -160,23 +160,24 @@ static mz_tensor *rounded(duo *d) {
 static void make_quantize(duo *d, const kind *k) {
     const mz_shape whole = SHAPE(k->rows, k->columns);
     const kind finite = {.not_finite = false};
-    mz_scale_entry entry = {.scale = k->scale, .most = 1, .n = 3};
-    d->second = empty_call(MZ_OP_quantize, 1, MZ_OUT(quantize, dsum) + 1);
+    mz_scale_entry entry = {.scale = k->scale, .amax = 1, .n = 3};
+    d->second = empty_call(MZ_OP_quantize, 1, MZ_OUT(quantize, dbias) + 1);
     d->second.attrs.record = true;
     d->second.attrs.accumulate = k->accumulate;
     d->second.in[0] = *rounded(d);
     give(d, &d->second.out[MZ_OUT(quantize, entry)], MEZZO_F32, SHAPE(MZ_SCALE_WORDS), &entry);
     for (int i = 0; i < 2; i++) {
-        if (k->codes == (i == 0 ? TURNED : ROWS))
+        if (k->codes == (i == 0 ? COLUMNWISE : ROWS))
             continue;
         mz_tensor *t = &d->second.out[i];
-        *t = (mz_tensor){.dtype = is_forward(k->op) ? MEZZO_F8E4M3 : MEZZO_F8E5M2, .shape = whole, .turned = i == 1};
+        *t =
+            (mz_tensor){.dtype = is_forward(k->op) ? MEZZO_F8E4M3 : MEZZO_F8E5M2, .shape = whole, .columnwise = i == 1};
         t->data = room(d, bytes_of(t), NULL);
         t->scaling = MZ_SCALING_TENSOR;
         t->scale = d->second.out[MZ_OUT(quantize, entry)].data;
     }
     if (k->sums)
-        give_numbers(d, &d->second.out[MZ_OUT(quantize, dsum)], MEZZO_F32, SHAPE(k->columns), 1, &finite);
+        give_numbers(d, &d->second.out[MZ_OUT(quantize, dbias)], MEZZO_F32, SHAPE(k->columns), 1, &finite);
 }
 
 static void prepare_duo(duo *d) {
@@ -209,9 +210,9 @@ static void free_duo(duo *d) {
         d->device->backend->release(d->device, d->memory[i]);
 }
 
-static const mz_joined *pair_of(const duo *d, bool alone) {
+static const mz_fused_kernel *pair_of(const duo *d, bool is_private) {
     const mz_backend *b = d->device->backend;
-    return b->pair != NULL ? b->pair(d->device, &d->first, &d->second, alone) : NULL;
+    return b->fuse_calls != NULL ? b->fuse_calls(d->device, &d->first, &d->second, is_private) : NULL;
 }
 
 static void run_apart(duo *d) {
@@ -220,30 +221,30 @@ static void run_apart(duo *d) {
 }
 
 // --- the two beside the one ----------------------------------------------------------------------------------------
-static const char *describe(const kind *k, bool alone) {
+static const char *describe(const kind *k, bool is_private) {
     static char text[200];
     snprintf(text, sizeof text, "%s %lldx%lld, low %s, plain %d, codes %d, sums %d, accumulate %d, alone %d, scale %g",
              mz_op_table[k->op].name, (long long)k->rows, (long long)k->columns, mezzo_dtype_name(k->low), k->plain,
-             (int)k->codes, k->sums, k->accumulate, alone, (double)k->scale);
+             (int)k->codes, k->sums, k->accumulate, is_private, (double)k->scale);
     return text;
 }
 
 // Sums of columns are added up in another order: as near as FP32 sums of so many terms are, all of one magnitude.
 static bool is_sum(const duo *d, bool second, int slot) {
     if (second)
-        return slot == MZ_OUT(quantize, dsum);
+        return slot == MZ_OUT(quantize, dbias);
     return !is_forward(d->first.op) && !is_move(d->first.op) && slot > 0 &&
            &d->first.out[slot] != rounded((duo *)(uintptr_t)d);
 }
 
-static void compare_sums(const kind *k, bool alone, const float *want, const float *got, size_t n, int slot) {
+static void compare_sums(const kind *k, bool is_private, const float *want, const float *got, size_t n, int slot) {
     for (size_t i = 0; i < n && !k->not_finite; i++)
         if (!(fabsf(want[i] - got[i]) <= 1e-5F * (float)(k->rows + 16)))
-            fail_msg("%s: sum %zu of output %d is %g, not %g", describe(k, alone), i, slot, (double)got[i],
+            fail_msg("%s: sum %zu of output %d is %g, not %g", describe(k, is_private), i, slot, (double)got[i],
                      (double)want[i]);
 }
 
-static void compare_tensor(const kind *k, bool alone, const duo *want, const duo *got, bool second, int slot) {
+static void compare_tensor(const kind *k, bool is_private, const duo *want, const duo *got, bool second, int slot) {
     const mz_tensor *a = second ? &want->second.out[slot] : &want->first.out[slot];
     const mz_tensor *b = second ? &got->second.out[slot] : &got->first.out[slot];
     if (!mz_present(a))
@@ -252,17 +253,17 @@ static void compare_tensor(const kind *k, bool alone, const duo *want, const duo
     unsigned char *x = malloc(bytes), *y = malloc(bytes);
     must(want->device->backend->read(want->device, x, a->data, bytes));
     must(got->device->backend->read(got->device, y, b->data, bytes));
-    if (alone && !second && b == rounded((duo *)(uintptr_t)got)) {
+    if (is_private && !second && b == rounded((duo *)(uintptr_t)got)) {
         for (size_t i = 0; i < bytes; i++)
             if (y[i] != PATTERN)
-                fail_msg("%s: what nobody reads is written", describe(k, alone));
+                fail_msg("%s: what nobody reads is written", describe(k, is_private));
     } else if (is_sum(want, second, slot)) {
-        compare_sums(k, alone, (const float *)(void *)x, (const float *)(void *)y, bytes / sizeof(float), slot);
+        compare_sums(k, is_private, (const float *)(void *)x, (const float *)(void *)y, bytes / sizeof(float), slot);
     } else if (memcmp(x, y, bytes) != 0) {
         size_t at = 0;
         while (x[at] == y[at])
             at++;
-        fail_msg("%s: output %d of the %s call: byte %zu of %zu is %#x, not %#x", describe(k, alone), slot,
+        fail_msg("%s: output %d of the %s call: byte %zu of %zu is %#x, not %#x", describe(k, is_private), slot,
                  second ? "second" : "first", at, bytes, y[at], x[at]);
     }
     free(x);
@@ -271,23 +272,23 @@ static void compare_tensor(const kind *k, bool alone, const duo *want, const duo
 
 static void check_duo(kind of) {
     const kind *k = &of;
-    for (int alone = 0; alone < 2; alone++) {
+    for (int is_private = 0; is_private < 2; is_private++) {
         duo want = make_duo(k), got = make_duo(k);
-        const mz_joined *joined = pair_of(&got, alone);
-        if (is_move(k->op) && !alone) { // which others need has to be written
+        const mz_fused_kernel *joined = pair_of(&got, is_private);
+        if (is_move(k->op) && !is_private) { // which others need has to be written
             assert_null(joined);
             free_duo(&want);
             free_duo(&got);
             continue;
         }
         if (joined == NULL)
-            fail_msg("%s: not taken in one piece", describe(k, alone));
-        assert_true(got.device->backend->joins(&got.first, &got.second));
+            fail_msg("%s: not taken in one piece", describe(k, is_private));
+        assert_true(got.device->backend->may_fuse(&got.first, &got.second));
         run_apart(&want);
         must(joined->run(got.device, &got.first, &got.second));
         for (int second = 0; second < 2; second++)
             for (int slot = 0; slot < (second ? want.second.n_out : want.first.n_out); slot++)
-                compare_tensor(k, alone, &want, &got, second, slot);
+                compare_tensor(k, is_private, &want, &got, second, slot);
         free_duo(&want);
         free_duo(&got);
     }
@@ -296,7 +297,7 @@ static void check_duo(kind of) {
 // A device without such kernels has nothing to compare; a GPU must have them.
 static bool has_pieces(void) {
     mezzo_device *device = device_of(test_device());
-    const bool cuda = strcmp(device->backend->name, "cuda") == 0, has = device->backend->joins != NULL;
+    const bool cuda = strcmp(device->backend->name, "cuda") == 0, has = device->backend->may_fuse != NULL;
     assert_true(has || !cuda);
     return has;
 }
@@ -373,7 +374,7 @@ static void a_scale_is_found_before_codes_are_made(void **state) {
                         .sums = o == 1};
         duo want = make_duo(&k), got = make_duo(&k);
         want.second.attrs.measure = got.second.attrs.measure = true;
-        const mz_joined *joined = pair_of(&got, true);
+        const mz_fused_kernel *joined = pair_of(&got, true);
         assert_non_null(joined);
         run_apart(&want);
         must(joined->run(got.device, &got.first, &got.second));
@@ -417,7 +418,7 @@ static void others_stay_two(void **state) {
 }
 
 // --- what a program sees to, on the CPU ------------------------------------------------------------------------------
-// A device that runs a norm and the quantize behind it in one piece, which writes codes before it has read anything.
+// A device that runs a norm and the quantize after it in one piece, which writes codes before it has read anything.
 extern const mz_backend mz_backend_cpu;
 static int pieces;
 
@@ -432,7 +433,7 @@ static void run_again(mezzo_device *device, const mz_call *call) {
 
 static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const mz_call *second) {
     pieces++;
-    for (int k = 0; k <= MZ_OUT(quantize, turned); k++)
+    for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++)
         if (mz_present(&second->out[k]))
             memset(second->out[k].data, PATTERN, bytes_of(&second->out[k]));
     run_again(device, first);
@@ -440,18 +441,19 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const 
     return MEZZO_OK;
 }
 
-static bool joins(const mz_call *first, const mz_call *second) {
+static bool may_fuse(const mz_call *first, const mz_call *second) {
     return second->op == MZ_OP_quantize && (is_forward(first->op) || first->op == MZ_OP_layernorm_bwd);
 }
 
-static const mz_joined piece = {"piece", run_piece};
+static const mz_fused_kernel piece = {"piece", run_piece};
 static int alone_in_pieces;
 
-static const mz_joined *pair(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone) {
+static const mz_fused_kernel *fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                         bool is_private) {
     (void)device;
-    if (!joins(first, second))
+    if (!may_fuse(first, second))
         return NULL;
-    alone_in_pieces += alone;
+    alone_in_pieces += is_private;
     return &piece;
 }
 
@@ -544,8 +546,8 @@ static void a_programs_memory_lets_two_run_as_one(void **state) {
     (void)state;
     static mz_backend in_pieces;
     in_pieces = mz_backend_cpu;
-    in_pieces.joins = joins;
-    in_pieces.pair = pair;
+    in_pieces.may_fuse = may_fuse;
+    in_pieces.fuse_calls = fuse_calls;
     pieces = alone_in_pieces = 0;
     const how apart = {"cpu", "gpt2", &mz_backend_cpu, 32, MEZZO_MOMENTS_FP32, 0};
     const how joined = {"cpu", "gpt2", &in_pieces, 32, MEZZO_MOMENTS_FP32, 0};
@@ -578,7 +580,7 @@ static float loss_of(const run *r) {
 // Every value of forward and all largest magnitudes: in the second step, whose scales are known.
 static void check_program(const char *model, int64_t width) {
     mz_backend apart = *device_of(test_device())->backend;
-    apart.pair = NULL;
+    apart.fuse_calls = NULL;
     const how one_by_one = {test_device(), model, &apart, width, MEZZO_MOMENTS_FP32, 0};
     const how joined = {test_device(), model, NULL, width, MEZZO_MOMENTS_FP32, 0};
     run want = open_run(&one_by_one), got = open_run(&joined);
@@ -589,12 +591,11 @@ static void check_program(const char *model, int64_t width) {
     same_bytes("scales", &want, want.params->scales.entries, &got, got.params->scales.entries,
                (size_t)want.params->scales.n * sizeof(mz_scale_entry));
     const bool gpt2 = strcmp(model, "gpt2") == 0;
-    const int norms = named(&got, "norm_codes__cuda"), bwd = named(&got, "norm_bwd_codes__cuda");
+    const int norms = named(&got, "norm_fp8__cuda"), bwd = named(&got, "norm_bwd_fp8__cuda");
     if (gpt2 ? norms != 4 || bwd != 4
-             : norms == 0 || bwd == 0 || named(&got, "dispatch_codes__cuda") == 0 ||
-                   named(&got, "cast_codes__cuda") == 0)
+             : norms == 0 || bwd == 0 || named(&got, "dispatch_fp8__cuda") == 0 || named(&got, "cast_fp8__cuda") == 0)
         fail_msg("%s: %d norms and %d ways back write codes, %d dispatches, %d casts", model, norms, bwd,
-                 named(&got, "dispatch_codes__cuda"), named(&got, "cast_codes__cuda"));
+                 named(&got, "dispatch_fp8__cuda"), named(&got, "cast_fp8__cuda"));
     close_run(&want);
     close_run(&got);
 }
@@ -615,12 +616,12 @@ static void check_move(const run *want, const run *got) {
     for (int m = 0; m < want->optimizer->n_moments; m++)
         same_bytes("moments", want, want->optimizer->d_moments[m], got, got->optimizer->d_moments[m],
                    mz_optimizer_moment_bytes(want->optimizer, m, want->optimizer->moment_elements));
-    assert_int_equal(a->n_codes, b->n_codes);
-    assert_true(a->n_codes > 0);
-    for (int i = 0; i < a->n_codes; i++) {
-        const size_t n = (size_t)a->list[a->codes[i].param].count;
-        same_bytes("codes", want, a->codes[i].codes, got, b->codes[i].codes, n);
-        same_bytes("turned codes", want, a->codes[i].turned, got, b->codes[i].turned, n);
+    assert_int_equal(a->n_quantized, b->n_quantized);
+    assert_true(a->n_quantized > 0);
+    for (int i = 0; i < a->n_quantized; i++) {
+        const size_t n = (size_t)a->list[a->quantized[i].param].count;
+        same_bytes("codes", want, a->quantized[i].rowwise, got, b->quantized[i].rowwise, n);
+        same_bytes("turned codes", want, a->quantized[i].columnwise, got, b->quantized[i].columnwise, n);
     }
     same_bytes("scales", want, a->scales.entries, got, b->scales.entries, (size_t)a->scales.n * sizeof(mz_scale_entry));
 }
@@ -631,9 +632,9 @@ static void the_move_writes_the_codes_of_two_kernels(void **state) {
     mz_backend apart = *device_of(test_device())->backend, together = apart;
     if (!has_pieces())
         skip();
-    assert_non_null(together.writes_codes);
-    apart.pair = together.pair = NULL;
-    apart.writes_codes = NULL;
+    assert_non_null(together.writes_quantized);
+    apart.fuse_calls = together.fuse_calls = NULL;
+    apart.writes_quantized = NULL;
     for (int i = 0; i < 6; i++) {
         const how one = {test_device(), "gpt2", &apart, 176, moments[i / 2], i % 2 == 0 ? 0 : 0.9};
         how other = one;
@@ -641,10 +642,10 @@ static void the_move_writes_the_codes_of_two_kernels(void **state) {
         run want = open_run(&one), got = open_run(&other);
         take_steps(&want, 0, STEPS);
         take_steps(&got, 0, STEPS);
-        assert_int_equal(want.optimizer->n_coded, 0);
-        assert_int_equal(got.optimizer->n_coded, moments[i / 2] == MEZZO_MOMENTS_INT8 ? 0 : 2 * 4);
-        assert_int_equal(got.optimizer->n_coded + got.optimizer->n_rest,
-                         got.optimizer->n_coded > 0 ? got.optimizer->n : 0);
+        assert_int_equal(want.optimizer->n_quantized, 0);
+        assert_int_equal(got.optimizer->n_quantized, moments[i / 2] == MEZZO_MOMENTS_INT8 ? 0 : 2 * 4);
+        assert_int_equal(got.optimizer->n_quantized + got.optimizer->n_plain,
+                         got.optimizer->n_quantized > 0 ? got.optimizer->n : 0);
         check_move(&want, &got);
         float bad = NAN; // a step that moves nothing
         run *both[] = {&want, &got};

@@ -126,7 +126,7 @@ static void options_come_in_every_usual_form(void **state) {
     assert_int_equal(mz_config_get_bool(cfg, "train.recompute", &recompute), MEZZO_OK);
     assert_false(recompute);
     assert_int_equal(count, 1);
-    assert_int_equal(ARGS(cfg, rest, &count, "--recompute", "x"), MEZZO_OK); // a word behind a flag is not its value
+    assert_int_equal(ARGS(cfg, rest, &count, "--recompute", "x"), MEZZO_OK); // a word after a flag is not its value
     assert_int_equal(count, 1);
     mz_config_free(cfg);
 }

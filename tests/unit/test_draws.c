@@ -1,6 +1,6 @@
 // Tokens that are drawn are those that sorting the whole row and adding up its weights one after another would draw,
 // with any number of threads. Seen to fail with: a term of e^x or ln 2's lower part left out, equal tokens all kept by
-// a nucleus, pieces' sums not renewed behind a nucleus, NaN not looked for, the least key rounded to nearest.
+// a nucleus, pieces' sums not renewed after a nucleus, NaN not looked for, the least key rounded to nearest.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -76,8 +76,8 @@ static void pieces_orders_and_repeats_have_their_shapes(void **state) {
     expect_shape(g, mezzo_permute(g, six, (const int[]){5, 4, 3, 2, 1, 0}), SHAPE(2, 2, 2, 3, 1, 2));
     mezzo_value keys = mezzo_input(g, "keys", MEZZO_F32, SHAPE(2, 7, 4));
     expect_shape(g, mezzo_attention_full(g, x, keys, keys, 4, 2, 0), SHAPE(2, 3, 8));
-    mezzo_value ids = mezzo_input(g, "ids", MEZZO_I32, SHAPE(2, 3)), turned = mezzo_transpose(g, ids, 0, 1);
-    assert_int_equal(g->values[turned.id].dtype, MEZZO_I32);
+    mezzo_value ids = mezzo_input(g, "ids", MEZZO_I32, SHAPE(2, 3)), transposed = mezzo_transpose(g, ids, 0, 1);
+    assert_int_equal(g->values[transposed.id].dtype, MEZZO_I32);
     assert_int_equal(mezzo_graph_status(g), MEZZO_OK);
     mezzo_graph_free(g);
 }

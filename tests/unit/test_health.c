@@ -46,7 +46,7 @@ static void test_nan_does_not_blind(void **state) {
     }
     double jump = mz_spikes_see(&b, 9, 8);
     assert_true(jump >= 8 && jump == mz_spikes_see(&a, 9, 8));
-    // A third of the window far away: a standard deviation would hide the next jump behind them.
+    // A third of the window far away: a standard deviation would hide the next jump after them.
     mz_spikes_forget(&a);
     for (int i = 0; i < 64; i++)
         mz_spikes_see(&a, i % 3 == 0 ? 50 + i : 2 + 0.02 * (double)noise((uint64_t)i), 1e9);

@@ -142,7 +142,7 @@ static void plans_are_what_is_made(void **state) {
     for (size_t p = 0; p < MZ_COUNT(precisions); p++)
         for (int optimizer = 0; optimizer < 3; optimizer++) {
             mz_session_options w = session("gpt2", precisions[p], 2, 16);
-            w.model.config.layers = 3; // the one in the middle has 8-bit codes of its weights, with recompute once too
+            w.model.config.layers = 3; // the one in the middle has 8-bit data of its weights, with recompute once too
             w.model.config.heads = 2;
             w.model.config.d_model = 48;
             w.model.config.vocab = 101;
@@ -227,7 +227,7 @@ static void the_largest_batch_may_need_less_than_smaller_ones(void **state) {
     int falls = 0;
     assert_int_equal(mezzo_device_open("ref", 1, &ref), MEZZO_OK);
     mz_backend few = *ref->backend;
-    few.remakes_above = 24 * 16;
+    few.recompute_above_rows = 24 * 16;
     ref->backend = &few;
     mz_session_options w = session("gpt2", MEZZO_PRECISION_BF16, 1, 16);
     w.step.micro_batches = 2;

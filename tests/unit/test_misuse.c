@@ -556,7 +556,7 @@ static void parameters(void **state) {
     GIVES(mezzo_params_count(NULL), 0);
     GIVES(mezzo_params_elements(NULL), 0);
     static int i;                 // lives through a longjmp
-    for (i = -1; i < 3; i += 3) { // before the first, behind the last
+    for (i = -1; i < 3; i += 3) { // before the first, after the last
         GIVES(mezzo_params_name(w.params, i), NULL);
         GIVES(mezzo_params_rank(w.params, i), 0);
         GIVES(mezzo_params_shape(w.params, i), NULL);

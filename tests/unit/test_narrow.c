@@ -42,7 +42,7 @@ static void fill_operand(bench *b, int slot, mezzo_dtype dtype, mz_shape shape, 
     if (p->blocks == MEZZO_BLOCKS_NONE) {
         b->call.in[slot].scaling = MZ_SCALING_TENSOR;
         if (!p->plain && (is_dw(p) || (is_dx(p) && slot == MZ_IN(linear_dx, w))))
-            put_turned(b, false, slot);
+            put_columnwise(b, false, slot);
         mz_tensor *t = &b->call.in[slot];
         if (p->in_blocks)
             t->scaling = slot == 1 && p->op != MZ_OP_linear_dw ? MZ_SCALING_TILE128 : MZ_SCALING_BLOCK128;
@@ -160,7 +160,7 @@ static void off_by_a_block(bench *b, int slot) {
 // The scales of blocks as if there were no room for a multiple of 128 rows; false: it makes no difference.
 static bool scales_without_room(const bench *b, int slot, float *out) {
     const mz_tensor *t = &b->call.in[slot];
-    const int64_t columns = t->shape.dim[1], rows = t->turned ? columns : t->shape.dim[0];
+    const int64_t columns = t->shape.dim[1], rows = t->columnwise ? columns : t->shape.dim[0];
     const int64_t pitch = mz_scale_pitch(rows), blocks = (int64_t)scales_in(t) / pitch;
     if (t->scaling != MZ_SCALING_BLOCK128 || blocks < 2 || rows % 128 == 0)
         return false;
@@ -273,7 +273,7 @@ static void products_are_refs(void **state) {
             }
 }
 
-// Shares of the rows that end beside, on and behind the edges of tiles and of what is copied at a time, and none; then
+// Shares of the rows that end beside, on and after the edges of tiles and of what is copied at a time, and none; then
 // more rows than are asked for ahead, and numbers of columns and rows that no wide copy fits.
 static const int64_t shares[][8] = {{17, 129, 0, 127, 15, 7, 1, 8},
                                     {128, 0, 0, 112, 16, 0, 0, 0},

@@ -13,7 +13,7 @@ static void slots_are_numbered_in_order(void **state) {
     assert_int_equal(MZ_IN(linear, residual), 3);
     assert_int_equal(MZ_OUT(linear, preact), 1);
     assert_int_equal(MZ_IN(attention_cached, positions), mz_op_find_slot(MZ_OP_attention_cached, false, "positions"));
-    assert_int_equal(MZ_OUT(layernorm_bwd, dsum), mz_op_find_slot(MZ_OP_layernorm_bwd, true, "dsum"));
+    assert_int_equal(MZ_OUT(layernorm_bwd, linear_dbias), mz_op_find_slot(MZ_OP_layernorm_bwd, true, "dsum"));
     assert_int_equal(mz_op_find_slot(MZ_OP_linear, false, "y"), -1);
     assert_int_equal(mz_op_table[MZ_OP_arange].n_in, 0);
     assert_string_equal(mz_op_slot(MZ_OP_concat, false, 7).name, "x");
@@ -108,12 +108,12 @@ static void every_product_counts_its_operations(void **state) {
         if (mz_op_is_product((mz_op)op) != (mz_op_table[op].flops != NULL))
             fail_msg("%s: .flops and the class MATMUL go together", mz_op_table[op].name);
     const mz_shape x = {3, {2, 5, 7}}, w = {2, {11, 7}}, y = {3, {2, 5, 11}}; // 10 rows of 7 by 11
-    const mz_attrs plain = {0}, turned = {.transpose_a = true};
+    const mz_attrs plain = {0}, transposed = {.transpose_a = true};
     assert_true(flops_of(MZ_OP_linear, &plain, x, w, y) == 2 * 10 * 7 * 11);
     assert_true(flops_of(MZ_OP_linear_dx, &plain, y, w, x) == 2 * 10 * 7 * 11);
     assert_true(flops_of(MZ_OP_linear_dw, &plain, y, x, w) == 2 * 10 * 7 * 11);
-    assert_true(flops_of(MZ_OP_matmul, &turned, (mz_shape){2, {7, 3}}, (mz_shape){2, {7, 5}}, (mz_shape){2, {3, 5}}) ==
-                2 * 3 * 5 * 7);
+    assert_true(flops_of(MZ_OP_matmul, &transposed, (mz_shape){2, {7, 3}}, (mz_shape){2, {7, 5}},
+                         (mz_shape){2, {3, 5}}) == 2 * 3 * 5 * 7);
     const mz_shape experts = {3, {4, 11, 7}}, rows = {2, {10, 7}}, wide = {2, {10, 11}};
     assert_true(flops_of(MZ_OP_grouped_linear, &plain, rows, experts, wide) == 2 * 10 * 7 * 11);
     assert_true(flops_of(MZ_OP_grouped_linear_dx, &plain, wide, experts, rows) == 2 * 10 * 7 * 11);

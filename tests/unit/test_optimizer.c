@@ -1,5 +1,5 @@
 // Optimizers against the textbook in FP64, and what a user relies on around them: groups, owners, skipped steps,
-// clipping, shadows. Values against PyTorch are in tests/golden.
+// clipping, low copies. Values against PyTorch are in tests/golden.
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -322,7 +322,7 @@ static void test_a_skipped_step_moves_nothing(void **state) {
 }
 
 // Shadow weights that a program asks for after the optimizer was made follow the masters too, both formats of them.
-static void test_shadows_follow_the_masters(void **state) {
+static void test_low_copies_follow_the_masters(void **state) {
     fixture *f = *state;
     mezzo_optimizer *opt;
     mezzo_graph *g;
@@ -335,9 +335,9 @@ static void test_shadows_follow_the_masters(void **state) {
     must(mezzo_params_create(f->device, g, 1, &params));
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
     must(mezzo_optimizer_create(params, &o, &opt));
-    const mz_shadow *bf16, *fp16;
-    must(mz_params_shadow(params, MEZZO_BF16, &bf16));
-    must(mz_params_shadow(params, MEZZO_F16, &fp16));
+    const mz_low_copy *bf16, *fp16;
+    must(mz_params_low_copy(params, MEZZO_BF16, &bf16));
+    must(mz_params_low_copy(params, MEZZO_F16, &fp16));
     float grad[40], master[40];
     for (int i = 0; i < 40; i++)
         grad[i] = gradient(1, i);
@@ -345,8 +345,10 @@ static void test_shadows_follow_the_masters(void **state) {
     must(mezzo_optimizer_step(opt));
     must(mezzo_params_read(params, 0, master));
     for (int i = 0; i < 40; i++) {
-        assert_int_equal(((const uint16_t *)bf16->data)[params->list[0].shadow_slot + i], mezzo_f32_to_bf16(master[i]));
-        assert_int_equal(((const uint16_t *)fp16->data)[params->list[0].shadow_slot + i], mezzo_f32_to_f16(master[i]));
+        assert_int_equal(((const uint16_t *)bf16->data)[params->list[0].low_copy_slot + i],
+                         mezzo_f32_to_bf16(master[i]));
+        assert_int_equal(((const uint16_t *)fp16->data)[params->list[0].low_copy_slot + i],
+                         mezzo_f32_to_f16(master[i]));
     }
     mezzo_optimizer_free(opt);
     mezzo_params_free(params);
@@ -554,9 +556,9 @@ static void test_chance_goes_by_names(void **state) {
 
 static void test_bf16_weights_are_for_bf16(void **state) {
     fixture *f = *state;
-    const mz_shadow *shadow;
+    const mz_low_copy *low_copy;
     mezzo_params *params = params_kept(f->device, MEZZO_MASTER_SPLIT);
-    assert_int_equal(mz_params_shadow(params, MEZZO_F16, &shadow), MEZZO_ERR_UNSUPPORTED);
+    assert_int_equal(mz_params_low_copy(params, MEZZO_F16, &low_copy), MEZZO_ERR_UNSUPPORTED);
     assert_non_null(strstr(mezzo_error_message(), "use bf16"));
     mezzo_params_free(params);
 }
@@ -625,7 +627,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_an_optimizer_touches_only_its_own, setup, teardown),
         cmocka_unit_test_setup_teardown(test_clipping_multiplies_the_gradients, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_skipped_step_moves_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_shadows_follow_the_masters, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_low_copies_follow_the_masters, setup, teardown),
         cmocka_unit_test_setup_teardown(test_split_masters_are_fp32_masters, setup, teardown),
         cmocka_unit_test_setup_teardown(test_split_holds_any_number, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stochastic_masters_are_right_on_average, setup, teardown),

@@ -1,6 +1,6 @@
 // What ranks do together, beside a program's calls on a device that captures (queued.h), gives the bits that calls one
 // by one give. Broken on purpose to see it fail: collectives that wait for no gradient, and parameters that nobody
-// waits for, and one rounding of all copies behind all gathers.
+// waits for, and one rounding of all copies after all gathers.
 #include "unit/queued.h"
 
 #include "optim/ranks.h"
@@ -10,7 +10,7 @@ enum { ROWS = 4200 }; // of an embedding that several regions have some of
 static bool waits_for_moves; // as programs of many rows do
 
 // Sums of gradients beside backward, parameters brought to all beside the next forward: the bits of one after another.
-// `looks`, if not NULL, sees what waits behind the last step.
+// `looks`, if not NULL, sees what waits after the last step.
 static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, mezzo_precision precision,
                               mezzo_master master, void (*looks)(const mezzo_device *, const mezzo_params *),
                               trained *out) {
@@ -39,7 +39,7 @@ static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, me
     ok(mz_ranks_create(out->params, how, &ranks));
     assert_true(out->params->n_regions > 2);
     ok(mz_ranks_overlap(ranks, p));
-    ok(mz_optimizer_create(out->params, &adamw, mz_ranks_part(ranks), mz_ranks_pieces(ranks), &o));
+    ok(mz_optimizer_create(out->params, &adamw, mz_ranks_shard(ranks), mz_ranks_norm_blocks(ranks), &o));
     ok(mz_optimizer_set_bucket(o, 500));
     ok(mz_step_create(p, &o, 1, NULL, &(mezzo_step_options){.micro_batches = micros, .clip = 0.01}, ranks, &step));
     mezzo_graph_free(g);
@@ -69,9 +69,9 @@ static void same_with_a_twin(mz_shard shard, mezzo_precision precision, int micr
         assert_true(both[i].params->master_bytes <= sizeof masters[0]);
     }
     assert_memory_equal(masters[0], masters[1], both[0].params->master_bytes);
-    if (both[0].params->n_shadows > 0)
-        assert_memory_equal(both[0].params->shadows[0].data, both[1].params->shadows[0].data,
-                            (size_t)both[0].params->shadow_elements * 2);
+    if (both[0].params->n_low_copies > 0)
+        assert_memory_equal(both[0].params->low_copies[0].data, both[1].params->low_copies[0].data,
+                            (size_t)both[0].params->low_copy_elements * 2);
     for (int i = 0; i < 2; i++) {
         both[i].device->backend = &mz_backend_cpu;
         mezzo_params_free(both[i].params);
@@ -127,7 +127,7 @@ static void bf16_on_the_wire_is_summed_in_fp32(void **state) {
     ok(mz_ranks_issue_sum(ranks, NULL));
     memcpy(after, params->grad, (size_t)params->elements * sizeof *after);
     for (int k = 0; k < params->n_regions; k++)
-        for (int64_t i = params->regions[k].from, n = params->regions[k].part; i < params->regions[k].from + n; i++) {
+        for (int64_t i = params->regions[k].from, n = params->regions[k].shard; i < params->regions[k].from + n; i++) {
             const float a = mezzo_bf16_to_f32(mezzo_f32_to_bf16(before[i])),
                         b = mezzo_bf16_to_f32(mezzo_f32_to_bf16(before[i + n]));
             assert_true(after[i] == a + b);
@@ -175,7 +175,7 @@ static mz_call_list calls_on(const mezzo_device *device, int stream) {
     return list;
 }
 
-// A region is gathered behind the moves of what is in it, not behind later ones.
+// A region is gathered after the moves of what is in it, not after later ones.
 static void gathers_wait_for_their_own(const mz_call_list *gathers, const mz_call_list *moves) {
     int before = 0, apart = 0;
     for (size_t i = 0; i < gathers->n; i++) {
@@ -192,7 +192,7 @@ static void gathers_wait_for_their_own(const mz_call_list *gathers, const mz_cal
 }
 
 // A copy that is gathered itself waits for the gathers up to its own, one that is rounded from FP32 masters for theirs
-// and its rounding. Where both are there, the rounding is behind all gathers.
+// and its rounding. Where both are there, the rounding is after all gathers.
 static void weights_wait_for_their_own(const mezzo_device *device, const mezzo_params *p) {
     mz_call_list list = calls_on(device, MZ_STREAM_COLLECTIVE), moves = calls_on(device, MZ_STREAM_DEFERRED);
     int gathered = 0, rounded = 0;
@@ -201,11 +201,11 @@ static void weights_wait_for_their_own(const mezzo_device *device, const mezzo_p
     for (size_t i = 0; i < p->n; i++) {
         const mz_param *one = &p->list[i];
         int regions = 0;
-        if (one->shadow_slot < 0)
+        if (one->low_copy_slot < 0)
             continue;
         while (regions < p->n_regions && p->regions[regions].from < one->offset + one->stored)
             regions++;
-        const int before = calls_before(&list, (const uint16_t *)p->shadows[0].data + one->shadow_slot,
+        const int before = calls_before(&list, (const uint16_t *)p->low_copies[0].data + one->low_copy_slot,
                                         (size_t)one->stored * sizeof(uint16_t));
         assert_true(before > 0);
         if (one->master != MEZZO_MASTER_FP32) {
@@ -215,12 +215,12 @@ static void weights_wait_for_their_own(const mezzo_device *device, const mezzo_p
             continue;
         }
         assert_false(is_gather(&list.calls[before - 1]));
-        assert_int_equal(gathers_among(&list, before), p->kept_as == MEZZO_MASTER_FP32 ? regions : p->n_regions);
+        assert_int_equal(gathers_among(&list, before), p->master_format == MEZZO_MASTER_FP32 ? regions : p->n_regions);
         rounded++;
     }
     mz_free(list.calls);
     mz_free(moves.calls);
-    if (p->kept_as == MEZZO_MASTER_FP32)
+    if (p->master_format == MEZZO_MASTER_FP32)
         assert_true(gathered == 0 && rounded > 8);
     else
         assert_true(gathered >= 8 && rounded == 1); // the tied embedding
@@ -245,7 +245,7 @@ static void forward_waits_for_what_it_reads(void **state) {
 static float master_in_part(const mezzo_params *params, const mz_param *p, int64_t i) { // of a CPU's memory
     if (p->master == MEZZO_MASTER_FP32)
         return params->master[p->place + i];
-    return mz_master_join(((const uint16_t *)params->shadows[0].data)[p->shadow_place + i],
+    return mz_master_join(((const uint16_t *)params->low_copies[0].data)[p->low_copy_place + i],
                           ((const uint16_t *)params->master)[p->low_offset / 2 + i]);
 }
 
@@ -262,7 +262,7 @@ static void draws_what_one_device_draws(const mezzo_graph *g, const mezzo_params
         const mz_param *p = &part->list[i];
         float *one = mz_alloc((size_t)p->own + 1, sizeof *one);
         assert_non_null(one);
-        ok(mz_params_read_part(whole, i, p->first, p->own, one));
+        ok(mz_params_read_range(whole, i, p->first, p->own, one));
         for (int64_t k = 0; k < p->own; k++)
             assert_true(one[k] == master_in_part(part, p, p->first + k));
         long_ones += p->own > 1 << 20;

@@ -144,7 +144,7 @@ static void count(void *user, const mezzo_explain_row *row) {
 }
 
 // As a device says that has better things to do in programs of few rows, if products sum few numbers.
-static int64_t remakes_above, remakes_summing;
+static int64_t recompute_above_rows, recompute_below_k;
 
 static result run(const mezzo_graph *g, const mezzo_program_options *o) {
     result r = {0};
@@ -155,8 +155,8 @@ static result run(const mezzo_graph *g, const mezzo_program_options *o) {
     int32_t tokens[48], targets[48];
     ok(mezzo_device_open("ref", 1, &device));
     backend = *device->backend;
-    backend.remakes_above = remakes_above;
-    backend.remakes_summing = remakes_summing;
+    backend.recompute_above_rows = recompute_above_rows;
+    backend.recompute_below_k = recompute_below_k;
     device->backend = &backend;
     ok(mezzo_params_create(device, g, 7, &params));
     ok(mezzo_program_create(g, params, o, &program));
@@ -220,13 +220,13 @@ static void results_made_again_change_no_bit_and_save_memory(void **state) {
             mezzo_graph *g = gpt(0.2);
             mezzo_program_options o = {
                 .precision = (mezzo_precision)p, .recompute = how == 1, .recompute_light = how == 2};
-            remakes_above = 48, remakes_summing = 33;
+            recompute_above_rows = 48, recompute_below_k = 33;
             result kept = run(g, &o);
-            remakes_above = 47;
+            recompute_above_rows = 47;
             result made = run(g, &o);
-            remakes_above = 48, remakes_summing = 32;
+            recompute_above_rows = 48, recompute_below_k = 32;
             result wide = run(g, &o);
-            remakes_above = remakes_summing = 0;
+            recompute_above_rows = recompute_below_k = 0;
             assert_memory_equal(&kept.loss, &wide.loss, sizeof(float));
             assert_memory_equal(kept.grads, wide.grads, kept.n * sizeof(float));
             assert_int_equal(wide.memory.activations, made.memory.activations);
@@ -368,7 +368,7 @@ static void blocks_of_eight_bits_train(void **state) {
         rows += (int)mz_shape_rows(&out->values[n->in[0]].shape);
         if (n->op == MZ_OP_linear_dw) {
             const mz_value *x = &out->values[n->in[1]];
-            assert_true(x->turned && x->alias < 0 && out->nodes[x->producer].op == MZ_OP_quantize &&
+            assert_true(x->columnwise && x->alias < 0 && out->nodes[x->producer].op == MZ_OP_quantize &&
                         mz_shape_rows(&x->shape) == mz_shape_rows(&out->values[n->in[0]].shape));
         }
     }
@@ -473,9 +473,9 @@ typedef struct answer {
     int asked;
 } answer;
 
-static mezzo_status can_remake(void *user, const mezzo_graph *g, const mz_node *dx, bool *out) {
+static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_node *dx, bool *out) {
     answer *a = user;
-    assert_true(dx->op == MZ_OP_linear_dx && dx->n_out == MZ_OUT(linear_dx, acted) + 1);
+    assert_true(dx->op == MZ_OP_linear_dx && dx->n_out == MZ_OUT(linear_dx, act_out) + 1);
     assert_true(mz_shape_equal(&g->values[dx->out[0]].shape, &g->values[dx->out[dx->n_out - 1]].shape));
     a->asked++;
     *out = a->can;
@@ -496,16 +496,16 @@ static void nothing_is_kept_of_results_made_again(void **state) {
         ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         const size_t nodes = out->n_nodes;
         ok(mz_graph_plan(out, NULL, NULL, &before));
-        ok(mz_graph_remake(out, can_remake, &no));
+        ok(mz_graph_remake(out, can_recompute, &no));
         assert_true(no.asked == 2 && out->n_nodes == nodes);
         for (size_t i = 0; i < nodes; ++i)
-            assert_true(out->nodes[i].op != MZ_OP_linear_dx || out->nodes[i].n_out <= MZ_OUT(linear_dx, acted));
-        ok(mz_graph_remake(out, can_remake, &yes));
+            assert_true(out->nodes[i].op != MZ_OP_linear_dx || out->nodes[i].n_out <= MZ_OUT(linear_dx, act_out));
+        ok(mz_graph_remake(out, can_recompute, &yes));
         assert_int_equal(yes.asked, 2);
         assert_int_equal(out->n_nodes, nodes - (o.recompute_light ? 2 : 0)); // the passes that repeated GELU
         for (size_t i = 0; i < out->n_nodes; ++i) {
             const mz_node *n = &out->nodes[i];
-            remade += n->op == MZ_OP_linear_dx && n->n_out > MZ_OUT(linear_dx, acted);
+            remade += n->op == MZ_OP_linear_dx && n->n_out > MZ_OUT(linear_dx, act_out);
             if (n->op != MZ_OP_linear_dw)
                 continue;
             const mz_value *x = &out->values[n->in[MZ_IN(linear_dw, x)]];

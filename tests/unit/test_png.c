@@ -154,7 +154,7 @@ static void test_kinds(void **state) {
     }
 }
 
-// 16 MiB behind a picture of a few pixels, in as many kilobytes: libpng would inflate all of it.
+// 16 MiB after a picture of a few pixels, in as many kilobytes: libpng would inflate all of it.
 static void test_bombs(void **state) {
     (void)state;
     if (!have_png() || getenv("MEZZO_TESTS") == NULL)

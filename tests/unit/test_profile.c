@@ -8,7 +8,7 @@ enum { STEPS = 2, FIRST = 4, MOST = 4096 };
 
 typedef struct bar {
     double start, end;
-    int process, lane;
+    int process, stream;
 } bar;
 
 static json_t *load(const char *path) {
@@ -42,9 +42,9 @@ static void check_nesting(const bar *bars, size_t n) {
             bool apart = a->end <= b->start + slack || b->end <= a->start + slack;
             bool inside = (a->start <= b->start + slack && b->end <= a->end + slack) ||
                           (b->start <= a->start + slack && a->end <= b->end + slack);
-            if (a->process == b->process && a->lane == b->lane && !apart && !inside)
+            if (a->process == b->process && a->stream == b->stream && !apart && !inside)
                 fail_msg("bars [%g, %g] and [%g, %g] of one lane cross", a->start, a->end, b->start, b->end);
-            if (a->process == 1 && b->process == 1 && a->lane == b->lane && !apart)
+            if (a->process == 1 && b->process == 1 && a->stream == b->stream && !apart)
                 fail_msg("two calls run at once on one lane");
         }
 }

@@ -1,4 +1,4 @@
-// Parameters and programs: sharing, shadows, refusals, and the search for the first non-finite value.
+// Parameters and programs: sharing, low copies, refusals, and the search for the first non-finite value.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -102,12 +102,12 @@ static void programs_share_parameters(void **state) {
     float before[3] = {loss_of(train), loss_of(bf16), loss_of(fp16)};
     assert_true(fabsf(before[0] - before[1]) < 0.05f); // ln 61 = 4.11 at the start; BF16 rounds products to 3 digits
     write_one(f, "ln_f.weight", 0, 3.0f);
-    write_one(f, "h.0.mlp.c_fc.weight", 5, 2.0f); // reaches BF16 and FP16 only through refreshed shadows
+    write_one(f, "h.0.mlp.c_fc.weight", 5, 2.0f); // reaches BF16 and FP16 only through refreshed low copies
     float after[3] = {loss_of(train), loss_of(bf16), loss_of(fp16)};
     for (int i = 0; i < 3; ++i)
         assert_true(after[i] != before[i]);
     assert_true(fabsf(after[0] - after[1]) < 0.05f);
-    assert_int_equal(f->params->n_shadows, 2);
+    assert_int_equal(f->params->n_low_copies, 2);
     mezzo_program_free(train);
     mezzo_program_free(bf16);
     mezzo_program_free(fp16);
@@ -240,7 +240,7 @@ static void what_would_fit_is_said_and_fits(void **state) {
     real = f->device->backend;
     mz_backend small = *real;
     small.describe = small_describe, small.alloc = small_alloc;
-    small.remakes = NULL; // then recompute saves more
+    small.recomputes = NULL; // then recompute saves more
     f->device->backend = &small;
     ok(mezzo_plan_memory(f->device, whole, &o, &all));
     ok(mezzo_plan_memory(f->device, whole, &again, &less));
@@ -282,7 +282,7 @@ static void what_would_fit_keeps_results(void **state) {
     ok(mezzo_params_create(f->device, whole, 7, &params));
     real = f->device->backend;
     mz_backend small = *real;
-    small.describe = small_describe, small.alloc = small_alloc, small.remakes_above = ROWS * 16 - 1;
+    small.describe = small_describe, small.alloc = small_alloc, small.recompute_above_rows = ROWS * 16 - 1;
     f->device->backend = &small;
     ok(mezzo_plan_memory(f->device, whole, &o, &m));
     room = m.activations + m.workspace + m.inputs - (32 << 10), taken = 0;

@@ -3,8 +3,8 @@
 
 enum { MOST_ROWS = 400, MOST_COLUMNS = 300 };
 typedef struct quantized { // what comes out
-    uint8_t y[MOST_ROWS * MOST_COLUMNS], turned[(MOST_ROWS + 15) * MOST_COLUMNS],
-        acted[(MOST_ROWS + 15) * MOST_COLUMNS];
+    uint8_t y[MOST_ROWS * MOST_COLUMNS], columnwise[(MOST_ROWS + 15) * MOST_COLUMNS],
+        act_out[(MOST_ROWS + 15) * MOST_COLUMNS];
     mz_scale_entry entry;
     float sums[MOST_COLUMNS];
 } quantized;
@@ -15,7 +15,7 @@ typedef struct form {
     enum { SIZES, TIES, NOT_FINITE, ZEROS, FAR, ONE_LARGE } kind; // FAR: also where acts overflow, and not finite
     int64_t rows, columns, row, column;                           // the latter two: where ONE_LARGE has it
     mz_act act;
-    bool slope;      // of preact
+    bool derivative; // of preact
     float given;     // the scale, where it is not found; 0: it is
     bool accumulate; // onto sums
 } form;
@@ -30,7 +30,7 @@ static void put_far_numbers(float *x, int64_t n) {
         x[i] = far[i % (int64_t)MZ_COUNT(far)];
 }
 
-// Acts of 64 are 64, and their slopes 1, to the last bit. Of pairs both numbers are large.
+// Acts of 64 are 64, and their derivatives 1, to the last bit. Of pairs both numbers are large.
 static void put_one_large(float *x, const form *f, int64_t width, int64_t pairs, float large) {
     for (int64_t k = 0; k < pairs; k++)
         x[(f->row * pairs + k) * width + f->column % width] = large;
@@ -38,7 +38,7 @@ static void put_one_large(float *x, const form *f, int64_t width, int64_t pairs,
 
 static bench make_quantize(const form *f) {
     const int64_t pairs = f->act == MZ_ACT_SWIGLU ? 2 : 1; // numbers for one
-    const int64_t columns = f->slope ? f->columns / pairs : f->columns * pairs, n = f->rows * columns;
+    const int64_t columns = f->derivative ? f->columns / pairs : f->columns * pairs, n = f->rows * columns;
     bench b = new_bench(MZ_OP_quantize, 2, 5);
     float *x = calloc((size_t)(n * pairs), sizeof *x);
     void *stored = put(&b, false, 0, f->from, SHAPE(f->rows, columns));
@@ -54,9 +54,9 @@ static bench make_quantize(const form *f) {
     if (f->kind == FAR)
         put_far_numbers(x, n);
     if (f->kind == ONE_LARGE)
-        put_one_large(x, f, f->slope ? columns : f->columns, f->slope ? 1 : pairs, f->slope ? -64 : 64);
+        put_one_large(x, f, f->derivative ? columns : f->columns, f->derivative ? 1 : pairs, f->derivative ? -64 : 64);
     must(mezzo_convert(x, MEZZO_F32, stored, f->from, (size_t)n));
-    if (f->slope) {
+    if (f->derivative) {
         void *preact = put(&b, false, 1, f->from, SHAPE(f->rows, f->columns));
         for (int64_t i = 0; i < n * pairs; i++)
             x[i] = 3 * uniform();
@@ -75,18 +75,18 @@ static bench make_quantize(const form *f) {
         put(&b, true, k, f->to, SHAPE(f->rows, f->columns));
         b.call.out[k].scaling = MZ_SCALING_TENSOR;
         if (k == 1)
-            put_turned(&b, true, k);
+            put_columnwise(&b, true, k);
     }
-    if (f->slope) { // turned by what a product of gradients needs
-        mz_tensor *acted = &b.call.out[MZ_OUT(quantize, acted)];
-        put(&b, true, MZ_OUT(quantize, acted), MEZZO_F8E4M3, SHAPE(f->rows, columns));
-        acted->scaling = MZ_SCALING_TENSOR;
-        put_turned(&b, true, MZ_OUT(quantize, acted));
-        b.acted = 0x1p-7F;
+    if (f->derivative) { // turned by what a product of gradients needs
+        mz_tensor *act_out = &b.call.out[MZ_OUT(quantize, act_out)];
+        put(&b, true, MZ_OUT(quantize, act_out), MEZZO_F8E4M3, SHAPE(f->rows, columns));
+        act_out->scaling = MZ_SCALING_TENSOR;
+        put_columnwise(&b, true, MZ_OUT(quantize, act_out));
+        b.act_out = 0x1p-7F;
     }
     mz_scale_entry *entry = put(&b, true, MZ_OUT(quantize, entry), MEZZO_F32, SHAPE(MZ_SCALE_WORDS));
     entry->scale = f->given;
-    float *sums = put(&b, true, MZ_OUT(quantize, dsum), MEZZO_F32, SHAPE(f->columns));
+    float *sums = put(&b, true, MZ_OUT(quantize, dbias), MEZZO_F32, SHAPE(f->columns));
     for (int64_t c = 0; c < f->columns; c++)
         sums[c] = uniform();
     free(x);
@@ -94,7 +94,7 @@ static bench make_quantize(const form *f) {
 }
 
 static void run_quantize(const char *device, const bench *b, quantized *out) {
-    run_on(device, b, (void *[]){out->y, out->turned, &out->entry, out->sums, out->acted});
+    run_on(device, b, (void *[]){out->y, out->columnwise, &out->entry, out->sums, out->act_out});
 }
 
 static bool is_nan(uint8_t code, mezzo_dtype dtype) {
@@ -113,25 +113,25 @@ static void check_quantize(form of) {
     const char *name = mezzo_dtype_name(f->to);
     run_quantize("ref", &b, &want);
     run_quantize(test_device(), &b, &got);
-    if (want.entry.scale != got.entry.scale || (f->act == MZ_ACT_NONE && want.entry.most != got.entry.most))
+    if (want.entry.scale != got.entry.scale || (f->act == MZ_ACT_NONE && want.entry.amax != got.entry.amax))
         fail_msg("%s of %lldx%lld: scale %a and magnitude %#x, not %a and %#x (amplitude %a)", name, (long long)f->rows,
-                 (long long)f->columns, (double)got.entry.scale, got.entry.most, (double)want.entry.scale,
-                 want.entry.most, (double)f->amplitude);
+                 (long long)f->columns, (double)got.entry.scale, got.entry.amax, (double)want.entry.scale,
+                 want.entry.amax, (double)f->amplitude);
     int64_t others = 0;
     for (int64_t i = 0; i < f->rows * f->columns; i++) {
-        const int64_t at = i % f->columns * mz_turned_pitch(f->rows) + i / f->columns;
-        if (!same(f, want.y[i], got.y[i]) || got.turned[at] != got.y[i])
+        const int64_t at = i % f->columns * mz_columnwise_pitch(f->rows) + i / f->columns;
+        if (!same(f, want.y[i], got.y[i]) || got.columnwise[at] != got.y[i])
             fail_msg("%s of %lldx%lld, act %d, amplitude %a, scale %a: code %lld is %#x, turned %#x, not %#x", name,
                      (long long)f->rows, (long long)f->columns, (int)f->act, (double)f->amplitude,
-                     (double)got.entry.scale, (long long)i, got.y[i], got.turned[at], want.y[i]);
+                     (double)got.entry.scale, (long long)i, got.y[i], got.columnwise[at], want.y[i]);
         others += want.y[i] != got.y[i];
     }
-    const int64_t beside = f->slope ? (int64_t)bytes_of(&b.call.out[MZ_OUT(quantize, acted)]) : 0;
+    const int64_t beside = f->derivative ? (int64_t)bytes_of(&b.call.out[MZ_OUT(quantize, act_out)]) : 0;
     for (int64_t i = 0; i < beside; i++) {
-        if (want.acted[i] != got.acted[i] && abs((int8_t)(want.acted[i] - got.acted[i])) != 1)
+        if (want.act_out[i] != got.act_out[i] && abs((int8_t)(want.act_out[i] - got.act_out[i])) != 1)
             fail_msg("%lldx%lld, act %d: beside the slope code %lld, turned, is %#x, not %#x", (long long)f->rows,
-                     (long long)f->columns, (int)f->act, (long long)i, got.acted[i], want.acted[i]);
-        others += want.acted[i] != got.acted[i];
+                     (long long)f->columns, (int)f->act, (long long)i, got.act_out[i], want.act_out[i]);
+        others += want.act_out[i] != got.act_out[i];
     }
     assert_true(others <= f->rows * f->columns / 50); // of activations
     for (int64_t c = 0; c < f->columns && f->kind != NOT_FINITE && f->amplitude < 1e30F; c++) {
@@ -211,11 +211,12 @@ static const int64_t act_sizes[][2] = {{33, 14}, {128, 160}, {80, 288}, {77, 96}
 static void activations_in_front_are_refs(void **state) {
     (void)state;
     for (size_t a = 0; a < MZ_COUNT(acts); a++)
-        for (int slope = 0; slope < 2; slope++)
+        for (int derivative = 0; derivative < 2; derivative++)
             for (size_t s = 0; s < MZ_COUNT(act_sizes); s++) {
-                form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0], act_sizes[s][1]);
+                form f =
+                    form_of(MEZZO_BF16, derivative ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0], act_sizes[s][1]);
                 f.act = acts[a];
-                f.slope = slope;
+                f.derivative = derivative;
                 check_quantize(f);
             }
 }
@@ -225,14 +226,14 @@ static void the_largest_counts_anywhere(void **state) {
     static const int64_t columns[] = {0, 1, 40, 71, 79, 80, 127, 128, 152, 159};
     (void)state;
     for (size_t a = 0; a <= MZ_COUNT(acts); a++)
-        for (int slope = 0; slope < (a < MZ_COUNT(acts) ? 2 : 1); slope++)
+        for (int derivative = 0; derivative < (a < MZ_COUNT(acts) ? 2 : 1); derivative++)
             for (size_t c = 0; c < MZ_COUNT(columns); c++) {
-                form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, 128, 160);
+                form f = form_of(MEZZO_BF16, derivative ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, 128, 160);
                 f.kind = ONE_LARGE;
                 f.row = columns[c] * 37 % f.rows;
                 f.column = columns[c];
                 f.act = a < MZ_COUNT(acts) ? acts[a] : MZ_ACT_NONE;
-                f.slope = slope;
+                f.derivative = derivative;
                 check_quantize(f);
             }
 }
@@ -244,14 +245,14 @@ static void act_apart(const bench *fused, bench *b) {
                                 [MZ_ACT_GELU_TANH] = MZ_OP_gelu,
                                 [MZ_ACT_SILU] = MZ_OP_silu,
                                 [MZ_ACT_SWIGLU] = MZ_OP_swiglu};
-    static const mz_op slopes[] = {[MZ_ACT_RELU] = MZ_OP_relu_dx,
-                                   [MZ_ACT_GELU] = MZ_OP_gelu_dx,
-                                   [MZ_ACT_GELU_TANH] = MZ_OP_gelu_dx,
-                                   [MZ_ACT_SILU] = MZ_OP_silu_dx,
-                                   [MZ_ACT_SWIGLU] = MZ_OP_swiglu_dx};
+    static const mz_op derivatives[] = {[MZ_ACT_RELU] = MZ_OP_relu_dx,
+                                        [MZ_ACT_GELU] = MZ_OP_gelu_dx,
+                                        [MZ_ACT_GELU_TANH] = MZ_OP_gelu_dx,
+                                        [MZ_ACT_SILU] = MZ_OP_silu_dx,
+                                        [MZ_ACT_SWIGLU] = MZ_OP_swiglu_dx};
     const mz_act act = b->call.attrs.act;
-    const bool slope = mz_present(&b->call.in[1]);
-    bench apart = new_bench(slope ? slopes[act] : ops[act], 1 + slope, 1);
+    const bool derivative = mz_present(&b->call.in[1]);
+    bench apart = new_bench(derivative ? derivatives[act] : ops[act], 1 + derivative, 1);
     apart.call.attrs.tanh = act == MZ_ACT_GELU_TANH;
     for (int i = 0; i < apart.call.n_in; i++) {
         apart.call.in[i] = fused->call.in[i];
@@ -266,7 +267,7 @@ static void act_apart(const bench *fused, bench *b) {
     b->call.in[0] = apart.call.out[0];
     b->call.in[1].shape.rank = -1;
     b->call.attrs.act = MZ_ACT_NONE;
-    b->call.n_out = MZ_OUT(quantize, dsum) + 1;
+    b->call.n_out = MZ_OUT(quantize, dbias) + 1;
 }
 
 // The same codes; a NaN's sign says nothing.
@@ -287,25 +288,26 @@ static void check_acts_apart(const form *f) {
     run_quantize(test_device(), &fused, &got);
     run_quantize(test_device(), &apart, &want);
     const size_t n = (size_t)(f->rows * f->columns);
-    const size_t turned = (size_t)(mz_turned_pitch(f->rows) * f->columns);
-    const bool codes = same_codes(want.y, got.y, n, f->to) && same_codes(want.turned, got.turned, turned, f->to);
+    const size_t columnwise = (size_t)(mz_columnwise_pitch(f->rows) * f->columns);
+    const bool codes =
+        same_codes(want.y, got.y, n, f->to) && same_codes(want.columnwise, got.columnwise, columnwise, f->to);
     const bool entry = memcmp(&want.entry, &got.entry, sizeof want.entry) == 0;
     bool beside = true;
-    if (f->slope) { // what it writes beside is forward's
+    if (f->derivative) { // what it writes beside is forward's
         form forward =
             form_of(f->from, MEZZO_F8E4M3, 1, f->rows, f->act == MZ_ACT_SWIGLU ? f->columns / 2 : f->columns);
         forward.act = f->act;
-        forward.given = fused.acted;
+        forward.given = fused.act_out;
         bench again = make_quantize(&forward);
         memcpy(again.data[0], fused.data[1], n * mezzo_dtype_size(f->from));
         run_quantize(test_device(), &again, &want);
-        beside =
-            same_codes(want.turned, got.acted, (size_t)(mz_turned_pitch(forward.rows) * forward.columns), forward.to);
+        beside = same_codes(want.columnwise, got.act_out, (size_t)(mz_columnwise_pitch(forward.rows) * forward.columns),
+                            forward.to);
         free_bench(&again);
     }
     if (!codes || !entry || !beside)
         fail_msg("act %d, slope %d, kind %d, %lldx%lld, scale %g: others than of two kernels:%s%s%s", (int)f->act,
-                 f->slope, (int)f->kind, (long long)f->rows, (long long)f->columns, (double)f->given,
+                 f->derivative, (int)f->kind, (long long)f->rows, (long long)f->columns, (double)f->given,
                  codes ? "" : " codes", entry ? "" : " the entry", beside ? "" : " codes beside");
     free_bench(&fused);
     free_bench(&apart);
@@ -315,14 +317,14 @@ static void check_acts_apart(const form *f) {
 static void acts_in_front_are_acts_apart(void **state) {
     (void)state;
     for (size_t a = 0; a < MZ_COUNT(acts); a++)
-        for (int slope = 0; slope < 2; slope++)
+        for (int derivative = 0; derivative < 2; derivative++)
             for (size_t s = 0; s < MZ_COUNT(act_sizes); s++)
                 for (int given = 0; given < 2; given++)
                     for (int far = 0; far < 2; far++) {
-                        form f = form_of(MEZZO_BF16, slope ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0],
+                        form f = form_of(MEZZO_BF16, derivative ? MEZZO_F8E5M2 : MEZZO_F8E4M3, 4, act_sizes[s][0],
                                          act_sizes[s][1]);
                         f.act = acts[a];
-                        f.slope = slope;
+                        f.derivative = derivative;
                         f.given = given ? 0x1p-6F : 0;
                         f.kind = far ? FAR : SIZES;
                         check_acts_apart(&f);
@@ -339,8 +341,8 @@ typedef struct in_blocks { // what comes out; scales of at most 4 × 512 rows
 static void run_in_blocks(const char *device, const bench *b, in_blocks *out) {
     void *to[MZ_MAX_OUT] = {out->codes[0], out->codes[1]};
     to[MZ_OUT(quantize, scales)] = out->scales[0];
-    to[MZ_OUT(quantize, turned_scales)] = out->scales[1];
-    to[MZ_OUT(quantize, dsum)] = out->sums;
+    to[MZ_OUT(quantize, columnwise_scales)] = out->scales[1];
+    to[MZ_OUT(quantize, dbias)] = out->sums;
     memset(out, 0, sizeof *out);
     run_on(device, b, to);
 }
@@ -348,8 +350,8 @@ static void run_in_blocks(const char *device, const bench *b, in_blocks *out) {
 // The same numbers as a tensor's case, with an outlier, so that blocks differ.
 static bench make_in_blocks(const form *f, mz_scaling scaling) {
     bench b = make_quantize(f);
-    const int absent[] = {MZ_OUT(quantize, entry), MZ_OUT(quantize, acted)};
-    b.call.n_out = MZ_OUT(quantize, turned_scales) + 1;
+    const int absent[] = {MZ_OUT(quantize, entry), MZ_OUT(quantize, act_out)};
+    b.call.n_out = MZ_OUT(quantize, columnwise_scales) + 1;
     for (size_t i = 0; i < MZ_COUNT(absent); i++) {
         free(b.data[MZ_MAX_IN + absent[i]]);
         b.data[MZ_MAX_IN + absent[i]] = NULL;
@@ -359,7 +361,7 @@ static bench make_in_blocks(const form *f, mz_scaling scaling) {
     for (int k = 0; k < 2; k++) {
         mz_tensor *codes = &b.call.out[k];
         codes->scaling = scaling;
-        if (scales_slot(codes) == (k == 0 ? MZ_OUT(quantize, scales) : MZ_OUT(quantize, turned_scales)))
+        if (scales_slot(codes) == (k == 0 ? MZ_OUT(quantize, scales) : MZ_OUT(quantize, columnwise_scales)))
             put(&b, true, scales_slot(codes), MEZZO_F32, SHAPE((int64_t)scales_in(codes)));
     }
     return b;
@@ -423,11 +425,11 @@ static void blocks_are_refs_bit_for_bit(void **state) {
         }
     }
     for (int act = MZ_ACT_RELU; act <= MZ_ACT_SILU; act++)
-        for (int slope = 0; slope < 2; slope++)
+        for (int derivative = 0; derivative < 2; derivative++)
             for (int size = 0; size < 2; size++) {
                 form f = form_of(MEZZO_BF16, MEZZO_F8E4M3, 4, size ? 128 : 33, size ? 144 : 7);
                 f.act = (mz_act)act;
-                f.slope = slope;
+                f.derivative = derivative;
                 check_in_blocks(&f, MZ_SCALING_BLOCK128);
             }
 }

@@ -22,8 +22,8 @@ static void ok(mezzo_status status) {
         fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
 }
 
-static void advance(mz_scale_entry *e, float most) {
-    mz_scale_advance(e, mz_magnitude(most));
+static void advance(mz_scale_entry *e, float amax) {
+    mz_scale_advance(e, mz_magnitude(amax));
 }
 
 static void counts_are_what_the_scale_cut_off(void **state) {
@@ -105,21 +105,21 @@ static void a_run_names_the_tensor(void **state) {
 
 // --- underflow -----------------------------------------------------------------------------------------------------
 enum { BATCH = 2, LENGTH = 16, VOCAB = 48, CALLS = 4096 };
-static int64_t zero_codes[CALLS];
+static int64_t zero_quantized[CALLS];
 
-static mezzo_status count_codes(void *user, mezzo_program *p, size_t index) {
+static mezzo_status count_quantized(void *user, mezzo_program *p, size_t index) {
     const mz_call *call = &p->c.calls[index];
     (void)user;
     if (call->op != MZ_OP_quantize)
         return MEZZO_OK;
-    const mz_tensor *codes = mz_present(&call->out[0]) ? &call->out[0] : &call->out[MZ_OUT(quantize, turned)];
+    const mz_tensor *codes = mz_present(&call->out[0]) ? &call->out[0] : &call->out[MZ_OUT(quantize, columnwise)];
     const size_t n = (size_t)mz_shape_count(&codes->shape);
     unsigned char *bytes = malloc(n);
     assert_true(bytes != NULL && index < CALLS);
     ok(p->device->backend->read(p->device, bytes, codes->data, n));
-    zero_codes[index] = 0;
+    zero_quantized[index] = 0;
     for (size_t i = 0; i < n; i++)
-        zero_codes[index] += (bytes[i] & 0x7F) == 0;
+        zero_quantized[index] += (bytes[i] & 0x7F) == 0;
     free(bytes);
     return MEZZO_OK;
 }
@@ -135,7 +135,7 @@ static mezzo_status fill(void *user, mezzo_program *p, uint64_t index) {
     return mezzo_program_write(p, "targets", targets, sizeof targets);
 }
 
-// Of every tensor that is rounded to 8 bits, behind an activation too: as many codes of zero as numbers that were zero
+// Of every tensor that is rounded to 8 bits, after an activation too: as many codes of zero as numbers that were zero
 // or are said to be lost. Scales 256 times too large lose some of each format.
 static void what_is_lost_are_the_codes_of_zero(void **state) {
     (void)state;
@@ -159,14 +159,14 @@ static void what_is_lost_are_the_codes_of_zero(void **state) {
     ok(mezzo_optimizer_create(params, &adamw, &optimizer));
     ok(mezzo_step_create(program, &optimizer, 1, NULL, &(mezzo_step_options){.micro_batches = 1}, &step));
     ok(mezzo_step_run(step, 3, 0, fill, NULL));
-    static mz_scale_entry table[MZ_SCALES_MOST];
+    static mz_scale_entry table[MZ_SCALES_MAX];
     ok(mz_scales_read(device, &params->scales, table));
     for (int i = 0; i < params->scales.n; i++)
         table[i].scale *= 256;
     ok(mz_scales_replace(device, &params->scales, table));
     ok(mz_magnitudes_create(program, params, &m));
     assert_true(m->n_narrowed >= 8);
-    program->hook = count_codes;
+    program->hook = count_quantized;
     ok(mz_magnitudes_begin(m, program));
     ok(fill(NULL, program, 1));
     ok(mezzo_step_micro(step, 3, 1));
@@ -178,8 +178,8 @@ static void what_is_lost_are_the_codes_of_zero(void **state) {
         const mz_narrowed *of = &m->narrowed[i];
         const mz_call *call = &program->c.calls[of->call];
         const int64_t zeros = mz_shape_count(&call->in[0].shape) - of->nonzero;
-        if (!of->known || zero_codes[of->call] != of->lost + zeros)
-            fail_msg("%s: %lld codes of zero, %lld lost and %lld zeros", of->name, (long long)zero_codes[of->call],
+        if (!of->known || zero_quantized[of->call] != of->lost + zeros)
+            fail_msg("%s: %lld codes of zero, %lld lost and %lld zeros", of->name, (long long)zero_quantized[of->call],
                      (long long)of->lost, (long long)zeros);
         lost[table[of->entry].dtype == (int32_t)MEZZO_F8E5M2] += of->lost;
         acts += call->attrs.act != MZ_ACT_NONE;

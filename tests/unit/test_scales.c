@@ -89,7 +89,7 @@ static void read_table(run *r) {
     assert_in_range(r->n, 1, MOST);
     ok(mz_scales_read(r->device, &r->params->scales, r->table));
     for (int i = 0; i < r->n; i++) // the weights', which stay until these move
-        r->table[i].kept = 0;
+        r->table[i].weight_amax = 0;
 }
 
 static int find(const run *r, const char *name) {
@@ -102,13 +102,13 @@ static int find(const run *r, const char *name) {
 
 // The least power of two that brings the largest of the last steps to at most the format's largest number.
 static float scale_of(const mz_scale_entry *e) {
-    float most = 0, scale = 0x1p-120F;
+    float amax = 0, scale = 0x1p-120F;
     for (int i = 0; i < MZ_SCALE_HISTORY && i < e->n; i++) {
         float magnitude;
         memcpy(&magnitude, &e->history[i], sizeof magnitude);
-        most = fmaxf(most, magnitude);
+        amax = fmaxf(amax, magnitude);
     }
-    while (most / scale > (e->dtype == MEZZO_F8E4M3 ? 448.0F : 57344.0F))
+    while (amax / scale > (e->dtype == MEZZO_F8E4M3 ? 448.0F : 57344.0F))
         scale *= 2;
     return scale;
 }
@@ -123,9 +123,9 @@ static void a_step_is_one_entry_of_each_history(void **state) {
         read_table(&r);
         for (int i = 0; i < r.n; i++) {
             const mz_scale_entry *e = &r.table[i];
-            if (e->n != s + 1 || e->most != 0 || e->scale != scale_of(e))
+            if (e->n != s + 1 || e->amax != 0 || e->scale != scale_of(e))
                 fail_msg("%s behind step %d: %d steps, magnitude %#x, scale %g, not %g", r.params->scales.names[i],
-                         s + 1, e->n, e->most, (double)e->scale, (double)scale_of(e));
+                         s + 1, e->n, e->amax, (double)e->scale, (double)scale_of(e));
         }
     }
     assert_true(r.params->scales.unknown == 0);
@@ -207,34 +207,35 @@ static uint8_t code_of(float x, float scale) {
 }
 
 // Both layouts of all, as the masters and the table are now.
-static void check_codes(const run *r, const char *when) {
+static void check_quantized(const run *r, const char *when) {
     const mezzo_params *p = r->params;
     float master[LARGEST_WEIGHT];
-    uint8_t codes[LARGEST_WEIGHT], turned[LARGEST_WEIGHT];
-    assert_int_equal(p->n_codes, 9);
-    for (int i = 0; i < p->n_codes; i++) {
-        const mz_codes *c = &p->codes[i];
+    uint8_t codes[LARGEST_WEIGHT], columnwise[LARGEST_WEIGHT];
+    assert_int_equal(p->n_quantized, 9);
+    for (int i = 0; i < p->n_quantized; i++) {
+        const mz_quantized *c = &p->quantized[i];
         const int64_t rows = p->list[c->param].shape.dim[0], columns = p->list[c->param].shape.dim[1];
         const size_t n = (size_t)(rows * columns);
         mz_scale_entry e;
         assert_in_range(n, 1, LARGEST_WEIGHT);
         ok(mezzo_params_read(p, c->param, master));
         ok(r->device->backend->read(r->device, &e, &p->scales.entries[c->entry], sizeof e));
-        ok(r->device->backend->read(r->device, codes, c->codes, n));
-        ok(r->device->backend->read(r->device, turned, c->turned, n));
-        float most = 0;
+        ok(r->device->backend->read(r->device, codes, c->rowwise, n));
+        ok(r->device->backend->read(r->device, columnwise, c->columnwise, n));
+        float amax = 0;
         for (int64_t k = 0; k < (int64_t)n; k++) {
             const uint8_t code = code_of(master[k], e.scale);
-            most = fmaxf(most, fabsf(master[k]));
-            if (codes[k] != code || turned[k % columns * rows + k / columns] != code)
+            amax = fmaxf(amax, fabsf(master[k]));
+            if (codes[k] != code || columnwise[k % columns * rows + k / columns] != code)
                 fail_msg("%s: element %lld of %s is %g with scale %g: %#x, codes %#x and turned %#x", when,
                          (long long)k, p->list[c->param].name, (double)master[k], (double)e.scale, code, codes[k],
-                         turned[k % columns * rows + k / columns]);
+                         columnwise[k % columns * rows + k / columns]);
         }
-        if (most > 0 && (most / e.scale < 448 / 4 || most / e.scale > 448 * 2))
-            fail_msg("%s: scale %g for %s, of at most %g", when, (double)e.scale, p->list[c->param].name, (double)most);
-        if (memcmp(&most, &e.kept, sizeof most) != 0)
-            fail_msg("%s: of %s the largest is %g, kept %#x", when, p->list[c->param].name, (double)most, e.kept);
+        if (amax > 0 && (amax / e.scale < 448 / 4 || amax / e.scale > 448 * 2))
+            fail_msg("%s: scale %g for %s, of at most %g", when, (double)e.scale, p->list[c->param].name, (double)amax);
+        if (memcmp(&amax, &e.weight_amax, sizeof amax) != 0)
+            fail_msg("%s: of %s the largest is %g, kept %#x", when, p->list[c->param].name, (double)amax,
+                     e.weight_amax);
     }
 }
 
@@ -254,12 +255,12 @@ static void codes_follow_the_masters(void **state) {
             assert_int_not_equal(r.program->c.graph->values[n->in[0]].kind, MZ_VALUE_PARAM);
     }
     forward(&r);
-    check_codes(&r, "before a step");
+    check_quantized(&r, "before a step");
     for (int s = 0; s < 4; s++) {
         take_step(&r, (uint64_t)s);
-        check_codes(&r, "behind a step");
+        check_quantized(&r, "behind a step");
         forward(&r);
-        check_codes(&r, "behind an evaluation");
+        check_quantized(&r, "behind an evaluation");
     }
     const int index = mezzo_params_find(r.params, "h.0.mlp.c_fc.weight");
     ok(mezzo_params_read(r.params, index, weight));
@@ -267,7 +268,7 @@ static void codes_follow_the_masters(void **state) {
         weight[i] *= 1.5F;
     ok(mezzo_params_write(r.params, index, weight));
     forward(&r);
-    check_codes(&r, "behind a write");
+    check_quantized(&r, "behind a write");
     close_run(&r);
 }
 
@@ -282,7 +283,7 @@ static void zeros_are_measured(void **state) {
     for (int s = 0; s < 5; s++) {
         take_step(&r, (uint64_t)s);
         forward(&r);
-        check_codes(&r, "a weight that was 0");
+        check_quantized(&r, "a weight that was 0");
     }
     read_table(&r);
     const mz_scale_entry *e = &r.table[find(&r, "h.1.mlp.c_fc.w")];
@@ -299,7 +300,7 @@ static void two_optimizers_write_them(void **state) {
     open_run_of(&r, patterns, 2);
     for (int s = 0; s < 4; s++) {
         take_step(&r, (uint64_t)s);
-        check_codes(&r, "of two optimizers");
+        check_quantized(&r, "of two optimizers");
     }
     close_run(&r);
 }
@@ -313,7 +314,7 @@ static void another_precision_makes_its_copies(void **state) {
     open_run(&r);
     const mezzo_program_options bf16 = {.precision = MEZZO_PRECISION_BF16, .loss_weight = 1};
     ok(mezzo_params_create_as(r.device, r.graph, &bf16, 7, MEZZO_MASTER_FP32, &params));
-    assert_true(r.params->shadow_elements < params->shadow_elements);
+    assert_true(r.params->low_copy_elements < params->low_copy_elements);
     for (int i = 0; i < 2; i++) {
         mezzo_program *program;
         ok(mezzo_program_create(r.graph, i == 0 ? r.params : params, &bf16, &program));
@@ -332,27 +333,27 @@ static void another_precision_makes_its_copies(void **state) {
 // lists them.
 typedef struct pass {
     const char *entry;
-    enum { ALONE, ACT, SLOPE } front; // of x; of an activation; of its slope, with the activation's turned codes
+    enum { ALONE, ACT, DACT } front; // of x; of an activation; of its derivative, with the activation's turned codes
 } pass;
 
 // x and dy of products; weights are quantized by the update. All but an activation's result are turned for backward.
 static const pass gpt2_passes[] = {{"attn.c_attn.x", ALONE},  {"attn.c_proj.x", ALONE}, {"mlp.c_fc.x", ALONE},
-                                   {"mlp.c_proj.x", ACT},     {"mlp.c_proj.dy", ALONE}, {"mlp.c_fc.dy", SLOPE},
+                                   {"mlp.c_proj.x", ACT},     {"mlp.c_proj.dy", ALONE}, {"mlp.c_fc.dy", DACT},
                                    {"attn.c_proj.dy", ALONE}, {"attn.c_attn.dy", ALONE}};
 static const pass cs336_passes[] = {{"attn.qkv_proj.x", ALONE},     {"attn.output_proj.x", ALONE},
                                     {"ffn.w13.x", ALONE},           {"ffn.w2.x", ACT},
-                                    {"ffn.w2.dy", ALONE},           {"ffn.w13.dy", SLOPE},
+                                    {"ffn.w2.dy", ALONE},           {"ffn.w13.dy", DACT},
                                     {"attn.output_proj.dy", ALONE}, {"attn.qkv_proj.dy", ALONE}};
 static const pass glm4_moe_passes[] = {{"self_attn.qkv_proj.x", ALONE},
                                        {"self_attn.o_proj.x", ALONE},
                                        {"mlp.shared_experts.gate_up_proj.x", ALONE},
                                        {"mlp.shared_experts.down_proj.x", ACT},
                                        {"mlp.shared_experts.down_proj.dy", ALONE},
-                                       {"mlp.shared_experts.gate_up_proj.dy", SLOPE},
+                                       {"mlp.shared_experts.gate_up_proj.dy", DACT},
                                        {"mlp.experts.x", ALONE},
                                        {"mlp.experts.x#2", ACT},
                                        {"mlp.experts.dy", ALONE},
-                                       {"mlp.experts.dy#2", SLOPE},
+                                       {"mlp.experts.dy#2", DACT},
                                        {"self_attn.o_proj.dy", ALONE},
                                        {"self_attn.qkv_proj.dy", ALONE}};
 
@@ -362,14 +363,14 @@ static bool has_output(const mz_node *n, int slot) {
 
 static void check_pass(const char *model, const mezzo_graph *g, const mz_node *n, const pass *want, size_t count) {
     const char *entry = g->values[n->out[MZ_OUT(quantize, entry)]].name, *in_layer = strstr(entry, ".1.");
-    const bool acts = n->attrs.act != MZ_ACT_NONE, turned = has_output(n, MZ_OUT(quantize, turned)),
-               acted = has_output(n, MZ_OUT(quantize, acted));
+    const bool acts = n->attrs.act != MZ_ACT_NONE, columnwise = has_output(n, MZ_OUT(quantize, columnwise)),
+               act_out = has_output(n, MZ_OUT(quantize, act_out));
     for (size_t k = 0; k < count; k++)
         if (in_layer != NULL && strcmp(in_layer + 3, want[k].entry) == 0 && acts == (want[k].front != ALONE) &&
-            turned == (want[k].front != ACT) && acted == (want[k].front == SLOPE))
+            columnwise == (want[k].front != ACT) && act_out == (want[k].front == DACT))
             return;
     fail_msg("%s: %s is quantized in a pass of its own: an activation %d, turned %d, beside a slope %d", model, entry,
-             acts, turned, acted);
+             acts, columnwise, act_out);
 }
 
 static void check_passes(const char *model, const pass *want, size_t count) {

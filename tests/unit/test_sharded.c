@@ -77,7 +77,7 @@ static void train(bool captures_too, const char *model, const mz_ranks_options *
     ok(mezzo_program_create(g, params, &options, &p));
     ok(mz_ranks_create(params, how, &ranks));
     ok(mz_ranks_overlap(ranks, p));
-    ok(mz_optimizer_create(params, &adamw, mz_ranks_part(ranks), mz_ranks_pieces(ranks), &o));
+    ok(mz_optimizer_create(params, &adamw, mz_ranks_shard(ranks), mz_ranks_norm_blocks(ranks), &o));
     ok(mz_step_create(p, &o, 1, NULL, &(mezzo_step_options){.micro_batches = micros, .clip = 0.01}, ranks, &step));
     mezzo_graph_free(g);
     for (int i = 0; i < STEPS * micros; i++) {
@@ -89,13 +89,13 @@ static void train(bool captures_too, const char *model, const mz_ranks_options *
         ok(mezzo_step_read(step, true, &out->report[i / micros]));
     }
     out->master_bytes = params->master_bytes;
-    out->copy_bytes = params->n_shadows > 0 ? (size_t)params->shadow_elements * 2 : 0;
+    out->copy_bytes = params->n_low_copies > 0 ? (size_t)params->low_copy_elements * 2 : 0;
     out->masters = mz_alloc(out->master_bytes + 1, 1);
     out->copies = mz_alloc(out->copy_bytes + 1, 1);
     assert_true(out->masters != NULL && out->copies != NULL);
     ok(device->backend->read(device, out->masters, params->master, out->master_bytes));
     if (out->copy_bytes > 0)
-        ok(device->backend->read(device, out->copies, params->shadows[0].data, out->copy_bytes));
+        ok(device->backend->read(device, out->copies, params->low_copies[0].data, out->copy_bytes));
     mezzo_step_free(step);
     mezzo_optimizer_free(o);
     mz_ranks_free(ranks);

@@ -140,7 +140,7 @@ static void each_input(mezzo_program *p, size_t call, int byte) {
     }
 }
 
-static mezzo_status behind_call(void *user, mezzo_program *p, size_t call) {
+static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
     inspector *look = user;
     const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
     for (int k = 0; k < n->n_out; k++) {
@@ -205,7 +205,7 @@ static run train(const char *name, which model, mezzo_precision precision, mezzo
     must(mezzo_params_create_as(device, g, &options, 3, master, &params));
     must(mezzo_program_create(g, params, &options, &program));
     must(mezzo_optimizer_create(params, &adamw, &opt));
-    program->hook = behind_call;
+    program->hook = after_call;
     program->hook_user = &look;
     for (int i = 0; i < 12; i++) {
         tokens[i] = i * 89 % 257;
@@ -374,7 +374,7 @@ static void features(const char *name, const char *policy, float out[NUMBERS]) {
     assert_true(mz_policy_parse(policy, &device->storage));
     must(mezzo_params_create(device, g, 3, &params));
     must(mezzo_program_create(g, params, &options, &program));
-    program->hook = behind_call;
+    program->hook = after_call;
     program->hook_user = &look;
     must(mezzo_program_write(program, "x", x, sizeof x));
     must(mezzo_program_write(program, "targets", targets, sizeof targets));
@@ -403,7 +403,7 @@ static void test_what_the_host_writes_meets_padded_weights(void **state) {
         features(devices[d], "", plain);
         for (size_t p = 0; p < MZ_COUNT(policies); p++) {
             features(devices[d], policies[p], padded);
-            // Sums of at most 13 terms of at most 8 in another order: 13·u of 13·8, and a little for the ops behind.
+            // Sums of at most 13 terms of at most 8 in another order: 13·u of 13·8, and a little for the ops after.
             for (int i = 0; i < NUMBERS; i++)
                 assert_true(fabsf(plain[i] - padded[i]) <= (d == 0 ? 0 : 13 * 16 * 8 * 0x1p-24f));
         }
@@ -454,7 +454,7 @@ static void update(const char *name, bool sgd, mezzo_master master, const char *
         int64_t n = params->list[i].count, first = n / 3;
         float *x = malloc((size_t)n * sizeof *x);
         assert_non_null(x);
-        must(mz_params_read_part(params, i, first, n - first, x));
+        must(mz_params_read_range(params, i, first, n - first, x));
         append(r, x, (size_t)(n - first));
         must(mz_optimizer_read_moment(opt, 0, i, first, n - first, x));
         append(r, x, (size_t)(n - first));
@@ -532,7 +532,7 @@ static void look_at_padding(const char *name) {
         inspect.out[1] = mz_tensor_absent();
         call_once(device, &inspect);
         must(b->read(device, &seen, found, sizeof seen));
-        assert_int_equal(seen.looked, sample ? 64 : N);
+        assert_int_equal(seen.inspected, sample ? 64 : N);
         assert_int_equal(seen.nans, 0);
         assert_true(seen.low == (float)1 && seen.high == (float)(sample ? N / 2 + 32 : N));
     }

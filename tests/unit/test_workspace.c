@@ -1,5 +1,5 @@
 // A kernel's workspace is asked for before tensors have addresses, and must be what it takes when they have: a product
-// whose sums wait for a bias keeps them all, and where that was not planned they land behind the workspace. Seen to
+// whose sums wait for a bias keeps them all, and where that was not planned they land after the workspace. Seen to
 // fail with: presence taken from the address; room for experts of even numbers of rows only.
 #include <setjmp.h>
 #include <stdarg.h>

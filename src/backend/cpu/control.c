@@ -24,7 +24,7 @@ static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) 
 }
 const mz_kernel mz_clip_control__portable = {"clip_control__portable", prepare_always, run_clip_control};
 
-static mezzo_status run_agree(mezzo_device *device, const mz_call *call) {
+static mezzo_status run_norm_across_ranks(mezzo_device *device, const mz_call *call) {
     (void)device;
     const double *pieces = call->in[0].data;
     const mz_opt_state *states = mz_present(&call->in[1]) ? call->in[1].data : NULL;
@@ -40,7 +40,7 @@ static mezzo_status run_agree(mezzo_device *device, const mz_call *call) {
         state->bad |= states[r].bad;
     return MEZZO_OK;
 }
-const mz_kernel mz_agree__portable = {"agree__portable", prepare_always, run_agree};
+const mz_kernel mz_norm_across_ranks__portable = {"norm_across_ranks__portable", prepare_always, run_norm_across_ranks};
 
 static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call) {
     (void)device;
@@ -51,10 +51,10 @@ static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call)
     const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof *entries;
     const int64_t in_all = mz_shape_count(&tables->shape) / (int64_t)sizeof *entries;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t most = 0;
+        uint32_t amax = 0;
         for (int64_t k = i; k < in_all; k += n)
-            most = all[k].most > most ? all[k].most : most;
-        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], most));
+            amax = all[k].amax > amax ? all[k].amax : amax;
+        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], amax));
     }
     return MEZZO_OK;
 }

@@ -323,7 +323,7 @@ static void gradient_blocks(mz_matmul_path path, const direct *d, const column_p
                        p->a_panel / d->kernels->a_block * BLOCK_DEPTH);
 }
 
-// A line of dy: each pixel, or each two of them side by side; behind an odd one comes zero.
+// A line of dy: each pixel, or each two of them side by side; after an odd one comes zero.
 static void gradient_words(mz_matmul_path path, const direct *d, const column_plan *p, const mz_tensor *dy,
                            int64_t line, mz_word *to, uint16_t *narrow) {
     if (d->kernels->a_block > 0) {

@@ -153,7 +153,7 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
     out->memory_total = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     double bf16_rate = isa->amx_rate > isa->bf16_dot_rate ? isa->amx_rate : isa->bf16_dot_rate;
     out->native[MEZZO_PRECISION_FP32] = true;
-    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) // emulated (narrow.c)
+    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) // emulated (emulate_fp8.c)
         out->native[p] = out->native[p] || mz_precision((mezzo_precision)p)->scaling != MZ_SCALING_NONE;
     // Other arithmetic is used only where it was measured faster; elsewhere BF16 and FP16 are storage formats with FP32
     // arithmetic.

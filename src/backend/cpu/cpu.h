@@ -34,11 +34,12 @@ const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op
 // grouped.c: the same for grouped_linear and its gradients.
 const mz_kernel *const *mz_cpu_grouped_kernels(mz_op op, size_t *n);
 
-// narrow.c: linear layers' products that no unit here has: of 8-bit operands, and of operands rounded to blocks. Behind
-// the usual kernels of linear, linear_dx and linear_dw.
-extern const mz_kernel mz_cpu_linear_narrow, mz_cpu_linear_dx_narrow, mz_cpu_linear_dw_narrow;
-// The experts' products of 8-bit operands, behind those of grouped_linear and its gradients.
-extern const mz_kernel mz_cpu_grouped_linear_narrow, mz_cpu_grouped_linear_dx_narrow, mz_cpu_grouped_linear_dw_narrow;
+// emulate_fp8.c: linear layers' products that no unit here has: of 8-bit operands, and of operands rounded to blocks.
+// After the usual kernels of linear, linear_dx and linear_dw.
+extern const mz_kernel mz_cpu_linear_emulated, mz_cpu_linear_dx_emulated, mz_cpu_linear_dw_emulated;
+// The experts' products of 8-bit operands, after those of grouped_linear and its gradients.
+extern const mz_kernel mz_cpu_grouped_linear_emulated, mz_cpu_grouped_linear_dx_emulated,
+    mz_cpu_grouped_linear_dw_emulated;
 mz_takes mz_cpu_takes(const mz_kernel *kernel);
 
 // peaks.c: loops of nothing but multiply-adds, and of nothing but loads and stores, on every thread of the device.

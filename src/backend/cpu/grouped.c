@@ -246,9 +246,9 @@ ISA(neonbf16)
 #endif
 
 const mz_kernel *const *mz_cpu_grouped_kernels(mz_op op, size_t *n) {
-    static const mz_kernel *const lists[][6] = {LIST(0, mz_cpu_grouped_linear_narrow),
-                                                LIST(1, mz_cpu_grouped_linear_dx_narrow),
-                                                LIST(2, mz_cpu_grouped_linear_dw_narrow)};
+    static const mz_kernel *const lists[][6] = {LIST(0, mz_cpu_grouped_linear_emulated),
+                                                LIST(1, mz_cpu_grouped_linear_dx_emulated),
+                                                LIST(2, mz_cpu_grouped_linear_dw_emulated)};
     static const mz_op ops[] = {MZ_OP_grouped_linear, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw};
     *n = 0;
     for (size_t i = 0; i < MZ_COUNT(ops); i++)

@@ -211,7 +211,7 @@ static void plan_shared(blocking *b, const mz_microkernel *mk, const mz_matmul_p
     }
 }
 
-// Rows must be whole cache lines, and k whole steps: what lies behind a row's end may be no number. Not where rows are
+// Rows must be whole cache lines, and k whole steps: what lies after a row's end may be no number. Not where rows are
 // a multiple of 2 KiB apart: the same column of 32 rows then has room in two of L1's sets.
 static bool reads_rows(const mz_microkernel *mk, const mz_matmul_problem *p) {
     return mk->run_rows != NULL && p->a.gather == NULL && p->a.dtype == MEZZO_BF16 && p->a.k_stride == 1 &&

@@ -123,8 +123,8 @@ static const char *refuse_formats(const mz_call *call) {
         if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
             return "the bias gradient must be fp32";
     }
-    const mz_tensor *dsum = &call->out[MZ_OUT(linear_dx, dsum)];
-    if (call->op == MZ_OP_linear_dx && mz_present(dsum) && dsum->dtype != MEZZO_F32)
+    const mz_tensor *dbias = &call->out[MZ_OUT(linear_dx, dbias)];
+    if (call->op == MZ_OP_linear_dx && mz_present(dbias) && dbias->dtype != MEZZO_F32)
         return "the columns' sums must be fp32";
     return NULL;
 }
@@ -400,9 +400,9 @@ KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
 
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
     static const mz_kernel
-        *const linear[] = {ROWS_KERNELS, PRODUCTS(0), &mz_cpu_linear_narrow},
-               *const matmul[] = {PRODUCTS(1)}, *const linear_dx[] = {PRODUCTS(2), &mz_cpu_linear_dx_narrow},
-               *const linear_dw[] = {PRODUCTS(3), &mz_cpu_linear_dw_narrow}, *const conv2d[] = {CONVOLUTIONS(0)},
+        *const linear[] = {ROWS_KERNELS, PRODUCTS(0), &mz_cpu_linear_emulated},
+               *const matmul[] = {PRODUCTS(1)}, *const linear_dx[] = {PRODUCTS(2), &mz_cpu_linear_dx_emulated},
+               *const linear_dw[] = {PRODUCTS(3), &mz_cpu_linear_dw_emulated}, *const conv2d[] = {CONVOLUTIONS(0)},
                *const conv2d_dx[] = {CONVOLUTIONS(1)}, *const conv2d_dw[] = {CONVOLUTIONS(2)};
     (void)device;
     *n = op == MZ_OP_linear                               ? MZ_COUNT(linear)

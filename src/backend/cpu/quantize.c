@@ -12,10 +12,10 @@ static float load(const mz_tensor *t, int64_t i) {
     return t->dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(bits) : mezzo_f16_to_f32(bits);
 }
 
-// The least power of two that brings `most` to at most the format's largest number; 1 where that says nothing.
-static float scale_for(float most, mezzo_dtype dtype) {
+// The least power of two that brings `amax` to at most the format's largest number; 1 where that says nothing.
+static float scale_for(float amax, mezzo_dtype dtype) {
     int exponent = 0;
-    double ratio = (double)most / mz_dtype_largest(dtype);
+    double ratio = (double)amax / mz_dtype_largest(dtype);
     if (!isfinite(ratio) || ratio == 0)
         return 1;
     if (frexp(ratio, &exponent) == 0.5)
@@ -24,15 +24,15 @@ static float scale_for(float most, mezzo_dtype dtype) {
 }
 
 // The largest magnitude; infinity after a NaN. A maximum does not depend on the order.
-static float most_of(const mezzo_device *device, const mz_tensor *x, int64_t n) {
-    float most = 0;
-#pragma omp parallel for schedule(static) reduction(max : most) num_threads(mz_cpu_threads(device, (double)n))
+static float amax_of(const mezzo_device *device, const mz_tensor *x, int64_t n) {
+    float amax = 0;
+#pragma omp parallel for schedule(static) reduction(max : amax) num_threads(mz_cpu_threads(device, (double)n))
     for (int64_t i = 0; i < n; i++) {
         float magnitude = fabsf(load(x, i));
         magnitude = isnan(magnitude) ? INFINITY : magnitude;
-        most = magnitude > most ? magnitude : most;
+        amax = magnitude > amax ? magnitude : amax;
     }
-    return most;
+    return amax;
 }
 
 typedef struct format {
@@ -46,7 +46,7 @@ static inline uint8_t narrow(float x, float inverse, const format *f) {
     uint32_t bits, code, drop = 23 - (uint32_t)f->fraction;
     const float scaled = x * inverse; // exact, or too large
     memcpy(&bits, &x, sizeof bits);
-    const uint32_t sign = bits >> 24 & 0x80, most = (bits & 0x7FFFFFFF) < 0x7F800000 ? f->largest : f->overflow;
+    const uint32_t sign = bits >> 24 & 0x80, limit = (bits & 0x7FFFFFFF) < 0x7F800000 ? f->largest : f->overflow;
     if ((bits & 0x7FFFFFFF) > 0x7F800000)
         return f->fraction == 3 ? mezzo_f32_to_e4m3(x) : mezzo_f32_to_e5m2(x);
     memcpy(&bits, &scaled, sizeof bits);
@@ -59,34 +59,34 @@ static inline uint8_t narrow(float x, float inverse, const format *f) {
         memcpy(&bits, &shifted, sizeof bits);
         code = bits & 0x7FFFFF;
     }
-    return (uint8_t)(sign | (code < most ? code : most));
+    return (uint8_t)(sign | (code < limit ? code : limit));
 }
 
 static const mz_tensor *output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
 }
 
-static bool has_slope(const mz_call *call) {
+static bool has_derivative(const mz_call *call) {
     return call->n_in > 1 && mz_present(&call->in[1]);
 }
 
 // --- the activation in front -----------------------------------------------------------------------------------------
-static mz_op act_op(const mz_call *call, bool slope) {
+static mz_op act_op(const mz_call *call, bool derivative) {
     switch (call->attrs.act) {
     case MZ_ACT_SWIGLU:
-        return slope ? MZ_OP_swiglu_dx : MZ_OP_swiglu;
+        return derivative ? MZ_OP_swiglu_dx : MZ_OP_swiglu;
     case MZ_ACT_RELU:
-        return slope ? MZ_OP_relu_dx : MZ_OP_relu;
+        return derivative ? MZ_OP_relu_dx : MZ_OP_relu;
     case MZ_ACT_SILU:
-        return slope ? MZ_OP_silu_dx : MZ_OP_silu;
+        return derivative ? MZ_OP_silu_dx : MZ_OP_silu;
     default:
-        return slope ? MZ_OP_gelu_dx : MZ_OP_gelu;
+        return derivative ? MZ_OP_gelu_dx : MZ_OP_gelu;
     }
 }
 
-// The call of the activation alone, or of the slope; its result is the workspace's beginning.
-static mz_call act_call(const mz_call *call, bool slope) {
-    mz_call part = {.op = act_op(call, slope), .numerics = call->numerics, .n_in = slope ? 2 : 1, .n_out = 1};
+// The call of the activation alone, or of the derivative; its result is the workspace's beginning.
+static mz_call act_call(const mz_call *call, bool derivative) {
+    mz_call part = {.op = act_op(call, derivative), .numerics = call->numerics, .n_in = derivative ? 2 : 1, .n_out = 1};
     part.attrs.tanh = call->attrs.act == MZ_ACT_GELU_TANH;
     part.numerics.compute = MEZZO_F32;
     for (int i = 0; i < MZ_MAX_IN; i++)
@@ -95,16 +95,16 @@ static mz_call act_call(const mz_call *call, bool slope) {
         part.out[i].shape.rank = -1;
     for (int i = 0; i < part.n_in; i++)
         part.in[i] = call->in[i];
-    if (!slope && has_slope(call)) // `acted`
+    if (!derivative && has_derivative(call)) // `act_out`
         part.in[0] = call->in[1];
-    part.out[0] =
-        (mz_tensor){.data = call->workspace,
-                    .dtype = call->attrs.via,
-                    .shape = mz_quantized_shape(call->attrs.act, &part.in[0].shape, slope ? &part.in[1].shape : NULL)};
+    part.out[0] = (mz_tensor){
+        .data = call->workspace,
+        .dtype = call->attrs.via,
+        .shape = mz_quantized_shape(call->attrs.act, &part.in[0].shape, derivative ? &part.in[1].shape : NULL)};
     return part;
 }
 
-// What is in front: the activation, or its slope and for `acted` the activation.
+// What is in front: the activation, or its derivative and for `act_out` the activation.
 enum { FRONTS = 2 };
 
 static void release(void *state) {
@@ -119,18 +119,18 @@ static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_pre
         return mz_out_of_memory;
     out->state = inner;
     out->release = release;
-    for (int slope = 0; slope < FRONTS; slope++) {
-        if (slope != has_slope(call) && (slope || output(call, MZ_OUT(quantize, acted)) == NULL))
+    for (int derivative = 0; derivative < FRONTS; derivative++) {
+        if (derivative != has_derivative(call) && (derivative || output(call, MZ_OUT(quantize, act_out)) == NULL))
             continue;
-        mz_call part = act_call(call, slope);
+        mz_call part = act_call(call, derivative);
         part.out[0].data = NULL;
-        mezzo_status status = mz_prepare(device, &part, &inner[slope]);
+        mezzo_status status = mz_prepare(device, &part, &inner[derivative]);
         if (status != MEZZO_OK)
             return status == MEZZO_ERR_MEMORY ? mz_out_of_memory : "no kernel takes the activation in front";
-        if (inner[slope].workspace > 0)
+        if (inner[derivative].workspace > 0)
             return "the activation in front needs a workspace";
     }
-    const mz_call part = act_call(call, has_slope(call)); // what `acted` is of is no larger
+    const mz_call part = act_call(call, has_derivative(call)); // what `act_out` is of is no larger
     out->workspace = mz_align_up(mz_tensor_bytes_stored(&part.out[0]), 64);
     return NULL;
 }
@@ -142,13 +142,13 @@ static bool in_blocks(const mz_tensor *y) {
 
 // Where the scales of an output are written: blocks of rows have their own.
 static const mz_tensor *scales_of(const mz_call *call, const mz_tensor *y) {
-    const bool own = y->turned && y->scaling == MZ_SCALING_BLOCK128;
-    return output(call, own ? MZ_OUT(quantize, turned_scales) : MZ_OUT(quantize, scales));
+    const bool own = y->columnwise && y->scaling == MZ_SCALING_BLOCK128;
+    return output(call, own ? MZ_OUT(quantize, columnwise_scales) : MZ_OUT(quantize, scales));
 }
 
-static const char *check_codes(const mz_call *call, const mz_tensor *y, bool turned) {
+static const char *check_quantized(const mz_call *call, const mz_tensor *y, bool columnwise) {
     const bool entry = output(call, MZ_OUT(quantize, entry)) != NULL;
-    if (y->turned != turned || (y->dtype != MEZZO_F8E4M3 && y->dtype != MEZZO_F8E5M2))
+    if (y->columnwise != columnwise || (y->dtype != MEZZO_F8E4M3 && y->dtype != MEZZO_F8E5M2))
         return "quantizes to 8 bits, in both layouts";
     if (in_blocks(y) ? scales_of(call, y) == NULL : y->scaling != MZ_SCALING_TENSOR || !entry)
         return "scales are a tensor's, which an entry has, or those of blocks and tiles of 128";
@@ -157,24 +157,24 @@ static const char *check_codes(const mz_call *call, const mz_tensor *y, bool tur
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *x = &call->in[0];
-    const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
+    const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
     if ((x->dtype != MEZZO_F32 && x->dtype != MEZZO_BF16 && x->dtype != MEZZO_F16) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
     for (int i = 0; i < 2; i++) {
-        const char *reason = codes[i] != NULL ? check_codes(call, codes[i], i == 1) : NULL;
+        const char *reason = codes[i] != NULL ? check_quantized(call, codes[i], i == 1) : NULL;
         if (reason != NULL)
             return reason;
     }
-    if (output(call, MZ_OUT(quantize, acted)) != NULL &&
-        (in_blocks(codes[0]) || !has_slope(call) || call->attrs.act == MZ_ACT_NONE ||
-         !output(call, MZ_OUT(quantize, acted))->turned))
+    if (output(call, MZ_OUT(quantize, act_out)) != NULL &&
+        (in_blocks(codes[0]) || !has_derivative(call) || call->attrs.act == MZ_ACT_NONE ||
+         !output(call, MZ_OUT(quantize, act_out))->columnwise))
         return "an activation's codes beside its slope's are turned";
     return call->attrs.act != MZ_ACT_NONE ? prepare_act(device, call, out) : NULL;
 }
 
 static void sum_columns(const mezzo_device *device, const mz_call *call, const mz_tensor *x, int64_t rows,
                         int64_t columns) {
-    float *sums = call->out[MZ_OUT(quantize, dsum)].data;
+    float *sums = call->out[MZ_OUT(quantize, dbias)].data;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, (double)(rows * columns)))
     for (int64_t c = 0; c < columns; c++) {
         double sum = 0;
@@ -191,25 +191,25 @@ static const format *format_of(mezzo_dtype dtype) {
 
 // Zeros after each column of transposed codes.
 static void clear_ends(const mz_tensor *y, int64_t rows, int64_t columns) {
-    const int64_t pitch = mz_turned_pitch(rows);
-    for (int64_t c = 0; y->turned && pitch > rows && c < columns; c++)
+    const int64_t pitch = mz_columnwise_pitch(rows);
+    for (int64_t c = 0; y->columnwise && pitch > rows && c < columns; c++)
         memset((uint8_t *)y->data + c * pitch + rows, 0, (size_t)(pitch - rows));
 }
 
-static void write_codes(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float inverse, int64_t rows,
-                        int64_t columns) {
+static void write_fp8(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float inverse, int64_t rows,
+                      int64_t columns) {
     const format *f = format_of(y->dtype);
     uint8_t *to = y->data;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 2 * (double)(rows * columns)))
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)
-            to[y->turned ? c * mz_turned_pitch(rows) + r : r * columns + c] =
+            to[y->columnwise ? c * mz_columnwise_pitch(rows) + r : r * columns + c] =
                 narrow(load(x, r * columns + c), inverse, f);
     clear_ends(y, rows, columns);
 }
 
-static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *act, bool slope) {
-    const mz_prepared *inner = (const mz_prepared *)call->state + slope;
+static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *act, bool derivative) {
+    const mz_prepared *inner = (const mz_prepared *)call->state + derivative;
     act->state = inner->state;
     return inner->kernel->run(device, act);
 }
@@ -218,17 +218,17 @@ static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *
 static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, int64_t row, int64_t row_end,
                         int64_t column, int64_t column_end) {
     const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
-    float most = 0;
+    float amax = 0;
     for (int64_t r = row; r < row_end; r++)
         for (int64_t c = column; c < column_end; c++) {
             const float magnitude = fabsf(load(x, r * columns + c));
-            most = magnitude > most ? magnitude : isnan(magnitude) ? INFINITY : most;
+            amax = magnitude > amax ? magnitude : isnan(magnitude) ? INFINITY : amax;
         }
-    *scale = scale_for(most, y->dtype);
+    *scale = scale_for(amax, y->dtype);
     uint8_t *to = y->data;
     for (int64_t r = row; r < row_end; r++)
         for (int64_t c = column; c < column_end; c++)
-            to[y->turned ? c * mz_turned_pitch(rows) + r : r * columns + c] =
+            to[y->columnwise ? c * mz_columnwise_pitch(rows) + r : r * columns + c] =
                 narrow(load(x, r * columns + c), 1 / *scale, format_of(y->dtype));
 }
 
@@ -240,53 +240,54 @@ static int64_t least(int64_t a, int64_t b) {
 static void write_blocks(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float *scales) {
     const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
     const bool tile = y->scaling == MZ_SCALING_TILE128;
-    const int64_t down = tile || y->turned ? MZ_SCALE_BLOCK : 1, across = tile || !y->turned ? MZ_SCALE_BLOCK : 1;
-    for (int64_t i = 0; i < mz_scale_count(y->scaling, y->turned, &y->shape); i++)
+    const int64_t down = tile || y->columnwise ? MZ_SCALE_BLOCK : 1,
+                  across = tile || !y->columnwise ? MZ_SCALE_BLOCK : 1;
+    for (int64_t i = 0; i < mz_scale_count(y->scaling, y->columnwise, &y->shape); i++)
         scales[i] = 1;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 3 * (double)(rows * columns)))
     for (int64_t r = 0; r < rows; r += down)
         for (int64_t c = 0; c < columns; c += across)
-            write_block(x, y, &scales[mz_scale_index(y->scaling, y->turned, &y->shape, r * columns + c)], r,
+            write_block(x, y, &scales[mz_scale_index(y->scaling, y->columnwise, &y->shape, r * columns + c)], r,
                         least(rows, r + down), c, least(columns, c + across));
     clear_ends(y, rows, columns);
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_tensor *entry = output(call, MZ_OUT(quantize, entry));
-    mz_call act = act_call(call, has_slope(call));
+    mz_call act = act_call(call, has_derivative(call));
     const mz_tensor *x = call->attrs.act != MZ_ACT_NONE ? &act.out[0] : &call->in[0];
     const int64_t n = mz_shape_count(&x->shape), columns = x->shape.dim[x->shape.rank - 1], rows = n / columns;
     if (call->attrs.act != MZ_ACT_NONE)
-        MEZZO_TRY(run_act(device, call, &act, has_slope(call)));
-    if (output(call, MZ_OUT(quantize, dsum)) != NULL)
+        MEZZO_TRY(run_act(device, call, &act, has_derivative(call)));
+    if (output(call, MZ_OUT(quantize, dbias)) != NULL)
         sum_columns(device, call, x, rows, columns);
-    for (int k = 0; k <= MZ_OUT(quantize, turned); k++)
+    for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++)
         if (in_blocks(output(call, k)))
             write_blocks(device, x, output(call, k), scales_of(call, output(call, k))->data);
     if (entry == NULL)
         return MEZZO_OK;
     mz_scale_entry *e = entry->data;
-    const float most = call->attrs.measure || call->attrs.record ? most_of(device, x, n) : 0;
+    const float amax = call->attrs.measure || call->attrs.record ? amax_of(device, x, n) : 0;
     uint32_t bits;
-    memcpy(&bits, &most, sizeof bits);
-    for (int k = 0; k <= MZ_OUT(quantize, turned); k++) {
+    memcpy(&bits, &amax, sizeof bits);
+    for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
         const mz_tensor *y = output(call, k);
         if (y == NULL)
             continue;
         if (call->attrs.measure)
-            e->scale = scale_for(most, y->dtype);
-        uint32_t *most_so_far = call->attrs.keeps ? &e->kept : &e->most;
+            e->scale = scale_for(amax, y->dtype);
+        uint32_t *amax_so_far = call->attrs.keeps ? &e->weight_amax : &e->amax;
         if (call->attrs.record)
-            *most_so_far = bits > *most_so_far ? bits : *most_so_far;
-        write_codes(device, x, y, 1 / e->scale, rows, columns);
+            *amax_so_far = bits > *amax_so_far ? bits : *amax_so_far;
+        write_fp8(device, x, y, 1 / e->scale, rows, columns);
     }
-    const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
-    if (acted == NULL)
+    const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
+    if (act_out == NULL)
         return MEZZO_OK;
     act = act_call(call, false);
-    const int64_t n_acted = mz_shape_count(&act.out[0].shape);
+    const int64_t n_act_out = mz_shape_count(&act.out[0].shape);
     MEZZO_TRY(run_act(device, call, &act, false));
-    write_codes(device, x, acted, 1 / *acted->scale, rows, n_acted / rows);
+    write_fp8(device, x, act_out, 1 / *act_out->scale, rows, n_act_out / rows);
     return MEZZO_OK;
 }
 

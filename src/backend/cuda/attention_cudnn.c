@@ -34,10 +34,10 @@ static node apply(mz_cudnn_graph *g, cudnnPointwiseMode_t mode, node x, node y, 
 // --- the two graphs ------------------------------------------------------------------------------------------------
 typedef struct sizes {
     cudnnDataType_t dtype;
-    extent rows, keys, turned;          // [B, H, T, D], [B, Hkv, T', D], [B, Hkv, D, T']
-    extent q_stride, y_stride;          // of rows
-    extent kv_stride, kv_turned_stride; // of keys, of turned
-    extent scores, column;              // [B, H, T, T'], [B, H, T, 1]
+    extent rows, keys, transposed;          // [B, H, T, D], [B, Hkv, T', D], [B, Hkv, D, T']
+    extent q_stride, y_stride;              // of rows
+    extent kv_stride, kv_transposed_stride; // of keys, of turned
+    extent scores, column;                  // [B, H, T, T'], [B, H, T, 1]
 } sizes;
 
 static sizes sizes_of(const shape *s) {
@@ -47,11 +47,11 @@ static sizes sizes_of(const shape *s) {
     sizes z = {.dtype = bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
                .rows = {{batch, heads, length, d}},
                .keys = {{batch, kv, keys, d}},
-               .turned = {{batch, kv, d, keys}},
+               .transposed = {{batch, kv, d, keys}},
                .q_stride = {{length * q_row, d, q_row, 1}},
                .y_stride = {{length * heads * d, d, heads * d, 1}},
                .kv_stride = {{keys * kv_row, d, kv_row, 1}},
-               .kv_turned_stride = {{keys * kv_row, d, 1, kv_row}},
+               .kv_transposed_stride = {{keys * kv_row, d, 1, kv_row}},
                .scores = {{batch, heads, length, keys}},
                .column = {{batch, heads, length, 1}}};
     return z;
@@ -71,7 +71,7 @@ static node causal(mz_cudnn_graph *g, node x, extent scores, node masked) {
 static void forward_graph(mz_cudnn_graph *g, const shape *s) {
     sizes z = sizes_of(s);
     node q = mz_cudnn_stored(g, Q, z.dtype, z.rows, z.q_stride);
-    node k = mz_cudnn_stored(g, K, z.dtype, z.turned, z.kv_turned_stride);
+    node k = mz_cudnn_stored(g, K, z.dtype, z.transposed, z.kv_transposed_stride);
     node v = mz_cudnn_stored(g, V, z.dtype, z.keys, z.kv_stride);
     node x = between(g, CUDNN_DATA_FLOAT, z.scores);
     mz_cudnn_matmul(g, q, k, x);
@@ -96,9 +96,9 @@ static void forward_graph(mz_cudnn_graph *g, const shape *s) {
 
 // A [B, H, T, T'] value rounded to `dtype` and seen transposed.
 static node transposed(mz_cudnn_graph *g, node x, cudnnDataType_t dtype, extent scores) {
-    extent stride = mz_cudnn_dense(scores), turned = {{stride.n[0], stride.n[1], stride.n[3], stride.n[2]}};
+    extent stride = mz_cudnn_dense(scores), transposed = {{stride.n[0], stride.n[1], stride.n[3], stride.n[2]}};
     extent size = {{scores.n[0], scores.n[1], scores.n[3], scores.n[2]}};
-    node out = mz_cudnn_virtual(g, dtype, size, turned);
+    node out = mz_cudnn_virtual(g, dtype, size, transposed);
     mz_cudnn_reshape(g, x, out);
     return out;
 }
@@ -108,8 +108,8 @@ static node transposed(mz_cudnn_graph *g, node x, cudnnDataType_t dtype, extent 
 static void backward_graph(mz_cudnn_graph *g, const shape *s) {
     sizes z = sizes_of(s);
     node q = mz_cudnn_stored(g, Q, z.dtype, z.rows, z.q_stride);
-    node k = mz_cudnn_stored(g, K, z.dtype, z.turned, z.kv_turned_stride);
-    node v = mz_cudnn_stored(g, V, z.dtype, z.turned, z.kv_turned_stride);
+    node k = mz_cudnn_stored(g, K, z.dtype, z.transposed, z.kv_transposed_stride);
+    node v = mz_cudnn_stored(g, V, z.dtype, z.transposed, z.kv_transposed_stride);
     node y = mz_cudnn_stored(g, Y, z.dtype, z.rows, z.y_stride);
     node dy = mz_cudnn_stored(g, DY, z.dtype, z.rows, z.y_stride);
     node lse = mz_cudnn_stored(g, LSE, CUDNN_DATA_FLOAT, z.column, mz_cudnn_dense(z.column));

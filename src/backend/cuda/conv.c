@@ -55,7 +55,7 @@ const mz_kernel mz_cuda_conv2d_product = {"conv2d_1x1__product", prepare_product
 const mz_kernel mz_cuda_conv2d_dx_product = {"conv2d_dx_1x1__product", prepare_product, run_product};
 const mz_kernel mz_cuda_conv2d_dw_product = {"conv2d_dw_1x1__product", prepare_product, run_product};
 
-// --- dx behind a stride, FP32: a product over dy's pixels, of which each pixel of x gathers its taps
+// --- dx of a stride, FP32: a product over dy's pixels, of which each pixel of x gathers its taps
 // ------------------ cuDNN has no deterministic engine for it without tensor cores. Some images at a time: a product is
 // r·s times as large as dx is.
 #define MOST_TAPS ((int64_t)128 << 20) // bytes of a product; an image is never divided
@@ -64,7 +64,7 @@ typedef struct strided {
     mz_prepared product;
     mz_cu_conv conv; // of the images of one turn
     int64_t turns;
-    size_t at_rest; // behind the taps
+    size_t at_rest; // after the taps
 } strided;
 
 static void release_strided(void *state) {

@@ -27,7 +27,7 @@ static const mz_tensor *bias_of(const mz_call *call) {
     return call->n_out > 1 ? &call->out[1] : &none;
 }
 
-// Channels that are no multiples of 8 are copied with zeros behind them, and dw is made as wide.
+// Channels that are no multiples of 8 are copied with zeros after them, and dw is made as wide.
 typedef struct plan {
     mz_cu_conv v; // with those channels
     int splits;

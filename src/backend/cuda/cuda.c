@@ -169,7 +169,7 @@ static void cuda_release(mezzo_device *device, void *data) {
         return;
     for (size_t i = 0; i < cuda->n_sizes; i++)
         if (cuda->sizes[i].data == data) {
-            (void)mz_device_touch(device, data, cuda->sizes[i].bytes, true);
+            (void)mz_device_flush_deferred(device, data, cuda->sizes[i].bytes, true);
             device->allocated -= cuda->sizes[i].bytes;
             cuda->sizes[i] = cuda->sizes[--cuda->n_sizes];
             break;
@@ -200,7 +200,7 @@ static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *hos
 }
 
 static mezzo_status cuda_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
-    MEZZO_TRY(mz_device_touch(device, dst, bytes, true));
+    MEZZO_TRY(mz_device_flush_deferred(device, dst, bytes, true));
     for (size_t at = 0; at < bytes; at += MZ_CUDA_STAGE_BYTES) {
         size_t n = bytes - at < MZ_CUDA_STAGE_BYTES ? bytes - at : MZ_CUDA_STAGE_BYTES;
         MEZZO_TRY(write_piece(mz_cuda(device), (char *)dst + at, (const char *)host + at, n));
@@ -212,14 +212,14 @@ static mezzo_status cuda_read(mezzo_device *device, void *host, const void *src,
     mz_cuda_device *cuda = mz_cuda(device);
     if (bytes == 0)
         return MEZZO_OK;
-    MEZZO_TRY(mz_device_touch(device, src, bytes, false));
+    MEZZO_TRY(mz_device_flush_deferred(device, src, bytes, false));
     MZ_CUDA_TRY(cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     MZ_CUDA_WAIT(device, cudaStreamSynchronize(cuda->stream));
     return MEZZO_OK;
 }
 
 static mezzo_status cuda_zero(mezzo_device *device, void *dst, size_t bytes) {
-    MEZZO_TRY(mz_device_touch(device, dst, bytes, true));
+    MEZZO_TRY(mz_device_flush_deferred(device, dst, bytes, true));
     if (bytes > 0)
         MZ_CUDA_TRY(cudaMemsetAsync(dst, 0, bytes, mz_cuda(device)->stream));
     return MEZZO_OK;
@@ -265,12 +265,12 @@ const mz_backend mz_backend_cuda = {
     .kernels = mz_cuda_kernels,
     .takes = mz_cuda_takes,
     .takes_padding = cuda_takes_padding,
-    .remakes = mz_cuda_remakes,
-    .remakes_above = MZ_FEW_ROWS,
-    .remakes_summing = MZ_MANY_SUMMED,
-    .pair = mz_cuda_pair,
-    .joins = mz_cuda_joins,
-    .writes_codes = mz_cuda_writes_codes,
+    .recomputes = mz_cuda_recomputes,
+    .recompute_above_rows = MZ_FEW_ROWS,
+    .recompute_below_k = MZ_MANY_SUMMED,
+    .fuse_calls = mz_cuda_fuse_calls,
+    .may_fuse = mz_cuda_may_fuse,
+    .writes_quantized = mz_cuda_writes_quantized,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .write = cuda_write,

@@ -125,22 +125,23 @@ extern const struct mz_transport mz_cuda_nccl;
 
 // kernels.c
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
-const mz_kernel *mz_cuda_remakes(mz_op op);
+const mz_kernel *mz_cuda_recomputes(mz_op op);
 const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);
-const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone);
-bool mz_cuda_writes_codes(mezzo_dtype moments);                  // update.c
-bool mz_cuda_joins(const mz_call *first, const mz_call *second); // codes.c
+const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                          bool is_private);
+bool mz_cuda_writes_quantized(mezzo_dtype moments);                 // update.c
+bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // fuse_quantize.c
 // Two calls in one piece: cross_entropy and its gradient (loss.c); a router's logits and what they choose, and the way
-// back (thin.c); a norm and the rounding to 8 bits of its result (codes.c). NULL where they are others.
-const mz_joined *mz_cuda_pair_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
-const mz_joined *mz_cuda_pair_router(const mz_call *first, const mz_call *second);
-const mz_joined *mz_cuda_pair_codes(const mz_call *first, const mz_call *second, bool alone);
+// back (small_n.c); a norm and the rounding to 8 bits of its result (fuse_quantize.c). NULL where they are others.
+const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
+const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second);
+const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private);
 mz_cu_route_args mz_cuda_route_args(const mz_call *call); // experts.c
 const char *mz_cuda_route_refusal(const mz_call *call);
 const char *mz_cuda_route_dx_refusal(const mz_call *call);
 mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call);
 
-mz_takes mz_cuda_takes(const mz_kernel *kernel); // narrow.c
+mz_takes mz_cuda_takes(const mz_kernel *kernel); // emulate_fp8.c
 
 extern const mz_backend mz_backend_cuda;
 

@@ -20,7 +20,7 @@ static size_t place(size_t *bytes, size_t size) {
 
 // turned: of the first and the second operand.
 static const char *check(mz_cuda_device *cuda, const mz_call *call, bool first, bool second) {
-    if (call->in[0].turned != first || call->in[1].turned != second)
+    if (call->in[0].columnwise != first || call->in[1].columnwise != second)
         return "both operands have what is summed over as their last dimension";
     for (int i = 0; i < 2; i++) {
         const mz_tensor *t = &call->in[i];
@@ -179,7 +179,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
         return "gradients are fp32";
     if (mz_present(&call->out[1]))
         return "a bias's gradient is not summed from 8 bits";
-    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1], k = mz_turned_pitch(mz_shape_count(&call->in[0].shape) / n);
+    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1], k = mz_columnwise_pitch(mz_shape_count(&call->in[0].shape) / n);
     mz_gemm_key key = key_of(call, m, n, k, MEZZO_F32);
     key.beta = call->attrs.accumulate;
     reason = take(cuda, &key, r);

@@ -23,10 +23,10 @@ static size_t place(size_t *bytes, size_t size) {
 }
 
 // An operand in blocks of what is summed over; a weight's scales are tiles'.
-static const char *check_operand(const mz_tensor *t, mz_scaling scaling, bool turned) {
+static const char *check_operand(const mz_tensor *t, mz_scaling scaling, bool columnwise) {
     if (t->dtype != MEZZO_F8E4M3 || t->scaling != scaling)
         return "multiplies e4m3 in blocks of 128, weights in tiles of 128 by 128";
-    return t->turned == turned ? NULL : "both operands have what is summed over as their last dimension";
+    return t->columnwise == columnwise ? NULL : "both operands have what is summed over as their last dimension";
 }
 
 static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, route *r) {
@@ -53,7 +53,7 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     g->a_stride = g->b_stride = (int64_t)mz_align_up((size_t)g->inner, STRIDE);
     const int64_t rows[2] = {g->rows, g->cols};
     for (int i = 0; i < 2; i++) {
-        r->spread[i] = g->a_stride != g->inner && !call->in[i].turned;
+        r->spread[i] = g->a_stride != g->inner && !call->in[i].columnwise;
         r->at[i] = r->spread[i] ? place(&r->bytes, (size_t)(rows[i] * g->a_stride)) : 0;
     }
     return NULL;
@@ -65,7 +65,7 @@ static const char *check_code(mz_cuda_device *cuda, const route *r) {
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// What stores the product: the kernel itself, or one behind it.
+// What stores the product: the kernel itself, or one after it.
 static const char *set_result(const mz_call *call, route *r) {
     const bool forward = call->op == MZ_OP_linear;
     const mz_tensor *y = &call->out[0], *bias = &call->in[2], *residual = &call->in[3];
@@ -124,15 +124,15 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
 // The product with its operands' addresses; `out` is where it goes.
 static mezzo_status operands(mz_cuda_device *cuda, const mz_call *call, const route *r, void *out, mz_cu_fp8_block *g) {
     char *workspace = call->workspace;
-    const void *codes[2];
+    const void *fp8[2];
     *g = r->g;
     for (int i = 0; i < 2; i++) {
-        codes[i] = r->spread[i] ? workspace + r->at[i] : call->in[i].data;
+        fp8[i] = r->spread[i] ? workspace + r->at[i] : call->in[i].data;
         if (r->spread[i])
             MZ_CUDA_TRY(mz_cu_spread_rows(cuda->stream, call->in[i].data, workspace + r->at[i],
                                           i == 0 ? g->rows : g->cols, g->inner, g->a_stride));
     }
-    g->a = codes[0], g->b = codes[1];
+    g->a = fp8[0], g->b = fp8[1];
     g->a_scale = call->in[0].scale, g->b_scale = call->in[1].scale;
     g->out.data = r->finish ? workspace + r->at_result : out;
     g->via = (int)MEZZO_F32;

@@ -366,7 +366,7 @@ static void probe_free(probe *p) {
     *p = (probe){0};
 }
 
-// The first columns of the product in FP32 by a plain product, and the slope by our own kernel.
+// The first columns of the product in FP32 by a plain product, and the derivative by our own kernel.
 static bool probe_make(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal *r, probe *p) {
     mz_gemm_key plain = gemm->key;
     plain.n = plain.n < PROBE_COLUMNS ? plain.n : PROBE_COLUMNS;

@@ -100,7 +100,7 @@ const mz_kernel mz_cuda_grouped_linear_dx_wgmma = {"grouped_linear_dx__cuda_wgmm
 const mz_kernel mz_cuda_grouped_linear_dw_wgmma = {"grouped_linear_dw__cuda_wgmma", wgmma_prepare, wgmma_run};
 
 // FP32 in three BF16 parts, made before the product: the mma kernels split in registers, each warp its own.
-static bool parts_args(mezzo_device *device, const mz_call *call, mz_cu_grouped *g, size_t bytes[2]) {
+static bool terms_args(mezzo_device *device, const mz_call *call, mz_cu_grouped *g, size_t bytes[2]) {
     *g = grouped_args(device, call);
     bool fp32 = g->a.dtype == MEZZO_F32 && g->b.dtype == MEZZO_F32 && g->out.dtype == MEZZO_F32;
     for (int i = 0; i < 2; i++)
@@ -110,7 +110,7 @@ static bool parts_args(mezzo_device *device, const mz_call *call, mz_cu_grouped 
     return fp32 && g->compute == MEZZO_F32;
 }
 
-static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *terms_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *reason = check(call);
     mz_cu_grouped g;
     size_t bytes[2];
@@ -118,7 +118,7 @@ static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_p
         return "is for compute capability 9.0";
     if (reason != NULL)
         return reason;
-    if (!parts_args(device, call, &g, bytes))
+    if (!terms_args(device, call, &g, bytes))
         return "multiplies fp32";
     if (mz_cuda(device)->fp32_by_fma)
         return "MEZZO_CUDA_FP32 is fma";
@@ -131,14 +131,14 @@ static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_p
                                                               : NULL;
 }
 
-static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
+static mezzo_status terms_run(mezzo_device *device, const mz_call *call) {
     mz_cu_grouped g;
     size_t bytes[2];
     cudaStream_t stream = mz_cuda(device)->stream;
-    (void)parts_args(device, call, &g, bytes);
+    (void)terms_args(device, call, &g, bytes);
     void *parts[2] = {call->workspace, (char *)call->workspace + bytes[0]};
     for (int i = 0; i < 2; i++) {
-        mz_cu_fp32_parts split = {
+        mz_cu_bf16_terms split = {
             .x = call->in[i].data, .out = parts[i], .n = mz_shape_count(&call->in[i].shape), .second = i == 1};
         MZ_CUDA_TRY(mz_cu_fp32_split(stream, &split));
     }
@@ -147,9 +147,9 @@ static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(mz_cu_grouped_wgmma(stream, &g, false));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_grouped_linear_parts = {"grouped_linear__cuda_parts", parts_prepare, parts_run};
-const mz_kernel mz_cuda_grouped_linear_dx_parts = {"grouped_linear_dx__cuda_parts", parts_prepare, parts_run};
-const mz_kernel mz_cuda_grouped_linear_dw_parts = {"grouped_linear_dw__cuda_parts", parts_prepare, parts_run};
+const mz_kernel mz_cuda_grouped_linear_bf16_terms = {"grouped_linear__cuda_bf16_terms", terms_prepare, terms_run};
+const mz_kernel mz_cuda_grouped_linear_dx_bf16_terms = {"grouped_linear_dx__cuda_bf16_terms", terms_prepare, terms_run};
+const mz_kernel mz_cuda_grouped_linear_dw_bf16_terms = {"grouped_linear_dw__cuda_bf16_terms", terms_prepare, terms_run};
 
 // --- 8 bits --------------------------------------------------------------------------------------------------------
 static mz_cu_grouped_fp8 fp8_args(mezzo_device *device, const mz_call *call) {
@@ -165,7 +165,7 @@ static const char *fp8_prepare(mezzo_device *device, const mz_call *call, mz_pre
     if ((a->dtype != MEZZO_F8E4M3 && a->dtype != MEZZO_F8E5M2) || b->dtype != MEZZO_F8E4M3 ||
         a->scaling != MZ_SCALING_TENSOR || b->scaling != MZ_SCALING_TENSOR)
         return "multiplies e4m3 or e5m2 by e4m3, with a scale each";
-    if (a->turned != dw || b->turned != !forward)
+    if (a->columnwise != dw || b->columnwise != !forward)
         return "both operands have what is summed over as their last dimension";
     if (y->dtype != MEZZO_F32 && (dw || y->dtype != MEZZO_BF16))
         return "stores fp32, and y and dx in bf16 too";

@@ -36,12 +36,13 @@ const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, si
     return cuda->kernels + cuda->first_kernel[op];
 }
 
-const mz_kernel *mz_cuda_remakes(mz_op op) {
+const mz_kernel *mz_cuda_recomputes(mz_op op) {
     return op == MZ_OP_linear_dx ? &mz_cuda_linear_dx_product : NULL;
 }
 
-const mz_joined *mz_cuda_pair(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone) {
-    const mz_joined *joined = mz_cuda_pair_codes(first, second, alone);
-    joined = joined != NULL ? joined : mz_cuda_pair_router(first, second);
-    return joined != NULL ? joined : mz_cuda_pair_loss(device, first, second);
+const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                          bool is_private) {
+    const mz_fused_kernel *joined = mz_cuda_fuse_quantize(first, second, is_private);
+    joined = joined != NULL ? joined : mz_cuda_fuse_router(first, second);
+    return joined != NULL ? joined : mz_cuda_fuse_loss(device, first, second);
 }

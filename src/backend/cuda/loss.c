@@ -4,7 +4,7 @@
 static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const char *reason = mz_cuda_storages(call, "ai", "ff");
-    // A term a row; and behind them what the gradient takes where both run in one piece.
+    // A term a row; and after them what the gradient takes where both run in one piece.
     out->workspace = (size_t)(mz_shape_count(&call->in[0].shape) / mz_cuda_width(&call->in[0]) + 1) * sizeof(float);
     return reason != NULL ? reason : mz_cuda_narrow(&call->in[0]);
 }
@@ -67,9 +67,9 @@ static mezzo_status run_both(mezzo_device *device, const mz_call *first, const m
     MZ_CUDA_TRY(mz_cu_cross_entropy_both(mz_cuda(device)->stream, &loss, &gradient));
     return MEZZO_OK;
 }
-static const mz_joined both = {"cross_entropy_both__cuda", run_both};
+static const mz_fused_kernel both = {"cross_entropy_both__cuda", run_both};
 
-const mz_joined *mz_cuda_pair_loss(mezzo_device *device, const mz_call *first, const mz_call *second) {
+const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second) {
     if (first->op != MZ_OP_cross_entropy || second->op != MZ_OP_cross_entropy_dx || !mz_present(&first->out[1]))
         return NULL;
     const mz_tensor *logits = &first->in[0];

@@ -40,8 +40,8 @@ static bool low(int dtype) {
 }
 
 // Whether the library's epilogues may be used: where rows do not start at multiples of 16 bytes (8 elements), its older
-// kernels serve, and these round the product before the bias, the residual or the slope is met (seen with cuBLASLt 13.1
-// on an H200: errors of two roundings of FP16 and BF16).
+// kernels serve, and these round the product before the bias, the residual or the derivative is met (seen with
+// cuBLASLt 13.1 on an H200: errors of two roundings of FP16 and BF16).
 static bool aligned(const mz_gemm_key *key) {
     return key->lda % 8 == 0 && key->ldb % 8 == 0 && key->ldd % 8 == 0;
 }
@@ -151,9 +151,9 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
         return false;
     key.result = (int)y->dtype;
     if (act != MZ_ACT_NONE) {
-        // Its GELU is good for 16-bit results only: on an H200 9 of 512 slopes of FP32 were off by more than the bound.
-        // ReLU's saved input is a bit mask there; GELU's is in the operands' format, and its sum is rounded in between
-        // here where a residual follows.
+        // Its GELU is good for 16-bit results only: on an H200 9 of 512 derivatives of FP32 were off by more than the
+        // bound. ReLU's saved input is a bit mask there; GELU's is in the operands' format, and its sum is rounded in
+        // between here where a residual follows.
         if ((act != MZ_ACT_GELU_TANH && act != MZ_ACT_RELU) || mz_present(residual) || key.result != key.operand ||
             !low(key.operand) || (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)))
             return false;

@@ -70,35 +70,35 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_prepare, linear_run};
 
-// --- linear_dx: GELU's slope and its result, the sums of dx's columns
+// --- linear_dx: GELU's derivative and its result, the sums of dx's columns
 // -------------------------------------------------------------
-static bool remakes(const mz_call *call) {
-    return call->n_out > MZ_OUT(linear_dx, acted) && mz_present(&call->out[MZ_OUT(linear_dx, acted)]);
+static bool recomputes(const mz_call *call) {
+    return call->n_out > MZ_OUT(linear_dx, act_out) && mz_present(&call->out[MZ_OUT(linear_dx, act_out)]);
 }
 
 static cudaError_t linear_dx_product(const mz_cuda_device *cuda, const mz_call *call, const mz_cu_product *g,
                                      bool prepare) {
-    return remakes(call)
-               ? mz_cu_product_remake(cuda->stream, g, call->out[MZ_OUT(linear_dx, acted)].data, cuda->sms, prepare)
-               : mz_cu_product_run(cuda->stream, g, cuda->sms, prepare);
+    return recomputes(call) ? mz_cu_product_recompute(cuda->stream, g, call->out[MZ_OUT(linear_dx, act_out)].data,
+                                                      cuda->sms, prepare)
+                            : mz_cu_product_run(cuda->stream, g, cuda->sms, prepare);
 }
 
 static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
     const mz_tensor *preact = &call->in[2];
-    bool dsum = call->n_out > 1 && mz_present(&call->out[1]);
+    bool dbias = call->n_out > 1 && mz_present(&call->out[1]);
     const char *reason = set_product(cuda, call, g);
     if (reason != NULL)
         return reason;
     mezzo_dtype low = call->in[0].dtype;
-    if (call->out[0].dtype != low || (dsum && call->out[1].dtype != MEZZO_F32))
+    if (call->out[0].dtype != low || (dbias && call->out[1].dtype != MEZZO_F32))
         return "writes 16-bit storage, and fp32 sums";
     if (call->attrs.act != MZ_ACT_GELU_TANH || !mz_present(preact) || preact->dtype != low)
         return "is for GELU's slope between 16-bit storages";
-    if (remakes(call) && call->out[MZ_OUT(linear_dx, acted)].dtype != low)
+    if (recomputes(call) && call->out[MZ_OUT(linear_dx, act_out)].dtype != low)
         return "writes GELU's result as its input is stored";
-    if (dsum)
+    if (dbias)
         g->partial = call->workspace;
-    g->epilogue = MZ_CU_PRODUCT_SLOPE;
+    g->epilogue = MZ_CU_PRODUCT_DACT;
     g->preact = preact->data;
     return NULL;
 }

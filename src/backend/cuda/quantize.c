@@ -1,14 +1,14 @@
 // Rounding to 8 bits with scales: both layouts, and the columns' sums, in one pass; current scaling takes one
 // more in front, which finds the largest magnitude.
-#include "backend/cuda/codes.h"
+#include "backend/cuda/fuse_quantize.h"
 #include "backend/cuda/kernels/fp8_block.h"
 #include "backend/update.h"
 
 _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
                "launch.h's dtypes are mezzo_dtype's");
 
-enum { ALIGN = 256 };         // bytes of the magnitude in the workspace; the sums' parts are behind it
-enum { MOST = 1, KEPT = 12 }; // words of an entry
+enum { ALIGN = 256 };                // bytes of the magnitude in the workspace; the sums' parts are after it
+enum { AMAX = 1, WEIGHT_AMAX = 12 }; // words of an entry
 
 static const mz_tensor *output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
@@ -16,8 +16,8 @@ static const mz_tensor *output(const mz_call *call, int slot) {
 
 mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
     const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
-    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
-    const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
+    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
+    const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
     const mz_tensor *preact = call->n_in > 1 && mz_present(&call->in[1]) ? &call->in[1] : NULL;
     const mz_shape z = mz_quantized_shape(call->attrs.act, &x->shape, preact != NULL ? &preact->shape : NULL);
     const int64_t n = mz_shape_count(&z), cols = z.dim[z.rank - 1];
@@ -25,44 +25,45 @@ mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
                             .preact = preact != NULL ? mz_cuda_array(preact) : (mz_cu_array){NULL, MZ_CU_F32},
                             .rows = cols > 0 ? n / cols : 0,
                             .cols = cols,
-                            .pitch = cols > 0 ? mz_turned_pitch(n / cols) : 0,
+                            .pitch = cols > 0 ? mz_columnwise_pitch(n / cols) : 0,
                             .act = (int)call->attrs.act,
                             .via = (int)call->attrs.via,
-                            .dtype = (int)(y != NULL        ? y
-                                           : turned != NULL ? turned
-                                                            : x)
+                            .dtype = (int)(y != NULL            ? y
+                                           : columnwise != NULL ? columnwise
+                                                                : x)
                                          ->dtype,
                             .y = y != NULL ? y->data : NULL,
-                            .turned = turned != NULL ? turned->data : NULL,
-                            .acted = acted != NULL ? acted->data : NULL,
-                            .acted_scale = acted != NULL ? acted->scale : NULL,
+                            .columnwise = columnwise != NULL ? columnwise->data : NULL,
+                            .act_out = act_out != NULL ? act_out->data : NULL,
+                            .act_out_scale = act_out != NULL ? act_out->scale : NULL,
                             .entry = entry != NULL ? entry->data : NULL,
-                            .most = entry != NULL && entry->data != NULL && call->attrs.record
-                                        ? (uint32_t *)entry->data + (call->attrs.keeps ? KEPT : MOST)
+                            .amax = entry != NULL && entry->data != NULL && call->attrs.record
+                                        ? (uint32_t *)entry->data + (call->attrs.keeps ? WEIGHT_AMAX : AMAX)
                                         : NULL};
 }
 
 static bool in_blocks(const mz_call *call) {
-    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
-    const mz_tensor *any = y != NULL ? y : turned;
+    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
+    const mz_tensor *any = y != NULL ? y : columnwise;
     return any != NULL && (any->scaling == MZ_SCALING_BLOCK128 || any->scaling == MZ_SCALING_TILE128);
 }
 
 // Codes in blocks or tiles of 128, and where their scales go.
 static const char *check_blocks(const mz_call *call) {
-    const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
-    const mz_tensor *scales[] = {output(call, MZ_OUT(quantize, scales)), output(call, MZ_OUT(quantize, turned_scales))};
+    const mz_tensor *fp8[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
+    const mz_tensor *scales[] = {output(call, MZ_OUT(quantize, scales)),
+                                 output(call, MZ_OUT(quantize, columnwise_scales))};
     if (call->attrs.act == MZ_ACT_SWIGLU)
         return "SwiGLU's halves are in other blocks";
-    if (output(call, MZ_OUT(quantize, acted)) != NULL)
+    if (output(call, MZ_OUT(quantize, act_out)) != NULL)
         return "an activation's codes are its own quantize's where scales are blocks'";
     for (int i = 0; i < 2; i++) {
-        const bool own = codes[i] != NULL && codes[i]->scaling == MZ_SCALING_BLOCK128 && i == 1;
-        if (codes[i] != NULL && (codes[i]->dtype != MEZZO_F8E4M3 || codes[i]->turned != (i == 1)))
+        const bool own = fp8[i] != NULL && fp8[i]->scaling == MZ_SCALING_BLOCK128 && i == 1;
+        if (fp8[i] != NULL && (fp8[i]->dtype != MEZZO_F8E4M3 || fp8[i]->columnwise != (i == 1)))
             return "quantizes to e4m3 in blocks, in both layouts";
-        if (codes[i] != NULL && scales[own] == NULL)
+        if (fp8[i] != NULL && scales[own] == NULL)
             return "writes the scales of blocks";
-        if (codes[0] != NULL && codes[1] != NULL && codes[0]->scaling != codes[1]->scaling)
+        if (fp8[0] != NULL && fp8[1] != NULL && fp8[0]->scaling != fp8[1]->scaling)
             return "quantizes both layouts alike";
     }
     return NULL;
@@ -71,44 +72,44 @@ static const char *check_blocks(const mz_call *call) {
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
-    const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, turned))};
+    const mz_tensor *fp8[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
     if (!mz_cuda_float(x) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
     if (call->n_in > 1 && mz_present(&call->in[1]) && call->in[1].dtype != x->dtype)
         return "what its slope is of has its input's dtype";
     const mz_cu_quantize q = mz_cuda_quantize_args(call);
     const int64_t turns = in_blocks(call) ? mz_cu_quantize_block_turns(q.rows) : mz_cu_quantize_turns(q.rows, q.cols);
-    const bool sums = output(call, MZ_OUT(quantize, dsum)) != NULL;
+    const bool sums = output(call, MZ_OUT(quantize, dbias)) != NULL;
     out->workspace = call->attrs.measure || sums ? ALIGN : 0;
     if (sums)
         out->workspace += (size_t)(turns * q.cols) * sizeof(float);
     if (in_blocks(call))
         return check_blocks(call);
     for (int i = 0; i < 2; i++)
-        if (codes[i] != NULL && ((codes[i]->dtype != MEZZO_F8E4M3 && codes[i]->dtype != MEZZO_F8E5M2) ||
-                                 codes[i]->scaling != MZ_SCALING_TENSOR || codes[i]->turned != (i == 1) || !entry))
+        if (fp8[i] != NULL && ((fp8[i]->dtype != MEZZO_F8E4M3 && fp8[i]->dtype != MEZZO_F8E5M2) ||
+                               fp8[i]->scaling != MZ_SCALING_TENSOR || fp8[i]->columnwise != (i == 1) || !entry))
             return "quantizes to 8 bits with a tensor's scale, which an entry has";
-    const mz_tensor *acted = output(call, MZ_OUT(quantize, acted));
-    if (acted != NULL && (acted->dtype != MEZZO_F8E4M3 || !acted->turned || call->attrs.act == MZ_ACT_NONE ||
-                          call->n_in < 2 || !mz_present(&call->in[1])))
+    const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
+    if (act_out != NULL && (act_out->dtype != MEZZO_F8E4M3 || !act_out->columnwise || call->attrs.act == MZ_ACT_NONE ||
+                            call->n_in < 2 || !mz_present(&call->in[1])))
         return "an activation's codes beside its slope's are e4m3, turned";
     return NULL;
 }
 
 // Current scaling: nothing is looked up, and nothing recorded.
 static mezzo_status run_blocks(mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *dsum = output(call, MZ_OUT(quantize, dsum)), *y = output(call, MZ_OUT(quantize, y));
+    const mz_tensor *dbias = output(call, MZ_OUT(quantize, dbias)), *y = output(call, MZ_OUT(quantize, y));
     const mz_tensor *scales = output(call, MZ_OUT(quantize, scales));
-    const mz_tensor *turned = output(call, MZ_OUT(quantize, turned_scales));
+    const mz_tensor *columnwise = output(call, MZ_OUT(quantize, columnwise_scales));
     mz_cu_quantize_block b = {.q = mz_cuda_quantize_args(call),
-                              .tiles = (y != NULL ? y : output(call, MZ_OUT(quantize, turned)))->scaling ==
+                              .tiles = (y != NULL ? y : output(call, MZ_OUT(quantize, columnwise)))->scaling ==
                                        MZ_SCALING_TILE128,
                               .scales = scales != NULL ? scales->data : NULL,
-                              .turned_scales = turned != NULL ? turned->data : NULL};
-    b.q.sums = dsum != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
+                              .columnwise_scales = columnwise != NULL ? columnwise->data : NULL};
+    b.q.sums = dbias != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
     MZ_CUDA_TRY(mz_cu_quantize_block_run(cuda->stream, &b));
-    if (dsum != NULL && b.q.rows > 0)
-        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, b.q.sums, dsum->data, b.q.cols,
+    if (dbias != NULL && b.q.rows > 0)
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, b.q.sums, dbias->data, b.q.cols,
                                        mz_cu_quantize_block_turns(b.q.rows), call->attrs.accumulate));
     return MEZZO_OK;
 }
@@ -117,28 +118,28 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     if (in_blocks(call))
         return run_blocks(cuda, call);
-    const mz_tensor *dsum = output(call, MZ_OUT(quantize, dsum));
+    const mz_tensor *dbias = output(call, MZ_OUT(quantize, dbias));
     mz_cu_quantize q = mz_cuda_quantize_args(call);
     uint32_t *measured = call->workspace;
     if (q.entry != NULL && call->attrs.measure) {
         mz_cu_quantize finds = q;
-        finds.y = finds.turned = finds.acted = NULL;
+        finds.y = finds.columnwise = finds.act_out = NULL;
         finds.entry = NULL;
-        finds.most = measured;
+        finds.amax = measured;
         MZ_CUDA_TRY(cudaMemsetAsync(measured, 0, sizeof *measured, cuda->stream));
         MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &finds));
         q.measured = measured;
     }
-    q.sums = dsum != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
+    q.sums = dbias != NULL ? (float *)(void *)((char *)call->workspace + ALIGN) : NULL;
     MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &q));
-    if (dsum != NULL && q.rows > 0)
-        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, q.sums, dsum->data, q.cols, mz_cu_quantize_turns(q.rows, q.cols),
+    if (dbias != NULL && q.rows > 0)
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, q.sums, dbias->data, q.cols, mz_cu_quantize_turns(q.rows, q.cols),
                                        call->attrs.accumulate));
     return MEZZO_OK;
 }
 
-_Static_assert(offsetof(mz_scale_entry, most) == MOST * sizeof(float) &&
-                   offsetof(mz_scale_entry, kept) == KEPT * sizeof(float),
+_Static_assert(offsetof(mz_scale_entry, amax) == AMAX * sizeof(float) &&
+                   offsetof(mz_scale_entry, weight_amax) == WEIGHT_AMAX * sizeof(float),
                "where an entry has its magnitudes");
 
 const mz_kernel mz_cuda_quantize = {"quantize__cuda", prepare, run};

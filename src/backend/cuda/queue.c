@@ -107,7 +107,7 @@ mezzo_status mz_cuda_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **o
 mezzo_status mz_cuda_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes) {
     mz_cuda_device *cuda = mz_cuda(device);
     MEZZO_TRY(mz_fetch_check(fetch, at, bytes));
-    MEZZO_TRY(mz_device_touch(device, src, bytes, false));
+    MEZZO_TRY(mz_device_flush_deferred(device, src, bytes, false));
     MZ_CUDA_TRY(cudaMemcpyAsync((char *)fetch->host + at, src, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     MZ_CUDA_TRY(cudaEventRecord((cudaEvent_t)fetch->event, cuda->stream));
     return MEZZO_OK;

@@ -1,5 +1,5 @@
 // Norms and softmax over the last dimension: the host side.
-#include "backend/cuda/codes.h"
+#include "backend/cuda/fuse_quantize.h"
 #include "backend/cuda/storage.h"
 
 static float *floats_of(const mz_tensor *t) {
@@ -55,7 +55,7 @@ static const char *rmsnorm_prepare(mezzo_device *device, const mz_call *call, mz
 }
 const mz_kernel mz_cuda_rmsnorm = {"rmsnorm__cuda", rmsnorm_prepare, run_norm};
 
-// Both backward kernels share their workspace: each part's column sums, dweight's, dbias's and dsum's.
+// Both backward kernels share their workspace: each part's column sums, dweight's, dbias's and dbias's.
 static size_t norm_bwd_workspace(mezzo_device *device, const mz_call *call) {
     int64_t rows;
     int width, pitch;
@@ -79,7 +79,8 @@ mz_cu_layernorm_bwd_args mz_cuda_norm_bwd_args(mezzo_device *device, const mz_ca
                                      .dweight = floats_of(&call->out[1]),
                                      .dbias = centred ? floats_of(&call->out[MZ_OUT(layernorm_bwd, dbias)]) : NULL,
                                      .low = mz_cuda_array(&call->out[low]),
-                                     .dsum = centred ? floats_of(&call->out[MZ_OUT(layernorm_bwd, dsum)]) : NULL,
+                                     .linear_dbias =
+                                         centred ? floats_of(&call->out[MZ_OUT(layernorm_bwd, linear_dbias)]) : NULL,
                                      .partial = call->workspace,
                                      .accumulate = call->attrs.accumulate};
     set_rows(&call->out[0], &args.rows, &args.width, &args.pitch);

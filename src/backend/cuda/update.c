@@ -1,7 +1,7 @@
 // The update ops: the host side.
 #include <stddef.h>
 
-#include "backend/cuda/kernels/update_codes.h"
+#include "backend/cuda/kernels/update_fp8.h"
 #include "backend/cuda/storage.h"
 #include "backend/update.h"
 #include "mezzo/optimizer.h"
@@ -11,25 +11,26 @@
 SAME(mz_segment, mz_cu_segment, offset);
 SAME(mz_segment, mz_cu_segment, grad_shift);
 SAME(mz_segment, mz_cu_segment, master_shift);
-_Static_assert(MZ_NO_SHADOW == MZ_CU_NO_SHADOW, "no shadow");
+_Static_assert(MZ_NO_LOW_COPY == MZ_CU_NO_LOW_COPY, "no shadow");
 SAME(mz_segment, mz_cu_segment, first);
 SAME(mz_segment, mz_cu_segment, count);
 SAME(mz_segment, mz_cu_segment, state_offset);
-SAME(mz_segment, mz_cu_segment, shadow_offset);
-SAME(mz_segment, mz_cu_segment, shadow_dtype);
+SAME(mz_segment, mz_cu_segment, low_copy_offset);
+SAME(mz_segment, mz_cu_segment, low_copy_dtype);
 SAME(mz_segment, mz_cu_segment, decay);
 SAME(mz_segment, mz_cu_segment, low_offset);
 SAME(mz_segment, mz_cu_segment, master);
 SAME(mz_segment, mz_cu_segment, key);
 SAME(mz_segment, mz_cu_segment, layout);
-SAME(mz_coded, mz_cu_coded, segment);
-SAME(mz_coded, mz_cu_coded, rows);
-SAME(mz_coded, mz_cu_coded, columns);
-SAME(mz_coded, mz_cu_coded, codes);
-SAME(mz_coded, mz_cu_coded, turned);
-SAME(mz_coded, mz_cu_coded, entry);
-SAME(mz_coded, mz_cu_coded, dtype);
-_Static_assert(MZ_CU_ENTRY_KEPT * sizeof(float) == offsetof(mz_scale_entry, kept), "where an entry has kept");
+SAME(mz_quantized_segment, mz_cu_quantized_segment, segment);
+SAME(mz_quantized_segment, mz_cu_quantized_segment, rows);
+SAME(mz_quantized_segment, mz_cu_quantized_segment, columns);
+SAME(mz_quantized_segment, mz_cu_quantized_segment, rowwise);
+SAME(mz_quantized_segment, mz_cu_quantized_segment, columnwise);
+SAME(mz_quantized_segment, mz_cu_quantized_segment, entry);
+SAME(mz_quantized_segment, mz_cu_quantized_segment, dtype);
+_Static_assert(MZ_CU_ENTRY_WEIGHT_AMAX * sizeof(float) == offsetof(mz_scale_entry, weight_amax),
+               "where an entry has kept");
 SAME(mz_layout, mz_cu_layout, width);
 SAME(mz_layout, mz_cu_layout, pitch);
 SAME(mz_layout, mz_cu_layout, group);
@@ -49,7 +50,7 @@ SAME(mz_opt_state, mz_cu_opt_state, guard);
 SAME(mz_opt_state, mz_cu_opt_state, bad);
 SAME(mz_opt_state, mz_cu_opt_state, halted);
 SAME(mz_opt_state, mz_cu_opt_state, scale);
-SAME(mz_inspection, mz_cu_inspection, looked);
+SAME(mz_inspection, mz_cu_inspection, inspected);
 SAME(mz_inspection, mz_cu_inspection, nans);
 SAME(mz_inspection, mz_cu_inspection, infs);
 SAME(mz_inspection, mz_cu_inspection, large);
@@ -101,20 +102,21 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_grad_stats = {"grad_stats__cuda", grad_stats_prepare, run_grad_stats};
 
-static const char *agree_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *norm_across_ranks_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     return mz_cuda_storages(call, "uu", "u");
 }
 
-static mezzo_status run_agree(mezzo_device *device, const mz_call *call) {
+static mezzo_status run_norm_across_ranks(mezzo_device *device, const mz_call *call) {
     const mz_tensor *pieces = &call->in[0], *states = &call->in[1];
     int ranks = mz_present(states) ? (int)((size_t)mz_shape_count(&states->shape) / sizeof(mz_opt_state)) : 0;
-    MZ_CUDA_TRY(mz_cu_agree(mz_cuda(device)->stream, pieces->data,
-                            mz_shape_count(&pieces->shape) / (int64_t)sizeof(double), data_of(states), ranks,
-                            call->out[0].data));
+    MZ_CUDA_TRY(mz_cu_norm_across_ranks(mz_cuda(device)->stream, pieces->data,
+                                        mz_shape_count(&pieces->shape) / (int64_t)sizeof(double), data_of(states),
+                                        ranks, call->out[0].data));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_agree = {"agree__cuda", agree_prepare, run_agree};
+const mz_kernel mz_cuda_norm_across_ranks = {"norm_across_ranks__cuda", norm_across_ranks_prepare,
+                                             run_norm_across_ranks};
 
 // --- inspect -------------------------------------------------------------------------------------------------------
 static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
@@ -167,7 +169,8 @@ static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_
                                               .seed = u->seed}};
 }
 
-bool mz_cuda_writes_codes(mezzo_dtype moments) { // those of 8 bits are in blocks of a row of elements, not of a matrix
+bool mz_cuda_writes_quantized(
+    mezzo_dtype moments) { // those of 8 bits are in blocks of a row of elements, not of a matrix
     return moments == MEZZO_F32 || moments == MEZZO_BF16;
 }
 
@@ -185,17 +188,17 @@ static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
     args.moment[0] = call->out[1].data;
     args.moment[1] = call->out[2].data;
     args.moment_bytes = (int)mezzo_dtype_size(call->out[1].dtype);
-    args.shadow = data_of(&call->out[3]);
+    args.low_copy = data_of(&call->out[3]);
     args.ema = data_of(&call->out[MZ_OUT(adamw, ema)]);
-    const mz_tensor *coded = call->n_in > MZ_IN(adamw, codes) ? &call->in[MZ_IN(adamw, codes)] : NULL;
+    const mz_tensor *quantized = call->n_in > MZ_IN(adamw, quantized) ? &call->in[MZ_IN(adamw, quantized)] : NULL;
     if (args.n > 0)
         MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));
-    if (coded == NULL || !mz_present(coded))
+    if (quantized == NULL || !mz_present(quantized))
         return MEZZO_OK;
-    const mz_cu_codes codes = {.coded = coded->data,
-                               .n = (int)((size_t)mz_shape_count(&coded->shape) / sizeof(mz_coded)),
-                               .elements = mz_shape_count(&call->in[0].shape)};
-    MZ_CUDA_TRY(mz_cu_adamw_codes(mz_cuda(device)->stream, &args, &codes));
+    const mz_cu_quantized fp8 = {.quantized = quantized->data,
+                                 .n = (int)((size_t)mz_shape_count(&quantized->shape) / sizeof(mz_quantized_segment)),
+                                 .elements = mz_shape_count(&call->in[0].shape)};
+    MZ_CUDA_TRY(mz_cu_adamw_fp8(mz_cuda(device)->stream, &args, &fp8));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_prepare, run_adamw};
@@ -209,7 +212,7 @@ static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
     mz_cu_update_args args;
     fill_update(device, call, &args);
     args.moment[0] = call->attrs.update->momentum != 0 ? data_of(&call->out[1]) : NULL;
-    args.shadow = data_of(&call->out[2]);
+    args.low_copy = data_of(&call->out[2]);
     args.ema = data_of(&call->out[MZ_OUT(sgd, ema)]);
     MZ_CUDA_TRY(mz_cu_sgd(mz_cuda(device)->stream, &args));
     return MEZZO_OK;

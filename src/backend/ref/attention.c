@@ -57,13 +57,13 @@ static int64_t first_seen(const mz_call *call, const layout *l, const mz_tensor 
 }
 
 // A score before the softmax, and with a cap its derivative by q·kᵀ·scale, 1 - tanh².
-static double capped(const mz_call *call, double score, double *slope) {
+static double capped(const mz_call *call, double score, double *derivative) {
     const double cap = (double)call->attrs.score_cap, t = cap > 0 ? tanh(score / cap) : 0;
-    *slope = 1 - t * t;
+    *derivative = 1 - t * t;
     return cap > 0 ? cap * t : score;
 }
-static double score_of(const mz_call *call, const layout *l, const double *q, const double *k, double *slope) {
-    return capped(call, mz_attention_scale(&call->attrs, l->width) * dot(q, k, l->width), slope);
+static double score_of(const mz_call *call, const layout *l, const double *q, const double *k, double *derivative) {
+    return capped(call, mz_attention_scale(&call->attrs, l->width) * dot(q, k, l->width), derivative);
 }
 
 // Dropout on probability (i, j) of head h: element ((b·H + h)·Tq + i)·Tk + j of the stream.
@@ -85,13 +85,13 @@ void mz_ref_attention(const mz_call *call) {
             for (int64_t i = 0; i < l.length; i++) {
                 const double *qi = q + q_at(&l, b, i, h);
                 const int64_t first = first_seen(call, &l, &call->in[3], b, i);
-                double max = -INFINITY, sum = 0, slope;
+                double max = -INFINITY, sum = 0, derivative;
                 for (int64_t j = first; j < seen_by(call, &l, i); j++)
-                    max = fmax(max, score_of(call, &l, qi, k + kv_at(&l, b, j, h), &slope));
+                    max = fmax(max, score_of(call, &l, qi, k + kv_at(&l, b, j, h), &derivative));
                 for (int64_t d = 0; d < l.width; d++)
                     o[d] = 0;
                 for (int64_t j = first; j < seen_by(call, &l, i); j++) {
-                    double e = exp(score_of(call, &l, qi, k + kv_at(&l, b, j, h), &slope) - max);
+                    double e = exp(score_of(call, &l, qi, k + kv_at(&l, b, j, h), &derivative) - max);
                     double keep = keep_factor(call, &l, b, h, i, j);
                     sum += e; // dropout acts on the probabilities, not on their normalisation
                     for (int64_t d = 0; d < l.width; d++)
@@ -127,15 +127,15 @@ void mz_ref_attention_cached(const mz_call *call) {
         int64_t b = at / l.length / l.heads, h = at / l.length % l.heads, t = at % l.length, i = first + t;
         const double *qi = q + q_at(&l, b, t, h);
         int64_t start = b * size * row + h / group * l.width;
-        double max = -INFINITY, sum = 0, slope;
+        double max = -INFINITY, sum = 0, derivative;
         bool seen = i >= 0 && i < size;
         const int64_t from = seen ? mz_attention_first(&call->attrs, NULL, i) : 0;
         for (int64_t j = from; seen && j <= i; j++)
-            max = fmax(max, score_of(call, &l, qi, k + start + j * row, &slope));
+            max = fmax(max, score_of(call, &l, qi, k + start + j * row, &derivative));
         for (int64_t d = 0; d < l.width; d++)
             o[d] = 0;
         for (int64_t j = from; seen && j <= i; j++) {
-            double e = exp(score_of(call, &l, qi, k + start + j * row, &slope) - max);
+            double e = exp(score_of(call, &l, qi, k + start + j * row, &derivative) - max);
             sum += e;
             for (int64_t d = 0; d < l.width; d++)
                 o[d] += e * v[start + j * row + d];
@@ -172,10 +172,10 @@ void mz_ref_attention_bwd(const mz_call *call) {
                     delta += mz_ref_get(&call->in[0], row + d) * out[row + d];
                 for (int64_t j = first_seen(call, &l, &call->in[6], b, i); j < seen_by(call, &l, i); j++) {
                     int64_t kj = kv_at(&l, b, j, h);
-                    double slope, p = exp(score_of(call, &l, q + qi, k + kj, &slope) -
-                                          mz_ref_get(lse, (b * l.heads + h) * l.length + i));
+                    double derivative, p = exp(score_of(call, &l, q + qi, k + kj, &derivative) -
+                                               mz_ref_get(lse, (b * l.heads + h) * l.length + i));
                     double keep = keep_factor(call, &l, b, h, i, j);
-                    double ds = p * (keep * dot(dy + row, v + kj, l.width) - delta) * slope;
+                    double ds = p * (keep * dot(dy + row, v + kj, l.width) - delta) * derivative;
                     for (int64_t d = 0; d < l.width; d++) {
                         dv[kj + d] += p * keep * dy[row + d];
                         dq[qi + d] += scale * ds * k[kj + d];

@@ -98,7 +98,7 @@ static mz_padded ref_takes_padding(mz_op op) { // elements are read and written 
     return MZ_PADDED_ANY;
 }
 
-static const mz_kernel *ref_remakes(mz_op op) {
+static const mz_kernel *ref_recomputes(mz_op op) {
     return kernels[op];
 }
 
@@ -175,7 +175,7 @@ const mz_backend mz_backend_ref = {
     .kernels = ref_kernels,
     .takes = ref_takes,
     .takes_padding = ref_takes_padding,
-    .remakes = ref_remakes,
+    .recomputes = ref_recomputes,
     .alloc = ref_alloc,
     .release = ref_release,
     .write = ref_write,

@@ -32,8 +32,9 @@ static double stored(const mz_tensor *t, int64_t logical) {
 
 double mz_ref_get(const mz_tensor *t, int64_t i) {
     double x = stored(t, i);
-    return t->scaling == MZ_SCALING_NONE ? x
-                                         : x * (double)t->scale[mz_scale_index(t->scaling, t->turned, &t->shape, i)];
+    return t->scaling == MZ_SCALING_NONE
+               ? x
+               : x * (double)t->scale[mz_scale_index(t->scaling, t->columnwise, &t->shape, i)];
 }
 
 // Integer slots are written by mz_ref_arange only; prepare() refuses a cast to one.
@@ -41,7 +42,7 @@ void mz_ref_put(const mz_tensor *t, int64_t logical, double x) {
     int64_t i = mz_tensor_index(t, logical);
     if (t->scaling != MZ_SCALING_NONE) {
         const double most = mz_dtype_largest(t->dtype);
-        x /= (double)t->scale[mz_scale_index(t->scaling, t->turned, &t->shape, logical)];
+        x /= (double)t->scale[mz_scale_index(t->scaling, t->columnwise, &t->shape, logical)];
         x = isinf(x) ? x : x > most ? most : x < -most ? -most : x; // NaN stays one
     }
     double rounded = mezzo_round_to(x, t->dtype); // the one rounding: the conversions below are exact
@@ -84,7 +85,7 @@ int32_t mz_ref_integer(const mz_tensor *t, int64_t i) {
 void mz_ref_clear_padding(const mz_tensor *t) {
     size_t size = mezzo_dtype_size(t->dtype);
     int64_t n = mz_shape_count(&t->shape), next = 0;
-    for (int64_t i = 0; t->storage.padded && !t->turned && i <= n; i++) { // quantize clears what is transposed
+    for (int64_t i = 0; t->storage.padded && !t->columnwise && i <= n; i++) { // quantize clears what is transposed
         int64_t at = i < n ? mz_tensor_index(t, i) : mz_stored_count(&t->shape, &t->storage);
         memset((char *)t->data + (size_t)next * size, 0, (size_t)(at - next) * size);
         next = at + 1;

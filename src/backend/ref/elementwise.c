@@ -97,7 +97,7 @@ static void activate_dx(const mz_call *call, mz_act act) {
     }
 }
 
-// Of row r of F numbers: the gate's is at r·2F, the other factor's F behind it.
+// Of row r of F numbers: the gate's is at r·2F, the other factor's F after it.
 void mz_ref_swiglu(const mz_call *call) {
     const mz_shape *shape = &call->out[0].shape;
     int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];

@@ -147,16 +147,16 @@ void mz_ref_group_norm(const mz_call *call) {
 // With x̂ = (x - mean)·rstd, n = x̂·weight + bias, s = 1 + scale, z = n·s + shift and dz = dy·act'(z): dshift = Σ dz,
 // dscale = Σ dz·n over an image's pixels; dbias = Σ dz·s, dweight = Σ dz·s·x̂ over images too; g = dz·s·weight, dx =
 // rstd·(g - mean(g) - x̂·mean(g·x̂)) over the group.
-typedef struct slopes {
+typedef struct derivatives {
     double normal, n, s, dz, g;
-} slopes;
+} derivatives;
 
-static slopes slopes_at(const mz_call *call, const groups *v, int64_t image, int64_t at) {
+static derivatives derivatives_at(const mz_call *call, const groups *v, int64_t image, int64_t at) {
     const int64_t c = at % v->c, row = image * v->groups + c / v->depth;
     const mz_tensor *film = &call->in[4];
     const double weight = or_else(&call->in[2], c, 1);
-    slopes d = {.normal =
-                    (mz_ref_get(&call->in[1], at) - mz_ref_get(&call->in[5], row)) * mz_ref_get(&call->in[6], row)};
+    derivatives d = {.normal = (mz_ref_get(&call->in[1], at) - mz_ref_get(&call->in[5], row)) *
+                               mz_ref_get(&call->in[6], row)};
     d.n = d.normal * weight + or_else(&call->in[3], c, 0);
     d.s = 1 + or_else(film, image * 2 * v->c + c, 0);
     const double z = d.n * d.s + or_else(film, image * 2 * v->c + v->c + c, 0);
@@ -173,7 +173,7 @@ void mz_ref_group_norm_bwd(const mz_call *call) {
         for (int64_t image = 0; image < v.b; image++) {
             double dscale = 0, dshift = 0;
             for (int64_t pixel = 0; pixel < v.pixels; pixel++) {
-                const slopes d = slopes_at(call, &v, image, (image * v.pixels + pixel) * v.c + c);
+                const derivatives d = derivatives_at(call, &v, image, (image * v.pixels + pixel) * v.c + c);
                 dscale += d.dz * d.n;
                 dshift += d.dz;
                 dweight += d.dz * d.s * d.normal;
@@ -194,13 +194,13 @@ void mz_ref_group_norm_bwd(const mz_call *call) {
         const int64_t base = image * v.pixels * v.c + row % v.groups * v.depth;
         double mean = 0, mean_normal = 0;
         for (int64_t i = 0; i < n; i++) {
-            const slopes d = slopes_at(call, &v, image, base + i / v.depth * v.c + i % v.depth);
+            const derivatives d = derivatives_at(call, &v, image, base + i / v.depth * v.c + i % v.depth);
             mean += d.g / (double)n;
             mean_normal += d.g * d.normal / (double)n;
         }
         for (int64_t i = 0; i < n; i++) {
             const int64_t at = base + i / v.depth * v.c + i % v.depth;
-            const slopes d = slopes_at(call, &v, image, at);
+            const derivatives d = derivatives_at(call, &v, image, at);
             mz_ref_put(&call->out[0], at, mz_ref_get(&call->in[6], row) * (d.g - mean - d.normal * mean_normal));
         }
     }

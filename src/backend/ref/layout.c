@@ -3,9 +3,9 @@
 
 #include "backend/ref/ref.h"
 
-float mz_ref_scale_for(double most, mezzo_dtype dtype) {
+float mz_ref_scale_for(double amax, mezzo_dtype dtype) {
     int exponent = 0;
-    double ratio = most / mz_dtype_largest(dtype);
+    double ratio = amax / mz_dtype_largest(dtype);
     if (!isfinite(ratio) || ratio == 0)
         return 1;
     if (frexp(ratio, &exponent) == 0.5) // a power of two is its own scale
@@ -16,17 +16,17 @@ float mz_ref_scale_for(double most, mezzo_dtype dtype) {
 // Current scaling: each part's scale is the least power of two that brings its largest magnitude to at most the
 // format's. A part that has infinities or NaNs keeps the scale 1, so that they stay what they are.
 static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor *scale) {
-    int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->turned, &y->shape);
-    float *most = scale->data;
+    int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->columnwise, &y->shape);
+    float *amax = scale->data;
     for (int64_t i = 0; i < parts; i++)
-        most[i] = 0;
+        amax[i] = 0;
     for (int64_t i = 0; i < n; i++) {
-        float *of = &most[mz_scale_index(y->scaling, y->turned, &y->shape, i)],
+        float *of = &amax[mz_scale_index(y->scaling, y->columnwise, &y->shape, i)],
               magnitude = (float)fabs(mz_ref_get(x, i));
         *of = magnitude > *of || isnan(magnitude) ? magnitude : *of; // a NaN stays: nothing is greater
     }
     for (int64_t i = 0; i < parts; i++)
-        most[i] = mz_ref_scale_for((double)most[i], y->dtype);
+        amax[i] = mz_ref_scale_for((double)amax[i], y->dtype);
 }
 
 void mz_ref_cast(const mz_call *call) {

@@ -21,7 +21,7 @@ static const double *operand(mz_ref_scratch *scratch, const mz_call *call, int s
     }
     for (int64_t run = 0; run < n && how.hadamard; run++)
         mz_blocks_turn_run(how.format, how.signs, y + (first ? run : run * k), k, stride);
-    const float tensor = mz_blocks_tensor_scale(how.format, mz_blocks_most(y, count));
+    const float tensor = mz_blocks_tensor_scale(how.format, mz_blocks_amax(y, count));
     for (int64_t run = 0; run < n; run++) {
         const int64_t at = first ? run : run * k;
         mz_blocks_round_run(&how, y + at, k, stride, tensor, before + at);
@@ -74,8 +74,8 @@ void mz_ref_linear_dx(const mz_call *call) {
             if (mz_present(preact))
                 sum = mz_ref_activation_dx(call->attrs.act, sum, mz_ref_get(preact, m * n_in + k));
             mz_ref_put(dx, m * n_in + k, sum);
-            if (mz_present(&call->out[MZ_OUT(linear_dx, acted)]))
-                mz_ref_put(&call->out[MZ_OUT(linear_dx, acted)], m * n_in + k,
+            if (mz_present(&call->out[MZ_OUT(linear_dx, act_out)]))
+                mz_ref_put(&call->out[MZ_OUT(linear_dx, act_out)], m * n_in + k,
                            mz_ref_activation(call->attrs.act, mz_ref_get(preact, m * n_in + k)));
         }
     for (int64_t k = 0; mz_present(&call->out[1]) && k < n_in; k++) {

@@ -85,10 +85,10 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
         }
     }
     for (int64_t c = 0; mz_present(&call->out[4]) && c < width; c++) {
-        double dsum = 0;
+        double linear_dbias = 0;
         for (int64_t r = 0; r < rows; r++)
-            dsum += mz_ref_get(mz_present(&call->out[3]) ? &call->out[3] : dx, r * width + c);
-        mz_ref_put_gradient(call, 4, c, dsum);
+            linear_dbias += mz_ref_get(mz_present(&call->out[3]) ? &call->out[3] : dx, r * width + c);
+        mz_ref_put_gradient(call, 4, c, linear_dbias);
     }
 }
 

@@ -3,12 +3,12 @@
 
 #include "backend/ref/ref.h"
 
-static bool has_slope(const mz_call *call) {
+static bool has_derivative(const mz_call *call) {
     return call->n_in > 1 && mz_present(&call->in[1]);
 }
 
 static mz_shape shape_of(const mz_call *call) {
-    return mz_quantized_shape(call->attrs.act, &call->in[0].shape, has_slope(call) ? &call->in[1].shape : NULL);
+    return mz_quantized_shape(call->attrs.act, &call->in[0].shape, has_derivative(call) ? &call->in[1].shape : NULL);
 }
 
 // Number i of SwiGLU's result, of x [… 2F].
@@ -17,7 +17,7 @@ static double swiglu(const mz_tensor *x, int64_t i) {
     return mz_ref_activation(MZ_ACT_SILU, mz_ref_get(x, gate)) * mz_ref_get(x, gate + width);
 }
 
-// Number i of its slope: the gate's half first.
+// Number i of its derivative: the gate's half first.
 static double swiglu_dx(const mz_tensor *dy, const mz_tensor *x, int64_t i) {
     const int64_t width = dy->shape.dim[dy->shape.rank - 1], row = i / (2 * width), c = i % (2 * width);
     const double d = mz_ref_get(dy, row * width + c % width);
@@ -26,7 +26,7 @@ static double swiglu_dx(const mz_tensor *dy, const mz_tensor *x, int64_t i) {
     return c < width ? mz_ref_activation_dx(MZ_ACT_SILU, d * up, gate) : d * mz_ref_activation(MZ_ACT_SILU, gate);
 }
 
-static double acted(const mz_call *call, int64_t i) {
+static double act_out(const mz_call *call, int64_t i) {
     const mz_act act = call->attrs.act;
     const mz_tensor *x = &call->in[1];
     return mezzo_round_to(act == MZ_ACT_SWIGLU ? swiglu(x, i) : mz_ref_activation(act, mz_ref_get(x, i)),
@@ -40,10 +40,10 @@ static double number(const mz_call *call, int64_t i) {
     if (act == MZ_ACT_NONE)
         return mz_ref_get(x, i);
     if (act == MZ_ACT_SWIGLU)
-        z = has_slope(call) ? swiglu_dx(x, &call->in[1], i) : swiglu(x, i);
+        z = has_derivative(call) ? swiglu_dx(x, &call->in[1], i) : swiglu(x, i);
     else
-        z = has_slope(call) ? mz_ref_activation_dx(act, mz_ref_get(x, i), mz_ref_get(&call->in[1], i))
-                            : mz_ref_activation(act, mz_ref_get(x, i));
+        z = has_derivative(call) ? mz_ref_activation_dx(act, mz_ref_get(x, i), mz_ref_get(&call->in[1], i))
+                                 : mz_ref_activation(act, mz_ref_get(x, i));
     return mezzo_round_to(z, call->attrs.via);
 }
 
@@ -52,13 +52,13 @@ static const mz_tensor *output(const mz_call *call, int slot) {
 }
 
 // Infinity after a NaN, so that the bits are those of a number that every device records.
-static float most_of(const mz_call *call, int64_t n) {
-    double most = 0;
+static float amax_of(const mz_call *call, int64_t n) {
+    double amax = 0;
     for (int64_t i = 0; i < n; i++) {
         double magnitude = fabs(number(call, i));
-        most = magnitude > most ? magnitude : isnan(magnitude) ? INFINITY : most;
+        amax = magnitude > amax ? magnitude : isnan(magnitude) ? INFINITY : amax;
     }
-    return (float)most;
+    return (float)amax;
 }
 
 static void sum_columns(const mz_call *call, int64_t n) {
@@ -68,46 +68,46 @@ static void sum_columns(const mz_call *call, int64_t n) {
         double sum = 0;
         for (int64_t i = c; i < n; i += columns)
             sum += number(call, i);
-        mz_ref_put_gradient(call, MZ_OUT(quantize, dsum), c, sum);
+        mz_ref_put_gradient(call, MZ_OUT(quantize, dbias), c, sum);
     }
 }
 
 // Of each block or tile of y the least power of two that brings its largest magnitude to at most the format's.
 static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_tensor *scales) {
-    const int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->turned, &y->shape);
+    const int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->columnwise, &y->shape);
     float *scale = scales->data;
     for (int64_t i = 0; i < parts; i++)
         scale[i] = 0;
     for (int64_t i = 0; i < n; i++) {
-        float *most = &scale[mz_scale_index(y->scaling, y->turned, &y->shape, i)];
+        float *amax = &scale[mz_scale_index(y->scaling, y->columnwise, &y->shape, i)];
         const float magnitude = (float)fabs(number(call, i));
-        *most = magnitude > *most || isnan(magnitude) ? magnitude : *most; // a NaN stays: nothing is greater
+        *amax = magnitude > *amax || isnan(magnitude) ? magnitude : *amax; // a NaN stays: nothing is greater
     }
     for (int64_t i = 0; i < parts; i++)
         scale[i] = mz_ref_scale_for((double)scale[i], y->dtype);
 }
 
 // Current scaling of blocks and tiles.
-static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_tensor *turned) {
+static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_tensor *columnwise) {
     const mz_tensor *scales = output(call, MZ_OUT(quantize, scales));
-    const mz_tensor *turned_scales = output(call, MZ_OUT(quantize, turned_scales));
-    if (turned_scales != NULL && turned != NULL)
-        find_block_scales(call, turned, turned_scales);
-    if (scales != NULL && (y != NULL || turned->scaling == MZ_SCALING_TILE128))
-        find_block_scales(call, y != NULL ? y : turned, scales);
+    const mz_tensor *columnwise_scales = output(call, MZ_OUT(quantize, columnwise_scales));
+    if (columnwise_scales != NULL && columnwise != NULL)
+        find_block_scales(call, columnwise, columnwise_scales);
+    if (scales != NULL && (y != NULL || columnwise->scaling == MZ_SCALING_TILE128))
+        find_block_scales(call, y != NULL ? y : columnwise, scales);
     const mz_shape shape = shape_of(call);
     for (int64_t i = 0; i < mz_shape_count(&shape); i++) {
         const double z = number(call, i);
         if (y != NULL)
             mz_ref_put(y, i, z);
-        if (turned != NULL)
-            mz_ref_put(turned, i, z);
+        if (columnwise != NULL)
+            mz_ref_put(columnwise, i, z);
     }
 }
 
 // Transposed codes have zeros after each column's rows, and in padding.
-static void clear_turned(const mz_call *call) {
-    const int slots[] = {MZ_OUT(quantize, turned), MZ_OUT(quantize, acted)};
+static void clear_columnwise(const mz_call *call) {
+    const int slots[] = {MZ_OUT(quantize, columnwise), MZ_OUT(quantize, act_out)};
     for (size_t k = 0; k < MZ_COUNT(slots); k++)
         if (output(call, slots[k]) != NULL)
             memset(output(call, slots[k])->data, 0, mz_tensor_bytes_stored(output(call, slots[k])));
@@ -116,32 +116,32 @@ static void clear_turned(const mz_call *call) {
 void mz_ref_quantize(const mz_call *call) {
     const mz_shape shape = shape_of(call);
     const int64_t n = mz_shape_count(&shape);
-    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *turned = output(call, MZ_OUT(quantize, turned));
-    const mz_tensor *entry = output(call, MZ_OUT(quantize, entry)), *any = y != NULL ? y : turned;
-    clear_turned(call);
-    if (output(call, MZ_OUT(quantize, dsum)) != NULL)
+    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
+    const mz_tensor *entry = output(call, MZ_OUT(quantize, entry)), *any = y != NULL ? y : columnwise;
+    clear_columnwise(call);
+    if (output(call, MZ_OUT(quantize, dbias)) != NULL)
         sum_columns(call, n);
     if (any != NULL && any->scaling != MZ_SCALING_TENSOR)
-        quantize_blocks(call, y, turned);
+        quantize_blocks(call, y, columnwise);
     if (entry == NULL || any == NULL)
         return;
     mz_scale_entry *e = entry->data;
-    const float most = most_of(call, n);
+    const float amax = amax_of(call, n);
     uint32_t bits;
-    memcpy(&bits, &most, sizeof bits);
+    memcpy(&bits, &amax, sizeof bits);
     if (call->attrs.measure)
-        e->scale = mz_ref_scale_for((double)most, any->dtype);
-    uint32_t *most_so_far = call->attrs.keeps ? &e->kept : &e->most;
+        e->scale = mz_ref_scale_for((double)amax, any->dtype);
+    uint32_t *amax_so_far = call->attrs.keeps ? &e->weight_amax : &e->amax;
     if (call->attrs.record)
-        *most_so_far = bits > *most_so_far ? bits : *most_so_far;
+        *amax_so_far = bits > *amax_so_far ? bits : *amax_so_far;
     for (int64_t i = 0; i < n; i++) {
         double z = number(call, i);
         if (y != NULL)
             mz_ref_put(y, i, z);
-        if (turned != NULL)
-            mz_ref_put(turned, i, z);
+        if (columnwise != NULL)
+            mz_ref_put(columnwise, i, z);
     }
-    const mz_tensor *beside = output(call, MZ_OUT(quantize, acted));
+    const mz_tensor *beside = output(call, MZ_OUT(quantize, act_out));
     for (int64_t i = 0; beside != NULL && i < mz_shape_count(&beside->shape); i++)
-        mz_ref_put(beside, i, acted(call, i));
+        mz_ref_put(beside, i, act_out(call, i));
 }

@@ -25,8 +25,8 @@ void mz_ref_rope(const mz_call *call) {
     int64_t width = x->shape.dim[2] / call->attrs.heads, heads = mz_shape_count(&x->shape) / width;
     for (int64_t h = 0; h < heads; h++) { // over all rows
         const int64_t at = h * width, t = h / call->attrs.heads % length;
-        int64_t turned = h % call->attrs.heads < call->attrs.rotated ? dims : 0;
-        for (int64_t i = 0; i < turned / 2; i++) {
+        int64_t transposed = h % call->attrs.heads < call->attrs.rotated ? dims : 0;
+        for (int64_t i = 0; i < transposed / 2; i++) {
             int64_t first = at + (call->attrs.interleaved ? 2 * i : i),
                     second = first + (call->attrs.interleaved ? 1 : half);
             double c = mz_ref_get(table, t * dims + i), s = mz_ref_get(table, t * dims + half + i);
@@ -35,7 +35,7 @@ void mz_ref_rope(const mz_call *call) {
             mz_ref_put(y, first, a * c - b * s);
             mz_ref_put(y, second, b * c + a * s);
         }
-        for (int64_t i = turned; i < width; i++)
+        for (int64_t i = transposed; i < width; i++)
             mz_ref_put(y, at + i, mz_ref_get(x, at + i));
     }
 }

@@ -1,4 +1,4 @@
-// The update ops: gradient statistics, the step's decisions, optimizers, shadow weights and the loss scale. The
+// The update ops: gradient statistics, the step's decisions, optimizers, low copies and the loss scale. The
 // arithmetic on parameters is FP32, operation for operation torch's, with constants computed in FP64 and rounded once:
 // it defines what a step is, so here FP64 would not be the truth but another optimizer.
 #include <math.h>
@@ -54,7 +54,7 @@ void mz_ref_grad_stats(const mz_call *call) {
         state->found_inf = 1;
 }
 
-void mz_ref_agree(const mz_call *call) {
+void mz_ref_norm_across_ranks(const mz_call *call) {
     const double *pieces = call->in[0].data;
     const mz_opt_state *states = mz_present(&call->in[1]) ? call->in[1].data : NULL;
     mz_opt_state *state = call->out[0].data;
@@ -107,15 +107,15 @@ void mz_ref_scales_update(const mz_call *call) {
     const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof *entries;
     const int64_t ranks = gathered ? mz_shape_count(&call->in[1].shape) / (int64_t)sizeof *tables / n : 1;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t most = 0;
+        uint32_t amax = 0;
         for (int64_t r = 0; r < ranks && !state->skip; r++)
-            most = tables[r * n + i].most > most ? tables[r * n + i].most : most;
-        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], most));
+            amax = tables[r * n + i].amax > amax ? tables[r * n + i].amax : amax;
+        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], amax));
     }
 }
 
 static void look_at(double x, float limit, mz_inspection *found) {
-    found->looked++;
+    found->inspected++;
     if (isnan(x)) {
         found->nans++;
         return;
@@ -124,7 +124,7 @@ static void look_at(double x, float limit, mz_inspection *found) {
         found->infs++;
         return;
     }
-    bool first = found->looked - found->nans - found->infs == 1;
+    bool first = found->inspected - found->nans - found->infs == 1;
     found->low = first || x < (double)found->low ? (float)x : found->low;
     found->high = first || x > (double)found->high ? (float)x : found->high;
     found->zeros += x == 0;
@@ -153,10 +153,11 @@ void mz_ref_inspect(const mz_call *call) {
     }
 }
 
-static void store_shadow(const mz_tensor *shadow, const mz_segment *segment, int64_t i, float master) {
-    if (!mz_present(shadow) || segment->shadow_offset == MZ_NO_SHADOW)
+static void store_low_copy(const mz_tensor *low_copy, const mz_segment *segment, int64_t i, float master) {
+    if (!mz_present(low_copy) || segment->low_copy_offset == MZ_NO_LOW_COPY)
         return;
-    mz_tensor t = {.data = (char *)shadow->data + segment->shadow_offset, .dtype = (mezzo_dtype)segment->shadow_dtype};
+    mz_tensor t = {.data = (char *)low_copy->data + segment->low_copy_offset,
+                   .dtype = (mezzo_dtype)segment->low_copy_dtype};
     mz_ref_put(&t, i, (double)master);
 }
 
@@ -164,15 +165,15 @@ static void store_shadow(const mz_tensor *shadow, const mz_segment *segment, int
 typedef struct masters {
     const mz_segment *segment;
     float *fp32;
-    uint16_t *high, *low; // not FP32: the shadow; split: the rest
+    uint16_t *high, *low; // not FP32: the low copy; split: the rest
     mz_philox_key key;
 } masters;
 
-static masters masters_of(const mz_call *call, const mz_segment *segment, const mz_tensor *shadow, int64_t step) {
+static masters masters_of(const mz_call *call, const mz_segment *segment, const mz_tensor *low_copy, int64_t step) {
     masters m = {.segment = segment, .fp32 = (float *)call->out[0].data + (segment->offset - segment->master_shift)};
     if (segment->master == MEZZO_MASTER_FP32)
         return m;
-    m.high = (uint16_t *)(void *)((char *)shadow->data + segment->shadow_offset);
+    m.high = (uint16_t *)(void *)((char *)low_copy->data + segment->low_copy_offset);
     m.low = (uint16_t *)(void *)((char *)call->out[0].data + segment->low_offset);
     m.key = mz_master_key(call->attrs.update, step, segment);
     return m;
@@ -186,11 +187,11 @@ static float master_get(const masters *m, int64_t i) {
 }
 
 // Element `e` of the parameter, stored at i.
-static void master_put(const masters *m, const mz_tensor *shadow, int64_t e, int64_t i, float x) {
+static void master_put(const masters *m, const mz_tensor *low_copy, int64_t e, int64_t i, float x) {
     uint32_t words[4];
     if (m->segment->master == MEZZO_MASTER_FP32) {
         m->fp32[i] = x;
-        store_shadow(shadow, m->segment, i, x);
+        store_low_copy(low_copy, m->segment, i, x);
     } else if (m->segment->master == MEZZO_MASTER_SPLIT) {
         mz_master_split(x, &m->high[i], &m->low[i]);
     } else {
@@ -333,7 +334,7 @@ void mz_ref_refresh(const mz_call *call) {
         const int64_t end = segments[s].first + segments[s].count;
         for (int64_t e = segments[s].first; segments[s].master == MEZZO_MASTER_FP32 && e < end; e++) {
             int64_t i = mz_layout_index(&segments[s].layout, e);
-            store_shadow(&call->out[0], &segments[s], i, master[i]);
+            store_low_copy(&call->out[0], &segments[s], i, master[i]);
         }
     }
 }

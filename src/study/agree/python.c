@@ -98,7 +98,7 @@ static bool read_mark(scan *s) {
     }
 }
 
-// The value behind `name =`, to the end of its last line. false: more than literals.
+// The value after `name =`, to the end of its last line. false: more than literals.
 static bool read_value(scan *s) {
     while (s->at < s->end && (*s->at != '\n' || s->depth > 0)) {
         bool known = true;

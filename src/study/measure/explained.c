@@ -29,7 +29,7 @@ void mz_explained_free(mz_explained *t) {
     *t = (mz_explained){0};
 }
 
-// Strings behind one another in one block, which *out owns; each of them then points into it.
+// Strings one after another in one block, which *out owns; each of them then points into it.
 static mezzo_status keep_strings(const char **strings[], size_t n, char **out) {
     size_t bytes = 0;
     for (size_t i = 0; i < n; i++)
@@ -95,7 +95,7 @@ static void add_places(const mz_compiled *c, mz_explained *t) {
             continue;
         const mz_value *v = &c->graph->values[out];
         t->rows[i].at = (double)c->plan.offset[out];
-        t->rows[i].bytes = (double)mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->turned);
+        t->rows[i].bytes = (double)mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->columnwise);
     }
 }
 
@@ -121,7 +121,7 @@ static bool is_cast(const mz_explained_row *r) {
 }
 
 // The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
-// written behind its name: "linear+relu". No pass changes a cast's result.
+// written after its name: "linear+relu". No pass changes a cast's result.
 static int compare_ops(const mz_explained_row *a, const mz_explained_row *b) {
     const size_t n = strcspn(a->op, "+"), m = strcspn(b->op, "+");
     int order = strcmp(a->module, b->module);
@@ -229,7 +229,7 @@ static void note(const char **name, mezzo_dtype dtype) {
 
 mezzo_status mz_explained_summarize(const mezzo_graph *g, const mezzo_program_options *options,
                                     mz_explained_summary *s) {
-    *s = (mz_explained_summary){.param = "-", .shadow = "-", .gradient = "-", .logits = "-", .loss = "-"};
+    *s = (mz_explained_summary){.param = "-", .low_copy = "-", .gradient = "-", .logits = "-", .loss = "-"};
     mezzo_graph *after = NULL;
     MEZZO_TRY(mz_passes(g, &(mz_target){.options = options}, "autodiff", &after));
     for (size_t i = 0; i < after->n_values; i++) {
@@ -238,9 +238,9 @@ mezzo_status mz_explained_summarize(const mezzo_graph *g, const mezzo_program_op
             s->params++;
             s->elements += mz_shape_count(&v->shape);
             note(&s->param, v->dtype);
-        } else if (v->kind == MZ_VALUE_SHADOW) {
-            s->shadows++;
-            note(&s->shadow, v->dtype);
+        } else if (v->kind == MZ_VALUE_LOW_COPY) {
+            s->low_copies++;
+            note(&s->low_copy, v->dtype);
         } else if (v->kind == MZ_VALUE_GRAD) {
             note(&s->gradient, v->dtype);
         }

@@ -73,9 +73,9 @@ void mz_explained_params_free(mz_explained_params *table);
 
 // What the tensors that outlive an op are stored in: dtype names; "mixed" where they differ, "-" where there are none.
 typedef struct mz_explained_summary {
-    size_t params, shadows;
+    size_t params, low_copies;
     int64_t elements;
-    const char *param, *shadow, *gradient, *logits, *loss;
+    const char *param, *low_copy, *gradient, *logits, *loss;
 } mz_explained_summary;
 mezzo_status mz_explained_summarize(const mezzo_graph *g, const mezzo_program_options *options,
                                     mz_explained_summary *out);

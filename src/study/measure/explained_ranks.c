@@ -4,8 +4,8 @@
 
 static void count(const mezzo_graph *g, const mezzo_params *params, mz_explained_ranks *out) {
     for (size_t i = 0; i < g->n_values; i++)
-        if (g->values[i].kind == MZ_VALUE_SHADOW)
-            out->copies = (size_t)params->shadow_elements * mezzo_dtype_size(g->values[i].dtype);
+        if (g->values[i].kind == MZ_VALUE_LOW_COPY)
+            out->copies = (size_t)params->low_copy_elements * mezzo_dtype_size(g->values[i].dtype);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const mz_node *n = &g->nodes[i];
         if (n->gathers == 0)

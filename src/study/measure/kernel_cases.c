@@ -223,7 +223,7 @@ static void make_grad_stats(const int64_t *d, formats f, mz_bench_call *b) {
     b->work = 4.0 * (double)d[0];
 }
 static void make_adamw(const int64_t *d, formats f, mz_bench_call *b) {
-    b->shadow = f.low;
+    b->low_copy = f.low;
     in(&b->call, 0, MEZZO_F32, SHAPE(d[0]));
     in(&b->call, 1, MEZZO_U8, SHAPE(sizeof(mz_segment)));
     in(&b->call, 2, MEZZO_U8, SHAPE(sizeof(mz_opt_state)));
@@ -435,8 +435,10 @@ static void fill_bytes(const mz_bench_call *b, bool output, int slot, void *data
     int64_t n = mz_shape_count(&c->out[0].shape);
     bool low = c->op == MZ_OP_adamw && mz_present(&c->out[3]);
     if (!output && slot == (c->op == MZ_OP_adamw ? 1 : 0))
-        *(mz_segment *)data = (mz_segment){
-            .count = n, .shadow_offset = low ? 0 : MZ_NO_SHADOW, .shadow_dtype = (int32_t)b->shadow, .decay = 1};
+        *(mz_segment *)data = (mz_segment){.count = n,
+                                           .low_copy_offset = low ? 0 : MZ_NO_LOW_COPY,
+                                           .low_copy_dtype = (int32_t)b->low_copy,
+                                           .decay = 1};
     else if (output == (c->op == MZ_OP_grad_stats))
         *(mz_opt_state *)data =
             (mz_opt_state){.step = 1, .clip = 1, .lr = 1e-4, .last_clip = 1, .bias1 = 0.1, .bias2 = 0.001};

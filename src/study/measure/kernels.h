@@ -38,7 +38,7 @@ const char *mz_bench_shape_text(const mz_bench_case *c, char *buf, size_t size);
 typedef struct mz_bench_call {
     mz_call call;
     mz_update_attrs update; // what call.attrs.update points to
-    mezzo_dtype shadow;     // of adamw's low-precision copy; F32: none
+    mezzo_dtype low_copy;   // of adamw's low-precision copy; F32: none
     double work;
 } mz_bench_call;
 void mz_bench_make(const mz_bench_case *c, mezzo_precision precision, mz_bench_call *out);

@@ -134,7 +134,7 @@ static mezzo_status lock_file(sweep *s) {
     return MEZZO_OK;
 }
 
-// Every line of ours ends with its only line end: what stands behind the last one was torn by a kill.
+// Every line of ours ends with its only line end: what stands after the last one was torn by a kill.
 static mezzo_status drop_torn_line(sweep *s) {
     char *text;
     size_t size;

@@ -196,8 +196,8 @@ static inline void pack_columns(const head_rows *from, int64_t first, int64_t n,
 }
 
 // Left operand whose k is the row: tiles [n/32][depth/16] of 16 of the head's elements × 32 rows, n a multiple of 32.
-static inline void pack_turned(const head_rows *from, int64_t first, int64_t n, int depth, int parts, uint16_t *to,
-                               size_t plane) {
+static inline void pack_transposed(const head_rows *from, int64_t first, int64_t n, int depth, int parts, uint16_t *to,
+                                   size_t plane) {
     for (int64_t r = 0; r < n; r += 32)
         for (int d = 0; d < depth; d += 32)
             for (int part = 0; part < parts; part++) {
@@ -226,7 +226,7 @@ typedef struct amx_operand {
     size_t row, step, plane;
 } amx_operand;
 
-// 32 × 16 sums (+)= A·B over steps·32 of k, in rows of `row` bytes; A's lower 16 rows lie `lower` bytes behind the
+// 32 × 16 sums (+)= A·B over steps·32 of k, in rows of `row` bytes; A's lower 16 rows lie `lower` bytes after the
 // upper. `keep`: onto what is there.
 //
 // Four tiles are in use, and A's is loaded again for every product. A core's two threads share its tile registers:

@@ -14,16 +14,16 @@ enum { BLOCK = 128, SQUARE = 32, P_ROW = BLOCK + 32 }; // P_ROW: see amx_attenti
 
 // A thread's memory. All of one kv head's keys and one query head's queries.
 typedef struct backward_block {
-    uint16_t *keys, *values, *keys_turned; // left operands: rows, rows, pack_turned
-    uint16_t *q_columns, *dy_columns;      // right operands of the scores and of dy·v
-    uint16_t *q_pairs, *dy_pairs;          // right operands of dk and dv
-    uint16_t *p, *ds, *ds_pairs;           // [BLOCK][P_ROW] twice, tiles [BLOCK/32][BLOCK/16]
-    float *dk, *dv;                        // [length][depth]
-    float *dq;                             // transposed: tiles [length/16][depth][16]
-    float *scores, *dots;                  // [SQUARE][SQUARE]: 32 keys by 32 queries
-    float *lse, *delta;                    // [length]: lse·log₂e; both of the head at work
-    uint32_t *kept;                        // [BLOCK][BLOCK/32]: bit j%32 of word j/32 of a query: key j stays
-    size_t plane, p_plane, pairs_plane;    // elements from one part to the next
+    uint16_t *keys, *values, *keys_transposed; // left operands: rows, rows, pack_transposed
+    uint16_t *q_columns, *dy_columns;          // right operands of the scores and of dy·v
+    uint16_t *q_pairs, *dy_pairs;              // right operands of dk and dv
+    uint16_t *p, *ds, *ds_pairs;               // [BLOCK][P_ROW] twice, tiles [BLOCK/32][BLOCK/16]
+    float *dk, *dv;                            // [length][depth]
+    float *dq;                                 // transposed: tiles [length/16][depth][16]
+    float *scores, *dots;                      // [SQUARE][SQUARE]: 32 keys by 32 queries
+    float *lse, *delta;                        // [length]: lse·log₂e; both of the head at work
+    uint32_t *kept;                            // [BLOCK][BLOCK/32]: bit j%32 of word j/32 of a query: key j stays
+    size_t plane, p_plane, pairs_plane;        // elements from one part to the next
     int depth;
     int64_t length; // T in whole squares
     float factors[64 + 2 * DROPOUT_RUN];
@@ -44,7 +44,7 @@ static size_t backward_layout(backward_block *w, const heads *h, int parts, char
     w->p_plane = BLOCK * P_ROW;
     w->pairs_plane = BLOCK * BLOCK;
     const size_t all = 2 * (size_t)parts * w->plane, sums = w->plane * sizeof(float);
-    uint16_t **operands[] = {&w->keys,       &w->values,  &w->keys_turned, &w->q_columns,
+    uint16_t **operands[] = {&w->keys,       &w->values,  &w->keys_transposed, &w->q_columns,
                              &w->dy_columns, &w->q_pairs, &w->dy_pairs};
     for (size_t i = 0; i < MZ_COUNT(operands); i++)
         *operands[i] = take_bytes(&next, all);
@@ -69,7 +69,7 @@ static void load_keys(backward_block *w, const mz_call *call, const heads *h, in
     head_rows keys = head_rows_of(k, h->k_start + at, h->kv_row, h->length, h->width);
     head_rows values = head_rows_of(v, h->v_start + at, h->kv_row, h->length, h->width);
     pack_rows(&keys, 0, w->length, w->depth, parts, w->keys, w->plane);
-    pack_turned(&keys, 0, w->length, w->depth, parts, w->keys_turned, w->plane);
+    pack_transposed(&keys, 0, w->length, w->depth, parts, w->keys_transposed, w->plane);
     pack_rows(&values, 0, w->length, w->depth, parts, w->values, w->plane);
     memset(w->dk, 0, w->plane * sizeof(float));
     memset(w->dv, 0, w->plane * sizeof(float));
@@ -109,7 +109,7 @@ static void load_queries(backward_block *w, const mz_call *call, const heads *h,
 static void draw_block(backward_block *w, const heads *h, const dropout_stream *stream, int64_t row, int64_t i0,
                        int64_t j0) {
     for (int i = 0; i < BLOCK && i0 + i < h->length; i++)
-        for (int j = 0; j < BLOCK && j0 + j <= i0 + i; j += 64) { // behind its position nothing is looked at
+        for (int j = 0; j < BLOCK && j0 + j <= i0 + i; j += 64) { // after its position nothing is looked at
             __mmask16 keep[4] = {0};
             uint64_t element = (uint64_t)((row + i0 + i) * h->length + j0 + j);
             if ((element & 3) == 0) {
@@ -222,8 +222,8 @@ ALWAYS void add_queries(const backward_block *w, const int parts, int64_t j0, in
         const amx_operand b = {(const char *)w->ds_pairs + (size_t)(i / 16) * AMX_BYTES, 64, BLOCK / 16 * AMX_BYTES,
                                2 * w->pairs_plane};
         for (int d = 0; d < w->depth; d += 32) {
-            const amx_operand a = {(const char *)w->keys_turned + (size_t)(j0 / 32) * tiles + (size_t)d * 64, 64, tiles,
-                                   2 * w->plane};
+            const amx_operand a = {(const char *)w->keys_transposed + (size_t)(j0 / 32) * tiles + (size_t)d * 64, 64,
+                                   tiles, 2 * w->plane};
             column_products(parts, a, AMX_BYTES, b, keys / 32, true,
                             w->dq + (size_t)(i0 + i) * (size_t)w->depth + (size_t)d * 16, 64);
         }

@@ -78,7 +78,7 @@ static float exponentiate(float *s, int64_t n) {
 
 #define AHEAD 4096 // bytes of a task's own heads, asked for before they are read (docs/dev/MATMUL.md)
 
-// The keys of a later position, and behind the last one's the first positions' values.
+// The keys of a later position, and after the last one's the first positions' values.
 static void ask_for(const float *keys, const float *values, int64_t row, int64_t n, int64_t position, int64_t floats) {
     const float *from = position < n ? keys + position * row : values + min64(position - n, n - 1) * row;
     for (int64_t i = 0; i < floats; i += 64 / (int64_t)sizeof *from)

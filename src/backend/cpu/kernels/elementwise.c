@@ -70,14 +70,14 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
 #define OTHER vload_lanes(b + i, lanes, 0)
 
 // Choices, not products: an infinite dy stays what it is, and NaN of x stays NaN.
-static inline vf abs_slope(vf dy, vf x) {
+static inline vf abs_derivative(vf dy, vf x) {
     vf at_zero = vselect(vless_equal(x, (vf){0}), (vf){0}, x); // 0, or NaN
     return vselect(vless((vf){0}, x), dy, vselect(vless(x, (vf){0}), -dy, at_zero));
 }
 static inline vf clamped(vf x, vf low, vf high) {
     return vselect(vless(x, low), low, vselect(vless(high, x), high, x));
 }
-static inline vf clamp_slope(vf dy, vf x, vf low, vf high) {
+static inline vf clamp_derivative(vf dy, vf x, vf low, vf high) {
     return vselect(vless_equal(low, x), vselect(vless_equal(x, high), dy, (vf){0}), (vf){0});
 }
 
@@ -103,11 +103,11 @@ MAP(exp, vexp(x))
 KERNEL_OF(exp, 0.5)
 MAP(abs, vabs(x))
 KERNEL_OF(abs, 0.3)
-MAP(abs_dx, abs_slope(x, OTHER))
+MAP(abs_dx, abs_derivative(x, OTHER))
 KERNEL_OF(abs_dx, 0.4)
 MAP(clamp, clamped(x, vset(call->attrs.low), vset(call->attrs.high)))
 KERNEL_OF(clamp, 0.3)
-MAP(clamp_dx, clamp_slope(x, OTHER, vset(call->attrs.low), vset(call->attrs.high)))
+MAP(clamp_dx, clamp_derivative(x, OTHER, vset(call->attrs.low), vset(call->attrs.high)))
 KERNEL_OF(clamp_dx, 0.4)
 
 MAP(gelu_erf, vact(MZ_ACT_GELU, x))

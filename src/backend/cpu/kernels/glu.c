@@ -4,7 +4,7 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// A task is one block of one row of F numbers: its gates start at `gate`, their partners F behind.
+// A task is one block of one row of F numbers: its gates start at `gate`, their partners F after.
 typedef struct place {
     int64_t at, gate;
     int n;

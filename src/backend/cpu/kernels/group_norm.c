@@ -188,7 +188,8 @@ static float *sums_of(const mz_call *call, const norm *v, int which) {
 }
 
 // What a pixel's channels give: dz, and x̂ to *normal.
-static inline vf slope_at(const block *b, const float *dy, const float *x, int i, int lanes, bool silu, vf *normal) {
+static inline vf derivative_at(const block *b, const float *dy, const float *x, int i, int lanes, bool silu,
+                               vf *normal) {
     const vf d = vload_lanes(x + i, lanes, 0) - vload_lanes(row_of(b, MEAN) + i, lanes, 0);
     *normal = d * vload_lanes(row_of(b, RSTD) + i, lanes, 0);
     const vf dz = vload_lanes(dy + i, lanes, 0);
@@ -200,7 +201,7 @@ static inline vf slope_at(const block *b, const float *dy, const float *x, int i
     return vact_dx(MZ_ACT_SILU, dz, z);
 }
 
-static void sum_slopes(const mz_call *call, const norm *v, const block *b) {
+static void sum_derivatives(const mz_call *call, const norm *v, const block *b) {
     float *plain = row_of(b, PARTIAL), *normals = row_of(b, PARTIAL2);
     const bool silu = call->attrs.act == MZ_ACT_SILU;
     clear_totals(b);
@@ -210,7 +211,7 @@ static void sum_slopes(const mz_call *call, const norm *v, const block *b) {
         const float *x = block_in(&call->in[1], at, b->n, row_of(b, READ2));
         EACH_VECTOR(i, lanes, b->n, {
             vf normal;
-            const vf dz = slope_at(b, dy, x, i, lanes, silu, &normal);
+            const vf dz = derivative_at(b, dy, x, i, lanes, silu, &normal);
             vstore_lanes(plain + i, vload_lanes(plain + i, lanes, 0) + dz, lanes);
             vstore_lanes(normals + i, vfma(dz, normal, vload_lanes(normals + i, lanes, 0)), lanes);
         });
@@ -243,7 +244,7 @@ static void write_dx(const mz_call *call, const norm *v, const block *b) {
         float *dx = block_out(&call->out[0], at, row_of(b, WRITE));
         EACH_VECTOR(i, lanes, b->n, {
             vf normal;
-            const vf dz = slope_at(b, dy, x, i, lanes, silu, &normal);
+            const vf dz = derivative_at(b, dy, x, i, lanes, silu, &normal);
             vf value = dz * vload_lanes(factor + i, lanes, 0) - vload_lanes(first + i, lanes, 0);
             value = value - normal * vload_lanes(second + i, lanes, 0);
             vstore_lanes(dx + i, value * vload_lanes(rstd + i, lanes, 0), lanes);
@@ -272,9 +273,9 @@ static void write_parameters(const mz_call *call, const norm *v) {
             dbias += (1 + (double)scale) * plain;
             if (!mz_present(dfilm))
                 continue;
-            const float slopes[] = {(float)((double)w * normals + (double)constant * plain), (float)plain};
-            narrow_block(&slopes[0], element_at(dfilm, at), dfilm->dtype, 1);
-            narrow_block(&slopes[1], element_at(dfilm, at + v->channels), dfilm->dtype, 1);
+            const float derivatives[] = {(float)((double)w * normals + (double)constant * plain), (float)plain};
+            narrow_block(&derivatives[0], element_at(dfilm, at), dfilm->dtype, 1);
+            narrow_block(&derivatives[1], element_at(dfilm, at + v->channels), dfilm->dtype, 1);
         }
         const double sums[] = {dweight, dbias};
         for (int k = 0; k < 2; k++)
@@ -300,7 +301,7 @@ static mezzo_status run_group_norm_bwd(mezzo_device *device, const mz_call *call
             spread(&v, row_of(&b, RSTD), g, ((const float *)call->in[6].data)[first + g]);
         }
         fill_factors(call, &v, &b, 2);
-        sum_slopes(call, &v, &b);
+        sum_derivatives(call, &v, &b);
         write_dx(call, &v, &b);
     }
     write_parameters(call, &v);

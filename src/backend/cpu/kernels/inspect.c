@@ -84,7 +84,7 @@ static mz_inspection inspect(const mezzo_device *device, const mz_call *call, co
         high = t.high > high ? t.high : high;
     }
     bool any = low <= high;
-    return (mz_inspection){.looked = all ? n : runs * RUN,
+    return (mz_inspection){.inspected = all ? n : runs * RUN,
                            .nans = nans,
                            .infs = infs,
                            .large = large,

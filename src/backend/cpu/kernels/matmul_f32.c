@@ -19,7 +19,7 @@
 // The rows are written out, not looped over: the sums must stay in registers under every compiler.
 static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
     const float *a = a_panel, *b = b_panel;
-    // A's next panel lies behind this one, and comes from memory perhaps: it has the time of a row of tiles.
+    // A's next panel lies after this one, and comes from memory perhaps: it has the time of a row of tiles.
     const int64_t next = k * F32_MR;
 #if F32_NV == 2
 #define DECLARE(i) vf c##i##0 = {0}, c##i##1 = {0};

@@ -4,7 +4,7 @@
 
 _Static_assert(MZ_MATMUL_ROWS == 4, "multiply_rows knows them by number");
 
-// Bytes, measured (docs/dev/MATMUL.md). Addresses behind a matrix do no harm.
+// Bytes, measured (docs/dev/MATMUL.md). Addresses after a matrix do no harm.
 enum { AHEAD_FP32 = 6144, AHEAD_16 = 4096 };
 
 // The products of one row of W with every row of x, tile[i] for row i. One row of W after the other, from its first

@@ -120,9 +120,9 @@ static const char *layernorm_prepare(mezzo_device *device, const mz_call *call, 
 const mz_kernel MZ_SYMBOL(layernorm) = {"layernorm__" MZ_LEVEL_TEXT, layernorm_prepare, run_layernorm};
 
 // --- layernorm_bwd -------------------------------------------------------------------------------------------------
-// dweight, dbias and dsum are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of its own,
-// added in order at the end. The runs depend on the shape only, so the number of threads does not change a bit. 64 of
-// them keep 16 cores busy, and their 3·64·C floats are 7 % of what the op reads at 4096 rows.
+// dweight, dbias and linear_dbias are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of
+// its own, added in order at the end. The runs depend on the shape only, so the number of threads does not change a
+// bit. 64 of them keep 16 cores busy, and their 3·64·C floats are 7 % of what the op reads at 4096 rows.
 enum { LN_CHUNKS = 64 };
 
 static int64_t chunk_rows(int64_t rows) {
@@ -141,7 +141,7 @@ static size_t layernorm_bwd_workspace(const mezzo_device *device, const mz_call 
 // are added to the partial sums [3, stride].
 static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                               float *mine, size_t stride) {
-    float *dbias = dweight + stride, *dsum = dbias + stride;
+    float *dbias = dweight + stride, *linear_dbias = dbias + stride;
     const float *dy = row_in(&call->in[0], row, width, mine);
     const float *x = row_in(&call->in[1], row, width, mine + stride);
     const float *dres = mz_present(&call->in[5]) ? row_in(&call->in[5], row, width, mine + 2 * stride) : NULL;
@@ -183,7 +183,7 @@ static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const
         return;
     const float *stored = row_in(&call->out[mz_present(&call->out[3]) ? 3 : 0], row, width, mine);
     FOR_LANES(i, lanes, width)
-    vstore_lanes(dsum + i, vload_lanes(dsum + i, lanes, 0) + vload_lanes(stored + i, lanes, 0), lanes);
+    vstore_lanes(linear_dbias + i, vload_lanes(linear_dbias + i, lanes, 0) + vload_lanes(stored + i, lanes, 0), lanes);
 }
 
 static void add_partials(const mz_call *call, int slot, const float *partials, int64_t chunks, size_t step, int width) {

@@ -1,4 +1,4 @@
-// The update's passes over parameters: gradient statistics, the optimizers, shadow weights. Each reads and writes every
+// The update's passes over parameters: gradient statistics, the optimizers, low copies. Each reads and writes every
 // buffer once. Work is cut into chunks of 4096 elements of each segment, so that sums do not depend on the number of
 // threads; a chunk's four buffers (64 KiB) stay in L2.
 #include "backend/cpu/kernels/block.h"
@@ -107,7 +107,7 @@ typedef struct stats_pass {
     double *partial;
 } stats_pass;
 
-// The elements of a chunk that has padding, one behind another, unscaled; in place too unless the scale is kept.
+// The elements of a chunk that has padding, consecutive, unscaled; in place too unless the scale is kept.
 static void gather_chunk(const stats_pass *pass, float *grad, chunk c, float *out) {
     for (int from = 0, n; from < c.n; from += n) {
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
@@ -172,10 +172,10 @@ static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
 }
 
 // --- optimizers ----------------------------------------------------------------------------------------------------
-static void *shadow_at(const mz_tensor *shadow, const mz_segment *s, int64_t element) {
-    if (!mz_present(shadow) || s->shadow_offset == MZ_NO_SHADOW)
+static void *low_copy_at(const mz_tensor *low_copy, const mz_segment *s, int64_t element) {
+    if (!mz_present(low_copy) || s->low_copy_offset == MZ_NO_LOW_COPY)
         return NULL;
-    return (char *)shadow->data + (s->shadow_offset + element * (s->shadow_dtype == MEZZO_F32 ? 4 : 2));
+    return (char *)low_copy->data + (s->low_copy_offset + element * (s->low_copy_dtype == MEZZO_F32 ? 4 : 2));
 }
 
 // A block of masters as FP32: where they are, or in `buffer`, made from the halves that they are stored as.
@@ -184,13 +184,13 @@ typedef struct master_block {
     uint16_t *high, *low;
 } master_block;
 
-static master_block masters_in(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t at, int n,
+static master_block masters_in(const mz_call *call, const mz_tensor *low_copy, const mz_segment *s, int64_t at, int n,
                                float *buffer) {
     master_block b = {.at = (float *)call->out[0].data + (master_at(s) + at)};
     if (s->master == MEZZO_MASTER_FP32)
         return b;
     b.at = buffer;
-    b.high = shadow_at(shadow, s, at);
+    b.high = low_copy_at(low_copy, s, at);
     b.low = (uint16_t *)(void *)((char *)call->out[0].data + (s->low_offset + at * (int64_t)sizeof *b.low));
     for (int i = 0; i < n; i++)
         buffer[i] =
@@ -199,13 +199,13 @@ static master_block masters_in(const mz_call *call, const mz_tensor *shadow, con
 }
 
 // Stores what became of n masters that lie next to each other, the first of them the parameter's `element`, stored
-// `at`; and rounds their shadow.
-static void masters_out(const mz_call *call, const mz_tensor *shadow, const mz_segment *s, int64_t element, int64_t at,
-                        int n, master_block b, int64_t step) {
+// `at`; and rounds their low copy.
+static void masters_out(const mz_call *call, const mz_tensor *low_copy, const mz_segment *s, int64_t element,
+                        int64_t at, int n, master_block b, int64_t step) {
     if (s->master == MEZZO_MASTER_FP32) {
-        void *low = shadow_at(shadow, s, at);
+        void *low = low_copy_at(low_copy, s, at);
         if (low != NULL)
-            narrow_block(b.at, low, (mezzo_dtype)s->shadow_dtype, n);
+            narrow_block(b.at, low, (mezzo_dtype)s->low_copy_dtype, n);
         return;
     }
     mz_philox_key key = mz_master_key(call->attrs.update, step, s);
@@ -416,11 +416,11 @@ static void refresh_chunk(const mz_call *call, const void *with, int64_t index, 
         return;
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
-        void *shadow = shadow_at(&call->out[0], c.segment, at);
+        void *low_copy = low_copy_at(&call->out[0], c.segment, at);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
-        if (shadow != NULL)
-            narrow_block((const float *)call->in[0].data + (master_at(c.segment) + at), shadow,
-                         (mezzo_dtype)c.segment->shadow_dtype, n);
+        if (low_copy != NULL)
+            narrow_block((const float *)call->in[0].data + (master_at(c.segment) + at), low_copy,
+                         (mezzo_dtype)c.segment->low_copy_dtype, n);
     }
 }
 

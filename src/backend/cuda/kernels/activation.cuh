@@ -1,4 +1,4 @@
-// Activations and their slopes in FP32, for elementwise kernels and matmul epilogues. Bounds: docs/dev/NUMERICS.md
+// Activations and their derivatives in FP32, for elementwise kernels and matmul epilogues. Bounds: docs/dev/NUMERICS.md
 // (ELEMENT, 8u of the parts; u = 2^-24).
 #ifndef MZ_ACTIVATION_CUH
 #define MZ_ACTIVATION_CUH
@@ -19,7 +19,7 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 // s + x·2·s·(1-s)·√(2/π)·(1 + 3·0.044715·x²). Where |x| > 16, s·(1-s) is 0 and the clamp keeps the polynomial from
 // making it NaN (a NaN of x itself is in s already). s·(1-s) is off by 2.5u at most, times 1.6·|x|·(1 + 0.134·x²): 8u
 // of NUMERICS.md's S(x).
-__device__ __forceinline__ float gelu_tanh_slope(float x) {
+__device__ __forceinline__ float gelu_tanh_derivative(float x) {
     float z2 = 1.59576912160573071f * x * fmaf(0.044715f * x, x, 1.0f);
     float s = sigmoid(z2), c = fminf(fmaxf(x, -16.0f), 16.0f);
     return fmaf(1.59576912160573071f * c * fmaf(0.134145f * c, c, 1.0f), s * (1.0f - s), s);
@@ -29,7 +29,7 @@ __device__ __forceinline__ float gelu(float x) { // erff is within 2 ulp
     return 0.5f * x * (1.0f + erff(x * 0.707106781186547524f));
 }
 
-__device__ __forceinline__ float gelu_slope(float x) { // Φ(x) + x·φ(x)
+__device__ __forceinline__ float gelu_derivative(float x) { // Φ(x) + x·φ(x)
     return fmaf(x * 0.398942280401432678f, expf(-0.5f * x * x), 0.5f * (1.0f + erff(x * 0.707106781186547524f)));
 }
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ float silu(float x) {
     return x * sigmoid(x);
 }
 
-__device__ __forceinline__ float silu_slope(float x) {
+__device__ __forceinline__ float silu_derivative(float x) {
     float s = sigmoid(x);
     return s * fmaf(x, 1.0f - s, 1.0f);
 }
@@ -49,8 +49,8 @@ __device__ __forceinline__ float swiglu(float gate, float up) {
 }
 
 // SwiGLU's gradients: the gate's and the other factor's.
-__device__ __forceinline__ float2 swiglu_slopes(float dy, float gate, float up) {
-    return make_float2(dy * up * silu_slope(gate), dy * silu(gate));
+__device__ __forceinline__ float2 swiglu_derivatives(float dy, float gate, float up) {
+    return make_float2(dy * up * silu_derivative(gate), dy * silu(gate));
 }
 
 __device__ __forceinline__ float activate(float z, int act) {
@@ -63,14 +63,14 @@ __device__ __forceinline__ float activate(float z, int act) {
     return act == ACT_SILU ? silu(z) : z;
 }
 
-__device__ __forceinline__ float times_slope(float dy, float x, int act) {
+__device__ __forceinline__ float times_derivative(float dy, float x, int act) {
     if (act == ACT_RELU)
         return x <= 0.0f ? 0.0f : dy; // 0 at x <= 0 whatever dy is
     if (act == ACT_GELU)
-        return dy * gelu_slope(x);
+        return dy * gelu_derivative(x);
     if (act == ACT_GELU_TANH)
-        return dy * gelu_tanh_slope(x);
-    return act == ACT_SILU ? dy * silu_slope(x) : dy;
+        return dy * gelu_tanh_derivative(x);
+    return act == ACT_SILU ? dy * silu_derivative(x) : dy;
 }
 
 #endif

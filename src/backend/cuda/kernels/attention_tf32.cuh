@@ -11,7 +11,7 @@
 #include "attention_mma.cuh"
 
 // What a kernel multiplies: TF32 numbers; or parts, split by each warp as it reads them, or once for all, into tiles of
-// BF16 numbers in shared memory (three one behind the other, as the 16-bit kernels have one).
+// BF16 numbers in shared memory (three, consecutive, as the 16-bit kernels have one).
 enum { OF_TF32, OF_PARTS, OF_STORED_PARTS };
 
 constexpr __host__ __device__ int float_pitch(int d) {

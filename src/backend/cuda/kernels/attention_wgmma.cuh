@@ -19,7 +19,7 @@
 #include <type_traits>
 
 #include "barrier.cuh"
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "launch.h"
 #include "ptx.cuh"
 #include "wgmma.cuh"
@@ -323,8 +323,8 @@ inline bool describe_all(attention_maps *maps, const mz_cu_attention &a, int que
 inline cudaError_t launch_attention(cudaStream_t stream, void (*kernel)(mz_cu_attention, attention_maps), int bytes,
                                     const mz_cu_attention &a, int heads, const attention_maps &maps) {
     long long items = static_cast<long long>((a.length + BM - 1) / BM) * a.batch * heads;
-    return launch_early(stream, kernel, dim3(static_cast<unsigned>(items < a.sms ? items : a.sms)), dim3(THREADS),
-                        static_cast<size_t>(bytes), a, maps);
+    return launch_dependent(stream, kernel, dim3(static_cast<unsigned>(items < a.sms ? items : a.sms)), dim3(THREADS),
+                            static_cast<size_t>(bytes), a, maps);
 }
 
 #endif

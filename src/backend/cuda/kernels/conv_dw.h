@@ -15,7 +15,7 @@ extern "C" {
 int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms);
 cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, int splits, float *partial, bool accumulate,
                           bool accumulate_bias, bool prepare);
-// x [rows, c] of a 16-bit dtype to y [rows, wide], zeros behind the c; wide a multiple of 8, less than 2^34 numbers.
+// x [rows, c] of a 16-bit dtype to y [rows, wide], zeros after the c; wide a multiple of 8, less than 2^34 numbers.
 cudaError_t mz_cu_conv_pad(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t c, int64_t wide);
 // out [rows, c] = the first c of each row of x [rows, wide], added to what is there with `accumulate`.
 cudaError_t mz_cu_conv_strip(cudaStream_t stream, const float *x, float *out, int64_t rows, int64_t c, int64_t wide,

@@ -134,11 +134,11 @@ template <int ZIP> __device__ __forceinline__ float zip(float a, float b) {
     case MZ_CU_RELU_DX:
         return b <= 0 ? 0 : a; // a choice, not a product: an infinite gradient at x < 0 is 0
     case MZ_CU_GELU_DX:
-        return a * gelu_slope(b);
+        return a * gelu_derivative(b);
     case MZ_CU_GELU_TANH_DX:
-        return a * gelu_tanh_slope(b);
+        return a * gelu_tanh_derivative(b);
     default: // MZ_CU_SILU_DX
-        return a * silu_slope(b);
+        return a * silu_derivative(b);
     }
 }
 

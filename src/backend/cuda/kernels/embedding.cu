@@ -217,7 +217,7 @@ __device__ __forceinline__ void read_row(const piece_args &a, int id, int c, flo
         load_columns(out, static_cast<int64_t>(id) * a.width, c, a.width, old);
 }
 
-// A warp for each sorted pair and 256 columns; those whose pair begins no stretch have nothing to do.
+// A warp for each sorted fuse_calls and 256 columns; those whose pair begins no stretch have nothing to do.
 __global__ void __launch_bounds__(PIECE_WARPS *WARP) stretch_kernel(piece_args a) {
     int lane = threadIdx.x % WARP, c = (blockIdx.y * WARP + lane) * 8;
     int64_t first = static_cast<int64_t>(blockIdx.x) * PIECE_WARPS + threadIdx.x / WARP;

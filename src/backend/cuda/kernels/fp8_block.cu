@@ -8,7 +8,7 @@
 // sum is divided, and a second kernel adds the parts in order.
 #include "barrier.cuh"
 #include "cluster.cuh"
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "fp8_block.h"
 #include "ptx.cuh"
 #include "vec.cuh"
@@ -230,7 +230,7 @@ __device__ __forceinline__ void finish(const mz_cu_fp8_block &g, int64_t row, in
 
 // --- loads ---------------------------------------------------------------------------------------------------------
 // By one lane of a warp, whose others go along, so that addresses stay in uniform registers: `now` is set in that lane.
-// In a branch of one thread each address went to a uniform register behind a vote, and registers were spilled.
+// In a branch of one thread each address went to a uniform register after a vote, and registers were spilled.
 __device__ __forceinline__ void expect_if(bool now, uint32_t at, uint32_t bytes) {
     asm volatile("{\n.reg .pred now;\n"
                  "setp.ne.b32 now, %0, 0;\n"
@@ -276,7 +276,7 @@ __device__ __forceinline__ void produce(const mz_cu_fp8_block &g, const CUtensor
     for (work w = work_begin(g); w.unit < w.units; w.unit += w.step) {
         const share s = share_of(g, w);
         const int row = static_cast<int>(s.row) + rank * ROWS, col = s.col + rank * HALF;
-        // A cluster's second tile may lie behind all rows, and half of b's behind all columns: these have no scales.
+        // A cluster's second tile may lie after all rows, and half of b's after all columns: these have no scales.
         const uint32_t of_a = row < g.a_pitch ? ROWS * 4 : 0;
         const uint32_t of_b = TILES ? 0 : (g.b_pitch - s.col < COLS ? HALF : COLS) * 4;
         const float *a_scale = g.a_scale + s.from * g.a_pitch + row, *b_scale = g.b_scale;
@@ -506,12 +506,12 @@ cudaError_t run(cudaStream_t stream, const mz_cu_fp8_block &g, int sms, bool pre
     if (!describe(&a, g.a, g.rows, g.inner, g.a_stride) || !describe(&b, g.b, g.cols, g.inner, g.b_stride))
         return cudaErrorNotSupported;
     const int64_t units = pairs_of(g) * g.splits, most = sms / CLUSTER, clusters = units < most ? units : most;
-    const cudaError_t error =
-        launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, b);
+    const cudaError_t error = launch_dependent(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)),
+                                               dim3(THREADS), BYTES, g, a, b);
     if (error != cudaSuccess || g.splits == 1)
         return error;
-    return launch_early(stream, add_parts_kernel, static_cast<unsigned>((g.rows * g.cols + BLOCK - 1) / BLOCK), BLOCK,
-                        0, g);
+    return launch_dependent(stream, add_parts_kernel, static_cast<unsigned>((g.rows * g.cols + BLOCK - 1) / BLOCK),
+                            BLOCK, 0, g);
 }
 
 bool begins_at(const void *data, uintptr_t multiple) {
@@ -562,6 +562,7 @@ extern "C" cudaError_t mz_cu_fp8_block_run(cudaStream_t stream, const mz_cu_fp8_
 
 extern "C" cudaError_t mz_cu_spread_rows(cudaStream_t stream, const void *from, void *to, int64_t rows, int64_t bytes,
                                          int64_t stride) {
-    return launch_early(stream, spread_rows_kernel, static_cast<unsigned>((rows * bytes + BLOCK - 1) / BLOCK), BLOCK, 0,
-                        static_cast<const uint8_t *>(from), static_cast<uint8_t *>(to), rows, bytes, stride);
+    return launch_dependent(stream, spread_rows_kernel, static_cast<unsigned>((rows * bytes + BLOCK - 1) / BLOCK),
+                            BLOCK, 0, static_cast<const uint8_t *>(from), static_cast<uint8_t *>(to), rows, bytes,
+                            stride);
 }

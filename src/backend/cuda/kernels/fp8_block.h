@@ -38,7 +38,7 @@ cudaError_t mz_cu_spread_rows(cudaStream_t stream, const void *from, void *to, i
 typedef struct mz_cu_quantize_block {
     mz_cu_quantize q;
     bool tiles;
-    float *scales, *turned_scales;
+    float *scales, *columnwise_scales;
 } mz_cu_quantize_block;
 int64_t mz_cu_quantize_block_turns(int64_t rows);
 cudaError_t mz_cu_quantize_block_run(cudaStream_t stream, const mz_cu_quantize_block *q);

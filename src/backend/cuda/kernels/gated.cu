@@ -68,9 +68,9 @@ __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll
     for (int k = 0; k < each; k++) {
-        const float2 slopes = swiglu_slopes(d[k], gate[k], up[k]);
-        gate[k] = slopes.x;
-        up[k] = slopes.y;
+        const float2 derivatives = swiglu_derivatives(d[k], gate[k], up[k]);
+        gate[k] = derivatives.x;
+        up[k] = derivatives.y;
     }
     if (VECTORS) {
         store8(dx.data, dx.dtype, gate_at, gate);
@@ -205,18 +205,18 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(mz_cu_rope_args a) {
         return;
     const int item = static_cast<int>(i - row * all), head = item / items, k = item - head * items;
     const int64_t at = (row * a.heads + head) * a.width;
-    bool turned = head < a.rotated;
+    bool columnwise = head < a.rotated;
     if (k >= half) {
         store1(a.y.data, a.y.dtype, at + half + k, load1(a.x.data, a.x.dtype, at + half + k));
         return;
     }
     const float *angles = a.table + row % a.length * a.dims;
     int64_t first = at + (a.interleaved ? 2 * k : k), second = first + (a.interleaved ? 1 : half);
-    float c = turned ? angles[k] : 1, s = turned ? angles[half + k] : 0;
+    float c = columnwise ? angles[k] : 1, s = columnwise ? angles[half + k] : 0;
     float x1 = load1(a.x.data, a.x.dtype, first), x2 = load1(a.x.data, a.x.dtype, second);
     s = a.inverse ? -s : s;
-    store1(a.y.data, a.y.dtype, first, turned ? fmaf(x1, c, -(x2 * s)) : x1);
-    store1(a.y.data, a.y.dtype, second, turned ? fmaf(x2, c, x1 * s) : x2);
+    store1(a.y.data, a.y.dtype, first, columnwise ? fmaf(x1, c, -(x2 * s)) : x1);
+    store1(a.y.data, a.y.dtype, second, columnwise ? fmaf(x2, c, x1 * s) : x2);
 }
 
 extern "C" cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args) {

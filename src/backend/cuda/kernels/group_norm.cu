@@ -2,7 +2,7 @@
 // that memory is read in order whatever a group is. Channels are a multiple of 8, at most 2,048. Sums are FP32 in an
 // order that an image's shape decides.
 #include "activation.cuh"
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "group_norm.cuh"
 #include "rows.cuh"
 
@@ -196,20 +196,20 @@ static __device__ __forceinline__ void given8(const mz_cu_array &a, int64_t i, f
 
 // z = x̂·slope + offset of a thread's 8 channels.
 struct affine {
-    float slope[8], offset[8];
+    float derivative[8], offset[8];
 };
 
 static __device__ __forceinline__ affine affine_of(const mz_cu_group_norm &v, const place &p) {
     affine a;
     float scale[8], shift[8];
     const int64_t c = p.column * 8;
-    given8(v.weight, c, 1, a.slope);
+    given8(v.weight, c, 1, a.derivative);
     given8(v.bias, c, 0, a.offset);
     given8(v.film, p.image * 2 * v.c + c, 0, scale);
     given8(v.film, p.image * 2 * v.c + v.c + c, 0, shift);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        a.slope[k] *= 1 + scale[k];
+        a.derivative[k] *= 1 + scale[k];
         a.offset[k] = fmaf(a.offset[k], 1 + scale[k], shift[k]);
     }
     return a;
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(NORM_BLOCK)
                 widen<LOW>(raw[i], v.x.dtype, x);
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
-                    const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.slope[k], a.offset[k]);
+                    const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.derivative[k], a.offset[k]);
                     x[k] = v.silu ? silu(z) : z;
                 }
                 store8(v.y.data, v.y.dtype, element_of(v, p, i), x);
@@ -317,16 +317,17 @@ static cudaError_t forward(cudaStream_t stream, const mz_cu_group_norm *v, float
     const dim3 groups(static_cast<unsigned>(v->b * v->groups)), applying(static_cast<unsigned>(v->b * spans));
     const size_t shared = static_cast<size_t>(v->c + v->groups) * sizeof(float);
     const float *partial = workspace;
-    cudaError_t error = launch_early(stream, norm_pieces_kernel<LOW>, blocks, block, shared, *v, pieces, workspace);
+    cudaError_t error = launch_dependent(stream, norm_pieces_kernel<LOW>, blocks, block, shared, *v, pieces, workspace);
     if (error == cudaSuccess && pieces <= FEW_PIECES)
-        return launch_early(stream, norm_apply_kernel<LOW, EIGHTS, true>, applying, block,
-                            static_cast<size_t>(v->groups) * sizeof(float2), *v, spans, turns, pieces, each, partial);
+        return launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, true>, applying, block,
+                                static_cast<size_t>(v->groups) * sizeof(float2), *v, spans, turns, pieces, each,
+                                partial);
     if (error == cudaSuccess)
-        error = launch_early(stream, norm_statistics_kernel, groups, dim3(WARP), size_t{0}, *v, pieces, each, partial,
-                             statistics);
+        error = launch_dependent(stream, norm_statistics_kernel, groups, dim3(WARP), size_t{0}, *v, pieces, each,
+                                 partial, statistics);
     if (error == cudaSuccess)
-        error = launch_early(stream, norm_apply_kernel<LOW, EIGHTS, false>, applying, block, size_t{0}, *v, spans,
-                             turns, pieces, each, static_cast<const float *>(statistics));
+        error = launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, false>, applying, block, size_t{0}, *v, spans,
+                                 turns, pieces, each, static_cast<const float *>(statistics));
     return error;
 }
 
@@ -360,15 +361,15 @@ template <bool EIGHTS> struct channels8 {
 };
 
 template <bool LOW, bool EIGHTS>
-static __device__ __forceinline__ void slopes_of(const mz_cu_group_norm &v, const channels8<EIGHTS> &c, raw8 x, raw8 dy,
-                                                 float normal[8], float dz[8]) {
+static __device__ __forceinline__ void derivatives_of(const mz_cu_group_norm &v, const channels8<EIGHTS> &c, raw8 x,
+                                                      raw8 dy, float normal[8], float dz[8]) {
     widen<LOW>(x, v.x.dtype, normal);
     widen<LOW>(dy, v.y.dtype, dz);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         normal[k] = c.normal(normal[k], k);
         if (v.silu)
-            dz[k] *= silu_slope(fmaf(normal[k], c.a.slope[k], c.a.offset[k]));
+            dz[k] *= silu_derivative(fmaf(normal[k], c.a.derivative[k], c.a.offset[k]));
     }
 }
 
@@ -389,7 +390,7 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2)
 #pragma unroll
             for (int i = 0; i < V; i++)
                 if (has(p, i)) {
-                    slopes_of<LOW>(v, c, x[i], dy[i], normal, dz);
+                    derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
 #pragma unroll
                     for (int k = 0; k < 8; k++) {
                         plain[k] += dz[k];
@@ -482,10 +483,10 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2)
 #pragma unroll
         for (int i = 0; i < V; i++)
             if (has(p, i)) {
-                slopes_of<LOW>(v, c, x[i], dy[i], normal, dz);
+                derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
 #pragma unroll
                 for (int k = 0; k < 8; k++)
-                    dz[k] = c.of_rstd(k) * (dz[k] * c.a.slope[k] - mean.first(k) - normal[k] * mean.second(k));
+                    dz[k] = c.of_rstd(k) * (dz[k] * c.a.derivative[k] - mean.first(k) - normal[k] * mean.second(k));
                 store8(dx.data, dx.dtype, element_of(v, p, i), dz);
             }
         advance(v, &p);
@@ -504,14 +505,14 @@ static cudaError_t backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_c
     const dim3 blocks(static_cast<unsigned>(v->b * spans)), all(static_cast<unsigned>(ahead + v->b * spans));
     const dim3 groups(static_cast<unsigned>(v->b * v->groups)), block(NORM_BLOCK);
     out.sums = sums;
-    cudaError_t error =
-        launch_early(stream, norm_slopes_kernel<LOW, EIGHTS>, blocks, block, size_t{0}, *v, spans, turns, workspace);
+    cudaError_t error = launch_dependent(stream, norm_slopes_kernel<LOW, EIGHTS>, blocks, block, size_t{0}, *v, spans,
+                                         turns, workspace);
     if (error == cudaSuccess)
-        error = launch_early(stream, norm_sums_kernel, groups, block, size_t{0}, *v, spans,
-                             static_cast<const float *>(workspace), sums, means);
+        error = launch_dependent(stream, norm_sums_kernel, groups, block, size_t{0}, *v, spans,
+                                 static_cast<const float *>(workspace), sums, means);
     if (error == cudaSuccess)
-        error = launch_early(stream, norm_dx_kernel<LOW, EIGHTS>, all, block, size_t{0}, *v, spans, turns, dx,
-                             static_cast<const float *>(means), out, ahead);
+        error = launch_dependent(stream, norm_dx_kernel<LOW, EIGHTS>, all, block, size_t{0}, *v, spans, turns, dx,
+                                 static_cast<const float *>(means), out, ahead);
     return error;
 }
 

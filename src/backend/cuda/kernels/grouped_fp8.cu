@@ -6,11 +6,11 @@
 // A block goes through tiles of 128 × 128 results: one warp asks for pieces of the operands (TMA), two warpgroups make
 // 64 of the tile's rows each. While one promotes or stores, the other multiplies, and pieces of the next tile arrive.
 // An expert's rows may begin and end anywhere in what is turned, but a piece begins at a multiple of 16 bytes (at
-// others TMA is an illegal instruction). What is in a piece in front of an expert's share or behind it is another's:
+// others TMA is an illegal instruction). What is in a piece in front of an expert's share or after it is another's:
 // both operands get zeros there first.
 #include "barrier.cuh"
 #include "cluster.cuh"
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "grouped.cuh"
 #include "grouped_fp8.h"
 #include "ptx.cuh"
@@ -253,8 +253,8 @@ cudaError_t run(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare
                                          : matrices);
     if (!described)
         return cudaErrorNotSupported;
-    return launch_early(stream, kernel, dim3(static_cast<unsigned>(tiles < g.sms ? tiles : g.sms)), dim3(THREADS),
-                        BYTES, args, tiles, a, b);
+    return launch_dependent(stream, kernel, dim3(static_cast<unsigned>(tiles < g.sms ? tiles : g.sms)), dim3(THREADS),
+                            BYTES, args, tiles, a, b);
 }
 
 template <int OP, bool WIDE> cudaError_t of(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare) {

@@ -3,7 +3,7 @@
 // results, one half of its rows each; pieces of 64 of l come through a pipeline of asynchronous copies. Two blocks
 // share a multiprocessor, so that one computes while the other waits.
 //
-// FP32 as three BF16 parts (fp32_parts.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times,
+// FP32 as three BF16 parts (bf16_terms.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times,
 // for the products x2·y0, x1·y1, x0·y2, x1·y0, x0·y1, x0·y0. The tensor cores, which cut their sums off, add up 64
 // terms at most then: FP32 registers add the pieces. One block has a multiprocessor to itself.
 #include "grouped.cuh"

@@ -167,11 +167,11 @@ extern "C" cudaError_t mz_cu_group_norm_forward(cudaStream_t stream, const mz_cu
 }
 
 // x̂ to *normal, dz = dy·act'(z).
-static __device__ __forceinline__ float slope_at(const mz_cu_group_norm &v, const channel &k, int64_t at, float mean,
-                                                 float rstd, float *normal) {
+static __device__ __forceinline__ float derivative_at(const mz_cu_group_norm &v, const channel &k, int64_t at,
+                                                      float mean, float rstd, float *normal) {
     *normal = (load1(v.x.data, v.x.dtype, at) - mean) * rstd;
     const float dy = load1(v.y.data, v.y.dtype, at);
-    return v.silu ? dy * silu_slope(fmaf(fmaf(*normal, k.weight, k.bias), k.scale, k.shift)) : dy;
+    return v.silu ? dy * silu_derivative(fmaf(fmaf(*normal, k.weight, k.bias), k.scale, k.shift)) : dy;
 }
 
 // Threads side by side have channels of the group, and as many rows of them pixels in turn; sums [2, B, C] are Σ dz and
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(mz_cu_group
             const channel k = channel_of(v, image, c);
             for (int64_t pixel = row; pixel < v.pixels; pixel += down) {
                 float normal;
-                const float dz = slope_at(v, k, (image * v.pixels + pixel) * v.c + c, mean, rstd, &normal);
+                const float dz = derivative_at(v, k, (image * v.pixels + pixel) * v.c + c, mean, rstd, &normal);
                 dz_sum += dz;
                 normal_sum = fmaf(dz, normal, normal_sum);
             }
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(mz_cu_group
         const int64_t at = element_of(v, i);
         const channel k = channel_of(v, image, at % v.c);
         float normal;
-        const float dz = slope_at(v, k, at, mean, rstd, &normal);
+        const float dz = derivative_at(v, k, at, mean, rstd, &normal);
         store1(dx.data, dx.dtype, at, rstd * (dz * k.weight * k.scale - g - normal * g_normal));
     }
 }

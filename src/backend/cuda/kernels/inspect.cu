@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(THREADS) inspect_kernel(mz_cu_inspect_args a) 
     const mz_cu_layout layout = a.layout[blockIdx.x];
     int64_t n = a.count[blockIdx.x], runs = (a.sample + RUN - 1) / RUN;
     bool all = a.sample == 0 || runs * RUN >= n;
-    int64_t looked = all ? n : runs * RUN, stride = all ? n : n / runs, shift = 0;
+    int64_t inspected = all ? n : runs * RUN, stride = all ? n : n / runs, shift = 0;
     if (!all) { // backend.h's mz_sample_start
         unsigned long long step = static_cast<const rng_state *>(a.rng)->step;
         shift = static_cast<int64_t>(static_cast<unsigned>(step ^ step >> 32) * 2654435761u %
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS) inspect_kernel(mz_cu_inspect_args a) 
     }
     int limit = a.limit > 0 ? __float_as_int(a.limit) : INFINITE;
     tally t = {0, 0, 0, 0, 0, 0x7FFFFFFF, static_cast<int>(0x80000000u)};
-    for (int64_t i = threadIdx.x; i < looked; i += THREADS)
+    for (int64_t i = threadIdx.x; i < inspected; i += THREADS)
         look_at(value_at(x, layout_index(layout, all ? i : i / RUN * stride + shift + i % RUN)), limit, t);
     for (int step = WARP / 2; step > 0; step >>= 1)
         merge_lane(t, step);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(THREADS) inspect_kernel(mz_cu_inspect_args a) 
         merge(t, shared[w]);
     bool any = t.low <= t.high;
     mz_cu_inspection *found = a.found + blockIdx.x;
-    found->looked = looked;
+    found->inspected = inspected;
     found->nans = t.nans;
     found->infs = t.infs;
     found->large = t.large;

@@ -122,18 +122,18 @@ typedef struct mz_cu_scales { // that of (row, col) is data[(row >> row_shift)·
     int64_t row_step, col_step;
     int row_shift, col_shift;
 } mz_cu_scales;
-cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *most);
+cudaError_t mz_cu_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *amax);
 cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols,
-                        bool turned);
+                        bool columnwise);
 // x [rows, cols], rounded to BF16 first where `via` says so, then to blocks (mezzo_blocks) along the columns, or down
-// the rows, → FP32, at random where random.rng is not NULL. `most` as above, of x. x may be y.
+// the rows, → FP32, at random where random.rng is not NULL. `amax` as above, of x. x may be y.
 typedef struct mz_cu_at_random {
     const void *rng; // mz_rng_state
     uint32_t stream;
     int64_t first; // which element of the operand x[0] is
 } mz_cu_at_random;
 cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down, int blocks,
-                         int via, const uint32_t *most, const mz_cu_at_random *random);
+                         int via, const uint32_t *amax, const mz_cu_at_random *random);
 // base/blocks.h's mz_blocks_turn_run along each column of x, rounded as `via` says, → FP32; signs by rng's seed.
 cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks, int via,
                        const void *rng);
@@ -180,7 +180,7 @@ cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args);
 
 // --- layernorm.cu: layer norm and RMS norm -------------------------------------------------------------------------
 typedef struct mz_cu_layernorm_args {
-    // [rows, width], a row `pitch` elements behind the one before, padding 0; residual and sum may be absent
+    // [rows, width], a row `pitch` elements after the one before, padding 0; residual and sum may be absent
     mz_cu_array x, residual, y, sum;
     const float *weight, *bias; // [width] or NULL
     float *mean, *rstd;         // [rows] or NULL
@@ -197,7 +197,7 @@ typedef struct mz_cu_layernorm_bwd_args {
     const float *weight;         // [width] or NULL
     const float *mean, *rstd;    // [rows]; mean NULL: RMS norm
     float *dweight, *dbias;      // [width] or NULL
-    float *dsum;                 // [width] or NULL: column sums of low, or of dx without it
+    float *linear_dbias;         // [width] or NULL: column sums of low, or of dx without it
     float *partial;              // [parts, 3, pitch], workspace; not touched where these three are NULL
     int parts;                   // mz_cu_layernorm_bwd_parts
     int width, pitch;
@@ -214,18 +214,18 @@ cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y,
                              int width);
 
 // --- product.cu ----------------------------------------------------------------------------------------------------
-// BF16 and FP16 products with their epilogues, compute capability 9.0. a [rows, inner]; w [cols, inner], with SLOPE
+// BF16 and FP16 products with their epilogues, compute capability 9.0. a [rows, inner]; w [cols, inner], with DACT
 // [inner, cols]; inner and cols multiples of 8, everything 16-byte aligned.
-enum { MZ_CU_PRODUCT_RESIDUAL, MZ_CU_PRODUCT_SLOPE };
+enum { MZ_CU_PRODUCT_RESIDUAL, MZ_CU_PRODUCT_DACT };
 typedef struct mz_cu_product {
     int epilogue;
-    int dtype; // of a and w; of preact and out with SLOPE
+    int dtype; // of a and w; of preact and out with DACT
     const void *a, *w;
     mz_cu_array bias;      // RESIDUAL: [cols] or NULL
     const float *residual; // RESIDUAL: out [rows, cols] FP32 = a·wᵀ + bias + residual
-    const void *preact;    // SLOPE: out = round(a·w·gelu'(preact))
+    const void *preact;    // DACT: out = round(a·w·gelu'(preact))
     void *out;
-    float *partial; // SLOPE: [mz_cu_product_parts(rows), cols], to be added up to the sums of out's columns; or NULL
+    float *partial; // DACT: [mz_cu_product_parts(rows), cols], to be added up to the sums of out's columns; or NULL
     int64_t rows;
     int cols, inner;
 } mz_cu_product;
@@ -236,7 +236,7 @@ cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, in
 enum { MZ_CU_LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
 // --- loss.cu -------------------------------------------------------------------------------------------------------
 typedef struct mz_cu_cross_entropy_args {
-    mz_cu_array logits;     // [rows, width], a row `pitch` elements behind the one before
+    mz_cu_array logits;     // [rows, width], a row `pitch` elements after the one before
     const int32_t *targets; // [all]; the rows' are those from first_row on
     float *loss, *lse;      // [1]: the rows' share of the mean over all targets; [rows] or NULL
     float *terms;           // [rows], workspace
@@ -363,14 +363,14 @@ cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x,
 // --- update.cu, control.cu -----------------------------------------------------------------------------------------
 // update.h's mz_segment, mz_opt_state and mz_scaler_block, member for member (checked in update.c).
 typedef struct mz_cu_segment {
-    int64_t offset, grad_shift, master_shift, first, count, state_offset, shadow_offset;
-    int32_t shadow_dtype, decay;
+    int64_t offset, grad_shift, master_shift, first, count, state_offset, low_copy_offset;
+    int32_t low_copy_dtype, decay;
     int64_t low_offset;
     int32_t master;
     uint32_t key;
     mz_cu_layout layout;
 } mz_cu_segment;
-#define MZ_CU_NO_SHADOW INT64_MIN                                        // MZ_NO_SHADOW
+#define MZ_CU_NO_LOW_COPY INT64_MIN                                      // MZ_NO_LOW_COPY
 enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezzo_master's
 typedef struct mz_cu_opt_state {
     int64_t step, skipped;
@@ -390,8 +390,8 @@ cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, c
                              float *grad, int64_t elements, void *state, double *pieces, double *partial, int sms,
                              bool padded);
 // pieces [n]; states: mz_opt_state [ranks], NULL where ranks is 0
-cudaError_t mz_cu_agree(cudaStream_t stream, const double *pieces, int64_t n, const void *states, int ranks,
-                        void *state);
+cudaError_t mz_cu_norm_across_ranks(cudaStream_t stream, const double *pieces, int64_t n, const void *states, int ranks,
+                                    void *state);
 
 typedef struct mz_cu_update_constants {
     double beta1, beta2, eps, weight_decay, momentum, dampening;
@@ -405,7 +405,7 @@ typedef struct mz_cu_update_args {
     float *master;
     void *moment[2];  // sgd: FP32; moment[0] or NULL
     int moment_bytes; // adamw: of an element: 4 FP32, 2 BF16, 1 records of base/dynamic8.h
-    void *shadow;     // or NULL
+    void *low_copy;   // or NULL
     float *ema;       // or NULL
     int64_t elements; // of the segments
     int n, sms;
@@ -416,7 +416,7 @@ typedef struct mz_cu_update_args {
 cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args);
 cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args);
 cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master, int64_t elements,
-                          void *shadow, int sms, bool padded);
+                          void *low_copy, int sms, bool padded);
 
 // histogram.cu: adds to counts, int32 [MZ_CU_HISTOGRAM_BUCKETS], backend.h's MZ_HISTOGRAM_BUCKETS.
 enum { MZ_CU_HISTOGRAM_BUCKETS = 281 };
@@ -454,7 +454,7 @@ cudaError_t mz_cu_scaler_update(cudaStream_t stream, void *block, const mz_cu_st
 // --- inspect.cu ----------------------------------------------------------------------------------------------------
 enum { MZ_CU_INSPECTED = 16, MZ_CU_GUARD_ON = 1, MZ_CU_GUARD_GRADIENTS = 2, MZ_CU_BAD_GRADIENTS = 8 }; // backend.h's
 typedef struct mz_cu_inspection {
-    int64_t looked, nans, infs, large, zeros, tiny;
+    int64_t inspected, nans, infs, large, zeros, tiny;
     float low, high;
 } mz_cu_inspection; // mz_inspection
 typedef struct mz_cu_inspect_args {
@@ -512,32 +512,33 @@ cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args);
 cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place, float *dweights,
                              int64_t rows, int width, int top_k);
 
-// --- thin.cu: products with a matrix of few rows, FP32 -------------------------------------------------------------
-typedef struct mz_cu_thin {
+// --- small_n.cu: products with a matrix of few rows, FP32
+// -------------------------------------------------------------
+typedef struct mz_cu_small_n {
     const float *x, *w, *dy;      // [rows, k], [n, k], [rows, n]
     float *y, *dx, *dw, *partial; // partial: workspace of dw
     int64_t rows;
     int n, k; // n at most 16, k a multiple of 4
     bool accumulate;
-} mz_cu_thin;
-cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args);
+} mz_cu_small_n;
+cudaError_t mz_cu_small_n_y(cudaStream_t stream, const mz_cu_small_n *args);
 // The same, and the route of its result, of one group: args->n is the experts' count.
-cudaError_t mz_cu_thin_y_route(cudaStream_t stream, const mz_cu_thin *args, const mz_cu_route_args *route);
-cudaError_t mz_cu_thin_dx(cudaStream_t stream, const mz_cu_thin *args);
+cudaError_t mz_cu_small_n_y_route(cudaStream_t stream, const mz_cu_small_n *args, const mz_cu_route_args *route);
+cudaError_t mz_cu_small_n_dx(cudaStream_t stream, const mz_cu_small_n *args);
 // route's dx, of FP32 logits, and the thin dx of that; k at least 128.
-cudaError_t mz_cu_route_dx_thin(cudaStream_t stream, const mz_cu_route_dx_args *route, const mz_cu_thin *args);
-size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms);
-cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms);
+cudaError_t mz_cu_route_dx_small_n(cudaStream_t stream, const mz_cu_route_dx_args *route, const mz_cu_small_n *args);
+size_t mz_cu_small_n_dw_workspace(int64_t rows, int n, int k, int sms);
+cudaError_t mz_cu_small_n_dw(cudaStream_t stream, const mz_cu_small_n *args, int sms);
 
-// --- fp32_parts.cu: FP32 numbers as three BF16 ones ----------------------------------------------------------------
-// x [n] → its parts in BF16, one array behind the other: x2, x1, x0, or of a product's second operand x0, x1, x2.
-typedef struct mz_cu_fp32_parts {
+// --- bf16_terms.cu: FP32 numbers as three BF16 ones ----------------------------------------------------------------
+// x [n] → its parts in BF16, one array after the other: x2, x1, x0, or of a product's second operand x0, x1, x2.
+typedef struct mz_cu_bf16_terms {
     const float *x;
     void *out;
     int64_t n; // a multiple of 4
     bool second;
-} mz_cu_fp32_parts;
-cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_fp32_parts *args);
+} mz_cu_bf16_terms;
+cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_bf16_terms *args);
 
 // --- promoted.cu: FP32 products by parts, sums promoted to FP32 registers (compute capability 9.0) -----------------
 // out [rows, cols] FP32 = Σ a·b over `inner` terms, + bias, + add. a and b are parts as mz_cu_fp32_split writes them, a
@@ -569,7 +570,7 @@ typedef struct mz_cu_grouped {
     int experts, n, k;
     int compute;     // what operands are rounded to
     bool accumulate; // dw: add to what is there
-    bool parts;      // wgmma: a and b are three BF16 arrays one behind the other, as mz_cu_fp32_split writes them
+    bool parts;      // wgmma: a and b are three BF16 arrays consecutively, as mz_cu_fp32_split writes them
     bool vectors;    // set by the launcher
     int tile;        // 0: chosen by the launcher; 64 or 128
     int sms, shared_optin;

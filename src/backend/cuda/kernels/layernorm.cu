@@ -1,8 +1,8 @@
 // Layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in registers
 // between the passes over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "norm.cuh"
-#include "norm_codes.h"
+#include "norm_fp8.h"
 
 // --- forward -------------------------------------------------------------------------------------------------------
 template <int T, int V>
@@ -71,9 +71,9 @@ extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernor
         return cudaGetLastError();
     }
 #define RUN(T, V)                                                                                                      \
-    error = launch_early(stream, layernorm_kernel<T, V>,                                                               \
-                         static_cast<unsigned>((a.rows + row_threads<T>::rows - 1) / row_threads<T>::rows),            \
-                         row_threads<T>::block, 0, a)
+    error = launch_dependent(stream, layernorm_kernel<T, V>,                                                           \
+                             static_cast<unsigned>((a.rows + row_threads<T>::rows - 1) / row_threads<T>::rows),        \
+                             row_threads<T>::block, 0, a)
     cudaError_t error = cudaSuccess;
     MZ_ROW_DISPATCH(a.pitch, RUN);
 #undef RUN
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
     __shared__ float shared[rows_at_once][2][2][T / WARP]; // two sets, used by turns: one barrier a row is enough
     extern __shared__ float4 columns[];                    // [rows_at_once, 3, pitch] as 8-column vectors
     int pitch = a.pitch;
-    float sums[3][V][8] = {}; // dweight, dbias, dsum
+    float sums[3][V][8] = {}; // dweight, dbias, linear_dbias
     int stored = a.low.data != nullptr ? a.low.dtype : a.dx.dtype;
     int turn = 0;
     for (int64_t group = blockIdx.x; group * rows_at_once < a.rows; group += gridDim.x) {
@@ -117,15 +117,15 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
             row_store<T>(a.dx, start, pitch, v, dx);
             if (a.low.data != nullptr)
                 row_store<T>(a.low, start, pitch, v, dx);
-            if (a.dsum != nullptr)
+            if (a.linear_dbias != nullptr)
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     sums[2][v][k] += round_to(dx[k], stored);
         }
     }
-    if (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr)
+    if (a.dweight == nullptr && a.dbias == nullptr && a.linear_dbias == nullptr)
         return;
-    norm_bwd_sums<T, V, rows_at_once>(sums, a.dsum != nullptr ? 3 : 2, pitch, columns,
+    norm_bwd_sums<T, V, rows_at_once>(sums, a.linear_dbias != nullptr ? 3 : 2, pitch, columns,
                                       a.partial + static_cast<int64_t>(blockIdx.x) * 3 * pitch);
 }
 
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
 __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_layernorm_bwd_args a) {
     __shared__ float shared[2][ROW_BLOCK / WARP];
     float *part = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.pitch;
-    bool sums = a.dweight != nullptr || a.dbias != nullptr || a.dsum != nullptr;
+    bool sums = a.dweight != nullptr || a.dbias != nullptr || a.linear_dbias != nullptr;
     int stored = a.low.data != nullptr ? a.low.dtype : a.dx.dtype;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         int64_t start = row * a.pitch;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
             store1(a.dx.data, a.dx.dtype, start + c, dx);
             if (a.low.data != nullptr)
                 store1(a.low.data, a.low.dtype, start + c, dx);
-            if (a.dsum != nullptr)
+            if (a.linear_dbias != nullptr)
                 part[2 * a.pitch + c] = (row == blockIdx.x ? 0 : part[2 * a.pitch + c]) + round_to(dx, stored);
         }
         for (int c = a.width + threadIdx.x; c < a.pitch; c += ROW_BLOCK) {
@@ -177,16 +177,16 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
 
 // out[c] (+)= Σ_parts partial[part, c], each thread a strided share in order, then the shares in order.
 enum { COLUMNS = 32, SHARES = 32 };
-__host__ __device__ __forceinline__ int columns_wanted(int width, const float *dbias, const float *dsum) {
-    return dsum != nullptr ? 3 * width : dbias != nullptr ? 2 * width : width;
+__host__ __device__ __forceinline__ int columns_wanted(int width, const float *dbias, const float *linear_dbias) {
+    return linear_dbias != nullptr ? 3 * width : dbias != nullptr ? 2 * width : width;
 }
 
 __global__ void __launch_bounds__(COLUMNS *SHARES)
-    columns_kernel(const float *partial, int parts, int width, float *dweight, float *dbias, float *dsum,
+    columns_kernel(const float *partial, int parts, int width, float *dweight, float *dbias, float *linear_dbias,
                    bool accumulate) {
     wait_for_before();
     __shared__ float shares[SHARES][COLUMNS];
-    int c = blockIdx.x * COLUMNS + threadIdx.x, all = columns_wanted(width, dbias, dsum);
+    int c = blockIdx.x * COLUMNS + threadIdx.x, all = columns_wanted(width, dbias, linear_dbias);
     float sum = 0;
     if (c < all)
 #pragma unroll 16
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
 #pragma unroll
     for (int s = 0; s < SHARES; s++)
         sum += shares[s][threadIdx.x];
-    float *out = c < width ? dweight : c < 2 * width ? dbias : dsum;
+    float *out = c < width ? dweight : c < 2 * width ? dbias : linear_dbias;
     if (out == nullptr)
         return;
     out += c % width;
@@ -229,21 +229,21 @@ extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_laye
         layernorm_bwd_wide_kernel<<<parts, ROW_BLOCK, 0, stream>>>(a);
     } else {
 #define RUN(T, V)                                                                                                      \
-    error = launch_early(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block,                             \
-                         bwd_threads<T>::rows == 1 ? 0 : (a.pitch + 7) / 8 * 96 * bwd_threads<T>::rows, a)
+    error = launch_dependent(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block,                         \
+                             bwd_threads<T>::rows == 1 ? 0 : (a.pitch + 7) / 8 * 96 * bwd_threads<T>::rows, a)
         MZ_ROW_DISPATCH_BWD(a.pitch, RUN);
 #undef RUN
     }
     error = error != cudaSuccess ? error : cudaGetLastError();
-    if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr && a.dsum == nullptr))
+    if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr && a.linear_dbias == nullptr))
         return error;
     return mz_cu_norm_columns(stream, &a, a.parts);
 }
 
 extern "C" cudaError_t mz_cu_norm_columns(cudaStream_t stream, const mz_cu_layernorm_bwd_args *a, int parts) {
     dim3 threads(COLUMNS, SHARES);
-    int all = columns_wanted(a->pitch, a->dbias, a->dsum);
-    return launch_early(stream, columns_kernel, static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0,
-                        static_cast<const float *>(a->partial), parts, a->pitch, a->dweight, a->dbias, a->dsum,
-                        a->accumulate);
+    int all = columns_wanted(a->pitch, a->dbias, a->linear_dbias);
+    return launch_dependent(stream, columns_kernel, static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0,
+                            static_cast<const float *>(a->partial), parts, a->pitch, a->dweight, a->dbias,
+                            a->linear_dbias, a->accumulate);
 }

@@ -4,7 +4,7 @@
 #include "rows.cuh"
 
 // A row of logits starts anywhere (an odd pitch), so a thread's vectors are aligned by element index and the row's ends
-// go one by one. Padding behind a row is not read.
+// go one by one. Padding after a row is not read.
 struct row_span {
     int64_t head_end, tail_start, end; // elements [start, head_end) and [tail_start, end) singly, vectors of 8 between
 };

@@ -1,7 +1,7 @@
 // What cuBLASLt's epilogues cannot do: conversions of operands, epilogues of an op's own, sums of columns; and what the
 // choice of its algorithms needs.
 #include "activation.cuh"
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "vec.cuh"
 
 namespace {
@@ -80,20 +80,21 @@ __global__ void __launch_bounds__(BLOCK) epilogue_kernel(mz_cu_epilogue e) {
 __global__ void __launch_bounds__(BLOCK)
     act_dx_kernel(const float *product, mz_cu_array preact, mz_cu_array dx, int64_t n, int act) {
     int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
-    bool slope = preact.data != nullptr;
+    bool derivative = preact.data != nullptr;
     if (i + 8 <= n) {
         float v[8], x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         load8(product, MZ_CU_F32, i, v);
-        if (slope)
+        if (derivative)
             load8(preact.data, preact.dtype, i, x);
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            v[k] = slope ? times_slope(v[k], x[k], act) : v[k];
+            v[k] = derivative ? times_derivative(v[k], x[k], act) : v[k];
         store8(dx.data, dx.dtype, i, v);
     } else {
         for (; i < n; i++) {
             float v = product[i];
-            store1(dx.data, dx.dtype, i, slope ? times_slope(v, load1(preact.data, preact.dtype, i), act) : v);
+            store1(dx.data, dx.dtype, i,
+                   derivative ? times_derivative(v, load1(preact.data, preact.dtype, i), act) : v);
         }
     }
 }
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(BLOCK) differs_kernel(const uint32_t *a, const
 } // namespace
 
 extern "C" cudaError_t mz_cu_convert(cudaStream_t stream, mz_cu_array src, mz_cu_array dst, int64_t n) {
-    return launch_early(stream, convert_kernel, blocks_for((n + 7) / 8), BLOCK, 0, src, dst, n);
+    return launch_dependent(stream, convert_kernel, blocks_for((n + 7) / 8), BLOCK, 0, src, dst, n);
 }
 
 extern "C" cudaError_t mz_cu_linear_epilogue(cudaStream_t stream, const mz_cu_epilogue *e) {
@@ -220,8 +221,9 @@ extern "C" size_t mz_cu_column_sums_bytes(int64_t rows, int64_t cols) {
 
 extern "C" cudaError_t mz_cu_add_partials(cudaStream_t stream, const float *partial, float *out, int64_t cols,
                                           int64_t chunks, bool accumulate) {
-    return launch_early(stream, add_partials_kernel, static_cast<unsigned>((cols + PARTIAL_COLS - 1) / PARTIAL_COLS),
-                        BLOCK, 0, partial, out, cols, chunks, accumulate);
+    return launch_dependent(stream, add_partials_kernel,
+                            static_cast<unsigned>((cols + PARTIAL_COLS - 1) / PARTIAL_COLS), BLOCK, 0, partial, out,
+                            cols, chunks, accumulate);
 }
 
 extern "C" cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, float *out, int64_t rows, int64_t cols,

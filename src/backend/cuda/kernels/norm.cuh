@@ -1,4 +1,4 @@
-// A norm's row, for kernels that write its result in one way or another (layernorm.cu, norm_codes.cu): the same sums in
+// A norm's row, for kernels that write its result in one way or another (layernorm.cu, norm_fp8.cu): the same sums in
 // the same order.
 #ifndef MZ_NORM_CUH
 #define MZ_NORM_CUH

@@ -1,6 +1,6 @@
 // Products with an epilogue that the library does slowly, on Hopper's tensor cores (compute capability 9.0 only): the
-// MLP's second (bias, FP32 residual), and its gradient (GELU's slope, column sums for the first one's bias, and GELU's
-// result for the weights of the second).
+// MLP's second (bias, FP32 residual), and its gradient (GELU's derivative, column sums for the first one's bias, and
+// GELU's result for the weights of the second).
 //
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
 // 128 results: while one finishes a tile, which is memory's work, the other multiplies. Two blocks, a cluster, share
@@ -9,7 +9,7 @@
 
 #include "barrier.cuh"
 #include "cluster.cuh"
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "product.h"
 #include "ptx.cuh"
 #include "vec.cuh"
@@ -22,9 +22,9 @@ enum { AT_STAGING = STAGES * STAGE, AT_BARRIERS = AT_STAGING + GROUPS * STAGING,
 enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
-enum { EPILOGUE_REMAKE = MZ_CU_PRODUCT_SLOPE + 1 }; // SLOPE, and acted
+enum { EPILOGUE_RECOMPUTE = MZ_CU_PRODUCT_DACT + 1 }; // DACT, and act_out
 struct product : mz_cu_product {
-    void *acted;
+    void *act_out;
 };
 
 constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_if(bool condition, char *to, float4 x) {
                  : "memory");
 }
 
-// This thread's columns (four, a V) of rows from the warp's i-th on, which lie one `pitch` bytes behind the other, and
+// This thread's columns (four, a V) of rows from the warp's i-th on, which lie one `pitch` bytes after the other, and
 // of which `exist` are there.
 template <typename V> struct rows_at {
     char *first;
@@ -137,7 +137,7 @@ template <typename V> struct rows_at {
 
 template <typename V> struct rows_ahead {
     V v[AT_ONCE];
-    // Behind the warp's last row nothing is asked for; for a row that does not exist the last one is read.
+    // After the warp's last row nothing is asked for; for a row that does not exist the last one is read.
     __device__ __forceinline__ void load(const mz_cu_product &g, const place &p, const void *from, int i) {
         const rows_at<V> rows(g, p, from, i);
         const bool any = i < 32 && rows.exist > 0;
@@ -166,11 +166,11 @@ __device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p
 //
 // activation.cuh's functions and bounds without branches, but for the approximate reciprocal: it is off by 2^-23, one
 // 2^-24 more than the rounded one, of which a 16-bit result shows nothing. Of infinity it is 0.
-__device__ __forceinline__ float slope_fast(float x, float &acted) {
+__device__ __forceinline__ float derivative_fast(float x, float &act_out) {
     const float k = 1.59576912160573071f, e = -1.44269504f * k;
     float s, c = fminf(fmaxf(x, -16.0f), 16.0f);
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exp2_fast(x * fmaf(x * x, e * 0.044715f, e))));
-    acted = x * s;
+    act_out = x * s;
     return fmaf(c * fmaf(c * c, k * 0.134145f, k), s * (1.0f - s), s);
 }
 
@@ -204,7 +204,7 @@ __device__ __forceinline__ void store_sums(const mz_cu_product &g, const place &
 #pragma unroll
     for (int w = 0; w < 4; w++)
         total += all[w * (STAGING / 16) + thread];
-    int64_t row = p.row - warp * 16; // of the tile; a cluster's second may lie behind all rows
+    int64_t row = p.row - warp * 16; // of the tile; a cluster's second may lie after all rows
     int col = p.col - p.lane * 4 + thread;
     if (row < g.rows && col < g.cols)
         g.partial[row / TILE * g.cols + col] = total;
@@ -212,29 +212,29 @@ __device__ __forceinline__ void store_sums(const mz_cu_product &g, const place &
 }
 
 // out = round(d·gelu'(preact)); the columns' sums of it to partial. Of a row that does not exist d is 0. REMAKES: also
-// acted = round(gelu(preact)), which may take preact's place: the thread that stores a number has read it before, and
+// act_out = round(gelu(preact)), which may take preact's place: the thread that stores a number has read it before, and
 // it alone does.
 template <typename T, bool REMAKES>
-__device__ __forceinline__ void finish_slope(const product &g, const place &p, int group, const float (&d)[2][16][4],
-                                             rows_ahead<uint2> &ahead) {
+__device__ __forceinline__ void finish_derivative(const product &g, const place &p, int group,
+                                                  const float (&d)[2][16][4], rows_ahead<uint2> &ahead) {
     float4 sums = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         stage(p, d[h]);
 #pragma unroll 1
         for (int first = 0; first < 16; first += AT_ONCE) {
-            const rows_at<uint2> out(g, p, g.out, h * 16 + first), acted(g, p, g.acted, h * 16 + first);
+            const rows_at<uint2> out(g, p, g.out, h * 16 + first), act_out(g, p, g.act_out, h * 16 + first);
             rows_ahead<uint2> now = ahead;
             ahead.load(g, p, g.preact, h * 16 + first + AT_ONCE);
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) {
                 float4 x = widen4<T>(now.v[k]), y = staged(p, first + k);
                 float4 a;
-                uint2 low = narrow4<T>(make_float4(y.x * slope_fast(x.x, a.x), y.y * slope_fast(x.y, a.y),
-                                                   y.z * slope_fast(x.z, a.z), y.w * slope_fast(x.w, a.w)));
+                uint2 low = narrow4<T>(make_float4(y.x * derivative_fast(x.x, a.x), y.y * derivative_fast(x.y, a.y),
+                                                   y.z * derivative_fast(x.z, a.z), y.w * derivative_fast(x.w, a.w)));
                 out.store(k, low);
                 if constexpr (REMAKES)
-                    acted.store(k, narrow4<T>(a));
+                    act_out.store(k, narrow4<T>(a));
                 sums = add4(sums, widen4<T>(low));
             }
         }
@@ -342,7 +342,7 @@ __device__ __forceinline__ void consume(const product &g, unsigned char *shared,
         if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
             finish_residual(g, p, d, ahead);
         else
-            finish_slope<T, EPILOGUE == EPILOGUE_REMAKE>(g, p, group, d, ahead);
+            finish_derivative<T, EPILOGUE == EPILOGUE_RECOMPUTE>(g, p, group, d, ahead);
     }
 }
 #endif
@@ -401,27 +401,28 @@ template <typename T, int EPILOGUE> cudaError_t run(cudaStream_t stream, const p
         return cudaErrorNotSupported;
     int64_t pairs = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
     int64_t most = sms / CLUSTER, clusters = pairs < most ? pairs : most;
-    return launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, w);
+    return launch_dependent(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a,
+                            w);
 }
 
-template <typename T> cudaError_t of(cudaStream_t stream, const product &g, bool remakes, int sms, bool prepare) {
-    if (remakes)
-        return run<T, EPILOGUE_REMAKE>(stream, g, sms, prepare);
+template <typename T> cudaError_t of(cudaStream_t stream, const product &g, bool recomputes, int sms, bool prepare) {
+    if (recomputes)
+        return run<T, EPILOGUE_RECOMPUTE>(stream, g, sms, prepare);
     return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare)
-                                                : run<T, MZ_CU_PRODUCT_SLOPE>(stream, g, sms, prepare);
+                                                : run<T, MZ_CU_PRODUCT_DACT>(stream, g, sms, prepare);
 }
 
-cudaError_t run_product(cudaStream_t stream, const mz_cu_product *args, void *acted, bool remakes, int sms,
+cudaError_t run_product(cudaStream_t stream, const mz_cu_product *args, void *act_out, bool recomputes, int sms,
                         bool prepare) {
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
     product g;
     static_cast<mz_cu_product &>(g) = *args;
-    g.acted = acted;
+    g.act_out = act_out;
     if (args->dtype == MZ_CU_BF16)
-        return of<__nv_bfloat16>(stream, g, remakes, sms, prepare);
-    return args->dtype == MZ_CU_F16 ? of<__half>(stream, g, remakes, sms, prepare) : cudaErrorInvalidValue;
+        return of<__nv_bfloat16>(stream, g, recomputes, sms, prepare);
+    return args->dtype == MZ_CU_F16 ? of<__half>(stream, g, recomputes, sms, prepare) : cudaErrorInvalidValue;
 }
 } // namespace
 
@@ -433,7 +434,7 @@ extern "C" cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_produc
     return run_product(stream, args, nullptr, false, sms, prepare);
 }
 
-extern "C" cudaError_t mz_cu_product_remake(cudaStream_t stream, const mz_cu_product *args, void *acted, int sms,
-                                            bool prepare) {
-    return run_product(stream, args, acted, true, sms, prepare);
+extern "C" cudaError_t mz_cu_product_recompute(cudaStream_t stream, const mz_cu_product *args, void *act_out, int sms,
+                                               bool prepare) {
+    return run_product(stream, args, act_out, true, sms, prepare);
 }

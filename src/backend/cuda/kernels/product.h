@@ -8,8 +8,10 @@
 extern "C" {
 #endif
 
-// mz_cu_product_run with MZ_CU_PRODUCT_SLOPE, and acted [rows, cols] = round(gelu(preact)), which may be preact itself.
-cudaError_t mz_cu_product_remake(cudaStream_t stream, const mz_cu_product *args, void *acted, int sms, bool prepare);
+// mz_cu_product_run with MZ_CU_PRODUCT_DACT, and act_out [rows, cols] = round(gelu(preact)), which may be preact
+// itself.
+cudaError_t mz_cu_product_recompute(cudaStream_t stream, const mz_cu_product *args, void *act_out, int sms,
+                                    bool prepare);
 
 #ifdef __cplusplus
 }

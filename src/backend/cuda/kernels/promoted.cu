@@ -1,5 +1,5 @@
 // Products of FP32 matrices on Hopper's tensor cores (compute capability 9.0 only), as exact as FP32's own: each number
-// is the sum of three BF16 ones (fp32_parts.cu), six products of parts make one of FP32, and the tensor cores, which
+// is the sum of three BF16 ones (bf16_terms.cu), six products of parts make one of FP32, and the tensor cores, which
 // cut their sums off, add up 64 terms at most: then FP32 registers take over ("promotion"), which round to nearest.
 //
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that make 64 of a tile's 128 rows
@@ -8,7 +8,7 @@
 // the sum is divided, and a second kernel adds the parts in order.
 #include "barrier.cuh"
 #include "cluster.cuh"
-#include "early.cuh"
+#include "pdl_launch.cuh"
 #include "ptx.cuh"
 #include "vec.cuh"
 #include "wgmma.cuh"
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(BLOCK) add_splits_kernel(const mz_cu_promoted 
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
-// Boxes of 64 × 64 of three matrices [rows, cols], one behind the other; what lies outside of one reads as zeros.
+// Boxes of 64 × 64 of three matrices [rows, cols], consecutive; what lies outside of one reads as zeros.
 bool describe(CUtensorMap *map, const void *data, bool by_rows, int64_t others, int64_t inner) {
     tensor_map_encode encode = find_tensor_map_encode();
     const auto cols = static_cast<cuuint64_t>(by_rows ? inner : others);
@@ -240,12 +240,12 @@ cudaError_t run(cudaStream_t stream, const mz_cu_promoted &g, int sms, bool prep
     if (!describe(&a, g.a, A_BY_ROWS, g.rows, g.inner) || !describe(&b, g.b, B_BY_ROWS, g.cols, g.inner))
         return cudaErrorNotSupported;
     int64_t units = pairs_of(g) * g.splits, most = sms / CLUSTER, clusters = units < most ? units : most;
-    cudaError_t error =
-        launch_early(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a, b);
+    cudaError_t error = launch_dependent(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS),
+                                         BYTES, g, a, b);
     if (error != cudaSuccess || g.splits == 1)
         return error;
-    return launch_early(stream, add_splits_kernel, static_cast<unsigned>((g.rows * g.cols / 4 + BLOCK - 1) / BLOCK),
-                        BLOCK, 0, g);
+    return launch_dependent(stream, add_splits_kernel, static_cast<unsigned>((g.rows * g.cols / 4 + BLOCK - 1) / BLOCK),
+                            BLOCK, 0, g);
 }
 } // namespace
 

@@ -1,10 +1,11 @@
 // Rounding to E4M3 and E5M2 with a power of two as scale, in both layouts, with what stands in front (an activation, or
-// the slope of one) and what is found on the way: the largest magnitude and the columns' sums. One read of each input.
+// the derivative of one) and what is found on the way: the largest magnitude and the columns' sums. One read of each
+// input.
 #include "activation.cuh"
-#include "early.cuh"
-#include "eight.cuh"
+#include "pdl_launch.cuh"
+#include "fp8_pack.cuh"
 #include "quantize.h"
-#include "straight.cuh"
+#include "branchless_act.cuh"
 #include "vec.cuh"
 
 // A block's tile is ROWS × COLS: a thread takes 8 numbers of a row at a time, whose codes wait in shared memory; then
@@ -29,8 +30,8 @@ __device__ __forceinline__ int waits_at(int line, int byte) {
 
 // A tile of codes to where it stays turned, by all threads. `pitch` is a multiple of 16, and codes after the last row
 // are zeros.
-__device__ __forceinline__ void write_turned(const uint8_t *tile, void *data, int64_t col0, int64_t cols, int64_t row0,
-                                             int64_t pitch) {
+__device__ __forceinline__ void write_columnwise(const uint8_t *tile, void *data, int64_t col0, int64_t cols,
+                                                 int64_t row0, int64_t pitch) {
 #pragma unroll 1
     for (int t = static_cast<int>(threadIdx.x); t < ROWS / 16 * (COLS / 4); t += THREADS) {
         const int run = t % (ROWS / 16) * 16, quad = t / (ROWS / 16) * 4;
@@ -60,20 +61,20 @@ __device__ __forceinline__ void write_sums(uint8_t *tile, const float sums[8], i
 // BF16. An act is known when this is compiled, and rows are not unrolled: with a choice among all acts, 64 times, the
 // code was more than a multiprocessor keeps at hand.
 // Slopes take fewer registers than the compiler would: their loads need more blocks at a time (ReLU's hardly any code).
-template <int ACT, bool SLOPE> constexpr int blocks_at_once() {
-    return SLOPE && ACT != ACT_RELU ? 8 : 1;
+template <int ACT, bool DACT> constexpr int blocks_at_once() {
+    return DACT && ACT != ACT_RELU ? 8 : 1;
 }
-template <int ACT, bool SLOPE, bool ACTED>
-__global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, SLOPE>()) quantize_kernel(mz_cu_quantize q) {
+template <int ACT, bool DACT, bool ACT_OUT>
+__global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, DACT>()) quantize_kernel(mz_cu_quantize q) {
     wait_for_before();
-    __shared__ __align__(16) uint8_t tile[1 + ACTED][ROWS * PITCH];
+    __shared__ __align__(16) uint8_t tile[1 + ACT_OUT][ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
     const bool e4m3 = q.dtype == MZ_CU_F8E4M3, adds = q.sums != nullptr;
     const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
     const uint32_t pitch = static_cast<uint32_t>(q.cols);
-    const float inverse = inverse_of(q), acted_inverse = ACTED ? 1 / *q.acted_scale : 0; // exact
+    const float inverse = inverse_of(q), act_out_inverse = ACT_OUT ? 1 / *q.act_out_scale : 0; // exact
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    uint32_t most = 0;
+    uint32_t amax = 0;
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
         const int lines =
@@ -93,28 +94,28 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, SLOPE>()) quantiz
                 x[u] = preact[u] = make_uint4(0, 0, 0, 0);
                 if (static_cast<int>(line) < lines) {
                     x[u] = *reinterpret_cast<const uint4 *>(xs + line * pitch);
-                    if (SLOPE)
+                    if (DACT)
                         preact[u] = *reinterpret_cast<const uint4 *>(preacts + line * pitch);
                 }
             }
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const int line = (first + u) * GROUPS + group;
-                uint4 z = x[u], acted = x[u];
+                uint4 z = x[u], act_out = x[u];
                 if (ACT != ACT_NONE) {
-                    const acted8 both = act8<ACT, SLOPE>(SLOPE ? preact[u] : x[u], x[u]);
-                    acted = both.value;
-                    z = SLOPE ? both.slope : both.value;
+                    const acted8 both = act8<ACT, DACT>(DACT ? preact[u] : x[u], x[u]);
+                    act_out = both.value;
+                    z = DACT ? both.derivative : both.value;
                 }
-                most = larger(most, z);
-                uint2 codes;
-                if (SLOPE) {
+                amax = larger(amax, z);
+                uint2 fp8;
+                if (DACT) {
                     float v[8];
                     widen8(z, v);
 #pragma unroll
                     for (int k = 0; k < 8; k++)
                         sums[k] += v[k];
-                    codes = finite_codes(v, inverse, e4m3);
+                    fp8 = finite_fp8(v, inverse, e4m3);
                 } else {
                     if (adds) {
                         float v[8];
@@ -123,34 +124,34 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, SLOPE>()) quantiz
                         for (int k = 0; k < 8; k++)
                             sums[k] += v[k];
                     }
-                    codes = finite_codes(z, inverse, e4m3);
+                    fp8 = finite_fp8(z, inverse, e4m3);
                 }
-                if (__builtin_expect(reaches(most, BF16_INFINITY), 0))
-                    codes = mark_infinities(z, codes, e4m3);
+                if (__builtin_expect(reaches(amax, BF16_INFINITY), 0))
+                    fp8 = mark_infinities(z, fp8, e4m3);
                 if (q.y != nullptr && line < lines)
-                    *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line) * pitch) = codes;
-                if (q.turned != nullptr)
-                    *reinterpret_cast<uint2 *>(tile[0] + waits_at(line, part * 8)) = codes;
-                if (ACTED) {
-                    codes = finite_codes(acted, acted_inverse, true);
-                    if (__builtin_expect(reaches(larger(0, acted), BF16_INFINITY), 0))
-                        codes = mark_infinities(acted, codes, true);
-                    *reinterpret_cast<uint2 *>(tile[ACTED] + waits_at(line, part * 8)) = codes;
+                    *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line) * pitch) = fp8;
+                if (q.columnwise != nullptr)
+                    *reinterpret_cast<uint2 *>(tile[0] + waits_at(line, part * 8)) = fp8;
+                if (ACT_OUT) {
+                    fp8 = finite_fp8(act_out, act_out_inverse, true);
+                    if (__builtin_expect(reaches(larger(0, act_out), BF16_INFINITY), 0))
+                        fp8 = mark_infinities(act_out, fp8, true);
+                    *reinterpret_cast<uint2 *>(tile[ACT_OUT] + waits_at(line, part * 8)) = fp8;
                 }
             }
         }
-        if (q.turned == nullptr)
+        if (q.columnwise == nullptr)
             continue;
         __syncthreads();
-        write_turned(tile[0], q.turned, col0, q.cols, row0, q.pitch);
-        if (ACTED)
-            write_turned(tile[ACTED], q.acted, col0, q.cols, row0, q.pitch);
+        write_columnwise(tile[0], q.columnwise, col0, q.cols, row0, q.pitch);
+        if (ACT_OUT)
+            write_columnwise(tile[ACT_OUT], q.act_out, col0, q.cols, row0, q.pitch);
         __syncthreads();
     }
     if (adds)
         write_sums(tile[0], sums, col0, q.cols, q.sums + blockIdx.y * q.cols);
-    if (q.most != nullptr)
-        record_most<THREADS>(q.most, larger_of(most));
+    if (q.amax != nullptr)
+        record_amax<THREADS>(q.amax, larger_of(amax));
 }
 
 // FP32 and FP16, and MOVED: a row is another's, or of another dtype, as dispatch and cast leave it.
@@ -162,7 +163,7 @@ template <int DTYPE, bool MOVED> __global__ void __launch_bounds__(THREADS) quan
     const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
     const float inverse = inverse_of(q);
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    uint32_t most = 0;
+    uint32_t amax = 0;
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
         constexpr int once = 4;
@@ -195,42 +196,42 @@ template <int DTYPE, bool MOVED> __global__ void __launch_bounds__(THREADS) quan
                         v[k] = round_to(v[k] * weight[u], MZ_CU_BF16);
                     sums[k] += v[k];
                 }
-                const uint2 codes = to_codes(v, inverse, e4m3, most);
+                const uint2 fp8 = to_fp8(v, inverse, e4m3, amax);
                 if (q.y != nullptr && row0 + line < q.rows && col < q.cols)
-                    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + (row0 + line) * q.cols + col) = codes;
-                *reinterpret_cast<uint2 *>(tile + waits_at(line, part * 8)) = codes;
+                    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + (row0 + line) * q.cols + col) = fp8;
+                *reinterpret_cast<uint2 *>(tile + waits_at(line, part * 8)) = fp8;
             }
         }
-        if (q.turned == nullptr)
+        if (q.columnwise == nullptr)
             continue;
         __syncthreads();
-        write_turned(tile, q.turned, col0, q.cols, row0, q.pitch);
+        write_columnwise(tile, q.columnwise, col0, q.cols, row0, q.pitch);
         __syncthreads();
     }
     if (q.sums != nullptr)
         write_sums(tile, sums, col0, q.cols, q.sums + blockIdx.y * q.cols);
-    if (q.most != nullptr)
-        record_most<THREADS>(q.most, most);
+    if (q.amax != nullptr)
+        record_amax<THREADS>(q.amax, amax);
 }
 
-// SwiGLU, or its slope: a tile is of columns that gate and up have alike, and the slope's results are two of them.
-template <bool SLOPE, bool ACTED> __global__ void __launch_bounds__(THREADS) quantize_gated_kernel(mz_cu_quantize q) {
+// SwiGLU, or its derivative: a tile is of columns that gate and up have alike, and the derivative's results are two of
+// them.
+template <bool DACT, bool ACT_OUT> __global__ void __launch_bounds__(THREADS) quantize_gated_kernel(mz_cu_quantize q) {
     wait_for_before();
-    constexpr int results = SLOPE ? 2 : 1, tiles = results + ACTED, once = 2;
+    constexpr int results = DACT ? 2 : 1, tiles = results + ACT_OUT, once = 2;
     __shared__ __align__(16) uint8_t tile[tiles][ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
     const bool e4m3 = q.dtype == MZ_CU_F8E4M3, adds = q.sums != nullptr;
     const int64_t width = q.cols / results, col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
     const uint32_t pitch = static_cast<uint32_t>(width);
-    const float inverse = inverse_of(q), acted_inverse = ACTED ? 1 / *q.acted_scale : 0; // exact
+    const float inverse = inverse_of(q), act_out_inverse = ACT_OUT ? 1 / *q.act_out_scale : 0; // exact
     float sums[results][8] = {};
-    uint32_t most = 0, acted_most = 0; // the latter is forward's
+    uint32_t amax = 0, act_out_amax = 0; // the latter is forward's
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
         const int lines =
             col < width ? static_cast<int>(min(q.rows - row0, static_cast<int64_t>(ROWS))) : 0; // this thread's
-        const uint16_t *pairs =
-            static_cast<const uint16_t *>(SLOPE ? q.preact.data : q.x.data) + row0 * 2 * width + col;
+        const uint16_t *pairs = static_cast<const uint16_t *>(DACT ? q.preact.data : q.x.data) + row0 * 2 * width + col;
         const uint16_t *dys = static_cast<const uint16_t *>(q.x.data) + row0 * width + col;
         uint8_t *y = static_cast<uint8_t *>(q.y) + row0 * q.cols + col;
 #pragma unroll 1
@@ -243,21 +244,21 @@ template <bool SLOPE, bool ACTED> __global__ void __launch_bounds__(THREADS) qua
                 if (static_cast<int>(line) < lines) {
                     gate[u] = *reinterpret_cast<const uint4 *>(pairs + 2 * line * pitch);
                     up[u] = *reinterpret_cast<const uint4 *>(pairs + (2 * line + 1) * pitch);
-                    if (SLOPE)
+                    if (DACT)
                         dy[u] = *reinterpret_cast<const uint4 *>(dys + line * pitch);
                 }
             }
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const int line = (first + u) * GROUPS + group;
-                const gated8 all = swiglu8<SLOPE>(gate[u], up[u], dy[u]);
-                const uint4 acted = all.value, z[2] = {SLOPE ? all.gate : all.value, all.up};
-                if (ACTED) {
-                    uint2 codes = finite_codes(acted, acted_inverse, true);
-                    acted_most = larger(acted_most, acted);
-                    if (__builtin_expect(reaches(acted_most, BF16_INFINITY), 0))
-                        codes = mark_infinities(acted, codes, true);
-                    *reinterpret_cast<uint2 *>(tile[tiles - 1] + waits_at(line, part * 8)) = codes;
+                const gated8 all = swiglu8<DACT>(gate[u], up[u], dy[u]);
+                const uint4 act_out = all.value, z[2] = {DACT ? all.gate : all.value, all.up};
+                if (ACT_OUT) {
+                    uint2 fp8 = finite_fp8(act_out, act_out_inverse, true);
+                    act_out_amax = larger(act_out_amax, act_out);
+                    if (__builtin_expect(reaches(act_out_amax, BF16_INFINITY), 0))
+                        fp8 = mark_infinities(act_out, fp8, true);
+                    *reinterpret_cast<uint2 *>(tile[tiles - 1] + waits_at(line, part * 8)) = fp8;
                 }
 #pragma unroll
                 for (int r = 0; r < results; r++) {
@@ -268,51 +269,52 @@ template <bool SLOPE, bool ACTED> __global__ void __launch_bounds__(THREADS) qua
                         for (int k = 0; k < 8; k++)
                             sums[r][k] += v[k];
                     }
-                    most = larger(most, z[r]);
-                    uint2 codes = finite_codes(z[r], inverse, e4m3);
-                    if (__builtin_expect(reaches(most, BF16_INFINITY), 0))
-                        codes = mark_infinities(z[r], codes, e4m3);
+                    amax = larger(amax, z[r]);
+                    uint2 fp8 = finite_fp8(z[r], inverse, e4m3);
+                    if (__builtin_expect(reaches(amax, BF16_INFINITY), 0))
+                        fp8 = mark_infinities(z[r], fp8, e4m3);
                     if (q.y != nullptr && line < lines)
-                        *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line * results + r) * pitch) = codes;
-                    if (q.turned != nullptr)
-                        *reinterpret_cast<uint2 *>(tile[r] + waits_at(line, part * 8)) = codes;
+                        *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line * results + r) * pitch) = fp8;
+                    if (q.columnwise != nullptr)
+                        *reinterpret_cast<uint2 *>(tile[r] + waits_at(line, part * 8)) = fp8;
                 }
             }
         }
-        if (q.turned == nullptr)
+        if (q.columnwise == nullptr)
             continue;
         __syncthreads();
 #pragma unroll
         for (int t = 0; t < tiles; t++)
-            write_turned(tile[t],
-                         t < results ? static_cast<uint8_t *>(q.turned) + t * width * q.pitch
-                                     : static_cast<uint8_t *>(q.acted),
-                         col0, width, row0, q.pitch);
+            write_columnwise(tile[t],
+                             t < results ? static_cast<uint8_t *>(q.columnwise) + t * width * q.pitch
+                                         : static_cast<uint8_t *>(q.act_out),
+                             col0, width, row0, q.pitch);
         __syncthreads();
     }
     for (int r = 0; r < results && adds; r++)
         write_sums(tile[r], sums[r], col0, width, q.sums + blockIdx.y * q.cols + r * width);
-    if (q.most != nullptr)
-        record_most<THREADS>(q.most, larger_of(most));
+    if (q.amax != nullptr)
+        record_amax<THREADS>(q.amax, larger_of(amax));
 }
 
 // What is rounded to `via` in front of row and col, or x there.
 __device__ __forceinline__ float number_at(const mz_cu_quantize &q, int64_t row, int64_t col) {
-    const bool slope = q.preact.data != nullptr;
+    const bool derivative = q.preact.data != nullptr;
     const int64_t i = row * q.cols + col;
     if (q.act == ACT_NONE)
         return load1(q.x.data, q.x.dtype, i);
     float z;
     if (q.act == ACT_SWIGLU) {
-        const int64_t width = slope ? q.cols / 2 : q.cols, of = slope ? col % width : col, at = row * 2 * width + of;
-        const mz_cu_array &pairs = slope ? q.preact : q.x;
+        const int64_t width = derivative ? q.cols / 2 : q.cols, of = derivative ? col % width : col,
+                      at = row * 2 * width + of;
+        const mz_cu_array &pairs = derivative ? q.preact : q.x;
         const float gate = load1(pairs.data, pairs.dtype, at), up = load1(pairs.data, pairs.dtype, at + width);
-        const float2 both = slope ? swiglu_slopes(load1(q.x.data, q.x.dtype, row * width + of), gate, up)
-                                  : make_float2(swiglu(gate, up), 0.0f);
+        const float2 both = derivative ? swiglu_derivatives(load1(q.x.data, q.x.dtype, row * width + of), gate, up)
+                                       : make_float2(swiglu(gate, up), 0.0f);
         z = of == col ? both.x : both.y;
     } else {
         const float x = load1(q.x.data, q.x.dtype, i);
-        z = slope ? times_slope(x, load1(q.preact.data, q.preact.dtype, i), q.act) : activate(x, q.act);
+        z = derivative ? times_derivative(x, load1(q.preact.data, q.preact.dtype, i), q.act) : activate(x, q.act);
     }
     return round_to(z, q.via);
 }
@@ -322,51 +324,51 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
     wait_for_before();
     const int64_t col = static_cast<int64_t>(blockIdx.x) * COLS + threadIdx.x;
     const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
-    const int64_t acted_cols = q.act == ACT_SWIGLU ? q.cols / 2 : q.cols;
+    const int64_t act_out_cols = q.act == ACT_SWIGLU ? q.cols / 2 : q.cols;
     const float inverse = inverse_of(q);
     float sum = 0;
-    uint32_t most = 0;
+    uint32_t amax = 0;
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows && col < q.cols;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS)
         for (int64_t row = row0; row < row0 + ROWS && row < q.rows; row++) {
             const int64_t i = row * q.cols + col;
             const float z = number_at(q, row, col);
             sum += z;
-            most = max(most, magnitude(z));
+            amax = max(amax, magnitude(z));
             const uint8_t code =
-                static_cast<uint8_t>(isinf(z) ? infinite_code(z, e4m3) : to_eights(z * inverse, 0, e4m3));
+                static_cast<uint8_t>(isinf(z) ? infinite_fp8(z, e4m3) : to_eights(z * inverse, 0, e4m3));
             if (q.y != nullptr)
                 static_cast<uint8_t *>(q.y)[i] = code;
-            if (q.turned != nullptr)
-                static_cast<uint8_t *>(q.turned)[col * q.pitch + row] = code;
-            if (q.acted != nullptr && col < acted_cols) {
+            if (q.columnwise != nullptr)
+                static_cast<uint8_t *>(q.columnwise)[col * q.pitch + row] = code;
+            if (q.act_out != nullptr && col < act_out_cols) {
                 mz_cu_quantize forward = q; // number_at's
                 forward.x = q.preact;
                 forward.preact.data = nullptr;
-                forward.cols = acted_cols;
+                forward.cols = act_out_cols;
                 const float a = number_at(forward, row, col);
-                static_cast<uint8_t *>(q.acted)[col * q.pitch + row] = static_cast<uint8_t>(
-                    isinf(a) ? infinite_code(a, true) : to_eights(a * (1 / *q.acted_scale), 0, true));
+                static_cast<uint8_t *>(q.act_out)[col * q.pitch + row] = static_cast<uint8_t>(
+                    isinf(a) ? infinite_fp8(a, true) : to_eights(a * (1 / *q.act_out_scale), 0, true));
             }
         }
     for (int64_t row = q.rows; blockIdx.y == 0 && row < q.pitch && col < q.cols; row++) {
-        if (q.turned != nullptr)
-            static_cast<uint8_t *>(q.turned)[col * q.pitch + row] = 0;
-        if (q.acted != nullptr && col < acted_cols)
-            static_cast<uint8_t *>(q.acted)[col * q.pitch + row] = 0;
+        if (q.columnwise != nullptr)
+            static_cast<uint8_t *>(q.columnwise)[col * q.pitch + row] = 0;
+        if (q.act_out != nullptr && col < act_out_cols)
+            static_cast<uint8_t *>(q.act_out)[col * q.pitch + row] = 0;
     }
     if (q.sums != nullptr && col < q.cols)
         q.sums[blockIdx.y * q.cols + col] = sum;
-    if (q.most != nullptr)
-        record_most<THREADS>(q.most, most);
+    if (q.amax != nullptr)
+        record_amax<THREADS>(q.amax, amax);
 }
 
 static_assert(THREADS == COLS && GROUPS * COLS * sizeof(float) <= ROWS * PITCH, "a thread adds up a column");
 
 extern "C" int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols) {
     const int64_t across = (cols + COLS - 1) / COLS, down = (rows + ROWS - 1) / ROWS;
-    const int64_t most = (MZ_CU_QUANTIZE_BLOCKS + across - 1) / across;
-    return down < most ? down : most;
+    const int64_t limit = (MZ_CU_QUANTIZE_BLOCKS + across - 1) / across;
+    return down < limit ? down : limit;
 }
 
 static dim3 grid_of(const mz_cu_quantize *q) {
@@ -376,36 +378,36 @@ static dim3 grid_of(const mz_cu_quantize *q) {
 
 template <int ACT> static cudaError_t run_act(cudaStream_t stream, const mz_cu_quantize *q) {
     auto kernel = q->preact.data == nullptr ? quantize_kernel<ACT, false, false>
-                  : q->acted == nullptr     ? quantize_kernel<ACT, true, false>
+                  : q->act_out == nullptr   ? quantize_kernel<ACT, true, false>
                                             : quantize_kernel<ACT, true, true>;
-    return launch_early(stream, kernel, grid_of(q), THREADS, 0, *q);
+    return launch_dependent(stream, kernel, grid_of(q), THREADS, 0, *q);
 }
 
 static cudaError_t run_gated(cudaStream_t stream, const mz_cu_quantize *q) {
-    const bool slope = q->preact.data != nullptr;
-    const auto kernel = !slope                ? quantize_gated_kernel<false, false>
-                        : q->acted == nullptr ? quantize_gated_kernel<true, false>
-                                              : quantize_gated_kernel<true, true>;
+    const bool derivative = q->preact.data != nullptr;
+    const auto kernel = !derivative             ? quantize_gated_kernel<false, false>
+                        : q->act_out == nullptr ? quantize_gated_kernel<true, false>
+                                                : quantize_gated_kernel<true, true>;
     dim3 grid = grid_of(q);
-    if (slope)
+    if (derivative)
         grid.x = static_cast<unsigned>((q->cols / 2 + COLS - 1) / COLS);
-    return launch_early(stream, kernel, grid, THREADS, 0, *q);
+    return launch_dependent(stream, kernel, grid, THREADS, 0, *q);
 }
 
 extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q) {
     const bool usual = q->x.dtype == MZ_CU_BF16 && q->via == MZ_CU_BF16; // of an act
     if (q->rows == 0 || q->cols == 0)
         return cudaSuccess;
-    const bool alone = q->acted != nullptr && q->turned == nullptr; // tiles are turned with the slope's
+    const bool alone = q->act_out != nullptr && q->columnwise == nullptr; // tiles are turned with the derivative's
     const int64_t width = q->act == ACT_SWIGLU && q->preact.data != nullptr ? q->cols / 2 : q->cols;
     if (q->moved) // no other kernel is
-        return launch_early(stream,
-                            q->x.dtype == MZ_CU_F32 ? quantize_plain_kernel<MZ_CU_F32, true>
-                                                    : quantize_plain_kernel<MZ_CU_BF16, true>,
-                            grid_of(q), THREADS, 0, *q);
+        return launch_dependent(stream,
+                                q->x.dtype == MZ_CU_F32 ? quantize_plain_kernel<MZ_CU_F32, true>
+                                                        : quantize_plain_kernel<MZ_CU_BF16, true>,
+                                grid_of(q), THREADS, 0, *q);
     const bool wide = q->cols > INT32_MAX / (4 * ROWS); // places in a tile have 32 bits
     if (width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone || wide)
-        return launch_early(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
+        return launch_dependent(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
     switch (q->act) {
     case ACT_RELU:
         return run_act<ACT_RELU>(stream, q);
@@ -421,18 +423,18 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
         break;
     }
     if (q->x.dtype == MZ_CU_F32)
-        return launch_early(stream, quantize_plain_kernel<MZ_CU_F32, false>, grid_of(q), THREADS, 0, *q);
+        return launch_dependent(stream, quantize_plain_kernel<MZ_CU_F32, false>, grid_of(q), THREADS, 0, *q);
     if (q->x.dtype == MZ_CU_BF16)
-        return launch_early(stream, quantize_kernel<ACT_NONE, false, false>, grid_of(q), THREADS, 0, *q);
-    return launch_early(stream, quantize_plain_kernel<MZ_CU_F16, false>, grid_of(q), THREADS, 0, *q);
+        return launch_dependent(stream, quantize_kernel<ACT_NONE, false, false>, grid_of(q), THREADS, 0, *q);
+    return launch_dependent(stream, quantize_plain_kernel<MZ_CU_F16, false>, grid_of(q), THREADS, 0, *q);
 }
 
 // --- a step's end --------------------------------------------------------------------------------------------------
 struct entry { // mz_scale_entry
     float scale;
-    uint32_t most;
+    uint32_t amax;
     int32_t dtype, n;
-    uint32_t history[8], kept;
+    uint32_t history[8], weight_amax;
     int32_t saturated, in_a_row, changes;
 };
 
@@ -440,23 +442,23 @@ __global__ void scales_update_kernel(const int32_t *skip, const entry *tables, i
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= n)
         return;
-    uint32_t most = 0, largest = 0;
+    uint32_t amax = 0, largest = 0;
     for (int r = 0; r < ranks && *skip == 0; r++)
-        most = max(most, tables[static_cast<int64_t>(r) * n + i].most);
+        amax = max(amax, tables[static_cast<int64_t>(r) * n + i].amax);
     entry *e = &entries[i];
-    e->most = 0;
+    e->amax = 0;
     if (*skip == 0) { // of codes that stay, which the update writes anew
-        most = max(most, e->kept);
-        e->kept = 0;
+        amax = max(amax, e->weight_amax);
+        e->weight_amax = 0;
     }
-    if (most == 0 || most >= 0x7F800000u)
+    if (amax == 0 || amax >= 0x7F800000u)
         return;
     const int top = e->dtype == MZ_CU_F8E4M3 ? 8 : 15;
     const float before = e->scale;
-    const bool known = e->n > 0, beyond = known && __float_as_uint(1.75f * power_of_two(top) * before) < most;
+    const bool known = e->n > 0, beyond = known && __float_as_uint(1.75f * power_of_two(top) * before) < amax;
     e->saturated += beyond;
     e->in_a_row = beyond ? e->in_a_row + 1 : 0;
-    e->history[e->n++ % 8] = most;
+    e->history[e->n++ % 8] = amax;
     for (int k = 0; k < 8 && k < e->n; k++)
         largest = max(largest, e->history[k]);
     e->scale = power_of_two(scale_exponent(largest, top));

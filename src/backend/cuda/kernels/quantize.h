@@ -8,20 +8,20 @@
 extern "C" {
 #endif
 
-// z [rows, cols] = x, map(x), or zip(x, preact), rounded to `via`; with SwiGLU x is [rows, 2·cols], its slope's x
+// z [rows, cols] = x, map(x), or zip(x, preact), rounded to `via`; with SwiGLU x is [rows, 2·cols], its derivative's x
 // [rows, cols/2].
 enum { MZ_CU_QUANTIZE_BLOCKS = 2112 }; // 16 for each of 132 multiprocessors, about: few rows of partial sums
 typedef struct mz_cu_quantize {
     mz_cu_array x, preact;     // preact.data NULL: none; of x's dtype
-    int64_t rows, cols, pitch; // pitch: mz_turned_pitch(rows)
+    int64_t rows, cols, pitch; // pitch: mz_columnwise_pitch(rows)
     int act, via, dtype;       // MZ_CU_F8E4M3 or MZ_CU_F8E5M2
-    void *y, *turned;          // [rows, cols], [cols, pitch] bytes, zeros after a column's rows; NULL: not written
+    void *y, *columnwise;      // [rows, cols], [cols, pitch] bytes, zeros after a column's rows; NULL: not written
     float *entry;              // mz_scale_entry: scale, and the bits of the largest magnitude; NULL: nothing is written
     const uint32_t *measured;  // the bits of a magnitude that the scale is found from; NULL: the entry has it
-    uint32_t *most; // gets the largest magnitude where it is larger: a NaN's as infinity's; NULL: nothing does
-    void *acted;    // [cols, pitch] bytes, SwiGLU's [cols/2, pitch]: act(preact) in E4M3 with a scale of its own; NULL:
+    uint32_t *amax; // gets the largest magnitude where it is larger: a NaN's as infinity's; NULL: nothing does
+    void *act_out;  // [cols, pitch] bytes, SwiGLU's [cols/2, pitch]: act(preact) in E4M3 with a scale of its own; NULL:
                     // not written
-    const float *acted_scale;
+    const float *act_out_scale;
     bool moved; // columns are multiples of 16, and there is no act; row r is x's order[r] / top_k, times
                 // weights[order[r]], or x's r without an order; x is FP32 or BF16, and z rounded to BF16
     const int32_t *order;

@@ -1,8 +1,8 @@
 // Rounding to E4M3 with a power of two for each 128 numbers of a row, and in the turned copy of a column, or for 128 by
 // 128, with what stands in front and the columns' sums: as quantize.cu, in one read of each input.
 #include "activation.cuh"
-#include "early.cuh"
-#include "eight.cuh"
+#include "pdl_launch.cuh"
+#include "fp8_pack.cuh"
 #include "fp8_block.h"
 #include "vec.cuh"
 
@@ -19,9 +19,9 @@ struct place { // of a thread's numbers: rows group, group + GROUPS … of the t
 
 // Which numbers there are, known when a kernel is compiled (quantize.cu says why), or, with ANY, when it runs: then
 // each is read by itself.
-template <int ACT_, bool SLOPE_, int DTYPE_, bool ANY_> struct input {
+template <int ACT_, bool DACT_, int DTYPE_, bool ANY_> struct input {
     static constexpr int ACT = ACT_, DTYPE = DTYPE_;
-    static constexpr bool SLOPE = SLOPE_, ANY = ANY_, RAW = !ANY && !SLOPE && ACT == ACT_NONE && DTYPE != MZ_CU_F32;
+    static constexpr bool DACT = DACT_, ANY = ANY_, RAW = !ANY && !DACT && ACT == ACT_NONE && DTYPE != MZ_CU_F32;
 };
 
 // Numbers of a row as they are rounded, zeros outside: 16 bits each where the format is known to have no more, so that
@@ -48,7 +48,7 @@ template <typename INPUT> struct held {
     }
 };
 
-// Numbers are widened again behind this: kept as FP32 from step to step they would take the registers of a block.
+// Numbers are widened again after this: kept as FP32 from step to step they would take the registers of a block.
 template <typename INPUT> __device__ __forceinline__ void forget_widened(held<INPUT> x[TIMES]) {
     if constexpr (INPUT::RAW)
 #pragma unroll
@@ -62,7 +62,7 @@ template <typename INPUT>
 __device__ __forceinline__ void read(const mz_cu_quantize &q, const place &p, int line, float v[8]) {
     const int64_t row = p.row0 + line, at = row * q.cols + p.col;
     const int act = INPUT::ANY ? q.act : INPUT::ACT;
-    const bool slope = INPUT::ANY ? q.preact.data != nullptr : INPUT::SLOPE;
+    const bool derivative = INPUT::ANY ? q.preact.data != nullptr : INPUT::DACT;
     float w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll
     for (int k = 0; k < 8; k++)
@@ -72,19 +72,19 @@ __device__ __forceinline__ void read(const mz_cu_quantize &q, const place &p, in
         for (int k = 0; k < 8; k++)
             if (row < q.rows && p.col + k < q.cols) {
                 v[k] = load1(q.x.data, q.x.dtype, at + k);
-                if (slope)
+                if (derivative)
                     w[k] = load1(q.preact.data, q.preact.dtype, at + k);
             }
     } else if (row < q.rows && p.col < q.cols) {
         load8(q.x.data, INPUT::DTYPE, at, v);
-        if (slope)
+        if (derivative)
             load8(q.preact.data, INPUT::DTYPE, at, w);
     }
     if constexpr (INPUT::ANY || INPUT::ACT != ACT_NONE) {
 #pragma unroll
         for (int k = 0; k < 8; k++)
             if (act != ACT_NONE)
-                v[k] = round_to(slope ? times_slope(v[k], w[k], act) : activate(v[k], act),
+                v[k] = round_to(derivative ? times_derivative(v[k], w[k], act) : activate(v[k], act),
                                 INPUT::ANY ? q.via : INPUT::DTYPE);
     }
 }
@@ -93,13 +93,13 @@ __device__ __forceinline__ void read(const mz_cu_quantize &q, const place &p, in
 struct scale {
     float value, inverse;
 };
-__device__ __forceinline__ scale scale_for(uint32_t most) {
-    const int exponent = scale_exponent(most, TOP);
+__device__ __forceinline__ scale scale_for(uint32_t amax) {
+    const int exponent = scale_exponent(amax, TOP);
     return {power_of_two(exponent), power_of_two(-exponent)};
 }
 
 // The two words of 8 codes, each number times its own inverse. infinite: one of them may be so.
-__device__ __forceinline__ uint2 codes_of(const float v[8], const float inverse[8], bool infinite) {
+__device__ __forceinline__ uint2 fp8_of(const float v[8], const float inverse[8], bool infinite) {
     uint32_t w[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < 8; k += 2)
@@ -108,20 +108,19 @@ __device__ __forceinline__ uint2 codes_of(const float v[8], const float inverse[
 #pragma unroll
         for (int k = 0; k < 8; k++)
             if (isinf(v[k]))
-                w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_code(v[k], true) << (k % 4 * 8);
+                w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_fp8(v[k], true) << (k % 4 * 8);
     return make_uint2(w[0], w[1]);
 }
 
-template <bool WHOLE>
-__device__ __forceinline__ void store_row(const mz_cu_quantize &q, int64_t at, int n, uint2 codes) {
+template <bool WHOLE> __device__ __forceinline__ void store_row(const mz_cu_quantize &q, int64_t at, int n, uint2 fp8) {
     uint8_t *to = static_cast<uint8_t *>(q.y) + at;
     if constexpr (WHOLE) {
-        *reinterpret_cast<uint2 *>(to) = codes;
+        *reinterpret_cast<uint2 *>(to) = fp8;
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++)
             if (k < n)
-                to[k] = static_cast<uint8_t>((k < 4 ? codes.x : codes.y) >> (k % 4 * 8));
+                to[k] = static_cast<uint8_t>((k < 4 ? fp8.x : fp8.y) >> (k % 4 * 8));
     }
 }
 
@@ -133,11 +132,11 @@ __device__ __forceinline__ int waiting(int line, int quad) {
 
 // The tile's codes as columns of the tensor. Eight runs of 16 rows and 4 quads of columns a warp: whole lines.
 template <bool WHOLE>
-__device__ __forceinline__ void store_turned(const mz_cu_quantize &q, const place &p, const uint8_t *codes) {
+__device__ __forceinline__ void store_columnwise(const mz_cu_quantize &q, const place &p, const uint8_t *fp8) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int run = lane % 8 * 16, quad = warp * 4 + lane / 8, col = quad * 4;
-    uint8_t *to = static_cast<uint8_t *>(q.turned) + (p.col0 + col) * q.pitch + p.row0 + run;
-    const uint8_t *from = codes + waiting(run, quad);
+    uint8_t *to = static_cast<uint8_t *>(q.columnwise) + (p.col0 + col) * q.pitch + p.row0 + run;
+    const uint8_t *from = fp8 + waiting(run, quad);
     if constexpr (WHOLE) {
         if (p.row0 + run < q.rows && p.col0 + col < q.cols)
             turn_run(from, TILE, to, q.pitch);
@@ -151,8 +150,8 @@ __device__ __forceinline__ void store_turned(const mz_cu_quantize &q, const plac
 
 // What is stored of the tile, and what waits to be turned. INFINITE: one of this thread's numbers may be so.
 template <typename INPUT, bool INFINITE>
-__device__ __forceinline__ void store_codes(const mz_cu_quantize &q, const place &p, const held<INPUT> x[TIMES],
-                                            const float of_row[TIMES], const float of_columns[8], uint8_t *codes) {
+__device__ __forceinline__ void store_fp8(const mz_cu_quantize &q, const place &p, const held<INPUT> x[TIMES],
+                                          const float of_row[TIMES], const float of_columns[8], uint8_t *fp8) {
     const int n = static_cast<int>(min(q.cols - p.col, static_cast<int64_t>(8)));
 #pragma unroll
     for (int t = 0; t < TIMES; t++) {
@@ -162,10 +161,10 @@ __device__ __forceinline__ void store_codes(const mz_cu_quantize &q, const place
         x[t].widen(v);
         if (q.y != nullptr && row < q.rows && n > 0) {
             const float i = of_row[t], all[8] = {i, i, i, i, i, i, i, i};
-            store_row<!INPUT::ANY>(q, row * q.cols + p.col, n, codes_of(v, all, INFINITE));
+            store_row<!INPUT::ANY>(q, row * q.cols + p.col, n, fp8_of(v, all, INFINITE));
         }
-        if (q.turned != nullptr)
-            *reinterpret_cast<uint2 *>(codes + waiting(line, p.part * 2)) = codes_of(v, of_columns, INFINITE);
+        if (q.columnwise != nullptr)
+            *reinterpret_cast<uint2 *>(fp8 + waiting(line, p.part * 2)) = fp8_of(v, of_columns, INFINITE);
     }
 }
 
@@ -173,7 +172,7 @@ __device__ __forceinline__ void store_codes(const mz_cu_quantize &q, const place
 template <typename INPUT, bool TILES>
 __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_kernel(mz_cu_quantize_block b) {
     wait_for_before();
-    __shared__ __align__(16) uint8_t codes[TILE * TILE];
+    __shared__ __align__(16) uint8_t fp8[TILE * TILE];
     __shared__ __align__(16) uint32_t largest[GROUPS][TILE];
     __shared__ __align__(16) float inverse[TILE];
     const mz_cu_quantize &q = b.q;
@@ -207,15 +206,15 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
         uint32_t of_column[4] = {0, 0, 0, 0}, two[TIMES / 2];
 #pragma unroll
         for (int t = 0; t < TIMES; t++) {
-            uint32_t most = 0;
+            uint32_t amax = 0;
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const uint32_t bits = x[t].w[k] & 0x7FFF7FFFu; // a NaN's are above infinity's
-                most = __vmaxu2(most, bits);
+                amax = __vmaxu2(amax, bits);
                 of_column[k] = __vmaxu2(of_column[k], bits);
             }
-            most = __vmaxu2(most, most >> 16) & 0xFFFFu;
-            two[t / 2] = t % 2 == 0 ? most : two[t / 2] | most << 16;
+            amax = __vmaxu2(amax, amax >> 16) & 0xFFFFu;
+            two[t / 2] = t % 2 == 0 ? amax : two[t / 2] | amax << 16;
         }
 #pragma unroll
         for (int lanes = PARTS / 2; lanes > 0; lanes /= 2)
@@ -226,7 +225,7 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
         for (int t = 0; t < TIMES; t++) {
             const scale of = scale_for(t % 2 == 0 ? two[t / 2] << 16 : two[t / 2] & 0xFFFF0000u);
             of_row[t] = of.inverse;
-            if (p.part == 0 && b.scales != nullptr) // rows behind the last have zeros, and the scale 1
+            if (p.part == 0 && b.scales != nullptr) // rows after the last have zeros, and the scale 1
                 b.scales[blockIdx.x * row_pitch + p.row0 + t * GROUPS + p.group] = of.value;
         }
 #pragma unroll
@@ -239,22 +238,22 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
         uint32_t of_column[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll
         for (int t = 0; t < TIMES; t++) {
-            uint32_t most = 0;
+            uint32_t amax = 0;
             float v[8];
             x[t].widen(v);
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 const uint32_t bits = __float_as_uint(v[k]) & 0x7FFFFFFFu; // a NaN's are above infinity's
-                most = max(most, bits);
+                amax = max(amax, bits);
                 of_column[k] = max(of_column[k], bits);
             }
             if constexpr (!TILES) {
 #pragma unroll
                 for (int lanes = PARTS / 2; lanes > 0; lanes /= 2)
-                    most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
-                const scale of = scale_for(most);
+                    amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, lanes));
+                const scale of = scale_for(amax);
                 of_row[t] = of.inverse;
-                if (p.part == 0 && b.scales != nullptr) // rows behind the last have zeros, and the scale 1
+                if (p.part == 0 && b.scales != nullptr) // rows after the last have zeros, and the scale 1
                     b.scales[blockIdx.x * row_pitch + p.row0 + t * GROUPS + p.group] = of.value;
             }
         }
@@ -267,29 +266,29 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
     forget_widened<INPUT>(x);
     __syncthreads();
     if (tid < TILE) {
-        uint32_t most = 0;
+        uint32_t amax = 0;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
-            most = max(most, largest[g][tid]);
+            amax = max(amax, largest[g][tid]);
         if constexpr (TILES) {
-            largest[0][tid] = most;
+            largest[0][tid] = amax;
         } else {
-            const scale of = scale_for(most);
+            const scale of = scale_for(amax);
             inverse[tid] = of.inverse;
-            if (b.turned_scales != nullptr)
-                b.turned_scales[blockIdx.y * col_pitch + p.col0 + tid] = of.value;
+            if (b.columnwise_scales != nullptr)
+                b.columnwise_scales[blockIdx.y * col_pitch + p.col0 + tid] = of.value;
         }
     }
     __syncthreads();
     if constexpr (TILES) { // every warp finds the same
-        uint32_t most = 0;
+        uint32_t amax = 0;
 #pragma unroll
         for (int k = tid % 32; k < TILE; k += 32)
-            most = max(most, largest[0][k]);
+            amax = max(amax, largest[0][k]);
 #pragma unroll
         for (int lanes = 16; lanes > 0; lanes /= 2)
-            most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
-        const scale of = scale_for(most);
+            amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, lanes));
+        const scale of = scale_for(amax);
         if (tid == 0)
             b.scales[blockIdx.y * gridDim.x + blockIdx.x] = of.value;
 #pragma unroll
@@ -301,12 +300,12 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
     for (int k = 0; k < 8; k++)
         of_columns[k] = TILES ? of_row[0] : inverse[p.part * 8 + k];
     if (infinite)
-        store_codes<INPUT, true>(q, p, x, of_row, of_columns, codes);
+        store_fp8<INPUT, true>(q, p, x, of_row, of_columns, fp8);
     else
-        store_codes<INPUT, false>(q, p, x, of_row, of_columns, codes);
+        store_fp8<INPUT, false>(q, p, x, of_row, of_columns, fp8);
     __syncthreads();
-    if (q.turned != nullptr)
-        store_turned<!INPUT::ANY>(q, p, codes);
+    if (q.columnwise != nullptr)
+        store_columnwise<!INPUT::ANY>(q, p, fp8);
     if (q.sums == nullptr)
         return;
     forget_widened<INPUT>(x);
@@ -337,7 +336,7 @@ static_assert(THREADS == TILE / 16 * (TILE / 4), "a thread turns 16 rows of 4 co
 template <typename INPUT, bool TILES> cudaError_t launch(cudaStream_t stream, const mz_cu_quantize_block *b) {
     const dim3 grid(static_cast<unsigned>((b->q.cols + TILE - 1) / TILE),
                     static_cast<unsigned>((b->q.rows + TILE - 1) / TILE));
-    return launch_early(stream, quantize_block_kernel<INPUT, TILES>, grid, dim3(THREADS), 0, *b);
+    return launch_dependent(stream, quantize_block_kernel<INPUT, TILES>, grid, dim3(THREADS), 0, *b);
 }
 
 template <bool TILES> cudaError_t launch_any(cudaStream_t stream, const mz_cu_quantize_block *b) {

@@ -1,4 +1,4 @@
-// A router's scores and their order: what route does by itself and behind its logits' product.
+// A router's scores and their order: what route does by itself and after its logits' product.
 #ifndef MZ_ROUTE_CUH
 #define MZ_ROUTE_CUH
 

@@ -1,4 +1,4 @@
-// The update's passes over parameters: gradient statistics, the optimizers, shadow weights; and the few scalars that
+// The update's passes over parameters: gradient statistics, the optimizers, low copies; and the few scalars that
 // decide a step. Formulas, order of operations and rounding: docs/dev/NUMERICS.md, "The update". The arithmetic of the
 // optimizers is written with explicit roundings, so that every way of storing a master moves it by the same bits.
 #include "update.cuh"
@@ -131,7 +131,8 @@ __global__ void __launch_bounds__(NORM_BLOCK)
 }
 
 __global__ void __launch_bounds__(NORM_BLOCK)
-    agree_kernel(const double *pieces, int64_t n, const mz_cu_opt_state *states, int ranks, mz_cu_opt_state *state) {
+    norm_across_ranks_kernel(const double *pieces, int64_t n, const mz_cu_opt_state *states, int ranks,
+                             mz_cu_opt_state *state) {
     double sum = sum_of(pieces, n);
     if (threadIdx.x != 0)
         return;
@@ -142,10 +143,10 @@ __global__ void __launch_bounds__(NORM_BLOCK)
         state->bad |= states[r].bad;
 }
 
-extern "C" cudaError_t mz_cu_agree(cudaStream_t stream, const double *pieces, int64_t n, const void *states, int ranks,
-                                   void *state) {
-    agree_kernel<<<1, NORM_BLOCK, 0, stream>>>(pieces, n, static_cast<const mz_cu_opt_state *>(states), ranks,
-                                               static_cast<mz_cu_opt_state *>(state));
+extern "C" cudaError_t mz_cu_norm_across_ranks(cudaStream_t stream, const double *pieces, int64_t n, const void *states,
+                                               int ranks, void *state) {
+    norm_across_ranks_kernel<<<1, NORM_BLOCK, 0, stream>>>(pieces, n, static_cast<const mz_cu_opt_state *>(states),
+                                                           ranks, static_cast<mz_cu_opt_state *>(state));
     return cudaGetLastError();
 }
 
@@ -167,7 +168,7 @@ extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segment
 template <int C, bool PADDED, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-                 const float *grad, float *master, M *m, M *v, void *shadow, float *ema) {
+                 const float *grad, float *master, M *m, M *v, void *low_copy, float *ema) {
     __shared__ adamw_constants shared;
     __shared__ typename shared_for<M>::type together;
     if (state->skip)
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(THREADS)
     int64_t step = state->step;
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + (c.segment.offset - c.segment.grad_shift);
-        master_place p = place_of(c.segment, master, shadow, u.seed, step);
+        master_place p = place_of(c.segment, master, low_copy, u.seed, step);
         M *m1 = moments_at(m, c.segment.state_offset), *v1 = moments_at(v, c.segment.state_offset);
         const philox_key key = key_of(c.segment, u.seed, step);
         float kept = c.segment.decay ? k.kept : 1.0f;
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(THREADS)
             store_moments(m1, v1, together, turn++, key, element, f, xm, xv);
             if (AVERAGES)
                 average_four(ema + c.segment.state_offset, k.fresh, step == 1, f, xp);
-            store_masters(c.segment, p, shadow, element, f, xp);
+            store_masters(c.segment, p, low_copy, element, f, xp);
         }
     });
 }
@@ -217,7 +218,7 @@ template <typename M> cudaError_t launch_adamw(cudaStream_t stream, const mz_cu_
         blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
     kernel<<<blocks, THREADS, 0, stream>>>(
         static_cast<const mz_cu_segment *>(a.segments), a.n, static_cast<const mz_cu_opt_state *>(a.state), a.constants,
-        a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.shadow, a.ema);
+        a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.low_copy, a.ema);
     return cudaGetLastError();
 }
 
@@ -253,7 +254,7 @@ __device__ __forceinline__ void sgd_element(const sgd_constants &k, float decay,
 template <bool PADDED, bool AVERAGES>
 __global__ void __launch_bounds__(THREADS)
     sgd_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-               const float *grad, float *master, float *momentum, void *shadow, float *ema) {
+               const float *grad, float *master, float *momentum, void *low_copy, float *ema) {
     if (state->skip)
         return;
     int64_t step = state->step;
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(THREADS)
     float fresh = AVERAGES ? ema_fresh(u.ema, step) : 0.0f;
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + (c.segment.offset - c.segment.grad_shift);
-        master_place p = place_of(c.segment, master, shadow, u.seed, step);
+        master_place p = place_of(c.segment, master, low_copy, u.seed, step);
         float *b = momentum != nullptr ? momentum + c.segment.state_offset : nullptr;
         float decay = c.segment.decay ? k.decay : 0.0f;
 #pragma unroll 2
@@ -286,7 +287,7 @@ __global__ void __launch_bounds__(THREADS)
                 store_four(b, f, xb);
             if (AVERAGES)
                 average_four(ema + c.segment.state_offset, fresh, step == 1, f, xp);
-            store_masters(c.segment, p, shadow, element, f, xp);
+            store_masters(c.segment, p, low_copy, element, f, xp);
         }
     });
 }
@@ -299,29 +300,29 @@ extern "C" cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *a
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
     kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
                                            static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
-                                           static_cast<float *>(a.moment[0]), a.shadow, a.ema);
+                                           static_cast<float *>(a.moment[0]), a.low_copy, a.ema);
     return cudaGetLastError();
 }
 
 template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)
-    refresh_kernel(const mz_cu_segment *segments, int n, const float *master, void *shadow) {
+    refresh_kernel(const mz_cu_segment *segments, int n, const float *master, void *low_copy) {
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
         const float *p = master + (c.segment.offset - c.segment.master_shift);
-        if (c.segment.master != MZ_CU_MASTER_FP32) // the shadow is a part of the master
+        if (c.segment.master != MZ_CU_MASTER_FP32) // the low copy is a part of the master
             return;
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
             four<PADDED> f = four_at<PADDED>(c.segment, c.start + vector_at(i), c.n - vector_at(i));
-            store_shadow4(shadow, c.segment, f, load4(p, f));
+            store_low_copy4(low_copy, c.segment, f, load4(p, f));
         }
     });
 }
 
 extern "C" cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master,
-                                     int64_t elements, void *shadow, int sms, bool padded) {
+                                     int64_t elements, void *low_copy, int sms, bool padded) {
     auto kernel = padded ? refresh_kernel<true> : refresh_kernel<false>;
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), elements, n, sms);
-    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, master, shadow);
+    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, master, low_copy);
     return cudaGetLastError();
 }

@@ -1,5 +1,5 @@
 // An optimizer's move of four elements, whatever their parameter's layout, master and moments are stored as; for the
-// kernels that go through parameters (update.cu) and those that write codes too (update_codes.cu). The arithmetic is
+// kernels that go through parameters (update.cu) and those that write codes too (update_fp8.cu). The arithmetic is
 // written with explicit roundings, so that every way of storing a master moves it by the same bits.
 #ifndef MZ_UPDATE_CUH
 #define MZ_UPDATE_CUH
@@ -81,8 +81,8 @@ static inline unsigned resident_blocks(const void *kernel, int64_t parts, int sm
     int each = 1;
     if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, THREADS, 0) != cudaSuccess || each < 1)
         each = 1;
-    int64_t most = static_cast<int64_t>(sms) * each;
-    return static_cast<unsigned>(parts < most ? (parts > 0 ? parts : 1) : most);
+    int64_t limit = static_cast<int64_t>(sms) * each;
+    return static_cast<unsigned>(parts < limit ? (parts > 0 ? parts : 1) : limit);
 }
 
 // --- elements ------------------------------------------------------------------------------------------------------
@@ -159,13 +159,14 @@ __device__ __forceinline__ uint16_t narrow(float x, int dtype) {
 }
 
 template <bool PADDED>
-__device__ __forceinline__ void store_shadow4(void *shadow, const mz_cu_segment &s, const four<PADDED> &f, float4 x) {
-    if (shadow == nullptr || s.shadow_offset == MZ_CU_NO_SHADOW)
+__device__ __forceinline__ void store_low_copy4(void *low_copy, const mz_cu_segment &s, const four<PADDED> &f,
+                                                float4 x) {
+    if (low_copy == nullptr || s.low_copy_offset == MZ_CU_NO_LOW_COPY)
         return;
-    uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset);
+    uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(low_copy) + s.low_copy_offset);
     store_four(p, f,
-               make_ushort4(narrow(x.x, s.shadow_dtype), narrow(x.y, s.shadow_dtype), narrow(x.z, s.shadow_dtype),
-                            narrow(x.w, s.shadow_dtype)));
+               make_ushort4(narrow(x.x, s.low_copy_dtype), narrow(x.y, s.low_copy_dtype), narrow(x.z, s.low_copy_dtype),
+                            narrow(x.w, s.low_copy_dtype)));
 }
 
 // --- masters as a segment stores them (update.h says how)  ---------------------------------------------------------
@@ -214,12 +215,12 @@ __device__ __forceinline__ philox_key key_of(const mz_cu_segment &s, uint64_t se
     return key;
 }
 
-__device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *master, void *shadow, uint64_t seed,
+__device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *master, void *low_copy, uint64_t seed,
                                                  int64_t step) {
     master_place p = {master + (s.offset - s.master_shift), nullptr, nullptr, {0, 0, 0}};
     if (s.master == MZ_CU_MASTER_FP32)
         return p;
-    p.high = reinterpret_cast<uint16_t *>(static_cast<char *>(shadow) + s.shadow_offset);
+    p.high = reinterpret_cast<uint16_t *>(static_cast<char *>(low_copy) + s.low_copy_offset);
     p.low = reinterpret_cast<uint16_t *>(reinterpret_cast<char *>(master) + s.low_offset);
     p.key = key_of(s, seed, step);
     return p;
@@ -237,11 +238,11 @@ __device__ __forceinline__ float4 load_masters(const mz_cu_segment &s, const mas
 
 // `element`: the first of the four, a multiple of 4.
 template <bool PADDED>
-__device__ __forceinline__ void store_masters(const mz_cu_segment &s, const master_place &p, void *shadow,
+__device__ __forceinline__ void store_masters(const mz_cu_segment &s, const master_place &p, void *low_copy,
                                               int64_t element, const four<PADDED> &f, float4 x) {
     if (s.master == MZ_CU_MASTER_FP32) {
         store_four(p.fp32, f, x);
-        store_shadow4(shadow, s, f, x);
+        store_low_copy4(low_copy, s, f, x);
     } else if (s.master == MZ_CU_MASTER_SPLIT) {
         store_four(p.high, f, make_ushort4(high_half(x.x), high_half(x.y), high_half(x.z), high_half(x.w)));
         store_four(p.low, f, make_ushort4(low_half(x.x), low_half(x.y), low_half(x.z), low_half(x.w)));
@@ -309,7 +310,7 @@ struct nothing_shared {
 };
 struct dynamic8_shared {
     dynamic8::tables tables;
-    uint32_t most[2][2][THREADS / WARP]; // by turns: of m and v, of each warp
+    uint32_t amax[2][2][THREADS / WARP]; // by turns: of m and v, of each warp
     __device__ __forceinline__ void prepare() { dynamic8::load(tables, THREADS); }
 };
 template <typename M> struct shared_for { using type = nothing_shared; };
@@ -338,7 +339,7 @@ __device__ __forceinline__ void load_moments(const uint16_t *m, const uint16_t *
 }
 
 // Records have no padding, and always room for whole blocks: an element's place is its number.
-template <typename T> struct record { T *scale, *codes; };
+template <typename T> struct record { T *scale, *fp8; };
 template <typename T> __device__ __forceinline__ record<T> record_at(T *p, int64_t element) {
     T *start = p + element / dynamic8::BLOCK * dynamic8::RECORD;
     return {start, start + 4 + element % dynamic8::BLOCK};
@@ -347,7 +348,7 @@ template <typename T> __device__ __forceinline__ record<T> record_at(T *p, int64
 template <typename L> __device__ __forceinline__ float4 decode_four(const L &table, const uint8_t *p, int64_t element) {
     record<const uint8_t> r = record_at(p, element);
     float scale = *reinterpret_cast<const float *>(r.scale);
-    uchar4 c = *reinterpret_cast<const uchar4 *>(r.codes);
+    uchar4 c = *reinterpret_cast<const uchar4 *>(r.fp8);
     return make_float4(__fmul_rn(dynamic8::decode(table, c.x), scale), __fmul_rn(dynamic8::decode(table, c.y), scale),
                        __fmul_rn(dynamic8::decode(table, c.z), scale), __fmul_rn(dynamic8::decode(table, c.w), scale));
 }
@@ -370,12 +371,12 @@ __device__ __forceinline__ void store_moments(float *m, float *v, nothing_shared
 }
 
 // The rank of four numbers' largest, of which `left` are there.
-__device__ __forceinline__ uint32_t most_of(float4 x, int left) {
-    uint32_t most = 1;
-    most = left > 0 ? max(most, dynamic8::rank_of(x.x)) : most;
-    most = left > 1 ? max(most, dynamic8::rank_of(x.y)) : most;
-    most = left > 2 ? max(most, dynamic8::rank_of(x.z)) : most;
-    return left > 3 ? max(most, dynamic8::rank_of(x.w)) : most;
+__device__ __forceinline__ uint32_t amax_of(float4 x, int left) {
+    uint32_t amax = 1;
+    amax = left > 0 ? max(amax, dynamic8::rank_of(x.x)) : amax;
+    amax = left > 1 ? max(amax, dynamic8::rank_of(x.y)) : amax;
+    amax = left > 2 ? max(amax, dynamic8::rank_of(x.z)) : amax;
+    return left > 3 ? max(amax, dynamic8::rank_of(x.w)) : amax;
 }
 
 template <typename L>
@@ -384,7 +385,7 @@ __device__ __forceinline__ void encode_four(const L &table, uint8_t *p, int64_t 
     record<uint8_t> r = record_at(p, element);
     if (element % dynamic8::BLOCK == 0)
         *reinterpret_cast<float *>(r.scale) = scale;
-    *reinterpret_cast<uchar4 *>(r.codes) = make_uchar4(
+    *reinterpret_cast<uchar4 *>(r.fp8) = make_uchar4(
         dynamic8::encode(table, left > 0 ? x.x : 0, scale), dynamic8::encode(table, left > 1 ? x.y : 0, scale),
         dynamic8::encode(table, left > 2 ? x.z : 0, scale), dynamic8::encode(table, left > 3 ? x.w : 0, scale));
 }
@@ -394,23 +395,23 @@ template <bool PADDED>
 __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_shared &shared, int turn,
                                               const philox_key &, int64_t element, const four<PADDED> &f, float4 xm,
                                               float4 xv) {
-    uint32_t most[2] = {most_of(xm, f.left), most_of(xv, f.left)};
+    uint32_t amax[2] = {amax_of(xm, f.left), amax_of(xv, f.left)};
     int warp = threadIdx.x / WARP;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
 #pragma unroll
         for (int step = WARP / 2; step > 0; step >>= 1)
-            most[k] = max(most[k], __shfl_xor_sync(0xFFFFFFFFu, most[k], step));
+            amax[k] = max(amax[k], __shfl_xor_sync(0xFFFFFFFFu, amax[k], step));
         if (threadIdx.x % WARP == 0)
-            shared.most[turn & 1][k][warp] = most[k];
+            shared.amax[turn & 1][k][warp] = amax[k];
     }
     __syncthreads();
-    // A block that begins behind the segment's end is nobody's; one that is cut off is written whole.
+    // A block that begins after the segment's end is nobody's; one that is cut off is written whole.
     if (element % dynamic8::BLOCK + f.left <= 0)
         return;
-    const uint32_t *other = &shared.most[turn & 1][0][warp ^ 1];
-    float scale_m = dynamic8::number_of(max(most[0], other[0])),
-          scale_v = dynamic8::number_of(max(most[1], other[THREADS / WARP]));
+    const uint32_t *other = &shared.amax[turn & 1][0][warp ^ 1];
+    float scale_m = dynamic8::number_of(max(amax[0], other[0])),
+          scale_v = dynamic8::number_of(max(amax[1], other[THREADS / WARP]));
     encode_four(shared.tables.m, m, element, xm, f.left, scale_m);
     encode_four(shared.tables.v, v, element, xv, f.left, scale_v);
 }

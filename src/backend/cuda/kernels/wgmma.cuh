@@ -93,7 +93,7 @@ __device__ __forceinline__ void wgmma_multiply_e4m3(float (&d)[16][4], uint64_t 
 #undef MZ_WGMMA_8BIT
 #endif
 
-// Behind a wait: what reads d stays behind it.
+// After a wait: what reads d stays after it.
 __device__ __forceinline__ void wgmma_settle(float (&d)[16][4]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("" : MZ_WGMMA_EACH(d, MZ_WGMMA_FOUR)::"memory");

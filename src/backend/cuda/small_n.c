@@ -3,8 +3,8 @@
 #include "backend/cuda/storage.h"
 
 // x [M, K] (dy [M, N]), w [N, K]; which slots hold them differs by op.
-static mz_cu_thin thin_args(const mz_call *call) {
-    mz_cu_thin g = {.accumulate = call->op == MZ_OP_linear_dw && call->attrs.accumulate};
+static mz_cu_small_n small_n_args(const mz_call *call) {
+    mz_cu_small_n g = {.accumulate = call->op == MZ_OP_linear_dw && call->attrs.accumulate};
     const mz_tensor *w = call->op == MZ_OP_linear_dw ? &call->out[0] : &call->in[1];
     g.n = (int)w->shape.dim[0];
     g.k = (int)w->shape.dim[1];
@@ -28,7 +28,7 @@ static mz_cu_thin thin_args(const mz_call *call) {
     return g;
 }
 
-static const char *thin_refusal(const mz_call *call) {
+static const char *small_n_refusal(const mz_call *call) {
     const char *reason = mz_cuda_storages(call, "f", "f");
     if (reason != NULL)
         return reason;
@@ -44,46 +44,46 @@ static const char *thin_refusal(const mz_call *call) {
     return NULL;
 }
 
-static const char *thin_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *reason = thin_refusal(call);
+static const char *small_n_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const char *reason = small_n_refusal(call);
     if (reason != NULL || call->op != MZ_OP_linear_dw)
         return reason;
-    mz_cu_thin g = thin_args(call);
-    out->workspace = mz_cu_thin_dw_workspace(g.rows, g.n, g.k, mz_cuda(device)->sms);
+    mz_cu_small_n g = small_n_args(call);
+    out->workspace = mz_cu_small_n_dw_workspace(g.rows, g.n, g.k, mz_cuda(device)->sms);
     return NULL;
 }
 
-static mezzo_status thin_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_thin g = thin_args(call);
+static mezzo_status small_n_run(mezzo_device *device, const mz_call *call) {
+    mz_cu_small_n g = small_n_args(call);
     cudaStream_t stream = mz_cuda(device)->stream;
     if (call->op == MZ_OP_linear)
-        MZ_CUDA_TRY(mz_cu_thin_y(stream, &g));
+        MZ_CUDA_TRY(mz_cu_small_n_y(stream, &g));
     else if (call->op == MZ_OP_linear_dx)
-        MZ_CUDA_TRY(mz_cu_thin_dx(stream, &g));
+        MZ_CUDA_TRY(mz_cu_small_n_dx(stream, &g));
     else
-        MZ_CUDA_TRY(mz_cu_thin_dw(stream, &g, mz_cuda(device)->sms));
+        MZ_CUDA_TRY(mz_cu_small_n_dw(stream, &g, mz_cuda(device)->sms));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_linear_thin = {"linear__cuda_thin", thin_prepare, thin_run};
-const mz_kernel mz_cuda_linear_dx_thin = {"linear_dx__cuda_thin", thin_prepare, thin_run};
-const mz_kernel mz_cuda_linear_dw_thin = {"linear_dw__cuda_thin", thin_prepare, thin_run};
+const mz_kernel mz_cuda_linear_small_n = {"linear__cuda_small_n", small_n_prepare, small_n_run};
+const mz_kernel mz_cuda_linear_dx_small_n = {"linear_dx__cuda_small_n", small_n_prepare, small_n_run};
+const mz_kernel mz_cuda_linear_dw_small_n = {"linear_dw__cuda_small_n", small_n_prepare, small_n_run};
 
 // --- a router's logits and what they choose, in one piece; the way back --------------------------------------------
 static mezzo_status run_forward(mezzo_device *device, const mz_call *first, const mz_call *second) {
-    mz_cu_thin g = thin_args(first);
+    mz_cu_small_n g = small_n_args(first);
     mz_cu_route_args route = mz_cuda_route_args(second);
-    MZ_CUDA_TRY(mz_cu_thin_y_route(mz_cuda(device)->stream, &g, &route));
+    MZ_CUDA_TRY(mz_cu_small_n_y_route(mz_cuda(device)->stream, &g, &route));
     return MEZZO_OK;
 }
-static const mz_joined forward = {"linear_route__cuda_thin", run_forward};
+static const mz_fused_kernel forward = {"linear_route__cuda_small_n", run_forward};
 
 static mezzo_status run_backward(mezzo_device *device, const mz_call *first, const mz_call *second) {
     mz_cu_route_dx_args route = mz_cuda_route_dx_args(first);
-    mz_cu_thin g = thin_args(second);
-    MZ_CUDA_TRY(mz_cu_route_dx_thin(mz_cuda(device)->stream, &route, &g));
+    mz_cu_small_n g = small_n_args(second);
+    MZ_CUDA_TRY(mz_cu_route_dx_small_n(mz_cuda(device)->stream, &route, &g));
     return MEZZO_OK;
 }
-static const mz_joined backward = {"route_dx_linear_dx__cuda_thin", run_backward};
+static const mz_fused_kernel backward = {"route_dx_linear_dx__cuda_small_n", run_backward};
 
 // Whether the second call writes where the first one reads.
 static bool in_the_way(const mz_call *first, const mz_call *second) {
@@ -99,15 +99,15 @@ static bool in_the_way(const mz_call *first, const mz_call *second) {
     return false;
 }
 
-const mz_joined *mz_cuda_pair_router(const mz_call *first, const mz_call *second) {
+const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second) {
     if (second->in[0].data != first->out[0].data || in_the_way(first, second))
         return NULL;
     if (first->op == MZ_OP_linear && second->op == MZ_OP_route) {
-        bool can = thin_refusal(first) == NULL && mz_cuda_route_refusal(second) == NULL;
+        bool can = small_n_refusal(first) == NULL && mz_cuda_route_refusal(second) == NULL;
         return can && second->attrs.groups <= 1 && second->attrs.top_k <= first->in[1].shape.dim[0] ? &forward : NULL;
     }
     if (first->op == MZ_OP_route_dx && second->op == MZ_OP_linear_dx) {
-        bool can = thin_refusal(second) == NULL && mz_cuda_route_dx_refusal(first) == NULL;
+        bool can = small_n_refusal(second) == NULL && mz_cuda_route_dx_refusal(first) == NULL;
         return can && first->in[1].dtype == MEZZO_F32 && second->in[1].shape.dim[1] >= 128 ? &backward : NULL;
     }
     return NULL;

@@ -98,7 +98,7 @@ static size_t partial_bytes(const mz_cu_promoted *g) {
     return g->splits > 1 ? (size_t)(g->splits * g->rows * g->cols) * sizeof(float) : 0;
 }
 
-static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *terms_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     mz_cuda_device *cuda = mz_cuda(device);
     plan made, *p;
     const char *reason = make_plan(device, call, &made);
@@ -122,12 +122,12 @@ static const char *parts_prepare(mezzo_device *device, const mz_call *call, mz_p
 
 static mezzo_status split(mz_cuda_device *cuda, const plan *p, const mz_tensor *t, int i, int64_t from, int64_t rows,
                           void *out) {
-    mz_cu_fp32_parts parts = {.x = row_of(t, from, p->width[i]), .out = out, .n = rows * p->width[i], .second = i == 1};
+    mz_cu_bf16_terms parts = {.x = row_of(t, from, p->width[i]), .out = out, .n = rows * p->width[i], .second = i == 1};
     MZ_CUDA_TRY(mz_cu_fp32_split(cuda->stream, &parts));
     return MEZZO_OK;
 }
 
-// What follows the product of some rows: the activation and what is added to it, or its slope.
+// What follows the product of some rows: the activation and what is added to it, or its derivative.
 static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const mz_cu_promoted *g, int64_t from) {
     const mz_tensor *x = &call->out[0];
     float *out = row_of(x, from, g->cols);
@@ -147,7 +147,7 @@ static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const mz_c
     return MEZZO_OK;
 }
 
-static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
+static mezzo_status terms_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     bool dw = call->op == MZ_OP_linear_dw;
     const plan *p = call->state;
@@ -167,6 +167,6 @@ static mezzo_status parts_run(mezzo_device *device, const mz_call *call) {
                                       p->width[0], call->attrs.accumulate, (float *)(void *)rest));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_linear_parts = {"linear__cuda_parts", parts_prepare, parts_run};
-const mz_kernel mz_cuda_linear_dx_parts = {"linear_dx__cuda_parts", parts_prepare, parts_run};
-const mz_kernel mz_cuda_linear_dw_parts = {"linear_dw__cuda_parts", parts_prepare, parts_run};
+const mz_kernel mz_cuda_linear_bf16_terms = {"linear__cuda_bf16_terms", terms_prepare, terms_run};
+const mz_kernel mz_cuda_linear_dx_bf16_terms = {"linear_dx__cuda_bf16_terms", terms_prepare, terms_run};
+const mz_kernel mz_cuda_linear_dw_bf16_terms = {"linear_dw__cuda_bf16_terms", terms_prepare, terms_run};

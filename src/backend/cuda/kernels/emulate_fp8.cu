@@ -1,7 +1,7 @@
 // Eight bits widened, a tensor's largest magnitude, and rounding to MX and NVFP4 blocks for emulation.
 #include <cuda_fp8.h>
 
-#include "narrow.h"
+#include "emulate_fp8.h"
 #include "philox.cuh"
 #include "vec.cuh"
 
@@ -13,7 +13,7 @@ static unsigned blocks_for(int64_t n, int64_t each) {
 
 // --- the largest magnitude -----------------------------------------------------------------------------------------
 // Positive floats are in the order of their bits, and so are BF16's and FP16's: two of these are looked at at once.
-__device__ __forceinline__ uint32_t most_of(uint4 w, uint32_t mine, bool pairs) {
+__device__ __forceinline__ uint32_t amax_of(uint4 w, uint32_t mine, bool pairs) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t most_of(uint4 w, uint32_t mine, bool pairs) 
 // would wait for those of all others.
 enum { AT_ONCE = 4 };
 
-__global__ void __launch_bounds__(THREADS) most_kernel(mz_cu_array x, int64_t n, uint32_t *most) {
+__global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n, uint32_t *amax) {
     __shared__ uint32_t seen[THREADS / 32];
     const bool pairs = x.dtype != MZ_CU_F32;
     const int each = pairs ? 8 : 4;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(THREADS) most_kernel(mz_cu_array x, int64_t n,
             w[k] = i + k * step < vectors ? from[i + k * step] : make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-            mine = most_of(w[k], mine, pairs);
+            mine = amax_of(w[k], mine, pairs);
     }
     if (pairs) { // as FP32's bits
         const float2 both = widen2(mine, x.dtype);
@@ -59,25 +59,25 @@ __global__ void __launch_bounds__(THREADS) most_kernel(mz_cu_array x, int64_t n,
     for (int k = 1; k < THREADS / 32; k++)
         mine = max(mine, seen[k]);
     if (mine > 0)
-        atomicMax(most, mine);
+        atomicMax(amax, mine);
 }
 
-extern "C" cudaError_t mz_cu_most(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *most) {
-    cudaError_t error = cudaMemsetAsync(most, 0, sizeof *most, stream);
+extern "C" cudaError_t mz_cu_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *amax) {
+    cudaError_t error = cudaMemsetAsync(amax, 0, sizeof *amax, stream);
     if (error != cudaSuccess || n == 0)
         return error;
     const unsigned blocks = blocks_for(n, BLOCK_ELEMENTS), grid = blocks < 1056 ? blocks : 1056; // 8 for each of 132
-    most_kernel<<<grid, THREADS, 0, stream>>>(x, n, most);
+    amax_kernel<<<grid, THREADS, 0, stream>>>(x, n, amax);
     return cudaGetLastError();
 }
 
 // --- from 8 bits ---------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(THREADS)
-    widen_kernel(mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols, bool turned) {
+    widen_kernel(mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols, bool columnwise) {
     const __nv_fp8_interpretation_t format = x.dtype == MZ_CU_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < rows * cols) {
-        const int64_t row = i / cols, col = i % cols, from = turned ? col * ((rows + 15) / 16 * 16) + row : i;
+        const int64_t row = i / cols, col = i % cols, from = columnwise ? col * ((rows + 15) / 16 * 16) + row : i;
         const float factor =
             scales.data[(row >> scales.row_shift) * scales.row_step + (col >> scales.col_shift) * scales.col_step];
         const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[from], format);
@@ -86,10 +86,10 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 extern "C" cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows,
-                                   int64_t cols, bool turned) {
+                                   int64_t cols, bool columnwise) {
     if (rows == 0 || cols == 0)
         return cudaSuccess;
-    widen_kernel<<<blocks_for(rows * cols, THREADS), THREADS, 0, stream>>>(x, scales, y, rows, cols, turned);
+    widen_kernel<<<blocks_for(rows * cols, THREADS), THREADS, 0, stream>>>(x, scales, y, rows, cols, columnwise);
     return cudaGetLastError();
 }
 
@@ -109,15 +109,15 @@ __device__ __forceinline__ float round_e4m3(float x) {
 }
 
 // A block's scale without the tensor's; NaN where the block is not finite.
-__device__ __forceinline__ float block_scale(float most, int blocks, float tensor) {
-    if (!isfinite(most))
+__device__ __forceinline__ float block_scale(float amax, int blocks, float tensor) {
+    if (!isfinite(amax))
         return __uint_as_float(0x7FC00000u);
     if (blocks == NVFP4)
-        return round_e4m3(most / 6.0f / tensor);
-    if (most == 0)
+        return round_e4m3(amax / 6.0f / tensor);
+    if (amax == 0)
         return __uint_as_float(0x00400000u); // 2^-127
     int exponent;
-    frexpf(most, &exponent);
+    frexpf(amax, &exponent);
     exponent += 127 - 1 - (blocks == MXFP8 ? 8 : 2);
     return exponent <= 0 ? __uint_as_float(0x00400000u) : __uint_as_float(static_cast<uint32_t>(exponent) << 23);
 }
@@ -186,7 +186,7 @@ extern "C" cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, 
 template <int SIZE>
 __global__ void __launch_bounds__(THREADS)
     blocks_kernel(mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down, int blocks, int via,
-                  const uint32_t *most_of_all, mz_cu_at_random random) {
+                  const uint32_t *amax_of_all, mz_cu_at_random random) {
     const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + SIZE - 1) / SIZE;
     const int64_t index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (index >= runs * parts)
@@ -194,15 +194,15 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t run = down ? index % runs : index / parts, part = down ? index / runs : index % parts;
     const int64_t stride = down ? cols : 1, at = (down ? run : run * cols) + part * SIZE * stride;
     const int n = static_cast<int>(min(static_cast<int64_t>(SIZE), k - part * SIZE));
-    const float all = round_to(__uint_as_float(*most_of_all), via), asked = all / (6.0f * 448.0f);
+    const float all = round_to(__uint_as_float(*amax_of_all), via), asked = all / (6.0f * 448.0f);
     const float tensor = blocks == NVFP4 && asked >= 0x1p-100f && isfinite(asked) ? asked : 1.0f;
-    float v[SIZE], most = 0;
+    float v[SIZE], amax = 0;
 #pragma unroll
     for (int i = 0; i < SIZE; i++) {
         v[i] = i < n ? round_to(load1(x.data, x.dtype, at + i * stride), via) : 0;
-        most = fabsf(v[i]) > most || isnan(v[i]) ? fabsf(v[i]) : most;
+        amax = fabsf(v[i]) > amax || isnan(v[i]) ? fabsf(v[i]) : amax;
     }
-    const float scale = block_scale(most, blocks, tensor), factor = scale * tensor;
+    const float scale = block_scale(amax, blocks, tensor), factor = scale * tensor;
     const double inverse = blocks != NVFP4 ? 1 / static_cast<double>(scale)
                            : scale == 0    ? 0
                                            : static_cast<double>(1.0f / factor);
@@ -228,23 +228,23 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 static cudaError_t blocks_run(cudaStream_t stream, mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down,
-                              int blocks, int via, const uint32_t *most, const mz_cu_at_random *random) {
+                              int blocks, int via, const uint32_t *amax, const mz_cu_at_random *random) {
     const int64_t size = blocks == NVFP4 ? 16 : 32, k = down ? rows : cols, runs = down ? cols : rows;
     const int64_t n = runs * ((k + size - 1) / size);
     if (n == 0)
         return cudaSuccess;
     auto *kernel = size == 16 ? blocks_kernel<16> : blocks_kernel<32>;
-    kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, to, rows, cols, down, blocks, via, most, *random);
+    kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, to, rows, cols, down, blocks, via, amax, *random);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
-                                    int blocks, int via, const uint32_t *most, const mz_cu_at_random *random) {
-    return blocks_run(stream, x, y, MZ_CU_F32, rows, cols, down, blocks, via, most, random);
+                                    int blocks, int via, const uint32_t *amax, const mz_cu_at_random *random) {
+    return blocks_run(stream, x, y, MZ_CU_F32, rows, cols, down, blocks, via, amax, random);
 }
 
 extern "C" cudaError_t mz_cu_blocks_bf16(cudaStream_t stream, mz_cu_array x, void *y, int64_t rows, int64_t cols,
-                                         int down, int blocks, int via, const uint32_t *most,
+                                         int down, int blocks, int via, const uint32_t *amax,
                                          const mz_cu_at_random *random) {
-    return blocks_run(stream, x, y, MZ_CU_BF16, rows, cols, down, blocks, via, most, random);
+    return blocks_run(stream, x, y, MZ_CU_BF16, rows, cols, down, blocks, via, amax, random);
 }

@@ -1,10 +1,10 @@
 // activation.cuh's functions of BF16 numbers, bit by bit, without branches and in fewer instructions, for kernels that
 // round their results to BF16 and to 8 bits: eight numbers at a time, as four words of two.
-#ifndef MZ_STRAIGHT_CUH
-#define MZ_STRAIGHT_CUH
+#ifndef MZ_BRANCHLESS_ACT_CUH
+#define MZ_BRANCHLESS_ACT_CUH
 
 #include "activation.cuh"
-#include "eight.cuh"
+#include "fp8_pack.cuh"
 #include "ptx.cuh"
 #include "vec.cuh"
 
@@ -18,20 +18,20 @@ __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
     return __vmaxu2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
 #endif
 }
-__device__ __forceinline__ uint32_t larger(uint32_t most, uint4 x) {
-    return larger(larger(most, larger(x.x, x.y)), larger(x.z, x.w));
+__device__ __forceinline__ uint32_t larger(uint32_t amax, uint4 x) {
+    return larger(larger(amax, larger(x.x, x.y)), larger(x.z, x.w));
 }
 
 // Whether one of two magnitudes is at least `limit`, the bits of a BF16 number.
-__device__ __forceinline__ bool reaches(uint32_t most, uint32_t limit) {
-    return (((most & 0x7FFF7FFFu) + (0x8000u - limit) * 0x10001u) & 0x80008000u) != 0;
+__device__ __forceinline__ bool reaches(uint32_t amax, uint32_t limit) {
+    return (((amax & 0x7FFF7FFFu) + (0x8000u - limit) * 0x10001u) & 0x80008000u) != 0;
 }
 
 enum { BF16_INFINITY = 0x7F80 };
 
 // The bits of the larger one as FP32.
-__device__ __forceinline__ uint32_t larger_of(uint32_t most) {
-    return max(most << 16 & 0x7FFFFFFFu, most & 0x7FFF0000u);
+__device__ __forceinline__ uint32_t larger_of(uint32_t amax) {
+    return max(amax << 16 & 0x7FFFFFFFu, amax & 0x7FFF0000u);
 }
 
 __device__ __forceinline__ uint4 pack8(const float v[8]) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void widen8(uint4 x, float v[8]) {
 }
 
 // Codes of eight numbers, an infinity's as the largest number's; v are the numbers in FP32.
-__device__ __forceinline__ uint2 finite_codes(const float v[8], float inverse, bool e4m3) {
+__device__ __forceinline__ uint2 finite_fp8(const float v[8], float inverse, bool e4m3) {
     uint32_t two[4];
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -52,7 +52,7 @@ __device__ __forceinline__ uint2 finite_codes(const float v[8], float inverse, b
     return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
 }
 // Or of the words: a power of two times a BF16 number is one (or far below the least code).
-__device__ __forceinline__ uint2 finite_codes(uint4 x, float inverse, bool e4m3) {
+__device__ __forceinline__ uint2 finite_fp8(uint4 x, float inverse, bool e4m3) {
     const uint32_t factors = narrow2(inverse, inverse, MZ_CU_BF16), pair[4] = {x.x, x.y, x.z, x.w};
     uint32_t two[4];
 #pragma unroll
@@ -66,15 +66,15 @@ __device__ __forceinline__ uint2 finite_codes(uint4 x, float inverse, bool e4m3)
 }
 
 // The infinities' codes: apart, as all that hardly ever runs, so that what does stays in the instructions' cache.
-static __device__ __noinline__ uint2 mark_infinities(uint4 x, uint2 codes, bool e4m3) {
+static __device__ __noinline__ uint2 mark_infinities(uint4 x, uint2 fp8, bool e4m3) {
     const uint32_t pair[4] = {x.x, x.y, x.z, x.w};
-    uint32_t word[2] = {codes.x, codes.y};
+    uint32_t word[2] = {fp8.x, fp8.y};
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         const uint32_t bits = k % 2 == 0 ? pair[k / 2] << 16 : pair[k / 2] & 0xFFFF0000u;
         const int shift = k % 4 * 8;
         if ((bits & 0x7FFFFFFFu) == 0x7F800000u)
-            word[k / 4] = (word[k / 4] & ~(0xFFu << shift)) | infinite_code(__uint_as_float(bits), e4m3) << shift;
+            word[k / 4] = (word[k / 4] & ~(0xFFu << shift)) | infinite_fp8(__uint_as_float(bits), e4m3) << shift;
     }
     return make_uint2(word[0], word[1]);
 }
@@ -89,7 +89,7 @@ template <int ACT> struct beyond {
 
 // One step of Newton's rounds the reciprocal of a number of at least 1 as __frcp_rn does. GELU's may be infinite, or
 // above 2^126 (of BF16 numbers none is between 2^126 and infinity): its reciprocal is 0.
-template <int ACT> __device__ __forceinline__ float sigmoid_straight(float x) {
+template <int ACT> __device__ __forceinline__ float sigmoid_branchless(float x) {
     float d = 1.0f + exp2_fast(x * -1.44269504f), r;
     if (ACT == ACT_GELU_TANH) {
 #if __CUDA_ARCH__ >= 800
@@ -102,83 +102,83 @@ template <int ACT> __device__ __forceinline__ float sigmoid_straight(float x) {
     return fmaf(r, -fmaf(r, d, -1.0f), r);
 }
 
-// f(x) and its slope.
-template <int ACT> __device__ __forceinline__ float2 both_straight(float x) {
+// f(x) and its derivative.
+template <int ACT> __device__ __forceinline__ float2 both_branchless(float x) {
     if (ACT == ACT_GELU_TANH) {
-        const float k = 1.59576912160573071f * x, s = sigmoid_straight<ACT>(k * fmaf(0.044715f * x, x, 1.0f));
+        const float k = 1.59576912160573071f * x, s = sigmoid_branchless<ACT>(k * fmaf(0.044715f * x, x, 1.0f));
         return make_float2(x * s, fmaf(k * fmaf(0.134145f * x, x, 1.0f), s * (1.0f - s), s)); // s·(1-s) ends in 0
     }
-    const float s = sigmoid_straight<ACT>(x);
+    const float s = sigmoid_branchless<ACT>(x);
     return make_float2(x * s, s * fmaf(x, 1.0f - s, 1.0f));
 }
 
-struct acted8 { // of eight numbers f(x), and dy times its slope
-    uint4 value, slope;
+struct acted8 { // of eight numbers f(x), and dy times its derivative
+    uint4 value, derivative;
 };
-template <int ACT, bool SLOPE> __device__ __noinline__ acted8 act8_any(uint4 x, uint4 dy) {
+template <int ACT, bool DACT> __device__ __noinline__ acted8 act8_any(uint4 x, uint4 dy) {
     float v[8], d[8], f[8], g[8];
     widen8(x, v);
     widen8(dy, d);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         f[k] = activate(v[k], ACT);
-        g[k] = SLOPE ? times_slope(d[k], v[k], ACT) : 0;
+        g[k] = DACT ? times_derivative(d[k], v[k], ACT) : 0;
     }
     return {pack8(f), pack8(g)};
 }
 
-template <int ACT, bool SLOPE> __device__ __forceinline__ acted8 act8(uint4 x, uint4 dy) {
-    constexpr bool always = ACT == ACT_GELU_TANH && !SLOPE;
+template <int ACT, bool DACT> __device__ __forceinline__ acted8 act8(uint4 x, uint4 dy) {
+    constexpr bool always = ACT == ACT_GELU_TANH && !DACT;
     if (!beyond<ACT>::straight)
-        return act8_any<ACT, SLOPE>(x, dy);
+        return act8_any<ACT, DACT>(x, dy);
     float v[8], d[8], f[8], g[8];
     widen8(x, v);
     widen8(dy, d);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        const float2 both = both_straight<ACT>(v[k]);
+        const float2 both = both_branchless<ACT>(v[k]);
         f[k] = both.x;
-        g[k] = SLOPE ? d[k] * both.y : 0;
+        g[k] = DACT ? d[k] * both.y : 0;
     }
     acted8 a = {pack8(f), pack8(g)};
     if (!always && __builtin_expect(reaches(larger(0, x), beyond<ACT>::limit), 0))
-        a = act8_any<ACT, SLOPE>(x, dy);
+        a = act8_any<ACT, DACT>(x, dy);
     return a;
 }
 
 struct gated8 { // SwiGLU's result, and its gradients
     uint4 value, gate, up;
 };
-template <bool SLOPE> __device__ __noinline__ gated8 swiglu8_any(uint4 gate, uint4 up, uint4 dy) {
+template <bool DACT> __device__ __noinline__ gated8 swiglu8_any(uint4 gate, uint4 up, uint4 dy) {
     float g[8], u[8], d[8], f[8], dg[8], du[8];
     widen8(gate, g);
     widen8(up, u);
     widen8(dy, d);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        const float2 slopes = SLOPE ? swiglu_slopes(d[k], g[k], u[k]) : make_float2(0, 0);
+        const float2 derivatives = DACT ? swiglu_derivatives(d[k], g[k], u[k]) : make_float2(0, 0);
         f[k] = swiglu(g[k], u[k]);
-        dg[k] = slopes.x;
-        du[k] = slopes.y;
+        dg[k] = derivatives.x;
+        du[k] = derivatives.y;
     }
     return {pack8(f), pack8(dg), pack8(du)};
 }
 
-template <bool SLOPE> __device__ __forceinline__ gated8 swiglu8(uint4 gate, uint4 up, uint4 dy) {
+template <bool DACT> __device__ __forceinline__ gated8 swiglu8(uint4 gate, uint4 up, uint4 dy) {
     float g[8], u[8], d[8], f[8], dg[8], du[8];
     widen8(gate, g);
     widen8(up, u);
     widen8(dy, d);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        const float2 both = both_straight<ACT_SWIGLU>(g[k]);
+        const float2 both = both_branchless<ACT_SWIGLU>(g[k]);
         f[k] = both.x * u[k];
-        dg[k] = SLOPE ? d[k] * u[k] * both.y : 0;
-        du[k] = SLOPE ? d[k] * both.x : 0;
+        dg[k] = DACT ? d[k] * u[k] * both.y : 0;
+        du[k] = DACT ? d[k] * both.x : 0;
     }
     gated8 a = {pack8(f), pack8(dg), pack8(du)};
     if (__builtin_expect(reaches(larger(0, gate), beyond<ACT_SWIGLU>::limit), 0))
-        a = swiglu8_any<SLOPE>(gate, up, dy);
+        a = swiglu8_any<DACT>(gate, up, dy);
     return a;
 }
 

@@ -1,4 +1,4 @@
-// Parameters' 8-bit codes: what programs read of them, kept from step to step. The update writes them anew; where the
+// Parameters' 8-bit data: what programs read of them, kept from step to step. The update writes them anew; where the
 // masters or the scales changed otherwise, they are quantized before the next run.
 #include "runtime/program.h"
 
@@ -13,41 +13,42 @@ static bool is_aligned(const mezzo_params *params, const mz_param *p) {
            stored.dim[stored.rank - 2] % eight == 0;
 }
 
-// 8-bit codes lie beside a master that is here, whole, and have its padding; those of parts are quantized by programs.
+// 8-bit data lie beside a master that is here, whole, and have its padding; those of parts are quantized by programs.
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
-    mz_keeping kept = {mz_alloc(g->n_params + 1, sizeof *kept.copied), mz_alloc(g->n_params + 1, sizeof *kept.coded)};
+    mz_keeping kept = {mz_alloc(g->n_params + 1, sizeof *kept.copied),
+                       mz_alloc(g->n_params + 1, sizeof *kept.quantized)};
     mezzo_status status = MEZZO_OK;
-    if (kept.copied == NULL || kept.coded == NULL)
+    if (kept.copied == NULL || kept.quantized == NULL)
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
         const int index = mz_params_index(params, g, i); // -1: told where it is bound
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
-        kept.copied[i] = p == NULL || p->shadow_slot >= 0;
-        kept.coded[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 && is_aligned(params, p) &&
-                        mz_shape_equal(&p->shape, &g->params[i].shape);
+        kept.copied[i] = p == NULL || p->low_copy_slot >= 0;
+        kept.quantized[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 &&
+                            is_aligned(params, p) && mz_shape_equal(&p->shape, &g->params[i].shape);
     }
     if (status == MEZZO_OK)
         status = mz_graph_keep(g, &kept);
     mz_free(kept.copied);
-    mz_free(kept.coded);
+    mz_free(kept.quantized);
     return status;
 }
 
 static size_t bytes_of(const mezzo_graph *g, int value) {
     const mz_value *v = &g->values[value];
-    return mz_align_up(mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->turned), 256);
+    return mz_align_up(mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->columnwise), 256);
 }
 
-mezzo_status mz_codes_bytes(const mezzo_graph *g, size_t *bytes) {
+mezzo_status mz_quantized_bytes(const mezzo_graph *g, size_t *bytes) {
     bool(*seen)[2] = mz_alloc(g->n_params + 1, sizeof *seen); // [parameter][turned]
     *bytes = 0;
     if (seen == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_values; i++) {
         const mz_value *v = &g->values[i];
-        if (v->kind != MZ_VALUE_CODES || seen[v->param][v->turned])
+        if (v->kind != MZ_VALUE_QUANTIZED || seen[v->param][v->columnwise])
             continue;
-        seen[v->param][v->turned] = true;
+        seen[v->param][v->columnwise] = true;
         *bytes += bytes_of(g, (int)i);
     }
     mz_free(seen);
@@ -55,15 +56,15 @@ mezzo_status mz_codes_bytes(const mezzo_graph *g, size_t *bytes) {
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
-void mz_codes_free(mezzo_params *params) {
-    for (int i = 0; i < params->n_code_blocks; i++)
-        params->device->backend->release(params->device, params->code_blocks[i]);
-    mz_free(params->code_blocks);
-    mz_free(params->codes);
+void mz_quantized_free(mezzo_params *params) {
+    for (int i = 0; i < params->n_quantized_blocks; i++)
+        params->device->backend->release(params->device, params->quantized_blocks[i]);
+    mz_free(params->quantized_blocks);
+    mz_free(params->quantized);
 }
 
 // The place of what a value of kind CODES names, in *out; made where there is none, without memory.
-static mezzo_status find_codes(mezzo_program *p, int value, void ***out) {
+static mezzo_status find_quantized(mezzo_program *p, int value, void ***out) {
     mezzo_params *params = p->params;
     const mezzo_graph *g = p->c.graph;
     const mz_value *v = &g->values[value];
@@ -72,39 +73,39 @@ static mezzo_status find_codes(mezzo_program *p, int value, void ***out) {
     MEZZO_TRY(mz_program_find_entry(p, v->scale, &entry));
     const int at = (int)(entry - params->scales.entries);
     int i = 0;
-    while (i < params->n_codes && (params->codes[i].param != index || params->codes[i].entry != at))
+    while (i < params->n_quantized && (params->quantized[i].param != index || params->quantized[i].entry != at))
         i++;
-    if (i == params->n_codes) {
-        MEZZO_TRY(MZ_RESERVE(params->codes, params->cap_codes, (size_t)i + 1));
-        params->codes[params->n_codes++] = (mz_codes){.param = index, .entry = at, .dtype = v->dtype};
+    if (i == params->n_quantized) {
+        MEZZO_TRY(MZ_RESERVE(params->quantized, params->cap_quantized, (size_t)i + 1));
+        params->quantized[params->n_quantized++] = (mz_quantized){.param = index, .entry = at, .dtype = v->dtype};
     }
-    *out = v->turned ? &params->codes[i].turned : &params->codes[i].codes;
+    *out = v->columnwise ? &params->quantized[i].columnwise : &params->quantized[i].rowwise;
     return MEZZO_OK;
 }
 
 static mezzo_status add_block(mezzo_params *params, size_t bytes, char **out) {
-    size_t cap = (size_t)params->n_code_blocks;
-    MEZZO_TRY(MZ_RESERVE(params->code_blocks, cap, (size_t)params->n_code_blocks + 1));
+    size_t cap = (size_t)params->n_quantized_blocks;
+    MEZZO_TRY(MZ_RESERVE(params->quantized_blocks, cap, (size_t)params->n_quantized_blocks + 1));
     MEZZO_TRY(params->device->backend->alloc(params->device, bytes, (void **)out));
-    params->code_blocks[params->n_code_blocks++] = *out;
-    params->codes_bytes += bytes;
+    params->quantized_blocks[params->n_quantized_blocks++] = *out;
+    params->quantized_bytes += bytes;
     return MEZZO_OK;
 }
 
 // The values of codes that have no place yet: how much they take, and, with a block, where each lies in it. With
 // recompute several values are the same codes, which lie there once.
-static mezzo_status place_codes(mezzo_program *p, bool (*seen)[2], char *block, size_t *bytes) {
+static mezzo_status place_quantized(mezzo_program *p, bool (*seen)[2], char *block, size_t *bytes) {
     const mezzo_graph *g = p->c.graph;
     *bytes = 0;
     memset(seen, 0, (g->n_params + 1) * sizeof *seen);
     for (size_t i = 0; i < g->n_values; i++) {
         const mz_value *v = &g->values[i];
         void **at = NULL;
-        if (v->kind != MZ_VALUE_CODES)
+        if (v->kind != MZ_VALUE_QUANTIZED)
             continue;
-        MEZZO_TRY(find_codes(p, (int)i, &at));
-        if (*at == NULL && !seen[v->param][v->turned]) {
-            seen[v->param][v->turned] = true;
+        MEZZO_TRY(find_quantized(p, (int)i, &at));
+        if (*at == NULL && !seen[v->param][v->columnwise]) {
+            seen[v->param][v->columnwise] = true;
             *at = block != NULL ? block + *bytes : NULL;
             *bytes += bytes_of(g, (int)i);
         }
@@ -114,28 +115,28 @@ static mezzo_status place_codes(mezzo_program *p, bool (*seen)[2], char *block, 
 }
 
 // Twice over the values: how much is missing, and then where it lies.
-mezzo_status mz_program_bind_codes(mezzo_program *p) {
+mezzo_status mz_program_bind_quantized(mezzo_program *p) {
     bool(*seen)[2] = mz_alloc(p->c.graph->n_params + 1, sizeof *seen); // [parameter][turned]
     size_t bytes = 0;
     char *block = NULL;
     if (seen == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = place_codes(p, seen, NULL, &bytes);
+    mezzo_status status = place_quantized(p, seen, NULL, &bytes);
     if (status == MEZZO_OK && bytes > 0)
         status = add_block(p->params, bytes, &block);
     if (status == MEZZO_OK && bytes > 0)
-        status = place_codes(p, seen, block, &bytes);
+        status = place_quantized(p, seen, block, &bytes);
     mz_free(seen);
     if (status == MEZZO_OK && block != NULL) {
-        p->params->codes_stale = true;
-        p->params->codes_version++;
+        p->params->quantized_stale = true;
+        p->params->quantized_version++;
     }
     return status;
 }
 
 // --- what writes them ----------------------------------------------------------------------------------------------
-mz_call mz_codes_call(const mezzo_params *params, int index) {
-    const mz_codes *c = &params->codes[index];
+mz_call mz_quantized_call(const mezzo_params *params, int index) {
+    const mz_quantized *c = &params->quantized[index];
     const mz_param *p = &params->list[c->param];
     mz_call call = {.op = MZ_OP_quantize,
                     .attrs = {.via = MEZZO_F32, .record = true, .keeps = true},
@@ -143,41 +144,41 @@ mz_call mz_codes_call(const mezzo_params *params, int index) {
                     .n_in = 1,
                     .n_out = MZ_OUT(quantize, entry) + 1};
     const mz_shape stored = mz_stored_shape(&p->shape, &p->storage); // quantize runs over padding as if it were data
-    mz_tensor codes = {.dtype = c->dtype,
-                       .shape = stored,
-                       .scaling = MZ_SCALING_TENSOR,
-                       .scale = &params->scales.entries[c->entry].scale};
+    mz_tensor quantized = {.dtype = c->dtype,
+                           .shape = stored,
+                           .scaling = MZ_SCALING_TENSOR,
+                           .scale = &params->scales.entries[c->entry].scale};
     for (int k = 0; k < MZ_MAX_IN; k++)
         call.in[k] = mz_tensor_absent();
     for (int k = 0; k < MZ_MAX_OUT; k++)
         call.out[k] = mz_tensor_absent();
     call.in[0] = (mz_tensor){.data = params->master + p->offset, .dtype = MEZZO_F32, .shape = stored};
-    codes.data = c->codes;
-    if (c->codes != NULL)
-        call.out[MZ_OUT(quantize, y)] = codes;
-    codes.data = c->turned;
-    codes.turned = true;
-    if (c->turned != NULL)
-        call.out[MZ_OUT(quantize, turned)] = codes;
+    quantized.data = c->rowwise;
+    if (c->rowwise != NULL)
+        call.out[MZ_OUT(quantize, y)] = quantized;
+    quantized.data = c->columnwise;
+    quantized.columnwise = true;
+    if (c->columnwise != NULL)
+        call.out[MZ_OUT(quantize, columnwise)] = quantized;
     call.out[MZ_OUT(quantize, entry)] = mz_tensor_f32(&params->scales.entries[c->entry], MZ_SCALE_WORDS);
     return call;
 }
 
 // An entry without a history is measured before each run, as quantize in a program does. Weights that do not move are
 // in it once, whoever writes their codes again.
-mezzo_status mz_params_settle_codes(mezzo_params *params) {
-    for (int i = 0; i < params->n_codes; i++) {
-        const bool known = params->scales.known[params->codes[i].entry];
-        if (known && !params->codes_stale)
+mezzo_status mz_params_settle_quantized(mezzo_params *params) {
+    for (int i = 0; i < params->n_quantized; i++) {
+        const bool known = params->scales.known[params->quantized[i].entry];
+        if (known && !params->quantized_stale)
             continue;
         MEZZO_TRY(mz_deferred_flush(params->device));
-        mz_call call = mz_codes_call(params, i);
-        mz_scale_entry *entry = &params->scales.entries[params->codes[i].entry];
+        mz_call call = mz_quantized_call(params, i);
+        mz_scale_entry *entry = &params->scales.entries[params->quantized[i].entry];
         call.attrs.measure = !known;
-        call.attrs.record = !known || !params->list[params->codes[i].param].frozen;
-        MEZZO_TRY(params->device->backend->zero(params->device, &entry->kept, sizeof entry->kept));
+        call.attrs.record = !known || !params->list[params->quantized[i].param].frozen;
+        MEZZO_TRY(params->device->backend->zero(params->device, &entry->weight_amax, sizeof entry->weight_amax));
         MEZZO_TRY(mz_run_once(params->device, &call));
     }
-    params->codes_stale = false;
+    params->quantized_stale = false;
     return MEZZO_OK;
 }

@@ -1,8 +1,8 @@
 // Two calls of which the second rounds to 8 bits what the first makes, in one piece: what is rounded is not read again,
 // and where nobody else reads it, not written either.
-#include "backend/cuda/codes.h"
+#include "backend/cuda/fuse_quantize.h"
 
-#include "backend/cuda/kernels/norm_codes.h"
+#include "backend/cuda/kernels/norm_fp8.h"
 
 static const mz_tensor *output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
@@ -35,11 +35,12 @@ static bool same_storage(const mz_tensor *x, const mz_tensor *in) {
 
 // A quantize of this and nothing in front, with a scale for the tensor.
 static bool rounds(const mz_call *quantize, const mz_tensor *x) {
-    const mz_tensor *y = output(quantize, MZ_OUT(quantize, y)), *turned = output(quantize, MZ_OUT(quantize, turned));
-    const mz_tensor *any = y != NULL ? y : turned, *in = &quantize->in[0];
+    const mz_tensor *y = output(quantize, MZ_OUT(quantize, y)),
+                    *columnwise = output(quantize, MZ_OUT(quantize, columnwise));
+    const mz_tensor *any = y != NULL ? y : columnwise, *in = &quantize->in[0];
     return quantize->op == MZ_OP_quantize && any != NULL && any->scaling == MZ_SCALING_TENSOR &&
            output(quantize, MZ_OUT(quantize, entry)) != NULL && quantize->attrs.act == MZ_ACT_NONE &&
-           output(quantize, MZ_OUT(quantize, acted)) == NULL && x != NULL && x->dtype == in->dtype &&
+           output(quantize, MZ_OUT(quantize, act_out)) == NULL && x != NULL && x->dtype == in->dtype &&
            mz_cuda_float(x) && mz_storage_is_rows(&x->shape, &x->storage) && same_storage(x, in);
 }
 
@@ -51,16 +52,16 @@ static bool moves(const mz_call *move) {
 }
 
 // Before tensors have addresses.
-bool mz_cuda_joins(const mz_call *first, const mz_call *second) {
+bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second) {
     const bool any = is_norm(first->op) || is_norm_bwd(first->op) || (is_move(first->op) && moves(first));
     if (!any || !rounds(second, result(first)))
         return false;
     const mz_shape *shape = &second->in[0].shape;
     const int64_t width = shape->rank > 0 ? shape->dim[shape->rank - 1] : 1;
-    const bool sums = output(second, MZ_OUT(quantize, dsum)) != NULL;
-    const bool own = first->op == MZ_OP_layernorm_bwd && output(first, MZ_OUT(layernorm_bwd, dsum)) != NULL;
+    const bool sums = output(second, MZ_OUT(quantize, dbias)) != NULL;
+    const bool own = first->op == MZ_OP_layernorm_bwd && output(first, MZ_OUT(layernorm_bwd, linear_dbias)) != NULL;
     return (is_norm_bwd(first->op) ? !sums || !own : !sums) &&
-           mz_cu_norm_codes_fits(mz_shape_count(shape) / (width > 0 ? width : 1), width);
+           mz_cu_norm_fp8_fits(mz_shape_count(shape) / (width > 0 ? width : 1), width);
 }
 
 static bool share_bytes(const mz_tensor *a, const mz_tensor *b) {
@@ -85,7 +86,7 @@ static bool in_the_way(const mz_call *first, const mz_call *second) {
 // A scale that is found in what the first call writes, and gradients of which one is added to and the other is not, are
 // for the two of them in turn.
 static bool in_turn(const mz_call *first, const mz_call *second) {
-    const bool both = is_norm_bwd(first->op) && output(second, MZ_OUT(quantize, dsum)) != NULL;
+    const bool both = is_norm_bwd(first->op) && output(second, MZ_OUT(quantize, dbias)) != NULL;
     return second->attrs.measure || (both && first->attrs.accumulate != second->attrs.accumulate);
 }
 
@@ -98,7 +99,7 @@ static mezzo_status run_in_turn(mezzo_device *device, const mz_call *first, cons
     return mz_cuda_quantize.run(device, second);
 }
 
-static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const mz_call *second, bool alone) {
+static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const mz_call *second, bool is_private) {
     mz_cuda_device *cuda = mz_cuda(device);
     if (in_turn(first, second))
         return run_in_turn(device, first, second);
@@ -116,19 +117,19 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const 
     }
     if (is_norm(first->op)) {
         mz_cu_layernorm_args norm = mz_cuda_norm_args(first);
-        norm.y.data = alone ? NULL : norm.y.data;
-        MZ_CUDA_TRY(mz_cu_norm_codes(cuda->stream, &norm, &q, cuda->sms));
+        norm.y.data = is_private ? NULL : norm.y.data;
+        MZ_CUDA_TRY(mz_cu_norm_fp8(cuda->stream, &norm, &q, cuda->sms));
         return MEZZO_OK;
     }
-    const mz_tensor *sums = output(second, MZ_OUT(quantize, dsum));
+    const mz_tensor *sums = output(second, MZ_OUT(quantize, dbias));
     mz_cu_layernorm_bwd_args norm = mz_cuda_norm_bwd_args(device, first);
-    norm.low.data = alone ? NULL : norm.low.data;
-    norm.dsum = sums != NULL ? sums->data : norm.dsum;
-    MZ_CUDA_TRY(mz_cu_norm_bwd_codes(cuda->stream, &norm, &q, cuda->sms));
+    norm.low.data = is_private ? NULL : norm.low.data;
+    norm.linear_dbias = sums != NULL ? sums->data : norm.linear_dbias;
+    MZ_CUDA_TRY(mz_cu_norm_bwd_fp8(cuda->stream, &norm, &q, cuda->sms));
     return MEZZO_OK;
 }
 
-static mezzo_status run_alone(mezzo_device *device, const mz_call *first, const mz_call *second) {
+static mezzo_status run_fused(mezzo_device *device, const mz_call *first, const mz_call *second) {
     return run_piece(device, first, second, true);
 }
 
@@ -136,14 +137,14 @@ static mezzo_status run_beside(mezzo_device *device, const mz_call *first, const
     return run_piece(device, first, second, false);
 }
 
-static const mz_joined norm[2] = {{"norm_quantize__cuda", run_beside}, {"norm_codes__cuda", run_alone}},
-                       norm_bwd[2] = {{"norm_bwd_quantize__cuda", run_beside}, {"norm_bwd_codes__cuda", run_alone}},
-                       dispatch = {"dispatch_codes__cuda", run_alone}, cast = {"cast_codes__cuda", run_alone};
+static const mz_fused_kernel norm[2] = {{"norm_quantize__cuda", run_beside}, {"norm_fp8__cuda", run_fused}},
+                             norm_bwd[2] = {{"norm_bwd_quantize__cuda", run_beside}, {"norm_bwd_fp8__cuda", run_fused}},
+                             dispatch = {"dispatch_fp8__cuda", run_fused}, cast = {"cast_fp8__cuda", run_fused};
 
-const mz_joined *mz_cuda_pair_codes(const mz_call *first, const mz_call *second, bool alone) {
-    if (!mz_cuda_joins(first, second) || result(first)->data != second->in[0].data || in_the_way(first, second))
+const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private) {
+    if (!mz_cuda_may_fuse(first, second) || result(first)->data != second->in[0].data || in_the_way(first, second))
         return NULL;
     if (is_move(first->op)) // which others need is not written
-        return !alone ? NULL : first->op == MZ_OP_cast ? &cast : &dispatch;
-    return is_norm(first->op) ? &norm[alone] : &norm_bwd[alone];
+        return !is_private ? NULL : first->op == MZ_OP_cast ? &cast : &dispatch;
+    return is_norm(first->op) ? &norm[is_private] : &norm_bwd[is_private];
 }

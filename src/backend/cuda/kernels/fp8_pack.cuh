@@ -1,15 +1,15 @@
 // Rounding to E4M3 and E5M2 with a power of two as scale, and bytes turned, for kernels that write both layouts.
-#ifndef MZ_EIGHT_CUH
-#define MZ_EIGHT_CUH
+#ifndef MZ_FP8_PACK_CUH
+#define MZ_FP8_PACK_CUH
 
 #include <cuda_fp8.h>
 #include <stdint.h>
 
 // The exponent of the least power of two that brings a magnitude to at most 1.75 · 2^top, the format's largest number.
-__device__ __forceinline__ int scale_exponent(uint32_t most, int top) {
-    if (most == 0 || most >= 0x7F800000u)
+__device__ __forceinline__ int scale_exponent(uint32_t amax, int top) {
+    if (amax == 0 || amax >= 0x7F800000u)
         return 0;
-    const int exponent = static_cast<int>(most >> 23) - 127 - top + ((most & 0x7FFFFFu) > 0x600000u);
+    const int exponent = static_cast<int>(amax >> 23) - 127 - top + ((amax & 0x7FFFFFu) > 0x600000u);
     return max(exponent, -126);
 }
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint32_t to_eights(float x, float y, bool e4m3) {
 }
 
 // Infinity's code, of either sign: it stays outside. (A NaN becomes one by itself.)
-__device__ __forceinline__ uint32_t infinite_code(float x, bool e4m3) {
+__device__ __forceinline__ uint32_t infinite_fp8(float x, bool e4m3) {
     return (e4m3 ? 0x7Fu : 0x7Cu) | (__float_as_uint(x) >> 24 & 0x80u);
 }
 
@@ -60,14 +60,14 @@ __device__ __forceinline__ void turn_run(const uint8_t *from, int pitch, uint8_t
         *reinterpret_cast<uint4 *>(to + k * stride) = make_uint4(runs[k][0], runs[k][1], runs[k][2], runs[k][3]);
 }
 
-// 8 numbers as two words of codes; `most` grows to the bits of their largest magnitude, a
+// 8 numbers as two words of codes; `amax` grows to the bits of their largest magnitude, a
 // NaN's above infinity's.
-__device__ __forceinline__ uint2 to_codes(const float v[8], float inverse, bool e4m3, uint32_t &most) {
+__device__ __forceinline__ uint2 to_fp8(const float v[8], float inverse, bool e4m3, uint32_t &amax) {
     uint32_t w[2] = {0, 0}, largest = 0;
 #pragma unroll
     for (int k = 0; k < 8; k++)
         largest = max(largest, __float_as_uint(v[k]) & 0x7FFFFFFFu);
-    most = max(most, largest);
+    amax = max(amax, largest);
 #pragma unroll
     for (int k = 0; k < 8; k += 2)
         w[k / 4] |= to_eights(v[k] * inverse, v[k + 1] * inverse, e4m3) << (k % 4 * 8);
@@ -75,26 +75,26 @@ __device__ __forceinline__ uint2 to_codes(const float v[8], float inverse, bool 
 #pragma unroll
         for (int k = 0; k < 8; k++)
             if (isinf(v[k]))
-                w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_code(v[k], e4m3) << (k % 4 * 8);
+                w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_fp8(v[k], e4m3) << (k % 4 * 8);
     return make_uint2(w[0], w[1]);
 }
 
 // A block's largest magnitude; at its end, by all of its threads.
-template <int THREADS> __device__ __forceinline__ void record_most(uint32_t *place, uint32_t most) {
+template <int THREADS> __device__ __forceinline__ void record_amax(uint32_t *place, uint32_t amax) {
     __shared__ uint32_t seen[THREADS / 32];
-    most = min(most, 0x7F800000u);
+    amax = min(amax, 0x7F800000u);
     for (int lanes = 16; lanes > 0; lanes /= 2)
-        most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lanes));
+        amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, lanes));
     if (threadIdx.x % 32 == 0)
-        seen[threadIdx.x / 32] = most;
+        seen[threadIdx.x / 32] = amax;
     __syncthreads();
     if (threadIdx.x != 0)
         return;
 #pragma unroll
     for (int k = 1; k < THREADS / 32; k++)
-        most = max(most, seen[k]);
-    if (most > *static_cast<volatile uint32_t *>(place)) // few blocks find a larger one, and the others do not queue
-        atomicMax(place, most);
+        amax = max(amax, seen[k]);
+    if (amax > *static_cast<volatile uint32_t *>(place)) // few blocks find a larger one, and the others do not queue
+        atomicMax(place, amax);
 }
 
 #endif

@@ -1,8 +1,8 @@
 // Products of formats that this GPU or cuBLASLt does not multiply: of 8-bit
 // operands of any shape, and of operands that are rounded to blocks (attrs.blocks). Their operands are brought to a
-// format that holds them exactly, BF16 and FP32, and that one's kernel runs (as cpu/narrow.c does).
+// format that holds them exactly, BF16 and FP32, and that one's kernel runs (as cpu/emulate_fp8.c does).
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/kernels/narrow.h"
+#include "backend/cuda/kernels/emulate_fp8.h"
 
 _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
                "launch.h's dtypes are mezzo_dtype's");
@@ -24,8 +24,8 @@ static mz_cu_scales scales_of(const mz_tensor *t) {
     if (t->scaling == MZ_SCALING_TILE128)
         s = (mz_cu_scales){t->scale, mz_scale_pitch(cols) >> SHIFT, 1, SHIFT, SHIFT};
     else if (t->scaling == MZ_SCALING_BLOCK128)
-        s = t->turned ? (mz_cu_scales){t->scale, mz_scale_pitch(cols), 1, SHIFT, 0}
-                      : (mz_cu_scales){t->scale, 1, mz_scale_pitch(rows), 0, SHIFT};
+        s = t->columnwise ? (mz_cu_scales){t->scale, mz_scale_pitch(cols), 1, SHIFT, 0}
+                          : (mz_cu_scales){t->scale, 1, mz_scale_pitch(rows), 0, SHIFT};
     return s;
 }
 
@@ -52,13 +52,13 @@ static mz_call plain_call(const mz_call *call) {
         t->dtype = plain_dtype(call, i);
         t->scaling = MZ_SCALING_NONE;
         t->scale = NULL;
-        t->turned = false;
+        t->columnwise = false;
         t->data = at;
         at = at != NULL ? at + plain_bytes(call, i) : NULL;
     }
     part.numerics.compute = part.in[0].dtype;
     part.attrs.blocks = MEZZO_BLOCKS_NONE;
-    part.workspace = at != NULL ? at + ALIGN : NULL; // behind the largest magnitude
+    part.workspace = at != NULL ? at + ALIGN : NULL; // after the largest magnitude
     part.state = NULL;
     return part;
 }
@@ -76,13 +76,13 @@ static bool multiplies(const mz_cuda_device *cuda, const mz_call *call) {
 }
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    bool narrow_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
-    if (!narrow_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
+    bool emulated_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
+    if (!emulated_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
         return "serves 8-bit operands, and operands rounded to blocks";
     for (int i = 0; i < 2; i++)
-        if (narrow_operands ? (SCALINGS & MZ_BIT(call->in[i].scaling)) == 0 : !mz_cuda_float(&call->in[i]))
+        if (emulated_operands ? (SCALINGS & MZ_BIT(call->in[i].scaling)) == 0 : !mz_cuda_float(&call->in[i]))
             return "8-bit operands have scales, others are fp32, bf16 or fp16";
-    if (narrow_operands && multiplies(mz_cuda(device), call))
+    if (emulated_operands && multiplies(mz_cuda(device), call))
         return "this device multiplies 8 bits: the storage pass and autocast see to rows that its kernels take";
     mz_prepared *inner = mz_alloc(1, sizeof *inner);
     if (inner == NULL)
@@ -102,7 +102,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const mz_prepared *inner = call->state;
     mz_call part = plain_call(call);
-    uint32_t *most = (uint32_t *)(void *)((char *)part.workspace - ALIGN);
+    uint32_t *amax = (uint32_t *)(void *)((char *)part.workspace - ALIGN);
     mz_cu_at_random random[2] = {{0}, {0}};
     if (call->op != MZ_OP_linear && call->attrs.random_gradients)
         random[0] = (mz_cu_at_random){
@@ -115,7 +115,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         const bool down = call->op == MZ_OP_linear_dw || (call->op == MZ_OP_linear_dx && i == 1);
         if (is_8bit(from)) {
             MZ_CUDA_TRY(mz_cu_widen(cuda->stream, mz_cuda_array(from), scales_of(from), part.in[i].data, n / cols, cols,
-                                    from->turned));
+                                    from->columnwise));
             continue;
         }
         mz_cu_array x = mz_cuda_array(from);
@@ -126,22 +126,22 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
             x = (mz_cu_array){part.in[i].data, MZ_CU_F32};
             via = (int)MEZZO_F32;
         }
-        MZ_CUDA_TRY(mz_cu_most(cuda->stream, x, n, most));
+        MZ_CUDA_TRY(mz_cu_amax(cuda->stream, x, n, amax));
         const int blocks = (int)call->attrs.blocks;
         if (part.in[i].dtype == MEZZO_BF16)
-            MZ_CUDA_TRY(mz_cu_blocks_bf16(cuda->stream, x, part.in[i].data, n / cols, cols, down, blocks, via, most,
+            MZ_CUDA_TRY(mz_cu_blocks_bf16(cuda->stream, x, part.in[i].data, n / cols, cols, down, blocks, via, amax,
                                           &random[i]));
         else
             MZ_CUDA_TRY(
-                mz_cu_blocks(cuda->stream, x, part.in[i].data, n / cols, cols, down, blocks, via, most, &random[i]));
+                mz_cu_blocks(cuda->stream, x, part.in[i].data, n / cols, cols, down, blocks, via, amax, &random[i]));
     }
     part.state = inner->state;
     return inner->kernel->run(device, &part);
 }
 
-const mz_kernel mz_cuda_linear_narrow = {"linear_narrow__cuda", prepare, run};
-const mz_kernel mz_cuda_linear_dx_narrow = {"linear_dx_narrow__cuda", prepare, run};
-const mz_kernel mz_cuda_linear_dw_narrow = {"linear_dw_narrow__cuda", prepare, run};
+const mz_kernel mz_cuda_linear_emulated = {"linear_emulated__cuda", prepare, run};
+const mz_kernel mz_cuda_linear_dx_emulated = {"linear_dx_emulated__cuda", prepare, run};
+const mz_kernel mz_cuda_linear_dw_emulated = {"linear_dw_emulated__cuda", prepare, run};
 
 // The experts' rows are 8 bits with a scale for all of them, or plain.
 static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
@@ -151,26 +151,26 @@ static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz
     return prepare(device, call, out);
 }
 
-const mz_kernel mz_cuda_grouped_linear_narrow = {"grouped_linear_narrow__cuda", prepare_grouped, run};
-const mz_kernel mz_cuda_grouped_linear_dx_narrow = {"grouped_linear_dx_narrow__cuda", prepare_grouped, run};
-const mz_kernel mz_cuda_grouped_linear_dw_narrow = {"grouped_linear_dw_narrow__cuda", prepare_grouped, run};
+const mz_kernel mz_cuda_grouped_linear_emulated = {"grouped_linear_emulated__cuda", prepare_grouped, run};
+const mz_kernel mz_cuda_grouped_linear_dx_emulated = {"grouped_linear_dx_emulated__cuda", prepare_grouped, run};
+const mz_kernel mz_cuda_grouped_linear_dw_emulated = {"grouped_linear_dw_emulated__cuda", prepare_grouped, run};
 
 mz_takes mz_cuda_takes(const mz_kernel *kernel) {
     extern const mz_kernel mz_cuda_quantize, mz_cuda_linear_fp8, mz_cuda_linear_dx_fp8, mz_cuda_linear_dw_fp8;
     extern const mz_kernel mz_cuda_linear_block, mz_cuda_linear_dx_block, mz_cuda_linear_dw_block;
     extern const mz_kernel mz_cuda_grouped_linear_fp8, mz_cuda_grouped_linear_dx_fp8, mz_cuda_grouped_linear_dw_fp8;
-    const mz_kernel *const eight[] = {&mz_cuda_linear_narrow,
-                                      &mz_cuda_linear_dx_narrow,
-                                      &mz_cuda_linear_dw_narrow,
+    const mz_kernel *const eight[] = {&mz_cuda_linear_emulated,
+                                      &mz_cuda_linear_dx_emulated,
+                                      &mz_cuda_linear_dw_emulated,
                                       &mz_cuda_linear_fp8,
                                       &mz_cuda_linear_dx_fp8,
                                       &mz_cuda_linear_dw_fp8,
                                       &mz_cuda_linear_block,
                                       &mz_cuda_linear_dx_block,
                                       &mz_cuda_linear_dw_block,
-                                      &mz_cuda_grouped_linear_narrow,
-                                      &mz_cuda_grouped_linear_dx_narrow,
-                                      &mz_cuda_grouped_linear_dw_narrow,
+                                      &mz_cuda_grouped_linear_emulated,
+                                      &mz_cuda_grouped_linear_dx_emulated,
+                                      &mz_cuda_grouped_linear_dw_emulated,
                                       &mz_cuda_grouped_linear_fp8,
                                       &mz_cuda_grouped_linear_dx_fp8,
                                       &mz_cuda_grouped_linear_dw_fp8,

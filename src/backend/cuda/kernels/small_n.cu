@@ -71,7 +71,7 @@ template <int N> __device__ __forceinline__ void route_row(const mz_cu_route_arg
 }
 
 template <int N, bool ROUTES>
-__global__ void __launch_bounds__(Y_BLOCK) thin_y_kernel(const mz_cu_thin g, const mz_cu_route_args r) {
+__global__ void __launch_bounds__(Y_BLOCK) small_n_y_kernel(const mz_cu_small_n g, const mz_cu_route_args r) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     int64_t m = (static_cast<int64_t>(blockIdx.x) * Y_WARPS + threadIdx.x / WARP) * 2;
     if (m >= g.rows)
@@ -122,7 +122,7 @@ __device__ __forceinline__ void unroute_row(const mz_cu_route_dx_args &r, int64_
 
 // ROUTES: dy is route's dx, made here by the block for its rows; the block of a row's first thread also stores it.
 template <bool ROUTES>
-__global__ void __launch_bounds__(BLOCK) thin_dx_kernel(const mz_cu_thin g, const mz_cu_route_dx_args r) {
+__global__ void __launch_bounds__(BLOCK) small_n_dx_kernel(const mz_cu_small_n g, const mz_cu_route_dx_args r) {
     __shared__ float rows_dy[ROUTES ? DX_MOST_ROWS * MOST : 1];
     int across = g.k / 4;
     int64_t start = static_cast<int64_t>(blockIdx.x) * BLOCK, i = start + threadIdx.x, m = i / across * DX_ROWS;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(BLOCK) thin_dx_kernel(const mz_cu_thin g, cons
 // Blocks across k and down the rows, in chunks; a thread four columns of k for every n. The chunks' sums are added in
 // order.
 enum { DW_BLOCK = 128, DW_LEAST = 8 };
-template <int N> __global__ void __launch_bounds__(DW_BLOCK) thin_dw_kernel(const mz_cu_thin g, int chunk) {
+template <int N> __global__ void __launch_bounds__(DW_BLOCK) small_n_dw_kernel(const mz_cu_small_n g, int chunk) {
     int k = static_cast<int>(blockIdx.x * DW_BLOCK + threadIdx.x) * 4;
     if (k >= g.k)
         return;
@@ -188,7 +188,7 @@ template <int N> __global__ void __launch_bounds__(DW_BLOCK) thin_dw_kernel(cons
 
 // Each thread a strided share of the chunks, in order, then the shares in order.
 enum { ADD_COLUMNS = 32, ADD_SHARES = 16 };
-__global__ void __launch_bounds__(ADD_COLUMNS *ADD_SHARES) thin_add_kernel(const mz_cu_thin g, int chunks) {
+__global__ void __launch_bounds__(ADD_COLUMNS *ADD_SHARES) small_n_add_kernel(const mz_cu_small_n g, int chunks) {
     __shared__ float shares[ADD_SHARES][ADD_COLUMNS];
     int64_t i = static_cast<int64_t>(blockIdx.x) * ADD_COLUMNS + threadIdx.x, all = static_cast<int64_t>(g.n) * g.k;
     float sum = 0;
@@ -217,59 +217,61 @@ int chunks_of(int64_t rows, int sms) {
 }
 } // namespace
 
-template <bool ROUTES> static cudaError_t thin_y(cudaStream_t stream, const mz_cu_thin &g, const mz_cu_route_args &r) {
+template <bool ROUTES>
+static cudaError_t small_n_y(cudaStream_t stream, const mz_cu_small_n &g, const mz_cu_route_args &r) {
     unsigned blocks = static_cast<unsigned>((g.rows + 2 * Y_WARPS - 1) / (2 * Y_WARPS));
     if (blocks == 0)
         return cudaSuccess;
     if (g.n <= 8)
-        thin_y_kernel<8, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
+        small_n_y_kernel<8, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
     else
-        thin_y_kernel<MOST, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
+        small_n_y_kernel<MOST, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_thin_y(cudaStream_t stream, const mz_cu_thin *args) {
-    return thin_y<false>(stream, *args, mz_cu_route_args{});
+extern "C" cudaError_t mz_cu_small_n_y(cudaStream_t stream, const mz_cu_small_n *args) {
+    return small_n_y<false>(stream, *args, mz_cu_route_args{});
 }
 
-extern "C" cudaError_t mz_cu_thin_y_route(cudaStream_t stream, const mz_cu_thin *args, const mz_cu_route_args *route) {
-    return thin_y<true>(stream, *args, *route);
+extern "C" cudaError_t mz_cu_small_n_y_route(cudaStream_t stream, const mz_cu_small_n *args,
+                                             const mz_cu_route_args *route) {
+    return small_n_y<true>(stream, *args, *route);
 }
 
 template <bool ROUTES>
-static cudaError_t thin_dx(cudaStream_t stream, const mz_cu_thin &g, const mz_cu_route_dx_args &r) {
+static cudaError_t small_n_dx(cudaStream_t stream, const mz_cu_small_n &g, const mz_cu_route_dx_args &r) {
     int64_t threads = (g.rows + DX_ROWS - 1) / DX_ROWS * (g.k / 4);
     if (threads == 0)
         return cudaSuccess;
-    thin_dx_kernel<ROUTES><<<static_cast<unsigned>((threads + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(g, r);
+    small_n_dx_kernel<ROUTES><<<static_cast<unsigned>((threads + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(g, r);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_thin_dx(cudaStream_t stream, const mz_cu_thin *args) {
-    return thin_dx<false>(stream, *args, mz_cu_route_dx_args{});
+extern "C" cudaError_t mz_cu_small_n_dx(cudaStream_t stream, const mz_cu_small_n *args) {
+    return small_n_dx<false>(stream, *args, mz_cu_route_dx_args{});
 }
 
-extern "C" cudaError_t mz_cu_route_dx_thin(cudaStream_t stream, const mz_cu_route_dx_args *route,
-                                           const mz_cu_thin *args) {
-    return thin_dx<true>(stream, *args, *route);
+extern "C" cudaError_t mz_cu_route_dx_small_n(cudaStream_t stream, const mz_cu_route_dx_args *route,
+                                              const mz_cu_small_n *args) {
+    return small_n_dx<true>(stream, *args, *route);
 }
 
-extern "C" size_t mz_cu_thin_dw_workspace(int64_t rows, int n, int k, int sms) {
+extern "C" size_t mz_cu_small_n_dw_workspace(int64_t rows, int n, int k, int sms) {
     return static_cast<size_t>(chunks_of(rows, sms)) * static_cast<size_t>(n) * static_cast<size_t>(k) * sizeof(float);
 }
 
-extern "C" cudaError_t mz_cu_thin_dw(cudaStream_t stream, const mz_cu_thin *args, int sms) {
-    const mz_cu_thin &g = *args;
+extern "C" cudaError_t mz_cu_small_n_dw(cudaStream_t stream, const mz_cu_small_n *args, int sms) {
+    const mz_cu_small_n &g = *args;
     int chunks = chunks_of(g.rows, sms), chunk = chunk_rows(g.rows, sms);
     dim3 grid(static_cast<unsigned>((g.k / 4 + DW_BLOCK - 1) / DW_BLOCK), static_cast<unsigned>(chunks));
     if (chunks > 0) {
         if (g.n <= 8)
-            thin_dw_kernel<8><<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
+            small_n_dw_kernel<8><<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
         else
-            thin_dw_kernel<MOST><<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
+            small_n_dw_kernel<MOST><<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
     }
     int64_t all = static_cast<int64_t>(g.n) * g.k;
-    thin_add_kernel<<<static_cast<unsigned>((all + ADD_COLUMNS - 1) / ADD_COLUMNS), dim3(ADD_COLUMNS, ADD_SHARES), 0,
-                      stream>>>(g, chunks);
+    small_n_add_kernel<<<static_cast<unsigned>((all + ADD_COLUMNS - 1) / ADD_COLUMNS), dim3(ADD_COLUMNS, ADD_SHARES), 0,
+                         stream>>>(g, chunks);
     return cudaGetLastError();
 }

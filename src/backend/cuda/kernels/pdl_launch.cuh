@@ -1,8 +1,8 @@
 // Launching a kernel while the one before it in the stream still ends (compute capability 9.0 on): its blocks are made
 // and wait. It must call wait_for_before() before it touches memory that another kernel has to do with. Elsewhere an
 // ordinary launch.
-#ifndef MZ_EARLY_CUH
-#define MZ_EARLY_CUH
+#ifndef MZ_PDL_LAUNCH_CUH
+#define MZ_PDL_LAUNCH_CUH
 
 #include <cuda_runtime.h>
 
@@ -12,14 +12,15 @@ __device__ __forceinline__ void wait_for_before() {
 #endif
 }
 
-inline bool can_launch_early() {
+inline bool can_launch_dependent() {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 
 template <typename... P>
-cudaError_t launch_early(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, P... args) {
+cudaError_t launch_dependent(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                             P... args) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -29,7 +30,7 @@ cudaError_t launch_early(cudaStream_t stream, void (*kernel)(P...), dim3 grid, d
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &early;
-    config.numAttrs = can_launch_early() ? 1 : 0;
+    config.numAttrs = can_launch_dependent() ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 

@@ -25,7 +25,7 @@ static mz_tensor plain(const mz_call *call, int slot) {
     t.dtype = is_8bit(&t) ? MEZZO_BF16 : MEZZO_F32;
     t.scaling = MZ_SCALING_NONE;
     t.scale = NULL;
-    t.turned = false;
+    t.columnwise = false;
     t.data = NULL;
     return t;
 }
@@ -56,11 +56,11 @@ static void release(void *state) {
 }
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    bool narrow_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
-    if (!narrow_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
+    bool emulated_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
+    if (!emulated_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
         return "serves 8-bit operands, and operands rounded to blocks";
     for (int i = 0; i < 2; i++)
-        if (narrow_operands != ((SCALINGS & MZ_BIT(call->in[i].scaling)) != 0))
+        if (emulated_operands != ((SCALINGS & MZ_BIT(call->in[i].scaling)) != 0))
             return "8-bit operands have scales, others none";
     mz_prepared *inner = mz_alloc(1, sizeof *inner);
     if (inner == NULL)
@@ -87,7 +87,7 @@ static void widen_blocks(const mezzo_device *device, const mz_tensor *from, uint
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 4 * (double)n))
     for (int64_t i = 0; i < n; i++)
         to[i] = mezzo_f32_to_bf16(value_of(from->dtype, codes[mz_tensor_index(from, i)]) *
-                                  from->scale[mz_scale_index(from->scaling, from->turned, &from->shape, i)]);
+                                  from->scale[mz_scale_index(from->scaling, from->columnwise, &from->shape, i)]);
 }
 
 // 8 bits and a power of two: 256 BF16 numbers.
@@ -122,7 +122,7 @@ static void to_blocks(const mezzo_device *device, const mz_call *call, int slot,
         for (int64_t i = 0; i < runs; i++)
             mz_blocks_turn_run(how.format, how.signs, to + (first ? i : i * columns), k, stride);
     }
-    const float tensor = mz_blocks_tensor_scale(how.format, mz_blocks_most(to, n));
+    const float tensor = mz_blocks_tensor_scale(how.format, mz_blocks_amax(to, n));
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 10 * (double)n))
     for (int64_t i = 0; i < runs; i++) {
         const int64_t at = first ? i : i * columns;
@@ -144,9 +144,9 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return inner->kernel->run(device, &part);
 }
 
-const mz_kernel mz_cpu_linear_narrow = {"linear_narrow__portable", prepare, run};
-const mz_kernel mz_cpu_linear_dx_narrow = {"linear_dx_narrow__portable", prepare, run};
-const mz_kernel mz_cpu_linear_dw_narrow = {"linear_dw_narrow__portable", prepare, run};
+const mz_kernel mz_cpu_linear_emulated = {"linear_emulated__portable", prepare, run};
+const mz_kernel mz_cpu_linear_dx_emulated = {"linear_dx_emulated__portable", prepare, run};
+const mz_kernel mz_cpu_linear_dw_emulated = {"linear_dw_emulated__portable", prepare, run};
 
 // The experts' rows are 8 bits with a scale for all of them, or plain.
 static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
@@ -156,18 +156,18 @@ static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz
     return prepare(device, call, out);
 }
 
-const mz_kernel mz_cpu_grouped_linear_narrow = {"grouped_linear_narrow__portable", prepare_grouped, run};
-const mz_kernel mz_cpu_grouped_linear_dx_narrow = {"grouped_linear_dx_narrow__portable", prepare_grouped, run};
-const mz_kernel mz_cpu_grouped_linear_dw_narrow = {"grouped_linear_dw_narrow__portable", prepare_grouped, run};
+const mz_kernel mz_cpu_grouped_linear_emulated = {"grouped_linear_emulated__portable", prepare_grouped, run};
+const mz_kernel mz_cpu_grouped_linear_dx_emulated = {"grouped_linear_dx_emulated__portable", prepare_grouped, run};
+const mz_kernel mz_cpu_grouped_linear_dw_emulated = {"grouped_linear_dw_emulated__portable", prepare_grouped, run};
 
 mz_takes mz_cpu_takes(const mz_kernel *kernel) {
-    const uint32_t narrow_formats = MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2);
+    const uint32_t emulated_formats = MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2);
     static const mz_kernel *const eight[] = {
-        &mz_cpu_linear_narrow,         &mz_cpu_linear_dx_narrow,         &mz_cpu_linear_dw_narrow,
-        &mz_cpu_grouped_linear_narrow, &mz_cpu_grouped_linear_dx_narrow, &mz_cpu_grouped_linear_dw_narrow,
+        &mz_cpu_linear_emulated,         &mz_cpu_linear_dx_emulated,         &mz_cpu_linear_dw_emulated,
+        &mz_cpu_grouped_linear_emulated, &mz_cpu_grouped_linear_dx_emulated, &mz_cpu_grouped_linear_dw_emulated,
         &mz_quantize__portable};
     for (size_t i = 0; i < MZ_COUNT(eight); i++)
         if (kernel == eight[i])
-            return (mz_takes){MZ_DTYPES_USUAL | narrow_formats, MZ_SCALINGS_NONE | SCALINGS, i < 3};
+            return (mz_takes){MZ_DTYPES_USUAL | emulated_formats, MZ_SCALINGS_NONE | SCALINGS, i < 3};
     return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
 }

@@ -6,7 +6,7 @@ namespace {
 enum { BLOCK = 256, PARTS = 3 };
 
 // A thread four numbers.
-__global__ void __launch_bounds__(BLOCK) fp32_parts_kernel(const mz_cu_fp32_parts g) {
+__global__ void __launch_bounds__(BLOCK) bf16_terms_kernel(const mz_cu_bf16_terms g) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x, n = g.n / 4;
     if (i >= n)
         return;
@@ -23,10 +23,10 @@ __global__ void __launch_bounds__(BLOCK) fp32_parts_kernel(const mz_cu_fp32_part
 }
 } // namespace
 
-extern "C" cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_fp32_parts *args) {
+extern "C" cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_bf16_terms *args) {
     if (args->n == 0)
         return cudaSuccess;
     unsigned blocks = static_cast<unsigned>((args->n / 4 + BLOCK - 1) / BLOCK);
-    fp32_parts_kernel<<<blocks, BLOCK, 0, stream>>>(*args);
+    bf16_terms_kernel<<<blocks, BLOCK, 0, stream>>>(*args);
     return cudaGetLastError();
 }

@@ -2,7 +2,8 @@
 #include "runtime/program.h"
 
 void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i) {
-    if (device->backend->joins != NULL && device->backend->joins(mz_compiled_call(c, i), mz_compiled_call(c, i + 1)))
+    if (device->backend->may_fuse != NULL &&
+        device->backend->may_fuse(mz_compiled_call(c, i), mz_compiled_call(c, i + 1)))
         c->graph->nodes[c->node[i]].until = c->node[i + 1];
 }
 
@@ -24,7 +25,7 @@ static mezzo_status count_readers(const mezzo_program *p, int **readers) {
 }
 
 // Whether nobody else reads what the second of two nodes reads of the first.
-static bool reads_alone(const mezzo_graph *g, const mz_node *first, const mz_node *second, const int *readers) {
+static bool is_private(const mezzo_graph *g, const mz_node *first, const mz_node *second, const int *readers) {
     for (int k = 0; k < first->n_out; ++k) {
         const int root = first->out[k] >= 0 ? mz_value_root(g, first->out[k]) : -1;
         for (int i = 0; i < second->n_in && root >= 0; ++i)
@@ -35,14 +36,14 @@ static bool reads_alone(const mezzo_graph *g, const mz_node *first, const mz_nod
     return true;
 }
 
-mezzo_status mz_program_find_pairs(mezzo_program *p) {
+mezzo_status mz_program_find_fused(mezzo_program *p) {
     const mz_backend *b = p->device->backend;
     const mezzo_graph *g = p->c.graph;
     int *readers;
     p->pairs = mz_alloc(p->c.n_calls + 1, sizeof *p->pairs);
     if (!p->pairs)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (b->pair == NULL)
+    if (b->fuse_calls == NULL)
         return MEZZO_OK;
     MEZZO_TRY(count_readers(p, &readers));
     for (size_t i = 0; i + 1 < p->c.n_calls; ++i) {
@@ -50,7 +51,7 @@ mezzo_status mz_program_find_pairs(mezzo_program *p) {
         bool taken = i > 0 && p->pairs[i - 1], apart = p->c.stream && p->c.stream[i] != p->c.stream[i + 1];
         if (!taken && !apart && first->gathers + second->gathers == 0)
             p->pairs[i] =
-                b->pair(p->device, &p->c.calls[i], &p->c.calls[i + 1], reads_alone(g, first, second, readers));
+                b->fuse_calls(p->device, &p->c.calls[i], &p->c.calls[i + 1], is_private(g, first, second, readers));
         if (p->pairs[i])
             mz_log("dispatch", "%s: calls %zu and %zu in one piece", p->pairs[i]->name, i, i + 1);
     }

@@ -1,10 +1,10 @@
-// The remake pass: backward's product with an activation's slope (linear_dx) reads the activation's input, and so can
-// write its result as well. The weights' gradients that read this result stand behind that product then, and the one
-// that forward made, or that light recompute would make in a pass of its own, need not be there. A result is remade
-// from its stored input: the same bits wherever forward rounds its input before the activation, as the ops say.
+// The recompute-act pass: backward's product with an activation's derivative (linear_dx) reads the activation's input,
+// and so can write its result as well. The weights' gradients that read this result stand after that product then, and
+// the one that forward made, or that light recompute would make in a pass of its own, need not be there. A result is
+// remade from its stored input: the same bits wherever forward rounds its input before the activation, as the ops say.
 #include "graph/graph.h"
 
-// What `n` writes of the activation whose slope dx has, where that is the rounded result alone; -1.
+// What `n` writes of the activation whose derivative dx has, where that is the rounded result alone; -1.
 static int result_of(const mezzo_graph *g, const mz_node *n, const mz_node *dx) {
     const int preact = dx->in[MZ_IN(linear_dx, preact)], at = MZ_OUT(linear, preact),
               residual = MZ_IN(linear, residual);
@@ -42,7 +42,7 @@ static bool reads(const mz_node *n, int v) {
     return false;
 }
 
-// Whether forward and products that may stand behind node `dx` are all that reads v, and there is one of the latter.
+// Whether forward and products that may stand after node `dx` are all that reads v, and there is one of the latter.
 static bool can_wait(const mezzo_graph *g, int v, size_t dx) {
     bool any = false;
     for (size_t i = 0; i < g->n_values; ++i)
@@ -58,7 +58,7 @@ static bool can_wait(const mezzo_graph *g, int v, size_t dx) {
     return any;
 }
 
-// Backward's products that read v read `instead`; those in front of node `dx` come behind it.
+// Backward's products that read v read `instead`; those in front of node `dx` come after it.
 static void move_readers(mezzo_graph *g, int v, int instead, size_t dx) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         if (!reads(&g->nodes[i], v) || g->nodes[i].phase == MZ_FORWARD)
@@ -73,8 +73,8 @@ static void move_readers(mezzo_graph *g, int v, int instead, size_t dx) {
     }
 }
 
-static mezzo_status remake(mezzo_graph *g, size_t at, mz_can_remake *can, void *user) {
-    const int slot = MZ_OUT(linear_dx, acted);
+static mezzo_status recompute_act(mezzo_graph *g, size_t at, mz_can_recompute *can, void *user) {
+    const int slot = MZ_OUT(linear_dx, act_out);
     mz_node dx = g->nodes[at];
     int v = -1;
     bool possible = false;
@@ -115,13 +115,13 @@ static mezzo_status drop_repetitions(mezzo_graph *g) {
     return status;
 }
 
-mezzo_status mz_graph_remake(mezzo_graph *g, mz_can_remake *can, void *user) {
+mezzo_status mz_graph_remake(mezzo_graph *g, mz_can_recompute *can, void *user) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
-        const int preact = MZ_IN(linear_dx, preact), acted = MZ_OUT(linear_dx, acted);
+        const int preact = MZ_IN(linear_dx, preact), act_out = MZ_OUT(linear_dx, act_out);
         if (n->op == MZ_OP_linear_dx && n->attrs.act != MZ_ACT_NONE && n->n_in > preact && n->in[preact] >= 0 &&
-            (n->n_out <= acted || n->out[acted] < 0))
-            MEZZO_TRY(remake(g, i, can, user));
+            (n->n_out <= act_out || n->out[act_out] < 0))
+            MEZZO_TRY(recompute_act(g, i, can, user));
     }
     return drop_repetitions(g);
 }

@@ -1,10 +1,10 @@
-// AdamW of parameters whose 8-bit codes are kept: the codes of what a master becomes, and the same turned, in the pass
+// AdamW of parameters whose 8-bit data are kept: the codes of what a master becomes, and the same turned, in the pass
 // that moves it. A block takes tiles of ROWS x COLS of a matrix, a thread 4 numbers of either half of a row at a time:
 // a warp's loads and stores are whole sectors. Codes wait in shared memory to be turned, as in quantize.cu. The bits
-// are those of adamw and quantize behind it.
-#include "eight.cuh"
+// are those of adamw and quantize after it.
+#include "fp8_pack.cuh"
 #include "update.cuh"
-#include "update_codes.h"
+#include "update_fp8.h"
 
 enum { ROWS = 64, COLS = 128, HALF = COLS / 2, PARTS = HALF / 4, AT_ONCE = THREADS / PARTS, PITCH = COLS + 8 };
 static_assert(ROWS % AT_ONCE == 0 && ROWS / 16 * (COLS / 4) <= THREADS, "a thread turns 16 rows of 4 columns at most");
@@ -23,9 +23,9 @@ template <typename M> struct moved {
 
 // Four elements and, where `both`, those HALF columns on, or 0; all loads are under way before anything is stored.
 template <bool AVERAGES, typename M>
-__device__ __forceinline__ void move_eight(const adamw_constants &k, float kept, const moved<M> &p,
-                                           const philox_key &key, int64_t element, bool both, bool first,
-                                           float result[8]) {
+__device__ __forceinline__ void update_eight(const adamw_constants &k, float kept, const moved<M> &p,
+                                             const philox_key &key, int64_t element, bool both, bool first,
+                                             float result[8]) {
     nothing_shared together;
     four<false> f[2];
     float4 xg[2], xp[2], xm[2], xv[2];
@@ -61,8 +61,8 @@ __device__ __forceinline__ void move_eight(const adamw_constants &k, float kept,
 
 template <bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
-    adamw_codes_kernel(const mz_cu_coded *coded, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-                       moved<M> all) {
+    adamw_fp8_kernel(const mz_cu_quantized_segment *quantized, int n, const mz_cu_opt_state *state,
+                     mz_cu_update_constants u, moved<M> all) {
     __shared__ adamw_constants shared;
     __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
     if (state->skip)
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t step = state->step;
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, line0 = tid / PARTS;
     for_parts(
-        n, [&](int i) { return tiles_of(coded[i].rows, coded[i].columns); },
+        n, [&](int i) { return tiles_of(quantized[i].rows, quantized[i].columns); },
         [&](int i, int index, int64_t) {
-            const mz_cu_coded &c = coded[i];
+            const mz_cu_quantized_segment &c = quantized[i];
             const mz_cu_segment &s = c.segment;
             const int64_t rows = c.rows, columns = c.columns;
             const int across = static_cast<int>((columns + COLS - 1) / COLS);
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(THREADS)
             const philox_key key = key_of(s, u.seed, step);
             const float kept = s.decay ? k.kept : 1.0f, inverse = 1 / *static_cast<const float *>(c.entry); // exact
             const bool e4m3 = c.dtype == MZ_CU_F8E4M3;
-            uint8_t *codes = static_cast<uint8_t *>(c.codes), *turned = static_cast<uint8_t *>(c.turned);
-            uint32_t most = 0;
+            uint8_t *rowwise = static_cast<uint8_t *>(c.rowwise), *columnwise = static_cast<uint8_t *>(c.columnwise);
+            uint32_t amax = 0;
 #pragma unroll 1
             for (int line = line0; line < ROWS; line += AT_ONCE) {
                 if (row0 + line >= rows || col >= columns)
@@ -97,36 +97,37 @@ __global__ void __launch_bounds__(THREADS)
                 const int64_t element = (row0 + line) * columns + col;
                 float x[8];
                 const bool both = col + HALF < columns;
-                move_eight<AVERAGES>(k, kept, p, key, element, both, step == 1, x);
-                const uint2 eights = to_codes(x, inverse, e4m3, most);
-                if (codes != nullptr) {
-                    *reinterpret_cast<uint32_t *>(codes + element) = eights.x;
+                update_eight<AVERAGES>(k, kept, p, key, element, both, step == 1, x);
+                const uint2 eights = to_fp8(x, inverse, e4m3, amax);
+                if (fp8 != nullptr) {
+                    *reinterpret_cast<uint32_t *>(fp8 + element) = eights.x;
                     if (both)
-                        *reinterpret_cast<uint32_t *>(codes + element + HALF) = eights.y;
+                        *reinterpret_cast<uint32_t *>(fp8 + element + HALF) = eights.y;
                 }
                 *reinterpret_cast<uint32_t *>(tile + line * PITCH + part * 4) = eights.x;
                 *reinterpret_cast<uint32_t *>(tile + line * PITCH + HALF + part * 4) = eights.y;
             }
             __syncthreads();
             const int run = tid % 4 * 16, quad = tid / 4 * 4;
-            if (turned != nullptr && quad < COLS && row0 + run < rows && col0 + quad < columns)
-                turn_run(tile + run * PITCH + quad, PITCH, turned + (col0 + quad) * rows + row0 + run, rows);
-            record_most<THREADS>(static_cast<uint32_t *>(c.entry) + MZ_CU_ENTRY_KEPT, most);
+            if (columnwise != nullptr && quad < COLS && row0 + run < rows && col0 + quad < columns)
+                turn_run(tile + run * PITCH + quad, PITCH, columnwise + (col0 + quad) * rows + row0 + run, rows);
+            record_amax<THREADS>(static_cast<uint32_t *>(c.entry) + MZ_CU_ENTRY_WEIGHT_AMAX, amax);
             __syncthreads(); // of the largest too: the next tile's are written where these were read
         });
 }
 
-template <typename M> static cudaError_t launch(cudaStream_t stream, const mz_cu_update_args &a, const mz_cu_codes &c) {
-    auto kernel = a.ema != nullptr ? adamw_codes_kernel<true, M> : adamw_codes_kernel<false, M>;
+template <typename M>
+static cudaError_t launch(cudaStream_t stream, const mz_cu_update_args &a, const mz_cu_quantized &c) {
+    auto kernel = a.ema != nullptr ? adamw_fp8_kernel<true, M> : adamw_fp8_kernel<false, M>;
     const moved<M> all = {a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.ema};
     kernel<<<resident_blocks(reinterpret_cast<const void *>(kernel), c.elements / (ROWS * COLS) + c.n, a.sms), THREADS,
-             0, stream>>>(static_cast<const mz_cu_coded *>(c.coded), c.n, static_cast<const mz_cu_opt_state *>(a.state),
-                          a.constants, all);
+             0, stream>>>(static_cast<const mz_cu_quantized_segment *>(c.quantized), c.n,
+                          static_cast<const mz_cu_opt_state *>(a.state), a.constants, all);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_adamw_codes(cudaStream_t stream, const mz_cu_update_args *args, const mz_cu_codes *codes) {
-    if (codes->n == 0)
+extern "C" cudaError_t mz_cu_adamw_fp8(cudaStream_t stream, const mz_cu_update_args *args, const mz_cu_quantized *fp8) {
+    if (fp8->n == 0)
         return cudaSuccess;
-    return args->moment_bytes == 2 ? launch<uint16_t>(stream, *args, *codes) : launch<float>(stream, *args, *codes);
+    return args->moment_bytes == 2 ? launch<uint16_t>(stream, *args, *fp8) : launch<float>(stream, *args, *fp8);
 }

@@ -1,7 +1,7 @@
-// Kernels that write 8-bit codes of what they make, in place of a quantize behind them (codes.c), and the arguments of
-// the kernels that they stand for.
-#ifndef MZ_CUDA_CODES_H
-#define MZ_CUDA_CODES_H
+// Kernels that write 8-bit data of what they make, in place of a quantize after them (fuse_quantize.c), and the
+// arguments of the kernels that they stand for.
+#ifndef MZ_CUDA_FUSE_QUANTIZE_H
+#define MZ_CUDA_FUSE_QUANTIZE_H
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/quantize.h"

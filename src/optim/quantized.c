@@ -1,0 +1,176 @@
+// Parameters' 8-bit data after an optimizer's update: those that it does not write itself are quantized again.
+#include "optim/optimizer.h"
+
+bool mz_optimizer_owns_first(const mezzo_optimizer *opt) {
+    int first = 0;
+    while (opt->params->list[first].frozen)
+        first++;
+    for (int i = 0; i < opt->n; i++)
+        if (opt->index[i] == first)
+            return true;
+    return false;
+}
+
+static bool owns_index(const mezzo_optimizer *opt, int index) {
+    for (int i = 0; i < opt->n; i++)
+        if (opt->index[i] == index)
+            return true;
+    return false;
+}
+
+void mz_optimizer_free_quantize(mezzo_optimizer *opt) {
+    void **const tables[] = {&opt->d_plain, &opt->d_quantized};
+    for (int i = 0; i < opt->n_quantize_ops; i++)
+        mz_prepared_free(&opt->quantize_ops[i].prepared);
+    for (size_t i = 0; i < MZ_COUNT(tables); i++) {
+        if (*tables[i] != NULL)
+            opt->device->backend->release(opt->device, *tables[i]);
+        *tables[i] = NULL;
+    }
+    mz_prepared_free(&opt->update_quantized.prepared);
+    mz_free(opt->quantize_ops);
+    mz_free(opt->quantize_of);
+    mz_free(opt->quantize_separately);
+    opt->quantize_ops = NULL;
+    opt->quantize_of = NULL;
+    opt->quantize_separately = NULL;
+    opt->n_quantize_ops = opt->n_quantized = opt->n_plain = 0;
+}
+
+// --- those that the update writes ------------------------------------------------------------------------------------
+// The only codes of a parameter, by their number; -1: none, or others too.
+static int only_quantized(const mezzo_params *p, int index) {
+    int found = -1;
+    for (int i = 0; i < p->n_quantized; i++) {
+        if (p->quantized[i].param != index)
+            continue;
+        if (found >= 0)
+            return -1;
+        found = i;
+    }
+    return found;
+}
+
+// Whether the update can write the codes of owned parameter i: mz_quantized_segment's conditions. Moments that are
+// rounded at random draw by the number of the element, which padding changes.
+static bool can_code(const mezzo_optimizer *opt, int i) {
+    const mz_param *p = &opt->params->list[opt->index[i]];
+    const mz_segment *s = &opt->segments[opt->begin[i]];
+    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
+    const int64_t columns = stored.rank > 0 ? stored.dim[stored.rank - 1] : 1;
+    const bool random = opt->update_op.call.out[MZ_OUT(adamw, m)].dtype != MEZZO_F32;
+    return opt->begin[i + 1] == opt->begin[i] + 1 && s->low_copy_offset == MZ_NO_LOW_COPY && s->first == 0 &&
+           p->master == MEZZO_MASTER_FP32 && !(p->storage.padded && random) && columns > 0 && columns % 16 == 0 &&
+           p->stored / columns % 16 == 0;
+}
+
+static mz_quantized_segment quantized_of(const mezzo_optimizer *opt, int i, int code) {
+    const mz_quantized *c = &opt->params->quantized[code];
+    const mz_param *p = &opt->params->list[c->param];
+    const mz_shape shape = mz_stored_shape(&p->shape, &p->storage);
+    return (mz_quantized_segment){.segment = opt->segments[opt->begin[i]],
+                                  .rows = mz_shape_rows(&shape),
+                                  .columns = shape.dim[shape.rank - 1],
+                                  .rowwise = c->rowwise,
+                                  .columnwise = c->columnwise,
+                                  .entry = &opt->params->scales.entries[c->entry],
+                                  .dtype = (int32_t)c->dtype};
+}
+
+static mezzo_status write_table(mezzo_optimizer *opt, const void *table, size_t bytes, void **out) {
+    MEZZO_TRY(opt->device->backend->alloc(opt->device, bytes + 1, out));
+    return bytes > 0 ? opt->device->backend->write(opt->device, *out, table, bytes) : MEZZO_OK;
+}
+
+static mezzo_status make_quantized(mezzo_optimizer *opt, mz_segment *rest, mz_quantized_segment *quantized,
+                                   size_t *scratch) {
+    for (int i = 0; i < opt->n; i++) {
+        const int code = can_code(opt, i) ? only_quantized(opt->params, opt->index[i]) : -1;
+        if (code >= 0) {
+            quantized[opt->n_quantized++] = quantized_of(opt, i, code);
+            for (int k = 0; k < opt->n_quantize_ops; k++)
+                opt->quantize_separately[k] = opt->quantize_separately[k] && opt->quantize_of[k] != opt->index[i];
+        }
+        for (size_t k = opt->begin[i]; code < 0 && k < opt->begin[i + 1]; k++)
+            rest[opt->n_plain++] = opt->segments[k];
+    }
+    if (opt->n_quantized == 0)
+        return MEZZO_OK;
+    const size_t segments = (size_t)opt->n_plain * sizeof *rest, table = (size_t)opt->n_quantized * sizeof *quantized;
+    MEZZO_TRY(write_table(opt, rest, segments, &opt->d_plain));
+    MEZZO_TRY(write_table(opt, quantized, table, &opt->d_quantized));
+    opt->update_quantized.call = opt->update_op.call;
+    opt->update_quantized.call.n_in = MZ_IN(adamw, quantized) + 1;
+    opt->update_quantized.call.in[MZ_IN(adamw, segments)] =
+        mz_tensor_segments(opt->params, opt->d_plain, (size_t)opt->n_plain);
+    opt->update_quantized.call.in[MZ_IN(adamw, quantized)] = mz_tensor_bytes(opt->d_quantized, table);
+    MEZZO_TRY(mz_prepare(opt->device, &opt->update_quantized.call, &opt->update_quantized.prepared));
+    *scratch =
+        opt->update_quantized.prepared.workspace > *scratch ? opt->update_quantized.prepared.workspace : *scratch;
+    return MEZZO_OK;
+}
+
+// Scales of the step to come are made in front of the update by the optimizer that ends the step for the table.
+static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
+    const mz_backend *b = opt->device->backend;
+    const mezzo_dtype moments = opt->sgd ? MEZZO_F32 : opt->update_op.call.out[MZ_OUT(adamw, m)].dtype;
+    if (b->writes_quantized == NULL || opt->sgd || opt->rank >= 0 || !mz_optimizer_owns_first(opt) ||
+        !b->writes_quantized(moments))
+        return MEZZO_OK;
+    mz_segment *rest = mz_alloc(opt->n_segments + 1, sizeof *rest);
+    mz_quantized_segment *quantized = mz_alloc((size_t)opt->n + 1, sizeof *quantized);
+    mezzo_status status =
+        rest != NULL && quantized != NULL ? make_quantized(opt, rest, quantized, scratch) : MEZZO_ERR_MEMORY;
+    mz_free(rest);
+    mz_free(quantized);
+    return status;
+}
+
+// Codes of what it moves; where it makes new scales for others too, theirs: those may have moved before.
+mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *opt, size_t *scratch) {
+    const mezzo_params *p = opt->params;
+    const bool all = mz_optimizer_owns_first(opt);
+    mz_optimizer_free_quantize(opt);
+    opt->quantized_version = p->quantized_version;
+    if (p->n_quantized == 0)
+        return MEZZO_OK;
+    opt->quantize_ops = mz_alloc((size_t)p->n_quantized, sizeof *opt->quantize_ops);
+    opt->quantize_of = mz_alloc((size_t)p->n_quantized, sizeof *opt->quantize_of);
+    opt->quantize_separately = mz_alloc((size_t)p->n_quantized, sizeof *opt->quantize_separately);
+    if (opt->quantize_ops == NULL || opt->quantize_of == NULL || opt->quantize_separately == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int i = 0; i < p->n_quantized; i++) {
+        const int index = p->quantized[i].param;
+        if (p->list[index].frozen || (!all && !owns_index(opt, index)))
+            continue;
+        opt->quantize_of[opt->n_quantize_ops] = index;
+        opt->quantize_separately[opt->n_quantize_ops] = true;
+        mz_update_op *op = &opt->quantize_ops[opt->n_quantize_ops++];
+        op->call = mz_quantized_call(p, i);
+        MEZZO_TRY(mz_prepare(opt->device, &op->call, &op->prepared));
+        *scratch = op->prepared.workspace > *scratch ? op->prepared.workspace : *scratch;
+    }
+    return prepare_quantized(opt, scratch);
+}
+
+mezzo_status mz_optimizer_issue_quantize(mezzo_optimizer *opt, mz_sequence *into) {
+    for (int i = 0; i < opt->n_quantize_ops; i++)
+        if (opt->quantize_separately[i])
+            MEZZO_TRY(mz_issue(opt->device, into, &opt->quantize_ops[i].prepared, &opt->quantize_ops[i].call,
+                               opt->scratch, NULL));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_optimizer_defer_quantize(mezzo_optimizer *opt, int first, int n, mz_sequence *into) {
+    for (int i = 0; i < opt->n_quantize_ops; i++) {
+        bool moved = false, own = false;
+        for (int k = 0; k < opt->n; k++) {
+            moved = moved || (opt->index[k] == opt->quantize_of[i] && k >= first && k < first + n);
+            own = own || opt->index[k] == opt->quantize_of[i];
+        }
+        if (moved || (!own && first == 0)) // others' codes, which the new scales concern
+            MEZZO_TRY(mz_sequence_defer(into, MZ_STREAM_DEFERRED, &opt->quantize_ops[i].prepared,
+                                        &opt->quantize_ops[i].call, NULL));
+    }
+    return MEZZO_OK;
+}
