@@ -109,6 +109,7 @@ int cli_eval_pictures(const cli_args *args);                     // eval --truth
 int cli_data_radio(const cli_args *args);                        // data radio
 int cli_data_tokenizer(const cli_args *args);                    // data --train-tokenizer
 int cli_doctor_ranks(const cli_args *args, int threads);         // doctor --ranks
+int cli_doctor_audit(const cli_args *args);                      // doctor --run, --trace
 int cli_explain_toy(const cli_args *args);                       // explain --toy
 
 // --- telling (report.c) --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@
 #include "study/measure/selftest.h"
 #include "study/measure/device_report.h"
 
-enum { MAX_FILES = 64 };
+enum { MAX_FILES = 64, MAX_WORDS = 1024 };
 
 // --- the device ----------------------------------------------------------------------------------------------------
 static const char *fp8_of(const mezzo_device_info *info) {
@@ -334,14 +334,26 @@ static int compare(const cli_args *args) {
 }
 
 static int run(const cli_args *args) {
-    if (cli_has(args, "report") && (cli_has(args, "config") || cli_has(args, "ranks")))
-        return cli_wrong(args->command, "--report describes this machine's device: leave out --config and --ranks");
+    if (cli_has(args, "report") &&
+        (cli_has(args, "config") || cli_has(args, "ranks") || cli_has(args, "run") || cli_has(args, "trace")))
+        return cli_wrong(args->command,
+                         "--report describes this machine's device: leave out --config, --ranks, --run and --trace");
+    static const char *const of_run[] = {"steps", "stop", "traces"};
+    if (cli_has(args, "run") + cli_has(args, "trace") + cli_has(args, "config") > 1)
+        return cli_wrong(args->command, "--run, --trace and --config are three questions: ask one");
+    for (size_t i = 0; i < MZ_COUNT(of_run); i++)
+        if (cli_has(args, of_run[i]) && !cli_has(args, "run"))
+            return cli_wrong(args->command, "--%s goes with --run -- PROGRAM", of_run[i]);
+    if (cli_has(args, "run") || cli_has(args, "trace"))
+        return cli_doctor_audit(args);
+    if (cli_has(args, "kernels") || cli_has(args, "out"))
+        return cli_wrong(args->command, "--kernels and --out go with --run or --trace");
     if (cli_has(args, "config"))
         return compare(args);
     if (args->n_operands > 0)
         return cli_wrong(args->command, "\"%s\": configuration files come after --config", args->operands[0]);
     if (cli_has(args, "assume"))
-        return cli_wrong(args->command, "--assume goes with --config FILE…");
+        return cli_wrong(args->command, "--assume goes with --config FILE…, --run or --trace");
     return examine(args);
 }
 
@@ -349,7 +361,15 @@ static const cli_option options_table[] = {
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto"},
     {"threads", "N", "CPU threads; 0 = every core this process may use"},
     {"config", "FILE", "compare these configuration files instead"},
-    {"assume", "cc=C,gpus=N", "with --config: assume N GPUs of compute capability C instead of this machine"},
+    {"run", NULL, "follow the first steps of the PyTorch program after --, and judge them"},
+    {"steps", "N", "with --run: how many steps of the optimizer are followed [3]"},
+    {"stop", NULL, "with --run: end the program after them"},
+    {"traces", "FOLDER", "with --run: keep the trace of each rank there"},
+    {"trace", "FILE", "judge traces that --traces or python -m mezzo.audit wrote; FILE may be their folder"},
+    {"kernels", NULL, "with --run and --trace: time Mezzo's kernels at the program's shapes, FP8 too"},
+    {"out", "FILE", "with --run and --trace: write the result as an HTML page, too"},
+    {"assume", "cc=C,gpus=N",
+     "with --config, --run and --trace: assume N GPUs of compute capability C instead of this machine"},
     {"report", "FILE",
      "also test every kernel and every kind of model, time them, and write a page (or FILE.json) to send on"},
     {"ranks", NULL, "check the ranks of the current job: links, versions, clocks, bandwidth"},
@@ -359,14 +379,18 @@ static const cli_option options_table[] = {
 
 const cli_command cli_doctor = {
     .name = "doctor",
-    .summary = "formats this machine supports; whether configuration files agree",
-    .usage = "[--device NAME] [--report FILE] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]",
-    .details = "Without --config: shows the device, its formats and the recommended precision, and compares a few real "
-               "training steps in each precision with fp32's; exit code 1 if one is wrong. With --config: shows what "
-               "each file requests (Mezzo's, accelerate's, DeepSpeed's, Lightning's, or a trainer's YAML or JSON), "
-               "what would run, whether there is a loss scaler, and every conflict with the lines to change; exit code "
-               "1 if there is one. docs/doctor.md has the rules.",
+    .summary = "this machine's formats; what files request, and PyTorch programs do",
+    .usage = "[--device NAME] [--report FILE] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]\n"
+             "--run [--steps N] [--stop] [--traces FOLDER] [--json] -- python train.py …",
+    .details =
+        "Without --config: shows the device, its formats and the recommended precision, and compares a few real "
+        "training steps in each precision with fp32's; exit code 1 if one is wrong. With --config: shows what "
+        "each file requests (Mezzo's, accelerate's, DeepSpeed's, Lightning's, or a trainer's YAML or JSON), "
+        "what would run, whether there is a loss scaler, and every conflict with the lines to change; exit code "
+        "1 if there is one. With --run: follows the first steps of a PyTorch program without changing it, and "
+        "names with file and line what costs speed or accuracy; exit code 1 if it finds something. docs/doctor.md "
+        "has the rules, docs/audit.md the audit.",
     .options = options_table,
-    .max_operands = MAX_FILES,
+    .max_operands = MAX_WORDS,
     .run = run,
 };

@@ -23,6 +23,13 @@ for precision in $(sed -nE 's/^PRECISION\([A-Z0-9_]+, "([^"]+)".*/\1/p' src/base
     fi
 done
 
+for rule in $(sed -nE 's/^RULE\([A-Z0-9_]+, "([^"]+)".*/\1/p' src/study/agree/rules.def); do
+    if [[ $rule != note ]] && ! grep -qE "^\|.*\`$rule\`.*\|" docs/doctor.md docs/audit.md; then
+        echo "docs/doctor.md, docs/audit.md: no row for the rule $rule of src/study/agree/rules.def"
+        broken=1
+    fi
+done
+
 while IFS=: read -r file link; do
     target=${link%%#*}
     if [[ -n $target && ! -e $(dirname "$file")/$target ]]; then

@@ -25,10 +25,11 @@ allowed() {
     task) echo "nn/diffusion.h models/*.h session/* base/* graph/* backend/*.h runtime/* io/* data/* mezzo/*" ;;
     train) echo "base/* graph/* models/*.h session/* backend/*.h dist/*.h runtime/* io/* task/* optim/* checkpoint/* mezzo/*" ;;
     weights) echo "models/*.h session/* base/* graph/* backend/*.h runtime/* io/* data/* task/* optim/* checkpoint/* train/* mezzo/*" ;;
+    study/audit) echo "base/* io/* backend/*.h study/agree/* study/measure/kernels.h mezzo/*" ;;
     study/analyse | study/agree) echo "base/* io/* mezzo/*" ;;
     study/measure) echo "models/*.h session/* base/* graph/* backend/*.h runtime/* io/* task/* optim/* train/* study/analyse/* study/page/* mezzo/*" ;;
     study/lab) echo "session/* base/* graph/* backend/*.h runtime/* io/* task/* optim/* train/* study/analyse/* study/measure/* mezzo/*" ;;
-    study/page) echo "base/* graph/* backend/*.h runtime/* optim/* models/*.h session/* io/* task/* train/* mezzo/*" ;;
+    study/page) echo "base/* graph/* backend/*.h runtime/* optim/* models/*.h session/* io/* task/* train/* study/agree/* study/audit/* mezzo/*" ;;
     dist) echo "base/* backend/*.h mezzo/*" ;;
     cli) echo "* mezzo/*" ;;
     examples) echo "mezzo/*" ;;

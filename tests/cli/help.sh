@@ -65,6 +65,7 @@ while read -r subcommand rest; do
     if [[ $subcommand == launch && $rest == *" -- "* ]]; then
         read -r subcommand rest <<<"${rest#* -- }"
     fi
+    [[ $subcommand != doctor ]] || rest=${rest%% -- *} # a program and its own options
     [[ $subcommand != help && $subcommand != SUBCOMMAND ]] || continue
     [[ -n ${help_of[$subcommand]:-} ]] || help_of[$subcommand]=$("$MEZZO" "$subcommand" --help) ||
         fail "a document has the subcommand $subcommand: $rest"

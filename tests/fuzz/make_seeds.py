@@ -238,3 +238,34 @@ for name, text in {"end": "{% endif %}", "tag": "{{ 1", "if": "{% if 1 %}", "mix
     write("template", "refused_" + name, text)
 write("json_tokenizer", "chat", json.dumps({"format": "mezzo-tokenizer", "version": 1, "kind": "byte", "vocab_size": 256, "chat_template": "{{ bos_token }}",
                                             "bos_token": "<s>", "eos_token": 1}))
+
+
+def torch_trace(**changes):
+    shape = ["bf16", [8, 32]]
+    place, step = {"at": 0, "user": 0}, {"step": 0, "at": 0}
+    op = {"phase": "forward", "region": 0, **place, "out": "bf16", "count": 3, "seconds": 1e-4}
+    ops = [{**op, "op": "aten.addmm", "in": [["bf16", [6]], shape, ["bf16", [32, 6]]], "costs": {"fp32": 2e-4, "bf16": 1e-4, "cast": 1e-6}},
+           {**op, "op": "aten.mm", "in": [["fp32", [8, 32]], ["fp32", [32, 64]]], "out": "fp32", "region": -1},
+           {**op, "op": "aten.lerp_", "in": [["bf16", [8]], ["bf16", [8]]], "scalar": 0.001, "region": -1},
+           {**op, "op": "aten._to_copy", "in": [shape], "out": "fp32", "returned": 2},
+           {**op, "op": "aten.convolution", "in": [["bf16", [2, 8, 4, 4]], ["bf16", [6, 8, 3, 3]]]},
+           {**op, "op": "aten._scaled_dot_product_flash_attention", "in": [["bf16", [1, 2, 4, 6]]] * 3}]
+    events = [{"kind": "scale", "enabled": True, "scale": 65536.0, "scalers": 1}, {"kind": "backward", "factor": 1.0, "reduction": "mean", "weight": 8.0},
+              {"kind": "write", "op": "clamp", "count": 2}, {"kind": "clip", "norm": 9.5, "limit": 1.0}, {"kind": "unscale", "by_step": True, "optimizer": 0},
+              {"kind": "optimizer_step", "optimizer": 0, "norm": 1.5, "sharded": False, "scaled_by_step": True}, {"kind": "scaler_step", "enabled": True},
+              {"kind": "schedule"}, {"kind": "scaler_update", "enabled": True}, {"kind": "zero_grad"}, {"kind": "reduce"}, {"kind": "parallel", "sync": True}]
+    trace = {"mezzo_audit": 1, "torch": "2.9.0", "rank": 0, "world": 2, "device": "cuda", "device_name": "a GPU", "capability": 90, "threads": 2,
+             "steps": 3, "step_seconds": 1e-3, "followed_seconds": [0.1], "unchanged": 1, "compared": 2,
+             "settings": {"tf32": True, "cudnn_deterministic": True, "cudnn_benchmark": True}, "settings_at": {"cudnn.benchmark": 0},
+             "places": [["train.py", 7]], "regions": [{"at": 0, "device": "cuda", "dtype": "bf16", "enabled": True, "entered": 3}],
+             "compiled": [0], "parameters": [{"optimizer": 0, "dtype": "bf16", "count": 2, "numel": 9}],
+             "states": [{"optimizer": "AdamW", "at": 0, "tensors": [{"key": "exp_avg", "dtype": "bf16", "of": "fp32", "count": 2, "numel": 9}]}],
+             "events": [{**step, **event} for event in events], "ops": ops, "dropped": 1}
+    return json.dumps({**trace, **changes}, separators=(",", ":"))
+
+
+write("torch_trace", "whole", torch_trace())
+write("torch_trace", "cpu", torch_trace(device="cpu", capability=0, world=1, step_seconds=None))
+write("torch_trace", "refused", json.dumps({"mezzo_audit": 1, "refused": "torch 1.13 is too old"}))
+write("torch_trace", "places", torch_trace(places=[]))
+write("torch_trace", "empty", torch_trace(ops=[], events=[], regions=[], states=[], parameters=[]))

@@ -4,21 +4,19 @@
 //   on leaves accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer believes.
 #include "study/agree/agreement.h"
 
-static const char *const finding_names[] = {
-    [MZ_FINDING_BOTH] = "two-formats",
-    [MZ_FINDING_DISAGREE] = "files-disagree",
-    [MZ_FINDING_NO_SCALER] = "fp16-without-scaler",
-    [MZ_FINDING_CLIP_FIRST] = "clip-before-unscale",
-    [MZ_FINDING_LACKS] = "device-lacks-format",
-    [MZ_FINDING_NO_SUCH_GPU] = "no-such-gpu",
-    [MZ_FINDING_UNKNOWN] = "unknown-precision",
-    [MZ_FINDING_NAN_ZEROED] = "nan-gradients-zeroed",
-    [MZ_FINDING_BEHIND] = "amp-behind-accelerator",
-    [MZ_FINDING_NOTE] = "note",
+enum { NOTE, CONFLICT };
+static const mz_rule rules[] = {
+#define RULE(id, name, kind, what, why, change) [MZ_FINDING_##id] = {name, (kind) == CONFLICT, what, why, change},
+#include "study/agree/rules.def"
+#undef RULE
 };
 
+const mz_rule *mz_rule_of(mz_finding_kind kind) {
+    return &rules[kind];
+}
+
 const char *mz_finding_name(mz_finding_kind kind) {
-    return finding_names[kind];
+    return rules[kind].name;
 }
 
 // "a.yaml:3 (amp: false)"
@@ -35,7 +33,7 @@ static place at(const mz_asked *file, const mz_said *said) {
 static mz_finding *find(mz_agreement *out, mz_finding_kind kind) {
     if (out->n_findings == MZ_FINDINGS_MAX)
         return &out->findings[MZ_FINDINGS_MAX - 1];
-    out->n_conflicts += kind != MZ_FINDING_NOTE;
+    out->n_conflicts += rules[kind].conflict;
     mz_finding *f = &out->findings[out->n_findings++];
     *f = (mz_finding){.kind = kind};
     return f;

@@ -102,18 +102,19 @@ typedef struct mz_where {
 void mz_where_here(mz_where *out);                      // this machine; no GPU is started
 bool mz_where_assumed(const char *text, mz_where *out); // "cc=8.0,gpus=2", "cc=7.5", "gpus=0"; false: none of them
 
+// The rules of rules.def, in its order.
 typedef enum mz_finding_kind {
-    MZ_FINDING_BOTH,        // one file asks for two formats
-    MZ_FINDING_DISAGREE,    // two files ask for different ones
-    MZ_FINDING_NO_SCALER,   // fp16 without a loss scale
-    MZ_FINDING_CLIP_FIRST,  // clipping before unscaling
-    MZ_FINDING_LACKS,       // the device has no such arithmetic
-    MZ_FINDING_NO_SUCH_GPU, // GPUs named or counted that are not there
-    MZ_FINDING_UNKNOWN,     // a word that is no precision
-    MZ_FINDING_NAN_ZEROED,  // NaN gradients become 0, and the step is taken
-    MZ_FINDING_BEHIND,      // AMP is on behind an accelerator that was created with "no"
-    MZ_FINDING_NOTE,        // no conflict: something to know
+#define RULE(id, name, kind, what, why, change) MZ_FINDING_##id,
+#include "study/agree/rules.def"
+#undef RULE
 } mz_finding_kind;
+
+typedef struct mz_rule {
+    const char *name; // "fp16-without-scaler"
+    bool conflict;    // false: a note
+    const char *what, *why, *change;
+} mz_rule;
+const mz_rule *mz_rule_of(mz_finding_kind kind);
 
 typedef struct mz_finding {
     mz_finding_kind kind;

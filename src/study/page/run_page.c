@@ -10,14 +10,15 @@
 #include "io/quote.h"
 #include "mezzo/model.h"
 #include "mezzo/train.h"
+#include "study/page/page_text.h"
 #include "train/config.h"
 #include "train/health.h"
 
 enum { BUCKETS = 1000, CONFIG_BYTES_MAX = 1 << 20, SHEETS = 12, SHEET_BYTES_MAX = 8 << 20 };
 
-extern const unsigned char mz_page_html[], mz_page_css[], mz_page_js[];
-extern const size_t mz_page_html_size, mz_page_css_size, mz_page_js_size;
-extern const char mz_page_css_sha256[], mz_page_js_sha256[];
+extern const unsigned char mz_page_html[], mz_page_js[];
+extern const size_t mz_page_html_size, mz_page_js_size;
+extern const char mz_page_js_sha256[];
 #ifdef MEZZO_CHARTS
 extern const unsigned char mz_page_chart[];
 extern const size_t mz_page_chart_size;
@@ -100,17 +101,6 @@ static void add_skips(mz_text *t, const mz_run_log *log) {
     mz_text_addf(t, "],");
 }
 
-static void add_base64(mz_text *t, const unsigned char *bytes, size_t n) {
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        const uint32_t second = i + 1 < n ? bytes[i + 1] : 0, third = i + 2 < n ? bytes[i + 2] : 0;
-        const uint32_t word = (uint32_t)bytes[i] << 16 | second << 8 | third;
-        const char four[] = {letters[word >> 18], letters[word >> 12 & 63], i + 1 < n ? letters[word >> 6 & 63] : '=',
-                             i + 2 < n ? letters[word & 63] : '='};
-        mz_text_add(t, four, sizeof four);
-    }
-}
-
 // The sheet's file, written into the page itself. One that is not there, or not in the run's folder, is left out.
 static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_text *sheet, int *n) {
     if (sheet->text[0] == '/' || strstr(sheet->text, "..") != NULL)
@@ -121,7 +111,7 @@ static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_te
         return MEZZO_ERR_MEMORY;
     if (mz_file_read(path, SHEET_BYTES_MAX, &bytes, &size) == MEZZO_OK) {
         mz_text_addf(t, "%s[%lld,\"data:image/png;base64,", (*n)++ > 0 ? "," : "", (long long)sheet->step);
-        add_base64(t, (const unsigned char *)bytes, size);
+        mz_page_add_base64(t, (const unsigned char *)bytes, size);
         mz_text_addf(t, "\"]");
     }
     mz_free(bytes);
@@ -486,34 +476,14 @@ static mezzo_status add_data(mz_text *t, const mz_run_log *logs, int n, const ch
     return status != MEZZO_OK ? status : t->status;
 }
 
-static void add_title(mz_text *t, const char *title) {
-    for (const char *p = title; *p != '\0'; p++)
-        if (*p == '<' || *p == '&')
-            mz_text_addf(t, "&#%d;", *p);
-        else
-            mz_text_add(t, p, 1);
-}
-
-// 'sha256-BASE64' of a part of the page, from its SHA-256 in hexadecimal (CSP Level 3, section 2.3.1).
-static void add_hash(mz_text *t, const char *hex) {
-    unsigned char bytes[32];
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        const char pair[] = {hex[2 * i], hex[2 * i + 1], '\0'};
-        bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
-    }
-    mz_text_addf(t, "'sha256-");
-    add_base64(t, bytes, sizeof bytes);
-    mz_text_addf(t, "'");
-}
-
 // The browser runs and asks for nothing but the parts that the page was made of.
 static void add_policy(mz_text *t) {
     mz_text_addf(t, "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src ");
-    add_hash(t, mz_page_css_sha256);
+    mz_page_add_hash(t, mz_page_css_sha256);
     mz_text_addf(t, "; script-src ");
-    add_hash(t, mz_page_chart_sha256);
+    mz_page_add_hash(t, mz_page_chart_sha256);
     mz_text_addf(t, " ");
-    add_hash(t, mz_page_js_sha256);
+    mz_page_add_hash(t, mz_page_js_sha256);
 }
 
 typedef struct page_source {
@@ -535,7 +505,7 @@ static mezzo_status add_part(mz_text *t, const char *name, const page_source *fr
         if (strcmp(files[i].name, name) == 0)
             mz_text_add(t, (const char *)files[i].bytes, files[i].size);
     if (strcmp(name, "TITLE") == 0)
-        add_title(t, from->title);
+        mz_page_add_escaped(t, from->title);
     if (strcmp(name, "POLICY") == 0)
         add_policy(t);
     return strcmp(name, "DATA") == 0 ? add_data(t, from->logs, from->n, from->title) : t->status;

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Predicted against measured steps of PyTorch programs: what `mezzo doctor --run` predicts for BF16 (and FP16 on a GPU) from the FP32
+program, beside the time of the same program under autocast. It needs torch.
+
+    python bench/torch_cost.py MEZZO [DEVICE]      appends rows to bench/results/torch-cost.csv, or to $OUT/torch-cost.csv
+"""
+import csv
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = '''
+import sys, time, torch
+from torch import nn
+from torch.nn import functional as F
+kind, precision, device = sys.argv[1:4]
+size = 4 if device == "cuda" else 1
+torch.manual_seed(0)
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (p.view(b, t, self.heads, -1).transpose(1, 2) for p in self.qkv(self.norm1(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+if kind == "mlp":
+    model = nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 256))
+    x, y = torch.randn(512 * size, 1024), torch.randint(256, (512 * size,))
+elif kind == "wide":
+    model = nn.Sequential(nn.Linear(4096, 4096, bias=False), nn.GELU(), nn.Linear(4096, 4096, bias=False))
+    x, y = torch.randn(256 * size, 4096), torch.randint(4096, (256 * size,))
+elif kind == "transformer":
+    model = nn.Sequential(*[Block(512, 8) for _ in range(2)], nn.Linear(512, 1024))
+    x, y = torch.randn(4 * size, 256, 512), torch.randint(1024, (4 * size, 256))
+elif kind == "encoder":
+    model = nn.Sequential(nn.Embedding(4096, 384), *[Block(384, 6) for _ in range(3)], nn.Linear(384, 4096))
+    x, y = torch.randint(4096, (8 * size, 128)), torch.randint(4096, (8 * size, 128))
+elif kind == "convolution":
+    model = nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(),
+                          nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 100))
+    x, y = torch.randn(16 * size, 32, 32, 32), torch.randint(100, (16 * size,))
+model, x, y = model.to(device), x.to(device), y.to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+times = []
+for step in range(14):
+    with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
+        out = model(x)
+    loss = F.cross_entropy(out.float().flatten(0, -2), y.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    times.append(time.perf_counter())
+gaps = sorted(b - a for a, b in zip(times[4:], times[5:]))
+print(gaps[len(gaps) // 2])
+'''
+KINDS = ["mlp", "wide", "transformer", "encoder", "convolution"]
+
+
+def main() -> None:
+    mezzo, device = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "cpu"
+    here = pathlib.Path(__file__).resolve().parent
+    folder = pathlib.Path(os.environ.get("OUT") or here / "results")
+    table = folder / "torch-cost.csv"
+    commit = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    new = not table.exists()
+    with tempfile.TemporaryDirectory() as scratch, open(table, "a", newline="") as out:
+        rows = csv.writer(out, lineterminator="\n")
+        if new:
+            rows.writerow(["program", "precision", "predicted_ms", "measured_ms", "error", "fp32_ms", "torch", "device", "commit"])
+        program = os.path.join(scratch, "program.py")
+        pathlib.Path(program).write_text(PROGRAM)
+        for kind in KINDS:
+            words = [mezzo, "doctor", "--run", "--json", "--", sys.executable, program, kind, "fp32", device]
+            result = json.loads(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
+            costs = {row["format"]: row["step_ms"] for row in result["costs"]}
+            for precision in ["bf16", "fp16"] if device == "cuda" else ["bf16"]:
+                words = [sys.executable, program, kind, precision, device]
+                measured = 1e3 * float(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+                predicted = costs.get(precision, float("nan"))
+                error = predicted / measured - 1
+                name = result["torch"]
+                rows.writerow([kind, precision, f"{predicted:.4g}", f"{measured:.4g}", f"{error:.3f}", f"{costs['fp32']:.4g}", name,
+                               f"{device}: {platform.processor() or platform.machine()}", commit])
+                print(f"{kind:12} {precision}: predicted {predicted:8.3f} ms, measured {measured:8.3f} ms, {100 * error:+5.1f} %"
+                      f" (fp32 {costs['fp32']:.3f} ms)", flush=True)
+
+
+main()

@@ -1,0 +1,373 @@
+// mezzo doctor --run and --trace: what a PyTorch program really did in its first steps, judged.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "io/file.h"
+#include "study/page/audit_page.h"
+
+extern char **environ;
+
+// --- running the program -------------------------------------------------------------------------------------------
+// Python finds the module at its start through PYTHONPATH; the rest of what the user has there stays.
+static int prepare_environment(const cli_args *args, const char *folder) {
+    static const char *const places[] = {"../share/mezzo/python/mezzo/audit/front", "../audit/front",
+                                         "../../python/mezzo/audit/front", "../python/mezzo/audit/front"};
+    char front[4200], steps[24];
+    int64_t n;
+    int code = cli_integer(args, "steps", 1, 100, 3, &n);
+    if (code != CLI_DONE)
+        return code;
+    if (!cli_find_folder(places, MZ_COUNT(places), front, sizeof front))
+        return cli_wrong(args->command, "the Python module mezzo.audit is not installed beside this command");
+    const char *before = getenv("PYTHONPATH");
+    char *path = mz_format("%s%s%s", front, before != NULL && *before != '\0' ? ":" : "", before != NULL ? before : "");
+    snprintf(steps, sizeof steps, "%lld", (long long)n);
+    const bool set = path != NULL && setenv("PYTHONPATH", path, 1) == 0 &&
+                     setenv("MEZZO_AUDIT_FOLDER", folder, 1) == 0 && setenv("MEZZO_AUDIT_STEPS", steps, 1) == 0 &&
+                     setenv("MEZZO_AUDIT_STOP", cli_has(args, "stop") ? "1" : "0", 1) == 0;
+    mz_free(path);
+    return set ? CLI_DONE : cli_error(args->command, mz_fail(MEZZO_ERR_MEMORY, "out of memory"));
+}
+
+// Its exit code; 128 + N of signal N. With --json the program's output goes to stderr, so that stdout is the result.
+static mezzo_status run_program(const cli_args *args, char **words, int *exit_code) {
+    posix_spawn_file_actions_t actions;
+    pid_t pid;
+    int status = 0;
+    posix_spawn_file_actions_init(&actions);
+    if (cli_has(args, "json"))
+        posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    fflush(stdout);
+    const int failed = posix_spawnp(&pid, words[0], &actions, NULL, words, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: %s", words[0], strerror(failed));
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, before; // Ctrl-C is the program's
+    sigaction(SIGINT, &ignore, &before);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    sigaction(SIGINT, &before, NULL);
+    *exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return MEZZO_OK;
+}
+
+// --- reading -------------------------------------------------------------------------------------------------------
+typedef struct traces {
+    mz_torch_trace *list;
+    size_t n, cap;
+} traces;
+
+static void free_traces(traces *t) {
+    for (size_t i = 0; i < t->n; i++)
+        mz_torch_trace_free(&t->list[i]);
+    mz_free(t->list);
+}
+
+static mezzo_status add_trace(traces *t, const char *path) {
+    if (t->n >= MZ_TRACE_RANKS_MAX)
+        return mz_fail(MEZZO_ERR_INVALID, "more than %d traces", MZ_TRACE_RANKS_MAX);
+    MEZZO_TRY(MZ_RESERVE(t->list, t->cap, t->n + 1));
+    mz_torch_trace trace;
+    MEZZO_TRY(mz_torch_trace_read(path, &trace));
+    size_t k = t->n++;
+    for (; k > 0 && t->list[k - 1].rank > trace.rank; k--)
+        t->list[k] = t->list[k - 1];
+    t->list[k] = trace;
+    return MEZZO_OK;
+}
+
+// The traces of a folder; a process that was not followed says why, which counts where none was.
+static mezzo_status add_folder(traces *t, const char *folder) {
+    char **names, *refusal = NULL;
+    size_t n;
+    MEZZO_TRY(mz_dir_list(folder, &names, &n));
+    mezzo_status status = MEZZO_OK;
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
+        char *path = mz_format("%s/%s", folder, names[i]);
+        const size_t length = strlen(names[i]);
+        if (path == NULL)
+            status = MEZZO_ERR_MEMORY;
+        else if (length > 5 && strcmp(names[i] + length - 5, ".json") == 0)
+            status = add_trace(t, path);
+        if (status == MEZZO_ERR_UNSUPPORTED) {
+            mz_free(refusal);
+            refusal = mz_strdup(mezzo_error_message());
+            status = MEZZO_OK;
+        }
+        mz_free(path);
+    }
+    mz_dir_list_free(names, n);
+    if (status == MEZZO_OK && t->n == 0 && refusal != NULL)
+        status = mz_fail(MEZZO_ERR_INVALID, "%s", refusal);
+    mz_free(refusal);
+    return status;
+}
+
+// --- showing -------------------------------------------------------------------------------------------------------
+static void print_place(const mz_audit_finding *f) {
+    if (f->file[0] != '\0')
+        printf("%s:%d", cli_show(f->file).text, f->line);
+    else
+        printf("the program");
+}
+
+static void print_wrapped(const char *label, const char *text) {
+    char line[4300];
+    snprintf(line, sizeof line, "%s%s", label, cli_show(text).text);
+    printf("  ");
+    cli_wrap(line, 2, 4, CLI_COLUMNS);
+    printf("\n");
+}
+
+static void print_finding(const mz_audit_finding *f, int *number) {
+    const mz_rule *rule = mz_rule_of(f->rule);
+    if (rule->conflict)
+        printf("\nconflict %d, %s: ", ++*number, rule->name);
+    else
+        printf("\nnote, %s: ", rule->name);
+    print_place(f);
+    if (f->ranks > 1)
+        printf(" (%d ranks)", f->ranks);
+    printf("\n");
+    print_wrapped("", rule->what);
+    print_wrapped("seen: ", f->numbers);
+    print_wrapped("why: ", rule->why);
+    if (f->change[0] != '\0')
+        print_wrapped("change: ", f->change);
+}
+
+static void print_head(const mz_torch_trace *t, size_t ranks, const mz_audit *audit) {
+    printf("followed   %d steps of %zu rank%s of %d: torch %s on %s (%s)\n", t->steps, ranks, ranks == 1 ? "" : "s",
+           t->world, cli_show(t->torch).text, cli_show(t->device).text, cli_show(t->device_name).text);
+    if (!isnan(t->step_seconds))
+        printf("step       %.3g ms; %.3g ms while it was followed\n", 1e3 * t->step_seconds, 1e3 * t->followed_seconds);
+    else
+        printf("step       %.3g ms while it was followed; no step came after\n", 1e3 * t->followed_seconds);
+    if (audit->asked != MEZZO_DTYPE_COUNT)
+        printf("asked for  %s by autocast\n", mz_torch_dtype_name(audit->asked));
+    else
+        printf("asked for  no 16 bits by autocast\n");
+    printf("16 bits    had %.0f %% of the forward FLOPs of products\n", 100 * audit->low_share);
+}
+
+static const cli_field cost_fields[] = {
+    {CLI_FIELD(mz_torch_cost, format), "format", "precision", "%s"},
+    {CLI_FIELD(mz_torch_cost, now), "as_it_is", "", .words = {"predicted", "as it is"}},
+    {CLI_FIELD(mz_torch_cost, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
+    {CLI_FIELD(mz_torch_cost, speedup), "speedup", "times as fast", "%.2f"},
+};
+
+// Only the formats that have a prediction.
+static size_t known_costs(const mz_torch_costs *costs, mz_torch_cost *rows) {
+    size_t n = 0;
+    for (int i = 0; i < MZ_TORCH_FORMATS; i++)
+        if (costs->rows[i].known)
+            rows[n++] = costs->rows[i];
+    return n;
+}
+
+static void print_costs(const mz_torch_costs *costs) {
+    mz_torch_cost rows[MZ_TORCH_FORMATS];
+    const size_t n = known_costs(costs, rows);
+    if (n < 2)
+        return;
+    printf("\nthis step in each precision:\n\n");
+    CLI_TABLE(cost_fields, rows, n);
+    if (costs->launch_bound)
+        printf("the GPU waits for the program: faster operations do not shorten this step\n");
+    if (costs->with_hooks)
+        printf("no step came after the followed ones: the time has the recorder in it\n");
+}
+
+typedef struct kernel_time {
+    const char *precision;
+    double seconds;
+} kernel_time;
+static const cli_field kernel_fields[] = {
+    {CLI_FIELD(kernel_time, precision), "precision", "precision", "%s"},
+    {CLI_FIELD(kernel_time, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
+};
+
+static size_t kernel_times(const mz_torch_kernels *k, kernel_time *rows) {
+    size_t n = 0;
+    if (!isnan(k->torch_seconds))
+        rows[n++] = (kernel_time){"the program", k->torch_seconds};
+    for (int p = 0; p < MEZZO_PRECISION_COUNT; p++)
+        if (k->seconds[p] > 0)
+            rows[n++] = (kernel_time){mezzo_precision_name((mezzo_precision)p), k->seconds[p]};
+    return n;
+}
+
+static void print_kernels(const mz_audit_report *r) {
+    kernel_time rows[MEZZO_PRECISION_COUNT + 1];
+    if (r->kernels == NULL || r->kernels->n_shapes == 0)
+        return;
+    printf("\nits products in Mezzo's kernels, on %s: %d shapes, %.0f %% of the FLOPs\n\n", r->device,
+           r->kernels->n_shapes, 100 * r->kernels->share);
+    CLI_TABLE(kernel_fields, rows, kernel_times(r->kernels, rows));
+    const double bf16 = r->kernels->seconds[MEZZO_PRECISION_BF16], fp8 = r->kernels->seconds[MEZZO_PRECISION_FP8];
+    if (bf16 > 0 && fp8 > 0)
+        printf("fp8 %s here: %.2f times as fast as bf16\n", fp8 < bf16 ? "would pay" : "would not pay", bf16 / fp8);
+}
+
+static void print_audit(const mz_audit_report *r) {
+    const mz_audit *audit = r->audit;
+    int number = 0;
+    print_head(&r->traces[0], (size_t)r->n, audit);
+    for (size_t i = 0; i < audit->n_findings; i++)
+        print_finding(&audit->findings[i], &number);
+    print_costs(r->costs);
+    print_kernels(r);
+    if (audit->n_conflicts == 0)
+        printf("\nno conflict\n");
+    else
+        printf("\n%d conflict%s\n", audit->n_conflicts, audit->n_conflicts == 1 ? "" : "s");
+}
+
+static json_t *finding_json(const mz_audit_finding *f) {
+    const mz_rule *rule = mz_rule_of(f->rule);
+    return json_pack("{ss sb so si ss so ss so si si}", "kind", rule->name, "conflict", (int)rule->conflict, "file",
+                     f->file[0] != '\0' ? cli_json_text(f->file, strlen(f->file)) : json_null(), "line", f->line,
+                     "what", rule->what, "seen", cli_json_text(f->numbers, strlen(f->numbers)), "why", rule->why,
+                     "change", cli_json_text(f->change, strlen(f->change)), "rank", f->rank, "ranks", f->ranks);
+}
+
+static json_t *audit_json(const mz_audit_report *r) {
+    const mz_torch_trace *first = &r->traces[0];
+    const mz_audit *audit = r->audit;
+    json_t *findings = json_array();
+    mz_torch_cost rows[MZ_TORCH_FORMATS];
+    kernel_time times[MEZZO_PRECISION_COUNT + 1];
+    for (size_t i = 0; i < audit->n_findings; i++)
+        json_array_append_new(findings, finding_json(&audit->findings[i]));
+    return json_pack("{so so si si si so so so so so si so so sb}", "torch",
+                     cli_json_text(first->torch, strlen(first->torch)), "device",
+                     cli_json_text(first->device, strlen(first->device)), "ranks", r->n, "world", first->world, "steps",
+                     first->steps, "step_seconds", cli_json_number(first->step_seconds), "followed_seconds",
+                     cli_json_number(first->followed_seconds), "asked_for",
+                     audit->asked != MEZZO_DTYPE_COUNT ? json_string(mz_torch_dtype_name(audit->asked)) : json_null(),
+                     "share_in_16_bits", cli_json_number(audit->low_share), "findings", findings, "conflicts",
+                     audit->n_conflicts, "costs", CLI_LIST(cost_fields, rows, known_costs(r->costs, rows)), "kernels",
+                     r->kernels != NULL ? CLI_LIST(kernel_fields, times, kernel_times(r->kernels, times)) : json_null(),
+                     "launch_bound", (int)r->costs->launch_bound);
+}
+
+static int show(const cli_args *args, const mz_audit_report *report) {
+    const char *page = cli_has(args, "out") ? cli_out_file(args, "out", NULL) : NULL;
+    int code = CLI_DONE;
+    if (cli_has(args, "json"))
+        code = cli_json_print(args->command, audit_json(report));
+    else
+        print_audit(report);
+    if (code == CLI_DONE && page != NULL) {
+        mz_text html = {0};
+        mezzo_status status = mz_audit_page(report, &html);
+        if (status == MEZZO_OK)
+            status = mz_file_write_atomic(page, html.data, html.len);
+        mz_text_free(&html);
+        code = status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
+    }
+    return code != CLI_DONE ? code : report->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
+}
+
+// Mezzo's kernels at the program's shapes, on the device of the program.
+static mezzo_status time_kernels(const cli_args *args, mz_audit_report *report, mz_torch_kernels *kernels) {
+    mezzo_device *device;
+    const mz_torch_trace *t = &report->traces[0];
+    report->device = cli_text(args, "device", t->device);
+    MEZZO_TRY(mezzo_device_open(report->device, t->threads <= 4096 ? t->threads : 0, &device));
+    mezzo_status status = mz_torch_kernels_time(device, t, kernels);
+    mezzo_device_close(device);
+    report->kernels = kernels;
+    return status;
+}
+
+static int judge(const cli_args *args, const traces *t) {
+    mz_where where;
+    const char *assumed = cli_text(args, "assume", NULL);
+    if (assumed != NULL && !mz_where_assumed(assumed, &where))
+        return cli_wrong(args->command, "--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs)",
+                         assumed);
+    mz_audit audit;
+    mz_torch_costs costs;
+    mz_torch_kernels kernels;
+    mz_audit_report report = {.traces = t->list, .n = (int)t->n, .audit = &audit, .costs = &costs};
+    mezzo_status status = mz_audit_judge(t->list, (int)t->n, assumed != NULL ? &where : NULL, &audit);
+    mz_torch_costs_predict(&t->list[0], &costs);
+    if (status == MEZZO_OK && cli_has(args, "kernels"))
+        status = time_kernels(args, &report, &kernels);
+    const int code = status == MEZZO_OK ? show(args, &report) : cli_error(args->command, status);
+    mz_audit_free(&audit);
+    return code;
+}
+
+static int follow(const cli_args *args, const char *folder, traces *t) {
+    char **words = mz_alloc((size_t)args->n_operands + 1, sizeof *words);
+    int program = 0, code = words != NULL ? prepare_environment(args, folder) : CLI_FAILED;
+    for (int i = 0; words != NULL && i < args->n_operands; i++)
+        words[i] = (char *)(uintptr_t)args->operands[i]; // exec's words are not written to
+    mezzo_status status = code == CLI_DONE ? run_program(args, words, &program) : MEZZO_OK;
+    mz_free(words);
+    if (code != CLI_DONE)
+        return code;
+    if (status == MEZZO_OK)
+        status = add_folder(t, folder);
+    if (status == MEZZO_OK && t->n == 0)
+        status = program == 0
+                     ? mz_fail(MEZZO_ERR_INVALID, "%s: no step of a PyTorch optimizer was seen", args->operands[0])
+                     : mz_fail(MEZZO_ERR_INVALID, "%s ended with exit code %d before a step of a PyTorch optimizer",
+                               args->operands[0], program);
+    if (status == MEZZO_OK && program != 0)
+        mz_log("notice", "the program ended with exit code %d", program);
+    return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
+}
+
+static int run_and_judge(const cli_args *args) {
+    if (args->n_operands == 0)
+        return cli_wrong(args->command, "name the program: mezzo doctor --run -- python train.py");
+    const char *kept = cli_text(args, "traces", NULL), *base = getenv("TMPDIR");
+    char *folder = kept != NULL ? mz_strdup(kept) : mz_format("%s/mezzo-audit-XXXXXX", base != NULL ? base : "/tmp");
+    traces t = {0};
+    int code;
+    if (folder == NULL)
+        code = cli_error(args->command, MEZZO_ERR_MEMORY);
+    else if (kept != NULL ? mz_dir_create(folder) != MEZZO_OK : mkdtemp(folder) == NULL)
+        code = cli_error(args->command, mz_fail(MEZZO_ERR_IO, "%s: cannot make this folder", folder));
+    else {
+        char *whole = realpath(folder, NULL);
+        code = follow(args, whole != NULL ? whole : folder, &t);
+        free(whole);
+        if (code == CLI_DONE)
+            code = judge(args, &t);
+        if (kept == NULL)
+            (void)mz_dir_remove(folder);
+    }
+    free_traces(&t);
+    mz_free(folder);
+    return code;
+}
+
+int cli_doctor_audit(const cli_args *args) {
+    if (cli_has(args, "run"))
+        return run_and_judge(args);
+    traces t = {0};
+    mezzo_status status = MEZZO_OK;
+    for (int i = 0; i < args->n_given && status == MEZZO_OK; i++)
+        if (strcmp(args->given[i].name, "trace") == 0)
+            status = mz_path_is_dir(args->given[i].value) ? add_folder(&t, args->given[i].value)
+                                                          : add_trace(&t, args->given[i].value);
+    for (int i = 0; i < args->n_operands && status == MEZZO_OK; i++)
+        status = add_trace(&t, args->operands[i]);
+    if (status == MEZZO_OK && t.n == 0)
+        status = mz_fail(MEZZO_ERR_INVALID, "--trace: no trace of mezzo.audit there");
+    int code = status == MEZZO_OK ? judge(args, &t) : cli_error(args->command, status);
+    free_traces(&t);
+    return code;
+}

@@ -1,0 +1,128 @@
+"""Times the operations that were seen, with numbers of their own, in each precision that they could have."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List
+
+from ._ops import Stand
+from ._trace import Row, Trace
+
+SECONDS = 6.0  # for all operations together
+SHARE = 0.98  # of the time of the step that is looked at
+
+
+def measure(torch: Any, trace: Trace) -> None:
+    """Fills `costs` of the rows that take most of the step: seconds of a call by name of the format."""
+    rows = [row for row in trace.rows.values() if row.timed and row.phase in ("forward", "backward") and row.call is not None]
+    rows.sort(key=lambda row: -row.seconds)
+    total = sum(row.seconds for row in rows)
+    seen, deadline = 0.0, time.perf_counter() + SECONDS
+    known: Dict[str, Dict[str, float]] = {}
+    generator: Dict[str, Any] = {}
+    with torch.no_grad(), _no_autocast(torch):
+        for row in rows:
+            if seen > SHARE * total or time.perf_counter() > deadline:
+                break
+            seen += row.seconds
+            key = row.op + str(row.inputs) + row.output
+            if key not in known:
+                known[key] = _row(torch, row, generator)
+            row.costs = dict(known[key])
+
+
+def _no_autocast(torch: Any) -> Any:
+    import contextlib
+
+    stack = contextlib.ExitStack()
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
+
+
+def _row(torch: Any, row: Row, generators: Dict[str, Any]) -> Dict[str, float]:
+    formats = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    costs: Dict[str, float] = {}
+    device = _device(row.call[1])
+    if device is None or not any(kind in formats for kind, _ in row.inputs):
+        return costs
+    for name, dtype in formats.items():
+        try:
+            costs[name] = _time(torch, _bind(torch, row.call, dtype, generators), device)
+        except Exception:  # an operation that this device or format does not have has no cost
+            continue
+    if row.op == "aten._to_copy":
+        costs = {}
+    if device.type == "cuda" and "fp32" in costs:
+        before = torch.get_float32_matmul_precision()
+        for name, precision in (("fp32", "highest"), ("tf32", "high")):
+            torch.set_float32_matmul_precision(precision)
+            costs[name] = _time(torch, _bind(torch, row.call, torch.float32, generators), device)
+        torch.set_float32_matmul_precision(before)
+    if row.phase == "forward" and row.op in _PRODUCTS and row.inputs[-1][0] == "fp32":
+        costs["cast"] = _time(torch, _cast(torch, row, device), device)
+    return costs
+
+
+# Autocast converts a product's weight in each step, and backward its gradient.
+_PRODUCTS = {"aten.mm": 1, "aten.addmm": 2, "aten.bmm": 1, "aten.convolution": 1}
+
+
+def _cast(torch: Any, row: Row, device: Any) -> Callable[[], Any]:
+    shape = row.inputs[min(_PRODUCTS[row.op], len(row.inputs) - 1)][1]
+    weight = torch.zeros(shape, dtype=torch.float32, device=device)
+    return lambda: weight.to(torch.bfloat16)
+
+
+def _device(args: List[Any]) -> Any:
+    for a in args:
+        if isinstance(a, Stand):
+            return a[3]
+        if isinstance(a, list):
+            found = _device(a)
+            if found is not None:
+                return found
+    return None
+
+
+def _bind(torch: Any, call: Any, dtype: Any, generators: Dict[str, Any]) -> Callable[[], Any]:
+    func, args, kwargs = call
+    floats = (torch.float32, torch.bfloat16, torch.float16)
+
+    def make(value: Any) -> Any:
+        if isinstance(value, Stand):
+            shape, stride, kind, device = value
+            tensor = torch.empty_strided(shape, stride, dtype=dtype if kind in floats else kind, device=device)
+            if tensor.is_floating_point():
+                generator = generators.setdefault(str(device), torch.Generator(device=device))
+                return tensor.normal_(generator=generator)
+            return tensor.zero_()
+        if isinstance(value, list):
+            return [make(item) for item in value]
+        return dtype if isinstance(value, torch.dtype) and value in floats else value
+
+    bound, named = [make(a) for a in args], {key: make(value) for key, value in kwargs.items()}
+    return lambda: func(*bound, **named)
+
+
+def _time(torch: Any, call: Callable[[], Any], device: Any) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    call()
+    wait()
+    began = time.perf_counter()
+    call()
+    wait()
+    once = time.perf_counter() - began
+    repeats = max(3, min(50, int(0.01 / (once + 1e-9))))
+    times = []
+    for _ in range(3):
+        wait()
+        began = time.perf_counter()
+        for _ in range((repeats + 2) // 3):
+            call()
+        wait()
+        times.append((time.perf_counter() - began) / ((repeats + 2) // 3))
+    return sorted(times)[1]

@@ -1,0 +1,135 @@
+// What python/mezzo/audit wrote of one rank of a PyTorch program: operations with shapes, dtypes and lines, and events.
+#ifndef MZ_STUDY_TRACE_H
+#define MZ_STUDY_TRACE_H
+
+#include "base/base.h"
+#include "io/json.h"
+
+#define MZ_TRACE_BYTES_MAX ((size_t)64 << 20)
+#define MZ_TRACE_INPUTS    12
+#define MZ_TRACE_DIMS      8
+#define MZ_TRACE_RANKS_MAX 1024
+
+typedef enum mz_torch_class {
+    MZ_TORCH_OTHER,
+    MZ_TORCH_PRODUCT,
+    MZ_TORCH_CONVOLUTION,
+    MZ_TORCH_ATTENTION,
+    MZ_TORCH_LOSS,
+    MZ_TORCH_NORM,
+    MZ_TORCH_SOFTMAX,
+    MZ_TORCH_NATIVE_NORM,
+    MZ_TORCH_CAST,
+    MZ_TORCH_ATOMIC,
+    MZ_TORCH_AVERAGE
+} mz_torch_class;
+typedef enum mz_torch_phase { MZ_TORCH_FORWARD, MZ_TORCH_BACKWARD, MZ_TORCH_UPDATE } mz_torch_phase;
+
+typedef struct mz_torch_shape {
+    mezzo_dtype dtype; // MEZZO_DTYPE_COUNT: no float
+    int rank;
+    int64_t dim[MZ_TRACE_DIMS];
+} mz_torch_shape;
+
+// What a call costs in other formats, in the order of mz_torch_formats.
+enum { MZ_TORCH_FORMATS = 4 };
+extern const char *const mz_torch_formats[MZ_TORCH_FORMATS]; // "fp32", "tf32", "bf16", "fp16"
+
+typedef struct mz_torch_op {
+    const char *name; // "aten.addmm"; borrowed from the trace
+    mz_torch_class class;
+    mz_torch_phase phase;
+    bool in_place, into; // "aten.addmm_"; out=
+    int a, b;            // operands of a product, of inputs
+    int region;          // of the trace; -1: outside of every region
+    int at, user;        // places; -1: not known
+    int n_inputs;
+    mz_torch_shape inputs[MZ_TRACE_INPUTS];
+    mezzo_dtype output;
+    int64_t count, returned; // calls; casts that undo the one before
+    double seconds;          // a call; NaN: not timed
+    double scalar;           // of an in-place call; NaN: none
+    double costs[MZ_TORCH_FORMATS];
+    double cast;  // seconds to convert a product's FP32 weight; NaN: not timed
+    double flops; // a call; 0: no product
+} mz_torch_op;
+
+typedef enum mz_torch_event_kind {
+    MZ_EVENT_BACKWARD,
+    MZ_EVENT_SCALE,
+    MZ_EVENT_UNSCALE,
+    MZ_EVENT_SCALER_STEP,
+    MZ_EVENT_SCALER_UPDATE,
+    MZ_EVENT_CLIP,
+    MZ_EVENT_WRITE,
+    MZ_EVENT_OPTIMIZER_STEP,
+    MZ_EVENT_SCHEDULE,
+    MZ_EVENT_ZERO_GRAD,
+    MZ_EVENT_PARALLEL,
+    MZ_EVENT_REDUCE
+} mz_torch_event_kind;
+
+typedef struct mz_torch_event {
+    mz_torch_event_kind kind;
+    int step, at;
+    int optimizer;             // -1: not known
+    bool enabled;              // of a scaler
+    bool flag;                 // by_step, skipped, sync, sharded: of the kind
+    bool scaled_by_step;       // of an optimizer's step: inside of scaler.step()
+    double scale, norm, limit; // NaN: not known
+    double factor, weight;     // of a backward's loss: since its mean, and how many elements that counted; NaN
+    bool mean;                 // of a backward's loss
+    const char *op;            // of a write: "nan_to_num"; ""
+    int64_t count, scalers;    // scalers: how many the program has used so far
+} mz_torch_event;
+
+typedef struct mz_torch_region {
+    int at;
+    const char *device, *dtype;
+    bool enabled;
+    int64_t entered;
+    // Filled by the reader, from the operations in it.
+    int64_t low_products, products;
+} mz_torch_region;
+
+typedef struct mz_torch_tensors { // an optimizer's parameters or one kind of its state
+    int optimizer;
+    const char *key; // "" of parameters
+    mezzo_dtype dtype, of;
+    int64_t count, numel;
+} mz_torch_tensors;
+
+typedef struct mz_torch_place {
+    const char *file;
+    int line;
+} mz_torch_place;
+
+typedef struct mz_torch_trace {
+    json_t *root; // owns every text
+    char *path;
+    const char *torch, *device, *device_name;
+    int rank, world, capability, steps, threads;
+    double step_seconds; // without the hooks; NaN: the program ended first
+    double followed_seconds;
+    int64_t unchanged, compared, dropped;
+    bool tf32, deterministic, warn_only, cudnn_deterministic, cudnn_benchmark;
+    int benchmark_at, deterministic_at;
+    mz_torch_op *ops;
+    mz_torch_event *events;
+    mz_torch_region *regions;
+    mz_torch_place *places;
+    mz_torch_tensors *tensors;
+    int *optimizer_at, *compiled;
+    size_t n_ops, n_events, n_regions, n_places, n_tensors, n_optimizers, n_compiled;
+} mz_torch_trace;
+
+// MEZZO_ERR_IO, MEZZO_ERR_FORMAT "FILE: key …", MEZZO_ERR_UNSUPPORTED where the file says why nothing was followed.
+mezzo_status mz_torch_trace_read(const char *path, mz_torch_trace *out);
+mezzo_status mz_torch_trace_parse(const char *where, const char *text, size_t n, mz_torch_trace *out);
+void mz_torch_trace_free(mz_torch_trace *trace);
+
+const char *mz_torch_dtype_name(mezzo_dtype dtype); // "fp32"; "-" of no float
+bool mz_torch_is_low(mezzo_dtype dtype);            // 16 bits or fewer
+bool mz_torch_is_product(const mz_torch_op *op);    // product, convolution or attention
+
+#endif

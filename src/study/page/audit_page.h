@@ -1,0 +1,20 @@
+// An audit of a PyTorch program as one HTML page that needs nothing else.
+#ifndef MZ_STUDY_AUDIT_PAGE_H
+#define MZ_STUDY_AUDIT_PAGE_H
+
+#include "study/audit/cost.h"
+#include "study/audit/judge.h"
+
+typedef struct mz_audit_report {
+    const mz_torch_trace *traces; // in order of the ranks
+    int n;
+    const mz_audit *audit;
+    const mz_torch_costs *costs;     // of the first rank
+    const mz_torch_kernels *kernels; // NULL: Mezzo's kernels were not timed
+    const char *device;              // that they were timed on
+} mz_audit_report;
+
+// Errors: MEMORY. The caller frees *html with mz_text_free.
+mezzo_status mz_audit_page(const mz_audit_report *report, mz_text *html);
+
+#endif

@@ -1,0 +1,17 @@
+"""The parameters themselves are BF16, with no masters."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(1)
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16)).to(torch.bfloat16)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)  # here: parameters-without-masters
+for _ in range(5):
+    x, y = torch.randn(8, 32), torch.randint(16, (8,))
+    logits = model(x.to(torch.bfloat16))
+    loss = F.cross_entropy(logits.float(), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

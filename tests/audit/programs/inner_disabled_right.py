@@ -1,0 +1,31 @@
+"""A block turns autocast off for its reduction only."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(1)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 128), nn.Linear(128, 32)
+
+    def forward(self, x):
+        h = self.up(x).relu()
+        with torch.autocast("cpu", enabled=False):
+            mean = h.float().mean()
+        return x + self.down(h) - mean
+
+
+model = nn.Sequential(nn.Linear(32, 32), Block(), nn.Linear(32, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    x, y = torch.randn(8, 32), torch.randint(16, (8,))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(x)
+    loss = F.cross_entropy(logits.float(), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

@@ -1,0 +1,24 @@
+"""The schedule advances only after an update."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(1)
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=10)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)  # the first steps overflow
+for _ in range(5):
+    x, y = torch.randn(8, 32), torch.randint(16, (8,))
+    with torch.autocast("cpu", torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    before = scaler.get_scale()
+    scaler.update()
+    if scaler.get_scale() >= before:
+        schedule.step()

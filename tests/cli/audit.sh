@@ -1,0 +1,64 @@
+# Recorded traces of small PyTorch programs, each with one defect, and of correct ones of the same kind: the defect is
+# found at the line that the program marks "# here: RULE", and the correct programs raise no alarm. tests/audit/record.sh
+# recorded them.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+command -v xz >/dev/null || exit 77
+tar -xJf "$MEZZO_TESTS/audit/traces.tar.xz" || fail "the traces cannot be unpacked"
+programs=$MEZZO_TESTS/audit/programs wrong=0 right=0
+for program in "$programs"/*_wrong.py; do
+    name=$(basename "$program" .py)
+    mark=$(grep -n '# here: ' "$program") || fail "$name marks no line"
+    rule=${mark##*# here: } line=${mark%%:*}
+    run 1 doctor --trace "$name" --assume cc=9.0
+    shows "$OUT" "conflict 1, $rule: programs/$name.py:$line" "1 conflict"
+    fits
+    wrong=$((wrong + 1))
+done
+for program in "$programs"/*_right.py; do
+    run 0 doctor --trace "$(basename "$program" .py)" --assume cc=9.0
+    shows "$OUT" "no conflict"
+    right=$((right + 1))
+done
+[[ $wrong -ge 20 && $right -eq $wrong ]] || fail "$wrong programs with a defect and $right without"
+
+# JSON has the same findings.
+run 1 doctor --trace clip_first_wrong/rank-0.json --json
+shows "$OUT" '"kind": "clip-before-unscale"' '"file": "programs/clip_first_wrong.py"' '"conflicts": 1'
+
+# Hostile input: one line, and the exit code of a bad input.
+refuse 2 "no trace" -- doctor --trace .
+mkdir bad
+cut() { python3 -c "import sys; sys.stdout.write(open('clip_first_wrong/rank-0.json').read()[:$1])" >bad/trace.json; }
+cut 500
+refuse 2 bad/trace.json -- doctor --trace bad/trace.json
+edit() { # the trace with one text replaced
+    sed "s/$1/$2/" clip_first_wrong/rank-0.json >bad/trace.json
+    cmp -s bad/trace.json clip_first_wrong/rank-0.json && fail "nothing was replaced by $2"
+}
+edit '"mezzo_audit":1' '"mezzo_audit":2'
+refuse 2 mezzo_audit -- doctor --trace bad/trace.json
+edit '"region":0' '"region":7'
+refuse 2 region ops -- doctor --trace bad/trace.json
+edit '"kind":"clip"' '"kind":"surprise"'
+refuse 2 "no such event" -- doctor --trace bad/trace.json
+edit '"count":1' '"count":-1'
+refuse 2 count -- doctor --trace bad/trace.json
+edit 'programs' 'pro\\u001b[31mgrams'
+run 1 doctor --trace bad/trace.json
+grep -q $'\033' "$OUT" && fail "a file name drives the terminal"
+
+# Running: options, a program that is not there, one that is no PyTorch program, and a Python without torch.
+refuse 2 "--steps" -- doctor --steps 3
+refuse 2 "name the program" -- doctor --run
+refuse 2 "--run, --trace" -- doctor --run --trace x -- python3
+refuse 2 absent-program -- doctor --run -- absent-program
+refuse 2 "exit code 4" -- doctor --run -- sh -c 'exit 4'
+if [[ -n ${MEZZO_PYTHON:-} ]] && ! "$MEZZO_PYTHON" -c 'import torch' 2>/dev/null; then
+    refuse 2 "has no torch" -- doctor --run -- "$MEZZO_PYTHON" -c 'print(1)'
+fi
+# A torch of an earlier version, as far as the module looks at it.
+mkdir -p old/torch
+echo '__version__ = "1.13.1"' >old/torch/__init__.py
+if [[ -n ${MEZZO_PYTHON:-} ]]; then
+    PYTHONPATH=$PWD/old refuse 2 "torch 1.13.1 is too old" -- doctor --run -- "$MEZZO_PYTHON" -c 'import torch'
+fi

@@ -1,0 +1,106 @@
+"""mezzo.audit: what it puts into torch is gone afterwards. With torch, a real program; without, stand-ins for its modules."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from mezzo.audit._patches import Patches
+from mezzo.audit._trace import MOST_EVENTS, Trace
+
+FRONT = Path(__file__).resolve().parents[2] / "python" / "mezzo" / "audit" / "front"
+
+
+def test_every_name_has_its_original_again(monkeypatch):
+    class Owner:
+        def step(self):
+            return 1
+
+        def other(self):
+            return 2
+
+    library, early = types.ModuleType("library"), types.ModuleType("early")
+    library.clip = lambda: 3
+    early.clip = library.clip
+    for module in (library, early):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    originals = vars(Owner)["step"], library.clip
+    calls = []
+
+    def watch(original):
+        def wrapper(*args):
+            calls.append(original)
+            return original(*args)
+
+        return wrapper
+
+    patches = Patches()
+    patches.method(Owner, "step", watch)
+    patches.method(Owner, "absent", watch)
+    patches.function(library, "clip", watch)
+    late = types.ModuleType("late")  # imports the function while it is replaced
+    late.clip = library.clip
+    monkeypatch.setitem(sys.modules, "late", late)
+    assert (Owner().step(), Owner().other(), early.clip(), late.clip()) == (1, 2, 3, 3)
+    assert calls == [originals[0], originals[1], originals[1]]
+    patches.restore()
+    assert vars(Owner)["step"] is originals[0] and not hasattr(Owner, "absent")
+    assert library.clip is early.clip is late.clip is originals[1]
+
+
+def test_a_trace_is_bounded_and_finite(tmp_path):
+    trace = Trace([])
+    for _ in range(MOST_EVENTS + 5):
+        trace.event("clip", norm=float("nan"), limit=float("inf"))
+    trace.write(str(tmp_path / "trace.json"))
+    read = json.loads((tmp_path / "trace.json").read_text())
+    assert len(read["events"]) == MOST_EVENTS and read["dropped"] == 5
+    assert read["events"][0]["norm"] is None and read["events"][0]["limit"] is None
+
+
+PROGRAM = """
+import torch
+from torch.nn.utils import clip_grad_norm_
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+def names():
+    scaler, optimizer = torch.amp.GradScaler, torch.optim.Optimizer
+    found = [vars(scaler)[n] for n in ("scale", "unscale_", "step", "update")]
+    found += [vars(torch.autocast)[n] for n in ("__enter__", "__exit__")]
+    found += [vars(optimizer)["__init__"], vars(optimizer)["zero_grad"], vars(torch.nn.Module)["zero_grad"]]
+    found += [vars(torch.optim.lr_scheduler.LRScheduler)["step"], torch.autograd.backward, torch.compile]
+    found += [torch.nn.utils.clip_grad_norm_, clip_grad_norm_, vars(torch.nn.parallel.DistributedDataParallel)["forward"]]
+    found += [torch.distributed.all_reduce] if torch.distributed.is_available() else []
+    return found
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+patched = [hasattr(f, "__wrapped__") and "mezzo_audit" in f.__module__ for f in names()]
+for step in range(8):
+    loss = model(torch.ones(2, 4)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+left = [f.__qualname__ for f in names() if "mezzo_audit" in f.__module__]
+hooks = torch.optim.optimizer._global_optimizer_pre_hooks, torch.optim.optimizer._global_optimizer_post_hooks
+hooks += (torch.nn.modules.module._global_forward_pre_hooks,)
+print(all(patched), left, len(_get_current_dispatch_mode_stack()), [len(h) for h in hooks], float(loss))
+"""
+
+
+def test_torch_is_as_before_after_the_followed_steps(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(FRONT), "MEZZO_AUDIT_FOLDER": str(tmp_path), "MEZZO_AUDIT_STEPS": "2"}
+    words = [sys.executable, str(tmp_path / "program.py")]
+    followed = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    plain = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert followed[:6] == ["True", "[]", "0", "[0,", "0,", "0]"]
+    assert followed[6] == plain[6]  # the same numbers
+    (trace,) = tmp_path.glob("rank-0-*.json")
+    assert json.loads(trace.read_text())["steps"] == 2
