@@ -36,6 +36,11 @@ mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call) 
     a.scale = (float)mz_attention_scale(&call->attrs, y->shape.dim[2] / a.heads);
     a.p = call->attrs.p;
     a.stream = call->attrs.rng;
+    const mz_tensor *positions = &call->in[backward ? MZ_IN(attention_bwd, positions) : MZ_IN(attention, positions)];
+    a.window = (int)call->attrs.window;
+    a.cap = call->attrs.score_cap;
+    a.positions = mz_present(positions) ? positions->data : NULL;
+    a.limited = a.window > 0 || a.cap > 0 || mz_present(positions);
     if (!backward) {
         a.lse = mz_present(&call->out[1]) ? call->out[1].data : NULL;
         return a;
@@ -54,11 +59,12 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
     const mz_tensor *q = &call->in[backward ? 1 : 0], *y = backward ? &call->in[4] : &call->out[0];
     if (!mz_cuda_float(q))
         return "storage must be FP32, BF16 or FP16";
-    if (call->attrs.window > 0 || call->attrs.score_cap > 0)
-        return "has no window and no cap of scores";
-    for (int i = 0; i < call->n_in; i++) // backward's lse is FP32 always
+    const int positions = backward ? MZ_IN(attention_bwd, positions) : MZ_IN(attention, positions);
+    for (int i = 0; i < positions; i++) // backward's lse is FP32 always
         if (mz_present(&call->in[i]) && call->in[i].dtype != (backward && i == 5 ? MEZZO_F32 : q->dtype))
             return "q, k, v, y and dy must be stored alike";
+    if (mz_present(&call->in[positions]) && call->in[positions].dtype != MEZZO_I32)
+        return "positions must be I32";
     for (int i = 0; i < call->n_out; i++)
         if (mz_present(&call->out[i]) && call->out[i].dtype != (!backward && i == 1 ? MEZZO_F32 : q->dtype))
             return "outputs must be stored as q is";
@@ -79,6 +85,10 @@ const char *mz_cuda_causal_refusal(const mz_cu_attention *a) {
     if (!a->causal)
         return "is causal";
     return a->keys != a->length ? "has as many keys as queries" : NULL;
+}
+
+const char *mz_cuda_limits_refusal(const mz_cu_attention *a) {
+    return a->limited ? "has no window, no cap of scores and one document in a row" : NULL;
 }
 
 static const char *mma_refusal(mezzo_device *device, const mz_call *call) {
@@ -147,6 +157,8 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
     mz_cu_attention a = mz_cuda_attention_of(device, call);
     if (a.cc != 90)
         return "is for compute capability 9.0";
+    if (mz_cuda_limits_refusal(&a) != NULL)
+        return mz_cuda_limits_refusal(&a);
     if (a.p > 0)
         return "has no dropout";
     if (a.width > 64)
@@ -283,8 +295,6 @@ static const char *cached_prepare(mezzo_device *device, const mz_call *call, mz_
     const mz_tensor *q = &call->in[0];
     if (!mz_cuda_float(q))
         return "storage must be FP32, BF16 or FP16";
-    if (call->attrs.window > 0 || call->attrs.score_cap > 0)
-        return "has no window and no cap of scores";
     if (call->out[0].dtype != q->dtype ||
         (mz_present(&call->in[1]) && (call->in[1].dtype != q->dtype || call->in[2].dtype != q->dtype)))
         return "q, k, v and y must be stored alike";
@@ -316,6 +326,8 @@ static mezzo_status cached_run(mezzo_device *device, const mz_call *call) {
     a.v = packed ? offset(q->data, 2 * channels, q->dtype) : call->in[2].data;
     a.size = cache->shape.dim[1];
     a.scale = (float)mz_attention_scale(&call->attrs, a.width);
+    a.cap = call->attrs.score_cap;
+    a.window = call->attrs.window;
     MZ_CUDA_TRY(mz_cu_attention_cached(mz_cuda(device)->stream, &a));
     return MEZZO_OK;
 }

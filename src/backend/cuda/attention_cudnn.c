@@ -214,6 +214,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         return "cuDNN's dropout does not draw this library's numbers";
     if (a.cc < 80)
         return "cuDNN's attention needs compute capability 8.0";
+    if (a.limited)
+        return mz_cuda_limits_refusal(&a);
     refusal = mz_cudnn_open(cuda, &cudnn);
     if (refusal == NULL && call->op == MZ_OP_attention_bwd)
         refusal = refuse_backward(cuda, cudnn, &a);

@@ -73,7 +73,7 @@ template <int PIECES> __global__ void __launch_bounds__(THREADS) query_kernel(mz
     }
     float max = -INFINITY, sum = 0;
     // All 32 threads of a warp make the same number of rounds, for the shuffles.
-    for (int64_t base = 0; base <= last; base += GROUPS) {
+    for (int64_t base = a.window > 0 && last >= a.window ? last - a.window + 1 : 0; base <= last; base += GROUPS) {
         int64_t j = base + group, at = start + (j <= last ? j : last) * row;
         float4 v[PIECES];
         float x = 0;
@@ -89,6 +89,8 @@ template <int PIECES> __global__ void __launch_bounds__(THREADS) query_kernel(mz
         if (j > last)
             continue;
         x *= a.scale;
+        if (a.cap > 0)
+            x = a.cap * tanhf(x / a.cap);
         float larger = fmaxf(max, x), keep = weight(max, larger), p = weight(x, larger); // a NaN goes into p and sum
         max = larger;
         sum = sum * keep + p;

@@ -17,7 +17,7 @@ template <int D, int MT, int BM> struct dkv_shared { // bytes
 };
 
 // BM queries are in shared memory at a time, NS of their scores in registers.
-template <typename T, bool DROP, int D, int MT, int BM, int NS>
+template <typename T, bool DROP, bool LIMITED, int D, int MT, int BM, int NS>
 __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constant__ mz_cu_attention a) {
     using layout = dkv_shared<D, MT, BM>;
     constexpr int BK = layout::BK, PITCH = tile_pitch(D);
@@ -36,11 +36,14 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     const int group = a.heads / a.kv_heads, b = kv_head / a.kv_heads, first_head = kv_head % a.kv_heads * group;
     const attention_head s = head_of(a, b, first_head);
     const long long y_row = static_cast<long long>(a.heads) * a.width;
+    const bool drop = DROP && (!LIMITED || a.p > 0);
     dropout_rule rule = {};
-    if (DROP)
+    if (drop)
         rule = dropout_of(a);
 
-    const int first = j0 / BM, tiles = (a.length + BM - 1) / BM - first;
+    const int first = j0 / BM,
+              end = LIMITED ? last_query_tile(a, b, first, BM, j0 + BK - 1) + 1 : (a.length + BM - 1) / BM;
+    const int tiles = end - first;
     auto load_queries = [&](int n, int stage) { // n counts query heads × tiles
         attention_head h = head_of(a, b, first_head + n / tiles);
         int i0 = (first + n % tiles) * BM, count = a.length - i0;
@@ -58,8 +61,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     load_queries(0, 0);
     copies_commit();
 
-    const float scale2 = a.scale * 1.44269504f; // log2 e
-    const int key0 = warp * 16 * MT;            // of this warp, in the block
+    const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
+    const int key0 = warp * 16 * MT;                                         // of this warp, in the block
     const T *my_k = tile_k + key0 * PITCH, *my_v = tile_v + key0 * PITCH;
     constexpr bool KEEP = MT == 1 && D <= 64; // registers to spare for the keys and values
     uint32_t kept_k[KEEP ? D / 16 : 1][4], kept_v[KEEP ? D / 16 : 1][4];
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
         const int tile_i0 = (first + n % tiles) * BM;
         const uint64_t dropout = s.dropout + static_cast<uint64_t>(n / tiles) * static_cast<uint64_t>(a.length) *
                                                  static_cast<uint64_t>(a.length);
-        if (DROP)
+        if (drop)
             draw_mask<BM, BK>(mask + stage * layout::MASK, rule, dropout, a.length, tile_i0, j0);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
@@ -114,22 +117,30 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                 }
             }
             const bool diagonal = i0 < j0 + key0 + 16 * MT - 1;
+            float slope[LIMITED ? MT : 1][NS / 8][4]; // the cap's derivative
 #pragma unroll
             for (int m = 0; m < NS / 8; m++)
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
                     float lse2 = lse[m * 8 + 2 * t + c] * 1.44269504f;
+                    const int first_seen = LIMITED ? first_key(a, b, i0 + m * 8 + 2 * t + c) : 0;
 #pragma unroll
                     for (int mt = 0; mt < MT; mt++)
 #pragma unroll
                         for (int e = c; e < 4; e += 2) {
+                            if (LIMITED) {
+                                x[mt][m][e] = capped(a, x[mt][m][e]);
+                                slope[LIMITED ? mt : 0][m][e] = cap_slope(a, x[mt][m][e]);
+                            }
                             x[mt][m][e] = exp2_fast(fmaf(x[mt][m][e], scale2, -lse2));
+                            if (LIMITED && j0 + key0 + mt * 16 + g + (e >> 1) * 8 < first_seen)
+                                x[mt][m][e] = 0;
                             if (diagonal && j0 + key0 + mt * 16 + g + (e >> 1) * 8 > i0 + m * 8 + 2 * t + c)
                                 x[mt][m][e] = 0;
                         }
                 }
             uint32_t kept[DROP ? NS / 8 : 1][2]; // of query (m, c), this thread's keys: bit mt·16 + (e >> 1)·8
-            if (DROP) {
+            if (drop) {
 #pragma unroll
                 for (int m = 0; m < NS / 8; m++)
 #pragma unroll
@@ -150,8 +161,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                     float left[4], right[4];
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        left[e] = !DROP || is_kept(mt, 2 * kk, e) ? x[mt][2 * kk][e] : 0;
-                        right[e] = !DROP || is_kept(mt, 2 * kk + 1, e) ? x[mt][2 * kk + 1][e] : 0;
+                        left[e] = !drop || is_kept(mt, 2 * kk, e) ? x[mt][2 * kk][e] : 0;
+                        right[e] = !drop || is_kept(mt, 2 * kk + 1, e) ? x[mt][2 * kk + 1][e] : 0;
                     }
                     to_a<T>(p[mt], left, right);
                 }
@@ -197,9 +208,11 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
 #pragma unroll
                         for (int e = c; e < 4; e += 2) {
                             float d = dp[mt][m][e];
-                            if (DROP)
+                            if (drop)
                                 d = is_kept(mt, m, e) ? d * rule.kept : 0;
                             x[mt][m][e] *= d - row_delta;
+                            if (LIMITED)
+                                x[mt][m][e] *= slope[LIMITED ? mt : 0][m][e];
                             if (diagonal && j0 + key0 + mt * 16 + g + (e >> 1) * 8 > i0 + m * 8 + 2 * t + c)
                                 x[mt][m][e] = 0;
                         }
@@ -232,41 +245,47 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     store_rows<T, D, MT>(static_cast<T *>(a.dk) + at, a.kv_row, count, a.width, tile_k + key0 * PITCH, dk, factor);
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
-        factor[mt][0] = factor[mt][1] = DROP ? rule.kept : 1.0f;
+        factor[mt][0] = factor[mt][1] = drop ? rule.kept : 1.0f;
     store_rows<T, D, MT>(static_cast<T *>(a.dv) + at, a.kv_row, count, a.width, tile_v + key0 * PITCH, dv, factor);
 }
 
-template <typename T, bool DROP, int D, int MT, int BM, int NS> struct dkv_pass : dkv_shared<D, MT, BM> {
-    static const void *kernel() { return reinterpret_cast<const void *>(attention_dkv<T, DROP, D, MT, BM, NS>); }
+template <typename T, bool DROP, bool LIMITED, int D, int MT, int BM, int NS> struct dkv_pass : dkv_shared<D, MT, BM> {
+    static const void *kernel() {
+        return reinterpret_cast<const void *>(attention_dkv<T, DROP, LIMITED, D, MT, BM, NS>);
+    }
     static unsigned grid(const mz_cu_attention &a) {
         constexpr int BK = dkv_shared<D, MT, BM>::BK;
         return static_cast<unsigned>((a.length + BK - 1) / BK * a.batch * a.kv_heads);
     }
 };
 
-template <typename T, bool DROP> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <typename T, bool DROP, bool LIMITED>
+cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<dkv_pass<T, DROP, 32, 1, 64, 64>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, LIMITED, 32, 1, 64, 64>>(prepare, stream, a);
     if (a.width <= 64 && a.cc >= 80 && attention_many_blocks(a, a.kv_heads))
-        return attention_run<dkv_pass<T, DROP, 64, 2, 64, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, LIMITED, 64, 2, 64, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<dkv_pass<T, DROP, 64, 1, 64, 64>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, LIMITED, 64, 1, 64, 64>>(prepare, stream, a);
     if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
-        return attention_run<dkv_pass<T, DROP, 80, 1, 32, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, LIMITED, 80, 1, 32, 32>>(prepare, stream, a);
     if (a.width <= 80)
-        return attention_run<dkv_pass<T, DROP, 80, 1, 64, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, LIMITED, 80, 1, 64, 32>>(prepare, stream, a);
     if (a.cc < 80)
-        return attention_run<dkv_pass<T, DROP, 128, 1, 16, 16>>(prepare, stream, a);
-    return attention_run<dkv_pass<T, DROP, 128, 1, 32, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, LIMITED, 128, 1, 16, 16>>(prepare, stream, a);
+    return attention_run<dkv_pass<T, DROP, LIMITED, 128, 1, 32, 32>>(prepare, stream, a);
+}
+
+template <typename T> cudaError_t for_rules(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (a.limited)
+        return for_width<T, true, true>(stream, a, prepare);
+    return a.p > 0 ? for_width<T, true, false>(stream, a, prepare) : for_width<T, false, false>(stream, a, prepare);
 }
 
 } // namespace
 
 cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
     if (a->dtype == MZ_CU_BF16)
-        return a->p > 0 ? for_width<__nv_bfloat16, true>(stream, *a, prepare)
-                        : for_width<__nv_bfloat16, false>(stream, *a, prepare);
-    if (a->dtype != MZ_CU_F16)
-        return cudaErrorInvalidValue;
-    return a->p > 0 ? for_width<__half, true>(stream, *a, prepare) : for_width<__half, false>(stream, *a, prepare);
+        return for_rules<__nv_bfloat16>(stream, *a, prepare);
+    return a->dtype == MZ_CU_F16 ? for_rules<__half>(stream, *a, prepare) : cudaErrorInvalidValue;
 }

@@ -42,7 +42,7 @@ __device__ __forceinline__ void row_products(const T *dy, const T *y, long long 
 }
 
 // BN keys are in shared memory at a time, NS of their scores in registers.
-template <typename T, bool DROP, int D, int MT, int BN, int NS>
+template <typename T, bool DROP, bool LIMITED, int D, int MT, int BN, int NS>
 __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     attention_dq(const __grid_constant__ mz_cu_attention a) {
     using layout = dq_shared<D, MT, BN>;
@@ -63,11 +63,13 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     const T *q = static_cast<const T *>(a.q) + s.q, *k = static_cast<const T *>(a.k) + s.keys,
             *v = static_cast<const T *>(a.v) + s.keys;
     const long long y_row = static_cast<long long>(a.heads) * a.width;
+    const bool drop = DROP && (!LIMITED || a.p > 0);
     dropout_rule rule = {};
-    if (DROP)
+    if (drop)
         rule = dropout_of(a);
 
     int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
+    const int last = LIMITED ? first_key(a, s.b, i0) / BN : 0; // the last tile to visit
     auto load_keys = [&](int n, int stage) {
         T *to = tile_kv + stage * 2 * BN * PITCH;
         long long at = static_cast<long long>(n) * BN * a.kv_row;
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     load_keys(tile, 0);
     copies_commit();
 
-    const float scale2 = a.scale * 1.44269504f; // log2 e
+    const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
     const int row0 = warp * 16 * MT;
     row_products<T, 16 * MT>(dy + (i0 + row0) * y_row, static_cast<const T *>(a.y) + s.y + (i0 + row0) * y_row, y_row,
                              a.length - i0 - row0, a.width, tile_delta + row0, a.delta + s.row + i0 + row0);
@@ -100,12 +102,21 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     bool fresh = true;
     float dq[MT][D / 8][4] = {};
 
-    for (int stage = 0; tile >= 0; tile--, stage ^= 1) {
-        if (DROP)
+    int first[LIMITED ? MT : 1][2]; // the first key that each row sees, and all rows of this warp
+    const int first_of_all = LIMITED ? first_key(a, s.b, i0 + row0) : 0;
+    if (LIMITED)
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                first[LIMITED ? mt : 0][r] = first_key(a, s.b, i0 + row0 + mt * 16 + r * 8 + g);
+
+    for (int stage = 0; tile >= last; tile--, stage ^= 1) {
+        if (drop)
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, tile * BN);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
-        if (tile > 0)
+        if (tile > last)
             load_keys(tile - 1, stage ^ 1);
         copies_commit();
         if (KEEP && fresh) {
@@ -121,6 +132,8 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
             const int j0 = tile * BN + part;
             if (j0 > i0 + row0 + 16 * MT - 1)
                 break; // ahead of all of this warp's rows
+            if (LIMITED && j0 + NS <= first_of_all)
+                continue; // no row of this warp sees any of it
             const T *tile_k = tile_kv + (stage * 2 * BN + part) * PITCH, *tile_v = tile_k + BN * PITCH;
             float x[MT][NS / 8][4] = {}, dp[MT][NS / 8][4] = {}; // scores, then p, then dS; dy·v
 #pragma unroll
@@ -149,7 +162,7 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
                     }
                 }
             }
-            if (DROP) {
+            if (drop) {
 #pragma unroll
                 for (int mt = 0; mt < MT; mt++)
 #pragma unroll
@@ -171,8 +184,13 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
                 for (int n = 0; n < NS / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        float p = exp2_fast(fmaf(x[mt][n][e], scale2, -lse2[mt][e >> 1]));
+                        const float score = LIMITED ? capped(a, x[mt][n][e]) : x[mt][n][e];
+                        float p = exp2_fast(fmaf(score, scale2, -lse2[mt][e >> 1]));
                         x[mt][n][e] = p * (dp[mt][n][e] - delta[mt][e >> 1]);
+                        if (LIMITED)
+                            x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[LIMITED ? mt : 0][e >> 1]
+                                              ? 0
+                                              : x[mt][n][e] * cap_slope(a, score);
                         if (diagonal && j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + (e >> 1) * 8)
                             x[mt][n][e] = 0;
                     }
@@ -203,35 +221,41 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
                          tile_q + row0 * PITCH, dq, factor);
 }
 
-template <typename T, bool DROP, int D, int MT, int BN, int NS> struct dq_pass : dq_shared<D, MT, BN> {
-    static const void *kernel() { return reinterpret_cast<const void *>(attention_dq<T, DROP, D, MT, BN, NS>); }
+template <typename T, bool DROP, bool LIMITED, int D, int MT, int BN, int NS> struct dq_pass : dq_shared<D, MT, BN> {
+    static const void *kernel() {
+        return reinterpret_cast<const void *>(attention_dq<T, DROP, LIMITED, D, MT, BN, NS>);
+    }
     static unsigned grid(const mz_cu_attention &a) {
         constexpr int BM = dq_shared<D, MT, BN>::BM;
         return static_cast<unsigned>((a.length + BM - 1) / BM * a.batch * a.heads);
     }
 };
 
-template <typename T, bool DROP> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <typename T, bool DROP, bool LIMITED>
+cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<dq_pass<T, DROP, 32, 1, 64, 64>>(prepare, stream, a);
+        return attention_run<dq_pass<T, DROP, LIMITED, 32, 1, 64, 64>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<dq_pass<T, DROP, 64, 1, 32, 32>>(prepare, stream, a);
+        return attention_run<dq_pass<T, DROP, LIMITED, 64, 1, 32, 32>>(prepare, stream, a);
     if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
-        return attention_run<dq_pass<T, DROP, 80, 1, 32, 32>>(prepare, stream, a);
+        return attention_run<dq_pass<T, DROP, LIMITED, 80, 1, 32, 32>>(prepare, stream, a);
     if (a.width <= 80)
-        return attention_run<dq_pass<T, DROP, 80, 1, 64, 64>>(prepare, stream, a);
+        return attention_run<dq_pass<T, DROP, LIMITED, 80, 1, 64, 64>>(prepare, stream, a);
     if (a.cc < 80)
-        return attention_run<dq_pass<T, DROP, 128, 1, 16, 16>>(prepare, stream, a);
-    return attention_run<dq_pass<T, DROP, 128, 1, 32, 32>>(prepare, stream, a);
+        return attention_run<dq_pass<T, DROP, LIMITED, 128, 1, 16, 16>>(prepare, stream, a);
+    return attention_run<dq_pass<T, DROP, LIMITED, 128, 1, 32, 32>>(prepare, stream, a);
+}
+
+template <typename T> cudaError_t for_rules(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (a.limited)
+        return for_width<T, true, true>(stream, a, prepare);
+    return a.p > 0 ? for_width<T, true, false>(stream, a, prepare) : for_width<T, false, false>(stream, a, prepare);
 }
 
 } // namespace
 
 cudaError_t mz_cu_attention_mma_dq(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
     if (a->dtype == MZ_CU_BF16)
-        return a->p > 0 ? for_width<__nv_bfloat16, true>(stream, *a, prepare)
-                        : for_width<__nv_bfloat16, false>(stream, *a, prepare);
-    if (a->dtype != MZ_CU_F16)
-        return cudaErrorInvalidValue;
-    return a->p > 0 ? for_width<__half, true>(stream, *a, prepare) : for_width<__half, false>(stream, *a, prepare);
+        return for_rules<__nv_bfloat16>(stream, *a, prepare);
+    return a->dtype == MZ_CU_F16 ? for_rules<__half>(stream, *a, prepare) : cudaErrorInvalidValue;
 }

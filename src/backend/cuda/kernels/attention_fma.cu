@@ -36,9 +36,16 @@ __device__ __forceinline__ float round_tf32(float x) {
     return __uint_as_float((bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu);
 }
 
-// Whether a query does not see a key, and where the keys end that queries before `row` see.
-__device__ __forceinline__ bool hidden(const mz_cu_attention &a, int query, int key) {
-    return key >= a.keys || (a.causal && key > query);
+// Whether a query, which sees keys from `first` on, does not see a key; where the keys end that queries before `row`
+// see; and where those of a query begin.
+__device__ __forceinline__ bool hidden(const mz_cu_attention &a, int query, int first, int key) {
+    return key >= a.keys || (a.causal && key > query) || key < first;
+}
+__device__ __forceinline__ int first_of(const mz_cu_attention &a, int b, int query) {
+    return a.causal && a.limited ? first_key(a, b, query) : 0;
+}
+__device__ __forceinline__ float score_of(const mz_cu_attention &a, float x) {
+    return a.limited ? capped(a, x) : x;
 }
 __device__ __forceinline__ int keys_end(const mz_cu_attention &a, int row) {
     return a.causal && row < a.keys ? row : a.keys;
@@ -160,13 +167,16 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
     if (drop)
         rule = dropout_of(a);
     load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
-    const float scale2 = a.scale * 1.44269504f; // log2 e
+    const float scale = scale_after(a), scale2 = scale * 1.44269504f; // log2 e
     float y[TR][D / 8] = {}, max[TR], sum[TR] = {};
+    int first[TR];
 #pragma unroll
-    for (int i = 0; i < TR; i++)
+    for (int i = 0; i < TR; i++) {
         max[i] = -INFINITY;
+        first[i] = first_of(a, s.b, i0 + ty + 16 * i);
+    }
     const int end = keys_end(a, i0 + BM);
-    for (int j0 = 0; j0 < end; j0 += BN) { // from key 0, which every row sees: no maximum stays -inf
+    for (int j0 = first_of(a, s.b, i0) / BN * BN; j0 < end; j0 += BN) {
         __syncthreads();
         load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
         load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
@@ -180,14 +190,14 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < TC; j++) {
-                if (hidden(a, i0 + ty + 16 * i, j0 + tx + 8 * j))
-                    x[i][j] = -INFINITY;
+                x[i][j] = hidden(a, i0 + ty + 16 * i, first[i], j0 + tx + 8 * j) ? -INFINITY : score_of(a, x[i][j]);
                 top = fmaxf(top, x[i][j]);
             }
 #pragma unroll
             for (int step = 1; step < 8; step *= 2)
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-            float shrink = exp2f((max[i] - top) * scale2), top2 = top * scale2, part = 0;
+            const bool none = top == -INFINITY; // a row that sees nothing of its first tile
+            float shrink = none ? 1 : exp2f((max[i] - top) * scale2), top2 = none ? 0 : top * scale2, part = 0;
             max[i] = top;
 #pragma unroll
             for (int j = 0; j < TC; j++) {
@@ -215,7 +225,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
         factor[i] = (drop ? rule.kept : 1.0f) / all;
         int row = i0 + ty + 16 * i;
         if (a.lse != nullptr && tx == 0 && row < a.length)
-            a.lse[s.row + row] = max[i] * a.scale + logf(all);
+            a.lse[s.row + row] = max[i] * scale + logf(all);
     }
     const long long y_row = static_cast<long long>(a.heads) * a.width;
     put_rows<D, TR>(a, a.y, s.y + i0 * y_row, y_row, a.length - i0, y, factor);
@@ -240,11 +250,13 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
         rule = dropout_of(a);
     load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
     load_rows<BM, D>(tile_dy, a, a.dy, s.y + i0 * y_row, y_row, a.length - i0);
-    const float scale2 = a.scale * 1.44269504f; // log2 e
+    const float scale2 = scale_after(a) * 1.44269504f; // log2 e
     float dq[TR][D / 8] = {}, lse2[TR], delta[TR];
+    int first[TR];
 #pragma unroll
     for (int i = 0; i < TR; i++) {
         int row = ty + 16 * i;
+        first[i] = first_of(a, s.b, i0 + row);
         bool inside = i0 + row < a.length;
         lse2[i] = inside ? a.lse[s.row + i0 + row] * 1.44269504f : 0;
         float part = 0; // of dy·y, the values as stored
@@ -260,7 +272,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
             a.delta[s.row + i0 + row] = part;
     }
     const int end = keys_end(a, i0 + BM);
-    for (int j0 = 0; j0 < end; j0 += BN) {
+    for (int j0 = first_of(a, s.b, i0) / BN * BN; j0 < end; j0 += BN) {
         __syncthreads();
         load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
         load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
@@ -277,8 +289,11 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
                 float d = dp[i][j];
                 if (drop)
                     d = mask[(ty + 16 * i) * mask_words(BN) + j / 4] >> (tx + j % 4 * 8) & 1 ? d * rule.kept : 0;
-                x[i][j] = exp2f(fmaf(x[i][j], scale2, -lse2[i])) * (d - delta[i]);
-                if (hidden(a, i0 + ty + 16 * i, j0 + tx + 8 * j))
+                const float score = score_of(a, x[i][j]);
+                x[i][j] = exp2f(fmaf(score, scale2, -lse2[i])) * (d - delta[i]);
+                if (a.limited)
+                    x[i][j] *= cap_slope(a, score);
+                if (hidden(a, i0 + ty + 16 * i, first[i], j0 + tx + 8 * j))
                     x[i][j] = 0;
             }
         put_scores(p, x);
@@ -312,11 +327,14 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
         rule = dropout_of(a);
     load_rows<BK, D>(tile_k, a, a.k, keys, a.kv_row, a.keys - j0);
     load_rows<BK, D>(tile_v, a, a.v, keys, a.kv_row, a.keys - j0);
-    const float scale2 = a.scale * 1.44269504f; // log2 e
+    const float scale2 = scale_after(a) * 1.44269504f; // log2 e
+    const int from = a.causal ? j0 / BM * BM : 0,
+              end = a.causal && a.limited ? min((last_query_tile(a, b, j0 / BM, BM, j0 + BK - 1) + 1) * BM, a.length)
+                                          : a.length;
     float dk[TR][D / 8] = {}, dv[TR][D / 8] = {};
     for (int h = first_head; h < first_head + group; h++) {
         const attention_head s = head_of(a, b, h);
-        for (int i0 = a.causal ? j0 / BM * BM : 0; i0 < a.length; i0 += BM) {
+        for (int i0 = from; i0 < end; i0 += BM) {
             __syncthreads();
             const int count = a.length - i0;
             load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, count);
@@ -333,14 +351,18 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
                 const bool inside = query < count;
                 const float lse2 = inside ? a.lse[s.row + i0 + query] * 1.44269504f : 0;
                 const float delta = inside ? a.delta[s.row + i0 + query] : 0;
+                const int first = first_of(a, b, i0 + query);
 #pragma unroll
                 for (int i = 0; i < TR; i++) {
                     const int key = ty + 16 * i;
-                    const bool unseen = !inside || hidden(a, i0 + query, j0 + key);
+                    const bool unseen = !inside || hidden(a, i0 + query, first, j0 + key);
                     const bool kept = !drop || mask[query * mask_words(BK) + key / 32] >> key % 32 & 1;
-                    float e = unseen ? 0 : exp2f(fmaf(x[i][j], scale2, -lse2));
+                    const float score = score_of(a, x[i][j]);
+                    float e = unseen ? 0 : exp2f(fmaf(score, scale2, -lse2));
                     x[i][j] = kept ? e : 0;
                     dp[i][j] = unseen ? 0 : e * ((!drop ? dp[i][j] : kept ? dp[i][j] * rule.kept : 0) - delta);
+                    if (a.limited)
+                        dp[i][j] *= cap_slope(a, score);
                 }
             }
             put_scores(p, x);

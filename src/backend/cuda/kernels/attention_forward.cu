@@ -14,7 +14,7 @@ template <int D, int MT, int BN> struct forward_shared { // bytes
     static constexpr int TOTAL = Q + 4 * TILE, WITH_MASK = TOTAL + 2 * 4 * MASK;
 };
 
-template <typename T, bool DROP, int D, int MT, int BN>
+template <typename T, bool DROP, bool LIMITED, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     attention_forward(const __grid_constant__ mz_cu_attention a) {
     using shared_layout = forward_shared<D, MT, BN>;
@@ -32,11 +32,13 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     const attention_head s = head_of(a, head / a.heads, head % a.heads);
     const T *q = static_cast<const T *>(a.q) + s.q, *k = static_cast<const T *>(a.k) + s.keys,
             *v = static_cast<const T *>(a.v) + s.keys;
+    const bool drop = DROP && (!LIMITED || a.p > 0);
     dropout_rule rule = {};
-    if (DROP)
+    if (drop)
         rule = dropout_of(a);
 
     int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
+    const int last = LIMITED ? first_key(a, s.b, i0) / BN : 0; // the last tile to visit
     auto load_keys = [&](int n, int stage) {
         T *to = tile_kv + stage * 2 * BN * PITCH;
         long long at = static_cast<long long>(n) * BN * a.kv_row;
@@ -47,8 +49,8 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     load_keys(tile, 0);
     copies_commit();
 
-    const float scale2 = a.scale * 1.44269504f; // log2 e
-    const int row0 = warp * 16 * MT;            // of this warp, in the block
+    const float scale = LIMITED ? scale_after(a) : a.scale, scale2 = scale * 1.44269504f; // log2 e
+    const int row0 = warp * 16 * MT;                                                      // of this warp, in the block
     const T *my_q = tile_q + row0 * PITCH;
     // A warp of 16 rows has registers to spare for its queries; one of 32 reads them again for every tile.
     constexpr bool KEEP = MT == 1;
@@ -59,13 +61,22 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
     for (int mt = 0; mt < MT; mt++)
         max[mt][0] = max[mt][1] = -INFINITY;
 
-    for (int stage = 0; tile >= 0; tile--, stage ^= 1) {
+    int first[LIMITED ? MT : 1][2]; // the first key that each row sees, and all rows of this warp
+    const int first_of_all = LIMITED ? first_key(a, s.b, i0 + row0) : 0;
+    if (LIMITED)
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                first[LIMITED ? mt : 0][r] = first_key(a, s.b, i0 + row0 + mt * 16 + r * 8 + g);
+
+    for (int stage = 0; tile >= last; tile--, stage ^= 1) {
         const int j0 = tile * BN;
-        if (DROP)
+        if (drop)
             draw_mask<BM, BN>(mask + stage * shared_layout::MASK, rule, s.dropout, a.length, i0, j0);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
-        if (tile > 0)
+        if (tile > last)
             load_keys(tile - 1, stage ^ 1);
         copies_commit();
         if (KEEP && fresh) {
@@ -76,6 +87,8 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
         }
         if (j0 > i0 + row0 + 16 * MT - 1)
             continue; // all of it is ahead of all of this warp's rows
+        if (LIMITED && j0 + BN <= first_of_all)
+            continue; // no row of this warp sees any of it
         const T *tile_k = tile_kv + stage * 2 * BN * PITCH, *tile_v = tile_k + BN * PITCH;
 
         float x[MT][BN / 8][4] = {}; // scores, then probabilities
@@ -98,6 +111,17 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
                     multiply<T>(x[mt][2 * n + 1], fq[mt], fk[2], fk[3]);
                 }
             }
+        }
+        if (LIMITED) {
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[LIMITED ? mt : 0][e >> 1]
+                                          ? -INFINITY
+                                          : capped(a, x[mt][n][e]);
         }
         if (j0 + BN - 1 > i0 + row0) {
 #pragma unroll
@@ -135,7 +159,7 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
                     o[mt][n][2 * r + 1] *= shrink;
                 }
             }
-        if (DROP) { // after the sum: dropout acts on normalised probabilities
+        if (drop) { // after the sum: dropout acts on normalised probabilities
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
 #pragma unroll
@@ -177,45 +201,51 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
             float all = sum[mt][r];
             all += __shfl_xor_sync(0xffffffffu, all, 1);
             all += __shfl_xor_sync(0xffffffffu, all, 2);
-            factor[mt][r] = (DROP ? rule.kept : 1.0f) / all;
+            factor[mt][r] = (drop ? rule.kept : 1.0f) / all;
             int i = i0 + row0 + mt * 16 + r * 8 + g;
             if (a.lse != nullptr && t == 0 && i < a.length)
-                a.lse[s.row + i] = max[mt][r] * a.scale + logf(all);
+                a.lse[s.row + i] = max[mt][r] * scale + logf(all);
         }
     T *y = static_cast<T *>(a.y) + s.y + static_cast<long long>(i0 + row0) * a.heads * a.width;
     store_rows<T, D, MT>(y, static_cast<long long>(a.heads) * a.width, a.length - i0 - row0, a.width,
                          tile_q + row0 * PITCH, o, factor);
 }
 
-template <typename T, bool DROP, int D, int MT, int BN> struct forward : forward_shared<D, MT, BN> {
-    static const void *kernel() { return reinterpret_cast<const void *>(attention_forward<T, DROP, D, MT, BN>); }
+template <typename T, bool DROP, bool LIMITED, int D, int MT, int BN> struct forward : forward_shared<D, MT, BN> {
+    static const void *kernel() {
+        return reinterpret_cast<const void *>(attention_forward<T, DROP, LIMITED, D, MT, BN>);
+    }
     static unsigned grid(const mz_cu_attention &a) {
         constexpr int BM = forward_shared<D, MT, BN>::BM;
         return static_cast<unsigned>((a.length + BM - 1) / BM * a.batch * a.heads);
     }
 };
 
-template <typename T, bool DROP> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <typename T, bool DROP, bool LIMITED>
+cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<forward<T, DROP, 32, 1, 64>>(prepare, stream, a);
+        return attention_run<forward<T, DROP, LIMITED, 32, 1, 64>>(prepare, stream, a);
     if (a.width <= 64 && attention_many_blocks(a, a.heads))
-        return attention_run<forward<T, DROP, 64, 2, 64>>(prepare, stream, a);
+        return attention_run<forward<T, DROP, LIMITED, 64, 2, 64>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<forward<T, DROP, 64, 1, 64>>(prepare, stream, a);
+        return attention_run<forward<T, DROP, LIMITED, 64, 1, 64>>(prepare, stream, a);
     if (a.width <= 80)
-        return attention_run<forward<T, DROP, 80, 1, 64>>(prepare, stream, a);
+        return attention_run<forward<T, DROP, LIMITED, 80, 1, 64>>(prepare, stream, a);
     if (a.cc < 80) // 64 KiB of shared memory
-        return attention_run<forward<T, DROP, 128, 1, 32>>(prepare, stream, a);
-    return attention_run<forward<T, DROP, 128, 2, 32>>(prepare, stream, a);
+        return attention_run<forward<T, DROP, LIMITED, 128, 1, 32>>(prepare, stream, a);
+    return attention_run<forward<T, DROP, LIMITED, 128, 2, 32>>(prepare, stream, a);
+}
+
+template <typename T> cudaError_t for_rules(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (a.limited)
+        return for_width<T, true, true>(stream, a, prepare);
+    return a.p > 0 ? for_width<T, true, false>(stream, a, prepare) : for_width<T, false, false>(stream, a, prepare);
 }
 
 } // namespace
 
 cudaError_t mz_cu_attention_mma(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
     if (a->dtype == MZ_CU_BF16)
-        return a->p > 0 ? for_width<__nv_bfloat16, true>(stream, *a, prepare)
-                        : for_width<__nv_bfloat16, false>(stream, *a, prepare);
-    if (a->dtype != MZ_CU_F16)
-        return cudaErrorInvalidValue;
-    return a->p > 0 ? for_width<__half, true>(stream, *a, prepare) : for_width<__half, false>(stream, *a, prepare);
+        return for_rules<__nv_bfloat16>(stream, *a, prepare);
+    return a->dtype == MZ_CU_F16 ? for_rules<__half>(stream, *a, prepare) : cudaErrorInvalidValue;
 }

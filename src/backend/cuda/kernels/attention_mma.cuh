@@ -43,6 +43,34 @@ __device__ __forceinline__ attention_head head_of(const mz_cu_attention &a, int 
     return s;
 }
 
+// The first key that query i of row b sees: mz_attention_first. It does not fall with i. Queries past the end count as
+// if the last document went on.
+__device__ __forceinline__ int first_key(const mz_cu_attention &a, int b, int i) {
+    int before = a.window > 0 ? min(a.window - 1, i) : i;
+    if (a.positions != nullptr && i < a.length)
+        before = min(before, max(a.positions[static_cast<long long>(b) * a.length + i], 0));
+    return i - before;
+}
+// The tile of queries, each `rows` long, in which the last one begins that sees a key up to `key`; from `first` on.
+__device__ __forceinline__ int last_query_tile(const mz_cu_attention &a, int b, int first, int rows, int key) {
+    int tile = first;
+    while ((tile + 1) * rows < a.length && first_key(a, b, (tile + 1) * rows) <= key)
+        tile++;
+    return tile;
+}
+// A score, scaled, with the cap, and the cap's derivative there. Without a cap the score stays as it is, not scaled.
+__device__ __forceinline__ float capped(const mz_cu_attention &a, float x) {
+    return a.cap > 0 ? a.cap * tanhf(x * a.scale / a.cap) : x;
+}
+__device__ __forceinline__ float cap_slope(const mz_cu_attention &a, float x) {
+    const float t = a.cap > 0 ? x / a.cap : 0;
+    return 1 - t * t;
+}
+// What a score is multiplied by after `capped`.
+__device__ __forceinline__ float scale_after(const mz_cu_attention &a) {
+    return a.limited && a.cap > 0 ? 1 : a.scale;
+}
+
 // Copies rows [0, count) of `width` elements, `stride` apart, into a tile; the rest of it becomes 0.
 template <typename T, int ROWS, int D>
 __device__ __forceinline__ void load_tile(T *tile, const T *from, long long stride, int count, int width) {

@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_own(typename tile_of<KIND>::element *tile, 
         load_floats<ROWS, D>(tile, from, stride, count, width);
 }
 
-template <int KIND, int D, int MT, int BN>
+template <bool LIMITED, int KIND, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_constant__ mz_cu_attention a) {
     using layout = float_shared<0, KIND, D, MT, BN>;
     constexpr int BM = layout::BM, PITCH = pitch_of(KIND, D);
@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
         rule = dropout_of(a);
 
     int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
+    const int last = LIMITED ? first_key(a, s.b, i0) / BN : 0; // the last tile to visit
     auto load_keys = [&](int n, int stage) {
         float *to = tiles.place(stage);
         long long at = static_cast<long long>(n) * BN * a.kv_row;
@@ -91,28 +92,50 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
     load_keys(tile, 0);
     copies_commit();
 
-    const float scale2 = a.scale * 1.44269504f; // log2 e
-    const int row0 = warp * 16 * MT;            // of this warp, in the block
+    const float scale = LIMITED ? scale_after(a) : a.scale, scale2 = scale * 1.44269504f; // log2 e
+    const int row0 = warp * 16 * MT;                                                      // of this warp, in the block
     float o[MT][D / 8][4] = {}, max[MT][2], sum[MT][2] = {};
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
         max[mt][0] = max[mt][1] = -INFINITY;
 
-    for (int stage = 0; tile >= 0; tile--, stage ^= 1) {
+    int first[LIMITED ? MT : 1][2]; // the first key that each row sees, and all rows of this warp
+    const int first_of_all = LIMITED ? first_key(a, s.b, i0 + row0) : 0;
+    if (LIMITED)
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                first[LIMITED ? mt : 0][r] = first_key(a, s.b, i0 + row0 + mt * 16 + r * 8 + g);
+
+    for (int stage = 0; tile >= last; tile--, stage ^= 1) {
         const int j0 = tile * BN;
         if (drop)
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
         tiles.arrived();
-        if (tile > 0)
+        if (tile > last)
             load_keys(tile - 1, stage ^ 1);
         copies_commit();
         if (j0 > i0 + row0 + 16 * MT - 1)
             continue; // all of it is ahead of all of this warp's rows
+        if (LIMITED && j0 + BN <= first_of_all)
+            continue; // no row of this warp sees any of it
         const element *tile_k = tiles.first(stage), *tile_v = tiles.second(stage);
         float x[MT][BN / 8][4] = {}; // scores, then probabilities
         add_scores<KIND, D, MT, BN, layout::BM>(x, tile_q + row0 * PITCH, tile_k);
+        if (LIMITED) {
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                for (int n = 0; n < BN / 8; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[LIMITED ? mt : 0][e >> 1]
+                                          ? -INFINITY
+                                          : capped(a, x[mt][n][e]);
+        }
         if (j0 + BN - 1 > i0 + row0) {
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
@@ -166,7 +189,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
             factor[mt][r] = (drop ? rule.kept : 1.0f) / all;
             int i = i0 + row0 + mt * 16 + r * 8 + g;
             if (a.lse != nullptr && t == 0 && i < a.length)
-                a.lse[s.row + i] = max[mt][r] * a.scale + logf(all);
+                a.lse[s.row + i] = max[mt][r] * scale + logf(all);
         }
     const long long y_row = static_cast<long long>(a.heads) * a.width;
     store_floats<KIND, D, MT>(static_cast<float *>(a.y) + s.y + (i0 + row0) * y_row, y_row, a.length - i0 - row0,
@@ -194,7 +217,7 @@ __device__ __forceinline__ void float_products(const float *dy, const float *y, 
     }
 }
 
-template <int KIND, int D, int MT, int BN>
+template <bool LIMITED, int KIND, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_constant__ mz_cu_attention a) {
     using layout = float_shared<1, KIND, D, MT, BN>;
     constexpr int BM = layout::BM, PITCH = pitch_of(KIND, D);
@@ -220,6 +243,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
         rule = dropout_of(a);
 
     int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
+    const int last = LIMITED ? first_key(a, s.b, i0) / BN : 0; // the last tile to visit
     auto load_keys = [&](int n, int stage) {
         float *to = tiles.place(stage);
         long long at = static_cast<long long>(n) * BN * a.kv_row;
@@ -231,7 +255,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
     load_keys(tile, 0);
     copies_commit();
 
-    const float scale2 = a.scale * 1.44269504f; // log2 e
+    const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
     const int row0 = warp * 16 * MT;
     float_products<16 * MT>(dy + (i0 + row0) * y_row, static_cast<const float *>(a.y) + s.y + (i0 + row0) * y_row,
                             y_row, a.length - i0 - row0, a.width, tile_delta + row0, a.delta + s.row + i0 + row0);
@@ -247,18 +271,29 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
         }
     float dq[MT][D / 8][4] = {};
 
-    for (int stage = 0; tile >= 0; tile--, stage ^= 1) {
+    int first[LIMITED ? MT : 1][2]; // the first key that each row sees, and all rows of this warp
+    const int first_of_all = LIMITED ? first_key(a, s.b, i0 + row0) : 0;
+    if (LIMITED)
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                first[LIMITED ? mt : 0][r] = first_key(a, s.b, i0 + row0 + mt * 16 + r * 8 + g);
+
+    for (int stage = 0; tile >= last; tile--, stage ^= 1) {
         const int j0 = tile * BN;
         if (drop)
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and nobody reads the other stage any more
         tiles.arrived();
-        if (tile > 0)
+        if (tile > last)
             load_keys(tile - 1, stage ^ 1);
         copies_commit();
         if (j0 > i0 + row0 + 16 * MT - 1)
             continue; // ahead of all of this warp's rows
+        if (LIMITED && j0 + BN <= first_of_all)
+            continue; // no row of this warp sees any of it
         const element *tile_k = tiles.first(stage), *tile_v = tiles.second(stage);
         float x[MT][BN / 8][4] = {}, dp[MT][BN / 8][4] = {}; // scores, then p, then dS; dy·v
         add_scores<KIND, D, MT, BN, layout::BM>(x, tile_q + row0 * PITCH, tile_k);
@@ -276,7 +311,12 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
                         float d = dp[mt][n][e];
                         if (drop)
                             d = kept[n / 4] >> (2 * t) >> (n % 4 * 8) >> (e & 1) & 1 ? d * rule.kept : 0;
-                        x[mt][n][e] = exp2_fast(fmaf(x[mt][n][e], scale2, -lse2[mt][r])) * (d - delta[mt][r]);
+                        const float score = LIMITED ? capped(a, x[mt][n][e]) : x[mt][n][e];
+                        x[mt][n][e] = exp2_fast(fmaf(score, scale2, -lse2[mt][r])) * (d - delta[mt][r]);
+                        if (LIMITED)
+                            x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[LIMITED ? mt : 0][r]
+                                              ? 0
+                                              : x[mt][n][e] * cap_slope(a, score);
                         if (diagonal && j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + r * 8)
                             x[mt][n][e] = 0;
                     }
@@ -292,7 +332,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
 }
 
 // Scores are made transposed, keys × queries.
-template <int KIND, int D, int MT, int BN>
+template <bool LIMITED, int KIND, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_constant__ mz_cu_attention a) {
     using layout = float_shared<2, KIND, D, MT, BN>;
     constexpr int BK = layout::BM, PITCH = pitch_of(KIND, D);
@@ -316,7 +356,9 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
     if (drop)
         rule = dropout_of(a);
 
-    const int first = j0 / BN, tiles = (a.length + BN - 1) / BN - first;
+    const int first = j0 / BN,
+              end = LIMITED ? last_query_tile(a, b, first, BN, j0 + BK - 1) + 1 : (a.length + BN - 1) / BN;
+    const int tiles = end - first;
     auto load_queries = [&](int n, int stage) { // n counts query heads × tiles
         attention_head h = head_of(a, b, first_head + n / tiles);
         int i0 = (first + n % tiles) * BN, count = a.length - i0;
@@ -337,8 +379,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
     load_queries(0, 0);
     copies_commit();
 
-    const float scale2 = a.scale * 1.44269504f; // log2 e
-    const int key0 = warp * 16 * MT;            // of this warp, in the block
+    const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
+    const int key0 = warp * 16 * MT;                                         // of this warp, in the block
     float dk[MT][D / 8][4] = {}, dv[MT][D / 8][4] = {};
 
     for (int n = 0, stage = 0; n < group * tiles; n++, stage ^= 1) {
@@ -368,6 +410,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
             for (int c = 0; c < 2; c++) {
                 const int query = m * 8 + 2 * t + c;
                 const float lse2 = lse[query] * 1.44269504f, row_delta = delta[query];
+                const int first_seen = LIMITED ? first_key(a, b, i0 + query) : 0;
                 uint32_t kept = 0; // this thread's keys: bit mt·16 + (e >> 1)·8
                 if (drop)
                     kept = mask[stage * layout::MASK + query * mask_words(BK) + key0 / 32] >> (key0 % 32 + g);
@@ -375,7 +418,10 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
                 for (int mt = 0; mt < MT; mt++)
 #pragma unroll
                     for (int e = c; e < 4; e += 2) {
-                        float p = exp2_fast(fmaf(x[mt][m][e], scale2, -lse2)), d = dp[mt][m][e];
+                        const float score = LIMITED ? capped(a, x[mt][m][e]) : x[mt][m][e];
+                        float p = exp2_fast(fmaf(score, scale2, -lse2)), d = dp[mt][m][e];
+                        if (LIMITED && j0 + key0 + mt * 16 + g + (e >> 1) * 8 < first_seen)
+                            p = 0;
                         if (diagonal && j0 + key0 + mt * 16 + g + (e >> 1) * 8 > i0 + query)
                             p = 0;
                         const bool keeps = !drop || (kept >> (mt * 16 + (e >> 1) * 8) & 1);
@@ -383,6 +429,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
                             d = keeps ? d * rule.kept : 0;
                         x[mt][m][e] = keeps ? p : 0; // dropout's factor comes at the end
                         dp[mt][m][e] = p * (d - row_delta);
+                        if (LIMITED)
+                            dp[mt][m][e] *= cap_slope(a, score);
                     }
             }
         add_columns<KIND, D, MT, BN>(dv, x, tile_dy);
@@ -400,14 +448,15 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
     store_floats<KIND, D, MT>(static_cast<float *>(a.dv) + at, a.kv_row, a.length - j0 - key0, a.width, dv, factor);
 }
 
-template <int PASS, int KIND, int D, int MT, int BN> struct float_pass : float_shared<PASS, KIND, D, MT, BN> {
+template <int PASS, bool LIMITED, int KIND, int D, int MT, int BN>
+struct float_pass : float_shared<PASS, KIND, D, MT, BN> {
     static const void *kernel() { // one instance, not one of each pass
         if constexpr (PASS == 0)
-            return reinterpret_cast<const void *>(attention_tf32<KIND, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32<LIMITED, KIND, D, MT, BN>);
         else if constexpr (PASS == 1)
-            return reinterpret_cast<const void *>(attention_tf32_dq<KIND, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32_dq<LIMITED, KIND, D, MT, BN>);
         else
-            return reinterpret_cast<const void *>(attention_tf32_dkv<KIND, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_tf32_dkv<LIMITED, KIND, D, MT, BN>);
     }
     static unsigned grid(const mz_cu_attention &a) {
         constexpr int BM = 16 * MT * WARPS;
@@ -418,37 +467,43 @@ template <int PASS, int KIND, int D, int MT, int BN> struct float_pass : float_s
 // Measured on an H100. TF32: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%. FP32:
 // parts stored once beat parts split by every warp by a quarter, heads of 80 by half; forward is 14% faster with 32
 // rows a warp where blocks are many; narrow heads by 20% with tiles of 64 where they are few.
-template <int PASS> cudaError_t stored_for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <int PASS, bool LIMITED>
+cudaError_t stored_for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     constexpr int KIND = OF_STORED_PARTS;
     if (a.width <= 32 && (a.length + 63) / 64 * static_cast<long long>(a.batch) * a.heads < 2 * a.sms)
-        return attention_run<float_pass<PASS, KIND, 32, 1, 64>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, LIMITED, KIND, 32, 1, 64>>(prepare, stream, a);
     if (a.width <= 32)
-        return attention_run<float_pass<PASS, KIND, 32, 1, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, LIMITED, KIND, 32, 1, 32>>(prepare, stream, a);
     if (PASS == 0 && a.width <= 64 && attention_many_blocks(a, a.heads))
-        return attention_run<float_pass<PASS, KIND, 64, PASS == 0 ? 2 : 1, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, LIMITED, KIND, 64, PASS == 0 ? 2 : 1, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<float_pass<PASS, KIND, 64, 1, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, LIMITED, KIND, 64, 1, 32>>(prepare, stream, a);
     if (a.width <= 80)
-        return attention_run<float_pass<PASS, KIND, 80, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
-    return attention_run<float_pass<PASS, KIND, 128, 1, PASS == 0 ? 16 : 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, LIMITED, KIND, 80, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+    return attention_run<float_pass<PASS, LIMITED, KIND, 128, 1, PASS == 0 ? 16 : 32>>(prepare, stream, a);
 }
 
-template <int PASS, int KIND> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <int PASS, bool LIMITED, int KIND>
+cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<float_pass<PASS, KIND, 32, 2, 32>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, LIMITED, KIND, 32, 2, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<float_pass<PASS, KIND, 64, 1, PASS == 2 && KIND == OF_PARTS ? 16 : 32>>(prepare, stream,
-                                                                                                     a);
-    return attention_run<float_pass<PASS, KIND, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
+        return attention_run<float_pass<PASS, LIMITED, KIND, 64, 1, PASS == 2 && KIND == OF_PARTS ? 16 : 32>>(
+            prepare, stream, a);
+    return attention_run<float_pass<PASS, LIMITED, KIND, 128, 1, PASS == 0 ? 32 : 16>>(prepare, stream, a);
 }
 
 // Stored parts take up to 190 KiB of shared memory, which Hopper and its successors in servers have; others take 70 to
 // 100.
-template <int PASS> cudaError_t run_pass(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <int PASS, bool LIMITED> cudaError_t run_limited(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.compute == MZ_CU_TF32)
-        return for_width<PASS, OF_TF32>(stream, a, prepare);
-    return a.cc >= 90 && a.cc < 120 ? stored_for_width<PASS>(stream, a, prepare)
-                                    : for_width<PASS, OF_PARTS>(stream, a, prepare);
+        return for_width<PASS, LIMITED, OF_TF32>(stream, a, prepare);
+    return a.cc >= 90 && a.cc < 120 ? stored_for_width<PASS, LIMITED>(stream, a, prepare)
+                                    : for_width<PASS, LIMITED, OF_PARTS>(stream, a, prepare);
+}
+
+template <int PASS> cudaError_t run_pass(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    return a.limited ? run_limited<PASS, true>(stream, a, prepare) : run_limited<PASS, false>(stream, a, prepare);
 }
 
 } // namespace

@@ -53,9 +53,13 @@ typedef struct mz_cu_attention {
     int batch, length, keys, heads, kv_heads, width; // length: of queries
     bool causal;
     long long q_row, kv_row;
-    float scale;     // 1/√width
-    float p;         // dropout
-    uint32_t stream; // attrs.rng
+    float scale;              // 1/√width
+    float p;                  // dropout
+    uint32_t stream;          // attrs.rng
+    bool limited;             // one of the next three is there, or will be
+    int window;               // 0: none
+    float cap;                // of scores; 0: none
+    const int32_t *positions; // [B, T], NULL: a row is one document
 } mz_cu_attention;
 // Tensor-core kernels: width a multiple of 8 up to 128, BF16 (from 8.0) or FP16 (from 7.5) storage and compute.
 // prepare: launches nothing; once for every dtype and width before the first launch, outside of any capture.
@@ -83,7 +87,8 @@ typedef struct mz_cu_cached {
     int dtype, compute;                        // of q, k, v, y; and what q, k and v are rounded to
     int batch, length, heads, kv_heads, width; // width at most 256
     int64_t q_row, kv_row, size;
-    float scale;
+    float scale, cap; // cap of scores; 0: none
+    int64_t window;   // 0: none
 } mz_cu_cached;
 cudaError_t mz_cu_attention_cached(cudaStream_t stream, const mz_cu_cached *a);
 
