@@ -278,7 +278,7 @@ const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, con
         return "it does not write an activation's result";
     if (has_quantized(call) && (device->backend->writes_quantized == NULL ||
                                 !device->backend->writes_quantized(call->out[MZ_OUT(adamw, m)].dtype)))
-        return "it does not write codes";
+        return "it does not write quantized weights";
     const char *reason = check_formats(device, kernel, call);
     if (reason == NULL)
         reason = kernel->prepare(device, call, out);

@@ -318,8 +318,8 @@ const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size
         return v->name;
     if (v->param >= 0 && v->kind != MZ_VALUE_TEMP) {
         const char *what = v->kind == MZ_VALUE_GRAD        ? "grad"
-                           : v->kind == MZ_VALUE_LOW_COPY  ? "shadow"
-                           : v->kind == MZ_VALUE_QUANTIZED ? "codes"
+                           : v->kind == MZ_VALUE_LOW_COPY  ? "low_copy"
+                           : v->kind == MZ_VALUE_QUANTIZED ? "quantized"
                                                            : "";
         snprintf(buf, size, "%s%s%s", g->params[v->param].name, *what ? "." : "", what);
     } else if (v->kind == MZ_VALUE_SCALE) {

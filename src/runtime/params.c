@@ -637,7 +637,7 @@ mezzo_status mz_params_low_copy(mezzo_params *params, mezzo_dtype dtype, const m
     mezzo_status status;
     mz_low_copy *low_copy = &params->low_copies[params->n_low_copies];
     if (params->n_low_copies == (int)MZ_COUNT(params->low_copies) || (dtype != MEZZO_BF16 && dtype != MEZZO_F16))
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no shadow parameters in %s", mezzo_dtype_name(dtype));
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "no low copies of parameters in %s", mezzo_dtype_name(dtype));
     if (dtype != MEZZO_BF16 && params->low_masters)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "masters that are not fp32 are bf16 weights: a program cannot read them in %s; use bf16",

@@ -13,7 +13,7 @@ static void slots_are_numbered_in_order(void **state) {
     assert_int_equal(MZ_IN(linear, residual), 3);
     assert_int_equal(MZ_OUT(linear, preact), 1);
     assert_int_equal(MZ_IN(attention_cached, positions), mz_op_find_slot(MZ_OP_attention_cached, false, "positions"));
-    assert_int_equal(MZ_OUT(layernorm_bwd, linear_dbias), mz_op_find_slot(MZ_OP_layernorm_bwd, true, "dsum"));
+    assert_int_equal(MZ_OUT(layernorm_bwd, linear_dbias), mz_op_find_slot(MZ_OP_layernorm_bwd, true, "linear_dbias"));
     assert_int_equal(mz_op_find_slot(MZ_OP_linear, false, "y"), -1);
     assert_int_equal(mz_op_table[MZ_OP_arange].n_in, 0);
     assert_string_equal(mz_op_slot(MZ_OP_concat, false, 7).name, "x");

@@ -168,7 +168,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     if (output(call, MZ_OUT(quantize, act_out)) != NULL &&
         (in_blocks(codes[0]) || !has_derivative(call) || call->attrs.act == MZ_ACT_NONE ||
          !output(call, MZ_OUT(quantize, act_out))->columnwise))
-        return "an activation's codes beside its slope's are turned";
+        return "the quantized activation beside its derivative is columnwise";
     return call->attrs.act != MZ_ACT_NONE ? prepare_act(device, call, out) : NULL;
 }
 

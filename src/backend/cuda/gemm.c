@@ -421,7 +421,7 @@ static int keep_exact(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal
     return kept;
 }
 
-static const char rounds_twice[] = "cuBLASLt rounds the product before its slope is met";
+static const char rounds_twice[] = "cuBLASLt rounds the product before the derivative multiplies it";
 
 // Of one product: the fastest of the first candidate's bits. NULL, or why it shall not be used.
 static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *results, int n,

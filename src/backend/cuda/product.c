@@ -93,7 +93,7 @@ static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *cal
     if (call->out[0].dtype != low || (dbias && call->out[1].dtype != MEZZO_F32))
         return "writes 16-bit storage, and fp32 sums";
     if (call->attrs.act != MZ_ACT_GELU_TANH || !mz_present(preact) || preact->dtype != low)
-        return "is for GELU's slope between 16-bit storages";
+        return "is for GELU's derivative between 16-bit storages";
     if (recomputes(call) && call->out[MZ_OUT(linear_dx, act_out)].dtype != low)
         return "writes GELU's result as its input is stored";
     if (dbias)

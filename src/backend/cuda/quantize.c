@@ -56,7 +56,7 @@ static const char *check_blocks(const mz_call *call) {
     if (call->attrs.act == MZ_ACT_SWIGLU)
         return "SwiGLU's halves are in other blocks";
     if (output(call, MZ_OUT(quantize, act_out)) != NULL)
-        return "an activation's codes are its own quantize's where scales are blocks'";
+        return "block scales need a quantize of the activation's own";
     for (int i = 0; i < 2; i++) {
         const bool own = fp8[i] != NULL && fp8[i]->scaling == MZ_SCALING_BLOCK128 && i == 1;
         if (fp8[i] != NULL && (fp8[i]->dtype != MEZZO_F8E4M3 || fp8[i]->columnwise != (i == 1)))
@@ -76,7 +76,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     if (!mz_cuda_float(x) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
     if (call->n_in > 1 && mz_present(&call->in[1]) && call->in[1].dtype != x->dtype)
-        return "what its slope is of has its input's dtype";
+        return "the activation's input and the gradient have one dtype";
     const mz_cu_quantize q = mz_cuda_quantize_args(call);
     const int64_t turns = in_blocks(call) ? mz_cu_quantize_block_turns(q.rows) : mz_cu_quantize_turns(q.rows, q.cols);
     const bool sums = output(call, MZ_OUT(quantize, dbias)) != NULL;
@@ -92,7 +92,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
     if (act_out != NULL && (act_out->dtype != MEZZO_F8E4M3 || !act_out->columnwise || call->attrs.act == MZ_ACT_NONE ||
                             call->n_in < 2 || !mz_present(&call->in[1])))
-        return "an activation's codes beside its slope's are e4m3, turned";
+        return "the quantized activation beside its derivative is columnwise e4m3";
     return NULL;
 }
 

@@ -11,7 +11,7 @@
 SAME(mz_segment, mz_cu_segment, offset);
 SAME(mz_segment, mz_cu_segment, grad_shift);
 SAME(mz_segment, mz_cu_segment, master_shift);
-_Static_assert(MZ_NO_LOW_COPY == MZ_CU_NO_LOW_COPY, "no shadow");
+_Static_assert(MZ_NO_LOW_COPY == MZ_CU_NO_LOW_COPY, "no low copy");
 SAME(mz_segment, mz_cu_segment, first);
 SAME(mz_segment, mz_cu_segment, count);
 SAME(mz_segment, mz_cu_segment, state_offset);

@@ -18,7 +18,7 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
         if (slot.is & MZ_SLOT_INTEGER && dtype != MEZZO_I32)
             return "indices must be i32";
         if (slot.is & MZ_SLOT_BYTES && dtype != MEZZO_U8)
-            return "segments, state and shadow blocks must be u8";
+            return "segments, state and low copies must be u8";
         bool integers_allowed = info->moves || op == MZ_OP_arange || (op == MZ_OP_cast && !outputs) ||
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
         bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how they are kept
