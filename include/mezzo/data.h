@@ -40,10 +40,10 @@ MEZZO_API mezzo_status mezzo_tokenizer_create_gpt2(mezzo_tokenizer **out);
 // MEZZO_ERR_FORMAT names file and line or token.
 MEZZO_API mezzo_status mezzo_tokenizer_create_bpe(const char *vocab_path, const char *merges_path,
                                                   mezzo_tokenizer **out);
-// tokenizer.json, Mezzo's or Hugging Face's (docs/data.md has both), a merges file *.txt or *.bpe, or a folder with
-// tokenizer.json, or else with merges.txt and vocab.json. MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key
-// or line, or what of Hugging Face's form is not supported; MEZZO_ERR_UNSUPPORTED: it normalizes text, and this build
-// has no utf8proc.
+// tokenizer.json, Mezzo's or Hugging Face's (docs/data.md has both), sentencepiece's *.model of BPE kind, a merges file
+// *.txt or *.bpe, or a folder with tokenizer.json, or else with merges.txt and vocab.json, or with tokenizer.model.
+// MEZZO_ERR_IO or MEZZO_ERR_FORMAT names the file and the key or line, or what of Hugging Face's form is not supported;
+// MEZZO_ERR_UNSUPPORTED: it normalizes text, and this build has no utf8proc.
 MEZZO_API mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out);
 // The file is written atomically: as it was, or whole. MEZZO_ERR_IO names it.
 MEZZO_API mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path);

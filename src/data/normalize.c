@@ -12,6 +12,7 @@ enum { MOST_GROWTH = 256, LEAST_MOST = 1 << 16 };
 static void free_normal(mz_normal *normal) {
     mz_pattern_free(normal->pattern);
     mz_free(normal->text);
+    mz_charsmap_free(normal->map);
 }
 
 void mz_normals_free(mz_normals *normals) {
@@ -155,6 +156,11 @@ static mezzo_status use_tables(const mz_normal *x, mz_normal_room *room, const c
 #endif
 
 // --- the others ----------------------------------------------------------------------------------------------------
+static mezzo_status fail_growth(void) {
+    return mz_fail(MEZZO_ERR_UNSUPPORTED, "the tokenizer's replacements make a text more than %d times as long",
+                   MOST_GROWTH);
+}
+
 static mezzo_status replace(const mz_normal *x, mz_normal_room *room, const char *text, size_t n, mz_text *out) {
     if (room->match == NULL)
         MEZZO_TRY(mz_match_room(&room->match));
@@ -170,10 +176,28 @@ static mezzo_status replace(const mz_normal *x, mz_normal_room *room, const char
         mz_text_add(out, x->text, x->n);
         done = to;
         if (out->len > room->most)
-            return mz_fail(MEZZO_ERR_UNSUPPORTED, "the tokenizer's replacements make a text more than %d times as long",
-                           MOST_GROWTH);
+            return fail_growth();
     }
     mz_text_add(out, text + done, n - done);
+    return MEZZO_OK;
+}
+
+static mezzo_status use_rules(const mz_normal *x, const mz_normal_room *room, const char *text, size_t n,
+                              mz_text *out) {
+    for (size_t at = 0, width; at < n; at += width) {
+        const char *becomes;
+        uint32_t code;
+        width = mz_charsmap_find(x->map, text + at, n - at, &becomes);
+        if (width > 0) {
+            mz_text_add(out, becomes, strlen(becomes));
+        } else {
+            width = mz_utf8_decode(text + at, n - at, &code);
+            width += width == 0; // a rule ended within a character
+            mz_text_add(out, text + at, width);
+        }
+        if (out->len > room->most)
+            return fail_growth();
+    }
     return MEZZO_OK;
 }
 
@@ -212,7 +236,12 @@ static mezzo_status apply(const mz_normal *x, mz_normal_room *room, const char *
     size_t from = 0;
     switch (x->kind) {
     case MZ_NORMAL_REPLACE:
-        return replace(x, room, text, n, out);
+        if (!x->left || place != MZ_PLACE_CONTINUES)
+            return replace(x, room, text, n, out);
+        mz_text_add(out, text, n);
+        return MEZZO_OK;
+    case MZ_NORMAL_RULES:
+        return use_rules(x, room, text, n, out);
     case MZ_NORMAL_PREPEND:
         if (n > 0 && place != MZ_PLACE_CONTINUES)
             mz_text_add(out, x->text, x->n);

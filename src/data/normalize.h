@@ -2,6 +2,7 @@
 #ifndef MZ_DATA_NORMALIZE_H
 #define MZ_DATA_NORMALIZE_H
 
+#include "data/charsmap.h"
 #include "data/words.h"
 
 typedef enum mz_normal_kind {
@@ -13,6 +14,7 @@ typedef enum mz_normal_kind {
     MZ_NORMAL_REPLACE, // also accents, by nothing
     MZ_NORMAL_PREPEND,
     MZ_NORMAL_STRIP, // white space
+    MZ_NORMAL_RULES, // sentencepiece's: the longest one that applies, from the left
 } mz_normal_kind;
 
 typedef struct mz_normal {
@@ -20,7 +22,8 @@ typedef struct mz_normal {
     mz_pattern *pattern; // REPLACE; owned
     char *text;          // REPLACE, PREPEND; owned
     size_t n;
-    bool left, right; // STRIP
+    bool left, right; // STRIP; REPLACE: left is only where a text begins
+    mz_charsmap *map; // RULES; owned
     mz_at_space at_space;
 } mz_normal;
 

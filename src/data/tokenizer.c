@@ -1,4 +1,5 @@
 #include "data/tokenizer_bpe.h"
+#include "data/tokenizer_sentencepiece.h"
 
 #include "io/file.h"
 #include "io/json.h"
@@ -117,13 +118,6 @@ static mezzo_status load_bpe(const char *folder, const char *vocab, const char *
     return status;
 }
 
-static mezzo_status refuse_sentencepiece(const char *path) {
-    return mz_fail(MEZZO_ERR_FORMAT,
-                   "%s is a model of sentencepiece, which is not read: write a tokenizer.json beside it with "
-                   "transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
-                   mz_quote(path).text);
-}
-
 enum { JSON_FILE, MERGES_FILE, OPENAI_MERGES_FILE, FILES };
 // The first of these that a folder has is its tokenizer; the others are sentencepiece's.
 static const char *const files[] = {"tokenizer.json",  "merges.txt",   "vocab.bpe",
@@ -173,7 +167,7 @@ static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
     else if (which == JSON_FILE)
         status = mezzo_tokenizer_load(path, out);
     else
-        status = which < FILES ? load_two_files(folder, path, out) : refuse_sentencepiece(path);
+        status = which < FILES ? load_two_files(folder, path, out) : mezzo_tokenizer_load(path, out);
     mz_free(path);
     return status;
 }
@@ -209,6 +203,15 @@ size_t mz_cut_character(const mezzo_tokenizer *tok, const char *text, size_t fro
     return at;
 }
 
+static mezzo_status read_sentencepiece(const char *path, json_t **out) {
+    char *bytes;
+    size_t n;
+    MEZZO_TRY(mz_file_read(path, MAX_FILE, &bytes, &n));
+    mezzo_status status = mz_sentencepiece_read(path, bytes, n, out);
+    mz_free(bytes);
+    return status;
+}
+
 mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
     MZ_REQUIRE(path, out);
     *out = NULL;
@@ -216,11 +219,12 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
         return load_folder(path, out);
     if (ends_with(path, ".txt") || ends_with(path, ".bpe"))
         return mezzo_tokenizer_create_bpe(NULL, path, out);
-    if (ends_with(path, ".model"))
-        return refuse_sentencepiece(path);
     json_t *object;
-    bool sealed;
-    MEZZO_TRY(mz_json_load_sealed(path, MAX_FILE, &object, &sealed));
+    bool sealed = true;
+    if (ends_with(path, ".model"))
+        MEZZO_TRY(read_sentencepiece(path, &object));
+    else
+        MEZZO_TRY(mz_json_load_sealed(path, MAX_FILE, &object, &sealed));
     mezzo_status status = mz_tokenizer_from_json(path, object, sealed, out);
     if (status == MEZZO_OK)
         status = read_chat(path, object, *out);

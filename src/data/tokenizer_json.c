@@ -110,6 +110,9 @@ mezzo_status mz_json_copy_text(const char *text, size_t n, char **out) {
     return MEZZO_OK;
 }
 
+// Nothing but these and letters stands where a text is cut. The first one is for beginnings.
+const char *const mz_json_extra_spaces[3] = {"\\A +", " {2,}", "[ \xE2\x96\x81]+\\z"};
+
 static mezzo_status read_replacement(const mz_json_part *p, mz_normal *out) {
     const char *source, *text;
     size_t n;
@@ -119,6 +122,11 @@ static mezzo_status read_replacement(const mz_json_part *p, mz_normal *out) {
     uint32_t code;
     if (!regex && mz_utf8_decode(source, n, &code) == n)
         out->at_space = MZ_SPACE_KEEPS;
+    for (size_t i = 0; i < MZ_COUNT(mz_json_extra_spaces) && regex; i++)
+        if (strlen(mz_json_extra_spaces[i]) == n && memcmp(mz_json_extra_spaces[i], source, n) == 0) {
+            out->at_space = MZ_SPACE_KEEPS;
+            out->left = i == 0;
+        }
     mezzo_status status = get_text(p, json_object_get(p->object, "content"), "content", &text, &out->n);
     if (status == MEZZO_OK)
         status = mz_json_copy_text(text, out->n, &out->text);
@@ -148,6 +156,24 @@ static mezzo_status read_strip(const mz_json_part *p) {
     return add_normal(p, x);
 }
 
+static mezzo_status read_precompiled(const mz_json_part *p) {
+    mz_normal x = {.kind = MZ_NORMAL_RULES};
+    const char *text;
+    size_t n;
+    mz_text bytes = {0};
+    MEZZO_TRY(get_text(p, json_object_get(p->object, "precompiled_charsmap"), "precompiled_charsmap", &text, &n));
+    if (n == 0)
+        return MEZZO_OK;
+    mezzo_status status =
+        mz_base64_read(text, n, &bytes) ? bytes.status : mz_json_refuse(p, "its precompiled_charsmap is no base64");
+    if (status == MEZZO_OK)
+        status = mz_charsmap_create(p->r->where, bytes.data, bytes.len, &x.map);
+    mz_text_free(&bytes);
+    MEZZO_TRY(status);
+    x.at_space = mz_charsmap_keeps_spaces(x.map) ? MZ_SPACE_KEEPS : MZ_SPACE_UNKNOWN;
+    return add_normal(p, x);
+}
+
 static const part_kind normalizers[] = {
     {"NFC", " ", read_form},
     {"NFD", " ", read_form},
@@ -158,6 +184,7 @@ static const part_kind normalizers[] = {
     {"Replace", " pattern content ", read_replace},
     {"Prepend", " prepend ", read_prepend},
     {"Strip", " strip_left strip_right ", read_strip},
+    {"Precompiled", " precompiled_charsmap ", read_precompiled},
 };
 
 // --- pre-tokenizers ------------------------------------------------------------------------------------------------

@@ -265,7 +265,8 @@ static bool merges_keep(const mz_bpe_tokenizer *tok) {
     bool keep = !tok->bpe.whole_first;
     for (size_t i = 0; i < tok->normals.n; i++) {
         const mz_normal *x = &tok->normals.items[i];
-        keep &= x->kind != MZ_NORMAL_REPLACE || x->n == 0 || strcmp(x->text, spaces[1]) == 0;
+        keep &= x->kind != MZ_NORMAL_REPLACE || x->n == 0 || strcmp(x->text, spaces[0]) == 0 ||
+                strcmp(x->text, spaces[1]) == 0;
     }
     for (size_t i = 0; i < tok->steps.n; i++)
         keep &= tok->steps.items[i].kind != MZ_STEP_SPACES || strcmp(tok->steps.items[i].text, spaces[1]) == 0;

@@ -80,9 +80,9 @@ refuse 2 "published/tokenizer.json" "'Unigram'" "only BPE" -- import published -
 run 0 import published --out unread --tokenizer none
 rm published/tokenizer.json
 
-# sentencepiece's file is named, not guessed around.
+# A model of sentencepiece of another kind is named.
 rm published/merges.txt published/vocab.json
 printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >published/tokenizer.model
-refuse 2 "published/tokenizer.model" sentencepiece "tokenizer.json" -- import published --out new
+refuse 2 "published/tokenizer.model" sentencepiece "Unigram" -- import published --out new
 refuse 2 "tokenizer.model" sentencepiece -- data other.txt --tokenizer published/tokenizer.model --out new
 run 0 import published --out weights --tokenizer none

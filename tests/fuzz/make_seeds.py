@@ -269,3 +269,47 @@ write("torch_trace", "cpu", torch_trace(device="cpu", capability=0, world=1, ste
 write("torch_trace", "refused", json.dumps({"mezzo_audit": 1, "refused": "torch 1.13 is too old"}))
 write("torch_trace", "places", torch_trace(places=[]))
 write("torch_trace", "empty", torch_trace(ops=[], events=[], regions=[], states=[], parameters=[]))
+# --- a model of sentencepiece (protobuf), and texts to train a tokenizer on ---
+def varint(n):
+    return bytes([n & 0x7F | 0x80]) + varint(n >> 7) if n > 0x7F else bytes([n])
+
+
+def number(key, value):
+    return varint(key << 3) + varint(value)
+
+
+def inner(key, data):
+    return varint(key << 3 | 2) + varint(len(data)) + data
+
+
+def piece(text, score=0.0, kind=1):
+    return inner(1, inner(1, text.encode()) + b"\x15" + struct.pack("<f", score) + number(3, kind))
+
+
+def sentencepiece(name, *pieces, kind=2, fallback=False, rules=b"", dummy=1, extra=1, more=b""):
+    everything = [piece("<unk>", kind=2), piece("<s>", kind=3), *pieces]
+    if fallback:
+        everything += [piece(f"<0x{b:02X}>", kind=6) for b in range(256)]
+    normal = inner(2, rules) * bool(rules) + number(3, dummy) + number(4, extra) + number(5, 1)
+    write("sentencepiece", name, b"".join(everything) + inner(2, number(3, kind) + number(35, int(fallback))) + inner(3, normal) + more)
+
+
+letters = [piece(c, -9.0) for c in "\u2581abé"]
+# Units of a trie of one rule, "A" becomes "a": the root's offset 1, "A" at 1 ^ 0x41, a value after it.
+units = [1 << 10] + [0] * 0x3F + [0x80000000] + [0] * 0x3F
+units[0x40] = 0x41 | 1 << 8 | 1 << 10
+units[0x41] = 0x80000000
+one_rule = struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + b"a\0"
+sentencepiece("plain", *letters, piece("ab", -1.0), piece("\u2581a", -2.0), piece("\u2581ab", -3.0))
+sentencepiece("bytes", *letters, piece("aa", -1.0), fallback=True, dummy=0, extra=0)
+sentencepiece("symbols", *letters, piece("<x>", 0.0, 4), piece("\n", 0.0, 4), piece("ab", -1.0))
+sentencepiece("rules", *letters, rules=one_rule)
+sentencepiece("unigram", *letters, kind=1)
+sentencepiece("suffix", *letters, more=inner(2, number(24, 1)))
+sentencepiece("twice", *letters, *letters)
+sentencepiece("endless", *letters, more=b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
+write("train", "ties", b"\x10\x00ab ba ab ba aab abb\n")
+write("train", "runs", b"\x40\x01aaaaaaaaaaaaaaaa aaaa   \n\n\n\t aaa 12345 1234")
+write("train", "twice", b"\x7f\x02ab ab abc abc bcd bcd xbc xbc")
+write("train", "bytes", b"\x20\x03\xff\xfe caf\xc3\xa9 \xe6\xbc\xa2\xe5\xad\x97 \x00\x01")
+write("train", "special", b"\x30\x80the end the end, thethe <|end|>")

@@ -52,8 +52,11 @@ static void what_is_not_supported_is_named(void **state) {
         {"{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}", "'WordPiece'"},
         {"{\"model\": {\"type\": \"WordLevel\", \"vocab\": {}}}", "'WordLevel'"},
         {"{\"normalizer\": {\"type\": \"BertNormalizer\"}, " MODEL "}", "normalizer 'BertNormalizer'"},
-        {"{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Precompiled\"}]}, " MODEL "}",
-         "'Precompiled'"},
+        {"{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Precompiled\", "
+         "\"precompiled_charsmap\": \"AAAA!\"}]}, " MODEL "}",
+         "no base64"},
+        {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"BAAAAAAAAAA=\"}, " MODEL "}",
+         "precompiled_charsmap is damaged"},
         {"{\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}, " MODEL "}", "pre_tokenizer 'UnicodeScripts'"},
         {"{\"pre_tokenizer\": {\"type\": \"Digits\", \"individual\": true}, " MODEL "}", "key 'individual'"},
         {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, \"behavior\": "
