@@ -137,6 +137,8 @@ static void print_finding(const mz_audit_finding *f, int *number) {
         printf(" (%d ranks)", f->ranks);
     printf("\n");
     print_wrapped("", rule->what);
+    if (f->inner[0] != '\0')
+        print_wrapped("inside: ", f->inner);
     print_wrapped("seen: ", f->numbers);
     print_wrapped("why: ", rule->why);
     if (f->change[0] != '\0')
@@ -233,10 +235,11 @@ static void print_audit(const mz_audit_report *r) {
 
 static json_t *finding_json(const mz_audit_finding *f) {
     const mz_rule *rule = mz_rule_of(f->rule);
-    return json_pack("{ss sb so si ss so ss so si si}", "kind", rule->name, "conflict", (int)rule->conflict, "file",
+    return json_pack("{ss sb so si so ss so ss so si si}", "kind", rule->name, "conflict", (int)rule->conflict, "file",
                      f->file[0] != '\0' ? cli_json_text(f->file, strlen(f->file)) : json_null(), "line", f->line,
-                     "what", rule->what, "seen", cli_json_text(f->numbers, strlen(f->numbers)), "why", rule->why,
-                     "change", cli_json_text(f->change, strlen(f->change)), "rank", f->rank, "ranks", f->ranks);
+                     "inside", f->inner[0] != '\0' ? cli_json_text(f->inner, strlen(f->inner)) : json_null(), "what",
+                     rule->what, "seen", cli_json_text(f->numbers, strlen(f->numbers)), "why", rule->why, "change",
+                     cli_json_text(f->change, strlen(f->change)), "rank", f->rank, "ranks", f->ranks);
 }
 
 static json_t *audit_json(const mz_audit_report *r) {

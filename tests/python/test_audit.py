@@ -63,6 +63,7 @@ def test_a_trace_is_bounded_and_finite(tmp_path):
 
 
 PROGRAM = """
+import sys
 import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -77,6 +78,7 @@ def names():
     found += [torch.distributed.all_reduce] if torch.distributed.is_available() else []
     return found
 
+torch.manual_seed(1)
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 patched = [hasattr(f, "__wrapped__") and "mezzo_audit" in f.__module__ for f in names()]
@@ -87,8 +89,8 @@ for step in range(8):
     clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 left = [f.__qualname__ for f in names() if "mezzo_audit" in f.__module__]
-hooks = torch.optim.optimizer._global_optimizer_pre_hooks, torch.optim.optimizer._global_optimizer_post_hooks
-hooks += (torch.nn.modules.module._global_forward_pre_hooks,)
+optimizers, modules = sys.modules["torch.optim.optimizer"], sys.modules["torch.nn.modules.module"]
+hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks, modules._global_forward_pre_hooks
 print(all(patched), left, len(_get_current_dispatch_mode_stack()), [len(h) for h in hooks], float(loss))
 """
 

@@ -15,8 +15,8 @@ SHARE = 0.98  # of the time of the step that is looked at
 def measure(torch: Any, trace: Trace) -> None:
     """Fills `costs` of the rows that take most of the step: seconds of a call by name of the format."""
     rows = [row for row in trace.rows.values() if row.timed and row.phase in ("forward", "backward") and row.call is not None]
-    rows.sort(key=lambda row: -row.seconds)
-    total = sum(row.seconds for row in rows)
+    rows.sort(key=lambda row: -row.seconds * row.count)
+    total = sum(row.seconds * row.count for row in rows)
     seen, deadline = 0.0, time.perf_counter() + SECONDS
     known: Dict[str, Dict[str, float]] = {}
     generator: Dict[str, Any] = {}
@@ -24,7 +24,7 @@ def measure(torch: Any, trace: Trace) -> None:
         for row in rows:
             if seen > SHARE * total or time.perf_counter() > deadline:
                 break
-            seen += row.seconds
+            seen += row.seconds * row.count
             key = row.op + str(row.inputs) + row.output
             if key not in known:
                 known[key] = _row(torch, row, generator)
@@ -112,17 +112,13 @@ def _time(torch: Any, call: Callable[[], Any], device: Any) -> float:
 
     call()
     wait()
-    began = time.perf_counter()
-    call()
-    wait()
-    once = time.perf_counter() - began
-    repeats = max(3, min(50, int(0.01 / (once + 1e-9))))
-    times = []
-    for _ in range(3):
-        wait()
+    best, spent = float("inf"), 0.0
+    for _ in range(30):
         began = time.perf_counter()
-        for _ in range((repeats + 2) // 3):
-            call()
+        call()
         wait()
-        times.append((time.perf_counter() - began) / ((repeats + 2) // 3))
-    return sorted(times)[1]
+        best = min(best, time.perf_counter() - began)
+        spent += time.perf_counter() - began
+        if spent > 0.05:
+            break
+    return best

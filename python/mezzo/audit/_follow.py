@@ -355,9 +355,30 @@ class Follower:
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate and Lightning wrap it
         return self.optimizers.index(inner) if inner in self.optimizers else -1
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if self.closing or os.getpid() != self.process:
-            return
+            return None
+        self.recorder.phases.append("update")
+        self.in_step += 1
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self._note_step(optimizer)
+            return None
+        first = [True]
+
+        def follow() -> Any:  # forward and backward run inside of the step
+            result = self._phase("forward", closure)
+            if first[0]:
+                self._note_step(optimizer)
+            first[0] = False
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": follow}
+        return (args[0], follow, *args[2:]), kwargs
+
+    def _note_step(self, optimizer: Any) -> None:
+        """Just before the parameters change."""
         self.recorder.off = True
         try:
             self._describe_gradients(optimizer)
@@ -368,8 +389,6 @@ class Follower:
                         self.before.append((p, p.detach().clone(), (p.grad != 0)))
         finally:
             self.recorder.off = False
-        self.recorder.phases.append("update")
-        self.in_step += 1
 
     def _describe_gradients(self, optimizer: Any) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None and not p.grad.is_sparse]

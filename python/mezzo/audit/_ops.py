@@ -74,8 +74,7 @@ class Recorder:
         try:
             row = self._record(func, args, kwargs, tensors, out)
             if row is not None and self.trace.step > 0 and not on_gpu:
-                row.timed += 1
-                row.seconds += seconds
+                row.add_time(seconds)
             elif row is not None and self.trace.step > 0 and len(self._pending) < 200000:
                 self._pending.append((row, first, last))
         finally:
@@ -92,8 +91,7 @@ class Recorder:
         if self._pending:
             self.torch.cuda.synchronize()
         for row, first, last in self._pending:
-            row.timed += 1
-            row.seconds += first.elapsed_time(last) / 1e3
+            row.add_time(first.elapsed_time(last) / 1e3)
         self._pending = []
 
     def dtype_name(self, dtype: Any) -> str:

@@ -2,7 +2,8 @@
 
 #include <stdarg.h>
 
-void mz_judge_add(mz_judge *j, mz_finding_kind rule, int place, const char *change, const char *numbers, ...) {
+void mz_judge_add_inner(mz_judge *j, mz_finding_kind rule, int place, int inner, const char *change,
+                        const char *numbers, ...) {
     mz_audit_finding f = {.rule = rule, .rank = j->trace->rank, .ranks = 1};
     va_list args;
     va_start(args, numbers);
@@ -13,9 +14,12 @@ void mz_judge_add(mz_judge *j, mz_finding_kind rule, int place, const char *chan
         snprintf(f.file, sizeof f.file, "%s", j->trace->places[place].file);
         f.line = j->trace->places[place].line;
     }
+    if (inner >= 0 && inner != place)
+        snprintf(f.inner, sizeof f.inner, "%.300s:%d", j->trace->places[inner].file, j->trace->places[inner].line);
     mz_audit *a = j->out;
     for (size_t i = 0; i < a->n_findings; i++)
-        if (a->findings[i].rule == rule && a->findings[i].line == f.line && strcmp(a->findings[i].file, f.file) == 0) {
+        if (a->findings[i].rule == rule && a->findings[i].line == f.line && strcmp(a->findings[i].file, f.file) == 0 &&
+            strcmp(a->findings[i].inner, f.inner) == 0) {
             a->findings[i].ranks += a->findings[i].rank != f.rank;
             return;
         }

@@ -11,6 +11,7 @@ typedef struct mz_audit_finding {
     int ranks;      // how many have it
     char file[300]; // "": the trace does not say where
     int line;
+    char inner[320];   // "transformers/….py:12", inside of a library that the line calls; ""
     char numbers[700]; // what was seen, with its numbers
     char change[500];  // the rule's, or a closer one
 } mz_audit_finding;
@@ -40,8 +41,10 @@ typedef struct mz_judge {
 } mz_judge;
 
 // Adds a finding at `place` of the judged trace (-1: none), or counts the rank where another one has it there already.
-void mz_judge_add(mz_judge *j, mz_finding_kind rule, int place, const char *change, const char *numbers, ...)
-    __attribute__((format(printf, 5, 6)));
+// inner: the line of a library that `place` called, shown beside it; the same place or -1: none.
+void mz_judge_add_inner(mz_judge *j, mz_finding_kind rule, int place, int inner, const char *change,
+                        const char *numbers, ...) __attribute__((format(printf, 6, 7)));
+#define mz_judge_add(j, rule, place, ...) mz_judge_add_inner(j, rule, place, -1, __VA_ARGS__)
 void mz_judge_products(mz_judge *j); // judge_products.c: formats, regions and shapes of operations
 void mz_judge_events(mz_judge *j);   // judge_events.c: scaler, clipping, schedule, accumulation
 void mz_judge_ranks(mz_judge *j);    // judge_events.c: all traces together

@@ -44,7 +44,25 @@ static void sum_flops(mz_judge *j) {
 }
 
 // --- products that stayed wide -------------------------------------------------------------------------------------
-typedef enum reason { NONE, OUTSIDE, DISABLED, OTHER_DEVICE, WIDER_INPUT, IN_PLACE, NOT_LISTED } reason;
+typedef enum reason {
+    NONE,
+    OUTSIDE,
+    DISABLED,
+    OTHER_DEVICE,
+    WIDER_INPUT,
+    IN_PLACE,
+    NO_FUSED_KERNEL,
+    NOT_LISTED
+} reason;
+
+// scaled_dot_product_attention without a fused kernel is two products and this softmax, in FP32.
+static bool is_plain_attention(const mz_torch_trace *t, const mz_torch_op *op) {
+    for (size_t i = 0; i < t->n_ops; i++)
+        if (strcmp(t->ops[i].name, "aten._safe_softmax") == 0 && t->ops[i].at == op->at &&
+            t->ops[i].region == op->region)
+            return true;
+    return false;
+}
 
 static reason reason_of(const mz_torch_trace *t, const mz_torch_op *op) {
     const mz_torch_region *r = region_of(t, op);
@@ -60,7 +78,7 @@ static reason reason_of(const mz_torch_trace *t, const mz_torch_op *op) {
         return OTHER_DEVICE;
     if (op->output == MEZZO_F64)
         return WIDER_INPUT;
-    return op->in_place || op->into ? IN_PLACE : NOT_LISTED;
+    return op->in_place || op->into ? IN_PLACE : is_plain_attention(t, op) ? NO_FUSED_KERNEL : NOT_LISTED;
 }
 
 static const char *const reason_text[] = {
@@ -69,6 +87,7 @@ static const char *const reason_text[] = {
     [OTHER_DEVICE] = "the region is for another type of device",
     [WIDER_INPUT] = "autocast leaves FP64 numbers as they are",
     [IN_PLACE] = "autocast leaves in-place and out= forms as they are",
+    [NO_FUSED_KERNEL] = "scaled_dot_product_attention found no fused kernel and computes in FP32",
     [NOT_LISTED] =
         "the region does not reach it: a custom autograd function, or an operation that autocast does not list",
 };
@@ -78,6 +97,8 @@ static const char *const reason_change[] = {
     [OTHER_DEVICE] = "open the region for the device of the tensors: torch.autocast(device_type=tensor.device.type)",
     [WIDER_INPUT] = "convert the FP64 tensor to FP32 where it is made (NumPy's numbers are FP64)",
     [IN_PLACE] = "use the form that returns its result: torch.addmm(c, a, b), torch.mm(a, b)",
+    [NO_FUSED_KERNEL] =
+        "let a fused kernel serve it: no dropout on a CPU, no mask that it refuses, a head width that it takes",
     [NOT_LISTED] = "decorate forward with torch.amp.custom_fwd and let its products see 16-bit tensors",
 };
 
@@ -99,17 +120,18 @@ static void judge_wide(mz_judge *j) {
         if (why == NONE || ((why == OUTSIDE || why == OTHER_DEVICE) && low == 0)) // then the region covers nothing
             continue;
         for (size_t k = 0; k < t->n_ops; k++)
-            if (t->ops[k].user == op->user && is_forward_product(&t->ops[k]) && reason_of(t, &t->ops[k]) == why) {
+            if (t->ops[k].user == op->user && t->ops[k].at == op->at && is_forward_product(&t->ops[k]) &&
+                reason_of(t, &t->ops[k]) == why) {
                 here += flops_of(&t->ops[k]);
                 calls += t->ops[k].count;
             }
         if (here < (why == DISABLED ? LEAST_DISABLED_SHARE : LEAST_SHARE) * forward)
             continue;
-        mz_judge_add(j, MZ_FINDING_WIDE_PRODUCT, op->user, reason_change[why],
-                     "%s ran in %s in %lld call%s, %.0f %% of the forward FLOPs: %s", op->name,
-                     op->output == MEZZO_F32 && t->tf32 && j->capability >= 80 ? "tf32"
-                                                                               : mz_torch_dtype_name(op->output),
-                     (long long)calls, calls == 1 ? "" : "s", 100 * here / forward, reason_text[why]);
+        mz_judge_add_inner(j, MZ_FINDING_WIDE_PRODUCT, op->user, op->at, reason_change[why],
+                           "%s ran in %s in %lld call%s, %.0f %% of the forward FLOPs: %s", op->name,
+                           op->output == MEZZO_F32 && t->tf32 && j->capability >= 80 ? "tf32"
+                                                                                     : mz_torch_dtype_name(op->output),
+                           (long long)calls, calls == 1 ? "" : "s", 100 * here / forward, reason_text[why]);
     }
 }
 
@@ -150,8 +172,9 @@ static void judge_narrow(mz_judge *j) {
         for (size_t k = 0; k < MZ_COUNT(rules) && op->phase == MZ_TORCH_FORWARD && op->n_inputs > 0; k++)
             if (op->class == rules[k].class &&
                 (op->inputs[0].dtype == MEZZO_F16 || (rules[k].bf16 && op->inputs[0].dtype == MEZZO_BF16)))
-                mz_judge_add(j, rules[k].rule, op->user, NULL, "%s of %s numbers, %lld call%s", op->name,
-                             mz_torch_dtype_name(op->inputs[0].dtype), (long long)op->count, op->count == 1 ? "" : "s");
+                mz_judge_add_inner(j, rules[k].rule, op->user, op->at, NULL, "%s of %s numbers, %lld call%s", op->name,
+                                   mz_torch_dtype_name(op->inputs[0].dtype), (long long)op->count,
+                                   op->count == 1 ? "" : "s");
     }
 }
 
@@ -167,10 +190,10 @@ static void judge_casts(mz_judge *j) {
     for (size_t i = 0; i < j->trace->n_ops; i++) {
         const mz_torch_op *op = &j->trace->ops[i];
         if (op->returned > 0 && op->n_inputs > 0 && op->inputs[0].rank > 0)
-            mz_judge_add(j, MZ_FINDING_CAST_BACK, op->user, NULL,
-                         "%lld conversions from %s back to %s undo the one before, each of %.0f elements",
-                         (long long)op->returned, mz_torch_dtype_name(op->inputs[0].dtype),
-                         mz_torch_dtype_name(op->output), elements(&op->inputs[0]));
+            mz_judge_add_inner(j, MZ_FINDING_CAST_BACK, op->user, op->at, NULL,
+                               "%lld conversions from %s back to %s undo the one before, each of %.0f elements",
+                               (long long)op->returned, mz_torch_dtype_name(op->inputs[0].dtype),
+                               mz_torch_dtype_name(op->output), elements(&op->inputs[0]));
     }
 }
 
@@ -244,9 +267,10 @@ static void judge_shapes(mz_judge *j) {
                      whole != least && size >= 1024 ? "pad %s from %lld to %lld, or to %lld for whole tiles of 64"
                                                     : "pad %s from %lld to %lld",
                      axes[k].what, (long long)size, (long long)least, (long long)whole);
-            mz_judge_add(j, MZ_FINDING_OFF_GRID, op->user, change,
-                         "%s in %s has %s = %lld, no multiple of 8; %.0f %% of the forward FLOPs", op->name,
-                         mz_torch_dtype_name(op->output), axes[k].what, (long long)size, 100 * flops_of(op) / forward);
+            mz_judge_add_inner(j, MZ_FINDING_OFF_GRID, op->user, op->at, change,
+                               "%s in %s has %s = %lld, no multiple of 8; %.0f %% of the forward FLOPs", op->name,
+                               mz_torch_dtype_name(op->output), axes[k].what, (long long)size,
+                               100 * flops_of(op) / forward);
         }
     }
 }
@@ -262,9 +286,9 @@ static void judge_determinism(mz_judge *j) {
         return;
     for (size_t i = 0; i < t->n_ops; i++)
         if (t->ops[i].class == MZ_TORCH_ATOMIC && t->ops[i].phase != MZ_TORCH_UPDATE)
-            mz_judge_add(j, MZ_FINDING_NOT_DETERMINISTIC, t->ops[i].user,
-                         "call torch.use_deterministic_algorithms(True) and set CUBLAS_WORKSPACE_CONFIG=:4096:8",
-                         "%s adds on a GPU in an order that changes from run to run", t->ops[i].name);
+            mz_judge_add_inner(j, MZ_FINDING_NOT_DETERMINISTIC, t->ops[i].user, t->ops[i].at,
+                               "call torch.use_deterministic_algorithms(True) and set CUBLAS_WORKSPACE_CONFIG=:4096:8",
+                               "%s adds on a GPU in an order that changes from run to run", t->ops[i].name);
 }
 
 void mz_judge_products(mz_judge *j) {

@@ -42,6 +42,10 @@ static void add_findings(mz_text *t, const mz_audit_report *r) {
             mz_text_addf(t, ":%d", f->line);
         mz_text_addf(t, f->ranks > 1 ? " (%d ranks)</h3>\n<p>" : "</h3>\n<p>", f->ranks);
         mz_page_add_escaped(t, rule->what);
+        if (f->inner[0] != '\0') {
+            mz_text_addf(t, ".</p>\n<p><small>inside</small>");
+            mz_page_add_escaped(t, f->inner);
+        }
         mz_text_addf(t, ".</p>\n<p><small>seen</small>");
         mz_page_add_escaped(t, f->numbers);
         mz_text_addf(t, "</p>\n<p><small>why</small>");
