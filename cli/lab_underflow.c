@@ -5,6 +5,7 @@
 #include "cli.h"
 #include "lab.h"
 #include "study/lab/lab.h"
+#include "backend/inspect.h"
 
 static const char *const kinds[MZ_MAGNITUDE_KINDS] = {"gradients of weights", "activations",
                                                       "gradients of activations"};

@@ -206,15 +206,32 @@ static void describe_call(mz_text *text, const mz_call *call) {
 
 const char mz_out_of_memory[] = "out of memory";
 
-// A format or a scale that the kernel does not say it takes is refused here, so that no kernel takes it for another.
+static mz_takes takes_of(const mezzo_device *device, const mz_kernel *kernel) {
+    const mz_takes usual = {.dtypes = MZ_DTYPES_USUAL, .scalings = MZ_SCALINGS_NONE};
+    return device->backend->takes != NULL ? device->backend->takes(kernel) : usual;
+}
+
+const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op) {
+    size_t n = 0;
+    const mz_kernel *const *kernels = device->backend->kernels(device, op, &n);
+    for (size_t i = 0; i < n; i++)
+        if (takes_of(device, kernels[i]).extras)
+            return kernels[i];
+    return NULL;
+}
+
+// A format, a scale or an extra slot that the kernel does not say it takes is refused here, so that no kernel takes it
+// for another.
 static const char *check_formats(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
-    mz_takes takes = {MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
-    if (device->backend->takes != NULL)
-        takes = device->backend->takes(kernel);
+    const mz_takes takes = takes_of(device, kernel);
     for (int i = 0; i < call->n_in + call->n_out; i++) {
-        const mz_tensor *t = i < call->n_in ? &call->in[i] : &call->out[i - call->n_in];
+        const bool output = i >= call->n_in;
+        const int slot = output ? i - call->n_in : i;
+        const mz_tensor *t = output ? &call->out[slot] : &call->in[slot];
         if (!mz_present(t))
             continue;
+        if (!takes.extras && mz_op_slot(call->op, output, slot).is & MZ_SLOT_EXTRA)
+            return "it does not serve such an extra tensor";
         if ((takes.dtypes & MZ_BIT(t->dtype)) == 0)
             return "its formats are fp32, bf16, fp16 and integers";
         if ((takes.scalings & MZ_BIT(t->scaling)) == 0)
@@ -252,16 +269,6 @@ void mz_call_over_padding(mz_call *call) {
         call->in[0].shape.dim[0] = rows;
 }
 
-static bool recomputes(const mz_call *call) {
-    const int act_out = MZ_OUT(linear_dx, act_out);
-    return call->op == MZ_OP_linear_dx && call->n_out > act_out && mz_present(&call->out[act_out]);
-}
-
-static bool has_quantized(const mz_call *call) {
-    const int quantized = MZ_IN(adamw, quantized);
-    return call->op == MZ_OP_adamw && call->n_in > quantized && mz_present(&call->in[quantized]);
-}
-
 static atomic_uint_fast64_t prepares;
 
 uint64_t mz_prepare_count(void) {
@@ -274,11 +281,6 @@ const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, con
     if (padded(call) &&
         (device->backend->takes_padding == NULL || device->backend->takes_padding(call->op) == MZ_PADDED_NONE))
         return "a tensor is stored with padding";
-    if (recomputes(call) && (device->backend->recomputes == NULL || device->backend->recomputes(call->op) != kernel))
-        return "it does not write an activation's result";
-    if (has_quantized(call) && (device->backend->writes_quantized == NULL ||
-                                !device->backend->writes_quantized(call->out[MZ_OUT(adamw, m)].dtype)))
-        return "it does not write quantized weights";
     const char *reason = check_formats(device, kernel, call);
     if (reason == NULL)
         reason = kernel->prepare(device, call, out);

@@ -3,11 +3,9 @@
 #ifndef MZ_BACKEND_H
 #define MZ_BACKEND_H
 
-#include <math.h>
 #include <signal.h>
 
 #include "base/base.h"
-#include "base/blocks.h"
 #include "graph/op.h"
 #include "mezzo/device.h"
 #include "mezzo/program.h"
@@ -34,22 +32,6 @@ typedef struct mz_call {
 } mz_call;
 static inline bool mz_present(const mz_tensor *t) {
     return t->shape.rank >= 0;
-}
-
-// How an operand of a product with attrs.blocks is rounded. Dropout's streams are small numbers.
-enum { MZ_STREAM_DX = 0x20000000, MZ_STREAM_DW = 0x40000000 };
-static inline mz_blocks_how mz_blocks_of(const mz_call *call, int slot) {
-    const bool dw = call->op == MZ_OP_linear_dw, backward = dw || call->op == MZ_OP_linear_dx;
-    mz_blocks_how how = {.format = call->attrs.blocks,
-                         .hadamard = dw && call->attrs.hadamard,
-                         .random = backward && slot == 0 && call->attrs.random_gradients};
-    if (how.hadamard)
-        how.signs = mz_blocks_signs(call->rng->seed);
-    if (how.random)
-        how.key = (mz_philox_key){.seed = call->rng->seed,
-                                  .step = (uint32_t)(call->rng->step ^ call->rng->step >> 32),
-                                  .tensor = call->attrs.rng | (dw ? MZ_STREAM_DW : MZ_STREAM_DX)};
-    return how;
 }
 
 typedef struct mz_kernel mz_kernel;
@@ -80,6 +62,7 @@ struct mz_kernel {
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
     bool blocks; // rounds its operands to blocks where attrs.blocks says so
+    bool extras; // serves the slots of its op that ops.def calls extra
 } mz_takes;
 #define MZ_BIT(index) (UINT32_C(1) << (index))
 #define MZ_DTYPES_USUAL                                                                                                \
@@ -106,13 +89,6 @@ typedef struct mz_fetch { // bytes on their way from the device
     void *event; // the backend's
 } mz_fetch;
 
-// Steps of programs of at most so many rows are short: their updates run beside the next forward, and
-// activations' results are kept. 2,048 rows gained 2 % by either, 8,192 nothing by the first (docs/dev/CUDA.md).
-#define MZ_FEW_ROWS    4096
-// A result that is made again costs a product the time of writing it: the less of the product's, the more it sums.
-// 1,600 numbers lost 0.2 % of a step, 768 and 512 lost 1.1 and 1.9 %.
-#define MZ_MANY_SUMMED 1536
-
 // Of a captured graph: collectives have one to themselves, deferred calls run on the last.
 enum { MZ_STREAMS = 4, MZ_STREAM_COLLECTIVE = 2, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 };
 
@@ -126,18 +102,14 @@ typedef struct mz_backend {
     mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
     // Kernels for an op, best first. The first that can be prepared runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
-    // Optional: number formats and scales that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without scales.
-    // NULL: none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
+    // Optional: number formats, scales and slots that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without
+    // scales. NULL: none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
     mz_takes (*takes)(const mz_kernel *kernel);
     // Optional: which padded tensors an op's kernels read and write where their storage says; NULL: none.
     mz_padded (*takes_padding)(mz_op op);
-    // Optional: the kernel of `op` that writes an activation's result (linear_dx's `act_out`) as it goes; NULL: none
-    // does. mz_prepare_kernel refuses calls with that output to all others.
-    const mz_kernel *(*recomputes)(mz_op op);
-    // Whether adamw writes codes of the masters it moves (update.h, mz_quantized_segment), its moments being stored so.
-    bool (*writes_quantized)(mezzo_dtype moments);
-    int64_t recompute_above_rows; // rows: in programs of so many or fewer its time is dearer than a result's memory
-    int64_t recompute_below_k;    // but not where it sums so many numbers or more; 0: there too
+    // Steps of programs of at most so many rows are short: their updates run beside the next forward, and activations'
+    // results are kept, unless a product sums `many_summed` numbers or more (0: there too). 0: no step is short.
+    int64_t few_rows, many_summed;
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself. alone: what the
     // first one makes for the second, nobody else reads.
     const mz_fused_kernel *(*fuse_calls)(mezzo_device *device, const mz_call *first, const mz_call *second,
@@ -231,82 +203,11 @@ void mz_call_over_padding(mz_call *call);
 // Prepares the first kernel of the backend's list that can serve the call; MEZZO_VERBOSE=dispatch logs the choice and
 // each refusal. UNSUPPORTED lists the reasons. *out belongs to the caller, who frees it before the device is closed.
 mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out);
+// The first kernel of an op's list that serves its extra slots; NULL: none does.
+const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op);
 // The same for one kernel: NULL, or its reason, and *out is empty.
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
 uint64_t mz_prepare_count(void);              // calls of it so far, all threads: what planning costs
 void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
-
-// --- scales and inspection -----------------------------------------------------------------------------------------
-static inline uint32_t mz_magnitude(float x) { // of a positive number, in the order of magnitudes
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-// The largest magnitude of a step, with that of codes that stay, which is theirs until the update writes them anew.
-static inline uint32_t mz_scale_take(mz_scale_entry *e, uint32_t amax) {
-    const uint32_t weight_amax = e->weight_amax;
-    e->weight_amax = 0;
-    return weight_amax > amax ? weight_amax : amax;
-}
-
-// What scales_update makes of an entry whose largest magnitude of the step is `amax`.
-static inline void mz_scale_advance(mz_scale_entry *e, uint32_t amax) {
-    const int top = e->dtype == (int32_t)MEZZO_F8E4M3 ? 8 : 15; // the format's largest number is 1.75 · 2^top
-    uint32_t largest = 0, bits;
-    e->amax = 0;
-    if (amax == 0 || amax >= 0x7F800000u)
-        return;
-    const float before = e->scale, largest_number = ldexpf(1.75F, top) * before;
-    const bool known = e->n > 0, beyond = known && mz_magnitude(largest_number) < amax;
-    e->saturated += beyond;
-    e->in_a_row = beyond ? e->in_a_row + 1 : 0;
-    e->history[e->n++ % MZ_SCALE_HISTORY] = amax;
-    for (int i = 0; i < MZ_SCALE_HISTORY && i < e->n; i++)
-        largest = e->history[i] > largest ? e->history[i] : largest;
-    const int exponent = (int)(largest >> 23) - 127 - top + ((largest & 0x7FFFFFu) > 0x600000u);
-    bits = (uint32_t)((exponent < -126 ? -126 : exponent) + 127) << 23;
-    memcpy(&e->scale, &bits, sizeof bits);
-    e->changes += known && e->scale != before;
-}
-
-// inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32:
-// sample is rounded up to
-//   whole runs, run r begins at r·(count/runs) + mz_sample_start's shift, which the random
-//   state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of
-//   x[0]) or attrs.bad_rest.
-typedef struct mz_inspection { // of one tensor's values
-    int64_t inspected;         // how many
-    int64_t nans, infs, large; // large: finite, and above attrs.limit where that is not 0
-    int64_t zeros, tiny;       // tiny: not 0, and below 2^-14, the smallest normal number of FP16
-    float low, high;           // of the finite values; +0 and +0 where there are none
-} mz_inspection;
-static inline bool mz_inspection_bad(const mz_inspection *i) {
-    return i->nans + i->infs + i->large > 0;
-}
-// Where run r of a sample begins. `stride` = count / runs, at least 32.
-static inline int64_t mz_sample_start(int64_t r, int64_t stride, uint64_t step) {
-    uint32_t folded = (uint32_t)(step ^ step >> 32) * 2654435761u;
-    return r * stride + (int64_t)(folded % (uint64_t)(stride - 31));
-}
-
-// histogram: adds the elements of x to `counts`, a U8 tensor that holds int32 [MZ_HISTOGRAM_BUCKETS]. Bucket 0 has the
-// zeros; bucket b from 1 to MZ_HISTOGRAM_BUCKETS - 3 the magnitudes in (2^(b - 151), 2^(b - 150)], so that what FP16
-// rounds to zero, |x| ≤ 2⁻²⁵, is whole buckets; the last two have infinities and NaNs. Buckets are those of the FP32
-// value of an element.
-#define MZ_HISTOGRAM_BUCKETS          281
-#define MZ_HISTOGRAM_EXPONENT(bucket) ((bucket)-150) // of the bucket's upper edge
-// The bucket of an FP32 value's bits without the sign. The bits less one of a power of two are those of the number just
-// below it.
-static inline int mz_histogram_bucket(uint32_t magnitude) {
-    if (magnitude == 0)
-        return 0;
-    if (magnitude >= 0x7F800000u)
-        return magnitude == 0x7F800000u ? MZ_HISTOGRAM_BUCKETS - 2 : MZ_HISTOGRAM_BUCKETS - 1;
-    uint32_t below = magnitude - 1;
-    if (below >= 0x00800000u)
-        return (int)(below >> 23) - 127 + 151;
-    return below == 0 ? 1 : 31 - __builtin_clz(below) + 2; // subnormal: floor(log2) is the highest bit - 149
-}
 
 #endif

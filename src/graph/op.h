@@ -46,6 +46,7 @@ enum {
     MZ_SLOT_SCALED = 128,   // an input that a precision with scales gives to the op with scales
     MZ_SLOT_REPLACES = 256, // the output that may take them; without one the first
     MZ_SLOT_WHOLE = 512,    // with SCALED: only where the tensor has one scale
+    MZ_SLOT_EXTRA = 1024,   // optional, and only kernels that say so serve it (mz_takes)
 };
 typedef struct mz_slot {
     const char *name; // "x", "db"; "" past the end

@@ -110,12 +110,23 @@ static mezzo_status make_quantized(mezzo_optimizer *opt, mz_segment *rest, mz_qu
     return MEZZO_OK;
 }
 
+// Whether the device has a kernel that writes codes of what it moves, moments being stored as they are.
+static bool kernel_writes_quantized(const mezzo_optimizer *opt) {
+    const mz_kernel *kernel = mz_extra_kernel(opt->device, MZ_OP_adamw);
+    mz_call call = opt->update_op.call;
+    mz_prepared prepared;
+    if (kernel == NULL)
+        return false;
+    call.n_in = MZ_IN(adamw, quantized) + 1;
+    call.in[MZ_IN(adamw, quantized)] = mz_tensor_bytes(NULL, sizeof(mz_quantized_segment));
+    const char *reason = mz_prepare_kernel(opt->device, kernel, &call, &prepared);
+    mz_prepared_free(&prepared);
+    return reason == NULL;
+}
+
 // Scales of the step to come are made in front of the update by the optimizer that ends the step for the table.
 static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
-    const mz_backend *b = opt->device->backend;
-    const mezzo_dtype moments = opt->sgd ? MEZZO_F32 : opt->update_op.call.out[MZ_OUT(adamw, m)].dtype;
-    if (b->writes_quantized == NULL || opt->sgd || opt->rank >= 0 || !mz_optimizer_owns_first(opt) ||
-        !b->writes_quantized(moments))
+    if (opt->sgd || opt->rank >= 0 || !mz_optimizer_owns_first(opt) || !kernel_writes_quantized(opt))
         return MEZZO_OK;
     mz_segment *rest = mz_alloc(opt->n_segments + 1, sizeof *rest);
     mz_quantized_segment *quantized = mz_alloc((size_t)opt->n + 1, sizeof *quantized);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 
 #include "runtime/program.h"
+#include "backend/inspect.h"
 
 static bool is_float(const mz_tensor *t) {
     return mz_present(t) && t->dtype < MEZZO_I64;

@@ -1,6 +1,7 @@
 // Samples values while a program runs, without waiting: an `inspect` among its calls, which a device that captures
 // keeps in the step's graph.
 #include "runtime/program.h"
+#include "backend/inspect.h"
 
 // The last call that writes into the loss. A head in blocks adds to it.
 static bool find_loss(const mezzo_program *p, size_t *call) {

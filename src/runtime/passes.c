@@ -49,18 +49,19 @@ bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g) {
         if (dy != NULL && n->attrs.act != MZ_ACT_NONE && dy->dim[dy->rank - 1] > most)
             most = dy->dim[dy->rank - 1];
     }
-    return b->recompute_below_k == 0 || most < b->recompute_below_k;
+    return b->many_summed == 0 || most < b->many_summed;
 }
 
 // Whether activations' results are made again. Light recomputation would repeat them in passes of their own.
-static bool worth_remaking(const mz_backend *b, const mezzo_program_options *options, const mezzo_graph *g) {
-    return b->recomputes != NULL &&
-           (options->recompute_light || mz_program_rows(g) > b->recompute_above_rows || !mz_keeps_activations(b, g));
+static bool worth_remaking(const mezzo_device *device, const mezzo_program_options *options, const mezzo_graph *g) {
+    const mz_backend *b = device->backend;
+    return mz_extra_kernel(device, MZ_OP_linear_dx) != NULL &&
+           (options->recompute_light || mz_program_rows(g) > b->few_rows || !mz_keeps_activations(b, g));
 }
 
 static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_node *n, bool *out) {
     mezzo_device *device = user;
-    const mz_kernel *kernel = device->backend->recomputes(n->op);
+    const mz_kernel *kernel = mz_extra_kernel(device, n->op);
     mz_prepared prepared;
     mz_call call;
     mz_call_of_node(device, g, n, &call);
@@ -76,7 +77,7 @@ static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_nod
 }
 
 static mezzo_status pass_recompute_act(mezzo_graph *g, const mz_target *t) {
-    return worth_remaking(t->device->backend, t->options, g) ? mz_graph_remake(g, can_recompute, t->device) : MEZZO_OK;
+    return worth_remaking(t->device, t->options, g) ? mz_graph_remake(g, can_recompute, t->device) : MEZZO_OK;
 }
 
 static mezzo_status pass_gather(mezzo_graph *g, const mz_target *t) {

@@ -28,8 +28,8 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
 
 // Whether to overlap an update with the program's forward: the update's bytes are the weights', forward's work is
 // weights times rows.
-static bool worth_overlap(const mz_compiled *c) {
-    return c->stream != NULL && mz_program_rows(c->graph) <= MZ_FEW_ROWS;
+static bool worth_overlap(const mz_backend *b, const mz_compiled *c) {
+    return c->stream != NULL && mz_program_rows(c->graph) <= b->few_rows;
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
     const double left = room > m->workspace ? (double)(room - m->workspace) : 0;
     double all = (double)m->activations + (double)m->inputs;
     if (!options->recompute_light && mz_keeps_activations(p->device->backend, p->c.graph) &&
-        left * (double)mz_program_rows(p->c.graph) <= all * (double)p->device->backend->recompute_above_rows)
+        left * (double)mz_program_rows(p->c.graph) <= all * (double)p->device->backend->few_rows)
         all += (double)recomputed_bytes(&p->c);
     const double part = left / all;
     if (part >= 0.01)
@@ -361,7 +361,7 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
         MEZZO_TRY_GOTO(status, mezzo_program_write(p, "loss_share", &(float){1}, sizeof(float)));
     MEZZO_TRY_GOTO(status, find_silent(p));
     MEZZO_TRY_GOTO(status, mz_program_find_fused(p));
-    params->overlaps_update = params->overlaps_update || worth_overlap(&p->c);
+    params->overlaps_update = params->overlaps_update || worth_overlap(p->device->backend, &p->c);
     *out = p;
     return MEZZO_OK;
 fail:

@@ -4,6 +4,7 @@
 
 #include "runtime/params.h"
 #include "graph/graph.h"
+#include "backend/inspect.h"
 
 // What a call does to parameter gradients: adds to some; and is the first in the program to touch these.
 enum { MZ_USE_ADDS = 1, MZ_USE_FIRST = 2 };
@@ -132,7 +133,7 @@ int mz_gradient_of(const mezzo_graph *graph, int value);
 mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
                                const mz_stream_plan *streams, mz_compiled *c);
 // passes.c
-// The most rows that a linear layer has: what mz_backend.recompute_above_rows is about.
+// The most rows that a linear layer has: what mz_backend.few_rows counts.
 int64_t mz_program_rows(const mezzo_graph *g);
 // Whether programs of few rows keep activations' results: where a product that would make one again sums few numbers.
 bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g);

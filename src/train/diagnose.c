@@ -6,6 +6,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "train/run.h"
+#include "backend/inspect.h"
 
 static void add(mz_fault *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void add(mz_fault *f, const char *fmt, ...) {

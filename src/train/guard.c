@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "train/run.h"
+#include "backend/inspect.h"
 
 // FP16 finds its scale by overflowing: while the scale can fall, only this many times max_skips in a row are an error.
 #define SEARCH_FACTOR     3

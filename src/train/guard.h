@@ -12,6 +12,7 @@
 #include "backend/update.h"
 #include "runtime/program.h"
 #include "train/spike.h"
+#include "backend/inspect.h"
 
 struct mz_training;
 

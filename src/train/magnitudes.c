@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "runtime/program.h"
+#include "backend/inspect.h"
 
 static bool is_float(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;

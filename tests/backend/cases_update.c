@@ -9,6 +9,7 @@
 #include "backend/update.h"
 #include "base/dynamic8.h"
 #include "cases.h"
+#include "backend/inspect.h"
 
 // Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in
 // another order, low copies are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.

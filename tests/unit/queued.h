@@ -272,6 +272,7 @@ static void queue_open(void) {
     queued.capture_launch = queued_launch;
     queued.capture_free = queued_free;
     queued.capture_stream = queued_stream;
+    queued.few_rows = 4096;
     queued.capture_record = queued_record;
     queued.capture_wait = queued_wait;
 }

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "study/lab/lab.h"
+#include "backend/inspect.h"
 
 static int bucket_of(double x) {
     float f = fabsf((float)x);

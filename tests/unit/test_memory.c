@@ -227,7 +227,7 @@ static void the_largest_batch_may_need_less_than_smaller_ones(void **state) {
     int falls = 0;
     assert_int_equal(mezzo_device_open("ref", 1, &ref), MEZZO_OK);
     mz_backend few = *ref->backend;
-    few.recompute_above_rows = 24 * 16;
+    few.few_rows = 24 * 16;
     ref->backend = &few;
     mz_session_options w = session("gpt2", MEZZO_PRECISION_BF16, 1, 16);
     w.step.micro_batches = 2;

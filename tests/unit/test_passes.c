@@ -144,7 +144,7 @@ static void count(void *user, const mezzo_explain_row *row) {
 }
 
 // As a device says that has better things to do in programs of few rows, if products sum few numbers.
-static int64_t recompute_above_rows, recompute_below_k;
+static int64_t few_rows, many_summed;
 
 static result run(const mezzo_graph *g, const mezzo_program_options *o) {
     result r = {0};
@@ -155,8 +155,8 @@ static result run(const mezzo_graph *g, const mezzo_program_options *o) {
     int32_t tokens[48], targets[48];
     ok(mezzo_device_open("ref", 1, &device));
     backend = *device->backend;
-    backend.recompute_above_rows = recompute_above_rows;
-    backend.recompute_below_k = recompute_below_k;
+    backend.few_rows = few_rows;
+    backend.many_summed = many_summed;
     device->backend = &backend;
     ok(mezzo_params_create(device, g, 7, &params));
     ok(mezzo_program_create(g, params, o, &program));
@@ -220,13 +220,13 @@ static void results_made_again_change_no_bit_and_save_memory(void **state) {
             mezzo_graph *g = gpt(0.2);
             mezzo_program_options o = {
                 .precision = (mezzo_precision)p, .recompute = how == 1, .recompute_light = how == 2};
-            recompute_above_rows = 48, recompute_below_k = 33;
+            few_rows = 48, many_summed = 33;
             result kept = run(g, &o);
-            recompute_above_rows = 47;
+            few_rows = 47;
             result made = run(g, &o);
-            recompute_above_rows = 48, recompute_below_k = 32;
+            few_rows = 48, many_summed = 32;
             result wide = run(g, &o);
-            recompute_above_rows = recompute_below_k = 0;
+            few_rows = many_summed = 0;
             assert_memory_equal(&kept.loss, &wide.loss, sizeof(float));
             assert_memory_equal(kept.grads, wide.grads, kept.n * sizeof(float));
             assert_int_equal(wide.memory.activations, made.memory.activations);
@@ -572,6 +572,43 @@ static void planned_memory_is_what_a_program_takes(void **state) {
     mezzo_graph_free(g);
 }
 
+// Broken on purpose to see it fail: check_formats without its rule of extra slots.
+static void an_extra_slot_goes_to_kernels_that_serve_it(void **state) {
+    (void)state;
+    static const char *const devices[] = {"cpu", "ref"};
+    for (int i = 0; i < 2; ++i) {
+        mezzo_device *device;
+        mz_prepared prepared;
+        mz_call call = {.op = MZ_OP_linear_dx,
+                        .attrs = {.act = MZ_ACT_GELU_TANH, .via = MEZZO_F32},
+                        .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                        .n_in = MZ_IN(linear_dx, preact) + 1,
+                        .n_out = MZ_OUT(linear_dx, act_out) + 1};
+        for (int k = 0; k < MZ_MAX_IN; ++k)
+            call.in[k] = (mz_tensor){.shape.rank = -1};
+        for (int k = 0; k < MZ_MAX_OUT; ++k)
+            call.out[k] = (mz_tensor){.shape.rank = -1};
+        call.in[MZ_IN(linear_dx, dy)] = (mz_tensor){.dtype = MEZZO_F32, .shape = {2, {4, 8}}};
+        call.in[MZ_IN(linear_dx, w)] = (mz_tensor){.dtype = MEZZO_F32, .shape = {2, {8, 16}}};
+        call.in[MZ_IN(linear_dx, preact)] = call.out[MZ_OUT(linear_dx, dx)] =
+            (mz_tensor){.dtype = MEZZO_F32, .shape = {2, {4, 16}}};
+        ok(mezzo_device_open(devices[i], 1, &device));
+        ok(mz_prepare(device, &call, &prepared));
+        mz_prepared_free(&prepared);
+        call.out[MZ_OUT(linear_dx, act_out)] = call.out[MZ_OUT(linear_dx, dx)];
+        if (mz_extra_kernel(device, MZ_OP_linear_dx) == NULL) {
+            assert_int_equal(mz_prepare(device, &call, &prepared), MEZZO_ERR_UNSUPPORTED);
+            assert_non_null(strstr(mezzo_error_message(), "extra tensor"));
+        } else {
+            ok(mz_prepare(device, &call, &prepared));
+            assert_ptr_equal(prepared.kernel, mz_extra_kernel(device, MZ_OP_linear_dx));
+            mz_prepared_free(&prepared);
+        }
+        assert_true((mz_extra_kernel(device, MZ_OP_linear_dx) != NULL) == (i == 1));
+        mezzo_device_close(device);
+    }
+}
+
 static void bad_requests_are_named(void **state) {
     (void)state;
     mezzo_graph *g, *out;
@@ -609,6 +646,7 @@ int main(void) {
         cmocka_unit_test(the_plan_never_overlaps_two_lives),
         cmocka_unit_test(activations_lie_where_gradients_will_be),
         cmocka_unit_test(planned_memory_is_what_a_program_takes),
+        cmocka_unit_test(an_extra_slot_goes_to_kernels_that_serve_it),
         cmocka_unit_test(bad_requests_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,6 +227,11 @@ static double number_before(const char *text, const char *word) { // the number 
     return atof(at);
 }
 
+static mz_takes take_usual(const mz_kernel *kernel) { // no extra slots: results are not made again
+    (void)kernel;
+    return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, .extras = false};
+}
+
 // What does not fit is refused before anything is taken; what the message says would fit does fit.
 static void what_would_fit_is_said_and_fits(void **state) {
     fixture *f = *state;
@@ -240,7 +245,7 @@ static void what_would_fit_is_said_and_fits(void **state) {
     real = f->device->backend;
     mz_backend small = *real;
     small.describe = small_describe, small.alloc = small_alloc;
-    small.recomputes = NULL; // then recompute saves more
+    small.takes = take_usual; // then recompute saves more
     f->device->backend = &small;
     ok(mezzo_plan_memory(f->device, whole, &o, &all));
     ok(mezzo_plan_memory(f->device, whole, &again, &less));
@@ -282,7 +287,7 @@ static void what_would_fit_keeps_results(void **state) {
     ok(mezzo_params_create(f->device, whole, 7, &params));
     real = f->device->backend;
     mz_backend small = *real;
-    small.describe = small_describe, small.alloc = small_alloc, small.recompute_above_rows = ROWS * 16 - 1;
+    small.describe = small_describe, small.alloc = small_alloc, small.few_rows = ROWS * 16 - 1;
     f->device->backend = &small;
     ok(mezzo_plan_memory(f->device, whole, &o, &m));
     room = m.activations + m.workspace + m.inputs - (32 << 10), taken = 0;

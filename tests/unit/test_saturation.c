@@ -16,6 +16,7 @@
 #include "mezzo/step.h"
 #include "train/magnitudes.h"
 #include "train/report.h"
+#include "backend/scales.h"
 
 static void ok(mezzo_status status) {
     if (status != MEZZO_OK)

@@ -11,6 +11,7 @@
 #include "optim/optimizer.h"
 #include "runtime/program.h"
 #include "mezzo/model.h"
+#include "backend/inspect.h"
 
 static void must(mezzo_status status) {
     if (status != MEZZO_OK)

@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"
+#include "backend/scales.h"
 
 static const char *prepare_always(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)call, (void)out;

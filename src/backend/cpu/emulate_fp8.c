@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "base/blocks.h"
+#include "backend/scales.h"
 
 static float load(const mz_tensor *t, int64_t i) {
     if (t->dtype == MEZZO_F32)
@@ -168,6 +169,6 @@ mz_takes mz_cpu_takes(const mz_kernel *kernel) {
         &mz_quantize__portable};
     for (size_t i = 0; i < MZ_COUNT(eight); i++)
         if (kernel == eight[i])
-            return (mz_takes){MZ_DTYPES_USUAL | emulated_formats, MZ_SCALINGS_NONE | SCALINGS, i < 3};
-    return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
+            return (mz_takes){MZ_DTYPES_USUAL | emulated_formats, MZ_SCALINGS_NONE | SCALINGS, .blocks = i < 3};
+    return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, .blocks = false};
 }

@@ -1,6 +1,7 @@
 // How large a tensor's elements are: one pass, a table of counts for each thread, added up at the end.
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/inspect.h"
 
 enum { BLOCK = 4096 };
 

@@ -125,11 +125,9 @@ extern const struct mz_transport mz_cuda_nccl;
 
 // kernels.c
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
-const mz_kernel *mz_cuda_recomputes(mz_op op);
 const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);
 const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
                                           bool is_private);
-bool mz_cuda_writes_quantized(mezzo_dtype moments);                 // update.c
 bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // fuse_quantize.c
 // Two calls in one piece: cross_entropy and its gradient (loss.c); a router's logits and what they choose, and the way
 // back (small_n.c); a norm and the rounding to 8 bits of its result (fuse_quantize.c). NULL where they are others.

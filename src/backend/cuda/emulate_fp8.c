@@ -3,6 +3,7 @@
 // format that holds them exactly, BF16 and FP32, and that one's kernel runs (as cpu/emulate_fp8.c does).
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/emulate_fp8.h"
+#include "backend/scales.h"
 
 _Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
                "launch.h's dtypes are mezzo_dtype's");
@@ -158,6 +159,7 @@ const mz_kernel mz_cuda_grouped_linear_dw_emulated = {"grouped_linear_dw_emulate
 mz_takes mz_cuda_takes(const mz_kernel *kernel) {
     extern const mz_kernel mz_cuda_quantize, mz_cuda_linear_fp8, mz_cuda_linear_dx_fp8, mz_cuda_linear_dw_fp8;
     extern const mz_kernel mz_cuda_linear_block, mz_cuda_linear_dx_block, mz_cuda_linear_dw_block;
+    extern const mz_kernel mz_cuda_linear_dx_product, mz_cuda_adamw;
     extern const mz_kernel mz_cuda_grouped_linear_fp8, mz_cuda_grouped_linear_dx_fp8, mz_cuda_grouped_linear_dw_fp8;
     const mz_kernel *const eight[] = {&mz_cuda_linear_emulated,
                                       &mz_cuda_linear_dx_emulated,
@@ -178,6 +180,7 @@ mz_takes mz_cuda_takes(const mz_kernel *kernel) {
     for (size_t i = 0; i < MZ_COUNT(eight); i++)
         if (kernel == eight[i])
             return (mz_takes){MZ_DTYPES_USUAL | MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2),
-                              MZ_SCALINGS_NONE | SCALINGS, i < 3};
-    return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, false};
+                              MZ_SCALINGS_NONE | SCALINGS, .blocks = i < 3};
+    const bool extras = kernel == &mz_cuda_linear_dx_product || kernel == &mz_cuda_adamw;
+    return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, .extras = extras};
 }

@@ -1,5 +1,4 @@
-// Which kernels there are for an op, and which makes an activation's result again, and which two calls run
-// in one piece.
+// Which kernels there are for an op, and which two calls run in one piece.
 #include "backend/cuda/cuda.h"
 
 #define KERNEL(op, name) extern const mz_kernel mz_cuda_##name;
@@ -34,10 +33,6 @@ const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, si
     const mz_cuda_device *cuda = (const mz_cuda_device *)(const void *)device;
     *n = cuda->first_kernel[op + 1] - cuda->first_kernel[op];
     return cuda->kernels + cuda->first_kernel[op];
-}
-
-const mz_kernel *mz_cuda_recomputes(mz_op op) {
-    return op == MZ_OP_linear_dx ? &mz_cuda_linear_dx_product : NULL;
 }
 
 const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,

@@ -5,6 +5,7 @@
 #include "backend/cuda/storage.h"
 #include "backend/update.h"
 #include "mezzo/optimizer.h"
+#include "backend/inspect.h"
 
 #define SAME(ours, theirs, member)                                                                                     \
     _Static_assert(offsetof(ours, member) == offsetof(theirs, member) && sizeof(ours) == sizeof(theirs), #theirs)
@@ -169,16 +170,14 @@ static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_
                                               .seed = u->seed}};
 }
 
-bool mz_cuda_writes_quantized(
-    mezzo_dtype moments) { // those of 8 bits are in blocks of a row of elements, not of a matrix
-    return moments == MEZZO_F32 || moments == MEZZO_BF16;
-}
-
 static const char *adamw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const mezzo_dtype moments = call->out[MZ_OUT(adamw, m)].dtype;
     if (moments != call->out[MZ_OUT(adamw, v)].dtype)
         return "its moments are not stored alike";
+    // Moments of 8 bits are in blocks of a row of elements, quantized weights in tiles of a matrix.
+    if (moments == MEZZO_U8 && call->n_in > MZ_IN(adamw, quantized) && mz_present(&call->in[MZ_IN(adamw, quantized)]))
+        return "it does not write quantized weights beside moments of 8 bits";
     return mz_cuda_storages(call, "fuu", moments == MEZZO_BF16 ? "mbbuf" : moments == MEZZO_U8 ? "muuuf" : "mffuf");
 }
 

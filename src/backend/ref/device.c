@@ -89,17 +89,12 @@ static const mz_kernel *const *ref_kernels(const mezzo_device *device, mz_op op,
 
 // Elements are read and written one by one through mz_ref_get and mz_ref_put: any format, any scale.
 static mz_takes ref_takes(const mz_kernel *kernel) {
-    (void)kernel;
-    return (mz_takes){UINT32_MAX, UINT32_MAX, true};
+    return (mz_takes){UINT32_MAX, UINT32_MAX, .blocks = true, .extras = kernel != &kernel_adamw};
 }
 
 static mz_padded ref_takes_padding(mz_op op) { // elements are read and written by their place in the shape
     (void)op;
     return MZ_PADDED_ANY;
-}
-
-static const mz_kernel *ref_recomputes(mz_op op) {
-    return kernels[op];
 }
 
 // --- the device ----------------------------------------------------------------------------------------------------
@@ -175,7 +170,6 @@ const mz_backend mz_backend_ref = {
     .kernels = ref_kernels,
     .takes = ref_takes,
     .takes_padding = ref_takes_padding,
-    .recomputes = ref_recomputes,
     .alloc = ref_alloc,
     .release = ref_release,
     .write = ref_write,

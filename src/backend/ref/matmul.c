@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/blocks.h"
+#include "backend/scales.h"
 
 // An operand [n, k], or [k, n] where it is summed over its first dimension, as attrs.blocks stores it: in blocks
 // along k. Its numbers are FP32's or fewer.

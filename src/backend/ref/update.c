@@ -6,6 +6,8 @@
 #include "backend/ref/ref.h"
 #include "backend/update.h"
 #include "base/dynamic8.h"
+#include "backend/scales.h"
+#include "backend/inspect.h"
 
 static const int64_t stats_chunk = 4096; // elements of one partial sum, fixed: see update.h
 

@@ -3,6 +3,7 @@
 
 #include "study/analyse/figures.h"
 #include "study/lab/lab.h"
+#include "backend/inspect.h"
 
 // Writes the script and draws it; frees the text.
 static mezzo_status draw(const char *folder, const char *name, mz_text *t, int width, int height) {

@@ -4,6 +4,7 @@
 #include "study/lab/lab.h"
 #include "study/lab/lab_text.h"
 #include "train/folder.h"
+#include "backend/inspect.h"
 
 // --- looking -------------------------------------------------------------------------------------------------------
 static mezzo_status configure(const mz_underflow_options *o, const char *folder, const char *text,

@@ -240,12 +240,13 @@ static mezzo_status largest_from(search *s, int64_t from, int64_t most, int64_t 
 static mezzo_status least_remade(const mezzo_device *device, const mz_session_options *o, int64_t *batch) {
     mezzo_graph *g;
     *batch = 0;
-    if (device->backend->recomputes == NULL || device->backend->recompute_above_rows == 0 || o->program.recompute_light)
+    if (mz_extra_kernel(device, MZ_OP_linear_dx) == NULL || device->backend->few_rows == 0 ||
+        o->program.recompute_light)
         return MEZZO_OK;
     MEZZO_TRY(mz_session_graph(o, &(mz_form){.batch = 1, .length = o->form.length}, &g));
     const int64_t rows = mz_program_rows(g);
     mezzo_graph_free(g);
-    *batch = rows > 0 ? device->backend->recompute_above_rows / rows + 1 : 0;
+    *batch = rows > 0 ? device->backend->few_rows / rows + 1 : 0;
     return MEZZO_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"
+#include "backend/inspect.h"
 
 enum { RUN = 32, INFINITE = 0x7F800000, TINY = 0x38800000 /* 2^-14 */, SIGN = 0x7FFFFFFF };
 
