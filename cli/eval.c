@@ -84,7 +84,7 @@ static const cli_option options_table[] = {
     {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
     {"data", "FILE",
      "evaluate on all of this text, these shards or a classifier's .npy file [the run's validation data]"},
-    {"labels", "FILE", "classifiers: the .npy file with the classes of --data"},
+    {"labels", "COLUMN", "classifiers: the column of the .csv file --data with the classes, or a .npy file of them"},
     {"iters", "N", "random batches; 0 = every token once [0]"},
     {"batch-size", "N", "sequences or examples per batch [the run's]"},
     {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
@@ -103,7 +103,7 @@ static const cli_option options_table[] = {
 const cli_command cli_eval = {
     .name = "eval",
     .summary = "loss and perplexity, or accuracy, of a run; scores of images",
-    .usage = "RUN [--best] [--data FILE [--labels FILE]] [--iters N] [--precision NAME] [--csv FILE]\n"
+    .usage = "RUN [--best] [--data FILE [--labels COLUMN]] [--iters N] [--precision NAME] [--csv FILE]\n"
              "       mezzo eval PREDICTED --truth FOLDER [--csv FILE] [--sheet FILE]",
     .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean of -log p over tokens "
                "(or examples), in nats; for an image model it is the training loss, with the scores of the images that "

@@ -97,14 +97,16 @@ static void ignore_metadata(png_structp png) {
 }
 
 // Returns how often every row is read.
-static int ask_for_gray(png_structp png, png_infop info) {
+static int ask_for(png_structp png, png_infop info, int channels) {
     const int type = png_get_color_type(png, info);
     png_set_scale_16(png);
     if (type == PNG_COLOR_TYPE_PALETTE)
         png_set_palette_to_rgb(png);
     if (type == PNG_COLOR_TYPE_GRAY)
         png_set_expand_gray_1_2_4_to_8(png);
-    if ((type & PNG_COLOR_MASK_COLOR) != 0)
+    if (channels == 3 && (type & PNG_COLOR_MASK_COLOR) == 0)
+        png_set_gray_to_rgb(png);
+    if (channels == 1 && (type & PNG_COLOR_MASK_COLOR) != 0)
         png_set_rgb_to_gray(png, PNG_ERROR_ACTION_NONE, PNG_RGB_TO_GRAY_DEFAULT, PNG_RGB_TO_GRAY_DEFAULT);
     png_set_strip_alpha(png);
     const int passes = png_set_interlace_handling(png);
@@ -120,13 +122,13 @@ static void read_rows(png_structp png, work *w, const mz_picture *out, int passe
         for (int64_t y = 0; y < out->height; y++) {
             if (pass == passes - 1 && y == out->height - 1)
                 w->left = raw + raw / 8 + 1024;
-            png_read_row(png, out->pixels + y * out->width, NULL);
+            png_read_row(png, out->pixels + y * out->width * out->channels, NULL);
         }
     w->left = SIZE_MAX; // libpng inflates nothing of what follows
 }
 
 // Everything that may jump. false: w->message says why.
-static bool read_all(png_structp png, png_infop info, work *w, size_t n, mz_picture *out) {
+static bool read_all(png_structp png, png_infop info, work *w, size_t n, int channels, mz_picture *out) {
     if (setjmp(png_jmpbuf(png)) != 0)
         return false;
     png_set_read_fn(png, w, next_bytes);
@@ -137,10 +139,10 @@ static bool read_all(png_structp png, png_infop info, work *w, size_t n, mz_pict
     png_read_info(png, info);
     check_claim(png, info, n);
     const size_t raw = png_get_rowbytes(png, info);
-    const int passes = ask_for_gray(png, info);
-    if (png_get_rowbytes(png, info) != png_get_image_width(png, info))
-        png_error(png, "its samples cannot be read as gray");
-    if (mz_picture_make(png_get_image_height(png, info), png_get_image_width(png, info), 1, out) != MEZZO_OK) {
+    const int passes = ask_for(png, info, channels);
+    if (png_get_rowbytes(png, info) != (size_t)channels * png_get_image_width(png, info))
+        png_error(png, channels == 1 ? "its samples cannot be read as gray" : "its samples cannot be read as RGB");
+    if (mz_picture_make(png_get_image_height(png, info), png_get_image_width(png, info), channels, out) != MEZZO_OK) {
         w->no_memory = true;
         png_error(png, "out of memory");
     }
@@ -149,7 +151,7 @@ static bool read_all(png_structp png, png_infop info, work *w, size_t n, mz_pict
     return true;
 }
 
-mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_picture *out) {
+static mezzo_status parse(const char *where, const void *bytes, size_t n, int channels, mz_picture *out) {
     *out = (mz_picture){0};
     if (n < 8 || png_sig_cmp(bytes, 0, 8) != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not a PNG file", where);
@@ -166,7 +168,7 @@ mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_pic
     if (png != NULL)
         info = png_create_info_struct(png);
     if (info != NULL)
-        done = read_all(png, info, w, n, out);
+        done = read_all(png, info, w, n, channels, out);
     png_destroy_read_struct(&png, &info, NULL);
     mezzo_status status = MEZZO_OK;
     if (!done) {
@@ -235,9 +237,10 @@ mezzo_status mz_png_encode(const mz_picture *p, int level, uint8_t **bytes, size
 #else
 #define NO_PNG "this build has no libpng: install it (libpng-dev) and build again"
 
-mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_picture *out) {
+static mezzo_status parse(const char *where, const void *bytes, size_t n, int channels, mz_picture *out) {
     (void)bytes;
     (void)n;
+    (void)channels;
     *out = (mz_picture){0};
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s: " NO_PNG, where);
 }
@@ -251,13 +254,32 @@ mezzo_status mz_png_encode(const mz_picture *p, int level, uint8_t **bytes, size
 }
 #endif
 
+mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_picture *out) {
+    return parse(where, bytes, n, 1, out);
+}
+
 mezzo_status mz_png_read(const char *path, mz_picture *out) {
+    return mz_png_read_channels(path, 1, out);
+}
+
+mezzo_status mz_png_read_channels(const char *path, int channels, mz_picture *out) {
     mz_map map = {0};
     *out = (mz_picture){0};
     MEZZO_TRY(mz_map_open(path, &map));
-    mezzo_status status = mz_png_parse(path, map.data, map.size, out);
+    mezzo_status status = parse(path, map.data, map.size, channels, out);
     mz_map_close(&map);
     return status;
+}
+
+// The header: 8 bytes of signature, length and name of the chunk IHDR, width, height, bits, and the type of colour.
+mezzo_status mz_png_channels(const char *path, int *channels) {
+    enum { TYPE = 25, HAS_COLOUR = 2 };
+    mz_map map = {0};
+    MEZZO_TRY(mz_map_open(path, &map));
+    const bool fits = map.size > TYPE && memcmp(map.data, "\x89PNG\r\n\x1A\n", 8) == 0;
+    *channels = fits && (map.data[TYPE] & HAS_COLOUR) != 0 ? 3 : 1;
+    mz_map_close(&map);
+    return fits ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: not a PNG file", path);
 }
 
 mezzo_status mz_png_write(const char *path, const mz_picture *picture) {

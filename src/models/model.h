@@ -72,7 +72,7 @@ struct mz_maker {
     // Builds a form into a graph that has its inputs; the caller asks mezzo_graph_status afterwards.
     mezzo_status (*build)(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g);
 };
-extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_kl_vae, mz_model_radio_unet;
+extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet;
 
 // A family's model with these keys. INVALID as mezzo_model_check.
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out);

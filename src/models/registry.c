@@ -9,7 +9,8 @@
 static const mz_maker decoders[] = {
 #include "models/families.def"
 };
-static const mz_maker *const others[] = {&mz_model_toy, &mz_model_mlp, &mz_model_kl_vae, &mz_model_radio_unet};
+static const mz_maker *const others[] = {&mz_model_toy, &mz_model_mlp, &mz_model_cnn, &mz_model_kl_vae,
+                                         &mz_model_radio_unet};
 
 static const struct {
     const char *name;

@@ -1,8 +1,10 @@
-// The classifier's task: rows of features, each with the number of its class. Inputs "x" F32 [B, features] and
-// "targets" I32 [B]. From two .npy files, or, where none is named, a set of its own: classes that are clusters of
-// points, of which some lie among the others'.
+// The classifier's task: rows of features, each with the number of its class. Inputs "x" F32 [B, features], or of
+// images [B, side, side, channels], and "targets" I32 [B]. From a table, a folder of images for each class or two .npy
+// files, or, where none is named, a set of its own: classes that are clusters of points, of which some lie among the
+// others'.
 #include <math.h>
 
+#include "data/labelled.h"
 #include "data/npy.h"
 #include "io/file.h"
 #include "task/task.h"
@@ -15,11 +17,15 @@ enum { OWN_EXAMPLES = 4096, OWN_FEATURES = 5, OWN_CLASSES = 3, CLUSTERS = 2 };
 #define PHILOX_SPLIT 0xC1A50010u
 #define PHILOX_OWN   0xC1A50020u
 
+#define CLASSES_FILE "classes.json"
+
 typedef struct classifier {
     mz_task task;
     int64_t n, n_train; // examples; the first of `order` train, the others validate
-    float *x;           // [n, features]
+    float *x;           // [n, features]; NULL: pixels instead
+    uint8_t *pixels;    // [n, features]: 255 is 1
     int32_t *y;         // [n]
+    mz_classes classes; // their names, of a table or folders
     int64_t *order;     // [n]: a shuffle, as files are often sorted by class
     char labels[512];   // where they came from, for errors
 } classifier;
@@ -38,8 +44,10 @@ static bool given(const char *text) {
 static void close_task(mz_task *task) {
     classifier *c = (classifier *)task;
     mz_free(c->x);
+    mz_free(c->pixels);
     mz_free(c->y);
     mz_free(c->order);
+    mz_classes_free(&c->classes);
     mz_free(c);
 }
 
@@ -77,13 +85,19 @@ static mezzo_status read_features(const char *path, classifier *c) {
     mz_npy npy;
     mezzo_status status = MEZZO_OK;
     MEZZO_TRY(mz_npy_open(path, &npy));
-    if (npy.rank != 2 || npy.count == 0) {
-        status = mz_fail(MEZZO_ERR_INVALID, "%s: %d dimensions and %lld elements: features are [examples, features]",
+    if (npy.rank < 2 || npy.rank > 4 || npy.count == 0) {
+        status = mz_fail(MEZZO_ERR_INVALID,
+                         "%s: %d dimensions and %lld elements: features are [examples, features], and of images "
+                         "[examples, side, side] or [examples, side, side, channels]",
                          path, npy.rank, (long long)npy.count);
         goto fail;
     }
     c->n = npy.dim[0];
-    c->task.sizes.features = npy.dim[1];
+    c->task.sizes.features = npy.count / npy.dim[0];
+    if (npy.rank > 2 && npy.dim[1] == npy.dim[2]) {
+        c->task.sizes.image_size = npy.dim[1];
+        c->task.sizes.channels = npy.rank == 4 ? npy.dim[3] : 1;
+    }
     c->x = mz_alloc((size_t)npy.count, sizeof *c->x);
     if (c->x == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
@@ -93,7 +107,8 @@ static mezzo_status read_features(const char *path, classifier *c) {
         if (isfinite(c->x[i]))
             continue;
         status = mz_fail(MEZZO_ERR_INVALID, "%s: row %lld, column %lld is %g: not finite in fp32", path,
-                         (long long)(i / npy.dim[1]), (long long)(i % npy.dim[1]), mz_npy_number(&npy, i));
+                         (long long)(i / c->task.sizes.features), (long long)(i % c->task.sizes.features),
+                         mz_npy_number(&npy, i));
         goto fail;
     }
 fail:
@@ -128,6 +143,30 @@ static mezzo_status read_labels(const char *path, classifier *c) {
     return status;
 }
 
+// Classes have the numbers that the run gave them, where it kept their names.
+static mezzo_status read_labelled(const mz_task_options *o, const char *path, bool is_table, classifier *c) {
+    mz_labelled data;
+    if (given(o->own))
+        MEZZO_TRY(mz_classes_load(o->own, &c->classes));
+    MEZZO_TRY(is_table ? mz_labelled_read_table(path, o->labels, &c->classes, &data)
+                       : mz_labelled_read_images(path, &c->classes, &data));
+    c->n = data.n;
+    c->x = data.x;
+    c->pixels = data.pixels;
+    c->y = data.y;
+    c->task.sizes = (mz_data_sizes){.features = data.features,
+                                    .classes = (int64_t)c->classes.n,
+                                    .image_size = data.side,
+                                    .channels = data.side > 0 ? data.channels : 0};
+    snprintf(c->labels, sizeof c->labels, "%s", path);
+    return MEZZO_OK;
+}
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
 // A shuffle by Fisher and Yates, the same for every run; then the split.
 static mezzo_status split(classifier *c, double part) {
     c->order = mz_alloc((size_t)c->n, sizeof *c->order);
@@ -159,10 +198,18 @@ static mezzo_status open_set(classifier *c, const mz_task_options *o) {
                        given(o->train) ? "train" : "val");
     if (given(o->features) && given(o->path))
         return mz_fail(MEZZO_ERR_INVALID, "data.path and data.features are both set: give one");
+    const bool is_table = given(features) && ends_with(features, ".csv"),
+               is_folder = given(features) && mz_path_is_dir(features);
+    if (is_folder && given(o->labels))
+        return mz_fail(MEZZO_ERR_INVALID, "data.labels is set, but in %s each folder is a class: remove it", features);
+    if (is_table || is_folder) {
+        MEZZO_TRY(read_labelled(o, features, is_table, c));
+        return split(c, given(o->all) ? 1 : o->split);
+    }
     if (given(features) != given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID,
-                       "%s without %s: a classifier needs both, as .npy files (--data FEATURES "
-                       "--labels LABELS), or neither",
+                       "%s without %s: a classifier needs both, as .npy files (--data FEATURES --labels LABELS), a "
+                       ".csv table, a folder of images for each class, or nothing",
                        given(features) ? "features" : "data.labels", given(features) ? "data.labels" : "features");
     if (!given(features)) {
         MEZZO_TRY(make_own(c));
@@ -190,7 +237,19 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
 static mezzo_status check_model(mz_task *task) {
     const classifier *c = (const classifier *)task;
     const mezzo_model_config *m = &task->model;
-    if (c->n > 0 && task->sizes.features != m->features)
+    const mz_data_sizes *sizes = &task->sizes;
+    const bool images = strcmp(m->name, "cnn") == 0;
+    if (c->n > 0 && images && sizes->image_size == 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: %s needs square images: a folder of PNG files for each class, or a .npy file [examples, "
+                       "side, side] or [examples, side, side, channels]",
+                       c->labels[0] != '\0' ? c->labels : "the set that comes with Mezzo", m->name);
+    if (c->n > 0 && images && (sizes->image_size != m->image_size || sizes->channels != m->channels))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: images of %lld x %lld with %lld channels, but %s takes %lld x %lld with %lld", c->labels,
+                       (long long)sizes->image_size, (long long)sizes->image_size, (long long)sizes->channels, m->name,
+                       (long long)m->image_size, (long long)m->image_size, (long long)m->channels);
+    if (c->n > 0 && !images && sizes->features != m->features)
         return mz_fail(MEZZO_ERR_INVALID,
                        "the data has %lld features, but %s takes %lld: use mlp, or remove model.features",
                        (long long)task->sizes.features, m->name, (long long)m->features);
@@ -205,8 +264,8 @@ static void describe(const mz_task *task, char *out, size_t size) {
     const classifier *c = (const classifier *)task;
     const mezzo_model_config *m = &task->model;
     snprintf(out, size, "%lld features, width %lld, %lld classes, %lld examples of %lld to train on",
-             (long long)m->features, (long long)m->d_model, (long long)m->classes, (long long)c->n_train,
-             (long long)c->n);
+             (long long)(c->n > 0 ? task->sizes.features : m->features), (long long)m->d_model, (long long)m->classes,
+             (long long)c->n_train, (long long)c->n);
 }
 
 static bool has(const mz_task *task, mz_set set) {
@@ -221,8 +280,10 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
     mezzo_data_mark mark = {0};
     for (int64_t i = first; i < end && c->labels[0] != '\0'; i++) { // its own set is no file that could change
         const int64_t k = c->order[i];
-        mark.bytes += features * sizeof *c->x + sizeof *c->y;
-        mark.crc32c = mz_crc32c(mark.crc32c, c->x + (size_t)k * features, features * sizeof *c->x);
+        const size_t width = features * (c->x != NULL ? sizeof *c->x : sizeof *c->pixels);
+        const uint8_t *all = c->x != NULL ? (const uint8_t *)c->x : c->pixels;
+        mark.bytes += width + sizeof *c->y;
+        mark.crc32c = mz_crc32c(mark.crc32c, all + (size_t)k * width, width);
         mark.crc32c = mz_crc32c(mark.crc32c, c->y + k, sizeof *c->y);
     }
     return mark;
@@ -265,11 +326,24 @@ static int64_t example_of(const range *r, uint64_t index) {
     return (int64_t)(((__uint128_t)(words[0] | (uint64_t)words[1] << 32) * (uint64_t)r->n) >> 64);
 }
 
+static void fill_row(const classifier *c, int64_t example, int64_t width, float *out) {
+    if (c->x != NULL)
+        memcpy(out, c->x + example * width, (size_t)width * sizeof *out);
+    for (int64_t i = 0; i < width && c->x == NULL; i++)
+        out[i] = (float)c->pixels[example * width + i] * (1.0F / 255);
+}
+
+// Elements of one row of features, [features] or [side, side, channels].
+static int64_t row_width(const mz_examples *examples) {
+    const mz_input *x = mz_examples_input(examples, MZ_ROLE_FEATURES);
+    return (int64_t)(x->bytes / sizeof(float)) / x->dim[0];
+}
+
 static mezzo_status draw(mz_source *source, uint64_t k) {
     const classifier *c = (const classifier *)source->task;
     const range *r = source->state;
     const int64_t rows = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->dim[0],
-                  width = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->dim[1];
+                  width = row_width(&source->examples);
     float *x = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->data;
     int32_t *y = mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->data;
     if (!r->random)
@@ -281,7 +355,7 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
         if (from < 0)
             memset(x + i * width, 0, (size_t)width * sizeof *x);
         else
-            memcpy(x + i * width, c->x + from * width, (size_t)width * sizeof *x);
+            fill_row(c, from, width, x + i * width);
     }
     return MEZZO_OK;
 }
@@ -289,7 +363,7 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
 static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
     const float *x = mz_examples_input(examples, MZ_ROLE_FEATURES)->data;
     const int32_t *y = mz_examples_input(examples, MZ_ROLE_TARGETS)->data;
-    const int64_t width = mz_examples_input(examples, MZ_ROLE_FEATURES)->dim[1];
+    const int64_t width = row_width(examples);
     for (int64_t i = 0; i < examples->items * width; i++)
         if (!isfinite(x[i])) {
             snprintf(fault, size, "feature %g in row %lld, column %lld: it must be finite", (double)x[i],
@@ -323,7 +397,7 @@ static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples 
     float *x = mz_examples_input(out, MZ_ROLE_FEATURES)->data, normal[4];
     int32_t *y = mz_examples_input(out, MZ_ROLE_TARGETS)->data;
     uint32_t words[4];
-    for (int64_t i = 0; i < out->items * model->features; i++) {
+    for (int64_t i = 0; i < out->items * row_width(out); i++) {
         mz_philox((mz_philox_key){seed, 0, PHILOX_OWN}, (uint64_t)i, words);
         mz_normal4(words, normal);
         x[i] = normal[0];
@@ -332,6 +406,20 @@ static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples 
         mz_philox((mz_philox_key){seed, 1, PHILOX_OWN}, (uint64_t)i, words);
         y[i] = (int32_t)(((uint64_t)words[0] * (uint64_t)model->classes) >> 32);
     }
+}
+
+static const char *keeps(const mz_task *task) {
+    return ((const classifier *)task)->classes.n > 0 ? CLASSES_FILE : "";
+}
+
+static mezzo_status save(const mz_task *task, const char *folder) {
+    const classifier *c = (const classifier *)task;
+    if (c->classes.n == 0)
+        return MEZZO_OK;
+    char *path = mz_format("%s/" CLASSES_FILE, folder);
+    mezzo_status status = path != NULL ? mz_classes_save(&c->classes, path) : MEZZO_ERR_MEMORY;
+    mz_free(path);
+    return status;
 }
 
 static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]) {
@@ -356,4 +444,6 @@ const mz_task_kind mz_task_classifier = {.name = "classifier",
                                          .blank = blank,
                                          .weight = weight,
                                          .made_up = made_up,
+                                         .keeps = keeps,
+                                         .save = save,
                                          .metrics = metrics};

@@ -1,0 +1,37 @@
+// Examples with a class each that has a name: a CSV table with a column of classes, or a folder with a folder of images
+// for each class.
+#ifndef MZ_DATA_LABELLED_H
+#define MZ_DATA_LABELLED_H
+
+#include "base/base.h"
+
+// Names of classes, by number. Zeroed, then freed.
+typedef struct mz_classes {
+    char **names;
+    size_t n, cap;
+} mz_classes;
+void mz_classes_free(mz_classes *classes);
+// {"classes": ["cat", …]}; IO or FORMAT names file and key.
+mezzo_status mz_classes_save(const mz_classes *classes, const char *path);
+mezzo_status mz_classes_load(const char *path, mz_classes *out);
+
+typedef struct mz_labelled {
+    int64_t n, features;
+    float *x;               // [n, features]; NULL: pixels instead
+    uint8_t *pixels;        // [n, features]: [side, side, channels] each, where side is not 0
+    int32_t *y;             // [n]
+    int64_t side, channels; // 0: no images, or ones that are not square
+} mz_labelled;
+void mz_labelled_free(mz_labelled *data); // zeroed is fine
+
+// `classes`: in, those that are known, in their order; where it is empty, those of the data are put there, sorted as
+// numbers where all are integers, else by bytes. INVALID: a class that is not known.
+//
+// A table: the column `label` ("" or NULL: "label") has the class, every other column is a feature. FORMAT names file,
+// line and column of what is no finite number.
+mezzo_status mz_labelled_read_table(const char *path, const char *label, mz_classes *classes, mz_labelled *out);
+// PATH/CLASS/*.png: gray where all are, else RGB; all of one size. Names that begin with a dot and other files are
+// passed over. FORMAT names the file.
+mezzo_status mz_labelled_read_images(const char *path, mz_classes *classes, mz_labelled *out);
+
+#endif
