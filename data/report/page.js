@@ -68,6 +68,12 @@
             return null;
         return size + (accum && accum !== "1" ? " × " + accum + " micro batches" : "") + (run.unit === "tokens" && length && length !== "0" ? " × " + length + " tokens" : "");
     }
+    function padding(run) { // of training batches
+        if (typeof run.padding !== "number")
+            return null;
+        const percent = (x) => show(100 * x, 1) + " %", packed = run.padding !== run.padding_unpacked;
+        return [percent(run.padding), "of a training batch" + (packed ? "; with a record in each row " + percent(run.padding_unpacked) : "")];
+    }
     function validation(run, name) {
         const v = run.validations.find((x) => x.name === name);
         if (!v)
@@ -103,7 +109,7 @@
             ["memory", (r) => (r.memory === null ? null : bytes(r.memory))],
             ["skipped steps", (r) => show(r.skipped, 0)],
             ["precision", (r) => (r.decision && !r.decision.endsWith(", as asked") ? [r.precision, r.decision] : r.precision)],
-            ["device", (r) => r.device], ["model", (r) => r.model], ["data", dataOf], ["batch", batchOf], ["seed", (r) => setting(r, "train.seed")],
+            ["device", (r) => r.device], ["model", (r) => r.model], ["data", dataOf], ["batch", batchOf], ["padding", padding], ["seed", (r) => setting(r, "train.seed")],
             ["started", (r) => when(r.started)], ["last record", (r) => when(r.written)]);
         const place = document.getElementById("facts");
         const filled = rows.map((row) => [row[0], runs.map((r) => row[1](r))]).filter((row) => row[1].some((cell) => cell !== null && cell !== undefined));

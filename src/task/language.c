@@ -24,6 +24,7 @@ typedef struct language {
     const mezzo_tokenizer *tokenizer; // NULL where shards came without one
     uint32_t *lengths;                // [vocab of the tokenizer]: bytes of text; NULL where there is none
     int32_t end;                      // task.packs, a corpus: the token that ends a document
+    double packable;                  // task.padding as it is, or would be, packed
     mz_sampler *sampler;
 } language;
 
@@ -188,18 +189,29 @@ static mezzo_status check_targets(language *l, mezzo_corpus_part part) {
     return MEZZO_OK;
 }
 
+static mezzo_status find_padding(language *l) {
+    const mz_instructions *told = l->told[MEZZO_TRAIN];
+    double packed;
+    if (told == NULL || mz_instructions_count(told) == 0)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_instructions_padding(told, l->task.model.seq_len, &l->task.padding_alone, &packed));
+    l->packable = packed;
+    l->task.padding = l->task.packs ? packed : l->task.padding_alone;
+    return MEZZO_OK;
+}
+
 static mezzo_status check_model(mz_task *task) {
     language *l = (language *)task;
     task->note[0] = '\0';
     MEZZO_TRY(check_targets(l, MEZZO_TRAIN));
-    return check_targets(l, MEZZO_VALIDATION);
+    MEZZO_TRY(check_targets(l, MEZZO_VALIDATION));
+    return find_padding(l);
 }
 
 // How much of the training batches is padding, and what packing makes of it, or would.
 static void report_padding(const language *l) {
-    const mz_instructions *told = l->told[MEZZO_TRAIN];
-    double alone, packed;
-    if (told == NULL || mz_instructions_padding(told, l->task.model.seq_len, &alone, &packed) != MEZZO_OK)
+    const double alone = l->task.padding_alone, packed = l->packable;
+    if (isnan(alone))
         return;
     if (l->task.packs)
         mz_log("notice", "packed: %.1f%% of a batch is padding; with a record in each row it would be %.1f%%",

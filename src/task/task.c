@@ -1,5 +1,7 @@
 #include "task/task.h"
 
+#include <math.h>
+
 const mz_task_kind *mz_task_kind_of(const mezzo_model_config *model) {
     static const mz_task_kind *const kinds[] = {[MEZZO_TASK_LANGUAGE] = &mz_task_language,
                                                 [MEZZO_TASK_CLASSIFIER] = &mz_task_classifier,
@@ -20,6 +22,7 @@ void mz_task_close(mz_task *task) {
 
 mezzo_status mz_task_set_model(mz_task *task, const mezzo_model_config *model) {
     task->model = *model;
+    task->padding = task->padding_alone = (double)NAN;
     return task->kind->check_model != NULL ? task->kind->check_model(task) : MEZZO_OK;
 }
 

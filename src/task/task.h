@@ -113,8 +113,11 @@ typedef struct mz_task {
     const struct mz_task_kind *kind;
     mezzo_model_config model; // once mz_task_set_model was called
     mz_data_sizes sizes;
-    bool packs;     // language: batches have the positions of tokens in their documents
-    bool masks;     // more targets of one batch may count than of another
+    bool packs; // language: batches have the positions of tokens in their documents
+    bool masks; // more targets of one batch may count than of another
+    // Shares of a training batch that are padding, and would be with one document a row; NaN: not known. Once its model
+    // is set.
+    double padding, padding_alone;
     char note[400]; // once its model is set: one line that the owner of the run should read; "" = none
 } mz_task;
 

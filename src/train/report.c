@@ -190,11 +190,16 @@ mezzo_status mz_run_open_metrics(mz_training *run) {
         return MEZZO_OK; // the file has it
     char model[256];
     mz_run_describe_model(run, model, sizeof model);
-    const mz_metric row[] = {mz_metric_text("run/model", model),
-                             mz_metric_text("run/device", run->engine.info.description),
-                             mz_metric_text("run/precision", run->engine.precision_reason),
-                             mz_metric_number("run/chance_loss", chance_loss(run))};
-    return mz_metrics_write(run->report.metrics, 0, row, isnan(chance_loss(run)) ? 3 : 4);
+    mz_metric row[6] = {mz_metric_text("run/model", model), mz_metric_text("run/device", run->engine.info.description),
+                        mz_metric_text("run/precision", run->engine.precision_reason)};
+    size_t n = 3;
+    if (!isnan(chance_loss(run)))
+        row[n++] = mz_metric_number("run/chance_loss", chance_loss(run));
+    if (!isnan(run->task->padding)) {
+        row[n++] = mz_metric_number("run/padding", run->task->padding);
+        row[n++] = mz_metric_number("run/padding_unpacked", run->task->padding_alone);
+    }
+    return mz_metrics_write(run->report.metrics, 0, row, n);
 }
 
 mezzo_status mz_run_recall_health(mz_training *run) {

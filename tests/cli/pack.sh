@@ -28,6 +28,10 @@ shows "$ERR" "% of a batch is padding; with a record in each row it would be"
 padding=$(sed -nE 's/.*packed: ([0-9.]+)% of a batch.*would be ([0-9.]+)%.*/\1 \2/p' "$ERR")
 awk -v p="$padding" 'BEGIN { split(p, x, " "); exit !(x[1] < 4 && x[2] > 80) }' || fail "padding of $padding %"
 
+shows whole/metrics.jsonl '"run/padding": 0.0' '"run/padding_unpacked": 0.8'
+run 0 report whole
+shows whole/report.html '"padding":0.0' '"padding_unpacked":0.8'
+
 # A run that stops in the middle and goes on: the same bits.
 run 0 train "${MODEL[@]}" --steps 3 --batch-size 2 --threads 1 --pack --out parts --schedule constant
 run 0 train "${MODEL[@]}" --steps 6 --batch-size 2 --threads 1 --pack --out parts --schedule constant --resume auto

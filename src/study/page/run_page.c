@@ -426,6 +426,8 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *first, const mz_run_lo
     add_words(t, "decision", mz_run_log_text(log, "run/precision"));
     add_words(t, "device", mz_run_log_text(log, "run/device"));
     add_words(t, "model", mz_run_log_text(log, "run/model"));
+    add_member(t, "padding", mz_series_last(mz_run_log_find(log, "run/padding")));
+    add_member(t, "padding_unpacked", mz_series_last(mz_run_log_find(log, "run/padding_unpacked")));
     add_member(t, "last_step", (double)log->last_step);
     add_member(t, "memory", mz_series_last(mz_run_log_find(log, "perf/memory_bytes")));
     add_member(t, "skipped", mz_series_last(mz_run_log_find(log, "amp/skipped_steps")));

@@ -189,7 +189,7 @@ static inline void store_head(const float *from, const heads *h, int rows, const
 static inline vf cap_scores(const heads *h, vf s) {
     return vtanh(s / h->cap) * h->cap;
 }
-static inline vf cap_slope(const heads *h, vf capped) {
+static inline vf cap_derivative(const heads *h, vf capped) {
     const vf t = capped / h->cap;
     return 1.0f - t * t;
 }

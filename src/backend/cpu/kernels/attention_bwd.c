@@ -96,7 +96,7 @@ static void backward_row(backward_tiles *w, const heads *h, int r, int hidden, i
         vf m = factors != NULL ? vload(factors + j) : vset(1.0f);
         vstore(p + j, probability * m);
         vf change = probability * (vproduct(m * dot) - w->delta[r]);
-        vstore(ds + j, h->cap > 0 ? change * cap_slope(h, s) : change);
+        vstore(ds + j, h->cap > 0 ? change * cap_derivative(h, s) : change);
     }
 }
 

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                 }
             }
             const bool diagonal = i0 < j0 + key0 + 16 * MT - 1;
-            float slope[LIMITED ? MT : 1][NS / 8][4]; // the cap's derivative
+            float derivative[LIMITED ? MT : 1][NS / 8][4]; // the cap's derivative
 #pragma unroll
             for (int m = 0; m < NS / 8; m++)
 #pragma unroll
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                         for (int e = c; e < 4; e += 2) {
                             if (LIMITED) {
                                 x[mt][m][e] = capped(a, x[mt][m][e]);
-                                slope[LIMITED ? mt : 0][m][e] = cap_slope(a, x[mt][m][e]);
+                                derivative[LIMITED ? mt : 0][m][e] = cap_derivative(a, x[mt][m][e]);
                             }
                             x[mt][m][e] = exp2_fast(fmaf(x[mt][m][e], scale2, -lse2));
                             if (LIMITED && j0 + key0 + mt * 16 + g + (e >> 1) * 8 < first_seen)
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                                 d = is_kept(mt, m, e) ? d * rule.kept : 0;
                             x[mt][m][e] *= d - row_delta;
                             if (LIMITED)
-                                x[mt][m][e] *= slope[LIMITED ? mt : 0][m][e];
+                                x[mt][m][e] *= derivative[LIMITED ? mt : 0][m][e];
                             if (diagonal && j0 + key0 + mt * 16 + g + (e >> 1) * 8 > i0 + m * 8 + 2 * t + c)
                                 x[mt][m][e] = 0;
                         }

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
                         if (LIMITED)
                             x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[LIMITED ? mt : 0][e >> 1]
                                               ? 0
-                                              : x[mt][n][e] * cap_slope(a, score);
+                                              : x[mt][n][e] * cap_derivative(a, score);
                         if (diagonal && j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + (e >> 1) * 8)
                             x[mt][n][e] = 0;
                     }

@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
                 const float score = score_of(a, x[i][j]);
                 x[i][j] = exp2f(fmaf(score, scale2, -lse2[i])) * (d - delta[i]);
                 if (a.limited)
-                    x[i][j] *= cap_slope(a, score);
+                    x[i][j] *= cap_derivative(a, score);
                 if (hidden(a, i0 + ty + 16 * i, first[i], j0 + tx + 8 * j))
                     x[i][j] = 0;
             }
@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
                     x[i][j] = kept ? e : 0;
                     dp[i][j] = unseen ? 0 : e * ((!drop ? dp[i][j] : kept ? dp[i][j] * rule.kept : 0) - delta);
                     if (a.limited)
-                        dp[i][j] *= cap_slope(a, score);
+                        dp[i][j] *= cap_derivative(a, score);
                 }
             }
             put_scores(p, x);

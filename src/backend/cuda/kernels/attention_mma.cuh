@@ -62,7 +62,7 @@ __device__ __forceinline__ int last_query_tile(const mz_cu_attention &a, int b, 
 __device__ __forceinline__ float capped(const mz_cu_attention &a, float x) {
     return a.cap > 0 ? a.cap * tanhf(x * a.scale / a.cap) : x;
 }
-__device__ __forceinline__ float cap_slope(const mz_cu_attention &a, float x) {
+__device__ __forceinline__ float cap_derivative(const mz_cu_attention &a, float x) {
     const float t = a.cap > 0 ? x / a.cap : 0;
     return 1 - t * t;
 }

@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
                         if (LIMITED)
                             x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[LIMITED ? mt : 0][r]
                                               ? 0
-                                              : x[mt][n][e] * cap_slope(a, score);
+                                              : x[mt][n][e] * cap_derivative(a, score);
                         if (diagonal && j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + r * 8)
                             x[mt][n][e] = 0;
                     }
@@ -430,7 +430,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
                         x[mt][m][e] = keeps ? p : 0; // dropout's factor comes at the end
                         dp[mt][m][e] = p * (d - row_delta);
                         if (LIMITED)
-                            dp[mt][m][e] *= cap_slope(a, score);
+                            dp[mt][m][e] *= cap_derivative(a, score);
                     }
             }
         add_columns<KIND, D, MT, BN>(dv, x, tile_dy);
