@@ -9,6 +9,7 @@ void mz_added_free(mz_added *added) {
     for (size_t i = 0; i < added->n; i++)
         mz_free(added->items[i].text);
     mz_free(added->items);
+    mz_free(added->nodes);
     mz_pattern_free(added->letter);
     *added = (mz_added){0};
 }
@@ -28,6 +29,77 @@ static int compare(const void *x, const void *y) {
     return order != 0 ? order : (a->n > b->n) - (a->n < b->n);
 }
 
+// --- the trie ------------------------------------------------------------------------------------------------------
+static uint32_t find_child(const mz_added *added, uint32_t node, unsigned char byte) {
+    uint32_t child = node == 0 ? added->first[byte] : added->nodes[node].child;
+    while (node != 0 && child != 0 && added->nodes[child].byte != byte)
+        child = added->nodes[child].sibling;
+    return child;
+}
+
+static uint32_t get_child(mz_added *added, uint32_t node, unsigned char byte, uint32_t *n) {
+    const uint32_t there = find_child(added, node, byte);
+    if (there != 0)
+        return there;
+    mz_added_node *parent = &added->nodes[node];
+    added->nodes[*n] = (mz_added_node){.sibling = parent->child, .item = -1, .byte = byte};
+    parent->child = *n;
+    if (node == 0)
+        added->first[byte] = *n;
+    return (*n)++;
+}
+
+// The node after `byte`, which is read before what was read until now.
+static uint32_t step(const mz_added *added, uint32_t node, unsigned char byte) {
+    for (;; node = added->nodes[node].fail) {
+        const uint32_t child = find_child(added, node, byte);
+        if (child != 0 || node == 0)
+            return child;
+    }
+}
+
+// Nodes in the order of their depth, as a node's `fail` is less deep.
+static void link_trie(mz_added *added, uint32_t *queue) {
+    uint32_t done = 0, n = 1;
+    queue[0] = 0;
+    while (done < n) {
+        const uint32_t node = queue[done++];
+        for (uint32_t child = added->nodes[node].child; child != 0; child = added->nodes[child].sibling) {
+            mz_added_node *c = &added->nodes[child];
+            c->fail = node == 0 ? 0 : step(added, added->nodes[node].fail, c->byte);
+            c->item = c->item >= 0 ? c->item : added->nodes[c->fail].item;
+            queue[n++] = child;
+        }
+    }
+}
+
+static mezzo_status build_trie(const char *where, mz_added *added) {
+    enum { MOST_BYTES = 4 << 20 };
+    size_t bytes = 0;
+    uint32_t n = 1;
+    for (size_t i = 0; i < added->n; i++)
+        bytes += added->items[i].n;
+    if (bytes > MOST_BYTES)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'added_tokens': %zu bytes of texts; at most %d are supported", where,
+                       bytes, MOST_BYTES);
+    uint32_t *queue = mz_alloc(bytes + 1, sizeof *queue);
+    added->nodes = mz_alloc(bytes + 1, sizeof *added->nodes);
+    if (queue == NULL || added->nodes == NULL) {
+        mz_free(queue);
+        return MEZZO_ERR_MEMORY;
+    }
+    added->nodes[0].item = -1;
+    for (size_t i = 0; i < added->n; i++) {
+        uint32_t node = 0;
+        for (size_t k = added->items[i].n; k > 0; k--)
+            node = get_child(added, node, (unsigned char)added->items[i].text[k - 1], &n);
+        added->nodes[node].item = (int32_t)i;
+    }
+    link_trie(added, queue);
+    mz_free(queue);
+    return MEZZO_OK;
+}
+
 mezzo_status mz_added_finish(const char *where, mz_added *added) {
     static const char letter[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]";
     bool words = false;
@@ -38,39 +110,10 @@ mezzo_status mz_added_finish(const char *where, mz_added *added) {
         if (i > 0 && compare(a - 1, a) == 0)
             return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'added_tokens': %s is there twice", where,
                            mz_quote_bytes(a->text, a->n).text);
-        added->begins[(unsigned char)a->text[0]] = true;
         words |= a->single_word;
     }
+    MEZZO_TRY(build_trie(where, added));
     return words ? mz_pattern_create(where, MZ_PATTERN_PCRE2, letter, sizeof letter - 1, &added->letter) : MEZZO_OK;
-}
-
-// Narrows items [*from, *to), whose first `depth` bytes are the same, to those whose next byte is `byte`.
-static void narrow(const mz_added *added, size_t depth, unsigned char byte, size_t *from, size_t *to) {
-    for (int side = 0; side < 2; side++) {
-        size_t low = *from, high = *to;
-        while (low < high) {
-            const size_t middle = low + (high - low) / 2;
-            const mz_added_token *a = &added->items[middle];
-            const int there = a->n > depth ? (unsigned char)a->text[depth] : -1;
-            if (there < byte + side)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        *(side == 0 ? from : to) = low;
-    }
-}
-
-// The longest item that the text begins with, or NULL.
-static const mz_added_token *longest(const mz_added *added, const char *text, size_t n) {
-    const mz_added_token *best = NULL;
-    size_t from = 0, to = added->n;
-    for (size_t depth = 0; depth < n && from < to; depth++) {
-        narrow(added, depth, (unsigned char)text[depth], &from, &to);
-        if (from < to && added->items[from].n == depth + 1)
-            best = &added->items[from];
-    }
-    return best;
 }
 
 int32_t mz_added_find(const mz_added *added, const char *text, size_t n) {
@@ -100,17 +143,40 @@ static mezzo_status touches_word(const mz_added_walk *w, size_t from, size_t to,
     return *out ? MEZZO_OK : mz_matches_next(&right, out, &a, &b);
 }
 
+// From the end of the text: the longest item at every place that has one.
+mezzo_status mz_added_begin(const mz_added *added, mz_added_hits *hits, void *room, const char *text, size_t n,
+                            mz_added_walk *out) {
+    *out = (mz_added_walk){.added = added, .hits = hits, .room = room, .text = text, .n = n, .next = -1};
+    hits->n = 0;
+    uint32_t node = 0;
+    for (size_t at = n; at > 0 && added->n > 0; at--) {
+        node = step(added, node, (unsigned char)text[at - 1]);
+        const int32_t item = added->nodes[node].item;
+        if (item < 0)
+            continue;
+        MEZZO_TRY(MZ_RESERVE(hits->items, hits->cap, hits->n + 1));
+        hits->items[hits->n++] = (mz_added_hit){at - 1, &added->items[item]};
+    }
+    return MEZZO_OK;
+}
+
+static size_t skip_white(mz_added_walk *w, size_t at) {
+    if (at < w->white_from || at > w->white_to) {
+        w->white_from = at;
+        w->white_to = at + mz_white_until(w->text + at, w->n - at);
+    }
+    return w->white_to;
+}
+
 static mezzo_status find(mz_added_walk *w, size_t *from, size_t *to, int32_t *token) {
     *token = -1;
-    while (w->at < w->n) {
-        const mz_added_token *a =
-            w->added->begins[(unsigned char)w->text[w->at]] ? longest(w->added, w->text + w->at, w->n - w->at) : NULL;
-        if (a == NULL) {
-            w->at++;
+    while (w->hits->n > 0) {
+        const mz_added_hit hit = w->hits->items[--w->hits->n];
+        const mz_added_token *a = hit.item;
+        if (hit.from < w->at)
             continue;
-        }
-        *from = w->at;
-        *to = w->at += a->n;
+        *from = hit.from;
+        *to = w->at = hit.from + a->n;
         bool within = false;
         if (a->single_word && !a->special)
             MEZZO_TRY(touches_word(w, *from, *to, &within));
@@ -121,7 +187,7 @@ static mezzo_status find(mz_added_walk *w, size_t *from, size_t *to, int32_t *to
             *from = white < *from ? white : *from;
         }
         if (a->right)
-            *to += mz_white_until(w->text + *to, w->n - *to);
+            *to = skip_white(w, *to);
         *token = a->token;
         return MEZZO_OK;
     }

@@ -90,6 +90,7 @@ typedef struct encoder {
     char *bytes; // of a word that is written in letters
     size_t cap_bytes;
     void *match; // for added tokens
+    mz_added_hits hits[2];
 } encoder;
 
 static void end_encoder(encoder *e) {
@@ -98,6 +99,8 @@ static void end_encoder(encoder *e) {
     mz_normal_room_free(&e->normal);
     mz_match_room_free(e->match);
     mz_free(e->bytes);
+    mz_free(e->hits[0].items);
+    mz_free(e->hits[1].items);
 }
 
 static mezzo_status add_bytes(encoder *e, const char *bytes, size_t n) {
@@ -122,13 +125,13 @@ static mezzo_status add_text(encoder *e, const char *text, size_t n, mz_place pl
 // Between tokens that were added to the vocabulary; `stage` 0 looks for those that text has before it is normalized.
 static mezzo_status add_stage(encoder *e, int stage, const char *text, size_t n, mz_place place) {
     const mz_added *added = &e->tok->added[stage];
-    mz_added_walk w = {.added = added, .text = text, .n = n, .next = -1};
+    mz_added_walk w;
     if (added->n == 0)
         return stage == 0 ? add_text(e, text, n, place)
                           : mz_words(&e->tok->steps, &e->words, text, n, place, add_word, e);
     if (e->match == NULL)
         MEZZO_TRY(mz_match_room(&e->match));
-    w.room = e->match;
+    MEZZO_TRY(mz_added_begin(added, &e->hits[stage], e->match, text, n, &w));
     for (;;) {
         size_t from, to;
         int32_t token;

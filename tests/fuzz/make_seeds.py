@@ -269,6 +269,8 @@ write("torch_trace", "cpu", torch_trace(device="cpu", capability=0, world=1, ste
 write("torch_trace", "refused", json.dumps({"mezzo_audit": 1, "refused": "torch 1.13 is too old"}))
 write("torch_trace", "places", torch_trace(places=[]))
 write("torch_trace", "empty", torch_trace(ops=[], events=[], regions=[], states=[], parameters=[]))
+
+
 # --- a model of sentencepiece (protobuf), and texts to train a tokenizer on ---
 def varint(n):
     return bytes([n & 0x7F | 0x80]) + varint(n >> 7) if n > 0x7F else bytes([n])

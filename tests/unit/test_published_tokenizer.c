@@ -205,10 +205,42 @@ static void long_words_end(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
+// Twice the text takes about twice the steps: a text that is the beginning of a long added token everywhere, and one
+// whose every token takes the white space after it.
+static void long_added_tokens_end(void **state) {
+    enum { LONG = 200000, TEXT = 400000 };
+    (void)state;
+    mz_text json = {0};
+    mezzo_tokenizer *tok;
+    size_t n;
+    char *text = calloc(TEXT + 1, 1);
+    memset(text, 'a', TEXT);
+    mz_text_addf(&json, "{\"added_tokens\": [{\"id\": 4, \"content\": \"%.*sb\"}, {\"id\": 5, \"content\": \"aa\"}, ",
+                 (int)LONG, text);
+    mz_text_addf(&json, "{\"id\": 6, \"content\": \" \", \"rstrip\": true}], " MODEL "}");
+    assert_int_equal(json.status, MEZZO_OK);
+    must(load(json.data, &tok));
+    must(mezzo_tokenizer_encode(tok, text, TEXT, NULL, &n));
+    assert_int_equal(n, TEXT / 2);
+    text[LONG + 1] = 'b';
+    must(mezzo_tokenizer_encode(tok, text, LONG + 2, NULL, &n)); // "aa" is the longest at the first place
+    assert_int_equal(n, LONG / 2 + 1);
+    must(mezzo_tokenizer_encode(tok, text + 1, LONG + 1, NULL, &n));
+    assert_int_equal(n, 1);
+    memset(text, ' ', TEXT);
+    must(mezzo_tokenizer_encode(tok, text, TEXT, NULL, &n));
+    assert_int_equal(n, TEXT);
+    free(text);
+    mz_text_free(&json);
+    mezzo_tokenizer_free(tok);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_not_supported_is_named),
                                        cmocka_unit_test(replacements_do_not_explode),
                                        cmocka_unit_test(unknown_characters_are_refused_or_unknown),
-                                       cmocka_unit_test(gpt2_in_that_form_is_gpt2), cmocka_unit_test(long_words_end)};
+                                       cmocka_unit_test(gpt2_in_that_form_is_gpt2),
+                                       cmocka_unit_test(long_words_end),
+                                       cmocka_unit_test(long_added_tokens_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
