@@ -31,6 +31,7 @@
 typedef struct tiny_log {
     double loss[TINY_STEPS + 1]; // [s]: of step s; NaN where it was not seen
     int64_t stop_after;          // 0 = never
+    bool stop_at_start;          // when all is prepared, before the first step
     volatile sig_atomic_t stop;
     int warnings;
     char warning[1024];
@@ -50,6 +51,8 @@ static inline void tiny_watch(void *user, const mezzo_progress *p) {
         log->warnings++;
         snprintf(log->warning, sizeof log->warning, "%s", p->text);
     }
+    if (p->event == MEZZO_EVENT_START && log->stop_at_start)
+        log->stop = 1;
     if (p->event != MEZZO_EVENT_STEP)
         return;
     if (p->step <= TINY_STEPS)

@@ -35,18 +35,21 @@ static bool names_records(const char *path) {
     return false;
 }
 
-// A folder of records has such files, and no token shards, beside which a tokenizer.json stands.
+// A folder of records has such files, no token shards, beside which a tokenizer.json stands, and no folders, as
+// pictures have them.
 static bool holds_records(const char *folder) {
     char **names;
-    size_t n, records = 0, shards = 0;
+    size_t n, records = 0, others = 0;
     if (mz_dir_list(folder, &names, &n) != MEZZO_OK)
         return false;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && others == 0; i++) {
+        char *path = mz_format("%s/%s", folder, names[i]);
         records += names_records(names[i]);
-        shards += ends_with(names[i], ".bin");
+        others += path == NULL || mz_path_is_dir(path) || ends_with(names[i], ".bin");
+        mz_free(path);
     }
     mz_dir_list_free(names, n);
-    return records > 0 && shards == 0;
+    return records > 0 && others == 0;
 }
 
 // One of a list of sources. A file whose name has the colon in it comes first.

@@ -237,7 +237,7 @@ static void test_another_model_is_refused(void **state) {
 // A run that begins with another folder's checkpoint has one of its own, also where it takes no step.
 static void test_no_step_behind_another_folders_checkpoint(void **state) {
     (void)state;
-    tiny_log log = {0}, stopped = {.stop = 1};
+    tiny_log log = {0}, stopped = {.stop_at_start = true};
     mezzo_train_result first, result;
     char resume[4200];
     const char *begin[] = {"--steps=4", "--precision=fp16", "--init-scale=16777216", NULL};
