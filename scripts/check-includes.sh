@@ -32,6 +32,7 @@ allowed() {
     study/page) echo "base/* graph/* backend/*.h runtime/* optim/* models/*.h session/* io/* task/* train/* study/agree/* study/audit/* mezzo/*" ;;
     dist) echo "base/* backend/*.h mezzo/*" ;;
     cli) echo "* mezzo/*" ;;
+    tools) echo "* mezzo/*" ;;
     examples) echo "mezzo/*" ;;
     bench) echo "* mezzo/*" ;;
     *) echo "" ;;
@@ -118,7 +119,7 @@ while IFS=: read -r file line text; do
     else
         check_system "$file" "$line" "$header"
     fi
-done < <(find include src cli examples bench \( -name '*.[ch]' -o -name '*.def' -o -name '*.cu' \) -print0 2>/dev/null |
+done < <(find include src cli tools examples bench \( -name '*.[ch]' -o -name '*.def' -o -name '*.cu' \) -print0 2>/dev/null |
     xargs -0 -r grep -HnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]')
 
 exit $broken

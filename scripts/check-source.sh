@@ -9,11 +9,11 @@ complain() {
     echo "$1"
     broken=1
 }
-sources() { find include src cli examples tests bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null; }
+sources() { find include src cli tools examples tests bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null; }
 
 # A run folder or a text that somebody tried a command on is not a part of the project.
 root='.ci|.clang-format|.gitignore|CHANGELOG.md|CMakeLists.txt|CONTRIBUTING.md|LICENSE|Makefile|README.md|THIRD-PARTY.md'
-root+='|bench|cli|cmake|contrib|data|debian|docs|examples|include|pyproject.toml|python|recipes|scripts|src|tests'
+root+='|bench|cli|cmake|contrib|data|debian|docs|examples|include|pyproject.toml|python|recipes|scripts|src|tests|tools'
 found=$(git ls-files | cut -d / -f 1 | sort -u | grep -vxE "$root" || true)
 [[ -z $found ]] || complain "$found
 committed in the root, where only its list in scripts/check-source.sh belongs"

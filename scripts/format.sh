@@ -8,7 +8,7 @@ if [[ ${1:-} == --check ]]; then
     mode=(--dry-run -Werror)
 fi
 folders=()
-for folder in include src cli examples tests bench; do
+for folder in include src cli tools examples tests bench; do
     if [[ -d $folder ]]; then
         folders+=("$folder")
     fi

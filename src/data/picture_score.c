@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "data/radio.h"
+#include "data/radio_map.h"
 #include "io/csv.h"
 #include "io/file.h"
 

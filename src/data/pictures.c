@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "data/npy.h"
-#include "data/radio.h"
+#include "data/radio_map.h"
 #include "io/json.h"
 #include "io/png.h"
 

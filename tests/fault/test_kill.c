@@ -2,7 +2,7 @@
 // MEZZO_KILLS_SEED=N: at others), one on pictures at 10 (MEZZO_KILLS_PICTURES). Every time the newest whole checkpoint
 // is found, is not older than the one known before, and the next process goes on from it. Seen to fail where
 // --resume auto did not start again after a kill inside the very first save.
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 #include "tiny_run.h"
 
 #include <signal.h>

@@ -15,7 +15,7 @@
 //                   are passed over, so that a campaign can be stopped at any moment and taken up again
 // MEZZO_OOM_STAYS=1 all allocations after the first failure fail too
 #define _GNU_SOURCE
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 #include "tiny_run.h"
 
 #include <fcntl.h>

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 #include "io/file.h"
 #include "nn/images.h"
 #include "nn/layers.h"

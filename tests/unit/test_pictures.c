@@ -11,7 +11,7 @@
 
 #include "data/image_score.h"
 #include "data/pictures.h"
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 #include "io/file.h"
 #include "io/png.h"
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 #include "io/file.h"
 
 enum { SIZE = 64 };

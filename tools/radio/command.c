@@ -1,6 +1,6 @@
 // mezzo data radio: made-up cities and their radio maps.
 #include "cli.h"
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 
 static const cli_range ranges[] = {
     {CLI_FIELD(mz_radio_options, maps), "maps", 1, 1e7, 0},

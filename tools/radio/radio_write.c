@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <omp.h>
 
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 #include "io/file.h"
 #include "io/png.h"
 

@@ -1,12 +1,13 @@
 // Radio maps of cities that are made up: streets and buildings, transmitters, and the power that arrives at every
 // place. docs/images.md has the formulas and where they come from. A map is a pure function of (seed, its number):
 // neither threads nor the number of maps change it.
-#ifndef MZ_DATA_RADIO_H
-#define MZ_DATA_RADIO_H
+#ifndef MZ_TOOLS_RADIO_H
+#define MZ_TOOLS_RADIO_H
 
 #include <signal.h>
 
 #include "base/base.h"
+#include "data/radio_map.h"
 
 // --- the city ------------------------------------------------------------------------------------
 typedef struct mz_point {
@@ -35,14 +36,8 @@ mz_point mz_city_transmitter(const mz_city *city, uint64_t seed, uint64_t map, u
                              const uint8_t *buildings);
 
 // --- the power -----------------------------------------------------------------------------------
-#define MZ_RADIO_GHZ 5.9   // as RadioMapSeer's
-#define MZ_RADIO_DB  100.0 // gray 255 is the loss at 1 m in free space, gray 0 this much more
-// ITU-R P.525-4 (4), in dB: distance in metres, at least 1.
-double mz_free_space_loss(double metres);
 // ITU-R P.526-15 (31): the loss of a knife edge; 0 below nu = -0.78.
 double mz_knife_edge_loss(double nu);
-uint8_t mz_radio_gray(double loss); // and back: the loss that a gray stands for
-double mz_radio_loss(double gray);
 
 typedef struct mz_field mz_field; // what all transmitters of one city share: its corners and what they see
 mezzo_status mz_field_make(const mz_city *city, int64_t size, const uint8_t *buildings, mz_field **out);
@@ -68,6 +63,5 @@ typedef struct mz_radio_written {
 // OUT/radio.json with how they were made. OUT must not exist or be empty: else INVALID. IO names the file; INTERRUPTED
 // at *stop (NULL: never), with whole maps in OUT and no radio.json.
 mezzo_status mz_radio_write(const mz_radio_options *options, const volatile sig_atomic_t *stop, mz_radio_written *out);
-#define MZ_RADIO_FILE "radio.json"
 
 #endif

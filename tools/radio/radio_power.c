@@ -10,7 +10,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 
 enum { BINS = 4096, BENDS = 4 }; // directions; corners on one way
 #define OUTSIDE    0.3           // metres that a corner stands out from its walls
@@ -65,24 +65,11 @@ struct mz_field {
 };
 
 // --- formulas ------------------------------------------------------------------------------------
-double mz_free_space_loss(double metres) {
-    return 32.4 + 20 * log10(MZ_RADIO_GHZ * 1e3) + 20 * log10(fmax(metres, 1) * 1e-3);
-}
-
 double mz_knife_edge_loss(double nu) {
     if (nu <= LEAST_NU)
         return 0;
     const double x = nu - 0.1;
     return 6.9 + 20 * log10(sqrt(x * x + 1) + x);
-}
-
-double mz_radio_loss(double gray) {
-    return mz_free_space_loss(1) + MZ_RADIO_DB * (1 - gray / 255);
-}
-
-uint8_t mz_radio_gray(double loss) {
-    const double gray = 255 * (1 - (loss - mz_free_space_loss(1)) / MZ_RADIO_DB);
-    return gray <= 0 ? 0 : gray >= 255 ? 255 : (uint8_t)(gray + 0.5);
 }
 
 // ITU-R P.526-15 (27), of a path that is bent by the angle whose cosine is given: by its chord, 2 sin(angle / 2).

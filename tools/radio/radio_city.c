@@ -3,7 +3,7 @@
 // one operation makes them: cutting by a line.
 #include <math.h>
 
-#include "data/radio.h"
+#include "tools/radio/radio.h"
 
 #define PHILOX_CITY        0x2AD10000u // the `tensor` words of this file's draws
 #define PHILOX_TRANSMITTER 0x2AD10001u
