@@ -529,7 +529,7 @@ static mezzo_status start_predicting(predicting *p, int64_t rows) {
                                p->request->eta, p->t->latent == NULL));
     if (p->request->out != NULL)
         MEZZO_TRY(mz_dir_create(p->request->out));
-    MEZZO_TRY(mz_examples_make(m, p->batch, p->request->seed, &p->x));
+    MEZZO_TRY(mz_examples_make(m, p->batch, false, p->request->seed, &p->x));
     p->prediction = mz_alloc((size_t)(p->batch * p->n * 2), sizeof *p->prediction);
     p->fresh = mz_alloc((size_t)p->n, sizeof *p->fresh);
     p->truth = mz_alloc((size_t)p->pixels, sizeof *p->truth);

@@ -398,6 +398,9 @@ static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples 
             targets[i - 1] = tokens[i];
     }
     targets[out->items - 1] = made_up_token(model, seed, (uint64_t)out->items);
+    const mz_input *positions = mz_examples_input(out, MZ_ROLE_POSITIONS);
+    for (int64_t i = 0; positions != NULL && i < out->items; i++)
+        ((int32_t *)positions->data)[i] = (int32_t)(i % positions->dim[1]);
 }
 
 static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]) {

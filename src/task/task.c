@@ -90,10 +90,11 @@ static mezzo_status take_examples(const mezzo_model_config *config, int64_t rows
     return MEZZO_OK;
 }
 
-mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, uint64_t seed, mz_examples *out) {
+mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, bool documents, uint64_t seed,
+                              mz_examples *out) {
     const mz_task_kind *kind = mz_task_kind_of(model);
     *out = (mz_examples){0};
-    mezzo_status status = take_examples(model, rows, false, out);
+    mezzo_status status = take_examples(model, rows, documents, out);
     if (status == MEZZO_OK)
         kind->made_up(model, seed, out);
     else

@@ -187,8 +187,10 @@ void mz_source_close(mz_source *source); // NULL is fine
 // the batch is checked, and a bad one is blank, of no weight, with what is wrong in `fault`; "" = nothing.
 mezzo_status mz_source_draw(mz_source *source, uint64_t k, char *fault, size_t size);
 mezzo_status mz_examples_write(const mz_examples *examples, mezzo_program *program); // every input
-// A batch of made-up numbers for timing, owned by the caller; free with mz_examples_free.
-mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, uint64_t seed, mz_examples *out);
+// A batch of made-up numbers for timing, owned by the caller; free with mz_examples_free. `documents`: with the
+// positions of one document in each row.
+mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, bool documents, uint64_t seed,
+                              mz_examples *out);
 void mz_examples_free(mz_examples *examples);
 
 // score.c: batches 0 … n-1 through `program`, whose "loss" is read, and "logits" where the source has room for them.

@@ -235,7 +235,7 @@ static void test_made_up(void **state) {
     mz_examples x;
     char fault[256];
     assert_int_equal(mezzo_model_defaults("radio_unet-tiny", &config), MEZZO_OK);
-    assert_int_equal(mz_examples_make(&config, 3, 5, &x), MEZZO_OK);
+    assert_int_equal(mz_examples_make(&config, 3, false, 5, &x), MEZZO_OK);
     const mz_task task = {.kind = &mz_task_images, .model = config};
     assert_true(mz_task_images.check(&task, &x, fault, sizeof fault));
     assert_int_equal(mz_task_images.weight(&x), 3);

@@ -33,7 +33,7 @@ void mz_session_describe(const mz_session_options *o, char *out, size_t size) {
 static mezzo_status open_rig(mezzo_device *device, const mz_session_options *o, mz_rig *rig) {
     mezzo_model_config model = o->model.config;
     model.seq_len = o->form.length;
-    MEZZO_TRY(mz_examples_make(&model, o->form.batch, o->seed, &rig->examples));
+    MEZZO_TRY(mz_examples_make(&model, o->form.batch, o->form.documents, o->seed, &rig->examples));
     MEZZO_TRY(mz_session_open(device, o, MZ_SESSION_TRAIN | MZ_SESSION_STEP, &rig->session));
     return mz_examples_write(&rig->examples, rig->session.train);
 }
