@@ -4,29 +4,14 @@
 #define TINY_RUN_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
-#include "device.h"
+#include "fixture.h"
 #include "io/file.h"
 #include "mezzo/train.h"
 
 #define TINY_TEXT  "text.txt"
 #define TINY_DATA  "--data=" TINY_TEXT
 #define TINY_STEPS 64
-
-// Fails the test with the library's message.
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        mezzo_status must_status = (expr);                                                                             \
-        if (must_status != MEZZO_OK)                                                                                   \
-            fail_msg("%s: %s: %s", #expr, mezzo_status_name(must_status), mezzo_error_message());                      \
-    } while (0)
 
 typedef struct tiny_log {
     double loss[TINY_STEPS + 1]; // [s]: of step s; NaN where it was not seen

@@ -2,17 +2,9 @@
 // call waits for the one before it. Devices with one stream pass by doing the same twice (unit/test_capture has a
 // device of the CPU's that keeps calls for later). Seen to fail on a GPU with the waits for a part left out of the
 // graph.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "runtime/program.h"
-#include "device.h"
-#include "mezzo/model.h"
 #include "optim/step.h"
 
 enum { BATCH = 4, LENGTH = 64, VOCAB = 300, STEPS = 9 };
@@ -26,42 +18,27 @@ typedef struct trial {
     mezzo_moments moments;
 } trial;
 
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
-
 static void micro(mezzo_program *p, mezzo_scaler *s, mezzo_step *step, int k) {
-    static int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = (i * 7 + 3 * k) % VOCAB;
-        targets[i] = (i * 5 + k) % VOCAB;
-    }
-    ok(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
-    ok(mezzo_program_write(p, "targets", targets, sizeof targets));
+    must(fixture_batch(p, BATCH * LENGTH, VOCAB, k));
     if (step != NULL)
-        ok(mezzo_step_micro(step, 3, (uint64_t)k));
+        must(mezzo_step_micro(step, 3, (uint64_t)k));
     else
-        ok(mezzo_program_run(p, s, 3, (uint64_t)k));
+        must(mezzo_program_run(p, s, 3, (uint64_t)k));
 }
 
-static void build(const trial *t, mezzo_graph **g) {
-    mezzo_model_config c;
-    ok(mezzo_model_defaults(t->model, &c));
-    c.layers = 3, c.heads = 2, c.d_model = 128, c.d_ff = 256, c.vocab = VOCAB, c.seq_len = LENGTH, c.dropout = 0;
-    if (strcmp(t->model, "glm4_moe") == 0)
-        c.experts = 4, c.d_expert = 64;
-    ok(mezzo_graph_create(g));
-    ok(mezzo_model_build(*g, &c, BATCH, LENGTH, false));
+static mezzo_graph *build(const trial *t) {
+    mezzo_model_config c = fixture_model(t->model, 128, 256, VOCAB, LENGTH);
+    c.layers = 3, c.d_expert = 64;
+    return fixture_graph(&c, BATCH, LENGTH, false);
 }
 
 static void update(const trial *t, mezzo_optimizer *o, mezzo_scaler *s) {
-    ok(mezzo_scaler_unscale(s, o));
+    must(mezzo_scaler_unscale(s, o));
     if (!t->unclipped)
-        ok(mezzo_optimizer_clip(o, 0.5));
-    ok(mezzo_scaler_step(s, o));
-    ok(mezzo_scaler_update(s));
-    ok(mezzo_optimizer_zero_grad(o));
+        must(mezzo_optimizer_clip(o, 0.5));
+    must(mezzo_scaler_step(s, o));
+    must(mezzo_scaler_update(s));
+    must(mezzo_optimizer_zero_grad(o));
 }
 
 typedef struct result {
@@ -80,7 +57,7 @@ static void keep_parameters(result *r, mezzo_params *params) {
     for (int i = 0; i < mezzo_params_count(params); i++) {
         float *values = calloc((size_t)params->list[i].count, sizeof *values);
         assert_non_null(values);
-        ok(mezzo_params_read(params, i, values));
+        must(mezzo_params_read(params, i, values));
         keep(r, values, (size_t)params->list[i].count);
         free(values);
     }
@@ -91,7 +68,7 @@ static void keep_moments(result *r, const mezzo_optimizer *o) {
         const size_t bytes = mz_optimizer_moment_bytes(o, which, o->moment_elements);
         float *values = calloc(bytes / sizeof *values, sizeof *values);
         assert_non_null(values);
-        ok(o->device->backend->read(o->device, values, o->d_moments[which], bytes));
+        must(o->device->backend->read(o->device, values, o->d_moments[which], bytes));
         keep(r, values, bytes / sizeof *values);
         free(values);
     }
@@ -106,10 +83,10 @@ static void train(const trial *t, bool defers, result *r) {
     mezzo_scaler *s;
     mezzo_step *object = NULL;
     float loss;
-    ok(mezzo_device_open(test_device(), 1, &device));
-    build(t, &g);
+    must(mezzo_device_open(test_device(), 1, &device));
+    g = build(t);
     mezzo_program_options options = {.precision = t->precision, .loss_weight = 1.0f / (float)t->micros};
-    ok(mezzo_params_create_as(device, g, &options, 7, t->master, &params));
+    must(mezzo_params_create_as(device, g, &options, 7, t->master, &params));
     mezzo_optimizer_options moving = mezzo_optimizer_defaults();
     moving.moments = t->moments;
     if (t->sgd)
@@ -117,23 +94,23 @@ static void train(const trial *t, bool defers, result *r) {
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
     scaling.enabled = t->precision == MEZZO_PRECISION_FP16;
     scaling.init_scale = 0x1p24, scaling.growth_interval = 2; // some steps are skipped
-    ok(mezzo_program_create(g, params, &options, &p));
+    must(mezzo_program_create(g, params, &options, &p));
     options.forward_only = true;
-    ok(mezzo_program_create(g, params, &options, &evaluation));
-    ok(mezzo_optimizer_create(params, &moving, &o));
-    ok(mz_optimizer_set_bucket(o, 20000));
-    ok(mezzo_scaler_create(device, &scaling, &s));
+    must(mezzo_program_create(g, params, &options, &evaluation));
+    must(mezzo_optimizer_create(params, &moving, &o));
+    must(mz_optimizer_set_bucket(o, 20000));
+    must(mezzo_scaler_create(device, &scaling, &s));
     const mezzo_step_options each = {.micro_batches = t->micros, .clip = t->unclipped ? 0 : 0.5};
     if (defers)
-        ok(mezzo_step_create(p, &o, 1, s, &each, &object));
+        must(mezzo_step_create(p, &o, 1, s, &each, &object));
     mezzo_graph_free(g);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < t->micros; i++)
             micro(p, s, object, step * t->micros + i);
-        ok(mezzo_program_read(p, "loss", &loss, sizeof loss));
+        must(mezzo_program_read(p, "loss", &loss, sizeof loss));
         keep(r, &loss, 1);
         if (defers)
-            ok(mezzo_step_finish(object));
+            must(mezzo_step_finish(object));
         else
             update(t, o, s);
         if (defers && device->backend->capture_stream)
@@ -142,14 +119,14 @@ static void train(const trial *t, bool defers, result *r) {
             keep_parameters(r, params);
         if (t->looks && step % 4 == 3) {
             micro(evaluation, NULL, NULL, step);
-            ok(mezzo_program_read(evaluation, "loss", &loss, sizeof loss));
+            must(mezzo_program_read(evaluation, "loss", &loss, sizeof loss));
             keep(r, &loss, 1);
         }
     }
     keep_parameters(r, params);
     keep_moments(r, o);
     mezzo_step_info info;
-    ok(mezzo_optimizer_info(o, &info));
+    must(mezzo_optimizer_info(o, &info));
     assert_true(scaling.enabled == (info.skipped > 0) && info.step > 2);
     mezzo_step_free(object);
     mezzo_scaler_free(s);

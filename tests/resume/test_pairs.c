@@ -1,24 +1,11 @@
 // Neighbouring calls that a device runs in one piece give the bits of the pieces: a step with them, replayed as a
 // graph, against one that goes call by call because a hook watches it. Devices without such pieces pass by doing the
 // same twice. Seen to fail with an expert chosen twice, and with a slope left out on the way back.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "runtime/program.h"
-#include "device.h"
-#include "mezzo/model.h"
 
 enum { BATCH = 4, LENGTH = 32, RUNS = 3 }; // the third run of a program is a replay
-
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
 
 static mezzo_status look(void *user, mezzo_program *program, size_t call) {
     (void)program, (void)call;
@@ -40,17 +27,16 @@ static float *step(mezzo_precision precision, int64_t experts, int64_t vocab, in
     mezzo_program *p;
     int looked = 0;
     static int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
-    ok(mezzo_device_open(test_device(), 1, &device));
-    ok(mezzo_model_defaults(experts > 0 ? "glm4_moe" : "gpt2", &c));
+    must(mezzo_device_open(test_device(), 1, &device));
+    must(mezzo_model_defaults(experts > 0 ? "glm4_moe" : "gpt2", &c));
     if (experts > 0)
         c.experts = experts, c.experts_per_token = 3;
     c.layers = experts > 0 ? 3 : 1, c.heads = 2, c.d_model = experts > 0 ? 128 : 32, c.d_ff = 64, c.vocab = vocab,
     c.seq_len = LENGTH, c.dropout = 0;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mezzo_params_create(device, g, 5, &params));
+    g = fixture_graph(&c, BATCH, LENGTH, false);
+    must(mezzo_params_create(device, g, 5, &params));
     mezzo_program_options options = {.precision = precision, .loss_weight = 1, .logits_rows = logits_rows};
-    ok(mezzo_program_create(g, params, &options, &p));
+    must(mezzo_program_create(g, params, &options, &p));
     for (size_t i = 0; i < p->c.n_calls; i++)
         for (size_t k = 0; p->pairs[i] != NULL && k < MZ_COUNT(on_cuda); k++)
             seen[k] += strcmp(p->pairs[i]->name, on_cuda[k]) == 0;
@@ -61,17 +47,17 @@ static float *step(mezzo_precision precision, int64_t experts, int64_t vocab, in
             tokens[i] = (int32_t)((i * 7 + 3 * run) % vocab);
             targets[i] = (int32_t)((i * 97 + run) % vocab);
         }
-        ok(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
-        ok(mezzo_program_write(p, "targets", targets, sizeof targets));
-        ok(mezzo_params_zero_grad(params));
-        ok(mezzo_program_run(p, NULL, 1, (uint64_t)run));
+        must(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
+        must(mezzo_program_write(p, "targets", targets, sizeof targets));
+        must(mezzo_params_zero_grad(params));
+        must(mezzo_program_run(p, NULL, 1, (uint64_t)run));
     }
     assert_true(by_itself == (looked > 0));
     *count = (size_t)params->elements + 1;
     float *values = calloc(*count, sizeof *values);
     assert_non_null(values);
-    ok(mezzo_program_read(p, "loss", values, sizeof *values));
-    ok(device->backend->read(device, values + 1, params->grad, (*count - 1) * sizeof *values));
+    must(mezzo_program_read(p, "loss", values, sizeof *values));
+    must(device->backend->read(device, values + 1, params->grad, (*count - 1) * sizeof *values));
     mezzo_program_free(p);
     mezzo_params_free(params);
     mezzo_graph_free(g);

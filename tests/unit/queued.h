@@ -3,26 +3,14 @@
 #ifndef MZ_TEST_QUEUED_H
 #define MZ_TEST_QUEUED_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <string.h>
 
+#include "fixture.h"
 #include "runtime/params.h"
 #include "backend/collective.h"
 #include "graph/graph.h"
-#include "mezzo/model.h"
 #include "runtime/program.h"
 #include "optim/step.h"
-
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
 
 // --- a device that captures ----------------------------------------------------------------------------------------
 extern const mz_backend mz_backend_cpu;
@@ -112,7 +100,7 @@ static const mz_kernel *const *queued_kernels(const mezzo_device *device, mz_op 
 }
 static mezzo_status queued_zero(mezzo_device *device, void *data, size_t bytes) {
     if (capturing == NULL) {
-        ok(mz_device_flush_deferred(device, data, bytes, true));
+        must(mz_device_flush_deferred(device, data, bytes, true));
         return mz_backend_cpu.zero(device, data, bytes);
     }
     capturing->zero[capturing->n].data = data;
@@ -121,15 +109,15 @@ static mezzo_status queued_zero(mezzo_device *device, void *data, size_t bytes) 
     return MEZZO_OK;
 }
 static mezzo_status queued_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
-    ok(mz_device_flush_deferred(device, dst, bytes, true));
+    must(mz_device_flush_deferred(device, dst, bytes, true));
     return mz_backend_cpu.write(device, dst, host, bytes);
 }
 static mezzo_status queued_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
-    ok(mz_device_flush_deferred(device, src, bytes, false));
+    must(mz_device_flush_deferred(device, src, bytes, false));
     return mz_backend_cpu.read(device, host, src, bytes);
 }
 static mezzo_status queued_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes) {
-    ok(mz_device_flush_deferred(device, src, bytes, false));
+    must(mz_device_flush_deferred(device, src, bytes, false));
     return mz_backend_cpu.fetch(device, fetch, at, src, bytes);
 }
 static mezzo_status queued_begin(mezzo_device *device) {
@@ -211,12 +199,12 @@ static void launch_one(mezzo_device *device, kept *k, int i) {
         return;
     }
     if (k->zero[i].data != NULL) {
-        ok(mz_backend_cpu.zero(device, k->zero[i].data, k->zero[i].bytes));
+        must(mz_backend_cpu.zero(device, k->zero[i].data, k->zero[i].bytes));
         return;
     }
     if (call.attrs.update != NULL)
         call.attrs.update = &k->update[i]; // a graph holds the constants it was captured with
-    ok(run_below(device, &call));
+    must(run_below(device, &call));
 }
 
 static bool may_run(const kept *k, int i, const int *done) {
@@ -287,21 +275,13 @@ typedef struct trained {
 enum { BATCH = 2, LENGTH = 8, VOCAB = 31, STEPS = 7 };
 
 static void write_batch(mezzo_program *p, int k) {
-    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = (i * 7 + 3 * k) % VOCAB;
-        targets[i] = (i * 5 + k) % VOCAB;
-    }
-    ok(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
-    ok(mezzo_program_write(p, "targets", targets, sizeof targets));
+    must(fixture_batch(p, BATCH * LENGTH, VOCAB, k));
 }
 
 // A model so small that a step takes no time.
 static void tiny_model(const char *name, mezzo_model_config *c) {
-    ok(mezzo_model_defaults(name, c));
-    c->layers = 2, c->heads = 2, c->d_model = 16, c->d_ff = 64, c->vocab = VOCAB, c->seq_len = LENGTH, c->dropout = 0.1;
-    if (strcmp(name, "glm4_moe") == 0)
-        c->layers = 3, c->dropout = 0, c->experts = 4, c->d_expert = 24;
+    *c = fixture_model(name, 16, 64, VOCAB, LENGTH);
+    c->dropout = strcmp(name, "glm4_moe") == 0 ? 0 : 0.1;
 }
 
 #endif

@@ -3,23 +3,12 @@
 //
 // To see it fail: pop the rightmost pair first, forget a candidate after a merge, take "#version" for a merge, cut a
 // text before a letter.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "data/bpe.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "mezzo/data.h"
-
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        if ((expr) != MEZZO_OK)                                                                                        \
-            fail_msg("%s", mezzo_error_message());                                                                     \
-    } while (0)
 
 static mezzo_tokenizer *gpt2;
 

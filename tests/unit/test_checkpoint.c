@@ -5,14 +5,14 @@
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
 
-typedef struct fixture {
+typedef struct small_run {
     mezzo_device *device;
     mezzo_params *params; // w [3, 4], b [4]
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
-} fixture;
+} small_run;
 
-static void make(fixture *f, int64_t rows, bool sgd) {
+static void make(small_run *f, int64_t rows, bool sgd) {
     mezzo_graph *g;
     must(mezzo_device_open("ref", 1, &f->device));
     must(mezzo_graph_create(&g));
@@ -30,7 +30,7 @@ static void make(fixture *f, int64_t rows, bool sgd) {
     must(mezzo_scaler_create(f->device, &s, &f->scaler));
 }
 
-static void discard(fixture *f) {
+static void discard(small_run *f) {
     mezzo_optimizer_free(f->optimizer);
     mezzo_scaler_free(f->scaler);
     mezzo_params_free(f->params);
@@ -38,7 +38,7 @@ static void discard(fixture *f) {
 }
 
 static int setup(void **state) {
-    fixture *f = calloc(1, sizeof *f);
+    small_run *f = calloc(1, sizeof *f);
     make(f, 3, false);
     tiny_clean("kept");
     *state = f;
@@ -51,7 +51,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-static void one_step(fixture *f, float grad) {
+static void one_step(small_run *f, float grad) {
     float w[12], b[4];
     for (int i = 0; i < 12; i++)
         w[i] = grad * (float)(i + 1);
@@ -64,7 +64,7 @@ static void one_step(fixture *f, float grad) {
     must(mezzo_optimizer_zero_grad(f->optimizer));
 }
 
-static mezzo_checkpoint of(fixture *f, int64_t step, double val_loss) {
+static mezzo_checkpoint of(small_run *f, int64_t step, double val_loss) {
     mezzo_checkpoint c = {.params = f->params,
                           .optimizer = f->optimizer,
                           .scaler = f->scaler,
@@ -80,7 +80,7 @@ static mezzo_checkpoint of(fixture *f, int64_t step, double val_loss) {
     return c;
 }
 
-static void save(fixture *f, int64_t step, double val_loss, int64_t keep) {
+static void save(small_run *f, int64_t step, double val_loss, int64_t keep) {
     mezzo_checkpoint c = of(f, step, val_loss);
     must(mezzo_checkpoint_save("kept", &c, keep, NULL, 0));
 }
@@ -110,7 +110,7 @@ static void fails(mezzo_status got, mezzo_status want, const char *says, const c
 
 // Two steps, a checkpoint, one step; into fresh objects; the same step: the same bits.
 static void test_everything_comes_back(void **state) {
-    fixture *f = *state, g = {0};
+    small_run *f = *state, g = {0};
     char path[4096];
     float a[12], b[12];
     one_step(f, 1);
@@ -144,7 +144,7 @@ static void test_everything_comes_back(void **state) {
 }
 
 static void test_keeps_the_last_and_the_best(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     const double losses[] = {3, 1, 2, NAN, 2.5};
     for (int i = 0; i < 5; i++)
         save(f, i + 1, losses[i], 2);
@@ -159,7 +159,7 @@ static void test_keeps_the_last_and_the_best(void **state) {
 }
 
 static void test_a_lost_or_broken_manifest_loses_nothing(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     save(f, 1, 3, 0);
     save(f, 2, 4, 0);
     must(mz_file_write_atomic("kept/manifest.json", "{\"format", 9));
@@ -173,7 +173,7 @@ static void test_a_lost_or_broken_manifest_loses_nothing(void **state) {
 }
 
 static void test_a_hostile_manifest_leads_nowhere(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     const char text[] = "{\"format\": \"mezzo-manifest\", \"version\": 1, \"checkpoints\": [{\"name\": \"../../etc\", "
                         "\"step\": 9, \"val_loss\": 1, \"state_bytes\": 1, \"state_crc32c\": 1}]}";
     save(f, 1, 3, 0);
@@ -182,7 +182,7 @@ static void test_a_hostile_manifest_leads_nowhere(void **state) {
 }
 
 static void test_damaged_files_are_named_and_passed_over(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     const char *files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
     for (int i = 0; i < 6; i++) {
         char path[128];
@@ -205,7 +205,7 @@ static void test_damaged_files_are_named_and_passed_over(void **state) {
 }
 
 static void test_other_shapes_and_kinds_are_refused_whole(void **state) {
-    fixture *f = *state, wide = {0}, sgd = {0};
+    small_run *f = *state, wide = {0}, sgd = {0};
     float before[20], after[20];
     save(f, 1, 3, 0);
     make(&wide, 5, false);
@@ -225,7 +225,7 @@ static void test_other_shapes_and_kinds_are_refused_whole(void **state) {
 
 // Losses of random batches and of the whole set do not compare: the best is one of the newest one's kind.
 static void test_the_best_is_of_one_kind(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     static const struct {
         double loss;
         bool sampled;
@@ -245,7 +245,7 @@ static void test_the_best_is_of_one_kind(void **state) {
 }
 
 static void test_the_same_step_is_replaced(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     char path[4096];
     save(f, 7, 3, 0);
     one_step(f, 1);
@@ -263,7 +263,7 @@ static void test_the_same_step_is_replaced(void **state) {
 // What a load would refuse is not written: the message names tensor and element, the older checkpoint stays, nothing
 // is left.
 static void test_an_unsound_tensor_is_not_saved(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     char path[4096];
     const float bad = INFINITY;
     save(f, 1, 3, 0);
@@ -276,7 +276,7 @@ static void test_an_unsound_tensor_is_not_saved(void **state) {
 
 // Numbers under which nothing could be found or read again.
 static void test_numbers_out_of_range_are_not_saved(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     const int64_t steps[] = {-1, INT64_MIN, INT64_MAX, INT64_C(1000000000000000000)};
     for (size_t i = 0; i < MZ_COUNT(steps); i++) {
         mezzo_checkpoint c = of(f, steps[i], 2);
@@ -299,7 +299,7 @@ static void test_numbers_out_of_range_are_not_saved(void **state) {
 
 // Evaluating needs no moments: what is not read is not asked for.
 static void test_weights_alone_are_enough_for_readers(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     char path[4096];
     save(f, 1, 3, 0);
     save(f, 2, 4, 0);
@@ -314,7 +314,7 @@ static void test_weights_alone_are_enough_for_readers(void **state) {
 
 // Any byte of state.json that is changed is found, also where the checkpoint is named.
 static void test_a_changed_state_is_refused(void **state) {
-    fixture *f = *state;
+    small_run *f = *state;
     char *text;
     size_t n;
     save(f, 1, 3, 0);

@@ -2,21 +2,9 @@
 // Seen to fail with: the slowest chosen; the guard's loss not looked at; a candidate that does not fit timed all the
 // same; an 8-bit gradient not compared.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "study/measure/choose.h"
-
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        mezzo_status must_status = (expr);                                                                             \
-        if (must_status != MEZZO_OK)                                                                                   \
-            fail_msg("%s: %s: %s", #expr, mezzo_status_name(must_status), mezzo_error_message());                      \
-    } while (0)
 
 static const mezzo_precision both[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP32}; // the order given does not matter
 

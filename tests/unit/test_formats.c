@@ -1,23 +1,12 @@
 // Formats by slot and scales as data: what autocast writes, what autodiff and the selection of kernels make of it, and
 // a precision with scaled operands as the ref device runs it.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "backend/backend.h"
 #include "graph/graph.h"
-#include "mezzo/model.h"
 #include "mezzo/optimizer.h"
 #include "mezzo/program.h"
-
-static void must(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s", mezzo_error_message());
-}
 
 enum { ROWS = 6, IN = 16, HIDDEN = 32, OUT = 8 };
 

@@ -1,11 +1,7 @@
 // Deep models: what is looked up and placed for each layer does not depend on how many there are.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "base/names.h"
 #include "runtime/passes.h"
 #include "graph/place.h"
@@ -22,11 +18,6 @@ static int close_device(void **state) {
     (void)state;
     mezzo_device_close(device);
     return 0;
-}
-
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s", mezzo_error_message());
 }
 
 // --- places --------------------------------------------------------------------------------------------------------
@@ -61,7 +52,7 @@ static void places_are_the_lowest(void **state) {
         mz_places places;
         uint32_t seed = round;
         const int times = round % 3 == 0 ? 40 : 1000, longest = round % 2 == 0 ? times : 30;
-        ok(mz_places_open(&places, LIVES, (size_t)times));
+        must(mz_places_open(&places, LIVES, (size_t)times));
         for (int i = 0; i < LIVES; i++) {
             mz_life *x = &lives[i];
             const int first = (int)(next_random(&seed) % (uint32_t)times);
@@ -73,7 +64,7 @@ static void places_are_the_lowest(void **state) {
                 x->offset = mz_places_lowest(&places, x);
             if (i >= 3)
                 assert_int_equal(x->offset, lowest(lives, i, x));
-            ok(mz_places_take(&places, x));
+            must(mz_places_take(&places, x));
         }
         mz_places_close(&places);
     }
@@ -92,7 +83,7 @@ static void names_are_found(void **state) {
     for (int i = 0; i < 5000; i++) {
         snprintf(list[i], sizeof list[i], "h.%d", i * 7);
         assert_int_equal(mz_names_find(&names, list[i], name_of, list), -1);
-        ok(mz_names_add(&names, list[i], i));
+        must(mz_names_add(&names, list[i], i));
     }
     for (int i = 0; i < 5000; i++)
         assert_int_equal(mz_names_find(&names, list[i], name_of, list), i);
@@ -103,12 +94,12 @@ static void names_are_found(void **state) {
 static mz_session_options deep(int64_t layers, mezzo_precision precision) {
     mz_session_options w;
     mezzo_model_config config;
-    ok(mezzo_model_defaults("gpt2", &config));
+    must(mezzo_model_defaults("gpt2", &config));
     config.layers = layers;
     config.heads = 2;
     config.d_model = 16;
     config.seq_len = 8;
-    ok(mz_session_usual(&config, 2, &w));
+    must(mz_session_usual(&config, 2, &w));
     mz_session_set_precision(&w, precision);
     w.master = MEZZO_MASTER_FP32;
     w.seed = 1;
@@ -124,7 +115,7 @@ static double processor_seconds(void) {
 static void plan(int64_t layers, mezzo_precision precision) {
     const mz_session_options w = deep(layers, precision);
     mz_footprint f;
-    ok(mz_footprint_of(device, &w, NULL, &f));
+    must(mz_footprint_of(device, &w, NULL, &f));
 }
 
 static void explain(int64_t layers, mezzo_precision precision) {
@@ -132,10 +123,10 @@ static void explain(int64_t layers, mezzo_precision precision) {
     const mezzo_program_options options = mz_session_training(&w);
     mezzo_graph *g;
     mz_explained plain = {0}, fused = {0};
-    ok(mz_session_graph(&w, &w.form, &g));
-    ok(mz_explained_collect(g, &options, "autocast", &plain));
-    ok(mz_explained_collect(g, &options, "fuse", &fused));
-    ok(mz_explained_mark_fused(&plain, &fused));
+    must(mz_session_graph(&w, &w.form, &g));
+    must(mz_explained_collect(g, &options, "autocast", &plain));
+    must(mz_explained_collect(g, &options, "fuse", &fused));
+    must(mz_explained_mark_fused(&plain, &fused));
     mz_explained_free(&plain);
     mz_explained_free(&fused);
     mezzo_graph_free(g);
@@ -144,7 +135,7 @@ static void explain(int64_t layers, mezzo_precision precision) {
 static void create(int64_t layers, mezzo_precision precision) {
     const mz_session_options w = deep(layers, precision);
     mz_rig *rig;
-    ok(mz_rig_create(device, &w, &rig));
+    must(mz_rig_create(device, &w, &rig));
     mz_rig_free(rig);
 }
 
@@ -182,15 +173,15 @@ static size_t looks_at(int64_t layers, mezzo_precision precision, bool recompute
     const mezzo_program_options options = mz_session_training(&w);
     mezzo_graph *g, *after;
     mz_plan planned;
-    ok(mz_session_graph(&w, &w.form, &g));
-    ok(mz_passes(g, &(mz_target){.options = &options}, "chunk", &after));
+    must(mz_session_graph(&w, &w.form, &g));
+    must(mz_passes(g, &(mz_target){.options = &options}, "chunk", &after));
     mz_gradient_room room = {.offset = mz_alloc(after->n_params, sizeof *room.offset)};
     assert_non_null(room.offset);
     for (size_t i = 0; i < after->n_params; i++) {
         room.offset[i] = room.bytes;
         room.bytes += mz_align_up((size_t)mz_shape_count(&after->params[i].shape) * sizeof(float), 64);
     }
-    ok(mz_graph_plan(after, NULL, &room, &planned));
+    must(mz_graph_plan(after, NULL, &room, &planned));
     const size_t looks = planned.looks;
     mz_free(room.offset);
     mz_plan_free(&planned);

@@ -25,33 +25,32 @@ static void train_with_a_twin(bool captures_too, const mz_ranks_options *how, me
     mezzo_step *step;
     tiny_model("gpt2", &c);
     c.vocab = ROWS;
-    ok(mezzo_device_open("cpu", 1, &out->device));
+    must(mezzo_device_open("cpu", 1, &out->device));
     if (captures_too)
         out->device->backend = &queued;
     out->device->comm = &twin;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
+    g = fixture_graph(&c, BATCH, LENGTH, false);
     const mz_cut cut = mz_ranks_cut(how->shard, false, 0, 2, 1);
-    ok(mz_params_create(out->device, g, &options, 7, master, &cut, &out->params));
-    ok(mezzo_program_create(g, out->params, &options, &p));
+    must(mz_params_create(out->device, g, &options, 7, master, &cut, &out->params));
+    must(mezzo_program_create(g, out->params, &options, &p));
     assert_true(out->params->overlaps_update == captures_too);
     out->params->overlaps_update = captures_too && !waits_for_moves;
-    ok(mz_ranks_create(out->params, how, &ranks));
+    must(mz_ranks_create(out->params, how, &ranks));
     assert_true(out->params->n_regions > 2);
-    ok(mz_ranks_overlap(ranks, p));
-    ok(mz_optimizer_create(out->params, &adamw, mz_ranks_shard(ranks), mz_ranks_norm_blocks(ranks), &o));
-    ok(mz_optimizer_set_bucket(o, 500));
-    ok(mz_step_create(p, &o, 1, NULL, &(mezzo_step_options){.micro_batches = micros, .clip = 0.01}, ranks, &step));
+    must(mz_ranks_overlap(ranks, p));
+    must(mz_optimizer_create(out->params, &adamw, mz_ranks_shard(ranks), mz_ranks_norm_blocks(ranks), &o));
+    must(mz_optimizer_set_bucket(o, 500));
+    must(mz_step_create(p, &o, 1, NULL, &(mezzo_step_options){.micro_batches = micros, .clip = 0.01}, ranks, &step));
     mezzo_graph_free(g);
     for (int i = 0; i < STEPS * micros; i++) {
         write_batch(p, i);
-        ok(mezzo_step_micro(step, 3, (uint64_t)i));
+        must(mezzo_step_micro(step, 3, (uint64_t)i));
         if (i % micros == micros - 1)
-            ok(mezzo_step_finish(step));
+            must(mezzo_step_finish(step));
     }
     if (looks != NULL)
         looks(out->device, out->params);
-    ok(out->device->backend->read(out->device, out->grads, out->params->master, out->params->master_bytes));
+    must(out->device->backend->read(out->device, out->grads, out->params->master, out->params->master_bytes));
     mezzo_step_free(step);
     mezzo_optimizer_free(o);
     mz_ranks_free(ranks);
@@ -115,16 +114,15 @@ static void bf16_on_the_wire_is_summed_in_fp32(void **state) {
     mz_ranks *ranks;
     int rounded = 0;
     tiny_model("gpt2", &c);
-    ok(mezzo_device_open("cpu", 1, &device));
+    must(mezzo_device_open("cpu", 1, &device));
     device->comm = &twin;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mz_params_create(device, g, NULL, 7, MEZZO_MASTER_FP32, &cut, &params));
-    ok(mz_ranks_create(params, &how, &ranks));
+    g = fixture_graph(&c, BATCH, LENGTH, false);
+    must(mz_params_create(device, g, NULL, 7, MEZZO_MASTER_FP32, &cut, &params));
+    must(mz_ranks_create(params, &how, &ranks));
     assert_true(params->elements <= MOST);
     for (int64_t i = 0; i < params->elements; i++)
         before[i] = params->grad[i] = (float)(1 + i % 1021) / (float)(3 + i % 77);
-    ok(mz_ranks_issue_sum(ranks, NULL));
+    must(mz_ranks_issue_sum(ranks, NULL));
     memcpy(after, params->grad, (size_t)params->elements * sizeof *after);
     for (int k = 0; k < params->n_regions; k++)
         for (int64_t i = params->regions[k].from, n = params->regions[k].shard; i < params->regions[k].from + n; i++) {
@@ -256,13 +254,13 @@ static void draws_what_one_device_draws(const mezzo_graph *g, const mezzo_params
     const mz_cut cut = mz_ranks_cut(MZ_SHARD_PARAMETERS, false, rank, 2, 1);
     int long_ones = 0;
     mezzo_params *part;
-    ok(mz_params_create(whole->device, g, &options, 7, MEZZO_MASTER_SPLIT, &cut, &part));
+    must(mz_params_create(whole->device, g, &options, 7, MEZZO_MASTER_SPLIT, &cut, &part));
     assert_int_equal(part->n, whole->n);
     for (int i = 0; i < (int)part->n; i++) {
         const mz_param *p = &part->list[i];
         float *one = mz_alloc((size_t)p->own + 1, sizeof *one);
         assert_non_null(one);
-        ok(mz_params_read_range(whole, i, p->first, p->own, one));
+        must(mz_params_read_range(whole, i, p->first, p->own, one));
         for (int64_t k = 0; k < p->own; k++)
             assert_true(one[k] == master_in_part(part, p, p->first + k));
         long_ones += p->own > 1 << 20;
@@ -281,10 +279,9 @@ static void ranks_draw_what_one_device_draws(void **state) {
     mezzo_graph *g;
     tiny_model("gpt2", &c);
     c.layers = 1, c.d_model = 64, c.d_ff = c.vocab = 36000;
-    ok(mezzo_device_open("cpu", 1, &device));
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mz_params_create(device, g, &options, 7, MEZZO_MASTER_SPLIT, NULL, &whole));
+    must(mezzo_device_open("cpu", 1, &device));
+    g = fixture_graph(&c, BATCH, LENGTH, false);
+    must(mz_params_create(device, g, &options, 7, MEZZO_MASTER_SPLIT, NULL, &whole));
     for (int rank = 0; rank < 2; rank++)
         draws_what_one_device_draws(g, whole, rank);
     mezzo_params_free(whole);

@@ -1,31 +1,17 @@
 // The passes: what autocast decides, that fuse, recompute and remake change no bit on ref, that the plan never overlaps
 // two lives.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <math.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "backend/backend.h"
 #include "base/precision.h"
 #include "graph/graph.h"
-#include "mezzo/model.h"
 #include "runtime/passes.h"
 
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
-
 static mezzo_graph *gpt_logits(double dropout, bool keep_logits) {
-    mezzo_graph *g;
-    mezzo_model_config c;
-    ok(mezzo_model_defaults("gpt2", &c));
-    c.layers = 2, c.heads = 2, c.d_model = 32, c.d_ff = 128, c.vocab = 61, c.seq_len = 16, c.dropout = dropout;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, 3, 16, keep_logits));
-    return g;
+    mezzo_model_config c = fixture_model("gpt2", 32, 128, 61, 16);
+    c.dropout = dropout;
+    return fixture_graph(&c, 3, 16, keep_logits);
 }
 
 static mezzo_graph *gpt(double dropout) {
@@ -54,7 +40,7 @@ static void look(void *user, const mezzo_explain_row *row) {
 static found explain(const mezzo_graph *g, const mezzo_program_options *o, const char *after, const char *op,
                      const char *module) {
     found f = {.op = op, .module = module};
-    ok(mezzo_graph_explain(g, o, after, look, &f));
+    must(mezzo_graph_explain(g, o, after, look, &f));
     return f;
 }
 
@@ -62,9 +48,9 @@ static void toy_is_decided_as_torch_does(void **state) {
     (void)state;
     mezzo_graph *g;
     mezzo_model_config c;
-    ok(mezzo_model_defaults("toy", &c));
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, 4, c.seq_len, true));
+    must(mezzo_model_defaults("toy", &c));
+    must(mezzo_graph_create(&g));
+    must(mezzo_model_build(g, &c, 4, c.seq_len, true));
     mezzo_program_options o = {.precision = MEZZO_PRECISION_FP16};
     found fc1 = explain(g, &o, "autocast", "linear", "fc1"), ln = explain(g, &o, "autocast", "layernorm", "ln");
     assert_int_equal(fc1.n, 1);
@@ -95,7 +81,7 @@ static void overrides_and_regions_decide(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "h.*.mpl*"));
     mezzo_graph_free(g);
 
-    ok(mezzo_graph_create(&g));
+    must(mezzo_graph_create(&g));
     int64_t shape[] = {4, 4};
     mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, shape);
     mezzo_autocast_begin(g, MEZZO_PRECISION_FP32);
@@ -153,32 +139,32 @@ static result run(const mezzo_graph *g, const mezzo_program_options *o) {
     mezzo_params *params;
     mezzo_program *program;
     int32_t tokens[48], targets[48];
-    ok(mezzo_device_open("ref", 1, &device));
+    must(mezzo_device_open("ref", 1, &device));
     backend = *device->backend;
     backend.few_rows = few_rows;
     backend.many_summed = many_summed;
     device->backend = &backend;
-    ok(mezzo_params_create(device, g, 7, &params));
-    ok(mezzo_program_create(g, params, o, &program));
+    must(mezzo_params_create(device, g, 7, &params));
+    must(mezzo_program_create(g, params, o, &program));
     for (int i = 0; i < 48; ++i) {
         tokens[i] = (i * 7 + 3) % 61;
         targets[i] = (i * 5 + 1) % 61;
     }
-    ok(mezzo_program_write(program, "tokens", tokens, sizeof tokens));
-    ok(mezzo_program_write(program, "targets", targets, sizeof targets));
-    ok(mezzo_program_run(program, NULL, 3, 11));
-    ok(mezzo_program_read(program, "loss", &r.loss, sizeof r.loss));
+    must(mezzo_program_write(program, "tokens", tokens, sizeof tokens));
+    must(mezzo_program_write(program, "targets", targets, sizeof targets));
+    must(mezzo_program_run(program, NULL, 3, 11));
+    must(mezzo_program_read(program, "loss", &r.loss, sizeof r.loss));
     r.grads = calloc((size_t)mezzo_params_elements(params), sizeof *r.grads);
     for (int i = 0; i < mezzo_params_count(params); ++i) {
         size_t m = 1;
-        ok(mezzo_params_read_grad(params, i, r.grads + r.n));
+        must(mezzo_params_read_grad(params, i, r.grads + r.n));
         for (int k = 0; k < mezzo_params_rank(params, i); ++k)
             m *= (size_t)mezzo_params_shape(params, i)[k];
         r.n += m;
     }
     mezzo_program_memory(program, &r.memory);
     r.calls = program->c.n_calls;
-    ok(mezzo_graph_explain(g, o, "chunk", count, &r.launches));
+    must(mezzo_graph_explain(g, o, "chunk", count, &r.launches));
     mezzo_program_free(program);
     mezzo_params_free(params);
     mezzo_device_close(device);
@@ -294,7 +280,7 @@ static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
         free(blocks.grads);
         o.forward_only = true;
         mezzo_graph *out;
-        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+        must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         int losses = 0;
         for (size_t i = 0; i < out->n_nodes; ++i)
             losses += out->nodes[i].op == MZ_OP_cross_entropy;
@@ -304,7 +290,7 @@ static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
         g = gpt(0); // logits that are read afterwards stay whole
         o.forward_only = false;
         whole = run(g, &o);
-        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+        must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         for (size_t i = 0; i < out->n_nodes; ++i)
             assert_true(out->nodes[i].attrs.first_row == 0);
         free(whole.grads);
@@ -324,7 +310,7 @@ static void blocks_of_eight_bits_have_the_scale_of_all(void **state) {
     o.logits_rows = 17;
     result blocks = run(g, &o);
     assert_true(fabsf(blocks.loss - whole.loss) <= 4 * 6e-8f * whole.loss);
-    ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+    must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
     int cut = 0;
     for (size_t i = 0; i < out->n_nodes; ++i)
         cut += out->nodes[i].op == MZ_OP_linear && out->values[out->nodes[i].in[0]].alias >= 0 &&
@@ -355,7 +341,7 @@ static void blocks_of_eight_bits_train(void **state) {
         all_of += (double)whole.grads[i] * (double)whole.grads[i];
     }
     assert_true(off <= 0.1 * 0.1 * all_of); // scales differ by a power of two at most, and E5M2 has 2 bits
-    ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+    must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
     int products = 0, rows = 0;
     for (size_t i = 0; i < out->n_nodes; ++i) {
         const mz_node *n = &out->nodes[i];
@@ -458,8 +444,8 @@ static void the_plan_never_overlaps_two_lives(void **state) {
                                    .no_fuse = variant >= 8 && variant < 12,
                                    .logits_rows = variant >= 12 ? 32 : 0};
         mz_plan plan;
-        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
-        ok(mz_graph_plan(out, NULL, NULL, &plan));
+        must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+        must(mz_graph_plan(out, NULL, NULL, &plan));
         assert_int_equal(check_plan(out, &plan, NULL), 0);
         assert_true(plan.arena < plan.unshared);
         mz_plan_free(&plan);
@@ -493,14 +479,14 @@ static void nothing_is_kept_of_results_made_again(void **state) {
         answer no = {.can = false}, yes = {.can = true};
         mz_plan before, after;
         int remade = 0, kept = 0;
-        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+        must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         const size_t nodes = out->n_nodes;
-        ok(mz_graph_plan(out, NULL, NULL, &before));
-        ok(mz_graph_remake(out, can_recompute, &no));
+        must(mz_graph_plan(out, NULL, NULL, &before));
+        must(mz_graph_remake(out, can_recompute, &no));
         assert_true(no.asked == 2 && out->n_nodes == nodes);
         for (size_t i = 0; i < nodes; ++i)
             assert_true(out->nodes[i].op != MZ_OP_linear_dx || out->nodes[i].n_out <= MZ_OUT(linear_dx, act_out));
-        ok(mz_graph_remake(out, can_recompute, &yes));
+        must(mz_graph_remake(out, can_recompute, &yes));
         assert_int_equal(yes.asked, 2);
         assert_int_equal(out->n_nodes, nodes - (o.recompute_light ? 2 : 0)); // the passes that repeated GELU
         for (size_t i = 0; i < out->n_nodes; ++i) {
@@ -514,7 +500,7 @@ static void nothing_is_kept_of_results_made_again(void **state) {
             kept += from != NULL && from->op == MZ_OP_linear && from->attrs.act != MZ_ACT_NONE;
         }
         assert_true(remade == 2 && kept == 0);
-        ok(mz_graph_plan(out, NULL, NULL, &after));
+        must(mz_graph_plan(out, NULL, NULL, &after));
         assert_true(variant < 4 ? after.arena < before.arena : after.arena <= before.arena);
         check_plan(out, &after, NULL);
         mz_plan_free(&before);
@@ -533,14 +519,14 @@ static void activations_lie_where_gradients_will_be(void **state) {
                                    .logits_rows = variant & 4 ? 32 : 0};
         mz_plan apart, plan;
         mz_gradient_room room = {.offset = calloc(g->n_params, sizeof(size_t))};
-        ok(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
+        must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         for (size_t k = 0; k < out->n_params; ++k) { // also with those at the end that are written last
             size_t i = variant & 2 ? out->n_params - 1 - k : k;
             room.offset[i] = i % 4 == 1 ? SIZE_MAX : room.bytes; // some gradients lend nothing
             room.bytes += ((size_t)mz_shape_count(&out->params[i].shape) * sizeof(float) + 63) / 64 * 64;
         }
-        ok(mz_graph_plan(out, NULL, NULL, &apart));
-        ok(mz_graph_plan(out, NULL, &room, &plan));
+        must(mz_graph_plan(out, NULL, NULL, &apart));
+        must(mz_graph_plan(out, NULL, &room, &plan));
         assert_true(plan.gradients == room.bytes && plan.borrowed <= room.bytes && plan.arena > 0 &&
                     plan.arena < apart.arena);
         assert_true(check_plan(out, &plan, &room) > 10);
@@ -560,10 +546,10 @@ static void planned_memory_is_what_a_program_takes(void **state) {
     mezzo_program *program;
     mezzo_memory planned, taken;
     mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16};
-    ok(mezzo_device_open("ref", 1, &device));
-    ok(mezzo_plan_memory(device, g, &o, &planned));
-    ok(mezzo_params_create(device, g, 7, &params));
-    ok(mezzo_program_create(g, params, &o, &program));
+    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_plan_memory(device, g, &o, &planned));
+    must(mezzo_params_create(device, g, 7, &params));
+    must(mezzo_program_create(g, params, &o, &program));
     mezzo_program_memory(program, &taken);
     assert_memory_equal(&planned, &taken, sizeof planned);
     mezzo_program_free(program);
@@ -614,11 +600,11 @@ static void bad_requests_are_named(void **state) {
     mezzo_graph *g, *out;
     mezzo_program_options o = {0};
     int64_t shape[] = {2};
-    ok(mezzo_graph_create(&g));
+    must(mezzo_graph_create(&g));
     mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 1, shape);
     assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, "autodiff", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "no loss"));
-    ok(mezzo_graph_loss(g, mezzo_sum(g, x, -1)));
+    must(mezzo_graph_loss(g, mezzo_sum(g, x, -1)));
     assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, "autodiff", &out), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "depends on no parameter"));
     assert_int_equal(mz_passes(g, &(mz_target){.options = &o}, "autodif", &out), MEZZO_ERR_INVALID);

@@ -1,36 +1,21 @@
 // Parameters and programs: sharing, low copies, refusals, and the search for the first non-finite value.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "runtime/params.h"
 #include "graph/graph.h"
-#include "mezzo/model.h"
 
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
-
-typedef struct fixture {
+typedef struct shared {
     mezzo_device *device;
     mezzo_graph *graph;
     mezzo_params *params;
-} fixture;
+} shared;
 
 static mezzo_graph *gpt_of(int layers, int64_t width, int64_t batch, int64_t time) {
-    mezzo_graph *g;
-    mezzo_model_config c;
-    ok(mezzo_model_defaults("gpt2", &c));
-    c.layers = layers, c.heads = 2, c.d_model = width, c.d_ff = 4 * width, c.vocab = 61, c.seq_len = 16, c.dropout = 0;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, batch, time, true));
-    return g;
+    mezzo_model_config c = fixture_model("gpt2", width, 4 * width, 61, 16);
+    c.layers = layers;
+    return fixture_graph(&c, batch, time, true);
 }
 
 static mezzo_graph *gpt(int64_t width, int64_t batch, int64_t time) {
@@ -38,25 +23,25 @@ static mezzo_graph *gpt(int64_t width, int64_t batch, int64_t time) {
 }
 
 static int setup(void **state) {
-    static fixture f;
-    ok(mezzo_device_open("ref", 1, &f.device));
+    static shared f;
+    must(mezzo_device_open("ref", 1, &f.device));
     f.graph = gpt(32, 3, 16);
-    ok(mezzo_params_create(f.device, f.graph, 7, &f.params));
+    must(mezzo_params_create(f.device, f.graph, 7, &f.params));
     *state = &f;
     return 0;
 }
 
 static int teardown(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     mezzo_params_free(f->params);
     mezzo_graph_free(f->graph);
     mezzo_device_close(f->device);
     return 0;
 }
 
-static mezzo_program *make(fixture *f, const mezzo_graph *g, mezzo_program_options o) {
+static mezzo_program *make(shared *f, const mezzo_graph *g, mezzo_program_options o) {
     mezzo_program *p;
-    ok(mezzo_program_create(g, f->params, &o, &p));
+    must(mezzo_program_create(g, f->params, &o, &p));
     return p;
 }
 
@@ -66,31 +51,31 @@ static void feed(mezzo_program *p, int n) {
         tokens[i] = (i * 7 + 3) % 61;
         targets[i] = (i * 5 + 1) % 61;
     }
-    ok(mezzo_program_write(p, "tokens", tokens, (size_t)n * 4));
-    ok(mezzo_program_write(p, "targets", targets, (size_t)n * 4));
+    must(mezzo_program_write(p, "tokens", tokens, (size_t)n * 4));
+    must(mezzo_program_write(p, "targets", targets, (size_t)n * 4));
 }
 
 static float loss_of(mezzo_program *p) {
     float loss;
-    ok(mezzo_program_run(p, NULL, 1, 0));
-    ok(mezzo_program_read(p, "loss", &loss, sizeof loss));
+    must(mezzo_program_run(p, NULL, 1, 0));
+    must(mezzo_program_read(p, "loss", &loss, sizeof loss));
     return loss;
 }
 
-static void write_one(fixture *f, const char *name, int64_t at, float value) {
+static void write_one(shared *f, const char *name, int64_t at, float value) {
     int i = mezzo_params_find(f->params, name);
     assert_true(i >= 0);
     int64_t count = f->params->list[i].count;
     float *values = mz_alloc((size_t)count, sizeof *values);
-    ok(mezzo_params_read(f->params, i, values));
+    must(mezzo_params_read(f->params, i, values));
     values[at] = value;
-    ok(mezzo_params_write(f->params, i, values));
+    must(mezzo_params_write(f->params, i, values));
     mz_free(values);
 }
 
 // Programs of other shapes, precisions and phases share the parameters.
 static void programs_share_parameters(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     mezzo_graph *small = gpt(32, 1, 8);
     mezzo_program *train = make(f, f->graph, (mezzo_program_options){0});
     mezzo_program *bf16 = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_BF16});
@@ -115,20 +100,20 @@ static void programs_share_parameters(void **state) {
 }
 
 static void gradients_accumulate_with_the_weight(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     mezzo_program *whole = make(f, f->graph, (mezzo_program_options){0});
     mezzo_program *half = make(f, f->graph, (mezzo_program_options){.loss_weight = 0.5f});
     feed(whole, 48);
     feed(half, 48);
     static float a[61 * 32], b[61 * 32];
     int wte = mezzo_params_find(f->params, "wte.weight");
-    ok(mezzo_params_zero_grad(f->params));
-    ok(mezzo_program_run(whole, NULL, 1, 0));
-    ok(mezzo_params_read_grad(f->params, wte, a));
-    ok(mezzo_params_zero_grad(f->params));
-    ok(mezzo_program_run(half, NULL, 1, 0));
-    ok(mezzo_program_run(half, NULL, 1, 0));
-    ok(mezzo_params_read_grad(f->params, wte, b));
+    must(mezzo_params_zero_grad(f->params));
+    must(mezzo_program_run(whole, NULL, 1, 0));
+    must(mezzo_params_read_grad(f->params, wte, a));
+    must(mezzo_params_zero_grad(f->params));
+    must(mezzo_program_run(half, NULL, 1, 0));
+    must(mezzo_program_run(half, NULL, 1, 0));
+    must(mezzo_params_read_grad(f->params, wte, b));
     double largest = 0;
     for (int i = 0; i < 61 * 32; ++i)
         largest = fmax(largest, fabs((double)a[i]));
@@ -140,21 +125,21 @@ static void gradients_accumulate_with_the_weight(void **state) {
 }
 
 static void the_first_non_finite_value_is_named(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     mezzo_program *p = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_FP16});
     bool found;
     char where[512];
     feed(p, 48);
-    ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
+    must(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
     assert_false(found);
     write_one(f, "h.1.mlp.c_fc.weight", 40, 1e6f); // infinite once rounded to FP16
-    ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
+    must(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
     assert_true(found);
     assert_non_null(strstr(where, "linear of h.1.mlp.c_fc (forward)"));
     assert_non_null(strstr(where, "fp16"));
     write_one(f, "h.1.mlp.c_fc.weight", 40, 0.0f);
     write_one(f, "ln_f.bias", 3, NAN);
-    ok(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
+    must(mezzo_program_check(p, NULL, 1, 0, &found, where, sizeof where));
     assert_true(found);
     assert_non_null(strstr(where, "layernorm of ln_f"));
     assert_non_null(strstr(where, "NaN"));
@@ -168,7 +153,7 @@ static void expect(mezzo_status status, mezzo_status want, const char *word) {
 }
 
 static void wrong_use_is_named(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     mezzo_program *p = make(f, f->graph, (mezzo_program_options){0}), *none;
     float x[4];
     expect(mezzo_program_write(p, "token", x, 4), MEZZO_ERR_INVALID, "token");
@@ -188,9 +173,9 @@ static void wrong_use_is_named(void **state) {
 
 // A program larger than the machine is refused before anything is taken, with the parts.
 static void a_program_too_large_is_refused(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     mezzo_device_info info;
-    ok(mezzo_device_describe(f->device, &info));
+    must(mezzo_device_describe(f->device, &info));
     if (info.memory_total == 0)
         skip();
     // Four times: a virtual machine's memory may grow while it runs.
@@ -198,8 +183,8 @@ static void a_program_too_large_is_refused(void **state) {
     mezzo_graph *huge;
     mezzo_program *none;
     mezzo_program_options o = {.forward_only = true};
-    ok(mezzo_graph_create(&huge));
-    ok(mezzo_graph_output(huge, "y", mezzo_relu(huge, mezzo_input(huge, "x", MEZZO_F32, 2, shape))));
+    must(mezzo_graph_create(&huge));
+    must(mezzo_graph_output(huge, "y", mezzo_relu(huge, mezzo_input(huge, "x", MEZZO_F32, 2, shape))));
     expect(mezzo_program_create(huge, f->params, &o, &none), MEZZO_ERR_MEMORY, "MiB for activations");
     mezzo_graph_free(huge);
 }
@@ -234,7 +219,7 @@ static mz_takes take_usual(const mz_kernel *kernel) { // no extra slots: results
 
 // What does not fit is refused before anything is taken; what the message says would fit does fit.
 static void what_would_fit_is_said_and_fits(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     enum { ROWS = 64 };
     mezzo_graph *whole = gpt(32, ROWS, 16), *part;
     mezzo_program *p = NULL;
@@ -247,8 +232,8 @@ static void what_would_fit_is_said_and_fits(void **state) {
     small.describe = small_describe, small.alloc = small_alloc;
     small.takes = take_usual; // then recompute saves more
     f->device->backend = &small;
-    ok(mezzo_plan_memory(f->device, whole, &o, &all));
-    ok(mezzo_plan_memory(f->device, whole, &again, &less));
+    must(mezzo_plan_memory(f->device, whole, &o, &all));
+    must(mezzo_plan_memory(f->device, whole, &again, &less));
     size_t plain = all.activations + all.workspace + all.inputs, thin = less.activations + less.workspace + less.inputs;
     assert_true(thin < plain * 3 / 4);
 
@@ -260,12 +245,12 @@ static void what_would_fit_is_said_and_fits(void **state) {
     assert_true(fabs(number_before(message, "MiB free") - (double)room / (1 << 20)) <= 0.5);
     double percent = number_before(message, "% of this batch");
     assert_true(percent > 10 && percent < 90);
-    ok(mezzo_program_create(whole, f->params, &again, &p));
+    must(mezzo_program_create(whole, f->params, &again, &p));
     mezzo_program_free(p);
 
     taken = 0;
     part = gpt(32, (int64_t)(ROWS * percent / 100), 16);
-    ok(mezzo_program_create(part, f->params, &o, &p));
+    must(mezzo_program_create(part, f->params, &o, &p));
     mezzo_program_free(p);
     mezzo_graph_free(part);
 
@@ -277,25 +262,25 @@ static void what_would_fit_is_said_and_fits(void **state) {
 
 // A smaller batch may be one of few rows, for which the device keeps activations' results.
 static void what_would_fit_keeps_results(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     enum { LAYERS = 16, ROWS = 64 };
     mezzo_graph *whole = gpt_of(LAYERS, 32, ROWS, 16), *part;
     mezzo_params *params;
     mezzo_program *p = NULL;
     mezzo_memory m;
     mezzo_program_options o = {.precision = MEZZO_PRECISION_FP32};
-    ok(mezzo_params_create(f->device, whole, 7, &params));
+    must(mezzo_params_create(f->device, whole, 7, &params));
     real = f->device->backend;
     mz_backend small = *real;
     small.describe = small_describe, small.alloc = small_alloc, small.few_rows = ROWS * 16 - 1;
     f->device->backend = &small;
-    ok(mezzo_plan_memory(f->device, whole, &o, &m));
+    must(mezzo_plan_memory(f->device, whole, &o, &m));
     room = m.activations + m.workspace + m.inputs - (32 << 10), taken = 0;
     expect(mezzo_program_create(whole, params, &o, &p), MEZZO_ERR_MEMORY, "MiB for activations");
     double percent = number_before(mezzo_error_message(), "% of this batch");
     assert_true(percent > 50);
     part = gpt_of(LAYERS, 32, (int64_t)(ROWS * percent / 100), 16);
-    ok(mezzo_program_create(part, params, &o, &p));
+    must(mezzo_program_create(part, params, &o, &p));
     mezzo_program_free(p);
     mezzo_graph_free(part);
     f->device->backend = real;
@@ -304,7 +289,7 @@ static void what_would_fit_keeps_results(void **state) {
 }
 
 static void any_allocation_may_fail(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     int failures = 0;
     for (int n = 0;; ++n) {
         mezzo_params *params = NULL;
@@ -326,7 +311,7 @@ static void any_allocation_may_fail(void **state) {
 }
 
 static void running_allocates_nothing(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     mezzo_program *p = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_BF16, .recompute = true});
     feed(p, 48);
     loss_of(p);
@@ -344,18 +329,18 @@ static void large_parameters_are_drawn_element_by_element(void **state) {
     (void)state;
     enum { N = 2100000 };
     mezzo_device *device;
-    ok(mezzo_device_open("cpu", 1, &device));
+    must(mezzo_device_open("cpu", 1, &device));
     float *values = mz_alloc(N, sizeof *values);
     for (int repeats = 0; repeats < 2; ++repeats) {
         mezzo_graph *g;
         mezzo_params *params;
         uint32_t hash = 2166136261U;
         int differ = 0;
-        ok(mezzo_graph_create(&g));
+        must(mezzo_graph_create(&g));
         mezzo_param(g, "w", (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 2}, 1, (int64_t[]){N});
         g->repeats_init = repeats;
-        ok(mezzo_params_create(device, g, 9, &params));
-        ok(mezzo_params_read(params, 0, values));
+        must(mezzo_params_create(device, g, 9, &params));
+        must(mezzo_params_read(params, 0, values));
         hash = (hash ^ 'w') * 16777619U;
         for (uint64_t i = 0; i < N; ++i) {
             uint32_t words[4];
@@ -373,7 +358,7 @@ static void large_parameters_are_drawn_element_by_element(void **state) {
 // Activations in the gradients' memory change no bit of a loss or gradient, and a second run without zeroing is
 // refused.
 static void a_single_micro_batch_lends_its_gradients_memory(void **state) {
-    fixture *f = *state;
+    shared *f = *state;
     const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16};
     for (int variant = 0; variant < 4; ++variant) {
         mezzo_program_options o = {.precision = precisions[variant & 1], .recompute = variant & 2};
@@ -389,25 +374,25 @@ static void a_single_micro_batch_lends_its_gradients_memory(void **state) {
         feed(apart, 48);
         feed(p, 48);
         for (int checked = 0; checked < 2; ++checked) {
-            ok(mezzo_params_zero_grad(f->params));
+            must(mezzo_params_zero_grad(f->params));
             float loss = loss_of(apart);
             for (int i = 0; i < mezzo_params_count(f->params); ++i) {
                 size_t bytes = (size_t)f->params->list[i].count * sizeof *want;
-                ok(mezzo_params_zero_grad(f->params));
+                must(mezzo_params_zero_grad(f->params));
                 loss_of(apart);
-                ok(mezzo_params_read_grad(f->params, i, want));
-                ok(mezzo_params_zero_grad(f->params));
+                must(mezzo_params_read_grad(f->params, i, want));
+                must(mezzo_params_zero_grad(f->params));
                 if (checked)
-                    ok(mezzo_program_check(p, NULL, 1, 0, &found, NULL, 0));
+                    must(mezzo_program_check(p, NULL, 1, 0, &found, NULL, 0));
                 else
                     assert_true(loss_of(p) == loss);
-                ok(mezzo_params_read_grad(f->params, i, got));
+                must(mezzo_params_read_grad(f->params, i, got));
                 assert_memory_equal(want, got, bytes);
             }
             expect(mezzo_program_run(p, NULL, 1, 0), MEZZO_ERR_INVALID, "single_micro_batch");
             expect(mezzo_program_check(p, NULL, 1, 0, &found, NULL, 0), MEZZO_ERR_INVALID, "single_micro_batch");
         }
-        ok(mezzo_params_zero_grad(f->params));
+        must(mezzo_params_zero_grad(f->params));
         mezzo_program_free(p);
         mezzo_program_free(apart);
     }

@@ -2,21 +2,10 @@
 // there and changes no token is read over. Texts that are no UTF-8, and characters that no token stands for.
 //
 // To see it fail: a part_kind without its list of keys, a table without its row, an unknown character that is left out.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "data/tokenizer.h"
 #include "io/json.h"
-
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        if ((expr) != MEZZO_OK)                                                                                        \
-            fail_msg("%s", mezzo_error_message());                                                                     \
-    } while (0)
 
 #define MODEL                                                                                                          \
     "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"<u>\": 3}, \"merges\": [[\"a\", "     \

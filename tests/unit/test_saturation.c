@@ -3,25 +3,11 @@
 // Seen to fail with: a first step that counts; a number that is lost up to twice as large; numbers counted before their
 // activation.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
-#include "device.h"
-#include "mezzo/model.h"
-#include "mezzo/step.h"
+#include "fixture.h"
 #include "train/magnitudes.h"
 #include "train/report.h"
 #include "backend/scales.h"
-
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
 
 static void advance(mz_scale_entry *e, float amax) {
     mz_scale_advance(e, mz_magnitude(amax));
@@ -69,18 +55,18 @@ static void a_run_names_the_tensor(void **state) {
     const char *name;
     double share;
     int index;
-    ok(mezzo_device_open("cpu", 1, &device));
-    ok(mz_saturation_create(&s));
-    ok(mz_saturation_rows(s, device, &scales, 10, row, &rows, &share, &name));
+    must(mezzo_device_open("cpu", 1, &device));
+    must(mz_saturation_create(&s));
+    must(mz_saturation_rows(s, device, &scales, 10, row, &rows, &share, &name));
     assert_true(rows == 0 && isnan(share)); // no such tensors
-    ok(mz_scales_find(device, &scales, "h.0.attn.x", MEZZO_F8E4M3, &index));
-    ok(mz_scales_find(device, &scales, "h.1.mlp.c_fc.dy", MEZZO_F8E5M2, &index));
+    must(mz_scales_find(device, &scales, "h.0.attn.x", MEZZO_F8E4M3, &index));
+    must(mz_scales_find(device, &scales, "h.1.mlp.c_fc.dy", MEZZO_F8E5M2, &index));
     for (int step = 10; step <= 400; step += 10) {
         for (int i = 0; i < 2; i++)
             table[i] = (mz_scale_entry){.scale = 1, .n = step, .saturated = i * step / 10, .changes = 2 * step / 10};
-        ok(mz_scales_replace(device, &scales, table));
+        must(mz_scales_replace(device, &scales, table));
         rows = 0;
-        ok(mz_saturation_rows(s, device, &scales, step, row, &rows, &share, &name));
+        must(mz_saturation_rows(s, device, &scales, step, row, &rows, &share, &name));
         assert_true(rows == (step == 10 ? 0 : step < 210 ? 2 : 4));
         assert_true(isnan(share) == (step < 210));
         if (step == 10)
@@ -90,14 +76,14 @@ static void a_run_names_the_tensor(void **state) {
         assert_true(step < 210 || (share == 0.1 && strcmp(name, "h.1.mlp.c_fc.dy") == 0));
     }
     // A table that grows, and a run that goes back.
-    ok(mz_scales_find(device, &scales, "h.2.attn.x", MEZZO_F8E4M3, &index));
+    must(mz_scales_find(device, &scales, "h.2.attn.x", MEZZO_F8E4M3, &index));
     table[2] = (mz_scale_entry){.scale = 1, .n = 7, .saturated = 5};
-    ok(mz_scales_replace(device, &scales, table));
+    must(mz_scales_replace(device, &scales, table));
     rows = 0;
-    ok(mz_saturation_rows(s, device, &scales, 420, row, &rows, &share, &name));
+    must(mz_saturation_rows(s, device, &scales, 420, row, &rows, &share, &name));
     assert_true(number("fp8/saturated_share") == 0 && number("fp8/scale_changes") == 0);
     rows = 0;
-    ok(mz_saturation_rows(s, device, &scales, 300, row, &rows, &share, &name));
+    must(mz_saturation_rows(s, device, &scales, 300, row, &rows, &share, &name));
     assert_true(rows == 0);
     mz_saturation_free(s);
     mz_scales_free(device, &scales);
@@ -117,7 +103,7 @@ static mezzo_status count_quantized(void *user, mezzo_program *p, size_t index) 
     const size_t n = (size_t)mz_shape_count(&codes->shape);
     unsigned char *bytes = malloc(n);
     assert_true(bytes != NULL && index < CALLS);
-    ok(p->device->backend->read(p->device, bytes, codes->data, n));
+    must(p->device->backend->read(p->device, bytes, codes->data, n));
     zero_quantized[index] = 0;
     for (size_t i = 0; i < n; i++)
         zero_quantized[index] += (bytes[i] & 0x7F) == 0;
@@ -125,55 +111,35 @@ static mezzo_status count_quantized(void *user, mezzo_program *p, size_t index) 
     return MEZZO_OK;
 }
 
-static mezzo_status fill(void *user, mezzo_program *p, uint64_t index) {
-    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
-    (void)user;
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = (i * 7 + 3 * (int)index) % VOCAB;
-        targets[i] = (i * 5 + (int)index) % VOCAB;
-    }
-    MEZZO_TRY(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
-    return mezzo_program_write(p, "targets", targets, sizeof targets);
-}
-
 // Of every tensor that is rounded to 8 bits, after an activation too: as many codes of zero as numbers that were zero
 // or are said to be lost. Scales 256 times too large lose some of each format.
 static void what_is_lost_are_the_codes_of_zero(void **state) {
     (void)state;
-    mezzo_device *device;
-    mezzo_graph *graph;
-    mezzo_params *params;
-    mezzo_program *program;
-    mezzo_optimizer *optimizer;
-    mezzo_step *step;
     mz_magnitudes *m;
-    mezzo_model_config c;
-    ok(mezzo_model_defaults("gpt2", &c));
-    c.layers = 2, c.heads = 2, c.d_model = 32, c.d_ff = 64, c.vocab = VOCAB, c.seq_len = LENGTH, c.dropout = 0;
-    ok(mezzo_device_open(test_device(), 1, &device));
-    ok(mezzo_graph_create(&graph));
-    ok(mezzo_model_build(graph, &c, BATCH, LENGTH, false));
-    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP8};
-    const mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
-    ok(mezzo_params_create_as(device, graph, &options, 7, MEZZO_MASTER_FP32, &params));
-    ok(mezzo_program_create(graph, params, &options, &program));
-    ok(mezzo_optimizer_create(params, &adamw, &optimizer));
-    ok(mezzo_step_create(program, &optimizer, 1, NULL, &(mezzo_step_options){.micro_batches = 1}, &step));
-    ok(mezzo_step_run(step, 3, 0, fill, NULL));
+    fixture f = {0};
+    fixture_options options = {.model = fixture_model("gpt2", 32, 64, VOCAB, LENGTH),
+                               .batch = BATCH,
+                               .program = {.precision = MEZZO_PRECISION_FP8},
+                               .step = &(mezzo_step_options){.micro_batches = 1}};
+    fixture_open(&f, &options);
+    mezzo_device *const device = f.device;
+    mezzo_params *const params = f.params;
+    mezzo_program *const program = f.program;
+    must(mezzo_step_run(f.step, 3, 0, fixture_fill, &options));
     static mz_scale_entry table[MZ_SCALES_MAX];
-    ok(mz_scales_read(device, &params->scales, table));
+    must(mz_scales_read(device, &params->scales, table));
     for (int i = 0; i < params->scales.n; i++)
         table[i].scale *= 256;
-    ok(mz_scales_replace(device, &params->scales, table));
-    ok(mz_magnitudes_create(program, params, &m));
+    must(mz_scales_replace(device, &params->scales, table));
+    must(mz_magnitudes_create(program, params, &m));
     assert_true(m->n_narrowed >= 8);
     program->hook = count_quantized;
-    ok(mz_magnitudes_begin(m, program));
-    ok(fill(NULL, program, 1));
-    ok(mezzo_step_micro(step, 3, 1));
+    must(mz_magnitudes_begin(m, program));
+    must(fixture_fill(&options, program, 1));
+    must(mezzo_step_micro(f.step, 3, 1));
     mz_magnitudes_end(m, program);
     program->hook = NULL;
-    ok(mz_magnitudes_read(m));
+    must(mz_magnitudes_read(m));
     int64_t lost[2] = {0}, acts = 0;
     for (size_t i = 0; i < m->n_narrowed; i++) {
         const mz_narrowed *of = &m->narrowed[i];
@@ -187,12 +153,7 @@ static void what_is_lost_are_the_codes_of_zero(void **state) {
     }
     assert_true(lost[0] > 0 && acts > 0);
     mz_magnitudes_free(m);
-    mezzo_step_free(step);
-    mezzo_optimizer_free(optimizer);
-    mezzo_program_free(program);
-    mezzo_params_free(params);
-    mezzo_graph_free(graph);
-    mezzo_device_close(device);
+    fixture_close(&f);
 }
 
 int main(void) {

@@ -1,22 +1,8 @@
 // The table of scales: what a step puts into it, and what leaves no trace there.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
-#include "device.h"
-#include "mezzo/model.h"
-#include "mezzo/step.h"
+#include "fixture.h"
 #include "runtime/program.h"
-
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
 
 enum { BATCH = 2, LENGTH = 16, VOCAB = 48, MICRO = 2, MOST = 64 };
 
@@ -31,27 +17,26 @@ typedef struct run {
     mz_scale_entry table[MOST];
 } run;
 
+static fixture_options filled = {.batch = BATCH};
+
 static void open_run_of(run *r, const char *const *patterns, int n_optimizers) {
-    mezzo_model_config c;
+    filled.model = fixture_model("gpt2", 32, 64, VOCAB, LENGTH);
     *r = (run){0};
-    ok(mezzo_model_defaults("gpt2", &c));
-    c.layers = 2, c.heads = 2, c.d_model = 32, c.d_ff = 64, c.vocab = VOCAB, c.seq_len = LENGTH, c.dropout = 0;
-    ok(mezzo_device_open(test_device(), 2, &r->device));
-    ok(mezzo_graph_create(&r->graph));
-    ok(mezzo_model_build(r->graph, &c, BATCH, LENGTH, false));
+    must(mezzo_device_open(test_device(), 2, &r->device));
+    r->graph = fixture_graph(&filled.model, BATCH, LENGTH, false);
     mezzo_program_options options = {.precision = MEZZO_PRECISION_FP8, .loss_weight = 1.0f / MICRO};
-    ok(mezzo_params_create_as(r->device, r->graph, &options, 7, MEZZO_MASTER_FP32, &r->params));
+    must(mezzo_params_create_as(r->device, r->graph, &options, 7, MEZZO_MASTER_FP32, &r->params));
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
-    ok(mezzo_program_create(r->graph, r->params, &options, &r->program));
+    must(mezzo_program_create(r->graph, r->params, &options, &r->program));
     options.forward_only = true;
-    ok(mezzo_program_create(r->graph, r->params, &options, &r->forward));
+    must(mezzo_program_create(r->graph, r->params, &options, &r->forward));
     for (int i = 0; i < n_optimizers; i++) {
         adamw.patterns = patterns != NULL ? &patterns[i] : NULL;
         adamw.n_patterns = patterns != NULL ? 1 : 0;
-        ok(mezzo_optimizer_create(r->params, &adamw, &r->optimizer[i]));
+        must(mezzo_optimizer_create(r->params, &adamw, &r->optimizer[i]));
     }
-    ok(mezzo_step_create(r->program, r->optimizer, n_optimizers, NULL, &(mezzo_step_options){.micro_batches = MICRO},
-                         &r->step));
+    must(mezzo_step_create(r->program, r->optimizer, n_optimizers, NULL, &(mezzo_step_options){.micro_batches = MICRO},
+                           &r->step));
 }
 
 static void open_run(run *r) {
@@ -69,25 +54,14 @@ static void close_run(run *r) {
     mezzo_device_close(r->device);
 }
 
-static mezzo_status fill(void *user, mezzo_program *p, uint64_t index) {
-    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
-    (void)user;
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = (i * 7 + 3 * (int)index) % VOCAB;
-        targets[i] = (i * 5 + (int)index) % VOCAB;
-    }
-    MEZZO_TRY(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
-    return mezzo_program_write(p, "targets", targets, sizeof targets);
-}
-
 static void take_step(run *r, uint64_t index) {
-    ok(mezzo_step_run(r->step, 3, index * MICRO, fill, NULL));
+    must(mezzo_step_run(r->step, 3, index * MICRO, fixture_fill, &filled));
 }
 
 static void read_table(run *r) {
     r->n = r->params->scales.n;
     assert_in_range(r->n, 1, MOST);
-    ok(mz_scales_read(r->device, &r->params->scales, r->table));
+    must(mz_scales_read(r->device, &r->params->scales, r->table));
     for (int i = 0; i < r->n; i++) // the weights', which stay until these move
         r->table[i].weight_amax = 0;
 }
@@ -145,8 +119,8 @@ static void an_evaluation_leaves_the_table_alone(void **state) {
     read_table(&r);
     run before = r;
     for (uint64_t i = 0; i < 3; i++) {
-        ok(fill(NULL, r.forward, 100 + i));
-        ok(mezzo_program_run(r.forward, NULL, 3, i));
+        must(fixture_fill(&filled, r.forward, 100 + i));
+        must(mezzo_program_run(r.forward, NULL, 3, i));
     }
     read_table(&r);
     assert_int_equal(r.n, before.n);
@@ -166,16 +140,16 @@ static void a_skipped_step_leaves_no_trace(void **state) {
     const int weight = mezzo_params_find(r.params, "h.0.mlp.c_fc.weight");
     assert_true(weight >= 0);
     float *good = calloc(64 * 32, sizeof *good), *bad = calloc(64 * 32, sizeof *bad);
-    ok(mezzo_params_read(r.params, weight, good));
+    must(mezzo_params_read(r.params, weight, good));
     memcpy(bad, good, 64 * 32 * sizeof *bad);
     bad[100] = NAN;
-    ok(mezzo_params_write(r.params, weight, bad));
+    must(mezzo_params_write(r.params, weight, bad));
     take_step(&r, 3);
-    ok(mezzo_step_read(r.step, true, &report));
+    must(mezzo_step_read(r.step, true, &report));
     assert_true(report.found_inf);
     read_table(&r);
     assert_memory_equal(r.table, before.table, (size_t)r.n * sizeof *r.table);
-    ok(mezzo_params_write(r.params, weight, good));
+    must(mezzo_params_write(r.params, weight, good));
     take_step(&r, 3);
     read_table(&r);
     assert_int_equal(r.table[0].n, before.table[0].n + 1);
@@ -191,9 +165,9 @@ static void a_dropped_step_leaves_no_trace(void **state) {
     take_step(&r, 0);
     read_table(&r);
     run before = r;
-    ok(fill(NULL, r.program, 50));
-    ok(mezzo_step_micro(r.step, 3, 50));
-    ok(mezzo_step_drop(r.step));
+    must(fixture_fill(&filled, r.program, 50));
+    must(mezzo_step_micro(r.step, 3, 50));
+    must(mezzo_step_drop(r.step));
     read_table(&r);
     assert_memory_equal(r.table, before.table, (size_t)r.n * sizeof *r.table);
     close_run(&r);
@@ -218,10 +192,10 @@ static void check_quantized(const run *r, const char *when) {
         const size_t n = (size_t)(rows * columns);
         mz_scale_entry e;
         assert_in_range(n, 1, LARGEST_WEIGHT);
-        ok(mezzo_params_read(p, c->param, master));
-        ok(r->device->backend->read(r->device, &e, &p->scales.entries[c->entry], sizeof e));
-        ok(r->device->backend->read(r->device, codes, c->rowwise, n));
-        ok(r->device->backend->read(r->device, columnwise, c->columnwise, n));
+        must(mezzo_params_read(p, c->param, master));
+        must(r->device->backend->read(r->device, &e, &p->scales.entries[c->entry], sizeof e));
+        must(r->device->backend->read(r->device, codes, c->rowwise, n));
+        must(r->device->backend->read(r->device, columnwise, c->columnwise, n));
         float amax = 0;
         for (int64_t k = 0; k < (int64_t)n; k++) {
             const uint8_t code = code_of(master[k], e.scale);
@@ -240,8 +214,8 @@ static void check_quantized(const run *r, const char *when) {
 }
 
 static void forward(run *r) {
-    ok(fill(NULL, r->forward, 100));
-    ok(mezzo_program_run(r->forward, NULL, 3, 0));
+    must(fixture_fill(&filled, r->forward, 100));
+    must(mezzo_program_run(r->forward, NULL, 3, 0));
 }
 
 static void codes_follow_the_masters(void **state) {
@@ -263,10 +237,10 @@ static void codes_follow_the_masters(void **state) {
         check_quantized(&r, "behind an evaluation");
     }
     const int index = mezzo_params_find(r.params, "h.0.mlp.c_fc.weight");
-    ok(mezzo_params_read(r.params, index, weight));
+    must(mezzo_params_read(r.params, index, weight));
     for (int i = 0; i < 64 * 32; i++)
         weight[i] *= 1.5F;
-    ok(mezzo_params_write(r.params, index, weight));
+    must(mezzo_params_write(r.params, index, weight));
     forward(&r);
     check_quantized(&r, "behind a write");
     close_run(&r);
@@ -279,7 +253,7 @@ static void zeros_are_measured(void **state) {
     static const float zeros[64 * 32];
     open_run(&r);
     const int index = mezzo_params_find(r.params, "h.1.mlp.c_fc.weight");
-    ok(mezzo_params_write(r.params, index, zeros));
+    must(mezzo_params_write(r.params, index, zeros));
     for (int s = 0; s < 5; s++) {
         take_step(&r, (uint64_t)s);
         forward(&r);
@@ -313,14 +287,14 @@ static void another_precision_makes_its_copies(void **state) {
     mezzo_params *params;
     open_run(&r);
     const mezzo_program_options bf16 = {.precision = MEZZO_PRECISION_BF16, .loss_weight = 1};
-    ok(mezzo_params_create_as(r.device, r.graph, &bf16, 7, MEZZO_MASTER_FP32, &params));
+    must(mezzo_params_create_as(r.device, r.graph, &bf16, 7, MEZZO_MASTER_FP32, &params));
     assert_true(r.params->low_copy_elements < params->low_copy_elements);
     for (int i = 0; i < 2; i++) {
         mezzo_program *program;
-        ok(mezzo_program_create(r.graph, i == 0 ? r.params : params, &bf16, &program));
-        ok(fill(NULL, program, 5));
-        ok(mezzo_program_run(program, NULL, 3, 0));
-        ok(mezzo_program_read(program, "loss", &loss[i], sizeof loss[i]));
+        must(mezzo_program_create(r.graph, i == 0 ? r.params : params, &bf16, &program));
+        must(fixture_fill(&filled, program, 5));
+        must(mezzo_program_run(program, NULL, 3, 0));
+        must(mezzo_program_read(program, "loss", &loss[i], sizeof loss[i]));
         mezzo_program_free(program);
     }
     assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
@@ -380,14 +354,14 @@ static void check_passes(const char *model, const pass *want, size_t count) {
     mezzo_params *params;
     mezzo_program *program;
     size_t found = 0;
-    ok(mezzo_model_defaults(model, &c));
+    must(mezzo_model_defaults(model, &c));
     c.layers = 3, c.heads = 2, c.d_model = 64, c.d_ff = 128, c.vocab = VOCAB, c.seq_len = LENGTH, c.dropout = 0;
-    ok(mezzo_device_open(test_device(), 2, &device));
-    ok(mezzo_graph_create(&graph));
-    ok(mezzo_model_build(graph, &c, BATCH, LENGTH, false));
+    must(mezzo_device_open(test_device(), 2, &device));
+    must(mezzo_graph_create(&graph));
+    must(mezzo_model_build(graph, &c, BATCH, LENGTH, false));
     const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP8, .loss_weight = 1};
-    ok(mezzo_params_create_as(device, graph, &options, 7, MEZZO_MASTER_FP32, &params));
-    ok(mezzo_program_create(graph, params, &options, &program));
+    must(mezzo_params_create_as(device, graph, &options, 7, MEZZO_MASTER_FP32, &params));
+    must(mezzo_program_create(graph, params, &options, &program));
     for (size_t i = 0; i < program->c.n_calls; i++) {
         const mz_node *n = &program->c.graph->nodes[program->c.node[i]];
         for (int k = 0; k < n->n_in; k++) // written before it is read

@@ -63,39 +63,38 @@ static void train(bool captures_too, const char *model, const mz_ranks_options *
     c.layers = 8, c.d_model = 64, c.d_ff = 128;
     if (c.experts > 0)
         c.d_expert = 64;
-    ok(mezzo_device_open(test_device(), 1, &device));
+    must(mezzo_device_open(test_device(), 1, &device));
     plain = *device->backend;
     plain.queue = false;
     plain.capture_begin = NULL;
     plain.capture_stream = NULL;
     device->backend = captures_too ? device->backend : &plain;
     device->comm = &comm;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mz_params_create(device, g, &options, 7, mezzo_master_default(precision), &cut, &params));
+    g = fixture_graph(&c, BATCH, LENGTH, false);
+    must(mz_params_create(device, g, &options, 7, mezzo_master_default(precision), &cut, &params));
     assert_true(params->sharded && params->n_regions > 8);
-    ok(mezzo_program_create(g, params, &options, &p));
-    ok(mz_ranks_create(params, how, &ranks));
-    ok(mz_ranks_overlap(ranks, p));
-    ok(mz_optimizer_create(params, &adamw, mz_ranks_shard(ranks), mz_ranks_norm_blocks(ranks), &o));
-    ok(mz_step_create(p, &o, 1, NULL, &(mezzo_step_options){.micro_batches = micros, .clip = 0.01}, ranks, &step));
+    must(mezzo_program_create(g, params, &options, &p));
+    must(mz_ranks_create(params, how, &ranks));
+    must(mz_ranks_overlap(ranks, p));
+    must(mz_optimizer_create(params, &adamw, mz_ranks_shard(ranks), mz_ranks_norm_blocks(ranks), &o));
+    must(mz_step_create(p, &o, 1, NULL, &(mezzo_step_options){.micro_batches = micros, .clip = 0.01}, ranks, &step));
     mezzo_graph_free(g);
     for (int i = 0; i < STEPS * micros; i++) {
         write_batch(p, i);
-        ok(mezzo_step_micro(step, 3, (uint64_t)i));
+        must(mezzo_step_micro(step, 3, (uint64_t)i));
         if (i % micros != micros - 1)
             continue;
-        ok(mezzo_step_finish(step));
-        ok(mezzo_step_read(step, true, &out->report[i / micros]));
+        must(mezzo_step_finish(step));
+        must(mezzo_step_read(step, true, &out->report[i / micros]));
     }
     out->master_bytes = params->master_bytes;
     out->copy_bytes = params->n_low_copies > 0 ? (size_t)params->low_copy_elements * 2 : 0;
     out->masters = mz_alloc(out->master_bytes + 1, 1);
     out->copies = mz_alloc(out->copy_bytes + 1, 1);
     assert_true(out->masters != NULL && out->copies != NULL);
-    ok(device->backend->read(device, out->masters, params->master, out->master_bytes));
+    must(device->backend->read(device, out->masters, params->master, out->master_bytes));
     if (out->copy_bytes > 0)
-        ok(device->backend->read(device, out->copies, params->low_copies[0].data, out->copy_bytes));
+        must(device->backend->read(device, out->copies, params->low_copies[0].data, out->copy_bytes));
     mezzo_step_free(step);
     mezzo_optimizer_free(o);
     mz_ranks_free(ranks);

@@ -1,33 +1,16 @@
 // The step object, frozen parameters, and threads: what a user's own loop relies on.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include <math.h>
 #include <pthread.h>
-#include <string.h>
 
+#include "fixture.h"
 #include "base/base.h"
-#include "mezzo/model.h"
-#include "mezzo/step.h"
-
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
 
 enum { BATCH = 2, LENGTH = 8, VOCAB = 31, STEPS = 4, MICRO = 2, ROOM = 1 << 16 };
 
 typedef struct run {
-    mezzo_device *device;
-    mezzo_graph *graph;
-    mezzo_params *params;
-    mezzo_program *program;
-    mezzo_optimizer *optimizer;
-    mezzo_scaler *scaler;
-    mezzo_step *step;
+    fixture f;
+    fixture_options options;
     mezzo_memory memory;
     mezzo_step_report report;
     float *weights; // [ROOM], every parameter in its order
@@ -45,72 +28,51 @@ typedef struct asked {
 } asked;
 
 static void open_run(const asked *a, run *r) {
-    mezzo_model_config c;
-    *r = (run){.weights = mz_alloc(ROOM, sizeof(float))};
-    assert_non_null(r->weights);
-    ok(mezzo_model_defaults("gpt2", &c));
-    c.layers = 2, c.heads = 2, c.d_model = 16, c.d_ff = 64, c.vocab = VOCAB, c.seq_len = LENGTH, c.dropout = 0.1;
-    ok(mezzo_device_open(a->device, 1, &r->device));
-    ok(mezzo_graph_create(&r->graph));
-    ok(mezzo_model_build(r->graph, &c, BATCH, LENGTH, false));
-    if (a->freeze != NULL)
-        ok(mezzo_graph_freeze(r->graph, a->freeze));
-    mezzo_program_options options = {
-        .precision = a->precision, .loss_weight = 1.0f / MICRO, .logits_rows = a->logits_rows};
-    ok(mezzo_params_create_as(r->device, r->graph, &options, 7, a->master, &r->params));
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
+    mezzo_scaler_options scaling = mezzo_scaler_defaults();
     adamw.patterns = a->owned;
     adamw.n_patterns = a->n_owned;
-    mezzo_scaler_options scaling = mezzo_scaler_defaults();
     scaling.enabled = a->precision == MEZZO_PRECISION_FP16;
     scaling.growth_interval = 2;
-    ok(mezzo_program_create(r->graph, r->params, &options, &r->program));
-    ok(mezzo_optimizer_create(r->params, &adamw, &r->optimizer));
-    ok(mezzo_scaler_create(r->device, &scaling, &r->scaler));
-    const mezzo_step_options each = {.micro_batches = MICRO, .clip = 0.05};
-    ok(mezzo_step_create(r->program, &r->optimizer, 1, r->scaler, &each, &r->step));
-    mezzo_program_memory(r->program, &r->memory);
-}
-
-static mezzo_status fill(void *user, mezzo_program *p, uint64_t index) {
-    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
-    (void)user;
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = (i * 7 + 3 * (int)index) % VOCAB;
-        targets[i] = (i * 5 + (int)index) % VOCAB;
-    }
-    MEZZO_TRY(mezzo_program_write(p, "tokens", tokens, sizeof tokens));
-    return mezzo_program_write(p, "targets", targets, sizeof targets);
+    *r = (run){
+        .weights = calloc(ROOM, sizeof(float)),
+        .options = {.device = a->device,
+                    .model = fixture_model("gpt2", 16, 64, VOCAB, LENGTH),
+                    .batch = BATCH,
+                    .freeze = a->freeze,
+                    .program = {.precision = a->precision, .loss_weight = 1.0f / MICRO, .logits_rows = a->logits_rows},
+                    .master = a->master,
+                    .optimizer = &adamw,
+                    .scaler = &scaling,
+                    .step = &(mezzo_step_options){.micro_batches = MICRO, .clip = 0.05}}};
+    assert_non_null(r->weights);
+    r->options.model.dropout = 0.1;
+    fixture_open(&r->f, &r->options);
+    mezzo_program_memory(r->f.program, &r->memory);
 }
 
 static void read_weights(run *r) {
     int64_t shape[8] = {0};
     r->n = 0;
-    for (int i = 0; i < mezzo_params_count(r->params); i++) {
+    for (int i = 0; i < mezzo_params_count(r->f.params); i++) {
         int64_t count = 1;
-        for (int d = 0; d < mezzo_params_rank(r->params, i); d++)
-            count *= shape[d] = mezzo_params_shape(r->params, i)[d];
+        for (int d = 0; d < mezzo_params_rank(r->f.params, i); d++)
+            count *= shape[d] = mezzo_params_shape(r->f.params, i)[d];
         assert_true(r->n + (size_t)count <= ROOM);
-        ok(mezzo_params_read(r->params, i, r->weights + r->n));
+        must(mezzo_params_read(r->f.params, i, r->weights + r->n));
         r->n += (size_t)count;
     }
 }
 
 static mezzo_status take_steps(run *r, int from, int to) {
     for (int s = from; s < to; s++)
-        MEZZO_TRY(mezzo_step_run(r->step, 3, (uint64_t)(s * MICRO), fill, NULL));
-    return mezzo_step_read(r->step, true, &r->report);
+        MEZZO_TRY(mezzo_step_run(r->f.step, 3, (uint64_t)(s * MICRO), fixture_fill, &r->options));
+    return mezzo_step_read(r->f.step, true, &r->report);
 }
 
 static void close_run(run *r) {
-    mezzo_step_free(r->step);
-    mezzo_scaler_free(r->scaler);
-    mezzo_optimizer_free(r->optimizer);
-    mezzo_program_free(r->program);
-    mezzo_params_free(r->params);
-    mezzo_graph_free(r->graph);
-    mezzo_device_close(r->device);
-    mz_free(r->weights);
+    fixture_close(&r->f);
+    free(r->weights);
 }
 
 // --- frozen parameters ---------------------------------------------------------------------------------------------
@@ -130,8 +92,8 @@ static void same_but_frozen(const char *device, mezzo_precision precision, mezzo
     open_run(&a, &frozen);
     a.freeze = NULL, a.owned = trained, a.n_owned = 3;
     open_run(&a, &dropped);
-    ok(take_steps(&frozen, 0, STEPS));
-    ok(take_steps(&dropped, 0, STEPS));
+    must(take_steps(&frozen, 0, STEPS));
+    must(take_steps(&dropped, 0, STEPS));
     read_weights(&frozen);
     read_weights(&dropped);
     read_weights(&start);
@@ -139,23 +101,23 @@ static void same_but_frozen(const char *device, mezzo_precision precision, mezzo
     assert_memory_equal(frozen.weights, dropped.weights, frozen.n * sizeof(float));
     assert_true(frozen.report.info.step == STEPS && frozen.report.info.grad_norm == dropped.report.info.grad_norm);
     assert_true(frozen.report.loss == dropped.report.loss && frozen.report.scale == dropped.report.scale);
-    for (int i = 0; i < mezzo_params_count(frozen.params); i++) {
-        const char *name = mezzo_params_name(frozen.params, i);
+    for (int i = 0; i < mezzo_params_count(frozen.f.params); i++) {
+        const char *name = mezzo_params_name(frozen.f.params, i);
         int64_t count = 1;
-        for (int d = 0; d < mezzo_params_rank(frozen.params, i); d++)
-            count *= mezzo_params_shape(frozen.params, i)[d];
+        for (int d = 0; d < mezzo_params_rank(frozen.f.params, i); d++)
+            count *= mezzo_params_shape(frozen.f.params, i)[d];
         size_t bytes = (size_t)count * sizeof(float);
-        assert_int_equal(mezzo_params_frozen(frozen.params, i), is_frozen(name));
+        assert_int_equal(mezzo_params_frozen(frozen.f.params, i), is_frozen(name));
         assert_int_equal(memcmp(frozen.weights + at, start.weights + at, bytes) == 0, is_frozen(name));
-        assert_int_equal(mezzo_params_read_grad(frozen.params, i, dropped.weights),
+        assert_int_equal(mezzo_params_read_grad(frozen.f.params, i, dropped.weights),
                          is_frozen(name) ? MEZZO_ERR_INVALID : MEZZO_OK);
         at += (size_t)count;
     }
     assert_true(frozen.memory.gradients < start.memory.gradients && frozen.memory.masters <= start.memory.masters + 64);
-    assert_true(mezzo_optimizer_memory(frozen.optimizer) < mezzo_optimizer_memory(start.optimizer));
+    assert_true(mezzo_optimizer_memory(frozen.f.optimizer) < mezzo_optimizer_memory(start.f.optimizer));
     mezzo_memory planned;
     const mezzo_program_options options = {.precision = precision, .loss_weight = 1.0f / MICRO};
-    ok(mezzo_plan_memory(frozen.device, frozen.graph, &options, &planned));
+    must(mezzo_plan_memory(frozen.f.device, frozen.f.graph, &options, &planned));
     assert_int_equal(planned.gradients, frozen.memory.gradients);
     close_run(&frozen);
     close_run(&dropped);
@@ -182,15 +144,15 @@ static void frozen_masters_are_read_as_they_were_written(void **state) {
         run r;
         float written[48 * 16], read[48 * 16];
         open_run(&(asked){.device = "cpu", .precision = MEZZO_PRECISION_BF16, .freeze = "h.0.*", .master = master}, &r);
-        const int index = mezzo_params_find(r.params, "h.0.attn.c_attn.weight");
+        const int index = mezzo_params_find(r.f.params, "h.0.attn.c_attn.weight");
         for (int i = 0; i < 48 * 16; i++) {
             written[i] = 0.1f * sinf((float)i);
             if (master == MEZZO_MASTER_STOCHASTIC)
                 written[i] = mezzo_bf16_to_f32(mezzo_f32_to_bf16(written[i]));
         }
-        ok(mezzo_params_write(r.params, index, written));
-        ok(take_steps(&r, 0, STEPS));
-        ok(mezzo_params_read(r.params, index, read));
+        must(mezzo_params_write(r.f.params, index, written));
+        must(take_steps(&r, 0, STEPS));
+        must(mezzo_params_read(r.f.params, index, read));
         assert_memory_equal(written, read, sizeof read);
         close_run(&r);
     }
@@ -211,14 +173,14 @@ static void frozen_parameters_cost_no_backward(void **state) {
     const mezzo_program_options options = {.precision = MEZZO_PRECISION_BF16};
     open_run(&(asked){.device = "cpu", .freeze = "wte,wpe,h.0"}, &r);
     open_run(&(asked){.device = "cpu"}, &plain);
-    ok(mezzo_graph_explain(r.graph, &options, "autodiff", count_row, some));
-    ok(mezzo_graph_explain(plain.graph, &options, "autodiff", count_row, all));
+    must(mezzo_graph_explain(r.f.graph, &options, "autodiff", count_row, some));
+    must(mezzo_graph_explain(plain.f.graph, &options, "autodiff", count_row, all));
     assert_true(some[0] * 5 < all[0] * 3 && some[1] == 0 && all[1] > 0);
-    assert_int_equal(mezzo_graph_freeze(r.graph, "ln_f,nothing"), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_graph_freeze(r.f.graph, "ln_f,nothing"), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "\"nothing\""));
-    assert_int_equal(mezzo_graph_freeze(r.graph, "wte,,h.0"), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_graph_freeze(r.f.graph, "wte,,h.0"), MEZZO_ERR_INVALID);
     // A graph that trains what these parameters keep frozen.
-    assert_int_equal(mezzo_program_create(plain.graph, r.params, &options, &program), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_program_create(plain.f.graph, r.f.params, &options, &program), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "frozen"));
     close_run(&r);
     close_run(&plain);
@@ -226,8 +188,7 @@ static void frozen_parameters_cost_no_backward(void **state) {
 
 // --- the object ----------------------------------------------------------------------------------------------------
 static mezzo_status fill_or_fail(void *user, mezzo_program *p, uint64_t index) {
-    (void)user;
-    return index == 1 ? MEZZO_ERR_FORMAT : fill(user, p, index);
+    return index == 1 ? MEZZO_ERR_FORMAT : fixture_fill(user, p, index);
 }
 
 static void wrong_calls_change_nothing(void **state) {
@@ -237,28 +198,29 @@ static void wrong_calls_change_nothing(void **state) {
     const asked a = {.device = "cpu", .precision = MEZZO_PRECISION_FP16};
     open_run(&a, &r);
     open_run(&a, &plain);
-    mezzo_optimizer *twice[] = {r.optimizer, r.optimizer}, *foreign[] = {plain.optimizer};
-    assert_int_equal(mezzo_step_create(r.program, twice, 2, NULL, NULL, &step), MEZZO_ERR_INVALID);
+    mezzo_optimizer *twice[] = {r.f.optimizer, r.f.optimizer}, *foreign[] = {plain.f.optimizer};
+    assert_int_equal(mezzo_step_create(r.f.program, twice, 2, NULL, NULL, &step), MEZZO_ERR_INVALID);
     assert_null(step);
-    assert_int_equal(mezzo_step_create(r.program, foreign, 1, NULL, NULL, &step), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_step_create(r.program, twice, 0, NULL, NULL, &step), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_step_create(r.program, twice, 1, plain.scaler, NULL, &step), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_step_set_clip(r.step, -1), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_step_finish(r.step), MEZZO_ERR_INVALID); // no micro batch has run
-    ok(mezzo_step_read(r.step, true, &r.report));
+    assert_int_equal(mezzo_step_create(r.f.program, foreign, 1, NULL, NULL, &step), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_step_create(r.f.program, twice, 0, NULL, NULL, &step), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_step_create(r.f.program, twice, 1, plain.f.scaler, NULL, &step), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_step_set_clip(r.f.step, -1), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_step_finish(r.f.step), MEZZO_ERR_INVALID); // no micro batch has run
+    must(mezzo_step_read(r.f.step, true, &r.report));
     assert_true(r.report.index == 0 && isnan(r.report.loss));
-    assert_int_equal(mezzo_step_run(r.step, 3, 0, fill_or_fail, NULL), MEZZO_ERR_FORMAT); // after one micro batch
-    assert_int_equal(mezzo_scaler_step(r.scaler, r.optimizer), MEZZO_ERR_INVALID);        // gradients were dropped
-    ok(fill(NULL, r.program, 0));
-    ok(mezzo_step_micro(r.step, 3, 0));
-    assert_int_equal(mezzo_step_run(r.step, 3, 0, fill, NULL), MEZZO_ERR_INVALID); // one is under way
-    assert_int_equal(mezzo_step_finish(r.step), MEZZO_ERR_INVALID);                // one is missing
-    ok(fill(NULL, r.program, 1));
-    ok(mezzo_step_micro(r.step, 3, 1));
-    assert_int_equal(mezzo_step_micro(r.step, 3, 2), MEZZO_ERR_INVALID); // one too many
-    ok(mezzo_step_finish(r.step));
-    ok(take_steps(&r, 1, STEPS));
-    ok(take_steps(&plain, 0, STEPS));
+    assert_int_equal(mezzo_step_run(r.f.step, 3, 0, fill_or_fail, &r.options),
+                     MEZZO_ERR_FORMAT);                                                // after one micro batch
+    assert_int_equal(mezzo_scaler_step(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID); // gradients were dropped
+    must(fixture_fill(&r.options, r.f.program, 0));
+    must(mezzo_step_micro(r.f.step, 3, 0));
+    assert_int_equal(mezzo_step_run(r.f.step, 3, 0, fixture_fill, &r.options), MEZZO_ERR_INVALID); // one is under way
+    assert_int_equal(mezzo_step_finish(r.f.step), MEZZO_ERR_INVALID);                              // one is missing
+    must(fixture_fill(&r.options, r.f.program, 1));
+    must(mezzo_step_micro(r.f.step, 3, 1));
+    assert_int_equal(mezzo_step_micro(r.f.step, 3, 2), MEZZO_ERR_INVALID); // one too many
+    must(mezzo_step_finish(r.f.step));
+    must(take_steps(&r, 1, STEPS));
+    must(take_steps(&plain, 0, STEPS));
     read_weights(&r);
     read_weights(&plain);
     assert_memory_equal(r.weights, plain.weights, r.n * sizeof(float));
@@ -272,20 +234,20 @@ static void a_premature_step_leaves_no_state(void **state) {
     (void)state;
     run r;
     open_run(&(asked){.device = "cpu", .precision = MEZZO_PRECISION_FP16}, &r);
-    assert_int_equal(mezzo_scaler_step(r.scaler, r.optimizer), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_scaler_update(r.scaler), MEZZO_ERR_INVALID);
-    ok(mezzo_scaler_unscale(r.scaler, r.optimizer)); // of nothing, as in torch
-    assert_int_equal(mezzo_scaler_step(r.scaler, r.optimizer), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_scaler_unscale(r.scaler, r.optimizer), MEZZO_ERR_INVALID);
-    ok(fill(NULL, r.program, 0));
-    ok(mezzo_program_run(r.program, r.scaler, 3, 0));
-    ok(mezzo_scaler_unscale(r.scaler, r.optimizer));
-    assert_int_equal(mezzo_scaler_unscale(r.scaler, r.optimizer), MEZZO_ERR_INVALID); // now it was something
-    ok(mezzo_scaler_step(r.scaler, r.optimizer));
-    assert_int_equal(mezzo_scaler_step(r.scaler, r.optimizer), MEZZO_ERR_INVALID);
-    ok(mezzo_scaler_update(r.scaler));
-    ok(mezzo_optimizer_zero_grad(r.optimizer));
-    ok(take_steps(&r, 0, 1));
+    assert_int_equal(mezzo_scaler_step(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_scaler_update(r.f.scaler), MEZZO_ERR_INVALID);
+    must(mezzo_scaler_unscale(r.f.scaler, r.f.optimizer)); // of nothing, as in torch
+    assert_int_equal(mezzo_scaler_step(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_scaler_unscale(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID);
+    must(fixture_fill(&r.options, r.f.program, 0));
+    must(mezzo_program_run(r.f.program, r.f.scaler, 3, 0));
+    must(mezzo_scaler_unscale(r.f.scaler, r.f.optimizer));
+    assert_int_equal(mezzo_scaler_unscale(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID); // now it was something
+    must(mezzo_scaler_step(r.f.scaler, r.f.optimizer));
+    assert_int_equal(mezzo_scaler_step(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID);
+    must(mezzo_scaler_update(r.f.scaler));
+    must(mezzo_optimizer_zero_grad(r.f.optimizer));
+    must(take_steps(&r, 0, 1));
     assert_true(r.report.info.step == 2 && r.report.info.skipped == 0);
     close_run(&r);
 }
@@ -301,14 +263,14 @@ static void gradients_are_known_per_optimizer(void **state) {
     adamw.patterns = mine;
     adamw.n_patterns = 1;
     open_run(&(asked){.device = "cpu", .precision = MEZZO_PRECISION_FP16, .owned = trained + 1, .n_owned = 2}, &r);
-    ok(mezzo_optimizer_create(r.params, &adamw, &other));
-    ok(mezzo_params_write_grad(r.params, mezzo_params_find(r.params, "wpe.weight"), gradient));
-    assert_int_equal(mezzo_optimizer_step(r.optimizer), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_optimizer_clip(r.optimizer, 1), MEZZO_ERR_INVALID);
-    assert_int_equal(mezzo_scaler_step(r.scaler, r.optimizer), MEZZO_ERR_INVALID);
-    ok(mezzo_scaler_step(r.scaler, other));
-    ok(mezzo_scaler_update(r.scaler));
-    ok(mezzo_optimizer_zero_grad(other));
+    must(mezzo_optimizer_create(r.f.params, &adamw, &other));
+    must(mezzo_params_write_grad(r.f.params, mezzo_params_find(r.f.params, "wpe.weight"), gradient));
+    assert_int_equal(mezzo_optimizer_step(r.f.optimizer), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_optimizer_clip(r.f.optimizer, 1), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_scaler_step(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID);
+    must(mezzo_scaler_step(r.f.scaler, other));
+    must(mezzo_scaler_update(r.f.scaler));
+    must(mezzo_optimizer_zero_grad(other));
     assert_int_equal(mezzo_optimizer_step(other), MEZZO_ERR_INVALID);
     mezzo_optimizer_free(other);
     close_run(&r);
@@ -353,8 +315,8 @@ static void steps_from_other_threads_have_the_same_bits(void **state) {
     run alone, ref_alone, moved, first, second, third;
     open_run(&cpu, &alone);
     open_run(&ref, &ref_alone);
-    ok(take_steps(&alone, 0, STEPS));
-    ok(take_steps(&ref_alone, 0, STEPS));
+    must(take_steps(&alone, 0, STEPS));
+    must(take_steps(&ref_alone, 0, STEPS));
     open_run(&cpu, &moved); // opened here, stepped by one thread after another
     for (int s = 0; s < STEPS; s++)
         run_in_threads(&(job){.r = &moved, .from = s, .to = s + 1}, 1);

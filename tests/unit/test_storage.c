@@ -1,22 +1,12 @@
 // Storage is not shape: padding of axes changes no bit on ref, stays zero, is not read where the op must know the
 // logical extent, and nothing above the backend sees it.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <math.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "graph/graph.h"
 #include "optim/optimizer.h"
 #include "runtime/program.h"
-#include "mezzo/model.h"
 #include "backend/inspect.h"
-
-static void must(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
 
 // --- where elements lie --------------------------------------------------------------------------------------------
 // [2, 3·5, 7] with heads of 5 stored as 8 and 7 columns as 9.

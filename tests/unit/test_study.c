@@ -2,23 +2,11 @@
 // Seen to fail with: pairs made across rungs; crossings interpolated in tokens instead of their logarithm; downward
 // crossings left out; folds that split a shape; ">" for ">=" at a rule's threshold.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "io/file.h"
 #include "study/analyse/analysis.h"
 #include "study/analyse/decide.h"
-
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        mezzo_status must_status = (expr);                                                                             \
-        if (must_status != MEZZO_OK)                                                                                   \
-            fail_msg("%s: %s: %s", #expr, mezzo_status_name(must_status), mezzo_error_message());                      \
-    } while (0)
 
 #define HEAD "layers,d_model,bs,seqlen,prec,rung,ga,final_bs,final_seqlen,tps,mem_gb,energy_j,avg_power_w,times\n"
 

@@ -1,23 +1,10 @@
 // The out-of-memory ladder, and a memory that fails where the plan said it would not.
 // Seen to fail with: half_batch that halves the micro batch twice; a real failure that ends the sweep.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "io/file.h"
 #include "study/measure/sweep.h"
-
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        mezzo_status must_status = (expr);                                                                             \
-        if (must_status != MEZZO_OK)                                                                                   \
-            fail_msg("%s: %s: %s", #expr, mezzo_status_name(must_status), mezzo_error_message());                      \
-    } while (0)
 
 static void rung_is(const mz_rung *r, const char *name, bool recompute, int64_t micro, int64_t accum, int64_t seq) {
     assert_string_equal(r->name, name);

@@ -3,21 +3,10 @@
 //
 // To see it fail: ties by the larger pair, counts that are not looked at again when a pair is taken, a piece that is
 // cut within a word.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
+#include "fixture.h"
 #include "data/tokenizer_bpe.h"
 #include "io/file.h"
-
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        if ((expr) != MEZZO_OK)                                                                                        \
-            fail_msg("%s", mezzo_error_message());                                                                     \
-    } while (0)
 
 static void write_text(const char *path, const char *text) {
     must(mz_file_write_atomic(path, text, strlen(text)));

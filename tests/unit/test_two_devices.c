@@ -3,18 +3,8 @@
 // opened twice, where there is none that part is skipped.
 // Seen to fail with one static workspace for the products of every device.
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
-#include "mezzo/device.h"
-#include "mezzo/model.h"
-#include "mezzo/optimizer.h"
-#include "mezzo/program.h"
+#include "fixture.h"
 
 enum { BATCH = 2, LENGTH = 16, VOCAB = 61, STEPS = 6, MICROS = 2, MOST = 1 << 16 };
 
@@ -39,44 +29,27 @@ typedef struct run {
     float weights[MOST];
 } run;
 
-static void ok(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s\n%s", mezzo_error_message(), mezzo_error_trace());
-}
-
 static void begin(run *r, const setting *of) {
     mezzo_graph *g;
-    mezzo_model_config c;
-    memset(r, 0, sizeof *r);
-    r->of = *of;
-    ok(mezzo_device_open(of->device, of->threads, &r->device));
-    ok(mezzo_model_defaults(of->model, &c));
-    c.layers = 2, c.heads = 2, c.d_model = 32, c.d_ff = 64, c.vocab = VOCAB, c.seq_len = LENGTH;
+    mezzo_model_config c = fixture_model(of->model, 32, 64, VOCAB, LENGTH);
     if (strcmp(of->model, "gpt2") == 0)
         c.dropout = 0.1;
-    if (strcmp(of->model, "glm4_moe") == 0)
-        c.layers = 3, c.experts = 4, c.d_expert = 24;
-    ok(mezzo_graph_create(&g));
-    ok(mezzo_model_build(g, &c, BATCH, LENGTH, false));
-    ok(mezzo_params_create(r->device, g, 7, &r->params));
+    memset(r, 0, sizeof *r);
+    r->of = *of;
+    must(mezzo_device_open(of->device, of->threads, &r->device));
+    g = fixture_graph(&c, BATCH, LENGTH, false);
+    must(mezzo_params_create(r->device, g, 7, &r->params));
     mezzo_program_options options = {.precision = of->precision, .loss_weight = 1.0f / MICROS};
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
     mezzo_scaler_options scaling = mezzo_scaler_defaults();
-    ok(mezzo_program_create(g, r->params, &options, &r->program));
-    ok(mezzo_optimizer_create(r->params, &adamw, &r->optimizer));
-    ok(mezzo_scaler_create(r->device, &scaling, &r->scaler));
+    must(mezzo_program_create(g, r->params, &options, &r->program));
+    must(mezzo_optimizer_create(r->params, &adamw, &r->optimizer));
+    must(mezzo_scaler_create(r->device, &scaling, &r->scaler));
     mezzo_graph_free(g);
 }
 
 static mezzo_status micro(run *r, int k) {
-    int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = (i * 7 + 3 * k) % VOCAB;
-        targets[i] = (i * 5 + k) % VOCAB;
-    }
-    mezzo_status status = mezzo_program_write(r->program, "tokens", tokens, sizeof tokens);
-    if (status == MEZZO_OK)
-        status = mezzo_program_write(r->program, "targets", targets, sizeof targets);
+    mezzo_status status = fixture_batch(r->program, BATCH * LENGTH, VOCAB, k);
     if (status == MEZZO_OK)
         status = mezzo_program_run(r->program, r->scaler, 3, (uint64_t)k);
     if (status == MEZZO_OK)
@@ -116,7 +89,7 @@ static void end(run *r) {
         int64_t n = 1;
         for (int d = 0; d < mezzo_params_rank(r->params, i); d++)
             n *= shape[d];
-        ok(mezzo_params_read(r->params, i, next));
+        must(mezzo_params_read(r->params, i, next));
         next += n;
     }
     mezzo_scaler_free(r->scaler);
