@@ -1,5 +1,7 @@
 #include "task/pack.h"
 
+enum { EMPTY_BLOCKS = 64 }; // in turn, after which no piece is expected any more
+
 // Where piece i of the block lies; row -1: nowhere.
 typedef struct place {
     int32_t row;
@@ -97,6 +99,9 @@ mezzo_status mz_packer_row(mz_packer *p, uint64_t row, mz_packed *out, size_t *n
         if (p->n >= blocks_of(p->pieces))
             return MEZZO_OK;
         MEZZO_TRY(learn_block(p));
+        if (p->pieces == UINT64_MAX && p->n >= EMPTY_BLOCKS && p->first[p->n] == p->first[p->n - EMPTY_BLOCKS])
+            return mz_fail(MEZZO_ERR_INVALID, "of %d records that were drawn none has a target",
+                           EMPTY_BLOCKS * MZ_PACK_BLOCK);
     }
     size_t low = 0, high = p->n; // the last block that begins at or before the row
     while (high - low > 1) {

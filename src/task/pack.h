@@ -21,7 +21,8 @@ typedef struct mz_packed {
     uint64_t piece;
     int64_t column;
 } mz_packed;
-// The pieces of a row from left to right, at most MZ_PACK_BLOCK; none past the last row. MEMORY.
+// The pieces of a row from left to right, at most MZ_PACK_BLOCK; none past the last row. MEMORY; INVALID: there is no
+// end, and of 65,536 pieces in turn all are left out.
 mezzo_status mz_packer_row(mz_packer *packer, uint64_t row, mz_packed *out, size_t *n);
 // Rows of the first `pieces`, to whole blocks, and the positions that these pieces take.
 mezzo_status mz_packer_count(mz_packer *packer, uint64_t pieces, uint64_t *rows, uint64_t *positions);

@@ -80,6 +80,25 @@ static void test_every_piece_lies_in_one_row(void **state) {
     mz_packer_free(forward);
 }
 
+static int64_t no_size(const void *user, uint64_t piece) {
+    (void)user, (void)piece;
+    return 0;
+}
+
+static void test_nothing_to_pack(void **state) {
+    (void)state;
+    mz_packer *p;
+    static mz_packed pieces[MZ_PACK_BLOCK];
+    size_t n = 7;
+    must(mz_packer_create(no_size, NULL, 5, 10, &p));
+    must(mz_packer_row(p, 0, pieces, &n));
+    assert_int_equal(n, 0);
+    mz_packer_free(p);
+    must(mz_packer_create(no_size, NULL, UINT64_MAX, 10, &p)); // it would look for ever
+    assert_int_equal(mz_packer_row(p, 0, pieces, &n), MEZZO_ERR_INVALID);
+    mz_packer_free(p);
+}
+
 static void test_documents_of_a_stream(void **state) {
     (void)state;
     static const int32_t tokens[] = {5, 6, 9, 7, 9, 9, 8, 4, 3, 9};
@@ -262,6 +281,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_row_with_room),
         cmocka_unit_test(test_every_piece_lies_in_one_row),
+        cmocka_unit_test(test_nothing_to_pack),
         cmocka_unit_test(test_documents_of_a_stream),
         cmocka_unit_test(test_packed_batches),
         cmocka_unit_test(test_losses_and_gradients_are_those_of_records_alone),
