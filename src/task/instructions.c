@@ -84,8 +84,7 @@ mezzo_data_mark mz_instructions_mark(const mz_instructions *x) {
 
 // --- batches -------------------------------------------------------------------------------------------------------
 uint64_t mz_instructions_batches(const mz_instructions *x, int64_t rows) {
-    const uint64_t all = x->even ? x->count : (uint64_t)ceil(x->weight),
-                   n = (all + (uint64_t)rows - 1) / (uint64_t)rows;
+    const uint64_t n = ((uint64_t)ceil(x->weight) + (uint64_t)rows - 1) / (uint64_t)rows;
     return n > 0 ? n : 1;
 }
 

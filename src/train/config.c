@@ -1,6 +1,8 @@
 // The configuration's public face, and its translation into the options of models, programs, optimizers and scalers.
 #include "train/config.h"
 
+#include <math.h>
+
 #include "base/precision.h"
 #include "models/keys.h"
 
@@ -308,6 +310,31 @@ mezzo_status mz_run_config_share(mz_run_config *c, int ranks) {
                        (long long)c->global_batch, (long long)accum, ranks, ranks == 1 ? "" : "s",
                        (long long)c->grad_accum);
     c->grad_accum = accum;
+    return MEZZO_OK;
+}
+
+// 0: nobody set the key; 1: a file; 2: the command line.
+static int origin_rank(const mezzo_config *config, const char *key) {
+    const char *origin = mz_config_origin(config->values, key);
+    return strcmp(origin, "default") == 0 ? 0 : strncmp(origin, "--", 2) == 0 ? 2 : 1;
+}
+
+mezzo_status mz_run_config_count_epochs(const mezzo_config *config, uint64_t batches, int ranks, mz_run_config *run) {
+    const int steps_from = origin_rank(config, "train.steps"), epochs_from = origin_rank(config, "train.epochs");
+    int64_t schedule;
+    if (run->epochs == 0 || steps_from > epochs_from)
+        return MEZZO_OK;
+    if (steps_from == epochs_from)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "train.steps (--steps) and train.epochs (--epochs) both say how long to train: remove one");
+    const double steps = ceil(run->epochs * (double)batches / (double)(run->grad_accum * ranks));
+    if (!(steps <= 1e12))
+        return mz_fail(MEZZO_ERR_INVALID, "train.epochs is %g, which are %g steps: use at most 1e12 steps", run->epochs,
+                       steps);
+    MEZZO_TRY(mz_config_get_int(config->values, "schedule.steps", &schedule));
+    run->steps = (int64_t)fmax(steps, 1);
+    if (schedule == 0)
+        run->optimizer.schedule.steps = run->steps;
     return MEZZO_OK;
 }
 

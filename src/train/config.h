@@ -45,6 +45,9 @@ mezzo_master mz_run_config_master(const mz_run_config *config, mezzo_precision p
 // Once the number of ranks is known: grad_accum is a rank's micro batches a step. INVALID where global_batch and the
 // others do not fit together.
 mezzo_status mz_run_config_share(mz_run_config *config, int ranks);
+// Once the data is known: train.epochs becomes that many steps of `batches` micro batches a pass, on `ranks`. Steps of
+// the command line stand above epochs of a file. INVALID where both keys come from one place.
+mezzo_status mz_run_config_count_epochs(const mezzo_config *config, uint64_t batches, int ranks, mz_run_config *run);
 // What of a session the keys say: all but the model and its form's length. Precision and what follows from it are as
 // asked; it is one of 1 rank.
 mz_session_options mz_run_config_session(const mz_run_config *config);

@@ -193,6 +193,7 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     run->engine.plan.form.documents = run->task->packs;
     run->engine.plan.program.loss_share = run->task->masks && mz_run_batches(run) > 1;
     MEZZO_TRY(open_sources(run));
+    MEZZO_TRY(mz_run_config_count_epochs(config, run->data->batches, run->engine.size, &run->config));
     MEZZO_TRY(settle_precision(run));
     MEZZO_TRY(follow_precision(run));
     MEZZO_TRY(mz_engine_build(&run->engine, &run->config, run->task->kind->scores || draws_pictures(run)));

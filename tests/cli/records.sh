@@ -109,6 +109,24 @@ refuse 3 "no file matches" -- train --data 'q*.jsonl' "${MODEL[@]}" --out none
 refuse 2 "notes.txt" "among files of records" -- train --data prompt.jsonl,notes.txt "${MODEL[@]}" --out none
 refuse 2 "4 of its records are no documents" -- data sharegpt_system.jsonl,alpaca.json --tokenizer gpt2 --out none
 
+# --epochs: 5 tokens of 40 records in rows of 4, twice 10 steps; with micro batches half of that; half a pass.
+for _ in {1..40}; do cat prompt.jsonl; done >forty.jsonl
+passes=(--tokenizer byte --layers 1 --heads 1 --d-model 4 --seq-len 16 --batch-size 4 --split 1 --warmup 0 --precision fp32 --sample-every -1
+    --checkpoint-every 0 --device cpu --threads 1)
+run 0 train --data forty.jsonl "${passes[@]}" --epochs 2 --out twice
+shows "$OUT" "done: 20 steps"
+shows twice/config.yaml "steps: 20"
+run 0 train --data forty.jsonl "${passes[@]}" --epochs 2 --grad-accum 2 --out halves
+shows "$OUT" "done: 10 steps"
+run 0 train --data forty.jsonl:0.5 "${passes[@]}" --epochs 1 --out half
+shows "$OUT" "done: 5 steps"
+run 0 train --config twice/config.yaml --epochs 3 --resume auto
+shows "$OUT" "done: 30 steps"
+echo 'train: {epochs: 9}' >nine.yaml
+run 0 train --config nine.yaml --data forty.jsonl "${passes[@]}" --steps 3 --out three
+shows "$OUT" "done: 3 steps"
+refuse 2 "train.steps (--steps) and train.epochs (--epochs)" -- train --data forty.jsonl "${passes[@]}" --epochs 2 --steps 3 --out none
+
 # What cannot be used is left out and told, the first ones with their lines; a file of which most cannot is refused. 4 of 5 tokens, and 2 targets each.
 for _ in 1 2 3 4; do cat prompt.jsonl; done >some.jsonl
 cat >>some.jsonl <<'END'

@@ -315,3 +315,17 @@ write("train", "runs", b"\x40\x01aaaaaaaaaaaaaaaa aaaa   \n\n\n\t aaa 12345 1234
 write("train", "twice", b"\x7f\x02ab ab abc abc bcd bcd xbc xbc")
 write("train", "bytes", b"\x20\x03\xff\xfe caf\xc3\xa9 \xe6\xbc\xa2\xe5\xad\x97 \x00\x01")
 write("train", "special", b"\x30\x80the end the end, thethe <|end|>")
+
+chat = [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "assistant", "content": "b", "weight": 0}]
+shared = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+alpaca = {"instruction": "a", "input": None, "output": "b", "system": "s", "history": [["c", "d"]]}
+records = [{"messages": chat}, {"conversations": shared, "system": "s"}, alpaca, {"instruction": "a", "context": "c", "response": "b"},
+           {"prompt": "a", "completion": "b"}, {"prompt": chat, "completion": chat[2:]}, {"text": "é"}]
+lines = "".join(json.dumps(r) + "\n" for r in records)
+write("records", "lines", lines)
+write("records", "list", json.dumps(records, indent=1))
+write("records", "windows", b"\xef\xbb\xbf" + lines.replace("\n", "\r\n\r\n").encode())
+write("records", "half", json.dumps(records)[:-20])
+write("records", "scalars", '[1, "a\\"]", [], {"text": "]"}, null ,true]')
+packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+write("records", "gzip", packed.compress(lines.encode()) + packed.flush())

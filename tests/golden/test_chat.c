@@ -326,6 +326,36 @@ static void messages_make_no_special_token(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
+// transformers' apply_chat_template (make/chat_prompts.py): the same tokens, of whole conversations and of prompts.
+// Seen to fail with: markers left in the text around them; add_generation_prompt ignored.
+static void prompts_are_those_of_transformers(void **state) {
+    (void)state;
+    mezzo_tokenizer *tok;
+    json_t *root = golden_json("chat_prompts.json"), *templates = json_object_get(root, "templates"), *c, *token;
+    size_t i, k;
+    must(mz_tokenizer_from_json("chat_prompts.json", json_object_get(root, "tokenizer"), false, &tok));
+    tok->chat.bos = mz_strdup(json_string_value(json_object_get(root, "bos_token")));
+    tok->chat.eos = mz_strdup(json_string_value(json_object_get(root, "eos_token")));
+    json_array_foreach(json_object_get(root, "cases"), i, c) {
+        const json_t *want = json_object_get(c, "tokens");
+        const char *name = json_string_value(json_object_get(c, "template"));
+        mz_chat_tokens got = {0};
+        mz_free(tok->chat.source);
+        tok->chat.source = mz_strdup(json_string_value(json_object_get(templates, name)));
+        must(mz_chat_encode(tok, name, json_object_get(c, "messages"), json_is_true(json_object_get(c, "prompt")),
+                            &got));
+        if (got.n != json_array_size(want))
+            fail_msg("%s, case %zu: %zu tokens, transformers has %zu", name, i, got.n, json_array_size(want));
+        json_array_foreach(want, k, token) if (got.tokens[k] != json_integer_value(token))
+            fail_msg("%s, case %zu: token %zu is %d, not %lld", name, i, k, (int)got.tokens[k],
+                     (long long)json_integer_value(token));
+        mz_chat_tokens_free(&got);
+    }
+    assert_int_equal(i, 24);
+    json_decref(root);
+    mezzo_tokenizer_free(tok);
+}
+
 // A template that leaves an earlier answer's reasoning out: what would count is not what was asked for.
 static void an_answer_that_changes_is_refused(void **state) {
     (void)state;
@@ -440,6 +470,7 @@ int main(void) {
         cmocka_unit_test(long_texts_and_calls_are_refused),
         cmocka_unit_test(long_work_is_refused),
         cmocka_unit_test(answers_are_found_by_the_template),
+        cmocka_unit_test(prompts_are_those_of_transformers),
         cmocka_unit_test(messages_make_no_special_token),
         cmocka_unit_test(an_answer_that_changes_is_refused),
         cmocka_unit_test(answers_of_long_conversations),

@@ -1,0 +1,72 @@
+// Any bytes as a file of records, as they are and decompressed: refused with one line, or split into records that lie
+// in order, and each of them parsed by every form: refused with one line, or messages of texts.
+#include "data/record_forms.h"
+#include "data/record_split.h"
+#include "io/json.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void must_be_told(void) {
+    if (mezzo_error_message()[0] == '\0' || strchr(mezzo_error_message(), '\n') != NULL)
+        __builtin_trap();
+}
+
+static void check_messages(const json_t *messages) {
+    const json_t *message;
+    size_t i;
+    if (json_array_size(messages) == 0)
+        __builtin_trap();
+    json_array_foreach(messages, i, message) if (json_string_value(json_object_get(message, "role")) == NULL ||
+                                                 json_string_value(json_object_get(message, "content")) == NULL)
+        __builtin_trap();
+}
+
+static void parse_record(const json_t *json, const mz_record_form *form) {
+    mz_record_content content;
+    if (mz_record_parse("record", json, form, &content) != MEZZO_OK)
+        must_be_told();
+    else if (content.messages != NULL)
+        check_messages(content.messages);
+    else if (content.answer == NULL)
+        __builtin_trap();
+    mz_record_release(&content);
+}
+
+static void parse_span(const mz_record_span *span) {
+    json_t *json;
+    if (mz_json_parse("record", span->text, span->n, MZ_JSON_DEPTH, &json) != MEZZO_OK) {
+        must_be_told();
+        return;
+    }
+    parse_record(json, NULL);
+    for (size_t i = 0; i < MZ_RECORD_FORMS; i++)
+        parse_record(json, &mz_record_forms[i]);
+    json_decref(json);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    mz_reader *reader;
+    mz_record_splitter *splitter;
+    uint64_t line = 0;
+    if (mz_reader_of("input", data, size, &reader) != MEZZO_OK ||
+        mz_record_splitter_open(reader, &splitter) != MEZZO_OK) {
+        must_be_told();
+        return 0;
+    }
+    for (;;) {
+        mz_record_span span;
+        if (mz_record_splitter_next(splitter, &span) != MEZZO_OK) {
+            must_be_told();
+            break;
+        }
+        if (span.text == NULL)
+            break;
+        if (span.line < line || span.line < 1)
+            __builtin_trap();
+        line = span.line;
+        if (!span.too_long)
+            parse_span(&span);
+    }
+    mz_record_splitter_close(splitter);
+    return 0;
+}
