@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(THREADS)
                 const bool both = col + HALF < columns;
                 update_eight<AVERAGES>(k, kept, p, key, element, both, step == 1, x);
                 const uint2 eights = to_fp8(x, inverse, e4m3, amax);
-                if (fp8 != nullptr) {
-                    *reinterpret_cast<uint32_t *>(fp8 + element) = eights.x;
+                if (rowwise != nullptr) {
+                    *reinterpret_cast<uint32_t *>(rowwise + element) = eights.x;
                     if (both)
-                        *reinterpret_cast<uint32_t *>(fp8 + element + HALF) = eights.y;
+                        *reinterpret_cast<uint32_t *>(rowwise + element + HALF) = eights.y;
                 }
                 *reinterpret_cast<uint32_t *>(tile + line * PITCH + part * 4) = eights.x;
                 *reinterpret_cast<uint32_t *>(tile + line * PITCH + HALF + part * 4) = eights.y;
