@@ -27,8 +27,15 @@ typedef struct mezzo_schedule {
 // The rate of step `step`, as the device computes it.
 MEZZO_API double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step);
 
-typedef enum mezzo_optimizer_kind { MEZZO_ADAMW, MEZZO_SGD } mezzo_optimizer_kind;
-// How AdamW keeps its two moments. BF16: half the memory; each is rounded up or down at random, with the probabilities
+// MEZZO_ADAMW, MEZZO_SGD, …: optimizers.def has the formula of each.
+typedef enum mezzo_optimizer_kind {
+#define KIND(name, NAME, ...) MEZZO_##NAME,
+#include "mezzo/optimizers.def"
+#undef KIND
+    MEZZO_OPTIMIZER_KINDS
+} mezzo_optimizer_kind;
+MEZZO_API const char *mezzo_optimizer_kind_name(mezzo_optimizer_kind kind); // "adamw"; static
+// How the kind's moments are kept. BF16: half the memory; each is rounded up or down at random, with the probabilities
 // that make the mean right (to nearest, a second moment would stop moving: a step changes it by less than half of its
 // last place). The random bits are a function of seed, step, parameter and element. INT8: a quarter; codes of 8 bits
 // and an FP32 scale for each 256 elements of a parameter, rounded to nearest (block-wise dynamic quantization,
@@ -42,7 +49,8 @@ typedef struct mezzo_optimizer_options {
     double momentum, dampening; // SGD as torch.optim.SGD
     bool nesterov;
     double weight_decay; // on the parameters that match `decay`
-    // Which parameters this optimizer owns: those whose name matches one of the patterns; NULL = all.
+    // Which parameters this optimizer owns: those whose name, or the name of a module that they are in, matches one of
+    // the patterns; NULL = all.
     const char *const *patterns;
     int n_patterns;
     // Decay group: parameters of this rank or more are decayed (2: matrices and embeddings, not biases and norms). 0 =
@@ -51,13 +59,23 @@ typedef struct mezzo_optimizer_options {
     // Decay of a moving average of the parameters, FP32, made in the pass that moves them: ema += (1-d)·(p - ema),
     // where d = min(ema, t/(t+9)) at the t-th step taken, and the first step sets it to p. 0: none.
     double ema;
-    mezzo_moments moments; // BF16, INT8: AdamW only
+    mezzo_moments moments;
+    // Groups: of the parameters that the optimizer owns, those that match a group's patterns are updated by the group's
+    // kind, betas, eps, momentum, dampening, nesterov, weight_decay and decay_min_rank, at lr_factor times the rate of
+    // the schedule. The first group that matches takes a parameter, and all others are this one's. The remaining fields
+    // of a group are not read. Norm, clipping, skipped steps and the state's counters are common. 7 groups at most.
+    double lr_factor; // of a group
+    const struct mezzo_optimizer_options *groups;
+    int n_groups;
 } mezzo_optimizer_options;
 
-// The usual values: AdamW, lr 1e-3, betas 0.9/0.999, eps 1e-8, decay 0.01, decay_min_rank 0, all parameters.
+// The usual values: AdamW, lr 1e-3, betas 0.9/0.999, eps 1e-8, decay 0.01, decay_min_rank 0, all parameters, lr_factor
+// 1; momentum 0.
 MEZZO_API mezzo_optimizer_options mezzo_optimizer_defaults(void);
-// The caller owns *out; it borrows params. Errors: INVALID (no parameter matches, a rate that is NaN or negative, …),
-// MEMORY.
+// Makes them another kind's: what it reads has the kind's usual values (optimizers.def, DEFAULT), all else stays.
+MEZZO_API void mezzo_optimizer_set_kind(mezzo_optimizer_options *options, mezzo_optimizer_kind kind);
+// The caller owns *out; it borrows params. Errors: INVALID (no parameter matches a pattern, a rate that is NaN or
+// negative, …), MEMORY.
 MEZZO_API mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_options *options,
                                               mezzo_optimizer **out);
 MEZZO_API void mezzo_optimizer_free(mezzo_optimizer *optimizer); // NULL is fine; after its steps

@@ -27,7 +27,7 @@ typedef struct mz_segment {
 
 #define MZ_NO_LOW_COPY INT64_MIN
 
-// A parameter whose 8-bit data adamw writes as it updates it, as `quantize` with attrs.keeps would after it. Its
+// A parameter whose 8-bit data an update writes as it goes, as `quantize` with attrs.keeps would after it. Its
 // master is FP32 and whole, and has no low copy; rows and columns are those stored, padding included, and multiples
 // of 16.
 typedef struct mz_quantized_segment {
@@ -60,14 +60,14 @@ static inline void mz_master_split(float x, uint16_t *high, uint16_t *low) {
     }
 }
 static inline mz_philox_key mz_master_key(const mz_update_attrs *update, int64_t step, const mz_segment *segment) {
-    return (mz_philox_key){.seed = update->seed,
+    return (mz_philox_key){.seed = update->rule.seed,
                            .step = (uint32_t)(step ^ step >> 32),
                            .tensor = 0x80000000u | segment->key}; // dropout's streams are small numbers
 }
 
 // Moments in BF16 are rounded at random too: element i's 32 bits are word i mod 4 of Philox block i/4, high ones of
-// which nobody else asks, of mz_master_key; the upper half is the first moment's, the lower the second's. AdamW's move
-// reads the moments as they were stored before it, and moves the master by what they are before they are rounded.
+// which nobody else asks, of mz_master_key; the upper half is the first moment's, the lower the second's. The update
+// reads the moments as they were stored before it, and changes the master by what they are before they are rounded.
 static inline uint64_t mz_moments_block(int64_t element) {
     return (uint64_t)element >> 2 | (uint64_t)1 << 62;
 }
@@ -80,12 +80,12 @@ static inline void mz_moments_round(float m, float v, uint32_t random, uint16_t 
 typedef struct mz_opt_state {
     int64_t step, skipped;
     double norm; // of the last grad_stats, after its unscaling, before clipping; not finite where found_inf is set
-    double clip; // factor by which adamw/sgd multiply gradients; 1 at the start of every step
-    double lr;   // of the last step taken
-    double bias1, bias2; // 1 - beta^step of the last step taken
-    double last_clip;    // clip of the last step_control: what adamw and sgd take, and reports
-    int32_t found_inf;   // OR of every grad_stats since the last scaler_update
-    int32_t skip;        // the step under way moves nothing
+    double clip; // factor by which the update multiplies gradients; 1 at the start of every step
+    double lr;   // of the last step taken: the schedule's
+    double bias[MZ_GROUPS][2]; // 1 - beta^step of the last step taken, of each group's beta1 and beta2
+    double last_clip;          // clip of the last step_control: what the update takes, and reports
+    int32_t found_inf;         // OR of every grad_stats since the last scaler_update
+    int32_t skip;              // the step under way moves nothing
     int32_t last_found_inf;
     int32_t guard;  // MZ_GUARD_…, set by the host
     int32_t bad;    // MZ_BAD_…: what inspect found in the step under way
@@ -104,10 +104,10 @@ enum {
     MZ_BAD_PARAMETERS = 16,
     MZ_BAD_MOMENTS = 32
 };
-// One step runs, in order: grad_stats, clip_control?, step_control, adamw|sgd, and (once for all optimizers)
+// One step runs, in order: grad_stats, clip_control?, step_control, the kinds' updates, and (once for all optimizers)
 // scaler_update. grad_stats: g ×= 1/scale in place (no write when scale is absent, 0 or 1), state.scale = 0; with
 // update->keeps_scale g stays as it is, state.scale = scale,
-//   and adamw and sgd take round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g
+//   and the update takes round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g
 //   non-finite. Partial sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of
 //   segments: neither threads nor where a parameter is stored change a bit.
 //   Where `pieces` are asked for, chunk sums go there and norm and found_inf are agree's: the sum of a chunk that
@@ -119,19 +119,22 @@ enum {
 // step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and
 // the guard's flags say so;
 //   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler
-//   as they were. Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias = 1 -
-//   beta^step. last_clip = clip, last_found_inf = found_inf.
-// adamw: `quantized` are mz_quantized_segment of parameters that are not in `segments`; they move too.
-// adamw, sgd: nothing moves when skip. The gradient used is (g/scale)·last_clip; torch's formulas in FP32; low copies
-// rounded in the same pass. They read
+//   as they were. Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias[k] =
+//   1 - beta^step of betas[k]. last_clip = clip, last_found_inf = found_inf.
+// a kind (optimizers.def): `quantized` are mz_quantized_segment of parameters that are not in `segments`; they are
+// updated too.
+//   Nothing is when skip. The gradient used is (g/scale)·last_clip; low copies are rounded in the same pass. It reads
 //   nothing of the state that the ops after them change, so that they may be deferred until the next step_control.
 //   Where `ema` is asked for: ema += fresh·(master - ema) with what the master has become, before it is rounded to how
 //   it is stored; fresh = mz_ema_fresh; at the first step ema = master.
 // scaler_update: found = OR of the states' found_inf; torch's rule on the block (where present and update->enabled),
 // `skipped`
 //   counted, unless a state is halted; then every state's found_inf = 0 and clip = 1.
+static inline mz_update_rates mz_update_rates_of(const mz_opt_state *s, const mz_update_rule *rule) {
+    return (mz_update_rates){s->lr * rule->lr_factor, s->bias[rule->group][0], s->bias[rule->group][1], s->step};
+}
 double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
-// 1 - min(update->ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the one under way.
+// 1 - min(ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the one under way.
 static inline double mz_ema_fresh(double ema, int64_t step) {
     const double warm = step <= 1 ? 0 : (double)step / (double)(step + 9);
     return 1 - (warm < ema ? warm : ema);

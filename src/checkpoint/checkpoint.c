@@ -100,7 +100,10 @@ static mezzo_status list_moments(mezzo_optimizer *opt, tensor_list *list) {
     for (int m = 0; m < opt->n_moments; m++)
         for (int i = 0; m != opt->ema && i < opt->n; i++) {
             const mz_param *p = &opt->params->list[opt->index[i]];
-            char *name = mz_format("%s.%s", p->name, mz_optimizer_moment_name(opt, m));
+            const char *moment = mz_optimizer_moment_name(opt, m, i);
+            if (moment == NULL)
+                continue;
+            char *name = mz_format("%s.%s", p->name, moment);
             MEZZO_TRY(list_add(list, name, &p->shape, (device_range){.optimizer = opt, .which = m, .index = i}));
         }
     return MEZZO_OK;
@@ -461,7 +464,7 @@ static mezzo_status check_scale(const char *folder, const mz_safetensors *tensor
 static mezzo_status check_state(const char *path, const mezzo_checkpoint *c, const mz_checkpoint_state *state) {
     if (c->optimizer != NULL && (!state->has_optimizer || !state->files[1].present))
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: there is no optimizer in this checkpoint", path);
-    const char *kind = c->optimizer != NULL && c->optimizer->sgd ? "sgd" : "adamw";
+    const char *kind = c->optimizer != NULL ? mz_optimizer_rest(c->optimizer)->kind->name : "";
     if (c->optimizer != NULL && strcmp(kind, state->optimizer_kind) != 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s/state.json: the optimizer is %s, this run's is %s: set optimizer.kind",
                        path, state->optimizer_kind, kind);

@@ -30,7 +30,7 @@ typedef struct mz_file_mark {
 typedef struct mz_checkpoint_state {
     mz_file_mark files[MZ_CHECKPOINT_FILES];
     bool has_optimizer, has_scaler;
-    char optimizer_kind[16]; // "adamw", "sgd"
+    char optimizer_kind[16]; // "adamw": of what no group has
     mz_opt_state optimizer;
     mezzo_scaler_state scaler;
 } mz_checkpoint_state;

@@ -64,12 +64,16 @@ typedef struct field {
 #define FIELD(type, kind, name)                                                                                        \
     { #name, kind, offsetof(type, name) }
 
-static const field optimizer_fields[] = {
-    FIELD(mz_opt_state, INTEGER, step),        FIELD(mz_opt_state, INTEGER, skipped),
-    FIELD(mz_opt_state, NUMBER, norm),         FIELD(mz_opt_state, NUMBER, clip),
-    FIELD(mz_opt_state, NUMBER, lr),           FIELD(mz_opt_state, NUMBER, bias1),
-    FIELD(mz_opt_state, NUMBER, bias2),        FIELD(mz_opt_state, NUMBER, last_clip),
-    FIELD(mz_opt_state, INTEGER32, found_inf), FIELD(mz_opt_state, INTEGER32, last_found_inf)};
+static const field optimizer_fields[] = {FIELD(mz_opt_state, INTEGER, step),
+                                         FIELD(mz_opt_state, INTEGER, skipped),
+                                         FIELD(mz_opt_state, NUMBER, norm),
+                                         FIELD(mz_opt_state, NUMBER, clip),
+                                         FIELD(mz_opt_state, NUMBER, lr),
+                                         {"bias1", NUMBER, offsetof(mz_opt_state, bias[0][0])},
+                                         {"bias2", NUMBER, offsetof(mz_opt_state, bias[0][1])},
+                                         FIELD(mz_opt_state, NUMBER, last_clip),
+                                         FIELD(mz_opt_state, INTEGER32, found_inf),
+                                         FIELD(mz_opt_state, INTEGER32, last_found_inf)};
 static const field scaler_fields[] = {
     FIELD(mezzo_scaler_state, NUMBER, scale),           FIELD(mezzo_scaler_state, NUMBER, growth_factor),
     FIELD(mezzo_scaler_state, NUMBER, backoff_factor),  FIELD(mezzo_scaler_state, INTEGER, growth_interval),
@@ -150,7 +154,7 @@ static mezzo_status put_optimizer(json_t *root, const mezzo_optimizer *optimizer
         return MEZZO_OK;
     MEZZO_TRY(mz_optimizer_read_state(optimizer, &state));
     MEZZO_TRY(new_object(root, "optimizer", &object));
-    MEZZO_TRY(mz_json_set(object, "kind", json_string(optimizer->sgd ? "sgd" : "adamw")));
+    MEZZO_TRY(mz_json_set(object, "kind", json_string(mz_optimizer_rest(optimizer)->kind->name)));
     return put_fields(object, optimizer_fields, MZ_COUNT(optimizer_fields), &state);
 }
 

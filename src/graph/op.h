@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "base/precision.h"
+#include "graph/kinds.h"
 #include "graph/storage.h"
 #include "mezzo/graph.h"
 
@@ -109,6 +110,17 @@ int mz_op_find_slot(mz_op op, bool output, const char *name); // its number, -1:
 // The input slot whose bytes an output of the op may take over (same size and dtype, last use), or -1; which output.
 int mz_op_reuses(mz_op op);
 int mz_op_replaces(mz_op op);
+// Whether the op is the update of a kind of optimizer (optimizers.def).
+static inline bool mz_op_is_kind(mz_op op) {
+    switch (op) {
+#define KIND(name, ...) case MZ_OP_##name:
+#include "mezzo/optimizers.def"
+#undef KIND
+        return true;
+    default:
+        return false;
+    }
+}
 // Products: matrix multiplications and attention.
 static inline bool mz_op_is_product(mz_op op) {
     return mz_op_table[op].tolerance == MZ_TOL_MATMUL;
@@ -143,18 +155,16 @@ typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, M
 
 // The constants of the update ops, set on the host when they change (never per step).
 typedef struct mz_update_attrs {
-    double beta1, beta2, eps, weight_decay;
-    double momentum, dampening;
-    double ema; // adamw, sgd: the decay of the masters' moving average
-    bool nesterov;
+    mz_update_rule rule; // of a kind's op
+    int n_groups;        // step_control: the optimizer's, with the betas of each
+    double betas[MZ_GROUPS][2];
     int schedule; // mezzo_schedule.kind
     double lr, min_lr, power;
     int64_t warmup, steps;
     double max_norm;
-    uint64_t seed;    // of the rounding of stochastic masters
-    int64_t elements; // adamw, sgd: how many their segments have together; 0: as many as the gradients
+    int64_t elements; // of a kind: how many its segments have together; 0: as many as the gradients
     bool keeps_scale; // grad_stats: gradients stay as they are, and the state says what they are multiplied by
-    bool overlaps;    // adamw, sgd: leave room on the device for other streams
+    bool overlaps;    // of a kind: leave room on the device for other streams
     bool enabled;     // scaler_update
     double growth_factor, backoff_factor, min_scale, max_scale;
     int64_t growth_interval;

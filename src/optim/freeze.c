@@ -1,10 +1,9 @@
 // Parameters that are not trained.
 #include "graph/graph.h"
 #include "mezzo/step.h"
-#include "runtime/params.h"
+#include "optim/optimizer.h"
 
-// A pattern names parameters, or a module with all of its own: "wte" is wte.weight too.
-static bool names(const char *pattern, const char *parameter) {
+bool mz_names_parameter(const char *pattern, const char *parameter) {
     size_t n = strlen(parameter);
     char module[256];
     if (mz_glob_match(pattern, parameter))
@@ -21,7 +20,7 @@ static bool names(const char *pattern, const char *parameter) {
 static mezzo_status freeze(mezzo_graph *g, const char *pattern) {
     size_t found = 0;
     for (size_t i = 0; i < g->n_params; i++)
-        if (names(pattern, g->params[i].name)) {
+        if (mz_names_parameter(pattern, g->params[i].name)) {
             g->params[i].frozen = true;
             found++;
         }

@@ -50,14 +50,11 @@ mz_tensor mz_optimizer_moment_view(const mezzo_optimizer *opt, int which, int64_
     return t;
 }
 
-const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which) {
+const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which, int i) {
+    const mz_group *group = &opt->groups[opt->group_of[i]];
     if (which == opt->ema)
         return "ema";
-    return opt->sgd ? "momentum_buffer" : which == 0 ? "exp_avg" : "exp_avg_sq";
-}
-
-bool mz_optimizer_moment_signs(const mezzo_optimizer *opt, int which) {
-    return opt->sgd || which == 0;
+    return which < group->kind->moments(&group->update.rule) ? group->kind->moment[which] : NULL;
 }
 
 // Numbers of blocks to the host and back; `first` of those that are written is a multiple of a block.
@@ -73,7 +70,7 @@ static mezzo_status read_blocks(const mezzo_optimizer *opt, int which, const mz_
     mezzo_status status = opt->device->backend->read(opt->device, records, t.data, bytes);
     for (int64_t k = first; k < first + count; k++) {
         if (k == first || k % MZ_DYNAMIC8_BLOCK == 0)
-            mz_dynamic8_decode(mz_optimizer_moment_signs(opt, which),
+            mz_dynamic8_decode(mz_moment_is_signed(which),
                                mz_dynamic8_at(records, k / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK - from),
                                MZ_DYNAMIC8_BLOCK, block);
         out[k - first] = block[k % MZ_DYNAMIC8_BLOCK];
@@ -93,7 +90,7 @@ static mezzo_status write_blocks(mezzo_optimizer *opt, int which, const mz_segme
     for (int64_t k = 0; k < count; k += MZ_DYNAMIC8_BLOCK) {
         const int64_t n = count - k < MZ_DYNAMIC8_BLOCK ? count - k : MZ_DYNAMIC8_BLOCK;
         memcpy(block, (const char *)values + (size_t)k * sizeof *block, (size_t)n * sizeof *block);
-        mz_dynamic8_encode(mz_optimizer_moment_signs(opt, which), block, (int)n, mz_dynamic8_at(records, k));
+        mz_dynamic8_encode(mz_moment_is_signed(which), block, (int)n, mz_dynamic8_at(records, k));
     }
     const mezzo_status status = opt->device->backend->write(opt->device, t.data, records, bytes);
     mz_free(records);

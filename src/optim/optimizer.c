@@ -8,14 +8,13 @@
 
 // --- options -------------------------------------------------------------------------------------------------------
 mezzo_optimizer_options mezzo_optimizer_defaults(void) {
-    return (mezzo_optimizer_options){
-        .kind = MEZZO_ADAMW,
+    mezzo_optimizer_options o = {
         .schedule = {.kind = MEZZO_LR_CONSTANT, .lr = 1e-3, .min_lr = 0, .power = 1},
-        .beta1 = 0.9,
-        .beta2 = 0.999,
-        .eps = 1e-8,
         .weight_decay = 0.01,
+        .lr_factor = 1,
     };
+    mezzo_optimizer_set_kind(&o, MEZZO_ADAMW);
+    return o;
 }
 
 static mezzo_status check_at_least(const char *name, double value, double least) {
@@ -59,34 +58,45 @@ static mezzo_status check_moments(const mezzo_optimizer_options *o) {
                        "optimizer: moments %d do not exist: use MEZZO_MOMENTS_FP32, MEZZO_MOMENTS_BF16 or "
                        "MEZZO_MOMENTS_INT8",
                        (int)o->moments);
-    if (o->moments != MEZZO_MOMENTS_FP32 && o->kind != MEZZO_ADAMW)
-        return mz_fail(MEZZO_ERR_INVALID, "optimizer: only AdamW keeps %s moments: use fp32 ones",
-                       mezzo_moments_name(o->moments));
+    return MEZZO_OK;
+}
+
+// What the kind reads of an optimizer's or a group's options.
+static mezzo_status check_rule(const mezzo_optimizer_options *o) {
+    if ((size_t)o->kind >= MEZZO_OPTIMIZER_KINDS)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: kind %d does not exist: use one of optimizers.def, MEZZO_ADAMW …",
+                       (int)o->kind);
+    const mz_kind *kind = &mz_kinds[o->kind];
+    MEZZO_TRY(check_at_least("weight_decay", o->weight_decay, 0));
+    if (kind->reads.beta1)
+        MEZZO_TRY(check_beta("beta1", o->beta1));
+    if (kind->reads.beta2)
+        MEZZO_TRY(check_beta("beta2", o->beta2));
+    if (kind->reads.eps)
+        MEZZO_TRY(check_at_least("eps", o->eps, 0));
+    if (kind->reads.eps && !(mezzo_round_to(o->eps, MEZZO_F32) > 0)) // formulas divide by √v + eps, and v may be 0
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "optimizer: eps is %g, which is 0 in fp32: use a number above 0, such as 1e-8", o->eps);
+    if (kind->reads.momentum)
+        MEZZO_TRY(check_at_least("momentum", o->momentum, 0));
+    if (kind->reads.dampening && !isfinite(o->dampening))
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: dampening is %g: use a finite number", o->dampening);
+    if (kind->reads.nesterov && o->nesterov && (o->momentum <= 0 || o->dampening != 0)) // torch.optim.SGD's rule
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: Nesterov momentum needs a momentum above 0 and no dampening");
     return MEZZO_OK;
 }
 
 static mezzo_status check_options(const mezzo_optimizer_options *o) {
     MEZZO_TRY(check_moments(o));
     MEZZO_TRY(check_schedule(&o->schedule));
-    MEZZO_TRY(check_at_least("weight_decay", o->weight_decay, 0));
     MEZZO_TRY(check_beta("ema", o->ema));
-    if (o->kind == MEZZO_ADAMW) {
-        MEZZO_TRY(check_beta("beta1", o->beta1));
-        MEZZO_TRY(check_beta("beta2", o->beta2));
-        MEZZO_TRY(check_at_least("eps", o->eps, 0));
-        if (!(mezzo_round_to(o->eps, MEZZO_F32) > 0)) // the update divides by √v + eps in FP32, and v may be 0
-            return mz_fail(MEZZO_ERR_INVALID,
-                           "optimizer: eps is %g, which is 0 in fp32: use a number above 0, such as 1e-8", o->eps);
-        return MEZZO_OK;
+    MEZZO_TRY(check_rule(o));
+    if (o->n_groups < 0 || o->n_groups >= MZ_GROUPS || (o->n_groups > 0 && o->groups == NULL))
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: %d groups: use 0 to %d", o->n_groups, MZ_GROUPS - 1);
+    for (int g = 0; g < o->n_groups; g++) {
+        MEZZO_TRY(check_rule(&o->groups[g]));
+        MEZZO_TRY(check_at_least("a group's lr_factor", o->groups[g].lr_factor, 0));
     }
-    if (o->kind != MEZZO_SGD)
-        return mz_fail(MEZZO_ERR_INVALID, "optimizer: kind %d does not exist: use MEZZO_ADAMW or MEZZO_SGD",
-                       (int)o->kind);
-    MEZZO_TRY(check_at_least("momentum", o->momentum, 0));
-    if (!isfinite(o->dampening))
-        return mz_fail(MEZZO_ERR_INVALID, "optimizer: dampening is %g: use a finite number", o->dampening);
-    if (o->nesterov && (o->momentum <= 0 || o->dampening != 0)) // torch.optim.SGD's rule
-        return mz_fail(MEZZO_ERR_INVALID, "optimizer: Nesterov momentum needs a momentum above 0 and no dampening");
     return MEZZO_OK;
 }
 
@@ -104,37 +114,107 @@ static bool owns(const mezzo_optimizer_options *o, const char *name) {
     if (o->patterns == NULL)
         return true;
     for (int i = 0; i < o->n_patterns; i++)
-        if (mz_glob_match(o->patterns[i], name))
+        if (mz_names_parameter(o->patterns[i], name))
             return true;
     return false;
 }
 
-static mezzo_status check_patterns(const mezzo_params *params, const mezzo_optimizer_options *o) {
+// The first group that matches; the last one takes the rest.
+static int group_for(const mezzo_optimizer_options *o, const char *name) {
+    int g = 0;
+    while (g < o->n_groups && !owns(&o->groups[g], name))
+        g++;
+    return g;
+}
+
+static mezzo_status check_patterns(const mezzo_params *params, const mezzo_optimizer_options *o, const char *whose) {
     for (int p = 0; o->patterns != NULL && p < o->n_patterns; p++) {
         bool found = false;
         for (int i = 0; i < mezzo_params_count(params) && !found; i++)
-            found = mz_glob_match(o->patterns[p], mezzo_params_name(params, i));
+            found = mz_names_parameter(o->patterns[p], mezzo_params_name(params, i));
         if (!found)
-            return mz_fail(MEZZO_ERR_INVALID, "optimizer: no parameter's name matches \"%s\"", o->patterns[p]);
+            return mz_fail(MEZZO_ERR_INVALID, "%s: no parameter's name matches \"%s\"", whose, o->patterns[p]);
     }
     return MEZZO_OK;
 }
 
 static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_options *o) {
     int count = mezzo_params_count(opt->params);
-    MEZZO_TRY(check_patterns(opt->params, o));
+    MEZZO_TRY(check_patterns(opt->params, o, "optimizer"));
+    for (int g = 0; g < o->n_groups; g++)
+        MEZZO_TRY(check_patterns(opt->params, &o->groups[g], "optimizer groups"));
     opt->index = mz_alloc((size_t)count + 1, sizeof *opt->index);
+    opt->group_of = mz_alloc((size_t)count + 1, sizeof *opt->group_of);
     opt->begin = mz_alloc((size_t)count + 1, sizeof *opt->begin);
-    if (opt->index == NULL || opt->begin == NULL)
+    if (opt->index == NULL || opt->group_of == NULL || opt->begin == NULL)
         return MEZZO_ERR_MEMORY;
     for (int i = 0; i < count; i++)
-        if (!opt->params->list[i].frozen && owns(o, mezzo_params_name(opt->params, i)))
+        if (!opt->params->list[i].frozen && owns(o, mezzo_params_name(opt->params, i))) {
+            opt->group_of[opt->n] = group_for(o, mezzo_params_name(opt->params, i));
             opt->index[opt->n++] = i;
+        }
     if (opt->n == 0)
         return mz_fail(
             MEZZO_ERR_INVALID,
             "optimizer: no parameter to own that is not frozen: give it patterns that match, or none for all");
     return MEZZO_OK;
+}
+
+// The groups' rules; the optimizer's own is the last one.
+static void fill_groups(mezzo_optimizer *opt, const mezzo_optimizer_options *o) {
+    opt->n_groups = opt->update.n_groups = o->n_groups + 1;
+    for (int g = 0; g < opt->n_groups; g++) {
+        const bool is_rest = g == o->n_groups;
+        const mezzo_optimizer_options *from = is_rest ? o : &o->groups[g];
+        opt->groups[g] = (mz_group){.kind = &mz_kinds[from->kind],
+                                    .decay_min_rank = from->decay_min_rank,
+                                    .update.rule = {.lr_factor = is_rest ? 1 : from->lr_factor,
+                                                    .weight_decay = from->weight_decay,
+                                                    .beta1 = from->beta1,
+                                                    .beta2 = from->beta2,
+                                                    .eps = from->eps,
+                                                    .momentum = from->momentum,
+                                                    .dampening = from->dampening,
+                                                    .nesterov = from->nesterov,
+                                                    .ema = o->ema,
+                                                    .seed = opt->params->seed,
+                                                    .group = g}};
+        opt->update.betas[g][0] = from->beta1;
+        opt->update.betas[g][1] = from->beta2;
+    }
+}
+
+static int moments_of(const mezzo_optimizer *opt, int i) {
+    const mz_group *group = &opt->groups[opt->group_of[i]];
+    return group->kind->moments(&group->update.rule);
+}
+
+// How many moments there are, and where each parameter's begin: those of parameters that keep most come first, so that
+// a buffer of moments has no room for parameters without.
+static void place_moments(mezzo_optimizer *opt, const mezzo_optimizer_options *o, int64_t *place) {
+    int most = 0;
+    int64_t at = 0;
+    for (int i = 0; i < opt->n; i++)
+        most = moments_of(opt, i) > most ? moments_of(opt, i) : most;
+    if (o != NULL) {
+        opt->ema = o->ema > 0 ? most : -1;
+        opt->n_moments = most + (o->ema > 0);
+    }
+    for (int moments = most; moments >= 0; moments--) {
+        for (int i = 0; i < opt->n; i++) {
+            if (moments_of(opt, i) != moments)
+                continue;
+            place[i] = at;
+            at += (int64_t)mz_align_up((size_t)opt->params->list[opt->index[i]].stored,
+                                       (size_t)mz_moments_unit(opt->moments));
+        }
+        if (moments > 0)
+            opt->moment_elements[moments - 1] = at;
+    }
+    if (opt->ema >= 0)
+        opt->moment_elements[opt->ema] = at;
+    for (int m = 0; m < opt->n_moments && opt->rank >= 0; m++)
+        opt->moment_elements[m] = mz_params_shard_elements(opt->params);
 }
 
 static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *segment) {
@@ -171,43 +251,58 @@ static int by_place(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Ranks exchange what lies first as soon as it is moved.
+// Group by group; ranks exchange what lies first as soon as it is updated.
 static mezzo_status place_segments(mezzo_optimizer *opt) {
+    int n = 0;
     mz_free(opt->placed);
+    mz_free(opt->owner);
     opt->placed = mz_alloc(opt->n_segments + 1, sizeof *opt->placed);
-    if (opt->placed == NULL)
+    opt->owner = mz_alloc(opt->n_segments + 1, sizeof *opt->owner);
+    if (opt->placed == NULL || opt->owner == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    memcpy(opt->placed, opt->segments, opt->n_segments * sizeof *opt->placed);
-    if (opt->rank >= 0)
-        qsort(opt->placed, opt->n_segments, sizeof *opt->placed, by_place);
+    for (int g = 0; g < opt->n_groups; g++) {
+        opt->groups[g].first = n;
+        for (int i = 0; i < opt->n; i++)
+            for (size_t k = opt->begin[i]; opt->group_of[i] == g && k < opt->begin[i + 1]; k++) {
+                opt->owner[n] = i;
+                opt->placed[n++] = opt->segments[k];
+            }
+        opt->groups[g].n = n - opt->groups[g].first;
+        if (opt->rank >= 0)
+            qsort(opt->placed + opt->groups[g].first, (size_t)opt->groups[g].n, sizeof *opt->placed, by_place);
+    }
     return MEZZO_OK;
 }
 
 // Offsets are the parameters' own; moments follow one another without the parameters this optimizer does not own.
-static mezzo_status fill_segments(mezzo_optimizer *opt) {
-    int64_t moment = 0;
+static mezzo_status fill_segments(mezzo_optimizer *opt, const mezzo_optimizer_options *o) {
+    int64_t *places = mz_alloc((size_t)opt->n + 1, sizeof *places);
+    mezzo_status status = MEZZO_OK;
+    if (places == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     opt->n_segments = 0;
     const mz_low_copy *low_copy = opt->params->n_low_copies > 0 ? &opt->params->low_copies[0] : NULL;
     int64_t width = low_copy != NULL ? (int64_t)mezzo_dtype_size(low_copy->dtype) : 0;
-    for (int i = 0; i < opt->n; i++) {
+    place_moments(opt, o, places);
+    for (int i = 0; i < opt->n && status == MEZZO_OK; i++) {
         const mz_param *p = &opt->params->list[opt->index[i]];
         bool shadowed = low_copy != NULL && p->low_copy_slot >= 0;
         const mz_segment whole = {.offset = p->counted,
                                   .count = p->count,
-                                  .state_offset = moment,
+                                  .state_offset = places[i],
                                   .low_copy_offset = shadowed ? p->low_copy_place * width : MZ_NO_LOW_COPY,
                                   .low_copy_dtype = shadowed ? (int32_t)low_copy->dtype : 0,
-                                  .decay = p->shape.rank >= opt->decay_min_rank,
+                                  .decay = p->shape.rank >= opt->groups[opt->group_of[i]].decay_min_rank,
                                   .layout = p->layout,
                                   .key = p->key,
                                   .low_offset = p->low_offset,
                                   .master = (int32_t)p->master};
         opt->begin[i] = opt->n_segments;
-        MEZZO_TRY(opt->rank >= 0 ? add_parts(opt, i, &whole) : add_segment(opt, &whole));
-        moment += (int64_t)mz_align_up((size_t)p->stored, (size_t)mz_moments_unit(opt->moments));
+        status = opt->rank >= 0 ? add_parts(opt, i, &whole) : add_segment(opt, &whole);
     }
+    mz_free(places);
+    MEZZO_TRY(status);
     opt->begin[opt->n] = opt->n_segments;
-    opt->moment_elements = opt->rank >= 0 ? mz_params_shard_elements(opt->params) : moment;
     opt->n_low_copies = opt->params->n_low_copies;
     return place_segments(opt);
 }
@@ -224,7 +319,8 @@ static mezzo_status alloc_state(mezzo_optimizer *opt) {
     MEZZO_TRY(b->alloc(opt->device, sizeof *opt->d_state, &state));
     opt->d_state = state;
     for (int i = 0; i < opt->n_moments; i++)
-        MEZZO_TRY(b->alloc(opt->device, mz_optimizer_moment_bytes(opt, i, opt->moment_elements), &opt->d_moments[i]));
+        MEZZO_TRY(
+            b->alloc(opt->device, mz_optimizer_moment_bytes(opt, i, opt->moment_elements[i]), &opt->d_moments[i]));
     mz_opt_state initial = {.clip = 1, .last_clip = 1};
     MEZZO_TRY(b->write(opt->device, opt->d_state, &initial, sizeof initial));
     return MEZZO_OK;
@@ -240,7 +336,27 @@ static mezzo_status choose(mezzo_optimizer *opt, mz_update_op *op, mz_op which, 
     return MEZZO_OK;
 }
 
-// Slots as ops.def names them.
+static mz_tensor moment_tensor(const mezzo_optimizer *opt, int which) {
+    return mz_optimizer_moment(opt, which, 0, opt->moment_elements[which]);
+}
+
+// Slots as ops.def names them, the same of all kinds.
+static void fill_update(mezzo_optimizer *opt, mz_group *group, mz_tensor grad, mz_tensor master, mz_tensor state) {
+    const int moments = group->kind->moments(&group->update.rule);
+    mz_call *call = &group->whole.call;
+    *call = (mz_call){.n_in = 3, .in = {grad, mz_tensor_absent(), state}, .n_out = MZ_OUT(adamw, ema) + 1};
+    call->in[MZ_IN(adamw, segments)] =
+        mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + group->first, (size_t)group->n);
+    for (int i = 0; i < call->n_out; i++)
+        call->out[i] = mz_tensor_absent();
+    call->out[MZ_OUT(adamw, master)] = master;
+    for (int i = 0; i < moments && group->n > 0; i++)
+        call->out[MZ_OUT(adamw, m) + i] = moment_tensor(opt, i);
+    call->out[MZ_OUT(adamw, low_copy)] = mz_tensor_low_copy(opt->params, 0);
+    if (opt->ema >= 0)
+        call->out[MZ_OUT(adamw, ema)] = moment_tensor(opt, opt->ema);
+}
+
 static void fill_calls(mezzo_optimizer *opt) {
     const mezzo_params *p = opt->params;
     mz_tensor segments = mz_tensor_segments(p, opt->d_segments, opt->n_segments);
@@ -248,36 +364,20 @@ static void fill_calls(mezzo_optimizer *opt) {
     mz_tensor grad = mz_tensor_f32(p->grad, p->grad_elements);
     mz_tensor master = p->fp32_elements == p->elements ? mz_tensor_f32(p->master, p->fp32_shards)
                                                        : mz_tensor_bytes(p->master, p->master_bytes);
-    mz_tensor low_copy[MZ_COUNT(p->low_copies)];
-    for (int i = 0; i < (int)MZ_COUNT(p->low_copies); i++)
-        low_copy[i] = mz_tensor_low_copy(p, i);
-    mz_tensor moment[MZ_MOMENTS];
-    for (int i = 0; i < MZ_MOMENTS; i++)
-        moment[i] = i < opt->n_moments ? mz_optimizer_moment(opt, i, 0, opt->moment_elements) : mz_tensor_absent();
-
     opt->stats.call =
         (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 3, .out = {grad, state, opt->norm_blocks}};
     opt->unscale.call = opt->stats.call;
     opt->unscale.call.in[1] = mz_tensor_f32(NULL, 1); // the scaler's, set at each call
     opt->clip.call = (mz_call){.n_out = 1, .out = {state}};
     opt->control.call = (mz_call){.n_out = 1, .out = {state}};
-    opt->update_op.call = (mz_call){.n_in = 3, .in = {grad, segments, state}};
-    const mz_tensor ema = opt->ema >= 0 ? moment[opt->ema] : mz_tensor_absent();
-    if (opt->sgd) {
-        opt->update_op.call.n_out = 4;
-        const mz_tensor momentum = opt->update.momentum != 0 ? moment[0] : mz_tensor_absent();
-        memcpy(opt->update_op.call.out, (mz_tensor[]){master, momentum, low_copy[0], ema}, 4 * sizeof(mz_tensor));
-    } else {
-        opt->update_op.call.n_out = 5;
-        memcpy(opt->update_op.call.out, (mz_tensor[]){master, moment[0], moment[1], low_copy[0], ema},
-               5 * sizeof(mz_tensor));
-    }
+    for (int g = 0; g < opt->n_groups; g++)
+        fill_update(opt, &opt->groups[g], grad, master, state);
     if (p->n_low_copies > 1)
         opt->refresh.call =
             (mz_call){.n_in = 2,
                       .in = {master, mz_tensor_segments(p, p->low_copies[1].segments, p->low_copies[1].n_segments)},
                       .n_out = 1,
-                      .out = {low_copy[1]}};
+                      .out = {mz_tensor_low_copy(p, 1)}};
     opt->reset.call = (mz_call){.n_in = 1, .in = {mz_tensor_absent()}, .n_out = 1, .out = {state}};
 }
 
@@ -288,7 +388,9 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
     MEZZO_TRY(choose(opt, &opt->unscale, MZ_OP_grad_stats, &scratch));
     MEZZO_TRY(choose(opt, &opt->clip, MZ_OP_clip_control, &scratch));
     MEZZO_TRY(choose(opt, &opt->control, MZ_OP_step_control, &scratch));
-    MEZZO_TRY(choose(opt, &opt->update_op, opt->sgd ? MZ_OP_sgd : MZ_OP_adamw, &scratch));
+    for (int g = 0; g < opt->n_groups; g++)
+        if (opt->groups[g].n > 0)
+            MEZZO_TRY(choose(opt, &opt->groups[g].whole, opt->groups[g].kind->op, &scratch));
     if (opt->n_low_copies > 1)
         MEZZO_TRY(choose(opt, &opt->refresh, MZ_OP_refresh, &scratch));
     MEZZO_TRY(mz_optimizer_prepare_quantize(opt, &scratch));
@@ -324,12 +426,13 @@ static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
 // Elements that a segment has to itself, with padding: a whole parameter's, or a rank's part, after which the next one
 // begins at a whole piece.
 static size_t held_by(const mezzo_optimizer *opt, int segment, size_t unit) {
-    const int64_t n = opt->rank >= 0 ? opt->placed[segment].count : opt->params->list[opt->index[segment]].stored;
+    const int64_t n =
+        opt->rank >= 0 ? opt->placed[segment].count : opt->params->list[opt->index[opt->owner[segment]]].stored;
     return mz_align_up((size_t)n, unit);
 }
 
 // What the update of segments [first, first + n) reads and writes; a segment's padding is its own.
-static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *spans, mz_traffic *out) {
+static void find_traffic(const mezzo_optimizer *opt, int moments, int first, int n, mz_span *spans, mz_traffic *out) {
     const mezzo_params *p = opt->params;
     const mz_opt_state *state = opt->d_state;
     mz_span *reads = spans, *writes = spans + (size_t)n + STATE_SPANS + 1;
@@ -359,6 +462,8 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
     for (int m = 0; m < opt->n_moments; m++)
         for (int i = first; i < first + n; i++) {
             const mz_segment *s = &opt->placed[i];
+            if (m != opt->ema && m >= moments)
+                continue;
             const size_t held = held_by(opt, i, (size_t)mz_moments_unit(opt->moments));
             add_span(writes, &out->n_writes, mz_optimizer_moment(opt, m, s->state_offset + s->first, 0).data,
                      mz_optimizer_moment_bytes(opt, m, (int64_t)held));
@@ -372,14 +477,16 @@ static void find_traffic(const mezzo_optimizer *opt, int first, int n, mz_span *
     }
 }
 
-static void make_bucket(mezzo_optimizer *opt, int first, int n, int64_t elements, mz_span *spans) {
+static void make_bucket(mezzo_optimizer *opt, mz_group *group, int first, int n, int64_t elements) {
     mz_update_bucket *bucket = &opt->buckets[opt->n_buckets++];
-    bucket->call = opt->update_op.call;
+    bucket->call = group->whole.call;
+    bucket->group = group;
     bucket->first = first;
     bucket->n = n;
     bucket->call.in[1] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + first, (size_t)n);
     bucket->update = (mz_update_attrs){.elements = elements, .overlaps = first > 0}; // nothing overlaps the first
-    find_traffic(opt, first, n, spans, &bucket->traffic);
+    find_traffic(opt, group->kind->moments(&group->update.rule), first, n, opt->spans + (size_t)first * SPANS_EACH,
+                 &bucket->traffic);
 }
 
 // Whether a bucket of so many elements ends in front of segment i. Of ranks' parts FP32 masters, which they exchange
@@ -389,11 +496,22 @@ static bool ends_before(const mezzo_optimizer *opt, int i, int64_t elements) {
     return elements >= opt->bucket_elements || (others && elements > 0);
 }
 
-// Parameters are in the order in which forward reads them, so far as a model is built in that order.
+// A group's parameters are in the order in which forward reads them, so far as a model is built in that order.
+static void cut_group(mezzo_optimizer *opt, mz_group *group) {
+    int first = group->first;
+    int64_t elements = 0;
+    for (int i = first, end = first + group->n; i < end; i++) {
+        elements += opt->placed[i].count;
+        if (i + 1 < end && !ends_before(opt, i + 1, elements))
+            continue;
+        make_bucket(opt, group, first, i + 1 - first, elements);
+        first = i + 1;
+        elements = 0;
+    }
+}
+
 static mezzo_status make_buckets(mezzo_optimizer *opt) {
     const size_t n = opt->n_segments;
-    int64_t elements = 0;
-    int first = 0;
     if (opt->device->backend->capture_stream == NULL || (opt->params->ranks > 0 && opt->rank < 0))
         return MEZZO_OK;
     if (opt->buckets == NULL)
@@ -403,14 +521,8 @@ static mezzo_status make_buckets(mezzo_optimizer *opt) {
     if (opt->buckets == NULL || opt->spans == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     opt->n_buckets = 0;
-    for (int i = 0; i < (int)n; i++) {
-        elements += opt->placed[i].count;
-        if (i + 1 < (int)n && !ends_before(opt, i + 1, elements))
-            continue;
-        make_bucket(opt, first, i + 1 - first, elements, opt->spans + (size_t)first * SPANS_EACH);
-        first = i + 1;
-        elements = 0;
-    }
+    for (int g = 0; g < opt->n_groups; g++)
+        cut_group(opt, &opt->groups[g]);
     return MEZZO_OK;
 }
 
@@ -424,7 +536,7 @@ mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
     if (opt->n_low_copies == opt->params->n_low_copies && opt->quantized_version == opt->params->quantized_version)
         return MEZZO_OK;
     opt->version++;
-    MEZZO_TRY(fill_segments(opt));
+    MEZZO_TRY(fill_segments(opt, NULL));
     MEZZO_TRY(choose_kernels(opt));
     MEZZO_TRY(make_buckets(opt));
     return write_segments(opt);
@@ -448,25 +560,13 @@ static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options 
     opt->rank = rank;
     opt->norm_blocks = norm_blocks;
     opt->device = params->device;
-    opt->sgd = options->kind == MEZZO_SGD;
-    opt->decay_min_rank = options->decay_min_rank;
-    opt->n_moments = opt->sgd ? (options->momentum != 0 ? 1 : 0) : 2;
-    opt->ema = options->ema > 0 ? opt->n_moments++ : -1;
     opt->moments = options->moments;
     opt->clipped = opt->clipped_since = opt->last_clipped = 1;
     opt->bucket_elements = BUCKET_ELEMENTS;
-    opt->update = (mz_update_attrs){.beta1 = options->beta1,
-                                    .beta2 = options->beta2,
-                                    .eps = options->eps,
-                                    .weight_decay = options->weight_decay,
-                                    .momentum = options->momentum,
-                                    .dampening = options->dampening,
-                                    .nesterov = options->nesterov,
-                                    .ema = options->ema,
-                                    .seed = params->seed};
+    fill_groups(opt, options);
     set_schedule(&opt->update, &options->schedule);
     MEZZO_TRY(choose_members(opt, options));
-    return fill_segments(opt);
+    return fill_segments(opt, options);
 }
 
 mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
@@ -479,7 +579,7 @@ mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_opt
         status = choose(opt, &opt->stats, MZ_OP_grad_stats, &opt->scratch_bytes); // the largest of all
         out->bytes = mezzo_optimizer_memory(opt);
         for (int i = 0; i < opt->n_moments; i++) {
-            const size_t moment = mz_optimizer_moment_bytes(opt, i, opt->moment_elements);
+            const size_t moment = mz_optimizer_moment_bytes(opt, i, opt->moment_elements[i]);
             out->padding += mz_alloc_bytes(moment) - moment;
         }
     }
@@ -517,8 +617,9 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     for (int m = 0; m < MZ_MOMENTS; m++)
         if (opt->d_moments[m] != NULL)
             b->release(opt->device, opt->d_moments[m]);
-    mz_update_op *ops[] = {&opt->stats,     &opt->unscale, &opt->clip, &opt->control,
-                           &opt->update_op, &opt->refresh, &opt->reset};
+    mz_update_op *ops[] = {&opt->stats, &opt->unscale, &opt->clip, &opt->control, &opt->refresh, &opt->reset};
+    for (int g = 0; g < opt->n_groups; g++)
+        mz_prepared_free(&opt->groups[g].whole.prepared);
     for (size_t i = 0; i < MZ_COUNT(ops); i++)
         mz_prepared_free(&ops[i]->prepared);
     for (int m = 0; m < MZ_MOMENTS; m++)
@@ -527,6 +628,8 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     mz_free(opt->index);
     mz_free(opt->segments);
     mz_free(opt->placed);
+    mz_free(opt->owner);
+    mz_free(opt->group_of);
     mz_free(opt->begin);
     mz_free(opt->buckets);
     mz_free(opt->spans);
@@ -573,19 +676,10 @@ static mezzo_status defer_update(mezzo_optimizer *opt, mz_sequence *into) {
         int64_t elements = bucket->update.elements;
         bool overlaps = bucket->update.overlaps;
         // A schedule's numbers are step_control's: left out, so that a change of them is not another call.
-        bucket->update = (mz_update_attrs){.beta1 = opt->update.beta1,
-                                           .beta2 = opt->update.beta2,
-                                           .eps = opt->update.eps,
-                                           .weight_decay = opt->update.weight_decay,
-                                           .momentum = opt->update.momentum,
-                                           .dampening = opt->update.dampening,
-                                           .nesterov = opt->update.nesterov,
-                                           .ema = opt->update.ema,
-                                           .seed = opt->update.seed,
-                                           .elements = elements,
-                                           .overlaps = overlaps};
+        bucket->update =
+            (mz_update_attrs){.rule = bucket->group->update.rule, .elements = elements, .overlaps = overlaps};
         bucket->call.attrs.update = &bucket->update;
-        MEZZO_TRY(mz_sequence_defer(into, stream, &opt->update_op.prepared, &bucket->call, &bucket->traffic));
+        MEZZO_TRY(mz_sequence_defer(into, stream, &bucket->group->whole.prepared, &bucket->call, &bucket->traffic));
         MEZZO_TRY(mz_optimizer_defer_quantize(opt, bucket->first, bucket->n, into));
     }
     if (opt->n_low_copies > 1) {
@@ -593,6 +687,12 @@ static mezzo_status defer_update(mezzo_optimizer *opt, mz_sequence *into) {
         MEZZO_TRY(mz_sequence_defer(into, stream, &opt->refresh.prepared, &opt->refresh.call, NULL));
     }
     return MEZZO_OK;
+}
+
+static mezzo_status issue_group(mezzo_optimizer *opt, mz_sequence *into, mz_group *group) {
+    mz_update_op *op = group->n_quantized > 0 ? &group->update_quantized : &group->whole;
+    op->call.attrs.update = &group->update;
+    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
 }
 
 mezzo_status mz_optimizer_issue_update(mezzo_optimizer *opt, mz_sequence *into) {
@@ -603,7 +703,9 @@ mezzo_status mz_optimizer_issue_update(mezzo_optimizer *opt, mz_sequence *into) 
     const bool worth = opt->params->overlaps_update || opt->rank >= 0;
     if (into != NULL && opt->n_buckets > 0 && worth && mz_can_defer(opt->device))
         return defer_update(opt, into);
-    MEZZO_TRY(issue(opt, into, opt->n_quantized > 0 ? &opt->update_quantized : &opt->update_op, NULL));
+    for (int g = 0; g < opt->n_groups; g++)
+        if (opt->groups[g].n > 0)
+            MEZZO_TRY(issue_group(opt, into, &opt->groups[g]));
     if (opt->n_low_copies > 1)
         MEZZO_TRY(issue(opt, into, &opt->refresh, NULL));
     return mz_optimizer_issue_quantize(opt, into);
@@ -758,7 +860,7 @@ size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
         return 0;
     size_t moments = 0;
     for (int i = 0; i < opt->n_moments; i++)
-        moments += mz_optimizer_moment_bytes(opt, i, opt->moment_elements);
+        moments += mz_optimizer_moment_bytes(opt, i, opt->moment_elements[i]);
     return moments + sizeof *opt->d_state + opt->n_segments * sizeof *opt->segments + opt->scratch_bytes;
 }
 

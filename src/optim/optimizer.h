@@ -3,6 +3,7 @@
 #ifndef MZ_TRAIN_OPTIMIZER_H
 #define MZ_TRAIN_OPTIMIZER_H
 
+#include "optim/kinds.h"
 #include "runtime/params.h"
 #include "mezzo/optimizer.h"
 
@@ -12,56 +13,70 @@ typedef struct mz_update_op {
     mz_call call;
 } mz_update_op;
 
-// The update of some parameters next to each other, a call of its own, so that calls that read them wait for it alone.
+// Parameters that are updated alike: their kind, and the calls that update them.
+typedef struct mz_group {
+    const mz_kind *kind;
+    mz_update_attrs update; // its rule; the rest is the optimizer's
+    int decay_min_rank;
+    int first, n;                  // its segments, as the device has them
+    mz_update_op whole;            // updates all of them; low copies of the first format too
+    mz_update_op update_quantized; // the same, with the 8-bit data of those parameters where it can write them;
+                                   // n_quantized 0: none
+    void *d_plain,
+        *d_quantized; // mz_segment[n_plain], mz_quantized_segment[n_quantized]: what `update_quantized` updates
+    int n_plain, n_quantized;
+} mz_group;
+
+// The update of some parameters of a group next to each other, a call of its own, so that calls that read them wait for
+// it alone.
 typedef struct mz_update_bucket {
     mz_call call;
     mz_update_attrs update;
     mz_traffic traffic;
-    int first, n; // of the segments as the device has them: of the parameters owned, where each has one
+    mz_group *group;
+    int first, n; // of the segments as the device has them
 } mz_update_bucket;
 
-#define MZ_MOMENTS 3 // AdamW: exp_avg, exp_avg_sq; SGD: momentum_buffer; after them, where it is kept, ema
+#define MZ_MOMENTS (MZ_KIND_MOMENTS + 1) // the kinds', and after them, where it is kept, ema
 
 struct mezzo_optimizer {
-    mezzo_params *params; // borrowed
-    mezzo_device *device; // borrowed
-    mz_update_attrs update;
-    bool sgd;
-    int decay_min_rank;
+    mezzo_params *params;   // borrowed
+    mezzo_device *device;   // borrowed
+    mz_update_attrs update; // of what is common
+    mz_group groups[MZ_GROUPS];
+    int n_groups;         // the last one has what no other takes; a group may be empty
     int n;                // parameters owned
     int *index;           // [n] into params
+    int *group_of;        // [n]
     mz_segment *segments; // [n_segments] host copy; of a parameter one, or one in each region that has some of it
-    mz_segment *placed;   // the same as the device has them: ranks' parts in the order in which they lie
+    mz_segment *placed; // the same as the device has them: group by group, ranks' parts in the order in which they lie
+    int *owner;         // [n_segments] of those: whose segment it is, 0 … n-1
     size_t n_segments, cap_segments;
-    size_t *begin;            // [n + 1]: a parameter's first segment; the next one's
-    int rank;                 // whose part of the parameters it moves and has moments of; -1: all
-    mz_tensor norm_blocks;    // where grad_stats leaves sums of squares; absent: it makes the norm itself
-    float *whole[MZ_MOMENTS]; // host: moments of all ranks' parts, while they are saved; NULL
-    int n_moments;
-    int ema;                 // which moment is the parameters' moving average, FP32; -1: none
-    mezzo_moments moments;   // how the others are stored
-    int64_t moment_elements; // of one moment buffer
-    void *d_segments;        // U8, device
-    mz_opt_state *d_state;   // device
+    size_t *begin;                       // [n + 1]: a parameter's first segment; the next one's
+    int rank;                            // whose part of the parameters it moves and has moments of; -1: all
+    mz_tensor norm_blocks;               // where grad_stats leaves sums of squares; absent: it makes the norm itself
+    float *whole[MZ_MOMENTS];            // host: moments of all ranks' parts, while they are saved; NULL
+    int n_moments;                       // of the kind that keeps most, and ema
+    int ema;                             // which moment is the parameters' moving average, FP32; -1: none
+    mezzo_moments moments;               // how the others are stored
+    int64_t moment_elements[MZ_MOMENTS]; // of a moment's buffer: those of parameters that have it come first
+    void *d_segments;                    // U8, device
+    mz_opt_state *d_state;               // device
     void *d_moments[MZ_MOMENTS];
     void *scratch; // device, as large as any of the ops asks
     size_t scratch_bytes;
     int n_low_copies; // params' low copy formats that the ops below know of
     // Low copies of the first format are written by the update itself, of a second one by `refresh` after it.
-    mz_update_op stats, unscale, clip, control, update_op, refresh, reset;
+    mz_update_op stats, unscale, clip, control, refresh, reset;
     // The parameters' 8-bit data that the update does not write itself are quantized after it.
     mz_update_op *quantize_ops;
     int *quantize_of; // per op: the parameter
     int n_quantize_ops;
-    bool *quantize_separately; // per op: `update_quantized` does not write them
-    mz_update_op
-        update_quantized; // `update_op`, and codes of those parameters where it can write them; n_quantized 0: none
-    void *d_plain, *d_quantized; // mz_segment[n_plain], mz_quantized_segment[n_quantized]: what it moves
-    int n_plain, n_quantized;
+    bool *quantize_separately;  // per op: no group's `update_quantized` writes them
     uint64_t quantized_version; // params' that the ops above know of
-    mz_update_bucket *buckets;  // on a device with streams: `update_op` in pieces
+    mz_update_bucket *buckets;  // on a device with streams: the updates in pieces
     size_t n_buckets;
-    int64_t bucket_elements; // of a bucket at least, but the last
+    int64_t bucket_elements; // of a bucket at least, but the last of a group
     mz_span *spans;          // the buckets'
     // What the host knows about the device's numbers, without asking.
     uint64_t version;       // grows when a call or a constant of the ops above changes
@@ -84,6 +99,8 @@ typedef struct mz_optimizer_size {
 // Of the optimizer that mz_optimizer_create would make on parameters that are laid out (mz_params_sketch).
 mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
                                  mz_optimizer_size *out);
+// freeze.c. A pattern names parameters, or a module with all of its own: "wte" is wte.weight too.
+bool mz_names_parameter(const char *pattern, const char *parameter);
 mezzo_status mz_check_clip(double max_norm);
 mezzo_step_info mz_step_info_of(const mz_opt_state *state);
 bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer); // of any parameter it owns, since they were zeroed
@@ -98,7 +115,7 @@ mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t element
 // keeps: gradients stay multiplied by it, and the update divides.
 mezzo_status mz_optimizer_issue_stats(mezzo_optimizer *optimizer, mz_sequence *into, float *scale, bool keeps);
 mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *optimizer, mz_sequence *into, double max_norm);
-mezzo_status mz_optimizer_issue_update(mezzo_optimizer *optimizer, mz_sequence *into); // step_control and adamw or sgd
+mezzo_status mz_optimizer_issue_update(mezzo_optimizer *optimizer, mz_sequence *into); // step_control and the updates
 mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *into);  // found_inf = 0, clip = 1
 
 // quantized.c. Of several optimizers the one that owns the first trained parameter ends the step for the table of
@@ -128,9 +145,16 @@ mz_tensor mz_optimizer_moment(const mezzo_optimizer *optimizer, int which, int64
 // What shows whether they are finite, and how large the largest is: themselves, or the scales of their blocks.
 mz_tensor mz_optimizer_moment_view(const mezzo_optimizer *optimizer, int which, int64_t first, int64_t count);
 
+// The last group, which has what no other takes.
+static inline const mz_group *mz_optimizer_rest(const mezzo_optimizer *optimizer) {
+    return &optimizer->groups[optimizer->n_groups - 1];
+}
 // For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side, however it is stored.
-const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which); // "exp_avg"
-bool mz_optimizer_moment_signs(const mezzo_optimizer *optimizer, int which);       // of its 8-bit data
+const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which,
+                                     int i);        // "exp_avg"; NULL: it has none
+static inline bool mz_moment_is_signed(int which) { // of 8-bit data: m and v of optimizers.def
+    return which == 0;
+}
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *optimizer, int which, int i, int64_t first, int64_t count,
                                       float *out);
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *optimizer, int which, int i,

@@ -19,22 +19,26 @@ static bool owns_index(const mezzo_optimizer *opt, int index) {
 }
 
 void mz_optimizer_free_quantize(mezzo_optimizer *opt) {
-    void **const tables[] = {&opt->d_plain, &opt->d_quantized};
     for (int i = 0; i < opt->n_quantize_ops; i++)
         mz_prepared_free(&opt->quantize_ops[i].prepared);
-    for (size_t i = 0; i < MZ_COUNT(tables); i++) {
-        if (*tables[i] != NULL)
-            opt->device->backend->release(opt->device, *tables[i]);
-        *tables[i] = NULL;
+    for (int g = 0; g < opt->n_groups; g++) {
+        mz_group *group = &opt->groups[g];
+        void **const tables[] = {&group->d_plain, &group->d_quantized};
+        for (size_t i = 0; i < MZ_COUNT(tables); i++) {
+            if (*tables[i] != NULL)
+                opt->device->backend->release(opt->device, *tables[i]);
+            *tables[i] = NULL;
+        }
+        mz_prepared_free(&group->update_quantized.prepared);
+        group->n_quantized = group->n_plain = 0;
     }
-    mz_prepared_free(&opt->update_quantized.prepared);
     mz_free(opt->quantize_ops);
     mz_free(opt->quantize_of);
     mz_free(opt->quantize_separately);
     opt->quantize_ops = NULL;
     opt->quantize_of = NULL;
     opt->quantize_separately = NULL;
-    opt->n_quantize_ops = opt->n_quantized = opt->n_plain = 0;
+    opt->n_quantize_ops = 0;
 }
 
 // --- those that the update writes ------------------------------------------------------------------------------------
@@ -53,12 +57,12 @@ static int only_quantized(const mezzo_params *p, int index) {
 
 // Whether the update can write the codes of owned parameter i: mz_quantized_segment's conditions. Moments that are
 // rounded at random draw by the number of the element, which padding changes.
-static bool can_code(const mezzo_optimizer *opt, int i) {
+static bool can_quantize(const mezzo_optimizer *opt, int i) {
     const mz_param *p = &opt->params->list[opt->index[i]];
     const mz_segment *s = &opt->segments[opt->begin[i]];
     const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
     const int64_t columns = stored.rank > 0 ? stored.dim[stored.rank - 1] : 1;
-    const bool random = opt->update_op.call.out[MZ_OUT(adamw, m)].dtype != MEZZO_F32;
+    const bool random = opt->moments != MEZZO_MOMENTS_FP32;
     return opt->begin[i + 1] == opt->begin[i] + 1 && s->low_copy_offset == MZ_NO_LOW_COPY && s->first == 0 &&
            p->master == MEZZO_MASTER_FP32 && !(p->storage.padded && random) && columns > 0 && columns % 16 == 0 &&
            p->stored / columns % 16 == 0;
@@ -82,38 +86,42 @@ static mezzo_status write_table(mezzo_optimizer *opt, const void *table, size_t 
     return bytes > 0 ? opt->device->backend->write(opt->device, *out, table, bytes) : MEZZO_OK;
 }
 
-static mezzo_status make_quantized(mezzo_optimizer *opt, mz_segment *rest, mz_quantized_segment *quantized,
-                                   size_t *scratch) {
+static mezzo_status make_quantized(mezzo_optimizer *opt, mz_group *group, mz_segment *rest,
+                                   mz_quantized_segment *quantized, size_t *scratch) {
     for (int i = 0; i < opt->n; i++) {
-        const int code = can_code(opt, i) ? only_quantized(opt->params, opt->index[i]) : -1;
+        if (&opt->groups[opt->group_of[i]] != group)
+            continue;
+        const int code = can_quantize(opt, i) ? only_quantized(opt->params, opt->index[i]) : -1;
         if (code >= 0) {
-            quantized[opt->n_quantized++] = quantized_of(opt, i, code);
+            quantized[group->n_quantized++] = quantized_of(opt, i, code);
             for (int k = 0; k < opt->n_quantize_ops; k++)
                 opt->quantize_separately[k] = opt->quantize_separately[k] && opt->quantize_of[k] != opt->index[i];
         }
         for (size_t k = opt->begin[i]; code < 0 && k < opt->begin[i + 1]; k++)
-            rest[opt->n_plain++] = opt->segments[k];
+            rest[group->n_plain++] = opt->segments[k];
     }
-    if (opt->n_quantized == 0)
+    if (group->n_quantized == 0)
         return MEZZO_OK;
-    const size_t segments = (size_t)opt->n_plain * sizeof *rest, table = (size_t)opt->n_quantized * sizeof *quantized;
-    MEZZO_TRY(write_table(opt, rest, segments, &opt->d_plain));
-    MEZZO_TRY(write_table(opt, quantized, table, &opt->d_quantized));
-    opt->update_quantized.call = opt->update_op.call;
-    opt->update_quantized.call.n_in = MZ_IN(adamw, quantized) + 1;
-    opt->update_quantized.call.in[MZ_IN(adamw, segments)] =
-        mz_tensor_segments(opt->params, opt->d_plain, (size_t)opt->n_plain);
-    opt->update_quantized.call.in[MZ_IN(adamw, quantized)] = mz_tensor_bytes(opt->d_quantized, table);
-    MEZZO_TRY(mz_prepare(opt->device, &opt->update_quantized.call, &opt->update_quantized.prepared));
+    const size_t segments = (size_t)group->n_plain * sizeof *rest,
+                 table = (size_t)group->n_quantized * sizeof *quantized;
+    MEZZO_TRY(write_table(opt, rest, segments, &group->d_plain));
+    MEZZO_TRY(write_table(opt, quantized, table, &group->d_quantized));
+    mz_call *call = &group->update_quantized.call;
+    *call = group->whole.call;
+    call->n_in = MZ_IN(adamw, quantized) + 1; // the slots are those of all kinds
+    call->in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, group->d_plain, (size_t)group->n_plain);
+    call->in[MZ_IN(adamw, quantized)] = mz_tensor_bytes(group->d_quantized, table);
+    MEZZO_TRY(mz_prepare(opt->device, call, &group->update_quantized.prepared));
     *scratch =
-        opt->update_quantized.prepared.workspace > *scratch ? opt->update_quantized.prepared.workspace : *scratch;
+        group->update_quantized.prepared.workspace > *scratch ? group->update_quantized.prepared.workspace : *scratch;
     return MEZZO_OK;
 }
 
-// Whether the device has a kernel that writes codes of what it moves, moments being stored as they are.
-static bool kernel_writes_quantized(const mezzo_optimizer *opt) {
-    const mz_kernel *kernel = mz_extra_kernel(opt->device, MZ_OP_adamw);
-    mz_call call = opt->update_op.call;
+// Whether the device has a kernel of the group's kind that writes codes of what it updates, moments being stored as
+// they are.
+static bool kernel_writes_quantized(const mezzo_optimizer *opt, const mz_group *group) {
+    const mz_kernel *kernel = mz_extra_kernel(opt->device, group->kind->op);
+    mz_call call = group->whole.call;
     mz_prepared prepared;
     if (kernel == NULL)
         return false;
@@ -124,14 +132,16 @@ static bool kernel_writes_quantized(const mezzo_optimizer *opt) {
     return reason == NULL;
 }
 
-// Scales of the step to come are made in front of the update by the optimizer that ends the step for the table.
+// Scales of the step to come are made in front of the updates by the optimizer that ends the step for the table.
 static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
-    if (opt->sgd || opt->rank >= 0 || !mz_optimizer_owns_first(opt) || !kernel_writes_quantized(opt))
+    if (opt->rank >= 0 || !mz_optimizer_owns_first(opt))
         return MEZZO_OK;
     mz_segment *rest = mz_alloc(opt->n_segments + 1, sizeof *rest);
     mz_quantized_segment *quantized = mz_alloc((size_t)opt->n + 1, sizeof *quantized);
-    mezzo_status status =
-        rest != NULL && quantized != NULL ? make_quantized(opt, rest, quantized, scratch) : MEZZO_ERR_MEMORY;
+    mezzo_status status = rest != NULL && quantized != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    for (int g = 0; g < opt->n_groups && status == MEZZO_OK; g++)
+        if (opt->groups[g].n > 0 && kernel_writes_quantized(opt, &opt->groups[g]))
+            status = make_quantized(opt, &opt->groups[g], rest, quantized, scratch);
     mz_free(rest);
     mz_free(quantized);
     return status;
@@ -174,11 +184,10 @@ mezzo_status mz_optimizer_issue_quantize(mezzo_optimizer *opt, mz_sequence *into
 
 mezzo_status mz_optimizer_defer_quantize(mezzo_optimizer *opt, int first, int n, mz_sequence *into) {
     for (int i = 0; i < opt->n_quantize_ops; i++) {
-        bool moved = false, own = false;
-        for (int k = 0; k < opt->n; k++) {
-            moved = moved || (opt->index[k] == opt->quantize_of[i] && k >= first && k < first + n);
-            own = own || opt->index[k] == opt->quantize_of[i];
-        }
+        bool moved = false;
+        for (int k = first; k < first + n; k++)
+            moved = moved || opt->index[opt->owner[k]] == opt->quantize_of[i];
+        const bool own = owns_index(opt, opt->quantize_of[i]);
         if (moved || (!own && first == 0)) // others' codes, which the new scales concern
             MEZZO_TRY(mz_sequence_defer(into, MZ_STREAM_DEFERRED, &opt->quantize_ops[i].prepared,
                                         &opt->quantize_ops[i].call, NULL));

@@ -54,8 +54,8 @@ static mezzo_status gather_blocks(mz_ranks *r, const mezzo_optimizer *optimizer,
     for (int k = 0; k < r->size && host != NULL && status == MEZZO_OK; k++) {
         status = r->device->backend->read(r->device, records, (char *)room + (size_t)k * bytes, bytes);
         for (int64_t i = 0; i < n && status == MEZZO_OK; i += MZ_DYNAMIC8_BLOCK)
-            mz_dynamic8_decode(mz_optimizer_moment_signs(optimizer, which), mz_dynamic8_at(records, i),
-                               MZ_DYNAMIC8_BLOCK, host + (k * g->shard + first + i));
+            mz_dynamic8_decode(mz_moment_is_signed(which), mz_dynamic8_at(records, i), MZ_DYNAMIC8_BLOCK,
+                               host + (k * g->shard + first + i));
     }
     mz_free(records);
     return status;

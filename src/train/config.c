@@ -4,11 +4,19 @@
 #include <math.h>
 
 #include "base/precision.h"
+#include "io/number.h"
+#include "io/quote.h"
 #include "models/keys.h"
 
 struct mz_override_list {
     mezzo_override *items;
     size_t count, cap;
+};
+
+enum { GROUP_PATTERNS = 64 };
+struct mz_group_list {
+    mezzo_optimizer_options items[MZ_GROUPS - 1];
+    const char *patterns[GROUP_PATTERNS];
 };
 
 static const mz_config_row schema[] = {
@@ -26,7 +34,8 @@ mezzo_status mezzo_config_create(mezzo_config **out) {
     if (config == NULL)
         return MEZZO_ERR_MEMORY;
     config->overrides = mz_alloc(1, sizeof *config->overrides);
-    if (config->overrides == NULL)
+    config->groups = mz_alloc(1, sizeof *config->groups);
+    if (config->overrides == NULL || config->groups == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, mz_config_create(schema, MZ_COUNT(schema), &config->values));
     *out = config;
@@ -42,6 +51,7 @@ void mezzo_config_free(mezzo_config *config) {
     if (config->overrides != NULL)
         mz_free(config->overrides->items);
     mz_free(config->overrides);
+    mz_free(config->groups);
     mz_config_free(config->values);
     mz_free(config);
 }
@@ -109,7 +119,7 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
 #define READ_BOOL(path, ctype, place)   READ_VALUE(mz_config_get_bool, bool, path, ctype, place)
 #define READ_STRING(path, ctype, place) READ_VALUE(mz_config_get_string, const char *, path, ctype, place)
 #define READ_ENUM(path, ctype, place)   READ_VALUE(mz_config_get_enum, int, path, ctype, place)
-#define READ_MAP(path, ctype, place)    // read_overrides
+#define READ_MAP(path, ctype, place)    // read_overrides, read_groups
 
 static mezzo_status read_rows(const mz_config *values, mz_run_config *out) {
 #define CONFIG(path, type, ctype, place, fallback, min, max, names, alias, help, flags) READ_##type(path, ctype, place)
@@ -135,6 +145,114 @@ static mezzo_status read_overrides(const mezzo_config *config, mezzo_program_opt
     return MEZZO_OK;
 }
 
+// --- optimizer groups --------------------------------------------------------------------------------------------
+// What a group's settings may name, and whether the kind reads it.
+typedef struct group_setting {
+    const char *name;
+    double *number; // NULL: nesterov
+    bool is_read;
+} group_setting;
+
+static mezzo_status bad_group(const char *pattern, const char *word, const char *why) {
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "optimizer.groups: %s: %s %s: use a kind (%s) and settings, such as \"sgd lr 0.1 weight_decay 0\"",
+                   mz_quote(pattern).text, mz_quote(word).text, why, MZ_KIND_NAMES);
+}
+
+// One setting of a group, a word and its value; lr is a rate, which becomes a factor of the optimizer's.
+static mezzo_status set_in_group(mezzo_optimizer_options *o, double *lr, const char *pattern, const char *word,
+                                 const char *value) {
+    const mz_kind *kind = &mz_kinds[o->kind];
+    const group_setting settings[] = {{"lr", lr, true},
+                                      {"lr_factor", &o->lr_factor, true},
+                                      {"weight_decay", &o->weight_decay, true},
+                                      {"beta1", &o->beta1, kind->reads.beta1},
+                                      {"beta2", &o->beta2, kind->reads.beta2},
+                                      {"eps", &o->eps, kind->reads.eps},
+                                      {"momentum", &o->momentum, kind->reads.momentum},
+                                      {"nesterov", NULL, kind->reads.nesterov}};
+    for (size_t i = 0; i < MZ_COUNT(settings); i++) {
+        if (strcmp(settings[i].name, word) != 0)
+            continue;
+        if (!settings[i].is_read)
+            return mz_fail(MEZZO_ERR_INVALID, "optimizer.groups: %s: %s has no %s: remove it", mz_quote(pattern).text,
+                           kind->name, word);
+        const bool is_on = strcmp(value, "true") == 0;
+        if (settings[i].number == NULL && (is_on || strcmp(value, "false") == 0)) {
+            o->nesterov = is_on;
+            return MEZZO_OK;
+        }
+        double number = -1;
+        if (settings[i].number == NULL || !mz_number_parse(value, &number) || !(number >= 0 && number < HUGE_VAL))
+            return bad_group(pattern, word, "needs a value, a number of 0 or more");
+        *settings[i].number = number;
+        return MEZZO_OK;
+    }
+    return bad_group(pattern, word, "is neither a kind nor a setting");
+}
+
+static mezzo_status read_group(const mezzo_optimizer_options *base, const char *pattern, const char *text,
+                               mezzo_optimizer_options *out) {
+    double lr = -1;
+    char copy[256], *rest = copy;
+    *out = *base;
+    if (strlen(text) >= sizeof copy)
+        return bad_group(pattern, text, "is too long");
+    memcpy(copy, text, strlen(text) + 1);
+    for (const char *word = strtok_r(rest, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        const int kind = mz_kind_find(word);
+        if (kind >= 0) {
+            mezzo_optimizer_set_kind(out, (mezzo_optimizer_kind)kind);
+            continue;
+        }
+        const char *value = strtok_r(NULL, " ", &rest);
+        MEZZO_TRY(set_in_group(out, &lr, pattern, word, value != NULL ? value : ""));
+    }
+    if (lr >= 0 && !(base->schedule.lr > 0))
+        return bad_group(pattern, "lr", "needs an optimizer.lr above 0, of whose schedule it is a part");
+    out->lr_factor = lr >= 0 ? lr / base->schedule.lr : out->lr_factor;
+    return MEZZO_OK;
+}
+
+// Neighbouring patterns with the same settings are one group.
+static mezzo_status read_groups(const mezzo_config *config, mezzo_optimizer_options *out) {
+    mz_group_list *list = config->groups;
+    const char *before = NULL;
+    int n = 0;
+    for (size_t i = 0;; i++) {
+        const char *pattern, *value;
+        MEZZO_TRY(mz_config_map_get(config->values, "optimizer.groups", i, &pattern, &value));
+        if (pattern == NULL)
+            break;
+        const bool is_same = before != NULL && strcmp(before, value) == 0;
+        if (i == GROUP_PATTERNS || (!is_same && n == (int)MZ_COUNT(list->items)))
+            return mz_fail(MEZZO_ERR_INVALID, "optimizer.groups: more than %d patterns or %d groups: join some",
+                           GROUP_PATTERNS, (int)MZ_COUNT(list->items));
+        list->patterns[i] = pattern;
+        if (!is_same) {
+            MEZZO_TRY(read_group(out, pattern, value, &list->items[n]));
+            list->items[n++].patterns = &list->patterns[i];
+            list->items[n - 1].n_patterns = 0;
+        }
+        list->items[n - 1].n_patterns++;
+        before = value;
+    }
+    out->groups = n > 0 ? list->items : NULL;
+    out->n_groups = n;
+    return MEZZO_OK;
+}
+
+// Keys that stand for the kind's usual values.
+static void fill_optimizer(mz_run_config *c) {
+    mezzo_optimizer_options *o = &c->optimizer, usual = mezzo_optimizer_defaults();
+    mezzo_optimizer_set_kind(&usual, o->kind);
+    o->beta1 = o->beta1 < 0 ? usual.beta1 : o->beta1;
+    o->beta2 = o->beta2 < 0 ? usual.beta2 : o->beta2;
+    o->momentum = o->momentum < 0 ? usual.momentum : o->momentum;
+    o->dampening = usual.dampening;
+    o->nesterov = c->nesterov == MZ_NESTEROV_AUTO ? usual.nesterov : c->nesterov == MZ_NESTEROV_ON;
+}
+
 static mezzo_status read_keys(const mezzo_config *config, mz_run_config *out) {
     *out = (mz_run_config){.optimizer = mezzo_optimizer_defaults(), .scaler = mezzo_scaler_defaults()};
     MEZZO_TRY(read_rows(config->values, out));
@@ -143,7 +261,9 @@ static mezzo_status read_keys(const mezzo_config *config, mz_run_config *out) {
     s->min_lr = s->min_lr < 0 ? s->lr / 10 : s->min_lr;
     s->steps = s->steps == 0 ? out->steps : s->steps;
     out->optimizer.decay_min_rank = 2; // matrices and embeddings, not biases and norms
-    out->scaler.floor_patience = 0;    // the loop counts skips itself, for every precision (guard.c)
+    fill_optimizer(out);
+    MEZZO_TRY(read_groups(config, &out->optimizer));
+    out->scaler.floor_patience = 0; // the loop counts skips itself, for every precision (guard.c)
     out->scaler.enabled = out->scaling == MZ_SCALING_ON;
     return MEZZO_OK;
 }
@@ -263,13 +383,8 @@ static mezzo_status check_together(const mz_run_config *c) {
     if (s->kind != MEZZO_LR_CONSTANT && s->min_lr > s->lr)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.min_lr is %g, above optimizer.lr, %g: make it smaller", s->min_lr,
                        s->lr);
-    if (c->optimizer.nesterov && c->optimizer.kind == MEZZO_SGD && c->optimizer.momentum <= 0)
+    if (mz_kinds[c->optimizer.kind].reads.nesterov && c->optimizer.nesterov && c->optimizer.momentum <= 0)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.nesterov needs an optimizer.momentum above 0");
-    if (c->optimizer.moments != MEZZO_MOMENTS_FP32 && c->optimizer.kind != MEZZO_ADAMW)
-        return mz_fail(
-            MEZZO_ERR_INVALID,
-            "optimizer.moments is %s, but optimizer.kind is sgd: only adamw supports it; remove optimizer.moments",
-            mezzo_moments_name(c->optimizer.moments));
     const mz_precision_info *p = mz_precision(c->program.precision);
     const mezzo_master master = mz_run_config_master(c, MEZZO_PRECISION_FP32);
     if (master != MEZZO_MASTER_FP32 && (p == NULL || p->operand != MEZZO_BF16))

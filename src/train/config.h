@@ -8,15 +8,18 @@
 #include "task/task.h"
 
 typedef struct mz_override_list mz_override_list;
+typedef struct mz_group_list mz_group_list;
 
 struct mezzo_config {
     mz_config *values;
     mz_override_list *overrides; // made from the autocast map by mezzo_config_program
+    mz_group_list *groups;       // made from the map optimizer.groups
 };
 
 // Enums of keys, in the order of their names in config.def; 0 of the first two leaves it to the precision.
 typedef enum mz_scaling_choice { MZ_SCALING_AUTO, MZ_SCALING_ON, MZ_SCALING_OFF } mz_scaling_choice;
 typedef enum mz_master_choice { MZ_MASTER_AUTO, MZ_MASTER_FIRST } mz_master_choice; // FIRST + mezzo_master
+typedef enum mz_nesterov_choice { MZ_NESTEROV_AUTO, MZ_NESTEROV_ON, MZ_NESTEROV_OFF } mz_nesterov_choice;
 typedef enum mz_guard_policy { MZ_GUARD_OFF, MZ_GUARD_SKIP, MZ_GUARD_ROLLBACK, MZ_GUARD_STOP } mz_guard_policy;
 typedef enum mz_spike_policy { MZ_SPIKE_OFF, MZ_SPIKE_WARN, MZ_SPIKE_ROLLBACK, MZ_SPIKE_STOP } mz_spike_policy;
 

@@ -74,7 +74,7 @@ void mz_guard_describe_moment(mz_training *run, int which, int index, const mz_i
     snprintf(f->module, sizeof f->module, "%s", name);
     const char *stored = mezzo_moments_name(mz_optimizer_moments(o, which));
     snprintf(f->dtype, sizeof f->dtype, "%s", stored);
-    add(f, "the optimizer's %s of %s (%s) has ", mz_optimizer_moment_name(o, which), name, stored);
+    add(f, "the optimizer's %s of %s (%s) has ", mz_optimizer_moment_name(o, which, index), name, stored);
     if (values->nans + values->infs > 0)
         add_counts(f, values);
     else

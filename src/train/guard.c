@@ -114,7 +114,7 @@ static mezzo_status look_at_moments(mz_training *run) {
     const mezzo_optimizer *o = run->engine.session.optimizer;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
     for (int m = 0; m < o->n_moments; m++) {
-        mz_tensor moments = mz_optimizer_moment_view(o, m, 0, o->moment_elements);
+        mz_tensor moments = mz_optimizer_moment_view(o, m, 0, o->moment_elements[m]);
         add_parts(&call, &moments, MZ_MAX_IN / MZ_MOMENTS);
     }
     if (call.n_in == 0)
@@ -130,19 +130,19 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
     const mezzo_optimizer *o = run->engine.session.optimizer;
     *which = *index = -1;
     for (int m = 0; m < o->n_moments; m++)
-        for (size_t k = 0; k < o->n_segments; k++) {
-            const mz_segment *s = &o->segments[k];
-            if (s->count == 0) // another rank's
-                continue;
-            mz_tensor moment = mz_optimizer_moment_view(o, m, s->state_offset + s->first, s->count);
-            MEZZO_TRY(mz_program_inspect(run->engine.session.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
-            if (!mz_inspection_bad(values))
-                continue;
-            *which = m;
-            for (*index = 0; o->begin[*index + 1] <= k;)
-                ++*index;
-            return MEZZO_OK;
-        }
+        for (int i = 0; i < o->n; i++)
+            for (size_t k = o->begin[i]; k < o->begin[i + 1]; k++) {
+                const mz_segment *s = &o->segments[k];
+                if (s->count == 0 || mz_optimizer_moment_name(o, m, i) == NULL) // another rank's, or none
+                    continue;
+                mz_tensor moment = mz_optimizer_moment_view(o, m, s->state_offset + s->first, s->count);
+                MEZZO_TRY(mz_program_inspect(run->engine.session.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
+                if (!mz_inspection_bad(values))
+                    continue;
+                *which = m;
+                *index = i;
+                return MEZZO_OK;
+            }
     return MEZZO_OK;
 }
 

@@ -200,13 +200,16 @@ static mz_tensor of_parameter(const mz_training *run, float *buffer) {
     return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape, .storage = p->storage};
 }
 
-// The optimizer's first of the fault's parameter.
-static bool segment_of(const mz_training *run, const mz_segment **out) {
+// The optimizer's first of the fault's parameter, and how many moments that has.
+static bool segment_of(const mz_training *run, const mz_segment **out, int *moments) {
     const mezzo_optimizer *o = run->engine.session.optimizer;
     const int param = mezzo_params_find(run->engine.session.params, run->inject.name);
     for (int i = 0; i < o->n; i++)
         if (o->index[i] == param) {
             *out = &o->segments[o->begin[i]];
+            *moments = 0;
+            while (*moments < o->n_moments && mz_optimizer_moment_name(o, *moments, i) != NULL)
+                ++*moments;
             return true;
         }
     return false;
@@ -221,7 +224,8 @@ static mezzo_status inject_gradient(mz_training *run) {
     const mezzo_params *p = run->engine.session.params;
     mz_tensor t = of_parameter(run, p->grad);
     const mz_segment *s = NULL;
-    if (p->scattered && (!segment_of(run, &s) || s->count == 0)) // another rank's
+    int moments;
+    if (p->scattered && (!segment_of(run, &s, &moments) || s->count == 0)) // another rank's
         return MEZZO_OK;
     if (p->scattered)
         t = mz_tensor_f32(p->grad + (s->offset - s->grad_shift + s->first), s->count);
@@ -232,13 +236,14 @@ static mezzo_status poison_moment(mz_training *run) {
     const mezzo_optimizer *o = run->engine.session.optimizer;
     mz_inject *f = &run->inject;
     const mz_segment *s;
-    if (!segment_of(run, &s) || o->n_moments == 0)
+    int moments;
+    if (!segment_of(run, &s, &moments) || moments == 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: the optimizer has no moment of %s", f->name);
     f->met = true;
     f->data = f->now_data;
     if (s->count == 0) // another rank's
         return MEZZO_OK;
-    mz_tensor t = mz_optimizer_moment_view(o, o->n_moments - 1, s->state_offset + s->first, s->count);
+    mz_tensor t = mz_optimizer_moment_view(o, moments - 1, s->state_offset + s->first, s->count);
     return poison(f, run->engine.device, &t);
 }
 

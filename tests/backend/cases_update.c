@@ -10,6 +10,7 @@
 #include "base/dynamic8.h"
 #include "cases.h"
 #include "backend/inspect.h"
+#include "optim/kinds.h"
 
 // Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in
 // another order, low copies are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.
@@ -59,7 +60,8 @@ static const char *compare_state(const trial *t, int slot, unsigned char *const 
         return "norm differs";
     if (!near(a.clip, b.clip) || !near(a.last_clip, b.last_clip))
         return "clip differs";
-    if (!near(a.lr, b.lr) || !near(a.bias1, b.bias1) || !near(a.bias2, b.bias2))
+    if (!near(a.lr, b.lr) || !near(a.bias[0][0], b.bias[0][0]) || !near(a.bias[0][1], b.bias[0][1]) ||
+        !near(a.bias[2][1], b.bias[2][1]))
         return "lr or a bias correction differs";
     return NULL;
 }
@@ -160,8 +162,8 @@ void cases_step_control(void) {
     for (int schedule = 0; schedule < 4; schedule++)
         for (int64_t step = 0; step < 40; step += 3)
             for (int found = 0; found < 2; found++) {
-                const mz_update_attrs update = {.beta1 = 0.9,
-                                                .beta2 = 0.999,
+                const mz_update_attrs update = {.n_groups = 3,
+                                                .betas = {{0.9, 0.999}, {0.5, 0}, {0.95, 0.99}},
                                                 .schedule = schedule,
                                                 .lr = 3e-4,
                                                 .min_lr = 1e-5,
@@ -173,7 +175,7 @@ void cases_step_control(void) {
                     &(mz_opt_state){.step = step, .skipped = 2, .norm = 3, .clip = 0.5, .lr = 1, .found_inf = found});
             }
     // The guard: off, on, with gradients; nothing bad, something bad, halted since a step before.
-    const mz_update_attrs update = {.beta1 = 0.9, .beta2 = 0.999, .lr = 3e-4};
+    const mz_update_attrs update = {.n_groups = 1, .betas = {{0.9, 0.999}}, .lr = 3e-4};
     for (int guard = 0; guard < 4; guard++)
         for (int bad = 0; bad < 2; bad++)
             for (int halted = 0; halted < 2; halted++)
@@ -256,10 +258,10 @@ static void low_copy_output(trial *t, int slot) {
 }
 
 static const mz_opt_state steps[] = {
-    {.step = 1, .clip = 0.75, .last_clip = 1, .lr = 1e-2, .bias1 = 1 - 0.9, .bias2 = 1 - 0.999},
-    {.step = 7, .clip = 1, .last_clip = 0.37, .lr = 1e-3, .bias1 = 1 - 0.4782969, .bias2 = 1 - 0.993020965034979},
-    {.step = 7, .last_clip = 0.37, .lr = 1e-3, .bias1 = 1 - 0.4782969, .bias2 = 1 - 0.993020965034979, .scale = 0.75f},
-    {.step = 7, .clip = 1, .lr = 1e-3, .bias1 = 0.5, .bias2 = 0.1, .skip = 1, .found_inf = 1},
+    {.step = 1, .clip = 0.75, .last_clip = 1, .lr = 1e-2, .bias = {{1 - 0.9, 1 - 0.999}}},
+    {.step = 7, .clip = 1, .last_clip = 0.37, .lr = 1e-3, .bias = {{1 - 0.4782969, 1 - 0.993020965034979}}},
+    {.step = 7, .last_clip = 0.37, .lr = 1e-3, .bias = {{1 - 0.4782969, 1 - 0.993020965034979}}, .scale = 0.75f},
+    {.step = 7, .clip = 1, .lr = 1e-3, .bias = {{0.5, 0.1}}, .skip = 1, .found_inf = 1},
 };
 
 static void ema_output(trial *t, int slot) {
@@ -267,31 +269,37 @@ static void ema_output(trial *t, int slot) {
     trial_preset(t, slot, 0.3);
 }
 
-static void optimizer_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, bool moments,
-                           bool low_copy) {
+// All kinds have the same slots.
+enum { M = MZ_OUT(adamw, m), LOW_COPY = MZ_OUT(adamw, low_copy), EMA = MZ_OUT(adamw, ema) };
+
+static const mz_kind *kind_of(mz_op op) {
+    int kind = 0;
+    while (mz_kinds[kind].op != op)
+        kind++;
+    return &mz_kinds[kind];
+}
+
+static void optimizer_case(mz_op op, const mz_update_rule *rule, const mz_opt_state *state, bool low_copy) {
     trial *t = trial_new(op);
-    t->update = *update;
+    t->update.rule = *rule;
     trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
     trial_normal(t, 0, 0.3);
     segments_input(t, 1);
     state_tensor(t, 2, false, state);
     trial_output(t, 0, MEZZO_F32, SHAPE(FLAT));
     trial_preset(t, 0, 0.3);
-    int slot = 1;
-    for (int i = 0; i < (op == MZ_OP_adamw ? 2 : 1); i++, slot++) {
-        if (!moments)
-            continue;
-        trial_output(t, slot, MEZZO_F32, SHAPE(STATES));
-        trial_preset(t, slot, 0.1);
-        for (int64_t k = 0; slot == 2 && k < STATES; k++) // second moments are positive
-            t->out[slot].value[k] = fabs(t->out[slot].value[k]) + 1e-3;
-        trial_store(&t->out[slot]);
+    for (int i = 0; i < kind_of(op)->moments(rule); i++) {
+        trial_output(t, M + i, MEZZO_F32, SHAPE(STATES));
+        trial_preset(t, M + i, 0.1);
+        for (int64_t k = 0; i == 1 && k < STATES; k++) // v is positive
+            t->out[M + i].value[k] = fabs(t->out[M + i].value[k]) + 1e-3;
+        trial_store(&t->out[M + i]);
     }
     if (low_copy)
-        low_copy_output(t, slot);
-    if (update->ema > 0)
-        ema_output(t, slot + 1);
-    t->exact = state->skip; // nothing moves
+        low_copy_output(t, LOW_COPY);
+    if (rule->ema > 0)
+        ema_output(t, EMA);
+    t->exact = state->skip; // nothing is updated
     trial_finish(t);
 }
 
@@ -328,7 +336,7 @@ static double moment_was(const trial *t, int slot, int64_t at) {
     if (t->out[slot].t.dtype == MEZZO_U8) {
         float block[MZ_DYNAMIC8_BLOCK];
         const int64_t from = at / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK;
-        mz_dynamic8_decode(slot == MZ_OUT(adamw, m), stored + mz_dynamic8_bytes(from), MZ_DYNAMIC8_BLOCK, block);
+        mz_dynamic8_decode(slot == M, stored + mz_dynamic8_bytes(from), MZ_DYNAMIC8_BLOCK, block);
         return (double)block[at - from];
     }
     if (t->out[slot].t.dtype == MEZZO_BF16)
@@ -336,24 +344,52 @@ static double moment_was(const trial *t, int slot, int64_t at) {
     return (double)((const float *)(const void *)stored)[at];
 }
 
-// What a step makes of a master, in FP64, from what was there.
-static double moved(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, double p) {
-    const mz_update_attrs *u = &t->update;
-    double inverse = state->scale != 0 ? 1 / (double)state->scale : 1;
-    double g = t->in[0].value[s->offset + i] * inverse * (double)(float)state->last_clip, first, second;
-    int64_t at = s->state_offset + i;
-    if (t->op == MZ_OP_sgd) {
-        g += s->decay ? u->weight_decay * p : 0;
-        first = moment_was(t, 1, at);
-        first = state->step == 1 ? g : u->momentum * first + (1 - u->dampening) * g;
-        return p - state->lr * (u->nesterov ? g + u->momentum * first : first);
+// What a step makes of an element, in FP64: the kinds' formulas (optimizers.def), whose own proof is golden/.
+typedef struct moved_element {
+    double p, m, v;
+} moved_element;
+
+#define NUMBER          double
+#define C(name)         ((double)k.name)
+#define K(name)         (k.name)
+#define ADD(a, b)       ((a) + (b))
+#define SUB(a, b)       ((a) - (b))
+#define MUL(a, b)       ((a) * (b))
+#define DIV(a, b)       ((a) / (b))
+#define FMA(a, b, c)    ((a) * (b) + (c))
+#define SQRT(a)         sqrt(a)
+#define SIGN(a)         ((double)(((a) > 0) - ((a) < 0)))
+#define KIND(name, ...) KIND_OF(name, __VA_ARGS__)
+#define KIND_OF(name, NAME, title, defaults, moments, constants, ...)                                                  \
+    static void move_##name(const mz_update_rule *rule, const mz_update_rates *rates, double decay, double g,          \
+                            moved_element *x) {                                                                        \
+        const mz_##name##_constants k = mz_##name##_constants_of(rule, rates, decay);                                  \
+        double p = x->p, m = x->m, v = x->v;                                                                           \
+        __VA_ARGS__                                                                                                    \
+        *x = (moved_element){p, m, v};                                                                                 \
     }
-    first = moment_was(t, 1, at);
-    second = moment_was(t, 2, at);
-    first += (1 - u->beta1) * (g - first);
-    second = u->beta2 * second + (1 - u->beta2) * g * g;
-    p *= s->decay ? 1 - state->lr * u->weight_decay : 1;
-    return p - state->lr / state->bias1 * first / (sqrt(second) / sqrt(state->bias2) + u->eps);
+#include "mezzo/optimizers.def"
+#undef KIND
+
+static moved_element moved(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, double p) {
+    const mz_update_rule *rule = &t->update.rule;
+    const mz_update_rates rates = mz_update_rates_of(state, rule);
+    const double inverse = state->scale != 0 ? 1 / (double)state->scale : 1, decay = s->decay ? rule->weight_decay : 0;
+    const double g = t->in[0].value[s->offset + i] * inverse * (double)(float)state->last_clip;
+    const int64_t at = s->state_offset + i;
+    moved_element x = {p, mz_present(&t->out[M].t) ? moment_was(t, M, at) : 0,
+                       mz_present(&t->out[M + 1].t) ? moment_was(t, M + 1, at) : 0};
+    switch (t->op) {
+#define KIND(name, ...)                                                                                                \
+    case MZ_OP_##name:                                                                                                 \
+        move_##name(rule, &rates, decay, g, &x);                                                                       \
+        break;
+#include "mezzo/optimizers.def"
+#undef KIND
+    default:
+        break;
+    }
+    return x;
 }
 
 // Whether `is` may be what a number within `error` of `want` is rounded to: rounding by a given number is monotone.
@@ -366,7 +402,8 @@ static bool rounded_by(uint32_t random, double want, double error, float is) {
 
 static const char *judge_master(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, float was,
                                 float is) {
-    double want = moved(t, state, s, i, (double)was), error = 8 * 0x1p-24 * (fabs(want) + 1); // NUMERICS.md, the update
+    double want = moved(t, state, s, i, (double)was).p,
+           error = 8 * 0x1p-24 * (fabs(want) + 1); // NUMERICS.md, the update
     if (s->master != MEZZO_MASTER_STOCHASTIC)
         return fabs((double)is - want) <= error ? NULL : "a master is not what the step makes of it";
     mz_philox_key key = mz_master_key(&t->update, state->step, s);
@@ -392,57 +429,51 @@ static bool may_be(bool signs, const unsigned char *record, int64_t i, double wa
            turn * want - slack <= size * halfway(signs, code, code + 1);
 }
 
-// Both moments of element i, where they are BF16 or 8 bits.
-static const char *judge_moments(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i,
+// The moments of element i, where they are BF16 or 8 bits.
+static const char *judge_moments(const trial *t, const mz_opt_state *state, const mz_segment *s, int64_t i, float was,
                                  unsigned char *const *got) {
-    const mz_update_attrs *u = &t->update;
     const int64_t at = s->state_offset + i;
-    double g = t->in[0].value[s->offset + i] * (state->scale != 0 ? 1 / (double)state->scale : 1) *
-               (double)(float)state->last_clip;
-    double m = moment_was(t, 1, at), v = moment_was(t, 2, at);
+    const moved_element x = moved(t, state, s, i, (double)was);
     uint32_t words[4];
-    mz_philox(mz_master_key(u, state->step, s), mz_moments_block(i), words);
-    m += (1 - u->beta1) * (g - m);
-    v = u->beta2 * v + (1 - u->beta2) * g * g;
-    double error = 8 * 0x1p-24;
-    if (t->out[1].t.dtype == MEZZO_U8) {
-        const int64_t inside = at % MZ_DYNAMIC8_BLOCK, from = mz_dynamic8_bytes(at - inside);
-        return may_be(true, got[1] + from, inside, m, error * (fabs(m) + 1)) &&
-                       may_be(false, got[2] + from, inside, v, error * (fabs(v) + 1))
-                   ? NULL
-                   : "a moment's code is not the nearest";
+    mz_philox(mz_master_key(&t->update, state->step, s), mz_moments_block(i), words);
+    for (int k = 0; k < MZ_KIND_MOMENTS && mz_present(&t->out[M + k].t); k++) {
+        const double want = k == 0 ? x.m : x.v, error = 8 * 0x1p-24 * (fabs(want) + 1);
+        if (t->out[M].t.dtype == MEZZO_U8) {
+            const int64_t inside = at % MZ_DYNAMIC8_BLOCK, from = mz_dynamic8_bytes(at - inside);
+            if (!may_be(k == 0, got[M + k] + from, inside, want, error))
+                return "a moment's code is not the nearest";
+            continue;
+        }
+        const float is = mezzo_bf16_to_f32(((const uint16_t *)(const void *)got[M + k])[at]);
+        if (!rounded_by(words[i % 4] << 16 * k, want, error, is))
+            return "a moment is not rounded as its random number says";
     }
-    float m_is = mezzo_bf16_to_f32(((const uint16_t *)(const void *)got[1])[at]),
-          v_is = mezzo_bf16_to_f32(((const uint16_t *)(const void *)got[2])[at]);
-    return rounded_by(words[i % 4], m, error * (fabs(m) + 1), m_is) &&
-                   rounded_by(words[i % 4] << 16, v, error * (fabs(v) + 1), v_is)
-               ? NULL
-               : "a moment is not rounded as its random number says";
+    return NULL;
 }
 
 static const char *compare_mixed(const trial *t, int slot, unsigned char *const *got, const unsigned char *want) {
-    int low_copy = t->op == MZ_OP_adamw ? MZ_OUT(adamw, low_copy) : MZ_OUT(sgd, low_copy);
     mz_opt_state state;
     memcpy(&state, t->in[2].stored, sizeof state);
     if (state.skip)
         return memcmp(got[slot], want, t->out[slot].bytes) == 0 ? NULL : "a skipped step moved something";
     // With decays of 0 the moments are the gradient and its square, rounded once: the same bits everywhere.
-    if (t->update.beta1 == 0 && t->out[slot].t.dtype == MEZZO_U8 && slot != low_copy && slot != 0)
+    if (t->op == MZ_OP_adamw && t->update.rule.beta1 == 0 && t->out[slot].t.dtype == MEZZO_U8 && slot != LOW_COPY &&
+        slot != 0)
         return memcmp(got[slot], want, t->out[slot].bytes) == 0 ? NULL : "moments of 8 bits are not the reference's";
-    if (slot != low_copy)
+    if (slot != LOW_COPY)
         return NULL; // looked at together with the low copy
     const mz_segment *list = (const mz_segment *)(const void *)t->in[1].stored;
     for (size_t k = 0; k < 3; k++)
         for (int64_t i = 0; i < list[k].count; i++) {
-            float was = read_master(&list[k], t->out[0].stored, t->out[low_copy].stored, i);
-            float is = read_master(&list[k], got[0], got[low_copy], i);
+            float was = read_master(&list[k], t->out[0].stored, t->out[LOW_COPY].stored, i);
+            float is = read_master(&list[k], got[0], got[LOW_COPY], i);
             uint16_t rounded;
-            memcpy(&rounded, got[low_copy] + list[k].low_copy_offset + 2 * i, sizeof rounded);
+            memcpy(&rounded, got[LOW_COPY] + list[k].low_copy_offset + 2 * i, sizeof rounded);
             const char *wrong = judge_master(t, &state, &list[k], i, was, is);
             if (wrong != NULL)
                 return wrong;
-            if (t->op == MZ_OP_adamw && t->out[1].t.dtype != MEZZO_F32)
-                wrong = judge_moments(t, &state, &list[k], i, got);
+            if (mz_present(&t->out[M].t) && t->out[M].t.dtype != MEZZO_F32)
+                wrong = judge_moments(t, &state, &list[k], i, was, got);
             if (wrong != NULL)
                 return wrong;
             if (list[k].master == MEZZO_MASTER_FP32 && rounded != mezzo_f32_to_bf16(is))
@@ -474,21 +505,20 @@ static void eight_bits(trial *t, int slot) {
     for (int64_t at = 0; at < STATES; at += MZ_DYNAMIC8_BLOCK) {
         for (int i = 0; i < MZ_DYNAMIC8_BLOCK; i++) {
             const float x = (float)sin(0.37 * (double)(at + i)) * ldexpf(0.3F, -(int)((at + 7 * i) % 15));
-            block[i] = slot == MZ_OUT(adamw, m) ? x : fabsf(x) + 1e-3F;
+            block[i] = slot == M ? x : fabsf(x) + 1e-3F;
         }
-        mz_dynamic8_encode(slot == MZ_OUT(adamw, m), block, MZ_DYNAMIC8_BLOCK, records + mz_dynamic8_bytes(at));
+        mz_dynamic8_encode(slot == M, block, MZ_DYNAMIC8_BLOCK, records + mz_dynamic8_bytes(at));
     }
     trial_output(t, slot, MEZZO_U8, SHAPE((int64_t)bytes));
     trial_bytes(t, slot, records, true);
     mz_free(records);
 }
 
-static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_state *state, int table,
-                       mezzo_dtype stored) {
+static void mixed_case(mz_op op, const mz_update_rule *rule, const mz_opt_state *state, int table, mezzo_dtype stored) {
     trial *t = trial_new(op);
-    int moments = op == MZ_OP_adamw ? 2 : 1;
-    t->update = *update;
-    t->update.seed = 11;
+    const int moments = kind_of(op)->moments(rule);
+    t->update.rule = *rule;
+    t->update.rule.seed = 11;
     trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
     trial_normal(t, 0, 0.3);
     mz_segment list[3];
@@ -511,48 +541,59 @@ static void mixed_case(mz_op op, const mz_update_attrs *update, const mz_opt_sta
             t->out[slot].value[k] = fabs(t->out[slot].value[k]) + 1e-3;
         trial_store(&t->out[slot]);
     }
-    mixed_output(t, moments + 1, LOW_COPY_BYTES, 2);
-    if (update->ema > 0)
-        ema_output(t, moments + 2);
+    mixed_output(t, LOW_COPY, LOW_COPY_BYTES, 2);
+    if (rule->ema > 0)
+        ema_output(t, EMA);
     t->compare_bytes = compare_mixed;
     t->exact = state->skip;
     t->skip_mutations = true;
     trial_finish(t);
 }
 
-void cases_adamw(void) {
-    static const mezzo_dtype kept[] = {MEZZO_F32, MEZZO_BF16, MEZZO_U8};
-    mz_update_attrs update = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
+static void cases_kind(mz_op op, const mz_update_rule *rule) {
+    static const mezzo_dtype stored[] = {MEZZO_F32, MEZZO_BF16, MEZZO_U8};
     for (size_t s = 0; s < MZ_COUNT(steps); s++) {
-        optimizer_case(MZ_OP_adamw, &update, &steps[s], true, true);
-        optimizer_case(MZ_OP_adamw, &update, &steps[s], true, false);
+        optimizer_case(op, rule, &steps[s], true);
+        optimizer_case(op, rule, &steps[s], false);
         for (int table = 0; table < 2; table++)
-            for (size_t k = 0; k < MZ_COUNT(kept); k++)
-                mixed_case(MZ_OP_adamw, &update, &steps[s], table, kept[k]);
-        mz_update_attrs averages = update;
+            for (size_t k = 0; k < MZ_COUNT(stored); k++)
+                mixed_case(op, rule, &steps[s], table, stored[k]);
+        mz_update_rule averages = *rule;
         averages.ema = 0.25; // at step 7 the warm-up is past it
-        optimizer_case(MZ_OP_adamw, &averages, &steps[s], true, s % 2 == 0);
+        optimizer_case(op, &averages, &steps[s], s % 2 == 0);
         averages.ema = 0.999;
-        mixed_case(MZ_OP_adamw, &averages, &steps[s], 0, kept[s % MZ_COUNT(kept)]);
-        const mz_update_attrs forgets = {.eps = 1e-8, .weight_decay = 0.1};
-        mixed_case(MZ_OP_adamw, &forgets, &steps[s], 0, MEZZO_U8);
+        mixed_case(op, &averages, &steps[s], 0, stored[s % MZ_COUNT(stored)]);
     }
 }
 
-void cases_sgd(void) {
-    for (size_t s = 0; s < MZ_COUNT(steps); s++)
-        for (int variant = 0; variant < 8; variant++) {
-            mz_update_attrs update = {.momentum = variant & 1 ? 0.9 : 0,
-                                      .dampening = variant & 2 ? 0.25 : 0,
-                                      .nesterov = variant == 5,
-                                      .weight_decay = variant & 4 ? 0.01 : 0};
-            optimizer_case(MZ_OP_sgd, &update, &steps[s], variant & 1, variant & 2);
-            update.ema = 0.999;
-            optimizer_case(MZ_OP_sgd, &update, &steps[s], variant & 1, variant & 2);
-            if (variant & 1)
-                mixed_case(MZ_OP_sgd, &update, &steps[s], variant >> 2, MEZZO_F32);
-        }
+static const mz_update_rule usual = {
+    .lr_factor = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .momentum = 0.9};
+
+static void cases_of(mz_op op) {
+    cases_kind(op, &usual);
+    const mz_update_rule forgets = {.lr_factor = 0.5, .eps = 1e-8, .weight_decay = 0.1, .group = 2};
+    for (size_t s = 0; s < MZ_COUNT(steps); s++) {
+        mz_opt_state state = steps[s];
+        state.bias[2][0] = state.bias[2][1] = 1;
+        mixed_case(op, &forgets, &state, 0, MEZZO_U8);
+    }
+    for (int variant = 0; variant < 8 && kind_of(op)->reads.momentum; variant++) {
+        const mz_update_rule rule = {.lr_factor = 1,
+                                     .momentum = variant & 1 ? 0.9 : 0,
+                                     .dampening = variant & 2 ? 0.25 : 0,
+                                     .nesterov = variant == 5,
+                                     .weight_decay = variant & 4 ? 0.01 : 0};
+        for (size_t s = 0; s < MZ_COUNT(steps); s++)
+            optimizer_case(op, &rule, &steps[s], variant & 2);
+    }
 }
+
+#define KIND(name, ...)                                                                                                \
+    void cases_##name(void) {                                                                                          \
+        cases_of(MZ_OP_##name);                                                                                        \
+    }
+#include "mezzo/optimizers.def"
+#undef KIND
 
 void cases_refresh(void) {
     trial *t = trial_new(MZ_OP_refresh);

@@ -174,9 +174,9 @@ static void dropout_keeps_the_mean_and_follows_its_key(void **state) {
 static void the_first_adamw_step_has_the_size_of_the_learning_rate(void **state) {
     (void)state;
     static const mz_segment segment = {.count = 3, .low_copy_offset = MZ_NO_LOW_COPY, .decay = 1};
-    static const mz_opt_state step = {.step = 1, .last_clip = 1, .lr = 0.125, .bias1 = 0.1, .bias2 = 0.001};
+    static const mz_opt_state step = {.step = 1, .last_clip = 1, .lr = 0.125, .bias = {{0.1, 0.001}}};
     trial *t = trial_new(MZ_OP_adamw);
-    t->update = (mz_update_attrs){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-12, .weight_decay = 0.5};
+    t->update.rule = (mz_update_rule){.lr_factor = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-12, .weight_decay = 0.5};
     trial_input(t, 0, MEZZO_F32, SHAPE(3));
     trial_input(t, 1, MEZZO_U8, SHAPE(sizeof segment));
     trial_input(t, 2, MEZZO_U8, SHAPE(sizeof step));

@@ -65,7 +65,7 @@ static void keep_parameters(result *r, mezzo_params *params) {
 
 static void keep_moments(result *r, const mezzo_optimizer *o) {
     for (int which = 0; which < o->n_moments; which++) {
-        const size_t bytes = mz_optimizer_moment_bytes(o, which, o->moment_elements);
+        const size_t bytes = mz_optimizer_moment_bytes(o, which, o->moment_elements[which]);
         float *values = calloc(bytes / sizeof *values, sizeof *values);
         assert_non_null(values);
         must(o->device->backend->read(o->device, values, o->d_moments[which], bytes));

@@ -615,7 +615,7 @@ static void check_move(const run *want, const run *got) {
     same_bytes("masters", want, a->master, got, b->master, (size_t)a->elements * sizeof(float));
     for (int m = 0; m < want->optimizer->n_moments; m++)
         same_bytes("moments", want, want->optimizer->d_moments[m], got, got->optimizer->d_moments[m],
-                   mz_optimizer_moment_bytes(want->optimizer, m, want->optimizer->moment_elements));
+                   mz_optimizer_moment_bytes(want->optimizer, m, want->optimizer->moment_elements[m]));
     assert_int_equal(a->n_quantized, b->n_quantized);
     assert_true(a->n_quantized > 0);
     for (int i = 0; i < a->n_quantized; i++) {
@@ -649,10 +649,10 @@ static void the_move_writes_the_codes_of_two_kernels(void **state) {
         run want = open_run(&one), got = open_run(&other);
         take_steps(&want, 0, STEPS);
         take_steps(&got, 0, STEPS);
-        assert_int_equal(want.optimizer->n_quantized, 0);
-        assert_int_equal(got.optimizer->n_quantized, moments[i / 2] == MEZZO_MOMENTS_INT8 ? 0 : 2 * 4);
-        assert_int_equal(got.optimizer->n_quantized + got.optimizer->n_plain,
-                         got.optimizer->n_quantized > 0 ? got.optimizer->n : 0);
+        assert_int_equal(want.optimizer->groups[0].n_quantized, 0);
+        assert_int_equal(got.optimizer->groups[0].n_quantized, moments[i / 2] == MEZZO_MOMENTS_INT8 ? 0 : 2 * 4);
+        assert_int_equal(got.optimizer->groups[0].n_quantized + got.optimizer->groups[0].n_plain,
+                         got.optimizer->groups[0].n_quantized > 0 ? got.optimizer->n : 0);
         check_move(&want, &got);
         float bad = NAN; // a step that moves nothing
         run *both[] = {&want, &got};

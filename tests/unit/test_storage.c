@@ -417,7 +417,7 @@ static void update(const char *name, bool sgd, mezzo_master master, const char *
     assert_true(mz_policy_parse(policy, &device->storage));
     must(mezzo_params_create_as(device, g, &bf16, 3, master, &params));
     must(mezzo_optimizer_create(params, &o, &opt));
-    opt->update.eps = 0; // padding would be 0/0, if it were moved
+    opt->groups[0].update.rule.eps = 0; // padding would be 0/0, if it were moved
     for (int step = 1; step <= 3; step++) {
         for (int i = 0; i < mezzo_params_count(params); i++) {
             int64_t n = params->list[i].count;

@@ -81,8 +81,9 @@ static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) 
     }
     state->lr = mz_schedule_lr(u, state->step); // of step 0, 1, …: before it is counted
     state->step++;
-    state->bias1 = 1 - pow(u->beta1, (double)state->step);
-    state->bias2 = 1 - pow(u->beta2, (double)state->step);
+    for (int group = 0; group < u->n_groups; group++)
+        for (int i = 0; i < 2; i++)
+            state->bias[group][i] = 1 - pow(u->betas[group][i], (double)state->step);
     return MEZZO_OK;
 }
 const mz_kernel mz_step_control__portable = {"step_control__portable", prepare_always, run_step_control};

@@ -236,9 +236,10 @@ static mz_padded cuda_takes_padding(mz_op op) {
     case MZ_OP_inspect:
     case MZ_OP_histogram:
     case MZ_OP_grad_stats:
-    case MZ_OP_adamw:
-    case MZ_OP_sgd:
     case MZ_OP_refresh:
+#define KIND(name, ...) case MZ_OP_##name:
+#include "mezzo/optimizers.def"
+#undef KIND
         return MZ_PADDED_ANY;
     case MZ_OP_layernorm:
     case MZ_OP_layernorm_bwd:

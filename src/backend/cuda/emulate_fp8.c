@@ -181,6 +181,10 @@ mz_takes mz_cuda_takes(const mz_kernel *kernel) {
         if (kernel == eight[i])
             return (mz_takes){MZ_DTYPES_USUAL | MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2),
                               MZ_SCALINGS_NONE | SCALINGS, .blocks = i < 3};
-    const bool extras = kernel == &mz_cuda_linear_dx_product || kernel == &mz_cuda_adamw;
+#define KIND(name, ...) || kernel == &mz_cuda_##name
+    const bool extras = kernel == &mz_cuda_linear_dx_product
+#include "mezzo/optimizers.def"
+#undef KIND
+        ;
     return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, .extras = extras};
 }

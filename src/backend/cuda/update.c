@@ -41,8 +41,7 @@ SAME(mz_opt_state, mz_cu_opt_state, skipped);
 SAME(mz_opt_state, mz_cu_opt_state, norm);
 SAME(mz_opt_state, mz_cu_opt_state, clip);
 SAME(mz_opt_state, mz_cu_opt_state, lr);
-SAME(mz_opt_state, mz_cu_opt_state, bias1);
-SAME(mz_opt_state, mz_cu_opt_state, bias2);
+SAME(mz_opt_state, mz_cu_opt_state, bias);
 SAME(mz_opt_state, mz_cu_opt_state, last_clip);
 SAME(mz_opt_state, mz_cu_opt_state, found_inf);
 SAME(mz_opt_state, mz_cu_opt_state, skip);
@@ -148,32 +147,18 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
 const mz_kernel mz_cuda_inspect = {"inspect__cuda", inspect_prepare, run_inspect};
 
 // --- optimizers ----------------------------------------------------------------------------------------------------
-static void fill_update(mezzo_device *device, const mz_call *call, mz_cu_update_args *args) {
-    const mz_update_attrs *u = call->attrs.update;
-    *args = (mz_cu_update_args){.segments = call->in[1].data,
-                                .state = call->in[2].data,
-                                .grad = call->in[0].data,
-                                .master = call->out[0].data,
-                                .elements = u->elements > 0 ? u->elements : mz_shape_count(&call->in[0].shape),
-                                .overlaps = u->overlaps,
-                                .padded = call->in[1].storage.padded,
-                                .n = segments_in(&call->in[1]),
-                                .sms = mz_cuda(device)->sms,
-                                .constants = {.beta1 = u->beta1,
-                                              .beta2 = u->beta2,
-                                              .eps = u->eps,
-                                              .weight_decay = u->weight_decay,
-                                              .momentum = u->momentum,
-                                              .dampening = u->dampening,
-                                              .nesterov = u->nesterov,
-                                              .ema = u->ema,
-                                              .seed = u->seed}};
-}
+// All kinds have the same slots.
+enum {
+    M = MZ_OUT(adamw, m),
+    LOW_COPY = MZ_OUT(adamw, low_copy),
+    EMA = MZ_OUT(adamw, ema),
+    QUANTIZED = MZ_IN(adamw, quantized)
+};
 
-static const char *adamw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *kind_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    const mezzo_dtype moments = call->out[MZ_OUT(adamw, m)].dtype;
-    if (moments != call->out[MZ_OUT(adamw, v)].dtype)
+    const mezzo_dtype moments = mz_present(&call->out[M]) ? call->out[M].dtype : MEZZO_F32;
+    if (mz_present(&call->out[M + 1]) && moments != call->out[M + 1].dtype)
         return "its moments are not stored alike";
     // Moments of 8 bits are in blocks of a row of elements, quantized weights in tiles of a matrix.
     if (moments == MEZZO_U8 && call->n_in > MZ_IN(adamw, quantized) && mz_present(&call->in[MZ_IN(adamw, quantized)]))
@@ -181,42 +166,45 @@ static const char *adamw_prepare(mezzo_device *device, const mz_call *call, mz_p
     return mz_cuda_storages(call, "fuu", moments == MEZZO_BF16 ? "mbbuf" : moments == MEZZO_U8 ? "muuuf" : "mffuf");
 }
 
-static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
-    mz_cu_update_args args;
-    fill_update(device, call, &args);
-    args.moment[0] = call->out[1].data;
-    args.moment[1] = call->out[2].data;
-    args.moment_bytes = (int)mezzo_dtype_size(call->out[1].dtype);
-    args.low_copy = data_of(&call->out[3]);
-    args.ema = data_of(&call->out[MZ_OUT(adamw, ema)]);
-    const mz_tensor *quantized = call->n_in > MZ_IN(adamw, quantized) ? &call->in[MZ_IN(adamw, quantized)] : NULL;
+typedef cudaError_t update_fn(cudaStream_t stream, const mz_cu_update_args *args);
+typedef cudaError_t quantized_fn(cudaStream_t stream, const mz_cu_update_args *args, const mz_cu_quantized *fp8);
+
+static mezzo_status run_kind(mezzo_device *device, const mz_call *call, update_fn *update, quantized_fn *write_fp8) {
+    const mz_update_attrs *u = call->attrs.update;
+    const cudaStream_t stream = mz_cuda(device)->stream;
+    const mz_cu_update_args args = {.segments = call->in[1].data,
+                                    .state = call->in[2].data,
+                                    .grad = call->in[0].data,
+                                    .master = call->out[0].data,
+                                    .moment = {data_of(&call->out[M]), data_of(&call->out[M + 1])},
+                                    .moment_bytes = (int)mezzo_dtype_size(call->out[M].dtype),
+                                    .low_copy = data_of(&call->out[LOW_COPY]),
+                                    .ema = data_of(&call->out[EMA]),
+                                    .elements = u->elements > 0 ? u->elements : mz_shape_count(&call->in[0].shape),
+                                    .overlaps = u->overlaps,
+                                    .padded = call->in[1].storage.padded,
+                                    .n = segments_in(&call->in[1]),
+                                    .sms = mz_cuda(device)->sms,
+                                    .rule = u->rule};
+    const mz_tensor *quantized = call->n_in > QUANTIZED ? &call->in[QUANTIZED] : NULL;
     if (args.n > 0)
-        MZ_CUDA_TRY(mz_cu_adamw(mz_cuda(device)->stream, &args));
+        MZ_CUDA_TRY(update(stream, &args));
     if (quantized == NULL || !mz_present(quantized))
         return MEZZO_OK;
     const mz_cu_quantized fp8 = {.quantized = quantized->data,
                                  .n = (int)((size_t)mz_shape_count(&quantized->shape) / sizeof(mz_quantized_segment)),
                                  .elements = mz_shape_count(&call->in[0].shape)};
-    MZ_CUDA_TRY(mz_cu_adamw_fp8(mz_cuda(device)->stream, &args, &fp8));
+    MZ_CUDA_TRY(write_fp8(stream, &args, &fp8));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_adamw = {"adamw__cuda", adamw_prepare, run_adamw};
 
-static const char *sgd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return mz_cuda_storages(call, "fuu", "mfuf");
-}
-
-static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
-    mz_cu_update_args args;
-    fill_update(device, call, &args);
-    args.moment[0] = call->attrs.update->momentum != 0 ? data_of(&call->out[1]) : NULL;
-    args.low_copy = data_of(&call->out[2]);
-    args.ema = data_of(&call->out[MZ_OUT(sgd, ema)]);
-    MZ_CUDA_TRY(mz_cu_sgd(mz_cuda(device)->stream, &args));
-    return MEZZO_OK;
-}
-const mz_kernel mz_cuda_sgd = {"sgd__cuda", sgd_prepare, run_sgd};
+#define KIND(name, ...)                                                                                                \
+    static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
+        return run_kind(device, call, mz_cu_##name, mz_cu_##name##_codes);                                             \
+    }                                                                                                                  \
+    const mz_kernel mz_cuda_##name = {#name "__cuda", kind_prepare, run_##name};
+#include "mezzo/optimizers.def"
+#undef KIND
 
 static const char *refresh_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
@@ -267,7 +255,9 @@ static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) 
                                .power = u->power,
                                .warmup = u->warmup,
                                .steps = u->steps};
-    MZ_CUDA_TRY(mz_cu_step_control(mz_cuda(device)->stream, call->out[0].data, &schedule, u->beta1, u->beta2));
+    mz_cu_betas betas = {.groups = u->n_groups};
+    memcpy(betas.beta, u->betas, sizeof betas.beta);
+    MZ_CUDA_TRY(mz_cu_step_control(mz_cuda(device)->stream, call->out[0].data, &schedule, &betas));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_step_control = {"step_control__cuda", control_prepare, run_step_control};

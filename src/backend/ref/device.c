@@ -22,7 +22,7 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
         bool integers_allowed = info->moves || op == MZ_OP_arange || (op == MZ_OP_cast && !outputs) ||
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
         bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how they are kept
-                                             (op == MZ_OP_adamw && outputs));    // moments in 8 bits
+                                             (mz_op_is_kind(op) && outputs));    // moments in 8 bits
         bool scaled = outputs && tensors[i].scaling != MZ_SCALING_NONE;
         if (scaled && op != MZ_OP_cast && op != MZ_OP_quantize)
             return "only a cast and a quantize write a tensor with scales";
@@ -89,7 +89,11 @@ static const mz_kernel *const *ref_kernels(const mezzo_device *device, mz_op op,
 
 // Elements are read and written one by one through mz_ref_get and mz_ref_put: any format, any scale.
 static mz_takes ref_takes(const mz_kernel *kernel) {
-    return (mz_takes){UINT32_MAX, UINT32_MAX, .blocks = true, .extras = kernel != &kernel_adamw};
+    bool is_kind = false;
+#define KIND(name, ...) is_kind = is_kind || kernel == &kernel_##name;
+#include "mezzo/optimizers.def"
+#undef KIND
+    return (mz_takes){UINT32_MAX, UINT32_MAX, .blocks = true, .extras = !is_kind};
 }
 
 static mz_padded ref_takes_padding(mz_op op) { // elements are read and written by their place in the shape

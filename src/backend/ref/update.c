@@ -97,8 +97,9 @@ void mz_ref_step_control(const mz_call *call) {
     }
     state->lr = mz_schedule_lr(update, state->step);
     ++state->step;
-    state->bias1 = 1 - pow(update->beta1, (double)state->step);
-    state->bias2 = 1 - pow(update->beta2, (double)state->step);
+    for (int group = 0; group < update->n_groups; group++)
+        for (int i = 0; i < 2; i++)
+            state->bias[group][i] = 1 - pow(update->betas[group][i], (double)state->step);
 }
 
 void mz_ref_scales_update(const mz_call *call) {
@@ -208,125 +209,119 @@ static void average(const mz_call *call, int slot, const mz_segment *segment, in
     if (!mz_present(&call->out[slot]))
         return;
     float *ema = (float *)call->out[slot].data + (segment->state_offset + i);
-    const float fresh = (float)mz_ema_fresh(call->attrs.update->ema, state->step);
+    const float fresh = (float)mz_ema_fresh(call->attrs.update->rule.ema, state->step);
     *ema = state->step == 1 ? master : *ema + fresh * (master - *ema);
 }
 
-// The block of 8-bit moments that element `e` is in.
-typedef struct moment_block {
-    float m[MZ_DYNAMIC8_BLOCK], v[MZ_DYNAMIC8_BLOCK];
-} moment_block;
+// The moments of a call, m (with a sign) and v, and the block of 8-bit ones that the element under way is in. All kinds
+// have the same slots.
+enum { M = MZ_OUT(adamw, m), LOW_COPY = MZ_OUT(adamw, low_copy), EMA = MZ_OUT(adamw, ema) };
+typedef struct moments {
+    const mz_call *call;
+    int n;
+    float block[MZ_KIND_MOMENTS][MZ_DYNAMIC8_BLOCK];
+} moments;
 
 static void *record_of(const mz_tensor *moment, const mz_segment *segment, int64_t e) {
     return mz_dynamic8_at(moment->data, segment->state_offset + e / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK);
 }
 
-static void get_moments(const mz_call *call, const mz_segment *segment, moment_block *block, int64_t e, int64_t k,
-                        float *m, float *v) {
-    if (call->out[1].dtype != MEZZO_U8) {
-        *m = (float)mz_ref_get(&call->out[1], k);
-        *v = (float)mz_ref_get(&call->out[2], k);
-        return;
-    }
-    if (e % MZ_DYNAMIC8_BLOCK == 0) {
-        mz_dynamic8_decode(true, record_of(&call->out[1], segment, e), MZ_DYNAMIC8_BLOCK, block->m);
-        mz_dynamic8_decode(false, record_of(&call->out[2], segment, e), MZ_DYNAMIC8_BLOCK, block->v);
-    }
-    *m = block->m[e % MZ_DYNAMIC8_BLOCK];
-    *v = block->v[e % MZ_DYNAMIC8_BLOCK];
-}
-
 // Element `e` of the parameter, stored at k.
-static void put_moments(const mz_call *call, mz_philox_key key, const mz_segment *segment, moment_block *block,
-                        int64_t e, int64_t k, float m, float v) {
-    const mezzo_dtype dtype = call->out[1].dtype;
+static void get_moments(moments *kept, const mz_segment *segment, int64_t e, int64_t k, float *values) {
+    const mz_tensor *moment = &kept->call->out[M];
+    for (int i = 0; i < kept->n; i++) {
+        if (moment[i].dtype != MEZZO_U8) {
+            values[i] = (float)mz_ref_get(&moment[i], k);
+            continue;
+        }
+        if (e % MZ_DYNAMIC8_BLOCK == 0)
+            mz_dynamic8_decode(i == 0, record_of(&moment[i], segment, e), MZ_DYNAMIC8_BLOCK, kept->block[i]);
+        values[i] = kept->block[i][e % MZ_DYNAMIC8_BLOCK];
+    }
+}
+
+static void put_moments(moments *kept, mz_philox_key key, const mz_segment *segment, int64_t e, int64_t k,
+                        const float *values) {
+    const mz_tensor *moment = &kept->call->out[M];
     const int64_t at = e % MZ_DYNAMIC8_BLOCK;
+    const bool is_last = at + 1 == MZ_DYNAMIC8_BLOCK || e + 1 == segment->first + segment->count;
     uint32_t words[4];
-    if (dtype == MEZZO_F32) {
-        ((float *)call->out[1].data)[k] = m;
-        ((float *)call->out[2].data)[k] = v;
-    } else if (dtype == MEZZO_BF16) {
+    uint16_t low[MZ_KIND_MOMENTS];
+    if (kept->n > 0 && moment[0].dtype == MEZZO_BF16) {
         mz_philox(key, mz_moments_block(e), words);
-        mz_moments_round(m, v, words[e & 3], (uint16_t *)call->out[1].data + k, (uint16_t *)call->out[2].data + k);
-    } else {
-        block->m[at] = m;
-        block->v[at] = v;
-        if (at + 1 < MZ_DYNAMIC8_BLOCK && e + 1 < segment->first + segment->count)
-            return;
-        mz_dynamic8_encode(true, block->m, (int)at + 1, record_of(&call->out[1], segment, e));
-        mz_dynamic8_encode(false, block->v, (int)at + 1, record_of(&call->out[2], segment, e));
+        mz_moments_round(values[0], values[1], words[e & 3], &low[0], &low[1]);
+    }
+    for (int i = 0; i < kept->n; i++) {
+        kept->block[i][at] = values[i];
+        if (moment[i].dtype == MEZZO_F32)
+            ((float *)moment[i].data)[k] = values[i];
+        else if (moment[i].dtype == MEZZO_BF16)
+            ((uint16_t *)moment[i].data)[k] = low[i];
+        else if (is_last)
+            mz_dynamic8_encode(i == 0, kept->block[i], (int)at + 1, record_of(&moment[i], segment, e));
     }
 }
 
-// torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
-void mz_ref_adamw(const mz_call *call) {
-    const mz_update_attrs *update = call->attrs.update;
+// The numbers of an element: its gradient, master and moments.
+typedef struct element {
+    float g, p, moment[MZ_KIND_MOMENTS];
+} element;
+typedef void formula(const void *constants, element *x);
+
+// What all kinds do: constants[1] are those of parameters with weight decay.
+static void update(const mz_call *call, formula *apply, const void *const constants[2], moments *kept) {
     const mz_opt_state *state = call->in[2].data;
-    if (state->skip)
-        return;
     int64_t n_segments;
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
-    float inverse = inverse_of(state->scale), clip = (float)state->last_clip, eps = (float)update->eps;
-    float one_minus_beta1 = (float)(1 - update->beta1);
-    float beta2 = (float)update->beta2, one_minus_beta2 = (float)(1 - update->beta2);
-    float step_size = (float)(state->lr / state->bias1), root_bias2 = (float)sqrt(state->bias2);
-    float kept = (float)(1 - state->lr * update->weight_decay);
+    const float inverse = inverse_of(state->scale), clip = (float)state->last_clip;
+    kept->call = call;
+    while (kept->n < MZ_KIND_MOMENTS && mz_present(&call->out[M + kept->n]))
+        kept->n++;
     for (int64_t s = 0; s < n_segments; s++) {
         const mz_segment *segment = &segments[s];
         const float *grad = (const float *)call->in[0].data + (segment->offset - segment->grad_shift);
-        masters master = masters_of(call, segment, &call->out[3], state->step);
-        moment_block block = {0};
+        const mz_philox_key key = mz_master_key(call->attrs.update, state->step, segment);
+        masters master = masters_of(call, segment, &call->out[LOW_COPY], state->step);
         for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
-            int64_t i = mz_layout_index(&segment->layout, e), k = segment->state_offset + i;
-            float m, v;
-            get_moments(call, segment, &block, e, k, &m, &v);
-            float g = grad[i] * inverse * clip;
-            float p = master_get(&master, i);
-            p = segment->decay ? p * kept : p;
-            m += one_minus_beta1 * (g - m);
-            v = v * beta2 + one_minus_beta2 * g * g;
-            float denominator = sqrtf(v) / root_bias2 + eps;
-            p -= step_size * m / denominator;
-            put_moments(call, mz_master_key(update, state->step, segment), segment, &block, e, k, m, v);
-            average(call, MZ_OUT(adamw, ema), segment, i, p);
-            master_put(&master, &call->out[3], e, i, p);
+            const int64_t i = mz_layout_index(&segment->layout, e), k = segment->state_offset + i;
+            element x = {.g = grad[i] * inverse * clip, .p = master_get(&master, i)};
+            get_moments(kept, segment, e, k, x.moment);
+            apply(constants[segment->decay != 0], &x);
+            put_moments(kept, key, segment, e, k, x.moment);
+            average(call, EMA, segment, i, x.p);
+            master_put(&master, &call->out[LOW_COPY], e, i, x.p);
         }
     }
 }
 
-// torch.optim.SGD: g += wd·p; b = μ·b + (1-dampening)·g (the first step: b = g); g = nesterov ? g + μ·b : b; p -= lr·g.
-void mz_ref_sgd(const mz_call *call) {
-    const mz_update_attrs *update = call->attrs.update;
-    const mz_opt_state *state = call->in[2].data;
-    if (state->skip)
-        return;
-    int64_t n_segments;
-    const mz_segment *segments = segments_of(&call->in[1], &n_segments);
-    float inverse = inverse_of(state->scale), clip = (float)state->last_clip, lr = (float)state->lr,
-          decay = (float)update->weight_decay;
-    float momentum = (float)update->momentum, fresh = (float)(1 - update->dampening);
-    bool has_momentum = mz_present(&call->out[1]) && update->momentum != 0, first = state->step == 1;
-    for (int64_t s = 0; s < n_segments; s++) {
-        const mz_segment *segment = &segments[s];
-        const float *grad = (const float *)call->in[0].data + (segment->offset - segment->grad_shift);
-        masters master = masters_of(call, segment, &call->out[2], state->step);
-        float *buffer = has_momentum ? call->out[1].data : NULL;
-        for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
-            int64_t i = mz_layout_index(&segment->layout, e);
-            float g = grad[i] * inverse * clip, p = master_get(&master, i);
-            if (segment->decay && update->weight_decay != 0)
-                g += decay * p;
-            if (has_momentum) {
-                float *b = &buffer[segment->state_offset + i];
-                *b = first ? g : momentum * *b + fresh * g;
-                g = update->nesterov ? g + momentum * *b : *b;
-            }
-            p -= lr * g;
-            average(call, MZ_OUT(sgd, ema), segment, i, p);
-            master_put(&master, &call->out[2], e, i, p);
-        }
+#define NUMBER       float
+#define C(name)      (k->name)
+#define K(name)      (k->name)
+#define ADD(a, b)    ((a) + (b))
+#define SUB(a, b)    ((a) - (b))
+#define MUL(a, b)    ((a) * (b))
+#define DIV(a, b)    ((a) / (b))
+#define FMA(a, b, c) ((a) * (b) + (c))
+#define SQRT(a)      sqrtf(a)
+#define SIGN(a)      ((float)(((a) > 0) - ((a) < 0)))
+#define KIND(name, NAME, title, defaults, kinds_moments, kinds_constants, ...)                                         \
+    static void apply_##name(const void *constants, element *x) {                                                      \
+        const mz_##name##_constants *k = constants;                                                                    \
+        float g = x->g, p = x->p, m = x->moment[0], v = x->moment[1];                                                  \
+        __VA_ARGS__                                                                                                    \
+        *x = (element){g, p, {m, v}};                                                                                  \
+    }                                                                                                                  \
+    void mz_ref_##name(const mz_call *call) {                                                                          \
+        const mz_update_rule *rule = &call->attrs.update->rule;                                                        \
+        const mz_opt_state *state = call->in[2].data;                                                                  \
+        const mz_update_rates rates = mz_update_rates_of(state, rule);                                                 \
+        const mz_##name##_constants without = mz_##name##_constants_of(rule, &rates, 0),                               \
+                                    with = mz_##name##_constants_of(rule, &rates, rule->weight_decay);                 \
+        moments kept = {0};                                                                                            \
+        if (!state->skip)                                                                                              \
+            update(call, apply_##name, (const void *const[]){&without, &with}, &kept);                                 \
     }
-}
+#include "mezzo/optimizers.def"
 
 void mz_ref_refresh(const mz_call *call) {
     int64_t n_segments;

@@ -231,7 +231,7 @@ static void make_adamw(const int64_t *d, formats f, mz_bench_call *b) {
         out(&b->call, i, MEZZO_F32, SHAPE(d[0]));
     if (f.low != MEZZO_F32)
         out(&b->call, 3, MEZZO_U8, SHAPE(2 * d[0]));
-    b->update = (mz_update_attrs){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .lr = 1e-4};
+    b->update.rule = (mz_update_rule){.lr_factor = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
     b->call.attrs.update = &b->update;
     b->work = (16 + 12 + (f.low != MEZZO_F32 ? 2 : 0)) * (double)d[0];
 }
@@ -441,7 +441,7 @@ static void fill_bytes(const mz_bench_call *b, bool output, int slot, void *data
                                            .decay = 1};
     else if (output == (c->op == MZ_OP_grad_stats))
         *(mz_opt_state *)data =
-            (mz_opt_state){.step = 1, .clip = 1, .lr = 1e-4, .last_clip = 1, .bias1 = 0.1, .bias2 = 0.001};
+            (mz_opt_state){.step = 1, .clip = 1, .lr = 1e-4, .last_clip = 1, .bias = {{0.1, 0.001}}};
 }
 
 void mz_bench_fill(const mz_bench_call *b, bool output, int slot, void *data, size_t bytes) {

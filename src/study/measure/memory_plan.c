@@ -2,25 +2,18 @@
 
 #include "base/precision.h"
 
-static const struct {
-    const char *name;
-    mezzo_optimizer_kind kind;
-    double momentum;
-} kinds[MZ_MEMORY_OPTIMIZERS] = {{"adamw", MEZZO_ADAMW, 0}, {"sgd", MEZZO_SGD, 0.9}, {"sgd-plain", MEZZO_SGD, 0}};
-
 const char *mz_memory_optimizer(int index) {
-    return kinds[index].name;
+    return index < MEZZO_OPTIMIZER_KINDS ? mezzo_optimizer_kind_name((mezzo_optimizer_kind)index) : "sgd-plain";
 }
 
 static mz_session_options session_of(const mz_memory_plan *a, mezzo_precision precision, int optimizer,
                                      mezzo_master master) {
     mz_session_options o = a->session;
+    const bool is_plain = optimizer == MEZZO_OPTIMIZER_KINDS;
     mz_session_set_precision(&o, precision);
     o.master = master;
-    o.optimizer.kind = kinds[optimizer].kind;
-    o.optimizer.momentum = kinds[optimizer].momentum;
-    if (o.optimizer.kind != MEZZO_ADAMW)
-        o.optimizer.moments = MEZZO_MOMENTS_FP32;
+    mezzo_optimizer_set_kind(&o.optimizer, is_plain ? MEZZO_SGD : (mezzo_optimizer_kind)optimizer);
+    o.optimizer.momentum = is_plain ? 0 : o.optimizer.momentum;
     return o;
 }
 

@@ -5,11 +5,11 @@
 #include "study/measure/measure.h"
 
 enum {
-    MZ_MEMORY_OPTIMIZERS = 3,
+    MZ_MEMORY_OPTIMIZERS = MEZZO_OPTIMIZER_KINDS + 1, // the kinds, and SGD without momentum
     MZ_MEMORY_MASTERS = MEZZO_MASTER_STOCHASTIC + 1,
     MZ_MEMORY_ROWS = MZ_MEMORY_OPTIMIZERS * MEZZO_PRECISION_COUNT * MZ_MEMORY_MASTERS
 };
-const char *mz_memory_optimizer(int index); // "adamw", "sgd" (with momentum), "sgd-plain"
+const char *mz_memory_optimizer(int index); // "adamw", "sgd" (with momentum), …, "sgd-plain"
 
 typedef struct mz_memory_row {
     mezzo_precision precision;

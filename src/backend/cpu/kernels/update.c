@@ -227,62 +227,69 @@ static void average_block(const mz_call *call, const mz_tensor *ema, const mz_se
     if (!mz_present(ema))
         return;
     float *average = (float *)ema->data + (s->state_offset + at);
-    const vf fresh = vset((float)mz_ema_fresh(call->attrs.update->ema, step));
+    const vf fresh = vset((float)mz_ema_fresh(call->attrs.update->rule.ema, step));
     FOR_LANES(i, lanes, n) {
         vf p = vload_lanes(master + i, lanes, 0), e = vload_lanes(average + i, lanes, 0);
         vstore_lanes(average + i, step == 1 ? p : vfma(fresh, p - e, e), lanes);
     }
 }
 
-typedef struct adamw_pass {
+// All kinds have the same slots.
+enum { M = MZ_OUT(adamw, m), LOW_COPY = MZ_OUT(adamw, low_copy), EMA = MZ_OUT(adamw, ema) };
+
+// n elements of a kind, with the kind's constants; m and v are NULL where the kind has no such moment.
+typedef void block_fn(const void *constants, float inverse, float clip, const float *grad, float *p, float *m, float *v,
+                      int n);
+
+typedef struct update_pass {
     int64_t step;
-    float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept;
-} adamw_pass;
+    float inverse, clip;
+    block_fn *block;
+    const void *constants[2]; // [1]: of parameters with weight decay
+    int moments;
+} update_pass;
 
 // Moments in 8 bits: a chunk's as FP32, and back. Chunks are whole blocks, but a parameter's last.
 typedef struct moment_chunk {
-    float value[2][CHUNK];
+    float value[MZ_KIND_MOMENTS][CHUNK];
 } moment_chunk;
 
-static void decode_moments(const mz_call *call, chunk c, moment_chunk *out) {
-    for (int k = 0; k < 2; k++)
+static void decode_moments(const mz_call *call, const update_pass *pass, chunk c, moment_chunk *out) {
+    for (int k = 0; k < pass->moments; k++)
         for (int i = 0; i < c.n; i += MZ_DYNAMIC8_BLOCK)
-            mz_dynamic8_decode(k == 0, mz_dynamic8_at(call->out[1 + k].data, c.segment->state_offset + c.start + i),
+            mz_dynamic8_decode(k == 0, mz_dynamic8_at(call->out[M + k].data, c.segment->state_offset + c.start + i),
                                (int)min64(MZ_DYNAMIC8_BLOCK, c.n - i), out->value[k] + i);
 }
 
-static void encode_moments(const mz_call *call, chunk c, const moment_chunk *from) {
-    for (int k = 0; k < 2; k++)
+static void encode_moments(const mz_call *call, const update_pass *pass, chunk c, const moment_chunk *from) {
+    for (int k = 0; k < pass->moments; k++)
         for (int i = 0; i < c.n; i += MZ_DYNAMIC8_BLOCK)
             mz_dynamic8_encode(k == 0, from->value[k] + i, (int)min64(MZ_DYNAMIC8_BLOCK, c.n - i),
-                               mz_dynamic8_at(call->out[1 + k].data, c.segment->state_offset + c.start + i));
+                               mz_dynamic8_at(call->out[M + k].data, c.segment->state_offset + c.start + i));
 }
 
-// A block of the two moments as FP32: where they are, or in buffers, made from what is stored.
+// A block of the moments as FP32: where they are, or in buffers, made from what is stored.
 typedef struct moment_block {
-    float *m, *v;
-    uint16_t *low[2]; // BF16: where they are stored
+    float *value[MZ_KIND_MOMENTS];
+    uint16_t *low[MZ_KIND_MOMENTS]; // BF16: where they are stored
 } moment_block;
 
 // n moments stored `at`, `from` the chunk's first.
-static moment_block moments_in(const mz_call *call, int64_t at, int from, int n, moment_chunk *decoded,
+static moment_block moments_in(const mz_call *call, int moments, int64_t at, int from, int n, moment_chunk *decoded,
                                float *buffers) {
     moment_block b = {0};
-    if (call->out[1].dtype == MEZZO_U8) {
-        b.m = decoded->value[0] + from;
-        b.v = decoded->value[1] + from;
-        return b;
-    }
-    if (call->out[1].dtype == MEZZO_F32) {
-        b.m = (float *)call->out[1].data + at;
-        b.v = (float *)call->out[2].data + at;
-        return b;
-    }
-    b.m = buffers, b.v = buffers + MZ_BLOCK;
-    for (int k = 0; k < 2; k++) {
-        b.low[k] = (uint16_t *)call->out[1 + k].data + at;
-        for (int i = 0; i < n; i++)
-            buffers[k * MZ_BLOCK + i] = mezzo_bf16_to_f32(b.low[k][i]);
+    for (int k = 0; k < moments; k++) {
+        const mz_tensor *t = &call->out[M + k];
+        if (t->dtype == MEZZO_U8) {
+            b.value[k] = decoded->value[k] + from;
+        } else if (t->dtype == MEZZO_F32) {
+            b.value[k] = (float *)t->data + at;
+        } else {
+            b.value[k] = buffers + k * MZ_BLOCK;
+            b.low[k] = (uint16_t *)t->data + at;
+            for (int i = 0; i < n; i++)
+                b.value[k][i] = mezzo_bf16_to_f32(b.low[k][i]);
+        }
     }
     return b;
 }
@@ -293,122 +300,87 @@ static void moments_out(const mz_call *call, const mz_segment *s, int64_t elemen
         return;
     const mz_philox_key key = mz_master_key(call->attrs.update, step, s);
     uint32_t words[4] = {0};
+    uint16_t unused;
     for (int i = 0; i < n; i++) {
         if (i == 0 || (element + i) % 4 == 0)
             mz_philox(key, mz_moments_block(element + i), words);
-        mz_moments_round(b.m[i], b.v[i], words[(element + i) % 4], b.low[0] + i, b.low[1] + i);
+        mz_moments_round(b.value[0][i], b.low[1] != NULL ? b.value[1][i] : 0, words[(element + i) % 4], b.low[0] + i,
+                         b.low[1] != NULL ? b.low[1] + i : &unused);
     }
 }
 
-// torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
-static void adamw_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
+static void update_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)index;
-    const adamw_pass *k = with;
-    const bool eight = call->out[1].dtype == MEZZO_U8;
+    const update_pass *pass = with;
+    const bool eight = pass->moments > 0 && call->out[M].dtype == MEZZO_U8;
     moment_chunk decoded;
-    float buffer[MZ_BLOCK], moments[2 * MZ_BLOCK];
+    float buffer[MZ_BLOCK], moments[MZ_KIND_MOMENTS * MZ_BLOCK];
     if (eight)
-        decode_moments(call, c, &decoded);
-    float kept = c.segment->decay ? k->kept : 1.0f;
+        decode_moments(call, pass, c, &decoded);
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
         const float *grad = (const float *)call->in[0].data + (grad_at(c.segment) + at);
-        moment_block both = moments_in(call, c.segment->state_offset + at, from, n, &decoded, moments);
-        float *m = both.m, *v = both.v;
-        master_block b = masters_in(call, &call->out[3], c.segment, at, n, buffer);
-        float *master = b.at;
-        FOR_LANES(i, lanes, n) {
-            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + i, lanes, 0) * kept;
-            vf m1 = vload_lanes(m + i, lanes, 0), v1 = vload_lanes(v + i, lanes, 0) * k->beta2;
-            m1 = vfma(vset(k->fresh1), g - m1, m1);
-            v1 = vfma(g * k->fresh2, g, v1);
-            p -= m1 * k->step_size / (vsqrt(v1) / k->root_bias2 + k->eps);
-            vstore_lanes(m + i, m1, lanes);
-            vstore_lanes(v + i, v1, lanes);
-            vstore_lanes(master + i, p, lanes);
-        }
-        average_block(call, &call->out[MZ_OUT(adamw, ema)], c.segment, at, n, master, k->step);
-        masters_out(call, &call->out[3], c.segment, c.start + from, at, n, b, k->step);
-        moments_out(call, c.segment, c.start + from, n, both, k->step);
+        moment_block both = moments_in(call, pass->moments, c.segment->state_offset + at, from, n, &decoded, moments);
+        master_block b = masters_in(call, &call->out[LOW_COPY], c.segment, at, n, buffer);
+        pass->block(pass->constants[c.segment->decay != 0], pass->inverse, pass->clip, grad, b.at, both.value[0],
+                    both.value[1], n);
+        average_block(call, &call->out[EMA], c.segment, at, n, b.at, pass->step);
+        masters_out(call, &call->out[LOW_COPY], c.segment, c.start + from, at, n, b, pass->step);
+        moments_out(call, c.segment, c.start + from, n, both, pass->step);
     }
     if (eight)
-        encode_moments(call, c, &decoded);
+        encode_moments(call, pass, c, &decoded);
 }
 
-static mezzo_status run_adamw(mezzo_device *device, const mz_call *call) {
-    const mz_update_attrs *u = call->attrs.update;
+static mezzo_status update_pass_run(mezzo_device *device, const mz_call *call, update_pass *pass) {
     const mz_opt_state *state = call->in[2].data;
-    if (state->skip)
-        return MEZZO_OK;
-    // Constants are computed in FP64 and rounded once, as torch does.
-    adamw_pass pass = {.step = state->step,
-                       .inverse = inverse_of(state->scale),
-                       .clip = (float)state->last_clip,
-                       .eps = (float)u->eps,
-                       .fresh1 = (float)(1 - u->beta1),
-                       .beta2 = (float)u->beta2,
-                       .fresh2 = (float)(1 - u->beta2),
-                       .step_size = (float)(state->lr / state->bias1),
-                       .root_bias2 = (float)sqrt(state->bias2),
-                       .kept = (float)(1 - state->lr * u->weight_decay)};
-    for_chunks(device, call, &call->in[1], 1.5, adamw_chunk, &pass);
+    pass->step = state->step;
+    pass->inverse = inverse_of(state->scale);
+    pass->clip = (float)state->last_clip;
+    while (pass->moments < MZ_KIND_MOMENTS && mz_present(&call->out[M + pass->moments]))
+        pass->moments++;
+    for_chunks(device, call, &call->in[1], 0.5 + 0.5 * pass->moments, update_chunk, pass);
     return MEZZO_OK;
 }
 
-typedef struct sgd_pass {
-    int64_t step;
-    float inverse, clip, lr, decay, momentum, fresh;
-    bool nesterov, has_momentum, first;
-} sgd_pass;
-
-// torch.optim.SGD: g += wd·p; b = μ·b + (1-dampening)·g (the first step: b = g); g = nesterov ? g + μ·b : b; p -= lr·g.
-static void sgd_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
-    (void)index;
-    const sgd_pass *k = with;
-    float buffer[MZ_BLOCK];
-    float decay = c.segment->decay ? k->decay : 0.0f;
-    for (int from = 0, n; from < c.n; from += n) {
-        int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
-        n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
-        const float *grad = (const float *)call->in[0].data + (grad_at(c.segment) + at);
-        float *momentum = k->has_momentum ? (float *)call->out[1].data + (c.segment->state_offset + at) : NULL;
-        master_block b = masters_in(call, &call->out[2], c.segment, at, n, buffer);
-        float *master = b.at;
-        FOR_LANES(i, lanes, n) {
-            vf g = vload_lanes(grad + i, lanes, 0) * k->inverse * k->clip, p = vload_lanes(master + i, lanes, 0);
-            if (decay != 0)
-                g = vfma(vset(decay), p, g);
-            if (momentum != NULL) {
-                vf moved = k->first ? g : vfma(vset(k->momentum), vload_lanes(momentum + i, lanes, 0), g * k->fresh);
-                vstore_lanes(momentum + i, moved, lanes);
-                g = k->nesterov ? vfma(vset(k->momentum), moved, g) : moved;
-            }
-            vstore_lanes(master + i, vfma(vset(-k->lr), g, p), lanes);
-        }
-        average_block(call, &call->out[MZ_OUT(sgd, ema)], c.segment, at, n, master, k->step);
-        masters_out(call, &call->out[2], c.segment, c.start + from, at, n, b, k->step);
+#define NUMBER       vf
+#define C(name)      vset(k->name)
+#define K(name)      (k->name)
+#define ADD(a, b)    ((a) + (b))
+#define SUB(a, b)    ((a) - (b))
+#define MUL(a, b)    vproduct((a) * (b))
+#define DIV(a, b)    ((a) / (b))
+#define FMA(a, b, c) vfma(a, b, c)
+#define SQRT(a)      vsqrt(a)
+#define SIGN(a)      vsign(a)
+#define KIND(name, NAME, title, defaults, kinds_moments, kinds_constants, ...)                                         \
+    static void name##_block(const void *constants, float inverse, float clip, const float *grad, float *master,       \
+                             float *ms, float *vs, int n) {                                                            \
+        const mz_##name##_constants *k = constants;                                                                    \
+        FOR_LANES(i, lanes, n) {                                                                                       \
+            vf g = vload_lanes(grad + i, lanes, 0) * inverse * clip, p = vload_lanes(master + i, lanes, 0);            \
+            vf m = ms != NULL ? vload_lanes(ms + i, lanes, 0) : (vf){0};                                               \
+            vf v = vs != NULL ? vload_lanes(vs + i, lanes, 0) : (vf){0};                                               \
+            __VA_ARGS__                                                                                                \
+            if (ms != NULL)                                                                                            \
+                vstore_lanes(ms + i, m, lanes);                                                                        \
+            if (vs != NULL)                                                                                            \
+                vstore_lanes(vs + i, v, lanes);                                                                        \
+            vstore_lanes(master + i, p, lanes);                                                                        \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
+        const mz_update_rule *rule = &call->attrs.update->rule;                                                        \
+        const mz_opt_state *state = call->in[2].data;                                                                  \
+        const mz_update_rates rates = mz_update_rates_of(state, rule);                                                 \
+        const mz_##name##_constants without = mz_##name##_constants_of(rule, &rates, 0),                               \
+                                    with = mz_##name##_constants_of(rule, &rates, rule->weight_decay);                 \
+        update_pass pass = {.block = name##_block, .constants = {&without, &with}};                                    \
+        return state->skip ? MEZZO_OK : update_pass_run(device, call, &pass);                                          \
     }
-}
-
-static mezzo_status run_sgd(mezzo_device *device, const mz_call *call) {
-    const mz_update_attrs *u = call->attrs.update;
-    const mz_opt_state *state = call->in[2].data;
-    if (state->skip)
-        return MEZZO_OK;
-    sgd_pass pass = {.step = state->step,
-                     .inverse = inverse_of(state->scale),
-                     .clip = (float)state->last_clip,
-                     .lr = (float)state->lr,
-                     .decay = (float)u->weight_decay,
-                     .momentum = (float)u->momentum,
-                     .fresh = (float)(1 - u->dampening),
-                     .nesterov = u->nesterov,
-                     .has_momentum = mz_present(&call->out[1]) && u->momentum != 0,
-                     .first = state->step == 1};
-    for_chunks(device, call, &call->in[1], 0.8, sgd_chunk, &pass);
-    return MEZZO_OK;
-}
+#include "mezzo/optimizers.def"
+#undef KIND
 
 static void refresh_chunk(const mz_call *call, const void *with, int64_t index, chunk c) {
     (void)with, (void)index;
@@ -429,23 +401,20 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static bool is_moment(const mz_call *call, int slot) {
-    return call->op == MZ_OP_adamw && (slot == MZ_OUT(adamw, m) || slot == MZ_OUT(adamw, v));
-}
-
-// Masters and gradients are FP32 by contract, and AdamW's moments both FP32, both BF16 or both 8 bits.
+// Masters and gradients are FP32 by contract, and a kind's moments all FP32, all BF16 or all 8 bits.
 static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    bool halves = call->op == MZ_OP_adamw && call->out[MZ_OUT(adamw, m)].dtype == MEZZO_BF16 &&
-                  call->out[MZ_OUT(adamw, v)].dtype == MEZZO_BF16;
+    const bool is_kind = mz_op_is_kind(call->op), both = is_kind && mz_present(&call->out[M + 1]);
     for (int i = 0; i < call->n_in; i++)
         if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_F32 && call->in[i].dtype != MEZZO_U8)
             return "the update reads fp32 buffers and u8 blocks";
-    for (int i = 0; i < call->n_out; i++)
+    for (int i = 0; i < call->n_out; i++) {
+        const bool is_moment = is_kind && (i == M || i == M + 1);
         if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32 && call->out[i].dtype != MEZZO_U8 &&
-            !(halves && is_moment(call, i)))
+            !(is_moment && call->out[i].dtype == MEZZO_BF16))
             return "the update writes fp32 buffers and u8 blocks";
-    if (call->op == MZ_OP_adamw && call->out[MZ_OUT(adamw, m)].dtype != call->out[MZ_OUT(adamw, v)].dtype)
+    }
+    if (both && call->out[M].dtype != call->out[M + 1].dtype)
         return "its moments are not stored alike";
     return NULL;
 }
@@ -455,6 +424,6 @@ static const char *grad_stats_prepare(mezzo_device *device, const mz_call *call,
     return update_prepare(device, call, out);
 }
 const mz_kernel MZ_SYMBOL(grad_stats) = {"grad_stats__" MZ_LEVEL_TEXT, grad_stats_prepare, run_grad_stats};
-const mz_kernel MZ_SYMBOL(adamw) = {"adamw__" MZ_LEVEL_TEXT, update_prepare, run_adamw};
-const mz_kernel MZ_SYMBOL(sgd) = {"sgd__" MZ_LEVEL_TEXT, update_prepare, run_sgd};
+#define KIND(name, ...) const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, update_prepare, run_##name};
+#include "mezzo/optimizers.def"
 const mz_kernel MZ_SYMBOL(refresh) = {"refresh__" MZ_LEVEL_TEXT, update_prepare, run_refresh};

@@ -174,6 +174,9 @@ static inline vf vmin(vf a, vf b) {
 static inline vf vabs(vf x) {
     return (vf)((vi)x & iset(0x7FFFFFFF));
 }
+static inline vf vsign(vf x) { // -1, 0 or 1; 0 of NaN
+    return vselect(vless((vf){0}, x), vset(1.0f), vselect(vless(x, (vf){0}), vset(-1.0f), (vf){0}));
+}
 static inline vf vsqrt(vf x) {
 #if VEC_512
     return (vf)_mm512_sqrt_ps((__m512)x);

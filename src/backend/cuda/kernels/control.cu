@@ -52,7 +52,7 @@ __device__ double power(double base, int64_t n) {
     return result.high;
 }
 
-__global__ void step_control_kernel(mz_cu_opt_state *state, mz_cu_schedule schedule, double beta1, double beta2) {
+__global__ void step_control_kernel(mz_cu_opt_state *state, mz_cu_schedule schedule, mz_cu_betas betas) {
     int found = state->found_inf, halted = state->halted, thread = threadIdx.x;
     if ((state->guard & MZ_CU_GUARD_ON) && !halted)
         halted = state->bad | (found && (state->guard & MZ_CU_GUARD_GRADIENTS) ? MZ_CU_BAD_GRADIENTS : 0);
@@ -71,18 +71,18 @@ __global__ void step_control_kernel(mz_cu_opt_state *state, mz_cu_schedule sched
     }
     if (found || halted)
         return;
-    // Three threads of three warps: their branches do not wait for one another.
+    // A thread of each warp: their branches do not wait for one another.
     if (thread == 0)
         state->lr = schedule_lr(schedule, step);
-    if (thread == 32)
-        state->bias1 = 1 - power(beta1, step + 1);
-    if (thread == 64)
-        state->bias2 = 1 - power(beta2, step + 1);
+    const int bias = thread / 32 - 1;
+    if (thread % 32 == 0 && thread > 0)
+        state->bias[bias / 2][bias % 2] = 1 - power(betas.beta[bias / 2][bias % 2], step + 1);
 }
 
 extern "C" cudaError_t mz_cu_step_control(cudaStream_t stream, void *state, const mz_cu_schedule *schedule,
-                                          double beta1, double beta2) {
-    step_control_kernel<<<1, 96, 0, stream>>>(static_cast<mz_cu_opt_state *>(state), *schedule, beta1, beta2);
+                                          const mz_cu_betas *betas) {
+    step_control_kernel<<<1, 32 * (1 + 2 * betas->groups), 0, stream>>>(static_cast<mz_cu_opt_state *>(state),
+                                                                        *schedule, *betas);
     return cudaGetLastError();
 }
 

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "graph/kinds.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -379,7 +381,7 @@ typedef struct mz_cu_segment {
 enum { MZ_CU_MASTER_FP32, MZ_CU_MASTER_SPLIT, MZ_CU_MASTER_STOCHASTIC }; // mezzo_master's
 typedef struct mz_cu_opt_state {
     int64_t step, skipped;
-    double norm, clip, lr, bias1, bias2, last_clip;
+    double norm, clip, lr, bias[MZ_GROUPS][2], last_clip;
     int32_t found_inf, skip, last_found_inf, guard, bad, halted;
     float scale;
 } mz_cu_opt_state;
@@ -398,28 +400,23 @@ cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, c
 cudaError_t mz_cu_norm_across_ranks(cudaStream_t stream, const double *pieces, int64_t n, const void *states, int ranks,
                                     void *state);
 
-typedef struct mz_cu_update_constants {
-    double beta1, beta2, eps, weight_decay, momentum, dampening;
-    bool nesterov;
-    double ema;
-    uint64_t seed;
-} mz_cu_update_constants;
 typedef struct mz_cu_update_args {
     const void *segments, *state; // mz_segment[n], mz_opt_state
     const float *grad;
     float *master;
-    void *moment[2];  // sgd: FP32; moment[0] or NULL
-    int moment_bytes; // adamw: of an element: 4 FP32, 2 BF16, 1 records of base/dynamic8.h
-    void *low_copy;   // or NULL
-    float *ema;       // or NULL
-    int64_t elements; // of the segments
+    void *moment[MZ_KIND_MOMENTS]; // NULL: the kind keeps none
+    int moment_bytes;              // of an element: 4 FP32, 2 BF16, 1 records of base/dynamic8.h
+    void *low_copy;                // or NULL
+    float *ema;                    // or NULL
+    int64_t elements;              // of the segments
     int n, sms;
     bool overlaps; // leaves room for other streams
     bool padded;   // some segment's layout has padding
-    mz_cu_update_constants constants;
+    mz_update_rule rule;
 } mz_cu_update_args;
-cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args);
-cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args);
+#define KIND(name, ...) cudaError_t mz_cu_##name(cudaStream_t stream, const mz_cu_update_args *args);
+#include "mezzo/optimizers.def"
+#undef KIND
 cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master, int64_t elements,
                           void *low_copy, int sms, bool padded);
 
@@ -439,8 +436,12 @@ typedef struct mz_cu_schedule {
     double lr, min_lr, power;
     int64_t warmup, steps;
 } mz_cu_schedule;
-cudaError_t mz_cu_step_control(cudaStream_t stream, void *state, const mz_cu_schedule *schedule, double beta1,
-                               double beta2);
+typedef struct mz_cu_betas {
+    double beta[MZ_GROUPS][2];
+    int groups;
+} mz_cu_betas;
+cudaError_t mz_cu_step_control(cudaStream_t stream, void *state, const mz_cu_schedule *schedule,
+                               const mz_cu_betas *betas);
 
 enum { MZ_CU_STATES = 16 };
 typedef struct mz_cu_states {

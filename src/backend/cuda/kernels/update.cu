@@ -164,145 +164,89 @@ extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segment
 }
 
 // --- optimizers ----------------------------------------------------------------------------------------------------
-
-template <int C, bool PADDED, bool AVERAGES, typename M>
+// constants[1] are those of parameters with weight decay.
+template <typename KIND, int N, int C, bool PADDED, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
-    adamw_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-                 const float *grad, float *master, M *m, M *v, void *low_copy, float *ema) {
-    __shared__ adamw_constants shared;
+    update_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_update_rule rule,
+                  const float *grad, float *master, M *m, M *v, void *low_copy, float *ema) {
+    __shared__ typename KIND::constants constants[2];
+    __shared__ step_numbers shared;
     __shared__ typename shared_for<M>::type together;
     if (state->skip)
         return;
     together.prepare();
     int turn = 0;
-    if (threadIdx.x == 0)
-        shared = adamw_constants_of<AVERAGES>(state, u);
+    if (threadIdx.x == 0) {
+        const mz_update_rates rates = rates_of(state, rule);
+        constants[0] = KIND::constants_of(rule, rates, 0);
+        constants[1] = KIND::constants_of(rule, rates, rule.weight_decay);
+        shared = numbers_of(state, rule);
+    }
     __syncthreads();
-    adamw_constants k = shared;
-    int64_t step = state->step;
+    const step_numbers numbers = shared;
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + (c.segment.offset - c.segment.grad_shift);
-        master_place p = place_of(c.segment, master, low_copy, u.seed, step);
-        M *m1 = moments_at(m, c.segment.state_offset), *v1 = moments_at(v, c.segment.state_offset);
-        const philox_key key = key_of(c.segment, u.seed, step);
-        float kept = c.segment.decay ? k.kept : 1.0f;
+        master_place p = place_of(c.segment, master, low_copy, rule.seed, numbers.step);
+        M *m1 = N > 0 ? moments_at(m, c.segment.state_offset) : nullptr,
+          *v1 = N > 1 ? moments_at(v, c.segment.state_offset) : nullptr;
+        const philox_key key = key_of(c.segment, rule.seed, numbers.step);
+        const typename KIND::constants k = constants[c.segment.decay != 0];
 #pragma unroll 2
         for (int i = 0; i < C / (4 * THREADS); i++) {
             int64_t element = c.start + vector_at(i);
             four<PADDED> f = four_at<PADDED>(c.segment, element, c.n - vector_at(i));
             float4 xg = load4_once(g, f), xp = load_masters(c.segment, p, f);
-            float4 xm, xv;
-            load_moments(m1, v1, together, element, f, xm, xv);
-            adamw_element(k, kept, xg.x, xp.x, xm.x, xv.x);
-            adamw_element(k, kept, xg.y, xp.y, xm.y, xv.y);
-            adamw_element(k, kept, xg.z, xp.z, xm.z, xv.z);
-            adamw_element(k, kept, xg.w, xp.w, xm.w, xv.w);
-            store_moments(m1, v1, together, turn++, key, element, f, xm, xv);
+            float4 xm = make_float4(0, 0, 0, 0), xv = xm;
+            load_moments<N>(m1, v1, together, element, f, xm, xv);
+            update_four<KIND>(k, numbers, xg, xp, xm, xv);
+            store_moments<N>(m1, v1, together, turn++, key, element, f, xm, xv);
             if (AVERAGES)
-                average_four(ema + c.segment.state_offset, k.fresh, step == 1, f, xp);
+                average_four(ema + c.segment.state_offset, numbers.fresh, numbers.step == 1, f, xp);
             store_masters(c.segment, p, low_copy, element, f, xp);
         }
     });
 }
 
-template <bool AVERAGES, typename M> auto adamw_of(const mz_cu_update_args &a) {
+template <typename KIND, int N, bool AVERAGES, typename M> auto kernel_of(const mz_cu_update_args &a) {
     if (a.padded)
-        return a.overlaps ? adamw_kernel<BRIEF, true, AVERAGES, M> : adamw_kernel<CHUNK, true, AVERAGES, M>;
-    return a.overlaps ? adamw_kernel<BRIEF, false, AVERAGES, M> : adamw_kernel<CHUNK, false, AVERAGES, M>;
+        return a.overlaps ? update_kernel<KIND, N, BRIEF, true, AVERAGES, M>
+                          : update_kernel<KIND, N, CHUNK, true, AVERAGES, M>;
+    return a.overlaps ? update_kernel<KIND, N, BRIEF, false, AVERAGES, M>
+                      : update_kernel<KIND, N, CHUNK, false, AVERAGES, M>;
 }
 
-template <typename M> cudaError_t launch_adamw(cudaStream_t stream, const mz_cu_update_args &a) {
-    auto kernel = a.ema != nullptr ? adamw_of<true, M>(a) : adamw_of<false, M>(a);
+template <typename KIND, int N, typename M> cudaError_t launch_update(cudaStream_t stream, const mz_cu_update_args &a) {
+    auto kernel = a.ema != nullptr ? kernel_of<KIND, N, true, M>(a) : kernel_of<KIND, N, false, M>(a);
     unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
     if (a.overlaps)
         blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
     kernel<<<blocks, THREADS, 0, stream>>>(
-        static_cast<const mz_cu_segment *>(a.segments), a.n, static_cast<const mz_cu_opt_state *>(a.state), a.constants,
+        static_cast<const mz_cu_segment *>(a.segments), a.n, static_cast<const mz_cu_opt_state *>(a.state), a.rule,
         a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.low_copy, a.ema);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_adamw(cudaStream_t stream, const mz_cu_update_args *args) {
-    switch (args->moment_bytes) {
+// A kind may keep no moments although it can.
+template <typename KIND> cudaError_t update(cudaStream_t stream, const mz_cu_update_args &a) {
+    constexpr int N = KIND::MOMENTS;
+    if (a.moment[0] == nullptr)
+        return launch_update<KIND, 0, float>(stream, a);
+    switch (a.moment_bytes) {
     case 1:
-        return launch_adamw<uint8_t>(stream, *args);
+        return launch_update<KIND, N, uint8_t>(stream, a);
     case 2:
-        return launch_adamw<uint16_t>(stream, *args);
+        return launch_update<KIND, N, uint16_t>(stream, a);
     default:
-        return launch_adamw<float>(stream, *args);
+        return launch_update<KIND, N, float>(stream, a);
     }
 }
 
-struct sgd_constants {
-    float inverse, clip, lr, decay, momentum, fresh;
-    bool nesterov, first;
-};
-
-// torch.optim.SGD: g += wd·p; b = μ·b + (1-dampening)·g (the first step: b = g); g = nesterov ? g + μ·b : b; p -= lr·g.
-__device__ __forceinline__ void sgd_element(const sgd_constants &k, float decay, bool has_momentum, float g, float &p,
-                                            float &b) {
-    g = __fmul_rn(__fmul_rn(g, k.inverse), k.clip);
-    if (decay != 0)
-        g = __fmaf_rn(decay, p, g);
-    if (has_momentum) {
-        b = k.first ? g : __fmaf_rn(k.momentum, b, __fmul_rn(g, k.fresh));
-        g = k.nesterov ? __fmaf_rn(k.momentum, b, g) : b;
+#define KIND(name, ...)                                                                                                \
+    extern "C" cudaError_t mz_cu_##name(cudaStream_t stream, const mz_cu_update_args *args) {                          \
+        return update<name##_kind>(stream, *args);                                                                     \
     }
-    p = __fmaf_rn(-k.lr, g, p);
-}
-
-template <bool PADDED, bool AVERAGES>
-__global__ void __launch_bounds__(THREADS)
-    sgd_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_cu_update_constants u,
-               const float *grad, float *master, float *momentum, void *low_copy, float *ema) {
-    if (state->skip)
-        return;
-    int64_t step = state->step;
-    sgd_constants k = {inverse_of(state->scale),
-                       static_cast<float>(state->last_clip),
-                       static_cast<float>(state->lr),
-                       static_cast<float>(u.weight_decay),
-                       static_cast<float>(u.momentum),
-                       static_cast<float>(1 - u.dampening),
-                       u.nesterov,
-                       step == 1};
-    float fresh = AVERAGES ? ema_fresh(u.ema, step) : 0.0f;
-    for_chunks(segments, n, [&](const chunk &c, int64_t) {
-        const float *g = grad + (c.segment.offset - c.segment.grad_shift);
-        master_place p = place_of(c.segment, master, low_copy, u.seed, step);
-        float *b = momentum != nullptr ? momentum + c.segment.state_offset : nullptr;
-        float decay = c.segment.decay ? k.decay : 0.0f;
-#pragma unroll 2
-        for (int i = 0; i < VECTORS; i++) {
-            int64_t element = c.start + vector_at(i);
-            four<PADDED> f = four_at<PADDED>(c.segment, element, c.n - vector_at(i));
-            float4 xg = load4(g, f), xp = load_masters(c.segment, p, f), xb = make_float4(0, 0, 0, 0);
-            if (b != nullptr)
-                xb = load4(b, f);
-            sgd_element(k, decay, b != nullptr, xg.x, xp.x, xb.x);
-            sgd_element(k, decay, b != nullptr, xg.y, xp.y, xb.y);
-            sgd_element(k, decay, b != nullptr, xg.z, xp.z, xb.z);
-            sgd_element(k, decay, b != nullptr, xg.w, xp.w, xb.w);
-            if (b != nullptr)
-                store_four(b, f, xb);
-            if (AVERAGES)
-                average_four(ema + c.segment.state_offset, fresh, step == 1, f, xp);
-            store_masters(c.segment, p, low_copy, element, f, xp);
-        }
-    });
-}
-
-extern "C" cudaError_t mz_cu_sgd(cudaStream_t stream, const mz_cu_update_args *args) {
-    const mz_cu_update_args &a = *args;
-    auto kernel = a.padded ? sgd_kernel<true, false> : sgd_kernel<false, false>;
-    if (a.ema != nullptr)
-        kernel = a.padded ? sgd_kernel<true, true> : sgd_kernel<false, true>;
-    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
-    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(a.segments), a.n,
-                                           static_cast<const mz_cu_opt_state *>(a.state), a.constants, a.grad, a.master,
-                                           static_cast<float *>(a.moment[0]), a.low_copy, a.ema);
-    return cudaGetLastError();
-}
+#include "mezzo/optimizers.def"
+#undef KIND
 
 template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)

@@ -1,6 +1,6 @@
-// An optimizer's move of four elements, whatever their parameter's layout, master and moments are stored as; for the
-// kernels that go through parameters (update.cu) and those that write codes too (update_fp8.cu). The arithmetic is
-// written with explicit roundings, so that every way of storing a master moves it by the same bits.
+// The update of four elements by a kind of optimizer, whatever their parameter's layout, master and moments are stored
+// as; for the kernels that go through parameters (update.cu) and those that write codes too (update_fp8.cu). The
+// arithmetic is written with explicit roundings, so that every way of storing a master moves it by the same bits.
 #ifndef MZ_UPDATE_CUH
 #define MZ_UPDATE_CUH
 
@@ -272,35 +272,67 @@ __device__ __forceinline__ void average_four(float *ema, float fresh, bool first
                            average(fresh, first, p.z, e.z), average(fresh, first, p.w, e.w)));
 }
 
-struct adamw_constants {
-    float inverse, clip, eps, fresh1, beta2, fresh2, step_size, root_bias2, kept, fresh;
+// --- the kinds (optimizers.def) ------------------------------------------------------------------------------------
+// What all have of a step.
+struct step_numbers {
+    float inverse, clip, fresh; // fresh: ema_fresh, where there is an average
+    int64_t step;
 };
 
-// FP64, rounded once, as torch does.
-template <bool AVERAGES>
-__device__ __forceinline__ adamw_constants adamw_constants_of(const mz_cu_opt_state *state,
-                                                              const mz_cu_update_constants &u) {
-    double bias2 = state->bias2, lr = state->lr;
-    return {inverse_of(state->scale),
-            static_cast<float>(state->last_clip),
-            static_cast<float>(u.eps),
-            static_cast<float>(1 - u.beta1),
-            static_cast<float>(u.beta2),
-            static_cast<float>(1 - u.beta2),
-            static_cast<float>(lr / state->bias1),
-            static_cast<float>(sqrt(bias2)),
-            static_cast<float>(1 - lr * u.weight_decay),
-            AVERAGES ? ema_fresh(u.ema, state->step) : 0.0f};
+__device__ __forceinline__ step_numbers numbers_of(const mz_cu_opt_state *state, const mz_update_rule &rule) {
+    return {inverse_of(state->scale), static_cast<float>(state->last_clip), ema_fresh(rule.ema, state->step),
+            state->step};
 }
 
-// torch.optim.AdamW: p ·= 1 - lr·wd; m.lerp(g, 1-β₁); v = v·β₂ + (1-β₂)·g·g; p -= lr/bias1 · m/(√v/√bias2 + eps).
-__device__ __forceinline__ void adamw_element(const adamw_constants &k, float kept, float g, float &p, float &m,
-                                              float &v) {
-    g = __fmul_rn(__fmul_rn(g, k.inverse), k.clip);
-    m = __fmaf_rn(k.fresh1, __fsub_rn(g, m), m);
-    v = __fmaf_rn(__fmul_rn(g, k.fresh2), g, __fmul_rn(v, k.beta2));
-    float denominator = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), k.root_bias2), k.eps);
-    p = __fsub_rn(__fmul_rn(p, kept), __fdiv_rn(__fmul_rn(m, k.step_size), denominator));
+__device__ __forceinline__ mz_update_rates rates_of(const mz_cu_opt_state *state, const mz_update_rule &rule) {
+    return {state->lr * rule.lr_factor, state->bias[rule.group][0], state->bias[rule.group][1], state->step};
+}
+
+#define NUMBER             float
+#define C(name)            (k.name)
+#define K(name)            (k.name)
+#define ADD(a, b)          __fadd_rn(a, b)
+#define SUB(a, b)          __fsub_rn(a, b)
+#define MUL(a, b)          __fmul_rn(a, b)
+#define DIV(a, b)          __fdiv_rn(a, b)
+#define FMA(a, b, c)       __fmaf_rn(a, b, c)
+#define SQRT(a)            __fsqrt_rn(a)
+#define SIGN(a)            (static_cast<float>((a) > 0) - static_cast<float>((a) < 0))
+#define MOMENT(name, kept) +1
+#define KIND(name, NAME, title, defaults, kinds_moments, kinds_constants, ...)                                         \
+    struct name##_kind {                                                                                               \
+        typedef mz_##name##_constants constants;                                                                       \
+        enum { MOMENTS = 0 kinds_moments };                                                                            \
+        static __device__ __forceinline__ constants constants_of(const mz_update_rule &rule,                           \
+                                                                 const mz_update_rates &rates, double decay) {         \
+            return mz_##name##_constants_of(&rule, &rates, decay);                                                     \
+        }                                                                                                              \
+        static __device__ __forceinline__ void element(const constants &k, float g, float &p, float &m, float &v) {    \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    };
+#include "mezzo/optimizers.def"
+#undef KIND
+#undef MOMENT
+#undef SIGN
+#undef SQRT
+#undef FMA
+#undef DIV
+#undef MUL
+#undef SUB
+#undef ADD
+#undef K
+#undef C
+#undef NUMBER
+
+// Four elements: gradients, masters and moments.
+template <typename KIND>
+__device__ __forceinline__ void update_four(const typename KIND::constants &k, const step_numbers &n, const float4 &g,
+                                            float4 &p, float4 &m, float4 &v) {
+    KIND::element(k, __fmul_rn(__fmul_rn(g.x, n.inverse), n.clip), p.x, m.x, v.x);
+    KIND::element(k, __fmul_rn(__fmul_rn(g.y, n.inverse), n.clip), p.y, m.y, v.y);
+    KIND::element(k, __fmul_rn(__fmul_rn(g.z, n.inverse), n.clip), p.z, m.z, v.z);
+    KIND::element(k, __fmul_rn(__fmul_rn(g.w, n.inverse), n.clip), p.w, m.w, v.w);
 }
 
 // Moments as they are stored: FP32, BF16 rounded at random (update.h's mz_moments_round), or 8 bits (dynamic8.cuh).
@@ -323,17 +355,20 @@ template <typename M> __device__ __forceinline__ M *moments_at(M *p, int64_t ele
     return p + element;
 }
 
-template <bool PADDED>
+// N: how many there are; the others stay as they are.
+template <int N, bool PADDED>
 __device__ __forceinline__ void load_moments(const float *m, const float *v, const nothing_shared &, int64_t,
                                              const four<PADDED> &f, float4 &xm, float4 &xv) {
-    xm = load4_once(m, f);
-    xv = load4_once(v, f);
+    if (N > 0)
+        xm = load4_once(m, f);
+    if (N > 1)
+        xv = load4_once(v, f);
 }
 
-template <bool PADDED>
+template <int N, bool PADDED>
 __device__ __forceinline__ void load_moments(const uint16_t *m, const uint16_t *v, const nothing_shared &, int64_t,
                                              const four<PADDED> &f, float4 &xm, float4 &xv) {
-    ushort4 a = load_halves(m, f), b = load_halves(v, f);
+    ushort4 a = load_halves(m, f), b = N > 1 ? load_halves(v, f) : make_ushort4(0, 0, 0, 0);
     xm = make_float4(join(a.x, 0), join(a.y, 0), join(a.z, 0), join(a.w, 0));
     xv = make_float4(join(b.x, 0), join(b.y, 0), join(b.z, 0), join(b.w, 0));
 }
@@ -353,21 +388,24 @@ template <typename L> __device__ __forceinline__ float4 decode_four(const L &tab
                        __fmul_rn(dynamic8::decode(table, c.z), scale), __fmul_rn(dynamic8::decode(table, c.w), scale));
 }
 
-template <bool PADDED>
+template <int N, bool PADDED>
 __device__ __forceinline__ void load_moments(const uint8_t *m, const uint8_t *v, const dynamic8_shared &shared,
                                              int64_t element, const four<PADDED> &f, float4 &xm, float4 &xv) {
     xm = xv = make_float4(0, 0, 0, 0);
     if (f.left <= 0)
         return;
     xm = decode_four(shared.tables.m, m, element);
-    xv = decode_four(shared.tables.v, v, element);
+    if (N > 1)
+        xv = decode_four(shared.tables.v, v, element);
 }
 
-template <bool PADDED>
+template <int N, bool PADDED>
 __device__ __forceinline__ void store_moments(float *m, float *v, nothing_shared &, int, const philox_key &, int64_t,
                                               const four<PADDED> &f, float4 xm, float4 xv) {
-    store_four(m, f, xm);
-    store_four(v, f, xv);
+    if (N > 0)
+        store_four(m, f, xm);
+    if (N > 1)
+        store_four(v, f, xv);
 }
 
 // The rank of four numbers' largest, of which `left` are there.
@@ -391,14 +429,14 @@ __device__ __forceinline__ void encode_four(const L &table, uint8_t *p, int64_t 
 }
 
 // By all threads of the kernel's block, two warps a block of 256: `turn` tells calls that follow one another apart.
-template <bool PADDED>
+template <int N, bool PADDED>
 __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_shared &shared, int turn,
                                               const philox_key &, int64_t element, const four<PADDED> &f, float4 xm,
                                               float4 xv) {
     uint32_t amax[2] = {amax_of(xm, f.left), amax_of(xv, f.left)};
     int warp = threadIdx.x / WARP;
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < N; k++) {
 #pragma unroll
         for (int step = WARP / 2; step > 0; step >>= 1)
             amax[k] = max(amax[k], __shfl_xor_sync(0xFFFFFFFFu, amax[k], step));
@@ -410,13 +448,12 @@ __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_s
     if (element % dynamic8::BLOCK + f.left <= 0)
         return;
     const uint32_t *other = &shared.amax[turn & 1][0][warp ^ 1];
-    float scale_m = dynamic8::number_of(max(amax[0], other[0])),
-          scale_v = dynamic8::number_of(max(amax[1], other[THREADS / WARP]));
-    encode_four(shared.tables.m, m, element, xm, f.left, scale_m);
-    encode_four(shared.tables.v, v, element, xv, f.left, scale_v);
+    encode_four(shared.tables.m, m, element, xm, f.left, dynamic8::number_of(max(amax[0], other[0])));
+    if (N > 1)
+        encode_four(shared.tables.v, v, element, xv, f.left, dynamic8::number_of(max(amax[1], other[THREADS / WARP])));
 }
 
-template <bool PADDED>
+template <int N, bool PADDED>
 __device__ __forceinline__ void store_moments(uint16_t *m, uint16_t *v, nothing_shared &, int, const philox_key &key,
                                               int64_t element, const four<PADDED> &f, float4 xm, float4 xv) {
     if (f.left <= 0)
@@ -425,9 +462,10 @@ __device__ __forceinline__ void store_moments(uint16_t *m, uint16_t *v, nothing_
     store_four(m, f,
                make_ushort4(round_at_random(xm.x, w.x), round_at_random(xm.y, w.y), round_at_random(xm.z, w.z),
                             round_at_random(xm.w, w.w)));
-    store_four(v, f,
-               make_ushort4(round_at_random(xv.x, w.x << 16), round_at_random(xv.y, w.y << 16),
-                            round_at_random(xv.z, w.z << 16), round_at_random(xv.w, w.w << 16)));
+    if (N > 1)
+        store_four(v, f,
+                   make_ushort4(round_at_random(xv.x, w.x << 16), round_at_random(xv.y, w.y << 16),
+                                round_at_random(xv.z, w.z << 16), round_at_random(xv.w, w.w << 16)));
 }
 
 #endif

@@ -1,7 +1,7 @@
-// AdamW of parameters whose 8-bit data are kept: the codes of what a master becomes, and the same turned, in the pass
-// that moves it. A block takes tiles of ROWS x COLS of a matrix, a thread 4 numbers of either half of a row at a time:
-// a warp's loads and stores are whole sectors. Codes wait in shared memory to be turned, as in quantize.cu. The bits
-// are those of adamw and quantize after it.
+// Updates of parameters whose 8-bit data are kept: the codes of what a master becomes, and the same turned, in the
+// pass that moves it. A block takes tiles of ROWS x COLS of a matrix, a thread 4 numbers of either half of a row at a
+// time: a warp's loads and stores are whole sectors. Codes wait in shared memory to be turned, as in quantize.cu. The
+// bits are those of the kind's op and quantize after it.
 #include "fp8_pack.cuh"
 #include "update.cuh"
 #include "update_fp8.h"
@@ -13,7 +13,7 @@ __host__ __device__ __forceinline__ int tiles_of(int64_t rows, int64_t columns) 
     return static_cast<int>((rows + ROWS - 1) / ROWS * ((columns + COLS - 1) / COLS));
 }
 
-// Whose tensors adamw_kernel has too.
+// Whose tensors update_kernel has too.
 template <typename M> struct moved {
     const float *grad;
     float *master;
@@ -22,9 +22,9 @@ template <typename M> struct moved {
 };
 
 // Four elements and, where `both`, those HALF columns on, or 0; all loads are under way before anything is stored.
-template <bool AVERAGES, typename M>
-__device__ __forceinline__ void update_eight(const adamw_constants &k, float kept, const moved<M> &p,
-                                             const philox_key &key, int64_t element, bool both, bool first,
+template <typename KIND, int N, bool AVERAGES, typename M>
+__device__ __forceinline__ void update_eight(const typename KIND::constants &k, const step_numbers &numbers,
+                                             const moved<M> &p, const philox_key &key, int64_t element, bool both,
                                              float result[8]) {
     nothing_shared together;
     four<false> f[2];
@@ -36,7 +36,8 @@ __device__ __forceinline__ void update_eight(const adamw_constants &k, float kep
         f[h].left = f[h].whole ? 4 : 0;
         xg[h] = load4_once(p.grad, f[h]);
         xp[h] = load4(p.master, f[h]);
-        load_moments(p.m, p.v, together, f[h][0], f[h], xm[h], xv[h]);
+        xm[h] = xv[h] = make_float4(0, 0, 0, 0);
+        load_moments<N>(p.m, p.v, together, f[h][0], f[h], xm[h], xv[h]);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -44,13 +45,10 @@ __device__ __forceinline__ void update_eight(const adamw_constants &k, float kep
             result[4 * h] = result[4 * h + 1] = result[4 * h + 2] = result[4 * h + 3] = 0;
             continue;
         }
-        adamw_element(k, kept, xg[h].x, xp[h].x, xm[h].x, xv[h].x);
-        adamw_element(k, kept, xg[h].y, xp[h].y, xm[h].y, xv[h].y);
-        adamw_element(k, kept, xg[h].z, xp[h].z, xm[h].z, xv[h].z);
-        adamw_element(k, kept, xg[h].w, xp[h].w, xm[h].w, xv[h].w);
-        store_moments(p.m, p.v, together, 0, key, f[h][0], f[h], xm[h], xv[h]);
+        update_four<KIND>(k, numbers, xg[h], xp[h], xm[h], xv[h]);
+        store_moments<N>(p.m, p.v, together, 0, key, f[h][0], f[h], xm[h], xv[h]);
         if (AVERAGES)
-            average_four(p.ema, k.fresh, first, f[h], xp[h]);
+            average_four(p.ema, numbers.fresh, numbers.step == 1, f[h], xp[h]);
         store_four(p.master, f[h], xp[h]);
         result[4 * h] = xp[h].x;
         result[4 * h + 1] = xp[h].y;
@@ -59,19 +57,23 @@ __device__ __forceinline__ void update_eight(const adamw_constants &k, float kep
     }
 }
 
-template <bool AVERAGES, typename M>
+template <typename KIND, int N, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
-    adamw_fp8_kernel(const mz_cu_quantized_segment *quantized, int n, const mz_cu_opt_state *state,
-                     mz_cu_update_constants u, moved<M> all) {
-    __shared__ adamw_constants shared;
+    quantized_kernel(const mz_cu_quantized_segment *quantized, int n, const mz_cu_opt_state *state, mz_update_rule rule,
+                     moved<M> all) {
+    __shared__ typename KIND::constants constants[2];
+    __shared__ step_numbers shared;
     __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
     if (state->skip)
         return;
-    if (threadIdx.x == 0)
-        shared = adamw_constants_of<AVERAGES>(state, u);
+    if (threadIdx.x == 0) {
+        const mz_update_rates rates = rates_of(state, rule);
+        constants[0] = KIND::constants_of(rule, rates, 0);
+        constants[1] = KIND::constants_of(rule, rates, rule.weight_decay);
+        shared = numbers_of(state, rule);
+    }
     __syncthreads();
-    const adamw_constants k = shared;
-    const int64_t step = state->step;
+    const step_numbers numbers = shared;
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, line0 = tid / PARTS;
     for_parts(
         n, [&](int i) { return tiles_of(quantized[i].rows, quantized[i].columns); },
@@ -83,10 +85,11 @@ __global__ void __launch_bounds__(THREADS)
             const int64_t row0 = static_cast<int64_t>(index / across) * ROWS;
             const int64_t col0 = static_cast<int64_t>(index % across) * COLS, col = col0 + part * 4;
             const moved<M> p = {all.grad + (s.offset - s.grad_shift), all.master + (s.offset - s.master_shift),
-                                all.m + s.state_offset, all.v + s.state_offset,
+                                N > 0 ? all.m + s.state_offset : nullptr, N > 1 ? all.v + s.state_offset : nullptr,
                                 AVERAGES ? all.ema + s.state_offset : nullptr};
-            const philox_key key = key_of(s, u.seed, step);
-            const float kept = s.decay ? k.kept : 1.0f, inverse = 1 / *static_cast<const float *>(c.entry); // exact
+            const philox_key key = key_of(s, rule.seed, numbers.step);
+            const typename KIND::constants k = constants[s.decay != 0];
+            const float inverse = 1 / *static_cast<const float *>(c.entry); // exact
             const bool e4m3 = c.dtype == MZ_CU_F8E4M3;
             uint8_t *rowwise = static_cast<uint8_t *>(c.rowwise), *columnwise = static_cast<uint8_t *>(c.columnwise);
             uint32_t amax = 0;
@@ -97,7 +100,7 @@ __global__ void __launch_bounds__(THREADS)
                 const int64_t element = (row0 + line) * columns + col;
                 float x[8];
                 const bool both = col + HALF < columns;
-                update_eight<AVERAGES>(k, kept, p, key, element, both, step == 1, x);
+                update_eight<KIND, N, AVERAGES>(k, numbers, p, key, element, both, x);
                 const uint2 eights = to_fp8(x, inverse, e4m3, amax);
                 if (rowwise != nullptr) {
                     *reinterpret_cast<uint32_t *>(rowwise + element) = eights.x;
@@ -116,18 +119,30 @@ __global__ void __launch_bounds__(THREADS)
         });
 }
 
-template <typename M>
+template <typename KIND, int N, typename M>
 static cudaError_t launch(cudaStream_t stream, const mz_cu_update_args &a, const mz_cu_quantized &c) {
-    auto kernel = a.ema != nullptr ? adamw_fp8_kernel<true, M> : adamw_fp8_kernel<false, M>;
+    auto kernel = a.ema != nullptr ? quantized_kernel<KIND, N, true, M> : quantized_kernel<KIND, N, false, M>;
     const moved<M> all = {a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.ema};
     kernel<<<resident_blocks(reinterpret_cast<const void *>(kernel), c.elements / (ROWS * COLS) + c.n, a.sms), THREADS,
              0, stream>>>(static_cast<const mz_cu_quantized_segment *>(c.quantized), c.n,
-                          static_cast<const mz_cu_opt_state *>(a.state), a.constants, all);
+                          static_cast<const mz_cu_opt_state *>(a.state), a.rule, all);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_adamw_fp8(cudaStream_t stream, const mz_cu_update_args *args, const mz_cu_quantized *fp8) {
-    if (fp8->n == 0)
+template <typename KIND>
+static cudaError_t update(cudaStream_t stream, const mz_cu_update_args &a, const mz_cu_quantized &c) {
+    if (c.n == 0)
         return cudaSuccess;
-    return args->moment_bytes == 2 ? launch<uint16_t>(stream, *args, *fp8) : launch<float>(stream, *args, *fp8);
+    if (a.moment[0] == nullptr)
+        return launch<KIND, 0, float>(stream, a, c);
+    return a.moment_bytes == 2 ? launch<KIND, KIND::MOMENTS, uint16_t>(stream, a, c)
+                               : launch<KIND, KIND::MOMENTS, float>(stream, a, c);
 }
+
+#define KIND(name, ...)                                                                                                \
+    extern "C" cudaError_t mz_cu_##name##_codes(cudaStream_t stream, const mz_cu_update_args *args,                    \
+                                                const mz_cu_quantized *fp8) {                                          \
+        return update<name##_kind>(stream, *args, *fp8);                                                               \
+    }
+#include "mezzo/optimizers.def"
+#undef KIND

@@ -1,4 +1,4 @@
-// AdamW that writes 8-bit data of the masters that it moves (update_fp8.cu).
+// Updates that write 8-bit data of the masters as they go (update_fp8.cu).
 #ifndef MZ_CU_UPDATE_FP8_H
 #define MZ_CU_UPDATE_FP8_H
 
@@ -22,7 +22,10 @@ typedef struct mz_cu_quantized {
     int64_t elements; // of all of them, or more
 } mz_cu_quantized;
 // Moments are FP32 or BF16; args' segments are not looked at.
-cudaError_t mz_cu_adamw_fp8(cudaStream_t stream, const mz_cu_update_args *args, const mz_cu_quantized *fp8);
+#define KIND(name, ...)                                                                                                \
+    cudaError_t mz_cu_##name##_codes(cudaStream_t stream, const mz_cu_update_args *args, const mz_cu_quantized *fp8);
+#include "mezzo/optimizers.def"
+#undef KIND
 
 #ifdef __cplusplus
 }
