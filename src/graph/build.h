@@ -1,4 +1,4 @@
-// What builder functions share (build.c, build_image.c): a node under construction and how it ends.
+// What builder functions share (build.c, build_attention.c, build_image.c): a node under construction and how it ends.
 #ifndef MZ_BUILD_H
 #define MZ_BUILD_H
 
@@ -7,6 +7,7 @@
 // Nothing more is built: an error before this, or no graph at all.
 bool mz_build_broken(const mezzo_graph *g);
 mezzo_value mz_build_failed(mezzo_graph *g, mezzo_status status); // remembers it; MEZZO_NONE
+mezzo_status mz_build_check_probability(const char *op, float p);
 mezzo_status mz_build_shape(const char *name, int rank, const int64_t *shape, mz_shape *out);
 // A node under construction, in the builder's present module, region and segment.
 mz_node mz_build_node(const mezzo_graph *g, mz_op op);

@@ -4,6 +4,14 @@
 
 #include "trial.h"
 
+// bounds_attention.c
+#define MZ_ATTENTION_BOUNDS                                                                                            \
+    [MZ_OP_attention] = bound_attention, [MZ_OP_attention_bwd] = bound_attention_bwd,                                  \
+    [MZ_OP_attention_cached] = bound_attention_cached,
+void bound_attention(trial *t);
+void bound_attention_bwd(trial *t);
+void bound_attention_cached(trial *t);
+
 // bounds_image.c
 #define MZ_IMAGE_BOUNDS                                                                                                \
     [MZ_OP_conv2d] = bound_conv2d, [MZ_OP_conv2d_dx] = bound_conv2d_dx, [MZ_OP_conv2d_dw] = bound_conv2d_dw,           \

@@ -132,10 +132,12 @@ void cases_rope_table(void) {
         }
 }
 
-static trial *rope_trial(const int64_t s[6], mezzo_dtype x, mezzo_dtype y, bool interleaved, bool inverse) {
+// `each`: the table has rows of its own for every row of the batch.
+static trial *rope_trial(const int64_t s[6], mezzo_dtype x, mezzo_dtype y, bool interleaved, bool inverse, bool each) {
+    const int64_t rows = s[1] * (each ? s[0] : 1);
     trial *table = trial_new(MZ_OP_rope_table), *t = trial_new(MZ_OP_rope);
     table->attrs.theta = 100;
-    trial_output(table, 0, MEZZO_F32, SHAPE(s[1], s[5]));
+    trial_output(table, 0, MEZZO_F32, SHAPE(rows, s[5]));
     trial_reference(table);
     t->attrs.heads = (int)s[2];
     t->attrs.rotated = (int)s[3];
@@ -143,7 +145,7 @@ static trial *rope_trial(const int64_t s[6], mezzo_dtype x, mezzo_dtype y, bool 
     t->attrs.inverse = inverse;
     trial_input(t, 0, x, SHAPE(s[0], s[1], s[2] * s[4]));
     trial_normal(t, 0, 1);
-    trial_input(t, 1, MEZZO_F32, SHAPE(s[1], s[5]));
+    trial_input(t, 1, MEZZO_F32, SHAPE(rows, s[5]));
     memcpy(t->in[1].value, table->out[0].value, (size_t)trial_count(&t->in[1]) * sizeof(double));
     trial_store(&t->in[1]);
     trial_output(t, 0, y, SHAPE(s[0], s[1], s[2] * s[4]));
@@ -160,8 +162,9 @@ void cases_rope(void) {
     for (size_t s = 0; s < MZ_COUNT(rope_shapes); s++)
         for (size_t d = 0; d < MZ_COUNT(dtypes); d++)
             for (int variant = 0; variant < 4; variant++)
-                trial_finish(rope_trial(rope_shapes[s], dtypes[d][0], dtypes[d][1], variant & 1, variant & 2));
-    trial *t = rope_trial(rope_shapes[2], MEZZO_F32, MEZZO_F32, false, false);
+                trial_finish(rope_trial(rope_shapes[s], dtypes[d][0], dtypes[d][1], variant & 1, variant & 2,
+                                        d == 1 || variant == 3));
+    trial *t = rope_trial(rope_shapes[2], MEZZO_F32, MEZZO_F32, false, false, false);
     trial_spoil(t, 0);
     trial_finish(t);
 }

@@ -43,8 +43,8 @@ __device__ __forceinline__ attention_head head_of(const mz_cu_attention &a, int 
     return s;
 }
 
-// The first key that query i of row b sees: mz_attention_first. It does not fall with i. Queries past the end count as
-// if the last document went on.
+// The first key that query i of row b sees: mz_attention_first. It does not fall with i. Queries past the end have no
+// position; what they see goes nowhere, because their rows of every tile are 0.
 __device__ __forceinline__ int first_key(const mz_cu_attention &a, int b, int i) {
     int before = a.window > 0 ? min(a.window - 1, i) : i;
     if (a.positions != nullptr && i < a.length)
