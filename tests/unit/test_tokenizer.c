@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "data/tokenizer.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/utf8.h"
@@ -203,6 +204,32 @@ static void hostile_tokenizer_files_are_refused(void **state) {
     assert_error_has(mezzo_tokenizer_load("none.json", &tok), MEZZO_ERR_IO, "'none.json'");
 }
 
+// Files of the form before, which had no other; folders with one go on being read.
+static void files_of_the_older_form_are_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *json, *kind;
+        int32_t vocab;
+    } rows[] = {
+        {HEAD "\"kind\": \"byte\", \"vocab_size\": 256}", "byte", 256},
+        {HEAD "\"kind\": \"gpt2\", \"vocab_size\": 50257}", "gpt2", 50257},
+        {HEAD "\"kind\": \"char\", \"vocab_size\": 3, \"characters\": \"\\u0000ab\"}", "char", 3},
+    };
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        mezzo_tokenizer *tok, *again;
+        assert_int_equal(mz_file_write_atomic("old.json", rows[i].json, strlen(rows[i].json)), MEZZO_OK);
+        assert_int_equal(mezzo_tokenizer_load("old.json", &tok), MEZZO_OK);
+        assert_string_equal(mezzo_tokenizer_kind(tok), rows[i].kind);
+        assert_int_equal(mezzo_tokenizer_vocab(tok), rows[i].vocab);
+        assert_int_equal(mezzo_tokenizer_save(tok, "new.json"), MEZZO_OK);
+        assert_int_equal(mezzo_tokenizer_load("new.json", &again), MEZZO_OK);
+        assert_string_equal(mezzo_tokenizer_kind(again), rows[i].kind);
+        assert_true(mz_tokenizer_same(tok, again));
+        mezzo_tokenizer_free(again);
+        mezzo_tokenizer_free(tok);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_their_values),
@@ -210,6 +237,7 @@ int main(void) {
         cmocka_unit_test(utf8_is_read_strictly),
         cmocka_unit_test(a_saved_tokenizer_is_the_same),
         cmocka_unit_test(a_saved_tokenizer_has_the_published_form),
+        cmocka_unit_test(files_of_the_older_form_are_read),
         cmocka_unit_test(hostile_tokenizer_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
