@@ -366,7 +366,7 @@ static const cli_option options_table[] = {
     {"stop", NULL, "with --run: end the program after them"},
     {"traces", "FOLDER", "with --run: keep the trace of each rank there"},
     {"trace", "FILE", "judge traces that --traces or python -m mezzo.audit wrote; FILE may be their folder"},
-    {"kernels", NULL, "with --run and --trace: time Mezzo's kernels at the program's shapes, FP8 too"},
+    {"kernels", NULL, "with --run and --trace: time Mezzo's kernels at the program's largest products"},
     {"out", "FILE", "with --run and --trace: write the result as an HTML page, too"},
     {"assume", "cc=C,gpus=N",
      "with --config, --run and --trace: assume N GPUs of compute capability C instead of this machine"},

@@ -25,6 +25,16 @@ done
 run 1 doctor --trace clip_first_wrong/rank-0.json --json
 shows "$OUT" '"kind": "clip-before-unscale"' '"file": "programs/clip_first_wrong.py"' '"conflicts": 1'
 
+# So has the page, which runs nothing and asks for nothing.
+run 1 doctor --trace clip_first_wrong --out page.html
+shows page.html "clip-before-unscale: programs/clip_first_wrong.py:" "default-src 'none'"
+grep -qE '<script|src=|href=' page.html && fail "the page has more than text and a style"
+refuse 2 "--kernels and --out" -- doctor --out page.html
+
+# Mezzo's kernels at the program's shapes.
+run 0 doctor --trace odd_vocabulary_right --kernels --device cpu --json
+shows "$OUT" '"precision": "bf16"'
+
 # Hostile input: one line, and the exit code of a bad input.
 refuse 2 "no trace" -- doctor --trace .
 mkdir bad
@@ -46,6 +56,9 @@ refuse 2 count -- doctor --trace bad/trace.json
 edit 'programs' 'pro\\u001b[31mgrams'
 run 1 doctor --trace bad/trace.json
 grep -q $'\033' "$OUT" && fail "a file name drives the terminal"
+edit 'programs' '<script>'
+run 1 doctor --trace bad/trace.json --out page.html
+grep -q '<script' page.html && fail "a file name is a part of the page's code"
 
 # Running: options, a program that is not there, one that is no PyTorch program, and a Python without torch.
 refuse 2 "--steps" -- doctor --steps 3

@@ -77,6 +77,8 @@ class Recorder:
                 row.add_time(seconds)
             elif row is not None and self.trace.step > 0 and len(self._pending) < 200000:
                 self._pending.append((row, first, last))
+        except Exception:  # of a tensor that is like no other; the program goes on
+            self.trace.dropped += 1
         finally:
             self.off = False
         return out

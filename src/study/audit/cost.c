@@ -10,7 +10,7 @@
 #include "base/precision.h"
 #include "study/measure/kernels.h"
 
-enum { FP32, TF32, BF16, FP16 };
+enum { FP32, TF32, BF16, FP16, FP8 }; // FP8: products that have such a kernel; the rest is BF16's
 static const double BOUND_BY_LAUNCHES =
     0.8; // of the step's time, that a GPU's operations take at least where they bound it
 
@@ -36,9 +36,13 @@ static bool stays_wide(const mz_torch_trace *t, const mz_torch_op *op) {
 
 // The format that an operation has where the program asks for `wanted`.
 static int format_then(const mz_torch_trace *t, const mz_torch_op *op, int now, int today, int wanted) {
-    const bool low = wanted == BF16 || wanted == FP16;
+    const bool low = wanted >= BF16;
     if (wanted == today)
         return now;
+    if (wanted == FP8 && mz_torch_is_product(op) && op->costs[FP8] > 0)
+        return FP8;
+    if (wanted == FP8)
+        wanted = BF16;
     if (!low)
         return mz_torch_is_product(op) ? wanted : FP32;
     if (now == BF16 || now == FP16)
@@ -65,7 +69,7 @@ static bool difference(const mz_torch_trace *t, const mz_torch_op *op, int today
         *out = wanted == FP32 || wanted == TF32 ? -op->seconds : 0;
         return true;
     }
-    if ((wanted == BF16 || wanted == FP16) && !(today == BF16 || today == FP16) && op->cast > 0)
+    if (wanted >= BF16 && today < BF16 && op->cast > 0)
         *out = 2 * op->cast; // the weight, and its gradient back
     if (now == then)
         return true;
@@ -74,6 +78,13 @@ static bool difference(const mz_torch_trace *t, const mz_torch_op *op, int today
         return !mz_torch_is_product(op) || op->seconds <= 0;
     *out += op->seconds * (cost / before - 1);
     return true;
+}
+
+static bool has_fp8(const mz_torch_trace *t) {
+    for (size_t i = 0; i < t->n_ops; i++)
+        if (t->ops[i].costs[FP8] > 0)
+            return true;
+    return false;
 }
 
 // The format of most of the forward products' FLOPs: what the program has today, whatever it asks for.
@@ -114,7 +125,7 @@ void mz_torch_costs_predict(const mz_torch_trace *t, mz_torch_costs *out) {
             change += calls_of(t, op) * of_call;
         }
         const double seconds = out->launch_bound ? fmax(out->step, all + change) : out->step + change;
-        const bool exists = f != TF32 || t->capability >= 80;
+        const bool exists = f == TF32 ? t->capability >= 80 : f != FP8 || has_fp8(t);
         out->rows[f] = (mz_torch_cost){
             mz_torch_formats[f],
             f == now || (exists && unknown <= 0.1 * all && out->timed_share >= LEAST_TIMED && seconds > 0), f == now,
@@ -172,7 +183,7 @@ static int larger(const void *a, const void *b) {
 
 mezzo_status mz_torch_kernels_time(mezzo_device *device, const mz_torch_trace *t, mz_torch_kernels *out) {
     static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
-                                                 MEZZO_PRECISION_FP16, MEZZO_PRECISION_FP8};
+                                                 MEZZO_PRECISION_FP16};
     shape *shapes = mz_alloc(512, sizeof *shapes);
     mz_bench_case cases[MZ_TORCH_SHAPES];
     double all = 0;

@@ -4,7 +4,7 @@
 
 #include "io/file.h"
 
-const char *const mz_torch_formats[MZ_TORCH_FORMATS] = {"fp32", "tf32", "bf16", "fp16"};
+const char *const mz_torch_formats[MZ_TORCH_FORMATS] = {"fp32", "tf32", "bf16", "fp16", "fp8"};
 
 enum { ROWS_MAX = 8192, LINE_MAX = 100000000, COUNT_DIM_MAX = 1 << 30 };
 static const int64_t MOST = (int64_t)1 << 50;

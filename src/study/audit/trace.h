@@ -32,8 +32,8 @@ typedef struct mz_torch_shape {
 } mz_torch_shape;
 
 // What a call costs in other formats, in the order of mz_torch_formats.
-enum { MZ_TORCH_FORMATS = 4 };
-extern const char *const mz_torch_formats[MZ_TORCH_FORMATS]; // "fp32", "tf32", "bf16", "fp16"
+enum { MZ_TORCH_FORMATS = 5 };
+extern const char *const mz_torch_formats[MZ_TORCH_FORMATS]; // "fp32", "tf32", "bf16", "fp16", "fp8"
 
 typedef struct mz_torch_op {
     const char *name; // "aten.addmm"; borrowed from the trace
