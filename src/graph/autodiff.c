@@ -1,13 +1,13 @@
-// The autodiff pass: walks the forward nodes backward and appends one rule's nodes for each. The gradient of a value
-// has the value's shape and the gradient's format that autocast gave it; the gradient of a cast is a cast, and of one
-// with scales the gradient itself; parameter gradients are FP32 and added to, never written.
+// The autodiff pass walks the forward nodes backward and appends one rule's nodes for each. A value's gradient has its
+// shape and the gradient format that autocast chose. The gradient of a cast is a cast, and of a cast with scales the
+// gradient itself. Parameter gradients are FP32; nodes add to them and never overwrite them.
 #include "graph/graph.h"
 
 typedef struct tape {
     mezzo_graph *g;
     int *grad;         // per forward value: its gradient's value id, -1 while there is none
     bool *needs;       // per forward value: depends on a parameter that is trained
-    const mz_node *at; // the forward node under differentiation: the graph's nodes move, so a copy
+    const mz_node *at; // a copy of the forward node under differentiation, because the graph's nodes move
     float weight;
 } tape;
 
@@ -34,7 +34,7 @@ static mezzo_status new_like(tape *t, int v, int *out) {
     return new_value(t, *shape_of(t, v), dtype_of(t, v), out);
 }
 
-// The format that gradients of v are made and added up in.
+// The format in which gradients of v are made and added.
 static mezzo_dtype grad_dtype(const tape *t, int v) {
     return is_param(t, v) ? MEZZO_F32 : t->g->values[v].gradient;
 }
@@ -43,7 +43,7 @@ static mezzo_status new_gradient(tape *t, int v, int *out) {
     return new_value(t, *shape_of(t, v), grad_dtype(t, v), out);
 }
 
-// A backward node with the forward node's place and numerics.
+// A backward node with the forward node's module and numerics.
 static mz_node backward_node(const tape *t, mz_op op) {
     mz_node n = *t->at;
     n.op = op;
@@ -67,7 +67,7 @@ static void add_out(mz_node *n, int v) {
     n->out[n->n_out++] = v;
 }
 
-// One input, and as output a gradient of `like`.
+// Appends a node with one input whose output is a gradient of `like`.
 static mezzo_status emit_unary(tape *t, mz_op op, const mz_attrs *attrs, int x, int like, int *out) {
     mz_node n = backward_node(t, op);
     if (attrs)
@@ -96,7 +96,7 @@ static mezzo_status param_grad(tape *t, int v, int *out) {
     return MEZZO_OK;
 }
 
-// Adds `grad` to the gradient of v: to the parameter's, or to the value's so far.
+// Adds `grad` to the gradient of v: to the parameter's, or to the value's sum.
 static mezzo_status deliver(tape *t, int v, int grad) {
     if (is_param(t, v)) {
         mz_node n = backward_node(t, MZ_OP_accumulate);
@@ -127,7 +127,7 @@ static mezzo_status deliver(tape *t, int v, int grad) {
     return mz_graph_node(t->g, n, NULL);
 }
 
-// dx through a one-output node that reads dy and maybe more (added by the caller before).
+// dx of an op with one output, by a node that reads dy and perhaps other inputs, which the caller added.
 static mezzo_status finish_dx(tape *t, mz_node n, int x) {
     int dx;
     MEZZO_TRY(new_value(t, *shape_of(t, x), grad_dtype(t, x), &dx));
@@ -137,7 +137,8 @@ static mezzo_status finish_dx(tape *t, mz_node n, int x) {
     return deliver(t, x, dx);
 }
 
-// Outputs that may be parameter gradients: all straight into them, or all into values that are delivered after.
+// These outputs may be parameter gradients: either all go straight into them, or all go into values that are delivered
+// later.
 static mezzo_status finish_gradients(tape *t, mz_node n, int first_out, const int *targets, int count) {
     bool direct = true;
     for (int i = 0; i < count; ++i)
@@ -161,7 +162,7 @@ static mezzo_status finish_gradients(tape *t, mz_node n, int first_out, const in
     return MEZZO_OK;
 }
 
-// Another view of a value: the same elements in the same order.
+// A view with the same elements in the same order.
 static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
     mz_node view = backward_node(t, MZ_OP_reshape);
     add_in(&view, v);
@@ -171,8 +172,8 @@ static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
     return mz_graph_node(t->g, view, NULL);
 }
 
-// Sums `grad`, which has the shape of a broadcast result, over what repeats of v, and delivers it. Dimensions beside
-// each other that are summed, or not, are one; all sums but the last are values of the sums' own format.
+// Sums `grad`, which has a broadcast result's shape, over the dimensions that repeat v, and delivers it. Neighbouring
+// dimensions that are summed, or are not, count as one. All sums but the last are values of the sums' own format.
 static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
     if (mz_shape_equal(shape_of(t, v), shape_of(t, grad)))
         return deliver(t, v, grad);
@@ -215,7 +216,7 @@ static int target(const tape *t, int slot) {
     return needs(t, slot) ? t->at->in[slot] : -1;
 }
 
-// Adds an output that backward needs to the forward node under differentiation.
+// Adds an output for backward to the forward node under differentiation.
 static mezzo_status save_output(tape *t, int node, int slot, mz_shape shape, int *out) {
     mz_node *n = &t->g->nodes[node];
     if (slot < n->n_out && n->out[slot] >= 0) {
@@ -233,7 +234,7 @@ static mezzo_status save_output(tape *t, int node, int slot, mz_shape shape, int
     return MEZZO_OK;
 }
 
-// dy as the products of a gradient read it, in the format and with the scales that autocast gave the node.
+// dy as a gradient's products read it, in the format and with the scales that autocast chose for the node.
 static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     const mz_formats *f = &t->at->formats;
     *out = dy;
@@ -247,13 +248,13 @@ static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     return mz_graph_quantize(t->g, n, dy, operand, "dy", out);
 }
 
-// Whose gradient a product's weight takes: of an operand with scales the parameter's that it was rounded from.
+// The value whose gradient a product's weight takes: with scales, the parameter that was quantized.
 static int weight_target(const tape *t) {
     const int from = mz_graph_before_rounding(t->g, t->at->in[1]);
     return needs(t, 1) && is_param(t, from) ? from : target(t, 1);
 }
 
-// The product of a weight's gradient, of operands as the other product has them or as they were before rounding.
+// A weight's gradient as a product, on the other product's operands or on those before rounding.
 static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const int *targets, int count) {
     mz_node n = backward_node(t, op);
     int operands[2] = {dy, mz_graph_before_rounding(t->g, x)};
@@ -271,7 +272,7 @@ static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const in
     return finish_gradients(t, n, 0, targets, count);
 }
 
-// Who quantizes dy adds up a bias's gradient on the way.
+// The quantize of dy also computes the bias gradient.
 static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
     int out;
     MEZZO_TRY(param_grad(t, bias, &out));
@@ -282,7 +283,7 @@ static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
     return MEZZO_OK;
 }
 
-// linear and conv2d: x, w and a bias; grouped_linear: x, w and where experts' rows begin.
+// linear and conv2d have x, w and a bias; grouped_linear has x, w and the first row of each expert.
 static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
     if (needs(t, 0) || (needs(t, 1) && !t->at->formats.plain_dw))
@@ -299,7 +300,7 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
         MEZZO_TRY(finish_dx(t, n, x));
     }
     int targets[2] = {weight_target(t), dx_op == MZ_OP_grouped_linear_dx ? -1 : target(t, 2)};
-    // The bias's gradient sums dy before it is rounded for the products.
+    // The bias gradient sums dy before the products round it.
     bool apart =
         targets[0] < 0 || dw_op == MZ_OP_grouped_linear_dw || read != dy || t->at->attrs.blocks != MEZZO_BLOCKS_NONE;
     if (targets[0] >= 0)
@@ -374,7 +375,7 @@ static mezzo_status grad_mul(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
-// The ops whose gradient is one node on dy alone, with the same attributes.
+// These ops have a gradient of one node on dy alone, with the same attributes.
 static mezzo_status grad_same(tape *t, int dy, mz_op op) {
     int dx;
     MEZZO_TRY(emit_unary(t, op, &t->at->attrs, dy, t->at->in[0], &dx));
@@ -391,13 +392,14 @@ GRAD_SAME(upsample, pool)
 GRAD_SAME(pool, upsample)
 static mezzo_status grad_cast(tape *t, int node, int dy) {
     (void)node;
-    // The gradient buffer reads any dtype; what rounding and scales do has no derivative: straight through.
+    // The gradient buffer reads any dtype. Rounding and scales have no derivative, so the gradient passes straight
+    // through.
     if (is_param(t, t->at->in[0]) || t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
         return deliver(t, t->at->in[0], dy);
     return grad_same(t, dy, MZ_OP_cast);
 }
 
-// The ops whose gradient reads dy and one saved value.
+// These ops have a gradient that reads dy and one saved value.
 static mezzo_status grad_with(tape *t, mz_op op, int dy, int saved) {
     mz_node n = backward_node(t, op);
     add_in(&n, dy);
@@ -473,7 +475,7 @@ static mezzo_status grad_group_norm(tape *t, int node, int dy) {
     return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
 }
 
-// The ops without a gradient.
+// These ops have no gradient.
 #define GRAD_NONE(op)                                                                                                  \
     static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
         return (void)t, (void)node, (void)dy, MEZZO_OK;                                                                \
@@ -481,7 +483,7 @@ static mezzo_status grad_group_norm(tape *t, int node, int dy) {
 GRAD_NONE(time_embedding)
 GRAD_NONE(normal)
 GRAD_NONE(rope_table)
-// A rotation's transpose is the rotation back.
+// The transpose of a rotation is the inverse rotation.
 static mezzo_status grad_rope(tape *t, int node, int dy) {
     (void)node;
     mz_node n = backward_node(t, MZ_OP_rope);
@@ -501,7 +503,7 @@ static mezzo_status grad_route(tape *t, int node, int dy) {
     add_in(&n, dy);
     add_in(&n, t->at->in[0]);
     add_in(&n, t->at->out[1]);
-    return finish_dx(t, n, t->at->in[0]); // the bias decides who is chosen, and that has no derivative
+    return finish_dx(t, n, t->at->in[0]); // the bias decides which experts are chosen, and that has no derivative
 }
 
 GRAD_NONE(expert_order)
@@ -527,7 +529,7 @@ static mezzo_status grad_combine(tape *t, int node, int dy) {
     }
     if (!needs(t, 0))
         return MEZZO_OK;
-    mz_node n = backward_node(t, MZ_OP_dispatch); // right in front of what reads it
+    mz_node n = backward_node(t, MZ_OP_dispatch); // directly before its reader
     add_in(&n, dy);
     for (int i = 1; i < (weighted ? 4 : 3); ++i)
         add_in(&n, t->at->in[i]);
@@ -618,7 +620,7 @@ static mezzo_status grad_split(tape *t, int node, int dy) {
     return finish_dx(t, n, t->at->in[0]);
 }
 
-// dx of an op that only moves elements: in the format of dy, shaped as the first input.
+// dx of an op that only moves elements has dy's format and the first input's shape.
 static mezzo_status finish_moved(tape *t, mz_node n, int dy) {
     int dx, x = t->at->in[0];
     MEZZO_TRY(new_value(t, *shape_of(t, x), dtype_of(t, dy), &dx));
@@ -672,7 +674,7 @@ static mezzo_status grad_mse(tape *t, int node, int dy) {
 }
 
 GRAD_NONE(arange)
-// One rule a forward op: an op listed in ops.def without a grad_ function does not compile.
+// Each forward op has one rule: without its grad_ function an op of ops.def does not compile.
 typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
 #define OP(name, ...) [MZ_OP_##name] = grad_##name,
 #define OP_BACKWARD(name, ...)

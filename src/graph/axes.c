@@ -1,14 +1,14 @@
-// Which dimensions of which values are one axis, and how each axis is stored. Ops join axes as ops.def's column says:
-// the residual stream of a model is one axis from the embedding to the head, with its norms' weights and its products'
+// Finds which dimensions of values are one axis, and how each axis is stored. Ops join axes as their row of ops.def
+// says: a model's residual stream is one axis from the embedding to the head, with its norms' weights and its products'
 // sides.
 #include <stdlib.h>
 
 #include "graph/graph.h"
 
-// Axes of fewer elements are left alone: padding would be most of what is stored.
+// Smaller axes have no padding, which would be most of their storage.
 #define LEAST_EXTENT 4
 
-// Union-find over (value, dimension). What a class knows stands at its root.
+// Union-find over (value, dimension). A class's root has what is known of the class.
 typedef struct axis_class {
     int parent;
     int64_t inner;       // the run of elements that is padded: the greatest that divides every member's extent
@@ -88,13 +88,12 @@ static int kind_of(char letter) {
 }
 
 typedef struct spec {
-    int bound[26]; // per letter: the first axis with it; -1
+    int bound[26]; // per letter: the first axis with this letter; -1
     int like[MEZZO_MAX_RANK],
-        like_rank; // of values marked '=', from the right: the first that is not repeated along it
+        like_rank; // of values marked '=', from the right: the first that broadcasts along it
 } spec;
 
-// '=': dimensions from the right, as the others marked so. One that is repeated along an axis would write into its
-// padding.
+// '=' joins dimensions from the right. A value that broadcasts along an axis would write into its padding.
 static void apply_like(axes *a, spec *s, int v) {
     int rank = a->g->values[v].shape.rank, most = rank > s->like_rank ? rank : s->like_rank;
     for (int k = 0; k < most; k++) {
@@ -162,8 +161,8 @@ static void apply_spec(axes *a, const mz_node *n, const char *text) {
 }
 
 // --- ops whose axes depend on attributes ---------------------------------------------------------------------------
-// x's axes in y's, when both hold the same elements in the same order: from the right, the last dimensions of the
-// smallest groups of equal size share their innermost run.
+// Joins x's axes with y's where both hold the same elements in the same order: from the right, the last dimensions of
+// the smallest groups of equal size share their innermost run.
 static void match(axes *a, const int *x, int nx, const int *y, int ny) {
     for (int i = nx - 1, k = ny - 1; i >= 0 && k >= 0; i--, k--) {
         int64_t px = extent_of(a, x[i]), py = extent_of(a, y[k]);
@@ -188,7 +187,7 @@ static int list_axes(const axes *a, int v, int except, int *out) {
     return n;
 }
 
-// The same elements in the same order; `except` is an axis of `whole` that the other has not: -1 none.
+// Joins values with the same elements in the same order; `except` is an axis of `whole` that the other lacks, -1: none.
 static void join_view(axes *a, int whole, int except, int view) {
     int x[MEZZO_MAX_RANK], y[MEZZO_MAX_RANK];
     int nx = list_axes(a, whole, except, x), ny = list_axes(a, view, -1, y);
@@ -228,8 +227,8 @@ static void join_permuted(axes *a, const mz_node *n) {
         unite(a, axis_of(n->in[0], n->attrs.permutation[d]), axis_of(n->out[0], d));
 }
 
-// What is rounded and its codes are stored alike in every dimension; of SwiGLU's pairs the last is one axis of two
-// runs.
+// A value and its quantized data are stored alike in every dimension; the last dimension of SwiGLU's pairs is one axis
+// of two runs.
 static void join_quantize(axes *a, const mz_node *n) {
     const int x = n->in[0], last = a->g->values[x].shape.rank - 1;
     const int alike[] = {n->n_in > 1 ? n->in[1] : -1, out_of(n, MZ_OUT(quantize, y)),
@@ -243,7 +242,7 @@ static void join_quantize(axes *a, const mz_node *n) {
         unite(a, axis_of(x, last), axis_of(sums, 0));
 }
 
-// A part of an axis begins anywhere in it.
+// A slice of an axis may begin anywhere in it.
 static void join_slice(axes *a, const mz_node *n) {
     for (int d = 0; d < a->g->values[n->out[0]].shape.rank; d++) {
         if (d != n->attrs.axis) {
@@ -255,7 +254,7 @@ static void join_slice(axes *a, const mz_node *n) {
     }
 }
 
-// The last dimension of v is made of `heads` heads.
+// The last dimension of v consists of `heads` heads.
 static void cut_heads(axes *a, int v, int64_t heads) {
     const mz_shape *s = &a->g->values[v].shape;
     axis_class *c = &a->at[find(a, axis_of(v, s->rank - 1))];
@@ -335,7 +334,7 @@ static void give(axes *a, int v, const mz_storage *stored) {
     }
 }
 
-// A parameter's value, copies and gradient are stored alike; a block of rows as what it is a part of.
+// A parameter's value, copies and gradient are stored alike; a block of rows is stored as the whole value.
 static void join_values(axes *a) {
     const mezzo_graph *g = a->g;
     for (size_t i = 0; i < g->n_values; i++) {
@@ -360,7 +359,7 @@ static void join_values(axes *a) {
                 fix(a, axis_of(g->nodes[i].in[k], d));
 }
 
-// Every side of an 8-bit operand is summed over in one of its products: once the axes' runs are known.
+// Marks each side of an 8-bit operand, because one of its products sums over it; runs once the axes' runs are known.
 static void count_runs(axes *a) {
     for (size_t v = 0; v < a->g->n_values; v++)
         for (int d = 0; a->g->values[v].scaling != MZ_SCALING_NONE && d < a->g->values[v].shape.rank; d++) {
@@ -373,7 +372,7 @@ static bool takes_eight(const mz_storage_policy *policy, const axis_class *c, in
     return c->runs == 0 || policy->eight == 0 || pitch * c->runs % policy->eight == 0;
 }
 
-// As the policy has it, and where 8-bit products read the axis, a multiple of what they take.
+// The policy's extent, raised to a multiple of 16 where 8-bit products read the axis.
 static int64_t pitch_of(const mz_storage_policy *policy, const axis_class *c) {
     int64_t pitch = mz_policy_extent(policy, (mz_axis)__builtin_ctz(c->kinds), c->inner);
     while (!takes_eight(policy, c, pitch))
@@ -419,7 +418,7 @@ mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *pol
     return MEZZO_OK;
 }
 
-// As the classes are before autocast: what 8-bit operands add to them are more values, not other joins.
+// These are the classes before autocast: 8-bit operands add values but no joins.
 mezzo_status mz_graph_rows_of_16(const mezzo_graph *g, bool *out) {
     const mz_storage_policy any = {.eight = 16};
     axes a = {.g = g, .at = mz_alloc((g->n_values + 1) * MEZZO_MAX_RANK, sizeof *a.at)};

@@ -10,8 +10,8 @@
 // 2024, arXiv:2410.10989).
 #include "graph/graph.h"
 
-// More logits than this, and more rows than one block, are worth cutting; below 8,192 rows a block the additional
-// passes over dw begin to show beside the products (8·V·K bytes against 6·rows·V·K operations).
+// Heads with more logits than this, and more rows than one block, are cut. Blocks of fewer than 8,192 rows would cost
+// too many passes over dw (8·V·K bytes against 6·rows·V·K operations).
 #define LARGE_BYTES   ((size_t)256 << 20)
 #define DEFAULT_ROWS  8192
 #define MAX_BLOCKS    1024 // 8 million rows of them: planning compares every block with all others
@@ -20,7 +20,7 @@
 // The nodes of one head, by index; -1 = absent.
 typedef struct head {
     int linear, loss, gradient, dx, dw;
-    int rounds_x, rounds_dy; // the quantize of either, with a tensor's scale, where the products of a gradient read it
+    int rounds_x, rounds_dy; // the quantize of x and of dy, with a tensor's scale, where a gradient's products read it
     int logits, dloss;       // values
 } head;
 
@@ -28,7 +28,7 @@ typedef struct pass {
     mezzo_graph *g;
     mz_node *old; // the nodes before the pass
     size_t n_old;
-    int *producer; // per value: its node among `old` (the graph's own change as nodes are pushed)
+    int *producer; // per value: its node among `old`, because the graph's own nodes change
     bool *moved;   // per old node: emitted already, or replaced by blocks
 } pass;
 
@@ -41,7 +41,7 @@ static bool has_output(const mz_node *n, int slot) {
     return slot < n->n_out && n->out[slot] >= 0;
 }
 
-// The node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where there is none. False when anything else
+// Finds the node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where absent. False where another node
 // reads v.
 static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz_op op_b, int slot_b, int *a, int *b) {
     *a = *b = -1;
@@ -59,7 +59,7 @@ static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz
     return true;
 }
 
-// Whether v can be computed before forward begins: made by scales and casts of the loss scale, times an input at most.
+// v can be computed before forward begins: only casts and scalings of the loss scale make it, times one input at most.
 static bool known_early(const mezzo_graph *g, int v) {
     const mz_value *x = &g->values[v];
     if (x->kind == MZ_VALUE_SCALE || x->kind == MZ_VALUE_INPUT)
@@ -72,8 +72,7 @@ static bool known_early(const mezzo_graph *g, int v) {
     return (n->op == MZ_OP_scale || n->op == MZ_OP_cast) && known_early(g, n->in[0]);
 }
 
-// A quantize of plain numbers with a tensor's scale, each of whose two layouts, where it is there, one node alone
-// reads.
+// A quantize with a tensor's scale whose rowwise and columnwise data have one reader each, where they exist.
 static bool rounds(const mezzo_graph *g, int index, mz_op y_op, int y_slot, mz_op columnwise_op, int columnwise_slot,
                    int *y, int *columnwise) {
     const mz_node *n = &g->nodes[index];
@@ -108,7 +107,7 @@ static bool find_gradient(const mezzo_graph *g, head *h) {
     } else if (!only_readers(g, dlogits, MZ_OP_linear_dx, 0, MZ_OP_linear_dw, 0, &h->dx, &h->dw)) {
         return false;
     }
-    // Operands of a gradient's products may be turned copies of what the product reads.
+    // Operands of a gradient's products may be columnwise data of the product's operands.
     if (h->dx >= 0 && (has_input(&g->nodes[h->dx], MZ_IN(linear_dx, preact)) ||
                        mz_graph_before_rounding(g, g->nodes[h->dx].in[MZ_IN(linear_dx, w)]) !=
                            mz_graph_before_rounding(g, linear->in[MZ_IN(linear, w)])))
@@ -141,7 +140,7 @@ static bool find_head(const mezzo_graph *g, int index, head *h) {
     return h->gradient < 0 || find_gradient(g, h);
 }
 
-// Rows of a block; 0 = leave it whole.
+// The rows of a block; 0 = the head stays whole.
 static int64_t block_rows(const mezzo_graph *g, const head *h, int64_t wanted) {
     const mz_value *logits = &g->values[h->logits];
     int64_t rows = mz_shape_rows(&logits->shape);
@@ -180,8 +179,8 @@ static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *ou
     return mz_graph_value(p->g, view, out);
 }
 
-// The quantize of a block of rows, with what it writes: its codes are pieces of memory of their own in both layouts, as
-// a block of turned codes' columns would not be. A scale that is not known yet is found for each block.
+// The quantize of a block of rows. Its data in both layouts have memory of their own, because a block's columnwise data
+// are no view of the whole. An unknown scale is measured for each block.
 static mezzo_status emit_rounding(pass *p, int index, int x, int64_t rows, mz_node *out) {
     *out = p->old[index];
     out->in[0] = x;
@@ -196,7 +195,7 @@ static mezzo_status emit_rounding(pass *p, int index, int x, int64_t rows, mz_no
     return emit(p, out);
 }
 
-// Forward and gradient of rows first … first + rows; *loss is their share of the loss.
+// Adds forward and gradient of rows first … first + rows; *loss is their share of the loss.
 static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t rows, int *loss) {
     mz_node linear = p->old[h->linear], entropy = p->old[h->loss];
     const mz_value logits = p->g->values[h->logits];
@@ -244,7 +243,7 @@ static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t ro
     return MEZZO_OK;
 }
 
-// sum ← sum + part; the last sum is the head's loss itself.
+// sum ← sum + part; the last sum is the head's loss.
 static mezzo_status emit_sum(pass *p, const head *h, int part, bool last, int *sum) {
     mz_node add = p->old[h->loss];
     add.op = MZ_OP_add;
@@ -262,7 +261,7 @@ static mezzo_status emit_sum(pass *p, const head *h, int part, bool last, int *s
     return emit(p, &add);
 }
 
-// What dloss is made of, before the first block.
+// Moves the nodes that make dloss before the first block.
 static mezzo_status emit_early(pass *p, int v) {
     int maker = p->producer[v];
     if (maker < 0 || p->moved[maker])
@@ -320,7 +319,7 @@ mezzo_status mz_pass_chunk(mezzo_graph *g, const mz_target *target) {
     size_t n_heads = 0;
     if (target->options->no_fuse)
         return MEZZO_OK;
-    bool *logits = mz_alloc(g->n_values + 1, sizeof *logits); // a cross entropy reads them
+    bool *logits = mz_alloc(g->n_values + 1, sizeof *logits); // values that a cross entropy reads
     if (logits == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_nodes; ++i)

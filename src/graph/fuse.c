@@ -1,7 +1,7 @@
-// The fuse pass: fewer launches and fewer bytes for the same values. A narrowing cast moves into the op that made its
-// input (it rounds the same FP32 number), a widening cast into the ops that read it (the conversion is exact);
-// activation, residual and gradient sums move into the matmul or norm beside them, which round in between (attrs.via)
-// as the separate ops did.
+// The fuse pass saves launches and bytes and keeps the values. A narrowing cast moves into the op that makes its input,
+// which rounds the same FP32 number. A widening cast moves into the ops that read it, because the conversion is exact.
+// Activation, residual and gradient sums move into the neighbouring matmul or norm, which rounds between them
+// (attrs.via) as the separate ops do.
 #include "graph/graph.h"
 
 typedef struct fuse {
@@ -17,7 +17,7 @@ static int uses_of(const fuse *f, int v) {
     return f->uses[v];
 }
 
-// The node that makes v, if it is alive and v is its output `slot`; else NULL.
+// The living node whose output `slot` is v; else NULL.
 static mz_node *maker(fuse *f, int v, int slot) {
     const mz_value *x = value(f, v);
     if (x->kind != MZ_VALUE_TEMP || x->producer < 0 || x->slot != slot || f->dead[x->producer])
@@ -49,7 +49,7 @@ static void set_output(fuse *f, mz_node *n, int slot, int v) {
     value(f, v)->slot = slot;
 }
 
-// Products have kernels for one low format, and what moves bytes has one dtype: neither takes mixed dtypes.
+// Products have kernels for one low format, and ops that move bytes have one dtype, so neither takes mixed dtypes.
 static bool takes_one_dtype(mz_op op) {
     return mz_op_is_product(op) || mz_op_table[op].moves || op == MZ_OP_cast;
 }
@@ -58,7 +58,7 @@ static bool wider(mezzo_dtype a, mezzo_dtype b) {
     return mezzo_dtype_size(a) > mezzo_dtype_size(b);
 }
 
-// A cast between plain formats that a pass put there: one with scales is a kernel's work of its own.
+// A cast that a pass put between formats without scales. A kernel of its own makes casts with scales.
 static bool folds(fuse *f, const mz_node *cast) {
     return cast->op == MZ_OP_cast && !cast->pinned && value(f, cast->in[0])->scaling == MZ_SCALING_NONE &&
            value(f, cast->out[0])->scaling == MZ_SCALING_NONE;
@@ -82,7 +82,7 @@ static void fold_widening(fuse *f, size_t index) {
         kill(f, cast);
 }
 
-// cast(wide → low) as the only reader: its maker stores the low format.
+// cast(wide → low) is the only reader: the value's maker stores the low format.
 static void fold_narrowing(fuse *f, size_t index) {
     mz_node *cast = &f->g->nodes[index];
     int from = cast->in[0], to = cast->out[0];
@@ -113,18 +113,18 @@ mz_act mz_act_of(const mz_node *n, bool gradient) {
     }
 }
 
-// What a quantize may do in front.
+// A quantize may apply these ops before it rounds.
 static mz_act quantized_act_of(const mz_node *act, bool gradient) {
     return act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) ? MZ_ACT_SWIGLU : mz_act_of(act, gradient);
 }
 
-// Where readers of v can be: after its maker.
+// Readers of v stand after its maker.
 static size_t after_maker(fuse *f, int v) {
     const int maker = value(f, v)->producer;
     return maker >= 0 ? (size_t)maker + 1 : 0;
 }
 
-// The one reader of v, if that is a quantize; else NULL.
+// The only reader of v, if it is a quantize; else NULL.
 static mz_node *quantizer(fuse *f, int v) {
     if (uses_of(f, v) != 1 || value(f, v)->keep)
         return NULL;
@@ -135,7 +135,8 @@ static mz_node *quantizer(fuse *f, int v) {
     return NULL;
 }
 
-// An act between a product of operands with scales and a quantize belongs to the latter, which writes both layouts.
+// An activation between a product with scaled operands and a quantize belongs to the quantize, which writes both
+// layouts.
 static bool left_to_quantizer(fuse *f, const mz_node *product, int result) {
     return value(f, product->in[0])->scaling != MZ_SCALING_NONE && quantizer(f, result) != NULL;
 }
@@ -164,7 +165,7 @@ static void fuse_quantized_activation(fuse *f, size_t index) {
         set_input(f, quantize, MZ_IN(quantize, preact), preact);
 }
 
-// Node `from` after node `to`, which is later.
+// Moves node `from` after the later node `to`.
 static void move_after(fuse *f, size_t from, size_t to) {
     mz_node *nodes = f->g->nodes, moved = nodes[from];
     const bool dead = f->dead[from];
@@ -178,8 +179,7 @@ static void move_after(fuse *f, size_t from, size_t to) {
                 set_output(f, &nodes[i], k, nodes[i].out[k]);
 }
 
-// What a product of weights' gradients alone reads, and it may be later: no node from there to `to` writes in what it
-// writes.
+// The node is a product of a weight's gradient that may run later: no node up to `to` writes its memory.
 static bool can_be_later(fuse *f, size_t from, size_t to) {
     const mz_node *n = &f->g->nodes[from];
     if (n->op != MZ_OP_linear_dw && n->op != MZ_OP_grouped_linear_dw)
@@ -194,7 +194,7 @@ static bool can_be_later(fuse *f, size_t from, size_t to) {
     return true;
 }
 
-// The first of the nodes in front of `to` that read v: found from behind, where backward's are.
+// The first node before `to` that reads v. The search goes backward, because backward's nodes are at the end.
 static size_t first_of_readers(fuse *f, int v, size_t to) {
     size_t first = to;
     int left = uses_of(f, v);
@@ -207,8 +207,8 @@ static size_t first_of_readers(fuse *f, int v, size_t to) {
     return first;
 }
 
-// The readers of v, all of which may stand after node `to`, moved there if `moves`. A node that moves makes room for
-// the next one at its index.
+// All readers of v may stand after node `to`; with `moves` they are moved there. A node that moves leaves its index to
+// the next one.
 static bool readers_after(fuse *f, int v, size_t to, bool moves) {
     for (size_t i = first_of_readers(f, v, to); i < to;) {
         bool reads = false;
@@ -224,7 +224,7 @@ static bool readers_after(fuse *f, int v, size_t to, bool moves) {
     return true;
 }
 
-// The quantize of act(preact), with a tensor's scale, whose turned codes only backward reads; NULL: there is none.
+// The quantize of act(preact) with a tensor's scale whose columnwise data only backward reads; NULL: none.
 static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
     for (size_t i = after_maker(f, preact); i < until; ++i) {
         mz_node *n = &f->g->nodes[i];
@@ -238,8 +238,8 @@ static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
     return NULL;
 }
 
-// quantize of act(x) in forward, turned for backward, and of dy · act'(x) → the latter, which reads x anyway, writes
-// the turned codes too: nothing is kept of act(x) from forward to backward.
+// quantize of act(x) in forward, columnwise for backward, and quantize of dy · act'(x) → the second one reads x anyway
+// and writes the columnwise data of act(x) too, so nothing of act(x) is kept from forward to backward.
 static void fuse_act_out(fuse *f, size_t index) {
     mz_node *derivative = &f->g->nodes[index];
     const int preact = MZ_IN(quantize, preact), act_out = MZ_OUT(quantize, act_out);
@@ -288,7 +288,7 @@ static void fuse_activation_gradient(fuse *f, size_t index) {
     if (!dx || dx->op != MZ_OP_linear_dx || dx->attrs.act != MZ_ACT_NONE || uses_of(f, dh) != 1 ||
         value(f, dx->in[0])->scaling != MZ_SCALING_NONE) // the derivative's own kernel, or the quantizer, is faster
         return;
-    // The matmul runs at the activation's place, where a repeated preact is there.
+    // The matmul runs at the activation's place, where a repeated preact exists.
     mz_node merged = *dx;
     merged.attrs.act = kind;
     int out = act->out[0];
@@ -419,8 +419,7 @@ static void fuse_combine(fuse *f, size_t index) {
     }
 }
 
-// cast(wide → low) of a norm's gradient that others read wide: the norm stores both, and nobody reads it again to
-// narrow it.
+// cast(wide → low) of a norm's gradient with FP32 readers: the norm stores both formats.
 static void fuse_norm_low(fuse *f, size_t index) {
     mz_node *cast = &f->g->nodes[index];
     int from = cast->in[0], to = cast->out[0];
@@ -436,13 +435,13 @@ static void fuse_norm_low(fuse *f, size_t index) {
     set_output(f, norm, slot, to);
 }
 
-// 16-bit products have kernels that add up what passes through them; those of FP32 make nothing beside the product.
+// Kernels of 16-bit products add up columns as they store; those of FP32 products do not.
 static bool is_low(fuse *f, int v) {
     return mezzo_dtype_size(value(f, v)->dtype) == 2;
 }
 
-// A product's weight gradient, whose bias gradient is the column sums of what a layer norm's gradient, or a product's
-// with an activation's derivative, has just written: these add them up while they have them.
+// A bias's gradient is the column sums of a tensor that a layer norm's gradient, or a product's with an activation's
+// derivative, has just written. These kernels add the sums as they store.
 static void fuse_bias_gradient(fuse *f, size_t index) {
     mz_node *dw = &f->g->nodes[index];
     if (dw->op != MZ_OP_linear_dw || dw->n_out < 2 || dw->out[1] < 0)

@@ -1,10 +1,10 @@
-// The gather pass: parameters of which each rank has a part lie together in regions. A node brings a region together
-// before a node reads from it, so that it is a value like others, which lives from there to its last reader, and the
-// plan pass gives its memory away after that. A region that is read again later is brought together again.
+// The gather pass adds nodes that gather regions of sharded parameters. A node gathers a region before its first
+// reader, so a region is a value like others: it lives until its last reader, and the plan pass then reuses its memory.
+// A region that is read again later is gathered again.
 #include "graph/graph.h"
 
-// A region stays as long as no more than so many others are read before it is read again: a layer's, as a rule, so that
-// norms of all layers, which lie in one small region, and the last layers between forward and backward stay.
+// A region stays until this number of other regions was read. This keeps a layer's region, the small region with the
+// norms of all layers, and the last layers between forward and backward.
 #define STAYS 3
 
 enum { COPIES = 3 }; // FP32, BF16, FP16
@@ -19,7 +19,7 @@ typedef struct gather_pass {
     const mz_gathering *parts;
     gathered *list;
     size_t n, cap;
-    int *recent; // regions in a format, the one read last first
+    int *recent; // regions by format, the most recent first
     int n_recent;
     int *current;     // by region and format: index into list; -1
     int *view, *of;   // by value: the view that stands for it, of which of `list`; -1
@@ -30,8 +30,8 @@ static int key_of(int region, mezzo_dtype dtype) {
     return region * COPIES + (dtype == MEZZO_F32 ? 0 : dtype == MEZZO_BF16 ? 1 : 2);
 }
 
-// The region that has the parameter that a value is, or a view of; -1: it is none. *offset: bytes from the region's
-// beginning, *source: the parameter's own value.
+// The region of the parameter that v is, or is a view of; -1: none. *offset: bytes from the region's beginning,
+// *source: the parameter's own value.
 static int region_of(const gather_pass *p, int value, int *source, size_t *offset) {
     const mz_value *v = value >= 0 ? &p->g->values[value] : NULL;
     *offset = 0;
@@ -44,7 +44,7 @@ static int region_of(const gather_pass *p, int value, int *source, size_t *offse
     return p->parts->region[v->param];
 }
 
-// How many others were read since; the region is the one read last from here on.
+// The number of other regions read after this one was; it becomes the most recent.
 static int others_since(gather_pass *p, int key) {
     int at = 0;
     while (at < p->n_recent && p->recent[at] != key)
@@ -57,7 +57,7 @@ static int others_since(gather_pass *p, int key) {
     return others;
 }
 
-// The same in what is gathered, of the kind that the parameter's own value has.
+// The same bytes in the gathered region, as a value of the parameter's own kind.
 static mezzo_status add_view(gather_pass *p, int value, int source, size_t offset, int index, int *out) {
     mz_value view = p->g->values[value];
     view.kind = p->g->values[source].kind;
@@ -109,7 +109,7 @@ static mezzo_status read_from_regions(gather_pass *p, int node) {
     return MEZZO_OK;
 }
 
-// Before the node that reads it first; ahead: before the one that reads the region before it first.
+// Adds the gather before the region's first reader; ahead: before the first reader of the region before it.
 static int place_of(const gather_pass *p, size_t i) {
     return p->list[p->parts->ahead && i > 0 ? i - 1 : i].node;
 }

@@ -1,6 +1,5 @@
-// The keep pass: what a program reads of parameters besides their masters, by what their owner keeps beside these. A
-// low-precision copy that it does not keep is a cast here; 8-bit data that it keeps are values like copies, and the
-// quantize that would make them is gone.
+// The keep pass decides where a program reads something else than a master. A low copy that the parameters do not keep
+// becomes a cast. Quantized weights that they keep become values, and the quantize that would make them disappears.
 #include "graph/graph.h"
 
 typedef struct keep_pass {
@@ -10,7 +9,7 @@ typedef struct keep_pass {
     int *first;   // by parameter: the value that is its codes, -1
 } keep_pass;
 
-// A copy without a place: cast from the master before its first reader.
+// A low copy that is not kept: cast from the master before its first reader.
 static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
     for (int k = 0; k < reader->n_in; k++) {
         mz_value *v = reader->in[k] >= 0 ? &p->g->values[reader->in[k]] : NULL;
@@ -35,7 +34,7 @@ static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
     return MEZZO_OK;
 }
 
-// A quantize of a whole parameter, as the update can do it.
+// A quantize of a whole parameter that the update can do instead.
 static bool makes_quantized(const keep_pass *p, const mz_node *n) {
     const mz_value *x = n->op == MZ_OP_quantize ? &p->g->values[n->in[0]] : NULL;
     if (x == NULL || x->kind != MZ_VALUE_PARAM || !p->kept->quantized[x->param] || n->attrs.act != MZ_ACT_NONE ||
@@ -50,7 +49,7 @@ static bool makes_quantized(const keep_pass *p, const mz_node *n) {
     return true;
 }
 
-// Of several that quantize the same parameter the first one's entry has the scale.
+// If several calls quantize one parameter, they share the first call's scale entry.
 static void keep_quantized(keep_pass *p, const mz_node *n) {
     const int param = p->g->values[n->in[0]].param;
     for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {

@@ -1,8 +1,8 @@
 #include "graph/place.h"
 
-// A treap in the order of offsets. Each node knows of its whole subtree when lives begin and end, which bytes it
-// spans, and its largest gap: where all of them live when a new one does, and that fits into no gap, the subtree is one
-// block; where none does, it is nothing.
+// A treap ordered by offset. Each node knows, of its subtree, when lives begin and end, the bytes that it spans and its
+// largest gap. If all lives of a subtree overlap the new one and it fits into no gap, the search treats the subtree as
+// one block; if none overlap, it skips the subtree.
 struct mz_taken {
     size_t offset, end;
     int first, last;
@@ -12,8 +12,8 @@ struct mz_taken {
     size_t lowest, highest, gap;
 };
 
-// Bytes that are taken from the first node of a span of time to its last, in a list of their span's, in order; those
-// that touch are one. What lives then, if only at one of its nodes, cannot lie there.
+// Bytes that are taken from the first node of a span of time to its last, in order; neighbours are joined. A life that
+// touches the span cannot lie there.
 struct mz_block {
     size_t from, to;
     int next; // -1: none
@@ -55,7 +55,7 @@ static void widen(mz_taken *t, const mz_taken *part) {
     t->highest = part->highest > t->highest ? part->highest : t->highest;
 }
 
-// What a node knows of its subtree, from its children.
+// Updates a node's summary of its subtree from its children.
 static void sum_up(const mz_places *p, mz_taken *t) {
     const mz_taken *left = t->left >= 0 ? &p->list[t->left] : NULL, *right = t->right >= 0 ? &p->list[t->right] : NULL;
     t->first_least = t->first_most = t->first;
@@ -163,15 +163,15 @@ mezzo_status mz_places_take(mz_places *p, const mz_life *life) {
 }
 
 // --- the search ----------------------------------------------------------------------------------------------------
-// Of three spans in which x lives, the blocks that are not yet below `at`.
+// The blocks at or above `at`, of the three spans in which x lives.
 typedef struct search {
     mz_places *p;
     const mz_life *x;
-    size_t at; // nothing lower is free
+    size_t at; // no lower offset is free
     int next[3];
 } search;
 
-// Moves `at` to where no block of these spans is in the way.
+// Moves `at` past the blocks of these spans.
 static void pass_blocks(search *s) {
     const mz_block *blocks = s->p->blocks;
     for (bool moved = true; moved;) {
@@ -195,7 +195,7 @@ static void move_past(search *s, size_t end) {
     pass_blocks(s);
 }
 
-// Moves `at` after what of the subtree is in the way; true: there is room before the next.
+// Moves `at` past the part of the subtree that is in the way; true: the gap before the next life is large enough.
 static bool pass_by(search *s, int root) {
     const mz_life *x = s->x;
     if (root < 0)

@@ -1,8 +1,8 @@
-// The plan pass: when each value lives, and where in the one arena. Values whose lives overlap get disjoint bytes;
-// they are placed one by one, each at the lowest free offset, in the order that takes least of three: by size (as in
-// Pisarchyk & Lee 2020, arXiv:2001.03288), by length of life, by birth. The gradient buffer can be the arena's
-// beginning: a gradient's place is given and its life begins with the node that writes it, so that activations, which
-// backward frees as it goes, lie where gradients will.
+// The plan pass finds when each value lives and where in the one arena. Values whose lives overlap get disjoint bytes.
+// Each is placed at the lowest free offset, in the best of three orders: by size (as in Pisarchyk & Lee 2020,
+// arXiv:2001.03288), by length of life, by birth. The gradient buffer can be the beginning of the arena: a gradient's
+// place is fixed and its life begins with the node that writes it, so activations that backward frees lie where
+// gradients will.
 #include "graph/graph.h"
 #include "graph/place.h"
 
@@ -25,8 +25,7 @@ static int root_of(const mezzo_graph *g, const int *shared, int v) {
     }
 }
 
-// Bytes from the root's start: views of views add up. In-place sharing starts where its input does, at 0 of a whole
-// value.
+// Bytes from the root's start; offsets of nested views add up. In-place sharing starts at byte 0 of a whole value.
 static size_t view_offset(const mezzo_graph *g, const int *shared, int v) {
     size_t offset = 0;
     for (; shared[v] >= 0 || g->values[v].alias >= 0; v = shared[v] >= 0 ? shared[v] : g->values[v].alias)
@@ -45,7 +44,7 @@ static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int
     return false;
 }
 
-// An output takes over its input's bytes where the op can work in place and nobody reads the input later.
+// An output takes its input's bytes where the op can work in place and no later node reads the input.
 static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
@@ -69,9 +68,9 @@ static void extend(int *last, int until) {
     *last = until > *last ? until : *last;
 }
 
-// The last node that reads each root; n_nodes for what is kept. In-place sharing extends a root's life as it goes. What
-// a node on the second stream reads stays for SLACK nodes more, so that it can be late; what one touches that may run
-// in one piece with a later one, until that.
+// The last node that reads each root; n_nodes for outputs. In-place sharing extends a root's life. A root read on the
+// second stream lives SLACK nodes longer, because that node may run late. A root of a call that may fuse with a later
+// one lives until that one.
 static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *last) {
     for (size_t v = 0; v < g->n_values; ++v)
         last[v] = -1;
@@ -96,8 +95,7 @@ static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, cons
             last[root_of(g, shared, (int)v)] = (int)g->n_nodes;
 }
 
-// The first node that writes each root or a part of it, or after which one on the second stream could; INT_MAX: nothing
-// writes it.
+// The first node that writes some of each root, or after which the second stream could write it; INT_MAX: no node does.
 static void first_writes(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *first) {
     for (size_t v = 0; v < g->n_values; ++v)
         first[v] = INT_MAX;
@@ -140,8 +138,8 @@ static void occupy(life *lives, size_t *n, int value, size_t from, size_t to, in
     lives[(*n)++] = (life){value, to - from, first, last, from};
 }
 
-// What lies in the gradient buffer: gradients from their first write on; what is between them, and its end, always.
-// lives has room for two a parameter and one.
+// The gradient buffer: gradients from their first write on, and always the bytes between and after them. lives has
+// memory for two entries a parameter and one more.
 static void occupy_gradients(const mezzo_graph *g, const mz_gradient_room *room, const int *first, life *lives,
                              size_t *n, life **sorted) {
     const int end = (int)g->n_nodes;
@@ -164,10 +162,10 @@ static void occupy_gradients(const mezzo_graph *g, const mz_gradient_room *room,
     }
     if (room->bytes > from)
         occupy(lives, n, -1, from, room->bytes, 0, end);
-    occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value lies on both sides
+    occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value crosses the buffer's end
 }
 
-// The parts of scattered gradients' sums.
+// The shards of scattered gradients' sums.
 static void occupy_parts(const mezzo_graph *g, const mz_gradient_room *room, life *lives, size_t *n) {
     const int end = (int)g->n_nodes;
     for (int k = 0; k < room->n_parts; ++k)
@@ -198,7 +196,7 @@ typedef struct scratch {
     mz_places places;
     size_t given;        // lives whose place is given
     bool scattered;      // gradients are placed too
-    const size_t *least; // and take so many bytes at least
+    const size_t *least; // the smallest number of bytes it takes
 } scratch;
 
 static bool open_scratch(const mezzo_graph *g, int parts, mz_plan *plan, scratch *s) {

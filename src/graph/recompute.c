@@ -1,9 +1,9 @@
-// The recompute pass: a value made inside a segment that only its own segment reads in forward is not kept for
-// backward; the nodes that make it are repeated just before the first backward node that wants it. Random ops keep
-// their stream, so the repetition is bit for bit the original.
+// The recompute pass repeats values for backward instead of keeping them: the nodes that make a value inside a segment,
+// if forward reads it in this segment only, are repeated before the first backward node that reads it. Random ops keep
+// their stream, so the repetition has the original's bits.
 //
 // "Light" repeats only ops marked cheap in ops.def, which cost a pass over memory: activations and norms with their
-// casts. Products and attention are kept, and so is what they read.
+// casts. It keeps the results and operands of products and attention.
 #include "graph/graph.h"
 
 typedef struct pass {
@@ -62,7 +62,7 @@ static mezzo_status repeat_node(pass *p, int index) {
     return mz_graph_node(g, n, NULL);
 }
 
-// What backward reads instead of `value`: itself where it is kept anyway, else its repetition.
+// The value that backward reads instead of `value`: `value` itself where it is kept anyway, else its repetition.
 static mezzo_status repeat(pass *p, int value, int *out) {
     *out = value;
     if ((size_t)value >= p->n_values || p->boundary[value])
@@ -79,7 +79,7 @@ static mezzo_status repeat(pass *p, int value, int *out) {
     return MEZZO_OK;
 }
 
-// A saved output of a forward node that nobody reads any more (its repetition is read instead).
+// Drops a saved output of a forward node without readers, because backward reads its repetition.
 static mezzo_status drop_unread_outputs(mezzo_graph *g) {
     int *uses = NULL;
     MEZZO_TRY(mz_graph_consumers(g, &uses));

@@ -1,10 +1,10 @@
 // The recompute-act pass: backward's product with an activation's derivative (linear_dx) reads the activation's input,
-// and so can write its result as well. The weights' gradients that read this result stand after that product then, and
-// the one that forward made, or that light recompute would make in a pass of its own, need not be there. A result is
-// remade from its stored input: the same bits wherever forward rounds its input before the activation, as the ops say.
+// so it can write the activation's result too. The weights' gradients that read this result then stand after that
+// product, and forward's copy of the result is not kept. A result is recomputed from its stored input, so it has the
+// same bits wherever forward rounds its input before the activation.
 #include "graph/graph.h"
 
-// What `n` writes of the activation whose derivative dx has, where that is the rounded result alone; -1.
+// The output of `n` that is the rounded result of the activation whose derivative dx applies; -1: none.
 static int result_of(const mezzo_graph *g, const mz_node *n, const mz_node *dx) {
     const int preact = dx->in[MZ_IN(linear_dx, preact)], at = MZ_OUT(linear, preact),
               residual = MZ_IN(linear, residual);
@@ -19,7 +19,8 @@ static int result_of(const mezzo_graph *g, const mz_node *n, const mz_node *dx) 
     return plain && y->dtype == g->values[preact].dtype ? n->out[0] : -1;
 }
 
-// A product of weights' gradients alone, of which x is v; it may be later: no node up to `to` writes in what it writes.
+// The node is a product for weights' gradients that reads v as x and may run later: no node up to `to` writes its
+// output.
 static bool is_movable(const mezzo_graph *g, size_t at, int v, size_t to) {
     const mz_node *n = &g->nodes[at];
     if (n->op != MZ_OP_linear_dw || n->in[MZ_IN(linear_dw, dy)] == v)
@@ -42,7 +43,7 @@ static bool reads(const mz_node *n, int v) {
     return false;
 }
 
-// Whether forward and products that may stand after node `dx` are all that reads v, and there is one of the latter.
+// Only forward and products that may stand after node `dx` read v, and at least one such product does.
 static bool can_wait(const mezzo_graph *g, int v, size_t dx) {
     bool any = false;
     for (size_t i = 0; i < g->n_values; ++i)
@@ -58,7 +59,7 @@ static bool can_wait(const mezzo_graph *g, int v, size_t dx) {
     return any;
 }
 
-// Backward's products that read v read `instead`; those in front of node `dx` come after it.
+// Makes backward's products read `instead` of v, and moves those before node `dx` after it.
 static void move_readers(mezzo_graph *g, int v, int instead, size_t dx) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         if (!reads(&g->nodes[i], v) || g->nodes[i].phase == MZ_FORWARD)
@@ -69,7 +70,7 @@ static void move_readers(mezzo_graph *g, int v, int instead, size_t dx) {
         const mz_node moved = g->nodes[i];
         memmove(&g->nodes[i], &g->nodes[i + 1], (dx - i) * sizeof moved);
         g->nodes[dx--] = moved;
-        --i; // the next one is here now
+        --i; // the next node moved to this index
     }
 }
 
@@ -86,7 +87,7 @@ static mezzo_status recompute_act(mezzo_graph *g, size_t at, mz_can_recompute *c
         return MEZZO_OK;
     while (dx.n_out <= slot)
         dx.out[dx.n_out++] = -1;
-    dx.out[slot] = v; // of the same kind
+    dx.out[slot] = v; // of v's kind
     MEZZO_TRY(can(user, g, &dx, &possible));
     if (!possible)
         return MEZZO_OK;
@@ -98,7 +99,7 @@ static mezzo_status recompute_act(mezzo_graph *g, size_t at, mz_can_recompute *c
     return MEZZO_OK;
 }
 
-// Activations that were repeated for backward and that nothing reads any more.
+// Removes repeated activations without readers.
 static mezzo_status drop_repetitions(mezzo_graph *g) {
     int *uses = NULL;
     bool *dead = mz_alloc(g->n_nodes + 1, sizeof *dead);
@@ -115,7 +116,7 @@ static mezzo_status drop_repetitions(mezzo_graph *g) {
     return status;
 }
 
-mezzo_status mz_graph_remake(mezzo_graph *g, mz_can_recompute *can, void *user) {
+mezzo_status mz_graph_recompute_act(mezzo_graph *g, mz_can_recompute *can, void *user) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
         const int preact = MZ_IN(linear_dx, preact), act_out = MZ_OUT(linear_dx, act_out);

@@ -1,11 +1,11 @@
-// The storage pass: every value gets the storage of its axes, and copies stand where an op cannot take it. What comes
-// from the host, and what it reads, is stored without padding.
+// The storage pass gives every value the storage of its axes and inserts copies where an op cannot take it. Values that
+// the host writes or reads are stored without padding.
 #include "graph/graph.h"
 
 typedef struct pass {
     mezzo_graph *g;
     const mz_storage_options *options;
-    mz_storage *want; // per value that there was: as its axes are stored
+    mz_storage *want; // per value before the pass: the storage of its axes
     int *other;       // per value that there was: the same stored in another way; -1
     size_t n_old;
 } pass;
@@ -22,7 +22,7 @@ mz_padded mz_takes_padding(const mz_storage_options *o, mz_op op) {
     return o->takes_padding(op);
 }
 
-// As the value is now: sources as they came, a block of rows as what it is a part of.
+// The value's present storage: sources have their own, a block of rows has that of the whole value.
 static void store_values(pass *p) {
     mezzo_graph *g = p->g;
     for (size_t i = 0; i < g->n_values; i++) {
@@ -45,7 +45,7 @@ static void store_values(pass *p) {
     }
 }
 
-// Blocks of scales are of what is stored: padding may cut an axis of runs into more of them.
+// Blocks of scales cut the stored extent, so padding may cut an axis of runs into more blocks.
 static void size_scales(pass *p) {
     mezzo_graph *g = p->g;
     for (size_t i = 0; i < p->n_old; i++) {
@@ -57,7 +57,7 @@ static void size_scales(pass *p) {
     }
 }
 
-// A node next to `by`, with one input and one output.
+// Adds a node next to `by`, with one input and one output.
 static mezzo_status emit(pass *p, const mz_node *by, mz_op op, int x, int y, bool accumulate) {
     mz_node n = {.op = op,
                  .attrs.accumulate = accumulate,
@@ -86,7 +86,7 @@ static mezzo_status new_like(pass *p, int v, const mz_storage *storage, int *out
     return mz_graph_value(p->g, value, out);
 }
 
-// v, or a copy of it, stored as `storage`.
+// Returns v, or a copy of v stored as `storage`.
 static mezzo_status as_stored(pass *p, const mz_node *by, int *v, const mz_storage *storage) {
     if (mz_storage_equal(stored(p, *v), storage))
         return MEZZO_OK;
@@ -99,10 +99,10 @@ static mezzo_status as_stored(pass *p, const mz_node *by, int *v, const mz_stora
     return MEZZO_OK;
 }
 
-// What node n's outputs shall be stored as: where that is another way than the value's, the node writes a value of its
-// own and `after` says where it goes. Parameter gradients are added up by one node, all of them or none.
+// Sets the storage of node n's outputs. Where it differs from the value's, the node writes a new value, and `after`
+// says where the value is copied to. One node adds up all parameter gradients of a call, or none.
 typedef struct redirect {
-    int from, to; // -1: nothing
+    int from, to; // value ids; -1: nothing
 } redirect;
 
 static mezzo_status redirect_outputs(pass *p, mz_node *n, const mz_storage *const *wanted, redirect *after) {
@@ -137,7 +137,7 @@ static mezzo_status finish_outputs(pass *p, const mz_node *n, bool accumulate, c
     return MEZZO_OK;
 }
 
-// The node between copies that store what it reads and writes as `wanted` says.
+// Puts the node between copies that store its inputs and outputs as `wanted` says.
 static mezzo_status between_copies(pass *p, mz_node n, const mz_storage *const *in, const mz_storage *const *out) {
     redirect after[MZ_MAX_OUT];
     for (int k = 0; k < n.n_in; k++)
@@ -162,7 +162,7 @@ static bool any_padded(const pass *p, const int *list, int n) {
     return false;
 }
 
-// Each tensor is stored as its axes are, those that share an axis alike.
+// Stores each tensor as its axes are; tensors that share an axis are stored alike.
 static bool as_axes(const pass *p, const int *list, int n) {
     for (int k = 0; k < n; k++)
         if (list[k] >= 0 && !mz_storage_equal(stored(p, list[k]), &p->want[list[k]]))
@@ -177,8 +177,7 @@ static bool axes_are_rows(const pass *p, const int *list, int n) {
     return true;
 }
 
-// Kernels take the node once its tensors are stored as their axes are: those that know padding, and those that may run
-// over it.
+// Kernels that know padding, and those that may run over it, take the node once its tensors are stored as their axes.
 static bool takes_axes(const pass *p, const mz_node *n, mz_padded takes) {
     if (mz_op_table[n->op].padding == MZ_PADDING_ZERO || takes == MZ_PADDED_AXES)
         return true;
@@ -202,7 +201,7 @@ static mezzo_status place(pass *p, const mz_node *n) {
     return between_copies(p, *n, in, out);
 }
 
-// What the host reads, at the end: by then blocks of rows have been put together.
+// Outputs for the host are stored at the end, when blocks of rows form whole values again.
 static mezzo_status place_outputs(pass *p) {
     mezzo_graph *g = p->g;
     mz_node last = {.phase = MZ_FORWARD, .precision = -1};

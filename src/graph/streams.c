@@ -1,11 +1,11 @@
-// Which nodes run on a second stream of a device's graph, concurrently with those after them: gradients of weights,
-// which only the update waits for, and independent branches, such as shared experts and routed ones.
+// Chooses the nodes for a second stream of a device's graph: gradients of weights, which only the update waits for, and
+// independent branches, such as shared and routed experts.
 #include "graph/graph.h"
 
 #include <math.h>
 
-// Times are an H100's, in µs, and decide placement only: a node's least time, the cost of waiting for the other stream,
-// and the gain for which a node changes streams.
+// Times are in µs for an H100 and decide placement only: a node's least time, the cost of waiting for the other stream,
+// and the smallest gain for which a node changes streams.
 #define LAUNCH         2.5
 #define WAIT           1.0
 #define WORTH          2.0
@@ -14,7 +14,7 @@
 #define FARTHEST       24 // nodes: a branch's results take memory from where it could begin
 #define LARGEST_RESULT ((size_t)64 << 20)
 
-// Whether nothing but the gradients of parameters comes out of a node.
+// Only gradients of parameters come out of the node.
 static bool only_gradients(const mezzo_graph *g, const mz_node *n) {
     bool gradients = false;
     for (int k = 0; k < n->n_out; ++k) {
@@ -53,8 +53,8 @@ static bool is_part(const mezzo_graph *g, int v) {
     return count(g, root) != count(g, v);
 }
 
-// Blocks of a head are parts of one tensor, so that one block's memory is enough: two at once would need it twice. And
-// what is large is not kept for long.
+// Blocks of a head are rows of one tensor whose memory serves one block at a time, so two cannot run at once. Large
+// values do not live longer for a second stream.
 static bool may_leave(const mezzo_graph *g, const mz_node *n, int index, int since) {
     if (index - since > FARTHEST)
         return false;
@@ -71,20 +71,20 @@ static bool may_leave(const mezzo_graph *g, const mz_node *n, int index, int sin
 }
 
 typedef struct moment {
-    double duration, ahead; // ahead: from its beginning to the end of the longest way that leads from it
+    double duration, ahead; // ahead: from its beginning to the end of the longest path from it
     double done;
-    int stream, since; // since: the node from behind which it could have run
+    int stream, since; // since: it could have run after this node
     bool placed, gradient;
 } moment;
 
-// The node that makes a value, or what it is a view of; -1: none.
+// The node that makes a value or the value it is a view of; -1: none.
 static int maker(const mezzo_graph *g, int v) {
     while (v >= 0 && g->values[v].producer >= 0 && g->nodes[g->values[v].producer].op == MZ_OP_reshape)
         v = g->nodes[g->values[v].producer].in[0];
     return v >= 0 ? g->values[v].producer : -1;
 }
 
-// Or runs on the stream of collectives.
+// The node is a collective, which has a stream of its own.
 static bool does_not_run(const mz_node *n) {
     return n->op == MZ_OP_reshape || n->gathers > 0;
 }
@@ -100,13 +100,13 @@ static void look_ahead(const mezzo_graph *g, moment *at) {
         for (int k = 0; k < n->n_in; ++k) {
             int from = maker(g, n->in[k]);
             if (from >= 0 && at[from].ahead < at[i].ahead)
-                at[from].ahead = at[i].ahead; // its own duration comes on top when it is met
+                at[from].ahead = at[i].ahead; // its own duration is added when the loop reaches it
         }
     }
 }
 
-// When a node's inputs are ready on a stream; infinite where one is not placed yet. since: after which node of the
-// first stream.
+// The time when a node's inputs are ready on a stream; infinite where one is not placed yet. since: the last node of
+// the first stream before that.
 static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, int stream, int *since) {
     double start = 0;
     for (int k = 0; k < n->n_in; ++k) {
@@ -122,7 +122,7 @@ static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, in
     return start;
 }
 
-// The longest way from those nodes soon after i that could begin on the first stream by `start`.
+// The longest path from the nodes soon after i that could begin on the first stream by `start`.
 static double others_ahead(const mezzo_graph *g, const moment *at, size_t i, double start) {
     double most = 0;
     int since = 0;
@@ -137,9 +137,9 @@ static double larger(double a, double b) {
     return a > b ? a : b;
 }
 
-// Nodes in their order, each on the stream on which it and what waits for it end sooner.
+// Places the nodes in order, each on the stream on which it and its dependents end sooner.
 static void place(const mezzo_graph *g, moment *at) {
-    double idle[2] = {0, 0}; // since when a stream has nothing to do
+    double idle[2] = {0, 0}; // the time from which a stream is idle
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
         moment *m = &at[i];

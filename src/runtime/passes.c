@@ -77,7 +77,7 @@ static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_nod
 }
 
 static mezzo_status pass_recompute_act(mezzo_graph *g, const mz_target *t) {
-    return worth_remaking(t->device, t->options, g) ? mz_graph_remake(g, can_recompute, t->device) : MEZZO_OK;
+    return worth_remaking(t->device, t->options, g) ? mz_graph_recompute_act(g, can_recompute, t->device) : MEZZO_OK;
 }
 
 static mezzo_status pass_gather(mezzo_graph *g, const mz_target *t) {

@@ -482,11 +482,11 @@ static void nothing_is_kept_of_results_made_again(void **state) {
         must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         const size_t nodes = out->n_nodes;
         must(mz_graph_plan(out, NULL, NULL, &before));
-        must(mz_graph_remake(out, can_recompute, &no));
+        must(mz_graph_recompute_act(out, can_recompute, &no));
         assert_true(no.asked == 2 && out->n_nodes == nodes);
         for (size_t i = 0; i < nodes; ++i)
             assert_true(out->nodes[i].op != MZ_OP_linear_dx || out->nodes[i].n_out <= MZ_OUT(linear_dx, act_out));
-        must(mz_graph_remake(out, can_recompute, &yes));
+        must(mz_graph_recompute_act(out, can_recompute, &yes));
         assert_int_equal(yes.asked, 2);
         assert_int_equal(out->n_nodes, nodes - (o.recompute_light ? 2 : 0)); // the passes that repeated GELU
         for (size_t i = 0; i < out->n_nodes; ++i) {
