@@ -38,14 +38,15 @@ __device__ __forceinline__ float round_tf32(float x) {
 
 // Whether a query, which sees keys from `first` on, does not see a key; where the keys end that queries before `row`
 // see; and where those of a query begin.
+template <bool LIMITED>
 __device__ __forceinline__ bool hidden(const mz_cu_attention &a, int query, int first, int key) {
-    return key >= a.keys || (a.causal && key > query) || key < first;
+    return key >= a.keys || (a.causal && key > query) || (LIMITED && key < first);
 }
-__device__ __forceinline__ int first_of(const mz_cu_attention &a, int b, int query) {
-    return a.causal && a.limited ? first_key(a, b, query) : 0;
+template <bool LIMITED> __device__ __forceinline__ int first_of(const mz_cu_attention &a, int b, int query) {
+    return LIMITED && a.causal ? first_key(a, b, query) : 0;
 }
-__device__ __forceinline__ float score_of(const mz_cu_attention &a, float x) {
-    return a.limited ? capped(a, x) : x;
+template <bool LIMITED> __device__ __forceinline__ float score_of(const mz_cu_attention &a, float x) {
+    return LIMITED ? capped(a, x) : x;
 }
 __device__ __forceinline__ int keys_end(const mz_cu_attention &a, int row) {
     return a.causal && row < a.keys ? row : a.keys;
@@ -150,7 +151,7 @@ template <int D, int TR, int TC> struct fma_shared {
     static constexpr int R = ROWS * row_pitch(D), C = COLUMNS * row_pitch(D), P = ROWS * row_pitch(COLUMNS);
 };
 
-template <int D, int TR, int TC>
+template <bool LIMITED, int D, int TR, int TC>
 __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__ mz_cu_attention a) {
     using layout = fma_shared<D, TR, TC>;
     constexpr int BM = layout::ROWS, BN = layout::COLUMNS;
@@ -167,16 +168,16 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
     if (drop)
         rule = dropout_of(a);
     load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
-    const float scale = scale_after(a), scale2 = scale * 1.44269504f; // log2 e
+    const float scale = LIMITED ? scale_after(a) : a.scale, scale2 = scale * 1.44269504f; // log2 e
     float y[TR][D / 8] = {}, max[TR], sum[TR] = {};
     int first[TR];
 #pragma unroll
     for (int i = 0; i < TR; i++) {
         max[i] = -INFINITY;
-        first[i] = first_of(a, s.b, i0 + ty + 16 * i);
+        first[i] = first_of<LIMITED>(a, s.b, i0 + ty + 16 * i);
     }
     const int end = keys_end(a, i0 + BM);
-    for (int j0 = first_of(a, s.b, i0) / BN * BN; j0 < end; j0 += BN) {
+    for (int j0 = first_of<LIMITED>(a, s.b, i0) / BN * BN; j0 < end; j0 += BN) {
         __syncthreads();
         load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
         load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
@@ -190,13 +191,15 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < TC; j++) {
-                x[i][j] = hidden(a, i0 + ty + 16 * i, first[i], j0 + tx + 8 * j) ? -INFINITY : score_of(a, x[i][j]);
+                x[i][j] = hidden<LIMITED>(a, i0 + ty + 16 * i, first[i], j0 + tx + 8 * j)
+                              ? -INFINITY
+                              : score_of<LIMITED>(a, x[i][j]);
                 top = fmaxf(top, x[i][j]);
             }
 #pragma unroll
             for (int step = 1; step < 8; step *= 2)
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-            const bool none = top == -INFINITY; // a row that sees nothing of its first tile
+            const bool none = LIMITED && top == -INFINITY; // a row that sees nothing of its first tile
             float shrink = none ? 1 : exp2f((max[i] - top) * scale2), top2 = none ? 0 : top * scale2, part = 0;
             max[i] = top;
 #pragma unroll
@@ -231,7 +234,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
     put_rows<D, TR>(a, a.y, s.y + i0 * y_row, y_row, a.length - i0, y, factor);
 }
 
-template <int D, int TR, int TC>
+template <bool LIMITED, int D, int TR, int TC>
 __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constant__ mz_cu_attention a) {
     using layout = fma_shared<D, TR, TC>;
     constexpr int BM = layout::ROWS, BN = layout::COLUMNS;
@@ -250,13 +253,13 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
         rule = dropout_of(a);
     load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
     load_rows<BM, D>(tile_dy, a, a.dy, s.y + i0 * y_row, y_row, a.length - i0);
-    const float scale2 = scale_after(a) * 1.44269504f; // log2 e
+    const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
     float dq[TR][D / 8] = {}, lse2[TR], delta[TR];
     int first[TR];
 #pragma unroll
     for (int i = 0; i < TR; i++) {
         int row = ty + 16 * i;
-        first[i] = first_of(a, s.b, i0 + row);
+        first[i] = first_of<LIMITED>(a, s.b, i0 + row);
         bool inside = i0 + row < a.length;
         lse2[i] = inside ? a.lse[s.row + i0 + row] * 1.44269504f : 0;
         float part = 0; // of dy·y, the values as stored
@@ -272,7 +275,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
             a.delta[s.row + i0 + row] = part;
     }
     const int end = keys_end(a, i0 + BM);
-    for (int j0 = first_of(a, s.b, i0) / BN * BN; j0 < end; j0 += BN) {
+    for (int j0 = first_of<LIMITED>(a, s.b, i0) / BN * BN; j0 < end; j0 += BN) {
         __syncthreads();
         load_rows<BN, D>(tile_k, a, a.k, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
         load_rows<BN, D>(tile_v, a, a.v, s.keys + j0 * a.kv_row, a.kv_row, a.keys - j0);
@@ -289,11 +292,11 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
                 float d = dp[i][j];
                 if (drop)
                     d = mask[(ty + 16 * i) * mask_words(BN) + j / 4] >> (tx + j % 4 * 8) & 1 ? d * rule.kept : 0;
-                const float score = score_of(a, x[i][j]);
+                const float score = score_of<LIMITED>(a, x[i][j]);
                 x[i][j] = exp2f(fmaf(score, scale2, -lse2[i])) * (d - delta[i]);
-                if (a.limited)
+                if (LIMITED)
                     x[i][j] *= cap_derivative(a, score);
-                if (hidden(a, i0 + ty + 16 * i, first[i], j0 + tx + 8 * j))
+                if (hidden<LIMITED>(a, i0 + ty + 16 * i, first[i], j0 + tx + 8 * j))
                     x[i][j] = 0;
             }
         put_scores(p, x);
@@ -307,7 +310,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
     put_rows<D, TR>(a, a.dq, s.q + i0 * a.q_row, a.q_row, a.length - i0, dq, factor);
 }
 
-template <int D, int TR, int TC>
+template <bool LIMITED, int D, int TR, int TC>
 __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_constant__ mz_cu_attention a) {
     using layout = fma_shared<D, TR, TC>;
     constexpr int BK = layout::ROWS, BM = layout::COLUMNS;
@@ -327,10 +330,10 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
         rule = dropout_of(a);
     load_rows<BK, D>(tile_k, a, a.k, keys, a.kv_row, a.keys - j0);
     load_rows<BK, D>(tile_v, a, a.v, keys, a.kv_row, a.keys - j0);
-    const float scale2 = scale_after(a) * 1.44269504f; // log2 e
+    const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
     const int from = a.causal ? j0 / BM * BM : 0,
-              end = a.causal && a.limited ? min((last_query_tile(a, b, j0 / BM, BM, j0 + BK - 1) + 1) * BM, a.length)
-                                          : a.length;
+              end = LIMITED && a.causal ? min((last_query_tile(a, b, j0 / BM, BM, j0 + BK - 1) + 1) * BM, a.length)
+                                        : a.length;
     float dk[TR][D / 8] = {}, dv[TR][D / 8] = {};
     for (int h = first_head; h < first_head + group; h++) {
         const attention_head s = head_of(a, b, h);
@@ -351,17 +354,17 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
                 const bool inside = query < count;
                 const float lse2 = inside ? a.lse[s.row + i0 + query] * 1.44269504f : 0;
                 const float delta = inside ? a.delta[s.row + i0 + query] : 0;
-                const int first = first_of(a, b, i0 + query);
+                const int first = first_of<LIMITED>(a, b, i0 + query);
 #pragma unroll
                 for (int i = 0; i < TR; i++) {
                     const int key = ty + 16 * i;
-                    const bool unseen = !inside || hidden(a, i0 + query, first, j0 + key);
+                    const bool unseen = !inside || hidden<LIMITED>(a, i0 + query, first, j0 + key);
                     const bool kept = !drop || mask[query * mask_words(BK) + key / 32] >> key % 32 & 1;
-                    const float score = score_of(a, x[i][j]);
+                    const float score = score_of<LIMITED>(a, x[i][j]);
                     float e = unseen ? 0 : exp2f(fmaf(score, scale2, -lse2));
                     x[i][j] = kept ? e : 0;
                     dp[i][j] = unseen ? 0 : e * ((!drop ? dp[i][j] : kept ? dp[i][j] * rule.kept : 0) - delta);
-                    if (a.limited)
+                    if (LIMITED)
                         dp[i][j] *= cap_derivative(a, score);
                 }
             }
@@ -385,15 +388,15 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
     put_rows<D, TR>(a, a.dv, keys, a.kv_row, a.keys - j0, dv, factor);
 }
 
-template <int PASS, int D, int TR, int TC> struct fma_pass {
+template <int PASS, bool LIMITED, int D, int TR, int TC> struct fma_pass {
     using layout = fma_shared<D, TR, TC>;
     static constexpr int TOTAL = 4 * ((PASS == 0 ? 1 : 2) * layout::R + 2 * layout::C + layout::P); // bytes
     static constexpr int WITH_MASK = TOTAL + 4 * (PASS == 2 ? layout::COLUMNS * mask_words(layout::ROWS)
                                                             : layout::ROWS * mask_words(layout::COLUMNS));
     static const void *kernel() {
-        return PASS == 0   ? reinterpret_cast<const void *>(attention_fma<D, TR, TC>)
-               : PASS == 1 ? reinterpret_cast<const void *>(attention_fma_dq<D, TR, TC>)
-                           : reinterpret_cast<const void *>(attention_fma_dkv<D, TR, TC>);
+        return PASS == 0   ? reinterpret_cast<const void *>(attention_fma<LIMITED, D, TR, TC>)
+               : PASS == 1 ? reinterpret_cast<const void *>(attention_fma_dq<LIMITED, D, TR, TC>)
+                           : reinterpret_cast<const void *>(attention_fma_dkv<LIMITED, D, TR, TC>);
     }
     static unsigned grid(const mz_cu_attention &a) {
         return static_cast<unsigned>(((PASS == 2 ? a.keys : a.length) + layout::ROWS - 1) / layout::ROWS * a.batch *
@@ -401,28 +404,32 @@ template <int PASS, int D, int TR, int TC> struct fma_pass {
     }
 };
 
-template <int PASS> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+template <int PASS, bool LIMITED> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     // Compute capability 7.5 has 64 KiB of shared memory a block: tiles of 32 × 32, and no width above 128
     // (attention.c).
     if (a.width <= 32)
-        return attention_run<fma_pass<PASS, 32, 4, 8>>(prepare, stream, a);
+        return attention_run<fma_pass<PASS, LIMITED, 32, 4, 8>>(prepare, stream, a);
     if (a.width <= 64 && a.cc >= 80)
-        return attention_run<fma_pass<PASS, 64, 4, 8>>(prepare, stream, a);
+        return attention_run<fma_pass<PASS, LIMITED, 64, 4, 8>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<fma_pass<PASS, 64, 2, 4>>(prepare, stream, a);
+        return attention_run<fma_pass<PASS, LIMITED, 64, 2, 4>>(prepare, stream, a);
     if (a.width <= 128 && a.cc >= 80)
-        return attention_run<fma_pass<PASS, 128, 4, 4>>(prepare, stream, a);
+        return attention_run<fma_pass<PASS, LIMITED, 128, 4, 4>>(prepare, stream, a);
     if (a.width <= 128)
-        return attention_run<fma_pass<PASS, 128, 1, 4>>(prepare, stream, a);
-    return attention_run<fma_pass<PASS, 256, 2, 4>>(prepare, stream, a);
+        return attention_run<fma_pass<PASS, LIMITED, 128, 1, 4>>(prepare, stream, a);
+    return attention_run<fma_pass<PASS, LIMITED, 256, 2, 4>>(prepare, stream, a);
+}
+
+template <int PASS> cudaError_t run_pass(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    return a.limited ? for_width<PASS, true>(stream, a, prepare) : for_width<PASS, false>(stream, a, prepare);
 }
 
 } // namespace
 
 cudaError_t mz_cu_attention_fma(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-    return for_width<0>(stream, *a, prepare);
+    return run_pass<0>(stream, *a, prepare);
 }
 cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-    cudaError_t error = for_width<1>(stream, *a, prepare);
-    return error != cudaSuccess ? error : for_width<2>(stream, *a, prepare);
+    cudaError_t error = run_pass<1>(stream, *a, prepare);
+    return error != cudaSuccess ? error : run_pass<2>(stream, *a, prepare);
 }
