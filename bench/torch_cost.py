@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicted against measured steps of PyTorch programs: what `mezzo doctor --run` predicts for BF16 (and FP16 on a GPU) from the FP32
+"""Predicted against measured steps of PyTorch programs: what `mezzo doctor --run` predicts for BF16 from the FP32
 program, beside the time of the same program under autocast; of both the shortest step. It needs torch.
 
     python bench/torch_cost.py MEZZO [DEVICE]      appends rows to bench/results/torch-cost.csv, or to $OUT/torch-cost.csv
@@ -86,7 +86,7 @@ def main() -> None:
             words = [mezzo, "doctor", "--run", "--json", "--", sys.executable, program, kind, "fp32", device]
             result = json.loads(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
             costs = {row["format"]: row["step_ms"] for row in result["costs"]}
-            for precision in ["bf16", "fp16"] if device == "cuda" else ["bf16"]:
+            for precision in ["bf16"]:
                 words = [sys.executable, program, kind, precision, device]
                 measured = 1e3 * float(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
                 predicted = costs.get(precision, float("nan"))
