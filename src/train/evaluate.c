@@ -131,7 +131,9 @@ static mezzo_status open_latents(model *m, const mz_task_options *options) {
 static mezzo_status open_task(model *m, const mz_task_options *options) {
     MEZZO_TRY(mz_task_open(mz_task_kind_of(&m->checkpoint.model), options, &m->task));
     MEZZO_TRY(open_latents(m, options));
-    return mz_task_set_model(m->task, &m->checkpoint.model);
+    MEZZO_TRY(mz_task_set_model(m->task, &m->checkpoint.model));
+    mz_task_report(m->task);
+    return MEZZO_OK;
 }
 
 static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo_hooks *hooks) {

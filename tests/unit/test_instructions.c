@@ -153,6 +153,74 @@ static void test_json_files(void **state) {
     mezzo_tokenizer_free(bytes);
 }
 
+static void write_letters(const char *path, char letter, int n) {
+    mz_text t = {0};
+    for (int i = 0; i < n; i++)
+        mz_text_addf(&t, "{\"prompt\": \"%c\", \"completion\": \"!\"}\n", letter);
+    must(mz_file_write_atomic(path, t.data, t.len));
+    mz_text_free(&t);
+}
+
+// How many of 4,000 rows begin with `letter`.
+static int count_rows(const mz_instructions *x, char letter) {
+    enum { ROWS = 4000, LENGTH = 2 };
+    static int32_t tokens[ROWS * LENGTH], targets[ROWS * LENGTH];
+    int n = 0;
+    mz_instruction_rows *made;
+    must(mz_instruction_rows_create(
+        x, &(mz_instruction_order){.random = true, .rows = ROWS, .length = LENGTH, .seed = 5}, &made));
+    must(mz_instruction_rows_batch(made, 0, tokens, targets, NULL));
+    mz_instruction_rows_free(made);
+    for (int r = 0; r < ROWS; r++)
+        n += tokens[r * LENGTH] == letter;
+    return n;
+}
+
+// 30 records of weight 2 and 40 of 0.5 are drawn as 60 to 20: 3,000 of 4,000 rows, with a deviation of
+// √(4000·0.75·0.25) = 27; four of them are a twentieth of the difference to what records without weights have, 1,714.
+// Validation has none.
+static void test_weights_draw_records(void **state) {
+    (void)state;
+    mezzo_tokenizer *bytes;
+    mz_record_set set;
+    mz_instructions *train, *validation;
+    must(mezzo_tokenizer_create_byte(&bytes));
+    write_letters("a.jsonl", 'a', 30);
+    write_letters("b.jsonl", 'b', 40);
+    must(mz_record_set_open("a.jsonl:2,b.jsonl:0.5", NULL, bytes, NULL, &set));
+    must(mz_instructions_create(&set, 0, 1, true, &train));
+    must(mz_instructions_create(&set, 0, 1, false, &validation));
+    assert_in_range(count_rows(train, 'a'), 3000 - 4 * 27, 3000 + 4 * 27);
+    assert_in_range(count_rows(validation, 'a'), 1714 - 4 * 31, 1714 + 4 * 31); // √(4000·3/7·4/7) = 31
+    assert_int_equal(mz_instructions_batches(train, 10), 8);
+    assert_int_equal(mz_instructions_batches(validation, 10), 7);
+    mz_instructions_free(train);
+    mz_instructions_free(validation);
+    mz_record_set_close(&set);
+    mezzo_tokenizer_free(bytes);
+}
+
+// The same of documents, by positions.
+static void test_weights_draw_documents(void **state) {
+    (void)state;
+    enum { ROWS = 4000, LENGTH = 2 };
+    static int32_t tokens[ROWS * LENGTH], targets[ROWS * LENGTH];
+    mezzo_corpus *corpus;
+    mezzo_loader *loader;
+    int n = 0;
+    must(mz_file_write_atomic("c.jsonl", "{\"text\": \"cccccccccccccccccccccccccccccccc\"}\n", 46));
+    must(mz_file_write_atomic("d.jsonl", "{\"text\": \"dddddddddddddddddddddddddddddddd\"}\n", 46));
+    must(mezzo_corpus_open(
+        &(mezzo_corpus_options){.path = "c.jsonl:3,d.jsonl", .tokenizer = "byte", .train_fraction = 1}, &corpus));
+    must(mezzo_loader_create(corpus, &(mezzo_loader_options){.batch = ROWS, .length = LENGTH, .seed = 5}, &loader));
+    must(mezzo_loader_batch(loader, 0, tokens, targets));
+    for (int r = 0; r < ROWS; r++)
+        n += tokens[r * LENGTH] == 'c';
+    assert_in_range(n, 3000 - 4 * 27, 3000 + 4 * 27);
+    mezzo_loader_free(loader);
+    mezzo_corpus_free(corpus);
+}
+
 // Prompts are noise, answers follow from their last letter: the loss of the answers falls far below what a model can
 // reach on the prompts, which no mask would add to it.
 static void test_learns_the_answers(void **state) {
@@ -184,9 +252,10 @@ static void test_learns_the_answers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers_alone_count), cmocka_unit_test(test_json_files),
-        cmocka_unit_test(test_what_is_refused),     cmocka_unit_test(test_reading_can_be_stopped),
-        cmocka_unit_test(test_learns_the_answers),
+        cmocka_unit_test(test_answers_alone_count),    cmocka_unit_test(test_json_files),
+        cmocka_unit_test(test_what_is_refused),        cmocka_unit_test(test_reading_can_be_stopped),
+        cmocka_unit_test(test_learns_the_answers),     cmocka_unit_test(test_weights_draw_records),
+        cmocka_unit_test(test_weights_draw_documents),
     };
     return cmocka_run_group_tests_name("instructions", tests, NULL, NULL);
 }
