@@ -5,7 +5,7 @@
 
 #include "optim/ranks_state.h"
 
-// A region is summed, gathered, spread, its moments, masters and copies brought together; and a step's records.
+// Sums and gathers regions of gradients, parameters, moments and copies, and exchanges a step's records.
 enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 10 };
 
 // --- calls ---------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ static mezzo_status issue_collective(mz_ranks *r, mz_sequence *into, const mz_co
         return mz_fail(MEZZO_ERR_INVALID, "more than %zu collectives in a step", r->most_collectives);
     r->collectives[at] = *what;
     r->n_collectives += at == r->n_collectives;
-    // The op's name is for logs: what runs is the kernel.
+    // The op's name is for logs; the kernel decides what runs.
     mz_call call = {.op = MZ_OP_copy, .n_in = 1, .n_out = 1};
     const size_t sent = mz_collective_send_count(what, r->size), received = mz_collective_recv_count(what, r->size);
     call.in[0] = mz_tensor_bytes((void *)(uintptr_t)what->send, sent * width);
@@ -81,7 +81,7 @@ static mezzo_status find_adder(mz_ranks *r, int64_t n, mezzo_dtype from, const m
     return MEZZO_OK;
 }
 
-// to = from, or to += from; n numbers.
+// to = from, or to += from, of n numbers.
 mezzo_status mz_ranks_issue_add(mz_ranks *r, mz_sequence *into, bool adds, float *from, float *to, int64_t n) {
     const mz_adder *a;
     MEZZO_TRY(find_adder(r, n, MEZZO_F32, &a));
@@ -89,7 +89,7 @@ mezzo_status mz_ranks_issue_add(mz_ranks *r, mz_sequence *into, bool adds, float
     return issue(r, into, adds ? &a->adds : &a->copies, &call);
 }
 
-// Parts of a region, `width` bytes an element, to all ranks.
+// All-gathers the shards of a region, `width` bytes an element.
 mezzo_status mz_ranks_issue_gather(mz_ranks *r, mz_sequence *into, void *base, int64_t shard, mezzo_dtype dtype) {
     const mz_collective what = {.kind = MZ_ALL_GATHER,
                                 .send = (char *)base + (size_t)(r->rank * shard) * mezzo_dtype_size(dtype),
@@ -291,7 +291,7 @@ static mezzo_status carry(mz_ranks *r, int64_t i) {
     if (i + 1 == r->micro)
         return MEZZO_OK;
     MEZZO_TRY(mz_ranks_issue_add(r, NULL, false, grad, r->sums[level], n));
-    return mezzo_params_zero_grad(r->params); // the next micro batch writes its own
+    return mezzo_params_zero_grad(r->params); // the next micro batch writes its own gradient
 }
 
 mezzo_status mz_ranks_micro(mz_ranks *r, int64_t i, const void *loss) {
@@ -307,7 +307,7 @@ mezzo_status mz_ranks_stop(mz_ranks *r, bool asked) {
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
-// This rank's shard of a region, from all ranks' in the order of their numbers: two and two, neighbours first.
+// Adds all ranks' contributions to this rank's shard in pairs of neighbours.
 static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, int64_t shard, float *sum) {
     const mz_collective exchange = {
         .kind = MZ_ALL_TO_ALL, .send = region, .recv = r->parts, .count = (size_t)shard, .dtype = MEZZO_F32};
@@ -318,8 +318,8 @@ static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, in
     return mz_ranks_issue_add(r, into, false, r->parts, sum, shard);
 }
 
-// The same in the order of ranks, from numbers that travel as BF16, this rank's own too; added to what is in `sum`, or
-// not.
+// Adds them in the order of ranks, from numbers that travel as BF16, this rank's own included. The result is stored in
+// `sum`, or added to it.
 static mezzo_status issue_wire(mz_ranks *r, mz_sequence *into, const float *region, int64_t shard, bool adds,
                                float *sum) {
     const mz_adder *a;
@@ -352,7 +352,7 @@ static mezzo_status issue_zero(mz_ranks *r, float *at, int64_t n) {
     return issue(r, NULL, &prepared, &call);
 }
 
-// What a region has of a scattered gradient: n numbers from the parameter's element `first`, the region's `at`.
+// Copies a region's part of a scattered gradient: n numbers from the parameter's element `first` to `at` of the region.
 typedef struct overlap {
     int64_t first, n, at;
 } overlap;
@@ -363,8 +363,7 @@ static overlap overlap_of(const mz_ranks *r, const mz_region *region, const mz_p
     return (overlap){begin - p->offset, (end < to ? end : to) - begin, begin - from};
 }
 
-// A region's gradients, consecutive: where they lie, or brought together. What is between parameters nobody
-// reads.
+// Finds or makes a region's contiguous gradients. No kernel reads the bytes between parameters.
 static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
     const mezzo_params *p = r->params;
     const mz_region *region = &p->regions[k];
@@ -387,13 +386,13 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
     return MEZZO_OK;
 }
 
-// Of scattered gradients the sum goes to this rank's shards; of several micro batches it is added to what is there, but
-// where canonical sums add them.
+// Scattered gradients are summed into this rank's shards. With several micro batches the sum is added to the shard,
+// except under canonical sums, which add by themselves.
 static mezzo_status issue_scattered(mz_ranks *r, int k) {
     const mz_region *region = &r->params->regions[k];
     float *from, *sum = r->params->grad + region->place;
     const int alone = mz_region_only_param(r->params, k);
-    if (alone >= 0 && mz_program_gradient(r->program, alone) == NULL) // zeros of all ranks
+    if (alone >= 0 && mz_program_gradient(r->program, alone) == NULL) // all ranks have zeros
         return r->micro > 1 && !r->canonical ? MEZZO_OK : issue_zero(r, sum, region->shard);
     MEZZO_TRY(issue_gathering(r, k, &from));
     if (r->canonical)
@@ -421,7 +420,7 @@ static mezzo_status issue_region(mz_ranks *r, mz_sequence *into, int k) {
     MEZZO_TRY(r->canonical   ? issue_tree(r, into, region, shard, sum)
               : r->bf16_wire ? issue_wire(r, into, region, shard, false, sum)
                              : issue_collective(r, into, &scatter));
-    // The same sums whoever moves the parameters: all-reduce would add in another order.
+    // Every sharding uses the same sums: an all-reduce would add in another order.
     return r->shard == MZ_SHARD_NONE ? mz_ranks_issue_gather(r, into, region, shard, MEZZO_F32) : MEZZO_OK;
 }
 
@@ -431,7 +430,7 @@ mezzo_status mz_ranks_issue_sum(mz_ranks *r, mz_sequence *into) {
     return MEZZO_OK;
 }
 
-// A region, and the call of the program after which its gradients are finished.
+// A region and the program's call after which its gradients are finished.
 typedef struct finished {
     size_t after;
     int region;
@@ -441,7 +440,7 @@ static int sooner_first(const void *a, const void *b) {
     const finished *x = a, *y = b;
     if (x->after != y->after)
         return x->after < y->after ? -1 : 1;
-    return y->region - x->region; // as backward comes to them
+    return y->region - x->region; // in the order of backward
 }
 
 static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *order) {
@@ -477,7 +476,7 @@ mezzo_status mz_ranks_overlap(mz_ranks *r, mezzo_program *program) {
     return status;
 }
 
-// All ranks' tables of scales, for scales_update.
+// Gathers all ranks' tables of scales for scales_update.
 static mezzo_status gather_scales(mz_ranks *r, mz_sequence *into) {
     mz_scales *s = &r->params->scales;
     const size_t bytes = (size_t)s->n * sizeof *s->entries;
@@ -495,7 +494,7 @@ static mezzo_status gather_scales(mz_ranks *r, mz_sequence *into) {
 }
 
 mezzo_status mz_ranks_issue_norm(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
-    if (mz_ranks_shard(r) >= 0) { // what others have not looked at is 0 there: nothing is rounded
+    if (mz_ranks_shard(r) >= 0) { // other ranks' entries are 0 here, so the sum rounds nothing
         const mz_collective norm_blocks = {.kind = MZ_ALL_REDUCE_SUM,
                                            .send = r->norm_blocks,
                                            .recv = r->all_norm_blocks,
@@ -533,8 +532,8 @@ static bool is_refreshed(const mz_param *p) { // its low copy is rounded from an
     return p->master == MEZZO_MASTER_FP32 && !p->frozen && p->low_copy_slot >= 0;
 }
 
-// Rounds the low copy of parameters [first, end) again that have an FP32 master, all trained. `segment`: the first
-// one's. It waits for their masters alone, and what reads another's low copy does not wait for it.
+// Rounds the low copies of trained parameters [first, end) with FP32 masters again. `segment`: the first one's. The
+// call waits for these masters alone, and readers of other low copies do not wait for it.
 static mezzo_status issue_refresh(mz_ranks *r, mz_sequence *into, int low_copy, size_t first, size_t end, int segment) {
     const mezzo_params *p = r->params;
     mz_call call = mz_params_refresh_call(p, low_copy);
@@ -567,7 +566,7 @@ static mezzo_status issue_refresh(mz_ranks *r, mz_sequence *into, int low_copy, 
     return status;
 }
 
-// Low copies of FP32 masters that end in elements [from, to) of the masters.
+// Rounds low copies of FP32 masters that end in elements [from, to) of the masters.
 static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int low_copy, int64_t from, int64_t to) {
     const mezzo_params *p = r->params;
     size_t first = 0, end = 0;
@@ -576,7 +575,7 @@ static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int low_copy,
         const mz_param *one = &p->list[i];
         const bool here = is_refreshed(one) && one->offset + one->stored > from && one->offset + one->stored <= to;
         const bool between = one->frozen && one->master == MEZZO_MASTER_FP32 && one->low_copy_slot >= 0;
-        if (end > first && between) { // it would be written too
+        if (end > first && between) { // the call would write it too
             MEZZO_TRY(issue_refresh(r, into, low_copy, first, end, segment));
             first = end = 0;
         }
@@ -590,9 +589,9 @@ static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int low_copy,
     return end > first ? issue_refresh(r, into, low_copy, first, end, segment) : MEZZO_OK;
 }
 
-// FP32 masters, and what they are rounded to made anew from them; of others the weights themselves. Where not all
-// masters are FP32, one that has a low copy is read itself too, and that first: a tied embedding. Weights that are read
-// next do not wait for its low copy.
+// Gathers FP32 masters and rounds their low copies; gathers the other weights themselves. With masters of several
+// formats, an FP32 master with a low copy is read itself, and first: a tied embedding. The next readers of weights do
+// not wait for its low copy.
 static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
     const mezzo_params *p = r->params;
     const bool last = p->master_format != MEZZO_MASTER_FP32;

@@ -1,9 +1,8 @@
-// What each rank has a part of, brought to the host whole, for checkpoints and whoever reads weights: moments, masters
-// and their copies.
+// Gathers moments, masters and their copies from the ranks' shards to the host, for checkpoints and other readers.
 #include "base/dynamic8.h"
 #include "optim/ranks_state.h"
 
-// n numbers of a moment as FP32 on the device.
+// Writes n numbers of a moment as FP32 on the device.
 static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, int which, int64_t first, float *to,
                                  int64_t n) {
     const mz_tensor from = mz_optimizer_moment(optimizer, which, first, n);
@@ -19,14 +18,14 @@ static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, 
     return mz_run_once(r->device, &cast);
 }
 
-// A collective that is done at once, after all that waited.
+// Runs a collective at once, after all deferred calls.
 static mezzo_status gather_now(mz_ranks *r, const void *send, void *recv, int64_t n, mezzo_dtype dtype) {
     const mz_collective what = {.kind = MZ_ALL_GATHER, .send = send, .recv = recv, .count = (size_t)n, .dtype = dtype};
     return r->device->comm->run(r->device->comm, r->device, &what);
 }
 
-// What all ranks have of a region, n elements of each from the `first` of its shard, consecutive in `room`: to
-// the host, where the region begins at `host`; NULL: this rank keeps nothing.
+// Copies a region of all ranks to the host, where it begins at `host`; NULL: this rank keeps nothing. `room` has n
+// elements of each rank from the `first` of its shard, contiguous.
 static mezzo_status keep_pieces(mz_ranks *r, const mz_region *g, int64_t first, int64_t n, const void *room,
                                 size_t width, void *host) {
     for (int k = 0; k < r->size && host != NULL; k++)
@@ -40,8 +39,8 @@ static int64_t piece_of(const mz_ranks *r, const mz_region *g, int64_t first) {
     return left < most ? left : most;
 }
 
-// n numbers of 8 bits of each rank, from the `first` of its shard: the records go through `room`, the numbers to the
-// host, where the region begins at `host`; NULL: this rank keeps nothing.
+// Gathers n numbers of 8 bits of each rank from the `first` of its shard: the records go through `room`, the numbers to
+// the host, where the region begins at `host`; NULL: this rank keeps nothing.
 static mezzo_status gather_blocks(mz_ranks *r, const mezzo_optimizer *optimizer, int which, const mz_region *g,
                                   int64_t first, int64_t n, void *room, float *host) {
     const mz_tensor mine = mz_optimizer_moment(optimizer, which, g->place + first, n);
@@ -61,7 +60,8 @@ static mezzo_status gather_blocks(mz_ranks *r, const mezzo_optimizer *optimizer,
     return status;
 }
 
-// One region after another, through the buffer of gradients or, where that has shards alone, through the room for one.
+// Goes region by region, through the buffer of gradients or, where that has shards alone, through the memory of one
+// region.
 static mezzo_status gather_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
     const mezzo_params *p = r->params;
     float *host = optimizer->whole[which];
@@ -101,8 +101,7 @@ mezzo_status mz_ranks_gather_moments(mz_ranks *r, mezzo_optimizer *optimizer, bo
     return mezzo_params_zero_grad(r->params);
 }
 
-// A region of which this rank has `shard`, to the host, where the region begins at `host`; NULL: this rank keeps
-// nothing.
+// Gathers a region to the host, where it begins at `host`; NULL: this rank keeps nothing. This rank has `shard`.
 static mezzo_status gather_numbers(mz_ranks *r, const mz_region *g, const void *shard, mezzo_dtype dtype, void *host) {
     const size_t width = mezzo_dtype_size(dtype);
     for (int64_t first = 0, n; first < g->shard; first += n) {
@@ -113,7 +112,8 @@ static mezzo_status gather_numbers(mz_ranks *r, const mz_region *g, const void *
     return MEZZO_OK;
 }
 
-// Masters that are not FP32: the copy, which is a part of them, has been brought already. low [longest region].
+// Joins masters that are not FP32 from their low copy, which has been gathered, and their low half. low [longest
+// region].
 static mezzo_status join_masters(mz_ranks *r, const mz_region *g, uint16_t *low) {
     const mezzo_params *p = r->params;
     const uint16_t *mine = (const uint16_t *)(const void *)(p->master + p->fp32_shards) + (g->place - p->fp32_shards);

@@ -26,7 +26,7 @@ mezzo_status mz_call_list_add(mz_call_list *list, const mz_prepared *prepared, c
 }
 
 static mezzo_status run_on_stream(mezzo_device *device, mz_bound_call *c, int stream) {
-    if (c->call.attrs.update != NULL) // the list may have moved since
+    if (c->call.attrs.update != NULL) // the list may have been reallocated
         c->call.attrs.update = &c->update;
     return mz_traced_run(device, c->kernel, &c->call, "optimizer", "update", stream);
 }
@@ -54,7 +54,7 @@ static bool same_tensors(const mz_tensor *a, const mz_tensor *b, int n) {
     return true;
 }
 
-// Constants are copies of one object, so they compare to the byte.
+// Constants are copies of one object, so memcmp compares them.
 bool mz_call_list_equal(const mz_call_list *a, const mz_call_list *b) {
     bool same = a->n == b->n;
     for (size_t i = 0; same && i < a->n; i++) {

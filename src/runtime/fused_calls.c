@@ -1,4 +1,4 @@
-// Calls next to each other that a device runs in one piece.
+// Neighbouring calls that one kernel of the device runs.
 #include "runtime/program.h"
 
 void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i) {
@@ -7,7 +7,7 @@ void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i) {
         c->graph->nodes[c->node[i]].until = c->node[i + 1];
 }
 
-// How many calls read each value's memory, a program's reader being one too: of whole values, views with them.
+// Counts the readers of each value's memory, a program's output included; views count for the whole value.
 static mezzo_status count_readers(const mezzo_program *p, int **readers) {
     const mezzo_graph *g = p->c.graph;
     *readers = mz_alloc(g->n_values + 1, sizeof **readers);
@@ -24,7 +24,7 @@ static mezzo_status count_readers(const mezzo_program *p, int **readers) {
     return MEZZO_OK;
 }
 
-// Whether nobody else reads what the second of two nodes reads of the first.
+// The second node is the only reader of the first one's result.
 static bool is_private(const mezzo_graph *g, const mz_node *first, const mz_node *second, const int *readers) {
     for (int k = 0; k < first->n_out; ++k) {
         const int root = first->out[k] >= 0 ? mz_value_root(g, first->out[k]) : -1;

@@ -18,13 +18,13 @@ static int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
-// Random streams that are taken: an open hash table of their low 31 bits, with the highest bit set. 0: empty.
+// The random streams in use: an open hash table of their low 31 bits with the highest bit set. 0: empty.
 typedef struct key_set {
     uint32_t *slots;
     size_t cap;
 } key_set;
 
-static bool take_key(key_set *set, uint32_t key) { // false: it is taken
+static bool take_key(key_set *set, uint32_t key) { // false: the key is in use
     const uint32_t want = key | 0x80000000u;
     size_t at = want;
     while (set->slots[at & (set->cap - 1)] != 0 && set->slots[at & (set->cap - 1)] != want)
@@ -34,7 +34,7 @@ static bool take_key(key_set *set, uint32_t key) { // false: it is taken
     return !taken;
 }
 
-// A parameter's random stream: the hash of its name, or the next number whose low 31 bits no parameter before it has.
+// A parameter's random stream is the hash of its name, or the next number whose low 31 bits are free.
 static mezzo_status settle_keys(mezzo_params *params) {
     key_set set = {.cap = 64};
     while (set.cap < 2 * params->n)
@@ -51,7 +51,7 @@ static mezzo_status settle_keys(mezzo_params *params) {
     return MEZZO_OK;
 }
 
-// x, or the first of the numbers drawn instead that is not more than 3 deviations away.
+// Returns x if it is within 3 deviations, else the first redrawn number that is.
 static float within(mz_philox_key key, uint64_t block, int lane, float x) {
     while (x < -3 || x > 3) {
         uint32_t words[4];
@@ -64,8 +64,8 @@ static float within(mz_philox_key key, uint64_t block, int lane, float x) {
     return x;
 }
 
-// Elements [first, first + count); first is a multiple of 4. Every block of four has its own draw, so that threads
-// change nothing.
+// Draws elements [first, first + count); first is a multiple of 4. Each block of four has its own draw, so the number
+// of threads changes nothing.
 static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count, float *out) {
     mz_philox_key key = {seed, 0, p->key};
 #pragma omp parallel for schedule(static) if (count >= 1 << 16)
@@ -85,8 +85,8 @@ static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count,
 }
 
 // --- masters as they are stored ------------------------------------------------------------------------------------
-// Elements of a parameter from `first`, of a flat buffer in which its element 0 lies, or would lie, at element `place`.
-// Parameters in shards have no padding between their elements.
+// A view of a parameter's elements from `first` in a flat buffer where element 0 lies, or would lie, at `place`.
+// Sharded parameters have no padding between elements.
 static mezzo_status read_at(const mezzo_params *params, const mz_param *p, const void *flat, int64_t place, size_t size,
                             int64_t first, int64_t count, void *out) {
     const char *at = flat;
@@ -115,7 +115,8 @@ static float float_at(const void *values, int64_t i) { // of any alignment
     return x;
 }
 
-// `count` elements from `first`; low copy 0 is there from the start, BF16. `halves` has room for two of each.
+// Writes `count` elements from `first`. Low copy 0 exists from the start and is BF16. `halves` has memory for two
+// numbers an element.
 static mezzo_status write_halves(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                  const void *values, uint16_t *halves) {
     uint16_t *high = halves, *low = halves + count;
@@ -159,14 +160,14 @@ mezzo_status mz_params_read_range(const mezzo_params *params, int index, int64_t
     return status;
 }
 
-// Masters go to the device a piece at a time: fresh pages for every parameter took as long as drawing it.
+// Masters go to the device in pieces, because fresh host pages for every parameter cost as much as drawing it.
 #define WRITTEN_PIECE (((int64_t)1 << 20) - 4)
 
 static int64_t piece_of(int64_t count) {
     return count < WRITTEN_PIECE ? count : WRITTEN_PIECE;
 }
 
-// Room for the halves of a piece of a parameter; NULL where its masters are FP32, which have none.
+// Allocates the halves of a piece; NULL where masters are FP32, which have none.
 static mezzo_status take_halves(const mz_param *p, int64_t piece, uint16_t **out) {
     *out = p->master == MEZZO_MASTER_FP32 ? NULL : mz_alloc(2 * (size_t)piece, sizeof **out);
     if (p->master != MEZZO_MASTER_FP32 && *out == NULL)
@@ -174,7 +175,7 @@ static mezzo_status take_halves(const mz_param *p, int64_t piece, uint16_t **out
     return MEZZO_OK;
 }
 
-// Elements [first, first + count), all of them here, from `values`.
+// Writes elements [first, first + count), which are all in this process, from `values`.
 static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                 const void *values, uint16_t *halves) {
     if (halves != NULL)
@@ -197,8 +198,8 @@ mezzo_status mz_params_write_master(mezzo_params *params, int index, const void 
     return status;
 }
 
-// What is here of a parameter, and nothing else of it, is drawn. With `repeats` the first piece serves for all; its
-// size is no multiple of a row's, so that rows differ.
+// Draws this process's elements of a parameter. With `repeats` one piece serves for all; its size is no multiple of a
+// row, so rows differ.
 static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed, bool repeats) {
     if (p->init.kind == MEZZO_INIT_ZERO || p->own == 0)
         return MEZZO_OK; // device memory starts as zero
@@ -221,14 +222,13 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
     return status;
 }
 
-// A parameter that a matmul-class op reads may be wanted in a low format.
-// The parameter whose master a node's input is; -1: none.
+// A parameter that a matmul-class op reads may need a low copy.
 static int param_of(const mezzo_graph *g, int value) {
     const int param = value >= 0 && g->values[value].kind == MZ_VALUE_PARAM ? g->values[value].param : -1;
     return param >= 0 && g->params[param].value == value ? param : -1;
 }
 
-// What products read gets a place among the low-precision copies, by number_low_copies.
+// Gives each parameter that products read a place among the low copies, by number_low_copies.
 static void find_low_copies(mezzo_params *params, const mezzo_graph *g) {
     for (size_t i = 0; i < params->n; ++i)
         params->list[i].low_copy_slot = -1;
@@ -247,7 +247,7 @@ static void free_specs(mezzo_params *params) {
     mz_names_free(&params->names);
 }
 
-// As its axes say; without padding where kernels that update it, or ranks' shards, could not follow.
+// Stores a parameter as its axes say, but without padding where update kernels or ranks' shards cannot follow it.
 static void store(mz_param *p, const mz_storage *storage, bool cut) {
     p->storage = *storage;
     bool followed = mz_layout_of(&p->shape, storage, &p->layout);
@@ -259,7 +259,7 @@ static void store(mz_param *p, const mz_storage *storage, bool cut) {
     p->stored = mz_stored_count(&p->shape, &p->storage);
 }
 
-// stored: by the value numbers of `cast`, in which autocast has decided what reads each parameter; g: before it.
+// Sets `stored` from the values of `cast`, where autocast decided the readers' formats; g is the graph before autocast.
 static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const mezzo_graph *cast,
                                const mz_storage *stored) {
     params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
@@ -285,7 +285,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
     return settle_keys(params);
 }
 
-// No copy where products read the parameter with scales, and none its low-precision copy.
+// A parameter has no low copy where products read it with scales and nothing reads its low copy.
 static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
     for (size_t i = 0; i < cast->n_nodes; ++i) {
         const int param = cast->nodes[i].op == MZ_OP_quantize ? param_of(cast, cast->nodes[i].in[0]) : -1;
@@ -294,8 +294,8 @@ static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
     }
 }
 
-// How each master is kept, and which parameters have low-precision copies: autocast decides, by what the program reads
-// under its options.
+// Decides each master's format and which parameters have low copies: autocast knows from what the program reads under
+// its options.
 static void settle_formats(mezzo_params *params, const mezzo_graph *cast) {
     for (size_t i = 0; i < params->n; ++i)
         params->list[i].master = mz_master_of(cast, i, params->master_format, NULL);
@@ -411,7 +411,7 @@ mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, co
     MEZZO_TRY_GOTO(
         status, device->backend->alloc(device, (size_t)params->grad_elements * sizeof(float), (void **)&params->grad));
     const mz_low_copy *low_copy;
-    if (params->low_masters) // the low copy is a part of the masters: it is there first
+    if (params->low_masters) // a low master includes its low copy, which must exist first
         MEZZO_TRY_GOTO(status, mz_params_low_copy(params, MEZZO_BF16, &low_copy));
     for (size_t i = 0; i < params->n; ++i)
         MEZZO_TRY_GOTO(status, init_param(params, &params->list[i], seed, graph->repeats_init));
@@ -534,7 +534,7 @@ static mezzo_status check_trained(const mezzo_params *params, int index) {
 mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out) {
     MZ_REQUIRE(params, out);
     MEZZO_TRY(check_trained(params, index));
-    if (params->grads_stale) { // all of them are 0
+    if (params->grads_stale) { // all gradients are 0
         memset(out, 0, (size_t)params->list[index].count * sizeof *out);
         return MEZZO_OK;
     }

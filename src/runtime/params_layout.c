@@ -1,5 +1,5 @@
-// Where parameters' masters, gradients, moments and low-precision copies lie: in flat buffers, and for ranks cut into
-// regions, of which each has a part for every rank.
+// Lays out masters, gradients, moments and low copies in flat buffers, and cuts these for ranks into regions with one
+// shard a rank.
 #include "runtime/params_layout.h"
 
 static int64_t round_up(int64_t n, int64_t to) {
@@ -11,7 +11,7 @@ static bool has_low_master(const mz_param *p) {
 }
 
 // --- one process -----------------------------------------------------------------------------------------------------
-// A frozen parameter's master lies after all others', where no gradient does; FP32 ones first there too.
+// Frozen masters lie after all others, where no gradient lies; FP32 ones come first among them.
 static void lay_out_frozen(mezzo_params *params) {
     if (params->n_trained == params->n)
         return;
@@ -34,7 +34,7 @@ static void lay_out_frozen(mezzo_params *params) {
     }
 }
 
-// FP32 masters lie where the gradients do; after them come the low halves of the others.
+// FP32 masters lie at the gradients' places; the low halves of the others come after them.
 static void lay_out_whole(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
@@ -56,8 +56,8 @@ static void lay_out_whole(mezzo_params *params) {
 }
 
 // --- ranks ---------------------------------------------------------------------------------------------------------
-// Elements that a region is a multiple of, so that shards are whole pieces, and its length is the same for 1, 2, 4 and
-// 8 ranks: sums over pieces are too.
+// A region's length is a multiple of this number of elements, so shards are whole norm blocks and the length is the
+// same for 1, 2, 4 and 8 ranks.
 static int64_t region_unit(const mezzo_params *params) {
     int64_t eights = 8;
     while (eights % params->ranks != 0)
@@ -72,7 +72,7 @@ static void close_region(mezzo_params *params, int64_t from) {
         params->regions[params->n_regions++] = (mz_region){.from = from, .shard = (params->elements - from) / ranks};
 }
 
-// Regions of at most so many elements; parameters stay where they are.
+// Cuts regions to at most this number of elements; parameters keep their places.
 static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
     const int64_t ranks = params->ranks, unit = region_unit(params);
     const int64_t most = elements > unit ? elements / unit * unit : unit;
@@ -96,7 +96,7 @@ static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
     return MEZZO_OK;
 }
 
-// Frozen parameters' low copies lie after all others', whole on every rank.
+// Frozen parameters' low copies lie after all others, whole on every rank.
 static void lay_out_frozen_low_copies(mezzo_params *params, int64_t from) {
     for (size_t i = 0; i < params->n; ++i) {
         mz_param *p = &params->list[i];
@@ -108,8 +108,8 @@ static void lay_out_frozen_low_copies(mezzo_params *params, int64_t from) {
     params->low_copy_elements = from;
 }
 
-// Gradients, FP32 masters, low halves and low copies of one parameter at parallel places, so that shards are too. Two
-// regions: of FP32 masters, of others.
+// Puts a parameter's gradients, FP32 masters, low halves and low copies at parallel places, so their shards match.
+// There are two regions: FP32 masters, and others.
 static void lay_out_cut(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         const int64_t from = params->elements;
@@ -134,16 +134,16 @@ static void lay_out_cut(mezzo_params *params) {
 }
 
 // --- ranks that have parameters in shards ---------------------------------------------------------------------------
-// Regions of one kind: FP32 masters without a low-precision copy, with one, others.
+// A region has one kind of parameters: FP32 masters without low copies, FP32 masters with them, or others.
 enum { KINDS = 3 };
 static int kind_of(const mz_param *p) {
     return has_low_master(p) ? 2 : p->low_copy_slot >= 0 ? 1 : 0;
 }
 
-// Parameters of one kind consecutively, whole in a region: as many as `most` elements hold, one at least.
+// Fills regions with whole parameters of one kind: as many as `most` elements hold, at least one.
 static mezzo_status add_regions(mezzo_params *params, int kind, int64_t most, size_t *cap) {
     int64_t from = params->elements;
-    if (most > 0 && most < region_unit(params)) // it would be rounded up to that
+    if (most > 0 && most < region_unit(params)) // a smaller region would be rounded up to the unit
         most = region_unit(params);
     for (size_t i = 0; i < params->n; ++i) {
         mz_param *p = &params->list[i];
@@ -162,8 +162,7 @@ static mezzo_status add_regions(mezzo_params *params, int kind, int64_t most, si
     return MEZZO_OK;
 }
 
-// What pieces are counted by: where parameters would lie if they were not in shards, so that sums over pieces are the
-// same.
+// Numbers the norm's blocks by the parameters' places without shards, so that sums over blocks are the same.
 static void count_norm_blocks(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
@@ -178,7 +177,7 @@ static void count_norm_blocks(mezzo_params *params) {
 }
 
 static mezzo_status lay_out_shards(mezzo_params *params, int64_t region) {
-    int64_t ends[KINDS]; // of shards
+    int64_t ends[KINDS]; // ends of shards
     size_t cap = 0;
     for (int kind = 0; kind < KINDS; ++kind) {
         MEZZO_TRY(add_regions(params, kind, region, &cap));
@@ -196,7 +195,7 @@ static mezzo_status lay_out_shards(mezzo_params *params, int64_t region) {
     return MEZZO_OK;
 }
 
-// A parameter lies in one region, so that one number says where its elements would be in a buffer of shards.
+// A parameter lies in one region, so one number says where its elements would be in a buffer of shards.
 static void find_own(mezzo_params *params, mz_param *p) {
     for (int k = 0; k < params->n_regions; ++k)
         if (mz_region_has(params, &params->regions[k], p)) {

@@ -1,5 +1,5 @@
-// A program: the graph after its passes, with memory booked and a kernel chosen for every node; then run again and
-// again.
+// A program is the graph after its passes, with memory allocated and a kernel chosen for every node. It runs many
+// times.
 #include "runtime/program.h"
 
 #include "base/precision.h"
@@ -14,8 +14,8 @@ static mezzo_status check_options(const mezzo_program_options *o) {
     return MEZZO_OK;
 }
 
-// params: those that the program will read, or laid out as they would be made. A sketch is for its memory alone: it
-// keeps two calls, as all of a head in many blocks would be gigabytes.
+// params: the program's parameters, or their layout. A sketch only counts memory: it keeps two calls, because the calls
+// of a head in many blocks would take gigabytes.
 static mezzo_status compile(mezzo_device *device, const mezzo_params *params, const mezzo_graph *graph,
                             const mezzo_program_options *options, bool sketch, mz_compiled *c) {
     *c = (mz_compiled){.sketch = sketch};
@@ -26,15 +26,15 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
     return status;
 }
 
-// Whether to overlap an update with the program's forward: the update's bytes are the weights', forward's work is
-// weights times rows.
+// A program gains by an overlapped update when it has few rows: the update moves the weights' bytes, and forward's work
+// is weights times rows.
 static bool worth_overlap(const mz_backend *b, const mz_compiled *c) {
     return c->stream != NULL && mz_program_rows(c->graph) <= b->few_rows;
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
 
-static size_t first_workspace(const mz_compiled *c) { // of stream 0; stream 1's lies after it
+static size_t first_workspace(const mz_compiled *c) { // stream 0 has the first workspace, stream 1 the next
     return c->stream ? mz_align_up(c->workspace, 256) : c->workspace;
 }
 
@@ -61,7 +61,7 @@ void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
     params_report(program->params, out);
 }
 
-// A copy for each low format that the graph reads parameters in.
+// Makes low copies in each format in which the graph reads parameters.
 static size_t low_copy_bytes(const mezzo_params *params, const mezzo_graph *g) {
     bool read[MEZZO_DTYPE_COUNT] = {false};
     size_t n = 0;
@@ -97,11 +97,11 @@ mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, c
     return mz_plan_memory(device, graph, options, MEZZO_MASTER_FP32, NULL, out);
 }
 
-static size_t own_bytes(const mezzo_memory *m) { // what the program takes for itself
+static size_t own_bytes(const mezzo_memory *m) { // the bytes that the program allocates
     return m->activations + m->workspace + m->inputs;
 }
 
-// Of all activations' results that are made again and not kept.
+// The bytes of activations' results that backward recomputes.
 static size_t recomputed_bytes(const mz_compiled *c) {
     const int act_out = MZ_OUT(linear_dx, act_out);
     size_t bytes = 0;
@@ -111,7 +111,7 @@ static size_t recomputed_bytes(const mz_compiled *c) {
     return bytes;
 }
 
-// What would fit, in words: the same with recompute where that was not asked for, and how much of this batch.
+// Says what would fit: the program with recompute, if that was not asked for, or a smaller batch.
 static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
                            const mezzo_memory *m, size_t room, char *text, size_t size) {
     mz_compiled again;
@@ -127,8 +127,8 @@ static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, con
             n = snprintf(text, size, "recompute reduces that to %.0f MiB%s; ", (double)own_bytes(&less) / (1 << 20),
                          own_bytes(&less) <= room ? ", which fits" : "");
     }
-    // Activations and inputs grow with the batch, the workspace at most so. A smaller batch may be one of few rows,
-    // whose activations' results are kept.
+    // Activations and inputs grow with the batch, and the workspace does at most. A smaller batch may have few rows and
+    // keep its activations' results.
     const double left = room > m->workspace ? (double)(room - m->workspace) : 0;
     double all = (double)m->activations + (double)m->inputs;
     if (!options->recompute_light && mz_keeps_activations(p->device->backend, p->c.graph) &&
@@ -162,7 +162,7 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     const mz_backend *b = p->device->backend;
     MEZZO_TRY(b->describe(p->device, &info));
     mezzo_program_memory(p, &m);
-    size_t there = info.memory_free ? 0 : m.masters + m.gradients; // inside what is not free
+    size_t there = info.memory_free ? 0 : m.masters + m.gradients; // already part of the memory in use
     size_t limit = info.memory_free ? info.memory_free : info.memory_total;
     if (limit && own_bytes(&m) + there > limit)
         return too_large(p, graph, options, &m, &info);
@@ -175,7 +175,8 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
         status = b->alloc(p->device, p->c.plan.state, (void **)&p->state);
     if (status == MEZZO_OK)
         status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
-    if (status == MEZZO_ERR_MEMORY && (limit == 0 || own_bytes(&m) + there > limit / 4)) // else something else is full
+    if (status == MEZZO_ERR_MEMORY &&
+        (limit == 0 || own_bytes(&m) + there > limit / 4)) // else other memory is exhausted
         return too_large(p, graph, options, &m, &info);
     MEZZO_TRY(status);
     p->rng = (mz_rng_state *)(void *)p->inputs;
@@ -188,7 +189,7 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     return b->write(p->device, p->one, &one, sizeof one);
 }
 
-// Which values nodes read.
+// Marks the values that nodes read.
 static mezzo_status find_read(const mezzo_graph *g, bool **read) {
     *read = mz_alloc(g->n_values + 1, sizeof **read);
     if (*read == NULL)
@@ -212,13 +213,13 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, v
                        mz_shape_text(&param->shape, a, sizeof a), mz_shape_text(&spec->shape, b, sizeof b));
     *out = NULL;
     if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32 && !read)
-        return MEZZO_OK; // its low copy is what is read
+        return MEZZO_OK; // programs read its low copy
     if (v->kind == MZ_VALUE_PARAM && param->master != MEZZO_MASTER_FP32)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "parameter %s has no fp32 master, which this program reads: use precision bf16 for it, or fp32 "
                        "masters",
                        spec->name);
-    if (v->kind == MZ_VALUE_PARAM) { // in parts: the plan places what is brought together of it
+    if (v->kind == MZ_VALUE_PARAM) { // sharded: the plan places the gathered regions
         *out = param->region >= 0 ? NULL : p->params->master + param->offset;
     } else if (v->kind == MZ_VALUE_GRAD && param->frozen) {
         return mz_fail(
@@ -257,7 +258,7 @@ static mezzo_status bind_sources(mezzo_program *p, char *state, const bool *read
         } else if (v->kind != MZ_VALUE_TEMP && v->kind != MZ_VALUE_QUANTIZED) {
             MEZZO_TRY(bind_param(p, v, read[i], &p->address[i]));
         }
-        if (p->c.plan.offset[i] != SIZE_MAX) { // of scattered gradients too
+        if (p->c.plan.offset[i] != SIZE_MAX) { // scattered gradients too
             size_t at = p->c.plan.offset[i], gradients = p->c.plan.gradients;
             p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         }
@@ -275,7 +276,7 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
     mezzo_status status = bind_sources(p, state, read);
     mz_free(read);
     MEZZO_TRY(status);
-    for (size_t i = 0; i < g->n_values; ++i) { // views of sources; an alias is made after what it shows
+    for (size_t i = 0; i < g->n_values; ++i) { // views of sources; a view comes after its source
         int root = (int)i;
         size_t offset = 0;
         for (; g->values[root].alias >= 0; root = g->values[root].alias)
@@ -322,7 +323,8 @@ int mz_value_root(const mezzo_graph *g, int value) {
     return value;
 }
 
-// Parameters that no call gives a gradient (a router's correction bias): a run that writes the others' zeroes theirs.
+// Finds parameters without a gradient (a router's correction bias): a run that writes the others' gradients zeroes
+// theirs.
 static mezzo_status find_silent(mezzo_program *p) {
     const mezzo_graph *g = p->c.graph;
     const mezzo_params *params = p->params;

@@ -1,9 +1,9 @@
-// Parameters' 8-bit data: what programs read of them, kept from step to step. The update writes them anew; where the
-// masters or the scales changed otherwise, they are quantized before the next run.
+// Quantized weights, which the parameters keep from step to step. The update writes them. Where masters or scales
+// changed otherwise, they are quantized before the next run.
 #include "runtime/program.h"
 
 // --- the graph -----------------------------------------------------------------------------------------------------
-// Whether codes may lie as the master does: rows and columns as 8-bit products of the device take them.
+// Quantized data may have the master's layout: its rows and columns suit the device's 8-bit products.
 static bool is_aligned(const mezzo_params *params, const mz_param *p) {
     const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
     const int eight = params->device->storage.eight;
@@ -13,7 +13,7 @@ static bool is_aligned(const mezzo_params *params, const mz_param *p) {
            stored.dim[stored.rank - 2] % eight == 0;
 }
 
-// 8-bit data lie beside a master that is here, whole, and have its padding; those of parts are quantized by programs.
+// Quantized weights need a whole master in this process, and have its padding. Programs quantize sharded parameters.
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     mz_keeping kept = {mz_alloc(g->n_params + 1, sizeof *kept.copied),
                        mz_alloc(g->n_params + 1, sizeof *kept.quantized)};
@@ -21,7 +21,7 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     if (kept.copied == NULL || kept.quantized == NULL)
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
-        const int index = mz_params_index(params, g, i); // -1: told where it is bound
+        const int index = mz_params_index(params, g, i); // -1: binding reports it
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
         kept.copied[i] = p == NULL || p->low_copy_slot >= 0;
         kept.quantized[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 &&
@@ -40,7 +40,7 @@ static size_t bytes_of(const mezzo_graph *g, int value) {
 }
 
 mezzo_status mz_quantized_bytes(const mezzo_graph *g, size_t *bytes) {
-    bool(*seen)[2] = mz_alloc(g->n_params + 1, sizeof *seen); // [parameter][turned]
+    bool(*seen)[2] = mz_alloc(g->n_params + 1, sizeof *seen); // [parameter][columnwise]
     *bytes = 0;
     if (seen == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
@@ -63,7 +63,7 @@ void mz_quantized_free(mezzo_params *params) {
     mz_free(params->quantized);
 }
 
-// The place of what a value of kind CODES names, in *out; made where there is none, without memory.
+// *out: the pointer to the data of a value of kind QUANTIZED. It is NULL where memory is missing; the entry is made.
 static mezzo_status find_quantized(mezzo_program *p, int value, void ***out) {
     mezzo_params *params = p->params;
     const mezzo_graph *g = p->c.graph;
@@ -92,8 +92,8 @@ static mezzo_status add_block(mezzo_params *params, size_t bytes, char **out) {
     return MEZZO_OK;
 }
 
-// The values of codes that have no place yet: how much they take, and, with a block, where each lies in it. With
-// recompute several values are the same codes, which lie there once.
+// Counts the bytes of quantized values without memory, and with `block` places each in it. With recompute several
+// values may have the same data.
 static mezzo_status place_quantized(mezzo_program *p, bool (*seen)[2], char *block, size_t *bytes) {
     const mezzo_graph *g = p->c.graph;
     *bytes = 0;
@@ -114,7 +114,7 @@ static mezzo_status place_quantized(mezzo_program *p, bool (*seen)[2], char *blo
     return MEZZO_OK;
 }
 
-// Twice over the values: how much is missing, and then where it lies.
+// Goes over the values twice: to count the missing bytes, and to place the values.
 mezzo_status mz_program_bind_quantized(mezzo_program *p) {
     bool(*seen)[2] = mz_alloc(p->c.graph->n_params + 1, sizeof *seen); // [parameter][turned]
     size_t bytes = 0;
@@ -143,7 +143,7 @@ mz_call mz_quantized_call(const mezzo_params *params, int index) {
                     .numerics = {c->dtype, MEZZO_F32, MEZZO_F32},
                     .n_in = 1,
                     .n_out = MZ_OUT(quantize, entry) + 1};
-    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage); // quantize runs over padding as if it were data
+    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage); // quantize treats padding as data
     mz_tensor quantized = {.dtype = c->dtype,
                            .shape = stored,
                            .scaling = MZ_SCALING_TENSOR,
@@ -164,8 +164,8 @@ mz_call mz_quantized_call(const mezzo_params *params, int index) {
     return call;
 }
 
-// An entry without a history is measured before each run, as quantize in a program does. Weights that do not move are
-// in it once, whoever writes their codes again.
+// Before each run, measures entries without a history, as a program's quantize does. The amax of frozen weights is
+// recorded once.
 mezzo_status mz_params_settle_quantized(mezzo_params *params) {
     for (int i = 0; i < params->n_quantized; i++) {
         const bool known = params->scales.known[params->quantized[i].entry];

@@ -1,8 +1,8 @@
-// Running a program: call by call, or as a device's graph, with deferred calls on other streams.
+// Runs a program call by call or as a device's graph, with deferred calls on other streams.
 #include "runtime/program.h"
 #include "runtime/tracer.h"
 
-// Points the loss scale at the scaler's, or at 1.
+// Points the loss scale at the scaler's scale, or at 1.
 static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
     int id = p->c.graph->scale;
     if (id < 0)
@@ -31,8 +31,7 @@ mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, ui
     return prepare(p, scaler, seed, step);
 }
 
-// A call on its kernel, or with its neighbour where a device does both in one piece. A hook wants to see each by
-// itself.
+// Runs a call, or two neighbours where one kernel does both. A hook sees each by itself.
 static mezzo_status launch(mezzo_program *p, size_t i, const mz_call *call) {
     if (p->hook == NULL && p->pairs[i])
         return p->pairs[i]->run(p->device, call, call + 1);
@@ -63,7 +62,7 @@ static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) 
     return p->device->tracer == NULL ? launch(p, i, call) : launch_traced(p, i, call);
 }
 
-// Whether a call's gradients are written now and not added to: where the run is `fresh` and it meets them first.
+// The call writes its gradients instead of adding: the run is `fresh` and this call is the first to touch them.
 static bool overwrites(mezzo_program *p, size_t i, bool fresh) {
     mz_call *call = &p->c.calls[i];
     bool overwrite = fresh && (p->c.use[i] & MZ_USE_FIRST);
@@ -78,7 +77,7 @@ static void adds_again(mezzo_program *p, size_t i, bool overwrote) {
     call->state = p->c.prepared[i].state;
 }
 
-// One call by `run`, with what it runs in one piece with.
+// Runs one call by `run`, or the pair that it belongs to.
 static mezzo_status run_as(mezzo_program *p, size_t i, bool fresh,
                            mezzo_status (*run)(mezzo_program *, size_t, const mz_call *)) {
     const size_t last = p->pairs[i] != NULL ? i + 1 : i;
@@ -93,7 +92,7 @@ static mezzo_status run_alone(mezzo_program *p, size_t i, const mz_call *call) {
     return p->c.prepared[i].kernel->run(p->device, call);
 }
 
-// A repetition for diagnosis: magnitudes are not recorded again.
+// A repetition for diagnosis does not record magnitudes again.
 mezzo_status mz_program_run_call(mezzo_program *p, size_t i, bool fresh) {
     const bool record = p->c.calls[i].attrs.record;
     p->c.calls[i].attrs.record = false;
@@ -125,7 +124,7 @@ static mezzo_status zero_silent(mezzo_program *p) {
     return MEZZO_OK;
 }
 
-// Whether call k of `post_gradient` runs, and next after call i of the program.
+// Call k of `post_gradient` runs in this run, directly after call i of the program.
 static bool follows(const mezzo_program *p, size_t k, size_t i) {
     return p->finishing && k < p->post_gradient.n && p->post_gradient_after[k] == i;
 }
@@ -144,11 +143,10 @@ static mezzo_status run_calls(mezzo_program *p, bool fresh) {
     return MEZZO_OK;
 }
 
-// What a capture holds, in order: the deferred calls, then the program's, each with those of `post_gradient` that
-// follow it.
+// The calls of a capture in order: deferred calls, then the program's, each followed by its calls of `post_gradient`.
 typedef struct order {
     mz_stream_order streams;
-    size_t ahead, n; // deferred calls; all calls
+    size_t ahead, n; // number of deferred calls, and of all calls
 } order;
 
 static void close_order(order *o) {
@@ -196,8 +194,8 @@ static mezzo_status wait_for(mezzo_device *device, const order *o, size_t i) {
     return MEZZO_OK;
 }
 
-// Every stream that has calls starts at the graph's beginning. A call's event is its place in the order, the
-// beginning's the one after all.
+// Each stream with calls starts at the graph's beginning. A call's event has the call's number; the beginning's has the
+// next one after all calls.
 static mezzo_status fork_streams(mezzo_device *device, const order *o) {
     const mz_backend *b = device->backend;
     MEZZO_TRY(b->capture_stream(device, 0));
@@ -235,7 +233,7 @@ static mezzo_status run_bound(mezzo_device *device, const order *o, size_t at, m
     return end_call(device, o, at);
 }
 
-// Gradients that no call of the program writes are cleared, after deferred calls, which may read the old ones.
+// Clears gradients that no call of the program writes, after deferred calls, which may read the old ones.
 static mezzo_status clear_silent(mezzo_program *p, bool fresh, const order *o) {
     const mz_backend *b = p->device->backend;
     MEZZO_TRY(b->capture_stream(p->device, o->streams.last[MZ_STREAM_DEFERRED] >= 0 ? MZ_STREAM_DEFERRED : 0));
@@ -244,7 +242,7 @@ static mezzo_status clear_silent(mezzo_program *p, bool fresh, const order *o) {
     return b->capture_record(p->device, (int)o->n + 1);
 }
 
-// In a capture, each call on its stream.
+// Captures each call on its stream.
 static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *deferred, const order *o) {
     const mz_backend *b = p->device->backend;
     size_t at = 0;
@@ -301,8 +299,8 @@ static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
     return run_calls(p, fresh);
 }
 
-// The first run of a kind goes call by call; a device that can capture replays one graph from then on. Deferred calls
-// are taken along by the run that writes gradients, the first of a step; others wait for all of them.
+// The first run of a kind goes call by call; a device that captures replays one graph from then on. The run that writes
+// gradients, a step's first, contains the deferred calls; other runs wait for them.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
     if (b->capture_begin == NULL || p->hook != NULL || p->device->tracer != NULL || p->params->whole != NULL)
@@ -358,7 +356,7 @@ static mezzo_status run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t s
     MEZZO_TRY(prepare(p, scaler, seed, step));
     if (p->options.forward_only)
         return run_recorded(p, false);
-    if (!fresh || (p->params->scattered && p->c.plan.gradients == 0)) // parts of sums are added to
+    if (!fresh || (p->params->scattered && p->c.plan.gradients == 0)) // shards are added to
         MEZZO_TRY(mz_params_settle(p->params));
     mz_program_wrote_gradients(p);
     return run_recorded(p, fresh);
@@ -387,7 +385,7 @@ size_t mz_program_last_writer(const mezzo_program *p, const void *from, const vo
         mz_span spans[MZ_SPANS];
         const mz_traffic call = mz_traffic_of(&p->c.calls[i], spans);
         if (mz_traffic_depends(&looked, &call))
-            return p->pairs[i] != NULL ? i + 1 : i; // a pair is done after its second
+            return p->pairs[i] != NULL ? i + 1 : i; // a pair is done with its second call
     }
     return p->c.n_calls - 1;
 }

@@ -1,5 +1,5 @@
-// Memory is shared by values that live at different times, so a call on one stream must not write where an earlier one
-// on another still reads.
+// Values that live at different times share memory, so a call on one stream must not write bytes that an earlier call
+// on another stream still reads.
 #include "runtime/streams.h"
 
 static int list_bytes(const mz_tensor *tensors, int n, mz_span *out) {
@@ -56,12 +56,13 @@ void mz_stream_order_free(mz_stream_order *order) {
 }
 
 mezzo_status mz_stream_order_find(const mz_traffic *traffic, size_t n, mz_stream_order *order) {
-    size_t waited[MZ_STREAMS][MZ_STREAMS] = {{0}}; // [stream][other]: how many calls, from the first, it has waited for
+    size_t waited[MZ_STREAMS][MZ_STREAMS] = {
+        {0}}; // [stream][other]: the number of calls, from the first, that it has waited for
     for (int l = 0; l < MZ_STREAMS; l++)
         order->last[l] = -1;
     for (size_t i = 0; i < n; i++) {
         int stream = order->stream[i];
-        bool open[MZ_STREAMS]; // whether it may still have to wait for a call of that stream
+        bool open[MZ_STREAMS]; // it may still have to wait for a call of that stream
         order->recorded[i] = false;
         for (int l = 0; l < MZ_STREAMS; l++) {
             order->wait[i][l] = -1;
