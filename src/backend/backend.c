@@ -1,5 +1,4 @@
 // The registry of backends, and how a call finds its kernel.
-#include <stdatomic.h>
 #include <math.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -269,14 +268,7 @@ void mz_call_over_padding(mz_call *call) {
         call->in[0].shape.dim[0] = rows;
 }
 
-static atomic_uint_fast64_t prepares;
-
-uint64_t mz_prepare_count(void) {
-    return atomic_load_explicit(&prepares, memory_order_relaxed);
-}
-
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out) {
-    atomic_fetch_add_explicit(&prepares, 1, memory_order_relaxed);
     *out = (mz_prepared){0};
     if (padded(call) &&
         (device->backend->takes_padding == NULL || device->backend->takes_padding(call->op) == MZ_PADDED_NONE))

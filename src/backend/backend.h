@@ -207,7 +207,6 @@ mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *
 const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op);
 // The same for one kernel: NULL, or its reason, and *out is empty.
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
-uint64_t mz_prepare_count(void);              // calls of it so far, all threads: what planning costs
 void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
 
 #endif

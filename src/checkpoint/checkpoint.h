@@ -47,7 +47,6 @@ json_t *mz_json_number(double value);                                     // nul
 // A validation's number: under `sampled` where it is of random batches (*is_sampled), else under `whole`.
 mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
                                     double *out, bool *is_sampled);
-mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out); // null is NaN
 
 // manifest.c: FOLDER/manifest.json, in the order of writing.
 typedef struct mz_manifest_entry {

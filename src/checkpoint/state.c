@@ -22,7 +22,8 @@ json_t *mz_json_number(double value) {
     return isfinite(value) ? json_real(value) : json_null(); // JSON has no NaN and no infinity
 }
 
-mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out) {
+// null is NaN.
+static mezzo_status get_number(const char *where, const json_t *object, const char *key, double *out) {
     if (json_is_null(json_object_get(object, key))) {
         *out = (double)NAN;
         return MEZZO_OK;
@@ -33,7 +34,7 @@ mezzo_status mz_json_get_number(const char *where, const json_t *object, const c
 mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
                                     double *out, bool *is_sampled) {
     *is_sampled = json_object_get(object, sampled) != NULL;
-    return mz_json_get_number(where, object, *is_sampled ? sampled : whole, out);
+    return get_number(where, object, *is_sampled ? sampled : whole, out);
 }
 
 static mezzo_status new_object(json_t *parent, const char *key, json_t **out) {
@@ -104,7 +105,7 @@ static mezzo_status get_fields(const char *where, const json_t *object, const fi
         double number = 0;
         int64_t integer = 0, most = fields[i].type == INTEGER32 ? INT32_MAX : INT64_MAX;
         if (fields[i].type == NUMBER) {
-            MEZZO_TRY(mz_json_get_number(where, object, fields[i].key, &number));
+            MEZZO_TRY(get_number(where, object, fields[i].key, &number));
             memcpy(at, &number, sizeof number);
             continue;
         }
@@ -303,7 +304,7 @@ static mezzo_status get_key(const char *where, const json_t *object, const mz_mo
     else if (key->type == MZ_KEY_BOOL)
         MEZZO_TRY(mz_json_get_bool(where, object, key->name, &truth));
     else
-        MEZZO_TRY(mz_json_get_number(where, object, key->name, &number));
+        MEZZO_TRY(get_number(where, object, key->name, &number));
     mz_model_key_set(key, model, key->type == MZ_KEY_FLOAT ? number : (double)integer + (double)truth);
     return MEZZO_OK;
 }
@@ -350,8 +351,7 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
     c->seed = (uint64_t)seed;
     c->batches = (uint64_t)batches;
     MEZZO_TRY(mz_json_get_validation(where, root, "val_loss", "sampled_val_loss", &c->val_loss, &c->val_sampled));
-    MEZZO_TRY(
-        mz_json_get_number(where, root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss", &c->best_val_loss));
+    MEZZO_TRY(get_number(where, root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss", &c->best_val_loss));
     MEZZO_TRY(copy_text(where, root, "precision", c->precision, sizeof c->precision));
     if (json_object_get(root, "master") != NULL)
         MEZZO_TRY(copy_text(where, root, "master", c->master, sizeof c->master));

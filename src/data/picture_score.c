@@ -16,7 +16,8 @@ void mz_picture_truth(const mz_pictures *p, int64_t example, float *out) {
         out[i] = (float)p->picture[example * n + i] / 255.0F;
 }
 
-mezzo_status mz_predict_mean(const mz_pictures *p, float *out) {
+// What a model has to beat: the mean of all pictures that are trained on.
+static mezzo_status predict_mean(const mz_pictures *p, float *out) {
     const int64_t n = p->size * p->size;
     uint64_t *sum = mz_alloc((size_t)n, sizeof *sum);
     if (sum == NULL)
@@ -35,7 +36,8 @@ float mz_free_space_brightness(const mz_pictures *p, int64_t dx, int64_t dy) {
     return (float)fmin(fmax((p->loss_at_0 - loss) / (p->loss_at_0 - p->loss_at_255), 0), 1);
 }
 
-void mz_predict_free_space(const mz_pictures *p, int64_t example, float *out) {
+// Likewise: the loss in free space from where the transmitter is, 0 in buildings.
+static void predict_free_space(const mz_pictures *p, int64_t example, float *out) {
     const mz_example *e = &p->example[example];
     const uint8_t *buildings = p->scene + e->scene * p->size * p->size;
     for (int64_t i = 0; i < p->size * p->size; i++)
@@ -135,7 +137,7 @@ static mezzo_status start(scoring *s) {
         return MEZZO_ERR_MEMORY;
     mz_text_addf(&s->csv, "name,nmse,rmse,psnr,ssim\n");
     MEZZO_TRY(s->csv.status);
-    return s->mean ? mz_predict_mean(&s->p, s->predicted) : MEZZO_OK;
+    return s->mean ? predict_mean(&s->p, s->predicted) : MEZZO_OK;
 }
 
 // *there: this example has a prediction that is compared.
@@ -144,7 +146,7 @@ static mezzo_status predict(scoring *s, int64_t k, bool *there) {
     if (s->mean || s->free_space) {
         *there = k >= s->p.n_train || s->p.n_train == s->p.n;
         if (*there && s->free_space)
-            mz_predict_free_space(&s->p, example, s->predicted);
+            predict_free_space(&s->p, example, s->predicted);
         return MEZZO_OK;
     }
     char *path = mz_format("%s/%s.png", s->o->predicted, s->p.example[example].name);

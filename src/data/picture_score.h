@@ -6,12 +6,8 @@
 #include "data/pictures.h"
 #include "io/png.h"
 
-// Brightness from 0 to 1, [size, size]. What a model has to beat:
-// the mean of all pictures that are trained on,
-mezzo_status mz_predict_mean(const mz_pictures *p, float *out); // MEMORY
-// and the loss in free space from where the transmitter is, 0 in buildings. Of radio maps only.
+// Brightness from 0 to 1: of the loss in free space, of radio maps only; and of the truth, [size, size].
 float mz_free_space_brightness(const mz_pictures *p, int64_t dx, int64_t dy); // so many pixels away
-void mz_predict_free_space(const mz_pictures *p, int64_t example, float *out);
 void mz_picture_truth(const mz_pictures *p, int64_t example, float *out);
 
 // A sheet of `n` rows: what the picture is predicted from (buildings gray, the transmitter red), the truth, the

@@ -28,7 +28,8 @@ static mezzo_status resolve(const char *address, int port, struct addrinfo **out
     return MEZZO_OK;
 }
 
-mezzo_status mz_wire_own_address(const mz_world *world, char address[256]) {
+// This host's address for others: of the interface that is named; 127.0.0.1 where all ranks are on this host.
+static mezzo_status find_own_address(const mz_world *world, char address[256]) {
     struct ifaddrs *list = NULL;
     char found[NI_MAXHOST] = "";
     snprintf(address, 256, "127.0.0.1");
@@ -144,7 +145,7 @@ mezzo_status mz_wire_listen(const mz_world *world, int *fd, char address[256], i
     if (world->meeting == MZ_MEET_TCP)
         snprintf(address, 256, "%s", world->address);
     else
-        MEZZO_TRY(mz_wire_own_address(world, address));
+        MEZZO_TRY(find_own_address(world, address));
     MEZZO_TRY(resolve(address, world->port, &list));
     for (const struct addrinfo *a = list; a != NULL && *fd < 0; a = a->ai_next) {
         int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -75,7 +75,5 @@ mezzo_status mz_wire_connect(const mz_world *world, const char *address, int por
 mezzo_status mz_wire_publish(const char *path, const char *address, int port, const char *secret);
 bool mz_wire_look_up(const char *path, char address[256], int *port, char secret[128]);
 mezzo_status mz_wire_secret(char secret[128]); // a new one, from the system's random numbers
-// This host's address for others: of the interface that is named; 127.0.0.1 where all ranks are on this host.
-mezzo_status mz_wire_own_address(const mz_world *world, char address[256]);
 
 #endif

@@ -144,9 +144,8 @@ void mz_params_shard(const mezzo_params *params, int index, int rank, int region
 // The only parameter of a region; -1: it has several.
 int mz_region_only_param(const mezzo_params *params, int region);
 bool mz_region_has(const mezzo_params *params, const mz_region *region,
-                   const mz_param *param);                     // the region has some elements of it
-int64_t mz_params_shard_elements(const mezzo_params *params);  // of a buffer of a rank's shards
-size_t mz_params_shards(const mezzo_params *params, int rank); // of all parameters of a rank, at least one each
+                   const mz_param *param);                    // the region has some elements of it
+int64_t mz_params_shard_elements(const mezzo_params *params); // of a buffer of a rank's shards
 
 // Lays parameters out as mz_params_create does, but allocates no device memory: for plans.
 mezzo_status mz_params_sketch(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,

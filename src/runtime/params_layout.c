@@ -249,20 +249,6 @@ int mz_region_only_param(const mezzo_params *params, int region) {
     return n == 1 ? alone : -1;
 }
 
-size_t mz_params_shards(const mezzo_params *params, int rank) {
-    size_t n = 0;
-    for (size_t i = 0; i < params->n; ++i) {
-        size_t of_one = 0;
-        for (int k = 0; k < params->n_regions && !params->list[i].frozen; ++k) {
-            int64_t first, count, place;
-            mz_params_shard(params, (int)i, rank, k, &first, &count, &place);
-            of_one += count > 0;
-        }
-        n += params->list[i].frozen ? 0 : of_one > 0 ? of_one : 1;
-    }
-    return n;
-}
-
 int64_t mz_params_shard_elements(const mezzo_params *params) {
     int64_t n = 0;
     for (int k = 0; k < params->n_regions; ++k)

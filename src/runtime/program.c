@@ -286,7 +286,8 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
     return MEZZO_OK;
 }
 
-void mz_program_place(const mezzo_program *p, int value, mz_tensor *t) {
+// Its data and its scales; -1: left alone.
+static void place_tensor(const mezzo_program *p, int value, mz_tensor *t) {
     if (value < 0)
         return;
     const mz_value *v = &p->c.graph->values[value];
@@ -299,9 +300,9 @@ void mz_program_bind(mezzo_program *p) {
         mz_call *call = &p->c.calls[i];
         const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
         for (int k = 0; k < n->n_in; ++k)
-            mz_program_place(p, n->in[k], &call->in[k]);
+            place_tensor(p, n->in[k], &call->in[k]);
         for (int k = 0; k < n->n_out; ++k)
-            mz_program_place(p, n->out[k], &call->out[k]);
+            place_tensor(p, n->out[k], &call->out[k]);
         bool beside = p->c.stream && p->c.stream[i] == 1;
         if (n->gathers > 0)
             mz_gather_bind(p->params, n->gathers - 1, call, &p->c.prepared[i]);
@@ -313,7 +314,7 @@ void mz_program_bind(mezzo_program *p) {
 
 mz_tensor mz_program_tensor(const mezzo_program *p, int value) {
     mz_tensor t = mz_value_tensor(p->c.graph, value);
-    mz_program_place(p, value, &t);
+    place_tensor(p, value, &t);
     return t;
 }
 

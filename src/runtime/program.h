@@ -105,9 +105,7 @@ struct mezzo_program {
 };
 
 // program.c
-void mz_program_place(const mezzo_program *program, int value,
-                      mz_tensor *t);          // sets its data and its scales; -1: changes nothing
-void mz_program_bind(mezzo_program *program); // calls get the addresses of their values
+void mz_program_bind(mezzo_program *program);                         // calls get the addresses of their values
 mz_tensor mz_program_tensor(const mezzo_program *program, int value); // as it is stored; -1: absent
 // program_scales.c
 // The scale entry that a value of kind ENTRY names.

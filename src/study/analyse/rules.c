@@ -23,7 +23,8 @@ bool mz_rule_decides(const mz_rule *rule, double tokens) {
     return false;
 }
 
-const mz_rule *mz_rules_find(const mz_rules *rules, int64_t d_model) {
+// The band that d_model lies in.
+static const mz_rule *find_rule(const mz_rules *rules, int64_t d_model) {
     const mz_rule *found = &rules->rules[0];
     for (int i = 1; i < rules->n && rules->rules[i].least_width <= d_model; i++)
         found = &rules->rules[i];
@@ -77,7 +78,7 @@ mz_score mz_rules_score(const mz_rules *rules, const mz_pair *pairs, size_t n) {
     size_t good = 0;
     double sum = 0;
     for (size_t i = 0; i < n; i++) {
-        bool candidate = mz_rule_decides(mz_rules_find(rules, pairs[i].key.d_model), (double)pairs[i].tokens);
+        bool candidate = mz_rule_decides(find_rule(rules, pairs[i].key.d_model), (double)pairs[i].tokens);
         good += right(candidate, pairs[i].speedup);
         sum += regret(candidate, pairs[i].speedup);
     }
@@ -330,7 +331,7 @@ mezzo_status mz_rules_advise(const mz_rules *rules, int64_t d_model, int64_t bat
     char rule[160], band[96];
     if (d_model < 1 || batch < 1 || seq_len < 1)
         return mz_fail(MEZZO_ERR_INVALID, "d_model, batch size and sequence length must be at least 1");
-    *out = (mz_advice){.tokens = batch * seq_len, .rule = mz_rules_find(rules, d_model)};
+    *out = (mz_advice){.tokens = batch * seq_len, .rule = find_rule(rules, d_model)};
     out->candidate = mz_rule_decides(out->rule, (double)out->tokens);
     snprintf(out->precision, sizeof out->precision, "%s", usable(out->candidate ? rules->candidate : rules->baseline));
     if (out->rule->d_model > 0)

@@ -36,8 +36,7 @@ typedef struct mz_rules {
 } mz_rules;
 
 void mz_rules_free(mz_rules *rules);
-bool mz_rule_decides(const mz_rule *rule, double tokens);             // true: the candidate
-const mz_rule *mz_rules_find(const mz_rules *rules, int64_t d_model); // the band that d_model lies in
+bool mz_rule_decides(const mz_rule *rule, double tokens); // true: the candidate
 const char *mz_rule_text(const mz_rules *rules, const mz_rule *rule, char *buf,
                          size_t size); // "amp from 640 tokens per step on"
 

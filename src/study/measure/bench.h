@@ -62,9 +62,5 @@ void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const ch
 // gnuplot.
 mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *rows, size_t n, const char *folder,
                             const char *name);
-// The precision that the unprefixed speedup columns are about: the first of 16 bits, else the last; -1 when there is
-// one only.
-int mz_bench_candidate(const mz_bench_plan *plan);
-double mz_bench_speedup(const mz_bench_time *baseline, const mz_bench_time *candidate); // NaN where either is
 
 #endif

@@ -7,14 +7,17 @@
 #include "study/measure/kernels.h"
 #include "study/analyse/figures.h"
 
-int mz_bench_candidate(const mz_bench_plan *plan) {
+// The precision that the unprefixed speedup columns are about: the first of 16 bits, else the last; -1 when there is
+// one only.
+static int find_candidate(const mz_bench_plan *plan) {
     for (int i = 1; i < plan->n_precisions; i++)
         if (mz_precision_is_low(plan->precisions[i]))
             return i;
     return plan->n_precisions - 1 > 0 ? plan->n_precisions - 1 : -1;
 }
 
-double mz_bench_speedup(const mz_bench_time *baseline, const mz_bench_time *candidate) {
+// NaN where either time is.
+static double speedup_of(const mz_bench_time *baseline, const mz_bench_time *candidate) {
     return baseline->mean / candidate->mean;
 }
 
@@ -56,7 +59,7 @@ static void add_times(mz_text *t, const mz_bench_cell *c) {
 static void add_more(mz_text *t, const mz_bench_cell *base, const mz_bench_cell *c) {
     if (c != base) {
         add_number(t, base->total / c->total, 4);
-        add_number(t, mz_bench_speedup(&base->step, &c->step), 4);
+        add_number(t, speedup_of(&base->step, &c->step), 4);
     }
     add_number(t, c->step.mean, 4);
     add_number(t, c->step.deviation, 4);
@@ -74,13 +77,13 @@ void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const ch
                    const char *command, mz_text *t) {
     const mz_bench_cell *base = &r->cells[0];
     const mezzo_model_config *m = &r->model;
-    int k = mz_bench_candidate(plan);
+    int k = find_candidate(plan);
     mz_csv_add(t, r->size);
     mz_text_addf(t, ",%.2f,%lld,%lld", r->params_m, (long long)r->model.seq_len, (long long)plan->batch);
     for (int i = 0; i < plan->n_precisions; i++)
         add_times(t, &r->cells[i]);
-    add_number(t, k < 0 ? (double)NAN : mz_bench_speedup(&base->forward, &r->cells[k].forward), 4);
-    add_number(t, k < 0 ? (double)NAN : mz_bench_speedup(&base->backward, &r->cells[k].backward), 4);
+    add_number(t, k < 0 ? (double)NAN : speedup_of(&base->forward, &r->cells[k].forward), 4);
+    add_number(t, k < 0 ? (double)NAN : speedup_of(&base->backward, &r->cells[k].backward), 4);
     add_number(t, k < 0 ? (double)NAN : base->total / r->cells[k].total, 4);
     add_quoted(t, k < 0 ? "" : mezzo_precision_name(plan->precisions[k]));
     for (int i = 0; i < plan->n_precisions; i++)

@@ -49,8 +49,10 @@ static mezzo_status image_model(const mz_sweep_options *o, int64_t blocks, int64
     return mezzo_model_check(out);
 }
 
-mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
-                            mezzo_model_config *out) {
+// Of a model of images `layers` are blocks a level, and seq_len the pixels of a picture, a square number. INVALID: a
+// model that has neither texts nor images.
+static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
+                               mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults(o->family, out));
     if (mezzo_model_task(out) == MEZZO_TASK_IMAGES)
         return image_model(o, layers, d_model, seq_len, out);
@@ -91,8 +93,8 @@ static mezzo_status list_shapes(sweep *s) {
                 for (int t = 0; t < o->seq_len.n; t++) {
                     mz_shape_key k = {o->layers.values[l], o->d_model.values[d], o->batch.values[b],
                                       o->seq_len.values[t]};
-                    MEZZO_TRY(mz_sweep_model(o, k.layers, k.d_model, k.seqlen,
-                                             &unused)); // every shape before the first is measured
+                    MEZZO_TRY(make_model(o, k.layers, k.d_model, k.seqlen,
+                                         &unused)); // every shape before the first is measured
                     s->shapes[s->n_shapes++] = k;
                 }
     mz_shuffle(o->seed, 0x5EEE, n, s->order);
@@ -255,7 +257,7 @@ static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
     size_t need, room = s->o->memory;
     mz_rig *rig;
     // The model is the one that was asked for: half a sequence is half of its positions.
-    MEZZO_TRY(mz_sweep_model(s->o, r->base.key.layers, r->base.key.d_model, r->base.key.seqlen, &model));
+    MEZZO_TRY(make_model(s->o, r->base.key.layers, r->base.key.d_model, r->base.key.seqlen, &model));
     MEZZO_TRY(mz_session_usual(&model, rung->micro_batch, &o));
     mz_session_set_precision(&o, r->effective);
     o.form.length = rung->seq_len;
@@ -298,7 +300,7 @@ static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision a
     MEZZO_TRY(mezzo_precision_resolve(s->device, asked, &r->effective, reason, sizeof reason));
     if (strstr(reason, ", as asked") == NULL || strstr(reason, "; emulated") != NULL)
         add_note(r, reason);
-    MEZZO_TRY(mz_sweep_model(s->o, key->layers, key->d_model, key->seqlen, &model));
+    MEZZO_TRY(make_model(s->o, key->layers, key->d_model, key->seqlen, &model));
     mz_session_options one;
     MEZZO_TRY(mz_session_usual(&model, 1, &one));
     MEZZO_TRY(mz_session_elements(&one, &params));

@@ -55,9 +55,5 @@ typedef void (*mz_sweep_fn)(void *user, const mz_sweep_progress *progress);
 // INVALID (a shape that the model refuses, a file of another device, version or family, one that another sweep writes),
 // FORMAT (a file that is not one of these), IO, INTERRUPTED.
 mezzo_status mz_sweep(mezzo_device *device, const mz_sweep_options *options, mz_sweep_fn tell, void *user);
-// Of a model of images `layers` are blocks a level, and seq_len the pixels of a picture, a square number. INVALID: a
-// model that has neither texts nor images.
-mezzo_status mz_sweep_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
-                            mezzo_model_config *out);
 
 #endif

@@ -88,8 +88,6 @@ double mz_series_at(const mz_series *series, int64_t step); // NaN: none that is
 double mz_series_end(const mz_series *series, int64_t up_to);
 // Median of the finite values, or of the first ones of the stretches; NaN: none.
 mezzo_status mz_series_middle(const mz_series *series, double *out);
-// Whether all values are one and the same finite number.
-bool mz_series_is_constant(const mz_series *series);
 // The last step at which both have a finite value; -1: none.
 int64_t mz_series_last_common(const mz_series *a, const mz_series *b);
 // a − b at the steps that begin stretches of both; to an empty series.

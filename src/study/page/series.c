@@ -121,13 +121,6 @@ mezzo_status mz_series_middle(const mz_series *s, double *out) {
     return MEZZO_OK;
 }
 
-bool mz_series_is_constant(const mz_series *s) {
-    for (size_t i = 0; i < s->n; i++)
-        if (!isfinite(s->last) || s->stretches[i].low != s->last || s->stretches[i].high != s->last)
-            return false;
-    return true;
-}
-
 // --- two of them ---------------------------------------------------------------------------------------------------
 int64_t mz_series_last_common(const mz_series *a, const mz_series *b) {
     if (a == NULL || b == NULL || a->n == 0 || b->n == 0)
