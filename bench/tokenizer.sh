@@ -17,7 +17,7 @@ device=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 TIMEFORMAT=%U
 for _ in 1 2 3; do
     rm -rf "$folder/out"
-    user=$({ time "$mezzo" data "$folder/text" --tokenizer gpt2 --format nanogpt --out "$folder/out" >/dev/null; } 2>&1)
+    user=$({ time "$mezzo" data "$folder/text" --tokenizer gpt2 --format nanogpt --out "$folder/out" >/dev/null 2>&1; } 2>&1)
     tokens=$(($(cat "$folder/out"/*.bin | wc -c) / 2))
     echo "\"$device\",$(git -C "$root" rev-parse --short=12 HEAD),mezzo data $(basename "$text") x $((bytes / $(stat -c %s "$text"))) --tokenizer gpt2 --format nanogpt,$bytes,$tokens,$user,$(awk "BEGIN { printf \"%.1f\", $bytes / 1e6 / $user }")" | tee -a "$out"
 done
