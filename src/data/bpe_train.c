@@ -78,7 +78,15 @@ static mezzo_status add_word(trainer *t, const char *bytes, uint32_t n, uint64_t
     return MEZZO_OK;
 }
 
+// Arrays that would grow by doubling are as long as they will be from the beginning.
 static mezzo_status take_words(trainer *t, mz_word_counts *counts) {
+    size_t words = 0, bytes = 0;
+    for (size_t i = 0; i < MZ_WORD_SHARDS; i++) {
+        words += counts->shards[i].n;
+        bytes += counts->shards[i].n_bytes;
+    }
+    MEZZO_TRY(MZ_RESERVE(t->words, t->cap_words, words));
+    MEZZO_TRY(MZ_RESERVE(t->symbols, t->cap_symbols, bytes));
     for (size_t i = 0; i < MZ_WORD_SHARDS; i++) {
         mz_word_table *table = &counts->shards[i];
         for (size_t k = 0; k < table->size; k++)
@@ -212,6 +220,7 @@ static mezzo_status push_made(trainer *t) {
 
 static mezzo_status count_pairs(trainer *t) {
     MEZZO_TRY(grow_index(t));
+    MEZZO_TRY(MZ_RESERVE(t->nodes, t->cap_nodes, t->n_symbols));
     for (uint32_t w = 0; w < t->n_words; w++) {
         const int32_t *s = t->symbols + t->words[w].begin;
         for (uint32_t i = 0; i + 1 < t->words[w].n; i++)
