@@ -95,6 +95,39 @@ print(all(patched), left, len(_get_current_dispatch_mode_stack()), [len(h) for h
 """
 
 
+WORKERS = """
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        clean = not _get_current_dispatch_mode_stack() and not hasattr(torch.autograd.backward, "__wrapped__")
+        return torch.full((4,), float(clean))
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = []
+for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1, multiprocessing_context="fork"):
+    seen.append(float(x.min()))
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+print(seen)
+"""
+
+
+def test_forked_workers_are_left_alone(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(WORKERS)
+    environment = {**os.environ, "PYTHONPATH": str(FRONT), "MEZZO_AUDIT_FOLDER": str(tmp_path), "MEZZO_AUDIT_STEPS": "9"}
+    words = [sys.executable, str(tmp_path / "program.py")]
+    assert subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout == "[1.0, 1.0, 1.0, 1.0]\n"
+    assert len(list(tmp_path.glob("rank-0-*.json"))) == 1
+
+
 def test_torch_is_as_before_after_the_followed_steps(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(PROGRAM)

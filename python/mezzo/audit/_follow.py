@@ -136,6 +136,8 @@ class Follower:
         self.began = time.perf_counter()
         self._install()
         self.recorder.mode.__enter__()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave)
 
     # --- hooks -------------------------------------------------------------------------------------------------------
     def _install(self) -> None:
@@ -266,6 +268,7 @@ class Follower:
             factor, reduction, weight = self.recorder.losses.get(first) or (None, "", None)
             dtype = self.recorder.dtype_name(first.dtype)
             self.recorder.gradients = {}
+            self.recorder.idle = 0
             result = self._phase("backward", original, tensors, *args, **kwargs)
             self._note_gradients()
             self.trace.event("backward", factor=factor, reduction=reduction, weight=weight, loss=dtype)
@@ -433,6 +436,18 @@ class Follower:
     def _before_forward(self, *_: Any) -> None:
         if self.closing:
             self._follow_no_more()
+
+    def _leave(self) -> None:
+        """In a forked process, a data loader's worker: torch there is as it was."""
+        if self.finished:
+            return
+        stack = self.torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+        if stack and stack[-1] is self.recorder.mode:
+            self.recorder.mode.__exit__(None, None, None)
+        self.finished = self.written = True
+        self.patches.restore()
+        for handle in self.handles:
+            handle.remove()
 
     # --- the end -----------------------------------------------------------------------------------------------------
     def _follow_no_more(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._trace import MOST_ROWS, Row, Trace
 
 MOST_SHAPES, MOST_DIMS = 12, 8
+MOST_IDLE = 100000  # operations without a backward pass: a process that does not train is not recorded for ever
 _REDUCED = {0: "none", 1: "mean", 2: "sum"}
 
 
@@ -44,6 +45,7 @@ class Recorder:
         self._pending: List[Tuple[Row, Any, Any]] = []  # CUDA's events
         self._facts: Dict[Any, Tuple[bool, bool, str]] = {}
         self._process = os.getpid()
+        self.idle = 0
         self._names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
         self.mode = self._make_mode()
 
@@ -62,6 +64,9 @@ class Recorder:
     # --- a call ------------------------------------------------------------------------------------------------------
     def _call(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if self.off or os.getpid() != self._process or any(t.__name__ in ("FakeTensor", "FunctionalTensor") for t in types):
+            return func(*args, **kwargs)
+        self.idle += 1
+        if self.idle > MOST_IDLE:
             return func(*args, **kwargs)
         tensors = _tensors(self.torch, args)
         on_gpu = bool(tensors) and tensors[0].is_cuda
