@@ -96,6 +96,36 @@ static void test_adamw_is_the_textbook(void **state) {
     mezzo_optimizer_free(opt);
 }
 
+static void test_lion_is_the_textbook(void **state) {
+    fixture *f = *state;
+    const double lr = 0.05, b1 = 0.8, b2 = 0.95, decay = 0.1;
+    float start[N], got[N];
+    double p[N], m[N] = {0};
+    mezzo_optimizer *opt;
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    mezzo_optimizer_set_kind(&o, MEZZO_LION);
+    assert_true(o.beta1 == 0.9 && o.beta2 == 0.99);
+    o.schedule.lr = lr, o.beta1 = b1, o.beta2 = b2, o.weight_decay = decay;
+    must(mezzo_optimizer_create(f->params, &o, &opt));
+    must(mezzo_params_read(f->params, 0, start));
+    for (int i = 0; i < N; i++)
+        p[i] = (double)start[i];
+    for (int step = 1; step <= 20; step++) {
+        set_grads(f, step);
+        must(mezzo_optimizer_step(opt));
+        must(mezzo_optimizer_zero_grad(opt));
+        for (int i = 0; i < N; i++) { // Chen et al., algorithm 2
+            double g = (double)gradient(step, i), c = b1 * m[i] + (1 - b1) * g;
+            assert_true(fabs(c) > 1e-5); // so that its sign is the same in FP32
+            p[i] -= lr * ((c > 0 ? 1 : -1) + decay * p[i]);
+            m[i] = b2 * m[i] + (1 - b2) * g;
+        }
+    }
+    must(mezzo_params_read(f->params, 0, got));
+    close_to(got, p, 20);
+    mezzo_optimizer_free(opt);
+}
+
 static void test_sgd_is_the_textbook(void **state) {
     fixture *f = *state;
     const double lr = 0.05, momentum = 0.9, decay = 0.1;
@@ -615,6 +645,7 @@ static void test_schedule_corners(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_adamw_is_the_textbook, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lion_is_the_textbook, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sgd_is_the_textbook, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_average_is_the_usual_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_average_of_sgd, setup, teardown),

@@ -56,7 +56,7 @@ static void enums(void **state) {
     check_names("optimizer.master", offsetof(mz_run_config, master), masters, 3, MZ_MASTER_FIRST);
     CHECK_NAMES("amp.residual", program.residual, MEZZO_RESIDUAL_WIDEST, "widest", "low")
     CHECK_NAMES("amp.scaler.enabled", scaling, MZ_SCALING_AUTO, "auto", "true", "false")
-    CHECK_NAMES("optimizer.kind", optimizer.kind, MEZZO_ADAMW, "adamw", "sgd")
+    CHECK_NAMES("optimizer.kind", optimizer.kind, MEZZO_ADAMW, "adamw", "sgd", "lion")
     CHECK_NAMES("schedule.kind", optimizer.schedule.kind, MEZZO_LR_CONSTANT, "constant", "linear", "cosine",
                 "polynomial")
     CHECK_NAMES("guard.policy", guard_policy, MZ_GUARD_OFF, "off", "skip", "rollback", "stop")
