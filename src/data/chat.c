@@ -601,7 +601,8 @@ static int32_t special_named(const mezzo_tokenizer *tok, const char *text) {
     return text != NULL ? special(tok, text, strlen(text)) : -1;
 }
 
-// {"bos_token_id": …, "eos_token_id": …}: the token that the template ends an answer with, and the tokenizer's own.
+// {"bos_token_id": …, "eos_token_id": …}: the token that the template ends an answer with, and the tokenizer's own;
+// "stop_strings" instead where the template's is no token.
 static mezzo_status generation_of(const mezzo_tokenizer *tok, json_t **out) {
     char *end = NULL;
     mezzo_status status = MEZZO_OK;
@@ -609,10 +610,12 @@ static mezzo_status generation_of(const mezzo_tokenizer *tok, json_t **out) {
         status = mz_chat_find_end(tok, &end);
     const int32_t bos = special_named(tok, tok->chat.bos), eos = special_named(tok, tok->chat.eos);
     const int32_t stop = status == MEZZO_OK ? special_named(tok, end) : -1;
+    *out = status != MEZZO_ERR_MEMORY ? mz_json_new() : NULL;
+    if (status == MEZZO_OK && stop < 0 && end != NULL && end[0] != '\0') // a word of the text, not a token
+        (void)json_object_set_new(*out, "stop_strings", json_pack("[s]", end));
     mz_free(end);
     if (status == MEZZO_ERR_MEMORY)
         return status;
-    *out = mz_json_new();
     if (bos >= 0)
         (void)json_object_set_new(*out, "bos_token_id", json_integer(bos));
     if (stop >= 0 && eos >= 0 && stop != eos)

@@ -59,6 +59,7 @@ refuse 2 "a run folder or a checkpoint is missing" -- chat
 refuse 2 "--tokens" -- chat talk --tokens 0
 run 0 export talk --out published
 shows published/tokenizer_config.json chat_template "im_start"
+shows published/generation_config.json stop_strings "<|im_end|>" # bytes have no token for it
 
 # On a terminal: Ctrl-C stops the answer, and the conversation goes on; twice without a message leaves.
 command -v python3 >/dev/null || exit 0
