@@ -1,4 +1,4 @@
-// What an op is to everybody below and above: its number, its attributes, its tensors, its numerics.
+// An op as other folders see it: number, attributes, tensors, numerics.
 #ifndef MZ_OP_H
 #define MZ_OP_H
 
@@ -35,19 +35,19 @@ typedef enum mz_cast_class {
 } mz_cast_class;
 typedef enum mz_tolerance { MZ_TOL_EXACT, MZ_TOL_ROUND, MZ_TOL_ELEMENT, MZ_TOL_REDUCE, MZ_TOL_MATMUL } mz_tolerance;
 
-// What ops.def says of a slot (its words).
+// The words that ops.def has for a slot.
 enum {
     MZ_SLOT_OPTIONAL = 1,   // may be absent
-    MZ_SLOT_REPEATED = 2,   // the last one: any number of them
+    MZ_SLOT_REPEATED = 2,   // the last slot: any number of tensors
     MZ_SLOT_GRADIENT = 4,   // an output that may be a parameter's FP32 gradient, which the op adds to
     MZ_SLOT_REPLACED = 8,   // an input whose bytes an output may take
     MZ_SLOT_STATE = 16,     // an FP32 input that the op writes
     MZ_SLOT_INTEGER = 32,   // I32
     MZ_SLOT_BYTES = 64,     // U8
     MZ_SLOT_SCALED = 128,   // an input that a precision with scales gives to the op with scales
-    MZ_SLOT_REPLACES = 256, // the output that may take them; without one the first
-    MZ_SLOT_WHOLE = 512,    // with SCALED: only where the tensor has one scale
-    MZ_SLOT_EXTRA = 1024,   // optional, and only kernels that say so serve it (mz_takes)
+    MZ_SLOT_REPLACES = 256, // the output that may take a REPLACED input's bytes; without one, the first
+    MZ_SLOT_WHOLE = 512,    // with SCALED: only one scale for the tensor
+    MZ_SLOT_EXTRA = 1024,   // optional; only kernels that declare it serve it (mz_takes)
 };
 typedef struct mz_slot {
     const char *name; // "x", "db"; "" past the end
@@ -85,7 +85,7 @@ typedef struct mz_attrs mz_attrs;
 typedef double mz_flops_fn(const mz_attrs *attrs, const mz_shape *const in[MZ_MAX_IN],
                            const mz_shape *const out[MZ_MAX_OUT]);
 
-// What an op does with padding: ops.def, "zero_in_zero_out" and the other two.
+// What an op does with padding: ops.def describes the three.
 typedef enum mz_padding { MZ_PADDING_REFUSES, MZ_PADDING_ZERO, MZ_PADDING_LOGICAL } mz_padding;
 
 // A row of ops.def.
@@ -99,18 +99,19 @@ typedef struct mz_op_info {
     mz_tolerance tolerance;
     bool moves, cheap;
     mz_padding padding;
-    const char *axes;   // which dimensions are one axis (axes.c); NULL: none
-    mz_flops_fn *flops; // NULL: none that count
+    const char *axes;   // the dimensions that are one axis (axes.c); NULL: none
+    mz_flops_fn *flops; // NULL: its operations are not counted
 } mz_op_info;
 extern const mz_op_info mz_op_table[MZ_OP_COUNT];
 
-// What ops.def says of slot `index`: past a repeated slot the same, past the end of all others {"", 0}.
+// The entry of slot `index`: past a repeated slot the repeated one, past the end of all others {"", 0}.
 mz_slot mz_op_slot(mz_op op, bool output, int index);
-int mz_op_find_slot(mz_op op, bool output, const char *name); // its number, -1: the op has none of this name
-// The input slot whose bytes an output of the op may take over (same size and dtype, last use), or -1; which output.
+int mz_op_find_slot(mz_op op, bool output, const char *name); // the slot's number, -1: the op has no slot of this name
+// mz_op_reuses: the input slot whose bytes an output may take (same size and dtype, last use), or -1. mz_op_replaces:
+// that output.
 int mz_op_reuses(mz_op op);
 int mz_op_replaces(mz_op op);
-// Whether the op is the update of a kind of optimizer (optimizers.def).
+// The op is the update of a kind of optimizer (optimizers.def).
 static inline bool mz_op_is_kind(mz_op op) {
     switch (op) {
 #define KIND(name, ...) case MZ_OP_##name:
@@ -128,20 +129,20 @@ static inline bool mz_op_is_product(mz_op op) {
 
 int64_t mz_shape_count(const mz_shape *s); // product; 1 for rank 0
 bool mz_shape_equal(const mz_shape *a, const mz_shape *b);
-// Two shapes brought together by NumPy's rules: their last dimensions stand side by side, and a dimension that is 1 or
-// absent repeats. False where they do not fit.
+// Broadcasts two shapes by NumPy's rules: last dimensions are aligned, and a dimension that is 1 or absent repeats.
+// False where they do not fit.
 bool mz_shape_broadcast(const mz_shape *a, const mz_shape *b, mz_shape *out);
-// Loops over what comes out, without dimensions of 1 and with neighbours that repeat alike made one (rank 1 at least).
-// Strides are in elements, 0 where an operand repeats; the last is 0 or 1.
+// The loops of a broadcast op over its output: no dimensions of 1, and neighbours that repeat alike are one (at least
+// rank 1). Strides are in elements, 0 where an operand repeats; the last is 0 or 1.
 typedef struct mz_broadcast {
     int rank;
     int64_t dim[MEZZO_MAX_RANK], a[MEZZO_MAX_RANK], b[MEZZO_MAX_RANK];
 } mz_broadcast;
 mz_broadcast mz_broadcast_loops(const mz_shape *a, const mz_shape *b, const mz_shape *out);
-// Where a does not repeat and b repeats as a whole: b's elements, else 0.
+// The number of b's elements where a does not repeat and b repeats as a whole, else 0.
 int64_t mz_broadcast_whole(const mz_broadcast *r);
-// Loops over a permuted shape, in order of what comes out, with neighbours that stay neighbours made one and no
-// dimensions of 1 (rank 1 at least). stride: in elements of what goes in.
+// The loops of a permutation in the output's order: no dimensions of 1, and dimensions that stay neighbours are one (at
+// least rank 1). stride: in elements of the input.
 typedef struct mz_permuted {
     int rank;
     int64_t dim[MEZZO_MAX_RANK], stride[MEZZO_MAX_RANK];
@@ -150,7 +151,7 @@ mz_permuted mz_shape_permute(const mz_shape *from, const int *permutation);
 const char *mz_shape_text(const mz_shape *s, char *buf, size_t size); // "12x64x384"
 int64_t mz_shape_rows(const mz_shape *s);                             // product of all but the last dimension
 
-// SWIGLU is quantize's alone.
+// Only quantize has SWIGLU.
 typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU } mz_act;
 
 // The constants of the update ops, set on the host when they change (never per step).
@@ -178,15 +179,15 @@ struct mz_attrs {
     float p;      // dropout, attention
     uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
     int axis;     // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
-    int permutation[MEZZO_MAX_RANK];   // permute: which of x's dimensions each of y's is
+    int permutation[MEZZO_MAX_RANK];   // permute: y's dimension i is x's dimension permutation[i]
     int64_t begin, end;                // slice, slice_dx: indices along the axis
     bool causal;                       // attention: query i sees keys 0 … i; else all of them
-    int64_t window;                    // attention, causal: at most so many last keys; 0: all of them
+    int64_t window;                    // attention, causal: the number of last keys that a query sees; 0: all
     float score_cap;                   // attention: scores s become cap·tanh(s/cap); 0: they stay
     int heads, kv_heads;               // attention; rope: heads
-    int rotated;                       // rope: how many heads, from the first, are turned
+    int rotated;                       // rope: the number of heads, from the first, that are rotated
     float theta;                       // rope_table, time_embedding: wavelengths grow from 2π to nearly 2π·theta
-    bool interleaved, inverse;         // rope: pairs are neighbours, not halves; turn back
+    bool interleaved, inverse;         // rope: pairs are neighbours, not halves; the rotation is inverse
     int experts, top_k;                // route, dispatch, combine and gradients: top_k; expert_order: experts
     int groups, top_groups;            // route: experts are chosen from the best top_groups of so many groups; conv2d,
                                        // group_norm: groups of channels
@@ -201,45 +202,45 @@ struct mz_attrs {
     bool transpose_a, transpose_b;     // matmul
     bool tanh;                         // gelu
     bool accumulate;                   // outputs marked '+' are added to
-    bool measure;                      // quantize: the scale is found in this tensor; else the entry has it
-    bool record;                       // quantize: the entry's largest magnitude grows
-    bool keeps;                        // quantize, with record: of codes that stay, `weight_amax` and not `amax`
+    bool measure;                      // quantize: the scale comes from this tensor's amax; else from the entry
+    bool record;                       // quantize: the entry's amax grows
+    bool keeps;                        // quantize, with record: of quantized weights, `weight_amax` and not `amax`
     mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's; quantize's
     mezzo_dtype
-        via; // linear: what x·Wᵀ + bias (and then the activation) is rounded to before act and before the residual
+        via; // linear: x·Wᵀ + bias, and then the activation, are rounded to it before act and before the residual
     mezzo_blocks blocks;           // linear, linear_dx, linear_dw: operands are first rounded to blocks along what is
                                    // summed over
-    bool random_gradients;         // with blocks: dy is rounded at random, by the stream rng
-    bool hadamard;                 // with blocks: linear_dw's operands are turned first
-    int64_t sample;                // inspect: how many values to look at; 0 = all
+    bool random_gradients;         // with blocks: dy is rounded at random, with stream rng
+    bool hadamard;                 // with blocks: linear_dw's operands are multiplied by a Hadamard matrix first
+    int64_t sample;                // inspect: the number of values to check; 0 = all
     float limit;                   // inspect: magnitudes above it are bad; 0 = none
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others
     const mz_update_attrs *update; // OP_STATE
 };
 
-// How the arithmetic is done. Storage is each tensor's own dtype.
+// The formats of the arithmetic. Storage is each tensor's own dtype.
 typedef struct mz_numerics {
-    mezzo_dtype compute;    // what operands are rounded to before multiplying: F64 F32 TF32 BF16 F16
+    mezzo_dtype compute;    // operands are rounded to it before multiplication: F64 F32 TF32 BF16 F16
     mezzo_dtype accumulate; // of dot products
     mezzo_dtype reduce;     // of sums, norms and softmax
 } mz_numerics;
 
 // Number i of a scaled tensor is element i times its scale. Scales are FP32 and lie on the device.
 typedef struct mz_tensor {
-    void *data; // NULL: absent, or not known yet (prepare)
+    void *data; // NULL: absent, or unknown in prepare
     mezzo_dtype dtype;
     mz_shape shape;
     mz_scaling scaling;
-    const float *scale; // [mz_scale_count]; NULL without scaling, or not known yet
+    const float *scale; // [mz_scale_count]; NULL without scaling, or unknown in prepare
     mz_storage storage;
     bool columnwise; // 8 bits with scales, transposed: element (row, column) is number column ·
                      // mz_columnwise_pitch(rows) + row, zeros follow each column's last row
 } mz_tensor;
-// The distance of two columns of a transposed tensor: a multiple of what 8-bit products read at a time.
+// The pitch of columns of a columnwise tensor: a multiple of the numbers that 8-bit products read at a time.
 static inline int64_t mz_columnwise_pitch(int64_t rows) {
     return (rows + 15) / 16 * 16;
 }
-static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // where logical element i lies
+static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // the index of logical element i in storage
     const int64_t at = t->storage.padded ? mz_stored_index(&t->shape, &t->storage, i) : i;
     if (!t->columnwise)
         return at;
@@ -256,29 +257,29 @@ static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
     return mz_bytes_stored(&t->shape, &t->storage, t->dtype, t->columnwise);
 }
 
-// What is known of a tensor that quantize writes: the scale of its codes, which their readers read, the largest
-// magnitude of the step under way, and those of the steps before (scales_update). Magnitudes are the bits of an FP32
-// number, which are in its order; a NaN's is infinity.
+// A scale entry of a tensor that quantize writes: the scale of its data, the amax of the present step, and those of
+// earlier steps (scales_update). An amax is the bits of an FP32 number, which sort like the numbers; a NaN's is
+// infinity's.
 enum { MZ_SCALE_HISTORY = 8 };
 typedef struct mz_scale_entry {
     float scale;
     uint32_t amax;
-    int32_t dtype;                      // of the codes: mezzo_dtype
-    int32_t n;                          // steps that went into the history so far; 0: the scale is nothing to go by
+    int32_t dtype;                      // of the quantized data: mezzo_dtype
+    int32_t n;                          // number of steps in the history; 0: the scale is not valid
     uint32_t history[MZ_SCALE_HISTORY]; // step k's is at k mod MZ_SCALE_HISTORY
-    uint32_t weight_amax;               // of codes that stay from step to step: their largest magnitude; else 0
-    int32_t saturated; // steps with a delayed scale so far in which the largest magnitude was beyond the format's
-    int32_t in_a_row;  // such steps until now, consecutive
-    int32_t changes;   // steps so far behind which the scale became another
+    uint32_t weight_amax;               // of quantized weights: their amax; else 0
+    int32_t saturated; // number of steps with a delayed scale whose amax was beyond the format's largest number
+    int32_t in_a_row;  // number of such steps up to now without a break
+    int32_t changes;   // number of steps after which the scale changed
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
 
-// attention: what q·kᵀ of heads D wide is multiplied by.
+// attention: the factor of q·kᵀ for heads D wide.
 static inline double mz_attention_scale(const mz_attrs *attrs, int64_t width) {
     return attrs->alpha > 0 ? (double)attrs->alpha : 1 / sqrt((double)width);
 }
-// The first key that query i of a row sees. `positions` are the row's, or NULL. It does not fall with i where positions
-// grow by one or start again at 0.
+// The first key that query i of a row sees. `positions` are the row's, or NULL. The result does not fall with i where
+// positions grow by one or start again at 0.
 static inline int64_t mz_attention_first(const mz_attrs *attrs, const int32_t *positions, int64_t i) {
     int64_t before = attrs->window > 0 && attrs->window - 1 < i ? attrs->window - 1 : i;
     if (positions != NULL && positions[i] < before)
@@ -286,13 +287,13 @@ static inline int64_t mz_attention_first(const mz_attrs *attrs, const int32_t *p
     return i - before;
 }
 
-// quantize: z's shape, by those of x and preact (NULL: absent).
+// quantize: z's shape from those of x and preact (NULL: absent).
 mz_shape mz_quantized_shape(mz_act act, const mz_shape *x, const mz_shape *preact);
 
-// How many scales a tensor of this shape has, and which one an element's is. A tensor in blocks of 128 has one block's
-// scales of all rows side by side, with room for a multiple of 128 rows, where kernels copy 128 at a time: number
-// (block, row) is block · mz_scale_pitch(rows) + row, and what is no row's is 1. Turned, its blocks are of 128 rows,
-// and (block, column) takes their place. Tiles are in the order of rows, turned or not.
+// The number of scales of a tensor of this shape, and the scale of an element. A tensor in blocks of 128 has the scales
+// of a block for all rows side by side, padded to a multiple of 128 rows, because kernels copy 128 at a time: (block,
+// row) is number block · mz_scale_pitch(rows) + row, and scales of the padding are 1. Columnwise data have blocks of
+// 128 rows, and (block, column) takes their place. Tiles are in the order of rows in both layouts.
 enum { MZ_SCALE_BLOCK = 128 };
 static inline int64_t mz_scale_pitch(int64_t rows) {
     return (rows + MZ_SCALE_BLOCK - 1) / MZ_SCALE_BLOCK * MZ_SCALE_BLOCK;
