@@ -320,11 +320,55 @@ static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t le
     return mz_build_finish_node(g, node, &shape, MEZZO_F32);
 }
 
+static double between(double x, double low, double high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+// LLAMA3: a frequency f turns original·f/2π times. YARN: number i does dims·ln(original/(2π·turns))/(2·ln theta) turns.
+static mezzo_status scale_rope(const mezzo_rope_scaling *s, int dims, double theta, mz_rope_scaling *out) {
+    const double turn = 6.283185307179586;
+    if (s == NULL || s->kind == MEZZO_ROPE_PLAIN)
+        return MEZZO_OK;
+    const bool bounded = s->kind != MEZZO_ROPE_LINEAR;
+    if (s->kind > MEZZO_ROPE_YARN || !(s->factor >= 1 && s->factor < 1e6) ||
+        !(s->attention >= 0 && s->attention < 1e6) ||
+        (bounded && !(s->low > 0 && s->high > s->low && s->high < 1e6 && s->original >= 1 && s->original < 1e9)))
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "rope_table: scaling %d with factor %g, low %g, high %g, original %g and attention %g: the factor "
+            "must be 1 or more, and low below high",
+            (int)s->kind, s->factor, s->low, s->high, s->original, s->attention);
+    *out = (mz_rope_scaling){.divisor = (float)s->factor, .amplitude = 1};
+    if (s->kind == MEZZO_ROPE_LLAMA3) {
+        out->offset = (float)(-s->low / (s->high - s->low));
+        out->derivative = (float)(s->original / turn / (s->high - s->low));
+    }
+    if (s->kind == MEZZO_ROPE_YARN) {
+        const double per = dims / (2 * log(theta));
+        const double first = between(floor(per * log(s->original / (s->high * turn))), 0, dims - 1);
+        const double last = between(ceil(per * log(s->original / (s->low * turn))), 0, dims - 1);
+        const double width = last > first ? last - first : 0.001;
+        *out = (mz_rope_scaling){.divisor = (float)s->factor,
+                                 .offset = (float)((first + width) / width),
+                                 .derivative = (float)(-1 / width),
+                                 .by_index = true};
+        out->amplitude = (float)(s->attention > 0 ? s->attention : 0.1 * log(s->factor) + 1);
+    }
+    return MEZZO_OK;
+}
+
 mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta) {
+    return mezzo_rope_table_scaled(g, positions, length, dims, theta, NULL);
+}
+
+mezzo_value mezzo_rope_table_scaled(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta,
+                                    const mezzo_rope_scaling *scaling) {
     mz_node node = mz_build_node(g, MZ_OP_rope_table);
     if (mz_build_broken(g))
         return MEZZO_NONE;
-    mezzo_status status = rope_table(g, positions, length, dims, theta, &node);
+    mezzo_status status = scale_rope(scaling, dims, (double)theta, &node.attrs.rope);
+    if (status == MEZZO_OK)
+        status = rope_table(g, positions, length, dims, theta, &node);
     return status == MEZZO_OK ? (mezzo_value){node.out[0]} : mz_build_failed(g, status);
 }
 

@@ -28,6 +28,12 @@ static void add_node(mz_text *t, const mezzo_graph *g, const mz_node *n) {
                  (int)a->ignore_index, a->transpose_a, a->transpose_b, a->tanh);
     for (int d = 0; d < MEZZO_MAX_RANK; d++)
         mz_text_addf(t, " %d", a->permutation[d]);
+    // Absent where they are zero: graphs without them keep the hash that they had.
+    if (a->window != 0 || a->score_cap != 0)
+        mz_text_addf(t, " %lld %a", (long long)a->window, (double)a->score_cap);
+    if (a->rope.divisor != 0)
+        mz_text_addf(t, " %a %a %a %a %d", (double)a->rope.divisor, (double)a->rope.offset, (double)a->rope.derivative,
+                     (double)a->rope.amplitude, a->rope.by_index);
     mz_text_addf(t, "\n");
 }
 

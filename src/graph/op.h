@@ -172,6 +172,13 @@ typedef struct mz_update_attrs {
     int hysteresis, floor_patience;
 } mz_update_attrs;
 
+// rope_table: a frequency f of number i becomes f·kept + f/divisor·(1 - kept), kept = offset + derivative·(by_index ? i
+// : f) between 0 and 1, in FP32; cosines and sines are multiplied by `amplitude`. divisor 0: none of it.
+typedef struct mz_rope_scaling {
+    float divisor, offset, derivative, amplitude;
+    bool by_index;
+} mz_rope_scaling;
+
 struct mz_attrs {
     float alpha;  // scale, expand, upsample, pool, time_embedding; route: the factor of all weights; attention: of the
                   // scores, 0: 1/√D
@@ -187,6 +194,7 @@ struct mz_attrs {
     int heads, kv_heads;               // attention; rope: heads
     int rotated;                       // rope: the number of heads, from the first, that are rotated
     float theta;                       // rope_table, time_embedding: wavelengths grow from 2π to nearly 2π·theta
+    mz_rope_scaling rope;              // rope_table
     bool interleaved, inverse;         // rope: pairs are neighbours, not halves; the rotation is inverse
     int experts, top_k;                // route, dispatch, combine and gradients: top_k; expert_order: experts
     int groups, top_groups;            // route: experts are chosen from the best top_groups of so many groups; conv2d,

@@ -125,6 +125,8 @@ mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_mode
     c.routed_scale = sigmoid ? c.routed_scale : 1;
     if (family->tied != MZ_TIED_BY_KEY)
         c.tie_head = family->tied == MZ_TIED_ALWAYS ? MZ_HEAD_TIED : MZ_HEAD_OWN;
+    if (family->tied != MZ_TIED_BY_KEY || c.rope_scaling == 0) // families without these keys
+        c.rope_scaling = MZ_ROPE_NONE;
     return c;
 }
 
@@ -231,7 +233,8 @@ typedef struct decoder {
     const mz_decoder *family;
     const mz_decoder_names *names;
     mezzo_model_config config; // resolved
-    mezzo_value table;         // rotary positions [T, R]
+    mezzo_rope_scaling scaling;
+    mezzo_value table; // rotary positions [T, R]
 } decoder;
 
 static mezzo_init start(const decoder *d, mz_decoder_weight kind, int64_t in, int64_t out) {
@@ -478,7 +481,8 @@ static mezzo_value embed(decoder *d, mezzo_value tokens, int64_t length, mezzo_v
         return drop(d, mezzo_add(g, x, positions));
     }
     mezzo_module_begin(g, "rope");
-    d->table = mezzo_rope_table(g, MEZZO_NONE, length, rotary_dims(c), (float)c->rope_theta); // [T, R]
+    d->table = mezzo_rope_table_scaled(g, MEZZO_NONE, length, rotary_dims(c), (float)c->rope_theta,
+                                       &d->scaling); // [T, R]
     mezzo_module_end(g);
     return x;
 }
@@ -509,12 +513,21 @@ static mezzo_status build(decoder *d, const mz_form *form, const mezzo_value *in
     return mz_layer_loss(d->g, head(d, x, table), targets, form->outputs);
 }
 
+static mezzo_rope_kind rope_kind(const mezzo_model_config *c) {
+    static const mezzo_rope_kind kinds[] = {
+        [MZ_ROPE_LINEAR] = MEZZO_ROPE_LINEAR, [MZ_ROPE_LLAMA3] = MEZZO_ROPE_LLAMA3, [MZ_ROPE_YARN] = MEZZO_ROPE_YARN};
+    return c->rope_scaling >= 0 && c->rope_scaling < (int64_t)MZ_COUNT(kinds) ? kinds[c->rope_scaling]
+                                                                              : MEZZO_ROPE_PLAIN;
+}
+
 mezzo_status mz_decoder_build(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g) {
     const mz_decoder *family = mz_decoder_find(model->config.name);
     decoder d = {.g = g,
                  .family = family,
                  .names = mz_decoder_names_of(family),
                  .config = mz_decoder_resolve(family, &model->config)};
+    d.scaling = (mezzo_rope_scaling){rope_kind(&d.config), d.config.rope_factor,           d.config.rope_low,
+                                     d.config.rope_high,   (double)d.config.rope_original, d.config.rope_attention};
     mezzo_value *offsets = mz_alloc((size_t)d.config.layers, sizeof *offsets);
     if (offsets == NULL)
         return MEZZO_ERR_MEMORY;

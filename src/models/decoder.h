@@ -18,7 +18,8 @@ typedef enum mz_norm_place { MZ_NORM_PRE, MZ_NORM_POST, MZ_NORM_BOTH } mz_norm_p
 typedef enum mz_position_kind { MZ_POSITIONS_ROTARY, MZ_POSITIONS_LEARNED } mz_position_kind;
 typedef enum mz_decoder_act { MZ_DECODER_SILU, MZ_DECODER_GELU, MZ_DECODER_GELU_TANH, MZ_DECODER_RELU2 } mz_decoder_act;
 typedef enum mz_tied { MZ_TIED_NEVER, MZ_TIED_ALWAYS, MZ_TIED_BY_KEY } mz_tied;
-enum { MZ_HEAD_OWN = 1, MZ_HEAD_TIED }; // values of the key tie_head
+enum { MZ_HEAD_OWN = 1, MZ_HEAD_TIED };                                  // values of tie_head
+enum { MZ_ROPE_NONE = 1, MZ_ROPE_LINEAR, MZ_ROPE_LLAMA3, MZ_ROPE_YARN }; // of rope_scaling
 typedef enum mz_router { MZ_ROUTER_NONE, MZ_ROUTER_SIGMOID, MZ_ROUTER_SOFTMAX } mz_router;
 
 // How a matrix [out, in] starts. RESIDUAL: of a product that writes into the residual stream.

@@ -1,9 +1,11 @@
 // What the architectures of Hugging Face folders share: the list of them, and settings of config.json.
 #include <stdarg.h>
+#include <stddef.h>
 
 #include "io/json.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
+#include "models/decoder.h"
 #include "weights/hf.h"
 
 static const mz_hf_family *const not_decoders[] = {&mz_hf_gpt2, &mz_hf_nanogpt, &mz_hf_autoencoder};
@@ -77,29 +79,105 @@ static mezzo_status read_rope_number(const char *where, const json_t *from, cons
     return MEZZO_OK;
 }
 
-static mezzo_status check_rope_keys(const char *where, const char *name, const json_t *rope) {
-    static const char *const known[] = {"rope_theta", "partial_rotary_factor"};
+// Types of scaled positions, and which of them a key belongs to.
+enum { LINEAR = 1 << MZ_ROPE_LINEAR, LLAMA3 = 1 << MZ_ROPE_LLAMA3, YARN = 1 << MZ_ROPE_YARN };
+static const char *const rope_types[] = {
+    [MZ_ROPE_NONE] = "default", [MZ_ROPE_LINEAR] = "linear", [MZ_ROPE_LLAMA3] = "llama3", [MZ_ROPE_YARN] = "yarn"};
+static const struct rope_key {
+    const char *key;
+    int types;
+    size_t field;  // of mezzo_model_config
+    double absent; // 0: it must be there
+} rope_keys[] = {
+    {"factor", LINEAR | LLAMA3 | YARN, offsetof(mezzo_model_config, rope_factor), 0},
+    {"low_freq_factor", LLAMA3, offsetof(mezzo_model_config, rope_low), 0},
+    {"high_freq_factor", LLAMA3, offsetof(mezzo_model_config, rope_high), 0},
+    {"beta_slow", YARN, offsetof(mezzo_model_config, rope_low), 1},
+    {"beta_fast", YARN, offsetof(mezzo_model_config, rope_high), 32},
+};
+
+static int64_t rope_type_of(const char *text) {
+    for (int64_t i = MZ_ROPE_NONE; text != NULL && i < (int64_t)MZ_COUNT(rope_types); i++)
+        if (strcmp(rope_types[i], text) == 0)
+            return i;
+    return 0;
+}
+
+static bool is_rope_key(const char *key, int64_t type) {
+    bool is = strcmp(key, "rope_theta") == 0 || strcmp(key, "partial_rotary_factor") == 0;
+    for (size_t i = 0; i < MZ_COUNT(rope_keys); i++)
+        is = is || ((rope_keys[i].types >> type & 1) != 0 && strcmp(rope_keys[i].key, key) == 0);
+    const bool original = strcmp(key, "original_max_position_embeddings") == 0;
+    const bool yarn = strcmp(key, "attention_factor") == 0 || strcmp(key, "truncate") == 0;
+    return is || (original && ((LLAMA3 | YARN) >> type & 1) != 0) || (yarn && type == MZ_ROPE_YARN);
+}
+
+// *type becomes a value of the key rope_scaling, which more than one place may say.
+static mezzo_status check_rope_keys(const char *where, const char *name, const json_t *rope, bool scales,
+                                    int64_t *type) {
     json_t *value;
     const char *key;
     if (!json_is_object(rope))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is not an object", where, name);
     json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
-        const bool type = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0;
+        if (strcmp(key, "rope_type") != 0 && strcmp(key, "type") != 0)
+            continue;
         const char *text = json_string_value(value);
-        if (type && (text == NULL || strcmp(text, "default") != 0))
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' of '%s' is %s; only 'default' is supported", where, key,
-                           name, text != NULL ? mz_quote(text).text : "not a text");
-        if (!type && strcmp(key, known[0]) != 0 && strcmp(key, known[1]) != 0 && !json_is_null(value))
+        const int64_t one = rope_type_of(text);
+        if (one == 0 || (one != MZ_ROPE_NONE && !scales) || (*type != 0 && *type != one))
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' of '%s' is %s; only %s is supported", where, key, name,
+                           text != NULL ? mz_quote(text).text : "not a text",
+                           *type != 0 ? "one type in all places"
+                           : scales   ? "default, linear, llama3 or yarn"
+                                      : "'default'");
+        *type = one;
+    }
+    json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
+        const bool kind = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0;
+        if (!kind && !json_is_null(value) && !is_rope_key(key, *type != 0 ? *type : MZ_ROPE_NONE))
             return mz_fail(MEZZO_ERR_FORMAT, "%s: key %s of '%s' is not supported: it belongs to scaled positions",
                            where, mz_quote(key).text, name);
     }
     return MEZZO_OK;
 }
 
-mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part) {
+// The numbers of scaled positions. The original context is the model's own where nothing is said.
+static mezzo_status read_scaling(const char *where, const json_t *config, const json_t *rope, int64_t type,
+                                 mezzo_model_config *out) {
+    static const char original[] = "original_max_position_embeddings";
+    const json_t *truncate = json_object_get(rope, "truncate"), *factor = json_object_get(rope, "attention_factor");
+    out->rope_scaling = type;
+    for (size_t i = 0; i < MZ_COUNT(rope_keys); i++) {
+        const struct rope_key *key = &rope_keys[i];
+        double *field = (double *)((char *)out + key->field);
+        const json_t *value = json_object_get(rope, key->key);
+        if ((key->types >> type & 1) == 0)
+            continue;
+        *field = key->absent;
+        if (key->absent == 0 || (value != NULL && !json_is_null(value)))
+            MEZZO_TRY(mz_json_get_double(where, rope, key->key, field));
+    }
+    if (((LLAMA3 | YARN) >> type & 1) != 0) {
+        const json_t *from = json_object_get(config, original) != NULL ? config : rope; // Phi-3's, which goes first
+        out->rope_original = out->seq_len;
+        if (json_object_get(from, original) != NULL)
+            MEZZO_TRY(mz_json_get_int(where, from, original, 1, INT32_MAX, &out->rope_original));
+    }
+    if (truncate != NULL && !json_is_true(truncate))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'truncate' is not true; only true is supported", where);
+    return factor == NULL || json_is_null(factor)
+               ? MEZZO_OK
+               : mz_json_get_double(where, rope, "attention_factor", &out->rope_attention);
+}
+
+mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part,
+                             mezzo_model_config *scaled) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
     bool theta_said = false, part_said = false;
     double whole = 1, *share = part != NULL ? part : &whole;
+    int64_t type = 0;
+    if (scaled != NULL)
+        scaled->rope_scaling = MZ_ROPE_NONE;
     MEZZO_TRY(read_rope_number(where, config, "rope_theta", &theta_said, theta));
     MEZZO_TRY(read_rope_number(where, config, "rotary_emb_base", &theta_said, theta)); // GPT-NeoX's
     MEZZO_TRY(read_rope_number(where, config, "partial_rotary_factor", &part_said, share));
@@ -108,9 +186,11 @@ mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *th
         const json_t *rope = json_object_get(config, names[i]);
         if (rope == NULL || json_is_null(rope))
             continue;
-        MEZZO_TRY(check_rope_keys(where, names[i], rope));
+        MEZZO_TRY(check_rope_keys(where, names[i], rope, scaled != NULL, &type));
         MEZZO_TRY(read_rope_number(where, rope, "rope_theta", &theta_said, theta));
         MEZZO_TRY(read_rope_number(where, rope, "partial_rotary_factor", &part_said, share));
+        if (type > MZ_ROPE_NONE)
+            MEZZO_TRY(read_scaling(where, config, rope, type, scaled));
     }
     return whole == 1
                ? MEZZO_OK
@@ -126,17 +206,35 @@ mezzo_status mz_hf_put(json_t *config, const mz_hf_entry *entries, size_t n) {
     return status;
 }
 
-mezzo_status mz_hf_write_rope(json_t *config, double theta, double part) {
+static mezzo_status set_rope(json_t *rope, const mezzo_model_config *m, double part) {
+    const int64_t type = m->rope_scaling > MZ_ROPE_NONE ? m->rope_scaling : MZ_ROPE_NONE;
+    MEZZO_TRY(mz_json_set(rope, "rope_type", json_string(rope_types[type])));
+    MEZZO_TRY(mz_json_set(rope, "rope_theta", json_real(m->rope_theta)));
+    if (part > 0)
+        MEZZO_TRY(mz_json_set(rope, "partial_rotary_factor", json_real(part)));
+    for (size_t i = 0; i < MZ_COUNT(rope_keys); i++)
+        if ((rope_keys[i].types >> type & 1) != 0)
+            MEZZO_TRY(mz_json_set(rope, rope_keys[i].key,
+                                  json_real(*(const double *)((const char *)m + rope_keys[i].field))));
+    if (((LLAMA3 | YARN) >> type & 1) != 0)
+        MEZZO_TRY(mz_json_set(rope, "original_max_position_embeddings", json_integer(m->rope_original)));
+    return type == MZ_ROPE_YARN && m->rope_attention > 0
+               ? mz_json_set(rope, "attention_factor", json_real(m->rope_attention))
+               : MEZZO_OK;
+}
+
+mezzo_status mz_hf_write_rope(json_t *config, const mezzo_model_config *m, double part) {
     json_t *rope = json_object();
-    mezzo_status status = mz_hf_put(
-        rope, (const mz_hf_entry[]){{"rope_type", json_string("default")}, {"rope_theta", json_real(theta)}}, 2);
-    if (status == MEZZO_OK && part > 0)
-        status = mz_json_set(rope, "partial_rotary_factor", json_real(part));
+    mezzo_status status = rope != NULL ? set_rope(rope, m, part) : MEZZO_ERR_MEMORY;
     if (status != MEZZO_OK) {
         json_decref(rope);
         return status;
     }
-    MEZZO_TRY(mz_json_set(config, "rope_parameters", rope));
-    MEZZO_TRY(mz_json_set(config, "rope_theta", json_real(theta)));
+    if (m->rope_scaling > MZ_ROPE_NONE) // before transformers 5
+        status = mz_json_set(config, "rope_scaling", json_deep_copy(rope));
+    mezzo_status other = mz_json_set(config, "rope_parameters", rope);
+    MEZZO_TRY(status);
+    MEZZO_TRY(other);
+    MEZZO_TRY(mz_json_set(config, "rope_theta", json_real(m->rope_theta)));
     return part > 0 ? mz_json_set(config, "partial_rotary_factor", json_real(part)) : MEZZO_OK;
 }

@@ -105,10 +105,13 @@ bool mz_hf_is_kept(const char *family, const char *key);
 
 // --- config.json (hf.c) --------------------------------------------------------------------------------------------
 // Rotary positions: `rope_parameters` as transformers 5 writes, `rope_scaling` as 4 did, or keys of the configuration
-// itself. Only the plain kind; two places that say different things are refused. `part` (may be NULL: only 1):
-// partial_rotary_factor. Both are left as they are where nothing is said.
-mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part);
-mezzo_status mz_hf_write_rope(json_t *config, double theta, double part); // in both forms; part 0 is left out
+// itself; two places that say different things are refused. `part` (may be NULL: only 1): partial_rotary_factor. Both
+// are left as they are where nothing is said. `scaled` gets the kind of scaling and its numbers; NULL: only the plain
+// one.
+mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part,
+                             mezzo_model_config *scaled);
+// In both forms; part 0 is left out.
+mezzo_status mz_hf_write_rope(json_t *config, const mezzo_model_config *model, double part);
 typedef struct mz_hf_entry {
     const char *key;
     json_t *value;

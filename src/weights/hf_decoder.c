@@ -79,7 +79,8 @@ static mezzo_status read_config(const mz_hf_family *family, const char *where, c
     out->rope_theta = family->theta;
     out->rotary = family->rotary > 0 ? family->rotary : out->rotary;
     MEZZO_TRY(mz_hf_read_keys(where, family->model_type, config, out));
-    MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, decoder->partial ? &out->rotary : NULL));
+    MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, decoder->partial ? &out->rotary : NULL,
+                              decoder->tied == MZ_TIED_BY_KEY ? out : NULL));
     MEZZO_TRY(read_windows(where, config, out));
     if (strcmp(family->model, "smollm3") == 0)
         MEZZO_TRY(read_no_rope(where, config, out));
@@ -115,7 +116,7 @@ static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_c
         const mz_hf_entry older[] = {{"rotary_pct", json_real(m.rotary)}, {"rotary_emb_base", json_real(m.rope_theta)}};
         MEZZO_TRY(mz_hf_put(config, older, MZ_COUNT(older)));
     }
-    return mz_hf_write_rope(config, m.rope_theta, decoder->partial ? m.rotary : 0);
+    return mz_hf_write_rope(config, &m, decoder->partial ? m.rotary : 0);
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------

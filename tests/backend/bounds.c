@@ -397,14 +397,15 @@ static void rmsnorm_bwd(trial *t) {
 }
 
 // An angle is a product of an integer and a frequency that took a power and a quotient: 3 roundings; its cosine changes
-// by as much, and takes some u of 1 itself.
+// by as much, and takes some u of 1 itself. A scaled frequency is at most the plain one, with 5 roundings more.
 static void rope_table(trial *t) {
     int64_t dims = t->out[0].t.shape.dim[1];
     for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
         const int64_t row = i / dims, pair = i % dims % (dims / 2);
         double position = has(&t->in[0]) ? magnitude(&t->in[0], row) : (double)row;
         double angle = position / pow((double)t->attrs.theta, 2 * (double)pair / (double)dims);
-        t->out[0].bound[i] = 4 * u32 * (1 + angle);
+        const bool scaled = t->attrs.rope.divisor > 0;
+        t->out[0].bound[i] = (scaled ? 9 * (double)t->attrs.rope.amplitude : 4) * u32 * (1 + angle);
     }
 }
 

@@ -191,9 +191,14 @@ static mezzo_value make_rmsnorm(maker *m, int variant) {
 // Has no input to differentiate; what reads it has: some heads turned, some dimensions of each, at positions of their
 // own.
 static mezzo_value make_rope_table(maker *m, int variant) {
-    if (variant > 0)
+    static const mezzo_rope_scaling kinds[] = {{0},
+                                               {MEZZO_ROPE_LINEAR, 2, 0, 0, 0, 0},
+                                               {MEZZO_ROPE_LLAMA3, 8, 1, 4, 16, 0},
+                                               {MEZZO_ROPE_YARN, 4, 1, 32, 16, 0}};
+    if (variant >= (int)MZ_COUNT(kinds))
         return MEZZO_NONE;
-    mezzo_value table = mezzo_rope_table(m->g, integers(m, "positions", 5, false, 4), 4, 2, 100);
+    mezzo_value table =
+        mezzo_rope_table_scaled(m->g, integers(m, "positions", 5, false, 4), 4, 2, 100, &kinds[variant]);
     return mezzo_rope(m->g, param(m, "x", DIMS(2, 4, 12)), table, 3, 2, false);
 }
 

@@ -197,7 +197,7 @@ static void every_field_is_read(void **state) {
 static void rope(const char *text, double theta, double part, const char *says) {
     json_t *config = json_loads(text, 0, NULL);
     double got = 10000, share = 0.5;
-    const mezzo_status status = mz_hf_read_rope("f.json", config, &got, part > 0 ? &share : NULL);
+    const mezzo_status status = mz_hf_read_rope("f.json", config, &got, part > 0 ? &share : NULL, NULL);
     json_decref(config);
     if (says == NULL && (status != MEZZO_OK || got != theta || (part > 0 && share != part)))
         fail_msg("%s: theta %g, part %g, %s", text, got, share, mezzo_error_message());

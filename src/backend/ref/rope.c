@@ -4,6 +4,12 @@
 
 #include "backend/ref/ref.h"
 
+static float scaled(const mz_rope_scaling *s, float f, int64_t i) {
+    float kept = s->offset + s->derivative * (s->by_index ? (float)i : f);
+    kept = kept < 0 ? 0 : kept > 1 ? 1 : kept;
+    return s->divisor > 0 ? f * kept + f / s->divisor * (1 - kept) : f;
+}
+
 // Frequencies and angles are FP32 numbers in the models' own code, and a rounding of an angle of 1,000 is not small: so
 // they are part of what the op computes. freq_i = 1/theta^(2i/R).
 void mz_ref_rope_table(const mz_call *call) {
@@ -13,9 +19,10 @@ void mz_ref_rope_table(const mz_call *call) {
         for (int64_t i = 0; i < half; i++) {
             float power = (float)pow((double)call->attrs.theta, (double)((float)(2 * i) / (float)dims));
             float position = (float)(mz_present(positions) ? mz_ref_integer(positions, t) : t);
-            float angle = position * (1 / power);
-            mz_ref_put(table, t * dims + i, cos((double)angle));
-            mz_ref_put(table, t * dims + half + i, sin((double)angle));
+            float angle = position * scaled(&call->attrs.rope, 1 / power, i);
+            double amplitude = call->attrs.rope.divisor > 0 ? (double)call->attrs.rope.amplitude : 1;
+            mz_ref_put(table, t * dims + i, amplitude * cos((double)angle));
+            mz_ref_put(table, t * dims + half + i, amplitude * sin((double)angle));
         }
 }
 

@@ -58,8 +58,11 @@ def common(r, kind):
     return c
 
 
-def rope(r, **more):
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": r.choice([100.0, 10000.0, 500000.0]), **more}}
+def rope(r, kinds=("default", "linear", "llama3", "yarn"), **more):
+    kind = r.choice(kinds)
+    scaled = {"default": {}, "linear": {"factor": 4.0}, "yarn": {"factor": 4.0, "original_max_position_embeddings": 24},
+              "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 24}}[kind]
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": r.choice([100.0, 10000.0, 500000.0]), **scaled, **more}}
 
 
 def llama(r):
@@ -84,7 +87,7 @@ def smollm3(r):
 
 
 def phi3(r):
-    return {**common(r, "phi3"), **rope(r, partial_rotary_factor=r.choice([1.0, 0.5]))}
+    return {**common(r, "phi3"), **rope(r, ["default"], partial_rotary_factor=r.choice([1.0, 0.5]))}
 
 
 def olmo2(r):

@@ -5,6 +5,12 @@
 #include <math.h>
 
 #if defined(MZ_ISA_PORTABLE)
+static float scaled(const mz_rope_scaling *s, float f, int64_t i) {
+    float kept = s->offset + s->derivative * (s->by_index ? (float)i : f);
+    kept = kept < 0 ? 0 : kept > 1 ? 1 : kept;
+    return s->divisor > 0 ? f * kept + f / s->divisor * (1 - kept) : f;
+}
+
 // Once a step for all layers; functions in FP64, so that a result is FP32's nearest (docs/dev/NUMERICS.md).
 static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
     const mz_tensor *table = &call->out[0]; // [T, R]
@@ -14,10 +20,12 @@ static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 40.0 * (double)(length * half)))
     for (int64_t i = 0; i < half; i++) {
         float frequency = 1 / (float)pow((double)call->attrs.theta, (double)((float)(2 * i) / (float)dims));
+        const double amplitude = call->attrs.rope.divisor > 0 ? (double)call->attrs.rope.amplitude : 1;
+        frequency = scaled(&call->attrs.rope, frequency, i);
         for (int64_t t = 0; t < length; t++) {
             float angle = (float)(positions != NULL ? positions[t] : t) * frequency;
-            out[t * dims + i] = (float)cos((double)angle);
-            out[t * dims + half + i] = (float)sin((double)angle);
+            out[t * dims + i] = (float)(amplitude * cos((double)angle));
+            out[t * dims + half + i] = (float)(amplitude * sin((double)angle));
         }
     }
     return MEZZO_OK;

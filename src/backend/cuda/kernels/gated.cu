@@ -96,8 +96,8 @@ extern "C" cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_c
 // --- rope ----------------------------------------------------------------------------------------------------------
 // Frequencies and angles are FP32 numbers (docs/dev/NUMERICS.md); their cosines and sines are taken in FP64, where the
 // reduction of a large angle costs nothing. The table is made once a run.
-__global__ void __launch_bounds__(THREADS)
-    rope_table_kernel(const int32_t *positions, float *table, int64_t length, int dims, float theta) {
+__global__ void __launch_bounds__(THREADS) rope_table_kernel(const int32_t *positions, float *table, int64_t length,
+                                                             int dims, float theta, mz_cu_rope_scaling scaling) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     int half = dims / 2;
     if (i >= length * half)
@@ -107,18 +107,26 @@ __global__ void __launch_bounds__(THREADS)
     double exponent = static_cast<double>(__fdiv_rn(static_cast<float>(2 * k), static_cast<float>(dims)));
     float power = static_cast<float>(pow(static_cast<double>(theta), exponent));
     float position = static_cast<float>(positions != nullptr ? positions[t] : static_cast<int>(t));
-    double angle = static_cast<double>(__fmul_rn(position, __fdiv_rn(1.0f, power))), s, c;
-    sincos(angle, &s, &c);
-    table[t * dims + k] = static_cast<float>(c);
-    table[t * dims + half + k] = static_cast<float>(s);
+    float frequency = __fdiv_rn(1.0f, power);
+    double amplitude = 1, s, c;
+    if (scaling.divisor > 0) {
+        float x = scaling.by_index ? static_cast<float>(k) : frequency;
+        float kept = fminf(fmaxf(__fadd_rn(scaling.offset, __fmul_rn(scaling.derivative, x)), 0.0f), 1.0f);
+        float slow = __fmul_rn(__fdiv_rn(frequency, scaling.divisor), __fsub_rn(1.0f, kept));
+        frequency = __fadd_rn(__fmul_rn(frequency, kept), slow);
+        amplitude = static_cast<double>(scaling.amplitude);
+    }
+    sincos(static_cast<double>(__fmul_rn(position, frequency)), &s, &c);
+    table[t * dims + k] = static_cast<float>(amplitude * c);
+    table[t * dims + half + k] = static_cast<float>(amplitude * s);
 }
 
 extern "C" cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *positions, float *table, int64_t length,
-                                        int dims, float theta) {
+                                        int dims, float theta, mz_cu_rope_scaling scaling) {
     int64_t n = length * (dims / 2);
     if (n == 0)
         return cudaSuccess;
-    rope_table_kernel<<<blocks_for(n), THREADS, 0, stream>>>(positions, table, length, dims, theta);
+    rope_table_kernel<<<blocks_for(n), THREADS, 0, stream>>>(positions, table, length, dims, theta, scaling);
     return cudaGetLastError();
 }
 

@@ -174,8 +174,12 @@ cudaError_t mz_cu_swiglu(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int6
 cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t rows,
                             int width);
 // table [length, dims]; positions [length] or NULL: 0 … length-1.
+typedef struct mz_cu_rope_scaling { // mz_rope_scaling
+    float divisor, offset, derivative, amplitude;
+    bool by_index;
+} mz_cu_rope_scaling;
 cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *positions, float *table, int64_t length, int dims,
-                             float theta);
+                             float theta, mz_cu_rope_scaling scaling);
 typedef struct mz_cu_rope_args {
     mz_cu_array x, y;   // [rows, heads, width]; may be one storage of one dtype
     const float *table; // [length, dims]
