@@ -116,6 +116,8 @@ mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_mode
     c.head_dim = family->ungrouped || c.head_dim <= 0 ? c.d_model / c.heads : c.head_dim;
     c.d_ff = c.d_ff > 0 ? c.d_ff : 4 * c.d_model;
     c.d_expert = c.d_expert > 0 ? c.d_expert : c.d_model;
+    c.window = family->windows && c.window > 0 ? c.window : 0;
+    c.window_from = family->windows_from && c.window_from > 0 ? c.window_from : 0;
     c.rotary = family->partial ? c.rotary : 1;
     c.dropout = family->has_dropout ? c.dropout : 0;
     c.dense_layers = family->router == MZ_ROUTER_NONE ? c.layers : sigmoid ? c.dense_layers : 0;
@@ -271,8 +273,12 @@ static mezzo_value rotate(const decoder *d, mezzo_value x, int64_t heads, int64_
 
 // Where nothing stands between the product and attention, q, k and v stay in one tensor: qkv [B, T, (H + 2·Hkv)·D] →
 // [B, T, H·D].
-static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary) {
+static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary, int64_t window) {
     mezzo_graph *g = d->g;
+    const mezzo_attention_form form = {.heads = (int)d->config.heads,
+                                       .kv_heads = (int)d->config.kv_heads,
+                                       .window = window,
+                                       .dropout = (float)d->config.dropout};
     const int64_t heads = d->config.heads, kv = d->config.kv_heads, size = d->config.head_dim;
     const int64_t sizes[] = {heads * size, kv * size, kv * size};
     const bool norms = d->family->whole_norms || mz_decoder_is(&d->config, d->family->head_norms);
@@ -283,7 +289,7 @@ static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary) {
         mezzo_module_end(g);
     }
     if (!norms && kv == heads)
-        return mezzo_attention_qkv(g, qkv, (int)heads, (float)d->config.dropout);
+        return mezzo_attention_of(g, qkv, MEZZO_NONE, MEZZO_NONE, &form);
     if (mezzo_split_sizes(g, qkv, 2, 3, sizes, parts) != MEZZO_OK)
         return MEZZO_NONE;
     if (norms) {
@@ -296,7 +302,7 @@ static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary) {
         parts[1] = rotate(d, parts[1], kv, kv);
         mezzo_module_end(g);
     }
-    return mezzo_attention(g, parts[0], parts[1], parts[2], (int)heads, (int)kv, (float)d->config.dropout);
+    return mezzo_attention_of(g, parts[0], parts[1], parts[2], &form);
 }
 
 // A product of several layers that read x, with an adapter for each where it has a name.
@@ -309,7 +315,7 @@ static mezzo_value product(const decoder *d, const char *name, mezzo_value x, in
                                  : mz_layer_linear(d->g, name, x, rows, init, bias);
 }
 
-static mezzo_value attention(const decoder *d, mezzo_value x, bool rotary) {
+static mezzo_value attention(const decoder *d, mezzo_value x, bool rotary, int64_t window) {
     const mezzo_model_config *c = &d->config;
     const mz_decoder_names *names = d->names;
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
@@ -317,7 +323,7 @@ static mezzo_value attention(const decoder *d, mezzo_value x, bool rotary) {
     mezzo_module_begin(d->g, names->attention);
     mezzo_value qkv = product(d, names->qkv, x, 3, parts, start(d, MZ_WEIGHT_PLAIN, c->d_model, q),
                               mz_decoder_is(c, d->family->qkv_bias)); // [B, T, (H + 2·Hkv)·D]
-    mezzo_value y = attend(d, qkv, rotary);                           // [B, T, H·D]
+    mezzo_value y = attend(d, qkv, rotary, window);                   // [B, T, H·D]
     y = mz_layer_linear(d->g, names->out, y, c->d_model, start(d, MZ_WEIGHT_RESIDUAL, q, c->d_model),
                         mz_decoder_is(c, d->family->out_bias)); // [B, T, C]
     mezzo_module_end(d->g);
@@ -432,7 +438,7 @@ static mezzo_value branch(const decoder *d, int64_t index, mezzo_value x, mezzo_
     if (d->family->place != MZ_NORM_POST)
         x = norm(d, offsets == NULL ? names->before_attention : names->before_mlp, x);
     if (offsets == NULL)
-        x = attention(d, x, rotary);
+        x = attention(d, x, rotary, index >= c->window_from ? c->window : 0);
     else
         x = index < c->dense_layers ? mlp(d, names->mlp, x, c->d_ff) : mixture(d, x, offsets);
     if (d->family->place != MZ_NORM_PRE)

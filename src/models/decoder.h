@@ -40,6 +40,8 @@ typedef struct mz_decoder {
     mz_router router; // blocks after the dense ones have experts
     bool plain_mlp;   // one product before the activation and no gate
     bool ungrouped;   // as many key heads as heads, of the width divided by the heads
+    bool windows;     // the key `window`, and with `windows_from` the key `window_from`
+    bool windows_from;
     bool partial;     // the key `rotary` says how much of a head turns
     bool interleaved; // a rotary pair is two neighbours
     bool parallel;    // attention and MLP both read the block's input

@@ -20,28 +20,36 @@ static mezzo_status read_list(const char *where, const json_t *config, const cha
                          (long long)layers);
 }
 
-// Windows that no sequence of the model fills are none.
-static mezzo_status read_windows(const char *where, const json_t *config, const mezzo_model_config *m) {
+// The blocks from window_from on have a window: as layer_types lists them, or as the class has it where nothing does.
+static mezzo_status read_windows(const char *where, const json_t *config, const mz_decoder *decoder,
+                                 mezzo_model_config *m) {
     const json_t *types, *one, *window = json_object_get(config, "sliding_window");
-    const json_t *used = json_object_get(config, "use_sliding_window");
     size_t i;
-    bool slides = json_is_integer(window) && json_integer_value(window) < m->seq_len && !json_is_false(used);
+    m->window = m->window_from = 0;
     MEZZO_TRY(read_list(where, config, "layer_types", m->layers, &types));
-    bool any = types == NULL;
+    const bool listed = types != NULL && decoder->windows_from,
+               uses = !decoder->windows_from || listed || json_is_true(json_object_get(config, "use_sliding_window"));
+    if (decoder->windows && uses && window != NULL && !json_is_null(window))
+        MEZZO_TRY(mz_json_get_int(where, config, "sliding_window", 1, INT32_MAX, &m->window));
+    if (decoder->windows_from && !listed && m->window > 0 && json_object_get(config, "max_window_layers") != NULL)
+        MEZZO_TRY(mz_json_get_int(where, config, "max_window_layers", 0, INT32_MAX, &m->window_from));
+    int64_t sliding = 0;
     json_array_foreach(types, i, one) {
         const char *type = json_string_value(one);
-        const bool full = type != NULL && strcmp(type, "full_attention") == 0;
-        if (!full && (type == NULL || strcmp(type, "sliding_attention") != 0))
+        const bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
+        if (!slides && (type == NULL || strcmp(type, "full_attention") != 0 || sliding > 0))
             return mz_fail(MEZZO_ERR_FORMAT,
-                           "%s: key 'layer_types' has a block that is neither full_attention nor sliding_attention",
-                           where);
-        any = any || !full;
+                           "%s: key 'layer_types' must be full_attention and then sliding_attention: block %zu is not",
+                           where, i);
+        sliding += slides;
     }
-    if (slides && any)
-        return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: key 'sliding_window' is %lld; only windows of the whole context, %lld, "
-                       "are supported",
-                       where, (long long)json_integer_value(window), (long long)m->seq_len);
+    if (sliding > 0 && m->window == 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'layer_types' has sliding_attention, but there is no sliding_window",
+                       where);
+    if (listed)
+        m->window_from = m->layers - sliding;
+    m->window = m->window_from < m->layers && m->window < m->seq_len ? m->window : 0;
+    m->window_from = m->window > 0 ? m->window_from : 0;
     return MEZZO_OK;
 }
 
@@ -81,7 +89,7 @@ static mezzo_status read_config(const mz_hf_family *family, const char *where, c
     MEZZO_TRY(mz_hf_read_keys(where, family->model_type, config, out));
     MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, decoder->partial ? &out->rotary : NULL,
                               decoder->tied == MZ_TIED_BY_KEY ? out : NULL));
-    MEZZO_TRY(read_windows(where, config, out));
+    MEZZO_TRY(read_windows(where, config, decoder, out));
     if (strcmp(family->model, "smollm3") == 0)
         MEZZO_TRY(read_no_rope(where, config, out));
     if (!decoder->ungrouped && out->kv_heads == 0)
@@ -99,6 +107,21 @@ static mezzo_status write_no_rope(const mezzo_model_config *m, json_t *config) {
     return mz_json_set(config, "no_rope_layer_interval", json_integer(m->no_rope_every > 0 ? m->no_rope_every : 1));
 }
 
+static mezzo_status write_windows(const mz_decoder *decoder, const mezzo_model_config *m, json_t *config) {
+    MEZZO_TRY(mz_json_set(config, "sliding_window", m->window > 0 ? json_integer(m->window) : json_null()));
+    if (!decoder->windows_from)
+        return MEZZO_OK;
+    json_t *types = json_array();
+    for (int64_t i = 0; types != NULL && i < m->layers; i++) {
+        const bool slides = m->window > 0 && i >= m->window_from;
+        (void)json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
+    }
+    const mz_hf_entry entries[] = {{"layer_types", types},
+                                   {"use_sliding_window", json_boolean(m->window > 0)},
+                                   {"max_window_layers", json_integer(m->window > 0 ? m->window_from : m->layers)}};
+    return mz_hf_put(config, entries, MZ_COUNT(entries));
+}
+
 static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_config *model, json_t *config) {
     const mz_decoder *decoder = mz_decoder_find(family->model);
     const mezzo_model_config m = mz_decoder_resolve(decoder, model);
@@ -110,6 +133,8 @@ static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_c
                                    {"eos_token_id", json_null()},
                                    {"pad_token_id", json_null()}};
     MEZZO_TRY(mz_hf_put(config, entries, MZ_COUNT(entries)));
+    if (decoder->windows)
+        MEZZO_TRY(write_windows(decoder, &m, config));
     if (strcmp(family->model, "smollm3") == 0)
         MEZZO_TRY(write_no_rope(&m, config));
     if (strcmp(family->model, "gpt_neox") == 0) { // before transformers 5

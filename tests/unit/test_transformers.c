@@ -61,6 +61,8 @@ static void published_models_have_their_parameter_counts(void **state) {
                 {"qwen3-1.7B", INT64_C(1720574976)},
                 {"qwen3-4B", INT64_C(4022468096)},
                 {"qwen3-8B", INT64_C(8190735360)},
+                {"mistral-7B-v0.1", INT64_C(7241732096)},
+                {"phi-3-mini", INT64_C(3821079552)},
                 {"mistral-7B-v0.3", INT64_C(7248023552)},
                 {"smollm3-3B", INT64_C(3075098624)},
                 {"phi3", INT64_C(3821079552)},

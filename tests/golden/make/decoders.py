@@ -65,20 +65,24 @@ def rope(r, kinds=("default", "linear", "llama3", "yarn"), **more):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": r.choice([100.0, 10000.0, 500000.0]), **scaled, **more}}
 
 
+def windows(r):
+    return r.choice([{}, {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": r.choice([0, 1])}])
+
+
 def llama(r):
     return {**common(r, "llama"), **rope(r), "attention_bias": r.random() < 0.5, "mlp_bias": r.random() < 0.5, "head_dim": r.choice([4, 6])}
 
 
 def mistral(r):
-    return {**common(r, "mistral"), **rope(r), "head_dim": r.choice([4, 6, 8]), "sliding_window": r.choice([None, 96, 200])}
+    return {**common(r, "mistral"), **rope(r), "head_dim": r.choice([4, 6, 8]), "sliding_window": r.choice([None, 5, 7, 200])}
 
 
 def qwen2(r):
-    return {**common(r, "qwen2"), **rope(r)}
+    return {**common(r, "qwen2"), **rope(r), **windows(r)}
 
 
 def qwen3(r):
-    return {**common(r, "qwen3"), **rope(r), "head_dim": r.choice([4, 6, 8]), "attention_bias": r.random() < 0.5}
+    return {**common(r, "qwen3"), **rope(r), "head_dim": r.choice([4, 6, 8]), "attention_bias": r.random() < 0.5, **windows(r)}
 
 
 def smollm3(r):
@@ -87,7 +91,7 @@ def smollm3(r):
 
 
 def phi3(r):
-    return {**common(r, "phi3"), **rope(r, ["default"], partial_rotary_factor=r.choice([1.0, 0.5]))}
+    return {**common(r, "phi3"), **rope(r, ["default"], partial_rotary_factor=r.choice([1.0, 0.5])), "sliding_window": r.choice([None, 4, 9])}
 
 
 def olmo2(r):
