@@ -159,7 +159,10 @@ const mz_kernel mz_cuda_grouped_linear_dw_emulated = {"grouped_linear_dw_emulate
 mz_takes mz_cuda_takes(const mz_kernel *kernel) {
     extern const mz_kernel mz_cuda_quantize, mz_cuda_linear_fp8, mz_cuda_linear_dx_fp8, mz_cuda_linear_dw_fp8;
     extern const mz_kernel mz_cuda_linear_block, mz_cuda_linear_dx_block, mz_cuda_linear_dw_block;
-    extern const mz_kernel mz_cuda_linear_dx_product, mz_cuda_adamw;
+    extern const mz_kernel mz_cuda_linear_dx_product;
+#define KIND(name, ...) extern const mz_kernel mz_cuda_##name;
+#include "mezzo/optimizers.def"
+#undef KIND
     extern const mz_kernel mz_cuda_grouped_linear_fp8, mz_cuda_grouped_linear_dx_fp8, mz_cuda_grouped_linear_dw_fp8;
     const mz_kernel *const eight[] = {&mz_cuda_linear_emulated,
                                       &mz_cuda_linear_dx_emulated,
