@@ -4,8 +4,7 @@
 // Logits may be off by 1e-5 of the largest, gradients by 2e-5 of their tensor's largest: rounding errors of FP32, over
 // sums of up to 3 · (16 + 32 + 28 + 12) terms on the longest path, add up to the root of their number times 6e-8.
 //
-// MEZZO_EXPORTS=FOLDER leaves there what was exported, for decoders.py --check. Seen to fail with: key heads paired
-// with the wrong queries; the first norm in place of the second; an order of q, k and v that is not undone.
+// MEZZO_EXPORTS=FOLDER leaves there what was exported, for decoders.py --check.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
