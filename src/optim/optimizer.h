@@ -101,7 +101,10 @@ mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_opt
                                  mz_optimizer_size *out);
 // freeze.c. A pattern names parameters, or a module with all of its own: "wte" is wte.weight too.
 bool mz_names_parameter(const char *pattern, const char *parameter);
+// options.c. INVALID names the option that is refused.
 mezzo_status mz_check_clip(double max_norm);
+mezzo_status mz_check_schedule(const mezzo_schedule *schedule);
+mezzo_status mz_check_optimizer(const mezzo_optimizer_options *options); // and its groups'
 mezzo_step_info mz_step_info_of(const mz_opt_state *state);
 bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer); // of any parameter it owns, since they were zeroed
 bool mz_optimizer_fresh(const mezzo_optimizer *optimizer);     // the stats belong to the gradients as they are
