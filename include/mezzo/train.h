@@ -331,6 +331,7 @@ typedef struct mezzo_checkpoint {
     int64_t step;               // steps done, skipped ones included
     uint64_t seed;
     uint64_t batches;               // micro batches drawn so far: where the data goes on
+    bool packed;                    // documents shared the rows of these batches (data.pack)
     double val_loss, best_val_loss; // NaN: none yet
     bool val_sampled;         // these are of random batches, and not of the whole set: only losses of one kind compare
     mezzo_model_config model; // model.name "": not kept

@@ -220,6 +220,7 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(mz_json_set(root, "step", json_integer(c->step)));
     MEZZO_TRY(mz_json_set(root, "seed", json_integer((json_int_t)c->seed)));
     MEZZO_TRY(mz_json_set(root, "batches", json_integer((json_int_t)c->batches)));
+    MEZZO_TRY(mz_json_set(root, "packed", json_boolean(c->packed)));
     MEZZO_TRY(mz_json_set(root, c->val_sampled ? "sampled_val_loss" : "val_loss", mz_json_number(c->val_loss)));
     MEZZO_TRY(mz_json_set(root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss",
                           mz_json_number(c->best_val_loss)));
@@ -350,6 +351,9 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
     MEZZO_TRY(mz_json_get_int(where, root, "batches", 0, INT64_MAX, &batches));
     c->seed = (uint64_t)seed;
     c->batches = (uint64_t)batches;
+    c->packed = false;
+    if (json_object_get(root, "packed") != NULL) // older checkpoints have none
+        MEZZO_TRY(mz_json_get_bool(where, root, "packed", &c->packed));
     MEZZO_TRY(mz_json_get_validation(where, root, "val_loss", "sampled_val_loss", &c->val_loss, &c->val_sampled));
     MEZZO_TRY(get_number(where, root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss", &c->best_val_loss));
     MEZZO_TRY(copy_text(where, root, "precision", c->precision, sizeof c->precision));

@@ -67,6 +67,9 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     if (c.seed != run->config.seed)
         mz_log("warn", "train.seed is %llu, the checkpoint's is %llu: the data order changes here",
                (unsigned long long)run->config.seed, (unsigned long long)c.seed);
+    if (c.packed != run->config.data.pack)
+        mz_log("warn", "data.pack is %s, the checkpoint's is %s: the data order changes here",
+               run->config.data.pack ? "true" : "false", c.packed ? "true" : "false");
     compare_data(run, path, &c);
     const char *precision = mezzo_precision_name(run->engine.plan.program.precision);
     if (c.precision[0] != '\0' && strcmp(c.precision, precision) != 0)
@@ -344,6 +347,7 @@ static mezzo_status write_checkpoint(mz_training *run) {
                           .step = run->step,
                           .seed = run->config.seed,
                           .batches = run->data->position,
+                          .packed = run->config.data.pack,
                           .val_loss = val->step == run->step ? val->score.loss : (double)NAN,
                           .val_sampled = kind == MZ_VAL_SAMPLE,
                           .best_val_loss = run->report.best_val_loss,

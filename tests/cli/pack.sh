@@ -37,6 +37,11 @@ run 0 train "${MODEL[@]}" --steps 3 --batch-size 2 --threads 1 --pack --out part
 run 0 train "${MODEL[@]}" --steps 6 --batch-size 2 --threads 1 --pack --out parts --schedule constant --resume auto
 train constant --batch-size 2 --threads 1 --pack --schedule constant
 same constant parts
+lacks "$ERR" "data.pack is"
+
+# Other rows from here on: the run goes on, and says so.
+run 0 train "${MODEL[@]}" --steps 7 --batch-size 2 --threads 1 --out parts --schedule constant --resume auto --no-pack
+shows "$ERR" "warn: data.pack is false, the checkpoint's is true: the data order changes here"
 
 # The whole validation set, packed and not: the same mean over the same targets.
 eval_loss() { sed -nE 's/.*"loss": *([0-9.e+-]+).*/\1/p' "$OUT" | head -1; }
