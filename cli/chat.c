@@ -111,6 +111,12 @@ static bool read_message(talk *t, char **line, size_t *cap, int *code) {
     ssize_t n = getdelim(line, cap, whole ? '\0' : '\n', stdin);
     if (n < 0)
         return false;
+    if (memchr(*line, '\0', (size_t)n) != NULL) {
+        const int wrong = cli_wrong(t->args->command, "the message has a NUL in it: remove it");
+        **line = '\0';
+        *code = t->is_terminal ? CLI_DONE : wrong; // a person can say it otherwise
+        return t->is_terminal;
+    }
     while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r'))
         (*line)[--n] = '\0';
     *t->stop = 0;
@@ -124,10 +130,10 @@ static int talk_on(talk *t) {
     int code = reset(t, t->system);
     setvbuf(stdin, NULL, _IONBF, 0); // poll tells of what was not read
     while (code == CLI_DONE && !leave && read_message(t, &line, &cap, &code)) {
-        const bool obeys = line[0] == '/' && line[1] != '/' && !cli_has(t->args, "whole");
+        const bool slash = line[0] == '/' && !cli_has(t->args, "whole"), obeys = slash && line[1] != '/';
         if (line[0] == '\0')
             continue;
-        const int done = obeys ? obey(t, &system, line, &leave) : say(t, line + (line[0] == '/' && line[1] == '/'));
+        const int done = obeys ? obey(t, &system, line, &leave) : say(t, line + slash);
         code = obeys && t->is_terminal ? CLI_DONE : done;
     }
     if (t->is_terminal)

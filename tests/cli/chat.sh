@@ -39,6 +39,17 @@ answers "Hello!"
 # The whole input as one message: what begins with a slash is no command.
 printf 'Hi' | "$MEZZO" chat talk --whole --temperature 0 --device cpu --threads 1 >"$OUT" 2>"$ERR" || fail "--whole"
 answers "Hello!"
+printf '//Hi' | "$MEZZO" chat talk --whole --temperature 0 --tokens 1 --device cpu --threads 1 >"$OUT" 2>"$ERR" || fail "--whole with slashes"
+whole=$(<"$OUT")
+printf '///Hi\n/save slashes.jsonl\n' | "$MEZZO" chat talk --temperature 0 --tokens 1 --device cpu --threads 1 >"$OUT" 2>"$ERR" || fail "slashes"
+answers "$whole"
+shows slashes.jsonl '"//Hi"'
+# Nothing of a message is cut off unseen.
+for option in "" --whole; do
+    printf 'Hi\0 and more\nBye\n' | "$MEZZO" chat talk $option --temperature 0 --device cpu --threads 1 >"$OUT" 2>"$ERR"
+    [[ ${PIPESTATUS[1]} -eq 2 && ! -s $OUT ]] || fail "a NUL $option"
+    shows "$ERR" "mezzo chat: the message has a NUL in it"
+done
 # What does not fit: one message is refused and not kept; of many the oldest are left out, and that is said.
 ask 2 "$(printf 'x%.0s' {1..200})" --
 shows "$ERR" "mezzo chat: the message takes 250 tokens with its template, and the model's context is 192 tokens"
