@@ -8,6 +8,7 @@
 #include "data/npy.h"
 #include "io/file.h"
 #include "task/task.h"
+#include "io/quote.h"
 
 // The set that comes with the task. Its seed is fixed: runs of different seeds learn the same thing.
 enum { OWN_EXAMPLES = 4096, OWN_FEATURES = 5, OWN_CLASSES = 3, CLUSTERS = 2 };
@@ -159,6 +160,9 @@ static mezzo_status read_labelled(const mz_task_options *o, const char *path, bo
                                     .image_size = data.side,
                                     .channels = data.side > 0 ? data.channels : 0};
     snprintf(c->labels, sizeof c->labels, "%s", path);
+    if (c->classes.n == 1)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: every example is of the class %s: a classifier needs examples of two",
+                       path, mz_quote(c->classes.names[0]).text);
     return MEZZO_OK;
 }
 

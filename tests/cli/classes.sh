@@ -32,6 +32,7 @@ sed '5s/^[^,]*,/inf,/' table.csv >inf.csv
 refuse 2 "inf.csv:5" -- train --model mlp --data inf.csv --labels kind "${FEW[@]}" --out none
 echo 'a,label' >empty.csv
 refuse 2 "empty.csv" "nothing to learn from" -- train --model mlp --data empty.csv "${FEW[@]}" --out none
+refuse 2 "right.csv: every example is of the class 'right'" -- train --model mlp --data right.csv --labels kind "${FEW[@]}" --out none
 refuse 2 "cnn needs square images" -- train --model cnn --data table.csv --labels kind "${FEW[@]}" --out none
 
 # Folders of images: bars and rows, in which the colour of the noise says nothing.
