@@ -72,6 +72,8 @@ static mezzo_status copy_tables(const mz_bpe *first, int32_t vocab, mz_bpe *out)
 
 // --- options -------------------------------------------------------------------------------------------------------
 static mezzo_status check_special(const mezzo_tokenizer_training *o) {
+    if (o->n_special > 0 && o->special == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%zu special tokens, and none is named", o->n_special);
     if (o->n_special > MOST_SPECIAL)
         return mz_fail(MEZZO_ERR_INVALID, "%zu special tokens; there may be %d", o->n_special, MOST_SPECIAL);
     for (size_t i = 0; i < o->n_special; i++) {
@@ -96,7 +98,10 @@ static mezzo_status check_options(const mezzo_tokenizer_training *o, const char 
         return mz_fail(MEZZO_ERR_INVALID,
                        "a vocabulary of %d tokens: it has 256 bytes and %zu special tokens, so %d to %d", (int)o->vocab,
                        o->n_special, (int)least, MZ_BPE_MAX_VOCAB);
-    return o->n_paths > 0 ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "no text is named to train a tokenizer on");
+    bool named = o->n_paths > 0 && o->paths != NULL;
+    for (size_t i = 0; named && i < o->n_paths; i++)
+        named = o->paths[i] != NULL;
+    return named ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "no text is named to train a tokenizer on");
 }
 
 static mezzo_status learn(const mezzo_tokenizer_training *o, const mz_bpe_tokenizer *first, bool gpt2, mz_bpe *bpe,

@@ -52,6 +52,25 @@ static void told(const char *call, bool good) {
 #define GIVES(call, result) ROW(call, (call) == (result))
 #define PASSES(call)        ROW(call, ((call), true)) // returns nothing: it must not crash
 
+// An op on no graph gives no value, and one that does not fit leaves the graph with an error.
+#define NOTHING(call) ROW(call, (call).id < 0 && mezzo_error_message()[0] != '\0')
+#define SPOILS(call)                                                                                                   \
+    do {                                                                                                               \
+        mezzo_graph *g = NULL;                                                                                         \
+        must(mezzo_graph_create(&g));                                                                                  \
+        mezzo_value x = mezzo_param(g, "x", (mezzo_init){MEZZO_INIT_ZERO, 0}, 2, (const int64_t[]){4, 6});             \
+        mezzo_value i = mezzo_input(g, "i", MEZZO_I32, 1, (const int64_t[]){4});                                       \
+        (void)x, (void)i;                                                                                              \
+        now = #call;                                                                                                   \
+        catch_crashes();                                                                                               \
+        if (sigsetjmp(back, 1) == 0) {                                                                                 \
+            (void)(call);                                                                                              \
+            told(now, mezzo_graph_status(g) == MEZZO_ERR_INVALID && mezzo_error_message()[0] != '\0');                 \
+        } else                                                                                                         \
+            wrong++, print_message("%s: a crash\n", now);                                                              \
+        mezzo_graph_free(g);                                                                                           \
+    } while (0)
+
 static void done(void) {
     const int n = wrong;
     wrong = 0;
