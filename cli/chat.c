@@ -97,17 +97,27 @@ static int obey(talk *t, char **system, const char *line, bool *leave) {
 static bool read_message(talk *t, char **line, size_t *cap, int *code) {
     const bool whole = cli_has(t->args, "whole");
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    // Signals come only while ppoll waits: one between the prompt and the wait would not end the wait.
+    sigset_t signals, before;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &signals, &before);
     for (;;) {
         if (t->is_terminal)
             fputs("> ", stderr);
-        if (poll(&input, 1, -1) >= 0 || *t->stop == 0)
+        if (ppoll(&input, 1, NULL, &before) >= 0 || *t->stop == 0)
             break;
         if (!t->is_terminal || *t->stop != SIGINT) {
             *code = CLI_INTERRUPTED;
-            return false;
+            break;
         }
         fputs("\nCtrl-C again, or Ctrl-D, leaves; /help lists commands\n", stderr);
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (*code != CLI_DONE)
+        return false;
     ssize_t n = getdelim(line, cap, whole ? '\0' : '\n', stdin);
     if (n < 0)
         return false;
