@@ -71,6 +71,20 @@ static void told(const char *call, bool good) {
         mezzo_graph_free(g);                                                                                           \
     } while (0)
 
+// Callbacks that do nothing.
+static mezzo_status fill_nothing(void *user, mezzo_program *program, uint64_t index) {
+    (void)user, (void)program, (void)index;
+    return MEZZO_OK;
+}
+
+static void on_row(void *user, const mezzo_explain_row *row) {
+    (void)user, (void)row;
+}
+
+static void on_param(void *user, const mezzo_explain_param *row) {
+    (void)user, (void)row;
+}
+
 static void done(void) {
     const int n = wrong;
     wrong = 0;

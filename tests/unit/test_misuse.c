@@ -199,6 +199,7 @@ static void ops_on_no_graph(void **state) {
     NOTHING(mezzo_rmsnorm(NULL, v, v, 1e-5f));
     NOTHING(mezzo_swiglu(NULL, v));
     NOTHING(mezzo_rope_table(NULL, v, 4, 2, 1e4f));
+    NOTHING(mezzo_rope_table_scaled(NULL, v, 4, 2, 1e4f, NULL));
     NOTHING(mezzo_rope(NULL, v, v, 1, 1, true));
     REFUSED(mezzo_route(NULL, v, v, &routing, &out[0], &out[1]));
     REFUSED(mezzo_expert_order(NULL, v, 2, &out[0], &out[1], &out[2]));
@@ -516,19 +517,6 @@ static void checkpoints(void **state) {
 }
 
 // --- training --------------------------------------------------------------------------------------------------------
-static mezzo_status fill_nothing(void *user, mezzo_program *program, uint64_t index) {
-    (void)user, (void)program, (void)index;
-    return MEZZO_OK;
-}
-
-static void on_row(void *user, const mezzo_explain_row *row) {
-    (void)user, (void)row;
-}
-
-static void on_param(void *user, const mezzo_explain_param *row) {
-    (void)user, (void)row;
-}
-
 static void parameters(void **state) {
     (void)state;
     mezzo_params *params = NULL;
