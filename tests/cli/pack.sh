@@ -1,6 +1,7 @@
 # Packing from the command line: what is said of padding, the same bits after a resume and with two ranks, the same loss of the
 # whole validation set as without, documents of a text, and what is refused.
-# Seen to fail with: rows counted from 0 after a resume; ranks that draw the same rows; a record's first target left out.
+# Seen to fail with: rows counted from 0 after a resume; ranks that draw the same rows; the first target of a packed record left out; positions
+# that go on from one record to the next.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 export OMP_WAIT_POLICY=passive MEZZO_JOB_SECRET=for-this-test OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 

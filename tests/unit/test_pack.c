@@ -1,7 +1,7 @@
 // Packing: rows of several short records. Each record lies in one row, once; a row is known by its number alone; and a
 // model's loss and gradients are those of a record in each row.
-// Seen to fail with: a mask of attention left out; positions that go on from one record to the next; a record's first
-// target left out; the next block's rows counted from 0.
+// Seen to fail with: a mask of attention left out; positions that go on from one record to the next; the first target
+// of a packed record left out; the next block's rows counted from 0.
 #include "tiny_run.h"
 
 #include "session/session.h"
