@@ -72,16 +72,16 @@ static void told(const char *call, bool good) {
     } while (0)
 
 // Callbacks that do nothing.
-static mezzo_status fill_nothing(void *user, mezzo_program *program, uint64_t index) {
+static inline mezzo_status fill_nothing(void *user, mezzo_program *program, uint64_t index) {
     (void)user, (void)program, (void)index;
     return MEZZO_OK;
 }
 
-static void on_row(void *user, const mezzo_explain_row *row) {
+static inline void on_row(void *user, const mezzo_explain_row *row) {
     (void)user, (void)row;
 }
 
-static void on_param(void *user, const mezzo_explain_param *row) {
+static inline void on_param(void *user, const mezzo_explain_param *row) {
     (void)user, (void)row;
 }
 

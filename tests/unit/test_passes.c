@@ -578,15 +578,15 @@ static void an_extra_slot_goes_to_kernels_that_serve_it(void **state) {
         call.in[MZ_IN(linear_dx, w)] = (mz_tensor){.dtype = MEZZO_F32, .shape = {2, {8, 16}}};
         call.in[MZ_IN(linear_dx, preact)] = call.out[MZ_OUT(linear_dx, dx)] =
             (mz_tensor){.dtype = MEZZO_F32, .shape = {2, {4, 16}}};
-        ok(mezzo_device_open(devices[i], 1, &device));
-        ok(mz_prepare(device, &call, &prepared));
+        must(mezzo_device_open(devices[i], 1, &device));
+        must(mz_prepare(device, &call, &prepared));
         mz_prepared_free(&prepared);
         call.out[MZ_OUT(linear_dx, act_out)] = call.out[MZ_OUT(linear_dx, dx)];
         if (mz_extra_kernel(device, MZ_OP_linear_dx) == NULL) {
             assert_int_equal(mz_prepare(device, &call, &prepared), MEZZO_ERR_UNSUPPORTED);
             assert_non_null(strstr(mezzo_error_message(), "extra tensor"));
         } else {
-            ok(mz_prepare(device, &call, &prepared));
+            must(mz_prepare(device, &call, &prepared));
             assert_ptr_equal(prepared.kernel, mz_extra_kernel(device, MZ_OP_linear_dx));
             mz_prepared_free(&prepared);
         }
