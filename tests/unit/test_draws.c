@@ -106,7 +106,11 @@ static void check_row(const float *logits, int64_t vocab, mz_draw_room *one, mz_
         for (size_t p = 0; p < MZ_COUNT(nuclei); p++)
             for (size_t k = 0; k < MZ_COUNT(limits); k++)
                 for (uint64_t index = 0; index < (large ? 1 : 5); index++) {
-                    const mz_draw draw = {.temperature = temperatures[t], .top_p = nuclei[p], .top_k = limits[k], .seed = 5, .index = index};
+                    const mz_draw draw = {.temperature = temperatures[t],
+                                          .top_p = nuclei[p],
+                                          .top_k = limits[k],
+                                          .seed = 5,
+                                          .index = index};
                     double margin;
                     int32_t token, again;
                     const int32_t want = expected(logits, vocab, &draw, &margin);
