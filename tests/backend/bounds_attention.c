@@ -19,6 +19,11 @@ static double through(mezzo_dtype dtype) {
     return dtype == MEZZO_F64 || dtype == MEZZO_F32 ? 0 : unit_roundoff(dtype);
 }
 
+// What rounding to a format may lose of a number that is too small for it: half of FP16's smallest subnormal.
+static double lost_below(mezzo_dtype dtype) {
+    return dtype == MEZZO_F16 ? 0x1p-25 : 0;
+}
+
 static double dot_magnitude(const double *a, int64_t a_step, const double *b, int64_t b_step, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
@@ -112,9 +117,10 @@ void bound_attention(trial *t) {
         for (int64_t d = 0; d < s.width; d++) {
             double total = 0;
             for (int64_t j = from; j < n; j++)
-                total += exp(x[j] - max) / sum * keep_factor(t, &s, b, h, i, j) *
+                total += keep_factor(t, &s, b, h, i, j) / sum *
                          fabs(v[(b * s.keys + j) * s.kv_row + h / s.group * s.width + d]) *
-                         (error[j] + all + (double)n * u32 + 2 * through(t->numerics.compute));
+                         (lost_below(t->numerics.compute) +
+                          exp(x[j] - max) * (error[j] + all + (double)n * u32 + 2 * through(t->numerics.compute)));
             t->out[0].bound[((b * s.length + i) * s.heads + h) * s.width + d] = total;
         }
         if (has(&t->out[1]))
