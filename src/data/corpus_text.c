@@ -16,10 +16,13 @@ typedef struct text {
 static mezzo_status open_text(const char *path, text *out) {
     out->path = path;
     MEZZO_TRY(mz_map_open(path, &out->map));
-    if (out->map.size > 0)
+    const size_t size = out->map.size;
+    const bool is_gzip = size >= 2 && memcmp(out->map.data, "\x1f\x8b", 2) == 0;
+    if (size > 0 && !is_gzip)
         return MEZZO_OK;
     mz_map_close(&out->map);
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: the file is empty", path);
+    return is_gzip ? mz_fail(MEZZO_ERR_FORMAT, "%s: a text that gzip compressed: decompress it (gunzip)", path)
+                   : mz_fail(MEZZO_ERR_FORMAT, "%s: the file is empty", path);
 }
 
 static bool is_continuation(unsigned char byte) {

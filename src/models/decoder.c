@@ -148,8 +148,11 @@ static int rotary_dims(const mezzo_model_config *c) {
 static mezzo_status check_heads(const mz_decoder *family, const mezzo_model_config *config) {
     const mezzo_model_config c = mz_decoder_resolve(family, config);
     if (config->kv_heads < 0 || c.kv_heads > c.heads || c.heads % c.kv_heads != 0)
-        return mz_fail(MEZZO_ERR_INVALID, "model.kv_heads (%lld) does not divide model.heads (%lld)",
-                       (long long)config->kv_heads, (long long)config->heads);
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "model.kv_heads (%lld) does not divide model.heads (%lld): give a divisor of the heads (--kv-heads; "
+            "without it, it is the size's own), or 0 for as many as the heads",
+            (long long)config->kv_heads, (long long)config->heads);
     if (!family->ungrouped && (config->head_dim < 0 || config->head_dim > 65536))
         return mz_fail(MEZZO_ERR_INVALID, "model.head_dim is %lld: it must be from 0 to 65536",
                        (long long)config->head_dim);

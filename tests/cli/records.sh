@@ -142,6 +142,10 @@ echo '{"question": "?"}' >>some.jsonl
 refuse 2 "some.jsonl:5: the role" "(5 of the 9 records of this file cannot be used)" -- train --data some.jsonl "${MODEL[@]}" --out none
 [[ ! -e none ]] || fail "a run folder without a run"
 
+# A text is read as it is, so a compressed one is refused.
+echo "words of a text" | gzip -c >words.txt.gz
+refuse 2 "words.txt.gz: a text that gzip compressed" gunzip -- train --data words.txt.gz "${MODEL[@]}" --out none
+
 # Damaged files.
 head -c 50 messages.jsonl.gz >cut.jsonl.gz
 refuse 2 "cut.jsonl.gz: the compressed data are cut off" -- train --data cut.jsonl.gz "${MODEL[@]}" --out none
