@@ -1,5 +1,5 @@
-// mezzo explain --toy: the question of Stanford's CS336, which tensor of a small model has which dtype, answered for
-// every precision.
+// mezzo explain --toy answers a question of Stanford's CS336 for every precision: which dtype does each tensor of a
+// small model have?
 #include "base/precision.h"
 #include "cli.h"
 #include "session/session.h"

@@ -46,7 +46,8 @@ static bool alias_is(const mezzo_config_key *key, const char *name) {
     return false;
 }
 
-// The configuration key that `name` stands for, of those the subcommand takes. Entries of a map: "autocast.PATTERN".
+// Finds the configuration key that `name` stands for, among those that the subcommand takes. An entry of a map is named
+// "autocast.PATTERN".
 static bool config_key(const cli_command *command, const char *name, mezzo_config_key *out, const char **key) {
     for (int i = 0; i < mezzo_config_count(); i++) {
         *out = mezzo_config_describe(i);

@@ -1,4 +1,4 @@
-// mezzo sweep: a grid of training steps, a row each, appended to a file that a later call goes on with.
+// mezzo sweep measures a grid of training steps and appends a row for each to a file; a later call continues the file.
 #include <math.h>
 #include <stdlib.h>
 

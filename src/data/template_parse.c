@@ -501,7 +501,7 @@ static node *expression(machine *m) {
 // --- statements -----------------------------------------------------------------------------------------------------
 static const char *const end_for[] = {"endfor", "else", NULL}, *const end_if[] = {"elif", "else", "endif", NULL};
 
-// What is assigned to: a name, a name's member (where `member`), or a tuple of these.
+// Parses the target of an assignment: a name, a member of a name (if `member`), or a tuple of these.
 static node *one_target(machine *m, bool member) {
     if (member && kind(m) == T_NAME && look(m, 1)->kind == T_DOT) {
         node *x = add_node(m, ATTRIBUTE_OF);

@@ -1,4 +1,4 @@
-// Any bytes as a configuration: refused with a message, or written back as YAML that loads to the same YAML.
+// The loader refuses any bytes with a message, or writes them as YAML that loads to the same YAML.
 #include "base/base.h"
 #include "io/config.h"
 #include "io/yaml.h"

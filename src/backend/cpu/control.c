@@ -1,4 +1,4 @@
-// The update's decisions: a few scalars each, on the values that live with the state.
+// These kernels make the update's decisions: each computes a few scalars from and in the optimizer's state.
 #include <math.h>
 
 #include "backend/cpu/cpu.h"

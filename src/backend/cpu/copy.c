@@ -1,4 +1,4 @@
-// The same elements stored with other padding.
+// The copy kernel stores the same elements with other padding.
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 

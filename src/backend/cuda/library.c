@@ -1,4 +1,4 @@
-// Finding the vendor's libraries when they are wanted, so that the program starts where they are missing.
+// The backend opens the vendor's libraries when it first needs them, so that the program starts without them.
 #include <dlfcn.h>
 #include <stdlib.h>
 

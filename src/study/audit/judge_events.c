@@ -229,7 +229,7 @@ static void judge_order(mz_judge *j) {
 }
 
 // --- what the optimizer keeps --------------------------------------------------------------------------------------
-// Keys under which optimizers keep FP32 masters, or the low half of a parameter.
+// Optimizers keep FP32 masters, or the low half of a parameter, under keys with these words.
 static bool is_master(const mz_torch_tensors *s) {
     static const char *const words[] = {"master", "fp32", "param", "compens", "kahan", "residual", "shift"};
     for (size_t i = 0; i < MZ_COUNT(words); i++)

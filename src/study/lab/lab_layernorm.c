@@ -1,4 +1,4 @@
-// Why a norm's statistics are FP32 in every precision: mean and variance of wide rows, summed in the row's own format.
+// This experiment shows why a norm's statistics are FP32: it sums mean and variance of wide rows in the rows' format.
 #include <math.h>
 
 #include "study/lab/lab.h"

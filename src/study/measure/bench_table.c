@@ -1,4 +1,4 @@
-// The rows of mezzo bench as CSV, and the chart of its models.
+// Writes mezzo bench's rows as CSV and makes the chart of its models.
 #include <math.h>
 
 #include "base/precision.h"

@@ -1,5 +1,5 @@
-// The experts' products in FP32 arithmetic: what the tensor-core kernels do not do, FP32 without TF32 first of all. Any
-// float storages, rounded to the compute dtype on their way; any sizes.
+// These kernels compute the experts' products that the tensor-core kernels refuse, above all FP32 without TF32. They
+// take every float dtype and size, and round operands to the compute dtype.
 #include "grouped.cuh"
 #include "vec.cuh"
 
