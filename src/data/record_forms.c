@@ -15,6 +15,7 @@ mezzo_status mz_record_form_named(const char *name, const mz_record_form **out) 
     for (size_t i = 0; i < MZ_RECORD_FORMS; i++) {
         if (strcmp(name, mz_record_forms[i].name) == 0) {
             *out = &mz_record_forms[i];
+            mz_text_free(&names);
             return MEZZO_OK;
         }
         mz_text_addf(&names, ", %s", mz_record_forms[i].name);

@@ -251,8 +251,8 @@ static void fill_update(mezzo_optimizer *opt, mz_group *group, mz_tensor grad, m
     const int moments = group->kind->moments(&group->update.rule);
     mz_call *call = &group->whole.call;
     *call = (mz_call){.n_in = 3, .in = {grad, mz_tensor_absent(), state}, .n_out = MZ_OUT(adamw, ema) + 1};
-    call->in[MZ_IN(adamw, segments)] =
-        mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + group->first, (size_t)group->n);
+    mz_segment *segments = opt->d_segments != NULL ? (mz_segment *)opt->d_segments + group->first : NULL; // of a sketch
+    call->in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, segments, (size_t)group->n);
     for (int i = 0; i < call->n_out; i++)
         call->out[i] = mz_tensor_absent();
     call->out[MZ_OUT(adamw, master)] = master;
