@@ -1,4 +1,4 @@
-"""The average of the weights is kept in BF16 and stands still."""
+"""The average of the weights is kept in BF16 and does not change."""
 
 import copy
 
