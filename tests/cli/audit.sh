@@ -62,6 +62,10 @@ grep -q '<script' page.html && fail "a file name is a part of the page's code"
 
 # Running: options, a program that is not there, one that is no PyTorch program, and a Python without torch.
 refuse 2 "--steps" -- doctor --steps 3
+# The command as it is installed: its module is found from where it lies, wherever the build is.
+mkdir -p prefix/bin prefix/share/mezzo/python/mezzo
+cp "$MEZZO" prefix/bin/mezzo && ln -s "$MEZZO_SOURCE/python/mezzo/audit" prefix/share/mezzo/python/mezzo/audit
+MEZZO=$PWD/prefix/bin/mezzo
 refuse 2 "name the program" -- doctor --run
 refuse 2 "--run, --trace" -- doctor --run --trace x -- python3
 refuse 2 absent-program -- doctor --run -- absent-program
