@@ -341,7 +341,7 @@ static mezzo_status scale_rope(const mezzo_rope_scaling *s, int dims, double the
     *out = (mz_rope_scaling){.divisor = (float)s->factor, .amplitude = 1};
     if (s->kind == MEZZO_ROPE_LLAMA3) {
         out->offset = (float)(-s->low / (s->high - s->low));
-        out->derivative = (float)(s->original / turn / (s->high - s->low));
+        out->slope = (float)(s->original / turn / (s->high - s->low));
     }
     if (s->kind == MEZZO_ROPE_YARN) {
         const double per = dims / (2 * log(theta));
@@ -350,7 +350,7 @@ static mezzo_status scale_rope(const mezzo_rope_scaling *s, int dims, double the
         const double width = last > first ? last - first : 0.001;
         *out = (mz_rope_scaling){.divisor = (float)s->factor,
                                  .offset = (float)((first + width) / width),
-                                 .derivative = (float)(-1 / width),
+                                 .slope = (float)(-1 / width),
                                  .by_index = true};
         out->amplitude = (float)(s->attention > 0 ? s->attention : 0.1 * log(s->factor) + 1);
     }

@@ -32,7 +32,7 @@ static void add_node(mz_text *t, const mezzo_graph *g, const mz_node *n) {
     if (a->window != 0 || a->score_cap != 0)
         mz_text_addf(t, " %lld %a", (long long)a->window, (double)a->score_cap);
     if (a->rope.divisor != 0)
-        mz_text_addf(t, " %a %a %a %a %d", (double)a->rope.divisor, (double)a->rope.offset, (double)a->rope.derivative,
+        mz_text_addf(t, " %a %a %a %a %d", (double)a->rope.divisor, (double)a->rope.offset, (double)a->rope.slope,
                      (double)a->rope.amplitude, a->rope.by_index);
     mz_text_addf(t, "\n");
 }

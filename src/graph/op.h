@@ -172,10 +172,10 @@ typedef struct mz_update_attrs {
     int hysteresis, floor_patience;
 } mz_update_attrs;
 
-// rope_table: a frequency f of number i becomes f·kept + f/divisor·(1 - kept), kept = offset + derivative·(by_index ? i
+// rope_table: a frequency f of number i becomes f·kept + f/divisor·(1 - kept), kept = offset + slope·(by_index ? i
 // : f) between 0 and 1, in FP32; cosines and sines are multiplied by `amplitude`. divisor 0: none of it.
 typedef struct mz_rope_scaling {
-    float divisor, offset, derivative, amplitude;
+    float divisor, offset, slope, amplitude;
     bool by_index;
 } mz_rope_scaling;
 

@@ -124,7 +124,7 @@ void cases_rope_table(void) {
             trial *t = trial_new(MZ_OP_rope_table);
             t->attrs.theta = s % 2 ? 1e6f : 10000;
             if (s % 3 == 1)
-                t->attrs.rope = (mz_rope_scaling){.divisor = 8, .offset = -0.3F, .derivative = 1300, .amplitude = 1};
+                t->attrs.rope = (mz_rope_scaling){.divisor = 8, .offset = -0.3F, .slope = 1300, .amplitude = 1};
             if (s % 3 == 2)
                 t->attrs.rope = (mz_rope_scaling){4, 1.3F, -0.25F, 1.14F, true};
             trial_output(t, 0, MEZZO_F32, SHAPE(rope_shapes[s][1], rope_shapes[s][5]));

@@ -132,7 +132,7 @@ static const char *rope_table_prepare(mezzo_device *device, const mz_call *call,
 static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
     const mz_tensor *positions = &call->in[0], *table = &call->out[0]; // [T], [T, R]
     const mz_rope_scaling *r = &call->attrs.rope;
-    const mz_cu_rope_scaling scaling = {r->divisor, r->offset, r->derivative, r->amplitude, r->by_index};
+    const mz_cu_rope_scaling scaling = {r->divisor, r->offset, r->slope, r->amplitude, r->by_index};
     MZ_CUDA_TRY(mz_cu_rope_table(mz_cuda(device)->stream, mz_present(positions) ? positions->data : NULL, table->data,
                                  table->shape.dim[0], (int)table->shape.dim[1], call->attrs.theta, scaling));
     return MEZZO_OK;

@@ -6,7 +6,7 @@
 
 #if defined(MZ_ISA_PORTABLE)
 static float scaled(const mz_rope_scaling *s, float f, int64_t i) {
-    float kept = s->offset + s->derivative * (s->by_index ? (float)i : f);
+    float kept = s->offset + s->slope * (s->by_index ? (float)i : f);
     kept = kept < 0 ? 0 : kept > 1 ? 1 : kept;
     return s->divisor > 0 ? f * kept + f / s->divisor * (1 - kept) : f;
 }

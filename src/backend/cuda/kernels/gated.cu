@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(THREADS) rope_table_kernel(const int32_t *posi
     double amplitude = 1, s, c;
     if (scaling.divisor > 0) {
         float x = scaling.by_index ? static_cast<float>(k) : frequency;
-        float kept = fminf(fmaxf(__fadd_rn(scaling.offset, __fmul_rn(scaling.derivative, x)), 0.0f), 1.0f);
+        float kept = fminf(fmaxf(__fadd_rn(scaling.offset, __fmul_rn(scaling.slope, x)), 0.0f), 1.0f);
         float slow = __fmul_rn(__fdiv_rn(frequency, scaling.divisor), __fsub_rn(1.0f, kept));
         frequency = __fadd_rn(__fmul_rn(frequency, kept), slow);
         amplitude = static_cast<double>(scaling.amplitude);

@@ -196,20 +196,20 @@ static __device__ __forceinline__ void given8(const mz_cu_array &a, int64_t i, f
 
 // z = x̂·slope + offset of a thread's 8 channels.
 struct affine {
-    float derivative[8], offset[8];
+    float slope[8], offset[8];
 };
 
 static __device__ __forceinline__ affine affine_of(const mz_cu_group_norm &v, const place &p) {
     affine a;
     float scale[8], shift[8];
     const int64_t c = p.column * 8;
-    given8(v.weight, c, 1, a.derivative);
+    given8(v.weight, c, 1, a.slope);
     given8(v.bias, c, 0, a.offset);
     given8(v.film, p.image * 2 * v.c + c, 0, scale);
     given8(v.film, p.image * 2 * v.c + v.c + c, 0, shift);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        a.derivative[k] *= 1 + scale[k];
+        a.slope[k] *= 1 + scale[k];
         a.offset[k] = fmaf(a.offset[k], 1 + scale[k], shift[k]);
     }
     return a;
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(NORM_BLOCK)
                 widen<LOW>(raw[i], v.x.dtype, x);
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
-                    const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.derivative[k], a.offset[k]);
+                    const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.slope[k], a.offset[k]);
                     x[k] = v.silu ? silu(z) : z;
                 }
                 store8(v.y.data, v.y.dtype, element_of(v, p, i), x);
@@ -369,7 +369,7 @@ static __device__ __forceinline__ void derivatives_of(const mz_cu_group_norm &v,
     for (int k = 0; k < 8; k++) {
         normal[k] = c.normal(normal[k], k);
         if (v.silu)
-            dz[k] *= silu_derivative(fmaf(normal[k], c.a.derivative[k], c.a.offset[k]));
+            dz[k] *= silu_derivative(fmaf(normal[k], c.a.slope[k], c.a.offset[k]));
     }
 }
 
@@ -486,7 +486,7 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2)
                 derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
 #pragma unroll
                 for (int k = 0; k < 8; k++)
-                    dz[k] = c.of_rstd(k) * (dz[k] * c.a.derivative[k] - mean.first(k) - normal[k] * mean.second(k));
+                    dz[k] = c.of_rstd(k) * (dz[k] * c.a.slope[k] - mean.first(k) - normal[k] * mean.second(k));
                 store8(dx.data, dx.dtype, element_of(v, p, i), dz);
             }
         advance(v, &p);

@@ -175,7 +175,7 @@ cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, 
                             int width);
 // table [length, dims]; positions [length] or NULL: 0 … length-1.
 typedef struct mz_cu_rope_scaling { // mz_rope_scaling
-    float divisor, offset, derivative, amplitude;
+    float divisor, offset, slope, amplitude;
     bool by_index;
 } mz_cu_rope_scaling;
 cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *positions, float *table, int64_t length, int dims,
