@@ -41,6 +41,13 @@ static void warn(const mz_study *s) {
     if (s->n_unequal > 0)
         fprintf(stderr, "mezzo analyze: %zu pairs ran on different rungs or shapes and are listed separately\n",
                 s->n_unequal);
+    if (s->noisy > 0)
+        fprintf(
+            stderr,
+            "mezzo analyze: the times of %zu row%s vary by more than %g %% (coefficient of variation), most in line "
+            "%lld (%.0f %%)\n",
+            s->noisy, s->noisy == 1 ? "" : "s", 100 * MZ_STUDY_NOISY, (long long)s->rows[s->noisiest].line,
+            100 * mz_row_cv(&s->rows[s->noisiest]));
     if (s->others[0] != '\0')
         fprintf(stderr, "mezzo analyze: the file also has rows of %s: compare them with --candidate NAME\n",
                 mz_quote(s->others).text);

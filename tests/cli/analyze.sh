@@ -36,8 +36,21 @@ awk -F, 'NR == 1 || !($2 == 128 && $3 == 2 && $4 == 128)' study.csv | sed -E 's/
 run 0 analyze gaps.csv --out gaps
 grep -A 1 '^\$missing' gaps/contours_d128.gp | grep -q "^1 7 0.5 1.5 6.5 7.5" || fail "the cell that was not run"
 [[ $(sed -n '/^\$grid/,/^EOD/p' gaps/contours_d128.gp | grep -c "±") -eq 8 ]] || fail "a cell of one pair shows no noise"
-# Standard errors of the means: 0.1 / √3 of 1.0 and of 0.5, so that of the speedup is √(0.1² + 0.2²) / √3; two of them are drawn.
-awk '/^\$w128/{on=1; next} on && !/^#/{ e = log($7 / $2) / 2; exit !(e > 0.1290 && e < 0.1292) }' gaps/decision_boundary.gp || fail "the error bars"
+# Standard errors of the means: 0.1 / √3 of 1.0 and of 0.5, so that of the speedup is √(0.1² + 0.2²) / √3. With 2 degrees of freedom each, the
+# interval is 4.303 of the larger one wide and more (a t interval of that row alone), and less than 4.303 of both added.
+awk '/^\$w128/{on=1; next} on && !/^#/{ e = log($7 / $6) / 2; exit !(e > 0.45 && e < 0.85) }' gaps/decision_boundary.gp || fail "the error bars"
+shows "$OUT" "no crossing is established" "within the noise" "The pairs of a point are equal: no interval across shapes."
+shows "$ERR" "the times of 34 rows vary by more than 10 %"
+shows gaps/report.md "The times of 34 rows vary by more than 10 %" "95 % interval"
+# Quiet steps carry the crossing: an interval by the timed steps, which says nothing of other shapes.
+sed -E 's/"\[0.9, 1.0, 1.1\]"$/"[0.998, 1.0, 1.002]"/; s/"\[0.4, 0.5, 0.6\]"$/"[0.499, 0.5, 0.501]"/' gaps.csv | awk -F, 'NR == 1 || $3 == 1' >quiet.csv
+run 0 analyze quiet.csv --out quiet
+shows "$OUT" "becomes faster at" "by the timed steps)" "One pair a point: no interval across shapes."
+# What is slower first does not become slower again; without timings there is no interval at all.
+printf '%s\n' "layers,d_model,bs,seqlen,speedup_amp_over_fp32" 4,256,1,64,1.5 4,256,1,128,0.8 4,256,1,256,1.4 >down.csv
+run 0 analyze down.csv --out down
+shows "$OUT" "amp becomes slower at 100 tokens per step; amp becomes faster again at" "One pair a point, and there are no repeated timings: no intervals."
+! grep -q "95 % interval [0-9]* to [0-9]*[;)]" "$OUT" || fail "an interval from nothing"
 if command -v gnuplot >/dev/null; then
     for figure in out/decision_boundary out/contours_d128 gaps/decision_boundary gaps/contours_d128; do
         (cd "${figure%/*}" && gnuplot "${figure#*/}.gp") 2>"$ERR" || fail "gnuplot does not draw $figure.gp"

@@ -12,23 +12,23 @@ set border lw 1.2
 set tics nomirror
 $w256 << EOD
 # tokens median q1 q3 pairs low high
-128 1.71456 1.71142 1.72513 3 1.70128 1.72794
-256 2.08088 2.06465 2.10183 6 2.06251 2.09941
-512 2.43571 2.33494 2.47412 9 2.41653 2.45504
-1024 3.05682 2.9772 3.17879 12 3.03859 3.07516
-2048 3.76325 3.56779 3.8169 9 3.73844 3.78821
-4096 4.75776 4.64365 4.86928 6 4.73789 4.77771
-8192 5.53043 5.47687 5.68684 3 5.51612 5.54478
+128 1.71456 1.71142 1.72513 3 1.6232 1.81489
+256 2.08088 2.06465 2.10183 6 2.00442 2.15521
+512 2.43571 2.33494 2.47412 9 2.36049 2.51633
+1024 3.05682 2.9772 3.17879 12 2.977 3.14342
+2048 3.76325 3.56779 3.8169 9 3.64146 3.88989
+4096 4.75776 4.64365 4.86928 6 4.5824 4.92708
+8192 5.53043 5.47687 5.68684 3 5.23685 5.81978
 EOD
 $w512 << EOD
 # tokens median q1 q3 pairs low high
-128 2.02692 1.98388 2.02932 3 2.01278 2.04117
-256 2.30848 2.25012 2.38293 6 2.29344 2.32362
-512 2.62881 2.54001 2.83125 9 2.612 2.64574
-1024 3.03402 2.91957 3.20134 12 3.01332 3.05487
-2048 3.7867 3.60609 4.11276 9 3.76632 3.8072
-4096 4.60669 4.48252 4.81713 6 4.56191 4.6519
-8192 5.70918 5.63452 5.73846 3 5.65175 5.76719
+128 2.02692 1.98388 2.02932 3 1.86906 2.19606
+256 2.30848 2.25012 2.38293 6 2.18295 2.44574
+512 2.62881 2.54001 2.83125 9 2.50465 2.76704
+1024 3.03402 2.91957 3.20134 12 2.912 3.17169
+2048 3.7867 3.60609 4.11276 9 3.60915 3.98353
+4096 4.60669 4.48252 4.81713 6 4.36217 4.89057
+8192 5.70918 5.63452 5.73846 3 5.25803 6.1989
 EOD
 $crossings << EOD
 # tokens 1 low high
@@ -53,7 +53,7 @@ set ytics ('0.707' 0.707107, '1' 1, '1.41' 1.41421, '2' 2, '2.83' 2.82843, '4' 4
 set ylabel 'speedup (logarithmic)'
 set title 'Speedup of bf16 over fp32: median and quartiles of 96 exact-shape pairs'
 set key outside right center
-draw = "plot $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:2:6:7 with yerrorbars lc rgb ls_1 lw 1.2 ps 0 notitle, keyentry with yerrorbars lc rgb '#666666' lw 1.2 ps 0 title '2 standard errors (timing)', $w512 using 1:2:6:7 with yerrorbars lc rgb ls_2 lw 1.2 ps 0 notitle, $w256 using 1:2 with linespoints ls 1 title 'width 256', $w512 using 1:2 with linespoints ls 2 title 'width 512', 1 with lines ls 90 title 'equally fast'"
+draw = "plot $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:2:6:7 with yerrorbars lc rgb ls_1 lw 1.2 ps 0 notitle, keyentry with yerrorbars lc rgb '#666666' lw 1.2 ps 0 title '95 % interval of the median', $w512 using 1:2:6:7 with yerrorbars lc rgb ls_2 lw 1.2 ps 0 notitle, $w256 using 1:2 with linespoints ls 1 title 'width 256', $w512 using 1:2 with linespoints ls 2 title 'width 512', 1 with lines ls 90 title 'equally fast'"
 set terminal pngcairo size 1040,520 font 'DejaVu Sans,11' background rgb 'white'
 set output 'decision_boundary.png'
 @draw

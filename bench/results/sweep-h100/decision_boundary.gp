@@ -12,23 +12,23 @@ set border lw 1.2
 set tics nomirror
 $w256 << EOD
 # tokens median q1 q3 pairs low high
-128 1.73192 1.72436 1.75121 3 1.71683 1.74715
-256 1.91245 1.82937 1.99457 6 1.89504 1.93001
-512 2.28499 2.10635 2.53287 9 2.2483 2.32228
-1024 2.75645 2.58299 2.9793 12 2.73118 2.78195
-2048 3.08311 2.85263 3.20061 9 3.05588 3.11058
-4096 3.4754 3.40686 3.70142 6 3.45467 3.49625
-8192 4.13582 4.05674 4.32741 3 4.12002 4.15169
+128 1.73192 1.72436 1.75121 3 1.55315 1.93956
+256 1.91245 1.82937 1.99457 6 1.77145 2.05509
+512 2.28499 2.10635 2.53287 9 2.14297 2.44351
+1024 2.75645 2.58299 2.9793 12 2.61055 2.91806
+2048 3.08311 2.85263 3.20061 9 2.88569 3.29909
+4096 3.4754 3.40686 3.70142 6 3.21824 3.73305
+8192 4.13582 4.05674 4.32741 3 3.70164 4.59326
 EOD
 $w512 << EOD
 # tokens median q1 q3 pairs low high
-128 1.62746 1.59398 1.64563 3 1.61238 1.64268
-256 1.89465 1.85021 1.94809 6 1.86496 1.92481
-512 2.1385 2.12372 2.27845 9 2.12714 2.14993
-1024 2.74864 2.6653 2.86114 12 2.73227 2.7651
-2048 3.63336 3.49297 3.8177 9 3.61339 3.65343
-4096 4.42148 4.28335 4.4487 6 4.40174 4.44131
-8192 4.94478 4.89921 5.02034 3 4.91975 4.96994
+128 1.62746 1.59398 1.64563 3 1.52579 1.73081
+256 1.89465 1.85021 1.94809 6 1.81244 1.98209
+512 2.1385 2.12372 2.27845 9 2.06025 2.22475
+1024 2.74864 2.6653 2.86114 12 2.66241 2.84428
+2048 3.63336 3.49297 3.8177 9 3.50112 3.77643
+4096 4.42148 4.28335 4.4487 6 4.23748 4.6293
+8192 4.94478 4.89921 5.02034 3 4.64708 5.27243
 EOD
 $crossings << EOD
 # tokens 1 low high
@@ -53,7 +53,7 @@ set ytics ('0.707' 0.707107, '1' 1, '1.41' 1.41421, '2' 2, '2.83' 2.82843, '4' 4
 set ylabel 'speedup (logarithmic)'
 set title 'Speedup of bf16 over fp32: median and quartiles of 96 exact-shape pairs'
 set key outside right center
-draw = "plot $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:2:6:7 with yerrorbars lc rgb ls_1 lw 1.2 ps 0 notitle, keyentry with yerrorbars lc rgb '#666666' lw 1.2 ps 0 title '2 standard errors (timing)', $w512 using 1:2:6:7 with yerrorbars lc rgb ls_2 lw 1.2 ps 0 notitle, $w256 using 1:2 with linespoints ls 1 title 'width 256', $w512 using 1:2 with linespoints ls 2 title 'width 512', 1 with lines ls 90 title 'equally fast'"
+draw = "plot $w256 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_1 notitle, $w512 using 1:3:4 with filledcurves fs transparent solid 0.15 noborder lc rgb ls_2 notitle, $w256 using 1:2:6:7 with yerrorbars lc rgb ls_1 lw 1.2 ps 0 notitle, keyentry with yerrorbars lc rgb '#666666' lw 1.2 ps 0 title '95 % interval of the median', $w512 using 1:2:6:7 with yerrorbars lc rgb ls_2 lw 1.2 ps 0 notitle, $w256 using 1:2 with linespoints ls 1 title 'width 256', $w512 using 1:2 with linespoints ls 2 title 'width 512', 1 with lines ls 90 title 'equally fast'"
 set terminal pngcairo size 1040,520 font 'DejaVu Sans,11' background rgb 'white'
 set output 'decision_boundary.png'
 @draw

@@ -38,93 +38,6 @@ static mezzo_status summarize_field(const mz_pair *pairs, size_t n, size_t field
     return count > 0 ? mz_summarize(scratch, count, out) : MEZZO_OK;
 }
 
-// --- crossings -----------------------------------------------------------------------------------------------------
-// Sign changes of ln(median) along the points. A point at exactly 1 is no sign; a crossing over such points lies in
-// their middle.
-static int find_crossings(const int64_t *tokens, const double *median, size_t n, mz_crossing *out) {
-    int found = 0;
-    for (size_t last = 0, i = 0; i < n && found < MZ_CROSSINGS_MAX; i++) {
-        double a = log(median[last]), b = log(median[i]);
-        if (b == 0)
-            continue;
-        if (a == 0 || (a < 0) == (b < 0)) {
-            last = i;
-            continue;
-        }
-        double x0 = log((double)tokens[last]), x1 = log((double)tokens[i]);
-        double x = x0 + (x1 - x0) * a / (a - b);
-        if (i - last > 1)
-            x = (log((double)tokens[last + 1]) + log((double)tokens[i - 1])) / 2;
-        out[found++] = (mz_crossing){.tokens = exp(x), .up = b > 0};
-        last = i;
-    }
-    return found;
-}
-
-typedef struct resampler { // the pairs of one width by point, and room for a draw of it
-    const double *speedup; // [n], those of a point together
-    const size_t *start;   // [points + 1]
-    size_t points;
-    double *sample, *median; // [n], [points]
-    size_t *index;           // [n]
-} resampler;
-
-// Each point's pairs are drawn among themselves: the grid is what was chosen, the scatter within it is what is random.
-static void draw_medians(const resampler *r, uint64_t seed, uint32_t stream, uint32_t draw) {
-    for (size_t p = 0; p < r->points; p++) {
-        size_t n = r->start[p + 1] - r->start[p];
-        mz_resample(seed, stream + (uint32_t)p, draw, n, r->index);
-        for (size_t i = 0; i < n; i++)
-            r->sample[i] = r->speedup[r->start[p] + r->index[i]];
-        mz_sort(r->sample, n);
-        r->median[p] = mz_quantile(r->sample, n, 0.5);
-    }
-}
-
-// The crossing of a draw that belongs to `wanted`: same direction, nearest as a ratio. NaN: there is none.
-static double matching(const mz_crossing *wanted, const mz_crossing *drawn, int n) {
-    double best = (double)NAN, least = INFINITY;
-    for (int i = 0; i < n; i++) {
-        double distance = fabs(log(drawn[i].tokens / wanted->tokens));
-        if (drawn[i].up == wanted->up && distance < least) {
-            least = distance;
-            best = drawn[i].tokens;
-        }
-    }
-    return best;
-}
-
-static mezzo_status bootstrap_crossings(mz_curve *c, const resampler *r, const int64_t *tokens, int draws,
-                                        uint64_t seed, uint32_t stream) {
-    double *values = mz_alloc((size_t)draws * (size_t)c->n_crossings, sizeof *values);
-    size_t count[MZ_CROSSINGS_MAX] = {0};
-    if (values == NULL)
-        return MEZZO_ERR_MEMORY;
-    for (int d = 0; d < draws; d++) {
-        mz_crossing drawn[MZ_CROSSINGS_MAX];
-        draw_medians(r, seed, stream, (uint32_t)d);
-        int n = find_crossings(tokens, r->median, r->points, drawn);
-        for (int k = 0; k < c->n_crossings; k++) {
-            double x = matching(&c->crossings[k], drawn, n);
-            if (!isnan(x))
-                values[(size_t)k * (size_t)draws + count[k]++] = x;
-        }
-    }
-    for (int k = 0; k < c->n_crossings; k++) {
-        double *v = values + (size_t)k * (size_t)draws;
-        mz_crossing *x = &c->crossings[k];
-        x->interval.low = x->interval.high = (double)NAN;
-        x->share = (double)count[k] / draws;
-        if (count[k] == 0)
-            continue;
-        mz_sort(v, count[k]);
-        x->interval.low = mz_quantile(v, count[k], (1 - LEVEL) / 2);
-        x->interval.high = mz_quantile(v, count[k], (1 + LEVEL) / 2);
-    }
-    mz_free(values);
-    return MEZZO_OK;
-}
-
 // --- a width -------------------------------------------------------------------------------------------------------
 static int compare_pairs(const void *x, const void *y) { // by width, then tokens
     const mz_pair *a = x, *b = y;
@@ -133,71 +46,48 @@ static int compare_pairs(const void *x, const void *y) { // by width, then token
     return (a->tokens > b->tokens) - (a->tokens < b->tokens);
 }
 
-typedef struct work { // room for n pairs
-    double *a, *b, *median;
-    size_t *index, *start;
-    int64_t *tokens;
-} work;
-
-static mezzo_status curve_points(mz_curve *c, const mz_pair *pairs, size_t n, work *w) {
+static mezzo_status curve_points(mz_curve *c, const mz_pair *pairs, size_t n, double *scratch) {
     for (size_t from = 0, to; from < n; from = to) {
         for (to = from; to < n && pairs[to].tokens == pairs[from].tokens;)
             to++;
         MEZZO_TRY(MZ_RESERVE(c->points, c->cap, c->n + 1));
-        mz_curve_point *p = &c->points[c->n];
-        p->tokens = pairs[from].tokens;
-        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, speedup), w->a, &p->speedup));
-        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, error), w->a, &p->error));
-        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, mem_saving_pct), w->a, &p->memory));
-        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, energy_gain_pct), w->a, &p->energy));
-        w->tokens[c->n] = p->tokens;
-        w->median[c->n] = p->speedup.median;
-        w->start[c->n] = from;
-        w->start[++c->n] = to;
+        mz_curve_point *p = &c->points[c->n++];
+        *p = (mz_curve_point){.tokens = pairs[from].tokens};
+        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, speedup), scratch, &p->speedup));
+        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, mem_saving_pct), scratch, &p->memory));
+        MEZZO_TRY(summarize_field(pairs + from, to - from, offsetof(mz_pair, energy_gain_pct), scratch, &p->energy));
     }
     return MEZZO_OK;
 }
 
 // Pairs of one width, ascending tokens.
-static mezzo_status make_curve(mz_analysis *a, const mz_pair *pairs, size_t n, work *w) {
+static mezzo_status make_curve(mz_analysis *a, const mz_pair *pairs, size_t n, double *scratch) {
     MEZZO_TRY(MZ_RESERVE(a->curves, a->cap_curves, a->n_curves + 1));
     mz_curve *c = &a->curves[a->n_curves++];
     *c = (mz_curve){.d_model = pairs[0].key.d_model};
     count_signs(pairs, n, &c->sign);
-    MEZZO_TRY(summarize_field(pairs, n, offsetof(mz_pair, speedup), w->a, &c->speedup));
-    MEZZO_TRY(curve_points(c, pairs, n, w));
-    c->n_crossings = find_crossings(w->tokens, w->median, c->n, c->crossings);
-    if (c->n_crossings == 0)
-        return MEZZO_OK;
-    for (size_t i = 0; i < n; i++)
-        w->a[i] = pairs[i].speedup;
-    const resampler r = {w->a, w->start, c->n, w->b, w->median, w->index};
-    return bootstrap_crossings(c, &r, w->tokens, a->draws, a->seed, (uint32_t)(STREAM_CURVES * a->n_curves) << 8);
+    MEZZO_TRY(summarize_field(pairs, n, offsetof(mz_pair, speedup), scratch, &c->speedup));
+    MEZZO_TRY(curve_points(c, pairs, n, scratch));
+    return mz_curve_crossings(c, pairs, n, a->draws, LEVEL, a->seed, (uint32_t)(STREAM_CURVES * a->n_curves));
 }
 
 static mezzo_status make_curves(mz_analysis *a) {
     mezzo_status status = MEZZO_OK;
     size_t n = a->study->n_pairs;
     mz_pair *sorted = mz_alloc(n, sizeof *sorted);
-    work w = {mz_alloc(n, sizeof(double)), mz_alloc(n, sizeof(double)),     mz_alloc(n, sizeof(double)),
-              mz_alloc(n, sizeof(size_t)), mz_alloc(n + 1, sizeof(size_t)), mz_alloc(n, sizeof(int64_t))};
-    if (!sorted || !w.a || !w.b || !w.median || !w.index || !w.start || !w.tokens)
+    double *scratch = mz_alloc(n, sizeof *scratch);
+    if (sorted == NULL || scratch == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     memcpy(sorted, a->study->pairs, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, compare_pairs);
     for (size_t from = 0, to; from < n; from = to) {
         for (to = from; to < n && sorted[to].key.d_model == sorted[from].key.d_model;)
             to++;
-        MEZZO_TRY_GOTO(status, make_curve(a, sorted + from, to - from, &w));
+        MEZZO_TRY_GOTO(status, make_curve(a, sorted + from, to - from, scratch));
     }
 fail:
     mz_free(sorted);
-    mz_free(w.a);
-    mz_free(w.b);
-    mz_free(w.median);
-    mz_free(w.index);
-    mz_free(w.start);
-    mz_free(w.tokens);
+    mz_free(scratch);
     return status;
 }
 

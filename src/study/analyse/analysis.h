@@ -10,15 +10,21 @@
 typedef struct mz_curve_point { // the pairs of one width and one number of tokens per step
     int64_t tokens;
     mz_summary speedup;
-    mz_summary error;          // relative standard errors of the speedups, by their timings
-    mz_summary memory, energy; // savings in per cent; n = 0 where no pair knows it, as of the errors
+    mz_interval interval;      // 95 %, of the median speedup, from what mz_curve.noise names; NaN where that is nothing
+    mz_summary memory, energy; // savings in per cent; n = 0 where no pair knows it
 } mz_curve_point;
+
+// What an interval is drawn from: whatever was repeated.
+typedef enum mz_noise {
+    MZ_NOISE_UNKNOWN, // one pair a point and no repeated timings: there are no intervals
+    MZ_NOISE_TIMING,  // the timed steps of each row; one pair a point says nothing of other shapes
+    MZ_NOISE_SHAPES,  // the pairs of each point, and timed steps where rows have them
+} mz_noise;
 
 typedef struct mz_crossing {
     double tokens;        // where the median's line crosses 1, straight in ln(tokens) and ln(speedup)
     bool up;              // from below 1 to above with more tokens
-    mz_interval interval; // 95 %, of the draws that cross in this direction; NaN where none does
-    double share;         // of the draws that do
+    mz_interval interval; // 95 %; NaN where the noise is not known
 } mz_crossing;
 
 #define MZ_CROSSINGS_MAX 16
@@ -26,11 +32,20 @@ typedef struct mz_curve { // one width
     int64_t d_model;
     mz_curve_point *points; // ascending tokens
     size_t n, cap;
-    mz_crossing crossings[MZ_CROSSINGS_MAX];
+    mz_noise noise;
+    mz_crossing crossings[MZ_CROSSINGS_MAX]; // those between a point that is below 1 and one that is above, both beyond
+                                             // their noise
     int n_crossings;
+    int n_open;         // further crossings of the line, which are within the noise
+    double open_tokens; // the first of those
     mz_summary speedup;
     mz_sign_test sign;
 } mz_curve;
+
+// crossings.c: fills `noise`, the points' intervals and the crossings of a curve whose points are summarized. pairs[n]:
+// its pairs, ascending tokens. Draws are made from `seed`, in streams from `stream` on.
+mezzo_status mz_curve_crossings(mz_curve *curve, const mz_pair *pairs, size_t n, int draws, double level, uint64_t seed,
+                                uint32_t stream);
 
 #define MZ_EFFECTS 5
 typedef struct mz_effects { // ln(speedup) ≈ intercept + layers + d_model + ln bs + ln seqlen

@@ -159,12 +159,11 @@ static void add_curve_data(const mz_analysis *a, field f, mz_text *t) {
         for (size_t k = 0; k < a->curves[i].n; k++) {
             const mz_curve_point *p = &a->curves[i].points[k];
             const mz_summary *s = point_field(p, f);
-            const double bar = p->error.n > 0 ? exp(2 * p->error.median) : 1;
             if (s->n == 0)
                 continue;
             mz_text_addf(t, "%lld %.6g %.6g %.6g %zu", (long long)p->tokens, s->median, s->q1, s->q3, s->n);
             if (f == SPEEDUP)
-                mz_text_addf(t, " %.6g %.6g", s->median / bar, s->median * bar);
+                mz_text_addf(t, " %.6g %.6g", p->interval.low, p->interval.high);
             mz_text_addf(t, "\n");
         }
         mz_text_addf(t, "EOD\n");
@@ -204,14 +203,16 @@ static void add_colours(mz_text *t) {
         mz_text_addf(t, "ls_%zu = '%s'\n", i + 1, colours[i]);
 }
 
-// Speedups are ratios: their axis is logarithmic, in steps of √2, so that the lines between medians are the ones that
-// crossings were found on.
+// An interval of more than a factor of two leaves the figure, so that it does not flatten the lines. Speedups are
+// ratios: their axis is logarithmic, in steps of √2, so that the lines between medians are the ones that crossings were
+// found on.
 static void add_speedup_axis(const mz_analysis *a, mz_text *t) {
     double low = 1, high = 1;
     for (size_t i = 0; i < a->n_curves; i++)
         for (size_t k = 0; k < a->curves[i].n; k++) {
-            low = fmin(low, a->curves[i].points[k].speedup.q1);
-            high = fmax(high, a->curves[i].points[k].speedup.q3);
+            const mz_curve_point *p = &a->curves[i].points[k];
+            low = fmin(low, fmax(fmin(p->speedup.q1, p->interval.low), p->speedup.median / 2));
+            high = fmax(high, fmin(fmax(p->speedup.q3, p->interval.high), p->speedup.median * 2));
         }
     const int first = (int)floor(2 * log2(low / 1.05)), last = (int)ceil(2 * log2(high * 1.05));
     mz_text_addf(t, "set logscale y 2\nset yrange [%.6g:%.6g]\nset ytics (", exp2(first / 2.0), exp2(last / 2.0));
@@ -220,14 +221,13 @@ static void add_speedup_axis(const mz_analysis *a, mz_text *t) {
     mz_text_addf(t, ")\nset ylabel 'speedup (logarithmic)'\n");
 }
 
-// An interval without width says nothing of what was measured once: the mark stands alone.
 static int add_crossings(const mz_analysis *a, bool with_interval, mz_text *t) {
     int n = 0;
     mz_text_addf(t, "$%s << EOD\n# tokens 1 low high\n", with_interval ? "crossings" : "marks");
     for (size_t i = 0; i < a->n_curves; i++)
         for (int k = 0; k < a->curves[i].n_crossings; k++) {
             const mz_crossing *x = &a->curves[i].crossings[k];
-            if ((x->interval.high > x->interval.low) != with_interval)
+            if (!isnan(x->interval.low) != with_interval)
                 continue;
             mz_text_addf(t, "%.6g 1 %.6g %.6g\n", x->tokens, x->interval.low, x->interval.high);
             n++;
@@ -237,17 +237,17 @@ static int add_crossings(const mz_analysis *a, bool with_interval, mz_text *t) {
 }
 
 static void add_error_bars(const mz_analysis *a, mz_text *t) {
-    const char *title = "2 standard errors (timing)";
-    for (size_t i = 0; i < a->n_curves; i++)
-        for (size_t k = 0; k < a->curves[i].n; k++)
-            if (a->curves[i].points[k].error.n > 0) {
-                mz_text_addf(t, ", $w%lld using 1:2:6:7 with yerrorbars lc rgb ls_%zu lw 1.2 ps 0 notitle",
-                             (long long)a->curves[i].d_model, i % 6 + 1);
-                if (title != NULL)
-                    mz_text_addf(t, ", keyentry with yerrorbars lc rgb '#666666' lw 1.2 ps 0 title '%s'", title);
-                title = NULL;
-                break;
-            }
+    bool titled = false;
+    for (size_t i = 0; i < a->n_curves; i++) {
+        if (a->curves[i].noise == MZ_NOISE_UNKNOWN)
+            continue;
+        mz_text_addf(t, ", $w%lld using 1:2:6:7 with yerrorbars lc rgb ls_%zu lw 1.2 ps 0 notitle",
+                     (long long)a->curves[i].d_model, i % 6 + 1);
+        if (!titled)
+            mz_text_addf(
+                t, ", keyentry with yerrorbars lc rgb '#666666' lw 1.2 ps 0 title '95 %% interval of the median'");
+        titled = true;
+    }
 }
 
 static mezzo_status boundary(const mz_analysis *a, const char *folder, const char *name) {

@@ -19,6 +19,10 @@ const char *mz_key_text(const mz_shape_key *key, const char *variant, char *buf,
     return buf;
 }
 
+double mz_row_cv(const mz_study_row *row) {
+    return row->error * sqrt((double)row->repeats);
+}
+
 void mz_study_free(mz_study *s) {
     mz_free(s->where);
     mz_free(s->rows);
@@ -69,8 +73,8 @@ static mezzo_status rung(const mz_csv *csv, size_t row, int column, char *out) {
 }
 
 // "[0.1, 0.2]" → mean in seconds, and its relative standard error s/√n; NaN where the column or numbers are missing.
-static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double *out, double *error) {
-    *out = *error = (double)NAN;
+static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double *out, mz_study_row *r) {
+    *out = (double)NAN;
     if (column < 0 ||
         mz_csv_cell(csv, row, (size_t)column)[strspn(mz_csv_cell(csv, row, (size_t)column), "[] ")] == '\0')
         return MEZZO_OK;
@@ -100,8 +104,9 @@ static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double 
                        mz_csv_where(csv), (long long)mz_csv_line(csv, row),
                        mz_quote(mz_csv_cell(csv, row, (size_t)column)).text);
     *out = mean;
+    r->repeats = n;
     if (n > 1)
-        *error = sqrt(squares / (n - 1) / n) / mean;
+        r->error = sqrt(squares / (n - 1) / n) / mean;
     return MEZZO_OK;
 }
 
@@ -189,7 +194,7 @@ static mezzo_status read_row(const mz_csv *csv, size_t row, const row_columns *c
     MEZZO_TRY(rung(csv, row, c->rung, r->rung));
     if (strcmp(r->rung, "none") != 0) {
         MEZZO_TRY(read_ran(csv, row, c, r));
-        MEZZO_TRY(mean_time(csv, row, c->times, &mean, &r->error));
+        MEZZO_TRY(mean_time(csv, row, c->times, &mean, r));
         if (!isnan(mean))
             s->inconsistent += fabs(r->tps * mean / (double)(r->final_bs * r->final_seqlen) - 1) > 0.01;
     }
@@ -335,6 +340,8 @@ static mezzo_status add_pair(mz_study *s, const mz_study_row *base, const mz_stu
     mz_pair p = {.key = base->key,
                  .speedup = low->tps / base->tps,
                  .error = hypot(low->error, base->error),
+                 .errors = {base->error, low->error},
+                 .repeats = {base->repeats, low->repeats},
                  .mem_saving_pct = saving(low->mem_gb, base->mem_gb),
                  .energy_gain_pct = saving(low->energy_j, base->energy_j),
                  .tps_fp32 = base->tps,
@@ -384,6 +391,19 @@ static mezzo_status pair_shape(mz_study *s, size_t from, size_t to) {
     return MEZZO_OK;
 }
 
+// Rows of the two precisions, sorted.
+static void find_noisy(mz_study *s) {
+    for (size_t i = 0; i < s->n_rows; i++) {
+        const mz_study_row *r = &s->rows[i];
+        const bool ours = strcmp(r->prec, s->baseline) == 0 || strcmp(r->prec, s->candidate) == 0;
+        if (!ours || !(mz_row_cv(r) > MZ_STUDY_NOISY))
+            continue;
+        if (s->noisy == 0 || mz_row_cv(r) > mz_row_cv(&s->rows[s->noisiest]))
+            s->noisiest = i;
+        s->noisy++;
+    }
+}
+
 static mezzo_status load_rows(const mz_csv *csv, const char *baseline, const char *candidate, mz_study *s) {
     row_columns columns;
     MEZZO_TRY(find_row_columns(csv, &columns));
@@ -391,6 +411,7 @@ static mezzo_status load_rows(const mz_csv *csv, const char *baseline, const cha
         MEZZO_TRY(read_row(csv, i, &columns, s));
     MEZZO_TRY(sort_rows(s));
     MEZZO_TRY(choose_precisions(s, baseline, candidate));
+    find_noisy(s);
     MEZZO_TRY(check_energy(s));
     for (size_t from = 0, to; from < s->n_rows; from = to) {
         for (to = from + 1; to < s->n_rows && compare_shape(&s->rows[from], &s->rows[to]) == 0;)
@@ -409,7 +430,7 @@ static mezzo_status integer_or(const mz_csv *csv, size_t row, const char *column
 }
 
 static mezzo_status read_pair(const mz_csv *csv, size_t row, const int key[4], int speedup, mz_pair *p) {
-    *p = (mz_pair){.error = (double)NAN};
+    *p = (mz_pair){.error = (double)NAN, .errors = {(double)NAN, (double)NAN}};
     MEZZO_TRY(read_key(csv, row, key, &p->key));
     read_variant(csv, row, p->variant, sizeof p->variant);
     MEZZO_TRY(positive(csv, row, speedup, &p->speedup));

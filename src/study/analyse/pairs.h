@@ -6,7 +6,8 @@
 
 #include "io/csv.h"
 
-#define MZ_STUDY_NAME 24
+#define MZ_STUDY_NAME  24
+#define MZ_STUDY_NOISY 0.1
 
 typedef struct mz_shape_key { // what was asked for
     int64_t layers, d_model, bs, seqlen;
@@ -23,14 +24,17 @@ typedef struct mz_study_row {
     double mem_gb, power_w;         // NaN: not known
     double energy_j;                // of one step; NaN: not known
     double error;                   // relative standard error of the mean of `times`; NaN: fewer than two are known
+    int repeats;                    // how many `times` there are
     int64_t line;
 } mz_study_row;
 
 typedef struct mz_pair {
     mz_shape_key key;
     char variant[96];
-    double speedup; // candidate's tokens/s over the baseline's
-    double error;   // relative standard error of the speedup, by both rows' times; NaN: not known
+    double speedup;   // candidate's tokens/s over the baseline's
+    double error;     // relative standard error of the speedup, by both rows' times; NaN: not known
+    double errors[2]; // of the baseline's time and the candidate's, by `repeats` times each
+    int repeats[2];
     double mem_saving_pct, energy_gain_pct; // 100·(1 - candidate/baseline); NaN: not known
     double tps_fp32, tps_amp;               // NaN where only the quotient is known
     int64_t tokens;                         // per step, as it ran
@@ -51,6 +55,8 @@ typedef struct mz_study {
     // energy_j of the file is not the power times a step's time: energies were made from power and time instead.
     bool energy_remade;
     double energy_ratio; // its median quotient to that
+    size_t noisy;        // rows of either precision whose times have a coefficient of variation above MZ_STUDY_NOISY
+    size_t noisiest;     // the index of the row with the largest
     size_t inconsistent; // rows whose tps differs by over 1 % from bs·seqlen over the mean of times
 } mz_study;
 
@@ -61,7 +67,8 @@ typedef struct mz_study {
 // twice (naming both lines), no pair at all. The caller frees *out.
 mezzo_status mz_study_load(const char *path, const char *columns, const char *baseline, const char *candidate,
                            mz_study *out);
-void mz_study_free(mz_study *study); // zeroed is fine
+void mz_study_free(mz_study *study);       // zeroed is fine
+double mz_row_cv(const mz_study_row *row); // coefficient of variation of its times; NaN: fewer than two are known
 const char *mz_key_text(const mz_shape_key *key, const char *variant, char *buf,
                         size_t size); // "layers 4, d_model 128, …"
 

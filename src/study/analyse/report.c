@@ -42,27 +42,54 @@ static void answer_faster(const mz_analysis *a, mz_text *t) {
     mz_text_addf(t, ".\n");
 }
 
-static void describe_crossing(const mz_analysis *a, const mz_crossing *x, mz_text *t) {
-    mz_text_addf(t, "%s becomes %s at %.0f tokens per step", a->study->candidate, x->up ? "faster" : "slower again",
-                 x->tokens);
+static void describe_crossing(const mz_analysis *a, const mz_curve *c, int k, mz_text *t) {
+    const mz_crossing *x = &c->crossings[k];
+    mz_text_addf(t, "%s%s becomes %s%s at %.0f tokens per step", k > 0 ? "; " : "", a->study->candidate,
+                 x->up ? "faster" : "slower", k > 0 ? " again" : "", x->tokens);
     if (!isnan(x->interval.low))
-        mz_text_addf(t, " (95 %% interval %.0f to %.0f; %.0f %% of the draws cross there)", x->interval.low,
-                     x->interval.high, 100 * x->share);
+        mz_text_addf(t, " (95 %% interval %.0f to %.0f%s)", x->interval.low, x->interval.high,
+                     c->noise == MZ_NOISE_TIMING ? " by the timed steps" : "");
+}
+
+static void describe_noise(const mz_curve *c, mz_text *t) {
+    const char *once = c->speedup.n == c->n ? "One pair a point" : "The pairs of a point are equal";
+    if (c->noise == MZ_NOISE_TIMING)
+        mz_text_addf(t, " %s: no interval across shapes.", once);
+    else if (c->noise == MZ_NOISE_UNKNOWN)
+        mz_text_addf(t, " %s, and there are no repeated timings: no intervals.", once);
+}
+
+// What the points say where no crossing is established.
+static void describe_no_crossing(const mz_analysis *a, const mz_curve *c, mz_text *t) {
+    size_t above = 0, below = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        above += c->points[i].speedup.median > 1;
+        below += c->points[i].speedup.median < 1;
+    }
+    if (c->n_open > 0)
+        mz_text_addf(t,
+                     "no crossing is established: the median's line crosses 1 at %.0f tokens per step, within the "
+                     "noise",
+                     c->open_tokens);
+    else if (above > 0 && below > 0)
+        mz_text_addf(t, "no crossing is established");
+    else
+        mz_text_addf(t, "the median crosses 1 nowhere; %s is faster at %s number of tokens measured",
+                     a->study->candidate, above > 0 ? "every" : "no");
 }
 
 static void describe_curve(const mz_analysis *a, const mz_curve *c, mz_text *t) {
     mz_text_addf(t, "- Width %lld: ", (long long)c->d_model);
-    for (int k = 0; k < c->n_crossings; k++) {
-        mz_text_addf(t, k > 0 ? "; " : "");
-        describe_crossing(a, &c->crossings[k], t);
-    }
-    const mz_curve_point *first = &c->points[0], *last = &c->points[c->n - 1];
+    for (int k = 0; k < c->n_crossings; k++)
+        describe_crossing(a, c, k, t);
     if (c->n_crossings == 0)
-        mz_text_addf(t, "the median crosses 1 nowhere; %s is faster at %s number of tokens measured",
-                     a->study->candidate, first->speedup.median > 1 ? "every" : "no");
-    mz_text_addf(t, ". Median %.2f at %lld tokens per step, %.2f at %lld; faster in %lld of %lld pairs.\n",
+        describe_no_crossing(a, c, t);
+    const mz_curve_point *first = &c->points[0], *last = &c->points[c->n - 1];
+    mz_text_addf(t, ". Median %.2f at %lld tokens per step, %.2f at %lld; faster in %lld of %lld pairs.",
                  first->speedup.median, (long long)first->tokens, last->speedup.median, (long long)last->tokens,
                  (long long)c->sign.wins, (long long)c->speedup.n);
+    describe_noise(c, t);
+    mz_text_addf(t, "\n");
 }
 
 static const double *effect(const mz_effects *e, const char *name, size_t *index) {
@@ -158,6 +185,12 @@ static void add_notes(const mz_study *s, mz_text *t) {
             "- The file's energy_j is not the energy of a step: its median is %.2f times mean power times step time. "
             "Energies below are mean power times step time.\n",
             s->energy_ratio);
+    if (s->noisy > 0)
+        mz_text_addf(t,
+                     "- The times of %zu row%s vary by more than %g %% (coefficient of variation), most in line %lld "
+                     "(%.0f %%): more steps, or an idle machine, would narrow the intervals.\n",
+                     s->noisy, plural(s->noisy), 100 * MZ_STUDY_NOISY, (long long)s->rows[s->noisiest].line,
+                     100 * mz_row_cv(&s->rows[s->noisiest]));
     if (s->inconsistent > 0)
         mz_text_addf(t,
                      "- On %zu row%s tps differs by more than 1 %% from the tokens of a step over the mean of times.\n",
@@ -188,13 +221,17 @@ static void add_saving(const mz_summary *s, mz_text *t) {
 
 static void add_curves(const mz_analysis *a, mz_text *t) {
     mz_text_addf(
-        t, "| width | tokens per step | pairs | speedup, median | quartiles | memory saved, %% | energy saved, %% |\n"
-           "|---|---|---|---|---|---|---|\n");
+        t,
+        "| width | tokens per step | pairs | speedup, median | 95 %% interval | quartiles | memory saved, %% | energy "
+        "saved, %% |\n|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < a->n_curves; i++)
         for (size_t k = 0; k < a->curves[i].n; k++) {
             const mz_curve_point *p = &a->curves[i].points[k];
-            mz_text_addf(t, "| %lld | %lld | %zu | %.3f | %.3f – %.3f", (long long)a->curves[i].d_model,
-                         (long long)p->tokens, p->speedup.n, p->speedup.median, p->speedup.q1, p->speedup.q3);
+            mz_text_addf(t, "| %lld | %lld | %zu | %.3f | ", (long long)a->curves[i].d_model, (long long)p->tokens,
+                         p->speedup.n, p->speedup.median);
+            if (!isnan(p->interval.low))
+                mz_text_addf(t, "%.3f – %.3f", p->interval.low, p->interval.high);
+            mz_text_addf(t, " | %.3f – %.3f", p->speedup.q1, p->speedup.q3);
             add_saving(&p->memory, t);
             add_saving(&p->energy, t);
             mz_text_addf(t, " |\n");
@@ -303,11 +340,13 @@ mezzo_status mz_analysis_save_report(const mz_analysis *a, const char *path) {
     add_apart(s, &t);
     mz_text_addf(
         &t,
-        "\n## How the numbers are made\n\nQuantiles interpolate between order statistics (type 7). Bootstrap intervals "
-        "are "
-        "percentiles of %d draws with seed %llu; for crossings, the pairs of each point are drawn among themselves. "
-        "A crossing lies where the line between neighbouring medians, straight in ln(tokens) and ln(speedup), meets 1. "
-        "Folds keep all pairs of a shape together.\n",
+        "\n## How the numbers are made\n\nQuantiles interpolate between order statistics (type 7). The interval of the "
+        "overall median is a percentile bootstrap. Intervals of points and crossings are percentiles of drawn medians: "
+        "each pair of a point is drawn with the scatter of the pairs within points (pooled over the points of a "
+        "width, its variance drawn too) and with the standard errors of its timed steps (Student's t). A crossing "
+        "lies where the line between neighbouring medians, straight in ln(tokens) and ln(speedup), meets 1; it is "
+        "reported only between points whose intervals lie on opposite sides of 1. %d draws with seed %llu. Folds keep "
+        "all pairs of a shape together.\n",
         a->draws, (unsigned long long)a->seed);
     mezzo_status status = t.status != MEZZO_OK ? t.status : mz_file_write_atomic(path, t.data, t.len);
     mz_text_free(&t);
@@ -336,22 +375,27 @@ static json_t *sign_json(const mz_sign_test *s) {
                      (json_int_t)s->ties, "p", real(s->p), "log10_p", real(s->log10_p));
 }
 
+static const char *noise_word(mz_noise noise) {
+    return noise == MZ_NOISE_SHAPES ? "pairs and timed steps" : noise == MZ_NOISE_TIMING ? "timed steps" : "unknown";
+}
+
 static json_t *curve_json(const mz_curve *c) {
     json_t *points = json_array(), *crossings = json_array();
     for (size_t i = 0; i < c->n; i++) {
         const mz_curve_point *p = &c->points[i];
-        json_array_append_new(points, json_pack("{s:I, s:o, s:o, s:o}", "tokens_per_step", (json_int_t)p->tokens,
-                                                "speedup", summary_json(&p->speedup), "mem_saving_pct",
-                                                summary_json(&p->memory), "energy_gain_pct", summary_json(&p->energy)));
+        json_array_append_new(points, json_pack("{s:I, s:o, s:o, s:o, s:o}", "tokens_per_step", (json_int_t)p->tokens,
+                                                "speedup", summary_json(&p->speedup), "median_interval_95",
+                                                interval_json(p->interval), "mem_saving_pct", summary_json(&p->memory),
+                                                "energy_gain_pct", summary_json(&p->energy)));
     }
     for (int k = 0; k < c->n_crossings; k++) {
         const mz_crossing *x = &c->crossings[k];
-        json_array_append_new(crossings, json_pack("{s:o, s:s, s:o, s:o}", "tokens_per_step", real(x->tokens),
-                                                   "direction", x->up ? "up" : "down", "interval_95",
-                                                   interval_json(x->interval), "share_of_draws", real(x->share)));
+        json_array_append_new(crossings, json_pack("{s:o, s:s, s:o}", "tokens_per_step", real(x->tokens), "direction",
+                                                   x->up ? "up" : "down", "interval_95", interval_json(x->interval)));
     }
-    return json_pack("{s:I, s:o, s:o, s:o, s:o}", "d_model", (json_int_t)c->d_model, "speedup",
-                     summary_json(&c->speedup), "sign_test", sign_json(&c->sign), "crossings", crossings, "points",
+    return json_pack("{s:I, s:o, s:o, s:s, s:i, s:o, s:o}", "d_model", (json_int_t)c->d_model, "speedup",
+                     summary_json(&c->speedup), "sign_test", sign_json(&c->sign), "intervals_from",
+                     noise_word(c->noise), "crossings_within_noise", c->n_open, "crossings", crossings, "points",
                      points);
 }
 
@@ -381,14 +425,14 @@ mezzo_status mz_analysis_save_summary(const mz_analysis *a, const char *path) {
         json_pack("{s:o, s:o, s:o, s:o, s:o}", "per_width_cross_validated", score_json(&a->rule_cv), "per_width",
                   score_json(&a->rule), "always_candidate", score_json(&a->always_candidate), "always_baseline",
                   score_json(&a->always_baseline), "published_600_1000", score_json(&a->published));
-    json_t *o =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "baseline",
-                  s->baseline, "candidate", s->candidate, "pairs", (json_int_t)s->n_pairs, "unequal_pairs",
-                  (json_int_t)s->n_unequal, "rows_without_partner", (json_int_t)s->n_alone, "rows_that_fitted_nowhere",
-                  (json_int_t)s->n_failed, "energy_from_power_and_time", (int)s->energy_remade, "speedup",
-                  summary_json(&a->speedup), "median_interval_95", interval_json(a->median_interval), "sign_test",
-                  sign_json(&a->sign), "widths", curves, "regression", effects_json(&a->effects), "rules", scores,
-                  "bootstrap_draws", (json_int_t)a->draws, "seed", (json_int_t)a->seed);
+    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}",
+                          "baseline", s->baseline, "candidate", s->candidate, "pairs", (json_int_t)s->n_pairs,
+                          "unequal_pairs", (json_int_t)s->n_unequal, "rows_without_partner", (json_int_t)s->n_alone,
+                          "rows_that_fitted_nowhere", (json_int_t)s->n_failed, "rows_with_cv_above_10_percent",
+                          (json_int_t)s->noisy, "energy_from_power_and_time", (int)s->energy_remade, "speedup",
+                          summary_json(&a->speedup), "median_interval_95", interval_json(a->median_interval),
+                          "sign_test", sign_json(&a->sign), "widths", curves, "regression", effects_json(&a->effects),
+                          "rules", scores, "bootstrap_draws", (json_int_t)a->draws, "seed", (json_int_t)a->seed);
     if (o == NULL)
         return mz_fail(MEZZO_ERR_MEMORY,
                        "out of memory while writing %s, or a precision's name in the file is not UTF-8", path);
