@@ -72,6 +72,16 @@ static mezzo_status read_fp32(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
+// MEZZO_CUDA_PLANS: which of the libraries' plans with the same bits a product takes, by its time. Timing may choose
+// any of them, so a run with `slowest` has the bits of one with `fastest`, the default.
+static mezzo_status read_plans(mz_cuda_device *cuda) {
+    const char *which = getenv("MEZZO_CUDA_PLANS");
+    cuda->slowest = which != NULL && strcmp(which, "slowest") == 0;
+    if (which != NULL && !cuda->slowest && strcmp(which, "fastest") != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_CUDA_PLANS is '%s': it must be fastest or slowest", which);
+    return MEZZO_OK;
+}
+
 // Products read and write vectors of 8 elements; where rows miss that, they take up to six times as long. A vocabulary
 // is the greatest of axes, and whole tiles cost little there.
 static const mz_storage_policy storage_policy = {.multiple = {[MZ_AXIS_VOCABULARY] = 8,
@@ -108,6 +118,7 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     }
     MEZZO_TRY_GOTO(status, mz_cuda_list_kernels(cuda));
     MEZZO_TRY_GOTO(status, read_fp32(cuda));
+    MEZZO_TRY_GOTO(status, read_plans(cuda));
     MEZZO_TRY_GOTO(status, read_properties(cuda));
     MEZZO_TRY_GOTO(status, mz_cuda_queue_open(cuda));
     MEZZO_TRY_GOTO(status, check_code(cuda));

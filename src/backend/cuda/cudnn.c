@@ -434,7 +434,7 @@ static size_t bytes_of(const mz_cudnn_memory *t) {
     return mz_align_up((size_t)t->count * mezzo_dtype_size((mezzo_dtype)t->dtype), 256);
 }
 
-static bool rehearse(mz_cuda_device *cuda, const kept_plan *p, const mz_cudnn_memory *tensors, int n, rehearsal *r) {
+static bool rehearse(const kept_plan *p, const mz_cudnn_memory *tensors, int n, rehearsal *r) {
     size_t workspace = 0, available, total;
     for (int i = 0; i < p->n_candidates; i++)
         workspace = p->candidates[i].workspace > workspace ? p->candidates[i].workspace : workspace;
@@ -450,15 +450,20 @@ static bool rehearse(mz_cuda_device *cuda, const kept_plan *p, const mz_cudnn_me
     for (int i = 0; i < n; i++) {
         r->result = at;
         mz_cudnn_point(&r->pointers, tensors[i].id, at);
-        if (mz_cu_fill(cuda->stream, (mz_cu_array){at, tensors[i].dtype}, tensors[i].count, 1 + (uint32_t)i) !=
-            cudaSuccess)
-            return false;
         at += bytes_of(&tensors[i]);
     }
     r->first = at;
     r->differs = (int32_t *)(void *)(at += r->result_bytes);
     r->workspace = at + 256;
     return true;
+}
+
+static bool fill(mz_cuda_device *cuda, const mz_cudnn_memory *tensors, const rehearsal *r, bool cancel) {
+    bool ok = true;
+    for (int i = 0; i < (int)r->pointers.n && ok; i++)
+        ok = mz_cu_fill(cuda->stream, (mz_cu_array){r->pointers.data[i], tensors[i].dtype}, tensors[i].count,
+                        1 + (uint32_t)i, cancel) == cudaSuccess;
+    return ok;
 }
 
 static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
@@ -487,7 +492,7 @@ static float time_of(mz_cuda_device *cuda, const candidate *c, const rehearsal *
     return ok ? milliseconds / (float)runs : 0;
 }
 
-// Whether it runs, and (but for the first) its result has the first one's bits: a choice by time then changes none.
+// Whether it runs, and gives the bits that the first one left in r->first.
 static bool same_bits(mz_cuda_device *cuda, const candidate *c, const rehearsal *r, bool first) {
     int32_t differs = 0;
     bool ok = cudaMemsetAsync(r->result, 0, r->result_bytes, cuda->stream) == cudaSuccess && run_candidate(cuda, c, r);
@@ -501,28 +506,37 @@ static bool same_bits(mz_cuda_device *cuda, const candidate *c, const rehearsal 
     return cudaStreamSynchronize(cuda->stream) == cudaSuccess && ok && !differs;
 }
 
-// Of the candidates the fastest with the bits of the first that runs; -1: none runs.
-static int fastest(mz_cuda_device *cuda, const kept_plan *p, const rehearsal *r, const char *what) {
-    int best = -1, others = 0;
-    float first = 0, shortest = 0, shortest_of_all = 0;
+// The fastest candidate with the bits of the first that runs, so that timing changes no bits; -1: none runs.
+static int fastest(mz_cuda_device *cuda, const kept_plan *p, const mz_cudnn_memory *tensors, const rehearsal *r,
+                   const char *what) {
+    bool same[MAX_CANDIDATES];
+    int best = -1, reference = -1, others = 0;
+    float first = 0, chosen = 0, shortest = 0;
+    if (!fill(cuda, tensors, r, true))
+        return 0;
     for (int i = 0; i < p->n_candidates; i++) {
-        const bool same = same_bits(cuda, &p->candidates[i], r, best < 0);
+        same[i] = same_bits(cuda, &p->candidates[i], r, reference < 0);
+        reference = reference < 0 && same[i] ? i : reference;
+    }
+    if (reference < 0 || !fill(cuda, tensors, r, false))
+        return reference;
+    for (int i = reference; i < p->n_candidates; i++) {
         const float once = time_of(cuda, &p->candidates[i], r, 1);
         const int runs = once > 1 ? 2 : once > 0.1f ? 5 : 20;
         float t = time_of(cuda, &p->candidates[i], r, runs), again = time_of(cuda, &p->candidates[i], r, runs);
         t = again > 0 && again < t ? again : t;
-        if (once <= 0 || t <= 0 || (best < 0 && !same))
+        if (once <= 0 || t <= 0)
             continue;
-        others += !same;
-        shortest_of_all = shortest_of_all <= 0 || t < shortest_of_all ? t : shortest_of_all;
-        first = best < 0 ? t : first;
-        if (same && (best < 0 || t < shortest))
-            shortest = t, best = i;
+        others += !same[i];
+        shortest = shortest <= 0 || t < shortest ? t : shortest;
+        first = i == reference ? t : first;
+        if (same[i] && (best < 0 || (t < chosen) != cuda->slowest))
+            chosen = t, best = i;
     }
     mz_log("dispatch",
            "cuda: %s: engine %d of %d, %.4f ms (the first %.4f; %d give other bits, the fastest of all %.4f)", what,
-           best, p->n_candidates, (double)shortest, (double)first, others, (double)shortest_of_all);
-    return best;
+           best, p->n_candidates, (double)chosen, (double)first, others, (double)shortest);
+    return best >= 0 ? best : reference;
 }
 
 void mz_cudnn_measure(mz_cuda_device *cuda, mz_cudnn_plan *plan, const mz_cudnn_memory *tensors, int n,
@@ -533,8 +547,8 @@ void mz_cudnn_measure(mz_cuda_device *cuda, mz_cudnn_plan *plan, const mz_cudnn_
         return;
     p->measured = true;
     int best = 0;
-    if (rehearse(cuda, p, tensors, n, &r))
-        best = fastest(cuda, p, &r, what);
+    if (rehearse(p, tensors, n, &r))
+        best = fastest(cuda, p, tensors, &r, what);
     clean_up(cuda, &r);
     const candidate chosen = p->candidates[best >= 0 ? best : 0];
     for (int i = 0; i < p->n_candidates; i++)

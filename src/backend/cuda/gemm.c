@@ -274,8 +274,8 @@ typedef struct rehearsal {
     void *first; // what the first algorithm gave
     void *exact; // FP32, of the first columns
     void *workspace, *memory;
-    int32_t *differs; // device
-    size_t d_bytes;
+    int32_t *differs;       // device
+    size_t d_bytes, filled; // filled: bytes of memory that hold numbers
     cudaEvent_t from, to;
 } rehearsal;
 
@@ -284,7 +284,7 @@ static size_t span(int64_t rows_by_cols, int64_t batch, int64_t stride, int dtyp
     return mz_align_up((size_t)elements * mezzo_dtype_size((mezzo_dtype)dtype), 256);
 }
 
-static bool prepare(mz_cuda_device *cuda, const mz_gemm_key *key, rehearsal *r) {
+static bool prepare(const mz_gemm_key *key, rehearsal *r) {
     size_t a = span(key->m * key->k, key->batch, key->stride_a, key->operand);
     size_t b = span(key->k * key->n, key->batch, key->stride_b, key->operand);
     size_t vector = mz_align_up((size_t)(key->m > key->n ? key->m : key->n) * 4, 256), available, total;
@@ -300,10 +300,13 @@ static bool prepare(mz_cuda_device *cuda, const mz_gemm_key *key, rehearsal *r) 
     r->data.aux = at += r->d_bytes, r->data.bias = at += r->d_bytes;
     r->exact = at += vector, r->workspace = at += exact;
     r->differs = (int32_t *)(void *)(at + WORKSPACE);
-    int64_t words = (int64_t)(needed - WORKSPACE - 256) / 2; // of any 2-byte format, and pairs of them as FP32
-    int format = key->operand == MEZZO_F32 ? MEZZO_F32 : key->operand;
-    return mz_cu_fill(cuda->stream, (mz_cu_array){r->memory, format}, format == MEZZO_F32 ? words / 2 : words, 1) ==
-           cudaSuccess;
+    r->filled = needed - WORKSPACE - 256;
+    return true;
+}
+
+static bool fill(mz_cuda_device *cuda, const mz_gemm_key *key, const rehearsal *r, bool cancel) {
+    const size_t count = r->filled / mezzo_dtype_size((mezzo_dtype)key->operand);
+    return mz_cu_fill(cuda->stream, (mz_cu_array){r->memory, key->operand}, (int64_t)count, 1, cancel) == cudaSuccess;
 }
 
 static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
@@ -329,8 +332,7 @@ static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMa
     return ok ? milliseconds / (float)runs : 0;
 }
 
-// Whether a candidate's result has the first one's bits: then a choice by time, which is not the same in every process,
-// changes none.
+// Whether a candidate's result has the first one's bits.
 static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
                       const rehearsal *r, bool first) {
     int32_t differs = 1;
@@ -423,34 +425,39 @@ static int keep_exact(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal
 
 static const char rounds_twice[] = "cuBLASLt rounds the product before the derivative multiplies it";
 
-// Of one product: the fastest of the first candidate's bits. NULL, or why it shall not be used.
+// Of one product: the fastest of those with the first candidate's bits, so that timing changes no bits. NULL, or why it
+// shall not be used.
 static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *results, int n,
                           const rehearsal *r) {
+    bool same[MAX_ALGORITHMS];
     if (gemm->key.epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        n = keep_exact(cuda, gemm, r, results, n);
+        n = fill(cuda, &gemm->key, r, false) ? keep_exact(cuda, gemm, r, results, n) : 0;
         if (n == 0)
             return rounds_twice;
         gemm->algorithm = results[0].algo;
         gemm->workspace = results[0].workspaceSize;
     }
-    if (n < 2 || !same_bits(cuda, gemm, &results[0], r, true))
+    if (n < 2 || !fill(cuda, &gemm->key, r, true))
+        return NULL;
+    for (int i = 0; i < n; i++)
+        same[i] = (i == 0 || same[0]) && same_bits(cuda, gemm, &results[i], r, i == 0);
+    if (!same[0] || !fill(cuda, &gemm->key, r, false))
         return NULL;
     int best = 0, others = 0;
-    float first = 0, shortest = 0, shortest_of_all = 0;
+    float first = 0, chosen = 0, shortest = 0;
     for (int i = 0; i < n; i++) {
-        bool same = i == 0 || same_bits(cuda, gemm, &results[i], r, false);
         float once = time_of(cuda, gemm, &results[i], r, 1);
         int runs = once > 1 ? 2 : once > 0.1f ? 5 : 20;
         float t = time_of(cuda, gemm, &results[i], r, runs), again = time_of(cuda, gemm, &results[i], r, runs);
         t = again < t ? again : t;
         if (once <= 0 || t <= 0)
             continue;
-        others += !same;
-        shortest_of_all = shortest_of_all <= 0 || t < shortest_of_all ? t : shortest_of_all;
+        others += !same[i];
+        shortest = shortest <= 0 || t < shortest ? t : shortest;
         if (i == 0)
             first = t;
-        if (same && (shortest <= 0 || t < shortest))
-            shortest = t, best = i;
+        if (same[i] && (chosen <= 0 || (t < chosen) != cuda->slowest))
+            chosen = t, best = i;
     }
     gemm->algorithm = results[best].algo;
     gemm->workspace = results[best].workspaceSize;
@@ -459,7 +466,7 @@ static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeu
            "%.4f; %d give other bits, the fastest of all %.4f)",
            (long long)gemm->key.m, (long long)gemm->key.n, (long long)gemm->key.k,
            mezzo_dtype_name((mezzo_dtype)gemm->key.operand), mezzo_dtype_name((mezzo_dtype)gemm->key.result),
-           gemm->key.epilogue, best, n, (double)shortest, (double)first, others, (double)shortest_of_all);
+           gemm->key.epilogue, best, n, (double)chosen, (double)first, others, (double)shortest);
     return NULL;
 }
 
@@ -471,7 +478,7 @@ void mz_gemm_measure(mz_cuda_device *cuda, mz_gemm *gemm) {
     rehearsal r = {0};
     bool doubtful = gemm->key.epilogue == CUBLASLT_EPILOGUE_DGELU;
     int n = propose(cuda->matmul, gemm, results);
-    if (n > (doubtful ? 0 : 1) && prepare(cuda, &gemm->key, &r))
+    if (n > (doubtful ? 0 : 1) && prepare(&gemm->key, &r))
         gemm->refusal = choose(cuda, gemm, results, n, &r);
     else if (doubtful)
         gemm->refusal = rounds_twice;

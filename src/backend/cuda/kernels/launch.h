@@ -115,8 +115,9 @@ cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, float *out, in
 // out [cols] (+)= the sums of partial [chunks, cols].
 cudaError_t mz_cu_add_partials(cudaStream_t stream, const float *partial, float *out, int64_t cols, int64_t chunks,
                                bool accumulate);
-// For choosing algorithms: n numbers in [-1, 1); *out = 1 where any 4 bytes differ.
-cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed);
+// For choosing algorithms: n numbers in [-1, 1), or with `cancel` numbers whose products' sum shows its order in any
+// format of the result; *out = 1 where any 4 bytes differ.
+cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed, bool cancel);
 cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out);
 
 // --- elementwise.cu ------------------------------------------------------------------------------------------------

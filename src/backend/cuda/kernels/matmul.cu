@@ -178,13 +178,23 @@ __global__ void __launch_bounds__(BLOCK)
 }
 
 // --- for choosing algorithms ---------------------------------------------------------------------------------------
-__global__ void __launch_bounds__(BLOCK) fill_kernel(mz_cu_array x, int64_t n, uint32_t seed) {
+// ±LARGE, a quarter of them, or ±[1, 2)/LARGE. In a sum of products the squares of LARGE often cancel, and what is left
+// has lost other bits in each order of the additions, which results of 16 bits show too.
+static __device__ __forceinline__ float cancelling(uint32_t h) {
+    const float LARGE = 1024;
+    const float size = (h & 3) == 0 ? LARGE : (1 + static_cast<float>(h >> 9) * 1.1920929e-7f) / LARGE;
+    return (h & 4) != 0 ? -size : size;
+}
+
+__global__ void __launch_bounds__(BLOCK) fill_kernel(mz_cu_array x, int64_t n, uint32_t seed, bool cancel) {
     int64_t step = static_cast<int64_t>(gridDim.x) * BLOCK;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += step) {
         uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed; // any numbers in [-1, 1) with all their bits in use
         h = (h ^ (h >> 15)) * 2246822519u;
         h = (h ^ (h >> 13)) * 3266489917u;
-        store1(x.data, x.dtype, i, static_cast<float>(static_cast<int32_t>(h ^ (h >> 16))) * 4.656612873e-10f);
+        h ^= h >> 16;
+        store1(x.data, x.dtype, i,
+               cancel ? cancelling(h) : static_cast<float>(static_cast<int32_t>(h)) * 4.656612873e-10f);
     }
 }
 
@@ -235,8 +245,8 @@ extern "C" cudaError_t mz_cu_column_sums(cudaStream_t stream, mz_cu_array x, flo
     return chunks > 1 ? mz_cu_add_partials(stream, partial, out, cols, chunks, accumulate) : cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed) {
-    fill_kernel<<<few_blocks_for(n), BLOCK, 0, stream>>>(x, n, seed);
+extern "C" cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed, bool cancel) {
+    fill_kernel<<<few_blocks_for(n), BLOCK, 0, stream>>>(x, n, seed, cancel);
     return cudaGetLastError();
 }
 
