@@ -3,8 +3,8 @@
 
 usage: bench/duel.py MEZZO TOKENS [--csv FILE] [--commit HASH] [--only WORD] [--ways LIST] [--torchao WHEEL] [--steps N]
 
-TOKENS is a folder of `mezzo data --tokenizer gpt2`. Every side trains CS336's Transformer of the same sizes on random windows of its tokens;
-both sides of a shape run one after the other. MFU counts 6 FLOP a parameter and token and attention's causal half, of 989.4 TFLOP/s.
+TOKENS is a folder of `mezzo data --tokenizer gpt2`. Every side trains the same model, CS336's Transformer or Qwen 2.5's, on random windows of its
+tokens; the sides of a shape run one after the other. MFU counts 6 FLOP a parameter and token and attention's causal half, of 989.4 TFLOP/s.
 """
 import argparse
 import csv
@@ -16,32 +16,34 @@ import subprocess
 import sys
 import zipfile
 
-# name: layers, heads, width, inner, vocabulary, batch, context, micro batches. Widths of Qwen 2.5, heads not grouped.
+# name: model, layers, heads, key heads, width, inner, vocabulary, batch, context, micro batches.
 SHAPES = {
-    "0.5B, vocabulary 50304": (24, 14, 896, 4864, 50304, 32, 1024, 4),
-    "1.5B, vocabulary 50304": (28, 12, 1536, 8960, 50304, 16, 1024, 8),
-    "0.5B, vocabulary 151936": (24, 14, 896, 4864, 151936, 16, 1024, 8),
-    "1.5B, vocabulary 151936": (28, 12, 1536, 8960, 151936, 8, 1024, 8),
-    "3B, vocabulary 50304": (36, 16, 2048, 11008, 50304, 4, 1024, 16),
+    "cs336 0.5B, vocabulary 50304": ("cs336", 24, 14, 14, 896, 4864, 50304, 32, 1024, 4),
+    "cs336 1.5B, vocabulary 50304": ("cs336", 28, 12, 12, 1536, 8960, 50304, 8, 1024, 16),
+    "cs336 1.5B, vocabulary 151936": ("cs336", 28, 12, 12, 1536, 8960, 151936, 8, 1024, 8),
+    "cs336 3B, vocabulary 50304": ("cs336", 36, 16, 16, 2048, 11008, 50304, 4, 1024, 16),
+    "qwen2.5-0.5B": ("qwen2.5-0.5B", 24, 14, 2, 896, 4864, 151936, 16, 1024, 4),
+    "qwen2.5-1.5B": ("qwen2.5-1.5B", 28, 12, 2, 1536, 8960, 151936, 8, 1024, 4),
+    "qwen2.5-3B": ("qwen2.5-3B", 36, 16, 2, 2048, 11008, 151936, 4, 1024, 4),
 }
-FIELDS = ["shape", "system", "precision", "layers", "heads", "width", "inner", "vocabulary", "batch", "context", "micro_batches", "step_ms",
+FIELDS = ["shape", "system", "precision", "model", "layers", "heads", "kv_heads", "width", "inner", "vocabulary", "batch", "context", "micro_batches", "step_ms",
           "tokens_per_second", "mfu_percent", "mib", "loss", "steps", "device", "commit", "command"]
 PEAK = 989.4e12
 
 
-def flops_a_token(layers, heads, width, inner, vocab, batch, context, accumulate):
-    parameters = layers * (4 * width * width + 3 * width * inner) + vocab * width
+def flops_a_token(model, layers, heads, kv_heads, width, inner, vocab, batch, context, accumulate):
+    parameters = layers * (2 * width * width + 2 * width * (width // heads) * kv_heads + 3 * width * inner) + vocab * width
     return 6 * parameters + 6 * layers * width * context
 
 
-def run_mezzo(mezzo, tokens, shape, precision, steps):
-    layers, heads, width, inner, vocab, batch, context, accumulate = shape
+def run_mezzo(mezzo, tokens, shape, precision, steps, micro_batches):
+    model, layers, heads, _, width, inner, vocab, batch, context, _ = shape
     shutil.rmtree("duel-run", ignore_errors=True)
-    command = [mezzo, "train", "--data", tokens, "--model", "cs336", "--layers", str(layers), "--heads", str(heads), "--d-model", str(width),
-               "--model.d_ff", str(inner), "--vocab", str(vocab), "--seq-len", str(context), "--batch-size", str(batch), "--grad-accum",
-               str(accumulate), "--logits-rows", "4096", "--precision", precision, "--steps", str(steps), "--lr", "3e-4", "--schedule",
-               "constant", "--warmup", "0", "--clip", "1", "--log-every", "1", "--eval-every", str(10 * steps), "--eval-iters", "1",
-               "--eval-final=false", "--checkpoint-every", "0", "--device", "cuda", "--out", "duel-run"]
+    sizes = ["--layers", str(layers), "--heads", str(heads), "--d-model", str(width), "--model.d_ff", str(inner)] if model == "cs336" else []
+    command = [mezzo, "train", "--data", tokens, "--model", model, *sizes, "--vocab", str(vocab), "--seq-len", str(context), "--batch-size",
+               str(batch), "--grad-accum", str(micro_batches), "--logits-rows", "4096", "--precision", precision, "--steps", str(steps), "--lr",
+               "3e-4", "--schedule", "constant", "--warmup", "0", "--clip", "1", "--log-every", "1", "--eval-every", str(10 * steps),
+               "--eval-iters", "1", "--eval-final=false", "--sample-every", "-1", "--checkpoint-every", "-1", "--device", "cuda", "--out", "duel-run"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     with open("duel-run/metrics.jsonl") as file:
         rows = [row for row in map(json.loads, file) if "train/loss" in row]
@@ -50,9 +52,9 @@ def run_mezzo(mezzo, tokens, shape, precision, steps):
     return statistics.median(times), memory, statistics.mean(row["train/loss"] for row in rows[-5:]), command
 
 
-def run_torch(tokens, shape, way, steps):
+def run_torch(tokens, shape, way, steps, micro_batches):
     command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "torch_duel.py"),
-               os.path.join(tokens, "train.bin"), *map(str, shape), way, str(steps)]
+               os.path.join(tokens, "train.bin"), *map(str, shape[:-1]), str(micro_batches), way, str(steps)]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
     _, ms, mib, loss = out.strip().splitlines()[-1].split(",")
     return float(ms), float(mib), float(loss), command
@@ -67,7 +69,8 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--ways", default="mezzo:bf16,mezzo:fp8,torch:bf16,torch:tensorwise")
     parser.add_argument("--torchao", help="a wheel that is not installed here")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--micro-batches", type=int, default=0, help="a step [the shape's]")
     args = parser.parse_args()
     if args.torchao:
         folder = os.path.abspath("torchao-wheel")
@@ -84,16 +87,17 @@ def main():
                 continue
             for way in args.ways.split(","):
                 system, precision = way.split(":")
+                micro_batches = args.micro_batches or shape[-1]
                 try:
-                    ms, mib, loss, command = run_mezzo(args.mezzo, args.tokens, shape, precision, args.steps) if system == "mezzo" else \
-                        run_torch(args.tokens, shape, precision, args.steps)
+                    ms, mib, loss, command = run_mezzo(args.mezzo, args.tokens, shape, precision, args.steps, micro_batches) if system == "mezzo" \
+                        else run_torch(args.tokens, shape, precision, args.steps, micro_batches)
                 except subprocess.CalledProcessError as error:
                     print(f"{name}, {way}: {' '.join(error.stderr.strip().splitlines()[-1:])[:300]}", flush=True)
                     continue
-                rate = shape[5] * shape[6] * shape[7] / ms * 1e3
+                rate = shape[7] * shape[8] * micro_batches / ms * 1e3
                 used = 100 * rate * flops_a_token(*shape) / PEAK
                 words = " ".join(os.path.basename(word) if os.path.isabs(word) else word for word in command)
-                table.writerow(dict(zip(FIELDS, [name, system, precision, *shape, f"{ms:.2f}", f"{rate:.0f}", f"{used:.1f}", f"{mib:.0f}",
+                table.writerow(dict(zip(FIELDS, [name, system, precision, *shape[:-1], micro_batches, f"{ms:.2f}", f"{rate:.0f}", f"{used:.1f}", f"{mib:.0f}",
                                                  f"{loss:.4f}", args.steps, device, args.commit, words])))
                 file.flush()
                 print(f"{name}, {way}: {ms:.1f} ms, {rate:.0f} tok/s, {used:.1f} % of the peak, {mib:.0f} MiB, loss {loss:.3f}", flush=True)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""PyTorch's side of bench/duel.py: steps of CS336's Transformer on random windows of a token file, compiled, one CSV row.
+"""PyTorch's side of bench/duel.py: steps of a Transformer on random windows of a token file, compiled, one CSV row.
 
-usage: torch_duel.py TOKENS LAYERS HEADS WIDTH INNER VOCABULARY BATCH CONTEXT ACCUMULATE WAY [STEPS]
+usage: torch_duel.py TOKENS MODEL LAYERS HEADS KV_HEADS WIDTH INNER VOCABULARY BATCH CONTEXT ACCUMULATE WAY [STEPS]
   TOKENS  uint16 tokens after a header of 1,024 bytes (mezzo data's llmc format)
+  MODEL   cs336, or a name of Qwen 2.5 (transformers' Qwen2ForCausalLM with tied embeddings)
   WAY     bf16        autocast, torch.compile, fused AdamW, clipping at 1.0
           tensorwise  the same with torchao's float8 training of every linear layer but the head
           rowwise     likewise
@@ -17,17 +18,39 @@ import torch
 from torch_gpt2 import CS336
 
 
-def main():
-    path, way = sys.argv[1], sys.argv[10]
-    layers, heads, width, inner, vocab, batch, context, accumulate = map(int, sys.argv[2:10])
-    steps = int(sys.argv[11]) if len(sys.argv) > 11 else 20
-    tokens = torch.from_numpy(numpy.fromfile(path, numpy.uint16, offset=1024).astype(numpy.int64)).cuda()
-    torch.manual_seed(0)
-    with torch.device("cuda"):
-        net = CS336(vocab, context, width, inner, layers, heads)
+class Qwen(torch.nn.Module):
+    def __init__(self, vocab, context, width, inner, layers, heads, kv_heads):
+        super().__init__()
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+
+        self.net = Qwen2ForCausalLM(Qwen2Config(
+            vocab_size=vocab, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+            num_key_value_heads=kv_heads, max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True,
+            use_cache=False, attn_implementation="sdpa"))
+
+    def forward(self, ids, targets):
+        logits = self.net.lm_head(self.net.model(input_ids=ids).last_hidden_state)
+        return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+def make(model, layers, heads, kv_heads, width, inner, vocab, context):
+    if model != "cs336":
+        return Qwen(vocab, context, width, inner, layers, heads, kv_heads)
+    net = CS336(vocab, context, width, inner, layers, heads)
     for name, weight in net.named_parameters():  # as the model that it is compared with
         if weight.dim() == 2:
             torch.nn.init.trunc_normal_(weight, std=1.0 if name.startswith("tokens") else (2 / sum(weight.shape)) ** 0.5)
+    return net
+
+
+def main():
+    path, model, way = sys.argv[1], sys.argv[2], sys.argv[12]
+    layers, heads, kv_heads, width, inner, vocab, batch, context, accumulate = map(int, sys.argv[3:12])
+    steps = int(sys.argv[13]) if len(sys.argv) > 13 else 50
+    tokens = torch.from_numpy(numpy.fromfile(path, numpy.uint16, offset=1024).astype(numpy.int64)).cuda()
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        net = make(model, layers, heads, kv_heads, width, inner, vocab, context)
     if way != "bf16":
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
