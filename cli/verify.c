@@ -38,11 +38,16 @@ static void show(void *user, const mz_verify_progress *p) {
     for (int i = 0; i < 2; i++)
         if (isfinite(p->loss[i]))
             snprintf(losses + strlen(losses), sizeof losses - strlen(losses), "%s %s %.4f",
-                     i > 0 && losses[0] ? "," : "", i == 0 ? "fp32" : mezzo_precision_name(r->precision), p->loss[i]);
+                     i > 0 && losses[0] ? "," : "", mezzo_precision_name(i == 0 ? r->baseline : r->precision),
+                     p->loss[i]);
     snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds, (long long)p->step,
              (long long)p->steps, losses[0] ? "  loss" : "", losses, cli_duration(p->seconds, took, sizeof took),
              cli_duration(p->seconds_left, left, sizeof left));
     cli_progress_line(line, p->step == p->steps);
+}
+
+static json_t *report_json(const mz_verify_options *o, const mz_verify_result *r) {
+    return o->matched ? mz_matched_json(o, r) : mz_verify_json(o, r);
 }
 
 static mezzo_status write_reports(const char *folder, const mz_verify_options *o, const mz_verify_result *r,
@@ -50,8 +55,15 @@ static mezzo_status write_reports(const char *folder, const mz_verify_options *o
     mz_text t = {0};
     mezzo_status status = mz_dir_create(folder);
     char *json_path = mz_format("%s/verify.json", folder), *text_path = mz_format("%s/verify.md", folder);
-    json_t *json = mz_verify_json(o, r);
-    mz_verify_markdown(o, r, command, &t);
+    json_t *json = report_json(o, r);
+    if (o->matched) {
+        mz_text_addf(&t, "# %s against %s at equal quality: %s\n\n```\n%s\n\n", mezzo_precision_name(r->precision),
+                     mezzo_precision_name(r->baseline), mz_matched_word(r->matched.verdict), command);
+        mz_matched_text(o, r, &t);
+        mz_text_addf(&t, "```\n");
+    } else {
+        mz_verify_markdown(o, r, command, &t);
+    }
     if (status == MEZZO_OK)
         status = t.status;
     if (status == MEZZO_OK && (json_path == NULL || text_path == NULL || json == NULL))
@@ -70,8 +82,8 @@ static mezzo_status write_reports(const char *folder, const mz_verify_options *o
 static int tell(const cli_args *args, const mz_verify_options *o, const mz_verify_result *r, const char *folder) {
     mz_text t = {0};
     if (cli_has(args, "json"))
-        return cli_json_print(args->command, mz_verify_json(o, r));
-    mz_verify_text(o, r, &t);
+        return cli_json_print(args->command, report_json(o, r));
+    (o->matched ? mz_matched_text : mz_verify_text)(o, r, &t);
     int code = t.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, t.status);
     if (code == CLI_DONE)
         printf("%s\nreport: %s/verify.md, %s/verify.json\n", t.data, cli_show(folder).text, cli_show(folder).text);
@@ -79,10 +91,33 @@ static int tell(const cli_args *args, const mz_verify_options *o, const mz_verif
     return code;
 }
 
+// Options of the one mode are refused in the other.
+static int parse_matched(const cli_args *args, mz_verify_options *o) {
+    static const char *const matched[] = {"baseline", "within", "minutes"};
+    static const char *const plain[] = {"min-speedup", "min-memory-reduction", "max-accuracy-difference"};
+    const char *const *others = o->matched ? plain : matched;
+    for (int i = 0; i < 3; i++)
+        if (cli_has(args, others[i]))
+            return cli_wrong(args->command, "--%s is %s --matched", others[i],
+                             o->matched ? "a requirement, and there are none with" : "for");
+    int n = 0, code = CLI_DONE;
+    o->baseline = MEZZO_PRECISION_FP32;
+    if (cli_has(args, "baseline"))
+        code = cli_precisions(args, "baseline", "", &o->baseline, 1, &n);
+    if (code == CLI_DONE)
+        code = cli_number(args, "within", 0, 1, 0.01, &o->within);
+    if (code == CLI_DONE)
+        code = cli_number(args, "minutes", 0, 1e6, 0, &o->minutes);
+    return code;
+}
+
 static int parse(const cli_args *args, mz_verify_options *o) {
     int64_t seeds = 0;
-    int code = cli_integer(args, "seeds", 1, MZ_VERIFY_SEEDS, 3, &seeds);
+    o->matched = cli_has(args, "matched");
+    int code = cli_integer(args, "seeds", 1, MZ_VERIFY_SEEDS, o->matched ? 8 : 3, &seeds);
     o->seeds = (int)seeds;
+    if (code == CLI_DONE)
+        code = parse_matched(args, o);
     if (code == CLI_DONE)
         code = cli_number(args, "min-speedup", 0, 1e6, 1.5, &o->least_speedup);
     if (code == CLI_DONE)
@@ -92,6 +127,12 @@ static int parse(const cli_args *args, mz_verify_options *o) {
     if (code == CLI_DONE)
         code = cli_number(args, "level", 0.5, 0.9999, 0.95, &o->level);
     return code;
+}
+
+static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
+    if (!o->matched)
+        return mz_verify_passed(r);
+    return r->same && mz_matched_decided(&r->matched) && r->matched.verdict != MZ_MATCHED_SLOWER;
 }
 
 static int run(const cli_args *args) {
@@ -111,7 +152,7 @@ static int run(const cli_args *args) {
     if (status == MEZZO_OK)
         status = write_reports(folder, &o, r, command);
     code = status == MEZZO_OK ? tell(args, &o, r, folder) : cli_error(args->command, status);
-    if (code == CLI_DONE && !mz_verify_passed(r))
+    if (code == CLI_DONE && !passed(&o, r))
         code = CLI_CHECK_FAILED;
     if (r != NULL)
         mz_verify_free(r);
@@ -123,7 +164,14 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"config", "FILE", "what to train, such as a run folder's config.yaml"},
-    {"seeds", "N", "number of run pairs, with the seeds train.seed, train.seed + 1, … [3]"},
+    {"matched", NULL,
+     "compare at equal quality: the speedup times the share of the baseline's steps that give the same loss"},
+    {"baseline", "NAME", "matched: the precision to compare with [fp32]"},
+    {"seeds", "N",
+     "number of run pairs, with the seeds train.seed, train.seed + 1, … [3]. Matched: at most this many, fewer if the "
+     "verdict is decided earlier [8]"},
+    {"within", "X", "matched: a speedup within 1 ± X is no difference [0.01]"},
+    {"minutes", "X", "matched: begin no pair that would end later than this [no limit]"},
     {"min-speedup", "X", "required speedup over fp32, in tokens/s [1.5]"},
     {"min-memory-reduction", "X", "required reduction of training's peak memory compared with fp32, in percent [40]"},
     {"max-accuracy-difference", "X", "largest allowed difference from fp32's validation accuracy [0.01]"},
@@ -140,10 +188,11 @@ static const char *const keys[] = {
 const cli_command cli_verify = {
     .name = "verify",
     .summary = "compare a training run with fp32: speed, memory, accuracy",
-    .usage = "--data FILE [--precision NAME] [--seeds N] [--config FILE] [--KEY VALUE …]",
+    .usage = "--data FILE [--precision NAME] [--matched] [--seeds N] [--config FILE] [--KEY VALUE …]",
     .details = "Both runs start from the same weights and see the same batches, bit for bit. The exit code is 1 if a "
                "requirement is not met or if the seeds vary too much to decide. Without --config: a GPT of 4 layers "
-               "and width 128 on 64 sequences of 128 tokens, 200 steps, validated on all validation data.",
+               "and width 128 on 64 sequences of 128 tokens, 200 steps, validated on all validation data. With "
+               "--matched the exit code is 1 if the precision is slower at equal quality or nothing is decided.",
     .options = options_table,
     .config = keys,
     .run = run,

@@ -111,6 +111,26 @@ uint64_t mz_trial_position(const mz_trial *trial) {
     return trial->data->position;
 }
 
+mezzo_status mz_trial_scale_weights(mz_trial *trial, double by) {
+    mezzo_params *params = trial->engine.session.params;
+    mezzo_status status = MEZZO_OK;
+    for (int i = 0; i < mezzo_params_count(params) && status == MEZZO_OK; i++) {
+        size_t n = 1;
+        for (int d = 0; d < mezzo_params_rank(params, i); d++)
+            n *= (size_t)mezzo_params_shape(params, i)[d];
+        float *values = mz_alloc(n, sizeof *values);
+        if (values == NULL)
+            return MEZZO_ERR_MEMORY;
+        status = mezzo_params_read(params, i, values);
+        for (size_t k = 0; k < n; k++)
+            values[k] = (float)(by * (double)values[k]);
+        if (status == MEZZO_OK)
+            status = mezzo_params_write(params, i, values);
+        mz_free(values);
+    }
+    return status;
+}
+
 const mezzo_params *mz_trial_params(const mz_trial *trial) {
     return trial->engine.session.params;
 }

@@ -38,6 +38,17 @@ run 0 verify --config trained/config.yaml --steps 10 --precision fp16 --min-spee
 shows "$OUT" "1 layers, 2 heads, width 16, context 16" "fp16"
 [[ ! -s $ERR ]] || fail "progress in spite of --quiet"
 
+# At equal quality: against any precision, and a single seed gives no interval, so no verdict: exit code 1.
+MATCHED=("${RUN[@]:0:21}" --matched --quiet)
+run 1 "${MATCHED[@]}" --seeds 1 --out matched
+shows "$OUT" "bf16 against fp32" "raw speedup" "steps for the same loss" "speedup at equal quality" "No verdict" "one seed does not show"
+shows matched/verify.md "at equal quality: undecided" "mezzo verify"
+run 0 "${MATCHED[@]}" --seeds 4 --baseline fp16 --within 0.99 --out matched --json
+shows "$OUT" '"baseline": "fp16"' '"candidate": "bf16"' '"decided": true' '"level_over_all_looks": 0.95'
+shows matched/verify.json '"baseline_losses"' '"same_data_and_weights": true'
+refuse 2 "--min-speedup" "--matched" -- "${MATCHED[@]}" --min-speedup 1
+refuse 2 "--baseline" "--matched" -- "${RUN[@]}" --baseline bf16
+refuse 2 "nothing to compare with bf16" -- "${MATCHED[@]}" --baseline bf16
 refuse 2 "nothing to compare" -- "${RUN[@]}" --precision fp32
 refuse 2 --seeds -- "${RUN[@]}" --seeds 0
 refuse 2 data.path -- verify --precision bf16

@@ -49,11 +49,15 @@ static mezzo_status check_overrides(const mezzo_program_options *program) {
     return MEZZO_OK;
 }
 
-// fp32 as it is, or the precision that was asked for with what it emulates.
+static double now(const verifier *v) {
+    return v->o->clock != NULL ? v->o->clock(v->o->clock_user) : mz_seconds();
+}
+
+// The baseline as it is, or the precision that was asked for with what it emulates.
 static mezzo_status set_side(verifier *v, int which) {
     const bool candidate = which == 1;
     const mezzo_blocks emulate = candidate ? v->r->emulate : MEZZO_BLOCKS_NONE;
-    MEZZO_TRY(set(v->o, "amp.precision", mezzo_precision_name(candidate ? v->r->asked : MEZZO_PRECISION_FP32)));
+    MEZZO_TRY(set(v->o, "amp.precision", mezzo_precision_name(candidate ? v->r->asked : v->r->baseline)));
     MEZZO_TRY(set(v->o, "amp.emulate", mezzo_blocks_name(emulate)));
     MEZZO_TRY(set(v->o, "amp.emulate_rounding", candidate && v->r->emulate_stochastic ? "stochastic" : "nearest"));
     return set(v->o, "amp.emulate_hadamard", candidate && v->r->emulate_hadamard ? "true" : "false");
@@ -87,12 +91,17 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     MEZZO_TRY(set_side(v, which));
     MEZZO_TRY(mz_trial_open(v->device, v->o->config, v->o->stop, &s->trial));
     s->facts = mz_trial_describe(s->trial);
-    MEZZO_TRY(check_overrides(&s->facts.program));
+    if (v->r->baseline == MEZZO_PRECISION_FP32)
+        MEZZO_TRY(check_overrides(&s->facts.program));
     if (!s->facts.validates)
         return mz_fail(MEZZO_ERR_INVALID, "there is no validation data: lower data.split, or give data.val");
     s->losses = mz_alloc((size_t)s->facts.steps, sizeof *s->losses);
-    if (s->losses == NULL)
+    out->losses = mz_alloc((size_t)s->facts.steps, sizeof *out->losses);
+    out->turns = mz_alloc((size_t)s->facts.steps, sizeof *out->turns);
+    if (s->losses == NULL || out->losses == NULL || out->turns == NULL)
         return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < s->facts.steps; i++)
+        out->losses[i] = (double)NAN;
     const mz_examples *examples = mz_trial_examples(s->trial);
     for (int i = 0; i < examples->n; i++)
         s->batch_bytes += examples->input[i].bytes;
@@ -103,7 +112,8 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     out->activations = s->facts.activations;
     out->memory = s->facts.training_memory;
     out->loss_scale = 1;
-    return weights_crc(mz_trial_params(s->trial), &out->weights_crc);
+    MEZZO_TRY(weights_crc(mz_trial_params(s->trial), &out->weights_crc));
+    return which == 1 && v->o->nudge != 0 ? mz_trial_scale_weights(s->trial, 1 + v->o->nudge) : MEZZO_OK;
 }
 
 static void close_side(side *s) {
@@ -176,6 +186,8 @@ static mezzo_status note(side *s, const mz_step_report *report) {
     if (report == NULL)
         return MEZZO_OK;
     s->losses[s->n_losses++] = report->loss;
+    if (report->step >= 1 && report->step <= s->facts.steps && isfinite(report->loss))
+        out->losses[report->step - 1] = report->loss;
     out->skipped = report->state.skipped;
     if (!s->facts.scaler->enabled)
         return MEZZO_OK;
@@ -191,7 +203,7 @@ static mezzo_status note(side *s, const mz_step_report *report) {
 static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
     const mz_step_report *report;
     MEZZO_TRY(mezzo_device_sync(v->device));
-    double start = mz_seconds();
+    double start = now(v);
     int64_t from = mz_trial_steps(s->trial);
     for (int64_t i = 0; i < to - from; i++) {
         MEZZO_TRY(stopped(v));
@@ -200,8 +212,11 @@ static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
         keep_data(s, i);
     }
     MEZZO_TRY(mezzo_device_sync(v->device));
-    double seconds = mz_seconds() - start;
+    double seconds = now(v) - start;
+    if (v->o->slowdown != 0 && s == &v->sides[1])
+        seconds *= v->o->slowdown;
     if (from >= v->r->warmup) {
+        s->out->turns[s->out->n_turns++] = seconds / (double)(to - from);
         s->out->seconds += seconds;
         s->timed += to - from;
     }
@@ -277,9 +292,9 @@ static mezzo_status finish_side(verifier *v, side *s) {
 static mezzo_status run_both(verifier *v, mz_verify_pair *pair) {
     MEZZO_TRY(open_side(v, 1, &pair->run[1])); // the candidate first: it is the one that may make no sense
     describe(v);
-    if (v->r->precision == MEZZO_PRECISION_FP32 && v->r->emulate == MEZZO_BLOCKS_NONE)
-        return mz_fail(MEZZO_ERR_INVALID, "nothing to compare with fp32: %s; name a precision (--precision bf16)",
-                       v->r->reason);
+    if (v->r->precision == v->r->baseline && v->r->emulate == MEZZO_BLOCKS_NONE && v->o->nudge == 0)
+        return mz_fail(MEZZO_ERR_INVALID, "nothing to compare with %s: %s; name a precision (--precision bf16)",
+                       mezzo_precision_name(v->r->baseline), v->r->reason);
     mezzo_status opened = open_side(v, 0, &pair->run[0]);
     v->r->in_turns = opened == MEZZO_OK;
     if (opened == MEZZO_OK) {
@@ -351,6 +366,7 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
     out->emulate = c.program.emulate;
     out->emulate_stochastic = c.program.emulate_stochastic;
     out->emulate_hadamard = c.program.emulate_hadamard;
+    out->baseline = o->matched ? o->baseline : MEZZO_PRECISION_FP32;
     uint64_t first = c.seed;
     verifier *v = mz_alloc(1, sizeof *v);
     if (v == NULL)
@@ -362,6 +378,14 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
     for (int i = 0; i < o->seeds && status == MEZZO_OK; i++) {
         v->progress.seed = i + 1;
         status = run_pair(v, first + (uint64_t)i);
+        if (status != MEZZO_OK || !o->matched)
+            continue;
+        // Another pair takes as long as those before it.
+        const double spent = mz_seconds() - v->started;
+        const bool last = i + 1 == o->seeds || (o->minutes > 0 && spent + spent / (i + 1) > 60 * o->minutes);
+        status = mz_matched_judge(o, out, last, &out->matched);
+        if (last || mz_matched_decided(&out->matched))
+            break;
     }
     mezzo_device_close(v->device);
     mz_free(v);
@@ -375,5 +399,9 @@ void mz_verify_free(mz_verify_result *r) {
         for (int k = 0; k < 2; k++) {
             mz_free(r->pairs[i].run[k].changes);
             r->pairs[i].run[k].changes = NULL;
+            mz_free(r->pairs[i].run[k].turns);
+            r->pairs[i].run[k].turns = NULL;
+            mz_free(r->pairs[i].run[k].losses);
+            r->pairs[i].run[k].losses = NULL;
         }
 }

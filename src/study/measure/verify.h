@@ -18,6 +18,17 @@ typedef struct mz_verify_options {
     double least_speedup, least_memory_percent, most_accuracy_difference;
     double level;                      // of the intervals, as 0.95
     const volatile sig_atomic_t *stop; // may be NULL
+    // At equal quality (matched.c): the baseline is `baseline` instead of fp32; seeds are added until the verdict is
+    // decided, `seeds` of them at most, or until `minutes` (0: no limit) are spent.
+    bool matched;
+    mezzo_precision baseline;
+    double within; // a speedup within 1 ± this is none, as 0.01
+    double minutes;
+    // For tests. Seconds, instead of the system's clock; what the candidate's times are multiplied by (0: 1); a
+    // relative change of the candidate's first weights, which acts on training as another rounding would.
+    double (*clock)(void *user);
+    void *clock_user;
+    double slowdown, nudge;
 } mz_verify_options;
 
 // --- what is measured ----------------------------------------------------------------------------------------------
@@ -36,12 +47,15 @@ typedef struct mz_verify_run { // one training run
     double loss_scale;        // at the end; 1 without a scaler
     mz_scale_change *changes; // the first is the scale of step 1; empty without a scaler
     size_t n_changes, cap_changes;
+    double *turns; // [n_turns]: seconds a step, of each timed turn
+    size_t n_turns;
+    double *losses;                 // [steps]: the training loss of each; NaN where it was not read or is not finite
     uint32_t data_crc, weights_crc; // CRC32C of every micro batch's tokens and targets, in order; of the first weights
 } mz_verify_run;
 
 typedef struct mz_verify_pair {
     uint64_t seed;
-    mz_verify_run run[2]; // fp32, the candidate
+    mz_verify_run run[2]; // the baseline (fp32), the candidate
     bool same_data, same_weights;
 } mz_verify_pair;
 
@@ -64,6 +78,25 @@ mz_verdict mz_judge_within(const mz_measured *m, double within); // |value| < wi
 mz_measured mz_measure_mean(const double *x, size_t n, double level);
 mz_measured mz_measure_ratio(const double *x, size_t n, double level); // of positive numbers: on their logarithms
 
+// At equal quality. The candidate's training loss at the end is one that the baseline has after `steps_ratio` of its
+// steps: as many steps fewer would have done. speedup = raw × steps_ratio.
+typedef enum mz_matched_verdict {
+    MZ_MATCHED_OPEN, // the seeds or the time are spent, and the interval holds 1
+    MZ_MATCHED_FASTER,
+    MZ_MATCHED_SLOWER,
+    MZ_MATCHED_EQUAL, // the whole interval lies within 1 ± `within`
+    MZ_MATCHED_FLAT,  // the baseline's loss no longer falls: no number of steps stands for a loss
+} mz_matched_verdict;
+
+typedef struct mz_matched {
+    mz_measured raw, steps_ratio, speedup; // intervals at look_level
+    mz_measured loss_difference;           // of the training losses over the last third of the steps
+    double slope;                          // of the baseline's loss there, by ln(step), mean over the seeds
+    double look_level; // the level of this look: over all looks at the data together the level is what was asked for
+    mz_matched_verdict verdict;
+    bool spent; // seeds or minutes were
+} mz_matched;
+
 typedef struct mz_verify_result {
     mezzo_model_config model;
     char device[160], data[512];
@@ -82,6 +115,8 @@ typedef struct mz_verify_result {
     size_t n;
     mz_measured speedup, memory_percent, accuracy_difference, loss_difference; // candidate against fp32
     mz_verdict speed, memory, accuracy;
+    mz_matched matched; // where it was asked for
+    mezzo_precision baseline;
     bool same; // data and first weights, in every pair
 } mz_verify_result;
 bool mz_verify_passed(const mz_verify_result *r);
@@ -100,6 +135,15 @@ typedef void (*mz_verify_fn)(void *user, const mz_verify_progress *progress);
 // (of any outcome) with mz_verify_free.
 mezzo_status mz_verify(const mz_verify_options *options, mz_verify_fn tell, void *user, mz_verify_result *out);
 void mz_verify_free(mz_verify_result *r);
+
+// --- at equal quality (matched.c) ----------------------------------------------------------------------------------
+// Judges the pairs there are. A look at n of `seeds` pairs has the share n²/Σ of 1 - level: by the union bound, all
+// looks together are wrong at most that often. Looks begin with three pairs, or with the last.
+mezzo_status mz_matched_judge(const mz_verify_options *o, const mz_verify_result *r, bool spent, mz_matched *out);
+bool mz_matched_decided(const mz_matched *m);
+const char *mz_matched_word(mz_matched_verdict verdict);                        // "faster", …
+json_t *mz_matched_json(const mz_verify_options *o, const mz_verify_result *r); // NULL: out of memory
+void mz_matched_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *out);
 
 // --- reports (verify_report.c) -------------------------------------------------------------------------------------
 json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r); // NULL: out of memory
