@@ -121,6 +121,7 @@ static mezzo_status measure(const setup *s, mezzo_precision precision) {
     mezzo_params *params = NULL;
     mezzo_tokenizer *tokenizer = NULL;
     mz_sampler *sampler = NULL;
+    mz_model object;
     mezzo_model_config model;
     times t = {0};
     const mezzo_program_options options = {.precision = precision, .forward_only = true};
@@ -136,7 +137,8 @@ static mezzo_status measure(const setup *s, mezzo_precision precision) {
     MEZZO_TRY_GOTO(status, mezzo_model_build(graph, &model, 1, model.seq_len, true));
     MEZZO_TRY_GOTO(status,
                    mezzo_params_create_as(device, graph, &options, 1, mezzo_master_default(precision), &params));
-    MEZZO_TRY_GOTO(status, mz_sampler_create(params, &model, &options, tokenizer, &sampler));
+    MEZZO_TRY_GOTO(status, mz_model_of(&model, &object));
+    MEZZO_TRY_GOTO(status, mz_sampler_create(params, &object, &options, tokenizer, &sampler));
     MEZZO_TRY_GOTO(status, mz_sampler_run_on(sampler, &first, 1, s->tokens + 1, how, 0, NULL, on_text, &t));
     const bool half = precision == MEZZO_PRECISION_BF16 || precision == MEZZO_PRECISION_FP16;
     status = print_row(s, device, precision, (size_t)read_elements(params, &model) * (half ? 2 : 4), &t);

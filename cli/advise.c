@@ -118,7 +118,7 @@ static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t
     mz_run_config c;
     mezzo_device *device;
     MEZZO_TRY(model_of(args, config, &model));
-    *unit = mz_task_kind_of(&model)->unit;
+    *unit = mz_task_kind_of(mezzo_model_task(&model))->unit;
     MEZZO_TRY(mz_run_config_read(config, &c));
     MEZZO_TRY(mezzo_device_open(c.device, c.threads, &device));
     const mezzo_auto_request request = {.device = device,
@@ -193,7 +193,7 @@ static int run(const cli_args *args) {
     if (name != NULL && mezzo_model_defaults(name, &model) == MEZZO_OK &&
         mezzo_model_task(&model) != MEZZO_TASK_LANGUAGE)
         return cli_wrong(args->command, "rules cover text models, and %s is a model of %s: use --measure --model %s",
-                         name, mz_task_kind_of(&model)->unit, name);
+                         name, mz_task_kind_of(mezzo_model_task(&model))->unit, name);
     if (rules == NULL)
         rules = rules_here(args);
     if (rules == NULL)

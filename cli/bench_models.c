@@ -221,9 +221,9 @@ static void draw(const models *m) {
 
 // --- measuring -----------------------------------------------------------------------------------------------------
 static void name_speed(models *m, const mezzo_model_config *configs) {
-    const char *unit = mz_task_kind_of(&configs[0])->unit;
+    const char *unit = mz_task_kind_of(mezzo_model_task(&configs[0]))->unit;
     for (int i = 1; i < m->n_sizes; i++)
-        if (strcmp(mz_task_kind_of(&configs[i])->unit, unit) != 0)
+        if (strcmp(mz_task_kind_of(mezzo_model_task(&configs[i]))->unit, unit) != 0)
             unit = "items";
     snprintf(m->speed, sizeof m->speed, "%s/s", unit);
 }
@@ -243,7 +243,7 @@ static int measure(models *m, mezzo_device *device) {
         for (size_t k = 0; k < MZ_COUNT(of_texts) && code == CLI_DONE; k++)
             if (cli_has(m->args, of_texts[k]) && mezzo_model_task(&configs[i]) != MEZZO_TASK_LANGUAGE)
                 code = cli_wrong(m->args->command, "--%s is for text models, and %s is a model of %s", of_texts[k],
-                                 m->sizes[i], mz_task_kind_of(&configs[i])->unit);
+                                 m->sizes[i], mz_task_kind_of(mezzo_model_task(&configs[i]))->unit);
     }
     if (code != CLI_DONE)
         return code;

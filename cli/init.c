@@ -94,11 +94,13 @@ static mezzo_status describe_import(const mezzo_config *config, const char *init
 }
 
 // The model is the one that the weights are of, but for what was set; a model that was named is the caller's word.
-static mezzo_status take_model(mezzo_config *config, const mezzo_model_config *model) {
-    if (is_set(config, "model.name") || model->name[0] == '\0')
+static mezzo_status take_model(mezzo_config *config, const char *path, const mezzo_checkpoint *c) {
+    mz_model model;
+    if (is_set(config, "model.name") || c->model[0] == '\0')
         return MEZZO_OK;
-    MEZZO_TRY(mezzo_config_set(config, "model.name", model->name, "--init"));
-    return mz_config_fill_model(config, model);
+    MEZZO_TRY(mz_description_read(path, c->model, &model));
+    MEZZO_TRY(mezzo_config_set(config, "model.name", model.maker->name, "--init"));
+    return mz_config_fill_model(config, &model.config);
 }
 
 mezzo_status cli_import_init(mezzo_config *config) {
@@ -110,7 +112,7 @@ mezzo_status cli_import_init(mezzo_config *config) {
     if (!is_published(init)) { // where there is no checkpoint, the run says so
         const bool there = mz_find_checkpoint(init, false, MZ_CHECKPOINT_WEIGHTS, path, sizeof path) == MEZZO_OK &&
                            mezzo_checkpoint_describe(path, &c) == MEZZO_OK;
-        return there ? take_model(config, &c.model) : MEZZO_OK;
+        return there ? take_model(config, path, &c) : MEZZO_OK;
     }
     char *out = mz_format("%s/init", cli_key(config, "train.out"));
     if (out == NULL)
@@ -119,7 +121,7 @@ mezzo_status cli_import_init(mezzo_config *config) {
     if (status == MEZZO_OK)
         status = mezzo_config_set(config, "train.init", out, "--init");
     if (status == MEZZO_OK)
-        status = take_model(config, &c.model);
+        status = take_model(config, out, &c);
     mz_free(out);
     return status;
 }

@@ -324,6 +324,7 @@ MEZZO_API mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_e
 // FOLDER/step-00000500/{model.safetensors, optimizer.safetensors, ema.safetensors, state.json}, the third where an
 // average is kept; named by FOLDER/manifest.json once they
 // are whole and on the disk. docs/checkpoints.md has the format.
+enum { MEZZO_DESCRIPTION = 4096 }; // bytes that a model's description takes at most, its end included
 typedef struct mezzo_checkpoint {
     mezzo_params *params;
     mezzo_optimizer *optimizer; // NULL: not kept
@@ -333,18 +334,22 @@ typedef struct mezzo_checkpoint {
     uint64_t batches;               // micro batches drawn so far: where the data goes on
     bool packed;                    // documents shared the rows of these batches (data.pack)
     double val_loss, best_val_loss; // NaN: none yet
-    bool val_sampled;         // these are of random batches, and not of the whole set: only losses of one kind compare
-    mezzo_model_config model; // model.name "": not kept
-    uint64_t graph;           // a hash of the graph that Mezzo built from `model`; 0: not kept
-    bool has_ema;             // filled: the checkpoint has a moving average of the weights, which the optimizer kept
-    bool ema;                 // to load: the average into `params` where there is one, instead of the weights
-    char precision[16];       // "" : not kept
-    char master[16];          // how the run kept its masters; "" : not known
-    char moments[16];         // and its optimizer's moments
-    char tokenizer[64];       // file beside FOLDER; "": not kept
+    bool val_sampled; // these are of random batches, and not of the whole set: only losses of one kind compare
+    char model[MEZZO_DESCRIPTION]; // its description (mezzo_model_describe); "": not kept
+    uint64_t graph;                // a hash of the graph that Mezzo built from `model`; 0: not kept
+    bool has_ema;       // filled: the checkpoint has a moving average of the weights, which the optimizer kept
+    bool ema;           // to load: the average into `params` where there is one, instead of the weights
+    char precision[16]; // "" : not kept
+    char master[16];    // how the run kept its masters; "" : not known
+    char moments[16];   // and its optimizer's moments
+    char tokenizer[64]; // file beside FOLDER; "": not kept
     mezzo_data_mark data, validation; // what was trained and validated on; bytes 0: not kept
 } mezzo_checkpoint;
 
+// A model's description as a checkpoint keeps it: a JSON object. INVALID as mezzo_model_check, or `size` is too small.
+MEZZO_API mezzo_status mezzo_model_describe(const mezzo_model_config *config, char *out, size_t size);
+// The keys of a described model. FORMAT: no JSON object, or a value has another type; INVALID as mezzo_model_check.
+MEZZO_API mezzo_status mezzo_model_parse(const char *description, mezzo_model_config *out);
 // Writes one and removes older ones but the newest keep_last (0 = all) and the best one: of the validated
 // ones with the newest one's val_sampled, the one with the lowest val_loss. `path`
 // (may be NULL) of `size` bytes gets its folder. On any error the older checkpoints are as they were. A checkpoint of

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "graph/graph.h"
+#include "models/model.h"
 #include "mezzo/train.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
@@ -45,6 +46,7 @@ mezzo_status mz_state_load_scales(const char *path, mezzo_params *params, mz_sca
 mezzo_status mz_json_set(json_t *object, const char *key, json_t *value); // takes `value` over, NULL is MEMORY
 json_t *mz_json_number(double value);                                     // null where it is not finite
 // A validation's number: under `sampled` where it is of random batches (*is_sampled), else under `whole`.
+mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out); // null is NaN
 mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
                                     double *out, bool *is_sampled);
 
@@ -98,6 +100,13 @@ mezzo_status mz_checkpoint_open_tensors(const char *path, const char *file, mz_s
 // save left.
 mezzo_status mz_checkpoint_recover(const char *folder);
 bool mz_checkpoint_plain_name(const char *name); // "" or the name of a file in the run folder itself
+
+// --- descriptions of models (description.c) --------------------------------------------------------------------------
+mezzo_status mz_description_write(const mz_model *model, char out[MEZZO_DESCRIPTION]);
+mezzo_status mz_description_of(const json_t *object, char out[MEZZO_DESCRIPTION]); // FORMAT: it is too long
+// The model of the checkpoint in `folder`. FORMAT: it keeps no description, or a value has another type; INVALID: no
+// such model.
+mezzo_status mz_description_read(const char *folder, const char *description, mz_model *out);
 
 // --- adapters (merge.c) --------------------------------------------------------------------------------------------
 // A checkpoint of a run with adapters keeps them beside the weights they belong to, and alpha / rank in the file's

@@ -4,7 +4,6 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
-#include "models/model.h"
 
 const char *const mz_checkpoint_files[MZ_CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors",
                                                               "ema.safetensors"};
@@ -22,8 +21,7 @@ json_t *mz_json_number(double value) {
     return isfinite(value) ? json_real(value) : json_null(); // JSON has no NaN and no infinity
 }
 
-// null is NaN.
-static mezzo_status get_number(const char *where, const json_t *object, const char *key, double *out) {
+mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out) {
     if (json_is_null(json_object_get(object, key))) {
         *out = (double)NAN;
         return MEZZO_OK;
@@ -34,7 +32,7 @@ static mezzo_status get_number(const char *where, const json_t *object, const ch
 mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
                                     double *out, bool *is_sampled) {
     *is_sampled = json_object_get(object, sampled) != NULL;
-    return get_number(where, object, *is_sampled ? sampled : whole, out);
+    return mz_json_get_number(where, object, *is_sampled ? sampled : whole, out);
 }
 
 static mezzo_status new_object(json_t *parent, const char *key, json_t **out) {
@@ -105,7 +103,7 @@ static mezzo_status get_fields(const char *where, const json_t *object, const fi
         double number = 0;
         int64_t integer = 0, most = fields[i].type == INTEGER32 ? INT32_MAX : INT64_MAX;
         if (fields[i].type == NUMBER) {
-            MEZZO_TRY(get_number(where, object, fields[i].key, &number));
+            MEZZO_TRY(mz_json_get_number(where, object, fields[i].key, &number));
             memcpy(at, &number, sizeof number);
             continue;
         }
@@ -120,23 +118,14 @@ static mezzo_status get_fields(const char *where, const json_t *object, const fi
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
-static mezzo_status put_fact(void *user, const mz_fact *fact) {
-    return mz_json_set(user, fact->key,
-                       fact->text != NULL          ? json_string(fact->text)
-                       : fact->type == MZ_KEY_INT  ? json_integer((json_int_t)fact->number)
-                       : fact->type == MZ_KEY_BOOL ? json_boolean(fact->number != 0)
-                                                   : mz_json_number(fact->number));
-}
-
-static mezzo_status put_model(json_t *root, const mezzo_checkpoint *c) {
-    json_t *object;
-    if (c->model.name[0] == '\0')
-        return MEZZO_OK;
-    MEZZO_TRY(new_object(root, "model", &object));
-    MEZZO_TRY(mz_model_describe(&(mz_model){.config = c->model}, put_fact, object));
+// `model` is the description, which the root takes over; NULL: there is none.
+static mezzo_status put_model(json_t *root, const mezzo_checkpoint *c, json_t *model) {
     char graph[24];
+    if (model == NULL)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_json_set(root, "model", model));
     snprintf(graph, sizeof graph, "%016llx", (unsigned long long)c->graph);
-    return c->graph != 0 ? mz_json_set(object, "graph", json_string(graph)) : MEZZO_OK;
+    return c->graph != 0 ? mz_json_set(model, "graph", json_string(graph)) : MEZZO_OK;
 }
 
 static mezzo_status put_mark(json_t *root, const char *key, mezzo_data_mark mark) {
@@ -214,7 +203,8 @@ static mezzo_status put_files(json_t *root, const mz_file_mark files[MZ_CHECKPOI
     return MEZZO_OK;
 }
 
-static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
+static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, json_t *model,
+                            const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
     MEZZO_TRY(mz_json_set(root, "format", json_string(FORMAT)));
     MEZZO_TRY(mz_json_set(root, "version", json_integer(MZ_CHECKPOINT_VERSION)));
     MEZZO_TRY(mz_json_set(root, "step", json_integer(c->step)));
@@ -230,7 +220,7 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
     MEZZO_TRY(mz_json_set(root, "tokenizer", json_string(c->tokenizer)));
     MEZZO_TRY(put_mark(root, "data", c->data));
     MEZZO_TRY(put_mark(root, "validation", c->validation));
-    MEZZO_TRY(put_model(root, c));
+    MEZZO_TRY(put_model(root, c, model));
     MEZZO_TRY(put_optimizer(root, c->optimizer));
     MEZZO_TRY(put_scaler(root, c->scaler));
     MEZZO_TRY(put_scales(root, c->params));
@@ -239,13 +229,17 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, const mz_fi
 
 mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
                            const mz_file_mark files[MZ_CHECKPOINT_FILES], mz_written *written) {
+    const char *description = checkpoint->model;
+    json_t *model = NULL;
+    if (description[0] != '\0')
+        MEZZO_TRY(mz_json_parse("the model's description", description, strlen(description), MZ_JSON_DEPTH, &model));
     json_t *root = mz_json_new();
-    if (root == NULL)
-        return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
-    mezzo_status status = put_all(root, checkpoint, files);
+    mezzo_status status = root != NULL ? put_all(root, checkpoint, json_incref(model), files)
+                                       : mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     if (status == MEZZO_OK)
         status = mz_json_save_sealed(path, root, written);
     json_decref(root);
+    json_decref(model);
     return status;
 }
 
@@ -295,50 +289,24 @@ static mezzo_status get_mark(const char *where, const json_t *root, const char *
     return MEZZO_OK;
 }
 
-static mezzo_status get_key(const char *where, const json_t *object, const mz_model_key *key,
-                            mezzo_model_config *model) {
-    int64_t integer = 0;
-    double number = 0;
-    bool truth = false;
-    if (key->type == MZ_KEY_INT)
-        MEZZO_TRY(mz_json_get_int(where, object, key->name, 0, INT64_C(1) << 53, &integer));
-    else if (key->type == MZ_KEY_BOOL)
-        MEZZO_TRY(mz_json_get_bool(where, object, key->name, &truth));
-    else
-        MEZZO_TRY(get_number(where, object, key->name, &number));
-    mz_model_key_set(key, model, key->type == MZ_KEY_FLOAT ? number : (double)integer + (double)truth);
-    return MEZZO_OK;
-}
-
-// Keys that the family does not take, which older checkpoints have, are passed over; a key that is not there was not
-// known when this was written, and has the family's default.
+// The model's maker reads the description where the model is built.
 static mezzo_status get_model(const char *where, const json_t *root, mezzo_checkpoint *c) {
-    mezzo_model_config *model = &c->model;
     json_t *object;
-    char graph[24], *end = graph;
+    char graph[24] = "", *end = graph;
+    c->model[0] = '\0';
     c->graph = 0;
-    char name[sizeof model->name];
-    *model = (mezzo_model_config){0};
     if (json_object_get(root, "model") == NULL)
         return MEZZO_OK;
     MEZZO_TRY(mz_json_get_object(where, root, "model", &object));
-    MEZZO_TRY(copy_text(where, object, "name", name, sizeof name));
-    if (mezzo_model_defaults(name, model) != MEZZO_OK) // not known here: told where it is built
-        *model = (mezzo_model_config){0};
-    snprintf(model->name, sizeof model->name, "%s", name);
-    if (json_object_get(object, "size") != NULL)
-        MEZZO_TRY(copy_text(where, object, "size", model->size, sizeof model->size));
-    for (size_t i = 0; i < mz_model_key_count; i++)
-        if (mz_model_takes(&mz_model_keys[i], model->name) && json_object_get(object, mz_model_keys[i].name) != NULL)
-            MEZZO_TRY(get_key(where, object, &mz_model_keys[i], model));
-    if (json_object_get(object, "graph") == NULL) // older checkpoints have none
-        return MEZZO_OK;
-    MEZZO_TRY(copy_text(where, object, "graph", graph, sizeof graph));
-    c->graph = strtoull(graph, &end, 16);
-    if (*end != '\0' || strlen(graph) != 16)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'graph' is %s, not 16 hexadecimal digits", where,
-                       mz_quote(graph).text);
-    return MEZZO_OK;
+    if (json_object_get(object, "graph") != NULL) { // older checkpoints have none
+        MEZZO_TRY(copy_text(where, object, "graph", graph, sizeof graph));
+        c->graph = strtoull(graph, &end, 16);
+        if (*end != '\0' || strlen(graph) != 16)
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'graph' is %s, not 16 hexadecimal digits", where,
+                           mz_quote(graph).text);
+        json_object_del(object, "graph");
+    }
+    return mz_context(mz_description_of(object, c->model), "%s: ", where);
 }
 
 static mezzo_status get_all(const char *where, const json_t *root, bool sealed, mezzo_checkpoint *c,
@@ -355,7 +323,8 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
     if (json_object_get(root, "packed") != NULL) // older checkpoints have none
         MEZZO_TRY(mz_json_get_bool(where, root, "packed", &c->packed));
     MEZZO_TRY(mz_json_get_validation(where, root, "val_loss", "sampled_val_loss", &c->val_loss, &c->val_sampled));
-    MEZZO_TRY(get_number(where, root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss", &c->best_val_loss));
+    MEZZO_TRY(
+        mz_json_get_number(where, root, c->val_sampled ? "best_sampled_val_loss" : "best_val_loss", &c->best_val_loss));
     MEZZO_TRY(copy_text(where, root, "precision", c->precision, sizeof c->precision));
     if (json_object_get(root, "master") != NULL)
         MEZZO_TRY(copy_text(where, root, "master", c->master, sizeof c->master));

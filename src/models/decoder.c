@@ -132,12 +132,12 @@ mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_mode
     return c;
 }
 
-int64_t mz_model_mixtures(const mezzo_model_config *config, int64_t *first) {
-    const mz_decoder *family = mz_decoder_find(config->name);
+int64_t mz_model_mixtures(const mz_model *model, int64_t *first) {
+    const mz_decoder *family = mz_decoder_find(model->maker->name);
     if (family == NULL)
         return 0;
-    *first = mz_decoder_resolve(family, config).dense_layers;
-    return config->layers - *first;
+    *first = mz_decoder_resolve(family, &model->config).dense_layers;
+    return model->config.layers - *first;
 }
 
 // --- checks --------------------------------------------------------------------------------------------------------

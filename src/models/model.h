@@ -50,16 +50,27 @@ typedef struct mz_form {
 typedef struct mz_maker mz_maker;
 typedef struct mz_model {
     const mz_maker *maker;
-    mezzo_model_config config; // a family's keys
+    mezzo_model_config config; // the keys of a built-in family; its maker alone reads them
 } mz_model;
 
-// One entry of a description: a key with its number, or (key "name" and "size") a text.
+// Sizes that a model and its data must agree on; 0: the data does not decide it, or the model has no such size.
+typedef struct mz_model_sizes {
+    int64_t length; // tokens of a row, 1 of a model without sequences
+    int64_t vocab, features, classes;
+    int64_t image_size, channels, condition_size, condition_channels;
+    int objective; // mz_objective of a model that predicts images; 0 of an autoencoder
+} mz_model_sizes;
+
+// One entry of a description: a key with its number or its text.
 typedef struct mz_fact {
     const char *key, *text; // text: NULL for a number
     mz_key_type type;       // of the number
     double number;
+    bool same; // a run resumes only from a checkpoint with the same value
 } mz_fact;
 typedef mezzo_status (*mz_fact_fn)(void *user, const mz_fact *fact);
+// Finds the value of fact->key, as a text where `is_text`, else as a number of fact->type. *found false: no such key.
+typedef mezzo_status (*mz_fact_find)(void *user, bool is_text, mz_fact *fact, bool *found);
 
 struct mz_maker {
     const char *name;
@@ -71,22 +82,37 @@ struct mz_maker {
     int (*inputs)(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
     // Builds a form into a graph that has its inputs; the caller asks mezzo_graph_status afterwards.
     mezzo_status (*build)(const mz_model *model, const mz_form *form, const mezzo_value *inputs, mezzo_graph *g);
+    // NULL of a built-in family, whose keys answer these. Sizes; a line for people; the description, without its name;
+    // and the model of a description.
+    void (*sizes)(const mz_model *model, mz_model_sizes *out);
+    void (*summary)(const mz_model *model, char *out, size_t size);
+    mezzo_status (*describe)(const mz_model *model, mz_fact_fn put, void *user);
+    mezzo_status (*read)(mz_fact_find find, void *user, mz_model *out);
 };
 extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet;
 
 // A family's model with these keys. INVALID as mezzo_model_check.
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out);
+mz_model_sizes mz_model_sizes_of(const mz_model *model);
+const char *mz_model_name(const mz_model *model); // its named size, or its maker's name
+// "12 layers, 12 heads, width 768, context 1024, vocabulary 50257"
+void mz_model_summary(const mz_model *model, char *out, size_t size);
 int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
 // The only caller of a maker's build. INVALID: a batch or length that does not fit, a part that the model has not.
 mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_graph *graph);
 // Every entry of its description in order, as a checkpoint keeps it, until `put` fails.
 mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user);
+// The model of a description. A key that it does not have has the family's default. INVALID: no maker has its name, or
+// as mezzo_model_check; else the error of `find`.
+mezzo_status mz_model_read(mz_fact_find find, void *user, mz_model *out);
+// Gives it another context, unless a parameter has a row for each position.
+void mz_model_set_length(mz_model *model, int64_t length);
 // Whether weights of `theirs` go on in `ours`: INVALID names the first difference. `where` is the file of theirs,
 // `other` the key that names another one.
 mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, const char *where, const char *other);
 
 // How many blocks have a mixture of experts, and the first of them, after which all have one.
-int64_t mz_model_mixtures(const mezzo_model_config *config, int64_t *first);
+int64_t mz_model_mixtures(const mz_model *model, int64_t *first);
 
 // The inputs of models of texts and of classes; for makers.
 int mz_language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);

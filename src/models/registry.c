@@ -53,7 +53,7 @@ mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) 
     return status;
 }
 
-static const mz_maker *find(const char *name) {
+static const mz_maker *find_maker(const char *name) {
     for (size_t i = 0; i < MZ_COUNT(decoders); i++)
         if (strcmp(decoders[i].name, name) == 0)
             return &decoders[i];
@@ -66,7 +66,7 @@ static const mz_maker *find(const char *name) {
 mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config) {
     if (config == NULL)
         return MEZZO_TASK_LANGUAGE;
-    const mz_maker *model = find(config->name);
+    const mz_maker *model = find_maker(config->name);
     return model != NULL ? model->purpose : MEZZO_TASK_LANGUAGE;
 }
 
@@ -84,7 +84,7 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
         {"vocab", config->vocab, 1, INT32_MAX},
         {"seq_len", config->seq_len, 1, INT64_C(1) << 24},
     };
-    const mz_maker *model = find(config->name);
+    const mz_maker *model = find_maker(config->name);
     if (model == NULL) {
         mezzo_model_config unused;
         MEZZO_TRY(mezzo_model_defaults(config->name, &unused)); // names the nearest
@@ -103,8 +103,50 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
 // --- the object ----------------------------------------------------------------------------------------------------
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out) {
     MEZZO_TRY(mezzo_model_check(config));
-    *out = (mz_model){.maker = find(config->name), .config = *config};
+    *out = (mz_model){.maker = find_maker(config->name), .config = *config};
     return MEZZO_OK;
+}
+
+mz_model_sizes mz_model_sizes_of(const mz_model *model) {
+    const mezzo_model_config *c = &model->config;
+    const mezzo_model_purpose purpose = model->maker->purpose;
+    mz_model_sizes out = {.length = purpose == MEZZO_TASK_LANGUAGE ? c->seq_len : 1,
+                          .vocab = c->vocab,
+                          .features = c->features,
+                          .image_size = c->image_size,
+                          .channels = c->channels,
+                          .condition_size = c->condition_size,
+                          .condition_channels = c->condition_channels,
+                          .objective = (int)c->objective};
+    if (purpose != MEZZO_TASK_IMAGES)
+        out.classes = purpose == MEZZO_TASK_LANGUAGE ? c->vocab : c->classes;
+    if (model->maker->sizes != NULL)
+        model->maker->sizes(model, &out);
+    return out;
+}
+
+const char *mz_model_name(const mz_model *model) {
+    return model->config.size[0] != '\0' ? model->config.size : model->maker->name;
+}
+
+void mz_model_summary(const mz_model *model, char *out, size_t size) {
+    const mezzo_model_config *c = &model->config;
+    const long long width = (long long)c->d_model;
+    if (model->maker->summary != NULL)
+        model->maker->summary(model, out, size);
+    else if (model->maker->purpose == MEZZO_TASK_LANGUAGE)
+        snprintf(out, size, "%lld layers, %lld heads, width %lld, context %lld, vocabulary %lld", (long long)c->layers,
+                 (long long)c->heads, width, (long long)c->seq_len, (long long)c->vocab);
+    else if (model->maker->purpose == MEZZO_TASK_CLASSIFIER)
+        snprintf(out, size, "width %lld, %lld classes", width, (long long)c->classes);
+    else
+        snprintf(out, size, "width %lld", width);
+}
+
+void mz_model_set_length(mz_model *model, int64_t length) {
+    const mz_decoder *decoder = mz_decoder_find(model->maker->name);
+    if (decoder != NULL && decoder->positions == MZ_POSITIONS_ROTARY)
+        model->config.seq_len = length;
 }
 
 int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
@@ -133,10 +175,11 @@ static mezzo_status check_form(const mz_model *model, const mz_form *form) {
     if (form->part != MZ_PART_WHOLE && !cached && !model->maker->has_parts)
         return mz_fail(MEZZO_ERR_INVALID, "%s has no such part: kl_vae has an encoder and a decoder",
                        model->maker->name);
-    if (form->length < 1 || form->length > model->config.seq_len)
+    const int64_t length = mz_model_sizes_of(model).length;
+    if (form->length < 1 || form->length > length)
         return mz_fail(MEZZO_ERR_INVALID,
                        "a sequence of %lld tokens does not fit: the model's model.seq_len is %lld positions",
-                       (long long)form->length, (long long)model->config.seq_len);
+                       (long long)form->length, (long long)length);
     return MEZZO_OK;
 }
 
@@ -145,7 +188,7 @@ mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_gr
     mezzo_value values[MZ_MODEL_INPUTS];
     MEZZO_TRY(check_form(model, form));
     if (form->part == MZ_PART_CACHED)
-        mezzo_cache_begin(graph, model->config.seq_len);
+        mezzo_cache_begin(graph, mz_model_sizes_of(model).length);
     const int n = mz_model_inputs(model, form, inputs);
     for (int i = 0; i < n; i++) {
         values[i] = mezzo_input(graph, inputs[i].name, inputs[i].dtype, inputs[i].rank, inputs[i].dim);
@@ -156,17 +199,87 @@ mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_gr
     return mezzo_graph_status(graph);
 }
 
-mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user) {
+// --- descriptions --------------------------------------------------------------------------------------------------
+static mezzo_status describe_keys(const mz_model *model, mz_fact_fn put, void *user) {
     const mezzo_model_config *c = &model->config;
-    MEZZO_TRY(put(user, &(mz_fact){.key = "name", .text = c->name}));
     if (c->size[0] != '\0')
         MEZZO_TRY(put(user, &(mz_fact){.key = "size", .text = c->size}));
     for (size_t i = 0; i < mz_model_key_count; i++) {
         const mz_model_key *key = &mz_model_keys[i];
         if (mz_model_takes(key, c->name))
-            MEZZO_TRY(put(user, &(mz_fact){key->name, NULL, key->type, mz_model_key_get(key, c)}));
+            MEZZO_TRY(put(
+                user, &(mz_fact){key->name, NULL, key->type, mz_model_key_get(key, c), key->resumes == MZ_KEY_SAME}));
     }
     return MEZZO_OK;
+}
+
+mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user) {
+    MEZZO_TRY(put(user, &(mz_fact){.key = "name", .text = model->maker->name}));
+    return model->maker->describe != NULL ? model->maker->describe(model, put, user) : describe_keys(model, put, user);
+}
+
+static mezzo_status find_text(mz_fact_find find, void *user, const char *key, char *out, size_t size) {
+    mz_fact fact = {.key = key};
+    bool found;
+    MEZZO_TRY(find(user, true, &fact, &found));
+    if (found && strlen(fact.text) >= size)
+        return mz_fail(MEZZO_ERR_INVALID, "key '%s' is longer than %zu bytes", key, size - 1);
+    snprintf(out, size, "%s", found ? fact.text : "");
+    return MEZZO_OK;
+}
+
+// Keys that the family does not take, which older checkpoints have, are passed over.
+static mezzo_status read_keys(const char *name, mz_fact_find find, void *user, mz_model *out) {
+    mezzo_model_config c;
+    MEZZO_TRY(mezzo_model_defaults(name, &c));
+    snprintf(c.name, sizeof c.name, "%s", name);
+    MEZZO_TRY(find_text(find, user, "size", c.size, sizeof c.size));
+    for (size_t i = 0; i < mz_model_key_count; i++) {
+        const mz_model_key *key = &mz_model_keys[i];
+        mz_fact fact = {.key = key->name, .type = key->type};
+        bool found = false;
+        if (mz_model_takes(key, name))
+            MEZZO_TRY(find(user, false, &fact, &found));
+        if (found)
+            mz_model_key_set(key, &c, fact.number);
+    }
+    return mz_model_of(&c, out);
+}
+
+mezzo_status mz_model_read(mz_fact_find find, void *user, mz_model *out) {
+    char name[sizeof out->config.name];
+    MEZZO_TRY(find_text(find, user, "name", name, sizeof name));
+    const mz_maker *maker = find_maker(name);
+    return maker != NULL && maker->read != NULL ? maker->read(find, user, out) : read_keys(name, find, user, out);
+}
+
+// Theirs beside ours, of which a comparison looks at one entry after the other.
+typedef struct comparison {
+    const mz_model *theirs;
+    const mz_fact *ours; // the entry that is looked for in theirs
+    const char *where, *other;
+} comparison;
+
+static mezzo_status compare_theirs(void *user, const mz_fact *theirs) {
+    const comparison *c = user;
+    const mz_fact *ours = c->ours;
+    if (strcmp(theirs->key, ours->key) != 0 || !ours->same)
+        return MEZZO_OK;
+    if (theirs->text == NULL && ours->text == NULL && theirs->number != ours->number)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: the checkpoint's model.%s is %g, this run's is %g: use the checkpoint's, or another %s",
+                       c->where, ours->key, theirs->number, ours->number, c->other);
+    if (theirs->text != NULL && ours->text != NULL && strcmp(theirs->text, ours->text) != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: the checkpoint's model.%s is %s, this run's is %s: use the checkpoint's, or another %s",
+                       c->where, ours->key, theirs->text, ours->text, c->other);
+    return MEZZO_OK;
+}
+
+static mezzo_status compare_ours(void *user, const mz_fact *ours) {
+    comparison *c = user;
+    c->ours = ours;
+    return mz_model_describe(c->theirs, compare_theirs, c);
 }
 
 mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, const char *where, const char *other) {
@@ -174,15 +287,7 @@ mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, co
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s: the checkpoint's model is %s, this run's is %s: use the checkpoint's, or another %s", where,
                        theirs->maker->name, ours->maker->name, other);
-    for (size_t i = 0; i < mz_model_key_count; i++) {
-        const mz_model_key *key = &mz_model_keys[i];
-        const double a = mz_model_key_get(key, &theirs->config), b = mz_model_key_get(key, &ours->config);
-        if (key->resumes == MZ_KEY_SAME && mz_model_takes(key, ours->config.name) && a != b)
-            return mz_fail(MEZZO_ERR_INVALID,
-                           "%s: the checkpoint's %s is %g, this run's is %g: use the checkpoint's, or another %s",
-                           where, key->path, a, b, other);
-    }
-    return MEZZO_OK;
+    return mz_model_describe(ours, compare_ours, &(comparison){theirs, NULL, where, other});
 }
 
 // --- the public calls ----------------------------------------------------------------------------------------------

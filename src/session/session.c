@@ -12,7 +12,7 @@ mezzo_status mz_session_usual(const mezzo_model_config *model, int64_t batch, mz
                                 .step = {.micro_batches = 1, .clip = 1},
                                 .size = 1};
     MEZZO_TRY(mz_model_of(model, &out->model));
-    out->form = (mz_form){.batch = batch, .length = model->seq_len};
+    out->form = (mz_form){.batch = batch, .length = mz_model_sizes_of(&out->model).length};
     out->optimizer.schedule.lr = 1e-4; // changes the weights, and leaves every number finite
     out->optimizer.decay_min_rank = 2;
     return MEZZO_OK;

@@ -64,7 +64,7 @@ static void own_normals(uint64_t index, uint32_t of, float out[8]) {
 static mezzo_status make_own(classifier *c) {
     float centers[OWN_CLASSES * CLUSTERS][8], noise[8];
     c->n = OWN_EXAMPLES;
-    c->task.sizes = (mz_data_sizes){.features = OWN_FEATURES, .classes = OWN_CLASSES};
+    c->task.sizes = (mz_model_sizes){.features = OWN_FEATURES, .classes = OWN_CLASSES};
     c->x = mz_alloc((size_t)c->n * OWN_FEATURES, sizeof *c->x);
     c->y = mz_alloc((size_t)c->n, sizeof *c->y);
     if (c->x == NULL || c->y == NULL)
@@ -155,10 +155,10 @@ static mezzo_status read_labelled(const mz_task_options *o, const char *path, bo
     c->x = data.x;
     c->pixels = data.pixels;
     c->y = data.y;
-    c->task.sizes = (mz_data_sizes){.features = data.features,
-                                    .classes = (int64_t)c->classes.n,
-                                    .image_size = data.side,
-                                    .channels = data.side > 0 ? data.channels : 0};
+    c->task.sizes = (mz_model_sizes){.features = data.features,
+                                     .classes = (int64_t)c->classes.n,
+                                     .image_size = data.side,
+                                     .channels = data.side > 0 ? data.channels : 0};
     snprintf(c->labels, sizeof c->labels, "%s", path);
     if (c->classes.n == 1)
         return mz_fail(MEZZO_ERR_INVALID, "%s: every example is of the class %s: a classifier needs examples of two",
@@ -240,35 +240,36 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
 
 static mezzo_status check_model(mz_task *task) {
     const classifier *c = (const classifier *)task;
-    const mezzo_model_config *m = &task->model;
-    const mz_data_sizes *sizes = &task->sizes;
-    const bool images = strcmp(m->name, "cnn") == 0;
+    const mz_model_sizes *m = &task->wants, *sizes = &task->sizes;
+    const char *name = task->model.maker->name;
+    const bool images = m->image_size > 0;
     if (c->n > 0 && images && sizes->image_size == 0)
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s: %s needs square images: a folder of PNG files for each class, or a .npy file [examples, "
                        "side, side] or [examples, side, side, channels]",
-                       c->labels[0] != '\0' ? c->labels : "the set that comes with Mezzo", m->name);
+                       c->labels[0] != '\0' ? c->labels : "the set that comes with Mezzo", name);
     if (c->n > 0 && images && (sizes->image_size != m->image_size || sizes->channels != m->channels))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s: images of %lld x %lld with %lld channels, but %s takes %lld x %lld with %lld", c->labels,
-                       (long long)sizes->image_size, (long long)sizes->image_size, (long long)sizes->channels, m->name,
+                       (long long)sizes->image_size, (long long)sizes->image_size, (long long)sizes->channels, name,
                        (long long)m->image_size, (long long)m->image_size, (long long)m->channels);
     if (c->n > 0 && !images && sizes->features != m->features)
         return mz_fail(MEZZO_ERR_INVALID,
                        "the data has %lld features, but %s takes %lld: use mlp, or remove model.features",
-                       (long long)task->sizes.features, m->name, (long long)m->features);
+                       (long long)task->sizes.features, name, (long long)m->features);
     for (int64_t i = 0; i < c->n; i++)
         if (c->y[i] >= m->classes)
             return mz_fail(MEZZO_ERR_INVALID, "%s: label %d in row %lld: %s has classes 0 to %lld", c->labels, c->y[i],
-                           (long long)i, m->name, (long long)m->classes - 1);
+                           (long long)i, name, (long long)m->classes - 1);
     return MEZZO_OK;
 }
 
 static void describe(const mz_task *task, char *out, size_t size) {
     const classifier *c = (const classifier *)task;
-    const mezzo_model_config *m = &task->model;
-    snprintf(out, size, "%lld features, width %lld, %lld classes, %lld examples of %lld to train on",
-             (long long)(c->n > 0 ? task->sizes.features : m->features), (long long)m->d_model, (long long)m->classes,
+    const int64_t features = c->n > 0 ? task->sizes.features : task->wants.features;
+    char model[200];
+    mz_model_summary(&task->model, model, sizeof model);
+    snprintf(out, size, "%lld features, %s, %lld examples of %lld to train on", (long long)features, model,
              (long long)c->n_train, (long long)c->n);
 }
 
@@ -294,10 +295,6 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
 }
 
 // --- batches -------------------------------------------------------------------------------------
-static int64_t classes(const mezzo_model_config *model) {
-    return model->classes;
-}
-
 static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source) {
     const classifier *c = (const classifier *)task;
@@ -375,9 +372,9 @@ static bool check(const mz_task *task, const mz_examples *examples, char *fault,
             return false;
         }
     for (int64_t i = 0; i < examples->items; i++)
-        if (y[i] < -1 || y[i] >= task->model.classes) {
+        if (y[i] < -1 || y[i] >= task->wants.classes) {
             snprintf(fault, size, "target %d in row %lld: the model has classes 0 to %lld", y[i], (long long)i,
-                     (long long)task->model.classes - 1);
+                     (long long)task->wants.classes - 1);
             return false;
         }
     return true;
@@ -397,7 +394,7 @@ static uint64_t weight(const mz_examples *examples) {
     return n;
 }
 
-static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples *out) {
+static void made_up(const mz_model_sizes *model, uint64_t seed, mz_examples *out) {
     float *x = mz_examples_input(out, MZ_ROLE_FEATURES)->data, normal[4];
     int32_t *y = mz_examples_input(out, MZ_ROLE_TARGETS)->data;
     uint32_t words[4];
@@ -440,7 +437,6 @@ const mz_task_kind mz_task_classifier = {.name = "classifier",
                                          .check_model = check_model,
                                          .describe = describe,
                                          .mark = mark,
-                                         .classes = classes,
                                          .open_source = open_source,
                                          .close_source = close_source,
                                          .draw = draw,

@@ -34,8 +34,8 @@ static bool given(const char *text) {
     return text != NULL && text[0] != '\0';
 }
 
-static bool is_vae(const mezzo_model_config *model) {
-    return strcmp(model->name, "kl_vae") == 0;
+static bool is_autoencoder(const mz_model_sizes *model) {
+    return model->objective == 0;
 }
 
 static void close_task(mz_task *task) {
@@ -55,10 +55,10 @@ static mezzo_status open_pictures(images *t, const mz_task_options *o) {
         return mz_fail(MEZZO_ERR_INVALID,
                        "data.path is missing: give --data FOLDER of images (mezzo data radio generates one)");
     MEZZO_TRY(mz_pictures_open(path, given(o->all) ? 1 : o->split, &t->p));
-    t->task.sizes = (mz_data_sizes){.image_size = t->p.size,
-                                    .channels = t->p.channels,
-                                    .condition_channels = t->p.condition_channels,
-                                    .condition_size = t->p.condition_channels > 0 ? t->p.size : 0};
+    t->task.sizes = (mz_model_sizes){.image_size = t->p.size,
+                                     .channels = t->p.channels,
+                                     .condition_channels = t->p.condition_channels,
+                                     .condition_size = t->p.condition_channels > 0 ? t->p.size : 0};
     if (!t->p.radio)
         return MEZZO_OK;
     t->distance = mz_alloc((size_t)(t->p.size * t->p.size), sizeof *t->distance);
@@ -84,23 +84,23 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
 
 static mezzo_status check_model(mz_task *task) {
     const images *t = (const images *)task;
-    const mezzo_model_config *m = &task->model;
+    const mz_model_sizes *m = &task->wants, *is = &task->sizes;
+    const char *name = task->model.maker->name;
     if (t->p.n == 0)
         return MEZZO_OK;
-    const mz_data_sizes *is = &task->sizes;
     if (m->image_size != is->image_size || m->channels != is->channels)
         return mz_fail(MEZZO_ERR_INVALID, "the %s are %lld x %lld x %lld, and %s takes %lld x %lld x %lld",
                        t->latent != NULL ? "latents" : "pictures", (long long)is->image_size, (long long)is->image_size,
-                       (long long)is->channels, m->name, (long long)m->image_size, (long long)m->image_size,
+                       (long long)is->channels, name, (long long)m->image_size, (long long)m->image_size,
                        (long long)m->channels);
-    if (is_vae(m))
+    if (is_autoencoder(m))
         return MEZZO_OK;
     if (t->p.condition_channels == 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but the data has none to predict from",
-                       m->name);
+                       name);
     if (m->condition_channels != t->p.condition_channels || (m->condition_size != 0 && m->condition_size != t->p.size))
         return mz_fail(MEZZO_ERR_INVALID, "the condition is %lld x %lld x %lld, and %s takes %lld x %lld x %lld",
-                       (long long)t->p.size, (long long)t->p.size, (long long)t->p.condition_channels, m->name,
+                       (long long)t->p.size, (long long)t->p.size, (long long)t->p.condition_channels, name,
                        (long long)m->condition_size, (long long)m->condition_size, (long long)m->condition_channels);
     return MEZZO_OK;
 }
@@ -108,14 +108,14 @@ static mezzo_status check_model(mz_task *task) {
 static void describe(const mz_task *task, char *out, size_t size) {
     const images *t = (const images *)task;
     const mz_pictures *p = &t->p;
-    char latents[64] = "";
+    char latents[64] = "", model[64];
+    mz_model_summary(&task->model, model, sizeof model);
     if (t->latent != NULL)
         snprintf(latents, sizeof latents, " as latents of %lld x %lld x %lld", (long long)task->sizes.image_size,
                  (long long)task->sizes.image_size, (long long)task->sizes.channels);
-    snprintf(out, size,
-             "%lld x %lld pixels%s, width %lld, %lld training images of %lld scenes, %lld validation images of %lld",
-             (long long)p->size, (long long)p->size, latents, (long long)task->model.d_model, (long long)p->n_train,
-             (long long)p->scenes_train, (long long)(p->n - p->n_train), (long long)(p->scenes - p->scenes_train));
+    snprintf(out, size, "%lld x %lld pixels%s, %s, %lld training images of %lld scenes, %lld validation images of %lld",
+             (long long)p->size, (long long)p->size, latents, model, (long long)p->n_train, (long long)p->scenes_train,
+             (long long)(p->n - p->n_train), (long long)(p->scenes - p->scenes_train));
 }
 
 static bool has(const mz_task *task, mz_set set) {
@@ -143,11 +143,6 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
 }
 
 // --- batches -------------------------------------------------------------------------------------
-static int64_t classes(const mezzo_model_config *model) {
-    (void)model;
-    return 0;
-}
-
 static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source) {
     const images *t = (const images *)task;
@@ -238,10 +233,10 @@ static void put_condition(const images *t, int64_t example, float *out) {
 }
 
 // Time and noise of row `index`, and its part of the loss: of a pass in order always the same, so that losses compare.
-static void put_draws(const range *r, uint64_t index, const mezzo_model_config *m, float weight, int64_t i,
+static void put_draws(const range *r, uint64_t index, const mz_model_sizes *m, float weight, int64_t i,
                       mz_examples *out) {
     uint32_t words[4];
-    const bool vae = is_vae(m);
+    const bool vae = is_autoencoder(m);
     mz_philox((mz_philox_key){r->random ? r->seed : 0, r->stream, PHILOX_TIME}, index, words);
     int32_t *noise = (int32_t *)mz_examples_input(out, MZ_ROLE_NOISE)->data + 2 * i;
     noise[0] = (int32_t)words[2];
@@ -250,15 +245,15 @@ static void put_draws(const range *r, uint64_t index, const mezzo_model_config *
         ((float *)mz_examples_input(out, MZ_ROLE_WEIGHT)->data)[i] = weight;
         return;
     }
-    const double time = mz_diffusion_time((int)m->objective, words);
+    const double time = mz_diffusion_time(m->objective, words);
     ((float *)mz_examples_input(out, MZ_ROLE_TIME)->data)[i] = (float)time;
-    mz_diffusion_row((int)m->objective, time, (double)weight,
+    mz_diffusion_row(m->objective, time, (double)weight,
                      (float *)mz_examples_input(out, MZ_ROLE_SCHEDULE)->data + 4 * i);
 }
 
 static mezzo_status draw(mz_source *source, uint64_t k) {
     const images *t = (const images *)source->task;
-    const mezzo_model_config *m = &source->task->model;
+    const mz_model_sizes *m = &source->task->wants;
     const range *r = source->state;
     mz_examples *x = &source->examples;
     const int64_t rows = x->items, n = t->p.size * t->p.size; // of a condition
@@ -271,7 +266,7 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
         const uint64_t index = k * (uint64_t)rows + (uint64_t)i;
         const int64_t place = place_of(r, index), from = t->p.order[r->first + (place < 0 ? 0 : place)];
         put_learned(t, from, (float *)mz_examples_input(x, MZ_ROLE_IMAGE)->data + i * numbers(t));
-        if (!is_vae(m))
+        if (!is_autoencoder(m))
             put_condition(t, from,
                           (float *)mz_examples_input(x, MZ_ROLE_CONDITION)->data + i * n * t->p.condition_channels);
         put_draws(r, index, m, place < 0 ? 0 : (float)rows / (float)counted, i, x);
@@ -315,7 +310,7 @@ static void blank(mz_examples *examples) {
         memset(examples->input[k].data, 0, examples->input[k].bytes);
 }
 
-static void made_up(const mezzo_model_config *m, uint64_t seed, mz_examples *out) {
+static void made_up(const mz_model_sizes *m, uint64_t seed, mz_examples *out) {
     const range r = {.seed = seed, .random = true};
     uint32_t words[4];
     float normal[4];
@@ -345,7 +340,6 @@ const mz_task_kind mz_task_images = {.name = "model of images",
                                      .check_model = check_model,
                                      .describe = describe,
                                      .mark = mark,
-                                     .classes = classes,
                                      .open_source = open_source,
                                      .close_source = close_source,
                                      .draw = draw,
@@ -415,12 +409,12 @@ static void row_noise(const predicting *p, int64_t example, int step, float *out
 static mezzo_status run_program(predicting *p) {
     MEZZO_TRY(mz_examples_write(&p->x, p->program));
     MEZZO_TRY(mezzo_program_run(p->program, NULL, 0, 0));
-    const int64_t heads = is_vae(&p->t->task.model) ? 1 : mz_diffusion_heads(p->sampler.objective);
+    const int64_t heads = is_autoencoder(&p->t->task.wants) ? 1 : mz_diffusion_heads(p->sampler.objective);
     return mz_program_read_finite(p->program, "prediction", p->prediction, (size_t)(p->batch * p->n * heads));
 }
 
 static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
-    const mz_data_sizes *is = &p->t->task.sizes;
+    const mz_model_sizes *is = &p->t->task.sizes;
     const int64_t heads = mz_diffusion_heads(p->sampler.objective);
     float *time = mz_examples_input(&p->x, MZ_ROLE_TIME)->data,
           *schedule = mz_examples_input(&p->x, MZ_ROLE_SCHEDULE)->data,
@@ -454,7 +448,7 @@ static mezzo_status decode(predicting *p) {
 // Pictures of these examples, into the input "image", in [-1, 1]; or their latents, and the pictures into `decoded`.
 static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
     float *x = mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
-    const bool vae = is_vae(&p->t->task.model);
+    const bool vae = is_autoencoder(&p->t->task.wants);
     for (int64_t i = 0; i < p->batch; i++)
         if (vae)
             put_picture(&p->t->p, examples[i], x + i * p->n);
@@ -519,8 +513,8 @@ static mezzo_status predict_all(predicting *p, int64_t first, int64_t count) {
 }
 
 static mezzo_status start_predicting(predicting *p, int64_t rows) {
-    const mezzo_model_config *m = &p->t->task.model;
-    const int objective = is_vae(m) ? (int)MZ_OBJECTIVE_REGRESSION : (int)m->objective;
+    const mz_model_sizes *m = &p->t->task.wants;
+    const int objective = is_autoencoder(m) ? (int)MZ_OBJECTIVE_REGRESSION : m->objective;
     const bool own = objective == MZ_OBJECTIVE_DECOUPLED || objective == MZ_OBJECTIVE_REGRESSION;
     if (p->t->p.channels != 1)
         return mz_fail(MEZZO_ERR_INVALID, "images of %lld channels: only gray ones can be scored and written",
@@ -529,7 +523,7 @@ static mezzo_status start_predicting(predicting *p, int64_t rows) {
                                p->request->eta, p->t->latent == NULL));
     if (p->request->out != NULL)
         MEZZO_TRY(mz_dir_create(p->request->out));
-    MEZZO_TRY(mz_examples_make(m, p->batch, false, p->request->seed, &p->x));
+    MEZZO_TRY(mz_examples_make(&p->t->task.model, &(mz_form){.batch = p->batch, .length = 1}, p->request->seed, &p->x));
     p->prediction = mz_alloc((size_t)(p->batch * p->n * 2), sizeof *p->prediction);
     p->fresh = mz_alloc((size_t)p->n, sizeof *p->fresh);
     p->truth = mz_alloc((size_t)p->pixels, sizeof *p->truth);

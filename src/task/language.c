@@ -160,9 +160,7 @@ fail:
 }
 
 static void describe(const mz_task *task, char *out, size_t size) {
-    const mezzo_model_config *m = &task->model;
-    snprintf(out, size, "%lld layers, %lld heads, width %lld, context %lld, vocabulary %lld", (long long)m->layers,
-             (long long)m->heads, (long long)m->d_model, (long long)m->seq_len, (long long)m->vocab);
+    mz_model_summary(&task->model, out, size);
 }
 
 static const char *const part_names[] = {[MEZZO_TRAIN] = "", [MEZZO_VALIDATION] = "validation "};
@@ -170,7 +168,7 @@ static const char *const part_names[] = {[MEZZO_TRAIN] = "", [MEZZO_VALIDATION] 
 // A record whose prompt fills the context, or whose answer is empty, has no target: nothing is learned from it.
 static mezzo_status check_targets(language *l, mezzo_corpus_part part) {
     const mz_instructions *told = l->told[part];
-    const long long length = (long long)l->task.model.seq_len;
+    const long long length = (long long)l->task.wants.length;
     if (told == NULL || mz_instructions_count(told) == 0)
         return MEZZO_OK;
     const unsigned long long all = mz_instructions_count(told), some = mz_instructions_targets(told, length);
@@ -194,7 +192,7 @@ static mezzo_status find_padding(language *l) {
     double packed;
     if (told == NULL || mz_instructions_count(told) == 0)
         return MEZZO_OK;
-    MEZZO_TRY(mz_instructions_padding(told, l->task.model.seq_len, &l->task.padding_alone, &packed));
+    MEZZO_TRY(mz_instructions_padding(told, l->task.wants.length, &l->task.padding_alone, &packed));
     l->packable = packed;
     l->task.padding = l->task.packs ? packed : l->task.padding_alone;
     return MEZZO_OK;
@@ -233,7 +231,7 @@ static void report(const mz_task *task) {
                    mz_quote(set->source).text);
     }
     for (size_t i = 0; i < MZ_COUNT(l->told); i++) {
-        const int64_t length = task->model.seq_len;
+        const int64_t length = task->wants.length;
         const uint64_t cut = l->told[i] != NULL ? mz_instructions_longer(l->told[i], length) : 0;
         if (cut > 0)
             mz_log("notice",
@@ -261,10 +259,6 @@ static mezzo_status save(const mz_task *task, const char *folder) {
 }
 
 // --- batches -------------------------------------------------------------------------------------
-static int64_t classes(const mezzo_model_config *model) {
-    return model->vocab;
-}
-
 static mezzo_status open_told(const mz_task *task, mezzo_corpus_part part, mz_order order, int64_t rows, uint64_t seed,
                               mz_source *source) {
     const mz_instructions *told = ((const language *)task)->told[part];
@@ -274,7 +268,7 @@ static mezzo_status open_told(const mz_task *task, mezzo_corpus_part part, mz_or
     const mz_instruction_order how = {.random = order == MZ_ORDER_RANDOM,
                                       .packed = task->packs,
                                       .rows = rows,
-                                      .length = task->model.seq_len,
+                                      .length = task->wants.length,
                                       .seed = seed,
                                       .stream = (uint32_t)part};
     mz_instruction_rows *made;
@@ -294,8 +288,8 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
                                           .order =
                                               order == MZ_ORDER_RANDOM ? MEZZO_LOADER_RANDOM : MEZZO_LOADER_SEQUENTIAL,
                                           .batch = rows,
-                                          .length = task->model.seq_len,
-                                          .vocab = (int32_t)task->model.vocab,
+                                          .length = task->wants.length,
+                                          .vocab = (int32_t)task->wants.vocab,
                                           .seed = seed,
                                           .stream = (uint32_t)part};
     mezzo_loader *loader;
@@ -343,10 +337,10 @@ static bool check(const mz_task *task, const mz_examples *examples, char *fault,
     for (int i = 0; i < 2; i++) {
         const int32_t *tokens = mz_examples_input(examples, roles[i])->data;
         int64_t at;
-        if (check_tokens(tokens, examples->items, (uint32_t)task->model.vocab, -i, &at))
+        if (check_tokens(tokens, examples->items, (uint32_t)task->wants.vocab, -i, &at))
             continue;
         snprintf(fault, size, "%s %d in row %lld, column %lld: the model has tokens 0 to %lld", names[i], tokens[at],
-                 (long long)(at / length), (long long)(at % length), (long long)task->model.vocab - 1);
+                 (long long)(at / length), (long long)(at % length), (long long)task->wants.vocab - 1);
         return false;
     }
     return true;
@@ -383,13 +377,13 @@ static const char *target(const mz_task *task) {
     return kind == &mz_tokenizer_char ? "character" : kind == &mz_tokenizer_byte ? "byte" : "token";
 }
 
-static int32_t made_up_token(const mezzo_model_config *model, uint64_t seed, uint64_t i) {
+static int32_t made_up_token(const mz_model_sizes *model, uint64_t seed, uint64_t i) {
     uint32_t words[4];
     mz_philox((mz_philox_key){seed, 0, PHILOX_MADE_UP}, i, words);
     return (int32_t)(((uint64_t)words[0] * (uint64_t)model->vocab) >> 32);
 }
 
-static void made_up(const mezzo_model_config *model, uint64_t seed, mz_examples *out) {
+static void made_up(const mz_model_sizes *model, uint64_t seed, mz_examples *out) {
     int32_t *tokens = mz_examples_input(out, MZ_ROLE_TOKENS)->data,
             *targets = mz_examples_input(out, MZ_ROLE_TARGETS)->data;
     for (int64_t i = 0; i < out->items; i++) {
@@ -458,7 +452,6 @@ const mz_task_kind mz_task_language = {.name = "language model",
                                        .describe = describe,
                                        .report = report,
                                        .mark = mark,
-                                       .classes = classes,
                                        .open_source = open_source,
                                        .close_source = close_source,
                                        .draw = draw,

@@ -58,9 +58,9 @@ static mezzo_status copy_options(mz_sampler *s, const mezzo_program_options *opt
     return MEZZO_OK;
 }
 
-mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *model,
-                               const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
-                               mz_sampler **out) {
+mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, const mezzo_program_options *options,
+                               const mezzo_tokenizer *tokenizer, mz_sampler **out) {
+    const mz_model_sizes sizes = mz_model_sizes_of(model);
     mezzo_status status = MEZZO_OK;
     *out = NULL;
     mz_sampler *s = mz_alloc(1, sizeof *s);
@@ -68,15 +68,15 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *m
         return MEZZO_ERR_MEMORY;
     s->params = params;
     s->tokenizer = tokenizer;
-    s->length = model->seq_len;
-    s->vocab = model->vocab;
+    s->model = *model;
+    s->length = sizes.length;
+    s->vocab = sizes.vocab;
     s->chunk = s->length < PREFILL ? s->length : PREFILL;
     size_t vocab = (size_t)s->vocab;
     s->window = mz_alloc((size_t)s->length, sizeof *s->window);
     s->logits = mz_alloc((size_t)s->chunk * vocab, sizeof *s->logits);
     if (s->window == NULL || s->logits == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, mz_model_of(model, &s->model));
     MEZZO_TRY_GOTO(status, mz_draw_room_create(s->vocab, params->device->threads, &s->room));
     MEZZO_TRY_GOTO(status, copy_options(s, options));
     status = open_cached(s);
@@ -97,7 +97,7 @@ fail:
 
 // As mz_sampler_create opens its programs, which share a cache, and the whole window where a sample is longer than it.
 mezzo_status mz_sampler_sketch(mezzo_device *device, const mz_session_options *o, int64_t tokens, size_t *bytes) {
-    const int64_t length = o->model.config.seq_len, chunk = length < PREFILL ? length : PREFILL;
+    const int64_t length = mz_model_sizes_of(&o->model).length, chunk = length < PREFILL ? length : PREFILL;
     const mz_form one = form_of(1, true), several = form_of(chunk, true), whole = form_of(length, false);
     mezzo_memory m;
     *bytes = 0;

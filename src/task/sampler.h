@@ -28,9 +28,8 @@ typedef struct mz_sampler {
     float *logits;   // [chunk or length, vocab]
     mz_draw_room *room;
 } mz_sampler;
-mezzo_status mz_sampler_create(mezzo_params *params, const mezzo_model_config *model,
-                               const mezzo_program_options *options, const mezzo_tokenizer *tokenizer,
-                               mz_sampler **out);
+mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, const mezzo_program_options *options,
+                               const mezzo_tokenizer *tokenizer, mz_sampler **out);
 void mz_sampler_free(mz_sampler *sampler);
 size_t mz_sampler_memory(const mz_sampler *sampler); // bytes of its programs
 // The same before there are any, where samples of `tokens` tokens are drawn.

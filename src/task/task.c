@@ -2,11 +2,11 @@
 
 #include <math.h>
 
-const mz_task_kind *mz_task_kind_of(const mezzo_model_config *model) {
+const mz_task_kind *mz_task_kind_of(mezzo_model_purpose purpose) {
     static const mz_task_kind *const kinds[] = {[MEZZO_TASK_LANGUAGE] = &mz_task_language,
                                                 [MEZZO_TASK_CLASSIFIER] = &mz_task_classifier,
                                                 [MEZZO_TASK_IMAGES] = &mz_task_images};
-    return kinds[mezzo_model_task(model)];
+    return kinds[purpose];
 }
 
 mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *options, mz_task **out) {
@@ -20,8 +20,9 @@ void mz_task_close(mz_task *task) {
         task->kind->close(task);
 }
 
-mezzo_status mz_task_set_model(mz_task *task, const mezzo_model_config *model) {
+mezzo_status mz_task_set_model(mz_task *task, const mz_model *model) {
     task->model = *model;
+    task->wants = mz_model_sizes_of(model);
     task->padding = task->padding_alone = (double)NAN;
     return task->kind->check_model != NULL ? task->kind->check_model(task) : MEZZO_OK;
 }
@@ -47,7 +48,7 @@ bool mz_task_has_samples(const mz_task *task) {
 
 mezzo_status mz_task_open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options) {
     if (task->kind->open_sampler == NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "%s is a %s, which %s", task->model.name, task->kind->name,
+        return mz_fail(MEZZO_ERR_INVALID, "%s is a %s, which %s", task->model.maker->name, task->kind->name,
                        task->kind->pictures ? "predicts pictures: name a folder for them (mezzo sample RUN --out DIR)"
                                             : "has no samples: evaluate it (mezzo eval)");
     return task->kind->open_sampler(task, params, options);
@@ -71,12 +72,9 @@ const mz_input *mz_examples_input(const mz_examples *examples, mz_role role) {
     return NULL;
 }
 
-static mezzo_status take_examples(const mezzo_model_config *config, int64_t rows, bool documents, mz_examples *out) {
-    const int64_t length = mezzo_model_task(config) == MEZZO_TASK_LANGUAGE ? config->seq_len : 1;
-    mz_model model;
-    MEZZO_TRY(mz_model_of(config, &model));
-    out->n = mz_model_inputs(&model, &(mz_form){.batch = rows, .length = length, .documents = documents}, out->input);
-    out->items = rows * length;
+static mezzo_status take_examples(const mz_model *model, const mz_form *form, mz_examples *out) {
+    out->n = mz_model_inputs(model, form, out->input);
+    out->items = form->batch * form->length;
     for (int i = 0; i < out->n; i++) {
         mz_input *in = &out->input[i];
         size_t count = 1;
@@ -90,13 +88,13 @@ static mezzo_status take_examples(const mezzo_model_config *config, int64_t rows
     return MEZZO_OK;
 }
 
-mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, bool documents, uint64_t seed,
-                              mz_examples *out) {
-    const mz_task_kind *kind = mz_task_kind_of(model);
+mezzo_status mz_examples_make(const mz_model *model, const mz_form *form, uint64_t seed, mz_examples *out) {
+    const mz_task_kind *kind = mz_task_kind_of(model->maker->purpose);
+    const mz_model_sizes sizes = mz_model_sizes_of(model);
     *out = (mz_examples){0};
-    mezzo_status status = take_examples(model, rows, documents, out);
+    mezzo_status status = take_examples(model, form, out);
     if (status == MEZZO_OK)
-        kind->made_up(model, seed, out);
+        kind->made_up(&sizes, seed, out);
     else
         mz_examples_free(out);
     return status;
@@ -117,9 +115,10 @@ mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int
     if (source == NULL)
         return MEZZO_ERR_MEMORY;
     source->task = task;
-    source->classes = task->kind->classes(&task->model);
+    source->classes = task->wants.classes;
     MEZZO_TRY_GOTO(status, task->kind->open_source(task, set, order, rows, seed, source));
-    MEZZO_TRY_GOTO(status, take_examples(&task->model, rows, task->packs, &source->examples));
+    const mz_form form = {.batch = rows, .length = task->wants.length, .documents = task->packs};
+    MEZZO_TRY_GOTO(status, take_examples(&task->model, &form, &source->examples));
     if (scores) {
         source->logits = mz_alloc((size_t)(source->examples.items * source->classes), sizeof *source->logits);
         if (source->logits == NULL)

@@ -69,12 +69,6 @@ typedef struct mz_task_options {
     const volatile sig_atomic_t *stop;     // not zero: opening ends with INTERRUPTED
 } mz_task_options;
 
-// Sizes of the model that the data decides; 0: it says nothing about one.
-typedef struct mz_data_sizes {
-    int64_t vocab, features, classes;
-    int64_t image_size, channels, condition_size, condition_channels;
-} mz_data_sizes;
-
 // A mean over what counts.
 typedef struct mz_evaluation {
     double loss;      // NaN where nothing counted or it was stopped early
@@ -111,10 +105,11 @@ typedef struct mz_sample_draw {
 
 typedef struct mz_task {
     const struct mz_task_kind *kind;
-    mezzo_model_config model; // once mz_task_set_model was called
-    mz_data_sizes sizes;
-    bool packs; // language: batches have the positions of tokens in their documents
-    bool masks; // more targets of one batch may count than of another
+    mz_model model;       // once mz_task_set_model was called
+    mz_model_sizes wants; // its sizes
+    mz_model_sizes sizes; // that the data decides
+    bool packs;           // language: batches have the positions of tokens in their documents
+    bool masks;           // more targets of one batch may count than of another
     // Shares of a training batch that are padding, and would be with one document a row; NaN: not known. Once its model
     // is set.
     double padding, padding_alone;
@@ -134,7 +129,6 @@ typedef struct mz_task_kind {
     void (*report)(const mz_task *task); // NULL: nothing. Logs what was read of the data, once the model is set
     // What tells these examples from others. They are read already, or few of their bytes are looked at.
     mezzo_data_mark (*mark)(const mz_task *task, mz_set set);
-    int64_t (*classes)(const mezzo_model_config *model); // of "logits"
     // `source` has its examples; sets state and batches.
     mezzo_status (*open_source)(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source);
@@ -149,8 +143,8 @@ typedef struct mz_task_kind {
     // NULL: targets are no text.
     uint64_t (*bytes)(const mz_task *task, const mz_examples *examples);
     const char *(*target)(const mz_task *task);
-    void (*made_up)(const mezzo_model_config *model, uint64_t seed, mz_examples *out); // any numbers a model can take
-    int (*metrics)(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]);   // how many
+    void (*made_up)(const mz_model_sizes *model, uint64_t seed, mz_examples *out);   // any numbers a model can take
+    int (*metrics)(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]); // how many
     // The file in the run folder that samples need, "" = none; and writing it. NULL: never one.
     const char *(*keeps)(const mz_task *task);
     mezzo_status (*save)(const mz_task *task, const char *folder);
@@ -163,13 +157,13 @@ typedef struct mz_task_kind {
 } mz_task_kind;
 
 extern const mz_task_kind mz_task_language, mz_task_classifier, mz_task_images;
-const mz_task_kind *mz_task_kind_of(const mezzo_model_config *model);
+const mz_task_kind *mz_task_kind_of(mezzo_model_purpose purpose);
 
 // Opens the data. Errors name the file, or the key that is missing.
 mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *options, mz_task **out);
 void mz_task_close(mz_task *task); // NULL is fine; after its sources
 // The model that is trained on it, complete. INVALID where it does not fit the data.
-mezzo_status mz_task_set_model(mz_task *task, const mezzo_model_config *model);
+mezzo_status mz_task_set_model(mz_task *task, const mz_model *model);
 void mz_task_report(const mz_task *task);       // its note and what was read, to the log: for the leader of the ranks
 const char *mz_task_keeps(const mz_task *task); // "" = nothing
 mezzo_status mz_task_save(const mz_task *task, const char *folder);
@@ -187,10 +181,9 @@ void mz_source_close(mz_source *source); // NULL is fine
 // the batch is checked, and a bad one is blank, of no weight, with what is wrong in `fault`; "" = nothing.
 mezzo_status mz_source_draw(mz_source *source, uint64_t k, char *fault, size_t size);
 mezzo_status mz_examples_write(const mz_examples *examples, mezzo_program *program); // every input
-// A batch of made-up numbers for timing, owned by the caller; free with mz_examples_free. `documents`: with the
-// positions of one document in each row.
-mezzo_status mz_examples_make(const mezzo_model_config *model, int64_t rows, bool documents, uint64_t seed,
-                              mz_examples *out);
+// A batch of made-up numbers for a form of the whole model, owned by the caller; free with mz_examples_free. Of
+// documents, each row has one.
+mezzo_status mz_examples_make(const mz_model *model, const mz_form *form, uint64_t seed, mz_examples *out);
 void mz_examples_free(mz_examples *examples);
 
 // score.c: batches 0 … n-1 through `program`, whose "loss" is read, and "logits" where the source has room for them.

@@ -299,7 +299,7 @@ mz_session_options mz_run_config_session(const mz_run_config *c) {
 
 // --- the model -----------------------------------------------------------------------------------
 // What the data decides of the model, where nobody else does; 0 = nothing.
-static double size_of_data(const mz_data_sizes *data, const mz_model_key *key) {
+static double size_of_data(const mz_model_sizes *data, const mz_model_key *key) {
     const struct {
         const char *name;
         int64_t value;
@@ -316,7 +316,7 @@ static double size_of_data(const mz_data_sizes *data, const mz_model_key *key) {
     return 0;
 }
 
-mezzo_status mz_run_config_model(const mz_run_config *c, const mz_data_sizes *data, mezzo_model_config *out) {
+mezzo_status mz_run_config_model(const mz_run_config *c, const mz_model_sizes *data, mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults(c->model_name, out));
     for (size_t i = 0; i < mz_model_key_count; i++) {
         const mz_model_key *key = &mz_model_keys[i];
@@ -338,7 +338,7 @@ mezzo_status mz_run_config_model(const mz_run_config *c, const mz_data_sizes *da
 mezzo_status mz_run_config_sketch(const mz_run_config *c, mz_session_options *out) {
     mezzo_model_config model;
     MEZZO_TRY(mezzo_model_defaults(c->model_name, &model));
-    MEZZO_TRY(mz_run_config_model(c, &(mz_data_sizes){.vocab = model.vocab}, &model));
+    MEZZO_TRY(mz_run_config_model(c, &(mz_model_sizes){.vocab = model.vocab}, &model));
     *out = mz_run_config_session(c);
     out->form.length = model.seq_len;
     out->form.outputs = true;
@@ -351,7 +351,7 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
     if (vocab < 0)
         return mz_fail(MEZZO_ERR_INVALID, "a vocabulary of %lld tokens: use 0 if it is not known", (long long)vocab);
     MEZZO_TRY(read_keys(config, &run));
-    return mz_run_config_model(&run, &(mz_data_sizes){.vocab = vocab}, out);
+    return mz_run_config_model(&run, &(mz_model_sizes){.vocab = vocab}, out);
 }
 
 static mezzo_status put_model(mezzo_config *config, const mezzo_model_config *m, bool all) {
@@ -464,5 +464,5 @@ mezzo_status mezzo_config_check(const mezzo_config *config) {
     mezzo_model_config model;
     MEZZO_TRY(mz_run_config_read(config, &run));
     // A vocabulary that no check refuses: the data is not looked at here.
-    return mz_run_config_model(&run, &(mz_data_sizes){.vocab = 256}, &model);
+    return mz_run_config_model(&run, &(mz_model_sizes){.vocab = 256}, &model);
 }

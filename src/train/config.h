@@ -57,6 +57,6 @@ mz_session_options mz_run_config_session(const mz_run_config *config);
 // The same for looking at it without data: the model of its own sizes, whole, with its outputs.
 mezzo_status mz_run_config_sketch(const mz_run_config *config, mz_session_options *out);
 // The model that the keys describe, with what data decides of its sizes. INVALID as mezzo_config_model.
-mezzo_status mz_run_config_model(const mz_run_config *config, const mz_data_sizes *sizes, mezzo_model_config *out);
+mezzo_status mz_run_config_model(const mz_run_config *config, const mz_model_sizes *sizes, mezzo_model_config *out);
 
 #endif

@@ -51,7 +51,7 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool out
     if (config->histograms_every > 0 && e->size > 1)
         return mz_fail(MEZZO_ERR_INVALID, "train.histograms_every supports one rank: remove it with %d ranks", e->size);
     e->plan.form = (mz_form){.batch = config->batch_size,
-                             .length = e->plan.model.config.seq_len,
+                             .length = mz_model_sizes_of(&e->plan.model).length,
                              .outputs = outputs,
                              .documents = e->plan.form.documents};
     e->plan.step.micro_batches = config->grad_accum; // of this rank, now that the job is known

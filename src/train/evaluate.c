@@ -53,9 +53,8 @@ static mezzo_master master_of(const model *m) {
 
 // The parameters of the model; programs of any batch share them.
 static mezzo_status load_params(model *m) {
-    const mezzo_checkpoint *c = &m->checkpoint;
     const mz_session_options o = {.model = m->model,
-                                  .form = {.batch = 1, .length = c->model.seq_len, .outputs = true},
+                                  .form = {.batch = 1, .length = mz_model_sizes_of(&m->model).length, .outputs = true},
                                   .quick_init = true, // the checkpoint has every value
                                   .program = m->program,
                                   .master = master_of(m),
@@ -82,9 +81,7 @@ static mezzo_status model_open(opening o, model *m) {
     MEZZO_TRY(mz_find_checkpoint(o.path, o.best, parts, m->path, sizeof m->path));
     MEZZO_TRY(mezzo_checkpoint_describe(m->path, &m->checkpoint));
     m->checkpoint.ema = m->checkpoint.has_ema && !o.no_ema;
-    if (m->checkpoint.model.name[0] == '\0')
-        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json describes no model: a training run did not write it", m->path);
-    MEZZO_TRY(mz_model_of(&m->checkpoint.model, &m->model));
+    MEZZO_TRY(mz_description_read(m->path, m->checkpoint.model, &m->model));
     MEZZO_TRY(mz_model_compare_hash(&m->model, m->checkpoint.graph, m->path));
     MEZZO_TRY(mz_run_folder(m->path, m->folder, sizeof m->folder));
     MEZZO_TRY(load_config(m, o.device, o.precision, o.threads));
@@ -129,9 +126,9 @@ static mezzo_status open_latents(model *m, const mz_task_options *options) {
 }
 
 static mezzo_status open_task(model *m, const mz_task_options *options) {
-    MEZZO_TRY(mz_task_open(mz_task_kind_of(&m->checkpoint.model), options, &m->task));
+    MEZZO_TRY(mz_task_open(mz_task_kind_of(m->model.maker->purpose), options, &m->task));
     MEZZO_TRY(open_latents(m, options));
-    MEZZO_TRY(mz_task_set_model(m->task, &m->checkpoint.model));
+    MEZZO_TRY(mz_task_set_model(m->task, &m->model));
     mz_task_report(m->task);
     return MEZZO_OK;
 }
@@ -153,7 +150,7 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo
 
 static mezzo_status open_program(const model *m, int64_t batch, bool outputs, mezzo_program **out) {
     const mz_form form = {.batch = batch,
-                          .length = m->model.config.seq_len,
+                          .length = mz_model_sizes_of(&m->model).length,
                           .outputs = outputs,
                           .documents = m->task != NULL && m->task->packs};
     return mz_model_program(&m->model, &form, m->session.params, &m->program, out);
@@ -175,8 +172,7 @@ static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t b
 
 // Whether the pictures that are evaluated are also predicted and scored.
 static bool scores_pictures(const model *m, const mezzo_eval_options *o) {
-    return mezzo_model_task(&m->checkpoint.model) == MEZZO_TASK_IMAGES && o->iters == 0 &&
-           mz_images_describe(m->task).channels == 1;
+    return m->model.maker->purpose == MEZZO_TASK_IMAGES && o->iters == 0 && mz_images_describe(m->task).channels == 1;
 }
 
 static mezzo_status score_pictures(const model *m, mezzo_program *program, int64_t batch, const mezzo_hooks *hooks,
@@ -299,8 +295,8 @@ static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezz
                           .eta = o->eta,
                           .seed = o->seed};
     mz_predicted done = {0};
-    if (mezzo_model_task(&m->checkpoint.model) != MEZZO_TASK_IMAGES)
-        return mz_fail(MEZZO_ERR_INVALID, "%s is not an image model: it predicts no images", m->checkpoint.model.name);
+    if (m->model.maker->purpose != MEZZO_TASK_IMAGES)
+        return mz_fail(MEZZO_ERR_INVALID, "%s is not an image model: it predicts no images", m->model.maker->name);
     MEZZO_TRY(open_data(m, &data, hooks));
     MEZZO_TRY(open_program(m, batch, true, &program));
     const mezzo_status status = predict_by(m, program, batch, &request, hooks, &done);
@@ -513,7 +509,7 @@ mezzo_status mezzo_chat_say(mezzo_chat *chat, const char *message, const mezzo_h
     }
     const size_t skipped = chat->has_system && chat->answer.first > 0 ? 1 : 0;
     *out = (mezzo_chat_answer){.prompt_tokens = chat->answer.prompt,
-                               .context_tokens = chat->m.model.config.seq_len,
+                               .context_tokens = mz_model_sizes_of(&chat->m.model).length,
                                .left_out = (int64_t)(chat->answer.first - skipped) / 2,
                                .ended = chat->answer.ended,
                                .stopped = stop != NULL && *stop != 0};

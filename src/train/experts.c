@@ -24,7 +24,7 @@ static mezzo_status name_loads(mz_expert_load *load, int64_t first_layer) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_expert_load_create(const mezzo_model_config *model, mz_expert_load **out) {
+mezzo_status mz_expert_load_create(const mz_model *model, mz_expert_load **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
     int64_t first;
@@ -35,7 +35,7 @@ mezzo_status mz_expert_load_create(const mezzo_model_config *model, mz_expert_lo
     if (load == NULL)
         return MEZZO_ERR_MEMORY;
     load->layers = mixtures;
-    load->experts = model->experts;
+    load->experts = model->config.experts;
     size_t loads = (size_t)(load->layers * load->experts);
     bool each = loads <= MOST_LOADS;
     load->count = SUMMARIES + (each ? loads : 0);

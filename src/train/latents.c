@@ -64,9 +64,9 @@ static mezzo_status open_vae(const char *run, const mz_latents *kept, mz_vae *va
             mz_find_checkpoint(run, false, MZ_CHECKPOINT_WEIGHTS | MZ_CHECKPOINT_EMA, vae->path, sizeof vae->path));
     MEZZO_TRY(mezzo_checkpoint_describe(vae->path, &checkpoint));
     vae->step = checkpoint.step;
-    MEZZO_TRY(mz_model_of(&checkpoint.model, &vae->model));
+    MEZZO_TRY(mz_description_read(vae->path, checkpoint.model, &vae->model));
     if (!vae->model.maker->has_parts)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: a run of %s: latents are those of kl_vae", run, checkpoint.model.name);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: a run of %s: latents are those of kl_vae", run, vae->model.maker->name);
     return load(vae, &checkpoint);
 }
 

@@ -23,7 +23,7 @@ mezzo_status mz_report_open(mz_training *run) {
     MEZZO_TRY(mz_peak_flops(run->engine.device, run->engine.info.description,
                             mz_precision(run->engine.plan.program.precision)->compute, run->config.peak_tflops,
                             &r->rates.peak));
-    MEZZO_TRY(mz_expert_load_create(&run->engine.plan.model.config, &r->experts));
+    MEZZO_TRY(mz_expert_load_create(&run->engine.plan.model, &r->experts));
     MEZZO_TRY(mz_saturation_create(&r->saturation));
     return mz_gradient_norms_create(run->engine.session.optimizer, run->engine.session.ranks, &r->norms);
 }
@@ -149,10 +149,8 @@ void mz_run_event(mz_training *run, mezzo_event event, const char *text) {
 
 void mz_run_describe_model(const mz_training *run, char *out, size_t size) {
     char sizes[200];
-    const mezzo_model_config *m = &run->engine.plan.model.config;
-    const char *name = m->size[0] != '\0' ? m->size : m->name;
     run->task->kind->describe(run->task, sizes, sizeof sizes);
-    snprintf(out, size, "%s: %s: %.2f M parameters", name, sizes,
+    snprintf(out, size, "%s: %s: %.2f M parameters", mz_model_name(&run->engine.plan.model), sizes,
              (double)mezzo_params_elements(run->engine.session.params) * 1e-6);
 }
 
@@ -176,7 +174,7 @@ mezzo_status mz_run_check_metrics(const mz_training *run) {
 
 // Of a guess that gives every class the same probability; NaN for a model without classes.
 static double chance_loss(const mz_training *run) {
-    const int64_t classes = run->task->kind->classes(&run->engine.plan.model.config);
+    const int64_t classes = run->task->wants.classes;
     return classes > 1 ? log((double)classes) : (double)NAN;
 }
 

@@ -15,7 +15,7 @@ struct mz_training;
 
 // experts.c: how evenly a mixture of experts is used. *out NULL for models without one.
 typedef struct mz_expert_load mz_expert_load;
-mezzo_status mz_expert_load_create(const mezzo_model_config *model, mz_expert_load **out);
+mezzo_status mz_expert_load_create(const mz_model *model, mz_expert_load **out);
 void mz_expert_load_free(mz_expert_load *load);
 // A metrics row about the program's last run; rows: tokens of a micro batch × experts per token.
 mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, int64_t rows, mz_metrics *metrics,

@@ -9,16 +9,19 @@
 #include "train/run.h"
 
 // --- starting ------------------------------------------------------------------------------------
-// Whether a checkpoint's weights go on in this run's model; `other` names what to change. A checkpoint without a model
-// says nothing.
-static mezzo_status check_model(const mz_training *run, const char *path, const mezzo_checkpoint *c,
+// Whether a checkpoint's weights go on in this run's model, with another context where `any_length`; `other` names what
+// to change. A checkpoint without a model says nothing.
+static mezzo_status check_model(const mz_training *run, const char *path, const mezzo_checkpoint *c, bool any_length,
                                 const char *other) {
     mz_model theirs;
-    if (c->model.name[0] == '\0')
+    if (c->model[0] == '\0')
         return MEZZO_OK;
-    MEZZO_TRY(mz_context(mz_model_of(&c->model, &theirs), "%s", path));
+    MEZZO_TRY(mz_description_read(path, c->model, &theirs));
+    const mz_model kept = theirs;
+    if (any_length)
+        mz_model_set_length(&theirs, mz_model_sizes_of(&run->engine.plan.model).length);
     MEZZO_TRY(mz_model_continues(&run->engine.plan.model, &theirs, path, other));
-    return mz_model_compare_hash(&theirs, c->graph, path);
+    return mz_model_compare_hash(&kept, c->graph, path);
 }
 
 // Data that is not what the checkpoint saw: the run goes on with it, as with another seed. Checkpoints without marks
@@ -44,7 +47,7 @@ static void compare_data(const mz_training *run, const char *path, const mezzo_c
 mezzo_status mz_run_load(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mezzo_checkpoint_describe(path, &c));
-    MEZZO_TRY(check_model(run, path, &c, "train.out"));
+    MEZZO_TRY(check_model(run, path, &c, false, "train.out"));
     c.params = run->engine.session.params;
     c.optimizer = run->engine.session.optimizer;
     c.scaler = run->engine.session.scaler;
@@ -114,9 +117,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, sizeof checkpoint));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
-    if (strcmp(c.model.name, "gpt2") != 0) // without a table of positions, any context goes on
-        c.model.seq_len = run->engine.plan.model.config.seq_len;
-    MEZZO_TRY(check_model(run, checkpoint, &c, "train.init"));
+    MEZZO_TRY(check_model(run, checkpoint, &c, true, "train.init"));
     c.params = run->engine.session.params;
     MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
     mz_log("notice", "initial weights from %s", checkpoint);
@@ -352,8 +353,8 @@ static mezzo_status write_checkpoint(mz_training *run) {
                           .val_sampled = kind == MZ_VAL_SAMPLE,
                           .best_val_loss = run->report.best_val_loss,
                           .data = run->marks[MZ_SET_TRAIN],
-                          .validation = run->marks[MZ_SET_VALIDATION],
-                          .model = run->engine.plan.model.config};
+                          .validation = run->marks[MZ_SET_VALIDATION]};
+    MEZZO_TRY(mz_description_write(&run->engine.plan.model, c.model));
     MEZZO_TRY(mz_model_hash(&run->engine.plan.model, &c.graph));
     snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.plan.program.precision));
     snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->engine.plan.master));

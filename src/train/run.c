@@ -111,14 +111,14 @@ static mezzo_status open_task(mz_training *run) {
     if (options.pack && mezzo_model_task(&family) != MEZZO_TASK_LANGUAGE)
         return mz_fail(MEZZO_ERR_INVALID, "data.pack is for texts and records, and %s is no language model: remove it",
                        family.name);
-    MEZZO_TRY(mz_task_open(mz_task_kind_of(&family), &options, &run->task));
+    MEZZO_TRY(mz_task_open(mz_task_kind_of(mezzo_model_task(&family)), &options, &run->task));
     if (strcmp(family.name, "radio_unet") == 0 && run->task->sizes.condition_channels == 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but %s has none to predict from", name,
                        options.path);
     MEZZO_TRY(open_latents(run, &options));
     MEZZO_TRY(mz_run_config_model(&run->config, &run->task->sizes, &family));
     MEZZO_TRY(mz_model_of(&family, &run->engine.plan.model));
-    MEZZO_TRY(mz_task_set_model(run->task, &family));
+    MEZZO_TRY(mz_task_set_model(run->task, &run->engine.plan.model));
     if (mz_run_leads(run))
         mz_task_report(run->task);
     return MEZZO_OK;

@@ -150,8 +150,7 @@ mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, m
     mezzo_program *program = NULL;
     const mz_model *model = &t->engine.plan.model;
     const int64_t rows = rows_that_fit(t), iters = t->config.eval_iters;
-    const bool classes =
-        t->task->kind->classes(&t->engine.plan.model.config) > 0; // pictures have no right answers to count
+    const bool classes = t->task->wants.classes > 0; // pictures have no right answers to count
     *out = (mz_evaluation){.loss = (double)NAN, .accuracy = (double)NAN};
     MEZZO_TRY_GOTO(status, mz_source_open(t->task, MZ_SET_VALIDATION, iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL,
                                           rows, mezzo_seed(t->config.seed, MEZZO_SEED_VALIDATION), classes, &source));
@@ -159,7 +158,7 @@ mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, m
         status,
         mz_model_program(
             model,
-            &(mz_form){.batch = rows, .length = model->config.seq_len, .outputs = true, .documents = t->task->packs},
+            &(mz_form){.batch = rows, .length = t->task->wants.length, .outputs = true, .documents = t->task->packs},
             t->engine.session.params, &t->engine.plan.program, &program));
     // As many examples as training's own validation sees.
     uint64_t n = iters > 0 ? (uint64_t)((iters * t->config.batch_size + rows - 1) / rows) : source->batches;

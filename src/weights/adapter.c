@@ -31,7 +31,7 @@ typedef struct place {
 // What is done with every adapter that a model can have; `user` is the caller's.
 typedef mezzo_status (*visit)(void *user, const place *p);
 
-static mezzo_status visit_weight(const mz_hf_family *family, const mezzo_model_config *model, const mz_param_spec *spec,
+static mezzo_status visit_weight(const mz_hf_family *family, const mz_model *model, const mz_param_spec *spec,
                                  visit each, void *user) {
     mz_hf_parts parts = {0};
     place p;
@@ -56,8 +56,8 @@ static mezzo_status visit_weight(const mz_hf_family *family, const mezzo_model_c
 }
 
 // Of all linear layers: matrices that are called weight; those that are none (an embedding) have no adapters.
-static mezzo_status visit_all(const mz_hf_family *family, const mezzo_model_config *model, const mezzo_graph *graph,
-                              visit each, void *user) {
+static mezzo_status visit_all(const mz_hf_family *family, const mz_model *model, const mezzo_graph *graph, visit each,
+                              void *user) {
     for (size_t i = 0; i < graph->n_params; i++) {
         const mz_param_spec *spec = &graph->params[i];
         size_t n = strlen(spec->name), k = strlen(".weight");
@@ -154,7 +154,7 @@ mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family 
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, mz_model_graph(model, &graph));
     MEZZO_TRY_GOTO(status, mz_hf_list_create(mz_safetensors_count(weights), &w.list));
-    MEZZO_TRY_GOTO(status, visit_all(family, &model->config, graph, write_one, &w));
+    MEZZO_TRY_GOTO(status, visit_all(family, model, graph, write_one, &w));
     MEZZO_TRY_GOTO(status, mz_safetensors_write(path, w.list.items, w.list.count, meta, MZ_COUNT(meta), NULL));
     MEZZO_TRY_GOTO(status, write_config(&w, folder));
     *tensors = (int64_t)w.list.count;
@@ -318,6 +318,6 @@ mezzo_status mz_adapter_list(mz_import *in) {
     if (in->family == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "%s: adapters need the weights of a Hugging Face folder, not llm.c's file",
                        mz_quote(in->adapter_folder).text);
-    MEZZO_TRY(visit_all(in->family, &in->model, in->graph, read_one, in));
+    MEZZO_TRY(visit_all(in->family, &in->object, in->graph, read_one, in));
     return check_rest(in);
 }

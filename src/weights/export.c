@@ -41,16 +41,13 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
     MEZZO_TRY(mz_checkpoint_verify(e->checkpoint, parts, &e->state, &state));
     e->file = mz_checkpoint_files[e->state.has_ema && !o->no_ema ? 2 : 0];
     MEZZO_TRY(mz_run_folder(e->checkpoint, e->run, sizeof e->run));
-    if (e->state.model.name[0] == '\0')
-        return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json describes no model: a training run did not write it",
-                       e->checkpoint);
-    MEZZO_TRY(mz_model_of(&e->state.model, &e->model));
+    MEZZO_TRY(mz_description_read(e->checkpoint, e->state.model, &e->model));
     MEZZO_TRY(mz_model_compare_hash(&e->model, e->state.graph, e->checkpoint));
     e->family = mz_hf_by_model(e->model.maker->name);
     if (e->family == NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "%s: neither transformers nor diffusers has an equivalent of %s, so it cannot be exported",
-                       e->checkpoint, e->state.model.name);
+                       e->checkpoint, e->model.maker->name);
     char *file = mz_format("%s/%s", e->checkpoint, e->file);
     if (file == NULL)
         return MEZZO_ERR_MEMORY;
@@ -134,7 +131,7 @@ static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
     const unsigned char *data;
     MEZZO_TRY(check_param(e, spec, &t));
     MEZZO_TRY(data_of(e, spec, t, &data));
-    mezzo_status status = e->family->map(e->family, &e->state.model, spec->name, &spec->shape, &parts);
+    mezzo_status status = e->family->map(e->family, &e->model, spec->name, &spec->shape, &parts);
     for (size_t i = 0; i < parts.count && status == MEZZO_OK; row += parts.items[i++].rows)
         status = parts.items[i].pixels > 0 ? add_planes(e, &parts.items[i], data, &spec->shape)
                                            : add_tensor(e, &parts.items[i], data + row * cols * (int64_t)sizeof(float),
@@ -158,7 +155,7 @@ static size_t count_parts(const exporter *e) { // at most: a parameter has no mo
     for (size_t i = 0; i < e->graph->n_params; i++) {
         mz_hf_parts parts = {0};
         const mz_param_spec *spec = &e->graph->params[i];
-        if (e->family->map(e->family, &e->state.model, spec->name, &spec->shape, &parts) == MEZZO_OK)
+        if (e->family->map(e->family, &e->model, spec->name, &spec->shape, &parts) == MEZZO_OK)
             n += parts.count + 1; // and a bias
         mz_free(parts.items);
     }
@@ -166,7 +163,7 @@ static size_t count_parts(const exporter *e) { // at most: a parameter has no mo
 }
 
 static mezzo_status list_tensors(exporter *e) {
-    bool zeros = e->family == &mz_hf_gpt2 && !e->state.model.bias;
+    bool zeros = e->family == &mz_hf_gpt2 && !e->model.config.bias;
     MEZZO_TRY(mz_model_graph(&e->model, &e->graph));
     MEZZO_TRY(mz_hf_list_create(count_parts(e), &e->list));
     for (size_t i = 0; i < e->graph->n_params; i++) {
@@ -183,7 +180,7 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
     if (config == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     const char *dtype = e->dtype == MEZZO_F32 ? "float32" : e->dtype == MEZZO_BF16 ? "bfloat16" : "float16";
-    mezzo_status status = e->family->write_config(e->family, &e->state.model, config);
+    mezzo_status status = e->family->write_config(e->family, &e->model, config);
     if (status == MEZZO_OK && e->family != &mz_hf_autoencoder)
         status = mz_json_set(config, "torch_dtype", json_string(dtype));
     if (status == MEZZO_OK)
@@ -323,7 +320,7 @@ mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_resu
         MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", e.checkpoint);
-    result->model = e.state.model;
+    result->model = e.model.config;
     result->ema = e.state.has_ema && !options->no_ema;
     if (options->adapter)
         result->files = 1;

@@ -49,10 +49,10 @@ struct mz_hf_family {
     // config.json → the model. FORMAT names the key whose value we do not compute.
     mezzo_status (*read_config)(const mz_hf_family *family, const char *where, const json_t *config,
                                 mezzo_model_config *out);
-    mezzo_status (*write_config)(const mz_hf_family *family, const mezzo_model_config *model, json_t *config);
+    mezzo_status (*write_config)(const mz_hf_family *family, const mz_model *model, json_t *config);
     // The tensors that make the parameter `name`, in order of its rows.
-    mezzo_status (*map)(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
-                        const mz_shape *shape, mz_hf_parts *out);
+    mezzo_status (*map)(const mz_hf_family *family, const mz_model *model, const char *name, const mz_shape *shape,
+                        mz_hf_parts *out);
     bool biases_optional;                // a source without any ".bias" makes a model without biases
     bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
     const char *embedding;

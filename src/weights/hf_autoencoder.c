@@ -55,7 +55,8 @@ static mezzo_status read_config(const mz_hf_family *family, const char *where, c
     return check_blocks(where, config, "up_block_types", "UpDecoderBlock2D", levels);
 }
 
-static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_config *m, json_t *config) {
+static mezzo_status write_config(const mz_hf_family *family, const mz_model *object, json_t *config) {
+    const mezzo_model_config *m = &object->config;
     (void)family;
     char digits[24];
     json_t *widths = json_array(), *down = json_array(), *up = json_array();
@@ -86,8 +87,9 @@ static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_c
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------
-static mezzo_status map(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
-                        const mz_shape *shape, mz_hf_parts *out) {
+static mezzo_status map(const mz_hf_family *family, const mz_model *object, const char *name, const mz_shape *shape,
+                        mz_hf_parts *out) {
+    const mezzo_model_config *model = &object->config;
     (void)family, (void)model;
     const int64_t pixels = shape->rank == 4 ? shape->dim[1] * shape->dim[2] : 0;
     MEZZO_TRY(mz_hf_add_part(out, shape->dim[0] * (pixels > 0 ? pixels : 1), "%s", name));

@@ -122,7 +122,8 @@ static mezzo_status write_windows(const mz_decoder *decoder, const mezzo_model_c
     return mz_hf_put(config, entries, MZ_COUNT(entries));
 }
 
-static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_config *model, json_t *config) {
+static mezzo_status write_config(const mz_hf_family *family, const mz_model *object, json_t *config) {
+    const mezzo_model_config *model = &object->config;
     const mz_decoder *decoder = mz_decoder_find(family->model);
     const mezzo_model_config m = mz_decoder_resolve(decoder, model);
     MEZZO_TRY(mz_hf_write_keys(family->model_type, &m, config));
@@ -203,8 +204,9 @@ static mezzo_status map_experts(const mz_hf_family *family, const char *name, co
     return MEZZO_OK;
 }
 
-static mezzo_status map(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
-                        const mz_shape *shape, mz_hf_parts *out) {
+static mezzo_status map(const mz_hf_family *family, const mz_model *object, const char *name, const mz_shape *shape,
+                        mz_hf_parts *out) {
+    const mezzo_model_config *model = &object->config;
     const mz_decoder *decoder = mz_decoder_find(family->model);
     const mz_decoder_names *names = mz_decoder_names_of(decoder);
     const mezzo_model_config m = mz_decoder_resolve(decoder, model);

@@ -32,7 +32,8 @@ static mezzo_status read_config(const mz_hf_family *family, const char *where, c
     return read_dropout(where, config, &out->dropout);
 }
 
-static mezzo_status write_config(const mz_hf_family *family, const mezzo_model_config *m, json_t *config) {
+static mezzo_status write_config(const mz_hf_family *family, const mz_model *object, json_t *config) {
+    const mezzo_model_config *m = &object->config;
     const int64_t end = m->vocab == 50257 ? 50256 : -1; // <|endoftext|>
     const mz_hf_entry entries[] = {
         {"architectures", json_pack("[s]", "GPT2LMHeadModel")},
@@ -53,8 +54,9 @@ static bool ends_with(const char *text, const char *end) {
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-static mezzo_status map(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
-                        const mz_shape *shape, mz_hf_parts *out) {
+static mezzo_status map(const mz_hf_family *family, const mz_model *object, const char *name, const mz_shape *shape,
+                        mz_hf_parts *out) {
+    const mezzo_model_config *model = &object->config;
     (void)family, (void)model;
     static const char *const linear[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
     bool transposed = false;
@@ -94,7 +96,7 @@ static mezzo_status read_nanogpt(const mz_hf_family *family, const char *where, 
     return mz_hf_read_keys(where, "nanogpt", config, out);
 }
 
-static mezzo_status map_nanogpt(const mz_hf_family *family, const mezzo_model_config *model, const char *name,
+static mezzo_status map_nanogpt(const mz_hf_family *family, const mz_model *model, const char *name,
                                 const mz_shape *shape, mz_hf_parts *out) {
     (void)family, (void)model;
     return mz_hf_add_part(out, shape->dim[0], "%s", name);

@@ -284,7 +284,7 @@ static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, m
     }
     if (*whole)
         return mz_hf_add_part(parts, spec->shape.dim[0] * spec->shape.dim[1], "%s", spec->name);
-    return in->family->map(in->family, &in->model, spec->name, &spec->shape, parts);
+    return in->family->map(in->family, &in->object, spec->name, &spec->shape, parts);
 }
 
 static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
@@ -372,9 +372,8 @@ static mezzo_status check_rest(const mz_import *in) {
 }
 
 mezzo_status mz_import_graph(mz_import *in) {
-    mz_model model;
-    MEZZO_TRY(mz_model_of(&in->model, &model));
-    MEZZO_TRY(mz_model_graph(&model, &in->graph));
+    MEZZO_TRY(mz_model_of(&in->model, &in->object));
+    MEZZO_TRY(mz_model_graph(&in->object, &in->graph));
     return mz_hf_list_create(in->graph->n_params + (in->adapter != NULL ? mz_safetensors_count(in->adapter) : 0),
                              &in->list);
 }
@@ -524,13 +523,13 @@ static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoint
     mz_manifest_entry entry = {.name = "step-00000000", .val_loss = (double)NAN};
     mz_manifest manifest = {.entries = &entry, .count = 1};
     mz_written written = {0};
-    mezzo_checkpoint c = {
-        .val_loss = (double)NAN, .best_val_loss = (double)NAN, .model = in->model, .precision = "fp32"};
+    mezzo_checkpoint c = {.val_loss = (double)NAN, .best_val_loss = (double)NAN, .precision = "fp32"};
     char *folder = mz_format("%s/%s", checkpoints, entry.name);
     char *weights = mz_format("%s/%s/%s", checkpoints, entry.name, mz_checkpoint_files[0]);
     char *state = mz_format("%s/%s/state.json", checkpoints, entry.name);
     if (folder == NULL || weights == NULL || state == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, mz_description_write(&in->object, c.model));
     if (tokenizer)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
     snprintf(scale, sizeof scale, "%.17g", in->lora_scale);

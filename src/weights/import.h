@@ -15,8 +15,9 @@ typedef struct mz_import {
     mz_safetensors **files;
     char **file_names;
     size_t n_files, cap_files, cap_names;
-    mz_map map; // llm.c's file
-    mezzo_model_config model;
+    mz_map map;                 // llm.c's file
+    mezzo_model_config model;   // its keys, as they are read
+    mz_model object;            // once mz_import_graph was called
     int64_t length;             // that was asked for; 0: the folder's
     int64_t positions;          // that config.json gives the model; model.seq_len may be another number
     mezzo_graph *graph;         // for the names and shapes of its parameters

@@ -17,9 +17,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
         abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (mz_state_load(path, &c, &state) == MEZZO_OK &&
-        (c.step < 0 || c.step > MZ_CHECKPOINT_MAX_STEP || c.batches > INT64_MAX ||
-         !mz_checkpoint_plain_name(c.tokenizer)))
+    mz_model model;
+    const mezzo_status status = mz_state_load(path, &c, &state);
+    if (status == MEZZO_OK && mz_description_read("there", c.model, &model) == MEZZO_OK && model.maker == NULL)
+        abort();
+    if (status == MEZZO_OK && (c.step < 0 || c.step > MZ_CHECKPOINT_MAX_STEP || c.batches > INT64_MAX ||
+                               !mz_checkpoint_plain_name(c.tokenizer)))
         abort();
     close(fd);
     return 0;

@@ -192,8 +192,10 @@ static void expect_gradient(const subject *s, const mz_hf_family *family, int in
     const size_t all = (size_t)mz_shape_count(&spec->shape);
     float *grad = calloc(all, sizeof *grad), *theirs = calloc(all, sizeof *theirs);
     mz_hf_parts parts = {0};
+    mz_model object;
+    must(mz_model_of(&s->model, &object));
     must(mezzo_params_read_grad(s->params, index, grad));
-    must(family->map(family, &s->model, spec->name, &spec->shape, &parts));
+    must(family->map(family, &object, spec->name, &spec->shape, &parts));
     int64_t row = 0;
     for (size_t i = 0; i < parts.count; row += parts.items[i++].rows) {
         char name[256];
@@ -248,7 +250,9 @@ static void expect_greedy(subject *s) {
     for (size_t i = 0; i < PROMPT; i++)
         ids[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
     must(mezzo_tokenizer_create_char(letters, (size_t)s->model.vocab, &tokenizer));
-    must(mz_sampler_create(s->params, &s->model, &(mezzo_program_options){0}, tokenizer, &sampler));
+    mz_model object;
+    must(mz_model_of(&s->model, &object));
+    must(mz_sampler_create(s->params, &object, &(mezzo_program_options){0}, tokenizer, &sampler));
     must(mz_sampler_run_on(sampler, ids, PROMPT, (int64_t)json_array_size(want), (mz_draw){0}, 0, NULL, collect, text));
     for (size_t i = 0; i < json_array_size(want); i++)
         if (text[i] - '0' != json_integer_value(json_array_get(want, i)))

@@ -43,7 +43,9 @@ static void open_subject(subject *s, const char *source, const char *device, mez
     for (int i = 0; i < VOCAB; i++) // token t is the character '0' + t
         letters[i] = (char)('0' + i);
     must(mezzo_tokenizer_create_char(letters, VOCAB, &s->tokenizer));
-    must(mz_sampler_create(s->params, &s->model, &(mezzo_program_options){.precision = precision}, s->tokenizer,
+    mz_model object;
+    must(mz_model_of(&s->model, &object));
+    must(mz_sampler_create(s->params, &object, &(mezzo_program_options){.precision = precision}, s->tokenizer,
                            &s->sampler));
     // A device without a kernel for it evaluates the whole window for every token.
     assert_true(s->sampler->one != NULL || strcmp(device, "cuda") == 0);

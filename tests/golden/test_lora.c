@@ -203,8 +203,9 @@ static void test_as_peft(void **state) {
     expect_logits(m.program, stored, "with adapters");
     expect_gradients(&m, stored);
     must(mz_dir_remove("tuned"));
-    must(mezzo_checkpoint_save("tuned", &(mezzo_checkpoint){.params = m.params, .model = m.model}, 1, path,
-                               sizeof path));
+    mezzo_checkpoint tuned = {.params = m.params};
+    must(mezzo_model_describe(&m.model, tuned.model, sizeof tuned.model));
+    must(mezzo_checkpoint_save("tuned", &tuned, 1, path, sizeof path));
     expect_merged(&m, path, stored);
     expect_other_scale(&m, path);
     expect_files(&m, path, stored);

@@ -28,8 +28,10 @@ static mz_task *opened(const char *model) {
     if (mz_radio_write(&o, NULL, &w) == MEZZO_ERR_UNSUPPORTED)
         skip(); // no libpng
     assert_int_equal(mezzo_model_defaults(model, &config), MEZZO_OK);
-    if (mz_task_open(mz_task_kind_of(&config), &options, &task) != MEZZO_OK ||
-        mz_task_set_model(task, &config) != MEZZO_OK)
+    mz_model object;
+    if (mz_model_of(&config, &object) != MEZZO_OK ||
+        mz_task_open(mz_task_kind_of(object.maker->purpose), &options, &task) != MEZZO_OK ||
+        mz_task_set_model(task, &object) != MEZZO_OK)
         fail_msg("%s", mezzo_error_message());
     return task;
 }
@@ -235,8 +237,9 @@ static void test_made_up(void **state) {
     mz_examples x;
     char fault[256];
     assert_int_equal(mezzo_model_defaults("radio_unet-tiny", &config), MEZZO_OK);
-    assert_int_equal(mz_examples_make(&config, 3, false, 5, &x), MEZZO_OK);
-    const mz_task task = {.kind = &mz_task_images, .model = config};
+    mz_task task = {.kind = &mz_task_images};
+    assert_int_equal(mz_model_of(&config, &task.model), MEZZO_OK);
+    assert_int_equal(mz_examples_make(&task.model, &(mz_form){.batch = 3, .length = 1}, 5, &x), MEZZO_OK);
     assert_true(mz_task_images.check(&task, &x, fault, sizeof fault));
     assert_int_equal(mz_task_images.weight(&x), 3);
     mz_examples_free(&x);
@@ -245,9 +248,9 @@ static void test_made_up(void **state) {
 static void test_refused(void **state) {
     (void)state;
     mz_task *task = opened("radio_unet-tiny");
-    mezzo_model_config config = task->model;
-    config.image_size = 32;
-    assert_int_equal(mz_task_set_model(task, &config), MEZZO_ERR_INVALID);
+    mz_model other = task->model;
+    other.config.image_size = 32;
+    assert_int_equal(mz_task_set_model(task, &other), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "16 x 16 x 1"));
     mz_task_close(task);
     const mz_task_options text = {.train = "a.txt"}, none = {.split = 0.9};

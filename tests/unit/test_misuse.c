@@ -507,6 +507,17 @@ static void checkpoints(void **state) {
     REFUSED(mezzo_checkpoint_describe(NULL, &none));
     REFUSED(mezzo_checkpoint_describe("kept", NULL));
     GIVES(mezzo_checkpoint_find("kept", false, path, sizeof path), MEZZO_OK);
+    mezzo_model_config keys, toy;
+    must(mezzo_model_defaults("toy", &toy));
+    REFUSED(mezzo_model_describe(NULL, other.model, sizeof other.model));
+    REFUSED(mezzo_model_describe(&toy, NULL, sizeof other.model));
+    REFUSED(mezzo_model_describe(&toy, other.model, 3));
+    GIVES(mezzo_model_describe(&toy, other.model, sizeof other.model), MEZZO_OK);
+    REFUSED(mezzo_model_parse(NULL, &keys));
+    REFUSED(mezzo_model_parse(other.model, NULL));
+    GIVES(mezzo_model_parse(other.model, &keys), MEZZO_OK);
+    assert_string_equal(keys.name, "toy");
+    GIVES(mezzo_model_parse("{", &keys), MEZZO_ERR_FORMAT);
     REFUSED(mezzo_checkpoint_load(NULL, &c));
     REFUSED(mezzo_checkpoint_load(path, NULL));
     REFUSED(mezzo_checkpoint_load(path, &far));

@@ -8,8 +8,10 @@
 
 #include "checkpoint/checkpoint.h"
 #include "graph/graph.h"
+#include "nn/layers.h"
 #include "session/session.h"
 #include "task/sampler.h"
+#include "task/task.h"
 
 static mz_session_options small(const char *name) {
     mz_session_options o;
@@ -132,22 +134,103 @@ static void checkpoints_keep_the_hash(void **state) {
     (void)state;
     const uint64_t hashes[] = {0, UINT64_C(0x0123456789ABCDEF)}; // 0: as before there was one
     for (size_t i = 0; i < MZ_COUNT(hashes); i++) {
-        mezzo_checkpoint c = {.model = small("gpt2").model.config, .graph = hashes[i], .precision = "fp32"}, read = {0};
+        mezzo_checkpoint c = {.graph = hashes[i], .precision = "fp32"}, read = {0};
         mz_checkpoint_state parts;
         mz_file_mark files[MZ_CHECKPOINT_FILES] = {{true, 1, 2}};
         mz_written written;
+        mz_model model;
+        const mz_session_options o = small("gpt2");
+        must(mz_description_write(&o.model, c.model));
         must(mz_state_save("state.json", &c, files, &written));
         must(mz_state_load("state.json", &read, &parts));
         assert_true(read.graph == hashes[i]);
-        assert_string_equal(read.model.name, "gpt2");
+        assert_string_equal(read.model, c.model);
+        must(mz_description_read(".", read.model, &model));
+        assert_memory_equal(&model, &o.model, sizeof model);
     }
+}
+
+// --- a maker that is no built-in family
+// -------------------------------------------------------------------------------- y = x W over `features`, which its
+// description has beside a text: what a graph read from a file would need.
+static int affine_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
+    (void)model;
+    out[0] = (mz_input){"x", MZ_ROLE_FEATURES, MEZZO_F32, 2, {form->batch, 3}, 0, NULL};
+    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, {form->batch}, 0, NULL};
+    return 2;
+}
+
+static mezzo_status affine_build(const mz_model *model, const mz_form *form, const mezzo_value *inputs,
+                                 mezzo_graph *g) {
+    (void)model, (void)form;
+    const mezzo_value x =
+        mz_layer_linear(g, "fc", inputs[0], 2, (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 0.5F}, false);
+    return mz_layer_loss(g, x, inputs[1], false);
+}
+
+static void affine_sizes(const mz_model *model, mz_model_sizes *out) {
+    (void)model;
+    *out = (mz_model_sizes){.length = 1, .features = 3, .classes = 2};
+}
+
+static void affine_summary(const mz_model *model, char *out, size_t size) {
+    (void)model;
+    snprintf(out, size, "a product of 3 x 2");
+}
+
+static mezzo_status affine_describe(const mz_model *model, mz_fact_fn put, void *user) {
+    MEZZO_TRY(put(user, &(mz_fact){.key = "file", .text = model->config.size, .same = true}));
+    return put(user, &(mz_fact){.key = "opset", .type = MZ_KEY_INT, .number = 17, .same = true});
+}
+
+static const mz_maker affine = {.name = "affine",
+                                .purpose = MEZZO_TASK_CLASSIFIER,
+                                .inputs = affine_inputs,
+                                .build = affine_build,
+                                .sizes = affine_sizes,
+                                .summary = affine_summary,
+                                .describe = affine_describe};
+
+static void another_maker_needs_no_other_code(void **state) {
+    (void)state;
+    mz_model model = {.maker = &affine, .config = {.size = "net.onnx"}}, other = model;
+    mezzo_checkpoint c = {.precision = "fp32"};
+    mz_session_options o = small("mlp");
+    mz_session session;
+    mz_examples x;
+    mz_task task = {.kind = &mz_task_classifier};
+    char text[100];
+    mezzo_device *device;
+    must(mezzo_device_open(test_device(), 1, &device));
+    must(mz_description_write(&model, c.model));
+    assert_string_equal(c.model, "{\"name\":\"affine\",\"file\":\"net.onnx\",\"opset\":17}");
+    must(mz_model_continues(&model, &model, "there", "train.out"));
+    snprintf(other.config.size, sizeof other.config.size, "other.onnx");
+    assert_int_equal(mz_model_continues(&model, &other, "there", "train.out"), MEZZO_ERR_INVALID);
+    assert_non_null(strstr(mezzo_error_message(), "model.file is other.onnx, this run's is net.onnx"));
+    assert_int_equal(mz_description_read("there", c.model, &other), MEZZO_ERR_INVALID); // no list has it
+    assert_non_null(strstr(mezzo_error_message(), "there/state.json: there is no model \"affine\""));
+
+    o.model = model;
+    o.form = (mz_form){.batch = 4, .length = 1};
+    must(mz_session_open(device, &o, MZ_SESSION_TRAIN | MZ_SESSION_STEP, &session));
+    must(mz_task_set_model(&task, &model));
+    must(mz_examples_make(&model, &o.form, 1, &x));
+    assert_int_equal(task.wants.classes, 2);
+    must(mz_examples_write(&x, session.train));
+    must(mezzo_program_run(session.train, NULL, 0, 0));
+    mz_model_summary(&model, text, sizeof text);
+    assert_string_equal(text, "a product of 3 x 2");
+    mz_examples_free(&x);
+    mz_session_close(&session);
+    mezzo_device_close(device);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sketches_are_what_is_opened), cmocka_unit_test(samples_share_a_cache),
         cmocka_unit_test(inputs_have_roles),           cmocka_unit_test(models_are_told_apart),
-        cmocka_unit_test(checkpoints_keep_the_hash),
+        cmocka_unit_test(checkpoints_keep_the_hash),   cmocka_unit_test(another_maker_needs_no_other_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

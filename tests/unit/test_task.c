@@ -116,13 +116,15 @@ static void write_set(void) {
 static mz_task *open_set(mezzo_model_config *model, double split) {
     const mz_task_options options = {.path = "x.npy", .labels = "y.npy", .split = split};
     mz_task *task;
+    mz_model object;
     must(mezzo_model_defaults("mlp", model));
-    must(mz_task_open(mz_task_kind_of(model), &options, &task));
+    must(mz_task_open(mz_task_kind_of(mezzo_model_task(model)), &options, &task));
     model->features = task->sizes.features;
     model->classes = task->sizes.classes;
     assert_int_equal(model->features, FEATURES);
     assert_int_equal(model->classes, CLASSES);
-    must(mz_task_set_model(task, model));
+    must(mz_model_of(model, &object));
+    must(mz_task_set_model(task, &object));
     return task;
 }
 

@@ -18,22 +18,20 @@ int64_t mz_session_items(const mz_session_options *o) {
 }
 
 void mz_session_describe(const mz_session_options *o, char *out, size_t size) {
-    const mezzo_model_config *m = &o->model.config;
+    const mz_model_sizes m = mz_model_sizes_of(&o->model);
     const long long batch = (long long)o->form.batch;
     if (o->model.maker->purpose == MEZZO_TASK_LANGUAGE)
         snprintf(out, size, "%lld x %lld tokens", batch, (long long)o->form.length);
     else if (o->model.maker->purpose == MEZZO_TASK_IMAGES)
-        snprintf(out, size, "%lld image%s of %lld x %lld x %lld", batch, batch == 1 ? "" : "s",
-                 (long long)m->image_size, (long long)m->image_size, (long long)m->channels);
+        snprintf(out, size, "%lld image%s of %lld x %lld x %lld", batch, batch == 1 ? "" : "s", (long long)m.image_size,
+                 (long long)m.image_size, (long long)m.channels);
     else
         snprintf(out, size, "%lld example%s", batch, batch == 1 ? "" : "s");
 }
 
 // --- making --------------------------------------------------------------------------------------------------------
 static mezzo_status open_rig(mezzo_device *device, const mz_session_options *o, mz_rig *rig) {
-    mezzo_model_config model = o->model.config;
-    model.seq_len = o->form.length;
-    MEZZO_TRY(mz_examples_make(&model, o->form.batch, o->form.documents, o->seed, &rig->examples));
+    MEZZO_TRY(mz_examples_make(&o->model, &o->form, o->seed, &rig->examples));
     MEZZO_TRY(mz_session_open(device, o, MZ_SESSION_TRAIN | MZ_SESSION_STEP, &rig->session));
     return mz_examples_write(&rig->examples, rig->session.train);
 }

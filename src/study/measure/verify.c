@@ -128,7 +128,7 @@ static void describe(verifier *v) {
     mz_verify_result *r = v->r;
     const mz_trial_facts *t = &v->sides[1].facts;
     r->model = *t->model;
-    r->unit = mz_task_kind_of(t->model)->unit;
+    r->unit = mz_task_kind_of(mezzo_model_task(t->model))->unit;
     r->by_loss = mezzo_model_task(t->model) == MEZZO_TASK_IMAGES;
     r->precision = t->program.precision;
     r->residual = t->program.residual;
