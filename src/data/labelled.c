@@ -9,7 +9,7 @@
 #include "io/png.h"
 #include "io/quote.h"
 
-void mz_labelled_free(mz_labelled *data) {
+static void free_labelled(mz_labelled *data) {
     mz_free(data->x);
     mz_free(data->pixels);
     mz_free(data->y);
@@ -166,7 +166,7 @@ mezzo_status mz_labelled_read_table(const char *path, const char *label, mz_clas
     mezzo_status status = take_table(csv, label != NULL && label[0] != '\0' ? label : "label", classes, out);
     mz_csv_free(csv);
     if (status != MEZZO_OK)
-        mz_labelled_free(out);
+        free_labelled(out);
     return status;
 }
 
@@ -297,6 +297,6 @@ mezzo_status mz_labelled_read_images(const char *path, mz_classes *classes, mz_l
         mz_free(list.path[i]);
     mz_free(list.path);
     if (status != MEZZO_OK)
-        mz_labelled_free(out);
+        free_labelled(out);
     return status;
 }

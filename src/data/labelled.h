@@ -22,7 +22,6 @@ typedef struct mz_labelled {
     int32_t *y;             // [n]
     int64_t side, channels; // 0: no images, or ones that are not square
 } mz_labelled;
-void mz_labelled_free(mz_labelled *data); // zeroed is fine
 
 // `classes`: in, those that are known, in their order; where it is empty, those of the data are put there, sorted as
 // numbers where all are integers, else by bytes. INVALID: a class that is not known.

@@ -105,7 +105,7 @@ const mz_decoder_names *mz_decoder_names_of(const mz_decoder *family) {
     return family->names != NULL ? family->names : &hf_names;
 }
 
-bool mz_decoder_is(const mezzo_model_config *config, mz_decoder_flag flag) {
+static bool has(const mezzo_model_config *config, mz_decoder_flag flag) {
     return flag == ALWAYS || (flag > ALWAYS && *(const bool *)((const char *)config + flag));
 }
 
@@ -255,7 +255,7 @@ static mezzo_value drop(const decoder *d, mezzo_value x) {
 static mezzo_value norm(const decoder *d, const char *name, mezzo_value x) {
     const float eps = d->family->fixed_eps > 0 ? d->family->fixed_eps : (float)d->config.norm_eps;
     if (d->family->norm == MZ_NORM_LAYER)
-        return mz_layer_layernorm(d->g, name, x, eps, mz_decoder_is(&d->config, d->family->norm_bias));
+        return mz_layer_layernorm(d->g, name, x, eps, has(&d->config, d->family->norm_bias));
     return mz_layer_rmsnorm(d->g, name, x, eps);
 }
 
@@ -284,7 +284,7 @@ static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary, int64_
                                        .dropout = (float)d->config.dropout};
     const int64_t heads = d->config.heads, kv = d->config.kv_heads, size = d->config.head_dim;
     const int64_t sizes[] = {heads * size, kv * size, kv * size};
-    const bool norms = d->family->whole_norms || mz_decoder_is(&d->config, d->family->head_norms);
+    const bool norms = d->family->whole_norms || has(&d->config, d->family->head_norms);
     mezzo_value parts[3];
     if (!norms && rotary) {
         mezzo_module_begin(g, "rope");
@@ -325,10 +325,10 @@ static mezzo_value attention(const decoder *d, mezzo_value x, bool rotary, int64
     const mezzo_part parts[] = {{names->q, q}, {names->k, kv}, {names->v, kv}};
     mezzo_module_begin(d->g, names->attention);
     mezzo_value qkv = product(d, names->qkv, x, 3, parts, start(d, MZ_WEIGHT_PLAIN, c->d_model, q),
-                              mz_decoder_is(c, d->family->qkv_bias)); // [B, T, (H + 2·Hkv)·D]
-    mezzo_value y = attend(d, qkv, rotary, window);                   // [B, T, H·D]
+                              has(c, d->family->qkv_bias)); // [B, T, (H + 2·Hkv)·D]
+    mezzo_value y = attend(d, qkv, rotary, window);         // [B, T, H·D]
     y = mz_layer_linear(d->g, names->out, y, c->d_model, start(d, MZ_WEIGHT_RESIDUAL, q, c->d_model),
-                        mz_decoder_is(c, d->family->out_bias)); // [B, T, C]
+                        has(c, d->family->out_bias)); // [B, T, C]
     mezzo_module_end(d->g);
     return y;
 }
@@ -364,7 +364,7 @@ static mezzo_value gated(const decoder *d, mezzo_value x, bool gate) {
 static mezzo_value mlp(const decoder *d, const char *name, mezzo_value x, int64_t f) {
     const mz_decoder_names *names = d->names;
     const int64_t c = d->config.d_model;
-    const bool gate = !d->family->plain_mlp, bias = mz_decoder_is(&d->config, d->family->mlp_bias);
+    const bool gate = !d->family->plain_mlp, bias = has(&d->config, d->family->mlp_bias);
     const mezzo_part parts[] = {{names->gate_part, f}, {names->up_part, f}};
     mezzo_module_begin(d->g, name);
     mezzo_value h = product(d, names->up, x, gate ? 2 : 1, parts, start(d, MZ_WEIGHT_PLAIN, c, f), bias);

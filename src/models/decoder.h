@@ -55,7 +55,6 @@ typedef struct mz_decoder {
 
 const mz_decoder *mz_decoder_find(const char *name); // NULL: no family of decoders
 const mz_decoder_names *mz_decoder_names_of(const mz_decoder *family);
-bool mz_decoder_is(const mezzo_model_config *config, mz_decoder_flag flag);
 // Sizes in which 0 stands for the family's own become numbers: kv_heads, head_dim, d_ff, d_expert, rotary, and keys
 // that the family does not take become what it computes.
 mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_model_config *config);

@@ -114,8 +114,7 @@ mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, co
 // How many blocks have a mixture of experts, and the first of them, after which all have one.
 int64_t mz_model_mixtures(const mz_model *model, int64_t *first);
 
-// The inputs of models of texts and of classes; for makers.
-int mz_language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
+// The inputs of a classifier of features; for makers.
 int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
 
 #endif

@@ -4,8 +4,16 @@
 #include "base/base.h"
 #include "models/decoder.h"
 
+static int language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
+    (void)model;
+    out[0] = (mz_input){"tokens", MZ_ROLE_TOKENS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
+    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
+    out[2] = (mz_input){"positions", MZ_ROLE_POSITIONS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
+    return form->documents ? 3 : 2;
+}
+
 #define FAMILY(family, ...)                                                                                            \
-    {.name = #family, .check = mz_decoder_check, .inputs = mz_language_inputs, .build = mz_decoder_build},
+    {.name = #family, .check = mz_decoder_check, .inputs = language_inputs, .build = mz_decoder_build},
 static const mz_maker decoders[] = {
 #include "models/families.def"
 };
@@ -151,14 +159,6 @@ void mz_model_set_length(mz_model *model, int64_t length) {
 
 int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
     return model->maker->inputs(model, form, out);
-}
-
-int mz_language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
-    (void)model;
-    out[0] = (mz_input){"tokens", MZ_ROLE_TOKENS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
-    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
-    out[2] = (mz_input){"positions", MZ_ROLE_POSITIONS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
-    return form->documents ? 3 : 2;
 }
 
 int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {

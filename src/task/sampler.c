@@ -58,6 +58,17 @@ static mezzo_status copy_options(mz_sampler *s, const mezzo_program_options *opt
     return MEZZO_OK;
 }
 
+static mezzo_status open_window(mz_sampler *s) {
+    if (s->whole != NULL)
+        return MEZZO_OK;
+    float *logits = mz_alloc((size_t)(s->length * s->vocab), sizeof *logits);
+    if (logits == NULL)
+        return MEZZO_ERR_MEMORY;
+    mz_free(s->logits);
+    s->logits = logits;
+    return make_program(s, s->length, false, &s->whole);
+}
+
 mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, const mezzo_program_options *options,
                                const mezzo_tokenizer *tokenizer, mz_sampler **out) {
     const mz_model_sizes sizes = mz_model_sizes_of(model);
@@ -85,7 +96,7 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, cons
         mezzo_program_free(s->one);
         mezzo_program_free(s->several);
         s->one = s->several = NULL;
-        status = mz_sampler_open_window(s);
+        status = open_window(s);
     }
     MEZZO_TRY_GOTO(status, status);
     *out = s;
@@ -116,17 +127,6 @@ mezzo_status mz_sampler_sketch(mezzo_device *device, const mz_session_options *o
         *bytes += m.activations + m.workspace + m.inputs;
     }
     return MEZZO_OK;
-}
-
-mezzo_status mz_sampler_open_window(mz_sampler *s) {
-    if (s->whole != NULL)
-        return MEZZO_OK;
-    float *logits = mz_alloc((size_t)(s->length * s->vocab), sizeof *logits);
-    if (logits == NULL)
-        return MEZZO_ERR_MEMORY;
-    mz_free(s->logits);
-    s->logits = logits;
-    return make_program(s, s->length, false, &s->whole);
 }
 
 void mz_sampler_free(mz_sampler *s) {
@@ -212,7 +212,7 @@ static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row, mezzo_pr
     if (s->one != NULL && s->done >= 0)
         return MEZZO_OK;
     size_t bytes = (size_t)s->length * sizeof *s->window;
-    MEZZO_TRY(mz_sampler_open_window(s));
+    MEZZO_TRY(open_window(s));
     *program = s->whole;
     memset(s->window + n, 0, (size_t)(s->length - n) * sizeof *s->window);
     MEZZO_TRY(mezzo_program_write(s->whole, "tokens", s->window, bytes));

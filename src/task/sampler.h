@@ -35,7 +35,6 @@ size_t mz_sampler_memory(const mz_sampler *sampler); // bytes of its programs
 // The same before there are any, where samples of `tokens` tokens are drawn.
 mezzo_status mz_sampler_sketch(mezzo_device *device, const struct mz_session_options *options, int64_t tokens,
                                size_t *bytes);
-mezzo_status mz_sampler_open_window(mz_sampler *sampler); // makes `whole`, if it is not there
 
 // Draws `n` tokens after the prompt and hands their text to `write`, piece by piece. Stops early, without an error, at
 // *stop.

@@ -288,6 +288,18 @@ mezzo_status mz_magnitudes_gradients(mz_magnitudes *m, mezzo_params *params) {
     return MEZZO_OK;
 }
 
+// Elements of a table whose magnitude is not 0, finite, and at most 2^exponent.
+static int64_t count_up_to(const int32_t *counts, int exponent) {
+    int64_t sum = 0;
+    for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3 && MZ_HISTOGRAM_EXPONENT(b) <= exponent; b++)
+        sum += counts[b];
+    return sum;
+}
+
+static int64_t count_nonzero(const int32_t *counts) {
+    return count_up_to(counts, 128);
+}
+
 // A number becomes 0 where it is at most half of the format's smallest, 2^-9 or 2^-16, times the scale: whole buckets,
 // because that is a power of two.
 mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
@@ -297,24 +309,13 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
         const mz_scale_entry *e = &m->entries[of->entry];
         const int32_t *counts = m->host + (m->n + i) * MZ_HISTOGRAM_BUCKETS;
         of->known = e->n > 0;
-        of->nonzero = mz_magnitudes_nonzero(counts);
-        of->lost = mz_magnitudes_up_to(counts, ilogbf(e->scale) - (e->dtype == (int32_t)MEZZO_F8E4M3 ? 10 : 17));
+        of->nonzero = count_nonzero(counts);
+        of->lost = count_up_to(counts, ilogbf(e->scale) - (e->dtype == (int32_t)MEZZO_F8E4M3 ? 10 : 17));
     }
     return MEZZO_OK;
 }
 
 // --- what they say -------------------------------------------------------------------------------
-int64_t mz_magnitudes_up_to(const int32_t *counts, int exponent) {
-    int64_t sum = 0;
-    for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3 && MZ_HISTOGRAM_EXPONENT(b) <= exponent; b++)
-        sum += counts[b];
-    return sum;
-}
-
-int64_t mz_magnitudes_nonzero(const int32_t *counts) {
-    return mz_magnitudes_up_to(counts, 128);
-}
-
 // Of all parameters' gradients together, into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent. mezzo
 // report draws it.
 static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {

@@ -65,8 +65,4 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m); // waits for the device
 // A histogram a tensor to TensorBoard, of log2 of the magnitudes; zeros and what is not finite are left out.
 mezzo_status mz_magnitudes_log(const mz_magnitudes *m, mz_metrics *metrics, int64_t step);
 
-// Elements of a table whose magnitude is not 0, finite, and at most 2^exponent.
-int64_t mz_magnitudes_up_to(const int32_t *counts, int exponent);
-int64_t mz_magnitudes_nonzero(const int32_t *counts); // finite ones
-
 #endif

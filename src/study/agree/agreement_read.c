@@ -109,7 +109,7 @@ static bool one_of(const char *name, const char *list) { // " a b c "
 // --- one file ------------------------------------------------------------------------------------------------------
 typedef struct reader {
     mz_asked *out;
-    bool amp_on, amp_default; // amp: true without a format of its own
+    bool amp_on;
     mz_said amp_said;
     bool dtype_pure; // it is the parameters' by its name: torch_dtype, params_dtype
     mz_vote dtype;   // what dtype: says; a format only where amp is on, else the parameters' own

@@ -20,9 +20,9 @@ typedef struct mz_audit {
     mz_audit_finding *findings; // in order of the rules, then of the ranks
     size_t n_findings, cap;
     int n_conflicts;
-    mezzo_dtype asked;           // of the first autocast region of 16 bits; MEZZO_DTYPE_COUNT: none
-    double low_share;            // of the FLOPs of forward products, in 16 bits or fewer
-    double forward_flops, flops; // of a step: in forward's products, in all
+    mezzo_dtype asked; // of the first autocast region of 16 bits; MEZZO_DTYPE_COUNT: none
+    double low_share;  // of the FLOPs of forward products, in 16 bits or fewer
+    double flops;      // of a step
 } mz_audit;
 
 // `assumed`: judges formats and shapes for another machine, as doctor --assume; NULL: the one in the trace. Errors:

@@ -35,7 +35,6 @@ static void sum_flops(mz_judge *j) {
     const double steps = t->steps > 0 ? t->steps : 1;
     if (t == j->traces) { // the first rank stands for all
         j->out->flops = all / steps;
-        j->out->forward_flops = forward / steps;
         j->out->low_share = forward > 0 ? low / forward : 0;
     }
     for (size_t i = 0; i < t->n_regions && j->out->asked == MEZZO_DTYPE_COUNT; i++)

@@ -366,10 +366,6 @@ static mezzo_status read_settings(mz_torch_trace *t) {
     MEZZO_TRY(read_flag(where, o, "cudnn_benchmark", &t->cudnn_benchmark));
     MEZZO_TRY(read_int(where, at, "cudnn.benchmark", -1, last, -1, &place));
     t->benchmark_at = (int)place;
-    MEZZO_TRY(read_int(where, at, "use_deterministic_algorithms", -1, last, -1, &place));
-    if (place < 0)
-        MEZZO_TRY(read_int(where, at, "cudnn.deterministic", -1, last, -1, &place));
-    t->deterministic_at = (int)place;
     return MEZZO_OK;
 }
 

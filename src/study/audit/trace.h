@@ -113,7 +113,7 @@ typedef struct mz_torch_trace {
     double followed_seconds;
     int64_t unchanged, compared, dropped;
     bool tf32, deterministic, warn_only, cudnn_deterministic, cudnn_benchmark;
-    int benchmark_at, deterministic_at;
+    int benchmark_at;
     mz_torch_op *ops;
     mz_torch_event *events;
     mz_torch_region *regions;
