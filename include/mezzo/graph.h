@@ -62,19 +62,54 @@ MEZZO_API mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w,
                                    mezzo_value bias); // [… K], [N, K], [N]|NONE → [… N]
 MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a,
                                    bool transpose_b); // [… M K]·[… K N], same leading dimensions
-// a + b, a - b, a · b, element by element. Shapes are brought together by NumPy's rules: side by side from the last
-// dimension, a dimension that is 1 or absent repeats; others must be equal.
+// Two values, element by element: a + b, a - b, a · b, a / b, aᵇ (FP32), the larger and the smaller. Shapes are brought
+// together by NumPy's rules: side by side from the last dimension, a dimension that is 1 or absent repeats; others must
+// be equal. NaN of either is the result. Of equal numbers maximum and minimum give half of the gradient to each.
 MEZZO_API mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_sub(mezzo_graph *g, mezzo_value a, mezzo_value b);
 MEZZO_API mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b);
-// x · factor, and activations, element by element: the result has x's shape.
+MEZZO_API mezzo_value mezzo_div(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_pow(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_maximum(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_minimum(mezzo_graph *g, mezzo_value a, mezzo_value b);
+// Conditions, I32: 1 where it holds, else 0; shapes as above. a and b may be integers, which are compared as FP32:
+// exact up to 2^24. logical_and and logical_or take what is not 0 as true. No gradient.
+MEZZO_API mezzo_value mezzo_less(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_less_equal(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_equal(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_not_equal(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_logical_and(mezzo_graph *g, mezzo_value a, mezzo_value b);
+MEZZO_API mezzo_value mezzo_logical_or(mezzo_graph *g, mezzo_value a, mezzo_value b);
+// a where the I32 condition is not 0, else b; all three repeat by the same rules.
+MEZZO_API mezzo_value mezzo_where(mezzo_graph *g, mezzo_value condition, mezzo_value a, mezzo_value b);
+// One value, element by element: the result has x's shape. leaky_relu: factor · x below 0; elu: factor · (eˣ - 1)
+// there; squared_relu: relu(x)²; softplus: log(1 + eˣ); sigmoid: 1/(1 + e⁻ˣ); round: half to even. sign, floor, ceil
+// and round have the gradient 0. FP32, as torch.amp has it: exp, log, log1p, rsqrt, reciprocal, softplus.
 MEZZO_API mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor);
+MEZZO_API mezzo_value mezzo_clamp(mezzo_graph *g, mezzo_value x, float low, float high); // low <= high
 MEZZO_API mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_squared_relu(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_leaky_relu(mezzo_graph *g, mezzo_value x, float factor);
+MEZZO_API mezzo_value mezzo_elu(mezzo_graph *g, mezzo_value x, float factor);
 MEZZO_API mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation);
 MEZZO_API mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x);
-MEZZO_API mezzo_value mezzo_exp(mezzo_graph *g, mezzo_value x); // FP32
+MEZZO_API mezzo_value mezzo_softplus(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_sigmoid(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_tanh(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_erf(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_exp(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_log(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_log1p(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_sqrt(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_rsqrt(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_reciprocal(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_sin(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_cos(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_abs(mezzo_graph *g, mezzo_value x);
-MEZZO_API mezzo_value mezzo_clamp(mezzo_graph *g, mezzo_value x, float low, float high); // low <= high
+MEZZO_API mezzo_value mezzo_sign(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_floor(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_ceil(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_round(mezzo_graph *g, mezzo_value x);
 // (x - mean)/√(variance + eps)·weight + bias over the last dimension; weight [C]|NONE, bias [C]|NONE.
 MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps);
 // x·weight/√(mean(x²) + eps) over the last dimension; weight [C]|NONE.

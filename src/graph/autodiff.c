@@ -177,19 +177,19 @@ static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
 static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
     if (mz_shape_equal(shape_of(t, v), shape_of(t, grad)))
         return deliver(t, v, grad);
-    mz_broadcast r = mz_broadcast_loops(shape_of(t, v), shape_of(t, grad), shape_of(t, grad));
+    mz_broadcast r = mz_broadcast_loops((const mz_shape *const[]){shape_of(t, v)}, 1, shape_of(t, grad));
     mz_shape shape = {.rank = r.rank};
     int sums = 0;
     for (int i = 0; i < r.rank; i++) {
         shape.dim[i] = r.dim[i];
-        sums += r.a[i] == 0;
+        sums += r.step[0][i] == 0;
     }
     if (sums == 0) { // they differ in dimensions of 1 only
         MEZZO_TRY(view_as(t, grad, *shape_of(t, v), &grad));
         return deliver(t, v, grad);
     }
     for (int axis = 0, i = 0; i < r.rank; i++) {
-        if (r.a[i] != 0) {
+        if (r.step[0][i] != 0) {
             axis++;
             continue;
         }
@@ -358,23 +358,6 @@ static mezzo_status grad_sub(tape *t, int node, int dy) {
     return deliver_broadcast(t, t->at->in[1], negative);
 }
 
-static mezzo_status grad_mul(tape *t, int node, int dy) {
-    (void)node;
-    for (int i = 0; i < 2; ++i) {
-        if (!needs(t, i))
-            continue;
-        mz_node n = backward_node(t, MZ_OP_mul);
-        int d;
-        add_in(&n, dy);
-        add_in(&n, t->at->in[1 - i]);
-        MEZZO_TRY(new_like(t, dy, &d));
-        add_out(&n, d);
-        MEZZO_TRY(mz_graph_node(t->g, n, NULL));
-        MEZZO_TRY(deliver_broadcast(t, t->at->in[i], d));
-    }
-    return MEZZO_OK;
-}
-
 // These ops have a gradient of one node on dy alone, with the same attributes.
 static mezzo_status grad_same(tape *t, int dy, mz_op op) {
     int dx;
@@ -410,13 +393,59 @@ static mezzo_status grad_with(tape *t, mz_op op, int dy, int saved) {
     static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
         return (void)node, grad_with(t, MZ_OP_##gradient, dy, saved);                                                  \
     }
-GRAD_WITH(relu, relu_dx, t->at->in[0])
 GRAD_WITH(gelu, gelu_dx, t->at->in[0])
-GRAD_WITH(silu, silu_dx, t->at->in[0])
-GRAD_WITH(abs, abs_dx, t->at->in[0])
-GRAD_WITH(clamp, clamp_dx, t->at->in[0])
 GRAD_WITH(exp, mul, t->at->out[0])
 GRAD_WITH(softmax, softmax_dx, t->at->out[0])
+
+// These ops have no gradient.
+#define GRAD_NONE(op)                                                                                                  \
+    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
+        return (void)t, (void)node, (void)dy, MEZZO_OK;                                                                \
+    }
+
+// --- element.def ---------------------------------------------------------------------------------------------------
+// The gradient of operand `slot`, by an op that reads dy and `saved`.
+static mezzo_status grad_operand(tape *t, mz_op op, int slot, int dy, const int *saved, int n_saved) {
+    if (!needs(t, slot))
+        return MEZZO_OK;
+    mz_node n = backward_node(t, op);
+    int d;
+    add_in(&n, dy);
+    for (int i = 0; i < n_saved; i++)
+        add_in(&n, saved[i]);
+    MEZZO_TRY(new_like(t, dy, &d));
+    add_out(&n, d);
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    return deliver_broadcast(t, t->at->in[slot], d);
+}
+
+static mezzo_status grad_operands(tape *t, mz_op da, mz_op db, int dy, const int *saved, int n_saved) {
+    MEZZO_TRY(grad_operand(t, da, 0, dy, saved, n_saved));
+    return grad_operand(t, db, 1, dy, saved, n_saved);
+}
+
+static mezzo_status grad_mul(tape *t, int node, int dy) {
+    (void)node;
+    MEZZO_TRY(grad_operand(t, MZ_OP_mul, 0, dy, &t->at->in[1], 1));
+    return grad_operand(t, MZ_OP_mul, 1, dy, &t->at->in[0], 1);
+}
+
+#define SAVED_x                       in[0]
+#define SAVED_y                       out[0]
+#define UNARY(name, told, saved, ...) GRAD_WITH(name, name##_dx, t->at->SAVED_##saved)
+#define UNARY_OWN(...)
+#define UNARY_FLAT(name, ...) GRAD_NONE(name)
+#define BINARY(name, ...)                                                                                              \
+    static mezzo_status grad_##name(tape *t, int node, int dy) {                                                       \
+        return (void)node, grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, t->at->in, 2);                   \
+    }
+#define BINARY_OWN(...)
+#define COMPARE(name, ...) GRAD_NONE(name)
+#define TERNARY(name, ...)                                                                                             \
+    static mezzo_status grad_##name(tape *t, int node, int dy) {                                                       \
+        return (void)node, grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, &t->at->in[2], 1);               \
+    }
+#include "graph/element.def"
 
 static mezzo_status grad_layernorm(tape *t, int node, int dy) {
     int x = t->at->in[0], mean, rstd;
@@ -475,11 +504,6 @@ static mezzo_status grad_group_norm(tape *t, int node, int dy) {
     return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
 }
 
-// These ops have no gradient.
-#define GRAD_NONE(op)                                                                                                  \
-    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
-        return (void)t, (void)node, (void)dy, MEZZO_OK;                                                                \
-    }
 GRAD_NONE(time_embedding)
 GRAD_NONE(normal)
 GRAD_NONE(rope_table)

@@ -145,7 +145,8 @@ static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
             return mz_fail(MEZZO_ERR_INVALID, "%s: %s is missing", op, slot.name);
         if (v >= (int)g->n_values)
             return mz_fail(MEZZO_ERR_INVALID, "%s: %s is not a value of this graph", op, slot.name);
-        bool any = info->moves || (slot.is & MZ_SLOT_INTEGER);
+        bool any =
+            info->moves || (slot.is & MZ_SLOT_INTEGER) || info->cast_class == MZ_CAST_INT || node->op == MZ_OP_cast;
         char buf[128];
         if (v >= 0 && !any && g->values[v].dtype == MEZZO_I32)
             return mz_fail(MEZZO_ERR_INVALID, "%s: %s (%s) holds integers", op, slot.name,
@@ -193,7 +194,7 @@ mezzo_value mz_build_unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs att
     return mz_build_finish(g, &node);
 }
 
-static mezzo_value binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b, mz_attrs attrs) {
+mezzo_value mz_build_binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b, mz_attrs attrs) {
     mz_node node = mz_build_node(g, op);
     attrs.via = MEZZO_F32;
     node.attrs = attrs;
@@ -226,39 +227,15 @@ mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_val
 }
 
 mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a, bool transpose_b) {
-    return binary(g, MZ_OP_matmul, a, b, (mz_attrs){.transpose_a = transpose_a, .transpose_b = transpose_b});
-}
-
-mezzo_value mezzo_add(mezzo_graph *g, mezzo_value a, mezzo_value b) {
-    return binary(g, MZ_OP_add, a, b, (mz_attrs){0});
-}
-
-mezzo_value mezzo_sub(mezzo_graph *g, mezzo_value a, mezzo_value b) {
-    return binary(g, MZ_OP_sub, a, b, (mz_attrs){0});
-}
-
-mezzo_value mezzo_mul(mezzo_graph *g, mezzo_value a, mezzo_value b) {
-    return binary(g, MZ_OP_mul, a, b, (mz_attrs){0});
+    return mz_build_binary(g, MZ_OP_matmul, a, b, (mz_attrs){.transpose_a = transpose_a, .transpose_b = transpose_b});
 }
 
 mezzo_value mezzo_mse(mezzo_graph *g, mezzo_value x, mezzo_value target) {
-    return binary(g, MZ_OP_mse, x, target, (mz_attrs){0});
-}
-
-mezzo_value mezzo_scale(mezzo_graph *g, mezzo_value x, float factor) {
-    return mz_build_unary(g, MZ_OP_scale, x, (mz_attrs){.alpha = factor});
-}
-
-mezzo_value mezzo_relu(mezzo_graph *g, mezzo_value x) {
-    return mz_build_unary(g, MZ_OP_relu, x, (mz_attrs){0});
+    return mz_build_binary(g, MZ_OP_mse, x, target, (mz_attrs){0});
 }
 
 mezzo_value mezzo_gelu(mezzo_graph *g, mezzo_value x, bool tanh_approximation) {
     return mz_build_unary(g, MZ_OP_gelu, x, (mz_attrs){.tanh = tanh_approximation});
-}
-
-mezzo_value mezzo_silu(mezzo_graph *g, mezzo_value x) {
-    return mz_build_unary(g, MZ_OP_silu, x, (mz_attrs){0});
 }
 
 mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x) {
@@ -373,7 +350,8 @@ mezzo_value mezzo_rope_table_scaled(mezzo_graph *g, mezzo_value positions, int64
 }
 
 mezzo_value mezzo_rope(mezzo_graph *g, mezzo_value x, mezzo_value table, int heads, int rotated, bool interleaved) {
-    return binary(g, MZ_OP_rope, x, table, (mz_attrs){.heads = heads, .rotated = rotated, .interleaved = interleaved});
+    return mz_build_binary(g, MZ_OP_rope, x, table,
+                           (mz_attrs){.heads = heads, .rotated = rotated, .interleaved = interleaved});
 }
 
 mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, const mezzo_routing *routing,
@@ -443,11 +421,11 @@ mezzo_value mezzo_grouped_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, m
 }
 
 mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids) {
-    return binary(g, MZ_OP_embedding, table, ids, (mz_attrs){0});
+    return mz_build_binary(g, MZ_OP_embedding, table, ids, (mz_attrs){0});
 }
 
 mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets, int32_t ignore_index) {
-    return binary(g, MZ_OP_cross_entropy, logits, targets, (mz_attrs){.ignore_index = ignore_index});
+    return mz_build_binary(g, MZ_OP_cross_entropy, logits, targets, (mz_attrs){.ignore_index = ignore_index});
 }
 
 mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x, int axis) {

@@ -1,4 +1,4 @@
-// What builder functions share (build.c, build_attention.c, build_image.c): a node under construction and how it ends.
+// What builder functions share (build_*.c): a node under construction and how it ends.
 #ifndef MZ_BUILD_H
 #define MZ_BUILD_H
 
@@ -15,5 +15,6 @@ mz_node mz_build_node(const mezzo_graph *g, mz_op op);
 mezzo_status mz_build_finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype);
 mezzo_value mz_build_finish(mezzo_graph *g, mz_node *node); // by the op's rule; its first output
 mezzo_value mz_build_unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs);
+mezzo_value mz_build_binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b, mz_attrs attrs);
 
 #endif

@@ -1,19 +1,5 @@
-// The builder's functions of images, of noise and of time, and a few of one number.
+// The builder's functions of images, of noise and of time.
 #include "graph/build.h"
-
-mezzo_value mezzo_exp(mezzo_graph *g, mezzo_value x) {
-    return mz_build_unary(g, MZ_OP_exp, x, (mz_attrs){0});
-}
-
-mezzo_value mezzo_abs(mezzo_graph *g, mezzo_value x) {
-    return mz_build_unary(g, MZ_OP_abs, x, (mz_attrs){0});
-}
-
-mezzo_value mezzo_clamp(mezzo_graph *g, mezzo_value x, float low, float high) {
-    if (!mz_build_broken(g) && !(low <= high))
-        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "clamp: to %g … %g", (double)low, (double)high));
-    return mz_build_unary(g, MZ_OP_clamp, x, (mz_attrs){.low = low, .high = high});
-}
 
 mezzo_value mezzo_conv2d(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias,
                          const mezzo_convolution *convolution) {

@@ -107,42 +107,45 @@ bool mz_shape_broadcast(const mz_shape *a, const mz_shape *b, mz_shape *out) {
     return true;
 }
 
-mz_broadcast mz_broadcast_loops(const mz_shape *a, const mz_shape *b, const mz_shape *out) {
+mz_broadcast mz_broadcast_loops(const mz_shape *const in[], int n, const mz_shape *out) {
     mz_broadcast r = {.rank = 0};
     for (int i = 0; i < out->rank; i++) {
-        bool in_a = beside(a, out, i) != 1, in_b = beside(b, out, i) != 1;
+        const int last = r.rank - 1;
+        bool alike = last >= 0;
         if (out->dim[i] == 1)
             continue;
-        int last = r.rank - 1;
-        if (last >= 0 && (r.a[last] != 0) == in_a && (r.b[last] != 0) == in_b) {
+        for (int k = 0; k < n; k++)
+            alike = alike && (r.step[k][last] != 0) == (beside(in[k], out, i) != 1);
+        if (alike) {
             r.dim[last] *= out->dim[i];
             continue;
         }
         r.dim[r.rank] = out->dim[i];
-        r.a[r.rank] = in_a;
-        r.b[r.rank++] = in_b;
+        for (int k = 0; k < n; k++)
+            r.step[k][r.rank] = beside(in[k], out, i) != 1;
+        r.rank++;
     }
     if (r.rank == 0)
-        r = (mz_broadcast){.rank = 1, .dim = {1}, .a = {1}, .b = {1}};
-    int64_t in_a = 1, in_b = 1; // from flags to strides
-    for (int i = r.rank - 1; i >= 0; i--) {
-        int64_t n = r.dim[i];
-        bool has_a = r.a[i] != 0, has_b = r.b[i] != 0;
-        r.a[i] = has_a ? in_a : 0;
-        r.b[i] = has_b ? in_b : 0;
-        in_a *= has_a ? n : 1;
-        in_b *= has_b ? n : 1;
+        r = (mz_broadcast){.rank = 1, .dim = {1}, .step = {{1}, {1}, {1}}};
+    for (int k = 0; k < n; k++) { // from flags to strides
+        int64_t stride = 1;
+        for (int i = r.rank - 1; i >= 0; i--) {
+            const bool has = r.step[k][i] != 0;
+            r.step[k][i] = has ? stride : 0;
+            stride *= has ? r.dim[i] : 1;
+        }
     }
     return r;
 }
 
 int64_t mz_broadcast_whole(const mz_broadcast *r) {
+    const int64_t *b = r->step[1];
     for (int i = 0; i < r->rank; i++)
-        if (r->a[i] == 0)
+        if (r->step[0][i] == 0)
             return 0;
     if (r->rank == 1)
-        return r->b[0] != 0 ? r->dim[0] : 1;
-    return r->rank == 2 && r->b[0] == 0 && r->b[1] != 0 ? r->dim[1] : 0;
+        return b[0] != 0 ? r->dim[0] : 1;
+    return r->rank == 2 && b[0] == 0 && b[1] != 0 ? r->dim[1] : 0;
 }
 
 mz_permuted mz_shape_permute(const mz_shape *from, const int *permutation) {

@@ -133,13 +133,15 @@ bool mz_shape_equal(const mz_shape *a, const mz_shape *b);
 // False where they do not fit.
 bool mz_shape_broadcast(const mz_shape *a, const mz_shape *b, mz_shape *out);
 // The loops of a broadcast op over its output: no dimensions of 1, and neighbours that repeat alike are one (at least
-// rank 1). Strides are in elements, 0 where an operand repeats; the last is 0 or 1.
+// rank 1). Strides of each operand are in elements, 0 where it repeats; the last is 0 or 1.
+enum { MZ_OPERANDS = 3 };
 typedef struct mz_broadcast {
     int rank;
-    int64_t dim[MEZZO_MAX_RANK], a[MEZZO_MAX_RANK], b[MEZZO_MAX_RANK];
+    int64_t dim[MEZZO_MAX_RANK], step[MZ_OPERANDS][MEZZO_MAX_RANK];
 } mz_broadcast;
-mz_broadcast mz_broadcast_loops(const mz_shape *a, const mz_shape *b, const mz_shape *out);
-// The number of b's elements where a does not repeat and b repeats as a whole, else 0.
+mz_broadcast mz_broadcast_loops(const mz_shape *const in[], int n, const mz_shape *out); // n <= MZ_OPERANDS
+// Of two operands: the number of the second's elements where the first does not repeat and the second repeats as a
+// whole, else 0.
 int64_t mz_broadcast_whole(const mz_broadcast *r);
 // The loops of a permutation in the output's order: no dimensions of 1, and dimensions that stay neighbours are one (at
 // least rank 1). stride: in elements of the input.

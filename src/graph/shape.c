@@ -432,8 +432,14 @@ static mezzo_status infer_same(rule r, mz_shape *out) {
 }
 
 static mezzo_status infer_broadcast(rule r, mz_shape *out) {
-    if (!mz_shape_broadcast(shape_of(r, 0), shape_of(r, 1), &out[0]))
-        return mismatch(r, 0, 1, "dimensions side by side from the last must be the same, or one of them 1");
+    out[0] = *shape_of(r, 0);
+    for (int i = 0; i < r.node->n_in; i++) {
+        const mz_shape so_far = out[0];
+        if (!mz_shape_broadcast(&so_far, shape_of(r, i), &out[0]))
+            return mismatch(r, 0, i, "dimensions side by side from the last must be the same, or one of them 1");
+        if (mz_op_slot(r.node->op, false, i).is & MZ_SLOT_INTEGER)
+            MEZZO_TRY(must_be_integers(r, i));
+    }
     return MEZZO_OK;
 }
 

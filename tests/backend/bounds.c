@@ -579,15 +579,71 @@ static void one_rounding(trial *t, double u) {
             t->out[slot].bound[i] = u * fabs(t->out[slot].value[i]);
 }
 
+// element.def: a few ulp of the parts that the row names.
+#define r fabs(of[0])
+#define BOUND(name, first, second, third, parts)                                                                       \
+    static double name##_parts(const mz_attrs *attrs, const double *of) {                                              \
+        const double alpha = (double)attrs->alpha, first = of[1], second = of[2], third = of[3];                       \
+        (void)alpha, (void)first, (void)second, (void)third;                                                           \
+        return parts;                                                                                                  \
+    }
+#define UNARY(name, told, saved, class, tolerance, padding, domain, y, parts, dx, dx_parts)                            \
+    BOUND(name, x, none, absent, parts)                                                                                \
+    BOUND(name##_dx, dy, saved, absent, dx_parts)
+#define UNARY_OWN(name, told, saved, class, tolerance, padding, domain, y, parts) BOUND(name, x, none, absent, parts)
+#define UNARY_FLAT(...)
+#define BINARY(name, class, tolerance, padding, domain, y, da, da_parts, db, db_parts)                                 \
+    BOUND(name, a, b, absent, r *(1 + fabs(b)))                                                                        \
+    BOUND(name##_da, dy, a, b, da_parts)                                                                               \
+    BOUND(name##_db, dy, a, b, db_parts)
+#define BINARY_OWN(...)
+#define COMPARE(...)
+#define TERNARY(...)
+#include "graph/element.def"
+
+typedef double parts_fn(const mz_attrs *attrs, const double *of);
+static parts_fn *const element_parts[MZ_OP_COUNT] = {
+#define UNARY(name, ...)     [MZ_OP_##name] = name##_parts, [MZ_OP_##name##_dx] = name##_dx_parts,
+#define UNARY_OWN(name, ...) [MZ_OP_##name] = name##_parts,
+#define UNARY_FLAT(...)
+#define BINARY(name, ...)                                                                                              \
+    [MZ_OP_##name] = name##_parts, [MZ_OP_##name##_da] = name##_da_parts, [MZ_OP_##name##_db] = name##_db_parts,
+#define BINARY_OWN(...)
+#define COMPARE(...)
+#define TERNARY(...)
+#include "graph/element.def"
+};
+#undef r
+
+// Where a broadcast operand's element i is.
+static int64_t element_index(const mz_shape *from, const mz_shape *y, int64_t i) {
+    int64_t at = 0, stride = 1;
+    for (int d = 1; d <= from->rank; stride *= from->dim[from->rank - d++]) {
+        at += from->dim[from->rank - d] == 1 ? 0 : i % y->dim[y->rank - d] * stride;
+        i /= y->dim[y->rank - d];
+    }
+    return at;
+}
+
+static void element_bounds(trial *t) {
+    const trial_tensor *y = &t->out[0];
+    for (int64_t i = 0; i < trial_count(y); i++) {
+        double of[4] = {y->value[i]};
+        for (int k = 0; k < t->n_in; k++)
+            of[k + 1] = t->in[k].value[element_index(&t->in[k].t.shape, &y->t.shape, i)];
+        y->bound[i] = function_ulps * u32 * element_parts[t->op](&t->attrs, of) + 0x1p-149;
+    }
+}
+
 static void (*const bounds[MZ_OP_COUNT])(trial *t) = {[MZ_OP_linear] = linear,
                                                       [MZ_OP_matmul] = matmul,
                                                       [MZ_OP_linear_dx] = linear_dx,
                                                       [MZ_OP_linear_dw] = linear_dw,
                                                       [MZ_OP_quantize] = quantize,
                                                       [MZ_OP_gelu] = activation,
-                                                      [MZ_OP_silu] = activation,
+
                                                       [MZ_OP_gelu_dx] = activation_dx,
-                                                      [MZ_OP_silu_dx] = activation_dx,
+
                                                       [MZ_OP_layernorm] = layernorm,
                                                       [MZ_OP_layernorm_bwd] = layernorm_bwd,
                                                       [MZ_OP_grouped_linear] = grouped_linear,
@@ -620,6 +676,8 @@ void trial_bounds(trial *t) {
     mz_tolerance class = mz_op_table[t->op].tolerance;
     if (bounds[t->op] != NULL)
         bounds[t->op](t);
+    else if (class == MZ_TOL_ELEMENT && element_parts[t->op] != NULL)
+        element_bounds(t);
     else if (class == MZ_TOL_EXACT)
         one_rounding(t, 0); // storage's own rounding is all
     else if (class == MZ_TOL_ROUND)

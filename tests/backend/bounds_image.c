@@ -244,12 +244,6 @@ void bound_pool(trial *t) {
     }
 }
 
-// exp is off by a few u of itself, and by its argument's size in u where a device scales it first.
-void bound_exp(trial *t) {
-    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
-        t->out[0].bound[i] = 8 * u32 * fabs(t->out[0].value[i]) * (1 + fabs(t->in[0].value[i])) + 0x1p-149;
-}
-
 // The angle may be rounded to FP32 three times, and so may the frequency.
 void bound_time_embedding(trial *t) {
     const int64_t dims = t->out[0].t.shape.dim[1], half = dims / 2;

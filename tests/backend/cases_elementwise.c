@@ -36,16 +36,8 @@ static void each_unary(mz_op op, mz_attrs attrs) {
         unary(op, SHAPE(3, 17), MEZZO_F32, MEZZO_F32, attrs, true);
 }
 
-void cases_scale(void) {
-    each_unary(MZ_OP_scale, (mz_attrs){.alpha = 0.3f});
-}
-
-void cases_relu(void) {
-    each_unary(MZ_OP_relu, (mz_attrs){0});
-}
-
 // Where an approximation may go wrong: beyond where tanh and erf saturate, around zero, and subnormal.
-static void activation_range(mz_op op, mz_attrs attrs) {
+static void activation_range(mz_op op, mz_attrs attrs, bool positive, double most) {
     static const double edges[] = {0,  -0.0, 0x1p-140, -0x1p-140, 1e-20, -1e-20, 1e-4, -1e-4, 0.5,  -0.5,
                                    4,  -4,   5.5,      -5.5,      9,     -9,     15,   -15,   30,   -30,
                                    87, -87,  88.5,     -88.5,     -103,  104,    1000, -1000, 1e30, -1e30};
@@ -56,6 +48,10 @@ static void activation_range(mz_op op, mz_attrs attrs) {
     for (int i = 0; i < 4096; i++)
         t->in[0].value[i] = (i - 2048) * 0x1p-7; // -16 … 16
     memcpy(t->in[0].value + 4096, edges, sizeof edges);
+    for (int64_t i = 0; i < trial_count(&t->in[0]); i++) {
+        const double x = fmax(-most, fmin(most, t->in[0].value[i]));
+        t->in[0].value[i] = positive ? fabs(x) + 0x1p-126 : x;
+    }
     trial_store(&t->in[0]);
     t->skip_mutations = true;
     trial_finish(t);
@@ -64,25 +60,8 @@ static void activation_range(mz_op op, mz_attrs attrs) {
 void cases_gelu(void) {
     for (int form = 0; form < 2; form++) {
         each_unary(MZ_OP_gelu, (mz_attrs){.tanh = form});
-        activation_range(MZ_OP_gelu, (mz_attrs){.tanh = form});
+        activation_range(MZ_OP_gelu, (mz_attrs){.tanh = form}, false, INFINITY);
     }
-}
-
-void cases_silu(void) {
-    each_unary(MZ_OP_silu, (mz_attrs){0});
-    activation_range(MZ_OP_silu, (mz_attrs){0});
-}
-
-void cases_exp(void) {
-    each_unary(MZ_OP_exp, (mz_attrs){0});
-}
-
-void cases_abs(void) {
-    each_unary(MZ_OP_abs, (mz_attrs){0});
-}
-
-void cases_clamp(void) {
-    each_unary(MZ_OP_clamp, (mz_attrs){.low = -1.5f, .high = 0.75f});
 }
 
 void cases_dropout(void) {
@@ -111,6 +90,13 @@ void cases_cast(void) {
         t->exact = t->skip_mutations = true;
         trial_finish(t);
     }
+    for (int d = 0; d < FLOATS; d++) { // conditions and indices become numbers
+        trial *t = trial_new(MZ_OP_cast);
+        trial_input(t, 0, MEZZO_I32, SHAPE(1031));
+        trial_output(t, 0, floats[d], SHAPE(1031));
+        trial_integers(t, 0, -1000, 1000);
+        trial_finish(t);
+    }
 }
 
 // dtypes of a, b and y that autocast and fuse make.
@@ -120,54 +106,131 @@ static const mezzo_dtype binary_dtypes[][3] = {
     {MEZZO_F32, MEZZO_F32, MEZZO_BF16}, {MEZZO_F32, MEZZO_F32, MEZZO_F16},    {MEZZO_BF16, MEZZO_BF16, MEZZO_F32},
 };
 
-static void binary(mz_op op, mz_shape a, mz_shape b, const mezzo_dtype dtypes[3], bool nan) {
-    trial *t = trial_new(op);
-    mz_shape y;
-    assert_true(mz_shape_broadcast(&a, &b, &y));
-    trial_input(t, 0, dtypes[0], a);
-    trial_input(t, 1, dtypes[1], b);
-    trial_output(t, 0, dtypes[2], y);
-    trial_normal(t, 0, 1);
-    trial_normal(t, 1, 1);
-    if (nan)
-        trial_spoil(t, 1);
+// Cases of an element.def op of any number of operands. positive: their contents are.
+typedef struct element {
+    mz_op op;
+    mz_attrs attrs;
+    bool positive;
+} element;
+
+static void fill(trial *t, int slot, bool positive) {
+    trial_tensor *x = &t->in[slot];
+    if (x->t.dtype == MEZZO_I32) {
+        trial_integers(t, slot, -1, 2);
+        return;
+    }
+    trial_normal(t, slot, 1.5);
+    for (int64_t i = 0; positive && i < trial_count(x); i++)
+        x->value[i] = fabs(x->value[i]) + 0.125;
+    trial_store(x);
+}
+
+// n shapes, and n + 1 formats, the result's last; integers where the op asks for them. spoiled: an input with a NaN.
+static void element_case(const element *e, int n, const mz_shape *shapes, const mezzo_dtype *dtypes, int spoiled) {
+    trial *t = trial_new(e->op);
+    mz_shape y = shapes[0];
+    t->attrs = e->attrs;
+    for (int i = 0; i < n; i++) {
+        const mz_shape so_far = y;
+        const bool integers = mz_op_slot(e->op, false, i).is & MZ_SLOT_INTEGER;
+        assert_true(mz_shape_broadcast(&so_far, &shapes[i], &y));
+        trial_input(t, i, integers ? MEZZO_I32 : dtypes[i], shapes[i]);
+        fill(t, i, e->positive && !(n == 3 && i == 0));
+    }
+    const bool whole = mz_op_slot(e->op, true, 0).is & MZ_SLOT_INTEGER;
+    trial_output(t, 0, whole ? MEZZO_I32 : dtypes[n], y);
+    // A choice leaves operands out, and a gradient need not read each; a single element may be the one.
+    const bool choice = n > 1 && mz_op_table[e->op].tolerance == MZ_TOL_EXACT;
+    t->skip_terms = n == 3 || choice;
+    t->skip_mutations = whole || mz_shape_count(&y) < 16 || (choice && mz_shape_count(&shapes[1]) < 16);
+    if (spoiled >= 0 && !whole && t->in[spoiled].t.dtype != MEZZO_I32)
+        trial_spoil(t, spoiled);
     trial_finish(t);
 }
 
-static void each_binary(mz_op op) {
+static void elements_alike(const element *e, int n) {
     for (size_t d = 0; d < MZ_COUNT(binary_dtypes); d++) {
-        for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++)
-            binary(op, SHAPE(flat_shapes[s]), SHAPE(flat_shapes[s]), binary_dtypes[d], false);
-        binary(op, SHAPE(6, 5, 33), SHAPE(33), binary_dtypes[d], false);
-        binary(op, SHAPE(6, 5, 33), SHAPE(5, 33), binary_dtypes[d], false);
-        binary(op, SHAPE(2, 3, 4, 1), SHAPE(1), binary_dtypes[d], false);
-        binary(op, SHAPE(70, 1030), SHAPE(1030), binary_dtypes[d], false);
-        binary(op, SHAPE(7, 9), SHAPE(9), binary_dtypes[d], true);
-        // Either operand repeats, at any place.
-        binary(op, SHAPE(4), SHAPE(2, 3, 4), binary_dtypes[d], false);
-        binary(op, SHAPE(2, 1, 4), SHAPE(3, 1), binary_dtypes[d], false);
-        binary(op, SHAPE(1), SHAPE(33), binary_dtypes[d], false);
-        binary(op, SHAPE(6, 5, 1), SHAPE(6, 1, 33), binary_dtypes[d], false);
-        binary(op, SHAPE(5, 1), SHAPE(5, 16), binary_dtypes[d], false);
-        binary(op, SHAPE(5, 1030), SHAPE(5, 1), binary_dtypes[d], false);
-        binary(op, SHAPE(40, 1, 64), SHAPE(1, 30, 64), binary_dtypes[d], false);
-        binary(op, SHAPE(2, 1, 3, 1, 2, 16), SHAPE(1, 2, 3, 2, 1, 16), binary_dtypes[d], false);
-        binary(op, SHAPE(2, 1, 3, 1, 2, 1), SHAPE(1, 2, 3, 2, 1, 3), binary_dtypes[d], false);
-        binary(op, SHAPE(7, 1), SHAPE(1, 9), binary_dtypes[d], true);
+        mezzo_dtype dtypes[4] = {binary_dtypes[d][0], binary_dtypes[d][1], binary_dtypes[d][1], binary_dtypes[d][2]};
+        dtypes[n] = binary_dtypes[d][2];
+        for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++) {
+            const mz_shape shape = SHAPE(flat_shapes[s]);
+            element_case(e, n, (const mz_shape[]){shape, shape, shape}, dtypes, -1);
+        }
     }
 }
 
-void cases_add(void) {
-    each_binary(MZ_OP_add);
+// Any operand repeats, at any place; a third one is as the first, or repeats along the last dimension.
+static void elements_repeating(const element *e, int n) {
+    static const struct {
+        mz_shape a, b;
+    } pairs[] = {
+        {{3, {6, 5, 33}}, {1, {33}}},
+        {{3, {6, 5, 33}}, {2, {5, 33}}},
+        {{4, {2, 3, 4, 1}}, {1, {1}}},
+        {{2, {70, 1030}}, {1, {1030}}},
+        {{1, {4}}, {3, {2, 3, 4}}},
+        {{3, {2, 1, 4}}, {2, {3, 1}}},
+        {{1, {1}}, {1, {33}}},
+        {{3, {6, 5, 1}}, {3, {6, 1, 33}}},
+        {{2, {5, 1}}, {2, {5, 16}}},
+        {{2, {5, 1030}}, {2, {5, 1}}},
+        {{3, {40, 1, 64}}, {3, {1, 30, 64}}},
+        {{6, {2, 1, 3, 1, 2, 16}}, {6, {1, 2, 3, 2, 1, 16}}},
+        {{6, {2, 1, 3, 1, 2, 1}}, {6, {1, 2, 3, 2, 1, 3}}},
+        {{2, {7, 9}}, {1, {9}}},
+        {{2, {7, 1}}, {2, {1, 9}}},
+    };
+    for (size_t d = 0; d < MZ_COUNT(binary_dtypes); d++)
+        for (size_t p = 0; p < MZ_COUNT(pairs); p++)
+            for (int third = 0; third < n - 1; third++) {
+                mezzo_dtype dtypes[4] = {binary_dtypes[d][0], binary_dtypes[d][1], binary_dtypes[d][0]};
+                mz_shape shapes[3] = {pairs[p].a, pairs[p].b, third ? pairs[p].b : pairs[p].a};
+                if (third)
+                    shapes[2].dim[shapes[2].rank - 1] = 1;
+                dtypes[n] = binary_dtypes[d][2];
+                element_case(e, n, shapes, dtypes, p + 2 >= MZ_COUNT(pairs) ? 1 : -1);
+            }
 }
 
-void cases_sub(void) {
-    each_binary(MZ_OP_sub);
+#define REAL     false
+#define POSITIVE true
+static const mz_attrs PLAIN = {.alpha = 0}, FACTOR = {.alpha = 0.3f}, RANGE = {.low = -1.5f, .high = 0.75f};
+#define CASES(name, told, domain, ...)                                                                                 \
+    void cases_##name(void) {                                                                                          \
+        const element e = {MZ_OP_##name, told, domain};                                                                \
+        __VA_ARGS__                                                                                                    \
+    }
+#define CASES_UNARY(name, told, domain)                                                                                \
+    CASES(name, told, domain, elements_alike(&e, 1); element_range(&e);                                                \
+          element_case(&e, 1, &SHAPE(3, 17), (const mezzo_dtype[]){MEZZO_F32, MEZZO_F32}, 0);)
+#define UNARY(name, told, saved, class, tolerance, padding, domain, ...)                                               \
+    CASES_UNARY(name, told, domain)                                                                                    \
+    CASES(name##_dx, told, domain, elements_alike(&e, 2);)
+#define UNARY_OWN(name, told, saved, class, tolerance, padding, domain, ...) CASES_UNARY(name, told, domain)
+#define UNARY_FLAT(name, told, ...)                                          CASES_UNARY(name, told, REAL)
+#define CASES_BINARY(name, domain)                                           CASES(name, PLAIN, domain, elements_alike(&e, 2); elements_repeating(&e, 2);)
+#define BINARY(name, class, tolerance, padding, domain, ...)                                                           \
+    CASES_BINARY(name, domain)                                                                                         \
+    CASES(name##_da, PLAIN, domain, elements_alike(&e, 3); elements_repeating(&e, 3);)                                 \
+    CASES(name##_db, PLAIN, domain, elements_alike(&e, 3); elements_repeating(&e, 3);)
+#define BINARY_OWN(name, ...) CASES_BINARY(name, REAL)
+#define COMPARE(name, ...)                                                                                             \
+    CASES(name, PLAIN, REAL, elements_alike(&e, 2); elements_repeating(&e, 2); compared_integers(&e);)
+#define TERNARY(name, ...)                                                                                             \
+    CASES(name, PLAIN, REAL, elements_alike(&e, 3); elements_repeating(&e, 3);)                                        \
+    CASES_BINARY(name##_da, REAL)                                                                                      \
+    CASES_BINARY(name##_db, REAL)
+
+static void element_range(const element *e) { // up to where no result overflows
+    activation_range(e->op, e->attrs, e->positive, 88);
 }
 
-void cases_mul(void) {
-    each_binary(MZ_OP_mul);
+static void compared_integers(const element *e) {
+    const mezzo_dtype dtypes[] = {MEZZO_I32, MEZZO_I32, MEZZO_I32}, mixed[] = {MEZZO_I32, MEZZO_F32, MEZZO_I32};
+    element_case(e, 2, (const mz_shape[]){SHAPE(5, 33), SHAPE(33)}, dtypes, -1);
+    element_case(e, 2, (const mz_shape[]){SHAPE(7, 1), SHAPE(1, 16)}, mixed, -1);
 }
+#include "graph/element.def"
 
 // dy, x and dx of activation gradients.
 static void activation_dx(mz_op op, mz_attrs attrs, mz_shape shape, const mezzo_dtype dtypes[3]) {
@@ -188,25 +251,9 @@ static void each_activation_dx(mz_op op, mz_attrs attrs) {
             activation_dx(op, attrs, SHAPE(flat_shapes[s]), binary_dtypes[d]);
 }
 
-void cases_relu_dx(void) {
-    each_activation_dx(MZ_OP_relu_dx, (mz_attrs){0});
-}
-
 void cases_gelu_dx(void) {
     each_activation_dx(MZ_OP_gelu_dx, (mz_attrs){.tanh = true});
     each_activation_dx(MZ_OP_gelu_dx, (mz_attrs){.tanh = false});
-}
-
-void cases_silu_dx(void) {
-    each_activation_dx(MZ_OP_silu_dx, (mz_attrs){0});
-}
-
-void cases_abs_dx(void) {
-    each_activation_dx(MZ_OP_abs_dx, (mz_attrs){0});
-}
-
-void cases_clamp_dx(void) {
-    each_activation_dx(MZ_OP_clamp_dx, (mz_attrs){.low = -1.5f, .high = 0.75f});
 }
 
 void cases_copy(void) { // with padding: unit/test_storage.c

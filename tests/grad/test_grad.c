@@ -136,32 +136,56 @@ static mezzo_value make_binary(maker *m, int variant, mezzo_value (*op)(mezzo_gr
     return variant < n ? op(m->g, a, b) : op(m->g, mezzo_scale(m->g, a, 0.5f), mezzo_scale(m->g, b, -1.5f));
 }
 
-static mezzo_value make_add(maker *m, int variant) {
-    return make_binary(m, variant, mezzo_add);
+// --- element.def: a row is its own graph maker ---------------------------------------------------------------------
+// In POSITIVE domains an operand is an exponential. 0.90234375 lies between two start values' reach.
+#define REAL(x)       (x)
+#define POSITIVE(x)   mezzo_exp(m->g, mezzo_scale(m->g, x, 0.25f))
+#define PLAIN(op, x)  op(m->g, x)
+#define FACTOR(op, x) op(m->g, x, -0.3f)
+#define RANGE(op, x)  op(m->g, x, -0.90234375f, 1.10234375f)
+#define UNARY(name, told, saved, class, tolerance, padding, domain, ...)                                               \
+    static mezzo_value make_##name(maker *m, int variant) {                                                            \
+        return variant < 1 ? told(mezzo_##name, domain(param(m, "x", DIMS(5, 4)))) : MEZZO_NONE;                       \
+    }
+#define UNARY_OWN UNARY
+// Has the gradient 0 between its steps, none of which 1/3 of a start value reaches; what it is added to has another.
+#define UNARY_FLAT(name, told, ...)                                                                                    \
+    static mezzo_value make_##name(maker *m, int variant) {                                                            \
+        if (variant > 0)                                                                                               \
+            return MEZZO_NONE;                                                                                         \
+        mezzo_value y = told(mezzo_##name, mezzo_scale(m->g, param(m, "x", DIMS(5, 4)), 1.0f / 3));                    \
+        return mezzo_add(m->g, y, param(m, "w", DIMS(5, 4)));                                                          \
+    }
+#define BINARY(name, class, tolerance, padding, domain, ...)                                                           \
+    static mezzo_value name##_of(mezzo_graph *g, mezzo_value a, mezzo_value b) {                                       \
+        maker to = {.g = g}, *m = &to;                                                                                 \
+        (void)m;                                                                                                       \
+        return mezzo_##name(g, domain(a), domain(b));                                                                  \
+    }                                                                                                                  \
+    static mezzo_value make_##name(maker *m, int variant) {                                                            \
+        return make_binary(m, variant, name##_of);                                                                     \
+    }
+#define BINARY_OWN(name, ...) BINARY(name, , , , REAL)
+// Conditions of inputs, which have no gradient, choose between parameters.
+static mezzo_value make_choice(maker *m, int variant, mezzo_value (*compare)(mezzo_graph *, mezzo_value, mezzo_value)) {
+    if (variant > 1)
+        return MEZZO_NONE;
+    mezzo_value one = integers(m, "one", 3, false, 4), two = integer_rows(m, "two", 2, 3, 4);
+    mezzo_value a = mezzo_silu(m->g, param(m, "a", DIMS(2, 3, 4))), b = param(m, "b", DIMS(2, 1, 1));
+    return mezzo_where(m->g, compare(m->g, one, two), variant ? b : a, variant ? a : b);
 }
-
-static mezzo_value make_sub(maker *m, int variant) {
-    return make_binary(m, variant, mezzo_sub);
-}
-
-static mezzo_value make_mul(maker *m, int variant) {
-    return make_binary(m, variant, mezzo_mul);
-}
-
-static mezzo_value make_scale(maker *m, int variant) {
-    return variant < 1 ? mezzo_scale(m->g, param(m, "x", DIMS(3, 4)), -0.3f) : MEZZO_NONE;
-}
-
-static mezzo_value make_relu(maker *m, int variant) {
-    return variant < 1 ? mezzo_relu(m->g, param(m, "x", DIMS(5, 4))) : MEZZO_NONE;
-}
+#define COMPARE(name, ...)                                                                                             \
+    static mezzo_value make_##name(maker *m, int variant) {                                                            \
+        return make_choice(m, variant, mezzo_##name);                                                                  \
+    }
+#define TERNARY(name, ...)                                                                                             \
+    static mezzo_value make_##name(maker *m, int variant) {                                                            \
+        return make_choice(m, variant, mezzo_less);                                                                    \
+    }
+#include "graph/element.def"
 
 static mezzo_value make_gelu(maker *m, int variant) {
     return variant < 2 ? mezzo_gelu(m->g, param(m, "x", DIMS(5, 4)), variant) : MEZZO_NONE;
-}
-
-static mezzo_value make_silu(maker *m, int variant) {
-    return variant < 1 ? mezzo_silu(m->g, param(m, "x", DIMS(5, 4))) : MEZZO_NONE;
 }
 
 static mezzo_value make_layernorm(maker *m, int variant) {
@@ -447,19 +471,6 @@ static mezzo_value make_upsample(maker *m, int variant) {
 
 static mezzo_value make_pool(maker *m, int variant) {
     return variant < 2 ? mezzo_average_pool(m->g, param(m, "x", DIMS(1, 6, 6, 2)), 2 + variant) : MEZZO_NONE;
-}
-
-static mezzo_value make_exp(maker *m, int variant) {
-    return variant < 1 ? mezzo_exp(m->g, param(m, "x", DIMS(3, 5))) : MEZZO_NONE;
-}
-
-static mezzo_value make_abs(maker *m, int variant) {
-    return variant < 1 ? mezzo_abs(m->g, param(m, "x", DIMS(3, 5))) : MEZZO_NONE;
-}
-
-// 0.90234375 lies between two start values' reach.
-static mezzo_value make_clamp(maker *m, int variant) {
-    return variant < 1 ? mezzo_clamp(m->g, param(m, "x", DIMS(3, 5)), -0.90234375f, 1.10234375f) : MEZZO_NONE;
 }
 
 // Have no gradient; what they are multiplied by has.

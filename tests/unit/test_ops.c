@@ -73,27 +73,27 @@ static void shapes_come_together_by_numpys_rules(void **state) {
     assert_false(mz_shape_broadcast(&wrong, &(mz_shape){2, {3, 4}}, &out));
     // [2 1 4] and [3 1]: three loops, for neighbours repeat differently.
     static const int dims[] = {2, 3, 4}, strides[2][3] = {{4, 0, 1}, {0, 1, 0}};
-    mz_broadcast r = mz_broadcast_loops(&a, &b, &(mz_shape){3, {2, 3, 4}});
+    mz_broadcast r = mz_broadcast_loops((const mz_shape *const[]){&a, &b}, 2, &(mz_shape){3, {2, 3, 4}});
     assert_int_equal(r.rank, 3);
     assert_int_equal(mz_broadcast_whole(&r), 0);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(r.dim[i], dims[i]);
-        assert_int_equal(r.a[i], strides[0][i]);
-        assert_int_equal(r.b[i], strides[1][i]);
+        assert_int_equal(r.step[0][i], strides[0][i]);
+        assert_int_equal(r.step[1][i], strides[1][i]);
     }
     // [5 6 7 8] and [7 8]: two loops, b repeats as a whole; [5 6 7 8] with itself: one.
     const mz_shape four = {4, {5, 6, 7, 8}}, two = {2, {7, 8}}, one = {1, {1}};
-    r = mz_broadcast_loops(&four, &two, &four);
+    r = mz_broadcast_loops((const mz_shape *const[]){&four, &two}, 2, &four);
     assert_int_equal(r.rank, 2);
     assert_int_equal(mz_broadcast_whole(&r), 56);
-    r = mz_broadcast_loops(&two, &four, &four);
+    r = mz_broadcast_loops((const mz_shape *const[]){&two, &four}, 2, &four);
     assert_int_equal(mz_broadcast_whole(&r), 0);
-    r = mz_broadcast_loops(&four, &four, &four);
+    r = mz_broadcast_loops((const mz_shape *const[]){&four, &four}, 2, &four);
     assert_int_equal(r.rank, 1);
     assert_int_equal(mz_broadcast_whole(&r), 5 * 6 * 7 * 8);
-    r = mz_broadcast_loops(&four, &one, &four);
+    r = mz_broadcast_loops((const mz_shape *const[]){&four, &one}, 2, &four);
     assert_int_equal(mz_broadcast_whole(&r), 1);
-    r = mz_broadcast_loops(&one, &one, &one);
+    r = mz_broadcast_loops((const mz_shape *const[]){&one, &one}, 2, &one);
     assert_int_equal(mz_broadcast_whole(&r), 1);
 }
 

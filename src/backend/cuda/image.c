@@ -211,22 +211,3 @@ static mezzo_status run_time_embedding(mezzo_device *device, const mz_call *call
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_time_embedding = {"time_embedding__cuda", prepare_floats, run_time_embedding};
-
-// --- one number at a time ------------------------------------------------------------------------------------------
-static mezzo_status run_map(mezzo_device *device, const mz_call *call, int map) {
-    const mz_cu_array other = call->n_in > 1 ? mz_cuda_array(&call->in[1]) : (mz_cu_array){0};
-    MZ_CUDA_TRY(mz_cu_image_map(mz_cuda(device)->stream, map, mz_cuda_array(&call->in[0]), other,
-                                mz_cuda_array(&call->out[0]), mz_shape_count(&call->out[0].shape), call->attrs.low,
-                                call->attrs.high));
-    return MEZZO_OK;
-}
-#define MAP(op, map)                                                                                                   \
-    static mezzo_status run_##op(mezzo_device *device, const mz_call *call) {                                          \
-        return run_map(device, call, map);                                                                             \
-    }                                                                                                                  \
-    const mz_kernel mz_cuda_##op = {#op "__cuda", prepare_floats, run_##op};
-MAP(exp, MZ_CU_EXP)
-MAP(abs, MZ_CU_ABS)
-MAP(clamp, MZ_CU_CLAMP)
-MAP(abs_dx, MZ_CU_ABS_DX)
-MAP(clamp_dx, MZ_CU_CLAMP_DX)

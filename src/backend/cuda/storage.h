@@ -1,5 +1,6 @@
 // What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), b bf16, f fp32, i
-// i32, u bytes, m fp32 or bytes (masters). The last letter goes on for further slots; absent slots pass.
+// i32, n any float or i32, u bytes, m fp32 or bytes (masters). The last letter goes on for further slots; absent slots
+// pass.
 #ifndef MZ_CUDA_STORAGE_H
 #define MZ_CUDA_STORAGE_H
 
@@ -15,6 +16,8 @@ static inline bool mz_cuda_storage_is(char letter, const mz_tensor *t) {
         return t->dtype == MEZZO_F32;
     case 'i':
         return t->dtype == MEZZO_I32;
+    case 'n':
+        return mz_cuda_float(t) || t->dtype == MEZZO_I32;
     case 'm':
         return t->dtype == MEZZO_F32 || t->dtype == MEZZO_U8;
     default:

@@ -19,7 +19,8 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
             return "indices must be i32";
         if (slot.is & MZ_SLOT_BYTES && dtype != MEZZO_U8)
             return "segments, state and low copies must be u8";
-        bool integers_allowed = info->moves || op == MZ_OP_arange || (op == MZ_OP_cast && !outputs) ||
+        bool integers_allowed = info->moves || op == MZ_OP_arange ||
+                                ((op == MZ_OP_cast || info->cast_class == MZ_CAST_INT) && !outputs) ||
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
         bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how they are kept
                                              (mz_op_is_kind(op) && outputs));    // moments in 8 bits

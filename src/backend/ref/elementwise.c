@@ -66,22 +66,57 @@ static int64_t broadcast_at(const mz_shape *from, const mz_shape *y, int64_t i) 
     return at;
 }
 
-#define BINARY(name, formula)                                                                                          \
-    void mz_ref_##name(const mz_call *call) {                                                                          \
-        const mz_tensor *y = &call->out[0];                                                                            \
-        for (int64_t i = 0, n = mz_shape_count(&y->shape); i < n; i++) {                                               \
-            double a = mz_ref_get(&call->in[0], broadcast_at(&call->in[0].shape, &y->shape, i));                       \
-            double b = mz_ref_get(&call->in[1], broadcast_at(&call->in[1].shape, &y->shape, i));                       \
-            mz_ref_put(y, i, formula);                                                                                 \
-        }                                                                                                              \
-    }
-#include "graph/binary.def"
+// --- element.def ---------------------------------------------------------------------------------------------------
+#define num(x)            (x)
+#define less(a, b)        ((a) < (b))
+#define less_equal(a, b)  ((a) <= (b))
+#define equal(a, b)       ((a) == (b))
+#define choose(m, a, b)   ((m) ? (a) : (b))
+#define fused(a, b, c)    ((a) * (b) + (c))
+#define magnitude(x)      fabs(x)
+#define root(x)           sqrt(x)
+#define power(a, b)       pow(a, b)
+#define logarithm(x)      log(x)
+#define logarithm_1p(x)   log1p(x)
+#define exponential(x)    exp(x)
+#define hyperbolic(x)     tanh(x)
+#define logistic(x)       sigmoid(x)
+#define error_function(x) erf(x)
+#define sine(x)           sin(x)
+#define cosine(x)         cos(x)
+#define down(x)           floor(x)
+#define up(x)             ceil(x)
+#define nearest(x)        rint(x)
+#define silu(x)           mz_ref_activation(MZ_ACT_SILU, x)
+#define silu_dx(dy, x)    mz_ref_activation_dx(MZ_ACT_SILU, dy, x)
 
-void mz_ref_scale(const mz_call *call) {
-    int64_t n = mz_shape_count(&call->out[0].shape);
-    for (int64_t i = 0; i < n; i++)
-        mz_ref_put(&call->out[0], i, (double)call->attrs.alpha * mz_ref_get(&call->in[0], i));
+typedef double element_fn(const mz_attrs *attrs, const double v[MZ_OPERANDS]);
+static void each_element(const mz_call *call, element_fn *fn) {
+    const mz_tensor *y = &call->out[0];
+    for (int64_t i = 0, n = mz_shape_count(&y->shape); i < n; i++) {
+        double v[MZ_OPERANDS] = {0};
+        for (int k = 0; k < call->n_in; k++)
+            v[k] = mz_ref_get(&call->in[k], broadcast_at(&call->in[k].shape, &y->shape, i));
+        mz_ref_put(y, i, fn(&call->attrs, v));
+    }
 }
+
+#define KERNEL(name, names, formula)                                                                                   \
+    static double name##_of(const mz_attrs *attrs, const double v[MZ_OPERANDS]) {                                      \
+        const double alpha = (double)attrs->alpha, low = (double)attrs->low, high = (double)attrs->high;               \
+        (void)alpha, (void)low, (void)high;                                                                            \
+        names return formula;                                                                                          \
+    }                                                                                                                  \
+    void mz_ref_##name(const mz_call *call) {                                                                          \
+        each_element(call, name##_of);                                                                                 \
+    }
+#define NAME(a, k)                                                                                                     \
+    const double a = v[k];                                                                                             \
+    (void)a;
+#define KERNEL1(name, a, formula)       KERNEL(name, NAME(a, 0), formula)
+#define KERNEL2(name, a, b, formula)    KERNEL(name, NAME(a, 0) NAME(b, 1), formula)
+#define KERNEL3(name, a, b, c, formula) KERNEL(name, NAME(a, 0) NAME(b, 1) NAME(c, 2), formula)
+#include "graph/element.def"
 
 static void activate(const mz_call *call, mz_act act) {
     int64_t n = mz_shape_count(&call->out[0].shape);
@@ -124,61 +159,12 @@ static mz_act gelu_form(const mz_call *call) {
     return call->attrs.tanh ? MZ_ACT_GELU_TANH : MZ_ACT_GELU;
 }
 
-void mz_ref_exp(const mz_call *call) {
-    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
-        mz_ref_put(&call->out[0], i, exp(mz_ref_get(&call->in[0], i)));
-}
-
-void mz_ref_abs(const mz_call *call) {
-    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
-        mz_ref_put(&call->out[0], i, fabs(mz_ref_get(&call->in[0], i)));
-}
-
-void mz_ref_abs_dx(const mz_call *call) {
-    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++) {
-        double dy = mz_ref_get(&call->in[0], i), x = mz_ref_get(&call->in[1], i);
-        mz_ref_put(&call->out[0], i, x > 0 ? dy : x < 0 ? -dy : isnan(x) ? x : 0);
-    }
-}
-
-void mz_ref_clamp(const mz_call *call) {
-    const double low = (double)call->attrs.low, high = (double)call->attrs.high;
-    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++) {
-        double x = mz_ref_get(&call->in[0], i);
-        mz_ref_put(&call->out[0], i, x < low ? low : x > high ? high : x); // NaN stays NaN
-    }
-}
-
-void mz_ref_clamp_dx(const mz_call *call) {
-    const double low = (double)call->attrs.low, high = (double)call->attrs.high;
-    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++) {
-        double x = mz_ref_get(&call->in[1], i);
-        mz_ref_put(&call->out[0], i, x >= low && x <= high ? mz_ref_get(&call->in[0], i) : 0);
-    }
-}
-
-void mz_ref_relu(const mz_call *call) {
-    activate(call, MZ_ACT_RELU);
-}
-
 void mz_ref_gelu(const mz_call *call) {
     activate(call, gelu_form(call));
 }
 
-void mz_ref_silu(const mz_call *call) {
-    activate(call, MZ_ACT_SILU);
-}
-
-void mz_ref_relu_dx(const mz_call *call) {
-    activate_dx(call, MZ_ACT_RELU);
-}
-
 void mz_ref_gelu_dx(const mz_call *call) {
     activate_dx(call, gelu_form(call));
-}
-
-void mz_ref_silu_dx(const mz_call *call) {
-    activate_dx(call, MZ_ACT_SILU);
 }
 
 void mz_ref_dropout(const mz_call *call) {

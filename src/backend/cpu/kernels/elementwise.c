@@ -4,8 +4,28 @@
 #include "backend/cpu/kernels/dropout.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// y[0 … n) from a and b (NULL for ops of one input); `at` is the block's first element.
-typedef void map_fn(const mz_call *call, int64_t at, const float *a, const float *b, float *y, int n);
+// y[0 … n) from a, b and c (NULL where the op has fewer inputs); `at` is the block's first element.
+typedef void map_fn(const mz_call *call, int64_t at, const float *a, const float *b, const float *c, float *y, int n);
+
+// As block_in and block_done, of integers too.
+static const float *operand_in(const mz_tensor *t, int64_t at, int n, float *buffer) {
+    if (t->dtype != MEZZO_I32)
+        return block_in(t, at, n, buffer);
+    for (int i = 0; i < n; i++)
+        buffer[i] = (float)((const int32_t *)t->data)[at + i];
+    return buffer;
+}
+static float *result_out(const mz_tensor *t, int64_t at, float *buffer) {
+    return t->dtype == MEZZO_I32 ? buffer : block_out(t, at, buffer);
+}
+static void result_done(const mz_tensor *t, int64_t at, int n, const float *buffer) {
+    if (t->dtype != MEZZO_I32) {
+        block_done(t, at, n, buffer);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        ((int32_t *)t->data)[at + i] = (int32_t)buffer[i];
+}
 
 // Where b's elements are: its own block, or a tile of repeats when b is shorter than a block.
 typedef struct repeat {
@@ -24,7 +44,8 @@ static repeat repeat_of(int64_t n, int64_t nb) {
 }
 
 static void fill_tile(const mz_tensor *b, int64_t nb, float *tile) {
-    widen_block(b->data, b->dtype, tile, (int)nb);
+    float buffer[MZ_BLOCK];
+    memcpy(tile, operand_in(b, 0, (int)nb, buffer), 4 * (size_t)nb);
     for (int64_t i = nb; i + nb <= MZ_BLOCK; i += nb)
         memcpy(tile + i, tile, 4 * (size_t)nb);
 }
@@ -48,38 +69,27 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
             int count = (int)min64(min64(MZ_BLOCK, r.row - part), n - at);
             if (count <= 0)
                 continue;
-            const float *av = block_in(a, at, count, a_buffer), *bv = b_buffer;
+            const float *av = operand_in(a, at, count, a_buffer), *bv = b_buffer;
             if (!tiled)
-                bv = b != NULL ? block_in(b, nb == n ? at : part, count, b_buffer) : NULL;
-            float *yv = block_out(y, at, y_buffer);
-            fn(call, at, av, bv, yv, count);
-            block_done(y, at, count, yv);
+                bv = b != NULL ? operand_in(b, nb == n ? at : part, count, b_buffer) : NULL;
+            float *yv = result_out(y, at, y_buffer);
+            fn(call, at, av, bv, NULL, yv, count);
+            result_done(y, at, count, yv);
         }
     }
     return MEZZO_OK;
 }
 
 #define MAP(name, expression)                                                                                          \
-    static void name##_block(const mz_call *call, int64_t at, const float *a, const float *b, float *y, int n) {       \
-        (void)call, (void)at, (void)b;                                                                                 \
+    static void name##_block(const mz_call *call, int64_t at, const float *a, const float *b, const float *c,          \
+                             float *y, int n) {                                                                        \
+        (void)call, (void)at, (void)b, (void)c;                                                                        \
         EACH_VECTOR(i, lanes, n, {                                                                                     \
             vf x = vload_lanes(a + i, lanes, 0);                                                                       \
             vstore_lanes(y + i, (expression), lanes);                                                                  \
         });                                                                                                            \
     }
 #define OTHER vload_lanes(b + i, lanes, 0)
-
-// Choices, not products: an infinite dy stays what it is, and NaN of x stays NaN.
-static inline vf abs_derivative(vf dy, vf x) {
-    vf at_zero = vselect(vless_equal(x, (vf){0}), (vf){0}, x); // 0, or NaN
-    return vselect(vless((vf){0}, x), dy, vselect(vless(x, (vf){0}), -dy, at_zero));
-}
-static inline vf clamped(vf x, vf low, vf high) {
-    return vselect(vless(x, low), low, vselect(vless(high, x), high, x));
-}
-static inline vf clamp_derivative(vf dy, vf x, vf low, vf high) {
-    return vselect(vless_equal(low, x), vselect(vless_equal(x, high), dy, (vf){0}), (vf){0});
-}
 
 // Costs are nanoseconds an element on one Zen 4 core, FP32 and BF16, in cache and out of it, averaged.
 #define KERNEL_OF(name, cost)                                                                                          \
@@ -88,44 +98,25 @@ static inline vf clamp_derivative(vf dy, vf x, vf low, vf high) {
     }                                                                                                                  \
     const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, prepare_floats, run_##name};
 
-MAP(scale, (x)*call->attrs.alpha)
-KERNEL_OF(scale, 0.3)
-MAP(relu, vact(MZ_ACT_RELU, x))
-KERNEL_OF(relu, 0.3)
-MAP(silu, vact(MZ_ACT_SILU, x))
-KERNEL_OF(silu, 0.4)
-MAP(relu_dx, vact_dx(MZ_ACT_RELU, x, OTHER))
-KERNEL_OF(relu_dx, 0.4)
-MAP(silu_dx, vact_dx(MZ_ACT_SILU, x, OTHER))
-KERNEL_OF(silu_dx, 0.5)
-
-MAP(exp, vexp(x))
-KERNEL_OF(exp, 0.5)
-MAP(abs, vabs(x))
-KERNEL_OF(abs, 0.3)
-MAP(abs_dx, abs_derivative(x, OTHER))
-KERNEL_OF(abs_dx, 0.4)
-MAP(clamp, clamped(x, vset(call->attrs.low), vset(call->attrs.high)))
-KERNEL_OF(clamp, 0.3)
-MAP(clamp_dx, clamp_derivative(x, OTHER, vset(call->attrs.low), vset(call->attrs.high)))
-KERNEL_OF(clamp_dx, 0.4)
-
 MAP(gelu_erf, vact(MZ_ACT_GELU, x))
 MAP(gelu_tanh, vact(MZ_ACT_GELU_TANH, x))
-static void gelu_block(const mz_call *call, int64_t at, const float *a, const float *b, float *y, int n) {
-    (call->attrs.tanh ? gelu_tanh_block : gelu_erf_block)(call, at, a, b, y, n);
+static void gelu_block(const mz_call *call, int64_t at, const float *a, const float *b, const float *c, float *y,
+                       int n) {
+    (call->attrs.tanh ? gelu_tanh_block : gelu_erf_block)(call, at, a, b, c, y, n);
 }
 KERNEL_OF(gelu, 0.6)
 
 MAP(gelu_erf_dx, vact_dx(MZ_ACT_GELU, x, OTHER))
 MAP(gelu_tanh_dx, vact_dx(MZ_ACT_GELU_TANH, x, OTHER))
-static void gelu_dx_block(const mz_call *call, int64_t at, const float *a, const float *b, float *y, int n) {
-    (call->attrs.tanh ? gelu_tanh_dx_block : gelu_erf_dx_block)(call, at, a, b, y, n);
+static void gelu_dx_block(const mz_call *call, int64_t at, const float *a, const float *b, const float *c, float *y,
+                          int n) {
+    (call->attrs.tanh ? gelu_tanh_dx_block : gelu_erf_dx_block)(call, at, a, b, c, y, n);
 }
 KERNEL_OF(gelu_dx, 0.7)
 
-static void dropout_block(const mz_call *call, int64_t at, const float *a, const float *b, float *y, int n) {
-    (void)b;
+static void dropout_block(const mz_call *call, int64_t at, const float *a, const float *b, const float *c, float *y,
+                          int n) {
+    (void)b, (void)c;
     float buffer[MZ_BLOCK + 2 * DROPOUT_RUN];
     dropout_stream stream = dropout_begin(call);
 #if VEC_512
@@ -154,14 +145,14 @@ static void dropout_block(const mz_call *call, int64_t at, const float *a, const
 }
 KERNEL_OF(dropout, 0.8)
 
-// --- two operands, either of which may repeat ----------------------------------------------------------------------
+// --- operands that may repeat --------------------------------------------------------------------------------------
 static const float *repeated(const mz_tensor *t, int64_t at, int64_t stride, int64_t from, int n, float *buffer) {
     if (stride != 0)
-        return block_in(t, at + from, n, buffer);
+        return operand_in(t, at + from, n, buffer);
     float one;
-    widen_block(element_at(t, at), t->dtype, &one, 1);
+    const vf all = vset(*operand_in(t, at, 1, &one));
     FOR_LANES(i, lanes, n)
-    vstore_lanes(buffer + i, vset(one), lanes);
+    vstore_lanes(buffer + i, all, lanes);
     return buffer;
 }
 
@@ -172,41 +163,98 @@ static mezzo_status run_repeats(mezzo_device *device, const mz_call *call, map_f
     int64_t length = r->dim[last], n = mz_shape_count(&y->shape), parts = (length + MZ_BLOCK - 1) / MZ_BLOCK;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost *(double)n))
     for (int64_t task = 0; task < n / length * parts; task++) {
-        float a_buffer[MZ_BLOCK], b_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK];
-        int64_t row = task / parts, from = task % parts * MZ_BLOCK, a = 0, b = 0;
+        float buffer[MZ_OPERANDS][MZ_BLOCK], y_buffer[MZ_BLOCK];
+        const float *v[MZ_OPERANDS] = {NULL};
+        int64_t row = task / parts, from = task % parts * MZ_BLOCK;
         int count = (int)min64(MZ_BLOCK, length - from);
-        for (int64_t d = last - 1, rest = row; d >= 0; rest /= r->dim[d], d--) {
-            a += rest % r->dim[d] * r->a[d];
-            b += rest % r->dim[d] * r->b[d];
+        for (int k = 0; k < call->n_in; k++) {
+            int64_t at = 0;
+            for (int64_t d = last - 1, rest = row; d >= 0; rest /= r->dim[d], d--)
+                at += rest % r->dim[d] * r->step[k][d];
+            v[k] = repeated(&call->in[k], at, r->step[k][last], from, count, buffer[k]);
         }
-        float *yv = block_out(y, row * length + from, y_buffer);
-        fn(call, row * length + from, repeated(&call->in[0], a, r->a[last], from, count, a_buffer),
-           repeated(&call->in[1], b, r->b[last], from, count, b_buffer), yv, count);
-        block_done(y, row * length + from, count, yv);
+        float *yv = result_out(y, row * length + from, y_buffer);
+        fn(call, row * length + from, v[0], v[1], v[2], yv, count);
+        result_done(y, row * length + from, count, yv);
     }
     return MEZZO_OK;
 }
 
-static mezzo_status run_binary(mezzo_device *device, const mz_call *call, map_fn *fn, double cost) {
-    mz_broadcast r = mz_broadcast_loops(&call->in[0].shape, &call->in[1].shape, &call->out[0].shape);
-    if (mz_broadcast_whole(&r) > 0 || mz_shape_count(&call->out[0].shape) == 0)
-        return run_map(device, call, fn, cost);
-    return run_repeats(device, call, fn, &r, cost);
+static mezzo_status run_operands(mezzo_device *device, const mz_call *call, map_fn *fn) {
+    const mz_shape *in[MZ_OPERANDS];
+    if (call->n_in == 1 || mz_shape_count(&call->out[0].shape) == 0)
+        return run_map(device, call, fn, 0.4);
+    for (int k = 0; k < call->n_in; k++)
+        in[k] = &call->in[k].shape;
+    mz_broadcast r = mz_broadcast_loops(in, call->n_in, &call->out[0].shape);
+    return call->n_in == 2 && mz_broadcast_whole(&r) > 0 ? run_map(device, call, fn, 0.4)
+                                                         : run_repeats(device, call, fn, &r, 0.4);
 }
 
-#define BINARY(name, formula)                                                                                          \
-    static void name##_block(const mz_call *call, int64_t at, const float *p, const float *q, float *y, int n) {       \
-        (void)call, (void)at;                                                                                          \
-        EACH_VECTOR(i, lanes, n, {                                                                                     \
-            vf a = vload_lanes(p + i, lanes, 0), b = vload_lanes(q + i, lanes, 0);                                     \
-            vstore_lanes(y + i, (formula), lanes);                                                                     \
-        });                                                                                                            \
+// --- element.def ---------------------------------------------------------------------------------------------------
+#define num(x)           vset(x##f)
+#define less(a, b)       vless(a, b)
+#define less_equal(a, b) vless_equal(a, b)
+#define equal(a, b)      vequal(a, b)
+#define choose(m, a, b)  vselect((vmask)(m), a, b)
+#define fused(a, b, c)   vfma(a, b, c)
+#define magnitude(x)     vabs(x)
+#define root(x)          vsqrt(x)
+#define exponential(x)   vexp(x)
+#define hyperbolic(x)    vtanh(x)
+#define logistic(x)      vsigmoid(x)
+#define silu(x)          vact(MZ_ACT_SILU, x)
+#define silu_dx(dy, x)   vact_dx(MZ_ACT_SILU, dy, x)
+#define LANES(name, function)                                                                                          \
+    static inline vf name(vf x) {                                                                                      \
+        for (int i = 0; i < VW; i++)                                                                                   \
+            x[i] = function(x[i]);                                                                                     \
+        return x;                                                                                                      \
+    }
+LANES(logarithm, logf)
+LANES(logarithm_1p, log1pf)
+LANES(error_function, erff)
+LANES(sine, sinf)
+LANES(cosine, cosf)
+LANES(down, floorf)
+LANES(up, ceilf)
+LANES(nearest, rintf)
+static inline vf power(vf a, vf b) {
+    for (int i = 0; i < VW; i++)
+        a[i] = powf(a[i], b[i]);
+    return a;
+}
+
+static const char *operands_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    if (call->numerics.compute == MEZZO_F64 || call->numerics.reduce == MEZZO_F64)
+        return "fp64 arithmetic: only the ref device has it";
+    for (int i = 0; i <= call->n_in; i++) {
+        const mz_tensor *t = i < call->n_in ? &call->in[i] : &call->out[0];
+        if (!is_storage_float(t) && t->dtype != MEZZO_I32)
+            return "a tensor is not fp32, bf16, fp16 or i32";
+    }
+    return NULL;
+}
+
+#define KERNEL(name, names, formula)                                                                                   \
+    static void name##_block(const mz_call *call, int64_t at, const float *p0, const float *p1, const float *p2,       \
+                             float *out, int n) {                                                                      \
+        const vf alpha = vset(call->attrs.alpha), low = vset(call->attrs.low), high = vset(call->attrs.high);          \
+        (void)at, (void)p1, (void)p2, (void)alpha, (void)low, (void)high;                                              \
+        EACH_VECTOR(i, lanes, n, { names vstore_lanes(out + i, (formula), lanes); });                                  \
     }                                                                                                                  \
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
-        return run_binary(device, call, name##_block, 0.4);                                                            \
+        return run_operands(device, call, name##_block);                                                               \
     }                                                                                                                  \
-    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, prepare_floats, run_##name};
-#include "graph/binary.def"
+    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, operands_prepare, run_##name};
+#define NAME(a, p)                                                                                                     \
+    const vf a = vload_lanes(p + i, lanes, 0);                                                                         \
+    (void)a;
+#define KERNEL1(name, a, formula)       KERNEL(name, NAME(a, p0), formula)
+#define KERNEL2(name, a, b, formula)    KERNEL(name, NAME(a, p0) NAME(b, p1), formula)
+#define KERNEL3(name, a, b, c, formula) KERNEL(name, NAME(a, p0) NAME(b, p1) NAME(c, p2), formula)
+#include "graph/element.def"
 
 // --- cast ----------------------------------------------------------------------------------------------------------
 MAP(move, x)

@@ -121,6 +121,13 @@ static inline vmask vless_equal(vf a, vf b) {
     return (vmask)(a <= b);
 #endif
 }
+static inline vmask vequal(vf a, vf b) {
+#if VEC_512
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_EQ_OQ);
+#else
+    return (vmask)(a == b);
+#endif
+}
 static inline vmask iless(vi a, vi b) {
 #if VEC_512
     return _mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b);

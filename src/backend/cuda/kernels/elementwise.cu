@@ -1,5 +1,5 @@
 // Ops on one element at a time. One kernel an op; dtypes are looked at per 8 elements (vec.cuh).
-#include "activation.cuh"
+#include "element.cuh"
 #include "philox.cuh"
 #include "vec.cuh"
 
@@ -11,25 +11,8 @@ static unsigned blocks_for(int64_t n) {
 }
 
 // --- one input -----------------------------------------------------------------------------------------------------
-template <int MAP> __device__ __forceinline__ float map(float x, float alpha) {
-    switch (MAP) {
-    case MZ_CU_SCALE:
-        return alpha * x;
-    case MZ_CU_RELU:
-        return x < 0 ? 0 : x; // NaN stays NaN
-    case MZ_CU_GELU:
-        return gelu(x);
-    case MZ_CU_GELU_TANH:
-        return gelu_tanh(x);
-    case MZ_CU_SILU:
-        return silu(x);
-    default: // MZ_CU_CAST
-        return x;
-    }
-}
-
-template <int MAP>
-__global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array y, int64_t n, float alpha) {
+template <class ELEMENT>
+__global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array y, int64_t n, mz_cu_told told) {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
     raw8 raw[UNROLL];
 #pragma unroll
@@ -44,37 +27,34 @@ __global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array
             widen8(raw[u], x.dtype, v);
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                v[k] = map<MAP>(v[k], alpha);
+                v[k] = ELEMENT::of(v[k], 0, 0, told);
             store8(y.data, y.dtype, i, v);
         } else {
             for (; i < n; i++)
-                store1(y.data, y.dtype, i, map<MAP>(load1(x.data, x.dtype, i), alpha));
+                store1(y.data, y.dtype, i, ELEMENT::of(load1(x.data, x.dtype, i), 0, 0, told));
         }
     }
 }
 
-extern "C" cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, float alpha) {
+extern "C" cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n,
+                                 mz_cu_told told) {
     if (n == 0)
         return cudaSuccess;
-    unsigned blocks = blocks_for(n);
     switch (map) {
-    case MZ_CU_SCALE:
-        map_kernel<MZ_CU_SCALE><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+#define CASE(name)                                                                                                     \
+    case MZ_CU_##name:                                                                                                 \
+        map_kernel<element_##name><<<blocks_for(n), THREADS, 0, stream>>>(x, y, n, told);                              \
         break;
-    case MZ_CU_RELU:
-        map_kernel<MZ_CU_RELU><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
-        break;
-    case MZ_CU_GELU:
-        map_kernel<MZ_CU_GELU><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
-        break;
-    case MZ_CU_GELU_TANH:
-        map_kernel<MZ_CU_GELU_TANH><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
-        break;
-    case MZ_CU_SILU:
-        map_kernel<MZ_CU_SILU><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
-        break;
+#define KERNEL1(name, ...) CASE(name)
+#define KERNEL2(...)
+#define KERNEL3(...)
+#include "graph/element.def"
+        CASE(GELU)
+        CASE(GELU_TANH)
+        CASE(CAST)
+#undef CASE
     default:
-        map_kernel<MZ_CU_CAST><<<blocks, THREADS, 0, stream>>>(x, y, n, alpha);
+        return cudaErrorInvalidValue;
     }
     return cudaGetLastError();
 }
@@ -116,7 +96,7 @@ __global__ void __launch_bounds__(THREADS)
 extern "C" cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, float p,
                                      uint32_t tensor, const void *rng) {
     if (p == 0) // factor 1 everywhere
-        return mz_cu_map(stream, MZ_CU_CAST, x, y, n, 1);
+        return mz_cu_map(stream, MZ_CU_CAST, x, y, n, mz_cu_told{});
     if (n == 0)
         return cudaSuccess;
     float kept = static_cast<float>(1 / (1 - static_cast<double>(p)));
@@ -125,29 +105,12 @@ extern "C" cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_a
 }
 
 // --- two inputs ----------------------------------------------------------------------------------------------------
-template <int ZIP> __device__ __forceinline__ float zip(float a, float b) {
-    switch (ZIP) {
-#define BINARY(op, formula)                                                                                            \
-    case MZ_CU_##op:                                                                                                   \
-        return formula;
-#include "graph/binary.def"
-    case MZ_CU_RELU_DX:
-        return b <= 0 ? 0 : a; // a choice, not a product: an infinite gradient at x < 0 is 0
-    case MZ_CU_GELU_DX:
-        return a * gelu_derivative(b);
-    case MZ_CU_GELU_TANH_DX:
-        return a * gelu_tanh_derivative(b);
-    default: // MZ_CU_SILU_DX
-        return a * silu_derivative(b);
-    }
-}
-
 // How b's elements repeat: not at all, every nb elements with nb a multiple of 8, or however it comes.
 enum { REPEAT_NONE, REPEAT_VECTORS, REPEAT_ANY };
 
-template <int ZIP>
+template <class ELEMENT>
 __global__ void __launch_bounds__(THREADS)
-    zip_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb, int repeat) {
+    zip_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb, int repeat, mz_cu_told told) {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
     raw8 raw_a[UNROLL], raw_b[UNROLL];
 #pragma unroll
@@ -170,43 +133,44 @@ __global__ void __launch_bounds__(THREADS)
             widen8(raw_b[u], b.dtype, w);
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                v[k] = zip<ZIP>(v[k], w[k]);
+                v[k] = ELEMENT::of(v[k], w[k], 0, told);
             store8(y.data, y.dtype, i, v);
         } else {
             int64_t end = i + 8 < n ? i + 8 : n;
             for (; i < end; i++)
                 store1(y.data, y.dtype, i,
-                       zip<ZIP>(load1(a.data, a.dtype, i), load1(b.data, b.dtype, nb == n ? i : i % nb)));
+                       ELEMENT::of(load1(a.data, a.dtype, i), load1(b.data, b.dtype, nb == n ? i : i % nb), 0, told));
         }
     }
 }
 
+// These macros list the ops that zip_kernel and repeats_kernel serve: element.def's that a fused kernel's speed is for.
+#define CASE(name, ...)                                                                                                \
+    case MZ_CU_##name:                                                                                                 \
+        zip_kernel<element_##name><<<blocks_for(n), THREADS, 0, stream>>>(a, b, y, n, nb, repeat, told);               \
+        break;
 extern "C" cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n,
-                                 int64_t nb) {
+                                 int64_t nb, mz_cu_told told) {
     if (n == 0)
         return cudaSuccess;
-    unsigned blocks = blocks_for(n);
     int repeat = nb == n ? REPEAT_NONE : nb % 8 == 0 && n >> 35 == 0 ? REPEAT_VECTORS : REPEAT_ANY;
     switch (zip) {
-#define BINARY(op, formula)                                                                                            \
-    case MZ_CU_##op:                                                                                                   \
-        zip_kernel<MZ_CU_##op><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);                                \
-        break;
-#include "graph/binary.def"
-    case MZ_CU_RELU_DX:
-        zip_kernel<MZ_CU_RELU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
-        break;
-    case MZ_CU_GELU_DX:
-        zip_kernel<MZ_CU_GELU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
-        break;
-    case MZ_CU_GELU_TANH_DX:
-        zip_kernel<MZ_CU_GELU_TANH_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
-        break;
+#define UNARY(name, ...) CASE(name##_dx)
+#define UNARY_OWN(...)
+#define UNARY_FLAT(...)
+#define BINARY(...)
+#define BINARY_OWN(name, ...) CASE(name)
+#define COMPARE(...)
+#define TERNARY(...)
+#include "graph/element.def"
+        CASE(GELU_DX)
+        CASE(GELU_TANH_DX)
     default:
-        zip_kernel<MZ_CU_SILU_DX><<<blocks, THREADS, 0, stream>>>(a, b, y, n, nb, repeat);
+        return cudaErrorInvalidValue;
     }
     return cudaGetLastError();
 }
+#undef CASE
 
 // Either operand may repeat. `step` is 8 where the innermost loop is whole vectors (its strides are 0 or 1, and all
 // others then are multiples of 8), else 1.
@@ -222,7 +186,7 @@ __device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool re
         v[k] = one;
 }
 
-template <int ZIP, int STEP>
+template <class ELEMENT, int STEP>
 __global__ void __launch_bounds__(THREADS)
     repeats_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, mz_cu_broadcast r, int64_t n) {
     for (int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * STEP; i < n;
@@ -230,16 +194,16 @@ __global__ void __launch_bounds__(THREADS)
         int64_t rest = i, at_a = 0, at_b = 0;
         for (int d = r.rank - 1; d >= 0; d--) {
             int64_t next = rest / r.dim[d], k = rest - next * r.dim[d];
-            at_a += k * r.a[d];
-            at_b += k * r.b[d];
+            at_a += k * r.step[0][d];
+            at_b += k * r.step[1][d];
             rest = next;
         }
         float v[STEP], w[STEP];
-        load_repeated<STEP>(a, at_a, r.a[r.rank - 1] == 0, v);
-        load_repeated<STEP>(b, at_b, r.b[r.rank - 1] == 0, w);
+        load_repeated<STEP>(a, at_a, r.step[0][r.rank - 1] == 0, v);
+        load_repeated<STEP>(b, at_b, r.step[1][r.rank - 1] == 0, w);
 #pragma unroll
         for (int k = 0; k < STEP; k++)
-            v[k] = zip<ZIP>(v[k], w[k]);
+            v[k] = ELEMENT::of(v[k], w[k], 0, mz_cu_told{});
         if (STEP == 8)
             store8(y.data, y.dtype, i, v);
         else
@@ -247,7 +211,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <int ZIP>
+template <class ELEMENT>
 static cudaError_t launch_repeats(cudaStream_t stream, mz_cu_array a, mz_cu_array b, mz_cu_array y,
                                   const mz_cu_broadcast *r) {
     int64_t n = 1;
@@ -259,19 +223,25 @@ static cudaError_t launch_repeats(cudaStream_t stream, mz_cu_array a, mz_cu_arra
     int64_t blocks = (n / (vectors ? 8 : 1) + THREADS - 1) / THREADS;
     unsigned grid = static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20);
     if (vectors)
-        repeats_kernel<ZIP, 8><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
+        repeats_kernel<ELEMENT, 8><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
     else
-        repeats_kernel<ZIP, 1><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
+        repeats_kernel<ELEMENT, 1><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t mz_cu_zip_broadcast(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y,
                                            const mz_cu_broadcast *repeats) {
     switch (zip) {
-#define BINARY(op, formula)                                                                                            \
-    case MZ_CU_##op:                                                                                                   \
-        return launch_repeats<MZ_CU_##op>(stream, a, b, y, repeats);
-#include "graph/binary.def"
+#define UNARY(...)
+#define UNARY_OWN(...)
+#define UNARY_FLAT(...)
+#define BINARY(...)
+#define BINARY_OWN(name, ...)                                                                                          \
+    case MZ_CU_##name:                                                                                                 \
+        return launch_repeats<element_##name>(stream, a, b, y, repeats);
+#define COMPARE(...)
+#define TERNARY(...)
+#include "graph/element.def"
     default:
         return cudaErrorInvalidValue;
     }

@@ -356,38 +356,3 @@ extern "C" cudaError_t mz_cu_time_embedding(cudaStream_t stream, mz_cu_array tim
                                                                      static_cast<double>(longest));
     return cudaGetLastError();
 }
-
-// --- clamp, and two ops that go with it ----------------------------------------------------------------------------
-__global__ void __launch_bounds__(IMAGE_BLOCK)
-    image_map_kernel(int map, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, float low, float high) {
-    const int64_t i = thread_index();
-    if (i >= n)
-        return;
-    const float x = load1(a.data, a.dtype, i), other = b.data != nullptr ? load1(b.data, b.dtype, i) : 0;
-    float value = x;
-    switch (map) {
-    case MZ_CU_EXP:
-        value = expf(x);
-        break;
-    case MZ_CU_ABS:
-        value = fabsf(x);
-        break;
-    case MZ_CU_CLAMP:
-        value = x < low ? low : x > high ? high : x; // NaN stays NaN
-        break;
-    case MZ_CU_ABS_DX: // x is dy: choices, not products
-        value = other > 0 ? x : other < 0 ? -x : other == 0 ? 0 : other;
-        break;
-    default: // MZ_CU_CLAMP_DX
-        value = other >= low && other <= high ? x : 0;
-    }
-    store1(y.data, y.dtype, i, value);
-}
-
-extern "C" cudaError_t mz_cu_image_map(cudaStream_t stream, int map, mz_cu_array a, mz_cu_array b, mz_cu_array y,
-                                       int64_t n, float low, float high) {
-    if (n == 0)
-        return cudaSuccess;
-    image_map_kernel<<<blocks_for(n), IMAGE_BLOCK, 0, stream>>>(map, a, b, y, n, low, high);
-    return cudaGetLastError();
-}

@@ -121,8 +121,6 @@ cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t s
 cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out);
 
 // --- elementwise.cu ------------------------------------------------------------------------------------------------
-// y[i] = map(x[i]); x and y may be one storage of one dtype.
-enum { MZ_CU_SCALE, MZ_CU_RELU, MZ_CU_GELU, MZ_CU_GELU_TANH, MZ_CU_SILU, MZ_CU_CAST };
 // Eight bits. most: the bits of the largest magnitude, a NaN's above all. widen: exact, to BF16; x lies as [cols, rows]
 // where it is turned.
 typedef struct mz_cu_scales { // that of (row, col) is data[(row >> row_shift)·row_step + (col >> col_shift)·col_step]
@@ -145,26 +143,37 @@ cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t r
 // base/blocks.h's mz_blocks_turn_run along each column of x, rounded as `via` says, → FP32; signs by rng's seed.
 cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks, int via,
                        const void *rng);
-cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, float alpha);
-// y[i] = zip(a[i], b[i mod nb]); gradients: a = dy, b = x. a and y may be one storage of one dtype.
+// The ops of element.def, and a few more: MZ_CU_<op>.
 enum {
-#define BINARY(op, formula) MZ_CU_##op,
-#include "graph/binary.def"
-    MZ_CU_RELU_DX,
+#define KERNEL1(name, ...) MZ_CU_##name,
+#define KERNEL2            KERNEL1
+#define KERNEL3            KERNEL1
+#include "graph/element.def"
+    MZ_CU_GELU,
+    MZ_CU_GELU_TANH,
     MZ_CU_GELU_DX,
     MZ_CU_GELU_TANH_DX,
-    MZ_CU_SILU_DX
+    MZ_CU_CAST
 };
-cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb);
-// The ops of binary.def where either operand repeats: loops with strides in elements (mz_broadcast), 0 for what
-// repeats.
-enum { MZ_CU_RANK = 6 };
+typedef struct mz_cu_told { // attributes
+    float alpha, low, high;
+} mz_cu_told;
+// y[i] = map(x[i]); x and y may be one storage of one dtype.
+cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n, mz_cu_told told);
+// y[i] = zip(a[i], b[i mod nb]); gradients: a = dy, b = x. a and y may be one storage of one dtype.
+cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb,
+                      mz_cu_told told);
+// Operands that may repeat: loops with strides in elements (mz_broadcast), 0 for what repeats.
+enum { MZ_CU_RANK = 6, MZ_CU_OPERANDS = 3 };
 typedef struct mz_cu_broadcast {
     int rank;
-    int64_t dim[MZ_CU_RANK], a[MZ_CU_RANK], b[MZ_CU_RANK];
+    int64_t dim[MZ_CU_RANK], step[MZ_CU_OPERANDS][MZ_CU_RANK];
 } mz_cu_broadcast;
 cudaError_t mz_cu_zip_broadcast(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y,
-                                const mz_cu_broadcast *repeats);
+                                const mz_cu_broadcast *repeats); // of BINARY_OWN
+// One to three operands, and integers in any place; all but what the two above serve.
+cudaError_t mz_cu_operands(cudaStream_t stream, int op, const mz_cu_array *in, mz_cu_array y,
+                           const mz_cu_broadcast *repeats);
 // rng: the run's mz_rng_state; tensor: attrs.rng.
 cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, float p, uint32_t tensor,
                           const void *rng);
@@ -360,10 +369,7 @@ cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_array y, co
 cudaError_t mz_cu_normal(cudaStream_t stream, const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row,
                          uint32_t tensor);
 cudaError_t mz_cu_time_embedding(cudaStream_t stream, mz_cu_array times, mz_cu_array y, int64_t n, int64_t dims,
-                                 float factor, float longest);            // y [n / dims, dims]
-enum { MZ_CU_EXP, MZ_CU_ABS, MZ_CU_CLAMP, MZ_CU_ABS_DX, MZ_CU_CLAMP_DX }; // gradients: a = dy, b = x
-cudaError_t mz_cu_image_map(cudaStream_t stream, int map, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n,
-                            float low, float high);
+                                 float factor, float longest); // y [n / dims, dims]
 
 // --- mse.cu --------------------------------------------------------------------------------------------------------
 // loss = mean (x - target)²; `partial`: scratch of ..._bytes(). dx = dloss · 2/n · (x - target).
