@@ -153,6 +153,10 @@ mezzo_status mz_matched_judge(const mz_verify_options *o, const mz_verify_result
 
 // --- reports -------------------------------------------------------------------------------------------------------
 static void add_row(const char *what, const mz_measured *m, int digits, size_t n, mz_text *t) {
+    if (isnan(m->value)) {
+        mz_text_addf(t, "%-28s -\n", what);
+        return;
+    }
     mz_text_addf(t, "%-28s %.*f", what, digits, m->value);
     if (n > 1)
         mz_text_addf(t, " (%.*f to %.*f)", digits, m->interval.low, digits, m->interval.high);
