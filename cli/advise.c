@@ -184,6 +184,11 @@ static const char *rules_here(const cli_args *args) {
 static int run(const cli_args *args) {
     const char *rules = cli_text(args, "rules", NULL);
     bool measure = cli_has(args, "measure");
+    for (int i = 0; i < args->n_given; i++)
+        if (args->given[i].config && strncmp(args->given[i].name, "data.", 5) == 0)
+            return measure || rules != NULL
+                       ? cli_wrong(args->command, "give --data, --measure or --rules, only one of them")
+                       : cli_advise_data(args);
     if (measure && rules != NULL)
         return cli_wrong(args->command, "give --measure or --rules, not both");
     if (measure)
@@ -210,24 +215,28 @@ static const cli_option options_table[] = {
     {"d-model", "N", "the model's width"},
     {"batch-size", "N", "sequences per step; measure: per micro batch [12]"},
     {"seq-len", "N", "tokens per sequence"},
-    {"precisions", "LIST", "measure: precisions to time [fp32 and those the device supports natively]"},
+    {"precisions", "LIST", "measure, data: precisions to time [fp32 and those the device supports natively]"},
+    {"minutes", "X", "data: how long the comparison may take [1.5]"},
+    {"out", "DIR", "data: folder for advise.html and advise.json [advise]"},
     {"memory-gb", "X", "measure: memory limit in GiB [free memory on the device]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {"model.",          "train.grad_accum",
-                                   "train.seed",      "amp.residual",
-                                   "amp.recompute",   "amp.recompute_light",
-                                   "amp.logits_rows", "autocast",
-                                   "device.",         NULL};
+static const char *const keys[] = {
+    "model.",          "train.grad_accum", "train.seed", "amp.residual", "amp.recompute", "amp.recompute_light",
+    "amp.logits_rows", "autocast",         "device.",    "data.",        "optimizer.",    NULL};
 
 const cli_command cli_advise = {
     .name = "advise",
-    .summary = "recommend a precision for a shape, by rules or by measuring here",
-    .usage = "[--rules FILE|NAME] --d-model N --batch-size N --seq-len N | --measure --model NAME [--KEY VALUE …]",
+    .summary = "recommend a precision, by rules, by timing or by training here",
+    .usage =
+        "[--rules FILE|NAME] --d-model N --batch-size N --seq-len N\n       mezzo advise --measure --model NAME [--KEY "
+        "VALUE …]\n       mezzo advise --data FILE [--KEY VALUE …]",
     .details =
         "With --measure: the fastest precision that fits and passes a numeric check: its first steps are finite, and "
-        "its loss is within 1 % of the widest precision's. FP8 must also match the widest precision's first gradient.",
+        "its loss is within 1 % of the widest precision's. FP8 must also match the widest precision's first gradient. "
+        "With --data: also trains it and fp32 on that data and compares them at equal quality; the exit code is 1 if "
+        "the noise is larger than the difference. Without --model: a GPT of 4 layers and width 128.",
     .options = options_table,
     .config = keys,
     .run = run,

@@ -1,14 +1,15 @@
 #include "study/page/device_page.h"
 
+// Of the title, twice. A per cent sign of the style is written twice.
 static const char head[] =
-    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>mezzo doctor</title>\n"
+    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title>\n"
     "<meta name=\"viewport\" content=\"width=device-width\">\n"
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
     "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;"
     "padding:0 1rem}div{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "th,td{text-align:left;padding:.2rem .8rem .2rem 0;border-bottom:1px solid #8884;vertical-align:top}"
     "tr.wrong{background:#d332}pre{white-space:pre-wrap;overflow-wrap:anywhere}</style></head><body>\n"
-    "<h1>mezzo doctor</h1>\n";
+    "<h1>%s</h1>\n";
 
 static void add_escaped(mz_text *t, const char *text) {
     for (const char *p = text; *p != '\0'; p++)
@@ -93,12 +94,12 @@ static void add_rows(mz_text *t, const json_t *rows) {
     mz_text_addf(t, "</table></div>\n");
 }
 
-mezzo_status mz_device_page(const json_t *report, mz_text *html) {
+mezzo_status mz_json_page(const char *title, const json_t *report, mz_text *html) {
     const char *key;
     json_t *section;
     char *json = NULL;
     MEZZO_TRY(mz_json_dump(report, JSON_INDENT(1), &json));
-    mz_text_addf(html, "%s", head);
+    mz_text_addf(html, head, title, title);
     json_object_foreach((json_t *)report, key, section) {
         mz_text_addf(html, "<h2>");
         add_words(html, key);

@@ -1,0 +1,31 @@
+# advise --data: one page in the same order on terminal, in JSON and HTML; exit code 0 with a verdict and 1 without one. No speed is asserted.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+
+text 200 >text.txt
+SMALL=(--data text.txt --layers 1 --heads 2 --d-model 32 --seq-len 16 --batch-size 4 --device cpu --threads 1)
+"$MEZZO" advise "${SMALL[@]}" --precisions fp32,bf16 --minutes 0.02 --out page >"$OUT" 2>"$ERR"
+code=$?
+[[ $code -le 1 ]] || fail "exit code $code"
+order=$(grep -oE "^(precision|speed|memory|loss|energy|what would change it)" "$OUT" | tr '\n' ',')
+[[ $order == "precision,speed,memory,loss,energy,what would change it," ]] || fail "the order: $order"
+shows "$OUT" "batch 2 " "batch 8 " "width 16 " "width 64 " "bf16 against fp32" "advise.html, advise.json"
+fits
+order=$(grep -oE '^  "(precision|speed|memory|loss_difference|energy|what_would_change_it)"' page/advise.json | tr -d ' "\n')
+[[ $order == precisionspeedmemoryloss_differenceenergywhat_would_change_it ]] || fail "the order in JSON: $order"
+shows page/advise.html "<h1>mezzo advise</h1>" "speedup at equal quality" "what would change it" "Content-Security-Policy"
+# No precision is named where the noise is larger than the difference.
+if [[ $code -eq 1 ]]; then
+    shows page/advise.json '"precision": null' "no verdict"
+else
+    ! grep -q '"precision": null' page/advise.json || fail "exit code 0 without a verdict"
+fi
+
+# Where nothing else is timed there is nothing to compare, and the page says so.
+run 0 advise "${SMALL[@]}" --precisions fp32 --out alone --json
+shows "$OUT" '"precision": "fp32"' '"speed": null' "no other precision was timed here"
+
+refuse 2 "only one of them" -- advise "${SMALL[@]}" --measure
+refuse 3 nowhere.txt -- advise --data nowhere.txt
+: >file
+refuse 3 file -- advise "${SMALL[@]}" --precisions fp32 --out file/x
+exit 0
