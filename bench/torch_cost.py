@@ -2,7 +2,9 @@
 """Predicted against measured steps of PyTorch programs: what `mezzo doctor --run` predicts for BF16 from the FP32
 program, beside the time of the same program under autocast; of both the shortest step. It needs torch.
 
-    python bench/torch_cost.py MEZZO [DEVICE]      appends rows to bench/results/torch-cost.csv, or to $OUT/torch-cost.csv
+    python bench/torch_cost.py MEZZO [DEVICE [KIND…]]    appends rows to bench/results/torch-cost.csv, or to $OUT/torch-cost.csv
+
+The rows say which programs the prediction was developed with; the two others are held out.
 """
 import csv
 import json
@@ -50,6 +52,27 @@ elif kind == "convolution":
     model = nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(),
                           nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 100))
     x, y = torch.randn(4 * size, 32, 16, 16), torch.randint(100, (4 * size,))
+elif kind == "residual":
+    class Residual(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+            self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        def forward(self, x):
+            return F.relu(x + self.norm2(self.second(F.relu(self.norm1(self.first(x))))))
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *[Residual(64) for _ in range(4)], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 100))
+    x, y = torch.randn(4 * size, 3, 32, 32), torch.randint(100, (4 * size,))
+elif kind == "gated":
+    class Gated(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.norm, self.gate, self.up, self.down = nn.RMSNorm(width), *[nn.Linear(a, b, bias=False) for a, b in
+                                                        [(width, 3 * width), (width, 3 * width), (3 * width, width)]]
+        def forward(self, x):
+            h = self.norm(x)
+            return x + self.down(F.silu(self.gate(h)) * self.up(h))
+    model = nn.Sequential(nn.Embedding(4096, 512), *[Gated(512) for _ in range(4)], nn.Linear(512, 4096))
+    x, y = torch.randint(4096, (2 * size, 128)), torch.randint(4096, (2 * size, 128))
 model, x, y = model.to(device), x.to(device), y.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -67,6 +90,7 @@ for step in range(24):
 print(min(b - a for a, b in zip(times[4:], times[5:])))
 '''
 KINDS = ["mlp", "wide", "transformer", "encoder", "convolution"]
+HELD_OUT = ["residual", "gated"]
 
 
 def main() -> None:
@@ -79,10 +103,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, open(table, "a", newline="") as out:
         rows = csv.writer(out, lineterminator="\n")
         if new:
-            rows.writerow(["program", "precision", "predicted_ms", "measured_ms", "error", "fp32_ms", "torch", "device", "commit"])
+            rows.writerow(["program", "precision", "predicted_ms", "measured_ms", "error", "fp32_ms", "held_out", "torch", "device", "commit"])
         program = os.path.join(scratch, "program.py")
         pathlib.Path(program).write_text(PROGRAM)
-        for kind in KINDS:
+        for kind in sys.argv[3:] or KINDS + HELD_OUT:
             words = [mezzo, "doctor", "--run", "--json", "--", sys.executable, program, kind, "fp32", device]
             result = json.loads(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
             costs = {row["format"]: row["step_ms"] for row in result["costs"]}
@@ -92,7 +116,7 @@ def main() -> None:
                 predicted = costs.get(precision, float("nan"))
                 error = predicted / measured - 1
                 name = result["torch"]
-                rows.writerow([kind, precision, f"{predicted:.4g}", f"{measured:.4g}", f"{error:.3f}", f"{costs['fp32']:.4g}", name,
+                rows.writerow([kind, precision, f"{predicted:.4g}", f"{measured:.4g}", f"{error:.3f}", f"{costs['fp32']:.4g}", int(kind in HELD_OUT), name,
                                f"{device}: {platform.processor() or platform.machine()}", commit])
                 print(f"{kind:12} {precision}: predicted {predicted:8.3f} ms, measured {measured:8.3f} ms, {100 * error:+5.1f} %"
                       f" (fp32 {costs['fp32']:.3f} ms)", flush=True)

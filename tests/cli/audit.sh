@@ -60,6 +60,23 @@ edit 'programs' '<script>'
 run 1 doctor --trace bad/trace.json --out page.html
 grep -q '<script' page.html && fail "a file name is a part of the page's code"
 
+# A step of 2 s, whose operations took 1 s when they were run again and take 0.5 s in bf16, with four conversions of which autograd adds 0.25 s
+# to each: 2 + 0.5 - 1 + 4 x 0.25 = 2.5 s. Of fp32 no time is known.
+python3 -c '
+import json
+trace = json.load(open("clip_first_wrong/rank-0.json"))
+trace.update(step_seconds=2.0, replay={"now": {"seconds": 1.0, "casts": 0}, "bf16": {"seconds": 0.5, "casts": 4}, "cast_seconds": 0.25})
+json.dump(trace, open("bad/trace.json", "w"))
+# On a GPU the host launches for 1.6 s of the 2 and the device is busy for 1: in bf16 the host takes 1.6 + 0.1 + 1 and 0.4 are left as they are.
+trace["replay"]["now"]["launch_seconds"], trace["replay"]["bf16"]["launch_seconds"] = 0.5, 0.6
+trace.update(device="cuda", capability=90, launch_seconds=1.6)
+json.dump(trace, open("gpu.json", "w"))'
+run 1 doctor --trace bad/trace.json --json
+shows "$OUT" '"format": "bf16"' '"step_ms": 2500'
+grep -q '"format": "fp32"' "$OUT" && fail "a prediction without a time"
+run 1 doctor --trace gpu.json --json
+shows "$OUT" '"step_ms": 3100' '"launch_bound": true'
+
 # Running: options, a program that is not there, one that is no PyTorch program, and a Python without torch.
 refuse 2 "--steps" -- doctor --steps 3
 # The command as it is installed: its module is found from where it lies, wherever the build is.

@@ -244,7 +244,7 @@ def torch_trace(**changes):
     shape = ["bf16", [8, 32]]
     place, step = {"at": 0, "user": 0}, {"step": 0, "at": 0}
     op = {"phase": "forward", "region": 0, **place, "out": "bf16", "count": 3, "seconds": 1e-4}
-    ops = [{**op, "op": "aten.addmm", "in": [["bf16", [6]], shape, ["bf16", [32, 6]]], "costs": {"fp32": 2e-4, "bf16": 1e-4, "cast": 1e-6}},
+    ops = [{**op, "op": "aten.addmm", "in": [["bf16", [6]], shape, ["bf16", [32, 6]]]},
            {**op, "op": "aten.mm", "in": [["fp32", [8, 32]], ["fp32", [32, 64]]], "out": "fp32", "region": -1},
            {**op, "op": "aten.lerp_", "in": [["bf16", [8]], ["bf16", [8]]], "scalar": 0.001, "region": -1},
            {**op, "op": "aten._to_copy", "in": [shape], "out": "fp32", "returned": 2},
@@ -260,7 +260,9 @@ def torch_trace(**changes):
              "places": [["train.py", 7]], "regions": [{"at": 0, "device": "cuda", "dtype": "bf16", "enabled": True, "entered": 3}],
              "compiled": [0], "parameters": [{"optimizer": 0, "dtype": "bf16", "count": 2, "numel": 9}],
              "states": [{"optimizer": "AdamW", "at": 0, "tensors": [{"key": "exp_avg", "dtype": "bf16", "of": "fp32", "count": 2, "numel": 9}]}],
-             "events": [{**step, **event} for event in events], "ops": ops, "dropped": 1}
+             "events": [{**step, **event} for event in events], "ops": ops, "dropped": 1,
+             "launch_seconds": 9e-4, "replay": {"now": {"seconds": 5e-4, "casts": 4, "launch_seconds": 3e-4}, "cast_seconds": 5e-6,
+                                                "fp32": {"seconds": 8e-4, "casts": 0, "launch_seconds": 2e-4}, "fp8": {"seconds": 4e-4}}}
     return json.dumps({**trace, **changes}, separators=(",", ":"))
 
 

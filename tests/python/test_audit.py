@@ -139,3 +139,34 @@ def test_torch_is_as_before_after_the_followed_steps(tmp_path):
     assert followed[6] == plain[6]  # the same numbers
     (trace,) = tmp_path.glob("rank-0-*.json")
     assert json.loads(trace.read_text())["steps"] == 2
+
+
+REPLAYED = """
+import torch
+from torch import nn
+
+torch.manual_seed(1)
+model = nn.Sequential(nn.Embedding(32, 16), nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU(), nn.Dropout(0.5), nn.Linear(16, 32))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.arange(8).reshape(2, 4)
+for step in range(12):
+    loss = nn.functional.cross_entropy(model(x).flatten(0, -2), x.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(float(loss))
+"""
+
+
+def test_a_replayed_step_has_the_conversions_of_autocast_and_changes_nothing(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "program.py").write_text(REPLAYED)
+    environment = {**os.environ, "PYTHONPATH": str(FRONT), "MEZZO_AUDIT_FOLDER": str(tmp_path)}
+    words = [sys.executable, str(tmp_path / "program.py")]
+    followed = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+    assert followed == subprocess.run(words, capture_output=True, text=True, check=True).stdout  # with dropout: the same generator
+    (trace,) = tmp_path.glob("rank-0-*.json")
+    replay = json.loads(trace.read_text())["replay"]
+    assert {"now", "bf16", "fp32"} <= set(replay) and all(replay[name]["seconds"] > 0 for name in ("now", "bf16", "fp32"))
+    # Forward: weight, bias and input of two layers, the logits. Backward: both gradients to 16 bits or from it, and back for four parameters.
+    assert replay["now"]["casts"] == replay["fp32"]["casts"] == 0 and 11 <= replay["bf16"]["casts"] <= 14

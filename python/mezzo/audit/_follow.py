@@ -132,9 +132,11 @@ class Follower:
         self.unchanged = self.compared = 0
         self.times: List[float] = []
         self.clock: List[float] = []
+        self.launched: List[float] = []  # of a step on a GPU: when everything was launched
         self.clock_handle: Any = None
         self.began = time.perf_counter()
         self._install()
+        self.recorder.taping = steps == 1
         self.recorder.mode.__enter__()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._leave)
@@ -431,6 +433,7 @@ class Follower:
         self.recorder.gradients = {}
         self.recorder.end_step()
         self.trace.step += 1
+        self.recorder.taping = self.trace.step == self.steps - 1
         self.closing = self.trace.step >= self.steps
 
     def _before_forward(self, *_: Any) -> None:
@@ -467,7 +470,8 @@ class Follower:
         if os.environ.get("MEZZO_AUDIT_COSTS", "1") == "1":
             from ._costs import measure
 
-            measure(self.torch, self.trace)
+            measure(self.torch, self.trace, self.recorder.tape, self.recorder.externals)
+        self.recorder.tape, self.recorder.externals = None, []
         if self.stop:
             self._write()
             sys.stdout.flush()
@@ -478,6 +482,7 @@ class Follower:
         self.clock_handle = import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._tick)
 
     def _tick(self, *_: Any) -> None:
+        self.launched.append(time.perf_counter())
         if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():
             self.torch.cuda.synchronize()
         self.clock.append(time.perf_counter())
@@ -500,6 +505,8 @@ class Follower:
         self.written = True
         gaps = [b - a for a, b in zip(self.clock, self.clock[1:])]
         self.trace.head["step_seconds"] = min(gaps) if gaps else None  # as of operations: the shortest
+        waits = [b - a for a, b in zip(self.clock, self.launched[1:])]
+        self.trace.head["launch_seconds"] = min(waits) if waits and self.trace.head.get("device") == "cuda" else None
         rank = self.trace.head.get("rank", 0)
         self.trace.write(_path(f"rank-{rank}-{self.process}.json"))
 

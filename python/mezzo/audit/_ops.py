@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._trace import MOST_ROWS, Row, Trace
 
 MOST_SHAPES, MOST_DIMS = 12, 8
+MOST_TAPE = 20000  # operations of a step that are kept to be run again
 MOST_IDLE = 100000  # operations without a backward pass: a process that does not train is not recorded for ever
 _REDUCED = {0: "none", 1: "mean", 2: "sum"}
 
@@ -46,6 +47,11 @@ class Recorder:
         self._facts: Dict[Any, Tuple[bool, bool, str]] = {}
         self._process = os.getpid()
         self.idle = 0
+        self.taping = False
+        self.tape: Optional[List[Any]] = []  # of a step; None: it cannot be run again
+        self.externals: List[Any] = []  # what the step reads and did not make
+        self._made: Dict[Any, int] = {}  # the last tensor that had an identity
+        self._next = 0
         self._names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
         self.mode = self._make_mode()
 
@@ -78,15 +84,50 @@ class Recorder:
         self.off = True  # what the recorder itself asks of tensors is not recorded
         try:
             row = self._record(func, args, kwargs, tensors, out)
+            if self.taping and self.tape is not None and self.phases[-1] in ("forward", "backward"):
+                self._keep(func, args, kwargs, out)
             if row is not None and self.trace.step > 0 and not on_gpu:
                 row.add_time(seconds)
             elif row is not None and self.trace.step > 0 and len(self._pending) < 200000:
                 self._pending.append((row, first, last))
         except Exception:  # of a tensor that is like no other; the program goes on
             self.trace.dropped += 1
+            self.tape = None if self.taping else self.tape
         finally:
             self.off = False
         return out
+
+    # --- a step, to be run again -------------------------------------------------------------------------------------
+    def _keep(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        name = str(func._schema.name)
+        if self.tape is None or name == "aten::_local_scalar_dense" or name.startswith("profiler::"):
+            return
+        backward = self.phases[-1] == "backward" or self.torch._C._current_autograd_node() is not None
+        found = list(out) if isinstance(out, (tuple, list)) else [out]
+        given = [self._refer(a) for a in args], {key: self._refer(a) for key, a in kwargs.items()}
+        outs: List[Optional[int]] = []
+        for value in found:
+            outs.append(None)
+            if isinstance(value, self.torch.Tensor):
+                outs[-1] = self._made[self._identity(value)] = self._next
+                self._next += 1
+        dtypes = [value.dtype if isinstance(value, self.torch.Tensor) else None for value in found]
+        self.tape.append((func, *given, outs, "backward" if backward else "forward", dtypes))
+        if len(self.tape) > MOST_TAPE or not name.startswith("aten::"):
+            self.tape = None
+
+    # Autograd hands what it saved back as another object over the same memory.
+    def _identity(self, t: Any) -> Any:
+        return t.untyped_storage().data_ptr(), t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.dtype
+
+    def _refer(self, value: Any) -> Any:
+        if isinstance(value, self.torch.Tensor):
+            identity = self._identity(value)
+            if identity not in self._made:
+                self.externals.append(value.detach() if not value.is_leaf else value)
+                self._made[identity] = -len(self.externals)
+            return Ref(self._made[identity])
+        return [self._refer(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def _event(self) -> Any:
         event = self.torch.cuda.Event(enable_timing=True)
@@ -259,6 +300,15 @@ def _tensors(torch: Any, args: Any) -> List[Any]:
         elif isinstance(a, (list, tuple)):
             found.extend(t for t in a if isinstance(t, torch.Tensor))
     return found
+
+
+class Ref:
+    """In a tape: the tensor of an operation before, or with a negative number an external one."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, number: int) -> None:
+        self.id = number
 
 
 class Stand(tuple):  # type: ignore[type-arg]

@@ -77,14 +77,13 @@ class Places:
 class Row:
     """Calls of one operation that agree in shapes, dtypes, place, region and phase."""
 
-    __slots__ = ("op", "phase", "region", "at", "user", "inputs", "output", "scalar", "count", "timed", "seconds", "returned", "costs", "call")
+    __slots__ = ("op", "phase", "region", "at", "user", "inputs", "output", "scalar", "count", "timed", "seconds", "returned", "call")
 
     def __init__(self, op: str, phase: str, region: int, at: Tuple[int, int], inputs: Any, output: str, scalar: Optional[float]) -> None:
         self.op, self.phase, self.region, (self.at, self.user) = op, phase, region, at
         self.inputs, self.output, self.scalar = inputs, output, scalar
         self.count = self.timed = self.returned = 0
         self.seconds = 0.0
-        self.costs: Dict[str, float] = {}
         self.call: Any = None
 
     def add_time(self, seconds: float) -> None:
@@ -101,8 +100,6 @@ class Row:
             row["scalar"] = self.scalar
         if self.returned:
             row["returned"] = self.returned
-        if self.costs:
-            row["costs"] = self.costs
         return row
 
 
@@ -118,6 +115,7 @@ class Trace:
         self.head: Dict[str, Any] = {}
         self.parameters: List[Dict[str, Any]] = []
         self.states: List[Dict[str, Any]] = []
+        self.replay: Dict[str, Any] = {}
         self.dropped = 0
         self.step = 0
 
@@ -157,6 +155,7 @@ class Trace:
             "states": self.states,
             "events": self.events,
             "ops": [row.json() for row in self.rows.values()],
+            "replay": self.replay,
             "dropped": self.dropped,
         }
         temporary = path + ".tmp"

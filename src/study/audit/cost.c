@@ -1,20 +1,17 @@
-// The prediction keeps each operation's measured time and changes it by the ratio of its times in two formats:
-//   step(f) = step + Σ over operations of calls · seconds · (cost(f') / cost(now) − 1) + casts,
-// where f' is the format that autocast to f gives the operation. Both costs come from the same short measurement, whose
-// caches and clocks differ from the step's; their ratio does not depend on them much.
+// The prediction changes the step by what forward and backward, run again, take more or less in another precision:
+//   device(f) = device + replay(f) − replay(now)
+//   host(f)   = host + launches(f) − launches(now) + casts(f) · autograd's part of a conversion
+//   step(f)   = max(device(f), host(f)) + what the step takes beyond both today.
 #include "study/audit/cost.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/precision.h"
 #include "study/measure/kernels.h"
 
 enum { FP32, TF32, BF16, FP16, FP8 }; // FP8: products that have such a kernel; the rest is BF16's
-static const double BOUND_BY_LAUNCHES =
-    0.8; // of the step's time, that a GPU's operations take at least where they bound it
 
-static const double LEAST_TIMED = 0.5; // of the operations' time: with less there is no prediction
+static const double BOUND_BY_DEVICE = 0.9; // of the step's time, that the host's launches take less of
 
 static int format_of(mezzo_dtype dtype, bool tf32) {
     return dtype == MEZZO_BF16 ? BF16 : dtype == MEZZO_F16 ? FP16 : dtype == MEZZO_F32 ? (tf32 ? TF32 : FP32) : -1;
@@ -22,69 +19,15 @@ static int format_of(mezzo_dtype dtype, bool tf32) {
 
 // The format of the first operand that is a float.
 static int format_now(const mz_torch_trace *t, const mz_torch_op *op) {
-    const bool tf32 = t->tf32 && t->capability >= 80 && mz_torch_is_product(op);
+    const bool tf32 = t->tf32 && t->capability >= 80;
     for (int i = 0; i < op->n_inputs; i++)
         if (format_of(op->inputs[i].dtype, tf32) >= 0)
             return format_of(op->inputs[i].dtype, tf32);
     return -1;
 }
 
-static bool stays_wide(const mz_torch_trace *t, const mz_torch_op *op) {
-    return op->class == MZ_TORCH_LOSS || op->class == MZ_TORCH_NORM || op->class == MZ_TORCH_SOFTMAX ||
-           (op->class == MZ_TORCH_NATIVE_NORM && strcmp(t->device, "cuda") == 0);
-}
-
-// The format that an operation has where the program asks for `wanted`.
-static int format_then(const mz_torch_trace *t, const mz_torch_op *op, int now, int today, int wanted) {
-    const bool low = wanted >= BF16;
-    if (wanted == today)
-        return now;
-    if (wanted == FP8 && mz_torch_is_product(op) && op->costs[FP8] > 0)
-        return FP8;
-    if (wanted == FP8)
-        wanted = BF16;
-    if (!low)
-        return mz_torch_is_product(op) ? wanted : FP32;
-    if (now == BF16 || now == FP16)
-        return wanted;
-    return today == BF16 || today == FP16 || stays_wide(t, op) ? now : wanted;
-}
-
 static double calls_of(const mz_torch_trace *t, const mz_torch_op *op) {
     return (double)op->count / (t->steps > 0 ? t->steps : 1);
-}
-
-static bool is_cast(const mz_torch_op *op) {
-    return op->class == MZ_TORCH_CAST && op->n_inputs > 0 && op->inputs[0].dtype != MEZZO_DTYPE_COUNT &&
-           mz_torch_is_low(op->inputs[0].dtype) != mz_torch_is_low(op->output);
-}
-
-// Seconds that a call takes more in the other format; false: that is not known.
-static bool difference(const mz_torch_trace *t, const mz_torch_op *op, int today, int wanted, double *out) {
-    const int now = format_now(t, op), then = now >= 0 ? format_then(t, op, now, today, wanted) : -1;
-    *out = 0;
-    if (now < 0 || wanted == today)
-        return true;
-    if (is_cast(op)) {
-        *out = wanted == FP32 || wanted == TF32 ? -op->seconds : 0;
-        return true;
-    }
-    if (wanted >= BF16 && today < BF16 && op->cast > 0)
-        *out = 2 * op->cast; // the weight, and its gradient back
-    if (now == then)
-        return true;
-    const double cost = op->costs[then], before = op->costs[now];
-    if (!(cost > 0) || !(before > 0))
-        return !mz_torch_is_product(op) || op->seconds <= 0;
-    *out += op->seconds * (cost / before - 1);
-    return true;
-}
-
-static bool has_fp8(const mz_torch_trace *t) {
-    for (size_t i = 0; i < t->n_ops; i++)
-        if (t->ops[i].costs[FP8] > 0)
-            return true;
-    return false;
 }
 
 // The format of most of the forward products' FLOPs: what the program has today, whatever it asks for.
@@ -101,35 +44,57 @@ static int format_of_program(const mz_torch_trace *t) {
     return most;
 }
 
+static double positive(double x) { // of a number that may be NaN
+    return x > 0 ? x : 0;
+}
+
+static double update_seconds(const mz_torch_trace *t) {
+    double sum = 0;
+    for (size_t i = 0; i < t->n_ops; i++)
+        if (t->ops[i].phase == MZ_TORCH_UPDATE)
+            sum += calls_of(t, &t->ops[i]) * positive(t->ops[i].seconds);
+    return sum;
+}
+
+// A step as it is: of the device, of the host, and what it takes beyond both. A program that waits for a result within
+// its step has that wait in its launches, so they count only where they are clearly less than the step.
+typedef struct times {
+    double device, host, rest;
+} times;
+
+static times times_of(const mz_torch_trace *t, double step) {
+    const bool gpu = strcmp(t->device, "cuda") == 0;
+    const double replayed = positive(t->replay_now.seconds);
+    if (!gpu)
+        return (times){.device = step};
+    const double device = fmin(step, replayed + update_seconds(t));
+    const double launches =
+        positive(t->launch_seconds) > 0 ? t->launch_seconds : positive(t->replay_now.launch_seconds);
+    const bool waits = device > BOUND_BY_DEVICE * step && launches > BOUND_BY_DEVICE * step;
+    const double host = fmin(step, waits ? positive(t->replay_now.launch_seconds) : launches);
+    return (times){device, host, step - fmax(device, host)};
+}
+
+static double predicted(const mz_torch_trace *t, const times *now, const mz_torch_replay *then) {
+    const double casts = (positive(then->casts) - positive(t->replay_now.casts)) * positive(t->cast_seconds);
+    const double device = now->device + then->seconds - t->replay_now.seconds;
+    if (strcmp(t->device, "cuda") != 0)
+        return device + casts;
+    const double host = now->host + positive(then->launch_seconds) - positive(t->replay_now.launch_seconds) + casts;
+    return fmax(device, host) + now->rest;
+}
+
 void mz_torch_costs_predict(const mz_torch_trace *t, mz_torch_costs *out) {
     *out = (mz_torch_costs){.with_hooks = isnan(t->step_seconds)};
     const int now = format_of_program(t);
-    double all = 0, timed = 0;
     out->step = out->with_hooks ? t->followed_seconds : t->step_seconds;
-    for (size_t i = 0; i < t->n_ops; i++)
-        if (t->ops[i].seconds > 0) {
-            all += calls_of(t, &t->ops[i]) * t->ops[i].seconds;
-            timed += t->ops[i].costs[FP32] > 0 || is_cast(&t->ops[i]) ? calls_of(t, &t->ops[i]) * t->ops[i].seconds : 0;
-        }
-    out->timed_share = all > 0 ? timed / all : 0;
-    out->launch_bound = strcmp(t->device, "cuda") == 0 && all < BOUND_BY_LAUNCHES * out->step;
+    const times today = times_of(t, out->step);
+    out->launch_bound = t->replay_now.seconds > 0 && today.host > today.device;
     for (int f = 0; f < MZ_TORCH_FORMATS; f++) {
-        double change = 0, unknown = 0;
-        for (size_t i = 0; i < t->n_ops; i++) {
-            const mz_torch_op *op = &t->ops[i];
-            double of_call;
-            if (!(op->seconds > 0))
-                continue;
-            if (!difference(t, op, now, f, &of_call))
-                unknown += calls_of(t, op) * op->seconds;
-            change += calls_of(t, op) * of_call;
-        }
-        const double seconds = out->launch_bound ? fmax(out->step, all + change) : out->step + change;
-        const bool exists = f == TF32 ? t->capability >= 80 : f != FP8 || has_fp8(t);
-        out->rows[f] = (mz_torch_cost){
-            mz_torch_formats[f],
-            f == now || (exists && unknown <= 0.1 * all && out->timed_share >= LEAST_TIMED && seconds > 0), f == now,
-            seconds, out->step / seconds};
+        const bool timed = t->replay_now.seconds > 0 && t->replay[f].seconds > 0 && !out->with_hooks;
+        const double seconds = f == now ? out->step : timed ? predicted(t, &today, &t->replay[f]) : NAN;
+        out->rows[f] =
+            (mz_torch_cost){mz_torch_formats[f], f == now || seconds > 0, f == now, seconds, out->step / seconds};
     }
 }
 

@@ -1,5 +1,5 @@
-// What the followed step would cost in other precisions: from the times that the program's operations had and the times
-// that the same operations take in other formats, both on its own machine; and from Mezzo's kernels at the same shapes.
+// What the followed step would cost in other precisions: from its operations, run again in each of them on the
+// program's own machine; and from Mezzo's kernels at the same shapes.
 #ifndef MZ_STUDY_COST_H
 #define MZ_STUDY_COST_H
 
@@ -16,10 +16,9 @@ typedef struct mz_torch_cost {
 
 typedef struct mz_torch_costs {
     mz_torch_cost rows[MZ_TORCH_FORMATS];
-    double step;        // seconds of the step that the others are compared with
-    double timed_share; // of the operations' time that was measured in every format
-    bool launch_bound;  // the device waits for the program: faster operations do not shorten the step
-    bool with_hooks;    // no step came after the followed ones, so the step's time has the recorder in it
+    double step;       // seconds of the step that the others are compared with
+    bool launch_bound; // the device waits for the program: faster operations do not shorten the step
+    bool with_hooks;   // no step came after the followed ones, so the step's time has the recorder in it
 } mz_torch_costs;
 
 void mz_torch_costs_predict(const mz_torch_trace *trace, mz_torch_costs *out);

@@ -162,7 +162,7 @@ static void classify(mz_torch_op *op) {
 
 static mezzo_status read_op(const char *where, const mz_torch_trace *t, const json_t *o, mz_torch_op *op) {
     const char *phase, *output;
-    json_t *inputs, *costs = json_object_get(o, "costs");
+    json_t *inputs;
     *op = (mz_torch_op){.region = -1};
     MEZZO_TRY(mz_json_get_string(where, o, "op", &op->name));
     MEZZO_TRY(mz_json_get_string(where, o, "phase", &phase));
@@ -184,9 +184,6 @@ static mezzo_status read_op(const char *where, const mz_torch_trace *t, const js
     MEZZO_TRY(read_int(where, o, "returned", 0, MOST, 0, &op->returned));
     MEZZO_TRY(read_number(where, o, "seconds", &op->seconds));
     MEZZO_TRY(read_number(where, o, "scalar", &op->scalar));
-    for (int i = 0; i < MZ_TORCH_FORMATS; i++)
-        MEZZO_TRY(read_number(where, costs, mz_torch_formats[i], &op->costs[i]));
-    MEZZO_TRY(read_number(where, costs, "cast", &op->cast));
     classify(op);
     return MEZZO_OK;
 }
@@ -390,6 +387,7 @@ static mezzo_status read_head(mz_torch_trace *t) {
     MEZZO_TRY(read_int(t->path, t->root, "compared", 0, MOST, 0, &t->compared));
     MEZZO_TRY(read_int(t->path, t->root, "dropped", 0, MOST, 0, &t->dropped));
     MEZZO_TRY(read_number(t->path, t->root, "step_seconds", &t->step_seconds));
+    MEZZO_TRY(read_number(t->path, t->root, "launch_seconds", &t->launch_seconds));
     times = json_object_get(t->root, "followed_seconds");
     t->followed_seconds = NAN;
     if (json_array_size(times) > 0 && json_is_number(json_array_get(times, json_array_size(times) - 1)))
@@ -397,8 +395,24 @@ static mezzo_status read_head(mz_torch_trace *t) {
     return MEZZO_OK;
 }
 
+static mezzo_status read_replay(const mz_torch_trace *t, const json_t *all, const char *name, mz_torch_replay *out) {
+    const json_t *one = json_object_get(all, name);
+    MEZZO_TRY(read_number(t->path, one, "seconds", &out->seconds));
+    MEZZO_TRY(read_number(t->path, one, "launch_seconds", &out->launch_seconds));
+    return read_number(t->path, one, "casts", &out->casts);
+}
+
+static mezzo_status read_replays(mz_torch_trace *t) {
+    const json_t *all = json_object_get(t->root, "replay");
+    for (int i = 0; i < MZ_TORCH_FORMATS; i++)
+        MEZZO_TRY(read_replay(t, all, mz_torch_formats[i], &t->replay[i]));
+    MEZZO_TRY(read_replay(t, all, "now", &t->replay_now));
+    return read_number(t->path, all, "cast_seconds", &t->cast_seconds);
+}
+
 static mezzo_status read_all(mz_torch_trace *t) {
     MEZZO_TRY(read_head(t));
+    MEZZO_TRY(read_replays(t));
     MEZZO_TRY(read_places(t));
     MEZZO_TRY(read_settings(t));
     MEZZO_TRY(read_regions(t));

@@ -31,9 +31,15 @@ typedef struct mz_torch_shape {
     int64_t dim[MZ_TRACE_DIMS];
 } mz_torch_shape;
 
-// What a call costs in other formats, in the order of mz_torch_formats.
 enum { MZ_TORCH_FORMATS = 5 };
 extern const char *const mz_torch_formats[MZ_TORCH_FORMATS]; // "fp32", "tf32", "bf16", "fp16", "fp8"
+
+// Forward and backward of a step, run again in one precision; NaN: not timed.
+typedef struct mz_torch_replay {
+    double seconds;        // of the device
+    double launch_seconds; // of the host, on a GPU
+    double casts;          // conversions in it
+} mz_torch_replay;
 
 typedef struct mz_torch_op {
     const char *name; // "aten.addmm"; borrowed from the trace
@@ -49,9 +55,7 @@ typedef struct mz_torch_op {
     int64_t count, returned; // calls; casts that undo the one before
     double seconds;          // a call; NaN: not timed
     double scalar;           // of an in-place call; NaN: none
-    double costs[MZ_TORCH_FORMATS];
-    double cast;  // seconds to convert a product's FP32 weight; NaN: not timed
-    double flops; // a call; 0: no product
+    double flops;            // a call; 0: no product
 } mz_torch_op;
 
 typedef enum mz_torch_event_kind {
@@ -109,8 +113,11 @@ typedef struct mz_torch_trace {
     char *path;
     const char *torch, *device, *device_name;
     int rank, world, capability, steps, threads;
-    double step_seconds; // without the hooks; NaN: the program ended first
+    double step_seconds;   // without the hooks; NaN: the program ended first
+    double launch_seconds; // of a step on a GPU: until everything is launched; NaN: not timed
     double followed_seconds;
+    mz_torch_replay replay[MZ_TORCH_FORMATS], replay_now; // in other precisions, and as the step was
+    double cast_seconds;                                  // that autograd adds to a conversion
     int64_t unchanged, compared, dropped;
     bool tf32, deterministic, warn_only, cudnn_deterministic, cudnn_benchmark;
     int benchmark_at;
