@@ -11,6 +11,12 @@ static const char *checkpoint_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
+static const char *as_text(const void *row, char *buf, size_t size) {
+    const mezzo_eval_result *r = row;
+    snprintf(buf, size, "%.6f as %s, %+.6f", r->loss_as, r->as, r->loss_as - r->loss);
+    return buf;
+}
+
 static const char *perplexity_text(const void *row, char *buf, size_t size) {
     const mezzo_eval_result *r = row;
     snprintf(buf, size, "%.4f per %s", r->perplexity, r->perplexity_per);
@@ -19,6 +25,7 @@ static const char *perplexity_text(const void *row, char *buf, size_t size) {
 
 static const cli_field fields[] = {
     {CLI_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"},
+    {CLI_FIELD(mezzo_eval_result, loss_as), "loss_as", "rounded", .flags = CLI_KNOWN, .text = as_text},
     {CLI_FIELD(mezzo_eval_result, perplexity), "perplexity", "perplexity", .only = "tokens", .text = perplexity_text},
     {CLI_FIELD(mezzo_eval_result, perplexity_per), "perplexity_per", .only = "tokens"},
     {CLI_FIELD(mezzo_eval_result, bits_per_byte), "bits_per_byte", "bits/byte", "%.4f", .flags = CLI_KNOWN},
@@ -64,6 +71,7 @@ static int run(const cli_args *args) {
         .device = cli_text(args, "device", NULL),
         .precision = cli_text(args, "precision", NULL),
         .csv = cli_out_file(args, "csv", NULL),
+        .as = cli_text(args, "as", NULL),
     };
     const int code = CLI_RANGES(args, ranges, &options);
     if (code != CLI_DONE)
@@ -88,6 +96,7 @@ static const cli_option options_table[] = {
     {"iters", "N", "random batches; 0 = every token once [0]"},
     {"batch-size", "N", "sequences or examples per batch [the run's]"},
     {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
+    {"as", "TYPE", "also the loss with weights as export --gguf writes them: f32, f16, bf16 or q8_0"},
     {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"truth", "FOLDER",
@@ -103,7 +112,7 @@ static const cli_option options_table[] = {
 const cli_command cli_eval = {
     .name = "eval",
     .summary = "loss and perplexity, or accuracy, of a run; scores of images",
-    .usage = "RUN [--best] [--data FILE [--labels COLUMN]] [--iters N] [--precision NAME] [--csv FILE]\n"
+    .usage = "RUN [--best] [--data FILE [--labels COLUMN]] [--iters N] [--precision NAME] [--as TYPE] [--csv FILE]\n"
              "       mezzo eval PREDICTED --truth FOLDER [--csv FILE] [--sheet FILE]",
     .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean of -log p over tokens "
                "(or examples), in nats; for an image model it is the training loss, with the scores of the images that "

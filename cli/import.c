@@ -80,11 +80,12 @@ static const cli_option import_table[] = {
 
 const cli_command cli_import = {
     .name = "import",
-    .summary = "convert weights of Hugging Face or llm.c to a run folder",
+    .summary = "convert weights of Hugging Face, GGUF or llm.c to a run folder",
     .usage = "DIR|FILE --out DIR [--adapter DIR] [--tokenizer NAME]",
     .details =
         "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE is one "
-        "of these or llm.c's model file. import creates a run folder with a checkpoint, for sample, eval and export.",
+        "of these, a GGUF file (f32, f16, bf16, q8_0) or llm.c's model file. import creates a run folder with a "
+        "checkpoint, for sample, eval and export.",
     .options = import_table,
     .max_operands = 1,
     .run = run_import,
@@ -106,6 +107,8 @@ static int run_export(const cli_args *args) {
         return code;
     while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)
         chosen++;
+    if (cli_has(args, "gguf") && cli_has(args, "dtype"))
+        return cli_wrong(args->command, "--gguf says the weights' format: leave --dtype out");
     if (chosen == MZ_COUNT(dtypes))
         return cli_wrong(args->command, "--dtype %s: it must be fp32, bf16 or fp16", dtype);
     const mezzo_export_options options = {.path = args->operands[0],
@@ -114,6 +117,7 @@ static int run_export(const cli_args *args) {
                                           .no_ema = cli_has(args, "no-ema"),
                                           .adapter = cli_has(args, "adapter"),
                                           .dtype = dtypes[chosen].dtype,
+                                          .gguf = cli_text(args, "gguf", NULL),
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
     mezzo_status status = mezzo_export(&options, &r);
@@ -121,7 +125,8 @@ static int run_export(const cli_args *args) {
         return cli_error(args->command, status);
     if (cli_has(args, "json")) {
         json_t *o = json_object();
-        json_object_set_new(o, "folder", cli_json_text(options.out, strlen(options.out)));
+        json_object_set_new(o, options.gguf != NULL ? "file" : "folder",
+                            cli_json_text(options.out, strlen(options.out)));
         json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint, strlen(r.checkpoint)));
         json_object_set_new(o, "model", describe(&r.model));
         json_object_set_new(o, "tensors", json_integer(r.tensors));
@@ -129,13 +134,15 @@ static int run_export(const cli_args *args) {
         json_object_set_new(o, "ema", json_boolean(r.ema));
         return cli_json_print(args->command, o);
     }
-    printf("%s: %lld tensors in %s, from %s%s\n", cli_show(options.out).text, (long long)r.tensors, dtype,
-           cli_show(r.checkpoint).text, r.ema ? " (averaged weights)" : "");
+    printf("%s: %lld tensors in %s, from %s%s\n", cli_show(options.out).text, (long long)r.tensors,
+           options.gguf != NULL ? options.gguf : dtype, cli_show(r.checkpoint).text,
+           r.ema ? " (averaged weights)" : "");
     return CLI_DONE;
 }
 
 static const cli_option export_table[] = {
-    {"out", "DIR", "the folder to create"},
+    {"out", "DIR", "the folder to create; with --gguf, the file"},
+    {"gguf", "TYPE", "one file for llama.cpp, weights in f32, f16, bf16 or q8_0, with tokenizer and chat template"},
     {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
     {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
     {"adapter", NULL, "export only the adapters, in PEFT's format; without it, they are merged into the weights"},
@@ -147,10 +154,12 @@ static const cli_option export_table[] = {
 
 const cli_command cli_export = {
     .name = "export",
-    .summary = "write a checkpoint as a folder that transformers loads",
-    .usage = "RUN --out DIR [--best] [--adapter] [--dtype fp32|bf16|fp16] [--max-shard-size GB]",
+    .summary = "write a checkpoint for transformers, or for llama.cpp (GGUF)",
+    .usage = "RUN --out DIR [--best] [--adapter] [--dtype fp32|bf16|fp16] [--max-shard-size GB]\n"
+             "       mezzo export RUN --gguf f32|f16|bf16|q8_0 --out FILE.gguf [--best]",
     .details = "RUN is a run folder, or one checkpoint in its checkpoints/. export writes config.json, "
-               "model.safetensors and, for a byte-pair tokenizer, vocab.json and merges.txt to DIR.",
+               "model.safetensors and, for a byte-pair tokenizer, vocab.json and merges.txt to DIR; with --gguf one "
+               "file for llama.cpp and what builds on it.",
     .options = export_table,
     .max_operands = 1,
     .run = run_export,

@@ -1,4 +1,4 @@
-// train --init with somebody's folder as it was published: imported first, into the run folder.
+// train --init with somebody's folder or GGUF file as it was published: imported first, into the run folder.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -7,12 +7,24 @@
 
 #include "cli.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "train/folder.h"
 #include "train/config.h"
 
-static bool is_published(const char *folder) { // config.json and no checkpoints of a run
+static bool is_gguf(const char *path) {
+    char magic[4] = "";
+    FILE *f = fopen(path, "rbe");
+    const bool is = f != NULL && fread(magic, 1, sizeof magic, f) == sizeof magic && mz_is_gguf(magic, sizeof magic);
+    if (f != NULL)
+        fclose(f);
+    return is;
+}
+
+static bool is_published(const char *folder) { // config.json and no checkpoints of a run; or a file
     char path[4200];
     struct stat info;
+    if (is_gguf(folder))
+        return true;
     snprintf(path, sizeof path, "%s/config.json", folder);
     bool there = stat(path, &info) == 0;
     snprintf(path, sizeof path, "%s/checkpoints", folder);
@@ -23,20 +35,27 @@ static bool is_set(const mezzo_config *config, const char *key) {
     return strcmp(mz_config_origin(config->values, key), "default") != 0;
 }
 
+static void add_file(const char *path, const char *name, uint32_t *crc) {
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return;
+    const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+    *crc = mz_crc32c(*crc, name, strlen(name) + 1);
+    *crc = mz_crc32c(*crc, facts, sizeof facts);
+}
+
 // One line on what an import is made of: the folder, the context asked for, the names, sizes and times of its files.
 static mezzo_status describe_source(const mezzo_import_options *options, char **line) {
-    char **names, *where, path[4200];
-    size_t count;
+    char **names = NULL, *where, path[4200];
+    size_t count = 0;
     uint32_t crc = 0;
-    MEZZO_TRY(mz_dir_list(options->path, &names, &count));
+    if (mz_path_is_dir(options->path))
+        MEZZO_TRY(mz_dir_list(options->path, &names, &count));
+    else
+        add_file(options->path, "", &crc);
     for (size_t i = 0; i < count; i++) {
-        struct stat info;
         snprintf(path, sizeof path, "%s/%s", options->path, names[i]);
-        if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
-            continue;
-        const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
-        crc = mz_crc32c(crc, names[i], strlen(names[i]) + 1);
-        crc = mz_crc32c(crc, facts, sizeof facts);
+        add_file(path, names[i], &crc);
     }
     mz_dir_list_free(names, count);
     where = realpath(options->path, NULL);
@@ -81,7 +100,7 @@ static mezzo_status describe_import(const mezzo_config *config, const char *init
     mezzo_import_options options = {.path = init, .out = out};
     if (is_set(config, "model.seq_len"))
         MEZZO_TRY(mz_config_get_int(config->values, "model.seq_len", &options.seq_len));
-    int turn = open(init, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int turn = open(init, O_RDONLY | O_CLOEXEC);
     if (turn >= 0)
         flock(turn, LOCK_EX);
     mezzo_status status = import_once(&options);

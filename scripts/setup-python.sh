@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # Later setuptools lack pkg_resources, which tensorboard imports.
-packages=(numpy pytest safetensors tensorboard 'setuptools<81' wandb mlflow-skinny sqlalchemy alembic)
+packages=(numpy pytest safetensors gguf tensorboard 'setuptools<81' wandb mlflow-skinny sqlalchemy alembic)
 venv=build/python
 stamp=$venv/installed
 if [[ -f $stamp && $(<"$stamp") == "${packages[*]}" ]]; then

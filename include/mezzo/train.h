@@ -182,9 +182,12 @@ typedef struct mezzo_eval_options {
     int64_t iters;         // random batches; 0 = the whole set
     bool no_ema;           // the weights themselves, also where the checkpoint has their moving average
     const char *csv;       // NULL; else a file to write, with the loss of each batch
+    const char *as;        // NULL; else "f32", "f16", "bf16" or "q8_0": also with the weights as an export in GGUF
+                           // writes them, and csv is of these
 } mezzo_eval_options;
 typedef struct mezzo_eval_result {
     double loss;       // mean over tokens or examples, nats
+    double loss_as;    // with the weights rounded to `as`; NaN: not asked for
     double perplexity; // e^loss, of a language model; else NaN
     // What that is of: "character", "byte" or "token", as the tokenizer cuts text; "" where there is none. Static.
     const char *perplexity_per;
@@ -198,10 +201,12 @@ typedef struct mezzo_eval_result {
     double tokens_per_second;
     mezzo_precision precision;
     bool ema; // of the weights' moving average
+    char as[8];
     char checkpoint[4096];
 } mezzo_eval_result;
 // *result is filled on success. Errors: IO, FORMAT (the checkpoint, naming file and key), INVALID (no checkpoint there,
-// data that does not fit), UNSUPPORTED (device, precision), INTERRUPTED.
+// data that does not fit), UNSUPPORTED (device, precision; a model that `as` has no file of), NUMERIC (a weight is too
+// large for `as`), INTERRUPTED.
 MEZZO_API mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks,
                                       mezzo_eval_result *result);
 
@@ -276,7 +281,8 @@ MEZZO_API mezzo_status mezzo_run_predict(const mezzo_predict_options *options, c
 // --- weights in and out --------------------------------------------------------------------------------------------
 typedef struct mezzo_import_options {
     // A folder with config.json and model.safetensors (or model.safetensors.index.json and its files), one of these two
-    // files, or llm.c's model file (magic 20240326, versions 3 and 5).
+    // files, a GGUF file (versions 2 and 3, weights in F32, F16, BF16 and Q8_0), or llm.c's model file (magic 20240326,
+    // versions 3 and 5).
     const char *path;
     const char *out;       // the run folder to make; it must not exist, or be empty
     const char *tokenizer; // NULL: the folder's own, or GPT-2's where it has none and the vocabulary is; "none"; else
@@ -307,6 +313,8 @@ typedef struct mezzo_export_options {
     mezzo_dtype dtype;   // of the weights: F32, BF16 or F16
     int64_t shard_bytes; // weights are cut into files of at most so many bytes (one tensor at least), with an index; 0
                          // = one file
+    const char *gguf;    // "f32", "f16", "bf16" or "q8_0": `out` is one file for llama.cpp, with the tokenizer and its
+                         // chat template, and must not exist; dtype does not count. NULL: a folder
 } mezzo_export_options;
 typedef struct mezzo_export_result {
     mezzo_model_config model;
@@ -316,8 +324,8 @@ typedef struct mezzo_export_result {
 } mezzo_export_result;
 // Makes a folder that transformers loads: config.json, model.safetensors (or model.safetensors.index.json and its
 // files) and, for byte-pair tokenizers, vocab.json and merges.txt; whole or not at all. Token ids and generation
-// settings that an import kept go along. NUMERIC: a weight is too large for `dtype`. UNSUPPORTED: transformers has no
-// such model. Else as mezzo_run_eval and mezzo_import.
+// settings that an import kept go along. NUMERIC: a weight is too large for `dtype`. UNSUPPORTED: transformers, or
+// llama.cpp, has no such model or, in GGUF, no such tokenizer. Else as mezzo_run_eval and mezzo_import.
 MEZZO_API mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result);
 
 // --- checkpoints ---------------------------------------------------------------------------------------------------

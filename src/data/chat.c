@@ -177,18 +177,18 @@ static int32_t special(const mezzo_tokenizer *tok, const char *text, size_t n) {
     return tok->kind->special != NULL && n > 0 ? tok->kind->special(tok, text, n) : -1;
 }
 
-static int32_t end_token(const mezzo_tokenizer *tok) {
+int32_t mz_chat_end_id(const mezzo_tokenizer *tok) {
     static const char end_of_text[] = "<|endoftext|>";
     const char *eos = tok->chat.eos != NULL ? tok->chat.eos : end_of_text;
     return special(tok, eos, strlen(eos));
 }
 
 bool mz_chat_has_end(const mezzo_tokenizer *tok) {
-    return end_token(tok) >= 0;
+    return mz_chat_end_id(tok) >= 0;
 }
 
 mezzo_status mz_chat_end_token(mz_chat_tokens *t, const mezzo_tokenizer *tok) {
-    const int32_t token = end_token(tok);
+    const int32_t token = mz_chat_end_id(tok);
     return token >= 0 ? add_token(t, token, true) : MEZZO_OK;
 }
 
@@ -601,9 +601,7 @@ static int32_t special_named(const mezzo_tokenizer *tok, const char *text) {
     return text != NULL ? special(tok, text, strlen(text)) : -1;
 }
 
-// {"bos_token_id": …, "eos_token_id": …}: the token that the template ends an answer with, and the tokenizer's own;
-// "stop_strings" instead where the template's is no token.
-static mezzo_status generation_of(const mezzo_tokenizer *tok, json_t **out) {
+mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out) {
     char *end = NULL;
     mezzo_status status = MEZZO_OK;
     if (tok->chat.source != NULL) // a template may refuse what is asked here: then nothing is known
@@ -631,7 +629,7 @@ mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder) {
     char *path = mz_format("%s/generation_config.json", folder);
     mezzo_status status = path == NULL           ? MEZZO_ERR_MEMORY
                           : mz_path_exists(path) ? MEZZO_OK
-                                                 : generation_of(tok, &generation);
+                                                 : mz_chat_generation(tok, &generation);
     if (status == MEZZO_OK && json_object_size(generation) > 0)
         status = mz_json_save(path, generation);
     json_decref(generation);

@@ -20,6 +20,9 @@ mezzo_status mz_chat_read(const char *folder, mz_chat *out, json_t **added);
 // tokenizer_config.json, where there is something to say; generation_config.json, where it is missing: the tokens that
 // begin a text and that end an answer, if the tokenizer has them.
 mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder);
+// {"bos_token_id": …, "eos_token_id": …}: the token that the template ends an answer with, and the tokenizer's own;
+// "stop_strings" instead where the template's is no token.
+mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out);
 // What conversations were written by becomes the tokenizer's own: ChatML, where it has no template.
 mezzo_status mz_chat_keep_default(mz_chat *chat);
 // Into tokenizer.json and from it.
@@ -37,6 +40,7 @@ mezzo_status mz_chat_tokens_add(mz_chat_tokens *t, const mezzo_tokenizer *tok, c
 mezzo_status mz_chat_end_token(mz_chat_tokens *t,
                                const mezzo_tokenizer *tok); // after a completion or a document, where there is one
 bool mz_chat_has_end(const mezzo_tokenizer *tok);           // whether there is one
+int32_t mz_chat_end_id(const mezzo_tokenizer *tok);         // or -1
 
 // The tokens of [{"role": …, "content": …}], appended. An answer is what the template writes after its prompt for one:
 // the assistant's content, and what ends it. A marker that the template writes, <|name|> or a special token of the

@@ -81,15 +81,6 @@ static message message_of(const char *where, const field *f) {
 }
 
 // --- the model -----------------------------------------------------------------------------------------------------
-typedef enum piece_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE } piece_type;
-
-typedef struct piece {
-    const char *text;
-    size_t n;
-    float score;
-    uint64_t type;
-} piece;
-
 typedef struct join { // of two pieces to one
     float score;
     int32_t made, left, right;
@@ -97,7 +88,7 @@ typedef struct join { // of two pieces to one
 
 typedef struct model {
     const char *where;
-    piece *pieces;
+    mz_piece *pieces;
     size_t n, cap;
     uint64_t kind; // 1 Unigram, 2 BPE, 3 Word, 4 Char
     bool byte_fallback, suffix;
@@ -111,7 +102,7 @@ typedef struct model {
 } model;
 
 static mezzo_status read_piece(model *m, message in) {
-    piece p = {.type = NORMAL};
+    mz_piece p = {.type = MZ_PIECE_NORMAL};
     for (field f; in.at < in.end;) {
         if (!read_field(&in, &f) || (f.number == 1 && f.bytes == NULL))
             return fail_damaged(m->where);
@@ -123,7 +114,7 @@ static mezzo_status read_piece(model *m, message in) {
         else if (f.number == 3)
             p.type = f.value;
     }
-    if (p.n == 0 || p.type < NORMAL || p.type > BYTE || isnan(p.score) || m->n == MZ_BPE_MAX_VOCAB)
+    if (p.n == 0 || p.type < MZ_PIECE_NORMAL || p.type > MZ_PIECE_BYTE || isnan(p.score) || m->n == MZ_BPE_MAX_VOCAB)
         return fail_damaged(m->where);
     MEZZO_TRY(MZ_RESERVE(m->pieces, m->cap, m->n + 1));
     m->pieces[m->n++] = p;
@@ -204,11 +195,11 @@ static mezzo_status check_rules(const model *m) {
     return m->denormalizes ? refuse(m, "a denormalizer") : MEZZO_OK;
 }
 
-static mezzo_status check_piece(const model *m, const piece *p) {
+static mezzo_status check_piece(const model *m, const mz_piece *p) {
     const char *what = mz_valid_until(p->text, 0, p->n) < p->n || memchr(p->text, '\0', p->n) != NULL ? "is no text"
                        : memchr(p->text, ' ', p->n) != NULL                                           ? "has a space"
-                       : p->type == NORMAL && p->n > MOST_PIECE                                       ? "is too long"
-                       : p->type == UNUSED                                                            ? "is unused"
+                       : p->type == MZ_PIECE_NORMAL && p->n > MOST_PIECE                              ? "is too long"
+                       : p->type == MZ_PIECE_UNUSED                                                   ? "is unused"
                                                                                                       : NULL;
     return what == NULL ? MEZZO_OK
                         : mz_fail(MEZZO_ERR_FORMAT, "%s: piece %s %s, which is not supported", m->where,
@@ -216,7 +207,7 @@ static mezzo_status check_piece(const model *m, const piece *p) {
 }
 
 // A symbol of the user's stands as it is; the rules must not change it.
-static mezzo_status check_symbol(const model *m, const mz_charsmap *rules, const piece *p) {
+static mezzo_status check_symbol(const model *m, const mz_charsmap *rules, const mz_piece *p) {
     const char *becomes;
     for (size_t at = 0, width; at < p->n; at += width) {
         uint32_t code;
@@ -237,7 +228,7 @@ static mezzo_status check_symbols(const model *m) {
         return MEZZO_OK;
     MEZZO_TRY(mz_charsmap_create(m->where, m->rules, m->rules_n, &rules));
     for (size_t i = 0; i < m->n && status == MEZZO_OK; i++)
-        if (m->pieces[i].type == USER_DEFINED)
+        if (m->pieces[i].type == MZ_PIECE_USER_DEFINED)
             status = check_symbol(m, rules, &m->pieces[i]);
     mz_charsmap_free(rules);
     return status;
@@ -248,8 +239,8 @@ static mezzo_status check_model(const model *m) {
     MEZZO_TRY(check_rules(m));
     for (size_t i = 0; i < m->n; i++) {
         MEZZO_TRY(check_piece(m, &m->pieces[i]));
-        unknown += m->pieces[i].type == UNKNOWN;
-        bytes += m->pieces[i].type == BYTE;
+        unknown += m->pieces[i].type == MZ_PIECE_UNKNOWN;
+        bytes += m->pieces[i].type == MZ_PIECE_BYTE;
     }
     if (unknown != 1)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu unknown pieces; a model of sentencepiece has one", m->where, unknown);
@@ -272,12 +263,12 @@ static mezzo_status index_pieces(model *m) {
 
 static int32_t find_normal(const model *m, const char *text, size_t n) {
     const int32_t found = mz_bpe_find(&m->texts, text, n);
-    return found >= 0 && m->pieces[found].type == NORMAL ? found : -1;
+    return found >= 0 && m->pieces[found].type == MZ_PIECE_NORMAL ? found : -1;
 }
 
 static mezzo_status add_joins(model *m, int32_t made) {
-    const piece *p = &m->pieces[made];
-    for (size_t at = 1; at < p->n && p->type == NORMAL; at++) {
+    const mz_piece *p = &m->pieces[made];
+    for (size_t at = 1; at < p->n && p->type == MZ_PIECE_NORMAL; at++) {
         if (((unsigned char)p->text[at] & 0xC0) == 0x80)
             continue;
         const int32_t left = find_normal(m, p->text, at), right = find_normal(m, p->text + at, p->n - at);
@@ -340,18 +331,18 @@ static mezzo_status add_normalizers(const model *m, json_t *list) {
 }
 
 static int compare_lengths(const void *x, const void *y) {
-    const piece *a = *(const piece *const *)x, *b = *(const piece *const *)y;
+    const mz_piece *a = *(const mz_piece *const *)x, *b = *(const mz_piece *const *)y;
     return a->n != b->n ? (a->n < b->n) - (a->n > b->n) : memcmp(a->text, b->text, a->n);
 }
 
 // "A|B": the user's symbols, the longest first.
 static mezzo_status symbols_pattern(const model *m, mz_text *out) {
-    const piece **symbols = mz_alloc(m->n, sizeof *symbols);
+    const mz_piece **symbols = mz_alloc(m->n, sizeof *symbols);
     size_t n = 0;
     if (symbols == NULL)
         return MEZZO_ERR_MEMORY;
     for (size_t i = 0; i < m->n; i++)
-        if (m->pieces[i].type == USER_DEFINED)
+        if (m->pieces[i].type == MZ_PIECE_USER_DEFINED)
             symbols[n++] = &m->pieces[i];
     if (n > 1)
         qsort(symbols, n, sizeof *symbols, compare_lengths);
@@ -384,16 +375,16 @@ static mezzo_status add_split(const model *m, json_t *frame) {
 
 static mezzo_status add_pieces(const model *m, json_t *vocab, json_t *added, json_t *rules) {
     for (size_t i = 0; i < m->n; i++) {
-        const piece *p = &m->pieces[i];
+        const mz_piece *p = &m->pieces[i];
         char *key = mz_alloc(p->n + 1, 1);
         if (key == NULL)
             return MEZZO_ERR_MEMORY;
         memcpy(key, p->text, p->n);
         bool full = json_object_set_new(vocab, key, json_integer((json_int_t)i)) != 0;
-        if (p->type == UNKNOWN)
+        if (p->type == MZ_PIECE_UNKNOWN)
             full |= json_object_set_new(rules, "unk_token", json_string(key)) != 0;
         mz_free(key);
-        if (p->type == UNKNOWN || p->type == CONTROL)
+        if (p->type == MZ_PIECE_UNKNOWN || p->type == MZ_PIECE_CONTROL)
             full |= json_array_append_new(added, mz_json_special(p->text, p->n, (int32_t)i)) != 0;
         if (full)
             return fail_memory();
@@ -405,7 +396,7 @@ static mezzo_status add_merges(const model *m, json_t *merges) {
     mz_text text = {0};
     mezzo_status status = MEZZO_OK;
     for (size_t i = 0; i < m->n_joins && status == MEZZO_OK; i++) {
-        const piece *left = &m->pieces[m->joins[i].left], *right = &m->pieces[m->joins[i].right];
+        const mz_piece *left = &m->pieces[m->joins[i].left], *right = &m->pieces[m->joins[i].right];
         text.len = 0;
         mz_text_add(&text, left->text, left->n);
         mz_text_add(&text, " ", 1);
@@ -444,25 +435,39 @@ static mezzo_status fill(const model *m, json_t *frame) {
     return add_merges(m, merges);
 }
 
-mezzo_status mz_sentencepiece_read(const char *where, const char *bytes, size_t n, json_t **out) {
-    model m = {.where = where, .kind = 1, .dummy_prefix = true, .remove_extra = true, .escape = true};
+// The model's pieces stay the caller's.
+static mezzo_status make(model *m, json_t **out) {
     json_t *frame = NULL;
-    *out = NULL;
-    mezzo_status status = read_model(&m, (message){where, bytes, bytes + n});
+    mezzo_status status = check_model(m);
     if (status == MEZZO_OK)
-        status = check_model(&m);
+        status = find_joins(m);
     if (status == MEZZO_OK)
-        status = find_joins(&m);
+        frame = mz_json_frame(json_array(), NULL, make_decoder(m));
     if (status == MEZZO_OK)
-        frame = mz_json_frame(json_array(), NULL, make_decoder(&m));
-    if (status == MEZZO_OK)
-        status = frame != NULL ? fill(&m, frame) : fail_memory();
-    mz_bpe_free(&m.texts);
-    mz_free(m.pieces);
-    mz_free(m.joins);
+        status = frame != NULL ? fill(m, frame) : fail_memory();
+    mz_bpe_free(&m->texts);
+    mz_free(m->joins);
     if (status == MEZZO_OK)
         *out = frame;
     else
         json_decref(frame);
     return status;
+}
+
+mezzo_status mz_sentencepiece_read(const char *where, const char *bytes, size_t n, json_t **out) {
+    model m = {.where = where, .kind = 1, .dummy_prefix = true, .remove_extra = true, .escape = true};
+    *out = NULL;
+    mezzo_status status = read_model(&m, (message){where, bytes, bytes + n});
+    if (status == MEZZO_OK)
+        status = make(&m, out);
+    mz_free(m.pieces);
+    return status;
+}
+
+mezzo_status mz_sentencepiece_make(const char *where, mz_piece *pieces, size_t n, bool prefix, json_t **out) {
+    model m = {.where = where, .kind = 2, .byte_fallback = true, .dummy_prefix = prefix, .escape = true};
+    m.pieces = pieces;
+    m.n = n;
+    *out = NULL;
+    return make(&m, out);
 }

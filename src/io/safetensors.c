@@ -380,6 +380,22 @@ static mezzo_status check_cover(const mz_safetensors *file, size_t data_start) {
     return MEZZO_OK;
 }
 
+static mezzo_status make_room(mz_safetensors *file, size_t n) {
+    file->tensors = mz_alloc(n + 1, sizeof *file->tensors);
+    file->by_name = mz_alloc(n + 1, sizeof *file->by_name);
+    file->names = mz_alloc(n + 1, sizeof *file->names);
+    return file->tensors && file->by_name && file->names ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
+static void sort_names(mz_safetensors *file) {
+    for (size_t i = 0; i < file->count; i++)
+        file->by_name[i] = &file->tensors[i];
+    if (file->count > 1)
+        qsort(file->by_name, file->count, sizeof(mz_safetensors_tensor *), compare_names);
+    for (size_t i = 0; i < file->count; i++)
+        file->names[i] = file->by_name[i]->name;
+}
+
 static mezzo_status parse(mz_safetensors *file) {
     const char *text = NULL;
     size_t size = 0;
@@ -393,11 +409,7 @@ static mezzo_status parse(mz_safetensors *file) {
     MEZZO_TRY(status);
 
     size_t entries = json_object_size(file->header), data_start = 8 + size;
-    file->tensors = mz_alloc(entries + 1, sizeof *file->tensors);
-    file->by_name = mz_alloc(entries + 1, sizeof *file->by_name);
-    file->names = mz_alloc(entries + 1, sizeof *file->names);
-    if (!file->tensors || !file->by_name || !file->names)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(make_room(file, entries));
     const char *name;
     json_t *value;
     json_object_foreach(file->header, name, value) {
@@ -411,12 +423,7 @@ static mezzo_status parse(mz_safetensors *file) {
     if (file->count > 1)
         qsort(file->tensors, file->count, sizeof *file->tensors, compare_data);
     MEZZO_TRY(check_cover(file, data_start));
-    for (size_t i = 0; i < file->count; i++)
-        file->by_name[i] = &file->tensors[i];
-    if (file->count > 1)
-        qsort(file->by_name, file->count, sizeof(mz_safetensors_tensor *), compare_names);
-    for (size_t i = 0; i < file->count; i++)
-        file->names[i] = file->by_name[i]->name;
+    sort_names(file);
     return MEZZO_OK;
 }
 
@@ -450,6 +457,29 @@ mezzo_status mz_safetensors_open(const char *path, mz_safetensors **out) {
 mezzo_status mz_safetensors_parse(const char *where, const void *bytes, size_t n, mz_safetensors **out) {
     *out = NULL;
     return open_bytes(where, (mz_map){bytes, n}, false, out);
+}
+
+mezzo_status mz_safetensors_of(const char *where, const mz_safetensors_tensor *tensors, size_t n,
+                               mz_safetensors **out) {
+    mz_safetensors *file = mz_alloc(1, sizeof *file);
+    *out = NULL;
+    if (!file)
+        return MEZZO_ERR_MEMORY;
+    file->where = mz_strdup(where);
+    mezzo_status status = file->where ? make_room(file, n) : MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        file->tensors[file->count++] = tensors[i];
+    if (status == MEZZO_OK)
+        sort_names(file);
+    for (size_t i = 1; i < file->count && status == MEZZO_OK; i++)
+        if (strcmp(file->names[i - 1], file->names[i]) == 0)
+            status = bad_tensor(file, file->names[i], "it is there twice");
+    if (status != MEZZO_OK) {
+        mz_safetensors_close(file);
+        return mz_trace(status, __FILE__, __LINE__, __func__);
+    }
+    *out = file;
+    return MEZZO_OK;
 }
 
 size_t mz_safetensors_count(const mz_safetensors *file) {

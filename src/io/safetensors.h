@@ -43,6 +43,7 @@ typedef struct mz_safetensors_tensor {
     int64_t shape[MZ_SAFETENSORS_MAX_RANK];
     size_t count; // elements
     size_t bytes;
+    bool q8_0;        // of a GGUF file, in blocks (io/gguf.h); dtype does not count
     const void *data; // in the mapped file: read-only, valid until close; may be unaligned in files of others
 } mz_safetensors_tensor;
 
@@ -64,5 +65,8 @@ mezzo_status mz_safetensors_read(const mz_safetensors *file, const char *name, m
 const char *mz_safetensors_meta_get(const mz_safetensors *file, const char *key); // NULL: not there
 // The same checks on bytes in memory, which must outlive the result; `where` names them in errors.
 mezzo_status mz_safetensors_parse(const char *where, const void *bytes, size_t n, mz_safetensors **out);
+// The same table of tensors that another container has: n of them, which are borrowed and come in any order, their data
+// checked. FORMAT: a name is there twice.
+mezzo_status mz_safetensors_of(const char *where, const mz_safetensors_tensor *tensors, size_t n, mz_safetensors **out);
 
 #endif

@@ -6,6 +6,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "task/images.h"
+#include "train/evaluate.h"
 #include "train/run.h"
 
 typedef struct model {
@@ -251,12 +252,14 @@ fail:
     return status;
 }
 
-mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks, mezzo_eval_result *result) {
+mezzo_status mz_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks, mz_change_fn *change, void *user,
+                         mezzo_eval_result *result) {
     MZ_REQUIRE(options, result);
     MZ_REQUIRE(options->path);
     model m;
     const double none = (double)NAN;
     *result = (mezzo_eval_result){.loss = none,
+                                  .loss_as = none,
                                   .perplexity = none,
                                   .perplexity_per = "",
                                   .bits_per_byte = none,
@@ -272,6 +275,8 @@ mezzo_status mezzo_run_eval(const mezzo_eval_options *options, const mezzo_hooks
         return mz_fail(MEZZO_ERR_INVALID, "eval: batch size %lld and batches %lld must be 0 or more",
                        (long long)options->batch_size, (long long)options->iters);
     mezzo_status status = model_open(OPENING(options), &m);
+    if (status == MEZZO_OK && change != NULL)
+        status = change(user, &m.model, m.session.params);
     if (status == MEZZO_OK)
         status = evaluate(&m, options, hooks, result);
     result->step = m.checkpoint.step;

@@ -1,11 +1,13 @@
-// mezzo_export: a checkpoint becomes a folder that transformers loads.
+// mezzo_export: a checkpoint becomes a folder that transformers loads, or a GGUF file.
 #include <stdlib.h>
 
 #include "graph/graph.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/quote.h"
 #include "checkpoint/checkpoint.h"
 #include "data/tokenizer.h"
+#include "weights/gguf.h"
 #include "weights/hf.h"
 #include "mezzo/data.h"
 #include "train/folder.h"
@@ -15,6 +17,9 @@ typedef struct exporter {
     mezzo_checkpoint state;
     const char *file; // of the weights
     const mz_hf_family *family;
+    const mz_gguf_family *gguf; // NULL: Hugging Face's files
+    mz_gguf_format format;
+    float *factors; // of scaled positions
     mezzo_dtype dtype;
     int64_t shard_bytes;
     mz_safetensors *weights;
@@ -32,6 +37,7 @@ static void close_exporter(exporter *e) {
     for (size_t i = 0; i < e->n_merged; i++)
         mz_free(e->merged[i]);
     mz_free(e->merged);
+    mz_free(e->factors);
 }
 
 static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
@@ -68,6 +74,22 @@ static mezzo_status check_param(const exporter *e, const mz_param_spec *spec, co
                    e->checkpoint, e->file, spec->name, mz_shape_text(&spec->shape, text, sizeof text));
 }
 
+static bool is_padded(const exporter *e, int64_t cols) { // that Q8_0 cannot have such rows
+    return e->format.q8_0 && cols % MZ_Q8_0_VALUES != 0;
+}
+
+// Adds a tensor, whose blocks are taken over, in the format that it is written in.
+static mezzo_status add_blocks(exporter *e, const mz_hf_part *part, const char *name, const mz_shape *shape,
+                               bool vector, mz_hf_block *blocks, size_t n) {
+    mezzo_dtype dtype = part->fp32 ? MEZZO_F32 : e->dtype;
+    bool q8_0 = false;
+    if (e->gguf != NULL)
+        mz_gguf_format_of(&e->format, part, vector, shape->dim[shape->rank - 1], &dtype, &q8_0);
+    MEZZO_TRY(mz_hf_list_add(&e->list, name, shape, dtype, blocks, n));
+    e->list.tensors[e->list.count - 1].q8_0 = q8_0;
+    return MEZZO_OK;
+}
+
 static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsigned char *data, int64_t cols,
                                bool vector) {
     mz_shape shape = {1, {part->rows}};
@@ -89,7 +111,7 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
                            .stride = cols,
                            .transposed = part->transposed,
                            .order = order};
-    mezzo_status status = mz_hf_list_add(&e->list, name, &shape, part->fp32 ? MEZZO_F32 : e->dtype, block, 1);
+    mezzo_status status = add_blocks(e, part, name, &shape, vector, block, 1);
     mz_free(name);
     return status;
 }
@@ -112,6 +134,30 @@ static mezzo_status add_planes(exporter *e, const mz_hf_part *part, const unsign
     return MEZZO_OK;
 }
 
+// The parts of a parameter that are slices of the same tensor as part `first`.
+static mezzo_status add_slices(exporter *e, const mz_hf_parts *parts, size_t first, const unsigned char *data,
+                               int64_t cols) {
+    const mz_hf_part *part = &parts->items[first];
+    const mz_shape shape = {3, {part->slices, part->rows, cols}};
+    mz_hf_block *blocks = mz_alloc((size_t)part->slices, sizeof *blocks);
+    int64_t row = 0;
+    if (blocks == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < parts->count; row += parts->items[i++].rows)
+        if (strcmp(parts->items[i].name, part->name) == 0)
+            blocks[parts->items[i].slice] = (mz_hf_block){.data = data + row * cols * (int64_t)sizeof(float),
+                                                          .dtype = MEZZO_F32,
+                                                          .rows = part->rows,
+                                                          .stride = cols};
+    return add_blocks(e, part, part->name, &shape, false, blocks, (size_t)part->slices);
+}
+
+// The tensors of a parameter, by the names of the files that are written.
+static mezzo_status map_parts(const exporter *e, const mz_param_spec *spec, mz_hf_parts *parts) {
+    MEZZO_TRY(e->family->map(e->family, &e->model, spec->name, &spec->shape, parts));
+    return e->gguf != NULL ? mz_gguf_rename(e->gguf, &e->model.config, parts) : MEZZO_OK;
+}
+
 // Where a parameter's numbers lie: in the file, or merged with its adapter.
 static mezzo_status data_of(exporter *e, const mz_param_spec *spec, const mz_safetensors_tensor *t,
                             const unsigned char **out) {
@@ -131,23 +177,31 @@ static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
     const unsigned char *data;
     MEZZO_TRY(check_param(e, spec, &t));
     MEZZO_TRY(data_of(e, spec, t, &data));
-    mezzo_status status = e->family->map(e->family, &e->model, spec->name, &spec->shape, &parts);
+    mezzo_status status = map_parts(e, spec, &parts);
     for (size_t i = 0; i < parts.count && status == MEZZO_OK; row += parts.items[i++].rows)
-        status = parts.items[i].pixels > 0 ? add_planes(e, &parts.items[i], data, &spec->shape)
-                                           : add_tensor(e, &parts.items[i], data + row * cols * (int64_t)sizeof(float),
-                                                        cols, spec->shape.rank == 1);
+        status = parts.items[i].slice > 0    ? MEZZO_OK // in the tensor of slice 0
+                 : parts.items[i].slices > 0 ? add_slices(e, &parts, i, data, cols)
+                 : parts.items[i].pixels > 0
+                     ? add_planes(e, &parts.items[i], data, &spec->shape)
+                     : add_tensor(e, &parts.items[i], data + row * cols * (int64_t)sizeof(float), cols,
+                                  spec->shape.rank == 1);
     mz_free(parts.items);
     return status;
 }
 
 // transformers' GPT-2 has a bias everywhere; a model that was trained without gets zeros, which add nothing.
 static mezzo_status add_zero_bias(exporter *e, const mz_param_spec *spec) {
-    mz_hf_part part = {.rows = spec->shape.dim[0]};
+    mz_hf_parts parts = {0};
     size_t n = strlen(spec->name), k = strlen(".weight");
     if (strncmp(spec->name, "wte.", 4) == 0 || strncmp(spec->name, "wpe.", 4) == 0 || n < k)
         return MEZZO_OK;
-    snprintf(part.name, sizeof part.name, "%.*s.bias", (int)(n - k), spec->name);
-    return add_tensor(e, &part, NULL, 1, true);
+    mezzo_status status = mz_hf_add_part(&parts, spec->shape.dim[0], "%.*s.bias", (int)(n - k), spec->name);
+    if (status == MEZZO_OK && e->gguf != NULL)
+        status = mz_gguf_rename(e->gguf, &e->model.config, &parts);
+    if (status == MEZZO_OK)
+        status = add_tensor(e, &parts.items[0], NULL, 1, true);
+    mz_free(parts.items);
+    return status;
 }
 
 static size_t count_parts(const exporter *e) { // at most: a parameter has no more parts than rows
@@ -159,7 +213,13 @@ static size_t count_parts(const exporter *e) { // at most: a parameter has no mo
             n += parts.count + 1; // and a bias
         mz_free(parts.items);
     }
-    return n;
+    return n + 1; // factors of scaled positions
+}
+
+static mezzo_status add_factors(exporter *e) {
+    mz_hf_part part = {.name = MZ_GGUF_FACTORS, .bare = true};
+    MEZZO_TRY(mz_gguf_factors(&e->model.config, &e->factors, &part.rows));
+    return e->factors != NULL ? add_tensor(e, &part, (const unsigned char *)e->factors, 1, true) : MEZZO_OK;
 }
 
 static mezzo_status list_tensors(exporter *e) {
@@ -171,7 +231,7 @@ static mezzo_status list_tensors(exporter *e) {
         if (zeros)
             MEZZO_TRY(add_zero_bias(e, &e->graph->params[i]));
     }
-    return MEZZO_OK;
+    return e->gguf != NULL ? add_factors(e) : MEZZO_OK;
 }
 
 // --- files ---------------------------------------------------------------------------------------------------------
@@ -201,8 +261,9 @@ static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char
     return status == MEZZO_OK ? mz_chat_write(tok, folder) : status;
 }
 
-static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
-    mezzo_tokenizer *tokenizer = NULL;
+// *out NULL: the run has none.
+static mezzo_status load_tokenizer(const exporter *e, mezzo_tokenizer **out) {
+    *out = NULL;
     if (e->state.tokenizer[0] == '\0')
         return MEZZO_OK;
     char *path = mz_format("%s/%s", e->run, e->state.tokenizer);
@@ -210,8 +271,14 @@ static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
         return MEZZO_ERR_MEMORY;
     mezzo_status status = MEZZO_OK;
     if (mz_path_exists(path)) // a checkpoint may have been moved away from its run
-        status = mezzo_tokenizer_load(path, &tokenizer);
+        status = mezzo_tokenizer_load(path, out);
     mz_free(path);
+    return status;
+}
+
+static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
+    mezzo_tokenizer *tokenizer;
+    mezzo_status status = load_tokenizer(e, &tokenizer);
     if (status == MEZZO_OK && tokenizer != NULL)
         status = write_tokenizer_files(tokenizer, folder);
     mezzo_tokenizer_free(tokenizer);
@@ -297,11 +364,88 @@ static mezzo_status write_all(const exporter *e, const char *folder, int64_t *fi
     return write_weights(e, folder, name, 0, e->list.count);
 }
 
+static mezzo_status export_folder(exporter *e, const mezzo_export_options *o, mezzo_export_result *result) {
+    mezzo_status status = MEZZO_OK;
+    mz_new_folder folder = {0};
+    MEZZO_TRY(open_checkpoint(o, e));
+    if (!o->adapter)
+        MEZZO_TRY(list_tensors(e));
+    MEZZO_TRY_GOTO(status, mz_new_folder_begin(o->out, "--out", &folder));
+    if (o->adapter)
+        MEZZO_TRY_GOTO(
+            status, mz_adapter_write(e->weights, e->family, &e->model, e->checkpoint, folder.staged, &result->tensors));
+    else
+        MEZZO_TRY_GOTO(status, write_all(e, folder.staged, &result->files));
+    status = mz_new_folder_commit(&folder);
+fail:
+    mz_new_folder_end(&folder);
+    return status;
+}
+
+// --- GGUF ----------------------------------------------------------------------------------------------------------
+static mezzo_status put_tokenizer(const exporter *e, const char *path, mz_gguf_meta *meta) {
+    mezzo_tokenizer *tokenizer;
+    json_t *ids = mz_json_new();
+    mezzo_status status = load_tokenizer(e, &tokenizer);
+    if (status == MEZZO_OK)
+        status = mz_hf_settings_set(e->run, ids);
+    if (status == MEZZO_OK && tokenizer != NULL)
+        status = mz_gguf_write_tokenizer(path, tokenizer, e->model.config.vocab, ids, meta);
+    if (status == MEZZO_OK && tokenizer == NULL) {
+        mz_gguf_put_text(meta, "tokenizer.ggml.model", "none", 4);
+        mz_log("notice", "the run has no tokenizer: the file has none either");
+    }
+    mezzo_tokenizer_free(tokenizer);
+    json_decref(ids);
+    return status;
+}
+
+static mezzo_status write_gguf(const exporter *e, const char *path) {
+    mz_gguf_meta meta = {0};
+    mz_gguf_item *items = mz_alloc(e->list.count + 1, sizeof *items);
+    size_t wide = 0;
+    mezzo_status status = items != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    MEZZO_TRY_GOTO(status, status);
+    for (size_t i = 0; i < e->list.count; i++) {
+        items[i] = (mz_gguf_item){e->list.items[i], e->list.tensors[i].q8_0};
+        wide += e->list.items[i].dtype == MEZZO_F16 && is_padded(e, e->list.tensors[i].cols);
+    }
+    if (wide > 0)
+        mz_log("notice", "%zu tensors are written in f16: their rows are no multiple of %d, which q8_0 needs", wide,
+               MZ_Q8_0_VALUES);
+    MEZZO_TRY_GOTO(status, mz_gguf_write_config(e->gguf, e->checkpoint, &e->model.config, &meta));
+    // No general.name: llama.cpp takes some tokenizers' rules from it.
+    mz_gguf_put_int(&meta, "general.file_type", e->format.file_type);
+    mz_gguf_put_int(&meta, "general.quantization_version", 2);
+    MEZZO_TRY_GOTO(status, put_tokenizer(e, path, &meta));
+    status = mz_gguf_write(path, &meta, items, e->list.count);
+fail:
+    mz_text_free(&meta.bytes);
+    mz_free(items);
+    return status;
+}
+
+static mezzo_status export_gguf(exporter *e, const mezzo_export_options *o) {
+    MEZZO_TRY(mz_gguf_format_named(o->gguf, &e->format));
+    if (o->adapter || o->shard_bytes > 0)
+        return mz_fail(MEZZO_ERR_INVALID, "export in GGUF: %s not written so",
+                       o->adapter ? "adapters alone are" : "more than one file is");
+    if (mz_path_exists(o->out))
+        return mz_fail(MEZZO_ERR_INVALID, "%s is there already: choose another file with --out", mz_quote(o->out).text);
+    MEZZO_TRY(open_checkpoint(o, e));
+    e->gguf = mz_gguf_by_model(e->model.maker->name);
+    if (e->gguf == NULL)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "%s: llama.cpp has no architecture for %s, so there is no GGUF file of it", e->checkpoint,
+                       e->model.maker->name);
+    MEZZO_TRY(list_tensors(e));
+    return write_gguf(e, o->out);
+}
+
 mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result) {
     MZ_REQUIRE(options, result);
     MZ_REQUIRE(options->path, options->out);
     mezzo_status status = MEZZO_OK;
-    mz_new_folder folder = {0};
     exporter e = {.dtype = options->dtype, .shard_bytes = options->shard_bytes};
     *result = (mezzo_export_result){0};
     if (e.dtype != MEZZO_F32 && e.dtype != MEZZO_BF16 && e.dtype != MEZZO_F16)
@@ -309,25 +453,18 @@ mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_resu
                        mezzo_dtype_name(e.dtype));
     if (e.shard_bytes < 0)
         return mz_fail(MEZZO_ERR_INVALID, "export in files of %lld bytes", (long long)e.shard_bytes);
-    MEZZO_TRY_GOTO(status, open_checkpoint(options, &e));
-    if (!options->adapter)
-        MEZZO_TRY_GOTO(status, list_tensors(&e));
-    MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
-    if (options->adapter)
-        MEZZO_TRY_GOTO(status,
-                       mz_adapter_write(e.weights, e.family, &e.model, e.checkpoint, folder.staged, &result->tensors));
+    if (options->gguf != NULL)
+        MEZZO_TRY_GOTO(status, export_gguf(&e, options));
     else
-        MEZZO_TRY_GOTO(status, write_all(&e, folder.staged, &result->files));
-    MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
+        MEZZO_TRY_GOTO(status, export_folder(&e, options, result));
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", e.checkpoint);
     result->model = e.model.config;
     result->ema = e.state.has_ema && !options->no_ema;
-    if (options->adapter)
+    if (options->adapter || options->gguf != NULL)
         result->files = 1;
-    else
+    if (!options->adapter)
         result->tensors = (int64_t)e.list.count;
 fail:
-    mz_new_folder_end(&folder);
     close_exporter(&e);
     return status;
 }

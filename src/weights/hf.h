@@ -14,6 +14,7 @@
 typedef struct mz_hf_order {
     int64_t head;  // > 0: the even rows of every `head` rows first, then the odd ones (rotary halves for our pairs)
     int64_t heads; // > 0: q, k and v of each of so many heads together; ours are all heads' q, then k, then v
+    bool pairs;    // `head` the other way round: theirs are pairs, ours halves
     bool ours;     // of a block: its data are in our order, and theirs is made
 } mz_hf_order;
 
@@ -28,6 +29,7 @@ typedef struct mz_hf_part {
     int64_t pixels;    // > 0: of a convolution, height times width: the tensor is [out, in, height, width] of our [out,
                        // height, width, in]
     mz_hf_order order; // of its rows
+    int64_t slice, slices; // slices > 0: of a tensor [slices, rows, cols]
 } mz_hf_part;
 typedef struct mz_hf_parts {
     mz_hf_part *items;
@@ -119,10 +121,11 @@ typedef struct mz_hf_entry {
 mezzo_status mz_hf_put(json_t *config, const mz_hf_entry *entries, size_t n); // takes over every value, also on errors
 
 // --- moving values (hf_copy.c) -------------------------------------------------------------------------------------
-// Rows of a matrix [rows, cols] that lie somewhere as FP32, BF16 or FP16, perhaps transposed.
+// Rows of a matrix [rows, cols] that lie somewhere as FP32, BF16, FP16 or Q8_0, perhaps transposed.
 typedef struct mz_hf_block {
     const unsigned char *data; // NULL: zeros
     mezzo_dtype dtype;
+    bool q8_0; // in blocks (io/gguf.h), not transposed; dtype does not count
     int64_t rows;
     int64_t stride;  // elements from one row to the next; transposed: from one column to the next
     bool transposed; // data is [cols, rows]
@@ -135,6 +138,7 @@ typedef struct mz_hf_tensor {
     size_t n_blocks;
     int64_t cols;
     mezzo_dtype dtype; // FP32, BF16 or FP16
+    bool q8_0;         // then dtype is FP32, and whole blocks are asked for
 } mz_hf_tensor;
 // A mz_safetensors_item's fill; `user` is a mz_hf_tensor. FP32 to FP32 keeps bits, as does a low format to FP32 and
 // back. NUMERIC names the tensor where a value is NaN or infinite, or too large for the tensor's dtype.
@@ -159,7 +163,10 @@ mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *
 #define MZ_HF_SETTINGS "huggingface.json" // these keys, in a run folder
 // Keeps what `folder` has of them in the run folder `run`. IO, FORMAT.
 mezzo_status mz_hf_settings_keep(const mz_hf_family *family, const char *folder, const char *run);
-// Sets what the run folder `run` has of them in `config`, and in `folder`/generation_config.json. IO, FORMAT.
+mezzo_status mz_hf_settings_save(const json_t *settings, const char *run); // nothing where it is empty
+// Sets what the run folder `run` has of the keys in `config`. IO, FORMAT.
+mezzo_status mz_hf_settings_set(const char *run, json_t *config);
+// The same, and in `folder`/generation_config.json. IO, FORMAT.
 mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder);
 
 // --- adapters (adapter.c) ------------------------------------------------------------------------------------------

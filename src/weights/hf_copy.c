@@ -1,6 +1,7 @@
-// Values from where they lie to a safetensors file, piece by piece: no tensor is held in memory as a whole.
+// Values from where they lie to a file, piece by piece: no tensor is held in memory as a whole.
 #include <math.h>
 
+#include "io/gguf.h"
 #include "io/quote.h"
 #include "weights/hf.h"
 
@@ -35,7 +36,7 @@ static int64_t source_row(const mz_hf_block *b, int64_t row) {
     if (o.head == 0)
         return row;
     const int64_t i = row % o.head, half = o.head / 2;
-    return row - i + (o.ours ? i % half * 2 + i / half : i % 2 * half + i / 2);
+    return row - i + (o.ours != o.pairs ? i % half * 2 + i / half : i % 2 * half + i / 2);
 }
 
 // `n` elements of a block's row from column `col` on.
@@ -46,6 +47,11 @@ static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, 
     int64_t step = (b->transposed ? b->stride : 1) * size;
     if (b->data == NULL) {
         memset(to, 0, (size_t)(n * width)); // zero has the same bits in every format
+        return;
+    }
+    if (b->q8_0) {
+        for (int64_t i = 0; i < n; i++, to += width)
+            store(to, dtype, mz_q8_0_value(b->data, first + i));
         return;
     }
     const unsigned char *from = b->data + first * size;
@@ -79,8 +85,7 @@ static mezzo_status check_finite(const mz_hf_tensor *t, const mz_hf_block *b, in
     return MEZZO_OK;
 }
 
-mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n) {
-    const mz_hf_tensor *t = user;
+static mezzo_status fill_values(const mz_hf_tensor *t, uint64_t offset, void *bytes, size_t n) {
     size_t width = mezzo_dtype_size(t->dtype), block = 0;
     int64_t at = (int64_t)(offset / width), end = at + (int64_t)(n / width), before = 0; // rows of the blocks passed
     unsigned char *to = bytes;
@@ -95,6 +100,27 @@ mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n) {
         at += run;
     }
     return MEZZO_OK;
+}
+
+// Blocks of a row, as many as a buffer holds, by their FP32 values.
+static mezzo_status fill_blocks(const mz_hf_tensor *t, uint64_t offset, unsigned char *to, size_t n) {
+    float values[64 * MZ_Q8_0_VALUES];
+    uint64_t at = offset / MZ_Q8_0_BYTES, end = at + n / MZ_Q8_0_BYTES;
+    while (at < end) {
+        const uint64_t blocks = end - at < 64 ? end - at : 64;
+        MEZZO_TRY(fill_values(t, at * sizeof values / 64, values, (size_t)blocks * sizeof values / 64));
+        for (uint64_t i = 0; i < blocks; i++, to += MZ_Q8_0_BYTES)
+            if (!mz_q8_0_pack(values + i * MZ_Q8_0_VALUES, to))
+                return mz_fail(MEZZO_ERR_NUMERIC, "tensor %s: a value is too large for q8_0: export in bf16 or f32",
+                               mz_quote(t->name).text);
+        at += blocks;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n) {
+    const mz_hf_tensor *t = user;
+    return t->q8_0 ? fill_blocks(t, offset, bytes, n) : fill_values(t, offset, bytes, n);
 }
 
 mezzo_status mz_hf_list_create(size_t cap, mz_hf_list *out) {
@@ -130,7 +156,8 @@ mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *
     list->count++;
     list->names[i] = copy;
     memcpy(list->shapes[i], shape->dim, sizeof list->shapes[i]);
-    list->tensors[i] = (mz_hf_tensor){copy, blocks, n_blocks, shape->rank > 1 ? shape->dim[shape->rank - 1] : 1, dtype};
+    list->tensors[i] =
+        (mz_hf_tensor){copy, blocks, n_blocks, shape->rank > 1 ? shape->dim[shape->rank - 1] : 1, dtype, false};
     list->items[i] = (mz_safetensors_item){.name = copy,
                                            .dtype = dtype,
                                            .rank = (size_t)shape->rank,

@@ -39,8 +39,7 @@ mezzo_status mz_hf_settings_keep(const mz_hf_family *family, const char *folder,
     mezzo_status status = MEZZO_OK;
     json_t *config = NULL, *kept = mz_json_new(), *value;
     const char *key;
-    char *path = mz_format("%s/" MZ_HF_SETTINGS, run);
-    if (kept == NULL || path == NULL)
+    if (kept == NULL)
         MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", MZ_HF_SETTINGS));
     MEZZO_TRY_GOTO(status, load(folder, "config.json", &config));
     json_object_foreach(config, key, value) {
@@ -49,17 +48,15 @@ mezzo_status mz_hf_settings_keep(const mz_hf_family *family, const char *folder,
         MEZZO_TRY_GOTO(status, mz_json_refuse_marks(folder, key, value));
         MEZZO_TRY_GOTO(status, mz_json_set(kept, key, json_incref(value)));
     }
-    if (json_object_size(kept) > 0)
-        MEZZO_TRY_GOTO(status, mz_json_save(path, kept));
+    MEZZO_TRY_GOTO(status, mz_hf_settings_save(kept, run));
     status = copy_generation(folder, run);
 fail:
-    mz_free(path);
     json_decref(config);
     json_decref(kept);
     return status;
 }
 
-mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder) {
+mezzo_status mz_hf_settings_set(const char *run, json_t *config) {
     json_t *ids, *value;
     const char *key;
     MEZZO_TRY(load(run, MZ_HF_SETTINGS, &ids));
@@ -67,8 +64,21 @@ mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *fo
     json_object_foreach(ids, key, value) {
         MEZZO_TRY_GOTO(status, mz_json_set(config, key, json_incref(value)));
     }
-    status = copy_generation(run, folder);
 fail:
     json_decref(ids);
+    return status;
+}
+
+mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder) {
+    MEZZO_TRY(mz_hf_settings_set(run, config));
+    return copy_generation(run, folder);
+}
+
+mezzo_status mz_hf_settings_save(const json_t *settings, const char *run) {
+    char *path = mz_format("%s/" MZ_HF_SETTINGS, run);
+    mezzo_status status = path == NULL                      ? MEZZO_ERR_MEMORY
+                          : json_object_size(settings) == 0 ? MEZZO_OK
+                                                            : mz_json_save(path, settings);
+    mz_free(path);
     return status;
 }

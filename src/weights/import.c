@@ -22,10 +22,11 @@ static bool ends_with(const char *text, const char *end) {
 
 // --- opening Hugging Face's files ----------------------------------------------------------------------------------
 static void close_source(mz_import *in) {
-    for (size_t i = 0; i < in->n_files; i++) {
+    for (size_t i = 0; i < in->n_files && in->gguf == NULL; i++) {
         mz_safetensors_close(in->files[i]);
         mz_free(in->file_names[i]);
     }
+    mz_gguf_close(in->gguf);
     mz_free(in->files);
     mz_free(in->file_names);
     mz_map_close(&in->map);
@@ -224,14 +225,26 @@ static mezzo_status check_tensor(const mz_import *in, const mz_safetensors_tenso
         mz_shape have = {.rank = t->rank > MEZZO_MAX_RANK ? MEZZO_MAX_RANK : (int)t->rank};
         char a[96], b[96];
         memcpy(have.dim, t->shape, (size_t)have.rank * sizeof *have.dim);
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s has shape %s; config.json's sizes need %s",
-                       mz_quote(in->where).text, mz_quote(t->name).text, mz_shape_text(&have, a, sizeof a),
-                       mz_shape_text(need, b, sizeof b));
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s has shape %s; %s sizes need %s", mz_quote(in->where).text,
+                       mz_quote(t->name).text, mz_shape_text(&have, a, sizeof a),
+                       in->gguf != NULL ? "its keys'" : "config.json's", mz_shape_text(need, b, sizeof b));
     }
-    if (t->dtype != MEZZO_F32 && t->dtype != MEZZO_BF16 && t->dtype != MEZZO_F16)
+    if (!t->q8_0 && t->dtype != MEZZO_F32 && t->dtype != MEZZO_BF16 && t->dtype != MEZZO_F16)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is %s; only fp32, bf16 and fp16 weights are supported",
                        mz_quote(in->where).text, mz_quote(t->name).text, mezzo_dtype_name(t->dtype));
     return MEZZO_OK;
+}
+
+static const char *positions_name(const mz_import *in) {
+    return in->gguf != NULL ? MZ_GGUF_POSITIONS : in->family->positions;
+}
+
+static const char *head_name(const mz_import *in) {
+    return in->gguf != NULL ? MZ_GGUF_HEAD : in->family->head;
+}
+
+static const char *embedding_name(const mz_import *in) {
+    return in->gguf != NULL ? MZ_GGUF_EMBEDDING : in->family->embedding;
 }
 
 // `whole`: the tensor has the parameter's own shape.
@@ -242,14 +255,20 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
     mz_shape need = {1, {rows}};
     if (whole)
         need = *shape;
-    else if (in->family->positions != NULL && strcmp(part->name, in->family->positions) == 0)
+    else if (in->family->positions != NULL && strcmp(part->name, positions_name(in)) == 0)
         need = (mz_shape){2, {in->positions, cols}}; // of which the first rows are taken
+    else if (part->slices > 0)
+        need = (mz_shape){3, {part->slices, rows, cols}};
     else if (shape->rank > 1)
         need = part->transposed ? (mz_shape){2, {cols, rows}} : (mz_shape){2, {rows, cols}};
     MEZZO_TRY(find_part(in, part->name, part->bare, &t));
     MEZZO_TRY(check_tensor(in, t, &need));
-    *out = (mz_hf_block){.data = t->data,
+    const int64_t before = part->slice * rows * cols; // slice 0 where there are none
+    const int64_t bytes =
+        t->q8_0 ? before / MZ_Q8_0_VALUES * MZ_Q8_0_BYTES : before * (int64_t)mezzo_dtype_size(t->dtype);
+    *out = (mz_hf_block){.data = (const unsigned char *)t->data + (part->slices > 0 ? bytes : 0),
                          .dtype = t->dtype,
+                         .q8_0 = t->q8_0,
                          .rows = rows,
                          .stride = part->transposed ? rows : cols,
                          .transposed = part->transposed,
@@ -275,7 +294,7 @@ static mezzo_status make_planes(const mz_import *in, const mz_hf_part *part, con
 // What the parameter is made of; *whole where the source has it as one tensor of three dimensions.
 static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, mz_hf_parts *parts, bool *whole) {
     *whole = false;
-    if (spec->shape.rank == 3) {
+    if (spec->shape.rank == 3 && in->gguf == NULL) {
         char *name = mz_format("%s%s", in->prefix, spec->name);
         if (name == NULL)
             return MEZZO_ERR_MEMORY;
@@ -284,7 +303,8 @@ static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, m
     }
     if (*whole)
         return mz_hf_add_part(parts, spec->shape.dim[0] * spec->shape.dim[1], "%s", spec->name);
-    return in->family->map(in->family, &in->object, spec->name, &spec->shape, parts);
+    MEZZO_TRY(in->family->map(in->family, &in->object, spec->name, &spec->shape, parts));
+    return in->gguf != NULL ? mz_gguf_rename(in->gguf_family, &in->model, parts) : MEZZO_OK;
 }
 
 static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
@@ -323,11 +343,11 @@ static bool is_tied(const mz_import *in) {
 
 // A head that is saved although it shares the embedding's weight must be that weight.
 static mezzo_status check_head(const mz_import *in) {
-    const mz_safetensors_tensor *head = is_tied(in) ? find(in, in->family->head) : NULL;
+    const mz_safetensors_tensor *head = is_tied(in) ? find(in, head_name(in)) : NULL;
     const mz_safetensors_tensor *embedding;
     if (head == NULL)
         return MEZZO_OK;
-    MEZZO_TRY(find_part(in, in->family->embedding, false, &embedding));
+    MEZZO_TRY(find_part(in, embedding_name(in), false, &embedding));
     if (head->dtype == embedding->dtype && head->bytes == embedding->bytes &&
         memcmp(head->data, embedding->data, head->bytes) == 0)
         return MEZZO_OK;
@@ -360,11 +380,13 @@ static mezzo_status check_rest(const mz_import *in) {
     size_t extra = 0;
     for (size_t f = 0; f < in->n_files; f++)
         extra += mz_safetensors_count(in->files[f]);
-    for (size_t f = 0; f < in->n_files && extra > in->used; f++)
+    for (size_t f = 0; f < in->n_files && (extra > in->used || in->gguf != NULL); f++)
         for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
             const char *name = mz_safetensors_at(in->files[f], i)->name, *short_name = without_prefix(in, name);
-            bool head = is_tied(in) && strcmp(name, in->family->head) == 0;
-            if (!head && !in->family->is_buffer(short_name) && !is_later_layer(in, short_name) && !is_ours(in, name))
+            bool head = is_tied(in) && strcmp(name, head_name(in)) == 0;
+            bool other = in->gguf != NULL ? strcmp(name, MZ_GGUF_FACTORS) == 0
+                                          : in->family->is_buffer(short_name) || is_later_layer(in, short_name);
+            if (!head && !other && !is_ours(in, name))
                 return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is not part of this %s model", mz_quote(in->where).text,
                                mz_quote(name).text, in->family->model);
         }
@@ -378,6 +400,13 @@ mezzo_status mz_import_graph(mz_import *in) {
                              &in->list);
 }
 
+static mezzo_status list_params(mz_import *in) {
+    MEZZO_TRY(mz_import_graph(in));
+    for (size_t i = 0; i < in->graph->n_params; i++)
+        MEZZO_TRY(add_param(in, &in->graph->params[i]));
+    return check_rest(in);
+}
+
 static bool has_biases(const mz_import *in) {
     for (size_t f = 0; f < in->n_files; f++)
         for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
@@ -389,6 +418,8 @@ static bool has_biases(const mz_import *in) {
 }
 
 static mezzo_status list_tensors(mz_import *in) {
+    if (in->gguf != NULL)
+        return list_params(in);
     char *probe = mz_format("%s%s", in->family->prefix, in->family->embedding);
     if (probe == NULL)
         return MEZZO_ERR_MEMORY;
@@ -396,10 +427,21 @@ static mezzo_status list_tensors(mz_import *in) {
     mz_free(probe);
     if (in->family->biases_optional && !has_biases(in))
         in->model.bias = false;
-    MEZZO_TRY(mz_import_graph(in));
-    for (size_t i = 0; i < in->graph->n_params; i++)
-        MEZZO_TRY(add_param(in, &in->graph->params[i]));
-    return check_rest(in);
+    return list_params(in);
+}
+
+static mezzo_status open_gguf(mz_import *in, const char *path) {
+    mz_map_close(&in->map);
+    in->map = (mz_map){0};
+    MEZZO_TRY(MZ_RESERVE(in->files, in->cap_files, 1));
+    MEZZO_TRY(mz_gguf_open(path, &in->gguf));
+    in->files[in->n_files++] = mz_gguf_tensors(in->gguf);
+    MEZZO_TRY(mz_gguf_family_of(path, in->gguf, &in->gguf_family));
+    in->family = mz_hf_by_model(in->gguf_family->model);
+    MEZZO_TRY(mz_gguf_read_config(in->gguf_family, in->family, path, in->gguf, &in->model));
+    MEZZO_TRY(set_length(in, path, in->length));
+    MEZZO_TRY(mz_context(mezzo_model_check(&in->model), "%s: ", path));
+    return list_tensors(in);
 }
 
 // --- what `path` is ------------------------------------------------------------------------------------------------
@@ -436,6 +478,8 @@ static mezzo_status open_source(mz_import *in, const char *path) {
     MEZZO_TRY(mz_llmc_open(in, &llmc));
     if (llmc)
         return MEZZO_OK;
+    if (mz_is_gguf(in->map.data, in->map.size))
+        return open_gguf(in, path);
     if (is_pickle(&in->map))
         return mz_fail(
             MEZZO_ERR_FORMAT,
@@ -446,8 +490,8 @@ static mezzo_status open_source(mz_import *in, const char *path) {
     in->map = (mz_map){0};
     if (!ends_with(file, ".safetensors") && !ends_with(file, ".index.json"))
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: weights are read from a Hugging Face folder, a .safetensors file or its .index.json, or "
-                       "llm.c's model file",
+                       "%s: weights are read from a Hugging Face folder, a .safetensors file or its .index.json, a "
+                       "GGUF file, or llm.c's model file",
                        mz_quote(path).text);
     MEZZO_TRY(open_config(in));
     MEZZO_TRY(ends_with(file, ".index.json") ? open_index(in, file) : add_file(in, file));
@@ -485,11 +529,37 @@ static mezzo_status name_gpt2(mezzo_tokenizer **tok) {
     return MEZZO_OK;
 }
 
+// The file's own, which a named one must be.
+static mezzo_status open_gguf_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
+    mezzo_tokenizer *named = NULL;
+    mezzo_status status = MEZZO_OK;
+    json_t *ids = mz_json_new();
+    MEZZO_TRY_GOTO(status, mz_gguf_read_tokenizer(in->where, in->gguf, out, ids));
+    if (name != NULL)
+        MEZZO_TRY_GOTO(status, mz_tokenizer_named(name, &named));
+    if (*out == NULL) {
+        *out = named;
+        named = NULL;
+    }
+    if (named != NULL && !mz_tokenizer_same(named, *out))
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID, "%s has a tokenizer of its own, which is not %s",
+                                       mz_quote(in->where).text, mz_quote(name).text));
+    MEZZO_TRY_GOTO(status, name_gpt2(out));
+    if (*out == NULL)
+        status = assume_gpt2(in, out);
+fail:
+    mezzo_tokenizer_free(named);
+    json_decref(ids);
+    return status;
+}
+
 static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
     bool has = false;
     *out = NULL;
     if (name != NULL && strcmp(name, "none") == 0)
         return MEZZO_OK;
+    if (in->gguf != NULL)
+        return open_gguf_tokenizer(in, name, out);
     if (in->family != NULL)
         MEZZO_TRY(mz_tokenizer_in_folder(in->folder, &has));
     const mz_tokenizer_sources from = {.own = has ? in->folder : NULL, .named = name};
@@ -550,6 +620,26 @@ fail:
     return status;
 }
 
+// The ids of tokens that begin and end a text, as those of a Hugging Face folder.
+static mezzo_status keep_ids(const mz_import *in, const char *run) {
+    static const char *const ids[][2] = {{"tokenizer.ggml.bos_token_id", "bos_token_id"},
+                                         {"tokenizer.ggml.eos_token_id", "eos_token_id"}};
+    json_t *kept = mz_json_new();
+    mezzo_status status = kept != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory for token ids");
+    for (size_t i = 0; i < MZ_COUNT(ids) && status == MEZZO_OK; i++) {
+        int64_t id;
+        if (mz_gguf_find(in->gguf, ids[i][0]) == NULL)
+            continue;
+        status = mz_gguf_get_int(in->gguf, ids[i][0], 0, UINT32_MAX, &id);
+        if (status == MEZZO_OK && id < in->model.vocab) // llama.cpp passes over any other
+            status = mz_json_set(kept, ids[i][1], json_integer(id));
+    }
+    if (status == MEZZO_OK)
+        status = mz_hf_settings_save(kept, run);
+    json_decref(kept);
+    return status;
+}
+
 static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o, const char *staged,
                               bool *has_tokenizer) {
     mezzo_status status = MEZZO_OK;
@@ -566,7 +656,9 @@ static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o
     if (tokenizer != NULL)
         MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, tokens));
     MEZZO_TRY_GOTO(status, write_config(in, o->out, config));
-    if (in->family != NULL)
+    if (in->gguf != NULL)
+        MEZZO_TRY_GOTO(status, keep_ids(in, staged));
+    else if (in->family != NULL)
         MEZZO_TRY_GOTO(status, mz_hf_settings_keep(in->family, in->folder, staged));
     MEZZO_TRY_GOTO(status,
                    mz_context(write_checkpoint(in, checkpoints, tokenizer != NULL), "%s: ", mz_quote(in->where).text));

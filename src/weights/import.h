@@ -5,6 +5,7 @@
 #include "data/tokenizer.h"
 #include "graph/graph.h"
 #include "io/file.h"
+#include "weights/gguf.h"
 #include "weights/hf.h"
 
 typedef struct mz_import {
@@ -12,6 +13,8 @@ typedef struct mz_import {
     char *folder;               // that the files are in
     const char *prefix;         // of this source's tensor names
     const mz_hf_family *family; // NULL: llm.c's
+    mz_gguf *gguf;              // a file of it, whose tensors are files[0]; NULL: Hugging Face's
+    const mz_gguf_family *gguf_family;
     mz_safetensors **files;
     char **file_names;
     size_t n_files, cap_files, cap_names;

@@ -331,3 +331,88 @@ write("records", "half", json.dumps(records)[:-20])
 write("records", "scalars", '[1, "a\\"]", [], {"text": "]"}, null ,true]')
 packed = zlib.compressobj(9, zlib.DEFLATED, 31)
 write("records", "gzip", packed.compress(lines.encode()) + packed.flush())
+
+
+# --- GGUF: a Llama of one layer with bytes for tokens, and files that are wrong
+def gguf_text(text):
+    data = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def gguf_value(value):
+    if isinstance(value, bool):
+        return struct.pack("<IB", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + gguf_text(value)
+    kind, pack = (8, gguf_text) if not value or isinstance(value[0], str) else \
+        (5, lambda x: struct.pack("<i", x)) if isinstance(value[0], int) else (6, lambda x: struct.pack("<f", x))
+    return struct.pack("<IIQ", 9, kind, len(value)) + b"".join(pack(x) for x in value)
+
+
+def gguf(values, tensors, version=3, data=None, counts=None):
+    """tensors: (name, sizes with the last first, type, bytes)"""
+    head = b"GGUF" + struct.pack("<IQQ", version, *(counts or (len(tensors), len(values))))
+    head += b"".join(gguf_text(key) + gguf_value(value) for key, value in values.items())
+    blob = b""
+    for name, sizes, kind, content in tensors:
+        head += gguf_text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, len(blob))
+        blob += content + bytes(-len(content) % 32)
+    return head + bytes(-len(head) % 32) + (blob if data is None else data)
+
+
+def letters():  # GPT-2's alphabet of bytes
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return [chr(b) for b in plain] + [chr(256 + i) for i in range(256 - len(plain))]
+
+
+LLAMA = {"general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 8, "llama.embedding_length": 32,
+         "llama.feed_forward_length": 32, "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1,
+         "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.dimension_count": 16}
+BYTES = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": letters() + ["<|end|>"],
+         "tokenizer.ggml.token_type": [1] * 256 + [3], "tokenizer.ggml.merges": [], "tokenizer.ggml.eos_token_id": 256,
+         "tokenizer.chat_template": "{{ messages[0].content }}"}
+PIECES = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "b", "\u2581a", "ab"]
+SENTENCES = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": PIECES,
+             "tokenizer.ggml.scores": [0.0] * 259 + [-9.0, -9.0, -9.0, -1.0, -2.0],
+             "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * 5, "tokenizer.ggml.bos_token_id": 1,
+             "tokenizer.ggml.eos_token_id": 2}
+
+
+def llama_tensors(vocab, kind=0, rows=32):
+    size = {0: lambda n: struct.pack("<f", 0.25) * n, 1: lambda n: struct.pack("<H", 0x3400) * n,
+            8: lambda n: (struct.pack("<H", 0x2000) + bytes(range(32))) * (n // 32),
+            30: lambda n: struct.pack("<H", 0x3E80) * n}[kind]
+    def matrix(name, out):
+        return (name, (32, out), kind, size(32 * out))
+    def norm(name):
+        return (name, (32,), 0, struct.pack("<f", 1) * 32)
+    block = [norm("blk.0.attn_norm.weight"), matrix("blk.0.attn_q.weight", 32), matrix("blk.0.attn_k.weight", 16),
+             matrix("blk.0.attn_v.weight", 16), matrix("blk.0.attn_output.weight", rows), norm("blk.0.ffn_norm.weight"),
+             matrix("blk.0.ffn_gate.weight", 32), matrix("blk.0.ffn_up.weight", 32), matrix("blk.0.ffn_down.weight", 32)]
+    return [matrix("token_embd.weight", vocab), *block, norm("output_norm.weight")]
+
+
+write("gguf", "llama", gguf({**LLAMA, **BYTES}, llama_tensors(257)))
+write("gguf", "f16", gguf(LLAMA, llama_tensors(8, 1), version=2))
+write("gguf", "bf16", gguf(LLAMA, llama_tensors(8, 30)))
+write("gguf", "q8_0", gguf({**LLAMA, **SENTENCES}, llama_tensors(264, 8)))
+write("gguf", "empty", gguf({}, []))
+write("gguf", "counts", gguf({}, [], counts=(1 << 60, 1 << 60)))
+write("gguf", "version", gguf({}, [], version=1))
+write("gguf", "swapped", gguf({}, [], version=0x03000000))
+write("gguf", "shape", gguf(LLAMA, llama_tensors(8, rows=16)))
+write("gguf", "cut", gguf(LLAMA, llama_tensors(8), data=bytes(100)))
+write("gguf", "long", gguf(LLAMA, llama_tensors(8), data=bytes(100000)))
+write("gguf", "type", gguf(LLAMA, [("token_embd.weight", (32, 8), 12, bytes(144))]))
+write("gguf", "rows", gguf(LLAMA, [("token_embd.weight", (31, 8), 8, bytes(34 * 8))]))
+write("gguf", "huge", gguf(LLAMA, [("token_embd.weight", (1 << 62, 1 << 62), 0, b"")]))
+write("gguf", "twice", gguf(LLAMA, [("a", (1,), 0, bytes(4)), ("a", (1,), 0, bytes(4))]))
+write("gguf", "unknown", gguf({**LLAMA, "llama.attention.clamp_kqv": 3.0}, llama_tensors(8)))
+write("gguf", "arch", gguf({"general.architecture": "mamba"}, []))
+write("gguf", "align", gguf({"general.alignment": 24}, []))
+write("gguf", "merge", gguf({**LLAMA, **BYTES, "tokenizer.ggml.merges": ["ab"]}, llama_tensors(257)))
+write("gguf", "overlap", gguf(LLAMA, llama_tensors(8)).replace(struct.pack("<QIQ", 32, 0, 1024), struct.pack("<QIQ", 32, 0, 992)))

@@ -1,0 +1,15 @@
+// Evaluating what a run left, with something done to its weights first.
+#ifndef MZ_TRAIN_EVALUATE_H
+#define MZ_TRAIN_EVALUATE_H
+
+#include "mezzo/program.h"
+#include "mezzo/train.h"
+#include "models/model.h"
+
+// Changes the parameters of a model, adapters merged, before they are evaluated.
+typedef mezzo_status mz_change_fn(void *user, const mz_model *model, mezzo_params *params);
+// mezzo_run_eval without `as`; `change` may be NULL.
+mezzo_status mz_run_eval(const mezzo_eval_options *options, const mezzo_hooks *hooks, mz_change_fn *change, void *user,
+                         mezzo_eval_result *result);
+
+#endif
