@@ -188,7 +188,10 @@ static int run(const cli_args *args) {
         if (args->given[i].config && strncmp(args->given[i].name, "data.", 5) == 0)
             return measure || rules != NULL
                        ? cli_wrong(args->command, "give --data, --measure or --rules, only one of them")
-                       : cli_advise_data(args);
+                   : cli_has(args, "per-op") ? cli_advise_per_op(args)
+                                             : cli_advise_data(args);
+    if (cli_has(args, "per-op"))
+        return cli_wrong(args->command, "--per-op trains: name the text with --data FILE");
     if (measure && rules != NULL)
         return cli_wrong(args->command, "give --measure or --rules, not both");
     if (measure)
@@ -217,6 +220,10 @@ static const cli_option options_table[] = {
     {"seq-len", "N", "tokens per sequence"},
     {"precisions", "LIST", "measure, data: precisions to time [fp32 and those the device supports natively]"},
     {"minutes", "X", "data: how long the comparison may take [1.5]"},
+    {"per-op", NULL, "data: find the smallest set of modules that must stay in fp32 for --precisions NAME"},
+    {"gap", "X", "per-op: how far the loss may be above fp32's, in nats [0.01]"},
+    {"runs", "N", "per-op: short runs at most [24]"},
+    {"steps", "N", "per-op: steps of a run [30]"},
     {"out", "DIR", "data: folder for advise.html and advise.json [advise]"},
     {"memory-gb", "X", "measure: memory limit in GiB [free memory on the device]"},
     {"json", NULL, "the result as JSON"},

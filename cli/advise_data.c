@@ -4,6 +4,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "study/measure/advised.h"
+#include "study/measure/per_op.h"
 #include "study/page/device_page.h"
 
 // A GPT whose step takes well under a second on a laptop, where nothing is said.
@@ -81,6 +82,62 @@ static mezzo_status set_keys(const cli_args *args, mezzo_config *config) {
         if (cli_has(args, options[i]))
             MEZZO_TRY(mezzo_config_set(config, keys[i], cli_text(args, options[i], ""), options[i]));
     return MEZZO_OK;
+}
+
+// --- per op --------------------------------------------------------------------------------------------------------
+static void show_search(void *user, int run, int runs, int kept, double gap) {
+    (void)user;
+    char line[128];
+    snprintf(line, sizeof line, "run %d, at most %d: %d modules in fp32, loss above fp32's %.4f", run, runs, kept, gap);
+    cli_progress_line(line, true);
+}
+
+static int tell_search(const cli_args *args, const mz_per_op_options *o, const mz_per_op *p) {
+    mz_text t = {0};
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, mz_per_op_json(o, p));
+    mz_per_op_text(o, p, &t);
+    if (t.status == MEZZO_OK)
+        printf("%s", t.data);
+    int code = t.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, t.status);
+    mz_text_free(&t);
+    return code;
+}
+
+int cli_advise_per_op(const cli_args *args) {
+    mz_per_op_options o = {.stop = cli_interruptible(), .tell = show_search};
+    mz_per_op found = {0};
+    int64_t runs = 0, steps = 0;
+    if (!cli_has(args, "precisions"))
+        return cli_wrong(args->command, "--per-op needs the precision to try: --precisions fp8");
+    int n = 0, code = cli_precisions(args, "precisions", "", &o.precision, 1, &n);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "runs", 2, 1000, 24, &runs);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "steps", 3, 1000000, 30, &steps);
+    if (code == CLI_DONE)
+        code = cli_number(args, "gap", 0, 1e6, 0.01, &o.gap);
+    if (code == CLI_DONE)
+        code = cli_config(args, &o.config);
+    if (code != CLI_DONE)
+        return code;
+    char text[32];
+    o.runs = (int)runs;
+    snprintf(text, sizeof text, "%lld", (long long)steps);
+    mezzo_status status = set_keys(args, o.config);
+    if (status == MEZZO_OK)
+        status = mezzo_config_set(o.config, "train.steps", text, "advise");
+    if (status == MEZZO_OK)
+        status = mezzo_config_set(o.config, "schedule.warmup", "0", "advise");
+    if (status == MEZZO_OK)
+        status = mz_per_op_find(&o, &found);
+    cli_progress_end();
+    code = status == MEZZO_OK ? tell_search(args, &o, &found) : cli_error(args->command, status);
+    if (code == CLI_DONE && !found.closes)
+        code = CLI_CHECK_FAILED;
+    mz_per_op_free(&found);
+    mezzo_config_free(o.config);
+    return code;
 }
 
 int cli_advise_data(const cli_args *args) {

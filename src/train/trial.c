@@ -111,11 +111,13 @@ uint64_t mz_trial_position(const mz_trial *trial) {
     return trial->data->position;
 }
 
-mezzo_status mz_trial_scale_weights(mz_trial *trial, double by) {
+mezzo_status mz_trial_scale_weights(mz_trial *trial, const char *pattern, double by) {
     mezzo_params *params = trial->engine.session.params;
     mezzo_status status = MEZZO_OK;
     for (int i = 0; i < mezzo_params_count(params) && status == MEZZO_OK; i++) {
         size_t n = 1;
+        if (!mz_glob_match(pattern, mezzo_params_name(params, i)))
+            continue;
         for (int d = 0; d < mezzo_params_rank(params, i); d++)
             n *= (size_t)mezzo_params_shape(params, i)[d];
         float *values = mz_alloc(n, sizeof *values);

@@ -49,8 +49,9 @@ mezzo_status mz_trial_count_step(mz_trial *trial, const mz_magnitudes **out);
 // same memory.
 const mz_examples *mz_trial_examples(const mz_trial *trial);
 mezzo_status mz_trial_draw(mz_trial *trial, uint64_t number);
-mezzo_status mz_trial_scale_weights(mz_trial *trial, double by); // every parameter, before the first step
-uint64_t mz_trial_position(const mz_trial *trial);               // number of the next batch
+// Parameters whose names match, before the first step.
+mezzo_status mz_trial_scale_weights(mz_trial *trial, const char *pattern, double by);
+uint64_t mz_trial_position(const mz_trial *trial); // number of the next batch
 const mezzo_params *mz_trial_params(const mz_trial *trial);
 // Loss and accuracy on the validation data, in the precision that is trained in: batches as train.eval_iters says, of
 // fewer rows where a batch's logits are more than 2^26 numbers.

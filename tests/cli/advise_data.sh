@@ -24,6 +24,15 @@ fi
 run 0 advise "${SMALL[@]}" --precisions fp32 --out alone --json
 shows "$OUT" '"precision": "fp32"' '"speed": null' "no other precision was timed here"
 
+# Where a precision hurts: nowhere here, and what short runs cannot explain is said.
+run 0 advise "${SMALL[@]}" --per-op --precisions fp16 --steps 6
+shows "$OUT" "No module has to stay in fp32" "(2 runs)"
+run 0 advise "${SMALL[@]}" --per-op --precisions fp16 --steps 6 --json
+shows "$OUT" '"harmless": true' '"keep_in_fp32": []' '"runs": 2'
+run 1 advise "${SMALL[@]}" --per-op --precisions bf16 --lr 0.1 --steps 6 --gap 0 --runs 2
+shows "$OUT" "(allowed: 0)" "(2 runs)"
+refuse 2 "--precisions fp8" -- advise "${SMALL[@]}" --per-op
+refuse 2 "--data FILE" -- advise --per-op --precisions fp8
 refuse 2 "only one of them" -- advise "${SMALL[@]}" --measure
 refuse 3 nowhere.txt -- advise --data nowhere.txt
 : >file

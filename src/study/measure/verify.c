@@ -113,7 +113,7 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     out->memory = s->facts.training_memory;
     out->loss_scale = 1;
     MEZZO_TRY(weights_crc(mz_trial_params(s->trial), &out->weights_crc));
-    return which == 1 && v->o->nudge != 0 ? mz_trial_scale_weights(s->trial, 1 + v->o->nudge) : MEZZO_OK;
+    return which == 1 && v->o->nudge != 0 ? mz_trial_scale_weights(s->trial, "*", 1 + v->o->nudge) : MEZZO_OK;
 }
 
 static void close_side(side *s) {

@@ -27,6 +27,20 @@ static void add_words(mz_text *t, const char *key) { // "step_ms" → "step ms"
             add_escaped(t, (const char[]){*p, '\0'});
 }
 
+// "1.5 (1.4 to 1.6)" of an object with a value and its interval.
+static bool add_measured(mz_text *t, const json_t *object) {
+    static const char *const keys[] = {"value", "low", "high"};
+    double x[3];
+    for (int i = 0; i < 3; i++) {
+        const json_t *member = json_object_get(object, keys[i]);
+        if (!json_is_number(member))
+            return false;
+        x[i] = json_number_value(member);
+    }
+    mz_text_addf(t, "%.4g (%.4g to %.4g)", x[0], x[1], x[2]);
+    return true;
+}
+
 static void add_value(mz_text *t, const json_t *value) {
     const char *key;
     json_t *member;
@@ -45,6 +59,8 @@ static void add_value(mz_text *t, const json_t *value) {
         mz_text_addf(t, "%s", json_is_true(value) ? "yes" : "no");
         break;
     case JSON_OBJECT:
+        if (add_measured(t, value))
+            break;
         json_object_foreach((json_t *)value, key, member) {
             add_words(t, key);
             mz_text_addf(t, ": ");
