@@ -284,7 +284,8 @@ MEZZO_API mezzo_value mezzo_adapted(mezzo_graph *g, mezzo_value x, mezzo_value y
 // The same for a layer whose weight [N, K] has the rows of several layers, one below the other (q, k and v): each has
 // an adapter of its own, under its own name beside the layer's, "h.0.attn.q_proj" beside "h.0.attn.qkv_proj". A pattern
 // that names the layer names all of its parts. Called where the layer's module has ended. 1 to 4 parts, whose names of
-// at most 31 characters are copied. The graph fails with INVALID where weight is no parameter, or the rows are not N.
+// at most 31 characters are copied; without names, all of them NULL, the layer's own adapter is the caller's. The graph
+// fails with INVALID where weight is no parameter, or the rows are not N.
 typedef struct mezzo_part {
     const char *name;
     int64_t rows;

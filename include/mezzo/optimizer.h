@@ -35,6 +35,30 @@ typedef enum mezzo_optimizer_kind {
     MEZZO_OPTIMIZER_KINDS
 } mezzo_optimizer_kind;
 MEZZO_API const char *mezzo_optimizer_kind_name(mezzo_optimizer_kind kind); // "adamw"; static
+// How a kind that is per matrix makes a direction orthogonal: X/‖X‖, then `steps` times X = aX + (bA + cA²)X, A = XXᵀ.
+typedef enum mezzo_orthogonal_format {
+    MEZZO_ORTHOGONAL_BF16, // of the products' operands and results; sums are FP32
+    MEZZO_ORTHOGONAL_FP16,
+    MEZZO_ORTHOGONAL_TF32,
+    MEZZO_ORTHOGONAL_FP32
+} mezzo_orthogonal_format;
+typedef enum mezzo_orthogonal_set { // a, b, c
+    MEZZO_ORTHOGONAL_QUINTIC,       // 3.4445, -4.7750, 2.0315 in each step (Jordan et al. 2024)
+    MEZZO_ORTHOGONAL_POLAR_EXPRESS, // another three in each step (Amsel et al. 2025)
+} mezzo_orthogonal_set;
+typedef enum mezzo_orthogonal_scale { // of the update of a matrix, as torch.optim.Muon's adjust_lr_fn
+    MEZZO_SCALE_MATCH_RMS_ADAMW,      // 0.2·√max(rows, columns): the size of AdamW's updates
+    MEZZO_SCALE_ORIGINAL,             // √max(1, rows/columns)
+} mezzo_orthogonal_scale;
+typedef struct mezzo_orthogonal {
+    mezzo_orthogonal_format format;
+    mezzo_orthogonal_set coefficients;
+    mezzo_orthogonal_scale scale;
+    int steps;  // 1 to 10
+    bool whole; // a weight that has the rows of several layers is one matrix; false: one a layer
+} mezzo_orthogonal;
+#define MEZZO_ORTHOGONAL_USUAL                                                                                         \
+    ((mezzo_orthogonal){MEZZO_ORTHOGONAL_BF16, MEZZO_ORTHOGONAL_QUINTIC, MEZZO_SCALE_MATCH_RMS_ADAMW, 5, false})
 // How the kind's moments are kept. BF16: half the memory; each is rounded up or down at random, with the probabilities
 // that make the mean right (to nearest, a second moment would stop moving: a step changes it by less than half of its
 // last place). The random bits are a function of seed, step, parameter and element. INT8: a quarter; codes of 8 bits
@@ -42,15 +66,18 @@ MEZZO_API const char *mezzo_optimizer_kind_name(mezzo_optimizer_kind kind); // "
 // docs/dev/NUMERICS.md).
 typedef enum mezzo_moments { MEZZO_MOMENTS_FP32, MEZZO_MOMENTS_BF16, MEZZO_MOMENTS_INT8 } mezzo_moments;
 MEZZO_API const char *mezzo_moments_name(mezzo_moments moments); // "fp32", "bf16", "int8"; static
+#define MEZZO_MATRICES "@matrices"
 typedef struct mezzo_optimizer_options {
     mezzo_optimizer_kind kind;
     mezzo_schedule schedule;    // kind CONSTANT with lr for a fixed rate
     double beta1, beta2, eps;   // AdamW: m, v as torch.optim.AdamW (decoupled decay, bias correction)
     double momentum, dampening; // SGD as torch.optim.SGD
     bool nesterov;
-    double weight_decay; // on the parameters that match `decay`
+    mezzo_orthogonal orthogonal; // Muon
+    double weight_decay;         // on the parameters that match `decay`
     // Which parameters this optimizer owns: those whose name, or the name of a module that they are in, matches one of
-    // the patterns; NULL = all.
+    // the patterns; NULL = all. MEZZO_MATRICES is the pattern of the matrices of blocks: parameters of two or three
+    // dimensions with a number in their names, "h.0.mlp.c_fc.weight"; three are stacked matrices.
     const char *const *patterns;
     int n_patterns;
     // Decay group: parameters of this rank or more are decayed (2: matrices and embeddings, not biases and norms). 0 =

@@ -133,6 +133,13 @@ enum {
 static inline mz_update_rates mz_update_rates_of(const mz_opt_state *s, const mz_update_rule *rule) {
     return (mz_update_rates){s->lr * rule->lr_factor, s->bias[rule->group][0], s->bias[rule->group][1], s->step};
 }
+// The gradient of a per-matrix kind's second pass is what the passes before it made: it is taken as it is.
+static inline float mz_update_inverse(const mz_opt_state *s, const mz_update_rule *rule) {
+    return s->scale != 0 && rule->update_scale == 0 ? (float)(1 / (double)s->scale) : 1;
+}
+static inline float mz_update_clip(const mz_opt_state *s, const mz_update_rule *rule) {
+    return rule->update_scale == 0 ? (float)s->last_clip : 1;
+}
 double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
 // 1 - min(ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the one under way.
 static inline double mz_ema_fresh(double ema, int64_t step) {

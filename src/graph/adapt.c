@@ -97,22 +97,25 @@ static mezzo_status note_parts(mezzo_graph *g, mezzo_value y, mezzo_value weight
     mz_param_spec *spec = param ? &g->params[g->values[weight.id].param] : NULL;
     char module[512];
     int64_t rows = 0, first;
+    const bool unnamed = parts != NULL && parts[0].name == NULL;
     if (spec == NULL || !mz_adapted_module(spec->name, 0, &(mz_parts){0}, 0, module, &first, &rows) || parts == NULL ||
         n < 1 || n > MZ_MAX_PARTS)
         return mz_fail(MEZZO_ERR_INVALID, "adapted parts: a parameter called weight and 1 to %d parts, not %d",
                        MZ_MAX_PARTS, n);
     for (int i = 0; i < n; i++) {
-        if (parts[i].name == NULL || strlen(parts[i].name) >= sizeof spec->parts.list[i].name || parts[i].rows < 1)
+        if ((parts[i].name == NULL) != unnamed || parts[i].rows < 1 ||
+            (!unnamed && strlen(parts[i].name) >= sizeof spec->parts.list[i].name))
             return mz_fail(MEZZO_ERR_INVALID,
                            "adapted parts of %s: part %d needs a name of 1 to 31 characters and rows", spec->name, i);
-        snprintf(spec->parts.list[i].name, sizeof spec->parts.list[i].name, "%s", parts[i].name);
+        snprintf(spec->parts.list[i].name, sizeof spec->parts.list[i].name, "%s", unnamed ? "" : parts[i].name);
         spec->parts.list[i].rows = parts[i].rows;
         rows += parts[i].rows;
     }
     if (rows != mezzo_value_dim(g, y, -1))
         return mz_fail(MEZZO_ERR_INVALID, "adapted parts of %s: they have %lld rows, the layer %lld", spec->name,
                        (long long)rows, (long long)mezzo_value_dim(g, y, -1));
-    spec->parts.n = n;
+    spec->parts.layers = n;
+    spec->parts.n = unnamed ? 0 : n;
     return MEZZO_OK;
 }
 
@@ -135,7 +138,7 @@ mezzo_value mezzo_adapted_parts(mezzo_graph *g, mezzo_value x, mezzo_value y, me
     mezzo_status status = note_parts(g, y, weight, n, parts);
     if (status != MEZZO_OK)
         return mz_build_failed(g, status);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && parts[0].name != NULL; i++) {
         rows[i] = parts[i].rows;
         deltas[i] = MEZZO_NONE;
         if (!adapts_part(g, &g->params[g->values[weight.id].param], i))

@@ -40,7 +40,8 @@ typedef struct mz_value {
 // A weight may hold the rows of several layers, one below the other; adapters use these layers' names.
 enum { MZ_MAX_PARTS = 4 };
 typedef struct mz_parts {
-    int n; // 0: one layer, the weight's own
+    int n;      // with names, for adapters; 0: one layer, the weight's own
+    int layers; // in `list`, with names or without; 0: one
     struct {
         char name[32]; // beside the weight's module
         int64_t rows;

@@ -18,7 +18,8 @@ enum { MZ_GROUPS = 8, MZ_KIND_MOMENTS = 2 }; // groups of one optimizer, moments
 typedef struct mz_update_rule {
     double lr_factor; // of the schedule's rate
     double weight_decay, beta1, beta2, eps, momentum, dampening;
-    double ema; // the decay of the masters' moving average
+    double update_scale; // of a per-matrix kind's second pass; 0: the first pass, and other kinds
+    double ema;          // the decay of the masters' moving average
     bool nesterov;
     uint64_t seed; // of the rounding of stochastic masters and of BF16 moments
     int group;     // whose bias corrections of the optimizer's state it reads

@@ -184,7 +184,7 @@ typedef struct mz_rope_scaling {
 struct mz_attrs {
     float alpha;  // scale, expand, upsample, pool, time_embedding; route: the factor of all weights; attention: of the
                   // scores, 0: 1/√D
-    float eps;    // layernorm, rmsnorm, group_norm
+    float eps;    // layernorm, rmsnorm, group_norm, matrix_normalize
     float p;      // dropout, attention
     uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
     int axis;     // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
@@ -225,6 +225,7 @@ struct mz_attrs {
     int64_t sample;                // inspect: the number of values to check; 0 = all
     float limit;                   // inspect: magnitudes above it are bad; 0 = none
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others
+    float coefficients[3];         // matrix_polynomial
     const mz_update_attrs *update; // OP_STATE
 };
 

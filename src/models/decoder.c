@@ -308,25 +308,15 @@ static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary, int64_
     return mezzo_attention_of(g, parts[0], parts[1], parts[2], &form);
 }
 
-// A product of several layers that read x, with an adapter for each where it has a name.
-static mezzo_value product(const decoder *d, const char *name, mezzo_value x, int n, const mezzo_part *parts,
-                           mezzo_init init, bool bias) {
-    int64_t rows = 0;
-    for (int i = 0; i < n; i++)
-        rows += parts[i].rows;
-    return parts[0].name != NULL ? mz_layer_linear_parts(d->g, name, x, n, parts, init, bias)
-                                 : mz_layer_linear(d->g, name, x, rows, init, bias);
-}
-
 static mezzo_value attention(const decoder *d, mezzo_value x, bool rotary, int64_t window) {
     const mezzo_model_config *c = &d->config;
     const mz_decoder_names *names = d->names;
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     const mezzo_part parts[] = {{names->q, q}, {names->k, kv}, {names->v, kv}};
     mezzo_module_begin(d->g, names->attention);
-    mezzo_value qkv = product(d, names->qkv, x, 3, parts, start(d, MZ_WEIGHT_PLAIN, c->d_model, q),
-                              has(c, d->family->qkv_bias)); // [B, T, (H + 2·Hkv)·D]
-    mezzo_value y = attend(d, qkv, rotary, window);         // [B, T, H·D]
+    mezzo_value qkv = mz_layer_linear_parts(d->g, names->qkv, x, 3, parts, start(d, MZ_WEIGHT_PLAIN, c->d_model, q),
+                                            has(c, d->family->qkv_bias)); // [B, T, (H + 2·Hkv)·D]
+    mezzo_value y = attend(d, qkv, rotary, window);                       // [B, T, H·D]
     y = mz_layer_linear(d->g, names->out, y, c->d_model, start(d, MZ_WEIGHT_RESIDUAL, q, c->d_model),
                         has(c, d->family->out_bias)); // [B, T, C]
     mezzo_module_end(d->g);
@@ -367,7 +357,8 @@ static mezzo_value mlp(const decoder *d, const char *name, mezzo_value x, int64_
     const bool gate = !d->family->plain_mlp, bias = has(&d->config, d->family->mlp_bias);
     const mezzo_part parts[] = {{names->gate_part, f}, {names->up_part, f}};
     mezzo_module_begin(d->g, name);
-    mezzo_value h = product(d, names->up, x, gate ? 2 : 1, parts, start(d, MZ_WEIGHT_PLAIN, c, f), bias);
+    mezzo_value h =
+        mz_layer_linear_parts(d->g, names->up, x, gate ? 2 : 1, parts, start(d, MZ_WEIGHT_PLAIN, c, f), bias);
     h = gated(d, h, gate);                                                                  // [B, T, F]
     h = mz_layer_linear(d->g, names->down, h, c, start(d, MZ_WEIGHT_RESIDUAL, f, c), bias); // [B, T, C]
     mezzo_module_end(d->g);

@@ -12,7 +12,7 @@ typedef struct mz_kind {
     int (*moments)(const mz_update_rule *r); // how many of them are kept
     // What it reads: options whose field is false are none of the kind's.
     struct {
-        bool beta1, beta2, eps, momentum, dampening, nesterov;
+        bool beta1, beta2, eps, momentum, dampening, nesterov, orthogonal; // orthogonal: it is per matrix
     } reads;
 } mz_kind;
 extern const mz_kind mz_kinds[MEZZO_OPTIMIZER_KINDS];

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "optim/orthogonal.h"
 #include "optim/scaler.h"
 
 // --- creation ------------------------------------------------------------------------------------------------------
@@ -16,19 +17,24 @@ static void set_schedule(mz_update_attrs *update, const mezzo_schedule *s) {
     update->steps = s->steps;
 }
 
-static bool owns(const mezzo_optimizer_options *o, const char *name) {
+static bool matches(const mezzo_params *params, const char *pattern, int index) {
+    return strcmp(pattern, MEZZO_MATRICES) == 0 ? mz_is_block_matrix(params, index)
+                                                : mz_names_parameter(pattern, mezzo_params_name(params, index));
+}
+
+static bool owns(const mezzo_params *params, const mezzo_optimizer_options *o, int index) {
     if (o->patterns == NULL)
         return true;
     for (int i = 0; i < o->n_patterns; i++)
-        if (mz_names_parameter(o->patterns[i], name))
+        if (matches(params, o->patterns[i], index))
             return true;
     return false;
 }
 
 // The first group that matches; the last one takes the rest.
-static int group_for(const mezzo_optimizer_options *o, const char *name) {
+static int group_for(const mezzo_params *params, const mezzo_optimizer_options *o, int index) {
     int g = 0;
-    while (g < o->n_groups && !owns(&o->groups[g], name))
+    while (g < o->n_groups && !owns(params, &o->groups[g], index))
         g++;
     return g;
 }
@@ -37,7 +43,7 @@ static mezzo_status check_patterns(const mezzo_params *params, const mezzo_optim
     for (int p = 0; o->patterns != NULL && p < o->n_patterns; p++) {
         bool found = false;
         for (int i = 0; i < mezzo_params_count(params) && !found; i++)
-            found = mz_names_parameter(o->patterns[p], mezzo_params_name(params, i));
+            found = matches(params, o->patterns[p], i);
         if (!found)
             return mz_fail(MEZZO_ERR_INVALID, "%s: no parameter's name matches \"%s\"", whose, o->patterns[p]);
     }
@@ -55,8 +61,8 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
     if (opt->index == NULL || opt->group_of == NULL || opt->begin == NULL)
         return MEZZO_ERR_MEMORY;
     for (int i = 0; i < count; i++)
-        if (!opt->params->list[i].frozen && owns(o, mezzo_params_name(opt->params, i))) {
-            opt->group_of[opt->n] = group_for(o, mezzo_params_name(opt->params, i));
+        if (!opt->params->list[i].frozen && owns(opt->params, o, i)) {
+            opt->group_of[opt->n] = group_for(opt->params, o, i);
             opt->index[opt->n++] = i;
         }
     if (opt->n == 0)
@@ -74,6 +80,7 @@ static void fill_groups(mezzo_optimizer *opt, const mezzo_optimizer_options *o) 
         const mezzo_optimizer_options *from = is_rest ? o : &o->groups[g];
         opt->groups[g] = (mz_group){.kind = &mz_kinds[from->kind],
                                     .decay_min_rank = from->decay_min_rank,
+                                    .orthogonal = from->orthogonal,
                                     .update.rule = {.lr_factor = is_rest ? 1 : from->lr_factor,
                                                     .weight_decay = from->weight_decay,
                                                     .beta1 = from->beta1,
@@ -210,6 +217,7 @@ static mezzo_status fill_segments(mezzo_optimizer *opt, const mezzo_optimizer_op
     MEZZO_TRY(status);
     opt->begin[opt->n] = opt->n_segments;
     opt->n_low_copies = opt->params->n_low_copies;
+    MEZZO_TRY(mz_stacks_lay_out(opt));
     return place_segments(opt);
 }
 
@@ -295,8 +303,9 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
     MEZZO_TRY(choose(opt, &opt->clip, MZ_OP_clip_control, &scratch));
     MEZZO_TRY(choose(opt, &opt->control, MZ_OP_step_control, &scratch));
     for (int g = 0; g < opt->n_groups; g++)
-        if (opt->groups[g].n > 0)
+        if (opt->groups[g].n > 0 && !opt->groups[g].kind->reads.orthogonal)
             MEZZO_TRY(choose(opt, &opt->groups[g].whole, opt->groups[g].kind->op, &scratch));
+    MEZZO_TRY(mz_stacks_prepare(opt, &scratch));
     if (opt->n_low_copies > 1)
         MEZZO_TRY(choose(opt, &opt->refresh, MZ_OP_refresh, &scratch));
     MEZZO_TRY(mz_optimizer_prepare_quantize(opt, &scratch));
@@ -428,7 +437,8 @@ static mezzo_status make_buckets(mezzo_optimizer *opt) {
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     opt->n_buckets = 0;
     for (int g = 0; g < opt->n_groups; g++)
-        cut_group(opt, &opt->groups[g]);
+        if (!opt->groups[g].kind->reads.orthogonal)
+            cut_group(opt, &opt->groups[g]);
     return MEZZO_OK;
 }
 
@@ -482,7 +492,9 @@ mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_opt
     mezzo_status status = lay_out(params, options, rank, mz_tensor_absent(), &opt);
     if (status == MEZZO_OK) {
         fill_calls(opt);
-        status = choose(opt, &opt->stats, MZ_OP_grad_stats, &opt->scratch_bytes); // the largest of all
+        status = choose(opt, &opt->stats, MZ_OP_grad_stats, &opt->scratch_bytes); // the largest of all but products
+        if (status == MEZZO_OK)
+            status = mz_stacks_prepare(opt, &opt->scratch_bytes);
         out->bytes = mezzo_optimizer_memory(opt);
         for (int i = 0; i < opt->n_moments; i++) {
             const size_t moment = mz_optimizer_moment_bytes(opt, i, opt->moment_elements[i]);
@@ -531,6 +543,7 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
     for (int m = 0; m < MZ_MOMENTS; m++)
         mz_free(opt->whole[m]);
     mz_optimizer_free_quantize(opt);
+    mz_stacks_free(opt);
     mz_free(opt->index);
     mz_free(opt->segments);
     mz_free(opt->placed);
@@ -588,6 +601,9 @@ static mezzo_status defer_update(mezzo_optimizer *opt, mz_sequence *into) {
         MEZZO_TRY(mz_sequence_defer(into, stream, &bucket->group->whole.prepared, &bucket->call, &bucket->traffic));
         MEZZO_TRY(mz_optimizer_defer_quantize(opt, bucket->first, bucket->n, into));
     }
+    for (int g = 0; g < opt->n_groups; g++)
+        if (opt->groups[g].kind->reads.orthogonal)
+            MEZZO_TRY(mz_optimizer_defer_quantize(opt, opt->groups[g].first, opt->groups[g].n, into));
     if (opt->n_low_copies > 1) {
         opt->refresh.call.attrs.update = NULL;
         MEZZO_TRY(mz_sequence_defer(into, stream, &opt->refresh.prepared, &opt->refresh.call, NULL));
@@ -605,12 +621,13 @@ mezzo_status mz_optimizer_issue_update(mezzo_optimizer *opt, mz_sequence *into) 
     MEZZO_TRY(issue(opt, into, &opt->control, NULL));
     if (mz_optimizer_owns_first(opt))
         MEZZO_TRY(mz_scales_issue_update(opt->device, &opt->params->scales, opt->d_state, into));
+    MEZZO_TRY(mz_stacks_issue(opt, into));
     // Ranks exchange what one bucket moved while the next one moves.
     const bool worth = opt->params->overlaps_update || opt->rank >= 0;
     if (into != NULL && opt->n_buckets > 0 && worth && mz_can_defer(opt->device))
         return defer_update(opt, into);
     for (int g = 0; g < opt->n_groups; g++)
-        if (opt->groups[g].n > 0)
+        if (opt->groups[g].n > 0 && !opt->groups[g].kind->reads.orthogonal)
             MEZZO_TRY(issue_group(opt, into, &opt->groups[g]));
     if (opt->n_low_copies > 1)
         MEZZO_TRY(issue(opt, into, &opt->refresh, NULL));
@@ -767,7 +784,8 @@ size_t mezzo_optimizer_memory(const mezzo_optimizer *opt) {
     size_t moments = 0;
     for (int i = 0; i < opt->n_moments; i++)
         moments += mz_optimizer_moment_bytes(opt, i, opt->moment_elements[i]);
-    return moments + sizeof *opt->d_state + opt->n_segments * sizeof *opt->segments + opt->scratch_bytes;
+    return moments + mz_stacks_bytes(opt) + sizeof *opt->d_state + opt->n_segments * sizeof *opt->segments +
+           opt->scratch_bytes;
 }
 
 mezzo_status mz_optimizer_read_state(const mezzo_optimizer *opt, mz_opt_state *out) {

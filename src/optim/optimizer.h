@@ -17,6 +17,7 @@ typedef struct mz_update_op {
 typedef struct mz_group {
     const mz_kind *kind;
     mz_update_attrs update; // its rule; the rest is the optimizer's
+    mezzo_orthogonal orthogonal;
     int decay_min_rank;
     int first, n;                  // its segments, as the device has them
     mz_update_op whole;            // updates all of them; low copies of the first format too
@@ -74,6 +75,7 @@ struct mezzo_optimizer {
     int n_quantize_ops;
     bool *quantize_separately;  // per op: no group's `update_quantized` writes them
     uint64_t quantized_version; // params' that the ops above know of
+    struct mz_stacks *stacks;   // of groups whose kind is per matrix (orthogonal.h)
     mz_update_bucket *buckets;  // on a device with streams: the updates in pieces
     size_t n_buckets;
     int64_t bucket_elements; // of a bucket at least, but the last of a group

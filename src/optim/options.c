@@ -57,6 +57,16 @@ static mezzo_status check_moments(const mezzo_optimizer_options *o) {
     return MEZZO_OK;
 }
 
+static mezzo_status check_orthogonal(const mezzo_orthogonal *o) {
+    if ((unsigned)o->format > MEZZO_ORTHOGONAL_FP32 || (unsigned)o->coefficients > MEZZO_ORTHOGONAL_POLAR_EXPRESS ||
+        (unsigned)o->scale > MEZZO_SCALE_ORIGINAL)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "optimizer: orthogonal has a format, coefficients or a scale that do not exist");
+    if (o->steps < 1 || o->steps > 10)
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer: %d Newton-Schulz steps: use 1 to 10", o->steps);
+    return MEZZO_OK;
+}
+
 // What the kind reads of an optimizer's or a group's options.
 static mezzo_status check_rule(const mezzo_optimizer_options *o) {
     if ((size_t)o->kind >= MEZZO_OPTIMIZER_KINDS)
@@ -77,6 +87,8 @@ static mezzo_status check_rule(const mezzo_optimizer_options *o) {
         MEZZO_TRY(check_at_least("momentum", o->momentum, 0));
     if (kind->reads.dampening && !isfinite(o->dampening))
         return mz_fail(MEZZO_ERR_INVALID, "optimizer: dampening is %g: use a finite number", o->dampening);
+    if (kind->reads.orthogonal)
+        MEZZO_TRY(check_orthogonal(&o->orthogonal));
     if (kind->reads.nesterov && o->nesterov && (o->momentum <= 0 || o->dampening != 0)) // torch.optim.SGD's rule
         return mz_fail(MEZZO_ERR_INVALID, "optimizer: Nesterov momentum needs a momentum above 0 and no dampening");
     return MEZZO_OK;

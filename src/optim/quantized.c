@@ -140,7 +140,8 @@ static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
     mz_quantized_segment *quantized = mz_alloc((size_t)opt->n + 1, sizeof *quantized);
     mezzo_status status = rest != NULL && quantized != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
     for (int g = 0; g < opt->n_groups && status == MEZZO_OK; g++)
-        if (opt->groups[g].n > 0 && kernel_writes_quantized(opt, &opt->groups[g]))
+        if (opt->groups[g].n > 0 && !opt->groups[g].kind->reads.orthogonal &&
+            kernel_writes_quantized(opt, &opt->groups[g]))
             status = make_quantized(opt, &opt->groups[g], rest, quantized, scratch);
     mz_free(rest);
     mz_free(quantized);

@@ -203,6 +203,7 @@ static mezzo_status read_group(const mezzo_optimizer_options *base, const char *
         const int kind = mz_kind_find(word);
         if (kind >= 0) {
             mezzo_optimizer_set_kind(out, (mezzo_optimizer_kind)kind);
+            out->orthogonal = base->orthogonal;
             continue;
         }
         const char *value = strtok_r(NULL, " ", &rest);
@@ -242,6 +243,25 @@ static mezzo_status read_groups(const mezzo_config *config, mezzo_optimizer_opti
     return MEZZO_OK;
 }
 
+// A kind that is per matrix takes the matrices of blocks, after the groups of the configuration, and AdamW the rest.
+static mezzo_status split_matrices(const mezzo_config *config, mezzo_optimizer_options *out) {
+    static const char *const matrices[] = {MEZZO_MATRICES};
+    mezzo_optimizer_options own = *out;
+    if (!mz_kinds[own.kind].reads.orthogonal)
+        return read_groups(config, out);
+    out->kind = MEZZO_ADAMW;
+    MEZZO_TRY(read_groups(config, out));
+    mz_group_list *list = config->groups;
+    if (out->n_groups == (int)MZ_COUNT(list->items))
+        return mz_fail(MEZZO_ERR_INVALID, "optimizer.groups: more than %d groups beside %s: join some",
+                       (int)MZ_COUNT(list->items) - 1, mz_kinds[own.kind].name);
+    own.patterns = matrices;
+    own.n_patterns = 1;
+    list->items[out->n_groups++] = own;
+    out->groups = list->items;
+    return MEZZO_OK;
+}
+
 // Keys that stand for the kind's usual values.
 static void fill_optimizer(mz_run_config *c) {
     mezzo_optimizer_options *o = &c->optimizer, usual = mezzo_optimizer_defaults();
@@ -250,6 +270,7 @@ static void fill_optimizer(mz_run_config *c) {
     o->beta2 = o->beta2 < 0 ? usual.beta2 : o->beta2;
     o->momentum = o->momentum < 0 ? usual.momentum : o->momentum;
     o->dampening = usual.dampening;
+    o->orthogonal.whole = !c->ns_split;
     o->nesterov = c->nesterov == MZ_NESTEROV_AUTO ? usual.nesterov : c->nesterov == MZ_NESTEROV_ON;
 }
 
@@ -262,7 +283,7 @@ static mezzo_status read_keys(const mezzo_config *config, mz_run_config *out) {
     s->steps = s->steps == 0 ? out->steps : s->steps;
     out->optimizer.decay_min_rank = 2; // matrices and embeddings, not biases and norms
     fill_optimizer(out);
-    MEZZO_TRY(read_groups(config, &out->optimizer));
+    MEZZO_TRY(split_matrices(config, &out->optimizer));
     out->scaler.floor_patience = 0; // the loop counts skips itself, for every precision (guard.c)
     out->scaler.enabled = out->scaling == MZ_SCALING_ON;
     return MEZZO_OK;

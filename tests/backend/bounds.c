@@ -572,6 +572,26 @@ static void optimizer(trial *t) {
             t->out[slot].bound[i] = 2 * unit_roundoff(MEZZO_BF16) * fabs(t->out[slot].value[i]) + u32;
 }
 
+// The reference of an update op is rounded to storage too.
+static double of_storage(const trial *t, int64_t i) {
+    return unit_roundoff(t->out[0].t.dtype) * magnitude(&t->out[0], i);
+}
+
+// The sum of squares is FP64; the factor and the product are rounded to FP32 each.
+static void matrix_normalize(trial *t) {
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = 3 * u32 * magnitude(&t->out[0], i) + of_storage(t, i);
+}
+
+// Two products and two sums of at most these terms.
+static void matrix_polynomial(trial *t) {
+    const float *c = t->attrs.coefficients;
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = of_storage(t, i) + 4 * u32 *
+                                                    (fabs((double)c[0]) + fabs((double)c[1]) * magnitude(&t->in[0], i) +
+                                                     fabs((double)c[2]) * magnitude(&t->in[1], i));
+}
+
 // --- all -----------------------------------------------------------------------------------------------------------
 static void one_rounding(trial *t, double u) {
     for (int slot = 0; slot < t->n_out; slot++)
@@ -666,6 +686,8 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {[MZ_OP_linear] = linear,
                                                       [MZ_OP_sum] = sums,
                                                       [MZ_OP_mean] = sums,
                                                       [MZ_OP_embedding_bwd] = embedding_bwd,
+                                                      [MZ_OP_matrix_normalize] = matrix_normalize,
+                                                      [MZ_OP_matrix_polynomial] = matrix_polynomial,
                                                       MZ_ATTENTION_BOUNDS MZ_IMAGE_BOUNDS
 #define KIND(name, ...) [MZ_OP_##name] = optimizer,
 #include "mezzo/optimizers.def"

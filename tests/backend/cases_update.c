@@ -577,6 +577,11 @@ static void cases_of(mz_op op) {
         state.bias[2][0] = state.bias[2][1] = 1;
         mixed_case(op, &forgets, &state, 0, MEZZO_U8);
     }
+    mz_update_rule applies = usual; // the second pass of a kind that is per matrix
+    applies.update_scale = 0.25;
+    for (size_t s = 0; s < MZ_COUNT(steps) && kind_of(op)->reads.orthogonal; s++)
+        for (int decays = 0; decays < 2; decays++)
+            optimizer_case(op, &applies, &steps[s], decays);
     for (int variant = 0; variant < 8 && kind_of(op)->reads.momentum; variant++) {
         const mz_update_rule rule = {.lr_factor = 1,
                                      .momentum = variant & 1 ? 0.9 : 0,
@@ -594,6 +599,44 @@ static void cases_of(mz_op op) {
     }
 #include "mezzo/optimizers.def"
 #undef KIND
+
+// Matrices of one chunk, of several and of parts of one; one of zeros.
+static const int64_t stacked[][3] = {{1, 1, 1}, {3, 5, 7}, {2, 64, 160}, {4, 130, 65}, {1, 40, 1000}};
+
+void cases_matrix_normalize(void) {
+    for (size_t s = 0; s < MZ_COUNT(stacked); s++)
+        for (int f = 0; f < FLOATS; f++)
+            for (int zero = 0; zero < 2; zero++) {
+                const int64_t *d = stacked[s];
+                trial *t = trial_new(MZ_OP_matrix_normalize);
+                t->attrs.eps = 1e-7f;
+                t->attrs.alpha = 0.75;
+                trial_input(t, 0, MEZZO_F32, SHAPE(d[0], d[1], d[2]));
+                trial_normal(t, 0, 3);
+                for (int64_t i = 0; i < d[1] * d[2] && zero; i++)
+                    t->in[0].value[i] = 0;
+                trial_store(&t->in[0]);
+                trial_output(t, 0, floats[f], SHAPE(d[0], d[1], d[2]));
+                t->skip_terms = true;
+                trial_finish(t);
+            }
+}
+
+void cases_matrix_polynomial(void) {
+    static const int64_t sides[][2] = {{1, 1}, {3, 5}, {2, 64}, {2, 130}};
+    for (size_t s = 0; s < MZ_COUNT(sides); s++)
+        for (int f = 0; f < FLOATS; f++) {
+            trial *t = trial_new(MZ_OP_matrix_polynomial);
+            const float coefficients[3] = {3.4445f, -4.775f, 2.0315f};
+            memcpy(t->attrs.coefficients, coefficients, sizeof coefficients);
+            for (int slot = 0; slot < 2; slot++) {
+                trial_input(t, slot, floats[f], SHAPE(sides[s][0], sides[s][1], sides[s][1]));
+                trial_normal(t, slot, 0.5);
+            }
+            trial_output(t, 0, floats[f], SHAPE(sides[s][0], sides[s][1], sides[s][1]));
+            trial_finish(t);
+        }
+}
 
 void cases_refresh(void) {
     trial *t = trial_new(MZ_OP_refresh);

@@ -273,7 +273,8 @@ static void update(const mz_call *call, formula *apply, const void *const consta
     const mz_opt_state *state = call->in[2].data;
     int64_t n_segments;
     const mz_segment *segments = segments_of(&call->in[1], &n_segments);
-    const float inverse = inverse_of(state->scale), clip = (float)state->last_clip;
+    const mz_update_rule *rule = &call->attrs.update->rule;
+    const float inverse = mz_update_inverse(state, rule), clip = mz_update_clip(state, rule);
     kept->call = call;
     while (kept->n < MZ_KIND_MOMENTS && mz_present(&call->out[M + kept->n]))
         kept->n++;

@@ -336,8 +336,8 @@ static void update_chunk(const mz_call *call, const void *with, int64_t index, c
 static mezzo_status update_pass_run(mezzo_device *device, const mz_call *call, update_pass *pass) {
     const mz_opt_state *state = call->in[2].data;
     pass->step = state->step;
-    pass->inverse = inverse_of(state->scale);
-    pass->clip = (float)state->last_clip;
+    pass->inverse = mz_update_inverse(state, &call->attrs.update->rule);
+    pass->clip = mz_update_clip(state, &call->attrs.update->rule);
     while (pass->moments < MZ_KIND_MOMENTS && mz_present(&call->out[M + pass->moments]))
         pass->moments++;
     for_chunks(device, call, &call->in[1], 0.5 + 0.5 * pass->moments, update_chunk, pass);

@@ -431,6 +431,16 @@ typedef struct mz_cu_update_args {
 cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master, int64_t elements,
                           void *low_copy, int sms, bool padded);
 
+// orthogonal.cu. `matrices` of `each` elements; partial: for each chunk of a matrix an FP64. side: of a square matrix.
+enum { MZ_CU_NORMALIZE_CHUNK = 4096 };
+typedef struct mz_cu_polynomial {
+    float at[3];
+} mz_cu_polynomial;
+cudaError_t mz_cu_matrix_normalize(cudaStream_t stream, const float *x, mz_cu_array y, int64_t each, int matrices,
+                                   float eps, float alpha, double *partial);
+cudaError_t mz_cu_matrix_polynomial(cudaStream_t stream, mz_cu_array a, mz_cu_array a2, mz_cu_array y, int64_t n,
+                                    int64_t side, mz_cu_polynomial coefficients);
+
 // histogram.cu: adds to counts, int32 [MZ_CU_HISTOGRAM_BUCKETS], backend.h's MZ_HISTOGRAM_BUCKETS.
 enum { MZ_CU_HISTOGRAM_BUCKETS = 281 };
 cudaError_t mz_cu_histogram(cudaStream_t stream, mz_cu_array x, mz_cu_layout layout, int64_t n, void *counts, int sms);

@@ -280,8 +280,9 @@ struct step_numbers {
 };
 
 __device__ __forceinline__ step_numbers numbers_of(const mz_cu_opt_state *state, const mz_update_rule &rule) {
-    return {inverse_of(state->scale), static_cast<float>(state->last_clip), ema_fresh(rule.ema, state->step),
-            state->step};
+    const bool is_direction = rule.update_scale != 0; // the gradient is taken as it is
+    return {is_direction ? 1.0f : inverse_of(state->scale), is_direction ? 1.0f : static_cast<float>(state->last_clip),
+            ema_fresh(rule.ema, state->step), state->step};
 }
 
 __device__ __forceinline__ mz_update_rates rates_of(const mz_cu_opt_state *state, const mz_update_rule &rule) {

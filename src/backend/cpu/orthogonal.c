@@ -1,0 +1,108 @@
+// The ops between the products that make a matrix orthogonal (optim/orthogonal.c).
+#include <math.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels/kernels.h"
+
+// Work is cut into chunks of one matrix, so that no number of threads changes a sum.
+enum { CHUNK = 4096 };
+
+static float load(const mz_tensor *t, int64_t i) {
+    if (t->dtype == MEZZO_F32)
+        return ((const float *)t->data)[i];
+    const uint16_t bits = ((const uint16_t *)t->data)[i];
+    return t->dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(bits) : mezzo_f16_to_f32(bits);
+}
+
+static void store(const mz_tensor *t, int64_t i, float x) {
+    if (t->dtype == MEZZO_F32)
+        ((float *)t->data)[i] = x;
+    else
+        ((uint16_t *)t->data)[i] = t->dtype == MEZZO_BF16 ? mezzo_f32_to_bf16(x) : mezzo_f32_to_f16(x);
+}
+
+static bool is_float(const mz_tensor *t) {
+    return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
+}
+
+static int64_t elements_of_matrix(const mz_shape *s) {
+    return s->dim[s->rank - 2] * s->dim[s->rank - 1];
+}
+
+static int64_t chunks_of_matrix(const mz_shape *s) {
+    return (elements_of_matrix(s) + CHUNK - 1) / CHUNK;
+}
+
+// --- matrix_normalize ------------------------------------------------------------------------------------------------
+static const char *normalize_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device;
+    const mz_shape *s = &call->in[0].shape;
+    if (call->in[0].dtype != MEZZO_F32 || !is_float(&call->out[0]))
+        return "reads fp32 and writes fp32, bf16 or fp16";
+    out->workspace = (size_t)(mz_shape_count(s) / elements_of_matrix(s) * chunks_of_matrix(s)) * sizeof(double);
+    return NULL;
+}
+
+static double sum_chunk(const float *x, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+static float factor_of(const mz_call *call, const double *sums, int64_t chunks) {
+    double sum = 0;
+    for (int64_t c = 0; c < chunks; c++)
+        sum += sums[c];
+    return (float)((double)call->attrs.alpha / fmax(sqrt(sum), (double)call->attrs.eps));
+}
+
+static mezzo_status normalize_run(mezzo_device *device, const mz_call *call) {
+    const mz_shape *s = &call->in[0].shape;
+    const float *x = call->in[0].data;
+    const int64_t all = mz_shape_count(s), each = elements_of_matrix(s), chunks = chunks_of_matrix(s);
+    const int64_t n = all / each * chunks; // chunk c of matrix m is number m·chunks + c
+    double *sums = call->workspace;
+#pragma omp parallel num_threads(mz_cpu_threads(device, 0.8 * (double)all))
+    {
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t first = k % chunks * CHUNK, left = each - first;
+            sums[k] = sum_chunk(x + k / chunks * each + first, left < CHUNK ? left : CHUNK);
+        }
+#pragma omp for schedule(static)
+        for (int64_t k = 0; k < n; k++) {
+            const float factor = factor_of(call, sums + k / chunks * chunks, chunks);
+            const int64_t first = k % chunks * CHUNK, end = first + CHUNK < each ? first + CHUNK : each;
+            for (int64_t i = k / chunks * each + first; i < k / chunks * each + end; i++)
+                store(&call->out[0], i, x[i] * factor);
+        }
+    }
+    return MEZZO_OK;
+}
+const mz_kernel mz_matrix_normalize__portable = {"matrix_normalize__portable", normalize_prepare, normalize_run};
+
+// --- matrix_polynomial -----------------------------------------------------------------------------------------------
+static const char *polynomial_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return is_float(&call->in[0]) && is_float(&call->in[1]) && is_float(&call->out[0])
+               ? NULL
+               : "operands and results must be fp32, bf16 or fp16";
+}
+
+static mezzo_status polynomial_run(mezzo_device *device, const mz_call *call) {
+    const mz_shape *s = &call->out[0].shape;
+    const int64_t side = s->dim[s->rank - 1], rows = mz_shape_rows(s);
+    const float *c = call->attrs.coefficients;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 3 * (double)(rows * side)))
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t column = 0; column < side; column++) {
+            const int64_t i = row * side + column;
+            const double constant = row % side == column ? (double)c[0] : 0;
+            store(&call->out[0], i,
+                  (float)(constant + (double)c[1] * (double)load(&call->in[0], i) +
+                          (double)c[2] * (double)load(&call->in[1], i)));
+        }
+    return MEZZO_OK;
+}
+const mz_kernel mz_matrix_polynomial__portable = {"matrix_polynomial__portable", polynomial_prepare, polynomial_run};

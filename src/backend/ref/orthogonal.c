@@ -1,0 +1,34 @@
+// The ops between the products that make a matrix orthogonal (optim/orthogonal.c).
+#include <math.h>
+
+#include "backend/ref/ref.h"
+
+static int64_t elements_of_matrix(const mz_shape *s) {
+    return s->dim[s->rank - 2] * s->dim[s->rank - 1];
+}
+
+void mz_ref_matrix_normalize(const mz_call *call) {
+    const int64_t all = mz_shape_count(&call->in[0].shape), n = elements_of_matrix(&call->in[0].shape);
+    for (int64_t first = 0; first < all; first += n) {
+        double sum = 0;
+        for (int64_t i = first; i < first + n; i++) {
+            const double x = mz_ref_get(&call->in[0], i);
+            sum += x * x;
+        }
+        const double norm = fmax(sqrt(sum), (double)call->attrs.eps);
+        for (int64_t i = first; i < first + n; i++)
+            mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) * ((double)call->attrs.alpha / norm));
+    }
+}
+
+void mz_ref_matrix_polynomial(const mz_call *call) {
+    const mz_shape *shape = &call->out[0].shape;
+    const int64_t all = mz_shape_count(shape), side = shape->dim[shape->rank - 1];
+    const float *c = call->attrs.coefficients;
+    for (int64_t i = 0; i < all; i++) {
+        const bool is_diagonal = i % (side * side) % (side + 1) == 0;
+        mz_ref_put(&call->out[0], i,
+                   (is_diagonal ? (double)c[0] : 0) + (double)c[1] * mz_ref_get(&call->in[0], i) +
+                       (double)c[2] * mz_ref_get(&call->in[1], i));
+    }
+}

@@ -1,0 +1,433 @@
+#include "optim/orthogonal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+// Directions of so many elements are made orthogonal together: enough matrices for one launch to fill a GPU.
+#define STACK_ELEMENTS ((int64_t)1 << 24)
+enum { ALIGN = 64 }; // elements that a stack begins at a multiple of
+
+// Polar Express (Amsel, Persson, Musco, Gower 2025, arXiv 2505.16932, algorithm 1): the steps after these repeat the
+// last. All but the last are for a norm that is 1.01 times as large.
+static const double polar_express[][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
+                                          {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
+                                          {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
+                                          {3.3184196573706015, -2.488488024314874, 0.51004894012372},
+                                          {2.300652019954817, -1.6689039845747493, 0.4188073119525673},
+                                          {1.891301407787398, -1.2679958271945868, 0.37680408948524835},
+                                          {1.8750014808534479, -1.2500016453999487, 0.3750001645474248},
+                                          {1.875, -1.25, 0.375}};
+static const double safety = 1.01;
+
+const char *mz_orthogonal_format_name(mezzo_orthogonal_format format) {
+    static const char *const names[] = {"bf16", "fp16", "tf32", "fp32"};
+    return (size_t)format < MZ_COUNT(names) ? names[format] : "unknown";
+}
+
+static mezzo_dtype compute_of(mezzo_orthogonal_format format) {
+    static const mezzo_dtype dtypes[] = {MEZZO_BF16, MEZZO_F16, MEZZO_TF32, MEZZO_F32};
+    return dtypes[format];
+}
+
+static mezzo_dtype stored_as(mezzo_orthogonal_format format) {
+    return format == MEZZO_ORTHOGONAL_TF32 ? MEZZO_F32 : compute_of(format);
+}
+
+static void coefficients_of(const mezzo_orthogonal *o, int step, float out[3]) {
+    static const double quintic[3] = {3.4445, -4.7750, 2.0315};
+    const int last = (int)MZ_COUNT(polar_express) - 1, row = step < last ? step : last;
+    double factor = row < last ? 1 / safety : 1;
+    for (int i = 0; i < 3; i++) {
+        const bool is_quintic = o->coefficients == MEZZO_ORTHOGONAL_QUINTIC;
+        out[i] = (float)(is_quintic ? quintic[i] : polar_express[row][i] * factor);
+        factor *= row < last ? 1 / (safety * safety) : 1;
+    }
+}
+
+double mz_orthogonal_scale(const mezzo_orthogonal *o, int64_t rows, int64_t columns) {
+    const double r = (double)rows, c = (double)columns;
+    return o->scale == MEZZO_SCALE_ORIGINAL ? sqrt(fmax(1, r / c)) : 0.2 * sqrt(fmax(r, c));
+}
+
+double mz_orthogonal_flops(const mezzo_orthogonal *o, int64_t rows, int64_t columns) {
+    const double side = (double)(rows < columns ? rows : columns), other = (double)(rows < columns ? columns : rows);
+    return o->steps * 2 * side * side * (2 * other + side);
+}
+
+// --- which matrices --------------------------------------------------------------------------------------------------
+static bool has_number(const char *name) {
+    for (const char *at = name; *at != '\0'; at += strcspn(at, "."), at += *at == '.') {
+        const size_t n = strcspn(at, "."), digits = strspn(at, "0123456789");
+        if (n > 0 && digits == n)
+            return true;
+    }
+    return false;
+}
+
+bool mz_is_block_matrix(const mezzo_params *params, int index) {
+    const mz_param *p = &params->list[index];
+    return (p->shape.rank == 2 || p->shape.rank == 3) && has_number(p->name);
+}
+
+// Some rows of a parameter: all, or those of one of the layers whose weights it has.
+typedef struct part {
+    int owned, segment;              // the parameter, and its segment
+    int64_t first, count;            // elements of the parameter
+    int64_t matrices, rows, columns; // as they are stored
+    double scale;
+} part;
+
+static bool are_alike(const part *a, const part *b) {
+    return a->rows == b->rows && a->columns == b->columns && a->scale == b->scale;
+}
+
+// Stacks by shape; within one the parameters' order.
+static int by_shape(const void *x, const void *y) {
+    const part *a = x, *b = y;
+    if (a->rows != b->rows)
+        return a->rows < b->rows ? -1 : 1;
+    if (a->columns != b->columns)
+        return a->columns < b->columns ? -1 : 1;
+    if (a->scale != b->scale)
+        return a->scale < b->scale ? -1 : 1;
+    if (a->owned != b->owned)
+        return a->owned < b->owned ? -1 : 1;
+    return (a->first > b->first) - (a->first < b->first);
+}
+
+static mezzo_status check_part(const mezzo_optimizer *opt, const mz_param *p, const part *one) {
+    if (p->shape.rank < 2 || p->shape.rank > 3)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "optimizer: %s has %d dimensions, and Muon updates matrices: give it another kind by a group",
+                       p->name, p->shape.rank);
+    if (opt->rank >= 0 && opt->segments[one->segment].count != p->count)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "optimizer: %s is cut for ranks, and Muon needs it whole: use --shard none", p->name);
+    if (one->first % mz_moments_unit(opt->moments) != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "optimizer: %s has the rows of several layers, and these begin at element %lld, which is no "
+                       "multiple of %lld: use --ns-split false",
+                       p->name, (long long)one->first, (long long)mz_moments_unit(opt->moments));
+    return MEZZO_OK;
+}
+
+// The parts of owned parameter i; returns how many.
+static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o, part *out) {
+    const mz_param *p = &opt->params->list[opt->index[i]];
+    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
+    const int64_t columns = stored.rank > 0 ? stored.dim[stored.rank - 1] : 1;
+    const int64_t width = p->shape.rank > 0 ? p->shape.dim[p->shape.rank - 1] : 1;
+    const int64_t height = p->shape.rank > 1 ? p->shape.dim[p->shape.rank - 2] : 1;
+    const bool is_fused = p->parts.layers > 1 && !o->whole && p->shape.rank == 2;
+    const int64_t ratio = height > 0 ? stored.rank > 1 ? stored.dim[stored.rank - 2] : 1 : 0; // rows as they are stored
+    part all = {.owned = i, .segment = (int)opt->begin[i], .count = p->count, .columns = columns, .rows = ratio};
+    all.matrices = p->stored / (all.rows * columns);
+    all.scale = mz_orthogonal_scale(o, height, width);
+    if (!is_fused) {
+        out[0] = all;
+        return 1;
+    }
+    int64_t row = 0;
+    for (int k = 0; k < p->parts.layers; k++) {
+        const int64_t rows = p->parts.list[k].rows;
+        out[k] = all;
+        out[k].first = row * width;
+        out[k].count = rows * width;
+        out[k].rows = rows * ratio / height; // axes pad each layer alike
+        out[k].scale = mz_orthogonal_scale(o, rows, width);
+        row += rows;
+    }
+    return p->parts.layers;
+}
+
+// --- where they lie --------------------------------------------------------------------------------------------------
+static size_t aligned(size_t bytes) {
+    return mz_align_up(bytes, (size_t)ALIGN * 4);
+}
+
+// What the scratch has besides directions, for a stack: X, its successor, the Gram matrix, its square, the polynomial.
+typedef struct places {
+    size_t x, next, gram, square, polynomial, end;
+} places;
+
+static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
+    const size_t width = mezzo_dtype_size(stored_as(s->group->orthogonal.format));
+    const int64_t side = s->rows < s->columns ? s->rows : s->columns;
+    const size_t all = aligned((size_t)(s->count * s->rows * s->columns) * width),
+                 small = aligned((size_t)(s->count * side * side) * width);
+    places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
+    p.next = p.x + all;
+    p.gram = p.next + all;
+    p.square = p.gram + small;
+    p.polynomial = p.square + small;
+    p.end = p.polynomial + small;
+    return p;
+}
+
+static mezzo_status add_segments(mezzo_optimizer *opt, const part *one, int64_t place) {
+    struct mz_stacks *k = opt->stacks;
+    MEZZO_TRY(MZ_RESERVE(k->directions, k->cap_directions, k->n_segments + 1));
+    MEZZO_TRY(MZ_RESERVE(k->updates, k->cap_updates, k->n_segments + 1));
+    mz_segment direction = opt->segments[one->segment];
+    direction.first = one->first;
+    direction.count = one->count;
+    mz_segment update = direction;
+    const int64_t shift = direction.offset + mz_layout_index(&direction.layout, one->first) - place;
+    direction.master = MEZZO_MASTER_FP32;
+    direction.master_shift = update.grad_shift = shift;
+    direction.low_copy_offset = MZ_NO_LOW_COPY;
+    direction.decay = 0;
+    k->directions[k->n_segments] = direction;
+    k->updates[k->n_segments++] = update;
+    return MEZZO_OK;
+}
+
+// Matrices that leave room between them are no stack.
+static bool may_join(const mz_stack *s, const part *one, const part *before) {
+    const int64_t elements = one->matrices * one->rows * one->columns;
+    return are_alike(one, before) && (s->rows * s->columns) % ALIGN == 0 &&
+           s->count * s->rows * s->columns + elements <= STACK_ELEMENTS;
+}
+
+static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const part *parts, size_t n) {
+    struct mz_stacks *k = opt->stacks;
+    int64_t end = opt->params->padded ? k->elements : 0; // of the directions that may not lie where others do
+    for (size_t i = 0; i < n; i++) {
+        mz_stack *s = k->n > 0 ? &k->list[k->n - 1] : NULL;
+        if (i == 0 || !may_join(s, &parts[i], &parts[i - 1])) {
+            MEZZO_TRY(MZ_RESERVE(k->list, k->cap, k->n + 1));
+            s = &k->list[k->n++];
+            *s = (mz_stack){.group = group,
+                            .first = (int)k->n_segments,
+                            .rows = parts[i].rows,
+                            .columns = parts[i].columns,
+                            .scale = parts[i].scale,
+                            .from = end};
+        }
+        MEZZO_TRY(add_segments(opt, &parts[i], s->from + s->count * s->rows * s->columns));
+        s->count += parts[i].matrices;
+        s->n++;
+        const int64_t to = (int64_t)mz_align_up((size_t)(s->from + s->count * s->rows * s->columns), ALIGN);
+        k->elements = to > k->elements ? to : k->elements;
+        end = opt->params->padded ? to : 0; // zeros of padding stay where nothing else is written
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
+    mz_group *group = &opt->groups[g];
+    size_t n = 0;
+    part *parts = mz_alloc((size_t)opt->n * MZ_MAX_PARTS + 1, sizeof *parts);
+    if (parts == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = MEZZO_OK;
+    for (int i = 0; i < opt->n && status == MEZZO_OK; i++) {
+        if (opt->group_of[i] != g || opt->segments[opt->begin[i]].count == 0)
+            continue;
+        const int found = parts_of(opt, i, &group->orthogonal, &parts[n]);
+        for (int k = 0; k < found && status == MEZZO_OK; k++)
+            status = check_part(opt, &opt->params->list[opt->index[i]], &parts[n + (size_t)k]);
+        n += (size_t)found;
+    }
+    qsort(parts, n, sizeof *parts, by_shape);
+    if (status == MEZZO_OK)
+        status = stack_parts(opt, group, parts, n);
+    mz_free(parts);
+    return status;
+}
+
+static void free_calls(struct mz_stacks *stacks) {
+    for (size_t i = 0; i < stacks->n; i++) {
+        mz_stack *s = &stacks->list[i];
+        mz_update_op *const ops[] = {&s->momentum,   &s->normalize, &s->gram,   &s->square,
+                                     &s->polynomial, &s->advance,   &s->finish, &s->apply};
+        for (size_t k = 0; k < MZ_COUNT(ops); k++)
+            mz_prepared_free(&ops[k]->prepared);
+    }
+}
+
+mezzo_status mz_stacks_lay_out(mezzo_optimizer *opt) {
+    if (opt->stacks == NULL)
+        opt->stacks = mz_alloc(1, sizeof *opt->stacks);
+    if (opt->stacks == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    free_calls(opt->stacks);
+    opt->stacks->n = opt->stacks->n_segments = 0;
+    opt->stacks->elements = 0;
+    opt->stacks->bytes = 0;
+    for (int g = 0; g < opt->n_groups; g++)
+        if (opt->groups[g].kind->reads.orthogonal)
+            MEZZO_TRY(stack_group(opt, g));
+    for (size_t i = 0; i < opt->stacks->n; i++) {
+        const size_t end = places_of(opt, &opt->stacks->list[i]).end;
+        opt->stacks->bytes = end > opt->stacks->bytes ? end : opt->stacks->bytes;
+    }
+    return MEZZO_OK;
+}
+
+// --- calls -----------------------------------------------------------------------------------------------------------
+static mz_tensor matrices(const mezzo_optimizer *opt, size_t at, mezzo_dtype dtype, int64_t n, int64_t rows,
+                          int64_t columns) {
+    char *scratch = opt->stacks->scratch; // NULL in a sketch
+    return (mz_tensor){.data = scratch != NULL ? scratch + at : NULL, .dtype = dtype, .shape = {3, {n, rows, columns}}};
+}
+
+static void fill_product(const mz_stack *s, mz_update_op *op, mz_tensor a, mz_tensor b, mz_tensor y) {
+    const mezzo_dtype compute = compute_of(s->group->orthogonal.format);
+    op->call = (mz_call){.op = MZ_OP_matmul,
+                         .numerics = {compute, MEZZO_F32, MEZZO_F32},
+                         .n_in = 2,
+                         .in = {a, b},
+                         .n_out = 1,
+                         .out = {y}};
+}
+
+static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
+    const mezzo_dtype dtype = stored_as(s->group->orthogonal.format);
+    const bool is_wide = s->rows <= s->columns;
+    const int64_t side = is_wide ? s->rows : s->columns;
+    const places p = places_of(opt, s);
+    const mz_tensor direction =
+        matrices(opt, (size_t)s->from * sizeof(float), MEZZO_F32, s->count, s->rows, s->columns);
+    const mz_tensor x = matrices(opt, p.x, dtype, s->count, s->rows, s->columns),
+                    next = matrices(opt, p.next, dtype, s->count, s->rows, s->columns),
+                    gram = matrices(opt, p.gram, dtype, s->count, side, side),
+                    square = matrices(opt, p.square, dtype, s->count, side, side),
+                    polynomial = matrices(opt, p.polynomial, dtype, s->count, side, side);
+    const bool is_quintic = s->group->orthogonal.coefficients == MEZZO_ORTHOGONAL_QUINTIC;
+    s->normalize.call = (mz_call){.op = MZ_OP_matrix_normalize,
+                                  .attrs = {.eps = 1e-7f, .alpha = (float)(is_quintic ? 1 : 1 / safety)},
+                                  .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
+                                  .n_in = 1,
+                                  .in = {direction},
+                                  .n_out = 1,
+                                  .out = {x}};
+    fill_product(s, &s->gram, x, x, gram);
+    s->gram.call.attrs.transpose_a = !is_wide;
+    s->gram.call.attrs.transpose_b = is_wide;
+    fill_product(s, &s->square, gram, gram, square);
+    s->polynomial.call = (mz_call){.op = MZ_OP_matrix_polynomial,
+                                   .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                                   .n_in = 2,
+                                   .in = {gram, square},
+                                   .n_out = 1,
+                                   .out = {polynomial}};
+    fill_product(s, &s->advance, is_wide ? polynomial : x, is_wide ? x : polynomial, next);
+    fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, direction);
+}
+
+// The two passes of the kind's formula. Slots are those of all kinds.
+static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
+    const mz_tensor directions = mz_tensor_f32(opt->stacks->scratch, opt->stacks->elements);
+    mz_segment *table = opt->stacks->d_segments; // NULL in a sketch
+    mz_segment *of_directions = table != NULL ? table + s->first : NULL,
+               *of_updates = table != NULL ? table + opt->stacks->n_segments + s->first : NULL;
+    s->momentum_update = s->apply_update =
+        (mz_update_attrs){.rule = s->group->update.rule, .elements = s->count * s->rows * s->columns};
+    s->apply_update.rule.update_scale = s->scale;
+    s->momentum.call = s->apply.call = s->group->whole.call;
+    s->momentum.call.in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, of_directions, (size_t)s->n);
+    s->momentum.call.out[MZ_OUT(adamw, master)] = directions;
+    s->momentum.call.out[MZ_OUT(adamw, low_copy)] = s->momentum.call.out[MZ_OUT(adamw, ema)] = mz_tensor_absent();
+    s->apply.call.in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, of_updates, (size_t)s->n);
+    s->apply.call.in[MZ_IN(adamw, grad)] = directions;
+    for (int i = 0; i < MZ_KIND_MOMENTS; i++)
+        s->apply.call.out[MZ_OUT(adamw, m) + i] = mz_tensor_absent();
+    mz_update_op *const passes[] = {&s->momentum, &s->apply};
+    for (size_t i = 0; i < MZ_COUNT(passes); i++) {
+        passes[i]->call.op = s->group->kind->op;
+        passes[i]->call.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
+    }
+    s->momentum.call.attrs.update = &s->momentum_update;
+    s->apply.call.attrs.update = &s->apply_update;
+}
+
+static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scratch) {
+    fill_passes(opt, s);
+    fill_steps(opt, s);
+    mz_update_op *const ops[] = {&s->momentum,   &s->normalize, &s->gram,   &s->square,
+                                 &s->polynomial, &s->advance,   &s->finish, &s->apply};
+    for (size_t i = 0; i < MZ_COUNT(ops); i++) {
+        mz_prepared_free(&ops[i]->prepared);
+        MEZZO_TRY(mz_prepare(opt->device, &ops[i]->call, &ops[i]->prepared));
+        *scratch = ops[i]->prepared.workspace > *scratch ? ops[i]->prepared.workspace : *scratch;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status add_memory(mezzo_optimizer *opt) {
+    struct mz_stacks *k = opt->stacks;
+    const mz_backend *b = opt->device->backend;
+    const size_t bytes = k->n_segments * sizeof(mz_segment);
+    void *scratch = NULL;
+    if (k->d_segments == NULL) // laying out again gives the same sizes
+        MEZZO_TRY(b->alloc(opt->device, 2 * bytes, &k->d_segments));
+    if (k->scratch == NULL)
+        MEZZO_TRY(b->alloc(opt->device, k->bytes, &scratch));
+    k->scratch = k->scratch == NULL ? scratch : k->scratch;
+    MEZZO_TRY(b->write(opt->device, k->d_segments, k->directions, bytes));
+    return b->write(opt->device, (char *)k->d_segments + bytes, k->updates, bytes);
+}
+
+mezzo_status mz_stacks_prepare(mezzo_optimizer *opt, size_t *scratch) {
+    if (opt->stacks->n == 0)
+        return MEZZO_OK;
+    if (opt->d_segments != NULL) // no sketch
+        MEZZO_TRY(add_memory(opt));
+    for (size_t i = 0; i < opt->stacks->n; i++)
+        MEZZO_TRY(prepare_stack(opt, &opt->stacks->list[i], scratch));
+    return MEZZO_OK;
+}
+
+void mz_stacks_free(mezzo_optimizer *opt) {
+    struct mz_stacks *k = opt->stacks;
+    if (k == NULL)
+        return;
+    free_calls(k);
+    if (k->d_segments != NULL)
+        opt->device->backend->release(opt->device, k->d_segments);
+    if (k->scratch != NULL)
+        opt->device->backend->release(opt->device, k->scratch);
+    mz_free(k->list);
+    mz_free(k->directions);
+    mz_free(k->updates);
+    mz_free(k);
+    opt->stacks = NULL;
+}
+
+size_t mz_stacks_bytes(const mezzo_optimizer *opt) {
+    return opt->stacks != NULL ? opt->stacks->bytes + 2 * opt->stacks->n_segments * sizeof(mz_segment) : 0;
+}
+
+static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op) {
+    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
+}
+
+// X lies in turns in two places, and the last one is written over the direction.
+static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, int step) {
+    const mezzo_orthogonal *o = &s->group->orthogonal;
+    const int matrix = s->rows <= s->columns ? 1 : 0; // X among the last product's operands
+    void *const x = s->normalize.call.out[0].data, *const next = opt->stacks->scratch + places_of(opt, s).next;
+    void *const from = step % 2 == 0 ? x : next, *const to = step % 2 == 0 ? next : x;
+    mz_update_op *last = step + 1 == o->steps ? &s->finish : &s->advance;
+    s->gram.call.in[0].data = s->gram.call.in[1].data = last->call.in[matrix].data = from;
+    if (last == &s->advance)
+        last->call.out[0].data = to;
+    coefficients_of(o, step, s->polynomial.call.attrs.coefficients);
+    MEZZO_TRY(issue(opt, into, &s->gram));
+    MEZZO_TRY(issue(opt, into, &s->square));
+    MEZZO_TRY(issue(opt, into, &s->polynomial));
+    return issue(opt, into, last);
+}
+
+mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
+    for (size_t i = 0; i < opt->stacks->n; i++) {
+        mz_stack *s = &opt->stacks->list[i];
+        MEZZO_TRY(issue(opt, into, &s->momentum));
+        MEZZO_TRY(issue(opt, into, &s->normalize));
+        for (int step = 0; step < s->group->orthogonal.steps; step++)
+            MEZZO_TRY(issue_step(opt, into, s, step));
+        MEZZO_TRY(issue(opt, into, &s->apply));
+    }
+    return MEZZO_OK;
+}

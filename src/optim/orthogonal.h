@@ -1,0 +1,45 @@
+// The update of groups whose kind is per matrix: their matrices stacked by shape, and the calls between the two passes
+// of the kind's formula.
+#ifndef MZ_OPTIM_ORTHOGONAL_H
+#define MZ_OPTIM_ORTHOGONAL_H
+
+#include "optim/optimizer.h"
+
+// Whole matrices of one shape, of one group and of one rank.
+typedef struct mz_stack {
+    mz_group *group;
+    int first, n;                 // of the tables of segments: one for each part of a parameter
+    int64_t count, rows, columns; // matrices, as they are stored
+    int64_t from;                 // where the directions begin, in elements of the scratch
+    double scale;                 // of the update
+    mz_update_op momentum, normalize, gram, square, polynomial, advance, finish, apply;
+    mz_update_attrs momentum_update, apply_update;
+} mz_stack;
+
+struct mz_stacks {
+    mz_stack *list;
+    size_t n, cap;
+    mz_segment *directions, *updates; // [n_segments]: whose masters, and whose gradients, are in the scratch
+    size_t n_segments, cap_directions, cap_updates;
+    void *d_segments; // both tables
+    int64_t elements; // of the directions that lie in the scratch together
+    size_t bytes;     // of the scratch
+    char *scratch;    // device: directions in FP32, then what the products read and write
+};
+
+// A parameter of the pattern MEZZO_MATRICES.
+bool mz_is_block_matrix(const mezzo_params *params, int index);
+// INVALID: a group per matrix has a parameter that is none, or a part of one that its moments cannot begin at.
+mezzo_status mz_stacks_lay_out(mezzo_optimizer *optimizer);
+// Prepares all calls, after the groups' own are filled, and adds memory where the parameters have some. *scratch grows
+// to what they ask.
+mezzo_status mz_stacks_prepare(mezzo_optimizer *optimizer, size_t *scratch);
+void mz_stacks_free(mezzo_optimizer *optimizer);
+size_t mz_stacks_bytes(const mezzo_optimizer *optimizer);                                      // of the device
+mezzo_status mz_stacks_issue(mezzo_optimizer *optimizer, mz_sequence *into);                   // after step_control
+const char *mz_orthogonal_format_name(mezzo_orthogonal_format format);                         // "bf16"
+double mz_orthogonal_scale(const mezzo_orthogonal *orthogonal, int64_t rows, int64_t columns); // of the update
+// Operations of the products for one matrix, a multiply-add counting two.
+double mz_orthogonal_flops(const mezzo_orthogonal *orthogonal, int64_t rows, int64_t columns);
+
+#endif

@@ -1,0 +1,36 @@
+# Muon: what is refused and how; a run with every storage of moments resumes to the bit; a frozen or adapted model.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+text 100 >text.txt
+FEW=("${TINY[@]}" --tokenizer byte --data text.txt --precision bf16 --log-every 1 --quiet --optimizer muon)
+
+refuse 2 ns_steps -- train "${FEW[@]}" --steps 1 --out none --ns-steps 0
+refuse 2 ns-format bf16 fp32 -- train "${FEW[@]}" --steps 1 --out none --ns-format fp64
+refuse 2 muon beta1 -- train "${FEW[@]}" --steps 1 --out none --optimizer.groups "h.0.mlp.c_fc.weight=muon beta1 0.9"
+refuse 2 bias dimensions group -- train "${FEW[@]}" --steps 1 --out none --optimizer.groups "*.bias=muon,wte=lr_factor 0.5"
+
+run 0 train "${FEW[@]}" --steps 6 --out whole
+for file in whole/checkpoints/step-00000006/optimizer.safetensors; do
+    head -c 20000 $file | strings | head -c 20000 >"$OUT"
+    shows "$OUT" wte.weight.exp_avg_sq h.0.attn.c_attn.weight.momentum_buffer h.0.mlp.c_fc.bias.exp_avg_sq
+    grep -q 'c_attn.weight.exp_avg\|wte.weight.momentum' "$OUT" && fail "a moment that the parameter's kind does not keep"
+done
+for other in "--ns-format fp32" "--ns-steps 4" "--ns-coefficients polar_express" "--update-scale original" "--ns-split false" \
+    "--nesterov false" "--optimizer adamw"; do
+    # shellcheck disable=SC2086
+    run 0 train "${FEW[@]}" $other --steps 6 --out other
+    cmp -s {whole,other}/checkpoints/step-00000006/model.safetensors && fail "$other changes nothing"
+    rm -r other
+done
+
+for moments in fp32 bf16 int8; do
+    run 0 train "${FEW[@]}" --moments $moments --steps 6 --out long
+    run 0 train "${FEW[@]}" --moments $moments --steps 3 --schedule.steps 6 --out half
+    run 0 train --config half/config.yaml --resume auto --steps 6 --quiet
+    for file in model optimizer; do
+        cmp {long,half}/checkpoints/step-00000006/$file.safetensors || fail "a resumed run with moments in $moments has another $file"
+    done
+    rm -r long half
+done
+run 0 train "${FEW[@]}" --freeze "h.0.attn" --steps 3 --out frozen
+run 0 train "${FEW[@]}" --precision fp16 --init-scale 1e30 --steps 3 --out skipped
+run 0 train "${FEW[@]}" --steps 3 --init whole --lora-rank 2 --out adapted

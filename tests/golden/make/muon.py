@@ -1,0 +1,85 @@
+"""Muon on three matrices for 20 steps: a reference in float64 with each set of coefficients and rule of scale, and torch.optim.Muon, whose
+Newton-Schulz iterations are in bfloat16.
+
+Weights and gradients are made of integers, and the test makes the same ones. What is stored is the weights after the steps.
+"""
+
+import numpy as np
+import torch
+
+from store import deterministic, write_tensors
+
+SHAPES = {"wide": (24, 40), "tall": (40, 24), "odd": (13, 7)}
+STEPS, LR, DECAY, MOMENTUM = 20, 0.02, 0.1, 0.95
+QUINTIC = [(3.4445, -4.7750, 2.0315)] * 5
+# Amsel et al. 2025, arXiv 2505.16932, algorithm 1, the first five steps.
+POLAR = [
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+]
+SAFETY = 1.01
+POLAR = [(a / SAFETY, b / SAFETY**3, c / SAFETY**5) for a, b, c in POLAR]
+
+
+def numbers(shape, step, which):
+    """Numbers between -1 and 1 that float32 holds."""
+    i = np.arange(shape[0] * shape[1], dtype=np.uint64) + np.uint64(1)
+    x = (i * np.uint64(2654435761) + np.uint64((step * 97 + which) * 2246822519)) & np.uint64(0xFFFFFFFF)
+    x ^= x >> np.uint64(15)
+    x = (x * np.uint64(2246822519)) & np.uint64(0xFFFFFFFF)
+    x ^= x >> np.uint64(13)
+    return ((x & np.uint64(0xFFFF)).astype(np.float64) / 32768 - 1).reshape(shape)
+
+
+def orthogonal(x, coefficients, factor):
+    tall = x.shape[0] > x.shape[1]
+    x = x.T if tall else x
+    x = x / max(np.linalg.norm(x), 1e-7) * factor
+    for a, b, c in coefficients:
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if tall else x
+
+
+def scale_of(rule, rows, columns):
+    return max(1, rows / columns) ** 0.5 if rule == "original" else 0.2 * max(rows, columns) ** 0.5
+
+
+def reference(shape, which, coefficients, factor, rule):
+    p, m = numbers(shape, 0, which), np.zeros(shape)
+    for step in range(1, STEPS + 1):
+        g = numbers(shape, step, which)
+        m = MOMENTUM * m + (1 - MOMENTUM) * g
+        direction = (1 - MOMENTUM) * g + MOMENTUM * m
+        p = p * (1 - LR * DECAY) - LR * scale_of(rule, *shape) * orthogonal(direction, coefficients, factor)
+    return p
+
+
+def by_torch(shape, which, rule):
+    p = torch.nn.Parameter(torch.from_numpy(numbers(shape, 0, which)).float())
+    optimizer = torch.optim.Muon([p], lr=LR, weight_decay=DECAY, momentum=MOMENTUM, nesterov=True, adjust_lr_fn=rule)
+    for step in range(1, STEPS + 1):
+        p.grad = torch.from_numpy(numbers(shape, step, which)).float()
+        optimizer.step()
+    return p.detach()
+
+
+def main():
+    deterministic(0)
+    tensors = {}
+    for which, (name, shape) in enumerate(SHAPES.items()):
+        for rule in ("original", "match_rms_adamw"):
+            for kind, coefficients, factor in (("quintic", QUINTIC, 1), ("polar_express", POLAR, 1 / SAFETY)):
+                tensors[f"{kind}.{rule}.{name}"] = torch.from_numpy(reference(shape, which, coefficients, factor, rule))
+            tensors[f"torch.{rule}.{name}"] = by_torch(shape, which, rule)
+            moved = tensors[f"torch.{rule}.{name}"].double() - torch.from_numpy(numbers(shape, 0, which))
+            off = tensors[f"torch.{rule}.{name}"].double() - tensors[f"quintic.{rule}.{name}"]
+            print(f"{name}, {rule}: torch's own distance from float64, over the way: {off.norm() / moved.norm():.2e}")
+    write_tensors("muon.safetensors", __file__, tensors)
+
+
+if __name__ == "__main__":
+    main()
