@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "optim/ranks.h"
+
 // Directions of so many elements are made orthogonal together: enough matrices for one launch to fill a GPU.
 #define STACK_ELEMENTS ((int64_t)1 << 24)
 enum { ALIGN = 64 }; // elements that a stack begins at a multiple of
@@ -100,9 +102,6 @@ static mezzo_status check_part(const mezzo_optimizer *opt, const mz_param *p, co
         return mz_fail(MEZZO_ERR_INVALID,
                        "optimizer: %s has %d dimensions, and Muon updates matrices: give it another kind by a group",
                        p->name, p->shape.rank);
-    if (opt->rank >= 0 && opt->segments[one->segment].count != p->count)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED,
-                       "optimizer: %s is cut for ranks, and Muon needs it whole: use --shard none", p->name);
     if (one->first % mz_moments_unit(opt->moments) != 0)
         return mz_fail(MEZZO_ERR_INVALID,
                        "optimizer: %s has the rows of several layers, and these begin at element %lld, which is no "
@@ -153,8 +152,8 @@ typedef struct places {
 static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     const size_t width = mezzo_dtype_size(stored_as(s->group->orthogonal.format));
     const int64_t side = s->rows < s->columns ? s->rows : s->columns;
-    const size_t all = aligned((size_t)(s->count * s->rows * s->columns) * width),
-                 small = aligned((size_t)(s->count * side * side) * width);
+    const size_t all = aligned((size_t)(s->own * s->rows * s->columns) * width),
+                 small = aligned((size_t)(s->own * side * side) * width);
     places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
     p.next = p.x + all;
     p.gram = p.next + all;
@@ -164,21 +163,91 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     return p;
 }
 
-static mezzo_status add_segments(mezzo_optimizer *opt, const part *one, int64_t place) {
+static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *from, int64_t first, int64_t count,
+                                int64_t place) {
     struct mz_stacks *k = opt->stacks;
     MEZZO_TRY(MZ_RESERVE(k->directions, k->cap_directions, k->n_segments + 1));
     MEZZO_TRY(MZ_RESERVE(k->updates, k->cap_updates, k->n_segments + 1));
-    mz_segment direction = opt->segments[one->segment];
-    direction.first = one->first;
-    direction.count = one->count;
+    mz_segment direction = *from;
+    direction.first = first;
+    direction.count = count;
     mz_segment update = direction;
-    const int64_t shift = direction.offset + mz_layout_index(&direction.layout, one->first) - place;
     direction.master = MEZZO_MASTER_FP32;
-    direction.master_shift = update.grad_shift = shift;
+    direction.master_shift = update.grad_shift = direction.offset - place;
     direction.low_copy_offset = MZ_NO_LOW_COPY;
     direction.decay = 0;
     k->directions[k->n_segments] = direction;
     k->updates[k->n_segments++] = update;
+    return MEZZO_OK;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// This rank's segments of a part. `place`: where element 0 of the parameter would lie in the scratch.
+static mezzo_status add_segments(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
+    for (size_t k = opt->begin[one->owned]; k < opt->begin[one->owned + 1]; k++) {
+        const mz_segment from = opt->segments[k]; // a copy: the tables may grow
+        const int64_t first = larger(from.first, one->first),
+                      end = smaller(from.first + from.count, one->first + one->count);
+        if (end <= first)
+            continue;
+        MEZZO_TRY(add_segment(opt, &from, first, end - first, place));
+        s->n++;
+    }
+    return MEZZO_OK;
+}
+
+// A broadcast of elements of the scratch; neighbours from one rank are one.
+static mezzo_status add_broadcast(struct mz_stacks *k, size_t first, int root, int64_t place, int64_t count) {
+    const size_t n = k->n_collectives;
+    if (n > first && k->collectives[n - 1].root == root &&
+        k->places[n - 1] + (int64_t)k->collectives[n - 1].count == place) {
+        k->collectives[n - 1].count += (size_t)count;
+        return MEZZO_OK;
+    }
+    MEZZO_TRY(MZ_RESERVE(k->collectives, k->cap_collectives, n + 1));
+    MEZZO_TRY(MZ_RESERVE(k->places, k->cap_places, n + 1));
+    k->collectives[n] = (mz_collective){.kind = MZ_BROADCAST, .count = (size_t)count, .dtype = MEZZO_F32, .root = root};
+    k->places[k->n_collectives++] = place;
+    return MEZZO_OK;
+}
+
+// Where each rank has its own parts of parameters, all ranks gather the directions of a part.
+static mezzo_status add_gathers(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
+    const mezzo_params *p = opt->params;
+    for (int k = 0; opt->rank >= 0 && k < p->n_regions; k++)
+        for (int rank = 0; rank < p->ranks; rank++) {
+            int64_t first, count, unused;
+            mz_params_shard(p, opt->index[one->owned], rank, k, &first, &count, &unused);
+            const int64_t end = smaller(first + count, one->first + one->count);
+            first = larger(first, one->first);
+            if (end > first)
+                MEZZO_TRY(add_broadcast(opt->stacks, s->first_gather, rank, place + first, end - first));
+        }
+    return MEZZO_OK;
+}
+
+// Shares a stack's matrices among ranks. Stacks begin with another rank in turns, so that small ones have all owners.
+static mezzo_status share_stack(struct mz_stacks *k, mz_stack *s, size_t index) {
+    const int64_t each = s->rows * s->columns, turn = (int64_t)index;
+    s->n_gathers = k->n_collectives - s->first_gather;
+    for (int rank = 0; rank < k->size; rank++) {
+        const int64_t place = (rank + turn) % k->size, first = place * s->count / k->size,
+                      n = (place + 1) * s->count / k->size - first;
+        if (rank == k->rank) {
+            s->own_first = first;
+            s->own = n;
+        }
+        if (n > 0 && k->size > 1)
+            MEZZO_TRY(add_broadcast(k, k->n_collectives, rank, s->from + first * each, n * each));
+    }
+    s->n_returns = k->n_collectives - s->first_gather - s->n_gathers;
     return MEZZO_OK;
 }
 
@@ -196,22 +265,27 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
         mz_stack *s = k->n > 0 ? &k->list[k->n - 1] : NULL;
         if (i == 0 || !may_join(s, &parts[i], &parts[i - 1])) {
             MEZZO_TRY(MZ_RESERVE(k->list, k->cap, k->n + 1));
+            if (i > 0)
+                MEZZO_TRY(share_stack(k, &k->list[k->n - 1], k->n - 1));
             s = &k->list[k->n++];
-            *s = (mz_stack){.group = group,
+            *s = (mz_stack){.first_gather = k->n_collectives,
+                            .group = group,
                             .first = (int)k->n_segments,
                             .rows = parts[i].rows,
                             .columns = parts[i].columns,
                             .scale = parts[i].scale,
                             .from = end};
         }
-        MEZZO_TRY(add_segments(opt, &parts[i], s->from + s->count * s->rows * s->columns));
+        const mz_layout *layout = &opt->segments[parts[i].segment].layout;
+        const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, parts[i].first);
+        MEZZO_TRY(add_segments(opt, s, &parts[i], place));
+        MEZZO_TRY(add_gathers(opt, s, &parts[i], place));
         s->count += parts[i].matrices;
-        s->n++;
         const int64_t to = (int64_t)mz_align_up((size_t)(s->from + s->count * s->rows * s->columns), ALIGN);
         k->elements = to > k->elements ? to : k->elements;
         end = opt->params->padded ? to : 0; // zeros of padding stay where nothing else is written
     }
-    return MEZZO_OK;
+    return n > 0 ? share_stack(k, &k->list[k->n - 1], k->n - 1) : MEZZO_OK;
 }
 
 static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
@@ -222,7 +296,7 @@ static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     mezzo_status status = MEZZO_OK;
     for (int i = 0; i < opt->n && status == MEZZO_OK; i++) {
-        if (opt->group_of[i] != g || opt->segments[opt->begin[i]].count == 0)
+        if (opt->group_of[i] != g)
             continue;
         const int found = parts_of(opt, i, &group->orthogonal, &parts[n]);
         for (int k = 0; k < found && status == MEZZO_OK; k++)
@@ -252,7 +326,9 @@ mezzo_status mz_stacks_lay_out(mezzo_optimizer *opt) {
     if (opt->stacks == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     free_calls(opt->stacks);
-    opt->stacks->n = opt->stacks->n_segments = 0;
+    opt->stacks->n = opt->stacks->n_segments = opt->stacks->n_collectives = 0;
+    opt->stacks->size = opt->params->ranks > 1 ? opt->params->ranks : 1;
+    opt->stacks->rank = opt->device->comm != NULL ? opt->device->comm->rank : 0;
     opt->stacks->elements = 0;
     opt->stacks->bytes = 0;
     for (int g = 0; g < opt->n_groups; g++)
@@ -287,13 +363,13 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
     const bool is_wide = s->rows <= s->columns;
     const int64_t side = is_wide ? s->rows : s->columns;
     const places p = places_of(opt, s);
-    const mz_tensor direction =
-        matrices(opt, (size_t)s->from * sizeof(float), MEZZO_F32, s->count, s->rows, s->columns);
-    const mz_tensor x = matrices(opt, p.x, dtype, s->count, s->rows, s->columns),
-                    next = matrices(opt, p.next, dtype, s->count, s->rows, s->columns),
-                    gram = matrices(opt, p.gram, dtype, s->count, side, side),
-                    square = matrices(opt, p.square, dtype, s->count, side, side),
-                    polynomial = matrices(opt, p.polynomial, dtype, s->count, side, side);
+    const mz_tensor direction = matrices(opt, (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float),
+                                         MEZZO_F32, s->own, s->rows, s->columns);
+    const mz_tensor x = matrices(opt, p.x, dtype, s->own, s->rows, s->columns),
+                    next = matrices(opt, p.next, dtype, s->own, s->rows, s->columns),
+                    gram = matrices(opt, p.gram, dtype, s->own, side, side),
+                    square = matrices(opt, p.square, dtype, s->own, side, side),
+                    polynomial = matrices(opt, p.polynomial, dtype, s->own, side, side);
     const bool is_quintic = s->group->orthogonal.coefficients == MEZZO_ORTHOGONAL_QUINTIC;
     s->normalize.call = (mz_call){.op = MZ_OP_matrix_normalize,
                                   .attrs = {.eps = 1e-7f, .alpha = (float)(is_quintic ? 1 : 1 / safety)},
@@ -348,7 +424,10 @@ static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scr
     mz_update_op *const ops[] = {&s->momentum,   &s->normalize, &s->gram,   &s->square,
                                  &s->polynomial, &s->advance,   &s->finish, &s->apply};
     for (size_t i = 0; i < MZ_COUNT(ops); i++) {
+        const bool is_pass = ops[i] == &s->momentum || ops[i] == &s->apply;
         mz_prepared_free(&ops[i]->prepared);
+        if (!is_pass && s->own == 0) // other ranks' matrices
+            continue;
         MEZZO_TRY(mz_prepare(opt->device, &ops[i]->call, &ops[i]->prepared));
         *scratch = ops[i]->prepared.workspace > *scratch ? ops[i]->prepared.workspace : *scratch;
     }
@@ -391,6 +470,8 @@ void mz_stacks_free(mezzo_optimizer *opt) {
     mz_free(k->list);
     mz_free(k->directions);
     mz_free(k->updates);
+    mz_free(k->collectives);
+    mz_free(k->places);
     mz_free(k);
     opt->stacks = NULL;
 }
@@ -420,14 +501,34 @@ static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack
     return issue(opt, into, last);
 }
 
+// Collectives [first, first + n), each with its own object: a list keeps its address.
+static mezzo_status issue_broadcasts(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n) {
+    struct mz_stacks *k = opt->stacks;
+    for (size_t i = first; i < first + n; i++) {
+        mz_collective *what = &k->collectives[i];
+        const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = what};
+        char *at = k->scratch + (size_t)k->places[i] * sizeof(float);
+        what->send = what->recv = at;
+        mz_call call = {.op = MZ_OP_copy, .n_in = 1, .n_out = 1}; // the op's name is for logs
+        call.in[0] = call.out[0] = mz_tensor_f32(at, (int64_t)what->count);
+        MEZZO_TRY(mz_issue(opt->device, into, &prepared, &call, NULL, NULL));
+    }
+    return MEZZO_OK;
+}
+
 mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
     for (size_t i = 0; i < opt->stacks->n; i++) {
         mz_stack *s = &opt->stacks->list[i];
-        MEZZO_TRY(issue(opt, into, &s->momentum));
-        MEZZO_TRY(issue(opt, into, &s->normalize));
-        for (int step = 0; step < s->group->orthogonal.steps; step++)
+        if (s->n > 0)
+            MEZZO_TRY(issue(opt, into, &s->momentum));
+        MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather, s->n_gathers));
+        if (s->own > 0)
+            MEZZO_TRY(issue(opt, into, &s->normalize));
+        for (int step = 0; step < s->group->orthogonal.steps && s->own > 0; step++)
             MEZZO_TRY(issue_step(opt, into, s, step));
-        MEZZO_TRY(issue(opt, into, &s->apply));
+        MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather + s->n_gathers, s->n_returns));
+        if (s->n > 0)
+            MEZZO_TRY(issue(opt, into, &s->apply));
     }
     return MEZZO_OK;
 }

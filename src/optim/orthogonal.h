@@ -3,15 +3,19 @@
 #ifndef MZ_OPTIM_ORTHOGONAL_H
 #define MZ_OPTIM_ORTHOGONAL_H
 
+#include "backend/collective.h"
 #include "optim/optimizer.h"
 
-// Whole matrices of one shape, of one group and of one rank.
+// Matrices of one shape, of one group. With ranks each makes a contiguous share of them orthogonal, whichever parts of
+// their elements it updates.
 typedef struct mz_stack {
     mz_group *group;
-    int first, n;                 // of the tables of segments: one for each part of a parameter
-    int64_t count, rows, columns; // matrices, as they are stored
-    int64_t from;                 // where the directions begin, in elements of the scratch
-    double scale;                 // of the update
+    int first, n;                              // of the tables of segments: this rank's parts of the parameters
+    int64_t count, rows, columns;              // matrices, as they are stored
+    int64_t own_first, own;                    // this rank's share of them
+    int64_t from;                              // where the directions begin, in elements of the scratch
+    double scale;                              // of the update
+    size_t first_gather, n_gathers, n_returns; // collectives: directions to all ranks, and what became of them
     mz_update_op momentum, normalize, gram, square, polynomial, advance, finish, apply;
     mz_update_attrs momentum_update, apply_update;
 } mz_stack;
@@ -21,6 +25,10 @@ struct mz_stacks {
     size_t n, cap;
     mz_segment *directions, *updates; // [n_segments]: whose masters, and whose gradients, are in the scratch
     size_t n_segments, cap_directions, cap_updates;
+    mz_collective *collectives; // broadcasts of elements of the scratch
+    int64_t *places;            // [n_collectives]: the first element
+    size_t n_collectives, cap_collectives, cap_places;
+    int rank, size;   // of the ranks that share the work
     void *d_segments; // both tables
     int64_t elements; // of the directions that lie in the scratch together
     size_t bytes;     // of the scratch

@@ -12,7 +12,7 @@ enum { COLLECTIVES_A_REGION = 6, COLLECTIVES_A_STEP = 10 };
 static mezzo_status run_collective(mezzo_device *device, const mz_call *call) {
     return device->comm->run(device->comm, device, call->state);
 }
-static const mz_kernel collective_kernel = {"collective", NULL, run_collective};
+const mz_kernel mz_collective_kernel = {"collective", NULL, run_collective};
 
 static mezzo_status issue_with(mz_ranks *r, mz_sequence *into, const mz_prepared *prepared, mz_call *call,
                                const mz_traffic *traffic) {
@@ -42,7 +42,7 @@ static mezzo_status issue_collective(mz_ranks *r, mz_sequence *into, const mz_co
     const size_t sent = mz_collective_send_count(what, r->size), received = mz_collective_recv_count(what, r->size);
     call.in[0] = mz_tensor_bytes((void *)(uintptr_t)what->send, sent * width);
     call.out[0] = mz_tensor_bytes(what->recv, received * width);
-    const mz_prepared prepared = {.kernel = &collective_kernel, .state = &r->collectives[at]};
+    const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = &r->collectives[at]};
     return issue(r, into, &prepared, &call);
 }
 

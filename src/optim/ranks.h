@@ -19,6 +19,9 @@ typedef enum mz_shard {
     MZ_SHARD_PARAMETERS, // and parameters of these alone: they are sharded, and programs gather them
 } mz_shard;
 
+// Runs the mz_collective that is its state.
+extern const mz_kernel mz_collective_kernel;
+
 typedef struct mz_ranks mz_ranks;
 
 typedef struct mz_ranks_options {
