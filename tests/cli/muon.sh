@@ -34,3 +34,23 @@ done
 run 0 train "${FEW[@]}" --freeze "h.0.attn" --steps 3 --out frozen
 run 0 train "${FEW[@]}" --precision fp16 --init-scale 1e30 --steps 3 --out skipped
 run 0 train "${FEW[@]}" --steps 3 --init whole --lora-rank 2 --out adapted
+
+# Ranks have the bits of one, whatever they share; a checkpoint of two ranks resumes on one.
+if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
+    export OMP_WAIT_POLICY=passive MEZZO_JOB_SECRET=for-this-test OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    PARTS=("${FEW[@]}" --batch-size 2 --global-batch 4 --reduce canonical)
+    run 0 train "${PARTS[@]}" --steps 4 --out one
+    for shard in none optimizer gradients parameters; do
+        timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --steps 4 --shard $shard --out $shard >"$OUT" 2>"$ERR" </dev/null ||
+            fail "two ranks, --shard $shard: exit $?"
+        for file in model optimizer; do
+            cmp {one,$shard}/checkpoints/step-00000004/$file.safetensors || fail "--shard $shard has another $file than one rank"
+        done
+    done
+    timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --steps 2 --schedule-steps 4 --out two >"$OUT" 2>"$ERR" </dev/null ||
+        fail "two ranks: exit $?"
+    run 0 train --config two/config.yaml --resume auto --steps 4 --quiet
+    for file in model optimizer; do
+        cmp {one,two}/checkpoints/step-00000004/$file.safetensors || fail "two ranks, resumed on one: another $file"
+    done
+fi
