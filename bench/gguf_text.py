@@ -21,8 +21,13 @@ import sys
 
 SIZES = ["--layers", "4", "--d-model", "128", "--heads", "4", "--seq-len", "128", "--d-ff", "256"]
 GROUPED = ["--kv-heads", "2"]
-FAMILIES = {
+SCALED = GROUPED + ["--model.rope_factor", "4", "--model.rope_original", "32"]
+FAMILIES = {  # the part before a dash is the family
     "llama": GROUPED,
+    "llama-linear": SCALED + ["--model.rope_scaling", "linear"],
+    "llama-llama3": SCALED + ["--model.rope_scaling", "llama3", "--model.rope_low", "1", "--model.rope_high", "4"],
+    "llama-yarn": SCALED + ["--model.rope_scaling", "yarn", "--model.rope_low", "1", "--model.rope_high", "32"],
+    "llama-tied": GROUPED + ["--model.tie_head", "yes"],
     "cs336": [],
     "mistral": GROUPED + ["--model.window", "0"],
     "qwen2": GROUPED + ["--model.window", "0"],
@@ -80,7 +85,7 @@ def main():
     for family in args.families.split(","):
         run = f"{args.out}/{family}"
         if not os.path.exists(run):
-            mezzo(args, "train", "--quiet", "--data", args.text, "--tokenizer", tokenizer, "--model", family, *SIZES,
+            mezzo(args, "train", "--quiet", "--data", args.text, "--tokenizer", tokenizer, "--model", family.split("-")[0], *SIZES,
                   *FAMILIES[family], "--steps", args.steps, "--lr", "2e-3", "--batch-size", "8", "--precision", "fp32",
                   "--device", "cpu", "--seed", "1", "--out", run)
         for form in args.formats.split(","):

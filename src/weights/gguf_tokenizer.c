@@ -480,8 +480,51 @@ static mezzo_status write_characters(sink *s, mz_text *letters) {
 }
 
 // --- sentencepiece -------------------------------------------------------------------------------------------------
+static int64_t id_of(const sink *s, const char *text, size_t n) {
+    json_t *id;
+    return find_member(s->vocab, text, n, &id) && id != NULL ? json_integer_value(id) : -1;
+}
+
+// "A|B", with which words are parted at symbols of the user's: these tokens are llama.cpp's too. False: another
+// pattern.
+static bool mark_symbols(sink *s, const char *pattern) {
+    mz_text symbol = {0};
+    bool known = true;
+    for (const char *at = pattern; known; at++) {
+        if (*at == '|' || *at == '\0') {
+            const int64_t id = symbol.len > 0 ? id_of(s, symbol.data, symbol.len) : -1;
+            known = id >= 0 && id < s->n && symbol.status == MEZZO_OK;
+            if (known)
+                s->tokens[id].type = MZ_PIECE_USER_DEFINED;
+            symbol.len = 0;
+            if (*at == '\0')
+                break;
+        } else {
+            known = strchr("()[]{}.*+?^$", *at) == NULL;
+            at += *at == '\\' && at[1] != '\0';
+            mz_text_add(&symbol, at, 1);
+        }
+    }
+    mz_text_free(&symbol);
+    return known;
+}
+
+// What parts a text into words: nothing, or at a space, of which none is left, or at symbols that are tokens.
+static bool is_known_split(sink *s, const json_t *split) {
+    const json_t *pattern = json_object_get(split, "pattern");
+    const char *text = json_string_value(json_object_get(pattern, "String"));
+    const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+    const char *behaviour = json_string_value(json_object_get(split, "behavior"));
+    if (strcmp(type_of(split), "Split") != 0 || (text == NULL && regex == NULL))
+        return false;
+    if (text != NULL)
+        return strcmp(text, " ") == 0;
+    return json_is_true(json_object_get(s->model, "ignore_merges")) && behaviour != NULL &&
+           strcmp(behaviour, "Isolated") == 0 && mark_symbols(s, regex);
+}
+
 // Only what llama.cpp does by itself: spaces become U+2581, with one before a text (*prefix) or none.
-static mezzo_status check_spaces(const sink *s, bool *prefix) {
+static mezzo_status check_spaces(sink *s, bool *prefix) {
     json_t *before = items_of(json_object_get(s->frame, "normalizer"), "normalizers");
     json_t *splits = items_of(json_object_get(s->frame, "pre_tokenizer"), "pretokenizers"), *one;
     size_t i;
@@ -501,23 +544,16 @@ static mezzo_status check_spaces(const sink *s, bool *prefix) {
     }
     json_array_foreach(splits, i, one) {
         const char *scheme = json_string_value(json_object_get(one, "prepend_scheme"));
-        const bool split = strcmp(type_of(one), "Split") == 0 && spaces &&
-                           json_object_get(json_object_get(one, "pattern"), "String") != NULL;
         if (strcmp(type_of(one), "Metaspace") == 0 && !spaces) {
             spaces = true;
             *prefix = scheme == NULL || strcmp(scheme, "never") != 0;
-        } else if (!split) { // of a space, of which none is left
+        } else if (!spaces || !is_known_split(s, one)) {
             other = true;
         }
     }
     json_decref(before);
     json_decref(splits);
     return other || !spaces ? refuse(s, "these rules of normalization and splitting") : MEZZO_OK;
-}
-
-static int64_t id_of(const sink *s, const char *text, size_t n) {
-    json_t *id;
-    return find_member(s->vocab, text, n, &id) && id != NULL ? json_integer_value(id) : -1;
 }
 
 // llama.cpp joins whatever makes a token, the highest score first. The merges are that where they are all ways to part
@@ -555,10 +591,10 @@ static mezzo_status set_scores(sink *s) {
 static mezzo_status write_sentences(sink *s) {
     bool prefix;
     const char *unknown = json_string_value(json_object_get(s->model, "unk_token"));
+    MEZZO_TRY(set_tokens(s));
     MEZZO_TRY(check_spaces(s, &prefix));
     if (!json_is_true(json_object_get(s->model, "byte_fallback")))
         return refuse(s, "characters that are no tokens (without byte_fallback)");
-    MEZZO_TRY(set_tokens(s));
     for (int64_t t = 0; t < s->n; t++) {
         token *p = &s->tokens[t];
         const bool byte = p->text != NULL && p->n == 6 && memcmp(p->text, "<0x", 3) == 0 && p->text[5] == '>';

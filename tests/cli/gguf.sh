@@ -71,6 +71,19 @@ shows "$ERR" "no tokenizer"
 run 0 import bare.gguf --out bare-again
 cmp bare/$weights bare-again/$weights || fail "weights without a tokenizer changed"
 
+# --- scaled positions and a tied head
+for kind in linear llama3 yarn; do
+    run 0 train "${SIZES[@]}" --model llama --kv-heads 1 --model.rope_scaling $kind --model.rope_factor 4 --model.rope_original 8 \
+        --model.rope_low 1 --model.rope_high 3 --model.tie_head yes --steps 1 --data text.txt --tokenizer byte --out $kind
+    run 0 export $kind --gguf f32 --out $kind.gguf
+    run 0 import $kind.gguf --out $kind-again
+    keys="rope_|tie_head"
+    [[ $kind != linear ]] || keys="rope_(theta|scaling|factor)|tie_head" # the others count for nothing there
+    grep -E "$keys" $kind/config.yaml >before.yaml
+    grep -E "$keys" $kind-again/config.yaml | cmp before.yaml - || fail "$kind: other keys: $(grep -E "$keys" $kind-again/config.yaml)"
+    cmp $kind/checkpoints/step-00000001/model.safetensors $kind-again/$weights || fail "$kind: other weights"
+done
+
 # --- what goes on training, and what is refused: one line, and nothing is written
 run 0 train --init llama.gguf --data text.txt --steps 1 --batch-size 2 --out on
 refuse 2 "there already" -- export llama --gguf f32 --out llama.gguf
@@ -87,6 +100,35 @@ head -c 3000 llama.gguf >cut.gguf
 refuse 2 "cut" -- import cut.gguf --out no-run
 printf 'GGUF' >short.gguf
 refuse 2 "cut off" -- import short.gguf --out no-run
+[[ ! -e no-run ]] || fail "a folder was left"
+
+# --- files of others: pieces of sentencepiece come back as they were, and what is wrong is named
+run 0 import "$MEZZO_TESTS/fuzz/corpus/gguf/q8_0" --out pieces
+run 0 export pieces --gguf f32 --out pieces.gguf
+run 0 import pieces.gguf --out pieces-again
+cmp pieces/$weights pieces-again/$weights || fail "the values of q8_0 changed on their way"
+sed 's/"crc32c".*//' pieces/tokenizer.json >pieces.json
+sed 's/"crc32c".*//' pieces-again/tokenizer.json | cmp pieces.json - || fail "the pieces changed"
+while read -r name word; do
+    refuse 2 "$word" -- import "$MEZZO_TESTS/fuzz/corpus/gguf/$name" --out no-run
+done <<'WRONG'
+align not a power of two
+arch 'mamba'; import supports llama,
+counts the file is cut off or damaged
+cut it is cut off
+empty key 'general.architecture' is missing
+huge more elements than memory can have
+long bytes after the last tensor belong to none
+merge merge 0 of tokenizer.ggml.merges is not two tokens
+overlap its data overlap another tensor's
+rows rows that blocks of Q8_0 do not divide
+shape has shape 16x32; its keys' sizes need 32x32
+swapped of the other byte order
+twice tensor 'a': it is there twice
+type is Q4_K; only F32, F16, BF16 and Q8_0 are read
+unknown the key 'llama.attention.clamp_kqv'
+version GGUF of version 1;
+WRONG
 [[ ! -e no-run ]] || fail "a folder was left"
 
 [[ -n ${MEZZO_PYTHON:-} ]] && "$MEZZO_PYTHON" -c 'import gguf' 2>/dev/null || exit 0
