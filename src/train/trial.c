@@ -133,6 +133,21 @@ mezzo_status mz_trial_scale_weights(mz_trial *trial, const char *pattern, double
     return status;
 }
 
+mezzo_status mz_trial_replay(mz_trial *t, uint64_t number, mz_program_hook hook, void *user) {
+    mezzo_program *program = t->engine.session.train;
+    MEZZO_TRY(mezzo_optimizer_zero_grad(t->engine.session.optimizer));
+    MEZZO_TRY(mz_source_draw(t->data, number, NULL, 0));
+    MEZZO_TRY(mz_examples_write(&t->data->examples, program));
+    program->hook = hook;
+    program->hook_user = user;
+    mezzo_status status =
+        mezzo_program_run(program, t->engine.session.scaler, mezzo_seed(t->config.seed, MEZZO_SEED_DROPOUT), number);
+    program->hook = NULL;
+    if (status == MEZZO_OK)
+        status = mezzo_optimizer_zero_grad(t->engine.session.optimizer);
+    return status;
+}
+
 const mezzo_params *mz_trial_params(const mz_trial *trial) {
     return trial->engine.session.params;
 }

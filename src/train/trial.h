@@ -52,6 +52,8 @@ mezzo_status mz_trial_draw(mz_trial *trial, uint64_t number);
 // Parameters whose names match, before the first step.
 mezzo_status mz_trial_scale_weights(mz_trial *trial, const char *pattern, double by);
 uint64_t mz_trial_position(const mz_trial *trial); // number of the next batch
+// One micro batch by number, forward and backward, call by call with `hook` after each; gradients are zero afterwards.
+mezzo_status mz_trial_replay(mz_trial *trial, uint64_t number, mz_program_hook hook, void *user);
 const mezzo_params *mz_trial_params(const mz_trial *trial);
 // Loss and accuracy on the validation data, in the precision that is trained in: batches as train.eval_iters says, of
 // fewer rows where a batch's logits are more than 2^26 numbers.

@@ -1,0 +1,78 @@
+// mezzo diff: where two runs part.
+#include <math.h>
+
+#include "cli.h"
+#include "study/measure/difference.h"
+
+static const cli_field fields[] = {
+    {CLI_FIELD(mz_difference, step), "checkpoint_step"},
+    {CLI_FIELD(mz_difference, weights), "weights_that_differ"},
+    {CLI_FIELD(mz_difference, weights_of), "weights"},
+    {CLI_FIELD(mz_difference, weight), "first_weight", .flags = CLI_NULL},
+    {CLI_FIELD(mz_difference, compared), "results_compared"},
+    {CLI_FIELD(mz_difference, unmatched), "results_of_one_run_only"},
+    {CLI_FIELD(mz_difference, found), "found"},
+    {CLI_FIELD(mz_difference, op), "op", .flags = CLI_NULL},
+    {CLI_FIELD(mz_difference, module), "module", .flags = CLI_NULL},
+    {CLI_FIELD(mz_difference, phase), "phase", .flags = CLI_NULL},
+    {CLI_FIELD(mz_difference, by), "ulp"},
+    {CLI_FIELD(mz_difference, element), "element"},
+};
+
+static void print_text(const mz_difference *d, double ulp) {
+    if (d->weights > 0)
+        printf("weights   %d of %d differ between the checkpoints, first %s\n", d->weights, d->weights_of, d->weight);
+    else
+        printf("weights   all %d are equal in both checkpoints\n", d->weights_of);
+    printf("results   %d compared, from the first run's weights after step %lld\n", d->compared, (long long)d->step);
+    if (!d->found) {
+        printf("None differs by more than %g ulp.\n", ulp);
+        return;
+    }
+    cli_tell("first to differ by more than %g ulp: %s of %s (%s), stored in %s and %s: by %.4g ulp at element %lld of "
+             "%lld, %.9g and %.9g",
+             ulp, d->op, d->module[0] != '\0' ? d->module : "the model", d->phase, d->dtype[0], d->dtype[1], d->by,
+             (long long)d->element, (long long)d->elements, d->value[0], d->value[1]);
+}
+
+static int run(const cli_args *args) {
+    mz_difference_options o = {.device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
+    mz_difference found;
+    int code = cli_number(args, "ulp", 0, 1e300, 4, &o.ulp);
+    if (code != CLI_DONE)
+        return code;
+    if (args->n_operands != 2)
+        return cli_wrong(args->command, "name two run folders; usage: mezzo diff %s", args->command->usage);
+    o.runs[0] = args->operands[0];
+    o.runs[1] = args->operands[1];
+    mezzo_status status = mz_difference_find(&o, &found);
+    cli_progress_end();
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    if (cli_has(args, "json"))
+        code = cli_json_print(args->command, CLI_OBJECT(fields, &found));
+    else
+        print_text(&found, o.ulp);
+    return code == CLI_DONE && found.found ? CLI_CHECK_FAILED : code;
+}
+
+static const cli_option options_table[] = {
+    {"ulp", "X",
+     "how much may differ: units in the last place of the narrowest format that either run computes or stores a result "
+     "in, at the tensor's largest value [4]"},
+    {"device", "NAME", "cpu, cuda, cuda:N or ref, for both [each run's own]"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_diff = {
+    .name = "diff",
+    .summary = "find the first op in which two runs differ",
+    .usage = "RUN RUN [--ulp X]",
+    .details = "Both runs' configurations compute one micro batch from the weights of the first run's newest "
+               "checkpoint. Compares the results of every op, forward and backward, in order, and the two runs' own "
+               "checkpoints. The exit code is 1 if a result differs by more than --ulp.",
+    .options = options_table,
+    .max_operands = 2,
+    .run = run,
+};
