@@ -12,9 +12,9 @@
 
 enum { ALIGNMENT = 64 };
 
-// From LARGE on a block begins at a page of HUGE bytes and asks the kernel for such pages: a matrix product reads a
-// column of rows that lie kilobytes apart, a new 4 KiB page each, and under a hypervisor a miss of the TLB costs a walk
-// of two tables. Measured there (Emerald Rapids, 1024×3072×768, BF16 on AMX, operands not in cache): 1.5 times as fast.
+// A block of at least LARGE bytes begins at a multiple of HUGE_PAGE and asks the kernel for pages of that size: a
+// matrix product reads rows that lie kilobytes apart, each on another page of 4 KiB, and misses of the TLB are
+// expensive.
 enum { HUGE_PAGE = 1 << 21, LARGE = 4 << 20 };
 
 static _Atomic uint64_t calls;

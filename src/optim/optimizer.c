@@ -323,7 +323,7 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
 }
 
 // --- buckets -------------------------------------------------------------------------------------------------------
-// A bucket is worth a launch: 2 M parameters are 70 MB, 25 µs of an H100.
+// A bucket of 2 M parameters, about 70 MB of traffic, is worth a launch.
 #define BUCKET_ELEMENTS ((int64_t)1 << 21)
 enum { STATE_SPANS = 4, SEGMENT_WRITES = 2 + MZ_MOMENTS, SPANS_EACH = STATE_SPANS + 1 + 1 + SEGMENT_WRITES };
 

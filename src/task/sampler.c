@@ -7,8 +7,7 @@
 #include "session/session.h"
 #include "task/sampler.h"
 
-// Positions that a prompt is read by. A run of 64 takes about as long as 6 of one on a CPU (GPT-2 124M, two Zen 4
-// cores), so that even a short rest is not worth reading one by one.
+// A program of PREFILL positions reads a prompt; only a rest of at most SHORT positions is read one by one.
 #define PREFILL 64
 #define SHORT   6
 

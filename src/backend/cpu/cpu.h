@@ -14,11 +14,8 @@ static inline const mz_cpu_device *mz_cpu(const mezzo_device *device) {
     return (const mz_cpu_device *)(const void *)device;
 }
 
-// How many threads a parallel region of `work` units uses: all of the device's, or 1 when the region would cost more
-// than it saves. Never a number between: libgomp ends the pool's surplus threads when a team shrinks and starts them
-// again when it grows. A unit is about a nanosecond of one core. A team of two costs 4.5 µs when its thread spins and 6
-// µs when it slept, a team of one 0.3 µs (best of 2000; Zen 4, libgomp 12), so less than 20 µs of work stays on the
-// caller's thread.
+// A parallel region of `work` units, each about a nanosecond of one core, uses all threads of the device, or 1 where a
+// team would cost more than it saves. It uses no number between, because libgomp ends and starts threads then.
 #define MZ_CPU_GRAIN 20000
 static inline int mz_cpu_threads(const mezzo_device *device, double work) {
     return work < MZ_CPU_GRAIN ? 1 : device->threads;

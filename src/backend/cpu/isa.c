@@ -127,8 +127,7 @@ static bool tiles_compute(void) {
 }
 
 // Rates are the best of many short trials, the units taking turns: a choice between kernels depends on them, and with
-// it every bit of a run, so that another process on the core must not tip it. A trial takes about 0.1 ms, all of them 2
-// to 4 ms.
+// it every bit of a run, so that another process on the core must not tip it.
 static void measure(mz_isa *isa, double (*fma)(int)) {
     for (int trial = 0; trial < 12; trial++) {
         double rate = fma(15000);

@@ -171,8 +171,8 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// Measured on an H100 (docs/dev/ATTENTION.md): with heads of more than 32 it takes 0.55 to 0.96 of the time of the
-// others, everywhere; narrower ones it multiplies as if they had 64, which pays from 256 positions on.
+// It is the fastest kernel for heads of more than 32 (docs/dev/ATTENTION.md). It multiplies narrower heads as if they
+// had 64, which pays for long sequences only.
 static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = wgmma_bwd_any_prepare(device, call, out);
     if (refusal != NULL)

@@ -82,8 +82,8 @@ static mezzo_status read_plans(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
-// Products read and write vectors of 8 elements; where rows miss that, they take up to six times as long. A vocabulary
-// is the greatest of axes, and whole tiles cost little there.
+// Products read and write vectors of 8 elements and are much slower on other rows. A vocabulary is the greatest of
+// axes, and whole tiles cost little there.
 static const mz_storage_policy storage_policy = {.multiple = {[MZ_AXIS_VOCABULARY] = 8,
                                                               [MZ_AXIS_HEAD] = 8,
                                                               [MZ_AXIS_WIDTH] = 8,

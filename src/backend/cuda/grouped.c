@@ -82,8 +82,7 @@ static const char *wgmma_prepare(mezzo_device *device, const mz_call *call, mz_p
     mz_cu_grouped g = grouped_args(device, call);
     if (g.a.dtype == MEZZO_F32)
         return "multiplies bf16 and fp16";
-    // Measured on an H100: from 48 tiles on (2,048 rows, 8 × 512 × 256) they are faster than four times as many small
-    // ones.
+    // Enough large tiles to occupy a third of the multiprocessors are faster than four times as many small ones.
     if (mz_cu_grouped_tiles(&g, 128) * 3 < g.sms)
         return "large tiles are too few to share";
     return mz_cu_grouped_wgmma(NULL, &g, true) != cudaSuccess ? "this build has no code for compute capability 9.0"

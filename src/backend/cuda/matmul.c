@@ -39,9 +39,8 @@ static bool low(int dtype) {
     return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
-// Whether the library's epilogues may be used: where rows do not start at multiples of 16 bytes (8 elements), its older
-// kernels serve, and these round the product before the bias, the residual or the derivative is met (seen with
-// cuBLASLt 13.1 on an H200: errors of two roundings of FP16 and BF16).
+// Tells whether the library's epilogues may be used. For rows that do not start at multiples of 16 bytes (8 elements)
+// the library has older kernels, which round the product before they apply the bias, the residual or the derivative.
 static bool aligned(const mz_gemm_key *key) {
     return key->lda % 8 == 0 && key->ldb % 8 == 0 && key->ldd % 8 == 0;
 }
@@ -151,9 +150,8 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
         return false;
     key.result = (int)y->dtype;
     if (act != MZ_ACT_NONE) {
-        // Its GELU is good for 16-bit results only: on an H200 9 of 512 derivatives of FP32 were off by more than the
-        // bound. ReLU's saved input is a bit mask there; GELU's is in the operands' format, and its sum is rounded in
-        // between here where a residual follows.
+        // The library's GELU is accurate enough for 16-bit results only. It saves ReLU's input as a bit mask and GELU's
+        // in the operands' format, and rounds the sum before it adds a residual.
         if ((act != MZ_ACT_GELU_TANH && act != MZ_ACT_RELU) || mz_present(residual) || key.result != key.operand ||
             !low(key.operand) || (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)))
             return false;
@@ -265,8 +263,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     bool storable = (int)dx->dtype == key.operand || dx->dtype == MEZZO_F32;
     *r = (route){.target = TO_OUTPUT};
     bool whole = false, cached = (size_t)(key.m * key.n) * sizeof(float) <= (size_t)cuda->l2;
-    // A product that stays in L2 in FP32 is finished sooner by an own kernel: the library's for dGELU is an older one
-    // (2048 x 3072 x 768 on an H100: 43 µs, a plain product 16).
+    // A kernel of this folder finishes a product that stays in L2 in FP32 sooner than the library's kernel for dGELU.
     if (mz_present(preact) && low(key.operand) && call->attrs.act == MZ_ACT_GELU_TANH && !cached &&
         (int)preact->dtype == key.operand && (int)dx->dtype == key.operand && aligned(&key)) {
         mz_gemm_key fused = key;

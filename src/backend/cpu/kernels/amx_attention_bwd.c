@@ -3,8 +3,7 @@
 // Everything is computed with keys in rows and queries in columns: pᵀ and dSᵀ, rounded to the operands' format, are
 // then left operands of dv and dk as they lie, lse and Δ are vectors and not numbers to spread, and only dSᵀ has to be
 // stored a second time, in pairs, for dqᵀ = kᵀ·dSᵀ. A block is 128 keys by 128 queries; its scores are made and used 32
-// × 32 at a time, in 8 KiB. With blocks of 64, whose sums are loaded and stored twice as often, heads of 64 took 4 to
-// 14 % longer in BF16.
+// × 32 at a time, in 8 KiB. Blocks of 64 would load and store their sums twice as often.
 //
 // One task owns a batch element's kv head: its sums are in a fixed order, so threads do not change a bit.
 #include "backend/cpu/kernels/amx_attention.h"

@@ -1,5 +1,5 @@
-// The rate of AVX512-BF16's dot product on one core. Zen 4 runs it at twice its FP32 rate, Intel's cores at most at the
-// same.
+// Measures the rate of AVX512-BF16's dot product on one core. Some processors run it at twice their FP32 rate, others
+// at the same.
 #include <immintrin.h>
 
 #include "base/base.h"

@@ -91,7 +91,7 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
     }
 #define OTHER vload_lanes(b + i, lanes, 0)
 
-// Costs are nanoseconds an element on one Zen 4 core, FP32 and BF16, in cache and out of it, averaged.
+// `cost` is the time of an element on one core in nanoseconds, which decides how many threads run.
 #define KERNEL_OF(name, cost)                                                                                          \
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         return run_map(device, call, name##_block, cost);                                                              \

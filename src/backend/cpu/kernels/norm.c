@@ -122,7 +122,7 @@ const mz_kernel MZ_SYMBOL(layernorm) = {"layernorm__" MZ_LEVEL_TEXT, layernorm_p
 // --- layernorm_bwd -------------------------------------------------------------------------------------------------
 // dweight, dbias and linear_dbias are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of
 // its own, added in order at the end. The runs depend on the shape only, so the number of threads does not change a
-// bit. 64 of them keep 16 cores busy, and their 3·64·C floats are 7 % of what the op reads at 4096 rows.
+// bit.
 enum { LN_CHUNKS = 64 };
 
 static int64_t chunk_rows(int64_t rows) {

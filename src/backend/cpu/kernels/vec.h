@@ -326,9 +326,8 @@ static inline vh to_f16(vf x) {
 
 // eˣ, within 1 ulp where the result is normal. eˣ = 2ⁿ·eʳ with n = round(x/ln 2), |r| ≤ 0.347; eʳ = 1 + r + r²·q(r),
 // relative error of the fit 3.1e-9. -inf gives 0, above 88.72 gives infinity, NaN stays NaN; subnormal results are
-// rounded once. What is below half the smallest subnormal becomes 0 by a choice, not by underflow: masked scores are
-// -inf, and on Intel's cores every vector that underflows costs some 150 cycles (attention's forward took twice its
-// time).
+// rounded once. Results below half the smallest subnormal become 0 by a selection and not by underflow, which is slow
+// on some processors and which every masked score of -inf would cause.
 static inline vf vexp_below(vf x) {   // x <= 90, or NaN
     const vf magic = vset(0x1.8p23f); // x + magic holds round(x) in its low bits, while |x| < 2^22
     const vf least = vset(-103.98f);
@@ -377,7 +376,7 @@ static inline vf vtanh(vf x) {
 // 1/x within 1 ulp for x from 2^-100 to 2^100.
 static inline vf vinverse(vf x) {
 #if VEC_512
-    // 14 bits and a Newton step: a division of 16 lanes keeps Intel's cores busy for 16 cycles, this for 3.
+    // An estimate of 14 bits and a Newton step take fewer cycles than a division of 16 lanes.
     vf y = (vf)_mm512_rcp14_ps((__m512)x);
     return vfma(vfma(-x, y, vset(1.0f)), y, y);
 #else

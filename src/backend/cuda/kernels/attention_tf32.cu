@@ -464,9 +464,8 @@ struct float_pass : float_shared<PASS, KIND, D, MT, BN> {
     }
 };
 
-// Measured on an H100. TF32: 16 rows a warp beat 32 in the first two passes at every size tried, by up to 20%. FP32:
-// parts stored once beat parts split by every warp by a quarter, heads of 80 by half; forward is 14% faster with 32
-// rows a warp where blocks are many; narrow heads by 20% with tiles of 64 where they are few.
+// Chooses the rows of a warp and the tile for a head's width: BF16 terms are stored once rather than split by every
+// warp, forward takes 32 rows a warp where blocks are many, and narrow heads take tiles of 64 where blocks are few.
 template <int PASS, bool LIMITED>
 cudaError_t stored_for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     constexpr int KIND = OF_STORED_PARTS;

@@ -332,9 +332,8 @@ __device__ __forceinline__ void ask_piece(float (&d)[16][4], uint64_t a, uint64_
     wgmma_commit();
 }
 
-// Scales of b: of tiles, a piece ahead; of a thread's columns, AHEAD loads at a time under way, the first while
-// products are. Loaded where they are needed, they made promotion of columns' scales take three times as long as of
-// tiles'.
+// Scales of b are loaded before they are needed: those of tiles one piece ahead, those of a thread's columns AHEAD at a
+// time, the first of them while products run.
 enum { AHEAD = 8 };
 __device__ __forceinline__ void tile_scales(const float *of, bool both, int64_t second, float (&v)[2]) {
     v[0] = __ldg(of);
