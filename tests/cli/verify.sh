@@ -46,6 +46,12 @@ shows matched/verify.md "at equal quality: undecided" "mezzo verify"
 run 0 "${MATCHED[@]}" --seeds 4 --baseline fp16 --within 0.99 --out matched --json
 shows "$OUT" '"baseline": "fp16"' '"candidate": "bf16"' '"decided": true' '"level_over_all_looks": 0.95'
 shows matched/verify.json '"baseline_losses"' '"same_data_and_weights": true'
+# What is emulated is judged by its steps alone: the times are the emulation's.
+"$MEZZO" "${MATCHED[@]}" --seeds 3 --baseline bf16 --emulate mxfp4 --lr 0.01 --out matched >"$OUT" 2>"$ERR"
+[[ $? -le 1 ]] || fail "emulated"
+shows "$OUT" "mxfp4 against bf16" "steps for the same loss"
+! grep -q "raw speedup  \|equal quality  " "$OUT" || fail "an emulation's times"
+shows matched/verify.json '"emulate": "mxfp4"'
 refuse 2 "--min-speedup" "--matched" -- "${MATCHED[@]}" --min-speedup 1
 refuse 2 "--baseline" "--matched" -- "${RUN[@]}" --baseline bf16
 refuse 2 "nothing to compare with bf16" -- "${MATCHED[@]}" --baseline bf16

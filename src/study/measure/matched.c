@@ -147,11 +147,28 @@ mezzo_status mz_matched_judge(const mz_verify_options *o, const mz_verify_result
     }
     out->steps_ratio = mz_measure_ratio(ratio, r->n, level);
     out->speedup = mz_measure_ratio(speedup, r->n, level);
+    if (r->emulate != MEZZO_BLOCKS_NONE) { // an emulation's times are nobody's: steps alone are judged
+        out->raw = (mz_measured){(double)NAN, {(double)NAN, (double)NAN}};
+        out->speedup = out->steps_ratio;
+    }
     out->verdict = level > 0 ? verdict_of(o, &out->speedup) : MZ_MATCHED_OPEN;
     return MEZZO_OK;
 }
 
 // --- reports -------------------------------------------------------------------------------------------------------
+static const char *candidate_name(const mz_verify_result *r) {
+    return r->emulate != MEZZO_BLOCKS_NONE ? mezzo_blocks_name(r->emulate) : mezzo_precision_name(r->precision);
+}
+
+static void add_emulated(const mz_verify_result *r, mz_text *t) {
+    const mz_measured *m = &r->matched.steps_ratio;
+    const char *a = mezzo_precision_name(r->baseline), *b = candidate_name(r);
+    mz_text_addf(t, "%s (emulated) learns %s per step than %s: it pays from a raw speedup of %.3f on", b,
+                 r->matched.verdict == MZ_MATCHED_FASTER ? "more" : "less", a, 1 / m->value);
+    if (m->interval.high > m->interval.low)
+        mz_text_addf(t, " (%.3f to %.3f)", 1 / m->interval.high, 1 / m->interval.low);
+}
+
 static void add_row(const char *what, const mz_measured *m, int digits, size_t n, mz_text *t) {
     if (isnan(m->value)) {
         mz_text_addf(t, "%-28s -\n", what);
@@ -165,11 +182,14 @@ static void add_row(const char *what, const mz_measured *m, int digits, size_t n
 
 static void add_verdict(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
     const mz_matched *m = &r->matched;
-    const char *a = mezzo_precision_name(r->baseline), *b = mezzo_precision_name(r->precision);
+    const char *a = mezzo_precision_name(r->baseline), *b = candidate_name(r);
     switch (m->verdict) {
     case MZ_MATCHED_FASTER:
     case MZ_MATCHED_SLOWER:
-        mz_text_addf(t, "At equal quality %s is %s than %s", b, mz_matched_word(m->verdict), a);
+        if (r->emulate != MEZZO_BLOCKS_NONE)
+            add_emulated(r, t);
+        else
+            mz_text_addf(t, "At equal quality %s is %s than %s", b, mz_matched_word(m->verdict), a);
         break;
     case MZ_MATCHED_EQUAL:
         mz_text_addf(t, "At equal quality %s and %s differ by less than %g %%", b, a, 100 * o->within);
@@ -196,16 +216,18 @@ static void add_verdict(const mz_verify_options *o, const mz_verify_result *r, m
 
 void mz_matched_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
     const mz_matched *m = &r->matched;
-    const char *a = mezzo_precision_name(r->baseline), *b = mezzo_precision_name(r->precision);
+    const char *a = mezzo_precision_name(r->baseline), *b = candidate_name(r);
     mz_text_addf(t, "%s against %s: %s, %.2f M parameters, %lld steps of %lld × %lld; %s\n", b, a, r->model.name,
                  r->params_m, (long long)r->steps, (long long)r->grad_accum, (long long)r->batch, r->device);
     mz_text_addf(t, "data: %s; %s\n\n", r->data,
                  r->same ? "the same first weights and batches in both runs of each seed"
                          : "NOT the same first weights and batches: the runs cannot be compared");
-    add_row("raw speedup", &m->raw, 3, r->n, t);
+    if (r->emulate == MEZZO_BLOCKS_NONE)
+        add_row("raw speedup", &m->raw, 3, r->n, t);
     add_row("training loss difference", &m->loss_difference, 5, r->n, t);
     add_row("steps for the same loss", &m->steps_ratio, 4, r->n, t);
-    add_row("speedup at equal quality", &m->speedup, 3, r->n, t);
+    if (r->emulate == MEZZO_BLOCKS_NONE)
+        add_row("speedup at equal quality", &m->speedup, 3, r->n, t);
     mz_text_addf(t, "\n");
     add_verdict(o, r, t);
 }
@@ -243,15 +265,15 @@ static json_t *seeds_json(const mz_verify_result *r) {
 json_t *mz_matched_json(const mz_verify_options *o, const mz_verify_result *r) {
     const mz_matched *m = &r->matched;
     const size_t n = r->n;
-    return json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:o, s:I, s:I, s:i, s:b, "
-                     "s:o}",
-                     "baseline", mezzo_precision_name(r->baseline), "candidate", mezzo_precision_name(r->precision),
-                     "verdict", mz_matched_word(m->verdict), "decided", (int)mz_matched_decided(m), "raw_speedup",
-                     measured_json(&m->raw, n), "loss_difference", measured_json(&m->loss_difference, n),
-                     "steps_for_the_same_loss", measured_json(&m->steps_ratio, n), "speedup_at_equal_quality",
-                     measured_json(&m->speedup, n), "loss_slope_by_ln_step", number(m->slope), "interval_level",
-                     number(m->look_level), "level_over_all_looks", number(o->level), "within", number(o->within),
-                     "model", r->model.name, "device", r->device, "params_m", number(r->params_m), "steps",
-                     (json_int_t)r->steps, "seeds_run", (json_int_t)n, "seeds_at_most", o->seeds,
-                     "same_data_and_weights", (int)r->same, "seeds", seeds_json(r));
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:o, s:I, s:I, s:i, s:b, "
+        "s:o}",
+        "baseline", mezzo_precision_name(r->baseline), "candidate", mezzo_precision_name(r->precision), "emulate",
+        mezzo_blocks_name(r->emulate), "verdict", mz_matched_word(m->verdict), "decided", (int)mz_matched_decided(m),
+        "raw_speedup", measured_json(&m->raw, n), "loss_difference", measured_json(&m->loss_difference, n),
+        "steps_for_the_same_loss", measured_json(&m->steps_ratio, n), "speedup_at_equal_quality",
+        measured_json(&m->speedup, n), "loss_slope_by_ln_step", number(m->slope), "interval_level",
+        number(m->look_level), "level_over_all_looks", number(o->level), "within", number(o->within), "model",
+        r->model.name, "device", r->device, "params_m", number(r->params_m), "steps", (json_int_t)r->steps, "seeds_run",
+        (json_int_t)n, "seeds_at_most", o->seeds, "same_data_and_weights", (int)r->same, "seeds", seeds_json(r));
 }
