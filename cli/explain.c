@@ -105,6 +105,10 @@ static const cli_field param_fields[] = {
     {CLI_FIELD(mz_explained_param, shape), "shape", "shape", "%s"},
     {CLI_FIELD(mz_explained_param, master), "master", "master", "%s"},
     {CLI_FIELD(mz_explained_param, copy), "copy", "copy", "%s"},
+    {CLI_FIELD(mz_explained_param, update), "update", "update", "%s",
+     .legend = "the optimizer that updates it; -: frozen"},
+    {CLI_FIELD(mz_explained_param, lr_factor), "lr_factor", "rate", "%.3g",
+     .legend = "its learning rate, over that of the schedule"},
     {CLI_FIELD(mz_explained_param, rule), "why", "why", "%s"},
 };
 static const cli_field summary_fields[] = {
@@ -153,6 +157,11 @@ static void print_text(const explanation *e, bool params) {
     for (int m = 0, some = 0; m < MZ_MASTERS; m++)
         if (e->params.kept[m] > 0)
             printf("%s %s (%zu)", some++ > 0 ? "," : "", mezzo_master_name((mezzo_master)m), e->params.kept[m]);
+    printf("\noptimizer  ");
+    for (int kind = 0, some = 0; kind < MEZZO_OPTIMIZER_KINDS; kind++)
+        if (e->params.updated[kind] > 0)
+            printf("%s %s (%zu)", some++ > 0 ? "," : "", mezzo_optimizer_kind_name((mezzo_optimizer_kind)kind),
+                   e->params.updated[kind]);
     printf("\n");
     cli_fields_lines(summary_fields, MZ_COUNT(summary_fields), s, NULL, "", 12);
 }
@@ -350,6 +359,7 @@ static mezzo_status explain(const question *q, mz_explained_graph *passed, expla
     }
     MEZZO_TRY(mz_explained_summarize(q->graph, options, &e->summary));
     MEZZO_TRY(mz_explained_collect_params(q->graph, options, master, &e->params));
+    mz_explained_add_optimizer(q->graph, &q->session.optimizer, &e->params);
     return cut_for != NULL ? mz_explain_ranks(q->device, q->graph, options, master, cut_for, held) : MEZZO_OK;
 }
 
@@ -439,7 +449,7 @@ static const char *const keys[] = {"model.",
                                    "autocast",
                                    "device.name",
                                    "train.batch_size",
-                                   "optimizer.master",
+                                   "optimizer.",
                                    "ranks.",
                                    NULL};
 

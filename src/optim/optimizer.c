@@ -17,24 +17,22 @@ static void set_schedule(mz_update_attrs *update, const mezzo_schedule *s) {
     update->steps = s->steps;
 }
 
-static bool matches(const mezzo_params *params, const char *pattern, int index) {
-    return strcmp(pattern, MEZZO_MATRICES) == 0 ? mz_is_block_matrix(params, index)
-                                                : mz_names_parameter(pattern, mezzo_params_name(params, index));
+static bool matches(const char *pattern, const char *name, int rank) {
+    return strcmp(pattern, MEZZO_MATRICES) == 0 ? mz_is_block_matrix(name, rank) : mz_names_parameter(pattern, name);
 }
 
-static bool owns(const mezzo_params *params, const mezzo_optimizer_options *o, int index) {
+static bool owns(const mezzo_optimizer_options *o, const char *name, int rank) {
     if (o->patterns == NULL)
         return true;
     for (int i = 0; i < o->n_patterns; i++)
-        if (matches(params, o->patterns[i], index))
+        if (matches(o->patterns[i], name, rank))
             return true;
     return false;
 }
 
-// The first group that matches; the last one takes the rest.
-static int group_for(const mezzo_params *params, const mezzo_optimizer_options *o, int index) {
+int mz_optimizer_group_for(const mezzo_optimizer_options *o, const char *name, int rank) {
     int g = 0;
-    while (g < o->n_groups && !owns(params, &o->groups[g], index))
+    while (g < o->n_groups && !owns(&o->groups[g], name, rank))
         g++;
     return g;
 }
@@ -43,7 +41,7 @@ static mezzo_status check_patterns(const mezzo_params *params, const mezzo_optim
     for (int p = 0; o->patterns != NULL && p < o->n_patterns; p++) {
         bool found = false;
         for (int i = 0; i < mezzo_params_count(params) && !found; i++)
-            found = matches(params, o->patterns[p], i);
+            found = matches(o->patterns[p], params->list[i].name, params->list[i].shape.rank);
         if (!found)
             return mz_fail(MEZZO_ERR_INVALID, "%s: no parameter's name matches \"%s\"", whose, o->patterns[p]);
     }
@@ -60,11 +58,13 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
     opt->begin = mz_alloc((size_t)count + 1, sizeof *opt->begin);
     if (opt->index == NULL || opt->group_of == NULL || opt->begin == NULL)
         return MEZZO_ERR_MEMORY;
-    for (int i = 0; i < count; i++)
-        if (!opt->params->list[i].frozen && owns(opt->params, o, i)) {
-            opt->group_of[opt->n] = group_for(opt->params, o, i);
-            opt->index[opt->n++] = i;
-        }
+    for (int i = 0; i < count; i++) {
+        const mz_param *p = &opt->params->list[i];
+        if (p->frozen || !owns(o, p->name, p->shape.rank))
+            continue;
+        opt->group_of[opt->n] = mz_optimizer_group_for(o, p->name, p->shape.rank);
+        opt->index[opt->n++] = i;
+    }
     if (opt->n == 0)
         return mz_fail(
             MEZZO_ERR_INVALID,

@@ -101,6 +101,11 @@ typedef struct mz_optimizer_size {
 // Of the optimizer that mz_optimizer_create would make on parameters that are laid out (mz_params_sketch).
 mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
                                  mz_optimizer_size *out);
+// Of options whose kind is per matrix: that kind gets the matrices of blocks, as the group `matrices`, and AdamW the
+// rest. The caller adds the group. False, and nothing, with other kinds.
+bool mz_optimizer_split_matrices(mezzo_optimizer_options *options, mezzo_optimizer_options *matrices);
+// The number of the group that takes a parameter, the first that matches; n_groups: the optimizer's own settings.
+int mz_optimizer_group_for(const mezzo_optimizer_options *options, const char *name, int rank);
 // freeze.c. A pattern names parameters, or a module with all of its own: "wte" is wte.weight too.
 bool mz_names_parameter(const char *pattern, const char *parameter);
 // options.c. INVALID names the option that is refused.

@@ -13,6 +13,17 @@ mezzo_optimizer_options mezzo_optimizer_defaults(void) {
     return o;
 }
 
+bool mz_optimizer_split_matrices(mezzo_optimizer_options *o, mezzo_optimizer_options *matrices) {
+    static const char *const patterns[] = {MEZZO_MATRICES};
+    if (!mz_kinds[o->kind].reads.orthogonal)
+        return false;
+    *matrices = *o;
+    matrices->patterns = patterns;
+    matrices->n_patterns = 1;
+    o->kind = MEZZO_ADAMW;
+    return true;
+}
+
 static mezzo_status check_at_least(const char *name, double value, double least) {
     if (!(value >= least) || isinf(value))
         return mz_fail(MEZZO_ERR_INVALID, "optimizer: %s is %g: use a finite number of at least %g", name, value,

@@ -66,9 +66,8 @@ static bool has_number(const char *name) {
     return false;
 }
 
-bool mz_is_block_matrix(const mezzo_params *params, int index) {
-    const mz_param *p = &params->list[index];
-    return (p->shape.rank == 2 || p->shape.rank == 3) && has_number(p->name);
+bool mz_is_block_matrix(const char *name, int rank) {
+    return (rank == 2 || rank == 3) && has_number(name);
 }
 
 // Some rows of a parameter: all, or those of one of the layers whose weights it has.

@@ -36,7 +36,7 @@ struct mz_stacks {
 };
 
 // A parameter of the pattern MEZZO_MATRICES.
-bool mz_is_block_matrix(const mezzo_params *params, int index);
+bool mz_is_block_matrix(const char *name, int rank);
 // INVALID: a group per matrix has a parameter that is none, or a part of one that its moments cannot begin at.
 mezzo_status mz_stacks_lay_out(mezzo_optimizer *optimizer);
 // Prepares all calls, after the groups' own are filled, and adds memory where the parameters have some. *scratch grows

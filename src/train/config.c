@@ -245,19 +245,16 @@ static mezzo_status read_groups(const mezzo_config *config, mezzo_optimizer_opti
 
 // A kind that is per matrix takes the matrices of blocks, after the groups of the configuration, and AdamW the rest.
 static mezzo_status split_matrices(const mezzo_config *config, mezzo_optimizer_options *out) {
-    static const char *const matrices[] = {MEZZO_MATRICES};
-    mezzo_optimizer_options own = *out;
-    if (!mz_kinds[own.kind].reads.orthogonal)
-        return read_groups(config, out);
-    out->kind = MEZZO_ADAMW;
+    mezzo_optimizer_options matrices;
+    const bool splits = mz_optimizer_split_matrices(out, &matrices);
     MEZZO_TRY(read_groups(config, out));
     mz_group_list *list = config->groups;
+    if (!splits)
+        return MEZZO_OK;
     if (out->n_groups == (int)MZ_COUNT(list->items))
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.groups: more than %d groups beside %s: join some",
-                       (int)MZ_COUNT(list->items) - 1, mz_kinds[own.kind].name);
-    own.patterns = matrices;
-    own.n_patterns = 1;
-    list->items[out->n_groups++] = own;
+                       (int)MZ_COUNT(list->items) - 1, mz_kinds[matrices.kind].name);
+    list->items[out->n_groups++] = matrices;
     out->groups = list->items;
     return MEZZO_OK;
 }

@@ -35,6 +35,14 @@ run 0 train "${FEW[@]}" --freeze "h.0.attn" --steps 3 --out frozen
 run 0 train "${FEW[@]}" --precision fp16 --init-scale 1e30 --steps 3 --out skipped
 run 0 train "${FEW[@]}" --steps 3 --init whole --lora-rank 2 --out adapted
 
+run 0 explain --model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 16 --vocab 64 --device cpu --optimizer muon --params
+shows "$OUT" "adamw (12), muon (4)"
+grep -q "c_fc.weight .* muon" "$OUT" || fail "the table does not say which parameters Muon updates"
+run 0 explain --model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 16 --vocab 64 --device cpu --optimizer.groups "h.0.mlp=lion" --params
+shows "$OUT" "adamw (12), lion (4)"
+run 0 memory --model gpt2 --layers 1 --heads 2 --d-model 16 --seq-len 16 --vocab 64 --device cpu --optimizer adamw,muon
+shows "$OUT" "muon"
+
 # Ranks have the bits of one, whatever they share; a checkpoint of two ranks resumes on one.
 if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
     export OMP_WAIT_POLICY=passive MEZZO_JOB_SECRET=for-this-test OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -209,7 +209,7 @@ static void keep_param(void *user, const mezzo_explain_param *from) {
     if (t->status != MEZZO_OK)
         return;
     mz_explained_param *r = &t->rows[t->n++];
-    *r = (mz_explained_param){from->name, from->shape, from->master, from->copy, from->rule, NULL};
+    *r = (mz_explained_param){from->name, from->shape, from->master, from->copy, from->rule, "-", 0, NULL};
     const char **strings[] = {&r->name, &r->shape};
     t->kept[r->master]++;
     t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
@@ -219,6 +219,19 @@ mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_progr
                                          mezzo_master master, mz_explained_params *t) {
     MEZZO_TRY(mezzo_graph_explain_params(g, options, master, keep_param, t));
     return t->status;
+}
+
+void mz_explained_add_optimizer(const mezzo_graph *g, const mezzo_optimizer_options *o, mz_explained_params *t) {
+    for (size_t i = 0; i < t->n && i < g->n_params; i++) {
+        const mz_param_spec *spec = &g->params[i];
+        const int group = mz_optimizer_group_for(o, spec->name, spec->shape.rank);
+        const mezzo_optimizer_options *by = group < o->n_groups ? &o->groups[group] : o;
+        if (spec->frozen)
+            continue;
+        t->rows[i].update = mezzo_optimizer_kind_name(by->kind);
+        t->rows[i].lr_factor = by == o ? 1 : by->lr_factor;
+        t->updated[by->kind]++;
+    }
 }
 
 // --- the summary ---------------------------------------------------------------------------------

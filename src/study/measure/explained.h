@@ -3,6 +3,7 @@
 #ifndef MZ_STUDY_EXPLAINED_H
 #define MZ_STUDY_EXPLAINED_H
 
+#include "optim/optimizer.h"
 #include "runtime/passes.h"
 
 // A graph after a pass, with what passes that ask the device decided beside it.
@@ -58,17 +59,22 @@ typedef struct mz_explained_param {
     mezzo_master master;
     mezzo_dtype copy;
     const char *rule;
-    char *text; // holds name and shape
+    const char *update; // the kind of optimizer; "-": it is frozen
+    double lr_factor;   // of the schedule's rate
+    char *text;         // holds name and shape
 } mz_explained_param;
 typedef struct mz_explained_params {
     mz_explained_param *rows;
     size_t n, cap;
-    size_t kept[MZ_MASTERS]; // how many are kept so
+    size_t kept[MZ_MASTERS];               // how many are kept so
+    size_t updated[MEZZO_OPTIMIZER_KINDS]; // how many a kind updates
     mezzo_status status;
 } mz_explained_params;
 // Parameters where masters are asked for by name ("split"; "auto": by the precision). Free also on errors.
 mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options,
                                          mezzo_master master, mz_explained_params *out);
+// Adds what updates each: the graph's parameters are the rows.
+void mz_explained_add_optimizer(const mezzo_graph *g, const mezzo_optimizer_options *options, mz_explained_params *out);
 void mz_explained_params_free(mz_explained_params *table);
 
 // What the tensors that outlive an op are stored in: dtype names; "mixed" where they differ, "-" where there are none.

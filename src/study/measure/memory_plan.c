@@ -6,14 +6,19 @@ const char *mz_memory_optimizer(int index) {
     return index < MEZZO_OPTIMIZER_KINDS ? mezzo_optimizer_kind_name((mezzo_optimizer_kind)index) : "sgd-plain";
 }
 
+// `matrices`: where a kind that is per matrix has its group; the session points to it.
 static mz_session_options session_of(const mz_memory_plan *a, mezzo_precision precision, int optimizer,
-                                     mezzo_master master) {
+                                     mezzo_master master, mezzo_optimizer_options *matrices) {
     mz_session_options o = a->session;
     const bool is_plain = optimizer == MEZZO_OPTIMIZER_KINDS;
     mz_session_set_precision(&o, precision);
     o.master = master;
     mezzo_optimizer_set_kind(&o.optimizer, is_plain ? MEZZO_SGD : (mezzo_optimizer_kind)optimizer);
     o.optimizer.momentum = is_plain ? 0 : o.optimizer.momentum;
+    if (mz_optimizer_split_matrices(&o.optimizer, matrices)) {
+        o.optimizer.groups = matrices;
+        o.optimizer.n_groups = 1;
+    }
     return o;
 }
 
@@ -27,7 +32,8 @@ static const mz_footprint *planned_like(const mz_memory_plan *a, const mz_memory
 
 static mezzo_status plan_row(mz_memory_plan *a, mezzo_precision precision, int optimizer, mezzo_master master,
                              mz_plans *plans, mz_memory_row *row) {
-    mz_session_options o = session_of(a, precision, optimizer, master);
+    mezzo_optimizer_options matrices;
+    mz_session_options o = session_of(a, precision, optimizer, master, &matrices);
     *row = (mz_memory_row){.precision = precision, .optimizer = optimizer, .master = master, .largest = -1};
     MEZZO_TRY(mz_footprint_of(a->device, &o, planned_like(a, row), &row->f));
     if (a->limit > 0) {
@@ -35,7 +41,7 @@ static mezzo_status plan_row(mz_memory_plan *a, mezzo_precision precision, int o
         o.program.recompute = true;
         MEZZO_TRY(mz_largest_batch(a->device, &o, a->limit, plans, &row->largest_again));
     }
-    o = session_of(a, precision, optimizer, master);
+    o = session_of(a, precision, optimizer, master, &matrices);
     if (a->measure)
         MEZZO_TRY(mz_session_measure(a->device, &o, &row->measured));
     return MEZZO_OK;
@@ -90,7 +96,8 @@ mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
         if (mz_precision_is_low(a->rows[i].precision))
             a->base = i;
     const mz_memory_row *base = &a->rows[a->base];
-    const mz_session_options o = session_of(a, base->precision, base->optimizer, base->master);
+    mezzo_optimizer_options matrices;
+    const mz_session_options o = session_of(a, base->precision, base->optimizer, base->master, &matrices);
     mz_session_options less = o;
     if (!o.program.recompute) {
         less.program.recompute = true;
@@ -143,7 +150,8 @@ mezzo_status mz_memory_least(const mz_memory_plan *a, const mz_memory_row **row,
     *least = SIZE_MAX;
     *row = NULL;
     for (int i = 0; i < a->n_rows; i++) {
-        mz_session_options o = session_of(a, a->rows[i].precision, a->rows[i].optimizer, a->rows[i].master);
+        mezzo_optimizer_options matrices;
+        mz_session_options o = session_of(a, a->rows[i].precision, a->rows[i].optimizer, a->rows[i].master, &matrices);
         size_t bytes;
         o.form.batch = 1;
         o.program.recompute = true;
