@@ -110,10 +110,13 @@ MEZZO_API mezzo_value mezzo_sign(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_floor(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_ceil(mezzo_graph *g, mezzo_value x);
 MEZZO_API mezzo_value mezzo_round(mezzo_graph *g, mezzo_value x);
+MEZZO_API mezzo_value mezzo_softcap(mezzo_graph *g, mezzo_value x, float cap); // cap·tanh(x/cap); cap not 0
 // (x - mean)/√(variance + eps)·weight + bias over the last dimension; weight [C]|NONE, bias [C]|NONE.
 MEZZO_API mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps);
 // x·weight/√(mean(x²) + eps) over the last dimension; weight [C]|NONE.
 MEZZO_API mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps);
+// The same with weight + offset in the weight's place (Gemma's offset is 1); nothing without a weight.
+MEZZO_API mezzo_value mezzo_rmsnorm_offset(mezzo_graph *g, mezzo_value x, mezzo_value weight, float offset, float eps);
 MEZZO_API mezzo_value mezzo_swiglu(mezzo_graph *g,
                                    mezzo_value x); // silu(gate)·up: [… 2F], the gate's half first → [… F]
 // Rotary position embedding. The table: cosines and sines of the angles position/theta^(2i/dims), FP32 [length, dims];
@@ -151,8 +154,9 @@ typedef struct mezzo_routing {
     int groups, top_groups; // experts are chosen from the best top_groups of so many groups; 1, 1: from all
     bool normalise;         // a token's weights are divided by their sum
     float scale;            // and multiplied by this
+    bool softmax;           // scores are softmax(logits) over all experts; else sigmoid(logits)
 } mezzo_routing;
-// Scores are sigmoid(logits), logits [… E]; experts are chosen by score + bias ([E]|NONE; it has no gradient), weighed
+// Scores are of logits [… E]; experts are chosen by score + bias ([E]|NONE; it has no gradient), weighed
 // by score. *weights FP32 and *experts I32 are [M, top_k], in falling order of what chose them.
 MEZZO_API mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, const mezzo_routing *routing,
                                    mezzo_value *weights, mezzo_value *experts);
@@ -211,6 +215,9 @@ MEZZO_API mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x); // over the 
 // FP32. With every target ignored the loss is 0 (torch gives NaN).
 MEZZO_API mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets,
                                           int32_t ignore_index);
+// The same of logits cap·tanh(logits/cap), which are not stored; cap 0: of logits.
+MEZZO_API mezzo_value mezzo_cross_entropy_capped(mezzo_graph *g, mezzo_value logits, mezzo_value targets,
+                                                 int32_t ignore_index, float cap);
 // Images are [B, height, width, channels], as every op here takes them.
 typedef struct mezzo_convolution {
     int stride;                // of both directions, 1 or more

@@ -255,13 +255,20 @@ mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, m
 }
 
 mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, float eps) {
+    return mezzo_rmsnorm_offset(g, x, weight, 0, eps);
+}
+
+mezzo_value mezzo_rmsnorm_offset(mezzo_graph *g, mezzo_value x, mezzo_value weight, float offset, float eps) {
     mz_node node = mz_build_node(g, MZ_OP_rmsnorm);
     node.n_in = 2;
     node.in[0] = x.id;
     node.in[1] = weight.id;
     node.attrs.eps = eps;
-    if (!mz_build_broken(g) && !(eps >= 0))
-        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "rmsnorm: eps %g, must be 0 or more", (double)eps));
+    node.attrs.offset = offset;
+    if (!mz_build_broken(g) && (!(eps >= 0) || !isfinite(offset)))
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID,
+                                          "rmsnorm: eps %g and offset %g, must be 0 or more, and finite", (double)eps,
+                                          (double)offset));
     return mz_build_finish(g, &node);
 }
 
@@ -367,6 +374,7 @@ mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, c
     node.attrs.groups = routing->groups;
     node.attrs.top_groups = routing->top_groups;
     node.attrs.normalise = routing->normalise;
+    node.attrs.softmax = routing->softmax;
     node.attrs.alpha = routing->scale;
     *weights = mz_build_finish(g, &node);
     *experts = weights->id >= 0 ? (mezzo_value){node.out[1]} : MEZZO_NONE;
@@ -425,7 +433,15 @@ mezzo_value mezzo_embedding(mezzo_graph *g, mezzo_value table, mezzo_value ids) 
 }
 
 mezzo_value mezzo_cross_entropy(mezzo_graph *g, mezzo_value logits, mezzo_value targets, int32_t ignore_index) {
-    return mz_build_binary(g, MZ_OP_cross_entropy, logits, targets, (mz_attrs){.ignore_index = ignore_index});
+    return mezzo_cross_entropy_capped(g, logits, targets, ignore_index, 0);
+}
+
+mezzo_value mezzo_cross_entropy_capped(mezzo_graph *g, mezzo_value logits, mezzo_value targets, int32_t ignore_index,
+                                       float cap) {
+    if (!mz_build_broken(g) && !(cap >= 0 && isfinite(cap)))
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "cross_entropy: cap %g, must be 0 or more", (double)cap));
+    return mz_build_binary(g, MZ_OP_cross_entropy, logits, targets,
+                           (mz_attrs){.ignore_index = ignore_index, .score_cap = cap});
 }
 
 mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x, int axis) {

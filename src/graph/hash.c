@@ -31,6 +31,8 @@ static void add_node(mz_text *t, const mezzo_graph *g, const mz_node *n) {
     // Absent where they are zero: graphs without them keep the hash that they had.
     if (a->window != 0 || a->score_cap != 0)
         mz_text_addf(t, " %lld %a", (long long)a->window, (double)a->score_cap);
+    if (a->offset != 0 || a->softmax)
+        mz_text_addf(t, " %a %d", (double)a->offset, a->softmax);
     if (a->rope.divisor != 0)
         mz_text_addf(t, " %a %a %a %a %d", (double)a->rope.divisor, (double)a->rope.offset, (double)a->rope.slope,
                      (double)a->rope.amplitude, a->rope.by_index);

@@ -185,6 +185,7 @@ struct mz_attrs {
     float alpha;  // scale, expand, upsample, pool, time_embedding; route: the factor of all weights; attention: of the
                   // scores, 0: 1/√D
     float eps;    // layernorm, rmsnorm, group_norm, matrix_normalize
+    float offset; // rmsnorm: added to the weight
     float p;      // dropout, attention
     uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
     int axis;     // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
@@ -192,7 +193,7 @@ struct mz_attrs {
     int64_t begin, end;                // slice, slice_dx: indices along the axis
     bool causal;                       // attention: query i sees keys 0 … i; else all of them
     int64_t window;                    // attention, causal: the number of last keys that a query sees; 0: all
-    float score_cap;                   // attention: scores s become cap·tanh(s/cap); 0: they stay
+    float score_cap;                   // attention, cross_entropy: scores s become cap·tanh(s/cap); 0: they stay
     int heads, kv_heads;               // attention; rope: heads
     int rotated;                       // rope: the number of heads, from the first, that are rotated
     float theta;                       // rope_table, time_embedding: wavelengths grow from 2π to nearly 2π·theta
@@ -206,6 +207,7 @@ struct mz_attrs {
     int factor;                        // upsample, pool
     float low, high;                   // clamp
     bool normalise;                    // route: a token's weights add up to 1 (times alpha)
+    bool softmax;                      // route: scores are softmax(logits), else sigmoid(logits)
     int32_t ignore_index;              // cross_entropy
     int64_t first_row;                 // cross_entropy: logits are rows first_row … of the targets'; linear_dx,
                                        // linear_dw with random_gradients: dy is rows first_row … of what is rounded

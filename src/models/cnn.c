@@ -56,7 +56,7 @@ static mezzo_status build(const mz_model *model, const mz_form *form, const mezz
     h = mezzo_mean(g, h, 1);                                         // [B, w]
     const mezzo_init init = {.kind = MEZZO_INIT_NORMAL, .a = 1.0F / sqrtf((float)width)};
     mezzo_value logits = mz_layer_linear(g, "head", h, config->classes, init, true); // [B, classes]
-    return mz_layer_loss(g, logits, targets, form->outputs);
+    return mz_layer_loss(g, logits, targets, 0, form->outputs);
 }
 
 const mz_maker mz_model_cnn = {

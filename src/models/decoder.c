@@ -109,6 +109,11 @@ static bool has(const mezzo_model_config *config, mz_decoder_flag flag) {
     return flag == ALWAYS || (flag > ALWAYS && *(const bool *)((const char *)config + flag));
 }
 
+bool mz_decoder_slides(const mezzo_model_config *config, int64_t index) {
+    return config->window > 0 && index >= config->window_from &&
+           (config->full_every <= 0 || (index + 1) % config->full_every != 0);
+}
+
 mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_model_config *config) {
     mezzo_model_config c = *config;
     const bool sigmoid = family->router == MZ_ROUTER_SIGMOID;
@@ -118,6 +123,7 @@ mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_mode
     c.d_expert = c.d_expert > 0 ? c.d_expert : c.d_model;
     c.window = family->windows && c.window > 0 ? c.window : 0;
     c.window_from = family->windows_from && c.window_from > 0 ? c.window_from : 0;
+    c.full_every = family->full_every > 0 && c.full_every > 0 ? c.full_every : 0;
     c.rotary = family->partial ? c.rotary : 1;
     c.dropout = family->has_dropout ? c.dropout : 0;
     c.dense_layers = family->router == MZ_ROUTER_NONE ? c.layers : sigmoid ? c.dense_layers : 0;
@@ -168,6 +174,8 @@ static mezzo_status check_heads(const mz_decoder *family, const mezzo_model_conf
 static mezzo_status check_rotary(const mz_decoder *family, const mezzo_model_config *config) {
     if (!(config->rope_theta > 0 && config->rope_theta < 1e30))
         return mz_fail(MEZZO_ERR_INVALID, "model.rope_theta is %g: it must be positive", config->rope_theta);
+    if (family->local_rope && !(config->rope_local > 0 && config->rope_local < 1e30))
+        return mz_fail(MEZZO_ERR_INVALID, "model.rope_local is %g: it must be positive", config->rope_local);
     const mezzo_model_config c = mz_decoder_resolve(family, config);
     const int dims = c.rotary > 0 && c.rotary <= 1 ? rotary_dims(&c) : 0;
     if (dims >= 2 && dims % 2 == 0)
@@ -239,7 +247,7 @@ typedef struct decoder {
     const mz_decoder_names *names;
     mezzo_model_config config; // resolved
     mezzo_rope_scaling scaling;
-    mezzo_value table; // rotary positions [T, R]
+    mezzo_value table, local; // rotary positions [T, R]; those of blocks with the window
 } decoder;
 
 static mezzo_init start(const decoder *d, mz_decoder_weight kind, int64_t in, int64_t out) {
@@ -256,7 +264,7 @@ static mezzo_value norm(const decoder *d, const char *name, mezzo_value x) {
     const float eps = d->family->fixed_eps > 0 ? d->family->fixed_eps : (float)d->config.norm_eps;
     if (d->family->norm == MZ_NORM_LAYER)
         return mz_layer_layernorm(d->g, name, x, eps, has(&d->config, d->family->norm_bias));
-    return mz_layer_rmsnorm(d->g, name, x, eps);
+    return mz_layer_rmsnorm(d->g, name, x, d->family->norm_offset, eps);
 }
 
 // x [B, T, heads·D], normalised over every head or over all of them.
@@ -270,25 +278,28 @@ static mezzo_value norm_heads(const decoder *d, const char *name, mezzo_value x)
     return mezzo_reshape(g, x, 3, (int64_t[]){batch, length, width});
 }
 
-static mezzo_value rotate(const decoder *d, mezzo_value x, int64_t heads, int64_t rotated) {
-    return mezzo_rope(d->g, x, d->table, (int)heads, (int)rotated, d->family->interleaved);
+static mezzo_value rotate(const decoder *d, mezzo_value x, mezzo_value table, int64_t heads, int64_t rotated) {
+    return mezzo_rope(d->g, x, table, (int)heads, (int)rotated, d->family->interleaved);
 }
 
 // Where nothing stands between the product and attention, q, k and v stay in one tensor: qkv [B, T, (H + 2·Hkv)·D] →
-// [B, T, H·D].
-static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary, int64_t window) {
+// [B, T, H·D]. table MEZZO_NONE: heads are not turned.
+static mezzo_value attend(const decoder *d, mezzo_value qkv, mezzo_value table, int64_t window) {
     mezzo_graph *g = d->g;
     const mezzo_attention_form form = {.heads = (int)d->config.heads,
                                        .kv_heads = (int)d->config.kv_heads,
                                        .window = window,
+                                       .scale =
+                                           d->config.query_scalar > 0 ? 1 / sqrtf((float)d->config.query_scalar) : 0,
+                                       .score_cap = (float)fmax(d->config.score_cap, 0),
                                        .dropout = (float)d->config.dropout};
     const int64_t heads = d->config.heads, kv = d->config.kv_heads, size = d->config.head_dim;
     const int64_t sizes[] = {heads * size, kv * size, kv * size};
-    const bool norms = d->family->whole_norms || has(&d->config, d->family->head_norms);
+    const bool rotary = table.id >= 0, norms = d->family->whole_norms || has(&d->config, d->family->head_norms);
     mezzo_value parts[3];
     if (!norms && rotary) {
         mezzo_module_begin(g, "rope");
-        qkv = rotate(d, qkv, heads + 2 * kv, heads + kv); // v's heads stay
+        qkv = rotate(d, qkv, table, heads + 2 * kv, heads + kv); // v's heads stay
         mezzo_module_end(g);
     }
     if (!norms && kv == heads)
@@ -301,14 +312,14 @@ static mezzo_value attend(const decoder *d, mezzo_value qkv, bool rotary, int64_
     }
     if (norms && rotary) {
         mezzo_module_begin(g, "rope");
-        parts[0] = rotate(d, parts[0], heads, heads);
-        parts[1] = rotate(d, parts[1], kv, kv);
+        parts[0] = rotate(d, parts[0], table, heads, heads);
+        parts[1] = rotate(d, parts[1], table, kv, kv);
         mezzo_module_end(g);
     }
     return mezzo_attention_of(g, parts[0], parts[1], parts[2], &form);
 }
 
-static mezzo_value attention(const decoder *d, mezzo_value x, bool rotary, int64_t window) {
+static mezzo_value attention(const decoder *d, mezzo_value x, mezzo_value table, int64_t window) {
     const mezzo_model_config *c = &d->config;
     const mz_decoder_names *names = d->names;
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
@@ -316,7 +327,7 @@ static mezzo_value attention(const decoder *d, mezzo_value x, bool rotary, int64
     mezzo_module_begin(d->g, names->attention);
     mezzo_value qkv = mz_layer_linear_parts(d->g, names->qkv, x, 3, parts, start(d, MZ_WEIGHT_PLAIN, c->d_model, q),
                                             has(c, d->family->qkv_bias)); // [B, T, (H + 2·Hkv)·D]
-    mezzo_value y = attend(d, qkv, rotary, window);                       // [B, T, H·D]
+    mezzo_value y = attend(d, qkv, table, window);                        // [B, T, H·D]
     y = mz_layer_linear(d->g, names->out, y, c->d_model, start(d, MZ_WEIGHT_RESIDUAL, q, c->d_model),
                         has(c, d->family->out_bias)); // [B, T, C]
     mezzo_module_end(d->g);
@@ -375,14 +386,16 @@ static mezzo_status route(const decoder *d, mezzo_value x, mezzo_value *weights,
                                    .groups = (int)c->expert_groups,
                                    .top_groups = (int)c->expert_groups_used,
                                    .normalise = c->normalise_weights,
-                                   .scale = (float)c->routed_scale};
+                                   .scale = (float)c->routed_scale,
+                                   .softmax = d->family->router == MZ_ROUTER_SOFTMAX};
     mezzo_autocast_begin(g, MEZZO_PRECISION_FP32);
     mezzo_module_begin(g, "gate");
     mezzo_value w = mezzo_param(g, "weight", start(d, MZ_WEIGHT_PLAIN, c->d_model, c->experts), 2,
-                                (int64_t[]){c->experts, c->d_model});                   // [E, C]
-    mezzo_value bias = mezzo_param(g, "e_score_correction_bias", zero, 1, &c->experts); // [E]
-    mezzo_value logits = mezzo_linear(g, x, w, MEZZO_NONE);                             // [B, T, E]
-    mezzo_status status = mezzo_route(g, logits, bias, &routing, weights, chosen);      // [M, k] each
+                                (int64_t[]){c->experts, c->d_model}); // [E, C]
+    mezzo_value bias =
+        routing.softmax ? MEZZO_NONE : mezzo_param(g, "e_score_correction_bias", zero, 1, &c->experts); // [E]
+    mezzo_value logits = mezzo_linear(g, x, w, MEZZO_NONE);                                             // [B, T, E]
+    mezzo_status status = mezzo_route(g, logits, bias, &routing, weights, chosen);                      // [M, k] each
     mezzo_module_end(g);
     mezzo_autocast_end(g);
     return status;
@@ -427,12 +440,12 @@ static mezzo_value mixture(const decoder *d, mezzo_value x, mezzo_value *offsets
 static mezzo_value branch(const decoder *d, int64_t index, mezzo_value x, mezzo_value *offsets) {
     const mezzo_model_config *c = &d->config;
     const mz_decoder_names *names = d->names;
-    const bool rotary =
-        d->family->positions == MZ_POSITIONS_ROTARY && (c->no_rope_every == 0 || (index + 1) % c->no_rope_every != 0);
+    const bool slides = mz_decoder_slides(c, index),
+               rotary = c->no_rope_every == 0 || (index + 1) % c->no_rope_every != 0;
     if (d->family->place != MZ_NORM_POST)
         x = norm(d, offsets == NULL ? names->before_attention : names->before_mlp, x);
     if (offsets == NULL)
-        x = attention(d, x, rotary, index >= c->window_from ? c->window : 0);
+        x = attention(d, x, !rotary ? MEZZO_NONE : slides ? d->local : d->table, slides ? c->window : 0);
     else
         x = index < c->dense_layers ? mlp(d, names->mlp, x, c->d_ff) : mixture(d, x, offsets);
     if (d->family->place != MZ_NORM_PRE)
@@ -480,9 +493,14 @@ static mezzo_value embed(decoder *d, mezzo_value tokens, int64_t length, mezzo_v
                                                    c->d_model, init, NULL); // [T, C]
         return drop(d, mezzo_add(g, x, positions));
     }
+    if (d->family->scaled_embedding)
+        x = mezzo_scale(g, x, sqrtf((float)c->d_model));
     mezzo_module_begin(g, "rope");
     d->table = mezzo_rope_table_scaled(g, MEZZO_NONE, length, rotary_dims(c), (float)c->rope_theta,
                                        &d->scaling); // [T, R]
+    d->local = d->family->local_rope
+                   ? mezzo_rope_table(g, MEZZO_NONE, length, rotary_dims(c), (float)c->rope_local) // [T, R]
+                   : d->table;
     mezzo_module_end(g);
     return x;
 }
@@ -510,7 +528,7 @@ static mezzo_status build(decoder *d, const mz_form *form, const mezzo_value *in
     }
     MEZZO_TRY(keep_offsets(d->g, offsets, mixtures)); // before the loss, whose gradient then is its neighbour
     x = norm(d, d->names->final, x);                  // [B, T, C]
-    return mz_layer_loss(d->g, head(d, x, table), targets, form->outputs);
+    return mz_layer_loss(d->g, head(d, x, table), targets, (float)fmax(d->config.logit_cap, 0), form->outputs);
 }
 
 static mezzo_rope_kind rope_kind(const mezzo_model_config *c) {
@@ -525,6 +543,8 @@ mezzo_status mz_decoder_build(const mz_model *model, const mz_form *form, const 
     decoder d = {.g = g,
                  .family = family,
                  .names = mz_decoder_names_of(family),
+                 .table = MEZZO_NONE,
+                 .local = MEZZO_NONE,
                  .config = mz_decoder_resolve(family, &model->config)};
     d.scaling = (mezzo_rope_scaling){rope_kind(&d.config), d.config.rope_factor,           d.config.rope_low,
                                      d.config.rope_high,   (double)d.config.rope_original, d.config.rope_attention};

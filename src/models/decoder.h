@@ -42,12 +42,16 @@ typedef struct mz_decoder {
     bool ungrouped;   // as many key heads as heads, of the width divided by the heads
     bool windows;     // the key `window`, and with `windows_from` the key `window_from`
     bool windows_from;
+    bool local_rope;  // blocks with the window have positions of their own, of the key `rope_local`
     bool partial;     // the key `rotary` says how much of a head turns
     bool interleaved; // a rotary pair is two neighbours
     bool parallel;    // attention and MLP both read the block's input
     bool whole_norms; // RMS norms of all query heads together, and of all key heads
     bool has_dropout;
-    float fixed_eps; // of norms; 0: the key norm_eps
+    bool scaled_embedding; // times √d_model
+    int full_every;        // > 0: the key `full_every`, whose value elsewhere this is where nothing is said
+    float fixed_eps;       // of norms; 0: the key norm_eps
+    float norm_offset;     // added to the weights of RMS norms
     mz_decoder_flag norm_bias, qkv_bias, out_bias, mlp_bias;
     mz_decoder_flag head_norms; // RMS norms of every query and key head
     mz_decoder_init_fn *init;   // NULL: N(0, 0.02²)
@@ -55,6 +59,8 @@ typedef struct mz_decoder {
 
 const mz_decoder *mz_decoder_find(const char *name); // NULL: no family of decoders
 const mz_decoder_names *mz_decoder_names_of(const mz_decoder *family);
+// Whether block `index` has the window (and local positions).
+bool mz_decoder_slides(const mezzo_model_config *config, int64_t index);
 // Sizes in which 0 stands for the family's own become numbers: kv_heads, head_dim, d_ff, d_expert, rotary, and keys
 // that the family does not take become what it computes.
 mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_model_config *config);

@@ -40,7 +40,7 @@ static mezzo_status build(const mz_model *model, const mz_form *form, const mezz
         mezzo_module_end(g);
     }
     mezzo_value logits = mz_layer_linear(g, "head", h, config->classes, head, true); // [B, classes]
-    return mz_layer_loss(g, logits, targets, form->outputs);
+    return mz_layer_loss(g, logits, targets, 0, form->outputs);
 }
 
 const mz_maker mz_model_mlp = {

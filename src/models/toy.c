@@ -41,7 +41,7 @@ static mezzo_status build(const mz_model *model, const mz_form *form, const mezz
     h = mz_layer_layernorm(g, "ln", h, 1e-5F, true);                                       // [B, 10]
     mezzo_value logits = mz_layer_linear(g, "fc2", h, CLASSES, linear_init(WIDTH), false); // [B, 3]
 
-    return mz_layer_loss(g, logits, targets, form->outputs);
+    return mz_layer_loss(g, logits, targets, 0, form->outputs);
 }
 
 const mz_maker mz_model_toy = {

@@ -46,11 +46,12 @@ mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, 
     return y;
 }
 
-mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, float eps) {
-    const mezzo_init one = {.kind = MEZZO_INIT_CONSTANT, .a = 1};
+mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, float offset, float eps) {
+    const mezzo_init one = {.kind = MEZZO_INIT_CONSTANT, .a = 1 - offset};
     const int64_t width = mezzo_value_dim(g, x, -1);
     mezzo_module_begin(g, name);
-    mezzo_value y = mezzo_rmsnorm(g, x, mezzo_param(g, "weight", one, 1, &width), eps); // [… C]
+    mezzo_value w = mezzo_param(g, "weight", one, 1, &width);   // [C]
+    mezzo_value y = mezzo_rmsnorm_offset(g, x, w, offset, eps); // [… C]
     mezzo_module_end(g);
     return y;
 }
@@ -66,11 +67,11 @@ mezzo_value mz_layer_embedding(mezzo_graph *g, const char *name, mezzo_value ids
     return y;
 }
 
-mezzo_status mz_layer_loss(mezzo_graph *g, mezzo_value logits, mezzo_value targets, bool keep_logits) {
+mezzo_status mz_layer_loss(mezzo_graph *g, mezzo_value logits, mezzo_value targets, float cap, bool keep_logits) {
     mezzo_module_begin(g, "loss");
-    mezzo_value loss = mezzo_cross_entropy(g, logits, targets, -1); // [1]
+    mezzo_value loss = mezzo_cross_entropy_capped(g, logits, targets, -1, cap); // [1]
     mezzo_module_end(g);
     if (keep_logits)
-        MEZZO_TRY(mezzo_graph_output(g, "logits", logits));
+        MEZZO_TRY(mezzo_graph_output(g, "logits", cap > 0 ? mezzo_softcap(g, logits, cap) : logits));
     return mezzo_graph_loss(g, loss);
 }

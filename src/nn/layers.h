@@ -17,8 +17,8 @@ mezzo_value mz_layer_linear_parts(mezzo_graph *g, const char *name, mezzo_value 
 // NAME.weight [C] one, NAME.bias [C] zero where `bias`. x [… C] → [… C].
 mezzo_value mz_layer_layernorm(mezzo_graph *g, const char *name, mezzo_value x, float eps, bool bias);
 
-// NAME.weight [C] one. x [… C] → [… C].
-mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, float eps);
+// NAME.weight [C] + offset, which start as 1. x [… C] → [… C].
+mezzo_value mz_layer_rmsnorm(mezzo_graph *g, const char *name, mezzo_value x, float offset, float eps);
 
 // NAME.weight [rows, width] from `init`. ids I32 […] → [… width]. *table (may be NULL) gets the parameter, for a head
 // that shares it.
@@ -26,7 +26,8 @@ mezzo_value mz_layer_embedding(mezzo_graph *g, const char *name, mezzo_value ids
                                mezzo_init init, mezzo_value *table);
 
 // The end of every model here: module "loss" with the cross-entropy of logits [… V] over targets [… ], I32, of which -1
-// is ignored; it becomes the graph's loss. With `keep_logits` the logits are the output "logits".
-mezzo_status mz_layer_loss(mezzo_graph *g, mezzo_value logits, mezzo_value targets, bool keep_logits);
+// is ignored; it becomes the graph's loss. With a cap above 0 logits are cap·tanh(logits/cap). With `keep_logits` they
+// are the output "logits".
+mezzo_status mz_layer_loss(mezzo_graph *g, mezzo_value logits, mezzo_value targets, float cap, bool keep_logits);
 
 #endif

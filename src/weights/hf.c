@@ -18,13 +18,17 @@ static const mz_hf_family *family_at(size_t i) {
 }
 
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list) {
-    static const char known[] = "gpt2, nanogpt, llama, mistral, qwen2, qwen3, smollm3, phi3, olmo2, gpt_neox, glm4_moe "
-                                "or diffusers' AutoencoderKL";
-    const mz_hf_family *family;
-    *list = known;
-    for (size_t i = 0; (family = family_at(i)) != NULL; i++)
+    static _Thread_local char known[512];
+    const mz_hf_family *family, *before = NULL;
+    size_t n = 0;
+    for (size_t i = 0; (family = family_at(i)) != NULL; before = family, i++) {
+        const char *between = i == 0 ? "" : family_at(i + 1) != NULL ? ", " : " or diffusers' ";
         if (strcmp(family->model_type, model_type) == 0)
             return family;
+        if (before == NULL || strcmp(before->model_type, family->model_type) != 0)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", between, family->model_type);
+    }
+    *list = known;
     return NULL;
 }
 

@@ -84,6 +84,7 @@ typedef enum mz_hf_kind {
     MZ_HF_SIZE_OR_NULL,
     MZ_HF_COUNT,
     MZ_HF_NUMBER,
+    MZ_HF_NUMBER_OR_NULL, // null is 0
     MZ_HF_TRUTH,
     MZ_HF_TIED // a truth, of the model's key tie_head
 } mz_hf_kind;

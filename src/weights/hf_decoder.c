@@ -20,6 +20,56 @@ static mezzo_status read_list(const char *where, const json_t *config, const cha
                          (long long)layers);
 }
 
+// Marked are every n-th block and no other; *every becomes n, 0 where the list marks none.
+static mezzo_status read_every(const char *where, const json_t *list, const char *key,
+                               bool (*is_marked)(const json_t *), int64_t *every) {
+    const size_t layers = json_array_size(list);
+    *every = 0;
+    for (size_t i = layers; i-- > 0;)
+        if (is_marked(json_array_get(list, i)))
+            *every = (int64_t)i + 1; // the first one
+    for (size_t i = 0; i < layers; i++)
+        if (is_marked(json_array_get(list, i)) != (*every > 0 && (int64_t)(i + 1) % *every == 0))
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s: key '%s' is not regular: only patterns that mark every n-th block are supported", where,
+                           key);
+    return MEZZO_OK;
+}
+
+static bool is_full(const json_t *type) {
+    return json_is_string(type) && strcmp(json_string_value(type), "full_attention") == 0;
+}
+
+static bool has_no_rope(const json_t *rope) {
+    return json_is_integer(rope) && json_integer_value(rope) == 0;
+}
+
+// Every n-th block sees all positions, the others the window: as layer_types lists them, or as the class has it.
+static mezzo_status read_pattern(const char *where, const json_t *config, const mz_decoder *decoder,
+                                 mezzo_model_config *m) {
+    static const char key[] = "sliding_window_pattern";
+    const json_t *types, *one;
+    size_t i;
+    m->window_from = 0;
+    m->full_every = decoder->full_every;
+    m->window = 4096; // Gemma2Config's and Gemma3TextConfig's
+    if (json_object_get(config, key) != NULL)
+        MEZZO_TRY(mz_json_get_int(where, config, key, 1, INT32_MAX, &m->full_every));
+    MEZZO_TRY(read_list(where, config, "layer_types", m->layers, &types));
+    json_array_foreach(types, i,
+                       one) if (!is_full(one) && (!json_is_string(one) ||
+                                                  strcmp(json_string_value(one), "sliding_attention") !=
+                                                      0)) return mz_fail(MEZZO_ERR_FORMAT,
+                                                                         "%s: key 'layer_types' of block %zu is "
+                                                                         "neither full_attention nor sliding_attention",
+                                                                         where, i);
+    if (types != NULL)
+        MEZZO_TRY(read_every(where, types, "layer_types", is_full, &m->full_every));
+    return json_object_get(config, "sliding_window") != NULL
+               ? mz_json_get_int(where, config, "sliding_window", 1, INT32_MAX, &m->window)
+               : MEZZO_OK;
+}
+
 // The blocks from window_from on have a window: as layer_types lists them, or as the class has it where nothing does.
 static mezzo_status read_windows(const char *where, const json_t *config, const mz_decoder *decoder,
                                  mezzo_model_config *m) {
@@ -61,21 +111,33 @@ static mezzo_status read_no_rope(const char *where, const json_t *config, mezzo_
         MEZZO_TRY(mz_json_get_int(where, config, "no_rope_layer_interval", 1, INT32_MAX, &every));
     MEZZO_TRY(read_list(where, config, "no_rope_layers", m->layers, &list));
     m->no_rope_every = every;
-    if (list == NULL)
-        return MEZZO_OK;
-    m->no_rope_every = 0;
-    for (int64_t i = m->layers; i-- > 0;)
-        if (json_integer_value(json_array_get(list, (size_t)i)) == 0)
-            m->no_rope_every = i + 1; // the first one
-    for (int64_t i = 0; i < m->layers; i++) {
-        const json_t *one = json_array_get(list, (size_t)i);
-        const bool rope = m->no_rope_every == 0 || (i + 1) % m->no_rope_every != 0;
-        if (!json_is_integer(one) || (json_integer_value(one) != 0) != rope)
-            return mz_fail(MEZZO_ERR_FORMAT,
-                           "%s: key 'no_rope_layers' is not regular: only zeros at every n-th block are supported",
-                           where);
-    }
-    return MEZZO_OK;
+    return list != NULL ? read_every(where, list, "no_rope_layers", has_no_rope, &m->no_rope_every) : MEZZO_OK;
+}
+
+// Gemma 3's positions: of all blocks but those with the window as other families', of these plain ones.
+static mezzo_status read_local_rope(const char *where, const json_t *config, mezzo_model_config *m) {
+    json_t *rope = json_object_get(config, "rope_parameters"), *full = json_object_get(rope, "full_attention");
+    const json_t *local = json_object_get(rope, "sliding_attention");
+    mezzo_model_config sliding = {.rope_theta = 10000};
+    if (json_object_get(config, "rope_local_base_freq") != NULL)
+        MEZZO_TRY(mz_json_get_double(where, config, "rope_local_base_freq", &sliding.rope_theta));
+    if ((full != NULL) != (local != NULL) || (full != NULL && json_object_size(rope) != 2))
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: key 'rope_parameters' has other members than full_attention and sliding_attention", where);
+    json_t *parts[2] = {json_copy((json_t *)(uintptr_t)config), json_object()};
+    mezzo_status status = parts[0] != NULL && parts[1] != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK && full != NULL)
+        status = mz_json_set(parts[0], "rope_parameters", json_incref(full));
+    if (status == MEZZO_OK && local != NULL)
+        status = mz_json_set(parts[1], "rope_parameters", json_deep_copy(local));
+    if (status == MEZZO_OK)
+        status = mz_hf_read_rope(where, parts[0], &m->rope_theta, NULL, m);
+    if (status == MEZZO_OK)
+        status = mz_hf_read_rope(where, parts[1], &sliding.rope_theta, NULL, NULL);
+    m->rope_local = sliding.rope_theta;
+    json_decref(parts[0]);
+    json_decref(parts[1]);
+    return status;
 }
 
 // Every size is written out, so that it does not stand for the default of our family.
@@ -87,9 +149,13 @@ static mezzo_status read_config(const mz_hf_family *family, const char *where, c
     out->rope_theta = family->theta;
     out->rotary = family->rotary > 0 ? family->rotary : out->rotary;
     MEZZO_TRY(mz_hf_read_keys(where, family->model_type, config, out));
-    MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, decoder->partial ? &out->rotary : NULL,
-                              decoder->tied == MZ_TIED_BY_KEY ? out : NULL));
-    MEZZO_TRY(read_windows(where, config, decoder, out));
+    if (decoder->local_rope)
+        MEZZO_TRY(read_local_rope(where, config, out));
+    else
+        MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, decoder->partial ? &out->rotary : NULL,
+                                  decoder->tied == MZ_TIED_BY_KEY ? out : NULL));
+    MEZZO_TRY(decoder->full_every > 0 ? read_pattern(where, config, decoder, out)
+                                      : read_windows(where, config, decoder, out));
     if (strcmp(family->model, "smollm3") == 0)
         MEZZO_TRY(read_no_rope(where, config, out));
     if (!decoder->ungrouped && out->kv_heads == 0)
@@ -109,13 +175,15 @@ static mezzo_status write_no_rope(const mezzo_model_config *m, json_t *config) {
 
 static mezzo_status write_windows(const mz_decoder *decoder, const mezzo_model_config *m, json_t *config) {
     MEZZO_TRY(mz_json_set(config, "sliding_window", m->window > 0 ? json_integer(m->window) : json_null()));
-    if (!decoder->windows_from)
+    if (!decoder->windows_from && decoder->full_every == 0)
         return MEZZO_OK;
     json_t *types = json_array();
     for (int64_t i = 0; types != NULL && i < m->layers; i++) {
-        const bool slides = m->window > 0 && i >= m->window_from;
-        (void)json_array_append_new(types, json_string(slides ? "sliding_attention" : "full_attention"));
+        (void)json_array_append_new(types,
+                                    json_string(mz_decoder_slides(m, i) ? "sliding_attention" : "full_attention"));
     }
+    if (decoder->full_every > 0)
+        return mz_json_set(config, "layer_types", types);
     const mz_hf_entry entries[] = {{"layer_types", types},
                                    {"use_sliding_window", json_boolean(m->window > 0)},
                                    {"max_window_layers", json_integer(m->window > 0 ? m->window_from : m->layers)}};
@@ -142,7 +210,14 @@ static mezzo_status write_config(const mz_hf_family *family, const mz_model *obj
         const mz_hf_entry older[] = {{"rotary_pct", json_real(m.rotary)}, {"rotary_emb_base", json_real(m.rope_theta)}};
         MEZZO_TRY(mz_hf_put(config, older, MZ_COUNT(older)));
     }
-    return mz_hf_write_rope(config, &m, decoder->partial ? m.rotary : 0);
+    MEZZO_TRY(mz_hf_write_rope(config, &m, decoder->partial ? m.rotary : 0));
+    if (!decoder->local_rope)
+        return MEZZO_OK;
+    const mz_hf_entry local[] = {
+        {"rope_local_base_freq", json_real(m.rope_local)},
+        {"rope_parameters", json_pack("{sOs{sssf}}", "full_attention", json_object_get(config, "rope_parameters"),
+                                      "sliding_attention", "rope_type", "default", "rope_theta", m.rope_local)}};
+    return mz_hf_put(config, local, MZ_COUNT(local));
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------
@@ -249,6 +324,12 @@ static const char *const cs336_words[][2] = {{"token_embeddings.", "embed_tokens
                                              {".ffn.w2.", ".mlp.down_proj."},
                                              {NULL, NULL}};
 
+static const char *const mixtral_words[][2] = {{".mlp.", ".block_sparse_moe."},
+                                               {".gate_proj.", ".w1."},
+                                               {".up_proj.", ".w3."},
+                                               {".down_proj.", ".w2."},
+                                               {NULL, NULL}};
+
 // A type that two of our families have is read as the first.
 #define MODEL .prefix = "model.", .embedding = "embed_tokens.weight", .head = "lm_head.weight"
 #define NEOX  .prefix = "gpt_neox.", .embedding = "embed_in.weight", .head = "embed_out.weight"
@@ -265,6 +346,11 @@ const mz_hf_family mz_hf_decoders[] = {
     DECODER("qwen3", "qwen3", "Qwen3ForCausalLM", 10000, MODEL),
     DECODER("smollm3", "smollm3", "SmolLM3ForCausalLM", 2000000, MODEL),
     DECODER("phi3", "phi3", "Phi3ForCausalLM", 10000, MODEL, .rotary = 1),
+    DECODER("mixtral", "mixtral", "MixtralForCausalLM", 1000000, MODEL, .words = mixtral_words),
+    DECODER("qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM", 10000, MODEL),
+    DECODER("gemma", "gemma", "GemmaForCausalLM", 10000, MODEL),
+    DECODER("gemma2", "gemma2", "Gemma2ForCausalLM", 10000, MODEL),
+    DECODER("gemma3", "gemma3_text", "Gemma3ForCausalLM", 1000000, MODEL),
     DECODER("olmo2", "olmo2", "Olmo2ForCausalLM", 10000, MODEL),
     DECODER("gpt_neox", "gpt_neox", "GPTNeoXForCausalLM", 10000, NEOX, .rotary = 0.25, .thirds = true),
     DECODER("glm4_moe", "glm4_moe", "Glm4MoeForCausalLM", 10000, MODEL, .rotary = 0.5, .later_mark = "eh_proj.weight"),

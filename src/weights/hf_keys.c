@@ -113,7 +113,11 @@ static mezzo_status read_field(const char *where, const mz_hf_key *row, const js
     const int64_t least = row->kind == MZ_HF_COUNT ? 0 : 1;
     if (row->kind == MZ_HF_TRUTH)
         return mz_json_get_bool(where, from, row->key, field);
-    if (row->kind == MZ_HF_NUMBER)
+    if (row->kind == MZ_HF_NUMBER_OR_NULL && json_is_null(json_object_get(from, row->key))) {
+        *(double *)field = 0;
+        return MEZZO_OK;
+    }
+    if (row->kind == MZ_HF_NUMBER || row->kind == MZ_HF_NUMBER_OR_NULL)
         return mz_json_get_double(where, from, row->key, field);
     if (row->kind == MZ_HF_TIED) {
         bool tied;
@@ -136,7 +140,7 @@ static mezzo_status read_row(const char *where, const mz_hf_key *row, const json
         *(bool *)field = strcmp(row->values, "true") == 0;
     else if (row->kind == MZ_HF_TIED)
         *(int64_t *)field = strcmp(row->values, "true") == 0 ? MZ_HEAD_TIED : MZ_HEAD_OWN;
-    else if (row->kind == MZ_HF_NUMBER)
+    else if (row->kind == MZ_HF_NUMBER || row->kind == MZ_HF_NUMBER_OR_NULL)
         (void)mz_number_parse(row->values, field);
     else
         (void)mz_number_parse_int(row->values, field);
@@ -164,22 +168,23 @@ static json_t *field_value(const mz_hf_key *row, const mezzo_model_config *model
     const void *field = (const char *)model + row->field;
     if (row->kind == MZ_HF_TRUTH)
         return json_boolean(*(const bool *)field);
-    if (row->kind == MZ_HF_NUMBER)
-        return json_real(*(const double *)field);
+    if (row->kind == MZ_HF_NUMBER || row->kind == MZ_HF_NUMBER_OR_NULL)
+        return row->kind == MZ_HF_NUMBER_OR_NULL && !(*(const double *)field > 0) ? json_null()
+                                                                                  : json_real(*(const double *)field);
     if (row->kind == MZ_HF_TIED)
         return json_boolean(*(const int64_t *)field == MZ_HEAD_TIED);
     const int64_t size = *(const int64_t *)field;
     return row->kind == MZ_HF_SIZE_OR_NULL && size == 0 ? json_null() : json_integer((json_int_t)size);
 }
 
-// The first value of an ONLY row, a number with a point; NULL: it sets nothing.
+// The first value of an ONLY row, 0 as 0.0; NULL: it sets nothing.
 static mezzo_status first_value(const mz_hf_key *row, json_t **out) {
     json_t *list;
     MEZZO_TRY(mz_json_parse("hf_keys.def", row->values, strlen(row->values), 2, &list));
     json_t *first = json_array_get(list, 0);
-    *out = json_is_number(first)                          ? json_real(json_number_value(first))
-           : json_is_string(first) || json_is_true(first) ? json_incref(first)
-                                                          : NULL;
+    *out = json_is_number(first) && json_number_value(first) == 0                  ? json_real(0)
+           : json_is_number(first) || json_is_string(first) || json_is_true(first) ? json_incref(first)
+                                                                                   : NULL;
     json_decref(list);
     return MEZZO_OK;
 }

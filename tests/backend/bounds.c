@@ -5,6 +5,7 @@
 // (attention's probabilities) add that format's roundoff. docs/dev/NUMERICS.md lists them all. Storage's rounding is
 // added where results are judged (compare.c).
 #include <math.h>
+#include <stdlib.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -210,27 +211,52 @@ static void grouped_linear_dw(trial *t) {
 
 // --- mixture of experts --------------------------------------------------------------------------------------------
 // A sigmoid each, their sum, a quotient and a factor.
+// A score, and in *error how many roundings it is off by: a softmax's exponent has the error of x - max, and its sum
+// one for each term.
+static double expert_score(const trial *t, const trial_tensor *logits, int64_t experts, int64_t at, double *error) {
+    const double *row = logits->value + at / experts * experts;
+    double max = -INFINITY, sum = 0;
+    *error = function_ulps;
+    if (!t->attrs.softmax)
+        return 1 / (1 + exp(-logits->value[at]));
+    for (int64_t e = 0; e < experts; e++)
+        max = fmax(max, row[e]);
+    for (int64_t e = 0; e < experts; e++)
+        sum += exp(row[e] - max);
+    *error = 2 * function_ulps + (double)experts + 2 * (max - logits->value[at]) + 2;
+    return exp(logits->value[at] - max) / sum;
+}
+
 static void route(trial *t) {
-    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
-        t->out[0].bound[i] = ((double)t->attrs.top_k + 2 * function_ulps + 4) * u32 * fabs(t->out[0].value[i]);
+    const int64_t k = t->attrs.top_k, experts = trial_count(&t->in[0]) / (trial_count(&t->out[0]) / k);
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        double error;
+        (void)expert_score(t, &t->in[0], experts, i / k * experts + (int64_t)t->out[1].value[i], &error);
+        t->out[0].bound[i] = ((double)k + 2 * error + 4) * u32 * fabs(t->out[0].value[i]);
+    }
 }
 
 // 1 - s is off by u of 1, so the bound has s where the result has s·(1 - s).
 static void route_dx(trial *t) {
     int64_t k = t->attrs.top_k, tokens = trial_count(&t->in[0]) / k, experts = trial_count(&t->in[1]) / tokens;
     const int32_t *indices = (const int32_t *)(const void *)t->in[2].stored;
+    const double alpha = fabs((double)t->attrs.alpha);
     for (int64_t m = 0; m < tokens; m++) {
-        double sum = 0, mean = 0;
+        double sum = 0, mean = 0, error;
         for (int64_t i = m * k; i < (m + 1) * k; i++) {
-            double s = 1 / (1 + exp(-t->in[1].value[m * experts + indices[i]]));
+            double s = expert_score(t, &t->in[1], experts, m * experts + indices[i], &error);
             sum += s;
             mean += magnitude(&t->in[0], i) * s;
         }
+        const bool dense = t->attrs.softmax && !t->attrs.normalise;
+        for (int64_t at = m * experts; dense && at < (m + 1) * experts; at++)
+            t->out[0].bound[at] =
+                expert_score(t, &t->in[1], experts, at, &error) * mean * alpha * u32 * ((double)k + 3 * error);
         for (int64_t i = m * k; i < (m + 1) * k; i++) {
             int64_t at = m * experts + indices[i];
-            double s = 1 / (1 + exp(-t->in[1].value[at])), d = magnitude(&t->in[0], i);
-            d = t->attrs.normalise ? (d + mean / sum) / sum : d;
-            t->out[0].bound[at] = ((double)k + 3 * function_ulps) * u32 * fabs((double)t->attrs.alpha) * d * s;
+            double s = expert_score(t, &t->in[1], experts, at, &error), d = magnitude(&t->in[0], i);
+            d = t->attrs.normalise ? (d + mean / sum) / sum : dense ? d + mean : d;
+            t->out[0].bound[at] = ((double)k + 3 * error) * u32 * alpha * d * s;
         }
     }
 }
@@ -344,6 +370,10 @@ static void layernorm_bwd(trial *t) {
     stored_sums(t, has(&t->out[3]) ? &t->out[3] : &t->out[0], 4);
 }
 
+static double norm_weight(const trial *t, const trial_tensor *weight, int64_t c) {
+    return has(weight) ? magnitude(weight, c) + fabs((double)t->attrs.offset) : 1;
+}
+
 // The mean of squares is a sum of terms of one sign: off by (n + 2)·u of itself, half of that in rstd. Storing `sum` as
 // layernorm.
 static void rmsnorm(trial *t) {
@@ -360,8 +390,7 @@ static void rmsnorm(trial *t) {
         for (int64_t c = 0; c < width; c++) {
             int64_t i = r * width + c;
             double s = t->in[0].value[i] + (has(residual) ? residual->value[i] : 0);
-            t->out[0].bound[i] =
-                (has(weight) ? magnitude(weight, c) : 1) * fabs(s) * rstd * (rstd_error + 4 * u32 + flip);
+            t->out[0].bound[i] = norm_weight(t, weight, c) * fabs(s) * rstd * (rstd_error + 5 * u32 + flip);
             if (has(stored))
                 stored->bound[i] = u32 * fabs(s) + flip / 2 * fabs(s);
         }
@@ -377,11 +406,11 @@ static void rmsnorm_bwd(trial *t) {
     for (int64_t r = 0; r < rows; r++) {
         double rstd = magnitude(&t->in[3], r), gx_size = 0;
         for (int64_t c = 0; c < width; c++)
-            gx_size += magnitude(dy, r * width + c) * (has(weight) ? magnitude(weight, c) : 1) *
-                       magnitude(x, r * width + c) * rstd / (double)width;
+            gx_size += magnitude(dy, r * width + c) * norm_weight(t, weight, c) * magnitude(x, r * width + c) * rstd /
+                       (double)width;
         for (int64_t c = 0; c < width; c++) {
             int64_t i = r * width + c;
-            double g = magnitude(dy, i) * (has(weight) ? magnitude(weight, c) : 1);
+            double g = magnitude(dy, i) * norm_weight(t, weight, c);
             t->out[0].bound[i] = (double)(width + 8) * u32 * rstd * (g + magnitude(x, i) * rstd * gx_size) +
                                  (has(dres) ? 2 * u32 * magnitude(dres, i) : 0);
             if (has(&t->out[2]))
@@ -486,38 +515,55 @@ static int64_t counted_targets(const trial *t, const trial_tensor *targets) {
     return n;
 }
 
+// Logits as the loss has them; *error: what a cap adds to theirs. The caller frees value.
+static trial_tensor capped_logits(const trial *t, const trial_tensor *x, double *error) {
+    const double cap = (double)t->attrs.score_cap;
+    trial_tensor y = *x;
+    y.value = calloc((size_t)trial_count(x), sizeof *y.value);
+    for (int64_t i = 0; i < trial_count(x); i++)
+        y.value[i] = cap > 0 ? cap * tanh(x->value[i] / cap) : x->value[i];
+    *error = cap > 0 ? (function_ulps + 3) * u32 * cap : 0;
+    return y;
+}
+
 static void cross_entropy(trial *t) {
     int64_t width = width_of(&t->in[0]), rows = trial_count(&t->in[0]) / width;
     int64_t counted = counted_targets(t, &t->in[1]), summed = 0;
     const int32_t *targets = (const int32_t *)(const void *)t->in[1].stored + t->attrs.first_row;
-    double error = 0, total = 0;
+    double error = 0, total = 0, cap_error;
+    const trial_tensor logits = capped_logits(t, &t->in[0], &cap_error);
     for (int64_t r = 0; r < rows; r++) {
-        double max, lse, lse_error = exponents(&t->in[0], r * width, width, &max, &lse);
-        lse_error += u32 * (fabs(max) + fabs(lse));
+        double max, lse, lse_error = exponents(&logits, r * width, width, &max, &lse);
+        lse_error += u32 * (fabs(max) + fabs(lse)) + cap_error;
         if (has(&t->out[1]))
             t->out[1].bound[r] = lse_error;
         if (targets[r] == t->attrs.ignore_index)
             continue;
-        double x = t->in[0].value[r * width + targets[r]];
+        double x = logits.value[r * width + targets[r]];
         summed++;
-        error += lse_error + u32 * (fabs(lse) + fabs(x));
+        error += lse_error + cap_error + u32 * (fabs(lse) + fabs(x));
         total += fabs(lse - x);
     }
+    free(logits.value);
     if (summed > 0)
         t->out[0].bound[0] = (error + (double)(rows + 2) * u32 * total) / (double)counted;
 }
 
 static void cross_entropy_dx(trial *t) {
-    const trial_tensor *x = &t->in[1], *lse = &t->in[3];
-    int64_t width = width_of(x), rows = trial_count(x) / width, counted = counted_targets(t, &t->in[2]);
+    double cap_error;
+    const trial_tensor x = capped_logits(t, &t->in[1], &cap_error), *lse = &t->in[3];
+    int64_t width = width_of(&x), rows = trial_count(&x) / width, counted = counted_targets(t, &t->in[2]);
     const int32_t *targets = (const int32_t *)(const void *)t->in[2].stored + t->attrs.first_row;
     double factor = magnitude(&t->in[0], 0) / (double)(counted > 0 ? counted : 1);
     for (int64_t i = 0; i < rows * width; i++) {
-        double distance = x->value[i] - lse->value[i / width], p = exp(distance);
+        double distance = x.value[i] - lse->value[i / width], p = exp(distance);
         double hit = targets[i / width] == i % width ? 1 : 0;
         bool ignored = targets[i / width] == t->attrs.ignore_index;
         t->out[0].bound[i] = ignored ? 0 : factor * u32 * (p * (function_ulps + fabs(distance)) + 4 * (p + hit));
+        if (cap_error > 0 && !ignored) // of x, and of the slope 1 - tanh², at most 1
+            t->out[0].bound[i] += factor * (p * cap_error + (p + hit) * (2 * function_ulps + 8) * u32);
     }
+    free(x.value);
 }
 
 // --- sums ----------------------------------------------------------------------------------------------------------

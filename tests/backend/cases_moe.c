@@ -52,12 +52,15 @@ static trial *route_trial(const int64_t s[5], const mz_attrs *attrs, bool bias) 
     }
     trial_output(t, 0, MEZZO_F32, SHAPE(s[0], s[1]));
     trial_output(t, 1, MEZZO_I32, SHAPE(s[0], s[1]));
-    t->skip_terms = bias || s[1] == 1 || s[0] < 5; // a bias that decides nothing, a lone weight of 1
+    // A bias that decides nothing, a lone weight of 1, a logit that a softmax's sum hardly has.
+    t->skip_terms = bias || s[1] == 1 || s[0] < 5 || attrs->softmax;
     return t;
 }
 
 static const mz_attrs routings[] = {{.groups = 1, .top_groups = 1, .normalise = true, .alpha = 1},
                                     {.groups = 1, .top_groups = 1, .alpha = 2.5f},
+                                    {.groups = 1, .top_groups = 1, .normalise = true, .softmax = true, .alpha = 1},
+                                    {.groups = 1, .top_groups = 1, .softmax = true, .alpha = 1.5f},
                                     {.groups = 4, .top_groups = 2, .normalise = true, .alpha = 1.5f},
                                     {.groups = 2, .top_groups = 1, .normalise = true, .alpha = 1}};
 
@@ -90,7 +93,7 @@ void cases_route(void) {
 
 void cases_route_dx(void) {
     for (size_t s = 0; s < MZ_COUNT(shapes); s++)
-        for (int r = 0; r < 2; r++) {
+        for (int r = 0; r < 4; r++) {
             trial *forward = route_trial(shapes[s], &routings[r], false), *t = trial_new(MZ_OP_route_dx);
             trial_reference(forward);
             t->attrs = forward->attrs;
@@ -101,7 +104,8 @@ void cases_route_dx(void) {
             copy_output(t, 2, forward, 1);
             trial_output(t, 0, MEZZO_F32, SHAPE(shapes[s][0], shapes[s][2]));
             // One expert whose weight is 1 whatever its logit: the gradient is 0, and nothing is left to leave out.
-            t->skip_mutations = shapes[s][1] == 1 && r == 0;
+            t->skip_mutations =
+                shapes[s][1] == 1 && (routings[r].normalise || (routings[r].softmax && shapes[s][2] == 1));
             t->skip_terms = true; // the largest logits may be nobody's choice
             trial_free(forward);
             trial_finish(t);

@@ -207,8 +207,10 @@ void cases_softmax_dx(void) {
 enum { IGNORED = -1 };
 
 // `before` and `after`: targets of rows that are not in the call, only in the mean's count.
-static trial *cross_entropy_block_trial(const int64_t s[2], int64_t before, int64_t after, mezzo_dtype dtype, int low) {
+static trial *cross_entropy_block_trial(const int64_t s[2], int64_t before, int64_t after, mezzo_dtype dtype, int low,
+                                        float cap) {
     trial *t = trial_new(MZ_OP_cross_entropy);
+    t->attrs.score_cap = cap;
     t->attrs.ignore_index = IGNORED;
     t->attrs.first_row = before;
     trial_input(t, 0, dtype, SHAPE(s[0], s[1]));
@@ -218,6 +220,7 @@ static trial *cross_entropy_block_trial(const int64_t s[2], int64_t before, int6
     trial_normal(t, 0, 3);
     trial_integers(t, 1, low, (int)s[1] - 1);
     t->skip_mutations = s[1] == 1;
+    t->skip_terms = cap > 0; // one of so many alike
     return t;
 }
 
@@ -225,7 +228,7 @@ static trial *cross_entropy_block_trial(const int64_t s[2], int64_t before, int6
 static const int64_t loss_shapes[][2] = {{3, 50257}, {4, 50304}, {2, 2049}, {5000, 9}};
 
 static trial *cross_entropy_trial(const int64_t s[2], mezzo_dtype dtype, int low) {
-    return cross_entropy_block_trial(s, 0, 0, dtype, low);
+    return cross_entropy_block_trial(s, 0, 0, dtype, low, 0);
 }
 
 void cases_cross_entropy(void) {
@@ -243,11 +246,14 @@ void cases_cross_entropy(void) {
             trial_finish(t);
         }
     for (int d = 0; d < FLOATS; d++) { // a block of rows among others
-        trial_finish(cross_entropy_block_trial((const int64_t[]){5, 33}, 3, 2, floats[d], 0));
-        trial *t = cross_entropy_block_trial((const int64_t[]){64, 100}, 64, 31, floats[d], IGNORED);
+        trial_finish(cross_entropy_block_trial((const int64_t[]){5, 33}, 3, 2, floats[d], 0, 0));
+        trial *t = cross_entropy_block_trial((const int64_t[]){64, 100}, 64, 31, floats[d], IGNORED, 0);
         t->skip_mutations = true;
         trial_finish(t);
     }
+    for (size_t s = 0; s < MZ_COUNT(loss_shapes); s++)
+        for (int d = 0; d < FLOATS; d++)
+            trial_finish(cross_entropy_block_trial(loss_shapes[s], 1, 2, floats[d], 0, 2.5f));
     trial *t = cross_entropy_trial((const int64_t[]){7, 16}, MEZZO_F32, 0);
     trial_spoil(t, 0);
     trial_finish(t);
@@ -267,8 +273,8 @@ void cases_cross_entropy(void) {
 }
 
 static void cross_entropy_dx_block_case(const int64_t s[2], int64_t before, int64_t after, mezzo_dtype x,
-                                        mezzo_dtype dx, int low, double odd_target) {
-    trial *forward = cross_entropy_block_trial(s, before, after, x, low), *t = trial_new(MZ_OP_cross_entropy_dx);
+                                        mezzo_dtype dx, int low, double odd_target, float cap) {
+    trial *forward = cross_entropy_block_trial(s, before, after, x, low, cap), *t = trial_new(MZ_OP_cross_entropy_dx);
     trial_reference(forward);
     t->attrs = forward->attrs;
     trial_input(t, 0, MEZZO_F32, SHAPE(1));
@@ -290,13 +296,13 @@ static void cross_entropy_dx_block_case(const int64_t s[2], int64_t before, int6
 }
 
 static void cross_entropy_dx_case(const int64_t s[2], mezzo_dtype x, mezzo_dtype dx, int low, double odd_target) {
-    cross_entropy_dx_block_case(s, 0, 0, x, dx, low, odd_target);
+    cross_entropy_dx_block_case(s, 0, 0, x, dx, low, odd_target, 0);
 }
 
 void cases_cross_entropy_dx(void) {
     for (int x = 0; x < FLOATS; x++) {
-        cross_entropy_dx_block_case((const int64_t[]){5, 33}, 3, 2, floats[x], floats[x], 0, 0);
-        cross_entropy_dx_block_case((const int64_t[]){64, 100}, 64, 31, floats[x], floats[x], IGNORED, 0);
+        cross_entropy_dx_block_case((const int64_t[]){5, 33}, 3, 2, floats[x], floats[x], 0, 0, 0);
+        cross_entropy_dx_block_case((const int64_t[]){64, 100}, 64, 31, floats[x], floats[x], IGNORED, 0, 0);
     }
     for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
         for (int x = 0; x < FLOATS; x++) {
@@ -306,6 +312,8 @@ void cases_cross_entropy_dx(void) {
         }
     for (size_t s = 0; s < MZ_COUNT(loss_shapes); s++) {
         cross_entropy_dx_case(loss_shapes[s], MEZZO_BF16, MEZZO_BF16, IGNORED, 0);
+        for (int x = 0; x < FLOATS; x++)
+            cross_entropy_dx_block_case(loss_shapes[s], 1, 2, floats[x], floats[x], 0, 0, 2.5f);
         cross_entropy_dx_case(loss_shapes[s], MEZZO_F32, MEZZO_F16, IGNORED, 0);
     }
     cross_entropy_dx_case((const int64_t[]){7, 16}, MEZZO_F32, MEZZO_F32, 0, 16);

@@ -15,11 +15,13 @@ static const int64_t row_shapes[][2] = {MZ_ROW_SHAPES(ROW)};
 typedef struct norm_form {
     mezzo_dtype x, y, residual, sum;
     bool weight, has_residual, statistics;
+    float offset;
 } norm_form;
 
 static trial *rmsnorm_trial(const int64_t s[2], norm_form f) {
     trial *t = trial_new(MZ_OP_rmsnorm);
     t->attrs.eps = 1e-5f;
+    t->attrs.offset = f.offset;
     trial_input(t, 0, f.x, SHAPE(s[0], s[1]));
     trial_normal(t, 0, 1);
     if (f.weight) {
@@ -39,16 +41,18 @@ static trial *rmsnorm_trial(const int64_t s[2], norm_form f) {
 }
 
 static const norm_form norm_forms[] = {
-    {MEZZO_F32, MEZZO_F32, 0, 0, true, false, true},
-    {MEZZO_F32, MEZZO_F32, 0, 0, false, false, false},
-    {MEZZO_F32, MEZZO_BF16, 0, 0, true, false, true},
-    {MEZZO_F32, MEZZO_F16, 0, 0, true, false, true},
-    {MEZZO_BF16, MEZZO_BF16, 0, 0, true, false, true},
-    {MEZZO_F16, MEZZO_F32, 0, 0, true, false, true},
-    {MEZZO_F32, MEZZO_BF16, MEZZO_F32, MEZZO_F32, true, true, true},
-    {MEZZO_F32, MEZZO_F16, MEZZO_BF16, MEZZO_F32, true, true, true},
-    {MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, true, true, true},
-    {MEZZO_F32, MEZZO_F32, MEZZO_F32, MEZZO_F32, true, true, false},
+    {MEZZO_F32, MEZZO_F32, 0, 0, true, false, true, 0},
+    {MEZZO_F32, MEZZO_F32, 0, 0, false, false, false, 0},
+    {MEZZO_F32, MEZZO_BF16, 0, 0, true, false, true, 0},
+    {MEZZO_F32, MEZZO_F16, 0, 0, true, false, true, 0},
+    {MEZZO_BF16, MEZZO_BF16, 0, 0, true, false, true, 0},
+    {MEZZO_F16, MEZZO_F32, 0, 0, true, false, true, 0},
+    {MEZZO_F32, MEZZO_BF16, MEZZO_F32, MEZZO_F32, true, true, true, 0},
+    {MEZZO_F32, MEZZO_F16, MEZZO_BF16, MEZZO_F32, true, true, true, 0},
+    {MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, true, true, true, 0},
+    {MEZZO_F32, MEZZO_F32, MEZZO_F32, MEZZO_F32, true, true, false, 0},
+    {MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, MEZZO_BF16, true, true, true, 1},
+    {MEZZO_F32, MEZZO_F32, 0, 0, true, false, true, 1},
 };
 
 void cases_rmsnorm(void) {
@@ -66,6 +70,7 @@ static trial *rmsnorm_bwd_trial(const int64_t s[2], const mezzo_dtype dtypes[3],
     trial *t = trial_new(MZ_OP_rmsnorm_bwd);
     trial_reference(forward);
     t->attrs.accumulate = accumulate;
+    t->attrs.offset = weight && !accumulate ? 1 : 0;
     trial_input(t, 0, dtypes[0], SHAPE(s[0], s[1]));
     trial_normal(t, 0, 1);
     trial_input(t, 1, dtypes[1], SHAPE(s[0], s[1]));

@@ -206,7 +206,9 @@ static mezzo_value make_rmsnorm(maker *m, int variant) {
     mezzo_value weight = variant != 1 ? param(m, "w", DIMS(6)) : MEZZO_NONE;
     if (variant < 2)
         return mezzo_rmsnorm(m->g, x, weight, 1e-3f);
-    if (variant > 2)
+    if (variant == 3)
+        return mezzo_rmsnorm_offset(m->g, x, weight, 1, 1e-3f);
+    if (variant > 3)
         return MEZZO_NONE;
     mezzo_value s = mezzo_add(m->g, x, param(m, "r", DIMS(3, 6))); // as in layernorm's last variant
     return mezzo_add(m->g, s, mezzo_rmsnorm(m->g, s, weight, 1e-3f));
@@ -242,8 +244,9 @@ static mezzo_value make_swiglu(maker *m, int variant) {
 
 // Logits far enough apart that no difference changes who is chosen; grouped, biased, or plain.
 static mezzo_value make_route(maker *m, int variant) {
-    static const mezzo_routing routings[] = {
-        {2, 1, 1, true, 1}, {2, 1, 1, false, 2.5f}, {3, 2, 1, true, 2}, {1, 1, 1, false, 1}};
+    static const mezzo_routing routings[] = {{2, 1, 1, true, 1, false}, {2, 1, 1, false, 2.5f, false},
+                                             {3, 2, 1, true, 2, false}, {1, 1, 1, false, 1, false},
+                                             {3, 1, 1, true, 1, true},  {2, 1, 1, false, 1.5f, true}};
     if (variant >= (int)MZ_COUNT(routings))
         return MEZZO_NONE;
     mezzo_value weights, experts, bias = variant == 2 ? param(m, "bias", DIMS(6)) : MEZZO_NONE;
@@ -282,7 +285,7 @@ static mezzo_value make_grouped_linear(maker *m, int variant) {
     }
     // A whole layer of experts.
     mezzo_value x = param(m, "x", DIMS(4, 3)), logits = mezzo_linear(m->g, x, param(m, "gate", DIMS(4, 3)), MEZZO_NONE);
-    mezzo_route(m->g, logits, MEZZO_NONE, &(mezzo_routing){2, 1, 1, true, 1}, &weights, &experts);
+    mezzo_route(m->g, logits, MEZZO_NONE, &(mezzo_routing){2, 1, 1, true, 1, false}, &weights, &experts);
     mezzo_expert_order(m->g, experts, 4, &order, &place, &offsets);
     mezzo_value h = mezzo_dispatch(m->g, x, order, place, 2);
     h = mezzo_swiglu(m->g, mezzo_grouped_linear(m->g, h, param(m, "up", DIMS(4, 4, 3)), offsets));
@@ -348,10 +351,11 @@ static mezzo_value make_softmax(maker *m, int variant) {
 }
 
 static mezzo_value make_cross_entropy(maker *m, int variant) {
-    if (variant > 1)
+    if (variant > 2)
         return MEZZO_NONE;
     mezzo_value logits = param(m, "logits", DIMS(6, 5));
-    return mezzo_cross_entropy(m->g, logits, integers(m, "targets", 5, variant == 1, 6), -1);
+    return mezzo_cross_entropy_capped(m->g, logits, integers(m, "targets", 5, variant == 1, 6), -1,
+                                      variant == 2 ? 0.75f : 0);
 }
 
 static mezzo_value make_sum(maker *m, int variant) {

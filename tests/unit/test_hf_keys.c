@@ -163,25 +163,26 @@ static void every_field_is_read(void **state) {
                 (strcmp(rows[k].family, rows[i].family) == 0 || (shares && strcmp(rows[k].family, "decoders") == 0)))
                 json_object_set_new(config, rows[k].key, json_integer(3));
         const char *field = (const char *)&model + rows[i].field;
+        const bool number = rows[i].kind == MZ_HF_NUMBER || rows[i].kind == MZ_HF_NUMBER_OR_NULL;
         json_object_set_new(config, rows[i].key,
                             rows[i].kind == MZ_HF_TRUTH || rows[i].kind == MZ_HF_TIED ? json_true()
-                            : rows[i].kind == MZ_HF_NUMBER                            ? json_real(0.25)
+                            : number                                                  ? json_real(0.25)
                                                                                       : json_integer(77));
         if (mz_hf_read_keys("f.json", rows[i].family, config, &model) != MEZZO_OK)
             fail_msg("%s, %s: %s", rows[i].family, rows[i].key, mezzo_error_message());
-        assert_true(rows[i].kind == MZ_HF_TRUTH    ? *(const bool *)field
-                    : rows[i].kind == MZ_HF_TIED   ? *(const int64_t *)field == MZ_HEAD_TIED
-                    : rows[i].kind == MZ_HF_NUMBER ? *(const double *)field == 0.25
-                                                   : *(const int64_t *)field == 77);
+        assert_true(rows[i].kind == MZ_HF_TRUTH  ? *(const bool *)field
+                    : rows[i].kind == MZ_HF_TIED ? *(const int64_t *)field == MZ_HEAD_TIED
+                    : number                     ? *(const double *)field == 0.25
+                                                 : *(const int64_t *)field == 77);
         json_object_set_new(config, rows[i].key, json_string("1"));
         assert_int_equal(mz_hf_read_keys("f.json", rows[i].family, config, &model), MEZZO_ERR_FORMAT);
         assert_non_null(strstr(mezzo_error_message(), rows[i].key));
         json_object_del(config, rows[i].key);
         const mezzo_status status = mz_hf_read_keys("f.json", rows[i].family, config, &model);
         assert_int_equal(status, rows[i].values == NULL ? MEZZO_ERR_FORMAT : MEZZO_OK);
-        const double now = rows[i].kind == MZ_HF_TRUTH    ? *(const bool *)field
-                           : rows[i].kind == MZ_HF_NUMBER ? *(const double *)field
-                                                          : (double)*(const int64_t *)field;
+        const double now = rows[i].kind == MZ_HF_TRUTH ? *(const bool *)field
+                           : number                    ? *(const double *)field
+                                                       : (double)*(const int64_t *)field;
         if (status == MEZZO_OK && rows[i].values[0] != '\0') {
             const double yes = rows[i].kind == MZ_HF_TIED ? MZ_HEAD_TIED : 1,
                          no = rows[i].kind == MZ_HF_TIED ? MZ_HEAD_OWN : 0;

@@ -171,7 +171,7 @@ static void devices(void **state) {
 static void ops_on_no_graph(void **state) {
     (void)state;
     const mezzo_value v = {0};
-    const mezzo_routing routing = {1, 1, 1, false, 1};
+    const mezzo_routing routing = {1, 1, 1, false, 1, false};
     const int64_t shape[] = {2, 2};
     mezzo_value out[3];
     NOTHING(mezzo_input(NULL, "x", MEZZO_F32, 2, shape));
@@ -205,6 +205,9 @@ static void ops_on_no_graph(void **state) {
     NOTHING(mezzo_elu(NULL, v, 2));
     NOTHING(mezzo_sigmoid(NULL, v));
     NOTHING(mezzo_tanh(NULL, v));
+    NOTHING(mezzo_softcap(NULL, v, 2));
+    NOTHING(mezzo_rmsnorm_offset(NULL, v, v, 1, 1e-5f));
+    NOTHING(mezzo_cross_entropy_capped(NULL, v, v, -1, 2));
     NOTHING(mezzo_sqrt(NULL, v));
     NOTHING(mezzo_rsqrt(NULL, v));
     NOTHING(mezzo_reciprocal(NULL, v));
@@ -328,6 +331,9 @@ static void ops_that_do_not_fit(void **state) {
     SPOILS(mezzo_elu(g, i, 2));
     SPOILS(mezzo_sigmoid(g, far));
     SPOILS(mezzo_tanh(g, i));
+    SPOILS(mezzo_softcap(g, i, 2));
+    SPOILS(mezzo_rmsnorm_offset(g, x, none, INFINITY, 1e-5f));
+    SPOILS(mezzo_cross_entropy_capped(g, x, i, -1, -2));
     SPOILS(mezzo_sqrt(g, far));
     SPOILS(mezzo_rsqrt(g, i));
     SPOILS(mezzo_reciprocal(g, far));
@@ -357,8 +363,8 @@ static void ops_that_do_not_fit(void **state) {
     SPOILS(mezzo_rope_table(g, none, -4, 2, 1e4f));
     SPOILS(mezzo_rope_table(g, far, 4, 2, 1e4f));
     SPOILS(mezzo_rope(g, x, x, 0, 0, true));
-    SPOILS(mezzo_route(g, x, none, (&(mezzo_routing){99, 1, 1, false, 1}), &out[0], &out[1]));
-    SPOILS(mezzo_route(g, x, none, (&(mezzo_routing){1, 0, 0, false, 1}), &out[0], &out[1]));
+    SPOILS(mezzo_route(g, x, none, (&(mezzo_routing){99, 1, 1, false, 1, false}), &out[0], &out[1]));
+    SPOILS(mezzo_route(g, x, none, (&(mezzo_routing){1, 0, 0, false, 1, false}), &out[0], &out[1]));
     SPOILS(mezzo_expert_order(g, x, 2, &out[0], &out[1], &out[2]));
     SPOILS(mezzo_expert_order(g, i, 0, &out[0], &out[1], &out[2]));
     SPOILS(mezzo_dispatch(g, x, i, i, 0));

@@ -32,6 +32,7 @@ mz_cu_route_args mz_cuda_route_args(const mz_call *call) {
                               .groups = attrs->groups > 1 ? attrs->groups : 1,
                               .top_groups = attrs->top_groups,
                               .normalise = attrs->normalise,
+                              .softmax = attrs->softmax,
                               .alpha = attrs->alpha};
 }
 
@@ -61,6 +62,7 @@ mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call) {
                                  .experts = (int)(mz_shape_count(&call->in[1].shape) / tokens),
                                  .top_k = call->attrs.top_k,
                                  .normalise = call->attrs.normalise,
+                                 .softmax = call->attrs.softmax,
                                  .alpha = call->attrs.alpha};
 }
 

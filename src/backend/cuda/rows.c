@@ -33,6 +33,7 @@ mz_cu_layernorm_args mz_cuda_norm_args(const mz_call *call) {
                                  .rstd = floats_of(&call->out[rstd]),
                                  .sum = mz_cuda_array(&call->out[rstd + 1]),
                                  .eps = call->attrs.eps,
+                                 .offset = mz_present(&call->in[1]) ? call->attrs.offset : 0,
                                  .centred = centred};
     set_rows(&call->out[0], &args.rows, &args.width, &args.pitch);
     return args;
@@ -72,6 +73,7 @@ mz_cu_layernorm_bwd_args mz_cuda_norm_bwd_args(mezzo_device *device, const mz_ca
     mz_cu_layernorm_bwd_args args = {.dy = mz_cuda_array(&call->in[0]),
                                      .x = mz_cuda_array(&call->in[1]),
                                      .weight = floats_of(&call->in[2]),
+                                     .offset = mz_present(&call->in[2]) ? call->attrs.offset : 0,
                                      .mean = centred ? floats_of(&call->in[MZ_IN(layernorm_bwd, mean)]) : NULL,
                                      .rstd = floats_of(&call->in[rstd]),
                                      .dres = mz_cuda_array(&call->in[rstd + 1]),

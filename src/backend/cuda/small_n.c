@@ -103,11 +103,11 @@ const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *
     if (second->in[0].data != first->out[0].data || in_the_way(first, second))
         return NULL;
     if (first->op == MZ_OP_linear && second->op == MZ_OP_route) {
-        bool can = small_n_refusal(first) == NULL && mz_cuda_route_refusal(second) == NULL;
+        bool can = !second->attrs.softmax && small_n_refusal(first) == NULL && mz_cuda_route_refusal(second) == NULL;
         return can && second->attrs.groups <= 1 && second->attrs.top_k <= first->in[1].shape.dim[0] ? &forward : NULL;
     }
     if (first->op == MZ_OP_route_dx && second->op == MZ_OP_linear_dx) {
-        bool can = small_n_refusal(second) == NULL && mz_cuda_route_dx_refusal(first) == NULL;
+        bool can = !first->attrs.softmax && small_n_refusal(second) == NULL && mz_cuda_route_dx_refusal(first) == NULL;
         return can && first->in[1].dtype == MEZZO_F32 && second->in[1].shape.dim[1] >= 128 ? &backward : NULL;
     }
     return NULL;

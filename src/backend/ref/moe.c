@@ -12,15 +12,33 @@ static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-// What expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its two
-// best.
 typedef struct token {
     const mz_call *call;
+    const mz_tensor *logits;
     int64_t start, experts; // of its logits
+    double lse;             // of its logits, where scores are softmax(logits)
 } token;
 
+static token token_at(const mz_call *call, const mz_tensor *logits, int64_t experts, int64_t m) {
+    token t = {call, logits, m * experts, experts, 0};
+    double max = -INFINITY, sum = 0;
+    for (int64_t e = 0; e < experts; e++)
+        max = fmax(max, mz_ref_get(logits, t.start + e));
+    for (int64_t e = 0; e < experts; e++)
+        sum += exp(mz_ref_get(logits, t.start + e) - max);
+    t.lse = max + log(sum);
+    return t;
+}
+
+static double score_at(const token *t, int64_t e) {
+    const double x = mz_ref_get(t->logits, t->start + e);
+    return t->call->attrs.softmax ? exp(x - t->lse) : sigmoid(x);
+}
+
+// What expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its two
+// best.
 static double choice(const token *t, int64_t e) {
-    double score = sigmoid(mz_ref_get(&t->call->in[0], t->start + e));
+    double score = score_at(t, e);
     return mz_present(&t->call->in[1]) ? score + mz_ref_get(&t->call->in[1], e) : score;
 }
 
@@ -57,10 +75,9 @@ static double masked_choice(const token *t, int64_t e) {
 void mz_ref_route(const mz_call *call) {
     const mz_tensor *weights = &call->out[0], *indices = &call->out[1];
     int64_t k = call->attrs.top_k, tokens = weights->shape.dim[0];
-    token t = {.call = call, .experts = mz_shape_count(&call->in[0].shape) / tokens};
     for (int64_t m = 0; m < tokens; m++) {
+        const token t = token_at(call, &call->in[0], mz_shape_count(&call->in[0].shape) / tokens, m);
         double sum = 0;
-        t.start = m * t.experts;
         for (int64_t j = 0; j < k; j++) {
             int64_t best = -1;
             for (int64_t e = 0; e < t.experts; e++) {
@@ -71,35 +88,38 @@ void mz_ref_route(const mz_call *call) {
                     best = e;
             }
             mz_ref_put(indices, m * k + j, (double)best);
-            sum += sigmoid(mz_ref_get(&call->in[0], t.start + best));
+            sum += score_at(&t, best);
         }
         double factor = (double)call->attrs.alpha / (call->attrs.normalise ? sum + 1e-20 : 1);
         for (int64_t j = 0; j < k; j++)
-            mz_ref_put(weights, m * k + j,
-                       factor * sigmoid(mz_ref_get(&call->in[0], t.start + mz_ref_integer(indices, m * k + j))));
+            mz_ref_put(weights, m * k + j, factor * score_at(&t, mz_ref_integer(indices, m * k + j)));
     }
 }
 
 // w_j = α·s_j/S, S = Σ s + 1e-20, s = sigmoid(x): dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised:
-// α·dw_j·s_j·(1 - s_j).
+// α·dw_j·s_j·(1 - s_j). Of softmax: α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j; not normalised: α·(dw_e - Σ_i dw_i·s_i)·s_e for
+// every expert, dw_e 0 of what was not chosen.
 void mz_ref_route_dx(const mz_call *call) {
     const mz_tensor *dw = &call->in[0], *x = &call->in[1], *indices = &call->in[2], *dx = &call->out[0];
     int64_t k = call->attrs.top_k, tokens = mz_shape_count(&dw->shape) / k,
             experts = mz_shape_count(&x->shape) / tokens;
     for (int64_t m = 0; m < tokens; m++) {
+        const token t = token_at(call, x, experts, m);
+        const bool normalise = call->attrs.normalise, softmax = call->attrs.softmax;
         double sum = 1e-20, mean = 0;
+        for (int64_t j = 0; j < k; j++)
+            sum += score_at(&t, mz_ref_integer(indices, m * k + j));
+        sum = normalise ? sum : 1;
+        for (int64_t j = 0; j < k; j++)
+            mean += mz_ref_get(dw, m * k + j) * score_at(&t, mz_ref_integer(indices, m * k + j)) / sum;
         for (int64_t e = 0; e < experts; e++)
-            mz_ref_put(dx, m * experts + e, 0);
-        for (int64_t j = 0; j < k; j++)
-            sum += sigmoid(mz_ref_get(x, m * experts + mz_ref_integer(indices, m * k + j)));
-        for (int64_t j = 0; j < k; j++)
-            mean += mz_ref_get(dw, m * k + j) *
-                    sigmoid(mz_ref_get(x, m * experts + mz_ref_integer(indices, m * k + j))) / sum;
+            mz_ref_put(dx, t.start + e,
+                       softmax && !normalise ? -(double)call->attrs.alpha * mean * score_at(&t, e) : 0);
         for (int64_t j = 0; j < k; j++) {
-            int64_t at = m * experts + mz_ref_integer(indices, m * k + j);
-            double s = sigmoid(mz_ref_get(x, at)), d = mz_ref_get(dw, m * k + j);
-            d = call->attrs.normalise ? (d - mean) / sum : d;
-            mz_ref_put(dx, at, (double)call->attrs.alpha * d * s * (1 - s));
+            int64_t e = mz_ref_integer(indices, m * k + j);
+            double s = score_at(&t, e), d = mz_ref_get(dw, m * k + j);
+            d = normalise || softmax ? (d - mean) / sum : d;
+            mz_ref_put(dx, t.start + e, (double)call->attrs.alpha * d * s * (softmax ? 1 : 1 - s));
         }
     }
 }

@@ -92,6 +92,11 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
     }
 }
 
+// What a column is multiplied by.
+static double rmsnorm_weight(const mz_call *call, const mz_tensor *weight, int64_t c) {
+    return mz_present(weight) ? mz_ref_get(weight, c) + (double)call->attrs.offset : 1;
+}
+
 // The value that is normalised, as layernorm_input.
 static double rmsnorm_input(const mz_call *call, int64_t i) {
     double s = mz_ref_get(&call->in[0], i);
@@ -115,14 +120,14 @@ void mz_ref_rmsnorm(const mz_call *call) {
             double s = rmsnorm_input(call, r * width + c);
             if (mz_present(&call->out[2]))
                 mz_ref_put(&call->out[2], r * width + c, s);
-            mz_ref_put(&call->out[0], r * width + c, mz_present(weight) ? s * rstd * mz_ref_get(weight, c) : s * rstd);
+            mz_ref_put(&call->out[0], r * width + c, s * rstd * rmsnorm_weight(call, weight, c));
         }
         if (mz_present(&call->out[1]))
             mz_ref_put(&call->out[1], r, rstd);
     }
 }
 
-// With x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂.
+// With x̂ = x·rstd and g = dy·(weight + offset): dx = rstd·(g - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂.
 void mz_ref_rmsnorm_bwd(const mz_call *call) {
     const mz_tensor *dy = &call->in[0], *x = &call->in[1], *weight = &call->in[2], *rstds = &call->in[3];
     const mz_tensor *dres = &call->in[4], *dx = &call->out[0];
@@ -137,13 +142,13 @@ void mz_ref_rmsnorm_bwd(const mz_call *call) {
     for (int64_t r = 0; r < rows; r++) {
         double rstd = mz_ref_get(rstds, r), gx_mean = 0;
         for (int64_t c = 0; c < width; c++) {
-            double g = mz_ref_get(dy, r * width + c) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
+            double g = mz_ref_get(dy, r * width + c) * rmsnorm_weight(call, weight, c);
             gx_mean += g * mz_ref_get(x, r * width + c) * rstd;
         }
         gx_mean /= (double)width;
         for (int64_t c = 0; c < width; c++) {
             int64_t i = r * width + c;
-            double g = mz_ref_get(dy, i) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
+            double g = mz_ref_get(dy, i) * rmsnorm_weight(call, weight, c);
             double d = rstd * (g - mz_ref_get(x, i) * rstd * gx_mean);
             mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
             if (mz_present(&call->out[2]))

@@ -45,14 +45,23 @@ static inline vf block_exp_sum(const float *p, int n, vf base) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+// The same logits, soft-capped into `buffer` where there is a cap.
+static const float *cap_block(const float *p, int n, float cap, float *buffer) {
+    if (!(cap > 0))
+        return p;
+    FOR_LANES(i, lanes, n)
+    vstore_lanes(buffer + i, vtanh(vload_lanes(p + i, lanes, 0) / cap) * cap, lanes);
+    return buffer;
+}
+
 // log Σ eˣ of a row by blocks: each lane keeps its own running maximum and its sum relative to it (Milakov & Gimelshein
 // 2018), so that a row is read once. -inf is a probability of 0; a row of nothing else gives -inf, as does the limit.
-static float log_sum_exp(const mz_tensor *x, int64_t start, int64_t width) {
+static float log_sum_exp(const mz_tensor *x, float cap, int64_t start, int64_t width) {
     float buffer[MZ_BLOCK];
     vf max = vset(-INFINITY), sum = {0};
     for (int64_t from = 0; from < width; from += MZ_BLOCK) {
         int n = (int)min64(MZ_BLOCK, width - from);
-        const float *p = block_in(x, start + from, n, buffer);
+        const float *p = cap_block(block_in(x, start + from, n, buffer), n, cap, buffer);
         vf most = vmax(max, block_max(p, n));
         // A lane that has seen nothing but -inf must not compute -inf - -inf.
         vf base = vselect(vless(vset(-INFINITY), most), most, (vf){0});
@@ -72,7 +81,7 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
     float *losses = call->workspace, *lse_out = mz_present(&call->out[1]) ? call->out[1].data : NULL;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
     for (int64_t r = 0; r < rows; r++) {
-        float lse = log_sum_exp(logits, r * width, width), at_target;
+        float lse = log_sum_exp(logits, call->attrs.score_cap, r * width, width), at_target;
         int32_t target = targets[r];
         if (lse_out != NULL)
             lse_out[r] = lse;
@@ -83,7 +92,7 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
         losses[r] = NAN;
         if (target >= 0 && target < width) {
             widen_block(element_at(logits, r * width + target), logits->dtype, &at_target, 1);
-            losses[r] = lse - at_target;
+            losses[r] = lse - *cap_block(&at_target, 1, call->attrs.score_cap, &at_target);
         }
     }
     double sum = 0;
@@ -103,7 +112,8 @@ static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *ca
 }
 const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cross_entropy_prepare, run_cross_entropy};
 
-// dx = dloss/n·(softmax(x) - onehot(target)); 0 where the target is ignored. May overwrite the logits.
+// dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² of capped logits; 0 where the target is ignored. May
+// overwrite the logits.
 static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *call) {
     const mz_tensor *logits = &call->in[1], *dx = &call->out[0]; // [… V]
     const int32_t *targets = (const int32_t *)call->in[2].data + call->attrs.first_row;
@@ -111,6 +121,7 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
     int64_t width = last_dim(&logits->shape), rows = mz_shape_rows(&logits->shape);
     int64_t counted = counted_rows(call, &call->in[2]);
     float factor = *(const float *)call->in[0].data / (float)(counted > 0 ? counted : 1);
+    const float cap = call->attrs.score_cap;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
     for (int64_t r = 0; r < rows; r++) {
         float x_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK];
@@ -119,7 +130,7 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
         for (int64_t from = 0; from < width; from += MZ_BLOCK) {
             int n = (int)min64(MZ_BLOCK, width - from);
             int64_t at = r * width + from;
-            const float *x = block_in(logits, at, n, x_buffer);
+            const float *x = cap_block(block_in(logits, at, n, x_buffer), n, cap, x_buffer);
             float *y = block_out(dx, at, y_buffer);
             if (ignored || bad) {
                 for (int i = 0; i < n; i++)
@@ -131,6 +142,10 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
                 vstore_lanes(y + i, vexp(vload_lanes(x + i, lanes, 0) - lse[r]) * factor, lanes);
                 if (hit >= 0) // p - 1 by expm1: no cancellation where the model is sure
                     y[hit] = factor * expm1f(x_hit - lse[r]);
+                FOR_LANES(i, lanes, cap > 0 ? n : 0) {
+                    vf t = vload_lanes(x + i, lanes, 0) / cap;
+                    vstore_lanes(y + i, vload_lanes(y + i, lanes, 0) * (1 - t * t), lanes);
+                }
             }
             block_done(dx, at, n, y);
         }

@@ -15,6 +15,25 @@ static float sigmoid(float x) {
 }
 
 // --- route ---------------------------------------------------------------------------------------------------------
+// A token's scores: softmax(x) is exp(x - base)/sum.
+typedef struct score_base {
+    bool softmax;
+    float base, sum;
+} score_base;
+
+static score_base base_of(const mz_call *call, const float *logits, int64_t experts) {
+    score_base b = {.softmax = call->attrs.softmax, .base = -INFINITY};
+    for (int64_t e = 0; b.softmax && e < experts; e++)
+        b.base = fmaxf(b.base, logits[e]);
+    for (int64_t e = 0; b.softmax && e < experts; e++)
+        b.sum += expf(logits[e] - b.base);
+    return b;
+}
+
+static float score_of(const score_base *b, float x) {
+    return b->softmax ? expf(x - b->base) / b->sum : sigmoid(x);
+}
+
 // Equal values come in the order of their places.
 static bool before(const float *value, int32_t a, int32_t b) {
     return larger(value[a], value[b]) || (a < b && !larger(value[b], value[a]));
@@ -80,9 +99,10 @@ static void route_token(const mz_call *call, int64_t m, int64_t experts, void *w
     const float *logits = (const float *)call->in[0].data + m * experts;
     const float *bias = mz_present(&call->in[1]) ? call->in[1].data : NULL;
     int32_t *indices = (int32_t *)call->out[1].data + m * call->attrs.top_k;
+    const score_base base = base_of(call, logits, experts);
     float sum = 0;
     for (int64_t e = 0; e < experts; e++) {
-        scores[e] = sigmoid(logits[e]);
+        scores[e] = score_of(&base, logits[e]);
         choice[e] = bias != NULL ? scores[e] + bias[e] : scores[e];
     }
     if (call->attrs.groups > 1)
@@ -116,28 +136,33 @@ static const char *route_prepare(mezzo_device *device, const mz_call *call, mz_p
 }
 const mz_kernel MZ_SYMBOL(route) = {"route__" MZ_LEVEL_TEXT, route_prepare, run_route};
 
-// w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j).
+// w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j). Of softmax without 1 - s_j; not
+// normalised, of every expert: α·(dw_e - Σ_i dw_i·s_i)·s_e, dw_e 0 of what was not chosen.
 static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
     const float *dweights = call->in[0].data, *logits = call->in[1].data; // [M, k], [M, E]
     const int32_t *indices = call->in[2].data;                            // [M, k]
     float *dx = call->out[0].data;
+    const bool softmax = call->attrs.softmax, normalise = call->attrs.normalise, dense = softmax && !normalise;
     int64_t k = call->attrs.top_k, tokens = mz_shape_count(&call->in[0].shape) / k;
     int64_t experts = last_dim(&call->in[1].shape);
 #pragma omp parallel for schedule(static)                                                                              \
     num_threads(mz_cpu_threads(device, 10.0 * (double)(tokens * (experts + 2 * k))))
     for (int64_t m = 0; m < tokens; m++) {
         float sum = 1e-20f, mean = 0, *out = dx + m * experts;
-        memset(out, 0, sizeof *out * (size_t)experts);
+        const score_base base = base_of(call, logits + m * experts, experts);
         for (int64_t i = m * k; i < (m + 1) * k; i++) {
-            float s = sigmoid(logits[m * experts + indices[i]]);
+            float s = score_of(&base, logits[m * experts + indices[i]]);
             sum += s;
             mean += dweights[i] * s;
         }
+        sum = normalise ? sum : 1;
         mean /= sum;
+        for (int64_t e = 0; e < experts; e++)
+            out[e] = dense ? -call->attrs.alpha * mean * score_of(&base, logits[m * experts + e]) : 0;
         for (int64_t i = m * k; i < (m + 1) * k; i++) {
-            float s = sigmoid(logits[m * experts + indices[i]]);
-            float d = call->attrs.normalise ? (dweights[i] - mean) / sum : dweights[i];
-            out[indices[i]] = call->attrs.alpha * d * s * (1 - s);
+            float s = score_of(&base, logits[m * experts + indices[i]]);
+            float d = normalise || softmax ? (dweights[i] - mean) / sum : dweights[i];
+            out[indices[i]] = call->attrs.alpha * d * s * (softmax ? 1 : 1 - s);
         }
     }
     return MEZZO_OK;

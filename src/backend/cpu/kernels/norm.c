@@ -238,13 +238,23 @@ static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call)
     return sizeof(float) * width * (1 + (size_t)device->threads * LN_ROW_BUFFERS);
 }
 
+// weight + offset [C]; NULL: there is none.
+static const float *rmsnorm_weight(const mz_call *call, const mz_tensor *t, int width, float *buffer) {
+    const float *weight = mz_present(t) ? row_in(t, 0, width, buffer) : NULL;
+    if (weight == NULL || call->attrs.offset == 0)
+        return weight;
+    FOR_LANES(i, lanes, width)
+    vstore_lanes(buffer + i, vload_lanes(weight + i, lanes, 0) + vset(call->attrs.offset), lanes);
+    return buffer;
+}
+
 static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = &call->in[0], *y = &call->out[0];
     int width = (int)last_dim(&y->shape);
     int64_t rows = mz_shape_rows(&y->shape);
     size_t stride = row_floats(width);
     float *workspace = call->workspace, *buffers = workspace + stride;
-    const float *weight = mz_present(&call->in[1]) ? row_in(&call->in[1], 0, width, workspace) : NULL; // [C]
+    const float *weight = rmsnorm_weight(call, &call->in[1], width, workspace);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.6 * (double)rows * width))
     for (int64_t row = 0; row < rows; row++) {
         float *mine = buffers + (size_t)mz_thread() * LN_ROW_BUFFERS * stride;
@@ -313,7 +323,7 @@ static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
     int64_t rows = mz_shape_rows(&call->out[0].shape), per = chunk_rows(rows), chunks = (rows + per - 1) / per;
     size_t stride = row_floats(width);
     float *workspace = call->workspace, *partials = workspace + stride, *buffers = partials + (size_t)chunks * stride;
-    const float *weight = mz_present(&call->in[2]) ? row_in(&call->in[2], 0, width, workspace) : NULL;
+    const float *weight = rmsnorm_weight(call, &call->in[2], width, workspace);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.0 * (double)rows * width))
     for (int64_t c = 0; c < chunks; c++) {
         float *dweight = partials + (size_t)c * stride, *mine = buffers + (size_t)mz_thread() * 4 * stride;

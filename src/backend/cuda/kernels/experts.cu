@@ -5,6 +5,31 @@
 // --- route ---------------------------------------------------------------------------------------------------------
 enum { ROUTE_WARPS = 4 };
 
+// What a warp's token adds to its logits before they are scores: softmax(x) is exp(x - base)·inverse.
+struct score_base {
+    bool softmax;
+    float base, inverse;
+    __device__ __forceinline__ float operator()(float x) const {
+        return softmax ? expf(x - base) * inverse : expert_score(x);
+    }
+};
+
+__device__ __forceinline__ score_base base_of(mz_cu_array logits, int64_t start, int experts, bool softmax) {
+    score_base s = {softmax, -INFINITY, 0};
+    for (int e = threadIdx.x % WARP; softmax && e < experts; e += WARP)
+        s.base = fmaxf(s.base, load1(logits.data, logits.dtype, start + e));
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        s.base = fmaxf(s.base, __shfl_xor_sync(0xFFFFFFFFu, s.base, step));
+    for (int e = threadIdx.x % WARP; softmax && e < experts; e += WARP)
+        s.inverse += expf(load1(logits.data, logits.dtype, start + e) - s.base);
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1)
+        s.inverse += __shfl_xor_sync(0xFFFFFFFFu, s.inverse, step);
+    s.inverse = 1 / s.inverse;
+    return s;
+}
+
 // A warp a token. Shared memory of a warp: scores [E], keys of the choices [E], groups' scores [G].
 __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_args a) {
     extern __shared__ float route_shared[];
@@ -14,8 +39,9 @@ __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_ar
         return;
     float *scores = route_shared + (threadIdx.x / WARP) * (2 * experts + a.groups), *group = scores + 2 * experts;
     uint32_t *keys = reinterpret_cast<uint32_t *>(scores + experts);
+    const score_base score_of = base_of(a.logits, m * experts, experts, a.softmax);
     for (int e = lane; e < experts; e += WARP) {
-        float score = expert_score(load1(a.logits.data, a.logits.dtype, m * experts + e));
+        float score = score_of(load1(a.logits.data, a.logits.dtype, m * experts + e));
         scores[e] = score;
         keys[e] = __float_as_uint(a.bias != nullptr ? score + a.bias[e] : score);
     }
@@ -90,27 +116,33 @@ extern "C" cudaError_t mz_cu_route(cudaStream_t stream, const mz_cu_route_args *
 }
 
 // w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised: α·dw_j·s_j·(1 -
-// s_j). A warp a token.
+// s_j). Of softmax: α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j; not normalised, of every expert: α·(dw_e - Σ_i dw_i·s_i)·s_e, dw_e
+// 0 of what was not chosen. A warp a token.
 __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_dx_kernel(mz_cu_route_dx_args a) {
     int lane = threadIdx.x % WARP;
     int64_t m = static_cast<int64_t>(blockIdx.x) * ROUTE_WARPS + threadIdx.x / WARP;
     if (m >= a.tokens)
         return;
-    for (int e = lane; e < a.experts; e += WARP)
-        store1(a.dx.data, a.dx.dtype, m * a.experts + e, 0);
+    const score_base score_of = base_of(a.logits, m * a.experts, a.experts, a.softmax);
     float sum = 1e-20f, mean = 0;
     for (int64_t i = m * a.top_k; i < (m + 1) * a.top_k; i++) {
-        float s = expert_score(load1(a.logits.data, a.logits.dtype, m * a.experts + a.indices[i]));
+        float s = score_of(load1(a.logits.data, a.logits.dtype, m * a.experts + a.indices[i]));
         sum += s;
         mean = fmaf(a.dweights[i], s, mean);
     }
-    mean /= sum;
+    const bool dense = a.softmax && !a.normalise;
+    for (int e = lane; e < a.experts; e += WARP) {
+        const int64_t at = m * a.experts + e;
+        store1(a.dx.data, a.dx.dtype, at,
+               dense ? -a.alpha * mean * score_of(load1(a.logits.data, a.logits.dtype, at)) : 0);
+    }
+    mean = dense ? mean : mean / sum;
     __syncwarp();
     for (int64_t i = m * a.top_k + lane; i < (m + 1) * a.top_k; i += WARP) {
         int64_t at = m * a.experts + a.indices[i];
-        float s = expert_score(load1(a.logits.data, a.logits.dtype, at)), d = a.dweights[i];
-        d = a.normalise ? (d - mean) / sum : d;
-        store1(a.dx.data, a.dx.dtype, at, a.alpha * d * s * (1 - s));
+        float s = score_of(load1(a.logits.data, a.logits.dtype, at)), d = a.dweights[i];
+        d = a.normalise ? (d - mean) / sum : dense ? d - mean : d;
+        store1(a.dx.data, a.dx.dtype, at, a.alpha * d * s * (a.softmax ? 1 : 1 - s));
     }
 }
 

@@ -205,8 +205,8 @@ typedef struct mz_cu_layernorm_args {
     mz_cu_array x, residual, y, sum;
     const float *weight, *bias; // [width] or NULL
     float *mean, *rstd;         // [rows] or NULL
-    float eps;
-    bool centred; // false: RMS norm
+    float eps, offset;          // offset: added to weight
+    bool centred;               // false: RMS norm
     int width, pitch;
     int64_t rows;
 } mz_cu_layernorm_args;
@@ -216,6 +216,7 @@ typedef struct mz_cu_layernorm_bwd_args {
     mz_cu_array dy, x, dres, dx; // [rows, width] with `pitch`, padding 0; dres may be absent; dx may be dy
     mz_cu_array low;             // [rows, width], dx rounded once more; may be absent
     const float *weight;         // [width] or NULL
+    float offset;                // added to weight
     const float *mean, *rstd;    // [rows]; mean NULL: RMS norm
     float *dweight, *dbias;      // [width] or NULL
     float *linear_dbias;         // [width] or NULL: column sums of low, or of dx without it
@@ -262,6 +263,7 @@ typedef struct mz_cu_cross_entropy_args {
     float *loss, *lse;      // [1]: the rows' share of the mean over all targets; [rows] or NULL
     float *terms;           // [rows], workspace
     int ignore_index, width, pitch;
+    float cap; // logits are cap·tanh(x/cap); 0: they stay
     int64_t rows, all, first_row;
 } mz_cu_cross_entropy_args;
 cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args);
@@ -273,6 +275,7 @@ typedef struct mz_cu_cross_entropy_dx_args {
     const float *lse;       // [rows]
     float *factor;          // [1], workspace
     int ignore_index, width, pitch;
+    float cap;
     int64_t rows, all, first_row;
 } mz_cu_cross_entropy_dx_args;
 cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args);
@@ -505,7 +508,7 @@ typedef struct mz_cu_route_args {
     int32_t *indices;   // [tokens, top_k]
     int64_t tokens;
     int experts, top_k, groups, top_groups; // experts at most 1024; groups at least 1
-    bool normalise;
+    bool normalise, softmax;
     float alpha;
 } mz_cu_route_args;
 cudaError_t mz_cu_route(cudaStream_t stream, const mz_cu_route_args *args);
@@ -515,7 +518,7 @@ typedef struct mz_cu_route_dx_args {
     const int32_t *indices; // [tokens, top_k]
     int64_t tokens;
     int experts, top_k;
-    bool normalise;
+    bool normalise, softmax;
     float alpha;
 } mz_cu_route_dx_args;
 cudaError_t mz_cu_route_dx(cudaStream_t stream, const mz_cu_route_dx_args *args);

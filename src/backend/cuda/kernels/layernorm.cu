@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_wide_kernel(mz_cu_layerno
     for (int c = threadIdx.x; c < a.width; c += ROW_BLOCK) {
         float s = layernorm_input(a, start + c);
         float y = (s - mean) * rstd;
-        y = fmaf(y, a.weight != nullptr ? a.weight[c] : 1, a.bias != nullptr ? a.bias[c] : 0);
+        y = fmaf(y, a.weight != nullptr ? a.weight[c] + a.offset : 1, a.bias != nullptr ? a.bias[c] : 0);
         if (a.sum.data != nullptr)
             store1(a.sum.data, a.sum.dtype, start + c, s);
         store1(a.y.data, a.y.dtype, start + c, y);
@@ -141,7 +141,8 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
         float mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row], g_sum = 0, gx_sum = 0;
         for (int c = threadIdx.x; c < a.width; c += ROW_BLOCK) {
             float d = load1(a.dy.data, a.dy.dtype, start + c);
-            float x = (load1(a.x.data, a.x.dtype, start + c) - mean) * rstd, g = a.weight ? d * a.weight[c] : d;
+            float x = (load1(a.x.data, a.x.dtype, start + c) - mean) * rstd,
+                  g = a.weight ? d * (a.weight[c] + a.offset) : d;
             g_sum += g;
             gx_sum = fmaf(g, x, gx_sum);
             if (sums) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_lay
         gx_sum = row_sum<ROW_BLOCK>(gx_sum, shared[1]) / static_cast<float>(a.width);
         g_sum = a.mean != nullptr ? g_sum : 0;
         for (int c = threadIdx.x; c < a.width; c += ROW_BLOCK) {
-            float d = load1(a.dy.data, a.dy.dtype, start + c), g = a.weight ? d * a.weight[c] : d;
+            float d = load1(a.dy.data, a.dy.dtype, start + c), g = a.weight ? d * (a.weight[c] + a.offset) : d;
             float x = (load1(a.x.data, a.x.dtype, start + c) - mean) * rstd;
             float dx = rstd * (g - g_sum - x * gx_sum);
             if (a.dres.data != nullptr)

@@ -57,13 +57,21 @@ __device__ __forceinline__ float log_sum_exp(running r) { // M/LOG2E in two part
     return fmaf(r.max, 0x1.62e4300000000p-1f, fmaf(r.max, 0x1.f8ff940000000p-28f, logf(r.sum)));
 }
 
+// CAP: a logit x stands for cap·tanh(x/cap), whose derivative is 1 - tanh².
+template <bool CAP> __device__ __forceinline__ float capped(float x, float cap) {
+    return CAP ? cap * tanhf(x / cap) : x;
+}
+template <bool CAP> __device__ __forceinline__ float cap_slope(float y, float cap) { // of y = capped(x)
+    return CAP ? 1 - y / cap * (y / cap) : 1;
+}
+
 template <int T> struct loss_threads {
     static constexpr int block = T == WARP ? WARP * WARPS_A_BLOCK : T;
     static constexpr int rows = block / T;
 };
 enum { LOSS_UNROLL = 4, LOSS_BLOCK = 512 };
 
-template <int T>
+template <int T, bool CAP>
 __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(mz_cu_cross_entropy_args a) {
     __shared__ running shared[T / WARP];
     int lane = row_lane<T>();
@@ -86,15 +94,18 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(m
             if (i + u * T * 8 < span.tail_start) {
                 float x[8];
                 widen8(raw[u], dtype, x);
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    x[k] = capped<CAP>(x[k], a.cap);
                 take<8>(r, x);
             }
     }
     for (int64_t i = start + lane; i < span.head_end; i += T) {
-        float x = load1(logits, dtype, i);
+        float x = capped<CAP>(load1(logits, dtype, i), a.cap);
         take<1>(r, &x);
     }
     for (int64_t i = span.tail_start + lane; i < span.end; i += T) {
-        float x = load1(logits, dtype, i);
+        float x = capped<CAP>(load1(logits, dtype, i), a.cap);
         take<1>(r, &x);
     }
 #pragma unroll
@@ -118,7 +129,8 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(m
         a.lse[row] = lse;
     float term_of_row = 0;
     if (target != a.ignore_index)
-        term_of_row = target < 0 || target >= a.width ? NAN : lse - load1(logits, dtype, start + target);
+        term_of_row =
+            target < 0 || target >= a.width ? NAN : lse - capped<CAP>(load1(logits, dtype, start + target), a.cap);
     a.terms[row] = term_of_row;
 }
 
@@ -168,13 +180,24 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(mz_cu_cr
     *a.loss = counted > 0 ? static_cast<float>(sum / counted) : 0;
 }
 
+// Of the rows of `a`, with or without a cap.
+template <int T, class A> static void run_rows(void (*kernel)(A), cudaStream_t stream, const A &a) {
+    const int64_t rows = loss_threads<T>::rows;
+    kernel<<<static_cast<unsigned>((a.rows + rows - 1) / rows), loss_threads<T>::block, 0, stream>>>(a);
+}
+#define RUN_WIDE(kernel, T) run_rows<T>(a.cap > 0 ? kernel<T, true> : kernel<T, false>, stream, a)
+#define RUN_ROWS(kernel)                                                                                               \
+    do {                                                                                                               \
+        if (a.width <= MZ_CU_LOSS_WARP_WIDTH)                                                                          \
+            RUN_WIDE(kernel, WARP);                                                                                    \
+        else                                                                                                           \
+            RUN_WIDE(kernel, LOSS_BLOCK);                                                                              \
+    } while (0)
+
 extern "C" cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args) {
     mz_cu_cross_entropy_args a = *args;
-    if (a.rows > 0 && a.width <= MZ_CU_LOSS_WARP_WIDTH)
-        cross_entropy_kernel<WARP><<<static_cast<unsigned>((a.rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
-                                     loss_threads<WARP>::block, 0, stream>>>(a);
-    else if (a.rows > 0)
-        cross_entropy_kernel<LOSS_BLOCK><<<static_cast<unsigned>(a.rows), LOSS_BLOCK, 0, stream>>>(a);
+    if (a.rows > 0)
+        RUN_ROWS(cross_entropy_kernel);
     cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
     return cudaGetLastError();
 }
@@ -197,7 +220,7 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(mz_cu_
         *a.factor = loss_factor(*a.dloss, counted);
 }
 
-template <int T>
+template <int T, bool CAP>
 __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kernel(mz_cu_cross_entropy_dx_args a) {
     __shared__ int count;
     float factor =
@@ -213,7 +236,8 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kerne
     if (!ignored && (target < 0 || target >= a.width))
         factor = NAN;
     auto gradient = [&](float x, int64_t i) {
-        return ignored ? 0 : factor * (expf(x - lse) - (i == at ? 1.0f : 0.0f));
+        const float y = capped<CAP>(x, a.cap);
+        return ignored ? 0 : factor * cap_slope<CAP>(y, a.cap) * (expf(y - lse) - (i == at ? 1.0f : 0.0f));
     };
     for (int64_t i = span.head_end + lane * 8; i < span.tail_start; i += LOSS_UNROLL * T * 8) {
         raw8 raw[LOSS_UNROLL];
@@ -252,11 +276,7 @@ extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_c
         if (error != cudaSuccess)
             return error;
     }
-    if (a.width <= MZ_CU_LOSS_WARP_WIDTH)
-        cross_entropy_dx_kernel<WARP><<<static_cast<unsigned>((a.rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
-                                        loss_threads<WARP>::block, 0, stream>>>(a);
-    else
-        cross_entropy_dx_kernel<LOSS_BLOCK><<<static_cast<unsigned>(a.rows), LOSS_BLOCK, 0, stream>>>(a);
+    RUN_ROWS(cross_entropy_dx_kernel);
     return cudaGetLastError();
 }
 
@@ -275,7 +295,7 @@ __device__ __forceinline__ void wait_for_all_but(int groups) {
         __pipeline_wait_prior(0);
 }
 
-template <int DTYPE> // of the logits: what is done for each of them is not held up by asking which
+template <int DTYPE, bool CAP> // of the logits: what is done for each of them is not held up by asking which
 __global__ void __launch_bounds__(LOSS_BLOCK)
     cross_entropy_both_kernel(mz_cu_cross_entropy_args a, mz_cu_cross_entropy_dx_args b) {
     constexpr int pieces = DTYPE == MZ_CU_F32 ? 2 : 1; // of 16 bytes, of eight logits
@@ -287,7 +307,8 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
     int64_t row = blockIdx.x, start = row * a.pitch;
     int target = a.targets[a.first_row + row];
     const bool ignored = target == a.ignore_index, no_class = target < 0 || target >= a.width;
-    const float at_target = lane == 0 && !no_class ? load1(a.logits.data, DTYPE, start + target) : 0;
+    const float at_target =
+        lane == 0 && !no_class ? capped<CAP>(load1(a.logits.data, DTYPE, start + target), a.cap) : 0;
     const char *from = static_cast<const char *>(a.logits.data) + start * width_of(DTYPE);
     int groups = 0;
     for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK, groups++) {
@@ -308,6 +329,9 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
                             pieces == 2 ? kept[vectors + i + u * LOSS_BLOCK] : make_uint4(0, 0, 0, 0)};
                 float x[8];
                 widen8(raw, DTYPE, x);
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    x[k] = capped<CAP>(x[k], a.cap);
                 if (i + u * LOSS_BLOCK >= whole) // padding
 #pragma unroll
                     for (int k = 0; k < 8; k++)
@@ -339,19 +363,24 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
         factor = NAN;
     for (int i = lane; i < vectors; i += LOSS_BLOCK) {
         raw8 raw = {kept[i], pieces == 2 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)};
-        float x[8];
+        float x[8], slope[8];
         widen8(raw, DTYPE, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            x[k] = capped<CAP>(x[k], a.cap);
+            slope[k] = factor * cap_slope<CAP>(x[k], a.cap);
+        }
         const bool plain = !ignored && i < whole && static_cast<unsigned>(target) - static_cast<unsigned>(i * 8) >= 8u;
         if (plain) {
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                x[k] = factor * expf(x[k] - lse);
+                x[k] = slope[k] * expf(x[k] - lse);
         } else {
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 x[k] = ignored || (i >= whole && i * 8 + k >= a.width)
                            ? 0
-                           : factor * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
+                           : slope[k] * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
         }
         store8(b.dx.data, b.dx.dtype, start + static_cast<int64_t>(i) * 8, x);
     }
@@ -364,9 +393,11 @@ extern "C" size_t mz_cu_cross_entropy_both_bytes(int pitch, int dtype) {
 extern "C" cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
                                                 const mz_cu_cross_entropy_dx_args *gradient) {
     const int dtype = loss->logits.dtype;
-    const auto kernel = dtype == MZ_CU_F32    ? cross_entropy_both_kernel<MZ_CU_F32>
-                        : dtype == MZ_CU_BF16 ? cross_entropy_both_kernel<MZ_CU_BF16>
-                                              : cross_entropy_both_kernel<MZ_CU_F16>;
+#define KERNEL(DTYPE) (loss->cap > 0 ? cross_entropy_both_kernel<DTYPE, true> : cross_entropy_both_kernel<DTYPE, false>)
+    const auto kernel = dtype == MZ_CU_F32    ? KERNEL(MZ_CU_F32)
+                        : dtype == MZ_CU_BF16 ? KERNEL(MZ_CU_BF16)
+                                              : KERNEL(MZ_CU_F16);
+#undef KERNEL
     size_t bytes = mz_cu_cross_entropy_both_bytes(loss->pitch, dtype);
     cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));

@@ -73,7 +73,7 @@ __device__ __forceinline__ void norm_result(const mz_cu_layernorm_args &a, int v
     row_vector<T>(a.bias, a.pitch, v, 0, b);
 #pragma unroll
     for (int k = 0; k < 8; k++)
-        y[k] = row_column<T>(v) + k < a.width ? fmaf(s[k] * rstd, w[k], b[k]) : 0;
+        y[k] = row_column<T>(v) + k < a.width ? fmaf(s[k] * rstd, w[k] + a.offset, b[k]) : 0;
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ __device__ __forceinline__ void norm_bwd_row(const mz_cu_layernorm_bwd_args &a, 
             x[v][k] = inside ? (x[v][k] - mean) * rstd : 0;
             sums[0][v][k] = fmaf(dy[v][k], x[v][k], sums[0][v][k]);
             sums[1][v][k] += dy[v][k];
-            dy[v][k] *= w[k];
+            dy[v][k] *= w[k] + a.offset;
             g_sum += dy[v][k];
             gx_sum = fmaf(dy[v][k], x[v][k], gx_sum);
         }
