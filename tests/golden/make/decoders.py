@@ -4,6 +4,7 @@ every gradient, and a greedy text of 64 tokens.
 
     python decoders.py                    needs torch, transformers 5
     python decoders.py --check FOLDER …   loads what mezzo exported of a case and compares logits (FOLDER/case.json says which case)
+    python decoders.py --peft MEZZO FOLDER …   needs peft: random adapters on such folders, imported and exported by MEZZO, apart and merged
 
 Weights are not stored: both sides make them by `number` from a tensor's name, its elements' indices and the case's seed. A seed is taken where no
 choice of the greedy text is near, and where FP32 is near to FP64.
@@ -12,6 +13,7 @@ import json
 import math
 import pathlib
 import random
+import subprocess
 import sys
 import tempfile
 
@@ -242,12 +244,47 @@ def check(folder):
     assert error < 1e-5
 
 
+def logits_of(model, stored):
+    with torch.no_grad():
+        return model(torch.tensor(stored["tokens"])).logits
+
+
+def check_adapters(mezzo, folder):
+    """Adapters that PEFT wrote give PEFT's logits after MEZZO imported them: exported again as adapters, and merged."""
+    import peft
+    folder = pathlib.Path(folder)
+    stored = json.loads((folder / "case.json").read_text())
+    names = ["query_key_value", "dense_h_to_4h"] if stored["family"] == "gpt_neox" else ["qkv_proj", "down_proj"] if stored["family"] == "phi3" else [
+        "q_proj", "v_proj", "o_proj"]
+    model = peft.get_peft_model(opened(folder), peft.LoraConfig(r=3, lora_alpha=5, target_modules=names, init_lora_weights=False))
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        for name, p in model.named_parameters():
+            if "lora_" in name:
+                p.data = torch.from_numpy(number(name, p.numel(), 7).astype(numpy.float32)).reshape(p.shape)
+        model.save_pretrained(scratch / "theirs")
+        want, plain = logits_of(model.double(), stored), logits_of(opened(folder), stored)
+        run = [mezzo, "import", folder, "--adapter", scratch / "theirs", "--tokenizer", "none", "--out", scratch / "run"]
+        apart, merged = ([mezzo, "export", scratch / "run", "--out", scratch / out, *rest] for out, rest in (("ours", ["--adapter"]), ("merged", [])))
+        for command in (run, apart, merged):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        results = [logits_of(peft.PeftModel.from_pretrained(opened(folder), scratch / "ours").double(), stored),
+                   logits_of(opened(scratch / "merged"), stored)]
+    errors = [((got - want).abs().max() / want.abs().max()).item() for got in results]
+    change = ((want - plain).abs().max() / want.abs().max()).item()
+    print(f"{folder.name}: adapters change logits by {change:.2g}; exported apart {errors[0]:.2g}, merged {errors[1]:.2g} of the largest off")
+    assert max(errors) < 1e-5 < change
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     compute_in_fp64()
     if sys.argv[1:2] == ["--check"]:
         for path in sys.argv[2:]:
             check(path)
+    elif sys.argv[1:2] == ["--peft"]:
+        for path in sys.argv[3:]:
+            check_adapters(sys.argv[2], path)
     else:
         with tempfile.TemporaryDirectory() as folder:
             cases = [case(f, i, pathlib.Path(folder)) for f in FAMILIES for i in range(5)]
