@@ -154,8 +154,11 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     const size_t all = aligned((size_t)(s->own * s->rows * s->columns) * width),
                  small = aligned((size_t)(s->own * side * side) * width);
     places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
-    p.next = p.x + all;
-    p.gram = p.next + all;
+    // After an odd number of steps X is not where `next` is when the last product writes the direction, so that `next`
+    // may lie over the directions, which nobody reads after the first call.
+    const bool is_odd = s->group->orthogonal.steps % 2 == 1;
+    p.next = is_odd ? (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float) : p.x + all;
+    p.gram = p.x + (is_odd ? 1 : 2) * all;
     p.square = p.gram + small;
     p.polynomial = p.square + small;
     p.end = p.polynomial + small;
