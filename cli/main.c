@@ -18,7 +18,7 @@ static const cli_command *const commands[] = {
     &cli_chat,  &cli_export,  &cli_report, &cli_watch,  &cli_advise, &cli_verify,  &cli_diff,
     &cli_sweep, &cli_analyze, &cli_bench,  &cli_doctor, &cli_memory, &cli_explain, &cli_lab};
 
-// What one wants to do, and the first command of those that do it.
+// Each row has a user's aim and the first command that serves it.
 static const struct {
     const char *title;
     const cli_command *first;
@@ -175,8 +175,8 @@ static int start_on_large_stack(int argc, char **argv) {
 #ifdef __GLIBC__
 static char **borrowed, *lent; // a place of the environment, and what belongs there
 
-// libgomp reads its variables when it is loaded, before main, and nothing can be added to the environment by then: this
-// runs first of all and puts the bound in the place of another variable, until main begins.
+// libgomp reads its variables when it is loaded, before main, and nothing can be added to the environment by then. This
+// function runs first and puts the bound in the place of another variable until main begins.
 static void bound_spinning(int argc, char **argv, char **environment) {
     static char bound[] = "GOMP_SPINCOUNT=2000"; // turns: 50 to 100 us
     static const char *const stay[] = {"OMP_",   "GOMP_", "KMP_",  "LD_",   "MALLOC_",

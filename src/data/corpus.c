@@ -310,7 +310,7 @@ static mezzo_status save_split(const mz_stream *stream, const char *folder, cons
     return status;
 }
 
-// Whether every token fits in 16 bits: by the tokenizer's word or, without one, by looking.
+// Returns whether every token fits in 16 bits: by the tokenizer's word or, without one, by looking.
 static bool fits_16_bits(const mezzo_corpus *corpus) {
     if (corpus->tokenizer)
         return corpus->tokenizer->vocab <= 65536;

@@ -123,7 +123,7 @@ static bool ahead(const translator *t, const char *text) {
     return t->n - t->at >= n && memcmp(t->source + t->at, text, n) == 0;
 }
 
-// Whether a dash at the edge of a class within a class would become a range's without the brackets.
+// Returns whether a dash at the edge of a class within a class would become a range's without the brackets.
 static bool dash_at_bracket(const translator *t, size_t depth) {
     const char c = t->source[t->at], next = t->at + 1 < t->n ? t->source[t->at + 1] : '\0';
     return (c == '-' && (next == '[' || (next == ']' && depth > 1))) || ((c == '[' || c == ']') && next == '-');

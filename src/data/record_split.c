@@ -94,7 +94,7 @@ typedef struct scan {
     bool in_text, escaped, too_long;
 } scan;
 
-// Whether the record ends before this byte, or, *with, after it.
+// Returns whether the record ends before this byte, or, *with, after it.
 static bool ends(const mz_record_splitter *s, scan *x, char c, bool *with) {
     *with = false;
     if (!s->is_list)

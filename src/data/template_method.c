@@ -80,7 +80,7 @@ static void charge(machine *m, size_t bytes, size_t *seen) {
     *seen = 0;
 }
 
-// Whether the character of n bytes goes.
+// Returns whether the character of n bytes goes.
 static bool stripped(machine *m, const value *v, size_t at, size_t *n, const value *set, size_t *seen) {
     const uint32_t code = mz_tpl_code(v, at, n);
     charge(m, set != NULL ? set->length : 1, seen);

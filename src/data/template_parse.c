@@ -767,7 +767,7 @@ static node *output_of(machine *m, nodes *body) {
     return x;
 }
 
-// Up to the word that ends or divides the block, which is read next; NULL: to the end of the template.
+// Parses statements up to a word of `ends`, which is read next; with NULL, up to the end of the template.
 static nodes statements(machine *m, const char *const *ends) {
     nodes body = {0};
     deeper(m);

@@ -227,7 +227,7 @@ static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_toke
                    (int)got);
 }
 
-// Whether nothing but GPT-2's pattern stands between a text and its words.
+// Returns whether nothing but GPT-2's pattern stands between a text and its words.
 static bool splits_as_gpt2(const mz_bpe_tokenizer *tok) {
     const mz_step *s = &tok->steps.items[0];
     bool plain = tok->normals.n == 0 && tok->steps.n == 1 && s->kind == MZ_STEP_SPLIT && s->gpt2 && !tok->letters;

@@ -259,7 +259,7 @@ static bool added_keep(const mz_added *added) {
     return keep;
 }
 
-// Whether no merge crosses the place before a space, also where it is written as U+2581.
+// Returns whether no merge crosses the place before a space, also where it is written as U+2581.
 static bool merges_keep(const mz_bpe_tokenizer *tok) {
     static const char *const spaces[] = {" ", "\xE2\x96\x81"};
     bool keep = !tok->bpe.whole_first;
@@ -278,7 +278,8 @@ static bool merges_keep(const mz_bpe_tokenizer *tok) {
     return keep;
 }
 
-// Whether a text may be cut before a space between two letters of ASCII: a word begins there, or no merge crosses it.
+// Returns whether a text may be cut before a space between two letters of ASCII: a word begins there, or no merge
+// crosses it.
 static bool may_cut(const mz_bpe_tokenizer *tok) {
     bool keeps = added_keep(&tok->added[0]) && added_keep(&tok->added[1]), splits = false;
     for (size_t i = 0; i < tok->normals.n; i++)

@@ -383,7 +383,7 @@ static bool names_module(const mezzo_graph *g, const char *pattern) {
     return false;
 }
 
-// Whether some op of the modules named is decided by a precision; where others only hand on what they read.
+// Returns whether some op of the modules named is decided by a precision; where others only hand on what they read.
 static bool decides(const mezzo_graph *g, const mezzo_override *o) {
     const bool all = mz_precision(o->precision)->wide != MEZZO_F32;
     for (size_t i = 0; i < g->n_nodes; ++i) {

@@ -54,7 +54,7 @@ double mz_flops_attention_bwd(const mz_attrs *attrs, const mz_shape *const in[],
     return 10 * count(dy) / queries * pairs_of(attrs, queries, k != NULL ? from_end(k, 2) : queries);
 }
 
-// At most: with the cache full.
+// Counts the most that the op can take: with a full cache.
 double mz_flops_attention_cached(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
     double rows = from_end(in[MZ_IN(attention_cached, cache_k)], 2), window = (double)attrs->window;
     return 4 * count(out[MZ_OUT(attention_cached, y)]) * (window > 0 && window < rows ? window : rows);

@@ -31,7 +31,7 @@ static const char *next_alias(const mz_config_row *row, const char *after, size_
     return *n ? at : NULL;
 }
 
-// Whether `name` (n bytes) is one of the row's aliases.
+// Returns whether `name` (n bytes) is one of the row's aliases.
 static bool has_alias(const mz_config_row *row, const char *name, size_t n) {
     size_t size;
     for (const char *at = NULL; (at = next_alias(row, at, &size)) != NULL;)

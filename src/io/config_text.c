@@ -46,7 +46,7 @@ static void add_leaf(const mz_config_entry *entry, const char *name, int depth, 
     }
 }
 
-// Whether the row is written and its path starts with the first n bytes of `path`.
+// Returns whether the row is written and its path starts with the first n bytes of `path`.
 static bool in_group(const mz_config_entry *entry, const char *path, size_t n) {
     return !(entry->row->flags & MZ_CONFIG_NOT_SAVED) && strncmp(entry->row->path, path, n) == 0;
 }

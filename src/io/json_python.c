@@ -75,7 +75,8 @@ static void rewrite_string(rewriter *r) {
         }
 }
 
-// Whether a number of this text may be beyond a double's range: long, or with an exponent of three digits or more.
+// Returns whether a number of this text may be beyond a double's range: long, or with an exponent of three digits or
+// more.
 static bool may_overflow(const char *text, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (text[i] == 'e' || text[i] == 'E')

@@ -34,7 +34,7 @@ static mezzo_status line_step(const char *where, const char *line, size_t n, int
     return status;
 }
 
-// Whether a line begins as records are written, with a later step: it goes, whatever else is in it.
+// Returns whether a line begins as records are written, with a later step: it goes, whatever else is in it.
 static bool is_later(const char *line, size_t n, int64_t last) {
     static const char begin[] = "{\"step\": ";
     int64_t step = 0;

@@ -139,7 +139,7 @@ static bool scan_value(scanner *s, mz_metric *out) {
     return scan_number(s, out);
 }
 
-// Whether the key may have occurred: then all that came before are compared.
+// Returns whether the key may have occurred: then all that came before are compared.
 static bool occurs_again(scanner *s, const mz_record *r, const char *name) {
     uint32_t hash = 2166136261u; // FNV-1a
     for (const char *p = name; *p != '\0'; p++)

@@ -404,8 +404,8 @@ static void make_bucket(mezzo_optimizer *opt, mz_group *group, int first, int n,
                  &bucket->traffic);
 }
 
-// Whether a bucket of so many elements ends in front of segment i. Of ranks' parts FP32 masters, which they exchange
-// first, do not wait for others.
+// Returns whether a bucket of so many elements ends in front of segment i. Of ranks' parts FP32 masters, which they
+// exchange first, do not wait for others.
 static bool ends_before(const mezzo_optimizer *opt, int i, int64_t elements) {
     const bool others = opt->rank >= 0 && opt->placed[i].master != opt->placed[i - 1].master;
     return elements >= opt->bucket_elements || (others && elements > 0);

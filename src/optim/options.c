@@ -78,7 +78,7 @@ static mezzo_status check_orthogonal(const mezzo_orthogonal *o) {
     return MEZZO_OK;
 }
 
-// What the kind reads of an optimizer's or a group's options.
+// Checks the options of an optimizer or a group that its kind reads.
 static mezzo_status check_rule(const mezzo_optimizer_options *o) {
     if ((size_t)o->kind >= MEZZO_OPTIMIZER_KINDS)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer: kind %d does not exist: use one of optimizers.def, MEZZO_ADAMW …",

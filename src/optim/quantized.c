@@ -55,8 +55,8 @@ static int only_quantized(const mezzo_params *p, int index) {
     return found;
 }
 
-// Whether the update can write the codes of owned parameter i: mz_quantized_segment's conditions. Moments that are
-// rounded at random draw by the number of the element, which padding changes.
+// Returns whether the update can write the codes of owned parameter i: mz_quantized_segment's conditions. Moments that
+// are rounded at random draw by the number of the element, which padding changes.
 static bool can_quantize(const mezzo_optimizer *opt, int i) {
     const mz_param *p = &opt->params->list[opt->index[i]];
     const mz_segment *s = &opt->segments[opt->begin[i]];
@@ -117,8 +117,8 @@ static mezzo_status make_quantized(mezzo_optimizer *opt, mz_group *group, mz_seg
     return MEZZO_OK;
 }
 
-// Whether the device has a kernel of the group's kind that writes codes of what it updates, moments being stored as
-// they are.
+// Returns whether the device has a kernel of the group's kind that writes codes of what it updates, moments being
+// stored as they are.
 static bool kernel_writes_quantized(const mezzo_optimizer *opt, const mz_group *group) {
     const mz_kernel *kernel = mz_extra_kernel(opt->device, group->kind->op);
     mz_call call = group->whole.call;

@@ -52,7 +52,7 @@ bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g) {
     return b->many_summed == 0 || most < b->many_summed;
 }
 
-// Whether activations' results are made again. Light recomputation would repeat them in passes of their own.
+// Returns whether activations' results are made again. Light recomputation would repeat them in passes of their own.
 static bool worth_remaking(const mezzo_device *device, const mezzo_program_options *options, const mezzo_graph *g) {
     const mz_backend *b = device->backend;
     return mz_extra_kernel(device, MZ_OP_linear_dx) != NULL &&
@@ -105,8 +105,8 @@ static mezzo_status pass_streams(mezzo_graph *g, const mz_target *t) {
     return worth_streams(t->device, g) ? mz_graph_stream(g, &t->compiled->placed) : MEZZO_OK;
 }
 
-// Places of gradients that hold nothing before they are first written. Padding must stay zero, which not every kernel
-// that writes a gradient writes.
+// Finds the places of gradients that hold nothing before their first writer runs. Padding must stay zero, and not every
+// kernel that writes a gradient writes its padding.
 static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
     *room = (mz_gradient_room){.offset = mz_alloc(g->n_params + 1, sizeof *room->offset),
                                .bytes = (size_t)params->elements * sizeof(float)};

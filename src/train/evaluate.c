@@ -171,7 +171,7 @@ static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t b
     return status;
 }
 
-// Whether the pictures that are evaluated are also predicted and scored.
+// Returns whether the pictures that are evaluated are also predicted and scored.
 static bool scores_pictures(const model *m, const mezzo_eval_options *o) {
     return m->model.maker->purpose == MEZZO_TASK_IMAGES && o->iters == 0 && mz_images_describe(m->task).channels == 1;
 }

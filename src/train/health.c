@@ -273,7 +273,7 @@ static const char *text_of(const mz_record *record, const char *name) { // "" wh
     return value != NULL && value->kind == MZ_METRIC_TEXT ? value->text : "";
 }
 
-// Whether the precision is one that is trained with a loss scale.
+// Returns whether the precision is one that is trained with a loss scale.
 static bool scales_loss(const char *name) {
     mezzo_precision known;
     return mezzo_precision_parse(name, &known) == MEZZO_OK && mezzo_precision_needs_loss_scale(known);

@@ -217,7 +217,7 @@ static mezzo_status save(mz_training *run) {
     return status;
 }
 
-// Whether something follows the step that everything must be known for.
+// Returns whether something follows the step that everything must be known for.
 static bool waits(const mz_training *run, int64_t step) {
     const mz_run_config *c = &run->config;
     return step == c->steps || step == run->first_step + 1 || due(step, c->log_every) || due(step, c->eval_every) ||

@@ -82,7 +82,7 @@ static mz_op activation_of(const mz_call *call, bool gradient) {
     }
 }
 
-// The activation by itself: what quantize would round.
+// Makes a call of the activation alone, whose result quantize would round.
 static mz_call activation_call(const mz_magnitudes *m, const mz_narrowed *of, const mz_call *quantize) {
     const bool gradient = quantize->n_in > 1 && mz_present(&quantize->in[1]);
     mz_call call = {.op = of->activation,

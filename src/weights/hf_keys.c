@@ -28,7 +28,7 @@ static bool is_one_of(const char *family, const char *const *list, size_t n) {
     return false;
 }
 
-// Whether a row is one of the family's, or of what many of transformers' families share.
+// Returns whether a row is one of the family's, or of what many of transformers' families share.
 static bool belongs(const mz_hf_key *row, const char *family) {
     static const char *const others[] = {"nanogpt", "AutoencoderKL", "LoraConfig"};
     static const char *const apart[] = {"gpt2", "glm4_moe", "gpt_neox"}; // their classes say other keys

@@ -113,7 +113,7 @@ static void on_sigill(int signal_number) {
     siglongjmp(trial_over, 1);
 }
 
-// A tile product under a handler for SIGILL: what CPUID promises, some hypervisors do not keep.
+// Computes a tile product under a handler for SIGILL, because some hypervisors lack instructions that CPUID promises.
 static bool tiles_compute(void) {
     struct sigaction trial = {.sa_handler = on_sigill}, before;
     sigemptyset(&trial.sa_mask);

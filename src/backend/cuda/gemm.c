@@ -387,7 +387,7 @@ static bool probe_make(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsa
            cudaStreamSynchronize(cuda->stream) == cudaSuccess;
 }
 
-// Whether the result that lies in r->data.d was rounded once.
+// Returns whether the result in r->data.d was rounded once.
 static bool rounds_once(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal *r, const probe *p) {
     int digits = -ilogb(mz_unit_roundoff((mezzo_dtype)gemm->key.result)); // BF16 8, FP16 11
     double sum = 0;

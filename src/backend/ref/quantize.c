@@ -51,7 +51,7 @@ static const mz_tensor *output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
 }
 
-// Infinity after a NaN, so that the bits are those of a number that every device records.
+// Returns infinity if a number is NaN, because every device records the same bits of infinity.
 static float amax_of(const mz_call *call, int64_t n) {
     double amax = 0;
     for (int64_t i = 0; i < n; i++) {

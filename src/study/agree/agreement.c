@@ -97,7 +97,7 @@ static const char *reason_of(const mz_asked *file, int n) {
     }
 }
 
-// Loss scaling of the file that is followed: what it says, else what its reader does by itself.
+// Returns the loss scaling that the followed file states, or the default of the program that reads it.
 static mz_said_scaler scaler_of(const mz_asked *file, const mz_vote *v, mz_said_scaler anywhere) {
     if (v->ask != MZ_ASK_FP16)
         return MZ_SCALER_OFF; // not needed: the range is fp32's

@@ -500,7 +500,7 @@ static void settle_amp(reader *r) {
     }
 }
 
-// The first word for a lower precision; else the first strong one; else a weak one.
+// Returns the first word for a lower precision, otherwise the first strong one, otherwise a weak one.
 static int deciding(const mz_asked *out) {
     int strong = -1, weak = -1;
     for (int i = 0; i < out->n_votes; i++) {

@@ -277,7 +277,7 @@ static bool has_precision(const mz_study *s, const char *prec) {
     return false;
 }
 
-// Whether a name is in "a, b, c".
+// Returns whether a name is in "a, b, c".
 static bool is_listed(const char *list, const char *name) {
     const size_t length = strlen(name);
     for (const char *at = list; *at != '\0';) {

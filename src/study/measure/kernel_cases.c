@@ -7,7 +7,7 @@
 #include "base/precision.h"
 #include "study/measure/kernels.h"
 
-// How the precision's tensors are stored, and what its products are computed in.
+// The formats that a precision stores tensors in, and the one that its products compute in.
 typedef struct formats {
     mezzo_dtype low, compute;
 } formats;

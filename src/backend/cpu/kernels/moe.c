@@ -87,7 +87,7 @@ static void mask_groups(float *choice, float *group, int32_t *heap, int64_t expe
             choice[e] = -INFINITY;
 }
 
-// A thread's scores, choices and groups, E floats each, and E places.
+// Each thread has scores, choices and groups of E floats each, and E places.
 static size_t route_workspace(const mezzo_device *device, const mz_call *call) {
     return (3 * sizeof(float) + sizeof(int32_t)) * (size_t)last_dim(&call->in[0].shape) * (size_t)device->threads;
 }

@@ -10,8 +10,8 @@
 
 #include "attention_mma.cuh"
 
-// What a kernel multiplies: TF32 numbers; or parts, split by each warp as it reads them, or once for all, into tiles of
-// BF16 numbers in shared memory (three, consecutive, as the 16-bit kernels have one).
+// A kernel multiplies TF32 numbers or BF16 terms. Each warp splits FP32 numbers into terms as it reads them, or the
+// block splits them once into three consecutive tiles in shared memory.
 enum { OF_TF32, OF_PARTS, OF_STORED_PARTS };
 
 constexpr __host__ __device__ int float_pitch(int d) {

@@ -45,7 +45,7 @@ __device__ __forceinline__ void fetch_box_for_all(uint32_t to, const CUtensorMap
                  "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
                  : "memory");
 }
-// `bytes` in a row, a multiple of 16 at an address that is one too, into this block's memory.
+// Copies consecutive `bytes`, a multiple of 16 at an address that is a multiple of 16, into this block's memory.
 __device__ __forceinline__ void fetch_run(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)

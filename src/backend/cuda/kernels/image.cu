@@ -312,7 +312,7 @@ extern "C" cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_
 }
 
 // --- noise and times -----------------------------------------------------------------------------------------------
-// mz_normal4's formula, in FP64 as there; `tensor` is mz_noise_key's.
+// Computes mz_normal4's formula in FP64, as mz_normal4 does; `tensor` is mz_noise_key's.
 __global__ void __launch_bounds__(IMAGE_BLOCK)
     normal_kernel(const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row, uint32_t tensor) {
     const int64_t quads = (row + 3) / 4, i = thread_index();

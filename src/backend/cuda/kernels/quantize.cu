@@ -8,8 +8,8 @@
 #include "branchless_act.cuh"
 #include "vec.cuh"
 
-// A block's tile is ROWS × COLS: a thread takes 8 numbers of a row at a time, whose codes wait in shared memory; then
-// 16 rows of 4 columns, turns them in registers and writes runs of 16 bytes.
+// A block's tile is ROWS × COLS. A thread quantizes 8 numbers of a row at a time into shared memory; then it reads 16
+// rows of 4 columns, transposes them in registers and writes runs of 16 bytes.
 enum { ROWS = 64, COLS = 128, PARTS = COLS / 8, THREADS = COLS, GROUPS = THREADS / PARTS, PITCH = COLS + 8 };
 
 // 1 over the scale; the first block writes one that is found.
