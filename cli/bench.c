@@ -16,6 +16,8 @@ typedef struct asked {
     int64_t threads, rounds;
 } asked;
 
+#define MZ_BENCH_KERNEL_PRECISIONS "fp32, tf32, bf16, fp16, fp8 and fp8-dw16"
+
 // "fp32,bf16"
 static int parse_precisions(const cli_args *args, asked *a) {
     char word[32];
@@ -26,9 +28,9 @@ static int parse_precisions(const cli_args *args, asked *a) {
         mezzo_precision *precision = &a->precisions[a->n_precisions++];
         if (mezzo_precision_parse(word, precision) != MEZZO_OK)
             return cli_wrong(args->command, "--precision: %s", mezzo_error_message());
-        if (!mz_precision_is_everywhere(*precision))
-            return cli_wrong(args->command,
-                             "--precision %s: kernel timings support only the precisions that every device runs", word);
+        const mz_precision_info *info = mz_precision(*precision);
+        if (info == NULL || info->wide != MEZZO_F32 || info->scaling > MZ_SCALING_TENSOR)
+            return cli_wrong(args->command, "--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS, word);
         p += n + (p[n] == ',');
     }
     return CLI_DONE;
@@ -303,7 +305,7 @@ static const cli_option options_table[] = {
     {"op", "NAME", "kernels: only this op (linear, linear_dw, attention, layernorm, adamw …)"},
     {"shape", "SHAPE", "kernels: only this shape, such as 1024x3072x768 [the models' shapes]"},
     {"model", "NAME", "kernels: only gpt's shapes (6 × 384, 256 × 16) or gpt2-124M's (1,024 × 4) [both]"},
-    {"precision", "LIST", "kernels: any of {precisions} [fp32,bf16]"},
+    {"precision", "LIST", "kernels: any of {precisions},fp8,fp8-dw16 [fp32,bf16]"},
     {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
     {"threads", "N", "CPU threads; 0 = every core [0]"},
     {"rounds", "N", "kernels: repetitions; 0 = as many as fit in a quarter of a second [0]"},

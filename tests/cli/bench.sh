@@ -10,6 +10,12 @@ shows "$OUT" '"kernels"' '"copy_gb_per_second"' '"unit": "GB/s"'
 # Norms are FP32 under tf32 too: one row, and no second header.
 [[ $(wc -l <rows.csv) -eq $((rows + 1)) ]] || fail "one row was expected to be added to the CSV"
 
+# FP8's products, with a scale for each operand; of dw16's the weight gradient is bf16's, which is timed once.
+for op in linear linear_dx linear_dw; do
+    run 0 bench --kernels --op $op --shape 40x48x33 --precision bf16,fp8,fp8-dw16 --rounds 1 --device cpu --threads 1
+    [[ $(grep -cE "^$op .* fp8 .*GFLOP/s" "$OUT") -eq 1 ]] || fail "$op in fp8 is not timed"
+done
+refuse 2 fp8-block "fp8 and fp8-dw16" -- bench --kernels --precision fp8-block
 refuse 2 --kernels -- bench
 refuse 2 attention -- bench --kernels --op atention
 refuse 2 layernorm_bwd "use one of" -- bench --kernels --op xyzzyplugh

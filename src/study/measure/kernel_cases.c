@@ -10,11 +10,14 @@
 // The formats that a precision stores tensors in, and the one that its products compute in.
 typedef struct formats {
     mezzo_dtype low, compute;
+    mezzo_dtype operand, gradient, dw; // of linear layers: x and w, dy, and x of dw
+    mezzo_dtype scaled;                // what scaled operands are computed in
 } formats;
 
 static formats formats_of(mezzo_precision precision) {
     const mz_precision_info *p = mz_precision(precision);
-    return (formats){p->output, p->compute};
+    const bool scaled = p->scaling != MZ_SCALING_NONE;
+    return (formats){p->output, scaled ? p->output : p->compute, p->operand, p->gradient, p->dw, p->compute};
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------
@@ -26,6 +29,15 @@ static formats formats_of(mezzo_precision precision) {
 static void in(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape) {
     c->in[slot] = (mz_tensor){.dtype = dtype, .shape = shape};
     c->n_in = slot + 1 > c->n_in ? slot + 1 : c->n_in;
+}
+// A linear layer's operand: 8 bits have a scale, and where they are summed over their first dimension they lie
+// columnwise.
+static void operand(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape, bool columnwise) {
+    in(c, slot, dtype, shape);
+    if (mezzo_dtype_size(dtype) > 1)
+        return;
+    c->in[slot].scaling = MZ_SCALING_TENSOR;
+    c->in[slot].columnwise = columnwise;
 }
 static void out(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape) {
     c->out[slot] = (mz_tensor){.dtype = dtype, .shape = shape};
@@ -50,8 +62,8 @@ static double all_bytes(const mz_call *c) {
 typedef void make_fn(const int64_t *d, formats f, mz_bench_call *b);
 
 static void make_linear(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, f.low, SHAPE(d[0], d[2]));
-    in(&b->call, 1, f.low, SHAPE(d[1], d[2]));
+    operand(&b->call, 0, f.operand, SHAPE(d[0], d[2]), false);
+    operand(&b->call, 1, f.operand, SHAPE(d[1], d[2]), false);
     in(&b->call, 2, f.low, SHAPE(d[1]));
     out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
     b->call.attrs.via = f.low;
@@ -67,8 +79,8 @@ static void make_linear_residual(const int64_t *d, formats f, mz_bench_call *b) 
     out(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
 }
 static void make_linear_dx(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    in(&b->call, 1, f.low, SHAPE(d[1], d[2]));
+    operand(&b->call, 0, f.gradient, SHAPE(d[0], d[1]), false);
+    operand(&b->call, 1, f.operand, SHAPE(d[1], d[2]), true);
     out(&b->call, 0, f.low, SHAPE(d[0], d[2]));
 }
 static void make_linear_dx_gelu(const int64_t *d, formats f, mz_bench_call *b) {
@@ -77,10 +89,12 @@ static void make_linear_dx_gelu(const int64_t *d, formats f, mz_bench_call *b) {
     b->call.attrs.act = MZ_ACT_GELU_TANH;
 }
 static void make_linear_dw(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    in(&b->call, 1, f.low, SHAPE(d[0], d[2]));
+    const bool scaled = mezzo_dtype_size(f.dw) == 1; // the quantize of dy sums the bias gradient
+    operand(&b->call, 0, scaled ? f.gradient : f.dw, SHAPE(d[0], d[1]), true);
+    operand(&b->call, 1, f.dw, SHAPE(d[0], d[2]), true);
     out(&b->call, 0, MEZZO_F32, SHAPE(d[1], d[2]));
-    out(&b->call, 1, MEZZO_F32, SHAPE(d[1]));
+    if (!scaled)
+        out(&b->call, 1, MEZZO_F32, SHAPE(d[1]));
     b->call.attrs.accumulate = true;
 }
 // M×N×K: a [M, K] · b [K, N]
@@ -368,7 +382,7 @@ void mz_bench_make(const mz_bench_case *c, mezzo_precision precision, mz_bench_c
         ins[i] = mz_present(&b->call.in[i]) ? &b->call.in[i].shape : NULL;
     for (int i = 0; i < b->call.n_out; i++)
         outs[i] = mz_present(&b->call.out[i]) ? &b->call.out[i].shape : NULL;
-    b->call.numerics.compute = f.compute;
+    b->call.numerics.compute = b->call.in[0].scaling != MZ_SCALING_NONE ? f.scaled : f.compute;
     b->work = mz_op_table[c->op->op].flops(&b->call.attrs, ins, outs);
 }
 

@@ -23,10 +23,11 @@ typedef struct bench {
     int n_sets;
     void *memory[MOST_SETS]; // all of a set's tensors
     void *workspace, *host, *rng;
+    void *scale; // 1, of every scaled tensor
 } bench;
 
 static size_t tensor_room(const mz_tensor *t) {
-    return mz_present(t) ? mz_align_up((size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(t->dtype), 64) : 0;
+    return mz_present(t) ? mz_align_up(mz_tensor_bytes_stored(t), 64) : 0;
 }
 
 // The gradient of the loss takes the logits' place in every plan: they are not read again.
@@ -49,7 +50,8 @@ static mezzo_status fill_tensor(bench *b, bool output, int slot, mz_tensor *t, c
         return MEZZO_OK;
     t->data = *next;
     *next += room;
-    mz_bench_fill(&b->made, output, slot, b->host, (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size(t->dtype));
+    t->scale = t->scaling != MZ_SCALING_NONE ? b->scale : NULL;
+    mz_bench_fill(&b->made, output, slot, b->host, mz_tensor_bytes_stored(t));
     return b->device->backend->write(b->device, t->data, b->host, room);
 }
 
@@ -88,6 +90,7 @@ static void bench_free(bench *b) {
         backend->release(b->device, b->memory[i]);
     backend->release(b->device, b->workspace);
     backend->release(b->device, b->rng);
+    backend->release(b->device, b->scale);
     mz_prepared_free(&b->prepared);
     mz_free(b->host);
 }
@@ -97,9 +100,12 @@ static mezzo_status bench_prepare(bench *b, bool warm) {
     const mz_call *call = &b->made.call;
     size_t bytes = set_bytes(call);
     const mz_rng_state rng = {.seed = 1, .step = 1};
+    const float one = 1;
     MEZZO_TRY(backend->alloc(b->device, b->prepared.workspace + 64, &b->workspace));
     MEZZO_TRY(backend->alloc(b->device, sizeof rng, &b->rng));
     MEZZO_TRY(backend->write(b->device, b->rng, &rng, sizeof rng));
+    MEZZO_TRY(backend->alloc(b->device, sizeof one, &b->scale));
+    MEZZO_TRY(backend->write(b->device, b->scale, &one, sizeof one));
     b->host = mz_alloc(1, largest_tensor(call));
     if (b->host == NULL)
         return MEZZO_ERR_MEMORY;
