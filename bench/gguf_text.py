@@ -39,6 +39,11 @@ FAMILIES = {  # the part before a dash is the family
     "gpt2": ["--dropout", "0"],
     "glm4_moe": GROUPED + ["--head-dim", "32", "--experts", "4", "--experts-per-token", "2", "--d-expert", "64", "--shared-experts",
                  "1", "--dense-layers", "1"],
+    "mixtral": GROUPED + ["--model.window", "0", "--experts", "4", "--experts-per-token", "2", "--d-expert", "64"],
+    "qwen3_moe": GROUPED + ["--head-dim", "32", "--experts", "4", "--experts-per-token", "2", "--d-expert", "64"],
+    "gemma": GROUPED + ["--head-dim", "32"],
+    "gemma2": GROUPED + ["--head-dim", "32", "--model.query_scalar", "32", "--model.window", "32"],
+    "gemma3": GROUPED + ["--head-dim", "32", "--model.query_scalar", "32", "--model.window", "32"],
 }
 FORMATS = ["f32", "bf16", "f16", "q8_0"]
 

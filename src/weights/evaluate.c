@@ -14,6 +14,8 @@ static mezzo_status round_part(const mz_gguf_format *f, const mz_hf_part *part, 
     mezzo_dtype dtype;
     bool q8_0;
     mz_gguf_format_of(f, part, vector, cols, &dtype, &q8_0);
+    for (size_t i = 0; part->plus != 0 && i < n; i++)
+        values[i] = values[i] + part->plus - part->plus;
     for (size_t i = 0; q8_0 && i < n; i += MZ_Q8_0_VALUES) {
         unsigned char block[MZ_Q8_0_BYTES];
         if (!mz_q8_0_pack(values + i, block))

@@ -110,7 +110,8 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
                            .rows = shape.dim[0],
                            .stride = cols,
                            .transposed = part->transposed,
-                           .order = order};
+                           .order = order,
+                           .plus = part->plus};
     mezzo_status status = add_blocks(e, part, name, &shape, vector, block, 1);
     mz_free(name);
     return status;

@@ -22,9 +22,9 @@ static const struct name_row {
 };
 
 static const struct key_row {
-    const char *key, *field, *absent;
+    const char *key, *field, *absent, *families;
 } keys[] = {
-#define KEY(name, member, value) {name, #member, value},
+#define KEY(name, member, value, of) {name, #member, value, of},
 #include "weights/gguf.def"
 };
 
@@ -53,6 +53,7 @@ static const char *const others[] = {"vocab_size",
                                      "rope.scaling.yarn_beta_slow"};
 enum { SOFTMAX = 1, SIGMOID = 2 }; // values of expert_gating_func
 enum { LLAMA3_ORIGINAL = 8192 };   // Llama 3's context, where a file says nothing
+enum { GEMMA2_WINDOW = 4096 };     // the same of Gemma 2's window
 
 const mz_gguf_family *mz_gguf_by_model(const char *model) {
     for (size_t i = 0; i < MZ_COUNT(families); i++)
@@ -66,13 +67,23 @@ mezzo_status mz_gguf_family_of(const char *where, const mz_gguf *file, const mz_
     size_t n;
     MEZZO_TRY(mz_gguf_get_text(file, "general.architecture", &arch, &n));
     mz_text known = {0};
+    int64_t experts = 0;
+    char key[80];
+    snprintf(key, sizeof key, "%.*s.expert_count", (int)(n < 64 ? n : 64), arch);
+    if (mz_gguf_find(file, key) != NULL)
+        MEZZO_TRY(mz_gguf_get_int(file, key, 0, INT32_MAX, &experts));
+    const mz_gguf_family *other = mz_gguf_by_model("mixtral");
+    if (experts > 0 && strlen(other->arch) == n && memcmp(other->arch, arch, n) == 0) {
+        *out = other;
+        return MEZZO_OK;
+    }
     for (size_t i = 0; i < MZ_COUNT(families); i++) {
         if (strlen(families[i].arch) == n && memcmp(families[i].arch, arch, n) == 0) {
             *out = &families[i];
             mz_text_free(&known);
             return MEZZO_OK;
         }
-        if (i == 0 || strcmp(families[i - 1].arch, families[i].arch) != 0)
+        if (!families[i].mixture && (i == 0 || strcmp(families[i - 1].arch, families[i].arch) != 0))
             mz_text_addf(&known, "%s%s", i > 0 ? ", " : "", families[i].arch);
     }
     mezzo_status status = known.status == MEZZO_OK
@@ -146,6 +157,9 @@ static mezzo_status rename_part(const mz_gguf_family *g, const mezzo_model_confi
     part->order = (mz_hf_order){0};
     if (rotary && interleaved != g->pairs)
         part->order = (mz_hf_order){.head = m->head_dim, .pairs = g->pairs};
+    const size_t end = strlen(name);
+    const bool norm = end >= 4 && strcmp(name + end - 4, "norm") == 0;
+    part->plus = norm ? mz_decoder_find(g->model)->norm_offset : 0;
     part->fp32 = part->fp32 || strcmp(name, "ffn_gate_inp") == 0 || strcmp(name, "position_embd") == 0;
     return MEZZO_OK;
 }
@@ -228,10 +242,18 @@ static mezzo_status get_number(reader *r, const char *key, mz_key_type type, dou
     return MEZZO_OK;
 }
 
+// Whether a row is the family's: of several rows of a key the first one is that lists it, or that lists none.
+static bool belongs(const mz_gguf_family *g, const struct key_row *row) {
+    for (const struct key_row *one = keys; one < row; one++)
+        if (strcmp(one->key, row->key) == 0 && is_listed(one->families, g->model))
+            return false;
+    return row->families[0] == '\0' || is_listed(row->families, g->model);
+}
+
 static mezzo_status read_row(reader *r, const struct key_row *row) {
     const mz_model_key *key = field_of(row->field);
     double value = 0;
-    if (!mz_model_takes(key, r->g->model))
+    if (!mz_model_takes(key, r->g->model) || !belongs(r->g, row))
         return MEZZO_OK;
     if (row->absent == NULL || has(r, row->key))
         MEZZO_TRY(get_number(r, row->key, key->type, &value));
@@ -245,7 +267,7 @@ static mezzo_status read_row(reader *r, const struct key_row *row) {
 static mezzo_status check_row(reader *r, const struct key_row *row, const mezzo_model_config *resolved) {
     const mz_model_key *key = field_of(row->field);
     double value;
-    if (mz_model_takes(key, r->g->model) || !has(r, row->key))
+    if (mz_model_takes(key, r->g->model) || !belongs(r->g, row) || !has(r, row->key))
         return MEZZO_OK;
     MEZZO_TRY(get_number(r, row->key, key->type, &value));
     const bool none = value == 0 && strncmp(row->key, "expert", 6) == 0;
@@ -337,9 +359,17 @@ static mezzo_status read_rotary(reader *r) {
 static mezzo_status read_window(reader *r) {
     int64_t window = 0;
     r->out->window = r->out->window_from = 0;
+    if (r->g->windows) {
+        r->out->full_every = r->decoder->full_every;
+        r->out->window = r->g->capped ? GEMMA2_WINDOW : 0;
+    }
     if (!has(r, "attention.sliding_window"))
         return MEZZO_OK;
     MEZZO_TRY(mz_gguf_get_int(r->file, full(r, "attention.sliding_window"), 0, INT32_MAX, &window));
+    if (r->g->windows) {
+        r->out->window = window;
+        return MEZZO_OK;
+    }
     if (window == 0 || window >= r->out->seq_len)
         return MEZZO_OK;
     return refuse(r, "attention.sliding_window", (double)window, "windows in a GGUF file are not supported");
@@ -455,7 +485,12 @@ static void read_presence(reader *r) {
             mz_model_key_set(key, m, tensor(r, rows[i].name) != NULL);
     }
     if (r->decoder->tied == MZ_TIED_BY_KEY)
-        m->tie_head = tensor(r, MZ_GGUF_HEAD) != NULL ? MZ_HEAD_OWN : MZ_HEAD_TIED;
+        m->tie_head = !r->g->shared_head && tensor(r, MZ_GGUF_HEAD) != NULL ? MZ_HEAD_OWN : MZ_HEAD_TIED;
+}
+
+// What llama.cpp divides scores by the root of, for Gemma 2 and 3: 27B's by their number of blocks.
+static int64_t score_divisor(const mezzo_model_config *m) {
+    return m->layers == 46 || m->layers == 62 ? m->d_model / m->heads : m->head_dim;
 }
 
 mezzo_status mz_gguf_read_config(const mz_gguf_family *g, const mz_hf_family *family, const char *where,
@@ -480,6 +515,8 @@ mezzo_status mz_gguf_read_config(const mz_gguf_family *g, const mz_hf_family *fa
     MEZZO_TRY(read_window(&r));
     MEZZO_TRY(read_scaling(&r));
     MEZZO_TRY(read_experts(&r));
+    if (g->windows)
+        out->query_scalar = score_divisor(out);
     if (strcmp(g->model, "smollm3") == 0)
         out->no_rope_every = 4; // llama.cpp's, which has no key for it
     read_presence(&r);
@@ -515,11 +552,24 @@ static mezzo_status check_model(const mz_gguf_family *g, const char *where, cons
             snprintf(key, sizeof key, "model.%s", mz_model_keys[i].name);
             return cannot(where, g, key);
         }
+    for (size_t i = 0; i < mz_model_key_count; i++)
+        if (g->on != NULL && is_listed(g->on, mz_model_keys[i].name) && mz_model_key_get(&mz_model_keys[i], m) == 0) {
+            snprintf(key, sizeof key, "model.%s off", mz_model_keys[i].name);
+            return cannot(where, g, key);
+        }
+    if (g->shared_head && m->tie_head != MZ_HEAD_TIED)
+        return cannot(where, g, "a head of its own (model.tie_head)");
+    if (g->windows && m->query_scalar > 0 && m->query_scalar != score_divisor(m))
+        return cannot(where, g, "another query_scalar than head_dim");
+    if (g->windows && m->window > 0 && m->full_every != mz_decoder_find(g->model)->full_every)
+        return cannot(where, g, "another pattern of windows (model.full_every)");
+    if (g->capped && (m->score_cap <= 0 || m->logit_cap <= 0 || m->window <= 0))
+        return cannot(where, g, "scores, logits or blocks without their caps and windows");
     if (g->own_head && m->tie_head == MZ_HEAD_TIED)
         return cannot(where, g, "a tied head (model.tie_head)");
     if (g->whole_heads && m->heads * m->head_dim != m->d_model)
         return cannot(where, g, "a head_dim that is not d_model / heads");
-    if (m->window > 0 && m->window < m->seq_len)
+    if (!g->windows && m->window > 0 && m->window < m->seq_len)
         return cannot(where, g, "a sliding window (model.window)");
     if (m->rope_scaling == MZ_ROPE_LLAMA3 && !g->frequencies)
         return cannot(where, g, "scaled positions of kind llama3");
@@ -567,7 +617,7 @@ mezzo_status mz_gguf_write_config(const mz_gguf_family *g, const char *where, co
     mz_gguf_put_text(meta, "general.architecture", g->arch, strlen(g->arch));
     for (size_t i = 0; i < MZ_COUNT(keys); i++) {
         const mz_model_key *key = field_of(keys[i].field);
-        if (mz_model_takes(key, g->model))
+        if (mz_model_takes(key, g->model) && belongs(g, &keys[i]))
             put_number(meta, full(&r, keys[i].key), key->type, mz_model_key_get(key, &m));
     }
     mz_gguf_put_int(meta, full(&r, "vocab_size"), (uint32_t)m.vocab);
@@ -582,6 +632,8 @@ mezzo_status mz_gguf_write_config(const mz_gguf_family *g, const char *where, co
     if (r.decoder->router != MZ_ROUTER_NONE)
         mz_gguf_put_int(meta, full(&r, "expert_gating_func"),
                         r.decoder->router == MZ_ROUTER_SIGMOID ? SIGMOID : SOFTMAX);
+    if (g->windows && m.window > 0)
+        mz_gguf_put_int(meta, full(&r, "attention.sliding_window"), (uint32_t)m.window);
     put_scaling(&r, &m, meta);
     return meta->bytes.status;
 }

@@ -12,8 +12,12 @@ typedef struct mz_gguf_family {
     bool pairs;               // rotary pairs are neighbouring rows of queries and keys
     bool own_head;            // the head never shares the embedding's weight
     bool whole_heads;         // heads times head_dim is the width
+    bool mixture;             // of the families of an architecture the one with experts
+    bool windows;             // blocks with a window, by the family's own pattern
+    bool capped;              // scores and logits always have caps
+    bool shared_head;         // the head always is the embedding's weight
     bool frequencies;         // scaled positions of kind llama3 are a tensor of factors, rope_freqs.weight
-    const char *off;          // keys of the model that it has no tensors for, between blanks; NULL: none
+    const char *off, *on;     // keys of the model, between blanks, that must be off, or on; NULL: none
 } mz_gguf_family;
 const mz_gguf_family *mz_gguf_by_model(const char *model); // NULL: llama.cpp has no such architecture
 // The one of a file; FORMAT names the architecture where there is none.

@@ -30,6 +30,7 @@ typedef struct mz_hf_part {
                        // height, width, in]
     mz_hf_order order; // of its rows
     int64_t slice, slices; // slices > 0: of a tensor [slices, rows, cols]
+    float plus;            // added to ours: the tensor has more
 } mz_hf_part;
 typedef struct mz_hf_parts {
     mz_hf_part *items;
@@ -131,6 +132,7 @@ typedef struct mz_hf_block {
     int64_t stride;  // elements from one row to the next; transposed: from one column to the next
     bool transposed; // data is [cols, rows]
     mz_hf_order order;
+    float plus; // added to every value
 } mz_hf_block;
 // A tensor to be written, [sum of the blocks' rows, cols], whatever its dimensions.
 typedef struct mz_hf_tensor {

@@ -55,15 +55,15 @@ static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, 
         return;
     }
     const unsigned char *from = b->data + first * size;
-    if (b->dtype == dtype && !b->transposed) { // bits, whatever they mean
+    if (b->dtype == dtype && !b->transposed && b->plus == 0) { // bits, whatever they mean
         memcpy(to, from, (size_t)(n * size));
         return;
     }
     for (int64_t i = 0; i < n; i++, from += step, to += width) {
-        if (b->dtype == dtype)
+        if (b->dtype == dtype && b->plus == 0)
             memcpy(to, from, (size_t)size);
         else
-            store(to, dtype, element(from, b->dtype));
+            store(to, dtype, element(from, b->dtype) + b->plus);
     }
 }
 

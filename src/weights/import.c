@@ -272,7 +272,8 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
                          .rows = rows,
                          .stride = part->transposed ? rows : cols,
                          .transposed = part->transposed,
-                         .order = part->order};
+                         .order = part->order,
+                         .plus = -part->plus};
     return MEZZO_OK;
 }
 
