@@ -177,7 +177,7 @@ wrong arch 's/"model_type": "glm4_moe"/"model_type": "glm5_moe"/' config.json
 mkdir "$SCRATCH/unet"
 echo '{"_class_name": "UNet2DConditionModel", "sample_size": 16}' >"$SCRATCH/unet/config.json"
 refuse 2 config.json UNet2DConditionModel "a different model from radio_unet" docs/models.md -- import "$SCRATCH/unet" --out new
-refuse 2 config.json model_type glm5_moe "gpt2, nanogpt, llama" -- import "$SCRATCH/arch" --out new
+refuse 2 config.json model_type glm5_moe "import supports llama, mistral" "gpt2, nanogpt or" -- import "$SCRATCH/arch" --out new
 wrong experts 's/"n_routed_experts": 4/"n_routed_experts": 6/' config.json
 refuse 2 gate.weight 4x16 6x16 -- import "$SCRATCH/experts" --out new
 wrong fewer 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' config.json
