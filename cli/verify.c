@@ -1,9 +1,12 @@
 // mezzo verify: the same run in fp32 and in a precision, and whether it pays and holds.
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "cli.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "study/measure/transfer.h"
 #include "study/measure/verify.h"
 
 // What is trained where nothing is said: a GPT on characters whose activations outweigh its weights, so that memory is
@@ -93,10 +96,10 @@ static int tell(const cli_args *args, const mz_verify_options *o, const mz_verif
 
 // Options of the one mode are refused in the other.
 static int parse_matched(const cli_args *args, mz_verify_options *o) {
-    static const char *const matched[] = {"baseline", "within", "minutes"};
+    static const char *const matched[] = {"baseline", "within", "minutes", "transfer"};
     static const char *const plain[] = {"min-speedup", "min-memory-reduction", "max-accuracy-difference"};
     const char *const *others = o->matched ? plain : matched;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < (o->matched ? 3 : 4); i++)
         if (cli_has(args, others[i]))
             return cli_wrong(args->command, "--%s is %s --matched", others[i],
                              o->matched ? "a requirement, and there are none with" : "for");
@@ -135,15 +138,65 @@ static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
     return r->same && mz_matched_decided(&r->matched) && r->matched.verdict != MZ_MATCHED_SLOWER;
 }
 
+// --transfer 64,96,128: the widths before the model's own.
+static int parse_widths(const cli_args *args, int64_t *widths, int *n) {
+    const char *at = cli_text(args, "transfer", "");
+    for (*n = 0; *at != '\0';) {
+        char *end;
+        errno = 0;
+        const long long value = strtoll(at, &end, 10);
+        if (end == at || errno != 0 || value < 1 || (*end != '\0' && *end != ',') || *n == MZ_TRANSFER_WIDTHS)
+            return cli_wrong(args->command, "--transfer %s: expected %d to %d widths, such as 64,96,128",
+                             cli_text(args, "transfer", ""), MZ_TRANSFER_LEAST, MZ_TRANSFER_WIDTHS);
+        widths[(*n)++] = value;
+        at = end + (*end == ',');
+    }
+    return CLI_DONE;
+}
+
+static int transfer(const cli_args *args, const mz_verify_options *o, const int64_t *widths, int n,
+                    mz_verify_result *r) {
+    mz_transfer t;
+    mz_text text = {0};
+    mezzo_status status = set_defaults(args, o->config);
+    if (status == MEZZO_OK)
+        status = mz_transfer_find(o, widths, n, show, r, &t, r);
+    cli_progress_end();
+    if (status != MEZZO_OK)
+        return cli_error(args->command, status);
+    int code = CLI_DONE;
+    if (cli_has(args, "json")) {
+        code = cli_json_print(args->command, mz_transfer_json(&t, o, r));
+    } else {
+        mz_transfer_text(&t, o, r, &text);
+        code = text.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, text.status);
+        if (code == CLI_DONE)
+            printf("%s", text.data);
+    }
+    mz_text_free(&text);
+    return code == CLI_DONE && !t.inside ? CLI_CHECK_FAILED : code;
+}
+
 static int run(const cli_args *args) {
     const char *folder = cli_text(args, "out", "verify");
     mz_verify_options o = {.stop = cli_interruptible()};
     int code = parse(args, &o);
+    int64_t widths[MZ_TRANSFER_WIDTHS];
+    int n_widths = 0;
+    if (code == CLI_DONE)
+        code = parse_widths(args, widths, &n_widths);
     if (code == CLI_DONE)
         code = cli_config(args, &o.config);
     if (code != CLI_DONE)
         return code;
     mz_verify_result *r = mz_alloc(1, sizeof *r);
+    if (n_widths > 0 && r != NULL) {
+        code = transfer(args, &o, widths, n_widths, r);
+        mz_verify_free(r);
+        mz_free(r);
+        mezzo_config_free(o.config);
+        return code;
+    }
     char *command = cli_command_line(args);
     mezzo_status status = r != NULL && command != NULL ? set_defaults(args, o.config) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
@@ -172,6 +225,7 @@ static const cli_option options_table[] = {
      "verdict is decided earlier [8]"},
     {"within", "X", "matched: a speedup within 1 ± X is no difference [0.01]"},
     {"minutes", "X", "matched: begin no pair that would end later than this [no limit]"},
+    {"transfer", "LIST", "matched: predict this model's speedup from smaller widths, and check the prediction"},
     {"min-speedup", "X", "required speedup over fp32, in tokens/s [1.5]"},
     {"min-memory-reduction", "X", "required reduction of training's peak memory compared with fp32, in percent [40]"},
     {"max-accuracy-difference", "X", "largest allowed difference from fp32's validation accuracy [0.01]"},

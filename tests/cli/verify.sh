@@ -52,6 +52,13 @@ shows matched/verify.json '"baseline_losses"' '"same_data_and_weights": true'
 shows "$OUT" "mxfp4 against bf16" "steps for the same loss"
 ! grep -q "raw speedup  \|equal quality  " "$OUT" || fail "an emulation's times"
 shows matched/verify.json '"emulate": "mxfp4"'
+# Widths predict the model's own: whatever the times are, the measured value is said to be inside or outside, and the exit code says the same.
+"$MEZZO" "${MATCHED[@]}" --seeds 2 --steps 60 --lr 0.01 --transfer 8,12,20 --json >"$OUT" 2>"$ERR"
+code=$?
+[[ $code -le 1 ]] || fail "--transfer: exit code $code"
+shows "$OUT" '"predicted"' '"slope_by_ln_parameters"' '"d_model": 20' "\"inside\": $([[ $code -eq 0 ]] && echo true || echo false)"
+refuse 2 "3 to 8" -- "${MATCHED[@]}" --transfer 8,12
+refuse 2 "--transfer 8,x" -- "${MATCHED[@]}" --transfer 8,x
 refuse 2 "--min-speedup" "--matched" -- "${MATCHED[@]}" --min-speedup 1
 refuse 2 "--baseline" "--matched" -- "${RUN[@]}" --baseline bf16
 refuse 2 "nothing to compare with bf16" -- "${MATCHED[@]}" --baseline bf16

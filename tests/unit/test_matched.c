@@ -63,6 +63,31 @@ static void test_ratio(void **state) {
     assert_int_equal(m.verdict, MZ_MATCHED_FLAT);
 }
 
+// A prediction's 95 % interval holds one more observation in 95 % of draws, also beyond the points.
+static void test_prediction(void **state) {
+    int holds = 0;
+    (void)state;
+    for (uint32_t k = 0; k < 4000; k++) {
+        double x[4], y[4], slope, value;
+        float noise[8];
+        uint32_t words[4];
+        mz_interval interval;
+        for (uint32_t half = 0; half < 2; half++) {
+            mz_philox((mz_philox_key){5, k, 0}, half, words);
+            mz_normal4(words, noise + 4 * half);
+        }
+        for (int i = 0; i < 4; i++) {
+            x[i] = i;
+            y[i] = 1 + 0.5 * i + 0.1 * (double)noise[i];
+        }
+        must(mz_line_predict(x, y, 4, 6, 0.95, &slope, &value, &interval));
+        const double seen = 1 + 0.5 * 6 + 0.1 * (double)noise[4];
+        holds += interval.low <= seen && seen <= interval.high;
+        assert_true(fabs((interval.low + interval.high) / 2 - value) < 1e-12);
+    }
+    assert_in_range(holds, 3759, 3841); // 3,800 ± 3 standard errors of 13.8
+}
+
 // --- trials --------------------------------------------------------------------------------------------------------
 typedef struct simulated {
     uint64_t calls;
@@ -134,6 +159,7 @@ static void test_trials(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ratio), cmocka_unit_test(test_trials)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ratio), cmocka_unit_test(test_prediction),
+                                       cmocka_unit_test(test_trials)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

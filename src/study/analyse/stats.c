@@ -287,3 +287,26 @@ fail:
     mz_free(v);
     return status;
 }
+
+mezzo_status mz_line_predict(const double *x, const double *y, size_t n, double x0, double level, double *slope,
+                             double *value, mz_interval *out) {
+    double *columns = mz_alloc(2 * n, sizeof *columns), squares = 0;
+    const double mean = mz_mean(x, n);
+    mz_ols fit;
+    if (columns == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        columns[2 * i] = 1;
+        columns[2 * i + 1] = x[i] - mean;
+        squares += (x[i] - mean) * (x[i] - mean);
+    }
+    mezzo_status status = mz_ols_fit(columns, y, n, 2, &fit);
+    mz_free(columns);
+    MEZZO_TRY(status);
+    const double away = x0 - mean, half = mz_student((1 + level) / 2, (double)n - 2) * fit.sigma *
+                                          sqrt(1 + 1 / (double)n + away * away / squares);
+    *slope = fit.beta[1];
+    *value = fit.beta[0] + fit.beta[1] * away;
+    *out = (mz_interval){*value - half, *value + half};
+    return MEZZO_OK;
+}

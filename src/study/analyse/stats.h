@@ -51,6 +51,11 @@ typedef struct mz_ols {
 } mz_ols;
 mezzo_status mz_ols_fit(const double *x, const double *y, size_t n, size_t k, mz_ols *out);
 
+// y ≈ a + b·x through n ≥ 3 points: its value at x0, and the interval that holds one more observation there at `level`,
+// ± t·s·√(1 + 1/n + (x0 - x̄)²/Σ(x - x̄)²). Errors as mz_ols_fit.
+mezzo_status mz_line_predict(const double *x, const double *y, size_t n, double x0, double level, double *slope,
+                             double *value, mz_interval *out);
+
 // Student's t: the t that a variable with `df` ≥ 1 degrees of freedom stays below with probability p, 0.5 ≤ p < 1.
 double mz_student(double p, double df);
 // mean ± t·s/√n at `level`: the t interval of the mean. n < 2: from -∞ to ∞, which says that nothing is known.

@@ -354,6 +354,14 @@ static void judge(const mz_verify_options *o, mz_verify_result *r) {
     r->accuracy = mz_judge_within(&r->accuracy_difference, o->most_accuracy_difference);
 }
 
+// The configuration as it came, for another call.
+static mezzo_status restore(verifier *v, uint64_t first) {
+    char seed[32];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)first);
+    MEZZO_TRY(set(v->o, "train.seed", seed));
+    return set_side(v, 1);
+}
+
 mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user, mz_verify_result *out) {
     mz_run_config c;
     *out = (mz_verify_result){0};
@@ -388,6 +396,8 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
             break;
     }
     mezzo_device_close(v->device);
+    if (status == MEZZO_OK)
+        status = restore(v, first);
     mz_free(v);
     if (status == MEZZO_OK)
         judge(o, out);
