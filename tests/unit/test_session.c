@@ -165,7 +165,7 @@ static mezzo_status affine_build(const mz_model *model, const mz_form *form, con
     (void)model, (void)form;
     const mezzo_value x =
         mz_layer_linear(g, "fc", inputs[0], 2, (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 0.5F}, false);
-    return mz_layer_loss(g, x, inputs[1], false);
+    return mz_layer_loss(g, x, inputs[1], 0, false);
 }
 
 static void affine_sizes(const mz_model *model, mz_model_sizes *out) {
