@@ -396,9 +396,10 @@ static mezzo_status read_factors(reader *r, const mz_safetensors_tensor *t) {
     float *factors, given;
     double most = 1, said[3];
     int64_t n;
-    if (t->rank != 1 || t->dtype != MEZZO_F32 || !r->g->frequencies)
-        return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is no vector in F32 of an architecture that has it", r->where,
-                       t->name);
+    if (t->rank != 1 || t->dtype != MEZZO_F32 || !r->g->frequencies || (int64_t)t->count != m->head_dim / 2)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: tensor %s is no vector in F32 of half a head's width, of an architecture that has it",
+                       r->where, t->name);
     for (size_t i = 0; i < t->count; i++) {
         memcpy(&given, (const char *)t->data + 4 * i, sizeof given);
         most = given > most ? given : most;
@@ -415,7 +416,7 @@ static mezzo_status read_factors(reader *r, const mz_safetensors_tensor *t) {
     m->rope_high = said[2];
     MEZZO_TRY(read_original(r, LLAMA3_ORIGINAL));
     MEZZO_TRY(mz_gguf_factors(m, &factors, &n));
-    bool same = (int64_t)t->count == n;
+    bool same = true;
     for (int64_t i = 0; same && i < n; i++) {
         memcpy(&given, (const char *)t->data + 4 * i, sizeof given);
         same = fabsf(given - factors[i]) <= 1e-4F * factors[i];

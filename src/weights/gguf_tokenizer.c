@@ -165,7 +165,7 @@ static mezzo_status add_merges(const source *s, json_t *merges) {
 
 static mezzo_status make_bytes(const source *s, json_t **out) {
     const struct splitter *how = NULL;
-    json_t *split, *added = json_array(), *vocab = json_object(), *merges = json_array();
+    json_t *split = NULL, *added = json_array(), *vocab = json_object(), *merges = json_array();
     mezzo_status status = find_splitter(s, &how);
     if (status == MEZZO_OK)
         status = make_split(how, &split);
@@ -179,8 +179,8 @@ static mezzo_status make_bytes(const source *s, json_t **out) {
         if (json_object_set(model, "vocab", vocab) != 0 || json_object_set(model, "merges", merges) != 0 ||
             json_object_set_new(model, "ignore_merges", json_boolean(how->whole_first)) != 0)
             status = fail_memory();
-        json_decref(split);
     }
+    json_decref(split);
     json_decref(added);
     json_decref(vocab);
     json_decref(merges);
