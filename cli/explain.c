@@ -434,7 +434,9 @@ static const cli_option options_table[] = {
      "also write the graph after the pass, with ops coloured by storage dtype: FILE.svg or FILE.png (drawn by "
      "Graphviz); any other name gets Graphviz source"},
     {"ranks", "N", "also show what one of N ranks stores and gathers, with --shard and --bucket-mib"},
-    {"params", NULL, "also list the parameters: how --master stores each master, and its low-precision copy"},
+    {"params", NULL,
+     "also list the parameters: how --master stores each master, its low-precision copy, and the optimizer that "
+     "updates it"},
     {"toy", NULL, "the dtypes of a small model's tensors in every precision"},
     {"json", NULL, "the result as JSON"},
     {0},

@@ -55,6 +55,10 @@ if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; th
             cmp {one,$shard}/checkpoints/step-00000004/$file.safetensors || fail "--shard $shard has another $file than one rank"
         done
     done
+    run 0 train "${PARTS[@]}" --steps 4 --moments int8 --out one8
+    timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --steps 4 --moments int8 --shard gradients --out two8 >"$OUT" 2>"$ERR" \
+        </dev/null || fail "two ranks, moments in 8 bits: exit $?"
+    cmp {one8,two8}/checkpoints/step-00000004/optimizer.safetensors || fail "two ranks have other moments in 8 bits"
     timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --steps 2 --schedule-steps 4 --out two >"$OUT" 2>"$ERR" </dev/null ||
         fail "two ranks: exit $?"
     run 0 train --config two/config.yaml --resume auto --steps 4 --quiet
