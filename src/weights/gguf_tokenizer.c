@@ -660,8 +660,9 @@ static void put_ends(const sink *s, const json_t *ids) {
     if (eos >= 0 && eos < s->n)
         mz_gguf_put_int(s->meta, "tokenizer.ggml.eos_token_id", (uint32_t)eos);
     else
-        mz_log("notice", "the tokenizer has no token that ends a text: llama.cpp takes its token 11 for one and stops "
-                         "there");
+        mz_log("notice",
+               "the tokenizer has no token that ends a text: llama.cpp takes its token %d for one and stops there",
+               s->tok->kind == &mz_tokenizer_char || has_byte_level(s) ? 11 : 2);
     if (bos >= 0 && bos < s->n)
         mz_gguf_put_int(s->meta, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
     mz_gguf_put_bool(s->meta, "tokenizer.ggml.add_bos_token", bos >= 0 && begins_with_special(s->frame));
