@@ -9,7 +9,8 @@
 #define WARMUP_SHARE  10   // a tenth of the steps
 #define EVAL_BATCHES  8    // of a validation
 #define ENERGY        0.6  // seconds of steps between two readings
-#define CHANGE_SECOND 2.0  // a changed shape whose steps would take longer is not timed
+#define CHANGE_STEPS  9    // of each precision
+#define CHANGE_SECOND 4.0  // a changed shape of which a step in each takes longer is not timed
 #define MEMORY_WORTH  0.02 // of a tie in speed, what less memory decides
 
 void mz_advised_free(mz_advised *a) {
@@ -76,41 +77,45 @@ static mezzo_status choose(mezzo_device *device, const mz_advised_options *o, co
 }
 
 // --- timing ---------------------------------------------------------------------------------------------------------
-static mezzo_status time_one(mezzo_device *device, const mz_session_options *session, const mz_advised_options *o,
-                             double *seconds, int *n) {
-    const mz_repeats first = {.iters = 2, .stop = o->stop}, repeats = {.warmup = 1, .iters = 7, .stop = o->stop};
-    mz_rig *rig;
-    MEZZO_TRY(mz_rig_create(device, session, &rig));
-    mezzo_status status = mz_rig_time(rig, MZ_TIMED_STEP, &first, seconds, n);
-    if (status == MEZZO_OK && seconds[1] > CHANGE_SECOND)
-        status = mz_fail(MEZZO_ERR_UNSUPPORTED, "a step takes %.1f s: not timed", seconds[1]);
-    if (status == MEZZO_OK)
-        status = mz_rig_time(rig, MZ_TIMED_STEP, &repeats, seconds, n);
-    mz_rig_free(rig);
-    return status;
+static mezzo_status time_step(mz_rig *rig, const mz_advised_options *o, double *seconds) {
+    const mz_repeats once = {.iters = 1, .stop = o->stop};
+    int n;
+    return mz_rig_time(rig, MZ_TIMED_STEP, &once, seconds, &n);
 }
 
-// The two precisions' steps, as logarithms: the interval is of independent samples of as many steps each.
+// Steps of the two in turn, so that other load touches neighbours alike. The first three prepare and warm up.
+static mezzo_status time_in_turn(mz_rig *rigs[2], const mz_advised_options *o, double ratios[CHANGE_STEPS]) {
+    double seconds[2];
+    for (int k = -3; k < CHANGE_STEPS; k++) {
+        for (int i = 0; i < 2; i++)
+            MEZZO_TRY(time_step(rigs[i], o, &seconds[i]));
+        if (k == -2 && seconds[0] + seconds[1] > CHANGE_SECOND)
+            return mz_fail(MEZZO_ERR_UNSUPPORTED, "two steps take %.1f s: not timed", seconds[0] + seconds[1]);
+        if (k >= 0)
+            ratios[k] = seconds[0] / seconds[1];
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status time_change(mezzo_device *device, mz_session_options *session, const mz_advised_options *o,
                                 const mz_advised *a, mz_advised_change *change) {
-    double seconds[2][MZ_REPEATS_MAX], mean[2], variance = 0;
-    int n[2];
+    double ratios[CHANGE_STEPS];
+    mz_rig *rigs[2] = {NULL, NULL};
+    mezzo_status status = MEZZO_OK;
     change->speedup = (mz_measured){(double)NAN, {(double)NAN, (double)NAN}};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && status == MEZZO_OK; i++) {
         mz_session_set_precision(session, i == 0 ? a->baseline : a->candidate);
-        mezzo_status status = time_one(device, session, o, seconds[i], &n[i]);
-        if (status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_UNSUPPORTED || status == MEZZO_ERR_INVALID) {
-            snprintf(change->note, sizeof change->note, "%s", mezzo_error_message());
-            return MEZZO_OK;
-        }
-        MEZZO_TRY(status);
-        for (int k = 0; k < n[i]; k++)
-            seconds[i][k] = log(seconds[i][k]);
-        mean[i] = mz_mean(seconds[i], (size_t)n[i]);
-        variance += pow(mz_deviation(seconds[i], (size_t)n[i]), 2) / n[i];
+        status = mz_rig_create(device, session, &rigs[i]);
     }
-    const double half = mz_student((1 + o->level) / 2, n[0] + n[1] - 2) * sqrt(variance), value = mean[0] - mean[1];
-    change->speedup = (mz_measured){exp(value), {exp(value - half), exp(value + half)}};
+    if (status == MEZZO_OK)
+        status = time_in_turn(rigs, o, ratios);
+    if (status == MEZZO_OK)
+        change->speedup = mz_measure_ratio(ratios, CHANGE_STEPS, o->level);
+    for (int i = 0; i < 2; i++)
+        mz_rig_free(rigs[i]);
+    if (status != MEZZO_ERR_MEMORY && status != MEZZO_ERR_UNSUPPORTED && status != MEZZO_ERR_INVALID)
+        return status;
+    snprintf(change->note, sizeof change->note, "%s", mezzo_error_message());
     return MEZZO_OK;
 }
 
