@@ -56,12 +56,17 @@ MEZZO_API mezzo_value mezzo_input(mezzo_graph *g, const char *name, mezzo_dtype 
                                   const int64_t *shape); // F32 or I32
 MEZZO_API mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int rank, const int64_t *shape);
 MEZZO_API mezzo_value mezzo_arange(mezzo_graph *g, int64_t n); // 0, 1, … n-1 as I32 [n]
+MEZZO_API mezzo_value mezzo_range(mezzo_graph *g, int64_t begin, int64_t step,
+                                  int64_t n); // begin, begin + step, … as I32 [n]
+// One number everywhere, F32 or I32 (a whole number). One of a single element does not decide the format of an op that
+// reads it.
+MEZZO_API mezzo_value mezzo_constant(mezzo_graph *g, mezzo_dtype dtype, float value, int rank, const int64_t *shape);
 
 // Ops. Values are numbers whose dtype the autocast pass decides; I32 is said where integers are meant.
 MEZZO_API mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w,
                                    mezzo_value bias); // [… K], [N, K], [N]|NONE → [… N]
 MEZZO_API mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a,
-                                   bool transpose_b); // [… M K]·[… K N], same leading dimensions
+                                   bool transpose_b); // [… M K]·[… K N]; leading dimensions by NumPy's rules
 // Two values, element by element: a + b, a - b, a · b, a / b, aᵇ (FP32), the larger and the smaller. Shapes are brought
 // together by NumPy's rules: side by side from the last dimension, a dimension that is 1 or absent repeats; others must
 // be equal. NaN of either is the result. Of equal numbers maximum and minimum give half of the gradient to each.
@@ -249,6 +254,24 @@ MEZZO_API mezzo_value mezzo_mse(mezzo_graph *g, mezzo_value x, mezzo_value targe
 MEZZO_API mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x,
                                 int axis); // axis < 0: all elements → [1]; else that axis is removed
 MEZZO_API mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis); // likewise
+// Likewise: the largest, the smallest (NaN where there is one; equal ones share the gradient, as torch's amax), and the
+// product, FP32; and the first index of the largest, I32, with no gradient.
+MEZZO_API mezzo_value mezzo_max(mezzo_graph *g, mezzo_value x, int axis);
+MEZZO_API mezzo_value mezzo_min(mezzo_graph *g, mezzo_value x, int axis);
+MEZZO_API mezzo_value mezzo_prod(mezzo_graph *g, mezzo_value x, int axis);
+MEZZO_API mezzo_value mezzo_argmax(mezzo_graph *g, mezzo_value x, int axis);
+typedef enum mezzo_reduction {
+    MEZZO_REDUCE_SUM,
+    MEZZO_REDUCE_MEAN,
+    MEZZO_REDUCE_MAX,
+    MEZZO_REDUCE_MIN,
+    MEZZO_REDUCE_PROD
+} mezzo_reduction;
+// Over n axes, below 0 from the end; n 0: over all. keep: they stay, with 1 element, else they go.
+MEZZO_API mezzo_value mezzo_reduce(mezzo_graph *g, mezzo_reduction reduction, mezzo_value x, int n, const int *axes,
+                                   bool keep);
+// Sums of all elements up to each one along the axis, FP32; exclusive: without itself; reverse: of those from it on.
+MEZZO_API mezzo_value mezzo_cumsum(mezzo_graph *g, mezzo_value x, int axis, bool exclusive, bool reverse);
 MEZZO_API mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x,
                                     float p); // kept values are scaled by 1/(1-p); identity in evaluation programs
 MEZZO_API mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x,
@@ -262,6 +285,18 @@ MEZZO_API mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis
 MEZZO_API mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis);
 // Pieces begin … end - 1 along an axis; an axis and indices below 0 count from the end.
 MEZZO_API mezzo_value mezzo_slice(mezzo_graph *g, mezzo_value x, int axis, int64_t begin, int64_t end);
+// x repeated to a shape by NumPy's rules.
+MEZZO_API mezzo_value mezzo_expand(mezzo_graph *g, mezzo_value x, int rank, const int64_t *shape);
+// before[d] elements of `value` before x along dimension d, and after[d] after it.
+MEZZO_API mezzo_value mezzo_pad(mezzo_graph *g, mezzo_value x, const int64_t *before, const int64_t *after,
+                                float value);
+MEZZO_API mezzo_value mezzo_flip(mezzo_graph *g, mezzo_value x, int axis); // the elements of an axis in reverse
+// Slices of x by an I32 index of any shape, which takes the axis' place (ONNX's Gather); elementwise: an index for each
+// element, of x's rank, as torch.gather. Indices below 0 count from the end; past either end the result is NaN.
+MEZZO_API mezzo_value mezzo_gather(mezzo_graph *g, mezzo_value x, int axis, mezzo_value index, bool elementwise);
+// x with src added at the places from which mezzo_gather would read it, in order; indices past either end add nothing.
+MEZZO_API mezzo_value mezzo_scatter_add(mezzo_graph *g, mezzo_value x, int axis, mezzo_value index, mezzo_value src,
+                                        bool elementwise);
 // Dimension i of the result is dimension axes[i] of x; one axis for each of x's dimensions, below 0 from the end. The
 // elements are moved: what follows reads them in order.
 MEZZO_API mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes);

@@ -272,6 +272,24 @@ static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out
     return MEZZO_OK;
 }
 
+// A constant of one element does not decide a format, as a number in torch; ops that move bytes alone ask for theirs.
+static bool is_literal(const pass *p, const mz_node *node, int value) {
+    const mezzo_graph *g = p->g;
+    return g->values[value].producer >= 0 && !mz_op_table[node->op].moves &&
+           g->nodes[g->values[value].producer].op == MZ_OP_constant && mz_shape_count(&g->values[value].shape) == 1;
+}
+
+static mezzo_dtype widest_input(const pass *p, const mz_node *node) {
+    mezzo_dtype want = MEZZO_DTYPE_COUNT;
+    for (int literals = 0; literals < 2 && want == MEZZO_DTYPE_COUNT; ++literals)
+        for (int i = 0; i < node->n_in; ++i)
+            if (node->in[i] >= 0 && is_float(p->g->values[node->in[i]].dtype) &&
+                (literals || !is_literal(p, node, node->in[i])))
+                want = want == MEZZO_DTYPE_COUNT ? p->g->values[node->in[i]].dtype
+                                                 : widest(want, p->g->values[node->in[i]].dtype);
+    return want != MEZZO_DTYPE_COUNT ? want : p->g->values[node->in[0]].dtype;
+}
+
 static mezzo_status cast_node(pass *p, mz_node node) {
     mezzo_graph *g = p->g;
     source who;
@@ -288,12 +306,10 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         want = info->output;
     else if (cls == MZ_CAST_FP32)
         want = info->wide;
-    else if (node.n_in > 0)
+    else if (cls == MZ_CAST_WIDEST)
+        want = widest_input(p, &node);
+    else if (node.n_in > 0 && node.in[0] >= 0)
         want = g->values[node.in[0]].dtype;
-    if (cls == MZ_CAST_WIDEST)
-        for (int i = 1; i < node.n_in; ++i)
-            if (node.in[i] >= 0 && is_float(g->values[node.in[i]].dtype) && is_float(want))
-                want = widest(want, g->values[node.in[i]].dtype);
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
     if (kept && info->wide != MEZZO_F32 && is_float(want)) // of FP32 parameters and inputs too
         want = info->wide, convert = node.op != MZ_OP_embedding;
@@ -305,7 +321,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     bool edge = narrow && is_edge(p, &node, who), unaligned = narrow && scaled && unaligned_at_first;
     node.formats = formats_of(&node, info, want, edge || unaligned);
     for (int i = 0; convert && i < node.n_in; ++i) {
-        if (node.in[i] < 0 || (mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE))
+        if (node.in[i] < 0 || (mz_op_slot(node.op, false, i).is & MZ_SLOT_STATE) ||
+            (cls == MZ_CAST_WIDEST && want != MEZZO_F64 && is_literal(p, &node, node.in[i])))
             continue;
         if (node.formats.scaling != MZ_SCALING_NONE && takes_scaled(node.op, i, node.formats.scaling))
             MEZZO_TRY(as_operand(p, &node, node.in[i], &node.in[i]));

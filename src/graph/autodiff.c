@@ -625,6 +625,59 @@ static mezzo_status grad_mean(tape *t, int node, int dy) {
     return grad_reduce(t, dy, (float)(1.0 / (double)n));
 }
 
+static mezzo_status grad_expand(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_sum);
+    add_in(&n, dy);
+    return finish_gradients(t, n, 0, &t->at->in[0], 1);
+}
+
+// dx of a reduction by a node that reads dy, x and y.
+static mezzo_status grad_reduced(tape *t, mz_op op, int dy) {
+    mz_node n = backward_node(t, op);
+    add_in(&n, dy);
+    add_in(&n, t->at->in[0]);
+    add_in(&n, t->at->out[0]);
+    return finish_dx(t, n, t->at->in[0]);
+}
+static mezzo_status grad_max(tape *t, int node, int dy) {
+    return (void)node, grad_reduced(t, MZ_OP_extremum_dx, dy);
+}
+static mezzo_status grad_min(tape *t, int node, int dy) {
+    return (void)node, grad_reduced(t, MZ_OP_extremum_dx, dy);
+}
+static mezzo_status grad_prod(tape *t, int node, int dy) {
+    return (void)node, grad_reduced(t, MZ_OP_prod_dx, dy);
+}
+
+static mezzo_status grad_cumsum(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_cumsum);
+    n.attrs.reverse = !n.attrs.reverse;
+    add_in(&n, dy);
+    return finish_dx(t, n, t->at->in[0]);
+}
+
+static mezzo_status grad_gather(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_scatter_add);
+    add_in(&n, -1);
+    add_in(&n, t->at->in[1]);
+    add_in(&n, dy);
+    return finish_dx(t, n, t->at->in[0]);
+}
+
+static mezzo_status grad_scatter_add(tape *t, int node, int dy) {
+    (void)node;
+    if (needs(t, 2)) {
+        mz_node n = backward_node(t, MZ_OP_gather);
+        add_in(&n, dy);
+        add_in(&n, t->at->in[1]);
+        MEZZO_TRY(finish_dx(t, n, t->at->in[2]));
+    }
+    return needs(t, 0) ? deliver(t, t->at->in[0], dy) : MEZZO_OK;
+}
+
 static mezzo_status grad_split(tape *t, int node, int dy) {
     (void)node, (void)dy;
     mz_node n = backward_node(t, MZ_OP_concat);
@@ -678,7 +731,16 @@ static mezzo_status grad_permute(tape *t, int node, int dy) {
 
 static mezzo_status grad_slice(tape *t, int node, int dy) {
     (void)node;
-    mz_node n = backward_node(t, MZ_OP_slice_dx);
+    mz_node n = backward_node(t, MZ_OP_pad);
+    n.attrs.alpha = 0;
+    add_in(&n, dy);
+    return finish_moved(t, n, dy);
+}
+
+// What was put around x has no gradient.
+static mezzo_status grad_pad(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = backward_node(t, MZ_OP_slice);
     add_in(&n, dy);
     return finish_moved(t, n, dy);
 }
@@ -698,6 +760,8 @@ static mezzo_status grad_mse(tape *t, int node, int dy) {
 }
 
 GRAD_NONE(arange)
+GRAD_NONE(constant)
+GRAD_NONE(argmax)
 // Each forward op has one rule: without its grad_ function an op of ops.def does not compile.
 typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
 #define OP(name, ...) [MZ_OP_##name] = grad_##name,

@@ -277,7 +277,7 @@ static void join_node(axes *a, const mz_node *n) {
         join_quantize(a, n);
         break;
     case MZ_OP_slice:
-    case MZ_OP_slice_dx:
+    case MZ_OP_pad:
         join_slice(a, n);
         break;
     case MZ_OP_reshape:

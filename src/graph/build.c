@@ -204,19 +204,6 @@ mezzo_value mz_build_binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value
     return mz_build_finish(g, &node);
 }
 
-mezzo_value mezzo_arange(mezzo_graph *g, int64_t n) {
-    mz_node node = mz_build_node(g, MZ_OP_arange);
-    mz_shape shape;
-    if (mz_build_broken(g))
-        return MEZZO_NONE;
-    mezzo_status status = mz_build_shape("arange", 1, &n, &shape);
-    if (status == MEZZO_OK && n > INT32_MAX)
-        status = mz_fail(MEZZO_ERR_INVALID, "arange: %lld does not fit 32-bit integers", (long long)n);
-    if (status == MEZZO_OK)
-        status = mz_build_finish_node(g, &node, &shape, MEZZO_I32);
-    return status == MEZZO_OK ? (mezzo_value){node.out[0]} : mz_build_failed(g, status);
-}
-
 mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias) {
     mz_node node = mz_build_node(g, MZ_OP_linear);
     node.n_in = 3;
@@ -224,10 +211,6 @@ mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_val
     node.in[1] = w.id;
     node.in[2] = bias.id;
     return mz_build_finish(g, &node);
-}
-
-mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool transpose_a, bool transpose_b) {
-    return mz_build_binary(g, MZ_OP_matmul, a, b, (mz_attrs){.transpose_a = transpose_a, .transpose_b = transpose_b});
 }
 
 mezzo_value mezzo_mse(mezzo_graph *g, mezzo_value x, mezzo_value target) {
@@ -442,14 +425,6 @@ mezzo_value mezzo_cross_entropy_capped(mezzo_graph *g, mezzo_value logits, mezzo
         return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "cross_entropy: cap %g, must be 0 or more", (double)cap));
     return mz_build_binary(g, MZ_OP_cross_entropy, logits, targets,
                            (mz_attrs){.ignore_index = ignore_index, .score_cap = cap});
-}
-
-mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x, int axis) {
-    return mz_build_unary(g, MZ_OP_sum, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
-}
-
-mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis) {
-    return mz_build_unary(g, MZ_OP_mean, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
 }
 
 mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x, float p) {

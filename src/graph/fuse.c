@@ -89,7 +89,8 @@ static void fold_narrowing(fuse *f, size_t index) {
     if (!folds(f, cast) || !wider(value(f, from)->dtype, value(f, to)->dtype))
         return;
     mz_node *n = maker(f, from, 0);
-    if (!n || takes_one_dtype(n->op) || n->op == MZ_OP_arange || uses_of(f, from) != 1 || n->phase != cast->phase)
+    if (!n || takes_one_dtype(n->op) || mz_op_table[n->op].cast_class == MZ_CAST_INT || uses_of(f, from) != 1 ||
+        n->phase != cast->phase)
         return;
     kill(f, cast);
     set_output(f, n, 0, to);

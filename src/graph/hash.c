@@ -33,6 +33,8 @@ static void add_node(mz_text *t, const mezzo_graph *g, const mz_node *n) {
         mz_text_addf(t, " %lld %a", (long long)a->window, (double)a->score_cap);
     if (a->offset != 0 || a->softmax)
         mz_text_addf(t, " %a %d", (double)a->offset, a->softmax);
+    if (a->step != 0 || a->elementwise || a->reverse || a->exclusive)
+        mz_text_addf(t, " %lld %d %d %d", (long long)a->step, a->elementwise, a->reverse, a->exclusive);
     if (a->rope.divisor != 0)
         mz_text_addf(t, " %a %a %a %a %d", (double)a->rope.divisor, (double)a->rope.offset, (double)a->rope.slope,
                      (double)a->rope.amplitude, a->rope.by_index);

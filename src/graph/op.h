@@ -182,15 +182,18 @@ typedef struct mz_rope_scaling {
 } mz_rope_scaling;
 
 struct mz_attrs {
-    float alpha;  // scale, expand, upsample, pool, time_embedding; route: the factor of all weights; attention: of the
-                  // scores, 0: 1/√D
+    float alpha;  // element.def's factors, expand, pad, constant, upsample, pool, time_embedding; route: the factor of
+                  // all weights; attention: of the scores, 0: 1/√D
     float eps;    // layernorm, rmsnorm, group_norm, matrix_normalize
     float offset; // rmsnorm: added to the weight
     float p;      // dropout, attention
     uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
-    int axis;     // sum, mean, expand, split, concat, slice; sum, mean, expand: -1 = all elements
+    int axis;     // reductions, expand: -1 = all elements; cumsum, gather, scatter_add, split, concat, slice, pad
     int permutation[MEZZO_MAX_RANK];   // permute: y's dimension i is x's dimension permutation[i]
-    int64_t begin, end;                // slice, slice_dx: indices along the axis
+    int64_t begin, end;                // slice, pad: indices along the axis; arange: begin, the first number
+    int64_t step;                      // arange: from one number to the next
+    bool elementwise;                  // gather, scatter_add: an index for each element, not for the whole axis
+    bool reverse, exclusive;           // cumsum: from the end; without the element itself
     bool causal;                       // attention: query i sees keys 0 … i; else all of them
     int64_t window;                    // attention, causal: the number of last keys that a query sees; 0: all
     float score_cap;                   // attention, cross_entropy: scores s become cap·tanh(s/cap); 0: they stay

@@ -297,6 +297,43 @@ static mezzo_status infer_reduced(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
+static mezzo_status infer_along(rule r, mz_shape *out) {
+    const int axis = r.node->attrs.axis;
+    out[0] = *shape_of(r, 0);
+    return axis >= 0 && axis < out[0].rank ? MEZZO_OK : mismatch(r, 0, -1, "has no such axis");
+}
+
+static mezzo_status infer_gather(rule r, mz_shape *out) {
+    const mz_shape *x = shape_of(r, 0), *index = shape_of(r, 1);
+    const int axis = r.node->attrs.axis;
+    MEZZO_TRY(infer_along(r, out));
+    MEZZO_TRY(must_be_integers(r, 1));
+    if (r.node->attrs.elementwise) {
+        out[0].dim[axis] = index->rank == x->rank ? index->dim[axis] : 0;
+        if (!mz_shape_equal(&out[0], index))
+            return mismatch(r, 0, 1, "an index for each element may differ in shape only along the axis");
+        return MEZZO_OK;
+    }
+    if (x->rank - 1 + index->rank > MEZZO_MAX_RANK)
+        return mismatch(r, 0, 1, "the result would have too many dimensions");
+    out[0].rank = 0;
+    for (int i = 0; i < x->rank; ++i)
+        for (int k = 0; k < (i == axis ? index->rank : 1); ++k)
+            out[0].dim[out[0].rank++] = i == axis ? index->dim[k] : x->dim[i];
+    return MEZZO_OK;
+}
+
+static mezzo_status infer_scatter_add(rule r, mz_shape *out) {
+    mz_shape src;
+    if (!present(r, 0))
+        return mz_fail(MEZZO_ERR_INVALID, "scatter_add: x is missing");
+    MEZZO_TRY(infer_gather(r, &src));
+    if (!mz_shape_equal(&src, shape_of(r, 2)))
+        return mismatch(r, 1, 2, "there must be an index for each element, or for each slice, of src");
+    out[0] = *shape_of(r, 0);
+    return MEZZO_OK;
+}
+
 static mezzo_status infer_split(rule r, mz_shape *out) {
     const mz_shape *x = shape_of(r, 0);
     int axis = r.node->attrs.axis;

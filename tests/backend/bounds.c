@@ -584,6 +584,41 @@ static void sums(trial *t) {
     }
 }
 
+// A product of n factors takes n roundings, and n more where a factor is divided out again.
+static void prod(trial *t) {
+    const int64_t n =
+        trial_count(&t->in[t->op == MZ_OP_prod_dx]) / trial_count(t->op == MZ_OP_prod_dx ? &t->in[0] : &t->out[0]);
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = (double)(2 * n + 2) * u32 * magnitude(&t->out[0], i);
+}
+
+static void cumsum(trial *t) {
+    const mz_shape *shape = &t->in[0].t.shape;
+    int64_t inner = 1, axis = shape->dim[t->attrs.axis];
+    for (int i = t->attrs.axis + 1; i < shape->rank; i++)
+        inner *= shape->dim[i];
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        const double one = 1, *column = t->in[0].value + i / inner / axis * axis * inner + i % inner;
+        const int64_t at = i / inner % axis, n = t->attrs.reverse ? axis - at : at + 1;
+        t->out[0].bound[i] =
+            (double)n * u32 * dot_magnitude(column + (t->attrs.reverse ? at * inner : 0), inner, &one, 0, n);
+    }
+}
+
+// Every sum is taken for one of all that is added in its column.
+static void scatter_add(trial *t) {
+    const trial_tensor *y = &t->out[0], *src = &t->in[2];
+    int64_t inner = 1, axis = y->t.shape.dim[t->attrs.axis];
+    for (int i = t->attrs.axis + 1; i < y->t.shape.rank; i++)
+        inner *= y->t.shape.dim[i];
+    const int64_t outer = trial_count(y) / axis / inner, n = trial_count(src) / outer / inner;
+    for (int64_t i = 0; i < trial_count(y); i++) {
+        const double one = 1;
+        const double terms = dot_magnitude(src->value + i / inner / axis * n * inner + i % inner, inner, &one, 0, n);
+        t->out[0].bound[i] = (double)(n + 1) * u32 * (terms + (has(&t->in[0]) ? magnitude(&t->in[0], i) : 0));
+    }
+}
+
 static void embedding_bwd(trial *t) {
     int64_t width = width_of(&t->out[0]), vocabulary = trial_count(&t->out[0]) / width, n = trial_count(&t->in[1]);
     const int32_t *ids = (const int32_t *)(const void *)t->in[1].stored;
@@ -731,6 +766,10 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {[MZ_OP_linear] = linear,
                                                       [MZ_OP_cross_entropy_dx] = cross_entropy_dx,
                                                       [MZ_OP_sum] = sums,
                                                       [MZ_OP_mean] = sums,
+                                                      [MZ_OP_prod] = prod,
+                                                      [MZ_OP_prod_dx] = prod,
+                                                      [MZ_OP_cumsum] = cumsum,
+                                                      [MZ_OP_scatter_add] = scatter_add,
                                                       [MZ_OP_embedding_bwd] = embedding_bwd,
                                                       [MZ_OP_matrix_normalize] = matrix_normalize,
                                                       [MZ_OP_matrix_polynomial] = matrix_polynomial,

@@ -379,9 +379,21 @@ void cases_concat(void) {
 void cases_arange(void) {
     for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++) {
         trial *t = trial_new(MZ_OP_arange);
+        t->attrs = (mz_attrs){.begin = s % 2 ? 1000 : 0, .step = s % 2 ? -3 : 1};
         trial_output(t, 0, MEZZO_I32, SHAPE(flat_shapes[s]));
         trial_finish(t);
     }
+}
+
+void cases_constant(void) {
+    static const mezzo_dtype dtypes[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_I32};
+    for (size_t s = 0; s < MZ_COUNT(flat_shapes); s++)
+        for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
+            trial *t = trial_new(MZ_OP_constant);
+            t->attrs.alpha = -3;
+            trial_output(t, 0, dtypes[d], SHAPE(flat_shapes[s]));
+            trial_finish(t);
+        }
 }
 
 // --- pieces and orders ---------------------------------------------------------------------------------------------
@@ -423,31 +435,32 @@ void cases_permute(void) {
     }
 }
 
-static void piece(mz_op op, mz_shape whole, int axis, int64_t begin, int64_t end, mezzo_dtype dtype) {
+static void piece(mz_op op, mz_shape whole, int axis, int64_t begin, int64_t end, mezzo_dtype dtype, float value) {
     mz_shape part = whole;
     part.dim[axis] = end - begin;
-    mz_attrs attrs = {.axis = axis, .begin = begin, .end = end};
+    mz_attrs attrs = {.axis = axis, .begin = begin, .end = end, .alpha = value};
     moved(op, attrs, op == MZ_OP_slice ? whole : part, op == MZ_OP_slice ? part : whole, dtype);
 }
 
-static void each_piece(mz_op op) {
+static void each_piece(mz_op op, float value) {
     static const mezzo_dtype dtypes[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_I32};
     for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
-        piece(op, SHAPE(7), 0, 2, 5, dtypes[d]);
-        piece(op, SHAPE(7, 33), 0, 6, 7, dtypes[d]);
-        piece(op, SHAPE(7, 33), 1, 0, 32, dtypes[d]);
-        piece(op, SHAPE(4, 9, 16), 1, 3, 9, dtypes[d]);
-        piece(op, SHAPE(2, 3, 2, 5, 2, 3), 3, 1, 4, dtypes[d]);
-        piece(op, SHAPE(3, 10000), 1, 1, 9001, dtypes[d]);
+        piece(op, SHAPE(7), 0, 2, 5, dtypes[d], value);
+        piece(op, SHAPE(7, 33), 0, 6, 7, dtypes[d], value);
+        piece(op, SHAPE(7, 33), 1, 0, 32, dtypes[d], value);
+        piece(op, SHAPE(4, 9, 16), 1, 3, 9, dtypes[d], value);
+        piece(op, SHAPE(2, 3, 2, 5, 2, 3), 3, 1, 4, dtypes[d], value);
+        piece(op, SHAPE(3, 10000), 1, 1, 9001, dtypes[d], value);
     }
 }
 
 void cases_slice(void) {
-    each_piece(MZ_OP_slice);
+    each_piece(MZ_OP_slice, 0);
 }
 
-void cases_slice_dx(void) {
-    each_piece(MZ_OP_slice_dx);
+void cases_pad(void) {
+    each_piece(MZ_OP_pad, 0);
+    each_piece(MZ_OP_pad, -3);
 }
 
 // --- mean squared error --------------------------------------------------------------------------------------------

@@ -397,6 +397,160 @@ void cases_mean(void) {
     sum_case(MZ_OP_mean, axis_cases[4], MEZZO_F32, MEZZO_F32, false, true);
 }
 
+static void reduction(mz_op op, axis_case c, mezzo_dtype x, mezzo_dtype y, bool spoiled) {
+    trial *t = trial_new(op);
+    t->attrs.axis = c.axis;
+    trial_input(t, 0, x, c.shape);
+    trial_output(t, 0, op == MZ_OP_argmax ? MEZZO_I32 : y, without_axis(c));
+    if (x == MEZZO_I32) {
+        trial_integers(t, 0, -50, 50);
+    } else {
+        trial_normal(t, 0, op == MZ_OP_prod ? 0.3 : 1);
+        for (int64_t i = 0; op == MZ_OP_prod && i < trial_count(&t->in[0]); i++)
+            t->in[0].value[i] =
+                1 + t->in[0].value[i] / sqrt((double)(trial_count(&t->in[0]) / trial_count(&t->out[0])));
+        trial_store(&t->in[0]);
+    }
+    if (spoiled)
+        trial_spoil(t, 0);
+    const int64_t length = trial_count(&t->in[0]) / trial_count(&t->out[0]);
+    t->skip_terms = op != MZ_OP_prod;
+    t->skip_mutations = op == MZ_OP_argmax || (op == MZ_OP_prod && (length > 500 || y != MEZZO_F32));
+    trial_finish(t);
+}
+
+static void each_reduction(mz_op op) {
+    for (size_t c = 0; c < MZ_COUNT(axis_cases); c++)
+        for (int d = 0; d < FLOATS; d++) {
+            reduction(op, axis_cases[c], floats[d], floats[d], false);
+            reduction(op, axis_cases[c], MEZZO_F32, floats[d], false);
+        }
+    reduction(op, axis_cases[4], MEZZO_F32, MEZZO_F32, true);
+}
+
+void cases_max(void) {
+    each_reduction(MZ_OP_max);
+}
+
+void cases_min(void) {
+    each_reduction(MZ_OP_min);
+}
+
+void cases_prod(void) {
+    each_reduction(MZ_OP_prod);
+}
+
+void cases_argmax(void) {
+    each_reduction(MZ_OP_argmax);
+    for (size_t c = 0; c < MZ_COUNT(axis_cases); c++) // whole numbers have equals
+        reduction(MZ_OP_argmax, axis_cases[c], MEZZO_I32, MEZZO_I32, false);
+}
+
+// dy, x and y of the same reduction, whose result the reference gives. zeros: so many in a column.
+static void reduction_dx(mz_op op, axis_case c, mezzo_dtype dtype, int zeros) {
+    trial *of = trial_new(op == MZ_OP_prod_dx ? MZ_OP_prod : MZ_OP_max), *t = trial_new(op);
+    t->attrs.axis = of->attrs.axis = c.axis;
+    trial_input(of, 0, dtype, c.shape);
+    trial_output(of, 0, dtype, without_axis(c));
+    trial_integers(of, 0, 1, 3);
+    for (int64_t i = 0; op == MZ_OP_prod_dx && i < trial_count(&of->in[0]); i++)
+        of->in[0].value[i] = i < zeros ? 0 : 1 + (of->in[0].value[i] - 2) * 0x1p-7;
+    trial_store(&of->in[0]);
+    trial_reference(of);
+    trial_input(t, 0, dtype, without_axis(c));
+    trial_input(t, 1, dtype, c.shape);
+    trial_input(t, 2, dtype, without_axis(c));
+    trial_output(t, 0, dtype, c.shape);
+    trial_normal(t, 0, 1);
+    memcpy(t->in[1].value, of->in[0].value, (size_t)trial_count(&t->in[1]) * sizeof(double));
+    memcpy(t->in[2].value, of->out[0].value, (size_t)trial_count(&t->in[2]) * sizeof(double));
+    trial_store(&t->in[1]);
+    trial_store(&t->in[2]);
+    t->skip_mutations = true; // a column's length hides one term, and y is rounded
+    trial_finish(t);
+    trial_free(of);
+}
+
+static void each_reduction_dx(mz_op op) {
+    for (size_t c = 0; c < MZ_COUNT(axis_cases); c++)
+        for (int d = 0; d < FLOATS; d++)
+            for (int zeros = 0; zeros < (op == MZ_OP_prod_dx ? 3 : 1); zeros++)
+                if (mz_shape_count(&axis_cases[c].shape) < 5000) // the reference multiplies a column for each element
+                    reduction_dx(op, axis_cases[c], floats[d], zeros);
+}
+
+void cases_extremum_dx(void) {
+    each_reduction_dx(MZ_OP_extremum_dx);
+}
+
+void cases_prod_dx(void) {
+    each_reduction_dx(MZ_OP_prod_dx);
+}
+
+void cases_cumsum(void) {
+    for (size_t c = 0; c < MZ_COUNT(axis_cases); c++)
+        for (int form = 0; form < 4 && axis_cases[c].axis >= 0; form++)
+            for (int d = 0; d < FLOATS; d++) {
+                trial *t = trial_new(MZ_OP_cumsum);
+                t->attrs = (mz_attrs){.axis = axis_cases[c].axis, .exclusive = form & 1, .reverse = form & 2};
+                trial_input(t, 0, floats[d], axis_cases[c].shape);
+                trial_output(t, 0, d == 0 ? MEZZO_F32 : floats[d], axis_cases[c].shape);
+                trial_normal(t, 0, 1);
+                t->skip_mutations = axis_cases[c].shape.dim[axis_cases[c].axis] < 2; // exclusive sums of one are 0
+                trial_finish(t);
+            }
+}
+
+static void gather_case(mz_op op, mz_shape x, int axis, mz_shape index, bool elementwise, bool absent,
+                        mezzo_dtype dtype, bool beyond) {
+    mz_shape y = index;
+    if (!elementwise) {
+        y.rank = 0;
+        for (int i = 0; i < x.rank; i++)
+            for (int k = 0; k < (i == axis ? index.rank : 1); k++)
+                y.dim[y.rank++] = i == axis ? index.dim[k] : x.dim[i];
+    }
+    const int last = (int)x.dim[axis] - 1;
+    trial *t = trial_new(op);
+    t->attrs = (mz_attrs){.axis = axis, .elementwise = elementwise};
+    if (!absent) {
+        trial_input(t, 0, dtype, x);
+        trial_normal(t, 0, 1);
+    }
+    trial_input(t, 1, MEZZO_I32, index);
+    trial_integers(t, 1, beyond ? -last - 3 : -last - 1, beyond ? last + 2 : last);
+    if (op == MZ_OP_scatter_add) {
+        trial_input(t, 2, dtype, y);
+        trial_normal(t, 2, 1);
+    }
+    trial_output(t, 0, dtype, op == MZ_OP_scatter_add ? x : y);
+    t->finite_only = beyond && op == MZ_OP_gather;
+    t->skip_mutations = beyond;
+    t->skip_terms = op == MZ_OP_gather; // some that nothing asks for
+    trial_finish(t);
+}
+
+static void each_gather(mz_op op) {
+    for (int d = 0; d < FLOATS; d++)
+        for (int beyond = 0; beyond < 2; beyond++)
+            for (int absent = 0; absent < (op == MZ_OP_scatter_add ? 2 : 1); absent++) {
+                gather_case(op, SHAPE(7), 0, SHAPE(5), false, absent, floats[d], beyond);
+                gather_case(op, SHAPE(40, 33), 0, SHAPE(3, 7), false, absent, floats[d], beyond);
+                gather_case(op, SHAPE(6, 33), 1, SHAPE(600), false, absent, floats[d], beyond);
+                gather_case(op, SHAPE(2, 9, 130), 1, SHAPE(5, 1, 2), false, absent, floats[d], beyond);
+                gather_case(op, SHAPE(6, 33), 1, SHAPE(6, 40), true, absent, floats[d], beyond);
+                gather_case(op, SHAPE(3, 9, 70), 1, SHAPE(3, 4, 70), true, absent, floats[d], beyond);
+            }
+}
+
+void cases_gather(void) {
+    each_gather(MZ_OP_gather);
+}
+
+void cases_scatter_add(void) {
+    each_gather(MZ_OP_scatter_add);
+}
+
 void cases_expand(void) {
     for (size_t c = 0; c < MZ_COUNT(axis_cases); c++)
         for (int d = 0; d < FLOATS; d++) {

@@ -366,6 +366,117 @@ static mezzo_value make_mean(maker *m, int variant) {
     return variant < 4 ? mezzo_mean(m->g, param(m, "x", DIMS(2, 3, 4)), variant - 1) : MEZZO_NONE;
 }
 
+static mezzo_value make_extremum(maker *m, int variant, mezzo_value (*op)(mezzo_graph *, mezzo_value, int)) {
+    mezzo_value x = param(m, "x", DIMS(2, 3, 4));
+    if (variant == 4) // equal ones: each has half of the gradient
+        return op(m->g, mezzo_concat(m->g, (mezzo_value[]){x, x}, 2, 1), 1);
+    return variant < 4 ? op(m->g, variant == 0 ? mezzo_silu(m->g, x) : x, variant - 1) : MEZZO_NONE;
+}
+
+static mezzo_value make_max(maker *m, int variant) {
+    return make_extremum(m, variant, mezzo_max);
+}
+
+static mezzo_value make_min(maker *m, int variant) {
+    return make_extremum(m, variant, mezzo_min);
+}
+
+static mezzo_value make_prod(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(2, 3, 4));
+    if (variant == 4) // one zero, and two
+        return mezzo_prod(m->g,
+                          mezzo_mul(m->g, param(m, "row", DIMS(4, 3)),
+                                    mezzo_cast(m->g, integers(m, "zeros", 2, false, 3), MEZZO_F32)),
+                          0);
+    return variant < 4 ? mezzo_prod(m->g, variant == 1 ? mezzo_silu(m->g, x) : mezzo_scale(m->g, x, 0.7f),
+                                    variant == 0 ? 2 : variant - 1)
+                       : MEZZO_NONE;
+}
+
+// Reductions over chosen axes, neighbours or not.
+static mezzo_value make_argmax(maker *m, int variant) {
+    static const struct {
+        mezzo_reduction reduction;
+        int n, axes[MEZZO_MAX_RANK];
+    } forms[] = {{MEZZO_REDUCE_SUM, 2, {1, 2}}, {MEZZO_REDUCE_MEAN, 2, {0, -2}}, {MEZZO_REDUCE_MAX, 3, {0, 1, 3}},
+                 {MEZZO_REDUCE_MIN, 0, {0}},    {MEZZO_REDUCE_PROD, 1, {-1}},    {MEZZO_REDUCE_SUM, 1, {0}}};
+    mezzo_value x = param(m, "x", DIMS(2, 3, 2, 4));
+    if (variant < (int)MZ_COUNT(forms))
+        return mezzo_reduce(m->g, forms[variant].reduction, mezzo_silu(m->g, x), forms[variant].n,
+                            forms[variant].n > 0 ? forms[variant].axes : NULL, variant % 2);
+    // An index has no gradient; what it chooses has.
+    return variant == (int)MZ_COUNT(forms)
+               ? mezzo_gather(m->g, x, 3,
+                              mezzo_reshape(m->g, mezzo_argmax(m->g, param(m, "k", DIMS(3, 4)), 0), DIMS(2, 2)), false)
+               : MEZZO_NONE;
+}
+
+static mezzo_value make_cumsum(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(2, 5, 3));
+    return variant < 6 ? mezzo_cumsum(m->g, x, variant % 3 - 1, variant > 2, variant % 2) : MEZZO_NONE;
+}
+
+static mezzo_value make_expand(maker *m, int variant) {
+    switch (variant) {
+    case 0:
+        return mezzo_expand(m->g, param(m, "x", DIMS(2, 1, 3)), DIMS(4, 2, 2, 3));
+    case 1:
+        return mezzo_expand(m->g, mezzo_silu(m->g, param(m, "x", DIMS(1))), DIMS(2, 3));
+    case 2:
+        return mezzo_expand(m->g, param(m, "x", DIMS(1, 3, 1)), DIMS(2, 3, 4));
+    case 3: // products of matrices whose leading dimensions repeat
+        return mezzo_matmul(m->g, param(m, "a", DIMS(2, 1, 3, 2)), param(m, "b", DIMS(4, 2, 3)), false, false);
+    case 4:
+        return mezzo_matmul(m->g, param(m, "a", DIMS(2, 2, 3, 2)), param(m, "b", DIMS(4, 2)), false, true);
+    case 5:
+        return mezzo_matmul(m->g, param(m, "a", DIMS(2, 3)), param(m, "b", DIMS(3, 2, 4)), true, false);
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_pad(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(2, 3, 2));
+    return variant < 2 ? mezzo_pad(m->g, variant ? mezzo_silu(m->g, x) : x, (const int64_t[]){1, 0, 2},
+                                   (const int64_t[]){0, 0, 1}, variant ? -2.5f : 0)
+                       : MEZZO_NONE;
+}
+
+static mezzo_value make_gather(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(2, 4, 3));
+    switch (variant) {
+    case 0: // a row twice, another never
+        return mezzo_gather(m->g, x, 1, integer_rows(m, "index", 3, 2, 3), false);
+    case 1:
+        return mezzo_gather(m->g, mezzo_silu(m->g, x), -1, integers(m, "index", 3, true, 6), false);
+    case 2:
+        return mezzo_gather(m->g, x, 1, mezzo_reshape(m->g, integers(m, "index", 4, false, 30), DIMS(2, 5, 3)), true);
+    case 3:
+        return mezzo_flip(m->g, x, 1);
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_scatter_add(maker *m, int variant) {
+    mezzo_value x = param(m, "x", DIMS(2, 4, 3));
+    switch (variant) {
+    case 0:
+        return mezzo_scatter_add(m->g, x, 1, integers(m, "index", 4, true, 6), param(m, "src", DIMS(2, 6, 3)), false);
+    case 1:
+        return mezzo_scatter_add(m->g, mezzo_silu(m->g, x), 2,
+                                 mezzo_reshape(m->g, integers(m, "index", 3, false, 16), DIMS(2, 4, 2)),
+                                 mezzo_silu(m->g, param(m, "src", DIMS(2, 4, 2))), true);
+    default:
+        return MEZZO_NONE;
+    }
+}
+
+static mezzo_value make_constant(maker *m, int variant) {
+    return variant < 1 ? mezzo_mul(m->g, param(m, "x", DIMS(2, 3)), mezzo_constant(m->g, MEZZO_F32, 1.5f, DIMS(1)))
+                       : MEZZO_NONE;
+}
+
 static mezzo_value make_dropout(maker *m, int variant) {
     return variant < 1 ? mezzo_dropout(m->g, param(m, "x", DIMS(6, 5)), 0.4f) : MEZZO_NONE;
 }

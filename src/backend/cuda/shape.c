@@ -130,14 +130,21 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *call, bool jo
 static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
     return run_piece(device, call, false);
 }
-static mezzo_status run_slice_dx(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dx = &call->out[0];
-    size_t bytes = (size_t)mz_shape_count(&dx->shape) * mezzo_dtype_size(dx->dtype);
-    MZ_CUDA_TRY(cudaMemsetAsync(dx->data, 0, bytes, mz_cuda(device)->stream));
+static mezzo_status run_pad(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *y = &call->out[0];
+    const int64_t n = mz_shape_count(&y->shape);
+    if (call->attrs.alpha == 0)
+        MZ_CUDA_TRY(cudaMemsetAsync(y->data, 0, (size_t)n * mezzo_dtype_size(y->dtype), mz_cuda(device)->stream));
+    else
+        MZ_CUDA_TRY(mz_cu_fill_with(mz_cuda(device)->stream, mz_cuda_array(y), n, call->attrs.alpha));
     return run_piece(device, call, true);
 }
 const mz_kernel mz_cuda_slice = {"slice__cuda", parts_prepare, run_slice};
-const mz_kernel mz_cuda_slice_dx = {"slice_dx__cuda", parts_prepare, run_slice_dx};
+static const char *pad_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const char *reason = parts_prepare(device, call, out);
+    return reason != NULL ? reason : mz_cuda_storages(call, "n", "n");
+}
+const mz_kernel mz_cuda_pad = {"pad__cuda", pad_prepare, run_pad};
 
 // Where rows stay whole, their bytes are moved in the largest units that fit them.
 static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
@@ -191,7 +198,8 @@ static const char *arange_prepare(mezzo_device *device, const mz_call *call, mz_
 }
 
 static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
-    MZ_CUDA_TRY(mz_cu_arange(mz_cuda(device)->stream, call->out[0].data, mz_shape_count(&call->out[0].shape)));
+    MZ_CUDA_TRY(mz_cu_arange(mz_cuda(device)->stream, call->out[0].data, mz_shape_count(&call->out[0].shape),
+                             call->attrs.begin, call->attrs.step));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_arange = {"arange__cuda", arange_prepare, run_arange};

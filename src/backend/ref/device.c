@@ -19,7 +19,7 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
             return "indices must be i32";
         if (slot.is & MZ_SLOT_BYTES && dtype != MEZZO_U8)
             return "segments, state and low copies must be u8";
-        bool integers_allowed = info->moves || op == MZ_OP_arange ||
+        bool integers_allowed = info->moves || op == MZ_OP_arange || op == MZ_OP_constant ||
                                 ((op == MZ_OP_cast || info->cast_class == MZ_CAST_INT) && !outputs) ||
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
         bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how they are kept
@@ -33,9 +33,9 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
     return NULL;
 }
 
-// Products copy their operands to doubles and embedding_bwd sums in them; the others need no scratch.
+// Products copy their operands to doubles and embedding_bwd and scatter_add sum in them; the others need no scratch.
 static size_t workspace_of(const mz_call *call) {
-    if (!mz_op_is_product(call->op) && call->op != MZ_OP_embedding_bwd)
+    if (!mz_op_is_product(call->op) && call->op != MZ_OP_embedding_bwd && call->op != MZ_OP_scatter_add)
         return 0;
     int64_t elements = 0;
     for (int i = 0; i < call->n_in; i++)

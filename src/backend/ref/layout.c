@@ -49,7 +49,12 @@ void mz_ref_copy(const mz_call *call) {
 void mz_ref_arange(const mz_call *call) {
     int64_t n = mz_shape_count(&call->out[0].shape);
     for (int64_t i = 0; i < n; i++)
-        mz_ref_put(&call->out[0], i, (double)i);
+        mz_ref_put(&call->out[0], i, (double)(call->attrs.begin + i * call->attrs.step));
+}
+
+void mz_ref_constant(const mz_call *call) {
+    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
+        mz_ref_put(&call->out[0], i, (double)call->attrs.alpha);
 }
 
 // An id outside the table gives a row of NaN, which the non-finite guard sees.
@@ -112,10 +117,49 @@ void mz_ref_slice(const mz_call *call) {
     copy_part(&call->in[0], &call->out[0], call->attrs.axis, call->attrs.begin, false);
 }
 
-void mz_ref_slice_dx(const mz_call *call) {
-    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
-        mz_ref_put(&call->out[0], i, 0);
+void mz_ref_pad(const mz_call *call) {
+    mz_ref_constant(call);
     copy_part(&call->out[0], &call->in[0], call->attrs.axis, call->attrs.begin, true);
+}
+
+// The element of x [outer, axis, inner] that index j of the column (o, i) names; -1: past either end.
+static int64_t indexed(const mz_call *call, const mz_tensor *x, int64_t o, int64_t j, int64_t i, int64_t n) {
+    const mz_ref_view v = mz_ref_view_along(&x->shape, call->attrs.axis);
+    int64_t at = mz_ref_integer(&call->in[1], call->attrs.elementwise ? (o * n + j) * v.inner + i : j);
+    at += at < 0 ? v.axis : 0;
+    return at < 0 || at >= v.axis ? -1 : (o * v.axis + at) * v.inner + i;
+}
+
+static int64_t indices_of(const mz_call *call) { // along the axis
+    const mz_shape *index = &call->in[1].shape;
+    return call->attrs.elementwise ? index->dim[call->attrs.axis] : mz_shape_count(index);
+}
+
+void mz_ref_gather(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_ref_view v = mz_ref_view_along(&x->shape, call->attrs.axis);
+    const int64_t n = indices_of(call);
+    for (int64_t k = 0; k < mz_shape_count(&y->shape); k++) {
+        const int64_t at = indexed(call, x, k / v.inner / n, k / v.inner % n, k % v.inner, n);
+        mz_ref_put(y, k, at >= 0 ? mz_ref_get(x, at) : NAN);
+    }
+}
+
+void mz_ref_scatter_add(const mz_call *call) {
+    const mz_tensor *x = &call->in[0], *src = &call->in[2], *y = &call->out[0];
+    const mz_ref_view v = mz_ref_view_along(&y->shape, call->attrs.axis);
+    const int64_t n = indices_of(call);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    double *sum = mz_ref_zeros(&scratch, mz_shape_count(&y->shape));
+    for (int64_t k = 0; mz_present(x) && k < mz_shape_count(&y->shape); k++)
+        sum[k] = mz_ref_get(x, k);
+    for (int64_t k = 0; k < mz_shape_count(&src->shape); k++) {
+        const int64_t at = indexed(call, y, k / v.inner / n, k / v.inner % n, k % v.inner, n);
+        if (at >= 0)
+            sum[at] += mz_ref_get(src, k);
+    }
+    for (int64_t k = 0; k < mz_shape_count(&y->shape); k++)
+        mz_ref_put(y, k, sum[k]);
 }
 
 // Element i of y, by its indices, is at the same indices of x in x's order of dimensions.

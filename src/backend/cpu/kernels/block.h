@@ -114,6 +114,14 @@ static inline const float *block_in(const mz_tensor *t, int64_t at, int n, float
     widen_block(element_at(t, at), t->dtype, buffer, n);
     return buffer;
 }
+// The same of integers too.
+static inline const float *numbers_in(const mz_tensor *t, int64_t at, int n, float *buffer) {
+    if (t->dtype != MEZZO_I32)
+        return block_in(t, at, n, buffer);
+    for (int i = 0; i < n; i++)
+        buffer[i] = (float)((const int32_t *)t->data)[at + i];
+    return buffer;
+}
 // Where a block's FP32 results go; block_done rounds them into the tensor.
 static inline float *block_out(const mz_tensor *t, int64_t at, float *buffer) {
     return t->dtype == MEZZO_F32 ? (float *)t->data + at : buffer;

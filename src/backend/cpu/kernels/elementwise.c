@@ -7,14 +7,7 @@
 // y[0 … n) from a, b and c (NULL where the op has fewer inputs); `at` is the block's first element.
 typedef void map_fn(const mz_call *call, int64_t at, const float *a, const float *b, const float *c, float *y, int n);
 
-// As block_in and block_done, of integers too.
-static const float *operand_in(const mz_tensor *t, int64_t at, int n, float *buffer) {
-    if (t->dtype != MEZZO_I32)
-        return block_in(t, at, n, buffer);
-    for (int i = 0; i < n; i++)
-        buffer[i] = (float)((const int32_t *)t->data)[at + i];
-    return buffer;
-}
+// As block_out and block_done, of integers too.
 static float *result_out(const mz_tensor *t, int64_t at, float *buffer) {
     return t->dtype == MEZZO_I32 ? buffer : block_out(t, at, buffer);
 }
@@ -45,7 +38,7 @@ static repeat repeat_of(int64_t n, int64_t nb) {
 
 static void fill_tile(const mz_tensor *b, int64_t nb, float *tile) {
     float buffer[MZ_BLOCK];
-    memcpy(tile, operand_in(b, 0, (int)nb, buffer), 4 * (size_t)nb);
+    memcpy(tile, numbers_in(b, 0, (int)nb, buffer), 4 * (size_t)nb);
     for (int64_t i = nb; i + nb <= MZ_BLOCK; i += nb)
         memcpy(tile + i, tile, 4 * (size_t)nb);
 }
@@ -69,9 +62,9 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
             int count = (int)min64(min64(MZ_BLOCK, r.row - part), n - at);
             if (count <= 0)
                 continue;
-            const float *av = operand_in(a, at, count, a_buffer), *bv = b_buffer;
+            const float *av = numbers_in(a, at, count, a_buffer), *bv = b_buffer;
             if (!tiled)
-                bv = b != NULL ? operand_in(b, nb == n ? at : part, count, b_buffer) : NULL;
+                bv = b != NULL ? numbers_in(b, nb == n ? at : part, count, b_buffer) : NULL;
             float *yv = result_out(y, at, y_buffer);
             fn(call, at, av, bv, NULL, yv, count);
             result_done(y, at, count, yv);
@@ -148,9 +141,9 @@ KERNEL_OF(dropout, 0.8)
 // --- operands that may repeat --------------------------------------------------------------------------------------
 static const float *repeated(const mz_tensor *t, int64_t at, int64_t stride, int64_t from, int n, float *buffer) {
     if (stride != 0)
-        return operand_in(t, at + from, n, buffer);
+        return numbers_in(t, at + from, n, buffer);
     float one;
-    const vf all = vset(*operand_in(t, at, 1, &one));
+    const vf all = vset(*numbers_in(t, at, 1, &one));
     FOR_LANES(i, lanes, n)
     vstore_lanes(buffer + i, all, lanes);
     return buffer;

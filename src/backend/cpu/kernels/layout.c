@@ -69,21 +69,50 @@ static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel MZ_SYMBOL(slice) = {"slice__" MZ_LEVEL_TEXT, split_prepare, run_slice};
 
-// A format's 0 is all bits 0.
-static mezzo_status run_slice_dx(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dx = &call->out[0];
-    axis_view v = view_along(&dx->shape, call->attrs.axis);
-    size_t size = mezzo_dtype_size(dx->dtype), before = (size_t)(call->attrs.begin * v.inner) * size,
-           after = (size_t)((v.axis - call->attrs.end) * v.inner) * size, row = (size_t)(v.axis * v.inner) * size;
-    for (int64_t outer = 0; outer < v.outer; outer++) {
-        char *start = (char *)dx->data + (size_t)outer * row;
-        memset(start, 0, before);
-        memset(start + row - after, 0, after);
+// --- constants, and what is around a piece -------------------------------------------------------------------------
+static void fill(const mz_tensor *y, int64_t at, int64_t n, float value) {
+    float block[MZ_BLOCK];
+    const int32_t whole = y->dtype == MEZZO_I32 ? (int32_t)value : 0;
+    for (int i = 0; i < min64(MZ_BLOCK, n); i++)
+        memcpy(&block[i], y->dtype == MEZZO_I32 ? (const void *)&whole : &value, 4);
+    for (int64_t i = 0; i < n; i += MZ_BLOCK) {
+        const int count = (int)min64(MZ_BLOCK, n - i);
+        if (y->dtype == MEZZO_I32)
+            memcpy((int32_t *)y->data + at + i, block, 4 * (size_t)count);
+        else
+            narrow_block(block, element_at(y, at + i), y->dtype, count);
     }
-    copy_part(device, dx, &call->in[0], call->attrs.axis, call->attrs.begin, true);
+}
+
+static mezzo_status run_constant(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    fill(&call->out[0], 0, mz_shape_count(&call->out[0].shape), call->attrs.alpha);
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(slice_dx) = {"slice_dx__" MZ_LEVEL_TEXT, split_prepare, run_slice_dx};
+
+static const char *constant_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device, (void)out;
+    return is_storage_float(&call->out[0]) || call->out[0].dtype == MEZZO_I32 ? NULL : "not fp32, bf16, fp16 or i32";
+}
+const mz_kernel MZ_SYMBOL(constant) = {"constant__" MZ_LEVEL_TEXT, constant_prepare, run_constant};
+
+static mezzo_status run_pad(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *y = &call->out[0];
+    const axis_view v = view_along(&y->shape, call->attrs.axis);
+    const int64_t before = call->attrs.begin * v.inner, after = (v.axis - call->attrs.end) * v.inner;
+    for (int64_t outer = 0; outer < v.outer; outer++) {
+        fill(y, outer * v.axis * v.inner, before, call->attrs.alpha);
+        fill(y, (outer + 1) * v.axis * v.inner - after, after, call->attrs.alpha);
+    }
+    copy_part(device, y, &call->in[0], call->attrs.axis, call->attrs.begin, true);
+    return MEZZO_OK;
+}
+
+static const char *pad_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const char *reason = split_prepare(device, call, out);
+    return reason != NULL ? reason : constant_prepare(device, call, out);
+}
+const mz_kernel MZ_SYMBOL(pad) = {"pad__" MZ_LEVEL_TEXT, pad_prepare, run_pad};
 
 // --- permute -------------------------------------------------------------------------------------------------------
 // n elements of `size` bytes, each `stride` elements of x after the one before.
@@ -130,7 +159,7 @@ static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     (void)device;
     int32_t *y = call->out[0].data;
     for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
-        y[i] = (int32_t)i;
+        y[i] = (int32_t)(call->attrs.begin + i * call->attrs.step);
     return MEZZO_OK;
 }
 

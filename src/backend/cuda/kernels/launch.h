@@ -318,6 +318,30 @@ cudaError_t mz_cu_sum(cudaStream_t stream, const mz_cu_sum_args *args);
 cudaError_t mz_cu_expand(cudaStream_t stream, mz_cu_array dy, mz_cu_array dx, int64_t outer, int64_t axis,
                          int64_t inner, float alpha);
 
+// --- columns.cu ----------------------------------------------------------------------------------------------------
+enum {
+    MZ_CU_MAX,
+    MZ_CU_MIN,
+    MZ_CU_ARGMAX,
+    MZ_CU_EXTREMUM_DX,
+    MZ_CU_PROD,
+    MZ_CU_PROD_DX,
+    MZ_CU_CUMSUM,
+    MZ_CU_GATHER,
+    MZ_CU_SCATTER_ADD
+};
+typedef struct mz_cu_columns { // the op's inputs in order; x, or y of scatter_add, is [outer, axis, inner]
+    mz_cu_array in[3], out;
+    int64_t outer, axis, inner;
+    bool reverse, exclusive; // cumsum
+    const int32_t *index;    // gather, scatter_add: [n], or elementwise [outer, n, inner]
+    int64_t n;
+    bool elementwise;
+    float *sum; // scatter_add: of out's size, or out itself
+} mz_cu_columns;
+cudaError_t mz_cu_columns_run(cudaStream_t stream, int op, const mz_cu_columns *args);
+cudaError_t mz_cu_fill_with(cudaStream_t stream, mz_cu_array y, int64_t n, float value); // any float, or I32
+
 // --- shape.cu ------------------------------------------------------------------------------------------------------
 enum { MZ_CU_PARTS = 16 };
 typedef struct mz_cu_parts { // sizes in bytes: part i is width[i] of every `stride` of the whole, from offset[i]
@@ -335,7 +359,7 @@ cudaError_t mz_cu_permute(cudaStream_t stream, const void *x, void *y, const mz_
 // y's `stored` elements of `size` bytes (1, 2, 4 or 8) from x's n: elements where `to` has them, zeros between.
 cudaError_t mz_cu_copy(cudaStream_t stream, const void *x, mz_cu_layout from, void *y, mz_cu_layout to, int64_t n,
                        int64_t stored, size_t size);
-cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n);
+cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n, int64_t begin, int64_t step);
 
 // --- image.cu ------------------------------------------------------------------------------------------------------
 // Convolution: x [b, h, w, c], weight [n, r, s, depth], y [b, p, q, n], depth = c/groups. conv2d writes y, conv2d_dx

@@ -131,15 +131,16 @@ extern "C" cudaError_t mz_cu_copy(cudaStream_t stream, const void *x, mz_cu_layo
     return cudaGetLastError();
 }
 
-__global__ void __launch_bounds__(COPY_BLOCK) arange_kernel(int32_t *y, int64_t n) {
+__global__ void __launch_bounds__(COPY_BLOCK) arange_kernel(int32_t *y, int64_t n, int64_t begin, int64_t step) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x;
     if (i < n)
-        y[i] = static_cast<int32_t>(i);
+        y[i] = static_cast<int32_t>(begin + i * step);
 }
 
-extern "C" cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n) {
+extern "C" cudaError_t mz_cu_arange(cudaStream_t stream, int32_t *y, int64_t n, int64_t begin, int64_t step) {
     if (n == 0)
         return cudaSuccess;
-    arange_kernel<<<static_cast<unsigned>((n + COPY_BLOCK - 1) / COPY_BLOCK), COPY_BLOCK, 0, stream>>>(y, n);
+    arange_kernel<<<static_cast<unsigned>((n + COPY_BLOCK - 1) / COPY_BLOCK), COPY_BLOCK, 0, stream>>>(y, n, begin,
+                                                                                                       step);
     return cudaGetLastError();
 }

@@ -1,0 +1,221 @@
+// Ops that go down the columns of [outer, axis, inner]. A column is a thread's, or a warp's where its elements are
+// contiguous (inner 1).
+#include "vec.cuh"
+
+enum { THREADS = 256 };
+constexpr unsigned ALL = 0xFFFFFFFFu;
+
+__device__ __forceinline__ float load_number(mz_cu_array x, int64_t i) {
+    return x.dtype == MZ_CU_I32 ? static_cast<float>(static_cast<const int32_t *>(x.data)[i])
+                                : load1(x.data, x.dtype, i);
+}
+__device__ __forceinline__ void store_number(mz_cu_array y, int64_t i, float v) {
+    if (y.dtype == MZ_CU_I32)
+        static_cast<int32_t *>(y.data)[i] = static_cast<int32_t>(v);
+    else
+        store1(y.data, y.dtype, i, v);
+}
+
+// A lane's column, how many lanes it has, and where its element `a` is.
+template <int LANES> struct place {
+    int64_t column, first, inner;
+    int lane;
+    __device__ place(const mz_cu_columns &c)
+        : column((static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) / LANES), inner(c.inner),
+          lane(threadIdx.x % LANES) {
+        first = column / inner * c.axis * inner + column % inner;
+    }
+    __device__ int64_t at(int64_t a) const { return first + a * inner; }
+};
+
+template <int LANES> __device__ __forceinline__ float sum_of(float v) {
+    for (int other = LANES / 2; other > 0; other /= 2)
+        v += __shfl_xor_sync(ALL, v, other);
+    return v;
+}
+template <int LANES> __device__ __forceinline__ float product_of(float v) {
+    for (int other = LANES / 2; other > 0; other /= 2)
+        v *= __shfl_xor_sync(ALL, v, other);
+    return v;
+}
+
+// Whether (a, i) goes before (b, k): NaN first, then the larger, then the smaller index.
+__device__ __forceinline__ bool before(float a, int64_t i, float b, int64_t k) {
+    if ((a != a) != (b != b))
+        return a != a;
+    return a > b || ((a == b || a != a) && i < k);
+}
+
+template <int LANES>
+__global__ void __launch_bounds__(THREADS) extremum_kernel(mz_cu_columns c, float sign, bool index) {
+    const place<LANES> p(c);
+    if (p.column >= c.outer * c.inner)
+        return;
+    float best = 0;
+    int64_t of = INT64_MAX;
+    for (int64_t a = p.lane; a < c.axis; a += LANES) {
+        const float v = sign * load_number(c.in[0], p.at(a));
+        if (of == INT64_MAX || before(v, a, best, of)) {
+            best = v;
+            of = a;
+        }
+    }
+    for (int other = LANES / 2; other > 0; other /= 2) {
+        const float v = __shfl_xor_sync(ALL, best, other);
+        const int64_t a = __shfl_xor_sync(ALL, static_cast<long long>(of), other);
+        if (a != INT64_MAX && (of == INT64_MAX || before(v, a, best, of))) {
+            best = v;
+            of = a;
+        }
+    }
+    if (p.lane == 0)
+        store_number(c.out, p.column, index ? static_cast<float>(of) : sign * best);
+    if (p.lane == 0 && index) // exact beyond 2^24
+        static_cast<int32_t *>(c.out.data)[p.column] = static_cast<int32_t>(of);
+}
+
+template <int LANES> __global__ void __launch_bounds__(THREADS) extremum_dx_kernel(mz_cu_columns c) {
+    const place<LANES> p(c);
+    if (p.column >= c.outer * c.inner)
+        return;
+    const float dy = load_number(c.in[0], p.column), y = load_number(c.in[2], p.column);
+    float equals = 0;
+    for (int64_t a = p.lane; a < c.axis; a += LANES)
+        equals += load_number(c.in[1], p.at(a)) == y ? 1.0f : 0.0f;
+    equals = sum_of<LANES>(equals);
+    for (int64_t a = p.lane; a < c.axis; a += LANES)
+        store_number(c.out, p.at(a), load_number(c.in[1], p.at(a)) == y ? dy / equals : 0.0f);
+}
+
+// prod, and with `derivative` its gradient.
+template <int LANES> __global__ void __launch_bounds__(THREADS) prod_kernel(mz_cu_columns c, bool derivative) {
+    const place<LANES> p(c);
+    if (p.column >= c.outer * c.inner)
+        return;
+    const mz_cu_array x = derivative ? c.in[1] : c.in[0];
+    float product = 1, zeros = 0;
+    for (int64_t a = p.lane; a < c.axis; a += LANES) {
+        const float v = load_number(x, p.at(a));
+        product *= v == 0.0f ? 1.0f : v;
+        zeros += v == 0.0f ? 1.0f : 0.0f;
+    }
+    product = product_of<LANES>(product);
+    zeros = sum_of<LANES>(zeros);
+    if (!derivative && p.lane == 0)
+        store_number(c.out, p.column, zeros > 0.0f ? product * 0.0f : product);
+    if (!derivative)
+        return;
+    const float dy = load_number(c.in[0], p.column);
+    for (int64_t a = p.lane; a < c.axis; a += LANES) {
+        const float v = load_number(x, p.at(a));
+        const bool only = zeros == (v == 0.0f ? 1.0f : 0.0f); // no other element is 0
+        store_number(c.out, p.at(a), only ? dy * (product / (v == 0.0f ? 1.0f : v)) : dy * 0.0f);
+    }
+}
+
+template <int LANES> __global__ void __launch_bounds__(THREADS) cumsum_kernel(mz_cu_columns c) {
+    const place<LANES> p(c);
+    if (p.column >= c.outer * c.inner)
+        return;
+    float carry = 0;
+    for (int64_t start = 0; start < c.axis; start += LANES) {
+        const int64_t order = start + p.lane, a = c.reverse ? c.axis - 1 - order : order;
+        const float x = order < c.axis ? load_number(c.in[0], p.at(a)) : 0.0f;
+        float sum = x;
+        for (int from = 1; from < LANES; from *= 2) {
+            const float other = __shfl_up_sync(ALL, sum, from);
+            sum += p.lane >= from ? other : 0.0f;
+        }
+        float without = 0;
+        if (LANES > 1)
+            without = __shfl_up_sync(ALL, sum, 1);
+        without = p.lane > 0 ? without : 0.0f;
+        if (order < c.axis)
+            store_number(c.out, p.at(a), carry + (c.exclusive ? without : sum));
+        carry += LANES > 1 ? __shfl_sync(ALL, sum, LANES - 1) : sum;
+    }
+}
+
+// --- gathered and added --------------------------------------------------------------------------------------------
+__device__ __forceinline__ int64_t indexed(const mz_cu_columns &c, int64_t o, int64_t j, int64_t i) {
+    int64_t at = c.index[c.elementwise ? (o * c.n + j) * c.inner + i : j];
+    at += at < 0 ? c.axis : 0;
+    return at < 0 || at >= c.axis ? -1 : (o * c.axis + at) * c.inner + i;
+}
+
+__global__ void __launch_bounds__(THREADS) gather_kernel(mz_cu_columns c, int64_t count) {
+    const int64_t k = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (k >= count)
+        return;
+    const int64_t at = indexed(c, k / c.inner / c.n, k / c.inner % c.n, k % c.inner);
+    store_number(c.out, k, at >= 0 ? load_number(c.in[0], at) : __int_as_float(0x7FC00000));
+}
+
+__global__ void __launch_bounds__(THREADS) scatter_add_kernel(mz_cu_columns c) {
+    const place<1> p(c);
+    if (p.column >= c.outer * c.inner)
+        return;
+    const int64_t o = p.column / c.inner, i = p.column % c.inner;
+    for (int64_t a = 0; a < c.axis; a++)
+        c.sum[p.at(a)] = c.in[0].data != nullptr ? load_number(c.in[0], p.at(a)) : 0.0f;
+    for (int64_t j = 0; j < c.n; j++) {
+        const int64_t at = indexed(c, o, j, i);
+        if (at >= 0)
+            c.sum[at] += load_number(c.in[2], (o * c.n + j) * c.inner + i);
+    }
+    for (int64_t a = 0; a < c.axis && c.out.dtype != MZ_CU_F32; a++)
+        store_number(c.out, p.at(a), c.sum[p.at(a)]);
+}
+
+__global__ void __launch_bounds__(THREADS) fill_kernel(mz_cu_array y, int64_t n, float value) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n)
+        store_number(y, i, value);
+}
+
+static unsigned blocks_for(int64_t threads) {
+    return static_cast<unsigned>((threads + THREADS - 1) / THREADS);
+}
+
+extern "C" cudaError_t mz_cu_fill_with(cudaStream_t stream, mz_cu_array y, int64_t n, float value) {
+    if (n > 0)
+        fill_kernel<<<blocks_for(n), THREADS, 0, stream>>>(y, n, value);
+    return cudaGetLastError();
+}
+
+#define BOTH(kernel, ...)                                                                                              \
+    if (warps)                                                                                                         \
+        kernel<32><<<blocks_for(count * 32), THREADS, 0, stream>>>(__VA_ARGS__);                                       \
+    else                                                                                                               \
+        kernel<1><<<blocks_for(count), THREADS, 0, stream>>>(__VA_ARGS__);                                             \
+    break;
+
+extern "C" cudaError_t mz_cu_columns_run(cudaStream_t stream, int op, const mz_cu_columns *args) {
+    const mz_cu_columns c = *args;
+    const int64_t count = c.outer * c.inner;
+    const bool warps = c.inner == 1;
+    if (count == 0)
+        return cudaSuccess;
+    switch (op) {
+    case MZ_CU_MAX:
+        BOTH(extremum_kernel, c, 1.0f, false)
+    case MZ_CU_MIN:
+        BOTH(extremum_kernel, c, -1.0f, false)
+    case MZ_CU_ARGMAX:
+        BOTH(extremum_kernel, c, 1.0f, true)
+    case MZ_CU_EXTREMUM_DX:
+        BOTH(extremum_dx_kernel, c)
+    case MZ_CU_PROD:
+        BOTH(prod_kernel, c, false)
+    case MZ_CU_PROD_DX:
+        BOTH(prod_kernel, c, true)
+    case MZ_CU_CUMSUM:
+        BOTH(cumsum_kernel, c)
+    case MZ_CU_GATHER:
+        gather_kernel<<<blocks_for(count * c.n), THREADS, 0, stream>>>(c, count * c.n);
+        break;
+    default:
+        scatter_add_kernel<<<blocks_for(count), THREADS, 0, stream>>>(c);
+    }
+    return cudaGetLastError();
+}
