@@ -17,6 +17,7 @@ allowed() {
     runtime) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     nn | models) echo "base/* nn/* models/* $public_graph mezzo/model.h mezzo/model_keys.def" ;;
     io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;
+    onnx) echo "base/* io/* $public_graph mezzo/onnx.h mezzo/step.h onnx.pb-c.h" ;;
     data) echo "base/* io/* mezzo/status.h mezzo/dtype.h mezzo/data.h" ;;
     optim) echo "base/* graph/* backend/*.h runtime/* $public_graph mezzo/optimizer.h mezzo/step.h" ;;
     session) echo "base/* graph/* models/*.h backend/*.h runtime/* optim/* mezzo/*" ;;

@@ -36,6 +36,7 @@ has_arm64() { # a program with all of our libraries, for ARM
 }
 has_packaging() { command -v dpkg-buildpackage && command -v dh && command -v dh_python3 && command -v lintian; }
 has_command() { command -v "$1" >/dev/null; }
+has_protobuf() { has_module libprotobuf-c && has_command protoc-c; }
 has_module() { pkg-config --exists "$1" 2>/dev/null; }
 
 # The versioned package behind an unversioned one: clang -> 18.
@@ -66,6 +67,7 @@ find_missing() {
         need "libpng with its headers" "libpng-dev" has_module libpng
         need "zlib with its headers" "zlib1g-dev" has_module zlib
         need "utf8proc with its headers" "libutf8proc-dev" has_module libutf8proc
+        need "protobuf-c with its headers and compiler" "libprotobuf-c-dev protobuf-c-compiler" has_protobuf
         need "Chart.js, for the report's pages" "libjs-chart.js" has_charts
     fi
     if [[ $sets == *" demo "* ]]; then

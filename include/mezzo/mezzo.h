@@ -31,6 +31,7 @@
 #include "mezzo/dtype.h"
 #include "mezzo/graph.h"
 #include "mezzo/model.h"
+#include "mezzo/onnx.h"
 #include "mezzo/optimizer.h"
 #include "mezzo/program.h"
 #include "mezzo/status.h"

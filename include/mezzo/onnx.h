@@ -1,0 +1,55 @@
+// A model from an ONNX file: its graph, built for a batch, its weights, and the file again with trained ones. Files of
+// opset 13 and later, of one input form: a dimension with a name is bound by the caller. docs/onnx.md lists the ops.
+// Ownership, threads and errors that a comment does not name: mezzo.h.
+#ifndef MEZZO_ONNX_H
+#define MEZZO_ONNX_H
+
+#include "mezzo/graph.h"
+#include "mezzo/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mezzo_onnx mezzo_onnx;
+
+// Reads a file and checks it; weights beside it ("external data") are found in its folder. The caller owns *out.
+// Errors: IO; FORMAT: it is no ONNX model, or damaged; UNSUPPORTED: an older opset, a subgraph, an op that is not known
+// (the message names the node, and how many others there are), or this build has no protobuf-c.
+MEZZO_API mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out);
+MEZZO_API void mezzo_onnx_free(mezzo_onnx *onnx); // NULL is fine
+
+// The inputs that a program must be given, and the outputs, in the file's order; names are the object's.
+typedef struct mezzo_onnx_port {
+    const char *name;
+    mezzo_dtype dtype; // F32; I32 for integers and truth values
+    int rank;
+    int64_t dim[MEZZO_MAX_RANK];        // 0: symbolic
+    const char *symbol[MEZZO_MAX_RANK]; // its name; NULL: the dimension is a number, or has no name
+} mezzo_onnx_port;
+MEZZO_API int mezzo_onnx_inputs(const mezzo_onnx *onnx);
+MEZZO_API int mezzo_onnx_outputs(const mezzo_onnx *onnx);
+MEZZO_API mezzo_status mezzo_onnx_input(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out);
+MEZZO_API mezzo_status mezzo_onnx_output(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out);
+
+typedef struct mezzo_onnx_dim {
+    const char *name; // a symbol, or "INPUT.AXIS" ("input_ids.0") of any input, whatever the file says there
+    int64_t size;
+} mezzo_onnx_dim;
+
+// Builds the model into a graph: inputs under their names, weights as parameters under theirs. Numbers that are no
+// weights (masks, tables of constants) become frozen parameters. values[i], of room for every output, is output i; a
+// loss is put on them by the caller. Dropout is left out, as files for evaluation have it.
+// Errors: INVALID: a dimension without a size, shapes that do not fit (the message names the node); UNSUPPORTED: an
+// op's form; MEMORY.
+MEZZO_API mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
+                                        mezzo_value *values);
+// Writes the file's weights to the parameters of a graph that was built.
+MEZZO_API mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params);
+// The file as it came with the weights of `params`, in FP32, inside one file.
+MEZZO_API mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

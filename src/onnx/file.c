@@ -1,0 +1,382 @@
+// An ONNX file: reading and checking it, its numbers, and writing it back.
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "io/file.h"
+#include "onnx/onnx.h"
+
+static void *take(void *user, size_t size) {
+    (void)user;
+    return mz_alloc(1, size ? size : 1);
+}
+
+static void release(void *user, void *pointer) {
+    (void)user;
+    mz_free(pointer);
+}
+
+static ProtobufCAllocator allocator = {.alloc = take, .free = release, .allocator_data = NULL};
+
+// --- names ---------------------------------------------------------------------------------------------------------
+static uint64_t hash_of(const char *name) { // FNV-1a
+    uint64_t h = 14695981039346656037U;
+    for (; *name != '\0'; name++)
+        h = (h ^ (unsigned char)*name) * 1099511628211U;
+    return h;
+}
+
+// The slot of a name, or the empty one where it belongs.
+static uint32_t *slot_of(const mezzo_onnx *onnx, const char *name) {
+    size_t i = (size_t)(hash_of(name) % onnx->n_slots);
+    while (onnx->slots[i] != 0 && strcmp(onnx->values[onnx->slots[i] - 1].name, name) != 0)
+        i = (i + 1) % onnx->n_slots;
+    return &onnx->slots[i];
+}
+
+mz_onnx_value *mz_onnx_find(const mezzo_onnx *onnx, const char *name) {
+    const uint32_t found = *slot_of(onnx, name);
+    return found == 0 ? NULL : &onnx->values[found - 1];
+}
+
+static mz_onnx_value *add(mezzo_onnx *onnx, const char *name) {
+    uint32_t *slot = slot_of(onnx, name);
+    if (*slot == 0) {
+        onnx->values[onnx->n_values].name = name;
+        onnx->values[onnx->n_values].value = MEZZO_NONE;
+        *slot = (uint32_t)++onnx->n_values;
+    }
+    return &onnx->values[*slot - 1];
+}
+
+static mezzo_status index_names(mezzo_onnx *onnx) {
+    const MzPb__Graph *graph = onnx->model->graph;
+    size_t most = graph->n_initializer + graph->n_input + graph->n_output;
+    for (size_t i = 0; i < graph->n_node; i++)
+        most += graph->node[i]->n_input + graph->node[i]->n_output;
+    if (most > UINT32_MAX / 4)
+        return mz_fail(MEZZO_ERR_FORMAT, "it has too many names");
+    onnx->n_slots = 2 * most + 1;
+    onnx->values = mz_alloc(most + 1, sizeof *onnx->values);
+    onnx->slots = mz_alloc(onnx->n_slots, sizeof *onnx->slots);
+    if (!onnx->values || !onnx->slots)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < graph->n_initializer; i++)
+        add(onnx, graph->initializer[i]->name); // value i
+    if (onnx->n_values != graph->n_initializer)
+        return mz_fail(MEZZO_ERR_FORMAT, "two initializers have one name");
+    for (size_t i = 0; i < graph->n_input; i++)
+        add(onnx, graph->input[i]->name);
+    for (size_t i = 0; i < graph->n_node; i++) {
+        for (size_t k = 0; k < graph->node[i]->n_input; k++)
+            add(onnx, graph->node[i]->input[k]);
+        for (size_t k = 0; k < graph->node[i]->n_output; k++)
+            add(onnx, graph->node[i]->output[k]);
+    }
+    for (size_t i = 0; i < graph->n_output; i++)
+        add(onnx, graph->output[i]->name);
+    return MEZZO_OK;
+}
+
+// --- checks --------------------------------------------------------------------------------------------------------
+static size_t width_of(int type) {
+    switch (type) {
+    case MZ_ONNX_FLOAT:
+    case MZ_ONNX_INT32:
+        return 4;
+    case MZ_ONNX_INT64:
+    case MZ_ONNX_DOUBLE:
+        return 8;
+    case MZ_ONNX_FLOAT16:
+    case MZ_ONNX_BFLOAT16:
+        return 2;
+    case MZ_ONNX_BOOL:
+    case MZ_ONNX_INT8:
+    case MZ_ONNX_UINT8:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+// The numbers that a tensor of the file brings itself.
+static size_t stored(const MzPb__Tensor *tensor) {
+    const size_t width = width_of(tensor->data_type);
+    if (tensor->has_raw_data)
+        return width ? tensor->raw_data.len / width : 0;
+    switch (tensor->data_type) {
+    case MZ_ONNX_FLOAT:
+        return tensor->n_float_data;
+    case MZ_ONNX_DOUBLE:
+        return tensor->n_double_data;
+    case MZ_ONNX_INT64:
+        return tensor->n_int64_data;
+    default:
+        return tensor->n_int32_data;
+    }
+}
+
+static bool outside(const MzPb__Tensor *tensor) { // in another file
+    return tensor->data_location == 1 && tensor->n_external_data > 0;
+}
+
+static mezzo_status check_tensor(const MzPb__Tensor *tensor) {
+    if (tensor->n_dims > MEZZO_MAX_RANK)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "'%s' has %zu dimensions; at most %d work", tensor->name, tensor->n_dims,
+                       MEZZO_MAX_RANK);
+    int64_t elements = 1;
+    for (size_t k = 0; k < tensor->n_dims; k++)
+        if (tensor->dims[k] < 0 || __builtin_mul_overflow(elements, tensor->dims[k], &elements) ||
+            elements > INT64_C(1) << 40)
+            return mz_fail(MEZZO_ERR_FORMAT, "'%s' has a dimension of %lld", tensor->name, (long long)tensor->dims[k]);
+    if (width_of(tensor->data_type) == 0)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "'%s' has numbers of type %d, which is not known", tensor->name,
+                       tensor->data_type);
+    if (!outside(tensor) && stored(tensor) != (size_t)elements)
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s' has %zu numbers, and its shape %lld", tensor->name, stored(tensor),
+                       (long long)elements);
+    return MEZZO_OK;
+}
+
+// What every file must have for the rest to need no checks of it.
+static mezzo_status check(mezzo_onnx *onnx) {
+    MzPb__Graph *graph = onnx->model->graph;
+    if (!graph || graph->n_node == 0 || graph->n_output == 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "it is no ONNX model: it has no graph with nodes and outputs");
+    for (size_t i = 0; i < onnx->model->n_opset_import; i++) {
+        const MzPb__OperatorSet *set = onnx->model->opset_import[i];
+        if (!set->domain || set->domain[0] == '\0' || strcmp(set->domain, "ai.onnx") == 0)
+            onnx->opset = set->version;
+    }
+    if (onnx->opset < 13)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "its opset is %lld: export it with opset 13 or later",
+                       (long long)onnx->opset);
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        if (!graph->initializer[i]->name)
+            return mz_fail(MEZZO_ERR_FORMAT, "an initializer has no name");
+        MEZZO_TRY(check_tensor(graph->initializer[i]));
+    }
+    for (size_t k = 0; k < graph->n_input + graph->n_output; k++) {
+        const MzPb__ValueInfo *info = k < graph->n_input ? graph->input[k] : graph->output[k - graph->n_input];
+        if (!info->name)
+            return mz_fail(MEZZO_ERR_FORMAT, "an input or output has no name");
+    }
+    const char *unknown = NULL, *where = "";
+    size_t others = 0;
+    for (size_t i = 0; i < graph->n_node; i++) {
+        const MzPb__Node *node = graph->node[i];
+        if (!node->op_type || node->n_output == 0)
+            return mz_fail(MEZZO_ERR_FORMAT, "node %zu has no op or no output", i);
+        if (node->n_input > MZ_ONNX_SLOTS || node->n_output > MZ_ONNX_SLOTS)
+            return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s node '%s' has more than %d inputs or outputs", node->op_type,
+                           node->name ? node->name : node->output[0], MZ_ONNX_SLOTS);
+        for (size_t k = 0; k < node->n_attribute; k++) {
+            const MzPb__Attribute *a = node->attribute[k];
+            if (!a->name)
+                return mz_fail(MEZZO_ERR_FORMAT, "an attribute of node %zu has no name", i);
+            if (a->t) {
+                if (!a->t->name && !(a->t->name = take(NULL, 1)))
+                    return MEZZO_ERR_MEMORY;
+                MEZZO_TRY(check_tensor(a->t));
+            }
+        }
+        const bool ours = !node->domain || node->domain[0] == '\0' || strcmp(node->domain, "ai.onnx") == 0;
+        if (ours && mz_onnx_op_of(node->op_type))
+            continue;
+        if (unknown)
+            others += strcmp(unknown, node->op_type) != 0;
+        else
+            unknown = node->op_type, where = node->name ? node->name : node->output[0];
+    }
+    if (unknown && others > 0)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "op %s of node '%s' is not known, nor are %zu nodes of other ops",
+                       unknown, where, others);
+    if (unknown)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "op %s of node '%s' is not known", unknown, where);
+    return MEZZO_OK;
+}
+
+// --- numbers -------------------------------------------------------------------------------------------------------
+int64_t mz_onnx_elements(int rank, const int64_t *dim) {
+    int64_t n = 1;
+    for (int i = 0; i < rank; i++)
+        if (__builtin_mul_overflow(n, dim[i], &n))
+            return INT64_MAX;
+    return n;
+}
+
+static double half(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const double sign = bits >> 15 ? -1 : 1;
+    if (exponent == 31)
+        return fraction ? (double)NAN : sign * (double)INFINITY;
+    return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
+}
+
+static double number_at(int type, const unsigned char *bytes) {
+    float f;
+    double d;
+    int32_t i;
+    int64_t l;
+    uint16_t h;
+    switch (type) {
+    case MZ_ONNX_FLOAT:
+        return memcpy(&f, bytes, 4), (double)f;
+    case MZ_ONNX_DOUBLE:
+        return memcpy(&d, bytes, 8), d;
+    case MZ_ONNX_INT32:
+        return memcpy(&i, bytes, 4), (double)i;
+    case MZ_ONNX_INT64:
+        return memcpy(&l, bytes, 8), (double)l;
+    case MZ_ONNX_FLOAT16:
+        return memcpy(&h, bytes, 2), half(h);
+    case MZ_ONNX_BFLOAT16: {
+        memcpy(&h, bytes, 2);
+        const uint32_t wide = (uint32_t)h << 16;
+        return memcpy(&f, &wide, 4), (double)f;
+    }
+    case MZ_ONNX_INT8:
+        return (double)(signed char)*bytes;
+    default:
+        return (double)*bytes;
+    }
+}
+
+// Bytes in another file, relative to the model's folder, which they may not leave.
+static mezzo_status external(const mezzo_onnx *onnx, const MzPb__Tensor *tensor, size_t want, mz_map *map,
+                             const unsigned char **bytes) {
+    const char *location = NULL;
+    unsigned long long offset = 0, length = want;
+    for (size_t i = 0; i < tensor->n_external_data; i++) {
+        const MzPb__Entry *entry = tensor->external_data[i];
+        if (!entry->key || !entry->value)
+            continue;
+        if (strcmp(entry->key, "location") == 0)
+            location = entry->value;
+        else if (strcmp(entry->key, "offset") == 0)
+            offset = strtoull(entry->value, NULL, 10);
+        else if (strcmp(entry->key, "length") == 0)
+            length = strtoull(entry->value, NULL, 10);
+    }
+    if (!location || location[0] == '/' || strstr(location, ".."))
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s' names no file of the model's folder", tensor->name);
+    const char *slash = strrchr(onnx->path, '/');
+    char path[PATH_MAX];
+    const int n =
+        snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - onnx->path + 1) : 0, onnx->path, location);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s': the name of its file is too long", tensor->name);
+    MEZZO_TRY(mz_map_open(path, map));
+    if (length != want || offset > map->size || map->size - offset < want)
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s' takes %zu bytes, and '%s' does not have them at %llu", tensor->name,
+                       want, path, offset);
+    *bytes = map->data + offset;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_floats(const mezzo_onnx *onnx, const MzPb__Tensor *tensor, double *out) {
+    const int type = tensor->data_type;
+    const size_t n = (size_t)mz_onnx_elements((int)tensor->n_dims, tensor->dims), width = width_of(type);
+    mz_map map = {0};
+    const unsigned char *bytes = tensor->has_raw_data ? tensor->raw_data.data : NULL;
+    if (outside(tensor)) {
+        mezzo_status status = external(onnx, tensor, n * width, &map, &bytes);
+        if (status != MEZZO_OK) {
+            mz_map_close(&map);
+            return status;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (bytes)
+            out[i] = number_at(type, bytes + i * width);
+        else if (type == MZ_ONNX_FLOAT)
+            out[i] = (double)tensor->float_data[i];
+        else if (type == MZ_ONNX_DOUBLE)
+            out[i] = tensor->double_data[i];
+        else if (type == MZ_ONNX_INT64)
+            out[i] = (double)tensor->int64_data[i];
+        else if (width == 2)
+            out[i] = number_at(type, (const unsigned char *)&(uint16_t){(uint16_t)tensor->int32_data[i]});
+        else
+            out[i] = (double)tensor->int32_data[i];
+    }
+    mz_map_close(&map);
+    return MEZZO_OK;
+}
+
+// --- attributes ----------------------------------------------------------------------------------------------------
+const MzPb__Attribute *mz_onnx_attribute(const MzPb__Node *node, const char *name) {
+    for (size_t i = 0; i < node->n_attribute; i++)
+        if (strcmp(node->attribute[i]->name, name) == 0)
+            return node->attribute[i];
+    return NULL;
+}
+
+int64_t mz_onnx_int_or(const MzPb__Node *node, const char *name, int64_t otherwise) {
+    const MzPb__Attribute *a = mz_onnx_attribute(node, name);
+    return a ? a->i : otherwise;
+}
+
+double mz_onnx_float_or(const MzPb__Node *node, const char *name, double otherwise) {
+    const MzPb__Attribute *a = mz_onnx_attribute(node, name);
+    return a ? (double)a->f : otherwise;
+}
+
+// --- the object ----------------------------------------------------------------------------------------------------
+mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out) {
+    MZ_REQUIRE(path, out);
+    char *bytes = NULL;
+    size_t size = 0;
+    mezzo_status status;
+    mezzo_onnx *onnx = mz_alloc(1, sizeof *onnx);
+    if (!onnx)
+        return MEZZO_ERR_MEMORY;
+    const size_t n = strlen(path) + 1;
+    if (!(onnx->path = mz_alloc(1, n))) {
+        status = MEZZO_ERR_MEMORY;
+        goto fail;
+    }
+    memcpy(onnx->path, path, n);
+    MEZZO_TRY_GOTO(status, mz_file_read(path, INT32_MAX, &bytes, &size)); // protobuf's own limit
+    onnx->model = mz_pb__model__unpack(&allocator, size, (const uint8_t *)bytes);
+    mz_free(bytes);
+    bytes = NULL;
+    if (!onnx->model)
+        status = mz_fail(MEZZO_ERR_FORMAT, "it is no ONNX model, or damaged");
+    else
+        status = check(onnx);
+    if (status == MEZZO_OK)
+        status = index_names(onnx);
+    if (status != MEZZO_OK) {
+        status = mz_context(status, "'%s'", path);
+        goto fail;
+    }
+    *out = onnx;
+    return MEZZO_OK;
+fail:
+    mz_free(bytes);
+    mezzo_onnx_free(onnx);
+    return status;
+}
+
+static void free_params(mezzo_onnx *onnx) {
+    for (size_t i = 0; i < onnx->n_params; i++) {
+        mz_free(onnx->params[i].name);
+        mz_free(onnx->params[i].numbers);
+    }
+    mz_free(onnx->params);
+    onnx->params = NULL;
+    onnx->n_params = 0;
+}
+
+void mezzo_onnx_free(mezzo_onnx *onnx) {
+    if (!onnx)
+        return;
+    free_params(onnx);
+    if (onnx->model)
+        mz_pb__model__free_unpacked(onnx->model, &allocator);
+    mz_free(onnx->values);
+    mz_free(onnx->slots);
+    mz_free(onnx->path);
+    mz_free(onnx);
+}

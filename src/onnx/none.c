@@ -1,0 +1,47 @@
+// ONNX files in a build without protobuf-c.
+#include "base/base.h"
+#include "mezzo/onnx.h"
+
+static mezzo_status none(void) {
+    return mz_fail(
+        MEZZO_ERR_UNSUPPORTED,
+        "this build reads no ONNX files: install protobuf-c (libprotobuf-c-dev, protobuf-c-compiler) and build again");
+}
+
+mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out) {
+    MZ_REQUIRE(path, out);
+    return none();
+}
+
+void mezzo_onnx_free(mezzo_onnx *onnx) {
+    (void)onnx;
+}
+
+int mezzo_onnx_inputs(const mezzo_onnx *onnx) {
+    return (void)onnx, 0;
+}
+
+int mezzo_onnx_outputs(const mezzo_onnx *onnx) {
+    return (void)onnx, 0;
+}
+
+mezzo_status mezzo_onnx_input(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out) {
+    return (void)onnx, (void)index, (void)out, none();
+}
+
+mezzo_status mezzo_onnx_output(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out) {
+    return (void)onnx, (void)index, (void)out, none();
+}
+
+mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
+                              mezzo_value *values) {
+    return (void)onnx, (void)graph, (void)n, (void)dims, (void)values, none();
+}
+
+mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params) {
+    return (void)onnx, (void)params, none();
+}
+
+mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path) {
+    return (void)onnx, (void)params, (void)path, none();
+}

@@ -1,0 +1,197 @@
+// Models from ONNX files as torch.onnx writes them, against PyTorch in float64: outputs, loss, every gradient; and the
+// file that is written again has the bits of the one that was read.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "device.h"
+#include "golden.h"
+#include "io/file.h"
+#include "mezzo/mezzo.h"
+
+typedef struct model {
+    mezzo_onnx *onnx;
+    mezzo_graph *graph;
+    mezzo_params *params;
+    mezzo_program *program;
+    mz_safetensors *stored;
+} model;
+
+static char *path_of(const char *name, const char *end, char *out, size_t size) {
+    char file[128];
+    snprintf(file, sizeof file, "onnx_%s%s", name, end);
+    golden_path(file, out, size);
+    return out;
+}
+
+static void open_model(const char *name, mezzo_device *device, mezzo_precision precision, model *m) {
+    char path[4096], file[128];
+    *m = (model){0};
+    snprintf(file, sizeof file, "onnx_%s.safetensors", name);
+    m->stored = golden_tensors(file);
+    must(mezzo_onnx_open(path_of(name, ".onnx", path, sizeof path), &m->onnx));
+    must(mezzo_graph_create(&m->graph));
+    mezzo_value logits;
+    must(mezzo_onnx_build(m->onnx, m->graph, 0, NULL, &logits));
+    golden_values targets = golden_get(m->stored, "targets");
+    mezzo_value t = mezzo_input(m->graph, "targets", MEZZO_I32, targets.rank, targets.dim);
+    must(mezzo_graph_output(m->graph, "logits", logits));
+    must(mezzo_graph_loss(m->graph, mezzo_cross_entropy(m->graph, logits, t, -1)));
+    must(mezzo_params_create(device, m->graph, 1, &m->params));
+    must(mezzo_onnx_load(m->onnx, m->params));
+    const mezzo_program_options options = {.precision = precision};
+    must(mezzo_program_create(m->graph, m->params, &options, &m->program));
+    int32_t *ids = golden_ints(&targets);
+    must(mezzo_program_write(m->program, "targets", ids, targets.count * sizeof *ids));
+    free(ids);
+    golden_free(&targets);
+    for (int i = 0; i < mezzo_onnx_inputs(m->onnx); i++) {
+        mezzo_onnx_port port;
+        must(mezzo_onnx_input(m->onnx, i, &port));
+        golden_values v = golden_get(m->stored, "input.%s", port.name);
+        void *data = port.dtype == MEZZO_I32 ? (void *)golden_ints(&v) : (void *)golden_floats(&v);
+        must(mezzo_program_write(m->program, port.name, data, v.count * 4));
+        free(data);
+        golden_free(&v);
+    }
+    must(mezzo_program_run(m->program, NULL, 1, 0));
+}
+
+static void close_model(model *m) {
+    mezzo_program_free(m->program);
+    mezzo_params_free(m->params);
+    mezzo_graph_free(m->graph);
+    mezzo_onnx_free(m->onnx);
+    mz_safetensors_close(m->stored);
+}
+
+static void compare(const char *name, mezzo_device *device) {
+    model m;
+    open_model(name, device, MEZZO_PRECISION_FP32, &m);
+    golden_values want = golden_get(m.stored, "logits");
+    float *got = malloc(want.count * sizeof *got), loss;
+    must(mezzo_program_read(m.program, "logits", got, want.count * sizeof *got));
+    golden_close(name, got, &want, 1e-5 * golden_max(&want), 0);
+    free(got);
+    golden_free(&want);
+    want = golden_get(m.stored, "loss");
+    must(mezzo_program_read(m.program, "loss", &loss, sizeof loss));
+    golden_close("loss", &loss, &want, 0, 1e-5);
+    golden_free(&want);
+    // Sums that cancel (a key's bias changes no softmax) keep the rounding of their terms.
+    double largest = 0;
+    for (int i = 0; i < mezzo_params_count(m.params); i++) {
+        char entry[256];
+        snprintf(entry, sizeof entry, "gradient.%s", mezzo_params_name(m.params, i));
+        if (mz_safetensors_find(m.stored, entry)) {
+            want = golden_get(m.stored, "%s", entry);
+            largest = fmax(largest, golden_max(&want));
+            golden_free(&want);
+        }
+    }
+    int compared = 0;
+    for (int i = 0; i < mezzo_params_count(m.params); i++) {
+        const char *weight = mezzo_params_name(m.params, i);
+        char entry[256], what[512];
+        snprintf(entry, sizeof entry, "gradient.%s", weight);
+        if (mezzo_params_frozen(m.params, i) || !mz_safetensors_find(m.stored, entry))
+            continue;
+        want = golden_get(m.stored, "%s", entry);
+        float *raw = malloc(want.count * sizeof *raw), *turned = malloc(want.count * sizeof *turned);
+        must(mezzo_params_read_grad(m.params, i, raw));
+        // A weight of a product is the transpose of the file's.
+        const bool columns = want.rank == 2 && mezzo_params_shape(m.params, i)[0] != want.dim[0];
+        const bool square = want.rank == 2 && want.dim[0] == want.dim[1];
+        for (size_t k = 0; k < want.count; k++)
+            turned[k] =
+                want.rank == 2 ? raw[k % (size_t)want.dim[1] * (size_t)want.dim[0] + k / (size_t)want.dim[1]] : raw[k];
+        snprintf(what, sizeof what, "%s: gradient of %s", name, weight);
+        const bool second = columns || (square && golden_distance(turned, &want) < golden_distance(raw, &want));
+        golden_close(what, second ? turned : raw, &want, fmax(2e-5 * golden_max(&want), 2e-7 * largest), 0);
+        free(raw);
+        free(turned);
+        golden_free(&want);
+        compared++;
+    }
+    assert_true(compared >= 6);
+    close_model(&m);
+}
+
+static const char *const names[] = {"mlp", "convnet", "gpt2", "llama", "vit"};
+
+static void same_numbers_as_torch(void **state) {
+    mezzo_device *device = *state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        compare(names[i], device);
+}
+
+static void the_file_comes_back(void **state) {
+    mezzo_device *device = *state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        model m, again;
+        char path[128];
+        open_model(names[i], device, MEZZO_PRECISION_FP32, &m);
+        snprintf(path, sizeof path, "back_%s.onnx", names[i]);
+        must(mezzo_onnx_save(m.onnx, m.params, path));
+        must(mezzo_onnx_open(path, &again.onnx));
+        must(mezzo_graph_create(&again.graph));
+        mezzo_value logits;
+        must(mezzo_onnx_build(again.onnx, again.graph, 0, NULL, &logits));
+        must(mezzo_params_create(device, again.graph, 1, &again.params));
+        must(mezzo_onnx_load(again.onnx, again.params));
+        assert_int_equal(mezzo_params_count(again.params), mezzo_params_count(m.params));
+        for (int p = 0; p < mezzo_params_count(m.params); p++) {
+            size_t n = 1;
+            for (int k = 0; k < mezzo_params_rank(m.params, p); k++)
+                n *= (size_t)mezzo_params_shape(m.params, p)[k];
+            float *a = malloc(n * sizeof *a), *b = malloc(n * sizeof *b);
+            must(mezzo_params_read(m.params, p, a));
+            must(mezzo_params_read(again.params, p, b));
+            assert_memory_equal(a, b, n * sizeof *a);
+            free(a);
+            free(b);
+        }
+        mezzo_params_free(again.params);
+        mezzo_graph_free(again.graph);
+        mezzo_onnx_free(again.onnx);
+        close_model(&m);
+    }
+}
+
+static void refusals_say_what(void **state) {
+    (void)state;
+    mezzo_onnx *onnx = NULL;
+    assert_int_equal(mezzo_onnx_open("missing.onnx", &onnx), MEZZO_ERR_IO);
+    assert_int_equal(mz_file_write_atomic("text.onnx", "no model at all", 15), MEZZO_OK);
+    assert_int_equal(mezzo_onnx_open("text.onnx", &onnx), MEZZO_ERR_FORMAT);
+    assert_non_null(strstr(mezzo_error_message(), "text.onnx"));
+    // opset 12: opset_import {version 12}, a graph with one node and one output
+    const unsigned char old[] = {0x3a, 0x11, 0x0a, 0x0b, 0x0a, 0x01, 'x',  0x12, 0x01, 'y',  0x22, 0x03,
+                                 'A',  'b',  's',  0x62, 0x02, 0x0a, 0x00, 0x42, 0x02, 0x10, 0x0c};
+    assert_int_equal(mz_file_write_atomic("old.onnx", old, sizeof old), MEZZO_OK);
+    assert_int_equal(mezzo_onnx_open("old.onnx", &onnx), MEZZO_ERR_UNSUPPORTED);
+    assert_non_null(strstr(mezzo_error_message(), "opset is 12"));
+}
+
+static int setup(void **state) {
+    mezzo_device *device = NULL;
+    if (!test_device_opens())
+        exit(TEST_SKIPPED);
+    must(mezzo_device_open(test_device(), 0, &device));
+    *state = device;
+    return 0;
+}
+
+static int teardown(void **state) {
+    mezzo_device_close(*state);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(same_numbers_as_torch, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_file_comes_back, setup, teardown),
+        cmocka_unit_test(refusals_say_what),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
