@@ -143,13 +143,13 @@ def gemma(r):
 def gemma2(r):
     c = {**common(r, "gemma2"), **rope(r), "head_dim": r.choice([4, 6, 8]), "attention_bias": r.random() < 0.5, "num_hidden_layers": r.choice([2, 3])}
     return {**c, "sliding_window": r.choice([4, 6]), "query_pre_attn_scalar": r.choice([5, 8, 16]), "attn_logit_softcapping": r.choice([None, 0.7, 2.0]),
-            "final_logit_softcapping": r.choice([None, 1.5, 4.0])}
+            "final_logit_softcapping": r.choice([None, 15.0, 30.0])}
 
 
 def gemma3_text(r):
     c = {**common(r, "gemma3_text"), "head_dim": r.choice([4, 6, 8]), "attention_bias": r.random() < 0.5, "num_hidden_layers": 3}
     every, full = r.choice([0, 2, 3]), rope(r, ["default", "linear"])["rope_parameters"]
-    return {**c, "sliding_window": r.choice([4, 6, 200]), "query_pre_attn_scalar": r.choice([5, 8, 16]), "final_logit_softcapping": r.choice([None, 2.0]),
+    return {**c, "sliding_window": r.choice([4, 6, 200]), "query_pre_attn_scalar": r.choice([5, 8, 16]), "final_logit_softcapping": r.choice([None, 15.0]),
             "layer_types": ["full_attention" if every and (i + 1) % every == 0 else "sliding_attention" for i in range(3)],
             "rope_parameters": {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": r.choice([50.0, 700.0])}}}
 
