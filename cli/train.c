@@ -8,7 +8,7 @@
 #include "cli.h"
 #include "train/inject.h"
 
-static volatile sig_atomic_t stop;
+static volatile sig_atomic_t stop, saves;
 
 // The first signal asks the run to stop before the next kernel (on a GPU: step), the second leaves at once. Files on
 // the disk are complete at every moment.
@@ -21,11 +21,51 @@ static void on_signal(int number) {
         return; // nobody to tell
 }
 
+// Signals that a scheduler sends some time before it ends a job.
+static const struct {
+    const char *name;
+    int number;
+} save_signals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"XCPU", SIGXCPU}, {"ALRM", SIGALRM},
+                    {"CONT", SIGCONT}, {"TERM", SIGTERM}, {"HUP", SIGHUP}};
+static const char save_default[] = "USR1,USR2,XCPU";
+
+static void on_save(int number) {
+    (void)number;
+    saves = saves < SIG_ATOMIC_MAX ? saves + 1 : 0;
+}
+
+// --signal: each name of the list; false names what is none.
+static bool catch_saves(const cli_args *args) {
+    struct sigaction action = {.sa_handler = on_save, .sa_flags = SA_RESTART};
+    const char *list = cli_text(args, "signal", save_default);
+    sigemptyset(&action.sa_mask);
+    for (const char *at = list; *at != '\0';) {
+        const size_t n = strcspn(at, ",");
+        const char *name = n > 3 && strncmp(at, "SIG", 3) == 0 ? at + 3 : at;
+        const size_t length = n - (size_t)(name - at);
+        size_t i = 0;
+        while (i < MZ_COUNT(save_signals) &&
+               (strlen(save_signals[i].name) != length || strncmp(save_signals[i].name, name, length) != 0))
+            i++;
+        if (i == MZ_COUNT(save_signals)) {
+            cli_wrong(args->command, "--signal: %.*s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", (int)n,
+                      at);
+            return false;
+        }
+        sigaction(save_signals[i].number, &action, NULL);
+        at += n + (at[n] == ',');
+    }
+    return true;
+}
+
 static void catch_signals(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+#ifdef SIGPWR // Linux: a battery runs out
+    sigaction(SIGPWR, &action, NULL);
+#endif
     if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
         sigaction(SIGHUP, &action, NULL);
     cli_ignore_signals(); // a reader of the progress that goes away ("| head") must not end hours of training
@@ -298,6 +338,10 @@ static int run(const cli_args *args) {
     if (code != CLI_DONE)
         return code;
     catch_signals();
+    if (!catch_saves(args)) {
+        mezzo_config_free(config);
+        return CLI_USAGE;
+    }
     if (cli_has(args, "quiet"))
         mezzo_log_set(cli_log_quietly, NULL);
     mezzo_status chosen = choose_model(args, config);
@@ -308,7 +352,7 @@ static int run(const cli_args *args) {
         return cli_error(args->command, chosen);
     }
     watch w = {.quiet = cli_has(args, "quiet"), .config = config};
-    const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = &stop, .choose = choose};
+    const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = &stop, .choose = choose, .save = &saves};
 #ifdef MEZZO_INJECT
     mz_inject_next(cli_text(args, "inject", NULL));
 #endif
@@ -345,6 +389,9 @@ static const cli_option options[] = {
     {"recipe", "NAME", "the keys of a recipe (mezzo recipes lists them); --config and options override it"},
     {"quiet", NULL, "no progress; warnings and results remain"},
     {"json", NULL, "the result as JSON"},
+    {"signal", "LIST",
+     "signals that write a checkpoint while training goes on, as schedulers send them before they end a "
+     "job [USR1,USR2,XCPU]; also ALRM, CONT, TERM, HUP"},
     {"bisect-nan", NULL,
      "with --resume: train on from the checkpoint without writing anything, and name the first bad op of the first bad "
      "step"},
@@ -359,9 +406,11 @@ const cli_command cli_train = {
     .name = "train",
     .summary = "train a model in the precision you choose",
     .usage = "--data FILE [--config FILE] [--KEY VALUE …]",
-    .details = "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The "
-               "run writes config.yaml, metrics.jsonl, TensorBoard events and checkpoints/ to the run folder (--out). "
-               "Ctrl-C writes a checkpoint and exits with 130; --resume auto continues from it.",
+    .details =
+        "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The "
+        "run writes config.yaml, metrics.jsonl, TensorBoard events and checkpoints/ to the run folder (--out). "
+        "Ctrl-C writes a checkpoint and exits with 130; --resume auto continues from it. SIGUSR1, SIGUSR2 and SIGXCPU "
+        "write one and training goes on.",
     .options = options,
     .config = keys,
     .run = run,

@@ -15,6 +15,10 @@
 // for before threads are started. A callback runs in the thread of the call that it was given to, and must not call
 // that object again unless its comment says so.
 //
+// Processes: a process may fork after it used the library, and both may go on with it; a GPU that the parent opened is
+// the parent's alone. Reading files installs a handler of SIGBUS, which reports a file that another program cuts short,
+// and hands on every other one.
+//
 // Errors: every call that can fail returns a mezzo_status; mezzo_error_message() is the calling thread's. INVALID
 // (the caller's mistake) means that the call changed nothing. Two statuses can come from almost everywhere, and a
 // comment names them only where they mean more: MEMORY from every call that makes or grows something, DEVICE from every

@@ -110,6 +110,9 @@ typedef struct mezzo_hooks { // all may be NULL
     // Asked once where amp.precision is auto; not on resume, where it is what the checkpoint was trained in. NULL:
     // decided by mezzo_precision_resolve, from the device alone.
     mezzo_choose_fn choose;
+    // Each change asks for a checkpoint after the step under way, and training goes on. A signal handler may count it
+    // up.
+    const volatile sig_atomic_t *save;
 } mezzo_hooks;
 
 // Everything random in a run has a seed of its own, drawn from the run's, so that no two purposes share a stream:

@@ -118,6 +118,7 @@ mezzo_status mezzo_device_open(const char *name, int threads, mezzo_device **out
     if (threads < 0)
         return mz_fail(MEZZO_ERR_INVALID, "device %s: %d threads: use 0 for every core, or a positive number", name,
                        threads);
+    mz_survive_fork();
     MEZZO_TRY(strcmp(name, "auto") == 0 ? open_best(threads, out) : open_named(name, threads, out));
     const mezzo_status status = mz_device_opened != NULL ? mz_device_opened(*out) : MEZZO_OK;
     if (status != MEZZO_OK) {

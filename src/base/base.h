@@ -118,6 +118,9 @@ double mz_cpu_seconds(void); // that the threads of this process have computed
 // package's counter starts again at 0.
 double mz_host_joules(double *range);
 
+// Before a region of OpenMP, once in a process: from then on it may fork, and both processes may train (fork.c).
+void mz_survive_fork(void);
+
 #define MZ_COUNT(a) (sizeof(a) / sizeof *(a))
 static inline size_t mz_align_up(size_t x, size_t to) {
     return (x + to - 1) / to * to;

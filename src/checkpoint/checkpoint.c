@@ -446,7 +446,7 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
         else
             MEZZO_TRY(mz_params_write_master(range->params, range->index, t->data));
     }
-    return MEZZO_OK;
+    return tensors != NULL ? mz_safetensors_check(tensors) : MEZZO_OK;
 }
 
 // Adapters that go on as they are must be scaled as they were trained.

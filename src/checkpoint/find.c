@@ -108,6 +108,8 @@ static mezzo_status check_finite(const char *folder, const char *file) {
                              "older checkpoint",
                              folder, file, t->name, bad, first);
     }
+    if (mz_safetensors_check(tensors) != MEZZO_OK)
+        status = MEZZO_ERR_IO;
     mz_safetensors_close(tensors);
     return status;
 }
@@ -163,7 +165,25 @@ static mezzo_status try_replaced(void *user, const char *name) {
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
 }
 
-static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, search *s) {
+// A run that goes on writing drops older checkpoints: whether the manifest no longer names this one.
+static bool was_dropped(const char *folder, const mz_manifest_entry *entry) {
+    mz_manifest now = {0};
+    bool named = mz_manifest_load(folder, &now) != MEZZO_OK;
+    for (size_t i = 0; i < now.count && !named; i++)
+        named = strcmp(now.entries[i].name, entry->name) == 0 && now.entries[i].state_crc == entry->state_crc;
+    mz_manifest_free(&now);
+    return !named;
+}
+
+bool mz_checkpoint_is_gone(const char *path) {
+    char *state = mz_format("%s/state.json", path);
+    const bool gone = state != NULL && !mz_path_exists(state);
+    mz_free(state);
+    return gone;
+}
+
+// *moved: a checkpoint was dropped while it was looked at, and the search has to begin again.
+static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, bool *moved, search *s) {
     int first = best ? mz_manifest_best(m) : -1;
     for (int i = (int)m->count - 1 + (first >= 0); i >= 0; i--) {
         // The best one is tried first, then the others from the newest on.
@@ -171,6 +191,9 @@ static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, search
         bool whole;
         mezzo_status status = try_one(s->folder, &m->entries[at], s->parts, s->path, s->size, &whole);
         if (status == MEZZO_OK || status == MEZZO_ERR_MEMORY || (whole && strict))
+            return status;
+        *moved = *moved || was_dropped(s->folder, &m->entries[at]);
+        if (*moved)
             return status;
         mz_log("warn", "checkpoint left out: %s", mezzo_error_message());
     }
@@ -198,9 +221,15 @@ mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, int 
         path[0] = '\0';
     if (!mz_path_is_dir(folder))
         return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder, so no checkpoint", folder);
-    mezzo_status status = mz_manifest_load(folder, &manifest);
-    if (status == MEZZO_OK)
-        status = find_in(&manifest, best, strict, &s);
+    mezzo_status status = MEZZO_OK;
+    bool moved = true;
+    for (int i = 0; moved && i < MZ_CHECKPOINT_TRIES; i++) {
+        mz_manifest_free(&manifest);
+        moved = false;
+        status = mz_manifest_load(folder, &manifest);
+        if (status == MEZZO_OK)
+            status = find_in(&manifest, best, strict, &moved, &s);
+    }
     mz_manifest_free(&manifest);
     return status;
 }

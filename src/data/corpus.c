@@ -35,6 +35,7 @@ mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab) {
     for (size_t i = 0; i < stream->count; i++) {
         const mz_segment *segment = &stream->segments[i];
         uint64_t bad = mz_tokens_find_above(&segment->tokens, vocab);
+        MEZZO_TRY(mz_map_check(segment->tokens.data));
         if (bad < segment->tokens.count)
             return mz_segment_fail_token(segment, bad, vocab);
     }

@@ -135,6 +135,7 @@ static mezzo_status encode_rounds(const encoding *e, size_t from, packed *out) {
 
 static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to,
                                const volatile sig_atomic_t *stop, packed *out) {
+    mz_survive_fork();
     encoding e = {.tok = tok, .text = t, .to = to, .stop = stop, .threads = (size_t)omp_get_max_threads()};
     e.pieces = mz_alloc(e.threads, sizeof *e.pieces);
     if (e.pieces == NULL)
@@ -218,6 +219,6 @@ mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_option
         MEZZO_TRY_GOTO(status, add_text(validation, corpus->tokenizer, &texts[1], 0, texts[1].map.size, options->stop));
 fail:
     for (size_t i = 0; i < count; i++)
-        mz_map_close(&texts[i].map);
+        status = mz_map_end(&texts[i].map, status);
     return status;
 }

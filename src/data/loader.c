@@ -191,7 +191,7 @@ static mezzo_status fill_row(const mezzo_loader *loader, uint64_t place, int32_t
     memcpy(targets, inputs + 1, (n - 1) * sizeof *targets);
     targets[n - 1] = (int32_t)mz_token_at(&segment->tokens, start + n);
     fill_empty(inputs, targets, n, length);
-    return MEZZO_OK;
+    return mz_map_check(segment->tokens.data);
 }
 
 mezzo_status mezzo_loader_batch(const mezzo_loader *loader, uint64_t k, int32_t *inputs, int32_t *targets) {

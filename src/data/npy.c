@@ -187,14 +187,13 @@ mezzo_status mz_npy_open(const char *path, mz_npy *out) {
     *out = (mz_npy){0};
     MEZZO_TRY(mz_map_open(path, &out->map));
     mezzo_status status = mz_npy_parse(path, out->map.data, out->map.size, out);
-    if (status != MEZZO_OK)
-        mz_npy_close(out);
-    return status;
+    return status == MEZZO_OK ? status : mz_npy_end(out, status);
 }
 
-void mz_npy_close(mz_npy *npy) {
-    mz_map_close(&npy->map);
+mezzo_status mz_npy_end(mz_npy *npy, mezzo_status status) {
+    status = mz_map_end(&npy->map, status);
     *npy = (mz_npy){0};
+    return status;
 }
 
 int64_t mz_npy_integer(const mz_npy *npy, int64_t i) {

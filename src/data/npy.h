@@ -22,7 +22,7 @@ typedef struct mz_npy {
 mezzo_status mz_npy_open(const char *path, mz_npy *out);
 // The same of bytes in memory, which are borrowed; out->map is left alone, and out->data is only set where it is OK.
 mezzo_status mz_npy_parse(const char *where, const void *bytes, size_t n, mz_npy *out);
-void mz_npy_close(mz_npy *npy); // a zeroed one is fine
+mezzo_status mz_npy_end(mz_npy *npy, mezzo_status status); // closes; as mz_map_end. A zeroed one is fine
 const char *mz_npy_type_name(mz_npy_type type);
 bool mz_npy_is_integer(mz_npy_type type);
 double mz_npy_number(const mz_npy *npy, int64_t i);   // element i; of an I8 beyond 2^53, rounded

@@ -55,8 +55,7 @@ static mezzo_status read_npy(const char *path, mz_picture *out) {
     mz_npy npy;
     MEZZO_TRY(mz_npy_open(path, &npy));
     const mezzo_status status = take_gray(path, &npy, out);
-    mz_npy_close(&npy);
-    return status;
+    return mz_npy_end(&npy, status);
 }
 
 // FOLDER/NAME.png, or NAME.npy where there is no such PNG.
@@ -380,8 +379,7 @@ static mezzo_status open_array(const char *path, mz_pictures *p) {
     mz_npy npy;
     MEZZO_TRY(mz_npy_open(path, &npy));
     const mezzo_status status = take_array(path, &npy, p);
-    mz_npy_close(&npy);
-    return status;
+    return mz_npy_end(&npy, status);
 }
 
 // --- the split -----------------------------------------------------------------------------------

@@ -182,8 +182,10 @@ mezzo_status mz_shard_open(const char *path, mz_shard *out) {
     *out = (mz_shard){0};
     MEZZO_TRY(mz_map_open(path, &out->map));
     mezzo_status status = mz_shard_parse(path, out->map.data, out->map.size, &out->tokens);
-    if (status != MEZZO_OK)
-        mz_shard_close(out);
+    if (status == MEZZO_OK)
+        return MEZZO_OK;
+    status = mz_map_end(&out->map, status);
+    *out = (mz_shard){0};
     return status;
 }
 
@@ -205,8 +207,10 @@ static mezzo_status write_header(mz_file *file, const char *path, unsigned width
 }
 
 static mezzo_status write_piece(mz_file *file, const char *path, unsigned width, const mz_tokens *piece) {
-    if (piece->width == width)
-        return mz_file_write(file, piece->data, (size_t)(piece->count * width));
+    if (piece->width == width) {
+        MEZZO_TRY(mz_file_write(file, piece->data, (size_t)(piece->count * width)));
+        return mz_map_check(piece->data);
+    }
     enum { BLOCK = 16384 };
     unsigned char *block = mz_alloc(BLOCK, width);
     if (!block)
@@ -225,7 +229,7 @@ static mezzo_status write_piece(mz_file *file, const char *path, unsigned width,
             status = mz_file_write(file, block, n * width);
     }
     mz_free(block);
-    return status;
+    return status == MEZZO_OK ? mz_map_check(piece->data) : status;
 }
 
 mezzo_status mz_shard_write(const char *path, mezzo_shard_format format, unsigned width, const mz_tokens *pieces,

@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -281,6 +280,13 @@ mezzo_status mz_file_sync(mz_file *file) {
     return mz_sys_fsync(file->fd) == 0 ? MEZZO_OK : mz_io_fail("flush", file->path);
 }
 
+bool mz_file_moved(const mz_file *file) {
+    struct stat ours, there;
+    return !file->stream && !file->staged && fstat(file->fd, &ours) == 0 &&
+           (stat(file->path, &there) != 0 ? errno == ENOENT
+                                          : ours.st_dev != there.st_dev || ours.st_ino != there.st_ino);
+}
+
 mz_written mz_file_written(const mz_file *file) {
     return file->written;
 }
@@ -367,39 +373,6 @@ mezzo_status mz_open_regular(const char *path, int *fd, size_t *size) {
     }
     *size = (size_t)info.st_size;
     return MEZZO_OK;
-}
-
-mezzo_status mz_map_open(const char *path, mz_map *out) {
-    *out = (mz_map){0};
-    int fd;
-    size_t size;
-    MEZZO_TRY(mz_open_regular(path, &fd, &size));
-    if (size == 0) { // mmap refuses length 0
-        close(fd);
-        out->data = (const unsigned char *)"";
-        return MEZZO_OK;
-    }
-    void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) {
-        mezzo_status status = mz_io_fail("map", path);
-        close(fd);
-        return status;
-    }
-    close(fd);
-    out->data = data;
-    out->size = size;
-    return MEZZO_OK;
-}
-
-void mz_map_close(mz_map *map) {
-    if (map->size > 0)
-        munmap((void *)(uintptr_t)map->data, map->size);
-    *map = (mz_map){0};
-}
-
-void mz_map_expect(const void *bytes, size_t n) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)bytes / page * page;
-    (void)posix_madvise((void *)from, n + (size_t)((uintptr_t)bytes - from), POSIX_MADV_WILLNEED);
 }
 
 mezzo_status mz_read_piece(int fd, const char *path, char *to, size_t n, size_t *got) {

@@ -28,6 +28,8 @@ typedef struct mz_written {
     uint64_t bytes;
     uint32_t crc; // CRC32C
 } mz_written;
+// Whether the path of a file that is appended to no longer leads to it: it was removed, renamed or replaced.
+bool mz_file_moved(const mz_file *file);
 mz_written mz_file_written(const mz_file *file); // so far, by this object
 mezzo_status mz_file_commit(mz_file *file); // created: sync, rename, sync folder; appended: close. Frees `file` always
 void mz_file_discard(mz_file *file);        // created: the target stays as it was. NULL is fine. Frees `file`
@@ -59,23 +61,31 @@ bool mz_path_is_dir(const char *path);
 // stays and names the last owner. On NFS the server decides; a file system without locks gives a warning and an
 // unlocked `out`.
 typedef struct mz_lock {
-    int fd; // 0: not locked
+    int fd;                 // 0: not locked
+    uint64_t device, inode; // of the folder
 } mz_lock;
 // MEZZO_ERR_INVALID names the process and host that has it. The folder must exist.
 mezzo_status mz_lock_take(const char *folder, mz_lock *out);
 void mz_lock_release(mz_lock *lock); // a zeroed one is fine
-// Whether the folder at this path is still the one that was locked: false once it was removed, renamed or replaced.
-bool mz_lock_holds(const mz_lock *lock, const char *folder);
+// While the folder at this path is the one that was locked: takes a lock file that somebody removed again, with a
+// warning. IO: the folder was removed, renamed or replaced. INVALID: another process has locked it since.
+mezzo_status mz_lock_renew(mz_lock *lock, const char *folder);
 #define MZ_LOCK_FILE ".lock"
 
 // --- reading -------------------------------------------------------------------------------------------------------
-// A file's bytes, mapped read-only. An empty file has data "" and size 0. The file must not shrink while it is mapped.
+// A file's bytes, mapped read-only (map.c). An empty file has data "" and size 0. Where another program cuts the file
+// short meanwhile, the bytes that are gone read as zeros and mz_map_check fails: whoever reads a map checks it before
+// the result is used. Mapping a file installs a handler of SIGBUS, which hands on what no map caused.
 typedef struct mz_map {
     const unsigned char *data;
     size_t size;
 } mz_map;
 mezzo_status mz_map_open(const char *path, mz_map *out); // MEZZO_ERR_IO: missing, unreadable, not a regular file
 void mz_map_close(mz_map *map);                          // zeroed map is fine
+// Of the map that holds this byte: MEZZO_ERR_IO naming the file where a part of it was gone when it was read. Costs
+// next to nothing while no map is cut. Bytes of no map are MEZZO_OK.
+mezzo_status mz_map_check(const void *bytes);
+mezzo_status mz_map_end(mz_map *map, mezzo_status status); // checks and closes: of a map that was cut IO, else `status`
 // These bytes of a map are read soon: asks the system for them, no more, and does not wait.
 void mz_map_expect(const void *bytes, size_t n);
 // The whole file, NUL-terminated, owned by the caller (mz_free). Larger than max_bytes is MEZZO_ERR_FORMAT.

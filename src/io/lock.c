@@ -66,11 +66,17 @@ static int lock_whole(int fd) {
     return locked;
 }
 
+static mz_lock lock_of(int fd, const char *folder) {
+    struct stat info = {0};
+    (void)stat(folder, &info);
+    return (mz_lock){.fd = fd, .device = (uint64_t)info.st_dev, .inode = (uint64_t)info.st_ino};
+}
+
 static mezzo_status take(int fd, const char *folder, const char *path, mz_lock *out) {
     char owner[OWNER_BYTES];
     if (lock_whole(fd) == 0) {
         MEZZO_TRY(write_owner(fd, path));
-        out->fd = fd;
+        *out = lock_of(fd, folder);
         return MEZZO_OK;
     }
     if (errno == EAGAIN || errno == EACCES) {
@@ -82,7 +88,7 @@ static mezzo_status take(int fd, const char *folder, const char *path, mz_lock *
         return mz_io_fail("lock", path);
     mz_log("warn", "%s: this file system has no locks (%s): a second run could write there too", mz_quote(folder).text,
            strerror(errno));
-    out->fd = fd;
+    *out = lock_of(fd, folder);
     return MEZZO_OK;
 }
 
@@ -105,12 +111,33 @@ void mz_lock_release(mz_lock *lock) {
     *lock = (mz_lock){0};
 }
 
-bool mz_lock_holds(const mz_lock *lock, const char *folder) {
+static bool is_same(const mz_lock *lock, const char *path) {
     struct stat ours, there;
+    return fstat(lock->fd, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
+           ours.st_ino == there.st_ino;
+}
+
+static mezzo_status renew(mz_lock *lock, const char *folder, const char *path) {
+    struct stat there;
+    mz_lock again;
+    if (stat(folder, &there) != 0 || (uint64_t)there.st_dev != lock->device || (uint64_t)there.st_ino != lock->inode)
+        return mz_fail(MEZZO_ERR_IO,
+                       "%s: the run folder was removed, renamed or replaced while the run was writing there",
+                       mz_quote(folder).text);
+    MEZZO_TRY(mz_lock_take(folder, &again)); // INVALID: another run took the folder since
+    mz_lock_release(lock);
+    *lock = again;
+    mz_log("warn", "%s was removed while the run was writing there: it is made again", mz_quote(path).text);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_lock_renew(mz_lock *lock, const char *folder) {
+    if (lock->fd == 0)
+        return MEZZO_OK;
     char *path = mz_format("%s/" MZ_LOCK_FILE, folder);
-    bool same = lock->fd == 0 || path == NULL || // nothing to compare with
-                (fstat(lock->fd, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
-                 ours.st_ino == there.st_ino);
+    if (path == NULL)
+        return MEZZO_ERR_MEMORY;
+    const mezzo_status status = is_same(lock, path) ? MEZZO_OK : renew(lock, folder, path);
     mz_free(path);
-    return same;
+    return status;
 }

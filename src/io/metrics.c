@@ -16,6 +16,7 @@ typedef struct last_text {
 
 struct mz_metrics {
     mz_file *file;
+    char *path;
     mz_tfevents *events; // NULL: no TensorBoard
     mz_text line;        // reused: a record allocates nothing once it has been as long before
     last_text *texts;
@@ -95,8 +96,7 @@ static mezzo_status cut_after(const char *path, int64_t last) {
     MEZZO_TRY(mz_map_open(path, &map));
     size_t size = map.size;
     mezzo_status status = end_of_kept(path, (const char *)map.data, size, last, &end, &torn);
-    mz_map_close(&map);
-    MEZZO_TRY(status);
+    MEZZO_TRY(mz_map_end(&map, status));
     if (torn)
         mz_log("notice", "%s: a crash damaged its end; keeping the records up to step %lld", mz_quote(path).text,
                (long long)last);
@@ -117,8 +117,7 @@ static mezzo_status checksum(const char *path, uint64_t bytes, mz_written *out) 
         forget((const char *)map.data, at, next);
     }
     out->bytes = end;
-    mz_map_close(&map);
-    return MEZZO_OK;
+    return mz_map_end(&map, MEZZO_OK);
 }
 
 mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at) {
@@ -156,19 +155,19 @@ mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tenso
     mz_metrics *metrics = mz_alloc(1, sizeof *metrics);
     char *path = mz_format("%s/metrics.jsonl", folder);
     if (!metrics || !path) {
+        mz_free(path);
         status = MEZZO_ERR_MEMORY;
         goto fail;
     }
+    metrics->path = path;
     MEZZO_TRY_GOTO(status, resume_step < 0 ? require_fresh(path) : cut_after(path, resume_step));
     MEZZO_TRY_GOTO(status, mz_file_append_own(path, &metrics->file));
     MEZZO_TRY_GOTO(status, checksum(path, UINT64_MAX, &metrics->written));
     if (tensorboard)
         MEZZO_TRY_GOTO(status, mz_tfevents_open(folder, resume_step, &metrics->events));
-    mz_free(path);
     *out = metrics;
     return MEZZO_OK;
 fail:
-    mz_free(path);
     mz_metrics_close(metrics);
     return status;
 }
@@ -178,6 +177,7 @@ void mz_metrics_close(mz_metrics *metrics) {
         return;
     mz_file_discard(metrics->file); // nothing is staged: this closes
     mz_tfevents_close(metrics->events);
+    mz_free(metrics->path);
     mz_text_free(&metrics->line);
     for (size_t i = 0; i < metrics->text_count; i++) {
         mz_free(metrics->texts[i].name);
@@ -252,6 +252,21 @@ static mezzo_status write_events(mz_metrics *metrics, int64_t step, const mz_met
     return mz_tfevents_write(metrics->events, step);
 }
 
+// A file that somebody removed or moved away takes no more records: they go to the one that is now at the path.
+static mezzo_status follow_path(mz_metrics *metrics) {
+    if (!mz_file_moved(metrics->file))
+        return MEZZO_OK;
+    mz_file *file;
+    MEZZO_TRY(mz_file_append_own(metrics->path, &file));
+    mz_file_discard(metrics->file);
+    metrics->file = file;
+    mz_log(
+        "warn",
+        "%s was removed, renamed or replaced while the run was writing it: its records from here on go to a new file",
+        mz_quote(metrics->path).text);
+    return checksum(metrics->path, UINT64_MAX, &metrics->written);
+}
+
 mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count) {
     mz_text *line = &metrics->line;
     line->len = 0;
@@ -265,6 +280,7 @@ mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric
     }
     mz_text_add(line, "}\n", 2);
     MEZZO_TRY(line->status);
+    MEZZO_TRY(follow_path(metrics));
     MEZZO_TRY(mz_file_write(metrics->file, line->data, line->len));
     metrics->written.crc = mz_crc32c(metrics->written.crc, line->data, line->len);
     metrics->written.bytes += line->len;

@@ -267,8 +267,7 @@ mezzo_status mz_png_read_channels(const char *path, int channels, mz_picture *ou
     *out = (mz_picture){0};
     MEZZO_TRY(mz_map_open(path, &map));
     mezzo_status status = parse(path, map.data, map.size, channels, out);
-    mz_map_close(&map);
-    return status;
+    return mz_map_end(&map, status);
 }
 
 // The header: 8 bytes of signature, length and name of the chunk IHDR, width, height, bits, and the type of colour.
@@ -278,8 +277,7 @@ mezzo_status mz_png_channels(const char *path, int *channels) {
     MEZZO_TRY(mz_map_open(path, &map));
     const bool fits = map.size > TYPE && memcmp(map.data, "\x89PNG\r\n\x1A\n", 8) == 0;
     *channels = fits && (map.data[TYPE] & HAS_COLOUR) != 0 ? 3 : 1;
-    mz_map_close(&map);
-    return fits ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: not a PNG file", path);
+    return mz_map_end(&map, fits ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: not a PNG file", path));
 }
 
 mezzo_status mz_png_write(const char *path, const mz_picture *picture) {

@@ -439,6 +439,8 @@ static mezzo_status open_bytes(const char *where, mz_map map, bool mapped, mz_sa
     file->mapped = mapped;
     file->where = mz_strdup(where);
     mezzo_status status = file->where ? parse(file) : MEZZO_ERR_MEMORY;
+    if (status != MEZZO_ERR_MEMORY && mz_safetensors_check(file) != MEZZO_OK)
+        status = MEZZO_ERR_IO;
     if (status != MEZZO_OK) {
         mz_safetensors_close(file);
         return mz_trace(status, __FILE__, __LINE__, __func__);
@@ -480,6 +482,10 @@ mezzo_status mz_safetensors_of(const char *where, const mz_safetensors_tensor *t
     }
     *out = file;
     return MEZZO_OK;
+}
+
+mezzo_status mz_safetensors_check(const mz_safetensors *file) {
+    return mz_map_check(file->mapped ? file->map.data : file->count > 0 ? file->tensors[0].data : NULL);
 }
 
 size_t mz_safetensors_count(const mz_safetensors *file) {
@@ -532,18 +538,20 @@ mezzo_status mz_safetensors_read(const mz_safetensors *file, const char *name, m
         return MEZZO_OK;
     if (tensor->dtype == dtype) {
         memcpy(values, tensor->data, tensor->bytes);
-        return MEZZO_OK;
+        return mz_safetensors_check(file);
     }
     // mezzo_convert reads aligned elements; files of others promise no alignment.
-    if ((uintptr_t)tensor->data % mezzo_dtype_size(tensor->dtype) == 0)
-        return mezzo_convert(tensor->data, tensor->dtype, values, dtype, tensor->count);
+    if ((uintptr_t)tensor->data % mezzo_dtype_size(tensor->dtype) == 0) {
+        MEZZO_TRY(mezzo_convert(tensor->data, tensor->dtype, values, dtype, tensor->count));
+        return mz_safetensors_check(file);
+    }
     void *aligned = mz_alloc(tensor->bytes, 1);
     if (!aligned)
         return MEZZO_ERR_MEMORY;
     memcpy(aligned, tensor->data, tensor->bytes);
     mezzo_status status = mezzo_convert(aligned, tensor->dtype, values, dtype, tensor->count);
     mz_free(aligned);
-    return status;
+    return status == MEZZO_OK ? mz_safetensors_check(file) : status;
 }
 
 const char *mz_safetensors_meta_get(const mz_safetensors *file, const char *key) {

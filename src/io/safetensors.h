@@ -52,6 +52,8 @@ typedef struct mz_safetensors_tensor {
 // does not match shape and dtype, offsets out of bounds, overlapping or with holes. MEZZO_ERR_IO: cannot be read.
 mezzo_status mz_safetensors_open(const char *path, mz_safetensors **out);
 void mz_safetensors_close(mz_safetensors *file); // NULL is fine
+// As mz_map_check, after tensors' data were read in place.
+mezzo_status mz_safetensors_check(const mz_safetensors *file);
 
 size_t mz_safetensors_count(const mz_safetensors *file);
 const mz_safetensors_tensor *mz_safetensors_at(const mz_safetensors *file, size_t i); // in the order of the data

@@ -300,10 +300,10 @@ mezzo_status mz_ranks_micro(mz_ranks *r, int64_t i, const void *loss) {
     return r->canonical ? carry(r, i) : MEZZO_OK;
 }
 
-mezzo_status mz_ranks_stop(mz_ranks *r, bool asked) {
-    const int32_t stop = asked;
-    return r->device->backend->write(r->device, r->step_record + r->rank * (r->micro + 1) + r->micro, &stop,
-                                     sizeof stop);
+mezzo_status mz_ranks_ask(mz_ranks *r, int asked) {
+    const int32_t mine = asked;
+    return r->device->backend->write(r->device, r->step_record + r->rank * (r->micro + 1) + r->micro, &mine,
+                                     sizeof mine);
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
@@ -626,11 +626,11 @@ const void *mz_ranks_step_record(const mz_ranks *r, size_t *bytes) {
     return r->step_record;
 }
 
-void mz_ranks_read_step_record(const mz_ranks *r, const void *host, const double *shares, double *loss, bool *stop) {
+void mz_ranks_read_step_record(const mz_ranks *r, const void *host, const double *shares, double *loss, int *asked) {
     const bool dealt = r->shard >= MZ_SHARD_GRADIENTS;
     const size_t row = (size_t)(r->micro + 1) * sizeof(float);
     double sum = 0;
-    *stop = false;
+    *asked = 0;
     for (int64_t at = 0; at < r->size * r->micro; at++) {
         const int64_t rank = dealt ? at % r->size : at / r->micro, i = dealt ? at / r->size : at % r->micro;
         float one;
@@ -638,9 +638,9 @@ void mz_ranks_read_step_record(const mz_ranks *r, const void *host, const double
         sum += shares != NULL ? shares[at] * (double)one : (double)one;
     }
     for (int k = 0; k < r->size; k++) {
-        int32_t asked;
-        memcpy(&asked, (const char *)host + (size_t)(k + 1) * row - sizeof asked, sizeof asked);
-        *stop = *stop || asked != 0;
+        int32_t one;
+        memcpy(&one, (const char *)host + (size_t)(k + 1) * row - sizeof one, sizeof one);
+        *asked |= one;
     }
     *loss = sum / (double)(r->size * r->micro);
 }

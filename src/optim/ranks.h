@@ -66,7 +66,7 @@ mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, d
 mezzo_status mz_ranks_overlap(mz_ranks *ranks, mezzo_program *program);
 // Called after micro batch i (from 0): keeps its loss; canonical: adds its gradient to its sum.
 mezzo_status mz_ranks_micro(mz_ranks *ranks, int64_t i, const void *loss);
-mezzo_status mz_ranks_stop(mz_ranks *ranks, bool asked); // called before a step's calls: this rank was asked to stop
+mezzo_status mz_ranks_ask(mz_ranks *ranks, int asked); // called before a step's calls: MZ_ASKED_… of this rank
 // Add the calls of a step to `into`: before grad_stats, after it, and after the update.
 mezzo_status mz_ranks_issue_sum(mz_ranks *ranks, mz_sequence *into);
 mezzo_status mz_ranks_issue_norm(mz_ranks *ranks, mezzo_optimizer *optimizer, mz_sequence *into);
@@ -75,7 +75,7 @@ mezzo_status mz_ranks_issue_gather_params(mz_ranks *ranks, mz_sequence *into);
 // host: the mean of all losses in order of micro batches, weighted by their shares (mz_step_values_of), and whether any
 // rank was asked to stop.
 const void *mz_ranks_step_record(const mz_ranks *ranks, size_t *bytes);
-void mz_ranks_read_step_record(const mz_ranks *ranks, const void *host, const double *shares, double *loss, bool *stop);
+void mz_ranks_read_step_record(const mz_ranks *ranks, const void *host, const double *shares, double *loss, int *asked);
 // Gathers moments of all shards and low halves of masters, to save them; all ranks call it. Ranks with `keep` have the
 // moments on the host until mz_ranks_release. It overwrites gradients, so it is called after a step.
 mezzo_status mz_ranks_gather_moments(mz_ranks *ranks, mezzo_optimizer *optimizer, bool keep);

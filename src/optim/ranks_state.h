@@ -25,7 +25,7 @@ struct mz_ranks {
     double *norm_blocks;          // [elements / MZ_NORM_BLOCK], of the gradients that this rank updates; 0 elsewhere
     double *all_norm_blocks;      // of all ranks; the same memory where each updates all
     mz_opt_state *states;         // [size]; NULL: one rank
-    float *step_record;           // [size][micro + 1]: losses, and an int32: the rank was asked to stop
+    float *step_record;           // [size][micro + 1]: losses, and an int32: MZ_ASKED_… of the rank
     float *sums[MZ_RANKS_LEVELS]; // canonical: [elements], of 1, 2, 4 … micro batches
     float *parts;                 // canonical: [size][shard], of the largest region
     float *whole;                 // scattered: [size][mz_ranks_room]

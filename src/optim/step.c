@@ -15,7 +15,7 @@ struct mezzo_step {
     int n_optimizers;
     mezzo_scaler *scaler;
     mz_ranks *ranks; // NULL: this process alone
-    bool stop;       // this rank was asked to
+    int asked;       // MZ_ASKED_… of this rank
     int64_t micro_batches;
     double clip;
     uint64_t version;          // grows when clip changes
@@ -259,7 +259,7 @@ static mezzo_status fetch_values(mezzo_step *s) {
 mezzo_status mz_step_finish(mezzo_step *s, bool in_place) {
     MEZZO_TRY(check_ready(s));
     if (s->ranks != NULL)
-        MEZZO_TRY(mz_ranks_stop(s->ranks, s->stop));
+        MEZZO_TRY(mz_ranks_ask(s->ranks, s->asked));
     MEZZO_TRY(run_list(s, in_place));
     s->params->scales.steps++;
     for (int i = 0; i < s->n_optimizers; i++)
@@ -273,8 +273,8 @@ mezzo_status mz_step_finish(mezzo_step *s, bool in_place) {
     return MEZZO_OK;
 }
 
-void mz_step_ask_stop(mezzo_step *s, bool asked) {
-    s->stop = asked;
+void mz_step_ask(mezzo_step *s, int asked) {
+    s->asked = asked;
 }
 
 mezzo_status mezzo_step_finish(mezzo_step *s) {
@@ -331,7 +331,7 @@ mezzo_status mz_step_values_of(mezzo_step *s, int back, const double *shares, mz
     *out = (mz_step_values){.loss = (double)NAN, .scaler.scale = 1};
     MEZZO_TRY(s->device->backend->fetched(s->device, fetch_of(s, s->index - back), &host));
     if (s->ranks != NULL)
-        mz_ranks_read_step_record(s->ranks, host, shares, &out->loss, &out->stop);
+        mz_ranks_read_step_record(s->ranks, host, shares, &out->loss, &out->asked);
     else
         MEZZO_TRY(mean_loss(s, host, shares, &out->loss));
     for (int i = s->n_optimizers; i-- > 0;) { // the first one's stays

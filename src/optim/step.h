@@ -11,7 +11,9 @@
 // borrowed. NULL: mezzo_step_create.
 mezzo_status mz_step_create(mezzo_program *program, mezzo_optimizer *const *optimizers, int n_optimizers,
                             mezzo_scaler *scaler, const mezzo_step_options *options, mz_ranks *ranks, mezzo_step **out);
-void mz_step_ask_stop(mezzo_step *step, bool asked); // of this rank; told to all with the next step
+// What a rank was asked by its user, which all ranks learn with the next step.
+enum { MZ_ASKED_STOP = 1, MZ_ASKED_SAVE = 2 };
+void mz_step_ask(mezzo_step *step, int asked);
 
 // mezzo_step_finish; with in_place gradients are left unscaled for who reads them after it, until the next run writes
 // them.
@@ -22,7 +24,7 @@ typedef struct mz_step_values { // of one step, from the device
     mz_opt_state state;         // of the first optimizer
     mz_scaler_block scaler;     // scale 1 without a scaler
     bool found_inf;             // by any optimizer
-    bool stop;                  // some rank was asked to
+    int asked;                  // MZ_ASKED_… of all ranks; 0 of a process alone
 } mz_step_values;
 // Of the step `back` (0 or 1) before the last finished one; waits for it. shares: each micro batch's in the loss, of
 // all ranks, 1 on average; NULL: all alike.

@@ -113,8 +113,7 @@ static mezzo_status read_features(const char *path, classifier *c) {
         goto fail;
     }
 fail:
-    mz_npy_close(&npy);
-    return status;
+    return mz_npy_end(&npy, status);
 }
 
 static mezzo_status read_labels(const char *path, classifier *c) {
@@ -140,8 +139,7 @@ static mezzo_status read_labels(const char *path, classifier *c) {
         else if (label >= c->task.sizes.classes)
             c->task.sizes.classes = label + 1;
     }
-    mz_npy_close(&npy);
-    return status;
+    return mz_npy_end(&npy, status);
 }
 
 // Classes have the numbers that the run gave them, where it kept their names.

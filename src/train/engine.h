@@ -13,7 +13,7 @@ typedef struct mz_step_report {
     double loss;  // mean over its micro batches
     mz_opt_state state;
     mz_scaler_block scaler;
-    bool stop; // some rank was asked to stop
+    int asked; // MZ_ASKED_… of all ranks
 } mz_step_report;
 
 typedef struct mz_readout {

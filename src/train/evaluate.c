@@ -76,7 +76,7 @@ typedef struct opening { // what the options of all these have alike
         (o)->path, (o)->device, (o)->precision, (o)->best, (o)->no_ema, (o)->threads                                   \
     }
 
-static mezzo_status model_open(opening o, model *m) {
+static mezzo_status open_found(opening o, model *m) {
     *m = (model){0};
     const int parts = MZ_CHECKPOINT_WEIGHTS | (o.no_ema ? 0 : MZ_CHECKPOINT_EMA);
     MEZZO_TRY(mz_find_checkpoint(o.path, o.best, parts, m->path, sizeof m->path));
@@ -103,6 +103,17 @@ static void model_close(model *m) {
     mz_session_close(&m->session);
     mezzo_device_close(m->device);
     mezzo_config_free(m->config);
+}
+
+static mezzo_status model_open(opening o, model *m) {
+    mezzo_status status = open_found(o, m);
+    for (int i = 1; status != MEZZO_OK && m->path[0] != '\0' && mz_checkpoint_is_gone(m->path); i++) {
+        if (i == MZ_CHECKPOINT_TRIES)
+            return status;
+        model_close(m);
+        status = open_found(o, m);
+    }
+    return status;
 }
 
 // The tokenizer that the run kept, or the one the run's data came with.

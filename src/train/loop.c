@@ -193,7 +193,7 @@ static mezzo_status step(mz_training *run, bool read_all) {
         open_energy(run);
     MEZZO_TRY(mz_profile_step_begin(run));
     mezzo_status status = mz_run_step(run);
-    if (status == MEZZO_ERR_INTERRUPTED)
+    if (status != MEZZO_OK)
         run->data->position = batches; // a resumed run draws them again
     MEZZO_TRY(status);
     mz_profile_push(run->profile, "read");
@@ -224,10 +224,18 @@ static bool waits(const mz_training *run, int64_t step) {
            due(step, c->sample_every) || due(step, c->checkpoint_every);
 }
 
+// Whether somebody asked for a checkpoint now, which a scheduler's signal does before the job is ended.
+static bool takes_save(mz_training *run) {
+    const bool asked = run->engine.size > 1 ? run->saving : mz_run_asks_save(run);
+    run->saving = false;
+    return asked && run->config.checkpoint_every >= 0;
+}
+
 // What the configuration asks for between steps. At the end: everything once more, on the whole validation set.
 static mezzo_status between(mz_training *run) {
     const mz_run_config *c = &run->config;
     bool last = run->step == c->steps;
+    const bool saving = takes_save(run);
     const bool logs = due(run->step, c->log_every) || last || run->step == run->first_step + 1;
     if (logs && !run->empty[run->step & 1])
         MEZZO_TRY(mz_run_log_step(run));
@@ -240,7 +248,7 @@ static mezzo_status between(mz_training *run) {
         MEZZO_TRY(validate(run, mz_run_val_kind(run)));
     if (!last && due(run->step, c->sample_every))
         MEZZO_TRY(sample(run));
-    if (!last && due(run->step, c->checkpoint_every) && !stopping(run))
+    if (!last && (due(run->step, c->checkpoint_every) || saving) && !stopping(run))
         MEZZO_TRY(save(run));
     return MEZZO_OK;
 }
@@ -295,6 +303,25 @@ static mezzo_status run_to_end(mz_training *run) {
     return MEZZO_OK;
 }
 
+// The steps before the one whose data cannot be read are whole: they are kept, and the error stays what it is. Ranks
+// end without, since the others wait for this one in the step.
+static mezzo_status keep_steps_before(mz_training *run, mezzo_status status) {
+    if (run->engine.size > 1 || run->config.checkpoint_every < 0 || run->step == run->first_step)
+        return status;
+    char *message = mz_strdup(mezzo_error_message());
+    const int64_t step = run->step + 1;
+    mezzo_status saved = read_finished_steps(run, true);
+    if (saved == MEZZO_OK)
+        saved = save(run);
+    if (saved == MEZZO_OK && message != NULL)
+        status = mz_fail(status, "step %lld: %s", (long long)step, message);
+    else if (message != NULL)
+        status = mz_fail(status, "step %lld: %s; no checkpoint of the steps before it could be written: %s",
+                         (long long)step, message, mezzo_error_message());
+    mz_free(message);
+    return status;
+}
+
 // A program that runs call by call stops between two of them: the step under way is left out.
 static mezzo_status train(mz_training *run) {
     MEZZO_TRY(mz_run_start(run));
@@ -305,6 +332,8 @@ static mezzo_status train(mz_training *run) {
         run->engine.device->stop = run->hooks.stop;
     mezzo_status status = run_to_end(run);
     run->engine.device->stop = NULL;
+    if (run->data_failed)
+        return keep_steps_before(run, status);
     if (status != MEZZO_ERR_INTERRUPTED || !stopping(run))
         MEZZO_TRY(status);
     return stopping(run) ? interrupted(run) : MEZZO_OK;

@@ -235,7 +235,7 @@ mezzo_status mz_run_log_step(mz_training *run) {
         run->report.reported_seconds = run->report.step_seconds;
         return MEZZO_OK;
     }
-    MEZZO_TRY(mz_run_still_there(run));
+    MEZZO_TRY(mz_lock_renew(&run->lock, run->config.out));
     double range, joules = mz_read_joules(run->engine.device, &range);
     mz_energy_add(&run->report.rates.energy, joules, range, mz_seconds(),
                   (double)run->data->examples.items * (double)run->config.grad_accum * (double)run->step);

@@ -331,17 +331,10 @@ mezzo_status mz_run_start(mz_training *run) {
 }
 
 // --- saving --------------------------------------------------------------------------------------
-mezzo_status mz_run_still_there(const mz_training *run) {
-    if (mz_lock_holds(&run->lock, run->config.out))
-        return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_IO, "%s: the run folder was removed, renamed or replaced while the run was writing there",
-                   run->config.out);
-}
-
 static mezzo_status write_checkpoint(mz_training *run) {
     const mz_val_kind kind = mz_run_val_kind(run);
     const mz_validation *val = &run->report.val[kind];
-    MEZZO_TRY(mz_run_still_there(run));
+    MEZZO_TRY(mz_lock_renew(&run->lock, run->config.out));
     mezzo_checkpoint c = {.params = run->engine.session.params,
                           .optimizer = run->engine.session.optimizer,
                           .scaler = run->engine.session.scaler,

@@ -40,6 +40,9 @@ struct mz_training {
     bool bisecting;           // nothing is written
     bool writes;              // the run folder is this run's, whichever rank writes it
     bool stopping;            // all ranks know that one was asked to stop
+    bool saving;              // all ranks know that one was asked to save
+    sig_atomic_t saves_asked; // hooks.save, as it was last seen
+    bool data_failed;         // the error of the step under way is that its data could not be read
     bool elsewhere;           // the checkpoint that it goes on from is not in its folder, which has none yet
     int64_t step, first_step; // done; done before this call
 };
@@ -76,6 +79,7 @@ void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
 // data begins at `begin`: ranks have neighbouring ones, in order, so that a step is the same on any number of ranks.
 uint64_t mz_run_batches(const mz_training *run);
 uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i);
+bool mz_run_asks_save(mz_training *run); // hooks.save has changed since the last call
 // One optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);
 // Into readout.last: the newest, or with `all` the very last.
@@ -86,6 +90,5 @@ mezzo_status mz_run_check_folder(const mezzo_config *config);
 mezzo_status mz_run_start(mz_training *run);
 mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is
 mezzo_status mz_run_save(mz_training *run);
-mezzo_status mz_run_still_there(const mz_training *run); // IO where the run folder is gone
 
 #endif

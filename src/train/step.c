@@ -16,6 +16,12 @@ uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i) {
     return begin + (uint64_t)micro_of(run, i);
 }
 
+static mezzo_status draw(mz_training *run, uint64_t batch, char *fault, size_t size) {
+    const mezzo_status status = mz_guard_draw(run, batch, fault, size);
+    run->data_failed = status != MEZZO_OK;
+    return status;
+}
+
 // Each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all. What
 // is drawn is a function of the batch's number, so that every rank finds the same without asking the others. *empty: no
 // target of the step counts, and none of its batches is bad.
@@ -32,7 +38,7 @@ static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
     if (*shares == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (uint64_t i = 0; i < n; i++) {
-        MEZZO_TRY(mz_guard_draw(run, run->data->position + i, fault, sizeof fault));
+        MEZZO_TRY(draw(run, run->data->position + i, fault, sizeof fault));
         (*shares)[i] = (double)run->task->kind->weight(&run->data->examples);
         all += (*shares)[i];
         bad = bad || fault[0] != '\0';
@@ -57,7 +63,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     char fault[sizeof run->guard.batch[0]];
     MZ_INJECT_AT_DATA(run, step, i, run->data->position);
     mz_profile_push(run->profile, "data");
-    MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault));
+    MEZZO_TRY(draw(run, batch, fault, sizeof fault));
     mz_profile_pop(run->profile);
     if (fault[0] != '\0') {
         memcpy(run->guard.batch[step & 1], fault, sizeof fault);
@@ -82,6 +88,21 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     return MEZZO_OK;
 }
 
+bool mz_run_asks_save(mz_training *run) {
+    const sig_atomic_t now = run->hooks.save != NULL ? *run->hooks.save : 0;
+    const bool asks = now != run->saves_asked;
+    run->saves_asked = now;
+    return asks;
+}
+
+// Ranks learn of a save with the step; a process alone looks at the flag itself.
+static int asked_of(mz_training *run) {
+    int asked = run->hooks.stop != NULL && *run->hooks.stop != 0 ? MZ_ASKED_STOP : 0;
+    if (run->engine.size > 1 && mz_run_asks_save(run))
+        asked |= MZ_ASKED_SAVE;
+    return asked;
+}
+
 mezzo_status mz_run_step(mz_training *run) {
     int64_t step = run->step + 1;
     char place[40];
@@ -102,7 +123,7 @@ mezzo_status mz_run_step(mz_training *run) {
     for (int64_t i = 0; i < run->config.grad_accum; i++)
         MEZZO_TRY(run_micro(run, step, i));
     run->data->position += mz_run_batches(run);
-    mz_step_ask_stop(run->engine.session.step, run->hooks.stop != NULL && *run->hooks.stop != 0);
+    mz_step_ask(run->engine.session.step, asked_of(run));
     // A step that is counted leaves its gradients unscaled in memory, until the next run writes them.
     mz_profile_push(run->profile, "update");
     MEZZO_TRY(mz_step_finish(run->engine.session.step, run->engine.counting));
@@ -120,7 +141,7 @@ static mezzo_status read_one(mz_training *run, int64_t step) {
     for (int64_t later = step + 1; later <= run->step; later++)
         back += !run->empty[later & 1];
     MEZZO_TRY(mz_step_values_of(run->engine.session.step, back, run->shares[step & 1], &v));
-    *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler, .stop = v.stop};
+    *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler, .asked = v.asked};
     if (run->guard.batch[step & 1][0] != '\0') // an empty batch stood for it
         last->loss = (double)NAN;
     return MEZZO_OK;
@@ -140,7 +161,8 @@ mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh) {
         return MEZZO_OK;
     }
     MEZZO_TRY(read_one(run, step));
-    run->stopping = run->stopping || last->stop;
+    run->stopping = run->stopping || (last->asked & MZ_ASKED_STOP) != 0;
+    run->saving = run->saving || (last->asked & MZ_ASKED_SAVE) != 0;
     *fresh = true;
     return MEZZO_OK;
 }

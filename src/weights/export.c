@@ -40,7 +40,7 @@ static void close_exporter(exporter *e) {
     mz_free(e->factors);
 }
 
-static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
+static mezzo_status open_found(const mezzo_export_options *o, exporter *e) {
     mz_checkpoint_state state;
     const int parts = o->no_ema ? MZ_CHECKPOINT_WEIGHTS : MZ_CHECKPOINT_WEIGHTS | MZ_CHECKPOINT_EMA;
     MEZZO_TRY(mz_find_checkpoint(o->path, o->best, parts, e->checkpoint, sizeof e->checkpoint));
@@ -59,6 +59,19 @@ static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) 
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mz_safetensors_open(file, &e->weights);
     mz_free(file);
+    return status;
+}
+
+static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
+    const exporter fresh = *e;
+    mezzo_status status = open_found(o, e);
+    for (int i = 1; status != MEZZO_OK && i < MZ_CHECKPOINT_TRIES && e->checkpoint[0] != '\0' &&
+                    mz_checkpoint_is_gone(e->checkpoint);
+         i++) {
+        close_exporter(e);
+        *e = fresh;
+        status = open_found(o, e);
+    }
     return status;
 }
 
@@ -377,6 +390,7 @@ static mezzo_status export_folder(exporter *e, const mezzo_export_options *o, me
             status, mz_adapter_write(e->weights, e->family, &e->model, e->checkpoint, folder.staged, &result->tensors));
     else
         MEZZO_TRY_GOTO(status, write_all(e, folder.staged, &result->files));
+    MEZZO_TRY_GOTO(status, mz_safetensors_check(e->weights));
     status = mz_new_folder_commit(&folder);
 fail:
     mz_new_folder_end(&folder);
@@ -419,6 +433,7 @@ static mezzo_status write_gguf(const exporter *e, const char *path) {
     mz_gguf_put_int(&meta, "general.file_type", e->format.file_type);
     mz_gguf_put_int(&meta, "general.quantization_version", 2);
     MEZZO_TRY_GOTO(status, put_tokenizer(e, path, &meta));
+    MEZZO_TRY_GOTO(status, mz_safetensors_check(e->weights));
     status = mz_gguf_write(path, &meta, items, e->list.count);
 fail:
     mz_text_free(&meta.bytes);

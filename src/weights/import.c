@@ -672,6 +672,15 @@ fail:
     return status;
 }
 
+// Whether every file was whole until its last tensor was read.
+static mezzo_status check_sources(const mz_import *in) {
+    for (size_t i = 0; i < in->n_files; i++)
+        MEZZO_TRY(mz_safetensors_check(in->files[i]));
+    if (in->adapter != NULL)
+        MEZZO_TRY(mz_safetensors_check(in->adapter));
+    return mz_map_check(in->map.data);
+}
+
 mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_result *result) {
     MZ_REQUIRE(options, result);
     MZ_REQUIRE(options->path, options->out);
@@ -690,6 +699,7 @@ mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_resu
         MEZZO_TRY_GOTO(status, mz_adapter_list(&in));
     MEZZO_TRY_GOTO(status, mz_new_folder_begin(options->out, "--out", &folder));
     MEZZO_TRY_GOTO(status, write_run(&in, options, folder.staged, &result->tokenizer));
+    MEZZO_TRY_GOTO(status, check_sources(&in));
     MEZZO_TRY_GOTO(status, mz_new_folder_commit(&folder));
     result->model = in.model;
     result->adapters = in.adapters;

@@ -74,12 +74,16 @@ static void test_a_folder_that_is_gone(void **state) {
     assert_int_equal(mz_dir_remove("gone"), MEZZO_OK);
     assert_int_equal(mz_dir_create("gone"), MEZZO_OK);
     assert_int_equal(mz_lock_take("gone", &lock), MEZZO_OK);
-    assert_true(mz_lock_holds(&lock, "gone"));
+    assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_OK);
+    assert_int_equal(mz_file_remove("gone/.lock"), MEZZO_OK);
+    assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_OK); // the folder is there: the file is made again
+    assert_true(mz_path_exists("gone/.lock"));
+    expect_refused("gone", getpid());
     assert_int_equal(mz_dir_remove("gone"), MEZZO_OK);
-    assert_false(mz_lock_holds(&lock, "gone"));
+    assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_ERR_IO);
     assert_int_equal(mz_dir_create("gone"), MEZZO_OK); // another one of the same name
-    assert_false(mz_lock_holds(&lock, "gone"));
-    assert_true(mz_lock_holds(&none, "gone")); // a file system without locks: nothing is known
+    assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_ERR_IO);
+    assert_int_equal(mz_lock_renew(&none, "gone"), MEZZO_OK); // a file system without locks: nothing is known
     mz_lock_release(&lock);
     assert_int_equal(mz_lock_take("no_such_folder", &lock), MEZZO_ERR_IO);
 }

@@ -1,0 +1,20 @@
+// A process that has run parallel regions may fork: OpenMP's threads do not exist in the child, which would wait for
+// them for ever. So they are given back before a fork, and both processes start their own when they next need some.
+#define _GNU_SOURCE
+#include <omp.h>
+#include <pthread.h>
+
+#include "base/base.h"
+
+static void before_fork(void) {
+    (void)omp_pause_resource_all(omp_pause_hard);
+}
+
+static void install(void) {
+    pthread_atfork(before_fork, NULL, NULL);
+}
+
+void mz_survive_fork(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install);
+}
