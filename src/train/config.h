@@ -6,6 +6,7 @@
 #include "mezzo/train.h"
 #include "session/session.h"
 #include "task/task.h"
+#include "train/replay.h"
 
 typedef struct mz_override_list mz_override_list;
 typedef struct mz_group_list mz_group_list;

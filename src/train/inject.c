@@ -74,6 +74,10 @@ static mezzo_status parse(const char *what, mz_inject *f) {
         f->kind = MZ_INJECT_INF;
     else if (strncmp(what, "huge@", 5) == 0)
         f->kind = MZ_INJECT_HUGE;
+    else if (strncmp(what, "flip@", 5) == 0)
+        f->kind = MZ_INJECT_FLIP;
+    else if (strncmp(what, "flap@", 5) == 0)
+        f->kind = MZ_INJECT_FLAP;
     else if (strncmp(what, "drop@", 5) == 0)
         f->kind = MZ_INJECT_DROP;
     else if (strncmp(what, "halve@", 6) == 0)
@@ -92,7 +96,8 @@ static mezzo_status parse(const char *what, mz_inject *f) {
 
 // --- where it strikes ----------------------------------------------------------------------------
 static bool strikes(const mz_inject *f, int target) {
-    bool poisons = f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF || f->kind == MZ_INJECT_HUGE;
+    bool poisons = f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF || f->kind == MZ_INJECT_HUGE ||
+                   (f->kind == MZ_INJECT_FLIP && !f->met) || f->kind == MZ_INJECT_FLAP;
     return poisons && (int)f->target == target && f->now_step == f->step && (!f->met || f->now_data == f->data);
 }
 
@@ -100,7 +105,23 @@ static bool strikes_micro(const mz_inject *f, int target) {
     return strikes(f, target) && f->now_micro == f->micro;
 }
 
+static bool flips_bits(const mz_inject *f) {
+    return f->kind == MZ_INJECT_FLIP || f->kind == MZ_INJECT_FLAP;
+}
+
+static mezzo_status flip_bit(const mz_inject *f, mezzo_device *device, const mz_tensor *t) {
+    const size_t width = mezzo_dtype_size(t->dtype);
+    const int64_t bits = 8 * (int64_t)width, n = mz_shape_count(&t->shape);
+    char *at = (char *)t->data + (size_t)mz_tensor_index(t, f->element / bits % n) * width;
+    unsigned char bytes[8];
+    MEZZO_TRY(device->backend->read(device, bytes, at, width));
+    bytes[f->element % bits / 8] ^= (unsigned char)(1u << (f->element % 8));
+    return device->backend->write(device, at, bytes, width);
+}
+
 static mezzo_status poison(const mz_inject *f, mezzo_device *device, const mz_tensor *t) {
+    if (flips_bits(f))
+        return flip_bit(f, device, t);
     double bad = f->kind == MZ_INJECT_NAN ? (double)NAN : f->kind == MZ_INJECT_INF ? (double)INFINITY : 1e20;
     unsigned char bytes[8];
     int64_t n = mz_shape_count(&t->shape), at = mz_tensor_index(t, f->element % n);
@@ -131,7 +152,9 @@ static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
     mz_inject *f = user;
     const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
     mz_tensor out = mz_program_tensor(p, n->out[0]);
-    if (!strikes_micro(f, (int)f->target) || !is_target(f, p, call) || out.dtype >= MEZZO_I64)
+    if (!strikes_micro(f, (int)f->target) || !is_target(f, p, call) || (out.dtype >= MEZZO_I64 && !flips_bits(f)))
+        return MEZZO_OK;
+    if (f->kind == MZ_INJECT_FLAP && f->visits++ % 2 != 0)
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;

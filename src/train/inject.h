@@ -1,14 +1,15 @@
 // Faults put in on purpose, for tests: only in a program that is linked with src/train/inject.c. A fault is a function
 // of step and micro batch, so that a step that is replayed has it again; one that was left behind by skipping its batch
-// or by a rollback past it has not.    KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or huge (1e20); STEP and
-// MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a token out of range           loss
-// the loss, when it is there           call/N         the first output of the program's N-th call (modulo their
-// number), when it is written           MODULE/OP      likewise, of the first call of that op in that module:
-// h.0.attn/attention           grad/NAME      the gradient of a parameter, after the micro batch
-// param/NAME     a parameter (and what was rounded from it), before the step           moment/NAME    the optimizer's
-// last moment of a parameter (AdamW's exp_avg_sq), before the step           disk/NAME      a parameter in the
-// checkpoint of that step   drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is
-// like that never saw them   halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
+// or by a rollback past it has not.    KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or huge (1e20), flip (one
+// bit, in the first computation alone), flap (one bit, in every second computation of the same thing): of these two,
+// ELEMENT counts bits; STEP and MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a token out of
+// range           loss the loss, when it is there           call/N         the first output of the program's N-th call
+// (modulo their number), when it is written           MODULE/OP      likewise, of the first call of that op in that
+// module: h.0.attn/attention           grad/NAME      the gradient of a parameter, after the micro batch param/NAME a
+// parameter (and what was rounded from it), before the step           moment/NAME    the optimizer's last moment of a
+// parameter (AdamW's exp_avg_sq), before the step           disk/NAME      a parameter in the checkpoint of that step
+// drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is like that never saw them
+// halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
 #ifndef MZ_TRAIN_INJECT_H
 #define MZ_TRAIN_INJECT_H
 
@@ -17,11 +18,21 @@
 struct mz_training;
 
 typedef struct mz_inject {
-    enum { MZ_INJECT_NONE, MZ_INJECT_NAN, MZ_INJECT_INF, MZ_INJECT_HUGE, MZ_INJECT_DROP, MZ_INJECT_HALVE } kind;
+    enum {
+        MZ_INJECT_NONE,
+        MZ_INJECT_NAN,
+        MZ_INJECT_INF,
+        MZ_INJECT_HUGE,
+        MZ_INJECT_FLIP,
+        MZ_INJECT_FLAP,
+        MZ_INJECT_DROP,
+        MZ_INJECT_HALVE
+    } kind;
     enum { MZ_AT_BATCH, MZ_AT_LOSS, MZ_AT_CALL, MZ_AT_OP, MZ_AT_GRAD, MZ_AT_PARAM, MZ_AT_MOMENT, MZ_AT_DISK } target;
     int64_t step, micro, element;
     uint64_t data; // where the data of that step began, when it was first met: later batches are not hit
     bool met;
+    int64_t visits;           // flap: computations of the step so far
     char name[128];           // parameter, or module
     char op[32], module[128]; // of the call that was hit; op: or is to be
     size_t call;

@@ -199,6 +199,7 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     MEZZO_TRY(mz_engine_build(&run->engine, &run->config, run->task->kind->scores || draws_pictures(run)));
     MEZZO_TRY(open_sampler(run));
     MEZZO_TRY(mz_guard_open(run));
+    MEZZO_TRY(mz_replay_open(run));
     MEZZO_TRY(mz_report_open(run));
     MZ_INJECT_OPEN(run);
     return MEZZO_OK;
@@ -221,6 +222,7 @@ void mz_run_close(mz_training *run) {
     mz_profile_close(run->profile);
     mz_report_close(run);
     mz_lock_release(&run->lock);
+    mz_replay_close(run);
     mz_guard_close(run);
     if (mz_injecting != NULL)
         mz_injecting->close(run);

@@ -11,6 +11,7 @@
 #include "train/inject.h"
 #include "train/latents.h"
 #include "train/profile.h"
+#include "train/replay.h"
 #include "train/report.h"
 #include "task/task.h"
 
@@ -31,6 +32,7 @@ struct mz_training {
     mz_engine engine;
     mz_guard guard;
     mz_report report;
+    mz_replay replay;
     mz_profile *profile;      // NULL: none was asked for
     mz_lock lock;             // of the run folder
     char *checkpoints;        // path
@@ -79,6 +81,8 @@ void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
 // data begins at `begin`: ranks have neighbouring ones, in order, so that a step is the same on any number of ranks.
 uint64_t mz_run_batches(const mz_training *run);
 uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i);
+// Where the program weighs its loss: the share of this rank's micro batch i of the step.
+mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i);
 bool mz_run_asks_save(mz_training *run); // hooks.save has changed since the last call
 // One optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);

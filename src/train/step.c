@@ -49,7 +49,7 @@ static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
     return MEZZO_OK;
 }
 
-static mezzo_status write_share(mz_training *run, int64_t step, int64_t i) {
+mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i) {
     if (!run->engine.plan.program.loss_share)
         return MEZZO_OK;
     const float share = (float)run->shares[step & 1][micro_of(run, i)];
@@ -71,7 +71,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     }
     mz_profile_push(run->profile, "inputs");
     MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.session.train));
-    MEZZO_TRY(write_share(run, step, i));
+    MEZZO_TRY(mz_run_write_share(run, step, i));
     mz_profile_pop(run->profile);
     run->report.data_seconds += mz_seconds() - start;
     bool counts = run->engine.counting && i == 0;
@@ -85,6 +85,21 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
         mz_magnitudes_end(run->engine.magnitudes, run->engine.session.train);
     MEZZO_TRY(status);
     MZ_INJECT_GRADIENT(run);
+    return MEZZO_OK;
+}
+
+// All of this rank's micro batches. losses: what each of them gave; NULL: nobody waits for them.
+static mezzo_status run_micros(mz_training *run, int64_t step, double *losses) {
+    mezzo_program *program = run->engine.session.train;
+    const mezzo_dtype dtype = program->c.graph->values[program->c.graph->loss].dtype;
+    unsigned char loss[8];
+    for (int64_t i = 0; i < run->config.grad_accum; i++) {
+        MEZZO_TRY(run_micro(run, step, i));
+        if (losses == NULL)
+            continue;
+        MEZZO_TRY(mezzo_program_read(program, "loss", loss, mezzo_dtype_size(dtype)));
+        MEZZO_TRY(mezzo_convert(loss, dtype, &losses[i], MEZZO_F64, 1));
+    }
     return MEZZO_OK;
 }
 
@@ -120,8 +135,10 @@ mezzo_status mz_run_step(mz_training *run) {
         run->step = step;
         return MEZZO_OK;
     }
-    for (int64_t i = 0; i < run->config.grad_accum; i++)
-        MEZZO_TRY(run_micro(run, step, i));
+    const bool replays = mz_replay_due(run, step);
+    MEZZO_TRY(run_micros(run, step, replays ? run->replay.losses[0] : NULL));
+    if (replays)
+        MEZZO_TRY(mz_replay_check(run, step, run_micros));
     run->data->position += mz_run_batches(run);
     mz_step_ask(run->engine.session.step, asked_of(run));
     // A step that is counted leaves its gradients unscaled in memory, until the next run writes them.

@@ -1,0 +1,342 @@
+#include "train/replay.h"
+
+#include <unistd.h>
+
+#include "backend/inspect.h"
+#include "io/file.h"
+#include "runtime/calls.h"
+#include "train/run.h"
+
+enum { CHUNK = 4 << 20, PASSES = 3 }; // elements; the third pass decides
+
+// --- memory ------------------------------------------------------------------------------------------------------
+// A rank compares the gradients that it owns: what an exchange leaves in the memory of the others' is no result.
+typedef struct range {
+    int64_t from, count; // elements of the buffer of gradients
+} range;
+
+static int count_ranges(const mz_training *run) {
+    const mezzo_optimizer *o = run->engine.session.optimizer;
+    return run->engine.size == 1 ? 1 : (int)o->n_segments;
+}
+
+static range range_at(const mz_training *run, int i) {
+    if (run->engine.size == 1)
+        return (range){0, run->engine.session.params->grad_elements};
+    const mz_segment *s = &run->engine.session.optimizer->segments[i];
+    if (s->count == 0)
+        return (range){0};
+    const int64_t first = mz_layout_index(&s->layout, s->first),
+                  last = mz_layout_index(&s->layout, s->first + s->count - 1);
+    return (range){s->offset - s->grad_shift + first, last + 1 - first};
+}
+
+static size_t chunks_of(const mz_training *run) {
+    return run->replay.bytes / sizeof(float) / CHUNK + (size_t)count_ranges(run) + 1;
+}
+
+mezzo_status mz_replay_open(mz_training *run) {
+    mz_replay *r = &run->replay;
+    mezzo_device *d = run->engine.device;
+    if (run->config.replay == 0)
+        return MEZZO_OK;
+    r->bytes = (size_t)run->engine.session.params->grad_elements * sizeof(float);
+    for (int pass = 0; pass < PASSES; pass++) {
+        r->losses[pass] = mz_alloc((size_t)run->config.grad_accum, sizeof *r->losses[pass]);
+        if (r->losses[pass] == NULL)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    MEZZO_TRY(d->backend->alloc(d, r->bytes, &r->first));
+    if (d->backend->queue) {
+        MEZZO_TRY(d->backend->alloc(d, CHUNK * sizeof(float), &r->difference));
+        MEZZO_TRY(d->backend->alloc(d, chunks_of(run) * sizeof(mz_inspection), &r->found));
+    }
+    r->on = true;
+    return MEZZO_OK;
+}
+
+void mz_replay_close(mz_training *run) {
+    mz_replay *r = &run->replay;
+    mezzo_device *d = run->engine.device;
+    for (int pass = 0; pass < PASSES; pass++)
+        mz_free(r->losses[pass]);
+    if (d != NULL) {
+        d->backend->release(d, r->first);
+        d->backend->release(d, r->difference);
+        d->backend->release(d, r->found);
+    }
+    if (r->checked > 0)
+        mz_log("notice", "%lld steps were computed twice: %lld differed", (long long)r->checked,
+               (long long)r->differed);
+    *r = (mz_replay){0};
+}
+
+bool mz_replay_due(const mz_training *run, int64_t step) {
+    return run->replay.on && step % run->config.replay == 0;
+}
+
+// --- comparing ---------------------------------------------------------------------------------------------------
+static mezzo_status copy_gradients(mz_training *run) {
+    const mezzo_params *p = run->engine.session.params;
+    mz_call call = {.op = MZ_OP_copy, .n_in = 1, .n_out = 1, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
+    MEZZO_TRY(mz_params_settle(run->engine.session.params));
+    call.in[0] = mz_tensor_f32(p->grad, p->grad_elements);
+    call.out[0] = mz_tensor_f32(run->replay.first, p->grad_elements);
+    return mz_run_once(run->engine.device, &call);
+}
+
+// By the bits, on the host.
+static mezzo_status compare_bits(mz_training *run, int64_t from, int64_t count, int64_t *at) {
+    mezzo_device *d = run->engine.device;
+    const float *now = run->engine.session.params->grad + from, *first = (const float *)run->replay.first + from;
+    const size_t bytes = (size_t)count * sizeof(float);
+    *at = -1;
+    uint32_t *host = mz_alloc(2 * (size_t)count, sizeof *host);
+    if (host == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = d->backend->read(d, host, now, bytes);
+    if (status == MEZZO_OK)
+        status = d->backend->read(d, host + count, first, bytes);
+    for (int64_t i = 0; status == MEZZO_OK && i < count && *at < 0; i++)
+        if (host[i] != host[count + i])
+            *at = from + i;
+    mz_free(host);
+    return status;
+}
+
+// On a device with a queue the two are subtracted there: what is not all zeros is compared on the host. The sign of a
+// zero alone is no difference to an update, and is not seen.
+static mezzo_status subtract_chunk(mz_training *run, int64_t from, int64_t count, size_t chunk) {
+    mz_replay *r = &run->replay;
+    const mz_numerics f32 = {MEZZO_F32, MEZZO_F32, MEZZO_F32};
+    mz_call sub = {.op = MZ_OP_sub, .n_in = 2, .n_out = 1, .numerics = f32};
+    mz_call inspect = {.op = MZ_OP_inspect, .n_in = 1, .n_out = 2, .numerics = f32};
+    sub.in[0] = mz_tensor_f32(run->engine.session.params->grad + from, count);
+    sub.in[1] = mz_tensor_f32((float *)r->first + from, count);
+    sub.out[0] = inspect.in[0] = mz_tensor_f32(r->difference, count);
+    inspect.out[0] = mz_tensor_bytes((mz_inspection *)r->found + chunk, sizeof(mz_inspection));
+    inspect.out[1] = mz_tensor_absent();
+    MEZZO_TRY(mz_run_once(run->engine.device, &sub));
+    return mz_run_once(run->engine.device, &inspect);
+}
+
+static mezzo_status compare_on_device(mz_training *run, int64_t *at) {
+    mezzo_device *d = run->engine.device;
+    const size_t slots = chunks_of(run);
+    mz_inspection *found = mz_alloc(slots, sizeof *found);
+    range *chunks = mz_alloc(slots, sizeof *chunks);
+    size_t n = 0;
+    mezzo_status status =
+        found != NULL && chunks != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int i = 0; status == MEZZO_OK && i < count_ranges(run); i++) {
+        const range r = range_at(run, i);
+        for (int64_t done = 0; status == MEZZO_OK && done < r.count; done += CHUNK) {
+            chunks[n] = (range){r.from + done, r.count - done < CHUNK ? r.count - done : CHUNK};
+            status = subtract_chunk(run, chunks[n].from, chunks[n].count, n);
+            n++;
+        }
+    }
+    if (status == MEZZO_OK)
+        status = d->backend->read(d, found, run->replay.found, n * sizeof *found);
+    for (size_t c = 0; c < n && status == MEZZO_OK && *at < 0; c++)
+        if (found[c].zeros != found[c].inspected)
+            status = compare_bits(run, chunks[c].from, chunks[c].count, at);
+    mz_free(found);
+    mz_free(chunks);
+    return status;
+}
+
+// *at: the first element of the gradients' buffer that is not that of the first pass; -1: none.
+static mezzo_status compare_gradients(mz_training *run, int64_t *at) {
+    const mezzo_params *p = run->engine.session.params;
+    *at = -1;
+    MEZZO_TRY(mz_params_settle(run->engine.session.params));
+    if (run->engine.device->backend->queue)
+        return compare_on_device(run, at);
+    for (int i = 0; i < count_ranges(run) && *at < 0; i++) { // memory of the host
+        const range r = range_at(run, i);
+        const float *first = run->replay.first;
+        if (memcmp(p->grad + r.from, first + r.from, (size_t)r.count * sizeof *first) != 0)
+            MEZZO_TRY(compare_bits(run, r.from, r.count, at));
+    }
+    return MEZZO_OK;
+}
+
+static bool same_losses(const mz_training *run, int a, int b) {
+    const double *const *l = (const double *const *)run->replay.losses;
+    return memcmp(l[a], l[b], (size_t)run->config.grad_accum * sizeof(double)) == 0;
+}
+
+// The parameter whose gradient holds an element; "" where a rank keeps shards alone.
+static const char *parameter_at(const mezzo_params *p, int64_t at) {
+    const char *name = "";
+    int64_t nearest = -1;
+    for (size_t i = 0; i < p->n && !p->scattered; i++)
+        if (!p->list[i].frozen && p->list[i].offset <= at && p->list[i].offset > nearest) {
+            nearest = p->list[i].offset;
+            name = p->list[i].name;
+        }
+    return name;
+}
+
+// --- naming the op -----------------------------------------------------------------------------------------------
+typedef struct marks {     // checksums of what each call of the micro batches writes
+    uint32_t *crc, *again; // [micro batches][calls]
+    size_t base;           // of the micro batch under way
+    bool second;
+    mz_program_hook hook; // of whoever had one before
+    void *user;
+    char *bytes;
+    size_t cap;
+} marks;
+
+static mezzo_status mark_call(void *user, mezzo_program *p, size_t call) {
+    marks *m = user;
+    const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
+    uint32_t crc = 0;
+    if (m->hook != NULL)
+        MEZZO_TRY(m->hook(m->user, p, call));
+    for (int k = 0; k < n->n_out; k++) {
+        if (n->out[k] < 0)
+            continue;
+        const mz_tensor t = mz_program_tensor(p, n->out[k]);
+        const size_t bytes = mz_present(&t) ? mz_tensor_bytes_stored(&t) : 0;
+        MEZZO_TRY(MZ_RESERVE(m->bytes, m->cap, bytes + 1));
+        MEZZO_TRY(p->device->backend->read(p->device, m->bytes, t.data, bytes));
+        crc = mz_crc32c(crc, m->bytes, bytes);
+    }
+    (m->second ? m->again : m->crc)[m->base + call] = crc;
+    return MEZZO_OK;
+}
+
+static mezzo_status mark_pass(mz_training *run, int64_t step, marks *m) {
+    mezzo_program *p = run->engine.session.train;
+    char fault[sizeof run->guard.batch[0]];
+    MEZZO_TRY(mezzo_step_drop(run->engine.session.step));
+    for (int64_t i = 0; i < run->config.grad_accum; i++) {
+        const uint64_t batch = mz_run_batch(run, run->data->position, i);
+        m->base = (size_t)i * p->c.n_calls;
+        MZ_INJECT_AT_DATA(run, step, i, run->data->position);
+        MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault));
+        MEZZO_TRY(mz_examples_write(&run->data->examples, p));
+        MEZZO_TRY(mz_run_write_share(run, step, i));
+        MEZZO_TRY(
+            mezzo_program_run(p, run->engine.session.scaler, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch));
+    }
+    return MEZZO_OK;
+}
+
+static void name_call(const mz_training *run, size_t at, mz_fault *f) {
+    const mezzo_program *p = run->engine.session.train;
+    const mezzo_graph *g = p->c.graph;
+    const mz_node *n = &g->nodes[p->c.node[at % p->c.n_calls]];
+    f->micro = (int64_t)(at / p->c.n_calls) + 1;
+    snprintf(f->op, sizeof f->op, "%s", mz_op_table[n->op].name);
+    snprintf(f->module, sizeof f->module, "%s", g->modules[n->module]);
+    snprintf(f->phase, sizeof f->phase, "%s", mz_phase_name(n->phase));
+}
+
+// Two passes call by call. A fault that strikes in neither leaves f->op empty.
+static mezzo_status find_op(mz_training *run, int64_t step, mz_fault *f) {
+    mezzo_program *p = run->engine.session.train;
+    const size_t n = (size_t)run->config.grad_accum * p->c.n_calls;
+    marks m = {.hook = p->hook, .user = p->hook_user};
+    mezzo_status status = MEZZO_OK;
+    m.crc = mz_alloc(2 * n + 1, sizeof *m.crc);
+    if (m.crc == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    m.again = m.crc + n;
+    p->hook = mark_call;
+    p->hook_user = &m;
+    MEZZO_TRY_GOTO(status, mark_pass(run, step, &m));
+    m.second = true;
+    MEZZO_TRY_GOTO(status, mark_pass(run, step, &m));
+    for (size_t i = 0; i < n && f->op[0] == '\0'; i++)
+        if (m.crc[i] != m.again[i])
+            name_call(run, i, f);
+fail:
+    p->hook = m.hook;
+    p->hook_user = m.user;
+    mz_free(m.crc);
+    mz_free(m.bytes);
+    return status;
+}
+
+// --- the verdict -------------------------------------------------------------------------------------------------
+static mezzo_status run_pass(mz_training *run, int64_t step, int pass, mz_replay_fn compute) {
+    MEZZO_TRY(mezzo_step_drop(run->engine.session.step));
+    return compute(run, step, run->replay.losses[pass]);
+}
+
+static void describe(const mz_training *run, int64_t at, const char *verdict, mz_fault *f) {
+    char host[80] = "", op[256] = "no op differed when all of them ran twice more, so that its cause did not last";
+    (void)gethostname(host, sizeof host - 1);
+    if (f->op[0] != '\0')
+        snprintf(op, sizeof op, "the first op that differs is %s of %s (%s, micro batch %lld)", f->op,
+                 f->module[0] != '\0' ? f->module : "the model", f->phase, (long long)f->micro);
+    snprintf(f->text, sizeof f->text,
+             "step %lld: rank %d on %s (%.200s) computed two different results of the same step: %s%s; %s; %s",
+             (long long)f->step, run->engine.rank, host, run->engine.info.description,
+             at >= 0 ? "the gradient of " : "the loss", at >= 0 ? parameter_at(run->engine.session.params, at) : "", op,
+             verdict);
+}
+
+static mezzo_status stop(mz_training *run, const mz_fault *f) {
+    char text[sizeof f->text];
+    snprintf(text, sizeof text, "%s", f->text);
+    MEZZO_TRY(mezzo_step_drop(run->engine.session.step));
+    if (mz_run_keeps(run) && run->config.checkpoint_every >= 0 && run->step > run->first_step)
+        MEZZO_TRY(mz_run_save(run));
+    return mz_fail(MEZZO_ERR_DEVICE, "%s", text);
+}
+
+// A third pass decides; its result stays in place.
+static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine, mz_replay_fn compute) {
+    int64_t again = -1;
+    bool undecided, two_agree;
+    mz_fault f = {.step = step, .kind = "replay"};
+    if (mine)
+        run->replay.differed++;
+    uint32_t *second = mz_alloc(run->replay.bytes + 1, 1);
+    mezzo_device *d = run->engine.device;
+    mezzo_status status = second != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (status == MEZZO_OK)
+        status = d->backend->read(d, second, run->engine.session.params->grad, run->replay.bytes);
+    if (status == MEZZO_OK)
+        status = find_op(run, step, &f);
+    if (status == MEZZO_OK)
+        status = run_pass(run, step, 2, compute);
+    if (status == MEZZO_OK)
+        status = compare_gradients(run, &again);
+    const bool as_first = again < 0 && same_losses(run, 0, 2);
+    if (status == MEZZO_OK) // from here on the copy is the second pass's
+        status = d->backend->write(d, run->replay.first, second, run->replay.bytes);
+    if (status == MEZZO_OK)
+        status = compare_gradients(run, &again);
+    mz_free(second);
+    MEZZO_TRY(status);
+    two_agree = as_first || (again < 0 && same_losses(run, 1, 2));
+    MEZZO_TRY(mz_run_any(run, "replay", !two_agree, &undecided));
+    const bool stops = undecided || run->config.replay_policy == MZ_REPLAY_STOP;
+    if (mine)
+        describe(run, at,
+                 !two_agree ? "a third time gave yet another result"
+                 : as_first ? "a third time confirmed the first result"
+                            : "a third time confirmed the second result",
+                 &f);
+    MEZZO_TRY(mz_run_share_fault(run, mine ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, &f));
+    MEZZO_TRY(mz_guard_record(run, &f, stops ? "stop" : "continue"));
+    return stops ? stop(run, &f) : MEZZO_OK;
+}
+
+mezzo_status mz_replay_check(mz_training *run, int64_t step, mz_replay_fn compute) {
+    int64_t at = -1;
+    bool any;
+    MEZZO_TRY(copy_gradients(run));
+    MEZZO_TRY(run_pass(run, step, 1, compute));
+    MEZZO_TRY(compare_gradients(run, &at));
+    run->replay.checked++;
+    const bool mine = at >= 0 || !same_losses(run, 0, 1);
+    MEZZO_TRY(mz_run_any(run, "replay", mine, &any));
+    return any ? decide(run, step, at, mine, compute) : MEZZO_OK;
+}

@@ -1,0 +1,36 @@
+// Silent corruption: every N-th step computes its losses and gradients twice from the same batches, and compares them
+// before the update. A run is deterministic, so that any difference is a fault of the machine. docs/reliability.md has
+// what a user sees.
+#ifndef MZ_TRAIN_REPLAY_H
+#define MZ_TRAIN_REPLAY_H
+
+#include "mezzo/status.h"
+#include "base/base.h"
+
+struct mz_training;
+
+typedef enum mz_replay_policy { MZ_REPLAY_STOP, MZ_REPLAY_CONTINUE } mz_replay_policy;
+
+typedef struct mz_replay {
+    bool on;
+    void *first;       // device: the gradients of the first pass
+    size_t bytes;      // of them
+    void *difference;  // device, of a device with a queue: FP32 [chunk]
+    void *found;       // device, of a device with a queue: an mz_inspection for each chunk
+    double *losses[3]; // [micro batches], by pass
+    int64_t checked;   // steps
+    int64_t differed;  // steps
+} mz_replay;
+
+// All memory is taken here: the size of the gradients, and on a device with a queue 16 MiB more. Nothing where
+// train.replay is 0.
+mezzo_status mz_replay_open(struct mz_training *run);
+void mz_replay_close(struct mz_training *run); // a zeroed one is fine
+bool mz_replay_due(const struct mz_training *run, int64_t step);
+// After the micro batches of a step and before its update: computes them again by `compute`, once or, where the two
+// differ, until a third pass decides. The gradients of the last pass are in place. DEVICE: they differ, and the policy
+// is to stop, or no two passes agree; there is a checkpoint of the step before, and nothing of this one was used.
+typedef mezzo_status (*mz_replay_fn)(struct mz_training *run, int64_t step, double *losses);
+mezzo_status mz_replay_check(struct mz_training *run, int64_t step, mz_replay_fn compute);
+
+#endif
