@@ -77,7 +77,7 @@ bool mz_glob_match(const char *pattern, const char *text) {
 
 enum { WORD_BYTES = 128 };
 
-// Levenshtein's distance, one row of the table at a time; words of WORD_BYTES and more are far from everything.
+// Computes Levenshtein's distance, one row of the table at a time. Words of WORD_BYTES and more match nothing.
 static size_t edit_distance(const char *a, const char *b) {
     size_t na = strlen(a), nb = strlen(b);
     size_t row[WORD_BYTES];

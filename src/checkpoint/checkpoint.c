@@ -365,7 +365,7 @@ mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *check
     return status;
 }
 
-// Every listed tensor is in the file, FP32, with its shape, and the file has no other.
+// Every listed tensor must be in the file, FP32, with its shape, and the file must have no other.
 static bool has_adapters(const tensor_list *list) {
     for (size_t i = 0; i < list->count; i++)
         if (mz_is_adapter(list->names[i]))

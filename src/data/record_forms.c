@@ -111,7 +111,7 @@ static mezzo_status no_memory(const char *where) {
     return mz_fail(MEZZO_ERR_MEMORY, "%s: no memory for a record", where);
 }
 
-// A message as a chat template reads it; what else it has stays. Takes `content` over.
+// Appends a message as a chat template reads it, with the other members of `like`. It takes `content` over.
 static mezzo_status append(const char *where, const json_t *like, const char *role, json_t *content, bool counts,
                            json_t *to) {
     json_t *message = like != NULL ? json_copy((json_t *)like) : json_object();

@@ -22,7 +22,7 @@ static const char *bound_text(double bound, char out[MZ_NUMBER_MAX]) {
 
 static void add_range(mz_text *out, const mz_config_row *row) {
     char low[MZ_NUMBER_MAX], high[MZ_NUMBER_MAX];
-    // An int64's own limits are no news to anybody.
+    // A message leaves out the limits of int64 itself.
     bool integer = row->type == MZ_CONFIG_INT;
     bool open_low = isinf(row->min) || (integer && row->min <= -9e18);
     bool open_high = isinf(row->max) || (integer && row->max >= 9e18);

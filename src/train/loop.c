@@ -152,7 +152,7 @@ static void add_waits(mz_training *run, double read) {
     r->data_before = r->data_seconds;
 }
 
-// Readings, each in its turn: what the guard does about one may undo the steps after it.
+// Reads finished steps in order, because the guard's answer to one may undo the steps after it.
 static mezzo_status read_finished_steps(mz_training *run, bool all) {
     int64_t ran = run->step;
     bool fresh;

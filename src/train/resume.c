@@ -222,7 +222,7 @@ static mezzo_status write_folder(mz_training *run) {
     return mz_task_save(run->task, run->config.out);
 }
 
-// From here on nobody else writes there. What an interrupted save or replacement left is put right.
+// Locks the folder against other writers and repairs what an interrupted save or replacement left.
 static mezzo_status own_folder(mz_training *run) {
     MEZZO_TRY(mz_dir_create(run->config.out));
     MEZZO_TRY(mz_lock_take(run->config.out, &run->lock));

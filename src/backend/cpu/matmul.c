@@ -72,7 +72,7 @@ static bool has_epilogue(const mz_matmul_epilogue *e) {
            e->residual != NULL || (e->via != MEZZO_F32 && e->via != MEZZO_F64);
 }
 
-// Equal blocks of at most `most`, each a multiple of `unit`.
+// Returns the size of equal blocks of at most `most`, a multiple of `unit`.
 static int64_t equal_blocks(int64_t total, int64_t most, int64_t unit) {
     return round_up(ceil_div(total, ceil_div(total, most)), unit);
 }
@@ -651,8 +651,8 @@ void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int th
 }
 
 // --- a few rows ----------------------------------------------------------------------------------------------------
-// A thread reads one stretch of the weights from end to end; whoever is done helps the next ones. So much of them is a
-// tile that the last one does not keep all waiting.
+// A thread reads one stretch of the weights from end to end, and a thread that is done helps the next ones. A tile is
+// so small that no thread waits long for the last one.
 #define TILE_COLUMNS 16
 #define TILE_WEIGHTS (24 << 10) // bytes
 

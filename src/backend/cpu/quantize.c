@@ -40,8 +40,8 @@ typedef struct format {
     uint32_t overflow, largest; // codes
 } format;
 
-// Nearest even by adding what is cut off; below the least normal number by FP32's own rounding at 2^(smallest + 23).
-// What is finite and too large becomes the largest; NaN and infinity stay outside.
+// Rounds to nearest even in integers, and below the least normal number by an FP32 addition at 2^(smallest + 23).
+// Finite numbers that are too large become the largest one; infinity becomes `overflow`, and NaN stays NaN.
 static inline uint8_t narrow(float x, float inverse, const format *f) {
     uint32_t bits, code, drop = 23 - (uint32_t)f->fraction;
     const float scaled = x * inverse; // exact, or too large

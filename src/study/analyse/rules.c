@@ -262,8 +262,8 @@ fail:
 }
 
 // --- applying ------------------------------------------------------------------------------------------------------
-// Of what was measured, the cell nearest in width, and among those the one nearest in tokens (both as ratios); NULL:
-// nothing was.
+// Returns the measured cell that is nearest in width and, among equals, nearest in tokens (both as ratios); NULL
+// without measurements.
 static const mz_rule_cell *nearest_cell(const mz_rules *rules, int64_t d_model, int64_t tokens) {
     const mz_rule_cell *best = NULL;
     double least = INFINITY;

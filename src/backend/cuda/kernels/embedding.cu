@@ -2,7 +2,7 @@
 // float atomics.
 #include "rows.cuh"
 
-// Eight columns from c; columns at `width` and past it are 0.
+// Loads eight columns from c on; columns at `width` and past it are 0.
 __device__ __forceinline__ void load_columns(mz_cu_array a, int64_t start, int c, int width, float x[8]) {
     if (width % 8 == 0 && c < width) {
         load8(a.data, a.dtype, start + c, x);

@@ -234,7 +234,7 @@ template <bool EIGHTS> struct of_groups {
     }
 };
 
-// Of few pieces (FEW) every block makes the statistics of its image from `partial`, else it reads them there.
+// With few pieces (FEW) every block computes the statistics of its image from `partial`; otherwise it reads them there.
 template <bool LOW, bool EIGHTS, bool FEW>
 __global__ void __launch_bounds__(NORM_BLOCK)
     norm_apply_kernel(mz_cu_group_norm v, int spans, int turns, int pieces, int each, const float *partial) {

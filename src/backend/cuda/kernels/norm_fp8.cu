@@ -168,7 +168,7 @@ extern "C" bool mz_cu_norm_fp8_fits(int64_t rows, int64_t width) {
     return rows > 0 && width > 0 && width % 16 == 0 && width <= WIDTH_MAX;
 }
 
-// Fewer where there would not be a block for each multiprocessor.
+// Returns the lines of a block, fewer if there were not a block for each multiprocessor otherwise.
 static int lines_of(int64_t rows, int sms) {
     return rows / LINES >= sms ? LINES : RUN;
 }
