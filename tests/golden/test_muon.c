@@ -4,7 +4,7 @@
 // each, to a unit u; the map is flat where singular values end up, so that roundings of the last three steps are left:
 // 12·u. Besides, each step rounds a weight and its decay's factor in FP32: 2·20·2^-24 of the weights' size, which
 // `distance` leaves out.
-// Seen to fail with: the momentum without Nesterov, no decay, 4 steps, the other rule of scale, c₁ for c₂.
+// Seen to fail with: the momentum without Nesterov, 4 steps, the other rule of scale.
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,5 @@
 // The 95 % intervals of crossings hold the true crossing in 95 % of studies: 400 studies with planted crossings, whose
-// steps vary as those of bench/results do. Seen to fail with intervals that leave the timed steps out, with normal
-// errors for Student's t, and with the mean's scatter taken for the median's.
+// steps vary as those of bench/results do.
 #include <math.h>
 
 #include "fixture.h"

@@ -1,7 +1,6 @@
 // Speedup at equal quality. Two trainings that differ by rounding alone are equal in at least 90 of 100 trials; a
 // candidate whose steps take 3 % longer is found in 90 of 100 within 8 seeds. Times are simulated, so that no load
-// decides, unless MEZZO_REAL_CLOCK is set. Seen to fail with: every look at 95 %; the difference of the last losses
-// alone for the difference over a window; a ratio of losses for a ratio of steps.
+// decides, unless MEZZO_REAL_CLOCK is set.
 #include <math.h>
 
 #include "study/measure/verify.h"

@@ -1,5 +1,4 @@
 // The search for modules that a precision hurts: 50 planted ones are found, and none of 50 good models is blamed.
-// Seen to fail with: parts that are taken of all modules instead of the kept ones; a gap in one step's loss.
 #include <math.h>
 
 #include "study/measure/per_op.h"
