@@ -175,10 +175,12 @@ static bool was_dropped(const char *folder, const mz_manifest_entry *entry) {
     return !named;
 }
 
+// Files go one after the other: one that is missing is enough.
 bool mz_checkpoint_is_gone(const char *path) {
-    char *state = mz_format("%s/state.json", path);
-    const bool gone = state != NULL && !mz_path_exists(state);
+    char *state = mz_format("%s/state.json", path), *weights = mz_format("%s/%s", path, mz_checkpoint_files[0]);
+    const bool gone = state != NULL && weights != NULL && !(mz_path_exists(state) && mz_path_exists(weights));
     mz_free(state);
+    mz_free(weights);
     return gone;
 }
 
