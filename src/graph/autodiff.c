@@ -1,50 +1,28 @@
 // The autodiff pass walks the forward nodes backward and appends one rule's nodes for each. A value's gradient has its
 // shape and the gradient format that autocast chose. The gradient of a cast is a cast, and of a cast with scales the
 // gradient itself. Parameter gradients are FP32; nodes add to them and never overwrite them.
-#include "graph/graph.h"
+#include "graph/tape.h"
 
-typedef struct tape {
-    mezzo_graph *g;
-    int *grad;         // per forward value: its gradient's value id, -1 while there is none
-    bool *needs;       // per forward value: depends on a parameter that is trained
-    const mz_node *at; // a copy of the forward node under differentiation, because the graph's nodes move
-    float weight;
-} tape;
-
-static mezzo_dtype dtype_of(const tape *t, int v) {
-    return t->g->values[v].dtype;
-}
-static const mz_shape *shape_of(const tape *t, int v) {
-    return &t->g->values[v].shape;
-}
-static bool is_param(const tape *t, int v) {
-    mz_value_kind k = t->g->values[v].kind;
-    return k == MZ_VALUE_PARAM || k == MZ_VALUE_LOW_COPY;
-}
-static bool needs(const tape *t, int slot) {
-    return slot < t->at->n_in && t->at->in[slot] >= 0 && t->needs[t->at->in[slot]];
-}
-
-static mezzo_status new_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out) {
+mezzo_status mz_tape_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out) {
     mz_value v = {.kind = MZ_VALUE_TEMP, .dtype = dtype, .shape = shape, .producer = -1, .param = -1, .alias = -1};
     return mz_graph_value(t->g, v, out);
 }
 
 static mezzo_status new_like(tape *t, int v, int *out) {
-    return new_value(t, *shape_of(t, v), dtype_of(t, v), out);
+    return mz_tape_value(t, *shape_of(t, v), dtype_of(t, v), out);
 }
 
 // The format in which gradients of v are made and added.
-static mezzo_dtype grad_dtype(const tape *t, int v) {
+static mezzo_dtype mz_grad_dtype(const tape *t, int v) {
     return is_param(t, v) ? MEZZO_F32 : t->g->values[v].gradient;
 }
 
-static mezzo_status new_gradient(tape *t, int v, int *out) {
-    return new_value(t, *shape_of(t, v), grad_dtype(t, v), out);
+mezzo_status mz_tape_gradient(tape *t, int v, int *out) {
+    return mz_tape_value(t, *shape_of(t, v), mz_grad_dtype(t, v), out);
 }
 
 // A backward node with the forward node's module and numerics.
-static mz_node backward_node(const tape *t, mz_op op) {
+mz_node mz_tape_node(const tape *t, mz_op op) {
     mz_node n = *t->at;
     n.op = op;
     n.phase = MZ_BACKWARD;
@@ -60,20 +38,13 @@ static mz_node backward_node(const tape *t, mz_op op) {
     return n;
 }
 
-static void add_in(mz_node *n, int v) {
-    n->in[n->n_in++] = v;
-}
-static void add_out(mz_node *n, int v) {
-    n->out[n->n_out++] = v;
-}
-
 // Appends a node with one input whose output is a gradient of `like`.
 static mezzo_status emit_unary(tape *t, mz_op op, const mz_attrs *attrs, int x, int like, int *out) {
-    mz_node n = backward_node(t, op);
+    mz_node n = mz_tape_node(t, op);
     if (attrs)
         n.attrs = *attrs;
     add_in(&n, x);
-    MEZZO_TRY(new_gradient(t, like, out));
+    MEZZO_TRY(mz_tape_gradient(t, like, out));
     add_out(&n, *out);
     if (op == MZ_OP_reshape)
         t->g->values[*out].alias = x;
@@ -97,9 +68,9 @@ static mezzo_status param_grad(tape *t, int v, int *out) {
 }
 
 // Adds `grad` to the gradient of v: to the parameter's, or to the value's sum.
-static mezzo_status deliver(tape *t, int v, int grad) {
+mezzo_status mz_tape_deliver(tape *t, int v, int grad) {
     if (is_param(t, v)) {
-        mz_node n = backward_node(t, MZ_OP_accumulate);
+        mz_node n = mz_tape_node(t, MZ_OP_accumulate);
         int out;
         MEZZO_TRY(param_grad(t, v, &out));
         n.attrs.accumulate = true;
@@ -108,7 +79,7 @@ static mezzo_status deliver(tape *t, int v, int grad) {
         add_out(&n, out);
         return mz_graph_node(t->g, n, NULL);
     }
-    if (dtype_of(t, grad) != grad_dtype(t, v)) {
+    if (dtype_of(t, grad) != mz_grad_dtype(t, v)) {
         int cast;
         MEZZO_TRY(emit_unary(t, MZ_OP_cast, NULL, grad, v, &cast));
         grad = cast;
@@ -117,9 +88,9 @@ static mezzo_status deliver(tape *t, int v, int grad) {
         t->grad[v] = grad;
         return MEZZO_OK;
     }
-    mz_node n = backward_node(t, MZ_OP_add);
+    mz_node n = mz_tape_node(t, MZ_OP_add);
     int sum;
-    MEZZO_TRY(new_gradient(t, v, &sum));
+    MEZZO_TRY(mz_tape_gradient(t, v, &sum));
     add_in(&n, t->grad[v]);
     add_in(&n, grad);
     add_out(&n, sum);
@@ -128,18 +99,18 @@ static mezzo_status deliver(tape *t, int v, int grad) {
 }
 
 // dx of an op with one output, by a node that reads dy and perhaps other inputs, which the caller added.
-static mezzo_status finish_dx(tape *t, mz_node n, int x) {
+mezzo_status mz_tape_dx(tape *t, mz_node n, int x) {
     int dx;
-    MEZZO_TRY(new_value(t, *shape_of(t, x), grad_dtype(t, x), &dx));
+    MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), mz_grad_dtype(t, x), &dx));
     n.out[0] = dx;
     n.n_out = n.n_out ? n.n_out : 1;
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
-    return deliver(t, x, dx);
+    return mz_tape_deliver(t, x, dx);
 }
 
 // These outputs may be parameter gradients: either all go straight into them, or all go into values that are delivered
 // later.
-static mezzo_status finish_gradients(tape *t, mz_node n, int first_out, const int *targets, int count) {
+mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *targets, int count) {
     bool direct = true;
     for (int i = 0; i < count; ++i)
         direct = direct && (targets[i] < 0 || is_param(t, targets[i]));
@@ -153,20 +124,20 @@ static mezzo_status finish_gradients(tape *t, mz_node n, int first_out, const in
         else if (direct)
             MEZZO_TRY(param_grad(t, targets[i], out));
         else
-            MEZZO_TRY(new_value(t, *shape_of(t, targets[i]), grad_dtype(t, targets[i]), out));
+            MEZZO_TRY(mz_tape_value(t, *shape_of(t, targets[i]), mz_grad_dtype(t, targets[i]), out));
     }
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
     for (int i = 0; !direct && i < count; ++i)
         if (targets[i] >= 0)
-            MEZZO_TRY(deliver(t, targets[i], n.out[first_out + i]));
+            MEZZO_TRY(mz_tape_deliver(t, targets[i], n.out[first_out + i]));
     return MEZZO_OK;
 }
 
 // A view with the same elements in the same order.
 static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
-    mz_node view = backward_node(t, MZ_OP_reshape);
+    mz_node view = mz_tape_node(t, MZ_OP_reshape);
     add_in(&view, v);
-    MEZZO_TRY(new_value(t, shape, dtype_of(t, v), out));
+    MEZZO_TRY(mz_tape_value(t, shape, dtype_of(t, v), out));
     add_out(&view, *out);
     t->g->values[*out].alias = v;
     return mz_graph_node(t->g, view, NULL);
@@ -176,7 +147,7 @@ static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
 // dimensions that are summed, or are not, count as one. All sums but the last are values of the sums' own format.
 static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
     if (mz_shape_equal(shape_of(t, v), shape_of(t, grad)))
-        return deliver(t, v, grad);
+        return mz_tape_deliver(t, v, grad);
     mz_broadcast r = mz_broadcast_loops((const mz_shape *const[]){shape_of(t, v)}, 1, shape_of(t, grad));
     mz_shape shape = {.rank = r.rank};
     int sums = 0;
@@ -186,7 +157,7 @@ static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
     }
     if (sums == 0) { // they differ in dimensions of 1 only
         MEZZO_TRY(view_as(t, grad, *shape_of(t, v), &grad));
-        return deliver(t, v, grad);
+        return mz_tape_deliver(t, v, grad);
     }
     for (int axis = 0, i = 0; i < r.rank; i++) {
         if (r.step[0][i] != 0) {
@@ -195,17 +166,17 @@ static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
         }
         if (axis == 0 && shape.rank == 1) // all of it
             shape = (mz_shape){2, {shape.dim[0], 1}};
-        mz_node sum = backward_node(t, MZ_OP_sum);
+        mz_node sum = mz_tape_node(t, MZ_OP_sum);
         int viewed;
         MEZZO_TRY(view_as(t, grad, shape, &viewed));
         sum.attrs.axis = axis;
         add_in(&sum, viewed);
         if (--sums == 0)
-            return finish_gradients(t, sum, 0, &v, 1);
+            return mz_tape_gradients(t, sum, 0, &v, 1);
         shape.rank--;
         for (int k = axis; k < shape.rank; k++)
             shape.dim[k] = shape.dim[k + 1];
-        MEZZO_TRY(new_value(t, shape, t->at->numerics.reduce, &grad));
+        MEZZO_TRY(mz_tape_value(t, shape, t->at->numerics.reduce, &grad));
         add_out(&sum, grad);
         MEZZO_TRY(mz_graph_node(t->g, sum, NULL));
     }
@@ -224,7 +195,7 @@ static mezzo_status save_output(tape *t, int node, int slot, mz_shape shape, int
         return MEZZO_OK;
     }
     mezzo_dtype wide = n->numerics.reduce;
-    MEZZO_TRY(new_value(t, shape, wide, out));
+    MEZZO_TRY(mz_tape_value(t, shape, wide, out));
     n = &t->g->nodes[node];
     n->out[slot] = *out;
     if (n->n_out <= slot)
@@ -240,7 +211,7 @@ static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     *out = dy;
     if (f->gradient == dtype_of(t, dy) && f->scaling == MZ_SCALING_NONE)
         return MEZZO_OK;
-    mz_node n = backward_node(t, MZ_OP_cast);
+    mz_node n = mz_tape_node(t, MZ_OP_cast);
     n.rule =
         f->scaling != MZ_SCALING_NONE ? "gradient: the product's operand, scaled" : "gradient: the product's operand";
     mz_formats operand = {
@@ -256,7 +227,7 @@ static int weight_target(const tape *t) {
 
 // A weight's gradient as a product, on the other product's operands or on those before rounding.
 static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const int *targets, int count) {
-    mz_node n = backward_node(t, op);
+    mz_node n = mz_tape_node(t, op);
     int operands[2] = {dy, mz_graph_before_rounding(t->g, x)};
     if (n.formats.plain_dw) {
         n.numerics.compute = n.formats.output;
@@ -269,7 +240,7 @@ static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const in
     add_in(&n, operands[1]);
     if (op == MZ_OP_grouped_linear_dw)
         add_in(&n, t->at->in[2]);
-    return finish_gradients(t, n, 0, targets, count);
+    return mz_tape_gradients(t, n, 0, targets, count);
 }
 
 // The quantize of dy also computes the bias gradient.
@@ -284,12 +255,12 @@ static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
 }
 
 // linear and conv2d have x, w and a bias; grouped_linear has x, w and the first row of each expert.
-static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
+static mezzo_status mz_grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
     if (needs(t, 0) || (needs(t, 1) && !t->at->formats.plain_dw))
         MEZZO_TRY(gradient_operand(t, dy, &read));
     if (needs(t, 0)) {
-        mz_node n = backward_node(t, dx_op);
+        mz_node n = mz_tape_node(t, dx_op);
         MEZZO_TRY(mz_graph_columnwise(t->g, w, &w));
         add_in(&n, read);
         add_in(&n, w);
@@ -297,7 +268,7 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
             add_in(&n, -1);
         if (dx_op == MZ_OP_grouped_linear_dx)
             add_in(&n, t->at->in[2]);
-        MEZZO_TRY(finish_dx(t, n, x));
+        MEZZO_TRY(mz_tape_dx(t, n, x));
     }
     int targets[2] = {weight_target(t), dx_op == MZ_OP_grouped_linear_dx ? -1 : target(t, 2)};
     // The bias gradient sums dy before the products round it.
@@ -309,27 +280,27 @@ static mezzo_status grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
         return sum_quantized(t, read, targets[1]);
     return apart && targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;
 }
-static mezzo_status grad_linear(tape *t, int node, int dy) {
-    return (void)node, grad_product(t, dy, MZ_OP_linear_dx, MZ_OP_linear_dw);
+static mezzo_status mz_grad_linear(tape *t, int node, int dy) {
+    return (void)node, mz_grad_product(t, dy, MZ_OP_linear_dx, MZ_OP_linear_dw);
 }
-static mezzo_status grad_conv2d(tape *t, int node, int dy) {
-    return (void)node, grad_product(t, dy, MZ_OP_conv2d_dx, MZ_OP_conv2d_dw);
+static mezzo_status mz_grad_conv2d(tape *t, int node, int dy) {
+    return (void)node, mz_grad_product(t, dy, MZ_OP_conv2d_dx, MZ_OP_conv2d_dw);
 }
-static mezzo_status grad_grouped_linear(tape *t, int node, int dy) {
-    return (void)node, grad_product(t, dy, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw);
+static mezzo_status mz_grad_grouped_linear(tape *t, int node, int dy) {
+    return (void)node, mz_grad_product(t, dy, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw);
 }
 
 static mezzo_status emit_matmul(tape *t, int a, int b, bool ta, bool tb, int like) {
-    mz_node n = backward_node(t, MZ_OP_matmul);
+    mz_node n = mz_tape_node(t, MZ_OP_matmul);
     n.attrs.transpose_a = ta;
     n.attrs.transpose_b = tb;
     add_in(&n, a);
     add_in(&n, b);
-    return finish_dx(t, n, like);
+    return mz_tape_dx(t, n, like);
 }
 
 // C = op(A)·op(B): d op(A) = dC·op(B)ᵀ, d op(B) = op(A)ᵀ·dC; transposed where the operand was.
-static mezzo_status grad_matmul(tape *t, int node, int dy) {
+static mezzo_status mz_grad_matmul(tape *t, int node, int dy) {
     (void)node;
     int a = t->at->in[0], b = t->at->in[1];
     bool ta = t->at->attrs.transpose_a, tb = t->at->attrs.transpose_b;
@@ -340,14 +311,14 @@ static mezzo_status grad_matmul(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
-static mezzo_status grad_add(tape *t, int node, int dy) {
+static mezzo_status mz_grad_add(tape *t, int node, int dy) {
     (void)node;
     if (needs(t, 0))
         MEZZO_TRY(deliver_broadcast(t, t->at->in[0], dy));
     return needs(t, 1) ? deliver_broadcast(t, t->at->in[1], dy) : MEZZO_OK;
 }
 
-static mezzo_status grad_sub(tape *t, int node, int dy) {
+static mezzo_status mz_grad_sub(tape *t, int node, int dy) {
     (void)node;
     if (needs(t, 0))
         MEZZO_TRY(deliver_broadcast(t, t->at->in[0], dy));
@@ -359,39 +330,39 @@ static mezzo_status grad_sub(tape *t, int node, int dy) {
 }
 
 // These ops have a gradient of one node on dy alone, with the same attributes.
-static mezzo_status grad_same(tape *t, int dy, mz_op op) {
+static mezzo_status mz_grad_same(tape *t, int dy, mz_op op) {
     int dx;
     MEZZO_TRY(emit_unary(t, op, &t->at->attrs, dy, t->at->in[0], &dx));
-    return deliver(t, t->at->in[0], dx);
+    return mz_tape_deliver(t, t->at->in[0], dx);
 }
 #define GRAD_SAME(op, gradient)                                                                                        \
-    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
-        return (void)node, grad_same(t, dy, MZ_OP_##gradient);                                                         \
+    static mezzo_status mz_grad_##op(tape *t, int node, int dy) {                                                      \
+        return (void)node, mz_grad_same(t, dy, MZ_OP_##gradient);                                                      \
     }
 GRAD_SAME(scale, scale)
 GRAD_SAME(dropout, dropout)
 GRAD_SAME(reshape, reshape)
 GRAD_SAME(upsample, pool)
 GRAD_SAME(pool, upsample)
-static mezzo_status grad_cast(tape *t, int node, int dy) {
+static mezzo_status mz_grad_cast(tape *t, int node, int dy) {
     (void)node;
     // The gradient buffer reads any dtype. Rounding and scales have no derivative, so the gradient passes straight
     // through.
     if (is_param(t, t->at->in[0]) || t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
-        return deliver(t, t->at->in[0], dy);
-    return grad_same(t, dy, MZ_OP_cast);
+        return mz_tape_deliver(t, t->at->in[0], dy);
+    return mz_grad_same(t, dy, MZ_OP_cast);
 }
 
 // These ops have a gradient that reads dy and one saved value.
-static mezzo_status grad_with(tape *t, mz_op op, int dy, int saved) {
-    mz_node n = backward_node(t, op);
+static mezzo_status mz_grad_with(tape *t, mz_op op, int dy, int saved) {
+    mz_node n = mz_tape_node(t, op);
     add_in(&n, dy);
     add_in(&n, saved);
-    return finish_dx(t, n, t->at->in[0]);
+    return mz_tape_dx(t, n, t->at->in[0]);
 }
 #define GRAD_WITH(op, gradient, saved)                                                                                 \
-    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
-        return (void)node, grad_with(t, MZ_OP_##gradient, dy, saved);                                                  \
+    static mezzo_status mz_grad_##op(tape *t, int node, int dy) {                                                      \
+        return (void)node, mz_grad_with(t, MZ_OP_##gradient, dy, saved);                                               \
     }
 GRAD_WITH(gelu, gelu_dx, t->at->in[0])
 GRAD_WITH(exp, mul, t->at->out[0])
@@ -399,16 +370,16 @@ GRAD_WITH(softmax, softmax_dx, t->at->out[0])
 
 // These ops have no gradient.
 #define GRAD_NONE(op)                                                                                                  \
-    static mezzo_status grad_##op(tape *t, int node, int dy) {                                                         \
+    static mezzo_status mz_grad_##op(tape *t, int node, int dy) {                                                      \
         return (void)t, (void)node, (void)dy, MEZZO_OK;                                                                \
     }
 
 // --- element.def ---------------------------------------------------------------------------------------------------
 // The gradient of operand `slot`, by an op that reads dy and `saved`.
-static mezzo_status grad_operand(tape *t, mz_op op, int slot, int dy, const int *saved, int n_saved) {
+static mezzo_status mz_grad_operand(tape *t, mz_op op, int slot, int dy, const int *saved, int n_saved) {
     if (!needs(t, slot))
         return MEZZO_OK;
-    mz_node n = backward_node(t, op);
+    mz_node n = mz_tape_node(t, op);
     int d;
     add_in(&n, dy);
     for (int i = 0; i < n_saved; i++)
@@ -419,15 +390,15 @@ static mezzo_status grad_operand(tape *t, mz_op op, int slot, int dy, const int 
     return deliver_broadcast(t, t->at->in[slot], d);
 }
 
-static mezzo_status grad_operands(tape *t, mz_op da, mz_op db, int dy, const int *saved, int n_saved) {
-    MEZZO_TRY(grad_operand(t, da, 0, dy, saved, n_saved));
-    return grad_operand(t, db, 1, dy, saved, n_saved);
+static mezzo_status mz_grad_operands(tape *t, mz_op da, mz_op db, int dy, const int *saved, int n_saved) {
+    MEZZO_TRY(mz_grad_operand(t, da, 0, dy, saved, n_saved));
+    return mz_grad_operand(t, db, 1, dy, saved, n_saved);
 }
 
-static mezzo_status grad_mul(tape *t, int node, int dy) {
+static mezzo_status mz_grad_mul(tape *t, int node, int dy) {
     (void)node;
-    MEZZO_TRY(grad_operand(t, MZ_OP_mul, 0, dy, &t->at->in[1], 1));
-    return grad_operand(t, MZ_OP_mul, 1, dy, &t->at->in[0], 1);
+    MEZZO_TRY(mz_grad_operand(t, MZ_OP_mul, 0, dy, &t->at->in[1], 1));
+    return mz_grad_operand(t, MZ_OP_mul, 1, dy, &t->at->in[0], 1);
 }
 
 #define SAVED_x                       in[0]
@@ -436,23 +407,23 @@ static mezzo_status grad_mul(tape *t, int node, int dy) {
 #define UNARY_OWN(...)
 #define UNARY_FLAT(name, ...) GRAD_NONE(name)
 #define BINARY(name, ...)                                                                                              \
-    static mezzo_status grad_##name(tape *t, int node, int dy) {                                                       \
-        return (void)node, grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, t->at->in, 2);                   \
+    static mezzo_status mz_grad_##name(tape *t, int node, int dy) {                                                    \
+        return (void)node, mz_grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, t->at->in, 2);                \
     }
 #define BINARY_OWN(...)
 #define COMPARE(name, ...) GRAD_NONE(name)
 #define TERNARY(name, ...)                                                                                             \
-    static mezzo_status grad_##name(tape *t, int node, int dy) {                                                       \
-        return (void)node, grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, &t->at->in[2], 1);               \
+    static mezzo_status mz_grad_##name(tape *t, int node, int dy) {                                                    \
+        return (void)node, mz_grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, &t->at->in[2], 1);            \
     }
 #include "graph/element.def"
 
-static mezzo_status grad_layernorm(tape *t, int node, int dy) {
+static mezzo_status mz_grad_layernorm(tape *t, int node, int dy) {
     int x = t->at->in[0], mean, rstd;
     mz_shape rows = {1, {mz_shape_rows(shape_of(t, x))}};
     MEZZO_TRY(save_output(t, node, 1, rows, &mean));
     MEZZO_TRY(save_output(t, node, 2, rows, &rstd));
-    mz_node n = backward_node(t, MZ_OP_layernorm_bwd);
+    mz_node n = mz_tape_node(t, MZ_OP_layernorm_bwd);
     add_in(&n, dy);
     add_in(&n, x);
     add_in(&n, t->at->in[1]);
@@ -460,119 +431,119 @@ static mezzo_status grad_layernorm(tape *t, int node, int dy) {
     add_in(&n, rstd);
     add_in(&n, -1);
     int dx;
-    MEZZO_TRY(new_value(t, *shape_of(t, x), grad_dtype(t, x), &dx));
+    MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), mz_grad_dtype(t, x), &dx));
     n.out[0] = dx;
     int targets[2] = {target(t, 1), target(t, 2)};
-    MEZZO_TRY(finish_gradients(t, n, 1, targets, 2));
-    return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
+    MEZZO_TRY(mz_tape_gradients(t, n, 1, targets, 2));
+    return needs(t, 0) ? mz_tape_deliver(t, x, dx) : MEZZO_OK;
 }
 
-static mezzo_status grad_rmsnorm(tape *t, int node, int dy) {
+static mezzo_status mz_grad_rmsnorm(tape *t, int node, int dy) {
     int x = t->at->in[0], weight = target(t, 1), rstd, dx;
     MEZZO_TRY(save_output(t, node, 1, (mz_shape){1, {mz_shape_rows(shape_of(t, x))}}, &rstd));
-    mz_node n = backward_node(t, MZ_OP_rmsnorm_bwd);
+    mz_node n = mz_tape_node(t, MZ_OP_rmsnorm_bwd);
     add_in(&n, dy);
     add_in(&n, x);
     add_in(&n, t->at->in[1]);
     add_in(&n, rstd);
     add_in(&n, -1);
-    MEZZO_TRY(new_value(t, *shape_of(t, x), grad_dtype(t, x), &dx));
+    MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), mz_grad_dtype(t, x), &dx));
     n.out[0] = dx;
-    MEZZO_TRY(finish_gradients(t, n, 1, &weight, 1));
-    return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
+    MEZZO_TRY(mz_tape_gradients(t, n, 1, &weight, 1));
+    return needs(t, 0) ? mz_tape_deliver(t, x, dx) : MEZZO_OK;
 }
 
-static mezzo_status grad_group_norm(tape *t, int node, int dy) {
+static mezzo_status mz_grad_group_norm(tape *t, int node, int dy) {
     const int *in = t->at->in, x = in[0];
     const mz_shape groups = {2, {shape_of(t, x)->dim[0], t->at->attrs.groups}};
     int statistics[2];
     for (int i = 0; i < 2; i++)
         MEZZO_TRY(save_output(t, node, 1 + i, groups, &statistics[i]));
-    mz_node n = backward_node(t, MZ_OP_group_norm_bwd);
+    mz_node n = mz_tape_node(t, MZ_OP_group_norm_bwd);
     add_in(&n, dy);
     for (int i = 0; i < 4; i++)
         add_in(&n, in[i]);
     add_in(&n, statistics[0]);
     add_in(&n, statistics[1]);
-    MEZZO_TRY(new_gradient(t, x, &n.out[0]));
+    MEZZO_TRY(mz_tape_gradient(t, x, &n.out[0]));
     if (needs(t, 3))
-        MEZZO_TRY(new_gradient(t, in[3], &n.out[1]));
+        MEZZO_TRY(mz_tape_gradient(t, in[3], &n.out[1]));
     const int dx = n.out[0], dfilm = n.out[1], targets[2] = {target(t, 1), target(t, 2)};
-    MEZZO_TRY(finish_gradients(t, n, 2, targets, 2));
+    MEZZO_TRY(mz_tape_gradients(t, n, 2, targets, 2));
     if (dfilm >= 0)
-        MEZZO_TRY(deliver(t, in[3], dfilm));
-    return needs(t, 0) ? deliver(t, x, dx) : MEZZO_OK;
+        MEZZO_TRY(mz_tape_deliver(t, in[3], dfilm));
+    return needs(t, 0) ? mz_tape_deliver(t, x, dx) : MEZZO_OK;
 }
 
 GRAD_NONE(time_embedding)
 GRAD_NONE(normal)
 GRAD_NONE(rope_table)
 // The transpose of a rotation is the inverse rotation.
-static mezzo_status grad_rope(tape *t, int node, int dy) {
+static mezzo_status mz_grad_rope(tape *t, int node, int dy) {
     (void)node;
-    mz_node n = backward_node(t, MZ_OP_rope);
+    mz_node n = mz_tape_node(t, MZ_OP_rope);
     n.attrs.inverse = !n.attrs.inverse;
     add_in(&n, dy);
     add_in(&n, t->at->in[1]);
-    return finish_dx(t, n, t->at->in[0]);
+    return mz_tape_dx(t, n, t->at->in[0]);
 }
 
 GRAD_WITH(swiglu, swiglu_dx, t->at->in[0])
 
-static mezzo_status grad_route(tape *t, int node, int dy) {
+static mezzo_status mz_grad_route(tape *t, int node, int dy) {
     (void)node;
     if (!needs(t, 0))
         return MEZZO_OK;
-    mz_node n = backward_node(t, MZ_OP_route_dx);
+    mz_node n = mz_tape_node(t, MZ_OP_route_dx);
     add_in(&n, dy);
     add_in(&n, t->at->in[0]);
     add_in(&n, t->at->out[1]);
-    return finish_dx(t, n, t->at->in[0]); // the bias decides which experts are chosen, and that has no derivative
+    return mz_tape_dx(t, n, t->at->in[0]); // the bias decides which experts are chosen, and that has no derivative
 }
 
 GRAD_NONE(expert_order)
 // dispatch and combine are each other's gradients.
-static mezzo_status grad_dispatch(tape *t, int node, int dy) {
+static mezzo_status mz_grad_dispatch(tape *t, int node, int dy) {
     (void)node;
-    mz_node n = backward_node(t, MZ_OP_combine);
+    mz_node n = mz_tape_node(t, MZ_OP_combine);
     add_in(&n, dy);
     add_in(&n, t->at->in[1]);
     add_in(&n, t->at->in[2]);
-    return finish_dx(t, n, t->at->in[0]);
+    return mz_tape_dx(t, n, t->at->in[0]);
 }
 
-static mezzo_status grad_combine(tape *t, int node, int dy) {
+static mezzo_status mz_grad_combine(tape *t, int node, int dy) {
     (void)node;
     bool weighted = t->at->n_in > 3 && t->at->in[3] >= 0;
     if (needs(t, 3)) {
-        mz_node n = backward_node(t, MZ_OP_combine_dw);
+        mz_node n = mz_tape_node(t, MZ_OP_combine_dw);
         add_in(&n, dy);
         add_in(&n, t->at->in[0]);
         add_in(&n, t->at->in[2]);
-        MEZZO_TRY(finish_dx(t, n, t->at->in[3]));
+        MEZZO_TRY(mz_tape_dx(t, n, t->at->in[3]));
     }
     if (!needs(t, 0))
         return MEZZO_OK;
-    mz_node n = backward_node(t, MZ_OP_dispatch); // directly before its reader
+    mz_node n = mz_tape_node(t, MZ_OP_dispatch); // directly before its reader
     add_in(&n, dy);
     for (int i = 1; i < (weighted ? 4 : 3); ++i)
         add_in(&n, t->at->in[i]);
-    return finish_dx(t, n, t->at->in[0]);
+    return mz_tape_dx(t, n, t->at->in[0]);
 }
 
-static mezzo_status grad_embedding(tape *t, int node, int dy) {
+static mezzo_status mz_grad_embedding(tape *t, int node, int dy) {
     (void)node;
-    mz_node n = backward_node(t, MZ_OP_embedding_bwd);
+    mz_node n = mz_tape_node(t, MZ_OP_embedding_bwd);
     add_in(&n, dy);
     add_in(&n, t->at->in[1]);
-    return finish_gradients(t, n, 0, &t->at->in[0], 1);
+    return mz_tape_gradients(t, n, 0, &t->at->in[0], 1);
 }
 
-static mezzo_status grad_attention(tape *t, int node, int dy) {
+static mezzo_status mz_grad_attention(tape *t, int node, int dy) {
     int q = t->at->in[0], lse;
     const mz_shape *y = shape_of(t, t->at->out[0]);
     MEZZO_TRY(save_output(t, node, 1, (mz_shape){3, {y->dim[0], t->at->attrs.heads, y->dim[1]}}, &lse));
-    mz_node n = backward_node(t, MZ_OP_attention_bwd);
+    mz_node n = mz_tape_node(t, MZ_OP_attention_bwd);
     int parts = t->at->n_in > 1 && t->at->in[1] >= 0 ? 3 : 1;
     add_in(&n, dy);
     add_in(&n, q);
@@ -584,177 +555,40 @@ static mezzo_status grad_attention(tape *t, int node, int dy) {
         add_in(&n, t->at->in[3]);
     n.n_out = 3;
     for (int i = 0; i < parts; ++i)
-        MEZZO_TRY(new_value(t, *shape_of(t, t->at->in[i]), grad_dtype(t, t->at->in[i]), &n.out[i]));
+        MEZZO_TRY(mz_tape_value(t, *shape_of(t, t->at->in[i]), mz_grad_dtype(t, t->at->in[i]), &n.out[i]));
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
     for (int i = 0; i < parts; ++i)
         if (needs(t, i))
-            MEZZO_TRY(deliver(t, t->at->in[i], n.out[i]));
+            MEZZO_TRY(mz_tape_deliver(t, t->at->in[i], n.out[i]));
     return MEZZO_OK;
 }
 
-static mezzo_status grad_attention_cached(tape *t, int node, int dy) {
+static mezzo_status mz_grad_attention_cached(tape *t, int node, int dy) {
     (void)t, (void)node, (void)dy;
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "attention_cached has no gradient: a graph for generating runs forward only");
 }
 
-static mezzo_status grad_cross_entropy(tape *t, int node, int dy) {
+static mezzo_status mz_grad_cross_entropy(tape *t, int node, int dy) {
     int lse;
     MEZZO_TRY(save_output(t, node, 1, (mz_shape){1, {mz_shape_count(shape_of(t, t->at->in[1]))}}, &lse));
-    mz_node n = backward_node(t, MZ_OP_cross_entropy_dx);
+    mz_node n = mz_tape_node(t, MZ_OP_cross_entropy_dx);
     add_in(&n, dy);
     add_in(&n, t->at->in[0]);
     add_in(&n, t->at->in[1]);
     add_in(&n, lse);
-    return finish_dx(t, n, t->at->in[0]);
+    return mz_tape_dx(t, n, t->at->in[0]);
 }
 
-static mezzo_status grad_reduce(tape *t, int dy, float alpha) {
-    mz_node n = backward_node(t, MZ_OP_expand);
-    n.attrs.alpha = alpha;
-    add_in(&n, dy);
-    return finish_dx(t, n, t->at->in[0]);
-}
-static mezzo_status grad_sum(tape *t, int node, int dy) {
-    return (void)node, grad_reduce(t, dy, 1.0f);
-}
-static mezzo_status grad_mean(tape *t, int node, int dy) {
-    (void)node;
-    const mz_shape *x = shape_of(t, t->at->in[0]);
-    int axis = t->at->attrs.axis;
-    int64_t n = axis < 0 ? mz_shape_count(x) : x->dim[axis];
-    return grad_reduce(t, dy, (float)(1.0 / (double)n));
-}
-
-static mezzo_status grad_expand(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = backward_node(t, MZ_OP_sum);
-    add_in(&n, dy);
-    return finish_gradients(t, n, 0, &t->at->in[0], 1);
-}
-
-// dx of a reduction by a node that reads dy, x and y.
-static mezzo_status grad_reduced(tape *t, mz_op op, int dy) {
-    mz_node n = backward_node(t, op);
-    add_in(&n, dy);
-    add_in(&n, t->at->in[0]);
-    add_in(&n, t->at->out[0]);
-    return finish_dx(t, n, t->at->in[0]);
-}
-static mezzo_status grad_max(tape *t, int node, int dy) {
-    return (void)node, grad_reduced(t, MZ_OP_extremum_dx, dy);
-}
-static mezzo_status grad_min(tape *t, int node, int dy) {
-    return (void)node, grad_reduced(t, MZ_OP_extremum_dx, dy);
-}
-static mezzo_status grad_prod(tape *t, int node, int dy) {
-    return (void)node, grad_reduced(t, MZ_OP_prod_dx, dy);
-}
-
-static mezzo_status grad_cumsum(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = backward_node(t, MZ_OP_cumsum);
-    n.attrs.reverse = !n.attrs.reverse;
-    add_in(&n, dy);
-    return finish_dx(t, n, t->at->in[0]);
-}
-
-static mezzo_status grad_gather(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = backward_node(t, MZ_OP_scatter_add);
-    add_in(&n, -1);
-    add_in(&n, t->at->in[1]);
-    add_in(&n, dy);
-    return finish_dx(t, n, t->at->in[0]);
-}
-
-static mezzo_status grad_scatter_add(tape *t, int node, int dy) {
-    (void)node;
-    if (needs(t, 2)) {
-        mz_node n = backward_node(t, MZ_OP_gather);
-        add_in(&n, dy);
-        add_in(&n, t->at->in[1]);
-        MEZZO_TRY(finish_dx(t, n, t->at->in[2]));
-    }
-    return needs(t, 0) ? deliver(t, t->at->in[0], dy) : MEZZO_OK;
-}
-
-static mezzo_status grad_split(tape *t, int node, int dy) {
-    (void)node, (void)dy;
-    mz_node n = backward_node(t, MZ_OP_concat);
-    for (int i = 0; i < t->at->n_out; ++i) {
-        int out = t->at->out[i], part = t->grad[out];
-        if (part < 0) { // nobody read this part: zero, as the (finite) loss scale × 0
-            mz_node zero = backward_node(t, MZ_OP_expand);
-            zero.attrs.alpha = 0;
-            zero.attrs.axis = -1;
-            add_in(&zero, t->g->scale);
-            MEZZO_TRY(new_gradient(t, out, &part));
-            add_out(&zero, part);
-            MEZZO_TRY(mz_graph_node(t->g, zero, NULL));
-        }
-        add_in(&n, part);
-    }
-    return finish_dx(t, n, t->at->in[0]);
-}
-
-// dx of an op that only moves elements has dy's format and the first input's shape.
-static mezzo_status finish_moved(tape *t, mz_node n, int dy) {
-    int dx, x = t->at->in[0];
-    MEZZO_TRY(new_value(t, *shape_of(t, x), dtype_of(t, dy), &dx));
-    add_out(&n, dx);
-    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
-    return deliver(t, x, dx);
-}
-
-static mezzo_status grad_concat(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = backward_node(t, MZ_OP_split);
-    add_in(&n, dy);
-    n.n_out = t->at->n_in;
-    for (int i = 0; i < n.n_out; ++i)
-        MEZZO_TRY(new_value(t, *shape_of(t, t->at->in[i]), dtype_of(t, dy), &n.out[i]));
-    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
-    for (int i = 0; i < n.n_out; ++i)
-        if (needs(t, i))
-            MEZZO_TRY(deliver(t, t->at->in[i], n.out[i]));
-    return MEZZO_OK;
-}
-
-static mezzo_status grad_permute(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = backward_node(t, MZ_OP_permute);
-    for (int i = 0; i < shape_of(t, dy)->rank; i++)
-        n.attrs.permutation[t->at->attrs.permutation[i]] = i;
-    add_in(&n, dy);
-    return finish_moved(t, n, dy);
-}
-
-static mezzo_status grad_slice(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = backward_node(t, MZ_OP_pad);
-    n.attrs.alpha = 0;
-    add_in(&n, dy);
-    return finish_moved(t, n, dy);
-}
-
-// What was put around x has no gradient.
-static mezzo_status grad_pad(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = backward_node(t, MZ_OP_slice);
-    add_in(&n, dy);
-    return finish_moved(t, n, dy);
-}
-
-static mezzo_status grad_mse(tape *t, int node, int dy) {
+static mezzo_status mz_grad_mse(tape *t, int node, int dy) {
     (void)node;
     for (int i = 0; i < 2; i++) {
         if (!needs(t, i))
             continue;
-        mz_node n = backward_node(t, MZ_OP_mse_dx);
+        mz_node n = mz_tape_node(t, MZ_OP_mse_dx);
         add_in(&n, dy);
         add_in(&n, t->at->in[i]);
         add_in(&n, t->at->in[1 - i]);
-        MEZZO_TRY(finish_dx(t, n, t->at->in[i]));
+        MEZZO_TRY(mz_tape_dx(t, n, t->at->in[i]));
     }
     return MEZZO_OK;
 }
@@ -764,12 +598,12 @@ GRAD_NONE(constant)
 GRAD_NONE(argmax)
 // Each forward op has one rule: without its grad_ function an op of ops.def does not compile.
 typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
-#define OP(name, ...) [MZ_OP_##name] = grad_##name,
+#define OP(name, ...) [MZ_OP_##name] = mz_grad_##name,
 #define OP_BACKWARD(name, ...)
 #define OP_STATE(name, ...)
 static const gradient_rule gradient_rules[MZ_OP_COUNT] = {
 #include "graph/ops.def"
-    [MZ_OP_quantize] = grad_cast, // autocast makes it before there is a gradient
+    [MZ_OP_quantize] = mz_grad_cast, // autocast makes it before there is a gradient
 };
 
 // The loss scale × the input "loss_share".
@@ -777,7 +611,7 @@ static mezzo_status add_share(tape *t, int *scale) {
     mezzo_graph *g = t->g;
     mz_value v = {
         .kind = MZ_VALUE_INPUT, .dtype = MEZZO_F32, .shape = {1, {1}}, .producer = -1, .param = -1, .alias = -1};
-    mz_node n = backward_node(t, MZ_OP_mul);
+    mz_node n = mz_tape_node(t, MZ_OP_mul);
     n.rule = "loss scale x the micro batch's share, fp32";
     n.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F32};
     v.name = mz_format("loss_share");
@@ -787,7 +621,7 @@ static mezzo_status add_share(tape *t, int *scale) {
     int share;
     MEZZO_TRY(mz_graph_value(g, v, &share));
     add_in(&n, share);
-    MEZZO_TRY(new_value(t, v.shape, MEZZO_F32, &n.out[0]));
+    MEZZO_TRY(mz_tape_value(t, v.shape, MEZZO_F32, &n.out[0]));
     n.n_out = 1;
     *scale = n.out[0];
     return mz_graph_node(g, n, NULL);
@@ -803,14 +637,14 @@ static mezzo_status seed(tape *t, bool shared) {
     int scale = g->scale;
     if (shared)
         MEZZO_TRY(add_share(t, &scale));
-    mz_node n = backward_node(t, MZ_OP_scale);
+    mz_node n = mz_tape_node(t, MZ_OP_scale);
     n.attrs.alpha = t->weight;
     n.rule = "d loss: loss scale x weight, fp32";
     n.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F32};
     add_in(&n, scale);
     mz_shape shape = *shape_of(t, g->loss);
     mezzo_dtype wide = dtype_of(t, g->loss) == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32;
-    MEZZO_TRY(new_value(t, shape, wide, &n.out[0]));
+    MEZZO_TRY(mz_tape_value(t, shape, wide, &n.out[0]));
     n.n_out = 1;
     MEZZO_TRY(mz_graph_node(g, n, NULL));
     t->grad[g->loss] = n.out[0];

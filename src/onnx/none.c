@@ -26,22 +26,27 @@ int mezzo_onnx_outputs(const mezzo_onnx *onnx) {
 }
 
 mezzo_status mezzo_onnx_input(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out) {
-    return (void)onnx, (void)index, (void)out, none();
+    MZ_REQUIRE(onnx, out);
+    return (void)index, none();
 }
 
 mezzo_status mezzo_onnx_output(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out) {
-    return (void)onnx, (void)index, (void)out, none();
+    MZ_REQUIRE(onnx, out);
+    return (void)index, none();
 }
 
 mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
                               mezzo_value *values) {
-    return (void)onnx, (void)graph, (void)n, (void)dims, (void)values, none();
+    MZ_REQUIRE(onnx, graph, values);
+    return (void)n, (void)dims, none();
 }
 
 mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params) {
-    return (void)onnx, (void)params, none();
+    MZ_REQUIRE(onnx, params);
+    return none();
 }
 
 mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path) {
-    return (void)onnx, (void)params, (void)path, none();
+    MZ_REQUIRE(onnx, params, path);
+    return none();
 }

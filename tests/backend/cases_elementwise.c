@@ -208,7 +208,9 @@ static const mz_attrs PLAIN = {.alpha = 0}, FACTOR = {.alpha = 0.3f}, RANGE = {.
     CASES(name##_dx, told, domain, elements_alike(&e, 2);)
 #define UNARY_OWN(name, told, saved, class, tolerance, padding, domain, ...) CASES_UNARY(name, told, domain)
 #define UNARY_FLAT(name, told, ...)                                          CASES_UNARY(name, told, REAL)
-#define CASES_BINARY(name, domain)                                           CASES(name, PLAIN, domain, elements_alike(&e, 2); elements_repeating(&e, 2);)
+// clang-format off
+#define CASES_BINARY(name, domain) CASES(name, PLAIN, domain, elements_alike(&e, 2); elements_repeating(&e, 2);)
+// clang-format on
 #define BINARY(name, class, tolerance, padding, domain, ...)                                                           \
     CASES_BINARY(name, domain)                                                                                         \
     CASES(name##_da, PLAIN, domain, elements_alike(&e, 3); elements_repeating(&e, 3);)                                 \

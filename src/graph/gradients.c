@@ -1,0 +1,139 @@
+// Gradients of reductions and movements: each is a reduction or a movement the other way.
+#include "graph/tape.h"
+
+static mezzo_status mz_grad_reduce(tape *t, int dy, float alpha) {
+    mz_node n = mz_tape_node(t, MZ_OP_expand);
+    n.attrs.alpha = alpha;
+    add_in(&n, dy);
+    return mz_tape_dx(t, n, t->at->in[0]);
+}
+mezzo_status mz_grad_sum(tape *t, int node, int dy) {
+    return (void)node, mz_grad_reduce(t, dy, 1.0f);
+}
+mezzo_status mz_grad_mean(tape *t, int node, int dy) {
+    (void)node;
+    const mz_shape *x = shape_of(t, t->at->in[0]);
+    int axis = t->at->attrs.axis;
+    int64_t n = axis < 0 ? mz_shape_count(x) : x->dim[axis];
+    return mz_grad_reduce(t, dy, (float)(1.0 / (double)n));
+}
+
+mezzo_status mz_grad_expand(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_sum);
+    add_in(&n, dy);
+    return mz_tape_gradients(t, n, 0, &t->at->in[0], 1);
+}
+
+// dx of a reduction by a node that reads dy, x and y.
+static mezzo_status mz_grad_reduced(tape *t, mz_op op, int dy) {
+    mz_node n = mz_tape_node(t, op);
+    add_in(&n, dy);
+    add_in(&n, t->at->in[0]);
+    add_in(&n, t->at->out[0]);
+    return mz_tape_dx(t, n, t->at->in[0]);
+}
+mezzo_status mz_grad_max(tape *t, int node, int dy) {
+    return (void)node, mz_grad_reduced(t, MZ_OP_extremum_dx, dy);
+}
+mezzo_status mz_grad_min(tape *t, int node, int dy) {
+    return (void)node, mz_grad_reduced(t, MZ_OP_extremum_dx, dy);
+}
+mezzo_status mz_grad_prod(tape *t, int node, int dy) {
+    return (void)node, mz_grad_reduced(t, MZ_OP_prod_dx, dy);
+}
+
+mezzo_status mz_grad_cumsum(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_cumsum);
+    n.attrs.reverse = !n.attrs.reverse;
+    add_in(&n, dy);
+    return mz_tape_dx(t, n, t->at->in[0]);
+}
+
+mezzo_status mz_grad_gather(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_scatter_add);
+    add_in(&n, -1);
+    add_in(&n, t->at->in[1]);
+    add_in(&n, dy);
+    return mz_tape_dx(t, n, t->at->in[0]);
+}
+
+mezzo_status mz_grad_scatter_add(tape *t, int node, int dy) {
+    (void)node;
+    if (needs(t, 2)) {
+        mz_node n = mz_tape_node(t, MZ_OP_gather);
+        add_in(&n, dy);
+        add_in(&n, t->at->in[1]);
+        MEZZO_TRY(mz_tape_dx(t, n, t->at->in[2]));
+    }
+    return needs(t, 0) ? mz_tape_deliver(t, t->at->in[0], dy) : MEZZO_OK;
+}
+
+mezzo_status mz_grad_split(tape *t, int node, int dy) {
+    (void)node, (void)dy;
+    mz_node n = mz_tape_node(t, MZ_OP_concat);
+    for (int i = 0; i < t->at->n_out; ++i) {
+        int out = t->at->out[i], part = t->grad[out];
+        if (part < 0) { // nobody read this part: zero, as the (finite) loss scale × 0
+            mz_node zero = mz_tape_node(t, MZ_OP_expand);
+            zero.attrs.alpha = 0;
+            zero.attrs.axis = -1;
+            add_in(&zero, t->g->scale);
+            MEZZO_TRY(mz_tape_gradient(t, out, &part));
+            add_out(&zero, part);
+            MEZZO_TRY(mz_graph_node(t->g, zero, NULL));
+        }
+        add_in(&n, part);
+    }
+    return mz_tape_dx(t, n, t->at->in[0]);
+}
+
+// dx of an op that only moves elements has dy's format and the first input's shape.
+static mezzo_status finish_moved(tape *t, mz_node n, int dy) {
+    int dx, x = t->at->in[0];
+    MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), dtype_of(t, dy), &dx));
+    add_out(&n, dx);
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    return mz_tape_deliver(t, x, dx);
+}
+
+mezzo_status mz_grad_concat(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_split);
+    add_in(&n, dy);
+    n.n_out = t->at->n_in;
+    for (int i = 0; i < n.n_out; ++i)
+        MEZZO_TRY(mz_tape_value(t, *shape_of(t, t->at->in[i]), dtype_of(t, dy), &n.out[i]));
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    for (int i = 0; i < n.n_out; ++i)
+        if (needs(t, i))
+            MEZZO_TRY(mz_tape_deliver(t, t->at->in[i], n.out[i]));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_grad_permute(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_permute);
+    for (int i = 0; i < shape_of(t, dy)->rank; i++)
+        n.attrs.permutation[t->at->attrs.permutation[i]] = i;
+    add_in(&n, dy);
+    return finish_moved(t, n, dy);
+}
+
+mezzo_status mz_grad_slice(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_pad);
+    n.attrs.alpha = 0;
+    add_in(&n, dy);
+    return finish_moved(t, n, dy);
+}
+
+// What was put around x has no gradient.
+mezzo_status mz_grad_pad(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_slice);
+    add_in(&n, dy);
+    return finish_moved(t, n, dy);
+}

@@ -1,0 +1,64 @@
+// The walk backward over a graph (autodiff.c) as a rule of one op sees it.
+#ifndef MZ_TAPE_H
+#define MZ_TAPE_H
+
+#include "graph/graph.h"
+
+typedef struct tape {
+    mezzo_graph *g;
+    int *grad;         // per forward value: its gradient's value id, -1 while there is none
+    bool *needs;       // per forward value: depends on a parameter that is trained
+    const mz_node *at; // a copy of the forward node under differentiation, because the graph's nodes move
+    float weight;
+} tape;
+
+static inline mezzo_dtype dtype_of(const tape *t, int v) {
+    return t->g->values[v].dtype;
+}
+static inline const mz_shape *shape_of(const tape *t, int v) {
+    return &t->g->values[v].shape;
+}
+static inline bool is_param(const tape *t, int v) {
+    mz_value_kind k = t->g->values[v].kind;
+    return k == MZ_VALUE_PARAM || k == MZ_VALUE_LOW_COPY;
+}
+static inline bool needs(const tape *t, int slot) {
+    return slot < t->at->n_in && t->at->in[slot] >= 0 && t->needs[t->at->in[slot]];
+}
+
+static inline void add_in(mz_node *n, int v) {
+    n->in[n->n_in++] = v;
+}
+static inline void add_out(mz_node *n, int v) {
+    n->out[n->n_out++] = v;
+}
+
+mezzo_status mz_tape_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out);
+mezzo_status mz_tape_gradient(tape *t, int v, int *out); // an empty gradient of v, in its format
+// A backward node with the forward node's module and numerics.
+mz_node mz_tape_node(const tape *t, mz_op op);
+// dx of an op with one output, by a node that reads dy and perhaps other inputs, which the caller added.
+mezzo_status mz_tape_dx(tape *t, mz_node n, int x);
+// These outputs may be parameter gradients: either all go straight into them, or all go into values that are delivered
+// later.
+mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *targets, int count);
+// Adds `grad` to the gradient of v: to the parameter's, or to the value's sum.
+mezzo_status mz_tape_deliver(tape *t, int v, int grad);
+
+// Rules of gradients.c.
+mezzo_status mz_grad_sum(tape *t, int node, int dy);
+mezzo_status mz_grad_mean(tape *t, int node, int dy);
+mezzo_status mz_grad_expand(tape *t, int node, int dy);
+mezzo_status mz_grad_max(tape *t, int node, int dy);
+mezzo_status mz_grad_min(tape *t, int node, int dy);
+mezzo_status mz_grad_prod(tape *t, int node, int dy);
+mezzo_status mz_grad_cumsum(tape *t, int node, int dy);
+mezzo_status mz_grad_gather(tape *t, int node, int dy);
+mezzo_status mz_grad_scatter_add(tape *t, int node, int dy);
+mezzo_status mz_grad_split(tape *t, int node, int dy);
+mezzo_status mz_grad_concat(tape *t, int node, int dy);
+mezzo_status mz_grad_permute(tape *t, int node, int dy);
+mezzo_status mz_grad_slice(tape *t, int node, int dy);
+mezzo_status mz_grad_pad(tape *t, int node, int dy);
+
+#endif
