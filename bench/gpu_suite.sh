@@ -37,7 +37,7 @@ if [[ -n $debs ]]; then
     # cmocka.pc names the folder of its library without the prefix.
     export PKG_CONFIG_PATH=$libraries/pkgconfig LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
     export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    command -v pkg-config >/dev/null || PATH=$PATH:$packages/usr/bin
+    PATH=$PATH:$packages/usr/bin # pkg-config, protoc-c
     options=("-DMEZZO_CHART_JS=$packages/usr/share/javascript/chart.js/chart.min.js")
 fi
 if ! { cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=OFF -DMEZZO_TESTS=ON -DMEZZO_CUDA=ON \
