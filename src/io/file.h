@@ -67,8 +67,12 @@ typedef struct mz_lock {
 // MEZZO_ERR_INVALID names the process and host that has it. The folder must exist.
 mezzo_status mz_lock_take(const char *folder, mz_lock *out);
 void mz_lock_release(mz_lock *lock); // a zeroed one is fine
-// While the folder at this path is the one that was locked: takes a lock file that somebody removed again, with a
-// warning. IO: the folder was removed, renamed or replaced. INVALID: another process has locked it since.
+// Whether a run folder that has lost a file keeps the rest: false where its config.yaml goes too, within 0.2 s, because
+// somebody removes the whole folder.
+bool mz_folder_stays(const char *folder);
+// While the folder at this path is the one that was locked and stays (mz_folder_stays): takes a lock file that somebody
+// removed again, with a warning. IO: the folder was removed, renamed or replaced. INVALID: another process has locked
+// it since.
 mezzo_status mz_lock_renew(mz_lock *lock, const char *folder);
 #define MZ_LOCK_FILE ".lock"
 

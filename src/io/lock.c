@@ -117,10 +117,19 @@ static bool is_same(const mz_lock *lock, const char *path) {
            ours.st_ino == there.st_ino;
 }
 
+bool mz_folder_stays(const char *folder) {
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    char *path = mz_format("%s/config.yaml", folder);
+    const bool stays = path == NULL || mz_path_exists(path);
+    mz_free(path);
+    return stays;
+}
+
 static mezzo_status renew(mz_lock *lock, const char *folder, const char *path) {
     struct stat there;
     mz_lock again;
-    if (stat(folder, &there) != 0 || (uint64_t)there.st_dev != lock->device || (uint64_t)there.st_ino != lock->inode)
+    if (!mz_folder_stays(folder) || stat(folder, &there) != 0 || (uint64_t)there.st_dev != lock->device ||
+        (uint64_t)there.st_ino != lock->inode)
         return mz_fail(MEZZO_ERR_IO,
                        "%s: the run folder was removed, renamed or replaced while the run was writing there",
                        mz_quote(folder).text);

@@ -256,6 +256,18 @@ static mezzo_status write_events(mz_metrics *metrics, int64_t step, const mz_met
 static mezzo_status follow_path(mz_metrics *metrics) {
     if (!mz_file_moved(metrics->file))
         return MEZZO_OK;
+    const char *slash = strrchr(metrics->path, '/');
+    char *folder = slash ? mz_format("%.*s", (int)(slash - metrics->path), metrics->path) : mz_strdup(".");
+    if (!folder)
+        return MEZZO_ERR_MEMORY;
+    const mezzo_status status =
+        mz_folder_stays(folder)
+            ? MEZZO_OK
+            : mz_fail(MEZZO_ERR_IO,
+                      "%s: the run folder was removed, renamed or replaced while the run was writing there",
+                      mz_quote(folder).text);
+    mz_free(folder);
+    MEZZO_TRY(status);
     mz_file *file;
     MEZZO_TRY(mz_file_append_own(metrics->path, &file));
     mz_file_discard(metrics->file);

@@ -65,7 +65,7 @@ rm -rf gone
 wait "$child"
 code=$?
 [[ $code -eq 3 ]] || fail "exit code $code, not 3"
-shows "$ERR" "mezzo train: gone: the run folder was removed, renamed or replaced"
+shows "$ERR" "mezzo train: 'gone': the run folder was removed, renamed or replaced"
 [[ ! -e gone ]] || fail "the folder was made again"
 
 # --- limits: a file size, a small stack, threads that cannot start

@@ -75,10 +75,15 @@ static void test_a_folder_that_is_gone(void **state) {
     assert_int_equal(mz_dir_create("gone"), MEZZO_OK);
     assert_int_equal(mz_lock_take("gone", &lock), MEZZO_OK);
     assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_OK);
+    assert_int_equal(mz_file_write_atomic("gone/config.yaml", "", 0), MEZZO_OK);
     assert_int_equal(mz_file_remove("gone/.lock"), MEZZO_OK);
     assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_OK); // the folder is there: the file is made again
     assert_true(mz_path_exists("gone/.lock"));
     expect_refused("gone", getpid());
+    assert_int_equal(mz_file_remove("gone/.lock"), MEZZO_OK); // the first files of a folder that is removed
+    assert_int_equal(mz_file_remove("gone/config.yaml"), MEZZO_OK);
+    assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_ERR_IO);
+    assert_false(mz_path_exists("gone/.lock"));
     assert_int_equal(mz_dir_remove("gone"), MEZZO_OK);
     assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_ERR_IO);
     assert_int_equal(mz_dir_create("gone"), MEZZO_OK); // another one of the same name
