@@ -22,7 +22,7 @@ static mz_task *opened(const char *model) {
         .maps = 9, .transmitters = 2, .size = 16, .extent = 64, .seed = 1, .threads = 1, .out = "cities"};
     const mz_task_options options = {.path = "cities", .split = 0.7};
     mz_radio_written w;
-    mz_task *task;
+    mz_task *task = NULL;
     mezzo_model_config config;
     mz_dir_remove("cities");
     if (mz_radio_write(&o, NULL, &w) == MEZZO_ERR_UNSUPPORTED)
