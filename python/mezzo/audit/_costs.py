@@ -226,7 +226,10 @@ class Replay:
             graph = self.graphs.pop(named["out"].untyped_storage().data_ptr())
             gradient = next(named[key] for key in ("grad_out", "grad_out_") if key in named)
             return torch.autograd.grad(graph[0], graph[1], self._to(gradient, graph[0].dtype))
-        low = (lambda t: t) if self.name == "now" else (lambda t: self._to(t, self.low))
+
+        def low(t: Any) -> Any:
+            return t if self.name == "now" else self._to(t, self.low)
+
         with torch.enable_grad():
             qkv = [low(named[key]).detach().requires_grad_() for key in ("query", "key", "value")]
             mask = named.get("attn_bias") if named.get("attn_bias") is not None else named.get("attn_mask")
