@@ -1,10 +1,14 @@
 // A process that has run parallel regions may fork: OpenMP's threads do not exist in the child, which would wait for
-// them for ever. So they are given back before a fork, and both processes start their own when they next need some.
+// them for ever. So GNU's are given back before a fork, and both processes start their own when they next need some.
+// LLVM's runtime does so by itself, and holds its locks while handlers run.
 #define _GNU_SOURCE
+#include "base/base.h"
+
+#ifdef __clang__
+void mz_survive_fork(void) {}
+#else
 #include <omp.h>
 #include <pthread.h>
-
-#include "base/base.h"
 
 static void before_fork(void) {
     (void)omp_pause_resource_all(omp_pause_hard);
@@ -18,3 +22,4 @@ void mz_survive_fork(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install);
 }
+#endif

@@ -595,8 +595,10 @@ static mezzo_status defer_update(mezzo_optimizer *opt, mz_sequence *into) {
         int64_t elements = bucket->update.elements;
         bool overlaps = bucket->update.overlaps;
         // A schedule's numbers are step_control's: left out, so that a change of them is not another call.
-        bucket->update =
-            (mz_update_attrs){.rule = bucket->group->update.rule, .elements = elements, .overlaps = overlaps};
+        memset(&bucket->update, 0, sizeof bucket->update); // lists are compared byte by byte
+        bucket->update.rule = bucket->group->update.rule;
+        bucket->update.elements = elements;
+        bucket->update.overlaps = overlaps;
         bucket->call.attrs.update = &bucket->update;
         MEZZO_TRY(mz_sequence_defer(into, stream, &bucket->group->whole.prepared, &bucket->call, &bucket->traffic));
         MEZZO_TRY(mz_optimizer_defer_quantize(opt, bucket->first, bucket->n, into));
