@@ -1,4 +1,4 @@
-// GGUF (github.com/ggml-org/ggml, docs/gguf.md), the container of llama.cpp, versions 2 and 3, little-endian: "GGUF",
+// GGUF (specified in the ggml project), the container of llama.cpp, versions 2 and 3, little-endian: "GGUF",
 // u32 version, u64 tensors, u64 values; each value's key, u32 type and bytes; each tensor's name, u32 rank, u64 sizes
 // (the last dimension first), u32 type, u64 offset; then the data, every tensor at a multiple of general.alignment.
 #ifndef MZ_IO_GGUF_H

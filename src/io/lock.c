@@ -136,7 +136,7 @@ static mezzo_status renew(mz_lock *lock, const char *folder, const char *path) {
     MEZZO_TRY(mz_lock_take(folder, &again)); // INVALID: another run took the folder since
     mz_lock_release(lock);
     *lock = again;
-    mz_log("warn", "%s was removed while the run was writing there: it is made again", mz_quote(path).text);
+    mz_log("warn", "%s was removed while the run was writing there: it is created again", mz_quote(path).text);
     return MEZZO_OK;
 }
 

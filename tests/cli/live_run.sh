@@ -45,7 +45,7 @@ ends 3
 shows "$ERR" "shards/train.bin': another program cut the file short" "the newest checkpoint is cut/checkpoints/step-"
 run 0 eval cut --data text.txt --iters 1
 
-# Removed records go on in a new file, with a warning; a removed lock is made again.
+# Removed records go on in a new file, with a warning; a removed lock is created again.
 start "${LONG[@]}" --data text.txt --out moved
 wait_until test -s moved/metrics.jsonl
 sleep 0.5

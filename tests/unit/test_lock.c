@@ -77,7 +77,7 @@ static void test_a_folder_that_is_gone(void **state) {
     assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_OK);
     assert_int_equal(mz_file_write_atomic("gone/config.yaml", "", 0), MEZZO_OK);
     assert_int_equal(mz_file_remove("gone/.lock"), MEZZO_OK);
-    assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_OK); // the folder is there: the file is made again
+    assert_int_equal(mz_lock_renew(&lock, "gone"), MEZZO_OK); // the folder is there: the file is created again
     assert_true(mz_path_exists("gone/.lock"));
     expect_refused("gone", getpid());
     assert_int_equal(mz_file_remove("gone/.lock"), MEZZO_OK); // the first files of a folder that is removed
