@@ -11,7 +11,6 @@ set(CMAKE_C_EXTENSIONS ON)
 set(CMAKE_C_FLAGS_RELEASE "-O2 -g")
 set(CMAKE_C_FLAGS_DEBUG "-Og -g")
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 if(NOT CMAKE_C_COMPILER_LAUNCHER)
@@ -32,7 +31,10 @@ elseif(MEZZO_SANITIZE STREQUAL "thread")
 elseif(MEZZO_SANITIZE)
     set(mezzo_sanitizers -fsanitize=address,undefined)
 endif()
+# Tests of a sanitized build find the library's own symbols in a shared library (mezzo_whole).
+set(CMAKE_C_VISIBILITY_PRESET hidden)
 if(mezzo_sanitizers)
+    set(CMAKE_C_VISIBILITY_PRESET default)
     # -O1: a sanitized build is compiled on every change and run once; the compiler's time counts for more.
     list(APPEND mezzo_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
     if(CMAKE_C_COMPILER_ID MATCHES "Clang")
