@@ -49,25 +49,18 @@ static int from_rules(const cli_args *args, const char *path) {
     static const char *const names[] = {"d-model", "batch-size", "seq-len"};
     int64_t shape[3];
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
-        int code = cli_integer(args, names[i], 1, INT64_C(1) << 31, 0, &shape[i]);
-        if (code != CLI_DONE)
-            return code;
+        CLI_TRY(cli_integer(args, names[i], 1, INT64_C(1) << 31, 0, &shape[i]));
         if (shape[i] == 0)
             return cli_wrong(args->command, "--%s is missing: name the width, batch size and sequence length of a step",
                              names[i]);
     }
     mz_rules rules;
     mz_advice advice;
-    mezzo_status status = mz_rules_load(path, &rules);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    int code = CLI_DONE;
-    status = mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice);
-    if (status != MEZZO_OK)
-        code = cli_error(args->command, status);
-    else if (cli_has(args, "json"))
+    CLI_TRY(cli_code(args, mz_rules_load(path, &rules)));
+    int code = cli_code(args, mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice));
+    if (code == CLI_DONE && cli_has(args, "json"))
         code = cli_json_print(args->command, CLI_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
-    else
+    else if (code == CLI_DONE)
         print_text(&rules, &advice);
     mz_rules_free(&rules);
     return code;
@@ -102,14 +95,14 @@ static void print_choice(const mz_choice *c, const char *unit) {
             "not.");
 }
 
-// --d-model, --batch-size and --seq-len are the rules' options and the model's keys at once.
-static mezzo_status model_of(const cli_args *args, mezzo_config *config, mezzo_model_config *model) {
+// --d-model, --batch-size and --seq-len are options of the rules and keys at once.
+mezzo_status cli_advise_shape(const cli_args *args, mezzo_config *config) {
     static const char *const options[] = {"d-model", "batch-size", "seq-len"};
     static const char *const keys[] = {"model.d_model", "train.batch_size", "model.seq_len"};
     for (size_t i = 0; i < MZ_COUNT(options); i++)
         if (cli_has(args, options[i]))
             MEZZO_TRY(mezzo_config_set(config, keys[i], cli_text(args, options[i], ""), options[i]));
-    return mezzo_config_model(config, 0, model);
+    return MEZZO_OK;
 }
 
 static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t memory, const mezzo_precision *list,
@@ -117,7 +110,8 @@ static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t
     mezzo_model_config model;
     mz_run_config c;
     mezzo_device *device;
-    MEZZO_TRY(model_of(args, config, &model));
+    MEZZO_TRY(cli_advise_shape(args, config));
+    MEZZO_TRY(mezzo_config_model(config, 0, &model));
     *unit = mz_task_kind_of(mezzo_model_task(&model))->unit;
     MEZZO_TRY(mz_run_config_read(config, &c));
     MEZZO_TRY(mezzo_device_open(c.device, c.threads, &device));
@@ -139,30 +133,18 @@ static int by_timing(const cli_args *args) {
     mz_choice choice;
     double memory;
     const char *unit = "";
-    int n = 0, code = cli_number(args, "memory-gb", 0, 1e6, 0, &memory);
-    if (code == CLI_DONE && cli_has(args, "precisions"))
-        code = cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n);
-    if (code == CLI_DONE)
-        code = cli_config(args, &config);
-    if (code != CLI_DONE)
-        return code;
-    mezzo_status status = time_here(args, config, (size_t)(memory * (double)(1 << 30)), list, n, &choice, &unit);
-    if (status != MEZZO_OK)
-        code = cli_error(args->command, status);
-    else if (cli_has(args, "json"))
+    int n = 0;
+    CLI_TRY(cli_number(args, "memory-gb", 0, 1e6, 0, &memory));
+    if (cli_has(args, "precisions"))
+        CLI_TRY(cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n));
+    CLI_TRY(cli_config(args, &config));
+    int code = cli_code(args, time_here(args, config, (size_t)(memory * (double)(1 << 30)), list, n, &choice, &unit));
+    if (code == CLI_DONE && cli_has(args, "json"))
         code = cli_json_print(args->command, cli_choice_json(&choice));
-    else
+    else if (code == CLI_DONE)
         print_choice(&choice, unit);
     mezzo_config_free(config);
     return code;
-}
-
-static const char *model_named(const cli_args *args) {
-    const char *model = NULL;
-    for (int i = 0; i < args->n_given; i++)
-        if (args->given[i].config && strcmp(args->given[i].name, "model.name") == 0)
-            model = args->given[i].value;
-    return model;
 }
 
 // The built-in rules measured on a device like this one.
@@ -178,7 +160,7 @@ static const char *rules_here(const cli_args *args) {
         return NULL;
     bool amx = strcmp(info.backend, "cpu") == 0 && mz_isa_probe(getenv("MEZZO_ISA"), &isa) == MEZZO_OK &&
                isa.level >= MZ_LEVEL_AMX;
-    return mz_rules_for(info.description, amx, model_named(args));
+    return mz_rules_for(info.description, amx, cli_given_key(args, "model.name"));
 }
 
 static int run(const cli_args *args) {
@@ -197,7 +179,7 @@ static int run(const cli_args *args) {
     if (measure)
         return by_timing(args);
     mezzo_model_config model;
-    const char *name = model_named(args);
+    const char *name = cli_given_key(args, "model.name");
     if (name != NULL && mezzo_model_defaults(name, &model) == MEZZO_OK &&
         mezzo_model_task(&model) != MEZZO_TASK_LANGUAGE)
         return cli_wrong(args->command, "rules cover text models, and %s is a model of %s: use --measure --model %s",

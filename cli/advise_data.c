@@ -8,10 +8,8 @@
 #include "study/page/device_page.h"
 
 // A GPT whose step takes well under a second on a laptop, where nothing is said.
-static const struct {
-    const char *key, *value;
-} defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},    {"model.heads", "4"},
-                {"model.d_model", "128"}, {"model.seq_len", "128"}, {"train.batch_size", "8"}};
+static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},    {"model.heads", "4"},
+                                       {"model.d_model", "128"}, {"model.seq_len", "128"}, {"train.batch_size", "8"}};
 
 static void show_candidate(void *user, const mz_candidate *c) {
     (void)user;
@@ -53,35 +51,18 @@ static int tell(const cli_args *args, const mz_advised *a, const char *folder) {
     if (status == MEZZO_OK && cli_has(args, "json"))
         return cli_json_print(args->command, json);
     json_decref(json);
+    CLI_TRY(cli_code(args, status));
+    mz_text_addf(&t, "\n");
     mz_advised_text(a, &t);
-    status = status != MEZZO_OK ? status : t.status;
-    if (status == MEZZO_OK)
+    mz_text_addf(&t, "\nwritten to %s: advise.html, advise.json\n", cli_show(folder).text);
+    if (t.status == MEZZO_OK)
         cli_tell("%s\n", a->verdict);
-    if (status == MEZZO_OK)
-        printf("\n%s\nwritten to %s: advise.html, advise.json\n", t.data, cli_show(folder).text);
-    mz_text_free(&t);
-    return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
+    return cli_print_made(args, &t);
 }
 
-static bool given_key(const cli_args *args, const char *key) {
-    for (int i = 0; i < args->n_given; i++)
-        if (args->given[i].config && strcmp(args->given[i].name, key) == 0)
-            return true;
-    return false;
-}
-
-// --d-model, --batch-size and --seq-len are the rules' options and keys at once.
 static mezzo_status set_keys(const cli_args *args, mezzo_config *config) {
-    static const char *const options[] = {"d-model", "batch-size", "seq-len"};
-    static const char *const keys[] = {"model.d_model", "train.batch_size", "model.seq_len"};
-    const bool named = given_key(args, "model.name");
-    for (size_t i = 0; i < MZ_COUNT(defaults); i++)
-        if (!given_key(args, defaults[i].key) && !(named && strncmp(defaults[i].key, "model.", 6) == 0))
-            MEZZO_TRY(mezzo_config_set(config, defaults[i].key, defaults[i].value, "advise"));
-    for (size_t i = 0; i < MZ_COUNT(options); i++)
-        if (cli_has(args, options[i]))
-            MEZZO_TRY(mezzo_config_set(config, keys[i], cli_text(args, options[i], ""), options[i]));
-    return MEZZO_OK;
+    MEZZO_TRY(cli_set_defaults(args, config, defaults, MZ_COUNT(defaults)));
+    return cli_advise_shape(args, config);
 }
 
 // --- per op --------------------------------------------------------------------------------------------------------
@@ -97,11 +78,7 @@ static int tell_search(const cli_args *args, const mz_per_op_options *o, const m
     if (cli_has(args, "json"))
         return cli_json_print(args->command, mz_per_op_json(o, p));
     mz_per_op_text(o, p, &t);
-    if (t.status == MEZZO_OK)
-        printf("%s", t.data);
-    int code = t.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, t.status);
-    mz_text_free(&t);
-    return code;
+    return cli_print_made(args, &t);
 }
 
 int cli_advise_per_op(const cli_args *args) {
@@ -110,17 +87,12 @@ int cli_advise_per_op(const cli_args *args) {
     int64_t runs = 0, steps = 0;
     if (!cli_has(args, "precisions"))
         return cli_wrong(args->command, "--per-op needs the precision to try: --precisions fp8");
-    int n = 0, code = cli_precisions(args, "precisions", "", &o.precision, 1, &n);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "runs", 2, 1000, 24, &runs);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "steps", 3, 1000000, 30, &steps);
-    if (code == CLI_DONE)
-        code = cli_number(args, "gap", 0, 1e6, 0.01, &o.gap);
-    if (code == CLI_DONE)
-        code = cli_config(args, &o.config);
-    if (code != CLI_DONE)
-        return code;
+    int n = 0;
+    CLI_TRY(cli_precisions(args, "precisions", "", &o.precision, 1, &n));
+    CLI_TRY(cli_integer(args, "runs", 2, 1000, 24, &runs));
+    CLI_TRY(cli_integer(args, "steps", 3, 1000000, 30, &steps));
+    CLI_TRY(cli_number(args, "gap", 0, 1e6, 0.01, &o.gap));
+    CLI_TRY(cli_config(args, &o.config));
     char text[32];
     o.runs = (int)runs;
     snprintf(text, sizeof text, "%lld", (long long)steps);
@@ -132,7 +104,7 @@ int cli_advise_per_op(const cli_args *args) {
     if (status == MEZZO_OK)
         status = mz_per_op_find(&o, &found);
     cli_progress_end();
-    code = status == MEZZO_OK ? tell_search(args, &o, &found) : cli_error(args->command, status);
+    int code = status == MEZZO_OK ? tell_search(args, &o, &found) : cli_error(args->command, status);
     if (code == CLI_DONE && !found.closes)
         code = CLI_CHECK_FAILED;
     mz_per_op_free(&found);
@@ -149,13 +121,11 @@ int cli_advise_data(const cli_args *args) {
                             .tell_candidate = show_candidate,
                             .tell = show_run};
     mz_advised answer = {0};
-    int n = 0, code = cli_number(args, "minutes", 0.01, 1e6, 1.5, &o.minutes);
-    if (code == CLI_DONE && cli_has(args, "precisions"))
-        code = cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n);
-    if (code == CLI_DONE)
-        code = cli_config(args, &o.config);
-    if (code != CLI_DONE)
-        return code;
+    int n = 0;
+    CLI_TRY(cli_number(args, "minutes", 0.01, 1e6, 1.5, &o.minutes));
+    if (cli_has(args, "precisions"))
+        CLI_TRY(cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n));
+    CLI_TRY(cli_config(args, &o.config));
     if (n > 0)
         o.precisions = list;
     o.n_precisions = n;
@@ -163,7 +133,8 @@ int cli_advise_data(const cli_args *args) {
     if (status == MEZZO_OK)
         status = mz_advised_find(&o, &answer);
     cli_progress_end();
-    code = status == MEZZO_OK ? tell(args, &answer, cli_text(args, "out", "advise")) : cli_error(args->command, status);
+    int code =
+        status == MEZZO_OK ? tell(args, &answer, cli_text(args, "out", "advise")) : cli_error(args->command, status);
     if (code == CLI_DONE && !answer.decided)
         code = CLI_CHECK_FAILED;
     mz_advised_free(&answer);

@@ -87,15 +87,14 @@ static int print_json(const cli_args *args, const mz_analysis *a, const outcome 
     return cli_json_print(args->command, o);
 }
 
-static mezzo_status print_text(const mz_analysis *a, const outcome *out) {
+static int print_text(const cli_args *args, const mz_analysis *a, const outcome *out) {
     mz_text t = {0};
-    mezzo_status status = mz_analysis_text(a, &t);
-    if (status == MEZZO_OK)
-        printf("%s\nwritten to %s: pairs_analysis.csv, summary.json, rules.json, report.md, %d figure%s (PNG, SVG, "
-               "gnuplot)\n",
-               t.data, out->folder, out->drawn, out->drawn == 1 ? "" : "s");
-    mz_text_free(&t);
-    return status;
+    t.status = mz_analysis_text(a, &t);
+    mz_text_addf(&t,
+                 "\nwritten to %s: pairs_analysis.csv, summary.json, rules.json, report.md, %d figure%s (PNG, SVG, "
+                 "gnuplot)\n",
+                 out->folder, out->drawn, out->drawn == 1 ? "" : "s");
+    return cli_print_made(args, &t);
 }
 
 static const cli_range ranges[] = {
@@ -105,11 +104,8 @@ static const cli_range ranges[] = {
 
 static int run(const cli_args *args) {
     outcome out = {.folder = cli_text(args, "out", "analysis")};
-    int code = CLI_RANGES(args, ranges, &out);
-    if (code != CLI_DONE)
-        return code;
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "a CSV file is missing; usage: mezzo analyze %s", args->command->usage);
+    CLI_TRY(CLI_RANGES(args, ranges, &out));
+    CLI_TRY(cli_need_operand(args));
     mz_study study = {0};
     mz_analysis analysis = {0};
     mezzo_status status = mz_study_load(args->operands[0], cli_text(args, "columns", NULL),
@@ -122,12 +118,9 @@ static int run(const cli_args *args) {
         status = save(&study, &analysis, &out);
     if (status == MEZZO_OK && out.why[0] != '\0')
         fprintf(stderr, "mezzo analyze: no figures: %s\n", out.why);
-    if (status == MEZZO_OK && !cli_has(args, "json"))
-        status = print_text(&analysis, &out);
-    else if (status == MEZZO_OK)
-        code = print_json(args, &analysis, &out);
-    if (status != MEZZO_OK)
-        code = cli_error(args->command, status);
+    int code = cli_code(args, status);
+    if (code == CLI_DONE)
+        code = cli_has(args, "json") ? print_json(args, &analysis, &out) : print_text(args, &analysis, &out);
     mz_analysis_free(&analysis);
     mz_study_free(&study);
     return code;
@@ -154,5 +147,6 @@ const cli_command cli_analyze = {
                "speedup_amp_over_fp32). Only exact-shape pairs are compared.",
     .options = options_table,
     .max_operands = 1,
+    .operand = "a CSV file",
     .run = run,
 };

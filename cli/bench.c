@@ -13,7 +13,7 @@ typedef struct asked {
     int n_precisions;
     mz_bench_case *cases;
     int n_cases;
-    int64_t threads, rounds;
+    int64_t rounds;
 } asked;
 
 #define MZ_BENCH_KERNEL_PRECISIONS "fp32, tf32, bf16, fp16, fp8 and fp8-dw16"
@@ -22,16 +22,13 @@ typedef struct asked {
 static int parse_precisions(const cli_args *args, asked *a) {
     char word[32];
     const char *text = cli_text(args, "precision", "fp32,bf16");
-    for (const char *p = text; *p != '\0' && a->n_precisions < (int)MZ_COUNT(a->precisions);) {
-        size_t n = strcspn(p, ",");
-        snprintf(word, sizeof word, "%.*s", (int)n, p);
+    while (a->n_precisions < (int)MZ_COUNT(a->precisions) && cli_next_word(&text, word, sizeof word)) {
         mezzo_precision *precision = &a->precisions[a->n_precisions++];
         if (mezzo_precision_parse(word, precision) != MEZZO_OK)
             return cli_wrong(args->command, "--precision: %s", mezzo_error_message());
         const mz_precision_info *info = mz_precision(*precision);
         if (info == NULL || info->wide != MEZZO_F32 || info->scaling > MZ_SCALING_TENSOR)
             return cli_wrong(args->command, "--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS, word);
-        p += n + (p[n] == ',');
     }
     return CLI_DONE;
 }
@@ -86,17 +83,13 @@ static int parse_cases(const cli_args *args, asked *a) {
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(asked, threads), "threads", 0, 1024, 0},
     {CLI_FIELD(asked, rounds), "rounds", 0, 101, 0},
 };
 
 static int parse_asked(const cli_args *args, asked *a) {
-    int code = parse_precisions(args, a);
-    if (code == CLI_DONE)
-        code = CLI_RANGES(args, ranges, a);
-    if (code == CLI_DONE)
-        code = parse_cases(args, a);
-    return code;
+    CLI_TRY(parse_precisions(args, a));
+    CLI_TRY(CLI_RANGES(args, ranges, a));
+    return parse_cases(args, a);
 }
 
 // --- what is told --------------------------------------------------------------------------------------------------
@@ -237,28 +230,24 @@ static int measure(told *t, const asked *a, mezzo_device *device) {
     mezzo_status status = mezzo_device_describe(device, &t->device);
     if (status == MEZZO_OK)
         status = mz_device_peaks(device, &t->peaks);
-    if (status != MEZZO_OK)
-        return cli_error(t->args->command, status);
+    CLI_TRY(cli_code(t->args, status));
     if (t->rows == NULL)
         tell_peaks(t);
-    status = mz_bench_kernels(device, &options, &t->peaks, tell_row, t);
-    if (status != MEZZO_OK)
-        return cli_error(t->args->command, status);
+    CLI_TRY(cli_code(t->args, mz_bench_kernels(device, &options, &t->peaks, tell_row, t)));
     return t->rows != NULL ? print_json(t) : CLI_DONE;
 }
 
-static int run_kernels(const cli_args *args) {
+static int run_kernels(const cli_args *args, const char *command) {
     asked a = {0};
     told t = {.args = args, .commit = getenv("MEZZO_COMMIT")};
     mezzo_device *device = NULL;
-    char *command = cli_command_line(args);
-    t.command = command != NULL ? command : "";
+    t.command = command;
     t.commit = t.commit != NULL ? t.commit : "";
     int code = parse_asked(args, &a);
-    if (code == CLI_DONE) {
-        mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)a.threads, &device);
-        code = status == MEZZO_OK ? open_csv(&t) : cli_error(args->command, status);
-    }
+    if (code == CLI_DONE)
+        code = cli_open_device(args, "auto", &device);
+    if (code == CLI_DONE)
+        code = open_csv(&t);
     if (code == CLI_DONE) {
         t.rows = cli_has(args, "json") ? json_array() : NULL;
         code = measure(&t, &a, device);
@@ -268,7 +257,6 @@ static int run_kernels(const cli_args *args) {
     }
     mezzo_device_close(device);
     mz_free(a.cases);
-    mz_free(command);
     return code;
 }
 
@@ -277,15 +265,13 @@ static int run(const cli_args *args) {
     const char *models = cli_has(args, "models") ? "models" : cli_has(args, "all-models") ? "all-models" : NULL;
     if (cli_has(args, "kernels") && models != NULL)
         return cli_wrong(args->command, "--kernels and --%s are two measurements: choose one", models);
-    if (cli_has(args, "kernels"))
-        return run_kernels(args);
-    if (models != NULL) {
-        char *command = cli_command_line(args);
-        int code = cli_bench_models(args, command != NULL ? command : "");
-        mz_free(command);
-        return code;
-    }
-    return cli_wrong(args->command, "choose what to measure: --models LIST, --all-models or --kernels");
+    if (!cli_has(args, "kernels") && models == NULL)
+        return cli_wrong(args->command, "choose what to measure: --models LIST, --all-models or --kernels");
+    char *typed = cli_command_line(args);
+    const char *command = typed != NULL ? typed : "";
+    const int code = models != NULL ? cli_bench_models(args, command) : run_kernels(args, command);
+    mz_free(typed);
+    return code;
 }
 
 static const cli_option options_table[] = {

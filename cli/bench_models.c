@@ -53,10 +53,7 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
     const char *list = cli_text(args, option, initial);
     if (list == NULL)
         *n = mz_precision_common(out);
-    for (const char *p = list != NULL ? list : ""; *p != '\0';) {
-        size_t length = strcspn(p, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, p);
-        p += length + (p[length] == ',');
+    while (list != NULL && cli_next_word(&list, word, sizeof word)) {
         if (*n == most)
             return cli_wrong(args->command, "--%s: at most %d precisions", option, most);
         if (mezzo_precision_parse(word, &out[*n]) != MEZZO_OK)
@@ -73,17 +70,12 @@ int cli_precisions(const cli_args *args, const char *option, const char *initial
 
 static int parse_phases(models *m) {
     const char *list = cli_text(m->args, "phases", "forward,backward,step");
-    for (const char *p = list; *p != '\0';) {
-        size_t n = strcspn(p, ",");
-        if (n == 7 && strncmp(p, "forward", n) == 0)
-            m->plan.forward = true;
-        else if (n == 8 && strncmp(p, "backward", n) == 0)
-            m->plan.backward = true;
-        else if (n == 4 && strncmp(p, "step", n) == 0)
-            m->plan.step = true;
-        else
+    char word[16];
+    for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
+        const bool forward = strcmp(word, "forward") == 0, backward = strcmp(word, "backward") == 0;
+        if (!forward && !backward && strcmp(word, "step") != 0)
             return cli_wrong(m->args->command, "--phases %s: use forward, backward and step", list);
-        p += n + (p[n] == ',');
+        *(forward ? &m->plan.forward : backward ? &m->plan.backward : &m->plan.step) = true;
     }
     if (!m->plan.forward && !m->plan.backward && !m->plan.step)
         return cli_wrong(m->args->command, "--phases: name at least one");
@@ -107,19 +99,16 @@ static void tell(void *user, const char *size, mezzo_precision precision) {
 
 static int parse(models *m) {
     mz_bench_plan *p = &m->plan;
-    int code = parse_sizes(m);
-    if (code == CLI_DONE)
-        code = cli_precisions(m->args, "precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions);
-    if (code == CLI_DONE)
-        code = parse_phases(m);
-    if (code == CLI_DONE)
-        code = CLI_RANGES(m->args, ranges, p);
+    CLI_TRY(parse_sizes(m));
+    CLI_TRY(cli_precisions(m->args, "precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions));
+    CLI_TRY(parse_phases(m));
+    CLI_TRY(CLI_RANGES(m->args, ranges, p));
     p->repeats.stop = cli_interruptible();
     p->seed = 1;
     p->tell = tell;
     p->user = m;
     p->peaks = m->peaks;
-    return code;
+    return CLI_DONE;
 }
 
 // --- what is told --------------------------------------------------------------------------------------------------
@@ -275,18 +264,15 @@ static int measure(models *m, mezzo_device *device) {
 int cli_bench_models(const cli_args *args, const char *command) {
     models *m = mz_alloc(1, sizeof *m);
     mezzo_device *device = NULL;
-    int64_t threads;
     if (m == NULL)
         return cli_error(args->command, MEZZO_ERR_MEMORY);
     m->args = args;
     m->command = command;
     int code = parse(m);
     if (code == CLI_DONE)
-        code = cli_integer(args, "threads", 0, 1024, 0, &threads);
-    if (code == CLI_DONE) {
-        mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
-        code = status == MEZZO_OK ? measure(m, device) : cli_error(args->command, status);
-    }
+        code = cli_open_device(args, "auto", &device);
+    if (code == CLI_DONE)
+        code = measure(m, device);
     if (code == CLI_DONE && cli_has(args, "json"))
         code = print_json(m);
     if (m->csv != NULL && fclose(m->csv) != 0 && code == CLI_DONE)

@@ -50,16 +50,13 @@ static int reset(talk *t, const char *system) {
     if (system != NULL)
         t->system = system;
     t->left_out = 0;
-    mezzo_status status = mezzo_chat_reset(t->chat, t->system);
-    return status == MEZZO_OK ? CLI_DONE : cli_error(t->args->command, status);
+    return cli_code(t->args, mezzo_chat_reset(t->chat, t->system));
 }
 
 static int save(talk *t, const char *path) {
     if (path[0] == '\0')
         return cli_wrong(t->args->command, "/save needs a file: /save FILE.jsonl");
-    mezzo_status status = mezzo_chat_save(t->chat, path);
-    if (status != MEZZO_OK)
-        return cli_error(t->args->command, status);
+    CLI_TRY(cli_code(t->args, mezzo_chat_save(t->chat, path)));
     fprintf(stderr, "wrote %s\n", cli_show(path).text);
     return CLI_DONE;
 }
@@ -154,21 +151,15 @@ static int talk_on(talk *t) {
 }
 
 static int run(const cli_args *args) {
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "a run folder or a checkpoint is missing; usage: mezzo chat %s",
-                         args->command->usage);
     mezzo_sample_options options = mezzo_sample_defaults();
-    int code = cli_sample_options(args, &options);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_need_operand(args));
+    CLI_TRY(cli_sample_options(args, &options));
     talk t = {.args = args, .system = cli_text(args, "system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
-    mezzo_status status = mezzo_chat_open(&options, &t.chat);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    t.stop = cli_interrupts();
+    CLI_TRY(cli_code(args, mezzo_chat_open(&options, &t.chat)));
+    t.stop = cli_interrupts(NULL);
     if (t.is_terminal)
         fputs("/help lists commands; Ctrl-D leaves\n", stderr);
-    code = talk_on(&t);
+    const int code = talk_on(&t);
     mezzo_chat_close(t.chat);
     return code;
 }
@@ -198,5 +189,6 @@ const cli_command cli_chat = {
                "they are drawn, so a pipe works too; lines that begin with / are commands, which /help lists.",
     .options = options_table,
     .max_operands = 1,
+    .operand = "a run folder or a checkpoint",
     .run = run,
 };

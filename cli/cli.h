@@ -34,6 +34,7 @@ typedef struct cli_command {
     const cli_option *options; // ended by a NULL name
     const char *const *config; // it takes the configuration keys that start with one of these; NULL: none
     int max_operands;
+    const char *operand;              // what it cannot do without ("a text file"); NULL: nothing
     int (*run)(const cli_args *args); // returns an exit code
 } cli_command;
 
@@ -65,7 +66,23 @@ void cli_args_free(cli_args *args);
 // The command as it was typed, for rows and reports; allocated, NULL when out of memory.
 char *cli_command_line(const cli_args *args);
 
+// The exit codes of a function's steps: the first that is not CLI_DONE is the function's.
+#define CLI_TRY(expr)                                                                                                  \
+    do {                                                                                                               \
+        const int cli_step = (expr);                                                                                   \
+        if (cli_step != CLI_DONE)                                                                                      \
+            return cli_step;                                                                                           \
+    } while (0)
+
 bool cli_has(const cli_args *args, const char *name);
+// "--NAME why" for the first of these options that was given, and CLI_USAGE; CLI_DONE where none was.
+int cli_refuse(const cli_args *args, const char *why, const char *const *names, size_t n);
+#define CLI_REFUSE(args, why, ...)                                                                                     \
+    cli_refuse((args), (why), (const char *const[]){__VA_ARGS__}, MZ_COUNT(((const char *const[]){__VA_ARGS__})))
+// The operand that the command's row names, as an error; CLI_DONE where there is one.
+int cli_need_operand(const cli_args *args);
+// Copies the next word of a list "a,b,c" and moves on; false at the end. What `size` has no room for is cut off.
+bool cli_next_word(const char **list, char *word, size_t size);
 const char *cli_text(const cli_args *args, const char *name, const char *initial); // the last one given
 #define CLI_STDOUT "/dev/stdout"
 // The same for a file to write; "-" is CLI_STDOUT.
@@ -85,11 +102,17 @@ int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *in
 #define CLI_RANGES(args, ranges, into) cli_ranges((args), (ranges), MZ_COUNT(ranges), (into))
 // The configuration: defaults, then every --config file, then the keys of the command line.
 int cli_config(const cli_args *args, mezzo_config **out);
-// train.init: a folder of Hugging Face is imported to OUT/init, which then stands in the key. The model's keys that
-// nobody set become the weights' (init.c).
-mezzo_status cli_import_init(mezzo_config *config);
 // The file of a recipe (recipes.c): CLI_DONE, or CLI_USAGE after telling which there are.
 int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size);
+// The last value that the command line gives a configuration key; NULL: it gives none.
+const char *cli_given_key(const cli_args *args, const char *key);
+typedef struct cli_default {
+    const char *key, *value;
+} cli_default;
+// Sets each key that the command line leaves open; a model that it names brings its own sizes.
+mezzo_status cli_set_defaults(const cli_args *args, mezzo_config *config, const cli_default *defaults, size_t n);
+// The device that --device names (or `initial`), with --threads.
+int cli_open_device(const cli_args *args, const char *initial, mezzo_device **out);
 // The value of a key that there is, as text. Out of memory it says so and leaves with 3.
 const char *cli_key(const mezzo_config *config, const char *key);
 bool cli_takes_key(const cli_command *command, const char *key);
@@ -98,9 +121,10 @@ bool cli_takes_key(const cli_command *command, const char *key);
 // devices run.
 int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
                    int *n);
-// Not zero once SIGINT, SIGTERM or SIGHUP came; the second one leaves at once (interrupt.c).
+// The number of a signal to stop once one came (SIGINT, SIGTERM, SIGHUP, SIGPWR); the second leaves at once.
 const volatile sig_atomic_t *cli_interruptible(void);
-volatile sig_atomic_t *cli_interrupts(void); // the same for a command that goes on: it sets it to zero again
+// The same for a command that goes on and sets it to zero again. The first signal writes `note` to stderr; NULL: none.
+volatile sig_atomic_t *cli_interrupts(const char *note);
 int cli_sample_options(const cli_args *args, mezzo_sample_options *options); // of sample and chat, from options
 void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
@@ -111,6 +135,8 @@ int cli_data_tokenizer(const cli_args *args);                    // data --train
 int cli_doctor_ranks(const cli_args *args, int threads);         // doctor --ranks
 int cli_doctor_audit(const cli_args *args);                      // doctor --run, --trace
 int cli_explain_toy(const cli_args *args);                       // explain --toy
+int cli_lab_underflow(const cli_args *args);                     // lab underflow
+int cli_lab_speed(const cli_args *args);                         // lab speed
 
 // --- telling (report.c) --------------------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line);         // the library's log lines, to stderr
@@ -120,23 +146,20 @@ int cli_exit_code(mezzo_status status);
 int cli_wrong(const cli_command *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 // The library's message of `status` on stderr, with its trace where MEZZO_VERBOSE names "trace". Returns the exit code.
 int cli_error(const cli_command *command, mezzo_status status);
+int cli_code(const cli_args *args, mezzo_status status); // CLI_DONE, or cli_error's code
 // Flushes stdout: a result that did not reach its file is an error.
 int cli_finish(const cli_command *command, int code);
 _Noreturn void cli_leave(int code); // from the depth of a command, with this exit code
-void cli_help(const cli_command *command);
-// The first of these folders that there is, as seen from the command's own: of an installed one, or beside a build of
-// the source.
-bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t size);
-// An option's help with the names of all common precisions in place of "{precisions}": in buf, or the option's own.
-const char *cli_option_help(const cli_option *option, char *buf, size_t size);
-// What a configuration key takes, in the words of help, after a blank: its names where it has some; "" of a switch.
-const char *cli_value_word(const char *type);
+bool cli_guard_exit(void);          // a library that calls exit(1) ends the command with CLI_FAILED
+
+// --- texts (text.c) ------------------------------------------------------------------------------------------------
 enum { CLI_COLUMNS = 80 };                          // of what is no terminal
 int cli_terminal_columns(FILE *to);                 // of `to`, or CLI_COLUMNS
 int cli_columns_of(const char *text, size_t bytes); // UTF-8 characters
 // Words from column `at` on, at most up to column `most`, later lines indented. A line end after a sentence is kept,
 // others are blanks.
 void cli_wrap(const char *text, int at, int indent, int most);
+void cli_wrap_line(const char *text, int at, int indent); // up to CLI_COLUMNS, with its line end
 // A paragraph of at most CLI_COLUMNS on stdout, with its line end; line ends that begin the text are kept.
 void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 // A text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
@@ -152,6 +175,11 @@ const char *cli_duration(double seconds, char *buf, size_t size); // "1:02:03", 
 const char *cli_bytes(size_t bytes, char *buf, size_t size);      // "12.3 MB"
 const char *cli_thousands(double number, char *buf, size_t size); // "12,345"
 
+// --- what is installed (folders.c) ---------------------------------------------------------------------------------
+// The first of these folders that there is, as seen from the command's own: of an installed one, or beside a build of
+// the source.
+bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t size);
+
 // --- ranks (job.c) -------------------------------------------------------------------------------------------------
 void cli_watch_job(void);  // before any group is opened
 bool cli_job_failed(void); // the job's failure was told, by this rank or another: nothing is left to say
@@ -161,13 +189,27 @@ json_t *cli_json_number(double x);                              // null where x 
 json_t *cli_json_text(const char *bytes, size_t n);             // bytes that are not UTF-8 become U+FFFD
 int cli_json_print(const cli_command *command, json_t *result); // takes the reference; NULL is out of memory
 
+// A result as JSON with --json, or as lines whose titles take `width` columns; `word` as in cli_fields_lines.
+int cli_print_fields(const cli_args *args, const cli_field *fields, size_t n, const void *row, const char *word,
+                     int width);
+// A text that the library made, on stdout; then it is freed.
+int cli_print_made(const cli_args *args, mz_text *text);
+
 // --- figures (plot.c) ----------------------------------------------------------------------------------------------
 typedef struct cli_plot {
+    bool asked;
     char folder[512], name[128];
 } cli_plot;
-// --plot FOLDER/NAME.svg or .png: false where nothing is asked for. *code: CLI_DONE, or CLI_USAGE after telling why.
-bool cli_plot_asked(const cli_args *args, cli_plot *plot, int *code);
-int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot); // tells of the files, or the error
+int cli_plot_parse(const cli_args *args, cli_plot *plot);                         // --plot FOLDER/NAME.svg or .png
+int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot); // names the files, or the error
+// With --plot: draw(folder, name, …), and the files are named.
+#define CLI_PLOT(args, draw, ...)                                                                                      \
+    do {                                                                                                               \
+        cli_plot cli_figure;                                                                                           \
+        CLI_TRY(cli_plot_parse((args), &cli_figure));                                                                  \
+        if (cli_figure.asked)                                                                                          \
+            CLI_TRY(cli_plotted((args), draw(cli_figure.folder, cli_figure.name, ##__VA_ARGS__), &cli_figure));        \
+    } while (0)
 
 // --- progress (progress.c): one line on stderr, of the terminal's width; elsewhere a line each ten seconds ---------
 void cli_progress_begin(bool quiet); // listens to the library's work, too

@@ -35,35 +35,24 @@ static int print_result(const cli_args *args, const mezzo_corpus *corpus, const 
     return CLI_DONE;
 }
 
-// The other half's options.
-static const char *const of_radio[] = {"maps", "transmitters", "size", "extent", "seed", "threads"};
-
-static const char *const of_training[] = {"pattern", "special"};
-
 static int run(const cli_args *args) {
     if (args->n_operands == 1 && strcmp(args->operands[0], "radio") == 0)
         return cli_data_radio(args);
     if (cli_has(args, "train-tokenizer"))
         return cli_data_tokenizer(args);
-    for (size_t i = 0; i < MZ_COUNT(of_training); i++)
-        if (cli_has(args, of_training[i]))
-            return cli_wrong(args->command, "--%s is only for --train-tokenizer", of_training[i]);
-    for (size_t i = 0; i < MZ_COUNT(of_radio); i++)
-        if (cli_has(args, of_radio[i]))
-            return cli_wrong(args->command, "--%s is only for radio maps: mezzo data radio", of_radio[i]);
+    CLI_TRY(CLI_REFUSE(args, "is only for --train-tokenizer", "pattern", "special"));
+    CLI_TRY(CLI_REFUSE(args, "is only for radio maps: mezzo data radio", "maps", "transmitters", "size", "extent",
+                       "seed", "threads"));
     const char *folder = cli_text(args, "out", NULL), *format = cli_text(args, "format", "llmc");
     mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL),
                                     .form = cli_text(args, "form", NULL),
                                     .stop = cli_interruptible()};
-    int code = cli_number(args, "split", 0, 1, 0.9, &options.train_fraction);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_number(args, "split", 0, 1, 0.9, &options.train_fraction));
     if (options.train_fraction == 0)
         return cli_wrong(args->command, "--split 0 leaves nothing to train on");
     if (args->n_operands > 1)
         return cli_wrong(args->command, "%d texts; several are one list with commas, or a folder", args->n_operands);
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "a text file is missing; usage: mezzo data %s", args->command->usage);
+    CLI_TRY(cli_need_operand(args));
     if (folder == NULL)
         return cli_wrong(args->command, "--out is missing: the folder for train.bin, val.bin and tokenizer.json");
     bool llmc = strcmp(format, "llmc") == 0;
@@ -75,7 +64,7 @@ static int run(const cli_args *args) {
     mezzo_status status = mezzo_corpus_open(&options, &corpus);
     if (status == MEZZO_OK)
         status = mezzo_corpus_save(corpus, folder, llmc ? MEZZO_SHARD_LLMC : MEZZO_SHARD_NANOGPT);
-    code = status == MEZZO_OK ? print_result(args, corpus, folder, format) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? print_result(args, corpus, folder, format) : cli_error(args->command, status);
     mezzo_corpus_free(corpus);
     return code;
 }
@@ -115,5 +104,6 @@ const cli_command cli_data = {
         "transmitters in them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
     .options = options_table,
     .max_operands = 4096,
+    .operand = "a text file",
     .run = run,
 };

@@ -81,22 +81,15 @@ static int train(const cli_args *args, const mezzo_tokenizer_training *options, 
 }
 
 int cli_data_tokenizer(const cli_args *args) {
-    static const char *const of_shards[] = {"tokenizer",    "form", "format", "split", "maps",
-                                            "transmitters", "size", "extent", "seed"};
     const char *out = cli_text(args, "out", NULL), *parts[MOST_SPECIAL];
     int64_t vocab, threads;
-    for (size_t i = 0; i < MZ_COUNT(of_shards); i++)
-        if (cli_has(args, of_shards[i]))
-            return cli_wrong(args->command, "--%s is not for --train-tokenizer", of_shards[i]);
-    int code = cli_integer(args, "train-tokenizer", 256, 1 << 24, 0, &vocab);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "threads", 1, 4096, 0, &threads);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(CLI_REFUSE(args, "is not for --train-tokenizer", "tokenizer", "form", "format", "split", "maps",
+                       "transmitters", "size", "extent", "seed"));
+    CLI_TRY(cli_integer(args, "train-tokenizer", 256, 1 << 24, 0, &vocab));
+    CLI_TRY(cli_integer(args, "threads", 1, 4096, 0, &threads));
     if (out == NULL)
         return cli_wrong(args->command, "--out is missing: the folder for tokenizer.json, or a file *.json");
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "a text file is missing; usage: mezzo data %s", args->command->usage);
+    CLI_TRY(cli_need_operand(args));
     mezzo_tokenizer_training options = {.paths = args->operands,
                                         .n_paths = (size_t)args->n_operands,
                                         .vocab = (int32_t)vocab,
@@ -107,7 +100,7 @@ int cli_data_tokenizer(const cli_args *args) {
     char *list = mz_strdup(cli_text(args, "special", "<|endoftext|>"));
     if (list == NULL)
         return cli_error(args->command, MEZZO_ERR_MEMORY);
-    code = split_special(args, list, parts, &options.n_special);
+    int code = split_special(args, list, parts, &options.n_special);
     if (code == CLI_DONE)
         code = train(args, &options, out);
     mz_free(list);

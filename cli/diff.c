@@ -38,17 +38,15 @@ static void print_text(const mz_difference *d, double ulp) {
 static int run(const cli_args *args) {
     mz_difference_options o = {.device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
     mz_difference found;
-    int code = cli_number(args, "ulp", 0, 1e300, 4, &o.ulp);
-    if (code != CLI_DONE)
-        return code;
+    int code = CLI_DONE;
+    CLI_TRY(cli_number(args, "ulp", 0, 1e300, 4, &o.ulp));
     if (args->n_operands != 2)
         return cli_wrong(args->command, "name two run folders; usage: mezzo diff %s", args->command->usage);
     o.runs[0] = args->operands[0];
     o.runs[1] = args->operands[1];
     mezzo_status status = mz_difference_find(&o, &found);
     cli_progress_end();
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, status));
     if (cli_has(args, "json"))
         code = cli_json_print(args->command, CLI_OBJECT(fields, &found));
     else

@@ -164,8 +164,7 @@ static int write_report(const cli_args *args, mezzo_device *device, json_t *repo
         status = mz_device_report(device, cli_interruptible(), report);
     if (status == MEZZO_OK)
         status = mz_device_report_write(report, path);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, status));
     const long long failed = (long long)json_integer_value(json_object_get(report, "failed"));
     *passed = *passed && failed == 0;
     if (!cli_has(args, "json"))
@@ -177,22 +176,19 @@ static int write_report(const cli_args *args, mezzo_device *device, json_t *repo
 
 static int examine(const cli_args *args) {
     int64_t threads;
-    int code = cli_integer(args, "threads", 0, 4096, 0, &threads);
-    if (code != CLI_DONE)
-        return code;
+    int code = CLI_DONE;
+    CLI_TRY(cli_integer(args, "threads", 0, 4096, 0, &threads));
     if (cli_has(args, "ranks"))
         return cli_doctor_ranks(args, (int)threads);
     mezzo_device *device;
     mezzo_device_info info;
-    mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device)));
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     mz_selftest tests[MEZZO_PRECISION_COUNT];
     int n = mz_precision_common(precisions);
     mz_choice choice;
     bool json = cli_has(args, "json"), all = true;
-    status = mezzo_device_describe(device, &info);
+    mezzo_status status = mezzo_device_describe(device, &info);
     if (status == MEZZO_OK && !json) {
         print_device(&info);
         fflush(stdout);

@@ -49,16 +49,10 @@ static const cli_range ranges[] = {
 };
 
 static int run(const cli_args *args) {
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "a run folder or a checkpoint is missing; usage: mezzo eval %s",
-                         args->command->usage);
-    static const char *const of_pictures[] = {"sheet", "rows", "split"};
+    CLI_TRY(cli_need_operand(args));
     if (cli_has(args, "truth"))
         return cli_eval_pictures(args);
-    for (size_t i = 0; i < MZ_COUNT(of_pictures); i++)
-        if (cli_has(args, of_pictures[i]))
-            return cli_wrong(args->command, "--%s is for images: name the true ones with --truth FOLDER",
-                             of_pictures[i]);
+    CLI_TRY(CLI_REFUSE(args, "is for images: name the true ones with --truth FOLDER", "sheet", "rows", "split"));
     const char *word = args->operands[0];
     if ((strcmp(word, "mean") == 0 || strcmp(word, "free-space") == 0) && access(word, F_OK) != 0)
         return cli_wrong(args->command, "%s predicts pictures: name the true ones, --truth FOLDER", word);
@@ -73,18 +67,11 @@ static int run(const cli_args *args) {
         .csv = cli_out_file(args, "csv", NULL),
         .as = cli_text(args, "as", NULL),
     };
-    const int code = CLI_RANGES(args, ranges, &options);
-    if (code != CLI_DONE)
-        return code;
     mezzo_eval_result result;
     const mezzo_hooks hooks = {.stop = cli_interruptible()};
-    mezzo_status status = mezzo_run_eval(&options, &hooks, &result);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), &result, result.unit, NULL));
-    cli_fields_lines(fields, MZ_COUNT(fields), &result, result.unit, "", 12);
-    return CLI_DONE;
+    CLI_TRY(CLI_RANGES(args, ranges, &options));
+    CLI_TRY(cli_code(args, mezzo_run_eval(&options, &hooks, &result)));
+    return cli_print_fields(args, fields, MZ_COUNT(fields), &result, result.unit, 12);
 }
 
 static const cli_option options_table[] = {
@@ -120,5 +107,6 @@ const cli_command cli_eval = {
                "mean of the other maps) or free-space; eval prints NMSE, RMSE, SSIM and PSNR.",
     .options = options_table,
     .max_operands = 1,
+    .operand = "a run folder or a checkpoint",
     .run = run,
 };

@@ -23,25 +23,15 @@ static const cli_range ranges[] = {
 };
 
 int cli_eval_pictures(const cli_args *args) {
-    static const char *const of_runs[] = {"best",       "data",      "labels", "iters",
-                                          "batch-size", "precision", "device", "threads"};
     mz_score_options options = {.truth = cli_text(args, "truth", NULL),
                                 .predicted = args->operands[0],
                                 .csv = cli_out_file(args, "csv", NULL),
                                 .sheet = cli_text(args, "sheet", NULL)};
-    for (size_t i = 0; i < MZ_COUNT(of_runs); i++)
-        if (cli_has(args, of_runs[i]))
-            return cli_wrong(args->command, "--%s is for runs, not for images", of_runs[i]);
-    const int code = CLI_RANGES(args, ranges, &options);
-    if (code != CLI_DONE)
-        return code;
     mz_image_total total;
-    const mezzo_status status = mz_score_pictures(&options, &total);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(CLI_REFUSE(args, "is for runs, not for images", "best", "data", "labels", "iters", "batch-size",
+                       "precision", "device", "threads"));
+    CLI_TRY(CLI_RANGES(args, ranges, &options));
+    CLI_TRY(cli_code(args, mz_score_pictures(&options, &total)));
     const shown s = {mz_image_mean(&total), total.n};
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_OBJECT(fields, &s));
-    cli_fields_lines(fields, MZ_COUNT(fields), &s, NULL, "", 12);
-    return CLI_DONE;
+    return cli_print_fields(args, fields, MZ_COUNT(fields), &s, NULL, 12);
 }

@@ -303,8 +303,7 @@ static int write_dot(const cli_args *args, const mezzo_graph *passed) {
     if (status == MEZZO_OK)
         status = draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len);
     mz_text_free(&text);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, status));
     if (strcmp(path, CLI_STDOUT) != 0)
         fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: for a drawing, name a .svg or .png file\n",
                 cli_show(path).text);
@@ -412,12 +411,9 @@ static int run(const cli_args *args) {
     if (q.after == NULL)
         return cli_wrong(args->command, "--after %s: it must be one of %s", after, mz_pass_names(names, sizeof names));
     mezzo_config *config;
-    int code = cli_integer(args, "ranks", 2, 65536, 0, &q.ranks);
-    if (code == CLI_DONE)
-        code = cli_config(args, &config);
-    if (code != CLI_DONE)
-        return code;
-    code = answer(args, config, &q);
+    CLI_TRY(cli_integer(args, "ranks", 2, 65536, 0, &q.ranks));
+    CLI_TRY(cli_config(args, &config));
+    const int code = answer(args, config, &q);
     mezzo_graph_free(q.graph);
     mezzo_device_close(q.device);
     mezzo_config_free(config);

@@ -62,8 +62,7 @@ int cli_explain_toy(const cli_args *args) {
     for (int p = 0; p < n && status == MEZZO_OK; p++)
         status = answer(g, precisions[p], &all[p]);
     mezzo_graph_free(g);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, status));
     if (cli_has(args, "json")) {
         json_t *o = json_object();
         for (int p = 0; p < n; p++) {

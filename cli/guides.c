@@ -1,9 +1,38 @@
-// Man pages, from the tables that --help prints.
+// Help and man pages, from one list of options.
 #include "guides.h"
 
+#include "base/precision.h"
 #include "mezzo/version.h"
 
 enum { NAME_BYTES = 128, HELP_BYTES = 1024 };
+
+// An option's help with the names of all common precisions in place of "{precisions}": in buf, or the option's own.
+static const char *option_help(const cli_option *option, char *buf, size_t size) {
+    static const char word[] = "{precisions}";
+    const char *help = option->help;
+    const char *at = strstr(help, word);
+    if (at == NULL)
+        return help;
+    mezzo_precision all[MEZZO_PRECISION_COUNT];
+    char names[160] = "";
+    int n = mz_precision_common(all);
+    for (int i = 0; i < n; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i > 0 ? "," : "",
+                 mezzo_precision_name(all[i]));
+    snprintf(buf, size, "%.*s%s%s", (int)(at - help), help, names, at + sizeof word - 1);
+    return buf;
+}
+
+// The word that stands for a configuration key's value; "" of a switch.
+static const char *value_word(const char *type) {
+    static const struct {
+        const char *type, *word;
+    } words[] = {{"integer", "N"}, {"number", "X"}, {"text", "TEXT"}, {"map", "NAME"}, {"true|false", ""}};
+    for (size_t i = 0; i < MZ_COUNT(words); i++)
+        if (strcmp(words[i].type, type) == 0)
+            return words[i].word;
+    return "NAME";
+}
 
 static bool takes_files(const char *takes) {
     static const char *const words[] = {"FILE", "DIR", "PATH", "RUN"};
@@ -31,13 +60,13 @@ static void list_key(const mezzo_config_key *key, void (*each)(void *, const cli
     else
         snprintf(name, sizeof name, "%s%s", key->key, map ? ".PATTERN" : "");
     const bool names = strchr(key->type, '|') != NULL;
-    const char *word = cli_value_word(key->type);
     const cli_listed listed = {.name = name,
                                .key = key->key,
-                               .takes = *word != '\0' ? word + 1 : "",
+                               .takes = value_word(key->type),
                                .choices = names ? key->type : "",
                                .help = key->help,
                                .initial = key->initial,
+                               .is_map = map,
                                .files = key_takes_files(key->key)};
     each(user, &listed);
 }
@@ -51,7 +80,7 @@ void cli_list_options(const cli_command *command, void (*each)(void *user, const
         const cli_listed listed = {.name = o->name,
                                    .takes = takes,
                                    .choices = strstr(takes, "NAME") == NULL && strchr(takes, '|') != NULL ? takes : "",
-                                   .help = cli_option_help(o, help, sizeof help),
+                                   .help = option_help(o, help, sizeof help),
                                    .initial = "",
                                    .files = takes_files(takes)};
         each(user, &listed);
@@ -62,6 +91,73 @@ void cli_list_options(const cli_command *command, void (*each)(void *user, const
         if (cli_takes_key(command, key.key))
             list_key(&key, each, user);
     }
+}
+
+// --- help: at most 80 columns --------------------------------------------------------------------------------------
+enum { HELP_COLUMN = 26 }; // where the texts of options begin
+
+static void print_option(const char *left, const char *text) {
+    int width = 2 + cli_columns_of(left, strlen(left));
+    printf("  %s", left);
+    if (width < HELP_COLUMN)
+        printf("%*s", HELP_COLUMN - width, "");
+    else
+        printf("\n%*s", HELP_COLUMN, "");
+    cli_wrap_line(text, HELP_COLUMN, HELP_COLUMN);
+}
+
+// The documents that a help names, and where they are.
+static void print_documents(const char *details) {
+    static const char *const places[] = {"../share/doc/mezzo/docs", "../../docs", "../docs"};
+    char folder[4096 + 64];
+    if (strstr(details, "docs/") != NULL && cli_find_folder(places, MZ_COUNT(places), folder, sizeof folder))
+        printf("docs/ is %s\n", folder);
+}
+
+// A line for each option and key; a key's section begins with its name.
+static void print_listed(void *user, const cli_listed *o) {
+    const char **section = user;
+    char left[128], text[1024];
+    const bool names = *o->choices != '\0' && *o->takes != '\0' && o->key != NULL;
+    snprintf(text, sizeof text, "%s%s%s%s%s%s", o->help, names ? ": " : "", names ? o->choices : "",
+             *o->initial != '\0' ? " [" : "", o->initial, *o->initial != '\0' ? "]" : "");
+    if (o->key == NULL) {
+        snprintf(left, sizeof left, "%s%s%s%s", o->name[1] != '\0' ? "--" : "-", o->name, *o->takes != '\0' ? " " : "",
+                 o->takes);
+        print_option(left, text);
+        return;
+    }
+    const size_t n = strcspn(o->key, ".");
+    if (strcspn(*section, ".") != n || strncmp(*section, o->key, n) != 0)
+        printf("\n%.*s:\n", (int)n, o->key);
+    *section = o->key;
+    const bool alias = strncmp(o->name, o->key, strlen(o->key)) != 0;
+    printf("  --%s%s%s%s%s%s\n        ", o->key, o->is_map ? ".PATTERN" : "", alias ? ", --" : "", alias ? o->name : "",
+           *o->takes != '\0' ? " " : "", o->takes);
+    cli_wrap_line(text, 8, 8);
+}
+
+void cli_help(const cli_command *command) {
+    const char *section = "";
+    char line[1024];
+    snprintf(line, sizeof line, "mezzo %s: %s", command->name, command->summary);
+    cli_wrap_line(line, 0, 4);
+    snprintf(line, sizeof line, "usage: mezzo %s %s", command->name, command->usage);
+    putchar('\n');
+    for (char *form = line; form != NULL;) { // each form of the call begins a line
+        char *end = strchr(form, '\n');
+        if (end != NULL)
+            *end++ = '\0';
+        cli_wrap_line(form, 0, 11);
+        form = end;
+    }
+    if (*command->details != '\0') {
+        putchar('\n');
+        cli_wrap_line(command->details, 0, 0);
+        print_documents(command->details);
+    }
+    printf("\noptions:\n");
+    cli_list_options(command, print_listed, &section);
 }
 
 // --- roff ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// Man pages and shell completion, made from the tables that --help prints.
+// Help, man pages and shell completion, from one list of options.
 #ifndef CLI_GUIDES_H
 #define CLI_GUIDES_H
 
@@ -12,11 +12,13 @@ typedef struct cli_listed {
     const char *choices; // names it takes, separated by "|"; "" if it takes others
     const char *help;
     const char *initial; // of a key; "" if none
+    bool is_map;         // a key that goes on with a pattern: "autocast.PATTERN"
     bool files;          // its value is a file or a folder
 } cli_listed;
 
 // Calls `each` for every option that --help lists, in its order, `--help` last.
 void cli_list_options(const cli_command *command, void (*each)(void *user, const cli_listed *option), void *user);
+void cli_help(const cli_command *command);
 // The man page of `command`; NULL: of mezzo itself.
 void cli_man(const cli_command *command, const cli_command *const *commands, size_t n);
 // The completion script of "bash", "zsh" or "fish"; false: no such shell.

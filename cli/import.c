@@ -10,14 +10,21 @@ static const cli_field model_fields[] = {
     {CLI_FIELD(mezzo_model_config, vocab), "vocab"}, {CLI_FIELD(mezzo_model_config, seq_len), "seq_len"},
 };
 
-static json_t *describe(const mezzo_model_config *m) {
-    return cli_fields_json(model_fields, MZ_COUNT(model_fields), m, NULL, NULL);
-}
+static const cli_field import_fields[] = {
+    {CLI_FIELD(mezzo_import_result, parameters), "parameters"},
+    {CLI_FIELD(mezzo_import_result, tokenizer), "tokenizer"},
+    {CLI_FIELD(mezzo_import_result, adapters), "adapters"},
+    {CLI_FIELD(mezzo_import_result, lora_rank), "lora_rank"},
+    {CLI_FIELD(mezzo_import_result, lora_alpha), "lora_alpha"},
+};
+static const cli_field export_fields[] = {
+    {CLI_FIELD(mezzo_export_result, tensors), "tensors"},
+    {CLI_FIELD(mezzo_export_result, files), "files"},
+    {CLI_FIELD(mezzo_export_result, ema), "ema"},
+};
 
-static int check(const cli_args *args, const char *what) {
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "%s is missing; usage: mezzo %s %s", what, args->command->name,
-                         args->command->usage);
+static int check(const cli_args *args) {
+    CLI_TRY(cli_need_operand(args));
     if (!cli_has(args, "out"))
         return cli_wrong(args->command, "--out is missing: the folder to create");
     return CLI_DONE;
@@ -25,27 +32,18 @@ static int check(const cli_args *args, const char *what) {
 
 // --- import --------------------------------------------------------------------------------------------------------
 static int run_import(const cli_args *args) {
-    int code = check(args, "a folder or a file");
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(check(args));
     const mezzo_import_options options = {.path = args->operands[0],
                                           .out = cli_text(args, "out", NULL),
                                           .tokenizer = cli_text(args, "tokenizer", NULL),
                                           .adapter = cli_text(args, "adapter", NULL)};
     mezzo_import_result r;
-    mezzo_status status = mezzo_import(&options, &r);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, mezzo_import(&options, &r)));
     if (cli_has(args, "json")) {
         json_t *o = json_object();
         json_object_set_new(o, "run", cli_json_text(options.out, strlen(options.out)));
-        json_object_set_new(o, "model", describe(&r.model));
-        json_object_set_new(o, "parameters", json_integer(r.parameters));
-        json_object_set_new(o, "tokenizer", json_boolean(r.tokenizer));
-        json_object_set_new(o, "adapters", json_integer(r.adapters));
-        json_object_set_new(o, "lora_rank", json_integer(r.lora_rank));
-        json_object_set_new(o, "lora_alpha", json_real(r.lora_alpha));
-        return cli_json_print(args->command, o);
+        json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
+        return cli_json_print(args->command, cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
     }
     char buf[64], program[512], quoted[4200];
     const bool images = mezzo_model_task(&r.model) == MEZZO_TASK_IMAGES;
@@ -88,6 +86,7 @@ const cli_command cli_import = {
         "checkpoint, for sample, eval and export.",
     .options = import_table,
     .max_operands = 1,
+    .operand = "a folder or a file",
     .run = run_import,
 };
 
@@ -100,11 +99,8 @@ static int run_export(const cli_args *args) {
     const char *dtype = cli_text(args, "dtype", "fp32");
     size_t chosen = 0;
     double shard = 0; // GB
-    int code = check(args, "a run folder or a checkpoint");
-    if (code == CLI_DONE)
-        code = cli_number(args, "max-shard-size", 0, 1e6, 0, &shard);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(check(args));
+    CLI_TRY(cli_number(args, "max-shard-size", 0, 1e6, 0, &shard));
     while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)
         chosen++;
     if (cli_has(args, "gguf") && cli_has(args, "dtype"))
@@ -120,19 +116,14 @@ static int run_export(const cli_args *args) {
                                           .gguf = cli_text(args, "gguf", NULL),
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
-    mezzo_status status = mezzo_export(&options, &r);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, mezzo_export(&options, &r)));
     if (cli_has(args, "json")) {
         json_t *o = json_object();
         json_object_set_new(o, options.gguf != NULL ? "file" : "folder",
                             cli_json_text(options.out, strlen(options.out)));
         json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint, strlen(r.checkpoint)));
-        json_object_set_new(o, "model", describe(&r.model));
-        json_object_set_new(o, "tensors", json_integer(r.tensors));
-        json_object_set_new(o, "files", json_integer(r.files));
-        json_object_set_new(o, "ema", json_boolean(r.ema));
-        return cli_json_print(args->command, o);
+        json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
+        return cli_json_print(args->command, cli_fields_json(export_fields, MZ_COUNT(export_fields), &r, NULL, o));
     }
     printf("%s: %lld tensors in %s, from %s%s\n", cli_show(options.out).text, (long long)r.tensors,
            options.gguf != NULL ? options.gguf : dtype, cli_show(r.checkpoint).text,
@@ -162,5 +153,6 @@ const cli_command cli_export = {
                "file for llama.cpp and what builds on it.",
     .options = export_table,
     .max_operands = 1,
+    .operand = "a run folder or a checkpoint",
     .run = run_export,
 };

@@ -1,21 +1,28 @@
-// The first SIGINT, SIGTERM or SIGHUP asks the work to stop, the second leaves at once.
+// The first signal to stop asks the work to stop, the second leaves at once.
 #include <unistd.h>
 
 #include "cli.h"
 
 static volatile sig_atomic_t stop;
+static const char *note; // what the first one writes to stderr; NULL: nothing
 
 static void on_signal(int number) {
     if (stop)
         _exit(CLI_INTERRUPTED);
     stop = number;
+    if (note != NULL && write(STDERR_FILENO, note, strlen(note)) < 0)
+        return; // nobody reads it
 }
 
-volatile sig_atomic_t *cli_interrupts(void) {
+volatile sig_atomic_t *cli_interrupts(const char *says) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    note = says;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+#ifdef SIGPWR // Linux: a battery runs out
+    sigaction(SIGPWR, &action, NULL);
+#endif
     if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
         sigaction(SIGHUP, &action, NULL);
     cli_ignore_signals();
@@ -23,7 +30,7 @@ volatile sig_atomic_t *cli_interrupts(void) {
 }
 
 const volatile sig_atomic_t *cli_interruptible(void) {
-    return cli_interrupts();
+    return cli_interrupts(NULL);
 }
 
 void cli_ignore_signals(void) {

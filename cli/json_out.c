@@ -46,3 +46,19 @@ int cli_json_print(const cli_command *command, json_t *result) {
     json_decref(result);
     return code;
 }
+
+int cli_print_fields(const cli_args *args, const cli_field *fields, size_t n, const void *row, const char *word,
+                     int width) {
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, cli_fields_json(fields, n, row, word, NULL));
+    cli_fields_lines(fields, n, row, word, "", width);
+    return CLI_DONE;
+}
+
+int cli_print_made(const cli_args *args, mz_text *text) {
+    const mezzo_status status = text->status;
+    if (status == MEZZO_OK)
+        printf("%s", text->data);
+    mz_text_free(text);
+    return cli_code(args, status);
+}

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "lab.h"
 #include "study/lab/lab.h"
 
 // printf's "-nan" is the sign of a bit that nobody asked for.
@@ -126,12 +125,7 @@ static int formats(const cli_args *args) {
         if (end == text || *end != '\0')
             return cli_wrong(args->command, "--value %s: it is not a number", text);
     }
-    cli_plot plot;
-    int code;
-    if (cli_plot_asked(args, &plot, &code))
-        code = cli_plotted(args, mz_lab_draw_formats(plot.folder, plot.name), &plot);
-    if (code != CLI_DONE)
-        return code;
+    CLI_PLOT(args, mz_lab_draw_formats);
     fact all[FORMATS_MOST];
     stored values[FORMATS_MOST];
     const size_t n = value ? store_everywhere(x, values) : describe_formats(all);
@@ -168,18 +162,10 @@ static const cli_field total_fields[] = {
 static int accumulate(const cli_args *args) {
     double x;
     int64_t count, seed;
-    int code = cli_number(args, "value", -1e30, 1e30, 0.01, &x);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "count", 1, INT32_MAX, 1000, &count);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
-    if (code != CLI_DONE)
-        return code;
-    cli_plot plot;
-    if (cli_plot_asked(args, &plot, &code))
-        code = cli_plotted(args, mz_lab_draw_sums(plot.folder, plot.name, x, count, (uint64_t)seed), &plot);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_number(args, "value", -1e30, 1e30, 0.01, &x));
+    CLI_TRY(cli_integer(args, "count", 1, INT32_MAX, 1000, &count));
+    CLI_TRY(cli_integer(args, "seed", 0, INT64_MAX, 0, &seed));
+    CLI_PLOT(args, mz_lab_draw_sums, x, count, (uint64_t)seed);
     total rows[WAYS_MOST];
     const size_t n = (size_t)(mz_sum_way_count() < WAYS_MOST ? mz_sum_way_count() : WAYS_MOST);
     for (size_t i = 0; i < n; i++) {
@@ -202,20 +188,24 @@ static int accumulate(const cli_args *args) {
 static const double softmax_logits[] = {5, 10, 11, 11.0859375, 11.1, 12, 20, 88, 89, 100};
 static const mezzo_dtype softmax_formats[] = {MEZZO_F16, MEZZO_BF16, MEZZO_F32};
 
+typedef struct softmax {
+    mezzo_dtype format;
+    mz_softmax_row is;
+} softmax;
+
+static const cli_field softmax_fields[] = {
+    {CLI_FIELD(softmax, format), "format"},  {CLI_FIELD(softmax, is.x), "logit"},
+    {CLI_FIELD(softmax, is.naive), "naive"}, {CLI_FIELD(softmax, is.shifted), "shifted"},
+    {CLI_FIELD(softmax, is.exact), "exact"},
+};
+
 static json_t *softmax_json(void) {
-    json_t *list = json_array();
-    for (size_t f = 0; f < MZ_COUNT(softmax_formats); f++)
-        for (size_t i = 0; i < MZ_COUNT(softmax_logits); i++) {
-            mz_softmax_row r = mz_softmax_of(softmax_formats[f], softmax_logits[i]);
-            json_t *o = json_object();
-            json_object_set_new(o, "format", json_string(mezzo_dtype_name(softmax_formats[f])));
-            json_object_set_new(o, "logit", cli_json_number(r.x));
-            json_object_set_new(o, "naive", cli_json_number(r.naive));
-            json_object_set_new(o, "shifted", cli_json_number(r.shifted));
-            json_object_set_new(o, "exact", cli_json_number(r.exact));
-            json_array_append_new(list, o);
-        }
-    return list;
+    softmax rows[MZ_COUNT(softmax_formats) * MZ_COUNT(softmax_logits)];
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        const mezzo_dtype format = softmax_formats[i / MZ_COUNT(softmax_logits)];
+        rows[i] = (softmax){format, mz_softmax_of(format, softmax_logits[i % MZ_COUNT(softmax_logits)])};
+    }
+    return CLI_LIST(softmax_fields, rows, MZ_COUNT(rows));
 }
 
 static void print_softmax(void) {
@@ -279,27 +269,16 @@ static int overflow(const cli_args *args) {
     const mezzo_scaler_options defaults = mezzo_scaler_defaults();
     double gradient, initial;
     int64_t spiked, interval;
-    int code = cli_number(args, "value", 1e-6, 1e38, 64, &gradient);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "count", 0, STEPS, 12, &spiked);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "growth-interval", 1, 1000000, 10, &interval);
-    if (code == CLI_DONE)
-        code = cli_number(args, "init-scale", 1e-6, 1e38, defaults.init_scale, &initial);
-    if (code != CLI_DONE)
-        return code;
-    mezzo_device *device = NULL;
-    mezzo_status status = mezzo_device_open("cpu", 1, &device);
-    if (status == MEZZO_OK)
-        status = mz_scale_path(device, gradient, spiked, initial, interval, rows, STEPS);
+    CLI_TRY(cli_number(args, "value", 1e-6, 1e38, 64, &gradient));
+    CLI_TRY(cli_integer(args, "count", 0, STEPS, 12, &spiked));
+    CLI_TRY(cli_integer(args, "growth-interval", 1, 1000000, 10, &interval));
+    CLI_TRY(cli_number(args, "init-scale", 1e-6, 1e38, defaults.init_scale, &initial));
+    mezzo_device *device;
+    CLI_TRY(cli_code(args, mezzo_device_open("cpu", 1, &device)));
+    const mezzo_status status = mz_scale_path(device, gradient, spiked, initial, interval, rows, STEPS);
     mezzo_device_close(device);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    cli_plot plot;
-    if (cli_plot_asked(args, &plot, &code))
-        code = cli_plotted(args, mz_lab_draw_scale(plot.folder, plot.name, rows, STEPS), &plot);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_code(args, status));
+    CLI_PLOT(args, mz_lab_draw_scale, rows, STEPS);
     if (cli_has(args, "json"))
         return cli_json_print(args->command,
                               json_pack("{s:o, s:o, s:{s:f, s:I}}", "softmax", softmax_json(), "scale",
@@ -326,21 +305,16 @@ static const cli_field clip_fields[] = {
 
 static int clipping(const cli_args *args) {
     double gradient, max_norm, scale;
-    int code = cli_number(args, "value", 1e-6, 1e6, 0.25, &gradient);
-    if (code == CLI_DONE)
-        code = cli_number(args, "max-norm", 1e-6, 1e6, 1, &max_norm);
-    if (code == CLI_DONE)
-        code = cli_number(args, "init-scale", 1, 65536, 65536, &scale);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_number(args, "value", 1e-6, 1e6, 0.25, &gradient));
+    CLI_TRY(cli_number(args, "max-norm", 1e-6, 1e6, 1, &max_norm));
+    CLI_TRY(cli_number(args, "init-scale", 1, 65536, 65536, &scale));
     mezzo_device *device = NULL;
     clip_row orders[2] = {{.order = "unscale, clip, step"}, {.order = "clip, unscale, step"}};
     mezzo_status status = mezzo_device_open("cpu", 1, &device);
     for (int i = 0; i < 2 && status == MEZZO_OK; i++)
         status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i].is);
     mezzo_device_close(device);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, status));
     if (cli_has(args, "json"))
         return cli_json_print(args->command, json_pack("{s:o}", "rows", CLI_LIST(clip_fields, orders, 2)));
     cli_tell("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1", gradient, scale,
@@ -378,19 +352,12 @@ static int layernorm(const cli_args *args) {
     mz_norm_row rows[MZ_COUNT(norm_formats)][WIDTHS];
     double center;
     int64_t seed;
-    cli_plot plot;
-    int code = cli_number(args, "value", -1e4, 1e4, 50, &center);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "seed", 0, INT64_MAX, 0, &seed);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_number(args, "value", -1e4, 1e4, 50, &center));
+    CLI_TRY(cli_integer(args, "seed", 0, INT64_MAX, 0, &seed));
     for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
         for (int w = 0; w < WIDTHS; w++)
             rows[f][w] = mz_norm_statistics(norm_formats[f], INT64_C(256) << 2 * w, center, (uint64_t)seed);
-    if (cli_plot_asked(args, &plot, &code))
-        code = cli_plotted(args, mz_lab_draw_norms(plot.folder, plot.name, rows[0], rows[1], WIDTHS), &plot);
-    if (code != CLI_DONE)
-        return code;
+    CLI_PLOT(args, mz_lab_draw_norms, rows[0], rows[1], WIDTHS);
     norm table[MZ_COUNT(norm_formats) * WIDTHS];
     for (size_t i = 0; i < MZ_COUNT(table); i++)
         table[i] = (norm){mezzo_dtype_name(norm_formats[i / WIDTHS]), rows[i / WIDTHS][i % WIDTHS]};

@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "cli.h"
-#include "lab.h"
 #include "study/lab/lab.h"
 
 typedef struct line {
@@ -57,19 +56,10 @@ int cli_lab_speed(const cli_args *args) {
         .data = cli_text(args, "data", NULL), .device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
     mz_speed_row rows[MZ_SPEED_MOST];
     mz_speed_result result;
-    int code = cli_precisions(args, "precision", "fp32,bf16,fp16", o.precisions, MZ_SPEED_MOST, &o.n_precisions);
-    if (code == CLI_DONE)
-        code = CLI_RANGES(args, ranges, &o);
-    if (code != CLI_DONE)
-        return code;
-    mezzo_status status = mz_speed_race(&o, rows, &result);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    cli_plot plot;
-    if (cli_plot_asked(args, &plot, &code))
-        code = cli_plotted(args, mz_lab_draw_speed(plot.folder, plot.name, rows, o.n_precisions, &result), &plot);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_precisions(args, "precision", "fp32,bf16,fp16", o.precisions, MZ_SPEED_MOST, &o.n_precisions));
+    CLI_TRY(CLI_RANGES(args, ranges, &o));
+    CLI_TRY(cli_code(args, mz_speed_race(&o, rows, &result)));
+    CLI_PLOT(args, mz_lab_draw_speed, rows, o.n_precisions, &result);
     line lines[MZ_SPEED_MOST];
     const size_t n = (size_t)o.n_precisions;
     for (size_t i = 0; i < n; i++)

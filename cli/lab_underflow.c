@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "lab.h"
 #include "study/lab/lab.h"
 #include "backend/inspect.h"
 
@@ -183,6 +182,25 @@ static void print_conclusion(const mz_underflow *u) {
              one, two, top, a.highest);
 }
 
+static int print_result(const cli_args *args, const mz_underflow *u, int scale, size_t most) {
+    const char *run = args->n_operands > 1 ? args->operands[1] : NULL;
+    int64_t counts[MZ_HISTOGRAM_BUCKETS];
+    CLI_PLOT(args, mz_lab_draw_underflow, u, scale);
+    if (cli_has(args, "json"))
+        return cli_json_print(args->command, result_json(u, scale));
+    printf("step %lld of %s, in %s\n\n", (long long)u->step, run != NULL ? cli_show(run).text : "a small GPT",
+           cli_text(args, "precision", "FP32"));
+    print_head(scale);
+    for (int k = 0; k < MZ_MAGNITUDE_KINDS; k++) {
+        mz_underflow_sum(u, (mz_magnitude_kind)k, counts);
+        print_line(kinds[k], counts, k == MZ_OF_ACTIVATION ? -1 : scale);
+    }
+    printf("\n");
+    CLI_TRY(print_tensors(args, u, scale, most));
+    print_conclusion(u);
+    return u->magnitudes->n_narrowed > 0 ? print_narrowed(args, u->magnitudes, most) : CLI_DONE;
+}
+
 int cli_lab_underflow(const cli_args *args) {
     mz_underflow_options o = {.run = args->n_operands > 1 ? args->operands[1] : NULL,
                               .data = cli_text(args, "data", NULL),
@@ -190,43 +208,17 @@ int cli_lab_underflow(const cli_args *args) {
                               .precision = cli_text(args, "precision", NULL)};
     int64_t seed, most;
     double scale;
-    int code = cli_integer(args, "steps", 1, 100000, 50, &o.steps);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "seed", 0, INT32_MAX, 1, &seed);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "count", 0, 100000, 12, &most);
-    if (code == CLI_DONE)
-        code = cli_number(args, "loss-scale", 1, 0x1p60, 65536, &scale);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_integer(args, "steps", 1, 100000, 50, &o.steps));
+    CLI_TRY(cli_integer(args, "seed", 0, INT32_MAX, 1, &seed));
+    CLI_TRY(cli_integer(args, "count", 0, 100000, 12, &most));
+    CLI_TRY(cli_number(args, "loss-scale", 1, 0x1p60, 65536, &scale));
     int exponent = (int)lround(log2(scale));
     if (ldexp(1, exponent) != scale)
         return cli_wrong(args->command, "--loss-scale %.9g: name a power of two", scale);
     o.seed = (uint64_t)seed;
     mz_underflow u;
-    mezzo_status status = mz_underflow_look(&o, &u);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    cli_plot plot;
-    if (cli_plot_asked(args, &plot, &code))
-        code = cli_plotted(args, mz_lab_draw_underflow(plot.folder, plot.name, &u, exponent), &plot);
-    if (code == CLI_DONE && cli_has(args, "json"))
-        code = cli_json_print(args->command, result_json(&u, exponent));
-    else if (code == CLI_DONE) {
-        int64_t counts[MZ_HISTOGRAM_BUCKETS];
-        printf("step %lld of %s, in %s\n\n", (long long)u.step, o.run != NULL ? cli_show(o.run).text : "a small GPT",
-               o.precision != NULL ? o.precision : "FP32");
-        print_head(exponent);
-        for (int k = 0; k < MZ_MAGNITUDE_KINDS; k++) {
-            mz_underflow_sum(&u, (mz_magnitude_kind)k, counts);
-            print_line(kinds[k], counts, k == MZ_OF_ACTIVATION ? -1 : exponent);
-        }
-        printf("\n");
-        code = print_tensors(args, &u, exponent, (size_t)most);
-        print_conclusion(&u);
-        if (code == CLI_DONE && u.magnitudes->n_narrowed > 0)
-            code = print_narrowed(args, u.magnitudes, (size_t)most);
-    }
+    CLI_TRY(cli_code(args, mz_underflow_look(&o, &u)));
+    const int code = print_result(args, &u, exponent, (size_t)most);
     mz_underflow_close(&u);
     return code;
 }

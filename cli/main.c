@@ -213,29 +213,10 @@ static void give_back(void) {
 #endif
 }
 
-// --- the end -------------------------------------------------------------------------------------
-static bool leaving;
-
-void cli_leave(int code) {
-    leaving = true;
-    exit(code);
-}
-
-// libgomp calls exit(1) after a line of its own where it cannot start a thread or get memory. 1 means a failed check;
-// this is 3.
-static void leave_with_documented_code(void) {
-    if (leaving)
-        return;
-    static const char line[] = "mezzo: a library failed; see the message above\n";
-    if (write(STDERR_FILENO, line, sizeof line - 1) >= 0)
-        fflush(stdout);
-    _exit(CLI_FAILED);
-}
-
 int main(int argc, char **argv) {
     struct rlimit stack;
     give_back();
-    if (!open_closed_streams() || atexit(leave_with_documented_code) != 0)
+    if (!open_closed_streams() || !cli_guard_exit())
         return CLI_FAILED;
     cli_ignore_signals();
     cli_watch_job();
@@ -243,7 +224,5 @@ int main(int argc, char **argv) {
     mz_json_begin();
     bool small =
         getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY && stack.rlim_cur < STACK_BYTES / 4;
-    int code = small ? start_on_large_stack(argc, argv) : start(argc, argv);
-    leaving = true;
-    return code;
+    cli_leave(small ? start_on_large_stack(argc, argv) : start(argc, argv));
 }

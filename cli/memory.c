@@ -44,12 +44,12 @@ static int parse_amount(const cli_args *args, const char *option, bool bytes, do
 static int parse_names(const cli_args *args, const char *option, const char *initial, const char *const *names,
                        int most, const char *advice, int *out, int *n) {
     const char *list = cli_text(args, option, initial);
+    char word[64];
     *n = 0;
-    for (const char *p = list; *p != '\0';) {
-        const size_t length = strcspn(p, ",");
+    for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
         int found = -1;
         for (int i = 0; i < most; i++)
-            if (strlen(names[i]) == length && strncmp(names[i], p, length) == 0)
+            if (strcmp(names[i], word) == 0)
                 found = i;
         for (int i = 0; i < *n; i++)
             if (out[i] == found)
@@ -57,7 +57,6 @@ static int parse_names(const cli_args *args, const char *option, const char *ini
         if (found < 0)
             return cli_wrong(args->command, "--%s %s: use %s, each once", option, list, advice);
         out[(*n)++] = found;
-        p += length + (p[length] == ',');
     }
     return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one", option);
 }
@@ -69,12 +68,10 @@ static int parse_rows(asked *a) {
         optimizers[i] = mz_memory_optimizer(i);
     for (int i = 0; i < MZ_MEMORY_MASTERS; i++)
         masters[i] = mezzo_master_name((mezzo_master)i);
-    int code = parse_names(a->args, "optimizer", "adamw,sgd,sgd-plain", optimizers, MZ_MEMORY_OPTIMIZERS,
-                           "adamw, sgd (with momentum) and sgd-plain", p->optimizers, &p->n_optimizers);
-    if (code == CLI_DONE)
-        code = parse_names(a->args, "master", "fp32,split,stochastic", masters, MZ_MEMORY_MASTERS,
-                           "fp32, split and stochastic", p->masters, &p->n_masters);
-    return code;
+    CLI_TRY(parse_names(a->args, "optimizer", "adamw,sgd,sgd-plain", optimizers, MZ_MEMORY_OPTIMIZERS,
+                        "adamw, sgd (with momentum) and sgd-plain", p->optimizers, &p->n_optimizers));
+    return parse_names(a->args, "master", "fp32,split,stochastic", masters, MZ_MEMORY_MASTERS,
+                       "fp32, split and stochastic", p->masters, &p->n_masters);
 }
 
 // As many as asked for, or as the job has that this process is of.
@@ -83,9 +80,7 @@ static int parse_ranks(asked *a) {
     double n = 1;
     if (mz_world_read(&world) == MEZZO_OK)
         n = world.size;
-    const int code = cli_number(a->args, "ranks", 1, 65536, n, &n);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_number(a->args, "ranks", 1, 65536, n, &n));
     if (n > 1 && a->plan.measure)
         return cli_wrong(a->args->command, "--measure runs one process: remove --ranks");
     a->ranks = (int)n;
@@ -342,7 +337,7 @@ static json_t *plan_json(const asked *a) {
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
-static mezzo_status draw(const asked *a, const cli_plot *plot) {
+static mezzo_status draw(const char *folder, const char *name, const asked *a) {
     mz_memory_bar bars[MZ_MEMORY_ROWS];
     char title[192], text[32], batch[96];
     mz_session_describe(&a->plan.session, batch, sizeof batch);
@@ -357,12 +352,11 @@ static mezzo_status draw(const asked *a, const cli_plot *plot) {
              a->plan.session.program.recompute         ? ", recompute"
              : a->plan.session.program.recompute_light ? ", recompute light"
                                                        : "");
-    return mz_memory_draw(plot->folder, plot->name, title, bars, a->plan.n_rows, a->plan.limit);
+    return mz_memory_draw(folder, name, title, bars, a->plan.n_rows, a->plan.limit);
 }
 
 static int planned(asked *a) {
-    cli_plot plot;
-    int code;
+    int code = CLI_DONE;
     mezzo_status status = settle_precisions(&a->plan);
     if (status == MEZZO_OK)
         status = mz_memory_plan_rows(&a->plan);
@@ -370,12 +364,8 @@ static int planned(asked *a) {
         return cli_wrong(a->args->command, "--master %s: only bf16 supports it", cli_text(a->args, "master", ""));
     if (status == MEZZO_OK)
         status = mz_memory_plan_savings(&a->plan);
-    if (status != MEZZO_OK)
-        return cli_error(a->args->command, status);
-    if (cli_plot_asked(a->args, &plot, &code))
-        code = cli_plotted(a->args, draw(a, &plot), &plot);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_code(a->args, status));
+    CLI_PLOT(a->args, draw, a);
     if (cli_has(a->args, "json")) {
         code = cli_json_print(a->args->command, plan_json(a));
     } else {
@@ -393,9 +383,7 @@ static int by_formula(const cli_args *args) {
     static const char *const others[] = {"limit",     "measure", "plot",   "optimizer",
                                          "precision", "master",  "config", "ranks"};
     double params;
-    int code = parse_amount(args, "params", false, &params);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(parse_amount(args, "params", false, &params));
     for (int i = 0; i < args->n_given; i++)
         for (size_t k = 0; k < MZ_COUNT(others); k++)
             if (args->given[i].config || strcmp(args->given[i].name, others[k]) == 0)
@@ -416,20 +404,15 @@ static int run(const cli_args *args) {
     asked a = {.args = args, .plan = {.measure = cli_has(args, "measure")}};
     mezzo_config *config;
     double limit = 0;
-    int code = cli_precisions(args, "precision", NULL, a.plan.precisions, MEZZO_PRECISION_COUNT, &a.plan.n_precisions);
-    if (code == CLI_DONE)
-        code = parse_rows(&a);
-    if (code == CLI_DONE && cli_has(args, "limit"))
-        code = parse_amount(args, "limit", true, &limit);
-    if (code == CLI_DONE)
-        code = parse_ranks(&a);
-    if (code == CLI_DONE)
-        code = cli_config(args, &config);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_precisions(args, "precision", NULL, a.plan.precisions, MEZZO_PRECISION_COUNT, &a.plan.n_precisions));
+    CLI_TRY(parse_rows(&a));
+    if (cli_has(args, "limit"))
+        CLI_TRY(parse_amount(args, "limit", true, &limit));
+    CLI_TRY(parse_ranks(&a));
+    CLI_TRY(cli_config(args, &config));
     a.plan.limit = (size_t)limit;
-    mezzo_status status = read_session(&a, config);
-    code = status == MEZZO_OK ? planned(&a) : cli_error(args->command, status);
+    const mezzo_status status = read_session(&a, config);
+    const int code = status == MEZZO_OK ? planned(&a) : cli_error(args->command, status);
     mezzo_device_close(a.plan.device);
     mezzo_config_free(config);
     return code;

@@ -31,18 +31,20 @@ bool cli_takes_key(const cli_command *command, const char *key) {
     return false;
 }
 
+// Copies the next of a key's short names; false where there is no more.
+static bool next_alias(const char **aliases, char alias[NAME_BYTES]) {
+    *aliases += strspn(*aliases, ALIAS_ENDS);
+    const size_t n = strcspn(*aliases, ALIAS_ENDS);
+    snprintf(alias, NAME_BYTES, "%.*s", (int)n, *aliases);
+    *aliases += n;
+    return n > 0;
+}
+
 static bool alias_is(const mezzo_config_key *key, const char *name) {
     char alias[NAME_BYTES];
-    for (const char *a = key->aliases; *a != '\0';) {
-        size_t n = strcspn(a, ALIAS_ENDS);
-        if (n > 0 && n < sizeof alias) {
-            memcpy(alias, a, n);
-            alias[n] = '\0';
-            if (same_name(alias, name))
-                return true;
-        }
-        a += n + (a[n] != '\0');
-    }
+    for (const char *all = key->aliases; next_alias(&all, alias);)
+        if (same_name(alias, name))
+            return true;
     return false;
 }
 
@@ -86,16 +88,8 @@ static int unknown_option(const cli_command *command, const char *typed) {
         mezzo_config_key key = mezzo_config_describe(i);
         if (!cli_takes_key(command, key.key))
             continue;
-        for (const char *a = key.aliases; *a != '\0' && n < MAX_NAMES;) {
-            size_t length = strcspn(a, ALIAS_ENDS);
-            if (length > 0 && length < NAME_BYTES) {
-                memcpy(words[n], a, length);
-                words[n][length] = '\0';
-                names[n] = words[n];
-                n++;
-            }
-            a += length + (a[length] != '\0');
-        }
+        for (const char *all = key.aliases; n < MAX_NAMES && next_alias(&all, words[n]); n++)
+            names[n] = words[n];
         if (n < MAX_NAMES)
             names[n++] = key.key;
     }
@@ -223,12 +217,34 @@ const char *cli_out_file(const cli_args *args, const char *name, const char *ini
     return path != NULL && strcmp(path, "-") == 0 ? CLI_STDOUT : path;
 }
 
+int cli_refuse(const cli_args *args, const char *why, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (cli_has(args, names[i]))
+            return cli_wrong(args->command, "--%s %s", names[i], why);
+    return CLI_DONE;
+}
+
+int cli_need_operand(const cli_args *args) {
+    const cli_command *c = args->command;
+    return args->n_operands > 0 ? CLI_DONE
+                                : cli_wrong(c, "%s is missing; usage: mezzo %s %s", c->operand, c->name, c->usage);
+}
+
+bool cli_next_word(const char **list, char *word, size_t size) {
+    const size_t n = strcspn(*list, ",");
+    if (**list == '\0')
+        return false;
+    snprintf(word, size, "%.*s", (int)n, *list);
+    *list += n + ((*list)[n] == ',');
+    return true;
+}
+
 int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out) {
     const char *text = cli_text(args, name, NULL);
+    char *end;
     *out = initial;
     if (text == NULL)
         return CLI_DONE;
-    char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
@@ -275,46 +291,4 @@ int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *in
             memcpy(to, &integer, sizeof integer); // of either sign
     }
     return code;
-}
-
-// Errors name the option as it was typed.
-static mezzo_status set_key(mezzo_config *config, const cli_given *given) {
-    char source[NAME_BYTES];
-    snprintf(source, sizeof source, "--%s", given->typed);
-    return mezzo_config_set(config, given->name, given->value, source);
-}
-
-const char *cli_key(const mezzo_config *config, const char *key) {
-    const char *value = mezzo_config_get(config, key);
-    if (value != NULL)
-        return value;
-    cli_error(NULL, MEZZO_ERR_MEMORY);
-    cli_leave(CLI_FAILED);
-}
-
-int cli_config(const cli_args *args, mezzo_config **out) {
-    mezzo_config *config = NULL;
-    mezzo_status status = mezzo_config_create(&config);
-    const char *recipe = cli_text(args, "recipe", NULL);
-    char path[4096];
-    if (recipe != NULL) {
-        int code = cli_recipe_path(args->command, recipe, path, sizeof path);
-        if (code != CLI_DONE) {
-            mezzo_config_free(config);
-            return code;
-        }
-        status = mezzo_config_load(config, path);
-    }
-    for (int i = 0; i < args->n_given && status == MEZZO_OK; i++)
-        if (!args->given[i].config && strcmp(args->given[i].name, "config") == 0)
-            status = mezzo_config_load(config, args->given[i].value);
-    for (int i = 0; i < args->n_given && status == MEZZO_OK; i++)
-        if (args->given[i].config)
-            status = set_key(config, &args->given[i]);
-    if (status != MEZZO_OK) {
-        mezzo_config_free(config);
-        return cli_error(args->command, status);
-    }
-    *out = config;
-    return CLI_DONE;
 }

@@ -1,25 +1,24 @@
 // --plot FOLDER/NAME.svg: what the subcommands that draw share.
 #include "cli.h"
 
-bool cli_plot_asked(const cli_args *args, cli_plot *plot, int *code) {
+int cli_plot_parse(const cli_args *args, cli_plot *plot) {
     const char *path = cli_text(args, "plot", NULL);
-    *code = CLI_DONE;
+    *plot = (cli_plot){.asked = path != NULL};
     if (path == NULL)
-        return false;
+        return CLI_DONE;
     const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path, *dot = strrchr(file, '.');
     size_t length = dot != NULL ? (size_t)(dot - file) : 0;
     if (length == 0 || length >= sizeof plot->name || (strcmp(dot, ".svg") != 0 && strcmp(dot, ".png") != 0) ||
         (size_t)(file - path) >= sizeof plot->folder)
-        *code = cli_wrong(args->command, "--plot %s: name a file that ends in .svg or .png", path);
+        return cli_wrong(args->command, "--plot %s: name a file that ends in .svg or .png", path);
     snprintf(plot->folder, sizeof plot->folder, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1,
              slash != NULL ? path : ".");
     snprintf(plot->name, sizeof plot->name, "%.*s", (int)length, file);
-    return *code == CLI_DONE;
+    return CLI_DONE;
 }
 
 int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot) {
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, status));
     fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", cli_show(plot->name).text, cli_show(plot->name).text,
             cli_show(plot->name).text, cli_show(plot->folder).text);
     return CLI_DONE;

@@ -121,16 +121,14 @@ static int run(const cli_args *args) {
     size_t n, k = 0;
     if (!find_folder(folder, sizeof folder))
         return no_folder(args->command);
-    int code = list_names(args->command, folder, &names, &n);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(list_names(args->command, folder, &names, &n));
     told *all = mz_alloc(n + 1, sizeof *all);
     mezzo_status status = all == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
     for (size_t i = 0; i < n && names[i][0] != '\0' && status == MEZZO_OK; i++) {
         snprintf(all[k].name, sizeof all[k].name, "%s", names[i]);
         status = describe(folder, names[i], 0, &all[k++]);
     }
-    code = status == MEZZO_OK ? tell(args, all, k) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? tell(args, all, k) : cli_error(args->command, status);
     mz_free(all);
     mz_dir_list_free(names, n);
     return code;

@@ -34,7 +34,7 @@ static int write_page(const cli_args *args, const mz_run_log *logs, int n, const
         fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
                 piped ? "standard output" : cli_show(out).text, cli_bytes(html.len, bytes, sizeof bytes));
     mz_text_free(&html);
-    return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
+    return cli_code(args, status);
 }
 
 static int read_run(const cli_args *args, const char *operand, mz_run_log *log) {
@@ -42,9 +42,7 @@ static int read_run(const cli_args *args, const char *operand, mz_run_log *log) 
     snprintf(folder, sizeof folder, "%s", operand);
     for (size_t k = strlen(folder); k > 1 && folder[k - 1] == '/'; k--)
         folder[k - 1] = '\0';
-    mezzo_status status = mz_run_log_open(folder, NULL, log);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, mz_run_log_open(folder, NULL, log)));
     if (log->records == 0)
         return cli_wrong(args->command, "%s: no metrics.jsonl with records in it: is it a run folder of mezzo train?",
                          operand);

@@ -69,9 +69,7 @@ static const cli_range ranges[] = {
 };
 
 int cli_sample_options(const cli_args *args, mezzo_sample_options *options) {
-    const int code = CLI_RANGES(args, ranges, options);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(CLI_RANGES(args, ranges, options));
     options->path = args->operands[0];
     options->best = cli_has(args, "best");
     options->no_ema = cli_has(args, "no-ema");
@@ -82,29 +80,22 @@ int cli_sample_options(const cli_args *args, mezzo_sample_options *options) {
 }
 
 static int run(const cli_args *args) {
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "a run folder or a checkpoint is missing; usage: mezzo sample %s",
-                         args->command->usage);
-    static const char *const of_pictures[] = {"data", "steps", "eta", "rows", "batch-size"};
+    mezzo_sample_options options = mezzo_sample_defaults();
+    CLI_TRY(cli_need_operand(args));
     if (cli_has(args, "out"))
         return cli_sample_pictures(args);
-    for (size_t i = 0; i < MZ_COUNT(of_pictures); i++)
-        if (cli_has(args, of_pictures[i]))
-            return cli_wrong(args->command, "--%s is for images: name their folder with --out DIR", of_pictures[i]);
-    mezzo_sample_options options = mezzo_sample_defaults();
-    int code = cli_sample_options(args, &options);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(CLI_REFUSE(args, "is for images: name their folder with --out DIR", "data", "steps", "eta", "rows",
+                       "batch-size"));
+    CLI_TRY(cli_sample_options(args, &options));
     options.chat = cli_text(args, "chat", NULL);
     if (options.chat != NULL && cli_has(args, "prompt"))
         return cli_wrong(args->command, "give --chat or --prompt, not both");
     texts t = {.json = cli_has(args, "json"), .index = -1, .prompt = options.prompt, .all = json_array()};
-    mezzo_status status = mezzo_run_sample(&options, NULL, on_text, &t);
+    const mezzo_status status = mezzo_run_sample(&options, NULL, on_text, &t);
     if (t.index >= 0)
         finish_one(&t);
-    if (status != MEZZO_OK)
-        code = cli_error(args->command, status);
-    else if (t.json)
+    int code = cli_code(args, status);
+    if (code == CLI_DONE && t.json)
         code = print_json(args, &options, &t);
     mz_text_free(&t.text);
     json_decref(t.all);
@@ -146,5 +137,6 @@ const cli_command cli_sample = {
         "RUN is a run folder, or one checkpoint in its checkpoints/. Prompt and text go to stdout token by token.",
     .options = options_table,
     .max_operands = 1,
+    .operand = "a run folder or a checkpoint",
     .run = run,
 };

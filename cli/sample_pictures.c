@@ -30,7 +30,6 @@ static const cli_range ranges[] = {
 };
 
 int cli_sample_pictures(const cli_args *args) {
-    static const char *const of_texts[] = {"prompt", "chat", "tokens", "temperature", "top-k", "top-p"};
     shown s = {.folder = cli_text(args, "out", NULL)};
     mezzo_predict_options options = {.path = args->operands[0],
                                      .out = s.folder,
@@ -39,18 +38,10 @@ int cli_sample_pictures(const cli_args *args) {
                                      .data = cli_text(args, "data", NULL),
                                      .device = cli_text(args, "device", NULL),
                                      .precision = cli_text(args, "precision", NULL)};
-    for (size_t i = 0; i < MZ_COUNT(of_texts); i++)
-        if (cli_has(args, of_texts[i]))
-            return cli_wrong(args->command, "--%s is for texts, and --out is for images", of_texts[i]);
-    const int code = CLI_RANGES(args, ranges, &options);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(CLI_REFUSE(args, "is for texts, and --out is for images", "prompt", "chat", "tokens", "temperature",
+                       "top-k", "top-p"));
+    CLI_TRY(CLI_RANGES(args, ranges, &options));
     const mezzo_hooks hooks = {.stop = cli_interruptible()};
-    const mezzo_status status = mezzo_run_predict(&options, &hooks, &s.result);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_OBJECT(fields, &s));
-    cli_fields_lines(fields, MZ_COUNT(fields), &s, NULL, "", 12);
-    return CLI_DONE;
+    CLI_TRY(cli_code(args, mezzo_run_predict(&options, &hooks, &s.result)));
+    return cli_print_fields(args, fields, MZ_COUNT(fields), &s, NULL, 12);
 }

@@ -15,10 +15,11 @@ typedef struct watch {
 
 static int parse_axis(const cli_args *args, const char *name, const char *initial, mz_sweep_axis *out) {
     const char *list = cli_text(args, name, initial);
-    for (const char *p = list; *p != '\0';) {
+    char word[64];
+    for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
         char *end;
-        long long value = strtoll(p, &end, 10);
-        if (end == p || (*end != ',' && *end != '\0') || value < 1 || value > 1 << 24)
+        long long value = strtoll(word, &end, 10);
+        if (end == word || *end != '\0' || value < 1 || value > 1 << 24)
             return cli_wrong(args->command, "--%s %s: use whole numbers from 1 on, separated by commas", name, list);
         if (out->n == MZ_SWEEP_AXIS)
             return cli_wrong(args->command, "--%s: at most %d values", name, MZ_SWEEP_AXIS);
@@ -26,7 +27,6 @@ static int parse_axis(const cli_args *args, const char *name, const char *initia
             if (out->values[i] == value)
                 return cli_wrong(args->command, "--%s %s: %lld occurs twice", name, list, value);
         out->values[out->n++] = value;
-        p = end + (*end == ',');
     }
     return out->n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one value", name);
 }
@@ -58,35 +58,31 @@ static const axis of_images[] = {{"blocks", "1,2", offsetof(mz_sweep_options, la
 // An axis of the other kind of grid is refused: nothing is measured on a grid that was not asked for.
 static int parse_grid(const cli_args *args, bool images, mz_sweep_options *o) {
     const axis *mine = images ? of_images : of_texts, *others = images ? of_texts : of_images;
-    int code = CLI_DONE;
-    for (size_t i = 0; i < MZ_COUNT(of_texts) && code == CLI_DONE; i++) {
+    for (size_t i = 0; i < MZ_COUNT(of_texts); i++) {
         if (strcmp(mine[i].name, others[i].name) != 0 && cli_has(args, others[i].name))
             return cli_wrong(args->command, "--%s is not for %s: use --%s", others[i].name, o->family, mine[i].name);
-        code = parse_axis(args, mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field));
+        CLI_TRY(parse_axis(args, mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field)));
     }
     for (int i = 0; images && i < o->seq_len.n; i++)
         o->seq_len.values[i] *= o->seq_len.values[i]; // pixels
-    return code;
+    return CLI_DONE;
 }
 
 static int parse(const cli_args *args, bool images, mz_sweep_options *o) {
-    int code = parse_grid(args, images, o);
-    if (code == CLI_DONE)
-        code =
-            cli_precisions(args, "precisions", "fp32,bf16", o->precisions, MZ_COUNT(o->precisions), &o->n_precisions);
-    if (code == CLI_DONE)
-        code = CLI_RANGES(args, ranges, o);
     const char *residual = cli_text(args, "residual", "widest");
-    if (code == CLI_DONE && strcmp(residual, "widest") != 0 && strcmp(residual, "low") != 0)
-        code = cli_wrong(args->command, "--residual %s: it must be widest or low", residual);
+    CLI_TRY(parse_grid(args, images, o));
+    CLI_TRY(cli_precisions(args, "precisions", "fp32,bf16", o->precisions, MZ_COUNT(o->precisions), &o->n_precisions));
+    CLI_TRY(CLI_RANGES(args, ranges, o));
+    if (strcmp(residual, "widest") != 0 && strcmp(residual, "low") != 0)
+        return cli_wrong(args->command, "--residual %s: it must be widest or low", residual);
     o->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
     o->repeats.least = 3;
     o->repeats.stop = cli_interruptible();
     o->path = cli_text(args, "out", "full_data.csv");
-    if (code == CLI_DONE && strcmp(o->path, "-") == 0)
-        code = cli_wrong(args->command, "--out -: sweep appends rows and reads them again: name a file");
     o->commit = getenv("MEZZO_COMMIT");
-    return code;
+    return strcmp(o->path, "-") != 0
+               ? CLI_DONE
+               : cli_wrong(args->command, "--out -: sweep appends rows and reads them again: name a file");
 }
 
 static void show(void *user, const mz_sweep_progress *p) {
@@ -149,24 +145,18 @@ static int print_result(const cli_args *args, const mz_sweep_options *o, const w
 
 static int run(const cli_args *args) {
     mezzo_model_config model;
-    mezzo_device *device = NULL;
-    int64_t threads = 0;
+    mezzo_device *device;
     const char *family = mezzo_model_defaults("glm4_moe", &model) == MEZZO_OK ? "glm4_moe" : "gpt2";
     mz_sweep_options o = {.family = cli_text(args, "family", family)};
     if (mezzo_model_defaults(o.family, &model) != MEZZO_OK)
         return cli_error(args->command, MEZZO_ERR_INVALID);
     const bool images = mezzo_model_task(&model) == MEZZO_TASK_IMAGES;
-    int code = parse(args, images, &o);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "threads", 0, 1024, 0, &threads);
-    if (code != CLI_DONE)
-        return code;
-    mezzo_status status = mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device);
+    CLI_TRY(parse(args, images, &o));
+    CLI_TRY(cli_open_device(args, "auto", &device));
     watch w = {.unit = images ? "pixels" : "tokens", .quiet = cli_has(args, "quiet")};
-    if (status == MEZZO_OK)
-        status = mz_sweep(device, &o, show, &w);
+    const mezzo_status status = mz_sweep(device, &o, show, &w);
     cli_progress_end();
-    code = status == MEZZO_OK ? print_result(args, &o, &w) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? print_result(args, &o, &w) : cli_error(args->command, status);
     if (status == MEZZO_ERR_INTERRUPTED)
         fprintf(stderr, "run the same command to continue\n");
     mezzo_device_close(device);

@@ -7,19 +7,9 @@
 #include "choose.h"
 #include "cli.h"
 #include "train/inject.h"
+#include "weights/init.h"
 
-static volatile sig_atomic_t stop, saves;
-
-// The first signal asks the run to stop before the next kernel (on a GPU: step), the second leaves at once. Files on
-// the disk are complete at every moment.
-static void on_signal(int number) {
-    static const char note[] = "\nmezzo train: stopping; press Ctrl-C again to quit now\n";
-    if (stop)
-        _exit(CLI_INTERRUPTED);
-    stop = number;
-    if (write(STDERR_FILENO, note, sizeof note - 1) < 0)
-        return; // nobody to tell
-}
+static volatile sig_atomic_t saves;
 
 // Signals that a scheduler sends some time before it ends a job.
 static const struct {
@@ -34,41 +24,22 @@ static void on_save(int number) {
     saves = saves < SIG_ATOMIC_MAX ? saves + 1 : 0;
 }
 
-// --signal: each name of the list; false names what is none.
-static bool catch_saves(const cli_args *args) {
+// --signal: each name of the list.
+static int catch_saves(const cli_args *args) {
     struct sigaction action = {.sa_handler = on_save, .sa_flags = SA_RESTART};
+    char word[64];
     const char *list = cli_text(args, "signal", save_default);
     sigemptyset(&action.sa_mask);
-    for (const char *at = list; *at != '\0';) {
-        const size_t n = strcspn(at, ",");
-        const char *name = n > 3 && strncmp(at, "SIG", 3) == 0 ? at + 3 : at;
-        const size_t length = n - (size_t)(name - at);
+    while (cli_next_word(&list, word, sizeof word)) {
+        const char *name = strncmp(word, "SIG", 3) == 0 ? word + 3 : word;
         size_t i = 0;
-        while (i < MZ_COUNT(save_signals) &&
-               (strlen(save_signals[i].name) != length || strncmp(save_signals[i].name, name, length) != 0))
+        while (i < MZ_COUNT(save_signals) && strcmp(save_signals[i].name, name) != 0)
             i++;
-        if (i == MZ_COUNT(save_signals)) {
-            cli_wrong(args->command, "--signal: %.*s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", (int)n,
-                      at);
-            return false;
-        }
+        if (i == MZ_COUNT(save_signals))
+            return cli_wrong(args->command, "--signal: %s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", word);
         sigaction(save_signals[i].number, &action, NULL);
-        at += n + (at[n] == ',');
     }
-    return true;
-}
-
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-#ifdef SIGPWR // Linux: a battery runs out
-    sigaction(SIGPWR, &action, NULL);
-#endif
-    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
-        sigaction(SIGHUP, &action, NULL);
-    cli_ignore_signals(); // a reader of the progress that goes away ("| head") must not end hours of training
+    return CLI_DONE;
 }
 
 static void print_resume(FILE *to, const cli_args *args, const char *folder, const char *more) {
@@ -274,10 +245,9 @@ static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_
         cli_wrong(args->command, "%s", mezzo_error_message());
         return CLI_INTERRUPTED;
     }
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, status));
     if (cli_has(args, "json"))
-        code = cli_json_print(args->command, cli_fields_json(bisect_fields, MZ_COUNT(bisect_fields), &r, NULL, NULL));
+        code = cli_json_print(args->command, CLI_OBJECT(bisect_fields, &r));
     else if (r.found)
         printf("%s\n", r.text);
     else
@@ -287,10 +257,9 @@ static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_
 
 static bool names_model(const cli_args *args) {
     for (int i = 0; i < args->n_given; i++)
-        if (strncmp(args->given[i].name, "model.", 6) == 0 || strcmp(args->given[i].name, "config") == 0 ||
-            strcmp(args->given[i].name, "recipe") == 0 || strcmp(args->given[i].name, "train.init") == 0)
+        if (strncmp(args->given[i].name, "model.", 6) == 0)
             return true;
-    return false;
+    return cli_has(args, "config") || cli_has(args, "recipe") || cli_given_key(args, "train.init") != NULL;
 }
 
 // Without a word on the model: one of a size that this machine trains in minutes, with a context that the text has room
@@ -332,54 +301,47 @@ static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
     return MEZZO_OK;
 }
 
-static int run(const cli_args *args) {
-    mezzo_config *config;
-    int code = cli_config(args, &config);
-    if (code != CLI_DONE)
-        return code;
-    catch_signals();
-    if (!catch_saves(args)) {
-        mezzo_config_free(config);
-        return CLI_USAGE;
+static int train(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks) {
+    mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .sampled_val_loss = NAN, .best_val_loss = NAN};
+    mezzo_status status = mezzo_run_train(config, hooks, &result);
+    cli_progress_end();
+    const char *folder = cli_key(config, "train.out");
+    if (result.rank > 0 && (status == MEZZO_OK || status == MEZZO_ERR_INTERRUPTED)) // rank 0 prints the result
+        return cli_exit_code(status);
+    if (status == MEZZO_ERR_INTERRUPTED) {
+        print_interrupted(args, folder, &result);
+        return CLI_INTERRUPTED;
     }
-    if (cli_has(args, "quiet"))
-        mezzo_log_set(cli_log_quietly, NULL);
-    mezzo_status chosen = choose_model(args, config);
-    if (chosen == MEZZO_OK)
-        chosen = cli_import_init(config);
-    if (chosen != MEZZO_OK) {
-        mezzo_config_free(config);
-        return cli_error(args->command, chosen);
-    }
+    if (status != MEZZO_OK && *result.checkpoint != '\0')
+        fprintf(stderr, "the newest checkpoint is %s\n", cli_show(result.checkpoint).text);
+    CLI_TRY(cli_code(args, status));
+    if (cli_has(args, "json"))
+        return print_json(args, folder, &result);
+    print_text(args, folder, config, &result);
+    return CLI_DONE;
+}
+
+// A reader of the progress that goes away ("| head") does not end the run, and files on the disk are complete at every
+// moment.
+static int train_or_bisect(const cli_args *args, mezzo_config *config) {
+    const volatile sig_atomic_t *stop = cli_interrupts("\nmezzo train: stopping; press Ctrl-C again to quit now\n");
     watch w = {.quiet = cli_has(args, "quiet"), .config = config};
-    const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = &stop, .choose = choose, .save = &saves};
+    const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = stop, .choose = choose, .save = &saves};
+    CLI_TRY(catch_saves(args));
+    if (w.quiet)
+        mezzo_log_set(cli_log_quietly, NULL);
+    CLI_TRY(cli_code(args, choose_model(args, config)));
+    CLI_TRY(cli_code(args, mz_init_import(config)));
 #ifdef MEZZO_INJECT
     mz_inject_next(cli_text(args, "inject", NULL));
 #endif
-    if (cli_has(args, "bisect-nan")) {
-        code = bisect(args, config, &hooks);
-        mezzo_config_free(config);
-        return code;
-    }
-    mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .sampled_val_loss = NAN, .best_val_loss = NAN};
-    mezzo_status status = mezzo_run_train(config, &hooks, &result);
-    cli_progress_end();
+    return cli_has(args, "bisect-nan") ? bisect(args, config, &hooks) : train(args, config, &hooks);
+}
 
-    const char *folder = cli_key(config, "train.out");
-    if (result.rank > 0 && (status == MEZZO_OK || status == MEZZO_ERR_INTERRUPTED)) { // rank 0 tells
-        code = cli_exit_code(status);
-    } else if (status == MEZZO_ERR_INTERRUPTED) {
-        print_interrupted(args, folder, &result);
-        code = CLI_INTERRUPTED;
-    } else if (status != MEZZO_OK) {
-        if (*result.checkpoint != '\0')
-            fprintf(stderr, "the newest checkpoint is %s\n", cli_show(result.checkpoint).text);
-        code = cli_error(args->command, status);
-    } else if (cli_has(args, "json")) {
-        code = print_json(args, folder, &result);
-    } else {
-        print_text(args, folder, config, &result);
-    }
+static int run(const cli_args *args) {
+    mezzo_config *config;
+    CLI_TRY(cli_config(args, &config));
+    const int code = train_or_bisect(args, config);
     mezzo_config_free(config);
     return code;
 }

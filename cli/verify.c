@@ -12,26 +12,13 @@
 // What is trained where nothing is said: a GPT on characters whose activations outweigh its weights, so that memory is
 // about what a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the
 // rest in small ones.
-static const struct {
-    const char *key, *value;
-} defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},     {"model.heads", "4"},
-                {"model.d_model", "128"}, {"model.seq_len", "128"},  {"train.batch_size", "64"},
-                {"train.steps", "200"},   {"schedule.warmup", "20"}, {"train.eval_iters", "0"}};
+static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},     {"model.heads", "4"},
+                                       {"model.d_model", "128"}, {"model.seq_len", "128"},  {"train.batch_size", "64"},
+                                       {"train.steps", "200"},   {"schedule.warmup", "20"}, {"train.eval_iters", "0"}};
 
 static mezzo_status set_defaults(const cli_args *args, mezzo_config *config) {
-    if (cli_has(args, "config")) // a file says what is trained
-        return MEZZO_OK;
-    bool model = false;
-    for (int i = 0; i < args->n_given; i++)
-        model = model || (args->given[i].config && strcmp(args->given[i].name, "model.name") == 0);
-    for (size_t k = 0; k < MZ_COUNT(defaults); k++) {
-        bool given = model && strncmp(defaults[k].key, "model.", 6) == 0; // a named model brings its own sizes
-        for (int i = 0; i < args->n_given; i++)
-            given = given || (args->given[i].config && strcmp(args->given[i].name, defaults[k].key) == 0);
-        if (!given)
-            MEZZO_TRY(mezzo_config_set(config, defaults[k].key, defaults[k].value, "verify"));
-    }
-    return MEZZO_OK;
+    const bool has_file = cli_has(args, "config"); // which says what is trained
+    return has_file ? MEZZO_OK : cli_set_defaults(args, config, defaults, MZ_COUNT(defaults));
 }
 
 // user: the result, whose precision is known before the first step.
@@ -87,49 +74,35 @@ static int tell(const cli_args *args, const mz_verify_options *o, const mz_verif
     if (cli_has(args, "json"))
         return cli_json_print(args->command, report_json(o, r));
     (o->matched ? mz_matched_text : mz_verify_text)(o, r, &t);
-    int code = t.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, t.status);
-    if (code == CLI_DONE)
-        printf("%s\nreport: %s/verify.md, %s/verify.json\n", t.data, cli_show(folder).text, cli_show(folder).text);
-    mz_text_free(&t);
-    return code;
+    mz_text_addf(&t, "\nreport: %s/verify.md, %s/verify.json\n", cli_show(folder).text, cli_show(folder).text);
+    return cli_print_made(args, &t);
 }
 
 // Options of the one mode are refused in the other.
 static int parse_matched(const cli_args *args, mz_verify_options *o) {
-    static const char *const matched[] = {"baseline", "within", "minutes", "transfer"};
-    static const char *const plain[] = {"min-speedup", "min-memory-reduction", "max-accuracy-difference"};
-    const char *const *others = o->matched ? plain : matched;
-    for (int i = 0; i < (o->matched ? 3 : 4); i++)
-        if (cli_has(args, others[i]))
-            return cli_wrong(args->command, "--%s is %s --matched", others[i],
-                             o->matched ? "a requirement, and there are none with" : "for");
-    int n = 0, code = CLI_DONE;
+    int n = 0;
+    if (o->matched)
+        CLI_TRY(CLI_REFUSE(args, "is a requirement, and there are none with --matched", "min-speedup",
+                           "min-memory-reduction", "max-accuracy-difference"));
+    else
+        CLI_TRY(CLI_REFUSE(args, "is for --matched", "baseline", "within", "minutes", "transfer"));
     o->baseline = MEZZO_PRECISION_FP32;
     if (cli_has(args, "baseline"))
-        code = cli_precisions(args, "baseline", "", &o->baseline, 1, &n);
-    if (code == CLI_DONE)
-        code = cli_number(args, "within", 0, 1, 0.01, &o->within);
-    if (code == CLI_DONE)
-        code = cli_number(args, "minutes", 0, 1e6, 0, &o->minutes);
-    return code;
+        CLI_TRY(cli_precisions(args, "baseline", "", &o->baseline, 1, &n));
+    CLI_TRY(cli_number(args, "within", 0, 1, 0.01, &o->within));
+    return cli_number(args, "minutes", 0, 1e6, 0, &o->minutes);
 }
 
 static int parse(const cli_args *args, mz_verify_options *o) {
     int64_t seeds = 0;
     o->matched = cli_has(args, "matched");
-    int code = cli_integer(args, "seeds", 1, MZ_VERIFY_SEEDS, o->matched ? 8 : 3, &seeds);
+    CLI_TRY(cli_integer(args, "seeds", 1, MZ_VERIFY_SEEDS, o->matched ? 8 : 3, &seeds));
     o->seeds = (int)seeds;
-    if (code == CLI_DONE)
-        code = parse_matched(args, o);
-    if (code == CLI_DONE)
-        code = cli_number(args, "min-speedup", 0, 1e6, 1.5, &o->least_speedup);
-    if (code == CLI_DONE)
-        code = cli_number(args, "min-memory-reduction", -1e6, 100, 40, &o->least_memory_percent);
-    if (code == CLI_DONE)
-        code = cli_number(args, "max-accuracy-difference", 0, 1, 0.01, &o->most_accuracy_difference);
-    if (code == CLI_DONE)
-        code = cli_number(args, "level", 0.5, 0.9999, 0.95, &o->level);
-    return code;
+    CLI_TRY(parse_matched(args, o));
+    CLI_TRY(cli_number(args, "min-speedup", 0, 1e6, 1.5, &o->least_speedup));
+    CLI_TRY(cli_number(args, "min-memory-reduction", -1e6, 100, 40, &o->least_memory_percent));
+    CLI_TRY(cli_number(args, "max-accuracy-difference", 0, 1, 0.01, &o->most_accuracy_difference));
+    return cli_number(args, "level", 0.5, 0.9999, 0.95, &o->level);
 }
 
 static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
@@ -140,16 +113,16 @@ static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
 
 // --transfer 64,96,128: the widths before the model's own.
 static int parse_widths(const cli_args *args, int64_t *widths, int *n) {
-    const char *at = cli_text(args, "transfer", "");
-    for (*n = 0; *at != '\0';) {
+    const char *rest = cli_text(args, "transfer", "");
+    char word[64];
+    for (*n = 0; cli_next_word(&rest, word, sizeof word);) {
         char *end;
         errno = 0;
-        const long long value = strtoll(at, &end, 10);
-        if (end == at || errno != 0 || value < 1 || (*end != '\0' && *end != ',') || *n == MZ_TRANSFER_WIDTHS)
+        const long long value = strtoll(word, &end, 10);
+        if (end == word || errno != 0 || value < 1 || *end != '\0' || *n == MZ_TRANSFER_WIDTHS)
             return cli_wrong(args->command, "--transfer %s: expected %d to %d widths, such as 64,96,128",
                              cli_text(args, "transfer", ""), MZ_TRANSFER_LEAST, MZ_TRANSFER_WIDTHS);
         widths[(*n)++] = value;
-        at = end + (*end == ',');
     }
     return CLI_DONE;
 }
@@ -162,55 +135,44 @@ static int transfer(const cli_args *args, const mz_verify_options *o, const int6
     if (status == MEZZO_OK)
         status = mz_transfer_find(o, widths, n, show, r, &t, r);
     cli_progress_end();
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
-    int code = CLI_DONE;
-    if (cli_has(args, "json")) {
-        code = cli_json_print(args->command, mz_transfer_json(&t, o, r));
-    } else {
+    CLI_TRY(cli_code(args, status));
+    const bool json = cli_has(args, "json");
+    if (!json)
         mz_transfer_text(&t, o, r, &text);
-        code = text.status == MEZZO_OK ? CLI_DONE : cli_error(args->command, text.status);
-        if (code == CLI_DONE)
-            printf("%s", text.data);
-    }
-    mz_text_free(&text);
+    const int code = json ? cli_json_print(args->command, mz_transfer_json(&t, o, r)) : cli_print_made(args, &text);
     return code == CLI_DONE && !t.inside ? CLI_CHECK_FAILED : code;
 }
 
-static int run(const cli_args *args) {
+static int verify(const cli_args *args, const mz_verify_options *o, mz_verify_result *r) {
     const char *folder = cli_text(args, "out", "verify");
-    mz_verify_options o = {.stop = cli_interruptible()};
-    int code = parse(args, &o);
-    int64_t widths[MZ_TRANSFER_WIDTHS];
-    int n_widths = 0;
-    if (code == CLI_DONE)
-        code = parse_widths(args, widths, &n_widths);
-    if (code == CLI_DONE)
-        code = cli_config(args, &o.config);
-    if (code != CLI_DONE)
-        return code;
-    mz_verify_result *r = mz_alloc(1, sizeof *r);
-    if (n_widths > 0 && r != NULL) {
-        code = transfer(args, &o, widths, n_widths, r);
-        mz_verify_free(r);
-        mz_free(r);
-        mezzo_config_free(o.config);
-        return code;
-    }
     char *command = cli_command_line(args);
-    mezzo_status status = r != NULL && command != NULL ? set_defaults(args, o.config) : MEZZO_ERR_MEMORY;
+    mezzo_status status = command != NULL ? set_defaults(args, o->config) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
-        status = mz_verify(&o, show, r, r);
+        status = mz_verify(o, show, r, r);
     cli_progress_end();
     if (status == MEZZO_OK)
-        status = write_reports(folder, &o, r, command);
-    code = status == MEZZO_OK ? tell(args, &o, r, folder) : cli_error(args->command, status);
-    if (code == CLI_DONE && !passed(&o, r))
-        code = CLI_CHECK_FAILED;
+        status = write_reports(folder, o, r, command);
+    mz_free(command);
+    CLI_TRY(cli_code(args, status));
+    CLI_TRY(tell(args, o, r, folder));
+    return passed(o, r) ? CLI_DONE : CLI_CHECK_FAILED;
+}
+
+static int run(const cli_args *args) {
+    mz_verify_options o = {.stop = cli_interruptible()};
+    int64_t widths[MZ_TRANSFER_WIDTHS];
+    int n_widths = 0, code;
+    CLI_TRY(parse(args, &o));
+    CLI_TRY(parse_widths(args, widths, &n_widths));
+    CLI_TRY(cli_config(args, &o.config));
+    mz_verify_result *r = mz_alloc(1, sizeof *r);
+    if (r == NULL)
+        code = cli_error(args->command, MEZZO_ERR_MEMORY);
+    else
+        code = n_widths > 0 ? transfer(args, &o, widths, n_widths, r) : verify(args, &o, r);
     if (r != NULL)
         mz_verify_free(r);
     mz_free(r);
-    mz_free(command);
     mezzo_config_free(o.config);
     return code;
 }

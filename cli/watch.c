@@ -2,7 +2,6 @@
 #include <math.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <termios.h>
 #include <time.h>
@@ -105,13 +104,6 @@ static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     mezzo_config_free(config);
     mz_free(path);
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
-}
-
-static int columns_of_terminal(void) {
-    struct winsize size;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        return size.ws_col;
-    return 80;
 }
 
 // NaN where there is none, or no memory to find it: then nothing is said of the time that is left.
@@ -234,7 +226,7 @@ static void print_rows(const mz_run_log *log, int columns, const char *line_end)
 }
 
 static void print_frame(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
-    const int columns = columns_of_terminal();
+    const int columns = cli_terminal_columns(stdout);
     const char *device = mz_run_log_text(log, "run/device"), *precision = mz_run_log_text(log, "amp/precision");
     char head[1024]; // texts of a file: nothing in them may drive the terminal
     snprintf(head, sizeof head, "%s%s%s%s%s", log->folder, precision != NULL ? ", " : "",
@@ -288,7 +280,7 @@ static void print_health(const view *v, const mz_run_log *log, const char *line_
     const bool healthy = mz_health_verdict(&log->health, health, sizeof health);
     mz_text_tame(health);
     printf("%s\n%s", line_end, !v->colours ? "" : healthy ? "\033[32m" : "\033[31m");
-    print_wrapped(health, columns_of_terminal(), line_end);
+    print_wrapped(health, cli_terminal_columns(stdout), line_end);
     printf("%s", v->colours ? "\033[0m" : "");
 }
 
@@ -344,9 +336,7 @@ static mezzo_status follow(view *v, mz_run_log *log, double interval, bool once,
 
 static int run(const cli_args *args) {
     double interval;
-    int code = cli_number(args, "interval", 0.1, 3600, 1, &interval);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_number(args, "interval", 0.1, 3600, 1, &interval));
     if (args->n_operands == 0)
         return cli_wrong(args->command, "name a run folder: mezzo watch runs/mezzo");
     const bool once = cli_has(args, "once");
@@ -372,10 +362,8 @@ static int run(const cli_args *args) {
     }
     if (status == MEZZO_ERR_INTERRUPTED) // it has changed nothing, and the reader asked to leave
         status = MEZZO_OK;
-    if (status != MEZZO_OK)
-        code = cli_error(args->command, status);
     mz_run_log_free(&log);
-    return code;
+    return cli_code(args, status);
 }
 
 static const cli_option options_table[] = {

@@ -25,22 +25,15 @@ static const cli_field fields[] = {
 };
 
 int cli_data_radio(const cli_args *args) {
-    static const char *const of_texts[] = {"tokenizer", "format", "split"};
     mz_radio_options options = {.out = cli_text(args, "out", NULL)};
     shown s = {.folder = options.out};
-    for (size_t i = 0; i < MZ_COUNT(of_texts); i++)
-        if (cli_has(args, of_texts[i]))
-            return cli_wrong(args->command, "--%s is for texts, not for radio maps", of_texts[i]);
-    const int code = CLI_RANGES(args, ranges, &options);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(CLI_REFUSE(args, "is for texts, not for radio maps", "tokenizer", "format", "split"));
+    CLI_TRY(CLI_RANGES(args, ranges, &options));
     if (options.maps == 0)
         return cli_wrong(args->command, "--maps is missing: the number of cities");
     if (options.out == NULL)
         return cli_wrong(args->command, "--out is missing: the folder to create");
-    const mezzo_status status = mz_radio_write(&options, cli_interruptible(), &s.written);
-    if (status != MEZZO_OK)
-        return cli_error(args->command, status);
+    CLI_TRY(cli_code(args, mz_radio_write(&options, cli_interruptible(), &s.written)));
     if (cli_has(args, "json"))
         return cli_json_print(args->command, CLI_OBJECT(fields, &s));
     char buf[32];

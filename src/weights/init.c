@@ -1,15 +1,15 @@
-// train --init with somebody's folder or GGUF file as it was published: imported first, into the run folder.
+#include "weights/init.h"
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli.h"
 #include "io/file.h"
 #include "io/gguf.h"
-#include "train/folder.h"
 #include "train/config.h"
+#include "train/folder.h"
 
 static bool is_gguf(const char *path) {
     char magic[4] = "";
@@ -85,7 +85,7 @@ static mezzo_status import_once(const mezzo_import_options *options) {
         status = mz_fail(MEZZO_ERR_INVALID,
                          "%s holds weights that an earlier command imported, not those of %s as they are now: "
                          "remove that folder, or choose another --out",
-                         cli_show(options->out).text, cli_show(options->path).text);
+                         options->out, options->path);
     }
 fail:
     mz_free(line);
@@ -122,10 +122,12 @@ static mezzo_status take_model(mezzo_config *config, const char *path, const mez
     return mz_config_fill_model(config, &model.config);
 }
 
-mezzo_status cli_import_init(mezzo_config *config) {
-    const char *init = cli_key(config, "train.init");
+mezzo_status mz_init_import(mezzo_config *config) {
+    const char *init = mezzo_config_get(config, "train.init");
     mezzo_checkpoint c = {0};
     char path[4200];
+    if (init == NULL || mezzo_config_get(config, "train.out") == NULL)
+        return MEZZO_ERR_MEMORY;
     if (init[0] == '\0')
         return MEZZO_OK;
     if (!is_published(init)) { // where there is no checkpoint, the run says so
@@ -133,7 +135,7 @@ mezzo_status cli_import_init(mezzo_config *config) {
                            mezzo_checkpoint_describe(path, &c) == MEZZO_OK;
         return there ? take_model(config, path, &c) : MEZZO_OK;
     }
-    char *out = mz_format("%s/init", cli_key(config, "train.out"));
+    char *out = mz_format("%s/init", mezzo_config_get(config, "train.out"));
     if (out == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = describe_import(config, init, out, &c);
