@@ -121,7 +121,9 @@ bool cli_takes_key(const cli_command *command, const char *key);
 // devices run.
 int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
                    int *n);
-// The number of a signal to stop once one came (SIGINT, SIGTERM, SIGHUP, SIGPWR); the second leaves at once.
+void cli_leave_on_interrupt(void); // at the first signal to stop: every command begins so
+// The number of a signal to stop once one came (SIGINT, SIGTERM, SIGHUP, SIGPWR); the second leaves at once. It is also
+// the flag of this thread (base/stop.h).
 const volatile sig_atomic_t *cli_interruptible(void);
 // The same for a command that goes on and sets it to zero again. The first signal writes `note` to stderr; NULL: none.
 volatile sig_atomic_t *cli_interrupts(const char *note);

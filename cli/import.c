@@ -38,6 +38,7 @@ static int run_import(const cli_args *args) {
                                           .tokenizer = cli_text(args, "tokenizer", NULL),
                                           .adapter = cli_text(args, "adapter", NULL)};
     mezzo_import_result r;
+    (void)cli_interruptible();
     CLI_TRY(cli_code(args, mezzo_import(&options, &r)));
     if (cli_has(args, "json")) {
         json_t *o = json_object();
@@ -116,6 +117,7 @@ static int run_export(const cli_args *args) {
                                           .gguf = cli_text(args, "gguf", NULL),
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
+    (void)cli_interruptible();
     CLI_TRY(cli_code(args, mezzo_export(&options, &r)));
     if (cli_has(args, "json")) {
         json_t *o = json_object();

@@ -1,22 +1,28 @@
-// The first signal to stop asks the work to stop, the second leaves at once.
+// The first signal to stop asks the work to stop, the second leaves at once; of a command that has nothing to put right
+// the first one does.
 #include <unistd.h>
 
+#include "base/stop.h"
 #include "cli.h"
 
 static volatile sig_atomic_t stop;
 static const char *note; // what the first one writes to stderr; NULL: nothing
 
+static void leave(int number) {
+    (void)number;
+    _exit(CLI_INTERRUPTED);
+}
+
 static void on_signal(int number) {
     if (stop)
-        _exit(CLI_INTERRUPTED);
+        leave(number);
     stop = number;
     if (note != NULL && write(STDERR_FILENO, note, strlen(note)) < 0)
         return; // nobody reads it
 }
 
-volatile sig_atomic_t *cli_interrupts(const char *says) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    note = says;
+static void catch_signals(void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
@@ -25,7 +31,17 @@ volatile sig_atomic_t *cli_interrupts(const char *says) {
 #endif
     if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
         sigaction(SIGHUP, &action, NULL);
+}
+
+void cli_leave_on_interrupt(void) {
+    catch_signals(leave);
+}
+
+volatile sig_atomic_t *cli_interrupts(const char *says) {
+    note = says;
+    catch_signals(on_signal);
     cli_ignore_signals();
+    (void)mz_stop_enter(&stop);
     return &stop;
 }
 

@@ -99,6 +99,7 @@ static int dispatch(const cli_command *command, int argc, char **argv) {
     int code = cli_parse(command, argv[0], argc - 2, argv + 2, &args);
     if (code == CLI_DONE) {
         cli_progress_begin(cli_has(&args, "quiet"));
+        cli_leave_on_interrupt();
         code = command->run(&args);
     }
     cli_args_free(&args);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "base/stop.h"
 #include "graph/graph.h"
 #include "io/file.h"
 #include "io/quote.h"
@@ -438,6 +439,7 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
     for (size_t i = 0; i < list->count; i++) {
         const mz_safetensors_tensor *t = mz_safetensors_find(tensors, list->items[i].name);
         const device_range *range = &list->ranges[i];
+        MEZZO_TRY(mz_stop_check(range->name));
         if (range->optimizer != NULL)
             MEZZO_TRY(mz_optimizer_write_moment(range->optimizer, range->which, range->index, t->data));
         else if (!has_adapters(list) &&

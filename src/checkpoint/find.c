@@ -1,5 +1,6 @@
 // Which checkpoint of a folder is whole. Nothing here changes a folder but mz_checkpoint_recover, which its owner
 // calls.
+#include "base/stop.h"
 #include "checkpoint/checkpoint.h"
 #include "io/file.h"
 
@@ -107,6 +108,8 @@ static mezzo_status check_finite(const char *folder, const char *file) {
                              "%s/%s: tensor '%s' has %zu values that are not finite, the first is element %zu: use an "
                              "older checkpoint",
                              folder, file, t->name, bad, first);
+        else
+            status = mz_stop_check(folder);
     }
     if (mz_safetensors_check(tensors) != MEZZO_OK)
         status = MEZZO_ERR_IO;
@@ -138,6 +141,11 @@ static mezzo_status try_one(const char *folder, const mz_manifest_entry *entry, 
     return mz_checkpoint_check_sound(path, parts, &state);
 }
 
+// What says nothing of the checkpoint.
+static bool ends_search(mezzo_status status) {
+    return status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_INTERRUPTED;
+}
+
 typedef struct search {
     const char *folder;
     char *path;
@@ -162,7 +170,7 @@ static mezzo_status try_replaced(void *user, const char *name) {
     if (status == MEZZO_OK)
         status = mz_checkpoint_check_sound(s->path, s->parts, &state);
     s->found = status == MEZZO_OK;
-    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
+    return ends_search(status) ? status : MEZZO_OK;
 }
 
 // A run that goes on writing drops older checkpoints: whether the manifest no longer names this one.
@@ -192,7 +200,7 @@ static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, bool *
         int at = first >= 0 ? (i == (int)m->count ? first : i) : i;
         bool whole;
         mezzo_status status = try_one(s->folder, &m->entries[at], s->parts, s->path, s->size, &whole);
-        if (status == MEZZO_OK || status == MEZZO_ERR_MEMORY || (whole && strict))
+        if (status == MEZZO_OK || ends_search(status) || (whole && strict))
             return status;
         *moved = *moved || was_dropped(s->folder, &m->entries[at]);
         if (*moved)

@@ -3,6 +3,7 @@
 #include <glob.h>
 #include <sys/stat.h>
 
+#include "base/stop.h"
 #include "data/tokenizer.h"
 #include "io/quote.h"
 
@@ -36,6 +37,7 @@ mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab) {
         const mz_segment *segment = &stream->segments[i];
         uint64_t bad = mz_tokens_find_above(&segment->tokens, vocab);
         MEZZO_TRY(mz_map_check(segment->tokens.data));
+        MEZZO_TRY(mz_stop_check(segment->path));
         if (bad < segment->tokens.count)
             return mz_segment_fail_token(segment, bad, vocab);
     }
@@ -238,7 +240,10 @@ static mezzo_status check_options(const mezzo_corpus_options *o) {
 
 mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out) {
     MZ_REQUIRE(options, out);
-    return mz_corpus_open(options, &(mz_tokenizer_sources){0}, out);
+    mz_stop *former = mz_stop_enter(options->stop);
+    const mezzo_status status = mz_corpus_open(options, &(mz_tokenizer_sources){0}, out);
+    mz_stop_leave(former);
+    return status;
 }
 
 mezzo_status mz_corpus_open(const mezzo_corpus_options *options, const mz_tokenizer_sources *model,

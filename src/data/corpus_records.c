@@ -69,7 +69,7 @@ mezzo_status mz_records_tokenizer(const char *source, const mz_tokenizer_sources
 
 static mezzo_status open_documents(const char *source, const mezzo_corpus_options *o, const mezzo_tokenizer *tokenizer,
                                    mz_record_set *out) {
-    MEZZO_TRY(mz_record_set_open(source, o->form, tokenizer, o->stop, out));
+    MEZZO_TRY(mz_record_set_open(source, o->form, tokenizer, out));
     MEZZO_TRY(mz_record_set_log(out));
     if (out->documents == out->count)
         return MEZZO_OK;

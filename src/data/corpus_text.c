@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include "base/stop.h"
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 
@@ -32,19 +33,23 @@ static bool is_continuation(unsigned char byte) {
 // The byte at which character number int(fraction × characters) starts. A character is what starts with a byte that is
 // no UTF-8 continuation: exact for UTF-8, and defined for any bytes, so that every tokenizer splits a text at the same
 // place.
-static size_t split_byte(const text *t, double fraction) {
+static mezzo_status split_byte(const text *t, double fraction, size_t *out) {
     uint64_t characters = 0;
-    for (size_t i = 0; i < t->map.size; i++)
-        characters += !is_continuation(t->map.data[i]);
-    uint64_t wanted = (uint64_t)(fraction * (double)characters), seen = 0;
-    for (size_t i = 0; i < t->map.size; i++) {
-        if (is_continuation(t->map.data[i]))
-            continue;
-        if (seen == wanted)
-            return i;
-        seen++;
+    *out = 0;
+    for (size_t at = 0, end; at < t->map.size; at = end) {
+        end = t->map.size - at > PIECE ? at + PIECE : t->map.size;
+        for (size_t i = at; i < end; i++)
+            characters += !is_continuation(t->map.data[i]);
+        MEZZO_TRY(mz_stop_check(t->path));
     }
-    return t->map.size;
+    for (uint64_t wanted = (uint64_t)(fraction * (double)characters) + 1; *out < t->map.size; ++*out) {
+        wanted -= !is_continuation(t->map.data[*out]);
+        if (wanted == 0)
+            break;
+        if (*out % PIECE == 0)
+            MEZZO_TRY(mz_stop_check(t->path));
+    }
+    return MEZZO_OK;
 }
 
 // The end of the piece that starts at `at`: PIECE bytes on or a little less, where the tokenizer allows a cut; more,
@@ -87,7 +92,6 @@ typedef struct encoding {
     const mezzo_tokenizer *tok;
     const text *text;
     size_t to;
-    const volatile sig_atomic_t *stop;
     piece *pieces; // [threads]
     size_t threads;
 } encoding;
@@ -124,19 +128,16 @@ static mezzo_status encode_rounds(const encoding *e, size_t from, packed *out) {
     static const char what[] = "KB of text tokenized";
     for (size_t at = from; at < e->to;) {
         mz_work(what, (int64_t)((at - from) / 1000), (int64_t)((e->to - from) / 1000));
-        if (e->stop != NULL && *e->stop != 0)
-            return mz_fail(MEZZO_ERR_INTERRUPTED, "%s: stopped after %zu of %zu bytes were tokenized", e->text->path,
-                           at - from, e->to - from);
+        MEZZO_TRY(mz_stop_check(e->text->path));
         MEZZO_TRY(encode_round(e, &at, out));
     }
     mz_work(what, (int64_t)((e->to - from) / 1000), (int64_t)((e->to - from) / 1000));
     return MEZZO_OK;
 }
 
-static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to,
-                               const volatile sig_atomic_t *stop, packed *out) {
+static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, packed *out) {
     mz_survive_fork();
-    encoding e = {.tok = tok, .text = t, .to = to, .stop = stop, .threads = (size_t)omp_get_max_threads()};
+    encoding e = {.tok = tok, .text = t, .to = to, .threads = (size_t)omp_get_max_threads()};
     e.pieces = mz_alloc(e.threads, sizeof *e.pieces);
     if (e.pieces == NULL)
         return MEZZO_ERR_MEMORY;
@@ -150,14 +151,13 @@ static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t
 }
 
 // Tokenizes bytes [from, to) of a text into a segment at the end of the stream.
-static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, const text *t, size_t from, size_t to,
-                             const volatile sig_atomic_t *stop) {
+static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, const text *t, size_t from, size_t to) {
     mz_segment segment = {.tokens.width = tok->vocab <= 65536 ? 2 : 4};
     packed tokens = {.width = segment.tokens.width};
     segment.path = mz_strdup(t->path);
     mezzo_status status = segment.path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
-        status = encode_all(tok, t, from, to, stop, &tokens);
+        status = encode_all(tok, t, from, to, &tokens);
     segment.owned = tokens.data;
     segment.tokens.data = tokens.data;
     segment.tokens.count = tokens.n / tokens.width;
@@ -210,13 +210,16 @@ mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_option
     MEZZO_TRY_GOTO(status, make_tokenizer(&from, texts, count, &corpus->tokenizer));
 
     mz_stream *train = &corpus->splits[MEZZO_TRAIN], *validation = &corpus->splits[MEZZO_VALIDATION];
-    const size_t size = texts[0].map.size, end = given(options->path) ? split_byte(&texts[0], fraction) : size;
+    const size_t size = texts[0].map.size;
+    size_t end = size;
+    if (given(options->path))
+        MEZZO_TRY_GOTO(status, split_byte(&texts[0], fraction, &end));
     if (end > 0)
-        MEZZO_TRY_GOTO(status, add_text(train, corpus->tokenizer, &texts[0], 0, end, options->stop));
+        MEZZO_TRY_GOTO(status, add_text(train, corpus->tokenizer, &texts[0], 0, end));
     if (end < size)
-        MEZZO_TRY_GOTO(status, add_text(validation, corpus->tokenizer, &texts[0], end, size, options->stop));
+        MEZZO_TRY_GOTO(status, add_text(validation, corpus->tokenizer, &texts[0], end, size));
     if (count == 2)
-        MEZZO_TRY_GOTO(status, add_text(validation, corpus->tokenizer, &texts[1], 0, texts[1].map.size, options->stop));
+        MEZZO_TRY_GOTO(status, add_text(validation, corpus->tokenizer, &texts[1], 0, texts[1].map.size));
 fail:
     for (size_t i = 0; i < count; i++)
         status = mz_map_end(&texts[i].map, status);

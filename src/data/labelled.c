@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "io/csv.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -133,6 +134,7 @@ static mezzo_status read_numbers(const mz_csv *csv, int label, mz_labelled *out)
             double value;
             if (c == label)
                 continue;
+            MEZZO_TRY(mz_stop_check(mz_csv_where(csv)));
             MEZZO_TRY(mz_csv_number(csv, (size_t)i, c, &value));
             if (!isfinite((float)value))
                 return mz_fail(MEZZO_ERR_FORMAT, "%s:%lld: column %s: %g is not finite in fp32", mz_csv_where(csv),
@@ -175,6 +177,7 @@ typedef struct images {
     char **path; // [n]
     size_t n, cap, cap_y;
     int channels;
+    mz_stop *stop;
     mezzo_status status; // of the first image that cannot be read
     int64_t at;
     char message[512];
@@ -259,7 +262,11 @@ static void try_image(images *list, int64_t i, mz_labelled *out) {
     go_on = list->status == MEZZO_OK;
     if (!go_on)
         return;
-    const mezzo_status status = read_image(list, i, out);
+    mz_stop *former = mz_stop_enter(list->stop);
+    mezzo_status status = mz_stop_check(list->path[i]);
+    if (status == MEZZO_OK)
+        status = read_image(list, i, out);
+    mz_stop_leave(former);
 #pragma omp critical(mz_labelled_trouble)
     if (status != MEZZO_OK && (list->status == MEZZO_OK || i < list->at)) {
         list->status = status;
@@ -271,8 +278,10 @@ static void try_image(images *list, int64_t i, mz_labelled *out) {
 static mezzo_status read_images(images *list, mz_labelled *out) {
     mz_picture first;
     list->channels = 1;
-    for (size_t i = 0; i < list->n && list->channels == 1; i++)
+    for (size_t i = 0; i < list->n && list->channels == 1; i++) {
+        MEZZO_TRY(mz_stop_check(list->path[i]));
         MEZZO_TRY(mz_png_channels(list->path[i], &list->channels));
+    }
     MEZZO_TRY(mz_png_read_channels(list->path[0], list->channels, &first));
     out->features = first.width * first.height * first.channels;
     out->side = first.width == first.height ? first.width : 0;
@@ -281,6 +290,7 @@ static mezzo_status read_images(images *list, mz_labelled *out) {
     out->pixels = mz_alloc((size_t)out->n, (size_t)out->features);
     if (out->pixels == NULL)
         return MEZZO_ERR_MEMORY;
+    list->stop = mz_stop_flag();
 #pragma omp parallel for schedule(dynamic, 16)
     for (int64_t i = 0; i < out->n; i++)
         try_image(list, i, out);

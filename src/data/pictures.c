@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "data/npy.h"
 #include "data/radio_map.h"
 #include "io/json.h"
@@ -100,6 +101,7 @@ static mezzo_status read_one(const char *folder, const char *name, int64_t size,
 typedef struct reading {
     mz_pictures *p;
     char *scenes, *antennas, *pictures; // folders; antennas: NULL where there is no transmitter
+    mz_stop *stop;
     mezzo_status status;
     int64_t at; // the example that `message` is about
     char message[512];
@@ -161,7 +163,11 @@ static void try_example(reading *r, int64_t i) {
     go_on = r->status == MEZZO_OK;
     if (!go_on)
         return;
-    const mezzo_status status = read_example(r, i);
+    mz_stop *former = mz_stop_enter(r->stop);
+    mezzo_status status = mz_stop_check(r->pictures);
+    if (status == MEZZO_OK)
+        status = read_example(r, i);
+    mz_stop_leave(former);
 #pragma omp critical(mz_pictures_trouble)
     if (status != MEZZO_OK && (r->status == MEZZO_OK || i < r->at)) {
         r->status = status;
@@ -182,6 +188,7 @@ static mezzo_status read_all(reading *r) {
     p->scene = mz_alloc((size_t)p->scenes, (size_t)(p->size * p->size));
     if (p->picture == NULL || p->scene == NULL)
         return MEZZO_ERR_MEMORY;
+    r->stop = mz_stop_flag();
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t i = 0; i < p->n; i++)
         try_example(r, i);

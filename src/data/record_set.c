@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "data/record_forms.h"
 #include "data/record_split.h"
 #include "data/tokenizer.h"
@@ -104,7 +105,6 @@ typedef struct reading {
     mz_record_set *set;
     const mz_record_form *form;
     const mezzo_tokenizer *tokenizer;
-    const volatile sig_atomic_t *stop;
     size_t refused; // of this file
 } reading;
 
@@ -145,8 +145,7 @@ static mezzo_status add_json(const reading *r, const char *where, const json_t *
 // FORMAT and INVALID are the record's; others end the reading.
 static mezzo_status add_span(reading *r, const char *where, const mz_record_span *span) {
     json_t *record = NULL;
-    if (r->stop != NULL && *r->stop)
-        return mz_fail(MEZZO_ERR_INTERRUPTED, "%s: stopped while it was tokenized", where);
+    MEZZO_TRY(mz_stop_check(where));
     mezzo_status status =
         span->too_long ? mz_fail(MEZZO_ERR_FORMAT, "%s: a record of more than %d MiB", where, MZ_RECORD_BYTES >> 20)
                        : mz_json_parse(where, span->text, span->n, MZ_JSON_DEPTH, &record);
@@ -260,9 +259,9 @@ static mezzo_status read_all(reading *r, const char *source) {
 }
 
 mezzo_status mz_record_set_open(const char *source, const char *form, const mezzo_tokenizer *tokenizer,
-                                const volatile sig_atomic_t *stop, mz_record_set *out) {
+                                mz_record_set *out) {
     *out = (mz_record_set){.source = mz_strdup(source)};
-    reading r = {.set = out, .tokenizer = tokenizer, .stop = stop};
+    reading r = {.set = out, .tokenizer = tokenizer};
     mezzo_status status = out->source != NULL ? mz_record_form_named(form, &r.form) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
         status = read_all(&r, source);

@@ -2,8 +2,6 @@
 #ifndef MZ_DATA_RECORD_SET_H
 #define MZ_DATA_RECORD_SET_H
 
-#include <signal.h>
-
 #include "data/chat.h"
 #include "mezzo/data.h"
 
@@ -36,10 +34,10 @@ typedef struct mz_record_set {
 bool mz_is_records(const char *source);
 // Reads all of them with the tokenizer; `form`: record_forms.h. A record that cannot be used is refused: it is counted
 // and left out. Errors: FORMAT (a file of which more records are refused than read, naming the first; damaged lists and
-// compressed data), INVALID (a form or a weight that there is not, a file without records), IO, INTERRUPTED (*stop is
-// set; stop may be NULL).
+// compressed data), INVALID (a form or a weight that there is not, a file without records), IO, INTERRUPTED
+// (mz_stop_check).
 mezzo_status mz_record_set_open(const char *source, const char *form, const mezzo_tokenizer *tokenizer,
-                                const volatile sig_atomic_t *stop, mz_record_set *out);
+                                mz_record_set *out);
 void mz_record_set_close(mz_record_set *set); // zeroed is fine
 
 // Which records of every file train, and which validate: the first ones, a share of `split`, and the others.

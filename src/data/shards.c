@@ -1,5 +1,6 @@
 #include "data/shards.h"
 
+#include "base/stop.h"
 #include "io/quote.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -42,6 +43,8 @@ uint64_t mz_tokens_find_above(const mz_tokens *tokens, uint32_t vocab) {
         for (uint64_t i = at; largest >= vocab && i < end; i++)
             if (mz_token_at(tokens, i) >= vocab)
                 return i;
+        if (mz_stop_check("tokens") != MEZZO_OK) // whoever asked to stop has no use for the answer
+            return tokens->count;
     }
     return tokens->count;
 }
@@ -207,18 +210,15 @@ static mezzo_status write_header(mz_file *file, const char *path, unsigned width
 }
 
 static mezzo_status write_piece(mz_file *file, const char *path, unsigned width, const mz_tokens *piece) {
-    if (piece->width == width) {
-        MEZZO_TRY(mz_file_write(file, piece->data, (size_t)(piece->count * width)));
-        return mz_map_check(piece->data);
-    }
-    enum { BLOCK = 16384 };
-    unsigned char *block = mz_alloc(BLOCK, width);
+    enum { BLOCK = 1 << 18 };
+    const bool as_it_is = piece->width == width;
+    unsigned char *block = mz_alloc(as_it_is ? 1 : BLOCK, width);
     if (!block)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = MEZZO_OK;
     for (uint64_t at = 0; status == MEZZO_OK && at < piece->count; at += BLOCK) {
         size_t n = piece->count - at < BLOCK ? (size_t)(piece->count - at) : BLOCK;
-        for (size_t i = 0; status == MEZZO_OK && i < n; i++) {
+        for (size_t i = 0; status == MEZZO_OK && !as_it_is && i < n; i++) {
             uint32_t token = mz_token_at(piece, at + i);
             if (width == 2 && token > UINT16_MAX)
                 status = mz_fail(MEZZO_ERR_INVALID, "%s: token %u at position %llu does not fit in 16 bits",
@@ -226,7 +226,9 @@ static mezzo_status write_piece(mz_file *file, const char *path, unsigned width,
             memcpy(block + i * width, &token, width); // little-endian: the low bytes come first
         }
         if (status == MEZZO_OK)
-            status = mz_file_write(file, block, n * width);
+            status = mz_file_write(file, as_it_is ? piece->data + at * width : block, n * width);
+        if (status == MEZZO_OK)
+            status = mz_stop_check(path);
     }
     mz_free(block);
     return status == MEZZO_OK ? mz_map_check(piece->data) : status;

@@ -1,5 +1,6 @@
 // A token is a Unicode character, numbered in code point order among those that the text had: sorted(set(text)) in
 // Python.
+#include "base/stop.h"
 #include "data/tokenizer_json.h"
 #include "io/json.h"
 #include "io/utf8.h"
@@ -34,6 +35,8 @@ mezzo_status mz_char_set_add(mz_char_set *set, const char *where, const char *te
                            (unsigned)(unsigned char)text[i]);
         set->seen[code / 64] |= UINT64_C(1) << code % 64;
         i += width;
+        if (i % (1 << 20) < width)
+            MEZZO_TRY(mz_stop_check(where));
     }
     return MEZZO_OK;
 }
@@ -163,6 +166,8 @@ static mezzo_status collect_chars(const char *where, const char *text, size_t n,
         last = code;
         set->seen[code / 64] |= UINT64_C(1) << code % 64;
         i += width;
+        if (i % (1 << 20) < width)
+            MEZZO_TRY(mz_stop_check(where));
     }
     if (count != vocab)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'vocab_size' is %lld, but 'characters' has %lld", where,

@@ -2,6 +2,7 @@
 // and Berry, "Novel Table Lookup-Based Algorithms", 2008).
 #include <pthread.h>
 
+#include "base/stop.h"
 #include "io/file.h"
 
 static uint32_t tables[8][256];
@@ -55,12 +56,19 @@ uint32_t mz_crc32c_by_tables(uint32_t crc, const void *bytes, size_t n) {
     return ~crc;
 }
 
+enum { PIECE = 16 << 20 };
+
 mezzo_status mz_file_crc32c(const char *path, uint32_t *crc, uint64_t *size) {
     mz_map map;
     MEZZO_TRY(mz_map_open(path, &map));
-    *crc = mz_crc32c(0, map.data, map.size);
+    mezzo_status status = MEZZO_OK;
+    *crc = 0;
+    for (size_t at = 0; at < map.size && status == MEZZO_OK; at += PIECE) {
+        *crc = mz_crc32c(*crc, map.data + at, map.size - at < PIECE ? map.size - at : PIECE);
+        status = map.size > PIECE ? mz_stop_check(path) : MEZZO_OK;
+    }
     if (size)
         *size = map.size;
     mz_map_close(&map);
-    return MEZZO_OK;
+    return status;
 }

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/stop.h"
 #include "io/file.h"
 #include "io/number.h"
 #include "io/quote.h"
@@ -126,6 +127,7 @@ static mezzo_status parse(mz_csv *csv, const char *text, size_t n) {
             skip_line_end(&c);
         else
             MEZZO_TRY(read_record(csv, &c));
+        MEZZO_TRY(mz_stop_check(csv->where));
     }
     if (csv->columns == 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: the file is empty", csv->where);

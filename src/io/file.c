@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/stop.h"
 #include "io/file_ops.h"
 #include "io/quote.h"
 
@@ -419,6 +420,7 @@ mezzo_status mz_file_read_back(const char *path, mz_written written) {
 }
 
 mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t *size) {
+    enum { PIECE = 16 << 20 };
     *out = NULL;
     *size = 0;
     int fd;
@@ -436,7 +438,7 @@ mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t
     if (!data)
         status = MEZZO_ERR_MEMORY;
     while (status == MEZZO_OK && have < expected) {
-        ssize_t got = read(fd, data + have, expected - have);
+        ssize_t got = read(fd, data + have, expected - have < PIECE ? expected - have : PIECE);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -444,6 +446,8 @@ mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t
         if (got <= 0) // shorter than a moment ago: what is there counts
             break;
         have += (size_t)got;
+        if (have < expected)
+            status = mz_stop_check(path);
     }
     close(fd);
     if (status != MEZZO_OK) {

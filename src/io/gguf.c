@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "io/quote.h"
 
 enum { MAX_COUNT = 1 << 24, MAX_RANK = 4, ALIGNMENT = 32 };
@@ -611,6 +612,7 @@ static mezzo_status write_tensor(const char *path, mz_file *file, const mz_gguf_
         const size_t n = (size_t)(bytes - at < most ? bytes - at : most);
         MEZZO_TRY(item->item.fill(item->item.user, at, piece, n));
         MEZZO_TRY(mz_file_write(file, piece, n));
+        MEZZO_TRY(mz_stop_check(item->item.name));
     }
     return mz_file_write(file, zeros, (ALIGNMENT - bytes % ALIGNMENT) % ALIGNMENT);
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "base/stop.h"
 #include "io/file.h"
 #include "io/file_ops.h"
 
@@ -181,5 +182,6 @@ void mz_reader_close(mz_reader *r) {
 }
 
 mezzo_status mz_reader_read(mz_reader *reader, char *to, size_t n, size_t *got) {
+    MEZZO_TRY(mz_stop_check(reader->where));
     return (reader->is_packed ? read_packed : read_plain)(reader, to, n, got);
 }

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/quote.h"
@@ -183,14 +184,14 @@ fail:
 
 static mezzo_status write_tensor(mz_file *file, const plan_entry *entry, void *piece) {
     const mz_safetensors_item *item = entry->item;
-    if (item->data)
-        return mz_file_write(file, item->data, entry->bytes);
-    if (entry->bytes > 0 && !item->fill)
+    if (entry->bytes > 0 && !item->data && !item->fill)
         return mz_fail(MEZZO_ERR_INVALID, "tensor %s has neither data nor a way to get it", mz_quote(item->name).text);
     for (size_t at = 0; at < entry->bytes; at += PIECE) {
         size_t n = entry->bytes - at < PIECE ? entry->bytes - at : PIECE;
-        MEZZO_TRY(item->fill(item->user, at, piece, n));
-        MEZZO_TRY(mz_file_write(file, piece, n));
+        if (item->data == NULL)
+            MEZZO_TRY(item->fill(item->user, at, piece, n));
+        MEZZO_TRY(mz_file_write(file, item->data != NULL ? (const char *)item->data + at : piece, n));
+        MEZZO_TRY(mz_stop_check(item->name));
     }
     return MEZZO_OK;
 }

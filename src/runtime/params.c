@@ -1,4 +1,5 @@
 // Masters, gradients and low copies on the device.
+#include "base/stop.h"
 #include "runtime/params_layout.h"
 
 #include "graph/graph.h"
@@ -216,6 +217,8 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
         else if (first == p->first || !repeats)
             draw(p, seed, first, count, values);
         status = write_piece(params, p, first, count, values, halves);
+        if (status == MEZZO_OK)
+            status = mz_stop_check("parameters");
     }
     mz_free(halves);
     mz_free(values);

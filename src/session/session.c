@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/stop.h"
 #include "graph/graph.h"
 
 // --- options -------------------------------------------------------------------------------------------------------
@@ -128,6 +129,7 @@ static mezzo_status open_programs(mz_session *s, unsigned parts) {
     const mz_cut cut = mz_ranks_cut(o->shard, o->canonical, o->rank, o->size, o->bucket);
     MEZZO_TRY_GOTO(status, mz_session_graph(o, &o->form, &graph));
     MEZZO_TRY_GOTO(status, mz_params_create(s->device, graph, &train, o->seed, o->master, &cut, &s->params));
+    MEZZO_TRY_GOTO(status, mz_stop_check("planning"));
     if (parts & MZ_SESSION_TRAIN)
         MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &train, &s->train));
     if (parts & MZ_SESSION_EVAL)
@@ -156,7 +158,7 @@ mezzo_status mz_session_open(mezzo_device *device, const mz_session_options *opt
     MEZZO_TRY(open_programs(s, parts));
     if (parts & MZ_SESSION_STEP)
         MEZZO_TRY(open_step(s));
-    return MEZZO_OK;
+    return mz_stop_check("planning");
 }
 
 void mz_session_close(mz_session *s) {

@@ -63,9 +63,9 @@ static mezzo_status open_records(language *l, const mz_task_options *o, const mz
     const double end = split ? o->split : 1;
     const mz_record_set *sets = l->sets;
     MEZZO_TRY(mz_records_tokenizer(train, from, &l->loaded));
-    MEZZO_TRY(mz_record_set_open(train, o->form, l->loaded, o->stop, &l->sets[MEZZO_TRAIN]));
+    MEZZO_TRY(mz_record_set_open(train, o->form, l->loaded, &l->sets[MEZZO_TRAIN]));
     if (validates)
-        MEZZO_TRY(mz_record_set_open(o->validation, o->form, l->loaded, o->stop, &l->sets[MEZZO_VALIDATION]));
+        MEZZO_TRY(mz_record_set_open(o->validation, o->form, l->loaded, &l->sets[MEZZO_VALIDATION]));
     if (sets[0].conversations > 0) // samples and exports are asked as it was trained
         MEZZO_TRY(mz_chat_keep_default(&l->loaded->chat));
     if (sets[0].documents == sets[0].count && sets[1].documents == sets[1].count)
@@ -90,10 +90,9 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
                               .train = o->train,
                               .validation = o->validation,
                               .tokenizer = o->tokenizer,
-                              .train_fraction = o->split,
-                              .stop = o->stop};
+                              .train_fraction = o->split};
     if (given(o->all)) // as one stream
-        c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer, .stop = o->stop};
+        c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer};
     return mz_corpus_open(&c, &from, &l->corpus);
 }
 

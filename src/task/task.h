@@ -66,7 +66,6 @@ typedef struct mz_task_options {
     const char *folder;                    // a run folder that is resumed
     const char *weights, *own;             // where trained weights come from; the file of their tokenizer
     bool no_data;                          // only what samples need: a tokenizer, if there is one
-    const volatile sig_atomic_t *stop;     // not zero: opening ends with INTERRUPTED
 } mz_task_options;
 
 // A mean over what counts.

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "graph/graph.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -154,8 +155,9 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo
     options.tokenizer = NULL; // the run has one, or none: what its configuration names it took or made then
     options.own = tokenizer;
     options.weights = m->folder;
-    options.stop = hooks != NULL ? hooks->stop : NULL;
+    mz_stop *former = mz_stop_enter(hooks != NULL ? hooks->stop : NULL);
     mezzo_status status = open_task(m, &options);
+    mz_stop_leave(former);
     mz_free(tokenizer);
     return status;
 }

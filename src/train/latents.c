@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/stop.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -109,6 +110,7 @@ static mezzo_status encode(making *m, mezzo_program *program, float *images, flo
         for (int64_t i = 0; i < ENCODE_BATCH; i++) // the last batch is filled up with its last one
             mz_images_get(m->task, at + (i < n ? i : n - 1), images + (size_t)i * pixels);
         MEZZO_TRY(mezzo_program_write(program, "image", images, ENCODE_BATCH * pixels * sizeof *images));
+        MEZZO_TRY(mz_stop_check("latents"));
         MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
         MEZZO_TRY(mz_program_read_finite(program, "latent", latents, ENCODE_BATCH * m->each));
         memcpy(m->values + (size_t)at * m->each, latents, (size_t)n * m->each * sizeof *latents);

@@ -1,6 +1,7 @@
 // The training run, top to bottom.
 #include <math.h>
 
+#include "base/stop.h"
 #include "train/run.h"
 
 static bool due(int64_t step, int64_t every) {
@@ -324,7 +325,6 @@ static mezzo_status keep_steps_before(mz_training *run, mezzo_status status) {
 
 // A program that runs call by call stops between two of them: the step under way is left out.
 static mezzo_status train(mz_training *run) {
-    MEZZO_TRY(mz_run_start(run));
     if (mz_run_leads(run))
         MEZZO_TRY(mz_profile_open(run));
     mz_run_started(run);
@@ -342,11 +342,16 @@ static mezzo_status train(mz_training *run) {
 mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hooks, mezzo_train_result *result) {
     MZ_REQUIRE(config);
     mz_training run = {0};
+    mz_stop *former = mz_stop_enter(hooks != NULL ? hooks->stop : NULL);
     mezzo_status status = mz_run_check_folder(config); // before anything takes time
     if (status == MEZZO_OK)
         status = mz_run_join(config, hooks, &run);
     if (status == MEZZO_OK)
+        status = mz_run_start(&run);
+    mz_stop_leave(NULL);
+    if (status == MEZZO_OK)
         status = train(&run);
+    mz_stop_leave(former);
     mz_run_result(&run);
     if (status != MEZZO_OK && status != MEZZO_ERR_INTERRUPTED && run.engine.group != NULL)
         mz_group_abort(run.engine.group, NULL);

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "base/stop.h"
+
 const mz_injections *mz_injecting;
 
 // The precision of the checkpoint that the run resumes; *found is false without one, or where it names none.
@@ -104,7 +106,6 @@ static mezzo_status open_task(mz_training *run) {
     MEZZO_TRY(find_origin(run, &from));
     options.weights = from.folder;
     options.own = from.own;
-    options.stop = run->hooks.stop;
     if (options.latents[0] != '\0' && strcmp(family.name, "radio_unet") != 0)
         return mz_fail(MEZZO_ERR_INVALID, "data.latents is for radio_unet: %s learns from the data itself",
                        family.name);
@@ -170,8 +171,8 @@ static mezzo_status follow_precision(mz_training *run) {
     return MEZZO_OK;
 }
 
-static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_config *config, const mezzo_hooks *hooks,
-                             mz_training *run) {
+static mezzo_status open_parts(mezzo_device *device, bool joins, const mezzo_config *config, const mezzo_hooks *hooks,
+                               mz_training *run) {
     *run = (mz_training){.source = config, .engine = {.device = device, .borrowed = device != NULL}};
     run->report.best_val_loss = (double)NAN;
     for (int kind = 0; kind < MZ_VAL_KINDS; kind++)
@@ -203,6 +204,14 @@ static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_confi
     MEZZO_TRY(mz_report_open(run));
     MZ_INJECT_OPEN(run);
     return MEZZO_OK;
+}
+
+static mezzo_status open_run(mezzo_device *device, bool joins, const mezzo_config *config, const mezzo_hooks *hooks,
+                             mz_training *run) {
+    mz_stop *former = mz_stop_enter(hooks != NULL ? hooks->stop : NULL);
+    const mezzo_status status = open_parts(device, joins, config, hooks, run);
+    mz_stop_leave(former);
+    return status;
 }
 
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run) {

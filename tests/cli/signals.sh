@@ -62,6 +62,17 @@ code=$?
 [[ $code -eq 130 ]] || fail "twice: exit code $code, not 130"
 run 0 eval twice --iters 1
 
+# A command that has nothing to put right leaves at once, with the same code.
+last="mezzo sample"
+: >"$OUT"
+env --default-signal=TERM "$MEZZO" sample twice --prompt a --tokens 16777216 >"$OUT" 2>"$ERR" </dev/null &
+child=$!
+while [[ ! -s $OUT ]] && kill -0 "$child" 2>/dev/null; do sleep 0.1; done
+kill -s TERM "$child"
+wait "$child"
+code=$?
+[[ $code -eq 130 ]] || fail "a sample: exit code $code, not 130"
+
 # The folder is looked at before anything takes time: before the data are.
 refuse 2 "already holds a run" "--resume auto" -- train --data nothing.txt --out twice
 # A run without a word on the model is one of minutes, and says so; a text may be all training.

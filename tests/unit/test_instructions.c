@@ -1,5 +1,6 @@
 // Instructions: which tokens are targets, and that a model learns the answers alone.
 // Seen to fail with: targets of the prompt left in; the completion's first token left out.
+#include "base/stop.h"
 #include "tiny_run.h"
 
 #include "task/instructions.h"
@@ -12,7 +13,7 @@ static const char records[] = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n"
 static mz_instructions *open(const char *text, const mezzo_tokenizer *t, mz_record_set *set) {
     mz_instructions *x;
     must(mz_file_write_atomic("some.jsonl", text, strlen(text)));
-    must(mz_record_set_open("some.jsonl", NULL, t, NULL, set));
+    must(mz_record_set_open("some.jsonl", NULL, t, set));
     must(mz_instructions_create(set, 0, 1, true, &x));
     return x;
 }
@@ -83,7 +84,7 @@ static void test_what_is_refused(void **state) {
     for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
         mz_record_set set;
         must(mz_file_write_atomic("some.jsonl", wrong[i].text, strlen(wrong[i].text)));
-        assert_true(mz_record_set_open("some.jsonl", NULL, bytes, NULL, &set) != MEZZO_OK);
+        assert_true(mz_record_set_open("some.jsonl", NULL, bytes, &set) != MEZZO_OK);
         if (strstr(mezzo_error_message(), wrong[i].says) == NULL)
             fail_msg("\"%s\" does not say %s", mezzo_error_message(), wrong[i].says);
     }
@@ -98,8 +99,10 @@ static void test_reading_can_be_stopped(void **state) {
     mz_record_set set;
     must(mezzo_tokenizer_create_byte(&bytes));
     must(mz_file_write_atomic("some.jsonl", "\n{}\n", 4));
-    assert_int_equal(mz_record_set_open("some.jsonl", NULL, bytes, &stop, &set), MEZZO_ERR_INTERRUPTED);
-    if (strstr(mezzo_error_message(), "some.jsonl:2: stopped") == NULL)
+    mz_stop_enter(&stop);
+    assert_int_equal(mz_record_set_open("some.jsonl", NULL, bytes, &set), MEZZO_ERR_INTERRUPTED);
+    mz_stop_leave(NULL);
+    if (strstr(mezzo_error_message(), "some.jsonl: stopped") == NULL)
         fail_msg("\"%s\"", mezzo_error_message());
     assert_null(set.records);
     mezzo_tokenizer_free(bytes);
@@ -122,7 +125,7 @@ static void test_json_files(void **state) {
         mz_record_set set;
         assert_true(mz_is_records(files[i][0]));
         must(mz_file_write_atomic(files[i][0], files[i][1], strlen(files[i][1])));
-        must(mz_record_set_open(files[i][0], NULL, bytes, NULL, &set));
+        must(mz_record_set_open(files[i][0], NULL, bytes, &set));
         must(mz_instructions_create(&set, 0, 1, true, &x));
         assert_int_equal(mz_instructions_count(x), 2);
         marks[i] = mz_instructions_mark(x);
@@ -145,7 +148,7 @@ static void test_json_files(void **state) {
     for (size_t i = 0; i < MZ_COUNT(wrong); i++) {
         mz_record_set set;
         must(mz_file_write_atomic("d.json", wrong[i][0], strlen(wrong[i][0])));
-        assert_true(mz_record_set_open("d.json", NULL, bytes, NULL, &set) != MEZZO_OK);
+        assert_true(mz_record_set_open("d.json", NULL, bytes, &set) != MEZZO_OK);
         if (strstr(mezzo_error_message(), wrong[i][1]) == NULL)
             fail_msg("\"%s\" does not say %s", mezzo_error_message(), wrong[i][1]);
     }
@@ -187,7 +190,7 @@ static void test_weights_draw_records(void **state) {
     must(mezzo_tokenizer_create_byte(&bytes));
     write_letters("a.jsonl", 'a', 30);
     write_letters("b.jsonl", 'b', 40);
-    must(mz_record_set_open("a.jsonl:2,b.jsonl:0.5", NULL, bytes, NULL, &set));
+    must(mz_record_set_open("a.jsonl:2,b.jsonl:0.5", NULL, bytes, &set));
     must(mz_instructions_create(&set, 0, 1, true, &train));
     must(mz_instructions_create(&set, 0, 1, false, &validation));
     assert_in_range(count_rows(train, 'a'), 3000 - 4 * 27, 3000 + 4 * 27);

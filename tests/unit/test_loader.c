@@ -110,7 +110,7 @@ static void tokenizing_stops_when_asked(void **state) {
     write_text("stop.txt", "hello world");
     assert_error_has(
         mezzo_corpus_open(&(mezzo_corpus_options){.train = "stop.txt", .tokenizer = "byte", .stop = &stop}, &corpus),
-        MEZZO_ERR_INTERRUPTED, "stop.txt: stopped after 0 of 11 bytes");
+        MEZZO_ERR_INTERRUPTED, "stop.txt: stopped");
     assert_null(corpus);
 }
 

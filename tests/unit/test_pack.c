@@ -129,7 +129,7 @@ static void test_packed_batches(void **state) {
     mz_record_set set;
     mz_instructions *x;
     must(mezzo_tokenizer_create_byte(&bytes));
-    must(mz_record_set_open("packed.jsonl", NULL, bytes, NULL, &set));
+    must(mz_record_set_open("packed.jsonl", NULL, bytes, &set));
     must(mz_instructions_create(&set, 0, 1, false, &x));
     uint64_t pairs[2] = {0, 0}, sums[2] = {0, 0}, rows[2];
     for (int packed = 0; packed < 2; packed++) {

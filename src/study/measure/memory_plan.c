@@ -1,6 +1,7 @@
 #include "study/measure/memory_plan.h"
 
 #include "base/precision.h"
+#include "base/stop.h"
 
 const char *mz_memory_optimizer(int index) {
     return index < MEZZO_OPTIMIZER_KINDS ? mezzo_optimizer_kind_name((mezzo_optimizer_kind)index) : "sgd-plain";
@@ -65,6 +66,7 @@ static mezzo_status plan_rows(mz_memory_plan *a, mezzo_precision precision, mz_p
         if (!serves(precision, master))
             continue;
         mz_work("planning", a->n_rows, rows_of(a));
+        MEZZO_TRY(mz_stop_check("planning"));
         MEZZO_TRY(plan_row(a, precision, a->optimizers[i / a->n_masters], master, plans, &a->rows[a->n_rows]));
         a->n_rows++;
     }

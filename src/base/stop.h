@@ -1,0 +1,17 @@
+// Being asked to stop: a flag that whoever waits for a thread may set, as mezzo_hooks.stop. What takes long before and
+// beside training (reading, tokenizing, planning, writing of exports) looks at the thread's flag and ends with
+// INTERRUPTED. While a run's steps and checkpoints are under way the thread has none: the run looks between its steps.
+#ifndef MZ_BASE_STOP_H
+#define MZ_BASE_STOP_H
+
+#include <signal.h>
+
+#include "mezzo/status.h"
+
+typedef const volatile sig_atomic_t mz_stop;
+mz_stop *mz_stop_enter(mz_stop *flag);        // returns the flag before, for mz_stop_leave; NULL: it stays
+void mz_stop_leave(mz_stop *former);          // NULL: none
+mz_stop *mz_stop_flag(void);                  // for threads that this one starts
+mezzo_status mz_stop_check(const char *what); // INTERRUPTED: "WHAT: stopped"
+
+#endif
