@@ -40,7 +40,7 @@ typedef struct cli_command {
 
 extern const cli_command cli_train, cli_recipes, cli_eval, cli_sample, cli_chat, cli_data, cli_import, cli_export,
     cli_explain, cli_bench, cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_diff, cli_doctor,
-    cli_report, cli_watch, cli_launch;
+    cli_report, cli_watch, cli_launch, cli_audit;
 
 // --- options (options.c) -------------------------------------------------------------------------------------------
 typedef struct cli_given {

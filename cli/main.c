@@ -14,9 +14,9 @@
 #include "mezzo/version.h"
 
 static const cli_command *const commands[] = {
-    &cli_train, &cli_recipes, &cli_data,   &cli_import, &cli_launch, &cli_eval,    &cli_sample,
-    &cli_chat,  &cli_export,  &cli_report, &cli_watch,  &cli_advise, &cli_verify,  &cli_diff,
-    &cli_sweep, &cli_analyze, &cli_bench,  &cli_doctor, &cli_memory, &cli_explain, &cli_lab};
+    &cli_train,  &cli_recipes, &cli_data,  &cli_import, &cli_launch,  &cli_eval, &cli_sample, &cli_chat,
+    &cli_export, &cli_report,  &cli_watch, &cli_advise, &cli_verify,  &cli_diff, &cli_sweep,  &cli_analyze,
+    &cli_bench,  &cli_doctor,  &cli_audit, &cli_memory, &cli_explain, &cli_lab};
 
 // Each row has a user's aim and the first command that serves it.
 static const struct {

@@ -142,7 +142,17 @@ static const char *lora_scale(const mezzo_params *params, char text[40]) { // NU
     return params->lora_rank > 0 ? text : NULL;
 }
 
-static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, mz_manifest_entry *entry) {
+static mezzo_status write_run(const char *folder, const mz_checkpoint_run *run) {
+    if (run == NULL || run->configuration == NULL)
+        return MEZZO_OK;
+    char *path = mz_format("%s/" MZ_CHECKPOINT_RUN, folder);
+    const mezzo_status status = path != NULL ? mz_run_save_facts(path, run) : MEZZO_ERR_MEMORY;
+    mz_free(path);
+    return status;
+}
+
+static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, const mz_checkpoint_run *run,
+                                mz_manifest_entry *entry) {
     mezzo_status status = MEZZO_OK;
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
     tensor_list params = {0}, moments = {0}, ema = {0};
@@ -164,6 +174,7 @@ static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, m
                        write_tensors(folder, mz_checkpoint_files[2], &ema, lora_scale(c->params, scale), &marks[2]));
     }
     mz_written written;
+    MEZZO_TRY_GOTO(status, write_run(folder, run));
     MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks, &written));
     MEZZO_TRY_GOTO(status, mz_file_read_back(state, written));
     entry->state_crc = written.crc;
@@ -292,14 +303,14 @@ static mezzo_status check_numbers(const mezzo_checkpoint *c) {
     return MEZZO_OK;
 }
 
-static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *checkpoint, mz_written metrics,
+static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *checkpoint, const mz_checkpoint_run *run,
                                 int64_t keep_last, char *path, size_t size) {
     mezzo_status status = MEZZO_OK;
     mz_manifest manifest = {0};
     mz_manifest_entry entry = {.step = checkpoint->step,
                                .val_loss = checkpoint->val_loss,
                                .val_sampled = checkpoint->val_sampled,
-                               .metrics = metrics};
+                               .metrics = run != NULL ? run->metrics : (mz_written){0}};
     char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
     char *final = mz_format("%s/step-%08lld", folder, (long long)checkpoint->step);
     char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "step-%08lld", folder, (long long)checkpoint->step);
@@ -308,7 +319,7 @@ static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *chec
     snprintf(entry.name, sizeof entry.name, "step-%08lld", (long long)checkpoint->step);
     MEZZO_TRY_GOTO(status, mz_checkpoint_recover(folder));
     MEZZO_TRY_GOTO(status, mz_dir_create(staged));
-    MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, &entry));
+    MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, run, &entry));
     MEZZO_TRY_GOTO(status, forget(folder, final, entry.name));
     MEZZO_TRY_GOTO(status, publish(staged, final, replaced));
     MEZZO_TRY_GOTO(status, mz_manifest_load(folder, &manifest));
@@ -333,7 +344,7 @@ fail:
     return status;
 }
 
-mezzo_status mz_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, mz_written metrics,
+mezzo_status mz_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, const mz_checkpoint_run *run,
                                 int64_t keep_last, char *path, size_t size) {
     mz_lock lock;
     if (folder == NULL || checkpoint == NULL)
@@ -344,14 +355,14 @@ mezzo_status mz_checkpoint_save(const char *folder, const mezzo_checkpoint *chec
         return mz_fail(MEZZO_ERR_INVALID, "the newest %lld checkpoints: use 0 for all, or more", (long long)keep_last);
     MEZZO_TRY(mz_dir_create(folder));
     MEZZO_TRY(mz_lock_take(folder, &lock));
-    mezzo_status status = save_locked(folder, checkpoint, metrics, keep_last, path, size);
+    mezzo_status status = save_locked(folder, checkpoint, run, keep_last, path, size);
     mz_lock_release(&lock);
     return status;
 }
 
 mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
                                    char *path, size_t size) {
-    return mz_checkpoint_save(folder, checkpoint, (mz_written){0}, keep_last, path, size);
+    return mz_checkpoint_save(folder, checkpoint, NULL, keep_last, path, size);
 }
 
 // --- loading -------------------------------------------------------------------------------------------------------
@@ -576,5 +587,82 @@ fail:
         list_free(&sources[i].list);
         mz_safetensors_close(sources[i].tensors);
     }
+    return status;
+}
+
+// --- comparing -----------------------------------------------------------------------------------------------------
+enum { COMPARE_BYTES = 1 << 20 }; // at a time
+
+static void note_difference(const char *file, const char *name, int64_t element, const float values[2],
+                            mz_checkpoint_difference *d) {
+    if (d->different++ > 0)
+        return;
+    snprintf(d->file, sizeof d->file, "%s", file);
+    snprintf(d->name, sizeof d->name, "%s", name);
+    d->element = element;
+    snprintf(d->saved, sizeof d->saved, "%.9g", (double)values[0]);
+    snprintf(d->here, sizeof d->here, "%.9g", (double)values[1]);
+}
+
+static mezzo_status compare_tensor(const char *file, const mz_safetensors_item *item, const mz_safetensors_tensor *t,
+                                   char *bytes, mz_checkpoint_difference *d) {
+    d->compared++;
+    for (size_t at = 0, n; at < t->bytes; at += n) {
+        n = t->bytes - at < COMPARE_BYTES ? t->bytes - at : COMPARE_BYTES;
+        const char *saved = (const char *)t->data + at;
+        MEZZO_TRY(item->fill(item->user, at, bytes, n));
+        if (memcmp(saved, bytes, n) == 0)
+            continue;
+        size_t k = 0;
+        while (memcmp(saved + k, bytes + k, sizeof(float)) == 0)
+            k += sizeof(float);
+        float values[2];
+        memcpy(&values[0], saved + k, sizeof *values);
+        memcpy(&values[1], bytes + k, sizeof *values);
+        note_difference(file, item->name, (int64_t)((at + k) / sizeof(float)), values, d);
+        return MEZZO_OK;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status compare_file(const char *path, const char *file, const tensor_list *list,
+                                 mz_checkpoint_difference *d) {
+    mz_safetensors *tensors = NULL;
+    char *bytes = mz_alloc(COMPARE_BYTES, 1);
+    mezzo_status status = bytes != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY_GOTO(status, status);
+    MEZZO_TRY_GOTO(status, mz_checkpoint_open_tensors(path, file, &tensors));
+    MEZZO_TRY_GOTO(status, check_tensors(path, file, tensors, list));
+    for (size_t i = 0; i < list->count; i++)
+        MEZZO_TRY_GOTO(
+            status, compare_tensor(file, &list->items[i], mz_safetensors_find(tensors, list->items[i].name), bytes, d));
+    status = mz_safetensors_check(tensors);
+fail:
+    mz_safetensors_close(tensors);
+    mz_free(bytes);
+    return status;
+}
+
+mezzo_status mz_checkpoint_compare(const char *path, const mezzo_checkpoint *c, mz_checkpoint_difference *out) {
+    mezzo_status status = MEZZO_OK;
+    mz_opt_state steps;
+    tensor_list lists[MZ_CHECKPOINT_FILES] = {{0}};
+    *out = (mz_checkpoint_difference){0};
+    char *state = mz_format("%s/state.json", path);
+    if (state == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, list_params(c->params, &lists[0]));
+    MEZZO_TRY_GOTO(status, list_moments(c->optimizer, &lists[1]));
+    MEZZO_TRY_GOTO(status, mz_optimizer_read_state(c->optimizer, &steps));
+    if (c->optimizer->ema >= 0)
+        MEZZO_TRY_GOTO(status, list_ema(c->optimizer, steps.step > 0, &lists[2]));
+    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
+        if (i < 2 || c->optimizer->ema >= 0)
+            MEZZO_TRY_GOTO(status, compare_file(path, mz_checkpoint_files[i], &lists[i], out));
+    status = mz_state_compare(state, c, out);
+fail:
+    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
+        list_free(&lists[i]);
+    mz_free(state);
     return status;
 }

@@ -36,6 +36,24 @@ typedef struct mz_checkpoint_state {
     mezzo_scaler_state scaler;
 } mz_checkpoint_state;
 
+// How a run computed the steps before a checkpoint: run.json beside its state.json.
+#define MZ_CHECKPOINT_RUN "run.json"
+typedef struct mz_checkpoint_run {
+    char *configuration; // the resolved one as YAML; NULL: not known, and no run.json is written. Read: the caller's
+    char device[200];    // its description
+    int ranks;
+    mz_written metrics; // what metrics.jsonl is now; for the manifest, and not in run.json
+} mz_checkpoint_run;
+
+// How a checkpoint differs from the state that it should hold: the first tensor or number that is another. Losses of
+// validations, and what says how data and model were read, are not compared.
+typedef struct mz_checkpoint_difference {
+    int different, compared;  // tensors, and numbers of state.json
+    char file[24], name[200]; // "model.safetensors", "h.0.attn.c_attn.weight"; "state.json", "optimizer.lr"
+    int64_t element;          // of the tensor; -1: of state.json
+    char saved[40], here[40]; // the two values
+} mz_checkpoint_difference;
+
 // state.c
 mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
                            const mz_file_mark files[MZ_CHECKPOINT_FILES], mz_written *written);
@@ -43,8 +61,12 @@ mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_ch
 // The table of scales as state.json has it, for mz_scales_replace; an entry that it has not has no history. *all is the
 // caller's to free, also after an error.
 mezzo_status mz_state_load_scales(const char *path, mezzo_params *params, mz_scale_entry **all);
-mezzo_status mz_json_set(json_t *object, const char *key, json_t *value); // takes `value` over, NULL is MEMORY
-json_t *mz_json_number(double value);                                     // null where it is not finite
+// Adds to *out what of state.json is not what mz_state_save would write.
+mezzo_status mz_state_compare(const char *path, const mezzo_checkpoint *checkpoint, mz_checkpoint_difference *out);
+mezzo_status mz_run_save_facts(const char *path, const mz_checkpoint_run *run); // run.json, read back
+mezzo_status mz_run_load_facts(const char *path, mz_checkpoint_run *out);       // a missing file: nothing is known
+mezzo_status mz_json_set(json_t *object, const char *key, json_t *value);       // takes `value` over, NULL is MEMORY
+json_t *mz_json_number(double value);                                           // null where it is not finite
 // A validation's number: under `sampled` where it is of random batches (*is_sampled), else under `whole`.
 mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out); // null is NaN
 mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
@@ -84,9 +106,12 @@ enum {
     MZ_CHECKPOINT_WHOLE = 7
 };
 
-// checkpoint.c: as mezzo_checkpoint_save, for a run whose metrics.jsonl is `metrics` now.
-mezzo_status mz_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, mz_written metrics,
+// checkpoint.c: as mezzo_checkpoint_save, with what its run knows.
+mezzo_status mz_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, const mz_checkpoint_run *run,
                                 int64_t keep_last, char *path, size_t size);
+// Compares the checkpoint in `path`, whose files need not have the right checksums, bit for bit with what `checkpoint`
+// would be saved as now.
+mezzo_status mz_checkpoint_compare(const char *path, const mezzo_checkpoint *checkpoint, mz_checkpoint_difference *out);
 
 // find.c: as mezzo_checkpoint_find, for some of the files; `strict`: a whole one with numbers that are not finite is
 // FORMAT, not passed over.

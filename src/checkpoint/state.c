@@ -435,3 +435,105 @@ fail:
     json_decref(root);
     return status;
 }
+
+// --- comparing -----------------------------------------------------------------------------------------------------
+static bool same_value(const json_t *a, const json_t *b) {
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
+}
+
+static void print_value(const json_t *value, char out[40]) {
+    char *text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)) : NULL;
+    snprintf(out, 40, "%.39s", text != NULL ? text : "nothing");
+    free(text);
+}
+
+static void compare_values(const json_t *saved, const json_t *here, const char *name, mz_checkpoint_difference *d) {
+    const char *key;
+    json_t *value;
+    size_t i;
+    char member[sizeof d->name];
+    if (json_is_object(here) && json_is_object(saved)) {
+        json_object_foreach((json_t *)(uintptr_t)here, key, value) {
+            snprintf(member, sizeof member, "%.90s%s%.100s", name, *name != '\0' ? "." : "", key);
+            compare_values(json_object_get(saved, key), value, member, d);
+        }
+        return;
+    }
+    if (json_is_array(here) && json_array_size(here) == json_array_size(saved)) {
+        json_array_foreach(here, i, value) {
+            snprintf(member, sizeof member, "%.160s[%zu]", name, i);
+            compare_values(json_array_get(saved, i), value, member, d);
+        }
+        return;
+    }
+    d->compared++;
+    if (same_value(saved, here) || d->different++ > 0)
+        return;
+    snprintf(d->file, sizeof d->file, "state.json");
+    snprintf(d->name, sizeof d->name, "%s", name);
+    d->element = -1;
+    print_value(saved, d->saved);
+    print_value(here, d->here);
+}
+
+mezzo_status mz_state_compare(const char *path, const mezzo_checkpoint *c, mz_checkpoint_difference *out) {
+    static const char *const apart[] = {
+        "format",    "version", "val_loss",   "best_val_loss", "sampled_val_loss", "best_sampled_val_loss", "master",
+        "tokenizer", "data",    "validation", "files"};
+    const mz_file_mark none[MZ_CHECKPOINT_FILES] = {{0}};
+    json_t *saved, *here = mz_json_new();
+    bool sealed;
+    if (here == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory to compare %s", path);
+    mezzo_status status = put_all(here, c, NULL, none);
+    if (status == MEZZO_OK)
+        status = mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &saved, &sealed);
+    if (status != MEZZO_OK) {
+        json_decref(here);
+        return status;
+    }
+    for (size_t i = 0; i < MZ_COUNT(apart); i++)
+        json_object_del(here, apart[i]);
+    compare_values(saved, here, "", out);
+    json_decref(saved);
+    json_decref(here);
+    return MEZZO_OK;
+}
+
+// --- run.json ------------------------------------------------------------------------------------------------------
+mezzo_status mz_run_save_facts(const char *path, const mz_checkpoint_run *run) {
+    mz_written written;
+    json_t *root = mz_json_new();
+    mezzo_status status = root != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
+    MEZZO_TRY_GOTO(status, status);
+    MEZZO_TRY_GOTO(status, mz_json_set(root, "device", json_string(run->device)));
+    MEZZO_TRY_GOTO(status, mz_json_set(root, "ranks", json_integer(run->ranks)));
+    MEZZO_TRY_GOTO(status, mz_json_set(root, "configuration", json_string(run->configuration)));
+    MEZZO_TRY_GOTO(status, mz_json_save_sealed(path, root, &written));
+    status = mz_file_read_back(path, written);
+fail:
+    json_decref(root);
+    return status;
+}
+
+mezzo_status mz_run_load_facts(const char *path, mz_checkpoint_run *out) {
+    json_t *root;
+    bool sealed;
+    int64_t ranks = 0;
+    const char *text = "";
+    *out = (mz_checkpoint_run){0};
+    if (!mz_path_exists(path))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
+    mezzo_status status = sealed ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing", path);
+    MEZZO_TRY_GOTO(status, status);
+    MEZZO_TRY_GOTO(status, copy_text(path, root, "device", out->device, sizeof out->device));
+    MEZZO_TRY_GOTO(status, mz_json_get_int(path, root, "ranks", 1, INT32_MAX, &ranks));
+    MEZZO_TRY_GOTO(status, mz_json_get_string(path, root, "configuration", &text));
+    out->ranks = (int)ranks;
+    out->configuration = mz_strdup(text);
+    status = out->configuration != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+fail:
+    json_decref(root);
+    return status;
+}

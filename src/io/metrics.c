@@ -22,6 +22,8 @@ struct mz_metrics {
     last_text *texts;
     size_t text_count, text_cap;
     mz_written written;
+    mz_metrics_fn take; // of mz_metrics_open_to; no file is open
+    void *take_user;
 };
 
 // --- going on after a break ----------------------------------------------------------------------------------------
@@ -120,20 +122,30 @@ static mezzo_status checksum(const char *path, uint64_t bytes, mz_written *out) 
     return mz_map_end(&map, MEZZO_OK);
 }
 
-mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at) {
+mezzo_status mz_metrics_match(const char *folder, mz_written was, bool *same) {
+    mz_written is;
+    *same = true;
     if (was.bytes == 0)
         return MEZZO_OK;
-    mz_written is;
     char *path = mz_format("%s/metrics.jsonl", folder);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = checksum(path, was.bytes, &is);
-    if (status == MEZZO_OK && (is.bytes != was.bytes || is.crc != was.crc))
+    const mezzo_status status = checksum(path, was.bytes, &is);
+    mz_free(path);
+    *same = status == MEZZO_OK && is.bytes == was.bytes && is.crc == was.crc;
+    return status;
+}
+
+mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at) {
+    bool same;
+    MEZZO_TRY(mz_metrics_match(folder, was, &same));
+    char *path = same ? NULL : mz_format("%s/metrics.jsonl", folder);
+    if (!same)
         mz_log("warn",
                "%s: not what it was when the checkpoint of step %lld was saved: records are damaged, edited or missing",
                mz_quote(path).text, (long long)at);
     mz_free(path);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status require_fresh(const char *path) {
@@ -170,6 +182,15 @@ mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tenso
 fail:
     mz_metrics_close(metrics);
     return status;
+}
+
+mezzo_status mz_metrics_open_to(mz_metrics_fn take, void *user, mz_metrics **out) {
+    *out = mz_alloc(1, sizeof **out);
+    if (*out == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    (*out)->take = take;
+    (*out)->take_user = user;
+    return MEZZO_OK;
 }
 
 void mz_metrics_close(mz_metrics *metrics) {
@@ -281,6 +302,8 @@ static mezzo_status follow_path(mz_metrics *metrics) {
 
 mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count) {
     mz_text *line = &metrics->line;
+    if (metrics->take != NULL)
+        return metrics->take(metrics->take_user, step, values, count);
     line->len = 0;
     line->status = MEZZO_OK;
     mz_text_addf(line, "{\"step\": %lld", (long long)step);

@@ -34,6 +34,9 @@ typedef struct mz_metrics mz_metrics;
 // torn or zeroed by a crash are cut off first, so that the file becomes the one of a run that never stopped. A line
 // before them that is not a record stays as it is. MEZZO_ERR_IO names the file.
 mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tensorboard, mz_metrics **out);
+// Records go to a function, and nothing is written.
+typedef mezzo_status (*mz_metrics_fn)(void *user, int64_t step, const mz_metric *values, size_t count);
+mezzo_status mz_metrics_open_to(mz_metrics_fn take, void *user, mz_metrics **out);
 void mz_metrics_close(mz_metrics *metrics); // NULL is fine
 
 // One record, {"step": N, "NAME": VALUE, …}, written whole with one write. Numbers are the shortest that read back
@@ -47,7 +50,9 @@ mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const 
 mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step);
 mezzo_status mz_metrics_sync(mz_metrics *metrics);        // to the disk: before a checkpoint names the step
 mz_written mz_metrics_written(const mz_metrics *metrics); // the whole of metrics.jsonl now
-// Whether FOLDER/metrics.jsonl begins with what it was when step `at` was saved; else a warning. 0 bytes: not asked.
+// Whether FOLDER/metrics.jsonl begins with these bytes; 0 bytes: not asked.
+mezzo_status mz_metrics_match(const char *folder, mz_written was, bool *same);
+// The same of what it was when step `at` was saved; else a warning.
 mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at);
 
 #endif

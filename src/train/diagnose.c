@@ -218,7 +218,7 @@ static void add_member(mz_text *line, const char *key, const char *value) {
 mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *action) {
     mz_text line = {0};
     mz_file *file = NULL;
-    if (run->report.metrics == NULL) // no folder: somebody else's loop
+    if (run->report.metrics == NULL || !run->writes) // no folder of this run
         return MEZZO_OK;
     char *path = mz_format("%s/guard.jsonl", run->config.out);
     mz_text_addf(&line, "{\"step\": %lld, \"micro\": %lld", (long long)f->step, (long long)f->micro);

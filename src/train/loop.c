@@ -53,7 +53,7 @@ static mezzo_status measure(mz_training *run, mz_source *source, mz_val_kind kin
 }
 
 // Rank 0 alone, by what the others bring it.
-static mezzo_status validate(mz_training *run, mz_val_kind kind) {
+mezzo_status mz_run_validate(mz_training *run, mz_val_kind kind) {
     mz_source *source = kind == MZ_VAL_WHOLE ? run->val_all : run->val_random;
     if (source == NULL)
         return MEZZO_OK;
@@ -131,7 +131,7 @@ static mezzo_status draw_sample(mz_training *run) {
     return mz_metrics_write(run->report.metrics, run->step, &text, 1);
 }
 
-static mezzo_status sample(mz_training *run) {
+mezzo_status mz_run_sample(mz_training *run) {
     if (!run->samples)
         return MEZZO_OK;
     const double start = mz_seconds();
@@ -246,9 +246,9 @@ static mezzo_status between(mz_training *run) {
     if (more)
         mz_energy_begin(&run->report.rates.energy);
     if (!last && due(run->step, c->eval_every))
-        MEZZO_TRY(validate(run, mz_run_val_kind(run)));
+        MEZZO_TRY(mz_run_validate(run, mz_run_val_kind(run)));
     if (!last && due(run->step, c->sample_every))
-        MEZZO_TRY(sample(run));
+        MEZZO_TRY(mz_run_sample(run));
     if (!last && (due(run->step, c->checkpoint_every) || saving) && !stopping(run))
         MEZZO_TRY(save(run));
     return MEZZO_OK;
@@ -257,13 +257,13 @@ static mezzo_status between(mz_training *run) {
 static mezzo_status validate_last(mz_training *run) {
     for (mz_val_kind kind = MZ_VAL_SAMPLE; kind < MZ_VAL_KINDS; kind++)
         if (mz_run_validates_last(run, kind))
-            MEZZO_TRY(validate(run, kind));
+            MEZZO_TRY(mz_run_validate(run, kind));
     return MEZZO_OK;
 }
 
 static mezzo_status finish(mz_training *run, bool moved) {
     MEZZO_TRY(validate_last(run));
-    MEZZO_TRY(sample(run));
+    MEZZO_TRY(mz_run_sample(run));
     if ((moved || run->elsewhere) && run->config.checkpoint_every >= 0)
         MEZZO_TRY(save(run));
     if (run->step < run->config.steps) // gone back: not the end

@@ -5,6 +5,7 @@
 
 #include "io/file.h"
 #include "io/quote.h"
+#include "io/yaml.h"
 #include "checkpoint/checkpoint.h"
 #include "train/run.h"
 
@@ -212,10 +213,13 @@ static mezzo_status save_resolved(const mz_training *run, const char *path) {
 }
 
 static mezzo_status write_folder(mz_training *run) {
+    size_t n;
     char *config = mz_format("%s/config.yaml", run->config.out);
     if (config == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = save_resolved(run, config);
+    if (status == MEZZO_OK)
+        status = mz_file_read_text(config, MZ_YAML_MAX_BYTES, &run->resolved, &n);
     mz_free(config);
     MEZZO_TRY(status);
     MEZZO_TRY(mz_latents_save(run->config.out, &run->latents));
@@ -331,35 +335,43 @@ mezzo_status mz_run_start(mz_training *run) {
 }
 
 // --- saving --------------------------------------------------------------------------------------
-static mezzo_status write_checkpoint(mz_training *run) {
+mezzo_status mz_run_describe_state(const mz_training *run, mezzo_checkpoint *out) {
     const mz_val_kind kind = mz_run_val_kind(run);
     const mz_validation *val = &run->report.val[kind];
+    *out = (mezzo_checkpoint){.params = run->engine.session.params,
+                              .optimizer = run->engine.session.optimizer,
+                              .scaler = run->engine.session.scaler,
+                              .step = run->step,
+                              .seed = run->config.seed,
+                              .batches = run->data->position,
+                              .packed = run->config.data.pack,
+                              .val_loss = val->step == run->step ? val->score.loss : (double)NAN,
+                              .val_sampled = kind == MZ_VAL_SAMPLE,
+                              .best_val_loss = run->report.best_val_loss,
+                              .data = run->marks[MZ_SET_TRAIN],
+                              .validation = run->marks[MZ_SET_VALIDATION]};
+    MEZZO_TRY(mz_description_write(&run->engine.plan.model, out->model));
+    MEZZO_TRY(mz_model_hash(&run->engine.plan.model, &out->graph));
+    snprintf(out->precision, sizeof out->precision, "%s", mezzo_precision_name(run->engine.plan.program.precision));
+    snprintf(out->master, sizeof out->master, "%s", mezzo_master_name(run->engine.plan.master));
+    snprintf(out->moments, sizeof out->moments, "%s", mezzo_moments_name(run->config.optimizer.moments));
+    snprintf(out->tokenizer, sizeof out->tokenizer, "%s", mz_task_keeps(run->task));
+    return MEZZO_OK;
+}
+
+static mezzo_status write_checkpoint(mz_training *run, void *user) {
+    mezzo_checkpoint c;
+    (void)user;
     MEZZO_TRY(mz_lock_renew(&run->lock, run->config.out));
-    mezzo_checkpoint c = {.params = run->engine.session.params,
-                          .optimizer = run->engine.session.optimizer,
-                          .scaler = run->engine.session.scaler,
-                          .step = run->step,
-                          .seed = run->config.seed,
-                          .batches = run->data->position,
-                          .packed = run->config.data.pack,
-                          .val_loss = val->step == run->step ? val->score.loss : (double)NAN,
-                          .val_sampled = kind == MZ_VAL_SAMPLE,
-                          .best_val_loss = run->report.best_val_loss,
-                          .data = run->marks[MZ_SET_TRAIN],
-                          .validation = run->marks[MZ_SET_VALIDATION]};
-    MEZZO_TRY(mz_description_write(&run->engine.plan.model, c.model));
-    MEZZO_TRY(mz_model_hash(&run->engine.plan.model, &c.graph));
-    snprintf(c.precision, sizeof c.precision, "%s", mezzo_precision_name(run->engine.plan.program.precision));
-    snprintf(c.master, sizeof c.master, "%s", mezzo_master_name(run->engine.plan.master));
-    snprintf(c.moments, sizeof c.moments, "%s", mezzo_moments_name(run->config.optimizer.moments));
-    snprintf(c.tokenizer, sizeof c.tokenizer, "%s", mz_task_keeps(run->task));
+    MEZZO_TRY(mz_run_describe_state(run, &c));
     MZ_INJECT_DISK(run, true);
-    mz_written metrics = {0};
+    mz_checkpoint_run facts = {.configuration = run->resolved, .ranks = run->engine.size};
+    snprintf(facts.device, sizeof facts.device, "%.190s", run->engine.info.description);
     if (run->report.metrics != NULL) { // the checkpoint names a step: the rows up to it are on the disk
         MEZZO_TRY(mz_metrics_sync(run->report.metrics));
-        metrics = mz_metrics_written(run->report.metrics);
+        facts.metrics = mz_metrics_written(run->report.metrics);
     }
-    mezzo_status status = mz_checkpoint_save(run->checkpoints, &c, metrics, run->config.keep_last,
+    mezzo_status status = mz_checkpoint_save(run->checkpoints, &c, &facts, run->config.keep_last,
                                              run->report.result.checkpoint, sizeof run->report.result.checkpoint);
     MZ_INJECT_DISK(run, false);
     if (status == MEZZO_ERR_NUMERIC)
@@ -371,18 +383,21 @@ static mezzo_status write_checkpoint(mz_training *run) {
     return MEZZO_OK;
 }
 
-// Ranks bring their parts together, and rank 0 writes what one rank alone would: any number of them reads it.
-mezzo_status mz_run_save(mz_training *run) {
+mezzo_status mz_run_use_state(mz_training *run, mezzo_status (*use)(mz_training *run, void *user), void *user) {
     mz_engine *e = &run->engine;
     bool fresh;
     MEZZO_TRY(mz_run_read_step(run, true, &fresh));
     if (e->session.ranks != NULL)
         MEZZO_TRY(mz_ranks_gather_moments(e->session.ranks, e->session.optimizer, mz_run_leads(run)));
     MEZZO_TRY(mz_run_gather_weights(run, mz_run_leads(run)));
-    mezzo_status status = mz_run_leads(run) ? write_checkpoint(run) : MEZZO_OK;
+    mezzo_status status = mz_run_leads(run) ? use(run, user) : MEZZO_OK;
     mz_ranks_release(e->session.optimizer);
     mz_run_release_weights(run);
-    MEZZO_TRY(mz_run_follow(run, "the checkpoint", status));
+    return mz_run_follow(run, "the checkpoint", status);
+}
+
+mezzo_status mz_run_save(mz_training *run) {
+    MEZZO_TRY(mz_run_use_state(run, write_checkpoint, NULL));
     run->elsewhere = false;
     return mz_run_follow_text(run, "path of the checkpoint", run->report.result.checkpoint,
                               sizeof run->report.result.checkpoint);

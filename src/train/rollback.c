@@ -20,21 +20,25 @@ static mezzo_status halve_scale(mz_training *run) {
     return mezzo_scaler_set_state(run->engine.session.scaler, &state);
 }
 
+mezzo_status mz_guard_go_on(mz_training *run, uint64_t data) {
+    MEZZO_TRY(halve_scale(run));
+    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.session.optimizer));
+    run->data->position = data;
+    return mz_guard_arm(run);
+}
+
 mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     mz_guard *g = &run->guard;
     char path[4096];
     MEZZO_TRY(run->engine.device->backend->sync(run->engine.device));
     MEZZO_TRY(mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path));
     MEZZO_TRY(mz_run_load(run, path));
-    MEZZO_TRY(halve_scale(run));
-    MEZZO_TRY(mezzo_optimizer_zero_grad(run->engine.session.optimizer));
-    run->data->position = data;
+    MEZZO_TRY(mz_guard_go_on(run, data));
     g->rollbacks++;
     g->rollbacks_here = run->step > g->rolled_to ? 1 : g->rollbacks_here + 1;
     g->rolled_to = run->step;
     g->in_a_row = g->floor_in_a_row = 0;
     mz_spikes_forget(&g->spikes);
-    MEZZO_TRY(mz_guard_arm(run));
     run->engine.readout.last = (mz_step_report){.step = run->step, .loss = (double)NAN, .state = g->before};
     run->engine.readout.last.scaler.scale = g->scale;
     if (run->step < run->first_step)

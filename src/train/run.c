@@ -168,6 +168,7 @@ static mezzo_status follow_precision(mz_training *run) {
     MEZZO_TRY(mz_run_follow_text(run, "precision", (char *)&precision, sizeof precision));
     MEZZO_TRY(mz_run_follow_text(run, "choice of precision", e->precision_reason, sizeof e->precision_reason));
     memcpy(&e->plan.program.precision, &precision, sizeof precision);
+    e->plan.master = mz_run_config_master(&run->config, e->plan.program.precision);
     return MEZZO_OK;
 }
 
@@ -243,6 +244,7 @@ void mz_run_close(mz_training *run) {
     mz_task_close(run->task); // its sampler before the parameters it reads
     mz_engine_close(&run->engine);
     mz_free(run->checkpoints);
+    mz_free(run->resolved);
     mz_free(run->shares[0]);
     mz_free(run->shares[1]);
 }

@@ -36,6 +36,7 @@ struct mz_training {
     mz_profile *profile;      // NULL: none was asked for
     mz_lock lock;             // of the run folder
     char *checkpoints;        // path
+    char *resolved;           // config.yaml as this run has written it; NULL before
     double *shares[2];        // of a step's micro batches in its loss, by its parity; NULL: all alike
     bool empty[2];            // whether a step had no target, so that the device did not take it, by its parity
     mz_inject inject;         // for tests: empty
@@ -88,11 +89,18 @@ bool mz_run_asks_save(mz_training *run); // hooks.save has changed since the las
 mezzo_status mz_run_step(mz_training *run);
 // Into readout.last: the newest, or with `all` the very last.
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh);
+// loop.c: between steps, with a record of each.
+mezzo_status mz_run_validate(mz_training *run, mz_val_kind kind);
+mezzo_status mz_run_sample(mz_training *run);
 // resume.c: the folder, and where to start. The folder alone: INVALID where it holds another run's steps and nothing is
 // resumed.
 mezzo_status mz_run_check_folder(const mezzo_config *config);
 mezzo_status mz_run_start(mz_training *run);
 mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is
 mezzo_status mz_run_save(mz_training *run);
+// What a checkpoint of the run would hold now; its objects are the run's.
+mezzo_status mz_run_describe_state(const mz_training *run, mezzo_checkpoint *out);
+// Ranks bring their parts together, and rank 0 alone uses what one rank alone would have: its error is everybody's.
+mezzo_status mz_run_use_state(mz_training *run, mezzo_status (*use)(mz_training *run, void *user), void *user);
 
 #endif

@@ -1,0 +1,120 @@
+// mezzo audit: a run's intervals computed again and compared with what it wrote.
+#include "cli.h"
+#include "train/audit.h"
+
+static const cli_field interval_fields[] = {
+    {CLI_FIELD(mz_run_interval, from), "from", "from", "%.0f"},
+    {CLI_FIELD(mz_run_interval, to), "to", "to", "%.0f"},
+    {CLI_FIELD(mz_run_interval, word), "verdict", "verdict"},
+    {CLI_FIELD(mz_run_interval, confirmed), "confirmed_to", "confirmed to", "%.0f"},
+    {CLI_FIELD(mz_run_interval, records), "records", "records", "%.0f"},
+    {CLI_FIELD(mz_run_interval, values), "values", "values", "%.0f"},
+    {CLI_FIELD(mz_run_interval, tensors), "tensors", "tensors", "%.0f"},
+    {CLI_FIELD(mz_run_interval, differing), "differing", "differing", "%.0f"},
+    {CLI_FIELD(mz_run_interval, exact), "exact"},
+    {CLI_FIELD(mz_run_interval, losses), "losses"},
+    {CLI_FIELD(mz_run_interval, difference), "loss_difference"},
+    {CLI_FIELD(mz_run_interval, bound), "loss_bound"},
+};
+
+static const cli_field finding_fields[] = {
+    {CLI_FIELD(mz_run_finding, kind), "kind"},   {CLI_FIELD(mz_run_finding, missing), "missing"},
+    {CLI_FIELD(mz_run_finding, from), "from"},   {CLI_FIELD(mz_run_finding, to), "to"},
+    {CLI_FIELD(mz_run_finding, step), "step"},   {CLI_FIELD(mz_run_finding, place), "place"},
+    {CLI_FIELD(mz_run_finding, saved), "saved"}, {CLI_FIELD(mz_run_finding, here), "computed"},
+    {CLI_FIELD(mz_run_finding, text), "text"},
+};
+
+static const cli_field fields[] = {
+    {CLI_FIELD(mz_run_audit, word), "verdict"},
+    {CLI_FIELD(mz_run_audit, device), "device"},
+    {CLI_FIELD(mz_run_audit, run_device), "run_device", .flags = CLI_NULL},
+    {CLI_FIELD(mz_run_audit, ranks), "ranks"},
+    {CLI_FIELD(mz_run_audit, run_ranks), "run_ranks", .flags = CLI_NULL},
+    {CLI_FIELD(mz_run_audit, checkpoints), "checkpoints"},
+};
+
+static const char *sentence_of(mz_audit_verdict verdict) {
+    switch (verdict) {
+    case MZ_AUDIT_CONFIRMED:
+        return "confirmed: every value is the same, bit for bit";
+    case MZ_AUDIT_DIFFERS:
+        return "not confirmed: the run's files differ from what its configuration computes";
+    case MZ_AUDIT_IN_BOUNDS:
+        return "not confirmed: this device computes other bits; the losses are within their bounds";
+    default:
+        return "not possible: something is missing";
+    }
+}
+
+static void print_text(const mz_run_audit *r) {
+    if (r->n_intervals > 0)
+        CLI_TABLE(interval_fields, r->intervals, (size_t)r->n_intervals);
+    for (int i = 0; i < r->n_findings; i++)
+        cli_tell("%s%s", r->findings[i].missing ? "missing: " : "", r->findings[i].text);
+    cli_tell("%s", sentence_of(r->verdict));
+}
+
+static int print_json(const cli_args *args, const mz_run_audit *r) {
+    json_t *o = CLI_OBJECT(fields, r);
+    json_object_set_new(o, "intervals", CLI_LIST(interval_fields, r->intervals, (size_t)r->n_intervals));
+    json_object_set_new(o, "findings", CLI_LIST(finding_fields, r->findings, (size_t)r->n_findings));
+    return cli_json_print(args->command, o);
+}
+
+static int code_of(mz_audit_verdict verdict) {
+    return verdict == MZ_AUDIT_CONFIRMED ? CLI_DONE : verdict == MZ_AUDIT_DIFFERS ? CLI_CHECK_FAILED : CLI_USAGE;
+}
+
+static int run(const cli_args *args) {
+    int64_t threads = 0;
+    mz_run_audit_options o = {.device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
+    int code = cli_integer(args, "intervals", 0, 1 << 20, 1, &o.intervals);
+    if (code == CLI_DONE)
+        code = cli_integer(args, "threads", 0, 4096, 0, &threads);
+    if (code != CLI_DONE)
+        return code;
+    if (args->n_operands != 1)
+        return cli_wrong(args->command, "name a run folder; usage: mezzo audit %s", args->command->usage);
+    o.run = args->operands[0];
+    o.threads = (int)threads;
+    mz_run_audit *r = mz_alloc(1, sizeof *r);
+    if (r == NULL)
+        return cli_error(args->command, MEZZO_ERR_MEMORY);
+    mezzo_log_set(cli_log_quietly, NULL); // what a resumed run would say is no news
+    const mezzo_status status = mz_run_audit_find(&o, r);
+    cli_progress_end();
+    if (status != MEZZO_OK)
+        code = cli_error(args->command, status);
+    else if (r->rank == 0 && cli_has(args, "json"))
+        code = print_json(args, r);
+    else if (r->rank == 0)
+        print_text(r);
+    if (status == MEZZO_OK && code == CLI_DONE)
+        code = code_of(r->verdict);
+    mz_run_audit_free(r);
+    mz_free(r);
+    return code;
+}
+
+static const cli_option options_table[] = {
+    {"intervals", "N", "how many intervals to compute again, evenly spread, the newest among them; 0 = all [1]"},
+    {"device", "NAME", "cpu, cuda, cuda:N or ref [the run's]"},
+    {"threads", "N", "CPU threads [the run's]"},
+    {"quiet", NULL, "no progress"},
+    {"json", NULL, "the result as JSON"},
+    {0},
+};
+
+const cli_command cli_audit = {
+    .name = "audit",
+    .summary = "compute parts of a run again and compare them with its files",
+    .usage = "RUN [--intervals N] [--device NAME]",
+    .details = "Computes the steps between two checkpoints again, from the earlier one, and compares every record of "
+               "metrics.jsonl and the later checkpoint bit for bit. Writes nothing. The exit code is 0 if everything "
+               "is confirmed, 1 if something differs, 2 if it cannot be computed again here. For a PyTorch program: "
+               "mezzo doctor --run.",
+    .options = options_table,
+    .max_operands = 1,
+    .run = run,
+};
