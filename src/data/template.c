@@ -148,7 +148,7 @@ static const value *changed(machine *m, const value *self, const arguments *a) {
     return mz_tpl_truth(is);
 }
 
-static const callee loop_methods[] = {{"cycle", NULL, 0, NULL, cycle}, {"changed", NULL, 0, NULL, changed}};
+static const callee loop_methods[] = {BINDS("cycle", cycle), BINDS("changed", changed)};
 
 static bool named(const char *name, size_t n, const char *is) {
     return strlen(is) == n && memcmp(name, is, n) == 0;

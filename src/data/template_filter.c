@@ -75,21 +75,9 @@ const value *mz_tpl_cased(machine *m, const value *v, int how) {
 }
 
 // --- of strings -----------------------------------------------------------------------------------------------------
-static const value *upper(machine *m, const value *v, const value **a) {
+static const value *cased(machine *m, const value *v, const value **a, int how) {
     (void)a;
-    return mz_tpl_cased(m, mz_tpl_printed(m, v), CASE_UPPER);
-}
-static const value *lower(machine *m, const value *v, const value **a) {
-    (void)a;
-    return mz_tpl_cased(m, mz_tpl_printed(m, v), CASE_LOWER);
-}
-static const value *title(machine *m, const value *v, const value **a) {
-    (void)a;
-    return mz_tpl_cased(m, mz_tpl_printed(m, v), CASE_JINJA_TITLE);
-}
-static const value *capitalize(machine *m, const value *v, const value **a) {
-    (void)a;
-    return mz_tpl_cased(m, mz_tpl_printed(m, v), CASE_CAPITALIZE);
+    return mz_tpl_cased(m, mz_tpl_printed(m, v), how);
 }
 
 static const value *trim(machine *m, const value *v, const value **a) {
@@ -419,13 +407,6 @@ static const value *extreme(machine *m, const value *v, const value **a, int sig
     return best;
 }
 
-static const value *smallest(machine *m, const value *v, const value **a) {
-    return extreme(m, v, a, -1);
-}
-static const value *largest(machine *m, const value *v, const value **a) {
-    return extreme(m, v, a, 1);
-}
-
 static const value *sum(machine *m, const value *v, const value **a) {
     const value *items = mz_tpl_items(m, v), *all = a[1] != NULL ? a[1] : mz_tpl_integer(m, 0);
     if (all->kind == STRING)
@@ -540,60 +521,60 @@ static const value *or_default(machine *m, const value *v, const value **a) {
     return v->kind == UNDEFINED || (boolean && !mz_tpl_is_true(v)) ? other : v;
 }
 
-static const callee filters[] = {{"abs", "", 0, absolute, NULL},
-                                 {"batch", "linecount fill_with", 1, batch, NULL},
-                                 {"capitalize", "", 0, capitalize, NULL},
-                                 {"count", "", 0, length, NULL},
-                                 {"d", "default_value boolean", 0, or_default, NULL},
-                                 {"default", "default_value boolean", 0, or_default, NULL},
-                                 {"dictsort", "case_sensitive by reverse", 0, dict_sort, NULL},
-                                 {"first", "", 0, first, NULL},
-                                 {"float", "default", 0, to_float, NULL},
-                                 {"indent", "width first blank", 0, indent, NULL},
-                                 {"int", "default base", 0, to_int, NULL},
-                                 {"items", "", 0, items_of, NULL},
-                                 {"join", "d attribute", 0, join, NULL},
-                                 {"last", "", 0, last, NULL},
-                                 {"length", "", 0, length, NULL},
-                                 {"list", "", 0, to_list, NULL},
-                                 {"lower", "", 0, lower, NULL},
-                                 {"map", NULL, 0, NULL, map},
-                                 {"max", "case_sensitive attribute", 0, largest, NULL},
-                                 {"min", "case_sensitive attribute", 0, smallest, NULL},
-                                 {"reject", NULL, 0, NULL, reject},
-                                 {"rejectattr", NULL, 0, NULL, reject_attr},
-                                 {"replace", "old new count", 2, replace, NULL},
-                                 {"reverse", "", 0, reverse, NULL},
-                                 {"round", "precision method", 0, rounded, NULL},
-                                 {"select", NULL, 0, NULL, select_},
-                                 {"selectattr", NULL, 0, NULL, select_attr},
-                                 {"sort", "reverse case_sensitive attribute", 0, sort, NULL},
-                                 {"string", "", 0, string, NULL},
-                                 {"sum", "attribute start", 0, sum, NULL},
-                                 {"title", "", 0, title, NULL},
-                                 {"tojson", "ensure_ascii indent separators sort_keys", 0, mz_tpl_to_json, NULL},
-                                 {"trim", "chars", 0, trim, NULL},
-                                 {"unique", "case_sensitive attribute", 0, unique, NULL},
-                                 {"upper", "", 0, upper, NULL},
-                                 {"wordcount", "", 0, word_count, NULL},
-                                 {"attr", "", 0, NULL, NULL},
-                                 {"center", "", 0, NULL, NULL},
-                                 {"e", "", 0, NULL, NULL},
-                                 {"escape", "", 0, NULL, NULL},
-                                 {"filesizeformat", "", 0, NULL, NULL},
-                                 {"forceescape", "", 0, NULL, NULL},
-                                 {"format", "", 0, NULL, NULL},
-                                 {"groupby", "", 0, NULL, NULL},
-                                 {"pprint", "", 0, NULL, NULL},
-                                 {"random", "", 0, NULL, NULL},
-                                 {"safe", "", 0, NULL, NULL},
-                                 {"slice", "", 0, NULL, NULL},
-                                 {"striptags", "", 0, NULL, NULL},
-                                 {"truncate", "", 0, NULL, NULL},
-                                 {"urlencode", "", 0, NULL, NULL},
-                                 {"urlize", "", 0, NULL, NULL},
-                                 {"wordwrap", "", 0, NULL, NULL},
-                                 {"xmlattr", "", 0, NULL, NULL}};
+static const callee filters[] = {RUNS("abs", "", 0, absolute),
+                                 RUNS("batch", "linecount fill_with", 1, batch),
+                                 RUNS_AS("capitalize", "", 0, cased, CASE_CAPITALIZE),
+                                 RUNS("count", "", 0, length),
+                                 RUNS("d", "default_value boolean", 0, or_default),
+                                 RUNS("default", "default_value boolean", 0, or_default),
+                                 RUNS("dictsort", "case_sensitive by reverse", 0, dict_sort),
+                                 RUNS("first", "", 0, first),
+                                 RUNS("float", "default", 0, to_float),
+                                 RUNS("indent", "width first blank", 0, indent),
+                                 RUNS("int", "default base", 0, to_int),
+                                 RUNS("items", "", 0, items_of),
+                                 RUNS("join", "d attribute", 0, join),
+                                 RUNS("last", "", 0, last),
+                                 RUNS("length", "", 0, length),
+                                 RUNS("list", "", 0, to_list),
+                                 RUNS_AS("lower", "", 0, cased, CASE_LOWER),
+                                 BINDS("map", map),
+                                 RUNS_AS("max", "case_sensitive attribute", 0, extreme, 1),
+                                 RUNS_AS("min", "case_sensitive attribute", 0, extreme, -1),
+                                 BINDS("reject", reject),
+                                 BINDS("rejectattr", reject_attr),
+                                 RUNS("replace", "old new count", 2, replace),
+                                 RUNS("reverse", "", 0, reverse),
+                                 RUNS("round", "precision method", 0, rounded),
+                                 BINDS("select", select_),
+                                 BINDS("selectattr", select_attr),
+                                 RUNS("sort", "reverse case_sensitive attribute", 0, sort),
+                                 RUNS("string", "", 0, string),
+                                 RUNS("sum", "attribute start", 0, sum),
+                                 RUNS_AS("title", "", 0, cased, CASE_JINJA_TITLE),
+                                 RUNS("tojson", "ensure_ascii indent separators sort_keys", 0, mz_tpl_to_json),
+                                 RUNS("trim", "chars", 0, trim),
+                                 RUNS("unique", "case_sensitive attribute", 0, unique),
+                                 RUNS_AS("upper", "", 0, cased, CASE_UPPER),
+                                 RUNS("wordcount", "", 0, word_count),
+                                 NOT_SUPPORTED("attr"),
+                                 NOT_SUPPORTED("center"),
+                                 NOT_SUPPORTED("e"),
+                                 NOT_SUPPORTED("escape"),
+                                 NOT_SUPPORTED("filesizeformat"),
+                                 NOT_SUPPORTED("forceescape"),
+                                 NOT_SUPPORTED("format"),
+                                 NOT_SUPPORTED("groupby"),
+                                 NOT_SUPPORTED("pprint"),
+                                 NOT_SUPPORTED("random"),
+                                 NOT_SUPPORTED("safe"),
+                                 NOT_SUPPORTED("slice"),
+                                 NOT_SUPPORTED("striptags"),
+                                 NOT_SUPPORTED("truncate"),
+                                 NOT_SUPPORTED("urlencode"),
+                                 NOT_SUPPORTED("urlize"),
+                                 NOT_SUPPORTED("wordwrap"),
+                                 NOT_SUPPORTED("xmlattr")};
 
 const callee *mz_tpl_row(const callee *rows, size_t count, const char *name, size_t n) {
     for (size_t i = 0; i < count; i++)

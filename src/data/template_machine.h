@@ -65,9 +65,19 @@ typedef struct callee { // of a filter, a test, a method, a function
     const char *name;
     const char *params; // "a b c"; "/…": by place only; NULL: any, which it binds itself
     size_t required;
-    called *run;                                                             // NULL: not supported
-    const value *(*bind)(machine *m, const value *self, const arguments *a); // where params is NULL
+    called *run; // one of the three runs it; none: it is not supported
+    const value *(*run_as)(machine *m, const value *self, const value **a, int how); // one function of several rows
+    const value *(*bind)(machine *m, const value *self, const arguments *a);         // where params is NULL
+    int how;
 } callee;
+#define RUNS(name_, params_, required_, run_)                                                                          \
+    { .name = (name_), .params = (params_), .required = (required_), .run = (run_) }
+#define RUNS_AS(name_, params_, required_, run_as_, how_)                                                              \
+    { .name = (name_), .params = (params_), .required = (required_), .run_as = (run_as_), .how = (how_) }
+#define BINDS(name_, bind_)                                                                                            \
+    { .name = (name_), .bind = (bind_) }
+#define NOT_SUPPORTED(name_)                                                                                           \
+    { .name = (name_), .params = "" }
 
 typedef struct loop {
     const value **at; // what is left to give

@@ -28,7 +28,7 @@ const value *mz_tpl_call_row(machine *m, const char *what, const callee *row, co
     mz_tpl_spend(m, 0);
     if (row->bind != NULL)
         return row->bind(m, self, a);
-    if (row->run == NULL) {
+    if (row->run == NULL && row->run_as == NULL) {
         refuse(m, MEZZO_ERR_UNSUPPORTED, "the %s %s is not supported", what, row->name);
         return &mz_tpl_undefined;
     }
@@ -51,7 +51,9 @@ const value *mz_tpl_call_row(machine *m, const char *what, const callee *row, co
     for (size_t i = 0; i < row->required; i++)
         if (at[i] == NULL)
             wrong_arguments(m, what, row, "an argument is missing");
-    const value *v = m->status == MEZZO_OK ? row->run(m, self, at) : NULL;
+    if (m->status != MEZZO_OK)
+        return &mz_tpl_undefined;
+    const value *v = row->run != NULL ? row->run(m, self, at) : row->run_as(m, self, at, row->how);
     return v != NULL && m->status == MEZZO_OK ? v : &mz_tpl_undefined;
 }
 
@@ -113,35 +115,16 @@ const value *mz_tpl_strip(machine *m, const value *v, const value *set, bool lef
     return mz_tpl_part(m, v, from, to);
 }
 
-static const value *strip(machine *m, const value *v, const value **a) {
-    return mz_tpl_strip(m, v, a[0], true, true);
-}
-static const value *lstrip(machine *m, const value *v, const value **a) {
-    return mz_tpl_strip(m, v, a[0], true, false);
-}
-static const value *rstrip(machine *m, const value *v, const value **a) {
-    return mz_tpl_strip(m, v, a[0], false, true);
+// What a row's `how` says: at which side of a string, or in which direction.
+enum { LEFT = 1, RIGHT = 2 };
+
+static const value *strip(machine *m, const value *v, const value **a, int sides) {
+    return mz_tpl_strip(m, v, a[0], (sides & LEFT) != 0, (sides & RIGHT) != 0);
 }
 
-static const value *upper(machine *m, const value *v, const value **a) {
+static const value *cased(machine *m, const value *v, const value **a, int how) {
     (void)a;
-    return mz_tpl_cased(m, v, CASE_UPPER);
-}
-static const value *lower(machine *m, const value *v, const value **a) {
-    (void)a;
-    return mz_tpl_cased(m, v, CASE_LOWER);
-}
-static const value *title(machine *m, const value *v, const value **a) {
-    (void)a;
-    return mz_tpl_cased(m, v, CASE_TITLE);
-}
-static const value *capitalize(machine *m, const value *v, const value **a) {
-    (void)a;
-    return mz_tpl_cased(m, v, CASE_CAPITALIZE);
-}
-static const value *swapcase(machine *m, const value *v, const value **a) {
-    (void)a;
-    return mz_tpl_cased(m, v, CASE_SWAP);
+    return mz_tpl_cased(m, v, how);
 }
 
 typedef struct parts { // of a string, in the order they were cut
@@ -205,7 +188,8 @@ static int64_t find_last(machine *m, const value *v, const value *what, size_t t
     return at;
 }
 
-static const value *split_by(machine *m, const value *v, const value **a, bool right) {
+static const value *split(machine *m, const value *v, const value **a, int from_side) {
+    const bool right = from_side == RIGHT;
     const int64_t most = mz_tpl_int(m, a[1], -1);
     const value *by = a[0];
     parts p = {0};
@@ -231,13 +215,6 @@ static const value *split_by(machine *m, const value *v, const value **a, bool r
     }
     add_part(m, &p, mz_tpl_part(m, v, from, to));
     return list_of(m, &p, right);
-}
-
-static const value *split(machine *m, const value *v, const value **a) {
-    return split_by(m, v, a, false);
-}
-static const value *rsplit(machine *m, const value *v, const value **a) {
-    return split_by(m, v, a, true);
 }
 
 const value *mz_tpl_split_lines(machine *m, const value *v, bool keep) {
@@ -286,12 +263,13 @@ static const value *replace(machine *m, const value *v, const value **a) {
     return mz_tpl_replace(m, v, a[0], a[1], mz_tpl_int(m, a[2], -1));
 }
 
-static bool at_side(const value *v, const value *what, bool end) {
+static bool at_side(const value *v, const value *what, int side) {
     return what->length <= v->length &&
-           (what->length == 0 || memcmp(v->text + (end ? v->length - what->length : 0), what->text, what->length) == 0);
+           (what->length == 0 ||
+            memcmp(v->text + (side == RIGHT ? v->length - what->length : 0), what->text, what->length) == 0);
 }
 
-static const value *side(machine *m, const value *v, const value **a, bool end) {
+static const value *has_side(machine *m, const value *v, const value **a, int side) {
     if (a[1] != NULL || a[2] != NULL)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "startswith and endswith of a part are not supported");
     const int64_t n = a[0]->kind == TUPLE ? a[0]->n : 1;
@@ -300,45 +278,31 @@ static const value *side(machine *m, const value *v, const value **a, bool end) 
         if (!text_wanted(m, what))
             return NULL;
         mz_tpl_spend(m, what->length);
-        if (at_side(v, what, end))
+        if (at_side(v, what, side))
             return &mz_tpl_yes;
     }
     return &mz_tpl_no;
 }
 
-static const value *startswith(machine *m, const value *v, const value **a) {
-    return side(m, v, a, false);
-}
-static const value *endswith(machine *m, const value *v, const value **a) {
-    return side(m, v, a, true);
-}
-
-static const value *without_prefix(machine *m, const value *v, const value **a) {
+static const value *without_side(machine *m, const value *v, const value **a, int side) {
     if (!text_wanted(m, a[0]))
         return NULL;
-    return at_side(v, a[0], false) ? mz_tpl_part(m, v, a[0]->length, v->length) : v;
-}
-static const value *without_suffix(machine *m, const value *v, const value **a) {
-    if (!text_wanted(m, a[0]))
-        return NULL;
-    return at_side(v, a[0], true) ? mz_tpl_part(m, v, 0, v->length - a[0]->length) : v;
+    const size_t n = a[0]->length, from = side == LEFT ? n : 0;
+    return at_side(v, a[0], side) ? mz_tpl_part(m, v, from, from + v->length - n) : v;
 }
 
-// In characters; -1. Bounds are not supported.
-static int64_t place(machine *m, const value *v, const value **a, bool last) {
+// The first or the last place, in characters; -1. Bounds are not supported.
+static int64_t place(machine *m, const value *v, const value **a, int side) {
     if (!text_wanted(m, a[0]))
         return -1;
     if (a[1] != NULL || a[2] != NULL)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "searching in a part of a string is not supported");
-    const int64_t at = last ? find_last(m, v, a[0], v->length) : mz_tpl_find(m, v, a[0], 0);
+    const int64_t at = side == RIGHT ? find_last(m, v, a[0], v->length) : mz_tpl_find(m, v, a[0], 0);
     return at > 0 ? (int64_t)mz_tpl_characters(m, mz_tpl_part(m, v, 0, (size_t)at)) : at;
 }
 
-static const value *find(machine *m, const value *v, const value **a) {
-    return mz_tpl_integer(m, place(m, v, a, false));
-}
-static const value *rfind(machine *m, const value *v, const value **a) {
-    return mz_tpl_integer(m, place(m, v, a, true));
+static const value *find(machine *m, const value *v, const value **a, int side) {
+    return mz_tpl_integer(m, place(m, v, a, side));
 }
 
 static const value *found(machine *m, int64_t at) {
@@ -346,11 +310,8 @@ static const value *found(machine *m, int64_t at) {
         refuse(m, MEZZO_ERR_FORMAT, "what index looks for is not there");
     return mz_tpl_integer(m, at);
 }
-static const value *text_index(machine *m, const value *v, const value **a) {
-    return found(m, place(m, v, a, false));
-}
-static const value *text_rindex(machine *m, const value *v, const value **a) {
-    return found(m, place(m, v, a, true));
+static const value *text_index(machine *m, const value *v, const value **a, int side) {
+    return found(m, place(m, v, a, side));
 }
 
 static const value *text_count(machine *m, const value *v, const value **a) {
@@ -398,26 +359,17 @@ static const value *partition(machine *m, const value *v, const value **a) {
     return three;
 }
 
-static const value *is_class(machine *m, const value *v, int (*is)(int)) {
+enum { DIGIT, ALPHA, ALNUM, UPPER, LOWER };
+static int (*const classes[])(int) = {isdigit, isalpha, isalnum, isupper, islower};
+
+static const value *is_class(machine *m, const value *v, const value **a, int which) {
     bool all = v->length > 0;
+    (void)a;
     if (!v->ascii)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "asking for the kind of characters that are not ASCII is not supported");
     for (size_t i = 0; i < v->length && all; i++)
-        all = is((unsigned char)v->text[i]) != 0;
+        all = classes[which]((unsigned char)v->text[i]) != 0;
     return mz_tpl_truth(all);
-}
-
-static const value *is_digit(machine *m, const value *v, const value **a) {
-    (void)a;
-    return is_class(m, v, isdigit);
-}
-static const value *is_alpha(machine *m, const value *v, const value **a) {
-    (void)a;
-    return is_class(m, v, isalpha);
-}
-static const value *is_alnum(machine *m, const value *v, const value **a) {
-    (void)a;
-    return is_class(m, v, isalnum);
 }
 
 static const value *is_blank(machine *m, const value *v, const value **a) {
@@ -430,74 +382,66 @@ static const value *is_blank(machine *m, const value *v, const value **a) {
 }
 
 // One letter of that case at least, none of the other.
-static const value *is_cased(machine *m, const value *v, int (*is)(int), int (*other)(int)) {
+static const value *is_cased(machine *m, const value *v, const value **a, int which) {
     bool some = false;
+    (void)a;
     if (!v->ascii)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "asking for the kind of characters that are not ASCII is not supported");
     for (size_t i = 0; i < v->length; i++) {
-        if (other((unsigned char)v->text[i]))
+        if (classes[which == UPPER ? LOWER : UPPER]((unsigned char)v->text[i]))
             return &mz_tpl_no;
-        some |= is((unsigned char)v->text[i]) != 0;
+        some |= classes[which]((unsigned char)v->text[i]) != 0;
     }
     return mz_tpl_truth(some);
 }
 
-static const value *is_upper(machine *m, const value *v, const value **a) {
-    (void)a;
-    return is_cased(m, v, isupper, islower);
-}
-static const value *is_lower(machine *m, const value *v, const value **a) {
-    (void)a;
-    return is_cased(m, v, islower, isupper);
-}
-
-const callee mz_tpl_text_methods[] = {{"strip", "/chars", 0, strip, NULL},
-                                      {"lstrip", "/chars", 0, lstrip, NULL},
-                                      {"rstrip", "/chars", 0, rstrip, NULL},
-                                      {"upper", "", 0, upper, NULL},
-                                      {"lower", "", 0, lower, NULL},
-                                      {"title", "", 0, title, NULL},
-                                      {"capitalize", "", 0, capitalize, NULL},
-                                      {"swapcase", "", 0, swapcase, NULL},
-                                      {"split", "sep maxsplit", 0, split, NULL},
-                                      {"rsplit", "sep maxsplit", 0, rsplit, NULL},
-                                      {"splitlines", "keepends", 0, splitlines, NULL},
-                                      {"replace", "/old new count", 2, replace, NULL},
-                                      {"startswith", "/prefix start end", 1, startswith, NULL},
-                                      {"endswith", "/suffix start end", 1, endswith, NULL},
-                                      {"removeprefix", "/prefix", 1, without_prefix, NULL},
-                                      {"removesuffix", "/suffix", 1, without_suffix, NULL},
-                                      {"find", "/sub start end", 1, find, NULL},
-                                      {"rfind", "/sub start end", 1, rfind, NULL},
-                                      {"index", "/sub start end", 1, text_index, NULL},
-                                      {"rindex", "/sub start end", 1, text_rindex, NULL},
-                                      {"count", "/sub start end", 1, text_count, NULL},
-                                      {"join", "/items", 1, join, NULL},
-                                      {"partition", "/sep", 1, partition, NULL},
-                                      {"isdigit", "", 0, is_digit, NULL},
-                                      {"isalpha", "", 0, is_alpha, NULL},
-                                      {"isalnum", "", 0, is_alnum, NULL},
-                                      {"isspace", "", 0, is_blank, NULL},
-                                      {"isupper", "", 0, is_upper, NULL},
-                                      {"islower", "", 0, is_lower, NULL},
-                                      {"casefold", "", 0, NULL, NULL},
-                                      {"center", "", 0, NULL, NULL},
-                                      {"encode", "", 0, NULL, NULL},
-                                      {"expandtabs", "", 0, NULL, NULL},
-                                      {"format", "", 0, NULL, NULL},
-                                      {"format_map", "", 0, NULL, NULL},
-                                      {"isascii", "", 0, NULL, NULL},
-                                      {"isdecimal", "", 0, NULL, NULL},
-                                      {"isidentifier", "", 0, NULL, NULL},
-                                      {"isnumeric", "", 0, NULL, NULL},
-                                      {"isprintable", "", 0, NULL, NULL},
-                                      {"istitle", "", 0, NULL, NULL},
-                                      {"ljust", "", 0, NULL, NULL},
-                                      {"maketrans", "", 0, NULL, NULL},
-                                      {"rjust", "", 0, NULL, NULL},
-                                      {"rpartition", "", 0, NULL, NULL},
-                                      {"translate", "", 0, NULL, NULL},
-                                      {"zfill", "", 0, NULL, NULL},
+const callee mz_tpl_text_methods[] = {RUNS_AS("strip", "/chars", 0, strip, LEFT | RIGHT),
+                                      RUNS_AS("lstrip", "/chars", 0, strip, LEFT),
+                                      RUNS_AS("rstrip", "/chars", 0, strip, RIGHT),
+                                      RUNS_AS("upper", "", 0, cased, CASE_UPPER),
+                                      RUNS_AS("lower", "", 0, cased, CASE_LOWER),
+                                      RUNS_AS("title", "", 0, cased, CASE_TITLE),
+                                      RUNS_AS("capitalize", "", 0, cased, CASE_CAPITALIZE),
+                                      RUNS_AS("swapcase", "", 0, cased, CASE_SWAP),
+                                      RUNS_AS("split", "sep maxsplit", 0, split, LEFT),
+                                      RUNS_AS("rsplit", "sep maxsplit", 0, split, RIGHT),
+                                      RUNS("splitlines", "keepends", 0, splitlines),
+                                      RUNS("replace", "/old new count", 2, replace),
+                                      RUNS_AS("startswith", "/prefix start end", 1, has_side, LEFT),
+                                      RUNS_AS("endswith", "/suffix start end", 1, has_side, RIGHT),
+                                      RUNS_AS("removeprefix", "/prefix", 1, without_side, LEFT),
+                                      RUNS_AS("removesuffix", "/suffix", 1, without_side, RIGHT),
+                                      RUNS_AS("find", "/sub start end", 1, find, LEFT),
+                                      RUNS_AS("rfind", "/sub start end", 1, find, RIGHT),
+                                      RUNS_AS("index", "/sub start end", 1, text_index, LEFT),
+                                      RUNS_AS("rindex", "/sub start end", 1, text_index, RIGHT),
+                                      RUNS("count", "/sub start end", 1, text_count),
+                                      RUNS("join", "/items", 1, join),
+                                      RUNS("partition", "/sep", 1, partition),
+                                      RUNS_AS("isdigit", "", 0, is_class, DIGIT),
+                                      RUNS_AS("isalpha", "", 0, is_class, ALPHA),
+                                      RUNS_AS("isalnum", "", 0, is_class, ALNUM),
+                                      RUNS("isspace", "", 0, is_blank),
+                                      RUNS_AS("isupper", "", 0, is_cased, UPPER),
+                                      RUNS_AS("islower", "", 0, is_cased, LOWER),
+                                      NOT_SUPPORTED("casefold"),
+                                      NOT_SUPPORTED("center"),
+                                      NOT_SUPPORTED("encode"),
+                                      NOT_SUPPORTED("expandtabs"),
+                                      NOT_SUPPORTED("format"),
+                                      NOT_SUPPORTED("format_map"),
+                                      NOT_SUPPORTED("isascii"),
+                                      NOT_SUPPORTED("isdecimal"),
+                                      NOT_SUPPORTED("isidentifier"),
+                                      NOT_SUPPORTED("isnumeric"),
+                                      NOT_SUPPORTED("isprintable"),
+                                      NOT_SUPPORTED("istitle"),
+                                      NOT_SUPPORTED("ljust"),
+                                      NOT_SUPPORTED("maketrans"),
+                                      NOT_SUPPORTED("rjust"),
+                                      NOT_SUPPORTED("rpartition"),
+                                      NOT_SUPPORTED("translate"),
+                                      NOT_SUPPORTED("zfill"),
                                       {0}};
 
 // --- maps and lists -------------------------------------------------------------------------------------------------
@@ -547,10 +491,10 @@ static const value *same(machine *m, const value *v, const value **a) {
 }
 
 const callee mz_tpl_map_methods[] = {
-    {"get", "/key default", 1, get, NULL}, {"items", "", 0, items, NULL}, {"keys", "", 0, keys, NULL},
-    {"values", "", 0, values, NULL},       {"copy", "", 0, same, NULL},   {"clear", "", 0, NULL, NULL},
-    {"fromkeys", "", 0, NULL, NULL},       {"pop", "", 0, NULL, NULL},    {"popitem", "", 0, NULL, NULL},
-    {"setdefault", "", 0, NULL, NULL},     {"update", "", 0, NULL, NULL}, {0}};
+    RUNS("get", "/key default", 1, get), RUNS("items", "", 0, items), RUNS("keys", "", 0, keys),
+    RUNS("values", "", 0, values),       RUNS("copy", "", 0, same),   NOT_SUPPORTED("clear"),
+    NOT_SUPPORTED("fromkeys"),           NOT_SUPPORTED("pop"),        NOT_SUPPORTED("popitem"),
+    NOT_SUPPORTED("setdefault"),         NOT_SUPPORTED("update"),     {0}};
 
 static int64_t list_place(machine *m, const value *v, const value *what, int64_t *count) {
     int64_t first = -1;
@@ -575,17 +519,17 @@ static const value *list_count(machine *m, const value *v, const value **a) {
     return mz_tpl_integer(m, count);
 }
 
-const callee mz_tpl_list_methods[] = {{"index", "/value start end", 1, list_index, NULL},
-                                      {"count", "/value", 1, list_count, NULL},
-                                      {"copy", "", 0, same, NULL},
-                                      {"append", "", 0, NULL, NULL},
-                                      {"clear", "", 0, NULL, NULL},
-                                      {"extend", "", 0, NULL, NULL},
-                                      {"insert", "", 0, NULL, NULL},
-                                      {"pop", "", 0, NULL, NULL},
-                                      {"remove", "", 0, NULL, NULL},
-                                      {"reverse", "", 0, NULL, NULL},
-                                      {"sort", "", 0, NULL, NULL},
+const callee mz_tpl_list_methods[] = {RUNS("index", "/value start end", 1, list_index),
+                                      RUNS("count", "/value", 1, list_count),
+                                      RUNS("copy", "", 0, same),
+                                      NOT_SUPPORTED("append"),
+                                      NOT_SUPPORTED("clear"),
+                                      NOT_SUPPORTED("extend"),
+                                      NOT_SUPPORTED("insert"),
+                                      NOT_SUPPORTED("pop"),
+                                      NOT_SUPPORTED("remove"),
+                                      NOT_SUPPORTED("reverse"),
+                                      NOT_SUPPORTED("sort"),
                                       {0}};
 
 // --- members --------------------------------------------------------------------------------------------------------

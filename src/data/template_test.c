@@ -32,35 +32,22 @@ static const value *remainder_is(machine *m, const value *v, const value *by, in
         refuse(m, MEZZO_ERR_UNSUPPORTED, "remainders of numbers with a point are not supported");
     return mz_tpl_truth(mz_tpl_arithmetic(m, T_MOD, v, by)->n == is);
 }
-static const value *is_odd(machine *m, const value *v, const value **a) {
+static const value *is_parity(machine *m, const value *v, const value **a, int remainder) {
     (void)a;
-    return remainder_is(m, v, mz_tpl_integer(m, 2), 1);
-}
-static const value *is_even(machine *m, const value *v, const value **a) {
-    (void)a;
-    return remainder_is(m, v, mz_tpl_integer(m, 2), 0);
+    return remainder_is(m, v, mz_tpl_integer(m, 2), remainder);
 }
 static const value *is_divisible(machine *m, const value *v, const value **a) {
     return remainder_is(m, v, a[0], 0);
 }
 
-static const value *is_equal(machine *m, const value *v, const value **a) {
-    return mz_tpl_truth(mz_tpl_equal(m, v, a[0]));
+static const value *is_equal(machine *m, const value *v, const value **a, int wanted) {
+    return mz_tpl_truth(mz_tpl_equal(m, v, a[0]) == wanted);
 }
-static const value *is_unequal(machine *m, const value *v, const value **a) {
-    return mz_tpl_truth(!mz_tpl_equal(m, v, a[0]));
-}
-static const value *is_greater(machine *m, const value *v, const value **a) {
-    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) > 0);
-}
-static const value *is_not_less(machine *m, const value *v, const value **a) {
-    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) >= 0);
-}
-static const value *is_less(machine *m, const value *v, const value **a) {
-    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) < 0);
-}
-static const value *is_not_greater(machine *m, const value *v, const value **a) {
-    return mz_tpl_truth(mz_tpl_compare(m, v, a[0]) <= 0);
+
+enum { LESS = 1, SAME = 2, MORE = 4 };
+static const value *is_ordered(machine *m, const value *v, const value **a, int orders) {
+    const int order = mz_tpl_compare(m, v, a[0]);
+    return mz_tpl_truth((orders & (order < 0 ? LESS : order > 0 ? MORE : SAME)) != 0);
 }
 static const value *is_in(machine *m, const value *v, const value **a) {
     return mz_tpl_truth(mz_tpl_contains(m, a[0], v));
@@ -73,59 +60,53 @@ static const value *is_same(machine *m, const value *v, const value **a) {
     return mz_tpl_truth(v->kind == w->kind && (v == w || v->kind == NONE || (v->kind == BOOLEAN && v->n == w->n)));
 }
 
-static const value *text_test(machine *m, const value *v, const char *method, size_t n) {
+enum { IS_UPPER, IS_LOWER };
+static const value *is_cased(machine *m, const value *v, const value **a, int which) {
+    static const char *const methods[] = {"isupper", "islower"};
     const value *s = mz_tpl_printed(m, v);
-    const value *f = s->kind == STRING ? mz_tpl_getattr(m, s, method, n) : &mz_tpl_undefined;
+    (void)a;
+    const value *f = s->kind == STRING ? mz_tpl_getattr(m, s, methods[which], 7) : &mz_tpl_undefined;
     return f->kind == METHOD ? mz_tpl_call_row(m, "method", f->callee, s, &(arguments){0}) : NULL;
 }
-static const value *is_upper(machine *m, const value *v, const value **a) {
-    (void)a;
-    return text_test(m, v, "isupper", 7);
-}
-static const value *is_lower(machine *m, const value *v, const value **a) {
-    (void)a;
-    return text_test(m, v, "islower", 7);
-}
-
-static const callee tests[] = {{"odd", "", 0, is_odd, NULL},
-                               {"even", "", 0, is_even, NULL},
-                               {"divisibleby", "num", 1, is_divisible, NULL},
-                               {"defined", "", 0, is_defined, NULL},
-                               {"undefined", "", 0, is_undefined, NULL},
-                               {"filter", "", 0, is_filter, NULL},
-                               {"test", "", 0, is_test, NULL},
-                               {"none", "", 0, is_none, NULL},
-                               {"boolean", "", 0, is_boolean, NULL},
-                               {"false", "", 0, is_false, NULL},
-                               {"true", "", 0, is_true, NULL},
-                               {"integer", "", 0, is_integer, NULL},
-                               {"float", "", 0, is_float, NULL},
-                               {"lower", "", 0, is_lower, NULL},
-                               {"upper", "", 0, is_upper, NULL},
-                               {"string", "", 0, is_string, NULL},
-                               {"mapping", "", 0, is_mapping, NULL},
-                               {"number", "", 0, is_number, NULL},
-                               {"sequence", "", 0, is_sequence, NULL},
-                               {"iterable", "", 0, is_iterable, NULL},
-                               {"callable", "", 0, is_callable, NULL},
-                               {"sameas", "other", 1, is_same, NULL},
-                               {"escaped", "", 0, NULL, NULL},
-                               {"in", "seq", 1, is_in, NULL},
-                               {"eq", "/b", 1, is_equal, NULL},
-                               {"equalto", "/b", 1, is_equal, NULL},
-                               {"==", "/b", 1, is_equal, NULL},
-                               {"ne", "/b", 1, is_unequal, NULL},
-                               {"!=", "/b", 1, is_unequal, NULL},
-                               {"gt", "/b", 1, is_greater, NULL},
-                               {"greaterthan", "/b", 1, is_greater, NULL},
-                               {">", "/b", 1, is_greater, NULL},
-                               {"ge", "/b", 1, is_not_less, NULL},
-                               {">=", "/b", 1, is_not_less, NULL},
-                               {"lt", "/b", 1, is_less, NULL},
-                               {"lessthan", "/b", 1, is_less, NULL},
-                               {"<", "/b", 1, is_less, NULL},
-                               {"le", "/b", 1, is_not_greater, NULL},
-                               {"<=", "/b", 1, is_not_greater, NULL}};
+static const callee tests[] = {RUNS_AS("odd", "", 0, is_parity, 1),
+                               RUNS_AS("even", "", 0, is_parity, 0),
+                               RUNS("divisibleby", "num", 1, is_divisible),
+                               RUNS("defined", "", 0, is_defined),
+                               RUNS("undefined", "", 0, is_undefined),
+                               RUNS("filter", "", 0, is_filter),
+                               RUNS("test", "", 0, is_test),
+                               RUNS("none", "", 0, is_none),
+                               RUNS("boolean", "", 0, is_boolean),
+                               RUNS("false", "", 0, is_false),
+                               RUNS("true", "", 0, is_true),
+                               RUNS("integer", "", 0, is_integer),
+                               RUNS("float", "", 0, is_float),
+                               RUNS_AS("lower", "", 0, is_cased, IS_LOWER),
+                               RUNS_AS("upper", "", 0, is_cased, IS_UPPER),
+                               RUNS("string", "", 0, is_string),
+                               RUNS("mapping", "", 0, is_mapping),
+                               RUNS("number", "", 0, is_number),
+                               RUNS("sequence", "", 0, is_sequence),
+                               RUNS("iterable", "", 0, is_iterable),
+                               RUNS("callable", "", 0, is_callable),
+                               RUNS("sameas", "other", 1, is_same),
+                               NOT_SUPPORTED("escaped"),
+                               RUNS("in", "seq", 1, is_in),
+                               RUNS_AS("eq", "/b", 1, is_equal, true),
+                               RUNS_AS("equalto", "/b", 1, is_equal, true),
+                               RUNS_AS("==", "/b", 1, is_equal, true),
+                               RUNS_AS("ne", "/b", 1, is_equal, false),
+                               RUNS_AS("!=", "/b", 1, is_equal, false),
+                               RUNS_AS("gt", "/b", 1, is_ordered, MORE),
+                               RUNS_AS("greaterthan", "/b", 1, is_ordered, MORE),
+                               RUNS_AS(">", "/b", 1, is_ordered, MORE),
+                               RUNS_AS("ge", "/b", 1, is_ordered, SAME | MORE),
+                               RUNS_AS(">=", "/b", 1, is_ordered, SAME | MORE),
+                               RUNS_AS("lt", "/b", 1, is_ordered, LESS),
+                               RUNS_AS("lessthan", "/b", 1, is_ordered, LESS),
+                               RUNS_AS("<", "/b", 1, is_ordered, LESS),
+                               RUNS_AS("le", "/b", 1, is_ordered, LESS | SAME),
+                               RUNS_AS("<=", "/b", 1, is_ordered, LESS | SAME)};
 
 // --- functions ------------------------------------------------------------------------------------------------------
 static const value *range(machine *m, const value *v, const value **a) {
@@ -193,14 +174,14 @@ static const value *strftime_now(machine *m, const value *v, const value **a) {
     return mz_tpl_time(m, a[0]);
 }
 
-static const callee functions[] = {{"range", "/start stop step", 1, range, NULL},
-                                   {"dict", NULL, 0, NULL, make_dict},
-                                   {"namespace", NULL, 0, NULL, make_namespace},
-                                   {"raise_exception", "message", 1, raise_exception, NULL},
-                                   {"strftime_now", "format", 1, strftime_now, NULL},
-                                   {"lipsum", "", 0, NULL, NULL},
-                                   {"cycler", "", 0, NULL, NULL},
-                                   {"joiner", "", 0, NULL, NULL}};
+static const callee functions[] = {RUNS("range", "/start stop step", 1, range),
+                                   BINDS("dict", make_dict),
+                                   BINDS("namespace", make_namespace),
+                                   RUNS("raise_exception", "message", 1, raise_exception),
+                                   RUNS("strftime_now", "format", 1, strftime_now),
+                                   NOT_SUPPORTED("lipsum"),
+                                   NOT_SUPPORTED("cycler"),
+                                   NOT_SUPPORTED("joiner")};
 
 const callee *mz_tpl_test(const char *name, size_t n) {
     return mz_tpl_row(tests, MZ_COUNT(tests), name, n);

@@ -85,7 +85,7 @@ typedef struct mz_map {
     size_t size;
 } mz_map;
 mezzo_status mz_map_open(const char *path, mz_map *out); // MEZZO_ERR_IO: missing, unreadable, not a regular file
-void mz_map_close(mz_map *map);                          // zeroed map is fine
+void mz_map_close(mz_map *map); // of bytes that mz_map_open did not map, it only forgets them; zeroed map is fine
 // Of the map that holds this byte: MEZZO_ERR_IO naming the file where a part of it was gone when it was read. Costs
 // next to nothing while no map is cut. Bytes of no map are MEZZO_OK.
 mezzo_status mz_map_check(const void *bytes);

@@ -34,7 +34,6 @@ float mz_q8_0_value(const unsigned char *data, int64_t i) {
 struct mz_gguf {
     char *where;
     mz_map map;
-    bool mapped;
     uint32_t version;
     char **names; // of values, then of tensors
     size_t n_names;
@@ -333,8 +332,7 @@ void mz_gguf_close(mz_gguf *file) {
     if (file == NULL)
         return;
     mz_safetensors_close(file->table);
-    if (file->mapped)
-        mz_map_close(&file->map);
+    mz_map_close(&file->map);
     for (size_t i = 0; i < file->n_names; i++)
         mz_free(file->names[i]);
     mz_free(file->names);
@@ -348,15 +346,13 @@ void mz_gguf_close(mz_gguf *file) {
 }
 
 // Takes over the map.
-static mezzo_status open_bytes(const char *where, mz_map map, bool mapped, mz_gguf **out) {
+static mezzo_status open_bytes(const char *where, mz_map map, mz_gguf **out) {
     mz_gguf *file = mz_alloc(1, sizeof *file);
     if (file == NULL) {
-        if (mapped)
-            mz_map_close(&map);
+        mz_map_close(&map);
         return MEZZO_ERR_MEMORY;
     }
     file->map = map;
-    file->mapped = mapped;
     file->where = mz_strdup(where);
     mezzo_status status = file->where != NULL ? parse(file) : MEZZO_ERR_MEMORY;
     if (status != MEZZO_OK) {
@@ -371,12 +367,12 @@ mezzo_status mz_gguf_open(const char *path, mz_gguf **out) {
     mz_map map;
     *out = NULL;
     MEZZO_TRY(mz_map_open(path, &map));
-    return open_bytes(path, map, true, out);
+    return open_bytes(path, map, out);
 }
 
 mezzo_status mz_gguf_parse(const char *where, const void *bytes, size_t n, mz_gguf **out) {
     *out = NULL;
-    return open_bytes(where, (mz_map){bytes, n}, false, out);
+    return open_bytes(where, (mz_map){bytes, n}, out);
 }
 
 mz_safetensors *mz_gguf_tensors(const mz_gguf *file) {

@@ -99,10 +99,12 @@ static mezzo_status enter(const char *path, void *data, size_t size) {
     return m != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
 }
 
-static void leave(const void *data) {
+// False where no file is mapped there.
+static bool leave(const void *data) {
     pthread_mutex_lock(&writers);
     mapped *m = find((uintptr_t)data);
-    if (m != NULL) {
+    const bool there = m != NULL && atomic_load(&m->data) == (uintptr_t)data;
+    if (there) {
         atomic_store(&m->data, 0);
         if (atomic_load(&m->cut))
             atomic_fetch_sub(&cuts, 1);
@@ -110,6 +112,7 @@ static void leave(const void *data) {
         m->path = NULL;
     }
     pthread_mutex_unlock(&writers);
+    return there;
 }
 
 mezzo_status mz_map_open(const char *path, mz_map *out) {
@@ -136,10 +139,8 @@ mezzo_status mz_map_open(const char *path, mz_map *out) {
 }
 
 void mz_map_close(mz_map *map) {
-    if (map->size > 0) {
-        leave(map->data);
+    if (map->size > 0 && leave(map->data))
         munmap((void *)(uintptr_t)map->data, map->size);
-    }
     *map = (mz_map){0};
 }
 

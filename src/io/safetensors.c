@@ -243,7 +243,6 @@ fail:
 struct mz_safetensors {
     char *where; // path, or what the bytes are called
     mz_map map;
-    bool mapped;
     json_t *header;                  // owns the names
     mz_safetensors_tensor *tensors;  // by offset
     const char **names;              // sorted; by_name[i] is the tensor of names[i]
@@ -254,8 +253,7 @@ struct mz_safetensors {
 void mz_safetensors_close(mz_safetensors *file) {
     if (!file)
         return;
-    if (file->mapped)
-        mz_map_close(&file->map);
+    mz_map_close(&file->map);
     json_decref(file->header);
     mz_free(file->tensors);
     mz_free(file->by_name);
@@ -429,15 +427,13 @@ static mezzo_status parse(mz_safetensors *file) {
 }
 
 // Takes over the map.
-static mezzo_status open_bytes(const char *where, mz_map map, bool mapped, mz_safetensors **out) {
+static mezzo_status open_bytes(const char *where, mz_map map, mz_safetensors **out) {
     mz_safetensors *file = mz_alloc(1, sizeof *file);
     if (!file) {
-        if (mapped)
-            mz_map_close(&map);
+        mz_map_close(&map);
         return MEZZO_ERR_MEMORY;
     }
     file->map = map;
-    file->mapped = mapped;
     file->where = mz_strdup(where);
     mezzo_status status = file->where ? parse(file) : MEZZO_ERR_MEMORY;
     if (status != MEZZO_ERR_MEMORY && mz_safetensors_check(file) != MEZZO_OK)
@@ -454,12 +450,12 @@ mezzo_status mz_safetensors_open(const char *path, mz_safetensors **out) {
     *out = NULL;
     mz_map map;
     MEZZO_TRY(mz_map_open(path, &map));
-    return open_bytes(path, map, true, out);
+    return open_bytes(path, map, out);
 }
 
 mezzo_status mz_safetensors_parse(const char *where, const void *bytes, size_t n, mz_safetensors **out) {
     *out = NULL;
-    return open_bytes(where, (mz_map){bytes, n}, false, out);
+    return open_bytes(where, (mz_map){bytes, n}, out);
 }
 
 mezzo_status mz_safetensors_of(const char *where, const mz_safetensors_tensor *tensors, size_t n,
@@ -486,7 +482,7 @@ mezzo_status mz_safetensors_of(const char *where, const mz_safetensors_tensor *t
 }
 
 mezzo_status mz_safetensors_check(const mz_safetensors *file) {
-    return mz_map_check(file->mapped ? file->map.data : file->count > 0 ? file->tensors[0].data : NULL);
+    return mz_map_check(file->map.data != NULL ? file->map.data : file->count > 0 ? file->tensors[0].data : NULL);
 }
 
 size_t mz_safetensors_count(const mz_safetensors *file) {

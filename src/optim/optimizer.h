@@ -118,7 +118,9 @@ bool mz_optimizer_fresh(const mezzo_optimizer *optimizer);     // the stats belo
 // A program made after the optimizer may have added a low-precision format: the step must write that too. Before the
 // calls below.
 mezzo_status mz_optimizer_follow(mezzo_optimizer *optimizer);
-mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t elements); // of so many parameters at least
+// buckets.c: anew, once the groups' calls are filled; a bucket has bucket_elements at least, but the last of a group.
+mezzo_status mz_optimizer_make_buckets(mezzo_optimizer *optimizer);
+mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t elements); // makes them of so many
 
 // The calls of a step, added to `into`, or run at once where that is NULL. They change the device's numbers only; what
 // the host knows about them is the caller's to keep. grad_stats. `scale`: device FP32 [1] to divide by, NULL = none.

@@ -21,11 +21,6 @@ static const double polar_express[][3] = {{8.28721201814563, -23.595886519098837
                                           {1.875, -1.25, 0.375}};
 static const double safety = 1.01;
 
-const char *mz_orthogonal_format_name(mezzo_orthogonal_format format) {
-    static const char *const names[] = {"bf16", "fp16", "tf32", "fp32"};
-    return (size_t)format < MZ_COUNT(names) ? names[format] : "unknown";
-}
-
 static mezzo_dtype compute_of(mezzo_orthogonal_format format) {
     static const mezzo_dtype dtypes[] = {MEZZO_BF16, MEZZO_F16, MEZZO_TF32, MEZZO_F32};
     return dtypes[format];
@@ -46,14 +41,10 @@ static void coefficients_of(const mezzo_orthogonal *o, int step, float out[3]) {
     }
 }
 
-double mz_orthogonal_scale(const mezzo_orthogonal *o, int64_t rows, int64_t columns) {
+// Of the update, from the rule that the options name.
+static double scale_of(const mezzo_orthogonal *o, int64_t rows, int64_t columns) {
     const double r = (double)rows, c = (double)columns;
     return o->scale == MEZZO_SCALE_ORIGINAL ? sqrt(fmax(1, r / c)) : 0.2 * sqrt(fmax(r, c));
-}
-
-double mz_orthogonal_flops(const mezzo_orthogonal *o, int64_t rows, int64_t columns) {
-    const double side = (double)(rows < columns ? rows : columns), other = (double)(rows < columns ? columns : rows);
-    return o->steps * 2 * side * side * (2 * other + side);
 }
 
 // --- which matrices --------------------------------------------------------------------------------------------------
@@ -120,7 +111,7 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
     const int64_t ratio = height > 0 ? stored.rank > 1 ? stored.dim[stored.rank - 2] : 1 : 0; // rows as they are stored
     part all = {.owned = i, .segment = (int)opt->begin[i], .count = p->count, .columns = columns, .rows = ratio};
     all.matrices = p->stored / (all.rows * columns);
-    all.scale = mz_orthogonal_scale(o, height, width);
+    all.scale = scale_of(o, height, width);
     if (!is_fused) {
         out[0] = all;
         return 1;
@@ -132,7 +123,7 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
         out[k].first = row * width;
         out[k].count = rows * width;
         out[k].rows = rows * ratio / height; // axes pad each layer alike
-        out[k].scale = mz_orthogonal_scale(o, rows, width);
+        out[k].scale = scale_of(o, rows, width);
         row += rows;
     }
     return p->parts.layers;

@@ -43,11 +43,7 @@ mezzo_status mz_stacks_lay_out(mezzo_optimizer *optimizer);
 // to what they ask.
 mezzo_status mz_stacks_prepare(mezzo_optimizer *optimizer, size_t *scratch);
 void mz_stacks_free(mezzo_optimizer *optimizer);
-size_t mz_stacks_bytes(const mezzo_optimizer *optimizer);                                      // of the device
-mezzo_status mz_stacks_issue(mezzo_optimizer *optimizer, mz_sequence *into);                   // after step_control
-const char *mz_orthogonal_format_name(mezzo_orthogonal_format format);                         // "bf16"
-double mz_orthogonal_scale(const mezzo_orthogonal *orthogonal, int64_t rows, int64_t columns); // of the update
-// Operations of the products for one matrix, a multiply-add counting two.
-double mz_orthogonal_flops(const mezzo_orthogonal *orthogonal, int64_t rows, int64_t columns);
+size_t mz_stacks_bytes(const mezzo_optimizer *optimizer);                    // of the device
+mezzo_status mz_stacks_issue(mezzo_optimizer *optimizer, mz_sequence *into); // after step_control
 
 #endif

@@ -61,12 +61,17 @@ static void test_draws(void **state) {
     json_decref(file);
 }
 
+static double mean_of(double *x, size_t n, void *user) {
+    (void)user;
+    return mz_mean(x, n);
+}
+
 static void test_bootstrap(void **state) {
     json_t *file = golden_json("stats.json");
     const struct {
         const char *name;
         mz_statistic statistic;
-    } both[] = {{"median", mz_statistic_median}, {"mean", mz_statistic_mean}};
+    } both[] = {{"median", mz_statistic_median}, {"mean", mean_of}};
     double x[MOST], want[2], low[2], high[2];
     size_t n = numbers(json_object_get(file, "x"), x);
     (void)state;

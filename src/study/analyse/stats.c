@@ -88,11 +88,6 @@ double mz_statistic_median(double *x, size_t n, void *user) {
     return mz_quantile(x, n, 0.5);
 }
 
-double mz_statistic_mean(double *x, size_t n, void *user) {
-    (void)user;
-    return mz_mean(x, n);
-}
-
 mezzo_status mz_bootstrap(const double *x, size_t n, mz_statistic statistic, void *user, int draws, double level,
                           uint64_t seed, uint32_t stream, mz_interval *out) {
     mezzo_status status = MEZZO_OK;

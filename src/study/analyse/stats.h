@@ -25,7 +25,6 @@ void mz_shuffle(uint64_t seed, uint32_t stream, size_t n, size_t *out);
 
 typedef double (*mz_statistic)(double *x, size_t n, void *user); // may reorder x
 double mz_statistic_median(double *x, size_t n, void *user);
-double mz_statistic_mean(double *x, size_t n, void *user);
 typedef struct mz_interval {
     double low, high;
 } mz_interval;

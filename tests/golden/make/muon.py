@@ -4,24 +4,20 @@ Newton-Schulz iterations are in bfloat16.
 Weights and gradients are made of integers, and the test makes the same ones. What is stored is the weights after the steps.
 """
 
+import pathlib
+import sys
+
 import numpy as np
 import torch
 
 from store import deterministic, write_tensors
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "bench"))
+import newton_schulz
+
 SHAPES = {"wide": (24, 40), "tall": (40, 24), "odd": (13, 7)}
 STEPS, LR, DECAY, MOMENTUM = 20, 0.02, 0.1, 0.95
-QUINTIC = [(3.4445, -4.7750, 2.0315)] * 5
-# Amsel et al. 2025, arXiv 2505.16932, algorithm 1, the first five steps.
-POLAR = [
-    (8.28721201814563, -23.595886519098837, 17.300387312530933),
-    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
-    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
-    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
-    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
-]
-SAFETY = 1.01
-POLAR = [(a / SAFETY, b / SAFETY**3, c / SAFETY**5) for a, b, c in POLAR]
+QUINTIC, POLAR = newton_schulz.QUINTIC[:5], newton_schulz.POLAR[:5]
 
 
 def numbers(shape, step, which):
