@@ -33,12 +33,13 @@ static int check(const cli_args *args) {
 // --- import --------------------------------------------------------------------------------------------------------
 static int run_import(const cli_args *args) {
     CLI_TRY(check(args));
-    const mezzo_import_options options = {.path = args->operands[0],
-                                          .out = cli_text(args, "out", NULL),
-                                          .tokenizer = cli_text(args, "tokenizer", NULL),
-                                          .adapter = cli_text(args, "adapter", NULL)};
+    mezzo_import_options options = {.path = args->operands[0],
+                                    .out = cli_text(args, "out", NULL),
+                                    .tokenizer = cli_text(args, "tokenizer", NULL),
+                                    .adapter = cli_text(args, "adapter", NULL)};
     mezzo_import_result r;
     (void)cli_interruptible();
+    CLI_TRY(cli_integer(args, "seq-len", 1, INT64_C(1) << 24, 0, &options.seq_len));
     CLI_TRY(cli_code(args, mezzo_import(&options, &r)));
     if (cli_has(args, "json")) {
         json_t *o = json_object();
@@ -46,7 +47,9 @@ static int run_import(const cli_args *args) {
         json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
         return cli_json_print(args->command, cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
     }
-    char buf[64], program[512], quoted[4200];
+    char buf[64], program[512], quoted[4200], most[32] = "";
+    if (r.model.positions > r.model.seq_len)
+        snprintf(most, sizeof most, " of %lld", (long long)r.model.positions);
     const bool images = mezzo_model_task(&r.model) == MEZZO_TASK_IMAGES;
     cli_thousands((double)r.parameters, buf, sizeof buf);
     if (images)
@@ -54,9 +57,9 @@ static int run_import(const cli_args *args) {
                (long long)r.model.image_size, (long long)r.model.image_size, (long long)r.model.channels,
                (long long)r.model.d_model, buf);
     else
-        printf("%s: %lld layers, %lld heads, width %lld, vocabulary %lld, context %lld; %s parameters\n", r.model.name,
-               (long long)r.model.layers, (long long)r.model.heads, (long long)r.model.d_model,
-               (long long)r.model.vocab, (long long)r.model.seq_len, buf);
+        printf("%s: %lld layers, %lld heads, width %lld, vocabulary %lld, context %lld%s; %s parameters\n",
+               r.model.name, (long long)r.model.layers, (long long)r.model.heads, (long long)r.model.d_model,
+               (long long)r.model.vocab, (long long)r.model.seq_len, most, buf);
     if (r.adapters > 0)
         printf("%lld adapters of rank %lld, alpha %g\n", (long long)r.adapters, (long long)r.lora_rank, r.lora_alpha);
     cli_quote(args->program, program, sizeof program);
@@ -73,6 +76,7 @@ static const cli_option import_table[] = {
     {"adapter", "DIR", "PEFT LoRA adapters for these weights, kept separate: adapter_config.json and its weights"},
     {"tokenizer", "NAME",
      "gpt2, byte, a folder or a file, or none [the one next to the weights, else GPT-2's for a GPT-2]"},
+    {"seq-len", "N", "the longest context of sample and eval, and of training by default [the weights', at most 4096]"},
     {"json", NULL, "the result as JSON"},
     {0},
 };

@@ -105,6 +105,10 @@ mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user
 // The model of a description. A key that it does not have has the family's default. INVALID: no maker has its name, or
 // as mezzo_model_check; else the error of `find`.
 mezzo_status mz_model_read(mz_fact_find find, void *user, mz_model *out);
+// The longest context of a model where nobody asks for one: what is published has more than a step's memory holds.
+enum { MZ_SEQ_LEN_OWN = 4096 };
+// The positions that its exported configuration says.
+int64_t mz_model_positions(const mezzo_model_config *config);
 // Gives it another context, unless a parameter has a row for each position.
 void mz_model_set_length(mz_model *model, int64_t length);
 // Whether weights of `theirs` go on in `ours`: INVALID names the first difference. `where` is the file of theirs,

@@ -140,15 +140,23 @@ const char *mz_model_name(const mz_model *model) {
 void mz_model_summary(const mz_model *model, char *out, size_t size) {
     const mezzo_model_config *c = &model->config;
     const long long width = (long long)c->d_model;
+    char context[64];
+    int n = snprintf(context, sizeof context, "%lld", (long long)c->seq_len);
+    if (c->positions > c->seq_len)
+        snprintf(context + n, sizeof context - (size_t)n, " of %lld", (long long)c->positions);
     if (model->maker->summary != NULL)
         model->maker->summary(model, out, size);
     else if (model->maker->purpose == MEZZO_TASK_LANGUAGE)
-        snprintf(out, size, "%lld layers, %lld heads, width %lld, context %lld, vocabulary %lld", (long long)c->layers,
-                 (long long)c->heads, width, (long long)c->seq_len, (long long)c->vocab);
+        snprintf(out, size, "%lld layers, %lld heads, width %lld, context %s, vocabulary %lld", (long long)c->layers,
+                 (long long)c->heads, width, context, (long long)c->vocab);
     else if (model->maker->purpose == MEZZO_TASK_CLASSIFIER)
         snprintf(out, size, "width %lld, %lld classes", width, (long long)c->classes);
     else
         snprintf(out, size, "width %lld", width);
+}
+
+int64_t mz_model_positions(const mezzo_model_config *config) {
+    return config->positions > config->seq_len ? config->positions : config->seq_len;
 }
 
 void mz_model_set_length(mz_model *model, int64_t length) {

@@ -48,6 +48,7 @@ static mezzo_status open_found(const mezzo_export_options *o, exporter *e) {
     e->file = mz_checkpoint_files[e->state.has_ema && !o->no_ema ? 2 : 0];
     MEZZO_TRY(mz_run_folder(e->checkpoint, e->run, sizeof e->run));
     MEZZO_TRY(mz_description_read(e->checkpoint, e->state.model, &e->model));
+    e->model.config.seq_len = mz_model_positions(&e->model.config); // a file knows no other context
     MEZZO_TRY(mz_model_compare_hash(&e->model, e->state.graph, e->checkpoint));
     e->family = mz_hf_by_model(e->model.maker->name);
     if (e->family == NULL)

@@ -118,7 +118,6 @@ static mezzo_status open_folder(mz_import *in) {
     return mz_fail(MEZZO_ERR_INVALID, "folder %s has neither %s nor %s", mz_quote(in->folder).text, name, index);
 }
 
-// transformers says model_type, diffusers _class_name.
 // The context that was asked for, where it is not the folder's.
 static mezzo_status set_length(mz_import *in, const char *path, int64_t length) {
     in->positions = in->model.seq_len;
@@ -128,10 +127,17 @@ static mezzo_status set_length(mz_import *in, const char *path, int64_t length) 
             "%s: the model has %lld positions, fewer than model.seq_len, %lld: its table of positions has no "
             "rows for the others",
             path, (long long)in->positions, (long long)length);
-    in->model.seq_len = length > 0 ? length : in->positions;
+    const mz_decoder *decoder = mz_decoder_find(in->model.name);
+    if (decoder == NULL || decoder->positions != MZ_POSITIONS_ROTARY) {
+        in->model.seq_len = length > 0 ? length : in->positions;
+        return MEZZO_OK;
+    }
+    in->model.positions = in->positions;
+    in->model.seq_len = length > 0 ? length : in->positions < MZ_SEQ_LEN_OWN ? in->positions : MZ_SEQ_LEN_OWN;
     return MEZZO_OK;
 }
 
+// transformers says model_type, diffusers _class_name.
 static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
     const char *type = NULL, *known;
     const bool diffusers =

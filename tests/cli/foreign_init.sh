@@ -26,6 +26,17 @@ shows eight/config.yaml "seq_len: 8" "layers: 2"
 # Another run's weights, and a longer context where nothing depends on its length.
 run 0 train --init hf_llama --seq-len 32 "${small[@]}" --out longer
 shows longer/config.yaml "seq_len: 32" "layers: 2"
+# A shorter context is that of training: what is exported has the weights' own. A context that is published may be too long to train on.
+run 0 export hf_llama-16 --out short
+shows short/config.json '"max_position_embeddings": 24'
+run 0 export hf_llama-16 --gguf f32 --out short.gguf
+run 0 import short.gguf --out from-gguf
+shows from-gguf/config.yaml "seq_len: 24" "positions: 24"
+sed -i 's/"max_position_embeddings": 24/"max_position_embeddings": 131072/' short/config.json
+run 0 import short --out whole
+shows "$OUT" "context 4096 of 131072"
+run 0 import short --seq-len 20000 --out less --tokenizer none
+shows less/config.yaml "seq_len: 20000" "positions: 131072"
 # The first rows of the position table, exported and imported again.
 printf '\x05\x00\x06\x00%.0s' {1..9} | head -c 34 >seventeen.bin # 17 tokens
 run 0 eval hf_gpt2-16 --data seventeen.bin --json

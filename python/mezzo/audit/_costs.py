@@ -14,7 +14,7 @@ from ._ops import Ref, Stand
 from ._trace import Row, Trace
 
 SECONDS = 12.0  # for all precisions together
-RUNS = 4  # of each, the first untimed
+RUNS = 12  # of each, the first untimed
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "convolution_backward"}
 _WIDE = {"_log_softmax", "nll_loss_forward", "nll_loss2d_forward", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"}
