@@ -67,6 +67,10 @@ static const char *validation_text(const void *row, char *buf, size_t size) {
     snprintf(buf, size, "%.4f", r->val_loss);
     if (!isnan(r->val_accuracy))
         add_text(buf, size, "%saccuracy %.2f %%", join, 100 * r->val_accuracy), join = "; ";
+    if (!isnan(r->val_mae))
+        add_text(buf, size, "%sMAE %.6g", join, r->val_mae), join = "; ";
+    if (!isnan(r->val_r2))
+        add_text(buf, size, "%sR² %.4f", join, r->val_r2), join = "; ";
     if (*r->perplexity_per != '\0')
         add_text(buf, size, "%sperplexity %.6g per %s", join, exp(r->val_loss), r->perplexity_per), join = "; ";
     if (!isnan(r->val_bits_per_byte))
@@ -129,6 +133,8 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, val_bits_per_byte), "val_bits_per_byte", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_train_result, perplexity_per), "perplexity_per", .only = "tokens"},
     {CLI_FIELD(mezzo_train_result, val_accuracy), "val_accuracy", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_train_result, val_mae), "val_mae", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_train_result, val_r2), "val_r2", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
     {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", .text = speed_text},
     {CLI_FIELD(mezzo_train_result, mfu), "mfu", "mfu", .flags = CLI_KNOWN, .text = mfu_text},

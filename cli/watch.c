@@ -27,6 +27,8 @@ static const row rows[] = {
     {"sampled val. loss", "val/sampled_loss", "", 4, false},
     {"accuracy", "val/accuracy", "", 4, false},
     {"sampled accuracy", "val/sampled_accuracy", "", 4, false},
+    {"MAE", "val/mae", "", 4, false},
+    {"R²", "val/r2", "", 4, false},
     {"learning rate", "train/lr", "", SCIENTIFIC, false},
     {"gradient norm", "gradients/total_norm", "", 3, true},
     {"loss scale", "amp/loss_scale", "", WHOLE, true},

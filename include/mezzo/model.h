@@ -21,6 +21,10 @@ typedef enum mezzo_model_purpose {
 typedef struct mezzo_model_config {
     char name[32]; // the family: "gpt2", "llama", "mlp", "kl_vae" …
     char size[32]; // the named size whose numbers these are, as "llama2-70B"; "": none
+    // Of "onnx", a model of somebody's own (docs/onnx.md): its file, what it is trained on, the sizes of dimensions
+    // that have names in it ("height=64,x.3=64"), and whether its batches are texts, else examples with labels.
+    char graph[512], loss[256], dims[256];
+    bool texts;
 #define MEZZO_KEY_INT                                                          int64_t
 #define MEZZO_KEY_FLOAT                                                        double
 #define MEZZO_KEY_BOOL                                                         bool
@@ -33,7 +37,8 @@ typedef struct mezzo_model_config {
 } mezzo_model_config;
 
 // Fills *config with a model's defaults, or a named size's: docs/models.md lists them. A named size becomes its family
-// with those sizes; a family's name alone is its smallest size. Nothing is allocated.
+// with those sizes; a family's name alone is its smallest size; the path of an .onnx file is "onnx". Nothing is
+// allocated.
 // Errors: INVALID names the nearest known one.
 MEZZO_API mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config);
 // Heads that do not divide the width, zero sizes, …: INVALID naming the key ("model.heads") and the numbers.

@@ -32,6 +32,9 @@ MEZZO_API int mezzo_onnx_outputs(const mezzo_onnx *onnx);
 MEZZO_API mezzo_status mezzo_onnx_input(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out);
 MEZZO_API mezzo_status mezzo_onnx_output(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out);
 
+// Files beside it that its weights are in, relative to its folder; NULL past the last.
+MEZZO_API const char *mezzo_onnx_data(const mezzo_onnx *onnx, int index);
+
 typedef struct mezzo_onnx_dim {
     const char *name; // a symbol, or "INPUT.AXIS" ("input_ids.0") of any input, whatever the file says there
     int64_t size;

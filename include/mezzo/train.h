@@ -132,8 +132,9 @@ typedef struct mezzo_train_result {
     double loss;             // training loss of the last step
     double val_loss;         // of the last validation on the whole set, NaN if there was none
     double sampled_val_loss; // of the last one on train.eval_iters random batches, NaN if there was none
-    double best_val_loss; // the lowest of the validations between steps: sampled ones, or whole where eval_iters is 0
-    double val_accuracy;  // of a classifier, at the last validation; else NaN
+    double best_val_loss;   // the lowest of the validations between steps: sampled ones, or whole where eval_iters is 0
+    double val_accuracy;    // of a classifier, at the last validation; else NaN
+    double val_mae, val_r2; // of a model that predicts numbers; else NaN
     double val_bits_per_byte; // of val_loss, as mezzo_eval_result has it, and perplexity_per
     const char *perplexity_per;
     const char *unit;                  // what tokens_per_second counts: "tokens", of a classifier "examples"
@@ -197,6 +198,7 @@ typedef struct mezzo_eval_result {
     // Of the text that was predicted, so that models with different tokenizers compare; NaN: its bytes are not known.
     double bits_per_byte;
     double accuracy; // share of right classes, of a classifier; else NaN
+    double mae, r2;  // mean absolute error and coefficient of determination, of a model that predicts numbers; else NaN
     // Of a model of images, gray ones and the whole set: what mezzo_run_predict scores of them in 5 steps; else NaN.
     double nmse, rmse, ssim, psnr;
     const char *unit;     // of `tokens`: "tokens", of a classifier "examples", of pictures "images"

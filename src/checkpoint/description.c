@@ -50,7 +50,7 @@ static mezzo_status find_fact(void *user, bool is_text, mz_fact *fact, bool *fou
     if (fact->type == MZ_KEY_FLOAT)
         return mz_json_get_number(r->where, r->object, fact->key, &fact->number);
     if (fact->type == MZ_KEY_INT)
-        MEZZO_TRY(mz_json_get_int(r->where, r->object, fact->key, 0, INT64_C(1) << 53, &integer));
+        MEZZO_TRY(mz_json_get_int(r->where, r->object, fact->key, -(INT64_C(1) << 53), INT64_C(1) << 53, &integer));
     else
         MEZZO_TRY(mz_json_get_bool(r->where, r->object, fact->key, &truth));
     fact->number = (double)integer + (double)truth;
@@ -58,23 +58,23 @@ static mezzo_status find_fact(void *user, bool is_text, mz_fact *fact, bool *fou
 }
 
 // `where` is the file of the description.
-static mezzo_status read_text(const char *where, const char *description, mz_model *out) {
+static mezzo_status read_text(const char *where, const char *description, const char *folder, mz_model *out) {
     json_t *object = NULL;
     MEZZO_TRY(mz_json_parse(where, description, strlen(description), MZ_JSON_DEPTH, &object));
-    mezzo_status status = mz_model_read(find_fact, &(reading){where, object}, out);
+    mezzo_status status = mz_model_read(find_fact, &(reading){where, object}, folder, out);
     json_decref(object);
     return status == MEZZO_ERR_INVALID ? mz_context(status, "%s", where) : status; // the others name it
 }
 
 mezzo_status mz_description_read(const char *folder, const char *description, mz_model *out) {
-    char *where = mz_format("%s/state.json", folder);
-    if (where == NULL)
-        return MEZZO_ERR_MEMORY;
+    char *where = mz_format("%s/state.json", folder), *run = mz_format("%s/../..", folder);
     mezzo_status status =
-        description[0] != '\0'
-            ? read_text(where, description, out)
+        where == NULL || run == NULL ? MEZZO_ERR_MEMORY
+        : description[0] != '\0'
+            ? read_text(where, description, run, out)
             : mz_fail(MEZZO_ERR_FORMAT, "%s describes no model: a training run did not write it", where);
     mz_free(where);
+    mz_free(run);
     return status;
 }
 
@@ -95,7 +95,7 @@ mezzo_status mezzo_model_describe(const mezzo_model_config *config, char *out, s
 mezzo_status mezzo_model_parse(const char *description, mezzo_model_config *out) {
     mz_model model;
     MZ_REQUIRE(description, out);
-    MEZZO_TRY(read_text("the description", description, &model));
+    MEZZO_TRY(read_text("the description", description, NULL, &model));
     *out = model.config;
     return MEZZO_OK;
 }

@@ -14,6 +14,7 @@ static void free_labelled(mz_labelled *data) {
     mz_free(data->x);
     mz_free(data->pixels);
     mz_free(data->y);
+    mz_free(data->values);
     *data = (mz_labelled){0};
 }
 
@@ -145,7 +146,19 @@ static mezzo_status read_numbers(const mz_csv *csv, int label, mz_labelled *out)
     return MEZZO_OK;
 }
 
-static mezzo_status take_table(const mz_csv *csv, const char *label, mz_classes *classes, mz_labelled *out) {
+static mezzo_status read_values(const mz_csv *csv, int column, mz_labelled *out) {
+    double value;
+    if ((out->values = mz_alloc((size_t)out->n, sizeof *out->values)) == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < out->n; i++) {
+        MEZZO_TRY(mz_csv_number(csv, (size_t)i, column, &value));
+        out->values[i] = (float)value;
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status take_table(const mz_csv *csv, const char *label, bool numbers, mz_classes *classes,
+                               mz_labelled *out) {
     int column;
     MEZZO_TRY(mz_csv_need(csv, label, &column));
     out->n = (int64_t)mz_csv_rows(csv);
@@ -154,18 +167,18 @@ static mezzo_status take_table(const mz_csv *csv, const char *label, mz_classes 
         return mz_fail(MEZZO_ERR_INVALID, "%s: %lld rows and %lld columns beside %s: nothing to learn from",
                        mz_csv_where(csv), (long long)out->n, (long long)out->features, mz_quote(label).text);
     out->x = mz_alloc((size_t)(out->n * out->features), sizeof *out->x);
-    out->y = mz_alloc((size_t)out->n, sizeof *out->y);
-    if (out->x == NULL || out->y == NULL)
+    if (out->x == NULL || (!numbers && (out->y = mz_alloc((size_t)out->n, sizeof *out->y)) == NULL))
         return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(read_labels(csv, column, classes, out));
+    MEZZO_TRY(numbers ? read_values(csv, column, out) : read_labels(csv, column, classes, out));
     return read_numbers(csv, column, out);
 }
 
-mezzo_status mz_labelled_read_table(const char *path, const char *label, mz_classes *classes, mz_labelled *out) {
+mezzo_status mz_labelled_read_table(const char *path, const char *label, bool numbers, mz_classes *classes,
+                                    mz_labelled *out) {
     mz_csv *csv;
     *out = (mz_labelled){0};
     MEZZO_TRY(mz_csv_load(path, &csv));
-    mezzo_status status = take_table(csv, label != NULL && label[0] != '\0' ? label : "label", classes, out);
+    mezzo_status status = take_table(csv, label != NULL && label[0] != '\0' ? label : "label", numbers, classes, out);
     mz_csv_free(csv);
     if (status != MEZZO_OK)
         free_labelled(out);
@@ -173,6 +186,20 @@ mezzo_status mz_labelled_read_table(const char *path, const char *label, mz_clas
 }
 
 // --- images --------------------------------------------------------------------------------------------------------
+bool mz_labelled_has_shards(const char *path) {
+    char **names;
+    size_t n;
+    bool any = false;
+    if (mz_dir_list(path, &names, &n) != MEZZO_OK)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const char *dot = strrchr(names[i], '.');
+        any = any || (dot != NULL && (strcmp(dot, ".bin") == 0 || strncmp(dot, ".json", 5) == 0));
+    }
+    mz_dir_list_free(names, n);
+    return any;
+}
+
 typedef struct images {
     char **path; // [n]
     size_t n, cap, cap_y;

@@ -19,7 +19,8 @@ typedef struct mz_labelled {
     int64_t n, features;
     float *x;               // [n, features]; NULL: pixels instead
     uint8_t *pixels;        // [n, features]: [side, side, channels] each, where side is not 0
-    int32_t *y;             // [n]
+    int32_t *y;             // [n]; NULL: values instead
+    float *values;          // [n]
     int64_t side, channels; // 0: no images, or ones that are not square
 } mz_labelled;
 
@@ -28,7 +29,11 @@ typedef struct mz_labelled {
 //
 // A table: the column `label` ("" or NULL: "label") has the class, every other column is a feature. FORMAT names file,
 // line and column of what is no finite number.
-mezzo_status mz_labelled_read_table(const char *path, const char *label, mz_classes *classes, mz_labelled *out);
+// `numbers`: that column has numbers to predict, and no classes.
+mezzo_status mz_labelled_read_table(const char *path, const char *label, bool numbers, mz_classes *classes,
+                                    mz_labelled *out);
+// Whether a folder has token shards or records, and not a folder of images for each class.
+bool mz_labelled_has_shards(const char *path);
 // PATH/CLASS/*.png: gray where all are, else RGB; all of one size. Names that begin with a dot and other files are
 // passed over. FORMAT names the file.
 mezzo_status mz_labelled_read_images(const char *path, mz_classes *classes, mz_labelled *out);

@@ -1,4 +1,5 @@
-// NumPy's .npy files, versions 1 and 2: one array in C order, of f4, f8, u1, i4 or i8, little-endian. Mapped, not
+// NumPy's .npy files, versions 1 and 2: one array in C order, of f4, f8, u1, b1, i4 or i8,
+// little-endian. Mapped, not
 // copied. The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #ifndef MZ_DATA_NPY_H
 #define MZ_DATA_NPY_H
@@ -6,7 +7,7 @@
 #include "io/file.h"
 
 enum { MZ_NPY_RANK = 8 };
-typedef enum mz_npy_type { MZ_NPY_F4, MZ_NPY_F8, MZ_NPY_U1, MZ_NPY_I4, MZ_NPY_I8 } mz_npy_type;
+typedef enum mz_npy_type { MZ_NPY_F4, MZ_NPY_F8, MZ_NPY_U1, MZ_NPY_B1, MZ_NPY_I4, MZ_NPY_I8 } mz_npy_type;
 
 typedef struct mz_npy {
     mz_map map;

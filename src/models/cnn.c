@@ -20,8 +20,8 @@ static mezzo_status check(const mezzo_model_config *config) {
 static int inputs_of(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
     const mezzo_model_config *c = &model->config;
     const int64_t b = form->batch, side = c->image_size;
-    out[0] = (mz_input){"x", MZ_ROLE_FEATURES, MEZZO_F32, 4, {b, side, side, c->channels}, 0, NULL};
-    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, {b}, 0, NULL};
+    out[0] = MZ_INPUT("x", MZ_ROLE_FEATURES, MEZZO_F32, 4, b, side, side, c->channels);
+    out[1] = MZ_INPUT("targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, b);
     return 2;
 }
 

@@ -131,12 +131,12 @@ static int inputs_of(const mz_model *model, const mz_form *form, mz_input out[MZ
     const mezzo_model_config *c = &model->config;
     int widths[MZ_IMAGE_LEVELS];
     const int64_t b = form->batch, side = c->image_size, small = side >> (mz_image_widths(c, widths) - 1);
-    const mz_input image = {"image", MZ_ROLE_IMAGE, MEZZO_F32, 4, {b, side, side, c->channels}, 0, NULL};
+    const mz_input image = MZ_INPUT("image", MZ_ROLE_IMAGE, MEZZO_F32, 4, b, side, side, c->channels);
     out[0] = image;
-    out[1] = (mz_input){"noise", MZ_ROLE_NOISE, MEZZO_I32, 2, {b, 2}, 0, NULL};
-    out[2] = (mz_input){"weight", MZ_ROLE_WEIGHT, MEZZO_F32, 4, {b, 1, 1, 1}, 0, NULL};
+    out[1] = MZ_INPUT("noise", MZ_ROLE_NOISE, MEZZO_I32, 2, b, 2);
+    out[2] = MZ_INPUT("weight", MZ_ROLE_WEIGHT, MEZZO_F32, 4, b, 1, 1, 1);
     if (form->part == MZ_PART_DECODER)
-        out[0] = (mz_input){"latent", MZ_ROLE_LATENT, MEZZO_F32, 4, {b, small, small, c->latent_channels}, 0, NULL};
+        out[0] = MZ_INPUT("latent", MZ_ROLE_LATENT, MEZZO_F32, 4, b, small, small, c->latent_channels);
     return form->part == MZ_PART_WHOLE ? 3 : 1;
 }
 

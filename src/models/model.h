@@ -3,6 +3,7 @@
 #ifndef MZ_MODEL_H
 #define MZ_MODEL_H
 
+#include "mezzo/program.h"
 #include "models/keys.h"
 
 // What an input is for: a task fills the inputs of a batch by their roles.
@@ -18,20 +19,28 @@ typedef enum mz_role {
     MZ_ROLE_NOISE,    // a key for each row's draw
     MZ_ROLE_SCHEDULE, // mz_diffusion_row
     MZ_ROLE_WEIGHT,   // a row's part of the loss
+    MZ_ROLE_PLACES,   // 0, 1, 2 … in every row
+    MZ_ROLE_ONES,
 } mz_role;
 
-enum { MZ_MODEL_INPUTS = 8, MZ_INPUT_RANK = 6 };
+enum { MZ_MODEL_INPUTS = 12, MZ_INPUT_RANK = 6 };
 
 // One input of a graph, and a batch of it in host memory.
 typedef struct mz_input {
-    const char *name; // as mezzo_input has it: static
+    const char *name; // as mezzo_input has it: static, or the model's
     mz_role role;
     mezzo_dtype dtype;
     int rank;
     int64_t dim[MZ_INPUT_RANK]; // dim[0] is the batch's rows
     size_t bytes;
-    void *data; // NULL: no memory was taken for it
+    void *data;      // NULL: no memory was taken for it
+    bool built;      // by the maker's build, which is given no value for it
+    int64_t classes; // TARGETS: of this input's own; 0: the model's
 } mz_input;
+#define MZ_INPUT(its_name, its_role, its_dtype, its_rank, ...)                                                         \
+    (mz_input) {                                                                                                       \
+        .name = (its_name), .role = (its_role), .dtype = (its_dtype), .rank = (its_rank), .dim = { __VA_ARGS__ }       \
+    }
 
 // Which of a model's graphs.
 typedef enum mz_model_part {
@@ -48,9 +57,11 @@ typedef struct mz_form {
 } mz_form;
 
 typedef struct mz_maker mz_maker;
+typedef struct mz_graph_file mz_graph_file;
 typedef struct mz_model {
     const mz_maker *maker;
-    mezzo_model_config config; // the keys of a built-in family; its maker alone reads them
+    mezzo_model_config config; // its keys; its maker alone reads them
+    const mz_graph_file *file; // of "onnx", opened; it lives as long as the process
 } mz_model;
 
 // Sizes that a model and its data must agree on; 0: the data does not decide it, or the model has no such size.
@@ -58,7 +69,8 @@ typedef struct mz_model_sizes {
     int64_t length; // tokens of a row, 1 of a model without sequences
     int64_t vocab, features, classes;
     int64_t image_size, channels, condition_size, condition_channels;
-    int objective; // mz_objective of a model that predicts images; 0 of an autoencoder
+    int objective;  // mz_objective of a model that predicts images; 0 of an autoencoder
+    int64_t values; // numbers that a row's prediction is compared with, of a model that predicts numbers
 } mz_model_sizes;
 
 // One entry of a description: a key with its number or its text.
@@ -78,6 +90,7 @@ struct mz_maker {
     bool has_parts; // an encoder and a decoder
     // Errors name the key and the numbers; sizes that every family has were checked before.
     mezzo_status (*check)(const mezzo_model_config *config);
+    mezzo_status (*open)(mz_model *model); // NULL: nothing. Once check was satisfied: what its file says
     // The inputs of a form, in the order in which the graph declares them, without memory. Returns how many.
     int (*inputs)(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
     // Builds a form into a graph that has its inputs; the caller asks mezzo_graph_status afterwards.
@@ -87,9 +100,14 @@ struct mz_maker {
     void (*sizes)(const mz_model *model, mz_model_sizes *out);
     void (*summary)(const mz_model *model, char *out, size_t size);
     mezzo_status (*describe)(const mz_model *model, mz_fact_fn put, void *user);
-    mezzo_status (*read)(mz_fact_find find, void *user, mz_model *out);
+    mezzo_status (*read)(mz_fact_find find, void *user, const char *folder, mz_model *out);
+    // NULL of models whose first weights are drawn, and whose description says all: weights that it brings, into
+    // parameters of its graph; the files that `read` will look for, into a run folder; and those with trained weights.
+    mezzo_status (*load)(const mz_model *model, const mz_form *form, mezzo_params *params);
+    mezzo_status (*keep)(const mz_model *model, const char *folder);
+    mezzo_status (*save)(const mz_model *model, const mezzo_params *params, const char *path);
 };
-extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet;
+extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet, mz_model_onnx;
 
 // A family's model with these keys. INVALID as mezzo_model_check.
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out);
@@ -102,9 +120,9 @@ int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_
 mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_graph *graph);
 // Every entry of its description in order, as a checkpoint keeps it, until `put` fails.
 mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user);
-// The model of a description. A key that it does not have has the family's default. INVALID: no maker has its name, or
-// as mezzo_model_check; else the error of `find`.
-mezzo_status mz_model_read(mz_fact_find find, void *user, mz_model *out);
+// The model of a description. A key that it does not have has the family's default. `folder`: of the run, where files
+// that belong to it are; NULL: none. INVALID: no maker has its name, or as mezzo_model_check; else the error of `find`.
+mezzo_status mz_model_read(mz_fact_find find, void *user, const char *folder, mz_model *out);
 // The longest context of a model where nobody asks for one: what is published has more than a step's memory holds.
 enum { MZ_SEQ_LEN_OWN = 4096 };
 // The positions that its exported configuration says.
@@ -115,8 +133,15 @@ void mz_model_set_length(mz_model *model, int64_t length);
 // `other` the key that names another one.
 mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, const char *where, const char *other);
 
+// What data decides of a graph file's dimensions: input `name` (NULL: the only one) has rows of this shape. A size that
+// is given already stays.
+mezzo_status mz_graph_file_bind(mezzo_model_config *config, const char *name, int rank, const int64_t *dim);
+bool mz_graph_file_wants_numbers(const mezzo_model_config *config); // its labels are numbers, not classes
+
 // How many blocks have a mixture of experts, and the first of them, after which all have one.
 int64_t mz_model_mixtures(const mz_model *model, int64_t *first);
+
+mezzo_model_purpose mz_model_purpose(const mz_model *model);
 
 // The inputs of a classifier of features; for makers.
 int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);

@@ -197,11 +197,10 @@ static int inputs_of(const mz_model *model, const mz_form *form, mz_input out[MZ
     const mezzo_model_config *c = &model->config;
     const int64_t b = form->batch, side = c->image_size, seen = c->condition_size > 0 ? c->condition_size : side;
     const mz_input all[] = {
-        {"image", MZ_ROLE_IMAGE, MEZZO_F32, 4, {b, side, side, c->channels}, 0, NULL},
-        {"condition", MZ_ROLE_CONDITION, MEZZO_F32, 4, {b, seen, seen, c->condition_channels}, 0, NULL},
-        {"time", MZ_ROLE_TIME, MEZZO_F32, 1, {b}, 0, NULL},
-        {"noise", MZ_ROLE_NOISE, MEZZO_I32, 2, {b, 2}, 0, NULL},
-        {"schedule", MZ_ROLE_SCHEDULE, MEZZO_F32, 4, {b, 4, 1, 1}, 0, NULL}};
+        MZ_INPUT("image", MZ_ROLE_IMAGE, MEZZO_F32, 4, b, side, side, c->channels),
+        MZ_INPUT("condition", MZ_ROLE_CONDITION, MEZZO_F32, 4, b, seen, seen, c->condition_channels),
+        MZ_INPUT("time", MZ_ROLE_TIME, MEZZO_F32, 1, b), MZ_INPUT("noise", MZ_ROLE_NOISE, MEZZO_I32, 2, b, 2),
+        MZ_INPUT("schedule", MZ_ROLE_SCHEDULE, MEZZO_F32, 4, b, 4, 1, 1)};
     memcpy(out, all, sizeof all);
     return (int)MZ_COUNT(all);
 }

@@ -6,9 +6,9 @@
 
 static int language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
     (void)model;
-    out[0] = (mz_input){"tokens", MZ_ROLE_TOKENS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
-    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
-    out[2] = (mz_input){"positions", MZ_ROLE_POSITIONS, MEZZO_I32, 2, {form->batch, form->length}, 0, NULL};
+    out[0] = MZ_INPUT("tokens", MZ_ROLE_TOKENS, MEZZO_I32, 2, form->batch, form->length);
+    out[1] = MZ_INPUT("targets", MZ_ROLE_TARGETS, MEZZO_I32, 2, form->batch, form->length);
+    out[2] = MZ_INPUT("positions", MZ_ROLE_POSITIONS, MEZZO_I32, 2, form->batch, form->length);
     return form->documents ? 3 : 2;
 }
 
@@ -17,8 +17,8 @@ static int language_inputs(const mz_model *model, const mz_form *form, mz_input 
 static const mz_maker decoders[] = {
 #include "models/families.def"
 };
-static const mz_maker *const others[] = {&mz_model_toy, &mz_model_mlp, &mz_model_cnn, &mz_model_kl_vae,
-                                         &mz_model_radio_unet};
+static const mz_maker *const others[] = {&mz_model_toy,    &mz_model_mlp,        &mz_model_cnn,
+                                         &mz_model_kl_vae, &mz_model_radio_unet, &mz_model_onnx};
 
 static const struct {
     const char *name;
@@ -35,9 +35,25 @@ const char *mezzo_model_name(int index) {
     return index >= 0 && index < (int)MZ_COUNT(sizes) ? sizes[index].name : NULL;
 }
 
+static bool is_graph_file(const char *name) {
+    const size_t n = strlen(name), end = strlen(".onnx");
+    return n > end && strcmp(name + n - end, ".onnx") == 0;
+}
+
+static mezzo_status name_graph_file(const char *path, mezzo_model_config *config) {
+    *config = (mezzo_model_config){.name = "onnx", .ignore_index = -100};
+    if (strlen(path) >= sizeof config->graph)
+        return mz_fail(MEZZO_ERR_INVALID, "model.name has %zu characters: a path of at most %zu works", strlen(path),
+                       sizeof config->graph - 1);
+    snprintf(config->graph, sizeof config->graph, "%s", path);
+    return MEZZO_OK;
+}
+
 mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) {
     MZ_REQUIRE(name, config);
     const char *names[MZ_COUNT(sizes)];
+    if (is_graph_file(name))
+        return name_graph_file(name, config);
     for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
         if (strcmp(sizes[i].name, name) == 0) {
             *config = sizes[i].config;
@@ -75,7 +91,11 @@ mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config) {
     if (config == NULL)
         return MEZZO_TASK_LANGUAGE;
     const mz_maker *model = find_maker(config->name);
-    return model != NULL ? model->purpose : MEZZO_TASK_LANGUAGE;
+    return model == NULL || (model == &mz_model_onnx && config->texts) ? MEZZO_TASK_LANGUAGE : model->purpose;
+}
+
+mezzo_model_purpose mz_model_purpose(const mz_model *model) {
+    return model->maker == &mz_model_onnx ? mezzo_model_task(&model->config) : model->maker->purpose;
 }
 
 mezzo_status mezzo_model_check(const mezzo_model_config *config) {
@@ -99,7 +119,7 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
         return mz_fail(MEZZO_ERR_INVALID, "model.name is the named size \"%s\"; its family is \"%s\"", config->name,
                        unused.name);
     }
-    for (size_t i = 0; i < MZ_COUNT(ranges); i++)
+    for (size_t i = 0; i < MZ_COUNT(ranges) && model->open == NULL; i++)
         if (ranges[i].value < ranges[i].least || ranges[i].value > ranges[i].most)
             return mz_fail(MEZZO_ERR_INVALID, "model.%s is %lld: it must be from %lld to %lld", ranges[i].key,
                            (long long)ranges[i].value, (long long)ranges[i].least, (long long)ranges[i].most);
@@ -112,7 +132,7 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out) {
     MEZZO_TRY(mezzo_model_check(config));
     *out = (mz_model){.maker = find_maker(config->name), .config = *config};
-    return MEZZO_OK;
+    return out->maker->open != NULL ? out->maker->open(out) : MEZZO_OK;
 }
 
 mz_model_sizes mz_model_sizes_of(const mz_model *model) {
@@ -170,8 +190,8 @@ int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_
 }
 
 int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
-    out[0] = (mz_input){"x", MZ_ROLE_FEATURES, MEZZO_F32, 2, {form->batch, model->config.features}, 0, NULL};
-    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, {form->batch}, 0, NULL};
+    out[0] = MZ_INPUT("x", MZ_ROLE_FEATURES, MEZZO_F32, 2, form->batch, model->config.features);
+    out[1] = MZ_INPUT("targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, form->batch);
     return 2;
 }
 
@@ -199,7 +219,9 @@ mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_gr
         mezzo_cache_begin(graph, mz_model_sizes_of(model).length);
     const int n = mz_model_inputs(model, form, inputs);
     for (int i = 0; i < n; i++) {
-        values[i] = mezzo_input(graph, inputs[i].name, inputs[i].dtype, inputs[i].rank, inputs[i].dim);
+        values[i] = inputs[i].built
+                        ? MEZZO_NONE
+                        : mezzo_input(graph, inputs[i].name, inputs[i].dtype, inputs[i].rank, inputs[i].dim);
         if (inputs[i].role == MZ_ROLE_POSITIONS)
             mezzo_documents_begin(graph, values[i]);
     }
@@ -254,11 +276,12 @@ static mezzo_status read_keys(const char *name, mz_fact_find find, void *user, m
     return mz_model_of(&c, out);
 }
 
-mezzo_status mz_model_read(mz_fact_find find, void *user, mz_model *out) {
+mezzo_status mz_model_read(mz_fact_find find, void *user, const char *folder, mz_model *out) {
     char name[sizeof out->config.name];
     MEZZO_TRY(find_text(find, user, "name", name, sizeof name));
     const mz_maker *maker = find_maker(name);
-    return maker != NULL && maker->read != NULL ? maker->read(find, user, out) : read_keys(name, find, user, out);
+    return maker != NULL && maker->read != NULL ? maker->read(find, user, folder, out)
+                                                : read_keys(name, find, user, out);
 }
 
 // Theirs beside ours, of which a comparison looks at one entry after the other.

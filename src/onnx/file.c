@@ -242,6 +242,28 @@ static double number_at(int type, const unsigned char *bytes) {
     }
 }
 
+static const char *location_of(const MzPb__Tensor *tensor) {
+    for (size_t i = 0; outside(tensor) && i < tensor->n_external_data; i++)
+        if (tensor->external_data[i]->key && strcmp(tensor->external_data[i]->key, "location") == 0)
+            return tensor->external_data[i]->value;
+    return NULL;
+}
+
+const char *mezzo_onnx_data(const mezzo_onnx *onnx, int index) {
+    const MzPb__Graph *graph = onnx ? onnx->model->graph : NULL;
+    for (size_t i = 0; graph && i < graph->n_initializer; i++) {
+        const char *location = location_of(graph->initializer[i]);
+        bool again = !location || location[0] == '/' || strstr(location, "..");
+        for (size_t k = 0; k < i && !again; k++) {
+            const char *other = location_of(graph->initializer[k]);
+            again = other && strcmp(other, location) == 0;
+        }
+        if (!again && index-- == 0)
+            return location;
+    }
+    return NULL;
+}
+
 // Bytes in another file, relative to the model's folder, which they may not leave.
 static mezzo_status external(const mezzo_onnx *onnx, const MzPb__Tensor *tensor, size_t want, mz_map *map,
                              const unsigned char **bytes) {

@@ -35,6 +35,10 @@ mezzo_status mezzo_onnx_output(const mezzo_onnx *onnx, int index, mezzo_onnx_por
     return (void)index, none();
 }
 
+const char *mezzo_onnx_data(const mezzo_onnx *onnx, int index) {
+    return (void)onnx, (void)index, NULL;
+}
+
 mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
                               mezzo_value *values) {
     MZ_REQUIRE(onnx, graph, values);

@@ -129,6 +129,8 @@ static mezzo_status open_programs(mz_session *s, unsigned parts) {
     const mz_cut cut = mz_ranks_cut(o->shard, o->canonical, o->rank, o->size, o->bucket);
     MEZZO_TRY_GOTO(status, mz_session_graph(o, &o->form, &graph));
     MEZZO_TRY_GOTO(status, mz_params_create(s->device, graph, &train, o->seed, o->master, &cut, &s->params));
+    if (o->model.maker->load != NULL)
+        MEZZO_TRY_GOTO(status, o->model.maker->load(&o->model, &o->form, s->params));
     MEZZO_TRY_GOTO(status, mz_stop_check("planning"));
     if (parts & MZ_SESSION_TRAIN)
         MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &train, &s->train));

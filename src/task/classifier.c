@@ -1,11 +1,11 @@
-// The classifier's task: rows of features, each with the number of its class. Inputs "x" F32 [B, features], or of
-// images [B, side, side, channels], and "targets" I32 [B]. From a table, a folder of images for each class or two .npy
-// files, or, where none is named, a set of its own: classes that are clusters of points, of which some lie among the
-// others'.
+// The classifier's task: examples, each with its labels. Of a built-in model inputs "x" F32 [B, features], or of images
+// [B, side, side, channels], and "targets" I32 [B], the number of the class; of a graph file what it names. From a
+// table, a folder of images for each class, .npy files or an .npz archive, or, where none is named, a set of its own:
+// classes that are clusters of points, of which some lie among the others'.
 #include <math.h>
 
+#include "data/arrays.h"
 #include "data/labelled.h"
-#include "data/npy.h"
 #include "io/file.h"
 #include "task/task.h"
 #include "io/quote.h"
@@ -19,16 +19,19 @@ enum { OWN_EXAMPLES = 4096, OWN_FEATURES = 5, OWN_CLASSES = 3, CLUSTERS = 2 };
 #define PHILOX_OWN   0xC1A50020u
 
 #define CLASSES_FILE "classes.json"
+#define LABELS       "labels"
 
 typedef struct classifier {
     mz_task task;
     int64_t n, n_train; // examples; the first of `order` train, the others validate
-    float *x;           // [n, features]; NULL: pixels instead
-    uint8_t *pixels;    // [n, features]: 255 is 1
-    int32_t *y;         // [n]
+    mz_arrays arrays;   // features and labels, each [n, …] where the model reads it
+    bool named;         // arrays have the names of the model's inputs
+    char label[128];    // the array of labels
     mz_classes classes; // their names, of a table or folders
     int64_t *order;     // [n]: a shuffle, as files are often sorted by class
     char labels[512];   // where they came from, for errors
+    bool planes;        // images have channels last, and the model wants them first
+    bool drops;         // a batch that is not full is left out, as nothing tells its rows apart
 } classifier;
 
 typedef struct range {
@@ -44,9 +47,7 @@ static bool given(const char *text) {
 
 static void close_task(mz_task *task) {
     classifier *c = (classifier *)task;
-    mz_free(c->x);
-    mz_free(c->pixels);
-    mz_free(c->y);
+    mz_arrays_free(&c->arrays);
     mz_free(c->order);
     mz_classes_free(&c->classes);
     mz_free(c);
@@ -63,105 +64,111 @@ static void own_normals(uint64_t index, uint32_t of, float out[8]) {
 
 static mezzo_status make_own(classifier *c) {
     float centers[OWN_CLASSES * CLUSTERS][8], noise[8];
+    mz_array *array;
     c->n = OWN_EXAMPLES;
     c->task.sizes = (mz_model_sizes){.features = OWN_FEATURES, .classes = OWN_CLASSES};
-    c->x = mz_alloc((size_t)c->n * OWN_FEATURES, sizeof *c->x);
-    c->y = mz_alloc((size_t)c->n, sizeof *c->y);
-    if (c->x == NULL || c->y == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(mz_arrays_add(&c->arrays, "x", MZ_ARRAY_F32, c->n, 1, (int64_t[]){OWN_FEATURES}, NULL, &array));
+    float *const x = array->data;
+    MEZZO_TRY(mz_arrays_add(&c->arrays, LABELS, MZ_ARRAY_I32, c->n, 0, NULL, NULL, &array));
+    int32_t *const y = array->data;
     for (uint64_t k = 0; k < MZ_COUNT(centers); k++)
         own_normals(k, 0, centers[k]);
     for (int64_t i = 0; i < c->n; i++) {
         int64_t cluster = i % (int64_t)MZ_COUNT(centers);
         own_normals((uint64_t)i, 1, noise);
-        c->y[i] = (int32_t)(cluster % OWN_CLASSES);
+        y[i] = (int32_t)(cluster % OWN_CLASSES);
         for (int k = 0; k < OWN_FEATURES; k++)
-            c->x[i * OWN_FEATURES + k] = OWN_SPREAD * centers[cluster][k] + noise[k];
+            x[i * OWN_FEATURES + k] = OWN_SPREAD * centers[cluster][k] + noise[k];
     }
     return MEZZO_OK;
 }
 
 // --- files ---------------------------------------------------------------------------------------
 static mezzo_status read_features(const char *path, classifier *c) {
-    mz_npy npy;
-    mezzo_status status = MEZZO_OK;
-    MEZZO_TRY(mz_npy_open(path, &npy));
-    if (npy.rank < 2 || npy.rank > 4 || npy.count == 0) {
-        status = mz_fail(MEZZO_ERR_INVALID,
-                         "%s: %d dimensions and %lld elements: features are [examples, features], and of images "
-                         "[examples, side, side] or [examples, side, side, channels]",
-                         path, npy.rank, (long long)npy.count);
-        goto fail;
+    MEZZO_TRY(mz_arrays_add_npy(&c->arrays, "x", path));
+    mz_array *x = &c->arrays.items[0];
+    if (x->rank < 1)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: one dimension and %lld elements: features are [examples, features], and of images "
+                       "[examples, side, side] or [examples, side, side, channels]",
+                       path, (long long)x->n);
+    c->n = x->n;
+    c->task.sizes.features = x->width;
+    if ((x->rank == 2 || x->rank == 3) && x->dim[0] == x->dim[1]) {
+        c->task.sizes.image_size = x->dim[0];
+        c->task.sizes.channels = x->rank == 3 ? x->dim[2] : 1;
     }
-    c->n = npy.dim[0];
-    c->task.sizes.features = npy.count / npy.dim[0];
-    if (npy.rank > 2 && npy.dim[1] == npy.dim[2]) {
-        c->task.sizes.image_size = npy.dim[1];
-        c->task.sizes.channels = npy.rank == 4 ? npy.dim[3] : 1;
-    }
-    c->x = mz_alloc((size_t)npy.count, sizeof *c->x);
-    if (c->x == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    const double factor = npy.type == MZ_NPY_U1 ? 1.0 / 255 : 1; // bytes are brightness
-    for (int64_t i = 0; i < npy.count; i++) {
-        c->x[i] = (float)(factor * mz_npy_number(&npy, i));
-        if (isfinite(c->x[i]))
-            continue;
-        status = mz_fail(MEZZO_ERR_INVALID, "%s: row %lld, column %lld is %g: not finite in fp32", path,
-                         (long long)(i / c->task.sizes.features), (long long)(i % c->task.sizes.features),
-                         mz_npy_number(&npy, i));
-        goto fail;
-    }
-fail:
-    return mz_npy_end(&npy, status);
+    return MEZZO_OK;
 }
 
-static mezzo_status read_labels(const char *path, classifier *c) {
-    mz_npy npy;
-    mezzo_status status = MEZZO_OK;
-    MEZZO_TRY(mz_npy_open(path, &npy));
-    if (!mz_npy_is_integer(npy.type))
-        status = mz_fail(MEZZO_ERR_INVALID, "%s: labels are of type %s: classes are integers (u1, i4 or i8)", path,
-                         mz_npy_type_name(npy.type));
-    else if (npy.rank != 1 || npy.count != c->n)
-        status = mz_fail(MEZZO_ERR_INVALID, "%s: %lld labels in %d dimensions, and there are %lld rows of features",
-                         path, (long long)npy.count, npy.rank, (long long)c->n);
-    if (status == MEZZO_OK)
-        c->y = mz_alloc((size_t)c->n, sizeof *c->y);
-    if (status == MEZZO_OK && c->y == NULL)
-        status = MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; i < c->n && status == MEZZO_OK; i++) {
-        int64_t label = mz_npy_integer(&npy, i);
-        c->y[i] = (int32_t)label;
-        if (label < 0 || label >= INT32_MAX)
-            status = mz_fail(MEZZO_ERR_INVALID, "%s: label %lld in row %lld: classes count from 0", path,
-                             (long long)label, (long long)i);
-        else if (label >= c->task.sizes.classes)
+// Labels of a built-in model: classes from 0 on, of which the largest says how many there are.
+static mezzo_status count_classes(const char *path, classifier *c) {
+    const mz_array *y = mz_arrays_find(&c->arrays, LABELS);
+    for (int64_t i = 0; i < c->n; i++) {
+        const int64_t label = (int64_t)mz_array_number(y, i);
+        if (label < 0)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: label %lld in row %lld: classes count from 0", path,
+                           (long long)label, (long long)i);
+        if (label >= c->task.sizes.classes)
             c->task.sizes.classes = label + 1;
     }
-    return mz_npy_end(&npy, status);
+    return MEZZO_OK;
+}
+
+static mezzo_status read_labels(const char *path, bool any, classifier *c) {
+    MEZZO_TRY(mz_arrays_add_npy(&c->arrays, LABELS, path));
+    const mz_array *y = &c->arrays.items[1];
+    if (!any && y->type == MZ_ARRAY_F32)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: labels are numbers with fractions: classes are integers (u1, i4 or i8)",
+                       path);
+    if (y->n != c->n || (!any && y->rank != 0))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: %lld labels in %d dimensions, and there are %lld rows of features", path,
+                       (long long)(y->n * y->width), y->rank + 1, (long long)c->n);
+    return any ? MEZZO_OK : count_classes(path, c);
 }
 
 // Classes have the numbers that the run gave them, where it kept their names.
 static mezzo_status read_labelled(const mz_task_options *o, const char *path, bool is_table, classifier *c) {
     mz_labelled data;
+    mz_array *array;
     if (given(o->own))
         MEZZO_TRY(mz_classes_load(o->own, &c->classes));
-    MEZZO_TRY(is_table ? mz_labelled_read_table(path, o->labels, &c->classes, &data)
+    MEZZO_TRY(is_table ? mz_labelled_read_table(path, o->labels, o->numbers, &c->classes, &data)
                        : mz_labelled_read_images(path, &c->classes, &data));
+    const bool square = data.side > 0;
+    const int64_t image[] = {data.side, data.side, data.channels};
     c->n = data.n;
-    c->x = data.x;
-    c->pixels = data.pixels;
-    c->y = data.y;
     c->task.sizes = (mz_model_sizes){.features = data.features,
                                      .classes = (int64_t)c->classes.n,
                                      .image_size = data.side,
-                                     .channels = data.side > 0 ? data.channels : 0};
+                                     .channels = square ? data.channels : 0};
     snprintf(c->labels, sizeof c->labels, "%s", path);
+    mezzo_status status = mz_arrays_add(&c->arrays, LABELS, data.y != NULL ? MZ_ARRAY_I32 : MZ_ARRAY_F32, c->n, 0, NULL,
+                                        data.y != NULL ? (void *)data.y : data.values, &array);
+    void *const features = data.x != NULL ? (void *)data.x : data.pixels;
+    if (status != MEZZO_OK)
+        mz_free(features);
+    MEZZO_TRY(status);
+    MEZZO_TRY(mz_arrays_add(&c->arrays, "x", data.x != NULL ? MZ_ARRAY_F32 : MZ_ARRAY_U8, c->n, square ? 3 : 1,
+                            square ? image : &data.features, features, &array));
     if (c->classes.n == 1)
         return mz_fail(MEZZO_ERR_INVALID, "%s: every example is of the class %s: a classifier needs examples of two",
                        path, mz_quote(c->classes.names[0]).text);
     return MEZZO_OK;
+}
+
+// Arrays with the names of inputs: as many examples as there are labels, or as the first has.
+static mezzo_status read_archive(const mz_task_options *o, const char *path, classifier *c) {
+    c->named = true;
+    snprintf(c->labels, sizeof c->labels, "%s", path);
+    if (given(o->labels))
+        snprintf(c->label, sizeof c->label, "%s", o->labels);
+    MEZZO_TRY(mz_arrays_read(path, &c->arrays));
+    const mz_array *labels = mz_arrays_find(&c->arrays, c->label);
+    c->n = labels != NULL ? labels->n : c->arrays.items[0].n;
+    return labels != NULL || !given(o->labels)
+               ? MEZZO_OK
+               : mz_fail(MEZZO_ERR_INVALID, "%s has no array '%s', which data.labels (--labels) names", path, c->label);
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -204,6 +211,10 @@ static mezzo_status open_set(classifier *c, const mz_task_options *o) {
                is_folder = given(features) && mz_path_is_dir(features);
     if (is_folder && given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID, "data.labels is set, but in %s each folder is a class: remove it", features);
+    if (given(features) && ends_with(features, ".npz")) {
+        MEZZO_TRY(read_archive(o, features, c));
+        return split(c, given(o->all) ? 1 : o->split);
+    }
     if (is_table || is_folder) {
         MEZZO_TRY(read_labelled(o, features, is_table, c));
         return split(c, given(o->all) ? 1 : o->split);
@@ -211,7 +222,7 @@ static mezzo_status open_set(classifier *c, const mz_task_options *o) {
     if (given(features) != given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s without %s: a classifier needs both, as .npy files (--data FEATURES --labels LABELS), a "
-                       ".csv table, a folder of images for each class, or nothing",
+                       ".csv table, a folder of images for each class, an .npz archive, or nothing",
                        given(features) ? "features" : "data.labels", given(features) ? "data.labels" : "features");
     if (!given(features)) {
         MEZZO_TRY(make_own(c));
@@ -219,7 +230,7 @@ static mezzo_status open_set(classifier *c, const mz_task_options *o) {
     }
     snprintf(c->labels, sizeof c->labels, "%s", o->labels);
     MEZZO_TRY(read_features(features, c));
-    MEZZO_TRY(read_labels(o->labels, c));
+    MEZZO_TRY(read_labels(o->labels, o->any_labels, c));
     return split(c, given(o->all) ? 1 : o->split);
 }
 
@@ -228,6 +239,7 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     if (c == NULL)
         return MEZZO_ERR_MEMORY;
     c->task.kind = &mz_task_classifier;
+    snprintf(c->label, sizeof c->label, LABELS);
     mezzo_status status = o->no_data ? MEZZO_OK : open_set(c, o);
     if (status == MEZZO_OK)
         *out = &c->task;
@@ -236,8 +248,102 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     return status;
 }
 
+// The array that an input is filled from; NULL: there is none.
+static const mz_array *array_of(const classifier *c, const mz_input *in) {
+    if (in->role == MZ_ROLE_TARGETS && (!c->named || strcmp(in->name, LABELS) == 0))
+        return mz_arrays_find(&c->arrays, c->label);
+    if (in->role == MZ_ROLE_FEATURES && !c->named)
+        return mz_arrays_find(&c->arrays, "x");
+    return mz_arrays_find(&c->arrays, in->name);
+}
+
+static void name_shape(int rank, const int64_t *dim, char out[96]) {
+    int n = snprintf(out, 96, "[");
+    for (int i = 0; i < rank && n < 80; i++)
+        n += snprintf(out + n, 96 - (size_t)n, "%s%lld", i > 0 ? ", " : "", (long long)dim[i]);
+    snprintf(out + n, 96 - (size_t)n, "]");
+}
+
+// Images are [side, side, channels]; a model may want [channels, side, side].
+static bool fits_planes(const mz_array *a, const mz_input *in) {
+    return a->rank == 3 && in->rank == 4 && in->dim[1] == a->dim[2] && in->dim[2] == a->dim[0] &&
+           in->dim[3] == a->dim[1];
+}
+
+static mezzo_status check_array(classifier *c, const mz_input *in) {
+    const mz_array *a = array_of(c, in);
+    const char *model = c->task.model.maker->name;
+    char ours[96], theirs[96];
+    int64_t width = 1;
+    if (a == NULL && in->role == MZ_ROLE_WEIGHT) // all alike
+        return MEZZO_OK;
+    if (a == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "%s has no array '%s', which the model %s", c->labels, in->name,
+                       in->role == MZ_ROLE_FEATURES ? "reads" : "is compared with (--labels, --loss)");
+    for (int i = 1; i < in->rank; i++)
+        width *= in->dim[i];
+    const bool same = a->rank == in->rank - 1 && memcmp(a->dim, in->dim + 1, (size_t)a->rank * sizeof *a->dim) == 0,
+               planes = in->role == MZ_ROLE_FEATURES && !same && fits_planes(a, in);
+    c->planes = c->planes || planes;
+    name_shape(a->rank, a->dim, ours);
+    name_shape(in->rank - 1, in->dim + 1, theirs);
+    if (a->n != c->n)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: array '%s' has %lld examples, and there are %lld", c->labels, a->name,
+                       (long long)a->n, (long long)c->n);
+    if (a->width != width || (!same && !planes && a->rank > 1 && in->rank > 2))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: examples of '%s' are %s, and the input '%s' of %s takes %s", c->labels,
+                       a->name, ours, in->name, model, theirs);
+    if (in->dtype == MEZZO_I32 && a->type == MZ_ARRAY_F32)
+        return mz_fail(MEZZO_ERR_INVALID, "%s: array '%s' has fractions, and the input '%s' of %s takes integers",
+                       c->labels, a->name, in->name, model);
+    return MEZZO_OK;
+}
+
+// -1 and the model's own number of it stand for a target that does not count.
+static bool is_ignored(const classifier *c, int64_t label) {
+    return label == -1 || (c->task.model.file != NULL && label == c->task.model.config.ignore_index);
+}
+
+static mezzo_status check_classes(classifier *c, const mz_input *in) {
+    const mz_array *a = array_of(c, in);
+    const int64_t classes = in->classes > 0 ? in->classes : c->task.wants.classes;
+    if (in->role != MZ_ROLE_TARGETS || in->dtype != MEZZO_I32)
+        return MEZZO_OK;
+    for (int64_t i = 0; i < a->n * a->width; i++) {
+        const int64_t label = (int64_t)mz_array_number(a, i);
+        const bool ignored = c->task.model.file != NULL && is_ignored(c, label);
+        c->task.masks = c->task.masks || ignored;
+        if (!ignored && (label < 0 || label >= classes))
+            return mz_fail(MEZZO_ERR_INVALID, "%s: label %lld in row %lld: %s has classes 0 to %lld", c->labels,
+                           (long long)label, (long long)(i / a->width), c->task.model.maker->name,
+                           (long long)classes - 1);
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status check_inputs(classifier *c) {
+    mz_input inputs[MZ_MODEL_INPUTS];
+    const int n = mz_model_inputs(&c->task.model, &(mz_form){.batch = 1, .length = 1}, inputs);
+    int features = 0, marks = 0;
+    for (int i = 0; i < n; i++) {
+        features += inputs[i].role == MZ_ROLE_FEATURES;
+        marks += inputs[i].role != MZ_ROLE_FEATURES;
+    }
+    c->drops = marks == 0;
+    if (c->n > 0 && !c->named && features > 1)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s has one array of features, and the model %d inputs: give an .npz with an "
+                       "array for each",
+                       c->labels, features);
+    for (int i = 0; c->n > 0 && i < n; i++) {
+        MEZZO_TRY(check_array(c, &inputs[i]));
+        MEZZO_TRY(check_classes(c, &inputs[i]));
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status check_model(mz_task *task) {
-    const classifier *c = (const classifier *)task;
+    classifier *c = (classifier *)task;
     const mz_model_sizes *m = &task->wants, *sizes = &task->sizes;
     const char *name = task->model.maker->name;
     const bool images = m->image_size > 0;
@@ -251,24 +357,37 @@ static mezzo_status check_model(mz_task *task) {
                        "%s: images of %lld x %lld with %lld channels, but %s takes %lld x %lld with %lld", c->labels,
                        (long long)sizes->image_size, (long long)sizes->image_size, (long long)sizes->channels, name,
                        (long long)m->image_size, (long long)m->image_size, (long long)m->channels);
-    if (c->n > 0 && !images && sizes->features != m->features)
+    if (c->n > 0 && m->features > 0 && !images && sizes->features != m->features)
         return mz_fail(MEZZO_ERR_INVALID,
                        "the data has %lld features, but %s takes %lld: use mlp, or remove model.features",
                        (long long)task->sizes.features, name, (long long)m->features);
-    for (int64_t i = 0; i < c->n; i++)
-        if (c->y[i] >= m->classes)
-            return mz_fail(MEZZO_ERR_INVALID, "%s: label %d in row %lld: %s has classes 0 to %lld", c->labels, c->y[i],
-                           (long long)i, name, (long long)m->classes - 1);
+    return check_inputs(c);
+}
+
+static mezzo_status bind_dims(const mz_task *task, mezzo_model_config *config) {
+    const classifier *c = (const classifier *)task;
+    for (size_t i = 0; i < c->arrays.count; i++) {
+        const mz_array *a = &c->arrays.items[i];
+        if (a->rank > 0 && (c->named || strcmp(a->name, "x") == 0))
+            MEZZO_TRY(mz_graph_file_bind(config, c->named ? a->name : NULL, a->rank, a->dim));
+    }
     return MEZZO_OK;
 }
 
 static void describe(const mz_task *task, char *out, size_t size) {
     const classifier *c = (const classifier *)task;
     const int64_t features = c->n > 0 ? task->sizes.features : task->wants.features;
-    char model[200];
+    char model[200], first[40] = "";
     mz_model_summary(&task->model, model, sizeof model);
-    snprintf(out, size, "%lld features, %s, %lld examples of %lld to train on", (long long)features, model,
-             (long long)c->n_train, (long long)c->n);
+    if (features > 0)
+        snprintf(first, sizeof first, "%lld features, ", (long long)features);
+    snprintf(out, size, "%s%s, %lld examples of %lld to train on", first, model, (long long)c->n_train,
+             (long long)c->n);
+}
+
+// Features are before labels, also where they were read after them.
+static bool reads_first(const classifier *c, size_t i) {
+    return strcmp(c->arrays.items[i].name, c->label) != 0;
 }
 
 static bool has(const mz_task *task, mz_set set) {
@@ -279,16 +398,16 @@ static bool has(const mz_task *task, mz_set set) {
 static mezzo_data_mark mark(const mz_task *task, mz_set set) {
     const classifier *c = (const classifier *)task;
     const int64_t first = set == MZ_SET_TRAIN ? 0 : c->n_train, end = set == MZ_SET_TRAIN ? c->n_train : c->n;
-    const size_t features = (size_t)task->sizes.features;
     mezzo_data_mark mark = {0};
-    for (int64_t i = first; i < end && c->labels[0] != '\0'; i++) { // its own set is no file that could change
-        const int64_t k = c->order[i];
-        const size_t width = features * (c->x != NULL ? sizeof *c->x : sizeof *c->pixels);
-        const uint8_t *all = c->x != NULL ? (const uint8_t *)c->x : c->pixels;
-        mark.bytes += width + sizeof *c->y;
-        mark.crc32c = mz_crc32c(mark.crc32c, all + (size_t)k * width, width);
-        mark.crc32c = mz_crc32c(mark.crc32c, c->y + k, sizeof *c->y);
-    }
+    for (int64_t i = first; i < end && c->labels[0] != '\0'; i++) // its own set is no file that could change
+        for (size_t k = 0; k < 2 * c->arrays.count; k++) {
+            const mz_array *a = &c->arrays.items[k % c->arrays.count];
+            const size_t width = (size_t)a->width * mz_array_size(a);
+            if (reads_first(c, k % c->arrays.count) != (k < c->arrays.count) || a->n != c->n)
+                continue;
+            mark.bytes += width;
+            mark.crc32c = mz_crc32c(mark.crc32c, (const uint8_t *)a->data + (size_t)c->order[i] * width, width);
+        }
     return mark;
 }
 
@@ -308,8 +427,13 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
                  .seed = seed,
                  .stream = (uint32_t)set};
     source->state = r;
-    source->batches = (uint64_t)((r->n + rows - 1) / rows);
-    return MEZZO_OK;
+    source->batches = (uint64_t)((c->drops ? r->n : r->n + rows - 1) / rows);
+    return source->batches > 0
+               ? MEZZO_OK
+               : mz_fail(MEZZO_ERR_INVALID,
+                         "%lld %s examples fill no batch of %lld, and the model's own loss takes whole ones: make "
+                         "train.batch_size smaller (--batch-size)",
+                         (long long)r->n, set == MZ_SET_TRAIN ? "training" : "validation", (long long)rows);
 }
 
 static void close_source(mz_source *source) {
@@ -325,86 +449,125 @@ static int64_t example_of(const range *r, uint64_t index) {
     return (int64_t)(((__uint128_t)(words[0] | (uint64_t)words[1] << 32) * (uint64_t)r->n) >> 64);
 }
 
-static void fill_row(const classifier *c, int64_t example, int64_t width, float *out) {
-    if (c->x != NULL)
-        memcpy(out, c->x + example * width, (size_t)width * sizeof *out);
-    for (int64_t i = 0; i < width && c->x == NULL; i++)
-        out[i] = (float)c->pixels[example * width + i] * (1.0F / 255);
+// One example of an array into a row of an input.
+static void fill_row(const classifier *c, const mz_array *a, int64_t example, const mz_input *in, int64_t row) {
+    const bool planes = c->planes && in->role == MZ_ROLE_FEATURES && fits_planes(a, in),
+               bright = a->type == MZ_ARRAY_U8 && in->role == MZ_ROLE_FEATURES,
+               marks = in->role == MZ_ROLE_TARGETS && in->dtype == MEZZO_I32;
+    const int64_t width = a->width, channels = planes ? a->dim[2] : 1, pixels = width / channels;
+    float *const x = (float *)in->data + row * width;
+    int32_t *const y = (int32_t *)in->data + row * width;
+    for (int64_t i = 0; i < width; i++) {
+        const double value = mz_array_number(a, example * width + (planes ? i % pixels * channels + i / pixels : i));
+        if (in->dtype == MEZZO_F32)
+            x[i] = bright ? (float)value * (1.0F / 255) : (float)value;
+        else
+            y[i] = marks && is_ignored(c, (int64_t)value) ? -1 : (int32_t)value;
+    }
 }
 
-// Elements of one row of features, [features] or [side, side, channels].
-static int64_t row_width(const mz_examples *examples) {
-    const mz_input *x = mz_examples_input(examples, MZ_ROLE_FEATURES);
-    return (int64_t)(x->bytes / sizeof(float)) / x->dim[0];
+// What a row has that no example fills: it does not count.
+static void fill_none(const mz_input *in, int64_t row) {
+    const size_t bytes = in->bytes / (size_t)in->dim[0];
+    memset((char *)in->data + (size_t)row * bytes, in->role == MZ_ROLE_TARGETS && in->dtype == MEZZO_I32 ? -1 : 0,
+           bytes);
 }
 
 static mezzo_status draw(mz_source *source, uint64_t k) {
     const classifier *c = (const classifier *)source->task;
     const range *r = source->state;
-    const int64_t rows = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->dim[0],
-                  width = row_width(&source->examples);
-    float *x = mz_examples_input(&source->examples, MZ_ROLE_FEATURES)->data;
-    int32_t *y = mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->data;
+    const mz_examples *examples = &source->examples;
+    const int64_t rows = examples->input[0].dim[0];
     if (!r->random)
         k %= source->batches;
     for (int64_t i = 0; i < rows; i++) {
-        int64_t at = example_of(r, k * (uint64_t)rows + (uint64_t)i);
-        const int64_t from = at < 0 ? -1 : c->order[r->first + at];
-        y[i] = from < 0 ? -1 : c->y[from];
-        if (from < 0)
-            memset(x + i * width, 0, (size_t)width * sizeof *x);
-        else
-            fill_row(c, from, width, x + i * width);
+        const int64_t at = example_of(r, k * (uint64_t)rows + (uint64_t)i);
+        for (int n = 0; n < examples->n; n++) {
+            const mz_input *in = &examples->input[n];
+            const mz_array *a = array_of(c, in);
+            if (at < 0 && in->role != MZ_ROLE_FEATURES)
+                fill_none(in, i);
+            else if (a != NULL)
+                fill_row(c, a, c->order[r->first + (at < 0 ? 0 : at)], in, i);
+            else
+                ((float *)in->data)[i] = 1;
+        }
     }
     return MEZZO_OK;
 }
 
-static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
-    const float *x = mz_examples_input(examples, MZ_ROLE_FEATURES)->data;
-    const int32_t *y = mz_examples_input(examples, MZ_ROLE_TARGETS)->data;
-    const int64_t width = row_width(examples);
-    for (int64_t i = 0; i < examples->items * width; i++)
+static int64_t count_of(const mz_input *in) {
+    return (int64_t)(in->bytes / mezzo_dtype_size(in->dtype));
+}
+
+static bool check_numbers(const mz_input *in, char *fault, size_t size) {
+    const int64_t n = count_of(in), width = n / in->dim[0];
+    const float *x = in->data;
+    for (int64_t i = 0; i < n; i++)
         if (!isfinite(x[i])) {
-            snprintf(fault, size, "feature %g in row %lld, column %lld: it must be finite", (double)x[i],
-                     (long long)(i / width), (long long)(i % width));
-            return false;
-        }
-    for (int64_t i = 0; i < examples->items; i++)
-        if (y[i] < -1 || y[i] >= task->wants.classes) {
-            snprintf(fault, size, "target %d in row %lld: the model has classes 0 to %lld", y[i], (long long)i,
-                     (long long)task->wants.classes - 1);
+            snprintf(fault, size, "%s %g in row %lld, column %lld: it must be finite",
+                     in->role == MZ_ROLE_FEATURES ? "feature" : in->name, (double)x[i], (long long)(i / width),
+                     (long long)(i % width));
             return false;
         }
     return true;
 }
 
-static void blank(mz_examples *examples) {
-    memset(mz_examples_input(examples, MZ_ROLE_FEATURES)->data, 0,
-           mz_examples_input(examples, MZ_ROLE_FEATURES)->bytes);
-    memset(mz_examples_input(examples, MZ_ROLE_TARGETS)->data, -1, mz_examples_input(examples, MZ_ROLE_TARGETS)->bytes);
+static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
+    for (int k = 0; k < examples->n; k++) {
+        const mz_input *in = &examples->input[k];
+        const int64_t classes = in->classes > 0 ? in->classes : task->wants.classes, width = count_of(in) / in->dim[0];
+        if (in->dtype == MEZZO_F32 && !check_numbers(in, fault, size))
+            return false;
+        for (int64_t i = 0; in->role == MZ_ROLE_TARGETS && in->dtype == MEZZO_I32 && i < count_of(in); i++) {
+            const int32_t y = ((const int32_t *)in->data)[i];
+            if (y >= -1 && y < classes)
+                continue;
+            snprintf(fault, size, "target %d in row %lld: the model has classes 0 to %lld", y, (long long)(i / width),
+                     (long long)classes - 1);
+            return false;
+        }
+    }
+    return true;
 }
 
+static void blank(mz_examples *examples) {
+    for (int k = 0; k < examples->n; k++)
+        for (int64_t row = 0; row < examples->input[k].dim[0]; row++)
+            fill_none(&examples->input[k], row);
+}
+
+// Targets that are a class; of numbers, rows that have a weight.
 static uint64_t weight(const mz_examples *examples) {
-    const int32_t *targets = mz_examples_input(examples, MZ_ROLE_TARGETS)->data;
-    uint64_t n = 0;
-    for (int64_t i = 0; i < examples->items; i++)
-        n += targets[i] >= 0;
+    const mz_input *in = mz_examples_input(examples, MZ_ROLE_TARGETS);
+    if (in != NULL && in->dtype == MEZZO_F32)
+        in = mz_examples_input(examples, MZ_ROLE_WEIGHT);
+    uint64_t n = in != NULL ? 0 : (uint64_t)examples->items;
+    for (int64_t i = 0; in != NULL && i < count_of(in); i++)
+        n += in->dtype == MEZZO_F32 ? ((const float *)in->data)[i] > 0 : ((const int32_t *)in->data)[i] >= 0;
     return n;
 }
 
-static void made_up(const mz_model_sizes *model, uint64_t seed, mz_examples *out) {
-    float *x = mz_examples_input(out, MZ_ROLE_FEATURES)->data, normal[4];
-    int32_t *y = mz_examples_input(out, MZ_ROLE_TARGETS)->data;
+static void make_input(const mz_input *in, int64_t classes, uint64_t seed) {
+    const uint32_t stream = in->role == MZ_ROLE_TARGETS;
+    const int64_t below = in->role == MZ_ROLE_TARGETS ? classes : 2;
+    float normal[4];
     uint32_t words[4];
-    for (int64_t i = 0; i < out->items * row_width(out); i++) {
-        mz_philox((mz_philox_key){seed, 0, PHILOX_OWN}, (uint64_t)i, words);
+    for (int64_t i = 0; i < count_of(in); i++) {
+        mz_philox((mz_philox_key){seed, stream, PHILOX_OWN}, (uint64_t)i, words);
         mz_normal4(words, normal);
-        x[i] = normal[0];
+        if (in->dtype == MEZZO_I32)
+            ((int32_t *)in->data)[i] = (int32_t)(((uint64_t)words[0] * (uint64_t)below) >> 32);
+        else
+            ((float *)in->data)[i] = in->role == MZ_ROLE_FEATURES ? normal[0]
+                                     : in->role == MZ_ROLE_WEIGHT ? 1
+                                                                  : (float)(words[0] >> 8) * 0x1p-24F;
     }
-    for (int64_t i = 0; i < out->items; i++) {
-        mz_philox((mz_philox_key){seed, 1, PHILOX_OWN}, (uint64_t)i, words);
-        y[i] = (int32_t)(((uint64_t)words[0] * (uint64_t)model->classes) >> 32);
-    }
+}
+
+static void made_up(const mz_model_sizes *model, uint64_t seed, mz_examples *out) {
+    for (int k = 0; k < out->n; k++)
+        make_input(&out->input[k], out->input[k].classes > 0 ? out->input[k].classes : model->classes, seed);
 }
 
 static const char *keeps(const mz_task *task) {
@@ -422,8 +585,12 @@ static mezzo_status save(const mz_task *task, const char *folder) {
 }
 
 static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]) {
-    out[0] = (mz_task_metric){"accuracy", score->accuracy};
-    return 1;
+    const mz_task_metric all[] = {{"accuracy", score->accuracy}, {"mae", score->mae}, {"r2", score->r2}};
+    int n = 0;
+    for (size_t i = 0; i < MZ_COUNT(all); i++)
+        if (!isnan(all[i].value))
+            out[n++] = all[i];
+    return n;
 }
 
 const mz_task_kind mz_task_classifier = {.name = "classifier",
@@ -432,6 +599,7 @@ const mz_task_kind mz_task_classifier = {.name = "classifier",
                                          .open = open_task,
                                          .close = close_task,
                                          .has = has,
+                                         .bind = bind_dims,
                                          .check_model = check_model,
                                          .describe = describe,
                                          .mark = mark,

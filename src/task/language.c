@@ -363,7 +363,7 @@ static uint64_t weight(const mz_examples *examples) {
 
 static uint64_t bytes(const mz_task *task, const mz_examples *examples) {
     const language *l = (const language *)task;
-    const int32_t *targets = examples->input[1].data;
+    const int32_t *targets = mz_examples_input(examples, MZ_ROLE_TARGETS)->data;
     uint64_t n = 0;
     for (int64_t i = 0; i < examples->items && l->lengths != NULL; i++)
         n += targets[i] >= 0 && targets[i] < l->tokenizer->vocab ? l->lengths[targets[i]] : 0;

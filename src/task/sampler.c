@@ -12,15 +12,23 @@
 #define SHORT   6
 
 // --- programs ------------------------------------------------------------------------------------
-// Nobody reads the loss here: every target is ignored.
-static mezzo_status ignore_targets(mezzo_program *program, int64_t tokens) {
-    int32_t *targets = mz_alloc((size_t)tokens, sizeof *targets);
-    if (targets == NULL)
-        return MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; i < tokens; i++)
-        targets[i] = -1;
-    mezzo_status status = mezzo_program_write(program, "targets", targets, (size_t)tokens * sizeof *targets);
-    mz_free(targets);
+// What stays the same from token to token. Nobody reads the loss here: every target is ignored.
+static mezzo_status write_fixed(mz_sampler *s, const mz_form *form, mezzo_program *program) {
+    mz_input inputs[MZ_MODEL_INPUTS];
+    const int n = mz_model_inputs(&s->model, form, inputs);
+    int32_t *values = mz_alloc((size_t)form->length, sizeof *values);
+    mezzo_status status = values == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    for (int k = 0; k < n && status == MEZZO_OK; k++) {
+        const mz_role role = inputs[k].role;
+        if (role == MZ_ROLE_TOKENS)
+            s->tokens = inputs[k].name;
+        if (role != MZ_ROLE_TARGETS && role != MZ_ROLE_ONES && role != MZ_ROLE_PLACES)
+            continue;
+        for (int64_t i = 0; i < form->length; i++)
+            values[i] = role == MZ_ROLE_TARGETS ? -1 : role == MZ_ROLE_ONES ? 1 : (int32_t)i;
+        status = mezzo_program_write(program, inputs[k].name, values, (size_t)form->length * sizeof *values);
+    }
+    mz_free(values);
     return status;
 }
 
@@ -29,12 +37,12 @@ static mz_form form_of(int64_t tokens, bool cached) {
 }
 
 // A program of `tokens` positions, with a cache or over the whole window.
-static mezzo_status make_program(const mz_sampler *s, int64_t tokens, bool cached, mezzo_program **out) {
+static mezzo_status make_program(mz_sampler *s, int64_t tokens, bool cached, mezzo_program **out) {
     const mezzo_program_options forward = {
         .precision = s->precision, .residual = s->residual, .overrides = s->overrides, .n_overrides = s->n_overrides};
     const mz_form form = form_of(tokens, cached);
     MEZZO_TRY(mz_model_program(&s->model, &form, s->params, &forward, out));
-    return ignore_targets(*out, tokens);
+    return write_fixed(s, &form, *out);
 }
 
 static mezzo_status open_cached(mz_sampler *s) {
@@ -189,7 +197,7 @@ static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_
         positions[i] = (int32_t)(at < s->length ? at : s->length - 1); // the first counts; all must be in the table
     }
     size_t bytes = (size_t)tokens * sizeof *ids;
-    MEZZO_TRY(mezzo_program_write(program, "tokens", ids, bytes));
+    MEZZO_TRY(mezzo_program_write(program, s->tokens, ids, bytes));
     MEZZO_TRY(mezzo_program_write(program, "positions", positions, bytes));
     MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
     int64_t read = n - s->done < tokens ? n - s->done : tokens;
@@ -214,7 +222,7 @@ static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row, mezzo_pr
     MEZZO_TRY(open_window(s));
     *program = s->whole;
     memset(s->window + n, 0, (size_t)(s->length - n) * sizeof *s->window);
-    MEZZO_TRY(mezzo_program_write(s->whole, "tokens", s->window, bytes));
+    MEZZO_TRY(mezzo_program_write(s->whole, s->tokens, s->window, bytes));
     MEZZO_TRY(mezzo_program_run(s->whole, NULL, 0, 0));
     MEZZO_TRY(mezzo_program_read(s->whole, "logits", s->logits, (size_t)(s->length * s->vocab) * sizeof *s->logits));
     *row = s->logits + (n - 1) * s->vocab; // [1, T, V]

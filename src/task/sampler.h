@@ -23,9 +23,10 @@ typedef struct mz_sampler {
     mezzo_program *whole; // of the whole window; NULL until it is needed
     const mezzo_tokenizer *tokenizer;
     int64_t length, vocab, chunk;
-    int64_t done;    // positions of the window that are in the cache; -1: the window has moved
-    int32_t *window; // [length]
-    float *logits;   // [chunk or length, vocab]
+    int64_t done;       // positions of the window that are in the cache; -1: the window has moved
+    int32_t *window;    // [length]
+    float *logits;      // [chunk or length, vocab]
+    const char *tokens; // the name of the input
     mz_draw_room *room;
 } mz_sampler;
 mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, const mezzo_program_options *options,

@@ -2,6 +2,9 @@
 
 #include <math.h>
 
+#include "data/labelled.h"
+#include "io/file.h"
+
 const mz_task_kind *mz_task_kind_of(mezzo_model_purpose purpose) {
     static const mz_task_kind *const kinds[] = {[MEZZO_TASK_LANGUAGE] = &mz_task_language,
                                                 [MEZZO_TASK_CLASSIFIER] = &mz_task_classifier,
@@ -9,10 +12,25 @@ const mz_task_kind *mz_task_kind_of(mezzo_model_purpose purpose) {
     return kinds[purpose];
 }
 
-mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *options, mz_task **out) {
+mezzo_status mz_task_open(const mezzo_model_config *family, const mz_task_options *options, mz_task **out) {
+    mz_task_options o = *options;
     *out = NULL;
-    MEZZO_TRY(kind->open(options, out));
+    o.any_labels = family->graph[0] != '\0';
+    o.numbers = o.any_labels && mz_graph_file_wants_numbers(family);
+    MEZZO_TRY(mz_task_kind_of(mezzo_model_task(family))->open(&o, out));
     return MEZZO_OK;
+}
+
+bool mz_task_reads_texts(const mz_task_options *o) {
+    const char *path = o->path != NULL && o->path[0] != '\0' ? o->path : o->train;
+    const char *dot = path != NULL ? strrchr(path, '.') : NULL;
+    static const char *const arrays[] = {".npz", ".npy", ".csv"};
+    if (path == NULL || path[0] == '\0')
+        return false;
+    for (size_t i = 0; dot != NULL && i < MZ_COUNT(arrays); i++)
+        if (strcmp(dot, arrays[i]) == 0)
+            return false;
+    return !mz_path_is_dir(path) || mz_labelled_has_shards(path);
 }
 
 void mz_task_close(mz_task *task) {
@@ -84,12 +102,14 @@ static mezzo_status take_examples(const mz_model *model, const mz_form *form, mz
         in->data = mz_alloc(count, mezzo_dtype_size(in->dtype));
         if (in->data == NULL)
             return MEZZO_ERR_MEMORY;
+        for (size_t k = 0; k < count && (in->role == MZ_ROLE_PLACES || in->role == MZ_ROLE_ONES); k++)
+            ((int32_t *)in->data)[k] = in->role == MZ_ROLE_ONES ? 1 : (int32_t)(k % (size_t)in->dim[in->rank - 1]);
     }
     return MEZZO_OK;
 }
 
 mezzo_status mz_examples_make(const mz_model *model, const mz_form *form, uint64_t seed, mz_examples *out) {
-    const mz_task_kind *kind = mz_task_kind_of(model->maker->purpose);
+    const mz_task_kind *kind = mz_task_kind_of(mz_model_purpose(model));
     const mz_model_sizes sizes = mz_model_sizes_of(model);
     *out = (mz_examples){0};
     mezzo_status status = take_examples(model, form, out);
@@ -107,6 +127,19 @@ mezzo_status mz_examples_write(const mz_examples *examples, mezzo_program *progr
     return MEZZO_OK;
 }
 
+// Room for what mz_evaluate compares with the targets.
+static mezzo_status take_scores(mz_source *source) {
+    const mz_input *targets = mz_examples_input(&source->examples, MZ_ROLE_TARGETS);
+    const size_t n = targets != NULL ? targets->bytes / sizeof(float) : 0;
+    if (n > 0 && source->classes > 0)
+        source->logits = mz_alloc(n * (size_t)source->classes, sizeof *source->logits);
+    else if (n > 0 && source->task->wants.values > 0)
+        source->prediction = mz_alloc(n, sizeof *source->prediction);
+    else
+        return MEZZO_OK;
+    return source->logits != NULL || source->prediction != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
 mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed, bool scores,
                             mz_source **out) {
     mezzo_status status = MEZZO_OK;
@@ -120,9 +153,7 @@ mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int
     const mz_form form = {.batch = rows, .length = task->wants.length, .documents = task->packs};
     MEZZO_TRY_GOTO(status, take_examples(&task->model, &form, &source->examples));
     if (scores) {
-        source->logits = mz_alloc((size_t)(source->examples.items * source->classes), sizeof *source->logits);
-        if (source->logits == NULL)
-            MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+        MEZZO_TRY_GOTO(status, take_scores(source));
     }
     *out = source;
     return MEZZO_OK;
@@ -137,6 +168,7 @@ void mz_source_close(mz_source *source) {
     source->task->kind->close_source(source);
     mz_examples_free(&source->examples);
     mz_free(source->logits);
+    mz_free(source->prediction);
     mz_free(source);
 }
 

@@ -44,8 +44,9 @@ typedef struct mz_source {
     mz_examples examples;       // the batch that was drawn last; owned
     uint64_t position;          // kept by whoever goes through the source in turn
     uint64_t batches;           // of one pass
-    float *logits;              // [items, classes], where accuracy is counted; NULL elsewhere
+    float *logits;              // [targets, classes], where accuracy is counted; NULL elsewhere
     int64_t classes;
+    float *prediction;    // [rows, values], where the model predicts numbers; NULL elsewhere
     mz_batch_score *each; // NULL; else room for the score of each batch that mz_evaluate runs, the caller's
     void *state;          // the task's
     void (*spoil)(void *user, mz_examples *examples); // for tests: called on each batch before it is checked; NULL
@@ -60,6 +61,8 @@ typedef struct mz_task_options {
     const char *form;                      // language: that of records, or "auto"
     const char *features, *labels;         // classifier: data.features (or path), data.labels
     const char *latents;                   // images: a run folder of kl_vae; read by whoever opens the task
+    bool any_labels, numbers;              // examples: the model says what labels are; a table's are numbers. Set by
+                                           // mz_task_open
     double split;                          // the part of `path` that is trained on
     bool pack;                             // language: several documents in a row, each of which sees itself alone
     const char *all;                       // instead of these: one source, all of it MZ_SET_TRAIN
@@ -72,6 +75,7 @@ typedef struct mz_task_options {
 typedef struct mz_evaluation {
     double loss;      // NaN where nothing counted or it was stopped early
     double accuracy;  // share of right answers; NaN where not counted
+    double mae, r2;   // of predicted numbers: mean absolute error, coefficient of determination; NaN: there are none
     uint64_t counted; // targets or examples
     uint64_t bytes;   // of text that these targets stand for; 0: not known
 } mz_evaluation;
@@ -122,6 +126,8 @@ typedef struct mz_task_kind {
     bool scores;      // accuracy is counted at every validation: the graph keeps its logits
     mezzo_status (*open)(const mz_task_options *options, mz_task **out);
     void (*close)(mz_task *task);
+    // NULL: nothing. What the data decides of the sizes of a graph file's dimensions.
+    mezzo_status (*bind)(const mz_task *task, mezzo_model_config *config);
     mezzo_status (*check_model)(mz_task *task);   // NULL: any. Whether task->model fits the data; sets its note
     bool (*has)(const mz_task *task, mz_set set); // any example at all
     void (*describe)(const mz_task *task, char *out, size_t size);
@@ -158,8 +164,10 @@ typedef struct mz_task_kind {
 extern const mz_task_kind mz_task_language, mz_task_classifier, mz_task_images;
 const mz_task_kind *mz_task_kind_of(mezzo_model_purpose purpose);
 
-// Opens the data. Errors name the file, or the key that is missing.
-mezzo_status mz_task_open(const mz_task_kind *kind, const mz_task_options *options, mz_task **out);
+// Opens the data for a model of this family. Errors name the file, or the key that is missing.
+mezzo_status mz_task_open(const mezzo_model_config *family, const mz_task_options *options, mz_task **out);
+// Whether what options name is texts, for a model that could learn from either.
+bool mz_task_reads_texts(const mz_task_options *options);
 void mz_task_close(mz_task *task); // NULL is fine; after its sources
 // The model that is trained on it, complete. INVALID where it does not fit the data.
 mezzo_status mz_task_set_model(mz_task *task, const mz_model *model);

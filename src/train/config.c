@@ -334,8 +334,21 @@ static double size_of_data(const mz_model_sizes *data, const mz_model_key *key) 
     return 0;
 }
 
+// A key that only models of ONNX files have.
+static mezzo_status take_text(const char *key, const char *value, bool is_file, char *out, size_t size) {
+    if (value[0] != '\0' && !is_file)
+        return mz_fail(MEZZO_ERR_INVALID, "%s is set, but the model is no .onnx file: remove it", key);
+    if (strlen(value) >= size)
+        return mz_fail(MEZZO_ERR_INVALID, "%s has %zu characters: at most %zu work", key, strlen(value), size - 1);
+    snprintf(out, size, "%s", value);
+    return MEZZO_OK;
+}
+
 mezzo_status mz_run_config_model(const mz_run_config *c, const mz_model_sizes *data, mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults(c->model_name, out));
+    const bool is_file = out->graph[0] != '\0';
+    MEZZO_TRY(take_text("model.loss", c->loss, is_file, out->loss, sizeof out->loss));
+    MEZZO_TRY(take_text("model.dims", c->dims, is_file, out->dims, sizeof out->dims));
     for (size_t i = 0; i < mz_model_key_count; i++) {
         const mz_model_key *key = &mz_model_keys[i];
         const double value = mz_model_key_get(key, &c->model), size = size_of_data(data, key);
@@ -374,6 +387,10 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
 
 static mezzo_status put_model(mezzo_config *config, const mezzo_model_config *m, bool all) {
     char text[32];
+    if (m->graph[0] != '\0') { // the others' are empty
+        MEZZO_TRY(mezzo_config_set(config, "model.loss", m->loss, "resolved"));
+        MEZZO_TRY(mezzo_config_set(config, "model.dims", m->dims, "resolved"));
+    }
     for (size_t i = 0; i < mz_model_key_count; i++)
         if (mz_model_takes(&mz_model_keys[i], m->name) &&
             (all || strcmp(mz_config_origin(config->values, mz_model_keys[i].path), "default") == 0))

@@ -139,7 +139,7 @@ static mezzo_status open_latents(model *m, const mz_task_options *options) {
 }
 
 static mezzo_status open_task(model *m, const mz_task_options *options) {
-    MEZZO_TRY(mz_task_open(mz_task_kind_of(m->model.maker->purpose), options, &m->task));
+    MEZZO_TRY(mz_task_open(&m->model.config, options, &m->task));
     MEZZO_TRY(open_latents(m, options));
     MEZZO_TRY(mz_task_set_model(m->task, &m->model));
     mz_task_report(m->task);
@@ -186,7 +186,8 @@ static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t b
 
 // Returns whether the pictures that are evaluated are also predicted and scored.
 static bool scores_pictures(const model *m, const mezzo_eval_options *o) {
-    return m->model.maker->purpose == MEZZO_TASK_IMAGES && o->iters == 0 && mz_images_describe(m->task).channels == 1;
+    return mz_model_purpose(&m->model) == MEZZO_TASK_IMAGES && o->iters == 0 &&
+           mz_images_describe(m->task).channels == 1;
 }
 
 static mezzo_status score_pictures(const model *m, mezzo_program *program, int64_t batch, const mezzo_hooks *hooks,
@@ -213,6 +214,8 @@ static void fill_result(const model *m, const mz_evaluation *score, double secon
     for (int i = 0; i < n; i++)
         *(strcmp(metrics[i].name, "perplexity") == 0      ? &r->perplexity
           : strcmp(metrics[i].name, "bits_per_byte") == 0 ? &r->bits_per_byte
+          : strcmp(metrics[i].name, "mae") == 0           ? &r->mae
+          : strcmp(metrics[i].name, "r2") == 0            ? &r->r2
                                                           : &r->accuracy) = metrics[i].value;
 }
 
@@ -234,7 +237,7 @@ static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_
     mz_source *source = NULL;
     mezzo_program *program = NULL;
     mz_batch_score *each = NULL;
-    mz_evaluation score = {.loss = (double)NAN, .accuracy = (double)NAN};
+    mz_evaluation score = {(double)NAN, (double)NAN, (double)NAN, (double)NAN, 0, 0};
     const int64_t batch = o->batch_size > 0 ? o->batch_size : m->run.batch_size;
     const volatile sig_atomic_t *stop = hooks != NULL ? hooks->stop : NULL;
     MEZZO_TRY(open_data(m, o, hooks));
@@ -277,6 +280,8 @@ mezzo_status mz_run_eval(const mezzo_eval_options *options, const mezzo_hooks *h
                                   .perplexity_per = "",
                                   .bits_per_byte = none,
                                   .accuracy = none,
+                                  .mae = none,
+                                  .r2 = none,
                                   .nmse = none,
                                   .rmse = none,
                                   .ssim = none,
@@ -313,7 +318,7 @@ static mezzo_status predict(model *m, const mezzo_predict_options *o, const mezz
                           .eta = o->eta,
                           .seed = o->seed};
     mz_predicted done = {0};
-    if (m->model.maker->purpose != MEZZO_TASK_IMAGES)
+    if (mz_model_purpose(&m->model) != MEZZO_TASK_IMAGES)
         return mz_fail(MEZZO_ERR_INVALID, "%s is not an image model: it predicts no images", m->model.maker->name);
     MEZZO_TRY(open_data(m, &data, hooks));
     MEZZO_TRY(open_program(m, batch, true, &program));

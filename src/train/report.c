@@ -298,21 +298,24 @@ mezzo_status mz_run_log_magnitudes(mz_training *run) {
 }
 
 mezzo_status mz_run_log_validation(mz_training *run, mz_val_kind kind) {
-    static const char *const names[MZ_VAL_KINDS][3] = {
-        [MZ_VAL_SAMPLE] = {"val/sampled_loss", "val/sampled_accuracy", "val/best_sampled_loss"},
-        [MZ_VAL_WHOLE] = {"val/loss", "val/accuracy", "val/best_loss"}};
+    static const char *const names[MZ_VAL_KINDS][5] = {
+        [MZ_VAL_SAMPLE] = {"val/sampled_loss", "val/best_sampled_loss", "val/sampled_accuracy", "val/sampled_mae",
+                           "val/sampled_r2"},
+        [MZ_VAL_WHOLE] = {"val/loss", "val/best_loss", "val/accuracy", "val/mae", "val/r2"}};
     const mz_evaluation *score = &run->report.val[kind].score;
     mz_health_add(&run->report.health, &(mz_health_row){.step = run->step,
                                                         .has_val = true,
                                                         .val_loss = score->loss,
                                                         .chance = (double)NAN,
                                                         .underflow = (double)NAN});
-    mz_metric row[3] = {mz_metric_number(names[kind][0], score->loss)};
+    mz_metric row[5] = {mz_metric_number(names[kind][0], score->loss)};
     size_t n = 1;
-    if (run->task->kind->scores)
-        row[n++] = mz_metric_number(names[kind][1], score->accuracy);
+    const double scores[] = {score->accuracy, score->mae, score->r2};
+    for (size_t i = 0; i < MZ_COUNT(scores); i++)
+        if (!isnan(scores[i]))
+            row[n++] = mz_metric_number(names[kind][i + 2], scores[i]);
     if (kind == mz_run_val_kind(run) && isfinite(run->report.best_val_loss))
-        row[n++] = mz_metric_number(names[kind][2], run->report.best_val_loss);
+        row[n++] = mz_metric_number(names[kind][1], run->report.best_val_loss);
     return mz_metrics_write(run->report.metrics, run->step, row, n);
 }
 
@@ -325,7 +328,10 @@ void mz_run_result(mz_training *run) {
     const mz_evaluation *whole = &run->report.val[MZ_VAL_WHOLE].score, *sample = &run->report.val[MZ_VAL_SAMPLE].score;
     r->val_loss = whole->loss;
     r->sampled_val_loss = sample->loss;
-    r->val_accuracy = isnan(whole->loss) ? sample->accuracy : whole->accuracy;
+    const mz_evaluation *last = isnan(whole->loss) ? sample : whole;
+    r->val_accuracy = last->accuracy;
+    r->val_mae = last->mae;
+    r->val_r2 = last->r2;
     r->best_val_loss = run->report.best_val_loss;
     r->val_bits_per_byte = (double)NAN;
     r->perplexity_per = run->task != NULL && run->task->kind->target != NULL ? run->task->kind->target(run->task) : "";

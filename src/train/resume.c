@@ -57,7 +57,7 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     run->report.reported_seconds = run->report.step_seconds;
     const mz_val_kind kind = c.val_sampled ? MZ_VAL_SAMPLE : MZ_VAL_WHOLE;
     run->report.val[kind] =
-        (mz_validation){{.loss = c.val_loss, .accuracy = (double)NAN}, isnan(c.val_loss) ? -1 : c.step};
+        (mz_validation){{c.val_loss, (double)NAN, (double)NAN, (double)NAN, 0, 0}, isnan(c.val_loss) ? -1 : c.step};
     run->report.best_val_loss = kind == mz_run_val_kind(run) ? c.best_val_loss : (double)NAN;
     run->data->position = c.batches;
     snprintf(run->report.result.checkpoint, sizeof run->report.result.checkpoint, "%s", path);
@@ -223,6 +223,9 @@ static mezzo_status write_folder(mz_training *run) {
     mz_free(config);
     MEZZO_TRY(status);
     MEZZO_TRY(mz_latents_save(run->config.out, &run->latents));
+    const mz_model *model = &run->engine.plan.model;
+    if (model->maker->keep != NULL)
+        MEZZO_TRY(model->maker->keep(model, run->config.out));
     return mz_task_save(run->task, run->config.out);
 }
 

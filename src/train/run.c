@@ -95,6 +95,12 @@ static mezzo_status find_origin(const mz_training *run, origin *out) {
     return MEZZO_OK;
 }
 
+// A graph file learns from what the data is: from texts, or from arrays, whose shapes decide what it leaves open.
+static mezzo_status fit_graph_file(const mz_training *run, mezzo_model_config *family) {
+    family->texts = run->task->kind == &mz_task_language;
+    return run->task->kind->bind != NULL ? run->task->kind->bind(run->task, family) : MEZZO_OK;
+}
+
 static mezzo_status open_task(mz_training *run) {
     mezzo_model_config family;
     origin from;
@@ -103,6 +109,10 @@ static mezzo_status open_task(mz_training *run) {
     mz_task_options options = run->config.data;
     if (run->config.resume[0] != '\0')
         options.folder = run->config.out;
+    if (family.graph[0] != '\0') {
+        family.texts = mz_task_reads_texts(&options);
+        snprintf(family.loss, sizeof family.loss, "%s", run->config.loss);
+    }
     MEZZO_TRY(find_origin(run, &from));
     options.weights = from.folder;
     options.own = from.own;
@@ -112,12 +122,19 @@ static mezzo_status open_task(mz_training *run) {
     if (options.pack && mezzo_model_task(&family) != MEZZO_TASK_LANGUAGE)
         return mz_fail(MEZZO_ERR_INVALID, "data.pack is for texts and records, and %s is no language model: remove it",
                        family.name);
-    MEZZO_TRY(mz_task_open(mz_task_kind_of(mezzo_model_task(&family)), &options, &run->task));
+    if (options.pack && family.graph[0] != '\0')
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "data.pack needs attention that tells documents apart, which '%s' has "
+                       "not: remove it",
+                       family.graph);
+    MEZZO_TRY(mz_task_open(&family, &options, &run->task));
     if (strcmp(family.name, "radio_unet") == 0 && run->task->sizes.condition_channels == 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s predicts images from other images, but %s has none to predict from", name,
                        options.path);
     MEZZO_TRY(open_latents(run, &options));
     MEZZO_TRY(mz_run_config_model(&run->config, &run->task->sizes, &family));
+    if (family.graph[0] != '\0')
+        MEZZO_TRY(fit_graph_file(run, &family));
     MEZZO_TRY(mz_model_of(&family, &run->engine.plan.model));
     MEZZO_TRY(mz_task_set_model(run->task, &run->engine.plan.model));
     if (mz_run_leads(run))
@@ -177,7 +194,7 @@ static mezzo_status open_parts(mezzo_device *device, bool joins, const mezzo_con
     *run = (mz_training){.source = config, .engine = {.device = device, .borrowed = device != NULL}};
     run->report.best_val_loss = (double)NAN;
     for (int kind = 0; kind < MZ_VAL_KINDS; kind++)
-        run->report.val[kind] = (mz_validation){{.loss = (double)NAN, .accuracy = (double)NAN}, -1};
+        run->report.val[kind] = (mz_validation){{(double)NAN, (double)NAN, (double)NAN, (double)NAN, 0, 0}, -1};
     run->engine.readout.last.loss = (double)NAN;
     run->report.started = mz_seconds();
     if (hooks != NULL)

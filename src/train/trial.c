@@ -168,7 +168,7 @@ mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, m
     const mz_model *model = &t->engine.plan.model;
     const int64_t rows = rows_that_fit(t), iters = t->config.eval_iters;
     const bool classes = t->task->wants.classes > 0; // pictures have no right answers to count
-    *out = (mz_evaluation){.loss = (double)NAN, .accuracy = (double)NAN};
+    *out = (mz_evaluation){(double)NAN, (double)NAN, (double)NAN, (double)NAN, 0, 0};
     MEZZO_TRY_GOTO(status, mz_source_open(t->task, MZ_SET_VALIDATION, iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL,
                                           rows, mezzo_seed(t->config.seed, MEZZO_SEED_VALIDATION), classes, &source));
     MEZZO_TRY_GOTO(

@@ -1,8 +1,10 @@
 """make_seeds.py: writes the seed inputs of the fuzzers into corpus/, small examples of every form that the readers know.
 The seeds are committed; run this again after a format changes."""
+import io
 import json
 import pathlib
 import struct
+import zipfile
 import zlib
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
@@ -57,6 +59,24 @@ write("npy", "huge", npy(1, npy_header("<f8", "(1152921504606846975, 16)"), b"")
 write("npy", "fortran", npy(1, "{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}", bytes(4)))
 write("npy", "open", npy(1, "{'descr': '<f4', 'shape': (1", bytes(4)))
 write("npy", "long", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{")
+
+
+def archive(arrays, method=zipfile.ZIP_STORED):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as file:
+        for name, data in arrays.items():
+            with file.open(zipfile.ZipInfo(name + ".npy"), "w", force_zip64=True) as entry:
+                entry.write(data)
+    return out.getvalue()
+
+
+two = {"x": npy(1, npy_header("<f4", "(2, 3)"), struct.pack("<6f", *range(6))), "labels": npy(1, npy_header("<i8", "(2,)"), struct.pack("<2q", 1, -1))}
+write("npz", "two", archive(two))
+write("npz", "packed", archive({"x": npy(1, npy_header("|b1", "(64,)"), bytes(64))}, zipfile.ZIP_DEFLATED))
+write("npz", "empty", archive({}))
+write("npz", "bomb", archive({"x": b"\x93NUMPY"}, zipfile.ZIP_DEFLATED).replace(struct.pack("<L", 6), struct.pack("<L", 2**31)))
+write("npz", "wide", archive({"x": npy(1, npy_header("<f8", "()"), struct.pack("<d", 0.5))})[:-22] + bytes.fromhex("504b0606") + bytes(52) +
+      bytes.fromhex("504b0607") + bytes(16) + bytes.fromhex("504b0506") + bytes(18))
 
 
 def chunk(kind, data):

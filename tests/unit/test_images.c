@@ -29,8 +29,7 @@ static mz_task *opened(const char *model) {
         skip(); // no libpng
     assert_int_equal(mezzo_model_defaults(model, &config), MEZZO_OK);
     mz_model object;
-    if (mz_model_of(&config, &object) != MEZZO_OK ||
-        mz_task_open(mz_task_kind_of(object.maker->purpose), &options, &task) != MEZZO_OK ||
+    if (mz_model_of(&config, &object) != MEZZO_OK || mz_task_open(&object.config, &options, &task) != MEZZO_OK ||
         mz_task_set_model(task, &object) != MEZZO_OK)
         fail_msg("%s", mezzo_error_message());
     return task;
@@ -254,8 +253,8 @@ static void test_refused(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "16 x 16 x 1"));
     mz_task_close(task);
     const mz_task_options text = {.train = "a.txt"}, none = {.split = 0.9};
-    assert_int_equal(mz_task_open(&mz_task_images, &text, &task), MEZZO_ERR_INVALID);
-    assert_int_equal(mz_task_open(&mz_task_images, &none, &task), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_task_open(&(mezzo_model_config){.name = "kl_vae"}, &text, &task), MEZZO_ERR_INVALID);
+    assert_int_equal(mz_task_open(&(mezzo_model_config){.name = "kl_vae"}, &none, &task), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "mezzo data radio"));
 }
 

@@ -155,8 +155,8 @@ static void checkpoints_keep_the_hash(void **state) {
 // description has beside a text: what a graph read from a file would need.
 static int affine_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
     (void)model;
-    out[0] = (mz_input){"x", MZ_ROLE_FEATURES, MEZZO_F32, 2, {form->batch, 3}, 0, NULL};
-    out[1] = (mz_input){"targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, {form->batch}, 0, NULL};
+    out[0] = MZ_INPUT("x", MZ_ROLE_FEATURES, MEZZO_F32, 2, form->batch, 3);
+    out[1] = MZ_INPUT("targets", MZ_ROLE_TARGETS, MEZZO_I32, 1, form->batch);
     return 2;
 }
 

@@ -20,9 +20,9 @@ int64_t mz_session_items(const mz_session_options *o) {
 void mz_session_describe(const mz_session_options *o, char *out, size_t size) {
     const mz_model_sizes m = mz_model_sizes_of(&o->model);
     const long long batch = (long long)o->form.batch;
-    if (o->model.maker->purpose == MEZZO_TASK_LANGUAGE)
+    if (mz_model_purpose(&o->model) == MEZZO_TASK_LANGUAGE)
         snprintf(out, size, "%lld x %lld tokens", batch, (long long)o->form.length);
-    else if (o->model.maker->purpose == MEZZO_TASK_IMAGES)
+    else if (mz_model_purpose(&o->model) == MEZZO_TASK_IMAGES)
         snprintf(out, size, "%lld image%s of %lld x %lld x %lld", batch, batch == 1 ? "" : "s", (long long)m.image_size,
                  (long long)m.image_size, (long long)m.channels);
     else

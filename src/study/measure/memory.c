@@ -15,8 +15,9 @@ enum { SAMPLE_TOKENS = 200 }; // train.sample_tokens' default
 
 // Training draws no samples of other models than language models'.
 static mezzo_status add_sampling(mezzo_device *device, const mz_session_options *o, mz_footprint *f) {
-    return o->model.maker->purpose == MEZZO_TASK_LANGUAGE ? mz_sampler_sketch(device, o, SAMPLE_TOKENS, &f->sampling)
-                                                          : MEZZO_OK;
+    return mz_model_purpose(&o->model) == MEZZO_TASK_LANGUAGE
+               ? mz_sampler_sketch(device, o, SAMPLE_TOKENS, &f->sampling)
+               : MEZZO_OK;
 }
 
 mezzo_status mz_footprint_of(mezzo_device *device, const mz_session_options *o, const mz_footprint *like,

@@ -112,7 +112,7 @@ mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
     }
     // Others have no embeddings, which a low residual stream begins with, and no logits in rows.
     if (o.program.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0 &&
-        o.model.maker->purpose == MEZZO_TASK_LANGUAGE) {
+        mz_model_purpose(&o.model) == MEZZO_TASK_LANGUAGE) {
         less = o;
         less.program.residual = MEZZO_RESIDUAL_LOW;
         MEZZO_TRY(save_by(a, &less, "residual low"));

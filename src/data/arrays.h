@@ -1,0 +1,38 @@
+// Examples as arrays with names: those of an .npz archive, of .npy files, or made by the caller.
+#ifndef MZ_DATA_ARRAYS_H
+#define MZ_DATA_ARRAYS_H
+
+#include "data/npy.h"
+
+// U8 is brightness to an input of numbers, 255 of which is 1.
+typedef enum mz_array_type { MZ_ARRAY_F32, MZ_ARRAY_I32, MZ_ARRAY_U8 } mz_array_type;
+typedef struct mz_array {
+    char *name;
+    mz_array_type type;
+    int rank; // of one example
+    int64_t dim[MZ_NPY_RANK];
+    int64_t n, width; // examples; elements of each
+    void *data;       // [n, width]
+} mz_array;
+
+// Zeroed, then freed.
+typedef struct mz_arrays {
+    mz_array *items;
+    size_t count, cap;
+} mz_arrays;
+void mz_arrays_free(mz_arrays *arrays);
+const mz_array *mz_arrays_find(const mz_arrays *arrays, const char *name); // NULL: no such array
+size_t mz_array_size(const mz_array *array);                               // bytes of one element
+double mz_array_number(const mz_array *array, int64_t i);                  // element i
+
+// Adds an array without numbers, or numbers that are given, which it owns from then on, also after an error.
+mezzo_status mz_arrays_add(mz_arrays *arrays, const char *name, mz_array_type type, int64_t n, int rank,
+                           const int64_t *dim, void *data, mz_array **out);
+// A .npy file; F8 becomes F32 and I8 I32. INVALID names what is not finite, or no I32; an array without a dimension.
+mezzo_status mz_arrays_add_npy(mz_arrays *arrays, const char *name, const char *path);
+// Every array of an .npz archive. Errors as mz_zip_open and mz_arrays_add_npy.
+mezzo_status mz_arrays_read(const char *path, mz_arrays *out);
+// The same of bytes in memory.
+mezzo_status mz_arrays_parse(const char *where, const void *bytes, size_t n, mz_arrays *out);
+
+#endif

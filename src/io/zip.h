@@ -1,0 +1,32 @@
+// ZIP archives, as numpy.savez writes them: files that are stored or deflated, also of 4 GiB and more. Mapped, not
+// copied. The format: APPNOTE.TXT 6.3 of PKWARE.
+#ifndef MZ_IO_ZIP_H
+#define MZ_IO_ZIP_H
+
+#include "io/file.h"
+
+typedef struct mz_zip_entry {
+    char *name;
+    uint64_t offset; // of its header
+    uint64_t packed, size;
+    uint32_t crc;
+    bool is_deflated;
+} mz_zip_entry;
+
+typedef struct mz_zip {
+    mz_map map;
+    mz_zip_entry *entries;
+    size_t count, cap;
+} mz_zip;
+
+// FORMAT names the file and what is wrong: no archive, a damaged one, an entry that is encrypted or packed in another
+// way. IO: it cannot be read.
+mezzo_status mz_zip_open(const char *path, mz_zip *out);
+// The same of bytes in memory, which are borrowed.
+mezzo_status mz_zip_parse(const char *where, const void *bytes, size_t n, mz_zip *out);
+// Bytes of entry `index`, entries[index].size of them: in the map, or unpacked to *owned (mz_free; NULL for the
+// former). FORMAT also where they do not have its checksum; UNSUPPORTED: this build has no zlib.
+mezzo_status mz_zip_read(const mz_zip *zip, const char *where, size_t index, const unsigned char **bytes, void **owned);
+mezzo_status mz_zip_end(mz_zip *zip, mezzo_status status); // closes; as mz_map_end. A zeroed one is fine
+
+#endif

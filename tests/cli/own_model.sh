@@ -1,0 +1,115 @@
+# A model from an ONNX file by the command: trained from .npz and .npy files, a table and text, evaluated, resumed with the same bits, and what is
+# refused. The models: tests/golden/make/own_models.py.
+source "$MEZZO_TESTS/cli/check.bash" || exit 1
+command -v python3 >/dev/null || exit 0
+FEW=(--batch-size 8 --log-every 10 --eval-every 0 --device cpu --threads 1 --precision fp32)
+DATA=$MEZZO_TESTS/golden/data
+cp "$DATA"/own_*.onnx .
+npz() { python3 "$MEZZO_TESTS/cli/npz.py" "$@" || fail "no $1"; }
+
+"$MEZZO" train --model own_mlp.onnx --data none.npz >"$OUT" 2>"$ERR" </dev/null
+grep -q "this build reads no ONNX files" "$ERR" && exit 0
+
+# the class is which third of the first feature's range it is in
+npz a.npz "x=f4,96x7,r()*3 if i%7==0 else r()" "labels=i8,96,0"
+python3 - <<'PY' || fail "no labels"
+import struct, zipfile
+with zipfile.ZipFile("a.npz") as f:
+    parts = {n: f.read(n) for n in f.namelist()}
+x = struct.unpack("<672f", parts["x.npy"][-672 * 4:])
+y = struct.pack("<96q", *(int(x[7 * i]) for i in range(96)))
+parts["labels.npy"] = parts["labels.npy"][:-96 * 8] + y
+for name, method in (("a.npz", zipfile.ZIP_STORED), ("packed.npz", zipfile.ZIP_DEFLATED)):
+    with zipfile.ZipFile(name, "w", method) as f:
+        for n in parts:
+            f.writestr(n, parts[n])
+for n in parts:
+    open(n, "wb").write(parts[n])
+open("t.csv", "w").write("a,b,c,d,e,f,g,label\n" + "".join(",".join(map(str, x[7 * i:7 * i + 7])) + f",{int(x[7 * i])}\n" for i in range(96)))
+PY
+
+run 0 train --model own_mlp.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 60 --lr 1e-2 --out classes
+shows "$OUT" "done: 60 steps" "(accuracy "
+shows "$ERR" "onnx: own_mlp.onnx, cross_entropy, 86 examples of 96 to train on"
+[[ -f classes/graph/model.onnx ]] || fail "the run keeps no copy of its model"
+shows classes/config.yaml "name: own_mlp.onnx" "loss: cross_entropy"
+run 0 train --model own_mlp.onnx --loss cross_entropy --data packed.npz "${FEW[@]}" --steps 30 --schedule-steps 60 --lr 1e-2 --out two
+run 0 train --config two/config.yaml --resume auto --steps 60 --schedule-steps 60
+cmp -s classes/checkpoints/step-00000060/model.safetensors two/checkpoints/step-00000060/model.safetensors ||
+    fail "a resumed run, from compressed arrays, has other weights"
+
+# the copy is what later commands read
+rm own_mlp.onnx
+run 0 eval classes --json
+shows "$OUT" '"accuracy": ' '"examples": 10'
+run 0 eval classes --data a.npz
+shows "$OUT" "examples    96"
+run 0 eval classes --data x.npy --labels labels.npy
+shows "$OUT" "examples    96"
+whole=$(grep loss "$OUT")
+run 0 eval classes --data t.csv
+[[ $(grep loss "$OUT") == "$whole" ]] || fail "a table has another loss than the arrays it was made from"
+refuse 2 "no such file" own_mlp.onnx -- train --config classes/config.yaml --resume auto --steps 70
+cp "$DATA"/own_segment.onnx own_mlp.onnx
+refuse 2 image -- train --config classes/config.yaml --resume auto --steps 70
+cp "$DATA"/own_mlp.onnx .
+echo >>own_mlp.onnx # another file, though it says the same
+"$MEZZO" train --config classes/config.yaml --resume auto --steps 70 >"$OUT" 2>"$ERR" </dev/null && fail "a changed model goes on"
+cp "$DATA"/own_mlp.onnx .
+refuse 2 "no samples" -- sample classes
+truncate -s 200 two/graph/model.onnx
+refuse 2 graph/model.onnx -- eval two
+
+# numbers: every loss of them, with weights
+npz n.npz "x=f4,40x7,r()" "wanted=f4,40x5,r()" "weights=f4,40,i%3"
+for loss in mse l1 huber; do
+    run 0 train --model own_mlp.onnx --loss $loss --labels wanted --data n.npz "${FEW[@]}" --steps 20 --out $loss
+    shows "$OUT" "(MAE 0." "R² "
+    shows $loss/metrics.jsonl '"val/mae"' '"val/r2"'
+done
+run 0 eval mse
+shows "$OUT" "MAE         0." "R² "
+run 0 train --model own_mlp.onnx --loss "mse(logits,wanted) + 0.1*bce_with_logits(logits,wanted)" --data n.npz "${FEW[@]}" --steps 20 --out sum
+run 0 eval sum
+# the model's own loss
+npz l.npz "x=f4,40x7,r()" "target=f4,40x5,r()"
+run 0 train --model own_loss.onnx --data l.npz "${FEW[@]}" --batch-size 4 --steps 20 --out own
+run 0 eval own
+shows "$OUT" "examples    4"
+refuse 2 "fill no batch of 100" -- train --model own_loss.onnx --data l.npz "${FEW[@]}" --batch-size 100 --steps 2 --out none
+# sizes that data decides, classes of pixels, of which some do not count
+npz s.npz "image=f4,20x3x6x5,r()" "labels=i8,20x6x5,-100 if i%30<5 else i%4"
+run 0 train --model own_segment.onnx --loss cross_entropy --data s.npz "${FEW[@]}" --steps 20 --out pixels
+shows pixels/config.yaml "height=6,width=5"
+run 0 eval pixels
+shows "$OUT" "examples    50"
+refuse 2 "dimension 2 of input 'image' has no size" "--dim height=N" -- memory --model own_segment.onnx --loss cross_entropy
+# texts
+text 60 >text.txt
+run 0 train --model own_tokens.onnx --data text.txt --tokenizer char --seq-len 16 "${FEW[@]}" --steps 30 --lr 1e-2 --out texts
+shows "$OUT" "perplexity"
+run 0 eval texts
+shows "$OUT" "bits/byte"
+run 0 sample texts --tokens 20 --prompt the
+[[ $(wc -c <"$OUT") -ge 5 ]] || fail "no text"
+
+# refused in one line
+npz f.npz "x=f4,40x7,r()" "weights=f4,40,i%3"
+refuse 2 "no output of one number" "--loss" -- train --model own_mlp.onnx --data a.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 "model.loss" nonsense -- train --model own_mlp.onnx --loss 'mse(nonsense' --data a.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 "no output 'nonsense'" -- train --model own_mlp.onnx --loss 'mse(nonsense)' --data a.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 a.npz "no array 'wanted'" -- train --model own_mlp.onnx --loss mse --labels wanted --data a.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 l.npz "no array 'labels'" -- train --model own_mlp.onnx --loss mse --data l.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 "has fractions" -- train --model own_mlp.onnx --loss cross_entropy --labels weights --data f.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 "examples of 'x' are [7]" "[3, 6, 5]" -- train --model own_segment.onnx --loss cross_entropy --dim height=6,width=5 --data x.npy \
+    --labels labels.npy "${FEW[@]}" --steps 2 --out none
+refuse 2 "model.loss is set" -- train --model toy --loss mse "${FEW[@]}" --steps 2 --out none
+refuse 2 "data.pack" -- train --model own_tokens.onnx --data text.txt --pack "${FEW[@]}" --steps 2 --out none
+head -c 300 a.npz >cut.npz
+refuse 2 cut.npz -- train --model own_mlp.onnx --loss cross_entropy --data cut.npz "${FEW[@]}" --steps 2 --out none
+python3 - <<'PY'
+data = bytearray(open("a.npz", "rb").read())
+data[200] ^= 1
+open("bit.npz", "wb").write(data)
+PY
+refuse 2 bit.npz checksum -- train --model own_mlp.onnx --loss cross_entropy --data bit.npz "${FEW[@]}" --steps 2 --out none

@@ -1,0 +1,20 @@
+// Any bytes as an .npz: refused with a message, or every array has the numbers that its shape says.
+#include "data/arrays.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    mz_arrays arrays;
+    volatile double sum = 0;
+    if (mz_arrays_parse("input", data, size, &arrays) != MEZZO_OK) {
+        if (mezzo_error_message()[0] == '\0')
+            __builtin_trap();
+    } else if (arrays.count == 0) {
+        __builtin_trap();
+    }
+    for (size_t i = 0; i < arrays.count; i++)
+        for (int64_t k = 0; k < arrays.items[i].n * arrays.items[i].width; k++)
+            sum = sum + mz_array_number(&arrays.items[i], k);
+    mz_arrays_free(&arrays);
+    return 0;
+}
