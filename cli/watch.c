@@ -38,6 +38,11 @@ static const row rows[] = {
     {"throughput", "perf/images_per_second", " images/s", WHOLE, false},
     {"time of a step", "perf/step_ms", " ms", 2, false},
     {"memory", "perf/memory_bytes", "", BYTES, false},
+    {"error in fp8", "counterfactual/fp8/relative_error", "", 4, false},
+    {"error in fp8-block", "counterfactual/fp8-block/relative_error", "", 4, false},
+    {"error in mxfp8", "counterfactual/mxfp8/relative_error", "", 4, false},
+    {"error in mxfp4", "counterfactual/mxfp4/relative_error", "", 4, false},
+    {"error in nvfp4", "counterfactual/nvfp4/relative_error", "", 4, false},
 };
 
 // A curve of `width` characters, each the mean of its stretch of steps; '!' where a value is not finite.

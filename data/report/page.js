@@ -356,6 +356,8 @@
     function word(name) {
         if (words.has(name))
             return words.get(name);
+        if (name.startsWith("counterfactual/"))
+            return name.split("/")[1];
         return name.replace(/^gradients\/norm\//, "").replace(/^experts\/layers\.\d+\/load\./, "expert ");
     }
     function title(name) { // of a metric that no chart below lists
@@ -363,6 +365,12 @@
         return text.charAt(0).toUpperCase() + text.slice(1);
     }
     const units = ["tokens", "examples", "images"];
+    const formats = ["fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4"];
+    const counterfactuals = [
+        ["relative_error", "Operands in other formats", "mean relative error", "What each format would do to the operands of linear layers."],
+        ["largest_relative_error", "Operands in other formats: the worst", "relative error"],
+        ["underflow_share", "Operands in other formats: underflow", "share of non-zero values"],
+        ["saturated_share", "Operands in other formats: saturation", "share of non-zero values"]];
     // Every chart but those of a run of its own: its metrics, in one unit.
     function specs() {
         const tokens = runs.every((r) => r.unit === "tokens");
@@ -383,6 +391,7 @@
             { id: "saturated", title: "8-bit saturation", unit: "share of steps", names: ["fp8/saturated_share", "fp8/most_saturated_share"] },
             { id: "changes", title: "Changes of 8-bit scales", unit: "since the last report", names: ["fp8/scale_changes"] },
             { id: "underflow8", title: "8-bit underflow", unit: "share of non-zero values", names: ["fp8/underflow_share", "fp8/most_underflow_share"] },
+            ...counterfactuals.map((kind) => ({ id: kind[0], title: kind[1], unit: kind[2], names: formats.map((f) => "counterfactual/" + f + "/" + kind[0]), note: kind[3] })),
             ...units.map((unit) => ({ id: unit === "tokens" ? "throughput" : unit, title: "Throughput", unit: unit + "/s", names: ["perf/" + unit + "_per_second"], smooth: true })),
             { id: "step", title: "Time of a step", unit: "ms", names: ["perf/step_ms"], smooth: true },
             { id: "mfu", title: "Model FLOPs utilization", unit: "of the peak", names: ["perf/mfu"], smooth: true },

@@ -23,6 +23,17 @@ static inline mz_blocks_how mz_blocks_of(const mz_call *call, int slot) {
     return how;
 }
 
+// The least power of two that brings `amax` to at most the format's largest number; 1 where that says nothing.
+static inline float mz_scale_for(double amax, mezzo_dtype dtype) {
+    int exponent = 0;
+    const double ratio = amax / mz_dtype_largest(dtype);
+    if (!isfinite(ratio) || ratio == 0)
+        return 1;
+    if (frexp(ratio, &exponent) == 0.5) // a power of two is its own scale
+        exponent--;
+    return (float)ldexp(1, exponent < -126 ? -126 : exponent);
+}
+
 static inline uint32_t mz_magnitude(float x) { // of a positive number, in the order of magnitudes
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

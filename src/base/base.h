@@ -105,7 +105,11 @@ void mz_normal4(const uint32_t words[4], float out[4]); // Box–Muller
 mz_philox_key mz_noise_key(int32_t low, int32_t high);  // of the op `normal`, from a row's two words
 
 // --- text ----------------------------------------------------------------------------------------------------------
-bool mz_glob_match(const char *pattern, const char *text);        // '*' any run (dots too), '?' one character
+bool mz_glob_match(const char *pattern, const char *text); // '*' any run (dots too), '?' one character
+// Of a list of patterns between commas: a pattern names a module by its whole path or by the path's end. next: copies
+// the first of the list and moves on; false at the end.
+bool mz_names_module(const char *pattern, const char *module);
+bool mz_next_pattern(const char **list, char pattern[256]);
 void mz_star_numbers(const char *module, char *out, size_t size); // "h.11.mlp.fc" -> "h.*.mlp.fc"
 // Control characters (C0, DEL and, in UTF-8, C1) become spaces, in place: a text from a file must not drive a terminal.
 void mz_text_tame(char *text);

@@ -75,6 +75,21 @@ bool mz_glob_match(const char *pattern, const char *text) {
     return *pattern == '\0';
 }
 
+bool mz_names_module(const char *pattern, const char *module) {
+    char tail[300];
+    snprintf(tail, sizeof tail, "*.%s", pattern);
+    return mz_glob_match(pattern, module) || mz_glob_match(tail, module);
+}
+
+bool mz_next_pattern(const char **list, char pattern[256]) {
+    size_t n = strcspn(*list, ",");
+    if (**list == '\0')
+        return false;
+    snprintf(pattern, 256, "%.*s", (int)(n < 255 ? n : 255), *list);
+    *list += n + ((*list)[n] == ',');
+    return true;
+}
+
 enum { WORD_BYTES = 128 };
 
 // Computes Levenshtein's distance, one row of the table at a time. Words of WORD_BYTES and more match nothing.

@@ -22,28 +22,11 @@ mezzo_status mezzo_graph_adapt(mezzo_graph *g, const mezzo_lora *lora) {
     return MEZZO_OK;
 }
 
-// "c_attn" is every module whose path ends so; a pattern may also be a whole path.
-static bool names(const char *pattern, const char *module) {
-    char tail[300];
-    snprintf(tail, sizeof tail, "*.%s", pattern);
-    return mz_glob_match(pattern, module) || mz_glob_match(tail, module);
-}
-
-// The next of the patterns, cut at commas; false at the end.
-static bool next_pattern(const char **at, char pattern[256]) {
-    size_t n = strcspn(*at, ",");
-    if (**at == '\0')
-        return false;
-    snprintf(pattern, 256, "%.*s", (int)(n < 255 ? n : 255), *at);
-    *at += n + ((*at)[n] == ',');
-    return true;
-}
-
 static bool adapts(const mezzo_graph *g, const char *module) {
     const char *at = g->adapted;
     char pattern[256];
-    while (g->lora_rank > 0 && next_pattern(&at, pattern))
-        if (names(pattern, module))
+    while (g->lora_rank > 0 && mz_next_pattern(&at, pattern))
+        if (mz_names_module(pattern, module))
             return true;
     return false;
 }
@@ -172,14 +155,14 @@ static bool has_adapter(const mz_param_spec *spec, const char *pattern) {
         snprintf(module, sizeof module, "%.*s", (int)(end - spec->name), spec->name);
     else if (spec->parts.n == 0 || !mz_adapted_module(spec->name, 0, &(mz_parts){0}, 0, module, &first, &rows))
         return false;
-    return names(pattern, module);
+    return mz_names_module(pattern, module);
 }
 
 mezzo_status mezzo_graph_freeze_base(mezzo_graph *g) {
     MZ_REQUIRE(g);
     const char *at = g->adapted;
     char pattern[256];
-    while (g->lora_rank > 0 && next_pattern(&at, pattern)) {
+    while (g->lora_rank > 0 && mz_next_pattern(&at, pattern)) {
         bool found = false;
         for (size_t i = 0; i < g->n_params && !found; i++) {
             found = has_adapter(&g->params[i], pattern);

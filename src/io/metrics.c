@@ -161,11 +161,12 @@ static mezzo_status require_fresh(const char *path) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tensorboard, mz_metrics **out) {
+mezzo_status mz_metrics_open(const char *folder, const char *file, int64_t resume_step, bool tensorboard,
+                             mz_metrics **out) {
     *out = NULL;
     mezzo_status status = MEZZO_OK;
     mz_metrics *metrics = mz_alloc(1, sizeof *metrics);
-    char *path = mz_format("%s/metrics.jsonl", folder);
+    char *path = mz_format("%s/%s", folder, file);
     if (!metrics || !path) {
         mz_free(path);
         status = MEZZO_ERR_MEMORY;

@@ -29,11 +29,12 @@ static inline mz_metric mz_metric_text(const char *name, const char *value) {
 
 typedef struct mz_metrics mz_metrics;
 
-// Opens FOLDER/metrics.jsonl (the folder exists) and, where `tensorboard`, a new event file. resume_step -1: a fresh
-// run; MEZZO_ERR_INVALID where the file has records already. resume_step S ≥ 0: records of later steps and an end
+// Opens FOLDER/`file`, metrics.jsonl (the folder exists), and, where `tensorboard`, a new event file. resume_step -1: a
+// fresh run; MEZZO_ERR_INVALID where the file has records already. resume_step S ≥ 0: records of later steps and an end
 // torn or zeroed by a crash are cut off first, so that the file becomes the one of a run that never stopped. A line
 // before them that is not a record stays as it is. MEZZO_ERR_IO names the file.
-mezzo_status mz_metrics_open(const char *folder, int64_t resume_step, bool tensorboard, mz_metrics **out);
+mezzo_status mz_metrics_open(const char *folder, const char *file, int64_t resume_step, bool tensorboard,
+                             mz_metrics **out);
 // Records go to a function, and nothing is written.
 typedef mezzo_status (*mz_metrics_fn)(void *user, int64_t step, const mz_metric *values, size_t count);
 mezzo_status mz_metrics_open_to(mz_metrics_fn take, void *user, mz_metrics **out);

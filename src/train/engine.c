@@ -50,6 +50,8 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool out
         e->plan.scaler.enabled = mz_session_needs_scale(&e->plan.program);
     if (config->histograms_every > 0 && e->size > 1)
         return mz_fail(MEZZO_ERR_INVALID, "train.histograms_every supports one rank: remove it with %d ranks", e->size);
+    if (config->counterfactual[0] != '\0' && e->size > 1)
+        return mz_fail(MEZZO_ERR_INVALID, "train.counterfactual supports one rank: remove it with %d ranks", e->size);
     e->plan.form = (mz_form){.batch = config->batch_size,
                              .length = mz_model_sizes_of(&e->plan.model).length,
                              .outputs = outputs,
@@ -60,11 +62,15 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool out
     MEZZO_TRY(mz_session_open(e->device, &e->plan, MZ_SESSION_TRAIN | MZ_SESSION_EVAL | MZ_SESSION_STEP, &e->session));
     if (config->histograms_every > 0)
         MEZZO_TRY(mz_magnitudes_create(e->session.train, e->session.params, &e->magnitudes));
+    if (config->counterfactual[0] != '\0')
+        MEZZO_TRY(mz_counterfactual_create(e->session.train, config->counterfactual, config->counterfactual_ops,
+                                           &e->counterfactual));
     return MEZZO_OK;
 }
 
 void mz_engine_close(mz_engine *e) {
     mz_magnitudes_free(e->magnitudes);
+    mz_counterfactual_free(e->counterfactual);
     mz_session_close(&e->session);
     mz_group_close(e->group);
     if (!e->borrowed)

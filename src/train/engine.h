@@ -5,6 +5,7 @@
 
 #include "dist/group.h"
 #include "train/config.h"
+#include "train/counterfactual.h"
 #include "train/magnitudes.h"
 
 // What one step did, read from the device when that costs no waiting.
@@ -29,11 +30,13 @@ typedef struct mz_engine {
     mz_session_options plan;
     char precision_reason[600];
     mz_session session;
-    mz_group *group;           // the ranks that train together; NULL: this process alone
-    int rank, size;            // 0 of 1 alone
-    mz_readout readout;        // of the newest step that was read
-    mz_magnitudes *magnitudes; // NULL: no histograms asked for
-    bool counting;             // the step under way is counted
+    mz_group *group;                   // the ranks that train together; NULL: this process alone
+    int rank, size;                    // 0 of 1 alone
+    mz_readout readout;                // of the newest step that was read
+    mz_magnitudes *magnitudes;         // NULL: no histograms asked for
+    bool counting;                     // the step under way is counted
+    mz_counterfactual *counterfactual; // NULL: no formats asked for
+    bool comparing;                    // it measures the step under way
 } mz_engine;
 
 // On `device`, which the caller keeps, or, where it is NULL, on the one that the configuration names. Describes it and

@@ -190,6 +190,7 @@ static mezzo_status step(mz_training *run, bool read_all) {
     const double start = mz_seconds(), cpu = mz_cpu_seconds(), data = run->report.data_seconds;
     uint64_t batches = run->data->position;
     run->engine.counting = run->engine.magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
+    run->engine.comparing = run->engine.counterfactual != NULL && due(run->step + 1, run->config.counterfactual_every);
     if (!run->report.rates.energy.open)
         open_energy(run);
     MEZZO_TRY(mz_profile_step_begin(run));
@@ -242,6 +243,8 @@ static mezzo_status between(mz_training *run) {
         MEZZO_TRY(mz_run_log_step(run));
     if (run->engine.counting)
         MEZZO_TRY(mz_run_log_magnitudes(run));
+    if (run->engine.comparing)
+        MEZZO_TRY(mz_run_log_counterfactual(run));
     bool more = due(run->step, c->eval_every) || due(run->step, c->sample_every) || due(run->step, c->checkpoint_every);
     if (more)
         mz_energy_begin(&run->report.rates.energy);

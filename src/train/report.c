@@ -28,9 +28,15 @@ mezzo_status mz_report_open(mz_training *run) {
     return mz_gradient_norms_create(run->engine.session.optimizer, run->engine.session.ranks, &r->norms);
 }
 
+static void close_metrics(mz_report *r) {
+    mz_metrics_close(r->metrics);
+    mz_metrics_close(r->operands);
+    r->metrics = r->operands = NULL;
+}
+
 void mz_report_close(mz_training *run) {
     mz_report *r = &run->report;
-    mz_metrics_close(r->metrics);
+    close_metrics(r);
     mz_health_end(&r->health);
     mz_gradient_norms_free(run->engine.device, r->norms);
     mz_expert_load_free(r->experts);
@@ -178,11 +184,25 @@ static double chance_loss(const mz_training *run) {
     return classes > 1 ? log((double)classes) : (double)NAN;
 }
 
+// from -1: files that have no records yet.
+static mezzo_status open_metrics(mz_training *run, int64_t from) {
+    MEZZO_TRY(mz_metrics_open(run->config.out, "metrics.jsonl", from, true, &run->report.metrics));
+    if (run->engine.counterfactual == NULL)
+        return MEZZO_OK;
+    return mz_metrics_open(run->config.out, "counterfactual.jsonl", from, false, &run->report.operands);
+}
+
+mezzo_status mz_run_cut_metrics(mz_training *run) {
+    close_metrics(&run->report);
+    MEZZO_TRY(mz_run_check_metrics(run));
+    return open_metrics(run, run->step);
+}
+
 mezzo_status mz_run_open_metrics(mz_training *run) {
     bool resuming = run->config.resume[0] != '\0';
     if (resuming)
         MEZZO_TRY(mz_run_check_metrics(run));
-    MEZZO_TRY(mz_metrics_open(run->config.out, resuming ? run->step : -1, true, &run->report.metrics));
+    MEZZO_TRY(open_metrics(run, resuming ? run->step : -1));
     MEZZO_TRY(mz_run_recall_health(run));
     if (run->step > 0)
         return MEZZO_OK; // the file has it
@@ -295,6 +315,11 @@ mezzo_status mz_run_log_magnitudes(mz_training *run) {
         return MEZZO_OK;
     MEZZO_TRY(mz_magnitudes_read(run->engine.magnitudes));
     return mz_magnitudes_log(run->engine.magnitudes, run->report.metrics, run->step);
+}
+
+mezzo_status mz_run_log_counterfactual(mz_training *run) {
+    return mz_counterfactual_log(run->engine.counterfactual, run->engine.session.train, run->report.operands,
+                                 run->report.metrics, run->step);
 }
 
 mezzo_status mz_run_log_validation(mz_training *run, mz_val_kind kind) {

@@ -57,6 +57,7 @@ typedef struct mz_validation {
 
 typedef struct mz_report {
     mz_metrics *metrics;     // NULL: nothing is written
+    mz_metrics *operands;    // counterfactual.jsonl; NULL: none is written
     mz_expert_load *experts; // NULL where the model has none
     mz_gradient_norms *norms;
     mz_saturation *saturation;
@@ -83,9 +84,12 @@ void mz_run_event(struct mz_training *run, mezzo_event event, const char *text);
 // `count` pauses of this kind, which began at `start`, are over.
 void mz_run_paused(struct mz_training *run, mz_pause kind, int64_t count, double start);
 mezzo_status mz_run_open_metrics(struct mz_training *run);
+// Opens the files of records again, without what is later than run->step.
+mezzo_status mz_run_cut_metrics(struct mz_training *run);
 mezzo_status mz_run_check_metrics(const struct mz_training *run); // beside the checkpoint that the run goes on from
 mezzo_status mz_run_log_step(struct mz_training *run);            // a metrics row and a progress event
 mezzo_status mz_run_log_magnitudes(struct mz_training *run);
+mezzo_status mz_run_log_counterfactual(struct mz_training *run);
 mezzo_status mz_run_recall_health(struct mz_training *run); // from what metrics.jsonl holds
 mz_val_kind mz_run_val_kind(const struct mz_training *run); // of the validations between steps, which "best" is one of
 bool mz_run_validates_last(const struct mz_training *run, mz_val_kind kind); // after the last step

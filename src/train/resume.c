@@ -374,6 +374,8 @@ static mezzo_status write_checkpoint(mz_training *run, void *user) {
         MEZZO_TRY(mz_metrics_sync(run->report.metrics));
         facts.metrics = mz_metrics_written(run->report.metrics);
     }
+    if (run->report.operands != NULL)
+        MEZZO_TRY(mz_metrics_sync(run->report.operands));
     mezzo_status status = mz_checkpoint_save(run->checkpoints, &c, &facts, run->config.keep_last,
                                              run->report.result.checkpoint, sizeof run->report.result.checkpoint);
     MZ_INJECT_DISK(run, false);

@@ -47,10 +47,7 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
            (unsigned long long)data);
     if (run->report.metrics == NULL)
         return MEZZO_OK;
-    mz_metrics_close(run->report.metrics); // what came after the checkpoint is taken out
-    run->report.metrics = NULL;
-    MEZZO_TRY(mz_run_check_metrics(run));
-    MEZZO_TRY(mz_metrics_open(run->config.out, run->step, true, &run->report.metrics));
+    MEZZO_TRY(mz_run_cut_metrics(run));
     return mz_run_recall_health(run);
 }
 

@@ -77,10 +77,15 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     bool counts = run->engine.counting && i == 0;
     if (counts)
         MEZZO_TRY(mz_magnitudes_begin(run->engine.magnitudes, run->engine.session.train));
+    const bool compares = run->engine.comparing && i == 0;
+    if (compares)
+        mz_counterfactual_begin(run->engine.counterfactual, run->engine.session.train);
     mz_profile_push(run->profile, "micro");
     mezzo_status status =
         mezzo_step_micro(run->engine.session.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
     mz_profile_pop(run->profile);
+    if (compares)
+        mz_counterfactual_end(run->engine.counterfactual, run->engine.session.train);
     if (counts)
         mz_magnitudes_end(run->engine.magnitudes, run->engine.session.train);
     MEZZO_TRY(status);
@@ -131,7 +136,7 @@ mezzo_status mz_run_step(mz_training *run) {
     MEZZO_TRY(mz_guard_begin_step(run, step, !*empty));
     if (*empty) { // nothing to learn: the device is not asked, and nothing there moves or counts
         run->data->position += mz_run_batches(run);
-        run->engine.counting = false;
+        run->engine.counting = run->engine.comparing = false;
         run->step = step;
         return MEZZO_OK;
     }

@@ -20,7 +20,7 @@ static void resume(const uint8_t *data, size_t size, int64_t step) {
     size_t left, again;
     mz_metrics *metrics;
     for (int i = 0; i < 2; i++) { // the second cuts away the record that the first has written after
-        if (mz_metrics_open(fuzz_folder(), step, false, &metrics) != MEZZO_OK)
+        if (mz_metrics_open(fuzz_folder(), "metrics.jsonl", step, false, &metrics) != MEZZO_OK)
             abort();
         expect_prefix(data, size, i == 0 ? &left : &again);
         if (mz_metrics_write(metrics, step + 1, &one, 1) != MEZZO_OK)

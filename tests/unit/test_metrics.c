@@ -32,7 +32,7 @@ static void assert_file_is(const char *path, const char *text) {
 static mz_metrics *open_in(const char *folder, int64_t resume_step) {
     mz_metrics *metrics;
     assert_int_equal(mz_dir_create(folder), MEZZO_OK);
-    if (mz_metrics_open(folder, resume_step, true, &metrics) != MEZZO_OK)
+    if (mz_metrics_open(folder, "metrics.jsonl", resume_step, true, &metrics) != MEZZO_OK)
         fail_msg("%s", mezzo_error_message());
     return metrics;
 }
@@ -114,16 +114,17 @@ static void what_would_lose_records_is_refused(void **state) {
     mz_metrics *metrics = open_in("kept", -1);
     write_steps(metrics, 0, 1);
     mz_metrics_close(metrics);
-    assert_error_has(mz_metrics_open("kept", -1, true, &metrics), MEZZO_ERR_INVALID,
+    assert_error_has(mz_metrics_open("kept", "metrics.jsonl", -1, true, &metrics), MEZZO_ERR_INVALID,
                      "'kept/metrics.jsonl' holds another run's records; resume that run");
     // A failure before the lines are taken out leaves them.
     assert_int_equal(mz_file_write_atomic("kept/metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n", 24), MEZZO_OK);
     for (int64_t n = 0; n < 2; n++) {
         mz_io_fail_after(MZ_IO_OPEN, n);
-        assert_error_has(mz_metrics_open("kept", 1, true, &metrics), MEZZO_ERR_IO, "'kept/metrics.jsonl'");
+        assert_error_has(mz_metrics_open("kept", "metrics.jsonl", 1, true, &metrics), MEZZO_ERR_IO,
+                         "'kept/metrics.jsonl'");
         assert_file_is("kept/metrics.jsonl", "{\"step\": 1}\n{\"step\": 2}\n");
     }
-    assert_error_has(mz_metrics_open("no_such_folder", -1, true, &metrics), MEZZO_ERR_IO,
+    assert_error_has(mz_metrics_open("no_such_folder", "metrics.jsonl", -1, true, &metrics), MEZZO_ERR_IO,
                      "'no_such_folder/metrics.jsonl'");
 }
 
@@ -161,7 +162,7 @@ static void a_spoilt_file_goes_on(void **state) {
         mz_metrics *metrics;
         notices = 0;
         assert_int_equal(mz_file_write_atomic("spoilt/metrics.jsonl", rows[i].text, rows[i].n), MEZZO_OK);
-        assert_int_equal(mz_metrics_open("spoilt", rows[i].resume, false, &metrics), MEZZO_OK);
+        assert_int_equal(mz_metrics_open("spoilt", "metrics.jsonl", rows[i].resume, false, &metrics), MEZZO_OK);
         mz_metrics_close(metrics);
         assert_file_is("spoilt/metrics.jsonl", rows[i].left);
         assert_int_equal(notices, rows[i].notices);
@@ -229,10 +230,10 @@ static void only_a_file_of_the_folder_is_written(void **state) {
     assert_int_equal(mz_dir_create("linked"), MEZZO_OK);
     assert_int_equal(mz_file_write_atomic("outside", "", 0), MEZZO_OK);
     assert_int_equal(symlink("../outside", "linked/metrics.jsonl"), 0);
-    assert_int_equal(mz_metrics_open("linked", 0, false, &metrics), MEZZO_ERR_IO);
+    assert_int_equal(mz_metrics_open("linked", "metrics.jsonl", 0, false, &metrics), MEZZO_ERR_IO);
     assert_int_equal(unlink("linked/metrics.jsonl"), 0);
     assert_int_equal(mkfifo("linked/metrics.jsonl", 0600), 0);
-    assert_int_equal(mz_metrics_open("linked", 0, false, &metrics), MEZZO_ERR_IO);
+    assert_int_equal(mz_metrics_open("linked", "metrics.jsonl", 0, false, &metrics), MEZZO_ERR_IO);
 }
 
 // A write that stops in the middle: the file may grow by 20 bytes more. What was there stays, and so does the next
@@ -242,7 +243,7 @@ static void a_torn_record_is_cut_off(void **state) {
     mz_dir_remove("torn");
     mz_metrics *metrics;
     assert_int_equal(mz_dir_create("torn"), MEZZO_OK);
-    assert_int_equal(mz_metrics_open("torn", -1, false, &metrics), MEZZO_OK);
+    assert_int_equal(mz_metrics_open("torn", "metrics.jsonl", -1, false, &metrics), MEZZO_OK);
     write_steps(metrics, 1, 1);
     char *before;
     size_t size;

@@ -80,7 +80,7 @@ static void tensorboard_reads_our_events(void **state) {
     mz_metrics *metrics;
     // Steps 0 … 9, then a resume after step 4 whose values differ: TensorBoard must show the later ones.
     for (int64_t run = 0; run < 2; run++) {
-        assert_int_equal(mz_metrics_open("events", run ? 4 : -1, true, &metrics), MEZZO_OK);
+        assert_int_equal(mz_metrics_open("events", "metrics.jsonl", run ? 4 : -1, true, &metrics), MEZZO_OK);
         for (int64_t step = run ? 5 : 0; step < (run ? 8 : 10); step++) {
             const mz_metric row[] = {mz_metric_number("train/loss", (double)step / 8 + (double)run),
                                      mz_metric_int("amp/skipped_steps", step), mz_metric_bool("amp/enabled", step > 2),

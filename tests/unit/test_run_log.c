@@ -13,7 +13,7 @@
 
 static mz_metrics *goes_on_after(int64_t step) {
     mz_metrics *metrics;
-    assert_int_equal(mz_metrics_open("run", step, false, &metrics), MEZZO_OK);
+    assert_int_equal(mz_metrics_open("run", "metrics.jsonl", step, false, &metrics), MEZZO_OK);
     return metrics;
 }
 

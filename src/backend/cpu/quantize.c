@@ -4,23 +4,13 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/scales.h"
 
 static float load(const mz_tensor *t, int64_t i) {
     if (t->dtype == MEZZO_F32)
         return ((const float *)t->data)[i];
     uint16_t bits = ((const uint16_t *)t->data)[i];
     return t->dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(bits) : mezzo_f16_to_f32(bits);
-}
-
-// The least power of two that brings `amax` to at most the format's largest number; 1 where that says nothing.
-static float scale_for(float amax, mezzo_dtype dtype) {
-    int exponent = 0;
-    double ratio = (double)amax / mz_dtype_largest(dtype);
-    if (!isfinite(ratio) || ratio == 0)
-        return 1;
-    if (frexp(ratio, &exponent) == 0.5)
-        exponent--;
-    return (float)ldexp(1, exponent < -126 ? -126 : exponent);
 }
 
 // The largest magnitude; infinity after a NaN. A maximum does not depend on the order.
@@ -224,7 +214,7 @@ static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, in
             const float magnitude = fabsf(load(x, r * columns + c));
             amax = magnitude > amax ? magnitude : isnan(magnitude) ? INFINITY : amax;
         }
-    *scale = scale_for(amax, y->dtype);
+    *scale = mz_scale_for((double)amax, y->dtype);
     uint8_t *to = y->data;
     for (int64_t r = row; r < row_end; r++)
         for (int64_t c = column; c < column_end; c++)
@@ -275,7 +265,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         if (y == NULL)
             continue;
         if (call->attrs.measure)
-            e->scale = scale_for(amax, y->dtype);
+            e->scale = mz_scale_for((double)amax, y->dtype);
         uint32_t *amax_so_far = call->attrs.keeps ? &e->weight_amax : &e->amax;
         if (call->attrs.record)
             *amax_so_far = bits > *amax_so_far ? bits : *amax_so_far;

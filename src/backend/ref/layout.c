@@ -2,16 +2,7 @@
 #include <math.h>
 
 #include "backend/ref/ref.h"
-
-float mz_ref_scale_for(double amax, mezzo_dtype dtype) {
-    int exponent = 0;
-    double ratio = amax / mz_dtype_largest(dtype);
-    if (!isfinite(ratio) || ratio == 0)
-        return 1;
-    if (frexp(ratio, &exponent) == 0.5) // a power of two is its own scale
-        exponent--;
-    return (float)ldexp(1, exponent < -126 ? -126 : exponent);
-}
+#include "backend/scales.h"
 
 // Current scaling: each part's scale is the least power of two that brings its largest magnitude to at most the
 // format's. A part that has infinities or NaNs keeps the scale 1, so that they stay what they are.
@@ -26,7 +17,7 @@ static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor 
         *of = magnitude > *of || isnan(magnitude) ? magnitude : *of; // a NaN stays: nothing is greater
     }
     for (int64_t i = 0; i < parts; i++)
-        amax[i] = mz_ref_scale_for((double)amax[i], y->dtype);
+        amax[i] = mz_scale_for((double)amax[i], y->dtype);
 }
 
 void mz_ref_cast(const mz_call *call) {

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backend/ref/ref.h"
+#include "backend/scales.h"
 
 static bool has_derivative(const mz_call *call) {
     return call->n_in > 1 && mz_present(&call->in[1]);
@@ -84,7 +85,7 @@ static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_
         *amax = magnitude > *amax || isnan(magnitude) ? magnitude : *amax; // a NaN stays: nothing is greater
     }
     for (int64_t i = 0; i < parts; i++)
-        scale[i] = mz_ref_scale_for((double)scale[i], y->dtype);
+        scale[i] = mz_scale_for((double)scale[i], y->dtype);
 }
 
 // Current scaling of blocks and tiles.
@@ -130,7 +131,7 @@ void mz_ref_quantize(const mz_call *call) {
     uint32_t bits;
     memcpy(&bits, &amax, sizeof bits);
     if (call->attrs.measure)
-        e->scale = mz_ref_scale_for((double)amax, any->dtype);
+        e->scale = mz_scale_for((double)amax, any->dtype);
     uint32_t *amax_so_far = call->attrs.keeps ? &e->weight_amax : &e->amax;
     if (call->attrs.record)
         *amax_so_far = bits > *amax_so_far ? bits : *amax_so_far;

@@ -42,9 +42,6 @@ typedef struct mz_ref_view {
 } mz_ref_view;
 mz_ref_view mz_ref_view_along(const mz_shape *shape, int axis);
 
-// The least power of two that brings a magnitude to at most the format's largest number; 1 where that says nothing.
-float mz_ref_scale_for(double amax, mezzo_dtype dtype);
-
 // --- shared formulas (elementwise.c) -------------------------------------------------------------------------------
 double mz_ref_activation(mz_act act, double x);
 double mz_ref_activation_dx(mz_act act, double dy, double x); // dy · act'(x)

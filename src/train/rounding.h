@@ -1,0 +1,41 @@
+// What a format makes of the numbers of a product's operand: how far they move, which become zero or saturate, and the
+// scales they get. The rounding is that of the op quantize and of emulated blocks, by the same functions.
+#ifndef MZ_TRAIN_ROUNDING_H
+#define MZ_TRAIN_ROUNDING_H
+
+#include "backend/inspect.h"
+#include "base/blocks.h"
+#include "base/precision.h"
+
+typedef struct mz_rounding_format {
+    char name[16];
+    mezzo_blocks blocks; // NONE: the operands of `precision`
+    const mz_precision_info *precision;
+} mz_rounding_format;
+
+// A block format, or a precision whose every product has scaled operands. INVALID: another name.
+mezzo_status mz_rounding_parse(const char *name, mz_rounding_format *out);
+
+// How one operand is rounded.
+typedef struct mz_rounding_how {
+    mezzo_blocks blocks;
+    mezzo_dtype dtype;  // of its numbers where blocks is NONE
+    mz_scaling scaling; // TENSOR, BLOCK128 or TILE128, where blocks is NONE
+    bool columnwise;    // blocks run along columns
+} mz_rounding_how;
+
+typedef struct mz_rounding {
+    int64_t elements, nonzero,
+        not_finite;                       // not_finite: elements whose rounded number is none; the rest leaves them out
+    int64_t underflow, saturated;         // not 0 but rounded to 0; beyond the largest number of the format's scale
+    double squares, error;                // Σ x² and Σ (rounded - x)²
+    int64_t scales;                       // of blocks, tiles or the tensor, that hold a number other than 0
+    double log2_sum, log2_squares;        // of them: Σ log2 and Σ log2²
+    int64_t counts[MZ_HISTOGRAM_BUCKETS]; // of them, by magnitude: mz_histogram_bucket
+} mz_rounding;
+
+// x: [rows, columns]. Sums are made in an order that does not depend on `threads`. rounded: [rows, columns], or NULL.
+mezzo_status mz_rounding_measure(const mz_rounding_how *how, const float *x, int64_t rows, int64_t columns, int threads,
+                                 float *rounded, mz_rounding *out);
+
+#endif
