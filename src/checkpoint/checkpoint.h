@@ -41,6 +41,7 @@ typedef struct mz_checkpoint_state {
 typedef struct mz_checkpoint_run {
     char *configuration; // the resolved one as YAML; NULL: not known, and no run.json is written. Read: the caller's
     char device[200];    // its description
+    char version[24];    // of Mezzo; read: the one that wrote it
     int ranks;
     mz_written metrics; // what metrics.jsonl is now; for the manifest, and not in run.json
 } mz_checkpoint_run;

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "io/json.h"
+#include "mezzo/version.h"
 #include "io/quote.h"
 #include "checkpoint/checkpoint.h"
 
@@ -506,6 +507,7 @@ mezzo_status mz_run_save_facts(const char *path, const mz_checkpoint_run *run) {
     json_t *root = mz_json_new();
     mezzo_status status = root != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     MEZZO_TRY_GOTO(status, status);
+    MEZZO_TRY_GOTO(status, mz_json_set(root, "version", json_string(mezzo_version())));
     MEZZO_TRY_GOTO(status, mz_json_set(root, "device", json_string(run->device)));
     MEZZO_TRY_GOTO(status, mz_json_set(root, "ranks", json_integer(run->ranks)));
     MEZZO_TRY_GOTO(status, mz_json_set(root, "configuration", json_string(run->configuration)));
@@ -527,6 +529,7 @@ mezzo_status mz_run_load_facts(const char *path, mz_checkpoint_run *out) {
     MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
     mezzo_status status = sealed ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing", path);
     MEZZO_TRY_GOTO(status, status);
+    MEZZO_TRY_GOTO(status, copy_text(path, root, "version", out->version, sizeof out->version));
     MEZZO_TRY_GOTO(status, copy_text(path, root, "device", out->device, sizeof out->device));
     MEZZO_TRY_GOTO(status, mz_json_get_int(path, root, "ranks", 1, INT32_MAX, &ranks));
     MEZZO_TRY_GOTO(status, mz_json_get_string(path, root, "configuration", &text));

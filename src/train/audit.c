@@ -3,17 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/precision.h"
 #include "io/quote.h"
+#include "mezzo/version.h"
 #include "train/audit_records.h"
 #include "train/run.h"
-
-typedef struct rollback { // the run went back to the state after step `to` once or more, past `batches` micro batches
-    int64_t to;
-    uint64_t batches;
-    int times;
-} rollback;
-
-enum { MOST_ROLLBACKS = 64 };
 
 typedef struct end { // of an interval
     const mz_manifest_entry *entry;
@@ -38,7 +32,7 @@ typedef struct audit {
     mz_run_interval *v; // the interval under way
     const end *from, *to;
     uint64_t step_batches; // micro batches of a step of all ranks
-    rollback rollbacks[MOST_ROLLBACKS];
+    mz_rollback rollbacks[MZ_ROLLBACKS];
     int n_rollbacks;
     mz_checkpoint_difference tensors;
 } audit;
@@ -337,100 +331,44 @@ static bool same_device(const char *a, const char *b) {
     return n == m && memcmp(a, b, n) == 0;
 }
 
+// Checkpoints of older versions do not say what wrote them.
+static bool same_machine(const audit *a) {
+    const mz_checkpoint_run *ends[] = {&a->from->run, &a->to->run};
+    for (int i = 0; i < 2; i++)
+        if (ends[i]->device[0] != '\0' && (!same_device(ends[i]->device, a->run.engine.info.description) ||
+                                           strcmp(ends[i]->version, mezzo_version()) != 0))
+            return false;
+    return true;
+}
+
 static bool is_exact(const audit *a) {
-    const mz_checkpoint_run *from = &a->from->run, *to = &a->to->run;
+    const mz_checkpoint_run *to = &a->to->run;
     const mz_engine *e = &a->run.engine;
-    const bool device = (to->device[0] == '\0' || same_device(to->device, e->info.description)) &&
-                        (from->device[0] == '\0' || to->device[0] == '\0' || same_device(from->device, to->device));
+    const bool device = same_machine(a);
     const bool order = a->run.config.canonical || a->step_batches == 1 || to->ranks == 0 || to->ranks == e->size;
     return device && order;
 }
 
 // --- rollbacks ---------------------------------------------------------------------------------------------------
-typedef struct gone_back { // a record of guard.jsonl
-    int64_t bad, to;
-} gone_back;
-
-// The newest checkpoint before a bad step that the run can have had.
-static int64_t checkpoint_before(const audit *a, int64_t bad) {
-    int64_t every = 0;
-    if (mz_config_get_int(a->config->values, "train.checkpoint_every", &every) != MEZZO_OK || every <= 0)
-        return a->v->from;
-    const int64_t newest = (bad - 1) / every * every;
-    return newest > a->v->from ? newest : a->v->from;
-}
-
-static mezzo_status read_rollbacks(const audit *a, gone_back **list, size_t *n) {
-    mz_lines *lines = NULL;
-    mz_record record = {0};
-    size_t cap = 0, bytes;
-    const char *line = "";
-    *n = 0;
-    char *path = mz_format("%s/guard.jsonl", a->o->run);
-    mezzo_status status = path == NULL           ? MEZZO_ERR_MEMORY
-                          : mz_path_exists(path) ? mz_lines_open(path, &lines)
-                                                 : MEZZO_OK;
-    while (status == MEZZO_OK && lines != NULL && line != NULL) {
-        status = mz_lines_next(lines, &line, &bytes);
-        if (status != MEZZO_OK || line == NULL || mz_record_read(&record, line, bytes) != MEZZO_OK)
-            continue;
-        const mz_metric *action = mz_record_find(&record, "action");
-        const bool counts = action != NULL && action->kind == MZ_METRIC_TEXT && strcmp(action->text, "rollback") == 0;
-        if (!counts || record.step <= a->v->from)
-            continue;
-        status = MZ_RESERVE(*list, cap, *n + 1);
-        if (status == MEZZO_OK)
-            (*list)[(*n)++] = (gone_back){record.step, checkpoint_before(a, record.step)};
-    }
-    mz_record_free(&record);
-    mz_lines_close(lines);
-    mz_free(path);
-    return status;
-}
-
-static void add_rollback(audit *a, const gone_back *g) {
-    rollback *last = a->n_rollbacks > 0 ? &a->rollbacks[a->n_rollbacks - 1] : NULL;
-    if (last == NULL || last->to != g->to) {
-        if (a->n_rollbacks == MOST_ROLLBACKS)
-            return;
-        last = &a->rollbacks[a->n_rollbacks++];
-        *last = (rollback){.to = g->to};
-    }
-    last->times++;
-    last->batches += (uint64_t)(g->bad - g->to) * a->step_batches;
-}
-
-// A rollback passes over data: what the later checkpoint has drawn beyond its steps says whether there were some, and
-// the records of the guard whose steps add up to that are theirs.
+// A rollback passes over data: what the later checkpoint has drawn beyond its steps says whether there were some.
 static mezzo_status find_rollbacks(audit *a) {
-    gone_back *list = NULL;
-    size_t n;
-    const uint64_t steps = (uint64_t)(a->v->to - a->v->from), drawn = a->to->state.batches - a->from->state.batches,
-                   due = steps * a->step_batches;
+    int64_t every = 0;
+    const uint64_t due = (uint64_t)(a->v->to - a->v->from) * a->step_batches,
+                   drawn = a->to->state.batches - a->from->state.batches;
     a->n_rollbacks = 0;
     if (a->step_batches == 0 || drawn <= due || (drawn - due) % a->step_batches != 0)
         return MEZZO_OK;
-    const mezzo_status status = read_rollbacks(a, &list, &n);
-    const int64_t passed = (int64_t)((drawn - due) / a->step_batches);
-    bool found = false;
-    for (size_t first = 0; status == MEZZO_OK && first < n && !found; first++) {
-        int64_t sum = 0;
-        for (size_t last = first; last < n && sum < passed && !found; last++) {
-            sum += list[last].bad - list[last].to;
-            found = sum == passed;
-            for (size_t i = first; i <= last && found; i++)
-                add_rollback(a, &list[i]);
-        }
-    }
-    mz_free(list);
-    return status;
+    MEZZO_TRY(mz_config_get_int(a->config->values, "train.checkpoint_every", &every));
+    return mz_rollbacks_find(a->o->run, a->v->from, every, (int64_t)((drawn - due) / a->step_batches), a->rollbacks,
+                             &a->n_rollbacks);
 }
 
 static mezzo_status go_back(audit *a) {
     mz_training *run = &a->run;
     for (int i = 0; i < a->n_rollbacks; i++)
         for (int k = 0; a->rollbacks[i].to == run->step && k < a->rollbacks[i].times; k++)
-            MEZZO_TRY(mz_guard_go_on(run, run->data->position + (k == 0 ? a->rollbacks[i].batches : 0)));
+            MEZZO_TRY(mz_guard_go_on(run, run->data->position +
+                                              (k == 0 ? (uint64_t)a->rollbacks[i].steps * a->step_batches : 0)));
     return MEZZO_OK;
 }
 
@@ -586,17 +524,106 @@ static void report_tensor(audit *a) {
 static void report_other(audit *a) {
     const mz_checkpoint_run *to = &a->to->run;
     const mz_engine *e = &a->run.engine;
-    if (!same_device(to->device, e->info.description) || !same_device(a->from->run.device, to->device))
-        add_finding(a, "missing", "the device",
-                    "steps %lld to %lld: %.190s computed them, and %.190s computes other bits: %lld values differ",
-                    (long long)a->v->from + 1, (long long)a->v->to, to->device, e->info.description,
-                    (long long)a->v->differing);
+    if (!same_machine(a))
+        add_finding(
+            a, "missing", "the device",
+            "steps %lld to %lld: Mezzo %.20s on %.190s computed them; Mezzo %.20s on %.190s computes other bits: "
+            "%lld values differ",
+            (long long)a->v->from + 1, (long long)a->v->to, to->version, to->device, mezzo_version(),
+            e->info.description, (long long)a->v->differing);
     else
         add_finding(
             a, "missing", "ranks",
             "steps %lld to %lld: %d ranks added their gradients in the transport's order (--reduce fast), which "
             "%d cannot compute again: mezzo launch -n %d -- audit",
             (long long)a->v->from + 1, (long long)a->v->to, to->ranks, e->size, to->ranks);
+}
+
+// Another device rounds otherwise, and its losses part. How far is seen from this device alone: weights that are moved
+// by the products' unit roundoff, up or down at random, change each loss by an amount of the same origin. The bound is
+// a multiple of the largest change up to the step, and what FP32 rounds off a loss.
+enum { PERTURBED = 2, BOUND_FACTOR = 8 };
+
+static mezzo_status perturb(mz_training *run, double by, uint64_t seed) {
+    mezzo_params *params = run->engine.session.params;
+    for (int i = 0; i < mezzo_params_count(params); i++) {
+        const size_t n = (size_t)mz_shape_count(&params->list[i].shape);
+        uint32_t random[4];
+        float *values = mz_alloc(n + 1, sizeof *values);
+        mezzo_status status = values != NULL ? mezzo_params_read(params, i, values) : MEZZO_ERR_MEMORY;
+        for (size_t k = 0; k < n && status == MEZZO_OK; k++) {
+            if (k % 4 == 0)
+                mz_philox((mz_philox_key){seed, 0, params->list[i].key}, k / 4, random);
+            values[k] = (float)((double)values[k] * (random[k % 4] & 1 ? 1 + by : 1 - by));
+        }
+        if (status == MEZZO_OK)
+            status = mezzo_params_write(params, i, values);
+        mz_free(values);
+        MEZZO_TRY(status);
+    }
+    return MEZZO_OK;
+}
+
+// changes[k]: the largest of the k-th recorded loss.
+static mezzo_status measure_changes(audit *a, double *changes) {
+    mz_training *run = &a->run;
+    const mz_records *r = &a->records;
+    const double by = mz_unit_roundoff(mz_precision(run->engine.plan.program.precision)->operand);
+    for (uint64_t pass = 1; pass <= PERTURBED; pass++) {
+        const wanted none = {0};
+        MEZZO_TRY(begin(a));
+        MEZZO_TRY(perturb(run, by, pass));
+        for (int k = 0; run->step < a->v->to && k < r->n_losses;) {
+            MEZZO_TRY(go_back(a));
+            MEZZO_TRY(compute_step(a, &none));
+            if (run->step != r->losses[k].step)
+                continue;
+            const double change = fabs(run->engine.readout.last.loss - r->losses[k].here);
+            changes[k] = isnan(change) ? changes[k] : fmax(changes[k], change);
+            k++;
+        }
+    }
+    return MEZZO_OK;
+}
+
+static void compare_losses(audit *a, const double *changes) {
+    mz_run_interval *v = a->v;
+    const mz_records *r = &a->records;
+    double change = 0, nearest = -1;
+    for (int k = 0; k < r->n_losses; k++) {
+        const mz_recorded_loss *l = &r->losses[k];
+        change = fmax(change, changes[k]);
+        const double bound = BOUND_FACTOR * (change + 0x1p-24 * fabs(l->here));
+        const double by = isnan(l->saved) && isnan(l->here) ? 0 : fabs(l->saved - l->here);
+        const bool beyond = !(by <= bound);
+        v->losses++;
+        if (beyond && v->verdict != MZ_AUDIT_DIFFERS) {
+            mz_run_finding *f = add_finding(a, "record", "train/loss",
+                                            "step %lld: metrics.jsonl has train/loss %.9g, computed again it is %.9g, "
+                                            "which another device's rounding "
+                                            "does not explain: they may differ by %.3g",
+                                            (long long)l->step, l->saved, l->here, bound);
+            f->step = l->step;
+            v->verdict = MZ_AUDIT_DIFFERS;
+            nearest = INFINITY;
+            v->difference = by;
+            v->bound = bound;
+        } else if (by / bound > nearest) {
+            nearest = by / bound;
+            v->difference = by;
+            v->bound = bound;
+        }
+    }
+}
+
+static mezzo_status compare_with_bounds(audit *a) {
+    double *changes = mz_alloc((size_t)a->records.n_losses + 1, sizeof *changes);
+    mezzo_status status = changes != NULL ? measure_changes(a, changes) : MEZZO_ERR_MEMORY;
+    a->v->verdict = MZ_AUDIT_IN_BOUNDS;
+    if (status == MEZZO_OK)
+        compare_losses(a, changes);
+    mz_free(changes);
+    return status;
 }
 
 static mezzo_status judge(audit *a, int findings) {
@@ -609,9 +636,9 @@ static mezzo_status judge(audit *a, int findings) {
     if (r->wrong_line > 0)
         add_finding(a, "record", "metrics.jsonl", "metrics.jsonl: line %lld is no record", (long long)r->wrong_line);
     if (v->differing > 0 && !v->exact) {
-        v->verdict = MZ_AUDIT_NOT_POSSIBLE;
         report_other(a);
-        return MEZZO_OK;
+        v->verdict = MZ_AUDIT_NOT_POSSIBLE;
+        return a->run.engine.size == 1 && a->records.n_losses > 0 ? compare_with_bounds(a) : MEZZO_OK;
     }
     report_record(a);
     report_tensor(a);
@@ -661,6 +688,7 @@ static mezzo_status check_interval(audit *a) {
     if (!possible)
         return MEZZO_OK;
     a->v->exact = is_exact(a);
+    a->records.whole = a->v->exact && a->to->run.version[0] != '\0';
     a->records.skips_samples = a->from->run.ranks != a->run.engine.size || a->to->run.ranks != a->run.engine.size;
     MEZZO_TRY(compute_steps(a));
     if (a->run.step == a->v->to)
@@ -713,8 +741,8 @@ static void sum_up(mz_run_audit *r) {
         bounds = bounds || r->intervals[i].verdict == MZ_AUDIT_IN_BOUNDS;
     }
     r->verdict = differs   ? MZ_AUDIT_DIFFERS
-                 : missing ? MZ_AUDIT_NOT_POSSIBLE
                  : bounds  ? MZ_AUDIT_IN_BOUNDS
+                 : missing ? MZ_AUDIT_NOT_POSSIBLE
                            : MZ_AUDIT_CONFIRMED;
 }
 

@@ -129,8 +129,11 @@ static void differ(mz_records *r, const mz_recorded_value *saved, const mz_metri
     if (r->differing++ > 0)
         return;
     r->first.step = r->step;
-    snprintf(r->first.name, sizeof r->first.name, "%s", saved->name);
-    print_value(&saved->value, saved->text, r->first.saved);
+    snprintf(r->first.name, sizeof r->first.name, "%s", saved != NULL ? saved->name : here->name);
+    if (saved != NULL)
+        print_value(&saved->value, saved->text, r->first.saved);
+    else
+        snprintf(r->first.saved, sizeof r->first.saved, "nothing");
     if (here != NULL)
         print_value(here, here->text, r->first.here);
     else
@@ -150,10 +153,18 @@ mezzo_status mz_records_compare(void *user, int64_t step, const mz_metric *value
     mz_records *r = user;
     if (step != r->step)
         return MEZZO_OK;
+    bool some = false;
     for (size_t i = 0; i < count; i++)
+        some = some || mz_records_have(r, values[i].name);
+    for (size_t i = 0; i < count && some; i++) {
+        if (!is_compared(r, values[i].name))
+            continue;
         for (size_t k = 0; k < r->n; k++)
-            if (strcmp(r->values[k].name, values[i].name) == 0 && is_compared(r, values[i].name))
+            if (strcmp(r->values[k].name, values[i].name) == 0)
                 compare_value(r, &r->values[k], &values[i]);
+        if (r->whole && !mz_records_have(r, values[i].name))
+            differ(r, NULL, &values[i]);
+    }
     return MEZZO_OK;
 }
 
@@ -164,4 +175,70 @@ void mz_records_finish(mz_records *r) {
     for (size_t i = 0; i < r->n; i++)
         if (!r->values[i].seen && is_compared(r, r->values[i].name))
             differ(r, &r->values[i], NULL);
+}
+
+// --- rollbacks ---------------------------------------------------------------------------------------------------
+typedef struct gone_back { // a record of the guard
+    int64_t bad, to;
+} gone_back;
+
+// The newest checkpoint before a bad step that the run can have had.
+static int64_t checkpoint_before(int64_t bad, int64_t from, int64_t every) {
+    const int64_t newest = every > 0 ? (bad - 1) / every * every : from;
+    return newest > from ? newest : from;
+}
+
+static mezzo_status read_rollbacks(const char *folder, int64_t from, int64_t every, gone_back **list, size_t *n) {
+    mz_lines *lines = NULL;
+    mz_record record = {0};
+    size_t cap = 0, bytes;
+    const char *line = "";
+    *n = 0;
+    char *path = mz_format("%s/guard.jsonl", folder);
+    mezzo_status status = path == NULL           ? MEZZO_ERR_MEMORY
+                          : mz_path_exists(path) ? mz_lines_open(path, &lines)
+                                                 : MEZZO_OK;
+    while (status == MEZZO_OK && lines != NULL && line != NULL) {
+        status = mz_lines_next(lines, &line, &bytes);
+        if (status != MEZZO_OK || line == NULL || mz_record_read(&record, line, bytes) != MEZZO_OK)
+            continue;
+        const mz_metric *action = mz_record_find(&record, "action");
+        const bool counts = action != NULL && action->kind == MZ_METRIC_TEXT && strcmp(action->text, "rollback") == 0;
+        if (!counts || record.step <= from)
+            continue;
+        status = MZ_RESERVE(*list, cap, *n + 1);
+        if (status == MEZZO_OK)
+            (*list)[(*n)++] = (gone_back){record.step, checkpoint_before(record.step, from, every)};
+    }
+    mz_record_free(&record);
+    mz_lines_close(lines);
+    mz_free(path);
+    return status;
+}
+
+static void add_rollback(const gone_back *g, mz_rollback list[MZ_ROLLBACKS], int *n) {
+    if ((*n == 0 || list[*n - 1].to != g->to) && *n < MZ_ROLLBACKS)
+        list[(*n)++] = (mz_rollback){.to = g->to};
+    list[*n - 1].times++;
+    list[*n - 1].steps += g->bad - g->to;
+}
+
+mezzo_status mz_rollbacks_find(const char *folder, int64_t from, int64_t every, int64_t passed,
+                               mz_rollback list[MZ_ROLLBACKS], int *n) {
+    gone_back *all = NULL;
+    size_t count;
+    bool found = false;
+    const mezzo_status status = read_rollbacks(folder, from, every, &all, &count);
+    *n = 0;
+    for (size_t first = 0; status == MEZZO_OK && first < count && !found; first++) {
+        int64_t sum = 0;
+        for (size_t last = first; last < count && sum < passed && !found; last++) {
+            sum += all[last].bad - all[last].to;
+            found = sum == passed;
+            for (size_t i = first; i <= last && found; i++)
+                add_rollback(&all[i], list, n);
+        }
+    }
+    mz_free(all);
+    return status;
 }

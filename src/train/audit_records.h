@@ -28,6 +28,7 @@ typedef struct mz_records {
     size_t n, cap;
     bool skips_validation; // its data is another
     bool skips_samples;    // values that rank 0 takes from its own micro batches, where it had others
+    bool whole;            // this version wrote them: no value that is computed is missing
     int64_t step;
     int64_t compared, steps, differing;
     int64_t first_recorded; // step; 0: none yet
@@ -44,10 +45,22 @@ mezzo_status mz_records_open(const char *folder, int64_t from, mz_records *out);
 void mz_records_close(mz_records *records);
 mezzo_status mz_records_take(mz_records *records, int64_t step); // the step's
 bool mz_records_have(const mz_records *records, const char *name);
-// Compares a computed record: a mz_metrics_fn. What the step's records do not have is passed over, and so is what is
+// Compares a computed record: a mz_metrics_fn. A record that the step has not at all is passed over, and so is what is
 // measured, counted since the start of a process, or sampled over several records.
 mezzo_status mz_records_compare(void *records, int64_t step, const mz_metric *values, size_t count);
 // What was recorded and is never computed differs too.
 void mz_records_finish(mz_records *records);
+
+// --- rollbacks, of guard.jsonl ---
+enum { MZ_ROLLBACKS = 64 };
+typedef struct mz_rollback {
+    int64_t to;    // the run went back to the state after this step,
+    int times;     // so often,
+    int64_t steps; // and passed over the data of so many steps
+} mz_rollback;
+// The guard's rollbacks after step `from` that together passed over the data of `passed` steps, of a run with a
+// checkpoint each `every` steps; none where no consecutive ones do.
+mezzo_status mz_rollbacks_find(const char *folder, int64_t from, int64_t every, int64_t passed,
+                               mz_rollback list[MZ_ROLLBACKS], int *n);
 
 #endif

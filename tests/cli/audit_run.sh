@@ -47,6 +47,12 @@ confirmed back
 train twice --guard rollback --inject nan@5:loss --precision fp16
 confirmed twice
 
+# Another kind of device computes other bits: nothing is confirmed, and the losses have bounds.
+audit 2 plain --device ref --json
+shows "$OUT" '"verdict": "within_bounds"' '"confirmed_to": 6' '"exact": false' '"losses": 3' "reference (plain C"
+audit 2 plain --device ref
+shows "$OUT" "3 losses beside their bounds" "not confirmed: this device computes other bits"
+
 # Resumed, with other keys from there on, and with the checkpoint between dropped.
 train half --steps 4 --precision fp32
 run 0 train --config half/config.yaml --resume auto --steps 9 --lr 0.002 --quiet
@@ -121,6 +127,9 @@ change 1 keys optimizer.beta2 0.9
 shows "$OUT" '"verdict": "differs"'
 change 1 keys train.seed 7
 shows "$OUT" "train.seed is 7 in the configuration, and 1 in step-00000006"
+change 1 record 8 train/loss 5.0
+audit 1 changed --device ref --json
+shows "$OUT" "rounding does not explain" '"step": 8'
 rm changed/checkpoints/step-00000006/run.json # as in runs of older versions
 audit 1 changed --intervals 0
 rm -rf changed
