@@ -79,5 +79,6 @@ sys.exit(wrong)
 END
 
 bench/which_precision.py --check || broken=1
+scripts/onnx-ops.sh --check || broken=1
 
 exit $broken

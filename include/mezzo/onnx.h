@@ -47,6 +47,9 @@ typedef struct mezzo_onnx_dim {
 // op's form; MEMORY.
 MEZZO_API mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
                                         mezzo_value *values);
+// How often an idiom became one op of Mezzo in the last build: "attention", "gelu", "group_norm", "layer_norm",
+// "rms_norm", "rope", "silu", "swiglu". 0 for other names. Ops that say it themselves, as Attention, are not counted.
+MEZZO_API int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom);
 // Writes the file's weights to the parameters of a graph that was built.
 MEZZO_API mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params);
 // The file as it came with the weights of `params`, in FP32, inside one file.

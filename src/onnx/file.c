@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "io/file.h"
+#include "onnx/idioms.h"
 #include "onnx/onnx.h"
 
 static void *take(void *user, size_t size) {
@@ -43,7 +44,7 @@ static mz_onnx_value *add(mezzo_onnx *onnx, const char *name) {
     uint32_t *slot = slot_of(onnx, name);
     if (*slot == 0) {
         onnx->values[onnx->n_values].name = name;
-        onnx->values[onnx->n_values].value = MEZZO_NONE;
+        onnx->values[onnx->n_values].producer = -1;
         *slot = (uint32_t)++onnx->n_values;
     }
     return &onnx->values[*slot - 1];
@@ -59,7 +60,8 @@ static mezzo_status index_names(mezzo_onnx *onnx) {
     onnx->n_slots = 2 * most + 1;
     onnx->values = mz_alloc(most + 1, sizeof *onnx->values);
     onnx->slots = mz_alloc(onnx->n_slots, sizeof *onnx->slots);
-    if (!onnx->values || !onnx->slots)
+    onnx->recognized = mz_alloc(mz_onnx_idiom_count(), sizeof *onnx->recognized);
+    if (!onnx->values || !onnx->slots || !onnx->recognized)
         return MEZZO_ERR_MEMORY;
     for (size_t i = 0; i < graph->n_initializer; i++)
         add(onnx, graph->initializer[i]->name); // value i
@@ -71,7 +73,7 @@ static mezzo_status index_names(mezzo_onnx *onnx) {
         for (size_t k = 0; k < graph->node[i]->n_input; k++)
             add(onnx, graph->node[i]->input[k]);
         for (size_t k = 0; k < graph->node[i]->n_output; k++)
-            add(onnx, graph->node[i]->output[k]);
+            add(onnx, graph->node[i]->output[k])->producer = (int)i;
     }
     for (size_t i = 0; i < graph->n_output; i++)
         add(onnx, graph->output[i]->name);
@@ -326,6 +328,10 @@ mezzo_status mz_onnx_floats(const mezzo_onnx *onnx, const MzPb__Tensor *tensor, 
     return MEZZO_OK;
 }
 
+bool mz_onnx_is_integer(int64_t type) {
+    return type != MZ_ONNX_FLOAT && type != MZ_ONNX_DOUBLE && type != MZ_ONNX_FLOAT16 && type != MZ_ONNX_BFLOAT16;
+}
+
 // --- attributes ----------------------------------------------------------------------------------------------------
 const MzPb__Attribute *mz_onnx_attribute(const MzPb__Node *node, const char *name) {
     for (size_t i = 0; i < node->n_attribute; i++)
@@ -342,6 +348,11 @@ int64_t mz_onnx_int_or(const MzPb__Node *node, const char *name, int64_t otherwi
 double mz_onnx_float_or(const MzPb__Node *node, const char *name, double otherwise) {
     const MzPb__Attribute *a = mz_onnx_attribute(node, name);
     return a ? (double)a->f : otherwise;
+}
+
+bool mz_onnx_is(const MzPb__Node *node, const char *name, const char *text, bool otherwise) {
+    const MzPb__Attribute *a = mz_onnx_attribute(node, name);
+    return a ? a->s.len == strlen(text) && memcmp(a->s.data, text, a->s.len) == 0 : otherwise;
 }
 
 // --- the object ----------------------------------------------------------------------------------------------------
@@ -381,24 +392,15 @@ fail:
     return status;
 }
 
-static void free_params(mezzo_onnx *onnx) {
-    for (size_t i = 0; i < onnx->n_params; i++) {
-        mz_free(onnx->params[i].name);
-        mz_free(onnx->params[i].numbers);
-    }
-    mz_free(onnx->params);
-    onnx->params = NULL;
-    onnx->n_params = 0;
-}
-
 void mezzo_onnx_free(mezzo_onnx *onnx) {
     if (!onnx)
         return;
-    free_params(onnx);
+    mz_onnx_free_params(onnx);
     if (onnx->model)
         mz_pb__model__free_unpacked(onnx->model, &allocator);
     mz_free(onnx->values);
     mz_free(onnx->slots);
+    mz_free(onnx->recognized);
     mz_free(onnx->path);
     mz_free(onnx);
 }

@@ -1,7 +1,7 @@
-// ONNX ops that make or move elements.
-#include "onnx/moves.h"
-
+// ONNX ops that give the same elements another shape or other places.
 #include <math.h>
+
+#include "onnx/convert.h"
 
 int mz_onnx_axis(int64_t axis, int rank) {
     if (axis < 0)
@@ -9,115 +9,116 @@ int mz_onnx_axis(int64_t axis, int rank) {
     return axis < 0 || axis >= rank ? -1 : (int)axis;
 }
 
-static mezzo_status bad_axis(mz_onnx_call *call, int64_t axis) {
+mezzo_status mz_onnx_bad_axis(mz_onnx_call *call, int64_t axis) {
     return mz_onnx_fail(call, MEZZO_ERR_INVALID, "axis %lld of %d dimensions", (long long)axis, call->in[0]->rank);
 }
 
-// The shape of a value in the graph: a scalar is [1].
-static mezzo_value shaped(mezzo_graph *g, mezzo_value x, int rank, const int64_t *dim) {
+mezzo_value mz_onnx_shaped(mezzo_graph *g, mezzo_value x, int rank, const int64_t *dim) {
     return mezzo_reshape(g, x, rank ? rank : 1, rank ? dim : &(int64_t){1});
 }
 
-// --- made of nothing -----------------------------------------------------------------------------------------------
-mezzo_status mz_onnx_constant_node(mz_onnx_call *call, int which) {
-    (void)which;
-    const MzPb__Node *node = call->node;
-    double *out;
-    for (size_t i = 0; i < node->n_attribute; i++) {
-        const MzPb__Attribute *a = node->attribute[i];
-        if (strcmp(a->name, "value") == 0 && a->t) {
-            const int type = a->t->data_type;
-            const bool integer =
-                type != MZ_ONNX_FLOAT && type != MZ_ONNX_DOUBLE && type != MZ_ONNX_FLOAT16 && type != MZ_ONNX_BFLOAT16;
-            MEZZO_TRY(mz_onnx_host(call, 0, integer, (int)a->t->n_dims, a->t->dims, &out));
-            return mz_onnx_floats(call->build->onnx, a->t, out);
-        }
-        const bool ints = strcmp(a->name, "value_ints") == 0, floats = strcmp(a->name, "value_floats") == 0;
-        if (ints || floats) {
-            const int64_t n = (int64_t)(ints ? a->n_ints : a->n_floats);
-            MEZZO_TRY(mz_onnx_host(call, 0, ints, 1, &n, &out));
-            for (int64_t k = 0; k < n; k++)
-                out[k] = ints ? (double)a->ints[k] : (double)a->floats[k];
-            return MEZZO_OK;
-        }
-        if (strcmp(a->name, "value_int") == 0 || strcmp(a->name, "value_float") == 0) {
-            MEZZO_TRY(mz_onnx_host(call, 0, a->name[6] == 'i', 0, NULL, &out));
-            *out = a->name[6] == 'i' ? (double)a->i : (double)a->f;
-            return MEZZO_OK;
-        }
-    }
-    return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "it has no dense numbers");
-}
-
-mezzo_status mz_onnx_constant_of_shape(mz_onnx_call *call, int which) {
-    (void)which;
-    int n;
-    int64_t dim[MEZZO_MAX_RANK];
-    MEZZO_TRY(mz_onnx_ints(call, 0, MEZZO_MAX_RANK, &n, dim));
-    const MzPb__Attribute *a = mz_onnx_attribute(call->node, "value");
-    double value = 0, *out;
-    if (a && a->t && mz_onnx_elements((int)a->t->n_dims, a->t->dims) == 1)
-        MEZZO_TRY(mz_onnx_floats(call->build->onnx, a->t, &value));
-    for (int i = 0; i < n; i++)
-        if (dim[i] < 0 || dim[i] > INT64_C(1) << 28)
-            return mz_onnx_fail(call, MEZZO_ERR_INVALID, "a dimension of %lld", (long long)dim[i]);
-    MEZZO_TRY(mz_onnx_host(call, 0, a && a->t && a->t->data_type != MZ_ONNX_FLOAT, n, dim, &out));
-    const int64_t count = mz_onnx_elements(n, dim);
-    for (int64_t i = 0; i < count; i++)
-        out[i] = value;
-    return MEZZO_OK;
-}
-
-mezzo_status mz_onnx_range(mz_onnx_call *call, int which) {
-    (void)which;
-    const double *begin, *end, *step;
-    MEZZO_TRY(mz_onnx_numbers(call, 0, &begin));
-    MEZZO_TRY(mz_onnx_numbers(call, 1, &end));
-    MEZZO_TRY(mz_onnx_numbers(call, 2, &step));
-    const double count = ceil((*end - *begin) / *step);
-    if (!(count >= 0 && count < 1 << 28))
-        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "a range of %g numbers", count);
-    const int64_t n = (int64_t)count;
-    double *out;
-    MEZZO_TRY(mz_onnx_host(call, 0, call->in[0]->integer, 1, &n, &out));
-    for (int64_t i = 0; i < n; i++)
-        out[i] = *begin + (double)i * *step;
-    return MEZZO_OK;
-}
-
-mezzo_status mz_onnx_shape(mz_onnx_call *call, int which) {
-    (void)which;
-    const mz_onnx_value *x = call->in[0];
-    int64_t first = mz_onnx_int_or(call->node, "start", 0), last = mz_onnx_int_or(call->node, "end", x->rank);
-    first = first < 0 ? first + x->rank : first;
-    last = last < 0 ? last + x->rank : last;
-    first = first < 0 ? 0 : first > x->rank ? x->rank : first;
-    last = last < first ? first : last > x->rank ? x->rank : last;
-    const int64_t n = last - first;
-    double *out;
-    MEZZO_TRY(mz_onnx_host(call, 0, true, 1, &n, &out));
-    for (int64_t i = 0; i < n; i++)
-        out[i] = (double)x->dim[first + i];
-    return MEZZO_OK;
+// Output 0 has x's elements as they are stored: its integers may be F32.
+static void keep_form(mz_onnx_call *call, const mz_onnx_value *x) {
+    call->out[0]->floats = x->floats;
+    call->out[0]->negated = x->negated;
 }
 
 // --- the same elements in the same order ---------------------------------------------------------------------------
-static mezzo_status give_shape(mz_onnx_call *call, int rank, const int64_t *dim) {
+// Dimensions of x and of a shape that become each other, as few at a time as can be.
+typedef struct groups {
+    int n;
+    int from[MEZZO_MAX_RANK + 1], to[MEZZO_MAX_RANK + 1]; // where each begins, and the end
+    int place[MEZZO_MAX_RANK];                            // of the group's elements in the stored order
+} groups;
+
+// False: elements of a group are apart as x is stored.
+static bool find_groups(const mz_onnx_value *x, int rank, const int64_t *dim, groups *g) {
+    *g = (groups){0};
+    for (int i = 0, k = 0; i < x->rank || k < rank;) {
+        int64_t a = 1, b = 1;
+        int last = -1;
+        g->from[g->n] = i;
+        g->to[g->n] = k;
+        do {
+            if (i < x->rank && (x->dim[i] == 1 || a < b || (a == b && !(k < rank && dim[k] == 1))))
+                a *= x->dim[i++];
+            else if (k < rank)
+                b *= dim[k++];
+            else
+                a *= x->dim[i++];
+        } while (a != b || (i < x->rank && x->dim[i] == 1) || (k < rank && dim[k] == 1));
+        g->place[g->n] = MEZZO_MAX_RANK;
+        for (int j = g->from[g->n]; j < i; j++) {
+            if (x->dim[j] == 1)
+                continue;
+            for (int between = last + 1; last >= 0 && between < x->perm[j]; between++)
+                for (int m = 0; m < x->rank; m++)
+                    if (x->perm[m] == between && x->dim[m] != 1)
+                        return false;
+            if (last > x->perm[j])
+                return false;
+            last = x->perm[j];
+            if (g->place[g->n] == MEZZO_MAX_RANK)
+                g->place[g->n] = last;
+        }
+        g->n++;
+        if (g->n == MEZZO_MAX_RANK && (i < x->rank || k < rank))
+            return false;
+    }
+    g->from[g->n] = x->rank;
+    g->to[g->n] = rank;
+    return true;
+}
+
+// A view of x as it is stored, with the order that the shape then has.
+static void stored_view(const groups *g, const int64_t *dim, int64_t *view, int *perm) {
+    int at = 0;
+    bool done[MEZZO_MAX_RANK] = {false};
+    for (int made = 0; made < g->n; made++) {
+        int next = -1;
+        for (int i = 0; i < g->n; i++)
+            if (!done[i] && (next < 0 || g->place[i] < g->place[next]))
+                next = i;
+        done[next] = true;
+        for (int k = g->to[next]; k < g->to[next + 1]; k++) {
+            view[at] = dim[k];
+            perm[k] = at++;
+        }
+    }
+}
+
+mezzo_status mz_onnx_give_shape(mz_onnx_call *call, int rank, const int64_t *dim) {
     mz_onnx_value *x = call->in[0];
     if (rank > MEZZO_MAX_RANK)
         return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
-    if (mz_onnx_elements(rank, dim) != mz_onnx_elements(x->rank, x->dim))
+    const int64_t n = mz_onnx_elements(rank, dim);
+    if (n != mz_onnx_elements(x->rank, x->dim))
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%lld elements become %lld",
-                            (long long)mz_onnx_elements(x->rank, x->dim), (long long)mz_onnx_elements(rank, dim));
+                            (long long)mz_onnx_elements(x->rank, x->dim), (long long)n);
     if (x->kind == MZ_ONNX_HOST) {
         double *out;
         MEZZO_TRY(mz_onnx_host(call, 0, x->integer, rank, dim, &out));
-        memcpy(out, x->numbers, (size_t)mz_onnx_elements(rank, dim) * sizeof *out);
+        memcpy(out, x->numbers, (size_t)n * sizeof *out);
         return MEZZO_OK;
     }
+    mezzo_graph *g = call->build->g;
     mezzo_value v;
-    MEZZO_TRY(mz_onnx_get(call, 0, &v));
-    return mz_onnx_give(call, 0, x->integer, rank, shaped(call->build->g, v, rank, dim));
+    groups all;
+    int64_t view[MEZZO_MAX_RANK];
+    int perm[MEZZO_MAX_RANK];
+    const bool negated = x->negated, views = n > 0 && n < INT64_MAX && find_groups(x, rank, dim, &all);
+    x->negated = false;
+    const mezzo_status status = views ? mz_onnx_base(call, x, &v) : mz_onnx_value_of(call, x, &v);
+    x->negated = negated;
+    MEZZO_TRY(status);
+    if (views) {
+        stored_view(&all, dim, view, perm);
+        MEZZO_TRY(mz_onnx_give_as(call, 0, x->integer, rank, mz_onnx_shaped(g, v, rank, view), perm));
+    } else {
+        MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, mz_onnx_shaped(g, v, rank, dim)));
+    }
+    keep_form(call, x);
+    return MEZZO_OK;
 }
 
 mezzo_status mz_onnx_reshape(mz_onnx_call *call, int which) {
@@ -139,7 +140,7 @@ mezzo_status mz_onnx_reshape(mz_onnx_call *call, int which) {
     }
     if (open >= 0)
         dim[open] = mz_onnx_elements(x->rank, x->dim) / known;
-    return give_shape(call, rank, dim);
+    return mz_onnx_give_shape(call, rank, dim);
 }
 
 mezzo_status mz_onnx_flatten(mz_onnx_call *call, int which) {
@@ -148,24 +149,23 @@ mezzo_status mz_onnx_flatten(mz_onnx_call *call, int which) {
     int64_t axis = mz_onnx_int_or(call->node, "axis", 1);
     axis = axis < 0 ? axis + x->rank : axis;
     if (axis < 0 || axis > x->rank)
-        return bad_axis(call, axis);
+        return mz_onnx_bad_axis(call, axis);
     const int64_t rows = mz_onnx_elements((int)axis, x->dim);
-    return give_shape(call, 2, (int64_t[]){rows, mz_onnx_elements(x->rank - (int)axis, x->dim + axis)});
+    return mz_onnx_give_shape(call, 2, (int64_t[]){rows, mz_onnx_elements(x->rank - (int)axis, x->dim + axis)});
 }
 
 mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
     const mz_onnx_value *x = call->in[0];
     int n = 0;
-    int64_t axes[2 * MEZZO_MAX_RANK], dim[2 * MEZZO_MAX_RANK];
+    int64_t axes[MEZZO_MAX_RANK], dim[2 * MEZZO_MAX_RANK];
     bool named[2 * MEZZO_MAX_RANK] = {false};
-    const bool all = call->n_in < 2 || !call->in[1]; // of Squeeze: every 1
-    if (!all)
-        MEZZO_TRY(mz_onnx_ints(call, 1, MEZZO_MAX_RANK, &n, axes));
-    const int longer = unsqueeze ? x->rank + n : x->rank;
+    MEZZO_TRY(mz_onnx_ints_or(call, 1, "axes", MEZZO_MAX_RANK, &n, axes));
+    const bool all = n < 0; // of Squeeze: every 1
+    const int longer = unsqueeze && n > 0 ? x->rank + n : x->rank;
     for (int i = 0; i < n; i++) {
         const int axis = mz_onnx_axis(axes[i], longer);
         if (axis < 0 || named[axis] || (!unsqueeze && x->dim[axis] != 1))
-            return bad_axis(call, axes[i]);
+            return mz_onnx_bad_axis(call, axes[i]);
         named[axis] = true;
     }
     int rank = 0;
@@ -175,56 +175,78 @@ mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
         else if (all ? x->dim[i] != 1 : !named[i])
             dim[rank++] = x->dim[i];
     }
-    return give_shape(call, rank, dim);
+    return mz_onnx_give_shape(call, rank, dim);
 }
 
 // --- other places --------------------------------------------------------------------------------------------------
+// Nothing moves but known numbers.
 mezzo_status mz_onnx_transpose(mz_onnx_call *call, int which) {
     (void)which;
     mz_onnx_value *x = call->in[0];
-    const MzPb__Attribute *perm = mz_onnx_attribute(call->node, "perm");
+    const MzPb__Attribute *given = mz_onnx_attribute(call->node, "perm");
     int axes[MEZZO_MAX_RANK];
     int64_t dim[MEZZO_MAX_RANK];
     bool taken[MEZZO_MAX_RANK] = {false};
-    if (perm && perm->n_ints != (size_t)x->rank)
-        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%zu axes of %d dimensions", perm->n_ints, x->rank);
+    if (given && given->n_ints != (size_t)x->rank)
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%zu axes of %d dimensions", given->n_ints, x->rank);
     for (int i = 0; i < x->rank; i++) {
-        axes[i] = perm ? mz_onnx_axis(perm->ints[i], x->rank) : x->rank - 1 - i;
+        axes[i] = given ? mz_onnx_axis(given->ints[i], x->rank) : x->rank - 1 - i;
         if (axes[i] < 0 || taken[axes[i]])
-            return bad_axis(call, perm->ints[i]);
+            return mz_onnx_bad_axis(call, given->ints[i]);
         taken[axes[i]] = true;
         dim[i] = x->dim[axes[i]];
     }
-    if (x->kind == MZ_ONNX_HOST) {
-        double *out;
-        MEZZO_TRY(mz_onnx_host(call, 0, x->integer, x->rank, dim, &out));
-        const int64_t n = mz_onnx_elements(x->rank, dim);
-        for (int64_t i = 0; i < n; i++) {
-            int64_t at[MEZZO_MAX_RANK], rest = i, place = 0;
-            for (int k = x->rank - 1; k >= 0; k--) {
-                at[axes[k]] = rest % dim[k];
-                rest /= dim[k];
-            }
-            for (int k = 0; k < x->rank; k++)
-                place = place * x->dim[k] + at[k];
-            out[i] = x->numbers[place];
-        }
-        return MEZZO_OK;
-    }
-    if (x->kind == MZ_ONNX_WEIGHT && x->rank == 2 && axes[0] == 1) { // a product reads it as it is
+    if (x->kind != MZ_ONNX_HOST) {
+        MEZZO_TRY(mz_onnx_give_same(call, x));
         mz_onnx_value *y = call->out[0];
-        const char *name = y->name;
-        *y = *x;
-        y->name = name;
-        y->of = x->of ? x->of : x;
-        y->transposed = !x->transposed;
-        y->dim[0] = dim[0];
-        y->dim[1] = dim[1];
+        for (int i = 0; i < x->rank; i++) {
+            y->dim[i] = dim[i];
+            y->perm[i] = x->perm[axes[i]];
+        }
+        y->moved = MEZZO_NONE;
         return MEZZO_OK;
     }
-    mezzo_value v;
-    MEZZO_TRY(mz_onnx_get(call, 0, &v));
-    return mz_onnx_give(call, 0, x->integer, x->rank, x->rank < 2 ? v : mezzo_permute(call->build->g, v, axes));
+    double *out;
+    MEZZO_TRY(mz_onnx_host(call, 0, x->integer, x->rank, dim, &out));
+    const int64_t n = mz_onnx_elements(x->rank, dim);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at[MEZZO_MAX_RANK], rest = i, place = 0;
+        for (int k = x->rank - 1; k >= 0; k--) {
+            at[axes[k]] = rest % dim[k];
+            rest /= dim[k];
+        }
+        for (int k = 0; k < x->rank; k++)
+            place = place * x->dim[k] + at[k];
+        out[i] = x->numbers[place];
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status known_concat(mz_onnx_call *call, int axis, const int64_t *dim) {
+    const mz_onnx_value *first = call->in[0];
+    double *out;
+    MEZZO_TRY(mz_onnx_host(call, 0, first->integer, first->rank, dim, &out));
+    const int64_t rows = mz_onnx_elements(axis, dim), rest = mz_onnx_elements(first->rank - axis - 1, dim + axis + 1);
+    for (int64_t row = 0; row < rows; row++)
+        for (int i = 0; i < call->n_in; i++) {
+            const int64_t n = call->in[i]->dim[axis] * rest;
+            if (n > 0)
+                memcpy(out, call->in[i]->numbers + row * n, (size_t)n * sizeof *out);
+            out += n;
+        }
+    return MEZZO_OK;
+}
+
+static mezzo_value join(mezzo_graph *g, mezzo_value *parts, int n, int axis) { // at most 16 at a time
+    while (n > 1) {
+        int made = 0;
+        for (int i = 0; i < n; i += 16) {
+            const int here = n - i < 16 ? n - i : 16;
+            parts[made++] = here == 1 ? parts[i] : mezzo_concat(g, parts + i, here, axis);
+        }
+        n = made;
+    }
+    return parts[0];
 }
 
 mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
@@ -233,8 +255,11 @@ mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
     const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
     const int axis = mz_onnx_axis(given, first->rank);
     if (axis < 0)
-        return bad_axis(call, given);
+        return mz_onnx_bad_axis(call, given);
     int64_t dim[MEZZO_MAX_RANK] = {0}, along = 0;
+    const int *perm = first->perm;
+    int n = 0;
+    mezzo_value parts[MZ_ONNX_SLOTS];
     memcpy(dim, first->dim, sizeof dim);
     for (int i = 0; i < call->n_in; i++) {
         if (!call->in[i] || call->in[i]->rank != first->rank)
@@ -243,39 +268,28 @@ mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
             if (k != axis && call->in[i]->dim[k] != dim[k])
                 return mz_onnx_fail(call, MEZZO_ERR_INVALID, "its inputs differ in dimension %d", k);
         along += call->in[i]->dim[axis];
+        if (call->in[i]->kind == MZ_ONNX_VALUE && !mz_onnx_in_order(call->in[i]))
+            perm = call->in[i]->perm;
     }
     dim[axis] = along;
-    if (mz_onnx_known(call)) {
-        double *out;
-        MEZZO_TRY(mz_onnx_host(call, 0, first->integer, first->rank, dim, &out));
-        const int64_t rows = mz_onnx_elements(axis, dim),
-                      rest = mz_onnx_elements(first->rank - axis - 1, dim + axis + 1);
-        for (int64_t row = 0; row < rows; row++)
-            for (int i = 0; i < call->n_in; i++) {
-                const int64_t n = call->in[i]->dim[axis] * rest;
-                if (n > 0)
-                    memcpy(out, call->in[i]->numbers + row * n, (size_t)n * sizeof *out);
-                out += n;
-            }
-        return MEZZO_OK;
+    if (mz_onnx_known(call))
+        return known_concat(call, axis, dim);
+    for (int i = 0; i < call->n_in; i++) {
+        if (call->in[i]->dim[axis] == 0)
+            continue; // an empty part
+        MEZZO_TRY(mz_onnx_ordered(call, call->in[i], first->rank, perm, &parts[n]));
+        int64_t own[MEZZO_MAX_RANK];
+        for (int k = 0; k < first->rank; k++)
+            own[perm[k]] = call->in[i]->dim[k];
+        parts[n] = mezzo_reshape(call->build->g, parts[n], first->rank, own);
+        n++;
     }
-    mezzo_value parts[MZ_ONNX_SLOTS];
-    for (int i = 0; i < call->n_in; i++)
-        MEZZO_TRY(mz_onnx_get(call, i, &parts[i]));
-    int n = call->n_in;
-    while (n > 16) { // at most 16 at a time
-        int made = 0;
-        for (int i = 0; i < n; i += 16) {
-            const int here = n - i < 16 ? n - i : 16;
-            parts[made++] = here == 1 ? parts[i] : mezzo_concat(call->build->g, parts + i, here, axis);
-        }
-        n = made;
-    }
-    return mz_onnx_give(call, 0, first->integer, first->rank,
-                        n == 1 ? parts[0] : mezzo_concat(call->build->g, parts, n, axis));
+    MEZZO_TRY(mz_onnx_give_as(call, 0, first->integer, first->rank, join(call->build->g, parts, n, perm[axis]), perm));
+    call->out[0]->floats = first->integer;
+    return MEZZO_OK;
 }
 
-// Elements first, first + step … of an axis.
+// Elements first, first + step … of an axis of known numbers.
 static mezzo_status piece(mz_onnx_call *call, int out_index, const mz_onnx_value *x, int axis, int64_t first,
                           int64_t count, int64_t step) {
     int64_t dim[MEZZO_MAX_RANK];
@@ -293,16 +307,16 @@ static mezzo_status piece(mz_onnx_call *call, int out_index, const mz_onnx_value
 
 mezzo_status mz_onnx_split(mz_onnx_call *call, int which) {
     (void)which;
-    const mz_onnx_value *x = call->in[0];
+    mz_onnx_value *x = call->in[0];
     const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
     const int axis = mz_onnx_axis(given, x->rank);
     if (axis < 0)
-        return bad_axis(call, given);
-    int n = call->n_out;
+        return mz_onnx_bad_axis(call, given);
+    int n = -1;
     int64_t sizes[MZ_ONNX_SLOTS], sum = 0;
-    if (call->n_in > 1 && call->in[1]) {
-        MEZZO_TRY(mz_onnx_ints(call, 1, MZ_ONNX_SLOTS, &n, sizes));
-    } else {
+    MEZZO_TRY(mz_onnx_ints_or(call, 1, "split", MZ_ONNX_SLOTS, &n, sizes));
+    if (n < 0) {
+        n = call->n_out;
         const int64_t each = (x->dim[axis] + n - 1) / n;
         for (int i = 0; i < n; i++)
             sizes[i] = i < n - 1 ? each : x->dim[axis] - each * (n - 1);
@@ -321,16 +335,67 @@ mezzo_status mz_onnx_split(mz_onnx_call *call, int which) {
         return MEZZO_OK;
     }
     mezzo_value v, parts[MZ_ONNX_SLOTS];
-    MEZZO_TRY(mz_onnx_get(call, 0, &v));
-    MEZZO_TRY(mezzo_split_sizes(call->build->g, v, axis, n, sizes, parts));
-    for (int i = 0; i < n; i++)
-        MEZZO_TRY(mz_onnx_give(call, i, x->integer, x->rank, parts[i]));
+    MEZZO_TRY(mz_onnx_base(call, x, &v));
+    MEZZO_TRY(mezzo_split_sizes(call->build->g, v, x->perm[axis], n, sizes, parts));
+    for (int i = 0; i < n; i++) {
+        MEZZO_TRY(mz_onnx_give_as(call, i, x->integer, x->rank, parts[i], x->perm));
+        call->out[i]->floats = x->floats;
+    }
     return MEZZO_OK;
+}
+
+// As [outer, n, step, inner] of which one of `step` is kept.
+mezzo_value mz_onnx_strided(mezzo_graph *g, mezzo_value v, int axis, int64_t begin, int64_t count, int64_t step) {
+    const int rank = mezzo_value_rank(g, v);
+    const int64_t size = mezzo_value_dim(g, v, axis), end = begin + count * step;
+    int64_t dim[MEZZO_MAX_RANK], outer = 1, inner = 1, before[MEZZO_MAX_RANK] = {0}, after[MEZZO_MAX_RANK] = {0};
+    if (step == 1)
+        return count == size ? v : mezzo_slice(g, v, axis, begin, begin + count);
+    for (int i = 0; i < rank && i < MEZZO_MAX_RANK; i++) {
+        dim[i] = i == axis ? count : mezzo_value_dim(g, v, i);
+        outer *= i < axis ? dim[i] : 1;
+        inner *= i > axis ? dim[i] : 1;
+    }
+    if (begin > 0 || end < size)
+        v = mezzo_slice(g, v, axis, begin, end < size ? end : size);
+    after[axis] = end > size ? end - size : 0;
+    v = mezzo_pad(g, v, before, after, 0);
+    v = mezzo_slice(g, mezzo_reshape(g, v, 4, (int64_t[]){outer, count, step, inner}), 2, 0, 1);
+    return mezzo_reshape(g, v, rank, dim);
+}
+
+// One axis of a slice: x becomes the piece, and `at` tells its shape.
+static mezzo_status slice_axis(mz_onnx_call *call, mz_onnx_value *at, mezzo_value *v, int axis, int64_t first,
+                               int64_t last, int64_t step) {
+    const int64_t size = at->dim[axis], low = step < 0 ? -1 : 0, high = step < 0 ? size - 1 : size;
+    first = first < 0 ? first + size : first;
+    last = last < 0 && last > INT64_MIN / 2 ? last + size : last;
+    first = first < low ? low : first > high ? high : first;
+    last = last < low ? low : last > high ? high : last;
+    const int64_t span = step < 0 ? first - last : last - first, stride = step < 0 ? -step : step;
+    const int64_t count = span > 0 ? (span - 1) / stride + 1 : 0;
+    mezzo_graph *g = call->build->g;
+    if (at->kind == MZ_ONNX_HOST) {
+        MEZZO_TRY(piece(call, 0, at, axis, first, count, step));
+        const char *name = at->name;
+        *at = *call->out[0];
+        at->name = name;
+        return MEZZO_OK;
+    }
+    if (count == 0)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "nothing is left of axis %d", axis);
+    if (step < 0) {
+        *v = mezzo_flip(g, *v, at->perm[axis]);
+        first = size - 1 - first;
+    }
+    *v = mz_onnx_strided(g, *v, at->perm[axis], first, count, stride);
+    at->dim[axis] = count;
+    return mezzo_graph_status(g);
 }
 
 mezzo_status mz_onnx_slice(mz_onnx_call *call, int which) {
     (void)which;
-    const mz_onnx_value *x = call->in[0];
+    mz_onnx_value *x = call->in[0];
     int n, m;
     int64_t first[MEZZO_MAX_RANK], last[MEZZO_MAX_RANK], axes[MEZZO_MAX_RANK], steps[MEZZO_MAX_RANK];
     MEZZO_TRY(mz_onnx_ints(call, 1, MEZZO_MAX_RANK, &n, first));
@@ -338,154 +403,222 @@ mezzo_status mz_onnx_slice(mz_onnx_call *call, int which) {
     for (int i = 0; i < n; i++)
         axes[i] = i, steps[i] = 1;
     int more = n, strides = n;
-    if (call->n_in > 3 && call->in[3])
+    if (mz_onnx_has(call, 3))
         MEZZO_TRY(mz_onnx_ints(call, 3, MEZZO_MAX_RANK, &more, axes));
-    if (call->n_in > 4 && call->in[4])
+    if (mz_onnx_has(call, 4))
         MEZZO_TRY(mz_onnx_ints(call, 4, MEZZO_MAX_RANK, &strides, steps));
     if (m != n || more != n || strides != n)
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%d beginnings, %d ends, %d axes, %d steps", n, m, more, strides);
     mz_onnx_value at = *x;
     mezzo_value v = MEZZO_NONE;
     if (x->kind != MZ_ONNX_HOST)
-        MEZZO_TRY(mz_onnx_get(call, 0, &v));
+        MEZZO_TRY(mz_onnx_base(call, x, &v));
     for (int i = 0; i < n; i++) {
         const int axis = mz_onnx_axis(axes[i], at.rank);
         if (axis < 0)
-            return bad_axis(call, axes[i]);
-        const int64_t size = at.dim[axis];
-        if (steps[i] != 1)
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "a step of %lld", (long long)steps[i]);
-        int64_t begin = first[i] < 0 ? first[i] + size : first[i], end = last[i] < 0 ? last[i] + size : last[i];
-        begin = begin < 0 ? 0 : begin > size ? size : begin;
-        end = end < 0 ? 0 : end > size ? size : end;
-        if (end <= begin && x->kind != MZ_ONNX_HOST)
-            return mz_onnx_fail(call, MEZZO_ERR_INVALID, "nothing is left of axis %d", axis);
-        if (x->kind == MZ_ONNX_HOST) {
-            MEZZO_TRY(piece(call, 0, &at, axis, begin, end > begin ? end - begin : 0, 1));
-            const char *name = at.name;
-            at = *call->out[0];
-            at.name = name;
-        } else if (end - begin < size) {
-            v = mezzo_slice(call->build->g, v, axis, begin, end);
-            at.dim[axis] = end - begin;
-        }
+            return mz_onnx_bad_axis(call, axes[i]);
+        if (steps[i] == 0 || steps[i] > 1 << 30 || steps[i] < -(1 << 30))
+            return mz_onnx_fail(call, MEZZO_ERR_INVALID, "a step of %lld", (long long)steps[i]);
+        MEZZO_TRY(slice_axis(call, &at, &v, axis, first[i], last[i], steps[i]));
     }
-    if (x->kind != MZ_ONNX_HOST)
-        return mz_onnx_give(call, 0, x->integer, x->rank, v);
-    return n == 0 ? give_shape(call, x->rank, x->dim) : MEZZO_OK;
+    if (n == 0)
+        return mz_onnx_give_same(call, x);
+    if (x->kind == MZ_ONNX_HOST)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_onnx_give_as(call, 0, x->integer, x->rank, v, x->perm));
+    call->out[0]->floats = x->floats;
+    return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_expand(mz_onnx_call *call, int which) {
-    (void)which;
+// --- repeated ------------------------------------------------------------------------------------------------------
+// The shape that Expand or Tile gives; *view: of x with a dimension of 1 before each that repeats as a whole.
+static mezzo_status repeated_shape(mz_onnx_call *call, int tile, int *rank, int64_t *dim) {
     const mz_onnx_value *x = call->in[0];
-    int rank;
-    int64_t dim[MEZZO_MAX_RANK], given[MEZZO_MAX_RANK];
-    MEZZO_TRY(mz_onnx_ints(call, 1, MEZZO_MAX_RANK, &rank, given));
-    const int wide = rank > x->rank ? rank : x->rank;
-    bool changes = wide != x->rank;
-    for (int i = 0; i < wide; i++) {
-        const int64_t a = i < wide - x->rank ? 1 : x->dim[i - (wide - x->rank)],
-                      b = i < wide - rank ? 1 : given[i - (wide - rank)];
-        if (b < 1 || (a != b && a != 1 && b != 1))
+    int n;
+    int64_t given[MEZZO_MAX_RANK];
+    MEZZO_TRY(mz_onnx_ints(call, 1, MEZZO_MAX_RANK, &n, given));
+    if (tile && n != x->rank)
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%d repeats of %d dimensions", n, x->rank);
+    *rank = n > x->rank ? n : x->rank;
+    for (int i = 0; i < *rank; i++) {
+        const int64_t a = i < *rank - x->rank ? 1 : x->dim[i - (*rank - x->rank)],
+                      b = i < *rank - n ? 1 : given[i - (*rank - n)];
+        if (b < 1 || b > 1 << 28 || (!tile && a != b && a != 1 && b != 1))
             return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%lld elements do not repeat to %lld", (long long)a,
                                 (long long)b);
-        dim[i] = a == 1 ? b : a;
-        changes = changes || dim[i] != a;
+        dim[i] = tile ? a * b : a == 1 ? b : a;
     }
-    if (!changes)
-        return give_shape(call, x->rank, x->dim);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_expand(mz_onnx_call *call, int tile) {
+    mz_onnx_value *x = call->in[0];
+    mezzo_graph *g = call->build->g;
+    int rank = 0;
+    int64_t dim[MEZZO_MAX_RANK];
+    MEZZO_TRY(repeated_shape(call, tile, &rank, dim));
+    const int64_t n = mz_onnx_elements(rank, dim);
+    if (n == mz_onnx_elements(x->rank, x->dim))
+        return mz_onnx_give_shape(call, rank, dim);
     if (x->kind == MZ_ONNX_HOST) {
         double *out;
-        MEZZO_TRY(mz_onnx_host(call, 0, x->integer, wide, dim, &out));
-        const int64_t n = mz_onnx_elements(wide, dim);
+        MEZZO_TRY(mz_onnx_host(call, 0, x->integer, rank, dim, &out));
         for (int64_t i = 0; i < n; i++) {
-            int64_t rest = i, place = 0, step = 1;
-            for (int k = wide - 1; k >= 0; k--) {
-                const int own = k - (wide - x->rank);
-                if (own >= 0) {
-                    place += x->dim[own] == 1 ? 0 : rest % dim[k] * step;
-                    step *= x->dim[own];
-                }
-                rest /= dim[k];
+            int64_t place = 0, step = 1, rest = i;
+            for (int k = rank - 1; k >= rank - x->rank; rest /= dim[k--]) {
+                place += rest % dim[k] % x->dim[k - (rank - x->rank)] * step;
+                step *= x->dim[k - (rank - x->rank)];
             }
             out[i] = x->numbers[place];
         }
         return MEZZO_OK;
     }
-    if (x->integer)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "it repeats integers of an input");
-    // Times ones: broadcasting repeats, and its gradient adds.
-    const int64_t n = mz_onnx_elements(wide, dim);
-    if (n > INT64_C(1) << 26)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "a table of %lld known numbers", (long long)n);
-    double *ones = mz_onnx_take(call->build, (size_t)n, sizeof *ones);
-    if (!ones)
-        return MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; i < n; i++)
-        ones[i] = 1;
-    mezzo_value v, one;
-    MEZZO_TRY(mz_onnx_get(call, 0, &v));
-    MEZZO_TRY(mz_onnx_constant(call, false, wide, dim, ones, &one));
-    return mz_onnx_give(call, 0, false, wide, mezzo_mul(call->build->g, v, one));
+    mezzo_value v;
+    MEZZO_TRY(mz_onnx_number(call, 0, &v));
+    if (!tile) {
+        v = mezzo_expand(g, v, rank, dim);
+    } else {
+        for (int i = 0; i < rank; i++) { // an axis of x.dim, repeated as a whole
+            const int64_t times = dim[i] / x->dim[i];
+            if (times == 1)
+                continue;
+            int64_t outer = 1, inner = x->dim[i];
+            for (int k = 0; k < rank; k++) {
+                outer *= k < i ? dim[k] : 1;
+                inner *= k > i ? x->dim[k] : 1;
+            }
+            v = mezzo_expand(g, mezzo_reshape(g, v, 3, (int64_t[]){outer, 1, inner}), 3,
+                             (int64_t[]){outer, times, inner});
+        }
+        v = mezzo_reshape(g, v, rank, dim);
+    }
+    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, v));
+    call->out[0]->floats = x->integer;
+    return MEZZO_OK;
 }
 
-// One row of an axis, or a run of them, is a slice; rows of a table by computed numbers are an embedding.
-mezzo_status mz_onnx_gather(mz_onnx_call *call, int which) {
+// --- borders, blocks and triangles ---------------------------------------------------------------------------------
+// One axis with its own elements outside: reflected, or the last one again.
+static mezzo_status pad_axis(mz_onnx_call *call, mezzo_value *v, int axis, int64_t before, int64_t after, bool edge) {
+    mezzo_graph *g = call->build->g;
+    const int rank = mezzo_value_rank(g, *v);
+    const int64_t size = mezzo_value_dim(g, *v, axis);
+    mezzo_value parts[3];
+    int n = 0;
+    if (!edge && (before >= size || after >= size))
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%lld and %lld elements reflect %lld", (long long)before,
+                            (long long)after, (long long)size);
+    for (int side = 0; side < 2; side++) {
+        const int64_t count = side ? after : before;
+        if (side)
+            parts[n++] = *v;
+        if (count == 0)
+            continue;
+        if (edge) {
+            int64_t dim[MEZZO_MAX_RANK];
+            for (int i = 0; i < rank && i < MEZZO_MAX_RANK; i++)
+                dim[i] = i == axis ? count : mezzo_value_dim(g, *v, i);
+            parts[n++] = mezzo_expand(g, mezzo_slice(g, *v, axis, side ? size - 1 : 0, side ? size : 1), rank, dim);
+        } else {
+            const int64_t first = side ? size - 1 - count : 1;
+            parts[n++] = mezzo_flip(g, mezzo_slice(g, *v, axis, first, first + count), axis);
+        }
+    }
+    *v = n == 1 ? parts[0] : mezzo_concat(g, parts, n, axis);
+    return mezzo_graph_status(g);
+}
+
+mezzo_status mz_onnx_pad(mz_onnx_call *call, int which) {
     (void)which;
-    const mz_onnx_value *x = call->in[0], *index = call->in[1];
-    const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
-    const int axis = mz_onnx_axis(given, x->rank);
-    if (axis < 0)
-        return bad_axis(call, given);
-    const int64_t count = mz_onnx_elements(index->rank, index->dim);
-    int64_t dim[2 * MEZZO_MAX_RANK];
-    const int rank = x->rank - 1 + index->rank;
-    if (rank > MEZZO_MAX_RANK)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
-    for (int i = 0; i < rank; i++)
-        dim[i] = i < axis ? x->dim[i] : i < axis + index->rank ? index->dim[i - axis] : x->dim[i - index->rank + 1];
-    mezzo_value v, ids;
-    if (index->kind != MZ_ONNX_HOST) {
-        if (axis != 0 || x->rank != 2 || x->integer)
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED,
-                                "rows by computed numbers are of a table of two dimensions");
-        MEZZO_TRY(mz_onnx_get(call, 0, &v));
-        MEZZO_TRY(mz_onnx_get(call, 1, &ids));
-        v = mezzo_embedding(call->build->g, v, ids);
-        return mz_onnx_give(call, 0, false, rank, index->rank == 0 ? shaped(call->build->g, v, rank, dim) : v);
+    const mz_onnx_value *x = call->in[0];
+    mezzo_graph *g = call->build->g;
+    int n, chosen = x->rank;
+    int64_t given[2 * MEZZO_MAX_RANK], axes[MEZZO_MAX_RANK] = {0, 1, 2, 3, 4, 5}, before[MEZZO_MAX_RANK] = {0},
+                                       after[MEZZO_MAX_RANK] = {0};
+    double value = 0;
+    mezzo_value v;
+    MEZZO_TRY(mz_onnx_ints(call, 1, 2 * MEZZO_MAX_RANK, &n, given));
+    if (mz_onnx_has(call, 2) && !mz_onnx_one_number(call->in[2], &value))
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its value must be known when the model is built");
+    if (mz_onnx_has(call, 3))
+        MEZZO_TRY(mz_onnx_ints(call, 3, MEZZO_MAX_RANK, &chosen, axes));
+    const bool edge = mz_onnx_is(call->node, "mode", "edge", false),
+               reflect = mz_onnx_is(call->node, "mode", "reflect", false);
+    if (!edge && !reflect && !mz_onnx_is(call->node, "mode", "constant", true))
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its mode; constant, edge and reflect work");
+    if (n != 2 * chosen)
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%d numbers for %d axes", n, chosen);
+    MEZZO_TRY(mz_onnx_number(call, 0, &v));
+    for (int i = 0; i < chosen; i++) {
+        const int axis = mz_onnx_axis(axes[i], x->rank);
+        if (axis < 0)
+            return mz_onnx_bad_axis(call, axes[i]);
+        if (given[i] > 1 << 28 || given[i + chosen] > 1 << 28 || given[i] < -(1 << 28) ||
+            given[i + chosen] < -(1 << 28))
+            return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%lld and %lld elements", (long long)given[i],
+                                (long long)given[i + chosen]);
+        const int64_t cut = given[i] < 0 ? -given[i] : 0, end = given[i + chosen] < 0 ? -given[i + chosen] : 0,
+                      size = mezzo_value_dim(g, v, axis);
+        if (cut + end > 0)
+            v = mezzo_slice(g, v, axis, cut, size - end);
+        before[axis] = given[i] > 0 ? given[i] : 0;
+        after[axis] = given[i + chosen] > 0 ? given[i + chosen] : 0;
+        if ((edge || reflect) && before[axis] + after[axis] > 0)
+            MEZZO_TRY(pad_axis(call, &v, axis, before[axis], after[axis], edge));
     }
-    int64_t *at = mz_onnx_take(call->build, (size_t)count, sizeof *at);
-    if (!at)
-        return MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; i < count; i++) {
-        at[i] = fabs(index->numbers[i]) < 0x1p40 ? mz_onnx_integer(index->numbers[i]) : -1 - x->dim[axis];
-        at[i] += at[i] < 0 ? x->dim[axis] : 0;
-        if (at[i] < 0 || at[i] >= x->dim[axis])
-            return mz_onnx_fail(call, MEZZO_ERR_INVALID, "element %g of %lld", index->numbers[i],
-                                (long long)x->dim[axis]);
+    v = edge || reflect ? v : mezzo_pad(g, v, before, after, (float)value);
+    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, v));
+    call->out[0]->floats = x->integer;
+    return MEZZO_OK;
+}
+
+// DepthToSpace and SpaceToDepth of [B, C, H, W].
+mezzo_status mz_onnx_depth(mz_onnx_call *call, int to_space) {
+    const mz_onnx_value *x = call->in[0];
+    mezzo_graph *g = call->build->g;
+    const int64_t s = mz_onnx_int_or(call->node, "blocksize", 1);
+    const bool crd = mz_onnx_is(call->node, "mode", "CRD", false);
+    mezzo_value v;
+    MEZZO_TRY(mz_onnx_get(call, 0, &v));
+    if (x->rank != 4 || s < 1 || s > 1 << 14 || (to_space ? x->dim[1] % (s * s) : x->dim[2] % s || x->dim[3] % s))
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "blocks of %lld", (long long)s);
+    const int64_t b = x->dim[0], c = x->dim[1], h = x->dim[2], w = x->dim[3];
+    if (to_space) {
+        v = crd ? mezzo_reshape(g, v, 6, (int64_t[]){b, c / s / s, s, s, h, w})
+                : mezzo_reshape(g, v, 6, (int64_t[]){b, s, s, c / s / s, h, w});
+        v = mezzo_permute(g, v, crd ? (int[]){0, 1, 4, 2, 5, 3} : (int[]){0, 3, 4, 1, 5, 2});
+        v = mezzo_reshape(g, v, 4, (int64_t[]){b, c / s / s, h * s, w * s});
+    } else {
+        v = mezzo_permute(g, mezzo_reshape(g, v, 6, (int64_t[]){b, c, h / s, s, w / s, s}), (int[]){0, 3, 5, 1, 2, 4});
+        v = mezzo_reshape(g, v, 4, (int64_t[]){b, c * s * s, h / s, w / s});
     }
+    return mz_onnx_give(call, 0, false, 4, v);
+}
+
+mezzo_status mz_onnx_trilu(mz_onnx_call *call, int which) {
+    (void)which;
+    const mz_onnx_value *x = call->in[0];
+    mezzo_graph *g = call->build->g;
+    double k = 0;
+    if (x->rank < 2 || (mz_onnx_has(call, 1) && !mz_onnx_one_number(call->in[1], &k)) || !(fabs(k) < 0x1p30))
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its diagonal must be known, and its input a matrix");
+    const bool upper = mz_onnx_int_or(call->node, "upper", 1) != 0;
+    const int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1], n = mz_onnx_elements(x->rank, x->dim);
     if (x->kind == MZ_ONNX_HOST) {
         double *out;
-        MEZZO_TRY(mz_onnx_host(call, 0, x->integer, rank, dim, &out));
-        const int64_t rows = mz_onnx_elements(axis, x->dim),
-                      rest = mz_onnx_elements(x->rank - axis - 1, x->dim + axis + 1);
-        for (int64_t row = 0; row < rows; row++)
-            for (int64_t i = 0; i < count; i++)
-                for (int64_t k = 0; k < rest; k++)
-                    *out++ = x->numbers[(row * x->dim[axis] + at[i]) * rest + k];
+        MEZZO_TRY(mz_onnx_host(call, 0, x->integer, x->rank, x->dim, &out));
+        for (int64_t i = 0; i < n; i++) {
+            const double past = (double)(i % columns) - (double)(i / columns % rows) - k; // right of the diagonal
+            out[i] = (upper ? past >= 0 : past <= 0) ? x->numbers[i] : 0;
+        }
         return MEZZO_OK;
     }
-    MEZZO_TRY(mz_onnx_get(call, 0, &v));
-    mezzo_value parts[16];
-    int n = 0;
-    for (int64_t i = 0, first = 0; i < count; i++) { // runs of neighbours
-        if (i + 1 < count && at[i + 1] == at[i] + 1)
-            continue;
-        if (n == 16)
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "more than 16 separate pieces");
-        parts[n++] = mezzo_slice(call->build->g, v, axis, at[first], at[i] + 1);
-        first = i + 1;
-    }
-    v = n == 1 ? parts[0] : mezzo_concat(call->build->g, parts, n, axis);
-    return mz_onnx_give(call, 0, x->integer, rank, shaped(call->build->g, v, rank, dim));
+    mezzo_value v;
+    MEZZO_TRY(mz_onnx_number(call, 0, &v));
+    const mezzo_value row = mezzo_reshape(g, mezzo_range(g, (int64_t)k, 1, rows), 2, (int64_t[]){rows, 1}),
+                      column = mezzo_range(g, 0, 1, columns);
+    const mezzo_value kept = upper ? mezzo_less_equal(g, row, column) : mezzo_less_equal(g, column, row);
+    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, mezzo_where(g, kept, v, mz_onnx_scalar(call, 0))));
+    call->out[0]->floats = x->integer;
+    return MEZZO_OK;
 }

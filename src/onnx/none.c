@@ -1,6 +1,7 @@
 // ONNX files in a build without protobuf-c.
 #include "base/base.h"
 #include "mezzo/onnx.h"
+#include "onnx/place.h"
 
 static mezzo_status none(void) {
     return mz_fail(
@@ -43,6 +44,14 @@ mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const
                               mezzo_value *values) {
     MZ_REQUIRE(onnx, graph, values);
     return (void)n, (void)dims, none();
+}
+
+int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i) {
+    return (void)onnx, (void)parameter, (void)i, -1;
+}
+
+int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom) {
+    return (void)onnx, (void)idiom, 0;
 }
 
 mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params) {

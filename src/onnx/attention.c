@@ -1,0 +1,290 @@
+// Attention and rotary embeddings of ONNX files: as Mezzo's ops where they can say it, else as products and a softmax.
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "onnx/convert.h"
+
+// --- masks ---------------------------------------------------------------------------------------------------------
+// What a known mask lets a query see.
+typedef enum sight { SEES_ALL, SEES_PAST, SEES_OTHER } sight;
+
+static bool is_seen(const mz_onnx_value *mask, double number, bool *odd) {
+    if (mask->integer)
+        return number != 0;
+    *odd = *odd || !(number == 0 || number <= -1e4);
+    return number == 0;
+}
+
+// *window: how many positions each sees at most, its own included; 0: all.
+static sight what_is_seen(const mz_onnx_value *mask, int64_t queries, int64_t keys, int64_t *window) {
+    const int64_t rows = mask->rank > 1 ? mask->dim[mask->rank - 2] : 1,
+                  columns = mask->rank > 0 ? mask->dim[mask->rank - 1] : 1,
+                  all = mz_onnx_elements(mask->rank, mask->dim), pages = rows * columns > 0 ? all / rows / columns : 0;
+    bool odd = false, full = true, past = true;
+    int64_t last = 0; // seen by the last query
+    *window = 0;
+    if (pages < 1 || (rows != 1 && rows != queries) || (columns != 1 && columns != keys))
+        return SEES_OTHER;
+    for (int64_t j = 0; j < keys; j++)
+        last += is_seen(mask, mask->numbers[(rows - 1) * columns + (columns == 1 ? 0 : j)], &odd);
+    const int64_t span = queries == keys ? last : INT64_MAX;
+    for (int64_t page = 0; page < pages; page++)
+        for (int64_t i = 0; i < queries; i++)
+            for (int64_t j = 0; j < keys; j++) {
+                const double number =
+                    mask->numbers[(page * rows + (rows == 1 ? 0 : i)) * columns + (columns == 1 ? 0 : j)];
+                const bool seen = is_seen(mask, number, &odd);
+                full = full && seen;
+                past = past && seen == (j <= i && i - j < span);
+            }
+    if (odd || !(full || past))
+        return SEES_OTHER;
+    *window = !full && span < queries ? span : 0;
+    return full ? SEES_ALL : SEES_PAST;
+}
+
+// --- attention -----------------------------------------------------------------------------------------------------
+// A value [B, H, T, D] as [B, T, H·D].
+static mezzo_status rows_of_heads(mz_onnx_call *call, mz_onnx_value *x, const int *perm, mezzo_value *out) {
+    MEZZO_TRY(mz_onnx_ordered(call, x, 4, perm, out));
+    const mezzo_graph *g = call->build->g;
+    const int64_t dim[] = {mezzo_value_dim(g, *out, 0), mezzo_value_dim(g, *out, 1),
+                           mezzo_value_dim(g, *out, 2) * mezzo_value_dim(g, *out, 3)};
+    *out = mezzo_reshape(call->build->g, *out, 3, dim);
+    return mezzo_graph_status(g);
+}
+
+static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool causal, int64_t window) {
+    static const int heads_third[] = {0, 2, 1, 3}, turned[] = {0, 2, 3, 1};
+    mezzo_graph *g = call->build->g;
+    mezzo_value q, k, v;
+    MEZZO_TRY(rows_of_heads(call, a->q, heads_third, &q));
+    MEZZO_TRY(rows_of_heads(call, a->k, a->k_turned ? turned : heads_third, &k));
+    MEZZO_TRY(rows_of_heads(call, a->v, heads_third, &v));
+    const mezzo_attention_form form = {.heads = (int)a->q->dim[1],
+                                       .kv_heads = (int)a->k->dim[1],
+                                       .full = !causal,
+                                       .window = window,
+                                       .scale = (float)a->scale,
+                                       .score_cap = (float)a->cap};
+    v = mezzo_attention_of(g, q, k, v, &form);
+    v = mezzo_reshape(g, v, 4, (int64_t[]){a->q->dim[0], a->q->dim[2], a->q->dim[1], a->v->dim[3]});
+    return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
+}
+
+// Keys or values [B, Hkv, S, D], each head as often as queries share it.
+static mezzo_value repeat_heads(mezzo_graph *g, mezzo_value x, int64_t heads) {
+    const int64_t b = mezzo_value_dim(g, x, 0), own = mezzo_value_dim(g, x, 1), s = mezzo_value_dim(g, x, 2),
+                  d = mezzo_value_dim(g, x, 3);
+    if (own == heads || own < 1)
+        return x;
+    x = mezzo_expand(g, mezzo_reshape(g, x, 5, (int64_t[]){b, own, 1, s, d}), 5,
+                     (int64_t[]){b, own, heads / own, s, d});
+    return mezzo_reshape(g, x, 4, (int64_t[]){b, heads, s, d});
+}
+
+static mezzo_status add_mask(mz_onnx_call *call, mz_onnx_value *mask, mezzo_value *scores) {
+    mezzo_graph *g = call->build->g;
+    const bool truth = mask->integer;
+    mezzo_value m;
+    MEZZO_TRY(mz_onnx_value_of(call, mask, &m));
+    if (truth)
+        *scores =
+            mezzo_where(g, mezzo_not_equal(g, m, mz_onnx_scalar(call, 0)), *scores, mz_onnx_scalar(call, -FLT_MAX));
+    else
+        *scores = mezzo_add(g, *scores, m);
+    return mezzo_graph_status(g);
+}
+
+static mezzo_status composed(mz_onnx_call *call, const mz_onnx_attention *a) {
+    mezzo_graph *g = call->build->g;
+    const int64_t heads = a->q->dim[1], queries = a->q->dim[2], keys = a->k->dim[a->k_turned ? 3 : 2];
+    mezzo_value q, k, v, s, blind = MEZZO_NONE;
+    MEZZO_TRY(mz_onnx_value_of(call, a->q, &q));
+    MEZZO_TRY(mz_onnx_ordered(call, a->k, 4, a->k_turned ? (int[]){0, 1, 3, 2} : (int[]){0, 1, 2, 3}, &k));
+    MEZZO_TRY(mz_onnx_value_of(call, a->v, &v));
+    s = mezzo_matmul(g, q, repeat_heads(g, k, heads), false, true);
+    if (a->scale != 1)
+        s = mezzo_scale(g, s, (float)a->scale);
+    if (a->cap > 0)
+        s = mezzo_softcap(g, s, (float)a->cap);
+    if (a->mask)
+        MEZZO_TRY(add_mask(call, a->mask, &s));
+    if (a->causal) {
+        const mezzo_value row = mezzo_reshape(g, mezzo_range(g, 0, 1, queries), 2, (int64_t[]){queries, 1});
+        s = mezzo_where(g, mezzo_less_equal(g, mezzo_range(g, 0, 1, keys), row), s, mz_onnx_scalar(call, -FLT_MAX));
+    }
+    if (a->guarded && a->mask) { // scores of -∞ alone
+        const mezzo_value most = mezzo_reduce(g, MEZZO_REDUCE_MAX, s, 1, (int[]){-1}, true);
+        blind = mezzo_less(g, most, mz_onnx_scalar(call, -FLT_MAX));
+        s = mezzo_maximum(g, s, mz_onnx_scalar(call, -FLT_MAX));
+    }
+    s = mezzo_softmax(g, s);
+    if (blind.id >= 0)
+        s = mezzo_where(g, blind, mz_onnx_scalar(call, 0), s);
+    return mz_onnx_give(call, 0, false, 4, mezzo_matmul(g, s, repeat_heads(g, v, heads), false, false));
+}
+
+mezzo_status mz_onnx_attend(mz_onnx_call *call, const mz_onnx_attention *a, bool *done) {
+    const int64_t d = a->q->dim[3], queries = a->q->dim[2], keys = a->k->dim[a->k_turned ? 3 : 2];
+    int64_t window = 0;
+    sight seen = SEES_ALL;
+    if (a->mask)
+        seen = a->mask->kind == MZ_ONNX_HOST ? what_is_seen(a->mask, queries, keys, &window) : SEES_OTHER;
+    *done = true;
+    if (a->causal && seen == SEES_PAST && window == 0)
+        seen = SEES_ALL;
+    if (seen == SEES_OTHER || (a->causal && seen == SEES_PAST) || a->v->dim[3] != d || !(a->scale > 0))
+        return composed(call, a);
+    return fused(call, a, a->causal || seen == SEES_PAST, window);
+}
+
+// [B, T, H·D] as a value [B, H, T, D]; four dimensions stay.
+static mezzo_status split_heads(mz_onnx_call *call, int in, int64_t heads, mz_onnx_value *out) {
+    mz_onnx_value *x = call->in[in];
+    *out = *x;
+    if (x->rank == 4)
+        return MEZZO_OK;
+    if (x->rank != 3 || heads < 1 || x->dim[2] % heads)
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "its input '%s' has %d dimensions and %lld heads", x->name,
+                            x->rank, (long long)heads);
+    mezzo_value v;
+    MEZZO_TRY(mz_onnx_get(call, in, &v));
+    const int64_t b = x->dim[0], t = x->dim[1], d = x->dim[2] / heads;
+    *out = (mz_onnx_value){.name = x->name,
+                           .kind = MZ_ONNX_VALUE,
+                           .rank = 4,
+                           .dim = {b, heads, t, d},
+                           .perm = {0, 2, 1, 3},
+                           .moved = MEZZO_NONE,
+                           .base = mezzo_reshape(call->build->g, v, 4, (int64_t[]){b, t, heads, d})};
+    return mezzo_graph_status(call->build->g);
+}
+
+// Output 0, [B, H, T, D], as [B, T, H·D].
+static mezzo_status join_heads(mz_onnx_call *call) {
+    mezzo_value y;
+    MEZZO_TRY(rows_of_heads(call, call->out[0], (const int[]){0, 2, 1, 3}, &y));
+    return mz_onnx_give(call, 0, false, 3, y);
+}
+
+mezzo_status mz_onnx_attention_node(mz_onnx_call *call, int which) {
+    (void)which;
+    const MzPb__Node *node = call->node;
+    mz_onnx_value q, k, v;
+    bool done;
+    for (int i = 1; i < call->n_out; i++)
+        if (node->output[i][0] != '\0')
+            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "keys, values or scores as outputs");
+    if (mz_onnx_has(call, 4) || mz_onnx_has(call, 5) || mz_onnx_has(call, 6))
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "keys and values of the past");
+    for (int i = 0; i < 3; i++)
+        if (call->in[i]->kind != MZ_ONNX_VALUE)
+            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' is not computed", call->in[i]->name);
+    const int64_t heads = mz_onnx_int_or(node, "q_num_heads", 0),
+                  kv_heads = mz_onnx_int_or(node, "kv_num_heads", heads);
+    MEZZO_TRY(split_heads(call, 0, heads, &q));
+    MEZZO_TRY(split_heads(call, 1, kv_heads, &k));
+    MEZZO_TRY(split_heads(call, 2, kv_heads, &v));
+    if (q.dim[3] != k.dim[3] || k.dim[2] != v.dim[2] || k.dim[1] != v.dim[1] || q.dim[0] != k.dim[0] ||
+        q.dim[0] != v.dim[0] || k.dim[1] < 1 || q.dim[1] % k.dim[1])
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "its shapes do not fit");
+    const mz_onnx_attention a = {.q = &q,
+                                 .k = &k,
+                                 .v = &v,
+                                 .scale = mz_onnx_float_or(node, "scale", 1 / sqrt((double)q.dim[3])),
+                                 .cap = mz_onnx_float_or(node, "softcap", 0),
+                                 .mask = mz_onnx_has(call, 3) ? call->in[3] : NULL,
+                                 .causal = mz_onnx_int_or(node, "is_causal", 0) != 0};
+    MEZZO_TRY(mz_onnx_attend(call, &a, &done));
+    return call->in[0]->rank == 3 ? join_heads(call) : MEZZO_OK;
+}
+
+// --- rotary embeddings ---------------------------------------------------------------------------------------------
+// The theta of tables [… T, D] of cosines and sines, position · theta^(-2i/D), twice side by side; 0: there is none.
+static double find_theta(const mz_onnx_value *c, const mz_onnx_value *s, int64_t rows, int64_t width) {
+    const int64_t half = width / 2, n = mz_onnx_elements(c->rank, c->dim);
+    if (rows < 2 || half < 1 || width % 2 || n % (rows * width) || mz_onnx_elements(s->rank, s->dim) != n)
+        return 0;
+    double theta = 10000;
+    if (half > 1) {
+        theta = pow(atan2(s->numbers[width + 1], c->numbers[width + 1]), -(double)half);
+        char text[32];
+        snprintf(text, sizeof text, "%.5g", theta);
+        theta = strtod(text, NULL);
+    }
+    if (!(theta > 1 && theta < 1e12))
+        return 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double t = (double)(i / width % rows), angle = t * pow(theta, -2.0 * (double)(i % half) / (double)width);
+        const double slack = 2e-6 + t * 2.4e-7; // FP32's of the angle
+        if (fabs(c->numbers[i] - cos(angle)) > slack || fabs(s->numbers[i] - sin(angle)) > slack)
+            return 0;
+    }
+    return theta;
+}
+
+mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_value *cosines,
+                          const mz_onnx_value *sines, bool *done) {
+    static const int heads_third[] = {0, 2, 1, 3};
+    mezzo_graph *g = call->build->g;
+    const int64_t t = x->dim[2], d = x->dim[3];
+    const bool fits = cosines->rank >= 2 && cosines->dim[cosines->rank - 1] == d &&
+                      cosines->dim[cosines->rank - 2] == t && sines->rank >= 2 && sines->dim[sines->rank - 1] == d;
+    const double theta = fits ? find_theta(cosines, sines, t, d) : 0;
+    *done = theta > 0;
+    if (!*done)
+        return MEZZO_OK;
+    mezzo_value v;
+    MEZZO_TRY(rows_of_heads(call, x, heads_third, &v));
+    const mezzo_value table = mezzo_rope_table(g, MEZZO_NONE, t, (int)d, (float)theta);
+    v = mezzo_rope(g, v, table, (int)x->dim[1], (int)x->dim[1], false);
+    v = mezzo_reshape(g, v, 4, (int64_t[]){x->dim[0], t, x->dim[1], d});
+    return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
+}
+
+// RotaryEmbedding: a table's rows by position, or rows for each position; halves or neighbours are turned.
+mezzo_status mz_onnx_rotary(mz_onnx_call *call, int which) {
+    (void)which;
+    mezzo_graph *g = call->build->g;
+    const MzPb__Node *node = call->node;
+    const bool beside = mz_onnx_int_or(node, "interleaved", 0) != 0;
+    mz_onnx_value x;
+    mezzo_value v, turn[2], part[2];
+    if (call->in[0]->kind != MZ_ONNX_VALUE)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input is not computed");
+    MEZZO_TRY(split_heads(call, 0, mz_onnx_int_or(node, "num_heads", 0), &x));
+    const int64_t b = x.dim[0], h = x.dim[1], t = x.dim[2], d = x.dim[3];
+    const int64_t given = mz_onnx_int_or(node, "rotary_embedding_dim", 0), turned = given ? given : d,
+                  half = turned / 2;
+    if (turned < 2 || turned % 2 || turned > d)
+        return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%lld of %lld dimensions are turned", (long long)turned,
+                            (long long)d);
+    for (int i = 0; i < 2; i++) {
+        MEZZO_TRY(mz_onnx_number(call, 1 + i, &turn[i]));
+        if (mz_onnx_has(call, 3)) {
+            mezzo_value ids;
+            MEZZO_TRY(mz_onnx_index(call, 3, &ids));
+            turn[i] = mezzo_gather(g, turn[i], 0, ids, false);
+        }
+        turn[i] = mezzo_reshape(g, turn[i], 4, (int64_t[]){-1, 1, t, half});
+    }
+    MEZZO_TRY(mz_onnx_value_of(call, &x, &v));
+    const mezzo_value all = v;
+    v = turned < d ? mezzo_slice(g, v, 3, 0, turned) : v;
+    if (beside)
+        v = mezzo_reshape(g, v, 5, (int64_t[]){b, h, t, half, 2});
+    MEZZO_TRY(mezzo_split(g, v, beside ? 4 : 3, 2, part));
+    for (int i = 0; i < 2; i++)
+        part[i] = mezzo_reshape(g, part[i], 4, (int64_t[]){b, h, t, half});
+    mezzo_value made[] = {mezzo_sub(g, mezzo_mul(g, part[0], turn[0]), mezzo_mul(g, part[1], turn[1])),
+                          mezzo_add(g, mezzo_mul(g, part[0], turn[1]), mezzo_mul(g, part[1], turn[0]))};
+    for (int i = 0; i < 2 && beside; i++)
+        made[i] = mezzo_reshape(g, made[i], 5, (int64_t[]){b, h, t, half, 1});
+    v = mezzo_reshape(g, mezzo_concat(g, made, 2, beside ? 4 : 3), 4, (int64_t[]){b, h, t, turned});
+    if (turned < d)
+        v = mezzo_concat(g, (mezzo_value[]){v, mezzo_slice(g, all, 3, turned, d)}, 2, 3);
+    MEZZO_TRY(mz_onnx_give(call, 0, false, 4, v));
+    return call->in[0]->rank == 3 ? join_heads(call) : MEZZO_OK;
+}

@@ -1,0 +1,335 @@
+// What names of an ONNX file stand for while a graph is built: known numbers, weights, values in any order of
+// dimensions.
+#include <math.h>
+
+#include "onnx/onnx.h"
+
+void *mz_onnx_take(mz_onnx_build *build, size_t count, size_t size) {
+    if ((build->n_blocks & (build->n_blocks - 1)) == 0) { // room for twice as many
+        void **more = mz_alloc(build->n_blocks ? 2 * build->n_blocks : 1, sizeof *more);
+        if (!more)
+            return NULL;
+        if (build->n_blocks > 0)
+            memcpy(more, build->blocks, build->n_blocks * sizeof *more);
+        mz_free(build->blocks);
+        build->blocks = more;
+    }
+    void *block = mz_alloc(count ? count : 1, size);
+    if (block)
+        build->blocks[build->n_blocks++] = block;
+    return block;
+}
+
+// --- outputs -------------------------------------------------------------------------------------------------------
+static mezzo_status set_shape(mz_onnx_call *call, mz_onnx_value *value, int rank, const int64_t *dim) {
+    if (rank > MEZZO_MAX_RANK)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
+    value->rank = rank;
+    for (int i = 0; i < rank; i++) {
+        value->dim[i] = dim[i];
+        value->perm[i] = i;
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_host(mz_onnx_call *call, int out, bool integer, int rank, const int64_t *dim, double **numbers) {
+    mz_onnx_value *value = call->out[out];
+    MEZZO_TRY(set_shape(call, value, rank, dim));
+    const int64_t n = mz_onnx_elements(rank, dim);
+    if (n < 0 || n > INT64_C(1) << 26)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "a table of %lld known numbers", (long long)n);
+    *numbers = value->numbers = mz_onnx_take(call->build, (size_t)n, sizeof(double));
+    if (!*numbers)
+        return MEZZO_ERR_MEMORY;
+    value->kind = MZ_ONNX_HOST;
+    value->integer = integer;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_give(mz_onnx_call *call, int out, bool integer, int rank, mezzo_value made) {
+    const mezzo_status status = mezzo_graph_status(call->build->g);
+    if (status != MEZZO_OK)
+        return mz_context(status, "%s node '%s'", call->node->op_type,
+                          call->node->name ? call->node->name : call->node->output[0]);
+    mz_onnx_value *value = call->out[out];
+    int64_t dim[MEZZO_MAX_RANK];
+    for (int i = 0; i < rank && i < MEZZO_MAX_RANK; i++)
+        dim[i] = mezzo_value_dim(call->build->g, made, i);
+    MEZZO_TRY(set_shape(call, value, rank, dim));
+    value->kind = MZ_ONNX_VALUE;
+    value->integer = integer;
+    value->base = value->moved = made;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_give_as(mz_onnx_call *call, int out, bool integer, int rank, mezzo_value made, const int *perm) {
+    MEZZO_TRY(mz_onnx_give(call, out, integer, rank, made));
+    mz_onnx_value *value = call->out[out];
+    for (int i = 0; i < rank; i++) {
+        value->perm[i] = perm[i];
+        value->dim[i] = mezzo_value_dim(call->build->g, made, perm[i]);
+    }
+    if (!mz_onnx_in_order(value))
+        value->moved = MEZZO_NONE;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_give_same(mz_onnx_call *call, const mz_onnx_value *x) {
+    mz_onnx_value *y = call->out[0];
+    const mz_onnx_value before = *y;
+    *y = *x;
+    y->name = before.name;
+    y->needed = before.needed;
+    y->producer = before.producer;
+    if (x->kind == MZ_ONNX_WEIGHT && !x->of)
+        y->of = (mz_onnx_value *)x;
+    return MEZZO_OK;
+}
+
+// --- inputs --------------------------------------------------------------------------------------------------------
+bool mz_onnx_in_order(const mz_onnx_value *value) {
+    for (int i = 0; i < value->rank; i++)
+        if (value->perm[i] != i)
+            return false;
+    return true;
+}
+
+bool mz_onnx_has(const mz_onnx_call *call, int in) {
+    return in < call->n_in && call->in[in] != NULL;
+}
+
+static mezzo_status make_parameter(mz_onnx_call *call, mz_onnx_value *own) {
+    int64_t dim[MEZZO_MAX_RANK];
+    for (int i = 0; i < own->rank; i++)
+        dim[own->perm[i]] = own->dim[i];
+    mz_onnx_param *param;
+    MEZZO_TRY(mz_onnx_add_param(call, own->name, own->rank, dim, own->frozen, &param, &own->base));
+    param->tensor = own->tensor;
+    memcpy(param->dim, own->dim, sizeof param->dim);
+    memcpy(param->perm, own->perm, sizeof param->perm);
+    return MEZZO_OK;
+}
+
+// The elements as they are stored.
+mezzo_status mz_onnx_base(mz_onnx_call *call, mz_onnx_value *value, mezzo_value *out) {
+    mezzo_graph *g = call->build->g;
+    switch (value->kind) {
+    case MZ_ONNX_VALUE:
+        if (value->negated) {
+            value->base = mezzo_equal(g, value->base, mz_onnx_scalar(call, 0));
+            value->moved = MEZZO_NONE;
+            value->negated = value->floats = false;
+        }
+        *out = value->base;
+        return mezzo_graph_status(g);
+    case MZ_ONNX_WEIGHT: {
+        mz_onnx_value *own = value->of ? value->of : value;
+        if (own->base.id < 0)
+            MEZZO_TRY(make_parameter(call, own));
+        *out = own->base;
+        return MEZZO_OK;
+    }
+    case MZ_ONNX_HOST:
+        return mz_onnx_constant(call, value->integer, value->rank, value->dim, value->numbers, out);
+    case MZ_ONNX_ABSENT:
+        break;
+    }
+    return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "nothing makes its input '%s'", value->name);
+}
+
+mezzo_status mz_onnx_value_of(mz_onnx_call *call, mz_onnx_value *value, mezzo_value *out) {
+    MEZZO_TRY(mz_onnx_base(call, value, out));
+    if (value->kind == MZ_ONNX_HOST || mz_onnx_in_order(value))
+        return MEZZO_OK;
+    if (value->moved.id < 0)
+        value->moved = mezzo_permute(call->build->g, *out, value->perm);
+    *out = value->moved;
+    return mezzo_graph_status(call->build->g);
+}
+
+mezzo_status mz_onnx_get(mz_onnx_call *call, int in, mezzo_value *out) {
+    if (!mz_onnx_has(call, in))
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it has no input %d", in);
+    return mz_onnx_value_of(call, call->in[in], out);
+}
+
+static bool stored_as_integers(const mz_onnx_value *value) {
+    return value->kind == MZ_ONNX_VALUE && value->integer && !value->floats;
+}
+
+// Integers that are stored so become F32 in their own order.
+static mezzo_status as_number(mz_onnx_call *call, mz_onnx_value *value, mezzo_value *v) {
+    if (stored_as_integers(value))
+        *v = mezzo_cast(call->build->g, *v, MEZZO_F32);
+    return mezzo_graph_status(call->build->g);
+}
+
+mezzo_status mz_onnx_number(mz_onnx_call *call, int in, mezzo_value *out) {
+    MEZZO_TRY(mz_onnx_get(call, in, out));
+    return as_number(call, call->in[in], out);
+}
+
+// Known numbers begin, begin + step … in order of their places. False: they are not.
+static bool progression(const double *numbers, int64_t n, double *step) {
+    *step = n > 1 ? numbers[1] - numbers[0] : 0;
+    bool steady = n > 0 && fabs(numbers[0]) < 0x1p30 && fabs(*step) < 0x1p30;
+    for (int64_t i = 0; i < n && steady; i++)
+        steady = numbers[i] == numbers[0] + (double)i * *step;
+    return steady;
+}
+
+mezzo_status mz_onnx_index(mz_onnx_call *call, int in, mezzo_value *out) {
+    mz_onnx_value *value = call->in[in];
+    double step;
+    if (stored_as_integers(value) || value->kind != MZ_ONNX_HOST) {
+        MEZZO_TRY(mz_onnx_get(call, in, out));
+        return stored_as_integers(value) ? MEZZO_OK
+                                         : mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED,
+                                                        "its input '%s' has indices that were computed", value->name);
+    }
+    const int64_t n = mz_onnx_elements(value->rank, value->dim), one = 1;
+    if (!progression(value->numbers, n, &step))
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has known indices in no steady order",
+                            value->name);
+    *out = mezzo_range(call->build->g, (int64_t)value->numbers[0], (int64_t)step, n);
+    *out = mezzo_reshape(call->build->g, *out, value->rank ? value->rank : 1, value->rank ? value->dim : &one);
+    return mezzo_graph_status(call->build->g);
+}
+
+// `value` with ones in front, in another order: by its numbers, or by a view where one dimension alone is not 1.
+mezzo_status mz_onnx_ordered(mz_onnx_call *call, mz_onnx_value *value, int rank, const int *perm, mezzo_value *out) {
+    mezzo_graph *g = call->build->g;
+    const int ones = rank - value->rank;
+    int64_t dim[MEZZO_MAX_RANK], wide = 0;
+    int axes[MEZZO_MAX_RANK];
+    bool still = true;
+    for (int i = 0; i < rank; i++) {
+        dim[perm[i]] = i < ones ? 1 : value->dim[i - ones];
+        wide += dim[perm[i]] > 1;
+    }
+    if (value->kind == MZ_ONNX_HOST && wide > 1) {
+        const int64_t n = mz_onnx_elements(rank, dim);
+        double *moved = mz_onnx_take(call->build, (size_t)n, sizeof *moved);
+        if (!moved)
+            return MEZZO_ERR_MEMORY;
+        for (int64_t i = 0; i < n; i++) { // element i of the result
+            int64_t at[MEZZO_MAX_RANK], rest = i, place = 0;
+            for (int k = rank - 1; k >= 0; rest /= dim[k--])
+                at[k] = rest % dim[k];
+            for (int k = ones; k < rank; k++)
+                place = place * value->dim[k - ones] + at[perm[k]];
+            moved[i] = value->numbers[place];
+        }
+        return mz_onnx_constant(call, value->integer, rank, dim, moved, out);
+    }
+    MEZZO_TRY(mz_onnx_base(call, value, out));
+    MEZZO_TRY(as_number(call, value, out));
+    if (wide == 0)
+        return MEZZO_OK; // one element, or none that repeats
+    if (wide > 1 && ones > 0) {
+        MEZZO_TRY(mz_onnx_value_of(call, value, out));
+        MEZZO_TRY(as_number(call, value, out));
+        int64_t padded[MEZZO_MAX_RANK];
+        for (int i = 0; i < rank; i++) {
+            padded[i] = i < ones ? 1 : value->dim[i - ones];
+            axes[perm[i]] = i;
+            still = still && perm[i] == i;
+        }
+        *out = mezzo_reshape(g, *out, rank, padded);
+        *out = still ? *out : mezzo_permute(g, *out, axes);
+    } else if (wide == 1) {
+        *out = mezzo_reshape(g, *out, rank, dim);
+    } else {
+        for (int i = 0; i < rank; i++) {
+            axes[perm[i]] = value->perm[i];
+            still = still && perm[i] == value->perm[i];
+        }
+        *out = still ? *out : mezzo_permute(g, *out, axes);
+    }
+    return mezzo_graph_status(g);
+}
+
+// --- constants -----------------------------------------------------------------------------------------------------
+mezzo_value mz_onnx_scalar(mz_onnx_call *call, double number) {
+    return mezzo_constant(call->build->g, MEZZO_F32, (float)number, 1, &(int64_t){1});
+}
+
+mezzo_status mz_onnx_constant(mz_onnx_call *call, bool integer, int rank, const int64_t *dim, const double *numbers,
+                              mezzo_value *out) {
+    const int64_t n = mz_onnx_elements(rank, dim);
+    bool uniform = n > 0;
+    for (int64_t i = 0; i < n; i++) {
+        uniform = uniform && numbers[i] == numbers[0];
+        if (integer && !(fabs(numbers[i]) <= 0x1p24))
+            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "the known integer %g among computed ones", numbers[i]);
+    }
+    if (uniform) {
+        *out =
+            mezzo_constant(call->build->g, MEZZO_F32, (float)numbers[0], rank ? rank : 1, rank ? dim : &(int64_t){1});
+        return mezzo_graph_status(call->build->g);
+    }
+    char name[64];
+    snprintf(name, sizeof name, "onnx.constant.%zu", call->build->onnx->n_params);
+    mz_onnx_param *param;
+    MEZZO_TRY(mz_onnx_add_param(call, name, rank, dim, true, &param, out));
+    if (!(param->numbers = mz_alloc((size_t)n, sizeof(float))))
+        return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < n; i++)
+        param->numbers[i] = (float)numbers[i];
+    return MEZZO_OK;
+}
+
+// --- known numbers -------------------------------------------------------------------------------------------------
+bool mz_onnx_known(const mz_onnx_call *call) {
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i] && call->in[i]->kind != MZ_ONNX_HOST)
+            return false;
+    return true;
+}
+
+bool mz_onnx_one_number(const mz_onnx_value *value, double *out) {
+    if (!value || value->kind != MZ_ONNX_HOST || mz_onnx_elements(value->rank, value->dim) != 1)
+        return false;
+    *out = value->numbers[0];
+    return true;
+}
+
+mezzo_status mz_onnx_numbers(mz_onnx_call *call, int in, const double **out) {
+    if (!mz_onnx_has(call, in))
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it has no input %d", in);
+    if (call->in[in]->kind != MZ_ONNX_HOST)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' must be known when the model is built",
+                            call->in[in]->name);
+    *out = call->in[in]->numbers;
+    return MEZZO_OK;
+}
+
+int64_t mz_onnx_integer(double number) { // ±2^63 are "the end"
+    return isnan(number) ? 0 : number >= 9e18 ? INT64_MAX : number <= -9e18 ? INT64_MIN : (int64_t)number;
+}
+
+mezzo_status mz_onnx_ints(mz_onnx_call *call, int in, int most, int *n, int64_t *out) {
+    const double *numbers;
+    MEZZO_TRY(mz_onnx_numbers(call, in, &numbers));
+    const int64_t count = mz_onnx_elements(call->in[in]->rank, call->in[in]->dim);
+    if (count > most)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has %lld numbers; at most %d work",
+                            call->in[in]->name, (long long)count, most);
+    *n = (int)count;
+    for (int i = 0; i < *n; i++)
+        out[i] = mz_onnx_integer(numbers[i]);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_ints_or(mz_onnx_call *call, int in, const char *attribute, int most, int *n, int64_t *out) {
+    const MzPb__Attribute *own = mz_onnx_attribute(call->node, attribute);
+    if (mz_onnx_has(call, in))
+        return mz_onnx_ints(call, in, most, n, out);
+    *n = own ? (int)(own->n_ints < 99 ? own->n_ints : 99) : -1;
+    if (*n > most)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "'%s' has %zu numbers; at most %d work", attribute,
+                            own->n_ints, most);
+    for (int i = 0; i < *n; i++)
+        out[i] = own->ints[i];
+    return MEZZO_OK;
+}

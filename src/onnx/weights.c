@@ -1,0 +1,366 @@
+// An ONNX file's weights: which initializers are weights and how they are stored, loading them, writing them back.
+#include <math.h>
+
+#include "io/file.h"
+#include "mezzo/step.h"
+#include "onnx/onnx.h"
+#include "onnx/place.h"
+
+// --- parameters ----------------------------------------------------------------------------------------------------
+mezzo_status mz_onnx_add_record(mezzo_onnx *onnx, const char *name, mz_onnx_param **out) {
+    if ((onnx->n_params & (onnx->n_params - 1)) == 0) {
+        mz_onnx_param *more = mz_alloc(onnx->n_params ? 2 * onnx->n_params : 1, sizeof *more);
+        if (!more)
+            return MEZZO_ERR_MEMORY;
+        if (onnx->n_params > 0)
+            memcpy(more, onnx->params, onnx->n_params * sizeof *more);
+        mz_free(onnx->params);
+        onnx->params = more;
+    }
+    mz_onnx_param *param = &onnx->params[onnx->n_params];
+    *param = (mz_onnx_param){0};
+    if (!(param->name = mz_alloc(1, strlen(name) + 1)))
+        return MEZZO_ERR_MEMORY;
+    strcpy(param->name, name);
+    onnx->n_params++;
+    *out = param;
+    return MEZZO_OK;
+}
+
+// The record's tensor has the parameter's own shape, until the caller says otherwise.
+mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, const int64_t *dim, bool frozen,
+                               mz_onnx_param **out, mezzo_value *value) {
+    MEZZO_TRY(mz_onnx_add_record(call->build->onnx, name, out));
+    mezzo_graph *g = call->build->g;
+    const int64_t one = 1;
+    *value = mezzo_param(g, name, (mezzo_init){.kind = MEZZO_INIT_ZERO}, rank ? rank : 1, rank ? dim : &one);
+    MEZZO_TRY(mezzo_graph_status(g));
+    (*out)->rank = rank;
+    (*out)->count = mz_onnx_elements(rank, dim);
+    for (int i = 0; i < rank; i++) {
+        (*out)->dim[i] = dim[i];
+        (*out)->perm[i] = i;
+    }
+    return frozen ? mezzo_graph_freeze(g, name) : MEZZO_OK;
+}
+
+void mz_onnx_free_params(mezzo_onnx *onnx) {
+    for (size_t i = 0; i < onnx->n_params; i++) {
+        mz_free(onnx->params[i].name);
+        mz_free(onnx->params[i].numbers);
+    }
+    mz_free(onnx->params);
+    mz_free(onnx->statistics);
+    onnx->params = NULL;
+    onnx->statistics = NULL;
+    onnx->n_params = onnx->n_statistics = 0;
+}
+
+// --- which initializers are weights, and in which order ------------------------------------------------------------
+// A tensor of the file as known numbers.
+static mezzo_status known(mz_onnx_build *build, const MzPb__Tensor *tensor, mz_onnx_value *value) {
+    value->rank = (int)tensor->n_dims;
+    for (int i = 0; i < value->rank; i++) {
+        value->dim[i] = tensor->dims[i];
+        value->perm[i] = i;
+    }
+    value->integer = mz_onnx_is_integer(tensor->data_type);
+    value->kind = MZ_ONNX_HOST;
+    value->numbers = mz_onnx_take(build, (size_t)mz_onnx_elements(value->rank, value->dim), sizeof(double));
+    if (!value->numbers)
+        return MEZZO_ERR_MEMORY;
+    return mz_onnx_floats(build->onnx, tensor, value->numbers);
+}
+
+// The places of layers' weights, where a tensor of one element is a weight too, and of numbers that are none.
+static const struct place {
+    const char *op;
+    int input;
+    enum { VECTOR, MATRIX, CONVOLUTION, TRANSPOSED_CONVOLUTION, BUFFER, KNOWN } what;
+} places[] = {
+    {"MatMul", 1, MATRIX},
+    {"Gemm", 1, MATRIX},
+    {"Gemm", 2, VECTOR},
+    {"Conv", 1, CONVOLUTION},
+    {"Conv", 2, VECTOR},
+    {"ConvTranspose", 1, TRANSPOSED_CONVOLUTION},
+    {"ConvTranspose", 2, VECTOR},
+    {"BatchNormalization", 1, VECTOR},
+    {"BatchNormalization", 2, VECTOR},
+    {"BatchNormalization", 3, BUFFER},
+    {"BatchNormalization", 4, BUFFER},
+    {"InstanceNormalization", 1, VECTOR},
+    {"InstanceNormalization", 2, VECTOR},
+    {"GroupNormalization", 1, VECTOR},
+    {"GroupNormalization", 2, VECTOR},
+    {"LayerNormalization", 1, VECTOR},
+    {"LayerNormalization", 2, VECTOR},
+    {"RMSNormalization", 1, VECTOR},
+    {"PRelu", 1, VECTOR},
+    {"Resize", 1, KNOWN},
+    {"Resize", 2, KNOWN},
+    {"OneHot", 2, KNOWN},
+};
+
+static const struct place *place_of(const MzPb__Node *node, size_t input) {
+    for (size_t i = 0; i < MZ_COUNT(places); i++)
+        if ((size_t)places[i].input == input && strcmp(places[i].op, node->op_type) == 0)
+            return &places[i];
+    return NULL;
+}
+
+// What a node reads there, through Identity.
+static mz_onnx_value *read_by(const mezzo_onnx *onnx, const MzPb__Node *node, size_t input) {
+    mz_onnx_value *value = mz_onnx_find(onnx, node->input[input]);
+    for (int steps = 0; steps < 64 && value->producer >= 0; steps++) {
+        const MzPb__Node *before = onnx->model->graph->node[value->producer];
+        if (strcmp(before->op_type, "Identity") != 0 || before->n_input == 0)
+            break;
+        value = mz_onnx_find(onnx, before->input[0]);
+    }
+    return value;
+}
+
+// Floats of more than one element are weights, unless one of them is no number that training could have made.
+static mezzo_status add_initializers(mz_onnx_build *build) {
+    const MzPb__Graph *graph = build->onnx->model->graph;
+    for (size_t i = 0; i < graph->n_node; i++)
+        for (size_t k = 0; k < graph->node[i]->n_input; k++) {
+            const struct place *place = place_of(graph->node[i], k);
+            if (place) // for a moment: "it stands in a layer"
+                read_by(build->onnx, graph->node[i], k)->frozen = true;
+        }
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        const MzPb__Tensor *tensor = graph->initializer[i];
+        mz_onnx_value *value = mz_onnx_find(build->onnx, tensor->name);
+        MEZZO_TRY(known(build, tensor, value));
+        const int64_t n = mz_onnx_elements(value->rank, value->dim);
+        bool weight = !value->integer && (n > 1 || (n == 1 && value->rank > 0 && value->frozen));
+        for (int64_t k = 0; k < n && weight; k++)
+            weight = fabs(value->numbers[k]) < 1e30;
+        value->frozen = false;
+        if (!weight)
+            continue;
+        mz_free(build->blocks[--build->n_blocks]);
+        value->numbers = NULL;
+        value->kind = MZ_ONNX_WEIGHT;
+        value->tensor = tensor;
+    }
+    return MEZZO_OK;
+}
+
+// A table that computed numbers are multiplied by, as rotary embeddings' cosines, is known and not trained: a weight of
+// such a product has one dimension (a norm's, a layer's scale).
+static mezzo_status find_tables(mz_onnx_build *build) {
+    const MzPb__Graph *graph = build->onnx->model->graph;
+    for (size_t i = 0; i < graph->n_node; i++) {
+        const char *op = graph->node[i]->op_type;
+        const bool product = strcmp(op, "Mul") == 0 || strcmp(op, "Div") == 0 || strcmp(op, "Where") == 0;
+        for (size_t k = 0; k < graph->node[i]->n_input; k++) {
+            mz_onnx_value *value = read_by(build->onnx, graph->node[i], k);
+            const struct place *place = place_of(graph->node[i], k);
+            int wide = 0;
+            for (int axis = 0; axis < value->rank; axis++)
+                wide += value->dim[axis] > 1;
+            value->frozen = value->frozen || (value->kind == MZ_ONNX_WEIGHT && place && place->what == BUFFER);
+            if (value->kind == MZ_ONNX_WEIGHT && ((product && wide > 1) || (place && place->what == KNOWN)))
+                MEZZO_TRY(known(build, value->tensor, value));
+        }
+    }
+    return MEZZO_OK;
+}
+
+// An exporter writes the matrix of a tied head a second time, transposed. A matrix that is another's transpose, number
+// for number, and not one number all over, is that other one.
+static mezzo_status tie(mz_onnx_build *build, mz_onnx_value *value, mz_onnx_value *first) {
+    const int64_t rows = first->dim[0], columns = first->dim[1], n = rows * columns;
+    double *a = mz_alloc((size_t)n, sizeof *a), *b = mz_alloc((size_t)n, sizeof *b);
+    mezzo_status status = a && b ? mz_onnx_floats(build->onnx, first->tensor, a) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = mz_onnx_floats(build->onnx, value->tensor, b);
+    bool same = status == MEZZO_OK, varied = false;
+    for (int64_t i = 0; i < n && same; i++) {
+        same = a[i] == b[i % columns * rows + i / columns];
+        varied = varied || a[i] != a[0];
+    }
+    if (same && varied)
+        value->of = first;
+    mz_free(a);
+    mz_free(b);
+    return status;
+}
+
+static mezzo_status find_ties(mz_onnx_build *build) {
+    const MzPb__Graph *graph = build->onnx->model->graph;
+    for (size_t i = 1; i < graph->n_initializer; i++) {
+        mz_onnx_value *value = &build->onnx->values[i];
+        for (size_t k = 0; k < i && value->kind == MZ_ONNX_WEIGHT && value->rank == 2 && !value->of; k++) {
+            mz_onnx_value *first = &build->onnx->values[k];
+            if (first->kind == MZ_ONNX_WEIGHT && first->rank == 2 && !first->of && first != value &&
+                first->dim[0] == value->dim[1] && first->dim[1] == value->dim[0])
+                MEZZO_TRY(tie(build, value, first));
+        }
+    }
+    return MEZZO_OK;
+}
+
+// The order that an input of a node is wanted in. False: the file's own.
+static bool wish(const MzPb__Node *node, size_t input, int rank, int *perm) {
+    static const int orders[][4] = {
+        [MATRIX] = {1, 0}, [CONVOLUTION] = {0, 3, 1, 2}, [TRANSPOSED_CONVOLUTION] = {3, 0, 1, 2}};
+    const struct place *place = place_of(node, input);
+    if (!place || place->what == VECTOR || place->what >= BUFFER || rank > 4)
+        return false;
+    if (place->what == MATRIX ? rank != 2 || mz_onnx_int_or(node, "transB", 0) : rank < 3)
+        return false;
+    if (place->what == TRANSPOSED_CONVOLUTION && mz_onnx_int_or(node, "group", 1) != 1)
+        return false;
+    for (int i = 0; i < rank; i++)
+        perm[i] = orders[place->what][i];
+    if (rank == 3) // images of height 1
+        for (int i = 0; i < 3; i++)
+            perm[i] = place->what == CONVOLUTION ? (const int[]){0, 2, 1}[i] : (const int[]){2, 0, 1}[i];
+    return true;
+}
+
+// Weights that are read in one order alone are stored so: a product's as [N, K], a convolution's as [N, R, S, C].
+static void find_orders(mezzo_onnx *onnx) {
+    const MzPb__Graph *graph = onnx->model->graph;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < graph->n_node; i++)
+            for (size_t k = 0; k < graph->node[i]->n_input; k++) {
+                mz_onnx_value *value = read_by(onnx, graph->node[i], k), *own = value->of ? value->of : value;
+                int perm[MEZZO_MAX_RANK];
+                if (value->kind != MZ_ONNX_WEIGHT || strcmp(graph->node[i]->op_type, "Identity") == 0)
+                    continue;
+                const bool wanted = value == own && wish(graph->node[i], k, value->rank, perm);
+                for (int axis = 0; axis < own->rank; axis++)
+                    if (pass == 0 ? wanted : !wanted || own->perm[axis] != perm[axis])
+                        own->perm[axis] = pass == 0 ? perm[axis] : -1;
+            }
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        mz_onnx_value *value = &onnx->values[i];
+        bool torn = false; // between readers
+        for (int axis = 0; axis < value->rank; axis++)
+            torn = torn || value->perm[axis] < 0;
+        for (int axis = 0; axis < value->rank && torn; axis++)
+            value->perm[axis] = axis;
+    }
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        mz_onnx_value *value = &onnx->values[i];
+        if (value->of)
+            for (int axis = 0; axis < 2; axis++)
+                value->perm[axis] = value->of->perm[1 - axis];
+    }
+}
+
+mezzo_status mz_onnx_find_weights(mz_onnx_build *build) {
+    MEZZO_TRY(add_initializers(build));
+    MEZZO_TRY(find_tables(build));
+    MEZZO_TRY(find_ties(build));
+    find_orders(build->onnx);
+    return MEZZO_OK;
+}
+
+// --- loading and saving --------------------------------------------------------------------------------------------
+int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i) {
+    int64_t at[MEZZO_MAX_RANK] = {0}, size[MEZZO_MAX_RANK] = {0}, place = 0;
+    for (int k = param->rank - 1; k >= 0; i /= param->dim[k--]) {
+        at[param->perm[k]] = i % param->dim[k];
+        size[param->perm[k]] = param->dim[k];
+    }
+    for (int k = 0; k < param->rank; k++)
+        place = place * size[k] + at[k];
+    return place;
+}
+
+int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i) {
+    for (size_t k = 0; k < onnx->n_params; k++)
+        if (strcmp(onnx->params[k].name, parameter) == 0)
+            return mz_onnx_place(&onnx->params[k], i);
+    return -1;
+}
+
+static mezzo_status load_one(const mezzo_onnx *onnx, const mz_onnx_param *param, mezzo_params *params) {
+    const int index = mezzo_params_find(params, param->name);
+    if (index < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the parameters have no '%s'", param->name);
+    if (!param->tensor)
+        return mezzo_params_write(params, index, param->numbers);
+    const size_t n = (size_t)param->count;
+    double *wide = mz_alloc(n, sizeof *wide);
+    float *values = mz_alloc(n, sizeof *values);
+    mezzo_status status = wide && values ? mz_onnx_floats(onnx, param->tensor, wide) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK) {
+        for (int64_t i = 0; i < param->count; i++)
+            values[mz_onnx_place(param, i)] = (float)wide[i];
+        status = mezzo_params_write(params, index, values);
+    }
+    mz_free(wide);
+    mz_free(values);
+    return status;
+}
+
+mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params) {
+    MZ_REQUIRE(onnx, params);
+    for (size_t i = 0; i < onnx->n_params; i++)
+        MEZZO_TRY(load_one(onnx, &onnx->params[i], params));
+    return MEZZO_OK;
+}
+// A tensor of the message gets other numbers for as long as it is written.
+static mezzo_status replace(const mz_onnx_param *param, const mezzo_params *params, MzPb__Tensor *tensor,
+                            float **bytes) {
+    const int index = mezzo_params_find(params, param->name);
+    if (index < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the parameters have no '%s'", param->name);
+    const size_t n = (size_t)param->count;
+    float *values = mz_alloc(n, sizeof *values);
+    *bytes = mz_alloc(n, sizeof **bytes);
+    mezzo_status status = values && *bytes ? mezzo_params_read(params, index, values) : MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; status == MEZZO_OK && i < param->count; i++)
+        (*bytes)[i] = values[mz_onnx_place(param, i)];
+    mz_free(values);
+    tensor->n_float_data = tensor->n_double_data = tensor->n_int32_data = tensor->n_external_data = 0;
+    tensor->data_type = MZ_ONNX_FLOAT;
+    tensor->has_data_location = 0;
+    tensor->has_raw_data = 1;
+    tensor->raw_data = (ProtobufCBinaryData){.len = n * sizeof(float), .data = (uint8_t *)*bytes};
+    return status;
+}
+
+mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path) {
+    MZ_REQUIRE(onnx, params, path);
+    mezzo_status status = MEZZO_OK;
+    MzPb__Tensor *before = mz_alloc(onnx->n_params + 1, sizeof *before);
+    float **bytes = mz_alloc(onnx->n_params + 1, sizeof *bytes);
+    uint8_t *packed = NULL;
+    if (!before || !bytes)
+        status = MEZZO_ERR_MEMORY;
+    size_t done = 0;
+    for (; status == MEZZO_OK && done < onnx->n_params; done++) {
+        MzPb__Tensor *tensor = (MzPb__Tensor *)onnx->params[done].tensor;
+        if (!tensor)
+            continue;
+        before[done] = *tensor;
+        status = replace(&onnx->params[done], params, tensor, &bytes[done]);
+    }
+    if (status == MEZZO_OK) {
+        const size_t size = mz_pb__model__get_packed_size(onnx->model);
+        if (size > INT32_MAX)
+            status =
+                mz_fail(MEZZO_ERR_UNSUPPORTED, "'%s' would have %zu bytes; an ONNX file has at most 2 GiB", path, size);
+        else if (!(packed = mz_alloc(1, size)))
+            status = MEZZO_ERR_MEMORY;
+        else
+            status = mz_file_write_atomic(path, packed, mz_pb__model__pack(onnx->model, packed));
+    }
+    for (size_t i = 0; i < done; i++) {
+        if (onnx->params[i].tensor)
+            *(MzPb__Tensor *)onnx->params[i].tensor = before[i];
+        mz_free(bytes[i]);
+    }
+    mz_free(packed);
+    mz_free(bytes);
+    mz_free(before);
+    return status;
+}
