@@ -325,7 +325,12 @@ static mezzo_status mz_grad_sub(tape *t, int node, int dy) {
     if (!needs(t, 1))
         return MEZZO_OK;
     int negative;
-    MEZZO_TRY(emit_unary(t, MZ_OP_scale, &(mz_attrs){.alpha = -1, .via = MEZZO_F32}, dy, dy, &negative));
+    mz_node n = mz_tape_node(t, MZ_OP_scale);
+    n.attrs = (mz_attrs){.alpha = -1, .via = MEZZO_F32};
+    add_in(&n, dy);
+    MEZZO_TRY(new_like(t, dy, &negative));
+    add_out(&n, negative);
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
     return deliver_broadcast(t, t->at->in[1], negative);
 }
 
