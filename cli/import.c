@@ -25,7 +25,7 @@ static const cli_field export_fields[] = {
 
 static int check(const cli_args *args) {
     CLI_TRY(cli_need_operand(args));
-    if (!cli_has(args, "out"))
+    if (!cli_has(args, "out") && !cli_has(args, "onnx"))
         return cli_wrong(args->command, "--out is missing: the folder to create");
     return CLI_DONE;
 }
@@ -113,7 +113,8 @@ static int run_export(const cli_args *args) {
     if (chosen == MZ_COUNT(dtypes))
         return cli_wrong(args->command, "--dtype %s: it must be fp32, bf16 or fp16", dtype);
     const mezzo_export_options options = {.path = args->operands[0],
-                                          .out = cli_text(args, "out", NULL),
+                                          .out = cli_text(args, "onnx", cli_text(args, "out", NULL)),
+                                          .onnx = cli_has(args, "onnx"),
                                           .best = cli_has(args, "best"),
                                           .no_ema = cli_has(args, "no-ema"),
                                           .adapter = cli_has(args, "adapter"),
@@ -125,7 +126,7 @@ static int run_export(const cli_args *args) {
     CLI_TRY(cli_code(args, mezzo_export(&options, &r)));
     if (cli_has(args, "json")) {
         json_t *o = json_object();
-        json_object_set_new(o, options.gguf != NULL ? "file" : "folder",
+        json_object_set_new(o, options.gguf != NULL || options.onnx ? "file" : "folder",
                             cli_json_text(options.out, strlen(options.out)));
         json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint, strlen(r.checkpoint)));
         json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
@@ -139,6 +140,7 @@ static int run_export(const cli_args *args) {
 
 static const cli_option export_table[] = {
     {"out", "DIR", "the folder to create; with --gguf, the file"},
+    {"onnx", "FILE", "of a model from an ONNX file: that file, with the trained weights"},
     {"gguf", "TYPE", "one file for llama.cpp, weights in f32, f16, bf16 or q8_0, with tokenizer and chat template"},
     {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
     {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
@@ -151,9 +153,10 @@ static const cli_option export_table[] = {
 
 const cli_command cli_export = {
     .name = "export",
-    .summary = "write a checkpoint for transformers, or for llama.cpp (GGUF)",
+    .summary = "write a checkpoint for transformers, llama.cpp (GGUF) or as ONNX",
     .usage = "RUN --out DIR [--best] [--adapter] [--dtype fp32|bf16|fp16] [--max-shard-size GB]\n"
-             "       mezzo export RUN --gguf f32|f16|bf16|q8_0 --out FILE.gguf [--best]",
+             "       mezzo export RUN --gguf f32|f16|bf16|q8_0 --out FILE.gguf [--best]\n"
+             "       mezzo export RUN --onnx FILE.onnx [--best]",
     .details = "RUN is a run folder, or one checkpoint in its checkpoints/. export writes config.json, "
                "model.safetensors and, for a byte-pair tokenizer, vocab.json and merges.txt to DIR; with --gguf one "
                "file for llama.cpp and what builds on it.",

@@ -320,6 +320,8 @@ typedef struct mezzo_export_options {
                          // = one file
     const char *gguf;    // "f32", "f16", "bf16" or "q8_0": `out` is one file for llama.cpp, with the tokenizer and its
                          // chat template, and must not exist; dtype does not count. NULL: a folder
+    bool onnx; // of a run whose model is an ONNX file: `out` is that file with the run's weights, and must not
+               // exist
 } mezzo_export_options;
 typedef struct mezzo_export_result {
     mezzo_model_config model;

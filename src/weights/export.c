@@ -10,6 +10,7 @@
 #include "weights/gguf.h"
 #include "weights/hf.h"
 #include "mezzo/data.h"
+#include "session/session.h"
 #include "train/folder.h"
 
 typedef struct exporter {
@@ -50,6 +51,11 @@ static mezzo_status open_found(const mezzo_export_options *o, exporter *e) {
     MEZZO_TRY(mz_description_read(e->checkpoint, e->state.model, &e->model));
     e->model.config.seq_len = mz_model_positions(&e->model.config); // a file knows no other context
     MEZZO_TRY(mz_model_compare_hash(&e->model, e->state.graph, e->checkpoint));
+    if (o->onnx != (e->model.maker->save != NULL))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: the model %s an ONNX file: export it %s", e->checkpoint,
+                       o->onnx ? "is not of" : "is of", o->onnx ? "without --onnx" : "with --onnx FILE");
+    if (o->onnx)
+        return MEZZO_OK;
     e->family = mz_hf_by_model(e->model.maker->name);
     if (e->family == NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
@@ -442,13 +448,18 @@ fail:
     return status;
 }
 
+static mezzo_status check_new_file(const char *path) {
+    if (mz_path_exists(path))
+        return mz_fail(MEZZO_ERR_INVALID, "%s is there already: choose another file", mz_quote(path).text);
+    return MEZZO_OK;
+}
+
 static mezzo_status export_gguf(exporter *e, const mezzo_export_options *o) {
     MEZZO_TRY(mz_gguf_format_named(o->gguf, &e->format));
     if (o->adapter || o->shard_bytes > 0)
         return mz_fail(MEZZO_ERR_INVALID, "export in GGUF: %s not written so",
                        o->adapter ? "adapters alone are" : "more than one file is");
-    if (mz_path_exists(o->out))
-        return mz_fail(MEZZO_ERR_INVALID, "%s is there already: choose another file with --out", mz_quote(o->out).text);
+    MEZZO_TRY(check_new_file(o->out));
     MEZZO_TRY(open_checkpoint(o, e));
     e->gguf = mz_gguf_by_model(e->model.maker->name);
     if (e->gguf == NULL)
@@ -457,6 +468,32 @@ static mezzo_status export_gguf(exporter *e, const mezzo_export_options *o) {
                        e->model.maker->name);
     MEZZO_TRY(list_tensors(e));
     return write_gguf(e, o->out);
+}
+
+// --- ONNX ----------------------------------------------------------------------------------------------------------
+// The file that came in, with the checkpoint's weights, adapters added.
+static mezzo_status export_onnx(exporter *e, const mezzo_export_options *o, mezzo_export_result *result) {
+    mezzo_device *device = NULL;
+    mz_session session = {0};
+    mezzo_status status = MEZZO_OK;
+    if (o->adapter || o->shard_bytes > 0 || o->gguf != NULL || o->dtype != MEZZO_F32)
+        return mz_fail(MEZZO_ERR_INVALID, "export in ONNX: one file in fp32, without adapters, is what there is");
+    MEZZO_TRY(check_new_file(o->out));
+    MEZZO_TRY(open_checkpoint(o, e));
+    const mz_session_options options = {.model = e->model,
+                                        .form = {.batch = 1, .length = mz_model_sizes_of(&e->model).length},
+                                        .step = {.micro_batches = 1},
+                                        .size = 1};
+    MEZZO_TRY_GOTO(status, mezzo_device_open("cpu", 0, &device));
+    MEZZO_TRY_GOTO(status, mz_session_open(device, &options, MZ_SESSION_PARAMS, &session));
+    mezzo_checkpoint read = {.params = session.params, .ema = e->state.has_ema && !o->no_ema};
+    MEZZO_TRY_GOTO(status, mezzo_checkpoint_load(e->checkpoint, &read));
+    MEZZO_TRY_GOTO(status, e->model.maker->save(&e->model, session.params, o->out));
+    result->tensors = mezzo_params_count(session.params);
+fail:
+    mz_session_close(&session);
+    mezzo_device_close(device);
+    return status;
 }
 
 mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result) {
@@ -470,16 +507,18 @@ mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_resu
                        mezzo_dtype_name(e.dtype));
     if (e.shard_bytes < 0)
         return mz_fail(MEZZO_ERR_INVALID, "export in files of %lld bytes", (long long)e.shard_bytes);
-    if (options->gguf != NULL)
+    if (options->onnx)
+        MEZZO_TRY_GOTO(status, export_onnx(&e, options, result));
+    else if (options->gguf != NULL)
         MEZZO_TRY_GOTO(status, export_gguf(&e, options));
     else
         MEZZO_TRY_GOTO(status, export_folder(&e, options, result));
     snprintf(result->checkpoint, sizeof result->checkpoint, "%s", e.checkpoint);
     result->model = e.model.config;
     result->ema = e.state.has_ema && !options->no_ema;
-    if (options->adapter || options->gguf != NULL)
+    if (options->adapter || options->gguf != NULL || options->onnx)
         result->files = 1;
-    if (!options->adapter)
+    if (!options->adapter && !options->onnx)
         result->tensors = (int64_t)e.list.count;
 fail:
     close_exporter(&e);

@@ -693,7 +693,11 @@ mezzo_status mezzo_import(const mezzo_import_options *options, mezzo_import_resu
     mezzo_status status = MEZZO_OK;
     mz_import in = {0};
     mz_new_folder folder = {0};
+    mezzo_model_config named;
     *result = (mezzo_import_result){0};
+    if (mezzo_model_defaults(options->path, &named) == MEZZO_OK && named.graph[0] != '\0')
+        return mz_fail(MEZZO_ERR_INVALID, "%s: an ONNX file needs no import: mezzo train --model %s reads it",
+                       options->path, options->path);
     if (options->adapter != NULL)
         MEZZO_TRY_GOTO(status, mz_adapter_open(&in, options->adapter));
     in.length = options->seq_len;

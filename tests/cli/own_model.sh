@@ -60,6 +60,19 @@ refuse 2 "no samples" -- sample classes
 truncate -s 200 two/graph/model.onnx
 refuse 2 graph/model.onnx -- eval two
 
+# the file that came in, with trained weights, which train on from where they were
+run 0 export classes --onnx trained.onnx --json
+shows "$OUT" '"file": "trained.onnx"' '"tensors": 6'
+run 0 train --model trained.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 1 --lr 0 --min-lr 0 --out again
+run 0 eval classes --data a.npz
+whole=$(grep loss "$OUT")
+run 0 eval again --data a.npz
+[[ $(grep loss "$OUT") == "$whole" ]] || fail "an exported file has another loss"
+refuse 2 "is there already" -- export classes --onnx trained.onnx
+refuse 2 "with --onnx FILE" -- export classes --out folder
+refuse 2 "without adapters" -- export classes --onnx x.onnx --adapter
+refuse 2 "mezzo train --model own_mlp.onnx" -- import own_mlp.onnx --out imported
+
 # numbers: every loss of them, with weights
 npz n.npz "x=f4,40x7,r()" "wanted=f4,40x5,r()" "weights=f4,40,i%3"
 for loss in mse l1 huber; do

@@ -2,8 +2,11 @@
 own_losses.safetensors has what PyTorch computes in float64 for the losses that the command puts on outputs: for the same inputs each loss
 and its gradient with respect to the output.
 
-    python own_models.py    needs torch, onnx, onnxscript, safetensors
+    python own_models.py                   needs torch, onnx, onnxscript, safetensors
+    python own_models.py --check FILE NPZ  runs onnxruntime on a file that mezzo export --onnx wrote, on every example; prints the mean
+                                           cross-entropy, which mezzo eval RUN --data NPZ has too
 """
+import sys
 import warnings
 
 import torch
@@ -89,5 +92,14 @@ def main():
     save_file({k: v.contiguous().clone() for k, v in store.items()}, DATA / "own_losses.safetensors")
 
 
+def check(file, data):
+    import numpy
+    import onnxruntime
+    session, arrays = onnxruntime.InferenceSession(file), numpy.load(data)
+    feed = {i.name: arrays[i.name].astype("float32" if "float" in i.type else "int64") for i in session.get_inputs()}
+    logits = torch.from_numpy(session.run(None, feed)[0]).double()
+    print("loss", F.cross_entropy(logits, torch.from_numpy(arrays["labels"]).long()).item())
+
+
 if __name__ == "__main__":
-    main()
+    check(*sys.argv[2:4]) if sys.argv[1:2] == ["--check"] else main()
