@@ -281,6 +281,8 @@ static const cli_option options_table[] = {
     {"context-length", "N", "models: tokens per sequence [512]"},
     {"batch-size", "N", "models: sequences per step [4]"},
     {"vocab", "N", "models: vocabulary size [10000; a named model's own]"},
+    {"loss", "LOSS", "models: of .onnx files, as mezzo train takes it"},
+    {"dim", "NAME=N", "models: of .onnx files, as mezzo train takes it"},
     {"warmup", "N", "models: warm-up steps [5]"},
     {"iters", "N", "models: timed steps [10]"},
     {"precisions", "LIST", "models: precisions; the first is the baseline [{precisions}]"},

@@ -228,6 +228,10 @@ static int measure(models *m, mezzo_device *device) {
     mezzo_model_config configs[SIZES_MOST];
     for (int i = 0; i < m->n_sizes && code == CLI_DONE; i++) { // every name is checked before the first is timed
         mezzo_status status = mz_bench_model(family, m->sizes[i], vocab, m->plan.context, &configs[i]);
+        if (status == MEZZO_OK && configs[i].graph[0] != '\0') {
+            snprintf(configs[i].loss, sizeof configs[i].loss, "%s", cli_text(m->args, "loss", ""));
+            snprintf(configs[i].dims, sizeof configs[i].dims, "%s", cli_text(m->args, "dim", ""));
+        }
         code = status == MEZZO_OK ? CLI_DONE : cli_error(m->args->command, status);
         for (size_t k = 0; k < MZ_COUNT(of_texts) && code == CLI_DONE; k++)
             if (cli_has(m->args, of_texts[k]) && mezzo_model_task(&configs[i]) != MEZZO_TASK_LANGUAGE)

@@ -60,11 +60,12 @@ mezzo_value mezzo_adapted(mezzo_graph *g, mezzo_value x, mezzo_value y) {
 bool mz_adapted_module(const char *weight, int64_t all, const mz_parts *parts, int index, char module[512],
                        int64_t *first, int64_t *rows) {
     size_t n = strlen(weight), k = strlen(".weight");
-    if (n < k || strcmp(weight + n - k, ".weight") != 0 || index >= (parts->n > 0 ? parts->n : 1))
+    const bool ends = n >= k && strcmp(weight + n - k, ".weight") == 0; // others are of layers that a file names
+    if (index >= (parts->n > 0 ? parts->n : 1))
         return false;
     *first = 0;
     *rows = all;
-    snprintf(module, 512, "%.*s", (int)(n - k), weight);
+    snprintf(module, 512, "%.*s", (int)(ends ? n - k : n), weight);
     if (parts->n == 0)
         return true;
     char *dot = strrchr(module, '.'), *name = dot != NULL ? dot + 1 : module;

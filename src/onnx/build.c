@@ -118,6 +118,16 @@ static mezzo_status set_up(mz_onnx_call *call, bool matched) {
     return MEZZO_OK;
 }
 
+const char *mz_onnx_module(mz_onnx_build *build, const char *name) {
+    const char *before = build->module;
+    if (before)
+        mezzo_module_end(build->g);
+    build->module = name && name[0] != '\0' ? name : NULL;
+    if (build->module)
+        mezzo_module_begin(build->g, build->module);
+    return before;
+}
+
 static mezzo_status convert(mz_onnx_build *build, size_t i) {
     const MzPb__Node *node = build->onnx->model->graph->node[i];
     mz_onnx_call call = {.build = build,
@@ -127,8 +137,11 @@ static mezzo_status convert(mz_onnx_build *build, size_t i) {
                          .n_out = (int)node->n_output};
     bool done = false;
     MEZZO_TRY(set_up(&call, build->matches[i] != NULL));
+    mz_onnx_module(build, node->name && strpbrk(node->name, "*?") == NULL ? node->name : NULL);
     MEZZO_TRY(mz_onnx_recognize(&call, (int)i, &done));
-    return done ? MEZZO_OK : call.op->convert(&call, call.op->which);
+    mezzo_status status = done ? MEZZO_OK : call.op->convert(&call, call.op->which);
+    mz_onnx_module(build, NULL);
+    return status;
 }
 
 static bool is_needed(const mezzo_onnx *onnx, const MzPb__Node *node) {

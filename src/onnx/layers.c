@@ -9,13 +9,28 @@ static bool is_linear(const mz_onnx_value *w) {
     return w->rank == 2 && (w->kind == MZ_ONNX_WEIGHT || (w->kind == MZ_ONNX_VALUE && w->perm[0] == 1));
 }
 
+// A layer that adapters know is called as its weight is, without ".weight".
+static void add_adapter(mz_onnx_build *build, const char *weight, mezzo_value x, mezzo_value *y) {
+    char module[256];
+    const size_t n = strlen(weight), end = strlen(".weight");
+    const bool ends = n > end && strcmp(weight + n - end, ".weight") == 0;
+    if (n >= sizeof module)
+        return;
+    snprintf(module, sizeof module, "%.*s", (int)(ends ? n - end : n), weight);
+    const char *node = mz_onnx_module(build, module);
+    *y = mezzo_adapted(build->g, x, *y);
+    mz_onnx_module(build, node);
+}
+
 static mezzo_status by_rows(mz_onnx_call *call, mezzo_value x, mz_onnx_value *w, bool turned, mezzo_value bias,
                             mezzo_value *y) {
+    mezzo_graph *g = call->build->g;
     mezzo_value v;
     MEZZO_TRY(mz_onnx_base(call, w, &v));
-    if ((w->perm[0] == 1) == turned) // [N, K] wanted
-        v = mezzo_transpose(call->build->g, v, 0, 1);
-    *y = mezzo_linear(call->build->g, x, v, bias);
+    const bool moves = (w->perm[0] == 1) == turned; // [N, K] wanted
+    *y = mezzo_linear(g, x, moves ? mezzo_transpose(g, v, 0, 1) : v, bias);
+    if (w->kind == MZ_ONNX_WEIGHT && !moves)
+        add_adapter(call->build, w->of ? w->of->name : w->name, x, y);
     return MEZZO_OK;
 }
 

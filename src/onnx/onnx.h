@@ -93,6 +93,7 @@ typedef struct mz_onnx_build {
     mezzo_onnx *onnx;
     mezzo_graph *g;
     bool draft;
+    const char *module;      // that is open: the node's name; NULL: none
     mz_onnx_match **matches; // by node; NULL: no idiom ends there
     void **blocks;           // memory of the build
     size_t n_blocks;
@@ -139,6 +140,8 @@ bool mz_onnx_is(const MzPb__Node *node, const char *name, const char *text, bool
                (call)->node->name ? (call)->node->name : (call)->node->output[0])
 
 // value.c
+// The module that ops and parameters belong to, instead of the one that is open; NULL: none. Returns the one that was.
+const char *mz_onnx_module(mz_onnx_build *build, const char *name);
 void *mz_onnx_take(mz_onnx_build *build, size_t count, size_t size); // until the build ends; NULL: no memory, error set
 // Known numbers as an output, for the caller to fill.
 mezzo_status mz_onnx_host(mz_onnx_call *call, int out, bool integer, int rank, const int64_t *dim, double **numbers);

@@ -33,7 +33,9 @@ mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, c
     MEZZO_TRY(mz_onnx_add_record(call->build->onnx, name, out));
     mezzo_graph *g = call->build->g;
     const int64_t one = 1;
+    const char *module = mz_onnx_module(call->build, NULL); // a parameter has the file's name
     *value = mezzo_param(g, name, (mezzo_init){.kind = MEZZO_INIT_ZERO}, rank ? rank : 1, rank ? dim : &one);
+    mz_onnx_module(call->build, module);
     MEZZO_TRY(mezzo_graph_status(g));
     (*out)->rank = rank;
     (*out)->count = mz_onnx_elements(rank, dim);

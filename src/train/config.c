@@ -371,9 +371,10 @@ mezzo_status mz_run_config_sketch(const mz_run_config *c, mz_session_options *ou
     MEZZO_TRY(mezzo_model_defaults(c->model_name, &model));
     MEZZO_TRY(mz_run_config_model(c, &(mz_model_sizes){.vocab = model.vocab}, &model));
     *out = mz_run_config_session(c);
-    out->form.length = model.seq_len;
     out->form.outputs = true;
-    return mz_model_of(&model, &out->model);
+    MEZZO_TRY(mz_model_of(&model, &out->model));
+    out->form.length = mz_model_sizes_of(&out->model).length;
+    return MEZZO_OK;
 }
 
 mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo_model_config *out) {

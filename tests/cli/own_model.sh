@@ -126,3 +126,23 @@ data[200] ^= 1
 open("bit.npz", "wb").write(data)
 PY
 refuse 2 bit.npz checksum -- train --model own_mlp.onnx --loss cross_entropy --data bit.npz "${FEW[@]}" --steps 2 --out none
+
+# the other commands take it as they take a built-in model
+own=(--model own_mlp.onnx --loss cross_entropy)
+run 0 explain "${own[@]}" --precision bf16 --autocast.node_linear fp32 --device cpu
+grep -q "linear  *node_linear  *fp32" "$OUT" || fail "a precision by the node's name is not taken"
+run 0 memory "${own[@]}" --batch-size 32 --device cpu
+run 0 bench --models own_mlp.onnx --loss cross_entropy --precisions fp32 --no-mfu --iters 2 --warmup 1 --device cpu --threads 1
+shows "$OUT" "examples/s"
+refuse 2 "no output of one number" -- bench --models own_mlp.onnx --no-mfu --device cpu --threads 1
+run 1 verify "${own[@]}" --data a.npz --steps 4 --seeds 2 --batch-size 8 --device cpu --threads 1 --out verified
+shows "$OUT" "accuracy difference" "not met"
+refuse 2 "sweep does not support it" -- sweep --family own_mlp.onnx
+run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 20 --lora-rank 2 --lora-modules 0 --out adapters
+run 0 eval adapters --data a.npz
+whole=$(grep loss "$OUT")
+run 0 export adapters --onnx merged.onnx
+run 0 train --model merged.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 1 --lr 0 --min-lr 0 --out merged
+run 0 eval merged --data a.npz
+[[ $(grep loss "$OUT") == "$whole" ]] || fail "adapters that were added to an exported file give another loss"
+run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --freeze '0.*' --out frozen

@@ -127,7 +127,7 @@ static mezzo_status time_changes(mezzo_device *device, const mz_advised_options 
         const bool doubles = i % 2 == 1, width = i >= 2;
         int64_t batch = c->batch_size;
         int64_t *what = width ? &changed.d_model : &batch;
-        if (!doubles && *what % 2 != 0)
+        if ((!doubles && *what % 2 != 0) || *what == 0) // a graph file has no width that could change
             continue;
         *what = doubles ? *what * 2 : *what / 2;
         if (width)
