@@ -146,3 +146,11 @@ run 0 train --model merged.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --
 run 0 eval merged --data a.npz
 [[ $(grep loss "$OUT") == "$whole" ]] || fail "adapters that were added to an exported file give another loss"
 run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --freeze '0.*' --out frozen
+
+# the example does the same through the library
+example=$(dirname "$MEZZO")/examples/own_model
+if [[ -x $example ]]; then
+    "$example" own_mlp.onnx a.npz cross_entropy by_c.onnx >"$OUT" 2>"$ERR" || fail "the example ends with an error"
+    shows "$OUT" "by_c.onnx: loss"
+    [[ -s by_c.onnx ]] || fail "the example wrote no file"
+fi
