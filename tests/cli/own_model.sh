@@ -97,6 +97,21 @@ shows pixels/config.yaml "height=6,width=5"
 run 0 eval pixels
 shows "$OUT" "examples    50"
 refuse 2 "dimension 2 of input 'image' has no size" "--dim height=N" -- memory --model own_segment.onnx --loss cross_entropy
+# a table with numbers to predict, and images whose channels the model wants first
+python3 - <<'PY' || fail "no table"
+rows = open("t.csv").read().splitlines()
+open("p.csv", "w").write("\n".join([rows[0].replace("label", "price")] + [r.rsplit(",", 1)[0] + f",{float(r.split(',')[0]) * 2}" for r in rows[1:]]) + "\n")
+PY
+run 0 train --model own_price.onnx --loss mse --data p.csv --labels price "${FEW[@]}" --steps 400 --warmup 0 --lr 1e-2 --out price
+shows "$OUT" "(MAE 0.0" "R² "
+grep -qE "R² (0.99|1)" "$OUT" || fail "a product by 2 is not learned"
+run 0 eval price --data p.csv --labels price
+shows "$OUT" "examples    96"
+python3 "$MEZZO_TESTS/cli/png.py" || fail "no images"
+run 0 train --model own_picture.onnx --loss cross_entropy --data pictures "${FEW[@]}" --steps 60 --warmup 0 --lr 1e-2 --out colors
+shows "$OUT" "(accuracy 100.00 %"
+run 0 eval colors --data pictures
+shows "$OUT" "accuracy    1.0000" "examples    60"
 # texts
 text 60 >text.txt
 run 0 train --model own_tokens.onnx --data text.txt --tokenizer char --seq-len 16 "${FEW[@]}" --steps 30 --lr 1e-2 --out texts

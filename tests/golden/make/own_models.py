@@ -44,6 +44,8 @@ def models():
     yield "mlp", nn.Sequential(nn.Linear(7, 12), nn.ReLU(), nn.LayerNorm(12), nn.Linear(12, 5)), {"x": torch.randn(6, 7)}, "logits", (batch,)
     yield ("segment", nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)), {"image": torch.randn(2, 3, 8, 8)}, "logits",
            ({0: Dim("batch"), 2: Dim("height"), 3: Dim("width")},))
+    yield "price", nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 1)), {"features": torch.randn(6, 7)}, "price", (batch,)
+    yield "picture", nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)), {"image": torch.randn(2, 3, 8, 8)}, "logits", (batch,)
     yield "loss", Regression(), {"x": torch.randn(6, 7), "target": torch.randn(6, 5)}, "loss", (batch, batch)
     yield "tokens", Tokens(), {"input_ids": torch.randint(0, 96, (3, 8))}, "logits", ({0: Dim("batch"), 1: Dim("length")},)
 
