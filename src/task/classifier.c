@@ -7,7 +7,7 @@
 #include "data/arrays.h"
 #include "data/labelled.h"
 #include "io/file.h"
-#include "task/task.h"
+#include "task/range.h"
 #include "io/quote.h"
 
 // The set that comes with the task. Its seed is fixed: runs of different seeds learn the same thing.
@@ -33,13 +33,6 @@ typedef struct classifier {
     bool planes;        // images have channels last, and the model wants them first
     bool drops;         // a batch that is not full is left out, as nothing tells its rows apart
 } classifier;
-
-typedef struct range {
-    int64_t first, n; // of classifier.order
-    bool random;
-    uint64_t seed;
-    uint32_t stream;
-} range;
 
 static bool given(const char *text) {
     return text != NULL && text[0] != '\0';
@@ -415,38 +408,21 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
 static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source) {
     const classifier *c = (const classifier *)task;
-    if (!has(task, set))
-        return mz_fail(MEZZO_ERR_INVALID, "there are no %s examples: make data.split %s",
-                       set == MZ_SET_TRAIN ? "training" : "validation", set == MZ_SET_TRAIN ? "larger" : "smaller");
-    range *r = mz_alloc(1, sizeof *r);
-    if (r == NULL)
-        return MEZZO_ERR_MEMORY;
-    *r = (range){.first = set == MZ_SET_TRAIN ? 0 : c->n_train,
-                 .n = set == MZ_SET_TRAIN ? c->n_train : c->n - c->n_train,
-                 .random = order == MZ_ORDER_RANDOM,
-                 .seed = seed,
-                 .stream = (uint32_t)set};
-    source->state = r;
-    source->batches = (uint64_t)((c->drops ? r->n : r->n + rows - 1) / rows);
+    const mz_range range = {.n = c->n,
+                            .random = order == MZ_ORDER_RANDOM,
+                            .seed = seed,
+                            .stream = (uint32_t)set,
+                            .tensor = PHILOX_ORDER};
+    MEZZO_TRY(mz_range_open(range, "examples", c->n_train, rows, source));
+    const mz_range *r = source->state;
+    if (c->drops)
+        source->batches = (uint64_t)(r->n / rows);
     return source->batches > 0
                ? MEZZO_OK
                : mz_fail(MEZZO_ERR_INVALID,
                          "%lld %s examples fill no batch of %lld, and the model's own loss takes whole ones: make "
                          "train.batch_size smaller (--batch-size)",
                          (long long)r->n, set == MZ_SET_TRAIN ? "training" : "validation", (long long)rows);
-}
-
-static void close_source(mz_source *source) {
-    mz_free(source->state);
-}
-
-// Which example row `index` of all batches in a row is; -1: none, past the end of a pass.
-static int64_t example_of(const range *r, uint64_t index) {
-    uint32_t words[4];
-    if (!r->random)
-        return index < (uint64_t)r->n ? (int64_t)index : -1;
-    mz_philox((mz_philox_key){r->seed, r->stream, PHILOX_ORDER}, index, words);
-    return (int64_t)(((__uint128_t)(words[0] | (uint64_t)words[1] << 32) * (uint64_t)r->n) >> 64);
 }
 
 // One example of an array into a row of an input.
@@ -475,13 +451,13 @@ static void fill_none(const mz_input *in, int64_t row) {
 
 static mezzo_status draw(mz_source *source, uint64_t k) {
     const classifier *c = (const classifier *)source->task;
-    const range *r = source->state;
+    const mz_range *r = source->state;
     const mz_examples *examples = &source->examples;
     const int64_t rows = examples->input[0].dim[0];
     if (!r->random)
         k %= source->batches;
     for (int64_t i = 0; i < rows; i++) {
-        const int64_t at = example_of(r, k * (uint64_t)rows + (uint64_t)i);
+        const int64_t at = mz_range_place(r, k * (uint64_t)rows + (uint64_t)i);
         for (int n = 0; n < examples->n; n++) {
             const mz_input *in = &examples->input[n];
             const mz_array *a = array_of(c, in);
@@ -604,7 +580,7 @@ const mz_task_kind mz_task_classifier = {.name = "classifier",
                                          .describe = describe,
                                          .mark = mark,
                                          .open_source = open_source,
-                                         .close_source = close_source,
+                                         .close_source = mz_range_close,
                                          .draw = draw,
                                          .check = check,
                                          .blank = blank,

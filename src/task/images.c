@@ -9,6 +9,7 @@
 #include "io/file.h"
 #include "nn/diffusion.h"
 #include "runtime/program.h"
+#include "task/range.h"
 
 #define PHILOX_ORDER   0x1A6E0000u // the `tensor` words of this file's draws
 #define PHILOX_TIME    0x1A6E0001u
@@ -22,13 +23,6 @@ typedef struct images {
     float *latent;   // [n, side, side, channels], scaled: what stands for pictures; NULL: pictures do
     double scale;
 } images;
-
-typedef struct range {
-    int64_t first, n; // of mz_pictures.order
-    bool random;
-    uint64_t seed;
-    uint32_t stream;
-} range;
 
 static bool given(const char *text) {
     return text != NULL && text[0] != '\0';
@@ -146,33 +140,9 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
 static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source) {
     const images *t = (const images *)task;
-    if (!has(task, set))
-        return mz_fail(MEZZO_ERR_INVALID, "there are no %s images: make data.split %s",
-                       set == MZ_SET_TRAIN ? "training" : "validation", set == MZ_SET_TRAIN ? "larger" : "smaller");
-    range *r = mz_alloc(1, sizeof *r);
-    if (r == NULL)
-        return MEZZO_ERR_MEMORY;
-    *r = (range){.first = set == MZ_SET_TRAIN ? 0 : t->p.n_train,
-                 .n = set == MZ_SET_TRAIN ? t->p.n_train : t->p.n - t->p.n_train,
-                 .random = order == MZ_ORDER_RANDOM,
-                 .seed = seed,
-                 .stream = (uint32_t)set};
-    source->state = r;
-    source->batches = (uint64_t)((r->n + rows - 1) / rows);
-    return MEZZO_OK;
-}
-
-static void close_source(mz_source *source) {
-    mz_free(source->state);
-}
-
-// Which place of the range row `index` of all batches in a row is; -1: none, past the end of a pass.
-static int64_t place_of(const range *r, uint64_t index) {
-    uint32_t words[4];
-    if (!r->random)
-        return index < (uint64_t)r->n ? (int64_t)index : -1;
-    mz_philox((mz_philox_key){r->seed, r->stream, PHILOX_ORDER}, index, words);
-    return (int64_t)(((__uint128_t)(words[0] | (uint64_t)words[1] << 32) * (uint64_t)r->n) >> 64);
+    const mz_range range = {
+        .n = t->p.n, .random = order == MZ_ORDER_RANDOM, .seed = seed, .stream = (uint32_t)set, .tensor = PHILOX_ORDER};
+    return mz_range_open(range, "images", t->p.n_train, rows, source);
 }
 
 // Brightness of every byte: a picture has more pixels than there are bytes.
@@ -233,7 +203,7 @@ static void put_condition(const images *t, int64_t example, float *out) {
 }
 
 // Time and noise of row `index`, and its part of the loss: of a pass in order always the same, so that losses compare.
-static void put_draws(const range *r, uint64_t index, const mz_model_sizes *m, float weight, int64_t i,
+static void put_draws(const mz_range *r, uint64_t index, const mz_model_sizes *m, float weight, int64_t i,
                       mz_examples *out) {
     uint32_t words[4];
     const bool vae = is_autoencoder(m);
@@ -254,17 +224,17 @@ static void put_draws(const range *r, uint64_t index, const mz_model_sizes *m, f
 static mezzo_status draw(mz_source *source, uint64_t k) {
     const images *t = (const images *)source->task;
     const mz_model_sizes *m = &source->task->wants;
-    const range *r = source->state;
+    const mz_range *r = source->state;
     mz_examples *x = &source->examples;
     const int64_t rows = x->items, n = t->p.size * t->p.size; // of a condition
     int64_t counted = 0;
     if (!r->random)
         k %= source->batches;
     for (int64_t i = 0; i < rows; i++)
-        counted += place_of(r, k * (uint64_t)rows + (uint64_t)i) >= 0;
+        counted += mz_range_place(r, k * (uint64_t)rows + (uint64_t)i) >= 0;
     for (int64_t i = 0; i < rows; i++) {
         const uint64_t index = k * (uint64_t)rows + (uint64_t)i;
-        const int64_t place = place_of(r, index), from = t->p.order[r->first + (place < 0 ? 0 : place)];
+        const int64_t place = mz_range_place(r, index), from = t->p.order[r->first + (place < 0 ? 0 : place)];
         put_learned(t, from, (float *)mz_examples_input(x, MZ_ROLE_IMAGE)->data + i * numbers(t));
         if (!is_autoencoder(m))
             put_condition(t, from,
@@ -311,7 +281,7 @@ static void blank(mz_examples *examples) {
 }
 
 static void made_up(const mz_model_sizes *m, uint64_t seed, mz_examples *out) {
-    const range r = {.seed = seed, .random = true};
+    const mz_range r = {.seed = seed, .random = true};
     uint32_t words[4];
     float normal[4];
     for (int k = 0; k < out->n; k++) {
@@ -341,7 +311,7 @@ const mz_task_kind mz_task_images = {.name = "model of images",
                                      .describe = describe,
                                      .mark = mark,
                                      .open_source = open_source,
-                                     .close_source = close_source,
+                                     .close_source = mz_range_close,
                                      .draw = draw,
                                      .check = check,
                                      .blank = blank,
