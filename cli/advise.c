@@ -1,4 +1,4 @@
-// mezzo advise: a precision for a shape, from rules or by timing it here.
+// mezzo advise recommends a precision for a shape, from rules or by timing it here.
 #include <math.h>
 #include <stdlib.h>
 

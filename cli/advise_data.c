@@ -1,4 +1,4 @@
-// mezzo advise --data: a precision for a model and its data, by trying it.
+// mezzo advise --data recommends a precision for a model and its data by training both.
 #include "choose.h"
 #include "cli.h"
 #include "io/file.h"

@@ -1,4 +1,4 @@
-// mezzo analyze: a study's rows → pairs, statistics, rules, report, figures.
+// mezzo analyze turns a study's rows into pairs, statistics, rules, a report and figures.
 #include "cli.h"
 #include "io/quote.h"
 #include "io/file.h"

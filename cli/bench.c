@@ -1,4 +1,4 @@
-// mezzo bench: what the machine does. --kernels: each kernel beside the measured peaks.
+// mezzo bench measures what the machine does. --kernels: each kernel beside the measured peaks.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ static int parse_asked(const cli_args *args, asked *a) {
     return parse_cases(args, a);
 }
 
-// --- what is told --------------------------------------------------------------------------------------------------
+// --- output --------------------------------------------------------------------------------------------------------
 typedef struct told {
     const cli_args *args;
     mezzo_device_info device;
@@ -104,7 +104,7 @@ typedef struct told {
     int n;
 } told;
 
-// A row as it is told.
+// A row as it is printed.
 typedef struct line {
     const char *op, *model, *unit;
     char shape[96];

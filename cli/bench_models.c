@@ -1,4 +1,4 @@
-// mezzo bench --models: forward, backward and step times of model sizes, precision beside precision.
+// mezzo bench --models times forward, backward and step of model sizes in several precisions.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mz_bench_plan, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
 };
 
-// A size takes minutes, and its rows are told once it is done.
+// A size takes minutes, and its rows are printed once it is done.
 static void tell(void *user, const char *size, mezzo_precision precision) {
     const models *m = user;
     fprintf(stderr, "mezzo: size %d of %d, %s: timing %s\n", m->n_rows + 1, m->n_sizes, cli_show(size).text,
@@ -111,7 +111,7 @@ static int parse(models *m) {
     return CLI_DONE;
 }
 
-// --- what is told --------------------------------------------------------------------------------------------------
+// --- output --------------------------------------------------------------------------------------------------------
 static char *shown(double x, char *buf, size_t size) {
     snprintf(buf, size, isnan(x) ? "-" : "%.2f", x);
     return buf;

@@ -1,4 +1,4 @@
-// mezzo chat: a conversation with a model in the terminal, or a message a line from a pipe.
+// mezzo chat holds a conversation with a model in the terminal, or answers each line of a pipe.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <signal.h>
@@ -13,7 +13,7 @@ typedef struct talk {
     volatile sig_atomic_t *stop; // also whether Ctrl-C was pressed before a message was typed
     const char *system;
     bool is_terminal;
-    int64_t left_out; // as it was told last
+    int64_t left_out; // as it was reported last
 } talk;
 
 static void write_piece(void *user, int index, const char *text, size_t bytes) {
@@ -135,7 +135,7 @@ static int talk_on(talk *t) {
     size_t cap = 0;
     bool leave = false;
     int code = reset(t, t->system);
-    setvbuf(stdin, NULL, _IONBF, 0); // poll tells of what was not read
+    setvbuf(stdin, NULL, _IONBF, 0); // poll reports what was not read
     while (code == CLI_DONE && !leave && read_message(t, &line, &cap, &code)) {
         const bool slash = line[0] == '/' && !cli_has(t->args, "whole"), obeys = slash && line[1] != '/';
         if (line[0] == '\0')

@@ -1,4 +1,4 @@
-// A precision by timing, as advise --measure and train --precision auto do it.
+// Chooses a precision by timing, for advise --measure and train --precision auto.
 #include "choose.h"
 
 #include "io/file.h"

@@ -1,4 +1,4 @@
-// A precision by timing, for advise --measure and train --precision auto.
+// These functions choose a precision by timing, for advise --measure and train --precision auto.
 #ifndef CLI_CHOOSE_H
 #define CLI_CHOOSE_H
 

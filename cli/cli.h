@@ -1,4 +1,4 @@
-// What the subcommands share: the table, their options, exit codes and how errors are told.
+// The subcommands share this interface: their table, options, exit codes, errors and results.
 #ifndef CLI_H
 #define CLI_H
 
@@ -184,7 +184,7 @@ bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t s
 
 // --- ranks (job.c) -------------------------------------------------------------------------------------------------
 void cli_watch_job(void);  // before any group is opened
-bool cli_job_failed(void); // the job's failure was told, by this rank or another: nothing is left to say
+bool cli_job_failed(void); // this rank or another reported the job's failure: nothing is left to say
 
 // --- JSON results (json_out.c) -------------------------------------------------------------------------------------
 json_t *cli_json_number(double x);                              // null where x is not finite: JSON has no NaN

@@ -1,4 +1,4 @@
-// Completion scripts for bash, zsh and fish, from the tables that --help prints.
+// Writes completion scripts for bash, zsh and fish from the tables that --help prints.
 #include "guides.h"
 
 static void put_without(const char *text, const char *special, const char *instead) {

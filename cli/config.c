@@ -1,4 +1,4 @@
-// The configuration that a command line gives, from defaults, recipe, files and keys.
+// Builds the configuration of a command line from defaults, recipe, files and keys.
 #include <stdlib.h>
 
 #include "cli.h"

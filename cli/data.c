@@ -1,4 +1,5 @@
-// mezzo data: a text (or shards of one format) → token shards for training and validation; made-up radio maps.
+// mezzo data turns a text, or shards of one format, into token shards for training and validation; it also makes radio
+// maps.
 #include "cli.h"
 #include "mezzo/data.h"
 

@@ -1,4 +1,4 @@
-// mezzo data --train-tokenizer: byte-pair encoding learnt from texts.
+// mezzo data --train-tokenizer learns byte-pair encoding from texts.
 #include "cli.h"
 #include "io/file.h"
 #include "mezzo/data.h"

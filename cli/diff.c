@@ -1,4 +1,4 @@
-// mezzo diff: where two runs part.
+// mezzo diff finds the first op in which two runs differ.
 #include <math.h>
 
 #include "cli.h"

@@ -1,5 +1,4 @@
-// mezzo doctor: what this machine has and what it means, a self-test of every precision, and whether configuration
-// files agree.
+// mezzo doctor describes this machine, tests every precision on it, and compares configuration files.
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,7 +20,7 @@ static const char *fp8_of(const mezzo_device_info *info) {
                                                : "not supported";
 }
 
-// What the CPU lists and what this process may use are two things: tiles need the kernel's permission.
+// Returns what the CPU lists and what this process may use are two things: tiles need the kernel's permission.
 static bool cpu_lists(const char *flag) {
     FILE *f = fopen("/proc/cpuinfo", "r");
     if (f == NULL)

@@ -1,4 +1,4 @@
-// mezzo doctor --run and --trace: what a PyTorch program really did in its first steps, judged.
+// mezzo doctor --run and --trace judge what a PyTorch program did in its first steps.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>

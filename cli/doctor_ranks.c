@@ -1,4 +1,4 @@
-// mezzo doctor --ranks: what each rank of the job has, how they reach each other, and what is wrong.
+// mezzo doctor --ranks checks what each rank of a job has and how the ranks reach each other.
 #include "cli.h"
 #include "dist/links.h"
 

@@ -1,4 +1,4 @@
-// mezzo eval: loss, and perplexity or accuracy, of what a run left; pictures against the true ones.
+// mezzo eval computes loss, and perplexity or accuracy, of a run, or compares pictures with the true ones.
 #include <math.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// mezzo eval PREDICTED --truth FOLDER: predicted pictures against the true ones.
+// mezzo eval PREDICTED --truth FOLDER compares predicted pictures with the true ones.
 #include <math.h>
 
 #include "cli.h"

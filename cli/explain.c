@@ -1,4 +1,4 @@
-// mezzo explain: every op's dtypes under a precision, and the rule that decided them. Nothing is run.
+// mezzo explain prints every op's dtypes under a precision, and the rule that decided them. Nothing is run.
 #include <math.h>
 
 #include "base/precision.h"
@@ -122,7 +122,7 @@ static const cli_field summary_fields[] = {
     {CLI_FIELD(mz_explained_summary, gradient), "gradients", "gradients", "%s"},
 };
 
-// What is explained of one graph.
+// Holds what is explained of one graph.
 typedef struct explanation {
     const mz_pass *after;
     size_t n_fields; // of row_fields
@@ -311,7 +311,7 @@ static int write_dot(const cli_args *args, const mezzo_graph *passed) {
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
-// What the command was asked for.
+// Holds what the command was asked for.
 typedef struct question {
     const mz_pass *after;
     int64_t ranks; // 0: not asked

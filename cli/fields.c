@@ -130,7 +130,7 @@ static const char *value_text(const cli_field *f, const void *row, const char *w
     const char *named = named_form(filled, x, number, sizeof number);
     if ((f->flags & CLI_DASH) != 0 && (x == 0 || isnan(x)))
         return "-";
-    if (isnan(x)) // printf's "-nan" is the sign of a bit that nobody asked for
+    if (isnan(x)) // printf's "-nan" shows the sign bit of a NaN, which means nothing
         return "nan";
     if (named != NULL)
         snprintf(buf, size, "%s%s", named, filled + strcspn(filled, " "));

@@ -1,4 +1,4 @@
-// A result described once: each field's JSON key, its title in text, how it is written and where it is. Text and JSON
+// A table describes a result once: each field's JSON key, its title in text, its format and its place. Text and JSON
 // are made from one table.
 #ifndef CLI_FIELDS_H
 #define CLI_FIELDS_H

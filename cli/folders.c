@@ -1,4 +1,4 @@
-// What is installed beside the command: recipes, documents, the Python module.
+// Finds what is installed beside the command: recipes, documents, the Python module.
 #include <stdlib.h>
 #include <unistd.h>
 

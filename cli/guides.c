@@ -1,4 +1,4 @@
-// Help and man pages, from one list of options.
+// Prints help and man pages from one list of options.
 #include "guides.h"
 
 #include "base/precision.h"

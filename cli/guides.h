@@ -1,4 +1,4 @@
-// Help, man pages and shell completion, from one list of options.
+// Help, man pages and shell completion come from one list of options.
 #ifndef CLI_GUIDES_H
 #define CLI_GUIDES_H
 

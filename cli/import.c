@@ -1,5 +1,5 @@
-// mezzo import, mezzo export: weights of others to a run folder, and a checkpoint to a folder that transformers or
-// diffusers loads.
+// mezzo import turns published weights into a run folder; mezzo export turns a checkpoint into a folder that
+// transformers or diffusers loads.
 #include <math.h>
 
 #include "cli.h"

@@ -18,7 +18,7 @@ static void on_signal(int number) {
         leave(number);
     stop = number;
     if (note != NULL && write(STDERR_FILENO, note, strlen(note)) < 0)
-        return; // nobody reads it
+        return; // stderr has no reader
 }
 
 static void catch_signals(void (*handler)(int)) {

@@ -1,4 +1,4 @@
-// This process as a rank of a job: the job's failure is told once, and no rank stays behind.
+// This process may be a rank of a job: one rank reports the job's failure, and no rank keeps waiting.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,10 +19,10 @@ static void leave(int number) {
 static void on_failure(void *user, const char *line, bool tells) {
     (void)user;
     char text[600];
-    const char *to = getenv("MEZZO_TELL_FD"); // mezzo launch tells it for all
+    const char *to = getenv("MEZZO_TELL_FD"); // mezzo launch reports it for all
     int n = snprintf(text, sizeof text, "%s%s\n", to != NULL ? "" : "mezzo: ", line);
     if ((to != NULL || tells) && n > 0 && write(to != NULL ? atoi(to) : STDERR_FILENO, text, (size_t)n) < 0)
-        tells = false; // nobody to tell
+        tells = false; // stderr has no reader
     atomic_store(&failed, true);
     signal(SIGALRM, leave);
     alarm(LEAVES_AFTER);

@@ -1,4 +1,4 @@
-// Results as JSON, on stdout.
+// Prints results as JSON on stdout.
 #include <math.h>
 #include <stdlib.h>
 

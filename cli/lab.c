@@ -1,12 +1,12 @@
-// mezzo lab: floating-point demonstrations. One function a lesson: it computes, prints a table or JSON, and says what
-// the numbers mean.
+// mezzo lab demonstrates floating-point arithmetic. One function a lesson: it computes, prints a table or JSON, and
+// says what the numbers mean.
 #include <math.h>
 #include <stdlib.h>
 
 #include "cli.h"
 #include "study/lab/lab.h"
 
-// printf's "-nan" is the sign of a bit that nobody asked for.
+// printf's "-nan" shows the sign bit of a NaN, which means nothing.
 static const char *number(double x, char buffer[24]) {
     snprintf(buffer, 24, isnan(x) ? "nan" : "%.6g", x);
     return buffer;

@@ -1,4 +1,4 @@
-// mezzo lab speed: the same small model in each precision on this machine, and the time to the same loss.
+// mezzo lab speed trains the same small model in each precision and compares the times to the same loss.
 #include <math.h>
 
 #include "cli.h"

@@ -1,4 +1,4 @@
-// mezzo lab underflow: what FP16 would lose of a model's gradients, and which loss scale keeps them.
+// mezzo lab underflow shows which gradients of a model FP16 would lose, and which loss scale keeps them.
 #include <math.h>
 #include <stdlib.h>
 
@@ -81,7 +81,7 @@ static json_t *result_json(const mz_underflow *u, int scale) {
 }
 
 // --- text ----------------------------------------------------------------------------------------------------------
-// scale -1: activations, which nobody scales.
+// scale -1: activations, which are not scaled.
 static void print_line(const char *name, const int64_t *counts, int scale) {
     mz_fp16_fate plain = mz_fp16_fate_of(counts, 0), scaled = mz_fp16_fate_of(counts, scale > 0 ? scale : 0);
     printf("%-44.44s %9lld %5d %5d %8.2f %8.2f %8.2f", name, (long long)plain.nonzero, plain.lowest, plain.highest,

@@ -1,4 +1,4 @@
-// mezzo: one command, a subcommand for each thing it does.
+// mezzo is one command with a subcommand for each task.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// mezzo memory: what training takes, precision beside precision, planned and not allocated.
+// mezzo memory plans what training takes in each precision, and allocates nothing.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -133,7 +133,7 @@ static const char *mib(size_t bytes, char *buffer, size_t size) {
     return buffer;
 }
 
-// A row as it is told: what a step takes, part by part.
+// A row as it is printed: what a step takes, part by part.
 typedef struct line {
     const char *name, *optimizer, *master; // name: of a saving
     mezzo_precision precision;
@@ -188,7 +188,7 @@ static const cli_field row_fields[] = {
     {CLI_FIELD(line, again), "largest_batch_recompute", .flags = CLI_KNOWN | CLI_WHOLE},
 };
 
-// What --measure and --limit add to each row.
+// --measure and --limit add these columns to each row.
 static const cli_field asked_fields[] = {
     {CLI_FIELD(line, precision), NULL, "precision", "%s"},
     {CLI_FIELD(line, optimizer), NULL, "optimizer", "%s"},

@@ -1,4 +1,4 @@
-// The words of a command line: a subcommand's own options, configuration keys by their full or short names, operands.
+// Parses a command line: a subcommand's own options, configuration keys by their full or short names, operands.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static bool config_key(const cli_command *command, const char *name, mezzo_confi
     return false;
 }
 
-// What an option is called here that has another name with other subcommands; NULL: it is not one of those.
+// Returns what an option is called here that has another name with other subcommands; NULL: it is not one of those.
 static const char *other_name(const cli_command *command, const char *typed) {
     static const char *const names[][2] = {{"model", "family"}}; // sweep: which models, of many shapes
     for (size_t i = 0; i < MZ_COUNT(names); i++)

@@ -1,4 +1,4 @@
-// --plot FOLDER/NAME.svg: what the subcommands that draw share.
+// The subcommands that draw share --plot FOLDER/NAME.svg.
 #include "cli.h"
 
 int cli_plot_parse(const cli_args *args, cli_plot *plot) {

@@ -1,4 +1,4 @@
-// Progress on stderr: one line that is drawn again on a terminal, a plain line now and then elsewhere.
+// Shows progress on stderr: a line that is drawn again on a terminal, a plain line now and then elsewhere.
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ static void add(char line[LINE_BYTES], const char *fmt, ...) {
 }
 
 // --- work ----------------------------------------------------------------------------------------------------------
-// What is under way, the outermost first.
+// Holds what is under way, the outermost first.
 static struct {
     const char *what;
     int64_t done, total;
@@ -119,7 +119,7 @@ static double unsigned_nan(double x) {
     return isnan(x) ? fabs(x) : x;
 }
 
-// What a report says, the most wanted first: a narrow terminal cuts the end.
+// Writes a report with the most wanted first, because a narrow terminal cuts the end.
 static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
     char buf[32];
     add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, unsigned_nan(now->loss));

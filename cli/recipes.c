@@ -1,4 +1,4 @@
-// mezzo recipes: runs whose result is known, as YAML files of keys, and where they are.
+// mezzo recipes lists the recipes: YAML files of keys for runs whose result is known.
 #include "cli.h"
 #include "fields.h"
 #include "io/file.h"
@@ -83,7 +83,7 @@ static void copy(const mz_yaml_node *recipe, const char *key, char *out, size_t 
         snprintf(out, size, "%s", node->text);
 }
 
-// What a recipe says of itself; what it leaves out stands in its base.
+// Reads a recipe's description of itself; its base has what it leaves out.
 static mezzo_status describe(const char *folder, const char *name, int depth, told *out) {
     char *path = mz_format("%s/%s%s", folder, name, suffix);
     mz_yaml *yaml = NULL;

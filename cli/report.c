@@ -1,4 +1,4 @@
-// Errors, log lines, and how the command ends.
+// Reports errors and log lines, and ends the command.
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>

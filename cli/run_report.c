@@ -1,4 +1,4 @@
-// mezzo report: one HTML page of one run or several.
+// mezzo report writes an HTML page of one run or several.
 #include <stdlib.h>
 
 #include "cli.h"

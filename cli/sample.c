@@ -1,4 +1,4 @@
-// mezzo sample: text, or pictures, from what a run left.
+// mezzo sample generates text, or pictures, from a run.
 #include <stdlib.h>
 
 #include "cli.h"

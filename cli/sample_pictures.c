@@ -1,4 +1,4 @@
-// mezzo sample RUN --out DIR: pictures by a model of images.
+// mezzo sample RUN --out DIR generates pictures from a model of images.
 #include "cli.h"
 
 typedef struct shown {

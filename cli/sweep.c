@@ -7,7 +7,7 @@
 
 typedef struct watch {
     bool quiet;
-    const char *unit; // what speed is told in
+    const char *unit; // of the speed that is printed
     int rows, failed; // of this call
     int total, done;
     double seconds;

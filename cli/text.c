@@ -1,4 +1,4 @@
-// Texts for people: columns of a terminal, names, numbers, words for a shell.
+// Formats text for people: columns of a terminal, names, numbers, words for a shell.
 #include <ctype.h>
 #include <math.h>
 #include <sys/ioctl.h>

@@ -1,4 +1,4 @@
-// mezzo train: a run from a configuration; stops well when it is told to.
+// mezzo train runs a configuration, and writes a checkpoint when it is asked to stop.
 #include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -58,7 +58,7 @@ static void add_text(char *buf, size_t size, const char *fmt, ...) {
     va_end(args);
 }
 
-// Of the whole set; "best" stands with the losses that it is the lowest of.
+// Writes the loss of the whole validation set; "best" stands with the losses that it is the lowest of.
 static const char *validation_text(const void *row, char *buf, size_t size) {
     const mezzo_train_result *r = row;
     const char *join = " (";
@@ -277,7 +277,7 @@ static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
     if (names_model(args))
         return MEZZO_OK;
     if (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device))
-        mezzo_log_set(NULL, NULL); // whether it opens is told when the run opens it
+        mezzo_log_set(NULL, NULL); // the run reports whether it opens
     bool large = (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device)) &&
                  mezzo_device_open(strcmp(device, "auto") == 0 ? mz_gpu_name() : device, 0, &gpu) == MEZZO_OK;
     mezzo_device_close(gpu);

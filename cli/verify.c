@@ -1,4 +1,4 @@
-// mezzo verify: the same run in fp32 and in a precision, and whether it pays and holds.
+// mezzo verify trains the same run in fp32 and in a precision, and checks whether the precision pays and holds.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "study/measure/transfer.h"
 #include "study/measure/verify.h"
 
-// What is trained where nothing is said: a GPT on characters whose activations outweigh its weights, so that memory is
-// about what a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the
+// Without a configuration, verify trains a GPT on characters whose activations outweigh its weights, so that memory is
+// mostly what a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the
 // rest in small ones.
 static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},     {"model.heads", "4"},
                                        {"model.d_model", "128"}, {"model.seq_len", "128"},  {"train.batch_size", "64"},

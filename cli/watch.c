@@ -1,4 +1,4 @@
-// mezzo watch: a run's numbers in a terminal, while it writes them.
+// mezzo watch shows a run's metrics in a terminal while the run writes them.
 #include <math.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -93,7 +93,7 @@ static const char *number_text(const row *r, double x, char *buffer, size_t size
     return buffer;
 }
 
-// The number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not told.
+// The number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not known.
 static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     char *path = mz_format("%s/config.yaml", folder);
     mezzo_config *config = NULL;

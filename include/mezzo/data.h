@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-// What tells a set of examples from other ones: how many bytes they are and the CRC32C of what was looked at. bytes 0:
-// not known. A checkpoint keeps those of what it was trained and validated on.
+// Identifies a set of examples by its bytes and the CRC32C of what was read. bytes 0: not known. A checkpoint keeps
+// those of what it was trained and validated on.
 typedef struct mezzo_data_mark {
     uint64_t bytes;
     uint32_t crc32c;
@@ -94,7 +94,7 @@ MEZZO_API mezzo_status mezzo_tokenizer_train(const mezzo_tokenizer_training *opt
 // --- corpora -------------------------------------------------------------------------------------------------------
 typedef enum mezzo_corpus_part { MEZZO_TRAIN, MEZZO_VALIDATION } mezzo_corpus_part;
 
-// Where the tokens come from: `path` alone, or `train` and (optionally) `validation`. A source is
+// Says where the tokens come from: `path` alone, or `train` and (optionally) `validation`. A source is
 //   a text file                  tokenized here; `path` is split by train_fraction
 //   a file *.bin                 token shards of llm.c (a header that says so) or nanoGPT (bare uint16)
 //   a list or pattern of *.bin   "a.bin,b.bin" or "shards/train_*.bin", in the order given, patterns sorted by name
@@ -106,11 +106,11 @@ typedef struct mezzo_corpus_options {
     const char *path;       // NULL or "": none
     const char *train;      // NULL or "": none
     const char *validation; // NULL or "": none
-    // Of texts: NULL, "auto" or "char" (the characters of the training and validation text), "byte", "gpt2", or what
+    // For texts: NULL, "auto" or "char" (the characters of the training and validation text), "byte", "gpt2", or what
     // mezzo_tokenizer_load takes. Of shards: NULL, "auto" and "char" mean the one beside the first of them, if there is
     // one; another must be the same, or MEZZO_ERR_INVALID names both.
     const char *tokenizer;
-    // Of the characters of `path`'s text, the first int(train_fraction × n) train and the rest validates. 0 means 0.9,
+    // The first int(train_fraction × n) characters of `path`'s text train and the rest validates. 0 means 0.9,
     // nanoGPT's; 1 leaves no validation text.
     double train_fraction;
     const char *form;                  // of records: NULL, "auto" (by their keys) or its name

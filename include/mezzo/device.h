@@ -36,11 +36,11 @@ typedef struct mezzo_device_info {
     bool native[MEZZO_PRECISION_COUNT]; // the precision's matmul runs in that format's arithmetic
     bool faster[MEZZO_PRECISION_COUNT]; // measured at open: its matmul arithmetic beats FP32's
 } mezzo_device_info;
-// What the device is; `backend` is static, the rest is copied.
+// Describes the device; `backend` is static, the rest is copied.
 MEZZO_API mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out);
 
 // --- measuring -----------------------------------------------------------------------------------------------------
-// What the device's sensors say now. NaN, and 0 for bytes, where there is no such sensor or it may not be read.
+// Holds what the device's sensors say now. NaN, and 0 for bytes, where there is no such sensor or it may not be read.
 typedef struct mezzo_telemetry {
     double watts;
     double joules;  // a counter: only differences mean something

@@ -28,7 +28,7 @@ typedef enum mezzo_dtype {
     MEZZO_DTYPE_COUNT
 } mezzo_dtype;
 
-// What a user asks for; the autocast pass turns it into dtypes. docs/train.md says what each is.
+// Says what a user asks for; the autocast pass turns it into dtypes. docs/train.md says what each is.
 typedef enum mezzo_precision {
     MEZZO_PRECISION_FP32,
     MEZZO_PRECISION_TF32,

@@ -188,7 +188,7 @@ MEZZO_API mezzo_value mezzo_attention_full(mezzo_graph *g, mezzo_value q, mezzo_
                                            int kv_heads, float dropout);
 // The same on one tensor that holds q, k and v side by side: [B, T, 3·H·D] → [B, T, H·D].
 MEZZO_API mezzo_value mezzo_attention_qkv(mezzo_graph *g, mezzo_value qkv, int heads, float dropout);
-// What a query sees and how it scores. Of zeros: as mezzo_attention with as many key heads as heads.
+// Says which keys a query sees and how it scores them. All zero, it is mezzo_attention with as many key heads as heads.
 typedef struct mezzo_attention_form {
     int heads, kv_heads; // kv_heads divides heads; 0: as many as heads
     bool full;           // every query sees every key
@@ -302,12 +302,12 @@ MEZZO_API mezzo_value mezzo_scatter_add(mezzo_graph *g, mezzo_value x, int axis,
 MEZZO_API mezzo_value mezzo_permute(mezzo_graph *g, mezzo_value x, const int *axes);
 MEZZO_API mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int b); // two axes change places
 
-// What a value is: its rank, and one dimension; 0 for MEZZO_NONE or an axis that it does not have.
+// Return a value's rank and one of its dimensions; 0 for MEZZO_NONE or an axis that it does not have.
 MEZZO_API int mezzo_value_rank(const mezzo_graph *g, mezzo_value v);
 MEZZO_API int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis); // axis may be negative, from the end
 
-// Where the next ops and parameters belong: "h.0", then "attn" → "h.0.attn". Names must not be empty or hold '*' or
-// '?'. Each begin has its end before a program is made.
+// Names the module of the next ops and parameters: "h.0", then "attn" → "h.0.attn". Names must not be empty or hold '*'
+// or '?'. Each begin has its end before a program is made.
 MEZZO_API void mezzo_module_begin(mezzo_graph *g, const char *name);
 MEZZO_API void mezzo_module_end(mezzo_graph *g);
 

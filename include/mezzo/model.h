@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-// What a model is trained for, which decides what its data is and what is measured.
+// Says what a model is trained for, which decides what its data is and what is measured.
 typedef enum mezzo_model_purpose {
     MEZZO_TASK_LANGUAGE,   // the next token
     MEZZO_TASK_CLASSIFIER, // the class of a row of numbers

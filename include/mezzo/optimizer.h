@@ -75,8 +75,8 @@ typedef struct mezzo_optimizer_options {
     bool nesterov;
     mezzo_orthogonal orthogonal; // Muon
     double weight_decay;         // on the parameters that match `decay`
-    // Which parameters this optimizer owns: those whose name, or the name of a module that they are in, matches one of
-    // the patterns; NULL = all. MEZZO_MATRICES is the pattern of the matrices of blocks: parameters of two or three
+    // This optimizer owns the parameters whose name, or the name of a module that they are in, matches one of the
+    // patterns; NULL = all. MEZZO_MATRICES is the pattern of the matrices of blocks: parameters of two or three
     // dimensions with a number in their names, "h.0.mlp.c_fc.weight"; three are stacked matrices.
     const char *const *patterns;
     int n_patterns;

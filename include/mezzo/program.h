@@ -31,7 +31,7 @@ MEZZO_API mezzo_status mezzo_params_create(mezzo_device *device, const mezzo_gra
 // less. Reading and writing masters goes on in FP32.
 typedef enum mezzo_master { MEZZO_MASTER_FP32, MEZZO_MASTER_SPLIT, MEZZO_MASTER_STOCHASTIC } mezzo_master;
 MEZZO_API const char *mezzo_master_name(mezzo_master master); // "fp32", "split", "stochastic"
-// What `mezzo train` takes where nothing is said: SPLIT for BF16, FP32 for every other precision.
+// Returns what `mezzo train` takes where nothing is said: SPLIT for BF16, FP32 for every other precision.
 MEZZO_API mezzo_master mezzo_master_default(mezzo_precision precision);
 MEZZO_API mezzo_master mezzo_params_master(const mezzo_params *params);
 // mezzo_params_create with another storage of masters than FP32, for programs of these options. The autocast pass
@@ -129,7 +129,7 @@ MEZZO_API mezzo_status mezzo_program_output_shape(const mezzo_program *program, 
 MEZZO_API mezzo_status mezzo_program_run(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
                                          uint64_t step);
 
-// The same, looking at every op's outputs: *found tells whether a non-finite value appeared, and `where` (of `size`
+// The same, looking at every op's outputs: *found says whether a non-finite value appeared, and `where` (of `size`
 // bytes) gets one line naming the first op, its module, phase, dtypes, the output's count of NaN and infinities and the
 // inputs' ranges. Slow. Parameter gradients are left as a run leaves them.
 MEZZO_API mezzo_status mezzo_program_check(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,

@@ -34,8 +34,8 @@ MEZZO_API const char *mezzo_error_trace(void);
 // The name of a status, e.g. "MEZZO_ERR_IO". Never NULL.
 MEZZO_API const char *mezzo_status_name(mezzo_status status);
 
-// Where the library's log lines go (dispatch choices, fallbacks, warnings). NULL, the start value, drops them.
-// `topic` is one of "notice", "warn", "dispatch"; `line` has no newline and is valid only during the call.
+// The library's log lines (dispatch choices, fallbacks, warnings) go to this function. NULL, the start value, drops
+// them. `topic` is one of "notice", "warn", "dispatch"; `line` has no newline and is valid only during the call.
 // "dispatch" lines are made only when the environment's MEZZO_VERBOSE names that topic (comma list, or "all").
 typedef void (*mezzo_log_fn)(void *user, const char *topic, const char *line);
 MEZZO_API void mezzo_log_set(mezzo_log_fn fn, void *user);

@@ -1,4 +1,4 @@
-// The registry of backends, and how a call finds its kernel.
+// Lists the backends, and finds a call's kernel.
 #include <math.h>
 #include <stdlib.h>
 #include <strings.h>

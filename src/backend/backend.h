@@ -1,5 +1,5 @@
-// The contract between programs and backends. A backend is one folder and one line in backend.c's registry; everything
-// it needs to know is in this file and graph/op.h.
+// This is the contract between programs and backends. A backend is one folder and one line in backend.c's registry;
+// everything it needs to know is in this file and graph/op.h.
 #ifndef MZ_BACKEND_H
 #define MZ_BACKEND_H
 
@@ -76,7 +76,7 @@ typedef struct mz_fused_kernel {
     mezzo_status (*run)(mezzo_device *device, const mz_call *first, const mz_call *second); // the first one's workspace
 } mz_fused_kernel;
 
-// What a device's silicon does at best: measured, with all its units at work.
+// Holds what a device's silicon does at best: measured, with all its units at work.
 typedef struct mz_peaks {
     double flops[MEZZO_DTYPE_COUNT]; // per second, by compute dtype (F32, TF32, BF16, F16), products summed in FP32; 0:
                                      // not known
@@ -89,7 +89,7 @@ typedef struct mz_fetch { // bytes on their way from the device
     void *event; // the backend's
 } mz_fetch;
 
-// Of a captured graph: collectives have one to themselves, deferred calls run on the last.
+// A captured graph has these streams: collectives have one to themselves, deferred calls run on the last.
 enum { MZ_STREAMS = 4, MZ_STREAM_COLLECTIVE = 2, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 };
 
 typedef struct mz_backend {
@@ -111,7 +111,7 @@ typedef struct mz_backend {
     // results are kept, unless a product sums `many_summed` numbers or more (0: there too). 0: no step is short.
     int64_t few_rows, many_summed;
     // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself. alone: what the
-    // first one makes for the second, nobody else reads.
+    // first one makes for the second, no other call reads.
     const mz_fused_kernel *(*fuse_calls)(mezzo_device *device, const mz_call *first, const mz_call *second,
                                          bool is_private);
     // Optional, before they are bound: whether it may come to that, so that what the first one touches has to stay for
@@ -175,7 +175,7 @@ struct mezzo_device {
     uint64_t deferred_id;         // of the newest list
     // Not zero: a program that runs call by call ends before the next call, INTERRUPTED. NULL: never. Borrowed.
     const volatile sig_atomic_t *stop;
-    struct mz_tracer *tracer; // runtime/tracer.h; NULL: nobody listens
+    struct mz_tracer *tracer; // runtime/tracer.h; NULL: there is no listener
 };
 
 // fetch.c: fetches of devices whose work is done when a call returns.
@@ -194,8 +194,8 @@ static inline mezzo_status mz_device_flush_deferred(mezzo_device *device, const 
 // (train/inject.c).
 extern mezzo_status (*mz_device_opened)(mezzo_device *device);
 
-// What the device does at best: the backend's own measurement, or on a device with a queue that of a product of 8192³
-// and of a cast of 1 GiB, which need 2 GiB for a moment. All 0 where neither is.
+// Measures what the device does at best: by the backend's own measurement, or on a device with a queue by a product of
+// 8192³ and a cast of 1 GiB, which need 2 GiB for a moment. All 0 where neither is.
 mezzo_status mz_device_peaks(mezzo_device *device, mz_peaks *out);
 
 // The call of an op that may run over padding as if it were data: its tensors' shapes are what is stored.

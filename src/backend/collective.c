@@ -1,4 +1,4 @@
-// What is known of collectives without running them.
+// Describes collectives without running them.
 #include "backend/collective.h"
 
 const char *mz_collective_name(mz_collective_kind kind) {

@@ -1,6 +1,6 @@
 // Collectives: what the processes of a job, each with a device of its own, do together. The contract between a device,
-// the kernels that begin a collective, and who moves the bytes: a backend's own way (`mz_transport`, NCCL), or, where a
-// backend has none, the group's (src/dist, MPI on host memory).
+// the kernels that begin a collective, and the code that moves the bytes: a backend's own way (`mz_transport`, NCCL),
+// or, where a backend has none, the group's (src/dist, MPI on host memory).
 #ifndef MZ_COLLECTIVE_H
 #define MZ_COLLECTIVE_H
 

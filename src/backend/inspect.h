@@ -1,4 +1,4 @@
-// What the ops inspect and histogram write: counts and ranges of a tensor's values.
+// The ops inspect and histogram write this: counts and ranges of a tensor's values.
 #ifndef MZ_INSPECT_H
 #define MZ_INSPECT_H
 
@@ -17,7 +17,7 @@ typedef struct mz_inspection { // of one tensor's values
 static inline bool mz_inspection_bad(const mz_inspection *i) {
     return i->nans + i->infs + i->large > 0;
 }
-// Where run r of a sample begins. `stride` = count / runs, at least 32.
+// Returns where run r of a sample begins. `stride` = count / runs, at least 32.
 static inline int64_t mz_sample_start(int64_t r, int64_t stride, uint64_t step) {
     uint32_t folded = (uint32_t)(step ^ step >> 32) * 2654435761u;
     return r * stride + (int64_t)(folded % (uint64_t)(stride - 31));

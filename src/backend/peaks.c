@@ -1,5 +1,5 @@
-// What a device does at best, where its backend has no measurement of its own: a large product and a large cast, timed
-// on the device's clock.
+// Measures what a device does at best, where its backend has no measurement of its own: a large product and a large
+// cast, timed on the device's clock.
 #include <stdlib.h>
 
 #include "backend/backend.h"

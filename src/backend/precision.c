@@ -1,4 +1,4 @@
-// What a requested precision becomes on a device, by precisions.def: what was asked where the device has its
+// precisions.def decides what a requested precision becomes on a device: the precision itself where the device has its
 // arithmetic; otherwise the row's `instead` where it has that one's; otherwise values are stored in the format and
 // computed in FP32, or it is refused. docs/study.md has the table. The reason says whatever is not as asked.
 //

@@ -1,4 +1,4 @@
-// How scales of 8-bit tensors follow their amax, and how operands in blocks are rounded: the same on every backend.
+// Every backend computes scales of 8-bit tensors from their amax in this way, and rounds operands in blocks alike.
 #ifndef MZ_BACKEND_SCALES_H
 #define MZ_BACKEND_SCALES_H
 
@@ -47,7 +47,7 @@ static inline uint32_t mz_scale_take(mz_scale_entry *e, uint32_t amax) {
     return weight_amax > amax ? weight_amax : amax;
 }
 
-// What scales_update makes of an entry whose largest magnitude of the step is `amax`.
+// Computes what scales_update makes of an entry whose largest magnitude of the step is `amax`.
 static inline void mz_scale_advance(mz_scale_entry *e, uint32_t amax) {
     const int top = e->dtype == (int32_t)MEZZO_F8E4M3 ? 8 : 15; // the format's largest number is 1.75 · 2^top
     uint32_t largest = 0, bits;

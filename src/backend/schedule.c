@@ -1,4 +1,4 @@
-// Learning-rate schedules, for the host and for kernels that run on it.
+// Computes learning-rate schedules, for the host and for kernels that run on it.
 #include <math.h>
 
 #include "backend/update.h"

@@ -1,4 +1,4 @@
-// What the update ops read and write: segments of the flat buffers, masters and moments as they are stored, and the
+// The update ops read and write this: segments of the flat buffers, masters and moments as they are stored, and the
 // blocks of an optimizer's and a scaler's state.
 #ifndef MZ_UPDATE_H
 #define MZ_UPDATE_H
@@ -66,7 +66,7 @@ static inline mz_philox_key mz_master_key(const mz_update_attrs *update, int64_t
 }
 
 // Moments in BF16 are rounded at random too: element i's 32 bits are word i mod 4 of Philox block i/4, high ones of
-// which nobody else asks, of mz_master_key; the upper half is the first moment's, the lower the second's. The update
+// which no other code asks, of mz_master_key; the upper half is the first moment's, the lower the second's. The update
 // reads the moments as they were stored before it, and changes the master by what they are before they are rounded.
 static inline uint64_t mz_moments_block(int64_t element) {
     return (uint64_t)element >> 2 | (uint64_t)1 << 62;

@@ -1,4 +1,4 @@
-// What every folder may use: errors with a trace, counted allocation, logging, Philox. Knows nobody.
+// Every folder may use this: errors with a trace, counted allocation, logging, Philox. It knows no other folder.
 #ifndef MZ_BASE_H
 #define MZ_BASE_H
 
@@ -56,8 +56,9 @@ double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rou
 bool mz_log_enabled(const char *topic); // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it
 void mz_log(const char *topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// How far work that may take long has come, told by whoever does it to whoever listens (the command). Work begins with
-// done 0, is over with done == total, and may contain other work. Set once, before other threads; NULL: nobody listens.
+// How far work that may take long has come, is reported by the code that does it to a listener (the command). Work
+// begins with done 0, is over with done == total, and may contain other work. Set once, before other threads; NULL:
+// there is no listener.
 typedef void (*mz_work_fn)(const char *what, int64_t done, int64_t total);
 void mz_work_set(mz_work_fn fn);
 void mz_work(const char *what, int64_t done, int64_t total);

@@ -1,4 +1,4 @@
-// Blocks of numbers with a scale that they share, as OCP Microscaling Formats v1.0 (§6.3) and NVIDIA's NVFP4 have it.
+// Rounds blocks of numbers with a shared scale, as OCP Microscaling Formats v1.0 (§6.3) and NVIDIA's NVFP4 define them.
 #include <math.h>
 
 #include "base/blocks.h"
@@ -51,8 +51,8 @@ float mz_blocks_amax(const float *x, int64_t n) {
     return amax;
 }
 
-// What an element is multiplied by before it is rounded. A power of two has an exact inverse in the range of doubles;
-// NVFP4's is the FP32 quotient, as published. A block of zeros has none.
+// Returns what an element is multiplied by before it is rounded. A power of two has an exact inverse in the range of
+// doubles; NVFP4's is the FP32 quotient, as published. A block of zeros has none.
 static double inverse_of(mezzo_blocks b, uint8_t code, float tensor) {
     float scale = mz_blocks_scale_value(b, code);
     if (b != MEZZO_BLOCKS_NVFP4)

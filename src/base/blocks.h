@@ -15,7 +15,7 @@ float mz_blocks_tensor_scale(mezzo_blocks b, float amax);
 // format's largest number, at least 2^-127. NVFP4: most/6 in units of the tensor's scale, rounded to nearest even and
 // at most 448. Not finite: the scale is NaN.
 uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor);
-// What the code of a scale stands for, without the tensor's.
+// Returns what the code of a scale stands for, without the tensor's.
 float mz_blocks_scale_value(mezzo_blocks b, uint8_t code);
 
 // n <= mz_blocks_size(b) numbers → their codes (a byte each) and the code of their scale. Rounds to nearest even and
@@ -24,7 +24,7 @@ void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8
 // x rounded to the format and back, in place; n <= mz_blocks_size(b).
 void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor);
 
-// What is done to an operand's blocks besides.
+// Holds what is done to an operand's blocks besides.
 typedef struct mz_blocks_how {
     mezzo_blocks format;
     bool hadamard;     // whole blocks are turned first: mz_blocks_turn_run

@@ -1,5 +1,5 @@
-// Number formats: names, sizes and the conversions. Integer arithmetic on the bits, so neither the rounding mode nor
-// flush-to-zero of the calling thread can change a result.
+// Holds the number formats: names, sizes and the conversions. Integer arithmetic on the bits, so neither the rounding
+// mode nor flush-to-zero of the calling thread can change a result.
 #include <math.h>
 
 #include "base/base.h"

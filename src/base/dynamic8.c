@@ -1,4 +1,4 @@
-// Numbers in 8 bits with a scale a block: the codes, and which of them is the nearest.
+// Stores numbers in 8 bits with a scale for each block: finds the nearest code.
 #include "base/dynamic8.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ static uint32_t bits_of(float x) {
     return bits;
 }
 
-// Which magnitude is nearest to 0 <= r <= 1.
+// Returns which magnitude is nearest to 0 <= r <= 1.
 static int nearest(const ladder *l, float r) {
     const int place = (int)(bits_of(r) >> 17) - ((127 - OCTAVES) * STEPS);
     int p = l->start[place > 0 ? place : 0];

@@ -22,7 +22,7 @@ static inline int64_t mz_dynamic8_bytes(int64_t elements) {
     return elements / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_RECORD;
 }
 
-// Where the record of an element is, a multiple of MZ_DYNAMIC8_BLOCK, from the first one's.
+// Returns where the record of an element is, a multiple of MZ_DYNAMIC8_BLOCK, from the first one's.
 static inline void *mz_dynamic8_at(void *records, int64_t element) {
     return (char *)records + mz_dynamic8_bytes(element);
 }

@@ -1,4 +1,4 @@
-// The energy that this machine's processors took, by RAPL's counters.
+// Reads the energy that this machine's processors took from RAPL's counters.
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>

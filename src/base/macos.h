@@ -1,5 +1,6 @@
-// What macOS lacks of the Linux calls that Mezzo makes, by macOS' own. The build includes this file in front of every
-// source there; nothing else knows of macOS. Its syntax is checked (scripts/macos.sh); nobody has run it.
+// macOS lacks some Linux calls that Mezzo makes; this file builds them from its own. The build includes this file in
+// front of every source there; nothing else knows of macOS. Its syntax is checked (scripts/macos.sh); nobody has run
+// it.
 #ifndef MZ_BASE_MACOS_H
 #define MZ_BASE_MACOS_H
 
@@ -75,7 +76,7 @@ static inline ssize_t getrandom(void *bytes, size_t n, unsigned flags) { // at m
     return getentropy(bytes, n) == 0 ? (ssize_t)n : -1;
 }
 
-// Waits until `at` of CLOCK_MONOTONIC, which conditions cannot be told to use.
+// Waits until `at` of CLOCK_MONOTONIC, which conditions cannot use there.
 static inline int pthread_condattr_setclock(pthread_condattr_t *attributes, clockid_t clock) {
     (void)attributes, (void)clock;
     return 0;

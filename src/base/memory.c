@@ -1,5 +1,5 @@
-// Counted, zeroed, 64-byte aligned allocation (a cache line, and a vector register of AVX-512), with a failure that
-// tests can order.
+// Allocates counted, zeroed, 64-byte aligned memory (a cache line, and a vector register of AVX-512), and fails on a
+// test's demand.
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>

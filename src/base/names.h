@@ -1,4 +1,4 @@
-// Which number a name has: an open hash table beside the list that owns the names, for lists that grow with a model.
+// A hash table gives a name its number, beside the list that owns the names, for lists that grow with a model.
 #ifndef MZ_NAMES_H
 #define MZ_NAMES_H
 
@@ -15,7 +15,7 @@ typedef struct mz_names {
 typedef const char *mz_name_of(const void *list, int number);
 
 uint32_t mz_name_hash(const char *name); // FNV-1a
-// The number added with that name, -1: none. of tells the names of numbers that were added.
+// The number added with that name, -1: none. of gives the names of numbers that were added.
 int mz_names_find(const mz_names *names, const char *name, mz_name_of *of, const void *list);
 mezzo_status mz_names_add(mz_names *names, const char *name, int number);
 void mz_names_free(mz_names *names);

@@ -1,4 +1,4 @@
-// Precisions by name: the table of precisions.def, and reading what users call them.
+// Finds precisions by name: the table of precisions.def, and the words that users write.
 #include "base/precision.h"
 
 #include <ctype.h>

@@ -1,10 +1,10 @@
-// What precisions.def says of each precision.
+// A row of precisions.def has these facts of a precision.
 #ifndef MZ_PRECISION_H
 #define MZ_PRECISION_H
 
 #include "base/base.h"
 
-// What one scale is for: a stored value times its scale is the number meant.
+// Says what one scale is for: a stored value times its scale is the number meant.
 typedef enum mz_scaling {
     MZ_SCALING_NONE,
     MZ_SCALING_TENSOR,
@@ -32,7 +32,7 @@ typedef struct mz_precision_info { // precisions.def says what each field is
 
 // NULL for auto and for what is no precision.
 const mz_precision_info *mz_precision(mezzo_precision precision);
-// Every device runs it, with its arithmetic or without: what is compared where nobody named precisions.
+// Every device runs it, with its arithmetic or without: these are compared where no precision is named.
 bool mz_precision_is_everywhere(mezzo_precision precision);
 // Products store less than 4 bytes a value.
 bool mz_precision_is_low(mezzo_precision precision);

@@ -1,5 +1,5 @@
-// The error of a thread: a message for the user and a trace for developers. Fixed buffers, so that running out of
-// memory can be told too.
+// A thread's error has a message for the user and a trace for developers. Fixed buffers, so that running out of memory
+// can be reported too.
 #include <stdarg.h>
 
 #include "base/base.h"

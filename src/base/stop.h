@@ -1,6 +1,7 @@
-// Being asked to stop: a flag that whoever waits for a thread may set, as mezzo_hooks.stop. What takes long before and
-// beside training (reading, tokenizing, planning, writing of exports) looks at the thread's flag and ends with
-// INTERRUPTED. While a run's steps and checkpoints are under way the thread has none: the run looks between its steps.
+// Being asked to stop: a flag that a caller that waits for a thread may set, as mezzo_hooks.stop. What takes long
+// before and beside training (reading, tokenizing, planning, writing of exports) looks at the thread's flag and ends
+// with INTERRUPTED. While a run's steps and checkpoints are under way the thread has none: the run looks between its
+// steps.
 #ifndef MZ_BASE_STOP_H
 #define MZ_BASE_STOP_H
 

@@ -1,4 +1,4 @@
-// Text: a growing buffer, glob patterns, the nearest known word. And the clock.
+// Holds the growing buffer of text, glob patterns, the search for the nearest known word, and the clock. And the clock.
 #include <stdarg.h>
 #include <time.h>
 

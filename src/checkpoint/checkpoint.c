@@ -1,5 +1,5 @@
-// Checkpoints on disk. A save writes into a hidden folder, flushes, renames, and only then names it in the manifest; a
-// load checks everything before it changes anything.
+// Writes and reads checkpoints. A save writes into a hidden folder, flushes, renames, and only then names it in the
+// manifest; a load checks everything before it changes anything.
 #include "checkpoint/checkpoint.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct device_range { // FP32 values on a device: the masters of a param
     const char *name; // the tensor's
 } device_range;
 
-// What a load would refuse is not saved.
+// A save refuses what a load would refuse.
 static mezzo_status check_piece(const device_range *range, uint64_t offset, const void *bytes, size_t n) {
     const unsigned char *at = bytes;
     bool bad = false;
@@ -526,7 +526,7 @@ static mezzo_status open_ema(const char *path, const char *file, mezzo_optimizer
 
 enum { WEIGHTS, MOMENTS, AVERAGES, SOURCES };
 
-// What a load reads, checked whole.
+// Opens what a load reads, and checks it whole.
 static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, mezzo_checkpoint *read,
                                  mz_checkpoint_state *state, source s[SOURCES]) {
     const bool averages = c->optimizer != NULL && c->optimizer->ema >= 0;

@@ -1,4 +1,4 @@
-// A checkpoint's parts: state.json, the manifest, and what makes a folder whole.
+// A checkpoint consists of state.json, tensors and an entry in the manifest, and is whole if all are.
 #ifndef MZ_TRAIN_CHECKPOINT_H
 #define MZ_TRAIN_CHECKPOINT_H
 
@@ -88,18 +88,19 @@ typedef struct mz_manifest {
     mz_manifest_entry *entries;
     size_t count, cap;
 } mz_manifest;
-// What manifest.json names; then, at the front (as the oldest), folders that it does not name and that hold a readable
-// state.json. A missing or unreadable manifest is an empty one. Free with mz_manifest_free also after errors.
+// Loads the checkpoints that manifest.json names; before them (as the oldest) stand folders that it does not name and
+// that hold a readable state.json. A missing or unreadable manifest is an empty one. Free with mz_manifest_free also
+// after errors.
 mezzo_status mz_manifest_load(const char *folder, mz_manifest *out);
 mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest);
 void mz_manifest_free(mz_manifest *manifest);
-// Of the checkpoint of a step, or (step -1) of the newest that has it: *at is its step. Nothing where the manifest is
-// not there or not readable, which mz_manifest_load tells.
+// Reads the metrics' place of the checkpoint of a step, or (step -1) of the newest that has it: *at is its step.
+// Nothing where the manifest is not there or not readable, which mz_manifest_load reports.
 mezzo_status mz_manifest_metrics(const char *folder, int64_t step, mz_written *out, int64_t *at);
 int mz_manifest_best(const mz_manifest *manifest); // lowest val_loss of the newest one's kind; -1 when none
                                                    // has one
 
-// Which of a checkpoint's files are read, and so checked: bit i is mz_checkpoint_files[i].
+// These bits say which of a checkpoint's files are read, and so checked: bit i is mz_checkpoint_files[i].
 enum {
     MZ_CHECKPOINT_WEIGHTS = 1,
     MZ_CHECKPOINT_MOMENTS = 2,

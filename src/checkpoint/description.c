@@ -1,4 +1,4 @@
-// A model's description as the text of a JSON object: what a checkpoint keeps of its model.
+// Writes a model's description as JSON, which a checkpoint keeps of its model.
 #include <stdlib.h>
 
 #include "checkpoint/checkpoint.h"

@@ -1,5 +1,5 @@
-// Which checkpoint of a folder is whole. Nothing here changes a folder but mz_checkpoint_recover, which its owner
-// calls.
+// Finds a checkpoint of a folder that is whole. Nothing here changes a folder but mz_checkpoint_recover, which its
+// owner calls.
 #include "base/stop.h"
 #include "checkpoint/checkpoint.h"
 #include "io/file.h"
@@ -141,7 +141,7 @@ static mezzo_status try_one(const char *folder, const mz_manifest_entry *entry, 
     return mz_checkpoint_check_sound(path, parts, &state);
 }
 
-// What says nothing of the checkpoint.
+// Returns whether a status says nothing of the checkpoint, such as a lack of memory.
 static bool ends_search(mezzo_status status) {
     return status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_INTERRUPTED;
 }

@@ -1,5 +1,6 @@
-// The manifest: which checkpoints are whole, in the order they were written. It is the last thing a save writes and
-// never the only proof: every checkpoint's state.json vouches for its own files, so that a lost manifest loses nothing.
+// The manifest lists the whole checkpoints in the order in which they were written. It is the last thing a save writes
+// and never the only proof: every checkpoint's state.json vouches for its own files, so that a lost manifest loses
+// nothing.
 #include <math.h>
 #include <stdlib.h>
 

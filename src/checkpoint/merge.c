@@ -1,4 +1,4 @@
-// Weights with their adapters added: W + scale · B·A.
+// Adds adapters to the weights: W + scale · B·A.
 #include <stdlib.h>
 
 #include "checkpoint/checkpoint.h"

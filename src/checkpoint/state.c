@@ -1,4 +1,4 @@
-// state.json: everything of a checkpoint that is not a tensor, and the marks of the files that are.
+// state.json has everything of a checkpoint that is not a tensor, and the marks of the files that are.
 #include <math.h>
 
 #include "io/json.h"

@@ -123,7 +123,7 @@ int32_t mz_added_find(const mz_added *added, const char *text, size_t n) {
     return a != NULL ? a->token : -1;
 }
 
-// Whether a letter of a word stands directly before or after.
+// Checks whether a letter of a word stands directly before or after.
 static mezzo_status touches_word(const mz_added_walk *w, size_t from, size_t to, bool *out) {
     size_t before = from, after = to;
     while (before > 0 && from - before < 4) {

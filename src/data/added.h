@@ -1,4 +1,4 @@
-// Tokens that were added to a vocabulary: found in a text as they are, before it is split.
+// Tokens that were added to a vocabulary are found in a text before it is split.
 #ifndef MZ_DATA_ADDED_H
 #define MZ_DATA_ADDED_H
 

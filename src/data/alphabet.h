@@ -1,5 +1,5 @@
-// GPT-2's byte alphabet: bytes as printable characters. Those that are printable in Latin-1 stand for themselves, the
-// other 68, in order, are U+0100 … U+0143.
+// GPT-2's byte alphabet writes bytes as printable characters. Those that are printable in Latin-1 stand for themselves,
+// the other 68, in order, are U+0100 … U+0143.
 #ifndef MZ_DATA_ALPHABET_H
 #define MZ_DATA_ALPHABET_H
 

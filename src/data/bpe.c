@@ -1,4 +1,4 @@
-// The tables of byte-pair encoding, and merging.
+// Holds the tables of byte-pair encoding, and merges.
 #include "data/bpe.h"
 
 #include "io/utf8.h"
@@ -179,7 +179,7 @@ static mezzo_status fail_character(const char *word, size_t width) {
                    whole ? "U+" : "0x", (unsigned)code);
 }
 
-// Of the bytes of a character: their tokens, or false where one has none.
+// Finds the tokens of a character's bytes; false where one has none.
 static bool fall_back(const mz_bpe *bpe, const char *bytes, size_t n, int32_t *tokens) {
     for (size_t i = 0; i < n; i++) {
         tokens[i] = bpe->fallback_token[(unsigned char)bytes[i]];

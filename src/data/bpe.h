@@ -92,7 +92,7 @@ mezzo_status mz_bpe_add_indexed(mz_bpe *bpe, const char *bytes, size_t n, int32_
 mezzo_status mz_bpe_add_merge(mz_bpe *bpe, mz_bpe_merge merge, bool *added);
 mezzo_status mz_bpe_finish(mz_bpe *bpe);
 
-// Whether a token may hold the end of one character's bytes followed by another's.
+// Returns whether a token may hold the end of one character's bytes followed by another's.
 bool mz_bpe_joins(const mz_bpe *bpe, const char *left, size_t a, const char *right, size_t b);
 
 // --- encoding ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// Vocabularies and merge lists, from files of GPT-2's form and from tokenizer.json.
+// Reads vocabularies and merge lists from files of GPT-2's form and from tokenizer.json.
 #include "data/bpe.h"
 
 #include "data/alphabet.h"

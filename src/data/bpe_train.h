@@ -1,5 +1,5 @@
-// Byte-pair encoding learnt from words and how often they occur: the most frequent pair of neighbours becomes a token,
-// again and again.
+// Learns byte-pair encoding from words and their counts: the most frequent pair of neighbours becomes a token, again
+// and again.
 #ifndef MZ_DATA_BPE_TRAIN_H
 #define MZ_DATA_BPE_TRAIN_H
 

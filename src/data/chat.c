@@ -269,7 +269,7 @@ static mezzo_status check_messages(const char *where, const json_t *messages) {
     return MEZZO_OK;
 }
 
-// What the chat template makes of a conversation.
+// Holds what the chat template makes of a conversation.
 typedef struct written {
     mz_marked_text text;
     mz_template_spans spans;
@@ -339,8 +339,8 @@ static bool is_answer(const json_t *message) {
 
 // --- answers -------------------------------------------------------------------------------------------------------
 // An answer is what its prompt and the next message leave between them: it takes two renderings of all before it. To
-// render a conversation of n answers n times would take n² steps, so answers are told apart by what the template wrote
-// of its own around their contents, in the turn of its loop over the messages: where that is the same, the answer
+// render a conversation of n answers n times would take n² steps, so answers are distinguished by what the template
+// wrote of its own around their contents, in the turn of its loop over the messages: where that is the same, the answer
 // begins and ends at the same places of it. The first answer of each such form is found by rendering, so are the
 // second, the fourth, the eighth …, which together cost as much as one rendering or two, and the last; if one of these
 // is not where its form says, all are found by rendering.
@@ -432,7 +432,7 @@ static form *find_form(search *s, size_t i, size_t turn, mezzo_status *status) {
     return &s->forms[s->n_forms++];
 }
 
-// What a form's first answer says of the others.
+// Measures what a form's first answer says of the others.
 static void measure(const search *s, form *f, const mz_template_span *turn, range is) {
     size_t first = turn->from, last = turn->to;
     while (first < turn->to && !told(s, first))
@@ -479,7 +479,7 @@ static mezzo_status find_by_turns(search *s, range *out, size_t *n) {
     return s->each == each ? MEZZO_OK : find_by_turns(s, out, n);
 }
 
-// What the template marks as the model's.
+// Finds what the template marks as the model's.
 static void find_generated(const mz_marked_text *all, range *out, size_t *n) {
     *n = 0;
     for (size_t at = 0; at < all->text.len; at++) {

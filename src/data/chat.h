@@ -1,4 +1,4 @@
-// Conversations: what a chat template makes of messages, as tokens, and which of them are a model's answers.
+// A chat template makes tokens of a conversation's messages, and marks those that are a model's answers.
 #ifndef MZ_DATA_CHAT_H
 #define MZ_DATA_CHAT_H
 
@@ -23,7 +23,7 @@ mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder);
 // {"bos_token_id": …, "eos_token_id": …}: the token that the template ends an answer with, and the tokenizer's own;
 // "stop_strings" instead where the template's is no token.
 mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out);
-// What conversations were written by becomes the tokenizer's own: ChatML, where it has no template.
+// The template that conversations were written by becomes the tokenizer's own: ChatML, where it has no template.
 mezzo_status mz_chat_keep_default(mz_chat *chat);
 // Into tokenizer.json and from it.
 mezzo_status mz_chat_to_json(const mz_chat *chat, json_t *object);

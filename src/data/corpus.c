@@ -187,7 +187,7 @@ static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_opti
     return status;
 }
 
-// What nanoGPT says of the tokens of its shards, which another vocabulary would give another meaning.
+// Reads what nanoGPT says of the tokens of its shards, which another vocabulary would give another meaning.
 static mezzo_status read_meta(mezzo_corpus *corpus) {
     char *path = beside_shards(corpus, "meta.pkl");
     mezzo_status status = path != NULL ? mz_meta_vocab(path, &corpus->meta_vocab) : MEZZO_ERR_MEMORY;

@@ -1,4 +1,4 @@
-// A corpus from the inside: two streams of files.
+// A corpus consists of two streams of files.
 #ifndef MZ_DATA_CORPUS_H
 #define MZ_DATA_CORPUS_H
 
@@ -54,7 +54,7 @@ mezzo_status mz_corpus_from_records(const mz_record_set *train, const mz_record_
 // The same from options that name records. INVALID: some of them are no documents.
 mezzo_status mz_corpus_read_records(const mezzo_corpus_options *options, const mz_tokenizer_sources *model,
                                     mezzo_corpus **out);
-// That of records, which cannot make one as a text does. INVALID: nothing names it.
+// Finds the tokenizer of records, which cannot make one as a text does. INVALID: nothing names it.
 mezzo_status mz_records_tokenizer(const char *source, const mz_tokenizer_sources *model, mezzo_tokenizer **out);
 
 #endif

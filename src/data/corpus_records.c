@@ -1,4 +1,4 @@
-// Corpora from documents: records {"text": …}, one after the other with the tokenizer's end token between them.
+// Makes corpora from documents: records {"text": …}, one after the other with the tokenizer's end token between them.
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "io/quote.h"

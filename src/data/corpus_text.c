@@ -1,4 +1,4 @@
-// Corpora from text: read, find or load the tokenizer, split, tokenize.
+// Makes corpora from text: reads, finds or loads the tokenizer, splits, tokenizes.
 
 #include <omp.h>
 

@@ -1,4 +1,4 @@
-// How near a predicted picture is to the true one. Values are brightness from 0 to 1.
+// These scores say how near a predicted picture is to the true one. Values are brightness from 0 to 1.
 #ifndef MZ_DATA_IMAGE_SCORE_H
 #define MZ_DATA_IMAGE_SCORE_H
 

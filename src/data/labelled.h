@@ -1,5 +1,5 @@
-// Examples with a class each that has a name: a CSV table with a column of classes, or a folder with a folder of images
-// for each class.
+// Reads examples with a named class each, from a CSV table with a column of classes or from a folder of images for each
+// class.
 #ifndef MZ_DATA_LABELLED_H
 #define MZ_DATA_LABELLED_H
 

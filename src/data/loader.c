@@ -1,5 +1,4 @@
-// Which window of which file is row r of batch k: a pure function of the options, so that a run resumes from one
-// number.
+// The options alone decide which window of which file is row r of batch k, so that a run resumes from one number.
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 

@@ -6,7 +6,7 @@
 
 #include "io/utf8.h"
 
-// Of replacements, each of which may lengthen what the one before it made.
+// Replacements may each lengthen what the one before made; this bounds them.
 enum { MOST_GROWTH = 256, LEAST_MOST = 1 << 16 };
 
 static void free_normal(mz_normal *normal) {

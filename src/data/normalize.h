@@ -1,4 +1,4 @@
-// Normalization of a text before it is split: what `tokenizers` calls normalizers.
+// Normalizes a text before it is split, as the normalizers of `tokenizers` do.
 #ifndef MZ_DATA_NORMALIZE_H
 #define MZ_DATA_NORMALIZE_H
 
@@ -36,7 +36,7 @@ void mz_normals_free(mz_normals *normals);
 // then.
 mezzo_status mz_normals_add(const char *where, mz_normals *normals, mz_normal normal);
 
-// Of one thread; zeroed, then freed.
+// One thread owns this memory; zeroed, then freed.
 typedef struct mz_normal_room {
     void *match;
     mz_text text[2];

@@ -139,7 +139,7 @@ static mezzo_status take_header(reader *r, mz_npy *out) {
 }
 
 // --- the file ------------------------------------------------------------------------------------
-// Where the header's text is, by its version.
+// Finds the header's text, by its version.
 static mezzo_status find_header(const char *path, const unsigned char *d, size_t size, size_t *begin, size_t *bytes) {
     if (size < MAGIC_BYTES + 4 || memcmp(d, MAGIC, MAGIC_BYTES) != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not a NumPy .npy file (numpy.save writes one)", path);

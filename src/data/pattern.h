@@ -1,5 +1,5 @@
-// Patterns that split and replace text: literal ones, ours, and other people's, which are written for Oniguruma (the
-// `tokenizers` library) and run by PCRE2.
+// Patterns split and replace text: literal ones, Mezzo's, and those that are written for Oniguruma (the `tokenizers`
+// library) and run by PCRE2.
 #ifndef MZ_DATA_PATTERN_H
 #define MZ_DATA_PATTERN_H
 

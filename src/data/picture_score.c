@@ -16,7 +16,7 @@ void mz_picture_truth(const mz_pictures *p, int64_t example, float *out) {
         out[i] = (float)p->picture[example * n + i] / 255.0F;
 }
 
-// What a model has to beat: the mean of all pictures that are trained on.
+// Predicts what a model has to beat: the mean of all pictures that are trained on.
 static mezzo_status predict_mean(const mz_pictures *p, float *out) {
     const int64_t n = p->size * p->size;
     uint64_t *sum = mz_alloc((size_t)n, sizeof *sum);

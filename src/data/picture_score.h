@@ -1,4 +1,4 @@
-// Predictions of pictures against the truth: scores of each and of all, and a sheet to look at.
+// Compares predicted pictures with the true ones: scores of each and of all, and a sheet to look at.
 #ifndef MZ_DATA_PICTURE_SCORE_H
 #define MZ_DATA_PICTURE_SCORE_H
 

@@ -96,8 +96,8 @@ static mezzo_status read_one(const char *folder, const char *name, int64_t size,
 }
 
 // --- a folder of files -----------------------------------------------------------------------------
-// What is read when it is known which examples there are. Errors are kept for each thread: the first example's goes to
-// the caller.
+// Holds what is read when it is known which examples there are. Errors are kept for each thread: the first example's
+// goes to the caller.
 typedef struct reading {
     mz_pictures *p;
     char *scenes, *antennas, *pictures; // folders; antennas: NULL where there is no transmitter
@@ -128,7 +128,7 @@ static mezzo_status read_into(const char *folder, const char *name, int64_t size
     return MEZZO_OK;
 }
 
-// Where the transmitter is: the brightest pixel of its picture.
+// Finds the transmitter: the brightest pixel of its picture.
 static mezzo_status find_transmitter(const char *folder, int64_t size, mz_example *example) {
     mz_picture one;
     MEZZO_TRY(read_one(folder, example->name, size, &one));
@@ -266,7 +266,7 @@ static mezzo_status find_gain(const char *path, char **out) {
     return status;
 }
 
-// What a folder of `mezzo data radio` says of itself; RadioMapSeer's numbers are the same, at one metre a pixel.
+// Reads what a folder of `mezzo data radio` says of itself; RadioMapSeer's numbers are the same, at one metre a pixel.
 static mezzo_status read_description(mz_pictures *p, const char *path) {
     json_t *json = NULL;
     double extent = (double)p->size;

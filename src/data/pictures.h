@@ -1,4 +1,5 @@
-// Pictures to learn from: what is to be predicted, and what it is predicted from. Read whole, 8 bits a sample.
+// A model of images learns from these pictures: what it predicts, and what it predicts that from. Read whole, 8 bits a
+// sample.
 #ifndef MZ_DATA_PICTURES_H
 #define MZ_DATA_PICTURES_H
 

@@ -1,4 +1,4 @@
-// What a radio map's gray stands for, and the loss in free space that maps are compared with. `mezzo data radio`
+// A radio map's gray stands for received power; maps are compared with the loss in free space. `mezzo data radio`
 // (tools/radio) writes such maps; RadioMapSeer's are alike. docs/images.md has the formulas and their sources.
 #ifndef MZ_DATA_RADIO_MAP_H
 #define MZ_DATA_RADIO_MAP_H

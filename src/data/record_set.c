@@ -93,7 +93,7 @@ bool mz_is_records(const char *source) {
     for (const char *at = source != NULL ? source : ""; *at != '\0' && !found;) {
         part p;
         if (next_part(&at, &p) != MEZZO_OK)
-            return strstr(source, ".json") != NULL; // a wrong weight is an error of whoever opens it
+            return strstr(source, ".json") != NULL; // a wrong weight is an error of the open that follows
         found = names_records(p.path) || (mz_path_is_dir(p.path) && holds_records(p.path));
         mz_free(p.path);
     }

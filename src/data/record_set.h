@@ -1,4 +1,4 @@
-// Files of records, read and tokenized: what a model learns from conversations, prompts with answers and documents.
+// Files of records are read and tokenized: conversations, prompts with answers, and documents.
 #ifndef MZ_DATA_RECORD_SET_H
 #define MZ_DATA_RECORD_SET_H
 
@@ -29,8 +29,9 @@ typedef struct mz_record_set {
     char shown[MZ_REFUSED_SHOWN][400];        // why the first ones were refused
 } mz_record_set;
 
-// Whether a source names records: "a.jsonl", "a.json", either with ".gz" after it; a folder with such files and without
-// token shards (*.bin); a pattern; a list of these, "a.jsonl:2,folder/", where a number after a colon is a weight.
+// Returns whether a source names records: "a.jsonl", "a.json", either with ".gz" after it; a folder with such files and
+// without token shards (*.bin); a pattern; a list of these, "a.jsonl:2,folder/", where a number after a colon is a
+// weight.
 bool mz_is_records(const char *source);
 // Reads all of them with the tokenizer; `form`: record_forms.h. A record that cannot be used is refused: it is counted
 // and left out. Errors: FORMAT (a file of which more records are refused than read, naming the first; damaged lists and
@@ -40,7 +41,7 @@ mezzo_status mz_record_set_open(const char *source, const char *form, const mezz
                                 mz_record_set *out);
 void mz_record_set_close(mz_record_set *set); // zeroed is fine
 
-// Which records of every file train, and which validate: the first ones, a share of `split`, and the others.
+// Returns which records of every file train, and which validate: the first ones, a share of `split`, and the others.
 mz_record_range mz_record_file_part(const mz_record_file *file, double from, double to);
 // Logs what was read: records, tokens, the share of targets, and how many were refused, with the reason of the first.
 mezzo_status mz_record_set_log(const mz_record_set *set);

@@ -87,7 +87,7 @@ mezzo_status mz_record_splitter_open(mz_reader *reader, mz_record_splitter **out
     return status;
 }
 
-// What the scan of one record knows of the bytes so far.
+// Holds what the scan of one record knows of the bytes so far.
 typedef struct scan {
     size_t at, depth;
     uint64_t lines;

@@ -1,5 +1,5 @@
-// The records of one file as text, one after the other: a record a line (JSON Lines), or the elements of one JSON list.
-// Memory holds one record at a time.
+// Reads the records of one file as text, one after the other: a record in each line (JSON Lines), or the elements of
+// one JSON list. Memory holds one record at a time.
 #ifndef MZ_DATA_RECORD_SPLIT_H
 #define MZ_DATA_RECORD_SPLIT_H
 

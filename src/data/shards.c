@@ -43,7 +43,7 @@ uint64_t mz_tokens_find_above(const mz_tokens *tokens, uint32_t vocab) {
         for (uint64_t i = at; largest >= vocab && i < end; i++)
             if (mz_token_at(tokens, i) >= vocab)
                 return i;
-        if (mz_stop_check("tokens") != MEZZO_OK) // whoever asked to stop has no use for the answer
+        if (mz_stop_check("tokens") != MEZZO_OK) // a caller that asked to stop has no use for the answer
             return tokens->count;
     }
     return tokens->count;
@@ -76,7 +76,7 @@ static mezzo_status parse_llmc(const char *where, const unsigned char *bytes, si
 
 // Tokens of 32 or 64 bits, read as 16-bit ones, have their high halves at odd places: zeros, or small numbers next to
 // ones of all sizes, most of which are not 0. In tokens of 16 bits both places have the same kind of numbers. The first
-// megabyte tells.
+// megabyte shows it.
 static mezzo_status check_bare_width(const char *where, const mz_tokens *tokens) {
     enum { MOST = 1 << 19, FEW = 1 << 10, HIGH = 16 };
     const uint64_t n = tokens->count < MOST ? tokens->count : MOST;

@@ -1,4 +1,4 @@
-// Token shards: files of llm.c (a header of 256 int32 that starts with a magic number) and of nanoGPT (bare uint16
+// Token shards are files of llm.c (a header of 256 int32 that starts with a magic number) or of nanoGPT (bare uint16
 // tokens).
 #ifndef MZ_DATA_SHARDS_H
 #define MZ_DATA_SHARDS_H

@@ -1,4 +1,4 @@
-// Running the statements of a chat template.
+// Runs the statements of a chat template.
 #include "data/template_machine.h"
 
 static leaving run(machine *m, const nodes *body, environment *e);
@@ -82,7 +82,7 @@ static void print(machine *m, const value *v) {
         m->status = MEZZO_ERR_MEMORY;
 }
 
-// What `body` writes, a string; NULL: it was left by break or continue, or an error.
+// Returns what `body` writes, a string; NULL: it was left by break or continue, or an error.
 static const value *capture(machine *m, const nodes *body, environment *e, leaving *how) {
     mz_marked_text said = {0}, *out = m->out;
     m->out = &said;
@@ -111,7 +111,7 @@ static const value *peek(machine *m, loop *l) {
     return l->after;
 }
 
-// Of a loop with a condition: decides all items that are left.
+// Counts a loop's items; with a condition, it decides all items that are left.
 static int64_t loop_length(machine *m, loop *l) {
     if (l->length >= 0)
         return l->length;
@@ -192,7 +192,7 @@ const value *mz_tpl_loop_member(machine *m, const value *v, const char *name, si
     return NULL;
 }
 
-// What the template writes for a message of the conversation.
+// Returns what the template writes for a message of the conversation.
 static size_t begin_span(machine *m, const value *item) {
     if (item->message == 0 || m->out != m->root_out)
         return SIZE_MAX;
@@ -283,7 +283,7 @@ static const value *take_named(arguments *a, const char *name, size_t n) {
     return NULL;
 }
 
-// What is left of the arguments: by name into a map, or by place into a tuple.
+// Returns what is left of the arguments: by name into a map, or by place into a tuple.
 static const value *others(machine *m, const arguments *a, bool by_name, size_t from) {
     value *rest = by_name ? mz_tpl_map(m, MAP, a->n) : mz_tpl_list(m, TUPLE, a->n);
     size_t n = 0;
@@ -362,7 +362,7 @@ static void run_call_block(machine *m, const node *x, environment *e) {
         print(m, mz_tpl_evaluate(m, &call, e));
 }
 
-// What the model writes, by the template's own word.
+// Renders what the model writes, by the template's own word.
 static void run_generation(machine *m, const node *x, environment *e) {
     leaving how;
     const value *v = capture(m, &x->body, enter(m, x->scope, e), &how);

@@ -16,7 +16,7 @@ typedef struct mz_marked_text {
 } mz_marked_text;
 void mz_marked_text_free(mz_marked_text *t);
 
-// What a template wrote while a loop was at a message.
+// Holds what a template wrote while a loop was at a message.
 typedef struct mz_template_span {
     size_t message, from, to; // message: from 0; bytes
 } mz_template_span;

@@ -1,4 +1,4 @@
-// Evaluating the expressions of a chat template.
+// Evaluates the expressions of a chat template.
 #include "data/template_machine.h"
 
 static const value *variable(const node *x, const environment *e) {

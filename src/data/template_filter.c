@@ -1,4 +1,4 @@
-// Filters of a chat template. Jinja has no others: an unknown name is an error.
+// Holds the filters of a chat template. Jinja has no others: an unknown name is an error.
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// Tokens of a chat template, by the rules of Jinja's lexer.
+// Splits a chat template into tokens by the rules of Jinja's lexer.
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static size_t after_space(const lexer *l, size_t p) {
     return p;
 }
 
-// Where text that ends at `to` ends without white space.
+// Returns where text that ends at `to` ends without white space.
 static size_t before_space(const lexer *l, size_t from, size_t to) {
     while (to > from) {
         size_t p = to - 1;

@@ -281,7 +281,7 @@ extern const value mz_tpl_undefined, mz_tpl_none, mz_tpl_yes, mz_tpl_no;
         }                                                                                                              \
     } while (0)
 
-// What looking at so many bytes costs; an error where the template has looked at too many.
+// Charges the reading of so many bytes; an error where the template has read too many.
 void mz_tpl_spend(machine *m, size_t bytes);
 // Zeroed, until the rendering is over; NULL where there is none, or an error came before.
 void *mz_tpl_room(machine *m, size_t bytes);
@@ -308,7 +308,7 @@ bool mz_tpl_contains(machine *m, const value *in, const value *v);
 // NULL: none of that key.
 const value *mz_tpl_member(machine *m, const value *map, const value *key);
 const value *mz_tpl_member_named(machine *m, const value *map, const char *name, size_t n);
-// What a loop over it gives, a LIST; an error for what cannot be iterated.
+// Returns what a loop over it gives, a LIST; an error for what cannot be iterated.
 const value *mz_tpl_items(machine *m, const value *v);
 const char *mz_tpl_kind_name(const value *v); // for messages
 const value *mz_tpl_arithmetic(machine *m, token_kind op, const value *a, const value *b);
@@ -322,7 +322,7 @@ size_t mz_tpl_characters(machine *m, const value *v);
 size_t mz_tpl_byte_of(machine *m, const value *v, size_t character); // where it begins
 const value *mz_tpl_slice(machine *m, const value *v, const value *from, const value *to, const value *step);
 bool mz_tpl_is_text(const value *v, const char *text, size_t n);
-// Where `what` begins in `in`, from byte `from` on; -1.
+// Returns where `what` begins in `in`, from byte `from` on; -1.
 int64_t mz_tpl_find(machine *m, const value *in, const value *what, size_t from);
 const value *mz_tpl_joined(machine *m, const value *a, const value *b);
 bool mz_tpl_is_space(uint32_t code);                        // as str.isspace
@@ -334,7 +334,7 @@ void mz_tpl_say_repr(machine *m, mz_marked_text *out, const value *v, int depth)
 const value *mz_tpl_said(machine *m, mz_marked_text *out);
 const value *mz_tpl_printed(machine *m, const value *v);                  // str() of it
 const value *mz_tpl_to_json(machine *m, const value *v, const value **a); // ensure_ascii, indent, separators, sort_keys
-// What strftime writes of the local time.
+// Returns what strftime writes of the local time.
 const value *mz_tpl_time(machine *m, const value *format);
 
 // --- calls: template_method.c, template_filter.c, template_test.c

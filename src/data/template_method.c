@@ -1,5 +1,5 @@
-// What a chat template may ask of a value: members, methods of strings, maps and lists, and how a call's arguments find
-// their names.
+// Gives a chat template the members and methods of strings, maps and lists, and binds a call's arguments to their
+// names.
 #include <ctype.h>
 
 #include "data/template_machine.h"
@@ -72,7 +72,7 @@ static bool text_wanted(machine *m, const value *v) {
 }
 
 // --- strings --------------------------------------------------------------------------------------------------------
-// What is looked at is charged while it goes on: a set may be as long as the text.
+// Reading is charged while it goes on, because a set may be as long as the text.
 static void charge(machine *m, size_t bytes, size_t *seen) {
     enum { AT_ONCE = 1 << 16 };
     *seen += bytes;
@@ -115,7 +115,7 @@ const value *mz_tpl_strip(machine *m, const value *v, const value *set, bool lef
     return mz_tpl_part(m, v, from, to);
 }
 
-// What a row's `how` says: at which side of a string, or in which direction.
+// A row's `how` says at which side of a string, or in which direction.
 enum { LEFT = 1, RIGHT = 2 };
 
 static const value *strip(machine *m, const value *v, const value **a, int sides) {
@@ -558,7 +558,7 @@ static const value *method_of(machine *m, const value *v, const char *name, size
     return NULL;
 }
 
-// What an object has by that name before its keys are looked at; NULL: nothing.
+// Returns what an object has by that name before its keys are looked at; NULL: nothing.
 static const value *own(machine *m, const value *v, const char *name, size_t n) {
     const mz_quoted quoted = mz_quote_bytes(name, n);
     if (v->kind == UNDEFINED) {

@@ -1,4 +1,4 @@
-// The tree of a chat template, by the grammar of Jinja's parser.
+// Builds the tree of a chat template by the grammar of Jinja's parser.
 #include "data/template_machine.h"
 
 static node *expression(machine *m);
@@ -67,7 +67,7 @@ static void need_name(machine *m, node *x) {
 
 // --- nodes ----------------------------------------------------------------------------------------------------------
 static node *add_node(machine *m, node_kind what) {
-    static _Thread_local node none; // after an error nobody looks at it
+    static _Thread_local node none; // after an error no code reads it
     node *x = mz_tpl_room(m, sizeof *x);
     if (x == NULL) {
         none = (node){.kind = CONSTANT, .is = &mz_tpl_undefined};

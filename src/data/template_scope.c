@@ -1,6 +1,6 @@
-// Which variable a name of a chat template is. Jinja decides that while it compiles: a scope (the template, a loop's
-// body, a macro …) owns each name that it assigns anywhere, and reads a name of an outer scope, or what the template
-// was given, where none owns it.
+// Decides which variable a name of a chat template is. Jinja decides that while it compiles: a scope (the template, a
+// loop's body, a macro …) owns each name that it assigns anywhere, and reads a name of an outer scope, or what the
+// template was given, where none owns it.
 #include "data/template_machine.h"
 
 static void visit(machine *m, scope *s, const node *x);

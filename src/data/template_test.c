@@ -1,4 +1,4 @@
-// Tests and functions of a chat template. Jinja has no others: an unknown name is an error.
+// Holds the tests and functions of a chat template. Jinja has no others: an unknown name is an error.
 #include "data/template_machine.h"
 
 // --- tests ----------------------------------------------------------------------------------------------------------

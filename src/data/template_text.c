@@ -1,5 +1,5 @@
-// Strings of a chat template: sequences of code points, each byte with its marks; and what str(), repr() and JSON
-// write.
+// Handles the strings of a chat template: sequences of code points, each byte with its marks, and the texts that str(),
+// repr() and JSON write.
 #define _GNU_SOURCE // memmem
 #include <math.h>
 #include <stdlib.h>

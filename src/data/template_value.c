@@ -1,4 +1,4 @@
-// Values of a chat template: Python's truth, equality, order and arithmetic. All live in one arena.
+// Implements the values of a chat template: Python's truth, equality, order and arithmetic. All live in one arena.
 #include <math.h>
 
 #include "data/template_machine.h"

@@ -37,7 +37,7 @@ static const mz_tokenizer_kind *find_kind(const char *name) {
     return NULL;
 }
 
-// What Mezzo wrote says in "mezzo" which kind it is; of BPE, the file itself has everything.
+// A file that Mezzo wrote says in "mezzo" which kind it is; a BPE file has everything itself.
 static mezzo_status load_published(const char *where, const json_t *object, mezzo_tokenizer **out) {
     const json_t *own = json_object_get(json_object_get(object, "model"), "mezzo");
     const char *own_kind = json_string_value(json_object_get(own, "kind"));
@@ -58,7 +58,7 @@ static mezzo_status load_published(const char *where, const json_t *object, mezz
     return status;
 }
 
-// Of a published file, beside it, unless it has one itself.
+// Reads the template from beside a published file, unless the file has one itself.
 static mezzo_status read_chat(const char *path, const json_t *object, mezzo_tokenizer *tok) {
     const char *slash = strrchr(path, '/');
     if (!is_published(object) || json_object_get(json_object_get(object, "model"), "mezzo") != NULL)

@@ -1,4 +1,4 @@
-// Tokenizers behind mezzo/data.h: one table of functions a kind.
+// The tokenizers of mezzo/data.h have one table of functions for each kind.
 #ifndef MZ_DATA_TOKENIZER_H
 #define MZ_DATA_TOKENIZER_H
 
@@ -31,7 +31,7 @@ typedef struct mz_tokenizer_kind {
     // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
     // character.
     size_t (*cut)(const mezzo_tokenizer *tok, const char *text, size_t from, size_t to);
-    // Whether both have the same tokens for every text; asked where both kinds have this function. NULL: never.
+    // Returns whether both have the same tokens for every text; asked where both kinds have this function. NULL: never.
     bool (*same)(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
     // The token of exactly these bytes that no text is encoded to, such as "<|im_end|>"; -1. NULL: it has none.
     int32_t (*special)(const mezzo_tokenizer *tok, const char *text, size_t n);
@@ -55,7 +55,8 @@ mezzo_status mz_tokenizer_create_bpe(const char *vocab_path, const char *merges_
 size_t mz_cut_character(const mezzo_tokenizer *tok, const char *text, size_t from,
                         size_t to); // a `cut` for tokens within characters
 
-// What may say which tokenizer a text or a model has. Paths are those of mezzo_tokenizer_load; NULL and "" are nothing.
+// Holds what may say which tokenizer a text or a model has. Paths are those of mezzo_tokenizer_load; NULL and "" are
+// nothing.
 typedef struct mz_tokenizer_sources {
     const char *own;     // the model's
     const char *weights; // where trained weights come from; NULL: they are random, or there are none

@@ -1,4 +1,4 @@
-// Byte-pair encoding: GPT-2's own vocabulary, which the library carries, or a user's.
+// Implements byte-pair encoding with GPT-2's vocabulary, which the library carries, or a user's.
 #include "data/tokenizer_bpe.h"
 
 #include "data/alphabet.h"

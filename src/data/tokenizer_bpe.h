@@ -1,4 +1,4 @@
-// The byte-pair tokenizer from the inside: GPT-2's, and what a tokenizer.json of Hugging Face describes.
+// This is the byte-pair tokenizer from the inside: GPT-2's, or one that a tokenizer.json of Hugging Face describes.
 #ifndef MZ_DATA_TOKENIZER_BPE_H
 #define MZ_DATA_TOKENIZER_BPE_H
 
@@ -26,7 +26,7 @@ void mz_bpe_tokenizer_destroy(mezzo_tokenizer *tok);
 // UNSUPPORTED: a normalizer that this build cannot do.
 mezzo_status mz_bpe_read_published(const char *where, const json_t *object, mezzo_tokenizer **out);
 const mz_bpe_tokenizer *mz_bpe_published(const mezzo_tokenizer *tok); // NULL where it is written in another form
-// Of any form.
+// Writes a tokenizer of any form.
 mezzo_status mz_bpe_write_published(const mz_bpe_tokenizer *tok, json_t *object);
 
 #endif

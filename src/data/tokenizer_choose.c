@@ -1,4 +1,4 @@
-// Which tokenizer a text, token shards or weights have: the one place that decides it.
+// Decides which tokenizer a text, token shards or weights have; no other place does.
 #include "data/tokenizer.h"
 #include "io/quote.h"
 

@@ -1,4 +1,4 @@
-// Reading tokenizer.json of the `tokenizers` library: what its two halves share. tokenizer_json.c has the parts that
+// The two files that read tokenizer.json of the `tokenizers` library share this. tokenizer_json.c has the parts that
 // say what happens to a text and to tokens, tokenizer_json_model.c the vocabulary, the merges and the file.
 #ifndef MZ_DATA_TOKENIZER_JSON_H
 #define MZ_DATA_TOKENIZER_JSON_H

@@ -1,4 +1,5 @@
-// tokenizer.json of the `tokenizers` library: the vocabulary, the merges and the tokens that were added; the file.
+// Reads tokenizer.json of the `tokenizers` library: the vocabulary, the merges and the tokens that were added; the
+// file.
 #include "data/alphabet.h"
 #include "data/tokenizer_json.h"
 #include "io/json.h"

@@ -1,4 +1,4 @@
-// Writing tokenizer.json of the `tokenizers` library, for every kind of tokenizer. "mezzo" within its model, which the
+// Writes tokenizer.json of the `tokenizers` library, for every kind of tokenizer. "mezzo" within its model, which the
 // library reads over, has the chat template, and for the kinds that are Mezzo's own what they are made of.
 #include "data/alphabet.h"
 #include "data/tokenizer_json.h"

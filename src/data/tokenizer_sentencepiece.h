@@ -1,4 +1,4 @@
-// A model of sentencepiece (sentencepiece_model.proto) of BPE kind as tokenizer.json of the `tokenizers` library.
+// Writes a sentencepiece model (sentencepiece_model.proto) of BPE kind as tokenizer.json of the `tokenizers` library.
 #ifndef MZ_DATA_TOKENIZER_SENTENCEPIECE_H
 #define MZ_DATA_TOKENIZER_SENTENCEPIECE_H
 

@@ -1,5 +1,5 @@
-// A byte-level tokenizer from texts: its tokenizer.json is made with the bytes alone, splits the texts, and is then
-// made again with what was learnt.
+// Trains a byte-level tokenizer: a tokenizer.json with the bytes alone splits the texts, and is then made again with
+// the learnt merges.
 #include <omp.h>
 
 #include "data/alphabet.h"

@@ -1,4 +1,4 @@
-// How often each word of many texts occurs: what byte-pair encoding is trained on.
+// Counts how often each word of many texts occurs, for the training of byte-pair encoding.
 #ifndef MZ_DATA_WORD_COUNTS_H
 #define MZ_DATA_WORD_COUNTS_H
 

@@ -262,8 +262,8 @@ static bool is_letter(unsigned char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Of GPT-2: no word has white space after anything else in it, and no lookahead reaches past the first character that
-// is not white.
+// In GPT-2 no word has white space after anything else in it, and no lookahead reaches past the first character that is
+// not white.
 size_t mz_word_cut(const char *text, size_t from, size_t to, bool gpt2) {
     for (size_t i = to; i > from + 1; i--) {
         const unsigned char before = (unsigned char)text[i - 2], here = (unsigned char)text[i - 1];

@@ -1,11 +1,11 @@
-// From text to the words that byte-pair encoding works on: a list of steps, each of which splits or rewrites what the
-// one before gives. GPT-2's is one step.
+// Splits a text into the words that byte-pair encoding works on: a list of steps, each of which splits or rewrites the
+// result of the one before. GPT-2's is one step.
 #ifndef MZ_DATA_WORDS_H
 #define MZ_DATA_WORDS_H
 
 #include "data/pattern.h"
 
-// Where a text stands, as spaces are put before texts that begin.
+// Says where a text stands, as spaces are put before texts that begin.
 typedef enum mz_place {
     MZ_PLACE_BEGINS,    // a text
     MZ_PLACE_FOLLOWS,   // after a token that was added to the vocabulary
@@ -19,7 +19,7 @@ typedef enum mz_step_kind {
     MZ_STEP_LETTERS, // bytes become letters of GPT-2's alphabet, for the steps that follow
 } mz_step_kind;
 
-// What happens to a match, as `tokenizers` names it.
+// Says what happens to a match, as `tokenizers` names it.
 typedef enum mz_behaviour {
     MZ_REMOVED,
     MZ_ISOLATED,
@@ -30,7 +30,7 @@ typedef enum mz_behaviour {
 
 typedef enum mz_prepend { MZ_PREPEND_NEVER, MZ_PREPEND_FIRST, MZ_PREPEND_ALWAYS } mz_prepend;
 
-// What a step does where a letter or digit of ASCII, a space and a letter of ASCII follow each other.
+// Says what a step does where a letter or digit of ASCII, a space and a letter of ASCII follow each other.
 typedef enum mz_at_space {
     MZ_SPACE_UNKNOWN,
     MZ_SPACE_KEEPS,  // nothing, and what it does elsewhere does not depend on the text before or after the space
@@ -58,7 +58,7 @@ void mz_steps_free(mz_steps *steps);
 mezzo_status mz_steps_add(const char *where, mz_steps *steps, mz_step step);
 mezzo_status mz_steps_add_gpt2(const char *where, mz_steps *steps); // GPT-2's pattern
 
-// Of one thread; zeroed, then freed.
+// One thread owns this memory; zeroed, then freed.
 typedef struct mz_word_room {
     void *match;
     mz_text text[MZ_MAX_STEPS]; // what each step writes

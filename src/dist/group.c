@@ -1,4 +1,4 @@
-// Opening and closing a group: meeting, MPI or the device's transport, the table of ranks; and what a group does.
+// Opens and closes a group: the rendezvous, MPI or the device's transport, and the table of ranks.
 #define _GNU_SOURCE
 #include "dist/group.h"
 
@@ -94,7 +94,8 @@ static mezzo_status meet_at(mz_group *g, const place *at, double until, double d
     return mz_member_join(&g->world, at->secret, fd, deadline, &g->member, again);
 }
 
-// The file may be an older job's: who does not answer or lets nobody in is asked again, as long as there is time.
+// The file may be an older job's: a rank that does not answer or lets no rank in is asked again, as long as there is
+// time.
 static mezzo_status meet_by_file(mz_group *g, double deadline) {
     mezzo_status status = MEZZO_OK;
     bool found = false, again = true;

@@ -1,4 +1,5 @@
-// The group: the processes of a job, one a device. Below train: it knows devices and bytes, no models and no steps.
+// A group is the processes of a job, one for each device. Below train: it knows devices and bytes, no models and no
+// steps.
 //
 // A job of one process has a group of one without threads, sockets or memory of its own; every call returns at once and
 // device->comm stays NULL. In a larger job each rank holds one TCP connection to rank 0, which carries small records
@@ -27,7 +28,7 @@ void mz_group_close(mz_group *group);
 // error of its own, before it closes. One line; NULL: mezzo_error_message().
 void mz_group_abort(mz_group *group, const char *reason);
 
-typedef struct mz_group_rank { // what each rank told when it came
+typedef struct mz_group_rank { // what each rank reported when it came
     int rank, local_rank;
     int host; // 0 for rank 0's host, then in order of first rank
     int64_t process;
@@ -58,13 +59,13 @@ mezzo_status mz_group_gather(mz_group *group, const char *name, const void *one,
 mezzo_status mz_group_broadcast(mz_group *group, const char *name, int root, void *data, size_t bytes);
 mezzo_status mz_group_barrier(mz_group *group, const char *name);
 
-// Where this rank is, for the line about it: "step 120". Copied, at most 47 bytes; costs a few nanoseconds.
+// Says where this rank is, for the line about it: "step 120". Copied, at most 47 bytes; costs a few nanoseconds.
 void mz_group_at(mz_group *group, const char *place);
 
 // Called once by a thread of the library when a job of this process fails, with the line, before the group's calling
-// thread sees the failure and collectives are aborted; it returns soon. `tells`: of all ranks, this one tells the user.
-// A command sees to it from here that the process ends where that thread does not return (a collective that cannot be
-// aborted, a long computation). NULL: nobody.
+// thread sees the failure and collectives are aborted; it returns soon. `tells`: of all ranks, this one reports it to
+// the user. A command sees to it from here that the process ends where that thread does not return (a collective that
+// cannot be aborted, a long computation). NULL: no function.
 typedef void (*mz_group_failed_fn)(void *user, const char *line, bool tells);
 void mz_group_on_failure(mz_group_failed_fn fn, void *user);
 

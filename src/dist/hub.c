@@ -1,4 +1,4 @@
-// The hub's loop: poll, read, serve, look at the clock.
+// Runs the hub's loop: polls, reads, serves, checks the clock.
 #define _GNU_SOURCE
 #include "dist/hub.h"
 
@@ -37,7 +37,7 @@ struct mz_hub {
     bool welcomed, failed;
     double began, looked, beaten, failed_at, left_at;
     double gather_since;
-    int gather_first; // who came first
+    int gather_first; // the rank that came first
     char gather_name[MZ_WIRE_NAME];
 };
 
@@ -57,7 +57,7 @@ mz_patience mz_patience_read(void) {
 static void put(member *m, const mz_wire_frame *frame, const void *bytes) {
     if (m->fd < 0 || mz_wire_append(&m->out, frame, sizeof *frame) != MEZZO_OK ||
         mz_wire_append(&m->out, bytes, frame->bytes) != MEZZO_OK)
-        return; // the connection's end, or memory's: its silence tells
+        return; // the connection's end, or memory's: its silence shows it
     (void)mz_wire_flush(m->fd, &m->out);
 }
 
@@ -247,7 +247,7 @@ static void let_in(mz_hub *hub) {
             place = &hub->strangers[i];
     if (fd < 0)
         return;
-    shut(place); // who has been here longest without a greeting makes room: a rank greets at once
+    shut(place); // the connection that has been here longest without a greeting makes room: a rank greets at once
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     *place = (member){.fd = fd, .since = mz_seconds()};
 }
@@ -300,7 +300,7 @@ static void read_member(mz_hub *hub, member *m) {
             memcpy(&hello, bytes, sizeof hello);
             mz_wire_drop(&m->in, sizeof frame + (size_t)frame.bytes);
             greet(hub, m, (const char *)&hello);
-            return; // m may be somebody else's now; the rest is read in the next round
+            return; // m may be another rank's now; the rest is read in the next round
         } else {
             bad = true;
             break;
@@ -372,7 +372,7 @@ static void look_at_waiting(mz_hub *hub, double now) {
 
 static void look_at_clock(mz_hub *hub) {
     double now = mz_seconds();
-    if (now - hub->looked > hub->patience.silence / 2) // this process itself stood still: nobody can be blamed for it
+    if (now - hub->looked > hub->patience.silence / 2) // this process itself stood still, so no rank is to blame
         for (int r = 0; r < hub->size; r++)
             hub->ranks[r].heard = now;
     hub->looked = now;

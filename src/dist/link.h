@@ -1,5 +1,5 @@
-// MPI, behind a plug-in: its ABI differs between implementations, so that one object alone is compiled against it and
-// is opened at run time, by the ranks of a job on CPUs.
+// MPI is opened as a plug-in, because its ABI differs between implementations: one object alone is compiled against it,
+// and ranks of a job on CPUs open it at run time.
 #ifndef MZ_DIST_LINK_H
 #define MZ_DIST_LINK_H
 
@@ -7,7 +7,7 @@
 
 enum { MZ_LINK_ABI = 1, MZ_LINK_TEXT = 256 };
 
-// What the plug-in exports as `mz_link_mpi`. Functions return 0, or not and a line in `why`.
+// Holds what the plug-in exports as `mz_link_mpi`. Functions return 0, or not and a line in `why`.
 typedef struct mz_link {
     int abi; // MZ_LINK_ABI
     // Once a process. Waits for the other ranks.
@@ -18,11 +18,11 @@ typedef struct mz_link {
     void (*close)(void); // waits for the others; not called after a failure
 } mz_link;
 
-// PMIx, behind another: how the launcher tells the MPI of its children who they are, so that a job on one host needs no
+// PMIx, behind another: how the launcher gives the MPI of its children their ranks, so that a job on one host needs no
 // mpirun between. What that plug-in exports as `mz_launch_pmix`.
 typedef struct mz_launch_link {
     int abi; // MZ_LINK_ABI
-    // Starts a server, in threads of its own, for a job of `size` processes that is told apart by `name`.
+    // Starts a server, in threads of its own, for a job of `size` processes that `name` identifies.
     int (*open)(const char *name, int size, char why[MZ_LINK_TEXT]);
     // The variables that a rank needs besides its own: "NAME=VALUE" strings, ended by NULL, to be free()d.
     int (*variables)(const char *name, int rank, char ***out, char why[MZ_LINK_TEXT]);

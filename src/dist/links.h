@@ -1,4 +1,4 @@
-// The links of a job: how fast its ranks exchange data, and whether they agree on device, versions and time.
+// Measures the links of a job: how fast its ranks exchange data, and whether they agree on device, versions and time.
 #ifndef MZ_DIST_LINKS_H
 #define MZ_DIST_LINKS_H
 

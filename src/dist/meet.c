@@ -1,4 +1,4 @@
-// How ranks find each other: addresses, the rendezvous file, listening and connecting.
+// Lets ranks find each other: addresses, the rendezvous file, listening and connecting.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

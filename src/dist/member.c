@@ -149,7 +149,7 @@ static void take(mz_member *m, const mz_wire_frame *frame, const char *bytes) {
     pthread_mutex_unlock(&m->lock);
 }
 
-// What came; false: the connection has ended.
+// Reads the frames that came; false: the connection has ended.
 static bool read_frames(mz_member *m, bool *heard) {
     mz_wire_frame frame;
     bool bad, open = mz_wire_receive(m->fd, &m->in);
@@ -272,7 +272,7 @@ mezzo_status mz_member_join(const mz_world *world, const char *secret, int fd, d
     mezzo_status status = start(m);
     pthread_mutex_lock(&m->lock);
     while (status == MEZZO_OK && !m->welcomed && !m->refused && !m->ended && !atomic_load(&m->failed))
-        if (!wait_news(m, deadline + 5)) // rank 0 looks at the clock first, and says who is missing
+        if (!wait_news(m, deadline + 5)) // rank 0 looks at the clock first, and reports which rank is missing
             status = mz_fail(MEZZO_ERR_IO, "rank 0 admitted this rank %d, but the others did not come", m->rank);
     if (status == MEZZO_OK && m->refused)
         status = mz_fail(MEZZO_ERR_IO, "rank 0 refused rank %d: %s", m->rank, m->line);

@@ -1,4 +1,4 @@
-// A rank's connection to the hub, and the thread that holds it: heartbeats, records, and the news that the job failed.
+// A rank's thread holds its connection to the hub: heartbeats, records, and the news that the job failed.
 #ifndef MZ_DIST_MEMBER_H
 #define MZ_DIST_MEMBER_H
 
@@ -23,11 +23,12 @@ mezzo_status mz_member_gather(mz_member *m, const char *name, const void *one, s
 
 bool mz_member_failed(const mz_member *m);
 mezzo_status mz_member_check(mz_member *m);
-// What heartbeats say. end: it is done; not called for what a queue does.
+// Sets and ends what heartbeats say of this rank's work; queues do not call it. end: it is done; not called for what a
+// queue does.
 void mz_member_begin(mz_member *m, const char *doing, bool waits);
 void mz_member_end(mz_member *m);
 void mz_member_at(mz_member *m, const char *place);
-// What aborts the device's collectives, from the member's thread; `with` NULL: nothing.
+// Sets the function that aborts the device's collectives, from the member's thread; `with` NULL: nothing.
 void mz_member_on_abort(mz_member *m, void (*halt)(void *with), void *with);
 
 #endif

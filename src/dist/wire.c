@@ -1,4 +1,4 @@
-// Buffers of bytes and the frames in them.
+// Handles buffers of bytes and the frames in them.
 #define _GNU_SOURCE
 #include "dist/wire.h"
 

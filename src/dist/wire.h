@@ -1,5 +1,5 @@
-// Sockets of the rendezvous: meeting, and frames over it. Both sides run the same build on the same kind of machine
-// (the greeting checks that), so that frames are structs.
+// The ranks meet over these sockets and send frames. Both sides run the same build on the same kind of machine (the
+// greeting checks that), so that frames are structs.
 #ifndef MZ_DIST_WIRE_H
 #define MZ_DIST_WIRE_H
 
@@ -21,7 +21,7 @@ typedef enum mz_wire_kind {
     MZ_WIRE_GATHER,    // member → hub: this rank's bytes
     MZ_WIRE_GATHERED,  // hub → member: everybody's, in rank order
     MZ_WIRE_ABORT,     // member → hub: a line
-    MZ_WIRE_FAILED,    // hub → member: a line; rank: who tells it
+    MZ_WIRE_FAILED,    // hub → member: a line; rank: the one that reports it
     MZ_WIRE_BYE,       // member → hub; hub → member: all have left
 } mz_wire_kind;
 
@@ -61,7 +61,7 @@ void mz_wire_free(mz_wire_buffer *b);
 // The frame at the front, whole, with its payload right after it: true. *bad: what is there is none.
 bool mz_wire_front(const mz_wire_buffer *b, mz_wire_frame *out, bool *bad);
 mz_wire_frame mz_wire_make(mz_wire_kind kind, int rank, const char *name, size_t bytes);
-// A piece of what can be had now: who sends without end keeps nobody else waiting. False: the connection has ended, or
+// A piece of what can be had now: a sender without end keeps no other one waiting. False: the connection has ended, or
 // memory.
 bool mz_wire_receive(int fd, mz_wire_buffer *b);
 bool mz_wire_flush(int fd, mz_wire_buffer *b); // what can be sent now
@@ -71,7 +71,7 @@ bool mz_wire_flush(int fd, mz_wire_buffer *b); // what can be sent now
 mezzo_status mz_wire_listen(const mz_world *world, int *fd, char address[256], int *port);
 // The others: a connection, tried again until `deadline` (mz_seconds()).
 mezzo_status mz_wire_connect(const mz_world *world, const char *address, int port, double deadline, int *fd);
-// Where rank 0 listens, through the file; the secret comes with it. read waits until `deadline`.
+// Publishes rank 0's address through the file, with the secret. read waits until `deadline`.
 mezzo_status mz_wire_publish(const char *path, const char *address, int port, const char *secret);
 bool mz_wire_look_up(const char *path, char address[256], int *port, char secret[128]);
 mezzo_status mz_wire_secret(char secret[128]); // a new one, from the system's random numbers

@@ -1,4 +1,4 @@
-// The job's facts from the variables that launchers set.
+// Reads the job's facts from the variables that launchers set.
 #include "dist/world.h"
 
 #include "backend/collective.h"

@@ -1,4 +1,4 @@
-// The job as the environment tells it: who this process is among how many, and where the others are found. Read before
+// The environment describes the job: the rank of this process, the number of ranks, and their addresses. Read before
 // any device is opened; touches no network.
 #ifndef MZ_DIST_WORLD_H
 #define MZ_DIST_WORLD_H
@@ -22,7 +22,7 @@ typedef struct mz_world {
     char file[1024];
     char secret[128];    // "" where the meeting brings it
     char interface[64];  // "" = by address
-    const char *started; // who set the variables: "torchrun's variables", "OpenMPI", …; static
+    const char *started; // what set the variables: "torchrun's variables", "OpenMPI", …; static
 } mz_world;
 
 // Reads, in this order: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE (mezzo launch, torchrun);
@@ -33,9 +33,9 @@ typedef struct mz_world {
 // outside the size, an address without a port, no secret (MEZZO_JOB_SECRET) where TCP needs one.
 mezzo_status mz_world_read(mz_world *out);
 
-// Which device this rank opens, where `name` is what the configuration says: of "auto" and "cuda" in a job of several
-// processes a host, "cuda:LOCAL_RANK" if `gpus`, the number of GPUs that this process sees, is more than one; else the
-// name as it is. More ranks on a host than GPUs is INVALID, where a process sees more than one.
+// Chooses the device that this rank opens, where `name` is what the configuration says: of "auto" and "cuda" in a job
+// of several processes a host, "cuda:LOCAL_RANK" if `gpus`, the number of GPUs that this process sees, is more than
+// one; else the name as it is. More ranks on a host than GPUs is INVALID, where a process sees more than one.
 mezzo_status mz_world_device(const mz_world *world, const char *name, int gpus, char *out, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-// Adapters of low rank beside linear layers: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
+// Adds adapters of low rank to linear layers (Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021).
 #include <math.h>
 
 #include "graph/build.h"

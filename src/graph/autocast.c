@@ -1,4 +1,4 @@
-// The autocast pass: the one place where a dtype is decided. Op classes follow torch.amp's CUDA lists; a region or a
+// The autocast pass is the one place that decides dtypes. Op classes follow torch.amp's CUDA lists; a region or a
 // module override changes the precision that an op is decided under; casts are inserted where an input has another
 // dtype.
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 typedef enum source { FROM_PROGRAM, FROM_REGION, FROM_OVERRIDE, SOURCE_COUNT } source;
 
-// What explain prints: class × who decided. "Low" is the precision's format.
+// explain prints these rules: class × source of the decision. "Low" is the precision's format.
 #define RULES(text)                                                                                                    \
     { text, text " (region)", text " (override)" }
 static const char *const rules[][SOURCE_COUNT] = {
@@ -169,7 +169,8 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
     return MEZZO_OK;
 }
 
-// Which of a precision's products have scaled operands: the others run in the format that its products are stored in.
+// Returns which of a precision's products have scaled operands: the others run in the format that its products are
+// stored in.
 static bool takes_scaled(mz_op op, int slot, mz_scaling scaling) {
     const unsigned is = mz_op_slot(op, false, slot).is;
     return (is & MZ_SLOT_SCALED) != 0 && ((is & MZ_SLOT_WHOLE) == 0 || scaling == MZ_SCALING_TENSOR);
@@ -204,8 +205,8 @@ static int64_t last_block(const mezzo_graph *g, const char *beside, size_t befor
     return last;
 }
 
-// Where three blocks or more are numbered, the first and the last of a row and what is outside, the head among it, are
-// not made narrower than `low`, unless an override asks for it.
+// Returns where three blocks or more are numbered, the first and the last of a row and what is outside, the head among
+// it, are not made narrower than `low`, unless an override asks for it.
 static bool is_edge(pass *p, const mz_node *node, source who) {
     size_t before = 0;
     const char *module = p->g->modules[node->module];

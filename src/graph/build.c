@@ -1,4 +1,5 @@
-// The builder: one function an op. Each makes the node, infers its shapes and remembers the graph's first error.
+// The builder has one function for each op. Each makes the node, infers its shapes and remembers the graph's first
+// error.
 #include "base/precision.h"
 #include "graph/build.h"
 
@@ -16,7 +17,7 @@ static void remember(mezzo_graph *g, mezzo_status status) {
     g->message = mz_strdup(mezzo_error_message());
 }
 
-// A value of another graph is told where its number does not exist here.
+// A value of another graph is reported where its number does not exist here.
 static bool has(const mezzo_graph *g, mezzo_value v) {
     return g != NULL && v.id >= 0 && (size_t)v.id < g->n_values;
 }

@@ -1,4 +1,4 @@
-// What builder functions share (build_*.c): a node under construction and how it ends.
+// The builder's files (build_*.c) share this: a node under construction, and its end.
 #ifndef MZ_BUILD_H
 #define MZ_BUILD_H
 

@@ -1,5 +1,5 @@
-// Builder functions of attention, and of the positions that it, rotary tables and learned positions share: those of a
-// cache, where text is generated, and those of documents.
+// Builds attention, and the positions that it, rotary tables and learned positions share: those of a cache, where text
+// is generated, and those of documents.
 #include <math.h>
 
 #include "graph/build.h"
@@ -47,7 +47,7 @@ static mezzo_status add_cache(mezzo_graph *g, mz_node *node, bool packed) {
     mezzo_value q = {node->in[0]};
     int heads = node->attrs.heads, kv_heads = node->attrs.kv_heads;
     if (mezzo_value_rank(g, q) != 3 || heads < 1)
-        return MEZZO_OK; // the shape rule tells
+        return MEZZO_OK; // the shape rule reports it
     int64_t width = mezzo_value_dim(g, q, 2) / (packed ? 3 : 1) / heads * kv_heads;
     const int64_t shape[] = {mezzo_value_dim(g, q, 0), g->cache_length, width};
     char name[48];

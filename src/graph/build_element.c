@@ -1,4 +1,4 @@
-// The builder's functions of element.def.
+// Builds the ops of element.def.
 #include "graph/build.h"
 
 #define PLAIN(name)                                                                                                    \

@@ -1,4 +1,4 @@
-// The builder's functions of images, of noise and of time.
+// Builds ops on images, noise and times.
 #include "graph/build.h"
 
 mezzo_value mezzo_conv2d(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias,

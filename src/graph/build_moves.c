@@ -1,4 +1,4 @@
-// The builder's functions of reductions, of movements and of constants.
+// Builds reductions, movements and constants.
 #include "graph/build.h"
 
 static mezzo_value refuse(mezzo_graph *g, const char *op, const char *why) {

@@ -1,5 +1,5 @@
-// The chunk pass: a large head's logits are computed, used and dropped a block of rows at a time, so that [rows, V]
-// never exists.
+// The chunk pass computes, uses and drops a large head's logits a block of rows at a time, so that [rows, V] never
+// exists.
 //
 //     linear → cross_entropy … cross_entropy_dx → linear_dx, linear_dw
 //

@@ -1,7 +1,7 @@
-// The graph as a picture: Graphviz' DOT language, every op a box coloured by what its output is stored in.
+// Writes the graph in Graphviz' DOT language, with every op in the colour of its output's storage dtype.
 #include "graph/graph.h"
 
-// Okabe & Ito's colours, told apart by everybody, light enough for black text.
+// Okabe & Ito's colours, which everybody can distinguish, light enough for black text.
 static const char *colour_of(mezzo_dtype dtype) {
     switch (dtype) {
     case MEZZO_F64:

@@ -1,4 +1,4 @@
-// What a graph's passes decided of each node, as rows of text.
+// Writes what a graph's passes decided of each node as rows of text.
 #include "graph/graph.h"
 
 static bool reads(const mz_node *n, const char *name) {
@@ -14,7 +14,7 @@ static const char *op_text(const mz_node *n, char *buf, size_t size) {
     return buf;
 }
 
-// Of what the node reads or writes with scales.
+// Returns the scaling of what the node reads or writes with scales.
 static const char *scale_of(const mezzo_graph *g, const mz_node *n) {
     mz_scaling scaling = n->out[0] >= 0 ? g->values[n->out[0]].scaling : MZ_SCALING_NONE;
     for (int k = 0; k < n->n_in && scaling == MZ_SCALING_NONE; ++k)

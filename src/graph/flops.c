@@ -1,4 +1,4 @@
-// Operations of the ops that are counted in them, a multiply-add counting two.
+// Counts the operations of ops, a multiply-add as two.
 #include "graph/flops.h"
 
 static double count(const mz_shape *s) {

@@ -1,4 +1,4 @@
-// Operations of the ops that are counted in them: the functions that ops.def names.
+// ops.def names these functions, which count an op's operations.
 #ifndef MZ_FLOPS_H
 #define MZ_FLOPS_H
 

@@ -1,4 +1,4 @@
-// Gradients of reductions and movements: each is a reduction or a movement the other way.
+// Builds the gradients of reductions and movements: each is a reduction or a movement the other way.
 #include "graph/tape.h"
 
 static mezzo_status mz_grad_reduce(tape *t, int dy, float alpha) {
@@ -76,7 +76,7 @@ mezzo_status mz_grad_split(tape *t, int node, int dy) {
     mz_node n = mz_tape_node(t, MZ_OP_concat);
     for (int i = 0; i < t->at->n_out; ++i) {
         int out = t->at->out[i], part = t->grad[out];
-        if (part < 0) { // nobody read this part: zero, as the (finite) loss scale × 0
+        if (part < 0) { // no op read this part: zero, as the (finite) loss scale × 0
             mz_node zero = mz_tape_node(t, MZ_OP_expand);
             zero.attrs.alpha = 0;
             zero.attrs.axis = -1;
@@ -130,7 +130,7 @@ mezzo_status mz_grad_slice(tape *t, int node, int dy) {
     return finish_moved(t, n, dy);
 }
 
-// What was put around x has no gradient.
+// The padding around x has no gradient.
 mezzo_status mz_grad_pad(tape *t, int node, int dy) {
     (void)node;
     mz_node n = mz_tape_node(t, MZ_OP_slice);

@@ -1,4 +1,4 @@
-// The graph as a container: values, nodes, copies.
+// The graph is a container of values and nodes, which can be copied.
 #include "graph/graph.h"
 
 mezzo_status mezzo_graph_create(mezzo_graph **out) {
@@ -166,7 +166,7 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
                 ++c[g->nodes[i].in[k]];
     for (size_t i = 0; i < g->n_values; ++i) {
         c[i] += g->values[i].keep;
-        if (g->values[i].scaling != MZ_SCALING_NONE) // who reads a scaled value reads its scales
+        if (g->values[i].scaling != MZ_SCALING_NONE) // an op that reads a scaled value reads its scales
             ++c[g->values[i].scale];
     }
     *counts = c;
@@ -224,7 +224,7 @@ static char *entry_name(mezzo_graph *g, const char *module, const char *role) {
     return name;
 }
 
-// Where a quantize writes the scales of blocks or tiles.
+// Adds the value to which a quantize writes the scales of blocks or tiles.
 static mezzo_status new_scales(mezzo_graph *g, mz_scaling scaling, bool columnwise, const mz_shape *shape, int *out) {
     mz_value scales = {.kind = MZ_VALUE_TEMP,
                        .dtype = MEZZO_F32,

@@ -1,4 +1,4 @@
-// The graph: values, nodes and passes. Backends see ops, attributes and tensors (op.h), not this.
+// A graph has values and nodes, and passes change it. Backends see ops, attributes and tensors (op.h), not this.
 #ifndef MZ_GRAPH_H
 #define MZ_GRAPH_H
 

@@ -1,4 +1,4 @@
-// A hash of what a builder said: ops, what they are told, shapes, names, in order.
+// Hashes what a builder said: ops, attributes, shapes, names, in order.
 #include "graph/graph.h"
 
 static void add_value(mz_text *t, const mezzo_graph *g, int id) {

@@ -1,4 +1,4 @@
-// The arithmetic of the kinds of optimizer (optimizers.def), for C and for CUDA: what their formulas read.
+// C and CUDA share the arithmetic of the kinds of optimizer (optimizers.def).
 #ifndef MZ_KINDS_H
 #define MZ_KINDS_H
 

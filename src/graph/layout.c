@@ -1,4 +1,4 @@
-// Where logical elements lie in padded storage.
+// Computes where logical elements lie in padded storage.
 #include <stdlib.h>
 
 #include "graph/op.h"

@@ -1,4 +1,4 @@
-// The op table, from ops.def, and shapes.
+// Holds the op table of ops.def, and shapes.
 #include "graph/op.h"
 #include "graph/flops.h"
 

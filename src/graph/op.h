@@ -1,4 +1,4 @@
-// An op as other folders see it: number, attributes, tensors, numerics.
+// Other folders see an op as its number, attributes, tensors and numerics.
 #ifndef MZ_OP_H
 #define MZ_OP_H
 
@@ -85,7 +85,7 @@ typedef struct mz_attrs mz_attrs;
 typedef double mz_flops_fn(const mz_attrs *attrs, const mz_shape *const in[MZ_MAX_IN],
                            const mz_shape *const out[MZ_MAX_OUT]);
 
-// What an op does with padding: ops.def describes the three.
+// Says what an op does with padding: ops.def describes the three.
 typedef enum mz_padding { MZ_PADDING_REFUSES, MZ_PADDING_ZERO, MZ_PADDING_LOGICAL } mz_padding;
 
 // A row of ops.def.
@@ -140,8 +140,8 @@ typedef struct mz_broadcast {
     int64_t dim[MEZZO_MAX_RANK], step[MZ_OPERANDS][MEZZO_MAX_RANK];
 } mz_broadcast;
 mz_broadcast mz_broadcast_loops(const mz_shape *const in[], int n, const mz_shape *out); // n <= MZ_OPERANDS
-// Of two operands: the number of the second's elements where the first does not repeat and the second repeats as a
-// whole, else 0.
+// Returns for two operands the number of the second's elements where the first does not repeat and the second repeats
+// as a whole, else 0.
 int64_t mz_broadcast_whole(const mz_broadcast *r);
 // The loops of a permutation in the output's order: no dimensions of 1, and dimensions that stay neighbours are one (at
 // least rank 1). stride: in elements of the input.

@@ -1,5 +1,5 @@
-// First fit in space and time: where bytes lie, and from when to when, so that the lowest place for more of them is
-// found without looking at each.
+// Places bytes first fit in space and time: for the lives of those that are placed, it finds the lowest place for more
+// without looking at each.
 #ifndef MZ_PLACE_H
 #define MZ_PLACE_H
 

@@ -1,4 +1,4 @@
-// Shape rules: what a node's outputs are. A wrong shape names the op, the values and both shapes.
+// Infers the shapes of a node's outputs. A wrong shape names the op, the values and both shapes.
 #include "graph/graph.h"
 
 // The rule at work: the graph and node it looks at.

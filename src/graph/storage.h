@@ -1,4 +1,5 @@
-// Storage is not shape: where a logical element lies when axes are stored with padding, and who decides that they are.
+// Storage is not shape: this says where a logical element lies when axes are stored with padding, and what decides
+// that.
 #ifndef MZ_STORAGE_H
 #define MZ_STORAGE_H
 
@@ -9,7 +10,7 @@ typedef struct mz_shape mz_shape;
 
 // How the dimensions of a shape are stored. Dimension d is dim[d] / inner[d] runs of inner[d] elements, each run with
 // room for pitch[d]; pitch 0: without padding. So 3·H·D with heads of D = 75 stored as 80 has inner 75 and pitch 80.
-// Padding holds zeros: whoever writes a padded tensor leaves them there.
+// Padding holds zeros, and every kernel that writes a padded tensor leaves them there.
 typedef struct mz_storage {
     bool padded; // some dimension is
     int32_t inner[MEZZO_MAX_RANK], pitch[MEZZO_MAX_RANK];
@@ -42,10 +43,10 @@ static inline int64_t mz_layout_run(const mz_layout *l, int64_t i, int64_t most)
     return left < most ? left : most;
 }
 
-// Whether the last dimension alone is padded, after one run: rows, each `pitch` elements after the one before.
+// Returns whether the last dimension alone is padded, after one run: rows, each `pitch` elements after the one before.
 bool mz_storage_is_rows(const mz_shape *shape, const mz_storage *storage);
 
-// Which padded tensors an op's kernels read and write where their storage says.
+// Says which padded tensors an op's kernels read and write where their storage says.
 typedef enum mz_padded {
     MZ_PADDED_NONE,
     MZ_PADDED_ROWS, // where all are rows, those that share an axis with one pitch
@@ -53,7 +54,7 @@ typedef enum mz_padded {
     MZ_PADDED_ANY,  // each as it is
 } mz_padded;
 
-// What an axis is, strongest first: an axis that several ops share is what the first of these says.
+// Says what an axis is, strongest first: an axis that several ops share is what the first of these says.
 typedef enum mz_axis {
     MZ_AXIS_VOCABULARY, // classes of a cross-entropy
     MZ_AXIS_HEAD,       // a head's size

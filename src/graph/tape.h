@@ -1,4 +1,4 @@
-// The walk backward over a graph (autodiff.c) as a rule of one op sees it.
+// The rule of one op sees the walk backward over a graph (autodiff.c) through this.
 #ifndef MZ_TAPE_H
 #define MZ_TAPE_H
 

@@ -1,6 +1,5 @@
-// A typed configuration: a table of rows says what keys exist; values come from the table's defaults, a YAML file and
-// the command line, in that order of strength whatever the order of the calls; the resolved whole is written back as
-// YAML.
+// A typed configuration has the keys of a table of rows; values come from the table's defaults, a YAML file and the
+// command line, in that order of strength whatever the order of the calls; the resolved whole is written back as YAML.
 #ifndef MZ_IO_CONFIG_H
 #define MZ_IO_CONFIG_H
 
@@ -77,7 +76,7 @@ mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i,
 // set. NULL: no such key, or memory ran out.
 const char *mz_config_get_text(mz_config *cfg, const char *key);
 
-// Where a value came from, for messages: "default", "config.yaml:12", "--lr". NULL: no such path.
+// Returns where a value came from, for messages: "default", "config.yaml:12", "--lr". NULL: no such path.
 const char *mz_config_origin(const mz_config *cfg, const char *path);
 
 // --- writing -------------------------------------------------------------------------------------------------------

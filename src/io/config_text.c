@@ -1,4 +1,4 @@
-// A configuration as text: the resolved YAML.
+// Writes the resolved configuration as YAML.
 #include "io/config_value.h"
 #include "io/file.h"
 #include "io/number.h"

@@ -94,7 +94,7 @@ static mezzo_status wrong(const mz_config_row *row, const char *where, const cha
     return status;
 }
 
-// Of a row of precisions: any word for one becomes its name.
+// In a row of precisions any word for one becomes its name.
 static mezzo_status precision_name(const mz_config_row *row, const char *where, const char *text, const char **name) {
     mezzo_precision precision;
     mezzo_status status = mezzo_precision_parse(text, &precision);

@@ -1,4 +1,4 @@
-// The values of a configuration: parsing, range checks and storage of one key. For config*.c only.
+// Parses, checks and stores the value of one key of a configuration. For config*.c only.
 #ifndef MZ_IO_CONFIG_VALUE_H
 #define MZ_IO_CONFIG_VALUE_H
 

@@ -1,5 +1,5 @@
-// Comma-separated tables that may come from anywhere (RFC 4180): quoted fields with commas, quotes and line ends in
-// them, LF or CRLF. The first record is the header. Errors name file, line and column.
+// Reads comma-separated tables that may come from anywhere (RFC 4180): quoted fields with commas, quotes and line ends
+// in them, LF or CRLF. The first record is the header. Errors name file, line and column.
 #ifndef MZ_IO_CSV_H
 #define MZ_IO_CSV_H
 

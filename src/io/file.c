@@ -209,7 +209,7 @@ static mezzo_status file_on(int fd, const char *path, mz_file **out) {
     return MEZZO_OK;
 }
 
-// Where the user's own link leads: its target is replaced, the link stays.
+// Follows the user's own link: its target is replaced, the link stays.
 static mezzo_status create_linked(const char *path, mz_file **out) {
     char *target = realpath(path, NULL);
     if (!target)

@@ -1,5 +1,5 @@
-// Files as the rest of the library writes and reads them: whole or not at all, flushed, errors that name the path.
-// Every write, fsync and rename of the library goes through here, so that a test can make the n-th of each fail.
+// The rest of the library reads and writes files through this: a file is whole or not there at all, and errors name its
+// path. Every write, fsync and rename of the library goes through here, so that a test can make the n-th of each fail.
 #ifndef MZ_IO_FILE_H
 #define MZ_IO_FILE_H
 
@@ -28,7 +28,7 @@ typedef struct mz_written {
     uint64_t bytes;
     uint32_t crc; // CRC32C
 } mz_written;
-// Whether the path of a file that is appended to no longer leads to it: it was removed, renamed or replaced.
+// Returns whether the path of a file that is appended to no longer leads to it: it was removed, renamed or replaced.
 bool mz_file_moved(const mz_file *file);
 mz_written mz_file_written(const mz_file *file); // so far, by this object
 mezzo_status mz_file_commit(mz_file *file); // created: sync, rename, sync folder; appended: close. Frees `file` always
@@ -67,18 +67,18 @@ typedef struct mz_lock {
 // MEZZO_ERR_INVALID names the process and host that has it. The folder must exist.
 mezzo_status mz_lock_take(const char *folder, mz_lock *out);
 void mz_lock_release(mz_lock *lock); // a zeroed one is fine
-// Whether a run folder that has lost a file keeps the rest: false where its config.yaml goes too, within 0.2 s, because
-// somebody removes the whole folder.
+// Returns whether a run folder that has lost a file keeps the rest: false where its config.yaml goes too, within 0.2 s,
+// because another program removes the whole folder.
 bool mz_folder_stays(const char *folder);
-// While the folder at this path is the one that was locked and stays (mz_folder_stays): takes a lock file that somebody
-// removed again, with a warning. IO: the folder was removed, renamed or replaced. INVALID: another process has locked
-// it since.
+// While the folder at this path is the one that was locked and stays (mz_folder_stays): takes a lock file that another
+// program removed again, with a warning. IO: the folder was removed, renamed or replaced. INVALID: another process has
+// locked it since.
 mezzo_status mz_lock_renew(mz_lock *lock, const char *folder);
 #define MZ_LOCK_FILE ".lock"
 
 // --- reading -------------------------------------------------------------------------------------------------------
 // A file's bytes, mapped read-only (map.c). An empty file has data "" and size 0. Where another program cuts the file
-// short meanwhile, the bytes that are gone read as zeros and mz_map_check fails: whoever reads a map checks it before
+// short meanwhile, the bytes that are gone read as zeros and mz_map_check fails: the reader of a map checks it before
 // the result is used. Mapping a file installs a handler of SIGBUS, which hands on what no map caused.
 typedef struct mz_map {
     const unsigned char *data;
@@ -86,7 +86,7 @@ typedef struct mz_map {
 } mz_map;
 mezzo_status mz_map_open(const char *path, mz_map *out); // MEZZO_ERR_IO: missing, unreadable, not a regular file
 void mz_map_close(mz_map *map); // of bytes that mz_map_open did not map, it only forgets them; zeroed map is fine
-// Of the map that holds this byte: MEZZO_ERR_IO naming the file where a part of it was gone when it was read. Costs
+// Checks the map that holds this byte: MEZZO_ERR_IO names the file where a part of it was gone when it was read. Costs
 // next to nothing while no map is cut. Bytes of no map are MEZZO_OK.
 mezzo_status mz_map_check(const void *bytes);
 mezzo_status mz_map_end(mz_map *map, mezzo_status status); // checks and closes: of a map that was cut IO, else `status`

@@ -1,4 +1,4 @@
-// The counted system calls behind file.h, for the files of this folder that implement it.
+// The files of this folder that implement file.h use these counted system calls.
 #ifndef MZ_IO_FILE_OPS_H
 #define MZ_IO_FILE_OPS_H
 

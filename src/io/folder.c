@@ -1,4 +1,4 @@
-// The folder half of file.h.
+// Implements the folders of file.h.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

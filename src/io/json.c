@@ -225,7 +225,7 @@ mezzo_status mz_json_save(const char *path, const json_t *value) {
     return status;
 }
 
-// Of the root, or of its last member.
+// These are the kinds of the root, or of its last member.
 static const struct {
     const char *begin, *end;
 } seals[] = {{",\n  \"crc32c\": \"", "\"\n}\n"}, {",\n    \"crc32c\": \"", "\"\n  }\n}\n"}};

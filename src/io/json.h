@@ -1,4 +1,5 @@
-// JSON that may come from anywhere: sizes and nesting bounded, duplicate keys refused, errors that name file and key.
+// Reads JSON that may come from anywhere: sizes and nesting are bounded, duplicate keys are refused, and errors name
+// file and key.
 #ifndef MZ_IO_JSON_H
 #define MZ_IO_JSON_H
 
@@ -9,7 +10,7 @@
 
 #define MZ_JSON_DEPTH 16 // deep enough for every format Mezzo reads
 
-// jansson's calls tell nobody when memory ran out inside a setter. Its allocations go through a counter of this
+// jansson's setters do not report that memory ran out. Its allocations go through a counter of this
 // thread, which every parse and dump looks at: mz_json_new starts a value to be written, and mz_json_dump is
 // MEZZO_ERR_MEMORY if any allocation failed since.
 void mz_json_begin(void);   // nothing has failed from here on; a program calls it before its first json_object()

@@ -1,4 +1,4 @@
-// JSON as Python's json module writes and reads it, in the form that jansson reads. What has no such form (NaN, an
+// Reads and writes JSON as Python's json module does, in the form that jansson reads. What has no such form (NaN, an
 // infinity, text with half of a surrogate pair) becomes an object that no reader takes for a value of its own.
 #include <math.h>
 

@@ -1,4 +1,4 @@
-// The lines half of file.h: pieces of a megabyte, and what is left of a line carried over to the next.
+// Implements the lines of file.h: reads pieces of a megabyte, and carries the rest of a line over to the next piece.
 #include <errno.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// The lock half of file.h: one writer of a run folder.
+// Implements the lock of file.h: one writer of a run folder.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

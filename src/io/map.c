@@ -1,5 +1,5 @@
-// The mapped half of file.h. Reading a page that another program cut off its file raises SIGBUS: a handler puts zeros
-// in its place and marks the map, and mz_map_check reports it before anybody uses what was read.
+// Implements the maps of file.h. Reading a page that another program cut off its file raises SIGBUS: a handler puts
+// zeros in its place and marks the map, and mz_map_check reports it before anybody uses what was read.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -54,7 +54,8 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         errno = error;
         return;
     }
-    // Not ours: whoever was there before answers. By default the instruction faults again and ends the process.
+    // Not ours: the handler that was there before answers. By default the instruction faults again and ends the
+    // process.
     if (before.sa_flags & SA_SIGINFO)
         before.sa_sigaction(number, info, context);
     else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)

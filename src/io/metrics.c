@@ -57,9 +57,9 @@ static void forget(const char *data, size_t from, size_t to) {
         (void)madvise((void *)(uintptr_t)(data + from), to - from, MADV_DONTNEED);
 }
 
-// Where the records of steps up to `last` end. Looked for from the end on: steps only grow, so the first record found
-// with such a step is the last to stay, and what a long file holds before it is not read. Lines in between that are
-// no records go with them.
+// Finds where the records of steps up to `last` end. Looked for from the end on: steps only grow, so the first record
+// found with such a step is the last to stay, and what a long file holds before it is not read. Lines in between that
+// are no records go with them.
 static mezzo_status end_of_kept(const char *path, const char *data, size_t n, int64_t last, size_t *end, bool *torn) {
     *end = n;
     *torn = false;
@@ -233,7 +233,7 @@ static void add_value(mz_text *line, const mz_metric *value) {
     }
 }
 
-// Whether TensorBoard has this text already; remembers it.
+// Checks whether TensorBoard has this text already; remembers it.
 static mezzo_status text_is_new(mz_metrics *metrics, const mz_metric *value, bool *is_new) {
     size_t i = 0;
     while (i < metrics->text_count && strcmp(metrics->texts[i].name, value->name) != 0)
@@ -274,7 +274,7 @@ static mezzo_status write_events(mz_metrics *metrics, int64_t step, const mz_met
     return mz_tfevents_write(metrics->events, step);
 }
 
-// A file that somebody removed or moved away takes no more records: they go to the one that is now at the path.
+// A file that another program removed or moved away takes no more records: they go to the one that is now at the path.
 static mezzo_status follow_path(mz_metrics *metrics) {
     if (!mz_file_moved(metrics->file))
         return MEZZO_OK;

@@ -1,4 +1,4 @@
-// A run's numbers: metrics.jsonl, one JSON object a line, and TensorBoard events beside it.
+// Writes a run's numbers: metrics.jsonl, one JSON object a line, and TensorBoard events beside it.
 #ifndef MZ_IO_METRICS_H
 #define MZ_IO_METRICS_H
 
@@ -51,7 +51,7 @@ mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const 
 mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step);
 mezzo_status mz_metrics_sync(mz_metrics *metrics);        // to the disk: before a checkpoint names the step
 mz_written mz_metrics_written(const mz_metrics *metrics); // the whole of metrics.jsonl now
-// Whether FOLDER/metrics.jsonl begins with these bytes; 0 bytes: not asked.
+// Checks whether FOLDER/metrics.jsonl begins with these bytes; 0 bytes: not asked.
 mezzo_status mz_metrics_match(const char *folder, mz_written was, bool *same);
 // The same of what it was when step `at` was saved; else a warning.
 mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at);

@@ -1,4 +1,4 @@
-// Numbers as text, the same in every locale.
+// Reads and writes numbers as text, the same in every locale.
 #ifndef MZ_IO_NUMBER_H
 #define MZ_IO_NUMBER_H
 

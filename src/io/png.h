@@ -1,5 +1,5 @@
-// PNG pictures, through libpng. A build without libpng has these calls too: they are UNSUPPORTED, and say what to
-// install.
+// Reads and writes PNG pictures through libpng. A build without libpng has these calls too: they are UNSUPPORTED, and
+// say what to install.
 #ifndef MZ_IO_PNG_H
 #define MZ_IO_PNG_H
 

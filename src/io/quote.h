@@ -1,4 +1,4 @@
-// Text from files and users, made fit for a one-line error message.
+// Makes text from files and users fit for a one-line error message.
 #ifndef MZ_IO_QUOTE_H
 #define MZ_IO_QUOTE_H
 

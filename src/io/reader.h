@@ -1,5 +1,5 @@
-// The bytes of a file from its beginning, in memory that does not grow with it. Of a gzip file (RFC 1952, told by its
-// first bytes, not by its name) they are the bytes that were compressed, of all its members.
+// Reads the bytes of a file from its beginning, in memory that does not grow with it. Of a gzip file (RFC 1952,
+// recognized by its first bytes, not by its name) they are the bytes that were compressed, of all its members.
 #ifndef MZ_IO_READER_H
 #define MZ_IO_READER_H
 

@@ -9,7 +9,7 @@
 enum { DEPTH = 4, NUMBER_BYTES = 64, MANY_KEYS = 1024 };
 
 // --- keeping -------------------------------------------------------------------------------------------------------
-// What is written in front of a text that stands for a number which JSON does not have.
+// Returns what is written in front of a text that stands for a number which JSON does not have.
 static bool not_finite(const char *text, size_t n, double *value) {
     static const struct {
         const char *name;

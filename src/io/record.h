@@ -1,4 +1,4 @@
-// A line of metrics.jsonl read back, as io/metrics.h writes it. Lines that Mezzo writes are scanned in one pass; JSON
+// Reads a line of metrics.jsonl back, as io/metrics.h writes it. Lines that Mezzo writes are scanned in one pass; JSON
 // that others write (escapes, bytes beyond ASCII, nesting) goes through the JSON reader and gives the same.
 #ifndef MZ_IO_RECORD_H
 #define MZ_IO_RECORD_H
@@ -17,8 +17,8 @@ typedef struct mz_record {
     size_t bytes_cap;
 } mz_record;
 
-// MEZZO_ERR_FORMAT, told without a place: not one JSON object, a key that occurs twice, no step, or a step that is no
-// integer from 0 on. Members that hold something else than a value are left out.
+// MEZZO_ERR_FORMAT, reported without a place: not one JSON object, a key that occurs twice, no step, or a step that is
+// no integer from 0 on. Members that hold something else than a value are left out.
 mezzo_status mz_record_read(mz_record *record, const char *line, size_t n);
 void mz_record_free(mz_record *record);
 

@@ -1,5 +1,6 @@
-// The safetensors format (github.com/huggingface/safetensors): 8 bytes little-endian header length, a JSON header
-// {"name": {"dtype": …, "shape": […], "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the data.
+// Reads and writes the safetensors format (github.com/huggingface/safetensors): 8 bytes little-endian header length, a
+// JSON header {"name": {"dtype": …, "shape": […], "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then
+// the data.
 #ifndef MZ_IO_SAFETENSORS_H
 #define MZ_IO_SAFETENSORS_H
 

@@ -1,4 +1,4 @@
-// TensorBoard event files: TFRecord frames with masked CRC32C around tensorflow.Event messages.
+// Writes TensorBoard event files: TFRecord frames with masked CRC32C around tensorflow.Event messages.
 #ifndef MZ_IO_TFEVENTS_H
 #define MZ_IO_TFEVENTS_H
 
@@ -7,8 +7,8 @@
 typedef struct mz_tfevents mz_tfevents;
 
 // Makes "events.out.tfevents.<seconds>.mezzo.<n>" in an existing folder; a run that goes on makes a new file beside the
-// old ones, as TensorBoard expects. resume_step ≥ 0: tells TensorBoard that the run went on after that step, so that it
-// forgets what the earlier files have for later steps. -1: a fresh run. MEZZO_ERR_IO names the file.
+// old ones, as TensorBoard expects. resume_step ≥ 0: says to TensorBoard that the run went on after that step, so that
+// it forgets what the earlier files have for later steps. -1: a fresh run. MEZZO_ERR_IO names the file.
 mezzo_status mz_tfevents_open(const char *folder, int64_t resume_step, mz_tfevents **out);
 void mz_tfevents_close(mz_tfevents *events); // NULL is fine
 

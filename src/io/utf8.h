@@ -1,4 +1,4 @@
-// Strict UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF.
+// Decodes strict UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF.
 #ifndef MZ_IO_UTF8_H
 #define MZ_IO_UTF8_H
 

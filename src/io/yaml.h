@@ -1,4 +1,4 @@
-// YAML as a tree of nodes with line numbers: what a configuration needs, with bounds on everything else.
+// Reads YAML as a tree of nodes with line numbers: as much as a configuration needs, with bounds on everything else.
 #ifndef MZ_IO_YAML_H
 #define MZ_IO_YAML_H
 

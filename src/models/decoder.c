@@ -240,7 +240,7 @@ mezzo_status mz_decoder_check(const mezzo_model_config *config) {
 }
 
 // --- layers --------------------------------------------------------------------------------------------------------
-// What a build goes by.
+// Holds the values that a build needs everywhere.
 typedef struct decoder {
     mezzo_graph *g;
     const mz_decoder *family;
@@ -282,8 +282,8 @@ static mezzo_value rotate(const decoder *d, mezzo_value x, mezzo_value table, in
     return mezzo_rope(d->g, x, table, (int)heads, (int)rotated, d->family->interleaved);
 }
 
-// Where nothing stands between the product and attention, q, k and v stay in one tensor: qkv [B, T, (H + 2·Hkv)·D] →
-// [B, T, H·D]. table MEZZO_NONE: heads are not turned.
+// Returns where nothing stands between the product and attention, q, k and v stay in one tensor: qkv [B, T, (H +
+// 2·Hkv)·D] → [B, T, H·D]. table MEZZO_NONE: heads are not turned.
 static mezzo_value attend(const decoder *d, mezzo_value qkv, mezzo_value table, int64_t window) {
     mezzo_graph *g = d->g;
     const mezzo_attention_form form = {.heads = (int)d->config.heads,

@@ -1,4 +1,4 @@
-// A decoder described by data: a row of families.def says what a family fixes, the model's keys say the rest.
+// Data describe a decoder: a row of families.def says what a family fixes, and the model's keys say the rest.
 #ifndef MZ_DECODER_H
 #define MZ_DECODER_H
 
@@ -59,7 +59,7 @@ typedef struct mz_decoder {
 
 const mz_decoder *mz_decoder_find(const char *name); // NULL: no family of decoders
 const mz_decoder_names *mz_decoder_names_of(const mz_decoder *family);
-// Whether block `index` has the window (and local positions).
+// Returns whether block `index` has the window (and local positions).
 bool mz_decoder_slides(const mezzo_model_config *config, int64_t index);
 // Sizes in which 0 stands for the family's own become numbers: kv_heads, head_dim, d_ff, d_expert, rotary, and keys
 // that the family does not take become what it computes.

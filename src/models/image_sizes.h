@@ -1,4 +1,4 @@
-// What the models of images share: the levels that model.multipliers describes, and checks.
+// The models of images share this: the levels that model.multipliers describes, and checks.
 #ifndef MZ_IMAGE_SIZES_H
 #define MZ_IMAGE_SIZES_H
 

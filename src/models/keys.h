@@ -1,4 +1,4 @@
-// The keys of models (mezzo/model_keys.def) as a table, for whoever reads, writes or compares a model key by key.
+// The keys of models (mezzo/model_keys.def) are a table, for code that reads, writes or compares a model key by key.
 #ifndef MZ_MODEL_KEYS_H
 #define MZ_MODEL_KEYS_H
 

@@ -73,7 +73,7 @@ static void encode_condition(unet *u, mezzo_value x) {
     mezzo_module_end(u->g);
 }
 
-// What a level's condition does to x, once on the way down and once on the way up.
+// Applies a level's condition to x, once on the way down and once on the way up.
 static mezzo_value condition(const unet *u, mezzo_value x, int level) {
     mezzo_value seen = u->features[level];
     if (level >= u->config->attention_from)

@@ -1,4 +1,4 @@
-// The models by name, their named sizes, and the checks every model shares.
+// Lists the models by name, their named sizes, and the checks that every model shares.
 #include <math.h>
 
 #include "base/base.h"

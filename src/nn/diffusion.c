@@ -6,7 +6,7 @@
 
 // Times below are not trained on: the network would have to see noise that is not there.
 static const double LEAST_TIME = 1e-4;
-// Where sampling by ε and v begins: at 1 nothing of x_0 is left, and x_0 = (x - b·ε)/a would divide by 0.
+// Sampling by ε and v begins here: at 1 nothing of x_0 is left, and x_0 = (x - b·ε)/a would divide by 0.
 static const double FIRST_TIME = 0.995;
 
 int mz_diffusion_heads(int objective) {

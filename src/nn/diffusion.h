@@ -1,5 +1,5 @@
-// The mathematics of diffusion beside the network: what is mixed at a time, how a network's prediction is read, and the
-// steps of samplers. Host arithmetic; images are rows of FP32 numbers, [pixels, channels].
+// Computes the mathematics of diffusion beside the network: the mixture at a time, the reading of a network's
+// prediction, and the steps of samplers. Host arithmetic; images are rows of FP32 numbers, [pixels, channels].
 #ifndef MZ_DIFFUSION_H
 #define MZ_DIFFUSION_H
 
@@ -8,7 +8,7 @@
 
 #include "mezzo/graph.h"
 
-// What a network predicts, from x_t = a·x_0 + b·ε.
+// Says what a network predicts, from x_t = a·x_0 + b·ε.
 typedef enum mz_objective {
     MZ_OBJECTIVE_NOISE = 1,  // ε                              a² + b² = 1, Nichol and Dhariwal's cosine (2021)
     MZ_OBJECTIVE_VELOCITY,   // a·ε - b·x_0                    the same; Salimans and Ho (2022)
@@ -19,7 +19,7 @@ typedef enum mz_objective {
 
 int mz_diffusion_heads(int objective); // images that a network predicts: 2 for DECOUPLED, else 1
 
-// What the input "schedule" of a row is at time t in (0, 1]: a, b and the weights of both heads' squared errors
+// Computes a row of the input "schedule" at time t in (0, 1]: a, b and the weights of both heads' squared errors
 // (DECOUPLED: 2·e^(1-t) and e^√t; else 1 and 0), times `weight`.
 void mz_diffusion_row(int objective, double t, double weight, float row[4]);
 // A time in (0, 1], uniform, from Philox's words; 1 for REGRESSION.

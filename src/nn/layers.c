@@ -1,5 +1,5 @@
-// The layers of Transformers, each inside a module scope of its own, so that parameters get the names other programs
-// know and every op can be addressed by a precision override.
+// Builds the layers of Transformers, each inside a module scope of its own, so that parameters get the names other
+// programs know and every op can be addressed by a precision override.
 #include <stddef.h>
 
 #include "base/base.h"

@@ -1,4 +1,4 @@
-// Layers: an op, its parameters and their module, in one call. Written on the public builder alone; no dtype, no
+// A layer is an op, its parameters and their module in one call. Written on the public builder alone; no dtype, no
 // device.
 #ifndef MZ_LAYERS_H
 #define MZ_LAYERS_H

@@ -1,4 +1,4 @@
-// An ONNX file: reading and checking it, its numbers, and writing it back.
+// Reads and checks an ONNX file and its numbers, and writes it back.
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -140,7 +140,7 @@ static mezzo_status check_tensor(const MzPb__Tensor *tensor) {
     return MEZZO_OK;
 }
 
-// What every file must have for the rest to need no checks of it.
+// Checks what the rest relies on.
 static mezzo_status check(mezzo_onnx *onnx) {
     MzPb__Graph *graph = onnx->model->graph;
     if (!graph || graph->n_node == 0 || graph->n_output == 0)

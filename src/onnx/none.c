@@ -1,4 +1,4 @@
-// ONNX files in a build without protobuf-c.
+// Refuses ONNX files in a build without protobuf-c.
 #include "base/base.h"
 #include "mezzo/onnx.h"
 #include "onnx/place.h"

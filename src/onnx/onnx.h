@@ -1,4 +1,4 @@
-// An ONNX file while it becomes a graph: what each name in it stands for.
+// While an ONNX file becomes a graph, this says what each name in it stands for.
 #ifndef MZ_ONNX_H
 #define MZ_ONNX_H
 

@@ -1,4 +1,4 @@
-// Buckets: the update of a group's parameters in pieces, each a call of its own, on a device with several streams.
+// Cuts the update of a group's parameters into buckets, each a call of its own, on a device with several streams.
 #include "optim/optimizer.h"
 
 // A bucket of 2 M parameters, about 70 MB of traffic, is worth a launch.
@@ -24,14 +24,14 @@ static size_t held_by(const mezzo_optimizer *opt, int segment, size_t unit) {
     return mz_align_up((size_t)n, unit);
 }
 
-// What the update of segments [first, first + n) reads and writes; a segment's padding is its own.
+// Finds what the update of segments [first, first + n) reads and writes; a segment's padding is its own.
 static void find_traffic(const mezzo_optimizer *opt, int moments, int first, int n, mz_span *spans, mz_traffic *out) {
     const mezzo_params *p = opt->params;
     const mz_opt_state *state = opt->d_state;
     mz_span *reads = spans, *writes = spans + (size_t)n + STATE_SPANS + 1;
     *out = (mz_traffic){.reads = reads, .writes = writes};
-    // Of the state what step_control and grad_stats leave, not what scaler_update, inspect and the host write after
-    // them.
+    // The update reads what step_control and grad_stats leave in the state, not what scaler_update, inspect and the
+    // host write after them.
     add_span(reads, &out->n_reads, &state->step, sizeof state->step);
     add_span(reads, &out->n_reads, &state->lr, offsetof(mz_opt_state, found_inf) - offsetof(mz_opt_state, lr));
     add_span(reads, &out->n_reads, &state->skip, sizeof state->skip);

@@ -1,4 +1,4 @@
-// Parameters that are not trained.
+// Freezes parameters, which are then not trained.
 #include "graph/graph.h"
 #include "mezzo/step.h"
 #include "optim/optimizer.h"

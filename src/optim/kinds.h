@@ -1,4 +1,4 @@
-// The kinds of optimizer as a table (optimizers.def).
+// The kinds of optimizer are a table (optimizers.def).
 #ifndef MZ_OPTIM_KINDS_H
 #define MZ_OPTIM_KINDS_H
 
@@ -10,7 +10,7 @@ typedef struct mz_kind {
     mz_op op;
     const char *moment[MZ_KIND_MOMENTS];     // "exp_avg"; NULL past the last
     int (*moments)(const mz_update_rule *r); // how many of them are kept
-    // What it reads: options whose field is false are none of the kind's.
+    // A kind reads these options: those whose field is false are none of the kind's.
     struct {
         bool beta1, beta2, eps, momentum, dampening, nesterov, orthogonal; // orthogonal: it is per matrix
     } reads;

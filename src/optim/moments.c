@@ -1,4 +1,5 @@
-// An optimizer's moments as they are stored: FP32, BF16, or 8 bits with a scale a block; and to the host and back.
+// Stores an optimizer's moments as FP32, BF16, or 8 bits with a scale for each block, and copies them to the host and
+// back.
 #include "base/dynamic8.h"
 #include "optim/optimizer.h"
 

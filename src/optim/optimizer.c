@@ -1,4 +1,5 @@
-// Optimizers: what to run for a step, and when a number on the device is out of date. The arithmetic is the backend's.
+// An optimizer lists the calls of a step, and knows when a number on the device is out of date. The arithmetic is the
+// backend's.
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -136,7 +137,7 @@ static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *segment)
     return MEZZO_OK;
 }
 
-// What of a parameter is this rank's, region by region; an empty one where nothing is.
+// Adds this rank's shards of a parameter, region by region; an empty one where there is none.
 static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *whole) {
     mz_segment part = *whole;
     const size_t before = opt->n_segments;
@@ -154,7 +155,7 @@ static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *who
     return opt->n_segments > before ? MEZZO_OK : add_segment(opt, &part);
 }
 
-// Where a rank's segment begins in a buffer that has its parts alone, consecutive; -1: it is empty.
+// Returns where a rank's segment begins in a buffer that has its parts alone, consecutive; -1: it is empty.
 static int64_t place_of(const mz_segment *s) {
     return s->count > 0 ? s->state_offset + s->first : -1;
 }

@@ -1,4 +1,4 @@
-// Inside an optimizer: its slice of the parameters, its state on the device, and the update ops it runs, chosen at
+// An optimizer has its slice of the parameters, its state on the device, and the update ops it runs, chosen at
 // creation.
 #ifndef MZ_TRAIN_OPTIMIZER_H
 #define MZ_TRAIN_OPTIMIZER_H
@@ -80,7 +80,7 @@ struct mezzo_optimizer {
     size_t n_buckets;
     int64_t bucket_elements; // of a bucket at least, but the last of a group
     mz_span *spans;          // the buckets'
-    // What the host knows about the device's numbers, without asking.
+    // The host knows this of the device's numbers without asking.
     uint64_t version;       // grows when a call or a constant of the ops above changes
     uint64_t stats_version; // params' grad_version that norm and found_inf belong to
     double clipped;         // what mezzo_optimizer_clip has multiplied these gradients by
@@ -98,11 +98,12 @@ typedef struct mz_optimizer_size {
     size_t bytes;   // mezzo_optimizer_memory
     size_t padding; // what its blocks of host memory leave empty
 } mz_optimizer_size;
-// Of the optimizer that mz_optimizer_create would make on parameters that are laid out (mz_params_sketch).
+// Computes the size of the optimizer that mz_optimizer_create would make on parameters that are laid out
+// (mz_params_sketch).
 mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
                                  mz_optimizer_size *out);
-// Of options whose kind is per matrix: that kind gets the matrices of blocks, as the group `matrices`, and AdamW the
-// rest. The caller adds the group. False, and nothing, with other kinds.
+// Splits options whose kind is per matrix: that kind gets the matrices of blocks, as the group `matrices`, and AdamW
+// the rest. The caller adds the group. False, and nothing, with other kinds.
 bool mz_optimizer_split_matrices(mezzo_optimizer_options *options, mezzo_optimizer_options *matrices);
 // The number of the group that takes a parameter, the first that matches; n_groups: the optimizer's own settings.
 int mz_optimizer_group_for(const mezzo_optimizer_options *options, const char *name, int rank);
@@ -143,7 +144,7 @@ mezzo_status mz_optimizer_defer_quantize(mezzo_optimizer *optimizer, int first, 
 // grad_stats at once, for the gradients as they are.
 mezzo_status mz_optimizer_stats(mezzo_optimizer *optimizer, float *scale);
 mezzo_status mz_optimizer_reset(mezzo_optimizer *optimizer);
-// What found_inf and clip of the state are to a reset or a scaler_update, which no move reads.
+// Returns the traffic of found_inf and clip of the state, which a reset or a scaler_update writes and no update reads.
 mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, int n, mz_span *spans); // spans[2n]
 
 // A parameter's moments, stored so, begin at a multiple of this many elements: a block's, or 16.
@@ -154,7 +155,7 @@ size_t mz_optimizer_moment_bytes(const mezzo_optimizer *optimizer, int which, in
 // Elements [first, first + count) of moment `which` as they lie on the device: FP32, BF16, or the records of whole
 // blocks (base/dynamic8.h), U8.
 mz_tensor mz_optimizer_moment(const mezzo_optimizer *optimizer, int which, int64_t first, int64_t count);
-// What shows whether they are finite, and how large the largest is: themselves, or the scales of their blocks.
+// Returns what shows whether they are finite, and how large the largest is: themselves, or the scales of their blocks.
 mz_tensor mz_optimizer_moment_view(const mezzo_optimizer *optimizer, int which, int64_t first, int64_t count);
 
 // The last group, which has what no other takes.

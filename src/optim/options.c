@@ -1,4 +1,4 @@
-// Options of optimizers: their defaults, and what is refused.
+// Holds the defaults of optimizers' options, and refuses values that are not allowed.
 #include <math.h>
 
 #include "optim/optimizer.h"

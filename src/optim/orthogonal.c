@@ -41,7 +41,7 @@ static void coefficients_of(const mezzo_orthogonal *o, int step, float out[3]) {
     }
 }
 
-// Of the update, from the rule that the options name.
+// Returns the scale of the update, by the rule that the options name.
 static double scale_of(const mezzo_orthogonal *o, int64_t rows, int64_t columns) {
     const double r = (double)rows, c = (double)columns;
     return o->scale == MEZZO_SCALE_ORIGINAL ? sqrt(fmax(1, r / c)) : 0.2 * sqrt(fmax(r, c));
@@ -134,7 +134,8 @@ static size_t aligned(size_t bytes) {
     return mz_align_up(bytes, (size_t)ALIGN * 4);
 }
 
-// What the scratch has besides directions, for a stack: X, its successor, the Gram matrix, its square, the polynomial.
+// Holds what the scratch has besides directions, for a stack: X, its successor, the Gram matrix, its square, the
+// polynomial.
 typedef struct places {
     size_t x, next, gram, square, polynomial, end;
 } places;
@@ -146,7 +147,7 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
                  small = aligned((size_t)(s->own * side * side) * width);
     places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
     // After an odd number of steps X is not where `next` is when the last product writes the direction, so that `next`
-    // may lie over the directions, which nobody reads after the first call.
+    // may lie over the directions, which no call reads after the first one.
     const bool is_odd = s->group->orthogonal.steps % 2 == 1;
     p.next = is_odd ? (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float) : p.x + all;
     p.gram = p.x + (is_odd ? 1 : 2) * all;

@@ -1,5 +1,5 @@
-// The update of groups whose kind is per matrix: their matrices stacked by shape, and the calls between the two passes
-// of the kind's formula.
+// Groups whose kind is per matrix are updated here: their matrices are stacked by shape, and calls run between the two
+// passes of the kind's formula.
 #ifndef MZ_OPTIM_ORTHOGONAL_H
 #define MZ_OPTIM_ORTHOGONAL_H
 

@@ -1,4 +1,4 @@
-// Parameters' 8-bit data after an optimizer's update: those that it does not write itself are quantized again.
+// Quantizes parameters again after an optimizer's update, where the update does not write their 8-bit data itself.
 #include "optim/optimizer.h"
 
 bool mz_optimizer_owns_first(const mezzo_optimizer *opt) {

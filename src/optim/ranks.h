@@ -1,7 +1,7 @@
-// The collectives of a step, as calls after the micro batches. Ranks sum gradients and gather what each found, so that
-// all decide alike. Where each rank updates its own shards of the parameters, these are gathered too. Rank r runs micro
-// batches r·n … r·n + n - 1 of a step of size·n. With gradients in shards it runs r, r + size, r + 2·size …, because
-// sums over ranks come before those over a rank's micro batches.
+// Lists the collectives of a step, as calls after the micro batches. Ranks sum gradients and gather what each found, so
+// that all decide alike. Where each rank updates its own shards of the parameters, these are gathered too. Rank r runs
+// micro batches r·n … r·n + n - 1 of a step of size·n. With gradients in shards it runs r, r + size, r + 2·size …,
+// because sums over ranks come before those over a rank's micro batches.
 //
 // `canonical` fixes the order of every sum of gradients: each micro batch's gradient is computed by itself, and
 // neighbours are added in pairs, whichever rank computed them. So 1, 2 and 4 ranks give the same bits.

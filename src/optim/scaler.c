@@ -1,4 +1,4 @@
-// The grad scaler: torch.amp.GradScaler's state machine on the host, its numbers on the device.
+// The grad scaler is torch.amp.GradScaler's state machine on the host, with its numbers on the device.
 #include "optim/scaler.h"
 
 #include <math.h>
@@ -220,7 +220,7 @@ mezzo_status mz_scaler_check_floor(mezzo_scaler *s) {
     mz_scaler_block seen = {0};
     if (s->floor == NULL)
         return MEZZO_OK;
-    if (s->fetching) { // what the update before this one left, fetched then, so that nobody waits for it now
+    if (s->fetching) { // what the update before this one left, fetched then, so that no thread waits for it now
         const void *host = NULL;
         MEZZO_TRY(s->device->backend->fetched(s->device, s->floor, &host));
         memcpy(&seen, host, sizeof seen);

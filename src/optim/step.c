@@ -1,4 +1,4 @@
-// The training step: micro batches, and a static list of calls after them.
+// A training step runs micro batches and then a static list of calls.
 #include "optim/step.h"
 
 #include <math.h>
@@ -23,7 +23,8 @@ struct mezzo_step {
     uint64_t made[LISTS];      // the versions they were made of; 0: not yet
     const void *loss;          // device address
     mezzo_dtype loss_dtype;
-    // What a step leaves, by its parity: a loss for each micro batch, the optimizers' states, the scaler's block.
+    // Each parity of steps has its results here: a loss for each micro batch, the optimizers' states, the scaler's
+    // block.
     mz_fetch *fetch[2];
     size_t states_at, scaler_at;
     int64_t micro; // micro batches run in the step under way

@@ -1,4 +1,4 @@
-// Inside a step: what the trainer reads of it beside the public report.
+// The trainer reads this of a step, beside the public report.
 #ifndef MZ_OPTIM_STEP_H
 #define MZ_OPTIM_STEP_H
 
@@ -11,12 +11,12 @@
 // borrowed. NULL: mezzo_step_create.
 mezzo_status mz_step_create(mezzo_program *program, mezzo_optimizer *const *optimizers, int n_optimizers,
                             mezzo_scaler *scaler, const mezzo_step_options *options, mz_ranks *ranks, mezzo_step **out);
-// What a rank was asked by its user, which all ranks learn with the next step.
+// All ranks learn with the next step what one rank's user asked for.
 enum { MZ_ASKED_STOP = 1, MZ_ASKED_SAVE = 2 };
 void mz_step_ask(mezzo_step *step, int asked);
 
-// mezzo_step_finish; with in_place gradients are left unscaled for who reads them after it, until the next run writes
-// them.
+// mezzo_step_finish; with in_place gradients are left unscaled for code that reads them after it, until the next run
+// writes them.
 mezzo_status mz_step_finish(mezzo_step *step, bool in_place);
 
 typedef struct mz_step_values { // of one step, from the device
@@ -26,8 +26,8 @@ typedef struct mz_step_values { // of one step, from the device
     bool found_inf;             // by any optimizer
     int asked;                  // MZ_ASKED_… of all ranks; 0 of a process alone
 } mz_step_values;
-// Of the step `back` (0 or 1) before the last finished one; waits for it. shares: each micro batch's in the loss, of
-// all ranks, 1 on average; NULL: all alike.
+// Reads the values of the step `back` (0 or 1) before the last finished one; waits for it. shares: each micro batch's
+// in the loss, of all ranks, 1 on average; NULL: all alike.
 mezzo_status mz_step_values_of(mezzo_step *step, int back, const double *shares, mz_step_values *out);
 
 #endif

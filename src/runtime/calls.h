@@ -1,4 +1,4 @@
-// Running calls outside of programs: one by one, or as a list that is made once and captured.
+// Runs calls outside of programs, one by one or as a list that is made once and captured.
 #ifndef MZ_RUNTIME_CALLS_H
 #define MZ_RUNTIME_CALLS_H
 

@@ -1,4 +1,5 @@
-// The choose pass: the kernel of each node that runs, prepared, and which of them write gradients for the first time.
+// The choose pass prepares the kernel of each node that runs, and finds which of them write gradients for the first
+// time.
 #include "runtime/gather.h"
 #include "runtime/passes.h"
 
@@ -13,7 +14,7 @@ mz_tensor mz_value_tensor(const mezzo_graph *g, int v) {
                        .columnwise = x->columnwise};
 }
 
-// Of the first `n` slots these values, of the others none. Slots are many, and hold zeros here.
+// Fills the first `n` slots with these values and empties the others. Slots are many, and hold zeros here.
 static void fill_slots(const mezzo_graph *g, const int *values, int n, mz_tensor *slots, int most) {
     const mz_tensor absent = mz_tensor_absent();
     for (int k = 0; k < n; ++k)

@@ -1,4 +1,4 @@
-// Neighbouring calls that one kernel of the device runs.
+// Finds neighbouring calls that one kernel of the device runs.
 #include "runtime/program.h"
 
 void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i) {

@@ -26,7 +26,7 @@ mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, mezzo_grap
     for (int k = 0; k < params->n_regions && status == MEZZO_OK; k++)
         elements[k] = params->ranks * params->regions[k].shard;
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
-        const int index = mz_params_index(params, g, i); // -1: told where it is bound
+        const int index = mz_params_index(params, g, i); // -1: bind reports it
         region[i] = index >= 0 ? params->list[index].region : -1;
         at[i] = region[i] >= 0 ? params->list[index].offset - params->regions[region[i]].from : 0;
     }

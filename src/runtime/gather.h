@@ -1,4 +1,4 @@
-// Parameters in shards: programs gather them, or copy them from the host.
+// Programs gather parameters whose shards other ranks own, or copy them from the host.
 #ifndef MZ_RUNTIME_GATHER_H
 #define MZ_RUNTIME_GATHER_H
 

@@ -1,4 +1,4 @@
-// What a program's inputs must be before it runs: written once at least, and numbers of rows and classes that exist.
+// Checks a program's inputs before it runs: each is written at least once, and numbers of rows and classes exist.
 #include "runtime/program.h"
 
 // The op that reads these integers as row or class numbers, and how many there are.

@@ -1,4 +1,4 @@
-// Masters, gradients and low copies on the device.
+// Holds masters, gradients and low copies on the device.
 #include "base/stop.h"
 #include "runtime/params_layout.h"
 
@@ -672,7 +672,7 @@ mz_tensor mz_params_grad(const mezzo_params *params, int index) {
     return tensor_at(&params->list[index], params->grad + params->list[index].offset, MEZZO_F32);
 }
 
-// What is here of a parameter whose element 0 lies, or would lie, at element `place` of a flat buffer.
+// Returns what is here of a parameter whose element 0 lies, or would lie, at element `place` of a flat buffer.
 static mz_tensor own_at(const mz_param *p, void *flat, int64_t place, mezzo_dtype dtype) {
     mz_tensor t = tensor_at(p, (char *)flat + (place + p->first) * (int64_t)mezzo_dtype_size(dtype), dtype);
     if (p->region >= 0)

@@ -1,4 +1,4 @@
-// Where parameters lie in their flat buffers.
+// Says where parameters lie in their flat buffers.
 #ifndef MZ_PARAMS_LAYOUT_H
 #define MZ_PARAMS_LAYOUT_H
 
@@ -7,7 +7,7 @@
 #define MZ_SEGMENT          16 // elements: a segment starts on a 64-byte line of FP32
 #define MZ_LOW_COPY_SEGMENT 32 // elements: the same for 2-byte formats
 
-// Of parameters whose shapes and masters are known; region: mz_cut's.
+// Lays out parameters whose shapes and masters are known; region: mz_cut's.
 mezzo_status mz_params_lay_out(mezzo_params *params, int64_t region);
 
 #endif

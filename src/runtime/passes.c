@@ -1,4 +1,4 @@
-// The passes in their order: what each decides in a sentence, and the driver that runs them. A new pass is a row here.
+// Lists the passes in their order, each with a sentence on what it decides, and runs them. A new pass is a row here.
 #include "runtime/passes.h"
 
 #include "runtime/gather.h"
@@ -84,8 +84,8 @@ static mezzo_status pass_gather(mezzo_graph *g, const mz_target *t) {
     return mz_params_gather(t->params, t->device->backend->capture_stream != NULL, g);
 }
 
-// Whether gradients of weights run on a second stream: where products are so small that one alone does not fill the
-// device. 30 GFLOP are 40 µs of a card that does 700 TFLOP/s.
+// Gradients of weights run on a second stream where products are so small that one alone does not fill the device. 30
+// GFLOP are 40 µs of a card that does 700 TFLOP/s.
 #define SMALL_PRODUCT 3e10
 static bool worth_streams(const mezzo_device *device, const mezzo_graph *g) {
     double operations = 0;

@@ -1,4 +1,4 @@
-// A program from the inside: for the code that runs it, samples its values and locates the first bad one.
+// Code that runs a program, samples its values or locates its first bad one sees it from the inside.
 #ifndef MZ_PROGRAM_H
 #define MZ_PROGRAM_H
 
@@ -6,7 +6,7 @@
 #include "graph/graph.h"
 #include "backend/inspect.h"
 
-// What a call does to parameter gradients: adds to some; and is the first in the program to touch these.
+// A call adds to some parameter gradients, and may be the first in the program to write them.
 enum { MZ_USE_ADDS = 1, MZ_USE_FIRST = 2 };
 
 typedef struct mz_compiled {
@@ -112,7 +112,7 @@ mz_tensor mz_program_tensor(const mezzo_program *program, int value); // as it i
 mezzo_status mz_program_find_entry(mezzo_program *program, int value, mz_scale_entry **out);
 // quantized.c: gives addresses, and memory where they have none, to values of kind QUANTIZED.
 mezzo_status mz_program_bind_quantized(mezzo_program *program);
-// Before a run: tells each quantize to measure where its entry has no history, and to record where the program trains.
+// Before a run: makes each quantize measure where its entry has no history, and to record where the program trains.
 mezzo_status mz_program_follow_scales(mezzo_program *program);
 // run.c
 // *fresh: a run that begins now writes gradients instead of adding to them. INVALID: it must write, but gradients
@@ -210,8 +210,8 @@ void mz_inspection_describe(const mz_inspection *values, char *out, size_t size)
 void mz_located_describe(const mz_located *located, int64_t sample, char *out, size_t size);
 bool mz_located_low(const mz_located *located); // computed or stored in fewer bits than FP32
 
-// What a forward program computes becomes a result only here: fails with NUMERIC where a number is not finite. The
-// program then runs again on the inputs that it has, and the error names the first op with a bad value and a way out.
+// A forward program's numbers become a result only here: fails with NUMERIC where a number is not finite. The program
+// then runs again on the inputs that it has, and the error names the first op with a bad value and a way out.
 // read_finite: an FP32 output of `count` numbers. blame: for a caller that found one; `what`: "the loss".
 mezzo_status mz_program_read_finite(mezzo_program *program, const char *output, float *out, size_t count);
 mezzo_status mz_program_blame(mezzo_program *program, const char *what);

@@ -1,4 +1,4 @@
-// What a program does with the table of scales.
+// Connects a program with the table of scales.
 #include "runtime/program.h"
 
 mezzo_status mz_program_find_entry(mezzo_program *p, int value, mz_scale_entry **out) {

@@ -1,4 +1,5 @@
-// Which sample of a batch a bad value belongs to: rows of inputs, followed through the ops that keep them in order.
+// Finds the sample of a batch that a bad value belongs to: follows rows of inputs through the ops that keep them in
+// order.
 #include <math.h>
 #include <stdlib.h>
 
@@ -135,7 +136,8 @@ mezzo_status mz_program_sample(mezzo_program *p, size_t call, float limit, int64
     by_samples *of;
     *sample = -1;
     mezzo_status status = follow_rows(g, &of);
-    for (int k = 0; k < n->n_out + n->n_in && *sample < 0 && status == MEZZO_OK; ++k) { // inputs where outputs tell not
+    for (int k = 0; k < n->n_out + n->n_in && *sample < 0 && status == MEZZO_OK;
+         ++k) { // inputs where outputs do not show it
         const int v = k < n->n_out ? n->out[k] : n->in[k - n->n_out];
         const by_samples rows = v >= 0 ? view_of(g, of, v) : (by_samples){0};
         if (rows.rows > 0)

@@ -1,4 +1,4 @@
-// The table of scales of tensors in 8 bits.
+// Holds the table of scales of tensors in 8 bits.
 #include "runtime/scales.h"
 
 #include "runtime/params.h"
@@ -97,7 +97,7 @@ mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *s, const mz
         call.in[1] = mz_tensor_bytes(s->tables, s->table_bytes);
     if (s->update.kernel == NULL)
         MEZZO_TRY(mz_prepare(device, &call, &s->update));
-    s->steps += into == NULL; // a list's steps are counted by who runs it
+    s->steps += into == NULL; // the code that runs a list counts its steps
     return mz_issue(device, into, &s->update, &call, NULL, NULL);
 }
 

@@ -1,5 +1,5 @@
-// What runs on a device, told call by call: for profiles. A device without a tracer runs as if this file were not
-// there.
+// A tracer records what runs on a device, call by call, for profiles. A device without a tracer runs as if this file
+// were not there.
 #ifndef MZ_RUNTIME_TRACER_H
 #define MZ_RUNTIME_TRACER_H
 

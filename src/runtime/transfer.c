@@ -1,4 +1,4 @@
-// Elements of a parameter between the host, where they lie consecutively, and the device, where its layout says.
+// Copies elements of a parameter between the host, where they lie consecutively, and the device, where its layout says.
 #include "runtime/params.h"
 
 // Bytes of the stored elements from the first to the last of `count`, padding between them included.

@@ -7,14 +7,14 @@
 #include "models/model.h"
 #include "optim/step.h"
 
-// What is assembled. Strings, patterns and overrides are borrowed.
+// Holds what is assembled. Strings, patterns and overrides are borrowed.
 typedef struct mz_session_options {
     mz_model model;
     mz_form form; // of the training graph; validation's programs have it too
     mezzo_lora lora;
     const char *freeze;            // patterns of parameters that are not trained; NULL and "": none
     uint64_t seed;                 // of the parameters
-    bool quick_init;               // cheap first values of the same spread: nobody trains from them
+    bool quick_init;               // cheap first values of the same spread: no run trains from them
     mezzo_program_options program; // resolved; weights of micro batches and forward_only are the session's
     mezzo_master master;
     mezzo_optimizer_options optimizer;
@@ -69,7 +69,7 @@ mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash);
 mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const char *where);
 
 // --- sketch.c: the same as sizes, without memory -------------------------------------------------------------------
-// What training takes on the device, bytes, each with its padding.
+// Holds what training takes on the device, bytes, each with its padding.
 typedef struct mz_footprint {
     int64_t parameters;                 // elements
     size_t weights, shadows, gradients; // FP32 masters, their low-precision copies, FP32 gradients
@@ -89,7 +89,7 @@ mezzo_status mz_session_sketch(mezzo_device *device, const mz_session_options *o
 mezzo_status mz_session_sketch_optimizer(mezzo_device *device, const mz_session_options *options,
                                          mz_optimizer_size *out);
 void mz_footprint_set_optimizer(const mezzo_device *device, mz_optimizer_size optimizer, mz_footprint *footprint);
-// What a program without backward of another form takes.
+// Computes what a program without backward of another form takes.
 mezzo_status mz_session_sketch_forward(mezzo_device *device, const mz_session_options *options, const mz_form *form,
                                        mezzo_memory *out);
 

@@ -1,4 +1,4 @@
-// A session as sizes: the same graph, parameters, programs and optimizer, laid out and not allocated.
+// Computes a session as sizes: the same graph, parameters, programs and optimizer, laid out and not allocated.
 #include "runtime/program.h"
 #include "session/session.h"
 
@@ -50,7 +50,7 @@ static size_t padding_in(size_t bytes) {
     return mz_alloc_bytes(bytes) - bytes;
 }
 
-// Of the blocks that a step's memory lies in, besides the optimizer's.
+// Returns the padding of the blocks that a step's memory lies in, besides the optimizer's.
 static size_t padding_of(const mz_footprint *f) {
     const size_t blocks[] = {f->weights,          f->gradients,      f->shadows > 0 ? f->shadows + 64 : 0,
                              f->activations + 64, f->workspace + 64, f->inputs + 64};

@@ -112,7 +112,7 @@ mezzo_status mz_answer_draw(mz_sampler *s, const mz_sample_draw *d, const volati
     if (status == MEZZO_OK)
         status = mz_chat_find_end(s->tokenizer, &end);
     if (status == MEZZO_OK) {
-        const int64_t room = s->length - (int64_t)prompt.n + 1; // the last token is read by nobody
+        const int64_t room = s->length - (int64_t)prompt.n + 1; // the last token is not read
         mz_draw until = how;
         a.ends[0] = end;
         until.enough = &a.over;

@@ -1,4 +1,4 @@
-// The answer of a model to a conversation: the chat template's prompt within the model's context, and the text up to
+// Draws a model's answer to a conversation: the chat template's prompt within the model's context, and the text up to
 // what ends an answer.
 #ifndef MZ_TASK_ANSWER_H
 #define MZ_TASK_ANSWER_H

@@ -1,4 +1,4 @@
-// Choosing a token from a row of logits: the likeliest one, or one drawn by temperature, top-k and top-p.
+// Chooses a token from a row of logits: the likeliest one, or one drawn by temperature, top-k and top-p.
 #ifndef MZ_TASK_DRAW_H
 #define MZ_TASK_DRAW_H
 

@@ -1,5 +1,5 @@
 // The images' task: pictures, and what they are predicted from. Brightness b becomes b/127.5 - 1. A radio map's
-// condition is two pictures: the buildings, and where the transmitter is, told by the free-space loss from there.
+// condition is two pictures: the buildings, and where the transmitter is, shown by the free-space loss from there.
 #include "task/images.h"
 
 #include <math.h>
@@ -117,7 +117,7 @@ static bool has(const mz_task *task, mz_set set) {
     return set == MZ_SET_TRAIN ? t->p.n_train > 0 : t->p.n > t->p.n_train;
 }
 
-// Of pictures, also where their latents are learned: those have a checksum of their own in the run folder.
+// Marks pictures, also where their latents are learned: those have a checksum of their own in the run folder.
 static mezzo_data_mark mark(const mz_task *task, mz_set set) {
     const mz_pictures *p = &((const images *)task)->p;
     const int64_t first = set == MZ_SET_TRAIN ? 0 : p->n_train, end = set == MZ_SET_TRAIN ? p->n_train : p->n;

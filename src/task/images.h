@@ -1,10 +1,10 @@
-// Predicting pictures with a model of images: what `mezzo sample --out` does.
+// Predicts pictures with a model of images, for `mezzo sample --out`.
 #ifndef MZ_TASK_IMAGES_H
 #define MZ_TASK_IMAGES_H
 
 #include "task/task.h"
 
-// What of an opened task makes latents: its pictures, in the order of the data.
+// Holds what of an opened task makes latents: its pictures, in the order of the data.
 typedef struct mz_image_facts {
     int64_t n, size, channels;
     uint32_t crc; // CRC32C of all of them

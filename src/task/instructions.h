@@ -1,5 +1,5 @@
-// Instructions: records (data/record_set.h) as rows of a batch, of which the loss counts what a model answers and
-// nothing else. docs/finetune.md has the forms.
+// Turns instructions (records of data/record_set.h) into rows of a batch; the loss counts only what a model answers.
+// docs/finetune.md has the forms.
 #ifndef MZ_TASK_INSTRUCTIONS_H
 #define MZ_TASK_INSTRUCTIONS_H
 
@@ -9,8 +9,8 @@
 // Some records of a set, which is borrowed.
 typedef struct mz_instructions mz_instructions;
 
-// Of every file its records `from` to `to`, as shares of their number, both in [0, 1]. `weighted`: random draws follow
-// the files' weights; else every record is drawn as often as any other.
+// Takes the records `from` to `to` of every file, as shares of their number, both in [0, 1]. `weighted`: random draws
+// follow the files' weights; else every record is drawn as often as any other.
 mezzo_status mz_instructions_create(const mz_record_set *set, double from, double to, bool weighted,
                                     mz_instructions **out);
 void mz_instructions_free(mz_instructions *instructions); // NULL is fine
@@ -40,7 +40,7 @@ mezzo_status mz_instruction_rows_batch(mz_instruction_rows *rows, uint64_t k, in
 // Shares of a pass's positions that hold nothing but padding: with a record a row, and packed. MEMORY.
 mezzo_status mz_instructions_padding(const mz_instructions *instructions, int64_t length, double *alone,
                                      double *packed);
-// Of one pass: each record once, or as often as its weight says.
+// Returns the batches of one pass: each record once, or as often as its weight says.
 uint64_t mz_instructions_batches(const mz_instructions *instructions, int64_t rows);
 // How many examples have a target among the first `length`.
 uint64_t mz_instructions_targets(const mz_instructions *instructions, int64_t length);

@@ -113,7 +113,7 @@ static mezzo_status find_lengths(language *l) {
     return MEZZO_OK;
 }
 
-// Records fill rows; of a text, documents are told apart by the token that ends them.
+// Records fill rows; of a text, documents are separated by the token that ends them.
 static mezzo_status open_packing(language *l, const char *path) {
     mz_chat_tokens end = {0};
     l->task.packs = l->task.masks = true;
@@ -217,7 +217,7 @@ static void report_padding(const language *l) {
         mz_log("notice", "%.1f%% of a batch is padding; packed (--pack) it would be %.1f%%", 100 * alone, 100 * packed);
 }
 
-// What was read: a line for each set, and the first records that were refused.
+// Reports what was read: a line for each set, and the first records that were refused.
 static void report(const mz_task *task) {
     const language *l = (const language *)task;
     for (size_t i = 0; i < MZ_COUNT(l->sets); i++) {

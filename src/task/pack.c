@@ -2,7 +2,7 @@
 
 enum { EMPTY_BLOCKS = 64 }; // in turn, after which no piece is expected any more
 
-// Where piece i of the block lies; row -1: nowhere.
+// Says where piece i of the block lies; row -1: nowhere.
 typedef struct place {
     int32_t row;
     int64_t column;

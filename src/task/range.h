@@ -1,4 +1,5 @@
-// The examples of a task that has them one by one: those that train, then those that validate, in order or at random.
+// A task with separate examples draws them from a range: those that train, then those that validate, in order or at
+// random.
 #ifndef MZ_TASK_RANGE_H
 #define MZ_TASK_RANGE_H
 
@@ -11,7 +12,7 @@ typedef struct mz_range {
     uint32_t stream, tensor; // of the numbers that are drawn: mz_philox_key has them
 } mz_range;
 
-// Of `n` examples the first n_train train. The source gets batches of `rows` and owns the range. INVALID: the set has
+// The first n_train of `n` examples train. The source gets batches of `rows` and owns the range. INVALID: the set has
 // no example; `what` names them.
 mezzo_status mz_range_open(mz_range range, const char *what, int64_t n_train, int64_t rows, mz_source *source);
 void mz_range_close(mz_source *source);

@@ -1,7 +1,8 @@
-// Text from a model. Keys and values of what was read are kept, so that a token costs one position: a program of one
-// position draws, and one of several reads prompts. Past the model's context the window moves on with every token, and
-// with it all positions: from there on, and where a device has no kernel for cached attention, the whole window is
-// evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to it.
+// Generates text from a model. Keys and values of what was read are kept, so that a token costs one position: a program
+// of one position draws, and one of several reads prompts. Past the model's context the window moves on with every
+// token, and with it all positions: from there on, and where a device has no kernel for cached attention, the whole
+// window is evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to
+// it.
 #include "data/tokenizer.h"
 #include "runtime/program.h"
 #include "session/session.h"
@@ -202,7 +203,7 @@ static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_
     MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
     int64_t read = n - s->done < tokens ? n - s->done : tokens;
     s->done += read;
-    if (s->done < n) // not the last piece: nobody asks for its logits
+    if (s->done < n) // not the last piece: its logits are not needed
         return MEZZO_OK;
     MEZZO_TRY(mezzo_program_read(program, "logits", s->logits, (size_t)(tokens * s->vocab) * sizeof *s->logits));
     *row = s->logits + (read - 1) * s->vocab; // [1, tokens, V]

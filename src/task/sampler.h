@@ -1,4 +1,4 @@
-// Text from a model, one token at a time.
+// Generates text from a model, one token at a time.
 #ifndef MZ_TASK_SAMPLER_H
 #define MZ_TASK_SAMPLER_H
 

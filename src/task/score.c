@@ -1,4 +1,4 @@
-// How good a model is on data that it is not trained on.
+// Measures how good a model is on data that it is not trained on.
 #include <math.h>
 
 #include "runtime/program.h"

@@ -63,7 +63,7 @@ static mz_run_finding *add_finding(audit *a, const char *kind, const char *place
     return f;
 }
 
-// What the audit itself fails with is no finding.
+// An audit's own failure is no finding.
 static bool is_ours(mezzo_status status) {
     return status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_INTERRUPTED || status == MEZZO_ERR_DEVICE;
 }
@@ -93,8 +93,8 @@ static mezzo_status look_at_end(audit *a, const mz_manifest_entry *entry, end *e
     return MEZZO_OK;
 }
 
-// Of the checkpoints in the order of writing: one that stands after another with a later step went back to before it,
-// so that the other belongs to no part of the run.
+// Lists the checkpoints in the order of writing: one that stands after another with a later step went back to before
+// it, so that the other belongs to no part of the run.
 static mezzo_status list_ends(audit *a) {
     const mz_manifest *m = &a->manifest;
     a->ends = mz_alloc(m->count + 1, sizeof *a->ends);
@@ -373,7 +373,7 @@ static mezzo_status go_back(audit *a) {
 }
 
 // --- an interval -------------------------------------------------------------------------------------------------
-// What of a step has records; all ranks take part in it.
+// Holds what of a step has records; all ranks take part in it.
 typedef struct wanted {
     int32_t step, validation[MZ_VAL_KINDS], sample;
 } wanted;

@@ -25,7 +25,7 @@ typedef struct mz_run_audit_options {
     const volatile sig_atomic_t *stop; // may be NULL
 } mz_run_audit_options;
 
-// What differs first, of one kind in one interval; or what is missing.
+// Holds what differs first, of one kind in one interval; or what is missing.
 typedef struct mz_run_finding {
     char kind[16];          // "file" "data" "key" "record" "weight" "moment" "average" "state" "step" "missing"
     bool missing;           // the audit lacks it; nothing is known to differ

@@ -3,7 +3,7 @@
 #include "io/json.h"
 #include "io/number.h"
 
-// A record's line that is none is told once, by its number.
+// A line that is no record is reported once, by its number.
 static mezzo_status read_ahead(mz_records *r) {
     const char *line;
     size_t n;

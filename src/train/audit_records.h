@@ -1,4 +1,4 @@
-// The records of metrics.jsonl beside the ones that an audit computes.
+// Compares the records of metrics.jsonl with the ones that an audit computes.
 #ifndef MZ_TRAIN_AUDIT_RECORDS_H
 #define MZ_TRAIN_AUDIT_RECORDS_H
 
@@ -17,7 +17,7 @@ typedef struct mz_recorded_loss {
     double saved, here;
 } mz_recorded_loss;
 
-// Of one interval. The records of a step are read before it is computed, and compared after it.
+// Holds the records of one interval. The records of a step are read before it is computed, and compared after it.
 typedef struct mz_records {
     mz_lines *lines; // NULL: there is no such file
     mz_record ahead; // the next record
@@ -48,7 +48,7 @@ bool mz_records_have(const mz_records *records, const char *name);
 // Compares a computed record: a mz_metrics_fn. A record that the step has not at all is passed over, and so is what is
 // measured, counted since the start of a process, or sampled over several records.
 mezzo_status mz_records_compare(void *records, int64_t step, const mz_metric *values, size_t count);
-// What was recorded and is never computed differs too.
+// A record that is never computed differs too.
 void mz_records_finish(mz_records *records);
 
 // --- rollbacks, of guard.jsonl ---

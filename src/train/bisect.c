@@ -1,4 +1,4 @@
-// Finding the first bad step of a run after the fact: from a checkpoint on, writing nothing.
+// Finds the first bad step of a run after the fact, from a checkpoint on, and writes nothing.
 #include <math.h>
 
 #include "train/run.h"

@@ -1,4 +1,4 @@
-// The configuration's public face, and its translation into the options of models, programs, optimizers and scalers.
+// Translates the public configuration into the options of models, programs, optimizers and scalers.
 #include "train/config.h"
 
 #include <math.h>
@@ -146,7 +146,7 @@ static mezzo_status read_overrides(const mezzo_config *config, mezzo_program_opt
 }
 
 // --- optimizer groups --------------------------------------------------------------------------------------------
-// What a group's settings may name, and whether the kind reads it.
+// Holds what a group's settings may name, and whether the kind reads it.
 typedef struct group_setting {
     const char *name;
     double *number; // NULL: nesterov
@@ -316,7 +316,7 @@ mz_session_options mz_run_config_session(const mz_run_config *c) {
 }
 
 // --- the model -----------------------------------------------------------------------------------
-// What the data decides of the model, where nobody else does; 0 = nothing.
+// Returns what the data decides of the model, where nothing else does; 0 = nothing.
 static double size_of_data(const mz_model_sizes *data, const mz_model_key *key) {
     const struct {
         const char *name;
@@ -464,7 +464,7 @@ mezzo_status mz_run_config_share(mz_run_config *c, int ranks) {
     return MEZZO_OK;
 }
 
-// 0: nobody set the key; 1: a file; 2: the command line.
+// 0: the key is not set; 1: a file; 2: the command line.
 static int origin_rank(const mezzo_config *config, const char *key) {
     const char *origin = mz_config_origin(config->values, key);
     return strcmp(origin, "default") == 0 ? 0 : strncmp(origin, "--", 2) == 0 ? 2 : 1;

@@ -1,4 +1,4 @@
-// A run's configuration, as one struct: what config.def lists, read and checked once.
+// A run's configuration is one struct: what config.def lists, read and checked once.
 #ifndef MZ_TRAIN_CONFIG_H
 #define MZ_TRAIN_CONFIG_H
 
@@ -52,8 +52,8 @@ mezzo_status mz_run_config_share(mz_run_config *config, int ranks);
 // Once the data is known: train.epochs becomes that many steps of `batches` micro batches a pass, on `ranks`. Steps of
 // the command line stand above epochs of a file. INVALID where both keys come from one place.
 mezzo_status mz_run_config_count_epochs(const mezzo_config *config, uint64_t batches, int ranks, mz_run_config *run);
-// What of a session the keys say: all but the model and its form's length. Precision and what follows from it are as
-// asked; it is one of 1 rank.
+// Returns what of a session the keys say: all but the model and its form's length. Precision and what follows from it
+// are as asked; it is one of 1 rank.
 mz_session_options mz_run_config_session(const mz_run_config *config);
 // The same for looking at it without data: the model of its own sizes, whole, with its outputs.
 mezzo_status mz_run_config_sketch(const mz_run_config *config, mz_session_options *out);

@@ -1,5 +1,5 @@
-// What made a step bad: the step is replayed, with the same data and the same randomness, on the parameters as they
-// were before it, looking at every value. And what is written down about it.
+// Finds what made a step bad: it replays the step, with the same data and the same randomness, on the parameters as
+// they were before, and inspects every value. And what is written down about it.
 #include <math.h>
 #include <stdarg.h>
 
@@ -93,8 +93,8 @@ static mezzo_status check_moments(mz_training *run, mz_fault *f) {
 }
 
 // --- what is -------------------------------------------------------------------------------------
-// Whether an override of its module alone leaves an op's format as it is: it is that of what it reads, or of who reads
-// what an op in FP32 stores.
+// Returns whether an override of its module alone leaves an op's format as it is: it is that of what it reads, or of
+// who reads what an op in FP32 stores.
 static bool is_from_others(const char *rule) {
     static const char *const others[] = {"follows its input", "widest of the inputs", "fp32:"};
     for (size_t i = 0; i < MZ_COUNT(others); i++)
@@ -184,7 +184,7 @@ static void describe_unknown(const mz_training *run, mz_fault *f) {
                                         : "the device computed a different result the second time; check its memory");
 }
 
-// *source: it is told by where it lies, not by the op that met it.
+// *source: its place identifies it, not the op that met it.
 static mezzo_status look_for_fault(mz_training *run, uint64_t data, mz_fault *f, bool *source) {
     MEZZO_TRY(check_batches(run, data, f));
     if (f->text[0] == '\0')
@@ -241,7 +241,7 @@ mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *ac
     mz_text_free(&line);
     mz_free(path);
     MEZZO_TRY(status);
-    if (strcmp(action, "backoff") == 0) // the loss scale's business: it is written down, and nobody need look up
+    if (strcmp(action, "backoff") == 0) // the loss scale's business: it is written down, and needs no attention
         return MEZZO_OK;
     char text[sizeof f->text + 64];
     const char *said = strcmp(action, "skip") == 0       ? "; the step was skipped"

@@ -14,7 +14,7 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
     if (device == NULL && e->device == NULL)
         MEZZO_TRY(mezzo_device_open(config->device, config->threads, &e->device));
     MEZZO_TRY(mezzo_device_describe(e->device, &e->info));
-    // A device with a queue is read one step late: nobody waits for it.
+    // A device with a queue is read one step late, so that no thread waits for it.
     e->readout.lag = e->device->backend->queue ? 1 : 0;
     MEZZO_TRY(mezzo_precision_resolve(e->device, config->program.precision, &e->plan.program.precision,
                                       e->precision_reason, sizeof e->precision_reason));

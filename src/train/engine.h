@@ -1,4 +1,4 @@
-// The engine: everything that computes. It owns the device (unless borrowed), the values that the configuration left
+// The engine has everything that computes. It owns the device (unless borrowed), the values that the configuration left
 // open and this machine decided, the session, and what the newest step did. It knows neither data nor files.
 #ifndef MZ_TRAIN_ENGINE_H
 #define MZ_TRAIN_ENGINE_H
@@ -8,7 +8,7 @@
 #include "train/counterfactual.h"
 #include "train/magnitudes.h"
 
-// What one step did, read from the device when that costs no waiting.
+// Holds what one step did, read from the device when that costs no waiting.
 typedef struct mz_step_report {
     int64_t step; // 1 is the first
     double loss;  // mean over its micro batches
@@ -26,7 +26,7 @@ typedef struct mz_engine {
     mezzo_device *device;
     bool borrowed; // the device is the caller's
     mezzo_device_info info;
-    // What is assembled, resolved: never "auto". The configuration keeps what was asked.
+    // The assembled plan, resolved: never "auto". The configuration keeps what was asked.
     mz_session_options plan;
     char precision_reason[600];
     mz_session session;

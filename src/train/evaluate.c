@@ -1,4 +1,4 @@
-// Evaluating and sampling from what a run left: its config.yaml, tokenizer and a checkpoint.
+// Evaluates and samples from a run's config.yaml, tokenizer and a checkpoint.
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// Evaluating what a run left, with something done to its weights first.
+// Evaluates a run after a change to its weights.
 #ifndef MZ_TRAIN_EVALUATE_H
 #define MZ_TRAIN_EVALUATE_H
 

@@ -1,4 +1,5 @@
-// How evenly a mixture of experts is used, from where each expert's rows begin (the program's output "experts").
+// Measures how evenly a mixture of experts is used, from where each expert's rows begin (the program's output
+// "experts").
 #include <math.h>
 
 #include "train/report.h"

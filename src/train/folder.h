@@ -1,4 +1,4 @@
-// Run folders and the checkpoints in them, from what a user names.
+// Finds run folders and the checkpoints in them from what a user names.
 #ifndef MZ_TRAIN_FOLDER_H
 #define MZ_TRAIN_FOLDER_H
 

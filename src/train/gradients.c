@@ -1,6 +1,6 @@
-// Gradients as metrics: the norm of each parameter's, their mean and maximum, and the norms of parts of the model. And
-// the share of FP16 values of backward that underflow. Taken when a row is written, from gradients that still lie where
-// the step left them, with the loss scale that the optimizer's state names.
+// Computes metrics of gradients: the norm of each parameter's, their mean and maximum, and the norms of parts of the
+// model. And the share of FP16 values of backward that underflow. Taken when a row is written, from gradients that
+// still lie where the step left them, with the loss scale that the optimizer's state names.
 #include <math.h>
 
 #include "optim/optimizer.h"

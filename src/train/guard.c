@@ -1,4 +1,5 @@
-// Bad steps: which tensors are checked, which overflows are FP16's ordinary search for a scale, what happens to others.
+// Handles bad steps: which tensors are checked, which overflows are FP16's ordinary search for a scale, what happens to
+// others.
 #include "train/guard.h"
 
 #include <math.h>
@@ -243,7 +244,7 @@ static mezzo_status name_overflow(mz_training *run, mz_fault *fault) {
     float now;
     MEZZO_TRY(run->engine.device->backend->read(run->engine.device, &now,
                                                 &run->engine.session.scaler->head.block->scale, sizeof now));
-    // Replayed with the scale it happened with. Where reports lag behind, the weights may be a step further.
+    // Replayed with the scale it happened with. Where reports come late, the weights may be a step further.
     MEZZO_TRY(mezzo_scaler_set_scale(run->engine.session.scaler, (double)g->scale));
     MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault->step & 1], fault));
     return mezzo_scaler_set_scale(run->engine.session.scaler, (double)now);
@@ -298,7 +299,7 @@ static void good_step(mz_guard *g, const mz_step_report *last) {
 
 // --- moments that a step overflowed ----------------------------------------------------------------
 // Finite gradients may have squares that are not: the step that brought one has moved already, so that only an older
-// checkpoint helps. The norm, which is read anyway, tells when there is something to look for.
+// checkpoint helps. The norm, which is read anyway, shows when there is something to look for.
 static mezzo_status look_for_bad_moment(mz_training *run) {
     const mz_step_report *last = &run->engine.readout.last;
     const double worth_a_look = 1e14; // its square is below the limit by a factor of 100, for (1 - beta2)

@@ -78,7 +78,7 @@ mezzo_status mz_guard_record(struct mz_training *run, const mz_fault *fault,
 
 // rollback.c: what is done about it.
 mezzo_status mz_guard_roll_back(struct mz_training *run, int64_t bad, uint64_t data);
-// What a rollback does to the state of a checkpoint that was read: half the loss scale, and the data goes on at `data`.
+// Changes the state of a checkpoint that was read for a rollback: half the loss scale, and the data goes on at `data`.
 mezzo_status mz_guard_go_on(struct mz_training *run, uint64_t data);
 bool mz_guard_can_roll_back(const struct mz_training *run);
 // Fails with NUMERIC. Where `halted` the run is first put back to before the bad step. With `save` there is a

@@ -16,9 +16,10 @@ static const double MOST_UNDERFLOW = 0.05;   // of the gradients that are not ze
 static const double MOST_SATURATED = 0.1;    // of the steps of a tensor, over 200 and more
 static const double JUMP_SCORE = 8;          // robust deviations
 static const double JUMPS_PER_HUNDRED = 2;   // rows with such a jump, and at least three
-static const int64_t FEW_REPORTS = 16, MANY_REPORTS = 32; // with fewer than the first nobody can tell; noise is small
-static const double CLEARLY_ABOVE = 0.02;                 // of a loss, where reports are few
-static const double RISE = 3; // of the older quarter's deviations by which the newest quarter lies above it
+static const int64_t FEW_REPORTS = 16,
+                     MANY_REPORTS = 32;   // with fewer than the first there is no verdict; noise is small
+static const double CLEARLY_ABOVE = 0.02; // of a loss, where reports are few
+static const double RISE = 3;             // of the older quarter's deviations by which the newest quarter lies above it
 
 mezzo_status mz_health_begin(mz_health *h) {
     *h = (mz_health){.val_loss = (double)NAN,
@@ -164,7 +165,7 @@ static void check_loss(const mz_health *h, verdict *v) {
         complain(v, "the loss is rising, from %.4g to %.4g: lower --lr", before, now);
 }
 
-// Whether the newest quarter of the reports shows that something was learned: docs/guard.md.
+// Returns whether the newest quarter of the reports shows that something was learned: docs/guard.md.
 static void check_learning(const mz_health *h, verdict *v) {
     double spread, all;
     const int64_t rows = kept(h);

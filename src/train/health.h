@@ -1,4 +1,4 @@
-// Whether a run is healthy, in words, by stated rules: fed with the rows of metrics.jsonl, while it trains or
+// Judges in words and by stated rules whether a run is healthy, from the rows of metrics.jsonl, while it trains or
 // afterwards. docs/guard.md lists the rules.
 #ifndef MZ_TRAIN_HEALTH_H
 #define MZ_TRAIN_HEALTH_H
@@ -6,7 +6,7 @@
 #include "io/record.h"
 #include "train/spike.h"
 
-// What one row says; NaN where it says nothing about it.
+// Holds what one row says; NaN where it says nothing about it.
 typedef struct mz_health_row {
     int64_t step;
     double loss, val_loss, scale, skipped, underflow; // skipped: steps, since the run began; underflow: a share

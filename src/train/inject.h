@@ -1,5 +1,5 @@
-// Faults put in on purpose, for tests: only in a program that is linked with src/train/inject.c. A fault is a function
-// of step and micro batch, so that a step that is replayed has it again; one that was left behind by skipping its batch
+// Puts in faults on purpose, for tests: only in a program that is linked with src/train/inject.c. A fault is a function
+// of step and micro batch, so that a step that is replayed has it again; one that was left out by skipping its batch
 // or by a rollback past it has not.    KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or huge (1e20), flip (one
 // bit, in the first computation alone), flap (one bit, in every second computation of the same thing): of these two,
 // ELEMENT counts bits; STEP and MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a token out of
@@ -40,7 +40,7 @@ typedef struct mz_inject {
     uint64_t now_data;
 } mz_inject;
 
-// What a run calls where a fault may strike. NULL, but in programs that are linked with src/train/inject.c.
+// Holds what a run calls where a fault may strike. NULL, but in programs that are linked with src/train/inject.c.
 typedef struct mz_injections {
     mezzo_status (*open)(struct mz_training *run);
     void (*close)(struct mz_training *run);

@@ -154,7 +154,7 @@ static bool says(const mz_safetensors *file, const char *key, uint32_t crc) {
     return is != NULL && strcmp(is, wanted) == 0;
 }
 
-// INVALID, FORMAT: it is not what is wanted, for the reason that the error tells.
+// INVALID, FORMAT: it is not what is wanted, for the reason that the error names.
 static mezzo_status read_cache(making *m, const char *path) {
     mz_safetensors *file;
     MEZZO_TRY(mz_safetensors_open(path, &file));

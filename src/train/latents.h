@@ -1,5 +1,5 @@
-// Latents of a trained kl_vae, from which radio_unet learns instead of pictures: made once, kept in a file beside the
-// data, and known again by the checksum of the weights that made them.
+// A trained kl_vae makes latents, from which radio_unet learns instead of pictures; a file beside the data keeps them,
+// and a checksum of the weights that made them identifies them.
 #ifndef MZ_TRAIN_LATENTS_H
 #define MZ_TRAIN_LATENTS_H
 
@@ -20,7 +20,7 @@ typedef struct mz_vae {
 typedef struct mz_latents {
     bool given;
     uint32_t vae; // CRC32C of the weights
-    int64_t step; // of their training; -1: not told
+    int64_t step; // of their training; -1: not known
     double scale;
 } mz_latents;
 mezzo_status mz_latents_save(const char *folder, const mz_latents *latents); // where given

@@ -1,4 +1,4 @@
-// The training run, top to bottom.
+// Runs training from top to bottom.
 #include <math.h>
 
 #include "base/stop.h"
@@ -12,7 +12,7 @@ static bool asked(const mz_training *run) { // this rank
     return run->hooks.stop != NULL && *run->hooks.stop;
 }
 
-// Ranks stop after the step that told all of them.
+// Ranks stop after the step that brings all of them the news.
 static bool stopping(const mz_training *run) {
     return run->engine.size > 1 ? run->stopping : asked(run);
 }
@@ -142,8 +142,8 @@ mezzo_status mz_run_sample(mz_training *run) {
     return status;
 }
 
-// What the device waited for data. One without a queue does so while the host draws a batch; one with a queue only
-// where the host then finds the step before done already: it did not have to wait for it.
+// Adds the time that the device waited for data. One without a queue does so while the host draws a batch; one with a
+// queue only where the host then finds the step before done already: it did not have to wait for it.
 static void add_waits(mz_training *run, double read) {
     const double done_already = 20e-6;
     mz_report *r = &run->report;
@@ -226,14 +226,14 @@ static bool waits(const mz_training *run, int64_t step) {
            due(step, c->sample_every) || due(step, c->checkpoint_every);
 }
 
-// Whether somebody asked for a checkpoint now, which a scheduler's signal does before the job is ended.
+// Returns whether a checkpoint was asked for now, which a scheduler's signal does before the job is ended.
 static bool takes_save(mz_training *run) {
     const bool asked = run->engine.size > 1 ? run->saving : mz_run_asks_save(run);
     run->saving = false;
     return asked && run->config.checkpoint_every >= 0;
 }
 
-// What the configuration asks for between steps. At the end: everything once more, on the whole validation set.
+// Does what the configuration asks for between steps. At the end: everything once more, on the whole validation set.
 static mezzo_status between(mz_training *run) {
     const mz_run_config *c = &run->config;
     bool last = run->step == c->steps;

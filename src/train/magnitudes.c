@@ -32,7 +32,7 @@ static bool is_gradient(const mezzo_program *program, int value) {
     return g->values[mz_value_root(g, value)].kind == MZ_VALUE_GRAD;
 }
 
-// What scales are kept in, an entry of the table or a tensor's own: their words are no numbers of the model.
+// Returns what scales are kept in, an entry of the table or a tensor's own: their words are no numbers of the model.
 static bool holds_scales(const mezzo_program *program, const mz_node *node, int slot) {
     return program->c.graph->values[node->out[slot]].kind == MZ_VALUE_ENTRY ||
            (node->op == MZ_OP_quantize &&
@@ -152,7 +152,8 @@ static mz_call call_of(const mz_tensor *x, void *table) {
                      .out = {mz_tensor_bytes(table, table_bytes())}};
 }
 
-// What of a narrowed tensor is counted, with no address yet, and the room it takes where it is an activation's.
+// Chooses what is counted of a tensor that is rounded to 8 bits, with no address yet, and the room it takes where it is
+// an activation's.
 static mezzo_status choose_narrowed(mz_magnitudes *m, const mezzo_program *program) {
     size_t room = 0;
     for (size_t i = 0; i < m->n_narrowed; i++) {
@@ -316,8 +317,8 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
 }
 
 // --- what they say -------------------------------------------------------------------------------
-// Of all parameters' gradients together, into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent. mezzo
-// report draws it.
+// Writes all parameters' gradients together into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent.
+// mezzo report draws it.
 static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
     mz_text text = {0};
     for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3; b++) {

@@ -1,5 +1,5 @@
-// How large a run's numbers are: counts by power of two of every parameter's gradient, every activation and every
-// activation's gradient, taken on the device while a step runs.
+// Counts the magnitudes of every parameter's gradient, every activation and every activation's gradient by power of
+// two, on the device while a step runs.
 #ifndef MZ_TRAIN_MAGNITUDES_H
 #define MZ_TRAIN_MAGNITUDES_H
 
@@ -48,7 +48,7 @@ typedef struct mz_magnitudes {
     int32_t *host;           // the same, here
     int *first;              // [calls + 1]: the list's entries of a call
     int calls;
-    mz_program_hook hook; // of whoever had one before
+    mz_program_hook hook; // of the owner before
     void *hook_user;
 } mz_magnitudes;
 

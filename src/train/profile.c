@@ -1,4 +1,4 @@
-// Recording: the device's tracer, and the host's bars.
+// Records the device's calls by its tracer, and the host's work.
 #include "train/profile.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ enum {
 static const size_t SCRATCH = (size_t)64 << 20;
 
 struct mz_profile {
-    mz_tracer tracer; // first: the device tells this object
+    mz_tracer tracer; // first: the device reports to this object
     mezzo_device *device;
     mz_profile_event *events;
     size_t n, cap;

@@ -1,5 +1,5 @@
-// A profile: what some steps of a run do, call by call, as a trace for Perfetto and Chrome, a table of what is worth
-// improving, and a page. Docs: docs/profile.md.
+// A profile shows what some steps of a run do, call by call, as a trace for Perfetto and Chrome, a table of what is
+// worth improving, and a page. Docs: docs/profile.md.
 #ifndef MZ_TRAIN_PROFILE_H
 #define MZ_TRAIN_PROFILE_H
 
@@ -26,12 +26,13 @@ typedef struct mz_profile_event {
 
 typedef struct mz_profile mz_profile;
 
-// Where train.profile asks for one; else NULL. INVALID: the run is too short. Measures the device's peaks, a second.
+// Opens a profile where train.profile asks for one; else NULL. INVALID: the run is too short. Measures the device's
+// peaks, a second.
 mezzo_status mz_profile_open(struct mz_training *run);
 void mz_profile_close(mz_profile *profile); // NULL is fine; the device has not been closed yet
-// Around a step: true, and the device tells of its calls, where it is one of those that are recorded.
+// Around a step: true, and the device reports its calls, where it is one of those that are recorded.
 mezzo_status mz_profile_step_begin(struct mz_training *run);
-mezzo_status mz_profile_step_end(struct mz_training *run); // after the last one: writes the files, tells of them
+mezzo_status mz_profile_step_end(struct mz_training *run); // after the last one: writes the files, reports them
 // A bar of the host's, around what a step does; nested as the calls are. Nothing where `profile` is NULL or at rest.
 void mz_profile_push(mz_profile *profile, const char *name);
 void mz_profile_pop(mz_profile *profile);

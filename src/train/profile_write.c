@@ -1,4 +1,4 @@
-// What a profile leaves: trace.json, ops.csv, index.html, and the ten ops worth improving.
+// Writes a profile: trace.json, ops.csv, index.html, and the ten ops worth improving.
 #include <math.h>
 #include <stdlib.h>
 

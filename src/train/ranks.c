@@ -1,5 +1,5 @@
-// What the ranks of a run agree on, as small records between hosts. Every rank comes to each of these at the same point
-// of the run, because all decide from the same numbers.
+// The ranks of a run exchange small records between hosts, so that all decide alike. Every rank comes to each of these
+// at the same point of the run, because all decide from the same numbers.
 #include "train/run.h"
 
 bool mz_run_leads(const mz_training *run) {
@@ -56,7 +56,7 @@ mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *faul
     const bool any = all[first] != MZ_KNOWS_NOTHING;
     mz_free(all);
     MEZZO_TRY(status);
-    if (!any) // nobody: what all say is the same
+    if (!any) // no rank: what all say is the same
         return MEZZO_OK;
     if (first == run->engine.rank) {
         char text[sizeof fault->text];

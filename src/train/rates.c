@@ -5,7 +5,7 @@
 #include "backend/backend.h"
 #include "runtime/program.h"
 
-// Of attention's backward, five products where mathematics needs four: scores are made again.
+// Mathematics needs four of the five products of attention's backward: scores are computed again.
 static double needed(const mezzo_graph *g, const mz_node *n) {
     double flops = n->phase == MZ_RECOMPUTE ? 0 : mz_node_flops(g, n);
     return n->op == MZ_OP_attention_bwd ? flops * 4 / 5 : flops;

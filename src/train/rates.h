@@ -1,4 +1,5 @@
-// What a run makes of its device: model FLOPs and their share of the peak (MFU), energy, and what the device waits for.
+// Measures what a run makes of its device: model FLOPs and their share of the peak (MFU), energy, and the time the
+// device waits.
 #ifndef MZ_TRAIN_RATES_H
 #define MZ_TRAIN_RATES_H
 

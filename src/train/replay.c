@@ -184,7 +184,7 @@ typedef struct marks {     // checksums of what each call of the micro batches w
     uint32_t *crc, *again; // [micro batches][calls]
     size_t base;           // of the micro batch under way
     bool second;
-    mz_program_hook hook; // of whoever had one before
+    mz_program_hook hook; // of the owner before
     void *user;
     char *bytes;
     size_t cap;

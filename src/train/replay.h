@@ -1,6 +1,6 @@
-// Silent corruption: every N-th step computes its losses and gradients twice from the same batches, and compares them
-// before the update. A run is deterministic, so that any difference is a fault of the machine. docs/reliability.md has
-// what a user sees.
+// Finds silent corruption: every N-th step computes its losses and gradients twice from the same batches, and compares
+// them before the update. A run is deterministic, so that any difference is a fault of the machine. docs/reliability.md
+// has what a user sees.
 #ifndef MZ_TRAIN_REPLAY_H
 #define MZ_TRAIN_REPLAY_H
 

@@ -1,4 +1,4 @@
-// What a run tells: progress to the caller, rows to metrics.jsonl and TensorBoard, the result.
+// Reports a run: progress to the caller, rows to metrics.jsonl and TensorBoard, the result.
 #include <math.h>
 
 #include "base/precision.h"
@@ -54,7 +54,7 @@ static double due_until(const mz_training *run, int64_t every) {
     return every > 0 && run->step < steps ? (double)((steps - 1) / every - run->step / every) : 0;
 }
 
-// Of one pause; `guess` before the first was measured.
+// Returns the seconds of one pause; `guess` before the first was measured.
 static double pause_seconds(const mz_training *run, mz_pause kind, double guess) {
     const mz_pause_time *p = &run->report.pauses[kind];
     return p->count > 0 ? p->seconds / (double)p->count : guess;
@@ -178,7 +178,7 @@ mezzo_status mz_run_check_metrics(const mz_training *run) {
     return mz_metrics_check(run->config.out, was, at);
 }
 
-// Of a guess that gives every class the same probability; NaN for a model without classes.
+// Returns the loss of a guess that gives every class the same probability; NaN for a model without classes.
 static double chance_loss(const mz_training *run) {
     const int64_t classes = run->task->wants.classes;
     return classes > 1 ? log((double)classes) : (double)NAN;

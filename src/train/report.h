@@ -1,6 +1,6 @@
-// The report: what a run tells. It owns the metrics file, the rows that need state of their own (norms, experts), the
-// verdict on health, the clock, the losses that were validated, and the result. It reads the engine and changes nothing
-// in it.
+// The report writes what a run reports. It owns the metrics file, the rows that need state of their own (norms,
+// experts), the verdict on health, the clock, the losses that were validated, and the result. It reads the engine and
+// changes nothing in it.
 #ifndef MZ_TRAIN_REPORT_H
 #define MZ_TRAIN_REPORT_H
 
@@ -23,7 +23,7 @@ mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, in
 
 // gradients.c: norms of parameters and of parts of the model, and FP16's underflow, as a metrics row.
 typedef struct mz_gradient_norms mz_gradient_norms;
-// ranks: who has summed the squares, where the gradients are spread; NULL: they all lie here.
+// ranks: the rank that summed the squares, where the gradients are sharded; NULL: they all lie here.
 mezzo_status mz_gradient_norms_create(mezzo_optimizer *optimizer, mz_ranks *ranks, mz_gradient_norms **out);
 void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *norms);
 // Waits. Before gradients are written again. *underflow: NaN where nothing in FP16 is sampled.
@@ -41,7 +41,7 @@ enum { MZ_SATURATION_ROWS = 4 };
 mezzo_status mz_saturation_rows(mz_saturation *saturation, mezzo_device *device, const mz_scales *scales, int64_t step,
                                 mz_metric *row, size_t *n, double *share, const char **name);
 
-// What comes between steps and after the last one, as far as it was measured.
+// Says what comes between steps and after the last one, as far as it was measured.
 typedef enum mz_pause { MZ_PAUSE_VALIDATION, MZ_PAUSE_SAMPLE, MZ_PAUSE_CHECKPOINT, MZ_PAUSES } mz_pause;
 typedef struct mz_pause_time {
     double seconds;

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE // memmem
-// Where a run starts and what it leaves: the run folder, the checkpoint it goes on from, the checkpoints it writes.
+// Decides where a run starts and what it leaves: the run folder, the checkpoint it goes on from, the checkpoints it
+// writes.
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,8 +11,8 @@
 #include "train/run.h"
 
 // --- starting ------------------------------------------------------------------------------------
-// Whether a checkpoint's weights go on in this run's model, with another context where `any_length`; `other` names what
-// to change. A checkpoint without a model says nothing.
+// Checks whether a checkpoint's weights go on in this run's model, with another context where `any_length`; `other`
+// names what to change. A checkpoint without a model says nothing.
 static mezzo_status check_model(const mz_training *run, const char *path, const mezzo_checkpoint *c, bool any_length,
                                 const char *other) {
     mz_model theirs;
@@ -125,7 +126,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     return keep_settings(run, checkpoint);
 }
 
-// Whether any was ever finished: a run may have been killed before, or inside, its first save.
+// Checks whether any was ever finished: a run may have been killed before, or inside, its first save.
 static mezzo_status has_checkpoint(const char *checkpoints, bool *out) {
     char **names;
     size_t n;
@@ -139,7 +140,7 @@ static mezzo_status has_checkpoint(const char *checkpoints, bool *out) {
     return MEZZO_OK;
 }
 
-// Whether metrics.jsonl has a step; a run that was stopped before its first leaves nothing that could be lost.
+// Checks whether metrics.jsonl has a step; a run that was stopped before its first leaves nothing that could be lost.
 static mezzo_status has_steps(const char *metrics, bool *out) {
     char *text;
     size_t n;

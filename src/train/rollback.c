@@ -1,4 +1,4 @@
-// What is done about a bad step that is not skipped: back to the newest checkpoint, or the end of the run.
+// Handles a bad step that is not skipped: the run goes back to the newest checkpoint, or ends.
 #include <math.h>
 
 #include "checkpoint/checkpoint.h"

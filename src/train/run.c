@@ -1,4 +1,4 @@
-// Opening and closing a run: configuration → device, data, engine, guard, report.
+// Opens and closes a run: configuration → device, data, engine, guard, report.
 #include "train/run.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     mezzo_status status = strcmp(resume, "auto") == 0
                               ? mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path)
                               : mz_find_checkpoint(resume, false, MZ_CHECKPOINT_WHOLE, path, sizeof path);
-    if (status != MEZZO_OK || mezzo_checkpoint_describe(path, &c) != MEZZO_OK) // told where the run starts
+    if (status != MEZZO_OK || mezzo_checkpoint_describe(path, &c) != MEZZO_OK) // reported where the run starts
         return MEZZO_OK;
     if (c.precision[0] == '\0' || mezzo_precision_parse(c.precision, &began) != MEZZO_OK)
         return MEZZO_OK;
@@ -31,7 +31,7 @@ static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     return MEZZO_OK;
 }
 
-// What the checkpoint began in, or what the caller chooses, stands above what the device alone decided.
+// The precision that the checkpoint began in, or that the caller chooses, stands above what the device alone decided.
 static mezzo_status settle_precision(mz_training *run) {
     mz_engine *e = &run->engine;
     bool found = false;

@@ -1,5 +1,5 @@
-// A training run: its data, its engine, its guard and its report, and where it is. Each of the four has a header that
-// says what it owns.
+// A training run has its data, its engine, its guard and its report, and its position. Each of the four has a header
+// that says what it owns.
 #ifndef MZ_TRAIN_RUN_H
 #define MZ_TRAIN_RUN_H
 
@@ -51,11 +51,11 @@ struct mz_training {
 };
 
 // ranks.c: what the ranks of a run agree on; alone each is itself.
-bool mz_run_leads(const mz_training *run); // rank 0, which writes the run folder and tells
-bool mz_run_keeps(const mz_training *run); // the run has a folder, whoever writes it
-// Of all ranks' verdicts: whether some rank's is true.
+bool mz_run_leads(const mz_training *run); // rank 0, which writes the run folder and reports
+bool mz_run_keeps(const mz_training *run); // the run has a folder, whichever rank writes it
+// Says whether some rank's verdict is true.
 mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any);
-// What a fault is, by the first of the ranks that know best: its text then begins with that rank.
+// Says what a fault is, by the first of the ranks that know best: its text then begins with that rank.
 typedef enum mz_knows {
     MZ_KNOWS_NOTHING,
     MZ_KNOWS_READER, // what met it
@@ -71,7 +71,7 @@ mezzo_status mz_run_gather_weights(mz_training *run, bool keep);
 void mz_run_release_weights(mz_training *run);
 // run.c
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
-// As one of the ranks that the environment names; only rank 0 tells of progress.
+// As one of the ranks that the environment names; only rank 0 reports progress.
 mezzo_status mz_run_join(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
 // On a device that the caller opened and closes. Runs that take turns on one must have read every step before the
 // other's turn.
@@ -82,7 +82,7 @@ void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
 // data begins at `begin`: ranks have neighbouring ones, in order, so that a step is the same on any number of ranks.
 uint64_t mz_run_batches(const mz_training *run);
 uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i);
-// Where the program weighs its loss: the share of this rank's micro batch i of the step.
+// Writes the share of this rank's micro batch i of the step, where the program weighs its loss.
 mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i);
 bool mz_run_asks_save(mz_training *run); // hooks.save has changed since the last call
 // One optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
@@ -98,7 +98,7 @@ mezzo_status mz_run_check_folder(const mezzo_config *config);
 mezzo_status mz_run_start(mz_training *run);
 mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is
 mezzo_status mz_run_save(mz_training *run);
-// What a checkpoint of the run would hold now; its objects are the run's.
+// Describes what a checkpoint of the run would hold now; its objects are the run's.
 mezzo_status mz_run_describe_state(const mz_training *run, mezzo_checkpoint *out);
 // Ranks bring their parts together, and rank 0 alone uses what one rank alone would have: its error is everybody's.
 mezzo_status mz_run_use_state(mz_training *run, mezzo_status (*use)(mz_training *run, void *user), void *user);

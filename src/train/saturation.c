@@ -1,5 +1,5 @@
-// Tensors in 8 bits whose numbers are beyond the format: what the table of scales counted, as metrics and for the
-// verdict on health.
+// Reports tensors in 8 bits whose numbers are beyond the format: the counts of the table of scales, as metrics and for
+// the verdict on health.
 #include <math.h>
 
 #include "train/report.h"

@@ -1,4 +1,4 @@
-// Jumps of the loss: how many robust deviations a loss lies above what came before it.
+// Finds jumps of the loss: how many robust deviations a loss lies above the losses before it.
 #ifndef MZ_TRAIN_SPIKE_H
 #define MZ_TRAIN_SPIKE_H
 

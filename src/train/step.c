@@ -1,4 +1,4 @@
-// One optimizer step, and reading what it did without waiting for it.
+// Runs one optimizer step, and reads its results without waiting for it.
 #include <math.h>
 
 #include "train/inject.h"
@@ -93,7 +93,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     return MEZZO_OK;
 }
 
-// All of this rank's micro batches. losses: what each of them gave; NULL: nobody waits for them.
+// All of this rank's micro batches. losses: what each of them gave; NULL: they are not read.
 static mezzo_status run_micros(mz_training *run, int64_t step, double *losses) {
     mezzo_program *program = run->engine.session.train;
     const mezzo_dtype dtype = program->c.graph->values[program->c.graph->loss].dtype;

@@ -1,4 +1,4 @@
-// A training run that a study drives: it is mezzo_run_train's, bit for bit, but the study says when a step is run, and
+// A study drives this training run: it is mezzo_run_train's, bit for bit, but the study says when a step is run, and
 // nothing is written. This is all that verify and lab know of a run.
 #ifndef MZ_TRAIN_TRIAL_H
 #define MZ_TRAIN_TRIAL_H
@@ -7,7 +7,7 @@
 
 typedef struct mz_training mz_trial;
 
-// What was opened. Strings and pointers are the trial's.
+// Holds what was opened. Strings and pointers are the trial's.
 typedef struct mz_trial_facts {
     const mezzo_model_config *model;
     mezzo_program_options program; // resolved
@@ -37,7 +37,7 @@ mezzo_status mz_trial_load(mz_trial *trial, const char *path, int64_t *step);
 // One optimizer step. *report (borrowed): the newest that could be read without waiting, or, with `wait`, this one;
 // NULL where none is new.
 mezzo_status mz_trial_step(mz_trial *trial, bool wait, const mz_step_report **report);
-// What is still on its way: waits. *report as above.
+// Waits for what is still on its way. *report as above.
 mezzo_status mz_trial_settle(mz_trial *trial, const mz_step_report **report);
 const mz_step_report *mz_trial_last(const mz_trial *trial); // the newest that was read; its loss is NaN before any
 int64_t mz_trial_steps(const mz_trial *trial);              // run so far

@@ -28,7 +28,7 @@ typedef struct place {
     mz_hf_order order;
 } place;
 
-// What is done with every adapter that a model can have; `user` is the caller's.
+// Does something with every adapter that a model can have; `user` is the caller's.
 typedef mezzo_status (*visit)(void *user, const place *p);
 
 static mezzo_status visit_weight(const mz_hf_family *family, const mz_model *model, const mz_param_spec *spec,
@@ -55,7 +55,7 @@ static mezzo_status visit_weight(const mz_hf_family *family, const mz_model *mod
     return status;
 }
 
-// Of all linear layers: matrices that are called weight; those that are none (an embedding) have no adapters.
+// Visits all linear layers: matrices that are called weight; those that are none (an embedding) have no adapters.
 static mezzo_status visit_all(const mz_hf_family *family, const mz_model *model, const mezzo_graph *graph, visit each,
                               void *user) {
     for (size_t i = 0; i < graph->n_params; i++) {
@@ -299,7 +299,7 @@ static mezzo_status read_one(void *user, const place *p) {
     return MEZZO_OK;
 }
 
-// What nobody asked for would be lost silently.
+// Without this check a tensor that belongs to no layer would be lost without a message.
 static mezzo_status check_rest(const mz_import *in) {
     for (size_t i = 0; i < mz_safetensors_count(in->adapter); i++) {
         const mz_safetensors_tensor *t = mz_safetensors_at(in->adapter, i);

@@ -1,4 +1,4 @@
-// mezzo_run_eval: also of weights as an export writes them.
+// Implements mezzo_run_eval, also for weights as an export writes them.
 #include "train/evaluate.h"
 
 #include <math.h>

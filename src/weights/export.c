@@ -179,7 +179,7 @@ static mezzo_status map_parts(const exporter *e, const mz_param_spec *spec, mz_h
     return e->gguf != NULL ? mz_gguf_rename(e->gguf, &e->model.config, parts) : MEZZO_OK;
 }
 
-// Where a parameter's numbers lie: in the file, or merged with its adapter.
+// Finds a parameter's numbers: in the file, or merged with its adapter.
 static mezzo_status data_of(exporter *e, const mz_param_spec *spec, const mz_safetensors_tensor *t,
                             const unsigned char **out) {
     *out = t->data;

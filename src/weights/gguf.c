@@ -1,4 +1,4 @@
-// The names, keys and formats of gguf.def in the two directions.
+// Applies the names, keys and formats of gguf.def in the two directions.
 #include "weights/gguf.h"
 
 #include <math.h>
@@ -242,7 +242,7 @@ static mezzo_status get_number(reader *r, const char *key, mz_key_type type, dou
     return MEZZO_OK;
 }
 
-// Whether a row is the family's: of several rows of a key the first one is that lists it, or that lists none.
+// Returns whether a row is the family's: of several rows of a key the first one is that lists it, or that lists none.
 static bool belongs(const mz_gguf_family *g, const struct key_row *row) {
     for (const struct key_row *one = keys; one < row; one++)
         if (strcmp(one->key, row->key) == 0 && is_listed(one->families, g->model))
@@ -472,7 +472,7 @@ static mezzo_status read_experts(reader *r) {
                : refuse(r, "expert_gating_func", (double)gate, "this architecture is not computed so here");
 }
 
-// What only the tensors tell.
+// Reads what only the tensors show.
 static void read_presence(reader *r) {
     mezzo_model_config *m = r->out;
     const struct {
@@ -489,7 +489,7 @@ static void read_presence(reader *r) {
         m->tie_head = !r->g->shared_head && tensor(r, MZ_GGUF_HEAD) != NULL ? MZ_HEAD_OWN : MZ_HEAD_TIED;
 }
 
-// What llama.cpp divides scores by the root of, for Gemma 2 and 3: 27B's by their number of blocks.
+// Returns what llama.cpp divides scores by the root of, for Gemma 2 and 3: 27B's by their number of blocks.
 static int64_t score_divisor(const mezzo_model_config *m) {
     return m->layers == 46 || m->layers == 62 ? m->d_model / m->heads : m->head_dim;
 }

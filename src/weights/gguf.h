@@ -1,5 +1,5 @@
-// Models in GGUF, as llama.cpp computes them: what a family's tensors and keys are called there (gguf.def). Import and
-// export take the parts of a family's map (hf.h) and give them GGUF's names.
+// Names models in GGUF as llama.cpp computes them: a family's tensors and keys have these names there (gguf.def).
+// Import and export take the parts of a family's map (hf.h) and give them GGUF's names.
 #ifndef MZ_WEIGHTS_GGUF_H
 #define MZ_WEIGHTS_GGUF_H
 
@@ -37,8 +37,8 @@ mezzo_status mz_gguf_read_config(const mz_gguf_family *g, const mz_hf_family *fa
 // UNSUPPORTED: what llama.cpp does not compute of such a model, by key.
 mezzo_status mz_gguf_write_config(const mz_gguf_family *g, const char *where, const mezzo_model_config *model,
                                   mz_gguf_meta *meta);
-// What each frequency of llama3's scaled positions is divided by, [head_dim / 2]; allocated, or NULL in *out where the
-// model has none.
+// Computes what each frequency of llama3's scaled positions is divided by, [head_dim / 2]; allocated, or NULL in *out
+// where the model has none.
 mezzo_status mz_gguf_factors(const mezzo_model_config *model, float **out, int64_t *n);
 
 // --- weights -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-// Tokenizers in GGUF's keys, tokenizer.ggml.*, by way of tokenizer.json: its model "gpt2" is BPE of bytes with a named
-// way to split a text, its model "llama" is sentencepiece's, which joins the neighbours with the highest score.
+// Reads and writes tokenizers in GGUF's keys, tokenizer.ggml.*, by way of tokenizer.json: its model "gpt2" is BPE of
+// bytes with a named way to split a text, its model "llama" is sentencepiece's, which joins the neighbours whose piece
+// has the best score.
 #include <stdlib.h>
 
 #include "data/alphabet.h"
@@ -509,7 +510,7 @@ static bool mark_symbols(sink *s, const char *pattern) {
     return known;
 }
 
-// What parts a text into words: nothing, or at a space, of which none is left, or at symbols that are tokens.
+// Returns what parts a text into words: nothing, or at a space, of which none is left, or at symbols that are tokens.
 static bool is_known_split(sink *s, const json_t *split) {
     const json_t *pattern = json_object_get(split, "pattern");
     const char *text = json_string_value(json_object_get(pattern, "String"));

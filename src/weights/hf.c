@@ -1,4 +1,4 @@
-// What the architectures of Hugging Face folders share: the list of them, and settings of config.json.
+// The architectures of Hugging Face folders share this: the list of them, and settings of config.json.
 #include <stdarg.h>
 #include <stddef.h>
 
@@ -32,7 +32,8 @@ const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list) {
     return NULL;
 }
 
-// What is asked for and is another model than any of ours, in every configuration: docs/models.md has the comparison.
+// Returns what is asked for and is another model than any of ours, in every configuration: docs/models.md has the
+// comparison.
 const char *mz_hf_differs(const char *type) {
     static const struct {
         const char *type, *how;

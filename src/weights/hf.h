@@ -1,5 +1,5 @@
-// Weights of Hugging Face folders: which of their tensors make which of our parameters, and config.json. Import and
-// export read the same tables in the two directions.
+// Maps the weights of Hugging Face folders: which of their tensors make which of our parameters, and config.json.
+// Import and export read the same tables in the two directions.
 #ifndef MZ_TRAIN_HF_H
 #define MZ_TRAIN_HF_H
 
@@ -147,7 +147,7 @@ typedef struct mz_hf_tensor {
 // back. NUMERIC names the tensor where a value is NaN or infinite, or too large for the tensor's dtype.
 mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n);
 
-// What is to be written as one safetensors file: names, shapes and tensors, all owned.
+// Holds what is to be written as one safetensors file: names, shapes and tensors, all owned.
 typedef struct mz_hf_list {
     mz_safetensors_item *items;
     mz_hf_tensor *tensors;

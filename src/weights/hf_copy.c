@@ -1,4 +1,4 @@
-// Values from where they lie to a file, piece by piece: no tensor is held in memory as a whole.
+// Copies values from where they lie to a file, piece by piece: memory never holds a tensor as a whole.
 #include <math.h>
 
 #include "io/gguf.h"
@@ -25,8 +25,8 @@ static void store(unsigned char *to, mezzo_dtype dtype, float x) {
     memcpy(to, &half, sizeof half);
 }
 
-// Where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p in
-// halves; row d of part j of head h is j·H·D + h·D + d with us, h·3·D + j·D + d where a head's parts are together.
+// Returns where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p
+// in halves; row d of part j of head h is j·H·D + h·D + d with us, h·3·D + j·D + d where a head's parts are together.
 static int64_t source_row(const mz_hf_block *b, int64_t row) {
     const mz_hf_order o = b->order;
     if (o.heads > 0) {

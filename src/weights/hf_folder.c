@@ -1,4 +1,4 @@
-// Folders that appear whole or not at all.
+// Makes folders that appear whole or not at all.
 #include "io/file.h"
 #include "io/quote.h"
 #include "weights/hf.h"
@@ -49,7 +49,7 @@ void mz_new_folder_end(mz_new_folder *folder) {
     if (folder->staged != NULL) {
         char *message = mz_strdup(mezzo_error_message());
         if (mz_dir_remove(folder->staged) != MEZZO_OK && message != NULL)
-            mz_fail(MEZZO_ERR_IO, "%s", message); // the first error is the one to tell
+            mz_fail(MEZZO_ERR_IO, "%s", message); // the first error is reported
         mz_free(message);
     }
     mz_free(folder->path);

@@ -1,4 +1,4 @@
-// The table of hf_keys.def: which keys of a foreign configuration are read, and that no other one is.
+// Holds the table of hf_keys.def: the keys of a foreign configuration that are read; no other key is.
 #include <stddef.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// Settings of a Hugging Face folder that a run does not use, such as token ids: a run keeps them, an export gives them
+// A run keeps the settings of a Hugging Face folder that it does not use, such as token ids, and an export gives them
 // back.
 #include "checkpoint/checkpoint.h"
 #include "io/file.h"

@@ -298,7 +298,7 @@ static mezzo_status make_planes(const mz_import *in, const mz_hf_part *part, con
     return MEZZO_OK;
 }
 
-// What the parameter is made of; *whole where the source has it as one tensor of three dimensions.
+// Lists what the parameter is made of; *whole where the source has it as one tensor of three dimensions.
 static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, mz_hf_parts *parts, bool *whole) {
     *whole = false;
     if (spec->shape.rank == 3 && in->gguf == NULL) {
@@ -382,7 +382,7 @@ static bool is_later_layer(const mz_import *in, const char *name) {
     return later;
 }
 
-// Weights that nobody asked for would be lost silently.
+// Weights that no parameter takes would be lost without a message.
 static mezzo_status check_rest(const mz_import *in) {
     size_t extra = 0;
     for (size_t f = 0; f < in->n_files; f++)
@@ -678,7 +678,7 @@ fail:
     return status;
 }
 
-// Whether every file was whole until its last tensor was read.
+// Checks whether every file was whole until its last tensor was read.
 static mezzo_status check_sources(const mz_import *in) {
     for (size_t i = 0; i < in->n_files; i++)
         MEZZO_TRY(mz_safetensors_check(in->files[i]));

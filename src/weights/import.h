@@ -1,4 +1,4 @@
-// An import under way: where the weights are, and the model they make.
+// While an import is under way, this says where the weights are, and which model they make.
 #ifndef MZ_TRAIN_IMPORT_H
 #define MZ_TRAIN_IMPORT_H
 
@@ -39,7 +39,7 @@ mezzo_status mz_import_graph(mz_import *in);
 // list. IO, FORMAT: a setting or a tensor that is not plain LoRA on a linear layer of this model.
 mezzo_status mz_adapter_open(mz_import *in, const char *folder);
 mezzo_status mz_adapter_list(mz_import *in);
-// llm.c's model file (llmc.c): *found tells whether in->map is one; then the model and the list are filled.
+// llm.c's model file (llmc.c): *found says whether in->map is one; then the model and the list are filled.
 mezzo_status mz_llmc_open(mz_import *in, bool *found);
 
 #endif

@@ -76,7 +76,7 @@ static mezzo_status check_size(const char *where, const mz_map *map, const mezzo
     return MEZZO_OK;
 }
 
-// Where parameter `spec` lies; its section's start and layer are found by its name.
+// Finds where parameter `spec` lies; its section's start and layer are found by its name.
 static mezzo_status add_param(mz_import *in, const mz_param_spec *spec, const section sections[TENSORS],
                               mezzo_dtype dtype) {
     const unsigned char *at = in->map.data + HEADER_INTS * sizeof(int32_t);

@@ -36,12 +36,12 @@ typedef struct job {
     rank_process *ranks;
     bool gpus;
     char devices[4096]; // those that are left, as CUDA_VISIBLE_DEVICES names them; "": as this process sees them
-    const mz_launch_link *link; // CPU ranks: who tells their MPI who they are
+    const mz_launch_link *link; // CPU ranks: what gives their MPI their ranks
     char name[64], secret[128];
     int listener, port, tell[2];
     int first_bad; // the rank that ended badly first; -1
     double bad_at;
-    char line[600]; // what the ranks told
+    char line[600]; // what the ranks reported
 } job;
 
 // --- signals -------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ static void take_cores(const job *j, int rank) {
     (void)sched_setaffinity(0, sizeof own, &own);
 }
 
-// What the ranks run: this program; a build with tests takes another, to see it die.
+// Returns what the ranks run: this program; a build with tests takes another, to see it die.
 static const char *program(void) {
 #ifdef MEZZO_INJECT
     const char *other = getenv("MEZZO_LAUNCH_PROGRAM");
@@ -220,7 +220,7 @@ _Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char *
     int null = open("/dev/null", O_RDWR);
     dup2(null, STDIN_FILENO);
     if (rank > 0)
-        dup2(null, STDOUT_FILENO); // results are told by rank 0
+        dup2(null, STDOUT_FILENO); // rank 0 prints the results
     if (null > STDERR_FILENO)
         close(null);
     fcntl(j->tell[1], F_SETFD, 0);
@@ -251,13 +251,13 @@ static mezzo_status start_rank(job *j, int rank, char **words) {
         p->pid = 0;
         return mz_fail(MEZZO_ERR_MEMORY, "cannot start rank %d: %s", rank, strerror(errno));
     }
-    setpgid(p->pid, p->pid); // whoever is first
+    setpgid(p->pid, p->pid); // in parent and child: one is first
     j->alive++;
     return MEZZO_OK;
 }
 
 // --- meeting -------------------------------------------------------------------------------------------------------
-// The socket that rank 0 will listen at: nobody else can take the port between.
+// The socket that rank 0 will listen at: no other process can take the port between.
 static mezzo_status listen_for_rank0(job *j) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
@@ -308,7 +308,7 @@ static int code_of(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
 }
 
-// A rank that stands still cannot end by itself, and those that are told need not wait for it.
+// A rank that stands still cannot end by itself, and the ranks that get the news need not wait for it.
 static void end_hanging(job *j) {
     int rank = -1;
     if (sscanf(j->line, "rank %d ", &rank) != 1 || rank < 0 || rank >= j->n || strstr(j->line, ") hangs") == NULL ||
@@ -322,7 +322,7 @@ static void hear(job *j) {
     char text[sizeof j->line];
     ssize_t n = read(j->tell[0], text, sizeof text - 1);
     if (n <= 0 || j->line[0] != '\0')
-        return; // the first one tells it for all
+        return; // the first one reports it for all
     text[n] = '\0';
     text[strcspn(text, "\n")] = '\0';
     snprintf(j->line, sizeof j->line, "%s", text);
@@ -334,7 +334,7 @@ static void reap(job *j) {
         rank_process *p = &j->ranks[r];
         if (p->pid <= 0 || waitpid(p->pid, &p->status, WNOHANG) != p->pid)
             continue;
-        kill(-p->pid, SIGKILL); // what it left behind
+        kill(-p->pid, SIGKILL); // what it left running
         p->pid = -p->pid;
         j->alive--;
         if (p->status != 0 && j->first_bad < 0) {
@@ -375,7 +375,7 @@ static int killed_rank(const job *j) {
     return -1;
 }
 
-// One line, where no rank has told it.
+// One line, where no rank has reported it.
 static void tell_end(const job *j) {
     const int killed = killed_rank(j);
     char by[120] = "";

@@ -1,4 +1,4 @@
-// mezzo data radio: made-up cities and their radio maps.
+// mezzo data radio makes cities and their radio maps.
 #include "cli.h"
 #include "tools/radio/radio.h"
 

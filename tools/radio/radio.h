@@ -1,6 +1,6 @@
-// Radio maps of cities that are made up: streets and buildings, transmitters, and the power that arrives at every
-// place. docs/images.md has the formulas and where they come from. A map is a pure function of (seed, its number):
-// neither threads nor the number of maps change it.
+// Makes radio maps of cities that do not exist: streets and buildings, transmitters, and the power that arrives at
+// every place. docs/images.md has the formulas and where they come from. A map is a pure function of (seed, its
+// number): neither threads nor the number of maps change it.
 #ifndef MZ_TOOLS_RADIO_H
 #define MZ_TOOLS_RADIO_H
 

@@ -161,7 +161,7 @@ static mezzo_status terrace(maker *m, const mz_polygon *p, int i, double length,
     return MEZZO_OK;
 }
 
-// Fronts along every street, a yard behind them.
+// Fronts along every street, a yard at their back.
 static mezzo_status closed_block(maker *m, const mz_polygon *block) {
     const double depth = draw(m, 9, 13), length = draw(m, 13, 24), empty = draw(m, 0.03, 0.2);
     for (int i = 0; i < block->n; i++) {
@@ -214,7 +214,7 @@ static mezzo_status detached(maker *m, const mz_polygon *lot, double size, doubl
     return wing.n > 0 ? build(m, wing) : MEZZO_OK;
 }
 
-// Slabs, one behind the other.
+// Slabs, one after the other.
 static mezzo_status rows(maker *m, const mz_polygon *block) {
     const int e = longest_edge(block);
     const double depth = draw(m, 10, 13), gap = draw(m, 13, 20), length = draw(m, 24, 45);
@@ -360,7 +360,7 @@ void mz_city_draw(const mz_city *city, int64_t size, uint8_t *out) {
     for (size_t b = 0; b < city->n; b++) {
         const mz_polygon *p = &city->building[b];
         for (int64_t y = 0; y < size; y++) {
-            // Where the row's line is inside: an interval, as the polygon is convex.
+            // The row's line is inside in an interval, as the polygon is convex.
             const double at = ((double)y + 0.5) * cell;
             double from = INFINITY, to = -INFINITY;
             for (int i = 0; i < p->n; i++) {

@@ -1,6 +1,6 @@
-// Received power in a city, by two kinds of path, whose powers add: straight on, through whatever walls stand there,
-// and the best way around corners. In the manner of dominant path models; docs/images.md has the formulas and their
-// sources.
+// Computes received power in a city by two kinds of path, whose powers add: straight on, through whatever walls stand
+// there, and the best way around corners. In the manner of dominant path models; docs/images.md has the formulas and
+// their sources.
 //
 // Losses multiply, so here they are factors of the amplitude: a path of 100 m with a factor of 10 is as one of 1 km in
 // free space, and its loss is taken at the end.
@@ -248,7 +248,8 @@ void mz_field_free(mz_field *f) {
 }
 
 // --- straight on ---------------------------------------------------------------------------------
-// Which edges may stand in each direction from `from`, one direction more on either side. `crossed` NULL: only counts.
+// Finds which edges may stand in each direction from `from`, one direction more on either side. `crossed` NULL: only
+// counts.
 static void edges_by_direction(mz_field *f, mz_point from, uint32_t *count, uint32_t *crossed) {
     for (size_t k = 0; k < f->n_edges; k++) {
         mz_point a = minus(f->edges[k].a, from), b = minus(f->edges[k].b, from);
@@ -314,7 +315,7 @@ static mezzo_status go_straight(mz_field *f, mz_point from) {
 }
 
 // --- around corners ------------------------------------------------------------------------------
-// Where the path arrives in direction `in`: whether the corner casts a shadow, and where.
+// Returns where the path arrives in direction `in`: whether the corner casts a shadow, and where.
 static bool casts_shadow(const corner *c, way *w) {
     const double before = cross(w->in, c->before), next = cross(w->in, c->next);
     if ((before < -0.01 && next > 0.01) || (before > 0.01 && next < -0.01))
@@ -342,7 +343,8 @@ static void first_corners(mz_field *f, mz_point from) {
     }
 }
 
-// Whether a way can go on to `v` from the corner: on the side of its shadow, where `lit` is false, and not into a wall.
+// Returns whether a way can go on to `v` from the corner: on the side of its shadow, where `lit` is false, and not into
+// a wall.
 static bool turns_to(const way *w, mz_point v, double far, bool lit) {
     const double c = cross(w->in, v) * w->turn, ahead = dot(w->in, v);
     return cross(v, w->face) * w->turn >= -0.02 * far && (c >= 0 || (lit && ahead > 0 && c > -0.12 * ahead));

@@ -1,4 +1,4 @@
-// Made-up cities as a folder in RadioMapSeer's layout.
+// Writes the cities as a folder in RadioMapSeer's layout.
 #include <inttypes.h>
 #include <omp.h>
 
@@ -11,7 +11,7 @@ enum { PNG_LEVEL = 4 }; // zlib's: half as fast as 1, and a third smaller
 static const char *const folders[] = {"png/buildings_complete", "png/antennas", "gain/DPM"};
 enum { BUILDINGS, ANTENNAS, GAIN };
 
-// What went wrong first, by number of the map: errors are kept for each thread, and this one goes to the caller.
+// Holds what went wrong first, by number of the map: errors are kept for each thread, and this one goes to the caller.
 typedef struct trouble {
     mezzo_status status;
     int64_t map;

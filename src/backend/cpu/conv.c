@@ -19,7 +19,7 @@ static void next_pixel(const mz_matmul_gather *g, pixel *p) {
     p->image++;
 }
 
-// Where tap (r, s) of a pixel is along one direction, -1: in the padding, or between two steps.
+// Returns where tap (r, s) of a pixel is along one direction, -1: in the padding, or between two steps.
 static int64_t tapped(const mz_matmul_gather *g, int64_t at, int64_t tap, int64_t extent) {
     if (g->what != MZ_GATHER_TRANSPOSED) {
         const int64_t from = at * g->stride - g->pad + tap;

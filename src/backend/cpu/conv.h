@@ -1,5 +1,5 @@
-// conv2d and its gradients as products of the driver: the image is read as the matrix of its patches (im2col), which
-// never exists.
+// Computes conv2d and its gradients as products of the driver: it reads the image as the matrix of its patches
+// (im2col), which never exists.
 #ifndef MZ_CPU_CONV_H
 #define MZ_CPU_CONV_H
 

@@ -31,7 +31,7 @@ static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// What is read, over which pixels the weight goes, and where.
+// Holds the operand that is read, and the pixels over which the weight goes.
 typedef struct direct {
     const mz_conv_kernels *kernels;
     const mz_tensor *image; // [B, height, width, channels], read
@@ -153,7 +153,7 @@ static mz_matmul_operand weight_of(const direct *d, const mz_call *call, mz_matm
     return b;
 }
 
-// What happens to sums on their way to the result.
+// Returns the epilogue of the result's sums.
 static mz_matmul_epilogue epilogue_of(const mz_call *call) {
     const mz_tensor *y = &call->out[0], *bias = &call->in[2];
     mz_matmul_epilogue e = {.y = y->data, .y_dtype = y->dtype, .via = MEZZO_F32, .ld = y->shape.dim[3]};

@@ -1,4 +1,4 @@
-// The cpu device: host memory, OpenMP threads, and for every op the kernels of its level and of all below.
+// The cpu device has host memory, OpenMP threads, and for every op the kernels of its level and of all below.
 #include "backend/cpu/cpu.h"
 
 #include "backend/cpu/conv.h"

@@ -1,4 +1,4 @@
-// The cpu device, and what its kernels share.
+// The cpu device's kernels share this.
 #ifndef MZ_CPU_H
 #define MZ_CPU_H
 

@@ -20,7 +20,7 @@ static bool is_8bit(const mz_tensor *t) {
     return t->dtype == MEZZO_F8E4M3 || t->dtype == MEZZO_F8E5M2;
 }
 
-// What the operand becomes.
+// Returns what the operand becomes.
 static mz_tensor plain(const mz_call *call, int slot) {
     mz_tensor t = call->in[slot];
     t.dtype = is_8bit(&t) ? MEZZO_BF16 : MEZZO_F32;

@@ -70,7 +70,7 @@ static mz_cpu_device alone(const mezzo_device *device) {
     return one;
 }
 
-// What a product of expert e's rows takes of the workspace; its kernel keeps nothing else.
+// Returns what a product of expert e's rows takes of the workspace; its kernel keeps nothing else.
 static size_t product_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
                             int64_t first, int64_t last) {
     mz_call part = expert_call(call, e, first, last);
@@ -89,7 +89,7 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// What room for the largest product depends on. No gaps: compared byte by byte.
+// Holds what room for the largest product depends on. No gaps: compared byte by byte.
 typedef struct sizes {
     const mz_kernel *kernel;
     int64_t rows, dim[2]; // rows: the most that are multiplied at a time

@@ -1,4 +1,4 @@
-// What this machine's cores can execute, found by asking and by running.
+// Finds by asking and by running what this machine's cores can execute.
 #ifndef MZ_CPU_ISA_H
 #define MZ_CPU_ISA_H
 
@@ -26,8 +26,8 @@ typedef struct mz_isa {
     char brand[64]; // "AMD EPYC", as CPUID says it without clock and trademark signs; "CPU" where nothing is known
 } mz_isa;
 
-// Whether other arithmetic is used instead of FP32: it must be measured this much faster, because near 1 noise would
-// decide, and with it every bit of a run.
+// Other arithmetic replaces FP32 only if it was measured this much faster, because near 1 noise would decide, and with
+// it every bit of a run.
 #define MZ_WORTH_IT 1.25
 static inline bool mz_isa_worth_it(const mz_isa *isa, double rate) {
     return rate > MZ_WORTH_IT * isa->fma_rate;

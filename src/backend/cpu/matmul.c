@@ -1,7 +1,7 @@
 // The matrix product's driver: loops around a microkernel.
 //
 //   pack whole operands that would be packed again and again     all threads together, then they wait for each other:
-//   see plan_shared items: columns in blocks of nb, rows in parts of mb         whoever is free takes the next
+//   see plan_shared items: columns in blocks of nb, rows in parts of mb         a free thread takes the next
 //     for pk in k by kp                                         nearly always once
 //       for i in rows, a few panels at a time
 //         pack A (kp × mr, a few times): stays in L2
@@ -10,7 +10,7 @@
 //           for i in these rows by mr, ks in kp by kc, j        microkernel; the epilogue after the last k
 //
 // Other panels are the thread's own. k is summed in the same order by one thread whatever item a tile is part of:
-// bitwise repeatable. docs/dev/MATMUL.md has the measurements behind this.
+// bitwise repeatable. docs/dev/MATMUL.md has the measurements.
 #include "backend/cpu/matmul.h"
 
 #include <omp.h>
@@ -116,8 +116,8 @@ static void ask_l2(void) {
 
 // How many blocks of columns and parts of rows make `team` threads finish soonest, in units of a tile's products. A
 // panel that is packed or read by one more thread costs PANEL of them: it comes from the cache of another core, or from
-// memory. Cores differ: a virtual one is up to four times as slow as its neighbour for a while, and whoever is done
-// takes over, so that the last item decides.
+// memory. Cores differ: a virtual one is up to four times as slow as its neighbour for a while, and a thread that is
+// done takes over, so that the last item decides.
 #define PANEL        3
 #define PANEL_SHARED 2
 #define ITEM         4   // what starting an item costs
@@ -324,7 +324,7 @@ typedef struct worker {
     int64_t batch, i0, i1, j0, j1; // the item
 } worker;
 
-// Where the loops over k are: the packed block.
+// Says where the loops over k are: the packed block.
 typedef struct place {
     int64_t pk, nk, nk_padded;
     bool first, last; // of k
@@ -413,8 +413,8 @@ static void go_to_batch(worker *w, int64_t batch) {
     w->out.y = (char *)p->out.y + (size_t)(batch * p->y_step) * mezzo_dtype_size(p->out.y_dtype);
 }
 
-// What is shared is packed in chunks of some thousand elements, by whoever is free. Rows of a panel that are not whole
-// vectors are stored past their end, which the next row repairs: such a panel is one thread's, from top to bottom.
+// Free threads pack a shared operand in chunks of some thousand elements. A store of a partial vector writes past its
+// row's end and the next row's store overwrites it, so one thread packs such a panel from top to bottom.
 typedef struct chunks {
     int64_t panels, depth; // of one
     int64_t across, down;  // of a packed block
@@ -453,7 +453,7 @@ static void finish_tile(const worker *w, const float *sums, int64_t row, int64_t
         w->isa->epilogue(&w->out, sums, mk->nr, row, column, rows, columns);
 }
 
-// What the epilogue of a tile reads comes from memory: asked for before the tile's products, it is there after them.
+// The epilogue of a tile reads from memory; a prefetch before the tile's products has the data there after them.
 // linear_dx with GELU's gradient takes a quarter less time (docs/dev/MATMUL.md).
 static void ask_for(const void *data, mezzo_dtype dtype, int64_t ld, int64_t i, int64_t j, int rows, int columns) {
     const size_t size = mezzo_dtype_size(dtype);
@@ -591,7 +591,7 @@ static void relax(void) {
 #endif
 }
 
-// Returns when all of it is packed: whoever comes late finds nothing to do, and nobody waits for it.
+// Returns when all of it is packed: a late thread finds nothing to do, and no thread waits for it.
 static void pack_shared(worker *w, ranges *r) {
     const chunks a = chunks_of(w->p, w->mk, w->b, true), b = chunks_of(w->p, w->mk, w->b, false);
     int64_t chunk, mine = 0;

@@ -49,8 +49,8 @@ typedef enum mz_panel {
 #define MZ_PANEL_SLACK 64
 
 // --- epilogue ------------------------------------------------------------------------------------------------------
-// What happens to a tile of sums on its way to memory:
-//   z = round_via(sum + bias); preact = z; a = act ? round_via(act(z)) : z; y = a + residual      (linear)
+// Holds what happens to a tile of sums on its way to memory: z = round_via(sum + bias); preact = z; a = act ?
+// round_via(act(z)) : z; y = a + residual      (linear)
 //   y = sum · act'(preact)                                                                          (linear_dx)
 // All matrices are row-major with `ld` elements a row.
 typedef struct mz_matmul_epilogue {

@@ -1,5 +1,5 @@
-// linear, matmul, linear_dx and linear_dw, and conv2d and its gradients, as products of the driver, and the list of
-// kernels for a device.
+// Runs linear, matmul, linear_dx and linear_dw, and conv2d and its gradients, as products of the driver, and lists a
+// device's kernels.
 #include "backend/cpu/conv.h"
 #include "backend/cpu/conv_direct.h"
 #include "backend/cpu/cpu.h"

@@ -1,4 +1,4 @@
-// What this machine's cores do at best: the rows of every kernel's timing stand beside these.
+// Measures what this machine's cores do at best, for comparison with every kernel's timing.
 #include "backend/cpu/cpu.h"
 
 #include <omp.h>

@@ -1,4 +1,4 @@
-// 8 bits with scales, in both layouts. An activation in front is its own kernel's, whose result lies in the
+// Rounds to 8 bits with scales, in both layouts. An activation in front is its own kernel's, whose result lies in the
 // workspace.
 #include <math.h>
 
@@ -94,7 +94,7 @@ static mz_call act_call(const mz_call *call, bool derivative) {
     return part;
 }
 
-// What is in front: the activation, or its derivative and for `act_out` the activation.
+// In front stands the activation, or its derivative and for `act_out` the activation.
 enum { FRONTS = 2 };
 
 static void release(void *state) {
@@ -130,7 +130,7 @@ static bool in_blocks(const mz_tensor *y) {
     return y != NULL && (y->scaling == MZ_SCALING_BLOCK128 || y->scaling == MZ_SCALING_TILE128);
 }
 
-// Where the scales of an output are written: blocks of rows have their own.
+// Returns where the scales of an output are written: blocks of rows have their own.
 static const mz_tensor *scales_of(const mz_call *call, const mz_tensor *y) {
     const bool own = y->columnwise && y->scaling == MZ_SCALING_BLOCK128;
     return output(call, own ? MZ_OUT(quantize, columnwise_scales) : MZ_OUT(quantize, scales));

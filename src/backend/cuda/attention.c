@@ -1,4 +1,4 @@
-// Attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for
+// Runs attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for
 // everything else. cuDNN's is in attention_cudnn.c.
 #include <math.h>
 
@@ -166,7 +166,7 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
     bool ready = mz_cu_attention_wgmma_dq(NULL, &a, true) == cudaSuccess &&
                  mz_cu_attention_wgmma_dkv(NULL, &a, true) == cudaSuccess;
     (void)cudaGetLastError();
-    // Of every row, to whole tiles of 64: log-sum-exp and Δ.
+    // Each row has log-sum-exp and Δ, up to whole tiles of 64.
     out->workspace = (size_t)a.batch * (size_t)a.heads * mz_align_up((size_t)a.length, 64) * 2 * sizeof(float);
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }

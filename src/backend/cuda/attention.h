@@ -1,4 +1,4 @@
-// What the two host sides of attention share.
+// The two host sides of attention share this.
 #ifndef MZ_CUDA_ATTENTION_H
 #define MZ_CUDA_ATTENTION_H
 

@@ -1,7 +1,7 @@
-// Attention by cuDNN, whose kernels use what Hopper has beyond mma.sync. It is asked for a graph of plain operations
-// (product, scale, where it is causal a mask by generated indices, softmax with its statistics, product), which its
-// engines know as attention and run as one kernel. Where the library is missing or its version makes no plan, the own
-// kernels serve.
+// Runs attention by cuDNN, whose kernels use what Hopper has beyond mma.sync. It is asked for a graph of plain
+// operations (product, scale, where it is causal a mask by generated indices, softmax with its statistics, product),
+// which its engines know as attention and run as one kernel. Where the library is missing or its version makes no plan,
+// the own kernels serve.
 #include <float.h>
 
 #include "backend/cuda/attention.h"
@@ -9,7 +9,7 @@
 
 #ifdef MZ_CUDA_HAS_CUDNN
 
-// What a plan is for; compared byte by byte.
+// Holds what a plan is for; compared byte by byte.
 typedef struct shape {
     mz_op op;
     int dtype, batch, length, keys, heads, kv_heads, width, packed, with_lse, causal;
@@ -83,7 +83,7 @@ static void forward_graph(mz_cudnn_graph *g, const shape *s) {
     x = apply(g, CUDNN_POINTWISE_SUB, x, max, z.scores);
     x = apply(g, CUDNN_POINTWISE_EXP, x, NULL, z.scores);
     mz_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, x, sum);
-    // Always there: the engines know no attention without statistics. Where nobody wants them they have no memory.
+    // Always there: the engines know no attention without statistics. Where no call needs them they have no memory.
     node log = apply(g, CUDNN_POINTWISE_LOG, sum, NULL, z.column);
     extent packed = mz_cudnn_dense(z.column);
     node lse = s->with_lse ? mz_cudnn_stored(g, LSE, CUDNN_DATA_FLOAT, z.column, packed)

@@ -127,7 +127,7 @@ static mezzo_status split(mz_cuda_device *cuda, const plan *p, const mz_tensor *
     return MEZZO_OK;
 }
 
-// What follows the product of some rows: the activation and what is added to it, or its derivative.
+// Runs what follows the product of some rows: the activation and what is added to it, or its derivative.
 static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const mz_cu_promoted *g, int64_t from) {
     const mz_tensor *x = &call->out[0];
     float *out = row_of(x, from, g->cols);

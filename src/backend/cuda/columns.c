@@ -1,4 +1,4 @@
-// Ops that go down the columns of [outer, axis, inner], and constants: the host side.
+// Runs ops that go down the columns of [outer, axis, inner], and constants: the host side.
 #include "backend/cuda/storage.h"
 
 static mezzo_status run_columns(mezzo_device *device, const mz_call *call, int op) {

@@ -1,5 +1,5 @@
-// Convolution by libraries: cuDNN's graph API, and cuBLASLt where each pixel stands alone (1 x 1). What they refuse is
-// left to the own kernels of image.c.
+// Runs convolution by libraries: cuDNN's graph API, and cuBLASLt where each pixel stands alone (1 x 1). What they
+// refuse is left to the own kernels of image.c.
 #include "backend/cuda/cudnn.h"
 #include "backend/cuda/matmul.h"
 
@@ -146,7 +146,7 @@ const mz_kernel mz_cuda_conv2d_dx_strided = {"conv2d_dx_strided__product", prepa
 #ifdef MZ_CUDA_HAS_CUDNN
 
 // --- graphs --------------------------------------------------------------------------------------------------------
-// What a plan is for; compared byte by byte: zero it first.
+// Holds what a plan is for; compared byte by byte: zero it first.
 typedef struct shape {
     int64_t b, h, w, c, n, r, s, depth, p, q; // as mz_cu_conv's
     int64_t stride, before, after;
@@ -420,7 +420,7 @@ static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool conve
     return MEZZO_OK;
 }
 
-// What cuDNN left in the workspace, to where it belongs.
+// Copies what cuDNN left in the workspace to where it belongs.
 static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const route *r, void *result) {
     const mz_tensor *out = &call->out[0];
     const int64_t n = mz_shape_count(&out->shape);

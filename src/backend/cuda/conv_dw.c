@@ -1,4 +1,4 @@
-// The gradient of a convolution's weight by an own kernel (kernels/conv_dw.cu): which calls it serves.
+// Runs the gradient of a convolution's weight by an own kernel (kernels/conv_dw.cu), for the calls that it serves.
 #include "backend/cuda/kernels/conv_dw.h"
 #include "backend/cuda/storage.h"
 

@@ -1,4 +1,4 @@
-// The cuda device: opening and memory. cudart is linked in and looks for the driver when it is first called, so all of
+// Opens the cuda device and its memory. cudart is linked in and looks for the driver when it is first called, so all of
 // this starts on a machine without one and says so.
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// The cuda device, and what the host side of its kernels shares.
+// The host side of the cuda device's kernels shares this.
 #ifndef MZ_CUDA_H
 #define MZ_CUDA_H
 
@@ -54,7 +54,7 @@ typedef struct mz_cuda_device {
 // current.c: makes the device the calling thread's current one, if it is not. Launches, allocations, library handles
 // and attributes of kernels go to the current device, which other devices and other libraries of the thread change.
 cudaError_t mz_cuda_use(const mz_cuda_device *cuda);
-// The device behind a mezzo_device, current: every entry point that calls CUDA begins with it. An error shows at the
+// The device of a mezzo_device, current: every entry point that calls CUDA begins with it. An error shows at the
 // next call.
 static inline mz_cuda_device *mz_cuda(mezzo_device *device) {
     mz_cuda_device *cuda = (mz_cuda_device *)(void *)device;
@@ -71,8 +71,8 @@ mezzo_status mz_cuda_error(cudaError_t error, const char *what);
             return mz_trace(mz_cuda_error(mz_cuda_try_error, #expr), __FILE__, __LINE__, __func__);                    \
     } while (0)
 
-// Of a wait for the queue. A job that has failed ends its collectives without a word, or with an error that is nobody's
-// here: then it is the job's.
+// Handles the error of a wait for the queue. A job that has failed ends its collectives without a word, or with an
+// error that no call here caused: then it is the job's.
 mezzo_status mz_cuda_waited(mezzo_device *device, cudaError_t error, const char *what);
 #define MZ_CUDA_WAIT(device, expr)                                                                                     \
     do {                                                                                                               \

@@ -1,4 +1,4 @@
-// cuDNN: opening it, building graphs, plans.
+// Opens cuDNN, builds graphs, and makes plans.
 #include "backend/cuda/cudnn.h"
 
 #include <dlfcn.h>
@@ -315,7 +315,7 @@ static cudnnBackendDescriptor_t plan_with(const struct mz_cudnn *api, cudnnBacke
     return NULL;
 }
 
-// What the heuristics of a mode name, best first; how many.
+// Returns what the heuristics of a mode name, best first; how many.
 static int64_t propose(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
                        cudnnBackendDescriptor_t configs[MAX_CONFIGS]) {
     int64_t n = 0;
@@ -492,7 +492,7 @@ static float time_of(mz_cuda_device *cuda, const candidate *c, const rehearsal *
     return ok ? milliseconds / (float)runs : 0;
 }
 
-// Whether it runs, and gives the bits that the first one left in r->first.
+// Returns whether the candidate runs and gives the bits that the first one left in r->first.
 static bool same_bits(mz_cuda_device *cuda, const candidate *c, const rehearsal *r, bool first) {
     int32_t differs = 0;
     bool ok = cudaMemsetAsync(r->result, 0, r->result_bytes, cuda->stream) == cudaSuccess && run_candidate(cuda, c, r);

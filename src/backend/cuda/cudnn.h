@@ -15,7 +15,7 @@ const char *mz_cudnn_open(mz_cuda_device *cuda, struct mz_cudnn **out);
 size_t mz_cudnn_version(const struct mz_cudnn *cudnn); // 91900
 
 // --- a graph under construction ------------------------------------------------------------------------------------
-// The first failure stays with the graph and later steps do nothing: whoever builds one need not check.
+// The first failure stays with the graph and later steps do nothing: the code that builds one need not check.
 typedef struct mz_cudnn_graph mz_cudnn_graph;
 typedef cudnnBackendDescriptor_t mz_cudnn_tensor;
 typedef struct mz_cudnn_extent { // sizes or strides
@@ -42,7 +42,7 @@ void mz_cudnn_pointwise(mz_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataT
 void mz_cudnn_reduce(mz_cudnn_graph *g, cudnnReduceTensorOp_t with, mz_cudnn_tensor x, mz_cudnn_tensor out);
 void mz_cudnn_reshape(mz_cudnn_graph *g, mz_cudnn_tensor x, mz_cudnn_tensor out);
 
-// What these are made of, for operations that are not among them.
+// Returns what these are made of, for operations that are not among them.
 cudnnBackendDescriptor_t mz_cudnn_create(mz_cudnn_graph *g, cudnnBackendDescriptorType_t type);
 void mz_cudnn_set(mz_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                   cudnnBackendAttributeType_t type, int64_t count, const void *value);

@@ -1,4 +1,4 @@
-// The thread's current device, and errors of the runtime.
+// Sets the thread's current device, and reports errors of the runtime.
 #include "backend/collective.h"
 #include "backend/cuda/cuda.h"
 

@@ -1,4 +1,4 @@
-// Ops on one element at a time, SwiGLU and rotary positions: the host side.
+// Runs ops on one element at a time, SwiGLU and rotary positions: the host side.
 #include "backend/cuda/storage.h"
 
 static const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_prepared *out) {

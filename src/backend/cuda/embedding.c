@@ -1,4 +1,4 @@
-// Embedding and the gradient of its table: the host side.
+// Runs embedding and the gradient of its table: the host side.
 #include "backend/cuda/storage.h"
 
 static const char *embedding_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {

@@ -30,8 +30,8 @@ static mz_cu_scales scales_of(const mz_tensor *t) {
     return s;
 }
 
-// What holds an operand exactly. An element of MX has at most 4 significant bits and its scale is a power of two; an
-// element of NVFP4 has an FP32 scale, and turning leaves FP32 numbers, which are rounded in place.
+// Returns what holds an operand exactly. An element of MX has at most 4 significant bits and its scale is a power of
+// two; an element of NVFP4 has an FP32 scale, and turning leaves FP32 numbers, which are rounded in place.
 static mezzo_dtype plain_dtype(const mz_call *call, int slot) {
     if (is_8bit(&call->in[slot]))
         return MEZZO_BF16;
@@ -69,7 +69,7 @@ static void release(void *state) {
     mz_free(state);
 }
 
-// Whether the device has units and this build kernels for 8-bit operands scaled so.
+// Returns whether the device has units and this build kernels for 8-bit operands scaled so.
 static bool multiplies(const mz_cuda_device *cuda, const mz_call *call) {
     const bool grouped =
         call->op == MZ_OP_grouped_linear || call->op == MZ_OP_grouped_linear_dx || call->op == MZ_OP_grouped_linear_dw;

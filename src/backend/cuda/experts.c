@@ -1,7 +1,7 @@
-// Mixture of experts around the experts' products: the host side.
+// Runs a mixture of experts around the experts' products: the host side.
 #include "backend/cuda/storage.h"
 
-// What 48 KiB of shared memory hold: expert_order's eight warps' counters.
+// 48 KiB of shared memory hold so many counters of expert_order's eight warps.
 enum { MOST_EXPERTS = 1024 };
 
 static const char *few_experts(int64_t experts) {

@@ -65,7 +65,7 @@ static const char *check_code(mz_cuda_device *cuda, const route *r) {
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// What stores the product: the kernel itself, or one after it.
+// Returns what stores the product: the kernel itself, or one after it.
 static const char *set_result(const mz_call *call, route *r) {
     const bool forward = call->op == MZ_OP_linear;
     const mz_tensor *y = &call->out[0], *bias = &call->in[2], *residual = &call->in[3];

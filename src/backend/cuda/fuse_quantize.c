@@ -1,5 +1,5 @@
 // Two calls of which the second rounds to 8 bits what the first makes, in one piece: what is rounded is not read again,
-// and where nobody else reads it, not written either.
+// and where no other call reads it, not written either.
 #include "backend/cuda/fuse_quantize.h"
 
 #include "backend/cuda/kernels/norm_fp8.h"
@@ -20,7 +20,7 @@ static bool is_move(mz_op op) {
     return op == MZ_OP_dispatch || op == MZ_OP_cast;
 }
 
-// What of the first call's may be rounded at once.
+// Returns what of the first call's may be rounded at once.
 static const mz_tensor *result(const mz_call *first) {
     if (is_norm(first->op) || is_move(first->op))
         return output(first, 0);
@@ -69,7 +69,7 @@ static bool share_bytes(const mz_tensor *a, const mz_tensor *b) {
     return mz_present(a) && mz_present(b) && p < q + mz_tensor_bytes_stored(b) && q < p + mz_tensor_bytes_stored(a);
 }
 
-// Whether the second call writes where the first one reads or writes.
+// Returns whether the second call writes where the first one reads or writes.
 static bool in_the_way(const mz_call *first, const mz_call *second) {
     for (int k = 0; k < second->n_out; k++) {
         for (int i = 0; i < first->n_in; i++)

@@ -1,5 +1,5 @@
-// Kernels that write 8-bit data of what they make, in place of a quantize after them (fuse_quantize.c), and the
-// arguments of the kernels that they stand for.
+// These kernels write 8-bit data of their results, in place of a quantize after them (fuse_quantize.c), and take the
+// arguments of the kernels that they replace.
 #ifndef MZ_CUDA_FUSE_QUANTIZE_H
 #define MZ_CUDA_FUSE_QUANTIZE_H
 

@@ -1,4 +1,4 @@
-// cuBLASLt: opening it, plans, and the choice of an algorithm.
+// Opens cuBLASLt, makes plans, and chooses algorithms.
 #include <dlfcn.h>
 #include <math.h>
 
@@ -332,7 +332,7 @@ static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMa
     return ok ? milliseconds / (float)runs : 0;
 }
 
-// Whether a candidate's result has the first one's bits.
+// Returns whether a candidate's result has the first one's bits.
 static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
                       const rehearsal *r, bool first) {
     int32_t differs = 1;
@@ -425,7 +425,7 @@ static int keep_exact(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal
 
 static const char rounds_twice[] = "cuBLASLt rounds the product before the derivative multiplies it";
 
-// Of one product: the fastest of those with the first candidate's bits, so that timing changes no bits. NULL, or why it
+// Chooses the fastest candidate of those with the first one's bits, so that timing changes no bits. NULL, or why it
 // shall not be used.
 static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *results, int n,
                           const rehearsal *r) {

@@ -1,4 +1,4 @@
-// The experts' products: the host side. Sizes are known here, the experts' shares of the rows on the device only.
+// Runs the experts' products: the host side. Sizes are known here, the experts' shares of the rows on the device only.
 #include "backend/cuda/kernels/grouped_fp8.h"
 
 #include "backend/cuda/storage.h"

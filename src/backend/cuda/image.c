@@ -1,5 +1,5 @@
-// Ops on images, noise and times: the host side. Convolution here sums each number by one thread, right and slow, for
-// what conv.c refuses.
+// Runs ops on images, noise and times: the host side. Convolution here sums each number by one thread, right and slow,
+// for what conv.c refuses.
 #include "backend/cuda/kernels/group_norm.h"
 #include "backend/cuda/storage.h"
 

@@ -1,4 +1,4 @@
-// Which kernels there are for an op, and which two calls run in one piece.
+// Lists the kernels of an op, and the pairs of calls that one kernel runs.
 #include "backend/cuda/cuda.h"
 
 #define KERNEL(op, name) extern const mz_kernel mz_cuda_##name;

@@ -1,4 +1,4 @@
-// Cross-entropy and its gradient: the host side.
+// Runs cross-entropy and its gradient: the host side.
 #include "backend/cuda/storage.h"
 
 static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {

@@ -45,9 +45,9 @@ static bool aligned(const mz_gemm_key *key) {
     return key->lda % 8 == 0 && key->ldb % 8 == 0 && key->ldd % 8 == 0;
 }
 
-// What both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute dtype, a
-// narrower one widened; two equal low ones stay as they are even where FP32 was asked for: their products are exact in
-// FP32.
+// Returns what both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute
+// dtype, a narrower one widened; two equal low ones stay as they are even where FP32 was asked for: their products are
+// exact in FP32.
 int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
     mezzo_dtype compute = call->numerics.compute;
     int dtype = MEZZO_F32;

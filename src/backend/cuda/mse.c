@@ -1,4 +1,4 @@
-// Mean squared error: the host side.
+// Runs mean squared error: the host side.
 #include "backend/cuda/storage.h"
 
 static const char *mse_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {

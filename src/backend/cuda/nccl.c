@@ -1,5 +1,5 @@
-// NCCL between GPUs of several processes. The library is opened when the first group needs it; its header gives types
-// alone.
+// Connects GPUs of several processes through NCCL. The library is opened when the first group needs it; its header
+// gives types alone.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// The products with an epilogue that own kernels do on compute capability 9.0 (kernels/product.cu): which calls of
-// linear and linear_dx these are.
+// Finds the calls of linear and linear_dx whose product and epilogue an own kernel does on compute capability 9.0
+// (kernels/product.cu).
 #include "backend/cuda/kernels/product.h"
 
 #include "backend/cuda/storage.h"

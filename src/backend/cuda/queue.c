@@ -1,4 +1,4 @@
-// The device's queue: its streams, the staging buffers of writes, captured graphs, marks.
+// Holds the device's queue: its streams, the staging buffers of writes, captured graphs, marks.
 #include "backend/cuda/cuda.h"
 
 static mezzo_status add_stages(mz_cuda_device *cuda, int most) {

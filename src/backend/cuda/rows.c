@@ -1,4 +1,4 @@
-// Norms and softmax over the last dimension: the host side.
+// Runs norms and softmax over the last dimension: the host side.
 #include "backend/cuda/fuse_quantize.h"
 #include "backend/cuda/storage.h"
 

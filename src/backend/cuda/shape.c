@@ -1,4 +1,4 @@
-// Sums along an axis, and ops that move pieces: the host side.
+// Runs sums along an axis, and ops that move pieces: the host side.
 #include "backend/cuda/storage.h"
 
 // A shape seen as [outer, axis, inner]. Axis -1: one axis of all elements.
@@ -166,7 +166,7 @@ static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_permute = {"permute__cuda", parts_prepare, run_permute};
 
-// Programs let the two values share memory, so this runs only where somebody calls it by hand.
+// Programs let the two values share memory, so this runs only where a caller asks for it by hand.
 static mezzo_status run_reshape(mezzo_device *device, const mz_call *call) {
     size_t bytes = (size_t)mz_shape_count(&call->in[0].shape) * mezzo_dtype_size(call->in[0].dtype);
     MZ_CUDA_TRY(

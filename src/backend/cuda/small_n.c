@@ -1,5 +1,5 @@
-// linear, linear_dx and linear_dw with a matrix of at most 16 rows, in FP32: the host side. cuBLASLt has no kernel for
-// such a shape that reads x at the memory's pace.
+// Runs linear, linear_dx and linear_dw with a matrix of at most 16 rows, in FP32: the host side. cuBLASLt has no kernel
+// for such a shape that reads x at the memory's pace.
 #include "backend/cuda/storage.h"
 
 // x [M, K] (dy [M, N]), w [N, K]; which slots hold them differs by op.
@@ -85,7 +85,7 @@ static mezzo_status run_backward(mezzo_device *device, const mz_call *first, con
 }
 static const mz_fused_kernel backward = {"route_dx_linear_dx__cuda_small_n", run_backward};
 
-// Whether the second call writes where the first one reads.
+// Returns whether the second call writes where the first one reads.
 static bool in_the_way(const mz_call *first, const mz_call *second) {
     for (int i = 0; i < first->n_in; i++)
         for (int k = 0; k < second->n_out; k++) {

@@ -1,4 +1,4 @@
-// What storages a call's slots may have here, as one letter a slot: a any float (fp32, bf16, fp16), b bf16, f fp32, i
+// One letter for each slot says which storages a call may have here: a any float (fp32, bf16, fp16), b bf16, f fp32, i
 // i32, n any float or i32, u bytes, m fp32 or bytes (masters). The last letter goes on for further slots; absent slots
 // pass.
 #ifndef MZ_CUDA_STORAGE_H
@@ -44,7 +44,7 @@ static inline const char *mz_cuda_storages(const mz_call *call, const char *in, 
     return NULL;
 }
 
-// Where elements lie, for kernels that read tensors with padding.
+// Returns where elements lie, for kernels that read tensors with padding.
 static inline mz_cu_layout mz_cuda_layout(const mz_tensor *t) {
     mz_layout l;
     mz_layout_of(&t->shape, &t->storage, &l);

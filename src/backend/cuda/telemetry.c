@@ -1,4 +1,4 @@
-// The card's sensors through NVML, which comes with the driver and is opened when the device is.
+// Reads the card's sensors through NVML, which comes with the driver and is opened when the device is.
 #include <dlfcn.h>
 #include <stdlib.h>
 

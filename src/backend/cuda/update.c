@@ -1,4 +1,4 @@
-// The update ops: the host side.
+// Runs the update ops: the host side.
 #include <stddef.h>
 
 #include "backend/cuda/kernels/update_fp8.h"

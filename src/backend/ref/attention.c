@@ -1,9 +1,9 @@
-// Attention, one row of scores at a time: nothing of size T×T is ever held.
+// Computes attention one row of scores at a time, and never holds anything of size T×T.
 #include <math.h>
 
 #include "backend/ref/ref.h"
 
-// Where q, k and v are, whether packed side by side in one tensor or apart.
+// Says where q, k and v are, whether packed side by side in one tensor or apart.
 typedef struct layout {
     int64_t batch, length, keys, heads, kv_heads, width; // B, Tq, Tk, H, Hkv, D
     int64_t q_row, kv_row;                               // elements from one position to the next

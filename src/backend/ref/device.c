@@ -1,4 +1,4 @@
-// The reference device: host memory, one thread, one kernel for every op.
+// The reference device has host memory, one thread, and one kernel for every op.
 #include <unistd.h>
 
 #include "backend/ref/ref.h"

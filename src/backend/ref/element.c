@@ -1,4 +1,4 @@
-// Elements in and out of tensors of any dtype.
+// Reads and writes elements of tensors of any dtype.
 #include <math.h>
 
 #include "backend/ref/ref.h"

@@ -1,4 +1,4 @@
-// Ops on one element at a time: sums, products, activations, dropout.
+// Runs ops on one element at a time: sums, products, activations, dropout.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -54,7 +54,7 @@ double mz_ref_dropout_factor(const mz_call *call, int64_t element) {
     return mz_uniform(words[element & 3]) >= call->attrs.p ? (double)(float)(1 / (1 - (double)call->attrs.p)) : 0;
 }
 
-// Where element i of y comes from in an operand: dimensions side by side from the last, those of 1 repeat.
+// Returns where element i of y comes from in an operand: dimensions side by side from the last, those of 1 repeat.
 static int64_t broadcast_at(const mz_shape *from, const mz_shape *y, int64_t i) {
     int64_t at = 0, stride = 1;
     for (int d = 1; d <= from->rank; d++) {
@@ -132,7 +132,7 @@ static void activate_dx(const mz_call *call, mz_act act) {
     }
 }
 
-// Of row r of F numbers: the gate's is at r·2F, the other factor's F after it.
+// Row r of F numbers has its gate at r·2F, and the other factor F after it.
 void mz_ref_swiglu(const mz_call *call) {
     const mz_shape *shape = &call->out[0].shape;
     int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];

@@ -1,4 +1,5 @@
-// Images [B, height, width, channels]: convolution, group norm, resampling; noise and the embedding of times.
+// Runs ops on images [B, height, width, channels]: convolution, group norm, resampling; noise and the embedding of
+// times.
 #include <math.h>
 
 #include "backend/ref/ref.h"

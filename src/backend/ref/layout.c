@@ -1,4 +1,4 @@
-// Ops that move elements: casts, tables, pieces.
+// Runs ops that move elements: casts, tables, pieces.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -28,7 +28,7 @@ void mz_ref_cast(const mz_call *call) {
         mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i));
 }
 
-// Programs let the two values share memory, so this runs only where somebody calls it by hand.
+// Programs let the two values share memory, so this runs only where a caller asks for it by hand.
 void mz_ref_reshape(const mz_call *call) {
     mz_ref_cast(call);
 }

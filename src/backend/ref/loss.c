@@ -1,4 +1,4 @@
-// Losses and their gradients: cross-entropy, mean squared error.
+// Computes losses and their gradients: cross-entropy, mean squared error.
 #include <math.h>
 
 #include "backend/ref/ref.h"

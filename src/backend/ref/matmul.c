@@ -1,4 +1,4 @@
-// Linear layers and matrix products, forward and backward.
+// Computes linear layers and matrix products, forward and backward.
 #include "backend/ref/ref.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// Mixture of experts: who goes where, there and back, and the experts' products.
+// Computes a mixture of experts: the choice of experts, rows there and back, and the experts' products.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -35,8 +35,8 @@ static double score_at(const token *t, int64_t e) {
     return t->call->attrs.softmax ? exp(x - t->lse) : sigmoid(x);
 }
 
-// What expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its two
-// best.
+// Returns what expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its
+// two best.
 static double choice(const token *t, int64_t e) {
     double score = score_at(t, e);
     return mz_present(&t->call->in[1]) ? score + mz_ref_get(&t->call->in[1], e) : score;

@@ -1,4 +1,4 @@
-// Layer and RMS normalisation and softmax, over the last dimension.
+// Computes layer and RMS normalisation and softmax, over the last dimension.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -92,7 +92,7 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
     }
 }
 
-// What a column is multiplied by.
+// Returns what a column is multiplied by.
 static double rmsnorm_weight(const mz_call *call, const mz_tensor *weight, int64_t c) {
     return mz_present(weight) ? mz_ref_get(weight, c) + (double)call->attrs.offset : 1;
 }

@@ -1,4 +1,4 @@
-// The ops between the products that make a matrix orthogonal (optim/orthogonal.c).
+// Runs the ops between the products that make a matrix orthogonal (optim/orthogonal.c).
 #include <math.h>
 
 #include "backend/ref/ref.h"

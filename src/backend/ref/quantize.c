@@ -1,4 +1,4 @@
-// 8 bits with scales, in both layouts, and what is recorded on the way.
+// Rounds to 8 bits with scales, in both layouts, and records amax and saturation.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -73,7 +73,7 @@ static void sum_columns(const mz_call *call, int64_t n) {
     }
 }
 
-// Of each block or tile of y the least power of two that brings its largest magnitude to at most the format's.
+// Finds for each block or tile of y the least power of two that brings its largest magnitude to at most the format's.
 static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_tensor *scales) {
     const int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->columnwise, &y->shape);
     float *scale = scales->data;

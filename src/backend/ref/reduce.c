@@ -1,4 +1,4 @@
-// Reductions along an axis, and their gradients.
+// Computes reductions along an axis, and their gradients.
 #include <math.h>
 
 #include "backend/ref/ref.h"

@@ -1,4 +1,4 @@
-// The reference backend: every op in plain C, FP64 inside, any float dtype in every slot. The truth that the other
+// The reference backend has every op in plain C, FP64 inside, any float dtype in every slot. The truth that the other
 // backends are tested against, so it is written to be read, and shares no code with them.
 #ifndef MZ_REF_H
 #define MZ_REF_H

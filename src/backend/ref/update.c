@@ -203,7 +203,7 @@ static void master_put(const masters *m, const mz_tensor *low_copy, int64_t e, i
     }
 }
 
-// What becomes of element i of the parameter, stored or averaged as update.h says.
+// Computes what element i of the parameter becomes, stored or averaged as update.h says.
 static void average(const mz_call *call, int slot, const mz_segment *segment, int64_t i, float master) {
     const mz_opt_state *state = call->in[2].data;
     if (!mz_present(&call->out[slot]))
@@ -268,7 +268,7 @@ typedef struct element {
 } element;
 typedef void formula(const void *constants, element *x);
 
-// What all kinds do: constants[1] are those of parameters with weight decay.
+// Does what all kinds do: constants[1] are those of parameters with weight decay.
 static void update(const mz_call *call, formula *apply, const void *const constants[2], moments *kept) {
     const mz_opt_state *state = call->in[2].data;
     int64_t n_segments;

@@ -1,5 +1,5 @@
-// The only object that knows an MPI. Collectives are begun and then asked about, so that a rank that waits for a dead
-// one can be told.
+// This is the only object that knows an MPI. Collectives are begun and then asked about, so that a rank that waits for
+// a dead one can get the news.
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-// Several files' words about precision, judged together. Who is followed where they differ, in the order of `rank`:
+// Judges what several files say about precision together. Who is followed where they differ, in the order of `rank`:
 //   DeepSpeed's engine reads its own file. Lightning's Trainer reads its own argument. A trainer that turns fp16 or
 //   bf16 on overwrites accelerate's mixed_precision (Hugging Face's TrainingArguments do). A trainer that turns nothing
 //   on leaves accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer believes.
@@ -288,7 +288,7 @@ static void judge_disagreement(const mz_asked *files, int n, const mz_asked *lea
     }
 }
 
-// Where no file asks: the default of a framework that is known, or nothing that could be said.
+// Decides where no file asks: the default of a framework that is known, or nothing that could be said.
 static void judge_silence(const mz_asked *files, int n, mz_agreement *out) {
     static const char *const defaults[] = {
         [MZ_ASKER_ACCELERATE] = "accelerate's mixed_precision is \"no\"",

@@ -76,7 +76,8 @@ typedef struct mz_asked {
 
 // MEZZO_ERR_IO, MEZZO_ERR_FORMAT and, for a file of Mezzo's own, MEZZO_ERR_INVALID: "FILE:LINE: …". `path` is borrowed.
 mezzo_status mz_asked_read(const char *path, mz_asked *out);
-// Files and those that they name, each once. A file that is named and not there stays in `follows` of who named it.
+// Files and those that they name, each once. A file that is named and not there stays in `follows` of the file that
+// names it.
 typedef struct mz_asked_set {
     mz_asked *files;
     char **paths;
@@ -90,7 +91,7 @@ mezzo_status mz_python_to_yaml(const char *text, size_t size, mz_text *out);
 const char *mz_ask_name(mz_ask ask);       // "bf16"
 const char *mz_asker_name(mz_asker asker); // "accelerate"
 
-// Where it would run.
+// Says where it would run.
 typedef struct mz_where {
     bool known;    // false: no GPU here and none assumed, so formats are judged only for files that ask for the CPU
     char name[96]; // "NVIDIA H100", "cc 7.5 (assumed)"
@@ -125,9 +126,9 @@ typedef struct mz_finding {
 #define MZ_FINDINGS_MAX 64
 typedef struct mz_agreement {
     int decides; // of the files: whose word is followed; -1: none asks for anything
-    mz_ask runs; // what would run there; MZ_ASK_NOTHING: the files do not tell
+    mz_ask runs; // what would run there; MZ_ASK_NOTHING: the files do not say
     bool pure;
-    mz_said_scaler scaler; // ON, OFF, or UNSAID where the files do not tell
+    mz_said_scaler scaler; // ON, OFF, or UNSAID where the files do not say
     char why[600];
     mz_finding findings[MZ_FINDINGS_MAX];
     int n_findings, n_conflicts;

@@ -1,4 +1,4 @@
-// One configuration file as what it asks for. The keys are those that the frameworks document; see docs/doctor.md for
+// Reads what one configuration file asks for. The keys are those that the frameworks document; see docs/doctor.md for
 // the table.
 #include <ctype.h>
 #include <stdlib.h>
@@ -35,8 +35,8 @@ typedef struct word {
     bool pure;
 } word;
 
-// What the frameworks write, in lower case and without "torch.", that is no name of one precision: no mixed precision,
-// "amp" with its tool's own meaning, and parameters in a low format. All else is precisions.def's.
+// The frameworks write these words, in lower case and without "torch.", which name no single precision: no mixed
+// precision, "amp" with its tool's own meaning, and parameters in a low format. All else is precisions.def's.
 static const word words[] = {
     {"no", MZ_ASK_FP32, false},
     {"none", MZ_ASK_FP32, false},

@@ -1,4 +1,4 @@
-// Configurations that are Python: assignments of literals and of dict(...) at the top level, as nanoGPT's and
+// Reads configurations that are Python: assignments of literals and of dict(...) at the top level, as nanoGPT's and
 // MMEngine's are. They become YAML with the same line numbers. Whatever else Python can do (calls, arithmetic, imports)
 // is left out.
 #include <ctype.h>

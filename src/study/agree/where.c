@@ -1,4 +1,5 @@
-// Where configurations would run: this machine, or one that is assumed. And what the judgement is called.
+// Describes where configurations would run: on this machine, or on one that is assumed. And what the judgement is
+// called.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,8 @@ static bool find_all(void *library, nvml *n) {
     return true;
 }
 
-// Of `count` GPUs those that CUDA_VISIBLE_DEVICES leaves; *first is the index of the first one, 0 where it has a name.
+// Counts those of `count` GPUs that CUDA_VISIBLE_DEVICES leaves; *first is the index of the first one, 0 where it has a
+// name.
 static int visible(int count, unsigned *first) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     int n = 0;

@@ -1,4 +1,4 @@
-// What a study's pairs say: speedup by width and tokens per step, where it crosses 1, what moves it, which rule to
+// Analyses a study's pairs: speedup by width and tokens per step, where it crosses 1, what changes it, which rule to
 // follow.
 #ifndef MZ_STUDY_ANALYSIS_H
 #define MZ_STUDY_ANALYSIS_H
@@ -14,7 +14,7 @@ typedef struct mz_curve_point { // the pairs of one width and one number of toke
     mz_summary memory, energy; // savings in per cent; n = 0 where no pair knows it
 } mz_curve_point;
 
-// What an interval is drawn from: whatever was repeated.
+// Says what an interval is drawn from: whatever was repeated.
 typedef enum mz_noise {
     MZ_NOISE_UNKNOWN, // one pair a point and no repeated timings: there are no intervals
     MZ_NOISE_TIMING,  // the timed steps of each row; one pair a point says nothing of other shapes

@@ -1,4 +1,4 @@
-// Where the speedup of one width crosses 1, and how sure that is.
+// Finds where the speedup of one width crosses 1, and how sure that is.
 //
 // ln(speedup) of pair j at point i: y_ij = m_i + b_ij + e_ij. The scatter between shapes b has one variance for the
 // width, pooled over its points; the error e of the timings is known pair by pair, from the repeats of its two rows.

@@ -68,7 +68,7 @@ mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text
     return status;
 }
 
-// The program's own words are dropped: its exit code and the files tell.
+// The program's own words are dropped: its exit code and the files show the result.
 static int run_quietly(const char *folder, char *const words[], int *code) {
     posix_spawn_file_actions_t actions;
     pid_t child;

@@ -1,4 +1,4 @@
-// Figures as gnuplot scripts with their data in them, each drawn as PNG and SVG beside the script.
+// Writes figures as gnuplot scripts with their data in them, and draws each as PNG and SVG beside the script.
 #ifndef MZ_STUDY_FIGURES_H
 #define MZ_STUDY_FIGURES_H
 

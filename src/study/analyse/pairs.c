@@ -244,7 +244,7 @@ static mezzo_status sort_rows(mz_study *s) {
 
 // --- energies ------------------------------------------------------------------------------------------------------
 // A step's energy is its mean power times its time. Where a file's energy_j is something else (power over a sampling
-// window of its own, for one), the median quotient tells, and energies are made from power and time.
+// window of its own, for one), the median quotient decides, and energies are made from power and time.
 static mezzo_status check_energy(mz_study *s) {
     double *ratio = mz_alloc(s->n_rows + 1, sizeof *ratio);
     size_t n = 0;

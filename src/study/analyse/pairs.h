@@ -1,5 +1,5 @@
-// A study's rows, and the exact-shape pairs made of them: a baseline (fp32) and a candidate (amp, bf16, …) of the same
-// shape that also *ran* as the same shape, on the same rung of the out-of-memory ladder. Everything else is listed
+// Reads a study's rows, and makes exact-shape pairs of them: a baseline (fp32) and a candidate (amp, bf16, …) of the
+// same shape that also *ran* as the same shape, on the same rung of the out-of-memory ladder. Everything else is listed
 // apart.
 #ifndef MZ_STUDY_PAIRS_H
 #define MZ_STUDY_PAIRS_H

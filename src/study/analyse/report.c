@@ -1,4 +1,4 @@
-// What an analysis says in sentences and tables (report.md) and as JSON (summary.json).
+// Writes an analysis as sentences and tables (report.md) and as JSON (summary.json).
 #include <math.h>
 
 #include "io/file.h"
@@ -59,7 +59,7 @@ static void describe_noise(const mz_curve *c, mz_text *t) {
         mz_text_addf(t, " %s, and there are no repeated timings: no intervals.", once);
 }
 
-// What the points say where no crossing is established.
+// Describes what the points say where no crossing is established.
 static void describe_no_crossing(const mz_analysis *a, const mz_curve *c, mz_text *t) {
     size_t above = 0, below = 0;
     for (size_t i = 0; i < c->n; i++) {

@@ -64,7 +64,7 @@ void mz_rules_t4_glm4moe(mz_rules *out) {
 }
 
 // --- judging -------------------------------------------------------------------------------------------------------
-// What a choice costs: the log of the time lost against the better precision.
+// Returns what a choice costs: the log of the time lost against the better precision.
 static double regret(bool candidate, double speedup) {
     double gain = log(speedup);
     return candidate ? fmax(0, -gain) : fmax(0, gain);
@@ -308,7 +308,7 @@ static void warn_outside(const mz_rules *rules, int64_t d_model, const mz_rule_c
                  (long long)most, (long long)near->d_model);
 }
 
-// What the other one takes on the nearest pairs, in mz_decide's words.
+// Writes what the other precision takes on the nearest pairs, in mz_decide's words.
 static void compare(const mz_rules *rules, const mz_rule_cell *near, mz_advice *out) {
     if (near == NULL)
         return;

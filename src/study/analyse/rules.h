@@ -1,4 +1,4 @@
-// A precision for a shape: rules of the form "the candidate from so many tokens per step on", one for a band of widths.
+// Rules choose a precision for a shape: each says "the candidate from so many tokens per step on" for a band of widths.
 #ifndef MZ_STUDY_RULES_H
 #define MZ_STUDY_RULES_H
 
@@ -18,7 +18,7 @@ typedef struct mz_rule {
 } mz_rule;
 
 #define MZ_RULES_MAX 64
-// What a rule decides at one width and number of tokens, on the pairs that were measured there: for advise's
+// Holds what a rule decides at one width and number of tokens, on the pairs that were measured there: for advise's
 // confidence.
 typedef struct mz_rule_cell {
     int64_t d_model, tokens, n, wins; // wins: the candidate was faster

@@ -1,4 +1,4 @@
-// rules.json: what analyze writes and advise reads.
+// Reads and writes rules.json: analyze writes it, and advise reads it.
 #include <math.h>
 
 #include "io/file.h"
@@ -83,7 +83,7 @@ static mezzo_status read_rule(const char *where, const json_t *o, mz_rule *r) {
             return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'threshold_tokens': it is %g, and must be above 0", where,
                            r->threshold);
     }
-    // What it was found on may be left out of a rule written by hand.
+    // A rule written by hand may leave out the pairs it was found on.
     if (json_object_get(o, "d_model") != NULL)
         MEZZO_TRY(mz_json_get_int(where, o, "d_model", 0, most, &r->d_model));
     if (json_object_get(o, "pairs") != NULL)

@@ -1,5 +1,5 @@
-// The statistics of a study: quantiles, percentile bootstrap, the exact sign test, ordinary least squares. Checked
-// against SciPy and NumPy (tests/golden/make/stats.py).
+// Computes the statistics of a study: quantiles, percentile bootstrap, the exact sign test, ordinary least squares.
+// Checked against SciPy and NumPy (tests/golden/make/stats.py).
 #ifndef MZ_STUDY_STATS_H
 #define MZ_STUDY_STATS_H
 

@@ -1,4 +1,4 @@
-// What the followed step would cost in other precisions: from its operations, run again in each of them on the
+// Predicts what the followed step would cost in other precisions: from its operations, run again in each of them on the
 // program's own machine; and from Mezzo's kernels at the same shapes.
 #ifndef MZ_STUDY_COST_H
 #define MZ_STUDY_COST_H

@@ -1,4 +1,4 @@
-// What a followed program did wrong: the rules of study/agree/rules.def applied to its traces.
+// Applies the rules of study/agree/rules.def to the traces of a program.
 #ifndef MZ_STUDY_JUDGE_H
 #define MZ_STUDY_JUDGE_H
 

@@ -1,9 +1,9 @@
-// Rules about the order of events: scaler, clipping, schedule, accumulation, optimizer, ranks.
+// Checks the rules about the order of events: scaler, clipping, schedule, accumulation, optimizer, ranks.
 #include <math.h>
 
 #include "study/audit/judge.h"
 
-// What stands between one optimizer step and the next.
+// Holds what stands between one optimizer step and the next.
 typedef struct state {
     bool scaled;    // a scaler multiplied the loss
     bool unscaled;  // since the last backward
@@ -284,8 +284,8 @@ typedef struct exchange {
     int at;
 } exchange;
 
-// What is exchanged before the first step: a loss that is averaged for a log comes after it. Where ranks exchange
-// something there and nothing is paused, different gradients may be those of different parts of a model.
+// Returns what is exchanged before the first step: a loss that is averaged for a log comes after it. Where ranks
+// exchange something there and nothing is paused, different gradients may be those of different parts of a model.
 static exchange find_exchange(const mz_torch_trace *t) {
     exchange x = {.at = -1};
     bool stepped = false;

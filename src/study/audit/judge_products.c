@@ -1,4 +1,4 @@
-// Rules about operations: which format each had, the region that it was in, and its shape.
+// Checks the rules about operations: which format each had, the region that it was in, and its shape.
 #include <math.h>
 
 #include "study/audit/judge.h"

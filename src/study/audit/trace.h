@@ -1,4 +1,5 @@
-// What python/mezzo/audit wrote of one rank of a PyTorch program: operations with shapes, dtypes and lines, and events.
+// Reads what python/mezzo/audit wrote of one rank of a PyTorch program: operations with shapes, dtypes and lines, and
+// events.
 #ifndef MZ_STUDY_TRACE_H
 #define MZ_STUDY_TRACE_H
 

@@ -1,4 +1,4 @@
-// Numerics one can see: each function computes one lesson's answer with the conversions that training uses.
+// Each function computes one lesson's answer with the conversions that training uses.
 #ifndef MZ_STUDY_LAB_H
 #define MZ_STUDY_LAB_H
 
@@ -6,7 +6,7 @@
 #include "train/trial.h"
 
 // --- formats (lab_formats.c) ---------------------------------------------------------------------------------------
-// What a format does beyond its largest value, and which codes are no numbers.
+// Says what a format does beyond its largest value, and which codes are no numbers.
 typedef enum mz_specials {
     MZ_SPECIALS_IEEE, // infinities and NaNs: the largest exponent field
     MZ_SPECIALS_NAN,  // OCP E4M3FN: no infinity, one NaN of each sign
@@ -41,7 +41,7 @@ typedef struct mz_lab_format_facts {
 } mz_lab_format_facts;
 mz_lab_format_facts mz_lab_format_describe(const mz_lab_format *format);
 
-// What became of a value that was stored in a format.
+// Says what became of a value that was stored in a format.
 typedef enum mz_fate {
     MZ_FATE_EXACT,
     MZ_FATE_ROUNDED,
@@ -154,7 +154,7 @@ typedef struct mz_underflow {
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u);
 void mz_underflow_close(mz_underflow *u);
 
-// What FP16 would make of numbers that were multiplied by 2^scale first.
+// Holds what FP16 would make of numbers that were multiplied by 2^scale first.
 typedef struct mz_fp16_fate {
     int64_t nonzero;     // finite ones
     int64_t lost;        // become zero

@@ -1,4 +1,4 @@
-// What a long sum loses: one small term added again and again, in several formats and ways.
+// Shows what a long sum loses: it adds one small term again and again, in several formats and ways.
 #include <math.h>
 
 #include "study/lab/lab.h"

@@ -1,4 +1,4 @@
-// The lessons' figures.
+// Draws the lessons' figures.
 #include <math.h>
 
 #include "study/analyse/figures.h"

@@ -1,5 +1,5 @@
-// Number formats: their facts, and what becomes of a value in each. Facts follow from the widths of the fields; a value
-// is stored by the conversion that training uses, and its fields are read off the result.
+// Describes number formats, and stores a value in each. Facts follow from the widths of the fields; a value is stored
+// by the conversion that training uses, and its fields are read off the result.
 #include <math.h>
 
 #include "study/lab/lab.h"

@@ -1,4 +1,4 @@
-// Overflow: where a softmax leaves the range of its format, and the loss scale's way down and up again.
+// Shows where a softmax leaves the range of its format, and how the loss scale falls and rises again.
 #include <math.h>
 
 #include "mezzo/step.h"

@@ -1,4 +1,4 @@
-// What the lessons that train a model share: a text that is the same everywhere, and keys of a configuration.
+// The lessons that train a model share a text that is the same everywhere, and keys of a configuration.
 #ifndef MZ_STUDY_LAB_TEXT_H
 #define MZ_STUDY_LAB_TEXT_H
 

@@ -1,4 +1,4 @@
-// What FP16 would lose of a real model's gradients: one step of training in FP32, counted tensor by tensor.
+// Shows which of a model's gradients FP16 would lose: counts one step of training in FP32, tensor by tensor.
 #include <unistd.h>
 
 #include "study/lab/lab.h"

@@ -107,7 +107,7 @@ static void rates(const mz_session_options *o, const mz_bench_plan *plan, mz_ben
         cell->mfu = flops / (ms * 1e-3) / peak;
 }
 
-// What the plan says first: a size that cannot fit is not tried.
+// Asks the plan first, so that a size that cannot fit is not tried.
 static mezzo_status fits(mezzo_device *device, const mz_session_options *o, const mz_bench_plan *plan,
                          mz_bench_cell *cell, bool *yes) {
     size_t need, room = plan->memory;

@@ -1,4 +1,4 @@
-// Forward, backward and step times of model sizes in several precisions: what mezzo bench --models measures.
+// Times forward, backward and step of model sizes in several precisions, for mezzo bench --models.
 #ifndef MZ_STUDY_BENCH_H
 #define MZ_STUDY_BENCH_H
 
@@ -25,7 +25,7 @@ typedef struct mz_bench_plan {
     size_t memory;       // bytes; 0: what is free on the device
     const double *peaks; // FLOP/s by mezzo_precision, for MFU; NULL or 0: not known
     uint64_t seed;
-    void (*tell)(void *user, const char *size, mezzo_precision precision); // before each is measured; NULL: nobody
+    void (*tell)(void *user, const char *size, mezzo_precision precision); // before each is measured; NULL: no call
     void *user;
 } mz_bench_plan;
 

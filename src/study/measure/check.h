@@ -1,4 +1,4 @@
-// Each kernel of a device beside the ref device, on small calls: whether it computes what its op says.
+// Compares each kernel of a device with the ref device's on small calls.
 #ifndef MZ_STUDY_CHECK_H
 #define MZ_STUDY_CHECK_H
 
@@ -10,7 +10,7 @@ typedef struct mz_check {
     const char *op, *kernel; // borrowed
     char shape[64];
     mezzo_precision precision;
-    // Of the output that differs most, relative to its tolerance: the root mean square of its difference from ref's
+    // For the output that differs most, relative to its tolerance: the root mean square of its difference from ref's
     // result, over the root mean square of that.
     double error, tolerance;
     bool passed;

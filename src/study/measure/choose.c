@@ -19,7 +19,7 @@ mz_choose_options mz_choose_defaults(void) {
     return (mz_choose_options){.seconds = 1, .iters = 10, .gradient_within = GRADIENT_WITHIN};
 }
 
-// What the candidates are compared with: the first that passed.
+// Holds what the candidates are compared with: the first that passed.
 typedef struct beside {
     int guard_steps; // set by the first candidate and kept for the others
     bool gradients;  // an 8-bit candidate is among them
@@ -63,7 +63,7 @@ static mz_candidate candidate_of(mezzo_precision precision, bool native) {
                           .gradient_error = (double)NAN};
 }
 
-// What is told of and not tried has a note already.
+// A candidate that is reported and not tried has a note already.
 static bool tried(const mz_candidate *c) {
     return c->note[0] == '\0';
 }

@@ -1,4 +1,4 @@
-// A precision for a workload by timing it: the fastest that fits and passes a numeric guard.
+// Chooses a precision for a workload by timing it: the fastest that fits and passes a numeric guard.
 #ifndef MZ_STUDY_CHOOSE_H
 #define MZ_STUDY_CHOOSE_H
 
@@ -36,9 +36,9 @@ typedef struct mz_choose_options {
 } mz_choose_options;
 mz_choose_options mz_choose_defaults(void); // 1 s, 10 steps, the guard's bound; all else empty
 
-// Whether mz_choose tries a precision where no list is given: FP32, and those whose arithmetic the device has, of 8
-// bits only where it is faster. false on a device that emulates it, *note is then why, or "" where nothing is to be
-// said.
+// Returns whether mz_choose tries a precision where no list is given: FP32, and those whose arithmetic the device has,
+// of 8 bits only where it is faster. false on a device that emulates it, *note is then why, or "" where nothing is to
+// be said.
 bool mz_choose_usual(const mezzo_device_info *info, mezzo_precision precision, const char **note);
 // The guard: after the same first steps on the same tokens, every loss is finite, the last step was taken, and the loss
 // is within 1 % of the widest candidate's; of an 8-bit candidate the gradient of the first micro batch is, too, off by

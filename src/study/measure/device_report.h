@@ -1,4 +1,5 @@
-// What the owner of a device can send to those who do not have one: every self-test, and the rates of its kernels.
+// The owner of a device can send this report to those who do not have one: every self-test, and the rates of its
+// kernels.
 #ifndef MZ_STUDY_DEVICE_REPORT_H
 #define MZ_STUDY_DEVICE_REPORT_H
 

@@ -1,5 +1,5 @@
-// Where two runs part: the first op whose result differs by more than so many units in the last place, computed by both
-// configurations from the same weights and the same batch.
+// Finds where two runs part: the first op whose result differs by more than so many units in the last place, computed
+// by both configurations from the same weights and the same batch.
 #ifndef MZ_STUDY_DIFFERENCE_H
 #define MZ_STUDY_DIFFERENCE_H
 
@@ -29,7 +29,7 @@ typedef struct mz_difference {
     double value[2];
 } mz_difference;
 
-// Of each result up to 65,536 numbers at equal distances are compared; 8-bit data are left out, because their scales
+// Compares up to 65,536 numbers of each result at equal distances; 8-bit data are left out, because their scales
 // differ. IO, FORMAT: a folder that is no run's or has no checkpoint; INVALID: models or batches that do not fit each
 // other.
 mezzo_status mz_difference_find(const mz_difference_options *options, mz_difference *out);

@@ -1,5 +1,5 @@
-// What a step costs in joules, from the device's own counter, or the processor's (RAPL). Where nothing can be read,
-// NaN.
+// Measures what a step costs in joules, by the device's own counter, or the processor's (RAPL). Where nothing can be
+// read, NaN.
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-// A graph as the passes leave it, collected: every op with its dtypes, every parameter with its master, and what they
-// come to; for `mezzo explain`.
+// Collects a graph as the passes leave it: every op with its dtypes, every parameter with its master, and their sums;
+// for `mezzo explain`.
 #ifndef MZ_STUDY_EXPLAINED_H
 #define MZ_STUDY_EXPLAINED_H
 
@@ -77,7 +77,8 @@ mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_progr
 void mz_explained_add_optimizer(const mezzo_graph *g, const mezzo_optimizer_options *options, mz_explained_params *out);
 void mz_explained_params_free(mz_explained_params *table);
 
-// What the tensors that outlive an op are stored in: dtype names; "mixed" where they differ, "-" where there are none.
+// Holds what the tensors that outlive an op are stored in: dtype names; "mixed" where they differ, "-" where there are
+// none.
 typedef struct mz_explained_summary {
     size_t params, low_copies;
     int64_t elements;

@@ -1,5 +1,5 @@
-// What one of several ranks holds of a model's parameters and gradients, and what it gathers; for `mezzo explain
-// --ranks`.
+// Computes what one of several ranks holds of a model's parameters and gradients, and what it gathers; for `mezzo
+// explain --ranks`.
 #ifndef MZ_STUDY_EXPLAINED_RANKS_H
 #define MZ_STUDY_EXPLAINED_RANKS_H
 

@@ -1,5 +1,5 @@
-// The calls that are timed: for each name the tensors, dtypes and attributes that the passes give the op in a training
-// step, the data to run it on, and how much work it is.
+// Makes the calls that are timed: for each name the tensors, dtypes and attributes that the passes give the op in a
+// training step, the data to run it on, and its operations and bytes.
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,5 +1,4 @@
-// What each kernel of a device reaches of what the device can do: calls of given shapes, timed beside the measured
-// peaks.
+// Compares each kernel of a device with what the device can do: times calls of given shapes beside the measured peaks.
 #ifndef MZ_STUDY_KERNELS_H
 #define MZ_STUDY_KERNELS_H
 
@@ -8,7 +7,7 @@
 #define MZ_BENCH_DIMS 4
 
 // --- cases (kernel_cases.c) ----------------------------------------------------------------------------------------
-// What is timed under a name: an op with its attributes and the tensors that a model gives it ("linear_gelu" is a
+// Holds what is timed under a name: an op with its attributes and the tensors that a model gives it ("linear_gelu" is a
 // linear layer with its activation in the epilogue and the value before it kept).
 typedef struct mz_bench_op mz_bench_op;
 
@@ -42,7 +41,7 @@ typedef struct mz_bench_call {
     double work;
 } mz_bench_call;
 void mz_bench_make(const mz_bench_case *c, mezzo_precision precision, mz_bench_call *out);
-// Whether both precisions make the same call (an embedding is FP32 in all of them).
+// Returns whether both precisions make the same call (an embedding is FP32 in all of them).
 bool mz_bench_same(const mz_bench_case *c, mezzo_precision one, mezzo_precision other);
 // Host contents of input or output `slot`, `bytes` long, before the first call.
 void mz_bench_fill(const mz_bench_call *c, bool output, int slot, void *data, size_t bytes);

@@ -147,7 +147,7 @@ mezzo_status mz_matched_judge(const mz_verify_options *o, const mz_verify_result
     }
     out->steps_ratio = mz_measure_ratio(ratio, r->n, level);
     out->speedup = mz_measure_ratio(speedup, r->n, level);
-    if (r->emulate != MEZZO_BLOCKS_NONE) { // an emulation's times are nobody's: steps alone are judged
+    if (r->emulate != MEZZO_BLOCKS_NONE) { // an emulation's times say nothing: steps alone are judged
         out->raw = (mz_measured){(double)NAN, {(double)NAN, (double)NAN}};
         out->speedup = out->steps_ratio;
     }

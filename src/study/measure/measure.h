@@ -1,5 +1,4 @@
-// A training step of a model at a shape and a precision, made to be timed: what bench, sweep and advise --measure
-// share.
+// Makes a training step of a model at a shape and a precision to be timed; bench, sweep and advise --measure share it.
 #ifndef MZ_STUDY_MEASURE_H
 #define MZ_STUDY_MEASURE_H
 
@@ -7,7 +6,7 @@
 
 #include "session/session.h"
 
-// Of the session of a model: what is timed and planned is mz_session_options (mz_session_usual).
+// A model's session (mz_session_usual) is timed and planned from mz_session_options.
 int64_t mz_session_items(const mz_session_options *o); // of a step, in what its task counts: tokens, images, examples
 // A micro batch: "8 x 128 tokens", "8 images of 64 x 64 x 1", "8 examples".
 void mz_session_describe(const mz_session_options *o, char *out, size_t size);
@@ -39,8 +38,8 @@ mezzo_status mz_largest_batch(mezzo_device *device, const mz_session_options *o,
                               int64_t *batch);
 mezzo_status mz_session_bytes(mezzo_device *device, const mz_session_options *o, size_t *bytes); // mz_footprint_total
 mezzo_status mz_session_run_bytes(mezzo_device *device, const mz_session_options *o, size_t *bytes); // …_run
-// What is free on the device now: its memory less what anybody uses; on a CPU the system's available memory. 0: not
-// known.
+// Reads the free memory of the device: its memory less what any process uses; on a CPU the system's available memory.
+// 0: not known.
 mezzo_status mz_memory_free(mezzo_device *device, size_t *bytes);
 // Floating-point operations of the products and attention of a step, forward and backward (3 × forward), nothing
 // evaluated twice.
@@ -55,7 +54,7 @@ mezzo_status mz_rig_create(mezzo_device *device, const mz_session_options *o, mz
 void mz_rig_free(mz_rig *rig);           // NULL is fine
 size_t mz_rig_memory(const mz_rig *rig); // bytes taken on the device
 // The peak of really making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how far
-// the process's resident memory grew (the kernel's count). UNSUPPORTED where the system does not tell.
+// the process's resident memory grew (the kernel's count). UNSUPPORTED where the system does not report it.
 mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *o, size_t *bytes);
 mezzo_device *mz_rig_device(const mz_rig *rig);
 

@@ -1,4 +1,4 @@
-// What a session takes and costs, known from its graph before anything is allocated.
+// Computes what a session takes and costs from its graph, before anything is allocated.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
@@ -123,9 +123,9 @@ static mezzo_status total_at(search *s, int64_t batch, size_t *bytes) {
     return total_of(s, &s->plans->list[s->plans->n++], bytes);
 }
 
-// What is known of batches from `from` on: `fits`, the largest that fits (a smaller one may not, where blocks of rows
-// come out badly), and `over`, the least above it; NULL: none. And `second`, for the line of a guess: `over`, or the
-// largest that is a sixteenth below `fits`.
+// Holds what is known of batches from `from` on: `fits`, the largest that fits (a smaller one may not, where blocks of
+// rows come out badly), and `over`, the least above it; NULL: none. And `second`, for the line of a guess: `over`, or
+// the largest that is a sixteenth below `fits`.
 typedef struct known {
     const mz_planned *fits, *over, *second;
 } known;
@@ -157,8 +157,8 @@ static size_t on_line(size_t a, size_t b, double at) {
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
-// What a batch would take if each part of a footprint were a straight line through two plans. Blocks in whole huge
-// pages make steps of the sum, so that it is none.
+// Guesses what a batch would take if each part of a footprint were a straight line through two plans. Blocks in whole
+// huge pages make steps of the sum, so that it is none.
 static mezzo_status guess(search *s, const known *k, int64_t batch, size_t *bytes) {
     const mz_footprint *f = &k->fits->f, *g = &k->second->f;
     const double at = (double)(batch - k->fits->batch) / (double)(k->second->batch - k->fits->batch);

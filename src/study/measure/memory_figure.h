@@ -1,4 +1,4 @@
-// Where the memory goes, as stacked bars.
+// Draws where the memory goes, as stacked bars.
 #ifndef MZ_STUDY_MEMORY_FIGURE_H
 #define MZ_STUDY_MEMORY_FIGURE_H
 

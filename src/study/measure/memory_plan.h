@@ -1,4 +1,4 @@
-// What training takes, precision beside precision, optimizer beside optimizer: planned, and nothing allocated.
+// Plans the memory of training for each precision and optimizer, and allocates nothing.
 #ifndef MZ_STUDY_MEMORY_PLAN_H
 #define MZ_STUDY_MEMORY_PLAN_H
 
@@ -37,7 +37,7 @@ typedef struct mz_memory_plan {
     // Planned.
     mz_memory_row rows[MZ_MEMORY_ROWS]; // masters other than FP32 where products read BF16 only
     int n_rows;
-    int base; // the row that savings are told of: of the first low precision and its first optimizer
+    int base; // the row that savings are compared with: of the first low precision and its first optimizer
     mz_memory_saving savings[10];
     int n_savings;
 } mz_memory_plan;

@@ -1,5 +1,5 @@
-// Where a precision hurts: the smallest set of modules that must stay in fp32 so that short runs lose no more than a
-// stated gap.
+// Finds where a precision hurts: the smallest set of modules that must stay in fp32 so that short runs lose no more
+// than a stated gap.
 #ifndef MZ_STUDY_PER_OP_H
 #define MZ_STUDY_PER_OP_H
 

@@ -1,4 +1,4 @@
-// Bytes a parameter of the ways in which models are trained, and of the tables that are published about them.
+// Lists the bytes a parameter takes in the ways models are trained, and in tables that are published about them.
 #include "study/measure/measure.h"
 
 static const mz_scheme schemes[] = {

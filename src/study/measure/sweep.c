@@ -49,7 +49,7 @@ static mezzo_status image_model(const mz_sweep_options *o, int64_t blocks, int64
     return mezzo_model_check(out);
 }
 
-// Of a model of images `layers` are blocks a level, and seq_len the pixels of a picture, a square number. INVALID: a
+// In a model of images `layers` are blocks a level, and seq_len the pixels of a picture, a square number. INVALID: a
 // model that has neither texts nor images.
 static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
                                mezzo_model_config *out) {
@@ -103,7 +103,7 @@ static mezzo_status list_shapes(sweep *s) {
 }
 
 // --- the file ------------------------------------------------------------------------------------------------------
-// What the numbers depend on and no column tells: rows of one table have it in common.
+// The numbers depend on this, which no column says: rows of one table have it in common.
 static mezzo_status make_env(sweep *s) {
     mezzo_device_info info;
     mz_text t = {0};

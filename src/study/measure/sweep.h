@@ -1,4 +1,5 @@
-// The grid layers × d_model × batch × sequence × precision of a model family, measured shape by shape, a row each.
+// Measures the grid layers × d_model × batch × sequence × precision of a model family shape by shape, with a row for
+// each.
 #ifndef MZ_STUDY_SWEEP_H
 #define MZ_STUDY_SWEEP_H
 

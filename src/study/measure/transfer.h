@@ -1,5 +1,5 @@
-// Whether small models tell what a larger one gains: the speedup at equal quality of a few widths, a straight line
-// through it in ln(parameters), and the model itself beside the line's prediction.
+// Tests whether small models predict what a larger one gains: a straight line in ln(parameters) goes through a few
+// widths' speedups at equal quality, and the model itself is compared with it.
 #ifndef MZ_STUDY_TRANSFER_H
 #define MZ_STUDY_TRANSFER_H
 

@@ -1,4 +1,4 @@
-// From the seeds' numbers to a verdict that noise alone cannot give.
+// Makes a verdict of the seeds' numbers that noise alone cannot give.
 #include <math.h>
 
 #include "study/measure/verify.h"

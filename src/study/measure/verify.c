@@ -1,4 +1,4 @@
-// Pairs of training runs that differ in their precision only.
+// Runs pairs of training runs that differ in their precision only.
 #include "study/measure/verify.h"
 
 #include <math.h>
@@ -123,7 +123,7 @@ static void close_side(side *s) {
     *s = (side){0};
 }
 
-// What both sides share, told from either.
+// Describes what both sides share, from either.
 static void describe(verifier *v) {
     mz_verify_result *r = v->r;
     const mz_trial_facts *t = &v->sides[1].facts;
@@ -151,7 +151,7 @@ static mezzo_status stopped(const verifier *v) {
     return MEZZO_OK;
 }
 
-// What the program was given, kept until the turn is over: the last micro batch of a step is still in the trial's own
+// Keeps the program's inputs until the turn is over: the last micro batch of a step is still in the trial's own
 // buffers.
 static void keep_data(side *s, int64_t i) {
     const mz_examples *examples = mz_trial_examples(s->trial);
@@ -225,7 +225,7 @@ static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
     return add_data(s, to - from);
 }
 
-// Losses are told of the same step: in turns, when both runs have taken it.
+// Losses are reported of the same step: in turns, when both runs have taken it.
 static void show(verifier *v, int first, int last, double share) {
     mz_verify_progress *p = &v->progress;
     for (int which = first; which <= last; which++) {
@@ -248,7 +248,7 @@ static mezzo_status train_in_turns(verifier *v) {
     for (int64_t step = 0, turn = 0; step < steps; step += v->turn, turn++) {
         int64_t to = step + v->turn < steps ? step + v->turn : steps;
         for (int i = 0; i < 2; i++) {
-            int which = (int)((turn + i + (int64_t)v->progress.seed) % 2); // who is first alternates
+            int which = (int)((turn + i + (int64_t)v->progress.seed) % 2); // the first side alternates
             MEZZO_TRY(take_turn(v, &v->sides[which], to));
             show(v, 0, i == 0 ? -1 : 1, (double)(step + to + i * (to - step)) / 2 / (double)steps);
         }

@@ -1,5 +1,4 @@
-// FP32 against a precision: the same run trained in both, from the same weights on the same batches, and what came of
-// it.
+// Compares FP32 with a precision: trains the same run in both, from the same weights on the same batches.
 #ifndef MZ_STUDY_VERIFY_H
 #define MZ_STUDY_VERIFY_H
 
@@ -102,7 +101,7 @@ typedef struct mz_verify_result {
     char device[160], data[512];
     char reason[400]; // why the precision is what it is
     mezzo_precision asked, precision;
-    mezzo_blocks emulate; // that the precision's operands are rounded to; its times are then nobody's
+    mezzo_blocks emulate; // that the precision's operands are rounded to; its times then say nothing
     bool emulate_stochastic, emulate_hadamard;
     mezzo_residual residual;
     int64_t batch, grad_accum, steps, warmup; // warmup: first steps that are not timed

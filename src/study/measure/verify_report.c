@@ -1,4 +1,4 @@
-// What a verification says: blocks and verdicts as text, JSON, Markdown.
+// Writes a verification's blocks and verdicts as text, JSON and Markdown.
 #include <math.h>
 
 #include "study/measure/verify.h"

@@ -1,4 +1,4 @@
-// An audit of a PyTorch program as one HTML page that needs nothing else.
+// Writes an audit of a PyTorch program as one HTML page that needs nothing else.
 #ifndef MZ_STUDY_AUDIT_PAGE_H
 #define MZ_STUDY_AUDIT_PAGE_H
 

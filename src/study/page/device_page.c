@@ -1,6 +1,6 @@
 #include "study/page/device_page.h"
 
-// Of the title, twice. A per cent sign of the style is written twice.
+// The head has the title twice. A per cent sign of the style is written twice.
 static const char head[] =
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title>\n"
     "<meta name=\"viewport\" content=\"width=device-width\">\n"

@@ -1,4 +1,4 @@
-// A report as one HTML page that its owner can send on: a device's description and self-tests, an advice.
+// Writes a report as one HTML page that its owner can send on: a device's description and self-tests, an advice.
 #ifndef MZ_STUDY_DEVICE_PAGE_H
 #define MZ_STUDY_DEVICE_PAGE_H
 

@@ -1,4 +1,4 @@
-// Parts that every page of mezzo is written from: its style, and text that is safe inside of HTML.
+// Every page of mezzo is written from these parts: its style, and text that is safe inside of HTML.
 #ifndef MZ_STUDY_PAGE_TEXT_H
 #define MZ_STUDY_PAGE_TEXT_H
 

@@ -137,8 +137,8 @@ static void remember(mz_run_log *log, const char *line, size_t n) {
     memcpy(log->tail, line + n - log->n_tail, log->n_tail);
 }
 
-// Whether what was read does not end any more where it did: a rollback, or a run that was resumed, cut the file back,
-// and what was written since may reach further.
+// Checks whether what was read does not end any more where it did: a rollback, or a run that was resumed, cut the file
+// back, and what was written since may reach further.
 static mezzo_status was_cut(const mz_run_log *log, const mz_lines *lines, bool *cut) {
     char now[sizeof log->tail + 1];
     const size_t n = log->n_tail + 1;

@@ -1,4 +1,4 @@
-// The numbers of a run folder, read back from its metrics.jsonl: for report and watch. A run that is still writing can
+// Reads the numbers of a run folder back from its metrics.jsonl, for report and watch. A run that is still writing can
 // be read again and again: only what was added is read, or all of it where the file was cut back, as a rollback does.
 // What is kept does not grow with the file: a long metric is kept in stretches, of long lists of texts some are.
 #ifndef MZ_STUDY_RUN_LOG_H
@@ -65,9 +65,8 @@ typedef struct mz_run_log {
 
 // Reads the whole lines that were added since, or where what was read is not there any more, all of them. The folder
 // must exist; a file that is not there yet adds nothing. The torn last line of a crash waits for its end. Any other
-// line that is no record, and a value that cannot be what its key says, is left out and counted; the first is told in
-// `first_bad`.
-// Long reading is told by mz_work; *stop (NULL: never) ends it with INTERRUPTED.
+// line that is no record, and a value that cannot be what its key says, is left out and counted; the first is reported
+// in `first_bad`. mz_work reports long reading; *stop (NULL: never) ends it with INTERRUPTED.
 mezzo_status mz_run_log_open(const char *folder, const volatile sig_atomic_t *stop, mz_run_log *out); // and reads
 mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop);
 // The records within the last `bytes` of a long file, at once: what is newest while all of it is read.

@@ -86,7 +86,7 @@ static void add_series(mz_text *t, const mz_run_log *log, mz_point *points) {
     mz_text_addf(t, "},");
 }
 
-// Where the count of skipped steps rose, and by how much.
+// Marks where the count of skipped steps rose, and by how much.
 static void add_skips(mz_text *t, const mz_run_log *log) {
     const mz_series *s = mz_run_log_find(log, "amp/skipped_steps");
     double before = 0;
@@ -251,7 +251,7 @@ static void add_ops(mz_text *t, const op_rows *rows) {
     mz_text_addf(t, "],");
 }
 
-// What the head says of a run comes from these keys.
+// The head describes a run by these keys.
 static void add_settings(mz_text *t, const mezzo_config *config) {
     static const char *const keys[] = {"data.path",      "data.train",       "data.val",         "data.features",
                                        "data.latents",   "data.tokenizer",   "model.seq_len",    "train.steps",
@@ -268,7 +268,7 @@ static void add_settings(mz_text *t, const mezzo_config *config) {
 }
 
 // config.yaml and what follows from it. A folder without one is a run without a table; so is one whose file this
-// version does not read, which is told.
+// version does not read, which is reported.
 static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
     char *path = mz_format("%s/config.yaml", log->folder), *text = NULL;
     size_t size;
@@ -494,7 +494,7 @@ typedef struct page_source {
     const char *title;
 } page_source;
 
-// What stands at a place @NAME@ of the template.
+// Writes what stands at a place @NAME@ of the template.
 static mezzo_status add_part(mz_text *t, const char *name, const page_source *from) {
     const struct {
         const char *name;

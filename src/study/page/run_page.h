@@ -1,4 +1,4 @@
-// Runs as one HTML page that needs nothing else: curves, samples, configuration, the precision of every op.
+// Writes runs as one HTML page that needs nothing else: curves, samples, configuration, the precision of every op.
 #ifndef MZ_STUDY_RUN_PAGE_H
 #define MZ_STUDY_RUN_PAGE_H
 

@@ -1,11 +1,11 @@
-// One metric of a run log: kept in stretches, asked for its ends, its middle and the line it draws.
+// Keeps one metric of a run log in stretches, and answers with its ends, its median and the line it draws.
 #include <math.h>
 #include <stdlib.h>
 
 #include "study/page/run_log.h"
 
 // --- stretches -----------------------------------------------------------------------------------------------------
-// What is not finite must be seen: it is both lower and higher than any number.
+// A number that is not finite must be seen: it is both lower and higher than any number.
 static void see(mz_stretch *s, int64_t low_step, double low, int64_t high_step, double high) {
     if (!isfinite(low) || (isfinite(s->low) && low < s->low)) {
         s->low = low;

@@ -1,4 +1,4 @@
-// Activations and their gradients, one vector at a time, in FP32.
+// Computes activations and their gradients, one vector at a time, in FP32.
 #ifndef MZ_CPU_ACT_H
 #define MZ_CPU_ACT_H
 

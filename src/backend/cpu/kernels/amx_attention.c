@@ -86,7 +86,7 @@ ALWAYS void gather_block(forward_block *w, const int parts, int64_t j0, int n) {
                         (size_t)w->depth * sizeof(float));
 }
 
-// Which of a row's elements from `element` on dropout keeps, 16 to a mask.
+// Stores which of a row's elements from `element` on dropout keeps, 16 to a mask.
 static void keep_row(forward_block *w, const dropout_stream *stream, uint64_t element, int n, __mmask16 *keep) {
     if ((element & 3) == 0) {
         for (int j = 0; j < n; j += 64)

@@ -1,4 +1,5 @@
-// What attention on AMX tiles shares, forward and backward: heads packed for tiles, and the functions of softmax.
+// Attention's forward and backward kernels on AMX tiles share this: heads packed for tiles, and the functions of
+// softmax.
 //
 // Operands are BF16, or pairs of BF16: an FP16 or TF32 number of 11 significant bits is exactly hi + lo, hi its upper 8
 // bits, and a product of two such numbers exactly four BF16 products. `parts` is 1 or 2, a constant wherever it is
@@ -14,8 +15,8 @@
 
 #define ALWAYS static inline __attribute__((always_inline))
 
-// Where one head's elements come from: row r at data + r·stride elements; rows from `rows` on and columns from h->width
-// on are 0.
+// Says where one head's elements come from: row r at data + r·stride elements; rows from `rows` on and columns from
+// h->width on are 0.
 typedef struct head_rows {
     const char *data;
     size_t stride;

@@ -104,7 +104,7 @@ static void load_queries(backward_block *w, const mz_call *call, const heads *h,
 }
 
 // --- one block -----------------------------------------------------------------------------------------------------
-// Which keys of the block each query keeps; p > 0.
+// Draws which keys of the block each query keeps; p > 0.
 static void draw_block(backward_block *w, const heads *h, const dropout_stream *stream, int64_t row, int64_t i0,
                        int64_t j0) {
     for (int i = 0; i < BLOCK && i0 + i < h->length; i++)

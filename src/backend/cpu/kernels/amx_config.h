@@ -1,4 +1,4 @@
-// The tile configuration of every AMX kernel: palette 1, all eight tiles of 16 rows × 64 bytes.
+// Every AMX kernel has this tile configuration: palette 1, all eight tiles of 16 rows × 64 bytes.
 #ifndef MZ_CPU_AMX_CONFIG_H
 #define MZ_CPU_AMX_CONFIG_H
 

@@ -1,5 +1,5 @@
-// Whether AMX tiles compute, and how fast. The palette-1 geometry, 8 tiles of 16 rows × 64 bytes, is taken as given:
-// under some hypervisors CPUID's leaf 0x1D reads zero on cores whose tiles work.
+// Finds whether AMX tiles compute, and how fast. The palette-1 geometry, 8 tiles of 16 rows × 64 bytes, is taken as
+// given: under some hypervisors CPUID's leaf 0x1D reads zero on cores whose tiles work.
 #include "backend/cpu/kernels/amx_config.h"
 #include "base/base.h"
 #include "backend/cpu/kernels/probe.h"

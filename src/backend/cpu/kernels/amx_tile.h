@@ -1,4 +1,4 @@
-// The tile instructions that kernels are written with. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes
+// Kernels are written with these tile instructions. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes
 // subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
 //
 // MZ_AMX_EMULATE replaces them by plain C with the same results, so that the logic around them is tested on any
@@ -62,7 +62,7 @@ static inline void amx_end(void) {
 }
 #endif
 
-// The tile intrinsics do not tell the compiler which memory they read: what was stored for them has to be there.
+// The tile intrinsics do not tell the compiler which memory they read: a store before them must have happened.
 #define AMX_FENCE() __asm__ volatile("" ::: "memory")
 
 #endif

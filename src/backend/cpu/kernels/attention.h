@@ -1,4 +1,4 @@
-// What the attention kernels share: where heads lie in their tensors, and tiles of them in FP32.
+// The attention kernels share this: where heads lie in their tensors, and tiles of them in FP32.
 #ifndef MZ_CPU_ATTENTION_H
 #define MZ_CPU_ATTENTION_H
 
@@ -70,7 +70,7 @@ static inline int keys_seen(const heads *h, int64_t tile, int64_t j, int r) {
     return h->causal && j == tile && r + 1 < there ? r + 1 : there;
 }
 
-// Of kernels for what language models do most.
+// Kernels for the attention of most language models refuse other calls.
 static inline const char *refuse_other_than_causal(const mz_call *call, const mz_tensor *q, const mz_tensor *k,
                                                    const mz_tensor *positions) {
     if (call->attrs.window > 0 || call->attrs.score_cap > 0)
@@ -198,7 +198,7 @@ static inline vmask lanes_between(int j, int hidden, int valid) {
 }
 
 // C[rows][n] += A·B tile products with causal bounds: row i of a diagonal tile has nothing beyond column i. Rows go in
-// fours; masked elements inside the last vector are zero (or are masked by who reads them).
+// fours; masked elements inside the last vector are zero (or their reader masks them).
 static inline int whole_vectors(int n) {
     return (int)mz_align_up((size_t)n, VW);
 }

@@ -1,5 +1,5 @@
-// Attention of a few new positions on top of a cache. With one position each key and value is read once: memory sets
-// the time, so a row of scores is made whole, and nothing is packed.
+// Computes attention of a few new positions on top of a cache. With one position each key and value is read once:
+// memory sets the time, so a row of scores is made whole, and nothing is packed.
 #include "backend/cpu/kernels/attention.h"
 
 typedef struct cached {
@@ -142,7 +142,7 @@ static size_t workspace(const mezzo_device *device, const mz_call *call) {
     return sizeof(float) * floats_each(device, &c) * (size_t)device->threads;
 }
 
-// A task stores its heads' keys and values, and nobody else reads them.
+// A task stores its heads' keys and values, and no other task reads them.
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     cached c = cached_of(call);
     c.first = *(const int32_t *)call->in[5].data;

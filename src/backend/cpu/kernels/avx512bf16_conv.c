@@ -1,4 +1,5 @@
-// Direct convolution on AVX512-BF16's dot product: see conv_direct.h, and avx512bf16_matmul.c for its arithmetic.
+// Computes direct convolution on AVX512-BF16's dot product: see conv_direct.h, and avx512bf16_matmul.c for its
+// arithmetic.
 #include "backend/cpu/conv_direct.h"
 #include "backend/cpu/kernels/matmul_vec.h"
 

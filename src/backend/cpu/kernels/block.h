@@ -122,7 +122,7 @@ static inline const float *numbers_in(const mz_tensor *t, int64_t at, int n, flo
         buffer[i] = (float)((const int32_t *)t->data)[at + i];
     return buffer;
 }
-// Where a block's FP32 results go; block_done rounds them into the tensor.
+// Returns where a block's FP32 results go; block_done rounds them into the tensor.
 static inline float *block_out(const mz_tensor *t, int64_t at, float *buffer) {
     return t->dtype == MEZZO_F32 ? (float *)t->data + at : buffer;
 }
@@ -171,7 +171,7 @@ static inline const char *refuse_formats(const mz_call *call, unsigned integers)
             return "an output is not fp32, bf16 or fp16";
     return NULL;
 }
-// Of kernels that take any floats and no workspace.
+// Prepares kernels that take any floats and no workspace.
 static inline const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     return refuse_formats(call, 0);

@@ -1,4 +1,5 @@
-// Ops that go down the columns of [outer, axis, inner]: the largest, products, running sums, gathered and added slices.
+// Runs ops that go down the columns of [outer, axis, inner]: the largest, products, running sums, gathered and added
+// slices.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

@@ -1,4 +1,4 @@
-// Direct convolution in FP32: see conv_direct.h.
+// Computes direct convolution in FP32: see conv_direct.h.
 #include "backend/cpu/conv_direct.h"
 #include "backend/cpu/kernels/matmul_isa.h"
 

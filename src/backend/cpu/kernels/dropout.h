@@ -1,4 +1,4 @@
-// Dropout's factors, 0 or 1/(1-p), for a run of elements: Philox4x32-10, one block of four elements in each lane.
+// Draws dropout's factors, 0 or 1/(1-p), for a run of elements: Philox4x32-10, one block of four elements in each lane.
 #ifndef MZ_CPU_DROPOUT_H
 #define MZ_CPU_DROPOUT_H
 

@@ -1,4 +1,4 @@
-// Ops on one element at a time: sums, products, activations and their gradients, dropout, casts.
+// Runs ops on one element at a time: sums, products, activations and their gradients, dropout, casts.
 #include "backend/cpu/kernels/act.h"
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/dropout.h"
@@ -20,7 +20,7 @@ static void result_done(const mz_tensor *t, int64_t at, int n, const float *buff
         ((int32_t *)t->data)[at + i] = (int32_t)buffer[i];
 }
 
-// Where b's elements are: its own block, or a tile of repeats when b is shorter than a block.
+// Says where b's elements are: its own block, or a tile of repeats when b is shorter than a block.
 typedef struct repeat {
     int64_t row;   // elements after which b starts again from its beginning (a multiple of b's count)
     int64_t parts; // blocks in a row

@@ -1,4 +1,4 @@
-// The vector functions of vec.h and act.h over arrays: how their accuracy is tested at every level.
+// Applies the vector functions of vec.h and act.h to arrays, so that tests can check their accuracy at every level.
 #include "backend/cpu/kernels/functions.h"
 
 #include "backend/cpu/kernels/act.h"

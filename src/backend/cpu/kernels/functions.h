@@ -1,4 +1,4 @@
-// The vector functions over arrays, one set a level.
+// Declares the vector functions over arrays, one set for each level.
 #ifndef MZ_CPU_FUNCTIONS_H
 #define MZ_CPU_FUNCTIONS_H
 

@@ -1,5 +1,5 @@
-// SwiGLU (Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202) on rows that hold gate and up side by side,
-// and its gradient.
+// Computes SwiGLU (Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202) on rows that hold gate and up side by
+// side, and its gradient.
 #include "backend/cpu/kernels/act.h"
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"

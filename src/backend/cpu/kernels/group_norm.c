@@ -187,7 +187,7 @@ static float *sums_of(const mz_call *call, const norm *v, int which) {
     return (float *)call->workspace + (int64_t)which * v->images * v->channels;
 }
 
-// What a pixel's channels give: dz, and x̂ to *normal.
+// Returns what a pixel's channels give: dz, and x̂ to *normal.
 static inline vf derivative_at(const block *b, const float *dy, const float *x, int i, int lanes, bool silu,
                                vf *normal) {
     const vf d = vload_lanes(x + i, lanes, 0) - vload_lanes(row_of(b, MEAN) + i, lanes, 0);
@@ -253,7 +253,7 @@ static void write_dx(const mz_call *call, const norm *v, const block *b) {
     }
 }
 
-// Of the images in order.
+// Adds up the images in order.
 static void write_parameters(const mz_call *call, const norm *v) {
     const mz_tensor *film = &call->in[4], *weight = &call->in[2], *bias = &call->in[3], *dfilm = &call->out[1];
     float *const out[] = {mz_present(&call->out[2]) ? call->out[2].data : NULL,

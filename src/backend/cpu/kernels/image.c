@@ -1,4 +1,4 @@
-// Images: resampling by whole factors, drawn noise, and the embedding of times.
+// Resamples images by whole factors, draws noise, and embeds times.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

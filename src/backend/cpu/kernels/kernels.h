@@ -1,4 +1,4 @@
-// Every kernel of kernels.def, declared at every level that this target has.
+// Declares every kernel of kernels.def at every level that this target has.
 #ifndef MZ_CPU_KERNELS_H
 #define MZ_CPU_KERNELS_H
 

@@ -1,4 +1,4 @@
-// Ops that move elements: pieces of a tensor along an axis, and counting.
+// Runs ops that move elements: pieces of a tensor along an axis, and counting.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

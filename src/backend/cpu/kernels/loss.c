@@ -1,5 +1,5 @@
-// Cross-entropy over rows of logits and its gradient. Logits are read in their own format, a block at a time: no FP32
-// copy of a row.
+// Computes cross-entropy over rows of logits and its gradient. Logits are read in their own format, a block at a time:
+// no FP32 copy of a row.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -7,7 +7,7 @@ static size_t cross_entropy_workspace(const mz_call *call) {
     return sizeof(float) * (size_t)mz_shape_rows(&call->in[0].shape); // each row's loss
 }
 
-// Of all targets, also those of rows that are not in this call.
+// Counts all targets, also those of rows that are not in this call.
 static int64_t counted_rows(const mz_call *call, const mz_tensor *targets) {
     const int32_t *target = targets->data;
     int64_t n = 0, rows = mz_shape_count(&targets->shape);

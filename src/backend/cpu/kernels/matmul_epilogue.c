@@ -1,4 +1,4 @@
-// What happens to a tile of sums on its way to memory (mz_matmul_epilogue in matmul.h), and column sums.
+// Stores a tile of sums through its post-ops (mz_matmul_epilogue in matmul.h), and adds up columns.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 #include "backend/cpu/kernels/act.h"

@@ -1,4 +1,4 @@
-// The FP32 microkernel, and the level's table.
+// Holds the FP32 microkernel, and the level's table.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 #if F32_MR == 14

@@ -1,4 +1,4 @@
-// The parts of mz_matmul_isa that sit in files of their own, for the level being compiled.
+// These parts of mz_matmul_isa sit in files of their own, for the level being compiled.
 #ifndef MZ_CPU_MATMUL_ISA_H
 #define MZ_CPU_MATMUL_ISA_H
 

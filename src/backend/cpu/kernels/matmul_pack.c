@@ -9,7 +9,7 @@
 #include "backend/cpu/kernels/matmul_tiles.h"
 #endif
 
-// Where word (i, w) of a panel goes, w counting words of k.
+// Returns where word (i, w) of a panel goes, w counting words of k.
 ALWAYS_INLINE int64_t word_offset(mz_panel format, int width, int64_t i, int64_t w) {
     if (format == MZ_PANEL_TILE_A)
         return (w / 16 * width + i) * 16 + w % 16;

@@ -1,4 +1,4 @@
-// What packing, the FP32 microkernel and the epilogue add to vec.h: storage formats by name, partial vectors,
+// Packing, the FP32 microkernel and the epilogue add this to vec.h: storage formats by name, partial vectors,
 // transposition.
 #ifndef MZ_CPU_MATMUL_VEC_H
 #define MZ_CPU_MATMUL_VEC_H

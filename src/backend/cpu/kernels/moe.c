@@ -1,4 +1,4 @@
-// Mixture of experts around the experts' products: who goes where, rows there and back.
+// Runs a mixture of experts around the experts' products: the choice of experts, rows there and back.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

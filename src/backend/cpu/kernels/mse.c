@@ -1,4 +1,4 @@
-// Mean squared error and its gradient.
+// Computes mean squared error and its gradient.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

@@ -1,5 +1,5 @@
-// The rate of ARM's BF16 dot product on one core: the same count of instructions as FP32's multiply-add, twice the
-// products.
+// Measures the rate of ARM's BF16 dot product on one core: the same count of instructions as FP32's multiply-add, twice
+// the products.
 #include <arm_neon.h>
 
 #include "base/base.h"

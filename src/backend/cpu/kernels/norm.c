@@ -1,5 +1,5 @@
-// Layer and RMS normalisation and softmax over the last dimension, and their gradients. A row at a time; statistics in
-// FP32 with VW partial sums, whose order depends on the width only.
+// Computes layer and RMS normalisation and softmax over the last dimension, and their gradients. A row at a time;
+// statistics in FP32 with VW partial sums, whose order depends on the width only.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

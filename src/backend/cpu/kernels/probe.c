@@ -1,5 +1,5 @@
-// The rate of FP32 multiply-adds on one core at this level: what BF16 arithmetic has to beat. And a copy that only
-// memory limits.
+// Measures the rate of FP32 multiply-adds on one core at this level, which BF16 arithmetic has to beat, and a copy that
+// only memory limits. And a copy that only memory limits.
 #include "backend/cpu/kernels/probe.h"
 #include "backend/cpu/kernels/vec.h"
 

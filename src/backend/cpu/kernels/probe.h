@@ -1,4 +1,4 @@
-// Short measurements and trials that isa.c runs once per process.
+// isa.c runs these short measurements and trials once per process.
 #ifndef MZ_CPU_PROBE_H
 #define MZ_CPU_PROBE_H
 

@@ -1,4 +1,4 @@
-// Sums and means along an axis, their gradient, and gradients added to what is there.
+// Computes sums and means along an axis, their gradient, and gradients added to what is there.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

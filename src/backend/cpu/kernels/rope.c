@@ -1,4 +1,4 @@
-// Rotary position embedding: the table of cosines and sines, and pairs of a head's dimensions turned by it.
+// Computes rotary position embedding: the table of cosines and sines, and pairs of a head's dimensions turned by it.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

@@ -1,4 +1,4 @@
-// Embedding: rows of a table by number, and the table's gradient.
+// Computes embeddings, rows of a table by number, and the table's gradient.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 

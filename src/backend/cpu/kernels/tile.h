@@ -1,4 +1,4 @@
-// Small matrix products on FP32 tiles that lie in cache: what attention is made of.
+// Multiplies small matrices in FP32 tiles that lie in cache, for attention.
 #ifndef MZ_CPU_TILE_H
 #define MZ_CPU_TILE_H
 

@@ -1,5 +1,5 @@
-// Activations and their derivatives in FP32, for elementwise kernels and matmul epilogues. Bounds: docs/dev/NUMERICS.md
-// (ELEMENT, 8u of the parts; u = 2^-24).
+// Computes activations and their derivatives in FP32, for elementwise kernels and matmul epilogues. Bounds:
+// docs/dev/NUMERICS.md (ELEMENT, 8u of the parts; u = 2^-24).
 #ifndef MZ_ACTIVATION_CUH
 #define MZ_ACTIVATION_CUH
 

@@ -1,7 +1,7 @@
-// Attention of new positions on top of a cache of keys and values, for generating text: one pass stores the new rows, a
-// second one reads all of them. With one position each key and value is read once, so memory sets the time: a block is
-// one query of one head, its threads share the keys out in groups of eight, each with a softmax of its own that is
-// rescaled when a larger score comes, and the groups' results are put together in order.
+// Computes attention of new positions on top of a cache of keys and values, for generating text: one pass stores the
+// new rows, a second one reads all of them. With one position each key and value is read once, so memory sets the time:
+// a block is one query of one head, its threads share the keys out in groups of eight, each with a softmax of its own
+// that is rescaled when a larger score comes, and the groups' results are put together in order.
 #include <math.h>
 
 #include "vec.cuh"

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
         if (drop)
             draw_mask<BM, BK>(mask + stage * layout::MASK, rule, dropout, a.length, tile_i0, j0);
         copies_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no thread reads the other stage any more
         if (n + 1 < group * tiles)
             load_queries(n + 1, stage ^ 1);
         copies_commit();

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(THREADS, MT == 1 && D <= 64 ? 3 : 2)
         if (drop)
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, tile * BN);
         copies_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no thread reads the other stage any more
         if (tile > last)
             load_keys(tile - 1, stage ^ 1);
         copies_commit();

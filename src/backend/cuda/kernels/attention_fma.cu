@@ -36,7 +36,7 @@ __device__ __forceinline__ float round_tf32(float x) {
     return __uint_as_float((bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu);
 }
 
-// The first function tells whether a query, which sees keys from `first` on, does not see a key. The others return
+// The first function returns whether a query, which sees keys from `first` on, does not see a key. The others return
 // where the keys of queries before `row` end, and where those of a query begin.
 template <bool LIMITED>
 __device__ __forceinline__ bool hidden(const mz_cu_attention &a, int query, int first, int key) {

@@ -1,4 +1,4 @@
-// What the tensor-core attention kernels share: matrix instructions, asynchronous copies, tiles in shared memory,
+// The tensor-core attention kernels share this: matrix instructions, asynchronous copies, tiles in shared memory,
 // dropout.
 //
 // A tile is ROWS rows of D elements, padded to D + 8: an odd number of 16-byte pieces, so that the eight rows an
@@ -20,7 +20,7 @@ constexpr __host__ __device__ int tile_pitch(int d) {
     return d + 8; // elements
 }
 
-// Where a block's (batch, head) begins.
+// Says where a block's (batch, head) begins.
 struct attention_head {
     int b, h, kv;     // kv: the key/value head of query head h
     long long q, y;   // element of (b, t = 0, h) in q and dq; in y and dy
@@ -66,7 +66,7 @@ __device__ __forceinline__ float cap_derivative(const mz_cu_attention &a, float 
     const float t = a.cap > 0 ? x / a.cap : 0;
     return 1 - t * t;
 }
-// What a score is multiplied by after `capped`.
+// Returns what a score is multiplied by after `capped`.
 __device__ __forceinline__ float scale_after(const mz_cu_attention &a) {
     return a.limited && a.cap > 0 ? 1 : a.scale;
 }
@@ -188,7 +188,7 @@ __device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &ru
     for (int i = static_cast<int>(threadIdx.x); i < ROWS * WORDS; i += THREADS) {
         int row = i0 + i / WORDS, column = j0 + i % WORDS * 32;
         if (causal && column > row)
-            continue; // nobody asks
+            continue; // no thread needs it
         uint64_t element =
             first + static_cast<uint64_t>(row) * static_cast<uint64_t>(length) + static_cast<uint64_t>(column);
         uint64_t block = element >> 2, bits = 0;

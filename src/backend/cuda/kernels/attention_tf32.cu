@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32(const __grid_consta
         if (drop)
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
         copies_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no thread reads the other stage any more
         tiles.arrived();
         if (tile > last)
             load_keys(tile - 1, stage ^ 1);
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dq(const __grid_con
         if (drop)
             draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
         copies_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no thread reads the other stage any more
         tiles.arrived();
         if (tile > last)
             load_keys(tile - 1, stage ^ 1);
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_tf32_dkv(const __grid_co
                                               static_cast<uint64_t>(a.length),
                               a.length, i0, j0);
         copies_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no thread reads the other stage any more
         pair.arrived();
         if (n + 1 < group * tiles)
             load_queries(n + 1, stage ^ 1);

@@ -1,5 +1,5 @@
-// What the tensor-core attention kernels of FP32 storage share: operands rounded to TF32, or under FP32 in three BF16
-// parts each, of whose products six make one of FP32 (ptx.cuh).
+// The tensor-core attention kernels of FP32 storage share this: operands rounded to TF32, or under FP32 in three BF16
+// terms each, of whose products six make one of FP32 (ptx.cuh).
 //
 // A tile is ROWS rows of D floats, padded to D + 4 (D a multiple of 32), and is read in 16-byte pieces, in the order of
 // no matrix: a sum over d does not depend on the order of d, so thread t of four takes elements 8t … 8t + 7 of every 32

@@ -1,4 +1,4 @@
-// What attention's kernels for Hopper (compute capability 9.0 only) share: warpgroup matrix instructions, tiles fetched
+// Attention's kernels for Hopper (compute capability 9.0 only) share this: warpgroup matrix instructions, tiles fetched
 // by one thread (TMA), the order of the work.
 //
 // A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). What they own stays in
@@ -118,7 +118,7 @@ __device__ __forceinline__ void multiply_columns(float (&d)[D / 8][4], const uin
         multiply_by<T, 1, true>(d, a[k], b + (k * 16 * 128 >> 4));
 }
 
-// What the matrix unit wrote is there: nothing that reads it may be moved before this.
+// The matrix unit's results are there after this: the compiler may move nothing that reads them before it.
 template <int N> __device__ __forceinline__ void settle(float (&d)[N][4]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -178,7 +178,7 @@ __device__ __forceinline__ attention_place place_begin(void *shared, int at_stag
     return at;
 }
 
-// Of a tile [rows, D], the warp's 16 rows from `row` on as a left operand.
+// Loads the warp's 16 rows from `row` on of a tile [rows, D] as a left operand.
 template <int D> __device__ __forceinline__ void load_left(uint32_t (&a)[D / 16][4], uint32_t tile, int rows, int row) {
     int lane = static_cast<int>(threadIdx.x) & 31, r = row + (lane & 15);
 #pragma unroll

@@ -47,7 +47,7 @@ __device__ __forceinline__ void produce(const mz_cu_attention &a, const attentio
     }
 }
 
-// Of queries 8·n + 2·t and the one after it: lse, Δ, lse, Δ.
+// Returns lse, Δ, lse, Δ of queries 8·n + 2·t and the one after it.
 __device__ __forceinline__ float4 stats_of(uint32_t at, int n, int t) {
     float4 s;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -1,5 +1,5 @@
 // Barriers in shared memory (PTX ISA, "mbarrier", from compute capability 9.0): threads that arrive, and bytes that a
-// copy brings. A wait names the parity of the phase it is for: it tells odd ones from even ones, no more.
+// copy brings. A wait names the parity of the phase it is for: it distinguishes odd ones from even ones, no more.
 #ifndef MZ_BARRIER_CUH
 #define MZ_BARRIER_CUH
 

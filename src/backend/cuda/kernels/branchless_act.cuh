@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t amax, uint4 x) {
     return larger(larger(amax, larger(x.x, x.y)), larger(x.z, x.w));
 }
 
-// Whether one of two magnitudes is at least `limit`, the bits of a BF16 number.
+// Returns whether one of two magnitudes is at least `limit`, the bits of a BF16 number.
 __device__ __forceinline__ bool reaches(uint32_t amax, uint32_t limit) {
     return (((amax & 0x7FFF7FFFu) + (0x8000u - limit) * 0x10001u) & 0x80008000u) != 0;
 }

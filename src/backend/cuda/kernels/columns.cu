@@ -1,4 +1,4 @@
-// Ops that go down the columns of [outer, axis, inner]. A column is a thread's, or a warp's where its elements are
+// Runs ops that go down the columns of [outer, axis, inner]. A column is a thread's, or a warp's where its elements are
 // contiguous (inner 1).
 #include "vec.cuh"
 
@@ -39,7 +39,7 @@ template <int LANES> __device__ __forceinline__ float product_of(float v) {
     return v;
 }
 
-// Whether (a, i) goes before (b, k): NaN first, then the larger, then the smaller index.
+// Returns whether (a, i) goes before (b, k): NaN first, then the larger, then the smaller index.
 __device__ __forceinline__ bool before(float a, int64_t i, float b, int64_t k) {
     if ((a != a) != (b != b))
         return a != a;

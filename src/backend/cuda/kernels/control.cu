@@ -1,4 +1,5 @@
-// The scalars that decide a step, one tiny launch each: clip factor, skip or step with its learning rate, loss scale.
+// Computes the scalars that decide a step, one tiny launch each: clip factor, skip or step with its learning rate, loss
+// scale.
 #include "launch.h"
 
 __global__ void clip_control_kernel(mz_cu_opt_state *state, double max_norm) {

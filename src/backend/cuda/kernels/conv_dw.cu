@@ -57,7 +57,8 @@ template <typename T> __device__ __forceinline__ const T *one() {
     return reinterpret_cast<const T *>(std::is_same<T, __nv_bfloat16>::value ? &one_bf16 : &one_fp16);
 }
 
-// Where a result's tap (0, 0) would be without padding: its number in x, and its row, with its column from bit 16 on.
+// Says where a result's tap (0, 0) would be without padding: its number in x, and its row, with its column from bit 16
+// on.
 struct spot {
     int at;
     uint32_t corner;
@@ -73,7 +74,7 @@ __device__ __forceinline__ void tabulate(const problem &v, spot *spots, int firs
     spots[threadIdx.x] = {(image * v.h + p) * v.w + q, static_cast<uint32_t>(p) | static_cast<uint32_t>(q) << 16};
 }
 
-// What a thread copies: 8 columns of dy and twice 8 of x, of every 16th pixel of a piece.
+// Holds what a thread copies: 8 columns of dy and twice 8 of x, of every 16th pixel of a piece.
 template <typename T> struct copier {
     const T *dy, *x[2];                            // x: at the tap
     int row, piece, end, top[2], left[2], step[2]; // top, left: the tap's place beside a spot's

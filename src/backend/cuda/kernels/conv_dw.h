@@ -1,4 +1,5 @@
-// The gradient of a convolution's weight from BF16 or FP16 images, on compute capability 9.0; as launch.h's launchers.
+// Computes the gradient of a convolution's weight from BF16 or FP16 images, on compute capability 9.0; as launch.h's
+// launchers.
 #ifndef MZ_CUDA_CONV_DW_H
 #define MZ_CUDA_CONV_DW_H
 

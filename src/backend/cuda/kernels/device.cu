@@ -1,4 +1,4 @@
-// Whether this build has code for the GPU at hand.
+// Says whether this build has code for the GPU at hand.
 #include "launch.h"
 
 namespace {

@@ -1,4 +1,5 @@
-// Ops of element.def with operands that repeat, of one to three operands, integers among them: an element a thread.
+// Runs ops of element.def with operands that repeat, of one to three operands, integers among them: one element a
+// thread.
 #include "element.cuh"
 #include "vec.cuh"
 

@@ -1,4 +1,4 @@
-// The formulas of element.def in FP32: element_<op>::of(operands, attributes).
+// Holds the formulas of element.def in FP32: element_<op>::of(operands, attributes).
 #ifndef MZ_ELEMENT_CUH
 #define MZ_ELEMENT_CUH
 

@@ -1,4 +1,4 @@
-// Ops on one element at a time. One kernel an op; dtypes are looked at per 8 elements (vec.cuh).
+// Runs ops on one element at a time. One kernel an op; dtypes are looked at per 8 elements (vec.cuh).
 #include "element.cuh"
 #include "philox.cuh"
 #include "vec.cuh"

@@ -1,5 +1,5 @@
-// Rows of a table, and the gradient of the table: every used row's sum of gradients, in the order of positions, without
-// float atomics.
+// Gathers rows of a table, and sums the gradient of the table: every used row's sum of gradients, in the order of
+// positions, without float atomics.
 #include "rows.cuh"
 
 // Loads eight columns from c on; columns at `width` and past it are 0.

@@ -1,4 +1,4 @@
-// Eight bits widened, a tensor's largest magnitude, and rounding to MX and NVFP4 blocks for emulation.
+// Widens eight bits, finds a tensor's amax, and rounds to MX and NVFP4 blocks for emulation.
 #include <cuda_fp8.h>
 
 #include "emulate_fp8.h"

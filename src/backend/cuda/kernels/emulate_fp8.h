@@ -1,4 +1,4 @@
-// Rounding to blocks, emulated (emulate_fp8.cu).
+// Rounds to blocks, emulated (emulate_fp8.cu).
 #ifndef MZ_CU_EMULATE_FP8_H
 #define MZ_CU_EMULATE_FP8_H
 

@@ -1,11 +1,11 @@
-// Mixture of experts around the experts' products: who goes where, rows there and back.
+// Runs a mixture of experts around the experts' products: the choice of experts, rows there and back.
 #include "route.cuh"
 #include "rows.cuh"
 
 // --- route ---------------------------------------------------------------------------------------------------------
 enum { ROUTE_WARPS = 4 };
 
-// What a warp's token adds to its logits before they are scores: softmax(x) is exp(x - base)·inverse.
+// Holds what a warp's token adds to its logits before they are scores: softmax(x) is exp(x - base)·inverse.
 struct score_base {
     bool softmax;
     float base, inverse;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_ar
     __syncwarp();
     for (int e = lane; e < experts; e += WARP) {
         float c = __uint_as_float(keys[e]);
-        if (a.groups > 1) { // experts outside the best groups are nobody's choice
+        if (a.groups > 1) { // experts outside the best groups are not chosen
             int g = e / size, better = 0;
             for (int o = 0; o < a.groups; o++)
                 better += larger(group[o], group[g]) || (o < g && !larger(group[g], group[o]));

@@ -1,4 +1,4 @@
-// Products of E4M3 operands with a power of two for every 128 terms of the sum (fp8_block.cu), and rounding to those
+// Multiplies E4M3 operands with a power of two for every 128 terms of the sum (fp8_block.cu), and rounds to them
 // (quantize_block.cu).
 #ifndef MZ_CU_FP8_BLOCK_H
 #define MZ_CU_FP8_BLOCK_H

@@ -1,4 +1,4 @@
-// Rounding to E4M3 and E5M2 with a power of two as scale, and bytes turned, for kernels that write both layouts.
+// Rounds to E4M3 and E5M2 with a power of two as scale, and transposes bytes, for kernels that write both layouts.
 #ifndef MZ_FP8_PACK_CUH
 #define MZ_FP8_PACK_CUH
 

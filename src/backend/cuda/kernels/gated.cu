@@ -1,4 +1,4 @@
-// SwiGLU and rotary positions: ops whose elements come in pairs from two places of a row.
+// Computes SwiGLU and rotary positions, ops whose elements come in pairs from two places of a row.
 #include "activation.cuh"
 #include "vec.cuh"
 
@@ -130,8 +130,8 @@ extern "C" cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *posi
     return cudaGetLastError();
 }
 
-// What there is to do for a turned head, and for a row, in vectors of 8 (two of them for what turns). In place nothing
-// else moves.
+// Returns what there is to do for a turned head, and for a row, in vectors of 8 (two of them for what turns). In place
+// nothing else moves.
 static __host__ __device__ __forceinline__ int rope_items(const mz_cu_rope_args &a) {
     return a.dims / 16 + (a.x.data != a.y.data ? (a.width - a.dims) / 8 : 0);
 }

@@ -9,7 +9,7 @@
 enum { NORM_BLOCK = 256, V = 4, LANES = NORM_BLOCK / WARP }; // V: pixels of a thread at a time
 enum { FEW_PIECES = 256, SPANS = 32, MOST_TURNS = 16 };
 
-// Where a thread is: thread columns have 8 channels each, thread rows take pixels in turn. What is not kept in
+// Says where a thread is: thread columns have 8 channels each, thread rows take pixels in turn. What is not kept in
 // registers goes over spans of several pieces, so that a block begins and ends less often.
 struct place {
     int64_t image;
@@ -94,7 +94,7 @@ static __device__ __forceinline__ float of_group(const float *channels, int grou
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
-// Of each piece and group the mean and the squares about it: partial [B, pieces, groups, 2].
+// Computes the mean of each piece and group and the squares about it: partial [B, pieces, groups, 2].
 template <bool LOW>
 __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_norm v, int pieces, float *partial) {
     __shared__ __align__(16) float all[NORM_BLOCK * 8];
@@ -173,7 +173,7 @@ static __device__ __forceinline__ void keep(const mz_cu_group_norm &v, int64_t g
         v.rstd[group] = s.y;
 }
 
-// Of an image with many pieces: a warp for each image and group, statistics [B, groups, 2].
+// Reduces an image with many pieces: a warp for each image and group, statistics [B, groups, 2].
 __global__ void __launch_bounds__(WARP)
     norm_statistics_kernel(mz_cu_group_norm v, int pieces, int each, const float *partial, float *statistics) {
     const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
@@ -340,7 +340,7 @@ extern "C" cudaError_t mz_cu_group_norm_forward_pieces(cudaStream_t stream, cons
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------
-// What a thread needs of its 8 channels, and what follows for a pixel: x̂ and dz = dy·act'(z).
+// Holds what a thread needs of its 8 channels, and what follows for a pixel: x̂ and dz = dy·act'(z).
 template <bool EIGHTS> struct channels8 {
     affine a;
     float mean[EIGHTS ? 1 : 8], rstd[EIGHTS ? 1 : 8];

@@ -1,4 +1,4 @@
-// What group norm's kernels have alike: a channel's factors, and the gradients of weight, bias and film.
+// Group norm's kernels share a channel's factors, and the gradients of weight, bias and film.
 #ifndef MZ_GROUP_NORM_CUH
 #define MZ_GROUP_NORM_CUH
 
@@ -25,7 +25,7 @@ struct norm_gradients {
     bool accumulate;
 };
 
-// Of channel c, over all images in order.
+// Adds up channel c over all images in order.
 __device__ __forceinline__ void add_images(const mz_cu_group_norm &v, const norm_gradients &out, int64_t c) {
     float weight = 0, bias = 0;
 #pragma unroll 4

@@ -1,4 +1,5 @@
-// Group norm where channels are a multiple of 8 and at most 2,048, in pieces of pixels; as launch.h's launchers.
+// Computes group norm where channels are a multiple of 8 and at most 2,048, in pieces of pixels; as launch.h's
+// launchers.
 #ifndef MZ_CUDA_GROUP_NORM_H
 #define MZ_CUDA_GROUP_NORM_H
 

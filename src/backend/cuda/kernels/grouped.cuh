@@ -4,8 +4,8 @@
 //   y   m = r, c = n, l = k    a = x   b = w[e]                  l is contiguous in both
 //   dx  m = r, c = k, l = n    a = dy  b = w[e]                  contiguous in a, strided in b
 //   dw  m = n, c = k, l = r    a = dy  b = x    out = dw[e]      strided in both
-// Where an expert's rows begin is read from the device. The grid has as many tiles as there could be, whoever has the
-// rows: of y and dx at most one an expert more than the rows fill; blocks without one leave.
+// Where an expert's rows begin is read from the device. The grid has as many tiles as there could be, whichever expert
+// has the rows: of y and dx at most one an expert more than the rows fill; blocks without one leave.
 #ifndef MZ_GROUPED_CUH
 #define MZ_GROUPED_CUH
 

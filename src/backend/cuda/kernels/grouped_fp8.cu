@@ -23,7 +23,7 @@ enum { AT_BARRIERS = STAGES * STAGE, ALIGN = 1024, BYTES = AT_BARRIERS + 2 * STA
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 static_assert(CONSUMERS == 2 * TILE, "a thread clears a row of either operand");
 
-// What a tile sums over, and where its operands begin.
+// Holds what a tile sums over, and where its operands begin.
 struct share {
     int terms, others; // of the sum; the first `others` are not the expert's
     int a_row, b_row;  // of the operands' matrices
@@ -72,7 +72,7 @@ __device__ __forceinline__ uint32_t first_bytes(int n) { // of a word
     return n <= 0 ? 0 : n >= 4 ? 0xFFFFFFFFu : (1u << 8 * n) - 1;
 }
 
-// Of a stage's 256 rows of 128 bytes, what is not from `begin` to `end` becomes zeros: a row for each thread of both
+// In a stage's 256 rows of 128 bytes, makes what is not from `begin` to `end` zeros: a row for each thread of both
 // warpgroups. The 16-byte pieces of row r have changed places by exclusive or with r.
 __device__ __forceinline__ void keep_only(unsigned char *stage, int begin, int end) {
     const int row = static_cast<int>(threadIdx.x) - WARPGROUP;

@@ -1,4 +1,4 @@
-// The experts' products of 8-bit operands that have a scale each (grouped_fp8.cu).
+// Multiplies the experts' 8-bit operands that have a scale each (grouped_fp8.cu).
 #ifndef MZ_CU_GROUPED_FP8_H
 #define MZ_CU_GROUPED_FP8_H
 

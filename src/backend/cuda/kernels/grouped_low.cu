@@ -1,4 +1,4 @@
-// The experts' products of BF16 and FP16 matrices.
+// Multiplies the experts' BF16 and FP16 matrices.
 #include "grouped_mma.cuh"
 
 extern "C" cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bool prepare) {

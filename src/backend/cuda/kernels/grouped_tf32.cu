@@ -1,4 +1,4 @@
-// The experts' products of FP32 matrices on tensor cores: rounded to TF32, or under FP32 in three BF16 parts.
+// Multiplies the experts' FP32 matrices on tensor cores: rounded to TF32, or under FP32 as three BF16 terms.
 #include "grouped_mma.cuh"
 
 extern "C" cudaError_t mz_cu_grouped_tf32(cudaStream_t stream, const mz_cu_grouped *args, bool prepare) {

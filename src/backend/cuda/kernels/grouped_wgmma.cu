@@ -90,7 +90,7 @@ __device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_
     }
 }
 
-// Which pieces of the operands come next.
+// Says which pieces of the operands come next.
 template <bool PARTS, typename T> struct operands {
     const T *a, *b;
     int64_t part_a, part_b; // elements of an array of parts

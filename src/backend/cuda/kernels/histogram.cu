@@ -1,5 +1,5 @@
-// How large a tensor's elements are: counts of magnitudes between neighbouring powers of two, in one pass. A block
-// counts in shared memory and adds its table to the device's at the end; sums of integers do not depend on the order.
+// Counts a tensor's elements between neighbouring powers of two in one pass. A block counts in shared memory and adds
+// its table to the device's at the end; sums of integers do not depend on the order.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -1,4 +1,4 @@
-// What is in tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. One block a
+// Inspects tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. One block a
 // tensor: a step's samples are small, and whole tensors are looked at only when a bad step is replayed.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,4 +1,4 @@
-// The launchers of the device code: plain types, so that the C files beside this folder can call them. A launcher
+// The C files beside this folder call the device code through these launchers, which have plain types. A launcher
 // enqueues on `stream`, allocates nothing, waits for nothing and returns what cudaGetLastError() says of its launches.
 // dtypes are mezzo_dtype values as int: 1 fp32, 3 bf16, 4 fp16, 5 and 6 fp8 (checked in cuda.c and quantize.c). Strides
 // and counts are in elements.

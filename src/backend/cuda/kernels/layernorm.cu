@@ -1,5 +1,5 @@
-// Layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in registers
-// between the passes over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
+// Computes layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in
+// registers between the passes over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
 #include "pdl_launch.cuh"
 #include "norm.cuh"
 #include "norm_fp8.h"

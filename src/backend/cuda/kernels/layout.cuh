@@ -1,4 +1,4 @@
-// Where the elements of a tensor with padding lie (graph/storage.h's mz_layout).
+// Computes where the elements of a tensor with padding lie (graph/storage.h's mz_layout).
 #ifndef MZ_LAYOUT_CUH
 #define MZ_LAYOUT_CUH
 

@@ -1,4 +1,4 @@
-// Cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
+// Computes cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
 #include <cuda_pipeline_primitives.h>
 
 #include "rows.cuh"
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(mz_cu_cr
     *a.loss = counted > 0 ? static_cast<float>(sum / counted) : 0;
 }
 
-// Of the rows of `a`, with or without a cap.
+// Runs the kernel for the rows of `a`, with or without a cap.
 template <int T, class A> static void run_rows(void (*kernel)(A), cudaStream_t stream, const A &a) {
     const int64_t rows = loss_threads<T>::rows;
     kernel<<<static_cast<unsigned>((a.rows + rows - 1) / rows), loss_threads<T>::block, 0, stream>>>(a);

@@ -1,5 +1,5 @@
-// What cuBLASLt's epilogues cannot do: conversions of operands, epilogues of an op's own, sums of columns; and what the
-// choice of its algorithms needs.
+// Does what cuBLASLt's epilogues cannot: conversions of operands, epilogues of an op's own, sums of columns; and what
+// the choice of its algorithms needs.
 #include "activation.cuh"
 #include "pdl_launch.cuh"
 #include "vec.cuh"

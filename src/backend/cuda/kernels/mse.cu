@@ -1,4 +1,4 @@
-// Mean squared error and its gradient.
+// Computes mean squared error and its gradient.
 #include "rows.cuh"
 
 // A block's partial sum, and then all of them in order: the grid depends on n alone, so results do too.

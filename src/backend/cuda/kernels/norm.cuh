@@ -1,5 +1,5 @@
-// A norm's row, for kernels that write its result in one way or another (layernorm.cu, norm_fp8.cu): the same sums in
-// the same order.
+// Norms a row for kernels that write its result in one way or another (layernorm.cu, norm_fp8.cu): the same sums in the
+// same order.
 #ifndef MZ_NORM_CUH
 #define MZ_NORM_CUH
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ void norm_result(const mz_cu_layernorm_args &a, int v
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------
-// Of a row's T threads, in a block of ROWS rows.
+// Synchronizes a row's T threads, in a block of ROWS rows.
 template <int T, int ROWS> __device__ __forceinline__ void row_barrier() {
     if (ROWS == 1)
         __syncthreads();

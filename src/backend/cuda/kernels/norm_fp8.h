@@ -1,4 +1,4 @@
-// Norms whose results are rounded to 8 bits at once (norm_fp8.cu).
+// Computes norms whose results are rounded to 8 bits at once (norm_fp8.cu).
 #ifndef MZ_CU_NORM_FP8_H
 #define MZ_CU_NORM_FP8_H
 

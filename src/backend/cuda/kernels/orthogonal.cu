@@ -1,4 +1,5 @@
-// The ops between the products that make a matrix orthogonal: a matrix over its norm, and a polynomial of a matrix.
+// Runs the ops between the products that make a matrix orthogonal: a matrix over its norm, and a polynomial of a
+// matrix.
 #include "vec.cuh"
 
 enum { THREADS = 256, WARP = 32, CHUNK = MZ_CU_NORMALIZE_CHUNK };

@@ -1,4 +1,4 @@
-// Philox4x32-10, bit for bit base/philox.c's (docs/dev/NUMERICS.md, "Randomness").
+// Computes Philox4x32-10, bit for bit as base/philox.c (docs/dev/NUMERICS.md, "Randomness").
 #ifndef MZ_PHILOX_CUH
 #define MZ_PHILOX_CUH
 

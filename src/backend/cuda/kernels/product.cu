@@ -95,7 +95,7 @@ template <typename T> __device__ __forceinline__ uint2 narrow4(float4 x) {
     return make_uint2(pack<T>(x.x, x.y), pack<T>(x.z, x.w));
 }
 
-// Where a condition holds, without a branch: what can be computed meanwhile does not wait for it.
+// Loads if a condition holds, without a branch: what can be computed meanwhile does not wait for it.
 __device__ __forceinline__ void load_if(bool condition, uint2 &to, const char *from) {
     asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %2, 0;\n@now ld.global.v2.u32 {%0, %1}, [%3];\n}"
                  : "+r"(to.x), "+r"(to.y)
@@ -244,8 +244,8 @@ __device__ __forceinline__ void finish_derivative(const product &g, const place 
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------
-// Of a cluster over pairs of tiles: columns first, so that the rows' operand is fetched once. No memory holds so much
-// that 32 bits do not count its tiles.
+// A cluster walks over pairs of tiles: columns first, so that the rows' operand is fetched once. No memory holds so
+// much that 32 bits do not count its tiles.
 struct walk {
     uint32_t tile, tiles, step;
     uint32_t across, steps; // tiles in a row, pieces of l

@@ -1,4 +1,4 @@
-// Own products whose epilogue writes two results (product.cu).
+// Computes products whose epilogue writes two results (product.cu).
 #ifndef MZ_PRODUCT_H
 #define MZ_PRODUCT_H
 

@@ -1,4 +1,4 @@
-// The instructions that CUDA C++ has no name for. Compute capability 7.5 has neither asynchronous copies nor a 16-deep
+// CUDA C++ has no name for these instructions. Compute capability 7.5 has neither asynchronous copies nor a 16-deep
 // matrix instruction: the same results come from a plain copy and from two 8-deep ones.
 #ifndef MZ_PTX_CUH
 #define MZ_PTX_CUH

@@ -22,7 +22,8 @@ __device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
     return power_of_two(-exponent);
 }
 
-// Where a thread's codes wait: words of a row change places so that 16 rows of 4 columns are in banks of their own.
+// Returns where a thread's codes wait: words of a row change places so that 16 rows of 4 columns are in banks of their
+// own.
 __device__ __forceinline__ int waits_at(int line, int byte) {
     constexpr int runs = ROWS / 16;
     return line * PITCH + (byte ^ line / 16 % runs * (128 / runs));
@@ -297,7 +298,7 @@ template <bool DACT, bool ACT_OUT> __global__ void __launch_bounds__(THREADS) qu
         record_amax<THREADS>(q.amax, larger_of(amax));
 }
 
-// What is rounded to `via` in front of row and col, or x there.
+// Returns what is rounded to `via` in front of row and col, or x there.
 __device__ __forceinline__ float number_at(const mz_cu_quantize &q, int64_t row, int64_t col) {
     const bool derivative = q.preact.data != nullptr;
     const int64_t i = row * q.cols + col;
@@ -319,7 +320,7 @@ __device__ __forceinline__ float number_at(const mz_cu_quantize &q, int64_t row,
     return round_to(z, q.via);
 }
 
-// What the others do not take: a thread a column, a number at a time.
+// Returns what the others do not take: a thread a column, a number at a time.
 __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q) {
     wait_for_before();
     const int64_t col = static_cast<int64_t>(blockIdx.x) * COLS + threadIdx.x;

@@ -1,4 +1,4 @@
-// Rounding to 8 bits with a tensor's scale (quantize.cu).
+// Rounds to 8 bits with a tensor's scale (quantize.cu).
 #ifndef MZ_CU_QUANTIZE_H
 #define MZ_CU_QUANTIZE_H
 

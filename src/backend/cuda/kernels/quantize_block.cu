@@ -17,8 +17,8 @@ struct place { // of a thread's numbers: rows group, group + GROUPS … of the t
     int part, group;
 };
 
-// Which numbers there are, known when a kernel is compiled (quantize.cu says why), or, with ANY, when it runs: then
-// each is read by itself.
+// Says which numbers there are, known when a kernel is compiled (quantize.cu says why), or, with ANY, when it runs:
+// then each is read by itself.
 template <int ACT_, bool DACT_, int DTYPE_, bool ANY_> struct input {
     static constexpr int ACT = ACT_, DTYPE = DTYPE_;
     static constexpr bool DACT = DACT_, ANY = ANY_, RAW = !ANY && !DACT && ACT == ACT_NONE && DTYPE != MZ_CU_F32;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void read(const mz_cu_quantize &q, const place &p, in
     }
 }
 
-// Of a block whose largest magnitude has these bits: its scale, and 1 over it.
+// Holds the scale of a block whose largest magnitude has these bits, and 1 over it.
 struct scale {
     float value, inverse;
 };
@@ -148,7 +148,7 @@ __device__ __forceinline__ void store_columnwise(const mz_cu_quantize &q, const 
     }
 }
 
-// What is stored of the tile, and what waits to be turned. INFINITE: one of this thread's numbers may be so.
+// Stores the tile, and keeps what waits to be transposed. INFINITE: one of this thread's numbers may be so.
 template <typename INPUT, bool INFINITE>
 __device__ __forceinline__ void store_fp8(const mz_cu_quantize &q, const place &p, const held<INPUT> x[TIMES],
                                           const float of_row[TIMES], const float of_columns[8], uint8_t *fp8) {

@@ -1,4 +1,4 @@
-// Sums and means along an axis of [outer, axis, inner], and their gradient.
+// Computes sums and means along an axis of [outer, axis, inner], and their gradient.
 #include "rows.cuh"
 
 // A sum's axis is cut into parts, so that few long sums fill the card too; the parts' sums are summed by the same

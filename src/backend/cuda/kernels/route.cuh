@@ -1,4 +1,4 @@
-// A router's scores and their order: what route does by itself and after its logits' product.
+// Computes a router's scores and their order, for route alone and after the product of its logits.
 #ifndef MZ_ROUTE_CUH
 #define MZ_ROUTE_CUH
 

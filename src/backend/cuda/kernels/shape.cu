@@ -1,4 +1,4 @@
-// Moving pieces of tensors without looking at them, and counting.
+// Moves pieces of tensors without reading their values, and counts.
 #include "launch.h"
 #include "layout.cuh"
 

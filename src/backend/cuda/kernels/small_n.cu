@@ -1,5 +1,5 @@
-// Products with a matrix of few rows, in FP32: a router's logits and their gradients. There x [rows, k] is all there is
-// to read, once.
+// Multiplies a matrix of few rows in FP32: a router's logits and their gradients. There x [rows, k] is all there is to
+// read, once.
 #include "route.cuh"
 #include "rows.cuh"
 

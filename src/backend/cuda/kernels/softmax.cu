@@ -1,4 +1,4 @@
-// Softmax over the last dimension, and its gradient.
+// Computes softmax over the last dimension, and its gradient.
 #include "rows.cuh"
 
 template <int T, int V>

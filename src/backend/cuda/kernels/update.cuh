@@ -87,8 +87,8 @@ static inline unsigned resident_blocks(const void *kernel, int64_t parts, int sm
 
 // --- elements ------------------------------------------------------------------------------------------------------
 
-// Where four elements of a parameter lie, counted from the parameter's start. In kernels without padding they are next
-// to each other and the compiler sees it.
+// Says where four elements of a parameter lie, counted from the parameter's start. In kernels without padding they are
+// next to each other and the compiler sees it.
 template <bool PADDED> struct four {
     int64_t at[PADDED ? 4 : 1];
     int left;   // how many of them there are, at most 4
@@ -118,7 +118,7 @@ __device__ __forceinline__ four<PADDED> four_at(const mz_cu_segment &s, int64_t 
     return f;
 }
 
-// What nobody reads again soon: it shall not drive other data out of L2.
+// Loads what no kernel reads again soon: it shall not drive other data out of L2.
 template <bool PADDED> __device__ __forceinline__ float4 load4_once(const float *p, const four<PADDED> &f) {
     if (f.whole)
         return __ldcs(reinterpret_cast<const float4 *>(p + f[0]));
@@ -273,7 +273,7 @@ __device__ __forceinline__ void average_four(float *ema, float fresh, bool first
 }
 
 // --- the kinds (optimizers.def) ------------------------------------------------------------------------------------
-// What all have of a step.
+// Holds what all have of a step.
 struct step_numbers {
     float inverse, clip, fresh; // fresh: ema_fresh, where there is an average
     int64_t step;
@@ -349,7 +349,7 @@ struct dynamic8_shared {
 template <typename M> struct shared_for { using type = nothing_shared; };
 template <> struct shared_for<uint8_t> { using type = dynamic8_shared; };
 
-// Where a segment's moments begin.
+// Returns where a segment's moments begin.
 template <typename M> __device__ __forceinline__ M *moments_at(M *p, int64_t element) {
     if constexpr (sizeof(M) == 1)
         return p + element / dynamic8::BLOCK * dynamic8::RECORD;
@@ -429,7 +429,7 @@ __device__ __forceinline__ void encode_four(const L &table, uint8_t *p, int64_t 
         dynamic8::encode(table, left > 2 ? x.z : 0, scale), dynamic8::encode(table, left > 3 ? x.w : 0, scale));
 }
 
-// By all threads of the kernel's block, two warps a block of 256: `turn` tells calls that follow one another apart.
+// By all threads of the kernel's block, two warps a block of 256: `turn` distinguishes calls that follow one another.
 template <int N, bool PADDED>
 __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_shared &shared, int turn,
                                               const philox_key &, int64_t element, const four<PADDED> &f, float4 xm,
@@ -445,7 +445,7 @@ __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_s
             shared.amax[turn & 1][k][warp] = amax[k];
     }
     __syncthreads();
-    // A block that begins after the segment's end is nobody's; one that is cut off is written whole.
+    // A block that begins after the segment's end belongs to no segment; one that is cut off is written whole.
     if (element % dynamic8::BLOCK + f.left <= 0)
         return;
     const uint32_t *other = &shared.amax[turn & 1][0][warp ^ 1];

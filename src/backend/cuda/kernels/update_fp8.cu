@@ -13,7 +13,7 @@ __host__ __device__ __forceinline__ int tiles_of(int64_t rows, int64_t columns) 
     return static_cast<int>((rows + ROWS - 1) / ROWS * ((columns + COLS - 1) / COLS));
 }
 
-// Whose tensors update_kernel has too.
+// update_kernel has these tensors too.
 template <typename M> struct moved {
     const float *grad;
     float *master;

@@ -1,4 +1,4 @@
-// Updates that write 8-bit data of the masters as they go (update_fp8.cu).
+// These updates also write 8-bit data of the masters (update_fp8.cu).
 #ifndef MZ_CU_UPDATE_FP8_H
 #define MZ_CU_UPDATE_FP8_H
 

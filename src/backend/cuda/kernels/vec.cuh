@@ -107,7 +107,7 @@ __device__ __forceinline__ void store1(void *data, int dtype, int64_t i, float v
         static_cast<__half *>(data)[i] = __float2half_rn(v);
 }
 
-// What storing and loading again would make of v.
+// Returns what storing and loading again would make of v.
 __device__ __forceinline__ float round_to(float v, int dtype) {
     if (dtype == MZ_CU_BF16)
         return __bfloat162float(__float2bfloat16_rn(v));

@@ -10,16 +10,17 @@
 
 enum { WARPGROUP = 128 }; // threads
 
-// Which warpgroup a thread is in: the same in all lanes, as the compiler cannot know by itself, and without that what
-// follows from it would not be kept in uniform registers; each matrix instruction would wait for its descriptor's way
-// there.
+// Returns which warpgroup a thread is in: the same in all lanes, as the compiler cannot know by itself, and without
+// that what follows from it would not be kept in uniform registers; each matrix instruction would wait for its
+// descriptor's way there.
 __device__ __forceinline__ int group_of(int thread) {
     return __shfl_sync(0xffffffffu, thread / WARPGROUP, 0);
 }
 
-// What an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it begins, from
-// one 64 columns to the next (where the summed dimension is not contiguous), from one eight rows of 128 bytes to the
-// next, and that the 16-byte pieces of row i of eight change places by exclusive or with i ("128-byte swizzle").
+// Returns what an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it
+// begins, from one 64 columns to the next (where the summed dimension is not contiguous), from one eight rows of 128
+// bytes to the next, and that the 16-byte pieces of row i of eight change places by exclusive or with i ("128-byte
+// swizzle").
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t next_columns) {
     return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) | static_cast<uint64_t>(next_columns >> 4) << 16 |
            static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
