@@ -408,11 +408,8 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
 static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source) {
     const classifier *c = (const classifier *)task;
-    const mz_range range = {.n = c->n,
-                            .random = order == MZ_ORDER_RANDOM,
-                            .seed = seed,
-                            .stream = (uint32_t)set,
-                            .tensor = PHILOX_ORDER};
+    const mz_range range = {
+        .n = c->n, .random = order == MZ_ORDER_RANDOM, .seed = seed, .stream = (uint32_t)set, .tensor = PHILOX_ORDER};
     MEZZO_TRY(mz_range_open(range, "examples", c->n_train, rows, source));
     const mz_range *r = source->state;
     if (c->drops)
