@@ -44,11 +44,97 @@ float mz_blocks_scale_value(mezzo_blocks b, uint8_t code) {
     return b == MEZZO_BLOCKS_NVFP4 ? mezzo_e4m3_to_f32(code) : mezzo_e8m0_to_f32(code);
 }
 
+// The order of magnitudes is that of their bits, and a NaN's are above infinity's. Four numbers at a time, which
+// compilers do at once.
 float mz_blocks_amax(const float *x, int64_t n) {
-    float amax = 0;
-    for (int64_t i = 0; i < n; i++)
-        amax = fabsf(x[i]) > amax || isnan(x[i]) ? fabsf(x[i]) : amax;
+    enum { LANES = 4 };
+    int32_t largest[LANES] = {0}, bits[LANES] = {0};
+    for (; n >= LANES; n -= LANES, x += LANES) {
+        memcpy(bits, x, sizeof bits);
+        for (int i = 0; i < LANES; i++)
+            largest[i] = (bits[i] & INT32_MAX) > largest[i] ? bits[i] & INT32_MAX : largest[i];
+    }
+    for (int i = 0; i < LANES; i++) {
+        const float last = i < n ? x[i] : 0;
+        memcpy(&bits[0], &last, sizeof last);
+        largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
+        largest[0] = (bits[0] & INT32_MAX) > largest[0] ? bits[0] & INT32_MAX : largest[0];
+    }
+    float amax;
+    memcpy(&amax, &largest[0], sizeof amax);
     return amax;
+}
+
+// --- small numbers -------------------------------------------------------------------------------
+enum { SOME = 16 }; // numbers that compilers round at once
+
+// A format's numbers below `least`, its smallest normal one, are multiples of the last bit of `shift`; above it they
+// are FP32 numbers without `drop` bits. All as bits of FP32, whose order is that of magnitudes.
+typedef struct small {
+    int drop;
+    float shift;
+    int32_t least, largest;
+} small;
+
+static const small smalls[] = {[MZ_SMALL_E4M3] = {20, 0x1p14F, 0x3C800000, 0x43E00000},
+                               [MZ_SMALL_E5M2] = {21, 0x1p7F, 0x38800000, 0x47600000},
+                               [MZ_SMALL_E2M1] = {22, 0x1p22F, 0x3F800000, 0x40C00000}};
+
+mz_small mz_blocks_small(mezzo_blocks b) {
+    return b == MEZZO_BLOCKS_MXFP8 ? MZ_SMALL_E4M3 : MZ_SMALL_E2M1;
+}
+
+float mz_small_largest(mz_small format) {
+    float largest;
+    memcpy(&largest, &smalls[format].largest, sizeof largest);
+    return largest;
+}
+
+static inline void round_some(float *x, float inverse, float factor, const small s) {
+    float y[SOME], tiny[SOME];
+    int32_t bits[SOME], low[SOME];
+    for (int i = 0; i < SOME; i++)
+        y[i] = x[i] * inverse;
+    memcpy(bits, y, sizeof bits);
+    for (int i = 0; i < SOME; i++)
+        tiny[i] = (fabsf(y[i]) + s.shift) - s.shift;
+    memcpy(low, tiny, sizeof low);
+    for (int i = 0; i < SOME; i++) {
+        const int32_t sign = bits[i] & INT32_MIN, magnitude = bits[i] & INT32_MAX;
+        const int32_t even = magnitude >> s.drop & 1, half = (1 << (s.drop - 1)) - 1;
+        int32_t rounded = (magnitude + half + even) & -(1 << s.drop); // magnitude is finite: there is no overflow
+        rounded = magnitude < s.least ? low[i] : rounded;
+        bits[i] = (rounded < s.largest ? rounded : s.largest) | sign;
+    }
+    memcpy(y, bits, sizeof y);
+    for (int i = 0; i < SOME; i++)
+        x[i] = y[i] * factor;
+}
+
+static inline void round_all(float *x, int n, float inverse, float factor, const small s) {
+    int at = 0;
+    for (; n - at >= SOME; at += SOME)
+        round_some(x + at, inverse, factor, s);
+    float rest[SOME] = {0};
+    if (at == n)
+        return;
+    memcpy(rest, x + at, (size_t)(n - at) * sizeof *x);
+    round_some(rest, inverse, factor, s);
+    memcpy(x + at, rest, (size_t)(n - at) * sizeof *x);
+}
+
+void mz_small_round(mz_small format, float *x, int n, float inverse, float factor) {
+    switch (format) { // constants, which the loops are compiled for
+    case MZ_SMALL_E4M3:
+        round_all(x, n, inverse, factor, smalls[MZ_SMALL_E4M3]);
+        break;
+    case MZ_SMALL_E5M2:
+        round_all(x, n, inverse, factor, smalls[MZ_SMALL_E5M2]);
+        break;
+    case MZ_SMALL_E2M1:
+        round_all(x, n, inverse, factor, smalls[MZ_SMALL_E2M1]);
+        break;
+    }
 }
 
 // Returns what an element is multiplied by before it is rounded. A power of two has an exact inverse in the range of
@@ -85,11 +171,14 @@ static float up_or_down(mezzo_blocks b, float x, uint32_t random) {
 }
 
 void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
-    uint8_t codes[MZ_BLOCK_MOST], scale;
-    mz_blocks_encode(b, x, n, tensor, codes, &scale);
-    float factor = mz_blocks_scale_value(b, scale) * tensor;
+    const uint8_t scale = mz_blocks_scale(b, mz_blocks_amax(x, n), tensor);
+    const float factor = mz_blocks_scale_value(b, scale) * tensor;
+    if (!isnan(factor)) {
+        mz_small_round(mz_blocks_small(b), x, n, (float)inverse_of(b, scale, tensor), factor);
+        return;
+    }
     for (int i = 0; i < n; i++)
-        x[i] = isnan(factor) ? factor : mz_blocks_element(b, codes[i]) * factor;
+        x[i] = factor;
 }
 
 // Elements element, element + stride, …

@@ -45,4 +45,12 @@ void mz_blocks_round_run(const mz_blocks_how *how, float *x, int64_t k, int64_t 
 // NaN where there is one.
 float mz_blocks_amax(const float *x, int64_t n);
 
+// Numbers of 8 and 4 bits, without their scales.
+typedef enum mz_small { MZ_SMALL_E4M3, MZ_SMALL_E5M2, MZ_SMALL_E2M1 } mz_small;
+mz_small mz_blocks_small(mezzo_blocks b); // of its elements
+float mz_small_largest(mz_small format);
+// Each of n finite numbers times `inverse`, rounded to nearest even and at most the format's largest number, times
+// `factor`. The first is an FP32 product.
+void mz_small_round(mz_small format, float *x, int n, float inverse, float factor);
+
 #endif

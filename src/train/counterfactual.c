@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+enum { ALONE = 1 << 15 }; // elements: one thread rounds fewer
+
 // --- choosing ----------------------------------------------------------------------------------------------------
 typedef enum operand { OF_X, OF_W, OF_DY } operand;
 
@@ -193,8 +195,15 @@ static mezzo_status read_operand(mz_counterfactual *c, const mezzo_program *p, c
     if (item->master >= 0)
         return mezzo_params_read(p->params, item->master, c->x);
     MEZZO_TRY(read_tensor(c, t));
-    for (int64_t i = 0; i < n && item->via != MEZZO_F32 && item->via != t->dtype; i++)
-        c->x[i] = (float)mezzo_round_to((double)c->x[i], item->via);
+    if (item->via == MEZZO_F32 || item->via == t->dtype)
+        return MEZZO_OK;
+    enum { SOME = 1024 };
+    unsigned char narrow[SOME * sizeof(float)];
+    for (int64_t i = 0; i < n; i += SOME) {
+        const size_t some = n - i < SOME ? (size_t)(n - i) : SOME;
+        MEZZO_TRY(mezzo_convert(c->x + i, MEZZO_F32, narrow, item->via, some));
+        MEZZO_TRY(mezzo_convert(narrow, item->via, c->x + i, MEZZO_F32, some));
+    }
     return MEZZO_OK;
 }
 
@@ -208,8 +217,9 @@ static mezzo_status measure_call(void *user, mezzo_program *p, size_t call) {
         if (read == NULL || read->slot != item->slot || read->master != item->master || read->via != item->via)
             MEZZO_TRY(read_operand(c, p, item, &t));
         read = item;
-        MEZZO_TRY(mz_rounding_measure(&item->how, c->x, mz_shape_count(&t.shape) / columns, columns,
-                                      c->device->threads > 0 ? c->device->threads : 1, NULL, &item->found));
+        const int64_t n = mz_shape_count(&t.shape);
+        const int threads = n < ALONE || c->device->threads < 1 ? 1 : c->device->threads;
+        MEZZO_TRY(mz_rounding_measure(&item->how, c->x, n / columns, columns, threads, NULL, &item->found));
     }
     return c->hook != NULL ? c->hook(c->hook_user, p, call) : MEZZO_OK;
 }

@@ -5,7 +5,9 @@
 #include "backend/scales.h"
 #include "graph/op.h"
 
-enum { SPAN = MZ_SCALE_BLOCK, PARTS = 64 }; // numbers of a run that are rounded at a time; parts of the runs
+// Numbers of a run that are rounded at a time, runs whose numbers are brought together, parts of all runs, sums that
+// are made side by side, and codes of scales.
+enum { SPAN = MZ_SCALE_BLOCK, TOGETHER = 16, PARTS = 64, LANES = 8, CODES = 256 };
 
 // --- formats -----------------------------------------------------------------------------------------------------
 static bool rounds_operands(const mz_precision_info *p) {
@@ -44,172 +46,221 @@ mezzo_status mz_rounding_parse(const char *name, mz_rounding_format *out) {
 }
 
 // --- scales ------------------------------------------------------------------------------------------------------
+typedef struct part { // of the runs
+    int64_t elements, nonzero, not_finite, underflow, saturated;
+    double squares[LANES], error[LANES];
+    int64_t scales[CODES]; // how often a scale occurred
+} part;
+
 typedef struct work {
     const mz_rounding_how *how;
     const float *x;
     int64_t rows, columns, runs, length, along, across; // elements of a run are `along` apart, runs `across`
-    float tensor;                                       // of the whole tensor: its scale, or the one NVFP4 multiplies
-    float *tiles;                                       // [rows of tiles][columns of tiles]
+    int block;                                          // numbers of a run with one scale, at most SPAN
+    mz_small format;
+    float tensor;   // of the whole tensor: its scale, or the one NVFP4 multiplies
+    uint8_t *tiles; // codes of scales: [rows of tiles][columns of tiles], or the tensor's
     int64_t tile_columns;
+    bool not_finite; // some tile holds such a number
     float *rounded;
-    mz_rounding parts[PARTS];
+    part parts[PARTS];
 } work;
 
-static void count_scale(mz_rounding *r, float scale) {
-    uint32_t bits;
-    memcpy(&bits, &scale, sizeof bits);
-    const double log = log2((double)scale);
-    r->scales++;
-    r->log2_sum += log;
-    r->log2_squares += log * log;
-    r->counts[mz_histogram_bucket(bits)]++;
+static bool finds_own(const mz_rounding_how *how) { // each block its scale
+    return how->blocks != MEZZO_BLOCKS_NONE || how->scaling == MZ_SCALING_BLOCK128;
 }
 
-static void find_tiles(work *w) {
-    for (int64_t r = 0; r < w->rows; r++)
-        for (int64_t c = 0; c < w->columns; c++) {
-            float *amax = &w->tiles[r / SPAN * w->tile_columns + c / SPAN];
-            const float magnitude = fabsf(w->x[r * w->columns + c]);
-            *amax = magnitude > *amax || isnan(magnitude) ? magnitude : *amax; // a NaN stays: nothing is greater
-        }
-    const int64_t n = (w->rows + SPAN - 1) / SPAN * w->tile_columns;
-    for (int64_t i = 0; i < n; i++) {
-        const bool holds = w->tiles[i] > 0 && isfinite(w->tiles[i]);
-        w->tiles[i] = mz_scale_for((double)w->tiles[i], w->how->dtype);
-        if (holds)
-            count_scale(&w->parts[0], w->tiles[i]);
-    }
+// The code of a power of two, as E8M0 has it.
+static uint8_t code_for(float amax, mezzo_dtype dtype) {
+    return (uint8_t)(ilogbf(mz_scale_for((double)amax, dtype)) + 127);
 }
 
-static mezzo_status find_scales(work *w) {
-    const bool blocks = w->how->blocks != MEZZO_BLOCKS_NONE, whole = w->how->scaling == MZ_SCALING_TENSOR;
-    w->tensor = 1;
-    if (blocks ? w->how->blocks != MEZZO_BLOCKS_NVFP4 : w->how->scaling == MZ_SCALING_BLOCK128)
-        return MEZZO_OK; // each block finds its own
-    const float amax = blocks || whole ? mz_blocks_amax(w->x, w->rows * w->columns) : 0;
-    if (blocks) {
-        w->tensor = mz_blocks_tensor_scale(w->how->blocks, amax);
-        return MEZZO_OK;
-    }
-    if (whole) {
-        w->tensor = mz_scale_for((double)amax, w->how->dtype);
-        if (amax > 0 && isfinite(amax))
-            count_scale(&w->parts[0], w->tensor);
-        return MEZZO_OK;
-    }
-    w->tile_columns = (w->columns + SPAN - 1) / SPAN;
-    w->tiles = mz_alloc((size_t)((w->rows + SPAN - 1) / SPAN * w->tile_columns) + 1, sizeof *w->tiles);
+static float scale_value(const work *w, uint8_t code) {
+    return w->how->blocks == MEZZO_BLOCKS_NONE ? mezzo_e8m0_to_f32(code)
+                                               : mz_blocks_scale_value(w->how->blocks, code) * w->tensor;
+}
+
+static mezzo_status find_tiles(work *w, int64_t side) {
+    const int64_t down = (w->rows + side - 1) / side, across = (w->columns + side - 1) / side;
+    w->tile_columns = across;
+    w->tiles = mz_alloc((size_t)(down * across) + 1, sizeof *w->tiles);
     if (w->tiles == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    find_tiles(w);
+    for (int64_t t = 0; t < down * across; t++) {
+        const int64_t row = t / across * side, column = t % across * side;
+        const int64_t width = w->columns - column < side ? w->columns - column : side;
+        float amax = 0;
+        for (int64_t r = row; r < w->rows && r < row + side && !isnan(amax); r++) {
+            const float of_row = mz_blocks_amax(w->x + r * w->columns + column, width);
+            amax = of_row > amax || isnan(of_row) ? of_row : amax;
+        }
+        w->tiles[t] = code_for(amax, w->how->dtype);
+        w->parts[0].scales[w->tiles[t]] += amax > 0 && isfinite(amax);
+        w->not_finite = w->not_finite || !isfinite(amax);
+    }
     return MEZZO_OK;
 }
 
+static mezzo_status find_scales(work *w) {
+    w->tensor = 1;
+    if (w->how->blocks == MEZZO_BLOCKS_NVFP4)
+        w->tensor = mz_blocks_tensor_scale(w->how->blocks, mz_blocks_amax(w->x, w->rows * w->columns));
+    if (finds_own(w->how))
+        return MEZZO_OK;
+    return find_tiles(w, w->how->scaling == MZ_SCALING_TILE128 ? SPAN : w->rows > w->columns ? w->rows : w->columns);
+}
+
 // --- rounding ----------------------------------------------------------------------------------------------------
-// The scale of n numbers with one scale of their own, and the largest number of the format times it.
-static float scale_of_block(const work *w, const float *x, int n, mz_rounding *r) {
-    const mezzo_blocks b = w->how->blocks;
-    const float amax = mz_blocks_amax(x, n);
-    const float scale = b == MEZZO_BLOCKS_NONE
-                            ? mz_scale_for((double)amax, w->how->dtype)
-                            : mz_blocks_scale_value(b, mz_blocks_scale(b, amax, w->tensor)) * w->tensor;
-    if (amax > 0 && isfinite(amax) && scale > 0)
-        count_scale(r, scale);
-    return scale;
-}
-
-static float round_number(mezzo_dtype dtype, float x, float scale) {
-    if (!isfinite(x))
-        return x;
-    const float y = x / scale; // a power of two
-    return (dtype == MEZZO_F8E4M3 ? mezzo_e4m3_to_f32(mezzo_f32_to_e4m3_saturating(y))
-                                  : mezzo_e5m2_to_f32(mezzo_f32_to_e5m2_saturating(y))) *
-           scale;
-}
-
-static void compare(mz_rounding *r, const float *x, const float *q, int n, double largest) {
-    r->elements += n;
-    for (int i = 0; i < n; i++) {
-        if (!isfinite(q[i])) {
-            r->not_finite++;
-            continue;
+static void count_numbers(part *p, const float *x, const float *q, int n, float largest) {
+    int32_t nonzero[LANES] = {0}, underflow[LANES] = {0}, saturated[LANES] = {0};
+    for (int at = 0; at < n; at += LANES) {
+        for (int i = 0; i < LANES; i++) {
+            const double is = (double)x[at + i], error = (double)q[at + i] - is;
+            p->squares[i] += is * is;
+            p->error[i] += error * error;
         }
-        const double is = (double)x[i], error = (double)q[i] - is;
-        r->nonzero += x[i] != 0;
-        r->underflow += x[i] != 0 && q[i] == 0;
-        r->saturated += fabs(is) > largest;
-        r->squares += is * is;
-        r->error += error * error;
+        for (int i = 0; i < LANES; i++) {
+            const int32_t some = x[at + i] != 0;
+            nonzero[i] += some;
+            underflow[i] += some & (q[at + i] == 0);
+            saturated[i] += fabsf(x[at + i]) > largest;
+        }
+    }
+    for (int i = 0; i < LANES; i++) {
+        p->nonzero += nonzero[i];
+        p->underflow += underflow[i];
+        p->saturated += saturated[i];
     }
 }
 
-// n numbers of a run, from `at` on.
-static void round_span(const work *w, int64_t run, int64_t at, int n, mz_rounding *r) {
-    const mz_rounding_how *how = w->how;
-    const int64_t first = run * w->across + at * w->along;
-    float x[SPAN], q[SPAN], scale = w->tensor;
+// Numbers that stay what they are, not finite, or whose scale is NaN; they become zeros, which add nothing.
+static void drop_not_finite(part *p, float *x, int n, bool all) {
     for (int i = 0; i < n; i++)
-        q[i] = x[i] = w->x[first + i * w->along];
-    if (how->blocks != MEZZO_BLOCKS_NONE || how->scaling == MZ_SCALING_BLOCK128)
-        scale = scale_of_block(w, x, n, r);
-    else if (how->scaling == MZ_SCALING_TILE128)
-        scale = w->tiles[first / w->columns / SPAN * w->tile_columns + first % w->columns / SPAN];
-    if (how->blocks != MEZZO_BLOCKS_NONE)
-        mz_blocks_round(how->blocks, q, n, w->tensor);
-    for (int i = 0; i < n && how->blocks == MEZZO_BLOCKS_NONE; i++)
-        q[i] = round_number(how->dtype, x[i], scale);
-    const double largest = how->blocks == MEZZO_BLOCKS_NONE    ? mz_dtype_largest(how->dtype)
-                           : how->blocks == MEZZO_BLOCKS_MXFP8 ? mz_dtype_largest(MEZZO_F8E4M3)
-                                                               : (double)mz_blocks_element(how->blocks, 7);
-    compare(r, x, q, n, largest * (double)scale);
+        if (all || !isfinite(x[i])) {
+            p->not_finite++;
+            x[i] = 0;
+        }
+}
+
+static uint8_t code_of(const work *w, part *p, float amax, int64_t first) {
+    if (!finds_own(w->how)) {
+        const int64_t side = w->how->scaling == MZ_SCALING_TILE128 ? SPAN : INT64_MAX;
+        return w->tiles[first / w->columns / side * w->tile_columns + first % w->columns / side];
+    }
+    const uint8_t code = w->how->blocks == MEZZO_BLOCKS_NONE ? code_for(amax, w->how->dtype)
+                                                             : mz_blocks_scale(w->how->blocks, amax, w->tensor);
+    p->scales[code] += amax > 0 && isfinite(amax) && scale_value(w, code) > 0;
+    return code;
+}
+
+// n numbers of a run, which have one scale; x has zeros after them up to a multiple of LANES.
+static void round_block(const work *w, part *p, float *x, int n, int64_t first) {
+    float q[SPAN];
+    const int whole = (n + LANES - 1) / LANES * LANES;
+    const float amax = finds_own(w->how) ? mz_blocks_amax(x, n) : 0;
+    float scale = scale_value(w, code_of(w, p, amax, first));
+    p->elements += n;
+    if (!isfinite(amax) || w->not_finite) {
+        drop_not_finite(p, x, n, isnan(scale));
+        scale = isnan(scale) ? 1 : scale;
+    }
+    memcpy(q, x, (size_t)whole * sizeof *q);
+    mz_small_round(w->format, q, whole, scale == 0 ? 0 : 1 / scale, scale);
+    count_numbers(p, x, q, whole, mz_small_largest(w->format) * scale);
     for (int i = 0; i < n && w->rounded != NULL; i++)
         w->rounded[first + i * w->along] = q[i];
 }
 
-static void round_part(work *w, int part) {
-    const int size = w->how->blocks != MEZZO_BLOCKS_NONE ? mz_blocks_size(w->how->blocks) : SPAN;
-    for (int64_t run = w->runs * part / PARTS; run < w->runs * (part + 1) / PARTS; run++)
-        for (int64_t at = 0; at < w->length; at += size)
-            round_span(w, run, at, w->length - at < size ? (int)(w->length - at) : size, &w->parts[part]);
+// TOGETHER runs from `run` on, or what is left of them.
+static void round_runs(const work *w, part *p, int64_t run) {
+    float x[TOGETHER][SPAN];
+    const int m = w->runs - run < TOGETHER ? (int)(w->runs - run) : TOGETHER;
+    for (int64_t at = 0; at < w->length; at += w->block) {
+        const int n = w->length - at < w->block ? (int)(w->length - at) : w->block;
+        const float *from = w->x + run * w->across + at * w->along;
+        if (n % LANES != 0)
+            memset(x, 0, sizeof x);
+        if (w->along == 1)
+            for (int r = 0; r < m; r++)
+                memcpy(x[r], from + r * w->across, (size_t)n * sizeof **x);
+        else
+            for (int i = 0; i < n; i++)
+                for (int r = 0; r < m; r++)
+                    x[r][i] = from[i * w->along + r];
+        for (int r = 0; r < m; r++)
+            round_block(w, p, x[r], n, (run + r) * w->across + at * w->along);
+    }
 }
 
-static void add(mz_rounding *sum, const mz_rounding *r) {
-    sum->elements += r->elements;
-    sum->nonzero += r->nonzero;
-    sum->not_finite += r->not_finite;
-    sum->underflow += r->underflow;
-    sum->saturated += r->saturated;
-    sum->squares += r->squares;
-    sum->error += r->error;
-    sum->scales += r->scales;
-    sum->log2_sum += r->log2_sum;
-    sum->log2_squares += r->log2_squares;
-    for (int b = 0; b < MZ_HISTOGRAM_BUCKETS; b++)
-        sum->counts[b] += r->counts[b];
+static void round_part(work *w, int index) {
+    const int64_t groups = (w->runs + TOGETHER - 1) / TOGETHER;
+    for (int64_t g = groups * index / PARTS; g < groups * (index + 1) / PARTS; g++)
+        round_runs(w, &w->parts[index], g * TOGETHER);
+}
+
+// --- sums --------------------------------------------------------------------------------------------------------
+static void add_scales(const work *w, uint8_t code, int64_t n, mz_rounding *out) {
+    const float scale = scale_value(w, code);
+    const double log = log2((double)scale);
+    uint32_t bits;
+    memcpy(&bits, &scale, sizeof bits);
+    out->scales += n;
+    out->log2_sum += (double)n * log;
+    out->log2_squares += (double)n * log * log;
+    out->counts[mz_histogram_bucket(bits)] += n;
+}
+
+static void add_parts(const work *w, mz_rounding *out) {
+    int64_t scales[CODES] = {0};
+    for (int k = 0; k < PARTS; k++) {
+        const part *p = &w->parts[k];
+        out->elements += p->elements;
+        out->nonzero += p->nonzero;
+        out->not_finite += p->not_finite;
+        out->underflow += p->underflow;
+        out->saturated += p->saturated;
+        for (int i = 0; i < LANES; i++) {
+            out->squares += p->squares[i];
+            out->error += p->error[i];
+        }
+        for (int c = 0; c < CODES; c++)
+            scales[c] += p->scales[c];
+    }
+    for (int c = 0; c < CODES; c++)
+        if (scales[c] > 0)
+            add_scales(w, (uint8_t)c, scales[c], out);
+}
+
+static mz_small format_of(const mz_rounding_how *how) {
+    if (how->blocks != MEZZO_BLOCKS_NONE)
+        return mz_blocks_small(how->blocks);
+    return how->dtype == MEZZO_F8E4M3 ? MZ_SMALL_E4M3 : MZ_SMALL_E5M2;
 }
 
 mezzo_status mz_rounding_measure(const mz_rounding_how *how, const float *x, int64_t rows, int64_t columns, int threads,
                                  float *rounded, mz_rounding *out) {
+    const bool down = how->columnwise;
     work *w = mz_alloc(1, sizeof *w);
     *out = (mz_rounding){0};
     if (w == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    w->how = how;
-    w->x = x;
-    w->rows = rows;
-    w->columns = columns;
-    w->runs = how->columnwise ? columns : rows;
-    w->length = how->columnwise ? rows : columns;
-    w->along = how->columnwise ? columns : 1;
-    w->across = how->columnwise ? 1 : columns;
-    w->rounded = rounded;
+    *w = (work){.how = how,
+                .x = x,
+                .rows = rows,
+                .columns = columns,
+                .runs = down ? columns : rows,
+                .length = down ? rows : columns,
+                .along = down ? columns : 1,
+                .across = down ? 1 : columns,
+                .block = how->blocks != MEZZO_BLOCKS_NONE ? mz_blocks_size(how->blocks) : SPAN,
+                .format = format_of(how),
+                .rounded = rounded};
     const mezzo_status status = find_scales(w);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (int part = 0; part < PARTS; part++)
+    for (int k = 0; k < PARTS; k++)
         if (status == MEZZO_OK)
-            round_part(w, part);
-    for (int part = 0; part < PARTS; part++)
-        add(out, &w->parts[part]);
+            round_part(w, k);
+    add_parts(w, out);
     mz_free(w->tiles);
     mz_free(w);
     return status;
