@@ -480,14 +480,13 @@ static mezzo_status build(const mz_model *model, const mz_form *form, const mezz
 }
 
 static void summarize(const mz_model *model, char *out, size_t size) {
-    const char *slash = strrchr(model->file->path, '/');
     const probe *p;
     mz_graph_loss loss;
     understand(model, &p, &loss);
-    snprintf(out, size, "%s, %s", slash != NULL ? slash + 1 : model->file->path,
-             model->config.loss[0] != '\0' ? model->config.loss
-             : loss.term[0].kind >= 0      ? "cross_entropy"
-                                           : loss.term[0].output);
+    snprintf(out, size, "%s",
+             model->config.loss[0] != '\0'    ? model->config.loss
+             : loss.term[0].output[0] != '\0' ? loss.term[0].output
+                                              : "cross_entropy");
 }
 
 static mezzo_status describe(const mz_model *model, mz_fact_fn put, void *user) {

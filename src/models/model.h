@@ -112,7 +112,8 @@ extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae,
 // A family's model with these keys. INVALID as mezzo_model_check.
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out);
 mz_model_sizes mz_model_sizes_of(const mz_model *model);
-const char *mz_model_name(const mz_model *model); // its named size, or its maker's name
+const char *mz_model_name(const mz_model *model);                   // its named size, its file's name, or its maker's
+const char *mz_model_config_name(const mezzo_model_config *config); // its file's name, or its family's
 // "12 layers, 12 heads, width 768, context 1024, vocabulary 50257"
 void mz_model_summary(const mz_model *model, char *out, size_t size);
 int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);

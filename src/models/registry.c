@@ -153,8 +153,14 @@ mz_model_sizes mz_model_sizes_of(const mz_model *model) {
     return out;
 }
 
+const char *mz_model_config_name(const mezzo_model_config *config) {
+    const char *slash = strrchr(config->graph, '/');
+    return slash != NULL ? slash + 1 : config->graph[0] != '\0' ? config->graph : config->name;
+}
+
 const char *mz_model_name(const mz_model *model) {
-    return model->config.size[0] != '\0' ? model->config.size : model->maker->name;
+    const mezzo_model_config *c = &model->config;
+    return c->size[0] != '\0' ? c->size : c->graph[0] != '\0' ? mz_model_config_name(c) : model->maker->name;
 }
 
 void mz_model_summary(const mz_model *model, char *out, size_t size) {

@@ -30,7 +30,7 @@ PY
 
 run 0 train --model own_mlp.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 60 --lr 1e-2 --out classes
 shows "$OUT" "done: 60 steps" "(accuracy "
-shows "$ERR" "onnx: own_mlp.onnx, cross_entropy, 86 examples of 96 to train on"
+shows "$ERR" "own_mlp.onnx: cross_entropy, 86 examples of 96 to train on"
 [[ -f classes/graph/model.onnx ]] || fail "the run keeps no copy of its model"
 shows classes/config.yaml "name: own_mlp.onnx" "loss: cross_entropy"
 run 0 train --model own_mlp.onnx --loss cross_entropy --data packed.npz "${FEW[@]}" --steps 30 --schedule-steps 60 --lr 1e-2 --out two

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "models/model.h"
 #include "train/config.h"
 #include "train/trial.h"
 
@@ -306,9 +307,10 @@ static json_t *basis_json(const mz_advised *a) {
     if (r == NULL)
         return json_pack("{s:s}", "compared", "nothing: no other precision was timed here");
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:o, s:o}", "baseline", mezzo_precision_name(a->baseline),
-                     "candidate", mezzo_precision_name(a->candidate), "model", r->model.name, "device", r->device,
-                     "params_m", number(r->params_m), "steps", (json_int_t)r->steps, "seeds", (json_int_t)r->n,
-                     "interval_level", number(r->matched.look_level), "level_over_all_looks", number(a->as.level));
+                     "candidate", mezzo_precision_name(a->candidate), "model", mz_model_config_name(&r->model),
+                     "device", r->device, "params_m", number(r->params_m), "steps", (json_int_t)r->steps, "seeds",
+                     (json_int_t)r->n, "interval_level", number(r->matched.look_level), "level_over_all_looks",
+                     number(a->as.level));
 }
 
 json_t *mz_advised_json(const mz_advised *a) {

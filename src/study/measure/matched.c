@@ -6,6 +6,7 @@
 // away than the window is wide, an earlier window of the baseline's curve with that mean is looked for instead.
 #include <math.h>
 
+#include "models/model.h"
 #include "study/measure/verify.h"
 
 #define WINDOW 1.5
@@ -217,8 +218,9 @@ static void add_verdict(const mz_verify_options *o, const mz_verify_result *r, m
 void mz_matched_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
     const mz_matched *m = &r->matched;
     const char *a = mezzo_precision_name(r->baseline), *b = candidate_name(r);
-    mz_text_addf(t, "%s against %s: %s, %.2f M parameters, %lld steps of %lld × %lld; %s\n", b, a, r->model.name,
-                 r->params_m, (long long)r->steps, (long long)r->grad_accum, (long long)r->batch, r->device);
+    mz_text_addf(t, "%s against %s: %s, %.2f M parameters, %lld steps of %lld × %lld; %s\n", b, a,
+                 mz_model_config_name(&r->model), r->params_m, (long long)r->steps, (long long)r->grad_accum,
+                 (long long)r->batch, r->device);
     mz_text_addf(t, "data: %s; %s\n\n", r->data,
                  r->same ? "the same first weights and batches in both runs of each seed"
                          : "NOT the same first weights and batches: the runs cannot be compared");
@@ -274,6 +276,7 @@ json_t *mz_matched_json(const mz_verify_options *o, const mz_verify_result *r) {
         "steps_for_the_same_loss", measured_json(&m->steps_ratio, n), "speedup_at_equal_quality",
         measured_json(&m->speedup, n), "loss_slope_by_ln_step", number(m->slope), "interval_level",
         number(m->look_level), "level_over_all_looks", number(o->level), "within", number(o->within), "model",
-        r->model.name, "device", r->device, "params_m", number(r->params_m), "steps", (json_int_t)r->steps, "seeds_run",
-        (json_int_t)n, "seeds_at_most", o->seeds, "same_data_and_weights", (int)r->same, "seeds", seeds_json(r));
+        mz_model_config_name(&r->model), "device", r->device, "params_m", number(r->params_m), "steps",
+        (json_int_t)r->steps, "seeds_run", (json_int_t)n, "seeds_at_most", o->seeds, "same_data_and_weights",
+        (int)r->same, "seeds", seeds_json(r));
 }

@@ -1,6 +1,7 @@
 // Writes a verification's blocks and verdicts as text, JSON and Markdown.
 #include <math.h>
 
+#include "models/model.h"
 #include "study/measure/verify.h"
 
 #define MIB (1.0 / (1 << 20))
@@ -52,7 +53,10 @@ static const char *sameness(const mz_verify_result *r) {
 
 static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) {
     const mezzo_model_config *m = &r->model;
-    if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE)
+    mz_model model;
+    if (m->graph[0] != '\0')
+        mz_text_addf(t, "%smodel: %s", bullet, mz_model_config_name(m));
+    else if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE)
         mz_text_addf(t, "%smodel: %s, %lld layers, %lld heads, width %lld, context %lld, vocabulary %lld", bullet,
                      m->name, (long long)m->layers, (long long)m->heads, (long long)m->d_model, (long long)m->seq_len,
                      (long long)m->vocab);
@@ -68,8 +72,9 @@ static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) 
             bullet, mezzo_blocks_name(r->emulate), r->emulate_stochastic ? ", gradients rounded stochastically" : "",
             r->emulate_hadamard ? ", Hadamard transforms for weight gradients" : "");
     mz_text_addf(t, "%srun: %lld steps of %lld × ", bullet, (long long)r->steps, (long long)r->grad_accum);
-    if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE)
-        mz_text_addf(t, "%lld sequences of %lld tokens", (long long)r->batch, (long long)m->seq_len);
+    if (mezzo_model_task(m) == MEZZO_TASK_LANGUAGE && mz_model_of(m, &model) == MEZZO_OK)
+        mz_text_addf(t, "%lld sequences of %lld tokens", (long long)r->batch,
+                     (long long)mz_model_sizes_of(&model).length);
     else
         mz_text_addf(t, "%lld %s", (long long)r->batch, r->unit);
     mz_text_addf(t, ", %zu seed%s, %s\n", r->n, r->n == 1 ? "" : "s",
@@ -291,7 +296,7 @@ json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
     json_object_set_new(root, "precision", json_string(mezzo_precision_name(r->precision)));
     json_object_set_new(root, "emulate", json_string(mezzo_blocks_name(r->emulate)));
     json_object_set_new(root, "device", json_string(r->device));
-    json_object_set_new(root, "model", json_string(r->model.name));
+    json_object_set_new(root, "model", json_string(mz_model_config_name(&r->model)));
     json_object_set_new(root, "params_m", number(r->params_m));
     json_object_set_new(root, "steps", json_integer(r->steps));
     json_object_set_new(root, "warmup_steps", json_integer(r->warmup));
