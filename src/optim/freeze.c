@@ -17,31 +17,48 @@ bool mz_names_parameter(const char *pattern, const char *parameter) {
     return false;
 }
 
-static mezzo_status freeze(mezzo_graph *g, const char *pattern) {
-    size_t found = 0;
+// Marks the parameters that a pattern names.
+static mezzo_status mark(const mezzo_graph *g, const char *what, const char *pattern, bool *named) {
+    bool found = false;
     for (size_t i = 0; i < g->n_params; i++)
-        if (mz_names_parameter(pattern, g->params[i].name)) {
-            g->params[i].frozen = true;
-            found++;
-        }
-    if (found == 0)
-        return mz_fail(MEZZO_ERR_INVALID, "freeze: no parameter's name matches \"%s\"", pattern);
-    return MEZZO_OK;
+        if (mz_names_parameter(pattern, g->params[i].name))
+            named[i] = found = true;
+    return found ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%s: no parameter's name matches \"%s\"", what, pattern);
 }
 
-mezzo_status mezzo_graph_freeze(mezzo_graph *g, const char *patterns) {
-    MZ_REQUIRE(g, patterns);
+static mezzo_status mark_all(const mezzo_graph *g, const char *what, const char *patterns, bool *named) {
     char pattern[256];
     while (*patterns != '\0') {
         size_t n = strcspn(patterns, ",");
         if (n == 0 || n >= sizeof pattern)
-            return mz_fail(MEZZO_ERR_INVALID, "freeze: a pattern has %zu characters: use 1 to %zu", n,
+            return mz_fail(MEZZO_ERR_INVALID, "%s: a pattern has %zu characters: use 1 to %zu", what, n,
                            sizeof pattern - 1);
         snprintf(pattern, sizeof pattern, "%.*s", (int)n, patterns);
-        MEZZO_TRY(freeze(g, pattern));
+        MEZZO_TRY(mark(g, what, pattern, named));
         patterns += n + (patterns[n] == ',');
     }
     return MEZZO_OK;
+}
+
+// Freezes those that are named, or all others.
+static mezzo_status freeze(mezzo_graph *g, const char *what, const char *patterns, bool others) {
+    bool *named = mz_alloc(g->n_params + 1, sizeof *named);
+    if (named == NULL)
+        return MEZZO_ERR_MEMORY;
+    const mezzo_status status = mark_all(g, what, patterns, named);
+    for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++)
+        g->params[i].frozen = g->params[i].frozen || named[i] != others;
+    mz_free(named);
+    return status;
+}
+
+mezzo_status mezzo_graph_freeze(mezzo_graph *g, const char *patterns) {
+    MZ_REQUIRE(g, patterns);
+    return freeze(g, "freeze", patterns, false);
+}
+
+mezzo_status mz_graph_train_alone(mezzo_graph *g, const char *patterns) {
+    return freeze(g, "train.parameters", patterns, true);
 }
 
 bool mezzo_params_frozen(const mezzo_params *params, int index) {

@@ -109,6 +109,8 @@ bool mz_optimizer_split_matrices(mezzo_optimizer_options *options, mezzo_optimiz
 int mz_optimizer_group_for(const mezzo_optimizer_options *options, const char *name, int rank);
 // freeze.c. A pattern names parameters, or a module with all of its own: "wte" is wte.weight too.
 bool mz_names_parameter(const char *pattern, const char *parameter);
+mezzo_status mz_graph_train_alone(mezzo_graph *graph,
+                                  const char *patterns); // freezes all others; as mezzo_graph_freeze
 // options.c. INVALID names the option that is refused.
 mezzo_status mz_check_clip(double max_norm);
 mezzo_status mz_check_schedule(const mezzo_schedule *schedule);

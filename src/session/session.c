@@ -61,6 +61,8 @@ static mezzo_status build_graph(const mz_session_options *o, const mz_form *form
     MEZZO_TRY(mz_model_build(&o->model, form, g));
     if (o->freeze != NULL)
         MEZZO_TRY(mezzo_graph_freeze(g, o->freeze));
+    if (o->train != NULL && o->train[0] != '\0')
+        MEZZO_TRY(mz_graph_train_alone(g, o->train));
     MEZZO_TRY(mezzo_graph_freeze_base(g));
     if (o->quick_init)
         init_quickly(g);

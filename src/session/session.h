@@ -13,6 +13,7 @@ typedef struct mz_session_options {
     mz_form form; // of the training graph; validation's programs have it too
     mezzo_lora lora;
     const char *freeze;            // patterns of parameters that are not trained; NULL and "": none
+    const char *train;             // of those that alone are; NULL and "": all
     uint64_t seed;                 // of the parameters
     bool quick_init;               // cheap first values of the same spread: no run trains from them
     mezzo_program_options program; // resolved; weights of micro batches and forward_only are the session's

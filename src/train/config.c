@@ -303,6 +303,7 @@ mz_session_options mz_run_config_session(const mz_run_config *c) {
     return (mz_session_options){.form = {.batch = c->batch_size, .documents = c->data.pack},
                                 .lora = c->lora,
                                 .freeze = c->freeze,
+                                .train = c->parameters,
                                 .seed = mezzo_seed(c->seed, MEZZO_SEED_PARAMETERS),
                                 .program = c->program,
                                 .optimizer = c->optimizer,

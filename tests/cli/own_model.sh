@@ -160,7 +160,13 @@ run 0 export adapters --onnx merged.onnx
 run 0 train --model merged.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 1 --lr 0 --min-lr 0 --out merged
 run 0 eval merged --data a.npz
 [[ $(grep loss "$OUT") == "$whole" ]] || fail "adapters that were added to an exported file give another loss"
-run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --freeze '0.*' --out frozen
+run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --freeze '0,2' --out frozen
+run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --train '3.*' --out head
+cmp -s frozen/checkpoints/step-00000004/model.safetensors head/checkpoints/step-00000004/model.safetensors ||
+    fail "--train trains others than those that it names"
+run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --out all
+cmp -s all/checkpoints/step-00000004/model.safetensors head/checkpoints/step-00000004/model.safetensors && fail "--train trains all"
+refuse 2 train.parameters '"nope"' -- train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --train nope --out none
 
 # the example does the same through the library
 example=$(dirname "$MEZZO")/examples/own_model
