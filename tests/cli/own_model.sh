@@ -82,6 +82,9 @@ for loss in mse l1 huber; do
 done
 run 0 eval mse
 shows "$OUT" "MAE         0." "R² "
+run 1 verify --model own_mlp.onnx --loss mse --labels wanted --data n.npz --batch-size 8 --device cpu --threads 1 --steps 20 --seeds 1 --precision bf16 --min-speedup 1e6 --out judged
+shows judged/verify.json '"relative_loss_difference"'
+shows judged/verify.md "No right answers can be counted here"
 run 0 train --model own_mlp.onnx --loss "mse(logits,wanted) + 0.1*bce_with_logits(logits,wanted)" --data n.npz "${FEW[@]}" --steps 20 --out sum
 run 0 eval sum
 # the model's own loss

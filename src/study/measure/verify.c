@@ -129,7 +129,6 @@ static void describe(verifier *v) {
     const mz_trial_facts *t = &v->sides[1].facts;
     r->model = *t->model;
     r->unit = mz_task_kind_of(mezzo_model_task(t->model))->unit;
-    r->by_loss = mezzo_model_task(t->model) == MEZZO_TASK_IMAGES;
     r->precision = t->program.precision;
     r->residual = t->program.residual;
     r->batch = t->batch;
@@ -283,6 +282,7 @@ static mezzo_status finish_side(verifier *v, side *s) {
     if (score.counted > 0) {
         s->out->val_loss = score.loss;
         s->out->accuracy = score.accuracy;
+        v->r->by_loss = isnan(score.accuracy);
     }
     v->r->val_tokens = score.counted;
     return MEZZO_OK;

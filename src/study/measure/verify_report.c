@@ -219,9 +219,9 @@ void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, c
                  ".\n\nThe first %lld steps are not timed. Memory is the peak of training as planned and allocated: "
                  "weights, gradients, low-precision copies, optimizer, activations, workspace, inputs. %s\n",
                  (long long)r->warmup,
-                 r->by_loss ? "Images have no correct answers to count: the requirement applies to the validation loss "
+                 r->by_loss ? "No right answers can be counted here: the requirement applies to the validation loss "
                               "divided by fp32's, minus 1."
-                            : "Accuracy is the share of correct next tokens, in the precision of the training.");
+                            : "Accuracy is the share of right answers, in the precision of the training.");
     add_seeds(r, t);
 }
 
