@@ -127,10 +127,11 @@ MEZZO_API mezzo_value mezzo_swiglu(mezzo_graph *g,
 // Rotary position embedding. The table: cosines and sines of the angles position/theta^(2i/dims), FP32 [length, dims];
 // positions I32 [length], or NONE for 0, 1, … Made once, read by every layer.
 MEZZO_API mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta);
-// The same with frequencies scaled for a longer context: LINEAR divides all by `factor`; LLAMA3 (Llama 3.1) those whose
-// wavelength goes into `original` positions less than `low` times, and fewer and fewer up to `high` times; YARN (Peng
-// et al., arXiv:2309.00071) the same with `low` and `high` turns in `original` positions, and cosines and sines grow by
-// `attention` (0: 0.1·ln(factor) + 1).
+// The same with frequencies scaled for a longer context: LINEAR divides all by `factor`, any number above 0, and
+// cosines and sines grow by `attention` (0: not at all); LLAMA3 (Llama 3.1) those whose wavelength goes into `original`
+// positions less than `low` times, and fewer and fewer up to `high` times; YARN (Peng et al., arXiv:2309.00071) the
+// same with `low` and `high` turns in `original` positions, and cosines and sines grow by `attention` (0:
+// 0.1·ln(factor) + 1).
 typedef enum mezzo_rope_kind {
     MEZZO_ROPE_PLAIN,
     MEZZO_ROPE_LINEAR,

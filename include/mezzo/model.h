@@ -16,6 +16,12 @@ typedef enum mezzo_model_purpose {
     MEZZO_TASK_IMAGES,     // an image
 } mezzo_model_purpose;
 
+// A key's list of numbers above 0; zeros follow the last one.
+enum { MEZZO_LIST = 128 };
+typedef struct mezzo_list {
+    float at[MEZZO_LIST];
+} mezzo_list;
+
 // A family and the value of every key; model_keys.def says what each means. Those that the family does not take are not
 // looked at.
 typedef struct mezzo_model_config {
@@ -28,12 +34,14 @@ typedef struct mezzo_model_config {
 #define MEZZO_KEY_INT                                                          int64_t
 #define MEZZO_KEY_FLOAT                                                        double
 #define MEZZO_KEY_BOOL                                                         bool
+#define MEZZO_KEY_LIST                                                         mezzo_list
 #define MODEL_KEY(type, name, models, own, least, most, option, resumes, help) MEZZO_KEY_##type name;
 #include "mezzo/model_keys.def"
 #undef MODEL_KEY
 #undef MEZZO_KEY_INT
 #undef MEZZO_KEY_FLOAT
 #undef MEZZO_KEY_BOOL
+#undef MEZZO_KEY_LIST
 } mezzo_model_config;
 
 // Fills *config with a model's defaults, or a named size's: docs/models.md lists them. A named size becomes its family

@@ -114,6 +114,9 @@ bool mz_next_pattern(const char **list, char pattern[256]);
 void mz_star_numbers(const char *module, char *out, size_t size); // "h.11.mlp.fc" -> "h.*.mlp.fc"
 // Control characters (C0, DEL and, in UTF-8, C1) become spaces, in place: a text from a file must not drive a terminal.
 void mz_text_tame(char *text);
+enum { MZ_FLOAT_TEXT = 16 };
+// The shortest decimal of 6 to 9 digits that reads back as x. Returns `out`.
+const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]);
 // The candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
 const char *mz_nearest(const char *word, const char *const *candidates, size_t n);
 bool mz_all_finite(const float *x, size_t n);

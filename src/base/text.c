@@ -1,5 +1,6 @@
 // Holds the growing buffer of text, glob patterns, the search for the nearest known word, and the clock. And the clock.
 #include <stdarg.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/base.h"
@@ -11,6 +12,15 @@ void mz_text_tame(char *text) {
         else if (*c == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
             c[0] = c[1] = ' ';
     }
+}
+
+const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]) {
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(out, MZ_FLOAT_TEXT, "%.*g", digits, (double)x);
+        if (strtof(out, NULL) == x)
+            break;
+    }
+    return out;
 }
 
 void mz_text_add(mz_text *t, const char *bytes, size_t n) {

@@ -5,8 +5,11 @@
 #include "io/json.h"
 
 static mezzo_status put_fact(void *user, const mz_fact *fact) {
+    if (fact->type == MZ_KEY_LIST && fact->list.at[0] == 0) // which a missing key is too
+        return MEZZO_OK;
     return mz_json_set(user, fact->key,
                        fact->text != NULL          ? json_string(fact->text)
+                       : fact->type == MZ_KEY_LIST ? mz_json_floats(fact->list.at, MEZZO_LIST)
                        : fact->type == MZ_KEY_INT  ? json_integer((json_int_t)fact->number)
                        : fact->type == MZ_KEY_BOOL ? json_boolean(fact->number != 0)
                                                    : mz_json_number(fact->number));
@@ -47,6 +50,8 @@ static mezzo_status find_fact(void *user, bool is_text, mz_fact *fact, bool *fou
         return MEZZO_OK;
     if (is_text)
         return mz_json_get_string(r->where, r->object, fact->key, &fact->text);
+    if (fact->type == MZ_KEY_LIST)
+        return mz_json_get_floats(r->where, r->object, fact->key, MEZZO_LIST, fact->list.at);
     if (fact->type == MZ_KEY_FLOAT)
         return mz_json_get_number(r->where, r->object, fact->key, &fact->number);
     if (fact->type == MZ_KEY_INT)

@@ -298,7 +298,7 @@ static mezzo_status scale_rope(const mezzo_rope_scaling *s, int dims, double the
     if (s == NULL || s->kind == MEZZO_ROPE_PLAIN)
         return MEZZO_OK;
     const bool bounded = s->kind != MEZZO_ROPE_LINEAR;
-    if (s->kind > MEZZO_ROPE_YARN || !(s->factor >= 1 && s->factor < 1e6) ||
+    if (s->kind > MEZZO_ROPE_YARN || !(s->factor >= 1 || !bounded) || !(s->factor > 0 && s->factor < 1e30) ||
         !(s->attention >= 0 && s->attention < 1e6) ||
         (bounded && !(s->low > 0 && s->high > s->low && s->high < 1e6 && s->original >= 1 && s->original < 1e9)))
         return mz_fail(
@@ -306,7 +306,8 @@ static mezzo_status scale_rope(const mezzo_rope_scaling *s, int dims, double the
             "rope_table: scaling %d with factor %g, low %g, high %g, original %g and attention %g: the factor "
             "must be 1 or more, and low below high",
             (int)s->kind, s->factor, s->low, s->high, s->original, s->attention);
-    *out = (mz_rope_scaling){.divisor = (float)s->factor, .amplitude = 1};
+    *out = (mz_rope_scaling){.divisor = (float)s->factor,
+                             .amplitude = !bounded && s->attention > 0 ? (float)s->attention : 1};
     if (s->kind == MEZZO_ROPE_LLAMA3) {
         out->offset = (float)(-s->low / (s->high - s->low));
         out->slope = (float)(s->original / turn / (s->high - s->low));

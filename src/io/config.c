@@ -151,6 +151,18 @@ fail:
     return status;
 }
 
+static mezzo_status yaml_set_list(const char *at, mz_config_entry *entry, const mz_yaml_node *node) {
+    mz_text text = {0};
+    mz_text_add(&text, "", 0);
+    for (size_t i = 0; i < node->count; i++)
+        mz_text_addf(&text, "%s%s", i > 0 ? "," : "",
+                     node->children[i]->kind == MZ_YAML_SCALAR ? node->children[i]->text : "?");
+    mezzo_status status =
+        text.status == MEZZO_OK ? mz_config_set_text(entry, text.data, MZ_CONFIG_FILE, at) : text.status;
+    mz_text_free(&text);
+    return status;
+}
+
 static mezzo_status yaml_set(yaml_load *load, mz_config_entry *entry, const mz_yaml_node *node, int line) {
     char *at = mz_format("%s:%d", load->where, line);
     if (!at)
@@ -161,6 +173,8 @@ static mezzo_status yaml_set(yaml_load *load, mz_config_entry *entry, const mz_y
         status = mz_fail(MEZZO_ERR_INVALID, "%s: %s is set twice", at, entry->row->path);
     else if (type == MZ_CONFIG_MAP && node->kind == MZ_YAML_MAP)
         status = yaml_set_map(at, entry, node);
+    else if (type == MZ_CONFIG_LIST && node->kind == MZ_YAML_LIST)
+        status = yaml_set_list(at, entry, node);
     else if (node->kind != MZ_YAML_SCALAR || type == MZ_CONFIG_MAP || mz_yaml_is_null(node) ||
              (node->quoted && type != MZ_CONFIG_STRING && type != MZ_CONFIG_ENUM))
         status = yaml_wrong(at, entry, node);

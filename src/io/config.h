@@ -11,6 +11,7 @@ typedef enum mz_config_type {
     MZ_CONFIG_BOOL,   // true | false
     MZ_CONFIG_STRING, // any text, "" too
     MZ_CONFIG_ENUM,   // one of `names`
+    MZ_CONFIG_LIST,   // up to `max` numbers above 0: 1,1.5 or in a file [1, 1.5]
     MZ_CONFIG_MAP,    // pattern → one of `names` (any text where names is NULL), in the order given
 } mz_config_type;
 
@@ -67,8 +68,9 @@ mezzo_status mz_config_get_int(const mz_config *cfg, const char *path, int64_t *
 mezzo_status mz_config_get_float(const mz_config *cfg, const char *path, double *out); // of an int row too
 mezzo_status mz_config_get_bool(const mz_config *cfg, const char *path, bool *out);
 mezzo_status mz_config_get_string(const mz_config *cfg, const char *path,
-                                  const char **out);                                 // string, enum; owned by cfg
-mezzo_status mz_config_get_enum(const mz_config *cfg, const char *path, int *index); // place in `names`
+                                  const char **out); // string, enum; owned by cfg
+mezzo_status mz_config_get_list(const mz_config *cfg, const char *path, float *out, size_t *n); // out[max]
+mezzo_status mz_config_get_enum(const mz_config *cfg, const char *path, int *index);            // place in `names`
 // Entry i of a map; past the last, *key is NULL. Owned by cfg, valid until the map is set again.
 mezzo_status mz_config_map_get(const mz_config *cfg, const char *path, size_t i, const char **key, const char **value);
 

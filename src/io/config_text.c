@@ -23,6 +23,9 @@ static void add_value(const mz_config_entry *entry, mz_text *out) {
     case MZ_CONFIG_BOOL:
         mz_text_addf(out, "%s", entry->i ? "true" : "false");
         break;
+    case MZ_CONFIG_LIST:
+        mz_text_addf(out, "[%s]", entry->text);
+        break;
     default:
         mz_yaml_add_scalar(out, entry->text);
         break;

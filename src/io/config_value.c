@@ -71,6 +71,9 @@ char *mz_config_expected(const mz_config_row *row) {
         mz_text_addf(&out, "one of ");
         add_names(&out, row->names);
         break;
+    case MZ_CONFIG_LIST:
+        mz_text_addf(&out, "up to %g numbers above 0, divided by commas", row->max);
+        break;
     case MZ_CONFIG_MAP:
         mz_text_addf(&out, "pattern=name,…%s", row->names ? " with names of " : "");
         if (row->names)
@@ -218,6 +221,31 @@ static bool parse_digits(const mz_config_row *row, const char *text, int64_t *ou
     return true;
 }
 
+// "1,1.5": up to `most` numbers above 0, which FP32 holds.
+static bool parse_list(const char *text, size_t most, float *out, size_t *n) {
+    char one[MZ_NUMBER_MAX];
+    double number;
+    *n = 0;
+    for (const char *at = text; *at != '\0'; at += *at == ',') {
+        at += strspn(at, " ");
+        const size_t size = strcspn(at, ",");
+        if (*n == most || size >= sizeof one)
+            return false;
+        snprintf(one, sizeof one, "%.*s", (int)size, at);
+        if (!mz_number_parse(one, &number) || !((float)number > 0) || isinf((float)number))
+            return false;
+        if (out != NULL)
+            out[*n] = (float)number;
+        ++*n;
+        at += size;
+    }
+    return *n == 0 || text[strlen(text) - 1] != ',';
+}
+
+static bool has_text(const mz_config_row *row) {
+    return row->type == MZ_CONFIG_STRING || row->type == MZ_CONFIG_ENUM || row->type == MZ_CONFIG_LIST;
+}
+
 // Fills the number fields of `value`; text is copied by the caller.
 static mezzo_status parse_value(const mz_config_row *row, const char *text, const char *where, mz_config_entry *value) {
     switch (row->type) {
@@ -240,6 +268,10 @@ static mezzo_status parse_value(const mz_config_row *row, const char *text, cons
     case MZ_CONFIG_ENUM:
         value->i = name_index(row->names, text);
         return value->i >= 0 ? MEZZO_OK : wrong(row, where, text);
+    case MZ_CONFIG_LIST: {
+        size_t n;
+        return parse_list(text, (size_t)row->max, NULL, &n) ? MEZZO_OK : wrong(row, where, text);
+    }
     case MZ_CONFIG_STRING: { // the resolved configuration is YAML, which is UTF-8
         uint32_t code;
         size_t width;
@@ -274,9 +306,9 @@ mezzo_status mz_config_set_text(mz_config_entry *entry, const char *text, mz_con
         MEZZO_TRY(precision_name(entry->row, where, text, &text));
     MEZZO_TRY_GOTO(status, parse_value(entry->row, text, where, &value));
     value.where = mz_strdup(where);
-    if (entry->row->type == MZ_CONFIG_STRING || entry->row->type == MZ_CONFIG_ENUM)
+    if (has_text(entry->row))
         value.text = mz_strdup(text);
-    if (!value.where || (!value.text && (entry->row->type == MZ_CONFIG_STRING || entry->row->type == MZ_CONFIG_ENUM))) {
+    if (!value.where || (!value.text && has_text(entry->row))) {
         status = MEZZO_ERR_MEMORY;
         goto fail;
     }
@@ -354,6 +386,13 @@ mezzo_status mz_config_get_string(const mz_config *cfg, const char *path, const 
     mz_config_entry *entry = NULL;
     MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_STRING | 1u << MZ_CONFIG_ENUM, &entry));
     *out = entry->text;
+    return MEZZO_OK;
+}
+
+mezzo_status mz_config_get_list(const mz_config *cfg, const char *path, float *out, size_t *n) {
+    mz_config_entry *entry = NULL;
+    MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_LIST, &entry));
+    (void)parse_list(entry->text, (size_t)entry->row->max, out, n); // as it was set
     return MEZZO_OK;
 }
 

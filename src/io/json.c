@@ -1,5 +1,6 @@
 #include "io/json.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -330,6 +331,31 @@ mezzo_status mz_json_get_int(const char *where, const json_t *object, const char
                        (long long)number, (long long)min, (long long)max);
     *out = number;
     return MEZZO_OK;
+}
+
+mezzo_status mz_json_get_floats(const char *where, const json_t *object, const char *key, size_t most, float *out) {
+    const json_t *list = json_object_get(object, key);
+    const size_t n = json_array_size(list);
+    if (!json_is_array(list))
+        return wrong_type(where, key, "a list of numbers", list);
+    for (size_t i = 0; i < most; i++)
+        out[i] = i < n ? (float)json_number_value(json_array_get(list, i)) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (n > most || !(out[i] > 0) || isinf(out[i]))
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is not a list of up to %zu numbers above 0", where, key,
+                           most);
+    return MEZZO_OK;
+}
+
+json_t *mz_json_floats(const float *list, size_t most) {
+    json_t *out = json_array();
+    for (size_t i = 0; out != NULL && i < most && list[i] > 0; i++) {
+        char text[MZ_FLOAT_TEXT];
+        double shortest = 0;
+        (void)mz_number_parse(mz_float_text(list[i], text), &shortest);
+        (void)json_array_append_new(out, json_real(shortest));
+    }
+    return out;
 }
 
 mezzo_status mz_json_get_double(const char *where, const json_t *object, const char *key, double *out) {

@@ -56,6 +56,9 @@ void mz_json_add_text(mz_text *out, const char *text);
 mezzo_status mz_json_get_int(const char *where, const json_t *object, const char *key, int64_t min, int64_t max,
                              int64_t *out);
 mezzo_status mz_json_get_double(const char *where, const json_t *object, const char *key, double *out);
+// A list of at most `most` numbers above 0, as FP32; what is left of out[most] becomes 0.
+mezzo_status mz_json_get_floats(const char *where, const json_t *object, const char *key, size_t most, float *out);
+json_t *mz_json_floats(const float *list, size_t most); // the same as a value; NULL: no memory
 mezzo_status mz_json_get_bool(const char *where, const json_t *object, const char *key, bool *out);
 mezzo_status mz_json_get_string(const char *where, const json_t *object, const char *key, const char **out); // borrowed
 mezzo_status mz_json_get_object(const char *where, const json_t *object, const char *key, json_t **out);     // borrowed

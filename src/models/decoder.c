@@ -146,6 +146,12 @@ int64_t mz_model_mixtures(const mz_model *model, int64_t *first) {
     return model->config.layers - *first;
 }
 
+double mz_decoder_long_attention(const mezzo_model_config *c) {
+    if (c->rope_attention > 0)
+        return c->rope_attention;
+    return c->rope_factor > 1 ? sqrt(1 + log(c->rope_factor) / log((double)c->rope_original)) : 1;
+}
+
 // --- checks --------------------------------------------------------------------------------------------------------
 static int rotary_dims(const mezzo_model_config *c) {
     return (int)((double)c->head_dim * c->rotary);
@@ -171,6 +177,19 @@ static mezzo_status check_heads(const mz_decoder *family, const mezzo_model_conf
     return MEZZO_OK;
 }
 
+static mezzo_status check_long(const mezzo_model_config *c, int frequencies) {
+    const mz_model_key *key = mz_model_keys;
+    for (size_t i = 0; i < mz_model_key_count; i++, key++) {
+        const mezzo_list list = mz_model_key_list(key, c);
+        if (key->type == MZ_KEY_LIST && mz_list_count(&list) != frequencies)
+            return mz_fail(MEZZO_ERR_INVALID, "%s has %d numbers, and positions turn %d pairs: give one for each pair",
+                           key->path, mz_list_count(&list), frequencies);
+    }
+    return c->rope_original > 1 ? MEZZO_OK
+                                : mz_fail(MEZZO_ERR_INVALID, "model.rope_original is %lld: longrope needs 2 or more",
+                                          (long long)c->rope_original);
+}
+
 static mezzo_status check_rotary(const mz_decoder *family, const mezzo_model_config *config) {
     if (!(config->rope_theta > 0 && config->rope_theta < 1e30))
         return mz_fail(MEZZO_ERR_INVALID, "model.rope_theta is %g: it must be positive", config->rope_theta);
@@ -178,6 +197,8 @@ static mezzo_status check_rotary(const mz_decoder *family, const mezzo_model_con
         return mz_fail(MEZZO_ERR_INVALID, "model.rope_local is %g: it must be positive", config->rope_local);
     const mezzo_model_config c = mz_decoder_resolve(family, config);
     const int dims = c.rotary > 0 && c.rotary <= 1 ? rotary_dims(&c) : 0;
+    if (c.rope_scaling == MZ_ROPE_LONG)
+        MEZZO_TRY(check_long(&c, dims / 2));
     if (dims >= 2 && dims % 2 == 0)
         return MEZZO_OK;
     if (family->partial)
@@ -463,30 +484,57 @@ static mezzo_value block(const decoder *d, int64_t index, mezzo_value x, mezzo_v
     mezzo_recompute_begin(d->g);
     mezzo_module_begin(d->g, name);
     const mezzo_value before = x;
-    x = mezzo_add(d->g, x, branch(d, index, x, NULL));                                   // [B, T, C]
-    x = mezzo_add(d->g, x, branch(d, index, d->family->parallel ? before : x, offsets)); // [B, T, C]
+    x = mezzo_add(d->g, x, branch(d, index, x, NULL));                                                    // [B, T, C]
+    x = mezzo_add(d->g, x, branch(d, index, has(&d->config, d->family->parallel) ? before : x, offsets)); // [B, T, C]
     mezzo_module_end(d->g);
     mezzo_recompute_end(d->g);
     return x;
 }
 
-// All layers' offsets in one output, however many layers there are.
-static mezzo_status keep_offsets(mezzo_graph *g, mezzo_value *all, int64_t n) {
+// The n values as one, however many there are. all[0] becomes it.
+static void join(mezzo_graph *g, mezzo_value *all, int64_t n, int axis) {
     enum { AT_ONCE = 16 };
     while (n > 1) {
         int64_t made = 0;
         for (int64_t i = 0; i < n; i += AT_ONCE)
-            all[made++] = mezzo_concat(g, all + i, (int)(n - i < AT_ONCE ? n - i : AT_ONCE), 0);
+            all[made++] = mezzo_concat(g, all + i, (int)(n - i < AT_ONCE ? n - i : AT_ONCE), axis);
         n = made;
     }
+}
+
+// All layers' offsets in one output.
+static mezzo_status keep_offsets(mezzo_graph *g, mezzo_value *all, int64_t n) {
+    join(g, all, n, 0);
     return n > 0 ? mezzo_graph_output(g, "experts", all[0]) : MEZZO_OK;
 }
 
+// LongRoPE's table [T, R]: frequency i is 1/(factor[i]·theta^(2i/R)), each in a table of two columns.
+static mezzo_value long_table(const decoder *d, int64_t length, bool is_long) {
+    const mezzo_model_config *c = &d->config;
+    const int dims = rotary_dims(c), half = dims / 2;
+    const mezzo_list *factors = is_long ? &c->rope_long : &c->rope_short;
+    mezzo_value tables[MEZZO_LIST], x;
+    for (int i = 0; i < half; i++) {
+        const float power = (float)pow((double)(float)c->rope_theta, (double)((float)(2 * i) / (float)dims));
+        const mezzo_rope_scaling one = {.kind = MEZZO_ROPE_LINEAR,
+                                        .factor = (double)(factors->at[i] * power),
+                                        .attention = mz_decoder_long_attention(c)};
+        tables[i] = mezzo_rope_table_scaled(d->g, MEZZO_NONE, length, 2, 1, &one); // [T, 2]
+    }
+    join(d->g, tables, half, 1);
+    const int64_t rows = mezzo_value_dim(d->g, tables[0], 0);          // T, or B·T with documents
+    x = mezzo_reshape(d->g, tables[0], 3, (int64_t[]){rows, half, 2}); // [T, R/2, 2]
+    x = mezzo_permute(d->g, x, (int[]){0, 2, 1});                      // [T, 2, R/2]
+    return mezzo_reshape(d->g, x, 2, (int64_t[]){rows, dims});         // [T, R]
+}
+
 // tokens [B, T] → [B, T, C]. *table gets the embedding's weight [V, C]. Rotary positions are left in *d.
-static mezzo_value embed(decoder *d, mezzo_value tokens, int64_t length, mezzo_value *table) {
+static mezzo_value embed(decoder *d, mezzo_value tokens, const mz_form *form, mezzo_value *table) {
     mezzo_graph *g = d->g;
     const mezzo_model_config *c = &d->config;
     const mezzo_init init = start(d, MZ_WEIGHT_EMBEDDING, c->vocab, c->d_model);
+    const int64_t length = form->length, row = form->part == MZ_PART_CACHED ? c->seq_len : length;
+    const bool is_long = (form->reach > 0 ? form->reach : row) > c->rope_original;
     mezzo_value x = mz_layer_embedding(g, d->names->embedding, tokens, c->vocab, c->d_model, init, table);
     if (d->family->positions == MZ_POSITIONS_LEARNED) {
         mezzo_value positions = mz_layer_embedding(g, d->names->positions, mezzo_positions(g, length), c->seq_len,
@@ -496,8 +544,10 @@ static mezzo_value embed(decoder *d, mezzo_value tokens, int64_t length, mezzo_v
     if (d->family->scaled_embedding)
         x = mezzo_scale(g, x, sqrtf((float)c->d_model));
     mezzo_module_begin(g, "rope");
-    d->table = mezzo_rope_table_scaled(g, MEZZO_NONE, length, rotary_dims(c), (float)c->rope_theta,
-                                       &d->scaling); // [T, R]
+    d->table = c->rope_scaling == MZ_ROPE_LONG
+                   ? long_table(d, length, is_long)
+                   : mezzo_rope_table_scaled(g, MEZZO_NONE, length, rotary_dims(c), (float)c->rope_theta,
+                                             &d->scaling); // [T, R]
     d->local = d->family->local_rope
                    ? mezzo_rope_table(g, MEZZO_NONE, length, rotary_dims(c), (float)c->rope_local) // [T, R]
                    : d->table;
@@ -521,7 +571,7 @@ static mezzo_status build(decoder *d, const mz_form *form, const mezzo_value *in
     const mezzo_value tokens = inputs[0], targets = inputs[1]; // [B, T]
     mezzo_value table;
     int64_t mixtures = 0;
-    mezzo_value x = embed(d, tokens, form->length, &table); // [B, T, C]
+    mezzo_value x = embed(d, tokens, form, &table); // [B, T, C]
     for (int64_t i = 0; i < d->config.layers; i++) {
         x = block(d, i, x, &offsets[mixtures]);
         mixtures += offsets[mixtures].id >= 0;
@@ -546,8 +596,13 @@ mezzo_status mz_decoder_build(const mz_model *model, const mz_form *form, const 
                  .table = MEZZO_NONE,
                  .local = MEZZO_NONE,
                  .config = mz_decoder_resolve(family, &model->config)};
-    d.scaling = (mezzo_rope_scaling){rope_kind(&d.config), d.config.rope_factor,           d.config.rope_low,
-                                     d.config.rope_high,   (double)d.config.rope_original, d.config.rope_attention};
+    const mezzo_rope_kind kind = rope_kind(&d.config);
+    d.scaling = (mezzo_rope_scaling){.kind = kind,
+                                     .factor = d.config.rope_factor,
+                                     .low = d.config.rope_low,
+                                     .high = d.config.rope_high,
+                                     .original = (double)d.config.rope_original,
+                                     .attention = kind == MEZZO_ROPE_YARN ? d.config.rope_attention : 0};
     mezzo_value *offsets = mz_alloc((size_t)d.config.layers, sizeof *offsets);
     if (offsets == NULL)
         return MEZZO_ERR_MEMORY;

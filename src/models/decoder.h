@@ -18,8 +18,8 @@ typedef enum mz_norm_place { MZ_NORM_PRE, MZ_NORM_POST, MZ_NORM_BOTH } mz_norm_p
 typedef enum mz_position_kind { MZ_POSITIONS_ROTARY, MZ_POSITIONS_LEARNED } mz_position_kind;
 typedef enum mz_decoder_act { MZ_DECODER_SILU, MZ_DECODER_GELU, MZ_DECODER_GELU_TANH, MZ_DECODER_RELU2 } mz_decoder_act;
 typedef enum mz_tied { MZ_TIED_NEVER, MZ_TIED_ALWAYS, MZ_TIED_BY_KEY } mz_tied;
-enum { MZ_HEAD_OWN = 1, MZ_HEAD_TIED };                                  // values of tie_head
-enum { MZ_ROPE_NONE = 1, MZ_ROPE_LINEAR, MZ_ROPE_LLAMA3, MZ_ROPE_YARN }; // of rope_scaling
+enum { MZ_HEAD_OWN = 1, MZ_HEAD_TIED };                                                // values of tie_head
+enum { MZ_ROPE_NONE = 1, MZ_ROPE_LINEAR, MZ_ROPE_LLAMA3, MZ_ROPE_YARN, MZ_ROPE_LONG }; // of rope_scaling
 typedef enum mz_router { MZ_ROUTER_NONE, MZ_ROUTER_SIGMOID, MZ_ROUTER_SOFTMAX } mz_router;
 
 // How a matrix [out, in] starts. RESIDUAL: of a product that writes into the residual stream.
@@ -45,7 +45,6 @@ typedef struct mz_decoder {
     bool local_rope;  // blocks with the window have positions of their own, of the key `rope_local`
     bool partial;     // the key `rotary` says how much of a head turns
     bool interleaved; // a rotary pair is two neighbours
-    bool parallel;    // attention and MLP both read the block's input
     bool whole_norms; // RMS norms of all query heads together, and of all key heads
     bool has_dropout;
     bool scaled_embedding; // times √d_model
@@ -54,6 +53,7 @@ typedef struct mz_decoder {
     float norm_offset;     // added to the weights of RMS norms
     mz_decoder_flag norm_bias, qkv_bias, out_bias, mlp_bias;
     mz_decoder_flag head_norms; // RMS norms of every query and key head
+    mz_decoder_flag parallel;   // attention and MLP both read the block's input
     mz_decoder_init_fn *init;   // NULL: N(0, 0.02²)
 } mz_decoder;
 
@@ -61,6 +61,8 @@ const mz_decoder *mz_decoder_find(const char *name); // NULL: no family of decod
 const mz_decoder_names *mz_decoder_names_of(const mz_decoder *family);
 // Returns whether block `index` has the window (and local positions).
 bool mz_decoder_slides(const mezzo_model_config *config, int64_t index);
+// LongRoPE's factor on cosines and sines (Ding et al., arXiv:2402.13753).
+double mz_decoder_long_attention(const mezzo_model_config *config);
 // Sizes in which 0 stands for the family's own become numbers: kv_heads, head_dim, d_ff, d_expert, rotary, and keys
 // that the family does not take become what it computes.
 mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_model_config *config);

@@ -23,6 +23,8 @@ bool mz_model_takes(const mz_model_key *key, const char *family) {
 
 double mz_model_key_get(const mz_model_key *key, const mezzo_model_config *config) {
     const void *at = (const char *)config + key->offset;
+    if (key->type == MZ_KEY_LIST)
+        return (double)*(const float *)at;
     if (key->type == MZ_KEY_INT)
         return (double)*(const int64_t *)at;
     return key->type == MZ_KEY_FLOAT ? *(const double *)at : (double)*(const bool *)at;
@@ -34,8 +36,40 @@ void mz_model_key_set(const mz_model_key *key, mezzo_model_config *config, doubl
         *(int64_t *)at = (int64_t)value;
     else if (key->type == MZ_KEY_FLOAT)
         *(double *)at = value;
+    else if (key->type == MZ_KEY_LIST)
+        *(float *)at = (float)value;
     else
         *(bool *)at = value != 0;
+}
+
+static size_t key_bytes(const mz_model_key *key) {
+    static const size_t sizes[] = {[MZ_KEY_INT] = sizeof(int64_t),
+                                   [MZ_KEY_FLOAT] = sizeof(double),
+                                   [MZ_KEY_BOOL] = sizeof(bool),
+                                   [MZ_KEY_LIST] = sizeof(mezzo_list)};
+    return sizes[key->type];
+}
+
+mezzo_list mz_model_key_list(const mz_model_key *key, const mezzo_model_config *config) {
+    mezzo_list list = {{0}};
+    if (key->type == MZ_KEY_LIST)
+        memcpy(&list, (const char *)config + key->offset, sizeof list);
+    return list;
+}
+
+void mz_model_key_copy(const mz_model_key *key, const mezzo_model_config *from, mezzo_model_config *to) {
+    memcpy((char *)to + key->offset, (const char *)from + key->offset, key_bytes(key));
+}
+
+bool mz_model_key_same(const mz_model_key *key, const mezzo_model_config *a, const mezzo_model_config *b) {
+    return memcmp((const char *)a + key->offset, (const char *)b + key->offset, key_bytes(key)) == 0;
+}
+
+int mz_list_count(const mezzo_list *list) {
+    int n = 0;
+    while (n < MEZZO_LIST && list->at[n] != 0)
+        n++;
+    return n;
 }
 
 double mz_model_key_own(const mz_model_key *key) {
@@ -44,6 +78,14 @@ double mz_model_key_own(const mz_model_key *key) {
 
 const char *mz_model_key_text(const mz_model_key *key, const mezzo_model_config *config, char *out, size_t size) {
     const double value = mz_model_key_get(key, config);
+    const mezzo_list list = mz_model_key_list(key, config);
+    char one[MZ_FLOAT_TEXT];
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < mz_list_count(&list) && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i > 0 ? "," : "", mz_float_text(list.at[i], one));
+    if (key->type == MZ_KEY_LIST)
+        return out;
     if (key->type == MZ_KEY_BOOL)
         snprintf(out, size, "%s", value != 0 ? "true" : "false");
     else

@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "mezzo/model.h"
 
-typedef enum mz_key_type { MZ_KEY_INT, MZ_KEY_FLOAT, MZ_KEY_BOOL } mz_key_type;
+typedef enum mz_key_type { MZ_KEY_INT, MZ_KEY_FLOAT, MZ_KEY_BOOL, MZ_KEY_LIST } mz_key_type;
 typedef enum mz_key_resumes { MZ_KEY_SAME, MZ_KEY_SHAPE, MZ_KEY_FREE } mz_key_resumes;
 
 typedef struct mz_model_key {
@@ -21,11 +21,16 @@ extern const mz_model_key mz_model_keys[];
 extern const size_t mz_model_key_count;
 
 bool mz_model_takes(const mz_model_key *key, const char *family);
-// Values as doubles, which hold every integer that a key may have; of a BOOL 0 or 1.
+// Values as doubles, which hold every integer that a key may have; of a BOOL 0 or 1; of a LIST the first number.
 double mz_model_key_get(const mz_model_key *key, const mezzo_model_config *config);
 void mz_model_key_set(const mz_model_key *key, mezzo_model_config *config, double value);
 double mz_model_key_own(const mz_model_key *key);
-// As a configuration has it: "12", "0.5", "true".
+mezzo_list mz_model_key_list(const mz_model_key *key, const mezzo_model_config *config); // empty unless it is a LIST
+void mz_model_key_copy(const mz_model_key *key, const mezzo_model_config *from, mezzo_model_config *to);
+bool mz_model_key_same(const mz_model_key *key, const mezzo_model_config *a, const mezzo_model_config *b);
+int mz_list_count(const mezzo_list *list);
+enum { MZ_KEY_TEXT = 16 * MEZZO_LIST }; // bytes that any value takes as text
+// As a configuration has it: "12", "0.5", "true", "1,1.5".
 const char *mz_model_key_text(const mz_model_key *key, const mezzo_model_config *config, char *out, size_t size);
 
 #endif

@@ -54,6 +54,7 @@ typedef struct mz_form {
     mz_model_part part;
     bool outputs;   // the whole graph has its outputs besides the loss: "logits", "prediction"
     bool documents; // a language model: a row has several, which do not see each other
+    int64_t reach;  // tokens of the text that a row is a part of; 0: of the row, or of the caches
 } mz_form;
 
 typedef struct mz_maker mz_maker;
@@ -78,7 +79,8 @@ typedef struct mz_fact {
     const char *key, *text; // text: NULL for a number
     mz_key_type type;       // of the number
     double number;
-    bool same; // a run resumes only from a checkpoint with the same value
+    bool same;       // a run resumes only from a checkpoint with the same value
+    mezzo_list list; // of a LIST
 } mz_fact;
 typedef mezzo_status (*mz_fact_fn)(void *user, const mz_fact *fact);
 // Finds the value of fact->key, as a text where `is_text`, else as a number of fact->type. *found false: no such key.
@@ -128,6 +130,8 @@ mezzo_status mz_model_read(mz_fact_find find, void *user, const char *folder, mz
 enum { MZ_SEQ_LEN_OWN = 4096 };
 // The positions that its exported configuration says.
 int64_t mz_model_positions(const mezzo_model_config *config);
+// Whether positions in a text of so many tokens are others than in a short one.
+bool mz_model_is_long(const mz_model *model, int64_t tokens);
 // Gives it another context, unless a parameter has a row for each position.
 void mz_model_set_length(mz_model *model, int64_t length);
 // Whether weights of `theirs` go on in `ours`: INVALID names the first difference. `where` is the file of theirs,

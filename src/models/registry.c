@@ -191,6 +191,13 @@ void mz_model_set_length(mz_model *model, int64_t length) {
         model->config.seq_len = length;
 }
 
+bool mz_model_is_long(const mz_model *model, int64_t tokens) {
+    const mz_decoder *decoder = mz_decoder_find(model->maker->name);
+    const mezzo_model_config c =
+        decoder != NULL ? mz_decoder_resolve(decoder, &model->config) : (mezzo_model_config){0};
+    return c.rope_scaling == MZ_ROPE_LONG && tokens > c.rope_original;
+}
+
 int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
     return model->maker->inputs(model, form, out);
 }
@@ -243,8 +250,8 @@ static mezzo_status describe_keys(const mz_model *model, mz_fact_fn put, void *u
     for (size_t i = 0; i < mz_model_key_count; i++) {
         const mz_model_key *key = &mz_model_keys[i];
         if (mz_model_takes(key, c->name))
-            MEZZO_TRY(put(
-                user, &(mz_fact){key->name, NULL, key->type, mz_model_key_get(key, c), key->resumes == MZ_KEY_SAME}));
+            MEZZO_TRY(put(user, &(mz_fact){key->name, NULL, key->type, mz_model_key_get(key, c),
+                                           key->resumes == MZ_KEY_SAME, mz_model_key_list(key, c)}));
     }
     return MEZZO_OK;
 }
@@ -276,7 +283,9 @@ static mezzo_status read_keys(const char *name, mz_fact_find find, void *user, m
         bool found = false;
         if (mz_model_takes(key, name))
             MEZZO_TRY(find(user, false, &fact, &found));
-        if (found)
+        if (found && key->type == MZ_KEY_LIST)
+            memcpy((char *)&c + key->offset, &fact.list, sizeof fact.list);
+        else if (found)
             mz_model_key_set(key, &c, fact.number);
     }
     return mz_model_of(&c, out);
@@ -302,10 +311,15 @@ static mezzo_status compare_theirs(void *user, const mz_fact *theirs) {
     const mz_fact *ours = c->ours;
     if (strcmp(theirs->key, ours->key) != 0 || !ours->same)
         return MEZZO_OK;
-    if (theirs->text == NULL && ours->text == NULL && theirs->number != ours->number)
+    if (theirs->text == NULL && ours->text == NULL && ours->type != MZ_KEY_LIST && theirs->number != ours->number)
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s: the checkpoint's model.%s is %g, this run's is %g: use the checkpoint's, or another %s",
                        c->where, ours->key, theirs->number, ours->number, c->other);
+    if (memcmp(&theirs->list, &ours->list, sizeof ours->list) != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: the checkpoint's model.%s has other numbers than this run's: use the checkpoint's, or "
+                       "another %s",
+                       c->where, ours->key, c->other);
     if (theirs->text != NULL && ours->text != NULL && strcmp(theirs->text, ours->text) != 0)
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s: the checkpoint's model.%s is %s, this run's is %s: use the checkpoint's, or another %s",

@@ -33,17 +33,25 @@ static mezzo_status write_fixed(mz_sampler *s, const mz_form *form, mezzo_progra
     return status;
 }
 
-static mz_form form_of(int64_t tokens, bool cached) {
-    return (mz_form){.batch = 1, .length = tokens, .part = cached ? MZ_PART_CACHED : MZ_PART_WHOLE, .outputs = true};
+static mz_form form_of(int64_t tokens, bool cached, int64_t reach) {
+    return (mz_form){
+        .batch = 1, .length = tokens, .part = cached ? MZ_PART_CACHED : MZ_PART_WHOLE, .outputs = true, .reach = reach};
 }
 
 // A program of `tokens` positions, with a cache or over the whole window.
 static mezzo_status make_program(mz_sampler *s, int64_t tokens, bool cached, mezzo_program **out) {
     const mezzo_program_options forward = {
         .precision = s->precision, .residual = s->residual, .overrides = s->overrides, .n_overrides = s->n_overrides};
-    const mz_form form = form_of(tokens, cached);
+    const mz_form form = form_of(tokens, cached, s->reach);
     MEZZO_TRY(mz_model_program(&s->model, &form, s->params, &forward, out));
     return write_fixed(s, &form, *out);
+}
+
+static void close_programs(mz_sampler *s) {
+    mezzo_program_free(s->several);
+    mezzo_program_free(s->one);
+    mezzo_program_free(s->whole);
+    s->several = s->one = s->whole = NULL;
 }
 
 static mezzo_status open_cached(mz_sampler *s) {
@@ -77,6 +85,15 @@ static mezzo_status open_window(mz_sampler *s) {
     return make_program(s, s->length, false, &s->whole);
 }
 
+static mezzo_status open_programs(mz_sampler *s) {
+    const mezzo_status status = open_cached(s);
+    if (status != MEZZO_ERR_UNSUPPORTED)
+        return status;
+    mz_log("dispatch", "sampling without a cache: %s", mezzo_error_message());
+    close_programs(s);
+    return open_window(s);
+}
+
 mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, const mezzo_program_options *options,
                                const mezzo_tokenizer *tokenizer, mz_sampler **out) {
     const mz_model_sizes sizes = mz_model_sizes_of(model);
@@ -98,15 +115,8 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, cons
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, mz_draw_room_create(s->vocab, params->device->threads, &s->room));
     MEZZO_TRY_GOTO(status, copy_options(s, options));
-    status = open_cached(s);
-    if (status == MEZZO_ERR_UNSUPPORTED) {
-        mz_log("dispatch", "sampling without a cache: %s", mezzo_error_message());
-        mezzo_program_free(s->one);
-        mezzo_program_free(s->several);
-        s->one = s->several = NULL;
-        status = open_window(s);
-    }
-    MEZZO_TRY_GOTO(status, status);
+    s->reach = 1;
+    MEZZO_TRY_GOTO(status, open_programs(s));
     *out = s;
     s = NULL;
 fail:
@@ -117,7 +127,7 @@ fail:
 // As mz_sampler_create opens its programs, which share a cache, and the whole window where a sample is longer than it.
 mezzo_status mz_sampler_sketch(mezzo_device *device, const mz_session_options *o, int64_t tokens, size_t *bytes) {
     const int64_t length = mz_model_sizes_of(&o->model).length, chunk = length < PREFILL ? length : PREFILL;
-    const mz_form one = form_of(1, true), several = form_of(chunk, true), whole = form_of(length, false);
+    const mz_form one = form_of(1, true, 0), several = form_of(chunk, true, 0), whole = form_of(length, false, 0);
     mezzo_memory m;
     *bytes = 0;
     const mezzo_status status = mz_session_sketch_forward(device, o, &one, &m);
@@ -140,9 +150,7 @@ mezzo_status mz_sampler_sketch(mezzo_device *device, const mz_session_options *o
 void mz_sampler_free(mz_sampler *s) {
     if (s == NULL)
         return;
-    mezzo_program_free(s->several);
-    mezzo_program_free(s->one);
-    mezzo_program_free(s->whole);
+    close_programs(s);
     mz_free(s->overrides);
     mz_free(s->window);
     mz_free(s->logits);
@@ -210,8 +218,19 @@ static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_
     return MEZZO_OK;
 }
 
+// Programs for a text of n tokens: where its positions are others than a shorter text's, it is read again.
+static mezzo_status reach(mz_sampler *s, int64_t n) {
+    if (mz_model_is_long(&s->model, n) == mz_model_is_long(&s->model, s->reach))
+        return MEZZO_OK;
+    close_programs(s);
+    s->reach = n;
+    s->done = s->done < 0 ? s->done : 0;
+    return open_programs(s);
+}
+
 // The logits after the window's n tokens, and the program that computed them.
 static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row, mezzo_program **program) {
+    MEZZO_TRY(reach(s, n));
     while (s->one != NULL && s->done >= 0 && s->done < n) {
         bool several = s->several != NULL && n - s->done > SHORT;
         *program = several ? s->several : s->one;

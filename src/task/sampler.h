@@ -24,6 +24,7 @@ typedef struct mz_sampler {
     const mezzo_tokenizer *tokenizer;
     int64_t length, vocab, chunk;
     int64_t done;       // positions of the window that are in the cache; -1: the window has moved
+    int64_t reach;      // of the programs' forms: tokens of a text for whose positions they are
     int32_t *window;    // [length]
     float *logits;      // [chunk or length, vocab]
     const char *tokens; // the name of the input

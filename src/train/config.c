@@ -87,7 +87,8 @@ int mezzo_config_count(void) {
 mezzo_config_key mezzo_config_describe(int index) {
     static const char *const types[] = {
         [MZ_CONFIG_INT] = "integer", [MZ_CONFIG_FLOAT] = "number", [MZ_CONFIG_BOOL] = "true|false",
-        [MZ_CONFIG_STRING] = "text", [MZ_CONFIG_ENUM] = NULL,      [MZ_CONFIG_MAP] = "map"};
+        [MZ_CONFIG_STRING] = "text", [MZ_CONFIG_ENUM] = NULL,      [MZ_CONFIG_MAP] = "map",
+        [MZ_CONFIG_LIST] = "numbers"};
     if (index < 0 || index >= (int)MZ_COUNT(schema))
         return (mezzo_config_key){0};
     const mz_config_row *row = &schema[index];
@@ -107,6 +108,7 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
 #define MZ_KEY_C_INT   int64_t
 #define MZ_KEY_C_FLOAT double
 #define MZ_KEY_C_BOOL  bool
+#define MZ_KEY_C_LIST  mezzo_list
 // One row's value. An ENUM is its name's place among `names`.
 #define READ_VALUE(get, as, path, ctype, place)                                                                        \
     {                                                                                                                  \
@@ -119,7 +121,12 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
 #define READ_BOOL(path, ctype, place)   READ_VALUE(mz_config_get_bool, bool, path, ctype, place)
 #define READ_STRING(path, ctype, place) READ_VALUE(mz_config_get_string, const char *, path, ctype, place)
 #define READ_ENUM(path, ctype, place)   READ_VALUE(mz_config_get_enum, int, path, ctype, place)
-#define READ_MAP(path, ctype, place)    // read_overrides, read_groups
+#define READ_LIST(path, ctype, place)                                                                                  \
+    {                                                                                                                  \
+        size_t n;                                                                                                      \
+        MEZZO_TRY(mz_config_get_list(values, path, out->place.at, &n));                                                \
+    }
+#define READ_MAP(path, ctype, place) // read_overrides, read_groups
 
 static mezzo_status read_rows(const mz_config *values, mz_run_config *out) {
 #define CONFIG(path, type, ctype, place, fallback, min, max, names, alias, help, flags) READ_##type(path, ctype, place)
@@ -352,15 +359,15 @@ mezzo_status mz_run_config_model(const mz_run_config *c, const mz_model_sizes *d
     MEZZO_TRY(take_text("model.dims", c->dims, is_file, out->dims, sizeof out->dims));
     for (size_t i = 0; i < mz_model_key_count; i++) {
         const mz_model_key *key = &mz_model_keys[i];
-        const double value = mz_model_key_get(key, &c->model), size = size_of_data(data, key);
-        bool given = value != mz_model_key_own(key), takes = mz_model_takes(key, out->name);
+        const double size = size_of_data(data, key);
+        bool given = mz_model_key_get(key, &c->model) != mz_model_key_own(key), takes = mz_model_takes(key, out->name);
         if (given && !takes)
             return mz_fail(MEZZO_ERR_INVALID, "%s is set, but %s has no such key: remove it (it belongs to %s)",
                            key->path, out->name, key->models);
-        if (given && value != mz_model_key_get(key, out))
+        if (given && !mz_model_key_same(key, &c->model, out))
             out->size[0] = '\0';
         if (given)
-            mz_model_key_set(key, out, value);
+            mz_model_key_copy(key, &c->model, out);
         else if (takes && size > 0)
             mz_model_key_set(key, out, size);
     }
@@ -388,7 +395,7 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
 }
 
 static mezzo_status put_model(mezzo_config *config, const mezzo_model_config *m, bool all) {
-    char text[32];
+    char text[MZ_KEY_TEXT];
     if (m->graph[0] != '\0') { // the others' are empty
         MEZZO_TRY(mezzo_config_set(config, "model.loss", m->loss, "resolved"));
         MEZZO_TRY(mezzo_config_set(config, "model.dims", m->dims, "resolved"));

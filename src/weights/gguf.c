@@ -574,6 +574,8 @@ static mezzo_status check_model(const mz_gguf_family *g, const char *where, cons
         return cannot(where, g, "a sliding window (model.window)");
     if (m->rope_scaling == MZ_ROPE_LLAMA3 && !g->frequencies)
         return cannot(where, g, "scaled positions of kind llama3");
+    if (m->rope_scaling == MZ_ROPE_LONG)
+        return cannot(where, g, "scaled positions of kind longrope");
     if (m->rope_scaling == MZ_ROPE_YARN && m->rope_attention > 0 &&
         fabs(m->rope_attention - (0.1 * log(m->rope_factor) + 1)) > 1e-6)
         return cannot(where, g, "an attention factor of its own (model.rope_attention)");
@@ -628,8 +630,6 @@ mezzo_status mz_gguf_write_config(const mz_gguf_family *g, const char *where, co
         mz_gguf_put_int(meta, full(&r, "attention.value_length"), (uint32_t)m.head_dim);
     if (r.decoder->positions == MZ_POSITIONS_ROTARY)
         mz_gguf_put_int(meta, full(&r, "rope.dimension_count"), (uint32_t)((double)m.head_dim * m.rotary));
-    if (r.decoder->parallel)
-        mz_gguf_put_bool(meta, full(&r, "use_parallel_residual"), true);
     if (r.decoder->router != MZ_ROUTER_NONE)
         mz_gguf_put_int(meta, full(&r, "expert_gating_func"),
                         r.decoder->router == MZ_ROUTER_SIGMOID ? SIGMOID : SOFTMAX);

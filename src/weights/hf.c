@@ -85,9 +85,12 @@ static mezzo_status read_rope_number(const char *where, const json_t *from, cons
 }
 
 // Types of scaled positions, and which of them a key belongs to.
-enum { LINEAR = 1 << MZ_ROPE_LINEAR, LLAMA3 = 1 << MZ_ROPE_LLAMA3, YARN = 1 << MZ_ROPE_YARN };
-static const char *const rope_types[] = {
-    [MZ_ROPE_NONE] = "default", [MZ_ROPE_LINEAR] = "linear", [MZ_ROPE_LLAMA3] = "llama3", [MZ_ROPE_YARN] = "yarn"};
+enum { LINEAR = 1 << MZ_ROPE_LINEAR, LLAMA3 = 1 << MZ_ROPE_LLAMA3, YARN = 1 << MZ_ROPE_YARN, LONG = 1 << MZ_ROPE_LONG };
+static const char *const rope_types[] = {[MZ_ROPE_NONE] = "default",
+                                         [MZ_ROPE_LINEAR] = "linear",
+                                         [MZ_ROPE_LLAMA3] = "llama3",
+                                         [MZ_ROPE_YARN] = "yarn",
+                                         [MZ_ROPE_LONG] = "longrope"};
 static const struct rope_key {
     const char *key;
     int types;
@@ -100,8 +103,26 @@ static const struct rope_key {
     {"beta_slow", YARN, offsetof(mezzo_model_config, rope_low), 1},
     {"beta_fast", YARN, offsetof(mezzo_model_config, rope_high), 32},
 };
+static const struct {
+    const char *key;
+    int types;
+} rope_others[] = {{"original_max_position_embeddings", LLAMA3 | YARN | LONG},
+                   {"attention_factor", YARN | LONG},
+                   {"truncate", YARN},
+                   {"factor", LONG},
+                   {"short_factor", LONG},
+                   {"long_factor", LONG}};
 
-static int64_t rope_type_of(const char *text) {
+static bool is_phi3(const mezzo_model_config *scaled) {
+    return scaled != NULL && strcmp(scaled->name, "phi3") == 0;
+}
+
+// Phi3Config has longrope alone, and two older names of it.
+static int64_t rope_type_of(const char *text, const mezzo_model_config *scaled) {
+    if (text != NULL && is_phi3(scaled) && (strcmp(text, "su") == 0 || strcmp(text, "yarn") == 0))
+        return MZ_ROPE_LONG;
+    if (text != NULL && is_phi3(scaled) && strcmp(text, "default") != 0 && strcmp(text, "longrope") != 0)
+        return 0;
     for (int64_t i = MZ_ROPE_NONE; text != NULL && i < (int64_t)MZ_COUNT(rope_types); i++)
         if (strcmp(rope_types[i], text) == 0)
             return i;
@@ -112,14 +133,14 @@ static bool is_rope_key(const char *key, int64_t type) {
     bool is = strcmp(key, "rope_theta") == 0 || strcmp(key, "partial_rotary_factor") == 0;
     for (size_t i = 0; i < MZ_COUNT(rope_keys); i++)
         is = is || ((rope_keys[i].types >> type & 1) != 0 && strcmp(rope_keys[i].key, key) == 0);
-    const bool original = strcmp(key, "original_max_position_embeddings") == 0;
-    const bool yarn = strcmp(key, "attention_factor") == 0 || strcmp(key, "truncate") == 0;
-    return is || (original && ((LLAMA3 | YARN) >> type & 1) != 0) || (yarn && type == MZ_ROPE_YARN);
+    for (size_t i = 0; i < MZ_COUNT(rope_others); i++)
+        is = is || ((rope_others[i].types >> type & 1) != 0 && strcmp(rope_others[i].key, key) == 0);
+    return is;
 }
 
 // *type becomes a value of the key rope_scaling, which more than one place may say.
-static mezzo_status check_rope_keys(const char *where, const char *name, const json_t *rope, bool scales,
-                                    int64_t *type) {
+static mezzo_status check_rope_keys(const char *where, const char *name, const json_t *rope,
+                                    const mezzo_model_config *scaled, int64_t *type) {
     json_t *value;
     const char *key;
     if (!json_is_object(rope))
@@ -128,13 +149,14 @@ static mezzo_status check_rope_keys(const char *where, const char *name, const j
         if (strcmp(key, "rope_type") != 0 && strcmp(key, "type") != 0)
             continue;
         const char *text = json_string_value(value);
-        const int64_t one = rope_type_of(text);
-        if (one == 0 || (one != MZ_ROPE_NONE && !scales) || (*type != 0 && *type != one))
+        const int64_t one = rope_type_of(text, scaled);
+        if (one == 0 || (one != MZ_ROPE_NONE && scaled == NULL) || (*type != 0 && *type != one))
             return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' of '%s' is %s; only %s is supported", where, key, name,
                            text != NULL ? mz_quote(text).text : "not a text",
-                           *type != 0 ? "one type in all places"
-                           : scales   ? "default, linear, llama3 or yarn"
-                                      : "'default'");
+                           *type != 0        ? "one type in all places"
+                           : is_phi3(scaled) ? "default or longrope"
+                           : scaled != NULL  ? "default, linear, llama3, yarn or longrope"
+                                             : "'default'");
         *type = one;
     }
     json_object_foreach((json_t *)(uintptr_t)rope, key, value) {
@@ -151,6 +173,7 @@ static mezzo_status read_scaling(const char *where, const json_t *config, const 
                                  mezzo_model_config *out) {
     static const char original[] = "original_max_position_embeddings";
     const json_t *truncate = json_object_get(rope, "truncate"), *factor = json_object_get(rope, "attention_factor");
+    const json_t *longer = json_object_get(rope, "factor");
     out->rope_scaling = type;
     for (size_t i = 0; i < MZ_COUNT(rope_keys); i++) {
         const struct rope_key *key = &rope_keys[i];
@@ -162,11 +185,18 @@ static mezzo_status read_scaling(const char *where, const json_t *config, const 
         if (key->absent == 0 || (value != NULL && !json_is_null(value)))
             MEZZO_TRY(mz_json_get_double(where, rope, key->key, field));
     }
-    if (((LLAMA3 | YARN) >> type & 1) != 0) {
+    if (((LLAMA3 | YARN | LONG) >> type & 1) != 0) {
         const json_t *from = json_object_get(config, original) != NULL ? config : rope; // Phi-3's, which goes first
         out->rope_original = out->seq_len;
         if (json_object_get(from, original) != NULL)
             MEZZO_TRY(mz_json_get_int(where, from, original, 1, INT32_MAX, &out->rope_original));
+    }
+    if (type == MZ_ROPE_LONG) {
+        MEZZO_TRY(mz_json_get_floats(where, rope, "short_factor", MEZZO_LIST, out->rope_short.at));
+        MEZZO_TRY(mz_json_get_floats(where, rope, "long_factor", MEZZO_LIST, out->rope_long.at));
+        out->rope_factor = (double)out->seq_len / (double)out->rope_original;
+        if (longer != NULL && !json_is_null(longer))
+            MEZZO_TRY(mz_json_get_double(where, rope, "factor", &out->rope_factor));
     }
     if (truncate != NULL && !json_is_true(truncate))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'truncate' is not true; only true is supported", where);
@@ -191,7 +221,7 @@ mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *th
         const json_t *rope = json_object_get(config, names[i]);
         if (rope == NULL || json_is_null(rope))
             continue;
-        MEZZO_TRY(check_rope_keys(where, names[i], rope, scaled != NULL, &type));
+        MEZZO_TRY(check_rope_keys(where, names[i], rope, scaled, &type));
         MEZZO_TRY(read_rope_number(where, rope, "rope_theta", &theta_said, theta));
         MEZZO_TRY(read_rope_number(where, rope, "partial_rotary_factor", &part_said, share));
         if (type > MZ_ROPE_NONE)
@@ -221,11 +251,30 @@ static mezzo_status set_rope(json_t *rope, const mezzo_model_config *m, double p
         if ((rope_keys[i].types >> type & 1) != 0)
             MEZZO_TRY(mz_json_set(rope, rope_keys[i].key,
                                   json_real(*(const double *)((const char *)m + rope_keys[i].field))));
-    if (((LLAMA3 | YARN) >> type & 1) != 0)
+    if (((LLAMA3 | YARN | LONG) >> type & 1) != 0)
         MEZZO_TRY(mz_json_set(rope, "original_max_position_embeddings", json_integer(m->rope_original)));
-    return type == MZ_ROPE_YARN && m->rope_attention > 0
+    if (type == MZ_ROPE_LONG) {
+        MEZZO_TRY(mz_json_set(rope, "short_factor", mz_json_floats(m->rope_short.at, MEZZO_LIST)));
+        MEZZO_TRY(mz_json_set(rope, "long_factor", mz_json_floats(m->rope_long.at, MEZZO_LIST)));
+        MEZZO_TRY(mz_json_set(rope, "factor", json_real(m->rope_factor > 0 ? m->rope_factor : 1)));
+    }
+    return ((YARN | LONG) >> type & 1) != 0 && m->rope_attention > 0
                ? mz_json_set(rope, "attention_factor", json_real(m->rope_attention))
                : MEZZO_OK;
+}
+
+// Phi3Config before transformers 5 takes three keys alone; the factor then follows from the contexts.
+static json_t *older_rope(const mezzo_model_config *m, const json_t *rope) {
+    static const char *const others[] = {"rope_type", "rope_theta", "partial_rotary_factor",
+                                         "original_max_position_embeddings", "factor"};
+    json_t *out = json_deep_copy(rope);
+    if (!is_phi3(m) || m->rope_attention > 0 || m->rope_factor != (double)m->seq_len / (double)m->rope_original)
+        return out;
+    for (size_t i = 0; out != NULL && i < MZ_COUNT(others); i++)
+        (void)json_object_del(out, others[i]);
+    if (out != NULL)
+        (void)json_object_set_new(out, "type", json_string(rope_types[MZ_ROPE_LONG]));
+    return out;
 }
 
 mezzo_status mz_hf_write_rope(json_t *config, const mezzo_model_config *m, double part) {
@@ -236,7 +285,10 @@ mezzo_status mz_hf_write_rope(json_t *config, const mezzo_model_config *m, doubl
         return status;
     }
     if (m->rope_scaling > MZ_ROPE_NONE) // before transformers 5
-        status = mz_json_set(config, "rope_scaling", json_deep_copy(rope));
+        status = mz_json_set(config, "rope_scaling", older_rope(m, rope));
+    if (status == MEZZO_OK && is_phi3(m)) // whose class asks here first
+        status = mz_json_set(config, "original_max_position_embeddings",
+                             json_integer(m->rope_scaling == MZ_ROPE_LONG ? m->rope_original : m->seq_len));
     mezzo_status other = mz_json_set(config, "rope_parameters", rope);
     MEZZO_TRY(status);
     MEZZO_TRY(other);

@@ -23,6 +23,7 @@ static const mz_config_row schema[] = {
     {"train.steps", MZ_CONFIG_INT, "100", 0, 1e12, NULL, "steps", "optimizer steps", 0},
     {"train.recompute", MZ_CONFIG_BOOL, "false", 0, 0, NULL, "recompute", "save memory", 0},
     {"precision.name", MZ_CONFIG_ENUM, "auto", 0, 0, "fp32|tf32|bf16|fp16|auto", "precision", "formats", 0},
+    {"model.scales", MZ_CONFIG_LIST, "", 0, 4, NULL, NULL, "factors", 0},
     {"precision.overrides", MZ_CONFIG_MAP, "", 0, 0, "fp32|bf16|fp16", "overrides", "by module", 0},
     {"data.train.path", MZ_CONFIG_STRING, "", 0, 0, NULL, "data", "text or shards", 0},
 };
@@ -441,8 +442,39 @@ static void precisions_are_taken_by_any_name(void **state) {
     mz_config_free(cfg);
 }
 
+// A list is numbers above 0, in a file and on the command line, and is written so that it loads again.
+static void test_lists(void **state) {
+    (void)state;
+    mz_config *cfg = make();
+    float got[4];
+    size_t n;
+    assert_int_equal(mz_config_get_list(cfg, "model.scales", got, &n), MEZZO_OK);
+    assert_int_equal(n, 0);
+    assert_int_equal(yaml(cfg, "model:\n  scales: [1, 1.5, 2e3]\n"), MEZZO_OK);
+    assert_int_equal(mz_config_get_list(cfg, "model.scales", got, &n), MEZZO_OK);
+    assert_true(n == 3 && got[0] == 1 && got[1] == 1.5F && got[2] == 2000);
+    mz_text text = {0};
+    mz_config *again = make();
+    mz_config_add_yaml(cfg, &text);
+    assert_int_equal(yaml(again, text.data), MEZZO_OK);
+    assert_string_equal(mz_config_get_text(again, "model.scales"), "1,1.5,2e3");
+    mz_text_free(&text);
+    assert_int_equal(mz_config_set(cfg, "model.scales", "4, 5", MZ_CONFIG_COMMAND_LINE, "--scales"), MEZZO_OK);
+    assert_int_equal(mz_config_get_list(cfg, "model.scales", got, &n), MEZZO_OK);
+    assert_true(n == 2 && got[0] == 4 && got[1] == 5);
+    static const char *const bad[] = {"0", "1,,2", "1,", "-1", "nan", "inf", "1e60", "1,2,3,4,5", "1 2", "x"};
+    for (size_t i = 0; i < MZ_COUNT(bad); i++)
+        assert_error_has(mz_config_set(cfg, "model.scales", bad[i], MZ_CONFIG_COMMAND_LINE, "--scales"),
+                         "up to 4 numbers above 0");
+    assert_error_has(yaml(again, "model:\n  scales: [1, [2]]\n"), "numbers above 0");
+    assert_error_has(yaml(again, "model:\n  scales: {a: 1}\n"), "a group of keys");
+    mz_config_free(again);
+    mz_config_free(cfg);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(precisions_are_taken_by_any_name),
         cmocka_unit_test(the_command_line_beats_the_file_beats_the_default),
         cmocka_unit_test(options_come_in_every_usual_form),

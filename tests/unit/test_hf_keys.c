@@ -226,11 +226,56 @@ static void rotary_positions_are_read_wherever_they_stand(void **state) {
     rope("{\"rope_theta\": \"big\"}", 0, 1, "'rope_theta': expected a number");
 }
 
+// Phi-3's longrope with the names that it had; its factor is the ratio of the contexts where nothing says it.
+static void scaled(const char *family, const char *text, double factor, double attention, const char *says) {
+    json_t *config = json_loads(text, 0, NULL);
+    mezzo_model_config got;
+    double theta = 10000, part = 1;
+    assert_int_equal(mezzo_model_defaults(family, &got), MEZZO_OK);
+    got.seq_len = 96;
+    const mezzo_status status = mz_hf_read_rope("f.json", config, &theta, &part, &got);
+    json_decref(config);
+    if (says != NULL) {
+        if (status != MEZZO_ERR_FORMAT || strstr(mezzo_error_message(), says) == NULL)
+            fail_msg("%s: \"%s\"", text, mezzo_error_message());
+        return;
+    }
+    assert_int_equal(status, MEZZO_OK);
+    assert_true(got.rope_scaling == MZ_ROPE_LONG && got.rope_original == 8);
+    assert_true(got.rope_factor == factor && got.rope_attention == attention);
+    assert_true(got.rope_short.at[1] == 1.5F && got.rope_long.at[0] == 4 && got.rope_long.at[2] == 0);
+}
+
+static void longrope_is_read(void **state) {
+    (void)state;
+#define LISTS "\"short_factor\": [1, 1.5], \"long_factor\": [4, 5.5]"
+#define PHI3(kind, more)                                                                                               \
+    "{\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"type\": \"" kind "\", " LISTS more "}}"
+    scaled("phi3", PHI3("longrope", ""), 12, 0, NULL);
+    scaled("phi3", PHI3("su", ""), 12, 0, NULL);
+    scaled("phi3", PHI3("yarn", ", \"factor\": 3, \"attention_factor\": 1.25"), 3, 1.25, NULL);
+    scaled("llama",
+           "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 8, " LISTS "}}",
+           12, 0, NULL);
+    scaled("llama", PHI3("su", ""), 0, 0, "default, linear, llama3, yarn or longrope");
+    scaled("phi3", PHI3("linear", ""), 0, 0, "default or longrope");
+    scaled("phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1]}}", 0, 0, "'long_factor'");
+    scaled("phi3", PHI3("longrope", ", \"beta_fast\": 32"), 0, 0, "'beta_fast'");
+    scaled("phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 0], \"long_factor\": [1]}}", 0, 0,
+           "'short_factor' is not a list");
+#undef LISTS
+#undef PHI3
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_document_lists_every_key), cmocka_unit_test(every_rule_holds),
-        cmocka_unit_test(an_unknown_key_is_refused),    cmocka_unit_test(what_is_no_number_is_named),
-        cmocka_unit_test(every_field_is_read),          cmocka_unit_test(rotary_positions_are_read_wherever_they_stand),
+        cmocka_unit_test(the_document_lists_every_key),
+        cmocka_unit_test(every_rule_holds),
+        cmocka_unit_test(an_unknown_key_is_refused),
+        cmocka_unit_test(what_is_no_number_is_named),
+        cmocka_unit_test(longrope_is_read),
+        cmocka_unit_test(every_field_is_read),
+        cmocka_unit_test(rotary_positions_are_read_wherever_they_stand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 configuration, tensors' names and shapes, tokens, targets, some of the logits (float64), the loss, the largest magnitude and some elements of
 every gradient, and a greedy text of 64 tokens.
 
-    python decoders.py                    needs torch, transformers 5
+    python decoders.py [NAME …]           needs torch, transformers 5; names of FAMILIES: only their cases are made again
     python decoders.py --check FOLDER …   loads what mezzo exported of a case and compares logits (FOLDER/case.json says which case)
     python decoders.py --peft MEZZO FOLDER …   needs peft: random adapters on such folders, imported and exported by MEZZO, apart and merged
 
@@ -118,12 +118,42 @@ def phi3(r):
     return {**common(r, "phi3"), **rope(r, ["default"], partial_rotary_factor=r.choice([1.0, 0.5])), "sliding_window": r.choice([None, 4, 9])}
 
 
+def longrope(r):
+    """Phi-3's, of texts longer and shorter than the original context."""
+    c, part, original = common(r, "phi3"), r.choice([1.0, 0.5]), r.choice([8, 24])
+    half = int(c["hidden_size"] // c["num_attention_heads"] * part) // 2
+    scaled = {name: [round(r.uniform(1, most), 3) for _ in range(half)] for name, most in (("short_factor", 1.3), ("long_factor", 6))}
+    attention = r.choice([{}, {"attention_factor": 1.19}, {"factor": 3.0}])
+    return {**c, "original_max_position_embeddings": original, "sliding_window": r.choice([None, 9]),
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": r.choice([100.0, 10000.0]), "partial_rotary_factor": part,
+                                "original_max_position_embeddings": original, **scaled, **attention}}
+
+
 def olmo2(r):
     return {**common(r, "olmo2"), **rope(r), "attention_bias": r.random() < 0.5}
 
 
 def gpt_neox(r):
     return {**common(r, "gpt_neox"), **rope(r, partial_rotary_factor=r.choice([1.0, 0.5])), "layer_norm_eps": r.choice([1e-5, 1e-6])}
+
+
+def sequential_neox(r):
+    return {**gpt_neox(r), "use_parallel_residual": False}
+
+
+def gpt2(r):
+    heads = r.choice([2, 4])
+    return {"vocab_size": r.choice([29, 31]), "n_embd": heads * r.choice([4, 8]), "n_inner": r.choice([None, 20, 28]), "n_layer": 2, "n_head": heads,
+            "n_positions": CONTEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def glm4_moe(r):
+    c = {**common(r, "glm4_moe"), **rope(r, ["default"], partial_rotary_factor=0.5), "tie_word_embeddings": False, "num_hidden_layers": 3}
+    groups = r.choice([1, 2])
+    return {**c, "head_dim": r.choice([4, 8]), "attention_bias": r.random() < 0.5, "use_qk_norm": r.random() < 0.5, "n_routed_experts": 4,
+            "n_group": groups, "topk_group": r.randrange(1, groups + 1), "num_experts_per_tok": r.choice([1, 2]), "n_shared_experts": r.choice([1, 2]),
+            "moe_intermediate_size": r.choice([8, 12]), "first_k_dense_replace": r.choice([1, 2]), "norm_topk_prob": r.random() < 0.5,
+            "routed_scaling_factor": r.choice([1.0, 1.5])}
 
 
 def mixtral(r):
@@ -154,7 +184,9 @@ def gemma3_text(r):
             "rope_parameters": {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": r.choice([50.0, 700.0])}}}
 
 
-FAMILIES = [llama, mistral, qwen2, qwen3, smollm3, phi3, olmo2, gpt_neox, mixtral, qwen3_moe, gemma, gemma2, gemma3_text]
+FAMILIES = [llama, mistral, qwen2, qwen3, smollm3, phi3, olmo2, gpt_neox, mixtral, qwen3_moe, gemma, gemma2, gemma3_text, longrope, sequential_neox, gpt2,
+            glm4_moe]
+TYPES = {longrope: "phi3", sequential_neox: "gpt_neox"}  # where it is not the name
 
 
 def saved(model, folder):
@@ -185,7 +217,7 @@ def gradients(model, folder, tokens):
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(p.grad)
-    return logits, loss, {n: t.double() for n, t in saved(model, folder).items()}
+    return logits, loss, {n: t.double() for n, t in saved(model, folder).items() if "e_score_correction_bias" not in n}  # which has none
 
 
 def well_conditioned(folder, tokens, exact):
@@ -216,7 +248,7 @@ def some(t):
 def case(family, index, folder):
     r = random.Random(f"{family.__name__} {index}")
     for seed in range(200):
-        config = transformers.AutoConfig.for_model(family.__name__, **family(r), **COMMON)
+        config = transformers.AutoConfig.for_model(TYPES.get(family, family.__name__), **family(r), **COMMON)
         model, tensors = load(config, folder, seed)
         tokens = torch.tensor([[r.randrange(config.vocab_size) for _ in range(TOKENS)] for _ in range(2)])
         text, least = greedy(model, tokens[0, :PROMPT])
@@ -287,7 +319,10 @@ if __name__ == "__main__":
             check_adapters(sys.argv[2], path)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            cases = [case(f, i, pathlib.Path(folder)) for f in FAMILIES for i in range(5)]
+            wanted = [f for f in FAMILIES if f.__name__ in sys.argv[1:] or not sys.argv[1:]]
+            stored = json.loads((DATA / "decoders.json").read_text())["cases"] if sys.argv[1:] else []
+            cases = [c for f in FAMILIES for c in ([case(f, i, pathlib.Path(folder)) for i in range(5)] if f in wanted else
+                                                   [c for c in stored if c["family"] == f.__name__])]
         made = f"tests/golden/make/decoders.py, torch {torch.__version__}, transformers {transformers.__version__}"
         lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
         (DATA / "decoders.json").write_text(f'{{"origin": "{made}", "cases": [\n{lines}\n]}}\n')
