@@ -45,14 +45,16 @@ static void print_text(const mz_rules *rules, const mz_advice *a) {
         printf("warning     %s\n", a->warning);
 }
 
-static int from_rules(const cli_args *args, const char *path) {
+// `model` NULL: none was named; else what is not given is its own.
+static int from_rules(const cli_args *args, const char *path, const mezzo_model_config *model) {
     static const char *const names[] = {"d-model", "batch-size", "seq-len"};
+    const int64_t own[] = {model != NULL ? model->d_model : 0, 0, model != NULL ? model->seq_len : 0};
     int64_t shape[3];
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
-        CLI_TRY(cli_integer(args, names[i], 1, INT64_C(1) << 31, 0, &shape[i]));
+        CLI_TRY(cli_integer(args, names[i], 1, INT64_C(1) << 31, own[i], &shape[i]));
         if (shape[i] == 0)
-            return cli_wrong(args->command, "--%s is missing: name the width, batch size and sequence length of a step",
-                             names[i]);
+            return cli_wrong(args->command, "--%s is missing: name %s of a step", names[i],
+                             model != NULL ? "the batch size" : "the width, batch size and sequence length");
     }
     mz_rules rules;
     mz_advice advice;
@@ -180,8 +182,9 @@ static int run(const cli_args *args) {
         return by_timing(args);
     mezzo_model_config model;
     const char *name = cli_given_key(args, "model.name");
-    if (name != NULL && mezzo_model_defaults(name, &model) == MEZZO_OK &&
-        mezzo_model_task(&model) != MEZZO_TASK_LANGUAGE)
+    if (name != NULL && mezzo_model_defaults(name, &model) != MEZZO_OK)
+        return cli_error(args->command, MEZZO_ERR_INVALID);
+    if (name != NULL && mezzo_model_task(&model) != MEZZO_TASK_LANGUAGE)
         return cli_wrong(args->command, "rules cover text models, and %s is a model of %s: use --measure --model %s",
                          name, mz_task_kind_of(mezzo_model_task(&model))->unit, name);
     if (rules == NULL)
@@ -191,15 +194,15 @@ static int run(const cli_args *args) {
                          "there are no rules for this device: choose --rules FILE or --rules NAME, or --measure "
                          "--model NAME; built-in rules: %s",
                          mz_rules_names());
-    return from_rules(args, rules);
+    return from_rules(args, rules, name != NULL ? &model : NULL);
 }
 
 static const cli_option options_table[] = {
     {"rules", "FILE|NAME", "rules.json of mezzo analyze, or built-in rules [those for this device]"},
     {"measure", NULL, "time a few training steps of --model in each precision on this machine"},
-    {"d-model", "N", "the model's width"},
+    {"d-model", "N", "the model's width [that of --model]"},
     {"batch-size", "N", "sequences per step; measure: per micro batch [12]"},
-    {"seq-len", "N", "tokens per sequence"},
+    {"seq-len", "N", "tokens per sequence [the context of --model]"},
     {"precisions", "LIST", "measure, data: precisions to time [fp32 and those the device supports natively]"},
     {"minutes", "X", "data: how long the comparison may take [1.5]"},
     {"per-op", NULL, "data: find the smallest set of modules that must stay in fp32 for --precisions NAME"},
@@ -219,7 +222,7 @@ const cli_command cli_advise = {
     .name = "advise",
     .summary = "recommend a precision, by rules, by timing or by training here",
     .usage =
-        "[--rules FILE|NAME] --d-model N --batch-size N --seq-len N\n       mezzo advise --measure --model NAME [--KEY "
+        "[--rules FILE|NAME] [--model NAME] --d-model N --batch-size N --seq-len N\n       mezzo advise --measure --model NAME [--KEY "
         "VALUE …]\n       mezzo advise --data FILE [--KEY VALUE …]",
     .details =
         "With --measure: the fastest precision that fits and passes a numeric check: its first steps are finite, and "

@@ -83,6 +83,12 @@ for shape in "4 256 fp16" "2 256 fp32" "2 320 fp16"; do
     [[ $(head -n 1 "$OUT") == "$wanted" ]] || fail "not $wanted"
 done
 
+run 0 advise --rules h200-gpt2 --model gpt2-124M --batch-size 4 --json
+shows "$OUT" '"tokens_per_step": 4096'
+run 0 advise --rules h200-gpt2 --model gpt2-124M --batch-size 4 --seq-len 256 --json
+shows "$OUT" '"tokens_per_step": 1024'
+refuse 2 --batch-size -- advise --rules h200-gpt2 --model gpt2-124M
+refuse 2 qwen9 -- advise --rules h200-gpt2 --model qwen9 --batch-size 4
 run 0 advise --rules h200-gpt2 --d-model 512 --batch-size 4 --seq-len 256
 [[ $(head -n 1 "$OUT") == bf16 ]] || fail "not bf16"
 shows "$OUT" "fp32 takes" "x the time" "x the memory"

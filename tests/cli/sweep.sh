@@ -103,6 +103,11 @@ refuse 2 --batch-sizes -- sweep --batch-sizes 0
 refuse 2 --precisions -- sweep --precisions fp64
 refuse 2 "did you mean --family" -- sweep --model kl_vae --out y.csv --device cpu
 refuse 2 nothing -- sweep --family nothing --out y.csv --device cpu
+for family in cs336 glm4_moe llama mistral mixtral qwen2 qwen3 qwen3_moe gemma gemma2 gemma3 phi3 smollm3 olmo2 gpt_neox llama-3.2-1B; do
+    run 0 sweep --family $family --layers 1 --d-models 16,48 --batch-sizes 1 --seq-lens 8 --vocab 60 --precisions fp32 --device cpu --threads 1 \
+        --energy-seconds 0 --warmup 0 --iters 3 --quiet --out $family.csv
+    [[ $(awk -F, 'NR > 1 && $14 + 0 > 0' $family.csv | wc -l) -eq 2 ]] || fail "$family: $(cat $family.csv)"
+done
 refuse 2 "3 heads" "width 16" -- "${GRID[@]}" --out y.csv --heads 3
 run 0 sweep --family gpt2 --layers 1 --d-models 16 --batch-sizes 1 --seq-lens 8 --vocab 60 --precisions fp32 --device cpu --threads 1 \
     --energy-seconds 0 --warmup 0 --iters 3 --out single.csv

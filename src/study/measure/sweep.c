@@ -61,7 +61,7 @@ static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_
                        o->family);
     out->layers = layers;
     out->d_model = d_model;
-    out->d_ff = 0; // by the family's rule for the width
+    out->d_ff = out->d_expert = out->head_dim = 0; // by the family's rule for the width
     if (o->heads > 0 && d_model % o->heads != 0)
         return mz_fail(MEZZO_ERR_INVALID,
                        "%lld heads do not divide the width %lld: leave them out, or choose other widths",
@@ -70,6 +70,8 @@ static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_
         out->heads = o->heads;
     while (out->heads > 1 && d_model % out->heads != 0)
         out->heads--;
+    while (out->kv_heads > 1 && out->heads % out->kv_heads != 0)
+        out->kv_heads--;
     if (o->vocab > 0)
         out->vocab = o->vocab;
     out->seq_len = seq_len;
