@@ -221,9 +221,9 @@ static const char *const keys[] = {
 const cli_command cli_advise = {
     .name = "advise",
     .summary = "recommend a precision, by rules, by timing or by training here",
-    .usage =
-        "[--rules FILE|NAME] [--model NAME] --d-model N --batch-size N --seq-len N\n       mezzo advise --measure --model NAME [--KEY "
-        "VALUE …]\n       mezzo advise --data FILE [--KEY VALUE …]",
+    .usage = "[--rules FILE|NAME] [--model NAME] --d-model N --batch-size N --seq-len N\n       mezzo advise --measure "
+             "--model NAME [--KEY "
+             "VALUE …]\n       mezzo advise --data FILE [--KEY VALUE …]",
     .details =
         "With --measure: the fastest precision that fits and passes a numeric check: its first steps are finite, and "
         "its loss is within 1 % of the widest precision's. FP8 must also match the widest precision's first gradient. "

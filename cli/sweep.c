@@ -165,7 +165,8 @@ static int run(const cli_args *args) {
 
 static const cli_option options_table[] = {
     {"out", "FILE", "append rows to this file, and skip what it already contains [full_data.csv]"},
-    {"family", "NAME", "the models: a text or image model by its name, such as gpt2, llama, qwen3, mixtral, gemma3 or kl_vae [glm4_moe]"},
+    {"family", "NAME",
+     "the models: a text or image model by its name, such as gpt2, llama, qwen3, mixtral, gemma3 or kl_vae [glm4_moe]"},
     {"layers", "LIST", "[4,8,12]"},
     {"d-models", "LIST", "widths [256,512; image models 32,64]"},
     {"batch-sizes", "LIST", "sequences or images per step [1,2,4,8]"},

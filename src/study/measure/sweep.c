@@ -49,6 +49,13 @@ static mezzo_status image_model(const mz_sweep_options *o, int64_t blocks, int64
     return mezzo_model_check(out);
 }
 
+// Whether the heads divide the width and turn pairs; key heads become the most that divide them.
+static bool heads_fit(mezzo_model_config *m) {
+    while (m->kv_heads > 1 && m->heads % m->kv_heads != 0)
+        m->kv_heads--;
+    return mezzo_model_check(m) == MEZZO_OK;
+}
+
 // In a model of images `layers` are blocks a level, and seq_len the pixels of a picture, a square number. INVALID: a
 // model that has neither texts nor images.
 static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
@@ -68,13 +75,11 @@ static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_
                        (long long)o->heads, (long long)d_model);
     if (o->heads > 0)
         out->heads = o->heads;
-    while (out->heads > 1 && d_model % out->heads != 0)
-        out->heads--;
-    while (out->kv_heads > 1 && out->heads % out->kv_heads != 0)
-        out->kv_heads--;
     if (o->vocab > 0)
         out->vocab = o->vocab;
     out->seq_len = seq_len;
+    while (!heads_fit(out) && o->heads == 0 && out->heads > 1)
+        out->heads--;
     return mezzo_model_check(out);
 }
 
