@@ -491,12 +491,12 @@ static void summarize(const mz_model *model, char *out, size_t size) {
 
 static mezzo_status describe(const mz_model *model, mz_fact_fn put, void *user) {
     const mezzo_model_config *c = &model->config;
-    const mz_fact facts[] = {{"crc32c", NULL, MZ_KEY_INT, model->file->crc, true},
-                             {"loss", c->loss, MZ_KEY_INT, 0, true},
-                             {"dims", c->dims, MZ_KEY_INT, 0, false},
-                             {"seq_len", NULL, MZ_KEY_INT, (double)c->seq_len, false},
-                             {"ignore_index", NULL, MZ_KEY_INT, (double)c->ignore_index, true},
-                             {"texts", NULL, MZ_KEY_BOOL, c->texts, true}};
+    const mz_fact facts[] = {{"crc32c", NULL, MZ_KEY_INT, model->file->crc, true, {{0}}},
+                             {"loss", c->loss, MZ_KEY_INT, 0, true, {{0}}},
+                             {"dims", c->dims, MZ_KEY_INT, 0, false, {{0}}},
+                             {"seq_len", NULL, MZ_KEY_INT, (double)c->seq_len, false, {{0}}},
+                             {"ignore_index", NULL, MZ_KEY_INT, (double)c->ignore_index, true, {{0}}},
+                             {"texts", NULL, MZ_KEY_BOOL, c->texts, true, {{0}}}};
     for (size_t i = 0; i < MZ_COUNT(facts); i++)
         MEZZO_TRY(put(user, &facts[i]));
     return MEZZO_OK;
