@@ -1,6 +1,6 @@
 """Random small configurations of the decoders that transformers has, and what transformers makes of each: decoders.json, a list of cases with the
 configuration, tensors' names and shapes, tokens, targets, some of the logits (float64), the loss, the largest magnitude and some elements of
-every gradient, and a greedy text of 64 tokens.
+every gradient, a greedy text of 64 tokens, and how far torch.autocast in bfloat16 is from these logits and gradients.
 
     python decoders.py [NAME …]           needs torch, transformers 5; names of FAMILIES: only their cases are made again
     python decoders.py --check FOLDER …   loads what mezzo exported of a case and compares logits (FOLDER/case.json says which case)
@@ -226,6 +226,20 @@ def well_conditioned(folder, tokens, exact):
     return all((rounded[n] - t).abs().max() <= 1e-5 * max(t.abs().max().item(), 0.05) for n, t in exact.items())
 
 
+def kept(logits):
+    return logits[:, ::6].flatten()
+
+
+def autocast_distances(folder, tokens, exact_logits, exact):
+    """Roots of the mean squares of (autocast's - exact)/largest, over the logits and the gradients' elements that are stored."""
+    model = opened(folder, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, _, rounded = gradients(model, folder / "autocast", tokens)
+    off = [((torch.tensor(some(rounded[n])) - torch.tensor(some(t))) / t.abs().max()).double() for n, t in exact.items() if t.abs().max() > 1e-6]
+    logits = (kept(logits).double() - kept(exact_logits)) / exact_logits.abs().max()
+    return [float(f"{x.square().mean().sqrt().item():.6g}") for x in (logits, torch.cat(off))]
+
+
 def greedy(model, prompt):
     tokens, least = prompt, math.inf
     with torch.no_grad():
@@ -256,21 +270,22 @@ def case(family, index, folder):
             continue
         written = json.loads((folder / "config.json").read_text())
         logits, loss, exact = gradients(model, folder / "exact", tokens)
+        logits = logits.detach()
         if well_conditioned(folder, tokens, exact):
             break
     else:
         raise SystemExit(f"{family.__name__}: no seed")
     targets = tokens.roll(-1, 1)
     return {"family": family.__name__, "seed": seed, "config": written, "tensors": tensors, "tokens": tokens.tolist(), "targets": targets.tolist(),
-            "largest": float(f"{logits.abs().max().item():.8g}"), "logits": [float(f"{x:.8g}") for x in logits[:, ::6].flatten().tolist()],
-            "loss": loss.item(), "gradients": {n: [float(f"{t.abs().max().item():.8g}"), some(t)] for n, t in exact.items()}, "text": text}
+            "largest": float(f"{logits.abs().max().item():.8g}"), "logits": [float(f"{x:.8g}") for x in kept(logits).tolist()],
+            "autocast": autocast_distances(folder, tokens, logits, exact), "loss": loss.item(), "gradients": {n: [float(f"{t.abs().max().item():.8g}"), some(t)] for n, t in exact.items()}, "text": text}
 
 
 def check(folder):
     stored = json.loads((pathlib.Path(folder) / "case.json").read_text())
     model = opened(folder)
     with torch.no_grad():
-        got = model(torch.tensor(stored["tokens"])).logits[:, ::6].flatten()
+        got = kept(model(torch.tensor(stored["tokens"])).logits)
     error = (got - torch.tensor(stored["logits"])).abs().max().item() / stored["largest"]
     print(f"{folder}: {type(model).__name__}, largest difference {error:.2g} of the largest logit")
     assert error < 1e-5
