@@ -15,6 +15,7 @@ typedef struct mz_graph_term {
     int kind; // of graph_loss.c's table
     float factor;
     char output[80], labels[80], weights[80]; // "": the first output; no labels; no weights
+    int axis;                                 // of classes, from "OUTPUT@AXIS"; -1: by the output's rank
     int index;                                // of the output, once it was found
     mz_graph_shape shape;                     // of the output for a batch of 2
 } mz_graph_term;
@@ -23,7 +24,7 @@ typedef struct mz_graph_loss {
     mz_graph_term term[MZ_GRAPH_TERMS];
 } mz_graph_loss;
 
-// "cross_entropy", "mse(boxes,targets) + 0.5*cross_entropy(classes,labels,weights)", "loss": an output of one number.
+// "cross_entropy", "mse(boxes,targets) + 0.5*cross_entropy(classes@1,labels,weights)", "loss": an output of one number.
 // INVALID: another form.
 mezzo_status mz_graph_loss_read(const char *text, mz_graph_loss *out);
 // Whether the output can have this loss: INVALID.

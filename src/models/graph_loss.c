@@ -81,7 +81,7 @@ static mezzo_status take_name(const char **at, char *out, size_t size) {
 static mezzo_status take_term(const char **at, mz_graph_term *term) {
     char name[80], *end;
     char *const places[] = {term->output, term->labels, term->weights};
-    *term = (mz_graph_term){.factor = 1};
+    *term = (mz_graph_term){.factor = 1, .axis = -1};
     const float factor = strtof(*at, &end);
     if (end != *at && *skip(end) == '*') {
         if (!(factor > 0 && factor < 1e9F))
@@ -106,6 +106,11 @@ static mezzo_status take_term(const char **at, mz_graph_term *term) {
         if (i == MZ_COUNT(places))
             return mz_fail(MEZZO_ERR_INVALID, "more than an output, labels and weights");
         MEZZO_TRY(take_name(at, places[i], sizeof term->output));
+    }
+    char *axis = strrchr(term->output, '@');
+    if (axis != NULL && axis[1] >= '1' && axis[1] <= '5' && axis[2] == '\0') {
+        term->axis = axis[1] - '0';
+        *axis = '\0';
     }
     if (**at != ')')
         return mz_fail(MEZZO_ERR_INVALID, "no ) where it should be");
@@ -134,7 +139,7 @@ mezzo_status mz_graph_loss_read(const char *text, mz_graph_loss *out) {
 // --- shapes --------------------------------------------------------------------------------------------------------
 // The axis of classes: the last one, of images (as torch has them, [B, classes, H, W]) the second.
 static int class_axis(const mz_graph_term *term) {
-    return term->shape.rank >= 4 ? 1 : term->shape.rank - 1;
+    return term->axis >= 0 ? term->axis : term->shape.rank >= 4 ? 1 : term->shape.rank - 1;
 }
 
 static int64_t count_of(const mz_graph_shape *shape) {
@@ -154,7 +159,7 @@ mezzo_status mz_graph_term_check(const mz_graph_term *term) {
                                           "loss of it (--loss 'mse(%s)')",
                                           name, (long long)count_of(s), name);
     const int least = kinds[term->kind].labels == CLASSES ? 2 : 1;
-    if (s->rank < least || s->dim[0] % 2 != 0)
+    if (s->rank < least || s->dim[0] % 2 != 0 || term->axis >= s->rank)
         return mz_fail(MEZZO_ERR_INVALID, "%s of %s, which has no rows of a batch%s", kinds[term->kind].name, name,
                        least == 2 ? " with a score for each class" : "");
     return MEZZO_OK;

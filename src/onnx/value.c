@@ -254,10 +254,27 @@ mezzo_value mz_onnx_scalar(mz_onnx_call *call, double number) {
     return mezzo_constant(call->build->g, MEZZO_F32, (float)number, 1, &(int64_t){1});
 }
 
+// Whether each slice along the first axis is the same.
+static bool repeats(int rank, const int64_t *dim, const double *numbers) {
+    const int64_t n = rank > 1 && dim[0] > 1 ? mz_onnx_elements(rank - 1, dim + 1) : 0;
+    bool same = n > 1;
+    for (int64_t i = n; same && i < n * dim[0]; i++)
+        same = numbers[i] == numbers[i - n];
+    return same;
+}
+
 mezzo_status mz_onnx_constant(mz_onnx_call *call, bool integer, int rank, const int64_t *dim, const double *numbers,
                               mezzo_value *out) {
     const int64_t n = mz_onnx_elements(rank, dim);
     bool uniform = n > 0;
+    if (repeats(rank, dim, numbers)) { // a table must not depend on the batch, whose size may change
+        int64_t one[MEZZO_MAX_RANK];
+        memcpy(one, dim, (size_t)rank * sizeof *one);
+        one[0] = 1;
+        MEZZO_TRY(mz_onnx_constant(call, integer, rank, one, numbers, out));
+        *out = mezzo_expand(call->build->g, *out, rank, dim);
+        return mezzo_graph_status(call->build->g);
+    }
     for (int64_t i = 0; i < n; i++) {
         uniform = uniform && numbers[i] == numbers[0];
         if (integer && !(fabs(numbers[i]) <= 0x1p24))

@@ -84,6 +84,7 @@ static void losses_are_torchs(void **state) {
     static const char *const rows[][2] = {{"cross_entropy", "cross_entropy"},
                                           {"cross_entropy.weights", "cross_entropy(x,labels,weights)"},
                                           {"cross_entropy.image", "cross_entropy(x)"},
+                                          {"cross_entropy.image", "cross_entropy(x@1)"},
                                           {"nll", "nll"},
                                           {"mse", "mse(x,labels,weights)"},
                                           {"l1", "l1(x,labels,weights)"},
@@ -103,6 +104,9 @@ static void texts_that_are_no_loss_are_refused(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (mz_graph_loss_read(bad[i], &loss) != MEZZO_ERR_INVALID)
             fail_msg("\"%s\" is taken", bad[i]);
+    must(mz_graph_loss_read("nll(a@2)", &loss));
+    assert_int_equal(loss.term[0].axis, 2);
+    assert_string_equal(loss.term[0].output, "a");
     must(mz_graph_loss_read(" mse( a , b ) + 0.5 * cross_entropy(c,d,e)+f ", &loss));
     assert_int_equal(loss.n, 3);
     assert_string_equal(loss.term[0].output, "a");

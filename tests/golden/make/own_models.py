@@ -99,8 +99,10 @@ def check(file, data):
     import onnxruntime
     session, arrays = onnxruntime.InferenceSession(file), numpy.load(data)
     feed = {i.name: arrays[i.name].astype("float32" if "float" in i.type else "int64") for i in session.get_inputs()}
-    logits = torch.from_numpy(session.run(None, feed)[0]).double()
-    print("loss", F.cross_entropy(logits, torch.from_numpy(arrays["labels"]).long()).item())
+    logits, labels = torch.from_numpy(session.run(None, feed)[0]).double(), torch.from_numpy(arrays["labels"]).long()
+    if logits.ndim == 3:  # [batch, length, classes]
+        logits, labels = logits.flatten(0, 1), labels.flatten()
+    print("loss", F.cross_entropy(logits, labels.where(labels >= 0, -100)).item())
 
 
 if __name__ == "__main__":
