@@ -149,7 +149,7 @@ static int by_timing(const cli_args *args) {
     return code;
 }
 
-// The built-in rules measured on a device like this one.
+// Returns the built-in rules measured on a device like this one.
 static const char *rules_here(const cli_args *args) {
     mezzo_device *device;
     mezzo_device_info info;

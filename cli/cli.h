@@ -87,7 +87,7 @@ const char *cli_text(const cli_args *args, const char *name, const char *initial
 #define CLI_STDOUT "/dev/stdout"
 // The same for a file to write; "-" is CLI_STDOUT.
 const char *cli_out_file(const cli_args *args, const char *name, const char *initial);
-// Whole numbers and numbers within [least, most]: CLI_DONE, or CLI_USAGE after naming option, value and range.
+// Parses whole numbers and numbers within [least, most]: CLI_DONE, or CLI_USAGE after naming option, value and range.
 int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out);
 int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out);
 // Several of them at once, into a struct's members (fields.h has CLI_FIELD), in the table's order; the first wrong one
@@ -100,7 +100,7 @@ typedef struct cli_range {
 } cli_range;
 int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *into);
 #define CLI_RANGES(args, ranges, into) cli_ranges((args), (ranges), MZ_COUNT(ranges), (into))
-// The configuration: defaults, then every --config file, then the keys of the command line.
+// Builds the configuration: defaults, then every --config file, then the keys of the command line.
 int cli_config(const cli_args *args, mezzo_config **out);
 // The file of a recipe (recipes.c): CLI_DONE, or CLI_USAGE after telling which there are.
 int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size);

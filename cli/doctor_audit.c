@@ -36,7 +36,8 @@ static int prepare_environment(const cli_args *args, const char *folder) {
     return set ? CLI_DONE : cli_error(args->command, mz_fail(MEZZO_ERR_MEMORY, "out of memory"));
 }
 
-// Its exit code; 128 + N of signal N. With --json the program's output goes to stderr, so that stdout is the result.
+// Runs the program and gets its exit code; 128 + N of signal N. With --json the program's output goes to stderr, so
+// that stdout is the result.
 static mezzo_status run_program(const cli_args *args, char **words, int *exit_code) {
     posix_spawn_file_actions_t actions;
     pid_t pid;

@@ -75,7 +75,7 @@ void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_
                       const char *word);
 #define CLI_TABLE(fields, rows, count)                                                                                 \
     cli_fields_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count), NULL)
-// The same rows as a JSON array.
+// Lists the same rows as a JSON array.
 json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, size_t stride, size_t count);
 #define CLI_OBJECT(fields, row)       cli_fields_json((fields), MZ_COUNT(fields), (row), NULL, NULL)
 #define CLI_LIST(fields, rows, count) cli_fields_list((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))

@@ -69,7 +69,7 @@ static const cli_command *command_of(const char *name) {
     return NULL;
 }
 
-// The words after "help", one at least.
+// `words`: those after "help", at least one.
 static int help_on(int n, char **words) {
     const bool man = strcmp(words[0], "--man") == 0, completion = strcmp(words[0], "--completion") == 0;
     const char *name = man || completion ? (n > 1 ? words[1] : NULL) : words[0];

@@ -29,8 +29,8 @@ static inline int64_t mz_sample_start(int64_t r, int64_t stride, uint64_t step) 
 // value of an element.
 #define MZ_HISTOGRAM_BUCKETS          281
 #define MZ_HISTOGRAM_EXPONENT(bucket) ((bucket)-150) // of the bucket's upper edge
-// The bucket of an FP32 value's bits without the sign. The bits less one of a power of two are those of the number just
-// below it.
+// Returns the bucket of an FP32 value's bits without the sign. The bits less one of a power of two are those of the
+// number just below it.
 static inline int mz_histogram_bucket(uint32_t magnitude) {
     if (magnitude == 0)
         return 0;

@@ -181,7 +181,7 @@ void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
         x[i] = factor;
 }
 
-// Elements element, element + stride, …
+// Rounds elements element, element + stride, …
 static void round_at_random(const mz_blocks_how *how, float *x, int n, float tensor, int64_t element, int64_t stride) {
     const uint8_t scale = mz_blocks_scale(how->format, mz_blocks_amax(x, n), tensor);
     const double inverse = inverse_of(how->format, scale, tensor);

@@ -11,15 +11,15 @@ float mz_blocks_element(mezzo_blocks b, uint8_t code);
 // The FP32 scale of a tensor whose largest magnitude is `amax`: NVFP4's most/(6·448), which brings the largest block's
 // scale to E4M3's largest number; 1 for the others, and for a tensor that is not finite or below 2^-88.
 float mz_blocks_tensor_scale(mezzo_blocks b, float amax);
-// The code of a block's scale, from its largest magnitude. MX: 2^(⌊log2 most⌋ - e), e the exponent of the element
-// format's largest number, at least 2^-127. NVFP4: most/6 in units of the tensor's scale, rounded to nearest even and
-// at most 448. Not finite: the scale is NaN.
+// Returns the code of a block's scale, from its largest magnitude. MX: 2^(⌊log2 most⌋ - e), e the exponent of the
+// element format's largest number, at least 2^-127. NVFP4: most/6 in units of the tensor's scale, rounded to nearest
+// even and at most 448. Not finite: the scale is NaN.
 uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor);
 // Returns what the code of a scale stands for, without the tensor's.
 float mz_blocks_scale_value(mezzo_blocks b, uint8_t code);
 
-// n <= mz_blocks_size(b) numbers → their codes (a byte each) and the code of their scale. Rounds to nearest even and
-// saturates; after a NaN or infinity in the block its scale is NaN.
+// Encodes n <= mz_blocks_size(b) numbers → their codes (a byte each) and the code of their scale. Rounds to nearest
+// even and saturates; after a NaN or infinity in the block its scale is NaN.
 void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8_t *codes, uint8_t *scale);
 // x rounded to the format and back, in place; n <= mz_blocks_size(b).
 void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor);

@@ -17,7 +17,7 @@ enum {
     MZ_DYNAMIC8_RECORD = 4 + 256, // bytes: the scale, the codes
 };
 
-// Bytes of so many elements, a multiple of MZ_DYNAMIC8_BLOCK.
+// Returns bytes of so many elements, a multiple of MZ_DYNAMIC8_BLOCK.
 static inline int64_t mz_dynamic8_bytes(int64_t elements) {
     return elements / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_RECORD;
 }

@@ -30,9 +30,9 @@ mezzo_status mz_arrays_add(mz_arrays *arrays, const char *name, mz_array_type ty
                            const int64_t *dim, void *data, mz_array **out);
 // A .npy file; F8 becomes F32 and I8 I32. INVALID names what is not finite, or no I32; an array without a dimension.
 mezzo_status mz_arrays_add_npy(mz_arrays *arrays, const char *name, const char *path);
-// Every array of an .npz archive. Errors as mz_zip_open and mz_arrays_add_npy.
+// Reads every array of an .npz archive. Errors as mz_zip_open and mz_arrays_add_npy.
 mezzo_status mz_arrays_read(const char *path, mz_arrays *out);
-// The same of bytes in memory.
+// Parses the same of bytes in memory.
 mezzo_status mz_arrays_parse(const char *where, const void *bytes, size_t n, mz_arrays *out);
 
 #endif

@@ -103,8 +103,8 @@ typedef struct mz_bpe_scratch {
     struct mz_bpe_cached *cache; // words that are more than one token, by hash
 } mz_bpe_scratch;
 void mz_bpe_scratch_free(mz_bpe_scratch *scratch);
-// Tokens of one word of n ≥ 1 bytes, to tokens[] with room for n. MEZZO_ERR_MEMORY; MEZZO_ERR_INVALID names a character
-// that is in no token.
+// Encodes tokens of one word of n ≥ 1 bytes, to tokens[] with room for n. MEZZO_ERR_MEMORY; MEZZO_ERR_INVALID names a
+// character that is in no token.
 mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
                                 size_t *count);
 

@@ -15,7 +15,7 @@ void mz_charsmap_free(mz_charsmap *map) {
     mz_free(map);
 }
 
-// Four bytes with the trie's size, the trie, the texts.
+// Creates it from four bytes with the trie's size, the trie, the texts.
 mezzo_status mz_charsmap_create(const char *where, const char *bytes, size_t n, mz_charsmap **out) {
     uint32_t trie = 0;
     *out = NULL;

@@ -226,7 +226,7 @@ static mezzo_status add_marker(mz_chat_tokens *t, const mezzo_tokenizer *tok, co
         tok->kind->name, (int)tok->vocab, (int)n, text);
 }
 
-// Bytes from … to of a conversation.
+// Adds bytes from … to of a conversation.
 static mezzo_status add_bytes(mz_chat_tokens *t, const mezzo_tokenizer *tok, const mz_marked_text *x, size_t from,
                               size_t to, bool counts) {
     size_t begun = from;
@@ -300,7 +300,7 @@ static json_t *values_of(const mz_chat *chat, const json_t *messages, size_t n, 
     return NULL;
 }
 
-// The first n messages.
+// Writes the first n messages.
 static mezzo_status write_some(const mezzo_tokenizer *tok, const char *where, const json_t *messages, size_t n,
                                bool prompt, written *out) {
     const mz_chat *chat = &tok->chat;

@@ -42,9 +42,9 @@ mezzo_status mz_chat_end_token(mz_chat_tokens *t,
 bool mz_chat_has_end(const mezzo_tokenizer *tok);           // whether there is one
 int32_t mz_chat_end_id(const mezzo_tokenizer *tok);         // or -1
 
-// The tokens of [{"role": …, "content": …}], appended. An answer is what the template writes after its prompt for one:
-// the assistant's content, and what ends it. A marker that the template writes, <|name|> or a special token of the
-// vocabulary, is a piece of its own, and that token where there is one; no message can make one. `prompt`: with the
+// Encodes the tokens of [{"role": …, "content": …}], appended. An answer is what the template writes after its prompt
+// for one: the assistant's content, and what ends it. A marker that the template writes, <|name|> or a special token of
+// the vocabulary, is a piece of its own, and that token where there is one; no message can make one. `prompt`: with the
 // beginning of the next answer. Errors name `where`: as mz_template_render; FORMAT: a message of another form; INVALID:
 // an answer that the template writes otherwise once others follow it.
 mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const json_t *messages, bool prompt,

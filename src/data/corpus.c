@@ -44,7 +44,8 @@ mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab) {
     return MEZZO_OK;
 }
 
-// Bytes [from, to) of the stream's tokens, as if its files lay consecutively. `ahead`: they are asked for only.
+// Returns the CRC32C of bytes [from, to) of the stream's tokens, as if its files lay consecutively. `ahead`: they are
+// asked for only.
 static uint32_t crc_of(const mz_stream *stream, uint64_t from, uint64_t to, bool ahead, uint32_t crc) {
     for (size_t i = 0; i < stream->count && to > 0; i++) {
         const mz_tokens *tokens = &stream->segments[i].tokens;

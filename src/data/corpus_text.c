@@ -105,7 +105,7 @@ static void encode_piece(const encoding *e, piece *p) {
         p->message = mz_strdup(mezzo_error_message());
 }
 
-// The next pieces from *at on, one a thread, all at a time.
+// Encodes the next pieces from *at on, one a thread, all at a time.
 static mezzo_status encode_round(const encoding *e, size_t *at, packed *out) {
     size_t n = 0;
     for (; n < e->threads && *at < e->to; *at = e->pieces[n++].to) {

@@ -381,7 +381,7 @@ static const value *is_blank(machine *m, const value *v, const value **a) {
     return mz_tpl_truth(all);
 }
 
-// One letter of that case at least, none of the other.
+// Returns whether there is one letter of that case at least, and none of the other.
 static const value *is_cased(machine *m, const value *v, const value **a, int which) {
     bool some = false;
     (void)a;

@@ -24,7 +24,7 @@ typedef struct mz_piece {
     float score;
     uint64_t type;
 } mz_piece;
-// The same from pieces, with a fallback to bytes and no normalization but, `prefix`, a space before a text.
+// Makes the same from pieces, with a fallback to bytes and no normalization but, `prefix`, a space before a text.
 mezzo_status mz_sentencepiece_make(const char *where, mz_piece *pieces, size_t n, bool prefix, json_t **out);
 
 #endif

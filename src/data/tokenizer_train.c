@@ -124,7 +124,7 @@ static mezzo_status learn(const mezzo_tokenizer_training *o, const mz_bpe_tokeni
     return status;
 }
 
-// The first one with the tables of *bpe.
+// Makes the first one with the tables of *bpe.
 static mezzo_status make_last(const mezzo_tokenizer *first, json_t *frame, mz_bpe *bpe, mezzo_tokenizer **out) {
     mz_bpe_tokenizer made = *(const mz_bpe_tokenizer *)first;
     json_t *object = json_object();

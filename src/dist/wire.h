@@ -69,7 +69,7 @@ bool mz_wire_flush(int fd, mz_wire_buffer *b); // what can be sent now
 // --- meeting -------------------------------------------------------------------------------------------------------
 // Rank 0: a socket that listens at world's address (its file is written; `given` ports are exact, 0 is any).
 mezzo_status mz_wire_listen(const mz_world *world, int *fd, char address[256], int *port);
-// The others: a connection, tried again until `deadline` (mz_seconds()).
+// Connects the others: a connection, tried again until `deadline` (mz_seconds()).
 mezzo_status mz_wire_connect(const mz_world *world, const char *address, int port, double deadline, int *fd);
 // Publishes rank 0's address through the file, with the secret. read waits until `deadline`.
 mezzo_status mz_wire_publish(const char *path, const char *address, int port, const char *secret);

@@ -21,7 +21,7 @@ mezzo_status mz_tape_gradient(tape *t, int v, int *out) {
     return mz_tape_value(t, *shape_of(t, v), mz_grad_dtype(t, v), out);
 }
 
-// A backward node with the forward node's module and numerics.
+// Returns a backward node with the forward node's module and numerics.
 mz_node mz_tape_node(const tape *t, mz_op op) {
     mz_node n = *t->at;
     n.op = op;
@@ -225,7 +225,7 @@ static int weight_target(const tape *t) {
     return needs(t, 1) && is_param(t, from) ? from : target(t, 1);
 }
 
-// A weight's gradient as a product, on the other product's operands or on those before rounding.
+// Emits a weight's gradient as a product, on the other product's operands or on those before rounding.
 static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const int *targets, int count) {
     mz_node n = mz_tape_node(t, op);
     int operands[2] = {dy, mz_graph_before_rounding(t->g, x)};

@@ -119,7 +119,7 @@ mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int r
     return status == MEZZO_OK ? (mezzo_value){id} : mz_build_failed(g, status);
 }
 
-// A node under construction, in the builder's present module, region and segment.
+// Builds a node under construction, in the builder's present module, region and segment.
 mz_node mz_build_node(const mezzo_graph *g, mz_op op) {
     mz_node node = {.op = op,
                     .n_out = 1,

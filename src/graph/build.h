@@ -9,7 +9,7 @@ bool mz_build_broken(const mezzo_graph *g);
 mezzo_value mz_build_failed(mezzo_graph *g, mezzo_status status); // remembers it; MEZZO_NONE
 mezzo_status mz_build_check_probability(const char *op, float p);
 mezzo_status mz_build_shape(const char *name, int rank, const int64_t *shape, mz_shape *out);
-// A node under construction, in the builder's present module, region and segment.
+// Builds a node under construction, in the builder's present module, region and segment.
 mz_node mz_build_node(const mezzo_graph *g, mz_op op);
 // Appends the node with its output values; `shape`, one an output, NULL asks the op's rule.
 mezzo_status mz_build_finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype);

@@ -174,7 +174,7 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
 }
 
 // --- names ---------------------------------------------------------------------------------------------------------
-// A source's number: 2 · parameter, or 2 · value + 1.
+// Returns a source's number: 2 · parameter, or 2 · value + 1.
 static const char *source_name(const void *list, int number) {
     const mezzo_graph *g = list;
     return number % 2 == 0 ? g->params[number / 2].name : g->values[number / 2].name;

@@ -35,7 +35,7 @@ static inline void add_out(mz_node *n, int v) {
 
 mezzo_status mz_tape_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out);
 mezzo_status mz_tape_gradient(tape *t, int v, int *out); // an empty gradient of v, in its format
-// A backward node with the forward node's module and numerics.
+// Returns a backward node with the forward node's module and numerics.
 mz_node mz_tape_node(const tape *t, mz_op op);
 // dx of an op with one output, by a node that reads dy and perhaps other inputs, which the caller added.
 mezzo_status mz_tape_dx(tape *t, mz_node n, int x);

@@ -185,7 +185,7 @@ static mezzo_status yaml_set(yaml_load *load, mz_config_entry *entry, const mz_y
     return status;
 }
 
-// The number of keys below "path.".
+// Returns the number of keys below "path.".
 static size_t group_size(const mz_config *cfg, const char *path) {
     size_t n = strlen(path), found = 0;
     for (size_t i = 0; i < cfg->count; i++)

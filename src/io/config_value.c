@@ -107,7 +107,7 @@ static mezzo_status precision_name(const mz_config_row *row, const char *where, 
     return MEZZO_OK;
 }
 
-// Index of `text` in "a|b|c", or -1.
+// Returns the index of `text` in "a|b|c", or -1.
 static int name_index(const char *names, const char *text) {
     int index = 0;
     for (const char *at = names; *at; index++) {

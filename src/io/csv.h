@@ -33,7 +33,7 @@ mezzo_status mz_csv_need(const mz_csv *csv, const char *name,
 // The names of all columns, quoted, for messages: appends to *out.
 void mz_csv_names(const mz_csv *csv, mz_text *out);
 
-// Cells as numbers: FORMAT "FILE:LINE: column 'tps': expected …, got '…'". Blanks around a number are ignored.
+// Reads cells as numbers: FORMAT "FILE:LINE: column 'tps': expected …, got '…'". Blanks around a number are ignored.
 // An integer may be written as a float ("64.0"), as pandas does in a column with blank cells.
 mezzo_status mz_csv_number(const mz_csv *csv, size_t row, int column, double *out);
 mezzo_status mz_csv_integer(const mz_csv *csv, size_t row, int column, int64_t min, int64_t max, int64_t *out);

@@ -65,7 +65,7 @@ int mz_sys_exchange(const char *a, const char *b) {
     return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
 }
 
-// All n bytes, or -1 with errno.
+// Writes all n bytes; -1 with errno if it cannot.
 static int sys_write_all(int fd, const unsigned char *bytes, size_t n) {
     if (op_fails(MZ_IO_WRITE)) {
         errno = ENOSPC;

@@ -33,7 +33,7 @@ bool mz_file_moved(const mz_file *file);
 mz_written mz_file_written(const mz_file *file); // so far, by this object
 mezzo_status mz_file_commit(mz_file *file); // created: sync, rename, sync folder; appended: close. Frees `file` always
 void mz_file_discard(mz_file *file);        // created: the target stays as it was. NULL is fine. Frees `file`
-// The four steps in one.
+// Writes the four steps in one.
 mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n);
 
 mezzo_status mz_file_cut(const char *path, size_t size); // to its first `size` bytes, flushed

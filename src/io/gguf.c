@@ -80,7 +80,7 @@ static mezzo_status take_number(cursor *c, size_t n, const char *what, uint64_t 
     return MEZZO_OK;
 }
 
-// A length and so many bytes.
+// Takes a length and so many bytes.
 static mezzo_status take_text(cursor *c, const char *what, const unsigned char **text, uint64_t *n) {
     MEZZO_TRY(take_number(c, 8, what, n));
     if (*n > c->file->map.size)

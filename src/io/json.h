@@ -33,7 +33,7 @@ mezzo_status mz_json_refuse_marks(const char *where, const char *key, const json
 // JSON as Python writes it → as jansson reads it (json_python.c). *out stays empty where nothing is to be changed.
 mezzo_status mz_json_from_python(const char *text, size_t n, mz_text *out);
 
-// A file of at most max_bytes, nested at most MZ_JSON_DEPTH deep.
+// Loads a file of at most max_bytes, nested at most MZ_JSON_DEPTH deep.
 mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out);
 
 // Writes it atomically, indented by two, keys in insertion order, numbers as mz_json_dump has them, a newline at the

@@ -23,7 +23,7 @@ static void replace_by_mark(rewriter *r, const char *from, const char *what) {
     replace(r, from, r->at, mark);
 }
 
-// The code unit of "\uXXXX" at `at`, or 0.
+// Returns the code unit of "\uXXXX" at `at`, or 0.
 static unsigned unit_at(const char *at, const char *end) {
     unsigned unit = 0;
     if (end - at < 6 || at[0] != '\\' || at[1] != 'u')

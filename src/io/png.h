@@ -17,7 +17,7 @@ typedef struct mz_picture {
 // failure. FORMAT names `where` and what is wrong; MEMORY; UNSUPPORTED.
 mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_picture *out);
 mezzo_status mz_png_read(const char *path, mz_picture *out); // the same of a file; IO names it
-// A file with `channels` 1 as above, or 3: RGB, gray ones thrice the same.
+// Reads a file with `channels` 1 as above, or 3: RGB, gray ones thrice the same.
 mezzo_status mz_png_read_channels(const char *path, int channels, mz_picture *out);
 // How many channels the picture of a file has by its header: 1 or 3. FORMAT: not a PNG file.
 mezzo_status mz_png_channels(const char *path, int *channels);

@@ -55,7 +55,7 @@ static bool take(scanner *s, char c) {
     return true;
 }
 
-// A string without escapes, of printable ASCII: copied with a NUL. NULL: not one.
+// Returns a string without escapes, of printable ASCII: copied with a NUL. NULL: not one.
 static const char *scan_string(scanner *s, size_t *n) {
     if (!take(s, '"'))
         return NULL;

@@ -24,7 +24,7 @@ void mz_record_free(mz_record *record);
 
 // The value of a name, NULL where the line has none.
 const mz_metric *mz_record_find(const mz_record *record, const char *name);
-// A number, an integer or a truth value as a number; NaN: NULL, or a text.
+// Returns a number, an integer or a truth value as a number; NaN: NULL, or a text.
 double mz_metric_as_number(const mz_metric *value);
 
 #endif

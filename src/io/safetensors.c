@@ -262,7 +262,7 @@ void mz_safetensors_close(mz_safetensors *file) {
     mz_free(file);
 }
 
-// The JSON header's bytes, inside the file.
+// Finds the JSON header's bytes, inside the file.
 static mezzo_status find_header(const mz_safetensors *file, const char **text, size_t *size) {
     if (file->map.size < 8)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; not a safetensors file, which starts with 8 bytes of length",

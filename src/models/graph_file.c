@@ -271,7 +271,7 @@ static mezzo_status find_probe(const mz_model *model, const probe **out) {
     return status;
 }
 
-// Output `index` of a batch.
+// Returns output `index` of a batch.
 static mz_graph_shape shape_of(const probe *p, int index, int64_t batch) {
     mz_graph_shape shape = {.rank = p->rank[index]};
     for (int axis = 0; axis < shape.rank; axis++) {

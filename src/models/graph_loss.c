@@ -43,7 +43,7 @@ static mezzo_value binary(const parts *p) {
     return mezzo_scale(p->g, mezzo_add(p->g, yes, no), -1);
 }
 
-// The same of x = sigmoid(z): log(1 + eᶻ) - t·z.
+// Returns the same of x = sigmoid(z): log(1 + eᶻ) - t·z.
 static mezzo_value binary_of_logits(const parts *p) {
     return mezzo_sub(p->g, mezzo_softplus(p->g, p->x), mezzo_mul(p->g, p->t, p->x));
 }

@@ -123,8 +123,9 @@ int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_
 mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_graph *graph);
 // Every entry of its description in order, as a checkpoint keeps it, until `put` fails.
 mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user);
-// The model of a description. A key that it does not have has the family's default. `folder`: of the run, where files
-// that belong to it are; NULL: none. INVALID: no maker has its name, or as mezzo_model_check; else the error of `find`.
+// Reads the model of a description. A key that it does not have has the family's default. `folder`: of the run, where
+// files that belong to it are; NULL: none. INVALID: no maker has its name, or as mezzo_model_check; else the error of
+// `find`.
 mezzo_status mz_model_read(mz_fact_find find, void *user, const char *folder, mz_model *out);
 // The longest context of a model where nobody asks for one: what is published has more than a step's memory holds.
 enum { MZ_SEQ_LEN_OWN = 4096 };
@@ -148,7 +149,7 @@ int64_t mz_model_mixtures(const mz_model *model, int64_t *first);
 
 mezzo_model_purpose mz_model_purpose(const mz_model *model);
 
-// The inputs of a classifier of features; for makers.
+// Returns the inputs of a classifier of features; for makers.
 int mz_classifier_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
 
 #endif

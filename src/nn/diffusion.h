@@ -22,7 +22,7 @@ int mz_diffusion_heads(int objective); // images that a network predicts: 2 for 
 // Computes a row of the input "schedule" at time t in (0, 1]: a, b and the weights of both heads' squared errors
 // (DECOUPLED: 2·e^(1-t) and e^√t; else 1 and 0), times `weight`.
 void mz_diffusion_row(int objective, double t, double weight, float row[4]);
-// A time in (0, 1], uniform, from Philox's words; 1 for REGRESSION.
+// Returns a time in (0, 1], uniform, from Philox's words; 1 for REGRESSION.
 double mz_diffusion_time(int objective, const uint32_t words[4]);
 // n normal numbers, those of the graph's op `normal` for a row of this key.
 void mz_diffusion_noise(const int32_t key[2], int64_t n, float *out);

@@ -25,8 +25,8 @@ mezzo_value mz_layer_group_norm(mezzo_graph *g, const char *name, mezzo_value x,
 mezzo_value mz_layer_image_block(mezzo_graph *g, const char *name, mezzo_value x, int64_t n, mezzo_value time,
                                  mz_image_norm norm);
 
-// Attention of every pixel to every pixel of `context` ([B, H', W', C']; NONE: of x), with x beside it: group_norm,
-// to_q, to_k, to_v, to_out.0. x [B, H, W, C] → [B, H, W, C].
+// Returns attention of every pixel to every pixel of `context` ([B, H', W', C']; NONE: of x), with x beside it:
+// group_norm, to_q, to_k, to_v, to_out.0. x [B, H, W, C] → [B, H, W, C].
 mezzo_value mz_layer_image_attention(mezzo_graph *g, const char *name, mezzo_value x, mezzo_value context, int heads,
                                      mz_image_norm norm);
 

@@ -162,7 +162,7 @@ static mezzo_status split_heads(mz_onnx_call *call, int in, int64_t heads, mz_on
     return mezzo_graph_status(call->build->g);
 }
 
-// Output 0, [B, H, T, D], as [B, T, H·D].
+// Joins output 0, [B, H, T, D], as [B, T, H·D].
 static mezzo_status join_heads(mz_onnx_call *call) {
     mezzo_value y;
     MEZZO_TRY(rows_of_heads(call, call->out[0], (const int[]){0, 2, 1, 3}, &y));

@@ -11,7 +11,7 @@ static void channels_last(int rank, int *perm) {
         perm[i] = i == 0 ? 0 : i == 1 ? rank - 1 : i - 1;
 }
 
-// Input 0, of three or four dimensions, as [B, H, W, C].
+// Gets input 0, of three or four dimensions, as [B, H, W, C].
 static mezzo_status get_image(mz_onnx_call *call, mezzo_value *out) {
     mz_onnx_value *x = call->in[0];
     int perm[MEZZO_MAX_RANK];
@@ -141,7 +141,7 @@ static mezzo_value convolve(mezzo_graph *g, mezzo_value x, mezzo_value weight, m
     return y;
 }
 
-// The weight as [N, R, S, C / groups], and its window.
+// Gets the weight as [N, R, S, C / groups], and its window.
 static mezzo_status get_weight(mz_onnx_call *call, mezzo_value *weight, int64_t size[2]) {
     mz_onnx_value *w = call->in[1];
     mezzo_graph *g = call->build->g;

@@ -140,7 +140,7 @@ mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *optimizer, size_t *s
 void mz_optimizer_free_quantize(mezzo_optimizer *optimizer);
 mezzo_status mz_optimizer_issue_quantize(mezzo_optimizer *optimizer,
                                          mz_sequence *into); // after the update and the scales
-// The same of owned parameters [first, first + n), deferred.
+// Quantizes the same of owned parameters [first, first + n), deferred.
 mezzo_status mz_optimizer_defer_quantize(mezzo_optimizer *optimizer, int first, int n, mz_sequence *into);
 
 // grad_stats at once, for the gradients as they are.

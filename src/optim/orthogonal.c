@@ -183,7 +183,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// This rank's segments of a part. `place`: where element 0 of the parameter would lie in the scratch.
+// Adds this rank's segments of a part. `place`: where element 0 of the parameter would lie in the scratch.
 static mezzo_status add_segments(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
     for (size_t k = opt->begin[one->owned]; k < opt->begin[one->owned + 1]; k++) {
         const mz_segment from = opt->segments[k]; // a copy: the tables may grow

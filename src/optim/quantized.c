@@ -42,7 +42,7 @@ void mz_optimizer_free_quantize(mezzo_optimizer *opt) {
 }
 
 // --- those that the update writes ------------------------------------------------------------------------------------
-// The only codes of a parameter, by their number; -1: none, or others too.
+// Returns the only codes of a parameter, by their number; -1: none, or others too.
 static int only_quantized(const mezzo_params *p, int index) {
     int found = -1;
     for (int i = 0; i < p->n_quantized; i++) {

@@ -31,7 +31,7 @@ typedef struct mz_ranks_options {
     int64_t micro;  // micro batches of a rank in a step
 } mz_ranks_options;
 
-// The number in the step of a rank's i-th micro batch.
+// Returns the number in the step of a rank's i-th micro batch.
 static inline int64_t mz_micro_of(mz_shard shard, int rank, int size, int64_t micro, int64_t i) {
     return shard >= MZ_SHARD_GRADIENTS ? i * size + rank : rank * micro + i;
 }

@@ -101,7 +101,7 @@ static size_t own_bytes(const mezzo_memory *m) { // the bytes that the program a
     return m->activations + m->workspace + m->inputs;
 }
 
-// The bytes of activations' results that backward recomputes.
+// Returns the bytes of activations' results that backward recomputes.
 static size_t recomputed_bytes(const mz_compiled *c) {
     const int act_out = MZ_OUT(linear_dx, act_out);
     size_t bytes = 0;

@@ -50,7 +50,7 @@ typedef struct mz_session {
     mezzo_scaler *scaler;
     mezzo_step *step;
 } mz_session;
-// Errors as those of the parts: INVALID, UNSUPPORTED, MEMORY. *out is to be closed also after an error.
+// Errors are those of the parts: INVALID, UNSUPPORTED, MEMORY. *out is to be closed also after an error.
 mezzo_status mz_session_open(mezzo_device *device, const mz_session_options *options, unsigned parts, mz_session *out);
 void mz_session_close(mz_session *session);          // a zeroed or half-open one is fine
 size_t mz_session_memory(const mz_session *session); // bytes on the device

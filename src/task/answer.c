@@ -61,7 +61,7 @@ static bool is_system(const json_t *message) {
     return role != NULL && strcmp(role, "system") == 0;
 }
 
-// The system's message and those from `first` on.
+// Encodes the system's message and those from `first` on.
 static mezzo_status encode_from(const mezzo_tokenizer *tok, const json_t *messages, size_t first, mz_chat_tokens *out) {
     const json_t *head = json_array_get(messages, 0);
     json_t *some = json_array(), *message;

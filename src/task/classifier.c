@@ -422,7 +422,7 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
                          (long long)r->n, set == MZ_SET_TRAIN ? "training" : "validation", (long long)rows);
 }
 
-// One example of an array into a row of an input.
+// Fills one example of an array into a row of an input.
 static void fill_row(const classifier *c, const mz_array *a, int64_t example, const mz_input *in, int64_t row) {
     const bool planes = c->planes && in->role == MZ_ROLE_FEATURES && fits_planes(a, in),
                bright = a->type == MZ_ARRAY_U8 && in->role == MZ_ROLE_FEATURES,

@@ -160,9 +160,9 @@ static double sum_pieces(const mz_draw_room *c) {
 }
 
 // --- limits --------------------------------------------------------------------------------------------------------
-// The greatest key such that the tokens of that key and of greater ones amount to `goal`, each by its weight, or as one
-// without weights. *short_of: what is missing without the tokens of that key. Buckets of keys below the greatest one:
-// the one that reaches the goal is divided again, until it is one key.
+// Returns the greatest key such that the tokens of that key and of greater ones amount to `goal`, each by its weight,
+// or as one without weights. *short_of: what is missing without the tokens of that key. Buckets of keys below the
+// greatest one: the one that reaches the goal is divided again, until it is one key.
 static int32_t limit_of(mz_draw_room *c, const float *logits, bool weighed, double goal, int32_t most, int32_t least,
                         double *short_of) {
     int64_t n = c->vocab, top = most, bottom = least; // of the keys that are left

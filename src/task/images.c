@@ -415,7 +415,8 @@ static mezzo_status decode(predicting *p) {
     return mz_program_read_finite(decoder, "prediction", p->decoded, (size_t)(p->batch * p->pixels));
 }
 
-// Pictures of these examples, into the input "image", in [-1, 1]; or their latents, and the pictures into `decoded`.
+// Predicts pictures of these examples, into the input "image", in [-1, 1]; or their latents, and the pictures into
+// `decoded`.
 static mezzo_status predict_batch(predicting *p, const int64_t *examples) {
     float *x = mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
     const bool vae = is_autoencoder(&p->t->task.wants);

@@ -38,7 +38,7 @@ static mz_form form_of(int64_t tokens, bool cached, int64_t reach) {
         .batch = 1, .length = tokens, .part = cached ? MZ_PART_CACHED : MZ_PART_WHOLE, .outputs = true, .reach = reach};
 }
 
-// A program of `tokens` positions, with a cache or over the whole window.
+// Makes a program of `tokens` positions, with a cache or over the whole window.
 static mezzo_status make_program(mz_sampler *s, int64_t tokens, bool cached, mezzo_program **out) {
     const mezzo_program_options forward = {
         .precision = s->precision, .residual = s->residual, .overrides = s->overrides, .n_overrides = s->n_overrides};

@@ -42,7 +42,7 @@ mezzo_status mz_sampler_sketch(mezzo_device *device, const struct mz_session_opt
 // *stop.
 mezzo_status mz_sampler_run(mz_sampler *sampler, const char *prompt, int64_t n, mz_draw draw, int index,
                             const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user);
-// The same after tokens.
+// Runs the same after tokens.
 mezzo_status mz_sampler_run_on(mz_sampler *sampler, const int32_t *prompt, size_t count, int64_t n, mz_draw draw,
                                int index, const volatile sig_atomic_t *stop, mezzo_text_fn write, void *user);
 

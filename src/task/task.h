@@ -179,8 +179,8 @@ mezzo_status mz_task_open_sampler(mz_task *task, mezzo_params *params, const mez
 bool mz_task_has_samples(const mz_task *task);
 mezzo_data_mark mz_task_mark(const mz_task *task, mz_set set); // bytes 0: it has no such examples, or they are made up
 
-// Batches of `rows` rows. `scores`: with room for logits, so that mz_evaluate counts accuracy. INVALID where the set
-// has no examples.
+// Opens batches of `rows` rows. `scores`: with room for logits, so that mz_evaluate counts accuracy. INVALID where the
+// set has no examples.
 mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed, bool scores,
                             mz_source **out);
 void mz_source_close(mz_source *source); // NULL is fine

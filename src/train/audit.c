@@ -198,7 +198,7 @@ static mezzo_status read_config(audit *a, const end *to, char **text) {
     return status;
 }
 
-// Micro batches of a step, of all ranks.
+// Counts micro batches of a step, of all ranks.
 static uint64_t count_step_batches(const audit *a, const mz_run_config *c) {
     const uint64_t drawn = a->to->state.batches - a->from->state.batches;
     if (c->global_batch > 0)
@@ -696,7 +696,7 @@ static mezzo_status check_interval(audit *a) {
     return judge(a, findings);
 }
 
-// Evenly spread, the newest among them.
+// Chooses intervals evenly spread, the newest among them.
 static mezzo_status choose_intervals(audit *a) {
     const int pairs = a->n_ends > 1 ? (int)a->n_ends - 1 : 0;
     const int n = a->o->intervals == 0 || a->o->intervals > pairs ? pairs : (int)a->o->intervals;

@@ -39,7 +39,7 @@ static bool holds_scales(const mezzo_program *program, const mz_node *node, int 
             (slot == MZ_OUT(quantize, scales) || slot == MZ_OUT(quantize, columnwise_scales)));
 }
 
-// A call's float outputs. A parameter's gradient is a sum over micro batches, and counted when it is whole.
+// Adds a call's float outputs. A parameter's gradient is a sum over micro batches, and counted when it is whole.
 static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int index) {
     const mz_call *call = &program->c.calls[index];
     const mz_node *node = &program->c.graph->nodes[program->c.node[index]];

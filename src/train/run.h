@@ -85,7 +85,7 @@ uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i);
 // Writes the share of this rank's micro batch i of the step, where the program weighs its loss.
 mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i);
 bool mz_run_asks_save(mz_training *run); // hooks.save has changed since the last call
-// One optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
+// Runs one optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);
 // Into readout.last: the newest, or with `all` the very last.
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh);

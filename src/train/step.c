@@ -93,7 +93,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     return MEZZO_OK;
 }
 
-// All of this rank's micro batches. losses: what each of them gave; NULL: they are not read.
+// Runs all of this rank's micro batches. losses: what each of them gave; NULL: they are not read.
 static mezzo_status run_micros(mz_training *run, int64_t step, double *losses) {
     mezzo_program *program = run->engine.session.train;
     const mezzo_dtype dtype = program->c.graph->values[program->c.graph->loss].dtype;

@@ -137,7 +137,7 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
     return status;
 }
 
-// A convolution's: a block for each of its results, [in, pixels] of our [pixels, in].
+// Adds a convolution's: a block for each of its results, [in, pixels] of our [pixels, in].
 static mezzo_status add_planes(exporter *e, const mz_hf_part *part, const unsigned char *data, const mz_shape *ours) {
     const int64_t *d = ours->dim, each = part->pixels * d[3];
     const mz_shape shape = {4, {d[0], d[3], d[1], d[2]}};
@@ -471,7 +471,7 @@ static mezzo_status export_gguf(exporter *e, const mezzo_export_options *o) {
 }
 
 // --- ONNX ----------------------------------------------------------------------------------------------------------
-// The file that came in, with the checkpoint's weights, adapters added.
+// Exports the file that came in, with the checkpoint's weights, adapters added.
 static mezzo_status export_onnx(exporter *e, const mezzo_export_options *o, mezzo_export_result *result) {
     mezzo_device *device = NULL;
     mz_session session = {0};

@@ -168,7 +168,7 @@ static mezzo_status check_rope_keys(const char *where, const char *name, const j
     return MEZZO_OK;
 }
 
-// The numbers of scaled positions. The original context is the model's own where nothing is said.
+// Reads the numbers of scaled positions. The original context is the model's own where nothing is said.
 static mezzo_status read_scaling(const char *where, const json_t *config, const json_t *rope, int64_t type,
                                  mezzo_model_config *out) {
     static const char original[] = "original_max_position_embeddings";

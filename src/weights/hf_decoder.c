@@ -114,7 +114,7 @@ static mezzo_status read_no_rope(const char *where, const json_t *config, mezzo_
     return list != NULL ? read_every(where, list, "no_rope_layers", has_no_rope, &m->no_rope_every) : MEZZO_OK;
 }
 
-// Gemma 3's positions: of all blocks but those with the window as other families', of these plain ones.
+// Reads Gemma 3's positions: of all blocks but those with the window as other families', of these plain ones.
 static mezzo_status read_local_rope(const char *where, const json_t *config, mezzo_model_config *m) {
     json_t *rope = json_object_get(config, "rope_parameters"), *full = json_object_get(rope, "full_attention");
     const json_t *local = json_object_get(rope, "sliding_attention");

@@ -367,7 +367,7 @@ static void wait_for_all(job *j) {
     hear(j);
 }
 
-// The rank that a signal ended, not this command's; -1.
+// Returns the rank that a signal ended, not this command's; -1.
 static int killed_rank(const job *j) {
     for (int r = 0; r < j->n; r++)
         if (WIFSIGNALED(j->ranks[r].status) && !j->ranks[r].ended_here)

@@ -74,7 +74,7 @@ static mz_point unit(mz_point from, mz_point to) {
     return d > 0 ? (mz_point){dx / d, dy / d} : (mz_point){1, 0};
 }
 
-// The line along edge i, moved inside by `by`.
+// Returns the line along edge i, moved inside by `by`.
 static line along(const mz_polygon *p, int i, double by) {
     const mz_point a = p->p[i], w = unit(a, p->p[(i + 1) % p->n]);
     return (line){{a.x - w.y * by, a.y + w.x * by}, w};
@@ -132,8 +132,8 @@ static mezzo_status build(maker *m, mz_polygon p) {
     return MEZZO_OK;
 }
 
-// A new building's walls: ITU-R P.2109-1's median loss at 5.9 GHz, of traditional (16.1 dB) or thermally efficient
-// (30.9 dB) buildings.
+// Returns a new building's walls: ITU-R P.2109-1's median loss at 5.9 GHz, of traditional (16.1 dB) or thermally
+// efficient (30.9 dB) buildings.
 static double walls(maker *m) {
     return draw(m, 0, 1) < 0.75 ? 16.1 : 30.9;
 }

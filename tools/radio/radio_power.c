@@ -118,7 +118,7 @@ static double direction(mz_point v) {
 }
 
 // --- what a place sees ---------------------------------------------------------------------------
-// Distances from `from` to the nearest wall, by direction.
+// Finds distances from `from` to the nearest wall, by direction.
 static void look_around(const mz_field *f, mz_point from, float *out) {
     for (int i = 0; i < BINS; i++)
         out[i] = FLT_MAX;

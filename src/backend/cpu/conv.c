@@ -42,7 +42,7 @@ static void copy_run(char *dst, const char *src, size_t bytes) {
         memcpy(dst, src, bytes);
 }
 
-// Elements `from` … from + n - 1 of one pixel's patch: [R, S, depth].
+// Copies elements `from` … from + n - 1 of one pixel's patch: [R, S, depth].
 static void copy_patch(const mz_matmul_gather *g, const char *data, size_t size, char *dst, pixel p, int64_t from,
                        int64_t n) {
     int64_t tap = from / g->depth, channel = from % g->depth;

@@ -25,7 +25,7 @@ struct mz_matmul_gather {
     bool flipped; // MZ_GATHER_WEIGHT: the last tap comes first
 };
 
-// The product of one group of channels. `gathers`: room for what its operands point at.
+// Returns the product of one group of channels. `gathers`: room for what its operands point at.
 mz_matmul_problem mz_conv_problem(const mz_call *call, int64_t group, mz_matmul_gather gathers[2]);
 
 #endif

@@ -83,7 +83,7 @@ const char *mz_conv_direct_refuses(mz_matmul_path path, const mz_call *call) {
     return NULL;
 }
 
-// One line of an image with its padding, as the kernels' numbers.
+// Copies one line of an image with its padding, as the kernels' numbers.
 static void copy_line(const direct *d, int64_t image, int64_t line, char *to) {
     const int64_t size = d->kernels->pair == 2 ? 2 : 4, pixel = d->channels * size;
     const int64_t row = line - d->pad_h, seen = min64(d->width, d->padded_width - d->pad_w);
@@ -133,7 +133,7 @@ static row_plan plan_rows(const direct *d, const mz_call *call, int threads) {
     return p;
 }
 
-// The weight as the product's right operand, its rows the channels of the result.
+// Returns the weight as the product's right operand, its rows the channels of the result.
 static mz_matmul_operand weight_of(const direct *d, const mz_call *call, mz_matmul_gather *gather) {
     const mz_tensor *w = &call->in[1];
     mz_matmul_operand b = {.data = w->data, .dtype = w->dtype, .compute = d->compute, .k_stride = 1};
@@ -177,7 +177,8 @@ static void finish(mz_matmul_path path, const mz_matmul_epilogue *e, const float
         path.isa->epilogue(e, tile, mk->nr, row, column, rows, columns);
 }
 
-// All pixels of `lines` lines of the result, the first of them the result's pixel `first`, by one panel of the weight.
+// Multiplies all pixels of `lines` lines of the result, the first of them the result's pixel `first`, by one panel of
+// the weight.
 static void multiply_lines(mz_matmul_path path, const direct *d, const row_plan *p, const mz_matmul_epilogue *e,
                            const mz_word *band, int64_t first, int64_t lines, int64_t panel, const char *packed) {
     const mz_conv_kernels *kernels = d->kernels;

@@ -81,7 +81,7 @@ static float value_of(mezzo_dtype dtype, uint8_t code) {
     return dtype == MEZZO_F8E4M3 ? mezzo_e4m3_to_f32(code) : mezzo_e5m2_to_f32(code);
 }
 
-// A power of two for each block or tile: BF16 numbers too.
+// Widens a power of two for each block or tile: BF16 numbers too.
 static void widen_blocks(const mezzo_device *device, const mz_tensor *from, uint16_t *to) {
     const int64_t n = mz_shape_count(&from->shape);
     const uint8_t *codes = from->data;
@@ -91,7 +91,7 @@ static void widen_blocks(const mezzo_device *device, const mz_tensor *from, uint
                                   from->scale[mz_scale_index(from->scaling, from->columnwise, &from->shape, i)]);
 }
 
-// 8 bits and a power of two: 256 BF16 numbers.
+// Widens 8 bits and a power of two: 256 BF16 numbers.
 static void widen(const mezzo_device *device, const mz_tensor *from, uint16_t *to) {
     const int64_t n = mz_shape_count(&from->shape);
     const uint8_t *codes = from->data;

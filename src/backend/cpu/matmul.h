@@ -156,7 +156,7 @@ void mz_matmul_rows_run(const mz_matmul_isa *isa, const mz_matmul_problem *probl
 size_t mz_matmul_workspace(mz_matmul_path path, const mz_matmul_problem *problem, int threads); // bytes
 // Results are bitwise the same for every number of threads. `workspace` is 64-byte aligned.
 void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int threads, void *workspace);
-// The nj rows of a right operand from j0 on and all of its k, a multiple of k_unit, into one panel.
+// Packs the nj rows of a right operand from j0 on and all of its k, a multiple of k_unit, into one panel.
 void mz_matmul_pack_b(mz_matmul_path path, void *panel, const mz_matmul_operand *b, int64_t j0, int nj, int64_t k);
 void mz_matmul_column_sums(mz_matmul_path path, const void *x, mezzo_dtype dtype, int64_t rows, int64_t columns,
                            float *sums, bool add, int threads);

@@ -177,7 +177,7 @@ static void make_bias_gradient(mz_matmul_path path, const mezzo_device *device, 
                           mz_cpu_threads(device, (double)(rows * n) / 8));
 }
 
-// One product a group of channels.
+// Runs one product a group of channels.
 static mezzo_status run_conv(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
     for (int group = 0; group < call->attrs.groups; group++) {
         mz_matmul_gather gathers[2];

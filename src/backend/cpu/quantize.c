@@ -13,7 +13,7 @@ static float load(const mz_tensor *t, int64_t i) {
     return t->dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(bits) : mezzo_f16_to_f32(bits);
 }
 
-// The largest magnitude; infinity after a NaN. A maximum does not depend on the order.
+// Returns the largest magnitude; infinity after a NaN. A maximum does not depend on the order.
 static float amax_of(const mezzo_device *device, const mz_tensor *x, int64_t n) {
     float amax = 0;
 #pragma omp parallel for schedule(static) reduction(max : amax) num_threads(mz_cpu_threads(device, (double)n))
@@ -204,7 +204,7 @@ static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *
     return inner->kernel->run(device, act);
 }
 
-// One block or tile: its scale, and its codes.
+// Writes one block or tile: its scale, and its codes.
 static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, int64_t row, int64_t row_end,
                         int64_t column, int64_t column_end) {
     const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);

@@ -94,7 +94,7 @@ static void forward_graph(mz_cudnn_graph *g, const shape *s) {
     mz_cudnn_matmul(g, p, v, mz_cudnn_stored(g, Y, z.dtype, z.rows, z.y_stride));
 }
 
-// A [B, H, T, T'] value rounded to `dtype` and seen transposed.
+// Returns a [B, H, T, T'] value rounded to `dtype` and seen transposed.
 static node transposed(mz_cudnn_graph *g, node x, cudnnDataType_t dtype, extent scores) {
     extent stride = mz_cudnn_dense(scores), transposed = {{stride.n[0], stride.n[1], stride.n[3], stride.n[2]}};
     extent size = {{scores.n[0], scores.n[1], scores.n[3], scores.n[2]}};

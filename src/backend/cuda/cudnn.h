@@ -26,10 +26,10 @@ enum { MZ_CUDNN_FIRST_VIRTUAL = 100 }; // ids of tensors that have memory are be
 // A tensor in memory, which a run gives for its id.
 mz_cudnn_tensor mz_cudnn_stored(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
                                 mz_cudnn_extent stride);
-// The same, at multiples of 16 bytes whatever its format.
+// Returns the same, at multiples of 16 bytes whatever its format.
 mz_cudnn_tensor mz_cudnn_aligned(mz_cudnn_graph *g, int64_t id, cudnnDataType_t dtype, mz_cudnn_extent size,
                                  mz_cudnn_extent stride);
-// A tensor inside the graph.
+// Returns a tensor inside the graph.
 mz_cudnn_tensor mz_cudnn_virtual(mz_cudnn_graph *g, cudnnDataType_t dtype, mz_cudnn_extent size,
                                  mz_cudnn_extent stride);
 mz_cudnn_tensor mz_cudnn_constant(mz_cudnn_graph *g, int64_t id); // an FP32 number, which a run points to

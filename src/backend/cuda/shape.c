@@ -114,7 +114,7 @@ _Static_assert((int)MZ_CU_PARTS >= (int)MZ_MAX_IN && (int)MZ_CU_PARTS >= (int)MZ
 const mz_kernel mz_cuda_split = {"split__cuda", parts_prepare, run_split};
 const mz_kernel mz_cuda_concat = {"concat__cuda", parts_prepare, run_concat};
 
-// One piece of x, or of dx.
+// Runs one piece of x, or of dx.
 static mezzo_status run_piece(mezzo_device *device, const mz_call *call, bool join) {
     const mz_tensor *whole = join ? &call->out[0] : &call->in[0], *part = join ? &call->in[0] : &call->out[0];
     view v = view_along(&whole->shape, call->attrs.axis);

@@ -62,7 +62,7 @@ static inline int64_t mz_cuda_width(const mz_tensor *t) {
 static inline const char *mz_cuda_narrow(const mz_tensor *t) {
     return mz_cuda_width(t) < 1 << 30 ? NULL : "rows of 2^30 elements or more";
 }
-// Elements from a row to the next: the width, and the row's padding.
+// Returns elements from a row to the next: the width, and the row's padding.
 static inline int64_t mz_cuda_pitch(const mz_tensor *t) {
     return t->shape.rank > 0 ? mz_stored_dim(&t->shape, &t->storage, t->shape.rank - 1) : 1;
 }

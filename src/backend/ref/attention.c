@@ -56,7 +56,7 @@ static int64_t first_seen(const mz_call *call, const layout *l, const mz_tensor 
     return mz_attention_first(&call->attrs, row, i);
 }
 
-// A score before the softmax, and with a cap its derivative by q·kᵀ·scale, 1 - tanh².
+// Returns a score before the softmax, and with a cap its derivative by q·kᵀ·scale, 1 - tanh².
 static double capped(const mz_call *call, double score, double *derivative) {
     const double cap = (double)call->attrs.score_cap, t = cap > 0 ? tanh(score / cap) : 0;
     *derivative = 1 - t * t;
@@ -66,7 +66,7 @@ static double score_of(const mz_call *call, const layout *l, const double *q, co
     return capped(call, mz_attention_scale(&call->attrs, l->width) * dot(q, k, l->width), derivative);
 }
 
-// Dropout on probability (i, j) of head h: element ((b·H + h)·Tq + i)·Tk + j of the stream.
+// Returns dropout on probability (i, j) of head h: element ((b·H + h)·Tq + i)·Tk + j of the stream.
 static double keep_factor(const mz_call *call, const layout *l, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (call->attrs.p == 0)
         return 1;

@@ -12,13 +12,13 @@ static mz_shape shape_of(const mz_call *call) {
     return mz_quantized_shape(call->attrs.act, &call->in[0].shape, has_derivative(call) ? &call->in[1].shape : NULL);
 }
 
-// Number i of SwiGLU's result, of x [… 2F].
+// Returns number i of SwiGLU's result, of x [… 2F].
 static double swiglu(const mz_tensor *x, int64_t i) {
     const int64_t width = x->shape.dim[x->shape.rank - 1] / 2, gate = i / width * 2 * width + i % width;
     return mz_ref_activation(MZ_ACT_SILU, mz_ref_get(x, gate)) * mz_ref_get(x, gate + width);
 }
 
-// Number i of its derivative: the gate's half first.
+// Returns number i of its derivative: the gate's half first.
 static double swiglu_dx(const mz_tensor *dy, const mz_tensor *x, int64_t i) {
     const int64_t width = dy->shape.dim[dy->shape.rank - 1], row = i / (2 * width), c = i % (2 * width);
     const double d = mz_ref_get(dy, row * width + c % width);
@@ -88,7 +88,7 @@ static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_
         scale[i] = mz_scale_for((double)scale[i], y->dtype);
 }
 
-// Current scaling of blocks and tiles.
+// Quantizes blocks and tiles with current scaling.
 static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_tensor *columnwise) {
     const mz_tensor *scales = output(call, MZ_OUT(quantize, scales));
     const mz_tensor *columnwise_scales = output(call, MZ_OUT(quantize, columnwise_scales));

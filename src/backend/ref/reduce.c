@@ -71,7 +71,7 @@ void mz_ref_extremum_dx(const mz_call *call) {
     }
 }
 
-// The product of a column without element `except`; -1: of all.
+// Returns the product of a column without element `except`; -1: of all.
 static double product(const mz_tensor *x, mz_ref_view v, int64_t o, int64_t i, int64_t except) {
     double y = 1;
     for (int64_t a = 0; a < v.axis; a++)

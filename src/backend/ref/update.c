@@ -226,7 +226,7 @@ static void *record_of(const mz_tensor *moment, const mz_segment *segment, int64
     return mz_dynamic8_at(moment->data, segment->state_offset + e / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK);
 }
 
-// Element `e` of the parameter, stored at k.
+// Gets element `e` of the parameter, stored at k.
 static void get_moments(moments *kept, const mz_segment *segment, int64_t e, int64_t k, float *values) {
     const mz_tensor *moment = &kept->call->out[M];
     for (int i = 0; i < kept->n; i++) {

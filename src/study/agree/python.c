@@ -24,7 +24,7 @@ static void skip_comment(scan *s) {
         s->at++;
 }
 
-// A string, as YAML's single-quoted one. false: an escape, which no setting of precision needs, or no end.
+// Reads a string, as YAML's single-quoted one. false: an escape, which no setting of precision needs, or no end.
 static bool read_string(scan *s) {
     char quote = *s->at++;
     mz_text_add(&s->yaml, "'", 1);

@@ -60,7 +60,7 @@ static mezzo_status curve_points(mz_curve *c, const mz_pair *pairs, size_t n, do
     return MEZZO_OK;
 }
 
-// Pairs of one width, ascending tokens.
+// Makes pairs of one width, ascending tokens.
 static mezzo_status make_curve(mz_analysis *a, const mz_pair *pairs, size_t n, double *scratch) {
     MEZZO_TRY(MZ_RESERVE(a->curves, a->cap_curves, a->n_curves + 1));
     mz_curve *c = &a->curves[a->n_curves++];

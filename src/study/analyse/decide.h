@@ -21,8 +21,9 @@ typedef struct mz_decision {
 
 #define MZ_DECIDE_TIE 0.02 // a narrower format that gains less time is not worth it
 
-// Options from the widest to the narrowest. Of those that passed and are within MZ_DECIDE_TIE of the fastest, the
-// widest; where none was timed, the first that passed. `unit`: what options[].seconds are, in ms, after "12.9 "
+// Decides among options from the widest to the narrowest. Of those that passed and are within MZ_DECIDE_TIE of the
+// fastest, the widest; where none was timed, the first that passed. `unit`: what options[].seconds are, in ms, after
+// "12.9 "
 // ("ms/step"); NULL: only ratios are printed.
 void mz_decide(const mz_option *options, int n, const char *unit, mz_decision *out);
 // "fp32 takes 1.79 x the time and 1.12 x the memory": an option beside the chosen one. false: nothing is known of it.

@@ -346,7 +346,8 @@ static mezzo_status make_cell(const mz_study *s, int64_t d_model, int64_t bs, in
     return n > 0 ? mz_summarize(scratch, n, &out->speedup) : MEZZO_OK;
 }
 
-// How much the speedups of a cell scatter: their quartiles, or of a single pair two standard errors of its timings.
+// Describes how much the speedups of a cell scatter: their quartiles, or of a single pair two standard errors of its
+// timings.
 static void describe_scatter(const cell *c, char *out, size_t size) {
     out[0] = '\0';
     if (c->speedup.n > 1)

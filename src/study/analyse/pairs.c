@@ -391,7 +391,7 @@ static mezzo_status pair_shape(mz_study *s, size_t from, size_t to) {
     return MEZZO_OK;
 }
 
-// Rows of the two precisions, sorted.
+// Looks for noise in the sorted rows of the two precisions.
 static void find_noisy(mz_study *s) {
     for (size_t i = 0; i < s->n_rows; i++) {
         const mz_study_row *r = &s->rows[i];

@@ -106,7 +106,7 @@ static void judge(mz_rule *rule, const mz_pair *pairs, size_t n) {
     }
 }
 
-// Pairs of one width, ascending tokens.
+// Returns pairs of one width, ascending tokens.
 static mz_rule fit_width(const mz_pair *pairs, size_t n) {
     mz_rule best = {.kind = MZ_RULE_ALWAYS};
     judge(&best, pairs, n);

@@ -142,8 +142,8 @@ mz_interval mz_wilson(int64_t wins, int64_t n, double z) {
 }
 
 // --- Student's t ---------------------------------------------------------------------------------------------------
-// The continued fraction of the incomplete beta function by Lentz's method (Abramowitz & Stegun 26.5.8); it converges
-// fast for x < (a + 1)/(a + b + 2).
+// Returns the continued fraction of the incomplete beta function by Lentz's method (Abramowitz & Stegun 26.5.8); it
+// converges fast for x < (a + 1)/(a + b + 2).
 static double beta_fraction(double a, double b, double x) {
     const double tiny = 1e-300;
     double c = 1, d = 1 - (a + b) * x / (a + 1), h;

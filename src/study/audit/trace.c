@@ -78,7 +78,7 @@ static mezzo_status read_text(const char *where, const json_t *o, const char *ke
     return json_object_get(o, key) == NULL ? MEZZO_OK : mz_json_get_string(where, o, key, out);
 }
 
-// An array of `key`, at most ROWS_MAX long, and memory for as many structs.
+// Reads an array of `key`, at most ROWS_MAX long, and memory for as many structs.
 static mezzo_status read_list(const mz_torch_trace *t, const char *key, size_t size, json_t **list, void *rows,
                               size_t *n) {
     MEZZO_TRY(mz_json_get_array(t->path, t->root, key, list));

@@ -205,15 +205,15 @@ mezzo_status mz_lab_draw_formats(const char *folder, const char *name); // sign,
 // Every way's sum against the number of additions.
 mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, int64_t count, uint64_t seed);
 mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_scale_step *rows, int64_t steps);
-// The mean's relative error against the row's width: rows [n] of each of two formats.
+// Draws the mean's relative error against the row's width: rows [n] of each of two formats.
 mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_norm_row *fp16, const mz_norm_row *bf16,
                                int n);
 
-// Gradients (parameters' and activations') by log2, FP16's thresholds shaded, and the same multiplied by 2^scale;
+// Draws gradients (parameters' and activations') by log2, FP16's thresholds shaded, and the same multiplied by 2^scale;
 // activations beside.
 mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const mz_underflow *u, int scale);
 
-// Seconds to the target as bars.
+// Draws seconds to the target as bars.
 mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_speed_row *rows, int n,
                                const mz_speed_result *result);
 

@@ -208,7 +208,7 @@ static size_t stride_of(size_t n) {
     return (n + SAMPLE - 1) / SAMPLE;
 }
 
-// The sampled numbers of all parameters, and the elements of the largest.
+// Returns the sampled numbers of all parameters, and the elements of the largest.
 static size_t sampled(const mezzo_params *params, size_t *largest) {
     size_t total = 0;
     for (int i = 0; i < mezzo_params_count(params); i++) {

@@ -8,7 +8,7 @@
 
 // A model's session (mz_session_usual) is timed and planned from mz_session_options.
 int64_t mz_session_items(const mz_session_options *o); // of a step, in what its task counts: tokens, images, examples
-// A micro batch: "8 x 128 tokens", "8 images of 64 x 64 x 1", "8 examples".
+// Describes a micro batch: "8 x 128 tokens", "8 images of 64 x 64 x 1", "8 examples".
 void mz_session_describe(const mz_session_options *o, char *out, size_t size);
 
 // --- before anything is allocated (memory.c) -----------------------------------------------------------------------
@@ -48,8 +48,8 @@ mezzo_status mz_session_elements(const mz_session_options *o, int64_t *count); /
 
 // --- running -------------------------------------------------------------------------------------------------------
 typedef struct mz_rig mz_rig;
-// A session up to its step, with made-up examples on the device. The caller owns *out. MEMORY, UNSUPPORTED and INVALID
-// as mz_session_open.
+// Creates a session up to its step, with made-up examples on the device. The caller owns *out. MEMORY, UNSUPPORTED and
+// INVALID as mz_session_open.
 mezzo_status mz_rig_create(mezzo_device *device, const mz_session_options *o, mz_rig **out);
 void mz_rig_free(mz_rig *rig);           // NULL is fine
 size_t mz_rig_memory(const mz_rig *rig); // bytes taken on the device

@@ -279,7 +279,7 @@ mezzo_status mz_largest_batch(mezzo_device *device, const mz_session_options *o,
 }
 
 // --- measured ------------------------------------------------------------------------------------------------------
-// A line of /proc/self/status, bytes; 0: not there.
+// Returns a line of /proc/self/status, bytes; 0: not there.
 static size_t process_memory(const char *field) {
     FILE *f = fopen("/proc/self/status", "r");
     char line[256];

@@ -92,7 +92,7 @@ static mezzo_status save_by(mz_memory_plan *a, const mz_session_options *o, cons
     return MEZZO_OK;
 }
 
-// The same step with less memory.
+// Plans the same step with less memory.
 mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
     for (int i = a->n_rows - 1; i >= 0; i--)
         if (mz_precision_is_low(a->rows[i].precision))

@@ -116,7 +116,7 @@ static mezzo_status list_modules(const mezzo_params *params, mz_per_op *p) {
 }
 
 // --- the smallest set ----------------------------------------------------------------------------------------------
-// Part `part` of `parts` of the kept modules, or all kept but those.
+// Takes part `part` of `parts` of the kept modules, or all kept but those.
 static void take_part(const search *s, int part, int parts, bool others) {
     const int size = s->p->n_kept, from = size * part / parts, to = size * (part + 1) / parts;
     for (int i = 0, k = 0; i < s->p->n; i++) {

@@ -9,7 +9,7 @@ static mezzo_status set_number(mezzo_config *config, const char *key, int64_t va
     return mezzo_config_set(config, key, text, "verify");
 }
 
-// One width, or the model itself.
+// Measures one width, or the model itself.
 static mezzo_status measure(const mz_verify_options *o, int64_t width, mz_verify_fn tell, void *user,
                             mz_verify_result *r, mz_transfer_point *out) {
     MEZZO_TRY(set_number(o->config, "model.d_model", width));

@@ -101,7 +101,7 @@ static void add_skips(mz_text *t, const mz_run_log *log) {
     mz_text_addf(t, "],");
 }
 
-// The sheet's file, written into the page itself. One that is not there, or not in the run's folder, is left out.
+// Adds the sheet's file, written into the page itself. One that is not there, or not in the run's folder, is left out.
 static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_text *sheet, int *n) {
     if (sheet->text[0] == '/' || strstr(sheet->text, "..") != NULL)
         return MEZZO_OK;

@@ -84,8 +84,8 @@ ALWAYS __m512 round_tf32(__m512 x) {
 }
 
 // --- packing -------------------------------------------------------------------------------------------------------
-// 32 elements of a row from column d on; 0 beyond the head's width. `part` 0: the BF16 values, or their upper 8 bits;
-// 1: the rest.
+// Returns 32 elements of a row from column d on; 0 beyond the head's width. `part` 0: the BF16 values, or their upper 8
+// bits; 1: the rest.
 ALWAYS __m512i row_part(const head_rows *from, int64_t row, int d, const int part) {
     int left = from->width - d;
     if (row >= from->rows || left <= 0)

@@ -134,7 +134,7 @@ ALWAYS void square_products(const backward_block *w, const int parts, const uint
         column_products(parts, left, AMX_ROWS * row, right, w->depth / 32, false, sums + c, SQUARE * sizeof(float));
 }
 
-// Two rows (keys) of 16 queries in two parts: in rows, and in pairs where asked.
+// Stores two rows (keys) of 16 queries in two parts: in rows, and in pairs where asked.
 ALWAYS void store_rows_and_pairs(const int parts, __m512 a, __m512 b, uint16_t *rows, size_t rows_plane,
                                  uint16_t *pairs, size_t pairs_plane) {
     for (int part = 0; part < parts; part++) {

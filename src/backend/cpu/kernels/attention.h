@@ -183,7 +183,7 @@ static inline void store_head(const float *from, const heads *h, int rows, const
         store_rows(from, h, rows, factors, to, (size_t)stride, MEZZO_F16);
 }
 
-// A vector's scores with the cap, and the derivative of the cap there.
+// Returns a vector's scores with the cap, and the derivative of the cap there.
 static inline vf cap_scores(const heads *h, vf s) {
     return vtanh(s / h->cap) * h->cap;
 }
@@ -235,7 +235,7 @@ static inline void tile_scatter(const float *p, const float *values, const heads
     }
 }
 
-// Floats handed out from the workspace, in whole cache lines.
+// Takes floats from the workspace, in whole cache lines.
 static inline float *take(float **next, size_t n) {
     float *start = *next;
     *next += mz_align_up(n, 16);

@@ -17,7 +17,7 @@ static cached cached_of(const mz_call *call) {
     return c;
 }
 
-// D elements of a head from a tensor in any float format.
+// Loads D elements of a head from a tensor in any float format.
 static void load_one(const mz_tensor *t, int64_t at, int width, float factor, float *to) {
     const char *from = element_at(t, at);
     size_t size = t->dtype == MEZZO_F32 ? 4 : 2;

@@ -114,7 +114,7 @@ static inline const float *block_in(const mz_tensor *t, int64_t at, int n, float
     widen_block(element_at(t, at), t->dtype, buffer, n);
     return buffer;
 }
-// The same of integers too.
+// Returns the same, also for integers.
 static inline const float *numbers_in(const mz_tensor *t, int64_t at, int n, float *buffer) {
     if (t->dtype != MEZZO_I32)
         return block_in(t, at, n, buffer);

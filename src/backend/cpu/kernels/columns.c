@@ -44,7 +44,7 @@ static piece piece_from(const columns *c, int64_t length, int64_t axis) {
          p = piece_from(c, length, p.axis + (p.step != 0 ? p.n : 1)))
 #define COLUMN_OF(p, k) ((p).step != 0 ? 0 : (k))
 
-// A value of each column, [outer, inner].
+// Returns a value of each column, [outer, inner].
 static const float *of_columns(const columns *c, const mz_tensor *t, float *buffer) {
     return block_in(t, c->outer * c->v.inner + c->first, c->n, buffer);
 }

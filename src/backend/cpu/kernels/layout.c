@@ -115,7 +115,7 @@ static const char *pad_prepare(mezzo_device *device, const mz_call *call, mz_pre
 const mz_kernel MZ_SYMBOL(pad) = {"pad__" MZ_LEVEL_TEXT, pad_prepare, run_pad};
 
 // --- permute -------------------------------------------------------------------------------------------------------
-// n elements of `size` bytes, each `stride` elements of x after the one before.
+// Gathers n elements of `size` bytes, each `stride` elements of x after the one before.
 static void gather(const char *x, int64_t stride, char *y, int64_t n, size_t size) {
     if (stride == 1) {
         memcpy(y, x, (size_t)n * size);

@@ -43,7 +43,7 @@ ALWAYS_INLINE parts split(vf x, bool f16) {
     return p;
 }
 
-// The first n of VW consecutive elements.
+// Loads the first n of VW consecutive elements.
 ALWAYS_INLINE parts load_parts(const char *p, mezzo_dtype dtype, mezzo_dtype round, int64_t n) {
     vf x = n >= VW ? load_as_f32(p, dtype) : load_as_f32_part(p, dtype, n);
     return split(round_to(x, round), dtype == MEZZO_F16 || round == MEZZO_F16);

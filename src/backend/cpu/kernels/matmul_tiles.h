@@ -7,7 +7,7 @@
 
 #include "backend/cpu/kernels/matmul_vec.h"
 
-// Quarters g = 0…3 of the register: 16 bytes at p + g·step.
+// Loads quarters g = 0…3 of the register: 16 bytes at p + g·step.
 ALWAYS_INLINE __m512i load_quarters(const char *p, size_t step) {
     __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
     x = _mm512_mask_broadcast_i32x4(x, 0x00F0, _mm_loadu_si128((const void *)(p + step)));

@@ -38,7 +38,7 @@ ALWAYS_INLINE vu round_bf16(vf x) {
     return ((rounded & ~nan) | ((u | 0x400000) & nan)) & 0xFFFF0000u;
 }
 
-// VW consecutive elements of a float dtype as FP32. `dtype` is a constant wherever speed matters.
+// Loads VW consecutive elements of a float dtype as FP32. `dtype` is a constant wherever speed matters.
 ALWAYS_INLINE vf load_as_f32(const void *p, mezzo_dtype dtype) {
     if (dtype == MEZZO_F32)
         return load_f32(p);

@@ -274,7 +274,7 @@ typedef struct moment_block {
     uint16_t *low[MZ_KIND_MOMENTS]; // BF16: where they are stored
 } moment_block;
 
-// n moments stored `at`, `from` the chunk's first.
+// Returns n moments stored `at`, `from` the chunk's first.
 static moment_block moments_in(const mz_call *call, int moments, int64_t at, int from, int n, moment_chunk *decoded,
                                float *buffers) {
     moment_block b = {0};

@@ -58,7 +58,8 @@ __device__ __forceinline__ int last_query_tile(const mz_cu_attention &a, int b, 
         tile++;
     return tile;
 }
-// A score, scaled, with the cap, and the cap's derivative there. Without a cap the score stays as it is, not scaled.
+// Returns a score, scaled, with the cap, and the cap's derivative there. Without a cap the score stays as it is, not
+// scaled.
 __device__ __forceinline__ float capped(const mz_cu_attention &a, float x) {
     return a.cap > 0 ? a.cap * tanhf(x * a.scale / a.cap) : x;
 }
@@ -87,7 +88,7 @@ __device__ __forceinline__ void load_tile(T *tile, const T *from, long long stri
     }
 }
 
-// A 16 × 16 piece of a tile as the A operand: rows from `tile`, columns from its first.
+// Loads a 16 × 16 piece of a tile as the A operand: rows from `tile`, columns from its first.
 template <typename T, int D> __device__ __forceinline__ void load_a(uint32_t (&r)[4], const T *tile) {
     int lane = static_cast<int>(threadIdx.x) & 31;
     load_matrices(r, tile + (lane & 15) * tile_pitch(D) + (lane >> 4) * 8);
@@ -157,7 +158,7 @@ inline bool attention_many_blocks(const mz_cu_attention &a, int heads) {
 }
 
 // --- dropout -------------------------------------------------------------------------------------------------------
-// A tile's mask: a bit for each probability, rows of 32-bit words, lowest bit first.
+// Returns a tile's mask: a bit for each probability, rows of 32-bit words, lowest bit first.
 constexpr __host__ __device__ int mask_words(int columns) {
     return (columns + 31) / 32;
 }
@@ -173,7 +174,7 @@ __device__ __forceinline__ dropout_rule dropout_of(const mz_cu_attention &a) {
     rule.kept = static_cast<float>(1 / (1 - static_cast<double>(a.p)));
     return rule;
 }
-// The four bits of elements 4·block … 4·block + 3.
+// Returns the four bits of elements 4·block … 4·block + 3.
 __device__ __forceinline__ uint64_t keep_bits(const dropout_rule &rule, uint64_t block) {
     uint4 w = philox(rule.key, block);
     return ((w.x >> 8) >= rule.threshold) | ((w.y >> 8) >= rule.threshold) << 1 | ((w.z >> 8) >= rule.threshold) << 2 |

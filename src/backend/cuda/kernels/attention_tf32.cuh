@@ -26,7 +26,7 @@ template <> struct tile_of<OF_STORED_PARTS> {
     typedef __nv_bfloat16 element;
     static constexpr __host__ __device__ int size(int rows, int d) { return 3 * rows * tile_pitch(d); }
 };
-// Elements from a row to the next.
+// Returns elements from a row to the next.
 constexpr __host__ __device__ int pitch_of(int kind, int d) {
     return kind == OF_STORED_PARTS ? tile_pitch(d) : float_pitch(d);
 }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void multiply_parts(float (&left)[4], float (&right)[
     }
 }
 
-// The three products below of tiles of parts. ROWS: of the tile that `rows` lie in.
+// Adds the three products below of tiles of parts. ROWS: of the tile that `rows` lie in.
 template <int D, int MT, int N, int ROWS>
 __device__ __forceinline__ void add_stored_scores(float (&x)[MT][N / 8][4], const __nv_bfloat16 *rows,
                                                   const __nv_bfloat16 *tile) {

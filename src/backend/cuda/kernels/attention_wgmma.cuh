@@ -134,7 +134,7 @@ __device__ __forceinline__ void warp_arrive(uint32_t at) { // all of its threads
     if ((threadIdx.x & 31) == 0)
         barrier_arrive(at);
 }
-// Rows [row, row + box's) of head h of batch b: D / 64 tiles.
+// Fetches rows [row, row + box's) of head h of batch b: D / 64 tiles.
 template <int D>
 __device__ __forceinline__ void fetch_rows(uint32_t to, int bytes, const CUtensorMap *map, int h, int row, int b,
                                            uint32_t barrier) {
@@ -311,7 +311,7 @@ inline bool describe_heads(CUtensorMap *map, const mz_cu_attention &a, const voi
 struct attention_maps {
     CUtensorMap q, k, v, dy, y;
 };
-// Queries in boxes of `queries` positions, keys of `keys`.
+// Describes queries in boxes of `queries` positions, keys of `keys`.
 inline bool describe_all(attention_maps *maps, const mz_cu_attention &a, int queries, int keys) {
     long long y_row = static_cast<long long>(a.heads) * a.width;
     return describe_heads(&maps->q, a, a.q, a.heads, a.q_row, queries) &&

@@ -29,7 +29,7 @@ __device__ __forceinline__ bool reaches(uint32_t amax, uint32_t limit) {
 
 enum { BF16_INFINITY = 0x7F80 };
 
-// The bits of the larger one as FP32.
+// Returns the bits of the larger one as FP32.
 __device__ __forceinline__ uint32_t larger_of(uint32_t amax) {
     return max(amax << 16 & 0x7FFFFFFFu, amax & 0x7FFF0000u);
 }

@@ -31,7 +31,7 @@ __device__ __forceinline__ uint32_t block_of_cluster() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// A box of a matrix, x its first column, into this block's memory, or into that of both blocks.
+// Fetches a box of a matrix, x its first column, into this block's memory, or into that of both blocks.
 __device__ __forceinline__ void fetch_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(

@@ -88,8 +88,8 @@ __device__ __forceinline__ void finish_each(const mz_cu_fp8_block &g, float *to,
     }
 }
 
-// Columns 64·c … 64·c + 63 of BF16, or 32 of FP32, into the strip. In BF16 16-byte pieces of row i change places by
-// exclusive or with i % 8, in FP32 with 2·(i % 4): neither writing nor reading meets a bank twice.
+// Stores columns 64·c … 64·c + 63 of BF16, or 32 of FP32, into the strip. In BF16 16-byte pieces of row i change
+// places by exclusive or with i % 8, in FP32 with 2·(i % 4): neither writing nor reading meets a bank twice.
 template <bool LOW> __device__ __forceinline__ int moved(int row, int piece) {
     return row * LINE + ((piece ^ (LOW ? row & 7 : (row & 3) * 2)) << 4);
 }

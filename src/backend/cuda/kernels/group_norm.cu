@@ -288,7 +288,7 @@ static int pieces_of(const mz_cu_group_norm *v) {
     return static_cast<int>((v->pixels + each_of(v) - 1) / each_of(v));
 }
 
-// Pieces of a span, and spans.
+// Returns pieces of a span, and spans.
 static int turns_of(const mz_cu_group_norm *v) {
     const int turns = (pieces_of(v) + SPANS - 1) / SPANS;
     return turns < MOST_TURNS ? turns : MOST_TURNS;

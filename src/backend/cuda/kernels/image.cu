@@ -130,7 +130,7 @@ extern "C" cudaError_t mz_cu_conv2d_dw(cudaStream_t stream, const mz_cu_conv *v,
 }
 
 // --- group norm ----------------------------------------------------------------------------------------------------
-// Number i of the block's group.
+// Returns number i of the block's group.
 static __device__ __forceinline__ int64_t element_of(const mz_cu_group_norm &v, int64_t i) {
     const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
     return (image * v.pixels + i / v.depth) * v.c + group * v.depth + i % v.depth;

@@ -4,7 +4,8 @@
 
 #include "launch.h"
 
-// Row and column of element i. Divisions of 64 bits take some three times those of 32, which nearly every tensor fits.
+// Returns row and column of element i. Divisions of 64 bits take some three times those of 32, which nearly every
+// tensor fits.
 __device__ __forceinline__ int64_t layout_row(const mz_cu_layout &l, int64_t i, int64_t &column) {
     if ((i | l.width) >> 32 == 0) {
         uint32_t row = static_cast<uint32_t>(i) / static_cast<uint32_t>(l.width);

@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
-// Boxes of `box` rows of 64 elements of a matrix [rows, cols].
+// Describes boxes of `box` rows of 64 elements of a matrix [rows, cols].
 bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64_t cols, int box) {
     tensor_map_encode encode = find_tensor_map_encode();
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};

@@ -51,7 +51,7 @@ __device__ __forceinline__ share share_of(const mz_cu_promoted &g, const work &w
     return s;
 }
 
-// Piece k of 64 rows of an operand's part. BY_ROWS: the part is [rows, inner], else [inner, rows].
+// Fetches piece k of 64 rows of an operand's part. BY_ROWS: the part is [rows, inner], else [inner, rows].
 template <bool BY_ROWS>
 __device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap *map, int row, int k, int part, uint32_t barrier) {
     fetch_box_of_three(to, map, BY_ROWS ? k * L : row, BY_ROWS ? row : k * L, part, barrier);
@@ -90,7 +90,8 @@ __device__ __forceinline__ void release(uint32_t empty, int slot, uint32_t rank)
         barrier_arrive_at(empty + slot * 8, slot % 2 == 0 ? rank : lane);
 }
 
-// A thread's results: columns 8·j + 2·(lane % 4), + 1 of rows lane/4 ([0, 1]) and lane/4 + 8 ([2, 3]) of its warp's 16.
+// Stores a thread's results: columns 8·j + 2·(lane % 4), + 1 of rows lane/4 ([0, 1]) and lane/4 + 8 ([2, 3]) of its
+// warp's 16.
 __device__ __forceinline__ void store(const mz_cu_promoted &g, int64_t row, int col, int split,
                                       const float (&total)[16][4]) {
     int lane = static_cast<int>(threadIdx.x) & 31;

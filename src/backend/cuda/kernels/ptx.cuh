@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes from global to shared memory, or 16 bytes of zeros.
+// Copies 16 bytes from global to shared memory, or 16 bytes of zeros.
 __device__ __forceinline__ void copy_async_16(void *to, const void *from, bool inside) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
@@ -106,7 +106,7 @@ __device__ __forceinline__ void multiply_tf32(float (&c)[4], const uint32_t (&a)
 #endif
 }
 
-// Two floats, rounded to nearest even, `low` in the low half.
+// Packs two floats, rounded to nearest even, `low` in the low half.
 template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high);
 template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high) {
     uint32_t r = 0;

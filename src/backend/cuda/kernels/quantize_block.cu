@@ -130,7 +130,7 @@ __device__ __forceinline__ int waiting(int line, int quad) {
     return line * TILE + ((quad ^ (line / 16 * 4)) << 2);
 }
 
-// The tile's codes as columns of the tensor. Eight runs of 16 rows and 4 quads of columns a warp: whole lines.
+// Stores the tile's codes as columns of the tensor. Eight runs of 16 rows and 4 quads of columns a warp: whole lines.
 template <bool WHOLE>
 __device__ __forceinline__ void store_columnwise(const mz_cu_quantize &q, const place &p, const uint8_t *fp8) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

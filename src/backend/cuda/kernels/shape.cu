@@ -90,7 +90,7 @@ extern "C" cudaError_t mz_cu_permute(cudaStream_t stream, const void *x, void *y
     }
 }
 
-// The element stored at s; -1: padding.
+// Returns the element stored at s; -1: padding.
 __device__ __forceinline__ int64_t element_at(const mz_cu_layout &l, int64_t s) {
     if (l.width == 0)
         return s;

@@ -326,7 +326,7 @@ __device__ __forceinline__ mz_update_rates rates_of(const mz_cu_opt_state *state
 #undef C
 #undef NUMBER
 
-// Four elements: gradients, masters and moments.
+// Updates four elements: gradients, masters and moments.
 template <typename KIND>
 __device__ __forceinline__ void update_four(const typename KIND::constants &k, const step_numbers &n, const float4 &g,
                                             float4 &p, float4 &m, float4 &v) {

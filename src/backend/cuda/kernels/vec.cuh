@@ -61,7 +61,7 @@ __device__ __forceinline__ void widen8(raw8 r, int dtype, float v[8]) {
     }
 }
 
-// Two FP32 numbers rounded to nearest, ties to even, as one 32-bit word; `a` in the low half.
+// Returns two FP32 numbers rounded to nearest, ties to even, as one 32-bit word; `a` in the low half.
 __device__ __forceinline__ uint32_t narrow2(float a, float b, int dtype) {
     if (dtype == MZ_CU_BF16) {
         __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
