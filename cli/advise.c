@@ -107,14 +107,21 @@ mezzo_status cli_advise_shape(const cli_args *args, mezzo_config *config) {
     return MEZZO_OK;
 }
 
-static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t memory, const mezzo_precision *list,
-                              int n, mz_choice *out, const char **unit) {
+typedef struct timing {
+    double memory; // GiB; 0: what is free
+    mezzo_precision list[MEZZO_PRECISION_COUNT];
+    int n; // 0: those that the device has arithmetic for
+    mz_choice choice;
+    const char *unit; // of the speeds
+} timing;
+
+static mezzo_status time_here(const cli_args *args, mezzo_config *config, timing *t) {
     mezzo_model_config model;
     mz_run_config c;
     mezzo_device *device;
     MEZZO_TRY(cli_advise_shape(args, config));
     MEZZO_TRY(mezzo_config_model(config, 0, &model));
-    *unit = mz_task_kind_of(mezzo_model_task(&model))->unit;
+    t->unit = mz_task_kind_of(mezzo_model_task(&model))->unit;
     MEZZO_TRY(mz_run_config_read(config, &c));
     MEZZO_TRY(mezzo_device_open(c.device, c.threads, &device));
     const mezzo_auto_request request = {.device = device,
@@ -124,27 +131,24 @@ static mezzo_status time_here(const cli_args *args, mezzo_config *config, size_t
                                         .grad_accum = c.grad_accum,
                                         .seed = c.seed,
                                         .stop = cli_interruptible()};
-    mezzo_status status = cli_choose(&request, memory, n > 0 ? list : NULL, n, false, out);
+    const size_t memory = (size_t)(t->memory * (double)(1 << 30));
+    mezzo_status status = cli_choose(&request, memory, t->n > 0 ? t->list : NULL, t->n, false, &t->choice);
     mezzo_device_close(device);
     return status;
 }
 
 static int by_timing(const cli_args *args) {
     mezzo_config *config;
-    mezzo_precision list[MEZZO_PRECISION_COUNT];
-    mz_choice choice;
-    double memory;
-    const char *unit = "";
-    int n = 0;
-    CLI_TRY(cli_number(args, "memory-gb", 0, 1e6, 0, &memory));
+    timing t = {.unit = ""};
+    CLI_TRY(cli_number(args, "memory-gb", 0, 1e6, 0, &t.memory));
     if (cli_has(args, "precisions"))
-        CLI_TRY(cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n));
+        CLI_TRY(cli_precisions(args, "precisions", "", t.list, (int)MZ_COUNT(t.list), &t.n));
     CLI_TRY(cli_config(args, &config));
-    int code = cli_code(args, time_here(args, config, (size_t)(memory * (double)(1 << 30)), list, n, &choice, &unit));
+    int code = cli_code(args, time_here(args, config, &t));
     if (code == CLI_DONE && cli_has(args, "json"))
-        code = cli_json_print(args->command, cli_choice_json(&choice));
+        code = cli_json_print(args->command, cli_choice_json(&t.choice));
     else if (code == CLI_DONE)
-        print_choice(&choice, unit);
+        print_choice(&t.choice, t.unit);
     mezzo_config_free(config);
     return code;
 }

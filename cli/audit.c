@@ -1,4 +1,4 @@
-// mezzo audit: a run's intervals computed again and compared with what it wrote.
+// mezzo audit computes a run's intervals again and compares them with what the run wrote.
 #include "cli.h"
 #include "train/audit.h"
 
@@ -74,11 +74,8 @@ static int code_of(mz_audit_verdict verdict) {
 static int run(const cli_args *args) {
     int64_t threads = 0;
     mz_run_audit_options o = {.device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
-    int code = cli_integer(args, "intervals", 0, 1 << 20, 1, &o.intervals);
-    if (code == CLI_DONE)
-        code = cli_integer(args, "threads", 0, 4096, 0, &threads);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_integer(args, "intervals", 0, 1 << 20, 1, &o.intervals));
+    CLI_TRY(cli_integer(args, "threads", 0, 4096, 0, &threads));
     if (args->n_operands != 1)
         return cli_wrong(args->command, "name a run folder; usage: mezzo audit %s", args->command->usage);
     o.run = args->operands[0];
@@ -89,11 +86,10 @@ static int run(const cli_args *args) {
     mezzo_log_set(cli_log_quietly, NULL); // what a resumed run would say is no news
     const mezzo_status status = mz_run_audit_find(&o, r);
     cli_progress_end();
-    if (status != MEZZO_OK)
-        code = cli_error(args->command, status);
-    else if (r->rank == 0 && cli_has(args, "json"))
+    int code = cli_code(args, status);
+    if (code == CLI_DONE && r->rank == 0 && cli_has(args, "json"))
         code = print_json(args, r);
-    else if (r->rank == 0)
+    else if (code == CLI_DONE && r->rank == 0)
         print_text(r);
     if (status == MEZZO_OK && code == CLI_DONE)
         code = code_of(r->verdict);

@@ -40,38 +40,45 @@ static int parse_amount(const cli_args *args, const char *option, bool bytes, do
     return cli_wrong(args->command, "--%s %s: write it as %s", option, text, bytes ? "24GiB or 24GB" : "7B or 350M");
 }
 
-// A comma list of names, each once, as their indices.
-static int parse_names(const cli_args *args, const char *option, const char *initial, const char *const *names,
-                       int most, const char *advice, int *out, int *n) {
-    const char *list = cli_text(args, option, initial);
+// An option that takes a comma list of names.
+typedef struct named_list {
+    const char *option, *initial, *advice;
+    const char *(*name)(int i);
+    int most; // names
+} named_list;
+
+// Parses the names, each once, as their indices.
+static int parse_names(const cli_args *args, const named_list *of, int *out, int *n) {
+    const char *list = cli_text(args, of->option, of->initial);
     char word[64];
     *n = 0;
     for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
         int found = -1;
-        for (int i = 0; i < most; i++)
-            if (strcmp(names[i], word) == 0)
+        for (int i = 0; i < of->most; i++)
+            if (strcmp(of->name(i), word) == 0)
                 found = i;
         for (int i = 0; i < *n; i++)
             if (out[i] == found)
                 found = -1;
         if (found < 0)
-            return cli_wrong(args->command, "--%s %s: use %s, each once", option, list, advice);
+            return cli_wrong(args->command, "--%s %s: use %s, each once", of->option, list, of->advice);
         out[(*n)++] = found;
     }
-    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one", option);
+    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one", of->option);
+}
+
+static const char *master_name(int i) {
+    return mezzo_master_name((mezzo_master)i);
 }
 
 static int parse_rows(asked *a) {
-    mz_memory_plan *p = &a->plan;
-    const char *optimizers[MZ_MEMORY_OPTIMIZERS], *masters[MZ_MEMORY_MASTERS];
-    for (int i = 0; i < MZ_MEMORY_OPTIMIZERS; i++)
-        optimizers[i] = mz_memory_optimizer(i);
-    for (int i = 0; i < MZ_MEMORY_MASTERS; i++)
-        masters[i] = mezzo_master_name((mezzo_master)i);
-    CLI_TRY(parse_names(a->args, "optimizer", "adamw,sgd,sgd-plain", optimizers, MZ_MEMORY_OPTIMIZERS,
-                        "adamw, sgd (with momentum) and sgd-plain", p->optimizers, &p->n_optimizers));
-    return parse_names(a->args, "master", "fp32,split,stochastic", masters, MZ_MEMORY_MASTERS,
-                       "fp32, split and stochastic", p->masters, &p->n_masters);
+    static const named_list optimizers = {"optimizer", "adamw,sgd,sgd-plain",
+                                          "adamw, sgd (with momentum) and sgd-plain", mz_memory_optimizer,
+                                          MZ_MEMORY_OPTIMIZERS},
+                            masters = {"master", "fp32,split,stochastic", "fp32, split and stochastic", master_name,
+                                       MZ_MEMORY_MASTERS};
+    CLI_TRY(parse_names(a->args, &optimizers, a->plan.optimizers, &a->plan.n_optimizers));
+    return parse_names(a->args, &masters, a->plan.masters, &a->plan.n_masters);
 }
 
 // As many as asked for, or as the job has that this process is of.
