@@ -1,10 +1,10 @@
-// Examples as arrays with names: those of an .npz archive, of .npy files, or made by the caller.
+// Holds examples as named arrays, which are read from an .npz archive or .npy files, or made by the caller.
 #ifndef MZ_DATA_ARRAYS_H
 #define MZ_DATA_ARRAYS_H
 
 #include "data/npy.h"
 
-// U8 is brightness to an input of numbers, 255 of which is 1.
+// An input of numbers takes U8 as brightness: 255 is 1.
 typedef enum mz_array_type { MZ_ARRAY_F32, MZ_ARRAY_I32, MZ_ARRAY_U8 } mz_array_type;
 typedef struct mz_array {
     char *name;
@@ -15,7 +15,7 @@ typedef struct mz_array {
     void *data;       // [n, width]
 } mz_array;
 
-// Zeroed, then freed.
+// The caller zeroes it first and frees it.
 typedef struct mz_arrays {
     mz_array *items;
     size_t count, cap;
@@ -25,14 +25,15 @@ const mz_array *mz_arrays_find(const mz_arrays *arrays, const char *name); // NU
 size_t mz_array_size(const mz_array *array);                               // bytes of one element
 double mz_array_number(const mz_array *array, int64_t i);                  // element i
 
-// Adds an array without numbers, or numbers that are given, which it owns from then on, also after an error.
+// Adds an array. It owns `data` from then on, also after an error; NULL: it takes memory of zeros.
 mezzo_status mz_arrays_add(mz_arrays *arrays, const char *name, mz_array_type type, int64_t n, int rank,
                            const int64_t *dim, void *data, mz_array **out);
-// A .npy file; F8 becomes F32 and I8 I32. INVALID names what is not finite, or no I32; an array without a dimension.
+// Adds a .npy file; F8 becomes F32, and I8 becomes I32. INVALID names a number that is not finite or does not fit into
+// 32 bits, or says that the array has no dimension.
 mezzo_status mz_arrays_add_npy(mz_arrays *arrays, const char *name, const char *path);
 // Reads every array of an .npz archive. Errors as mz_zip_open and mz_arrays_add_npy.
 mezzo_status mz_arrays_read(const char *path, mz_arrays *out);
-// Parses the same of bytes in memory.
+// Reads an archive from bytes in memory.
 mezzo_status mz_arrays_parse(const char *where, const void *bytes, size_t n, mz_arrays *out);
 
 #endif

@@ -15,7 +15,7 @@ static uint64_t number(const unsigned char *at, int bytes) {
     return n;
 }
 
-// The record at the end of every archive, behind which a comment may stand; NULL: there is none.
+// Finds the record at the end of an archive, after which a comment may stand; NULL: there is none.
 static const unsigned char *find_end(const unsigned char *d, size_t size) {
     for (size_t back = END; back <= size && back <= END + COMMENT_MOST; back++)
         if (number(d + size - back, 4) == 0x06054b50 && number(d + size - back + 20, 2) == back - END)
@@ -23,7 +23,7 @@ static const unsigned char *find_end(const unsigned char *d, size_t size) {
     return NULL;
 }
 
-// Where the list of entries is, how long it is and how many they are.
+// Finds the list of entries, its length and their number.
 static mezzo_status find_list(const char *where, const mz_map *m, uint64_t *offset, uint64_t *bytes, uint64_t *count) {
     const unsigned char *end = find_end(m->data, m->size);
     if (end == NULL)
@@ -45,7 +45,7 @@ static mezzo_status find_list(const char *where, const mz_map *m, uint64_t *offs
     return MEZZO_OK;
 }
 
-// Sizes and the offset of an entry that do not fit into 32 bits are in an extra field, in this order.
+// An extra field has the sizes and the offset that do not fit into 32 bits, in this order.
 static void widen(mz_zip_entry *e, const unsigned char *extra, size_t n) {
     uint64_t *const wide[] = {&e->size, &e->packed, &e->offset};
     while (n >= 4) {

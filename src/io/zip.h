@@ -1,5 +1,5 @@
-// ZIP archives, as numpy.savez writes them: files that are stored or deflated, also of 4 GiB and more. Mapped, not
-// copied. The format: APPNOTE.TXT 6.3 of PKWARE.
+// Reads ZIP archives as numpy.savez writes them: entries are stored or deflated, and may have 4 GiB and more. Files are
+// mapped. PKWARE's APPNOTE.TXT 6.3 defines the format.
 #ifndef MZ_IO_ZIP_H
 #define MZ_IO_ZIP_H
 
@@ -22,10 +22,10 @@ typedef struct mz_zip {
 // FORMAT names the file and what is wrong: no archive, a damaged one, an entry that is encrypted or packed in another
 // way. IO: it cannot be read.
 mezzo_status mz_zip_open(const char *path, mz_zip *out);
-// The same of bytes in memory, which are borrowed.
+// Reads an archive from bytes in memory, which are borrowed.
 mezzo_status mz_zip_parse(const char *where, const void *bytes, size_t n, mz_zip *out);
-// Bytes of entry `index`, entries[index].size of them: in the map, or unpacked to *owned (mz_free; NULL for the
-// former). FORMAT also where they do not have its checksum; UNSUPPORTED: this build has no zlib.
+// Gives the entries[index].size bytes of an entry: in the map, or unpacked into *owned, which the caller frees. FORMAT
+// also where they do not have its checksum; UNSUPPORTED: this build has no zlib.
 mezzo_status mz_zip_read(const mz_zip *zip, const char *where, size_t index, const unsigned char **bytes, void **owned);
 mezzo_status mz_zip_end(mz_zip *zip, mezzo_status status); // closes; as mz_map_end. A zeroed one is fine
 

@@ -1,5 +1,5 @@
-// onnx: a model of somebody's own, read from an ONNX file. Its inputs are the file's, with one for each array of labels
-// and of weights that its loss names; its parameters begin as the file has them.
+// The maker "onnx" makes a model of an ONNX file. The inputs are the file's, with one for each array of labels and of
+// weights that the loss names; parameters begin with the values of the file.
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -13,7 +13,8 @@
 #define KEPT   "model.onnx"
 enum { DIMS = 64, OUTPUTS = 64 };
 
-// The shapes of the outputs for a batch of one row and of two: between them each dimension grows evenly.
+// A probe holds the shapes of the outputs for batches of one row and of two. Each dimension is a linear function of the
+// batch, so that two of them give all.
 typedef struct probe {
     struct probe *next;
     char dims[256];
@@ -31,7 +32,7 @@ struct mz_graph_file {
     probe *probes;
 };
 
-// Files that were opened stay open: models are copied, and nobody closes one.
+// Files stay open until the process ends, because models are copied and nobody closes one.
 static mz_graph_file *files;
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER, build_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -97,8 +98,8 @@ static mezzo_status add_dim(dims *d, const char *name, size_t n, int64_t size) {
     return MEZZO_OK;
 }
 
-// Whether dimension 0 of an input counts the rows of a batch: it has no size in the file, or the one that the first
-// input has there where all have sizes.
+// Tells whether dimension 0 of an input counts the rows of a batch: it has no size in the file or, where all inputs
+// have sizes, the size that the first input has there.
 static bool is_batched(const mz_graph_file *file, const mezzo_onnx_port *port) {
     mezzo_onnx_port first = {0}, other;
     bool any = false;
@@ -111,7 +112,7 @@ static bool is_batched(const mz_graph_file *file, const mezzo_onnx_port *port) {
     return port->rank > 0 && (any ? port->dim[0] == 0 : port->dim[0] == first.dim[0]);
 }
 
-// Tokens, and what goes with each of them.
+// Tells whether an input may hold tokens, or a number that goes with each token.
 static bool is_sequence(const mezzo_onnx_port *port) {
     return port->dtype == MEZZO_I32 && port->rank == 2;
 }
@@ -144,7 +145,7 @@ static mezzo_status list_dims(const mz_model *model, int64_t batch, dims *out) {
     return MEZZO_OK;
 }
 
-// The last of the sizes that are given, as mezzo_onnx_build has it; 0: none.
+// Returns the last of the sizes that are given, which mezzo_onnx_build takes too; 0: there is none.
 static int64_t size_of(const mezzo_onnx_port *port, int axis, const dims *d) {
     int64_t size = port->dim[axis];
     char place[80];
@@ -241,7 +242,7 @@ static mezzo_status try_batch(const mz_model *model, int which, probe *p) {
 }
 
 static mezzo_status make_probe(const mz_model *model, probe **out) {
-    mz_graph_file *file = (mz_graph_file *)model->file; // its probes are what is known of it, not what it is
+    mz_graph_file *file = (mz_graph_file *)model->file; // a probe is a cache: the file stays the same
     probe *p = mz_alloc(1, sizeof *p);
     if (p == NULL)
         return MEZZO_ERR_MEMORY;
@@ -271,7 +272,7 @@ static mezzo_status find_probe(const mz_model *model, const probe **out) {
     return status;
 }
 
-// Returns output `index` of a batch.
+// Returns the shape of output `index` for a batch.
 static mz_graph_shape shape_of(const probe *p, int index, int64_t batch) {
     mz_graph_shape shape = {.rank = p->rank[index]};
     for (int axis = 0; axis < shape.rank; axis++) {
@@ -290,7 +291,7 @@ static int find_output(const mz_graph_file *file, const char *name) {
     return -1;
 }
 
-// Without --loss: an output of one number; of texts, the cross-entropy of the first output.
+// Chooses a loss where none is asked for: an output of one number or, for texts, the cross-entropy of the first output.
 static mezzo_status choose_loss(const mz_model *model, const probe *p, mz_graph_loss *out) {
     mezzo_onnx_port port;
     for (int i = 0; i < p->n; i++) {
@@ -325,7 +326,7 @@ static mezzo_status find_loss(const mz_model *model, const probe *p, mz_graph_lo
     return MEZZO_OK;
 }
 
-// What is known of a model that was opened: nothing here fails any more.
+// Finds the probe and the loss of a model that was opened, where both were found before.
 static void understand(const mz_model *model, const probe **p, mz_graph_loss *loss) {
     *loss = (mz_graph_loss){0};
     if (find_probe(model, p) != MEZZO_OK || find_loss(model, *p, loss) != MEZZO_OK)
@@ -356,7 +357,7 @@ static bool holds(const char *name, const char *part) {
     return strstr(name, part) != NULL;
 }
 
-// Of texts: the first input of integers [B, T] has the tokens.
+// The first input of integers [B, T] has the tokens of texts.
 static mz_role role_of(const mz_model *model, const mezzo_onnx_port *port, bool is_first) {
     if (!model->config.texts || !is_sequence(port))
         return MZ_ROLE_FEATURES;
@@ -373,7 +374,7 @@ static bool is_listed(const mz_input *inputs, int n, const char *name) {
     return false;
 }
 
-// Inputs that the loss adds; arrays that two terms share are one.
+// Adds the inputs that the loss needs; two terms that name one array share an input.
 static int add_labels(const mz_graph_loss *loss, int64_t batch, int n, mz_input out[MZ_MODEL_INPUTS]) {
     for (int i = 0; i < loss->n; i++) {
         const mz_graph_term *term = &loss->term[i];
@@ -543,7 +544,7 @@ static mezzo_status read(mz_fact_find find, void *user, const char *folder, mz_m
 }
 
 // --- weights and files ---------------------------------------------------------------------------------------------
-// What is read or written belongs to the graph that was built last.
+// mezzo_onnx_load and mezzo_onnx_save belong to the graph that was built last, so that one is built here.
 static mezzo_status with_weights(const mz_model *model, const mz_form *form, mezzo_params *to, const mezzo_params *from,
                                  const char *path) {
     mezzo_graph *g;
@@ -582,7 +583,7 @@ static mezzo_status copy(const char *from, const char *to) {
     return mz_map_end(&map, status);
 }
 
-// The file, and the files beside it that its weights are in.
+// Copies the file, and the files beside it that hold its weights.
 static mezzo_status keep(const mz_model *model, const char *folder) {
     const char *path = model->file->path, *slash = strrchr(path, '/'), *name = NULL;
     mezzo_status status = MEZZO_OK;

@@ -1,5 +1,4 @@
-// What a model of an ONNX file is trained on: the terms of its loss, each of an output and of arrays that come with the
-// data (graph_loss.c).
+// The loss of a model from an ONNX file has terms, each of an output and of arrays of the data (graph_loss.c).
 #ifndef MZ_GRAPH_FILE_H
 #define MZ_GRAPH_FILE_H
 
@@ -24,19 +23,19 @@ typedef struct mz_graph_loss {
     mz_graph_term term[MZ_GRAPH_TERMS];
 } mz_graph_loss;
 
-// "cross_entropy", "mse(boxes,targets) + 0.5*cross_entropy(classes@1,labels,weights)", "loss": an output of one number.
-// INVALID: another form.
+// Reads "cross_entropy", "mse(boxes,targets) + 0.5*cross_entropy(classes@1,labels,weights)", or the name of an output
+// of one number. INVALID: another form.
 mezzo_status mz_graph_loss_read(const char *text, mz_graph_loss *out);
-// Whether the output can have this loss: INVALID.
+// Checks that the output can have this loss. INVALID: it cannot.
 mezzo_status mz_graph_term_check(const mz_graph_term *term);
 int64_t mz_graph_term_classes(const mz_graph_term *term);  // 0: its labels are no classes
-bool mz_graph_term_has_numbers(const mz_graph_term *term); // as labels
+bool mz_graph_term_has_numbers(const mz_graph_term *term); // its labels are numbers
 int64_t mz_graph_term_values(const mz_graph_term *term);   // of a row's prediction of numbers; 0: it predicts none
-// The shape of its labels; 0: it has none.
+// Gives the shape of its labels and returns their rank; 0: it has none.
 int mz_graph_term_labels(const mz_graph_term *term, int64_t batch, int64_t dim[MZ_INPUT_RANK]);
-const char *mz_graph_name(const char *name); // a copy that lives as long as the process; NULL: no memory
-// The graph's loss, and its outputs "logits" or "prediction" where the form asks for them. named[i], inputs[i]: labels
-// and weights among them, by name; values: of the file's outputs.
+const char *mz_graph_name(const char *name); // returns a copy that lives as long as the process
+// Builds the graph's loss, and the output "logits" or "prediction" where the form asks for outputs. Labels and weights
+// are found by name in named[i] with the values inputs[i]; `values` are the file's outputs.
 mezzo_status mz_graph_loss_build(const mz_graph_loss *loss, const mz_form *form, int n, const mz_input *named,
                                  const mezzo_value *inputs, const mezzo_value *values, mezzo_graph *g);
 

@@ -1,10 +1,10 @@
-// The losses of models from ONNX files: an output beside labels, or one that is a loss by itself.
+// Builds the losses of models from ONNX files: each compares an output with labels, or is an output of the file.
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "models/graph_file.h"
 
-// What a loss is made of: x is the prediction and t the labels of its shape, of classes logits and I32 classes.
+// A loss of numbers compares x with labels t of the same shape; a loss of classes takes logits x and I32 classes t.
 typedef struct parts {
     mezzo_graph *g;
     mezzo_value x, t, w; // w: a weight for each row [B], or MEZZO_NONE
@@ -24,18 +24,18 @@ static mezzo_value squared(const parts *p) {
     return mezzo_mul(p->g, d, d);
 }
 
-// d²/2 up to 1, |d| - 1/2 beyond: with q = min(|d|, 1) that is q²/2 + |d| - q.
+// Huber's loss is d²/2 up to 1 and |d| - 1/2 beyond. With q = min(|d|, 1) both are q²/2 + |d| - q.
 static mezzo_value huber(const parts *p) {
     const mezzo_value d = absolute(p), q = mezzo_clamp(p->g, d, 0, 1);
     return mezzo_add(p->g, mezzo_scale(p->g, mezzo_mul(p->g, q, q), 0.5F), mezzo_sub(p->g, d, q));
 }
 
-// log x where x is not below the smallest normal number.
+// Returns log x, where x below the smallest normal number counts as that number.
 static mezzo_value safe_log(mezzo_graph *g, mezzo_value x) {
     return mezzo_log(g, mezzo_clamp(g, x, 1.17549435e-38F, 1));
 }
 
-// -t·log x - (1 - t)·log(1 - x).
+// Returns -t·log x - (1 - t)·log(1 - x).
 static mezzo_value binary(const parts *p) {
     const mezzo_value one = number(p->g, 1);
     const mezzo_value yes = mezzo_mul(p->g, p->t, safe_log(p->g, p->x));
@@ -43,7 +43,7 @@ static mezzo_value binary(const parts *p) {
     return mezzo_scale(p->g, mezzo_add(p->g, yes, no), -1);
 }
 
-// Returns the same of x = sigmoid(z): log(1 + eᶻ) - t·z.
+// Returns the same loss of sigmoid(x): log(1 + eˣ) - t·x.
 static mezzo_value binary_of_logits(const parts *p) {
     return mezzo_sub(p->g, mezzo_softplus(p->g, p->x), mezzo_mul(p->g, p->t, p->x));
 }
@@ -65,7 +65,7 @@ static const char *skip(const char *at) {
     return at + strspn(at, " ");
 }
 
-// A name up to one of the marks, without blanks at its end.
+// Takes a name up to one of the marks, without blanks at its end.
 static mezzo_status take_name(const char **at, char *out, size_t size) {
     const char *begin = skip(*at);
     size_t n = strcspn(begin, "(),+*");
@@ -137,7 +137,7 @@ mezzo_status mz_graph_loss_read(const char *text, mz_graph_loss *out) {
 }
 
 // --- shapes --------------------------------------------------------------------------------------------------------
-// The axis of classes: the last one, of images (as torch has them, [B, classes, H, W]) the second.
+// Classes are along the last axis; of images, [B, classes, H, W] as in torch, along the second.
 static int class_axis(const mz_graph_term *term) {
     return term->axis >= 0 ? term->axis : term->shape.rank >= 4 ? 1 : term->shape.rank - 1;
 }
@@ -177,7 +177,7 @@ int64_t mz_graph_term_values(const mz_graph_term *term) {
     return kinds[term->kind].predicts ? count_of(&term->shape) / 2 : 0;
 }
 
-// Rows that an exporter has made one dimension, [B·T, classes], are apart again.
+// Where an exporter made one dimension of two, [B·T, classes], labels have both.
 int mz_graph_term_labels(const mz_graph_term *term, int64_t batch, int64_t dim[MZ_INPUT_RANK]) {
     const mz_graph_shape *s = &term->shape;
     int rank = 0;
@@ -221,19 +221,19 @@ static mezzo_value input_named(int n, const mz_input *named, const mezzo_value *
     return MEZZO_NONE;
 }
 
-// Σ weight·value / Σ weight; 0 where no weight counts.
+// Returns Σ weight·value / Σ weight, and 0 where every weight is 0.
 static mezzo_value weighted_mean(mezzo_graph *g, mezzo_value values, mezzo_value weights) {
     const mezzo_value sum = mezzo_sum(g, weights, -1);
     return mezzo_div(g, mezzo_sum(g, mezzo_mul(g, values, weights), -1), mezzo_maximum(g, sum, number(g, 1e-30F)));
 }
 
-// Mean of each row [B, …] → [B], weighed.
+// Returns the weighted mean of the rows' means.
 static mezzo_value of_numbers(const parts *p, const mz_graph_term *term, int64_t batch) {
     mezzo_value each = mezzo_reshape(p->g, kinds[term->kind].element(p), 2, (int64_t[]){batch, -1});
     return weighted_mean(p->g, mezzo_mean(p->g, each, 1), p->w);
 }
 
-// x [N, C], t [N]: log softmax of x, and of it the class of each target that counts.
+// Returns the weighted mean of -log softmax(x)[t] for x [N, C] and t [N], over targets that are not negative.
 static mezzo_value of_classes(const parts *p, bool log, int64_t batch) {
     mezzo_graph *g = p->g;
     const int64_t rows = mezzo_value_dim(g, p->x, 0);
@@ -244,7 +244,7 @@ static mezzo_value of_classes(const parts *p, bool log, int64_t batch) {
         x = mezzo_sub(g, x, mezzo_log(g, mezzo_reduce(g, MEZZO_REDUCE_SUM, mezzo_exp(g, x), 1, &last, true)));
     }
     const mezzo_value zero = mezzo_constant(g, MEZZO_I32, 0, 1, (int64_t[]){1});
-    const mezzo_value place = mezzo_reshape(g, p->t, 2, (int64_t[]){rows, 1}); // -1 is the last class, which counts not
+    const mezzo_value place = mezzo_reshape(g, p->t, 2, (int64_t[]){rows, 1}); // -1 reads the last class, with weight 0
     mezzo_value picked = mezzo_reshape(g, mezzo_gather(g, x, 1, place, true), 1, &rows);
     mezzo_value weight = number(g, 1);
     if (p->w.id >= 0) { // of each row of the batch, for all of its targets
@@ -255,7 +255,7 @@ static mezzo_value of_classes(const parts *p, bool log, int64_t batch) {
     return mezzo_scale(g, weighted_mean(g, picked, weight), -1);
 }
 
-// x as [N, classes], t as [N].
+// Brings x to [N, classes] and t to [N].
 static mezzo_status build_classes(parts p, const mz_graph_term *term, const mz_form *form, bool outputs,
                                   mezzo_value *loss) {
     const int rank = mezzo_value_rank(p.g, p.x), axis = class_axis(term);

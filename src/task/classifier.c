@@ -1,7 +1,7 @@
-// The classifier's task: examples, each with its labels. Of a built-in model inputs "x" F32 [B, features], or of images
-// [B, side, side, channels], and "targets" I32 [B], the number of the class; of a graph file what it names. From a
-// table, a folder of images for each class, .npy files or an .npz archive, or, where none is named, a set of its own:
-// classes that are clusters of points, of which some lie among the others'.
+// The classifier's task draws examples with labels. A built-in model has the inputs "x" F32 [B, features], or of images
+// [B, side, side, channels], and "targets" I32 [B], the number of the class; a graph file has its own. Examples come
+// from a table, a folder of images for each class, .npy files or an .npz archive or, where none is named, from a set of
+// the task's own: classes that are clusters of points, of which some lie among the others'.
 #include <math.h>
 
 #include "data/arrays.h"
@@ -94,7 +94,7 @@ static mezzo_status read_features(const char *path, classifier *c) {
     return MEZZO_OK;
 }
 
-// Labels of a built-in model: classes from 0 on, of which the largest says how many there are.
+// The labels of a built-in model are classes from 0 on; the largest says how many there are.
 static mezzo_status count_classes(const char *path, classifier *c) {
     const mz_array *y = mz_arrays_find(&c->arrays, LABELS);
     for (int64_t i = 0; i < c->n; i++) {
@@ -150,7 +150,8 @@ static mezzo_status read_labelled(const mz_task_options *o, const char *path, bo
     return MEZZO_OK;
 }
 
-// Arrays with the names of inputs: as many examples as there are labels, or as the first has.
+// The arrays of an archive have the names of inputs; there are as many examples as labels or, without labels, as the
+// first array has.
 static mezzo_status read_archive(const mz_task_options *o, const char *path, classifier *c) {
     c->named = true;
     snprintf(c->labels, sizeof c->labels, "%s", path);
@@ -241,7 +242,7 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     return status;
 }
 
-// The array that an input is filled from; NULL: there is none.
+// Returns the array that fills an input; NULL: there is none.
 static const mz_array *array_of(const classifier *c, const mz_input *in) {
     if (in->role == MZ_ROLE_TARGETS && (!c->named || strcmp(in->name, LABELS) == 0))
         return mz_arrays_find(&c->arrays, c->label);
@@ -292,7 +293,7 @@ static mezzo_status check_array(classifier *c, const mz_input *in) {
     return MEZZO_OK;
 }
 
-// -1 and the model's own number of it stand for a target that does not count.
+// A target of -1, or of a graph file's ignore_index, does not count.
 static bool is_ignored(const classifier *c, int64_t label) {
     return label == -1 || (c->task.model.file != NULL && label == c->task.model.config.ignore_index);
 }
@@ -378,7 +379,7 @@ static void describe(const mz_task *task, char *out, size_t size) {
              (long long)c->n);
 }
 
-// Features are before labels, also where they were read after them.
+// Marks take features before labels, also where labels were read first.
 static bool reads_first(const classifier *c, size_t i) {
     return strcmp(c->arrays.items[i].name, c->label) != 0;
 }
@@ -422,7 +423,7 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
                          (long long)r->n, set == MZ_SET_TRAIN ? "training" : "validation", (long long)rows);
 }
 
-// Fills one example of an array into a row of an input.
+// Writes one example of an array into a row of an input.
 static void fill_row(const classifier *c, const mz_array *a, int64_t example, const mz_input *in, int64_t row) {
     const bool planes = c->planes && in->role == MZ_ROLE_FEATURES && fits_planes(a, in),
                bright = a->type == MZ_ARRAY_U8 && in->role == MZ_ROLE_FEATURES,
@@ -439,7 +440,7 @@ static void fill_row(const classifier *c, const mz_array *a, int64_t example, co
     }
 }
 
-// What a row has that no example fills: it does not count.
+// Makes a row that does not count.
 static void fill_none(const mz_input *in, int64_t row) {
     const size_t bytes = in->bytes / (size_t)in->dim[0];
     memset((char *)in->data + (size_t)row * bytes, in->role == MZ_ROLE_TARGETS && in->dtype == MEZZO_I32 ? -1 : 0,
@@ -510,7 +511,7 @@ static void blank(mz_examples *examples) {
             fill_none(&examples->input[k], row);
 }
 
-// Targets that are a class; of numbers, rows that have a weight.
+// Counts targets that are a class or, where targets are numbers, rows that have a weight.
 static uint64_t weight(const mz_examples *examples) {
     const mz_input *in = mz_examples_input(examples, MZ_ROLE_TARGETS);
     if (in != NULL && in->dtype == MEZZO_F32)
