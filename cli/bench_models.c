@@ -6,6 +6,7 @@
 #include "base/precision.h"
 #include "cli.h"
 #include "task/task.h"
+#include "optim/kinds.h"
 #include "study/measure/bench.h"
 #include "study/measure/kernels.h"
 
@@ -103,6 +104,11 @@ static int parse(models *m) {
     CLI_TRY(cli_precisions(m->args, "precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions));
     CLI_TRY(parse_phases(m));
     CLI_TRY(CLI_RANGES(m->args, ranges, p));
+    const char *optimizer = cli_text(m->args, "optimizer", mz_kinds[MEZZO_ADAMW].name);
+    const int kind = mz_kind_find(optimizer);
+    if (kind < 0)
+        return cli_wrong(m->args->command, "--optimizer %s: use one of %s", cli_show(optimizer).text, MZ_KIND_NAMES);
+    p->optimizer = (mezzo_optimizer_kind)kind;
     p->repeats.stop = cli_interruptible();
     p->seed = 1;
     p->tell = tell;
@@ -173,6 +179,7 @@ static int print_json(const models *m) {
     json_object_set_new(o, "device", cli_json_text(m->device.description, strlen(m->device.description)));
     json_object_set_new(o, "context_length", json_integer(m->plan.context));
     json_object_set_new(o, "batch_size", json_integer(m->plan.batch));
+    json_object_set_new(o, "optimizer", json_string(mz_kinds[m->plan.optimizer].name));
     json_object_set_new(o, "models", rows);
     return cli_json_print(m->args->command, o);
 }

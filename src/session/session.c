@@ -101,6 +101,14 @@ fail:
     return status;
 }
 
+void mz_session_set_optimizer(mz_session_options *o, mezzo_optimizer_kind kind, mezzo_optimizer_options *matrices) {
+    mezzo_optimizer_set_kind(&o->optimizer, kind);
+    if (!mz_optimizer_split_matrices(&o->optimizer, matrices))
+        return;
+    o->optimizer.groups = matrices;
+    o->optimizer.n_groups = 1;
+}
+
 mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash) {
     mezzo_graph *g;
     MEZZO_TRY(mz_model_graph(model, &g));

@@ -66,6 +66,8 @@ mezzo_program_options mz_session_training(const mz_session_options *options); //
 mezzo_program_options mz_session_forward(const mz_session_options *options);
 // A hash of the model's graph for one row, and a notice where a checkpoint kept another one (0: it kept none): then
 // this version builds another graph from its description.
+// Gives the optimizer a kind with its usual values; one per matrix gets AdamW for the rest, and *matrices is its group.
+void mz_session_set_optimizer(mz_session_options *o, mezzo_optimizer_kind kind, mezzo_optimizer_options *matrices);
 mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash);
 mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const char *where);
 

@@ -31,6 +31,27 @@ for moments in fp32 bf16 int8; do
     done
     rm -r long half
 done
+# The weights' average and adapters resume to the bit too.
+run 0 train "${FEW[@]}" --ema 0.9 --steps 6 --out long
+cmp {whole,long}/checkpoints/step-00000006/model.safetensors || fail "the average changes the weights"
+cmp -s long/checkpoints/step-00000006/{model,ema}.safetensors && fail "the average is the weights"
+run 0 train "${FEW[@]}" --ema 0.9 --steps 3 --schedule.steps 6 --out half
+run 0 train --config half/config.yaml --resume auto --steps 6 --quiet
+for file in model optimizer ema; do
+    cmp {long,half}/checkpoints/step-00000006/$file.safetensors || fail "a resumed run with an average has another $file"
+done
+rm -r long half
+run 0 train "${FEW[@]}" --init whole --lora-rank 2 --steps 6 --out long
+run 0 train "${FEW[@]}" --init whole --lora-rank 2 --steps 3 --schedule.steps 6 --out half
+run 0 train --config half/config.yaml --resume auto --steps 6 --quiet
+for file in model optimizer; do
+    cmp {long,half}/checkpoints/step-00000006/$file.safetensors || fail "resumed adapters have another $file"
+done
+rm -r long half
+
+# Rows of q, k and v that begin where no moment can: refused before a step, with the way out.
+refuse 2 h.0.attn.c_attn.weight 4356 "--ns-split false" -- train "${FEW[@]}" --d-model 66 --heads 2 --steps 1 --out odd
+run 0 train "${FEW[@]}" --d-model 66 --heads 2 --ns-split false --steps 1 --out odd
 run 0 train "${FEW[@]}" --freeze "h.0.attn" --steps 3 --out frozen
 run 0 train "${FEW[@]}" --precision fp16 --init-scale 1e30 --steps 3 --out skipped
 run 0 train "${FEW[@]}" --steps 3 --init whole --lora-rank 2 --out adapted

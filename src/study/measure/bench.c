@@ -148,6 +148,7 @@ static mezzo_status run_cell(mezzo_device *device, const mezzo_model_config *mod
     char reason[256];
     mezzo_precision precision;
     mz_session_options o;
+    mezzo_optimizer_options matrices;
     *cell = (mz_bench_cell){.forward = not_timed(),
                             .backward = not_timed(),
                             .step = not_timed(),
@@ -159,6 +160,7 @@ static mezzo_status run_cell(mezzo_device *device, const mezzo_model_config *mod
     MEZZO_TRY(mezzo_precision_resolve(device, asked, &precision, reason, sizeof reason));
     MEZZO_TRY(mz_session_usual(model, plan->batch, &o));
     mz_session_set_precision(&o, precision);
+    mz_session_set_optimizer(&o, plan->optimizer, &matrices);
     o.seed = plan->seed;
     cell->effective = precision;
     if (strstr(reason, ", as asked") == NULL || strchr(reason, ';') != NULL) // more to say than the name

@@ -21,6 +21,7 @@ typedef struct mz_bench_plan {
     mezzo_precision precisions[MZ_BENCH_PRECISIONS]; // as asked for; the first is the baseline
     int n_precisions;
     bool forward, backward, step; // which phases
+    mezzo_optimizer_kind optimizer;
     mz_repeats repeats;
     size_t memory;       // bytes; 0: what is free on the device
     const double *peaks; // FLOP/s by mezzo_precision, for MFU; NULL or 0: not known

@@ -14,12 +14,8 @@ static mz_session_options session_of(const mz_memory_plan *a, mezzo_precision pr
     const bool is_plain = optimizer == MEZZO_OPTIMIZER_KINDS;
     mz_session_set_precision(&o, precision);
     o.master = master;
-    mezzo_optimizer_set_kind(&o.optimizer, is_plain ? MEZZO_SGD : (mezzo_optimizer_kind)optimizer);
+    mz_session_set_optimizer(&o, is_plain ? MEZZO_SGD : (mezzo_optimizer_kind)optimizer, matrices);
     o.optimizer.momentum = is_plain ? 0 : o.optimizer.momentum;
-    if (mz_optimizer_split_matrices(&o.optimizer, matrices)) {
-        o.optimizer.groups = matrices;
-        o.optimizer.n_groups = 1;
-    }
     return o;
 }
 
