@@ -189,6 +189,7 @@ static const cli_field row_fields[] = {
     {CLI_FIELD(line, f.unshared), "activations_unshared"},
     {CLI_FIELD(line, f.evaluation), "evaluation"},
     {CLI_FIELD(line, f.sampling), "sampling"},
+    {CLI_FIELD(line, f.replay), "replay"},
     {CLI_FIELD(line, run), "run"},
     {CLI_FIELD(line, measured), "measured", .flags = CLI_KNOWN | CLI_WHOLE},
     {CLI_FIELD(line, largest), "largest_batch", .flags = CLI_KNOWN | CLI_WHOLE},
@@ -251,6 +252,8 @@ static void print_plan(const asked *a) {
              "(%s).",
              mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
              mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling));
+    if (base->f.replay > 0)
+        cli_tell("--replay keeps %s beside them.", mib(base->f.replay, text, sizeof text));
 }
 
 // Nothing fits: what the least row needs for one sequence.
@@ -448,6 +451,7 @@ static const char *const keys[] = {"model.",
                                    "autocast",
                                    "device.",
                                    "train.batch_size",
+                                   "train.replay",
                                    "train.global_batch",
                                    "train.grad_accum",
                                    "train.freeze",

@@ -35,6 +35,7 @@ typedef struct mezzo_device_info {
     char versions[160];     // driver and libraries: "driver 580.159.04, CUDA 13.0, cuBLASLt 13.0.2"; may be ""
     bool native[MEZZO_PRECISION_COUNT]; // the precision's matmul runs in that format's arithmetic
     bool faster[MEZZO_PRECISION_COUNT]; // measured at open: its matmul arithmetic beats FP32's
+    char identity[96]; // which one of its kind, of a GPU: "PCI 0000:1B:00.0, serial 1650923054321"; "" elsewhere
 } mezzo_device_info;
 // Describes the device; `backend` is static, the rest is copied.
 MEZZO_API mezzo_status mezzo_device_describe(mezzo_device *device, mezzo_device_info *out);

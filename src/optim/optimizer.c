@@ -373,6 +373,7 @@ mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_opt
         for (int i = 0; i < opt->n_moments; i++) {
             const size_t moment = mz_optimizer_moment_bytes(opt, i, opt->moment_elements[i]);
             out->padding += mz_alloc_bytes(moment) - moment;
+            out->moments += moment;
         }
     }
     mezzo_optimizer_free(opt);

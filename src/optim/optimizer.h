@@ -97,6 +97,8 @@ mezzo_status mz_optimizer_create(mezzo_params *params, const mezzo_optimizer_opt
 typedef struct mz_optimizer_size {
     size_t bytes;   // mezzo_optimizer_memory
     size_t padding; // what its blocks of host memory leave empty
+    size_t moments; // of `bytes`
+    size_t replay;  // what a session's replay takes beside it
 } mz_optimizer_size;
 // Computes the size of the optimizer that mz_optimizer_create would make on parameters that are laid out
 // (mz_params_sketch).

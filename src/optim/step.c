@@ -274,6 +274,14 @@ mezzo_status mz_step_finish(mezzo_step *s, bool in_place) {
     return MEZZO_OK;
 }
 
+void mz_step_take_back(mezzo_step *s) {
+    s->params->scales.steps--;
+    for (int i = 0; i < s->n_optimizers; i++)
+        s->optimizers[i]->touched = true;
+    s->micro = s->micro_batches;
+    s->index--;
+}
+
 void mz_step_ask(mezzo_step *s, int asked) {
     s->asked = asked;
 }

@@ -19,6 +19,10 @@ void mz_step_ask(mezzo_step *step, int asked);
 // writes them.
 mezzo_status mz_step_finish(mezzo_step *step, bool in_place);
 
+// What the host counts goes back to before mz_step_finish, which then runs once more: the caller restores the device's
+// numbers (optim/update_copy.h).
+void mz_step_take_back(mezzo_step *step);
+
 typedef struct mz_step_values { // of one step, from the device
     double loss;                // mean over its micro batches
     mz_opt_state state;         // of the first optimizer

@@ -24,7 +24,8 @@ typedef struct mz_session_options {
     int rank, size;          // 0 of 1 alone
     mz_shard shard;          // what ranks share of the rest
     bool canonical, bf16_wire;
-    int64_t bucket; // elements of gradients that are summed together
+    int64_t bucket;               // elements of gradients that are summed together
+    bool replays, replays_update; // steps, and their updates, are computed twice (train/replay.h)
 } mz_session_options;
 
 // For timing a step of a model: 1 micro batch of `batch` rows, AdamW with a small rate, clipping, quick first values.
@@ -72,6 +73,7 @@ mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash);
 mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const char *where);
 
 // --- sketch.c: the same as sizes, without memory -------------------------------------------------------------------
+enum { MZ_REPLAY_CHUNK = 4 << 20 }; // elements that a replay subtracts at a time, on a device with a queue
 // Holds what training takes on the device, bytes, each with its padding.
 typedef struct mz_footprint {
     int64_t parameters;                 // elements
@@ -83,6 +85,7 @@ typedef struct mz_footprint {
     // Kept by `mezzo train` beside the training step; not in mz_footprint_total, which is what a step alone takes.
     size_t evaluation; // a forward-only program of the same shape
     size_t sampling;   // mz_sampler_sketch's programs
+    size_t replay;     // what train.replay and train.replay_update keep
 } mz_footprint;
 // All but `sampling`. Of `like` (NULL: none), a sketch that differs in nothing that a program without backward knows,
 // evaluation is taken.

@@ -1,4 +1,5 @@
 // Computes a session as sizes: the same graph, parameters, programs and optimizer, laid out and not allocated.
+#include "optim/update_copy.h"
 #include "runtime/program.h"
 #include "session/session.h"
 
@@ -34,6 +35,10 @@ static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, c
     mezzo_status status = mz_optimizer_sketch(params, &o->optimizer, parts ? 0 : -1, out);
     if (cut.ranks > 0)
         out->bytes += mz_ranks_plan(params, o->size, &ranks);
+    if (o->replays)
+        out->replay = (size_t)params->grad_elements * sizeof(float) +
+                      (o->replays_update ? mz_update_copy_plan(params, out->moments) : 0) +
+                      (device->backend->queue ? MZ_REPLAY_CHUNK * sizeof(float) : 0);
     mezzo_params_free(params);
     return status;
 }
@@ -62,6 +67,7 @@ static size_t padding_of(const mz_footprint *f) {
 
 void mz_footprint_set_optimizer(const mezzo_device *device, mz_optimizer_size optimizer, mz_footprint *f) {
     f->optimizer = optimizer.bytes;
+    f->replay = optimizer.replay;
     f->padding = device->backend->gpu ? 0 : padding_of(f) + optimizer.padding;
 }
 

@@ -216,9 +216,15 @@ static mezzo_status adjust(audit *a, mezzo_config *config) {
     a->step_batches = count_step_batches(a, &c);
     snprintf(batch, sizeof batch, "%lld", (long long)(a->step_batches * (uint64_t)c.batch_size));
     snprintf(steps, sizeof steps, "%lld", (long long)c.steps); // above the file's epochs
-    const char *const keys[][2] = {{"train.out", a->o->run},        {"train.resume", ""},   {"train.grad_accum", "1"},
-                                   {"train.global_batch", batch},   {"train.steps", steps}, {"train.replay", "0"},
-                                   {"train.histograms_every", "0"}, {"guard.spike", "off"}};
+    const char *const keys[][2] = {{"train.out", a->o->run},
+                                   {"train.resume", ""},
+                                   {"train.grad_accum", "1"},
+                                   {"train.global_batch", batch},
+                                   {"train.steps", steps},
+                                   {"train.replay", "0"},
+                                   {"train.replay_update", "false"},
+                                   {"train.histograms_every", "0"},
+                                   {"guard.spike", "off"}};
     for (size_t i = 0; i < MZ_COUNT(keys); i++)
         MEZZO_TRY(mezzo_config_set(config, keys[i][0], keys[i][1], "--audit"));
     if (a->o->device != NULL)
@@ -255,8 +261,11 @@ static mezzo_status open_run(audit *a, char *text) {
     a->opened = text;
     MEZZO_TRY(parse_config(a->to->path, text, &a->config));
     MEZZO_TRY(adjust(a, a->config));
-    a->is_open = true;
-    MEZZO_TRY(mz_run_join(a->config, &hooks, run));
+    const mezzo_status status = mz_run_join(a->config, &hooks, run);
+    a->is_open = status == MEZZO_OK;
+    if (status != MEZZO_OK)
+        mz_run_close(run);
+    MEZZO_TRY(status);
     run->engine.readout.lag = 0;
     run->config.checkpoint_every = -1; // a rollback is one that guard.jsonl has, or a difference
     if (run->guard.policy == MZ_GUARD_ROLLBACK)

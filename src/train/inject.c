@@ -33,10 +33,8 @@ static mezzo_status parse_target(const char *what, const char *text, size_t n, m
     static const struct {
         const char *name;
         int target;
-    } prefixes[] = {{"grad/", MZ_AT_GRAD},
-                    {"param/", MZ_AT_PARAM},
-                    {"moment/", MZ_AT_MOMENT},
-                    {"disk/", MZ_AT_DISK},
+    } prefixes[] = {{"grad/", MZ_AT_GRAD}, {"param/", MZ_AT_PARAM},   {"moment/", MZ_AT_MOMENT},
+                    {"disk/", MZ_AT_DISK}, {"update/", MZ_AT_UPDATE}, {"sum/", MZ_AT_SUM},
                     {"call/", MZ_AT_CALL}};
     char name[128], *slash;
     if (n == 0 || n >= sizeof name)
@@ -178,6 +176,28 @@ static void spoil_batch(void *user, mz_examples *examples) {
         ((float *)in->data)[at] = f->kind == MZ_INJECT_NAN ? NAN : f->kind == MZ_INJECT_INF ? INFINITY : 1e20f;
 }
 
+// Of memory of the host: ranks on CPUs.
+static _Thread_local struct {
+    mz_inject *fault;
+    mezzo_status (*run)(mz_comm *comm, mezzo_device *device, const mz_collective *what);
+    int64_t step, n; // collectives of the step so far
+} exchange;
+
+static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_collective *what) {
+    mz_inject *f = exchange.fault;
+    MEZZO_TRY(exchange.run(comm, device, what));
+    exchange.n = exchange.step == f->now_step ? exchange.n + 1 : 1;
+    exchange.step = f->now_step;
+    if (!strikes(f, MZ_AT_SUM) || comm->rank != f->micro - 1 || (exchange.n - 1) % 16 != (int64_t)f->call % 16)
+        return MEZZO_OK;
+    const size_t received = mz_collective_recv_count(what, comm->size) * mezzo_dtype_size(what->dtype);
+    mz_tensor t = mz_tensor_bytes(what->recv, received);
+    f->met = true;
+    f->data = f->now_data;
+    snprintf(f->op, sizeof f->op, "collective %lld", (long long)exchange.n);
+    return flip_bit(f, device, &t);
+}
+
 static mezzo_status inject_open(mz_training *run) {
     mz_inject *f = &run->inject;
     const char *what = next_fault;
@@ -186,18 +206,27 @@ static mezzo_status inject_open(mz_training *run) {
         run->engine.readout.lag = lag;
     if (what == NULL)
         return MEZZO_OK;
+    const char *rank = getenv("MEZZO_INJECT_RANK"); // of the options, which all ranks have, only this one's
+    if (rank != NULL && atoi(rank) != run->engine.rank)
+        return MEZZO_OK;
     MEZZO_TRY(parse(what, f));
     run->data->spoil = spoil_batch;
     run->data->spoil_user = f;
     if (f->target == MZ_AT_CALL)
         f->call %= run->engine.session.train->c.n_calls;
-    bool named =
-        f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_MOMENT || f->target == MZ_AT_DISK;
+    bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_MOMENT ||
+                 f->target == MZ_AT_DISK || f->target == MZ_AT_UPDATE;
     if (named && mezzo_params_find(run->engine.session.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
     if (f->target == MZ_AT_DISK &&
         (run->engine.session.params->master_format != MEZZO_MASTER_FP32 || run->engine.session.params->sharded))
         return mz_fail(MEZZO_ERR_INVALID, "inject: disk/NAME needs FP32 masters, whole on a rank");
+    if (f->target == MZ_AT_SUM && run->engine.device->comm != NULL) {
+        exchange.fault = f;
+        exchange.run = run->engine.device->comm->run;
+        exchange.step = exchange.n = 0;
+        run->engine.device->comm->run = run_exchange;
+    }
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
         run->engine.session.train->hook = after_call;
         run->engine.session.train->hook_user = f;
@@ -285,6 +314,16 @@ static mezzo_status inject_parameter(mz_training *run) {
     return mz_params_refresh(run->engine.session.params);
 }
 
+static mezzo_status inject_update(mz_training *run) {
+    mz_inject *f = &run->inject;
+    if (!strikes(f, MZ_AT_UPDATE) || (f->kind == MZ_INJECT_FLAP && f->visits++ % 2 != 0))
+        return MEZZO_OK;
+    mz_tensor t = mz_params_tensor(run->engine.session.params, mezzo_params_find(run->engine.session.params, f->name));
+    f->met = true;
+    f->data = f->now_data;
+    return mz_present(&t) ? poison(f, run->engine.device, &t) : MEZZO_OK;
+}
+
 static mezzo_status inject_drop(mz_training *run, int64_t step) {
     mz_inject *f = &run->inject;
     mezzo_scaler_state scaler;
@@ -325,8 +364,8 @@ static mezzo_status choose_storage(mezzo_device *device) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    static const mz_injections all = {inject_open,      inject_close, inject_at,  inject_gradient,
-                                      inject_parameter, inject_drop,  inject_disk};
+    static const mz_injections all = {inject_open,      inject_close, inject_at,     inject_gradient,
+                                      inject_parameter, inject_drop,  inject_update, inject_disk};
     mz_injecting = &all;
     mz_device_opened = choose_storage;
 }

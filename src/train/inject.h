@@ -8,6 +8,8 @@
 // module: h.0.attn/attention           grad/NAME      the gradient of a parameter, after the micro batch param/NAME a
 // parameter (and what was rounded from it), before the step           moment/NAME    the optimizer's last moment of a
 // parameter (AdamW's exp_avg_sq), before the step           disk/NAME      a parameter in the checkpoint of that step
+// update/NAME    a parameter after the update, before the next computation of the same one
+// sum/N          what this rank receives of the step's N-th collective (modulo 16); RANK is MICRO
 // drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is like that never saw them
 // halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
 #ifndef MZ_TRAIN_INJECT_H
@@ -28,7 +30,18 @@ typedef struct mz_inject {
         MZ_INJECT_DROP,
         MZ_INJECT_HALVE
     } kind;
-    enum { MZ_AT_BATCH, MZ_AT_LOSS, MZ_AT_CALL, MZ_AT_OP, MZ_AT_GRAD, MZ_AT_PARAM, MZ_AT_MOMENT, MZ_AT_DISK } target;
+    enum {
+        MZ_AT_BATCH,
+        MZ_AT_LOSS,
+        MZ_AT_CALL,
+        MZ_AT_OP,
+        MZ_AT_GRAD,
+        MZ_AT_PARAM,
+        MZ_AT_MOMENT,
+        MZ_AT_DISK,
+        MZ_AT_UPDATE,
+        MZ_AT_SUM
+    } target;
     int64_t step, micro, element;
     uint64_t data; // where the data of that step began, when it was first met: later batches are not hit
     bool met;
@@ -48,6 +61,7 @@ typedef struct mz_injections {
     mezzo_status (*gradient)(struct mz_training *run);
     mezzo_status (*parameter)(struct mz_training *run);
     mezzo_status (*drop)(struct mz_training *run, int64_t step);
+    mezzo_status (*update)(struct mz_training *run);            // after an update
     mezzo_status (*disk)(struct mz_training *run, bool before); // around a save: spoils the parameter, and mends it
 } mz_injections;
 extern const mz_injections *mz_injecting;
@@ -56,6 +70,7 @@ extern const mz_injections *mz_injecting;
 #define MZ_INJECT_GRADIENT(run)        MEZZO_TRY(mz_injecting != NULL ? mz_injecting->gradient(run) : MEZZO_OK)
 #define MZ_INJECT_PARAMETER(run)       MEZZO_TRY(mz_injecting != NULL ? mz_injecting->parameter(run) : MEZZO_OK)
 #define MZ_INJECT_DROP(run, step)      MEZZO_TRY(mz_injecting != NULL ? mz_injecting->drop((run), (step)) : MEZZO_OK)
+#define MZ_INJECT_UPDATE(run)          MEZZO_TRY(mz_injecting != NULL ? mz_injecting->update(run) : MEZZO_OK)
 #define MZ_INJECT_DISK(run, before)    MEZZO_TRY(mz_injecting != NULL ? mz_injecting->disk((run), (before)) : MEZZO_OK)
 #define MZ_INJECT_AT(run, step, micro) MZ_INJECT_AT_DATA(run, step, micro, (run)->data->position)
 #define MZ_INJECT_AT_DATA(run, step, micro, data)                                                                      \

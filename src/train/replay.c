@@ -7,8 +7,6 @@
 #include "runtime/calls.h"
 #include "train/run.h"
 
-enum { CHUNK = 4 << 20, PASSES = 3 }; // elements; the third pass decides
-
 // --- memory ------------------------------------------------------------------------------------------------------
 // A rank compares the gradients that it owns: what an exchange leaves in the memory of the others' is no result.
 typedef struct range {
@@ -32,7 +30,19 @@ static range range_at(const mz_training *run, int i) {
 }
 
 static size_t chunks_of(const mz_training *run) {
-    return run->replay.bytes / sizeof(float) / CHUNK + (size_t)count_ranges(run) + 1;
+    return run->replay.bytes / sizeof(float) / MZ_REPLAY_CHUNK + (size_t)count_ranges(run) + 1;
+}
+
+static mezzo_status open_update(mz_training *run) {
+    mz_replay *r = &run->replay;
+    const mz_session *s = &run->engine.session;
+    MEZZO_TRY(mz_update_copy_create(s->step, s->optimizer, s->scaler, &r->update));
+    for (int pass = 0; pass < MZ_REPLAY_PASSES; pass++) {
+        r->sums[pass] = mz_alloc(r->update.n_parts + 1, sizeof *r->sums[pass]);
+        if (r->sums[pass] == NULL)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
+    return MEZZO_OK;
 }
 
 mezzo_status mz_replay_open(mz_training *run) {
@@ -41,25 +51,42 @@ mezzo_status mz_replay_open(mz_training *run) {
     if (run->config.replay == 0)
         return MEZZO_OK;
     r->bytes = (size_t)run->engine.session.params->grad_elements * sizeof(float);
-    for (int pass = 0; pass < PASSES; pass++) {
+    for (int pass = 0; pass < MZ_REPLAY_PASSES; pass++) {
         r->losses[pass] = mz_alloc((size_t)run->config.grad_accum, sizeof *r->losses[pass]);
         if (r->losses[pass] == NULL)
             return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
     MEZZO_TRY(d->backend->alloc(d, r->bytes, &r->first));
     if (d->backend->queue) {
-        MEZZO_TRY(d->backend->alloc(d, CHUNK * sizeof(float), &r->difference));
+        MEZZO_TRY(d->backend->alloc(d, MZ_REPLAY_CHUNK * sizeof(float), &r->difference));
         MEZZO_TRY(d->backend->alloc(d, chunks_of(run) * sizeof(mz_inspection), &r->found));
     }
     r->on = true;
-    return MEZZO_OK;
+    return run->config.replay_update ? open_update(run) : MEZZO_OK;
+}
+
+bool mz_replay_updates(const mz_training *run) {
+    return run->config.replay_update;
+}
+
+size_t mz_replay_memory(const mz_training *run) {
+    const mz_replay *r = &run->replay;
+    if (!r->on)
+        return 0;
+    const size_t queue = run->engine.device->backend->queue
+                             ? MZ_REPLAY_CHUNK * sizeof(float) + chunks_of(run) * sizeof(mz_inspection)
+                             : 0;
+    return r->bytes + r->update.bytes + queue;
 }
 
 void mz_replay_close(mz_training *run) {
     mz_replay *r = &run->replay;
     mezzo_device *d = run->engine.device;
-    for (int pass = 0; pass < PASSES; pass++)
+    for (int pass = 0; pass < MZ_REPLAY_PASSES; pass++)
         mz_free(r->losses[pass]);
+    for (int pass = 0; pass < MZ_REPLAY_PASSES; pass++)
+        mz_free(r->sums[pass]);
+    mz_update_copy_free(&r->update);
     if (d != NULL) {
         d->backend->release(d, r->first);
         d->backend->release(d, r->difference);
@@ -76,13 +103,17 @@ bool mz_replay_due(const mz_training *run, int64_t step) {
 }
 
 // --- comparing ---------------------------------------------------------------------------------------------------
-static mezzo_status copy_gradients(mz_training *run) {
-    const mezzo_params *p = run->engine.session.params;
+static mezzo_status copy_floats(mz_training *run, void *from, void *to) {
+    const int64_t n = run->engine.session.params->grad_elements;
     mz_call call = {.op = MZ_OP_copy, .n_in = 1, .n_out = 1, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
-    MEZZO_TRY(mz_params_settle(run->engine.session.params));
-    call.in[0] = mz_tensor_f32(p->grad, p->grad_elements);
-    call.out[0] = mz_tensor_f32(run->replay.first, p->grad_elements);
+    call.in[0] = mz_tensor_f32(from, n);
+    call.out[0] = mz_tensor_f32(to, n);
     return mz_run_once(run->engine.device, &call);
+}
+
+static mezzo_status copy_gradients(mz_training *run) {
+    MEZZO_TRY(mz_params_settle(run->engine.session.params));
+    return copy_floats(run, run->engine.session.params->grad, run->replay.first);
 }
 
 // By the bits, on the host.
@@ -130,8 +161,8 @@ static mezzo_status compare_on_device(mz_training *run, int64_t *at) {
         found != NULL && chunks != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int i = 0; status == MEZZO_OK && i < count_ranges(run); i++) {
         const range r = range_at(run, i);
-        for (int64_t done = 0; status == MEZZO_OK && done < r.count; done += CHUNK) {
-            chunks[n] = (range){r.from + done, r.count - done < CHUNK ? r.count - done : CHUNK};
+        for (int64_t done = 0; status == MEZZO_OK && done < r.count; done += MZ_REPLAY_CHUNK) {
+            chunks[n] = (range){r.from + done, r.count - done < MZ_REPLAY_CHUNK ? r.count - done : MZ_REPLAY_CHUNK};
             status = subtract_chunk(run, chunks[n].from, chunks[n].count, n);
             n++;
         }
@@ -268,25 +299,36 @@ static mezzo_status run_pass(mz_training *run, int64_t step, int pass, mz_replay
     return compute(run, step, run->replay.losses[pass]);
 }
 
-static void describe(const mz_training *run, int64_t at, const char *verdict, mz_fault *f) {
-    char host[80] = "", op[256] = "no op differed when all of them ran twice more, so that its cause did not last";
+// "rank 1 on node7 (NVIDIA H100 (…), PCI 0000:1B:00.0, serial 165…)"
+static const char *name_machine(const mz_training *run, char out[400]) {
+    char host[80] = "";
+    const mezzo_device_info *info = &run->engine.info;
     (void)gethostname(host, sizeof host - 1);
+    snprintf(out, 400, "rank %d on %s (%s%s%s)", run->engine.rank, host, info->description,
+             info->identity[0] != '\0' ? ", " : "", info->identity);
+    return out;
+}
+
+static void describe(const mz_training *run, int64_t at, const char *verdict, mz_fault *f) {
+    char machine[400], op[256] = "no op differed when all of them ran twice more, so that its cause did not last";
     if (f->op[0] != '\0')
         snprintf(op, sizeof op, "the first op that differs is %s of %s (%s, micro batch %lld)", f->op,
                  f->module[0] != '\0' ? f->module : "the model", f->phase, (long long)f->micro);
-    snprintf(f->text, sizeof f->text,
-             "step %lld: rank %d on %s (%.200s) computed two different results of the same step: %s%s; %s; %s",
-             (long long)f->step, run->engine.rank, host, run->engine.info.description,
-             at >= 0 ? "the gradient of " : "the loss", at >= 0 ? parameter_at(run->engine.session.params, at) : "", op,
-             verdict);
+    snprintf(f->text, sizeof f->text, "step %lld: %s computed two different results of the same step: %s%s; %s; %s",
+             (long long)f->step, name_machine(run, machine), at >= 0 ? "the gradient of " : "the loss",
+             at >= 0 ? parameter_at(run->engine.session.params, at) : "", op, verdict);
 }
 
+// The job ends by the rank at fault, where one is known: a restart with fewer ranks leaves it out.
 static mezzo_status stop(mz_training *run, const mz_fault *f) {
     char text[sizeof f->text];
+    int rank = -1;
     snprintf(text, sizeof text, "%s", f->text);
     MEZZO_TRY(mezzo_step_drop(run->engine.session.step));
     if (mz_run_keeps(run) && run->config.checkpoint_every >= 0 && run->step > run->first_step)
         MEZZO_TRY(mz_run_save(run));
+    if (run->engine.size > 1 && sscanf(text, "rank %d: ", &rank) == 1 && rank != run->engine.rank)
+        MEZZO_TRY(mz_group_barrier(run->engine.group, "the end of a rank at fault"));
     return mz_fail(MEZZO_ERR_DEVICE, "%s", text);
 }
 
@@ -324,7 +366,9 @@ static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine
                  : as_first ? "a third time confirmed the first result"
                             : "a third time confirmed the second result",
                  &f);
-    MEZZO_TRY(mz_run_share_fault(run, mine ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, &f));
+    // An exchange brings a wrong number to every rank; a loss and an op are a rank's own.
+    const bool alone = f.op[0] != '\0' || !same_losses(run, 0, 1);
+    MEZZO_TRY(mz_run_share_fault(run, alone ? MZ_KNOWS_SOURCE : mine ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, &f));
     MEZZO_TRY(mz_guard_record(run, &f, stops ? "stop" : "continue"));
     return stops ? stop(run, &f) : MEZZO_OK;
 }
@@ -339,4 +383,95 @@ mezzo_status mz_replay_check(mz_training *run, int64_t step, mz_replay_fn comput
     const bool mine = at >= 0 || !same_losses(run, 0, 1);
     MEZZO_TRY(mz_run_any(run, "replay", mine, &any));
     return any ? decide(run, step, at, mine, compute) : MEZZO_OK;
+}
+
+// --- the update --------------------------------------------------------------------------------------------------
+enum { PIECE = 4 << 20 }; // bytes read from a device at a time
+
+static mezzo_status sum_part(mezzo_device *device, const mz_state_part *part, char *host, uint32_t *crc) {
+    *crc = 0;
+    if (!device->backend->queue) { // memory of the host
+        *crc = mz_crc32c(0, part->data, part->bytes);
+        return MEZZO_OK;
+    }
+    for (size_t at = 0, n; at < part->bytes; at += n) {
+        n = part->bytes - at < PIECE ? part->bytes - at : PIECE;
+        MEZZO_TRY(device->backend->read(device, host, part->data + at, n));
+        *crc = mz_crc32c(*crc, host, n);
+    }
+    return MEZZO_OK;
+}
+
+// Checksums of the state as it is now.
+static mezzo_status sum_state(mz_training *run, uint32_t *crc) {
+    mezzo_device *d = run->engine.device;
+    const mz_update_copy *c = &run->replay.update;
+    char *host = mz_alloc(d->backend->queue ? PIECE : 1, 1);
+    mezzo_status status =
+        host != NULL ? mz_deferred_flush(d) : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < c->n_parts && status == MEZZO_OK; i++)
+        status = sum_part(d, &c->parts[i], host, &crc[i]);
+    mz_free(host);
+    return status;
+}
+
+static mezzo_status update_again(mz_training *run, bool restore, int pass, bool in_place) {
+    mz_replay *r = &run->replay;
+    if (restore) {
+        MEZZO_TRY(mz_update_copy_restore(&r->update));
+        MEZZO_TRY(copy_floats(run, r->first, run->engine.session.params->grad));
+    }
+    MEZZO_TRY(mz_step_finish(run->engine.session.step, in_place));
+    MZ_INJECT_UPDATE(run);
+    return sum_state(run, r->sums[pass]);
+}
+
+// The first part that two passes left otherwise; NULL: none.
+static const mz_state_part *compare_passes(const mz_training *run, int a, int b) {
+    const mz_replay *r = &run->replay;
+    for (size_t i = 0; i < r->update.n_parts; i++)
+        if (r->sums[a][i] != r->sums[b][i])
+            return &r->update.parts[i];
+    return NULL;
+}
+
+static void describe_update(const mz_training *run, const mz_state_part *part, const char *verdict, mz_fault *f) {
+    char machine[400];
+    snprintf(f->text, sizeof f->text, "step %lld: %s computed two different results of the same update: %s%s%s; %s",
+             (long long)f->step, name_machine(run, machine), part->what, part->param >= 0 ? " of " : "",
+             part->param >= 0 ? run->engine.session.params->list[part->param].name : "", verdict);
+}
+
+static mezzo_status decide_update(mz_training *run, int64_t step, const mz_state_part *part, bool in_place) {
+    bool undecided;
+    mz_fault f = {.step = step, .kind = "replay"};
+    run->replay.differed += part != NULL;
+    MEZZO_TRY(update_again(run, true, 2, in_place));
+    const bool as_first = compare_passes(run, 0, 2) == NULL, agrees = as_first || compare_passes(run, 1, 2) == NULL;
+    MEZZO_TRY(mz_run_any(run, "replay", !agrees, &undecided));
+    const bool stops = undecided || run->config.replay_policy == MZ_REPLAY_STOP;
+    if (part != NULL)
+        describe_update(run, part,
+                        !agrees    ? "a third time gave yet another result"
+                        : as_first ? "a third time confirmed the first result"
+                                   : "a third time confirmed the second result",
+                        &f);
+    MEZZO_TRY(mz_run_share_fault(run, part != NULL ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, &f));
+    MEZZO_TRY(mz_guard_record(run, &f, stops ? "stop" : "continue"));
+    if (!stops)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_update_copy_restore(&run->replay.update));
+    MEZZO_TRY(mz_params_refresh(run->engine.session.params));
+    return stop(run, &f);
+}
+
+mezzo_status mz_replay_update(mz_training *run, int64_t step, bool in_place) {
+    bool any;
+    MEZZO_TRY(copy_gradients(run));
+    MEZZO_TRY(mz_update_copy_keep(&run->replay.update));
+    MEZZO_TRY(update_again(run, false, 0, in_place));
+    MEZZO_TRY(update_again(run, true, 1, in_place));
+    const mz_state_part *part = compare_passes(run, 0, 1);
+    MEZZO_TRY(mz_run_any(run, "replay", part != NULL, &any));
+    return any ? decide_update(run, step, part, in_place) : MEZZO_OK;
 }

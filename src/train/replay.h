@@ -6,20 +6,25 @@
 
 #include "mezzo/status.h"
 #include "base/base.h"
+#include "optim/update_copy.h"
 
 struct mz_training;
 
 typedef enum mz_replay_policy { MZ_REPLAY_STOP, MZ_REPLAY_CONTINUE } mz_replay_policy;
 
+enum { MZ_REPLAY_PASSES = 3 }; // the third pass decides
+
 typedef struct mz_replay {
     bool on;
-    void *first;       // device: the gradients of the first pass
-    size_t bytes;      // of them
-    void *difference;  // device, of a device with a queue: FP32 [chunk]
-    void *found;       // device, of a device with a queue: an mz_inspection for each chunk
-    double *losses[3]; // [micro batches], by pass
-    int64_t checked;   // steps
-    int64_t differed;  // steps
+    void *first;                      // device: the gradients of the first pass
+    size_t bytes;                     // of them
+    void *difference;                 // device, of a device with a queue: FP32 [chunk]
+    void *found;                      // device, of a device with a queue: an mz_inspection for each chunk
+    double *losses[MZ_REPLAY_PASSES]; // [micro batches], by pass
+    mz_update_copy update;            // with train.replay_update
+    uint32_t *sums[MZ_REPLAY_PASSES]; // [update.n_parts], by pass
+    int64_t checked;                  // steps
+    int64_t differed;                 // steps
 } mz_replay;
 
 // All memory is taken here: the size of the gradients, and on a device with a queue 16 MiB more. Nothing where
@@ -32,5 +37,10 @@ bool mz_replay_due(const struct mz_training *run, int64_t step);
 // is to stop, or no two passes agree; there is a checkpoint of the step before, and nothing of this one was used.
 typedef mezzo_status (*mz_replay_fn)(struct mz_training *run, int64_t step, double *losses);
 mezzo_status mz_replay_check(struct mz_training *run, int64_t step, mz_replay_fn compute);
+bool mz_replay_updates(const struct mz_training *run); // with train.replay_update
+// mz_step_finish twice from the same state, with the ranks' sums and gathers, compared by checksums of weights, moments
+// and counters; a third time decides, as above. `in_place`: its.
+mezzo_status mz_replay_update(struct mz_training *run, int64_t step, bool in_place);
+size_t mz_replay_memory(const struct mz_training *run); // bytes of the device
 
 #endif

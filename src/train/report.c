@@ -17,7 +17,7 @@ static size_t sampler_memory(const mz_training *run) {
 
 mezzo_status mz_report_open(mz_training *run) {
     mz_report *r = &run->report;
-    r->memory = mz_session_memory(&run->engine.session) + sampler_memory(run);
+    r->memory = mz_session_memory(&run->engine.session) + sampler_memory(run) + mz_replay_memory(run);
     r->rates = (mz_rates){.flops = mz_model_flops(run->engine.session.train) * (double)run->config.grad_accum,
                           .energy.each = (double)NAN};
     MEZZO_TRY(mz_peak_flops(run->engine.device, run->engine.info.description,

@@ -144,12 +144,15 @@ mezzo_status mz_run_step(mz_training *run) {
     MEZZO_TRY(run_micros(run, step, replays ? run->replay.losses[0] : NULL));
     if (replays)
         MEZZO_TRY(mz_replay_check(run, step, run_micros));
-    run->data->position += mz_run_batches(run);
     mz_step_ask(run->engine.session.step, asked_of(run));
     // A step that is counted leaves its gradients unscaled in memory, until the next run writes them.
     mz_profile_push(run->profile, "update");
-    MEZZO_TRY(mz_step_finish(run->engine.session.step, run->engine.counting));
+    MEZZO_TRY(replays && mz_replay_updates(run) ? mz_replay_update(run, step, run->engine.counting)
+                                                : mz_step_finish(run->engine.session.step, run->engine.counting));
     mz_profile_pop(run->profile);
+    if (!replays || !mz_replay_updates(run))
+        MZ_INJECT_UPDATE(run);
+    run->data->position += mz_run_batches(run);
     if (run->engine.counting)
         MEZZO_TRY(mz_magnitudes_gradients(run->engine.magnitudes, run->engine.session.params));
     run->step = step;

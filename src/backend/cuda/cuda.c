@@ -97,7 +97,6 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     *out = NULL;
     mezzo_status status;
     int count = 0;
-    char bus_id[32] = "";
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess)
         return no_gpu(error);
@@ -126,8 +125,10 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
         status = mz_fail(MEZZO_ERR_UNSUPPORTED, "%s", mz_gemm_library(cuda));
         goto fail;
     }
-    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index) == cudaSuccess)
-        mz_cuda_telemetry_open(cuda, bus_id);
+    if (cudaDeviceGetPCIBusId(cuda->bus_id, sizeof cuda->bus_id, index) == cudaSuccess)
+        mz_cuda_telemetry_open(cuda, cuda->bus_id);
+    else
+        cuda->bus_id[0] = '\0';
     *out = &cuda->base;
     return MEZZO_OK;
 fail:
@@ -137,7 +138,7 @@ fail:
 
 static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) {
     const mz_cuda_device *cuda = mz_cuda(device);
-    char driver[80], product[32];
+    char driver[80], product[32], serial[40];
     size_t total;
     *out = (mezzo_device_info){
         .backend = "cuda", .threads = 1, .memory_total = cuda->memory, .compute_capability = cuda->cc};
@@ -147,6 +148,10 @@ static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) 
     mz_gemm_version(cuda, product, sizeof product);
     snprintf(out->versions, sizeof out->versions, "driver %s, CUDA %d.%d, cuBLASLt %s",
              driver[0] != '\0' ? driver : "unknown", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, product);
+    mz_cuda_serial_text(cuda, serial, sizeof serial);
+    if (cuda->bus_id[0] != '\0')
+        snprintf(out->identity, sizeof out->identity, "PCI %s%s%s", cuda->bus_id, serial[0] != '\0' ? ", serial " : "",
+                 serial);
     if (!cuda->capturing && cudaMemGetInfo(&out->memory_free, &total) != cudaSuccess)
         out->memory_free = 0;
     // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at two and more times FP32's rate on every

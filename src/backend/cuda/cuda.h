@@ -44,6 +44,7 @@ typedef struct mz_cuda_device {
     bool capturing;
     mz_cuda_size *sizes;
     size_t n_sizes, cap_sizes;
+    char bus_id[32];                     // "0000:1B:00.0"; "": not known
     struct mz_cuda_telemetry *telemetry; // telemetry.c; NULL where there is no NVML
     struct mz_cuda_matmul *matmul;       // gemm.c: cuBLASLt and its plans
     struct mz_cudnn *cudnn;              // cudnn.c: cuDNN and its plans; made on first use
@@ -98,6 +99,7 @@ void mz_cuda_telemetry_open(mz_cuda_device *device, const char *bus_id);
 void mz_cuda_telemetry_close(mz_cuda_device *device);
 mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out);
 void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size); // "580.159.04", "" unknown
+void mz_cuda_serial_text(const mz_cuda_device *device, char *text, size_t size); // of the board; "" unknown
 
 // queue.c: close takes what open made, whole or not. For the others see mz_backend.
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda);

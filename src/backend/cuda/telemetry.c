@@ -14,7 +14,7 @@ enum { NVML_TEMPERATURE_GPU = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2 };
 struct mz_cuda_telemetry {
     void *library;
     nvml_handle card;
-    char driver[80];
+    char driver[80], serial[40]; // serial "": a card without one
     int (*shutdown)(void);
     int (*power)(nvml_handle, unsigned *milliwatts);
     int (*energy)(nvml_handle, unsigned long long *millijoules); // since the driver was loaded; Volta and later
@@ -31,6 +31,7 @@ static bool find(void *library, const char *name, void *function) { // function:
 
 void mz_cuda_telemetry_open(mz_cuda_device *device, const char *bus_id) {
     int (*init)(void), (*by_bus)(const char *, nvml_handle *), (*version)(char *, unsigned);
+    int (*serial)(nvml_handle, char *, unsigned);
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     struct mz_cuda_telemetry *t = library != NULL ? mz_alloc(1, sizeof *t) : NULL;
     if (t == NULL) {
@@ -50,6 +51,8 @@ void mz_cuda_telemetry_open(mz_cuda_device *device, const char *bus_id) {
     if (whole && version(t->driver, sizeof t->driver) != 0)
         t->driver[0] = '\0';
     if (whole && by_bus(bus_id, &t->card) == 0) {
+        if (!find(library, "nvmlDeviceGetSerial", &serial) || serial(t->card, t->serial, sizeof t->serial) != 0)
+            t->serial[0] = '\0';
         device->telemetry = t;
         return;
     }
@@ -89,6 +92,10 @@ mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out) 
     if (t->memory(t->card, &memory) == 0)
         out->memory_used = (size_t)memory.used;
     return MEZZO_OK;
+}
+
+void mz_cuda_serial_text(const mz_cuda_device *device, char *text, size_t size) {
+    snprintf(text, size, "%s", device->telemetry != NULL ? device->telemetry->serial : "");
 }
 
 void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size) {

@@ -39,7 +39,7 @@ size_t mz_footprint_total(const mz_footprint *f) {
 }
 
 size_t mz_footprint_run(const mz_footprint *f) {
-    return mz_footprint_total(f) + f->evaluation + f->sampling;
+    return mz_footprint_total(f) + f->evaluation + f->sampling + f->replay;
 }
 
 mezzo_status mz_session_run_bytes(mezzo_device *device, const mz_session_options *o, size_t *bytes) {
