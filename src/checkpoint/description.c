@@ -71,8 +71,21 @@ static mezzo_status read_text(const char *where, const char *description, const 
     return status == MEZZO_ERR_INVALID ? mz_context(status, "%s", where) : status; // the others name it
 }
 
+// Returns RUN of RUN/checkpoints/step-…, for the caller to free; a path without these leads up from the checkpoint.
+static char *run_of(const char *folder) {
+    size_t n = strlen(folder);
+    for (int i = 0; i < 2; i++) {
+        while (n > 0 && folder[n - 1] != '/')
+            n--;
+        if (n < 2)
+            return mz_format("%s/../..", folder);
+        n--;
+    }
+    return mz_format("%.*s", (int)n, folder);
+}
+
 mezzo_status mz_description_read(const char *folder, const char *description, mz_model *out) {
-    char *where = mz_format("%s/state.json", folder), *run = mz_format("%s/../..", folder);
+    char *where = mz_format("%s/state.json", folder), *run = run_of(folder);
     mezzo_status status =
         where == NULL || run == NULL ? MEZZO_ERR_MEMORY
         : description[0] != '\0'

@@ -423,21 +423,35 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
                          (long long)r->n, set == MZ_SET_TRAIN ? "training" : "validation", (long long)rows);
 }
 
+// Bytes become brightness; their channels are last, and `channels` of them go first.
+static void fill_bytes(const uint8_t *from, int64_t channels, int64_t pixels, float *to) {
+    for (int64_t c = 0; c < channels; c++)
+        for (int64_t i = 0; i < pixels; i++)
+            to[c * pixels + i] = (float)from[i * channels + c] * (1.0F / 255);
+}
+
 // Writes one example of an array into a row of an input.
 static void fill_row(const classifier *c, const mz_array *a, int64_t example, const mz_input *in, int64_t row) {
-    const bool planes = c->planes && in->role == MZ_ROLE_FEATURES && fits_planes(a, in),
-               bright = a->type == MZ_ARRAY_U8 && in->role == MZ_ROLE_FEATURES,
+    const bool features = in->role == MZ_ROLE_FEATURES, planes = c->planes && features && fits_planes(a, in),
                marks = in->role == MZ_ROLE_TARGETS && in->dtype == MEZZO_I32;
     const int64_t width = a->width, channels = planes ? a->dim[2] : 1, pixels = width / channels;
+    const bool same = in->dtype == (a->type == MZ_ARRAY_F32 ? MEZZO_F32 : MEZZO_I32) && a->type != MZ_ARRAY_U8;
+    const size_t size = mz_array_size(a);
+    const unsigned char *from = (const unsigned char *)a->data + (size_t)(example * width) * size;
     float *const x = (float *)in->data + row * width;
     int32_t *const y = (int32_t *)in->data + row * width;
-    for (int64_t i = 0; i < width; i++) {
-        const double value = mz_array_number(a, example * width + (planes ? i % pixels * channels + i / pixels : i));
-        if (in->dtype == MEZZO_F32)
-            x[i] = bright ? (float)value * (1.0F / 255) : (float)value;
-        else
-            y[i] = marks && is_ignored(c, (int64_t)value) ? -1 : (int32_t)value;
-    }
+    if (same && !planes && !marks)
+        memcpy(x, from, (size_t)width * size);
+    else if (a->type == MZ_ARRAY_U8 && features && in->dtype == MEZZO_F32)
+        fill_bytes(from, channels, pixels, x);
+    else
+        for (int64_t i = 0; i < width; i++) {
+            const double v = mz_array_number(a, example * width + (planes ? i % pixels * channels + i / pixels : i));
+            if (in->dtype == MEZZO_F32)
+                x[i] = (float)v;
+            else
+                y[i] = marks && is_ignored(c, (int64_t)v) ? -1 : (int32_t)v;
+        }
 }
 
 // Makes a row that does not count.

@@ -118,7 +118,8 @@ static mezzo_status take_model(mezzo_config *config, const char *path, const mez
     if (is_set(config, "model.name") || c->model[0] == '\0')
         return MEZZO_OK;
     MEZZO_TRY(mz_description_read(path, c->model, &model));
-    MEZZO_TRY(mezzo_config_set(config, "model.name", model.maker->name, "--init"));
+    const char *graph = model.config.graph; // of an ONNX file
+    MEZZO_TRY(mezzo_config_set(config, "model.name", graph[0] != '\0' ? graph : model.maker->name, "--init"));
     return mz_config_fill_model(config, &model.config);
 }
 

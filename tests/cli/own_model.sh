@@ -169,6 +169,11 @@ cmp -s frozen/checkpoints/step-00000004/model.safetensors head/checkpoints/step-
     fail "--train trains others than those that it names"
 run 0 train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --out all
 cmp -s all/checkpoints/step-00000004/model.safetensors head/checkpoints/step-00000004/model.safetensors && fail "--train trains all"
+run 0 train --init classes --data a.npz "${FEW[@]}" --steps 1 --lr 0 --min-lr 0 --out begun
+run 0 eval classes --data a.npz
+whole=$(grep loss "$OUT")
+run 0 eval begun --data a.npz
+[[ $(grep loss "$OUT") == "$whole" ]] || fail "a run that begins with another's weights has another loss"
 refuse 2 train.parameters '"nope"' -- train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --train nope --out none
 
 # the example does the same through the library
