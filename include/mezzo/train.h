@@ -88,7 +88,7 @@ typedef struct mezzo_progress {
 } mezzo_progress;
 typedef void (*mezzo_progress_fn)(void *user, const mezzo_progress *progress);
 
-// What a run is about to train, where amp.precision is auto. Borrowed during the call.
+// Holds what a run is about to train, where amp.precision is auto. Borrowed during the call.
 typedef struct mezzo_auto_request {
     mezzo_device *device;
     const mezzo_model_config *model;
@@ -193,13 +193,15 @@ typedef struct mezzo_eval_result {
     double loss;       // mean over tokens or examples, nats
     double loss_as;    // with the weights rounded to `as`; NaN: not asked for
     double perplexity; // e^loss, of a language model; else NaN
-    // What that is of: "character", "byte" or "token", as the tokenizer cuts text; "" where there is none. Static.
+    // The unit of perplexity: "character", "byte" or "token", as the tokenizer cuts text; "" where there is none.
+    // Static.
     const char *perplexity_per;
-    // Of the text that was predicted, so that models with different tokenizers compare; NaN: its bytes are not known.
+    // Bits for each byte of the text that was predicted, so that models with different tokenizers compare; NaN: its
+    // bytes are not known.
     double bits_per_byte;
     double accuracy; // share of right classes, of a classifier; else NaN
     double mae, r2;  // mean absolute error and coefficient of determination, of a model that predicts numbers; else NaN
-    // Of a model of images, gray ones and the whole set: what mezzo_run_predict scores of them in 5 steps; else NaN.
+    // For a model of gray images and the whole set, the scores that mezzo_run_predict gives in 5 steps; else NaN.
     double nmse, rmse, ssim, psnr;
     const char *unit;     // of `tokens`: "tokens", of a classifier "examples", of pictures "images"
     int64_t tokens, step; // evaluated; the checkpoint's step
@@ -250,9 +252,9 @@ MEZZO_API mezzo_status mezzo_chat_open(const mezzo_sample_options *options, mezz
 MEZZO_API void mezzo_chat_close(mezzo_chat *chat); // NULL is fine
 // Begins anew. `system`: the message of the system; NULL or "": none. INVALID: it is not UTF-8.
 MEZZO_API mezzo_status mezzo_chat_reset(mezzo_chat *chat, const char *system);
-// The user says `message`, and `write` (NULL: nobody) gets the answer as it is drawn. *out is filled on success. After
-// an error the conversation is as before. INVALID: the message is not UTF-8, the tokenizer or the template refuses it,
-// or it does not fit into the context.
+// The user says `message`, and `write` (NULL: no function) gets the answer as it is drawn. *out is filled on success.
+// After an error the conversation is as before. INVALID: the message is not UTF-8, the tokenizer or the template
+// refuses it, or it does not fit into the context.
 MEZZO_API mezzo_status mezzo_chat_say(mezzo_chat *chat, const char *message, const mezzo_hooks *hooks,
                                       mezzo_text_fn write, void *user, mezzo_chat_answer *out);
 // The whole conversation as one line, {"messages": […]}, a record to train on, atomically. IO names the file.

@@ -1,6 +1,6 @@
 // macOS lacks some Linux calls that Mezzo makes; this file builds them from its own. The build includes this file in
-// front of every source there; nothing else knows of macOS. Its syntax is checked (scripts/macos.sh); nobody has run
-// it.
+// front of every source there; nothing else knows of macOS. Its syntax is checked (scripts/macos.sh); it has not been
+// run.
 #ifndef MZ_BASE_MACOS_H
 #define MZ_BASE_MACOS_H
 

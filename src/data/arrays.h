@@ -1,4 +1,4 @@
-// Holds examples as named arrays, which are read from an .npz archive or .npy files, or made by the caller.
+// Reads examples as arrays with names: those of an .npz archive, of .npy files, or made by the caller.
 #ifndef MZ_DATA_ARRAYS_H
 #define MZ_DATA_ARRAYS_H
 

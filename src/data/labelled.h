@@ -32,7 +32,7 @@ typedef struct mz_labelled {
 // `numbers`: that column has numbers to predict, and no classes.
 mezzo_status mz_labelled_read_table(const char *path, const char *label, bool numbers, mz_classes *classes,
                                     mz_labelled *out);
-// Whether a folder has token shards or records, and not a folder of images for each class.
+// Returns whether a folder has token shards or records, and not a folder of images for each class.
 bool mz_labelled_has_shards(const char *path);
 // PATH/CLASS/*.png: gray where all are, else RGB; all of one size. Names that begin with a dot and other files are
 // passed over. FORMAT names the file.

@@ -1,6 +1,5 @@
-// NumPy's .npy files, versions 1 and 2: one array in C order, of f4, f8, u1, b1, i4 or i8,
-// little-endian. Mapped, not
-// copied. The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// Maps NumPy's .npy files, versions 1 and 2: one array in C order, of f4, f8, u1, b1, i4 or i8, little-endian. Mapped,
+// not copied. The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #ifndef MZ_DATA_NPY_H
 #define MZ_DATA_NPY_H
 

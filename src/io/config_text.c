@@ -79,8 +79,8 @@ void mz_config_add_yaml(const mz_config *cfg, mz_text *out) {
     add_group(cfg, "", 0, 0, out);
 }
 
-// A file that was written here vouches for itself in its first line, a comment. A file without that line is somebody's
-// own, and is taken as it is.
+// A file that was written here vouches for itself in its first line, a comment. A file without that line is another
+// author's own, and is taken as it is.
 #define SEAL      "# crc32c "
 #define SEAL_REST " of all lines below; remove this line when you edit the file\n"
 

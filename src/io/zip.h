@@ -1,4 +1,4 @@
-// Reads ZIP archives as numpy.savez writes them: entries are stored or deflated, and may have 4 GiB and more. Files are
+// Maps ZIP archives, as numpy.savez writes them: files that are stored or deflated, also of 4 GiB and more. Files are
 // mapped. PKWARE's APPNOTE.TXT 6.3 defines the format.
 #ifndef MZ_IO_ZIP_H
 #define MZ_IO_ZIP_H

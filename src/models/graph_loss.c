@@ -177,7 +177,7 @@ int64_t mz_graph_term_values(const mz_graph_term *term) {
     return kinds[term->kind].predicts ? count_of(&term->shape) / 2 : 0;
 }
 
-// Where an exporter made one dimension of two, [B·T, classes], labels have both.
+// Returns where an exporter made one dimension of two, [B·T, classes], labels have both.
 int mz_graph_term_labels(const mz_graph_term *term, int64_t batch, int64_t dim[MZ_INPUT_RANK]) {
     const mz_graph_shape *s = &term->shape;
     int rank = 0;

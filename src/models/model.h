@@ -1,12 +1,12 @@
-// A model as an object: what the inputs of its graphs are for, how a graph is built, what describes it, and whose names
-// its weights have elsewhere. A family with its keys (registry.c) is one maker of such objects.
+// A model is an object: it says what the inputs of its graphs are for, how a graph is built, what describes it, and
+// which names its weights have elsewhere. A family with its keys (registry.c) is one maker of such objects.
 #ifndef MZ_MODEL_H
 #define MZ_MODEL_H
 
 #include "mezzo/program.h"
 #include "models/keys.h"
 
-// What an input is for: a task fills the inputs of a batch by their roles.
+// Says what an input is for: a task fills the inputs of a batch by their roles.
 typedef enum mz_role {
     MZ_ROLE_TOKENS,
     MZ_ROLE_TARGETS,
@@ -42,7 +42,7 @@ typedef struct mz_input {
         .name = (its_name), .role = (its_role), .dtype = (its_dtype), .rank = (its_rank), .dim = { __VA_ARGS__ }       \
     }
 
-// Which of a model's graphs.
+// Names one of a model's graphs.
 typedef enum mz_model_part {
     MZ_PART_WHOLE,  // with the loss
     MZ_PART_CACHED, // a language model that generates: mezzo_model_build_cached
@@ -127,20 +127,20 @@ mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user
 // files that belong to it are; NULL: none. INVALID: no maker has its name, or as mezzo_model_check; else the error of
 // `find`.
 mezzo_status mz_model_read(mz_fact_find find, void *user, const char *folder, mz_model *out);
-// The longest context of a model where nobody asks for one: what is published has more than a step's memory holds.
+// The longest context of a model where none is asked for: what is published has more than a step's memory holds.
 enum { MZ_SEQ_LEN_OWN = 4096 };
 // The positions that its exported configuration says.
 int64_t mz_model_positions(const mezzo_model_config *config);
-// Whether positions in a text of so many tokens are others than in a short one.
+// Returns whether positions in a text of so many tokens are others than in a short one.
 bool mz_model_is_long(const mz_model *model, int64_t tokens);
 // Gives it another context, unless a parameter has a row for each position.
 void mz_model_set_length(mz_model *model, int64_t length);
-// Whether weights of `theirs` go on in `ours`: INVALID names the first difference. `where` is the file of theirs,
-// `other` the key that names another one.
+// Checks whether weights of `theirs` go on in `ours`: INVALID names the first difference. `where` is the file of
+// theirs, `other` the key that names another one.
 mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, const char *where, const char *other);
 
-// What data decides of a graph file's dimensions: input `name` (NULL: the only one) has rows of this shape. A size that
-// is given already stays.
+// Sets what data decides of a graph file's dimensions: input `name` (NULL: the only one) has rows of this shape. A size
+// that is given already stays.
 mezzo_status mz_graph_file_bind(mezzo_model_config *config, const char *name, int rank, const int64_t *dim);
 bool mz_graph_file_wants_numbers(const mezzo_model_config *config); // its labels are numbers, not classes
 

@@ -1,4 +1,5 @@
-// Attention and rotary embeddings of ONNX files: as Mezzo's ops where they can say it, else as products and a softmax.
+// Builds attention and rotary embeddings of ONNX files: as Mezzo's ops where they can say it, else as products and a
+// softmax.
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 #include "onnx/convert.h"
 
 // --- masks ---------------------------------------------------------------------------------------------------------
-// What a known mask lets a query see.
+// Says what a known mask lets a query see.
 typedef enum sight { SEES_ALL, SEES_PAST, SEES_OTHER } sight;
 
 static bool is_seen(const mz_onnx_value *mask, double number, bool *odd) {

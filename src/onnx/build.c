@@ -1,4 +1,4 @@
-// From an ONNX file to a graph: node after node, first as a draft, then what the outputs need.
+// Builds a graph from an ONNX file: node after node, first as a draft, then what the outputs need.
 #include "onnx/idioms.h"
 #include "onnx/onnx.h"
 

@@ -1,5 +1,5 @@
-// ONNX ops that work element by element: on known numbers here, else by Mezzo's own, in the order in which the largest
-// operand is stored.
+// Builds the ONNX ops that work element by element: on known numbers here, else by Mezzo's own, in the order in which
+// the largest operand is stored.
 #include <math.h>
 
 #include "onnx/convert.h"

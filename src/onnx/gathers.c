@@ -1,4 +1,4 @@
-// ONNX ops that read and write elements by index.
+// Builds the ONNX ops that read and write elements by index.
 #include <math.h>
 
 #include "onnx/convert.h"

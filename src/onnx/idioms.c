@@ -263,7 +263,7 @@ static mezzo_status swiglu(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
     return mz_onnx_give(call, 0, false, x->rank, mezzo_swiglu(call->build->g, v));
 }
 
-// Whether a weight or a table has one number for each element of x's last dimension.
+// Returns whether a weight or a table has one number for each element of x's last dimension.
 static bool one_row(const mz_onnx_value *w, const mz_onnx_value *x) {
     return w && w->kind != MZ_ONNX_ABSENT && !w->integer && w->rank >= 1 && w->rank <= x->rank && x->rank > 0 &&
            w->dim[w->rank - 1] == x->dim[x->rank - 1] && mz_onnx_elements(w->rank, w->dim) == x->dim[x->rank - 1];
@@ -350,7 +350,7 @@ static mezzo_status group_norm(mz_onnx_call *call, mz_onnx_match *m, bool *done)
     return mz_onnx_give_as(call, 0, false, x->rank, v, perm);
 }
 
-// Whether a node's output is half 0 or 1 of x's last dimension.
+// Returns whether a node's output is half 0 or 1 of x's last dimension.
 static bool is_half(mz_onnx_call *call, const mz_onnx_value *part, const mz_onnx_value *x, int half) {
     const MzPb__Node *node = producer_of(call, part);
     if (x->rank < 1 || part->rank != x->rank || 2 * part->dim[x->rank - 1] != x->dim[x->rank - 1])

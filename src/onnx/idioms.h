@@ -1,4 +1,4 @@
-// The idioms that the reader recognizes (idioms.def).
+// The reader recognizes these idioms (idioms.def).
 #ifndef MZ_ONNX_IDIOMS_H
 #define MZ_ONNX_IDIOMS_H
 

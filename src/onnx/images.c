@@ -340,7 +340,7 @@ mezzo_status mz_onnx_global_pool(mz_onnx_call *call, int largest) {
 }
 
 // --- Resize --------------------------------------------------------------------------------------------------------
-// Where element `out` of a resized axis lies in the old one.
+// Returns where element `out` of a resized axis lies in the old one.
 static double place_in(mz_onnx_call *call, int64_t out, int64_t before, int64_t after, double scale) {
     const MzPb__Node *node = call->node;
     if (mz_onnx_is(node, "coordinate_transformation_mode", "align_corners", false))

@@ -1,4 +1,4 @@
-// ONNX ops that are layers: products, norms of rows, softmax, reductions, losses.
+// Builds the ONNX ops that are layers: products, norms of rows, softmax, reductions, losses.
 #include <math.h>
 
 #include "onnx/convert.h"

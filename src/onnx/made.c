@@ -1,4 +1,4 @@
-// ONNX ops that make values of shapes and of numbers.
+// Builds the ONNX ops that make values of shapes and of numbers.
 #include <math.h>
 
 #include "onnx/convert.h"

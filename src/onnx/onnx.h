@@ -79,7 +79,7 @@ struct mezzo_onnx {
     int *recognized; // of the last build, by idiom
 };
 
-// What the variables of a pattern stand for, by letter.
+// Holds what the variables of a pattern stand for, by letter.
 typedef struct mz_onnx_match {
     const struct mz_onnx_idiom *idiom; // NULL: none
     mz_onnx_value *value[26];

@@ -1,4 +1,4 @@
-// The table of ONNX ops by name.
+// Holds the table of ONNX ops by name.
 #include <math.h>
 #include <stdlib.h>
 

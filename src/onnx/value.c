@@ -1,4 +1,4 @@
-// What names of an ONNX file stand for while a graph is built: known numbers, weights, values in any order of
+// While a graph is built, the names of an ONNX file stand for these: known numbers, weights, values in any order of
 // dimensions.
 #include <math.h>
 
@@ -254,7 +254,7 @@ mezzo_value mz_onnx_scalar(mz_onnx_call *call, double number) {
     return mezzo_constant(call->build->g, MEZZO_F32, (float)number, 1, &(int64_t){1});
 }
 
-// Whether each slice along the first axis is the same.
+// Returns whether each slice along the first axis is the same.
 static bool repeats(int rank, const int64_t *dim, const double *numbers) {
     const int64_t n = rank > 1 && dim[0] > 1 ? mz_onnx_elements(rank - 1, dim + 1) : 0;
     bool same = n > 1;

@@ -111,7 +111,7 @@ static const struct place *place_of(const MzPb__Node *node, size_t input) {
     return NULL;
 }
 
-// What a node reads there, through Identity.
+// Returns what a node reads there, through Identity.
 static mz_onnx_value *read_by(const mezzo_onnx *onnx, const MzPb__Node *node, size_t input) {
     mz_onnx_value *value = mz_onnx_find(onnx, node->input[input]);
     for (int steps = 0; steps < 64 && value->producer >= 0; steps++) {

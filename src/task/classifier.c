@@ -31,7 +31,7 @@ typedef struct classifier {
     int64_t *order;     // [n]: a shuffle, as files are often sorted by class
     char labels[512];   // where they came from, for errors
     bool planes;        // images have channels last, and the model wants them first
-    bool drops;         // a batch that is not full is left out, as nothing tells its rows apart
+    bool drops;         // a batch that is not full is left out, as nothing distinguishes its rows
 } classifier;
 
 static bool given(const char *text) {

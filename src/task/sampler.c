@@ -13,7 +13,7 @@
 #define SHORT   6
 
 // --- programs ------------------------------------------------------------------------------------
-// What stays the same from token to token. Nobody reads the loss here: every target is ignored.
+// Writes what stays the same from token to token. The loss is not read here: every target is ignored.
 static mezzo_status write_fixed(mz_sampler *s, const mz_form *form, mezzo_program *program) {
     mz_input inputs[MZ_MODEL_INPUTS];
     const int n = mz_model_inputs(&s->model, form, inputs);

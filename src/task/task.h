@@ -1,7 +1,7 @@
-// A task: what stands between the training loop and the data. It owns the data and knows what a batch of it is, when
-// one is bad, how much each counts, what is measured besides the loss, and what a sample of the model is. The loop
-// knows none of that: it draws batches by number and feeds them to a program. The model says what its inputs are; the
-// task fills them by their roles.
+// A task stands between the training loop and the data. It owns the data and knows what a batch of it is, when one is
+// bad, how much each counts, what is measured besides the loss, and what a sample of the model is. The loop knows none
+// of that: it draws batches by number and feeds them to a program. The model says what its inputs are; the task fills
+// them by their roles.
 //
 // The language model is one task (language.c), the classifier another (classifier.c); a third is a third mz_task_kind
 // and a row in task.c.
@@ -31,7 +31,7 @@ typedef enum mz_order {
     MZ_ORDER_SEQUENTIAL, // every example once; what fills the last batch up has a weight of 0
 } mz_order;
 
-// What mz_evaluate finds of a batch.
+// Holds what mz_evaluate finds of a batch.
 typedef struct mz_batch_score {
     double loss;      // mean
     uint64_t counted; // targets or examples
@@ -42,7 +42,7 @@ typedef struct mz_batch_score {
 typedef struct mz_source {
     const struct mz_task *task; // borrowed
     mz_examples examples;       // the batch that was drawn last; owned
-    uint64_t position;          // kept by whoever goes through the source in turn
+    uint64_t position;          // kept by code that goes through the source in turn
     uint64_t batches;           // of one pass
     float *logits;              // [targets, classes], where accuracy is counted; NULL elsewhere
     int64_t classes;
@@ -54,13 +54,13 @@ typedef struct mz_source {
 } mz_source;
 
 // --- tasks ---------------------------------------------------------------------------------------
-// Where data and what belongs to it comes from. NULL and "" are nothing. Borrowed while the task is open.
+// Says where data and what belongs to it comes from. NULL and "" are nothing. Borrowed while the task is open.
 typedef struct mz_task_options {
     const char *path, *train, *validation; // data.path, data.train, data.val
     const char *tokenizer;                 // language: its name or file, or "auto"
     const char *form;                      // language: that of records, or "auto"
     const char *features, *labels;         // classifier: data.features (or path), data.labels
-    const char *latents;                   // images: a run folder of kl_vae; read by whoever opens the task
+    const char *latents;                   // images: a run folder of kl_vae; read by the code that opens the task
     bool any_labels, numbers;              // examples: the model says what labels are; a table's are numbers. Set by
                                            // mz_task_open
     double split;                          // the part of `path` that is trained on
@@ -87,7 +87,7 @@ typedef struct mz_task_metric {
 } mz_task_metric;
 enum { MZ_TASK_METRICS = 4 };
 
-// What is known of an answer once it is drawn.
+// Holds what is known of an answer once it is drawn.
 typedef struct mz_answer {
     size_t first;   // the message from which on the model read the conversation; in and out
     int64_t prompt; // tokens that it read
@@ -119,7 +119,7 @@ typedef struct mz_task {
     char note[400]; // once its model is set: one line that the owner of the run should read; "" = none
 } mz_task;
 
-// What a task has to bring. Optional members may be NULL, and say what that means.
+// Holds what a task has to bring. Optional members may be NULL, and say what that means.
 typedef struct mz_task_kind {
     const char *name; // "language model"
     const char *unit; // what items are: "tokens"
@@ -132,7 +132,7 @@ typedef struct mz_task_kind {
     bool (*has)(const mz_task *task, mz_set set); // any example at all
     void (*describe)(const mz_task *task, char *out, size_t size);
     void (*report)(const mz_task *task); // NULL: nothing. Logs what was read of the data, once the model is set
-    // What tells these examples from others. They are read already, or few of their bytes are looked at.
+    // Returns the mark that identifies these examples. They are read already, or few of their bytes are looked at.
     mezzo_data_mark (*mark)(const mz_task *task, mz_set set);
     // `source` has its examples; sets state and batches.
     mezzo_status (*open_source)(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
@@ -140,7 +140,7 @@ typedef struct mz_task_kind {
     void (*close_source)(mz_source *source);
     // Batch k into source->examples. INVALID: this batch is bad, others may be good.
     mezzo_status (*draw)(mz_source *source, uint64_t k);
-    // Whether every value is one that the model can take; else `fault` says which is not.
+    // Returns whether every value is one that the model can take; else `fault` says which is not.
     bool (*check)(const mz_task *task, const mz_examples *examples, char *fault, size_t size);
     void (*blank)(mz_examples *examples);            // makes a batch of which nothing counts
     uint64_t (*weight)(const mz_examples *examples); // how many of its targets count
@@ -166,7 +166,7 @@ const mz_task_kind *mz_task_kind_of(mezzo_model_purpose purpose);
 
 // Opens the data for a model of this family. Errors name the file, or the key that is missing.
 mezzo_status mz_task_open(const mezzo_model_config *family, const mz_task_options *options, mz_task **out);
-// Whether what options name is texts, for a model that could learn from either.
+// Returns whether what options name is texts, for a model that could learn from either.
 bool mz_task_reads_texts(const mz_task_options *options);
 void mz_task_close(mz_task *task); // NULL is fine; after its sources
 // The model that is trained on it, complete. INVALID where it does not fit the data.

@@ -1,5 +1,5 @@
-// What other formats would do to the operands of the products of a step that is under way. It reads the operands after
-// each product has run, so that the step itself does not change.
+// Measures what other formats would do to the operands of the products of a step that is under way. It reads the
+// operands after each product has run, so that the step itself does not change.
 #ifndef MZ_TRAIN_COUNTERFACTUAL_H
 #define MZ_TRAIN_COUNTERFACTUAL_H
 
@@ -28,7 +28,7 @@ typedef struct mz_counterfactual {
     size_t next;          // of the step under way
     char *bytes;          // an operand as it is stored, where the device has memory of its own
     float *x;             // an operand, [rows, columns]
-    mz_program_hook hook; // of whoever had one before
+    mz_program_hook hook; // of the owner before
     void *hook_user;
 } mz_counterfactual;
 

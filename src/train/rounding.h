@@ -1,5 +1,5 @@
-// What a format makes of the numbers of a product's operand: how far they move, which become zero or saturate, and the
-// scales they get. The rounding is that of the op quantize and of emulated blocks, by the same functions.
+// Measures what a format makes of the numbers of a product's operand: how far they move, which become zero or saturate,
+// and the scales they get. The rounding is that of the op quantize and of emulated blocks, by the same functions.
 #ifndef MZ_TRAIN_ROUNDING_H
 #define MZ_TRAIN_ROUNDING_H
 

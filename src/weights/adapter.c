@@ -1,5 +1,6 @@
-// Adapters in PEFT's files, adapter_model.safetensors and adapter_config.json: a run's come out as PEFT's, and PEFT's
-// stand beside imported weights. A is the same in both; B's rows are the layer's, and change places with them.
+// Reads and writes adapters in PEFT's files, adapter_model.safetensors and adapter_config.json: a run's come out as
+// PEFT's, and PEFT's stand beside imported weights. A is the same in both; B's rows are the layer's, and change places
+// with them.
 #include <math.h>
 #include <stdlib.h>
 

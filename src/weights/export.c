@@ -1,4 +1,4 @@
-// mezzo_export: a checkpoint becomes a folder that transformers loads, or a GGUF file.
+// mezzo_export turns a checkpoint into a folder that transformers loads, or a GGUF file.
 #include <stdlib.h>
 
 #include "graph/graph.h"

@@ -1,4 +1,4 @@
-// diffusers' AutoencoderKL, which is our kl_vae: the same names; a convolution's weight is [out, in, height, width].
+// Maps diffusers' AutoencoderKL to kl_vae: the names are the same; a convolution's weight is [out, in, height, width].
 #include "io/json.h"
 #include "io/quote.h"
 #include "weights/hf.h"

@@ -1,5 +1,6 @@
-// Decoders as transformers has them: a row each in hf_decoders, keys of config.json by hf_keys.def in both directions,
-// and tensors that are parts of our parameters: q, k and v of one matrix, gate and up of another, experts one by one.
+// Maps decoders as transformers has them: a row each in hf_decoders, keys of config.json by hf_keys.def in both
+// directions, and tensors that are parts of our parameters: q, k and v of one matrix, gate and up of another, experts
+// one by one.
 #include "checkpoint/checkpoint.h"
 #include "io/json.h"
 #include "models/decoder.h"

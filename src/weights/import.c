@@ -1,5 +1,5 @@
-// mezzo_import: weights of others become a run folder with one checkpoint, which sampling, evaluation and export take
-// as any other.
+// mezzo_import turns published weights into a run folder with one checkpoint, which sampling, evaluation and export
+// take as any other.
 #include <math.h>
 #include <stdlib.h>
 

@@ -49,7 +49,7 @@ static mezzo_status image_model(const mz_sweep_options *o, int64_t blocks, int64
     return mezzo_model_check(out);
 }
 
-// Whether the heads divide the width and turn pairs; key heads become the most that divide them.
+// Returns whether the heads divide the width and turn pairs; key heads become the most that divide them.
 static bool heads_fit(mezzo_model_config *m) {
     while (m->kv_heads > 1 && m->heads % m->kv_heads != 0)
         m->kv_heads--;

@@ -1,5 +1,5 @@
 // Inspects tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. Everything is
-// told from a value's bits, so that counts are integers and the compiler can use vectors for them.
+// found from a value's bits, so that counts are integers and the compiler can use vectors for them.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"
