@@ -20,7 +20,7 @@ typedef struct exporter {
     const mz_hf_family *family;
     const mz_gguf_family *gguf; // NULL: Hugging Face's files
     mz_gguf_format format;
-    float *factors; // of scaled positions
+    float *factors[MZ_GGUF_FACTORS]; // of scaled positions
     mezzo_dtype dtype;
     int64_t shard_bytes;
     mz_safetensors *weights;
@@ -38,7 +38,8 @@ static void close_exporter(exporter *e) {
     for (size_t i = 0; i < e->n_merged; i++)
         mz_free(e->merged[i]);
     mz_free(e->merged);
-    mz_free(e->factors);
+    for (int i = 0; i < MZ_GGUF_FACTORS; i++)
+        mz_free(e->factors[i]);
 }
 
 static mezzo_status open_found(const mezzo_export_options *o, exporter *e) {
@@ -234,13 +235,19 @@ static size_t count_parts(const exporter *e) { // at most: a parameter has no mo
             n += parts.count + 1; // and a bias
         mz_free(parts.items);
     }
-    return n + 1; // factors of scaled positions
+    return n + MZ_GGUF_FACTORS;
 }
 
 static mezzo_status add_factors(exporter *e) {
-    mz_hf_part part = {.name = MZ_GGUF_FACTORS, .bare = true};
-    MEZZO_TRY(mz_gguf_factors(&e->model.config, &e->factors, &part.rows));
-    return e->factors != NULL ? add_tensor(e, &part, (const unsigned char *)e->factors, 1, true) : MEZZO_OK;
+    for (int i = 0; i < MZ_GGUF_FACTORS; i++) {
+        const char *name;
+        mz_hf_part part = {.bare = true};
+        MEZZO_TRY(mz_gguf_factors(&e->model.config, i, &name, &e->factors[i], &part.rows));
+        snprintf(part.name, sizeof part.name, "%s", name);
+        if (e->factors[i] != NULL)
+            MEZZO_TRY(add_tensor(e, &part, (const unsigned char *)e->factors[i], 1, true));
+    }
+    return MEZZO_OK;
 }
 
 static mezzo_status list_tensors(exporter *e) {

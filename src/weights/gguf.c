@@ -183,17 +183,27 @@ static double llama3_factor(const mezzo_model_config *m, double frequency) {
     return 1 / ((1 - smooth) / m->rope_factor + smooth);
 }
 
-mezzo_status mz_gguf_factors(const mezzo_model_config *model, float **out, int64_t *n) {
+static const char llama3_tensor[] = "rope_freqs.weight";
+static const char *const long_tensors[MZ_GGUF_FACTORS] = {"rope_factors_long.weight", "rope_factors_short.weight"};
+
+bool mz_gguf_is_factors(const char *name) {
+    return strcmp(name, llama3_tensor) == 0 || strcmp(name, long_tensors[0]) == 0 || strcmp(name, long_tensors[1]) == 0;
+}
+
+mezzo_status mz_gguf_factors(const mezzo_model_config *model, int which, const char **name, float **out, int64_t *n) {
     const mezzo_model_config m = mz_decoder_resolve(mz_decoder_find(model->name), model);
+    const bool is_long = m.rope_scaling == MZ_ROPE_LONG;
     *out = NULL;
-    *n = m.head_dim / 2;
-    if (m.rope_scaling != MZ_ROPE_LLAMA3)
+    *name = is_long ? long_tensors[which] : llama3_tensor;
+    *n = is_long ? mz_list_count(&m.rope_long) : m.head_dim / 2;
+    if (!is_long && (m.rope_scaling != MZ_ROPE_LLAMA3 || which > 0))
         return MEZZO_OK;
     *out = mz_alloc((size_t)*n, sizeof **out);
     if (*out == NULL)
         return MEZZO_ERR_MEMORY;
     for (int64_t i = 0; i < *n; i++)
-        (*out)[i] = (float)llama3_factor(&m, pow(m.rope_theta, -2.0 * (double)i / (double)m.head_dim));
+        (*out)[i] = is_long ? (which == 0 ? &m.rope_long : &m.rope_short)->at[i]
+                            : (float)llama3_factor(&m, pow(m.rope_theta, -2.0 * (double)i / (double)m.head_dim));
     return MEZZO_OK;
 }
 
@@ -394,6 +404,7 @@ static mezzo_status read_factors(reader *r, const mz_safetensors_tensor *t) {
     static const char *const own[] = {"mezzo.rope_factor", "mezzo.rope_low", "mezzo.rope_high"};
     mezzo_model_config *m = r->out;
     float *factors, given;
+    const char *name;
     double most = 1, said[3];
     int64_t n;
     if (t->rank != 1 || t->dtype != MEZZO_F32 || !r->g->frequencies || (int64_t)t->count != m->head_dim / 2)
@@ -415,7 +426,7 @@ static mezzo_status read_factors(reader *r, const mz_safetensors_tensor *t) {
     m->rope_low = said[1];
     m->rope_high = said[2];
     MEZZO_TRY(read_original(r, LLAMA3_ORIGINAL));
-    MEZZO_TRY(mz_gguf_factors(m, &factors, &n));
+    MEZZO_TRY(mz_gguf_factors(m, 0, &name, &factors, &n));
     bool same = true;
     for (int64_t i = 0; same && i < n; i++) {
         memcpy(&given, (const char *)t->data + 4 * i, sizeof given);
@@ -427,15 +438,41 @@ static mezzo_status read_factors(reader *r, const mz_safetensors_tensor *t) {
                           r->where, t->name);
 }
 
+static mezzo_status read_list(reader *r, const char *name, mezzo_list *out) {
+    const mz_safetensors_tensor *t;
+    MEZZO_TRY(mz_safetensors_get(mz_gguf_tensors(r->file), name, &t));
+    bool good = t->rank == 1 && t->dtype == MEZZO_F32 && t->count <= MEZZO_LIST;
+    for (size_t i = 0; good && i < t->count; i++) {
+        memcpy(&out->at[i], (const char *)t->data + 4 * i, sizeof out->at[i]);
+        good = out->at[i] > 0 && !isinf(out->at[i]);
+    }
+    return good ? MEZZO_OK
+                : mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is no vector of up to %d numbers above 0 in F32", r->where,
+                          name, MEZZO_LIST);
+}
+
+// LongRoPE: both lists, and the factor on cosines and sines as a number.
+static mezzo_status read_long(reader *r) {
+    mezzo_model_config *m = r->out;
+    MEZZO_TRY(read_list(r, long_tensors[0], &m->rope_long));
+    MEZZO_TRY(read_list(r, long_tensors[1], &m->rope_short));
+    MEZZO_TRY(get_scaling(r, "rope.scaling.attn_factor", 1, &m->rope_attention));
+    m->rope_scaling = MZ_ROPE_LONG;
+    m->rope_factor = 1;
+    return read_original(r, m->seq_len);
+}
+
 static mezzo_status read_scaling(reader *r) {
     mezzo_model_config *m = r->out;
-    const mz_safetensors_tensor *factors = tensor(r, MZ_GGUF_FACTORS);
+    const mz_safetensors_tensor *factors = tensor(r, llama3_tensor);
     const char *type = "none";
     double attention;
     size_t n = 4;
     if (has(r, "rope.scaling.type"))
         MEZZO_TRY(mz_gguf_get_text(r->file, full(r, "rope.scaling.type"), &type, &n));
     m->rope_scaling = MZ_ROPE_NONE;
+    if (r->g->long_factors && tensor(r, long_tensors[0]) != NULL)
+        return read_long(r);
     const bool linear = n == 6 && memcmp(type, "linear", n) == 0, yarn = n == 4 && memcmp(type, "yarn", n) == 0;
     if (!linear && !yarn && (n != 4 || memcmp(type, "none", n) != 0))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s' is %s; only none, linear and yarn are supported", r->where,
@@ -574,7 +611,7 @@ static mezzo_status check_model(const mz_gguf_family *g, const char *where, cons
         return cannot(where, g, "a sliding window (model.window)");
     if (m->rope_scaling == MZ_ROPE_LLAMA3 && !g->frequencies)
         return cannot(where, g, "scaled positions of kind llama3");
-    if (m->rope_scaling == MZ_ROPE_LONG)
+    if (m->rope_scaling == MZ_ROPE_LONG && !g->long_factors)
         return cannot(where, g, "scaled positions of kind longrope");
     if (m->rope_scaling == MZ_ROPE_YARN && m->rope_attention > 0 &&
         fabs(m->rope_attention - (0.1 * log(m->rope_factor) + 1)) > 1e-6)
@@ -608,7 +645,10 @@ static void put_scaling(reader *r, const mezzo_model_config *m, mz_gguf_meta *me
         mz_gguf_put_float(meta, "mezzo.rope_low", (float)m->rope_low);
         mz_gguf_put_float(meta, "mezzo.rope_high", (float)m->rope_high);
     }
-    if (yarn || m->rope_scaling == MZ_ROPE_LLAMA3)
+    const bool is_long = m->rope_scaling == MZ_ROPE_LONG;
+    if (is_long)
+        mz_gguf_put_float(meta, full(r, "rope.scaling.attn_factor"), (float)mz_decoder_long_attention(m));
+    if (yarn || is_long || m->rope_scaling == MZ_ROPE_LLAMA3)
         mz_gguf_put_int(meta, full(r, "rope.scaling.original_context_length"), (uint32_t)m->rope_original);
 }
 

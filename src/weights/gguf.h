@@ -17,6 +17,7 @@ typedef struct mz_gguf_family {
     bool capped;              // scores and logits always have caps
     bool shared_head;         // the head always is the embedding's weight
     bool frequencies;         // scaled positions of kind llama3 are a tensor of factors, rope_freqs.weight
+    bool long_factors;        // those of kind longrope are two, rope_factors_long.weight and …_short.weight
     const char *off, *on;     // keys of the model, between blanks, that must be off, or on; NULL: none
 } mz_gguf_family;
 const mz_gguf_family *mz_gguf_by_model(const char *model); // NULL: llama.cpp has no such architecture
@@ -28,7 +29,6 @@ mezzo_status mz_gguf_rename(const mz_gguf_family *g, const mezzo_model_config *m
 #define MZ_GGUF_EMBEDDING "token_embd.weight"
 #define MZ_GGUF_POSITIONS "position_embd.weight"
 #define MZ_GGUF_HEAD      "output.weight"
-#define MZ_GGUF_FACTORS   "rope_freqs.weight"
 
 // The keys of ARCH → the model; what they leave open is in the tensors. FORMAT names the key that is missing, has
 // another value than is computed here, or is not known.
@@ -37,9 +37,11 @@ mezzo_status mz_gguf_read_config(const mz_gguf_family *g, const mz_hf_family *fa
 // UNSUPPORTED: what llama.cpp does not compute of such a model, by key.
 mezzo_status mz_gguf_write_config(const mz_gguf_family *g, const char *where, const mezzo_model_config *model,
                                   mz_gguf_meta *meta);
-// Computes what each frequency of llama3's scaled positions is divided by, [head_dim / 2]; allocated, or NULL in *out
-// where the model has none.
-mezzo_status mz_gguf_factors(const mezzo_model_config *model, float **out, int64_t *n);
+// Computes tensor `which` of what frequencies of scaled positions are divided by, [half of the dimensions that turn],
+// and its name; allocated, or NULL in *out where the model has no such tensor.
+enum { MZ_GGUF_FACTORS = 2 };
+mezzo_status mz_gguf_factors(const mezzo_model_config *model, int which, const char **name, float **out, int64_t *n);
+bool mz_gguf_is_factors(const char *name);
 
 // --- weights -------------------------------------------------------------------------------------------------------
 typedef struct mz_gguf_format {

@@ -391,7 +391,7 @@ static mezzo_status check_rest(const mz_import *in) {
         for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
             const char *name = mz_safetensors_at(in->files[f], i)->name, *short_name = without_prefix(in, name);
             bool head = is_tied(in) && strcmp(name, head_name(in)) == 0;
-            bool other = in->gguf != NULL ? strcmp(name, MZ_GGUF_FACTORS) == 0
+            bool other = in->gguf != NULL ? mz_gguf_is_factors(name)
                                           : in->family->is_buffer(short_name) || is_later_layer(in, short_name);
             if (!head && !other && !is_ours(in, name))
                 return mz_fail(MEZZO_ERR_FORMAT, "%s: tensor %s is not part of this %s model", mz_quote(in->where).text,

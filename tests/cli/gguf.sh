@@ -91,6 +91,22 @@ for kind in linear llama3 yarn; do
     cmp $kind/checkpoints/step-00000001/model.safetensors $kind-again/$weights || fail "$kind: other weights"
 done
 
+run 0 train "${SIZES[@]}" --model phi3 --kv-heads 1 --rotary 0.5 --model.rope_scaling longrope --model.rope_factor 4 --model.rope_original 8 --model.window 0 \
+    --model.rope_short 1,1.1,1.25,1.5 --model.rope_long 1,2,3,4 --steps 1 --data text.txt --tokenizer byte --out long
+run 0 export long --gguf f32 --out long.gguf
+run 0 import long.gguf --out long-again
+cmp long/checkpoints/step-00000001/model.safetensors long-again/$weights || fail "longrope: other weights"
+for run in long long-again; do
+    run 0 eval $run --data text.txt --json --device cpu --precision fp32 --batch-size 2 # rows are longer than 8 tokens
+    grep '"loss"' "$OUT" >$run.loss
+done
+cmp long.loss long-again.loss || fail "longrope: $(cat long.loss long-again.loss)"
+grep -A8 rope_scaling long-again/config.yaml >"$OUT"
+shows "$OUT" "rope_original: 8" "rope_short: [1,1.1,1.25,1.5]" "rope_long: [1,2,3,4]" "rope_attention: 1.29099"
+run 0 train "${SIZES[@]}" --model llama --kv-heads 1 --model.rope_scaling longrope --model.rope_factor 4 --model.rope_original 8 \
+    --model.rope_short 1,1,1,1,1,1,1,2 --model.rope_long 1,2,3,4,5,6,7,8 --steps 1 --data text.txt --tokenizer byte --out llama-long
+refuse 3 longrope -- export llama-long --gguf f32 --out no.gguf
+
 # --- what goes on training, and what is refused: one line, and nothing is written
 run 0 train --init llama.gguf --data text.txt --steps 1 --batch-size 2 --out on
 refuse 2 "there already" -- export llama --gguf f32 --out llama.gguf
