@@ -423,8 +423,8 @@ static int run(const cli_args *args) {
 static const cli_option options_table[] = {
     {"config", "FILE", "a YAML file of keys; command-line options override it"},
     {"after", "PASS",
-     "the pass after which to show the graph: autocast, autodiff, recompute, fuse, chunk; for --device also "
-     "keep, storage, recompute_act, gather, streams, choose, plan [autocast]"},
+     "the pass after which to show the graph: autocast, autodiff, recompute, decompose, fuse, chunk; for --device "
+     "also keep, storage, recompute_act, gather, streams, choose, plan [autocast]"},
     {"diff", "A,B", "only the ops that differ between two precisions, after autocast"},
     {"dot", "FILE",
      "also write the graph after the pass, with ops coloured by storage dtype: FILE.svg or FILE.png (drawn by "

@@ -1,6 +1,7 @@
 // The autodiff pass walks the forward nodes backward and appends one rule's nodes for each. A value's gradient has its
 // shape and the gradient format that autocast chose. The gradient of a cast is a cast, and of a cast with scales the
 // gradient itself. Parameter gradients are FP32; nodes add to them and never overwrite them.
+#include "graph/compose.h"
 #include "graph/tape.h"
 
 mezzo_status mz_tape_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out) {
@@ -659,10 +660,11 @@ static mezzo_status seed(tape *t, bool shared) {
     return MEZZO_OK;
 }
 
+// Marks what depends on a trained parameter, or on a value that is marked.
 static void mark_needs(tape *t) {
     mezzo_graph *g = t->g;
     for (size_t i = 0; i < g->n_values; ++i)
-        t->needs[i] = is_param(t, (int)i) && !g->params[g->values[i].param].frozen;
+        t->needs[i] = t->needs[i] || (is_param(t, (int)i) && !g->params[g->values[i].param].frozen);
     for (size_t i = 0; i < g->n_nodes; ++i) {
         bool any = false;
         for (int k = 0; k < g->nodes[i].n_in; ++k)
@@ -671,6 +673,36 @@ static void mark_needs(tape *t) {
             if (g->nodes[i].out[k] >= 0)
                 t->needs[g->nodes[i].out[k]] = any;
     }
+}
+
+static mezzo_status open_tape(tape *t) {
+    const size_t n = t->g->n_values + 1;
+    t->grad = mz_alloc(n, sizeof *t->grad);
+    t->needs = mz_alloc(n, sizeof *t->needs);
+    if (!t->grad || !t->needs)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < n; ++i)
+        t->grad[i] = -1;
+    return MEZZO_OK;
+}
+
+// Appends the gradients of the first n_forward nodes, whose values are the first n_values.
+static mezzo_status walk_backward(tape *t, size_t n_forward, size_t n_values) {
+    for (size_t i = n_forward; i-- > 0;) {
+        mz_node at = t->g->nodes[i];
+        int dy = -1;
+        bool wanted = false;
+        for (int k = 0; k < at.n_in; ++k)
+            wanted = wanted || (at.in[k] >= 0 && t->needs[at.in[k]]);
+        for (int k = 0; k < at.n_out && dy < 0; ++k)
+            if (at.out[k] >= 0 && (size_t)at.out[k] < n_values)
+                dy = t->grad[at.out[k]];
+        if (dy < 0 || !wanted)
+            continue;
+        t->at = &at;
+        MEZZO_TRY(gradient_rules[at.op](t, (int)i, dy));
+    }
+    return MEZZO_OK;
 }
 
 mezzo_status mz_pass_autodiff(mezzo_graph *g, const mz_target *target) {
@@ -684,14 +716,7 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mz_target *target) {
     if (g->values[g->loss].producer < 0)
         return mz_fail(MEZZO_ERR_INVALID, "the loss is not computed by any op: nothing to differentiate");
     size_t n_forward = g->n_nodes, n_values = g->n_values;
-    t.grad = mz_alloc(n_values, sizeof *t.grad);
-    t.needs = mz_alloc(n_values, sizeof *t.needs);
-    if (!t.grad || !t.needs) {
-        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-        goto fail;
-    }
-    for (size_t i = 0; i < n_values; ++i)
-        t.grad[i] = -1;
+    MEZZO_TRY_GOTO(status, open_tape(&t));
     mark_needs(&t);
     if (!t.needs[g->loss]) {
         status =
@@ -699,21 +724,27 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mz_target *target) {
         goto fail;
     }
     MEZZO_TRY_GOTO(status, seed(&t, options->loss_share));
-    for (size_t i = n_forward; i-- > 0;) {
-        mz_node at = g->nodes[i];
-        int dy = -1;
-        bool wanted = false;
-        for (int k = 0; k < at.n_in; ++k)
-            wanted = wanted || (at.in[k] >= 0 && t.needs[at.in[k]]);
-        for (int k = 0; k < at.n_out && dy < 0; ++k)
-            if (at.out[k] >= 0 && (size_t)at.out[k] < n_values)
-                dy = t.grad[at.out[k]];
-        if (dy < 0 || !wanted)
-            continue;
-        t.at = &at;
-        MEZZO_TRY_GOTO(status, gradient_rules[at.op](&t, (int)i, dy));
-    }
-    status = MEZZO_OK;
+    status = walk_backward(&t, n_forward, n_values);
+fail:
+    mz_free(t.grad);
+    mz_free(t.needs);
+    return status;
+}
+
+mezzo_status mz_graph_pull_back(mezzo_graph *g, int y, int dy, int n, const int *wanted, int *gradient) {
+    tape t = {.g = g, .weight = 1};
+    const size_t n_values = g->n_values;
+    mezzo_status status;
+    MEZZO_TRY_GOTO(status, open_tape(&t));
+    for (size_t i = 0; i < n_values; ++i)
+        g->values[i].gradient = g->values[i].dtype;
+    for (int i = 0; i < n; ++i)
+        t.needs[wanted[i]] = true;
+    mark_needs(&t);
+    t.grad[y] = dy;
+    status = walk_backward(&t, g->n_nodes, n_values);
+    for (int i = 0; i < n; ++i)
+        gradient[i] = t.grad[wanted[i]];
 fail:
     mz_free(t.grad);
     mz_free(t.needs);

@@ -179,6 +179,10 @@ typedef struct mz_target {
 typedef mezzo_status mz_pass_fn(mezzo_graph *g, const mz_target *target); // changes the graph in place
 mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_fuse, mz_pass_chunk;
 
+// After recompute: an op without a kernel becomes its composition (compose.h) of ops that have one. An op that has no
+// composition, operands with scales or in blocks among them, stays.
+typedef bool mz_has_kernel(const void *user, mz_op op);
+mezzo_status mz_graph_decompose(mezzo_graph *g, mz_has_kernel *has_kernel, const void *user);
 // Per parameter of the graph: what the parameters keep beside the master.
 typedef struct mz_keeping {
     bool *copied;    // low copies have memory

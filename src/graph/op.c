@@ -1,5 +1,6 @@
 // Holds the op table of ops.def, and shapes.
 #include "graph/op.h"
+#include "graph/compose.h"
 #include "graph/flops.h"
 
 #define MZ_SLOT(name, is) {#name, is},

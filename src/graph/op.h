@@ -88,6 +88,7 @@ typedef double mz_flops_fn(const mz_attrs *attrs, const mz_shape *const in[MZ_MA
 // Says what an op does with padding: ops.def describes the three.
 typedef enum mz_padding { MZ_PADDING_REFUSES, MZ_PADDING_ZERO, MZ_PADDING_LOGICAL } mz_padding;
 
+struct mz_composition;
 // A row of ops.def.
 typedef struct mz_op_info {
     const char *name;
@@ -99,8 +100,11 @@ typedef struct mz_op_info {
     mz_tolerance tolerance;
     bool moves, cheap;
     mz_padding padding;
-    const char *axes;   // the dimensions that are one axis (axes.c); NULL: none
-    mz_flops_fn *flops; // NULL: its operations are not counted
+    const char *axes;                          // the dimensions that are one axis (axes.c); NULL: none
+    mz_flops_fn *flops;                        // NULL: its operations are not counted
+    void (*compose)(struct mz_composition *c); // compose.h; NULL: a primitive, a gradient, or no composition
+    bool is_gradient;                          // its composition is the gradient of `gradient_of`'s
+    mz_op gradient_of;
 } mz_op_info;
 extern const mz_op_info mz_op_table[MZ_OP_COUNT];
 
@@ -117,6 +121,17 @@ static inline bool mz_op_is_kind(mz_op op) {
 #define KIND(name, ...) case MZ_OP_##name:
 #include "mezzo/optimizers.def"
 #undef KIND
+        return true;
+    default:
+        return false;
+    }
+}
+// What a device has to have: all else is composed of these.
+static inline bool mz_op_is_primitive(mz_op op) {
+    switch (op) {
+#define PRIMITIVE(name) case MZ_OP_##name:
+#include "graph/primitives.def"
+#undef PRIMITIVE
         return true;
     default:
         return false;

@@ -19,6 +19,17 @@ static void find_stored(const mezzo_params *params, mezzo_graph *g) {
     }
 }
 
+static bool has_kernel(const void *user, mz_op op) {
+    const mezzo_device *device = user;
+    size_t n = 0;
+    device->backend->kernels(device, op, &n);
+    return n > 0;
+}
+
+static mezzo_status pass_decompose(mezzo_graph *g, const mz_target *t) {
+    return t->device != NULL ? mz_graph_decompose(g, has_kernel, t->device) : MEZZO_OK;
+}
+
 static mezzo_status pass_keep(mezzo_graph *g, const mz_target *t) {
     find_stored(t->params, g);
     return mz_params_keep(t->params, g);
@@ -141,6 +152,7 @@ const mz_pass mz_pass_table[] = {
     {"autocast", mz_pass_autocast, false, "decides the dtype of every value and inserts casts"},
     {"autodiff", mz_pass_autodiff, false, "appends the gradient of what trained parameters reach"},
     {"recompute", mz_pass_recompute, false, "repeats forward ops in backward, where asked"},
+    {"decompose", pass_decompose, false, "composes ops that the device has no kernel for of ops that it has"},
     {"fuse", mz_pass_fuse, false, "merges casts, activations, biases and residuals into ops"},
     {"chunk", mz_pass_chunk, false, "computes logits and loss a block of rows at a time"},
     {"keep", pass_keep, true, "reads the copies that the update writes, and makes all others"},

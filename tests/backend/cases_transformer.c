@@ -69,6 +69,7 @@ static trial *rmsnorm_bwd_trial(const int64_t s[2], const mezzo_dtype dtypes[3],
     trial *forward = rmsnorm_trial(s, (norm_form){.x = dtypes[1], .y = MEZZO_F32, .statistics = true});
     trial *t = trial_new(MZ_OP_rmsnorm_bwd);
     trial_reference(forward);
+    t->attrs.eps = forward->attrs.eps;
     t->attrs.accumulate = accumulate;
     t->attrs.offset = weight && !accumulate ? 1 : 0;
     trial_input(t, 0, dtypes[0], SHAPE(s[0], s[1]));

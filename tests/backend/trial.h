@@ -62,6 +62,8 @@ void trial_preset(trial *t, int slot, double deviation); // an output that is re
 // bits with 1 and 2 threads and in place. Then the mutations: a result with a wrong scale and one with an input term
 // dropped must be seen.
 void trial_check(trial *t);
+// trial_check passes over trials with a larger tensor; 0, at first: none.
+extern int64_t trial_limit;
 void trial_finish(trial *t); // check and free
 // Runs the reference: every output's `value` is its result. For what backward reads of forward.
 void trial_reference(trial *t);

@@ -92,9 +92,39 @@ static void every_op_has_one_row_that_says_what_the_list_says(void **state) {
             fail_msg("docs/OPS.md: %d rows for %s", rows[op], mz_op_table[op].name);
 }
 
+// The paragraph of primitives names those of primitives.def, in its order.
+static void the_primitives_are_listed(void **state) {
+    (void)state;
+    static const char *const names[] = {
+#define PRIMITIVE(name) #name,
+#include "graph/primitives.def"
+#undef PRIMITIVE
+    };
+    const char *source = getenv("MEZZO_SOURCE");
+    char path[4096], text[LINE_BYTES], list[2048] = "";
+    snprintf(path, sizeof path, "%s/docs/OPS.md", source != NULL ? source : ".");
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        fail_msg("cannot open %s", path);
+    bool within = false;
+    while (fgets(text, sizeof text, file) != NULL && !(within && *text == '\n')) {
+        const bool first = strncmp(text, "these: ", 7) == 0;
+        within = within || first;
+        for (char *word = strtok(first ? text + 7 : text, " `,.\n"); within && word != NULL;
+             word = strtok(NULL, " `,.\n"))
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s ", word);
+    }
+    fclose(file);
+    char want[2048] = "";
+    for (size_t i = 0; i < MZ_COUNT(names); i++)
+        snprintf(want + strlen(want), sizeof want - strlen(want), "%s ", names[i]);
+    assert_string_equal(list, want);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_has_one_row_that_says_what_the_list_says),
+        cmocka_unit_test(the_primitives_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
