@@ -273,6 +273,8 @@ MEZZO_API mezzo_value mezzo_reduce(mezzo_graph *g, mezzo_reduction reduction, me
                                    bool keep);
 // Sums of all elements up to each one along the axis, FP32; exclusive: without itself; reverse: of those from it on.
 MEZZO_API mezzo_value mezzo_cumsum(mezzo_graph *g, mezzo_value x, int axis, bool exclusive, bool reverse);
+// `training` in programs that train, `evaluation`, of the same shape, in those that run forward only.
+MEZZO_API mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value evaluation);
 MEZZO_API mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x,
                                     float p); // kept values are scaled by 1/(1-p); identity in evaluation programs
 MEZZO_API mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x,

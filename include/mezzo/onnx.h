@@ -47,6 +47,10 @@ typedef struct mezzo_onnx_dim {
 // op's form; MEMORY.
 MEZZO_API mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
                                         mezzo_value *values);
+// Moves the running statistics of batch normalizations, frozen parameters, towards those of the program's last run, as
+// torch does in training; nothing for a file without them. A program that trains uses its batch's own, others the
+// running ones. For after each run of a program that trains. INVALID: a program that does not.
+MEZZO_API mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params);
 // How often an idiom became one op of Mezzo in the last build: "attention", "gelu", "group_norm", "layer_norm",
 // "rms_norm", "rope", "silu", "swiglu". 0 for other names. Ops that say it themselves, as Attention, are not counted.
 MEZZO_API int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom);

@@ -177,6 +177,8 @@ typedef struct mz_target {
     struct mz_compiled *compiled; // likewise: the passes' other decisions (runtime/program.h)
 } mz_target;
 typedef mezzo_status mz_pass_fn(mezzo_graph *g, const mz_target *target); // changes the graph in place
+// Before the passes: each value of mezzo_by_mode becomes one of the two, and what then is not read goes.
+mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only);
 mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_fuse, mz_pass_chunk;
 
 // After recompute: an op without a kernel becomes its composition (compose.h) of ops that have one. An op that has no

@@ -35,6 +35,8 @@ static void add_node(mz_text *t, const mezzo_graph *g, const mz_node *n) {
         mz_text_addf(t, " %a %d", (double)a->offset, a->softmax);
     if (a->step != 0 || a->elementwise || a->reverse || a->exclusive)
         mz_text_addf(t, " %lld %d %d %d", (long long)a->step, a->elementwise, a->reverse, a->exclusive);
+    if (a->by_mode)
+        mz_text_addf(t, " by_mode");
     if (a->rope.divisor != 0)
         mz_text_addf(t, " %a %a %a %a %d", (double)a->rope.divisor, (double)a->rope.offset, (double)a->rope.slope,
                      (double)a->rope.amplitude, a->rope.by_index);

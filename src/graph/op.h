@@ -231,6 +231,7 @@ struct mz_attrs {
                                        // linear_dw with random_gradients: dy is rows first_row … of what is rounded
     bool transpose_a, transpose_b;     // matmul
     bool tanh;                         // gelu
+    bool by_mode;                      // where: a in programs that train, b in others, whatever c is
     bool accumulate;                   // outputs marked '+' are added to
     bool measure;                      // quantize: the scale comes from this tensor's amax; else from the entry
     bool record;                       // quantize: the entry's amax grows

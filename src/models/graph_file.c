@@ -598,6 +598,13 @@ static mezzo_status keep(const mz_model *model, const char *folder) {
     return status;
 }
 
+static mezzo_status track(const mz_model *model, mezzo_program *program, mezzo_params *params) {
+    pthread_mutex_lock(&build_lock);
+    const mezzo_status status = mezzo_onnx_track(model->file->onnx, program, params);
+    pthread_mutex_unlock(&build_lock);
+    return status;
+}
+
 const mz_maker mz_model_onnx = {.name = "onnx",
                                 .purpose = MEZZO_TASK_CLASSIFIER,
                                 .check = check,
@@ -610,4 +617,5 @@ const mz_maker mz_model_onnx = {.name = "onnx",
                                 .read = read,
                                 .load = load,
                                 .keep = keep,
-                                .save = save};
+                                .save = save,
+                                .track = track};

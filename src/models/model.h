@@ -108,6 +108,8 @@ struct mz_maker {
     mezzo_status (*load)(const mz_model *model, const mz_form *form, mezzo_params *params);
     mezzo_status (*keep)(const mz_model *model, const char *folder);
     mezzo_status (*save)(const mz_model *model, const mezzo_params *params, const char *path);
+    // Frozen parameters that follow what a run of the training program saw; NULL: none do.
+    mezzo_status (*track)(const mz_model *model, mezzo_program *program, mezzo_params *params);
 };
 extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet, mz_model_onnx;
 

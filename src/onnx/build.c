@@ -136,6 +136,8 @@ static mezzo_status convert(mz_onnx_build *build, size_t i) {
                          .n_in = (int)node->n_input,
                          .n_out = (int)node->n_output};
     bool done = false;
+    if (strcmp(node->op_type, "Constant") == 0 && mz_onnx_find(build->onnx, node->output[0])->kind != MZ_ONNX_ABSENT)
+        return MEZZO_OK; // a weight, or a table that is known already
     MEZZO_TRY(set_up(&call, build->matches[i] != NULL));
     mz_onnx_module(build, node->name && strpbrk(node->name, "*?") == NULL ? node->name : NULL);
     MEZZO_TRY(mz_onnx_recognize(&call, (int)i, &done));
@@ -206,10 +208,12 @@ static mezzo_status draft(mz_onnx_build *build, int n, const mezzo_onnx_dim *dim
 }
 
 static mezzo_status write_ties(mz_onnx_build *build) { // tied ones are written too
-    const MzPb__Graph *graph = build->onnx->model->graph;
-    for (size_t i = 0; i < graph->n_initializer; i++) {
-        const mz_onnx_value *value = mz_onnx_find(build->onnx, graph->initializer[i]->name);
-        if (value->kind != MZ_ONNX_WEIGHT || !value->of || value->of->base.id < 0)
+    const mezzo_onnx *onnx = build->onnx;
+    for (size_t i = 0; i < onnx->n_values; i++) {
+        const mz_onnx_value *value = &onnx->values[i];
+        const bool of_file =
+            value->producer < 0 || strcmp(onnx->model->graph->node[value->producer]->op_type, "Constant") == 0;
+        if (!of_file || value->kind != MZ_ONNX_WEIGHT || !value->of || value->of->base.id < 0)
             continue;
         mz_onnx_param *param;
         MEZZO_TRY(mz_onnx_add_record(build->onnx, value->of->name, &param));
@@ -234,6 +238,25 @@ static mezzo_status give_outputs(mz_onnx_build *build, mezzo_value *values) {
     return MEZZO_OK;
 }
 
+// All of them as one output, which programs that do not train leave out.
+static mezzo_status give_statistics(const mezzo_onnx *onnx, mezzo_graph *g) {
+    mezzo_value parts[16], all = MEZZO_NONE;
+    for (size_t i = 0; i < onnx->n_statistics;) {
+        int n = 0;
+        if (all.id >= 0)
+            parts[n++] = all;
+        while (n < 16 && i < onnx->n_statistics) {
+            const mz_onnx_statistics *s = &onnx->statistics[i++];
+            parts[n++] = mezzo_reshape(g, s->batch, 1, (int64_t[]){2 * s->channels});
+        }
+        all = n == 1 ? parts[0] : mezzo_concat(g, parts, n, 0);
+    }
+    if (all.id < 0)
+        return mezzo_graph_status(g);
+    const int64_t n = mezzo_value_dim(g, all, 0);
+    return mezzo_graph_output(g, MZ_ONNX_STATISTICS, mezzo_by_mode(g, all, mezzo_constant(g, MEZZO_F32, 0, 1, &n)));
+}
+
 static mezzo_status build_all(mz_onnx_build *build, int n, const mezzo_onnx_dim *dims, mezzo_value *values) {
     mezzo_onnx *onnx = build->onnx;
     if (!(build->matches = mz_onnx_take(build, onnx->model->graph->n_node, sizeof(mz_onnx_match *))))
@@ -243,6 +266,7 @@ static mezzo_status build_all(mz_onnx_build *build, int n, const mezzo_onnx_dim 
     MEZZO_TRY(add_inputs(build, n, dims));
     MEZZO_TRY(convert_all(build));
     MEZZO_TRY(write_ties(build));
+    MEZZO_TRY(give_statistics(onnx, build->g));
     return give_outputs(build, values);
 }
 

@@ -483,6 +483,18 @@ static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weigh
     return mezzo_reshape(g, x, rank, dim);
 }
 
+// The means and variances (without bias, as torch's) of x's channels, [2, C], in FP32. x [… C].
+static mezzo_value statistics_of(mezzo_graph *g, mezzo_value x, int64_t rows, int64_t channels) {
+    x = mezzo_reshape(g, mezzo_cast(g, x, MEZZO_F32), 2, (int64_t[]){rows, channels});
+    const mezzo_value mean = mezzo_reduce(g, MEZZO_REDUCE_MEAN, x, 1, (int[]){0}, true);
+    const mezzo_value off = mezzo_sub(g, x, mean);
+    const mezzo_value sum = mezzo_reduce(g, MEZZO_REDUCE_SUM, mezzo_mul(g, off, off), 1, (int[]){0}, true);
+    const mezzo_value both[] = {mean, mezzo_scale(g, sum, 1.0F / (float)(rows > 1 ? rows - 1 : 1))};
+    return mezzo_concat(g, both, 2, 0);
+}
+
+// A batch's own statistics where the file was exported for training and the program trains, and the running ones, which
+// mezzo_onnx_track brings up to date; these alone elsewhere.
 mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;
@@ -495,14 +507,22 @@ mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
     for (int i = 0; i < 4; i++)
         MEZZO_TRY(mz_onnx_get(call, 1 + i, &part[i]));
     const double eps = mz_onnx_float_or(call->node, "epsilon", 1e-5);
+    const mezzo_value factor = mezzo_mul(g, part[0], mezzo_rsqrt(g, mezzo_add(g, part[3], mz_onnx_scalar(call, eps))));
+    mezzo_value y = mezzo_add(g, mezzo_mul(g, v, factor), mezzo_sub(g, part[1], mezzo_mul(g, part[2], factor)));
     if (mz_onnx_int_or(call->node, "training_mode", 0)) {
-        v = of_batch(call, v, part[0], part[1], (float)eps);
-    } else {
-        const mezzo_value factor =
-            mezzo_mul(g, part[0], mezzo_rsqrt(g, mezzo_add(g, part[3], mz_onnx_scalar(call, eps))));
-        v = mezzo_add(g, mezzo_mul(g, v, factor), mezzo_sub(g, part[1], mezzo_mul(g, part[2], factor)));
+        y = mezzo_by_mode(g, of_batch(call, v, part[0], part[1], (float)eps), y);
+        const int64_t rows = mz_onnx_elements(x->rank, x->dim) / x->dim[1];
+        mz_onnx_statistics s = {.mean = call->in[3]->of ? call->in[3]->of : call->in[3],
+                                .variance = call->in[4]->of ? call->in[4]->of : call->in[4],
+                                .channels = x->dim[1],
+                                .momentum = mz_onnx_float_or(call->node, "momentum", 0.9)};
+        const bool tracked = s.mean->kind == MZ_ONNX_WEIGHT && s.variance->kind == MZ_ONNX_WEIGHT;
+        if (tracked && s.mean->frozen && s.variance->frozen) {
+            s.batch = statistics_of(g, v, rows, s.channels);
+            MEZZO_TRY(mz_onnx_add_statistics(call->build->onnx, &s));
+        }
     }
-    return mz_onnx_give_as(call, 0, false, x->rank, v, perm);
+    return mz_onnx_give_as(call, 0, false, x->rank, y, perm);
 }
 
 // InstanceNormalization: each channel a group. GroupNormalization: weights of channels, or, before opset 21, of groups.

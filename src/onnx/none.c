@@ -50,6 +50,11 @@ int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t 
     return (void)onnx, (void)parameter, (void)i, -1;
 }
 
+mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {
+    MZ_REQUIRE(onnx, program, params);
+    return none();
+}
+
 int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom) {
     return (void)onnx, (void)idiom, 0;
 }

@@ -58,11 +58,13 @@ typedef struct mz_onnx_param {
 
 // Running statistics of a batch normalization.
 typedef struct mz_onnx_statistics {
-    char name[32];                   // of the outputs NAME.mean and NAME.rstd
-    const mz_onnx_value *mean, *var; // the parameters
-    int64_t channels, rows;          // rows: numbers of a channel in a batch
-    double momentum, eps;            // running = momentum · running + (1 - momentum) · batch
+    const mz_onnx_value *mean, *variance; // weights
+    mezzo_value batch;                    // a batch's own, [2, C]: means, then variances
+    int64_t channels;
+    double momentum; // running = momentum · running + (1 - momentum) · batch
 } mz_onnx_statistics;
+
+#define MZ_ONNX_STATISTICS "onnx.statistics" // the output that has those of all, one after the other
 
 struct mezzo_onnx {
     char *path;
@@ -179,6 +181,7 @@ mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, c
                                mz_onnx_param **out, mezzo_value *value);
 mezzo_status mz_onnx_add_record(mezzo_onnx *onnx, const char *name, mz_onnx_param **out);
 void mz_onnx_free_params(mezzo_onnx *onnx);
+mezzo_status mz_onnx_add_statistics(mezzo_onnx *onnx, const mz_onnx_statistics *statistics);
 int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i); // in the parameter, of the tensor's element i
 mezzo_status mz_onnx_find_weights(mz_onnx_build *build);      // decides what initializers are, and in which order
 

@@ -46,6 +46,18 @@ mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, c
     return frozen ? mezzo_graph_freeze(g, name) : MEZZO_OK;
 }
 
+mezzo_status mz_onnx_add_statistics(mezzo_onnx *onnx, const mz_onnx_statistics *statistics) {
+    mz_onnx_statistics *more = mz_alloc(onnx->n_statistics + 1, sizeof *more);
+    if (!more)
+        return MEZZO_ERR_MEMORY;
+    if (onnx->n_statistics > 0)
+        memcpy(more, onnx->statistics, onnx->n_statistics * sizeof *more);
+    mz_free(onnx->statistics);
+    onnx->statistics = more;
+    onnx->statistics[onnx->n_statistics++] = *statistics;
+    return MEZZO_OK;
+}
+
 void mz_onnx_free_params(mezzo_onnx *onnx) {
     for (size_t i = 0; i < onnx->n_params; i++) {
         mz_free(onnx->params[i].name);
@@ -123,31 +135,48 @@ static mz_onnx_value *read_by(const mezzo_onnx *onnx, const MzPb__Node *node, si
     return value;
 }
 
-// Floats of more than one element are weights, unless one of them is no number that training could have made.
-static mezzo_status add_initializers(mz_onnx_build *build) {
+static const MzPb__Tensor *constant_of(const MzPb__Node *node) { // NULL: no Constant, or without a tensor
+    const MzPb__Attribute *a = strcmp(node->op_type, "Constant") == 0 ? mz_onnx_attribute(node, "value") : NULL;
+    return a ? a->t : NULL;
+}
+
+// Floats of more than one element are weights, unless one of them is no number that training could have made; a
+// Constant where a layer has its weights.
+static mezzo_status add_tensor(mz_onnx_build *build, const MzPb__Tensor *tensor, const char *name, bool constant) {
+    mz_onnx_value *value = mz_onnx_find(build->onnx, name);
+    const bool in_layer = value->frozen;
+    value->frozen = false;
+    if (constant && (!in_layer || value->kind != MZ_ONNX_ABSENT))
+        return MEZZO_OK; // the node makes it
+    MEZZO_TRY(known(build, tensor, value));
+    const int64_t n = mz_onnx_elements(value->rank, value->dim);
+    bool weight = !value->integer && (n > 1 || (n == 1 && value->rank > 0 && in_layer));
+    for (int64_t k = 0; k < n && weight; k++)
+        weight = fabs(value->numbers[k]) < 1e30;
+    if (!weight)
+        return MEZZO_OK;
+    mz_free(build->blocks[--build->n_blocks]);
+    value->numbers = NULL;
+    value->kind = MZ_ONNX_WEIGHT;
+    value->tensor = tensor;
+    return MEZZO_OK;
+}
+
+static mezzo_status add_tensors(mz_onnx_build *build) {
     const MzPb__Graph *graph = build->onnx->model->graph;
     for (size_t i = 0; i < graph->n_node; i++)
         for (size_t k = 0; k < graph->node[i]->n_input; k++) {
             const struct place *place = place_of(graph->node[i], k);
-            if (place) // for a moment: "it stands in a layer"
+            if (place && place->what != KNOWN) // for a moment: "it stands in a layer"
                 read_by(build->onnx, graph->node[i], k)->frozen = true;
         }
-    for (size_t i = 0; i < graph->n_initializer; i++) {
-        const MzPb__Tensor *tensor = graph->initializer[i];
-        mz_onnx_value *value = mz_onnx_find(build->onnx, tensor->name);
-        MEZZO_TRY(known(build, tensor, value));
-        const int64_t n = mz_onnx_elements(value->rank, value->dim);
-        bool weight = !value->integer && (n > 1 || (n == 1 && value->rank > 0 && value->frozen));
-        for (int64_t k = 0; k < n && weight; k++)
-            weight = fabs(value->numbers[k]) < 1e30;
-        value->frozen = false;
-        if (!weight)
-            continue;
-        mz_free(build->blocks[--build->n_blocks]);
-        value->numbers = NULL;
-        value->kind = MZ_ONNX_WEIGHT;
-        value->tensor = tensor;
-    }
+    for (size_t i = 0; i < graph->n_initializer; i++)
+        MEZZO_TRY(add_tensor(build, graph->initializer[i], graph->initializer[i]->name, false));
+    for (size_t i = 0; i < graph->n_node; i++)
+        if (constant_of(graph->node[i]))
+            MEZZO_TRY(add_tensor(build, constant_of(graph->node[i]), graph->node[i]->output[0], true));
+    for (size_t i = 0; i < build->onnx->n_values; i++)
+        build->onnx->values[i].frozen = false;
     return MEZZO_OK;
 }
 
@@ -192,17 +221,16 @@ static mezzo_status tie(mz_onnx_build *build, mz_onnx_value *value, mz_onnx_valu
     return status;
 }
 
+static bool is_matrix(const mz_onnx_value *value) {
+    return value->kind == MZ_ONNX_WEIGHT && value->rank == 2 && !value->of;
+}
+
 static mezzo_status find_ties(mz_onnx_build *build) {
-    const MzPb__Graph *graph = build->onnx->model->graph;
-    for (size_t i = 1; i < graph->n_initializer; i++) {
-        mz_onnx_value *value = &build->onnx->values[i];
-        for (size_t k = 0; k < i && value->kind == MZ_ONNX_WEIGHT && value->rank == 2 && !value->of; k++) {
-            mz_onnx_value *first = &build->onnx->values[k];
-            if (first->kind == MZ_ONNX_WEIGHT && first->rank == 2 && !first->of && first != value &&
-                first->dim[0] == value->dim[1] && first->dim[1] == value->dim[0])
-                MEZZO_TRY(tie(build, value, first));
-        }
-    }
+    mz_onnx_value *values = build->onnx->values;
+    for (size_t i = 1; i < build->onnx->n_values; i++)
+        for (size_t k = 0; k < i && is_matrix(&values[i]); k++)
+            if (is_matrix(&values[k]) && values[k].dim[0] == values[i].dim[1] && values[k].dim[1] == values[i].dim[0])
+                MEZZO_TRY(tie(build, &values[i], &values[k]));
     return MEZZO_OK;
 }
 
@@ -240,7 +268,7 @@ static void find_orders(mezzo_onnx *onnx) {
                     if (pass == 0 ? wanted : !wanted || own->perm[axis] != perm[axis])
                         own->perm[axis] = pass == 0 ? perm[axis] : -1;
             }
-    for (size_t i = 0; i < graph->n_initializer; i++) {
+    for (size_t i = 0; i < onnx->n_values; i++) {
         mz_onnx_value *value = &onnx->values[i];
         bool torn = false; // between readers
         for (int axis = 0; axis < value->rank; axis++)
@@ -248,7 +276,7 @@ static void find_orders(mezzo_onnx *onnx) {
         for (int axis = 0; axis < value->rank && torn; axis++)
             value->perm[axis] = axis;
     }
-    for (size_t i = 0; i < graph->n_initializer; i++) {
+    for (size_t i = 0; i < onnx->n_values; i++) {
         mz_onnx_value *value = &onnx->values[i];
         if (value->of)
             for (int axis = 0; axis < 2; axis++)
@@ -257,7 +285,7 @@ static void find_orders(mezzo_onnx *onnx) {
 }
 
 mezzo_status mz_onnx_find_weights(mz_onnx_build *build) {
-    MEZZO_TRY(add_initializers(build));
+    MEZZO_TRY(add_tensors(build));
     MEZZO_TRY(find_tables(build));
     MEZZO_TRY(find_ties(build));
     find_orders(build->onnx);
@@ -364,5 +392,42 @@ mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params,
     mz_free(packed);
     mz_free(bytes);
     mz_free(before);
+    return status;
+}
+
+// --- running statistics --------------------------------------------------------------------------------------------
+static mezzo_status move_towards(mezzo_params *params, const char *name, double momentum, const float *batch,
+                                 int64_t n) {
+    const int index = mezzo_params_find(params, name);
+    if (index < 0)
+        return mz_fail(MEZZO_ERR_INVALID, "the parameters have no '%s'", name);
+    float *running = mz_alloc((size_t)n, sizeof *running);
+    mezzo_status status = running ? mezzo_params_read(params, index, running) : MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; status == MEZZO_OK && i < n; i++)
+        running[i] = (float)(momentum * (double)running[i] + (1 - momentum) * (double)batch[i]);
+    if (status == MEZZO_OK)
+        status = mezzo_params_write(params, index, running);
+    mz_free(running);
+    return status;
+}
+
+mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {
+    MZ_REQUIRE(onnx, program, params);
+    int64_t all = 0;
+    for (size_t i = 0; i < onnx->n_statistics; i++)
+        all += 2 * onnx->statistics[i].channels;
+    if (all == 0)
+        return MEZZO_OK;
+    float *batch = mz_alloc((size_t)all, sizeof *batch), *at = batch;
+    mezzo_status status =
+        batch ? mezzo_program_read(program, MZ_ONNX_STATISTICS, batch, (size_t)all * sizeof *batch) : MEZZO_ERR_MEMORY;
+    for (size_t i = 0; status == MEZZO_OK && i < onnx->n_statistics; i++) {
+        const mz_onnx_statistics *s = &onnx->statistics[i];
+        status = move_towards(params, s->mean->name, s->momentum, at, s->channels);
+        if (status == MEZZO_OK)
+            status = move_towards(params, s->variance->name, s->momentum, at + s->channels, s->channels);
+        at += 2 * s->channels;
+    }
+    mz_free(batch);
     return status;
 }

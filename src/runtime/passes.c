@@ -204,6 +204,7 @@ mezzo_status mz_passes(const mezzo_graph *g, const mz_target *target, const char
     MEZZO_TRY(check_target(g, target, until));
     const mz_pass *last = mz_pass_find(until);
     MEZZO_TRY(mz_graph_copy(g, out));
+    status = mz_graph_choose_mode(*out, target->options->forward_only);
     for (const mz_pass *p = mz_pass_table; p <= last && status == MEZZO_OK; ++p)
         status = p->run(*out, target);
     if (status != MEZZO_OK) {

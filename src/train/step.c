@@ -84,6 +84,9 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     mezzo_status status =
         mezzo_step_micro(run->engine.session.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
     mz_profile_pop(run->profile);
+    const mz_model *model = &run->engine.session.options.model;
+    if (status == MEZZO_OK && model->maker->track != NULL)
+        status = model->maker->track(model, run->engine.session.train, run->engine.session.params);
     if (compares)
         mz_counterfactual_end(run->engine.counterfactual, run->engine.session.train);
     if (counts)

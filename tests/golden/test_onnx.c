@@ -180,6 +180,40 @@ static void idioms_are_recognized(void **state) {
     }
 }
 
+static void batch_norms_have_running_statistics(void **state) {
+    model m, evaluation;
+    open_model("resnet18", *state, MEZZO_PRECISION_FP32, &m);
+    must(mezzo_program_run(m.program, NULL, 1, 0));
+    must(mezzo_onnx_track(m.onnx, m.program, m.params));
+    int compared = 0;
+    for (int i = 0; i < mezzo_params_count(m.params); i++) {
+        if (!strstr(mezzo_params_name(m.params, i), "running"))
+            continue;
+        golden_values want = golden_get(m.stored, "running.%s", mezzo_params_name(m.params, i));
+        float *got = malloc(want.count * sizeof *got);
+        assert_true(mezzo_params_frozen(m.params, i));
+        must(mezzo_params_read(m.params, i, got));
+        golden_close(mezzo_params_name(m.params, i), got, &want, 1e-5 * golden_max(&want), 0);
+        free(got);
+        golden_free(&want);
+        compared++;
+    }
+    assert_int_equal(compared, 40);
+    evaluation = m;
+    const mezzo_program_options options = {.forward_only = true};
+    must(mezzo_program_create(m.graph, m.params, &options, &evaluation.program));
+    write_inputs(&evaluation);
+    must(mezzo_program_run(evaluation.program, NULL, 1, 0));
+    golden_values want = golden_get(m.stored, "evaluated");
+    float *got = malloc(want.count * sizeof *got);
+    must(mezzo_program_read(evaluation.program, "logits", got, want.count * sizeof *got));
+    golden_close("in evaluation", got, &want, 1e-5 * golden_max(&want), 0);
+    free(got);
+    golden_free(&want);
+    mezzo_program_free(evaluation.program);
+    close_model(&m);
+}
+
 static void a_hundred_steps_have_torchs_losses(void **state) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
@@ -352,6 +386,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(same_numbers_as_torch, setup, teardown),
         cmocka_unit_test_setup_teardown(idioms_are_recognized, setup, teardown),
+        cmocka_unit_test_setup_teardown(batch_norms_have_running_statistics, setup, teardown),
         cmocka_unit_test_setup_teardown(a_hundred_steps_have_torchs_losses, setup, teardown),
         cmocka_unit_test_setup_teardown(low_formats_are_as_near_as_torchs, setup, teardown),
         cmocka_unit_test_setup_teardown(the_file_comes_back, setup, teardown),

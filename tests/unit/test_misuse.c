@@ -331,6 +331,7 @@ static void onnx_files(void **state) {
     GIVES(mezzo_onnx_outputs(NULL), 0);
     GIVES(mezzo_onnx_data(NULL, 0), NULL);
     GIVES(mezzo_onnx_recognized(NULL, "attention"), 0);
+    REFUSED(mezzo_onnx_track(NULL, w.program, w.params));
     REFUSED(mezzo_onnx_open(NULL, &onnx));
     REFUSED(mezzo_onnx_open("model.onnx", NULL));
     REFUSED(mezzo_onnx_input(NULL, 0, &port));

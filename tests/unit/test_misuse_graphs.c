@@ -46,6 +46,7 @@ static void ops_on_no_graph(void **state) {
     NOTHING(mezzo_logical_and(NULL, v, v));
     NOTHING(mezzo_logical_or(NULL, v, v));
     NOTHING(mezzo_where(NULL, v, v, v));
+    NOTHING(mezzo_by_mode(NULL, v, v));
     NOTHING(mezzo_squared_relu(NULL, v));
     NOTHING(mezzo_leaky_relu(NULL, v, 2));
     NOTHING(mezzo_elu(NULL, v, 2));
@@ -196,6 +197,7 @@ static void ops_that_do_not_fit(void **state) {
     SPOILS(mezzo_logical_or(g, x, far));
     SPOILS(mezzo_where(g, x, x, x)); // a condition is integers
     SPOILS(mezzo_where(g, i, x, far));
+    SPOILS(mezzo_by_mode(g, x, far));
     SPOILS(mezzo_squared_relu(g, i));
     SPOILS(mezzo_leaky_relu(g, far, 2));
     SPOILS(mezzo_elu(g, i, 2));

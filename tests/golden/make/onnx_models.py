@@ -233,6 +233,14 @@ def main(only):
             store[f"autocast.{str(low)[6:]}"] = torch.stack([distance([out], [logits]), distance([grads[k] for k in exact], list(exact.values()))])
         store["adamw"] = train(copy.deepcopy(model), wide, targets)
         follows = ((train(single, list(inputs.values()), targets) / store["adamw"] - 1).abs().max()).item()
+        if model.training:  # running statistics after one batch, and what the model then says in evaluation
+            other = copy.deepcopy(model)
+            theirs = {t.name: torch.from_numpy(numpy_helper.to_array(t).copy()) for t in onnx.load(path).graph.initializer}
+            for k, v in other.named_buffers():  # as the exporter, which ran the model, left them
+                v.copy_(theirs.get(k, v))
+            other(*wide)
+            store |= {f"running.{k}": v.float() for k, v in other.named_buffers() if v.is_floating_point()}
+            store["evaluated"] = other.eval()(*wide).detach().float()
         save_file({k: v.contiguous() for k, v in store.items()}, DATA / f"onnx_{name}.safetensors")
         slim(path)
         print(name, path.stat().st_size, "bytes,", len(found), f"gradients, float32's losses within {follows:.1e}; weights of the file that are no parameter:", left)

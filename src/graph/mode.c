@@ -1,0 +1,77 @@
+// What a model computes one way in programs that train and another way in those that run forward only.
+#include "graph/build.h"
+
+mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value evaluation) {
+    const mezzo_value condition = mezzo_constant(g, MEZZO_I32, 1, 1, &(int64_t){1});
+    mz_node node = mz_build_node(g, MZ_OP_where);
+    if (mz_build_broken(g))
+        return MEZZO_NONE;
+    for (int i = 0; i < 2; i++) {
+        const mezzo_value v = i ? evaluation : training;
+        if (v.id < 0 || (size_t)v.id >= g->n_values)
+            return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "by_mode: a value is missing"));
+    }
+    if (!mz_shape_equal(&g->values[training.id].shape, &g->values[evaluation.id].shape))
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "by_mode: two values of unlike shapes"));
+    node.n_in = 3;
+    node.in[0] = training.id;
+    node.in[1] = evaluation.id;
+    node.in[2] = condition.id;
+    node.attrs.by_mode = true;
+    return mz_build_finish(g, &node);
+}
+
+static void rename_value(mezzo_graph *g, size_t after, int from, int to) {
+    for (size_t i = after; i < g->n_nodes; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++)
+            if (g->nodes[i].in[k] == from)
+                g->nodes[i].in[k] = to;
+    for (size_t i = 0; i < g->n_values; i++)
+        if (g->values[i].alias == from)
+            g->values[i].alias = to;
+    for (size_t i = 0; i < g->n_outputs; i++)
+        if (g->outputs[i].value == from)
+            g->outputs[i].value = to;
+    g->values[to].keep = g->values[to].keep || g->values[from].keep;
+    g->loss = g->loss == from ? to : g->loss;
+}
+
+// Nodes that no output, and no state that a run writes, depends on.
+static void find_dead(const mezzo_graph *g, bool *read, bool *dead) {
+    for (size_t i = 0; i < g->n_outputs; i++)
+        read[g->outputs[i].value] = true;
+    for (size_t i = g->n_nodes; i-- > 0;) {
+        const mz_node *n = &g->nodes[i];
+        bool lives = false;
+        for (int k = 0; k < n->n_out; k++)
+            lives = lives || (n->out[k] >= 0 && read[n->out[k]]);
+        for (int k = 0; k < n->n_in; k++)
+            lives = lives || (n->in[k] >= 0 && g->values[n->in[k]].state);
+        for (int k = 0; k < n->n_in && lives; k++)
+            if (n->in[k] >= 0)
+                read[n->in[k]] = true;
+        dead[i] = !lives;
+    }
+}
+
+mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
+    bool any = false;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const mz_node *n = &g->nodes[i];
+        if (!n->attrs.by_mode)
+            continue;
+        any = true;
+        rename_value(g, i + 1, n->out[0], n->in[forward_only ? 1 : 0]);
+    }
+    if (!any)
+        return MEZZO_OK;
+    bool *read = mz_alloc(g->n_values + 1, sizeof *read), *dead = mz_alloc(g->n_nodes + 1, sizeof *dead);
+    const mezzo_status status = read && dead ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (status == MEZZO_OK) {
+        find_dead(g, read, dead);
+        mz_graph_compact(g, dead);
+    }
+    mz_free(read);
+    mz_free(dead);
+    return status;
+}
