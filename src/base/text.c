@@ -20,6 +20,8 @@ const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]) {
         if (strtof(out, NULL) == x)
             break;
     }
+    for (char *c = out; *c != '\0'; c++) // a locale's own sign
+        *c = *c == ',' ? '.' : *c;
     return out;
 }
 

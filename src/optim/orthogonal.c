@@ -67,36 +67,34 @@ typedef struct part {
     int64_t first, count;            // elements of the parameter
     int64_t matrices, rows, columns; // as they are stored
     double scale;
+    bool is_inside; // its moments begin where none can: the parameter's parts have one pass together
 } part;
 
 static bool are_alike(const part *a, const part *b) {
     return a->rows == b->rows && a->columns == b->columns && a->scale == b->scale;
 }
 
-// Stacks by shape; within one the parameters' order.
+// Stacks by shape; within one the parameters' order. Parts inside a parameter come last, in their order.
 static int by_shape(const void *x, const void *y) {
     const part *a = x, *b = y;
-    if (a->rows != b->rows)
+    if (a->is_inside != b->is_inside)
+        return a->is_inside ? 1 : -1;
+    if (!a->is_inside && a->rows != b->rows)
         return a->rows < b->rows ? -1 : 1;
-    if (a->columns != b->columns)
+    if (!a->is_inside && a->columns != b->columns)
         return a->columns < b->columns ? -1 : 1;
-    if (a->scale != b->scale)
+    if (!a->is_inside && a->scale != b->scale)
         return a->scale < b->scale ? -1 : 1;
     if (a->owned != b->owned)
         return a->owned < b->owned ? -1 : 1;
     return (a->first > b->first) - (a->first < b->first);
 }
 
-static mezzo_status check_part(const mezzo_optimizer *opt, const mz_param *p, const part *one) {
+static mezzo_status check_part(const mz_param *p) {
     if (p->shape.rank < 2 || p->shape.rank > 3)
         return mz_fail(MEZZO_ERR_INVALID,
                        "optimizer: %s has %d dimensions, and Muon updates matrices: give it another kind by a group",
                        p->name, p->shape.rank);
-    if (one->first % mz_moments_unit(opt->moments) != 0)
-        return mz_fail(MEZZO_ERR_INVALID,
-                       "optimizer: %s has the rows of several layers, and these begin at element %lld, which is no "
-                       "multiple of %lld: use --ns-split false",
-                       p->name, (long long)one->first, (long long)mz_moments_unit(opt->moments));
     return MEZZO_OK;
 }
 
@@ -117,6 +115,11 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
         return 1;
     }
     int64_t row = 0;
+    for (int k = 0; k < p->parts.layers; k++) {
+        all.is_inside = all.is_inside || row * width % mz_moments_unit(opt->moments) != 0;
+        row += p->parts.list[k].rows;
+    }
+    row = 0;
     for (int k = 0; k < p->parts.layers; k++) {
         const int64_t rows = p->parts.list[k].rows;
         out[k] = all;
@@ -148,7 +151,7 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
     // After an odd number of steps X is not where `next` is when the last product writes the direction, so that `next`
     // may lie over the directions, which no call reads after the first one.
-    const bool is_odd = s->group->orthogonal.steps % 2 == 1;
+    const bool is_odd = s->group->orthogonal.steps % 2 == 1 && s->is_aligned;
     p.next = is_odd ? (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float) : p.x + all;
     p.gram = p.x + (is_odd ? 1 : 2) * all;
     p.square = p.gram + small;
@@ -245,37 +248,62 @@ static mezzo_status share_stack(struct mz_stacks *k, mz_stack *s, size_t index) 
     return MEZZO_OK;
 }
 
+// Whether a part comes after another one inside a parameter.
+static bool follows(const part *one, const part *before) {
+    return one->is_inside && one->first > 0 && one->owned == before->owned;
+}
+
 // Matrices that leave room between them are no stack.
 static bool may_join(const mz_stack *s, const part *one, const part *before) {
     const int64_t elements = one->matrices * one->rows * one->columns;
-    return are_alike(one, before) && (s->rows * s->columns) % ALIGN == 0 &&
+    const bool are_neighbours = one->is_inside ? follows(one, before) : (s->rows * s->columns) % ALIGN == 0;
+    return are_alike(one, before) && one->is_inside == before->is_inside && are_neighbours &&
            s->count * s->rows * s->columns + elements <= STACK_ELEMENTS;
+}
+
+// The segments and gathers of a part; the first one inside a parameter has those of all of it.
+static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one) {
+    const mz_layout *layout = &opt->segments[one->segment].layout;
+    const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, one->first);
+    part whole = *one;
+    s->count += one->matrices;
+    if (one->is_inside && one->first > 0)
+        return MEZZO_OK;
+    if (one->is_inside)
+        whole.count = opt->params->list[opt->index[one->owned]].count;
+    s->elements += one->is_inside ? whole.count : one->matrices * one->rows * one->columns;
+    MEZZO_TRY(add_segments(opt, s, &whole, place));
+    return add_gathers(opt, s, &whole, place);
 }
 
 static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const part *parts, size_t n) {
     struct mz_stacks *k = opt->stacks;
     int64_t end = opt->params->padded ? k->elements : 0; // of the directions that may not lie where others do
+    int64_t after = 0;                                   // of the last part
     for (size_t i = 0; i < n; i++) {
         mz_stack *s = k->n > 0 ? &k->list[k->n - 1] : NULL;
         if (i == 0 || !may_join(s, &parts[i], &parts[i - 1])) {
             MEZZO_TRY(MZ_RESERVE(k->list, k->cap, k->n + 1));
             if (i > 0)
                 MEZZO_TRY(share_stack(k, &k->list[k->n - 1], k->n - 1));
+            const bool is_rest = i > 0 && follows(&parts[i], &parts[i - 1]);
+            const double passes = is_rest ? k->list[k->n - 1].scale / k->list[k->n - 1].gain : parts[i].scale;
+            const int64_t from = is_rest ? after : end;
             s = &k->list[k->n++];
             *s = (mz_stack){.first_gather = k->n_collectives,
+                            .is_rest = is_rest,
+                            .is_aligned = !parts[i].is_inside,
+                            .gain = parts[i].scale / passes,
                             .group = group,
                             .first = (int)k->n_segments,
                             .rows = parts[i].rows,
                             .columns = parts[i].columns,
                             .scale = parts[i].scale,
-                            .from = end};
+                            .from = from};
         }
-        const mz_layout *layout = &opt->segments[parts[i].segment].layout;
-        const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, parts[i].first);
-        MEZZO_TRY(add_segments(opt, s, &parts[i], place));
-        MEZZO_TRY(add_gathers(opt, s, &parts[i], place));
-        s->count += parts[i].matrices;
-        const int64_t to = (int64_t)mz_align_up((size_t)(s->from + s->count * s->rows * s->columns), ALIGN);
+        MEZZO_TRY(add_part(opt, s, &parts[i]));
+        after = s->from + s->count * s->rows * s->columns;
+        const int64_t to = (int64_t)mz_align_up((size_t)after, ALIGN);
         k->elements = to > k->elements ? to : k->elements;
         end = opt->params->padded ? to : 0; // zeros of padding stay where nothing else is written
     }
@@ -294,7 +322,7 @@ static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
             continue;
         const int found = parts_of(opt, i, &group->orthogonal, &parts[n]);
         for (int k = 0; k < found && status == MEZZO_OK; k++)
-            status = check_part(opt, &opt->params->list[opt->index[i]], &parts[n + (size_t)k]);
+            status = check_part(&opt->params->list[opt->index[i]]);
         n += (size_t)found;
     }
     qsort(parts, n, sizeof *parts, by_shape);
@@ -392,9 +420,8 @@ static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
     mz_segment *table = opt->stacks->d_segments; // NULL in a sketch
     mz_segment *of_directions = table != NULL ? table + s->first : NULL,
                *of_updates = table != NULL ? table + opt->stacks->n_segments + s->first : NULL;
-    s->momentum_update = s->apply_update =
-        (mz_update_attrs){.rule = s->group->update.rule, .elements = s->count * s->rows * s->columns};
-    s->apply_update.rule.update_scale = s->scale;
+    s->momentum_update = s->apply_update = (mz_update_attrs){.rule = s->group->update.rule, .elements = s->elements};
+    s->apply_update.rule.update_scale = s->scale / s->gain;
     s->momentum.call = s->apply.call = s->group->whole.call;
     s->momentum.call.in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, of_directions, (size_t)s->n);
     s->momentum.call.out[MZ_OUT(adamw, master)] = directions;
@@ -489,6 +516,8 @@ static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack
     if (last == &s->advance)
         last->call.out[0].data = to;
     coefficients_of(o, step, s->polynomial.call.attrs.coefficients);
+    for (int i = 0; i < 3 && last == &s->finish; i++)
+        s->polynomial.call.attrs.coefficients[i] *= (float)s->gain;
     MEZZO_TRY(issue(opt, into, &s->gram));
     MEZZO_TRY(issue(opt, into, &s->square));
     MEZZO_TRY(issue(opt, into, &s->polynomial));
@@ -511,8 +540,11 @@ static mezzo_status issue_broadcasts(mezzo_optimizer *opt, mz_sequence *into, si
 }
 
 mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
+    mz_stack *passes = NULL;
     for (size_t i = 0; i < opt->stacks->n; i++) {
         mz_stack *s = &opt->stacks->list[i];
+        const bool is_last = i + 1 == opt->stacks->n || !opt->stacks->list[i + 1].is_rest;
+        passes = s->is_rest ? passes : s;
         if (s->n > 0)
             MEZZO_TRY(issue(opt, into, &s->momentum));
         MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather, s->n_gathers));
@@ -521,8 +553,8 @@ mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
         for (int step = 0; step < s->group->orthogonal.steps && s->own > 0; step++)
             MEZZO_TRY(issue_step(opt, into, s, step));
         MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather + s->n_gathers, s->n_returns));
-        if (s->n > 0)
-            MEZZO_TRY(issue(opt, into, &s->apply));
+        if (is_last && passes->n > 0)
+            MEZZO_TRY(issue(opt, into, &passes->apply));
     }
     return MEZZO_OK;
 }

@@ -10,11 +10,15 @@
 // their elements it updates.
 typedef struct mz_stack {
     mz_group *group;
-    int first, n;                              // of the tables of segments: this rank's parts of the parameters
-    int64_t count, rows, columns;              // matrices, as they are stored
-    int64_t own_first, own;                    // this rank's share of them
-    int64_t from;                              // where the directions begin, in elements of the scratch
-    double scale;                              // of the update
+    int first, n;                 // of the tables of segments: this rank's parts of the parameters
+    int64_t count, rows, columns; // matrices, as they are stored
+    int64_t own_first, own;       // this rank's share of them
+    int64_t elements;             // that the two passes update, of all ranks
+    int64_t from;                 // where the directions begin, in elements of the scratch
+    double scale;                 // of the update
+    bool is_rest;                 // of a parameter whose segments the stack before it has, or an earlier one
+    bool is_aligned;              // its directions begin at a multiple of 64 elements
+    double gain;                  // on the last step's polynomial: its own scale beside that of the passes
     size_t first_gather, n_gathers, n_returns; // collectives: directions to all ranks, and what became of them
     mz_update_op momentum, normalize, gram, square, polynomial, advance, finish, apply;
     mz_update_attrs momentum_update, apply_update;
@@ -37,7 +41,7 @@ struct mz_stacks {
 
 // A parameter of the pattern MEZZO_MATRICES.
 bool mz_is_block_matrix(const char *name, int rank);
-// INVALID: a group per matrix has a parameter that is none, or a part of one that its moments cannot begin at.
+// INVALID: a group per matrix has a parameter that is none.
 mezzo_status mz_stacks_lay_out(mezzo_optimizer *optimizer);
 // Prepares all calls, after the groups' own are filled, and adds memory where the parameters have some. *scratch grows
 // to what they ask.

@@ -49,9 +49,16 @@ for file in model optimizer; do
 done
 rm -r long half
 
-# Rows of q, k and v that begin where no moment can: refused before a step, with the way out.
-refuse 2 h.0.attn.c_attn.weight 4356 "--ns-split false" -- train "${FEW[@]}" --d-model 66 --heads 2 --steps 1 --out odd
-run 0 train "${FEW[@]}" --d-model 66 --heads 2 --ns-split false --steps 1 --out odd
+# Rows of q, k and v that begin where no moment can.
+for moments in fp32 int8; do
+    run 0 train "${FEW[@]}" --d-model 66 --heads 2 --moments $moments --steps 4 --out odd
+    run 0 train "${FEW[@]}" --d-model 66 --heads 2 --moments $moments --steps 2 --schedule.steps 4 --out half
+    run 0 train --config half/config.yaml --resume auto --steps 4 --quiet
+    for file in model optimizer; do
+        cmp {odd,half}/checkpoints/step-00000004/$file.safetensors || fail "width 66, moments in $moments: a resumed run has another $file"
+    done
+    rm -r odd half
+done
 run 0 train "${FEW[@]}" --freeze "h.0.attn" --steps 3 --out frozen
 run 0 train "${FEW[@]}" --precision fp16 --init-scale 1e30 --steps 3 --out skipped
 run 0 train "${FEW[@]}" --steps 3 --init whole --lora-rank 2 --out adapted
@@ -76,6 +83,10 @@ if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; th
             cmp {one,$shard}/checkpoints/step-00000004/$file.safetensors || fail "--shard $shard has another $file than one rank"
         done
     done
+    run 0 train "${PARTS[@]}" --d-model 66 --heads 2 --steps 4 --out one66
+    timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --d-model 66 --heads 2 --steps 4 --shard gradients --out two66 >"$OUT" \
+        2>"$ERR" </dev/null || fail "two ranks, width 66: exit $?"
+    cmp {one66,two66}/checkpoints/step-00000004/model.safetensors || fail "two ranks have other weights of width 66"
     run 0 train "${PARTS[@]}" --steps 4 --moments int8 --out one8
     timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --steps 4 --moments int8 --shard gradients --out two8 >"$OUT" 2>"$ERR" \
         </dev/null || fail "two ranks, moments in 8 bits: exit $?"
