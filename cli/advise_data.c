@@ -6,6 +6,7 @@
 #include "study/measure/advised.h"
 #include "study/measure/per_op.h"
 #include "study/page/device_page.h"
+#include "train/config.h"
 
 // A GPT whose step takes well under a second on a laptop, where nothing is said.
 static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},    {"model.heads", "4"},
@@ -93,12 +94,10 @@ int cli_advise_per_op(const cli_args *args) {
     CLI_TRY(cli_integer(args, "steps", 3, 1000000, 30, &steps));
     CLI_TRY(cli_number(args, "gap", 0, 1e6, 0.01, &o.gap));
     CLI_TRY(cli_config(args, &o.config));
-    char text[32];
     o.runs = (int)runs;
-    snprintf(text, sizeof text, "%lld", (long long)steps);
     mezzo_status status = set_keys(args, o.config);
     if (status == MEZZO_OK)
-        status = mezzo_config_set(o.config, "train.steps", text, "advise");
+        status = mz_config_set_int(o.config, "train.steps", steps, "advise");
     if (status == MEZZO_OK)
         status = mezzo_config_set(o.config, "schedule.warmup", "0", "advise");
     if (status == MEZZO_OK)

@@ -9,6 +9,7 @@
 #include "optim/kinds.h"
 #include "study/measure/bench.h"
 #include "study/measure/kernels.h"
+#include "io/json.h"
 
 enum { SIZES_MOST = 32 };
 
@@ -160,14 +161,14 @@ static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
         json_object_set_new(x, "forward", CLI_OBJECT(time_fields, &c->forward));
         json_object_set_new(x, "backward", CLI_OBJECT(time_fields, &c->backward));
         json_object_set_new(x, "step", CLI_OBJECT(time_fields, &c->step));
-        json_object_set_new(x, "total_ms", cli_json_number(c->total));
-        json_object_set_new(x, "total_speedup", cli_json_number(base->total / c->total));
-        json_object_set_new(x, "step_speedup", cli_json_number(base->step.mean / c->step.mean));
+        json_object_set_new(x, "total_ms", mz_json_number(c->total));
+        json_object_set_new(x, "total_speedup", mz_json_number(base->total / c->total));
+        json_object_set_new(x, "step_speedup", mz_json_number(base->step.mean / c->step.mean));
         cli_fields_json(cell_fields, MZ_COUNT(cell_fields), c, NULL, x);
         json_object_set_new(cells, mezzo_precision_name(plan->precisions[i]), x);
     }
     json_object_set_new(o, "model_size", cli_json_text(r->size, strlen(r->size)));
-    json_object_set_new(o, "num_params_M", cli_json_number(r->params_m));
+    json_object_set_new(o, "num_params_M", mz_json_number(r->params_m));
     json_object_set_new(o, "precisions", cells);
     return o;
 }

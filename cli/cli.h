@@ -187,7 +187,6 @@ void cli_watch_job(void);  // before any group is opened
 bool cli_job_failed(void); // this rank or another reported the job's failure: nothing is left to say
 
 // --- JSON results (json_out.c) -------------------------------------------------------------------------------------
-json_t *cli_json_number(double x);                              // null where x is not finite: JSON has no NaN
 json_t *cli_json_text(const char *bytes, size_t n);             // bytes that are not UTF-8 become U+FFFD
 int cli_json_print(const cli_command *command, json_t *result); // takes the reference; NULL is out of memory
 

@@ -10,6 +10,7 @@
 #include "study/measure/choose.h"
 #include "study/measure/selftest.h"
 #include "study/measure/device_report.h"
+#include "io/json.h"
 
 enum { MAX_FILES = 64, MAX_WORDS = 1024 };
 
@@ -103,7 +104,7 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
     json_object_set_new(o, "backend", json_string(info->backend));
     json_object_set_new(o, "description", cli_json_text(info->description, strlen(info->description)));
     json_object_set_new(o, "compute_capability",
-                        info->compute_capability > 0 ? cli_json_number(info->compute_capability / 10.0) : json_null());
+                        info->compute_capability > 0 ? mz_json_number(info->compute_capability / 10.0) : json_null());
     json_object_set_new(o, "versions", cli_json_text(info->versions, strlen(info->versions)));
     json_object_set_new(o, "memory_total", json_integer((json_int_t)info->memory_total));
     json_object_set_new(o, "memory_free",
@@ -123,8 +124,8 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
         if (mz_isa_probe(NULL, &isa) == MEZZO_OK) {
             json_object_set_new(o, "isa", json_string(mz_level_name(isa.found)));
             json_object_set_new(o, "amx_listed", json_boolean(cpu_lists("amx_bf16")));
-            json_object_set_new(o, "fp32_gflops_a_core", cli_json_number(2e-9 * isa.fma_rate));
-            json_object_set_new(o, "bf16_gflops_a_core", cli_json_number(2e-9 * fmax(isa.amx_rate, isa.bf16_dot_rate)));
+            json_object_set_new(o, "fp32_gflops_a_core", mz_json_number(2e-9 * isa.fma_rate));
+            json_object_set_new(o, "bf16_gflops_a_core", mz_json_number(2e-9 * fmax(isa.amx_rate, isa.bf16_dot_rate)));
         }
     }
     json_object_set_new(o, "precision", json_string(mezzo_precision_name(choice->precision)));

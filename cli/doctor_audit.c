@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "io/file.h"
 #include "study/page/audit_page.h"
+#include "io/json.h"
 
 extern char **environ;
 
@@ -258,10 +259,10 @@ static json_t *audit_json(const mz_audit_report *r) {
     return json_pack("{so so si si si so so so so so si so so sb}", "torch",
                      cli_json_text(first->torch, strlen(first->torch)), "device",
                      cli_json_text(first->device, strlen(first->device)), "ranks", r->n, "world", first->world, "steps",
-                     first->steps, "step_seconds", cli_json_number(first->step_seconds), "followed_seconds",
-                     cli_json_number(first->followed_seconds), "asked_for",
+                     first->steps, "step_seconds", mz_json_number(first->step_seconds), "followed_seconds",
+                     mz_json_number(first->followed_seconds), "asked_for",
                      audit->asked != MEZZO_DTYPE_COUNT ? json_string(mz_torch_dtype_name(audit->asked)) : json_null(),
-                     "share_in_16_bits", cli_json_number(audit->low_share), "findings", findings, "conflicts",
+                     "share_in_16_bits", mz_json_number(audit->low_share), "findings", findings, "conflicts",
                      audit->n_conflicts, "costs", CLI_LIST(cost_fields, rows, known_costs(r->costs, rows)), "kernels",
                      r->kernels != NULL ? CLI_LIST(kernel_fields, times, kernel_times(r->kernels, times)) : json_null(),
                      "launch_bound", (int)r->costs->launch_bound);

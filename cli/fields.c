@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "cli.h"
+#include "io/json.h"
 
 enum { TEXT_BYTES = 8192, NAME_BYTES = 64 };
 
@@ -70,9 +71,9 @@ static json_t *value_json(const cli_field *f, const void *row) {
     if ((f->flags & CLI_WHOLE) != 0 && isfinite(number_of(f, row)))
         return json_integer((json_int_t)number_of(f, row));
     if (f->kind == CLI_F64 || f->factor != 0)
-        return cli_json_number(number_of(f, row));
+        return mz_json_number(number_of(f, row));
     if (f->kind == CLI_U64 && *(const uint64_t *)at > (uint64_t)INT64_MAX) // more than JSON's integers hold
-        return cli_json_number(number_of(f, row));
+        return mz_json_number(number_of(f, row));
     if (f->kind == CLI_U64)
         return json_integer((json_int_t) * (const uint64_t *)at);
     if (f->kind == CLI_BOOL && f->words[1] == NULL)

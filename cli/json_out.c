@@ -6,10 +6,6 @@
 #include "io/json.h"
 #include "io/utf8.h"
 
-json_t *cli_json_number(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 json_t *cli_json_text(const char *bytes, size_t n) {
     json_t *text = json_stringn(bytes, n); // NULL: not UTF-8, or no memory, which the dump remembers
     if (text != NULL)

@@ -3,6 +3,7 @@
 
 #include "cli.h"
 #include "study/lab/lab.h"
+#include "io/json.h"
 
 typedef struct line {
     mz_speed_row is;
@@ -65,7 +66,7 @@ int cli_lab_speed(const cli_args *args) {
     for (size_t i = 0; i < n; i++)
         lines[i] = (line){rows[i], rows[0].seconds / rows[i].seconds};
     if (cli_has(args, "json"))
-        return cli_json_print(args->command, json_pack("{so sI ss so}", "target", cli_json_number(result.target),
+        return cli_json_print(args->command, json_pack("{so sI ss so}", "target", mz_json_number(result.target),
                                                        "parameters", (json_int_t)result.parameters, "device",
                                                        result.device, "rows", CLI_LIST(fields, lines, n)));
     print_rows(lines, n, &result, &o);

@@ -8,6 +8,7 @@
 #include "cli.h"
 #include "train/inject.h"
 #include "weights/init.h"
+#include "train/config.h"
 
 static volatile sig_atomic_t saves;
 
@@ -294,11 +295,8 @@ static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
                  {"model.heads", large ? 6 : 4},
                  {"model.d_model", large ? 384 : 128},
                  {"model.seq_len", context}};
-    for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
-        char number[32];
-        snprintf(number, sizeof number, "%lld", (long long)sizes[i].value);
-        MEZZO_TRY(mezzo_config_set(config, sizes[i].key, number, "chosen"));
-    }
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++)
+        MEZZO_TRY(mz_config_set_int(config, sizes[i].key, sizes[i].value, "chosen"));
     if (!cli_has(args, "quiet"))
         fprintf(stderr,
                 "mezzo: no --model: a GPT-2 of %lld layers, width %lld and context %lld, for %s and this text; "

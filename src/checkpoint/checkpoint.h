@@ -67,7 +67,6 @@ mezzo_status mz_state_compare(const char *path, const mezzo_checkpoint *checkpoi
 mezzo_status mz_run_save_facts(const char *path, const mz_checkpoint_run *run); // run.json, read back
 mezzo_status mz_run_load_facts(const char *path, mz_checkpoint_run *out);       // a missing file: nothing is known
 mezzo_status mz_json_set(json_t *object, const char *key, json_t *value);       // takes `value` over, NULL is MEMORY
-json_t *mz_json_number(double value);                                           // null where it is not finite
 // A validation's number: under `sampled` where it is of random batches (*is_sampled), else under `whole`.
 mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out); // null is NaN
 mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,

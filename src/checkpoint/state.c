@@ -18,10 +18,6 @@ mezzo_status mz_json_set(json_t *object, const char *key, json_t *value) {
     return MEZZO_OK;
 }
 
-json_t *mz_json_number(double value) {
-    return isfinite(value) ? json_real(value) : json_null(); // JSON has no NaN and no infinity
-}
-
 mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out) {
     if (json_is_null(json_object_get(object, key))) {
         *out = (double)NAN;

@@ -410,3 +410,11 @@ mezzo_status mz_json_get_array(const char *where, const json_t *object, const ch
     *out = value;
     return MEZZO_OK;
 }
+
+json_t *mz_json_number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *mz_json_interval(double low, double high) {
+    return json_pack("[o, o]", mz_json_number(low), mz_json_number(high));
+}

@@ -58,6 +58,8 @@ mezzo_status mz_json_get_int(const char *where, const json_t *object, const char
 mezzo_status mz_json_get_double(const char *where, const json_t *object, const char *key, double *out);
 // A list of at most `most` numbers above 0, as FP32; what is left of out[most] becomes 0.
 mezzo_status mz_json_get_floats(const char *where, const json_t *object, const char *key, size_t most, float *out);
+json_t *mz_json_number(double x);                       // null where x is not finite: JSON has no NaN
+json_t *mz_json_interval(double low, double high);      // [low, high]
 json_t *mz_json_floats(const float *list, size_t most); // the same as a value; NULL: no memory
 mezzo_status mz_json_get_bool(const char *where, const json_t *object, const char *key, bool *out);
 mezzo_status mz_json_get_string(const char *where, const json_t *object, const char *key, const char **out); // borrowed

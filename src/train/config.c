@@ -66,6 +66,12 @@ mezzo_status mezzo_config_set(mezzo_config *config, const char *key, const char 
     return mz_config_set(config->values, key, value, MZ_CONFIG_COMMAND_LINE, source);
 }
 
+mezzo_status mz_config_set_int(mezzo_config *config, const char *key, int64_t value, const char *source) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    return mezzo_config_set(config, key, text, source);
+}
+
 mezzo_status mezzo_config_args(mezzo_config *config, int argc, const char *const *argv, const char **rest,
                                int *n_rest) {
     MZ_REQUIRE(config, n_rest);

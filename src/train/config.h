@@ -42,6 +42,8 @@ typedef struct mz_run_config {
 mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *model);
 // The same, of keys alone that neither a file nor an option has set.
 mezzo_status mz_config_fill_model(mezzo_config *config, const mezzo_model_config *model);
+// A key whose value is a whole number; errors as mezzo_config_set.
+mezzo_status mz_config_set_int(mezzo_config *config, const char *key, int64_t value, const char *source);
 // Reads every key, and refuses those that contradict each other.
 mezzo_status mz_run_config_read(const mezzo_config *config, mz_run_config *out);
 // How masters are stored with a precision that is resolved.

@@ -191,9 +191,7 @@ static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
         return MEZZO_ERR_MEMORY;
     MEZZO_TRY(mz_config_set_model(config, &e->plan.model.config));
     MEZZO_TRY(mezzo_config_set(config, "amp.precision", mezzo_precision_name(e->plan.program.precision), "resolved"));
-    char steps[32];
-    snprintf(steps, sizeof steps, "%lld", (long long)run->config.steps); // those of train.epochs
-    MEZZO_TRY(mezzo_config_set(config, "train.steps", steps, "resolved"));
+    MEZZO_TRY(mz_config_set_int(config, "train.steps", run->config.steps, "resolved")); // those of train.epochs
     if (strcmp(device, "auto") == 0)
         MEZZO_TRY(mezzo_config_set(config, "device.name", e->info.backend, "resolved"));
     return MEZZO_OK;

@@ -354,25 +354,17 @@ mezzo_status mz_analysis_save_report(const mz_analysis *a, const char *path) {
 }
 
 // --- summary.json --------------------------------------------------------------------------------------------------
-static json_t *real(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
-static json_t *interval_json(mz_interval i) {
-    return json_pack("[o, o]", real(i.low), real(i.high));
-}
-
 static json_t *summary_json(const mz_summary *s) {
     if (s->n == 0)
         return json_null();
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "n", (json_int_t)s->n, "min", real(s->min), "q1",
-                     real(s->q1), "median", real(s->median), "q3", real(s->q3), "max", real(s->max), "mean",
-                     real(s->mean));
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "n", (json_int_t)s->n, "min", mz_json_number(s->min), "q1",
+                     mz_json_number(s->q1), "median", mz_json_number(s->median), "q3", mz_json_number(s->q3), "max",
+                     mz_json_number(s->max), "mean", mz_json_number(s->mean));
 }
 
 static json_t *sign_json(const mz_sign_test *s) {
     return json_pack("{s:I, s:I, s:I, s:o, s:o}", "wins", (json_int_t)s->wins, "losses", (json_int_t)s->losses, "ties",
-                     (json_int_t)s->ties, "p", real(s->p), "log10_p", real(s->log10_p));
+                     (json_int_t)s->ties, "p", mz_json_number(s->p), "log10_p", mz_json_number(s->log10_p));
 }
 
 static const char *noise_word(mz_noise noise) {
@@ -385,13 +377,14 @@ static json_t *curve_json(const mz_curve *c) {
         const mz_curve_point *p = &c->points[i];
         json_array_append_new(points, json_pack("{s:I, s:o, s:o, s:o, s:o}", "tokens_per_step", (json_int_t)p->tokens,
                                                 "speedup", summary_json(&p->speedup), "median_interval_95",
-                                                interval_json(p->interval), "mem_saving_pct", summary_json(&p->memory),
-                                                "energy_gain_pct", summary_json(&p->energy)));
+                                                mz_json_interval(p->interval.low, p->interval.high), "mem_saving_pct",
+                                                summary_json(&p->memory), "energy_gain_pct", summary_json(&p->energy)));
     }
     for (int k = 0; k < c->n_crossings; k++) {
         const mz_crossing *x = &c->crossings[k];
-        json_array_append_new(crossings, json_pack("{s:o, s:s, s:o}", "tokens_per_step", real(x->tokens), "direction",
-                                                   x->up ? "up" : "down", "interval_95", interval_json(x->interval)));
+        json_array_append_new(crossings, json_pack("{s:o, s:s, s:o}", "tokens_per_step", mz_json_number(x->tokens),
+                                                   "direction", x->up ? "up" : "down", "interval_95",
+                                                   mz_json_interval(x->interval.low, x->interval.high)));
     }
     return json_pack("{s:I, s:o, s:o, s:s, s:i, s:o, s:o}", "d_model", (json_int_t)c->d_model, "speedup",
                      summary_json(&c->speedup), "sign_test", sign_json(&c->sign), "intervals_from",
@@ -404,16 +397,16 @@ static json_t *effects_json(const mz_effects *e) {
         return json_pack("{s:o, s:s}", "coefficients", json_null(), "note", e->note);
     json_t *list = json_object();
     for (size_t i = 0; i < e->fit.k; i++)
-        json_object_set_new(
-            list, e->names[i],
-            json_pack("{s:o, s:o}", "estimate", real(e->fit.beta[i]), "standard_error", real(e->fit.error[i])));
-    return json_pack("{s:o, s:o, s:o, s:s}", "coefficients", list, "r_squared", real(e->fit.r2), "residual_deviation",
-                     real(e->fit.sigma), "note", e->note);
+        json_object_set_new(list, e->names[i],
+                            json_pack("{s:o, s:o}", "estimate", mz_json_number(e->fit.beta[i]), "standard_error",
+                                      mz_json_number(e->fit.error[i])));
+    return json_pack("{s:o, s:o, s:o, s:s}", "coefficients", list, "r_squared", mz_json_number(e->fit.r2),
+                     "residual_deviation", mz_json_number(e->fit.sigma), "note", e->note);
 }
 
 static json_t *score_json(const mz_score *s) {
-    return json_pack("{s:I, s:o, s:o}", "pairs", (json_int_t)s->n, "accuracy", real(s->accuracy), "mean_log_regret",
-                     real(s->log_regret));
+    return json_pack("{s:I, s:o, s:o}", "pairs", (json_int_t)s->n, "accuracy", mz_json_number(s->accuracy),
+                     "mean_log_regret", mz_json_number(s->log_regret));
 }
 
 mezzo_status mz_analysis_save_summary(const mz_analysis *a, const char *path) {
@@ -425,14 +418,15 @@ mezzo_status mz_analysis_save_summary(const mz_analysis *a, const char *path) {
         json_pack("{s:o, s:o, s:o, s:o, s:o}", "per_width_cross_validated", score_json(&a->rule_cv), "per_width",
                   score_json(&a->rule), "always_candidate", score_json(&a->always_candidate), "always_baseline",
                   score_json(&a->always_baseline), "published_600_1000", score_json(&a->published));
-    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}",
-                          "baseline", s->baseline, "candidate", s->candidate, "pairs", (json_int_t)s->n_pairs,
-                          "unequal_pairs", (json_int_t)s->n_unequal, "rows_without_partner", (json_int_t)s->n_alone,
-                          "rows_that_fitted_nowhere", (json_int_t)s->n_failed, "rows_with_cv_above_10_percent",
-                          (json_int_t)s->noisy, "energy_from_power_and_time", (int)s->energy_remade, "speedup",
-                          summary_json(&a->speedup), "median_interval_95", interval_json(a->median_interval),
-                          "sign_test", sign_json(&a->sign), "widths", curves, "regression", effects_json(&a->effects),
-                          "rules", scores, "bootstrap_draws", (json_int_t)a->draws, "seed", (json_int_t)a->seed);
+    json_t *o =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "baseline",
+                  s->baseline, "candidate", s->candidate, "pairs", (json_int_t)s->n_pairs, "unequal_pairs",
+                  (json_int_t)s->n_unequal, "rows_without_partner", (json_int_t)s->n_alone, "rows_that_fitted_nowhere",
+                  (json_int_t)s->n_failed, "rows_with_cv_above_10_percent", (json_int_t)s->noisy,
+                  "energy_from_power_and_time", (int)s->energy_remade, "speedup", summary_json(&a->speedup),
+                  "median_interval_95", mz_json_interval(a->median_interval.low, a->median_interval.high), "sign_test",
+                  sign_json(&a->sign), "widths", curves, "regression", effects_json(&a->effects), "rules", scores,
+                  "bootstrap_draws", (json_int_t)a->draws, "seed", (json_int_t)a->seed);
     if (o == NULL)
         return mz_fail(MEZZO_ERR_MEMORY,
                        "out of memory while writing %s, or a precision's name in the file is not UTF-8", path);

@@ -12,18 +12,14 @@
 static const char *const kind_names[] = {
     [MZ_RULE_ALWAYS] = "always", [MZ_RULE_NEVER] = "never", [MZ_RULE_FROM] = "from", [MZ_RULE_BELOW] = "below"};
 
-static json_t *real(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 static json_t *rule_json(const mz_rules *rules, const mz_rule *r) {
     char text[160];
     return json_pack("{s:I, s:I, s:s, s:o, s:s, s:I, s:I, s:o, s:o, s:o}", "d_model", (json_int_t)r->d_model,
                      "least_width", (json_int_t)r->least_width, "candidate", kind_names[r->kind], "threshold_tokens",
                      r->kind == MZ_RULE_FROM || r->kind == MZ_RULE_BELOW ? json_real(r->threshold) : json_null(),
                      "text", mz_rule_text(rules, r, text, sizeof text), "pairs", (json_int_t)r->n, "right",
-                     (json_int_t)r->right, "mean_log_regret", real(r->log_regret), "least_tokens",
-                     real(r->least_tokens), "most_tokens", real(r->most_tokens));
+                     (json_int_t)r->right, "mean_log_regret", mz_json_number(r->log_regret), "least_tokens",
+                     mz_json_number(r->least_tokens), "most_tokens", mz_json_number(r->most_tokens));
 }
 
 static json_t *rules_json(const mz_rules *rules, const mz_score *cv) {
@@ -33,12 +29,13 @@ static json_t *rules_json(const mz_rules *rules, const mz_score *cv) {
     for (size_t i = 0; i < rules->n_cells; i++) {
         const mz_rule_cell *c = &rules->cells[i];
         json_array_append_new(cells, json_pack("[I, I, I, I, o, o]", (json_int_t)c->d_model, (json_int_t)c->tokens,
-                                               (json_int_t)c->n, (json_int_t)c->wins, real(c->speedup),
-                                               real(c->mem_saving_pct)));
+                                               (json_int_t)c->n, (json_int_t)c->wins, mz_json_number(c->speedup),
+                                               mz_json_number(c->mem_saving_pct)));
     }
-    json_t *score = cv == NULL ? json_null()
-                               : json_pack("{s:I, s:o, s:o}", "pairs", (json_int_t)cv->n, "accuracy",
-                                           real(cv->accuracy), "mean_log_regret", real(cv->log_regret));
+    json_t *score = cv == NULL
+                        ? json_null()
+                        : json_pack("{s:I, s:o, s:o}", "pairs", (json_int_t)cv->n, "accuracy",
+                                    mz_json_number(cv->accuracy), "mean_log_regret", mz_json_number(cv->log_regret));
     return json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:o, s:o, s:o}", "format", FORMAT, "version", VERSION, "name",
                      rules->name, "baseline", rules->baseline, "candidate", rules->candidate, "source", rules->source,
                      "rules", list, "cross_validated", score, "cells_width_tokens_pairs_wins", cells);

@@ -5,6 +5,7 @@
 #include "models/model.h"
 #include "train/config.h"
 #include "train/trial.h"
+#include "io/json.h"
 
 #define SEEDS         8
 #define WARMUP_SHARE  10   // a tenth of the steps
@@ -174,17 +175,11 @@ static int64_t steps_that_fit(const mz_advised_options *o, const mz_advised *a) 
     return fit < MZ_ADVISED_STEPS ? MZ_ADVISED_STEPS : fit < (double)o->steps ? (int64_t)fit : o->steps;
 }
 
-static mezzo_status set_number(mezzo_config *config, const char *key, int64_t value) {
-    char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    return mezzo_config_set(config, key, text, "advise");
-}
-
 static mezzo_status compare(const mz_advised_options *o, mz_advised *out) {
     const int64_t steps = steps_that_fit(o, out);
-    MEZZO_TRY(set_number(o->config, "train.steps", steps));
-    MEZZO_TRY(set_number(o->config, "schedule.warmup", steps / WARMUP_SHARE));
-    MEZZO_TRY(set_number(o->config, "train.eval_iters", EVAL_BATCHES));
+    MEZZO_TRY(mz_config_set_int(o->config, "train.steps", steps, "advise"));
+    MEZZO_TRY(mz_config_set_int(o->config, "schedule.warmup", steps / WARMUP_SHARE, "advise"));
+    MEZZO_TRY(mz_config_set_int(o->config, "train.eval_iters", EVAL_BATCHES, "advise"));
     MEZZO_TRY(mezzo_config_set(o->config, "amp.precision", mezzo_precision_name(out->candidate), "advise"));
     out->as = (mz_verify_options){.config = o->config,
                                   .seeds = SEEDS,
@@ -265,7 +260,7 @@ mezzo_status mz_advised_find(const mz_advised_options *o, mz_advised *out) {
     mz_run_config c;
     mezzo_device *device;
     *out = (mz_advised){0};
-    MEZZO_TRY(set_number(o->config, "train.steps", o->steps));
+    MEZZO_TRY(mz_config_set_int(o->config, "train.steps", o->steps, "advise"));
     MEZZO_TRY(mezzo_config_set(o->config, "train.sample_every", "-1", "advise"));
     MEZZO_TRY(mz_run_config_read(o->config, &c));
     MEZZO_TRY(mezzo_device_open(c.device, c.threads, &device));
@@ -281,13 +276,9 @@ mezzo_status mz_advised_find(const mz_advised_options *o, mz_advised *out) {
 // --- the page ------------------------------------------------------------------------------------------------------
 #define MIB (1.0 / (1 << 20))
 
-static json_t *number(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 static json_t *measured(const mz_measured *m) {
-    return json_pack("{s:o, s:o, s:o}", "value", number(m->value), "low", number(m->interval.low), "high",
-                     number(m->interval.high));
+    return json_pack("{s:o, s:o, s:o}", "value", mz_json_number(m->value), "low", mz_json_number(m->interval.low),
+                     "high", mz_json_number(m->interval.high));
 }
 
 static json_t *changes_json(const mz_advised *a) {
@@ -295,9 +286,9 @@ static json_t *changes_json(const mz_advised *a) {
     for (int i = 0; i < a->n_changes; i++) {
         const mz_advised_change *c = &a->changes[i];
         json_array_append_new(list, json_pack("{s:s, s:I, s:o, s:o, s:o, s:s}", "changed", c->what, "to",
-                                              (json_int_t)c->value, "raw_speedup", number(c->speedup.value), "low",
-                                              number(c->speedup.interval.low), "high", number(c->speedup.interval.high),
-                                              "note", c->note));
+                                              (json_int_t)c->value, "raw_speedup", mz_json_number(c->speedup.value),
+                                              "low", mz_json_number(c->speedup.interval.low), "high",
+                                              mz_json_number(c->speedup.interval.high), "note", c->note));
     }
     return list;
 }
@@ -308,9 +299,9 @@ static json_t *basis_json(const mz_advised *a) {
         return json_pack("{s:s}", "compared", "nothing: no other precision was timed here");
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:o, s:o}", "baseline", mezzo_precision_name(a->baseline),
                      "candidate", mezzo_precision_name(a->candidate), "model", mz_model_config_name(&r->model),
-                     "device", r->device, "params_m", number(r->params_m), "steps", (json_int_t)r->steps, "seeds",
-                     (json_int_t)r->n, "interval_level", number(r->matched.look_level), "level_over_all_looks",
-                     number(a->as.level));
+                     "device", r->device, "params_m", mz_json_number(r->params_m), "steps", (json_int_t)r->steps,
+                     "seeds", (json_int_t)r->n, "interval_level", mz_json_number(r->matched.look_level),
+                     "level_over_all_looks", mz_json_number(a->as.level));
 }
 
 json_t *mz_advised_json(const mz_advised *a) {
@@ -324,15 +315,15 @@ json_t *mz_advised_json(const mz_advised *a) {
                                               measured(&r->matched.speedup), "raw_speedup", measured(&r->matched.raw),
                                               "steps_for_the_same_loss", measured(&r->matched.steps_ratio)));
     json_object_set_new(o, "memory",
-                        json_pack("{s:o, s:o}", "baseline_mib", number((double)a->memory[0] * MIB), "candidate_mib",
-                                  number((double)a->memory[1] * MIB)));
+                        json_pack("{s:o, s:o}", "baseline_mib", mz_json_number((double)a->memory[0] * MIB),
+                                  "candidate_mib", mz_json_number((double)a->memory[1] * MIB)));
     json_object_set_new(o, "loss_difference",
                         r == NULL ? json_null()
                                   : json_pack("{s:o, s:o}", "validation", measured(&r->loss_difference), "training",
                                               measured(&r->matched.loss_difference)));
     json_object_set_new(o, "energy",
-                        json_pack("{s:o, s:o}", "baseline_joules_a_step", number(a->energy[0].joules),
-                                  "candidate_joules_a_step", number(a->energy[1].joules)));
+                        json_pack("{s:o, s:o}", "baseline_joules_a_step", mz_json_number(a->energy[0].joules),
+                                  "candidate_joules_a_step", mz_json_number(a->energy[1].joules)));
     json_object_set_new(o, "what_would_change_it", changes_json(a));
     if (json_object_set_new(o, "measured", basis_json(a)) != 0) {
         json_decref(o);

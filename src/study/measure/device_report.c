@@ -10,10 +10,7 @@
 #include "study/measure/check.h"
 #include "study/measure/selftest.h"
 #include "study/page/device_page.h"
-
-static json_t *number(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
+#include "io/json.h"
 
 static void add_versions(json_t *report) {
     struct utsname system;
@@ -54,8 +51,9 @@ static mezzo_status add_models(mezzo_device *device, const volatile sig_atomic_t
             json_array_append_new(
                 rows, json_pack("{ss ss ss so so so so so sb}", "model", t->model, "precision",
                                 mezzo_precision_name(t->asked), "runs_as", mezzo_precision_name(t->runs), "step_ms",
-                                number(t->milliseconds), "first_loss", number(t->first), "last_loss", number(t->last),
-                                "difference", number(t->off), "tolerance", number(t->bound), "passed", t->passed));
+                                mz_json_number(t->milliseconds), "first_loss", mz_json_number(t->first), "last_loss",
+                                mz_json_number(t->last), "difference", mz_json_number(t->off), "tolerance",
+                                mz_json_number(t->bound), "passed", t->passed));
         }
     }
     json_object_set_new(report, "models", rows);
@@ -66,20 +64,21 @@ static mezzo_status add_models(mezzo_device *device, const volatile sig_atomic_t
 static void add_check(void *user, const mz_check *c) {
     reporting *r = user;
     r->failed += !c->passed;
-    json_array_append_new(r->kernels,
-                          json_pack("{ss ss ss ss so so sb}", "op", c->op, "shape", c->shape, "precision",
-                                    mezzo_precision_name(c->precision), "kernel", c->kernel, "error", number(c->error),
-                                    "tolerance", number(c->tolerance), "passed", c->passed));
+    json_array_append_new(r->kernels, json_pack("{ss ss ss ss so so sb}", "op", c->op, "shape", c->shape, "precision",
+                                                mezzo_precision_name(c->precision), "kernel", c->kernel, "error",
+                                                mz_json_number(c->error), "tolerance", mz_json_number(c->tolerance),
+                                                "passed", c->passed));
 }
 
 static void add_rate(void *user, const mz_bench_row *row) {
     reporting *r = user;
     char shape[96];
-    json_array_append_new(r->rates, json_pack("{ss ss ss ss so so ss so}", "op", mz_bench_op_name(row->of->op), "shape",
-                                              mz_bench_shape_text(row->of, shape, sizeof shape), "precision",
-                                              mezzo_precision_name(row->precision), "kernel", row->kernel, "median_ms",
-                                              number(1e3 * row->median), "rate", number(1e-9 * row->rate), "unit",
-                                              mz_bench_unit(row), "of_peak", number(mz_bench_of_peak(row))));
+    json_array_append_new(r->rates,
+                          json_pack("{ss ss ss ss so so ss so}", "op", mz_bench_op_name(row->of->op), "shape",
+                                    mz_bench_shape_text(row->of, shape, sizeof shape), "precision",
+                                    mezzo_precision_name(row->precision), "kernel", row->kernel, "median_ms",
+                                    mz_json_number(1e3 * row->median), "rate", mz_json_number(1e-9 * row->rate), "unit",
+                                    mz_bench_unit(row), "of_peak", mz_json_number(mz_bench_of_peak(row))));
 }
 
 static mezzo_status add_rates(mezzo_device *device, reporting *r) {

@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "study/measure/verify.h"
+#include "io/json.h"
 
 #define WINDOW 1.5
 
@@ -234,19 +235,10 @@ void mz_matched_text(const mz_verify_options *o, const mz_verify_result *r, mz_t
     add_verdict(o, r, t);
 }
 
-static json_t *number(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
-static json_t *measured_json(const mz_measured *m, size_t n) {
-    return json_pack("{s:o, s:o}", "value", number(m->value), "interval",
-                     n > 1 ? json_pack("[o, o]", number(m->interval.low), number(m->interval.high)) : json_null());
-}
-
 static json_t *losses_json(const double *losses, int64_t steps) {
     json_t *list = json_array();
     for (int64_t i = 0; i < steps; i++)
-        json_array_append_new(list, number(losses[i]));
+        json_array_append_new(list, mz_json_number(losses[i]));
     return list;
 }
 
@@ -255,11 +247,12 @@ static json_t *seeds_json(const mz_verify_result *r) {
     for (size_t i = 0; i < r->n; i++) {
         const mz_verify_run *a = &r->pairs[i].run[0], *b = &r->pairs[i].run[1];
         json_array_append_new(
-            seeds, json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "seed", (json_int_t)r->pairs[i].seed,
-                             "baseline_tokens_per_second", number(a->tokens_per_second), "candidate_tokens_per_second",
-                             number(b->tokens_per_second), "baseline_val_loss", number(a->val_loss),
-                             "candidate_val_loss", number(b->val_loss), "baseline_losses",
-                             losses_json(a->losses, r->steps), "candidate_losses", losses_json(b->losses, r->steps)));
+            seeds,
+            json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "seed", (json_int_t)r->pairs[i].seed,
+                      "baseline_tokens_per_second", mz_json_number(a->tokens_per_second), "candidate_tokens_per_second",
+                      mz_json_number(b->tokens_per_second), "baseline_val_loss", mz_json_number(a->val_loss),
+                      "candidate_val_loss", mz_json_number(b->val_loss), "baseline_losses",
+                      losses_json(a->losses, r->steps), "candidate_losses", losses_json(b->losses, r->steps)));
     }
     return seeds;
 }
@@ -272,11 +265,11 @@ json_t *mz_matched_json(const mz_verify_options *o, const mz_verify_result *r) {
         "s:o}",
         "baseline", mezzo_precision_name(r->baseline), "candidate", mezzo_precision_name(r->precision), "emulate",
         mezzo_blocks_name(r->emulate), "verdict", mz_matched_word(m->verdict), "decided", (int)mz_matched_decided(m),
-        "raw_speedup", measured_json(&m->raw, n), "loss_difference", measured_json(&m->loss_difference, n),
-        "steps_for_the_same_loss", measured_json(&m->steps_ratio, n), "speedup_at_equal_quality",
-        measured_json(&m->speedup, n), "loss_slope_by_ln_step", number(m->slope), "interval_level",
-        number(m->look_level), "level_over_all_looks", number(o->level), "within", number(o->within), "model",
-        mz_model_config_name(&r->model), "device", r->device, "params_m", number(r->params_m), "steps",
-        (json_int_t)r->steps, "seeds_run", (json_int_t)n, "seeds_at_most", o->seeds, "same_data_and_weights",
-        (int)r->same, "seeds", seeds_json(r));
+        "raw_speedup", mz_measured_json(&m->raw, n), "loss_difference", mz_measured_json(&m->loss_difference, n),
+        "steps_for_the_same_loss", mz_measured_json(&m->steps_ratio, n), "speedup_at_equal_quality",
+        mz_measured_json(&m->speedup, n), "loss_slope_by_ln_step", mz_json_number(m->slope), "interval_level",
+        mz_json_number(m->look_level), "level_over_all_looks", mz_json_number(o->level), "within",
+        mz_json_number(o->within), "model", mz_model_config_name(&r->model), "device", r->device, "params_m",
+        mz_json_number(r->params_m), "steps", (json_int_t)r->steps, "seeds_run", (json_int_t)n, "seeds_at_most",
+        o->seeds, "same_data_and_weights", (int)r->same, "seeds", seeds_json(r));
 }

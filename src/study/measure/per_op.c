@@ -1,4 +1,5 @@
 #include "study/measure/per_op.h"
+#include "io/json.h"
 
 #include <math.h>
 
@@ -218,10 +219,6 @@ mezzo_status mz_per_op_find(const mz_per_op_options *o, mz_per_op *out) {
 }
 
 // --- reports -------------------------------------------------------------------------------------------------------
-static json_t *number(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 json_t *mz_per_op_json(const mz_per_op_options *o, const mz_per_op *p) {
     json_t *keep = json_array();
     for (int i = 0; i < p->n; i++)
@@ -230,8 +227,8 @@ json_t *mz_per_op_json(const mz_per_op_options *o, const mz_per_op *p) {
     return json_pack("{s:s, s:o, s:b, s:b, s:b, s:f, s:o, s:o, s:o, s:i, s:i, s:i}", "precision",
                      mezzo_precision_name(o->precision), "keep_in_fp32", keep, "harmless", (int)p->harmless, "closes",
                      (int)p->closes, "minimal", (int)p->minimal, "gap_allowed", o->gap, "gap_with_nothing_kept",
-                     number(p->whole_gap), "gap_with_these_kept", number(p->kept_gap), "fp32_loss", number(p->loss),
-                     "modules", p->n, "runs", p->runs, "runs_at_most", o->runs);
+                     mz_json_number(p->whole_gap), "gap_with_these_kept", mz_json_number(p->kept_gap), "fp32_loss",
+                     mz_json_number(p->loss), "modules", p->n, "runs", p->runs, "runs_at_most", o->runs);
 }
 
 static void add_gap(mz_text *t, double gap) {

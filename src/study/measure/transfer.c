@@ -3,16 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-static mezzo_status set_number(mezzo_config *config, const char *key, int64_t value) {
-    char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    return mezzo_config_set(config, key, text, "verify");
-}
+#include "train/config.h"
 
 // Measures one width, or the model itself.
 static mezzo_status measure(const mz_verify_options *o, int64_t width, mz_verify_fn tell, void *user,
                             mz_verify_result *r, mz_transfer_point *out) {
-    MEZZO_TRY(set_number(o->config, "model.d_model", width));
+    MEZZO_TRY(mz_config_set_int(o->config, "model.d_model", width, "verify"));
     MEZZO_TRY(mz_verify(o, tell, user, r));
     *out = (mz_transfer_point){.width = width, .params_m = r->params_m, .speedup = r->matched.speedup};
     if (isfinite(out->speedup.value))
@@ -61,18 +57,15 @@ mezzo_status mz_transfer_find(const mz_verify_options *o, const int64_t *widths,
     return MEZZO_OK;
 }
 
-static json_t *measured(const mz_measured *m) {
-    return json_pack("{s:f, s:[f, f]}", "value", m->value, "interval", m->interval.low, m->interval.high);
-}
-
 json_t *mz_transfer_json(const mz_transfer *t, const mz_verify_options *o, const mz_verify_result *target) {
     json_t *small = json_array();
     for (int i = 0; i < t->n; i++)
         json_array_append_new(small, json_pack("{s:I, s:f, s:o}", "d_model", (json_int_t)t->small[i].width, "params_m",
                                                t->small[i].params_m, "speedup_at_equal_quality",
-                                               measured(&t->small[i].speedup)));
+                                               mz_measured_json(&t->small[i].speedup, target->n)));
     return json_pack("{s:o, s:f, s:o, s:b, s:o}", "small", small, "slope_by_ln_parameters", t->slope, "predicted",
-                     measured(&t->predicted), "inside", (int)t->inside, "measured", mz_matched_json(o, target));
+                     mz_measured_json(&t->predicted, target->n), "inside", (int)t->inside, "measured",
+                     mz_matched_json(o, target));
 }
 
 void mz_transfer_text(const mz_transfer *t, const mz_verify_options *o, const mz_verify_result *target, mz_text *out) {

@@ -76,6 +76,7 @@ mz_verdict mz_judge_least(const mz_measured *m, double least);   // value ≥ le
 mz_verdict mz_judge_within(const mz_measured *m, double within); // |value| < within
 mz_measured mz_measure_mean(const double *x, size_t n, double level);
 mz_measured mz_measure_ratio(const double *x, size_t n, double level); // of positive numbers: on their logarithms
+json_t *mz_measured_json(const mz_measured *m, size_t n);              // of n seeds: one alone has no interval
 
 // At equal quality. The candidate's training loss at the end is one that the baseline has after `steps_ratio` of its
 // steps: as many steps fewer would have done. speedup = raw × steps_ratio.

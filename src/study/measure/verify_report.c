@@ -3,6 +3,7 @@
 
 #include "models/model.h"
 #include "study/measure/verify.h"
+#include "io/json.h"
 
 #define MIB (1.0 / (1 << 20))
 
@@ -226,12 +227,12 @@ void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, c
 }
 
 // --- JSON ----------------------------------------------------------------------------------------------------------
-static json_t *number(double x) {
-    return isfinite(x) ? json_real(x) : json_null();
+static json_t *interval(const mz_measured *m, size_t n) {
+    return n > 1 ? mz_json_interval(m->interval.low, m->interval.high) : json_null();
 }
 
-static json_t *interval(const mz_measured *m, size_t n) {
-    return n > 1 ? json_pack("[o, o]", number(m->interval.low), number(m->interval.high)) : json_null();
+json_t *mz_measured_json(const mz_measured *m, size_t n) {
+    return json_pack("{s:o, s:o}", "value", mz_json_number(m->value), "interval", interval(m, n));
 }
 
 static json_t *verdict(mz_verdict v) { // null: undecided
@@ -244,14 +245,15 @@ static json_t *run_json(const mz_verify_run *run) {
     snprintf(crc[0], sizeof crc[0], "%08x", run->data_crc);
     snprintf(crc[1], sizeof crc[1], "%08x", run->weights_crc);
     for (size_t i = 0; i < run->n_changes; i++)
-        json_array_append_new(changes,
-                              json_pack("[I, o]", (json_int_t)run->changes[i].step, number(run->changes[i].scale)));
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:s, s:s}", "seconds", number(run->seconds),
-                     "tokens_per_second", number(run->tokens_per_second), "train_loss", number(run->train_loss),
-                     "val_loss", number(run->val_loss), "accuracy", number(run->accuracy), "memory_bytes",
-                     (json_int_t)run->memory, "activation_bytes", (json_int_t)run->activations, "skipped_steps",
-                     (json_int_t)run->skipped, "loss_scale", number(run->loss_scale), "loss_scale_from_step", changes,
-                     "data_crc32c", crc[0], "weights_crc32c", crc[1]);
+        json_array_append_new(
+            changes, json_pack("[I, o]", (json_int_t)run->changes[i].step, mz_json_number(run->changes[i].scale)));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:s, s:s}", "seconds",
+                     mz_json_number(run->seconds), "tokens_per_second", mz_json_number(run->tokens_per_second),
+                     "train_loss", mz_json_number(run->train_loss), "val_loss", mz_json_number(run->val_loss),
+                     "accuracy", mz_json_number(run->accuracy), "memory_bytes", (json_int_t)run->memory,
+                     "activation_bytes", (json_int_t)run->activations, "skipped_steps", (json_int_t)run->skipped,
+                     "loss_scale", mz_json_number(run->loss_scale), "loss_scale_from_step", changes, "data_crc32c",
+                     crc[0], "weights_crc32c", crc[1]);
 }
 
 static void add_side(json_t *o, const mz_verify_result *r, int which, const char *prefix) {
@@ -267,22 +269,22 @@ static void add_side(json_t *o, const mz_verify_result *r, int which, const char
     for (size_t i = 0; i < MZ_COUNT(values); i++) {
         char key[64];
         snprintf(key, sizeof key, "%s_%s", prefix, values[i].name);
-        json_object_set_new(o, key, number(values[i].value));
+        json_object_set_new(o, key, mz_json_number(values[i].value));
     }
 }
 
 json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
     json_t *root = json_object(), *seeds = json_array();
-    json_object_set_new(root, "speedup", number(r->speedup.value));
+    json_object_set_new(root, "speedup", mz_json_number(r->speedup.value));
     json_object_set_new(root, "speedup_interval", interval(&r->speedup, r->n));
-    json_object_set_new(root, "memory_reduction_percent", number(r->memory_percent.value));
+    json_object_set_new(root, "memory_reduction_percent", mz_json_number(r->memory_percent.value));
     json_object_set_new(root, "activation_reduction_percent",
-                        number(100 * (1 - mean_of(r, 1).activations / mean_of(r, 0).activations)));
+                        mz_json_number(100 * (1 - mean_of(r, 1).activations / mean_of(r, 0).activations)));
     const char *judged = r->by_loss ? "relative_loss_difference" : "accuracy_difference";
     const char *its_interval = r->by_loss ? "relative_loss_difference_interval" : "accuracy_difference_interval";
-    json_object_set_new(root, judged, number(r->accuracy_difference.value));
+    json_object_set_new(root, judged, mz_json_number(r->accuracy_difference.value));
     json_object_set_new(root, its_interval, interval(&r->accuracy_difference, r->n));
-    json_object_set_new(root, "loss_difference", number(r->loss_difference.value));
+    json_object_set_new(root, "loss_difference", mz_json_number(r->loss_difference.value));
     json_object_set_new(root, "loss_difference_interval", interval(&r->loss_difference, r->n));
     add_side(root, r, 0, "fp32");
     add_side(root, r, 1, "amp");
@@ -297,13 +299,13 @@ json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
     json_object_set_new(root, "emulate", json_string(mezzo_blocks_name(r->emulate)));
     json_object_set_new(root, "device", json_string(r->device));
     json_object_set_new(root, "model", json_string(mz_model_config_name(&r->model)));
-    json_object_set_new(root, "params_m", number(r->params_m));
+    json_object_set_new(root, "params_m", mz_json_number(r->params_m));
     json_object_set_new(root, "steps", json_integer(r->steps));
     json_object_set_new(root, "warmup_steps", json_integer(r->warmup));
     json_object_set_new(root, "batch_size", json_integer(r->batch));
     json_object_set_new(root, "grad_accum", json_integer(r->grad_accum));
     json_object_set_new(root, "context_length", json_integer(r->model.seq_len));
-    json_object_set_new(root, "interval_level", number(o->level));
+    json_object_set_new(root, "interval_level", mz_json_number(o->level));
     json_object_set_new(root, "unit", json_string(r->unit));
     json_object_set_new(root, "validation_tokens", json_integer((json_int_t)r->val_tokens));
     for (size_t i = 0; i < r->n; i++)
