@@ -48,7 +48,9 @@ static mezzo_status add_weights(mz_update_copy *c, mark *marks) {
             marks[n++] = (mark){(size_t)p->list[i].offset * sizeof(float), (int)i};
     MEZZO_TRY(add_buffer(c, "weights", p->master, p->master_bytes, marks, n));
     for (int k = 0; k < p->n_low_copies && p->low_masters; k++) {
-        const size_t width = mezzo_dtype_size(p->low_copies[k].dtype);
+        if (p->low_copies[k].dtype != MEZZO_BF16) // rounded from the masters: the update writes it anew
+            continue;
+        const size_t width = sizeof(uint16_t);
         n = 0;
         for (size_t i = 0; i < p->n && !p->sharded; i++)
             if (p->list[i].low_copy_slot >= 0)
@@ -93,11 +95,8 @@ static mezzo_status list_state(mz_update_copy *c) {
 }
 
 size_t mz_update_copy_plan(const mezzo_params *p, size_t moments) {
-    size_t bytes = p->master_bytes + moments + sizeof(mz_opt_state) + sizeof(mz_scaler_block) +
-                   (size_t)p->scales.n * sizeof(mz_scale_entry);
-    for (int k = 0; k < p->n_low_copies && p->low_masters; k++)
-        bytes += (size_t)p->low_copy_elements * mezzo_dtype_size(p->low_copies[k].dtype);
-    return bytes;
+    const size_t bytes = p->master_bytes + moments + sizeof(mz_opt_state) + sizeof(mz_scaler_block);
+    return bytes + (p->low_masters ? (size_t)p->low_copy_elements * mezzo_dtype_size(MEZZO_BF16) : 0);
 }
 
 // --- memory ------------------------------------------------------------------------------------------------------

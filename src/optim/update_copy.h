@@ -37,7 +37,8 @@ typedef struct mz_update_copy {
 mezzo_status mz_update_copy_create(mezzo_step *step, mezzo_optimizer *optimizer, mezzo_scaler *scaler,
                                    mz_update_copy *out);
 void mz_update_copy_free(mz_update_copy *copy);
-// Bytes of mz_update_copy_create on parameters and an optimizer that are laid out; `moments`: of all moments.
+// Bytes of mz_update_copy_create on parameters and an optimizer that are laid out, but for FP8 scales; `moments`: of
+// all moments.
 size_t mz_update_copy_plan(const mezzo_params *params, size_t moments);
 mezzo_status mz_update_copy_keep(mz_update_copy *copy);    // after the micro batches, before mz_step_finish
 mezzo_status mz_update_copy_restore(mz_update_copy *copy); // after it: as before, but for the gradients' numbers

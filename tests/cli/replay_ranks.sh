@@ -6,6 +6,12 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 200 >text.txt
 FEW=("${TINY[@]}" --tokenizer byte --data text.txt --precision bf16 --steps 4 --checkpoint-every 2 --eval-every 0 --sample-every -1 --quiet)
 refuse 2 "train.replay is 0" -- train "${FEW[@]}" --replay-update --out none
+# What it keeps is planned to the byte.
+bytes() { sed -n 's/.*"perf\/memory_bytes": \([0-9]*\).*/\1/p' "$1/metrics.jsonl" | tail -1; }
+run 0 train "${FEW[@]}" --out without
+run 0 train "${FEW[@]}" --replay 1 --replay-update --out with
+run 0 memory --config with/config.yaml --precision bf16 --optimizer adamw --master split --json
+shows "$OUT" "\"replay\": $(($(bytes with) - $(bytes without)))"
 [[ -e $(dirname "$MEZZO")/mezzo_mpi.so && -e $(dirname "$MEZZO")/mezzo_pmix.so ]] || exit 0 # no MPI here
 export CUDA_VISIBLE_DEVICES= OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 launch() { # CODE N RUN OPTION…

@@ -133,8 +133,7 @@ static void test_a_flip_is_noticed_and_undone(void **state) {
         tiny_log log;
         choose_flip(&t, (uint64_t)seed);
         const char *clean = clean_run(t.precision, t.accum);
-        must(run("harmed", &t, 0, STEPS, &log));
-        const bool harms = !same("harmed", clean, STEPS);
+        const bool harms = run("harmed", &t, 0, STEPS, &log) != MEZZO_OK || !same("harmed", clean, STEPS);
         must(run("replayed", &t, 1, STEPS, &log));
         if (harms && log.warnings == 0)
             fail_msg("seed %lld: %s was not noticed", (long long)seed, t.fault);
