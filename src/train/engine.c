@@ -1,5 +1,7 @@
 #include "train/engine.h"
 
+#include "io/file.h"
+
 uint64_t mezzo_seed(uint64_t seed, mezzo_purpose purpose) {
     uint32_t words[4];
     mz_philox((mz_philox_key){seed, 0, 0x5EED0000u + (uint32_t)purpose}, 0, words);
@@ -65,6 +67,21 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool out
     if (config->counterfactual[0] != '\0')
         MEZZO_TRY(mz_counterfactual_create(e->session.train, config->counterfactual, config->counterfactual_ops,
                                            &e->counterfactual));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_weights_crc(const mezzo_params *params, uint32_t *crc) {
+    *crc = 0;
+    for (int i = 0; i < mezzo_params_count(params); i++) {
+        const size_t n = (size_t)params->list[i].count;
+        float *values = mz_alloc(n, sizeof *values);
+        if (values == NULL)
+            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        const mezzo_status status = mezzo_params_read(params, i, values);
+        *crc = mz_crc32c(*crc, values, n * sizeof *values);
+        mz_free(values);
+        MEZZO_TRY(status);
+    }
     return MEZZO_OK;
 }
 

@@ -1,5 +1,7 @@
 #include "train/latents.h"
 
+#include "train/engine.h"
+
 #include <stdlib.h>
 
 #include "base/stop.h"
@@ -13,23 +15,6 @@
 enum { ENCODE_BATCH = 8, JSON_BYTES = 1 << 16 };
 
 // --- the autoencoder -----------------------------------------------------------------------------
-static mezzo_status checksum(mz_vae *vae) {
-    for (int i = 0; i < mezzo_params_count(vae->session.params); i++) {
-        const int64_t *shape = mezzo_params_shape(vae->session.params, i);
-        size_t n = 1;
-        for (int d = 0; d < mezzo_params_rank(vae->session.params, i); d++)
-            n *= (size_t)shape[d];
-        float *values = mz_alloc(n, sizeof *values);
-        if (values == NULL)
-            return MEZZO_ERR_MEMORY;
-        const mezzo_status status = mezzo_params_read(vae->session.params, i, values);
-        vae->crc = mz_crc32c(vae->crc, values, n * sizeof *values);
-        mz_free(values);
-        MEZZO_TRY(status);
-    }
-    return MEZZO_OK;
-}
-
 static mezzo_status load(mz_vae *vae, mezzo_checkpoint *checkpoint) {
     const mz_session_options o = {.model = vae->model,
                                   .form = {.batch = 1, .length = 1, .outputs = true},
@@ -40,7 +25,7 @@ static mezzo_status load(mz_vae *vae, mezzo_checkpoint *checkpoint) {
     checkpoint->params = vae->session.params;
     checkpoint->ema = checkpoint->has_ema;
     MEZZO_TRY(mezzo_checkpoint_load(vae->path, checkpoint));
-    return checksum(vae);
+    return mz_weights_crc(vae->session.params, &vae->crc);
 }
 
 // The kept step's folder below a run that was trained on since; "" where it is not there.

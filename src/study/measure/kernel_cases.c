@@ -21,29 +21,6 @@ static formats formats_of(mezzo_precision precision) {
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------
-#define SHAPE(...)                                                                                                     \
-    (mz_shape) {                                                                                                       \
-        .rank = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .dim = { __VA_ARGS__ }                      \
-    }
-
-static void in(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape) {
-    c->in[slot] = (mz_tensor){.dtype = dtype, .shape = shape};
-    c->n_in = slot + 1 > c->n_in ? slot + 1 : c->n_in;
-}
-// A linear layer's operand: 8 bits have a scale, and where they are summed over their first dimension they lie
-// columnwise.
-static void operand(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape, bool columnwise) {
-    in(c, slot, dtype, shape);
-    if (mezzo_dtype_size(dtype) > 1)
-        return;
-    c->in[slot].scaling = MZ_SCALING_TENSOR;
-    c->in[slot].columnwise = columnwise;
-}
-static void out(mz_call *c, int slot, mezzo_dtype dtype, mz_shape shape) {
-    c->out[slot] = (mz_tensor){.dtype = dtype, .shape = shape};
-    c->n_out = slot + 1 > c->n_out ? slot + 1 : c->n_out;
-}
-
 static double tensor_bytes(const mz_tensor *t) {
     return mz_present(t) ? (double)mz_shape_count(&t->shape) * (double)mezzo_dtype_size(t->dtype) : 0;
 }
@@ -57,238 +34,54 @@ static double all_bytes(const mz_call *c) {
     return bytes;
 }
 
-// --- products ------------------------------------------------------------------------------------------------------
-// M×N×K: x [M, K], w [N, K], y [M, N]
-typedef void make_fn(const int64_t *d, formats f, mz_bench_call *b);
-
-static void make_linear(const int64_t *d, formats f, mz_bench_call *b) {
-    operand(&b->call, 0, f.operand, SHAPE(d[0], d[2]), false);
-    operand(&b->call, 1, f.operand, SHAPE(d[1], d[2]), false);
-    in(&b->call, 2, f.low, SHAPE(d[1]));
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    b->call.attrs.via = f.low;
-}
-static void make_linear_gelu(const int64_t *d, formats f, mz_bench_call *b) {
-    make_linear(d, f, b);
-    out(&b->call, 1, f.low, SHAPE(d[0], d[1])); // preact
-    b->call.attrs.act = MZ_ACT_GELU_TANH;
-}
-static void make_linear_residual(const int64_t *d, formats f, mz_bench_call *b) {
-    make_linear(d, f, b);
-    in(&b->call, 3, MEZZO_F32, SHAPE(d[0], d[1])); // the residual stream is FP32
-    out(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
-}
-static void make_linear_dx(const int64_t *d, formats f, mz_bench_call *b) {
-    operand(&b->call, 0, f.gradient, SHAPE(d[0], d[1]), false);
-    operand(&b->call, 1, f.operand, SHAPE(d[1], d[2]), true);
-    out(&b->call, 0, f.low, SHAPE(d[0], d[2]));
-}
-static void make_linear_dx_gelu(const int64_t *d, formats f, mz_bench_call *b) {
-    make_linear_dx(d, f, b);
-    in(&b->call, 2, f.low, SHAPE(d[0], d[2])); // preact
-    b->call.attrs.act = MZ_ACT_GELU_TANH;
-}
-static void make_linear_dw(const int64_t *d, formats f, mz_bench_call *b) {
-    const bool scaled = mezzo_dtype_size(f.dw) == 1; // the quantize of dy sums the bias gradient
-    operand(&b->call, 0, scaled ? f.gradient : f.dw, SHAPE(d[0], d[1]), true);
-    operand(&b->call, 1, f.dw, SHAPE(d[0], d[2]), true);
-    out(&b->call, 0, MEZZO_F32, SHAPE(d[1], d[2]));
-    if (!scaled)
-        out(&b->call, 1, MEZZO_F32, SHAPE(d[1]));
-    b->call.attrs.accumulate = true;
-}
-// M×N×K: a [M, K] · b [K, N]
-static void make_matmul(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, f.low, SHAPE(d[0], d[2]));
-    in(&b->call, 1, f.low, SHAPE(d[2], d[1]));
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-}
-
-// B×T×H×D: qkv [B, T, 3·H·D].
-static void make_attention(const int64_t *d, formats f, mz_bench_call *b) {
-    int64_t width = d[2] * d[3];
-    in(&b->call, 0, f.low, SHAPE(d[0], d[1], 3 * width));
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1], width));
-    out(&b->call, 1, MEZZO_F32, SHAPE(d[0], d[2], d[1])); // lse
-    b->call.attrs.heads = b->call.attrs.kv_heads = (int)d[2];
-    b->call.attrs.causal = true;
-    b->call.attrs.rng = 1;
-}
-static void make_attention_bwd(const int64_t *d, formats f, mz_bench_call *b) {
-    int64_t width = d[2] * d[3];
-    in(&b->call, 0, f.low, SHAPE(d[0], d[1], width)); // dy
-    in(&b->call, 1, f.low, SHAPE(d[0], d[1], 3 * width));
-    in(&b->call, 4, f.low, SHAPE(d[0], d[1], width));    // y
-    in(&b->call, 5, MEZZO_F32, SHAPE(d[0], d[2], d[1])); // lse
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1], 3 * width));
-    b->call.attrs.heads = b->call.attrs.kv_heads = (int)d[2];
-    b->call.attrs.causal = true;
-    b->call.attrs.rng = 1;
-}
-static const float DROPPED = 0.2F;
-static void make_attention_dropout(const int64_t *d, formats f, mz_bench_call *b) {
-    make_attention(d, f, b);
-    b->call.attrs.p = DROPPED;
-}
-static void make_attention_dropout_bwd(const int64_t *d, formats f, mz_bench_call *b) {
-    make_attention_bwd(d, f, b);
-    b->call.attrs.p = DROPPED;
-}
-
-// --- rows ----------------------------------------------------------------------------------------------------------
-static void make_layernorm(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
-    in(&b->call, 1, MEZZO_F32, SHAPE(d[1]));
-    in(&b->call, 2, MEZZO_F32, SHAPE(d[1]));
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    out(&b->call, 1, MEZZO_F32, SHAPE(d[0]));
-    out(&b->call, 2, MEZZO_F32, SHAPE(d[0]));
-    b->call.attrs.eps = 1e-5F;
-    b->work = all_bytes(&b->call);
-}
-static void make_layernorm_residual(const int64_t *d, formats f, mz_bench_call *b) {
-    make_layernorm(d, f, b);
-    in(&b->call, 3, f.low, SHAPE(d[0], d[1]));
-    out(&b->call, 3, MEZZO_F32, SHAPE(d[0], d[1]));
-    b->work = all_bytes(&b->call);
-}
-static void make_layernorm_bwd(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, f.low, SHAPE(d[0], d[1])); // dy
-    in(&b->call, 1, MEZZO_F32, SHAPE(d[0], d[1]));
-    in(&b->call, 2, MEZZO_F32, SHAPE(d[1]));
-    in(&b->call, 3, MEZZO_F32, SHAPE(d[0]));
-    in(&b->call, 4, MEZZO_F32, SHAPE(d[0]));
-    in(&b->call, 5, MEZZO_F32, SHAPE(d[0], d[1])); // dres
-    out(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
-    out(&b->call, 1, MEZZO_F32, SHAPE(d[1]));
-    out(&b->call, 2, MEZZO_F32, SHAPE(d[1]));
-    b->call.attrs.accumulate = true;
-    b->work = all_bytes(&b->call);
-}
-static void make_softmax(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    b->work = all_bytes(&b->call);
-}
-static void make_element(const int64_t *d, formats f, mz_bench_call *b) {
-    make_softmax(d, f, b);
-    b->call.attrs.tanh = true;
-    b->call.attrs.p = b->call.op == MZ_OP_dropout ? DROPPED : 0;
-    b->call.attrs.rng = 1;
-}
-static void make_gelu_dx(const int64_t *d, formats f, mz_bench_call *b) {
-    make_element(d, f, b);
-    in(&b->call, 1, f.low, SHAPE(d[0], d[1])); // x
-    b->work = all_bytes(&b->call);
-}
-// A low sum onto the FP32 residual stream.
-static void make_add(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
-    in(&b->call, 1, f.low, SHAPE(d[0], d[1]));
-    out(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
-    b->work = all_bytes(&b->call);
-}
-static void make_cast(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[1]));
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    b->work = all_bytes(&b->call);
-}
-// rows × V
-static void make_cross_entropy(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    in(&b->call, 1, MEZZO_I32, SHAPE(d[0]));
-    out(&b->call, 0, MEZZO_F32, SHAPE(1));
-    out(&b->call, 1, MEZZO_F32, SHAPE(d[0])); // lse
-    b->call.attrs.ignore_index = -1;
-    b->work = all_bytes(&b->call);
-}
-static void make_cross_entropy_dx(const int64_t *d, formats f, mz_bench_call *b) {
-    in(&b->call, 0, MEZZO_F32, SHAPE(1));
-    in(&b->call, 1, f.low, SHAPE(d[0], d[1]));
-    in(&b->call, 2, MEZZO_I32, SHAPE(d[0]));
-    in(&b->call, 3, MEZZO_F32, SHAPE(d[0]));
-    out(&b->call, 0, f.low, SHAPE(d[0], d[1]));
-    b->call.attrs.ignore_index = -1;
-    b->work = all_bytes(&b->call);
-}
-// tokens × V × C: rows of the FP32 table are read; in its gradient, read and written.
-static void make_embedding(const int64_t *d, formats f, mz_bench_call *b) {
-    (void)f;
-    in(&b->call, 0, MEZZO_F32, SHAPE(d[1], d[2]));
-    in(&b->call, 1, MEZZO_I32, SHAPE(d[0]));
-    out(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[2]));
-    b->work = 2.0 * 4 * (double)d[0] * (double)d[2];
-}
-static void make_embedding_bwd(const int64_t *d, formats f, mz_bench_call *b) {
-    (void)f;
-    in(&b->call, 0, MEZZO_F32, SHAPE(d[0], d[2]));
-    in(&b->call, 1, MEZZO_I32, SHAPE(d[0]));
-    out(&b->call, 0, MEZZO_F32, SHAPE(d[1], d[2]));
-    b->call.attrs.accumulate = true;
-    b->work = 3.0 * 4 * (double)d[0] * (double)d[2];
-}
-
-// --- the update: N parameters --------------------------------------------------------------------------------------
-static void make_grad_stats(const int64_t *d, formats f, mz_bench_call *b) {
-    (void)f;
-    in(&b->call, 0, MEZZO_U8, SHAPE(sizeof(mz_segment)));
-    out(&b->call, 0, MEZZO_F32, SHAPE(d[0]));
-    out(&b->call, 1, MEZZO_U8, SHAPE(sizeof(mz_opt_state)));
-    b->work = 4.0 * (double)d[0];
-}
-static void make_adamw(const int64_t *d, formats f, mz_bench_call *b) {
-    b->low_copy = f.low;
-    in(&b->call, 0, MEZZO_F32, SHAPE(d[0]));
-    in(&b->call, 1, MEZZO_U8, SHAPE(sizeof(mz_segment)));
-    in(&b->call, 2, MEZZO_U8, SHAPE(sizeof(mz_opt_state)));
-    for (int i = 0; i < 3; i++) // master, m, v
-        out(&b->call, i, MEZZO_F32, SHAPE(d[0]));
-    if (f.low != MEZZO_F32)
-        out(&b->call, 3, MEZZO_U8, SHAPE(2 * d[0]));
-    b->update.rule = (mz_update_rule){.lr_factor = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
-    b->call.attrs.update = &b->update;
-    b->work = (16 + 12 + (f.low != MEZZO_F32 ? 2 : 0)) * (double)d[0];
-}
-
 // --- the table -----------------------------------------------------------------------------------------------------
-// X(name, op, what its dimensions are, maker)
+// X(name, op, what its dimensions are, its tensors, attributes)
+// A tensor is a word: its dtype, then its dimensions, each by the first letter of its name, which a digit multiplies;
+// "HD" in brackets is one dimension. "-" is absent; outputs stand after ">".
+//   l  the low format, of activations and of the copies of weights   f  FP32   i  I32
+//   o O  a linear layer's operand, O columnwise   g  dy            s  mz_segment   t  mz_opt_state
+//   d e  of dw: x and dy, columnwise; e is `gradient` where x has a scale          b  FP32, absent where d has a scale
+//   c  the low copy's bytes, absent where the low format is FP32
+#define DROPPED   0.2F
+#define ATTENTION .causal = true, .rng = 1
 #define BENCH_OPS(X)                                                                                                   \
-    X(linear, linear, "MxNxK", make_linear)                                                                            \
-    X(linear_gelu, linear, "MxNxK", make_linear_gelu)                                                                  \
-    X(linear_residual, linear, "MxNxK", make_linear_residual)                                                          \
-    X(linear_dx, linear_dx, "MxNxK", make_linear_dx)                                                                   \
-    X(linear_dx_gelu, linear_dx, "MxNxK", make_linear_dx_gelu)                                                         \
-    X(linear_dw, linear_dw, "MxNxK", make_linear_dw)                                                                   \
-    X(matmul, matmul, "MxNxK", make_matmul)                                                                            \
-    X(attention, attention, "BxTxHxD", make_attention)                                                                 \
-    X(attention_dropout, attention, "BxTxHxD", make_attention_dropout)                                                 \
-    X(attention_bwd, attention_bwd, "BxTxHxD", make_attention_bwd)                                                     \
-    X(attention_dropout_bwd, attention_bwd, "BxTxHxD", make_attention_dropout_bwd)                                     \
-    X(layernorm, layernorm, "ROWSxC", make_layernorm)                                                                  \
-    X(layernorm_residual, layernorm, "ROWSxC", make_layernorm_residual)                                                \
-    X(layernorm_bwd, layernorm_bwd, "ROWSxC", make_layernorm_bwd)                                                      \
-    X(softmax, softmax, "ROWSxC", make_softmax)                                                                        \
-    X(gelu, gelu, "ROWSxC", make_element)                                                                              \
-    X(gelu_dx, gelu_dx, "ROWSxC", make_gelu_dx)                                                                        \
-    X(add, add, "ROWSxC", make_add)                                                                                    \
-    X(cast, cast, "ROWSxC", make_cast)                                                                                 \
-    X(dropout, dropout, "ROWSxC", make_element)                                                                        \
-    X(cross_entropy, cross_entropy, "ROWSxV", make_cross_entropy)                                                      \
-    X(cross_entropy_dx, cross_entropy_dx, "ROWSxV", make_cross_entropy_dx)                                             \
-    X(embedding, embedding, "TOKENSxVxC", make_embedding)                                                              \
-    X(embedding_bwd, embedding_bwd, "TOKENSxVxC", make_embedding_bwd)                                                  \
-    X(grad_stats, grad_stats, "N", make_grad_stats)                                                                    \
-    X(adamw, adamw, "N", make_adamw)
+    X(linear, linear, "MxNxK", "oMK oNK lN > lMN")                                                                     \
+    X(linear_gelu, linear, "MxNxK", "oMK oNK lN > lMN lMN", .act = MZ_ACT_GELU_TANH)                                   \
+    X(linear_residual, linear, "MxNxK", "oMK oNK lN fMN > fMN")                                                        \
+    X(linear_dx, linear_dx, "MxNxK", "gMN ONK > lMK")                                                                  \
+    X(linear_dx_gelu, linear_dx, "MxNxK", "gMN ONK lMK > lMK", .act = MZ_ACT_GELU_TANH)                                \
+    X(linear_dw, linear_dw, "MxNxK", "eMN dMK > fNK bN", .accumulate = true)                                           \
+    X(matmul, matmul, "MxNxK", "lMK lKN > lMN")                                                                        \
+    X(attention, attention, "BxTxHxD", "lBT(3HD) > lBT(HD) fBHT", ATTENTION)                                           \
+    X(attention_dropout, attention, "BxTxHxD", "lBT(3HD) > lBT(HD) fBHT", ATTENTION, .p = DROPPED)                     \
+    X(attention_bwd, attention_bwd, "BxTxHxD", "lBT(HD) lBT(3HD) - - lBT(HD) fBHT > lBT(3HD)", ATTENTION)              \
+    X(attention_dropout_bwd, attention_bwd, "BxTxHxD", "lBT(HD) lBT(3HD) - - lBT(HD) fBHT > lBT(3HD)", ATTENTION,      \
+      .p = DROPPED)                                                                                                    \
+    X(layernorm, layernorm, "ROWSxC", "fRC fC fC > lRC fR fR", .eps = 1e-5F)                                           \
+    X(layernorm_residual, layernorm, "ROWSxC", "fRC fC fC lRC > lRC fR fR fRC", .eps = 1e-5F)                          \
+    X(layernorm_bwd, layernorm_bwd, "ROWSxC", "lRC fRC fC fR fR fRC > fRC fC fC", .accumulate = true)                  \
+    X(softmax, softmax, "ROWSxC", "lRC > lRC")                                                                         \
+    X(gelu, gelu, "ROWSxC", "lRC > lRC", .tanh = true, .rng = 1)                                                       \
+    X(gelu_dx, gelu_dx, "ROWSxC", "lRC lRC > lRC", .tanh = true, .rng = 1)                                             \
+    X(add, add, "ROWSxC", "fRC lRC > fRC")                                                                             \
+    X(cast, cast, "ROWSxC", "fRC > lRC")                                                                               \
+    X(dropout, dropout, "ROWSxC", "lRC > lRC", .tanh = true, .rng = 1, .p = DROPPED)                                   \
+    X(cross_entropy, cross_entropy, "ROWSxV", "lRV iR > f1 fR", .ignore_index = -1)                                    \
+    X(cross_entropy_dx, cross_entropy_dx, "ROWSxV", "f1 lRV iR fR > lRV", .ignore_index = -1)                          \
+    X(embedding, embedding, "TOKENSxVxC", "fVC iT > fTC")                                                              \
+    X(embedding_bwd, embedding_bwd, "TOKENSxVxC", "fTC iT > fVC", .accumulate = true)                                  \
+    X(grad_stats, grad_stats, "N", "s > fN t")                                                                         \
+    X(adamw, adamw, "N", "fN s t > fN fN fN c(2N)")
 
 struct mz_bench_op {
     const char *name;
     mz_op op;
-    const char *dims;
-    make_fn *make;
+    const char *dims, *tensors;
+    mz_attrs attrs;
 };
 
 static const mz_bench_op ops[] = {
-#define ROW(name, op, dims, make) {#name, MZ_OP_##op, dims, make},
+#define ROW(name, op, dims, tensors, ...) {#name, MZ_OP_##op, dims, tensors, {__VA_ARGS__}},
     BENCH_OPS(ROW)
 #undef ROW
 };
@@ -367,16 +160,126 @@ const char *mz_bench_shape_text(const mz_bench_case *c, char *buf, size_t size) 
     return buf;
 }
 
+// A dimension, or those in brackets as one; moves past it.
+static int64_t parse_dimension(const mz_bench_case *c, const char **p) {
+    int64_t product = 1;
+    const bool several = **p == '(';
+    for (const char *at = *p + several;; at++) {
+        if (*at >= '0' && *at <= '9') {
+            product *= *at - '0';
+        } else {
+            int index = 0;
+            for (const char *name = c->op->dims; *name != *at; name = strchr(name, 'x') + 1)
+                index++;
+            product *= c->dim[index];
+        }
+        if (!several || at[1] == ')') {
+            *p = at + 1 + several;
+            return product;
+        }
+    }
+}
+
+static mezzo_dtype dtype_of(char kind, const formats *f) {
+    switch (kind) {
+    case 'f':
+    case 'b':
+        return MEZZO_F32;
+    case 'i':
+        return MEZZO_I32;
+    case 'o':
+    case 'O':
+        return f->operand;
+    case 'g':
+        return f->gradient;
+    case 'd':
+        return f->dw;
+    case 'e': // the quantize of dy sums the bias gradient
+        return mezzo_dtype_size(f->dw) == 1 ? f->gradient : f->dw;
+    case 'l':
+        return f->low;
+    default:
+        return MEZZO_U8;
+    }
+}
+
+// Moves past a tensor's word. False: it is absent.
+static bool parse_tensor(const mz_bench_case *c, const formats *f, const char **p, mz_tensor *t) {
+    const char kind = *(*p)++;
+    mz_tensor is = {.dtype = dtype_of(kind, f)};
+    while (**p != ' ' && **p != '\0')
+        is.shape.dim[is.shape.rank++] = parse_dimension(c, p);
+    if (kind == 's' || kind == 't')
+        is.shape = (mz_shape){1, {kind == 's' ? sizeof(mz_segment) : sizeof(mz_opt_state)}};
+    if (strchr("oOgde", kind) != NULL && mezzo_dtype_size(is.dtype) == 1) { // it has a scale
+        is.scaling = MZ_SCALING_TENSOR;
+        is.columnwise = strchr("Ode", kind) != NULL;
+    }
+    if (kind == '-' || (kind == 'b' && mezzo_dtype_size(f->dw) == 1) || (kind == 'c' && f->low == MEZZO_F32))
+        return false;
+    *t = is;
+    return true;
+}
+
+static void parse_tensors(const mz_bench_case *c, const formats *f, mz_call *call) {
+    bool outputs = false;
+    int slot = 0;
+    for (const char *p = c->op->tensors; *p != '\0'; p += *p == ' ') {
+        if (*p == '>') {
+            outputs = true;
+            slot = 0;
+            p++;
+            continue;
+        }
+        if (parse_tensor(c, f, &p, outputs ? &call->out[slot] : &call->in[slot]))
+            *(outputs ? &call->n_out : &call->n_in) = slot + 1;
+        slot++;
+    }
+}
+
+// Bytes that an op without a count of operations moves.
+static double moved_bytes(const mz_bench_case *c, const mz_call *call) {
+    switch (call->op) {
+    case MZ_OP_embedding: // rows of the FP32 table are read; in its gradient, read and written
+        return 2.0 * 4 * (double)c->dim[0] * (double)c->dim[2];
+    case MZ_OP_embedding_bwd:
+        return 3.0 * 4 * (double)c->dim[0] * (double)c->dim[2];
+    case MZ_OP_grad_stats:
+        return 4.0 * (double)c->dim[0];
+    case MZ_OP_adamw:
+        return (16 + 12 + (mz_present(&call->out[3]) ? 2 : 0)) * (double)c->dim[0];
+    default:
+        return all_bytes(call);
+    }
+}
+
+static void set_attrs(const mz_bench_case *c, const formats *f, mz_bench_call *b) {
+    mz_attrs *a = &b->call.attrs;
+    *a = c->op->attrs;
+    if (b->call.op == MZ_OP_linear)
+        a->via = f->low;
+    if (a->causal)
+        a->heads = a->kv_heads = (int)c->dim[2];
+    if (b->call.op != MZ_OP_adamw)
+        return;
+    b->low_copy = f->low;
+    b->update.rule = (mz_update_rule){.lr_factor = 1, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1};
+    a->update = &b->update;
+}
+
 void mz_bench_make(const mz_bench_case *c, mezzo_precision precision, mz_bench_call *b) {
-    formats f = formats_of(precision);
+    const formats f = formats_of(precision);
     *b = (mz_bench_call){.call = {.op = c->op->op, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}}};
     for (int i = 0; i < MZ_MAX_IN; i++)
         b->call.in[i].shape.rank = -1;
     for (int i = 0; i < MZ_MAX_OUT; i++)
         b->call.out[i].shape.rank = -1;
-    c->op->make(c->dim, f, b);
-    if (!mz_bench_op_scored(c->op))
+    parse_tensors(c, &f, &b->call);
+    set_attrs(c, &f, b);
+    if (!mz_bench_op_scored(c->op)) {
+        b->work = moved_bytes(c, &b->call);
         return;
+    }
     const mz_shape *ins[MZ_MAX_IN] = {NULL}, *outs[MZ_MAX_OUT] = {NULL};
     for (int i = 0; i < b->call.n_in; i++)
         ins[i] = mz_present(&b->call.in[i]) ? &b->call.in[i].shape : NULL;

@@ -63,24 +63,6 @@ static mezzo_status set_side(verifier *v, int which) {
     return set(v->o, "amp.emulate_hadamard", candidate && v->r->emulate_hadamard ? "true" : "false");
 }
 
-static mezzo_status weights_crc(const mezzo_params *params, uint32_t *crc) {
-    mezzo_status status = MEZZO_OK;
-    *crc = 0;
-    for (int i = 0; i < mezzo_params_count(params) && status == MEZZO_OK; i++) {
-        const int64_t *shape = mezzo_params_shape(params, i);
-        size_t n = 1;
-        for (int d = 0; d < mezzo_params_rank(params, i); d++)
-            n *= (size_t)shape[d];
-        float *values = mz_alloc(n, sizeof *values);
-        if (values == NULL)
-            return MEZZO_ERR_MEMORY;
-        status = mezzo_params_read(params, i, values);
-        *crc = mz_crc32c(*crc, values, n * sizeof *values);
-        mz_free(values);
-    }
-    return status;
-}
-
 static int64_t turn_of(int64_t steps) {
     return steps / 10 < 1 ? 1 : steps / 10 < TURN_MOST ? steps / 10 : TURN_MOST;
 }
@@ -112,7 +94,7 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
     out->activations = s->facts.activations;
     out->memory = s->facts.training_memory;
     out->loss_scale = 1;
-    MEZZO_TRY(weights_crc(mz_trial_params(s->trial), &out->weights_crc));
+    MEZZO_TRY(mz_weights_crc(mz_trial_params(s->trial), &out->weights_crc));
     return which == 1 && v->o->nudge != 0 ? mz_trial_scale_weights(s->trial, "*", 1 + v->o->nudge) : MEZZO_OK;
 }
 

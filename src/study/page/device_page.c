@@ -1,5 +1,7 @@
 #include "study/page/device_page.h"
 
+#include "study/page/page_text.h"
+
 // The head has the title twice. A per cent sign of the style is written twice.
 static const char head[] =
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title>\n"
@@ -11,20 +13,12 @@ static const char head[] =
     "tr.wrong{background:#d332}pre{white-space:pre-wrap;overflow-wrap:anywhere}</style></head><body>\n"
     "<h1>%s</h1>\n";
 
-static void add_escaped(mz_text *t, const char *text) {
-    for (const char *p = text; *p != '\0'; p++)
-        if (*p == '<' || *p == '&' || *p == '>' || *p == '"')
-            mz_text_addf(t, "&#%d;", *p);
-        else
-            mz_text_add(t, p, 1);
-}
-
 static void add_words(mz_text *t, const char *key) { // "step_ms" → "step ms"
     for (const char *p = key; *p != '\0'; p++)
         if (*p == '_')
             mz_text_add(t, " ", 1);
         else
-            add_escaped(t, (const char[]){*p, '\0'});
+            mz_page_add_escaped(t, (const char[]){*p, '\0'});
 }
 
 // "1.5 (1.4 to 1.6)" of an object with a value and its interval.
@@ -46,7 +40,7 @@ static void add_value(mz_text *t, const json_t *value) {
     json_t *member;
     switch (json_typeof(value)) {
     case JSON_STRING:
-        add_escaped(t, json_string_value(value));
+        mz_page_add_escaped(t, json_string_value(value));
         break;
     case JSON_INTEGER:
         mz_text_addf(t, "%lld", (long long)json_integer_value(value));
@@ -131,7 +125,7 @@ mezzo_status mz_json_page(const char *title, const json_t *report, mz_text *html
         }
     }
     mz_text_addf(html, "<details><summary>The same as JSON</summary><pre>");
-    add_escaped(html, json);
+    mz_page_add_escaped(html, json);
     mz_text_addf(html, "</pre></details>\n</body></html>\n");
     free(json);
     return html->status;

@@ -15,7 +15,7 @@ void mz_page_add_base64(mz_text *t, const unsigned char *bytes, size_t n) {
 
 void mz_page_add_escaped(mz_text *t, const char *title) {
     for (const char *p = title; *p != '\0'; p++)
-        if (*p == '<' || *p == '&' || *p == '"')
+        if (*p == '<' || *p == '&' || *p == '>' || *p == '"')
             mz_text_addf(t, "&#%d;", *p);
         else
             mz_text_add(t, p, 1);

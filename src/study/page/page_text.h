@@ -9,7 +9,7 @@ extern const size_t mz_page_css_size;
 extern const char mz_page_css_sha256[];
 
 void mz_page_add_base64(mz_text *t, const unsigned char *bytes, size_t n);
-void mz_page_add_escaped(mz_text *t, const char *text); // '<', '&' and quotes as character references
+void mz_page_add_escaped(mz_text *t, const char *text); // '<', '>', '&' and quotes as references
 // 'sha256-BASE64' of a part of the page, from its SHA-256 in hexadecimal (CSP Level 3, section 2.3.1).
 void mz_page_add_hash(mz_text *t, const char *hex);
 
