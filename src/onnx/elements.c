@@ -370,6 +370,8 @@ mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth) {
 }
 
 mezzo_status mz_onnx_mean(mz_onnx_call *call, int which) { // of several values
+    const mz_onnx_op sum = {.name = "Mean", .make2 = mezzo_add, .host2 = mz_onnx_h_add};
+    call->op = &sum;
     MEZZO_TRY(mz_onnx_binary(call, which));
     if (call->out[0]->kind == MZ_ONNX_VALUE)
         call->out[0]->base = mezzo_scale(call->build->g, call->out[0]->base, 1.0F / (float)call->n_in);

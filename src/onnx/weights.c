@@ -225,12 +225,35 @@ static bool is_matrix(const mz_onnx_value *value) {
     return value->kind == MZ_ONNX_WEIGHT && value->rank == 2 && !value->of;
 }
 
+// A number that a matrix and its transpose share, and hardly any other: each matrix is read once.
+static mezzo_status fingerprint(mz_onnx_build *build, const mz_onnx_value *value, uint64_t *out) {
+    const size_t n = (size_t)mz_onnx_elements(2, value->dim);
+    double *numbers = mz_alloc(n, sizeof *numbers);
+    const mezzo_status status = numbers ? mz_onnx_floats(build->onnx, value->tensor, numbers) : MEZZO_ERR_MEMORY;
+    *out = 0;
+    for (size_t i = 0; status == MEZZO_OK && i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, &numbers[i], sizeof bits);
+        *out += (bits ^ bits >> 29) * UINT64_C(0x9E3779B97F4A7C15); // in any order
+    }
+    mz_free(numbers);
+    return status;
+}
+
 static mezzo_status find_ties(mz_onnx_build *build) {
     mz_onnx_value *values = build->onnx->values;
-    for (size_t i = 1; i < build->onnx->n_values; i++)
+    uint64_t *prints = mz_onnx_take(build, build->onnx->n_values, sizeof *prints);
+    if (!prints)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < build->onnx->n_values; i++) {
+        if (!is_matrix(&values[i]))
+            continue;
+        MEZZO_TRY(fingerprint(build, &values[i], &prints[i]));
         for (size_t k = 0; k < i && is_matrix(&values[i]); k++)
-            if (is_matrix(&values[k]) && values[k].dim[0] == values[i].dim[1] && values[k].dim[1] == values[i].dim[0])
+            if (is_matrix(&values[k]) && prints[k] == prints[i] && values[k].dim[0] == values[i].dim[1] &&
+                values[k].dim[1] == values[i].dim[0])
                 MEZZO_TRY(tie(build, &values[i], &values[k]));
+    }
     return MEZZO_OK;
 }
 
