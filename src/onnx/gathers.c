@@ -35,14 +35,7 @@ static mezzo_status take_slices(mz_onnx_call *call, mezzo_value v, int axis, con
             parts[made++] = mz_onnx_strided(g, mezzo_flip(g, v, axis), axis, size - 1 - at[i], count, -step);
         i += count;
     }
-    for (int n_parts = made; n_parts > 1; n_parts = made) { // at most 16 at a time
-        made = 0;
-        for (int i = 0; i < n_parts; i += 16) {
-            const int here = n_parts - i < 16 ? n_parts - i : 16;
-            parts[made++] = here == 1 ? parts[i] : mezzo_concat(g, parts + i, here, axis);
-        }
-    }
-    *out = parts[0];
+    *out = mz_onnx_join(g, parts, made, axis);
     return mezzo_graph_status(g);
 }
 

@@ -237,18 +237,6 @@ static mezzo_status known_concat(mz_onnx_call *call, int axis, const int64_t *di
     return MEZZO_OK;
 }
 
-static mezzo_value join(mezzo_graph *g, mezzo_value *parts, int n, int axis) { // at most 16 at a time
-    while (n > 1) {
-        int made = 0;
-        for (int i = 0; i < n; i += 16) {
-            const int here = n - i < 16 ? n - i : 16;
-            parts[made++] = here == 1 ? parts[i] : mezzo_concat(g, parts + i, here, axis);
-        }
-        n = made;
-    }
-    return parts[0];
-}
-
 mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
     (void)which;
     const mz_onnx_value *first = call->in[0];
@@ -284,7 +272,8 @@ mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
         parts[n] = mezzo_reshape(call->build->g, parts[n], first->rank, own);
         n++;
     }
-    MEZZO_TRY(mz_onnx_give_as(call, 0, first->integer, first->rank, join(call->build->g, parts, n, perm[axis]), perm));
+    MEZZO_TRY(mz_onnx_give_as(call, 0, first->integer, first->rank, mz_onnx_join(call->build->g, parts, n, perm[axis]),
+                              perm));
     call->out[0]->floats = first->integer;
     return MEZZO_OK;
 }

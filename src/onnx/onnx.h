@@ -165,7 +165,8 @@ mezzo_status mz_onnx_base(mz_onnx_call *call, mz_onnx_value *value, mezzo_value 
 bool mz_onnx_in_order(const mz_onnx_value *value); // stored in the file's order
 mezzo_status mz_onnx_constant(mz_onnx_call *call, bool integer, int rank, const int64_t *dim, const double *numbers,
                               mezzo_value *out);
-mezzo_value mz_onnx_scalar(mz_onnx_call *call, double number); // F32 [1]
+mezzo_value mz_onnx_join(mezzo_graph *g, mezzo_value *parts, int n, int axis); // any number of them
+mezzo_value mz_onnx_scalar(mz_onnx_call *call, double number);                 // F32 [1]
 // An input of integers that must be known: up to `most` of them.
 mezzo_status mz_onnx_ints(mz_onnx_call *call, int in, int most, int *n, int64_t *out);
 // The same as an attribute of this name in older opsets. *n -1: neither is there.

@@ -169,31 +169,50 @@ mezzo_status mz_onnx_number(mz_onnx_call *call, int in, mezzo_value *out) {
     return as_number(call, call->in[in], out);
 }
 
-// Known numbers begin, begin + step … in order of their places. False: they are not.
-static bool progression(const double *numbers, int64_t n, double *step) {
-    *step = n > 1 ? numbers[1] - numbers[0] : 0;
-    bool steady = n > 0 && fabs(numbers[0]) < 0x1p30 && fabs(*step) < 0x1p30;
-    for (int64_t i = 0; i < n && steady; i++)
-        steady = numbers[i] == numbers[0] + (double)i * *step;
-    return steady;
+mezzo_value mz_onnx_join(mezzo_graph *g, mezzo_value *parts, int n, int axis) { // at most 16 at a time
+    while (n > 1) {
+        int made = 0;
+        for (int i = 0; i < n; i += 16) {
+            const int here = n - i < 16 ? n - i : 16;
+            parts[made++] = here == 1 ? parts[i] : mezzo_concat(g, parts + i, here, axis);
+        }
+        n = made;
+    }
+    return parts[0];
+}
+
+// Known integers, each steady run of them by one op.
+static mezzo_status known_index(mz_onnx_call *call, const mz_onnx_value *value, mezzo_value *out) {
+    enum { MOST = 256 };
+    mezzo_graph *g = call->build->g;
+    const double *at = value->numbers;
+    const int64_t n = mz_onnx_elements(value->rank, value->dim), one = 1;
+    mezzo_value parts[MOST];
+    int made = 0;
+    for (int64_t i = 0, count; i < n; i += count) {
+        const double step = i + 1 < n ? at[i + 1] - at[i] : 0;
+        for (count = 1; i + count < n && at[i + count] == at[i] + (double)count * step;)
+            count++;
+        if (made == MOST || !(fabs(at[i]) < 0x1p30 && fabs(step) < 0x1p30))
+            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has known indices in no steady order",
+                                value->name);
+        parts[made++] = mezzo_range(g, (int64_t)at[i], (int64_t)step, count);
+    }
+    if (made == 0)
+        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has no index", value->name);
+    *out = mz_onnx_join(g, parts, made, 0);
+    *out = mezzo_reshape(g, *out, value->rank ? value->rank : 1, value->rank ? value->dim : &one);
+    return mezzo_graph_status(g);
 }
 
 mezzo_status mz_onnx_index(mz_onnx_call *call, int in, mezzo_value *out) {
     mz_onnx_value *value = call->in[in];
-    double step;
-    if (stored_as_integers(value) || value->kind != MZ_ONNX_HOST) {
-        MEZZO_TRY(mz_onnx_get(call, in, out));
-        return stored_as_integers(value) ? MEZZO_OK
-                                         : mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED,
-                                                        "its input '%s' has indices that were computed", value->name);
-    }
-    const int64_t n = mz_onnx_elements(value->rank, value->dim), one = 1;
-    if (!progression(value->numbers, n, &step))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has known indices in no steady order",
-                            value->name);
-    *out = mezzo_range(call->build->g, (int64_t)value->numbers[0], (int64_t)step, n);
-    *out = mezzo_reshape(call->build->g, *out, value->rank ? value->rank : 1, value->rank ? value->dim : &one);
-    return mezzo_graph_status(call->build->g);
+    if (value->kind == MZ_ONNX_HOST)
+        return known_index(call, value, out);
+    MEZZO_TRY(mz_onnx_get(call, in, out));
+    return stored_as_integers(value) ? MEZZO_OK
+                                     : mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED,
+                                                    "its input '%s' has indices that were computed", value->name);
 }
 
 // `value` with ones in front, in another order: by its numbers, or by a view where one dimension alone is not 1.

@@ -164,6 +164,31 @@ static void same_numbers_as_torch(void **state) {
         compare(models[i].name, device);
 }
 
+static void ops_have_onnxruntimes_values(void **state) {
+    model m = {.stored = golden_tensors("onnx_forms.safetensors")};
+    char path[4096];
+    mezzo_value out;
+    must(mezzo_onnx_open(path_of("forms", ".onnx", path, sizeof path), &m.onnx));
+    must(mezzo_graph_create(&m.graph));
+    must(mezzo_onnx_build(m.onnx, m.graph, 0, NULL, &out));
+    must(mezzo_graph_output(m.graph, "logits", out));
+    must(mezzo_params_create(*state, m.graph, 1, &m.params));
+    must(mezzo_onnx_load(m.onnx, m.params));
+    const mezzo_program_options options = {.forward_only = true};
+    must(mezzo_program_create(m.graph, m.params, &options, &m.program));
+    golden_values x = golden_get(m.stored, "input.x"), want = golden_get(m.stored, "logits");
+    float *in = golden_floats(&x), *got = malloc(want.count * sizeof *got);
+    must(mezzo_program_write(m.program, "x", in, x.count * sizeof *in));
+    must(mezzo_program_run(m.program, NULL, 1, 0));
+    must(mezzo_program_read(m.program, "logits", got, want.count * sizeof *got));
+    golden_close("forms", got, &want, 2e-5, 2e-5); // onnxruntime's own are FP32
+    free(in);
+    free(got);
+    golden_free(&x);
+    golden_free(&want);
+    close_model(&m);
+}
+
 static void idioms_are_recognized(void **state) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
@@ -385,6 +410,7 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(same_numbers_as_torch, setup, teardown),
+        cmocka_unit_test_setup_teardown(ops_have_onnxruntimes_values, setup, teardown),
         cmocka_unit_test_setup_teardown(idioms_are_recognized, setup, teardown),
         cmocka_unit_test_setup_teardown(batch_norms_have_running_statistics, setup, teardown),
         cmocka_unit_test_setup_teardown(a_hundred_steps_have_torchs_losses, setup, teardown),
