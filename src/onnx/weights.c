@@ -444,7 +444,10 @@ mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, me
     float *batch = mz_alloc((size_t)all, sizeof *batch), *at = batch;
     mezzo_status status =
         batch ? mezzo_program_read(program, MZ_ONNX_STATISTICS, batch, (size_t)all * sizeof *batch) : MEZZO_ERR_MEMORY;
-    for (size_t i = 0; status == MEZZO_OK && i < onnx->n_statistics; i++) {
+    bool sound = status == MEZZO_OK; // a batch that overflowed, whose step is skipped, moves nothing
+    for (int64_t i = 0; sound && i < all; i++)
+        sound = isfinite(batch[i]);
+    for (size_t i = 0; sound && status == MEZZO_OK && i < onnx->n_statistics; i++) {
         const mz_onnx_statistics *s = &onnx->statistics[i];
         status = move_towards(params, s->mean->name, s->momentum, at, s->channels);
         if (status == MEZZO_OK)

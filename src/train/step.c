@@ -57,7 +57,7 @@ mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i) {
 }
 
 // Forward and backward of the next micro batch, its gradients added to what is there.
-static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
+static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool first) {
     const uint64_t batch = mz_run_batch(run, run->data->position, i);
     const double start = mz_seconds();
     char fault[sizeof run->guard.batch[0]];
@@ -85,7 +85,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
         mezzo_step_micro(run->engine.session.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
     mz_profile_pop(run->profile);
     const mz_model *model = &run->engine.session.options.model;
-    if (status == MEZZO_OK && model->maker->track != NULL)
+    if (status == MEZZO_OK && first && model->maker->track != NULL)
         status = model->maker->track(model, run->engine.session.train, run->engine.session.params);
     if (compares)
         mz_counterfactual_end(run->engine.counterfactual, run->engine.session.train);
@@ -100,9 +100,10 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
 static mezzo_status run_micros(mz_training *run, int64_t step, double *losses) {
     mezzo_program *program = run->engine.session.train;
     const mezzo_dtype dtype = program->c.graph->values[program->c.graph->loss].dtype;
+    const bool first = losses == NULL || losses == run->replay.losses[0]; // a repeated batch moves no statistics
     unsigned char loss[8];
     for (int64_t i = 0; i < run->config.grad_accum; i++) {
-        MEZZO_TRY(run_micro(run, step, i));
+        MEZZO_TRY(run_micro(run, step, i, first));
         if (losses == NULL)
             continue;
         MEZZO_TRY(mezzo_program_read(program, "loss", loss, mezzo_dtype_size(dtype)));

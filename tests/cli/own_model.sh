@@ -176,6 +176,31 @@ run 0 eval begun --data a.npz
 [[ $(grep loss "$OUT") == "$whole" ]] || fail "a run that begins with another's weights has another loss"
 refuse 2 train.parameters '"nope"' -- train "${own[@]}" --data a.npz "${FEW[@]}" --steps 4 --train nope --out none
 
+# running statistics move with every batch, once also where a step is computed twice, and go into checkpoints
+run 0 train --model own_norm.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 6 --out norm
+run 0 train --model own_norm.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 6 --replay 1 --out twice
+cmp -s norm/checkpoints/step-00000006/model.safetensors twice/checkpoints/step-00000006/model.safetensors ||
+    fail "steps that are replayed move running statistics twice"
+run 0 train --model own_norm.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 6 --lr 0 --min-lr 0 --out still
+python3 - <<'PY' || fail "running statistics of a run are not what its batches make of them"
+import json, struct
+def read(path):
+    data = open(path, "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    return {k: struct.unpack(f"<{(v['data_offsets'][1] - v['data_offsets'][0]) // 4}f", data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]])
+            for k, v in head.items() if k != "__metadata__"}
+moved, still = read("norm/checkpoints/step-00000006/model.safetensors"), read("still/checkpoints/step-00000006/model.safetensors")
+for name in ("running_mean", "running_var"):
+    key = [k for k in still if k.endswith(name)][0]
+    assert any(abs(x - float(name == "running_var")) > 1e-3 for x in still[key])  # torch begins with 0 and 1
+    assert moved[key] != still[key]
+PY
+run 0 eval norm
+whole=$(grep loss "$OUT")
+run 0 export norm --onnx norm.onnx
+run 0 train --model norm.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 1 --lr 0 --min-lr 0 --out norm2
+
 # the example does the same through the library
 example=$(dirname "$MEZZO")/examples/own_model
 if [[ -x $example ]]; then

@@ -48,6 +48,7 @@ def models():
     yield "picture", nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)), {"image": torch.randn(2, 3, 8, 8)}, "logits", (batch,)
     yield "loss", Regression(), {"x": torch.randn(6, 7), "target": torch.randn(6, 5)}, "loss", (batch, batch)
     yield "tokens", Tokens(), {"input_ids": torch.randint(0, 96, (3, 8))}, "logits", ({0: Dim("batch"), 1: Dim("length")},)
+    yield "norm", nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)).train(), {"x": torch.randn(6, 7)}, "logits", None
 
 
 def losses():
@@ -78,8 +79,10 @@ def main():
     torch.manual_seed(7)
     for name, model, inputs, output, shapes in models():
         path = DATA / f"own_{name}.onnx"
-        torch.onnx.export(model.eval(), tuple(inputs.values()), path, input_names=list(inputs), output_names=[output], dynamo=True, external_data=False,
-                          verbose=False, dynamic_shapes=shapes)
+        trains = name == "norm"  # with the running statistics of its batch normalization
+        how = (dict(dynamo=False, opset_version=17, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, dynamic_axes={"x": {0: "batch"}})
+               if trains else dict(dynamo=True, external_data=False, verbose=False, dynamic_shapes=shapes))
+        torch.onnx.export(model if trains else model.eval(), tuple(inputs.values()), path, input_names=list(inputs), output_names=[output], **how)
         slim(path)
         print(name, path.stat().st_size, "bytes")
     store = {}
