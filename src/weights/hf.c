@@ -94,7 +94,7 @@ static const char *const rope_types[] = {[MZ_ROPE_NONE] = "default",
 static const struct rope_key {
     const char *key;
     int types;
-    size_t field;  // of mezzo_model_config
+    size_t field;  // of mezzo_model_config; 0: not a number, or read apart
     double absent; // 0: it must be there
 } rope_keys[] = {
     {"factor", LINEAR | LLAMA3 | YARN, offsetof(mezzo_model_config, rope_factor), 0},
@@ -102,16 +102,13 @@ static const struct rope_key {
     {"high_freq_factor", LLAMA3, offsetof(mezzo_model_config, rope_high), 0},
     {"beta_slow", YARN, offsetof(mezzo_model_config, rope_low), 1},
     {"beta_fast", YARN, offsetof(mezzo_model_config, rope_high), 32},
+    {"original_max_position_embeddings", LLAMA3 | YARN | LONG, 0, 0},
+    {"attention_factor", YARN | LONG, 0, 0},
+    {"truncate", YARN, 0, 0},
+    {"factor", LONG, 0, 0},
+    {"short_factor", LONG, 0, 0},
+    {"long_factor", LONG, 0, 0},
 };
-static const struct {
-    const char *key;
-    int types;
-} rope_others[] = {{"original_max_position_embeddings", LLAMA3 | YARN | LONG},
-                   {"attention_factor", YARN | LONG},
-                   {"truncate", YARN},
-                   {"factor", LONG},
-                   {"short_factor", LONG},
-                   {"long_factor", LONG}};
 
 static bool is_phi3(const mezzo_model_config *scaled) {
     return scaled != NULL && strcmp(scaled->name, "phi3") == 0;
@@ -133,8 +130,6 @@ static bool is_rope_key(const char *key, int64_t type) {
     bool is = strcmp(key, "rope_theta") == 0 || strcmp(key, "partial_rotary_factor") == 0;
     for (size_t i = 0; i < MZ_COUNT(rope_keys); i++)
         is = is || ((rope_keys[i].types >> type & 1) != 0 && strcmp(rope_keys[i].key, key) == 0);
-    for (size_t i = 0; i < MZ_COUNT(rope_others); i++)
-        is = is || ((rope_others[i].types >> type & 1) != 0 && strcmp(rope_others[i].key, key) == 0);
     return is;
 }
 
@@ -179,7 +174,7 @@ static mezzo_status read_scaling(const char *where, const json_t *config, const 
         const struct rope_key *key = &rope_keys[i];
         double *field = (double *)((char *)out + key->field);
         const json_t *value = json_object_get(rope, key->key);
-        if ((key->types >> type & 1) == 0)
+        if ((key->types >> type & 1) == 0 || key->field == 0)
             continue;
         *field = key->absent;
         if (key->absent == 0 || (value != NULL && !json_is_null(value)))
@@ -248,7 +243,7 @@ static mezzo_status set_rope(json_t *rope, const mezzo_model_config *m, double p
     if (part > 0)
         MEZZO_TRY(mz_json_set(rope, "partial_rotary_factor", json_real(part)));
     for (size_t i = 0; i < MZ_COUNT(rope_keys); i++)
-        if ((rope_keys[i].types >> type & 1) != 0)
+        if ((rope_keys[i].types >> type & 1) != 0 && rope_keys[i].field != 0)
             MEZZO_TRY(mz_json_set(rope, rope_keys[i].key,
                                   json_real(*(const double *)((const char *)m + rope_keys[i].field))));
     if (((LLAMA3 | YARN | LONG) >> type & 1) != 0)
