@@ -314,7 +314,7 @@ mezzo_status mz_onnx_pool(mz_onnx_call *call, int largest) {
         int64_t out = room < 0 ? 0 : (room + (ceils ? w.stride[i] - 1 : 0)) / w.stride[i] + 1;
         if (ceils && (out - 1) * w.stride[i] >= n + w.before[i]) // a window would begin past the end
             out--;
-        if (out < 1 || w.before[i] >= span || w.after[i] >= span || w.size[i] > 4096)
+        if (out < 1 || out > INT64_C(1) << 26 || w.before[i] >= span || w.after[i] >= span || w.size[i] > 4096)
             return mz_onnx_fail(call, MEZZO_ERR_INVALID, "windows that do not fit");
         const pool p = {largest != 0,  mz_onnx_int_or(call->node, "count_include_pad", 0) != 0,
                         w.size[i],     w.stride[i],
