@@ -90,53 +90,68 @@ static int obey(talk *t, char **system, const char *line, bool *leave) {
     return CLI_DONE;
 }
 
-// The next line, or the whole input; false at the end, and where *code says that a signal ended it.
-static bool read_message(talk *t, char **line, size_t *cap, int *code) {
-    const bool whole = cli_has(t->args, "whole");
+// Waits for a byte and reads it: 1, at the end 0, and -1 where a signal asks to leave. Signals come only during the
+// wait: one before it would not end it.
+static int read_byte(talk *t, bool prompts, const sigset_t *before, char *byte) {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    // Signals come only while ppoll waits: one between the prompt and the wait would not end the wait.
+    for (;;) {
+        if (prompts)
+            fputs("> ", stderr);
+        const bool waits = ppoll(&input, 1, NULL, before) < 0;
+        if (*t->stop != 0 && (!t->is_terminal || *t->stop != SIGINT))
+            return -1;
+        if (!waits || *t->stop == 0)
+            break;
+        fputs("\nCtrl-C again, or Ctrl-D, leaves; /help lists commands\n", stderr);
+    }
+    return read(STDIN_FILENO, byte, 1) == 1;
+}
+
+// The next line, or the whole input; false at the end, and where *code says that a signal ended it.
+static bool read_message(talk *t, mz_text *line, int *code) {
+    const char end = cli_has(t->args, "whole") ? '\0' : '\n';
     sigset_t signals, before;
+    char byte = '\0';
+    int got;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, &before);
-    for (;;) {
-        if (t->is_terminal)
-            fputs("> ", stderr);
-        if (ppoll(&input, 1, NULL, &before) >= 0 || *t->stop == 0)
-            break;
-        if (!t->is_terminal || *t->stop != SIGINT) {
-            *code = CLI_INTERRUPTED;
-            break;
-        }
-        fputs("\nCtrl-C again, or Ctrl-D, leaves; /help lists commands\n", stderr);
-    }
+    line->len = 0;
+    while ((got = read_byte(t, t->is_terminal && line->len == 0, &before, &byte)) == 1 && byte != end)
+        mz_text_add(line, &byte, 1);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (*code != CLI_DONE)
+    if (got < 0)
+        *code = CLI_INTERRUPTED;
+    if (got < 0 || (got == 0 && line->len == 0))
         return false;
-    ssize_t n = getdelim(line, cap, whole ? '\0' : '\n', stdin);
-    if (n < 0)
+    if (got == 1 && byte == '\0')
+        mz_text_add(line, "", 1); // --whole: refused below
+    mz_text_add(line, "", 0);
+    if (line->status != MEZZO_OK) {
+        *code = cli_error(t->args->command, line->status);
         return false;
-    if (memchr(*line, '\0', (size_t)n) != NULL) {
+    }
+    if (memchr(line->data, '\0', line->len) != NULL) {
         const int wrong = cli_wrong(t->args->command, "the message has a NUL in it: remove it");
-        **line = '\0';
+        line->data[0] = '\0';
         *code = t->is_terminal ? CLI_DONE : wrong; // a person can say it otherwise
         return t->is_terminal;
     }
-    while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r'))
-        (*line)[--n] = '\0';
+    while (line->len > 0 && (line->data[line->len - 1] == '\n' || line->data[line->len - 1] == '\r'))
+        line->data[--line->len] = '\0';
     *t->stop = 0;
     return true;
 }
 
 static int talk_on(talk *t) {
-    char *line = NULL, *system = NULL;
-    size_t cap = 0;
+    char *system = NULL;
+    mz_text text = {0};
     bool leave = false;
     int code = reset(t, t->system);
-    setvbuf(stdin, NULL, _IONBF, 0); // poll reports what was not read
-    while (code == CLI_DONE && !leave && read_message(t, &line, &cap, &code)) {
+    while (code == CLI_DONE && !leave && read_message(t, &text, &code)) {
+        const char *line = text.data;
         const bool slash = line[0] == '/' && !cli_has(t->args, "whole"), obeys = slash && line[1] != '/';
         if (line[0] == '\0')
             continue;
@@ -145,7 +160,7 @@ static int talk_on(talk *t) {
     }
     if (t->is_terminal)
         fputc('\n', stderr);
-    free(line);
+    mz_text_free(&text);
     free(system);
     return code;
 }

@@ -305,6 +305,27 @@ static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
     return MEZZO_OK;
 }
 
+// A run folder that was copied, moved or is seen from elsewhere goes on where its config.yaml is, whatever that says.
+static mezzo_status resume_where_it_is(const cli_args *args, mezzo_config *config) {
+    const char *file = cli_text(args, "config", ""), *slash = strrchr(file, '/'),
+               *resume = cli_key(config, "train.resume");
+    const size_t n = slash != NULL ? (size_t)(slash - file) : 0;
+    char folder[4096], checkpoints[4112];
+    struct stat here, there;
+    if (cli_given_key(args, "train.out") != NULL || strcmp(resume, "auto") != 0 ||
+        strcmp(slash != NULL ? slash + 1 : file, "config.yaml") != 0 || n >= sizeof folder)
+        return MEZZO_OK;
+    snprintf(folder, sizeof folder, "%.*s", n > 0 ? (int)n : 1, n > 0 ? file : slash != NULL ? "/" : ".");
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
+    const char *named = cli_key(config, "train.out");
+    if (stat(checkpoints, &there) != 0 || stat(folder, &here) != 0 ||
+        (stat(named, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino))
+        return MEZZO_OK;
+    fprintf(stderr, "mezzo: resuming %s, where this config.yaml is (it names %s as its folder)\n",
+            cli_show(folder).text, cli_show(named).text);
+    return mezzo_config_set(config, "train.out", folder, "resolved");
+}
+
 static int train(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks) {
     mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .sampled_val_loss = NAN, .best_val_loss = NAN};
     mezzo_status status = mezzo_run_train(config, hooks, &result);
@@ -334,6 +355,7 @@ static int train_or_bisect(const cli_args *args, mezzo_config *config) {
     CLI_TRY(catch_saves(args));
     if (w.quiet)
         mezzo_log_set(cli_log_quietly, NULL);
+    CLI_TRY(cli_code(args, resume_where_it_is(args, config)));
     CLI_TRY(cli_code(args, choose_model(args, config)));
     CLI_TRY(cli_code(args, mz_init_import(config)));
 #ifdef MEZZO_INJECT

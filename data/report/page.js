@@ -85,6 +85,8 @@
         const m = run.meetings.find((x) => x.name === name);
         if (run === runs[0])
             return ["–", "the run that the others are compared with"];
+        if (run.unit !== runs[0].unit)
+            return ["–", "of " + run.unit + ", and " + runs[0].name + "'s is of " + runs[0].unit];
         if (!m)
             return ["–", "no step has this loss in both runs"];
         const by = m.own - m.first;
@@ -98,7 +100,7 @@
             for (const [name, words] of kinds)
                 if (runs.some((r) => r.meetings.some((m) => m.name === name && r !== first)))
                     rows.push([words + " against " + first.name, (r) => meeting(r, name)]);
-            rows.push(["speedup", (r) => (r === first || !first.middle_speed || !r.middle_speed ? null : [show(r.middle_speed / first.middle_speed, 2) + " ×", "medians of " + r.unit + " per second"])]);
+            rows.push(["speedup", (r) => (r === first || r.unit !== first.unit || !first.middle_speed || !r.middle_speed ? null : [show(r.middle_speed / first.middle_speed, 2) + " ×", "medians of " + r.unit + " per second"])]);
         }
         rows.push(["training loss", (r) => [loss(r.loss), "last step; mean of the last tenth of the reports " + loss(r.end_loss)]]);
         for (const [name, words] of kinds)

@@ -119,8 +119,8 @@ typedef struct mezzo_corpus_options {
 
 typedef struct mezzo_corpus mezzo_corpus;
 // Texts are read and tokenized on every core, shards are mapped. The caller owns *out. Errors, each naming the file:
-// MEZZO_ERR_IO (missing, unreadable), MEZZO_ERR_FORMAT (empty, cut off, not UTF-8 at a byte offset), MEZZO_ERR_INVALID
-// (a combination of options that says nothing, a character that the given tokenizer does not have).
+// MEZZO_ERR_IO (unreadable), MEZZO_ERR_FORMAT (empty, cut off, not UTF-8 at a byte offset), MEZZO_ERR_INVALID (missing,
+// a combination of options that says nothing, a character that the given tokenizer does not have).
 MEZZO_API mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out);
 MEZZO_API void mezzo_corpus_free(mezzo_corpus *corpus); // NULL is fine; after its loaders
 // Owned by the corpus; NULL where shards came without one.

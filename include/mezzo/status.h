@@ -14,7 +14,7 @@ extern "C" {
 
 typedef enum mezzo_status {
     MEZZO_OK = 0,
-    MEZZO_ERR_INVALID,     // a caller's mistake: shape, argument, key, call order
+    MEZZO_ERR_INVALID,     // a caller's mistake: shape, argument, key, call order, a path at which nothing is
     MEZZO_ERR_MEMORY,      // host or device memory ran out
     MEZZO_ERR_IO,          // a file could not be read or written
     MEZZO_ERR_FORMAT,      // a file was read and is not what it should be

@@ -112,8 +112,10 @@ bool mz_glob_match(const char *pattern, const char *text); // '*' any run (dots 
 bool mz_names_module(const char *pattern, const char *module);
 bool mz_next_pattern(const char **list, char pattern[256]);
 void mz_star_numbers(const char *module, char *out, size_t size); // "h.11.mlp.fc" -> "h.*.mlp.fc"
-// Control characters (C0, DEL and, in UTF-8, C1) become spaces, in place: a text from a file must not drive a terminal.
-void mz_text_tame(char *text);
+// Bytes of the UTF-8 character at `text` where it must not reach a terminal, else 0: a control character (C0, DEL, C1),
+// an end of a line or of a paragraph, a change of writing direction, an invisible tag (U+E0000 to U+E007F).
+size_t mz_text_unshown(const char *text);
+void mz_text_tame(char *text); // these become spaces, in place
 enum { MZ_FLOAT_TEXT = 16 };
 // The shortest decimal of 6 to 9 digits that reads back as x. Returns `out`.
 const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]);

@@ -5,12 +5,22 @@
 
 #include "base/base.h"
 
+size_t mz_text_unshown(const char *text) {
+    const unsigned char *c = (const unsigned char *)text;
+    if (*c < 0x20 || *c == 0x7F) // C0, DEL
+        return *c != '\0';
+    if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0) // C1
+        return 2;
+    if (c[0] == 0xE2 &&
+        ((c[1] == 0x80 && c[2] >= 0xA8 && c[2] <= 0xAE) || (c[1] == 0x81 && c[2] >= 0xA6 && c[2] <= 0xA9)))
+        return 3;
+    return c[0] == 0xF3 && c[1] == 0xA0 && (c[2] == 0x80 || c[2] == 0x81) ? 4 : 0; // U+E0000 to U+E007F
+}
+
 void mz_text_tame(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
-        if (*c < 0x20 || *c == 0x7F)
-            *c = ' ';
-        else if (*c == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
-            c[0] = c[1] = ' ';
+    for (size_t n; *text != '\0'; text += n > 0 ? n : 1) {
+        n = mz_text_unshown(text);
+        memset(text, ' ', n);
     }
 }
 

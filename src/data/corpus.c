@@ -104,7 +104,7 @@ static mezzo_status add_pattern(mz_stream *stream, const char *pattern) {
     int result = glob(pattern, GLOB_ERR, NULL, &found); // sorts by strcoll: by bytes in the "C" locale
     mezzo_status status = MEZZO_OK;
     if (result == GLOB_NOMATCH)
-        return mz_fail(MEZZO_ERR_IO, "no file matches %s", mz_quote(pattern).text);
+        return mz_fail(MEZZO_ERR_INVALID, "no file matches %s", mz_quote(pattern).text);
     if (result != 0)
         return mz_fail(MEZZO_ERR_IO, "cannot list the files of %s", mz_quote(pattern).text);
     for (size_t i = 0; status == MEZZO_OK && i < found.gl_pathc; i++)

@@ -440,7 +440,7 @@ static mezzo_status open_any(const char *path, mz_pictures *out) {
     if (radio || pairs)
         return radio ? open_radio(path, out) : open_pairs(path, out);
     if (!mz_path_exists(path))
-        return mz_fail(MEZZO_ERR_IO, "%s: no such folder or file", path);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder or file", path);
     return mz_fail(MEZZO_ERR_FORMAT,
                    "%s: no pictures: a folder with png/buildings_complete or with input and target, or a .npy file",
                    path);

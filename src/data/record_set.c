@@ -231,7 +231,7 @@ static mezzo_status add_pattern(reading *r, const part *p) {
     if (result == GLOB_NOSPACE)
         return MEZZO_ERR_MEMORY;
     if (result != 0)
-        return mz_fail(MEZZO_ERR_IO, "no file matches %s", mz_quote(p->path).text);
+        return mz_fail(MEZZO_ERR_INVALID, "no file matches %s", mz_quote(p->path).text);
     mezzo_status status = MEZZO_OK;
     for (size_t i = 0; i < found.gl_pathc && status == MEZZO_OK; i++)
         status = add_file(r, found.gl_pathv[i], p->weight);
@@ -248,6 +248,10 @@ static mezzo_status add_part(reading *r, const part *p) {
 }
 
 static mezzo_status read_all(reading *r, const char *source) {
+    const size_t n = strlen(source);
+    if (n > 0 && source[n - 1] == ',' && !mz_path_exists(source))
+        return mz_fail(MEZZO_ERR_INVALID, "%s ends with a comma: remove it, or name one more file",
+                       mz_quote(source).text);
     for (const char *at = source; *at != '\0';) {
         part p;
         MEZZO_TRY(next_part(&at, &p));
@@ -295,8 +299,9 @@ static mezzo_status describe(const mz_record_set *set, mz_text *out) {
     mz_text_addf(out, " record%s of %zu file%s, ", set->count == 1 ? "" : "s", set->n_files,
                  set->n_files == 1 ? "" : "s");
     add_number(out, set->tokens);
-    mz_text_addf(out, " tokens, %.1f %% of them targets",
-                 set->tokens > 0 ? 100.0 * (double)set->targets / (double)set->tokens : 0);
+    mz_text_addf(out, " token%s, %.1f %% of %s targets", set->tokens == 1 ? "" : "s",
+                 set->tokens > 0 ? 100.0 * (double)set->targets / (double)set->tokens : 0,
+                 set->tokens == 1 ? "it" : "them");
     if (set->refused > 0) {
         mz_text_addf(out, "; ");
         add_number(out, set->refused);

@@ -284,7 +284,7 @@ static mezzo_status read_file(counting *c, const char *path) {
 static mezzo_status expect_file(counting *c, const char *path) {
     struct stat info;
     if (stat(path, &info) != 0)
-        return mz_fail(MEZZO_ERR_IO, "cannot read %s: there is no such file or folder", mz_quote(path).text);
+        return mz_fail(MEZZO_ERR_INVALID, "cannot read %s: there is no such file or folder", mz_quote(path).text);
     c->expected += (uint64_t)info.st_size;
     return MEZZO_OK;
 }

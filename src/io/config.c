@@ -252,8 +252,9 @@ static mezzo_status load_base(mz_config *cfg, const yaml_file *file, const mz_ya
     char named[64];
     snprintf(named, sizeof named, "%d: base", base->line);
     mezzo_status status = load_file(cfg, path, file, named);
+    const bool unread = status == MEZZO_ERR_IO || !mz_path_exists(path);
     mz_free(path);
-    return status == MEZZO_ERR_IO ? mz_context(status, "%s:%d: base", file->path, base->line) : status;
+    return unread ? mz_context(status, "%s:%d: base", file->path, base->line) : status;
 }
 
 static mezzo_status load_tree(mz_config *cfg, const char *where, const mz_yaml *yaml, const yaml_file *file) {

@@ -96,6 +96,12 @@ mezzo_status mz_io_fail(const char *doing, const char *path) {
     return mz_fail(MEZZO_ERR_IO, "cannot %s %s: %s%s", doing, mz_quote(path).text, strerror(error), advice);
 }
 
+mezzo_status mz_io_fail_input(const char *doing, const char *path) {
+    const bool missing = errno == ENOENT || errno == ENOTDIR;
+    const mezzo_status status = mz_io_fail(doing, path);
+    return missing ? MEZZO_ERR_INVALID : status;
+}
+
 mezzo_status mz_sync_dir(const char *path) {
     int fd = mz_sys_open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0)
@@ -360,13 +366,13 @@ mezzo_status mz_file_cut(const char *path, size_t size) {
 mezzo_status mz_open_regular(const char *path, int *fd, size_t *size) {
     struct stat info;
     if (stat(path, &info) != 0)
-        return mz_io_fail("read", path);
+        return mz_io_fail_input("read", path);
     if (!S_ISREG(info.st_mode))
-        return mz_fail(MEZZO_ERR_IO, "cannot read %s: it is %s, not a file", mz_quote(path).text,
+        return mz_fail(MEZZO_ERR_INVALID, "cannot read %s: it is %s, not a file", mz_quote(path).text,
                        S_ISDIR(info.st_mode) ? "a folder" : "a device or pipe");
     *fd = mz_sys_open(path, O_RDONLY);
     if (*fd < 0)
-        return mz_io_fail("read", path);
+        return mz_io_fail_input("read", path);
     if (fstat(*fd, &info) != 0) {
         mezzo_status status = mz_io_fail("read", path);
         close(*fd);

@@ -84,7 +84,7 @@ typedef struct mz_map {
     const unsigned char *data;
     size_t size;
 } mz_map;
-mezzo_status mz_map_open(const char *path, mz_map *out); // MEZZO_ERR_IO: missing, unreadable, not a regular file
+mezzo_status mz_map_open(const char *path, mz_map *out); // INVALID: missing, not a regular file; IO: unreadable
 void mz_map_close(mz_map *map); // of bytes that mz_map_open did not map, it only forgets them; zeroed map is fine
 // Checks the map that holds this byte: MEZZO_ERR_IO names the file where a part of it was gone when it was read. Costs
 // next to nothing while no map is cut. Bytes of no map are MEZZO_OK.

@@ -11,6 +11,8 @@ int mz_sys_exchange(const char *a, const char *b); // swaps two names at once; E
 
 // MEZZO_ERR_IO, "cannot DOING 'PATH': REASON; what to do", from errno.
 mezzo_status mz_io_fail(const char *doing, const char *path);
+// The same of a path that was named to be read: where nothing is there, INVALID, as a wrong argument.
+mezzo_status mz_io_fail_input(const char *doing, const char *path);
 
 mezzo_status mz_open_regular(const char *path, int *fd, size_t *size); // for reading; a FIFO is refused, not waited for
 // Up to n bytes; fewer only at the file's end.

@@ -71,7 +71,7 @@ mezzo_status mz_dir_list(const char *path, char ***names, size_t *count) {
     *count = 0;
     DIR *dir = opendir(path);
     if (!dir)
-        return mz_io_fail("list folder", path);
+        return mz_io_fail_input("list folder", path);
     mezzo_status status = MEZZO_OK;
     char **list = NULL;
     size_t n = 0, cap = 0;

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "io/utf8.h"
 
 mz_quoted mz_quote_bytes(const char *bytes, size_t n) {
@@ -12,8 +13,7 @@ mz_quoted mz_quote_bytes(const char *bytes, size_t n) {
     while (i < n && at < MZ_QUOTE_MAX) {
         uint32_t code;
         size_t width = mz_utf8_decode(bytes + i, n - i, &code);
-        // C0, DEL and C1 controls would break the line or drive a terminal.
-        bool plain = width > 0 && code >= 0x20 && !(code >= 0x7F && code < 0xA0);
+        const bool plain = width > 0 && code != 0 && mz_text_unshown(bytes + i) == 0;
         if (!plain) {
             q.text[at++] = '?';
             i += width > 0 ? width : 1;

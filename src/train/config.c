@@ -491,6 +491,8 @@ static int origin_rank(const mezzo_config *config, const char *key) {
 mezzo_status mz_run_config_count_epochs(const mezzo_config *config, uint64_t batches, int ranks, mz_run_config *run) {
     const int steps_from = origin_rank(config, "train.steps"), epochs_from = origin_rank(config, "train.epochs");
     int64_t schedule;
+    if (run->epochs == 0 && epochs_from == 2)
+        return mz_fail(MEZZO_ERR_INVALID, "--epochs 0 trains nothing: give a number above 0, or --steps instead");
     if (run->epochs == 0 || steps_from > epochs_from)
         return MEZZO_OK;
     if (steps_from == epochs_from)

@@ -133,7 +133,7 @@ static mezzo_status open_latents(model *m, const mz_task_options *options) {
         return MEZZO_OK;
     MEZZO_TRY(mz_latents_load(m->folder, &latents));
     if (!latents.given)
-        return mz_fail(MEZZO_ERR_IO, "%s/latents.json is missing: it says which latents were learned", m->folder);
+        return mz_fail(MEZZO_ERR_INVALID, "%s/latents.json is missing: it says which latents were learned", m->folder);
     MEZZO_TRY(mz_vae_open(m->device, m->run.data.latents, &latents, &m->vae));
     return mz_latents_give(&m->vae, options->all != NULL ? options->all : options->path, m->task, &latents);
 }

@@ -33,7 +33,7 @@ mezzo_status mz_find_checkpoint(const char *path, bool best, int parts, char *ou
         return MEZZO_OK;
     }
     if (!mz_path_is_dir(path))
-        return mz_fail(MEZZO_ERR_IO, "%s: %s: name a run folder or a checkpoint in one", path,
+        return mz_fail(MEZZO_ERR_INVALID, "%s: %s: name a run folder or a checkpoint in one", path,
                        mz_path_exists(path) ? "not a folder" : "no such folder");
     MEZZO_TRY(find_below(path, "/checkpoints", best, parts, out, size, &found));
     return found ? MEZZO_OK : mz_checkpoint_find(path, best, false, parts, out, size);

@@ -227,7 +227,7 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     double spread;
     line[0] = '\0';
     if (h->rows == 0) {
-        say(&v, "healthy: nothing has been reported yet");
+        say(&v, "no verdict: nothing has been reported yet");
         return true;
     }
     check_loss(h, &v);

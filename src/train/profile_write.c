@@ -286,17 +286,19 @@ static void add_rows(mz_text *t, const mz_profile_view *v, const rows *r) {
 static mezzo_status write_page(const mz_profile_view *v, const rows *r, const char *folder) {
     mz_text t = {0};
     mz_text_addf(
-        &t, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-            "content=\"width=device-width\"><title>Profile</title><style>\n"
-            ":root{--back:#fff;--fore:#1c1e21;--soft:#5c6470;--line:#d7dbe0}\n"
-            "@media(prefers-color-scheme:dark){:root{--back:#15171a;--fore:#e7e9ec;--soft:#a3abb6;--line:#363b42}}\n"
-            "body{margin:0 auto;padding:1rem;max-width:1400px;background:var(--back);color:var(--fore);font:16px/1.5 "
-            "system-ui,sans-serif}h1{font-size:1.5rem;margin:0}h2{font-size:1.15rem;margin:1.5rem 0 .5rem}p{margin:"
-            ".25rem 0}.hint{color:var(--soft);font-size:.875rem}table{border-collapse:collapse;font-size:.875rem;"
-            "font-variant-numeric:tabular-nums}th,td{text-align:left;padding:.3rem .9rem .3rem 0;border-bottom:1px "
-            "solid var(--line);white-space:nowrap}.wide{overflow-x:auto}svg{width:100%%;min-width:700px}svg text{font:"
-            "12px system-ui,sans-serif;fill:var(--soft)}.swatch{display:inline-block;width:.8em;height:.8em;"
-            "border-radius:2px}\n</style></head><body>\n<h1>Profile</h1>\n<p>");
+        &t,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" "
+        "content=\"default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'\"><meta "
+        "name=\"viewport\" content=\"width=device-width\"><title>Profile</title><style>\n"
+        ":root{--back:#fff;--fore:#1c1e21;--soft:#5c6470;--line:#d7dbe0}\n"
+        "@media(prefers-color-scheme:dark){:root{--back:#15171a;--fore:#e7e9ec;--soft:#a3abb6;--line:#363b42}}\n"
+        "body{margin:0 auto;padding:1rem;max-width:1400px;background:var(--back);color:var(--fore);font:16px/1.5 "
+        "system-ui,sans-serif}h1{font-size:1.5rem;margin:0}h2{font-size:1.15rem;margin:1.5rem 0 .5rem}p{margin:"
+        ".25rem 0}.hint{color:var(--soft);font-size:.875rem}table{border-collapse:collapse;font-size:.875rem;"
+        "font-variant-numeric:tabular-nums}th,td{text-align:left;padding:.3rem .9rem .3rem 0;border-bottom:1px "
+        "solid var(--line);white-space:nowrap}.wide{overflow-x:auto}svg{width:100%%;min-width:700px}svg text{font:"
+        "12px system-ui,sans-serif;fill:var(--soft)}.swatch{display:inline-block;width:.8em;height:.8em;"
+        "border-radius:2px}\n</style></head><body>\n<h1>Profile</h1>\n<p>");
     add_escaped(&t, v->model);
     mz_text_addf(&t, "; %s</p>\n<p>", v->precision);
     add_escaped(&t, v->device);

@@ -11,12 +11,33 @@ static double needed(const mezzo_graph *g, const mz_node *n) {
     return n->op == MZ_OP_attention_bwd ? flops * 4 / 5 : flops;
 }
 
-double mz_model_flops(const mezzo_program *program) {
+// Attention whose queries see all keys of their document up to their own.
+static bool sees_documents(const mz_node *n) {
+    return (n->op == MZ_OP_attention || n->op == MZ_OP_attention_bwd) && n->attrs.causal && n->attrs.window == 0;
+}
+
+double mz_model_flops(const mezzo_program *program, double *attention) {
     const mezzo_graph *g = program->c.graph;
     double sum = 0;
-    for (size_t i = 0; i < g->n_nodes; i++)
+    *attention = 0;
+    for (size_t i = 0; i < g->n_nodes; i++) {
         sum += needed(g, &g->nodes[i]);
+        *attention += sees_documents(&g->nodes[i]) ? needed(g, &g->nodes[i]) : 0;
+    }
     return sum;
+}
+
+void mz_rates_count(mz_rates *rates, const mz_input *positions) {
+    const int32_t *at = positions->data;
+    const double rows = (double)positions->dim[0], length = (double)positions->dim[1];
+    for (size_t i = 0; i < positions->bytes / sizeof *at; i++)
+        rates->pairs += at[i] + 1;
+    rates->pairs_of_rows += rows * length * (length + 1) / 2;
+}
+
+double mz_rates_flops(const mz_rates *rates) {
+    const double share = rates->pairs_of_rows > 0 ? rates->pairs / rates->pairs_of_rows : 1;
+    return rates->flops - rates->attention * (1 - share);
 }
 
 // NVIDIA's data sheets, dense products, TFLOP/s. Longer names first.

@@ -6,10 +6,12 @@
 #include "base/base.h"
 #include "mezzo/device.h"
 #include "mezzo/program.h"
+#include "models/model.h"
 
 // Operations of a micro batch's products and attention that training needs, a multiply-add counting two: forward, and
-// gradients of what is trained. What is evaluated again, in attention's backward too, is left out.
-double mz_model_flops(const mezzo_program *program);
+// gradients of what is trained. What is evaluated again, in attention's backward too, is left out. *attention: those of
+// causal attention without a window, of rows that are one document each.
+double mz_model_flops(const mezzo_program *program, double *attention);
 
 // FLOP/s that MFU is a share of: `tflops` where it is above 0; at -1 measured now; at 0 the data sheet's, of dense
 // products in the format, where the device's description names a card that is known. 0: not known.
@@ -39,10 +41,13 @@ typedef struct mz_core_meter {
 bool mz_cores_lost(mz_core_meter *meter, double seconds, double cpu);
 
 typedef struct mz_rates {
-    double flops, peak;           // of a step; FLOP/s, 0: not known
-    double waits, reported_waits; // seconds that the device waited for data, so far, and at the last report
+    double flops, attention, peak; // of a step, as mz_model_flops; FLOP/s, 0: not known
+    double pairs, pairs_of_rows;   // of a query and a key that it sees: in the documents so far, and in whole rows
+    double waits, reported_waits;  // seconds that the device waited for data, so far, and at the last report
     mz_energy_meter energy;
     mz_core_meter cores;
 } mz_rates;
+void mz_rates_count(mz_rates *rates, const mz_input *positions); // the documents of a batch
+double mz_rates_flops(const mz_rates *rates);                    // of a step, attention as far as documents see
 
 #endif

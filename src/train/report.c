@@ -18,8 +18,9 @@ static size_t sampler_memory(const mz_training *run) {
 mezzo_status mz_report_open(mz_training *run) {
     mz_report *r = &run->report;
     r->memory = mz_session_memory(&run->engine.session) + sampler_memory(run) + mz_replay_memory(run);
-    r->rates = (mz_rates){.flops = mz_model_flops(run->engine.session.train) * (double)run->config.grad_accum,
-                          .energy.each = (double)NAN};
+    r->rates = (mz_rates){.energy.each = (double)NAN};
+    r->rates.flops = mz_model_flops(run->engine.session.train, &r->rates.attention) * (double)run->config.grad_accum;
+    r->rates.attention *= (double)run->config.grad_accum;
     MEZZO_TRY(mz_peak_flops(run->engine.device, run->engine.info.description,
                             mz_precision(run->engine.plan.program.precision)->compute, run->config.peak_tflops,
                             &r->rates.peak));
@@ -107,7 +108,7 @@ static double items_a_step(const mz_training *run) { // tokens, examples: the ta
 }
 
 static double mfu_of(const mz_rates *rates, double seconds) { // of a step
-    return rates->peak > 0 ? rates->flops / seconds / rates->peak : (double)NAN;
+    return rates->peak > 0 ? mz_rates_flops(rates) / seconds / rates->peak : (double)NAN;
 }
 
 static double waits(const mz_training *run) { // of one step since the last report
@@ -136,7 +137,7 @@ static mezzo_progress progress_of(const mz_training *run, mezzo_event event, con
                             .unit = run->task->kind->unit,
                             .step_ms = each * 1e3,
                             .mfu = mfu_of(&run->report.rates, each),
-                            .model_tflops = run->report.rates.flops / each * 1e-12,
+                            .model_tflops = mz_rates_flops(&run->report.rates) / each * 1e-12,
                             .joules_per_token = run->report.rates.energy.each,
                             .wait_ms = waits(run) * 1e3,
                             .memory_bytes = run->report.memory,

@@ -330,7 +330,8 @@ mezzo_status mz_run_start(mz_training *run) {
     MEZZO_TRY(mz_guard_arm(run));
     if (run->bisecting)
         return MEZZO_OK;
-    status = mz_run_leads(run) ? write_folder(run) : MEZZO_OK;
+    const bool over = path[0] != '\0' && !run->elsewhere && run->step >= run->config.steps;
+    status = mz_run_leads(run) && !over ? write_folder(run) : MEZZO_OK; // what trains nothing changes no setting
     if (status == MEZZO_OK && mz_run_leads(run))
         status = mz_run_open_metrics(run);
     return mz_run_follow(run, "the run's start", status);

@@ -71,6 +71,9 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
     }
     mz_profile_push(run->profile, "inputs");
     MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.session.train));
+    const mz_input *positions = mz_examples_input(&run->data->examples, MZ_ROLE_POSITIONS);
+    if (positions != NULL)
+        mz_rates_count(&run->report.rates, positions);
     MEZZO_TRY(mz_run_write_share(run, step, i));
     mz_profile_pop(run->profile);
     run->report.data_seconds += mz_seconds() - start;

@@ -197,8 +197,9 @@ mezzo_status mz_adapter_open(mz_import *in, const char *folder) {
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     in->adapter_folder = folder;
     if (!mz_path_exists(config))
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_IO, "there is no %s: an adapter is a folder of PEFT's save_pretrained",
-                                       mz_quote(config).text));
+        MEZZO_TRY_GOTO(status,
+                       mz_fail(MEZZO_ERR_INVALID, "there is no %s: an adapter is a folder of PEFT's save_pretrained",
+                               mz_quote(config).text));
     MEZZO_TRY_GOTO(status, mz_json_load(config, MAX_CONFIG, &json));
     MEZZO_TRY_GOTO(status, read_config(in, config, json));
     in->adapter_config = json_incref(json);

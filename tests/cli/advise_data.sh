@@ -37,7 +37,7 @@ above=$(sed -nE 's/^loss above .* nothing kept: (\S+) .*/\1/p' "$OUT")
 refuse 2 "--precisions fp8" -- advise "${SMALL[@]}" --per-op
 refuse 2 "--data FILE" -- advise --per-op --precisions fp8
 refuse 2 "only one of them" -- advise "${SMALL[@]}" --measure
-refuse 3 nowhere.txt -- advise --data nowhere.txt
+refuse 2 nowhere.txt -- advise --data nowhere.txt
 : >file
 refuse 3 file -- advise "${SMALL[@]}" --precisions fp32 --out file/x
 exit 0

@@ -96,7 +96,7 @@ shows "$OUT" "fp32 takes" "x the time" "x the memory"
 
 # Refused, each with its place.
 refuse 2 "a CSV file is missing" -- analyze
-refuse 3 nowhere.csv -- analyze nowhere.csv
+refuse 2 nowhere.csv -- analyze nowhere.csv
 : >empty.csv
 refuse 2 empty.csv empty -- analyze empty.csv
 sed 's/,tps,/,speed,/' study.csv >bad.csv
@@ -132,7 +132,7 @@ refuse 3 file -- analyze study.csv --out file/x
 MEZZO_ISA=ref CUDA_VISIBLE_DEVICES='' refuse 2 "no rules for this device" "--rules" -- advise
 refuse 2 "--seq-len is missing" -- advise --rules t4-glm4moe --d-model 512 --batch-size 1
 refuse 2 "--d-model 0" -- advise --rules t4-glm4moe --d-model 0 --batch-size 1 --seq-len 1
-refuse 3 none.json "built-in rules: t4-glm4moe, h200-gpt2" -- advise --rules none.json --d-model 1 --batch-size 1 --seq-len 1
+refuse 2 none.json "built-in rules: t4-glm4moe, h200-gpt2" -- advise --rules none.json --d-model 1 --batch-size 1 --seq-len 1
 echo '{"format": "mezzo-rules", "version": 1}' >bad.json
 refuse 2 bad.json "'name'" -- advise --rules bad.json --d-model 1 --batch-size 1 --seq-len 1
 exit 0

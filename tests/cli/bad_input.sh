@@ -69,11 +69,11 @@ for broken in truncated corrupt; do
         --resume "$broken/${checkpoint#good/}"
 done
 for subcommand in eval sample export report watch; do # a path that is not there is one thing everywhere
-    refuse 3 "absent" -- "$subcommand" absent $([[ $subcommand == export ]] && echo --out new)
+    refuse 2 "absent" -- "$subcommand" absent $([[ $subcommand == export ]] && echo --out new)
 done
 # --- what newcomers do: docs/troubleshooting.md has the list
 refuse 2 'did you mean "cuda"' -- train "${TINY[@]}" --data text.txt --device gpu --out new
-refuse 3 "text.txt: not a folder" "run folder" -- eval text.txt
+refuse 2 "text.txt: not a folder" "run folder" -- eval text.txt
 refuse 2 "text.txt" ".safetensors" "llm.c" -- import text.txt --out new
 printf 'model:\n layers: 2\n   heads: 2\n' >indent.yaml
 refuse 2 "indent.yaml:3" "same column" -- train --config indent.yaml --data text.txt --out new
@@ -104,6 +104,6 @@ refuse 2 "bare/train.bin" 97 -- train "${TINY[@]}" --vocab 97 --steps 2 --data b
 head -c 100 shards/train.bin >cut.bin
 refuse 2 "cut.bin" -- train "${TINY[@]}" --vocab 256 --steps 2 --train-data cut.bin --val-data shards/val.bin --out run-cut
 refuse 2 "--format" "xyz" -- data text.txt --out other --format xyz
-refuse 3 "absent.txt" -- data absent.txt --out other
+refuse 2 "absent.txt" -- data absent.txt --out other
 refuse 2 "empty.txt" -- data empty.txt --out other
 refuse 3 "'file'" -- data text.txt --out file/shards

@@ -108,3 +108,24 @@ END
 timeout 200 python3 terminal.py "$MEZZO"
 code=$?
 [[ $code -eq 130 ]] || fail "the terminal: exit code $code"
+
+# From a pipe: a signal that comes after half a line was read ends it too.
+cat >pipe.py <<'END'
+import array, fcntl, os, signal, subprocess, sys, termios, time
+reads, writes = os.pipe()
+os.write(writes, b"half a li")
+chat = subprocess.Popen([sys.argv[1], "chat", "talk", "--device", "cpu", "--threads", "1"], stdin=reads)
+left = array.array("i", [1])
+while left[0] > 0 and chat.poll() is None:
+    fcntl.ioctl(reads, termios.FIONREAD, left)
+    time.sleep(0.05)
+chat.send_signal(signal.SIGTERM)
+try:
+    sys.exit(chat.wait(timeout=60))
+except subprocess.TimeoutExpired:
+    chat.kill()
+    raise
+END
+timeout 200 python3 pipe.py "$MEZZO"
+code=$?
+[[ $code -eq 130 ]] || fail "half a line in a pipe: exit code $code"

@@ -42,6 +42,6 @@ unset LD_LIBRARY_PATH
 refuse 2 "cc=8.0" -- doctor --config train.yaml --assume sm_80
 refuse 2 "--config" -- doctor train.yaml
 refuse 2 "--config" -- doctor --assume cc=8.0
-refuse 3 absent.yaml -- doctor --config absent.yaml
+refuse 2 absent.yaml -- doctor --config absent.yaml
 printf 'amp: [1\n' >broken.yaml
 refuse 2 broken.yaml -- doctor --config broken.yaml

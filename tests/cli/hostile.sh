@@ -130,6 +130,12 @@ printf '{"step": 5, "run/device": "\\u001b]0;pwned\\u0007", "amp/precision": "\\
     >>hostile/metrics.jsonl
 run 0 watch hostile --once
 grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "watch prints control bytes raw"
+# Neither do invisible tags (U+E0041) and what turns the line around (U+202E).
+printf '{"step": 6, "run/device": "cpu\\udb40\\udc41\\u202e", "train/loss": 1}\n' >>hostile/metrics.jsonl
+run 0 watch hostile --once
+grep -qE "$(printf '\363\240|\342\200\256')" "$OUT" "$ERR" && fail "watch prints invisible tags"
+run 2 eval "$(printf 'a\363\240\201\201\342\200\256b')"
+grep -qE "$(printf '\363\240|\342\200\256')" "$OUT" "$ERR" && fail "an error prints invisible tags"
 mkdir -p 'esc-'"$escape"
 run 2 eval 'esc-'"$escape"
 grep -q "$(printf '[\033\007]')" "$OUT" "$ERR" && fail "an error prints control bytes raw"

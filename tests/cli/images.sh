@@ -52,7 +52,7 @@ run 0 sample vae --out back
 shows "$OUT" "pictures    2"
 
 refuse 2 data.path -- train --model radio_unet-tiny --out none --device cpu
-refuse 3 nowhere "no such folder" -- train --model radio_unet-tiny "${FEW[@]}" --data nowhere --out none
+refuse 2 nowhere "no such folder" -- train --model radio_unet-tiny "${FEW[@]}" --data nowhere --out none
 refuse 2 cities "kl_vae, radio_unet" -- train --model gpt2 --data cities --out none --device cpu
 "$MEZZO" data radio --maps 3 --size 17 --extent 64 --out odd >/dev/null
 refuse 2 "model.image_size is 17" "a multiple of 2" -- train --model radio_unet-tiny "${FEW[@]}" --data odd --out none

@@ -118,7 +118,7 @@ run 0 train --config imported/config.yaml --init imported --data letters.txt --t
 run 0 export tuned --out tuned-exported
 cmp tuned-exported/model.safetensors exported/model.safetensors || fail "the weights to begin with"
 refuse 2 imported layers -- train --config imported/config.yaml --init imported --layers 3 --data letters.txt --tokenizer char --out other
-refuse 3 absent -- train --config imported/config.yaml --init absent --data letters.txt --tokenizer char --out other
+refuse 2 absent -- train --config imported/config.yaml --init absent --data letters.txt --tokenizer char --out other
 rm -rf other
 
 run 0 train --config ids/config.yaml --init ids --data letters.txt --tokenizer char --vocab 61 --steps 1 --batch-size 2 --eval-every 0 \
@@ -195,16 +195,16 @@ wrong grouped 's/"num_key_value_heads": 2/"num_key_value_heads": 1/' config.json
 refuse 2 self_attn.k_proj.weight 16x16 8x16 -- import "$SCRATCH/grouped" --out new
 SOURCE=hf_glm4_moe_sharded
 rm -rf "$SCRATCH/shard" && cp -r "$golden/$SOURCE" "$SCRATCH/shard" && rm "$SCRATCH/shard/model-00003-of-00004.safetensors"
-refuse 3 model-00003-of-00004.safetensors -- import "$SCRATCH/shard" --out new
+refuse 2 model-00003-of-00004.safetensors -- import "$SCRATCH/shard" --out new
 wrong form 's/"moe_intermediate_size": 12/"moe_intermediate_size": 14/' config.json
 refuse 2 experts. 4x24x16 4x28x16 -- import "$SCRATCH/form" --out new
 SOURCE=hf_gpt2_sharded
 wrong map 's/model-00002-of-00003/model-00009-of-00003/' model.safetensors.index.json
-refuse 3 model-00009-of-00003.safetensors -- import "$SCRATCH/map" --out new
+refuse 2 model-00009-of-00003.safetensors -- import "$SCRATCH/map" --out new
 wrong lost 's/model-00002-of-00003/model-00001-of-00003/' model.safetensors.index.json
 refuse 2 model-00001-of-00003.safetensors "the index says" -- import "$SCRATCH/lost" --out new
 head -c 300 "$golden/hf_gpt2/model.safetensors" >cut.safetensors
-refuse 3 config.json -- import cut.safetensors --out new # no config.json beside it
+refuse 2 config.json -- import cut.safetensors --out new # no config.json beside it
 rm cut.safetensors
 head -c 30000 "$golden/hf_gpt2_v3.bin" >"$SCRATCH/cut.bin"
 refuse 2 cut.bin "cut off" -- import "$SCRATCH/cut.bin" --out new
@@ -213,12 +213,12 @@ refuse 2 version.bin "version 4" -- import "$SCRATCH/version.bin" --out new
 mkdir "$SCRATCH/nothing"
 cp "$golden/hf_gpt2/config.json" "$SCRATCH/nothing"
 refuse 2 nothing model.safetensors -- import "$SCRATCH/nothing" --out new
-refuse 3 absent -- import absent --out new
+refuse 2 absent -- import absent --out new
 refuse 2 imported "not empty" -- import "$golden/hf_gpt2" --out imported
 refuse 2 --out -- import "$golden/hf_gpt2"
 refuse 2 "50257" "61" -- import "$golden/hf_gpt2" --tokenizer gpt2 --out new
 refuse 2 --max-shard-size -1 -- export imported --out new --max-shard-size -1
 refuse 2 --dtype int8 -- export imported --out new --dtype int8
 refuse 2 exported "not empty" -- export imported --out exported
-refuse 3 absent -- export absent --out new
+refuse 2 absent -- export absent --out new
 [[ $(ls) == "$before" ]] || fail "something was written: $(ls)"

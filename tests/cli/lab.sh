@@ -56,7 +56,7 @@ refuse 2 --steps -- lab speed --steps 5
 refuse 2 "takes no run" -- lab formats run
 refuse 2 "power of two" -- lab underflow --loss-scale 1000
 refuse 2 --steps -- lab underflow --steps 0
-refuse 3 "nowhere" -- lab underflow nowhere
+refuse 2 "nowhere" -- lab underflow nowhere
 refuse 2 "name a demonstration" formats -- lab
 refuse 2 formats -- lab format
 refuse 2 --count formats -- lab formats --count 3

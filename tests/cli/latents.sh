@@ -80,7 +80,7 @@ refuse 2 data.latents "of step 4 with CRC32C" vae/checkpoints/step-00000005 -- e
 run 0 train --model radio_unet-tiny --latents vae "${FEW[@]}" --steps 1 --out anew
 [[ $(ls cities/latents-*.safetensors | wc -l) -eq 2 ]] || fail "two autoencoders have two files"
 rm anew/latents.json
-refuse 3 anew/latents.json missing -- sample anew --out none
+refuse 2 anew/latents.json missing -- sample anew --out none
 
 # Noise and picture apart (decoupled diffusion), on latents.
 run 0 train --model radio_unet-tiny --model.objective decoupled --latents vae "${FEW[@]}" --steps 2 --out apart
@@ -90,7 +90,7 @@ shows "$OUT" '"nmse"' '"images": 2'
 refuse 2 data.latents kl_vae radio_unet -- train --model radio_unet-tiny --latents whole "${FEW[@]}" --steps 1 --out none
 refuse 2 data.latents radio_unet -- train --model kl_vae-tiny --latents vae "${FEW[@]}" --steps 1 --out none
 refuse 2 data.latents radio_unet gpt2 -- train --model gpt2 --latents vae --data cities --device cpu --out none
-refuse 3 data.latents nowhere -- train --model radio_unet-tiny --latents nowhere "${FEW[@]}" --steps 1 --out none
+refuse 2 data.latents nowhere -- train --model radio_unet-tiny --latents nowhere "${FEW[@]}" --steps 1 --out none
 "$MEZZO" data radio --maps 3 --size 16 --extent 64 --out small >/dev/null
 refuse 2 data.latents "24 x 24 x 1" "16 x 16 x 1" -- train --model radio_unet-tiny --latents vae "${FEW[@]}" --data small --steps 1 --out none
 refuse 2 "latents are 12 x 12 x 2" -- train --model radio_unet-tiny --latents vae "${FEW[@]}" --model.image_size 24 --steps 1 --out none

@@ -9,7 +9,7 @@ run 0 train "${TRAIN[@]}" --out on --profile 3 --eval-every 5 --checkpoint-every
 for file in trace.json ops.csv index.html; do
     [[ -s on/profile/$file ]] || fail "no profile/$file"
 done
-shows on/profile/index.html "<svg" "Ops worth improving" "forward" "backward" "update"
+shows on/profile/index.html "Content-Security-Policy" "<svg" "Ops worth improving" "forward" "backward" "update"
 ! grep -qE '(src|href)=|http' on/profile/index.html || fail "the page asks for something else"
 
 # Profiled steps compute what others do.

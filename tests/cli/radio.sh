@@ -43,11 +43,11 @@ shows "$OUT" "pictures    1"
 "$MEZZO" data radio --maps 1 --size 16 --extent 64 --out tiny >/dev/null
 cp tiny/gain/DPM/0_0.png other/11_1.png
 refuse 2 other/11_1.png "16 x 16" -- eval other --truth cities
-refuse 3 nonsense free-space -- eval nonsense --truth cities
+refuse 2 nonsense free-space -- eval nonsense --truth cities
 refuse 2 --truth -- eval mean --csv x
 refuse 2 mean --truth -- eval mean
 refuse 2 free-space --truth -- eval free-space
-refuse 3 nowhere "no such folder" -- eval mean --truth nowhere
+refuse 2 nowhere "no such folder" -- eval mean --truth nowhere
 refuse 2 three "1" "leaves none to train on" -- eval mean --truth three
 refuse 2 --best -- eval mean --truth cities --best
 printf 'no picture' >cities/gain/DPM/3_1.png

@@ -59,7 +59,7 @@ printf 'base: sub/../a.yaml\n' >b.yaml
 mkdir sub
 refuse 2 "is its own base" "b.yaml:1" -- train --config a.yaml --data text.txt
 printf 'base: nowhere.yaml\n' >a.yaml
-refuse 3 "a.yaml:1: base" "nowhere.yaml" -- train --config a.yaml --data text.txt
+refuse 2 "a.yaml:1: base" "nowhere.yaml" -- train --config a.yaml --data text.txt
 printf 'base: [x]\n' >a.yaml
 refuse 2 "a.yaml:1" "base" -- train --config a.yaml --data text.txt
 # A file in another folder: its base is looked for beside it.

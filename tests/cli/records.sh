@@ -105,7 +105,8 @@ reads "prompt.jsonl:2.5,folder:0.5" "3 records of 3 files, 108 tokens, 15.7 % of
 cp prompt.jsonl odd:3.jsonl
 reads odd:3.jsonl "1 record of 1 file, 5 tokens, 40.0 % of them targets"
 refuse 2 "prompt.jsonl:0" "weight" -- train --data prompt.jsonl:0 "${MODEL[@]}" --out none
-refuse 3 "no file matches" -- train --data 'q*.jsonl' "${MODEL[@]}" --out none
+refuse 2 "no file matches" -- train --data 'q*.jsonl' "${MODEL[@]}" --out none
+refuse 2 "prompt.jsonl,' ends with a comma" -- train --data prompt.jsonl, "${MODEL[@]}" --out none
 refuse 2 "notes.txt" "among files of records" -- train --data prompt.jsonl,notes.txt "${MODEL[@]}" --out none
 refuse 2 "4 of its records are no documents" -- data sharegpt_system.jsonl,alpaca.json --tokenizer gpt2 --out none
 
@@ -125,6 +126,7 @@ shows "$OUT" "done: 30 steps"
 echo 'train: {epochs: 9}' >nine.yaml
 run 0 train --config nine.yaml --data forty.jsonl "${passes[@]}" --steps 3 --out three
 shows "$OUT" "done: 3 steps"
+refuse 2 "--epochs 0 trains nothing" -- train --data forty.jsonl "${passes[@]}" --epochs 0 --out none
 refuse 2 "train.steps (--steps) and train.epochs (--epochs)" -- train --data forty.jsonl "${passes[@]}" --epochs 2 --steps 3 --out none
 
 # What cannot be used is left out and told, the first ones with their lines; a file of which most cannot is refused. 4 of 5 tokens, and 2 targets each.

@@ -25,9 +25,9 @@ if command -v script >/dev/null; then # on a terminal the last line says what is
 fi
 mkdir empty
 run 0 watch empty --once
-shows "$OUT" "no records yet"
+shows "$OUT" "no records yet" "no verdict: nothing has been reported yet"
 refuse 2 "run folder" -- watch
-refuse 3 absent -- watch absent
+refuse 2 absent -- watch absent
 refuse 2 text.txt -- watch text.txt
 refuse 2 "--interval" -- watch low --interval 0
 
@@ -41,7 +41,7 @@ refuse 2 "--compare" -- report low --compare
 refuse 2 "--out" "--compare" -- report low full --out page.html
 refuse 2 "run folder" -- report
 refuse 2 "metrics.jsonl" -- report empty
-refuse 3 absent -- report absent
+refuse 2 absent -- report absent
 cp -r low torn
 printf '{"step": 41, "train/lo' >>torn/metrics.jsonl
 run 0 report torn # a line that a crash tore is left out
@@ -159,6 +159,10 @@ load taken.html
 [[ $(grep -c "Content Security Policy" "$ERR") -ge 2 ]] || fail "the policy stops nothing"
 
 run 0 train "${TINY[@]}" --data text.txt --steps 20 --log-every 1 --eval-every 10 --precision fp32 --out half --device cpu --threads 1
+# Losses of tokens and of examples are not compared.
+run 0 train --model toy --steps 20 --log-every 1 --precision fp32 --sample-every -1 --out toy --device cpu --threads 1
+run 0 report low toy --compare --out unlike.html
+shows unlike.html '"meetings":[],"differences":{}' "of \" + run.unit"
 run 0 report full half --compare --out unequal.html # 40 steps and 20: compared at 20
 shows unequal.html '"meetings":[{"step":20,"name":"train/loss"'
 browse unequal.html

@@ -79,6 +79,19 @@ least=$(sed -nE 's/.*"val\/sampled_loss": ([0-9.]+).*/\1/p' kinds/metrics.jsonl 
 awk -v a="$(number best_val_loss)" -v b="$least" 'BEGIN { exit a - b > 1e-6 || b - a > 1e-6 }' || fail "best is $(number best_val_loss), the lowest sample $least"
 [[ $(grep -c '"sampled_val_loss"' kinds/checkpoints/manifest.json) -eq 3 ]] || fail "the manifest has other kinds"
 
+# A resume that has nothing left to train changes no setting; a copied folder goes on where it is.
+cp kinds/config.yaml before.yaml
+run 0 train --config kinds/config.yaml --resume auto --steps 3
+shows "$ERR" "nothing is left to train"
+cmp kinds/config.yaml before.yaml || fail "a resume without a step changed the configuration"
+cp -r kinds copied
+run 0 train --config copied/config.yaml --resume auto --steps 8
+shows "$ERR" "resuming copied, where this config.yaml is (it names kinds as its folder)"
+[[ -d copied/checkpoints/step-00000008 && ! -e kinds/checkpoints/step-00000008 ]] || fail "the folder that was copied went on"
+cmp kinds/config.yaml before.yaml || fail "the folder that was copied was changed"
+run 0 train --config copied/config.yaml --resume auto --steps 9 --out kinds
+[[ -d kinds/checkpoints/step-00000009 ]] || fail "--out does not count"
+
 # A seed is a text; another seed is another.
 run 0 sample again --prompt "the " --tokens 40 --seed 3
 cp "$OUT" first

@@ -376,7 +376,7 @@ static void the_file_comes_back(void **state) {
 static void refusals_say_what(void **state) {
     (void)state;
     mezzo_onnx *onnx = NULL;
-    assert_int_equal(mezzo_onnx_open("missing.onnx", &onnx), MEZZO_ERR_IO);
+    assert_int_equal(mezzo_onnx_open("missing.onnx", &onnx), MEZZO_ERR_INVALID);
     assert_int_equal(mz_file_write_atomic("text.onnx", "no model at all", 15), MEZZO_OK);
     assert_int_equal(mezzo_onnx_open("text.onnx", &onnx), MEZZO_ERR_FORMAT);
     assert_non_null(strstr(mezzo_error_message(), "text.onnx"));

@@ -698,7 +698,7 @@ static void test_files_that_are_none(void **state) {
         assert_non_null(strstr(mezzo_error_message(), bad[i].message));
     }
     unlink("bad.yaml");
-    assert_int_equal(mz_asked_read("absent.yaml", &asked), MEZZO_ERR_IO);
+    assert_int_equal(mz_asked_read("absent.yaml", &asked), MEZZO_ERR_INVALID);
 }
 
 int main(void) {

@@ -281,8 +281,8 @@ static void broken_files_are_refused_by_line(void **state) {
         write_text("vocab.json", vocabs[i].vocab);
         refuse("vocab.json", "good.txt", MEZZO_ERR_FORMAT, vocabs[i].part);
     }
-    refuse(NULL, "absent.txt", MEZZO_ERR_IO, "absent.txt");
-    refuse("absent.json", "good.txt", MEZZO_ERR_IO, "absent.json");
+    refuse(NULL, "absent.txt", MEZZO_ERR_INVALID, "absent.txt");
+    refuse("absent.json", "good.txt", MEZZO_ERR_INVALID, "absent.json");
 }
 
 int main(void) {

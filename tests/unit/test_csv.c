@@ -69,7 +69,7 @@ static void test_refuses(void **state) {
     mz_csv *csv;
     assert_int_equal(mz_csv_parse("t.csv", "a\n1\0\n", 5, &csv), MEZZO_ERR_FORMAT);
     assert_non_null(strstr(mezzo_error_message(), "NUL"));
-    assert_int_equal(mz_csv_load("no/such.csv", &csv), MEZZO_ERR_IO);
+    assert_int_equal(mz_csv_load("no/such.csv", &csv), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "no/such.csv"));
 }
 

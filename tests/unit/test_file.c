@@ -79,9 +79,9 @@ static void a_full_disk_and_bad_paths_are_one_clear_line(void **state) {
     assert_int_equal(mz_dir_create("a_folder"), MEZZO_OK);
     assert_error_has(mz_file_write_atomic("a_folder", "x", 1), MEZZO_ERR_IO, "it is a folder");
     mz_map map;
-    assert_error_has(mz_map_open("a_folder", &map), MEZZO_ERR_IO, "it is a folder");
-    assert_error_has(mz_map_open("/dev/null", &map), MEZZO_ERR_IO, "a device or pipe");
-    assert_error_has(mz_map_open("nowhere\n", &map), MEZZO_ERR_IO, "'nowhere?'");
+    assert_error_has(mz_map_open("a_folder", &map), MEZZO_ERR_INVALID, "it is a folder");
+    assert_error_has(mz_map_open("/dev/null", &map), MEZZO_ERR_INVALID, "a device or pipe");
+    assert_error_has(mz_map_open("nowhere\n", &map), MEZZO_ERR_INVALID, "'nowhere?'");
 }
 
 static void append_keeps_what_is_there_and_new_refuses_it(void **state) {

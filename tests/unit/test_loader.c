@@ -272,19 +272,19 @@ static void bad_data_is_named(void **state) {
         mezzo_status status;
         const char *says;
     } rows[] = {
-        {{.path = "missing.txt"}, MEZZO_ERR_IO, "cannot read 'missing.txt': No such file"},
+        {{.path = "missing.txt"}, MEZZO_ERR_INVALID, "cannot read 'missing.txt': No such file"},
         {{.path = "empty.txt"}, MEZZO_ERR_FORMAT, "empty.txt: the file is empty"},
         {{.path = "latin.txt"}, MEZZO_ERR_FORMAT, "latin.txt: byte 3 (0xE9) is not UTF-8; convert the file, or use"},
         {{.path = "odd.bin"}, MEZZO_ERR_FORMAT, "odd.bin: 3 bytes without llm.c's header"},
         {{.path = NULL}, MEZZO_ERR_INVALID, "no data is named"},
         {{.path = "short.txt", .train = "short.txt"}, MEZZO_ERR_INVALID, "both as a whole"},
         {{.train = "short.txt", .validation = "a.bin"}, MEZZO_ERR_INVALID, "one is a text and the other"},
-        {{.path = "none_*.bin"}, MEZZO_ERR_IO, "no file matches 'none_*.bin'"},
+        {{.path = "none_*.bin"}, MEZZO_ERR_INVALID, "no file matches 'none_*.bin'"},
         {{.path = "no_shards"}, MEZZO_ERR_INVALID, "folder 'no_shards' has no *train*.bin"},
-        {{.path = "short.txt", .tokenizer = "none.json"}, MEZZO_ERR_IO, "'none.json'"},
+        {{.path = "short.txt", .tokenizer = "none.json"}, MEZZO_ERR_INVALID, "'none.json'"},
         {{.path = "short.txt", .train_fraction = 1.5}, MEZZO_ERR_INVALID, "train on is 1.5"},
         {{.path = "short.txt", .train_fraction = -1}, MEZZO_ERR_INVALID, "train on is -1"},
-        {{.path = "/dev/zero"}, MEZZO_ERR_IO, "a device or pipe"},
+        {{.path = "/dev/zero"}, MEZZO_ERR_INVALID, "a device or pipe"},
     };
     assert_int_equal(mz_dir_create("no_shards"), MEZZO_OK);
     mezzo_corpus *corpus;

@@ -21,7 +21,7 @@ static void test_what_is_refused(void **state) {
     tiny_log log = {0};
     must(mz_file_write_atomic("empty.txt", "", 0));
     must(mz_file_write_atomic("short.txt", "to be", 5));
-    fails(run((const char *const[]){"--data=nowhere.txt", NULL}, &log), MEZZO_ERR_IO, "nowhere.txt");
+    fails(run((const char *const[]){"--data=nowhere.txt", NULL}, &log), MEZZO_ERR_INVALID, "nowhere.txt");
     fails(run((const char *const[]){"--data=empty.txt", NULL}, &log), MEZZO_ERR_FORMAT, "empty.txt");
     fails(run((const char *const[]){"--data=short.txt", NULL}, &log), MEZZO_ERR_INVALID, "short.txt");
     fails(run((const char *const[]){"--data=", NULL}, &log), MEZZO_ERR_INVALID, "data.path");
@@ -31,7 +31,7 @@ static void test_what_is_refused(void **state) {
     fails(run((const char *const[]){"--vocab=7", NULL}, &log), MEZZO_ERR_INVALID, "7");
     fails(run((const char *const[]){"--min-lr=1", NULL}, &log), MEZZO_ERR_INVALID, "optimizer.min_lr");
     fails(run((const char *const[]){"--device=abacus", NULL}, &log), MEZZO_ERR_INVALID, "abacus");
-    fails(run((const char *const[]){"--resume=nowhere", NULL}, &log), MEZZO_ERR_IO, "nowhere");
+    fails(run((const char *const[]){"--resume=nowhere", NULL}, &log), MEZZO_ERR_INVALID, "nowhere");
 }
 
 static void test_settings_are_checked_when_set(void **state) {

@@ -114,10 +114,10 @@ static void test_broken(void **state) {
     if (!have_png())
         skip();
     mz_picture picture;
-    refused("nowhere", MEZZO_ERR_IO, "nowhere");
+    refused("nowhere", MEZZO_ERR_INVALID, "nowhere");
     make_cities("broken", 2);
     assert_int_equal(mz_file_remove("broken/png/antennas/1_1.png"), MEZZO_OK);
-    refused("broken", MEZZO_ERR_IO, "png/antennas/1_1.png");
+    refused("broken", MEZZO_ERR_INVALID, "png/antennas/1_1.png");
     assert_int_equal(mz_picture_make(16, 16, 1, &picture), MEZZO_OK);
     assert_int_equal(mz_png_write("broken/png/antennas/1_1.png", &picture), MEZZO_OK);
     refused("broken", MEZZO_ERR_FORMAT, "1_1.png: all black");
@@ -158,7 +158,7 @@ static void test_pairs_and_arrays(void **state) {
     assert_int_equal(mz_picture_make(4, 4, 1, &picture), MEZZO_OK);
     picture.pixels[5] = 77;
     assert_int_equal(mz_png_write("pairs/input/a.png", &picture), MEZZO_OK);
-    refused("pairs", MEZZO_ERR_IO, "pairs/target/a.png");
+    refused("pairs", MEZZO_ERR_INVALID, "pairs/target/a.png");
     assert_int_equal(mz_png_write("pairs/target/a.png", &picture), MEZZO_OK);
     assert_int_equal(mz_pictures_open("pairs", 1, &p), MEZZO_OK);
     assert_true(p.n == 1 && p.condition_channels == 1 && p.scene[5] == 77 && p.example[0].x == -1);
@@ -188,7 +188,7 @@ static void test_pairs_of_arrays(void **state) {
     assert_int_equal(mz_dir_create("arrays/input"), MEZZO_OK);
     assert_int_equal(mz_dir_create("arrays/target"), MEZZO_OK);
     write_array("arrays/input/b.npy", "|u1", "(3, 3)", gray, sizeof gray);
-    refused("arrays", MEZZO_ERR_IO, "arrays/target/b.png");
+    refused("arrays", MEZZO_ERR_INVALID, "arrays/target/b.png");
     write_array("arrays/target/b.npy", "<f4", "(3, 3, 1)", parts, sizeof parts);
     if (mz_pictures_open("arrays", 1, &p) != MEZZO_OK)
         fail_msg("%s", mezzo_error_message());

@@ -69,6 +69,41 @@ static void check(const char *freeze) {
     mezzo_config_free(config);
 }
 
+// Two rows of 8 tokens: documents of 3 and 5, and one of 8; 6 + 15 + 36 of 2 x 36 pairs.
+static void test_documents(void **state) {
+    (void)state;
+    int32_t at[] = {0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6, 7};
+    const mz_input positions = {.rank = 2, .dim = {2, 8}, .bytes = sizeof at, .data = at};
+    mz_rates rates = {.flops = 1000, .attention = 360};
+    assert_true(mz_rates_flops(&rates) == 1000);
+    mz_rates_count(&rates, &positions);
+    assert_true(fabs(mz_rates_flops(&rates) - (640 + 360 * 57.0 / 72)) < 1e-9);
+}
+
+// Rows of records that fill them count less than the same rows of one document each.
+static void test_packed_rows(void **state) {
+    (void)state;
+    static const char record[] = "{\"prompt\": \"a\", \"completion\": \"b\"}\n"; // 3 tokens
+    mz_text records = {0};
+    for (int i = 0; i < 40; i++)
+        mz_text_add(&records, record, sizeof record - 1);
+    must(mz_file_write_atomic("records.jsonl", records.data, records.len));
+    mz_text_free(&records);
+    mezzo_config *config = tiny_config("");
+    must(mezzo_config_set(config, "data", "records.jsonl", "test"));
+    must(mezzo_config_set(config, "tokenizer", "byte", "test"));
+    must(mezzo_config_set(config, "pack", "true", "test"));
+    seen s = {0};
+    const mezzo_hooks hooks = {.progress = watch, .user = &s};
+    mezzo_train_result result;
+    tiny_clean("rates");
+    must(mezzo_run_train(config, &hooks, &result));
+    const double flops = s.tflops * 1e12 * s.step_ms * 1e-3, whole = by_hand(256, false);
+    const double attention = ACCUMULATED * 3.0 * LAYERS * BATCH * 4 * (LENGTH * (LENGTH + 1) / 2.0) * WIDTH;
+    assert_true(flops < whole && flops > whole - attention);
+    mezzo_config_free(config);
+}
+
 static void test_mfu(void **state) {
     (void)state;
     check("");
@@ -138,6 +173,7 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_documents),   cmocka_unit_test(test_packed_rows),
         cmocka_unit_test(test_mfu),         cmocka_unit_test(test_frozen_weights_cost_no_gradient),
         cmocka_unit_test(test_data_sheets), cmocka_unit_test(test_energy),
         cmocka_unit_test(test_cores),

@@ -276,7 +276,7 @@ static void every_truncation_is_noticed(void **state) {
 static void a_missing_file_is_named(void **state) {
     (void)state;
     mz_safetensors *file;
-    assert_error_has(mz_safetensors_open("none.safetensors", &file), MEZZO_ERR_IO,
+    assert_error_has(mz_safetensors_open("none.safetensors", &file), MEZZO_ERR_INVALID,
                      "cannot read 'none.safetensors': No such file");
 }
 

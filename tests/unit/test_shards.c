@@ -101,7 +101,7 @@ static void damaged_shards_are_refused(void **state) {
         free(bytes);
     }
     mz_shard shard;
-    assert_error_has(mz_shard_open("none.bin", &shard), MEZZO_ERR_IO, "'none.bin'");
+    assert_error_has(mz_shard_open("none.bin", &shard), MEZZO_ERR_INVALID, "'none.bin'");
 }
 
 // `count` tokens of a random text, as `bits` bits each; at most `vocab` - 1.

@@ -201,7 +201,7 @@ static void hostile_tokenizer_files_are_refused(void **state) {
         assert_error_has(mezzo_tokenizer_load("t.json", &tok), MEZZO_ERR_FORMAT, rows[i].says);
         assert_null(tok);
     }
-    assert_error_has(mezzo_tokenizer_load("none.json", &tok), MEZZO_ERR_IO, "'none.json'");
+    assert_error_has(mezzo_tokenizer_load("none.json", &tok), MEZZO_ERR_INVALID, "'none.json'");
 }
 
 // Files of the form before, which had no other; folders with one go on being read.

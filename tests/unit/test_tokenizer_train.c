@@ -133,7 +133,7 @@ static void wrong_options_are_named(void **state) {
         {{.paths = text, .n_paths = 1, .vocab = 300, .special = letter, .n_special = 1}, MEZZO_ERR_INVALID, "'a'"},
         {{.paths = text, .n_paths = 0, .vocab = 300}, MEZZO_ERR_INVALID, "no text"},
         {{.paths = empty, .n_paths = 1, .vocab = 300}, MEZZO_ERR_INVALID, "empty.txt"},
-        {{.paths = none, .n_paths = 1, .vocab = 300}, MEZZO_ERR_IO, "none.txt"},
+        {{.paths = none, .n_paths = 1, .vocab = 300}, MEZZO_ERR_INVALID, "none.txt"},
         {{.paths = bad, .n_paths = 1, .vocab = 300}, MEZZO_ERR_FORMAT, "bad.jsonl:2"},
         {{.paths = text, .n_paths = 1, .vocab = 300, .stop = &stop}, MEZZO_ERR_INTERRUPTED, "stopped"},
     };

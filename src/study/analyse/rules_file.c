@@ -192,7 +192,8 @@ mezzo_status mz_rules_load(const char *path, mz_rules *out) {
         return MEZZO_OK;
     }
     if (i == MZ_COUNT(built_in) && !mz_path_exists(path))
-        return mz_fail(MEZZO_ERR_IO, "there is no file %s; built-in rules: %s", mz_quote(path).text, mz_rules_names());
+        return mz_fail(MEZZO_ERR_INVALID, "there is no file %s; built-in rules: %s", mz_quote(path).text,
+                       mz_rules_names());
     if (i < MZ_COUNT(built_in))
         MEZZO_TRY(mz_json_parse(path, (const char *)built_in[i].bytes, *built_in[i].size, 16, &o));
     else

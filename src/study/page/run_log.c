@@ -240,7 +240,8 @@ static mezzo_status open_folder(const char *folder, mz_run_log *out) {
     MEZZO_TRY(mz_health_begin(&out->health));
     struct stat info;
     if (stat(folder, &info) != 0)
-        return mz_fail(MEZZO_ERR_IO, "%s: %s", folder, strerror(errno));
+        return mz_fail(errno == ENOENT || errno == ENOTDIR ? MEZZO_ERR_INVALID : MEZZO_ERR_IO, "%s: %s", folder,
+                       strerror(errno));
     if (!S_ISDIR(info.st_mode))
         return mz_fail(MEZZO_ERR_INVALID, "%s: not a run folder of mezzo train: it has no metrics.jsonl", folder);
     return MEZZO_OK;

@@ -391,14 +391,16 @@ static void add_meeting(mz_text *t, const char *name, int64_t step, double first
 }
 
 static mezzo_status add_comparison(mz_text *t, const mz_run_log *first, const mz_run_log *log, mz_point *points) {
-    const mz_series *a = mz_run_log_find(first, "train/loss"), *b = mz_run_log_find(log, "train/loss");
+    const bool alike = strcmp(mz_run_log_unit(first), mz_run_log_unit(log)) == 0; // losses of one kind of thing
+    const mz_series *a = alike ? mz_run_log_find(first, "train/loss") : NULL, *b = mz_run_log_find(log, "train/loss");
     int64_t step = mz_series_last_common(a, b);
     bool any = step >= 0;
     mz_text_addf(t, "\"meetings\":[");
     if (any)
         add_meeting(t, "train/loss", step, mz_series_end(a, step), mz_series_end(b, step));
     for (size_t i = 0; i < MZ_COUNT(validations); i++) {
-        const mz_series *x = mz_run_log_find(first, validations[i]), *y = mz_run_log_find(log, validations[i]);
+        const mz_series *x = alike ? mz_run_log_find(first, validations[i]) : NULL,
+                        *y = mz_run_log_find(log, validations[i]);
         step = mz_series_last_common(x, y);
         if (step < 0)
             continue;
@@ -411,7 +413,7 @@ static mezzo_status add_comparison(mz_text *t, const mz_run_log *first, const mz
     MEZZO_TRY(add_difference(t, "train/loss", b, a, &any, points));
     for (size_t i = 0; i < MZ_COUNT(validations); i++)
         MEZZO_TRY(add_difference(t, validations[i], mz_run_log_find(log, validations[i]),
-                                 mz_run_log_find(first, validations[i]), &any, points));
+                                 alike ? mz_run_log_find(first, validations[i]) : NULL, &any, points));
     mz_text_addf(t, "},");
     return MEZZO_OK;
 }
