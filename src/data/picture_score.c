@@ -129,7 +129,8 @@ static mezzo_status start(scoring *s) {
     if (s->free_space && !s->p.radio)
         return mz_fail(MEZZO_ERR_INVALID, "%s: not radio maps, so there is no free-space prediction", o->truth);
     if (!s->mean && !s->free_space && !mz_path_is_dir(o->predicted))
-        return mz_fail(MEZZO_ERR_IO, "%s: not a folder of predictions, nor \"mean\" or \"free-space\"", o->predicted);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: not a folder of predictions, nor \"mean\" or \"free-space\"",
+                       o->predicted);
     const size_t n = (size_t)(s->p.size * s->p.size);
     s->predicted = mz_alloc(n, sizeof *s->predicted);
     s->truth = mz_alloc(n, sizeof *s->truth);

@@ -760,7 +760,7 @@ static mezzo_status run_audit(audit *a) {
     if (a->checkpoints == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     if (!mz_path_is_dir(a->o->run))
-        return mz_fail(MEZZO_ERR_IO, "%s: no such folder: name a run folder", mz_quote(a->o->run).text);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: no such folder: name a run folder", mz_quote(a->o->run).text);
     if (mz_path_is_dir(a->checkpoints))
         MEZZO_TRY(mz_manifest_load(a->checkpoints, &a->manifest));
     MEZZO_TRY(list_ends(a));

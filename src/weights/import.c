@@ -164,7 +164,7 @@ static mezzo_status open_config(mz_import *in) {
         return MEZZO_ERR_MEMORY;
     mezzo_status status = MEZZO_OK;
     if (!mz_path_exists(path))
-        status = mz_fail(MEZZO_ERR_IO,
+        status = mz_fail(MEZZO_ERR_INVALID,
                          "there is no %s: import reads a Hugging Face folder (config.json and *.safetensors) or "
                          "llm.c's model file; docs/models.md explains how to convert others",
                          mz_quote(path).text);

@@ -152,6 +152,6 @@ shows "$OUT" "missing: 'text.txt': the training data is missing"
 mv text.txt elsewhere.txt
 audit 2 plain
 shows "$OUT" "cannot be opened here" "text.txt"
-refuse 3 nowhere -- audit nowhere
+refuse 2 nowhere -- audit nowhere
 refuse 2 "name a run folder" -- audit
 exit 0

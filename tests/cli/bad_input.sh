@@ -16,10 +16,10 @@ train() { # words… -- arguments: refused with 2
 
 # --- data
 train "data" -- --out run
-CODE=3 train "absent.txt" -- --data absent.txt --out run
+train "absent.txt" -- --data absent.txt --out run
 train "empty.txt" -- --data empty.txt --out run
 train "short.txt" "16" -- --data short.txt --out run
-CODE=3 train "$SCRATCH" -- --data "$SCRATCH/work/none/at/all.txt" --out run
+train "$SCRATCH" -- --data "$SCRATCH/work/none/at/all.txt" --out run
 
 # --- configuration
 train "--learning-rat" -- --data text.txt --learning-rat 1
@@ -29,7 +29,7 @@ printf 'train:\n  steps: many\n' >type.yaml
 train "type.yaml" "train.steps" "many" -- --config type.yaml --data text.txt
 printf 'train: [1, 2\n' >broken.yaml
 train "broken.yaml" -- --config broken.yaml --data text.txt
-CODE=3 train "absent.yaml" -- --config absent.yaml --data text.txt
+train "absent.yaml" -- --config absent.yaml --data text.txt
 train "steps" "soon" -- --data text.txt --steps soon
 train "optimizer.lr" -- --data text.txt --lr nan
 train "optimizer.lr" -- --data text.txt --lr -1

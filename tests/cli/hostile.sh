@@ -174,7 +174,7 @@ mkfifo piped/metrics.jsonl
 for reader in "watch piped --once" "report piped --out page.html"; do
     last="mezzo $reader"
     timeout 60 "$MEZZO" $reader >"$OUT" 2>"$ERR" </dev/null
-    [[ $? == 3 ]] && grep -q "it is a device or pipe" "$ERR" || fail "a pipe as metrics.jsonl"
+    [[ $? == 2 ]] && grep -q "it is a device or pipe" "$ERR" || fail "a pipe as metrics.jsonl"
 done
 {
     printf '{"step": 1, "train/loss": 2.5}\n'

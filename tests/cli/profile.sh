@@ -10,7 +10,7 @@ for file in trace.json ops.csv index.html; do
     [[ -s on/profile/$file ]] || fail "no profile/$file"
 done
 shows on/profile/index.html "Content-Security-Policy" "<svg" "Ops worth improving" "forward" "backward" "update"
-! grep -qE '(src|href)=|http' on/profile/index.html || fail "the page asks for something else"
+! grep -qE '(src|href)=|https?:' on/profile/index.html || fail "the page asks for something else"
 
 # Profiled steps compute what others do.
 for step in 1 4 5 7; do

@@ -217,7 +217,7 @@ mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop)
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
     struct stat info;
-    const bool there = stat(path, &info) == 0;
+    const bool there = stat(path, &info) == 0 || errno == EACCES; // opening it then tells why
     mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
     bool cut = !there && log->offset > 0;
     if (status == MEZZO_OK && lines != NULL)
@@ -267,7 +267,8 @@ mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log
     char *path = mz_format("%s/metrics.jsonl", folder);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = stat(path, &info) == 0 ? mz_lines_open(path, &lines) : MEZZO_OK;
+    const bool there = stat(path, &info) == 0 || errno == EACCES;
+    mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
     if (status == MEZZO_OK && lines != NULL && (uint64_t)info.st_size > bytes) {
         status = mz_lines_from(lines, (uint64_t)info.st_size - bytes);
         if (status == MEZZO_OK) // the rest of a line
