@@ -96,6 +96,7 @@ op("OneHot", op("ArgMax", op("Flatten", x, keep=False), keep=False, axis=1, keep
 heads = [op("Mul", x, weight(6), keep=False) for _ in range(3)]
 op("Attention", *heads, is_causal=1, softcap=2.0)
 op("Attention", *heads, op("Less", x, table(0.5, np.float32), keep=False))
+op("Attention", *heads, table(np.tri(6) - np.tri(6, k=-3), bool))  # a window of 3
 op("RotaryEmbedding", x, table(np.cos(np.arange(18).reshape(6, 3)), np.float32), table(np.sin(np.arange(18).reshape(6, 3)), np.float32), table([[0, 2, 4, 1, 3, 5]] * 2), interleaved=1)
 op("RMSNormalization", x, weight(6))
 op("Swish", x, alpha=1.5) if onnx.defs.onnx_opset_version() >= 24 else None
