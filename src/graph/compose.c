@@ -73,7 +73,9 @@ static mezzo_status compose_gradient(mz_composition *c, const mezzo_graph *g, co
     const mz_op_info *info = &mz_op_table[node->op];
     int wanted[MZ_MAX_OUT], gradient[MZ_MAX_OUT], n = 0, slot[MZ_MAX_OUT];
     c->op = info->gradient_of;
-    bool serves = forward_inputs(c, g, node, out);
+    const int sums = MZ_OUT(linear_dx, dbias); // of dx, not the gradient of a bias that forward has
+    const bool is_fused = node->op == MZ_OP_linear_dx && node->n_out > sums && node->out[sums] >= 0;
+    bool serves = !is_fused && forward_inputs(c, g, node, out);
     if (serves) {
         const mezzo_value dy = source(c, g, "dy", node->in[0]);
         out->in[0] = dy.id;
@@ -99,6 +101,14 @@ static mezzo_status compose_gradient(mz_composition *c, const mezzo_graph *g, co
     return MEZZO_OK;
 }
 
+static mezzo_status check_shapes(const mezzo_graph *g, const mz_node *node, const mz_composed *out) {
+    for (int i = 0; out->graph != NULL && i < node->n_out; i++)
+        if (out->out[i] >= 0 && !mz_shape_equal(&out->graph->values[out->out[i]].shape, &g->values[node->out[i]].shape))
+            return mz_fail(MEZZO_ERR_INVALID, "%s: its composition gives %s another shape", mz_op_table[node->op].name,
+                           mz_op_slot(node->op, true, i).name);
+    return MEZZO_OK;
+}
+
 mezzo_status mz_compose(const mezzo_graph *g, const mz_node *node, mz_composed *out) {
     const mz_op_info *info = &mz_op_table[node->op];
     mz_composition c = {.op = node->op, .attrs = &node->attrs, .wide = node->numerics.reduce == MEZZO_F64};
@@ -111,8 +121,9 @@ mezzo_status mz_compose(const mezzo_graph *g, const mz_node *node, mz_composed *
         return MEZZO_OK;
     MEZZO_TRY(mezzo_graph_create(&out->graph));
     c.g = out->graph;
-    const mezzo_status status =
-        info->is_gradient ? compose_gradient(&c, g, node, out) : compose_forward(&c, g, node, out);
+    mezzo_status status = info->is_gradient ? compose_gradient(&c, g, node, out) : compose_forward(&c, g, node, out);
+    if (status == MEZZO_OK)
+        status = check_shapes(g, node, out);
     if (status != MEZZO_OK) {
         mezzo_graph_free(out->graph);
         out->graph = NULL;

@@ -65,11 +65,12 @@ static mezzo_value vector(mz_composition *c, const float *numbers, int64_t n) {
 void mz_compose_linear(mz_composition *c) {
     const mezzo_value x = IN(linear, x), w = IN(linear, w), bias = IN(linear, bias);
     mz_shape shape = *shape_of(c, x);
+    if (c->attrs->act != MZ_ACT_NONE)
+        return;
     shape.dim[shape.rank - 1] = mezzo_value_dim(c->g, w, 0);
     mezzo_value y = mezzo_matmul(c->g, VIEW(x, -1, last_of(c, x)), w, false, true);
     y = present(bias) ? mezzo_add(c->g, y, bias) : y;
-    if (c->attrs->act == MZ_ACT_NONE)
-        GIVE(linear, y, viewed_as(c, y, &shape));
+    GIVE(linear, y, viewed_as(c, y, &shape));
 }
 
 // Every expert's product of all rows; a row takes its own expert's. x [R, K], w [E, N, K].
@@ -427,7 +428,8 @@ void mz_compose_combine(mz_composition *c) {
     mezzo_value y = VIEW(mezzo_gather(g, x, 0, place, false), rows / k, k, width);
     IN(combine, order);
     y = present(weights) ? mezzo_mul(g, y, VIEW(weights, rows / k, k, 1)) : y;
-    GIVE(combine, y, mezzo_sum(g, y, 1));
+    y = mezzo_sum(g, y, 1);
+    GIVE(combine, y, c->n_out > 0 ? viewed_as(c, y, &c->shape[0]) : y); // of images or sequences: their dimensions
 }
 
 // --- reductions ----------------------------------------------------------------------------------------------------

@@ -448,6 +448,7 @@ static void each_piece(mz_op op, float value) {
     static const mezzo_dtype dtypes[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_I32};
     for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
         piece(op, SHAPE(7), 0, 2, 5, dtypes[d], value);
+        piece(op, SHAPE(2, 9), 1, 2, 5, dtypes[d], value);
         piece(op, SHAPE(7, 33), 0, 6, 7, dtypes[d], value);
         piece(op, SHAPE(7, 33), 1, 0, 32, dtypes[d], value);
         piece(op, SHAPE(4, 9, 16), 1, 3, 9, dtypes[d], value);

@@ -1,7 +1,7 @@
 // Compositions: a device that has the primitives alone trains every model as one with all kernels does.
 // backend/test_compositions compares them op by op.
-// Seen to fail with: a composition's scale left out; a gradient that is not added to the parameter's; an op without a
-// composition.
+// Seen to fail with: weights of experts 1 % off; a rotation the other way; a parameter's gradient that replaces the
+// sum; an op without a composition.
 #include "fixture.h"
 
 #include "backend/backend.h"
