@@ -1,7 +1,7 @@
 # --replay and --replay-update with ranks: nothing is suspected in clean runs, whose bits stay what they are; a bit that flips in
 # what a rank receives is noticed and undone, whichever sum or gather it is; a rank that goes wrong again and again is named, and a
 # restart leaves it out.
-# Seen to fail with: the update taken once, gradients not brought back before the second update, the job ended by any rank.
+# Seen to fail with: the state not brought back before the second update.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 200 >text.txt
 FEW=("${TINY[@]}" --tokenizer byte --data text.txt --precision bf16 --steps 4 --checkpoint-every 2 --eval-every 0 --sample-every -1 --quiet)

@@ -441,7 +441,7 @@ static void export_to(const char *run, const char *out, mezzo_dtype dtype, int64
 }
 
 // Sharded sources in 16 bits, whose parts of a parameter lie in several files, come out as they came in: whole, and in
-// several files, which come in again. Seen to fail with a block read from its parameter's first file.
+// several files, which come in again.
 static void sharded_and_16_bit_sources_keep_their_bits(void **state) {
     (void)state;
     json_t *root = golden_json("decoders.json"), *c;
