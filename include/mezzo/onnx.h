@@ -14,8 +14,8 @@ extern "C" {
 typedef struct mezzo_onnx mezzo_onnx;
 
 // Reads a file and checks it; weights beside it ("external data") are found in its folder. The caller owns *out.
-// Errors: IO; FORMAT: it is no ONNX model, or damaged; UNSUPPORTED: an older opset, a subgraph, an op that is not known
-// (the message names the node, and how many others there are), or this build has no protobuf-c.
+// Errors: IO; FORMAT: it is no ONNX model, damaged, of an older opset, or has ops that are not known (the message names
+// the first one's node and counts the others); UNSUPPORTED: this build has no protobuf-c.
 MEZZO_API mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out);
 MEZZO_API void mezzo_onnx_free(mezzo_onnx *onnx); // NULL is fine
 
@@ -43,8 +43,8 @@ typedef struct mezzo_onnx_dim {
 // Builds the model into a graph: inputs under their names, weights as parameters under theirs. Numbers that are no
 // weights (masks, tables of constants) become frozen parameters. values[i], of room for every output, is output i; a
 // loss is put on them by the caller. Dropout is left out, as files for evaluation have it.
-// Errors: INVALID: a dimension without a size, shapes that do not fit (the message names the node); UNSUPPORTED: an
-// op's form; MEMORY.
+// Errors: INVALID: a dimension without a size, shapes that do not fit (the message names the node); FORMAT: an op's
+// form that is not known; MEMORY.
 MEZZO_API mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
                                         mezzo_value *values);
 // Moves the running statistics of batch normalizations, frozen parameters, towards those of the program's last run, as

@@ -56,7 +56,7 @@ static mezzo_status read_file(const char *path, const struct stat *now, mz_graph
     MEZZO_TRY_GOTO(status, mezzo_onnx_open(path, &file->onnx));
     MEZZO_TRY_GOTO(status, mz_file_crc32c(path, &file->crc, NULL));
     if (mezzo_onnx_outputs(file->onnx) > OUTPUTS)
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_UNSUPPORTED, "'%s' has more than %d outputs", path, OUTPUTS));
+        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_FORMAT, "'%s' has more than %d outputs", path, OUTPUTS));
     file->next = files;
     files = *out = file;
     return MEZZO_OK;
@@ -163,7 +163,7 @@ static mezzo_status check_dims(const mz_model *model) {
         mezzo_onnx_port port;
         MEZZO_TRY(mezzo_onnx_input(model->file->onnx, i, &port));
         if (port.rank < 1 || port.rank > MZ_INPUT_RANK || !is_batched(model->file, &port))
-            return mz_fail(MEZZO_ERR_UNSUPPORTED,
+            return mz_fail(MEZZO_ERR_FORMAT,
                            "'%s': input '%s' has no dimension for the rows of a batch: export the model with one that "
                            "has a name",
                            model->file->path, port.name);
@@ -436,7 +436,7 @@ static mezzo_status open_model(mz_model *model) {
         roles[1] += inputs[i].role == MZ_ROLE_FEATURES;
     }
     if (n == MZ_MODEL_INPUTS)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "'%s': more than %d inputs with labels and weights", file->path,
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s': more than %d inputs with labels and weights", file->path,
                        MZ_MODEL_INPUTS - 1);
     if (model->config.texts &&
         (roles[0] != 1 || roles[1] > 0 || loss.n != 1 || mz_graph_term_classes(&loss.term[0]) == 0))

@@ -177,12 +177,12 @@ mezzo_status mz_onnx_attention_node(mz_onnx_call *call, int which) {
     bool done;
     for (int i = 1; i < call->n_out; i++)
         if (node->output[i][0] != '\0')
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "keys, values or scores as outputs");
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "keys, values or scores as outputs");
     if (mz_onnx_has(call, 4) || mz_onnx_has(call, 5) || mz_onnx_has(call, 6))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "keys and values of the past");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "keys and values of the past");
     for (int i = 0; i < 3; i++)
         if (call->in[i]->kind != MZ_ONNX_VALUE)
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' is not computed", call->in[i]->name);
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' is not computed", call->in[i]->name);
     const int64_t heads = mz_onnx_int_or(node, "q_num_heads", 0),
                   kv_heads = mz_onnx_int_or(node, "kv_num_heads", heads);
     MEZZO_TRY(split_heads(call, 0, heads, &q));
@@ -254,7 +254,7 @@ mezzo_status mz_onnx_rotary(mz_onnx_call *call, int which) {
     mz_onnx_value x;
     mezzo_value v, turn[2], part[2];
     if (call->in[0]->kind != MZ_ONNX_VALUE)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input is not computed");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input is not computed");
     MEZZO_TRY(split_heads(call, 0, mz_onnx_int_or(node, "num_heads", 0), &x));
     const int64_t b = x.dim[0], h = x.dim[1], t = x.dim[2], d = x.dim[3];
     const int64_t given = mz_onnx_int_or(node, "rotary_embedding_dim", 0), turned = given ? given : d,

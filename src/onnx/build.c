@@ -81,7 +81,7 @@ static mezzo_status add_inputs(mz_onnx_build *build, int n, const mezzo_onnx_dim
         mezzo_onnx_port port;
         const int type = port_of(info, &port);
         if (type == 0 || port.rank > MEZZO_MAX_RANK)
-            return mz_fail(MEZZO_ERR_UNSUPPORTED, "input '%s' is no tensor of at most %d dimensions", port.name,
+            return mz_fail(MEZZO_ERR_FORMAT, "input '%s' is no tensor of at most %d dimensions", port.name,
                            MEZZO_MAX_RANK);
         MEZZO_TRY(bind(&port, n, dims));
         mz_onnx_value *value = mz_onnx_find(build->onnx, port.name);
@@ -231,7 +231,7 @@ static mezzo_status give_outputs(mz_onnx_build *build, mezzo_value *values) {
     for (size_t i = 0; i < graph->n_output; i++) {
         mz_onnx_value *value = mz_onnx_find(build->onnx, graph->output[i]->name);
         if (value->kind != MZ_ONNX_VALUE)
-            return mz_fail(MEZZO_ERR_UNSUPPORTED, "output '%s' depends on no input", value->name);
+            return mz_fail(MEZZO_ERR_FORMAT, "output '%s' depends on no input", value->name);
         mz_onnx_call call = {.build = build, .node = graph->node[graph->n_node - 1]};
         MEZZO_TRY(mz_onnx_value_of(&call, value, &values[i]));
     }

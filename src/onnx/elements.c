@@ -197,7 +197,7 @@ mezzo_status mz_onnx_clip(mz_onnx_call *call, int which) {
     mezzo_value x;
     if ((mz_onnx_has(call, 1) && !mz_onnx_one_number(call->in[1], &low)) ||
         (mz_onnx_has(call, 2) && !mz_onnx_one_number(call->in[2], &high)))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its bounds must be known when the model is built");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its bounds must be known when the model is built");
     if (call->in[0]->kind == MZ_ONNX_HOST) {
         double *out;
         MEZZO_TRY(mz_onnx_host(call, 0, call->in[0]->integer, call->in[0]->rank, call->in[0]->dim, &out));
@@ -230,9 +230,9 @@ mezzo_status mz_onnx_dropout(mz_onnx_call *call, int which) {
     (void)which;
     double training = 0, ratio = 0.5;
     if (mz_onnx_has(call, 1) && !mz_onnx_one_number(call->in[1], &ratio))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its ratio must be known when the model is built");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its ratio must be known when the model is built");
     if (mz_onnx_has(call, 2) && !mz_onnx_one_number(call->in[2], &training))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its training mode must be known when the model is built");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its training mode must be known when the model is built");
     if (training == 0 || ratio == 0 || call->in[0]->kind == MZ_ONNX_HOST)
         return mz_onnx_give_same(call, call->in[0]);
     mezzo_value x;

@@ -124,7 +124,7 @@ static bool outside(const MzPb__Tensor *tensor) { // in another file
 
 static mezzo_status check_tensor(const MzPb__Tensor *tensor) {
     if (tensor->n_dims > MEZZO_MAX_RANK)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "'%s' has %zu dimensions; at most %d work", tensor->name, tensor->n_dims,
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s' has %zu dimensions; at most %d work", tensor->name, tensor->n_dims,
                        MEZZO_MAX_RANK);
     int64_t elements = 1;
     for (size_t k = 0; k < tensor->n_dims; k++)
@@ -132,7 +132,7 @@ static mezzo_status check_tensor(const MzPb__Tensor *tensor) {
             elements > INT64_C(1) << 40)
             return mz_fail(MEZZO_ERR_FORMAT, "'%s' has a dimension of %lld", tensor->name, (long long)tensor->dims[k]);
     if (width_of(tensor->data_type) == 0)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "'%s' has numbers of type %d, which is not known", tensor->name,
+        return mz_fail(MEZZO_ERR_FORMAT, "'%s' has numbers of type %d, which is not known", tensor->name,
                        tensor->data_type);
     if (!outside(tensor) && stored(tensor) != (size_t)elements)
         return mz_fail(MEZZO_ERR_FORMAT, "'%s' has %zu numbers, and its shape %lld", tensor->name, stored(tensor),
@@ -151,8 +151,7 @@ static mezzo_status check(mezzo_onnx *onnx) {
             onnx->opset = set->version;
     }
     if (onnx->opset < 13)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "its opset is %lld: export it with opset 13 or later",
-                       (long long)onnx->opset);
+        return mz_fail(MEZZO_ERR_FORMAT, "its opset is %lld: export it with opset 13 or later", (long long)onnx->opset);
     for (size_t i = 0; i < graph->n_initializer; i++) {
         if (!graph->initializer[i]->name)
             return mz_fail(MEZZO_ERR_FORMAT, "an initializer has no name");
@@ -170,7 +169,7 @@ static mezzo_status check(mezzo_onnx *onnx) {
         if (!node->op_type || node->n_output == 0)
             return mz_fail(MEZZO_ERR_FORMAT, "node %zu has no op or no output", i);
         if (node->n_input > MZ_ONNX_SLOTS || node->n_output > MZ_ONNX_SLOTS)
-            return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s node '%s' has more than %d inputs or outputs", node->op_type,
+            return mz_fail(MEZZO_ERR_FORMAT, "%s node '%s' has more than %d inputs or outputs", node->op_type,
                            node->name ? node->name : node->output[0], MZ_ONNX_SLOTS);
         for (size_t k = 0; k < node->n_attribute; k++) {
             const MzPb__Attribute *a = node->attribute[k];
@@ -186,15 +185,13 @@ static mezzo_status check(mezzo_onnx *onnx) {
         if (ours && mz_onnx_op_of(node->op_type))
             continue;
         if (unknown)
-            others += strcmp(unknown, node->op_type) != 0;
+            others++;
         else
-            unknown = node->op_type, where = node->name ? node->name : node->output[0];
+            unknown = node->op_type, where = node->name && node->name[0] != '\0' ? node->name : node->output[0];
     }
-    if (unknown && others > 0)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "op %s of node '%s' is not known, nor are %zu nodes of other ops",
-                       unknown, where, others);
     if (unknown)
-        return mz_fail(MEZZO_ERR_UNSUPPORTED, "op %s of node '%s' is not known", unknown, where);
+        return mz_fail(MEZZO_ERR_FORMAT, "op %s of node '%s' is not known; other nodes of unknown ops: %zu", unknown,
+                       where, others);
     return MEZZO_OK;
 }
 

@@ -27,7 +27,7 @@ static mezzo_status take_slices(mz_onnx_call *call, mezzo_value v, int axis, con
         while (step != 0 && i + count < n && at[i + count] == at[i] + count * step)
             count++;
         if (made == MOST)
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "more than %d separate pieces", (int)MOST);
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "more than %d separate pieces", (int)MOST);
         const int64_t size = mezzo_value_dim(g, v, axis);
         if (count == 1 || step > 0)
             parts[made++] = mz_onnx_strided(g, v, axis, at[i], count, count == 1 ? 1 : step);
@@ -49,7 +49,7 @@ static mezzo_status computed_gather(mz_onnx_call *call, int axis, int rank, cons
     if (index->integer && index->floats) { // computed ones, stored as F32: the product with ones at their places
         const int64_t n = mz_onnx_elements(index->rank, index->dim), size = x->dim[axis];
         if (!tabled)
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its indices are computed, and no rows of a table");
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its indices are computed, and no rows of a table");
         MEZZO_TRY(mz_onnx_number(call, 1, &ids));
         ids = mezzo_equal(g, mezzo_reshape(g, ids, 2, (int64_t[]){n, 1}), mezzo_range(g, 0, 1, size));
         ids = mezzo_where(g, ids, mz_onnx_scalar(call, 1), mz_onnx_scalar(call, 0));
@@ -75,7 +75,7 @@ mezzo_status mz_onnx_gather(mz_onnx_call *call, int which) {
     int64_t dim[2 * MEZZO_MAX_RANK];
     const int rank = x->rank - 1 + index->rank;
     if (rank > MEZZO_MAX_RANK)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
     for (int i = 0; i < rank; i++)
         dim[i] = i < axis ? x->dim[i] : i < axis + index->rank ? index->dim[i - axis] : x->dim[i - index->rank + 1];
     if (index->kind != MZ_ONNX_HOST)
@@ -97,7 +97,7 @@ mezzo_status mz_onnx_gather(mz_onnx_call *call, int which) {
     }
     mezzo_value v;
     if (count == 0)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "it takes nothing");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it takes nothing");
     MEZZO_TRY(mz_onnx_get(call, 0, &v));
     MEZZO_TRY(take_slices(call, v, axis, at, count, &v));
     MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, mz_onnx_shaped(call->build->g, v, rank, dim)));
@@ -173,13 +173,13 @@ mezzo_status mz_onnx_gather_nd(mz_onnx_call *call, int which) {
     int depth, rank = index->rank - 1;
     int64_t n, *at, dim[2 * MEZZO_MAX_RANK];
     if (index->kind != MZ_ONNX_HOST || batch < 0 || batch >= x->rank || batch >= index->rank)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its indices must be known when the model is built");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its indices must be known when the model is built");
     MEZZO_TRY(flat_indices(call, x, index, batch, &depth, &n, &at));
     memcpy(dim, index->dim, sizeof index->dim);
     for (int k = batch + depth; k < x->rank; k++)
         dim[rank++] = x->dim[k];
     if (rank > MEZZO_MAX_RANK || n == 0)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
     const int64_t rows = mz_onnx_elements(batch + depth, x->dim),
                   rest = mz_onnx_elements(x->rank - batch - depth, x->dim + batch + depth);
     if (x->kind == MZ_ONNX_HOST) {
@@ -204,7 +204,7 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
     const mz_onnx_value *index = call->in[1];
     const bool adds = mz_onnx_is(call->node, "reduction", "add", false);
     if (!adds && !mz_onnx_is(call->node, "reduction", "none", true))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its reduction; none and add work");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its reduction; none and add work");
     mezzo_value v, src, ids;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
     MEZZO_TRY(mz_onnx_number(call, 2, &src));
@@ -229,11 +229,11 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
     int depth;
     int64_t n, *at;
     if (index->kind != MZ_ONNX_HOST)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its indices must be known when the model is built");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its indices must be known when the model is built");
     MEZZO_TRY(flat_indices(call, x, index, 0, &depth, &n, &at));
     for (int64_t i = 1; i < n; i++)
         if (at[i] != at[0] + i)
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "it writes rows that are no neighbours");
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it writes rows that are no neighbours");
     const int64_t rows = mz_onnx_elements(depth, x->dim), rest = mz_onnx_elements(x->rank - depth, x->dim + depth);
     mezzo_value parts[3];
     int made = 0;

@@ -84,10 +84,10 @@ static mezzo_status read_windows(mz_onnx_call *call, const int64_t size[2], wind
 static mezzo_status check_image(mz_onnx_call *call) {
     const int rank = call->in[0]->rank;
     if (call->in[0]->kind == MZ_ONNX_HOST || call->in[0]->integer)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input is no computed numbers");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input is no computed numbers");
     if (rank == 3 || rank == 4)
         return MEZZO_OK;
-    return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions of space; one and two work", rank - 2);
+    return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions of space; one and two work", rank - 2);
 }
 
 // --- convolutions --------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ mezzo_status mz_onnx_conv_transpose(mz_onnx_call *call, int which) {
     if (mz_onnx_attribute(call->node, "output_shape") ||
         (mz_onnx_attribute(call->node, "auto_pad") && !mz_onnx_is(call->node, "auto_pad", "NOTSET", true) &&
          !mz_onnx_is(call->node, "auto_pad", "VALID", true)))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "'output_shape' and 'auto_pad'");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "'output_shape' and 'auto_pad'");
     MEZZO_TRY(get_transposed_weight(call, groups, &weight, size));
     MEZZO_TRY(read_windows(call, size, &w));
     MEZZO_TRY(read_list(call, "output_padding", call->in[0]->rank - 2, more + from));
@@ -303,7 +303,7 @@ mezzo_status mz_onnx_pool(mz_onnx_call *call, int largest) {
     mezzo_value v;
     MEZZO_TRY(check_image(call));
     if (call->n_out > 1 && call->node->output[1][0] != '\0')
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "indices as an output");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "indices as an output");
     MEZZO_TRY(read_list(call, "kernel_shape", d, size + 2 - d));
     MEZZO_TRY(read_windows(call, size, &w));
     MEZZO_TRY(mz_onnx_base(call, x, &v));
@@ -398,8 +398,7 @@ static mezzo_status resize_axis(mz_onnx_call *call, int axis, int64_t after, dou
         inner *= i > axis ? dim[i] : 1;
     }
     if (before < 1 || after > (INT64_C(1) << 26) / before)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%lld elements become %lld", (long long)before,
-                            (long long)after);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%lld elements become %lld", (long long)before, (long long)after);
     double *matrix = mz_onnx_take(call->build, (size_t)(after * before), sizeof *matrix);
     if (!matrix)
         return MEZZO_ERR_MEMORY;
@@ -432,7 +431,7 @@ mezzo_status mz_onnx_resize(mz_onnx_call *call, int which) {
         mz_onnx_is(call->node, "coordinate_transformation_mode", "tf_crop_and_resize", false) ||
         mz_onnx_int_or(call->node, "exclude_outside", 0) ||
         !mz_onnx_is(call->node, "keep_aspect_ratio_policy", "stretch", true))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "antialiasing, crops and other policies");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "antialiasing, crops and other policies");
     if (mz_onnx_has(call, 3) && mz_onnx_elements(call->in[3]->rank, call->in[3]->dim) > 0) {
         MEZZO_TRY(mz_onnx_ints(call, 3, MEZZO_MAX_RANK, &n, sizes));
     } else {
@@ -540,7 +539,7 @@ mezzo_status mz_onnx_group_norm(mz_onnx_call *call, int instance) {
     if (!by_group)
         MEZZO_TRY(check_channels(call, 2));
     if (x->rank < 3 || x->kind == MZ_ONNX_HOST)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions", x->rank);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions", x->rank);
     channels_last(x->rank, perm);
     MEZZO_TRY(mz_onnx_ordered(call, x, x->rank, perm, &v));
     for (int i = 0; i < 2; i++) {

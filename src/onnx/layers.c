@@ -193,7 +193,7 @@ static mezzo_status as_matrices(mz_onnx_call *call, int in, const term *t, const
         }
     }
     if (n != t->n || n != call->in[in]->rank)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its equation");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its equation");
     MEZZO_TRY(mz_onnx_number(call, in, out));
     *out = mezzo_reshape(g, mezzo_permute(g, *out, axes), 3, sizes);
     return mezzo_graph_status(g);
@@ -205,7 +205,7 @@ mezzo_status mz_onnx_einsum(mz_onnx_call *call, int which) {
     term t[3], batch = {0}, rows = {0}, columns = {0}, shared = {0}, order = {0};
     if (call->n_in != 2 || !call->in[1] || !read_equation(mz_onnx_attribute(call->node, "equation"), t) ||
         t[0].n != call->in[0]->rank || t[1].n != call->in[1]->rank)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "an equation that is no product of two operands");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "an equation that is no product of two operands");
     for (int i = 0; i < t[0].n; i++) {
         const int other = find_letter(&t[1], t[0].letter[i]);
         if (other >= 0 && call->in[0]->dim[i] != call->in[1]->dim[other])
@@ -246,7 +246,7 @@ mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms) {
         return mz_onnx_bad_axis(call, given);
     for (int i = 1; i < call->n_out; i++)
         if (call->node->output[i][0] != '\0')
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its mean and deviation are not outputs");
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its mean and deviation are not outputs");
     mezzo_value v, weight, bias = MEZZO_NONE;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
     MEZZO_TRY(mz_onnx_number(call, 1, &weight));
@@ -294,7 +294,7 @@ static mezzo_status known_reduction(mz_onnx_call *call, int which, const bool *n
     MEZZO_TRY(mz_onnx_host(call, 0, x->integer, rank, dim, &out));
     const int64_t n = mz_onnx_elements(x->rank, x->dim), made = mz_onnx_elements(rank, dim);
     if (made < 1 || n < 1)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "it reduces nothing");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it reduces nothing");
     const double none = which == MEZZO_REDUCE_PROD  ? 1
                         : which == MEZZO_REDUCE_MAX ? -INFINITY
                         : which == MEZZO_REDUCE_MIN ? INFINITY
@@ -388,7 +388,7 @@ mezzo_status mz_onnx_argmax(mz_onnx_call *call, int which) {
     if (axis < 0)
         return mz_onnx_bad_axis(call, given);
     if (mz_onnx_int_or(call->node, "select_last_index", 0))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "it takes the last of equal ones");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it takes the last of equal ones");
     const bool keep = mz_onnx_int_or(call->node, "keepdims", 1) != 0;
     int64_t dim[MEZZO_MAX_RANK];
     int rank = 0;
@@ -439,7 +439,7 @@ mezzo_status mz_onnx_cross_entropy(mz_onnx_call *call, int which) {
     const mz_onnx_value *x = call->in[0];
     if (!mz_onnx_is(call->node, "reduction", "mean", true) || mz_onnx_has(call, 2) || x->rank < 2 ||
         (call->n_out > 1 && call->node->output[1][0] != '\0'))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "anything but the mean without weights");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "anything but the mean without weights");
     mezzo_value v, labels;
     const int64_t ignored = mz_onnx_int_or(call->node, "ignore_index", -1);
     if (ignored < INT32_MIN || ignored > INT32_MAX)

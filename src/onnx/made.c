@@ -27,7 +27,7 @@ mezzo_status mz_onnx_constant_node(mz_onnx_call *call, int which) {
             return MEZZO_OK;
         }
     }
-    return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "it has no dense numbers");
+    return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it has no dense numbers");
 }
 
 mezzo_status mz_onnx_constant_of_shape(mz_onnx_call *call, int which) {
@@ -119,7 +119,7 @@ mezzo_status mz_onnx_one_hot(mz_onnx_call *call, int which) {
     const int64_t axis = mz_onnx_int_or(call->node, "axis", -1);
     if (!mz_onnx_one_number(call->in[1], &depth) || !(depth >= 1 && depth < 1 << 24) || x->rank >= MEZZO_MAX_RANK ||
         (axis != -1 && axis != x->rank) || mz_onnx_elements(call->in[2]->rank, call->in[2]->dim) != 2)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "anything but a known depth along the last axis");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "anything but a known depth along the last axis");
     int64_t dim[MEZZO_MAX_RANK] = {1, 1, 1, 1, 1, 1};
     memcpy(dim, x->dim, (size_t)x->rank * sizeof *dim);
     MEZZO_TRY(mz_onnx_number(call, 0, &v));

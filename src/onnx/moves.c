@@ -90,7 +90,7 @@ static void stored_view(const groups *g, const int64_t *dim, int64_t *view, int 
 mezzo_status mz_onnx_give_shape(mz_onnx_call *call, int rank, const int64_t *dim) {
     mz_onnx_value *x = call->in[0];
     if (rank > MEZZO_MAX_RANK)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
     const int64_t n = mz_onnx_elements(rank, dim);
     if (n != mz_onnx_elements(x->rank, x->dim))
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%lld elements become %lld",
@@ -372,7 +372,7 @@ static mezzo_status slice_axis(mz_onnx_call *call, mz_onnx_value *at, mezzo_valu
         return MEZZO_OK;
     }
     if (count == 0)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "nothing is left of axis %d", axis);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "nothing is left of axis %d", axis);
     if (step < 0) {
         *v = mezzo_flip(g, *v, at->perm[axis]);
         first = size - 1 - first;
@@ -528,13 +528,13 @@ mezzo_status mz_onnx_pad(mz_onnx_call *call, int which) {
     mezzo_value v;
     MEZZO_TRY(mz_onnx_ints(call, 1, 2 * MEZZO_MAX_RANK, &n, given));
     if (mz_onnx_has(call, 2) && !mz_onnx_one_number(call->in[2], &value))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its value must be known when the model is built");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its value must be known when the model is built");
     if (mz_onnx_has(call, 3))
         MEZZO_TRY(mz_onnx_ints(call, 3, MEZZO_MAX_RANK, &chosen, axes));
     const bool edge = mz_onnx_is(call->node, "mode", "edge", false),
                reflect = mz_onnx_is(call->node, "mode", "reflect", false);
     if (!edge && !reflect && !mz_onnx_is(call->node, "mode", "constant", true))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its mode; constant, edge and reflect work");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its mode; constant, edge and reflect work");
     if (n != 2 * chosen)
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "%d numbers for %d axes", n, chosen);
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
@@ -590,7 +590,7 @@ mezzo_status mz_onnx_trilu(mz_onnx_call *call, int which) {
     mezzo_graph *g = call->build->g;
     double k = 0;
     if (x->rank < 2 || (mz_onnx_has(call, 1) && !mz_onnx_one_number(call->in[1], &k)) || !(fabs(k) < 0x1p30))
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its diagonal must be known, and its input a matrix");
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its diagonal must be known, and its input a matrix");
     const bool upper = mz_onnx_int_or(call->node, "upper", 1) != 0;
     const int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1], n = mz_onnx_elements(x->rank, x->dim);
     if (x->kind == MZ_ONNX_HOST) {

@@ -23,7 +23,7 @@ void *mz_onnx_take(mz_onnx_build *build, size_t count, size_t size) {
 // --- outputs -------------------------------------------------------------------------------------------------------
 static mezzo_status set_shape(mz_onnx_call *call, mz_onnx_value *value, int rank, const int64_t *dim) {
     if (rank > MEZZO_MAX_RANK)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
     value->rank = rank;
     for (int i = 0; i < rank; i++) {
         value->dim[i] = dim[i];
@@ -37,7 +37,7 @@ mezzo_status mz_onnx_host(mz_onnx_call *call, int out, bool integer, int rank, c
     MEZZO_TRY(set_shape(call, value, rank, dim));
     const int64_t n = mz_onnx_elements(rank, dim);
     if (n < 0 || n > INT64_C(1) << 26)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "a table of %lld known numbers", (long long)n);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "a table of %lld known numbers", (long long)n);
     *numbers = value->numbers = mz_onnx_take(call->build, (size_t)n, sizeof(double));
     if (!*numbers)
         return MEZZO_ERR_MEMORY;
@@ -194,12 +194,12 @@ static mezzo_status known_index(mz_onnx_call *call, const mz_onnx_value *value, 
         for (count = 1; i + count < n && at[i + count] == at[i] + (double)count * step;)
             count++;
         if (made == MOST || !(fabs(at[i]) < 0x1p30 && fabs(step) < 0x1p30))
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has known indices in no steady order",
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' has known indices in no steady order",
                                 value->name);
         parts[made++] = mezzo_range(g, (int64_t)at[i], (int64_t)step, count);
     }
     if (made == 0)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has no index", value->name);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' has no index", value->name);
     *out = mz_onnx_join(g, parts, made, 0);
     *out = mezzo_reshape(g, *out, value->rank ? value->rank : 1, value->rank ? value->dim : &one);
     return mezzo_graph_status(g);
@@ -210,9 +210,9 @@ mezzo_status mz_onnx_index(mz_onnx_call *call, int in, mezzo_value *out) {
     if (value->kind == MZ_ONNX_HOST)
         return known_index(call, value, out);
     MEZZO_TRY(mz_onnx_get(call, in, out));
-    return stored_as_integers(value) ? MEZZO_OK
-                                     : mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED,
-                                                    "its input '%s' has indices that were computed", value->name);
+    return stored_as_integers(value)
+               ? MEZZO_OK
+               : mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' has indices that were computed", value->name);
 }
 
 // `value` with ones in front, in another order: by its numbers, or by a view where one dimension alone is not 1.
@@ -297,7 +297,7 @@ mezzo_status mz_onnx_constant(mz_onnx_call *call, bool integer, int rank, const 
     for (int64_t i = 0; i < n; i++) {
         uniform = uniform && numbers[i] == numbers[0];
         if (integer && !(fabs(numbers[i]) <= 0x1p24))
-            return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "the known integer %g among computed ones", numbers[i]);
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "the known integer %g among computed ones", numbers[i]);
     }
     if (uniform) {
         *out =
@@ -334,7 +334,7 @@ mezzo_status mz_onnx_numbers(mz_onnx_call *call, int in, const double **out) {
     if (!mz_onnx_has(call, in))
         return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it has no input %d", in);
     if (call->in[in]->kind != MZ_ONNX_HOST)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' must be known when the model is built",
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' must be known when the model is built",
                             call->in[in]->name);
     *out = call->in[in]->numbers;
     return MEZZO_OK;
@@ -349,7 +349,7 @@ mezzo_status mz_onnx_ints(mz_onnx_call *call, int in, int most, int *n, int64_t 
     MEZZO_TRY(mz_onnx_numbers(call, in, &numbers));
     const int64_t count = mz_onnx_elements(call->in[in]->rank, call->in[in]->dim);
     if (count > most)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "its input '%s' has %lld numbers; at most %d work",
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' has %lld numbers; at most %d work",
                             call->in[in]->name, (long long)count, most);
     *n = (int)count;
     for (int i = 0; i < *n; i++)
@@ -363,8 +363,8 @@ mezzo_status mz_onnx_ints_or(mz_onnx_call *call, int in, const char *attribute, 
         return mz_onnx_ints(call, in, most, n, out);
     *n = own ? (int)(own->n_ints < 99 ? own->n_ints : 99) : -1;
     if (*n > most)
-        return mz_onnx_fail(call, MEZZO_ERR_UNSUPPORTED, "'%s' has %zu numbers; at most %d work", attribute,
-                            own->n_ints, most);
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "'%s' has %zu numbers; at most %d work", attribute, own->n_ints,
+                            most);
     for (int i = 0; i < *n; i++)
         out[i] = own->ints[i];
     return MEZZO_OK;

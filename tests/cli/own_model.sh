@@ -142,8 +142,18 @@ python3 - <<'PY'
 data = bytearray(open("a.npz", "rb").read())
 data[200] ^= 1
 open("bit.npz", "wb").write(data)
+
+
+def field(number, data):
+    return bytes([number << 3 | 2, len(data)]) + data
+
+
+nodes = [field(1, field(1, b"x") + field(2, out) + field(4, op)) for out, op in ((b"h", b"LSTM"), (b"i", b"LSTM"), (b"y", b"GRU"))]
+graph = b"".join(nodes) + field(12, field(1, b"y"))
+open("unknown.onnx", "wb").write(field(7, graph) + field(8, bytes([2 << 3, 17])))
 PY
 refuse 2 bit.npz checksum -- train --model own_mlp.onnx --loss cross_entropy --data bit.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 unknown.onnx "op LSTM of node 'h'" "other nodes of unknown ops: 2" -- explain --model unknown.onnx --loss cross_entropy
 
 # the other commands take it as they take a built-in model
 own=(--model own_mlp.onnx --loss cross_entropy)
