@@ -67,9 +67,9 @@ def test_errors_are_the_commands_lines(tmp_path):
     assert raised.value.command == ["mezzo", "memory", "--model=gpt2-124M", "--batchsize=2", "--json"]
     assert str(raised.value) == raised.value.message and raised.value.message in raised.value.log
     missing = tmp_path / "missing.txt"
-    with pytest.raises(mezzo.RunError, match=re.escape(str(missing))) as raised:
+    with pytest.raises(mezzo.UsageError, match=re.escape(str(missing))) as raised:
         mezzo.train(data=missing, out=tmp_path / "run", progress=False, **SMALL)
-    assert raised.value.code == 3
+    assert raised.value.code == 2
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         mezzo.run(tmp_path)
     with pytest.raises(AttributeError, match="it has model"):
