@@ -356,6 +356,8 @@ static int train_or_bisect(const cli_args *args, mezzo_config *config) {
     if (w.quiet)
         mezzo_log_set(cli_log_quietly, NULL);
     CLI_TRY(cli_code(args, resume_where_it_is(args, config)));
+    if (cli_given_key(args, "model.name") == NULL && *cli_key(config, "train.resume") != '\0')
+        CLI_TRY(cli_code(args, mz_config_find_graph(config)));
     CLI_TRY(cli_code(args, choose_model(args, config)));
     CLI_TRY(cli_code(args, mz_init_import(config)));
 #ifdef MEZZO_INJECT

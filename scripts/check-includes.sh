@@ -16,7 +16,7 @@ allowed() {
     backend/*) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     runtime) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     nn) echo "base/* nn/* $public_graph" ;;
-    models) echo "base/* io/file.h nn/* models/* $public_graph mezzo/model.h mezzo/model_keys.def mezzo/onnx.h" ;;
+    models) echo "base/* io/file.h nn/* models/* $public_graph mezzo/model.h mezzo/model_keys.def mezzo/onnx.h onnx/place.h" ;;
     io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;
     onnx) echo "base/* io/* $public_graph mezzo/onnx.h mezzo/step.h onnx.pb-c.h" ;;
     data) echo "base/* io/* mezzo/status.h mezzo/dtype.h mezzo/data.h" ;;

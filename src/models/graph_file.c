@@ -8,6 +8,7 @@
 #include "mezzo/onnx.h"
 #include "models/graph_file.h"
 #include "models/model.h"
+#include "onnx/place.h"
 
 #define FOLDER "graph" // of a run folder, with the file and what lies beside it
 #define KEPT   "model.onnx"
@@ -583,6 +584,11 @@ static mezzo_status copy(const char *from, const char *to) {
     return mz_map_end(&map, status);
 }
 
+bool mz_graph_file_is_kept(const char *path, const char *folder, char *kept, size_t size) {
+    const int n = snprintf(kept, size, "%s/" FOLDER "/" KEPT, folder);
+    return n > 0 && (size_t)n < size && !mz_path_exists(path) && mz_path_exists(kept);
+}
+
 // Copies the file, and the files beside it that hold its weights.
 static mezzo_status keep(const mz_model *model, const char *folder) {
     const char *path = model->file->path, *slash = strrchr(path, '/'), *name = NULL;
@@ -596,6 +602,10 @@ static mezzo_status keep(const mz_model *model, const char *folder) {
         mz_free(to);
     }
     return status;
+}
+
+bool mz_graph_file_is_tracked(const mz_model *model) {
+    return model->file != NULL && mz_onnx_is_tracked(model->file->onnx);
 }
 
 static mezzo_status track(const mz_model *model, mezzo_program *program, mezzo_params *params) {

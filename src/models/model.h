@@ -144,6 +144,9 @@ mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, co
 // Sets what data decides of a graph file's dimensions: input `name` (NULL: the only one) has rows of this shape. A size
 // that is given already stays.
 mezzo_status mz_graph_file_bind(mezzo_model_config *config, const char *name, int rank, const int64_t *dim);
+bool mz_graph_file_is_tracked(const mz_model *model); // it has running statistics: each rank its own
+// Whether a run folder has a copy of a file that is no longer where it was; kept: the copy's path.
+bool mz_graph_file_is_kept(const char *path, const char *folder, char *kept, size_t size);
 bool mz_graph_file_wants_numbers(const mezzo_model_config *config); // its labels are numbers, not classes
 
 // How many blocks have a mixture of experts, and the first of them, after which all have one.

@@ -50,6 +50,11 @@ int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t 
     return (void)onnx, (void)parameter, (void)i, -1;
 }
 
+bool mz_onnx_is_tracked(const mezzo_onnx *onnx) {
+    (void)onnx;
+    return false;
+}
+
 mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {
     MZ_REQUIRE(onnx, program, params);
     return none();

@@ -1,4 +1,4 @@
-// Says how a built model's parameters are stored.
+// Says how a built model's parameters are stored, and whether some follow the batches.
 #ifndef MZ_ONNX_PLACE_H
 #define MZ_ONNX_PLACE_H
 
@@ -6,5 +6,8 @@
 
 // Returns where element i of the file's tensor stands in the parameter; -1: no such parameter.
 int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i);
+
+// Whether the model that was built last has running statistics, which mezzo_onnx_track moves.
+bool mz_onnx_is_tracked(const mezzo_onnx *onnx);
 
 #endif

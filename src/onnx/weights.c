@@ -434,6 +434,10 @@ static mezzo_status move_towards(mezzo_params *params, const char *name, double 
     return status;
 }
 
+bool mz_onnx_is_tracked(const mezzo_onnx *onnx) {
+    return onnx->n_statistics > 0;
+}
+
 mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {
     MZ_REQUIRE(onnx, program, params);
     int64_t all = 0;

@@ -227,6 +227,7 @@ static mezzo_status adjust(audit *a, mezzo_config *config) {
                                    {"guard.spike", "off"}};
     for (size_t i = 0; i < MZ_COUNT(keys); i++)
         MEZZO_TRY(mezzo_config_set(config, keys[i][0], keys[i][1], "--audit"));
+    MEZZO_TRY(mz_config_find_graph(config));
     if (a->o->device != NULL)
         MEZZO_TRY(mezzo_config_set(config, "device.name", a->o->device, "--device"));
     snprintf(batch, sizeof batch, "%d", a->o->threads);
@@ -354,8 +355,8 @@ static bool is_exact(const audit *a) {
     const mz_checkpoint_run *to = &a->to->run;
     const mz_engine *e = &a->run.engine;
     const bool device = same_machine(a);
-    const bool order = a->run.config.canonical || a->step_batches == 1 || to->ranks == 0 || to->ranks == e->size;
-    return device && order;
+    const bool order = (a->run.config.canonical || a->step_batches == 1) && !mz_graph_file_is_tracked(&e->plan.model);
+    return device && (order || to->ranks == 0 || to->ranks == e->size);
 }
 
 // --- rollbacks ---------------------------------------------------------------------------------------------------
@@ -541,11 +542,13 @@ static void report_other(audit *a) {
             (long long)a->v->from + 1, (long long)a->v->to, to->version, to->device, mezzo_version(),
             e->info.description, (long long)a->v->differing);
     else
-        add_finding(
-            a, "missing", "ranks",
-            "steps %lld to %lld: %d ranks added their gradients in the transport's order (--reduce fast), which "
-            "%d cannot compute again: mezzo launch -n %d -- audit",
-            (long long)a->v->from + 1, (long long)a->v->to, to->ranks, e->size, to->ranks);
+        add_finding(a, "missing", "ranks",
+                    "steps %lld to %lld: %d ranks %s, which %d cannot compute again: mezzo launch -n %d -- audit",
+                    (long long)a->v->from + 1, (long long)a->v->to, to->ranks,
+                    mz_graph_file_is_tracked(&e->plan.model)
+                        ? "had running statistics of their own"
+                        : "added their gradients in the transport's order (--reduce fast)",
+                    e->size, to->ranks);
 }
 
 // Another device rounds otherwise, and its losses part. How far is seen from this device alone: weights that are moved

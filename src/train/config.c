@@ -1,6 +1,7 @@
 // Translates the public configuration into the options of models, programs, optimizers and scalers.
 #include "train/config.h"
 
+#include <limits.h>
 #include <math.h>
 
 #include "base/precision.h"
@@ -422,6 +423,17 @@ mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config 
 
 mezzo_status mz_config_fill_model(mezzo_config *config, const mezzo_model_config *m) {
     return put_model(config, m, false);
+}
+
+mezzo_status mz_config_find_graph(mezzo_config *config) {
+    mezzo_model_config m;
+    char kept[PATH_MAX];
+    const char *name = mezzo_config_get(config, "model.name"), *folder = mezzo_config_get(config, "train.out");
+    if (mezzo_model_defaults(name, &m) != MEZZO_OK || m.graph[0] == '\0' ||
+        !mz_graph_file_is_kept(name, folder, kept, sizeof kept))
+        return MEZZO_OK;
+    mz_log("notice", "%s is no longer there: the run's copy %s is its model", mz_quote(name).text, kept);
+    return mezzo_config_set(config, "model.name", kept, "resolved");
 }
 
 static mezzo_status check_together(const mz_run_config *c) {

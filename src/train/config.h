@@ -42,6 +42,8 @@ typedef struct mz_run_config {
 mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config *model);
 // The same, of keys alone that neither a file nor an option has set.
 mezzo_status mz_config_fill_model(mezzo_config *config, const mezzo_model_config *model);
+// Names the copy in the run folder (train.out) of an ONNX file that is no longer where model.name says.
+mezzo_status mz_config_find_graph(mezzo_config *config);
 // A key whose value is a whole number; errors as mezzo_config_set.
 mezzo_status mz_config_set_int(mezzo_config *config, const char *key, int64_t value, const char *source);
 // Reads every key, and refuses those that contradict each other.

@@ -32,6 +32,14 @@ run 0 train --model own_mlp.onnx --loss cross_entropy --data a.npz "${FEW[@]}" -
 shows "$OUT" "done: 60 steps" "(accuracy "
 shows "$ERR" "own_mlp.onnx: cross_entropy, 86 examples of 96 to train on"
 [[ -f classes/graph/model.onnx ]] || fail "the run keeps no copy of its model"
+cp own_mlp.onnx gone.onnx
+run 0 train --model gone.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 4 --checkpoint-every 2 --out left
+rm gone.onnx
+run 0 audit left --threads 1
+run 0 train --config left/config.yaml --resume auto --steps 6
+shows "$ERR" "'gone.onnx' is no longer there"
+run 0 audit left --threads 1
+refuse 2 "no such file" -- train --config left/config.yaml --model gone.onnx --resume auto --steps 8
 shows classes/config.yaml "name: own_mlp.onnx" "loss: cross_entropy"
 run 0 train --model own_mlp.onnx --loss cross_entropy --data packed.npz "${FEW[@]}" --steps 30 --schedule-steps 60 --lr 1e-2 --out two
 run 0 train --config two/config.yaml --resume auto --steps 60 --schedule-steps 60
@@ -49,7 +57,6 @@ shows "$OUT" "examples    96"
 whole=$(grep loss "$OUT")
 run 0 eval classes --data t.csv
 [[ $(grep loss "$OUT") == "$whole" ]] || fail "a table has another loss than the arrays it was made from"
-refuse 2 "no such file" own_mlp.onnx -- train --config classes/config.yaml --resume auto --steps 70
 cp "$DATA"/own_segment.onnx own_mlp.onnx
 refuse 2 image -- train --config classes/config.yaml --resume auto --steps 70
 cp "$DATA"/own_mlp.onnx .
@@ -217,4 +224,15 @@ if [[ -x $example ]]; then
     "$example" own_mlp.onnx a.npz cross_entropy by_c.onnx >"$OUT" 2>"$ERR" || fail "the example ends with an error"
     shows "$OUT" "by_c.onnx: loss"
     [[ -s by_c.onnx ]] || fail "the example wrote no file"
+fi
+
+# each rank has running statistics of its own: another number of them computes other ones
+if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
+    export OMP_WAIT_POLICY=passive MEZZO_JOB_SECRET=for-this-test OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    ranks() { timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" "$@" >"$OUT" 2>"$ERR" </dev/null || fail "2 ranks: $*"; }
+    ranks train --model own_norm.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 4 --checkpoint-every 2 --reduce canonical --out ranks
+    ranks audit ranks --threads 1
+    shows "$OUT" "confirmed:"
+    run 2 audit ranks --threads 1 --json
+    shows "$OUT" "running statistics" "mezzo launch -n 2 -- audit"
 fi
