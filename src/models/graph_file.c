@@ -146,20 +146,43 @@ static mezzo_status list_dims(const mz_model *model, int64_t batch, dims *out) {
     return MEZZO_OK;
 }
 
+static bool is_named(const mezzo_onnx_port *port, int axis, const char *name) {
+    char place[80];
+    snprintf(place, sizeof place, "%s.%d", port->name, axis);
+    return strcmp(name, place) == 0 || (port->symbol[axis] && strcmp(name, port->symbol[axis]) == 0);
+}
+
 // Returns the last of the sizes that are given, which mezzo_onnx_build takes too; 0: there is none.
 static int64_t size_of(const mezzo_onnx_port *port, int axis, const dims *d) {
     int64_t size = port->dim[axis];
-    char place[80];
-    snprintf(place, sizeof place, "%s.%d", port->name, axis);
     for (int i = 0; i < d->n; i++)
-        if (strcmp(d->name[i], place) == 0 || (port->symbol[axis] && strcmp(d->name[i], port->symbol[axis]) == 0))
+        if (is_named(port, axis, d->name[i]))
             size = d->dim[i].size;
     return size;
+}
+
+// Each size that is given belongs to a dimension of an input.
+static mezzo_status check_names(const mz_graph_file *file, const dims *d) {
+    for (int k = 0; k < d->n; k++) {
+        bool found = false;
+        mezzo_onnx_port port;
+        for (int i = 0; i < mezzo_onnx_inputs(file->onnx) && !found; i++) {
+            MEZZO_TRY(mezzo_onnx_input(file->onnx, i, &port));
+            for (int axis = 0; axis < port.rank && axis < MEZZO_MAX_RANK && !found; axis++)
+                found = is_named(&port, axis, d->name[k]);
+        }
+        if (!found)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "'%s': no input has a dimension '%s', which model.dims (--dim) gives a size", file->path,
+                           d->name[k]);
+    }
+    return MEZZO_OK;
 }
 
 static mezzo_status check_dims(const mz_model *model) {
     dims d;
     MEZZO_TRY(list_dims(model, 1, &d));
+    MEZZO_TRY(check_names(model->file, &d));
     for (int i = 0; i < mezzo_onnx_inputs(model->file->onnx); i++) {
         mezzo_onnx_port port;
         MEZZO_TRY(mezzo_onnx_input(model->file->onnx, i, &port));

@@ -106,6 +106,7 @@ run 0 train --model own_segment.onnx --loss cross_entropy --data s.npz "${FEW[@]
 shows pixels/config.yaml "height=6,width=5"
 run 0 eval pixels
 shows "$OUT" "examples    50"
+refuse 2 "no input has a dimension 'nonsense'" -- memory --model own_mlp.onnx --loss cross_entropy --dim nonsense=4
 refuse 2 "dimension 2 of input 'image' has no size" "--dim height=N" -- memory --model own_segment.onnx --loss cross_entropy
 # a table with numbers to predict, and images whose channels the model wants first
 python3 - <<'PY' || fail "no table"
