@@ -259,10 +259,10 @@ static mezzo_status try_batch(const mz_model *model, int which, probe *p) {
             p->dim[which][i][axis] = mezzo_value_dim(g, values[i], axis);
     }
     mezzo_graph_free(g);
-    return mz_context(status,
-                      "for a batch of %d (a model for any batch is exported with a batch dimension that has a "
-                      "name)",
-                      which + 1);
+    mezzo_onnx_port first = {0};
+    const bool any = mezzo_onnx_input(model->file->onnx, 0, &first) == MEZZO_OK && first.dim[0] == 0;
+    return mz_context(status, "for a batch of %d%s", which + 1,
+                      any ? "" : " (a model for any batch is exported with a batch dimension that has a name)");
 }
 
 static mezzo_status make_probe(const mz_model *model, probe **out) {

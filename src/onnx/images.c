@@ -56,8 +56,13 @@ static mezzo_status read_windows(mz_onnx_call *call, const int64_t size[2], wind
     const MzPb__Attribute *own = mz_onnx_attribute(call->node, "auto_pad");
     *w = (windows){.size = {1, 1}, .stride = {1, 1}, .dilation = {1, 1}};
     int64_t pads[4] = {0};
-    for (int i = from; i < 2; i++)
+    int64_t kernel[2] = {size[0], size[1]};
+    MEZZO_TRY(read_list(call, "kernel_shape", d, kernel + from));
+    for (int i = from; i < 2; i++) {
         w->size[i] = size[i];
+        if (kernel[i] != size[i])
+            return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "'kernel_shape' is not its weight's");
+    }
     MEZZO_TRY(read_list(call, "strides", d, w->stride + from));
     MEZZO_TRY(read_list(call, "dilations", d, w->dilation + from));
     MEZZO_TRY(read_list(call, "pads", 2 * d, pads));

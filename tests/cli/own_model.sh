@@ -153,14 +153,28 @@ open("bit.npz", "wb").write(data)
 
 
 def field(number, data):
-    return bytes([number << 3 | 2, len(data)]) + data
+    n = len(data)
+    return bytes([number << 3 | 2] + ([n] if n < 128 else [n & 127 | 128, n >> 7])) + data
 
 
 nodes = [field(1, field(1, b"x") + field(2, out) + field(4, op)) for out, op in ((b"h", b"LSTM"), (b"i", b"LSTM"), (b"y", b"GRU"))]
 graph = b"".join(nodes) + field(12, field(1, b"y"))
 open("unknown.onnx", "wb").write(field(7, graph) + field(8, bytes([2 << 3, 17])))
+
+
+def number(n, value):
+    return bytes([n << 3, value])
+
+
+shape = b"".join(field(1, d) for d in (field(2, b"rows"), number(1, 1), number(1, 9), number(1, 9)))
+image = field(1, b"x") + field(2, field(1, number(1, 1) + field(2, shape)))
+weight = b"".join(number(1, d) for d in (1, 1, 3, 3)) + number(2, 1) + field(8, b"w") + field(9, bytes(36))
+window = field(1, b"kernel_shape") + number(8, 5) + number(8, 5) + bytes([20 << 3 & 127 | 128, 1, 7])
+node = field(1, b"x") + field(1, b"w") + field(2, b"y") + field(4, b"Conv") + field(5, window)
+open("window.onnx", "wb").write(field(7, field(1, node) + field(5, weight) + field(11, image) + field(12, field(1, b"y"))) + field(8, number(2, 17)))
 PY
 refuse 2 bit.npz checksum -- train --model own_mlp.onnx --loss cross_entropy --data bit.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 "for a batch of 1: 'window.onnx': Conv node 'y': 'kernel_shape' is not its weight's" -- explain --model window.onnx --loss mse
 refuse 2 unknown.onnx "op LSTM of node 'h'" "other nodes of unknown ops: 2" -- explain --model unknown.onnx --loss cross_entropy
 
 # the other commands take it as they take a built-in model
