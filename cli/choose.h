@@ -5,8 +5,8 @@
 #include "cli.h"
 #include "study/measure/choose.h"
 
-// precisions NULL: fp32 and those that the device has arithmetic for. memory 0: what is free. What is timed is shown on
-// stderr unless `quiet`.
+// precisions NULL: fp32 and those that the device has arithmetic for. memory 0: all free memory. Unless `quiet`,
+// progress goes to stderr.
 mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,
                         bool quiet, mz_choice *out);
 json_t *cli_choice_json(const mz_choice *c);

@@ -81,7 +81,7 @@ int cli_refuse(const cli_args *args, const char *why, const char *const *names, 
     cli_refuse((args), (why), (const char *const[]){__VA_ARGS__}, MZ_COUNT(((const char *const[]){__VA_ARGS__})))
 // The operand that the command's row names, as an error; CLI_DONE where there is one.
 int cli_need_operand(const cli_args *args);
-// Copies the next word of a list "a,b,c" and moves on; false at the end. What `size` has no room for is cut off.
+// Copies the next word of a list "a,b,c" and moves on; false at the end. A word longer than `size` is truncated.
 bool cli_next_word(const char **list, char *word, size_t size);
 const char *cli_text(const cli_args *args, const char *name, const char *initial); // the last one given
 #define CLI_STDOUT "/dev/stdout"

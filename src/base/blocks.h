@@ -1,4 +1,4 @@
-// Block formats: OCP Microscaling (MX) v1.0 and NVFP4. The elements of a block share a scale.
+// Converts numbers to block formats, OCP Microscaling (MX) v1.0 and NVFP4. The elements of a block share a scale.
 #ifndef MZ_BLOCKS_H
 #define MZ_BLOCKS_H
 

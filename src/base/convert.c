@@ -255,7 +255,7 @@ uint16_t mezzo_f32_to_bf16_stochastic(float x, uint32_t random) {
     uint32_t bits = f32_bits(x);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
         return (uint16_t)((bits >> 16) | 0x40u);
-    // The 16 bits that are cut off, over 2^16, are the probability of a carry: exact, not approximate.
+    // The probability of a carry is exactly the discarded 16 bits over 2^16.
     uint16_t rounded = (uint16_t)((bits + (random >> 16)) >> 16);
     bool became_infinite = (rounded & 0x7FFFu) == 0x7F80u && (bits & 0x7FFFFFFFu) != 0x7F800000u;
     return became_infinite ? mezzo_f32_to_bf16(x) : rounded;

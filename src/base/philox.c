@@ -1,5 +1,6 @@
-// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. Random bits are a
-// pure function of (key, counter), so neither threads nor launch shapes nor a resume can change them.
+// Generates random bits by Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+// SC'11). Random bits are a pure function of (key, counter), so neither threads nor launch shapes nor a resume can
+// change them.
 #include <math.h>
 
 #include "base/base.h"

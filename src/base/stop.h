@@ -1,7 +1,6 @@
-// Being asked to stop: a flag that a caller that waits for a thread may set, as mezzo_hooks.stop. What takes long
-// before and beside training (reading, tokenizing, planning, writing of exports) looks at the thread's flag and ends
-// with INTERRUPTED. While a run's steps and checkpoints are under way the thread has none: the run looks between its
-// steps.
+// A caller asks a thread to stop by a flag, as mezzo_hooks.stop. Long work before and beside training (reading,
+// tokenizing, planning, writing of exports) reads the thread's flag and ends with INTERRUPTED. During a run's steps and
+// checkpoints the thread has no flag, because the run reads its own between steps.
 #ifndef MZ_BASE_STOP_H
 #define MZ_BASE_STOP_H
 

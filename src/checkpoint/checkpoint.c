@@ -540,7 +540,7 @@ static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, me
     MEZZO_TRY(check_state(path, c, state));
     MEZZO_TRY(mz_checkpoint_check_sound(path, parts, state));
     const char *const ema =
-        mz_checkpoint_files[state->files[2].present ? 2 : 0]; // without one it begins as the weights
+        mz_checkpoint_files[state->files[2].present ? 2 : 0]; // a run without an average starts it from the weights
     if (c->params != NULL)
         MEZZO_TRY(open_weights(path, c->ema ? ema : mz_checkpoint_files[0], c->params, &s[WEIGHTS]));
     if (c->optimizer != NULL)

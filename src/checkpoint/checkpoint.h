@@ -133,7 +133,7 @@ bool mz_checkpoint_plain_name(const char *name); // "" or the name of a file in 
 
 // --- descriptions of models (description.c) --------------------------------------------------------------------------
 mezzo_status mz_description_write(const mz_model *model, char out[MEZZO_DESCRIPTION]);
-mezzo_status mz_description_of(const json_t *object, char out[MEZZO_DESCRIPTION]); // FORMAT: it is too long
+mezzo_status mz_description_of(const json_t *object, char out[MEZZO_DESCRIPTION]); // FORMAT: the text is too long
 // Reads the model of the checkpoint in `folder`. FORMAT: it keeps no description, or a value has another type; INVALID:
 // no such model.
 mezzo_status mz_description_read(const char *folder, const char *description, mz_model *out);

@@ -68,7 +68,8 @@ static mezzo_status read_text(const char *where, const char *description, const 
     MEZZO_TRY(mz_json_parse(where, description, strlen(description), MZ_JSON_DEPTH, &object));
     mezzo_status status = mz_model_read(find_fact, &(reading){where, object}, folder, out);
     json_decref(object);
-    return status == MEZZO_ERR_INVALID ? mz_context(status, "%s", where) : status; // the others name it
+    return status == MEZZO_ERR_INVALID ? mz_context(status, "%s", where)
+                                       : status; // messages of other errors name the file already
 }
 
 // Returns RUN of RUN/checkpoints/step-…, for the caller to free; a path without these leads up from the checkpoint.

@@ -21,7 +21,7 @@ typedef struct mz_record_span {
 mezzo_status mz_record_splitter_open(mz_reader *reader, mz_record_splitter **out);
 void mz_record_splitter_close(mz_record_splitter *splitter); // NULL is fine
 // Empty lines are passed over. FORMAT, naming file and line: a list without a comma between elements or without its
-// end, text after it. What a record holds is not looked at.
+// end, text after it. It does not read a record's contents.
 mezzo_status mz_record_splitter_next(mz_record_splitter *splitter, mz_record_span *out);
 
 #endif

@@ -1,6 +1,6 @@
-// Chat templates: Jinja, evaluated as transformers does (trim_blocks, lstrip_blocks, loop controls, generation blocks,
-// raise_exception, strftime_now, its own tojson, no mutation of lists and maps). A template renders as Jinja renders it
-// or is refused: a construct that is not supported is named where it is reached.
+// Renders chat templates. The language is Jinja, evaluated as transformers does (trim_blocks, lstrip_blocks, loop
+// controls, generation blocks, raise_exception, strftime_now, its own tojson, no mutation of lists and maps). A
+// template renders as Jinja renders it or is refused: a construct that is not supported is named where it is reached.
 #ifndef MZ_DATA_TEMPLATE_H
 #define MZ_DATA_TEMPLATE_H
 

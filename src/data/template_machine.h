@@ -1,5 +1,5 @@
-// The inside of template.c: a chat template becomes tokens (template_lex.c), a tree (template_parse.c), names that are
-// bound to scopes as Jinja's compiler binds them (template_scope.c), and is rendered (template.c,
+// Declares the stages of template.c: a chat template becomes tokens (template_lex.c), a tree (template_parse.c), names
+// that are bound to scopes as Jinja's compiler binds them (template_scope.c), and is rendered (template.c,
 // template_expression.c). Values are Python's: template_value.c, template_text.c; what is called by name:
 // template_method.c, template_filter.c, template_test.c.
 #ifndef MZ_DATA_TEMPLATE_MACHINE_H

@@ -1,6 +1,6 @@
-// Reads tokenizer.json of the `tokenizers` library: what stands before and after its model. What is not understood is
-// refused by name. Truncation and padding belong to a call, post-processors to a record of which a text has none:
-// neither changes the tokens of a text.
+// Reads tokenizer.json of the `tokenizers` library: the parts before and after its model. It refuses an unknown part by
+// name. Truncation and padding belong to a call, post-processors to a record of which a text has none: neither changes
+// the tokens of a text.
 #include "data/tokenizer_json.h"
 #include "io/json.h"
 #include "io/quote.h"

@@ -15,7 +15,7 @@ static int32_t number_of(mz_json_reader *r, const char *text, size_t n) {
 }
 
 // --- the model -----------------------------------------------------------------------------------------------------
-typedef struct entry { // of the vocabulary, by number
+typedef struct entry { // An entry of the vocabulary has its token's number as index.
     const char *text;
     size_t n;
     bool added;

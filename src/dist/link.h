@@ -18,8 +18,8 @@ typedef struct mz_link {
     void (*close)(void); // waits for the others; not called after a failure
 } mz_link;
 
-// PMIx, behind another: how the launcher gives the MPI of its children their ranks, so that a job on one host needs no
-// mpirun between. What that plug-in exports as `mz_launch_pmix`.
+// The launcher gives its children's MPI their ranks through PMIx, so that a job on one host needs no mpirun. The
+// plug-in exports this type as `mz_launch_pmix`.
 typedef struct mz_launch_link {
     int abi; // MZ_LINK_ABI
     // Starts a server, in threads of its own, for a job of `size` processes that `name` identifies.

@@ -413,7 +413,8 @@ static bool decides(const mezzo_graph *g, const mezzo_override *o) {
     return false;
 }
 
-// A pattern is for whole paths: h.0.mlp is not h.0.mlp.c_fc. Who names a module that only holds others gets no silence.
+// A pattern is for whole paths: h.0.mlp is not h.0.mlp.c_fc. A pattern that matches only modules without ops is an
+// error.
 static mezzo_status check_override(const mezzo_graph *g, const mezzo_override *o) {
     if (mz_precision(o->precision) == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "autocast override %s: needs a precision, not auto", o->pattern);

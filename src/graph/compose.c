@@ -1,7 +1,8 @@
-// The composition of one node: a graph of its own, for a gradient the gradient of the forward op's composition.
+// Builds the composition of one node as a graph of its own. A gradient's composition is the gradient of the forward
+// op's.
 #include "graph/compose.h"
 
-// What a node's slot is in its composition: an input of the same shape, FP32 or I32.
+// A node's slot becomes an input of its composition, of the same shape, FP32 or I32.
 static mezzo_value source(mz_composition *c, const mezzo_graph *g, const char *name, int value) {
     const mz_value *v = &g->values[value];
     return mezzo_input(c->g, name, v->dtype == MEZZO_I32 ? MEZZO_I32 : MEZZO_F32, v->shape.rank, v->shape.dim);

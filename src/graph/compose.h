@@ -1,5 +1,5 @@
-// Compositions: what an op computes, written with the builder's functions in a graph of its own. The decompose pass
-// puts it in the place of an op that the device has no kernel for. Numbers are FP32 in it, or FP64 in that precision.
+// A composition is a graph of simpler ops that computes an op, written with the builder's functions. The decompose pass
+// puts it in the place of an op that the device has no kernel for. Its numbers are FP32, or FP64 in that precision.
 #ifndef MZ_COMPOSE_H
 #define MZ_COMPOSE_H
 

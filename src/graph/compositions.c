@@ -1,4 +1,4 @@
-// Compositions of layers, losses and tables. shape comments: [...] as ops.def has them.
+// Composes layers, losses and tables. Shape comments have the letters of ops.def.
 #include "graph/build.h"
 #include "graph/compose.h"
 
@@ -368,7 +368,7 @@ static mezzo_value largest(mz_composition *c, mezzo_value x, mezzo_value *index)
     return mezzo_equal(c->g, *index, VIEW(mezzo_arange(c->g, n), 1, n));
 }
 
-// What experts are chosen by, -∞ outside the best groups. A group is as good as its two best.
+// Returns the scores that choose experts, -∞ outside the best groups. A group is as good as its two best.
 static mezzo_value within_groups(mz_composition *c, mezzo_value choice) {
     mezzo_graph *g = c->g;
     const int64_t rows = mezzo_value_dim(g, choice, 0), experts = last_of(c, choice), groups = c->attrs->groups;

@@ -1,5 +1,5 @@
-// The decompose pass: an op that the device has no kernel for becomes its composition (compose.h), down to ops that it
-// has. A composition's numbers are FP32; its products have the formats of the op's.
+// The decompose pass replaces an op that the device has no kernel for by its composition (compose.h), and so on down to
+// ops that have kernels. A composition's numbers are FP32; its products have the formats of the op's.
 #include "graph/compose.h"
 
 typedef struct decompose {
@@ -21,7 +21,7 @@ typedef struct inlining {
 
 static mezzo_status emit(decompose *d, mz_node node);
 
-// Operands with scales, and operands rounded to blocks, are what kernels make of them.
+// Only kernels interpret operands with scales and operands that are rounded to blocks.
 static bool has_plain_numbers(const mezzo_graph *g, const mz_node *n) {
     bool plain = n->attrs.blocks == MEZZO_BLOCKS_NONE;
     for (int i = 0; i < n->n_in; i++)

@@ -1,4 +1,4 @@
-// The compositions of element.def's ops: each formula is read as text, and its words become nodes.
+// Composes the ops of element.def: it reads each formula as text, and the formula's words become nodes.
 #include <ctype.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ mezzo_value mz_compose_number(mz_composition *c, double number) {
 }
 
 // --- words ---------------------------------------------------------------------------------------------------------
-// Masks are I32, 1 or 0.
+// A mask is an I32 value whose elements are 1 or 0.
 typedef mezzo_value word_fn(mz_composition *c, const mezzo_value *v);
 
 static mezzo_value negative(mz_composition *c, mezzo_value x) {

@@ -53,7 +53,7 @@ typedef struct factor {
     int64_t logical, stored;
 } factor;
 static int factors_of(const mz_shape *shape, const mz_storage *storage, factor out[MEZZO_MAX_RANK]) {
-    int64_t plain = 1; // elements of unpadded factors since the last padded one
+    int64_t plain = 1; // product of the unpadded dimensions since the last padded one
     int n = 0;
     for (int d = shape->rank - 1; storage->padded && d >= 0; d--) {
         if (storage->pitch[d] == 0) {

@@ -1,4 +1,5 @@
-// What a model computes one way in programs that train and another way in those that run forward only.
+// Selects one of two values by the kind of program: one for programs that train, one for programs that run forward
+// only.
 #include "graph/build.h"
 
 mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value evaluation) {

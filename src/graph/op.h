@@ -126,7 +126,7 @@ static inline bool mz_op_is_kind(mz_op op) {
         return false;
     }
 }
-// What a device has to have: all else is composed of these.
+// A device has kernels for the primitives; all other ops are composed of them.
 static inline bool mz_op_is_primitive(mz_op op) {
     switch (op) {
 #define PRIMITIVE(name) case MZ_OP_##name:

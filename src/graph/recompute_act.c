@@ -1,7 +1,7 @@
-// The recompute-act pass: backward's product with an activation's derivative (linear_dx) reads the activation's input,
-// so it can write the activation's result too. The weights' gradients that read this result then stand after that
-// product, and forward's copy of the result is not kept. A result is recomputed from its stored input, so it has the
-// same bits wherever forward rounds its input before the activation.
+// The recompute_act pass lets backward make activation outputs again. A product with an activation's derivative
+// (linear_dx) reads the activation's input, so it can write the activation output too. The weights' gradients that read
+// this result then stand after that product, and forward's copy of the result is not kept. A result is recomputed from
+// its stored input, so it has the same bits wherever forward rounds its input before the activation.
 #include "graph/graph.h"
 
 // The output of `n` that is the rounded result of the activation whose derivative dx applies; -1: none.

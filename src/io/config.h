@@ -49,10 +49,11 @@ void mz_config_free(mz_config *cfg); // NULL is fine
 mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path);
 mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n);
 
-// --KEY VALUE, --KEY=VALUE with a path or an alias ('-' and '_' are the same); --KEY and --no-KEY for truth values;
-// a map takes "pattern=name,pattern=name" and is replaced as a whole; --MAP.PATTERN NAME sets one of its entries. "--"
-// ends the options. What is no option is put into rest[] (room for argc entries, borrowed from argv), *rest_count of
-// them. argv starts at the first argument. MEZZO_ERR_INVALID names the option and, where unknown, the nearest one.
+// --KEY VALUE, --KEY=VALUE with a path or an alias ('-' and '_' are the same); --KEY and --no-KEY for truth values; a
+// map takes "pattern=name,pattern=name" and is replaced as a whole; --MAP.PATTERN NAME sets one of its entries. "--"
+// ends the options. Arguments that are no options go into rest[] (room for argc entries, borrowed from argv),
+// *rest_count of them. argv starts at the first argument. MEZZO_ERR_INVALID names the option and, where unknown, the
+// nearest one.
 mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *argv, const char **rest,
                                   int *rest_count);
 

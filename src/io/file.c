@@ -141,7 +141,7 @@ struct mz_file {
     bool stream;  // a pipe, a terminal or another device: nothing to flush or to cut back
 };
 
-// A staging file must be new and no link. What a killed process left under its name is taken away; a link there is
+// A staging file must be new and no link. A file that a killed process left under its name is removed; a link there is
 // removed, never followed.
 static int open_staged(const char *staged) {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;

@@ -21,7 +21,7 @@ mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text);
 
 // Parses one object or array of `n` bytes; `where` names the source in errors ("model.safetensors: header").
 // MEZZO_ERR_FORMAT: not JSON, nested deeper than max_depth, duplicate keys, text after the value. Free with
-// json_decref. What Python's json reads beyond RFC 8259 is read too: an integer beyond 64 bits as the double nearest to
+// json_decref. Extensions of Python's json to RFC 8259 are read too: an integer beyond 64 bits as the double nearest to
 // it, and NaN, infinities and text with half of a surrogate pair as a mark, so that only a key that is used is refused
 // for it: the functions below say "key 'k': expected a number, got NaN".
 mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int max_depth, json_t **out);

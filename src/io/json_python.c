@@ -1,5 +1,5 @@
-// Reads and writes JSON as Python's json module does, in the form that jansson reads. What has no such form (NaN, an
-// infinity, text with half of a surrogate pair) becomes an object that no reader takes for a value of its own.
+// Reads and writes JSON as Python's json module does, in the form that jansson reads. A value without such a form (NaN,
+// an infinity, text with half of a surrogate pair) becomes an object that no reader takes for a value of its own.
 #include <math.h>
 
 #include "io/json.h"

@@ -11,8 +11,8 @@
 // a float ("0.0003", "1.0e-05", "65536.0"); "nan", "inf", "-inf" otherwise. Returns `out`.
 const char *mz_number_format(double x, char out[MZ_NUMBER_MAX]);
 
-// Decimal, whole text, no blanks. "nan", "inf" and YAML's ".nan", ".inf" in any case count; hexadecimal does not.
-// What is too large for a double reads as infinity. False: not a number.
+// Decimal, whole text, no blanks. "nan", "inf" and YAML's ".nan", ".inf" in any case count; hexadecimal does not. A
+// number too large for a double reads as infinity. False: not a number.
 bool mz_number_parse(const char *text, double *out);
 
 // An integer, or a decimal that is exactly one ("1e3", "2000.0"). False: not one, or not within int64_t.

@@ -17,8 +17,8 @@ void mz_picture_free(mz_picture *picture) {
 #include <png.h>
 #include <setjmp.h>
 
-// libpng leaves by longjmp from `on_error`. Whatever it must not lose stands in a `work`, which outlives the jump;
-// the two functions that call setjmp have no variable that changes after it.
+// libpng leaves by longjmp from `on_error`. Everything that must outlive the jump is in a `work`; the two functions
+// that call setjmp have no variable that changes after it.
 typedef struct work {
     char message[128];
     bool no_memory;
@@ -89,8 +89,8 @@ static void check_claim(png_structp png, png_infop info, size_t n) {
         png_error(png, "the file is too short for its image");
 }
 
-// Texts are not used, and inflating a thousand of them takes seconds: they are passed over. So is what describes
-// colours: with it libpng would convert the same samples to other gray values.
+// The reader ignores texts, which it does not need and which are slow to inflate. It ignores color profiles too,
+// because libpng would convert the same samples to other gray values by them.
 static void ignore_metadata(png_structp png) {
     static const png_byte chunks[] = "tEXt\0zTXt\0iTXt\0cHRM\0gAMA\0iCCP\0sRGB\0cICP\0mDCV\0cLLI\0sBIT\0bKGD";
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, chunks, sizeof chunks / 5);

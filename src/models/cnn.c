@@ -1,6 +1,7 @@
-// cnn: a classifier of images, a residual network (He et al., "Identity Mappings in Deep Residual Networks", 2016) with
-// group norms and SiLU in place of batch norms and ReLU, so that a row's result does not depend on its batch. Levels of
-// residual blocks, each with half of the side of the one before; a norm, the mean over all pixels, and a linear head.
+// Builds cnn, a classifier of images: a residual network (He et al., "Identity Mappings in Deep Residual Networks",
+// 2016) with group norms and SiLU in place of batch norms and ReLU, so that a row's result does not depend on its
+// batch. Levels of residual blocks, each with half of the side of the one before; a norm, the mean over all pixels, and
+// a linear head.
 #include <math.h>
 
 #include "base/base.h"

@@ -1,6 +1,6 @@
-// The decoder of every language model here: blocks of attention and an MLP or experts around a residual stream, built
-// from a family's row and the model's keys. Parameters have Hugging Face's names without "model." where the row names
-// no others; q, k and v are one matrix, and so are gate and up, in this order of rows.
+// Builds the decoder of every language model: blocks of attention and an MLP or experts around a residual stream, from
+// a family's row and the model's keys. Parameters have Hugging Face's names without "model." where the row names no
+// others; q, k and v are one matrix, and so are gate and up, in this order of rows.
 #include "models/decoder.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-// kl_vae: the autoencoder of latent diffusion (Rombach et al., "High-Resolution Image Synthesis with Latent Diffusion
-// Models", 2022) with RadioDiff's sizes by name. An image [B, S, S, C] becomes a normal distribution over a latent
-// [B, s, s, Z], s = S/2^(levels - 1), and a draw from it an image again. Trained on |x - y| + (x - y)² and the
+// Builds kl_vae, the autoencoder of latent diffusion (Rombach et al., "High-Resolution Image Synthesis with Latent
+// Diffusion Models", 2022) with RadioDiff's sizes by name. An image [B, S, S, C] becomes a normal distribution over a
+// latent [B, s, s, Z], s = S/2^(levels - 1), and a draw from it an image again. Trained on |x - y| + (x - y)² and the
 // divergence from N(0, 1); the perceptual and adversarial terms of the original are left out. Parameters have the names
 // of diffusers' AutoencoderKL.
 #include "base/base.h"

@@ -1,5 +1,5 @@
-// mlp: a classifier of rows of numbers: hidden layers of linear and ReLU, all of one width, and a linear head over the
-// classes. Parameters are layers.I.weight, layers.I.bias, head.weight and head.bias.
+// Builds mlp, a classifier of rows of numbers: hidden layers of linear and ReLU, all of one width, and a linear head
+// over the classes. Parameters are layers.I.weight, layers.I.bias, head.weight and head.bias.
 #include <math.h>
 
 #include "base/base.h"

@@ -1,5 +1,5 @@
-// radio_unet: a conditional diffusion U-Net (Ho et al. 2020; Nichol and Dhariwal 2021) that predicts a radio map from
-// buildings and a transmitter, with RadioDiff's sizes by name (Wang et al., "RadioDiff: An Effective Generative
+// Builds radio_unet, a conditional diffusion U-Net (Ho et al. 2020; Nichol and Dhariwal 2021) that predicts a radio map
+// from buildings and a transmitter, with RadioDiff's sizes by name (Wang et al., "RadioDiff: An Effective Generative
 // Diffusion Model for Sampling-Free Dynamic Radio Map Construction", 2024). Different from there: a small convolutional
 // encoder reads the condition, where RadioDiff has a Swin-B; its features are added at each level, or attended to from
 // model.attention_from on; one decoder has both heads; no Fourier filter; times are embedded by sines of fixed

@@ -1,5 +1,5 @@
-// toy: the model of Stanford CS336's question about mixed precision, where which tensor has which dtype can be told by
-// hand: 5 → 10, ReLU, LayerNorm(10), 10 → 3, no bias in the linear layers, cross-entropy over 3 classes.
+// Builds toy, the model of Stanford CS336's question about mixed precision, small enough to find every tensor's dtype
+// by hand: 5 → 10, ReLU, LayerNorm(10), 10 → 3, no bias in the linear layers, cross-entropy over 3 classes.
 #include <math.h>
 
 #include "base/base.h"

@@ -1,4 +1,4 @@
-// The functions of ops.def: each makes the outputs of one node. `which` is the row's.
+// Declares the functions of ops.def, each of which makes the outputs of one node. `which` is the row's.
 #ifndef MZ_ONNX_CONVERT_H
 #define MZ_ONNX_CONVERT_H
 

@@ -56,7 +56,7 @@ static mz_onnx_value *input_of(const matcher *m, const MzPb__Node *node, size_t 
     return i < node->n_input && node->input[i][0] != '\0' ? mz_onnx_find(m->call->build->onnx, node->input[i]) : NULL;
 }
 
-// The value behind nodes that give their input.
+// Returns the value that enters a chain of nodes that return their input.
 static mz_onnx_value *see_through(const matcher *m, mz_onnx_value *v) {
     const MzPb__Node *node;
     for (int steps = 0; steps < 64 && (node = producer(m, v)) != NULL; steps++) {

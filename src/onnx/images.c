@@ -1,4 +1,5 @@
-// ONNX ops of images, and of rows as images of height 1: [B, C, H, W] in the file, [B, H, W, C] as they are stored.
+// Converts ONNX ops of images, and of rows as images of height 1: [B, C, H, W] in the file, [B, H, W, C] as they are
+// stored.
 #include <float.h>
 #include <math.h>
 
@@ -113,8 +114,8 @@ static mezzo_value spread(mezzo_graph *g, mezzo_value v, int axis, int64_t by) {
     return mezzo_slice(g, mezzo_reshape(g, v, rank, dim), axis, 0, (n - 1) * by + 1);
 }
 
-// x [B, H, W, C], weight [N, R, S, C / groups]. What the convolution's op does not say, of strides and paddings, is
-// done beside it; negative paddings cut.
+// x [B, H, W, C], weight [N, R, S, C / groups]. Nodes of their own do the strides and paddings that the op has no
+// attribute for; negative paddings crop.
 static mezzo_value convolve(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, const windows *w,
                             int64_t groups) {
     int64_t before[4] = {0}, after[4] = {0};

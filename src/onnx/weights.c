@@ -1,4 +1,4 @@
-// An ONNX file's weights: which initializers are weights and how they are stored, loading them, writing them back.
+// Finds the initializers of an ONNX file that are weights, loads them and writes them back.
 #include <math.h>
 
 #include "io/file.h"

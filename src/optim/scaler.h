@@ -1,5 +1,5 @@
-// Inside a grad scaler. The scale lives on the device; the host keeps only which optimizers were unscaled and stepped
-// since the last update.
+// Declares a grad scaler's members. The scale is on the device; the host keeps only which optimizers were unscaled and
+// stepped since the last update.
 #ifndef MZ_TRAIN_SCALER_H
 #define MZ_TRAIN_SCALER_H
 

@@ -19,8 +19,8 @@ void mz_step_ask(mezzo_step *step, int asked);
 // writes them.
 mezzo_status mz_step_finish(mezzo_step *step, bool in_place);
 
-// What the host counts goes back to before mz_step_finish, which then runs once more: the caller restores the device's
-// numbers (optim/update_copy.h).
+// The host's counters return to their values before mz_step_finish, so that it can run once more: the caller restores
+// the device's numbers (optim/update_copy.h).
 void mz_step_take_back(mezzo_step *step);
 
 typedef struct mz_step_values { // of one step, from the device

@@ -1,5 +1,5 @@
-// The state that an update changes, kept from before it: to take the same update again, and to compare what the state
-// has become by checksums.
+// Copies the state that an update changes before it runs, so that the same update can run again, and checksums compare
+// the two results.
 #ifndef MZ_OPTIM_UPDATE_COPY_H
 #define MZ_OPTIM_UPDATE_COPY_H
 

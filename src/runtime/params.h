@@ -1,5 +1,5 @@
-// The parameters' memory: one flat FP32 buffer has the masters, one the gradients, and each low format that a program
-// reads has one of its own.
+// Holds the parameters' memory: one flat FP32 buffer has the masters, one the gradients, and each low format that a
+// program reads has one of its own.
 #ifndef MZ_PARAMS_H
 #define MZ_PARAMS_H
 

@@ -1,4 +1,4 @@
-// The table of scales: an entry for each tensor that programs on the same parameters quantize, found by its name.
+// The table of scales has an entry for each tensor that programs on the same parameters quantize, found by its name.
 //
 // A program measures a tensor whose entry has no history in each run (current scaling). With a history, the scale comes
 // from earlier steps (delayed scaling), and the tensor is read once. Which of them applies is a constant of a program's

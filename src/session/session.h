@@ -1,6 +1,6 @@
-// A session: a model on a device with what trains it, assembled once and in one order: graph with its adapters and
-// frozen parameters, parameters, programs, ranks, optimizer, scaler, step. Training, evaluation, sampling, timing,
-// export and planning differ in which parts they open, and in whether memory is taken.
+// A session is a model on a device with everything that trains it, assembled once and in one order: graph with its
+// adapters and frozen parameters, parameters, programs, ranks, optimizer, scaler, step. Training, evaluation, sampling,
+// timing, export and planning differ in which parts they open, and in whether memory is taken.
 #ifndef MZ_SESSION_H
 #define MZ_SESSION_H
 
@@ -82,7 +82,8 @@ typedef struct mz_footprint {
     size_t activations, workspace, inputs;
     size_t padding;  // of blocks of host memory, large ones of which take whole huge pages; 0 on a GPU
     size_t unshared; // what activations would be if no two values shared memory
-    // Kept by `mezzo train` beside the training step; not in mz_footprint_total, which is what a step alone takes.
+    // `mezzo train` allocates these beside the training step; mz_footprint_total, the memory of a step alone, omits
+    // them.
     size_t evaluation; // a forward-only program of the same shape
     size_t sampling;   // mz_sampler_sketch's programs
     size_t replay;     // what train.replay and train.replay_update keep

@@ -1,4 +1,4 @@
-// The images' task: pictures, and what they are predicted from. Brightness b becomes b/127.5 - 1. A radio map's
+// Draws pictures and the conditions that they are predicted from. Brightness b becomes b/127.5 - 1. A radio map's
 // condition is two pictures: the buildings, and where the transmitter is, shown by the free-space loss from there.
 #include "task/images.h"
 

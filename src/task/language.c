@@ -1,5 +1,5 @@
-// The language model's task: windows of a token stream, each token's target the one after it; or instructions, of which
-// answers alone are targets. Inputs "tokens" and "targets", I32 [B, T].
+// Draws windows of a token stream, where each token's target is the next one, or instructions, where only the tokens of
+// answers are targets. Inputs are "tokens" and "targets", I32 [B, T].
 #include <math.h>
 
 #include "data/corpus.h"

@@ -1,4 +1,4 @@
-// Packing: several short pieces in a row of a batch. Pieces come in one order, and each goes into the first row with
+// Packs several short pieces into a row of a batch. Pieces come in one order, and each goes into the first row with
 // room for it, among the rows of its block of pieces. Which pieces a row has depends on nothing but their sizes, so
 // that a row is known by its number alone.
 #ifndef MZ_TASK_PACK_H

@@ -126,7 +126,7 @@ typedef struct mz_task_kind {
     bool scores;      // accuracy is counted at every validation: the graph keeps its logits
     mezzo_status (*open)(const mz_task_options *options, mz_task **out);
     void (*close)(mz_task *task);
-    // NULL: nothing. What the data decides of the sizes of a graph file's dimensions.
+    // NULL: nothing. Gives the sizes of a graph file's dimensions that the data decide.
     mezzo_status (*bind)(const mz_task *task, mezzo_model_config *config);
     mezzo_status (*check_model)(mz_task *task);   // NULL: any. Whether task->model fits the data; sets its note
     bool (*has)(const mz_task *task, mz_set set); // any example at all

@@ -1,6 +1,6 @@
-// The audit of a run: whether its folder holds what its configuration computes. Intervals between two checkpoints are
-// computed again from the earlier one, by the run's own steps, and every record of metrics.jsonl and the later
-// checkpoint are compared bit for bit. Nothing is written. docs/reliability.md has what a user sees.
+// Checks whether a run's folder holds what the run's configuration computes. The audit computes intervals between two
+// checkpoints again from the earlier one, by the run's own steps, and compares every record of metrics.jsonl and the
+// later checkpoint bit for bit. It writes nothing. docs/reliability.md has what a user sees.
 #ifndef MZ_TRAIN_AUDIT_H
 #define MZ_TRAIN_AUDIT_H
 
@@ -60,7 +60,7 @@ typedef struct mz_run_audit {
     int n_findings;
 } mz_run_audit;
 
-// All ranks of a job call it. What the folder lacks or has wrong is a finding. Errors: INTERRUPTED, MEMORY, DEVICE,
+// All ranks of a job call it. A missing or wrong fact of the folder is a finding. Errors: INTERRUPTED, MEMORY, DEVICE,
 // what the job fails with; IO: there is no such folder. *out is to be freed also after an error.
 mezzo_status mz_run_audit_find(const mz_run_audit_options *options, mz_run_audit *out);
 void mz_run_audit_free(mz_run_audit *audit);

@@ -13,7 +13,7 @@ typedef struct mz_counterfactual_item { // one operand in one format
     size_t call;                        // of the program
     int slot;                           // of its inputs
     int format;
-    int master;      // the parameter whose FP32 master is rounded; -1: the operand as it is stored
+    int master;      // a parameter whose FP32 master is rounded, or -1 to round the stored operand
     mezzo_dtype via; // what its numbers are rounded to first
     mz_rounding_how how;
     mz_rounding found; // of the last step that was measured

@@ -1,6 +1,5 @@
-// The guard: it owns what is remembered of the last steps (where their data begins, the optimizer's state before them),
-// the rules for what is wrong, and what is done about it: skipping, rolling back, stopping. docs/guard.md has what a
-// user sees.
+// The guard reacts to bad steps. It remembers where the data of the last steps begins and the optimizer's state before
+// them; its rules judge a step, and its policy skips the step, rolls back or stops. docs/guard.md has what a user sees.
 //
 // A bad step is found on the device and stops everything there (update.h, mz_opt_state.halted): its update and all
 // later ones move nothing until the host has looked. So nothing depends on how late the host reads: it goes back to the
@@ -32,7 +31,7 @@ typedef struct mz_guard {
     int64_t in_a_row;       // non-finite steps
     int64_t floor_in_a_row; // of these, with the loss scale at its floor
     mz_opt_state before;    // after the last good step
-    float scale;            // the loss scale that the next step to be read ran with
+    float scale;            // the loss scale of the oldest step that the host has not read
     float worked_scale;     // the largest one that any step was finite with
     uint64_t begin[2];      // where the data of a step begins, by its parity
     char batch[2][256];     // what is wrong with a batch of a step, by its parity; "" = nothing

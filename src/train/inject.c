@@ -1,4 +1,4 @@
-// Linked into tests and the command built with them, not into the library.
+// Injects faults into steps. Only tests, and the command that is built with them, link this file.
 #include "train/inject.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@
 #include "models/model.h"
 
 // Operations of a micro batch's products and attention that training needs, a multiply-add counting two: forward, and
-// gradients of what is trained. What is evaluated again, in attention's backward too, is left out. *attention: those of
+// gradients of what is trained. Recomputation does not count, in attention's backward either. *attention: those of
 // causal attention without a window, of rows that are one document each.
 double mz_model_flops(const mezzo_program *program, double *attention);
 

@@ -182,8 +182,8 @@ mezzo_status mz_run_check_folder(const mezzo_config *config) {
     return MEZZO_OK;
 }
 
-// The configuration with the sizes, precision and device that "0" and "auto" became. What follows another key (min_lr,
-// the schedule's steps) goes on following it.
+// The configuration with the sizes, precision and device that "0" and "auto" became. A value that is derived from
+// another key (min_lr, the schedule's steps) stays derived.
 static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
     const mz_engine *e = &run->engine;
     const char *device = mezzo_config_get(config, "device.name");

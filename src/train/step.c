@@ -22,9 +22,9 @@ static mezzo_status draw(mz_training *run, uint64_t batch, char *fault, size_t s
     return status;
 }
 
-// Each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all. What
-// is drawn is a function of the batch's number, so that every rank finds the same without asking the others. *empty: no
-// target of the step counts, and none of its batches is bad.
+// Each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all. A
+// batch is a function of its number, so every rank finds the same shares without communication. *empty: no target of
+// the step counts, and none of its batches is bad.
 static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
     const uint64_t n = mz_run_batches(run);
     double **shares = &run->shares[step & 1], all = 0;

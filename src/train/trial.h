@@ -16,7 +16,7 @@ typedef struct mz_trial_facts {
     int64_t steps, batch, grad_accum, parameters;
     int64_t items;                      // tokens (or examples) of a micro batch
     size_t memory;                      // bytes of everything that is open
-    size_t training_memory;             // without validation and samples
+    size_t training_memory;             // `memory` without the programs of validation and sampling
     size_t activations;                 // of the training program, those in the gradients' memory too
     bool validates;                     // there is validation data
     uint64_t val_batches;               // that a validation covers

@@ -143,8 +143,8 @@ typedef struct mz_hf_tensor {
     mezzo_dtype dtype; // FP32, BF16 or FP16
     bool q8_0;         // then dtype is FP32, and whole blocks are asked for
 } mz_hf_tensor;
-// A mz_safetensors_item's fill; `user` is a mz_hf_tensor. FP32 to FP32 keeps bits, as does a low format to FP32 and
-// back. NUMERIC names the tensor where a value is NaN or infinite, or too large for the tensor's dtype.
+// Fills an mz_safetensors_item; `user` is an mz_hf_tensor. FP32 to FP32 keeps bits, as does a low format to FP32 and
+// back. NUMERIC: the message names the tensor where a value is NaN or infinite, or too large for the tensor's dtype.
 mezzo_status mz_hf_fill(void *user, uint64_t offset, void *bytes, size_t n);
 
 // Holds what is to be written as one safetensors file: names, shapes and tensors, all owned.

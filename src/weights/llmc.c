@@ -1,6 +1,6 @@
-// llm.c's GPT-2 (train_gpt2.py, write_model): 256 int32 of header, then 16 tensors, those of the layers stacked, all in
-// FP32 (version 3) or all in BF16 (version 5). Linear weights are [outputs, inputs]; the token embedding has rows added
-// to a rounder number.
+// Reads llm.c's GPT-2 (train_gpt2.py, write_model): 256 int32 of header, then 16 tensors, those of the layers stacked,
+// all in FP32 (version 3) or all in BF16 (version 5). Linear weights are [outputs, inputs]; the token embedding has
+// rows added to a rounder number.
 #include "weights/import.h"
 
 enum { MAGIC = 20240326, HEADER_INTS = 256, TENSORS = 16 };

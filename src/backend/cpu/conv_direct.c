@@ -1,5 +1,4 @@
-// The driver of direct convolution: conv2d and conv2d_dx of stride 1 (rows), conv2d_dw (columns), one group of
-// channels.
+// Runs direct convolution: conv2d and conv2d_dx of stride 1 (rows), conv2d_dw (columns), one group of channels.
 //
 //   rows      pack the weight once; a thread copies the lines of the image that some lines of the result need, with
 //             their padding, and multiplies them panel by panel
@@ -18,8 +17,8 @@
 #define ITEM_PIXELS  256                  // of the result, about: what they read stays in a core's L2
 #define BAND_BYTES   ((int64_t)128 << 10) // of both operands of a weight's gradient
 #define BLOCK_DEPTH  32                   // k of a block of the left operand
-#define PARTED_TILES 64                   // large tiles of a weight's gradient, below which images are parted
-#define CHUNK_BYTES  ((int64_t)32 << 20)  // of images copied whole, unless one is more
+#define PARTED_TILES 64 // with fewer large tiles of a weight's gradient, each group of images has its own sums
+#define CHUNK_BYTES  ((int64_t)32 << 20) // of images copied whole, unless one is more
 
 static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;

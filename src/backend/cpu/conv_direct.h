@@ -1,5 +1,6 @@
-// Convolution without patches: pixels of a copy of the image with its padding are the rows of the product, read through
-// pointers; of a weight's gradient they are k, read in steps. Weights are packed as the product's right operand is.
+// Declares convolution without patches. The product's rows are pixels of a padded copy of the image, read through
+// pointers; for a weight's gradient the pixels are k, read in steps. Weights are packed as the product's right operand
+// is.
 #ifndef MZ_CPU_CONV_DIRECT_H
 #define MZ_CPU_CONV_DIRECT_H
 

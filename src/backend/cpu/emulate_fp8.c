@@ -1,6 +1,6 @@
-// Formats that no unit of a CPU multiplies: products of 8-bit operands with scales, and those whose operands are
-// rounded to blocks (attrs.blocks), bring their operands to a format that holds them exactly and run that one's kernel:
-// E4M3 and E5M2 times a power of two (a tensor's, a block's) are BF16 numbers, blocks FP32 ones.
+// Emulates formats that no CPU multiplies. Products of 8-bit operands with scales, and products whose operands are
+// rounded to blocks (attrs.blocks), convert their operands to a format that holds them exactly and run that format's
+// kernel: E4M3 and E5M2 times a power of two (a tensor's, a block's) are BF16 numbers, blocks FP32 ones.
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "base/blocks.h"

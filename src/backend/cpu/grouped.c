@@ -1,5 +1,5 @@
-// The experts' products: for each expert the linear op on its rows, by that op's own kernels. Where they begin is read
-// when the kernel runs: on the CPU the offsets are in the host's memory like everything else.
+// Runs the experts' products: for each expert the linear op on its rows, by that op's own kernels. A kernel reads where
+// the rows begin when it runs, because the offsets are in the host's memory.
 #include "backend/cpu/cpu.h"
 
 #include <omp.h>

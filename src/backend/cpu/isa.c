@@ -1,5 +1,5 @@
-// The probe: CPUID says what the core has, XGETBV what the kernel keeps on a context switch, and for AMX, running says
-// the rest.
+// Finds the processor's instruction sets: CPUID lists them, XGETBV lists the registers that the operating system saves,
+// and AMX needs a trial as well.
 #include "backend/cpu/isa.h"
 
 #include <pthread.h>

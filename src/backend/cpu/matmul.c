@@ -1,4 +1,4 @@
-// The matrix product's driver: loops around a microkernel.
+// Runs the matrix product's loops around a microkernel.
 //
 //   pack whole operands that would be packed again and again     all threads together, then they wait for each other:
 //   see plan_shared items: columns in blocks of nb, rows in parts of mb         a free thread takes the next

@@ -1,6 +1,6 @@
-// The matrix product of the cpu backend: one driver (packing, blocking, threads, epilogue) with microkernels plugged
-// in, after BLIS (Van Zee & van de Geijn, ACM TOMS 2015). docs/dev/MATMUL.md has the loop nest and the reasons for the
-// block sizes.
+// Declares the matrix product of the cpu backend: one driver (packing, blocking, threads, epilogue) with exchangeable
+// microkernels, after BLIS (Van Zee & van de Geijn, ACM TOMS 2015). docs/dev/MATMUL.md has the loop nest and the
+// reasons for the block sizes.
 //
 //   matmul.c            the driver: blocks, loops, threads, workspace
 //   matmul_ops.c        the ops linear, matmul, linear_dx and linear_dw as products, and the list of kernels

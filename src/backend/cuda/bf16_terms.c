@@ -1,6 +1,6 @@
-// linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and an own
-// kernel adds up their products with FP32's own rounding (kernels/promoted.cu). What is left out, x1·y2 + x2·y1 +
-// x2·y2, is at most 1.002·2⁻²⁴ of |x·y|, a rounding of FP32, which the ops' bounds have for each term of a sum
+// Runs linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and an
+// own kernel adds up their products with FP32's own rounding (kernels/promoted.cu). The omitted terms x1·y2 + x2·y1 +
+// x2·y2 are at most 1.002·2⁻²⁴ of |x·y|, a rounding of FP32, which the ops' bounds have for each term of a sum
 // (docs/dev/NUMERICS.md).
 #include "backend/cuda/storage.h"
 

@@ -1,5 +1,5 @@
-// Runs convolution by libraries: cuDNN's graph API, and cuBLASLt where each pixel stands alone (1 x 1). What they
-// refuse is left to the own kernels of image.c.
+// Runs convolution by libraries: cuDNN's graph API, and cuBLASLt where each pixel stands alone (1 x 1). The own kernels
+// of image.c serve the calls that the libraries refuse.
 #include "backend/cuda/cudnn.h"
 #include "backend/cuda/matmul.h"
 

@@ -1,5 +1,5 @@
-// cuDNN through its backend C API: the library, graphs of operations, and plans, which are kept in the device and made
-// for one shape each. libcudnn is opened when it is first wanted.
+// Declares cuDNN's backend C API: the library, graphs of operations, and plans of one shape each, which the device
+// keeps. The first use opens libcudnn.
 #ifndef MZ_CUDA_CUDNN_H
 #define MZ_CUDA_CUDNN_H
 

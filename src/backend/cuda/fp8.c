@@ -1,5 +1,5 @@
-// linear, linear_dx, linear_dw of 8-bit operands with a scale each, by cuBLASLt. Its FP8 products are TN only: it takes
-// a gradient's operands turned, w for dx, dy and x for dw. With matmul.c's words:
+// Runs linear, linear_dx and linear_dw of 8-bit operands with a scale each through cuBLASLt. Its FP8 products are TN
+// only, so a gradient's operands are columnwise: w for dx, dy and x for dw. With matmul.c's words:
 //   linear     D [N, M] = w(K×N, T) · x(K×M)       E4M3 · E4M3, fast accumulation
 //   linear_dx  D [K, M] = wᵀ(N×K, T) · dy(N×M)     E4M3 · E5M2
 //   linear_dw  D [K, N] = xᵀ(M×K, T) · dyᵀ(M×N)    E4M3 · E5M2

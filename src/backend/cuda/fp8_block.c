@@ -1,5 +1,6 @@
-// linear, linear_dx, linear_dw of E4M3 operands with a power of two for every 128 terms of the sum, by an own kernel of
-// compute capability 9.0 (kernels/fp8_block.cu). Both operands have what is summed over as their last dimension:
+// Runs linear, linear_dx and linear_dw of E4M3 operands with a power of two for every 128 terms of the sum, by an own
+// kernel of compute capability 9.0 (kernels/fp8_block.cu). Both operands have what is summed over as their last
+// dimension:
 //   linear     y [M, N]  = x (M×K, blocks) · wᵀ (N×K, tiles)
 //   linear_dx  dx [M, K] = dy (M×N, blocks) · w (K×N, turned, tiles)
 //   linear_dw  dw [N, K] = dyᵀ (N×M, turned, blocks) · x (K×M, turned, blocks)

@@ -1,5 +1,5 @@
-// Two calls of which the second rounds to 8 bits what the first makes, in one piece: what is rounded is not read again,
-// and where no other call reads it, not written either.
+// Fuses a call with the quantize of its result, so that no kernel reads the result again, and none writes it where no
+// other call reads it.
 #include "backend/cuda/fuse_quantize.h"
 
 #include "backend/cuda/kernels/norm_fp8.h"

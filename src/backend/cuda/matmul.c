@@ -1,5 +1,5 @@
-// linear, matmul, linear_dx, linear_dw: which product cuBLASLt runs, what its epilogue does and what an own kernel does
-// after it.
+// Runs linear, matmul, linear_dx and linear_dw: each is a product of cuBLASLt with its epilogue, and an own kernel for
+// the remaining post-ops.
 //
 // Tensors are row-major and cuBLASLt's matrices column-major, so that a tensor [R, C] is its matrix [C, R]. With x [M,
 // K], w [N, K], y [M, N]:

@@ -1,5 +1,5 @@
-// Matrix products through cuBLASLt: one plan for each shape, dtypes and epilogue, made when a program is planned and
-// kept in the device. The library is opened at run time.
+// Declares matrix products through cuBLASLt. The device keeps one plan for each shape, dtypes and epilogue, made when a
+// program is planned. The library is opened at run time.
 #ifndef MZ_CUDA_MATMUL_H
 #define MZ_CUDA_MATMUL_H
 

@@ -41,7 +41,7 @@ static functions nccl;
 static char missing[400]; // "" = it is there
 
 // NVLink's multicast stays off, and the order of sums does not change with what NCCL thinks is fastest: the same ranks
-// give the same bits. What the user has set stays.
+// give the same bits. Variables that the user has set stay.
 static void set_defaults(void) {
     const char *interface = getenv("MEZZO_INTERFACE");
     setenv("NCCL_NVLS_ENABLE", "0", 0);

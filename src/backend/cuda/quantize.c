@@ -1,5 +1,5 @@
-// Rounding to 8 bits with scales: both layouts, and the columns' sums, in one pass; current scaling takes one
-// more in front, which finds the largest magnitude.
+// Quantizes to 8 bits with scales: both layouts and the sums of columns in one pass, after a pass that finds the amax
+// under current scaling.
 #include "backend/cuda/fuse_quantize.h"
 #include "backend/cuda/kernels/fp8_block.h"
 #include "backend/update.h"

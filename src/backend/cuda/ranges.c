@@ -1,4 +1,4 @@
-// Named ranges for Nsight: NVTX is a header that looks for the profiler in the process, and does nothing without one.
+// Names ranges for Nsight. NVTX is a header that finds the profiler in the process, and does nothing without one.
 #include "backend/cuda/cuda.h"
 
 #include <nvtx3/nvToolsExt.h>

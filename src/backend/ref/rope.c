@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al., "RoFormer", arXiv:2104.09864): pairs of a head's dimensions are turned by an
-// angle that grows with the position.
+// Computes rotary position embedding (Su et al., "RoFormer", arXiv:2104.09864): it rotates pairs of a head's dimensions
+// by an angle that grows with the position.
 #include <math.h>
 
 #include "backend/ref/ref.h"

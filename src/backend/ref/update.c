@@ -1,4 +1,4 @@
-// The update ops: gradient statistics, the step's decisions, optimizers, low copies and the loss scale. The
+// Computes the update ops: gradient statistics, the step's decisions, optimizers, low copies and the loss scale. The
 // arithmetic on parameters is FP32, operation for operation torch's, with constants computed in FP64 and rounded once:
 // it defines what a step is, so here FP64 would not be the truth but another optimizer.
 #include <math.h>

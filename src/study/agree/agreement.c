@@ -139,7 +139,7 @@ static void judge_file(const mz_asked *file, mz_agreement *out) {
     }
 }
 
-// Whatever the format: the step is taken with a gradient that is wrong.
+// In every format the optimizer takes the step with a wrong gradient.
 static void judge_nan(const mz_asked *files, int n, mz_said_scaler scaler, mz_agreement *out) {
     for (int i = 0; i < n; i++) {
         const mz_asked *file = &files[i];

@@ -1,4 +1,4 @@
-// Do configuration files agree about precision? What each asks for, what would really run, and every conflict.
+// Compares configuration files by precision: the settings of each, the precision that would run, and every conflict.
 //
 // Knows Mezzo's own configuration, Hugging Face accelerate's (YAML or JSON), DeepSpeed's JSON, Lightning's `trainer:`,
 // MMEngine's `optim_wrapper`, Detectron2's SOLVER, nanoGPT's assignments, and any trainer's YAML with amp, fp16, bf16,

@@ -1,6 +1,5 @@
 // Reads configurations that are Python: assignments of literals and of dict(...) at the top level, as nanoGPT's and
-// MMEngine's are. They become YAML with the same line numbers. Whatever else Python can do (calls, arithmetic, imports)
-// is left out.
+// MMEngine's are. They become YAML with the same line numbers. Other Python (calls, arithmetic, imports) is ignored.
 #include <ctype.h>
 
 #include "study/agree/agreement.h"

@@ -14,7 +14,7 @@ typedef struct mz_curve_point { // the pairs of one width and one number of toke
     mz_summary memory, energy; // savings in per cent; n = 0 where no pair knows it
 } mz_curve_point;
 
-// Says what an interval is drawn from: whatever was repeated.
+// Names the repeated measurements that an interval is computed from.
 typedef enum mz_noise {
     MZ_NOISE_UNKNOWN, // one pair a point and no repeated timings: there are no intervals
     MZ_NOISE_TIMING,  // the timed steps of each row; one pair a point says nothing of other shapes

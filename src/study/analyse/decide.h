@@ -1,5 +1,5 @@
-// The one answer to "which precision?", for doctor, advise, `train --precision auto` and rules: the fastest that passes
-// the numeric check, what the others would cost or save in time and memory, and why.
+// Chooses a precision for doctor, advise, `train --precision auto` and rules: the fastest that passes the numeric
+// check, the time and memory that the others would cost or save, and the reason.
 #ifndef MZ_STUDY_DECIDE_H
 #define MZ_STUDY_DECIDE_H
 

@@ -1,6 +1,6 @@
-// One answer for a model and its data: which precision, whether it pays at equal quality, and how sure that is. It
-// chooses by timing (choose.h), compares the choice with fp32 at equal quality (verify.h), and times what would change
-// the answer.
+// Recommends a precision for a model and its data, with its speedup at equal quality and an interval. It chooses by
+// timing (choose.h), compares the choice with fp32 at equal quality (verify.h), and times the changes that would make
+// another precision the choice.
 #ifndef MZ_STUDY_ADVISED_H
 #define MZ_STUDY_ADVISED_H
 

@@ -50,8 +50,8 @@ typedef struct mz_bench_result {
     mz_bench_cell cells[MZ_BENCH_PRECISIONS];
 } mz_bench_result;
 
-// Never fails because of memory or a missing kernel: such cells are NaN with a note, logged as a notice. INTERRUPTED at
-// *stop.
+// Times every cell. A cell that lacks memory or a kernel becomes NaN with a note, which is logged as a notice.
+// INTERRUPTED: *stop was set.
 mezzo_status mz_bench_run(mezzo_device *device, const char *size, const mezzo_model_config *model,
                           const mz_bench_plan *plan, mz_bench_result *out);
 

@@ -22,7 +22,7 @@ typedef struct mz_explained_row { // strings are the table's
     mezzo_dtype operand, gradient, storage, compute, accumulate, reduce;
     const char *scale;
     const char *fused;  // what the fuse pass made of its storage; "" where that is not asked
-    int number;         // of the rule: the table's rules count from 1, in the order of their first rows
+    int number;         // the rule's number in the table, counted from 1 by the rules' first rows
     const char *kernel; // "-": none is chosen, or the op needs none
     double stream;      // that it runs on; NaN: there is one stream
     double at, bytes;   // of the output, in the arena; NaN: it has no place there

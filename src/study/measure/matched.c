@@ -1,4 +1,5 @@
-// Speedup at equal quality: how many of its steps the baseline needs for the loss that the candidate reaches.
+// Computes the speedup at equal quality: how many of its steps the baseline needs for the loss that the candidate
+// reaches.
 //
 // Over the window of the last third of N steps (from N/1.5 on) the baseline's loss is a straight line in ln(step), of
 // slope b. Both runs of a seed see the same batches, so that the difference d of their losses there is free of the

@@ -6,10 +6,9 @@
 #include "base/precision.h"
 #include "study/measure/measure.h"
 
-// How far the loss may be from FP32's, as a part of how far FP32's fell: what is learnt, not the loss, is what a wrong
-// kernel harms. An operand rounded to the format is off by at most u of it and the gradient's many terms have errors of
-// either sign, but some add up along the layers and the steps: 4 u is a few per cent in BF16, and far below what a
-// wrong kernel does.
+// Bounds the loss's difference from FP32's, as a fraction of the decrease of FP32's loss, because a wrong kernel harms
+// the decrease. Rounding an operand to the format has a relative error of at most u; errors of either sign partly
+// cancel, and 4 u leaves room for those that add up over layers and steps.
 static double bound_of(mezzo_precision precision) {
     return 4 * mz_unit_roundoff(mz_precision(precision)->compute);
 }

@@ -1,4 +1,4 @@
-// A few real training steps in each precision, compared with FP32's: does this device compute what it says?
+// Trains a few steps in each precision and compares them with FP32's, to test the device's kernels.
 #ifndef MZ_STUDY_SELFTEST_H
 #define MZ_STUDY_SELFTEST_H
 

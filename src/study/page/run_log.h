@@ -1,6 +1,7 @@
 // Reads the numbers of a run folder back from its metrics.jsonl, for report and watch. A run that is still writing can
 // be read again and again: only what was added is read, or all of it where the file was cut back, as a rollback does.
-// What is kept does not grow with the file: a long metric is kept in stretches, of long lists of texts some are.
+// Memory does not grow with the file: the reader keeps stretches of a long metric, and some lines of a long list of
+// texts.
 #ifndef MZ_STUDY_RUN_LOG_H
 #define MZ_STUDY_RUN_LOG_H
 

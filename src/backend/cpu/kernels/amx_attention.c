@@ -1,6 +1,7 @@
-// Causal attention, forward, on AMX tiles: 32 queries against up to 256 keys at a time with the online softmax (Milakov
-// & Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Scores are FP32, probabilities are rounded to the operands'
-// format before they meet the values, and are not divided by their sum until the end. Nothing of size T×T is held.
+// Computes causal attention, forward, on AMX tiles: 32 queries against up to 256 keys at a time with the online softmax
+// (Milakov & Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Scores are FP32, probabilities are rounded to the
+// operands' format before they meet the values, and are not divided by their sum until the end. Nothing of size T×T is
+// held.
 #include "backend/cpu/kernels/amx_attention.h"
 
 // 256 keys: a row's maximum, its sum and the rescaling of what was gathered are once in 16 vectors. Rows of the blocks
@@ -48,7 +49,7 @@ static void forward_begin(forward_block *w, const heads *h, int parts, char *mem
     w->packed = 0;
 }
 
-// Keys and values of batch b and kv head g up to position `end`. What is there from the last query block stays.
+// Keys and values of batch b and kv head g up to position `end`. Tiles that the last query block packed stay.
 static void pack_to(forward_block *w, const mz_call *call, const heads *h, int parts, int64_t b, int64_t g,
                     int64_t end) {
     const mz_tensor *k = &call->in[h->packed ? 0 : 1], *v = &call->in[h->packed ? 0 : 2];

@@ -1,4 +1,4 @@
-// Causal attention, backward, on AMX tiles. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
+// Computes causal attention, backward, on AMX tiles. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
 // Everything is computed with keys in rows and queries in columns: pᵀ and dSᵀ, rounded to the operands' format, are
 // then left operands of dv and dk as they lie, lse and Δ are vectors and not numbers to spread, and only dSᵀ has to be

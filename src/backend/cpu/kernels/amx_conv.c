@@ -1,6 +1,6 @@
-// Direct convolution on AMX tiles: see conv_direct.h. A tile load takes rows of any distance, so that sixteen pixels of
-// a line are a tile as they lie, and so are sixteen pairs of pixels of a weight's gradient. Where rows do not lie at
-// one distance (a tile that goes on in the next line), or end, they are copied first.
+// Computes direct convolution on AMX tiles (conv_direct.h). A tile load takes rows of any distance, so that sixteen
+// pixels of a line are a tile as they lie, and so are sixteen pairs of pixels of a weight's gradient. Where rows do not
+// lie at one distance (a tile that goes on in the next line), or end, they are copied first.
 //
 // Four tiles of eight are in use, as in amx_matmul.c, which says why.
 #include "backend/cpu/conv_direct.h"

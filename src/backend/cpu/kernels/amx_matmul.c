@@ -1,5 +1,6 @@
-// The BF16 microkernel on AMX tiles: 2 × 1 tiles of 16 × 16 sums, 32 of k a step, twice for 32 × 32. Palette 1: 8 tiles
-// of 16 rows × 64 bytes. TDPBF16PS takes subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
+// Computes the BF16 microkernel on AMX tiles: 2 × 1 tiles of 16 × 16 sums, 32 of k a step, twice for 32 × 32. Palette
+// 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes subnormals as zero and rounds to nearest even whatever MXCSR says
+// (Intel SDM).
 //
 // Four tiles of eight are in use, and that is the point: while the core's other hardware thread does anything at all,
 // this one has about nine physical tiles. Every tile that holds something takes one, and so does every tile instruction

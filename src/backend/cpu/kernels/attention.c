@@ -1,6 +1,6 @@
-// Attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov & Gimelshein 2018;
-// Dao et al. 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32, probabilities included. Nothing of
-// size T×T is held.
+// Computes attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov &
+// Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32, probabilities
+// included. Nothing of size T×T is held.
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -31,7 +31,7 @@ static void forward_begin(forward_tiles *w, const heads *h, float *memory) {
     w->packed = 0;
 }
 
-// Packs keys and values of batch b and kv head g, up to `tiles` tiles. What is there from the last query tile stays.
+// Packs keys and values of batch b and kv head g, up to `tiles` tiles. Tiles that the last query tile packed stay.
 static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t g, int64_t tiles) {
     const mz_tensor *k = h->packed ? &call->in[0] : &call->in[1], *v = h->packed ? &call->in[0] : &call->in[2];
     if (w->unit != b * h->kv_heads + g)

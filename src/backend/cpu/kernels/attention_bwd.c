@@ -1,4 +1,4 @@
-// Attention, backward. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
+// Computes attention, backward. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
 // One task owns a batch element's kv head: its dk and dv are summed over query heads and tiles in a fixed order, so
 // threads do not change a bit. Probabilities are computed again from lse, a 64×64 tile at a time.

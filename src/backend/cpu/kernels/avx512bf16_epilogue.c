@@ -1,7 +1,7 @@
-// The epilogue of whole rows of 32 columns, for what training stores: 16-bit results, or FP32 ones with a residual.
-// Each kind of work, format and activation is compiled on its own, and BF16 is rounded by vcvtne2ps2bf16: two
-// operations for 32 numbers where integer arithmetic takes twenty. An activation must not take longer than the tile's
-// products.
+// Runs the epilogue of whole rows of 32 columns, for the formats that training stores: 16-bit results, or FP32 ones
+// with a residual. Each kind of work, format and activation is compiled on its own, and BF16 is rounded by
+// vcvtne2ps2bf16: two operations for 32 numbers where integer arithmetic takes twenty. An activation must not take
+// longer than the tile's products.
 //
 // Same bits as matmul_epilogue.c (a NaN may be another NaN). The instruction takes subnormals for zero: a row that has
 // one is rounded by integers.

@@ -1,4 +1,4 @@
-// The BF16 microkernel on AVX512-BF16's dot product: each lane adds two products of a pair to its FP32 sum.
+// Computes the BF16 microkernel by AVX512-BF16's dot product: each lane adds two products of a pair to its FP32 sum.
 // vdpbf16ps takes subnormal inputs as zero and flushes subnormal results (Intel SDM): below 2^-126, where BF16's own
 // rounding error of any normal partner is already larger than what is lost.
 #include "backend/cpu/matmul.h"

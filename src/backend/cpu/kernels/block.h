@@ -1,6 +1,6 @@
-// How kernels see tensors of any float format: a block of at most MZ_BLOCK elements is brought to FP32, worked on, and
-// rounded once into the output's format. Three buffers of a block (6 KiB) stay in any L1. FP32 tensors are used where
-// they are.
+// Lets kernels work on tensors of any float format: a block of at most MZ_BLOCK elements is converted to FP32,
+// processed, and rounded once to the output's format. Three buffers of a block (6 KiB) stay in any L1. FP32 tensors are
+// used where they are.
 #ifndef MZ_CPU_BLOCK_H
 #define MZ_CPU_BLOCK_H
 

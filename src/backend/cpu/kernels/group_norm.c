@@ -1,6 +1,6 @@
-// Group norm of images [B … C], with scales and shifts and SiLU, and its gradient. A thread has some groups of one
-// image, 64 channels or more, and goes over its pixels as they lie. Sums of 64 pixels are FP32, those of all of them
-// FP64, in order: the number of threads does not change a bit.
+// Computes group norm of images [B … C], with scales and shifts and SiLU, and its gradient. A thread has some groups of
+// one image, 64 channels or more, and goes over its pixels as they lie. Sums of 64 pixels are FP32, those of all of
+// them FP64, in order: the number of threads does not change a bit.
 #include "backend/cpu/kernels/act.h"
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"

@@ -1,4 +1,4 @@
-// Packing: operands of any storage and either orientation become a microkernel's panels (matmul.h).
+// Packs operands of any storage and either orientation into a microkernel's panels (matmul.h).
 //
 // Everything is done in 32-bit words: a float, or a pair of BF16 of consecutive k. A panel's block of VW × VW words is
 // read along the source's unit stride and, where the panel wants the other direction along its lanes, transposed in

@@ -7,9 +7,9 @@ _Static_assert(MZ_MATMUL_ROWS == 4, "multiply_rows knows them by number");
 // Bytes, measured (docs/dev/MATMUL.md). Addresses after a matrix do no harm.
 enum { AHEAD_FP32 = 6144, AHEAD_16 = 4096 };
 
-// Computes the products of one row of W with every row of x, tile[i] for row i. One row of W after the other, from
-// its first number to its last: memory is asked for in the order in which it lies. Four rows at a time, each at its own
-// place, reach half of its rate. What bounds a core is how many lines it has asked for: so they are asked for ahead.
+// Computes the products of one row of W with every row of x, tile[i] for row i. One row of W after the other, from its
+// first number to its last: memory is asked for in the order in which it lies. Four rows at a time, each at its own
+// place, reach half of its rate. The number of outstanding cache lines bounds a core, so it prefetches.
 ALWAYS_INLINE void dot(const float *x, int m, int64_t k, const char *w, mezzo_dtype dtype, float *tile, int64_t ld) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
     vf sum[MZ_MATMUL_ROWS][2] = {{{0}}};

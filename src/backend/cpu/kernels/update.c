@@ -1,6 +1,6 @@
-// The update's passes over parameters: gradient statistics, the optimizers, low copies. Each reads and writes every
-// buffer once. Work is cut into chunks of 4096 elements of each segment, so that sums do not depend on the number of
-// threads; a chunk's four buffers (64 KiB) stay in L2.
+// Makes the update's passes over parameters: gradient statistics, the optimizers, low copies. Each reads and writes
+// every buffer once. Work is cut into chunks of 4096 elements of each segment, so that sums do not depend on the number
+// of threads; a chunk's four buffers (64 KiB) stay in L2.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"

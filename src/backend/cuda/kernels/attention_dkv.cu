@@ -1,4 +1,5 @@
-// Attention backward on tensor cores, the second pass: dk and dv (attention_dq.cu has the formulas and the first).
+// Computes attention backward on tensor cores, the second pass: dk and dv (attention_dq.cu has the formulas and the
+// first).
 //   dv_j = Σ_i f·p·dy_i,   dk_j = Σ_i dS·q_i/√D
 // A block owns 64·MT keys of one key/value head and walks the queries from its diagonal to the end, for each query head
 // that shares the keys. Scores are computed transposed, keys × queries: as the results of one product they then already

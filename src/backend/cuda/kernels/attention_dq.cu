@@ -1,4 +1,5 @@
-// Attention backward on tensor cores, the first of two passes: Δ and dq. Scores are computed again from q, k and lse:
+// Computes attention backward on tensor cores, the first of two passes: Δ and dq. Scores are computed again from q, k
+// and lse:
 //   p = exp(s - lse),  Δ = dy·y,  dS = p·(f·(dy·v) - Δ),  dq = Σ_j dS·k_j/√D        (f: dropout's factor)
 // A block owns 64·MT queries and walks their keys, as forward does: dq is summed in registers, in one fixed order. The
 // second pass (attention_dkv.cu) owns keys; the two together multiply 7 matrices where a pass that added dq in memory

@@ -1,7 +1,7 @@
-// Causal attention forward on tensor cores, after Dao, "FlashAttention-2" (2023): a block owns 64·MT queries of one
-// head and walks their keys from the diagonal back to 0, keeping the running maximum, sum and output of each row in
-// registers. Four warps own 16·MT rows each and share the key and value tiles, of which the next is copied while one is
-// used.
+// Computes causal attention forward on tensor cores, after Dao, "FlashAttention-2" (2023): a block owns 64·MT queries
+// of one head and walks their keys from the diagonal back to 0, keeping the running maximum, sum and output of each row
+// in registers. Four warps own 16·MT rows each and share the key and value tiles, of which the next is copied while one
+// is used.
 #include "attention_mma.cuh"
 
 namespace {

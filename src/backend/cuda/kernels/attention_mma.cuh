@@ -152,13 +152,13 @@ template <typename K> cudaError_t attention_run(bool prepare, cudaStream_t strea
                             static_cast<size_t>(a.p > 0 ? K::WITH_MASK : K::TOTAL), stream);
 }
 
-// Tells whether blocks of 128 rows fill the GPU many times over; otherwise blocks of 64 share the work better.
+// Returns whether blocks of 128 rows fill the GPU many times over; otherwise blocks of 64 balance the work better.
 inline bool attention_many_blocks(const mz_cu_attention &a, int heads) {
     return (a.length + 127) / 128 * static_cast<long long>(a.batch) * heads >= 8 * a.sms;
 }
 
 // --- dropout -------------------------------------------------------------------------------------------------------
-// Returns a tile's mask: a bit for each probability, rows of 32-bit words, lowest bit first.
+// Returns the 32-bit words in a row of a tile's mask. The mask has a bit for each probability, lowest bit first.
 constexpr __host__ __device__ int mask_words(int columns) {
     return (columns + 31) / 32;
 }

@@ -1,4 +1,4 @@
-// Causal attention of FP32 storage on tensor cores: TF32 products, or six BF16 ones that make one of FP32
+// Computes causal attention of FP32 storage on tensor cores: TF32 products, or six BF16 ones that make one of FP32
 // (attention_tf32.cuh). The algorithm, the two backward passes and the formulas are those of attention_forward.cu,
 // attention_dq.cu and attention_dkv.cu.
 #include "attention_tf32.cuh"
@@ -47,7 +47,7 @@ template <typename LAYOUT, int BN, int D> struct tile_pair {
     }
 };
 
-// What the block owns.
+// Loads the rows that the block owns.
 template <int KIND, int ROWS, int D>
 __device__ __forceinline__ void load_own(typename tile_of<KIND>::element *tile, const float *from, long long stride,
                                          int count, int width) {

@@ -1,7 +1,7 @@
 // Attention's kernels for Hopper (compute capability 9.0 only) share this: warpgroup matrix instructions, tiles fetched
 // by one thread (TMA), the order of the work.
 //
-// A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). What they own stays in
+// A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). Their own rows stay in
 // registers as the left operand; tiles of the other side come through a ring in shared memory and are the right
 // operand, either way round. Results of one product are, rounded, the left operand of the next (attention_mma.cuh):
 // probabilities and their gradients never leave registers.

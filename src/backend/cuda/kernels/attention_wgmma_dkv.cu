@@ -1,5 +1,5 @@
-// Attention backward for Hopper (attention_wgmma.cuh), the second pass: dk and dv. attention_dkv.cu has the formulas;
-// scores are keys × queries here as there.
+// Computes attention backward for Hopper (attention_wgmma.cuh), the second pass: dk and dv. attention_dkv.cu has the
+// formulas; scores are keys × queries here as there.
 #include "attention_wgmma.cuh"
 
 namespace {

@@ -1,4 +1,4 @@
-// FP32 numbers as the sum of three BF16 ones, for products on tensor cores (docs/dev/NUMERICS.md): x = x0 + x1 + x2.
+// Splits FP32 numbers into three BF16 terms, for products on tensor cores (docs/dev/NUMERICS.md): x = x0 + x1 + x2.
 #include "ptx.cuh"
 #include "vec.cuh"
 

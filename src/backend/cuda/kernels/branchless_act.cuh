@@ -1,5 +1,5 @@
-// activation.cuh's functions of BF16 numbers, bit by bit, without branches and in fewer instructions, for kernels that
-// round their results to BF16 and to 8 bits: eight numbers at a time, as four words of two.
+// Computes activation.cuh's functions of BF16 numbers with the same bits, without branches and in fewer instructions,
+// for kernels that round their results to BF16 and to 8 bits: eight numbers at a time, as four words of two.
 #ifndef MZ_BRANCHLESS_ACT_CUH
 #define MZ_BRANCHLESS_ACT_CUH
 

@@ -1,8 +1,8 @@
-// The gradient of a convolution's weight: dw [n, (r, s, c)] = Σ over pixels of dy [pixel, n] · x [the pixel that (r, s)
-// sees, c], by warpgroup matrix instructions (compute capability 9.0 only). A block of two warpgroups makes a tile of
-// 128 × 256 of dw from a range of pixels; pieces of 64 pixels come through a pipeline of asynchronous copies, those of
-// x from where the tap of a column is, zeros where that is padding. So no image is written out tap by tap. After the
-// columns stands one of ones, where the bias's gradient is wanted too.
+// Computes the gradient of a convolution's weight: dw [n, (r, s, c)] = Σ over pixels of dy [pixel, n] · x [the pixel
+// that (r, s) sees, c], by warpgroup matrix instructions (compute capability 9.0 only). A block of two warpgroups makes
+// a tile of 128 × 256 of dw from a range of pixels; pieces of 64 pixels come through a pipeline of asynchronous copies,
+// those of x from where the tap of a column is, zeros where that is padding. So no image is written out tap by tap.
+// After the columns stands one of ones, where the bias's gradient is wanted too.
 #include "conv_dw.h"
 #include "ptx.cuh"
 #include "vec.cuh"

@@ -1,5 +1,6 @@
-// base/dynamic8.h on the device: moments in 8 bits with a scale for each block of 256. Codes and scales are bit for bit
-// those of base/dynamic8.c: quotients and products are rounded as IEEE says, and the tables are the same numbers.
+// Implements base/dynamic8.h on the device: moments in 8 bits with a scale for each block of 256. Codes and scales are
+// bit for bit those of base/dynamic8.c: quotients and products are rounded as IEEE says, and the tables are the same
+// numbers.
 #ifndef MZ_CU_DYNAMIC8_CUH
 #define MZ_CU_DYNAMIC8_CUH
 

@@ -1,6 +1,6 @@
-// Products of E4M3 operands with a power of two for every 128 terms of the sum, on Hopper's tensor cores (compute
-// capability 9.0 only). These keep about 14 bits of a sum of 8-bit products, so they add up 128 terms at most: FP32
-// registers multiply by both operands' scales and add ("promotion").
+// Computes products of E4M3 operands with a power of two for every 128 terms of the sum, on Hopper's tensor cores
+// (compute capability 9.0 only). These keep about 14 bits of a sum of 8-bit products, so they add up 128 terms at most:
+// FP32 registers multiply by both operands' scales and add ("promotion").
 //
 // A block is a warp that asks for tiles of the operands (TMA) and two warpgroups that make 64 of a tile's 128 rows
 // each, 128 of its 256 columns at a time: while one promotes, the other multiplies, where sums are long by turns. Two

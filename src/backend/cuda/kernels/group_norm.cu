@@ -1,5 +1,5 @@
-// Group norm over images in pieces of pixels: a block reads all channels of its pixels, 8 side by side a thread, so
-// that memory is read in order whatever a group is. Channels are a multiple of 8, at most 2,048. Sums are FP32 in an
+// Computes group norm of images in pieces of pixels: a block reads all channels of its pixels, 8 side by side a thread,
+// so that memory is read in order whatever a group is. Channels are a multiple of 8, at most 2,048. Sums are FP32 in an
 // order that an image's shape decides.
 #include "activation.cuh"
 #include "pdl_launch.cuh"
@@ -9,8 +9,8 @@
 enum { NORM_BLOCK = 256, V = 4, LANES = NORM_BLOCK / WARP }; // V: pixels of a thread at a time
 enum { FEW_PIECES = 256, SPANS = 32, MOST_TURNS = 16 };
 
-// Says where a thread is: thread columns have 8 channels each, thread rows take pixels in turn. What is not kept in
-// registers goes over spans of several pieces, so that a block begins and ends less often.
+// Holds a thread's place: thread columns have 8 channels each, thread rows take pixels in turn. A pass that keeps
+// nothing in registers runs over spans of several pieces, so that fewer blocks start.
 struct place {
     int64_t image;
     int across, down, column, row, first, pixels; // pixels of the piece, from `first` on

@@ -1,4 +1,4 @@
-// The experts' products: which rows, matrix and results a tile has to do with.
+// Finds the rows, the matrix and the results of a tile of the experts' products.
 //
 // Each of the three is out[m, c] = Σ_l a[m, l]·b[c, l] for one expert's rows r and its matrix w[e] [n, k]:
 //   y   m = r, c = n, l = k    a = x   b = w[e]                  l is contiguous in both

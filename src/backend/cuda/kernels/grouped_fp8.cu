@@ -1,7 +1,7 @@
-// The experts' products of 8-bit operands with a scale each, on Hopper's tensor cores (compute capability 9.0 only).
-// Their instructions want what is summed over contiguous in both operands, so a gradient's operands come turned
-// (grouped_fp8.h). They keep about 14 bits of a sum of 8-bit products, so they add up 128 terms at most: FP32 registers
-// add the pieces ("promotion"); the scales multiply the whole sum.
+// Computes the experts' products of 8-bit operands with a scale each, on Hopper's tensor cores (compute capability 9.0
+// only). Their instructions want what is summed over contiguous in both operands, so a gradient's operands are
+// columnwise (grouped_fp8.h). They keep about 14 bits of a sum of 8-bit products, so they add up 128 terms at most:
+// FP32 registers add the pieces ("promotion"); the scales multiply the whole sum.
 //
 // A block goes through tiles of 128 × 128 results: one warp asks for pieces of the operands (TMA), two warpgroups make
 // 64 of the tile's rows each. While one promotes or stores, the other multiplies, and pieces of the next tile arrive.

@@ -1,7 +1,7 @@
-// The experts' products on tensor cores: BF16 and FP16, FP32 storage as TF32, or under FP32 as sums of three BF16 parts
-// (PARTS, ptx.cuh). All rows are multiples of 16 bytes. A block of four warps makes a tile of TILE × TILE results, a
-// warp a quarter of it; pieces of DEPTH bytes of l come through a pipeline of asynchronous copies. Sums are FP32, in
-// order of l.
+// Computes the experts' products on tensor cores: BF16 and FP16, FP32 storage as TF32, or under FP32 as sums of three
+// BF16 parts (PARTS, ptx.cuh). All rows are multiples of 16 bytes. A block of four warps makes a tile of TILE × TILE
+// results, a warp a quarter of it; pieces of DEPTH bytes of l come through a pipeline of asynchronous copies. Sums are
+// FP32, in order of l.
 #ifndef MZ_GROUPED_MMA_CUH
 #define MZ_GROUPED_MMA_CUH
 

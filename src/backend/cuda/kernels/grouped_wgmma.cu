@@ -1,7 +1,7 @@
-// The experts' products of BF16 and FP16 matrices on Hopper's tensor cores (compute capability 9.0 only): warpgroup
-// matrix instructions, which read both operands from shared memory. A block of two warpgroups makes a tile of 128 × 128
-// results, one half of its rows each; pieces of 64 of l come through a pipeline of asynchronous copies. Two blocks
-// share a multiprocessor, so that one computes while the other waits.
+// Computes the experts' products of BF16 and FP16 matrices on Hopper's tensor cores (compute capability 9.0 only):
+// warpgroup matrix instructions, which read both operands from shared memory. A block of two warpgroups makes a tile of
+// 128 × 128 results, one half of its rows each; pieces of 64 of l come through a pipeline of asynchronous copies. Two
+// blocks share a multiprocessor, so that one computes while the other waits.
 //
 // FP32 as three BF16 parts (bf16_terms.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times,
 // for the products x2·y0, x1·y1, x0·y2, x1·y0, x0·y1, x0·y0. The tensor cores, which cut their sums off, add up 64

@@ -1,6 +1,7 @@
-// Products of FP32 matrices on Hopper's tensor cores (compute capability 9.0 only), as exact as FP32's own: each number
-// is the sum of three BF16 ones (bf16_terms.cu), six products of parts make one of FP32, and the tensor cores, which
-// cut their sums off, add up 64 terms at most: then FP32 registers take over ("promotion"), which round to nearest.
+// Computes products of FP32 matrices on Hopper's tensor cores (compute capability 9.0 only), as exact as FP32's own:
+// each number is the sum of three BF16 ones (bf16_terms.cu), six products of parts make one of FP32, and the tensor
+// cores, which cut their sums off, add up 64 terms at most: then FP32 registers take over ("promotion"), which round to
+// nearest.
 //
 // A block is a thread that asks for tiles of the operands (TMA) and two warpgroups that make 64 of a tile's 128 rows
 // each. All three parts of 64 terms of both operands are in shared memory at once, so that six products cost six tiles.

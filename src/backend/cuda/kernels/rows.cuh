@@ -1,6 +1,6 @@
-// A row in registers: T threads (a warp, or a block) hold V vectors of 8 columns each; thread t's vector v is columns
-// (v·T + t)·8 … + 7. Columns past the width are 0. Rows whose width is not a multiple of 8 are read one element at a
-// time.
+// Keeps a row in registers: T threads (a warp, or a block) hold V vectors of 8 columns each; thread t's vector v is
+// columns (v·T + t)·8 … + 7. Columns past the width are 0. Rows whose width is not a multiple of 8 are read one element
+// at a time.
 #ifndef MZ_ROWS_CUH
 #define MZ_ROWS_CUH
 

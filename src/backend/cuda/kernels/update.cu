@@ -1,6 +1,6 @@
-// The update's passes over parameters: gradient statistics, the optimizers, low copies; and the few scalars that
-// decide a step. Formulas, order of operations and rounding: docs/dev/NUMERICS.md, "The update". The arithmetic of the
-// optimizers is written with explicit roundings, so that every way of storing a master moves it by the same bits.
+// Makes the update's passes over parameters (gradient statistics, the optimizers, low copies) and computes the scalars
+// that decide a step. Formulas, order of operations and rounding: docs/dev/NUMERICS.md, "The update". The arithmetic of
+// the optimizers is written with explicit roundings, so that every way of storing a master moves it by the same bits.
 #include "update.cuh"
 
 // --- chunks of segments --------------------------------------------------------------------------------------------

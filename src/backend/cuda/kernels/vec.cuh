@@ -1,7 +1,7 @@
-// Eight elements of a storage at a time: 16-byte loads and stores of fp32, bf16 and fp16, widened to FP32 and rounded
-// back. The dtype is an ordinary argument: the same for every thread, so a branch on it costs an instruction or two,
-// and nothing at all where the caller passes a constant. Loading and widening are apart so that many loads can be in
-// flight before the first one is waited for.
+// Holds eight elements of a storage: 16-byte loads and stores of fp32, bf16 and fp16, widened to FP32 and rounded back.
+// The dtype is an ordinary argument: the same for every thread, so a branch on it costs an instruction or two, and
+// nothing at all where the caller passes a constant. Loading and widening are apart so that many loads can be in flight
+// before the first one is waited for.
 #ifndef MZ_VEC_CUH
 #define MZ_VEC_CUH
 

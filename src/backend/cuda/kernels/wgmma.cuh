@@ -1,5 +1,6 @@
-// Warpgroup matrix instructions: operands in shared memory, results in the registers of four warps. On other devices
-// than those of compute capability 9.0, for which kernels with them are compiled but not launched, they do nothing.
+// Wraps warpgroup matrix instructions: operands in shared memory, results in the registers of four warps. On other
+// devices than those of compute capability 9.0, for which kernels with them are compiled but not launched, they do
+// nothing.
 #ifndef MZ_WGMMA_CUH
 #define MZ_WGMMA_CUH
 
