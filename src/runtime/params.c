@@ -691,3 +691,22 @@ mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
             return own_at(p, params->low_copies[i].data, p->low_copy_place, MEZZO_BF16);
     return mz_tensor_absent();
 }
+
+mezzo_status mz_params_perturb(mezzo_params *params, double by, uint64_t seed) {
+    for (int i = 0; i < mezzo_params_count(params); i++) {
+        const size_t n = (size_t)mz_shape_count(&params->list[i].shape);
+        uint32_t random[4];
+        float *values = mz_alloc(n + 1, sizeof *values);
+        mezzo_status status = values != NULL ? mezzo_params_read(params, i, values) : MEZZO_ERR_MEMORY;
+        for (size_t k = 0; k < n && status == MEZZO_OK; k++) {
+            if (k % 4 == 0)
+                mz_philox((mz_philox_key){seed, 0, params->list[i].key}, k / 4, random);
+            values[k] = (float)((double)values[k] * (random[k % 4] & 1 ? 1 + by : 1 - by));
+        }
+        if (status == MEZZO_OK)
+            status = mezzo_params_write(params, i, values);
+        mz_free(values);
+        MEZZO_TRY(status);
+    }
+    return MEZZO_OK;
+}

@@ -185,6 +185,8 @@ mezzo_status mz_stored_read(mezzo_device *device, const mz_layout *layout, const
                             int64_t count, void *out);
 mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void *at, size_t size, int64_t first,
                              int64_t count, const void *values);
+// Multiplies every weight by 1 + by or 1 - by, drawn from `seed`. Errors: MEMORY, those of reading and writing.
+mezzo_status mz_params_perturb(mezzo_params *params, double by, uint64_t seed);
 mz_tensor mz_params_grad(const mezzo_params *params, int index); // FP32; not with scattered gradients
 
 // The device's `segments` as an update op reads them; storage.padded says that some have padding.

@@ -556,26 +556,6 @@ static void report_other(audit *a) {
 // a multiple of the largest change up to the step, and what FP32 rounds off a loss.
 enum { PERTURBED = 2, BOUND_FACTOR = 8 };
 
-static mezzo_status perturb(mz_training *run, double by, uint64_t seed) {
-    mezzo_params *params = run->engine.session.params;
-    for (int i = 0; i < mezzo_params_count(params); i++) {
-        const size_t n = (size_t)mz_shape_count(&params->list[i].shape);
-        uint32_t random[4];
-        float *values = mz_alloc(n + 1, sizeof *values);
-        mezzo_status status = values != NULL ? mezzo_params_read(params, i, values) : MEZZO_ERR_MEMORY;
-        for (size_t k = 0; k < n && status == MEZZO_OK; k++) {
-            if (k % 4 == 0)
-                mz_philox((mz_philox_key){seed, 0, params->list[i].key}, k / 4, random);
-            values[k] = (float)((double)values[k] * (random[k % 4] & 1 ? 1 + by : 1 - by));
-        }
-        if (status == MEZZO_OK)
-            status = mezzo_params_write(params, i, values);
-        mz_free(values);
-        MEZZO_TRY(status);
-    }
-    return MEZZO_OK;
-}
-
 // changes[k]: the largest of the k-th recorded loss.
 static mezzo_status measure_changes(audit *a, double *changes) {
     mz_training *run = &a->run;
@@ -584,7 +564,7 @@ static mezzo_status measure_changes(audit *a, double *changes) {
     for (uint64_t pass = 1; pass <= PERTURBED; pass++) {
         const wanted none = {0};
         MEZZO_TRY(begin(a));
-        MEZZO_TRY(perturb(run, by, pass));
+        MEZZO_TRY(mz_params_perturb(run->engine.session.params, by, pass));
         for (int k = 0; run->step < a->v->to && k < r->n_losses;) {
             MEZZO_TRY(go_back(a));
             MEZZO_TRY(compute_step(a, &none));

@@ -85,7 +85,7 @@ typedef struct mz_rig_state {
     int64_t skipped;   // steps, for non-finite gradients
     bool finite;       // the loss is, and the last step was taken
 } mz_rig_state;
-mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out); // It waits for the device.
+mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out); // waits for the device
 
 // Gradients of one micro batch, unscaled: of each parameter at most 65,536 numbers at equal distances.
 typedef struct mz_gradient {
