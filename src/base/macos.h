@@ -13,8 +13,11 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#define st_mtim st_mtimespec // of struct stat
 
 // --- sockets: flags of socket, socketpair and accept4
 // -----------------------------------------------------------------

@@ -4,20 +4,20 @@
 
 enum { PIECES = 4, TIMES = 5 };
 
-typedef struct link {
+typedef struct link_run {
     mezzo_device *device;
     mz_group *group;
     mz_rank_report own, *all; // all: [size]
-} link;
+} link_run;
 
 // --- measuring -----------------------------------------------------------------------------------------------------
-static mezzo_status fill(link *s, float *host, void *data, size_t n) {
+static mezzo_status fill(link_run *s, float *host, void *data, size_t n) {
     for (size_t i = 0; i < n; i++)
         host[i] = (float)(mz_group_rank_of(s->group) + (int)(i % 7));
     return s->device->backend->write(s->device, data, host, n * sizeof *host);
 }
 
-static mezzo_status time_sums(link *s, float *host, void *data, size_t n) {
+static mezzo_status time_sums(link_run *s, float *host, void *data, size_t n) {
     const int size = mz_group_size(s->group);
     const mz_collective c = {MZ_ALL_REDUCE_SUM, data, data, n, MEZZO_F32, 0};
     MEZZO_TRY(fill(s, host, data, n));
@@ -40,7 +40,7 @@ static mezzo_status time_sums(link *s, float *host, void *data, size_t n) {
     return MEZZO_OK;
 }
 
-static mezzo_status measure(link *s) {
+static mezzo_status measure(link_run *s) {
     const size_t n = s->device->backend->transport != NULL ? (size_t)32 << 20 : (size_t)1 << 20; // 128 and 4 MiB
     float *host = mz_alloc(n, sizeof *host);
     void *data = NULL;
@@ -54,7 +54,7 @@ static mezzo_status measure(link *s) {
 }
 
 // --- judging -------------------------------------------------------------------------------------------------------
-static void judge(link *s) {
+static void judge(link_run *s) {
     const mz_rank_report *zero = &s->all[0];
     for (int r = 0; r < mz_group_size(s->group); r++) {
         mz_rank_report *one = &s->all[r];
@@ -75,7 +75,7 @@ static void judge(link *s) {
     }
 }
 
-static mezzo_status report_self(link *s) {
+static mezzo_status report_self(link_run *s) {
     mezzo_device_info info;
     MEZZO_TRY(mezzo_device_describe(s->device, &info));
     const int rank = mz_group_rank_of(s->group);
@@ -95,7 +95,7 @@ static mezzo_status report_self(link *s) {
 }
 
 mezzo_status mz_links_report(mz_group *group, mezzo_device *device, mz_rank_report *all) {
-    link l = {.group = group, .device = device, .all = all};
+    link_run l = {.group = group, .device = device, .all = all};
     MEZZO_TRY(report_self(&l));
     judge(&l);
     return MEZZO_OK;

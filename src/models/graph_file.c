@@ -543,7 +543,7 @@ static mezzo_status find_text(mz_fact_find find, void *user, const char *key, ch
     return MEZZO_OK;
 }
 
-static mezzo_status read(mz_fact_find find, void *user, const char *folder, mz_model *out) {
+static mezzo_status read_description(mz_fact_find find, void *user, const char *folder, mz_model *out) {
     mezzo_model_config c;
     double crc, length, ignored, texts;
     if (folder == NULL)
@@ -647,7 +647,7 @@ const mz_maker mz_model_onnx = {.name = "onnx",
                                 .sizes = sizes_of,
                                 .summary = summarize,
                                 .describe = describe,
-                                .read = read,
+                                .read = read_description,
                                 .load = load,
                                 .keep = keep,
                                 .save = save,
