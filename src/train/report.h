@@ -86,7 +86,7 @@ void mz_run_paused(struct mz_training *run, mz_pause kind, int64_t count, double
 mezzo_status mz_run_open_metrics(struct mz_training *run);
 // Opens the files of records again, without what is later than run->step.
 mezzo_status mz_run_cut_metrics(struct mz_training *run);
-mezzo_status mz_run_check_metrics(const struct mz_training *run); // beside the checkpoint that the run goes on from
+mezzo_status mz_run_check_metrics(const struct mz_training *run); // beside the checkpoint that the run resumes from
 mezzo_status mz_run_log_step(struct mz_training *run);            // a metrics row and a progress event
 mezzo_status mz_run_log_magnitudes(struct mz_training *run);
 mezzo_status mz_run_log_counterfactual(struct mz_training *run);

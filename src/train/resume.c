@@ -1,5 +1,5 @@
 #define _GNU_SOURCE // memmem
-// Decides where a run starts and what it leaves: the run folder, the checkpoint it goes on from, the checkpoints it
+// Decides where a run starts and what it leaves: the run folder, the checkpoint it resumes from, the checkpoints it
 // writes.
 #include <math.h>
 #include <stdlib.h>
@@ -248,7 +248,7 @@ static mezzo_status begin_folder(mz_training *run) {
     return run->config.resume[0] == '\0' ? drop_start(run->config.out) : MEZZO_OK;
 }
 
-// The checkpoint that a resumed run goes on from; "" = it begins anew.
+// The checkpoint that a run resumes from; "" = it begins anew.
 static mezzo_status find_start(const mz_training *run, char *path, size_t size) {
     const char *resume = run->config.resume;
     bool used = false;

@@ -46,7 +46,7 @@ struct mz_training {
     bool saving;              // all ranks know that one was asked to save
     sig_atomic_t saves_asked; // hooks.save, as it was last seen
     bool data_failed;         // the error of the step under way is that its data could not be read
-    bool elsewhere;           // the checkpoint that it goes on from is not in its folder, which has none yet
+    bool elsewhere;           // the checkpoint that it resumes from is not in its folder, which has none yet
     int64_t step, first_step; // done; done before this call
 };
 

@@ -1,4 +1,4 @@
-# A loop of one's own, examples/gpt.c, has the losses of mezzo train with the same seed and data, to the bit, also when it goes on from its
+# A loop of one's own, examples/gpt.c, has the losses of mezzo train with the same seed and data, to the bit, also when it resumes from its
 # checkpoint.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 GPT=$(dirname "$MEZZO")/examples/gpt
