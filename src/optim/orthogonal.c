@@ -98,6 +98,14 @@ static mezzo_status check_part(const mz_param *p) {
     return MEZZO_OK;
 }
 
+// Where a row of a parameter is stored; the number of rows is the end of the last one, padding included.
+static int64_t stored_row(const mz_param *p, int64_t row) {
+    const mz_storage *s = &p->storage;
+    if (!s->padded || s->pitch[0] == 0)
+        return row;
+    return row / s->inner[0] * s->pitch[0] + row % s->inner[0];
+}
+
 // The parts of owned parameter i; returns how many.
 static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o, part *out) {
     const mz_param *p = &opt->params->list[opt->index[i]];
@@ -106,8 +114,8 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
     const int64_t width = p->shape.rank > 0 ? p->shape.dim[p->shape.rank - 1] : 1;
     const int64_t height = p->shape.rank > 1 ? p->shape.dim[p->shape.rank - 2] : 1;
     const bool is_fused = p->parts.layers > 1 && !o->whole && p->shape.rank == 2;
-    const int64_t ratio = height > 0 ? stored.rank > 1 ? stored.dim[stored.rank - 2] : 1 : 0; // rows as they are stored
-    part all = {.owned = i, .segment = (int)opt->begin[i], .count = p->count, .columns = columns, .rows = ratio};
+    part all = {.owned = i, .segment = (int)opt->begin[i], .count = p->count, .columns = columns};
+    all.rows = stored.rank > 1 ? stored.dim[stored.rank - 2] : 1;
     all.matrices = p->stored / (all.rows * columns);
     all.scale = scale_of(o, height, width);
     if (!is_fused) {
@@ -125,7 +133,7 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
         out[k] = all;
         out[k].first = row * width;
         out[k].count = rows * width;
-        out[k].rows = rows * ratio / height; // axes pad each layer alike
+        out[k].rows = stored_row(p, row + rows) - stored_row(p, row); // zeros of padding after its last row are its own
         out[k].scale = scale_of(o, rows, width);
         row += rows;
     }

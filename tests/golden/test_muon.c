@@ -164,8 +164,9 @@ static void as_torch_in_bf16(void **state) {
 // ------------------------------------------------------------------------------------------
 enum { PARTS = 3, WIDTH = 33 };
 
-// The weights after three steps of three matrices: of one parameter with their rows, or apart.
-static float *weights_of(const int64_t *rows, bool are_fused, const mezzo_optimizer_options *o) {
+// The weights after three steps of three matrices: of one parameter with their rows, or apart. multiple: of rows and
+// columns as they are stored; 0: the device's own.
+static float *weights_of(const int64_t *rows, bool are_fused, int multiple, const mezzo_optimizer_options *o) {
     static const char *const part_names[PARTS] = {"q", "k", "v"};
     const mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 1};
     const int64_t all = rows[0] + rows[1] + rows[2];
@@ -174,6 +175,8 @@ static float *weights_of(const int64_t *rows, bool are_fused, const mezzo_optimi
     mezzo_graph *g;
     run r;
     must(mezzo_device_open(test_device(), 2, &r.device));
+    for (int axis = 0; axis < MZ_AXIS_COUNT && multiple > 0; axis++)
+        r.device->storage.multiple[axis] = multiple;
     must(mezzo_graph_create(&g));
     for (int i = 0; i < PARTS; i++)
         parts[i] = (mezzo_part){part_names[i], rows[i]};
@@ -203,31 +206,36 @@ static float *weights_of(const int64_t *rows, bool are_fused, const mezzo_optimi
     return out;
 }
 
-// Layers whose rows begin where no moment can are still a matrix each, with the scale of each. Seen to fail with the
-// scale of the first one for all.
+// Layers whose rows begin where no moment can are still a matrix each, with the scale of each, and with padding after
+// all rows or after each layer's. Seen to fail with the scale of the first one for all, and with each layer's share of
+// the padding.
+static void parts_are_matrices(const int64_t *rows, int multiple, const char *rule) {
+    mezzo_optimizer_options o = options_of("quintic", rule, MEZZO_ORTHOGONAL_FP32);
+    float *fused = weights_of(rows, true, multiple, &o), *apart = weights_of(rows, false, multiple, &o);
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < (rows[0] + rows[1] + rows[2]) * WIDTH; i++) {
+        off = fmax(off, fabs((double)fused[i] - (double)apart[i]));
+        size = fmax(size, fabs((double)apart[i]));
+    }
+    if (!(off <= 3 * terms * 0x1p-24 * size)) // three steps; products may add in another order
+        fail_msg("rows %lld, %lld, %lld, multiples of %d, %s: off by %g of %g", (long long)rows[0], (long long)rows[1],
+                 (long long)rows[2], multiple, rule, off, size);
+    o.orthogonal.whole = true;
+    float *whole = weights_of(rows, true, multiple, &o);
+    assert_true(memcmp(whole, fused, (size_t)(rows[0] * WIDTH) * sizeof *whole) != 0);
+    mz_free(fused);
+    mz_free(apart);
+    mz_free(whole);
+}
+
 static void parts_of_odd_widths(void **state) {
     (void)state;
     static const int64_t shapes_of[][PARTS] = {{33, 33, 33}, {33, 11, 11}, {99, 33, 50}};
+    static const int multiples[] = {0, 1, 8};
     for (size_t s = 0; s < MZ_COUNT(shapes_of); s++)
-        for (size_t rule = 0; rule < MZ_COUNT(rules); rule++) {
-            const int64_t *rows = shapes_of[s];
-            mezzo_optimizer_options o = options_of("quintic", rules[rule], MEZZO_ORTHOGONAL_FP32);
-            float *fused = weights_of(rows, true, &o), *apart = weights_of(rows, false, &o);
-            double off = 0, size = 0;
-            for (int64_t i = 0; i < (rows[0] + rows[1] + rows[2]) * WIDTH; i++) {
-                off = fmax(off, fabs((double)fused[i] - (double)apart[i]));
-                size = fmax(size, fabs((double)apart[i]));
-            }
-            if (!(off <= 3 * terms * 0x1p-24 * size)) // three steps; products may add in another order
-                fail_msg("rows %lld, %lld, %lld, %s: off by %g of %g", (long long)rows[0], (long long)rows[1],
-                         (long long)rows[2], rules[rule], off, size);
-            o.orthogonal.whole = true;
-            float *whole = weights_of(rows, true, &o);
-            assert_true(memcmp(whole, fused, (size_t)(rows[0] * WIDTH) * sizeof *whole) != 0);
-            mz_free(fused);
-            mz_free(apart);
-            mz_free(whole);
-        }
+        for (size_t rule = 0; rule < MZ_COUNT(rules); rule++)
+            for (size_t m = 0; m < MZ_COUNT(multiples); m++)
+                parts_are_matrices(shapes_of[s], multiples[m], rules[rule]);
 }
 
 int main(void) {
