@@ -76,12 +76,12 @@ static const char *loss_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field timed_fields[] = {
-    {CLI_FIELD(mz_candidate, precision), NULL, "precision", "%s"},
+    {CLI_FIELD(mz_candidate, precision), NULL, "precision"},
     {CLI_FIELD(mz_candidate, step_seconds), NULL, "ms/step", "%.3f", .flags = CLI_DASH, .factor = 1e3},
     {CLI_FIELD(mz_candidate, tokens_per_second), NULL, "*/s", "count", .flags = CLI_DASH},
     {CLI_FIELD(mz_candidate, memory), NULL, "memory", "mib", .legend = "of a training step. M: MiB, G: GiB"},
     {CLI_FIELD(mz_candidate, loss), NULL, "loss", .text = loss_text, .legend = "after the timed steps"},
-    {CLI_FIELD(mz_candidate, note), NULL, "", "%s"},
+    {CLI_FIELD(mz_candidate, note), NULL, ""},
 };
 
 static void print_choice(const mz_choice *c, const char *unit) {

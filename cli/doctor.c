@@ -139,8 +139,8 @@ static const char *verdict_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field selftest_fields[] = {
-    {CLI_FIELD(mz_selftest, asked), "precision", "asked", "%s"},
-    {CLI_FIELD(mz_selftest, runs), "runs_as", "runs as", "%s", .legend = "where this device has no such format"},
+    {CLI_FIELD(mz_selftest, asked), "precision", "asked"},
+    {CLI_FIELD(mz_selftest, runs), "runs_as", "runs as", .legend = "where this device has no such format"},
     {CLI_FIELD(mz_selftest, reason), "reason"},
     {CLI_FIELD(mz_selftest, milliseconds), "step_ms", "ms/step", "%.3f"},
     {CLI_FIELD(mz_selftest, first), "first_loss", "first loss", "%.6f"},

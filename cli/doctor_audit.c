@@ -162,7 +162,7 @@ static void print_head(const mz_torch_trace *t, size_t ranks, const mz_audit *au
 }
 
 static const cli_field cost_fields[] = {
-    {CLI_FIELD(mz_torch_cost, format), "format", "precision", "%s"},
+    {CLI_FIELD(mz_torch_cost, format), "format", "precision"},
     {CLI_FIELD(mz_torch_cost, now), "as_it_is", "", "%s", .words = {"predicted", "as it is"}},
     {CLI_FIELD(mz_torch_cost, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
     {CLI_FIELD(mz_torch_cost, speedup), "speedup", "times as fast", "%.2f"},
@@ -202,7 +202,7 @@ typedef struct kernel_time {
     double seconds;
 } kernel_time;
 static const cli_field kernel_fields[] = {
-    {CLI_FIELD(kernel_time, precision), "precision", "precision", "%s"},
+    {CLI_FIELD(kernel_time, precision), "precision", "precision"},
     {CLI_FIELD(kernel_time, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
 };
 

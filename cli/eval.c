@@ -38,7 +38,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_eval_result, psnr), "psnr", "PSNR", "%.2f dB", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_eval_result, tokens), "*", "*", "count"},
     {CLI_FIELD(mezzo_eval_result, tokens_per_second), "*_per_second", "speed", "count */s"},
-    {CLI_FIELD(mezzo_eval_result, precision), "precision", "precision", "%s"},
+    {CLI_FIELD(mezzo_eval_result, precision), "precision", "precision"},
     {CLI_FIELD(mezzo_eval_result, step), "step"},
     {CLI_FIELD(mezzo_eval_result, ema), "ema"},
     {CLI_FIELD(mezzo_eval_result, checkpoint), "checkpoint", "checkpoint", .text = checkpoint_text},

@@ -66,32 +66,32 @@ static const char *bytes_text(const void *row, char *buf, size_t size) {
 // JSON has other places for the rule and the gradient than the table.
 static const cli_field row_fields[] = {
     {CLI_FIELD(mz_explained_row, phase), "phase"},
-    {CLI_FIELD(mz_explained_row, phase), NULL, "phase", "%s", .only = "with backward"},
-    {CLI_FIELD(mz_explained_row, op), "op", "op", "%s"},
-    {CLI_FIELD(mz_explained_row, module), "module", "module", "%s"},
+    {CLI_FIELD(mz_explained_row, phase), NULL, "phase", .only = "with backward"},
+    {CLI_FIELD(mz_explained_row, op), "op", "op"},
+    {CLI_FIELD(mz_explained_row, module), "module", "module"},
     {CLI_FIELD(mz_explained_row, output), "output"},
     {CLI_FIELD(mz_explained_row, inputs), "inputs", "inputs", .text = inputs_text},
-    {CLI_FIELD(mz_explained_row, shape), "shape", "shape", "%s"},
+    {CLI_FIELD(mz_explained_row, shape), "shape", "shape"},
     {CLI_FIELD(mz_explained_row, operand), "operand"},
     {CLI_FIELD(mz_explained_row, gradient), "gradient"},
-    {CLI_FIELD(mz_explained_row, storage), "storage", "storage", "%s", .legend = "dtype of the stored output"},
+    {CLI_FIELD(mz_explained_row, storage), "storage", "storage", .legend = "dtype of the stored output"},
     {CLI_FIELD(mz_explained_row, gradient), NULL, "gradient", .flags = CLI_SOME, .text = gradient_text,
      .legend = "dtype in which backward's products read the output's gradient; -: as storage"},
-    {CLI_FIELD(mz_explained_row, scale), "scale", "scale", "%s", .flags = CLI_SOME,
+    {CLI_FIELD(mz_explained_row, scale), "scale", "scale", .flags = CLI_SOME,
      .legend = "what shares one scale of the operands"},
-    {CLI_FIELD(mz_explained_row, compute), "compute", "compute", "%s",
+    {CLI_FIELD(mz_explained_row, compute), "compute", "compute",
      .legend = "dtype to which operands are rounded; sums are fp32 unless a column says otherwise"},
     {CLI_FIELD(mz_explained_row, accumulate), "accumulate", "accumulate", .flags = CLI_SOME, .text = accumulate_text,
      .legend = "dtype of a product's sums; -: fp32"},
     {CLI_FIELD(mz_explained_row, reduce), "reduce", "reduce", .flags = CLI_SOME, .text = reduce_text,
      .legend = "dtype of sums and statistics; -: fp32"},
     {CLI_FIELD(mz_explained_row, rule), "rule"},
-    {CLI_FIELD(mz_explained_row, fused), "fused", "fused", "%s", .only = "forward",
+    {CLI_FIELD(mz_explained_row, fused), "fused", "fused", .only = "forward",
      .legend = "dtype of the stored output once casts are part of the ops before them; folded: the op itself is part "
                "of its neighbour"},
     {CLI_FIELD(mz_explained_row, number), NULL, "rule", "%.0f", .legend = "what decided"},
     // After a pass that asks the device:
-    {CLI_FIELD(mz_explained_row, kernel), "kernel", "kernel", "%s", .flags = CLI_SOME},
+    {CLI_FIELD(mz_explained_row, kernel), "kernel", "kernel", .flags = CLI_SOME},
     {CLI_FIELD(mz_explained_row, stream), "stream", "stream", "%.0f", CLI_KNOWN | CLI_WHOLE,
      .legend = "of the device, on which the op runs"},
     {CLI_FIELD(mz_explained_row, at), "arena_offset", "at", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE, .text = at_text,
@@ -101,15 +101,14 @@ static const cli_field row_fields[] = {
 };
 enum { DEVICE_FIELDS = 4 };
 static const cli_field param_fields[] = {
-    {CLI_FIELD(mz_explained_param, name), "name", "parameter", "%s"},
-    {CLI_FIELD(mz_explained_param, shape), "shape", "shape", "%s"},
-    {CLI_FIELD(mz_explained_param, master), "master", "master", "%s"},
-    {CLI_FIELD(mz_explained_param, copy), "copy", "copy", "%s"},
-    {CLI_FIELD(mz_explained_param, update), "update", "update", "%s",
-     .legend = "the optimizer that updates it; -: frozen"},
+    {CLI_FIELD(mz_explained_param, name), "name", "parameter"},
+    {CLI_FIELD(mz_explained_param, shape), "shape", "shape"},
+    {CLI_FIELD(mz_explained_param, master), "master", "master"},
+    {CLI_FIELD(mz_explained_param, copy), "copy", "copy"},
+    {CLI_FIELD(mz_explained_param, update), "update", "update", .legend = "the optimizer that updates it; -: frozen"},
     {CLI_FIELD(mz_explained_param, lr_factor), "lr_factor", "rate", "%.3g",
      .legend = "its learning rate, over that of the schedule"},
-    {CLI_FIELD(mz_explained_param, rule), "why", "why", "%s"},
+    {CLI_FIELD(mz_explained_param, rule), "why", "why"},
 };
 static const cli_field summary_fields[] = {
     {CLI_FIELD(mz_explained_summary, param), "parameters"},
@@ -117,9 +116,9 @@ static const cli_field summary_fields[] = {
     {CLI_FIELD(mz_explained_summary, elements), "parameter_elements"},
     {CLI_FIELD(mz_explained_summary, low_copy), "shadows"},
     {CLI_FIELD(mz_explained_summary, low_copies), "shadow_tensors"},
-    {CLI_FIELD(mz_explained_summary, logits), "logits", "logits", "%s"},
-    {CLI_FIELD(mz_explained_summary, loss), "loss", "loss", "%s"},
-    {CLI_FIELD(mz_explained_summary, gradient), "gradients", "gradients", "%s"},
+    {CLI_FIELD(mz_explained_summary, logits), "logits", "logits"},
+    {CLI_FIELD(mz_explained_summary, loss), "loss", "loss"},
+    {CLI_FIELD(mz_explained_summary, gradient), "gradients", "gradients"},
 };
 
 // Holds what is explained of one graph.
@@ -223,8 +222,8 @@ static const char *right_text(const void *row, char *buf, size_t size) {
 static int print_diff(const cli_args *args, const mz_explained *a, const mz_explained *b, const char *name_a,
                       const char *name_b) {
     const cli_field fields[] = {
-        {CLI_FIELD(difference, op), "op", "op", "%s"},
-        {CLI_FIELD(difference, module), "module", "module", "%s"},
+        {CLI_FIELD(difference, op), "op", "op"},
+        {CLI_FIELD(difference, module), "module", "module"},
         {CLI_FIELD(difference, storage[0]), "storage_a"},
         {CLI_FIELD(difference, compute[0]), "compute_a"},
         {CLI_FIELD(difference, storage[1]), "storage_b"},

@@ -121,7 +121,7 @@ static const char *value_text(const cli_field *f, const void *row, const char *w
     char form[NAME_BYTES], number[NAME_BYTES];
     if (f->text != NULL)
         return f->text(row, buf, size);
-    const char *filled = with_word(f->form, word, form);
+    const char *filled = with_word(f->form != NULL ? f->form : is_text(f) ? "%s" : "%g", word, form);
     if (is_text(f)) {
         const char *words = words_of(f, row);
         snprintf(buf, size, filled, words != NULL ? words : "-");

@@ -37,7 +37,7 @@ typedef struct cli_field {
     const char *key;   // of the JSON object; NULL: text only
     const char *title; // of its line or column; NULL: JSON only
     // printf's of a double or of text ("%.4f", "%-9s"), or one of "count" (12,345), "bytes", "mib" (12.3M, 1.20G),
-    // "duration"; what follows a blank is put after it.
+    // "duration"; what follows a blank is put after it. NULL: the text as it is, the number as "%g".
     const char *form;
     unsigned flags;       // CLI_DASH …
     const char *only;     // shown only where the caller's word is this; NULL: always

@@ -35,7 +35,7 @@ static const char *fate_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field facts[] = {
-    {CLI_FIELD(fact, format.name), "format", "format", "%s"},
+    {CLI_FIELD(fact, format.name), "format", "format"},
     {CLI_FIELD(fact, format.title), "title"},
     {CLI_FIELD(fact, is.bits), "bits", "bits", "%.0f"},
     {CLI_FIELD(fact, format.exponent), "exponent_bits", "exp", "%.0f"},
@@ -54,7 +54,7 @@ static const cli_field facts[] = {
 };
 
 static const cli_field stored_fields[] = {
-    {CLI_FIELD(stored, format), "format", "format", "%s"},
+    {CLI_FIELD(stored, format), "format", "format"},
     {CLI_FIELD(stored, hex), "hex"},
     {CLI_FIELD(stored, is.sign), "sign"},
     {CLI_FIELD(stored, exponent), "exponent"},
@@ -150,13 +150,13 @@ typedef struct total {
 enum { WAYS_MOST = 64 };
 
 static const cli_field total_fields[] = {
-    {CLI_FIELD(total, way), "way", "sum+term", "%s"},
+    {CLI_FIELD(total, way), "way", "sum+term"},
     {CLI_FIELD(total, is.sum), "sum", "sum", "%.10f"},
     {CLI_FIELD(total, is.exact), "exact"},
     {CLI_FIELD(total, is.relative), "relative_error", "rel. error", "%.3g"},
     {CLI_FIELD(total, is.term), "term", "the term is", "%.12g"},
     {CLI_FIELD(total, is.stalled), "stalled_after", "stalls at", "%.0f", .flags = CLI_NULL | CLI_DASH},
-    {CLI_FIELD(total, title), NULL, "", "%s"},
+    {CLI_FIELD(total, title), NULL, ""},
 };
 
 static int accumulate(const cli_args *args) {
@@ -297,7 +297,7 @@ typedef struct clip_row {
 } clip_row;
 
 static const cli_field clip_fields[] = {
-    {CLI_FIELD(clip_row, order), "order", "order", "%s"},
+    {CLI_FIELD(clip_row, order), "order", "order"},
     {CLI_FIELD(clip_row, is.norm), "norm", "norm seen", "%g"},
     {CLI_FIELD(clip_row, is.clip), "clip", "clip factor", "%g"},
     {CLI_FIELD(clip_row, is.update), "update", "update", "%g"},
@@ -335,7 +335,7 @@ typedef struct norm {
 } norm;
 
 static const cli_field norm_fields[] = {
-    {CLI_FIELD(norm, format), "format", "stored", "%s"},
+    {CLI_FIELD(norm, format), "format", "stored"},
     {CLI_FIELD(norm, is.width), "width", "width", "%.0f"},
     {CLI_FIELD(norm, is.mean), "mean", "mean", "%.6g"},
     {CLI_FIELD(norm, is.low_mean), "format_mean", "in format", "%.6g"},

@@ -18,7 +18,7 @@ static const char *other_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field fields[] = {
-    {CLI_FIELD(line, is.asked), "precision", "precision", "%s"},
+    {CLI_FIELD(line, is.asked), "precision", "precision"},
     {CLI_FIELD(line, is.effective), "effective"},
     {CLI_FIELD(line, is.ms), "step_ms", "ms/step", "%.2f"},
     {CLI_FIELD(line, is.tokens_per_second), "tokens_per_second", "tokens/s", "count"},

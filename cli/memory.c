@@ -170,9 +170,9 @@ static line line_of(const asked *a, const mz_memory_row *r) {
 }
 
 static const cli_field row_fields[] = {
-    {CLI_FIELD(line, precision), "precision", "precision", "%s"},
-    {CLI_FIELD(line, optimizer), "optimizer_kind", "optimizer", "%s"},
-    {CLI_FIELD(line, master), "master", "master", "%s"},
+    {CLI_FIELD(line, precision), "precision", "precision"},
+    {CLI_FIELD(line, optimizer), "optimizer_kind", "optimizer"},
+    {CLI_FIELD(line, master), "master", "master"},
     {CLI_FIELD(line, f.weights), "weights", "weights", "mib",
      .legend = "the masters: fp32, or what the copies do not hold of them"},
     {CLI_FIELD(line, f.shadows), "shadows", "copies", "mib", .legend = "low-precision weights, which products read"},
@@ -198,9 +198,9 @@ static const cli_field row_fields[] = {
 
 // --measure and --limit add these columns to each row.
 static const cli_field asked_fields[] = {
-    {CLI_FIELD(line, precision), NULL, "precision", "%s"},
-    {CLI_FIELD(line, optimizer), NULL, "optimizer", "%s"},
-    {CLI_FIELD(line, master), NULL, "master", "%s"},
+    {CLI_FIELD(line, precision), NULL, "precision"},
+    {CLI_FIELD(line, optimizer), NULL, "optimizer"},
+    {CLI_FIELD(line, master), NULL, "master"},
     {CLI_FIELD(line, total), NULL, "total", "mib"},
     {CLI_FIELD(line, measured), NULL, "measured", "mib", .flags = CLI_KNOWN, .legend = "peak of two steps that ran"},
     {CLI_FIELD(line, error), NULL, "error", "%+.2f %%", .flags = CLI_KNOWN, .legend = "of the plan's total"},
@@ -218,7 +218,7 @@ static const char *saved_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field saving_fields[] = {
-    {CLI_FIELD(line, name), NULL, "", "%s"},
+    {CLI_FIELD(line, name), NULL, ""},
     {CLI_FIELD(line, f.activations), NULL, "activations", "mib"},
     {CLI_FIELD(line, total), NULL, "total", "mib"},
     {CLI_FIELD(line, saved), NULL, "saved", .text = saved_text},
@@ -298,7 +298,7 @@ typedef struct priced {
 } priced;
 
 static const cli_field scheme_fields[] = {
-    {CLI_FIELD(priced, is.name), "scheme", "bytes/parameter", "%s"},
+    {CLI_FIELD(priced, is.name), "scheme", "bytes/parameter"},
     {CLI_FIELD(priced, is.weights), "weights", "weights", "%g"},
     {CLI_FIELD(priced, is.copies), "copies", "copies", "%g"},
     {CLI_FIELD(priced, is.gradients), "gradients", "grads", "%g"},

@@ -69,12 +69,9 @@ typedef struct told {
 } told;
 
 static const cli_field fields[] = {
-    {CLI_FIELD(told, name), "name"},
-    {CLI_FIELD(told, reproduces), "reproduces", "reproduces", "%s"},
-    {CLI_FIELD(told, data), "data", "data", "%s"},
-    {CLI_FIELD(told, device), "device", "device", "%s"},
-    {CLI_FIELD(told, time), "time", "time", "%s"},
-    {CLI_FIELD(told, reached), "reached", "reached", "%s"},
+    {CLI_FIELD(told, name), "name"},         {CLI_FIELD(told, reproduces), "reproduces", "reproduces"},
+    {CLI_FIELD(told, data), "data", "data"}, {CLI_FIELD(told, device), "device", "device"},
+    {CLI_FIELD(told, time), "time", "time"}, {CLI_FIELD(told, reached), "reached", "reached"},
 };
 
 static void copy(const mz_yaml_node *recipe, const char *key, char *out, size_t size) {

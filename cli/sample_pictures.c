@@ -7,7 +7,7 @@ typedef struct shown {
 } shown;
 
 static const cli_field fields[] = {
-    {CLI_FIELD(shown, folder), "folder", "pictures in", "%s"},
+    {CLI_FIELD(shown, folder), "folder", "pictures in"},
     {CLI_FIELD(shown, result.pictures), "pictures", "pictures", "count"},
     {CLI_FIELD(shown, result.nmse), "nmse", "NMSE", "%.6f"},
     {CLI_FIELD(shown, result.rmse), "rmse", "RMSE", "%.6f"},

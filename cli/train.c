@@ -144,7 +144,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, wait_share), "wait_share"},
     {CLI_FIELD(mezzo_train_result, memory_bytes), "memory_bytes", "memory", "bytes"},
     {CLI_FIELD(mezzo_train_result, skipped), "skipped_steps", "skipped steps", "%.0f"},
-    {CLI_FIELD(mezzo_train_result, health), "health", "health", "%s"},
+    {CLI_FIELD(mezzo_train_result, health), "health", "health"},
     {CLI_FIELD(mezzo_train_result, sample), "sample"},
 };
 
