@@ -3,7 +3,9 @@
 usage: torchrun --nproc-per-node N torch_ddp.py [--iters N] CASE...
   CASE is MODEL:WAY[:BATCHxTOKENS[xMICRO]], as gpt2:ddp:32x1024; batch and tokens are each GPU's and each micro batch's,
              a step has MICRO [1] micro batches, of which the last alone exchanges gradients (ddp and zero1)
-  MODEL      gpt2 (124M), small medium large xl 2.7B (vocabulary 10,000), as in torch_gpt2.py
+  MODEL      gpt2 (124M), small medium large xl 2.7B (vocabulary 10,000), as in torch_gpt2.py;
+             llama-8B (transformers' LlamaForCausalLM of Llama 3.1's sizes; fsdp alone, each block compiled, its activations
+             recomputed where RECOMPUTE=1)
   WAY        ddp    DistributedDataParallel; plain on one GPU
              zero1  the same with ZeroRedundancyOptimizer
              fsdp   fully_shard of every block and the whole: parameters in BF16, gradients reduced in FP32
@@ -24,7 +26,7 @@ SHAPES = {"gpt2": (32, 1024)}  # others: 4 x 1,024
 
 def describe(case):
     found = re.fullmatch(r"([^:]+):(ddp|zero1|fsdp)(?::(\d+)x(\d+)(?:x([1-9]\d*))?)?", case)
-    if not found or (found.group(1) != "gpt2" and found.group(1) not in SIZES):
+    if not found or (found.group(1) not in ("gpt2", "llama-8B") and found.group(1) not in SIZES):
         sys.exit(f"{case}: no such case; see the usage")
     batch, tokens = SHAPES.get(found.group(1), (4, 1024))
     if found.group(3):
@@ -32,8 +34,30 @@ def describe(case):
     micro = int(found.group(5) or 1)
     if micro > 1 and found.group(2) == "fsdp":
         sys.exit(f"{case}: several micro batches need ddp or zero1")
+    if found.group(1) == "llama-8B":
+        if found.group(2) != "fsdp":
+            sys.exit(f"{case}: llama-8B needs fsdp")
+        return found.group(1), found.group(2), batch, tokens, micro, 128256, None
     vocab, sizes = (50304, (768, 3072, 12, 12)) if found.group(1) == "gpt2" else (10000, SIZES[found.group(1)])
     return found.group(1), found.group(2), batch, tokens, micro, vocab, sizes
+
+
+class Llama(torch.nn.Module):
+    """Llama 3.1 8B of transformers: forward(ids, targets) is the mean cross entropy."""
+
+    def __init__(self, tokens):
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        net = LlamaForCausalLM(LlamaConfig(
+            vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+            max_position_embeddings=tokens, rope_theta=5e5, rms_norm_eps=1e-5, use_cache=False, attn_implementation="sdpa"))
+        self.net, self.head = net.model, net.lm_head
+        self.blocks = self.net.layers
+
+    def forward(self, ids, targets):
+        logits = self.head(self.net(input_ids=ids, use_cache=False).last_hidden_state)
+        return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.reshape(-1))
 
 
 def distribute(net, way, device):
@@ -42,7 +66,13 @@ def distribute(net, way, device):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for block in net.blocks:
+        for at, block in enumerate(net.blocks):
+            if isinstance(net, Llama):
+                if os.environ.get("RECOMPUTE") == "1":
+                    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+                    block = checkpoint_wrapper(block)
+                net.blocks[at] = block = torch.compile(block)
             fully_shard(block, mp_policy=policy)
         forward = fully_shard(net, mp_policy=policy)
     elif dist.get_world_size() > 1:
@@ -55,7 +85,7 @@ def distribute(net, way, device):
         optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, lr=1e-4, fused=True)
     else:
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
-    return torch.compile(forward), optimizer
+    return forward if isinstance(net, Llama) else torch.compile(forward), optimizer
 
 
 def measure(case, iters, device):
@@ -65,9 +95,10 @@ def measure(case, iters, device):
     torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     with torch.device(device):
-        net = GPT(vocab, tokens, *sizes)
+        net = GPT(vocab, tokens, *sizes) if sizes else Llama(tokens)
     count = sum(p.numel() for p in net.parameters())
     forward, optimizer = distribute(net, way, device)
+    torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(1 + dist.get_rank())
     ids = torch.randint(0, vocab, (batch, tokens), device=device)
     targets = torch.randint(0, vocab, (batch, tokens), device=device)
