@@ -1,6 +1,7 @@
 // Runs attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for
 // everything else. cuDNN's is in attention_cudnn.c.
 #include <math.h>
+#include <stdlib.h>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/storage.h"
@@ -161,8 +162,6 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
         return mz_cuda_limits_refusal(&a);
     if (a.p > 0)
         return "has no dropout";
-    if (a.width > 64)
-        return "the head size must be at most 64";
     bool ready = mz_cu_attention_wgmma_dq(NULL, &a, true) == cudaSuccess &&
                  mz_cu_attention_wgmma_dkv(NULL, &a, true) == cudaSuccess;
     (void)cudaGetLastError();
@@ -178,6 +177,8 @@ static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, 
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
+    if (a.width > 64 && getenv("MEZZO_CUDA_WIDE_HEADS") == NULL)
+        return "another kernel serves heads of more than 64";
     return a.width <= 32 && a.length < 256 ? "another kernel is faster for narrow heads and few positions" : NULL;
 }
 

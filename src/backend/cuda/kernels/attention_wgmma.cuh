@@ -27,7 +27,6 @@
 enum { ROWS = 64, COLUMNS = 64, TILE_ALIGN = 1024 };
 
 enum { GROUPS = 2, BM = GROUPS * ROWS, THREADS = WARPGROUP * (1 + GROUPS) }; // a block
-enum { STAGES = 4, OWNS = 2, BARRIERS = 2 * (STAGES + OWNS) * 8 }; // the ring; places for what a block owns; bytes
 constexpr __host__ __device__ int tile_bytes(int rows, int d) {
     return rows * d * 2;
 }
@@ -151,15 +150,16 @@ __device__ __forceinline__ void fetch_bytes(uint32_t to, const void *from, int b
                  : "memory");
 }
 
-struct attention_place { // of what is in shared memory: what the block owns, for this piece of work and the next; the
-                         // ring; barriers
+struct attention_place { // of what is in shared memory: what the block owns, for this piece of work and, with OWNS 2,
+                         // the next; the ring; barriers
     uint32_t own, stages, own_full, own_empty, full, empty;
 };
-__device__ __forceinline__ attention_place place_begin(void *shared, int at_stages, int at_barriers) {
+template <typename layout> __device__ __forceinline__ attention_place place_begin(void *shared) {
+    constexpr int STAGES = layout::STAGES, OWNS = layout::OWNS;
     attention_place at;
     at.own = (shared_address(shared) + TILE_ALIGN - 1) / TILE_ALIGN * TILE_ALIGN;
-    at.stages = at.own + at_stages;
-    at.full = at.own + at_barriers;
+    at.stages = at.own + layout::AT_STAGES;
+    at.full = at.own + layout::AT_BARRIERS;
     at.empty = at.full + STAGES * 8;
     at.own_full = at.empty + STAGES * 8;
     at.own_empty = at.own_full + OWNS * 8;
@@ -176,6 +176,12 @@ __device__ __forceinline__ attention_place place_begin(void *shared, int at_stag
     }
     __syncthreads();
     return at;
+}
+
+// Goes on to the place of the next piece of work; a place's parity changes when all have had their turn.
+template <typename layout> __device__ __forceinline__ void next_own(uint32_t &turn, uint32_t &parity) {
+    turn = turn + 1 == layout::OWNS ? 0 : turn + 1;
+    parity ^= turn == 0;
 }
 
 // Loads the warp's 16 rows from `row` on of a tile [rows, D] as a left operand.

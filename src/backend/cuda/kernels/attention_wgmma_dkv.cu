@@ -5,12 +5,13 @@
 namespace {
 enum { BN = ROWS }; // queries of a tile
 
-template <int D> struct dkv_layout { // bytes
+template <int D> struct dkv_layout {                        // bytes
+    static constexpr int STAGES = 4, OWNS = D > 64 ? 1 : 2; // of the ring; places for what a block owns
     static constexpr int OWN = tile_bytes(BM, D), TILE = tile_bytes(BN, D);
     static constexpr int FETCHED = 2 * TILE + BN * 8; // with two numbers for each query
     static constexpr int STAGE = (FETCHED + TILE_ALIGN - 1) / TILE_ALIGN * TILE_ALIGN;
     static constexpr int AT_STAGES = OWNS * 2 * OWN, AT_BARRIERS = AT_STAGES + STAGES * STAGE;
-    static constexpr int TOTAL = AT_BARRIERS + BARRIERS + TILE_ALIGN;
+    static constexpr int TOTAL = AT_BARRIERS + 2 * (STAGES + OWNS) * 8 + TILE_ALIGN;
     static_assert(TOTAL <= 227 * 1024, "shared memory of a block");
 };
 
@@ -21,14 +22,13 @@ __device__ __forceinline__ void produce(const mz_cu_attention &a, const attentio
     using layout = dkv_layout<D>;
     const int group = a.heads / a.kv_heads, rows = padded(a.length);
     uint32_t own_parity = 1, parity = 1;
-    uint32_t turn = 0; // which of the two places for what a block owns
+    uint32_t turn = 0; // which of the places for what a block owns
     int stage = 0;
     for (attention_walk w = walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads); walk_find(w); w.turn++) {
         int head = w.head, b = head / a.kv_heads, kv = head % a.kv_heads, j0 = w.rank * BM;
         const uint32_t own = at.own + turn * 2 * layout::OWN, own_full = at.own_full + turn * 8;
         barrier_wait(at.own_empty + turn * 8, own_parity);
-        turn ^= 1;
-        own_parity ^= turn ^ 1;
+        next_own<layout>(turn, own_parity);
         barrier_expect(own_full, 2 * layout::OWN);
         fetch_rows<D>(own, layout::OWN, &maps.k, kv, j0, b, own_full);
         fetch_rows<D>(own + layout::OWN, layout::OWN, &maps.v, kv, j0, b, own_full);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void produce(const mz_cu_attention &a, const attentio
                 fetch_rows<D>(to + layout::TILE, layout::TILE, &maps.dy, h, i0, b, full);
                 fetch_bytes(to + 2 * layout::TILE,
                             a.delta + 2 * ((static_cast<long long>(b) * a.heads + h) * rows + i0), BN * 8, full);
-                if (++stage == STAGES)
+                if (++stage == layout::STAGES)
                     stage = 0, parity ^= 1;
             }
     }
@@ -62,26 +62,27 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
     const int thread = static_cast<int>(threadIdx.x) - WARPGROUP, lane = thread & 31, g = lane >> 2, t = lane & 3;
     const int group = group_of(thread), first = thread / 32 * 16; // the warp's first key of the block's
     const int sharing = a.heads / a.kv_heads;
+    constexpr int AHEAD = D <= 64;              // the next tile's scores are asked for before this one's dS is made
     const float scale2 = a.scale * 1.44269504f; // log2 e
     uint32_t own_parity = 0, parity = 0;
-    uint32_t turn = 0; // which of the two places for what a block owns
+    uint32_t turn = 0; // which of the places for what a block owns
     int stage = 0;
     for (attention_walk w = walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads); walk_find(w); w.turn++) {
         const int head = w.head, b = head / a.kv_heads, kv = head % a.kv_heads, j0 = w.rank * BM;
         const uint32_t own = at.own + turn * 2 * layout::OWN, own_empty = at.own_empty + turn * 8;
         const uint32_t own_k = own + group * ROWS * 128, own_v = own_k + layout::OWN;
         barrier_wait(at.own_full + turn * 8, own_parity);
-        turn ^= 1;
-        own_parity ^= turn ^ 1;
+        next_own<layout>(turn, own_parity);
         float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-        float x[2][BN / 8][4], dp[BN / 8][4]; // scores, then p, then dS, of this tile and the next; dy·v
-        int before = -1;                      // stage of the tile before this one
+        // Scores, then p, then dS, of this tile; of the next, where registers suffice for both; dy·v.
+        float x[1 + AHEAD][BN / 8][4], dp[BN / 8][4];
+        int before = -1; // stage of the tile before this one
         for (int head = 0; head < sharing; head++) {
             int i0 = j0;
             for (; i0 < a.length && i0 + BN <= j0 + group * ROWS; i0 += BN) { // before all of the warpgroup's keys
                 barrier_wait(at.full + stage * 8, parity);
                 warp_arrive(at.empty + stage * 8);
-                if (++stage == STAGES)
+                if (++stage == layout::STAGES)
                     stage = 0, parity ^= 1;
             }
             if (i0 >= a.length)
@@ -112,15 +113,17 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
 #pragma unroll
                 for (int m = 0; m < BN / 8; m++) {
                     float4 s = stats_of(stats, m, t);
-                    delta[m][0] = s.y;
-                    delta[m][1] = s.w;
+                    if constexpr (AHEAD) {
+                        delta[m][0] = s.y;
+                        delta[m][1] = s.w;
+                    }
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         x[m][e] = exp2_fast(fmaf(x[m][e], scale2, e & 1 ? -s.z : -s.x));
                 }
                 uint32_t p[BN / 16][4];
                 to_left<T>(p, x);
-                if (++stage == STAGES)
+                if (++stage == layout::STAGES)
                     stage = 0, parity ^= 1;
                 const uint32_t next_q = at.stages + stage * layout::STAGE;
                 if constexpr (more)
@@ -128,45 +131,57 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
                 wgmma_begin();
                 multiply_columns<T, D>(dv, p, tile_dy);
                 wgmma_commit();
-                if constexpr (more) {
+                if constexpr (more && AHEAD) {
                     multiply_rows<T, D>(next, own_k, BM, next_q);
                     wgmma_commit();
                 }
-                wgmma_wait<more ? 2 : 1>();
+                wgmma_wait<AHEAD ? 1 + more : 0>();
                 settle(dp);
                 if (before >= 0 && lane == 0)
                     barrier_arrive(at.empty + before * 8); // of the tile before: dk has it
                 before = now;
 #pragma unroll
-                for (int m = 0; m < BN / 8; m++)
+                for (int m = 0; m < BN / 8; m++) {
+                    if constexpr (!AHEAD) {
+                        float4 s = stats_of(stats, m, t);
+                        delta[m][0] = s.y;
+                        delta[m][1] = s.w;
+                    }
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         x[m][e] *= dp[m][e] - delta[m][e & 1];
+                }
                 uint32_t ds[BN / 16][4];
                 to_left<T>(ds, x);
                 wgmma_begin();
                 multiply_columns<T, D>(dk, ds, tile_q);
                 wgmma_commit();
+                if constexpr (more && !AHEAD) {
+                    multiply_rows<T, D>(next, own_k, BM, next_q);
+                    wgmma_commit();
+                }
                 if constexpr (more) {
                     multiply_rows<T, D>(dp, own_v, BM, next_q + layout::TILE);
                     wgmma_commit();
-                    wgmma_wait<2>();
+                    wgmma_wait<AHEAD ? 2 : 1>();
                     settle(next);
                 }
             };
             while (true) {
                 if (i0 + BN >= a.length) {
-                    step(std::false_type(), x[0], x[1]);
+                    step(std::false_type(), x[0], x[AHEAD]);
                     break;
                 }
-                step(std::true_type(), x[0], x[1]);
+                step(std::true_type(), x[0], x[AHEAD]);
                 i0 += BN;
-                if (i0 + BN >= a.length) {
-                    step(std::false_type(), x[1], x[0]);
-                    break;
+                if constexpr (AHEAD) {
+                    if (i0 + BN >= a.length) {
+                        step(std::false_type(), x[1], x[0]);
+                        break;
+                    }
+                    step(std::true_type(), x[1], x[0]);
+                    i0 += BN;
                 }
-                step(std::true_type(), x[1], x[0]);
-                i0 += BN;
             }
         }
         wgmma_wait<0>();
@@ -189,7 +204,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using layout = dkv_layout<D>;
     extern __shared__ unsigned char dkv_shared[];
-    attention_place at = place_begin(dkv_shared, layout::AT_STAGES, layout::AT_BARRIERS);
+    attention_place at = place_begin<layout>(dkv_shared);
     wait_for_before();
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -219,6 +234,9 @@ extern "C" cudaError_t mz_cu_attention_wgmma_dkv(cudaStream_t stream, const mz_c
     return cudaErrorNoKernelImageForDevice;
 #endif
     if (a->dtype == MZ_CU_BF16)
-        return run<__nv_bfloat16, 64>(stream, *a, prepare);
-    return a->dtype == MZ_CU_F16 ? run<__half, 64>(stream, *a, prepare) : cudaErrorInvalidValue;
+        return a->width > 64 ? run<__nv_bfloat16, 128>(stream, *a, prepare)
+                             : run<__nv_bfloat16, 64>(stream, *a, prepare);
+    if (a->dtype == MZ_CU_F16)
+        return a->width > 64 ? run<__half, 128>(stream, *a, prepare) : run<__half, 64>(stream, *a, prepare);
+    return cudaErrorInvalidValue;
 }

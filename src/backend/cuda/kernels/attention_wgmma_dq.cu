@@ -5,10 +5,12 @@
 namespace {
 enum { BN = ROWS }; // keys of a tile
 
-template <int D> struct dq_layout { // bytes
+template <int D> struct dq_layout {                         // bytes
+    static constexpr int STAGES = D > 64 ? 3 : 4, OWNS = 2; // of the ring; places for what a block owns
     static constexpr int OWN = tile_bytes(BM, D), TILE = tile_bytes(BN, D), STAGE = 2 * TILE;
-    static constexpr int AT_STAGES = OWNS * 3 * OWN, AT_BARRIERS = AT_STAGES + STAGES * STAGE;
-    static constexpr int TOTAL = AT_BARRIERS + BARRIERS + TILE_ALIGN;
+    static constexpr int AT_STAGES = OWNS * 2 * OWN, AT_BARRIERS = AT_STAGES + STAGES * STAGE;
+    static constexpr int TOTAL = AT_BARRIERS + 2 * (STAGES + OWNS) * 8 + TILE_ALIGN;
+    static_assert(STAGE == OWN, "y has a stage of the ring");
     static_assert(TOTAL <= 227 * 1024, "shared memory of a block");
 };
 
@@ -18,26 +20,28 @@ __device__ __forceinline__ void produce(const mz_cu_attention &a, const attentio
                                         const attention_place &at) {
     using layout = dq_layout<D>;
     uint32_t own_parity = 1, parity = 1;
-    uint32_t turn = 0; // which of the two places for what a block owns
+    uint32_t turn = 0; // which of the places for what a block owns
     int stage = 0;
     for (attention_walk w = walk_begin((padded(a.length) + BM - 1) / BM, a.batch * a.heads); walk_find(w); w.turn++) {
         int head = w.head, b = head / a.heads, h = head % a.heads, kv = h / (a.heads / a.kv_heads);
         int i0 = padded(a.length) - (w.rank + 1) * BM, tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
-        const uint32_t own = at.own + turn * 3 * layout::OWN, own_full = at.own_full + turn * 8;
+        const uint32_t own = at.own + turn * 2 * layout::OWN, own_full = at.own_full + turn * 8;
         barrier_wait(at.own_empty + turn * 8, own_parity);
-        turn ^= 1;
-        own_parity ^= turn ^ 1;
-        barrier_expect(own_full, 3 * layout::OWN);
+        next_own<layout>(turn, own_parity);
+        barrier_expect(own_full, 2 * layout::OWN);
         fetch_rows<D>(own, layout::OWN, &maps.q, h, i0, b, own_full);
         fetch_rows<D>(own + layout::OWN, layout::OWN, &maps.dy, h, i0, b, own_full);
-        fetch_rows<D>(own + 2 * layout::OWN, layout::OWN, &maps.y, h, i0, b, own_full);
-        for (; tile >= 0; tile--) {
+        for (bool first = true; tile >= 0; tile -= !first, first = false) { // y, which is read once, then the tiles
             uint32_t to = at.stages + stage * layout::STAGE, full = at.full + stage * 8;
             barrier_wait(at.empty + stage * 8, parity);
             barrier_expect(full, layout::STAGE);
-            fetch_rows<D>(to, layout::TILE, &maps.k, kv, tile * BN, b, full);
-            fetch_rows<D>(to + layout::TILE, layout::TILE, &maps.v, kv, tile * BN, b, full);
-            if (++stage == STAGES)
+            if (first) {
+                fetch_rows<D>(to, layout::OWN, &maps.y, h, i0, b, full);
+            } else {
+                fetch_rows<D>(to, layout::TILE, &maps.k, kv, tile * BN, b, full);
+                fetch_rows<D>(to + layout::TILE, layout::TILE, &maps.v, kv, tile * BN, b, full);
+            }
+            if (++stage == layout::STAGES)
                 stage = 0, parity ^= 1;
         }
     }
@@ -72,7 +76,7 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
     const int group = group_of(thread), first = thread / 32 * 16; // the warp's first row of the block's
     const float scale2 = a.scale * 1.44269504f;                   // log2 e
     uint32_t own_parity = 0, parity = 0;
-    uint32_t turn = 0; // which of the two places for what a block owns
+    uint32_t turn = 0; // which of the places for what a block owns
     int stage = 0;
     for (attention_walk w = walk_begin((padded(a.length) + BM - 1) / BM, a.batch * a.heads); walk_find(w); w.turn++) {
         const int head = w.head, b = head / a.heads, h = head % a.heads, i0 = padded(a.length) - (w.rank + 1) * BM;
@@ -85,16 +89,19 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
                           ? a.lse[static_cast<long long>(head) * a.length + row] * 1.44269504f
                           : INFINITY;
         }
-        const uint32_t own = at.own + turn * 3 * layout::OWN, own_empty = at.own_empty + turn * 8;
+        const uint32_t own = at.own + turn * 2 * layout::OWN, own_empty = at.own_empty + turn * 8;
         const uint32_t own_q = own + group * ROWS * 128, own_dy = own_q + layout::OWN;
         barrier_wait(at.own_full + turn * 8, own_parity);
-        turn ^= 1;
-        own_parity ^= turn ^ 1;
+        next_own<layout>(turn, own_parity);
         {
             uint32_t dy[D / 16][4], y[D / 16][4];
             load_left<D>(dy, own + layout::OWN, BM, first);
-            load_left<D>(y, own + 2 * layout::OWN, BM, first);
+            barrier_wait(at.full + stage * 8, parity);
+            load_left<D>(y, at.stages + stage * layout::STAGE, BM, first);
             row_products<T, D>(delta, dy, y);
+            warp_arrive(at.empty + stage * 8);
+            if (++stage == layout::STAGES)
+                stage = 0, parity ^= 1;
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -109,7 +116,7 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
             const uint32_t tile_k = at.stages + stage * layout::STAGE, empty = at.empty + stage * 8;
             const int j0 = tile * BN;
             barrier_wait(at.full + stage * 8, parity);
-            if (++stage == STAGES)
+            if (++stage == layout::STAGES)
                 stage = 0, parity ^= 1;
             if (j0 > last) {
                 warp_arrive(empty);
@@ -174,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using layout = dq_layout<D>;
     extern __shared__ unsigned char dq_shared[];
-    attention_place at = place_begin(dq_shared, layout::AT_STAGES, layout::AT_BARRIERS);
+    attention_place at = place_begin<layout>(dq_shared);
     wait_for_before();
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -204,6 +211,9 @@ extern "C" cudaError_t mz_cu_attention_wgmma_dq(cudaStream_t stream, const mz_cu
     return cudaErrorNoKernelImageForDevice;
 #endif
     if (a->dtype == MZ_CU_BF16)
-        return run<__nv_bfloat16, 64>(stream, *a, prepare);
-    return a->dtype == MZ_CU_F16 ? run<__half, 64>(stream, *a, prepare) : cudaErrorInvalidValue;
+        return a->width > 64 ? run<__nv_bfloat16, 128>(stream, *a, prepare)
+                             : run<__nv_bfloat16, 64>(stream, *a, prepare);
+    if (a->dtype == MZ_CU_F16)
+        return a->width > 64 ? run<__half, 128>(stream, *a, prepare) : run<__half, 64>(stream, *a, prepare);
+    return cudaErrorInvalidValue;
 }
