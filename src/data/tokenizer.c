@@ -17,12 +17,7 @@ static const mz_tokenizer_kind *const kinds[] = {&mz_tokenizer_byte, &mz_tokeniz
 static mezzo_status load_kind(const mz_tokenizer_kind *kind, const char *where, const json_t *object,
                               mezzo_tokenizer **out) {
     MEZZO_TRY(kind->load(where, object, out));
-    mezzo_status status = mz_chat_from_json(where, object, &(*out)->chat);
-    if (status != MEZZO_OK) {
-        mezzo_tokenizer_free(*out);
-        *out = NULL;
-    }
-    return status;
+    return mz_chat_from_json(where, object, &(*out)->chat);
 }
 
 // The `tokenizers` library's form.
@@ -51,10 +46,6 @@ static mezzo_status load_published(const char *where, const json_t *object, mezz
     MEZZO_TRY(mz_bpe_read_published(where, object, out));
     mezzo_status status = own != NULL ? mz_chat_from_json(where, own, &chat) : MEZZO_OK;
     (*out)->chat = chat;
-    if (status != MEZZO_OK) {
-        mezzo_tokenizer_free(*out);
-        *out = NULL;
-    }
     return status;
 }
 
@@ -69,8 +60,7 @@ static mezzo_status read_chat(const char *path, const json_t *object, mezzo_toke
     return status;
 }
 
-mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
-    *out = NULL;
+static mezzo_status read_object(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
     const char *format = NULL, *kind = NULL;
     int64_t version = 0;
     if (!json_is_object(object))
@@ -88,6 +78,19 @@ mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, boo
         return load_kind(find_kind(kind), where, object, out);
     return mz_fail(MEZZO_ERR_FORMAT, "%s: tokenizer kind %s is not one of byte, char, gpt2, bpe", where,
                    mz_quote(kind).text);
+}
+
+// An object made in memory has holes where its making ran out of it.
+mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
+    *out = NULL;
+    mezzo_status status = read_object(where, object, sealed, out);
+    if (mz_json_ran_out())
+        status = mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory for a tokenizer's JSON", where);
+    if (status != MEZZO_OK) {
+        mezzo_tokenizer_free(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 // The first of the two names that the folder has; NULL where it has neither, or memory ran out (*status).

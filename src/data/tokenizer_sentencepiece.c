@@ -8,6 +8,7 @@
 #include "data/bpe.h"
 #include "data/charsmap.h"
 #include "data/tokenizer_json.h"
+#include "io/json.h"
 #include "io/quote.h"
 #include "io/utf8.h"
 
@@ -438,6 +439,7 @@ static mezzo_status fill(const model *m, json_t *frame) {
 // The model's pieces stay the caller's.
 static mezzo_status make(model *m, json_t **out) {
     json_t *frame = NULL;
+    mz_json_begin();
     mezzo_status status = check_model(m);
     if (status == MEZZO_OK)
         status = find_joins(m);

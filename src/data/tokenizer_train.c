@@ -41,6 +41,7 @@ static mezzo_status add_first_tokens(const mezzo_tokenizer_training *o, json_t *
 
 static mezzo_status make_first(const mezzo_tokenizer_training *o, const char *pattern, json_t **object,
                                mezzo_tokenizer **out) {
+    mz_json_begin();
     json_t *frame = make_frame(o, pattern), *vocab = json_object();
     *object = frame;
     if (frame == NULL || json_object_set_new(json_object_get(frame, "model"), "vocab", vocab) != 0 ||
