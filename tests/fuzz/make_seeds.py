@@ -3,6 +3,7 @@ The seeds are committed; run this again after a format changes."""
 import io
 import json
 import pathlib
+import pickle
 import struct
 import zipfile
 import zlib
@@ -224,6 +225,55 @@ write("hf", "llama", folder(llama, weights({"model.embed_tokens.weight": [8, 4]}
 write("hf", "glm4_moe", folder(glm, weights({"model.embed_tokens.weight": [8, 4]})))
 write("hf", "large", folder({**gpt2, "n_layer": 2**31 - 1, "n_embd": 2**31 - 1}))
 write("hf", "wrong", folder({**gpt2, "n_head": 3, "activation_function": "relu"}))
+
+# fuzz_sharded.c's configuration, whose ln_f.bias is in a file of its own
+wide = {"wte.weight": [8, 4], "wpe.weight": [4, 4], "ln_f.weight": [4]}
+for name, shape in {"ln_1": [4], "ln_2": [4], "attn.c_attn": [4, 12], "attn.c_proj": [4, 4], "mlp.c_fc": [4, 16], "mlp.c_proj": [16, 4]}.items():
+    wide |= {f"h.0.{name}.weight": shape, f"h.0.{name}.bias": shape[-1:]}
+wide = {f"transformer.{name}": shape for name, shape in wide.items()}
+
+
+def index(**others):
+    places = {**{name: "model-1.safetensors" for name in wide}, "transformer.ln_f.bias": "model-2.safetensors", **others}
+    return {"metadata": {"total_size": 1}, "weight_map": places}
+
+
+write("sharded", "whole", folder(index(), weights(wide)))
+write("sharded", "elsewhere", folder(index(**{"transformer.wte.weight": "../model-1.safetensors"}), weights(wide)))
+write("sharded", "another", folder(index(**{"transformer.wte.weight": "model-2.safetensors"}), weights(wide)))
+write("sharded", "missing", folder(index(**{"transformer.wte.weight": "model-3.safetensors"}), weights(wide)))
+write("sharded", "number", folder({"weight_map": {"transformer.wte.weight": 1}}))
+write("sharded", "list", folder({"weight_map": []}))
+
+
+def llmc(version, seq, vocab, layers, heads, width, padded, size=None):
+    head = struct.pack("<256i", 20240326, version, seq, vocab, layers, heads, width, padded, *[0] * 248)
+    numbers = padded * width + seq * width + layers * (12 * width * width + 13 * width) + 2 * width
+    return head + bytes(size if size is not None else numbers * (4 if version == 3 else 2))
+
+
+write("llmc", "bf16", llmc(5, 4, 6, 1, 1, 4, 8))
+write("llmc", "fp32", llmc(3, 4, 6, 1, 2, 4, 8))
+write("llmc", "layers", llmc(5, 2, 4, 3, 1, 2, 4))
+write("llmc", "cut", llmc(5, 4, 6, 1, 1, 4, 8, size=100))
+write("llmc", "version", llmc(1, 4, 6, 1, 1, 4, 8))
+write("llmc", "padding", llmc(5, 4, 6, 1, 1, 4, 5))
+write("llmc", "huge", llmc(5, 2**31 - 1, 2**31 - 1, 2**31 - 1, 1, 2**31 - 1, 2**31 - 1, size=0))
+write("llmc", "header", llmc(5, 4, 6, 1, 1, 4, 8)[:40])
+
+for protocol in 2, 4:
+    write("meta", f"protocol{protocol}", pickle.dumps({"vocab_size": 65, "itos": {0: "\n"}, "stoi": {"\n": 0}}, protocol))
+write("meta", "wide", pickle.dumps({"vocab_size": 200000}, 4))
+write("meta", "negative", pickle.dumps({"vocab_size": -1}, 4))
+write("meta", "code", b"cos\nsystem\n(S'true'\ntR.")
+write("meta", "long", b"\x80\4}\x94(X\xff\xff\xff\xffvocab_size\x94K\1")
+
+facts = {"version": "0.1.0", "device": "cpu", "ranks": 1, "configuration": "model:\n  name: gpt2\n"}
+write("run_facts", "plain", json.dumps(facts))
+write("run_facts", "ranks", json.dumps({**facts, "ranks": 0}))
+write("run_facts", "long", json.dumps({**facts, "device": "x" * 300}))
+write("run_facts", "escape", json.dumps({**facts, "configuration": "\u001b[2J\u0000"}))
+write("run_facts", "unsealed", json.dumps({**facts, "crc32c": "00000000"}))
 
 chat = json.loads((CORPUS.parent.parent / "golden" / "data" / "chat.json").read_text())
 for template in chat["templates"]:
