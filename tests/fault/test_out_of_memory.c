@@ -15,6 +15,7 @@
 //                   are passed over, so that a campaign can be stopped at any moment and taken up again
 // MEZZO_OOM_STAYS=1 all allocations after the first failure fail too
 #define _GNU_SOURCE
+#include "mezzo/onnx.h"
 #include "tools/radio/radio.h"
 #include "tiny_run.h"
 
@@ -35,6 +36,9 @@
         "1", "--precision", "fp32", "--warmup", "1", "--sample-every", "-1"
 #define RANKS                                                                                                          \
     "launch", "-n", "2", "--", "train", "--config", "base/config.yaml", "--out", "t", "--resume", "auto", "--steps", "3"
+#define OWN                                                                                                            \
+    "train", "--model", "own_mlp.onnx", "--loss", "cross_entropy", "--data", "table.csv", "--batch-size", "2",         \
+        "--eval-every", "0", "--device", "cpu", "--threads", "1", "--precision", "fp32", "--steps", "2"
 #define RANKS_SAME "t/checkpoints/step-00000003/model.safetensors", "t/checkpoints/step-00000003/optimizer.safetensors"
 
 typedef struct command {
@@ -45,6 +49,8 @@ typedef struct command {
     const char *same[4]; // files that are always the same
     int code;            // of the run without a failure
     const char *rank;    // of a job, whose allocations fail; NULL: the command's own
+    const char *input;   // file that stdin reads; NULL: nothing
+    bool pictures, onnx; // what this build has to read
 } command;
 
 static const command commands[] = {
@@ -87,34 +93,68 @@ static const command commands[] = {
     {.args = {"advise", "--rules", "rules/rules.json", "--d-model", "128", "--batch-size", "4", "--seq-len", "128"},
      .lines = 3},
     {.args = {"data", "text.txt", "--out", "shards", "--tokenizer", "gpt2"}, .made = "shards"},
-    {.args = {"data", "radio", "--maps", "1", "--size", "32", "--extent", "128", "--threads", "1", "--out", "cities"},
+    {.pictures = true,
+     .args = {"data", "radio", "--maps", "1", "--size", "32", "--extent", "128", "--threads", "1", "--out", "cities"},
      .made = "cities",
      .same = {"cities/gain/DPM/0_0.png", "cities/radio.json"}},
-    {.args = {"train", "--model", "radio_unet-tiny", PICTURES, "--steps", "1", "--out", "t"},
+    {.pictures = true,
+     .args = {"train", "--model", "radio_unet-tiny", PICTURES, "--steps", "1", "--out", "t"},
      .made = "t",
      .same = {"t/checkpoints/step-00000001/model.safetensors", "t/checkpoints/step-00000001/optimizer.safetensors",
               "t/checkpoints/step-00000001/state.json"}},
-    {.args = {"train", "--config", "unet/config.yaml", "--out", "t", "--resume", "auto", "--steps", "2"},
+    {.pictures = true,
+     .args = {"train", "--config", "unet/config.yaml", "--out", "t", "--resume", "auto", "--steps", "2"},
      .made = "t",
      .copied = "unet",
      .same = {"t/checkpoints/step-00000002/model.safetensors", "t/checkpoints/step-00000002/optimizer.safetensors",
               "t/checkpoints/step-00000002/state.json"}},
-    {.args = {"train", "--model", "kl_vae-tiny", PICTURES, "--steps", "1", "--out", "t"},
+    {.pictures = true,
+     .args = {"train", "--model", "kl_vae-tiny", PICTURES, "--steps", "1", "--out", "t"},
      .made = "t",
      .same = {"t/checkpoints/step-00000001/model.safetensors", "t/checkpoints/step-00000001/state.json"}},
-    {.args = {"eval", "unet", "--threads", "1"}, .lines = 2},
-    {.args = {"sample", "unet", "--out", "drawn", "--steps", "2", "--threads", "1"},
+    {.pictures = true, .args = {"eval", "unet", "--threads", "1"}, .lines = 2},
+    {.pictures = true,
+     .args = {"sample", "unet", "--out", "drawn", "--steps", "2", "--threads", "1"},
      .made = "drawn",
      .same = {"drawn/1_0.png", "drawn/sheet.png"}},
-    {.args = {"eval", "predicted", "--truth", "maps"}, .lines = 5},
+    {.pictures = true, .args = {"eval", "predicted", "--truth", "maps"}, .lines = 5},
     {.args = {RANKS}, .made = "t", .copied = "base", .same = {RANKS_SAME}},
     {.args = {RANKS}, .made = "t", .copied = "base", .same = {RANKS_SAME}, .rank = "0"},
     {.args = {RANKS}, .made = "t", .copied = "base", .same = {RANKS_SAME}, .rank = "1"},
+    {.args = {TRAIN, "--steps", "2", "--replay", "1", "--replay-update", "--out", "t"},
+     .made = "t",
+     .same = {"t/checkpoints/step-00000002/model.safetensors", "t/checkpoints/step-00000002/optimizer.safetensors"}},
+    {.args = {TRAIN, "--steps", "2", "--counterfactual", "fp8,mxfp8", "--counterfactual-every", "1", "--out", "t"},
+     .made = "t",
+     .same = {"t/checkpoints/step-00000002/model.safetensors", "t/counterfactual.jsonl"}},
+    {.args = {TRAIN, "--steps", "2", "--optimizer", "muon", "--out", "t"},
+     .made = "t",
+     .same = {"t/checkpoints/step-00000002/model.safetensors", "t/checkpoints/step-00000002/optimizer.safetensors"}},
+    {.args = {"audit", "base", "--intervals", "0", "--threads", "1", "--json"}, .lines = 1000},
+    {.args = {"data", "text.txt", "--train-tokenizer", "300", "--threads", "1", "--out", "learned.json"},
+     .made = "learned.json",
+     .same = {"learned.json"}},
+    {.args = {"chat", "talk", "--tokens", "2", "--threads", "1"}, .input = "question.txt", .lines = 100},
+    {.args = {"import", "llama-hf", "--out", "i"},
+     .made = "i",
+     .same = {"i/checkpoints/step-00000000/model.safetensors", "i/config.yaml", "i/tokenizer.json"}},
+    {.args = {"export", "llama", "--gguf", "q8_0", "--out", "again.gguf"},
+     .made = "again.gguf",
+     .same = {"again.gguf"}},
+    {.args = {"import", "llama.gguf", "--out", "i"},
+     .made = "i",
+     .same = {"i/checkpoints/step-00000000/model.safetensors", "i/config.yaml", "i/tokenizer.json"}},
+    {.args = {OWN, "--out", "t"},
+     .made = "t",
+     .same = {"t/checkpoints/step-00000002/model.safetensors", "t/checkpoints/step-00000002/optimizer.safetensors",
+              "t/graph/model.onnx"},
+     .onnx = true},
+    {.args = {"eval", "own", "--threads", "1"}, .lines = 2, .onnx = true},
+    {.args = {"export", "own", "--onnx", "again.onnx"}, .made = "again.onnx", .same = {"again.onnx"}, .onnx = true},
 };
-// So many of them; those after need pictures.
-enum { TEXTS = 23 };
 
 static bool pictures; // this build reads and writes them
+static bool onnx;     // and reads models of ONNX
 static bool ranks;    // and starts ranks on CPUs
 
 static bool is_job(const command *c) {
@@ -183,7 +223,7 @@ static void spawn(const command *c, long long fail_at, outcome *o) {
                          : "verify_asan_link_order=0:allocator_may_return_null=1:detect_leaks=1:exitcode=99",
                1);
         setenv("LSAN_OPTIONS", "exitcode=99", 1);
-        redirect("/dev/null", 0, O_RDONLY);
+        redirect(c->input != NULL ? c->input : "/dev/null", 0, O_RDONLY);
         redirect("stdout", 1, O_WRONLY | O_CREAT | O_TRUNC);
         redirect("stderr", 2, O_WRONLY | O_CREAT | O_TRUNC);
         execv(words[0], (char *const *)(uintptr_t)words);
@@ -426,7 +466,8 @@ static void test_every_allocation_of_a_process(void **state) {
     long long total = 0, bad = 0;
     int n = 0;
     for (int i = 0; i < (int)MZ_COUNT(commands); i++)
-        if ((only == 0 || only == i + 1) && (is_job(&commands[i]) ? ranks : pictures || i < TEXTS)) {
+        if ((only == 0 || only == i + 1) && (ranks || !is_job(&commands[i])) && (pictures || !commands[i].pictures) &&
+            (onnx || !commands[i].onnx)) {
             bad += try_command(i, tries, &total);
             n++;
         }
@@ -445,11 +486,33 @@ static void make(const char *const *args) {
     outcome_free(&o);
 }
 
+// A run of a model from an ONNX file, where this build reads them.
+static void make_own(void) {
+    char line[4096];
+    mz_text table = {0};
+    mezzo_onnx *model = NULL;
+    snprintf(line, sizeof line, "cp '%s/golden/data/own_mlp.onnx' .", getenv("MEZZO_TESTS"));
+    assert_int_equal(system(line), 0);
+    mezzo_status status = mezzo_onnx_open("own_mlp.onnx", &model);
+    mezzo_onnx_free(model);
+    onnx = status != MEZZO_ERR_UNSUPPORTED;
+    if (!onnx)
+        return;
+    must(status);
+    mz_text_addf(&table, "a,b,c,d,e,f,g,label\n");
+    for (int i = 0; i < 40; i++)
+        mz_text_addf(&table, "%d,1,%d,0.5,2,3,4,%d\n", i, i % 5, i % 3);
+    must(mz_file_write_atomic("table.csv", table.data, table.len));
+    mz_text_free(&table);
+    make((const char *const[]){OWN, "--out", "own", NULL});
+}
+
 static int setup(void **state) {
     (void)state;
     char plugin[4096];
     mz_text rows = {0};
-    assert_int_equal(system("rm -rf base exported rules t i hf shards out page.html maps unet predicted cities drawn"),
+    assert_int_equal(system("rm -rf base exported rules t i hf shards out page.html maps unet predicted cities drawn "
+                            "llama llama-hf llama.gguf talk own own_mlp.onnx learned.json again.gguf again.onnx"),
                      0);
     tiny_text();
     make((const char *const[]){TRAIN, "--steps", "2", "--checkpoint-every", "1", "--keep-last", "0", "--out", "base",
@@ -466,6 +529,14 @@ static int setup(void **state) {
     must(mz_file_write_atomic("study.csv", rows.data, rows.len));
     mz_text_free(&rows);
     make((const char *const[]){"analyze", "study.csv", "--out", "rules", NULL});
+    make((const char *const[]){TRAIN, "--steps", "1", "--model", "llama", "--kv-heads", "1", "--tokenizer", "byte",
+                               "--out", "llama", NULL});
+    make((const char *const[]){"export", "llama", "--out", "llama-hf", NULL});
+    make((const char *const[]){"export", "llama", "--gguf", "f32", "--out", "llama.gguf", NULL});
+    make(
+        (const char *const[]){TRAIN, "--steps", "1", "--seq-len", "256", "--tokenizer", "byte", "--out", "talk", NULL});
+    must(mz_file_write_atomic("question.txt", "Hi\n", 3));
+    make_own();
     const mz_radio_options cities = {
         .maps = 4, .transmitters = 1, .size = 16, .extent = 64, .seed = 3, .threads = 1, .out = "maps"};
     mz_radio_written written;
@@ -482,7 +553,8 @@ static int setup(void **state) {
     for (int i = 1; i < number_of("MEZZO_OOM_JOBS", 1); i++) {
         char line[256];
         snprintf(line, sizeof line,
-                 "rm -rf job-%d; mkdir job-%d && for x in base exported rules maps unet predicted text.txt study.csv; "
+                 "rm -rf job-%d; mkdir job-%d && for x in base exported rules maps unet predicted text.txt study.csv "
+                 "llama llama-hf llama.gguf talk question.txt own own_mlp.onnx table.csv; "
                  "do [ ! -e $x ] || cp -a $x job-%d; done",
                  i, i, i);
         assert_int_equal(system(line), 0);
