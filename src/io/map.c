@@ -97,7 +97,7 @@ static mezzo_status enter(const char *path, void *data, size_t size) {
     pthread_mutex_unlock(&writers);
     if (m == NULL)
         mz_free(copy);
-    return m != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    return m != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory to map %s", mz_quote(path).text);
 }
 
 // False where no file is mapped there.

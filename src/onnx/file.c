@@ -7,9 +7,12 @@
 #include "onnx/idioms.h"
 #include "onnx/onnx.h"
 
+// `user` is a bool: memory ran out.
 static void *take(void *user, size_t size) {
-    (void)user;
-    return mz_alloc(1, size ? size : 1);
+    void *p = mz_alloc(1, size ? size : 1);
+    if (p == NULL)
+        *(bool *)user = true;
+    return p;
 }
 
 static void release(void *user, void *pointer) {
@@ -17,7 +20,15 @@ static void release(void *user, void *pointer) {
     mz_free(pointer);
 }
 
-static ProtobufCAllocator allocator = {.alloc = take, .free = release, .allocator_data = NULL};
+static mezzo_status unpack(const char *bytes, size_t size, MzPb__Model **out) {
+    bool ran_out = false;
+    ProtobufCAllocator allocator = {.alloc = take, .free = release, .allocator_data = &ran_out};
+    *out = mz_pb__model__unpack(&allocator, size, (const uint8_t *)bytes);
+    if (*out != NULL)
+        return MEZZO_OK;
+    return ran_out ? mz_fail(MEZZO_ERR_MEMORY, "no memory for its %zu bytes", size)
+                   : mz_fail(MEZZO_ERR_FORMAT, "it is no ONNX model, or damaged");
+}
 
 // --- names ---------------------------------------------------------------------------------------------------------
 static uint64_t hash_of(const char *name) { // FNV-1a
@@ -368,12 +379,10 @@ mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out) {
     }
     memcpy(onnx->path, path, n);
     MEZZO_TRY_GOTO(status, mz_file_read(path, INT32_MAX, &bytes, &size)); // protobuf's own limit
-    onnx->model = mz_pb__model__unpack(&allocator, size, (const uint8_t *)bytes);
+    status = unpack(bytes, size, &onnx->model);
     mz_free(bytes);
     bytes = NULL;
-    if (!onnx->model)
-        status = mz_fail(MEZZO_ERR_FORMAT, "it is no ONNX model, or damaged");
-    else
+    if (status == MEZZO_OK)
         status = check(onnx);
     if (status == MEZZO_OK)
         status = index_names(onnx);
@@ -394,7 +403,7 @@ void mezzo_onnx_free(mezzo_onnx *onnx) {
         return;
     mz_onnx_free_params(onnx);
     if (onnx->model)
-        mz_pb__model__free_unpacked(onnx->model, &allocator);
+        mz_pb__model__free_unpacked(onnx->model, &(ProtobufCAllocator){.free = release});
     mz_free(onnx->values);
     mz_free(onnx->slots);
     mz_free(onnx->recognized);

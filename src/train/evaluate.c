@@ -391,11 +391,13 @@ static mz_sample_draw draw_of(const mezzo_sample_options *o) {
 }
 
 static mezzo_status append_message(json_t *messages, const char *role, const char *text, size_t n) {
+    mz_json_begin();
     json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", text, n);
-    if (message == NULL)
+    if (message == NULL && !mz_json_ran_out())
         return mz_fail(MEZZO_ERR_INVALID, "the message is not UTF-8");
-    return json_array_append_new(messages, message) == 0 ? MEZZO_OK
-                                                         : mz_fail(MEZZO_ERR_MEMORY, "no memory for a message");
+    if (json_array_append_new(messages, message) != 0 || mz_json_ran_out())
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for a message");
+    return MEZZO_OK;
 }
 
 static mezzo_status draw_samples(model *m, const mezzo_sample_options *o, json_t *messages, const mezzo_hooks *hooks,

@@ -690,8 +690,12 @@ mezzo_status mz_gguf_write_tokenizer(const char *where, const mezzo_tokenizer *t
     s.tokens = mz_alloc((size_t)vocab, sizeof *s.tokens);
     if (frame == NULL || s.tokens == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, tok->kind->save(tok, frame));
-    MEZZO_TRY_GOTO(status, write_kind(&s, &letters));
+    status = tok->kind->save(tok, frame);
+    if (status == MEZZO_OK)
+        status = write_kind(&s, &letters);
+    if (mz_json_ran_out()) // what was read of the frame was not all of it
+        status = mz_fail(MEZZO_ERR_MEMORY, "%s: no memory for the tokenizer", where);
+    MEZZO_TRY_GOTO(status, status);
     put_tokens(&s);
     MEZZO_TRY_GOTO(status, mz_chat_generation(tok, &own));
     put_ends(&s, json_object_get(ids, "eos_token_id") != NULL ? ids : own);
