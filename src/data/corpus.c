@@ -350,6 +350,7 @@ static mezzo_status check_sources(const mezzo_corpus *corpus, const char *folder
     return MEZZO_OK;
 }
 
+// train.bin is there only while the other files belong to it: a folder half written is refused.
 mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, mezzo_shard_format format) {
     MZ_REQUIRE(corpus, folder);
     if (format != MEZZO_SHARD_LLMC && format != MEZZO_SHARD_NANOGPT)
@@ -357,12 +358,13 @@ mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, m
     unsigned width = fits_16_bits(corpus) ? 2 : 4;
     MEZZO_TRY(check_sources(corpus, folder));
     MEZZO_TRY(mz_dir_create(folder));
-    MEZZO_TRY(save_split(&corpus->splits[MEZZO_TRAIN], folder, "train.bin", format, width));
-    MEZZO_TRY(save_split(&corpus->splits[MEZZO_VALIDATION], folder, "val.bin", format, width));
-    char *path = mz_format("%s/tokenizer.json", folder);
-    if (!path)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = corpus->tokenizer ? mezzo_tokenizer_save(corpus->tokenizer, path) : mz_file_remove(path);
+    char *train = mz_format("%s/train.bin", folder), *path = mz_format("%s/tokenizer.json", folder);
+    mezzo_status status = train != NULL && path != NULL ? mz_file_remove(train) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = corpus->tokenizer ? mezzo_tokenizer_save(corpus->tokenizer, path) : mz_file_remove(path);
+    mz_free(train);
     mz_free(path);
-    return status;
+    MEZZO_TRY(status);
+    MEZZO_TRY(save_split(&corpus->splits[MEZZO_VALIDATION], folder, "val.bin", format, width));
+    return save_split(&corpus->splits[MEZZO_TRAIN], folder, "train.bin", format, width);
 }
