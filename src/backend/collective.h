@@ -30,6 +30,7 @@ typedef struct mz_collective {
     size_t count; // elements, as above
     mezzo_dtype dtype;
     int root; // of a broadcast
+    int more; // so many that follow it in memory run with it, at once where the transport can; theirs is not read
 } mz_collective;
 
 // A device's place in its group, as the device and its kernels see it: `device->comm`, NULL where it is alone. The

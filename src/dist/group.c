@@ -152,7 +152,9 @@ static mezzo_status comm_run(mz_comm *comm, mezzo_device *device, const mz_colle
         mezzo_status status = g->transport->run(device, g->channel, what);
         return mz_member_failed(g->member) ? mz_member_check(g->member) : status;
     }
-    bool fine = g->link->run(what, g->world.rank, link_asks, g->member, why) == 0;
+    bool fine = true;
+    for (int i = 0; i <= what->more && fine; i++)
+        fine = g->link->run(&what[i], g->world.rank, link_asks, g->member, why) == 0;
     mz_member_end(g->member);
     if (fine)
         return MEZZO_OK;

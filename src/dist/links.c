@@ -19,7 +19,7 @@ static mezzo_status fill(link_run *s, float *host, void *data, size_t n) {
 
 static mezzo_status time_sums(link_run *s, float *host, void *data, size_t n) {
     const int size = mz_group_size(s->group);
-    const mz_collective c = {MZ_ALL_REDUCE_SUM, data, data, n, MEZZO_F32, 0};
+    const mz_collective c = {.kind = MZ_ALL_REDUCE_SUM, .send = data, .recv = data, .count = n, .dtype = MEZZO_F32};
     MEZZO_TRY(fill(s, host, data, n));
     MEZZO_TRY(mz_group_run(s->group, s->device, &c));
     MEZZO_TRY(s->device->backend->read(s->device, host, data, n * sizeof *host));

@@ -230,6 +230,7 @@ struct mz_attrs {
     int64_t first_row;                 // cross_entropy: logits are rows first_row … of the targets'; linear_dx,
                                        // linear_dw with random_gradients: dy is rows first_row … of what is rounded
     bool transpose_a, transpose_b;     // matmul
+    int64_t chosen_for;                // matmul: a matrix has the bits that it has in a batch of so many; 0: in its own
     bool tanh;                         // gelu
     bool by_mode;                      // where: a in programs that train, b in others, whatever c is
     bool accumulate;                   // outputs marked '+' are added to

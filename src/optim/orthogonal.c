@@ -8,6 +8,8 @@
 // Directions of so many elements are made orthogonal together: enough matrices for one launch to fill a GPU.
 #define STACK_ELEMENTS ((int64_t)1 << 24)
 enum { ALIGN = 64 }; // elements that a stack begins at a multiple of
+// With ranks the directions of so many stacks lie apart: one is gathered and one returned while one is multiplied.
+enum { PLACES = 3 };
 
 // Polar Express (Amsel, Persson, Musco, Gower 2025, arXiv 2505.16932, algorithm 1): the steps after these repeat the
 // last. All but the last are for a norm that is 1.01 times as large.
@@ -296,7 +298,8 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
                 MEZZO_TRY(share_stack(k, &k->list[k->n - 1], k->n - 1));
             const bool is_rest = i > 0 && follows(&parts[i], &parts[i - 1]);
             const double passes = is_rest ? k->list[k->n - 1].scale / k->list[k->n - 1].gain : parts[i].scale;
-            const int64_t from = is_rest ? after : end;
+            const int64_t from = is_rest ? after : end + k->turn * k->room;
+            k->turn = is_rest ? k->turn : (k->turn + 1) % PLACES;
             s = &k->list[k->n++];
             *s = (mz_stack){.first_gather = k->n_collectives,
                             .is_rest = is_rest,
@@ -350,20 +353,31 @@ static void free_calls(struct mz_stacks *stacks) {
     }
 }
 
+// room: between the places that stacks take in turns.
+static mezzo_status stack_groups(mezzo_optimizer *opt, int64_t room) {
+    struct mz_stacks *k = opt->stacks;
+    k->n = k->n_segments = k->n_collectives = 0;
+    k->elements = 0;
+    k->room = room;
+    k->turn = 0;
+    for (int g = 0; g < opt->n_groups; g++)
+        if (opt->groups[g].kind->reads.orthogonal)
+            MEZZO_TRY(stack_group(opt, g));
+    return MEZZO_OK;
+}
+
 mezzo_status mz_stacks_lay_out(mezzo_optimizer *opt) {
     if (opt->stacks == NULL)
         opt->stacks = mz_alloc(1, sizeof *opt->stacks);
     if (opt->stacks == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     free_calls(opt->stacks);
-    opt->stacks->n = opt->stacks->n_segments = opt->stacks->n_collectives = 0;
     opt->stacks->size = opt->params->ranks > 1 ? opt->params->ranks : 1;
     opt->stacks->rank = opt->device->comm != NULL ? opt->device->comm->rank : 0;
-    opt->stacks->elements = 0;
     opt->stacks->bytes = 0;
-    for (int g = 0; g < opt->n_groups; g++)
-        if (opt->groups[g].kind->reads.orthogonal)
-            MEZZO_TRY(stack_group(opt, g));
+    MEZZO_TRY(stack_groups(opt, 0));
+    if (opt->stacks->size > 1 && !opt->params->padded) // padded stacks lie apart already
+        MEZZO_TRY(stack_groups(opt, opt->stacks->elements));
     for (size_t i = 0; i < opt->stacks->n; i++) {
         const size_t end = places_of(opt, &opt->stacks->list[i]).end;
         opt->stacks->bytes = end > opt->stacks->bytes ? end : opt->stacks->bytes;
@@ -381,6 +395,7 @@ static mz_tensor matrices(const mezzo_optimizer *opt, size_t at, mezzo_dtype dty
 static void fill_product(const mz_stack *s, mz_update_op *op, mz_tensor a, mz_tensor b, mz_tensor y) {
     const mezzo_dtype compute = compute_of(s->group->orthogonal.format);
     op->call = (mz_call){.op = MZ_OP_matmul,
+                         .attrs.chosen_for = s->count,
                          .numerics = {compute, MEZZO_F32, MEZZO_F32},
                          .n_in = 2,
                          .in = {a, b},
@@ -532,37 +547,97 @@ static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack
     return issue(opt, into, last);
 }
 
-// Collectives [first, first + n), each with its own object: a list keeps its address.
-static mezzo_status issue_broadcasts(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n) {
+// Collectives [first, first + n), which move some of these directions, on a stream of their own.
+static mezzo_status issue_broadcasts(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n, mz_tensor all) {
     struct mz_stacks *k = opt->stacks;
-    for (size_t i = first; i < first + n; i++) {
-        mz_collective *what = &k->collectives[i];
-        const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = what};
-        char *at = k->scratch + (size_t)k->places[i] * sizeof(float);
-        what->send = what->recv = at;
-        mz_call call = {.op = MZ_OP_copy, .n_in = 1, .n_out = 1}; // the op's name is for logs
-        call.in[0] = call.out[0] = mz_tensor_f32(at, (int64_t)what->count);
-        MEZZO_TRY(mz_issue(opt->device, into, &prepared, &call, NULL, NULL));
-    }
-    return MEZZO_OK;
+    if (n == 0)
+        return MEZZO_OK;
+    for (size_t i = first; i < first + n; i++)
+        k->collectives[i].send = k->collectives[i].recv = k->scratch + (size_t)k->places[i] * sizeof(float);
+    k->collectives[first].more = (int)n - 1;
+    const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = &k->collectives[first]};
+    mz_call call = {.op = MZ_OP_copy, .n_in = 1, .in = {all}, .n_out = 1, .out = {all}}; // the op's name is for logs
+    if (into == NULL)
+        return mz_issue(opt->device, into, &prepared, &call, NULL, NULL);
+    return mz_sequence_add_on(into, MZ_STREAM_COLLECTIVE, &prepared, &call, NULL);
 }
 
-mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
-    mz_stack *passes = NULL;
-    for (size_t i = 0; i < opt->stacks->n; i++) {
-        mz_stack *s = &opt->stacks->list[i];
-        const bool is_last = i + 1 == opt->stacks->n || !opt->stacks->list[i + 1].is_rest;
-        passes = s->is_rest ? passes : s;
-        if (s->n > 0)
-            MEZZO_TRY(issue(opt, into, &s->momentum));
-        MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather, s->n_gathers));
+// The directions of a stack and of those after it that have the rest of a parameter, up to stack `end`.
+static mz_tensor directions_of(const struct mz_stacks *k, size_t at, size_t end) {
+    const mz_stack *first = &k->list[at], *last = &k->list[end - 1];
+    return mz_tensor_f32(k->scratch + (size_t)first->from * sizeof(float),
+                         last->from + last->count * last->rows * last->columns - first->from);
+}
+
+static size_t end_of_parameters(const struct mz_stacks *k, size_t at) {
+    do
+        at++;
+    while (at < k->n && k->list[at].is_rest);
+    return at;
+}
+
+// A pass touches the directions of its own parameters alone.
+static mezzo_status issue_pass(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op, mz_tensor directions) {
+    mz_span spans[MZ_SPANS];
+    const mz_traffic traffic = mz_traffic_of(&op->call, spans);
+    for (int i = 0; i < traffic.n_reads + traffic.n_writes; i++)
+        if (spans[i].from == opt->stacks->scratch) {
+            spans[i].from = directions.data;
+            spans[i].to = spans[i].from + (size_t)mz_shape_count(&directions.shape) * sizeof(float);
+        }
+    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, &traffic);
+}
+
+// Each of these issues one part of the update of the parameters that begin with stack *at, and goes on to the next.
+static mezzo_status issue_momentum(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
+    mz_stack *s = &opt->stacks->list[*at];
+    const size_t end = end_of_parameters(opt->stacks, *at);
+    const mz_tensor directions = directions_of(opt->stacks, *at, end);
+    *at = end;
+    if (s->n > 0)
+        MEZZO_TRY(issue_pass(opt, into, &s->momentum, directions));
+    return issue_broadcasts(opt, into, s->first_gather, s->n_gathers, directions);
+}
+
+static mezzo_status issue_products(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
+    for (const size_t end = end_of_parameters(opt->stacks, *at); *at < end; ++*at) {
+        mz_stack *s = &opt->stacks->list[*at];
         if (s->own > 0)
             MEZZO_TRY(issue(opt, into, &s->normalize));
         for (int step = 0; step < s->group->orthogonal.steps && s->own > 0; step++)
             MEZZO_TRY(issue_step(opt, into, s, step));
-        MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather + s->n_gathers, s->n_returns));
-        if (is_last && passes->n > 0)
-            MEZZO_TRY(issue(opt, into, &passes->apply));
+        MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather + s->n_gathers, s->n_returns,
+                                   directions_of(opt->stacks, *at, *at + 1)));
     }
+    return MEZZO_OK;
+}
+
+static mezzo_status issue_apply(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
+    mz_stack *s = &opt->stacks->list[*at];
+    const size_t end = end_of_parameters(opt->stacks, *at);
+    const mz_tensor directions = directions_of(opt->stacks, *at, end);
+    *at = end;
+    return s->n > 0 ? issue_pass(opt, into, &s->apply, directions) : MEZZO_OK;
+}
+
+// With ranks the next parameters' directions are gathered, and the last ones' results returned, during the products of
+// these: turn i applies what turn i - 2 made, in whose place the directions of turn i + 1 then lie.
+mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
+    const size_t n = opt->stacks->n;
+    const bool is_ahead = opt->stacks->size > 1;
+    size_t begun = 0, made = 0, applied = 0;
+    if (is_ahead && n > 0)
+        MEZZO_TRY(issue_momentum(opt, into, &begun));
+    for (int turn = 0; made < n; turn++) {
+        if (is_ahead && turn >= PLACES - 1)
+            MEZZO_TRY(issue_apply(opt, into, &applied));
+        if (begun < n)
+            MEZZO_TRY(issue_momentum(opt, into, &begun));
+        MEZZO_TRY(issue_products(opt, into, &made));
+        if (!is_ahead)
+            MEZZO_TRY(issue_apply(opt, into, &applied));
+    }
+    while (applied < n)
+        MEZZO_TRY(issue_apply(opt, into, &applied));
     return MEZZO_OK;
 }

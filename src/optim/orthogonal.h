@@ -33,6 +33,8 @@ struct mz_stacks {
     int64_t *places;            // [n_collectives]: the first element
     size_t n_collectives, cap_collectives, cap_places;
     int rank, size;   // of the ranks that share the work
+    int64_t room;     // elements between the places that stacks take in turns; 0: all take one, or each its own
+    int turn;         // of the next stack
     void *d_segments; // both tables
     int64_t elements; // of the directions that lie in the scratch together
     size_t bytes;     // of the scratch

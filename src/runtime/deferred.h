@@ -13,7 +13,7 @@ typedef struct mz_bound_call {
     mz_update_attrs update; // a copy of *call.attrs.update
     mz_traffic traffic;
     mz_span *spans; // traffic's
-    int stream;     // deferred: the stream it runs on beside a program
+    int stream;     // where streams are captured: the one it runs on
 } mz_bound_call;
 typedef struct mz_call_list {
     mz_bound_call *calls;

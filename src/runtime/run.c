@@ -187,50 +187,10 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
     return status;
 }
 
-static mezzo_status wait_for(mezzo_device *device, const order *o, size_t i) {
-    for (int l = 0; l < MZ_STREAMS; ++l)
-        if (o->streams.wait[i][l] >= 0)
-            MEZZO_TRY(device->backend->capture_wait(device, o->streams.wait[i][l]));
-    return MEZZO_OK;
-}
-
-// Each stream with calls starts at the graph's beginning. A call's event has the call's number; the beginning's has the
-// next one after all calls.
-static mezzo_status fork_streams(mezzo_device *device, const order *o) {
-    const mz_backend *b = device->backend;
-    MEZZO_TRY(b->capture_stream(device, 0));
-    MEZZO_TRY(b->capture_record(device, (int)o->n));
-    for (int l = 1; l < MZ_STREAMS; ++l) {
-        if (o->streams.last[l] < 0)
-            continue;
-        MEZZO_TRY(b->capture_stream(device, l));
-        MEZZO_TRY(b->capture_wait(device, (int)o->n));
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status join_streams(mezzo_device *device, const order *o) {
-    MEZZO_TRY(device->backend->capture_stream(device, 0));
-    for (int l = 1; l < MZ_STREAMS; ++l)
-        if (o->streams.last[l] >= 0)
-            MEZZO_TRY(
-                device->backend->capture_wait(device, l == MZ_STREAM_DEFERRED ? (int)o->n + 1 : o->streams.last[l]));
-    return MEZZO_OK;
-}
-
-static mezzo_status begin_call(mezzo_device *device, const order *o, size_t at) {
-    MEZZO_TRY(device->backend->capture_stream(device, o->streams.stream[at]));
-    return wait_for(device, o, at);
-}
-
-static mezzo_status end_call(mezzo_device *device, const order *o, size_t at) {
-    return o->streams.recorded[at] ? device->backend->capture_record(device, (int)at) : MEZZO_OK;
-}
-
 static mezzo_status run_bound(mezzo_device *device, const order *o, size_t at, mz_bound_call *call) {
-    MEZZO_TRY(begin_call(device, o, at));
+    MEZZO_TRY(mz_stream_order_begin(device, &o->streams, at));
     MEZZO_TRY(mz_bound_call_run(device, call));
-    return end_call(device, o, at);
+    return mz_stream_order_end(device, &o->streams, at);
 }
 
 // Clears gradients that no call of the program writes, after deferred calls, which may read the old ones.
@@ -242,11 +202,12 @@ static mezzo_status clear_silent(mezzo_program *p, bool fresh, const order *o) {
     return b->capture_record(p->device, (int)o->n + 1);
 }
 
-// Captures each call on its stream.
-static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *deferred, const order *o) {
+// Captures each call on its stream. A call's event has the call's number; the beginning's has the next one after all
+// calls, and that of the cleared gradients, which are last on their stream, the one after it.
+static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *deferred, order *o) {
     const mz_backend *b = p->device->backend;
     size_t at = 0;
-    MEZZO_TRY(fork_streams(p->device, o));
+    MEZZO_TRY(mz_stream_order_fork(p->device, &o->streams, (int)o->n));
     for (mz_deferred *d = deferred; d != NULL; d = d->next)
         for (size_t i = 0; i < d->list.n; ++i, ++at)
             MEZZO_TRY(run_bound(p->device, o, at, &d->list.calls[i]));
@@ -256,15 +217,17 @@ static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *defer
         MEZZO_TRY(b->capture_wait(p->device, (int)o->n + 1));
     }
     for (size_t i = 0, k = 0; i < p->c.n_calls; ++i, ++at) {
-        MEZZO_TRY(begin_call(p->device, o, at));
+        MEZZO_TRY(mz_stream_order_begin(p->device, &o->streams, at));
         if (p->pairs[i])
-            MEZZO_TRY(wait_for(p->device, o, at + 1));
+            MEZZO_TRY(mz_stream_order_wait(p->device, &o->streams, at + 1));
         MEZZO_TRY(run_call(p, i, fresh));
-        MEZZO_TRY(end_call(p->device, o, at));
+        MEZZO_TRY(mz_stream_order_end(p->device, &o->streams, at));
         for (; follows(p, k, i); ++k)
             MEZZO_TRY(run_bound(p->device, o, ++at, &p->post_gradient.calls[k]));
     }
-    return join_streams(p->device, o);
+    if (o->streams.last[MZ_STREAM_DEFERRED] >= 0)
+        o->streams.last[MZ_STREAM_DEFERRED] = (int)o->n + 1;
+    return mz_stream_order_join(p->device, &o->streams);
 }
 
 static mezzo_status record(mezzo_program *p, bool fresh, mz_deferred *deferred, mz_recording *r) {

@@ -79,6 +79,14 @@ mezzo_status mz_sequence_add(mz_sequence *s, const mz_prepared *prepared, const 
     return MEZZO_OK;
 }
 
+mezzo_status mz_sequence_add_on(mz_sequence *s, int stream, const mz_prepared *prepared, const mz_call *call,
+                                const mz_traffic *traffic) {
+    MEZZO_TRY(mz_sequence_add(s, prepared, call, traffic));
+    if (mz_can_defer(s->device))
+        s->calls.calls[s->calls.n - 1].stream = stream;
+    return MEZZO_OK;
+}
+
 mezzo_status mz_sequence_defer(mz_sequence *s, int stream, const mz_prepared *prepared, const mz_call *call,
                                const mz_traffic *traffic) {
     mz_call_list *list = mz_can_defer(s->device) ? &s->deferred.list : &s->calls;
@@ -94,11 +102,57 @@ static mezzo_status run_calls(mz_sequence *s) {
     return MEZZO_OK;
 }
 
+// Where its calls follow from what they touch; all on stream 0 but those that mz_sequence_add_on adds.
+static mezzo_status make_order(const mz_sequence *s, mz_stream_order *order) {
+    const size_t n = s->calls.n;
+    mz_traffic *traffic = mz_alloc(n + 1, sizeof *traffic);
+    mezzo_status status = mz_stream_order_alloc(n, order);
+    if (status == MEZZO_OK && traffic == NULL)
+        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
+        traffic[i] = s->calls.calls[i].traffic;
+        order->stream[i] = (signed char)s->calls.calls[i].stream;
+    }
+    if (status == MEZZO_OK)
+        status = mz_stream_order_find(traffic, n, order);
+    if (status != MEZZO_OK)
+        mz_stream_order_free(order);
+    mz_free(traffic);
+    return status;
+}
+
+static mezzo_status run_streams(mz_sequence *s, const mz_stream_order *order) {
+    MEZZO_TRY(mz_stream_order_fork(s->device, order, (int)s->calls.n));
+    for (size_t i = 0; i < s->calls.n; i++) {
+        MEZZO_TRY(mz_stream_order_begin(s->device, order, i));
+        MEZZO_TRY(mz_bound_call_run(s->device, &s->calls.calls[i]));
+        MEZZO_TRY(mz_stream_order_end(s->device, order, i));
+    }
+    return mz_stream_order_join(s->device, order);
+}
+
+static bool has_streams(const mz_sequence *s) {
+    bool has = false;
+    for (size_t i = 0; i < s->calls.n; i++)
+        has = has || s->calls.calls[i].stream != 0;
+    return has;
+}
+
+static mezzo_status run_captured(mz_sequence *s) {
+    mz_stream_order order = {0};
+    if (!has_streams(s))
+        return run_calls(s);
+    MEZZO_TRY(make_order(s, &order));
+    mezzo_status status = run_streams(s, &order);
+    mz_stream_order_free(&order);
+    return status;
+}
+
 static mezzo_status capture(mz_sequence *s) {
     const mz_backend *b = s->device->backend;
     void *graph = NULL;
     MEZZO_TRY(b->capture_begin(s->device));
-    mezzo_status ran = run_calls(s);
+    mezzo_status ran = run_captured(s);
     mezzo_status ended = b->capture_end(s->device, &graph);
     if (ran != MEZZO_OK || ended != MEZZO_OK) {
         b->capture_free(s->device, graph);

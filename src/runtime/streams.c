@@ -84,3 +84,41 @@ mezzo_status mz_stream_order_find(const mz_traffic *traffic, size_t n, mz_stream
             order->recorded[order->last[l]] = true;
     return MEZZO_OK;
 }
+
+// --- capturing -----------------------------------------------------------------------------------------------------
+mezzo_status mz_stream_order_fork(mezzo_device *device, const mz_stream_order *order, int beginning) {
+    const mz_backend *b = device->backend;
+    MEZZO_TRY(b->capture_stream(device, 0));
+    MEZZO_TRY(b->capture_record(device, beginning));
+    for (int l = 1; l < MZ_STREAMS; l++) {
+        if (order->last[l] < 0)
+            continue;
+        MEZZO_TRY(b->capture_stream(device, l));
+        MEZZO_TRY(b->capture_wait(device, beginning));
+    }
+    return MEZZO_OK;
+}
+
+mezzo_status mz_stream_order_wait(mezzo_device *device, const mz_stream_order *order, size_t i) {
+    for (int l = 0; l < MZ_STREAMS; l++)
+        if (order->wait[i][l] >= 0)
+            MEZZO_TRY(device->backend->capture_wait(device, order->wait[i][l]));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_stream_order_begin(mezzo_device *device, const mz_stream_order *order, size_t i) {
+    MEZZO_TRY(device->backend->capture_stream(device, order->stream[i]));
+    return mz_stream_order_wait(device, order, i);
+}
+
+mezzo_status mz_stream_order_end(mezzo_device *device, const mz_stream_order *order, size_t i) {
+    return order->recorded[i] ? device->backend->capture_record(device, (int)i) : MEZZO_OK;
+}
+
+mezzo_status mz_stream_order_join(mezzo_device *device, const mz_stream_order *order) {
+    MEZZO_TRY(device->backend->capture_stream(device, 0));
+    for (int l = 1; l < MZ_STREAMS; l++)
+        if (order->last[l] >= 0)
+            MEZZO_TRY(device->backend->capture_wait(device, order->last[l]));
+    return MEZZO_OK;
+}

@@ -28,4 +28,12 @@ mezzo_status mz_stream_order_alloc(size_t n, mz_stream_order *order);
 mezzo_status mz_stream_order_find(const mz_traffic *traffic, size_t n, mz_stream_order *order);
 void mz_stream_order_free(mz_stream_order *order);
 
+// In a capture, where call i's event has number i: fork, then each call between begin and end, then join. Each stream
+// with calls starts at the capture's beginning, whose event is `beginning`. wait: for the calls that call i waits for.
+mezzo_status mz_stream_order_fork(mezzo_device *device, const mz_stream_order *order, int beginning);
+mezzo_status mz_stream_order_wait(mezzo_device *device, const mz_stream_order *order, size_t i);
+mezzo_status mz_stream_order_begin(mezzo_device *device, const mz_stream_order *order, size_t i);
+mezzo_status mz_stream_order_end(mezzo_device *device, const mz_stream_order *order, size_t i);
+mezzo_status mz_stream_order_join(mezzo_device *device, const mz_stream_order *order);
+
 #endif

@@ -120,6 +120,23 @@ static int check_count(const buffers *b, size_t count, bool capture) {
     return 0;
 }
 
+// Broadcasts from all ranks, which run together: an all-gather.
+static int check_together(const buffers *b, size_t count) {
+    mz_collective all[64];
+    if (size > (int)MZ_COUNT(all) || fill(b, b->send, count) != 0)
+        return 1;
+    for (int root = 0; root < size; root++)
+        all[root] = (mz_collective){.kind = MZ_BROADCAST,
+                                    .send = b->send,
+                                    .recv = b->recv + (size_t)root * count,
+                                    .count = count,
+                                    .dtype = MEZZO_F32,
+                                    .root = root,
+                                    .more = root == 0 ? size - 1 : 0};
+    TRY(device->comm->run(device->comm, device, all));
+    return compare(b, &(mz_collective){.kind = MZ_ALL_GATHER, .recv = b->recv, .count = count});
+}
+
 static int allocate(buffers *b, size_t elements) {
     void *send, *recv;
     b->bytes = elements * sizeof *b->host;
@@ -140,7 +157,7 @@ static int check(void) {
     buffers b = {0};
     int bad = allocate(&b, counts[3] * (size_t)size);
     for (size_t i = 0; i < MZ_COUNT(counts) && !bad; i++) {
-        bad = check_count(&b, counts[i], false);
+        bad = check_count(&b, counts[i], false) || check_together(&b, counts[i]);
         if (!bad && device->backend->capture_begin != NULL)
             bad = check_count(&b, counts[i], true);
     }
@@ -178,7 +195,8 @@ static int loop(bool tensors) {
         snprintf(where, sizeof where, "step %d", step);
         mz_group_at(group, where);
         if (tensors) {
-            const mz_collective c = {MZ_ALL_REDUCE_SUM, b.send, b.recv, 1 << 18, MEZZO_F32, 0};
+            const mz_collective c = {
+                .kind = MZ_ALL_REDUCE_SUM, .send = b.send, .recv = b.recv, .count = 1 << 18, .dtype = MEZZO_F32};
             TRY(device->comm->run(device->comm, device, &c));
             TRY(device->backend->sync(device));
         } else {
@@ -205,7 +223,11 @@ static int differ(void) {
 
 static int time_one(const buffers *b, mz_collective_kind kind, size_t bytes) {
     const size_t whole = bytes / sizeof(float), piece = whole / (size_t)size;
-    const mz_collective c = {kind, b->send, b->recv, kind == MZ_ALL_REDUCE_SUM ? whole : piece, MEZZO_F32, 0};
+    const mz_collective c = {.kind = kind,
+                             .send = b->send,
+                             .recv = b->recv,
+                             .count = kind == MZ_ALL_REDUCE_SUM ? whole : piece,
+                             .dtype = MEZZO_F32};
     const int times = 20;
     double seconds;
     for (int i = -5; i < times; i++) {

@@ -38,7 +38,7 @@ static const char *check(mz_cuda_device *cuda, const mz_call *call, bool first, 
 static mz_gemm_key key_of(const mz_call *call, int64_t m, int64_t n, int64_t k, mezzo_dtype result) {
     mz_gemm_key key;
     memset(&key, 0, sizeof key);
-    key.m = m, key.n = n, key.k = k, key.batch = 1;
+    key.m = m, key.n = n, key.k = k, key.batch = key.chosen_for = 1;
     key.lda = key.ldb = k, key.ldd = m;
     key.transpose_a = 1;
     key.operand = (int32_t)call->in[1].dtype, key.other = (int32_t)call->in[0].dtype;

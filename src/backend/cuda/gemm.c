@@ -170,6 +170,16 @@ static uint32_t alignment(int64_t batch, int64_t stride, int dtype) {
     return bytes;
 }
 
+static bool set_batch(struct mz_cuda_matmul *lt, const mz_gemm *gemm, int64_t batch) {
+    const cublasLtMatrixLayout_t layouts[] = {gemm->a, gemm->b, gemm->d};
+    const int32_t count = (int32_t)batch;
+    bool ok = true;
+    for (size_t i = 0; i < MZ_COUNT(layouts); i++)
+        ok = ok && lt->cublasLtMatrixLayoutSetAttribute(layouts[i], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                                        sizeof count) == CUBLAS_STATUS_SUCCESS;
+    return ok;
+}
+
 // The library's proposals, best first by its own judgement. Splitting K with a sum in the result's own format, or in
 // place, is left out: the one rounds partial sums, the other need not repeat.
 static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *out) {
@@ -177,11 +187,11 @@ static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmu
     cublasLtMatmulPreference_t wishes = NULL;
     uint64_t bytes = WORKSPACE;
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint32_t a = alignment(key->batch, key->stride_a, key->operand);
-    uint32_t b = alignment(key->batch, key->stride_b, format_of_b(key));
-    uint32_t d = alignment(key->batch, key->stride_d, key->result);
+    uint32_t a = alignment(key->chosen_for, key->stride_a, key->operand);
+    uint32_t b = alignment(key->chosen_for, key->stride_b, format_of_b(key));
+    uint32_t d = alignment(key->chosen_for, key->stride_d, key->result);
     int found = 0;
-    if (lt->cublasLtMatmulPreferenceCreate(&wishes) != CUBLAS_STATUS_SUCCESS)
+    if (!set_batch(lt, gemm, key->chosen_for) || lt->cublasLtMatmulPreferenceCreate(&wishes) != CUBLAS_STATUS_SUCCESS)
         return 0;
 #define SET(name, value)                                                                                               \
     (lt->cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_##name, &(value), sizeof(value)) ==         \
@@ -194,6 +204,8 @@ static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmu
         found = 0;
     (void)lt->cublasLtMatmulPreferenceDestroy(wishes);
     int n = 0;
+    if (!set_batch(lt, gemm, key->batch))
+        return 0;
     for (int i = 0; i < found; i++)
         if (out[i].state == CUBLAS_STATUS_SUCCESS)
             out[n++] = out[i];

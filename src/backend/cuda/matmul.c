@@ -97,7 +97,7 @@ static void book(route *r, const mz_tensor *a, const mz_tensor *b, const mz_tens
 static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
     mz_gemm_key key;
     memset(&key, 0, sizeof key);
-    key.batch = 1;
+    key.batch = key.chosen_for = 1;
     key.operand = key.result = mz_cuda_operand_dtype(cuda, call, a, b);
     key.tf32 = key.operand == MEZZO_F32 && call->numerics.compute == MEZZO_TF32;
     key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -353,6 +353,7 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
     key.n = y->shape.dim[rank - 2], key.m = y->shape.dim[rank - 1];
     key.k = a->shape.dim[a->shape.rank - (ta ? 2 : 1)];
     key.batch = mz_shape_count(&y->shape) / (key.m * key.n);
+    key.chosen_for = call->attrs.chosen_for > 0 ? call->attrs.chosen_for : key.batch;
     key.transpose_a = tb, key.transpose_b = ta;
     key.lda = tb ? key.k : key.m, key.ldb = ta ? key.n : key.k, key.ldd = key.m;
     key.stride_a = key.m * key.k, key.stride_b = key.k * key.n, key.stride_d = key.m * key.n;

@@ -11,6 +11,7 @@
 // [m, n]. Compared byte by byte: zero it first.
 typedef struct mz_gemm_key {
     int64_t m, n, k, batch;
+    int64_t chosen_for;    // the batch that the algorithm is proposed for, so that parts of a batch have its bits
     int64_t lda, ldb, ldd; // C and an epilogue's aux matrix lie as D
     int64_t stride_a, stride_b, stride_d;
     int32_t transpose_a, transpose_b;

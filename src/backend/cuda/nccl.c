@@ -165,18 +165,39 @@ static ncclResult_t enqueue(const channel *c, const mz_collective *w, ncclDataTy
     }
 }
 
-static mezzo_status run(mezzo_device *device, void *link, const mz_collective *what) {
-    channel *c = link;
+// Those that run together may use the links of all ranks at once.
+static ncclResult_t enqueue_all(const channel *c, const mz_collective *w, cudaStream_t stream) {
+    ncclResult_t result = ncclSuccess, ended = ncclSuccess;
+    if (w->more > 0)
+        result = nccl.GroupStart();
+    for (int i = 0; i <= w->more && result == ncclSuccess; i++) {
+        ncclDataType_t type = ncclUint8;
+        (void)type_of(w[i].dtype, &type);
+        result = enqueue(c, &w[i], type, stream);
+    }
+    if (w->more > 0)
+        ended = nccl.GroupEnd();
+    return result == ncclSuccess ? ended : result;
+}
+
+static mezzo_status check(const mz_collective *what) {
     ncclDataType_t type;
     bool adds = what->kind == MZ_ALL_REDUCE_SUM || what->kind == MZ_REDUCE_SCATTER_SUM;
     if (!type_of(what->dtype, &type) ||
         (adds && mezzo_dtype_size(what->dtype) < 4 && what->dtype != MEZZO_BF16 && what->dtype != MEZZO_F16))
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "NCCL: %s of %s", mz_collective_name(what->kind),
                        mezzo_dtype_name(what->dtype));
+    return MEZZO_OK;
+}
+
+static mezzo_status run(mezzo_device *device, void *link, const mz_collective *what) {
+    channel *c = link;
+    for (int i = 0; i <= what->more; i++)
+        MEZZO_TRY(check(&what[i]));
     mz_cuda_device *cuda = mz_cuda(device);
     pthread_mutex_lock(&c->calling);
     bool aborted = atomic_load(&c->aborted);
-    ncclResult_t result = aborted ? ncclSuccess : enqueue(c, what, type, cuda->stream);
+    ncclResult_t result = aborted ? ncclSuccess : enqueue_all(c, what, cuda->stream);
     mezzo_status status = told(result, c, mz_collective_name(what->kind));
     pthread_mutex_unlock(&c->calling);
     return aborted ? mz_fail(MEZZO_ERR_DEVICE, "NCCL: the job has failed") : status;
