@@ -33,7 +33,7 @@ static void every_op_is_timed(void **state) {
         peaks.flops[i] = 1e11;
     for (int i = 0; i < mz_bench_op_count(); i++) {
         mz_bench_case c = {.op = mz_bench_op_at(i)};
-        const char *shapes[] = {"700", "9x33", "9x33x17", "2x9x3x8"};
+        const char *shapes[] = {"700", "9x33", "9x33x17", "2x9x3x8", "2x9x4x2x8"};
         int dims = 0;
         for (const char *p = mz_bench_op_dims(c.op); *p != '\0'; p++)
             dims += *p == 'x';
@@ -81,6 +81,11 @@ static void work_is_counted_by_hand(void **state) {
     c = (mz_bench_case){.op = mz_bench_find("attention"), .dim = {1, 3, 1, 5}};
     mz_bench_make(&c, MEZZO_PRECISION_BF16, &b);
     assert_true(b.work == 6 * 2 * 2 * 5);
+    // Four heads on two of keys: as many products for each, and k is half as wide as q.
+    c = (mz_bench_case){.op = mz_bench_find("attention_shared"), .dim = {1, 3, 4, 2, 5}};
+    mz_bench_make(&c, MEZZO_PRECISION_BF16, &b);
+    assert_true(b.work == 4 * 6 * 2 * 2 * 5);
+    assert_true(b.call.attrs.kv_heads == 2 && b.call.in[0].shape.dim[2] == 20 && b.call.in[1].shape.dim[2] == 10);
     assert_true(mz_bench_same(&c, MEZZO_PRECISION_FP32, MEZZO_PRECISION_FP32));
     assert_false(mz_bench_same(&c, MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32));
 }

@@ -57,6 +57,9 @@ static double all_bytes(const mz_call *c) {
     X(attention_bwd, attention_bwd, "BxTxHxD", "lBT(HD) lBT(3HD) - - lBT(HD) fBHT > lBT(3HD)", ATTENTION)              \
     X(attention_dropout_bwd, attention_bwd, "BxTxHxD", "lBT(HD) lBT(3HD) - - lBT(HD) fBHT > lBT(3HD)", ATTENTION,      \
       .p = DROPPED)                                                                                                    \
+    X(attention_shared, attention, "BxTxHxKxD", "lBT(HD) lBT(KD) lBT(KD) > lBT(HD) fBHT", ATTENTION)                   \
+    X(attention_shared_bwd, attention_bwd, "BxTxHxKxD",                                                                \
+      "lBT(HD) lBT(HD) lBT(KD) lBT(KD) lBT(HD) fBHT > lBT(HD) lBT(KD) lBT(KD)", ATTENTION)                             \
     X(layernorm, layernorm, "ROWSxC", "fRC fC fC > lRC fR fR", .eps = 1e-5F)                                           \
     X(layernorm_residual, layernorm, "ROWSxC", "fRC fC fC lRC > lRC fR fR fRC", .eps = 1e-5F)                          \
     X(layernorm_bwd, layernorm_bwd, "ROWSxC", "lRC fRC fC fR fR fRC > fRC fC fC", .accumulate = true)                  \
@@ -258,8 +261,10 @@ static void set_attrs(const mz_bench_case *c, const formats *f, mz_bench_call *b
     *a = c->op->attrs;
     if (b->call.op == MZ_OP_linear)
         a->via = f->low;
-    if (a->causal)
-        a->heads = a->kv_heads = (int)c->dim[2];
+    if (a->causal) { // BxTxHxD, or BxTxHxKxD: K heads of keys and values
+        a->heads = (int)c->dim[2];
+        a->kv_heads = (int)c->dim[dims_of(c->op) == 5 ? 3 : 2];
+    }
     if (b->call.op != MZ_OP_adamw)
         return;
     b->low_copy = f->low;

@@ -4,7 +4,7 @@
 
 #include "backend/backend.h"
 
-#define MZ_BENCH_DIMS 4
+#define MZ_BENCH_DIMS 5
 
 // --- cases (kernel_cases.c) ----------------------------------------------------------------------------------------
 // Holds what is timed under a name: an op with its attributes and the tensors that a model gives it ("linear_gelu" is a
