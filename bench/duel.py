@@ -14,6 +14,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import zipfile
 
 # name: model, layers, heads, key heads, width, inner, vocabulary, batch, context, micro batches.
@@ -31,16 +32,17 @@ FIELDS = ["shape", "system", "precision", "model", "layers", "heads", "kv_heads"
 PEAK = 989.4e12
 
 
-def flops_a_token(model, layers, heads, kv_heads, width, inner, vocab, batch, context, accumulate):
+def flops_a_token(model, layers, heads, kv_heads, width, inner, vocab, batch, context):
     parameters = layers * (2 * width * width + 2 * width * (width // heads) * kv_heads + 3 * width * inner) + vocab * width
     return 6 * parameters + 6 * layers * width * context
 
 
-def run_mezzo(mezzo, tokens, shape, precision, steps, micro_batches):
+def run_mezzo(args, shape, precisions, micro_batches):
     model, layers, heads, _, width, inner, vocab, batch, context, _ = shape
+    precision, steps = precisions[0], args.steps
     shutil.rmtree("duel-run", ignore_errors=True)
     sizes = ["--layers", str(layers), "--heads", str(heads), "--d-model", str(width), "--model.d_ff", str(inner)] if model == "cs336" else []
-    command = [mezzo, "train", "--data", tokens, "--model", model, *sizes, "--vocab", str(vocab), "--seq-len", str(context), "--batch-size",
+    command = [args.mezzo, "train", "--data", args.tokens, "--model", model, *sizes, "--vocab", str(vocab), "--seq-len", str(context), "--batch-size",
                str(batch), "--grad-accum", str(micro_batches), "--logits-rows", "4096", "--precision", precision, "--steps", str(steps), "--lr",
                "3e-4", "--schedule", "constant", "--warmup", "0", "--clip", "1", "--log-every", "1", "--eval-every", str(10 * steps),
                "--eval-iters", "1", "--eval-final=false", "--sample-every", "-1", "--checkpoint-every", "-1", "--device", "cuda", "--out", "duel-run"]
@@ -49,15 +51,34 @@ def run_mezzo(mezzo, tokens, shape, precision, steps, micro_batches):
         rows = [row for row in map(json.loads, file) if "train/loss" in row]
     times = [row["perf/step_ms"] for row in rows if "perf/step_ms" in row][-(steps // 2):]
     memory = max(row["perf/memory_bytes"] for row in rows) / 2**20
-    return statistics.median(times), memory, statistics.mean(row["train/loss"] for row in rows[-5:]), command
+    yield precision, statistics.median(times), memory, statistics.mean(row["train/loss"] for row in rows[-5:]), command
 
 
-def run_torch(tokens, shape, way, steps, micro_batches):
+def run_torch(args, shape, ways, micro_batches):
+    """One process for all ways, which loads PyTorch once: a row for each as it ends."""
     command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "torch_duel.py"),
-               os.path.join(tokens, "train.bin"), *map(str, shape[:-1]), str(micro_batches), way, str(steps)]
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
-    _, ms, mib, loss = out.strip().splitlines()[-1].split(",")
-    return float(ms), float(mib), float(loss), command
+               os.path.join(args.tokens, "train.bin"), *map(str, shape[:-1]), str(micro_batches), ",".join(ways), str(args.steps)]
+    with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+        for line in process.stdout:
+            way, ms, mib, loss = line.strip().split(",")
+            yield way, float(ms), float(mib), float(loss), command
+        if process.wait():
+            errors.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=errors.read())
+
+
+def runs_of(args, shape, micro_batches):
+    """Yields way, ms a step, MiB, loss, command; a run that fails is printed, and the others go on."""
+    ways = [way.split(":") for way in args.ways.split(",")]
+    torch_ways = [way for system, way in ways if system == "torch"]
+    jobs = [("mezzo", [precision]) for system, precision in ways if system == "mezzo"] + [("torch", torch_ways)] * bool(torch_ways)
+    for system, chosen in jobs:
+        run = run_mezzo if system == "mezzo" else run_torch
+        try:
+            for way, *rest in run(args, shape, chosen, micro_batches):
+                yield f"{system}:{way}", *rest
+        except subprocess.CalledProcessError as error:
+            print(f"{system}, {' '.join(chosen)}: {' '.join(error.stderr.strip().splitlines()[-1:])[:300]}", flush=True)
 
 
 def main():
@@ -85,20 +106,13 @@ def main():
         for name, shape in SHAPES.items():
             if args.only not in name:
                 continue
-            for way in args.ways.split(","):
-                system, precision = way.split(":")
-                micro_batches = args.micro_batches or shape[-1]
-                try:
-                    ms, mib, loss, command = run_mezzo(args.mezzo, args.tokens, shape, precision, args.steps, micro_batches) if system == "mezzo" \
-                        else run_torch(args.tokens, shape, precision, args.steps, micro_batches)
-                except subprocess.CalledProcessError as error:
-                    print(f"{name}, {way}: {' '.join(error.stderr.strip().splitlines()[-1:])[:300]}", flush=True)
-                    continue
+            micro_batches = args.micro_batches or shape[-1]
+            for way, ms, mib, loss, command in runs_of(args, shape, micro_batches):
                 rate = shape[7] * shape[8] * micro_batches / ms * 1e3
-                used = 100 * rate * flops_a_token(*shape) / PEAK
+                used = 100 * rate * flops_a_token(*shape[:-1]) / PEAK
                 words = " ".join(os.path.basename(word) if os.path.isabs(word) else word for word in command)
-                table.writerow(dict(zip(FIELDS, [name, system, precision, *shape[:-1], micro_batches, f"{ms:.2f}", f"{rate:.0f}", f"{used:.1f}", f"{mib:.0f}",
-                                                 f"{loss:.4f}", args.steps, device, args.commit, words])))
+                table.writerow(dict(zip(FIELDS, [name, *way.split(":"), *shape[:-1], micro_batches, f"{ms:.2f}", f"{rate:.0f}", f"{used:.1f}",
+                                                 f"{mib:.0f}", f"{loss:.4f}", args.steps, device, args.commit, words])))
                 file.flush()
                 print(f"{name}, {way}: {ms:.1f} ms, {rate:.0f} tok/s, {used:.1f} % of the peak, {mib:.0f} MiB, loss {loss:.3f}", flush=True)
 

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""PyTorch's side of bench/duel.py: steps of a Transformer on random windows of a token file, compiled, one CSV row.
+"""PyTorch's side of bench/duel.py: steps of a Transformer on random windows of a token file, compiled, a CSV row for each way.
 
-usage: torch_duel.py TOKENS MODEL LAYERS HEADS KV_HEADS WIDTH INNER VOCABULARY BATCH CONTEXT ACCUMULATE WAY [STEPS]
+usage: torch_duel.py TOKENS MODEL LAYERS HEADS KV_HEADS WIDTH INNER VOCABULARY BATCH CONTEXT ACCUMULATE WAYS [STEPS]
   TOKENS  uint16 tokens after a header of 1,024 bytes (mezzo data's llmc format)
   MODEL   cs336, or a name of Qwen 2.5 (transformers' Qwen2ForCausalLM with tied embeddings)
-  WAY     bf16        autocast, torch.compile, fused AdamW, clipping at 1.0
+  WAYS    a list with commas of
+          bf16        autocast, torch.compile, fused AdamW, clipping at 1.0
           tensorwise  the same with torchao's float8 training of every linear layer but the head
           rowwise     likewise
+cs336 is compiled as a whole; Qwen's layers are compiled one by one, which all share one compilation, and its head with the loss.
 Prints way, median ms of the last half of the steps, peak MiB of the allocator, mean loss of the last five steps.
 """
+import gc
 import os
 import sys
 
@@ -28,9 +31,17 @@ class Qwen(torch.nn.Module):
             num_key_value_heads=kv_heads, max_position_embeddings=32768, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True,
             use_cache=False, attn_implementation="sdpa"))
 
-    def forward(self, ids, targets):
-        logits = self.net.lm_head(self.net.model(input_ids=ids).last_hidden_state)
+    def loss(self, x, targets):
+        logits = self.net.lm_head(x)
         return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+    def compile_parts(self):
+        for layer in self.net.model.layers:
+            layer.compile()
+        self.loss = torch.compile(self.loss)
+
+    def forward(self, ids, targets):
+        return self.loss(self.net.model(input_ids=ids).last_hidden_state, targets)
 
 
 def make(model, layers, heads, kv_heads, width, inner, vocab, context):
@@ -43,20 +54,17 @@ def make(model, layers, heads, kv_heads, width, inner, vocab, context):
     return net
 
 
-def main():
-    path, model, way = sys.argv[1], sys.argv[2], sys.argv[12]
-    layers, heads, kv_heads, width, inner, vocab, batch, context, accumulate = map(int, sys.argv[3:12])
-    steps = int(sys.argv[13]) if len(sys.argv) > 13 else 50
-    tokens = torch.from_numpy(numpy.fromfile(path, numpy.uint16, offset=1024).astype(numpy.int64)).cuda()
-    torch.manual_seed(0)
-    with torch.device("cuda"):
-        net = make(model, layers, heads, kv_heads, width, inner, vocab, context)
+def train(net, tokens, way, batch, context, accumulate, steps):
     if way != "bf16":
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
         convert_to_float8_training(net, config=Float8LinearConfig.from_recipe_name(way), module_filter_fn=lambda module, name: "head" not in name)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    forward = torch.compile(net)
+    if isinstance(net, Qwen):
+        net.compile_parts()
+        forward = net
+    else:
+        forward = torch.compile(net)
     times, losses = [], []
     for step in range(steps):
         start, end = torch.cuda.Event(True), torch.cuda.Event(True)
@@ -77,7 +85,24 @@ def main():
         times.append(start.elapsed_time(end))
         losses.append(float(total) / accumulate)
     half = sorted(times[steps // 2:])
-    print(f"{way},{half[len(half) // 2]:.2f},{torch.cuda.max_memory_allocated() >> 20},{sum(losses[-5:]) / 5:.4f}")
+    print(f"{way},{half[len(half) // 2]:.2f},{torch.cuda.max_memory_allocated() >> 20},{sum(losses[-5:]) / 5:.4f}", flush=True)
+
+
+def main():
+    path, model, ways = sys.argv[1], sys.argv[2], sys.argv[12].split(",")
+    layers, heads, kv_heads, width, inner, vocab, batch, context, accumulate = map(int, sys.argv[3:12])
+    steps = int(sys.argv[13]) if len(sys.argv) > 13 else 50
+    tokens = torch.from_numpy(numpy.fromfile(path, numpy.uint16, offset=1024).astype(numpy.int64)).cuda()
+    for way in ways:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            net = make(model, layers, heads, kv_heads, width, inner, vocab, context)
+        train(net, tokens, way, batch, context, accumulate, steps)
+        del net
 
 
 if __name__ == "__main__":
