@@ -151,6 +151,29 @@ const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_prepare, mm
 const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_prepare, mma_bwd_run};
 
 // --- Hopper's warpgroup instructions -------------------------------------------------------------------------------
+// A block that owns the first keys has the most queries to see: where few heads of keys have many heads of queries,
+// blocks with a part of those each keep all multiprocessors busy.
+static int wgmma_parts(const mz_cu_attention *a) {
+    const int group = a->heads / a->kv_heads;
+    const int64_t blocks = (int64_t)a->batch * a->kv_heads * ((a->length + 127) / 128);
+    int parts = 1;
+    while (getenv("MEZZO_CUDA_WIDE_HEADS") != NULL && parts < group && blocks * parts * 5 < (int64_t)a->sms * 9)
+        parts++;
+    return parts;
+}
+
+// Workspace: log-sum-exp and Δ of each row, up to whole tiles of 64, and FP32 sums of parts.
+static size_t wgmma_row_bytes(const mz_cu_attention *a) {
+    return (size_t)a->batch * (size_t)a->heads * mz_align_up((size_t)a->length, 64) * 2 * sizeof(float);
+}
+
+static size_t wgmma_sum_bytes(const mz_cu_attention *a) {
+    const int parts = wgmma_parts(a);
+    return parts == 1 ? 0
+                      : sizeof(float) * 2 * (size_t)parts * (size_t)a->batch * (size_t)a->length * (size_t)a->kv_heads *
+                            (size_t)a->width;
+}
+
 static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = mma_refusal(device, call);
     if (refusal != NULL)
@@ -165,8 +188,7 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
     bool ready = mz_cu_attention_wgmma_dq(NULL, &a, true) == cudaSuccess &&
                  mz_cu_attention_wgmma_dkv(NULL, &a, true) == cudaSuccess;
     (void)cudaGetLastError();
-    // Each row has log-sum-exp and Δ, up to whole tiles of 64.
-    out->workspace = (size_t)a.batch * (size_t)a.heads * mz_align_up((size_t)a.length, 64) * 2 * sizeof(float);
+    out->workspace = wgmma_row_bytes(&a) + wgmma_sum_bytes(&a);
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
@@ -184,6 +206,8 @@ static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, 
 
 static mezzo_status wgmma_bwd_run(mezzo_device *device, const mz_call *call) {
     mz_cu_attention a = mz_cuda_attention_of(device, call);
+    a.parts = wgmma_parts(&a);
+    a.sums = (float *)(void *)((char *)call->workspace + wgmma_row_bytes(&a));
     MZ_CUDA_TRY(mz_cu_attention_wgmma_dq(mz_cuda(device)->stream, &a, false));
     MZ_CUDA_TRY(mz_cu_attention_wgmma_dkv(mz_cuda(device)->stream, &a, false));
     return MEZZO_OK;

@@ -16,23 +16,37 @@ template <int D> struct dkv_layout {                        // bytes
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// The query heads of a piece of work: those that share a head of keys, or a part of them.
+struct shared_heads {
+    int batch, kv, part, first, end;
+};
+__device__ __forceinline__ shared_heads heads_of(const mz_cu_attention &a, int head) {
+    const int group = a.heads / a.kv_heads, part = head % a.parts, kv = head / a.parts % a.kv_heads;
+    return {head / a.parts / a.kv_heads, kv, part, kv * group + part * group / a.parts,
+            kv * group + (part + 1) * group / a.parts};
+}
+__device__ __forceinline__ attention_walk walk_keys(const mz_cu_attention &a) {
+    return walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads * a.parts);
+}
+
 template <int D>
 __device__ __forceinline__ void produce(const mz_cu_attention &a, const attention_maps &maps,
                                         const attention_place &at) {
     using layout = dkv_layout<D>;
-    const int group = a.heads / a.kv_heads, rows = padded(a.length);
+    const int rows = padded(a.length);
     uint32_t own_parity = 1, parity = 1;
     uint32_t turn = 0; // which of the places for what a block owns
     int stage = 0;
-    for (attention_walk w = walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads); walk_find(w); w.turn++) {
-        int head = w.head, b = head / a.kv_heads, kv = head % a.kv_heads, j0 = w.rank * BM;
+    for (attention_walk w = walk_keys(a); walk_find(w); w.turn++) {
+        const shared_heads of = heads_of(a, w.head);
+        const int b = of.batch, kv = of.kv, j0 = w.rank * BM;
         const uint32_t own = at.own + turn * 2 * layout::OWN, own_full = at.own_full + turn * 8;
         barrier_wait(at.own_empty + turn * 8, own_parity);
         next_own<layout>(turn, own_parity);
         barrier_expect(own_full, 2 * layout::OWN);
         fetch_rows<D>(own, layout::OWN, &maps.k, kv, j0, b, own_full);
         fetch_rows<D>(own + layout::OWN, layout::OWN, &maps.v, kv, j0, b, own_full);
-        for (int h = kv * group; h < (kv + 1) * group; h++)
+        for (int h = of.first; h < of.end; h++)
             for (int i0 = j0; i0 < a.length; i0 += BN) {
                 uint32_t to = at.stages + stage * layout::STAGE, full = at.full + stage * 8;
                 barrier_wait(at.empty + stage * 8, parity);
@@ -56,19 +70,34 @@ __device__ __forceinline__ float4 stats_of(uint32_t at, int n, int t) {
     return s;
 }
 
+// Stores rows g and g + 8 of a warp's 16 of a part's sums, as they are.
+template <int D>
+__device__ __forceinline__ void store_sums(float *to, const mz_cu_attention &a, int count, const float (&x)[D / 8][4],
+                                           float scale) {
+    const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+    const long long stride = static_cast<long long>(a.kv_heads) * a.width;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            if (g + r * 8 < count && n * 8 < a.width)
+                *reinterpret_cast<float2 *>(to + (g + r * 8) * stride + n * 8 + 2 * t) =
+                    make_float2(x[n][2 * r] * scale, x[n][2 * r + 1] * scale);
+}
+
 template <typename T, int D>
 __device__ __forceinline__ void consume(const mz_cu_attention &a, const attention_place &at) {
     using layout = dkv_layout<D>;
     const int thread = static_cast<int>(threadIdx.x) - WARPGROUP, lane = thread & 31, g = lane >> 2, t = lane & 3;
     const int group = group_of(thread), first = thread / 32 * 16; // the warp's first key of the block's
-    const int sharing = a.heads / a.kv_heads;
     constexpr int AHEAD = D <= 64;              // the next tile's scores are asked for before this one's dS is made
     const float scale2 = a.scale * 1.44269504f; // log2 e
     uint32_t own_parity = 0, parity = 0;
     uint32_t turn = 0; // which of the places for what a block owns
     int stage = 0;
-    for (attention_walk w = walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads); walk_find(w); w.turn++) {
-        const int head = w.head, b = head / a.kv_heads, kv = head % a.kv_heads, j0 = w.rank * BM;
+    for (attention_walk w = walk_keys(a); walk_find(w); w.turn++) {
+        const shared_heads of = heads_of(a, w.head);
+        const int j0 = w.rank * BM;
         const uint32_t own = at.own + turn * 2 * layout::OWN, own_empty = at.own_empty + turn * 8;
         const uint32_t own_k = own + group * ROWS * 128, own_v = own_k + layout::OWN;
         barrier_wait(at.own_full + turn * 8, own_parity);
@@ -77,7 +106,7 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
         // Scores, then p, then dS, of this tile; of the next, where registers suffice for both; dy·v.
         float x[1 + AHEAD][BN / 8][4], dp[BN / 8][4];
         int before = -1; // stage of the tile before this one
-        for (int head = 0; head < sharing; head++) {
+        for (int head = of.first; head < of.end; head++) {
             int i0 = j0;
             for (; i0 < a.length && i0 + BN <= j0 + group * ROWS; i0 += BN) { // before all of the warpgroup's keys
                 barrier_wait(at.full + stage * 8, parity);
@@ -190,8 +219,16 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
         if (before >= 0) // else none of the queries sees the warpgroup's keys
             warp_arrive(at.empty + before * 8);
         warp_arrive(own_empty);
-        const long long to = (static_cast<long long>(b) * a.length + j0 + first) * a.kv_row + kv * a.width;
         const int count = a.length - j0 - first;
+        const long long row = static_cast<long long>(of.batch) * a.length + j0 + first;
+        if (a.parts > 1) {
+            const long long one = static_cast<long long>(a.batch) * a.length * a.kv_heads * a.width;
+            float *sums = a.sums + of.part * one + (row * a.kv_heads + of.kv) * a.width;
+            store_sums<D>(sums, a, count, dk, a.scale);
+            store_sums<D>(sums + a.parts * one, a, count, dv, 1);
+            continue;
+        }
+        const long long to = row * a.kv_row + of.kv * a.width;
         store_results<T, D>(static_cast<T *>(a.dk) + to, a.kv_row, count, a.width, dk, a.scale);
         store_results<T, D>(static_cast<T *>(a.dv) + to, a.kv_row, count, a.width, dv, 1);
     }
@@ -217,6 +254,23 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
+// Adds the parts of four neighbours of dk (y = 0) or dv, in their order.
+template <typename T> __global__ void __launch_bounds__(256) add_parts_kernel(const mz_cu_attention a) {
+    wait_for_before();
+    const long long width = static_cast<long long>(a.kv_heads) * a.width, one = width * a.batch * a.length;
+    const long long at = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
+    if (at >= one)
+        return;
+    const float *from = a.sums + blockIdx.y * a.parts * one + at;
+    float4 sum = *reinterpret_cast<const float4 *>(from);
+    for (int part = 1; part < a.parts; part++) {
+        const float4 x = *reinterpret_cast<const float4 *>(from + part * one);
+        sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+    }
+    T *to = static_cast<T *>(blockIdx.y == 0 ? a.dk : a.dv) + at / width * a.kv_row + at % width;
+    *reinterpret_cast<uint2 *>(to) = make_uint2(pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w));
+}
+
 template <typename T, int D> cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     auto kernel = dkv_kernel<T, D>;
     constexpr int BYTES = dkv_layout<D>::TOTAL;
@@ -225,7 +279,12 @@ template <typename T, int D> cudaError_t run(cudaStream_t stream, const mz_cu_at
     attention_maps maps;
     if (!describe_all(&maps, a, BN, BM))
         return cudaErrorNotSupported;
-    return launch_attention(stream, kernel, BYTES, a, a.kv_heads, maps);
+    const cudaError_t error = launch_attention(stream, kernel, BYTES, a, a.kv_heads * a.parts, maps);
+    if (error != cudaSuccess || a.parts == 1)
+        return error;
+    const long long quads = static_cast<long long>(a.batch) * a.length * a.kv_heads * a.width / 4;
+    return launch_dependent(stream, add_parts_kernel<T>, dim3(static_cast<unsigned>((quads + 255) / 256), 2), dim3(256),
+                            0, a);
 }
 } // namespace
 

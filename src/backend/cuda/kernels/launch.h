@@ -62,6 +62,8 @@ typedef struct mz_cu_attention {
     int window;               // 0: none
     float cap;                // of scores; 0: none
     const int32_t *positions; // [B, T], NULL: a row is one document
+    int parts;                // wgmma's dk and dv: the heads that share keys, in this many parts; 1: no sums of parts
+    float *sums;              // [2, parts, B, T, kv_heads·width] of dk and dv, where there are several parts
 } mz_cu_attention;
 // Tensor-core kernels: width a multiple of 8 up to 128, BF16 (from 8.0) or FP16 (from 7.5) storage and compute.
 // prepare: launches nothing; once for every dtype and width before the first launch, outside of any capture.
