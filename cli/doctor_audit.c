@@ -165,6 +165,8 @@ static const cli_field cost_fields[] = {
     {CLI_FIELD(mz_torch_cost, format), "format", "precision"},
     {CLI_FIELD(mz_torch_cost, now), "as_it_is", "", "%s", .words = {"predicted", "as it is"}},
     {CLI_FIELD(mz_torch_cost, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
+    {CLI_FIELD(mz_torch_cost, least), "least_ms", "at least", "%.3g", .factor = 1e3},
+    {CLI_FIELD(mz_torch_cost, most), "most_ms", "at most", "%.3g", .factor = 1e3},
     {CLI_FIELD(mz_torch_cost, speedup), "speedup", "times as fast", "%.2f"},
 };
 
@@ -177,9 +179,12 @@ static size_t known_costs(const mz_torch_costs *costs, mz_torch_cost *rows) {
     return n;
 }
 
-static void print_costs(const mz_torch_costs *costs) {
+static void print_costs(const mz_audit_report *r) {
+    const mz_torch_costs *costs = r->costs;
     mz_torch_cost rows[MZ_TORCH_FORMATS];
     const size_t n = known_costs(costs, rows);
+    if (n < 2 && r->traces[0].no_replay[0] != '\0')
+        printf("\nno prediction for other precisions: %s\n", cli_show(r->traces[0].no_replay).text);
     if (n < 2)
         return;
     printf("\nthis step in each precision:\n\n");
@@ -191,6 +196,8 @@ static void print_costs(const mz_torch_costs *costs) {
             printf("fp8 %s: %.2f times as fast as bf16, with its products quantized in each call\n",
                    rows[i].seconds < bf16 ? "would pay" : "would not pay", bf16 / rows[i].seconds);
     }
+    if (costs->unsteady)
+        printf("the runs that this rests on differ: something else keeps the machine busy\n");
     if (costs->launch_bound)
         printf("the GPU waits for the program: faster operations do not shorten this step\n");
     if (costs->with_hooks)
@@ -231,7 +238,7 @@ static void print_audit(const mz_audit_report *r) {
     print_head(&r->traces[0], (size_t)r->n, audit);
     for (size_t i = 0; i < audit->n_findings; i++)
         print_finding(&audit->findings[i], &number);
-    print_costs(r->costs);
+    print_costs(r);
     print_kernels(r);
     if (audit->n_conflicts == 0)
         printf("\nno conflict\n");

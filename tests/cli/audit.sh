@@ -60,22 +60,27 @@ edit 'programs' '<script>'
 run 1 doctor --trace bad/trace.json --out page.html
 grep -q '<script' page.html && fail "a file name is a part of the page's code"
 
-# A step of 2 s, whose operations took 1 s when they were run again and take 0.5 s in bf16, with four conversions of which autograd adds 0.25 s
-# to each: 2 + 0.5 - 1 + 4 x 0.25 = 2.5 s. Of fp32 no time is known.
+# A step of 2 s, whose operations took 1 s when they were run again and take 0.5 s in bf16: 2 + 0.5 - 1 = 1.5 s. The median of its runs took
+# 1.1 s, that in bf16 0.75 s: from 2 + 0.5 - 1.1 to 2 + 0.75 - 1. Of fp32 no time is known.
 python3 -c '
 import json
 trace = json.load(open("clip_first_wrong/rank-0.json"))
-trace.update(step_seconds=2.0, replay={"now": {"seconds": 1.0, "casts": 0}, "bf16": {"seconds": 0.5, "casts": 4}, "cast_seconds": 0.25})
+trace.update(step_seconds=2.0, replay={"now": {"seconds": 1.0, "spread": 0.1}, "bf16": {"seconds": 0.5, "spread": 0.5}})
 json.dump(trace, open("bad/trace.json", "w"))
-# On a GPU the host launches for 1.6 s of the 2 and the device is busy for 1: in bf16 the host takes 1.6 + 0.1 + 1 and 0.4 are left as they are.
+# On a GPU the host launches for 1.6 s of the 2 and the device is busy for 1: in bf16 the host takes 1.6 + 0.1 and 0.4 are left as they are.
 trace["replay"]["now"]["launch_seconds"], trace["replay"]["bf16"]["launch_seconds"] = 0.5, 0.6
 trace.update(device="cuda", capability=90, launch_seconds=1.6)
 json.dump(trace, open("gpu.json", "w"))'
 run 1 doctor --trace bad/trace.json --json
-shows "$OUT" '"format": "bf16"' '"step_ms": 2500'
+shows "$OUT" '"format": "bf16"' '"step_ms": 1500' '"least_ms": 1400' '"most_ms": 1750'
 grep -q '"format": "fp32"' "$OUT" && fail "a prediction without a time"
+run 1 doctor --trace bad/trace.json
+shows "$OUT" "the runs that this rests on differ"
+sed -i 's/"spread": 0.1/"spread": 1.7/' bad/trace.json
+run 1 doctor --trace bad/trace.json --json
+grep -q '"format": "bf16"' "$OUT" && fail "a prediction from runs that say nothing"
 run 1 doctor --trace gpu.json --json
-shows "$OUT" '"step_ms": 3100' '"launch_bound": true'
+shows "$OUT" '"step_ms": 2100' '"launch_bound": true'
 
 # Running: options, a program that is not there, one that is no PyTorch program, and a Python without torch.
 refuse 2 "--steps" -- doctor --steps 3

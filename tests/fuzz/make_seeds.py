@@ -331,8 +331,8 @@ def torch_trace(**changes):
              "compiled": [0], "parameters": [{"optimizer": 0, "dtype": "bf16", "count": 2, "numel": 9}],
              "states": [{"optimizer": "AdamW", "at": 0, "tensors": [{"key": "exp_avg", "dtype": "bf16", "of": "fp32", "count": 2, "numel": 9}]}],
              "events": [{**step, **event} for event in events], "ops": ops, "dropped": 1,
-             "launch_seconds": 9e-4, "replay": {"now": {"seconds": 5e-4, "casts": 4, "launch_seconds": 3e-4}, "cast_seconds": 5e-6,
-                                                "fp32": {"seconds": 8e-4, "casts": 0, "launch_seconds": 2e-4}, "fp8": {"seconds": 4e-4}}}
+             "launch_seconds": 9e-4, "replay": {"now": {"seconds": 5e-4, "spread": 0.1, "launch_seconds": 3e-4},
+                                                "fp32": {"seconds": 8e-4, "launch_seconds": 2e-4}, "fp8": {"seconds": 4e-4}}}
     return json.dumps({**trace, **changes}, separators=(",", ":"))
 
 

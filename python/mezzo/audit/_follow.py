@@ -23,7 +23,7 @@ from ._patches import Patches
 from ._trace import Trace
 
 OLDEST = (2, 4)
-CLOCKED = 5  # steps that are timed after the followed ones, with nothing but a clock in them
+CLOCKED, MOST_CLOCKED, ENOUGH = 5, 20, 2.0  # steps timed after the followed ones with a clock alone: so many, or more until these seconds are over
 MOST_SAMPLED = 1 << 20  # elements of a parameter that are compared before and after an update
 
 _follower: Optional["Follower"] = None
@@ -271,6 +271,7 @@ class Follower:
             dtype = self.recorder.dtype_name(first.dtype)
             self.recorder.gradients = {}
             self.recorder.idle = 0
+            self.recorder.keep_backward(original, tensors, args, kwargs)
             result = self._phase("backward", original, tensors, *args, **kwargs)
             self._note_gradients()
             self.trace.event("backward", factor=factor, reduction=reduction, weight=weight, loss=dtype)
@@ -470,7 +471,7 @@ class Follower:
         if os.environ.get("MEZZO_AUDIT_COSTS", "1") == "1":
             from ._costs import measure
 
-            measure(self.torch, self.trace, self.recorder.tape, self.recorder.externals)
+            measure(self.torch, self.trace, self.recorder)
         self.recorder.tape, self.recorder.externals = None, []
         if self.stop:
             self._write()
@@ -486,7 +487,7 @@ class Follower:
         if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():
             self.torch.cuda.synchronize()
         self.clock.append(time.perf_counter())
-        if len(self.clock) > CLOCKED:
+        if len(self.clock) > MOST_CLOCKED or (len(self.clock) > CLOCKED and self.clock[-1] - self.clock[0] > ENOUGH):
             self._write()
 
     def finish(self, at_exit: bool) -> None:
@@ -507,6 +508,7 @@ class Follower:
         self.trace.head["step_seconds"] = min(gaps) if gaps else None  # as of operations: the shortest
         waits = [b - a for a, b in zip(self.clock, self.launched[1:])]
         self.trace.head["launch_seconds"] = min(waits) if waits and self.trace.head.get("device") == "cuda" else None
+        self.trace.head["clock"] = list(zip(gaps, waits))
         rank = self.trace.head.get("rank", 0)
         self.trace.write(_path(f"rank-{rank}-{self.process}.json"))
 

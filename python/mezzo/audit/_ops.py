@@ -48,7 +48,9 @@ class Recorder:
         self._process = os.getpid()
         self.idle = 0
         self.taping = False
-        self.tape: Optional[List[Any]] = []  # of a step; None: it cannot be run again
+        self.tape: Optional[List[Any]] = []  # of a step; None: it cannot be run again, and why
+        self.why = ""
+        self.backward_calls = 0
         self.externals: List[Any] = []  # what the step reads and did not make
         self._made: Dict[Any, int] = {}  # the last tensor that had an identity
         self._next = 0
@@ -84,7 +86,7 @@ class Recorder:
         self.off = True  # what the recorder itself asks of tensors is not recorded
         try:
             row = self._record(func, args, kwargs, tensors, out)
-            if self.taping and self.tape is not None and self.phases[-1] in ("forward", "backward"):
+            if self.taping and self.tape is not None and self.phases[-1] in ("forward", "backward", "scaler"):
                 self._keep(func, args, kwargs, out)
             if row is not None and self.trace.step > 0 and not on_gpu:
                 row.add_time(seconds)
@@ -92,31 +94,49 @@ class Recorder:
                 self._pending.append((row, first, last))
         except Exception:  # of a tensor that is like no other; the program goes on
             self.trace.dropped += 1
-            self.tape = None if self.taping else self.tape
+            if self.taping:
+                self.keep_no_more("a tensor is like no other")
         finally:
             self.off = False
         return out
 
     # --- a step, to be run again -------------------------------------------------------------------------------------
     def _keep(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Appends an operation of the forward pass; autograd makes the backward pass again, so that is only counted."""
         name = str(func._schema.name)
-        if self.tape is None or name == "aten::_local_scalar_dense" or name.startswith("profiler::"):
+        if name == "aten::_local_scalar_dense" or name.startswith("profiler::"):
             return
-        backward = self.phases[-1] == "backward" or self.torch._C._current_autograd_node() is not None
-        found = list(out) if isinstance(out, (tuple, list)) else [out]
-        given = [self._refer(a) for a in args], {key: self._refer(a) for key, a in kwargs.items()}
-        outs: List[Optional[int]] = []
-        for value in found:
-            outs.append(None)
-            if isinstance(value, self.torch.Tensor):
-                outs[-1] = self._made[self._identity(value)] = self._next
-                self._next += 1
-        dtypes = [value.dtype if isinstance(value, self.torch.Tensor) else None for value in found]
-        self.tape.append((func, *given, outs, "backward" if backward else "forward", dtypes))
-        if len(self.tape) > MOST_TAPE or not name.startswith("aten::"):
-            self.tape = None
+        if not name.startswith("aten::"):
+            self.keep_no_more(f"{name} is no operation of torch's own")
+        elif self.phases[-1] == "backward" or self.torch._C._current_autograd_node() is not None:
+            self.backward_calls += 1
+        else:
+            given = [self._refer(a) for a in args], {key: self._refer(a) for key, a in kwargs.items()}
+            outs: List[Optional[int]] = []
+            for value in list(out) if isinstance(out, (tuple, list)) else [out]:
+                outs.append(None)
+                if isinstance(value, self.torch.Tensor):
+                    outs[-1] = self._next
+                    if name != "aten::detach":  # autograd's copies of what it saves are not read by the forward pass
+                        self._made[self._identity(value)] = self._next
+                    self._next += 1
+            self._append(func, *given, outs, self.torch.is_grad_enabled())
 
-    # Autograd hands what it saved back as another object over the same memory.
+    def keep_backward(self, original: Any, tensors: Any, args: Any, kwargs: Any) -> None:
+        """Appends a call of torch.autograd.backward: an operation without results."""
+        if self.taping and self.tape is not None:
+            self._append(original, [self._refer(tensors), *[self._refer(a) for a in args]], {key: self._refer(a) for key, a in kwargs.items()}, [], True)
+
+    def _append(self, *entry: Any) -> None:
+        if self.tape is not None:
+            self.tape.append(entry)
+            if len(self.tape) > MOST_TAPE:
+                self.keep_no_more(f"the step has more than {MOST_TAPE} operations")
+
+    def keep_no_more(self, why: str) -> None:
+        self.tape, self.why = None, self.why or why
+
+    # A view that autograd returns is another object over the same memory than the one that was recorded.
     def _identity(self, t: Any) -> Any:
         return t.untyped_storage().data_ptr(), t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.dtype
 

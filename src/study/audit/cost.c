@@ -1,6 +1,6 @@
 // The prediction changes the step by what forward and backward, run again, take more or less in another precision:
 //   device(f) = device + replay(f) − replay(now)
-//   host(f)   = host + launches(f) − launches(now) + casts(f) · autograd's part of a conversion
+//   host(f)   = host + launches(f) − launches(now)
 //   step(f)   = max(device(f), host(f)) + what the step takes beyond both today.
 #include "study/audit/cost.h"
 
@@ -12,6 +12,7 @@
 enum { FP32, TF32, BF16, FP16, FP8 }; // FP8: products that have such a kernel; the rest is BF16's
 
 static const double BOUND_BY_DEVICE = 0.9; // of the step's time, that the host's launches take less of
+static const double UNSTEADY = 0.15;       // of a prediction, that its bounds are away from it
 
 static int format_of(mezzo_dtype dtype, bool tf32) {
     return dtype == MEZZO_BF16 ? BF16 : dtype == MEZZO_F16 ? FP16 : dtype == MEZZO_F32 ? (tf32 ? TF32 : FP32) : -1;
@@ -75,13 +76,21 @@ static times times_of(const mz_torch_trace *t, double step) {
     return (times){device, host, step - fmax(device, host)};
 }
 
-static double predicted(const mz_torch_trace *t, const times *now, const mz_torch_replay *then) {
-    const double casts = (positive(then->casts) - positive(t->replay_now.casts)) * positive(t->cast_seconds);
-    const double device = now->device + then->seconds - t->replay_now.seconds;
+// With `a` times what the step's replay took, and `b` times what the other's did.
+static double predict(const mz_torch_trace *t, const times *now, const mz_torch_replay *then, double a, double b) {
+    const double device = now->device + b * then->seconds - a * t->replay_now.seconds;
     if (strcmp(t->device, "cuda") != 0)
-        return device + casts;
-    const double host = now->host + positive(then->launch_seconds) - positive(t->replay_now.launch_seconds) + casts;
+        return device;
+    const double host = now->host + b * positive(then->launch_seconds) - a * positive(t->replay_now.launch_seconds);
     return fmax(device, host) + now->rest;
+}
+
+// The prediction is of the shortest runs, its bounds are of one replay's shortest run and the other's median.
+static mz_torch_cost cost_in(const mz_torch_trace *t, const times *now, const mz_torch_replay *then) {
+    const double a = 1 + positive(t->replay_now.spread), b = 1 + positive(then->spread);
+    return (mz_torch_cost){.seconds = predict(t, now, then, 1, 1),
+                           .least = predict(t, now, then, a, 1),
+                           .most = predict(t, now, then, 1, b)};
 }
 
 void mz_torch_costs_predict(const mz_torch_trace *t, mz_torch_costs *out) {
@@ -90,11 +99,18 @@ void mz_torch_costs_predict(const mz_torch_trace *t, mz_torch_costs *out) {
     out->step = out->with_hooks ? t->followed_seconds : t->step_seconds;
     const times today = times_of(t, out->step);
     out->launch_bound = t->replay_now.seconds > 0 && today.host > today.device;
+    const bool timed = t->replay_now.seconds > 0 && !out->with_hooks;
     for (int f = 0; f < MZ_TORCH_FORMATS; f++) {
-        const bool timed = t->replay_now.seconds > 0 && t->replay[f].seconds > 0 && !out->with_hooks;
-        const double seconds = f == now ? out->step : timed ? predicted(t, &today, &t->replay[f]) : NAN;
-        out->rows[f] =
-            (mz_torch_cost){mz_torch_formats[f], f == now || seconds > 0, f == now, seconds, out->step / seconds};
+        mz_torch_cost *c = &out->rows[f];
+        *c = (mz_torch_cost){.seconds = out->step, .least = out->step, .most = out->step, .known = true};
+        if (f != now) {
+            *c = timed && t->replay[f].seconds > 0 ? cost_in(t, &today, &t->replay[f]) : (mz_torch_cost){0};
+            c->known = c->least > 0;
+            out->unsteady |= c->known && fmax(c->most - c->seconds, c->seconds - c->least) > UNSTEADY * c->seconds;
+        }
+        c->format = mz_torch_formats[f];
+        c->now = f == now;
+        c->speedup = out->step / c->seconds;
     }
 }
 

@@ -8,9 +8,10 @@
 
 typedef struct mz_torch_cost {
     const char *format; // as in mz_torch_formats
-    bool known;         // false: the trace has no times in this format
+    bool known;         // false: the trace has no times in this format, or times that vary too much
     bool now;           // the format of most of its products today
     double seconds;     // of a step
+    double least, most; // what it may be instead, as far as the replays' runs differ
     double speedup;     // the step as it is, divided by it
 } mz_torch_cost;
 
@@ -18,6 +19,7 @@ typedef struct mz_torch_costs {
     mz_torch_cost rows[MZ_TORCH_FORMATS];
     double step;       // seconds of the step that the others are compared with
     bool launch_bound; // the device waits for the program: faster operations do not shorten the step
+    bool unsteady;     // a prediction's bounds are more than 15 % away from it
     bool with_hooks;   // no step came after the followed ones, so the step's time has the recorder in it
 } mz_torch_costs;
 

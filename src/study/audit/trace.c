@@ -399,7 +399,7 @@ static mezzo_status read_replay(const mz_torch_trace *t, const json_t *all, cons
     const json_t *one = json_object_get(all, name);
     MEZZO_TRY(read_number(t->path, one, "seconds", &out->seconds));
     MEZZO_TRY(read_number(t->path, one, "launch_seconds", &out->launch_seconds));
-    return read_number(t->path, one, "casts", &out->casts);
+    return read_number(t->path, one, "spread", &out->spread);
 }
 
 static mezzo_status read_replays(mz_torch_trace *t) {
@@ -407,7 +407,8 @@ static mezzo_status read_replays(mz_torch_trace *t) {
     for (int i = 0; i < MZ_TORCH_FORMATS; i++)
         MEZZO_TRY(read_replay(t, all, mz_torch_formats[i], &t->replay[i]));
     MEZZO_TRY(read_replay(t, all, "now", &t->replay_now));
-    return read_number(t->path, all, "cast_seconds", &t->cast_seconds);
+    t->no_replay = "";
+    return json_object_get(all, "why") == NULL ? MEZZO_OK : mz_json_get_string(t->path, all, "why", &t->no_replay);
 }
 
 static mezzo_status read_all(mz_torch_trace *t) {

@@ -39,7 +39,7 @@ extern const char *const mz_torch_formats[MZ_TORCH_FORMATS]; // "fp32", "tf32", 
 typedef struct mz_torch_replay {
     double seconds;        // of the device
     double launch_seconds; // of the host, on a GPU
-    double casts;          // conversions in it
+    double spread;         // what the median of its runs takes beyond the shortest, relative to it
 } mz_torch_replay;
 
 typedef struct mz_torch_op {
@@ -118,7 +118,7 @@ typedef struct mz_torch_trace {
     double launch_seconds; // of a step on a GPU: until everything is launched; NaN: not timed
     double followed_seconds;
     mz_torch_replay replay[MZ_TORCH_FORMATS], replay_now; // in other precisions, and as the step was
-    double cast_seconds;                                  // that autograd adds to a conversion
+    const char *no_replay;                                // why there is none; ""
     int64_t unchanged, compared, dropped;
     bool tf32, deterministic, warn_only, cudnn_deterministic, cudnn_benchmark;
     int benchmark_at;

@@ -62,12 +62,16 @@ static void add_findings(mz_text *t, const mz_audit_report *r) {
 static void add_costs(mz_text *t, const mz_audit_report *r) {
     mz_text_addf(t,
                  "<section><h2>What this step would cost</h2>\n<div class=\"wide\"><table><thead><tr><th>precision</th>"
-                 "<th class=\"number\">ms/step</th><th class=\"number\">times as fast</th></tr></thead><tbody>\n");
+                 "<th class=\"number\">ms/step</th><th class=\"number\">at least</th><th class=\"number\">at most</th>"
+                 "<th class=\"number\">times as fast</th></tr></thead><tbody>\n");
     for (int f = 0; f < MZ_TORCH_FORMATS; f++) {
         const mz_torch_cost *c = &r->costs->rows[f];
         if (c->known)
-            mz_text_addf(t, "<tr><td>%s%s</td><td class=\"number\">%.3g</td><td class=\"number\">%.2f</td></tr>\n",
-                         c->format, c->now ? ", as it is" : ", predicted", 1e3 * c->seconds, c->speedup);
+            mz_text_addf(t,
+                         "<tr><td>%s%s</td><td class=\"number\">%.3g</td><td class=\"number\">%.3g</td>"
+                         "<td class=\"number\">%.3g</td><td class=\"number\">%.2f</td></tr>\n",
+                         c->format, c->now ? ", as it is" : ", predicted", 1e3 * c->seconds, 1e3 * c->least,
+                         1e3 * c->most, c->speedup);
     }
     mz_text_addf(t, "</tbody></table></div>\n");
     if (r->costs->launch_bound)
