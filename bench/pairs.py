@@ -4,7 +4,7 @@ or cpu-pairs.csv.
 
 usage: pairs.py [--build FOLDER] [--results FOLDER] [--commit S] [--turns N] [--steps N] [--seconds N]
                 [--precision P] [--device D] [--threads N] [--ways W,W] [--apart] NAME...
-  NAME  a row of SETS below, or a set's name: shapes wide sizes tiny moe cpu images; with :PRECISION its own
+  NAME  a row of SETS below, or a set's name: shapes wide grouped sizes tiny moe cpu images; with :PRECISION its own
 
 PyTorch takes a minute to compile a shape, most of it on one core. So its cases are compiled at the same time, each by a
 process that waits for its turns (torch_gpt2.py --turns, of models of images torch_radio.py --turns), and all that still
@@ -37,6 +37,10 @@ def experts(model, width, layers, batch, length, vocab, steps, memory):
             f"moe-d{width}-l{layers}-b{batch}-t{length}-v{vocab}", ["eager"], steps, memory)
 
 
+def named(model, batch, length, steps, memory):
+    return f"--model {model} --batch {batch} --length {length} --repeat-init", f"{model}-b{batch}-t{length}", ["compiled"], steps, memory
+
+
 def images(model, batch, steps, ways, memory=8):
     return f"--model {model} --batch {batch}", f"{model}:{batch}", ways.split(), steps, memory
 
@@ -56,9 +60,14 @@ SETS = {
         "moe50257": experts("glm4_moe-12x512", 512, 12, 8, 1024, 50257, 20, 14),
     },
     "wide": {
-        "w2048": gpt(16, 16, 2048, 32000, 4, 2048, steps=12, model="cs336", memory=60),
+        "w2048": gpt(16, 16, 2048, 32000, 4, 2048, steps=12, model="cs336", memory=40),
+        "w1536": gpt(12, 12, 1536, 32003, 6, 1500, steps=16, model="cs336", memory=28),
         "t16384": gpt(12, 12, 768, 50304, 1, 16384, memory=12),
         "1558M": (gpt(48, 25, 1600, 50304, 8, 1024)[0] + " --repeat-init", "gpt2-1558M", ["compiled"], 10, 50),
+    },
+    "grouped": {  # decoders with fewer key heads than heads, in published sizes
+        "llama-3.2-1B": named("llama-3.2-1B", 4, 1024, 12, 40),
+        "qwen3-0.6B": named("qwen3-0.6B", 8, 1024, 12, 45),
     },
     "sizes": {
         "small": sized("small", 12, 12, 768, "graphs", 40, 4),

@@ -1,26 +1,30 @@
 #!/usr/bin/env python3
-"""Predicted against measured steps of PyTorch programs: what `mezzo doctor --run` predicts for BF16 from the FP32
-program, beside the time of the same program under autocast; of both the shortest step. It needs torch.
+"""Predicted against measured steps of PyTorch programs: what `mezzo doctor --run` predicts for BF16 from the FP32 program, beside the time of
+the same program under autocast; of both the shortest step. It needs torch, which is imported once: each program is a fork.
 
-    python bench/torch_cost.py MEZZO [DEVICE [KIND…]]    appends rows to bench/results/torch-cost.csv, or to $OUT/torch-cost.csv
+usage: torch_cost.py MEZZO [--device D] [--threads N] [--seconds N] [--commit S] [--results FOLDER] [KIND:SIZE…]
 
-The rows say which programs the prediction was developed with; the two others are held out.
+Appends rows to torch-cost.csv in FOLDER [bench/results] and keeps the traces, with the time of each run, in FOLDER/torch-cost. A row says
+whether the prediction was developed with its program. SIZE multiplies the batch. After --seconds no other program is begun.
 """
+import argparse
 import csv
 import json
 import os
 import pathlib
-import platform
+import runpy
 import subprocess
 import sys
 import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 PROGRAM = '''
 import sys, time, torch
 from torch import nn
 from torch.nn import functional as F
-kind, precision, device = sys.argv[1:4]
-size = 16 if device == "cuda" else 1
+kind, precision, device, size = *sys.argv[1:4], int(sys.argv[4])
 torch.manual_seed(0)
 
 class Block(nn.Module):
@@ -73,6 +77,10 @@ elif kind == "gated":
             return x + self.down(F.silu(self.gate(h)) * self.up(h))
     model = nn.Sequential(nn.Embedding(4096, 512), *[Gated(512) for _ in range(4)], nn.Linear(512, 4096))
     x, y = torch.randint(4096, (2 * size, 128)), torch.randint(4096, (2 * size, 128))
+elif kind == "gpt":
+    layers, tokens = (12, 512) if device == "cuda" else (3, 128)
+    model = nn.Sequential(nn.Embedding(32000, 768), *[Block(768, 12) for _ in range(layers)], nn.Linear(768, 32000, bias=False))
+    x, y = torch.randint(32000, (size, tokens)), torch.randint(32000, (size, tokens))
 model, x, y = model.to(device), x.to(device), y.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -89,37 +97,105 @@ for step in range(24):
     times.append(time.perf_counter())
 print(min(b - a for a, b in zip(times[4:], times[5:])))
 '''
-KINDS = ["mlp", "wide", "transformer", "encoder", "convolution"]
-HELD_OUT = ["residual", "gated"]
+CASES = {
+    "cuda": "mlp:16 gpt:16 transformer:16 residual:128 wide:64 gated:64 transformer:64 encoder:16 mlp:128 convolution:128 residual:16 gated:16",
+    "cpu": "mlp:1 transformer:1 convolution:1 residual:1 gated:1 gpt:1 encoder:1 wide:1 transformer:8 residual:4",
+}
+HELD_OUT = ["residual", "gated", "gpt"]
+
+
+def fork(program: str, words: list[str], threads: int, folder: str = "") -> str:
+    """What the program printed; with a folder it is followed, and its trace goes there."""
+    out = program + ".out"
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+            import torch
+
+            if threads:
+                torch.set_num_threads(threads)
+            sys.argv = [program, *words]
+            if folder:
+                os.environ["MEZZO_AUDIT_FOLDER"] = folder
+                from mezzo.audit import _follow
+
+                _follow.begin(torch)
+                runpy.run_path(program, run_name="__main__")
+                _follow._follower.finish(at_exit=True)
+            else:
+                runpy.run_path(program, run_name="__main__")
+            sys.stdout.flush()
+            code = 0
+        except BaseException as error:
+            print(f"{' '.join(words)}: {error!r}"[:400], file=sys.stderr, flush=True)
+        os._exit(code)
+    if os.waitpid(process, 0)[1] != 0:
+        raise RuntimeError("it failed")
+    return pathlib.Path(out).read_text()
+
+
+def compare(options: argparse.Namespace, program: str, kind: str, size: str, traces: pathlib.Path) -> list[str]:
+    def measure() -> float:
+        return float(fork(program, [kind, "bf16", options.device, size], options.threads))
+
+    measured = measure()
+    folder = tempfile.mkdtemp(dir=os.path.dirname(program))
+    fork(program, [kind, "fp32", options.device, size], options.threads, folder)
+    (found,) = pathlib.Path(folder).glob("rank-0-*.json")
+    trace = traces / f"{options.device}-{kind}-{size}.json"
+    found.replace(trace)
+    measured = 1e3 * min(measured, measure())
+    out = subprocess.run([options.mezzo, "doctor", "--trace", str(trace), "--json"], stdout=subprocess.PIPE, check=False).stdout
+    result = json.loads(out)
+    costs = {row["format"]: row for row in result["costs"]}
+    bf16 = costs.get("bf16", {"step_ms": float("nan"), "least_ms": float("nan"), "most_ms": float("nan")})
+    error = bf16["step_ms"] / measured - 1
+    print(f"{options.device} {kind:>11}:{size:3} bf16: predicted {bf16['step_ms']:8.3f} ms ({bf16['least_ms']:.3f} to {bf16['most_ms']:.3f}), measured "
+          f"{measured:8.3f} ms, {100 * error:+5.1f} % (fp32 {costs['fp32']['step_ms']:.3f} ms)", flush=True)
+    return [kind, size, "bf16", *(f"{bf16[key]:.4g}" for key in ("step_ms", "least_ms", "most_ms")), f"{measured:.4g}", f"{error:.3f}",
+            f"{costs['fp32']['step_ms']:.4g}", str(int(kind in HELD_OUT)), result["torch"], f"{options.device}: {json.loads(trace.read_text())['device_name']}",
+            str(json.loads(trace.read_text())["threads"]), options.commit]
 
 
 def main() -> None:
-    mezzo, device = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "cpu"
-    here = pathlib.Path(__file__).resolve().parent
-    folder = pathlib.Path(os.environ.get("OUT") or here / "results")
-    table = folder / "torch-cost.csv"
-    commit = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mezzo")
+    parser.add_argument("--device", default="cpu", choices=sorted(CASES))
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--results", type=pathlib.Path, default=HERE / "results")
+    parser.add_argument("cases", nargs="*", help="KIND:SIZE")
+    options = parser.parse_args()
+    end = time.monotonic() + options.seconds
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a process that has asked CUDA itself cannot be forked
+    sys.path.insert(0, str(HERE.parent / "python"))
+    import torch  # noqa: F401
+    import torch._dynamo  # noqa: F401  an optimizer's first step would import it in each fork
+
+    table, traces = options.results / "torch-cost.csv", options.results / "torch-cost"
+    traces.mkdir(parents=True, exist_ok=True)
     new = not table.exists()
     with tempfile.TemporaryDirectory() as scratch, open(table, "a", newline="") as out:
         rows = csv.writer(out, lineterminator="\n")
         if new:
-            rows.writerow(["program", "precision", "predicted_ms", "measured_ms", "error", "fp32_ms", "held_out", "torch", "device", "commit"])
+            rows.writerow(["program", "size", "precision", "predicted_ms", "least_ms", "most_ms", "measured_ms", "error", "fp32_ms", "held_out", "torch",
+                           "device", "threads", "commit"])
         program = os.path.join(scratch, "program.py")
         pathlib.Path(program).write_text(PROGRAM)
-        for kind in sys.argv[3:] or KINDS + HELD_OUT:
-            words = [mezzo, "doctor", "--run", "--json", "--", sys.executable, program, kind, "fp32", device]
-            result = json.loads(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
-            costs = {row["format"]: row["step_ms"] for row in result["costs"]}
-            for precision in ["bf16"]:
-                words = [sys.executable, program, kind, precision, device]
-                measured = 1e3 * float(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
-                predicted = costs.get(precision, float("nan"))
-                error = predicted / measured - 1
-                name = result["torch"]
-                rows.writerow([kind, precision, f"{predicted:.4g}", f"{measured:.4g}", f"{error:.3f}", f"{costs['fp32']:.4g}", int(kind in HELD_OUT), name,
-                               f"{device}: {platform.processor() or platform.machine()}", commit])
-                print(f"{kind:12} {precision}: predicted {predicted:8.3f} ms, measured {measured:8.3f} ms, {100 * error:+5.1f} %"
-                      f" (fp32 {costs['fp32']:.3f} ms)", flush=True)
+        for case in options.cases or CASES[options.device].split():
+            kind, _, size = case.partition(":")
+            if time.monotonic() > end:
+                print(f"{options.device} {case}: no time was left", flush=True)
+                continue
+            try:
+                rows.writerow(compare(options, program, kind, size or "1", traces))
+                out.flush()
+            except (RuntimeError, ValueError) as error:
+                print(f"{options.device} {case}: {error}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

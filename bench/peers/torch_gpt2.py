@@ -5,7 +5,7 @@ usage: torch_gpt2.py [--iters N] [--prewarm | --turns] [--cpu] CASE...
   MODEL      gpt2 (124M, 32 x 1,024), small medium large xl 2.7B (4 x 512), dW-lL-bB-tT[-hH][-vV] (8 heads and a vocabulary of
              32,000 unless told otherwise), moe-dW-lL-bB-tT[-hH][-vV],
              cs336-dW-lL-bB-tT[-hH][-vV] (RMSNorm, rotary positions, SwiGLU of inner width 4 W, no biases, a head of its own),
-             gpt2-1558M (8 x 1,024)
+             gpt2-1558M (8 x 1,024), llama-3.2-1B-bB-tT and qwen3-0.6B-bB-tT (transformers' classes in the published sizes)
   PRECISION  fp32 tf32 bf16 fp16 (fp16 with GradScaler)
   WAY        eager, compiled (torch.compile) or graphs (torch.compile with mode="reduce-overhead", which captures CUDA graphs)
 --cpu times on the CPU, by the wall clock.
@@ -122,8 +122,34 @@ class Experts(nn.Module):
         return self.model(input_ids=ids, labels=targets).loss
 
 
+NAMED = {  # transformers' class, vocabulary, width, inner width, layers, heads, key heads, the heads' width
+    "llama-3.2-1B": ("Llama", 128256, 2048, 8192, 16, 32, 8, 64),
+    "qwen3-0.6B": ("Qwen3", 151936, 1024, 3072, 28, 16, 8, 128),
+}
+
+
+class Named(nn.Module):
+    def __init__(self, kind, vocab, width, inner, layers, heads, kv_heads, head_dim):
+        super().__init__()
+        import transformers
+
+        config = getattr(transformers, f"{kind}Config")(
+            vocab_size=vocab, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+            num_key_value_heads=kv_heads, head_dim=head_dim, max_position_embeddings=4096, tie_word_embeddings=True, use_cache=False,
+            attn_implementation="sdpa")
+        self.net = getattr(transformers, f"{kind}ForCausalLM")(config)
+
+    def forward(self, ids, targets):
+        logits = self.net.lm_head(self.net.model(input_ids=ids).last_hidden_state)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
 def describe(model):
     """name -> (maker, vocabulary, batch, tokens)"""
+    named = re.fullmatch(r"(.+)-b(\d+)-t(\d+)", model)
+    if named and named.group(1) in NAMED:
+        sizes = NAMED[named.group(1)]
+        return lambda: Named(*sizes), sizes[1], int(named.group(2)), int(named.group(3))
     if model == "gpt2":
         return lambda: GPT(50304, 1024, 768, 3072, 12, 12), 50304, 32, 1024
     if model == "gpt2-1558M":
