@@ -308,6 +308,8 @@ MEZZO_API mezzo_value mezzo_transpose(mezzo_graph *g, mezzo_value x, int a, int 
 // Return a value's rank and one of its dimensions; 0 for MEZZO_NONE or an axis that it does not have.
 MEZZO_API int mezzo_value_rank(const mezzo_graph *g, mezzo_value v);
 MEZZO_API int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis); // axis may be negative, from the end
+// Returns the value that v is a reshape of; v itself where it is none; MEZZO_NONE for MEZZO_NONE.
+MEZZO_API mezzo_value mezzo_value_reshaped(const mezzo_graph *g, mezzo_value v);
 
 // Names the module of the next ops and parameters: "h.0", then "attn" → "h.0.attn". Names must not be empty or hold '*'
 // or '?'. Each begin has its end before a program is made.

@@ -81,6 +81,10 @@ mezzo_status mz_tape_deliver(tape *t, int v, int grad) {
         return mz_graph_node(t->g, n, NULL);
     }
     if (dtype_of(t, grad) != mz_grad_dtype(t, v)) {
+        const int maker = t->g->values[v].producer;
+        const mz_node *n = maker >= 0 ? &t->g->nodes[maker] : NULL;
+        if (n && n->op == MZ_OP_cast && t->needs[n->in[0]] && mz_grad_dtype(t, n->in[0]) == dtype_of(t, grad))
+            return mz_tape_deliver(t, n->in[0], grad); // a cast's gradient would round it on its way to there
         int cast;
         MEZZO_TRY(emit_unary(t, MZ_OP_cast, NULL, grad, v, &cast));
         grad = cast;
@@ -112,6 +116,7 @@ mezzo_status mz_tape_dx(tape *t, mz_node n, int x) {
 // These outputs may be parameter gradients: either all go straight into them, or all go into values that are delivered
 // later.
 mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *targets, int count) {
+    const mezzo_dtype wide = n.numerics.reduce == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32; // what these slots are written in
     bool direct = true;
     for (int i = 0; i < count; ++i)
         direct = direct && (targets[i] < 0 || is_param(t, targets[i]));
@@ -125,7 +130,7 @@ mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *tar
         else if (direct)
             MEZZO_TRY(param_grad(t, targets[i], out));
         else
-            MEZZO_TRY(mz_tape_value(t, *shape_of(t, targets[i]), mz_grad_dtype(t, targets[i]), out));
+            MEZZO_TRY(mz_tape_value(t, *shape_of(t, targets[i]), wide, out));
     }
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
     for (int i = 0; !direct && i < count; ++i)

@@ -594,6 +594,13 @@ int64_t mezzo_value_dim(const mezzo_graph *g, mezzo_value v, int axis) {
     return axis < 0 || axis >= rank ? 0 : g->values[v.id].shape.dim[axis];
 }
 
+mezzo_value mezzo_value_reshaped(const mezzo_graph *g, mezzo_value v) {
+    const int maker = has(g, v) ? g->values[v.id].producer : -1;
+    if (maker < 0)
+        return has(g, v) ? v : MEZZO_NONE;
+    return g->nodes[maker].op == MZ_OP_reshape ? (mezzo_value){g->nodes[maker].in[0]} : v;
+}
+
 static mezzo_status module_begin(mezzo_graph *g, const char *name) {
     if (name == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "mezzo_module_begin: name is NULL");

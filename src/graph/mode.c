@@ -56,15 +56,12 @@ static void find_dead(const mezzo_graph *g, bool *read, bool *dead) {
 }
 
 mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
-    bool any = false;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const mz_node *n = &g->nodes[i];
-        if (!n->attrs.by_mode)
-            continue;
-        any = true;
-        rename_value(g, i + 1, n->out[0], n->in[forward_only ? 1 : 0]);
+        if (n->attrs.by_mode)
+            rename_value(g, i + 1, n->out[0], n->in[forward_only ? 1 : 0]);
     }
-    if (!any)
+    if (g->n_outputs == 0) // a graph to look at, of which nothing is asked
         return MEZZO_OK;
     bool *read = mz_alloc(g->n_values + 1, sizeof *read), *dead = mz_alloc(g->n_nodes + 1, sizeof *dead);
     const mezzo_status status = read && dead ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);

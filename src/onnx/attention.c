@@ -52,8 +52,33 @@ static mezzo_status rows_of_heads(mz_onnx_call *call, mz_onnx_value *x, const in
     const mezzo_graph *g = call->build->g;
     const int64_t dim[] = {mezzo_value_dim(g, *out, 0), mezzo_value_dim(g, *out, 1),
                            mezzo_value_dim(g, *out, 2) * mezzo_value_dim(g, *out, 3)};
-    *out = mezzo_reshape(call->build->g, *out, 3, dim);
+    *out = mz_onnx_shaped(call->build->g, *out, 3, dim);
     return mezzo_graph_status(g);
+}
+
+// Returns the value of which q, k and v are the three parts, one after the other along its last dimension; NONE: they
+// are of no such value.
+static mezzo_value packed(const mz_onnx_call *call, const mz_onnx_value *query, mezzo_value q, mezzo_value k,
+                          mezzo_value v) {
+    const mezzo_onnx *onnx = call->build->onnx;
+    const MzPb__Node *node = NULL;
+    for (int at = query->producer, steps = 0; at >= 0 && steps < 8; steps++) {
+        node = onnx->model->graph->node[at];
+        at = node->n_input > 0 ? mz_onnx_find(onnx, node->input[0])->producer : -1;
+        if (strcmp(node->op_type, "Split") == 0)
+            break;
+    }
+    if (!node || strcmp(node->op_type, "Split") != 0 || node->n_output != 3)
+        return MEZZO_NONE;
+    const mezzo_value parts[] = {q, k, v};
+    const mz_onnx_value *whole = mz_onnx_find(onnx, node->input[0]);
+    for (int i = 0; i < 3; i++)
+        if (mz_onnx_find(onnx, node->output[i])->base.id != parts[i].id)
+            return MEZZO_NONE;
+    const mezzo_graph *g = call->build->g;
+    const bool last = mz_onnx_in_order(whole) && whole->rank == 3 && whole->dim[2] == 3 * mezzo_value_dim(g, q, 2) &&
+                      mezzo_value_dim(g, q, 2) == mezzo_value_dim(g, v, 2);
+    return last ? whole->base : MEZZO_NONE;
 }
 
 static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool causal, int64_t window) {
@@ -69,8 +94,10 @@ static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool c
                                        .window = window,
                                        .scale = (float)a->scale,
                                        .score_cap = (float)a->cap};
-    v = mezzo_attention_of(g, q, k, v, &form);
-    v = mezzo_reshape(g, v, 4, (int64_t[]){a->q->dim[0], a->q->dim[2], a->q->dim[1], a->v->dim[3]});
+    const mezzo_value whole = a->q->dim[1] == a->k->dim[1] ? packed(call, a->q, q, k, v) : MEZZO_NONE;
+    v = whole.id >= 0 ? mezzo_attention_of(g, whole, MEZZO_NONE, MEZZO_NONE, &form)
+                      : mezzo_attention_of(g, q, k, v, &form);
+    v = mz_onnx_shaped(g, v, 4, (int64_t[]){a->q->dim[0], a->q->dim[2], a->q->dim[1], a->v->dim[3]});
     return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
 }
 
@@ -80,9 +107,9 @@ static mezzo_value repeat_heads(mezzo_graph *g, mezzo_value x, int64_t heads) {
                   d = mezzo_value_dim(g, x, 3);
     if (own == heads || own < 1)
         return x;
-    x = mezzo_expand(g, mezzo_reshape(g, x, 5, (int64_t[]){b, own, 1, s, d}), 5,
+    x = mezzo_expand(g, mz_onnx_shaped(g, x, 5, (int64_t[]){b, own, 1, s, d}), 5,
                      (int64_t[]){b, own, heads / own, s, d});
-    return mezzo_reshape(g, x, 4, (int64_t[]){b, heads, s, d});
+    return mz_onnx_shaped(g, x, 4, (int64_t[]){b, heads, s, d});
 }
 
 static mezzo_status add_mask(mz_onnx_call *call, mz_onnx_value *mask, mezzo_value *scores) {
@@ -113,7 +140,7 @@ static mezzo_status composed(mz_onnx_call *call, const mz_onnx_attention *a) {
     if (a->mask)
         MEZZO_TRY(add_mask(call, a->mask, &s));
     if (a->causal) {
-        const mezzo_value row = mezzo_reshape(g, mezzo_range(g, 0, 1, queries), 2, (int64_t[]){queries, 1});
+        const mezzo_value row = mz_onnx_shaped(g, mezzo_range(g, 0, 1, queries), 2, (int64_t[]){queries, 1});
         s = mezzo_where(g, mezzo_less_equal(g, mezzo_range(g, 0, 1, keys), row), s, mz_onnx_scalar(call, -FLT_MAX));
     }
     if (a->guarded && a->mask) { // scores of -∞ alone
@@ -159,7 +186,7 @@ static mezzo_status split_heads(mz_onnx_call *call, int in, int64_t heads, mz_on
                            .dim = {b, heads, t, d},
                            .perm = {0, 2, 1, 3},
                            .moved = MEZZO_NONE,
-                           .base = mezzo_reshape(call->build->g, v, 4, (int64_t[]){b, t, heads, d})};
+                           .base = mz_onnx_shaped(call->build->g, v, 4, (int64_t[]){b, t, heads, d})};
     return mezzo_graph_status(call->build->g);
 }
 
@@ -239,9 +266,11 @@ mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_va
         return MEZZO_OK;
     mezzo_value v;
     MEZZO_TRY(rows_of_heads(call, x, heads_third, &v));
-    const mezzo_value table = mezzo_rope_table(g, MEZZO_NONE, t, (int)d, (float)theta);
-    v = mezzo_rope(g, v, table, (int)x->dim[1], (int)x->dim[1], false);
-    v = mezzo_reshape(g, v, 4, (int64_t[]){x->dim[0], t, x->dim[1], d});
+    mz_onnx_rope_table *table = &call->build->rope;
+    if (table->width != d || table->rows != t || table->theta != theta)
+        *table = (mz_onnx_rope_table){t, d, theta, mezzo_rope_table(g, MEZZO_NONE, t, (int)d, (float)theta)};
+    v = mezzo_rope(g, v, table->made, (int)x->dim[1], (int)x->dim[1], false);
+    v = mz_onnx_shaped(g, v, 4, (int64_t[]){x->dim[0], t, x->dim[1], d});
     return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
 }
 
@@ -269,21 +298,21 @@ mezzo_status mz_onnx_rotary(mz_onnx_call *call, int which) {
             MEZZO_TRY(mz_onnx_index(call, 3, &ids));
             turn[i] = mezzo_gather(g, turn[i], 0, ids, false);
         }
-        turn[i] = mezzo_reshape(g, turn[i], 4, (int64_t[]){-1, 1, t, half});
+        turn[i] = mz_onnx_shaped(g, turn[i], 4, (int64_t[]){-1, 1, t, half});
     }
     MEZZO_TRY(mz_onnx_value_of(call, &x, &v));
     const mezzo_value all = v;
     v = turned < d ? mezzo_slice(g, v, 3, 0, turned) : v;
     if (beside)
-        v = mezzo_reshape(g, v, 5, (int64_t[]){b, h, t, half, 2});
+        v = mz_onnx_shaped(g, v, 5, (int64_t[]){b, h, t, half, 2});
     MEZZO_TRY(mezzo_split(g, v, beside ? 4 : 3, 2, part));
     for (int i = 0; i < 2; i++)
-        part[i] = mezzo_reshape(g, part[i], 4, (int64_t[]){b, h, t, half});
+        part[i] = mz_onnx_shaped(g, part[i], 4, (int64_t[]){b, h, t, half});
     mezzo_value made[] = {mezzo_sub(g, mezzo_mul(g, part[0], turn[0]), mezzo_mul(g, part[1], turn[1])),
                           mezzo_add(g, mezzo_mul(g, part[0], turn[1]), mezzo_mul(g, part[1], turn[0]))};
     for (int i = 0; i < 2 && beside; i++)
-        made[i] = mezzo_reshape(g, made[i], 5, (int64_t[]){b, h, t, half, 1});
-    v = mezzo_reshape(g, mezzo_concat(g, made, 2, beside ? 4 : 3), 4, (int64_t[]){b, h, t, turned});
+        made[i] = mz_onnx_shaped(g, made[i], 5, (int64_t[]){b, h, t, half, 1});
+    v = mz_onnx_shaped(g, mezzo_concat(g, made, 2, beside ? 4 : 3), 4, (int64_t[]){b, h, t, turned});
     if (turned < d)
         v = mezzo_concat(g, (mezzo_value[]){v, mezzo_slice(g, all, 3, turned, d)}, 2, 3);
     MEZZO_TRY(mz_onnx_give(call, 0, false, 4, v));

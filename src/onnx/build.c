@@ -198,6 +198,7 @@ static mezzo_status draft(mz_onnx_build *build, int n, const mezzo_onnx_dim *dim
     mezzo_graph_free(build->g);
     build->g = real;
     build->draft = false;
+    build->rope = (mz_onnx_rope_table){0};
     mz_onnx_free_params(onnx);
     for (size_t i = 0; i < onnx->n_values; i++) {
         before[i].needed = onnx->values[i].needed;
@@ -247,7 +248,7 @@ static mezzo_status give_statistics(const mezzo_onnx *onnx, mezzo_graph *g) {
             parts[n++] = all;
         while (n < 16 && i < onnx->n_statistics) {
             const mz_onnx_statistics *s = &onnx->statistics[i++];
-            parts[n++] = mezzo_reshape(g, s->batch, 1, (int64_t[]){2 * s->channels});
+            parts[n++] = mz_onnx_shaped(g, s->batch, 1, (int64_t[]){2 * s->channels});
         }
         all = n == 1 ? parts[0] : mezzo_concat(g, parts, n, 0);
     }

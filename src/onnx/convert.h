@@ -85,6 +85,7 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd);
 // layers.c
 mezzo_status mz_onnx_matmul(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_gemm(mz_onnx_call *call, int which);
+mezzo_status mz_onnx_linear(mz_onnx_call *call, mz_onnx_value *x, mz_onnx_value *w, mezzo_value bias); // x·w + bias
 mezzo_status mz_onnx_einsum(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms);
 mezzo_status mz_onnx_softmax(mz_onnx_call *call, int logarithm);
@@ -123,8 +124,6 @@ mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_va
 // An axis from the front; -1 where the value has none of that number.
 int mz_onnx_axis(int64_t axis, int rank);
 mezzo_status mz_onnx_bad_axis(mz_onnx_call *call, int64_t axis);
-// The shape of a value in the graph: a scalar is [1].
-mezzo_value mz_onnx_shaped(mezzo_graph *g, mezzo_value x, int rank, const int64_t *dim);
 // Output 0 is input 0 in another shape of as many elements.
 mezzo_status mz_onnx_give_shape(mz_onnx_call *call, int rank, const int64_t *dim);
 // Every step-th of `count` elements from `begin` on along an axis of a value of the graph.

@@ -362,7 +362,7 @@ mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth) {
         y = mezzo_mul(g, mezzo_sign(g, y), mezzo_floor(g, mezzo_abs(g, y)));
     if (mezzo_value_rank(g, y) < rank) { // operands of one element each
         int64_t ones[MEZZO_MAX_RANK] = {1, 1, 1, 1, 1, 1};
-        y = mezzo_reshape(g, y, rank, ones);
+        y = mz_onnx_shaped(g, y, rank, ones);
     }
     MEZZO_TRY(mz_onnx_give_as(call, 0, integer, rank, y, perm));
     call->out[0]->floats = integer && !truth;

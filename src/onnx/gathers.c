@@ -14,6 +14,14 @@ static mezzo_status known_indices(mz_onnx_call *call, const double *numbers, int
     return MEZZO_OK;
 }
 
+static mezzo_value repeat_slice(mezzo_graph *g, mezzo_value v, int axis, int64_t at, int64_t count) {
+    int64_t dim[MEZZO_MAX_RANK] = {0};
+    const int rank = mezzo_value_rank(g, v);
+    for (int i = 0; i < rank; i++)
+        dim[i] = i == axis ? count : mezzo_value_dim(g, v, i);
+    return mezzo_expand(g, mezzo_slice(g, v, axis, at, at + 1), rank, dim);
+}
+
 // The slices at[0], at[1] … of an axis: steady runs of them are one piece each.
 static mezzo_status take_slices(mz_onnx_call *call, mezzo_value v, int axis, const int64_t *at, int64_t n,
                                 mezzo_value *out) {
@@ -24,12 +32,14 @@ static mezzo_status take_slices(mz_onnx_call *call, mezzo_value v, int axis, con
     for (int64_t i = 0; i < n;) {
         const int64_t step = i + 1 < n ? at[i + 1] - at[i] : 1;
         int64_t count = 1;
-        while (step != 0 && i + count < n && at[i + count] == at[i] + count * step)
+        while (i + count < n && at[i + count] == at[i] + count * step)
             count++;
         if (made == MOST)
             return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "more than %d separate pieces", (int)MOST);
         const int64_t size = mezzo_value_dim(g, v, axis);
-        if (count == 1 || step > 0)
+        if (count > 1 && step == 0)
+            parts[made++] = repeat_slice(g, v, axis, at[i], count);
+        else if (count == 1 || step > 0)
             parts[made++] = mz_onnx_strided(g, v, axis, at[i], count, count == 1 ? 1 : step);
         else
             parts[made++] = mz_onnx_strided(g, mezzo_flip(g, v, axis), axis, size - 1 - at[i], count, -step);
@@ -51,7 +61,7 @@ static mezzo_status computed_gather(mz_onnx_call *call, int axis, int rank, cons
         if (!tabled)
             return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its indices are computed, and no rows of a table");
         MEZZO_TRY(mz_onnx_number(call, 1, &ids));
-        ids = mezzo_equal(g, mezzo_reshape(g, ids, 2, (int64_t[]){n, 1}), mezzo_range(g, 0, 1, size));
+        ids = mezzo_equal(g, mz_onnx_shaped(g, ids, 2, (int64_t[]){n, 1}), mezzo_range(g, 0, 1, size));
         ids = mezzo_where(g, ids, mz_onnx_scalar(call, 1), mz_onnx_scalar(call, 0));
         v = mezzo_matmul(g, ids, v, false, false);
     } else {
@@ -191,7 +201,7 @@ mezzo_status mz_onnx_gather_nd(mz_onnx_call *call, int which) {
     }
     mezzo_value v;
     MEZZO_TRY(mz_onnx_get(call, 0, &v));
-    MEZZO_TRY(take_slices(call, mezzo_reshape(g, v, 2, (int64_t[]){rows, rest}), 0, at, n, &v));
+    MEZZO_TRY(take_slices(call, mz_onnx_shaped(g, v, 2, (int64_t[]){rows, rest}), 0, at, n, &v));
     MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, mz_onnx_shaped(g, v, rank, dim)));
     call->out[0]->floats = x->floats;
     return MEZZO_OK;
@@ -239,8 +249,8 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
     int made = 0;
     if (n == 0)
         return mz_onnx_give_same(call, x);
-    v = mezzo_reshape(g, v, 2, (int64_t[]){rows, rest});
-    src = mezzo_reshape(g, src, 2, (int64_t[]){n, rest});
+    v = mz_onnx_shaped(g, v, 2, (int64_t[]){rows, rest});
+    src = mz_onnx_shaped(g, src, 2, (int64_t[]){n, rest});
     if (at[0] > 0)
         parts[made++] = mezzo_slice(g, v, 0, 0, at[0]);
     parts[made++] = adds ? mezzo_add(g, src, mezzo_slice(g, v, 0, at[0], at[0] + n)) : src;

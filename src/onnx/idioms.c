@@ -10,7 +10,7 @@
 // Makes output 0 of the node where the pattern ends. In the draft it looks at what else the pattern stands for, and
 // takes values that are not needed out of the match. *done false: the node is converted by itself.
 typedef mezzo_status emit_fn(mz_onnx_call *call, mz_onnx_match *match, bool *done);
-static emit_fn gelu, silu, swiglu, layer_norm, rms_norm, group_norm, rope, attention;
+static emit_fn gelu, silu, swiglu, linear, layer_norm, rms_norm, group_norm, rope, attention;
 
 struct mz_onnx_idiom {
     const char *name, *pattern;
@@ -275,8 +275,21 @@ static mezzo_status row_of(mz_onnx_call *call, mz_onnx_value *w, mezzo_value *ou
         return MEZZO_OK;
     MEZZO_TRY(mz_onnx_value_of(call, w, out));
     if (w->rank > 1)
-        *out = mezzo_reshape(call->build->g, *out, 1, &w->dim[w->rank - 1]);
+        *out = mz_onnx_shaped(call->build->g, *out, 1, &w->dim[w->rank - 1]);
     return MEZZO_OK;
+}
+
+// A product with a weight, and the bias of its rows.
+static mezzo_status linear(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
+    mz_onnx_value *x = value_of(m, 'x'), *w = value_of(m, 'w'), *b = value_of(m, 'b');
+    mezzo_value bias;
+    if (call->build->draft && (x->kind != MZ_ONNX_VALUE || x->integer || x->rank < 2 || w->kind != MZ_ONNX_WEIGHT ||
+                               w->rank != 2 || b->kind != MZ_ONNX_WEIGHT || !one_row(b, value_of(m, 'p'))))
+        return MEZZO_OK;
+    forget(m, "p");
+    MEZZO_TRY(row_of(call, b, &bias));
+    *done = true;
+    return mz_onnx_linear(call, x, w, bias);
 }
 
 static mezzo_status layer_norm(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
@@ -343,8 +356,8 @@ static mezzo_status group_norm(mz_onnx_call *call, mz_onnx_match *m, bool *done)
     MEZZO_TRY(mz_onnx_value_of(call, w, &weight));
     MEZZO_TRY(mz_onnx_value_of(call, b, &bias));
     mezzo_graph *g = call->build->g;
-    weight = mezzo_reshape(g, weight, 1, &x->dim[1]);
-    bias = mezzo_reshape(g, bias, 1, &x->dim[1]);
+    weight = mz_onnx_shaped(g, weight, 1, &x->dim[1]);
+    bias = mz_onnx_shaped(g, bias, 1, &x->dim[1]);
     v = mezzo_group_norm(g, v, weight, bias, MEZZO_NONE, (int)m->number['g' - 'a'], (float)m->number['e' - 'a'], false);
     *done = true;
     return mz_onnx_give_as(call, 0, false, x->rank, v, perm);

@@ -20,7 +20,7 @@ static mezzo_status get_image(mz_onnx_call *call, mezzo_value *out) {
     MEZZO_TRY(mz_onnx_ordered(call, x, x->rank, perm, out));
     mezzo_graph *g = call->build->g;
     const int64_t dim[] = {x->dim[0], x->rank == 4 ? x->dim[2] : 1, x->dim[x->rank - 1], x->dim[1]};
-    *out = mezzo_reshape(g, *out, 4, dim);
+    *out = mz_onnx_shaped(g, *out, 4, dim);
     return mezzo_graph_status(g);
 }
 
@@ -30,8 +30,8 @@ static mezzo_status give_image(mz_onnx_call *call, mezzo_value y) {
     int perm[MEZZO_MAX_RANK];
     channels_last(rank, perm);
     if (rank == 3)
-        y = mezzo_reshape(g, y, 3,
-                          (int64_t[]){mezzo_value_dim(g, y, 0), mezzo_value_dim(g, y, 2), mezzo_value_dim(g, y, 3)});
+        y = mz_onnx_shaped(g, y, 3,
+                           (int64_t[]){mezzo_value_dim(g, y, 0), mezzo_value_dim(g, y, 2), mezzo_value_dim(g, y, 3)});
     return mz_onnx_give_as(call, 0, false, rank, y, perm);
 }
 
@@ -109,9 +109,9 @@ static mezzo_value spread(mezzo_graph *g, mezzo_value v, int axis, int64_t by) {
         outer *= i < axis ? dim[i] : 1;
         inner *= i > axis ? dim[i] : 1;
     }
-    v = mezzo_reshape(g, v, 4, (int64_t[]){outer, n, 1, inner});
+    v = mz_onnx_shaped(g, v, 4, (int64_t[]){outer, n, 1, inner});
     v = mezzo_pad(g, v, (int64_t[]){0, 0, 0, 0}, (int64_t[]){0, 0, by - 1, 0}, 0);
-    return mezzo_slice(g, mezzo_reshape(g, v, rank, dim), axis, 0, (n - 1) * by + 1);
+    return mezzo_slice(g, mz_onnx_shaped(g, v, rank, dim), axis, 0, (n - 1) * by + 1);
 }
 
 // x [B, H, W, C], weight [N, R, S, C / groups]. Nodes of their own do the strides and paddings that the op has no
@@ -158,7 +158,7 @@ static mezzo_status get_weight(mz_onnx_call *call, mezzo_value *weight, int64_t 
     MEZZO_TRY(mz_onnx_ordered(call, w, w->rank, perm, weight));
     size[0] = w->rank == 4 ? w->dim[2] : 1;
     size[1] = w->dim[w->rank - 1];
-    *weight = mezzo_reshape(g, *weight, 4, (int64_t[]){w->dim[0], size[0], size[1], w->dim[1]});
+    *weight = mz_onnx_shaped(g, *weight, 4, (int64_t[]){w->dim[0], size[0], size[1], w->dim[1]});
     return mezzo_graph_status(g);
 }
 
@@ -194,10 +194,10 @@ static mezzo_status get_transposed_weight(mz_onnx_call *call, int64_t groups, me
         MEZZO_TRY(mz_onnx_ordered(call, w, w->rank, w->rank == 4 ? (int[]){3, 0, 1, 2} : (int[]){2, 0, 1}, weight));
     } else {
         MEZZO_TRY(mz_onnx_get(call, 1, weight));
-        *weight = mezzo_reshape(g, *weight, 5, (int64_t[]){groups, c, n, size[0], size[1]});
+        *weight = mz_onnx_shaped(g, *weight, 5, (int64_t[]){groups, c, n, size[0], size[1]});
         *weight = mezzo_permute(g, *weight, (int[]){0, 2, 3, 4, 1});
     }
-    *weight = mezzo_reshape(g, *weight, 4, (int64_t[]){groups * n, size[0], size[1], c});
+    *weight = mz_onnx_shaped(g, *weight, 4, (int64_t[]){groups * n, size[0], size[1], c});
     return mezzo_graph_status(g);
 }
 
@@ -206,9 +206,9 @@ static mezzo_value tile_pixels(mezzo_graph *g, mezzo_value x, mezzo_value weight
     const int64_t b = mezzo_value_dim(g, x, 0), h = mezzo_value_dim(g, x, 1), w = mezzo_value_dim(g, x, 2),
                   c = mezzo_value_dim(g, x, 3), n = mezzo_value_dim(g, weight, 0), r = mezzo_value_dim(g, weight, 1),
                   s = mezzo_value_dim(g, weight, 2);
-    mezzo_value y = mezzo_linear(g, x, mezzo_reshape(g, weight, 2, (int64_t[]){n * r * s, c}), MEZZO_NONE);
-    y = mezzo_permute(g, mezzo_reshape(g, y, 6, (int64_t[]){b, h, w, n, r, s}), (int[]){0, 1, 4, 2, 5, 3});
-    return mezzo_reshape(g, y, 4, (int64_t[]){b, h * r, w * s, n});
+    mezzo_value y = mezzo_linear(g, x, mz_onnx_shaped(g, weight, 2, (int64_t[]){n * r * s, c}), MEZZO_NONE);
+    y = mezzo_permute(g, mz_onnx_shaped(g, y, 6, (int64_t[]){b, h, w, n, r, s}), (int[]){0, 1, 4, 2, 5, 3});
+    return mz_onnx_shaped(g, y, 4, (int64_t[]){b, h * r, w * s, n});
 }
 
 // The convolution of x, with zeros between its pixels, with the weight turned round.
@@ -268,8 +268,8 @@ static mezzo_status pool_axis(mz_onnx_call *call, const pool *p, int axis, mezzo
     }
     if (p->size == p->stride && p->dilation == 1 && p->before == 0 && p->out * p->size == n) {
         *v = mezzo_reduce(g, p->largest ? MEZZO_REDUCE_MAX : MEZZO_REDUCE_MEAN,
-                          mezzo_reshape(g, *v, 4, (int64_t[]){outer, p->out, p->size, inner}), 1, (int[]){2}, false);
-        *v = mezzo_reshape(g, *v, rank, dim);
+                          mz_onnx_shaped(g, *v, 4, (int64_t[]){outer, p->out, p->size, inner}), 1, (int[]){2}, false);
+        *v = mz_onnx_shaped(g, *v, rank, dim);
         return mezzo_graph_status(g);
     }
     const int64_t reach = (p->out - 1) * p->stride + (p->size - 1) * p->dilation + 1;
@@ -411,15 +411,15 @@ static mezzo_status resize_axis(mz_onnx_call *call, int axis, int64_t after, dou
     for (int64_t o = 0; o < after; o++)
         weigh(call, o, before, after, scale, matrix + o * before);
     if (repeats(matrix, before, after)) {
-        *v = mezzo_expand(g, mezzo_reshape(g, *v, 4, (int64_t[]){outer, before, 1, inner}), 4,
+        *v = mezzo_expand(g, mz_onnx_shaped(g, *v, 4, (int64_t[]){outer, before, 1, inner}), 4,
                           (int64_t[]){outer, before, after / before, inner});
     } else {
         mezzo_value m;
         MEZZO_TRY(mz_onnx_constant(call, false, 2, (int64_t[]){after, before}, matrix, &m));
-        *v = inner == 1 ? mezzo_linear(g, mezzo_reshape(g, *v, 2, (int64_t[]){outer, before}), m, MEZZO_NONE)
-                        : mezzo_matmul(g, m, mezzo_reshape(g, *v, 3, (int64_t[]){outer, before, inner}), false, false);
+        *v = inner == 1 ? mezzo_linear(g, mz_onnx_shaped(g, *v, 2, (int64_t[]){outer, before}), m, MEZZO_NONE)
+                        : mezzo_matmul(g, m, mz_onnx_shaped(g, *v, 3, (int64_t[]){outer, before, inner}), false, false);
     }
-    *v = mezzo_reshape(g, *v, rank, dim);
+    *v = mz_onnx_shaped(g, *v, rank, dim);
     return mezzo_graph_status(g);
 }
 
@@ -483,14 +483,14 @@ static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weigh
         dim[i] = mezzo_value_dim(g, x, i);
         rows *= i < rank - 1 ? dim[i] : 1;
     }
-    x = mezzo_reshape(g, x, 4, (int64_t[]){1, rows, 1, channels}); // one image, each channel a group
+    x = mz_onnx_shaped(g, x, 4, (int64_t[]){1, rows, 1, channels}); // one image, each channel a group
     x = mezzo_group_norm(g, x, weight, bias, MEZZO_NONE, (int)channels, eps, false);
-    return mezzo_reshape(g, x, rank, dim);
+    return mz_onnx_shaped(g, x, rank, dim);
 }
 
 // The means and variances (without bias, as torch's) of x's channels, [2, C], in FP32. x [… C].
 static mezzo_value statistics_of(mezzo_graph *g, mezzo_value x, int64_t rows, int64_t channels) {
-    x = mezzo_reshape(g, mezzo_cast(g, x, MEZZO_F32), 2, (int64_t[]){rows, channels});
+    x = mz_onnx_shaped(g, mezzo_cast(g, x, MEZZO_F32), 2, (int64_t[]){rows, channels});
     const mezzo_value mean = mezzo_reduce(g, MEZZO_REDUCE_MEAN, x, 1, (int[]){0}, true);
     const mezzo_value off = mezzo_sub(g, x, mean);
     const mezzo_value sum = mezzo_reduce(g, MEZZO_REDUCE_SUM, mezzo_mul(g, off, off), 1, (int[]){0}, true);
@@ -551,10 +551,10 @@ mezzo_status mz_onnx_group_norm(mz_onnx_call *call, int instance) {
     for (int i = 0; i < 2; i++) {
         MEZZO_TRY(mz_onnx_get(call, 1 + i, &part[i]));
         if (by_group)
-            part[i] = mezzo_reshape(g,
-                                    mezzo_expand(g, mezzo_reshape(g, part[i], 2, (int64_t[]){groups, 1}), 2,
-                                                 (int64_t[]){groups, channels / groups}),
-                                    1, &channels);
+            part[i] = mz_onnx_shaped(g,
+                                     mezzo_expand(g, mz_onnx_shaped(g, part[i], 2, (int64_t[]){groups, 1}), 2,
+                                                  (int64_t[]){groups, channels / groups}),
+                                     1, &channels);
     }
     const float eps = (float)mz_onnx_float_or(call->node, "epsilon", 1e-5);
     v = mezzo_group_norm(g, v, part[0], part[1], MEZZO_NONE, (int)groups, eps, false);

@@ -28,10 +28,23 @@ static mezzo_status by_rows(mz_onnx_call *call, mezzo_value x, mz_onnx_value *w,
     mezzo_value v;
     MEZZO_TRY(mz_onnx_base(call, w, &v));
     const bool moves = (w->perm[0] == 1) == turned; // [N, K] wanted
-    *y = mezzo_linear(g, x, moves ? mezzo_transpose(g, v, 0, 1) : v, bias);
+    const mezzo_value rows = mz_onnx_rows(g, x);    // so that no view stands between one layer and the next
+    *y = mezzo_linear(g, rows, moves ? mezzo_transpose(g, v, 0, 1) : v, bias);
     if (w->kind == MZ_ONNX_WEIGHT && !moves)
-        add_adapter(call->build, w->of ? w->of->name : w->name, x, y);
+        add_adapter(call->build, w->of ? w->of->name : w->name, rows, y);
+    int64_t dim[MEZZO_MAX_RANK];
+    const int rank = mezzo_value_rank(g, x);
+    for (int i = 0; i < rank; i++)
+        dim[i] = i < rank - 1 ? mezzo_value_dim(g, x, i) : mezzo_value_dim(g, *y, -1);
+    *y = mz_onnx_shaped(g, *y, rank, dim);
     return MEZZO_OK;
+}
+
+mezzo_status mz_onnx_linear(mz_onnx_call *call, mz_onnx_value *x, mz_onnx_value *w, mezzo_value bias) {
+    mezzo_value v, y;
+    MEZZO_TRY(mz_onnx_value_of(call, x, &v));
+    MEZZO_TRY(by_rows(call, v, w, false, bias, &y));
+    return mz_onnx_give(call, 0, false, x->rank, y);
 }
 
 static mezzo_status known_product(mz_onnx_call *call) {
@@ -86,9 +99,9 @@ mezzo_status mz_onnx_matmul(mz_onnx_call *call, int which) {
     if (a->rank < 1 || b->rank < 1)
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "it multiplies a scalar");
     if (a->rank == 1) // a row, and a column
-        x = mezzo_reshape(g, x, 2, (int64_t[]){1, a->dim[0]});
+        x = mz_onnx_shaped(g, x, 2, (int64_t[]){1, a->dim[0]});
     if (b->rank == 1)
-        w = mezzo_reshape(g, w, 2, (int64_t[]){b->dim[0], 1});
+        w = mz_onnx_shaped(g, w, 2, (int64_t[]){b->dim[0], 1});
     y = mezzo_matmul(g, x, w, false, false);
     int64_t dim[MEZZO_MAX_RANK];
     int rank = 0;
@@ -195,7 +208,7 @@ static mezzo_status as_matrices(mz_onnx_call *call, int in, const term *t, const
     if (n != t->n || n != call->in[in]->rank)
         return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its equation");
     MEZZO_TRY(mz_onnx_number(call, in, out));
-    *out = mezzo_reshape(g, mezzo_permute(g, *out, axes), 3, sizes);
+    *out = mz_onnx_shaped(g, mezzo_permute(g, *out, axes), 3, sizes);
     return mezzo_graph_status(g);
 }
 
@@ -255,13 +268,13 @@ mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms) {
     const float eps = (float)mz_onnx_float_or(call->node, "epsilon", 1e-5);
     const int64_t width = mz_onnx_elements(x->rank - axis, x->dim + axis);
     if (axis < x->rank - 1) // over several dimensions: as one
-        v = mezzo_reshape(g, v, 2, (int64_t[]){-1, width});
+        v = mz_onnx_shaped(g, v, 2, (int64_t[]){-1, width});
     if (mezzo_value_rank(g, weight) > 1)
-        weight = mezzo_reshape(g, weight, 1, &width);
+        weight = mz_onnx_shaped(g, weight, 1, &width);
     if (mezzo_value_rank(g, bias) > 1)
-        bias = mezzo_reshape(g, bias, 1, &width);
+        bias = mz_onnx_shaped(g, bias, 1, &width);
     v = rms ? mezzo_rmsnorm(g, v, weight, eps) : mezzo_layernorm(g, v, weight, bias, eps);
-    return mz_onnx_give(call, 0, false, x->rank, axis < x->rank - 1 ? mezzo_reshape(g, v, x->rank, x->dim) : v);
+    return mz_onnx_give(call, 0, false, x->rank, axis < x->rank - 1 ? mz_onnx_shaped(g, v, x->rank, x->dim) : v);
 }
 
 // x - max - log(Σ exp(x - max)), along the last dimension.

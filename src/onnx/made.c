@@ -123,7 +123,7 @@ mezzo_status mz_onnx_one_hot(mz_onnx_call *call, int which) {
     int64_t dim[MEZZO_MAX_RANK] = {1, 1, 1, 1, 1, 1};
     memcpy(dim, x->dim, (size_t)x->rank * sizeof *dim);
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
-    v = mezzo_equal(g, mezzo_reshape(g, v, x->rank + 1, dim), mezzo_range(g, 0, 1, (int64_t)depth));
+    v = mezzo_equal(g, mz_onnx_shaped(g, v, x->rank + 1, dim), mezzo_range(g, 0, 1, (int64_t)depth));
     v = mezzo_where(g, v, mz_onnx_scalar(call, values[1]), mz_onnx_scalar(call, values[0]));
     return mz_onnx_give(call, 0, call->in[2]->integer, x->rank + 1, v);
 }

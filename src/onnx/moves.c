@@ -13,8 +13,25 @@ mezzo_status mz_onnx_bad_axis(mz_onnx_call *call, int64_t axis) {
     return mz_onnx_fail(call, MEZZO_ERR_INVALID, "axis %lld of %d dimensions", (long long)axis, call->in[0]->rank);
 }
 
+static bool has_shape(const mezzo_graph *g, mezzo_value v, int rank, const int64_t *dim) {
+    bool same = mezzo_value_rank(g, v) == rank;
+    for (int i = 0; i < rank && same; i++)
+        same = mezzo_value_dim(g, v, i) == dim[i];
+    return same;
+}
+
 mezzo_value mz_onnx_shaped(mezzo_graph *g, mezzo_value x, int rank, const int64_t *dim) {
-    return mezzo_reshape(g, x, rank ? rank : 1, rank ? dim : &(int64_t){1});
+    const int64_t one = 1, *shape = rank ? dim : &one;
+    const mezzo_value before = mezzo_value_reshaped(g, x);
+    rank = rank ? rank : 1;
+    if (has_shape(g, x, rank, shape))
+        return x;
+    return has_shape(g, before, rank, shape) ? before : mezzo_reshape(g, before, rank, shape);
+}
+
+mezzo_value mz_onnx_rows(mezzo_graph *g, mezzo_value x) {
+    const mezzo_value before = mezzo_value_reshaped(g, x);
+    return mezzo_value_dim(g, before, -1) == mezzo_value_dim(g, x, -1) ? before : x;
 }
 
 // Output 0 has x's elements as they are stored: its integers may be F32.
@@ -269,7 +286,7 @@ mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
         int64_t own[MEZZO_MAX_RANK];
         for (int k = 0; k < first->rank; k++)
             own[perm[k]] = call->in[i]->dim[k];
-        parts[n] = mezzo_reshape(call->build->g, parts[n], first->rank, own);
+        parts[n] = mz_onnx_shaped(call->build->g, parts[n], first->rank, own);
         n++;
     }
     MEZZO_TRY(mz_onnx_give_as(call, 0, first->integer, first->rank, mz_onnx_join(call->build->g, parts, n, perm[axis]),
@@ -349,8 +366,8 @@ mezzo_value mz_onnx_strided(mezzo_graph *g, mezzo_value v, int axis, int64_t beg
         v = mezzo_slice(g, v, axis, begin, end < size ? end : size);
     after[axis] = end > size ? end - size : 0;
     v = mezzo_pad(g, v, before, after, 0);
-    v = mezzo_slice(g, mezzo_reshape(g, v, 4, (int64_t[]){outer, count, step, inner}), 2, 0, 1);
-    return mezzo_reshape(g, v, rank, dim);
+    v = mezzo_slice(g, mz_onnx_shaped(g, v, 4, (int64_t[]){outer, count, step, inner}), 2, 0, 1);
+    return mz_onnx_shaped(g, v, rank, dim);
 }
 
 // One axis of a slice: x becomes the piece, and `at` has its shape.
@@ -476,10 +493,10 @@ mezzo_status mz_onnx_expand(mz_onnx_call *call, int tile) {
                 outer *= k < i ? dim[k] : 1;
                 inner *= k > i ? x->dim[k] : 1;
             }
-            v = mezzo_expand(g, mezzo_reshape(g, v, 3, (int64_t[]){outer, 1, inner}), 3,
+            v = mezzo_expand(g, mz_onnx_shaped(g, v, 3, (int64_t[]){outer, 1, inner}), 3,
                              (int64_t[]){outer, times, inner});
         }
-        v = mezzo_reshape(g, v, rank, dim);
+        v = mz_onnx_shaped(g, v, rank, dim);
     }
     MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, v));
     call->out[0]->floats = x->integer;
@@ -573,13 +590,13 @@ mezzo_status mz_onnx_depth(mz_onnx_call *call, int to_space) {
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "blocks of %lld", (long long)s);
     const int64_t b = x->dim[0], c = x->dim[1], h = x->dim[2], w = x->dim[3];
     if (to_space) {
-        v = crd ? mezzo_reshape(g, v, 6, (int64_t[]){b, c / s / s, s, s, h, w})
-                : mezzo_reshape(g, v, 6, (int64_t[]){b, s, s, c / s / s, h, w});
+        v = crd ? mz_onnx_shaped(g, v, 6, (int64_t[]){b, c / s / s, s, s, h, w})
+                : mz_onnx_shaped(g, v, 6, (int64_t[]){b, s, s, c / s / s, h, w});
         v = mezzo_permute(g, v, crd ? (int[]){0, 1, 4, 2, 5, 3} : (int[]){0, 3, 4, 1, 5, 2});
-        v = mezzo_reshape(g, v, 4, (int64_t[]){b, c / s / s, h * s, w * s});
+        v = mz_onnx_shaped(g, v, 4, (int64_t[]){b, c / s / s, h * s, w * s});
     } else {
-        v = mezzo_permute(g, mezzo_reshape(g, v, 6, (int64_t[]){b, c, h / s, s, w / s, s}), (int[]){0, 3, 5, 1, 2, 4});
-        v = mezzo_reshape(g, v, 4, (int64_t[]){b, c * s * s, h / s, w / s});
+        v = mezzo_permute(g, mz_onnx_shaped(g, v, 6, (int64_t[]){b, c, h / s, s, w / s, s}), (int[]){0, 3, 5, 1, 2, 4});
+        v = mz_onnx_shaped(g, v, 4, (int64_t[]){b, c * s * s, h / s, w / s});
     }
     return mz_onnx_give(call, 0, false, 4, v);
 }
@@ -604,7 +621,7 @@ mezzo_status mz_onnx_trilu(mz_onnx_call *call, int which) {
     }
     mezzo_value v;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
-    const mezzo_value row = mezzo_reshape(g, mezzo_range(g, (int64_t)k, 1, rows), 2, (int64_t[]){rows, 1}),
+    const mezzo_value row = mz_onnx_shaped(g, mezzo_range(g, (int64_t)k, 1, rows), 2, (int64_t[]){rows, 1}),
                       column = mezzo_range(g, 0, 1, columns);
     const mezzo_value kept = upper ? mezzo_less_equal(g, row, column) : mezzo_less_equal(g, column, row);
     MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, mezzo_where(g, kept, v, mz_onnx_scalar(call, 0))));

@@ -89,6 +89,13 @@ typedef struct mz_onnx_match {
     bool known[26]; // numbers
 } mz_onnx_match;
 
+// A table of rotary embeddings, which the layers share.
+typedef struct mz_onnx_rope_table {
+    int64_t rows, width; // 0: none yet
+    double theta;
+    mezzo_value made;
+} mz_onnx_rope_table;
+
 // A graph is built twice: on a graph that is thrown away, where shapes, known numbers and idioms are found; then with
 // what the outputs need.
 typedef struct mz_onnx_build {
@@ -96,6 +103,7 @@ typedef struct mz_onnx_build {
     mezzo_graph *g;
     bool draft;
     const char *module;      // that is open: the node's name; NULL: none
+    mz_onnx_rope_table rope; // the last one of this graph
     mz_onnx_match **matches; // by node; NULL: no idiom ends there
     void **blocks;           // memory of the build
     size_t n_blocks;
@@ -176,6 +184,12 @@ bool mz_onnx_known(const mz_onnx_call *call);                                 //
 mezzo_status mz_onnx_numbers(mz_onnx_call *call, int in, const double **out); // of a known input
 bool mz_onnx_has(const mz_onnx_call *call, int in);
 bool mz_onnx_one_number(const mz_onnx_value *value, double *out); // a known value of one element
+
+// moves.c
+// x in another shape, a scalar as [1]: the value that x is a reshape of, if it has that shape.
+mezzo_value mz_onnx_shaped(mezzo_graph *g, mezzo_value x, int rank, const int64_t *dim);
+// The value that x is a reshape of, if both have rows of the same width; else x.
+mezzo_value mz_onnx_rows(mezzo_graph *g, mezzo_value x);
 
 // weights.c
 mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, const int64_t *dim, bool frozen,

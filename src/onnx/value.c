@@ -201,7 +201,7 @@ static mezzo_status known_index(mz_onnx_call *call, const mz_onnx_value *value, 
     if (made == 0)
         return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' has no index", value->name);
     *out = mz_onnx_join(g, parts, made, 0);
-    *out = mezzo_reshape(g, *out, value->rank ? value->rank : 1, value->rank ? value->dim : &one);
+    *out = mz_onnx_shaped(g, *out, value->rank ? value->rank : 1, value->rank ? value->dim : &one);
     return mezzo_graph_status(g);
 }
 
@@ -254,10 +254,10 @@ mezzo_status mz_onnx_ordered(mz_onnx_call *call, mz_onnx_value *value, int rank,
             axes[perm[i]] = i;
             still = still && perm[i] == i;
         }
-        *out = mezzo_reshape(g, *out, rank, padded);
+        *out = mz_onnx_shaped(g, *out, rank, padded);
         *out = still ? *out : mezzo_permute(g, *out, axes);
     } else if (wide == 1) {
-        *out = mezzo_reshape(g, *out, rank, dim);
+        *out = mz_onnx_shaped(g, *out, rank, dim);
     } else {
         for (int i = 0; i < rank; i++) {
             axes[perm[i]] = value->perm[i];

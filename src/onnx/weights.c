@@ -180,10 +180,61 @@ static mezzo_status add_tensors(mz_onnx_build *build) {
     return MEZZO_OK;
 }
 
+static bool is_op(const MzPb__Node *node, const char *op) {
+    return strcmp(node->op_type, op) == 0;
+}
+
+// Marks what depends on no embedding and on no input of floats.
+static void find_constant_parts(const mezzo_onnx *onnx, bool *constant) {
+    const MzPb__Graph *graph = onnx->model->graph;
+    for (size_t i = 0; i < graph->n_input; i++) {
+        const MzPb__Type *type = graph->input[i]->type;
+        constant[mz_onnx_find(onnx, graph->input[i]->name) - onnx->values] =
+            type && type->tensor_type && mz_onnx_is_integer(type->tensor_type->elem_type);
+    }
+    for (size_t i = 0; i < onnx->n_values; i++)
+        constant[i] = constant[i] || onnx->values[i].kind != MZ_ONNX_ABSENT;
+    for (size_t i = 0; i < graph->n_node; i++) {
+        const MzPb__Node *node = graph->node[i];
+        bool all = !(is_op(node, "Gather") && read_by(onnx, node, 0)->kind == MZ_ONNX_WEIGHT);
+        for (size_t k = 0; k < node->n_input && all; k++)
+            all = node->input[k][0] == '\0' || constant[mz_onnx_find(onnx, node->input[k]) - onnx->values];
+        for (size_t k = 0; k < node->n_output; k++)
+            constant[mz_onnx_find(onnx, node->output[k]) - onnx->values] = all || is_op(node, "Shape");
+    }
+}
+
+// Angles of which Cos or Sin is taken, as rotary embeddings' frequencies, are known and not trained where they depend
+// on positions alone.
+static mezzo_status find_angles(mz_onnx_build *build) {
+    const mezzo_onnx *onnx = build->onnx;
+    const MzPb__Graph *graph = onnx->model->graph;
+    bool *constant = mz_onnx_take(build, onnx->n_values, sizeof *constant),
+         *angle = mz_onnx_take(build, onnx->n_values, sizeof *angle);
+    if (!constant || !angle)
+        return MEZZO_ERR_MEMORY;
+    find_constant_parts(onnx, constant);
+    for (size_t i = graph->n_node; i-- > 0;) {
+        const MzPb__Node *node = graph->node[i];
+        bool reached = is_op(node, "Cos") || is_op(node, "Sin");
+        for (size_t k = 0; k < node->n_output; k++)
+            reached = reached || angle[mz_onnx_find(onnx, node->output[k]) - onnx->values];
+        for (size_t k = 0; k < node->n_input && reached; k++) {
+            const mz_onnx_value *value = mz_onnx_find(onnx, node->input[k]);
+            angle[value - onnx->values] = constant[value - onnx->values];
+        }
+    }
+    for (size_t i = 0; i < onnx->n_values; i++)
+        if (angle[i] && onnx->values[i].kind == MZ_ONNX_WEIGHT)
+            MEZZO_TRY(known(build, onnx->values[i].tensor, &onnx->values[i]));
+    return MEZZO_OK;
+}
+
 // A table that computed numbers are multiplied by, as rotary embeddings' cosines, is known and not trained: a weight of
 // such a product has one dimension (a norm's, a layer's scale).
 static mezzo_status find_tables(mz_onnx_build *build) {
     const MzPb__Graph *graph = build->onnx->model->graph;
+    MEZZO_TRY(find_angles(build));
     for (size_t i = 0; i < graph->n_node; i++) {
         const char *op = graph->node[i]->op_type;
         const bool product = strcmp(op, "Mul") == 0 || strcmp(op, "Div") == 0 || strcmp(op, "Where") == 0;

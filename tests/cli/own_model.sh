@@ -177,6 +177,20 @@ refuse 2 bit.npz checksum -- train --model own_mlp.onnx --loss cross_entropy --d
 refuse 2 "for a batch of 1: 'window.onnx': Conv node 'y': 'kernel_shape' is not its weight's" -- explain --model window.onnx --loss mse
 refuse 2 unknown.onnx "op LSTM of node 'h'" "other nodes of unknown ops: 2" -- explain --model unknown.onnx --loss cross_entropy
 
+# a Transformer of the exporter's small ops becomes what a built-in one is: nothing stands between a layer and its activation or residual,
+# and a weight's gradient is fp32 whatever its reader multiplies
+run 0 explain --model "$DATA/onnx_vit.onnx" --loss cross_entropy --precision bf16 --after fuse --json
+python3 - "$OUT" <<'PY' || fail "an exported Transformer is not made of Mezzo's ops"
+import collections, json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+ops = collections.Counter((row["phase"], row["op"]) for row in rows)
+want = {"linear+gelu": 2, "linear+residual": 4, "attention": 2, "layernorm": 5, "permute": 1}
+wrong = {op: ops["forward", op] for op, n in want.items() if ops["forward", op] != n}
+wrong |= {"dw": row for row in rows if row["op"] in ("conv2d_dw", "linear_dw") and row["storage"] != "fp32"}
+print(wrong, file=sys.stderr)
+sys.exit(bool(wrong))
+PY
+
 # the other commands take it as they take a built-in model
 own=(--model own_mlp.onnx --loss cross_entropy)
 run 0 explain "${own[@]}" --precision bf16 --autocast.node_linear fp32 --device cpu

@@ -142,18 +142,18 @@ static void compare(const char *name, mezzo_device *device) {
 // How often each idiom is recognized.
 static const struct {
     const char *name;
-    int attention, rope, layer_norm, rms_norm, group_norm, gelu, silu;
+    int attention, rope, layer_norm, rms_norm, group_norm, gelu, silu, linear;
 } models[] = {
     {.name = "gpt2", .attention = 2, .gelu = 2},
     {.name = "llama", .attention = 2, .rope = 4, .rms_norm = 5, .silu = 2},
-    {.name = "bert", .attention = 2},
-    {.name = "vit"}, // its ops say it themselves: opset 23
+    {.name = "bert", .attention = 2, .linear = 13},
+    {.name = "vit", .linear = 12}, // its ops say it themselves: opset 23
     {.name = "resnet18"},
-    {.name = "convnext", .layer_norm = 3, .gelu = 2},
+    {.name = "convnext", .layer_norm = 3, .gelu = 2, .linear = 4},
     {.name = "unet", .group_norm = 5, .silu = 5},
-    {.name = "mixer"},
+    {.name = "mixer", .linear = 8},
     {.name = "autoencoder"},
-    {.name = "whisper", .attention = 2},
+    {.name = "whisper", .attention = 2, .linear = 11},
     {.name = "t5", .attention = 6, .rms_norm = 12, .gelu = 4},
     {.name = "tabular"},
 };
@@ -200,6 +200,7 @@ static void idioms_are_recognized(void **state) {
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "group_norm"), models[i].group_norm);
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "gelu"), models[i].gelu);
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "silu"), models[i].silu);
+        assert_int_equal(mezzo_onnx_recognized(m.onnx, "linear"), models[i].linear);
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "nonsense"), 0);
         close_model(&m);
     }

@@ -107,6 +107,7 @@ static void ops_on_no_graph(void **state) {
     NOTHING(mezzo_transpose(NULL, v, 0, 1));
     GIVES(mezzo_value_rank(NULL, v), 0);
     GIVES(mezzo_value_dim(NULL, v, 0), 0);
+    GIVES(mezzo_value_reshaped(NULL, v).id, -1);
     PASSES(mezzo_module_begin(NULL, "m"));
     PASSES(mezzo_module_end(NULL));
     PASSES(mezzo_autocast_begin(NULL, MEZZO_PRECISION_FP32));
@@ -306,6 +307,7 @@ static void ops_that_do_not_fit(void **state) {
     REFUSED(mezzo_graph_freeze(w.small, "nothing"));
     GIVES(mezzo_value_rank(w.small, far), 0);
     GIVES(mezzo_value_dim(w.small, far, 0), 0);
+    GIVES(mezzo_value_reshaped(w.small, far).id, -1);
     GIVES(mezzo_value_dim(w.small, ((mezzo_value){0}), 5), 0);
     done();
 }
