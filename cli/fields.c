@@ -119,12 +119,17 @@ static const char *named_form(const char *form, double x, char *buf, size_t size
 #pragma GCC diagnostic ignored "-Wformat-nonliteral" // the tables hold the formats
 static const char *value_text(const cli_field *f, const void *row, const char *word, char *buf, size_t size) {
     char form[NAME_BYTES], number[NAME_BYTES];
-    if (f->text != NULL)
-        return f->text(row, buf, size);
+    if (f->text != NULL) {
+        const char *made = f->text(row, buf, size);
+        if (made == buf)
+            mz_text_tame(buf);
+        return made;
+    }
     const char *filled = with_word(f->form != NULL ? f->form : is_text(f) ? "%s" : "%g", word, form);
     if (is_text(f)) {
         const char *words = words_of(f, row);
         snprintf(buf, size, filled, words != NULL ? words : "-");
+        mz_text_tame(buf);
         return buf;
     }
     const double x = number_of(f, row);

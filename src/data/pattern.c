@@ -210,11 +210,15 @@ static mezzo_status translate(translator *t) {
 }
 
 // --- compiling -----------------------------------------------------------------------------------------------------
+static bool ran_out(int error) {
+    return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED; // of matching, and of compiling
+}
+
 static mezzo_status pcre_fail(const char *where, const char *source, size_t n, int error) {
     PCRE2_UCHAR text[128] = {0};
     pcre2_get_error_message(error, text, sizeof text);
-    return mz_fail(error == PCRE2_ERROR_NOMEMORY ? MEZZO_ERR_MEMORY : MEZZO_ERR_FORMAT,
-                   "%s: the pattern %s: PCRE2 says: %s", where, mz_quote_bytes(source, n).text, (const char *)text);
+    return mz_fail(ran_out(error) ? MEZZO_ERR_MEMORY : MEZZO_ERR_FORMAT, "%s: the pattern %s: PCRE2 says: %s", where,
+                   mz_quote_bytes(source, n).text, (const char *)text);
 }
 
 // Oniguruma's ^ and $ stand at every line; the newline is its own, whatever PCRE2 was built with.
@@ -319,7 +323,7 @@ static mezzo_status find(const mz_matches *m, bool *found, size_t *from, size_t 
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
         PCRE2_UCHAR text[128] = {0};
         pcre2_get_error_message(result, text, sizeof text);
-        return mz_fail(result == PCRE2_ERROR_NOMEMORY ? MEZZO_ERR_MEMORY : MEZZO_ERR_UNSUPPORTED,
+        return mz_fail(ran_out(result) ? MEZZO_ERR_MEMORY : MEZZO_ERR_UNSUPPORTED,
                        "a pattern of the tokenizer cannot split this text: PCRE2 says: %s", (const char *)text);
     }
     if (*found) {
