@@ -1,8 +1,9 @@
-"""kills.py MEZZO [TRIES [SEED]]: commands that write are killed with SIGKILL at random moments, TRIES times each.
+"""kills.py MEZZO [TRIES [SEED]]: commands that write are killed with SIGKILL at random moments, TRIES times each; and
+where strace may be used, a call that writes fails as often, for a quota, and every one takes its time once.
 
 Of a killed command, its output is there whole or not at all, its inputs are as they were, and the same command (of a
 run: with --resume auto) then ends with the bytes of one that was never killed and leaves nothing else in the folder.
-A run is killed up to three times. Prints a line a command with counts; exit 1 if anything was lost or wrong."""
+A run is killed up to three times. A failed call ends the command with 3 and a line that says why. Prints a line a command with counts; exit 1 if anything was lost or wrong."""
 import hashlib
 import os
 import pathlib
@@ -65,13 +66,70 @@ def kill(words, seconds):
     return process.wait() == -9
 
 
+CALLS = ("write", "pwrite64", "fsync", "mkdir", "renameat2", "rename")
+
+
+def trace(words, *options):
+    command = ["strace", "-f", "-qq", "-y", "-e", "trace=" + ",".join(CALLS), "-o", "/dev/null", *options, MEZZO, *words]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def places(words):
+    """Every call in this folder, as (name, how many of its name were made until then)."""
+    here, made, found = os.getcwd(), {}, []
+    with tempfile.NamedTemporaryFile("r") as file:
+        trace(words, "-o", file.name)
+        for line in file:
+            call = line.split(maxsplit=1)[1].split("(")[0]
+            made[call] = made.get(call, 0) + 1
+            if here in line or call not in ("write", "pwrite64"):
+                found.append((call, made[call]))
+    return found
+
+
+def try_quota(words, out, wanted, last, draw):
+    """Failed calls that ended the command, and what is wrong."""
+    wrong, ended = [], 0
+    clean(out)
+    all_places = places(words)
+    for call, number in draw.sample(all_places, min(TRIES, len(all_places))):
+        clean(out)
+        done = trace(words, "-e", f"inject={call}:error=EDQUOT:when={number}")
+        if done.returncode == 0 and content(out) == wanted:
+            continue  # the call was not needed
+        ended += 1
+        if done.returncode != 3 or "quota" not in done.stderr.strip().splitlines()[-1]:
+            wrong.append(f"{call} {number} fails: code {done.returncode}: {done.stderr.strip()[-200:]}")
+        wrong += finish(words, out, wanted, last)
+    clean(out)
+    done = trace(words, "-e", f"inject={','.join(CALLS)}:delay_exit=2000")
+    if done.returncode != 0 or content(out) != wanted:
+        wrong.append(f"a slow disk: code {done.returncode}: {done.stderr.strip()[-200:]}")
+    return ended, wrong
+
+
 def clean(out):
     for path in (*pathlib.Path(".").glob(out), *pathlib.Path(".").glob(out + ".*")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def finish(words, out, wanted, last):
+    """What is wrong with the output of a command that did not get to its end, and with the same command after it."""
+    if words[0] != "train" and os.path.exists(os.path.join(out, last) if last else out):
+        return [] if content(out) == wanted else ["the output is there and not whole"]
+    done = run(words)
+    if done.returncode != 0:
+        return [f"then the command ends with {done.returncode}: {done.stderr.strip()[-200:]}"]
+    # Older checkpoints of a run are still there where the kill came after its last save, before they were removed.
+    got, is_run = content(out), words[0] == "train"
+    if (others := sorted(name for name, _ in (wanted.items() - got.items() if is_run else wanted.items() ^ got.items()))):
+        return [f"then the command writes other bytes: {' '.join(others)}"]
+    left = [name for name in os.listdir(".") if name.startswith(out + ".")]
+    return [f"left over: {left}"] if left else []
+
+
 def try_job(draw, words, out, last=""):
-    """Kills that met the command, and what is wrong (empty: nothing)."""
+    """Kills that met the command, calls that ended it, and what is wrong (empty: nothing)."""
     is_run = words[0] == "train"
     words = [*words, "--out", out, *(["--resume", "auto"] if is_run else [])]
     clean(out)
@@ -83,20 +141,11 @@ def try_job(draw, words, out, last=""):
         clean(out)
         for _ in range(draw.randint(1, 3) if is_run else 1):
             met += kill(words, draw.uniform(0, took))
-        if not is_run and os.path.exists(os.path.join(out, last) if last else out):
-            if content(out) != wanted:
-                wrong.append("the output is there and not whole")
-            continue
-        done = run(words)
-        if done.returncode != 0:
-            wrong.append(f"then the command ends with {done.returncode}: {done.stderr.strip()[-200:]}")
-        elif content(out) != wanted:
-            wrong.append("then the command writes other bytes")
-        elif (left := set(os.listdir(".")) - set(inputs) - {out}):
-            wrong.append(f"left over: {left}")
+        wrong += finish(words, out, wanted, last)
+    ended, others = try_quota(words, out, wanted, last, draw) if STRACE else (0, [])
     if {name: content(name) for name in inputs} != inputs:
         wrong.append("an input was changed")
-    return met, wrong
+    return met, ended, wrong + others
 
 
 def prepare():
@@ -108,6 +157,7 @@ def prepare():
     must("export", "run", "--gguf", "f32", "--out", "run.gguf")
 
 
+STRACE = shutil.which("strace") and subprocess.run(["strace", "-e", "trace=write", "true"], capture_output=True).returncode == 0
 with tempfile.TemporaryDirectory() as work:
     os.chdir(work)
     prepare()
@@ -115,8 +165,8 @@ with tempfile.TemporaryDirectory() as work:
         del JOBS["train of a model from an ONNX file"]
     bad = 0
     for name, job in JOBS.items():
-        met, wrong = try_job(random.Random(f"{SEED} {name}"), *job)
-        print(f"{name}: {TRIES} tries, {met} kills, {len(wrong)} wrong", *sorted(set(wrong)), sep="\n    " if wrong else "")
+        met, ended, wrong = try_job(random.Random(f"{SEED} {name}"), *job)
+        print(f"{name}: {TRIES} tries, {met} kills, {ended} ended by a quota, {len(wrong)} wrong", *sorted(set(wrong)), sep="\n    " if wrong else "")
         bad += len(wrong)
     os.chdir("/")
     sys.exit(bad > 0)

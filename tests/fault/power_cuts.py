@@ -1,4 +1,4 @@
-"""power_cuts.py MEZZO [STATES [STEPS]]: what a disk may hold when the power fails during a small run, state after state.
+"""power_cuts.py MEZZO [STATES [STEPS [OPTION…]]]: what a disk may hold when the power fails during a small run, state after state.
 
 The run's system calls are recorded with strace. After every prefix of them three disks are made: one that kept all
 ("all"), one that kept only what was flushed, of files and of folders ("flushed"), and one that kept every name but of file
@@ -18,7 +18,7 @@ MEZZO = os.path.abspath(sys.argv[1])
 STATES = int(sys.argv[2]) if len(sys.argv) > 2 else 60  # 0: all of them
 STEPS = int(sys.argv[3]) if len(sys.argv) > 3 else 4
 TINY = ["--layers", "1", "--heads", "2", "--d-model", "16", "--seq-len", "8", "--batch-size", "2", "--device", "cpu", "--threads", "1", "--precision", "fp32",
-        "--eval-iters", "1", "--sample-every", "-1", "--log-every", "1", "--checkpoint-every", "1", "--keep-last", "2", "--data", "text.txt"]
+        "--eval-iters", "1", "--sample-every", "-1", "--log-every", "1", "--checkpoint-every", "1", "--keep-last", "2", "--data", "text.txt", *sys.argv[4:]]
 CALLS = "openat,write,pwrite64,fsync,fdatasync,rename,renameat,renameat2,mkdir,mkdirat,unlink,unlinkat,rmdir,ftruncate,close"
 
 
@@ -180,8 +180,10 @@ def apply(disk, event):
 
 
 def weights(folder):
-    path = os.path.join(folder, f"run/checkpoints/step-{STEPS:08}/model.safetensors")
-    return hashlib.sha256(open(path, "rb").read()).hexdigest() if os.path.exists(path) else None
+    """The last weights' checksum, and the bytes of the records of other formats; None: there are no weights."""
+    path = pathlib.Path(folder, f"run/checkpoints/step-{STEPS:08}/model.safetensors")
+    records = pathlib.Path(folder, "run/counterfactual.jsonl")
+    return (hashlib.sha256(path.read_bytes()).hexdigest(), records.read_bytes() if records.exists() else b"") if path.exists() else None
 
 
 def step_found(text):
