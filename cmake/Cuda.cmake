@@ -61,9 +61,10 @@ endforeach()
 file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/backend/cuda/kernels/*.cu)
 if(cuda_kernel_sources)
     add_library(mezzo_cuda_kernels OBJECT ${cuda_kernel_sources})
-    target_compile_options(mezzo_cuda_kernels PRIVATE ${architectures} -std=c++17 -lineinfo
+    target_compile_options(mezzo_cuda_kernels PRIVATE ${architectures} -std=c++20 -lineinfo
         $<$<BOOL:${MEZZO_WERROR}>:SHELL:-Werror all-warnings>
-        "SHELL:-Xcompiler -fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off")
+        # Constants are enumerators, and sizes products of them.
+        "SHELL:-Xcompiler -Wno-deprecated-enum-enum-conversion,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off")
     target_include_directories(mezzo_cuda_kernels PRIVATE include src src/backend/cuda/kernels)
     if("90a" IN_LIST cuda_archs)
         target_compile_definitions(mezzo_cuda_kernels PRIVATE MZ_CU_90A) # Hopper's own instructions: in no portable code

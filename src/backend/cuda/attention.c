@@ -6,8 +6,6 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/storage.h"
 
-_Static_assert((int)MZ_CU_TF32 == (int)MEZZO_TF32, "launch.h's dtypes are mezzo_dtype's");
-
 static char *offset(void *data, int64_t elements, mezzo_dtype dtype) {
     return data == NULL ? NULL : (char *)data + (size_t)elements * mezzo_dtype_size(dtype);
 }
@@ -97,13 +95,13 @@ static const char *mma_refusal(mezzo_device *device, const mz_call *call) {
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.dtype == MZ_CU_F32 || a.dtype != a.compute)
+    if (a.dtype == MEZZO_F32 || a.dtype != a.compute)
         return "storage and compute must be BF16 or FP16, both the same";
     if (a.width % 8 != 0 || a.width > 128)
         return "the head size must be a multiple of 8 and at most 128";
     if (mz_cuda_causal_refusal(&a) != NULL)
         return mz_cuda_causal_refusal(&a);
-    if (a.cc < 75 || (a.cc < 80 && a.dtype == MZ_CU_BF16))
+    if (a.cc < 75 || (a.cc < 80 && a.dtype == MEZZO_BF16))
         return a.cc < 75 ? "needs compute capability 7.5" : "BF16 needs compute capability 8.0";
     return NULL;
 }
@@ -223,11 +221,11 @@ static const char *tf32_refusal(mezzo_device *device, const mz_call *call) {
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.dtype != MZ_CU_F32 || (a.compute != MZ_CU_F32 && a.compute != MZ_CU_TF32))
+    if (a.dtype != MEZZO_F32 || (a.compute != MEZZO_F32 && a.compute != MEZZO_TF32))
         return "storage must be FP32 and compute FP32 or TF32";
     if (mz_cuda_causal_refusal(&a) != NULL)
         return mz_cuda_causal_refusal(&a);
-    if (a.compute == MZ_CU_F32 && mz_cuda(device)->fp32_by_fma)
+    if (a.compute == MEZZO_F32 && mz_cuda(device)->fp32_by_fma)
         return "MEZZO_CUDA_FP32 is fma";
     if (a.width % 4 != 0 || a.width > 128)
         return "the head size must be a multiple of 4 and at most 128";
@@ -273,7 +271,7 @@ static const char *fma_refusal(mezzo_device *device, const mz_call *call) {
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.compute != MZ_CU_F32 && a.compute != MZ_CU_TF32 && a.compute != a.dtype)
+    if (a.compute != MEZZO_F32 && a.compute != MEZZO_TF32 && a.compute != a.dtype)
         return "compute must be FP32, TF32, or what storage is";
     if (a.width > 256 || (a.cc < 80 && a.width > 128))
         return a.cc < 80 ? "the head size must be at most 128 on compute capability 7.5"

@@ -204,7 +204,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
     struct mz_cudnn *cudnn;
-    if (a.dtype == MZ_CU_F32 || a.dtype != a.compute)
+    if (a.dtype == MEZZO_F32 || a.dtype != a.compute)
         return "storage and compute must be BF16 or FP16, both the same";
     if (a.width % 8 != 0 || a.width > 128)
         return "the head size must be a multiple of 8 and at most 128";

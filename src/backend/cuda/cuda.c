@@ -6,10 +6,6 @@
 #include "backend/cuda/matmul.h"
 #include "base/precision.h"
 
-_Static_assert((int)MZ_CU_F32 == (int)MEZZO_F32 && (int)MZ_CU_BF16 == (int)MEZZO_BF16 &&
-                   (int)MZ_CU_F16 == (int)MEZZO_F16 && (int)MZ_CU_I32 == (int)MEZZO_I32,
-               "launch.h's dtypes are mezzo_dtype's");
-
 // --- opening -------------------------------------------------------------------------------------------------------
 static mezzo_status no_gpu(cudaError_t error) {
     (void)cudaGetLastError();

@@ -4,8 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "backend/backend.h"
 #include "backend/cuda/kernels/launch.h"
+#include "backend/slots.h"
 
 // A ring of stages, longer where writes are expected that it would not hold; at most 64 MiB.
 enum { MZ_CUDA_STAGES = 8, MZ_CUDA_MOST_STAGES = 128, MZ_CUDA_STAGE_BYTES = 512 << 10 };
@@ -127,20 +127,19 @@ void mz_cuda_range_pop(mezzo_device *device);
 extern const struct mz_transport mz_cuda_nccl;
 
 // kernels.c
+#define KERNEL(op, name) extern const mz_kernel mz_cuda_##name;
+#include "backend/cuda/kernels.def"
+#undef KERNEL
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
 const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);
 const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
                                           bool is_private);
-bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // fuse_quantize.c
-// Two calls in one piece: cross_entropy and its gradient (loss.c); a router's logits and what they choose, and the way
-// back (small_n.c); a norm and the rounding to 8 bits of its result (fuse_quantize.c). NULL where they are others.
+bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // norm_fp8.cu
+// Two calls in one piece: cross_entropy and its gradient (loss.cu); a router's logits and what they choose, and the way
+// back (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu). NULL where they are others.
 const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private);
-mz_cu_route_args mz_cuda_route_args(const mz_call *call); // experts.c
-const char *mz_cuda_route_refusal(const mz_call *call);
-const char *mz_cuda_route_dx_refusal(const mz_call *call);
-mz_cu_route_dx_args mz_cuda_route_dx_args(const mz_call *call);
 
 mz_takes mz_cuda_takes(const mz_kernel *kernel); // emulate_fp8.c
 

@@ -5,9 +5,6 @@
 #include "backend/cuda/kernels/emulate_fp8.h"
 #include "backend/scales.h"
 
-_Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
-               "launch.h's dtypes are mezzo_dtype's");
-
 enum { ALIGN = 256 };
 
 // --- products ------------------------------------------------------------------------------------------------------
@@ -124,7 +121,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         if (call->op == MZ_OP_linear_dw && call->attrs.hadamard) {
             MZ_CUDA_TRY(
                 mz_cu_turn(cuda->stream, x, part.in[i].data, n / cols, cols, (int)call->attrs.blocks, via, call->rng));
-            x = (mz_cu_array){part.in[i].data, MZ_CU_F32};
+            x = (mz_cu_array){part.in[i].data, MEZZO_F32};
             via = (int)MEZZO_F32;
         }
         MZ_CUDA_TRY(mz_cu_amax(cuda->stream, x, n, amax));

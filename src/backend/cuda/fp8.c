@@ -117,8 +117,8 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
     if (!r->finish && !r->act)
         return MEZZO_OK;
-    const mz_cu_array none = {NULL, MZ_CU_F32};
-    mz_cu_epilogue e = {.z = {data.d, r->act ? MZ_CU_BF16 : MZ_CU_F32},
+    const mz_cu_array none = {NULL, MEZZO_F32};
+    mz_cu_epilogue e = {.z = {data.d, r->act ? MEZZO_BF16 : MEZZO_F32},
                         .bias = r->act ? none : mz_cuda_array(&call->in[2]),
                         .residual = r->act ? none : mz_cuda_array(&call->in[3]),
                         .preact = r->act ? none : mz_cuda_array(&call->out[1]),

@@ -79,7 +79,7 @@ static const char *set_result(const mz_call *call, route *r) {
         r->finish = r->finish || mz_present(&call->out[1]) || (mz_present(residual) && residual->dtype == MEZZO_F16);
     else
         r->finish = y->dtype == MEZZO_F16 || mz_present(&call->in[2]);
-    r->g.out.dtype = r->finish ? MZ_CU_F32 : (int)y->dtype;
+    r->g.out.dtype = r->finish ? MEZZO_F32 : (int)y->dtype;
     if (r->finish)
         r->at_result = place(&r->bytes, (size_t)(r->g.rows * r->g.cols) * sizeof(float));
     return NULL;
@@ -114,7 +114,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
         return "gradients are fp32";
     if (call->n_out > 1 && mz_present(&call->out[1]))
         return "a bias's gradient is not summed from 8 bits";
-    r->g.out.dtype = MZ_CU_F32;
+    r->g.out.dtype = MEZZO_F32;
     r->g.splits = mz_cu_fp8_block_splits(&r->g, cuda->sms);
     if (r->g.splits > 1)
         r->at_partial = place(&r->bytes, (size_t)(r->g.splits * r->g.rows * r->g.cols) * sizeof(float));

@@ -1,10 +1,6 @@
 // Lists the kernels of an op, and the pairs of calls that one kernel runs.
 #include "backend/cuda/cuda.h"
 
-#define KERNEL(op, name) extern const mz_kernel mz_cuda_##name;
-#include "backend/cuda/kernels.def"
-#undef KERNEL
-
 static const struct {
     mz_op op;
     const mz_kernel *kernel;

@@ -1,11 +1,8 @@
 // Quantizes to 8 bits with scales: both layouts and the sums of columns in one pass, after a pass that finds the amax
 // under current scaling.
-#include "backend/cuda/fuse_quantize.h"
+#include "backend/cuda/cuda.h"
 #include "backend/cuda/kernels/fp8_block.h"
 #include "backend/update.h"
-
-_Static_assert((int)MZ_CU_F8E4M3 == (int)MEZZO_F8E4M3 && (int)MZ_CU_F8E5M2 == (int)MEZZO_F8E5M2,
-               "launch.h's dtypes are mezzo_dtype's");
 
 enum { ALIGN = 256 };                // bytes of the magnitude in the workspace; the sums' parts are after it
 enum { AMAX = 1, WEIGHT_AMAX = 12 }; // words of an entry
@@ -22,7 +19,7 @@ mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
     const mz_shape z = mz_quantized_shape(call->attrs.act, &x->shape, preact != NULL ? &preact->shape : NULL);
     const int64_t n = mz_shape_count(&z), cols = z.dim[z.rank - 1];
     return (mz_cu_quantize){.x = mz_cuda_array(x),
-                            .preact = preact != NULL ? mz_cuda_array(preact) : (mz_cu_array){NULL, MZ_CU_F32},
+                            .preact = preact != NULL ? mz_cuda_array(preact) : (mz_cu_array){NULL, MEZZO_F32},
                             .rows = cols > 0 ? n / cols : 0,
                             .cols = cols,
                             .pitch = cols > 0 ? mz_columnwise_pitch(n / cols) : 0,

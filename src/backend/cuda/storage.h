@@ -45,10 +45,10 @@ static inline const char *mz_cuda_storages(const mz_call *call, const char *in, 
 }
 
 // Returns where elements lie, for kernels that read tensors with padding.
-static inline mz_cu_layout mz_cuda_layout(const mz_tensor *t) {
+static inline mz_layout mz_cuda_layout(const mz_tensor *t) {
     mz_layout l;
     mz_layout_of(&t->shape, &t->storage, &l);
-    return (mz_cu_layout){.width = l.width, .pitch = l.pitch, .group = l.group, .group_pitch = l.group_pitch};
+    return l;
 }
 static inline const char *mz_cuda_has_layout(const mz_tensor *t) {
     mz_layout l;

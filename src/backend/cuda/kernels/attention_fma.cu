@@ -13,16 +13,16 @@ namespace {
 // Storage is a matter of loading and storing only, so its dtype is no template parameter: a third of the kernels to
 // build.
 __device__ __forceinline__ float load_float(const void *from, int dtype, long long at) {
-    if (dtype == MZ_CU_BF16)
+    if (dtype == MEZZO_BF16)
         return __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[at]);
-    if (dtype == MZ_CU_F16)
+    if (dtype == MEZZO_F16)
         return __half2float(static_cast<const __half *>(from)[at]);
     return static_cast<const float *>(from)[at];
 }
 __device__ __forceinline__ void store_float(void *to, int dtype, long long at, float x) {
-    if (dtype == MZ_CU_BF16)
+    if (dtype == MEZZO_BF16)
         static_cast<__nv_bfloat16 *>(to)[at] = __float2bfloat16_rn(x);
-    else if (dtype == MZ_CU_F16)
+    else if (dtype == MEZZO_F16)
         static_cast<__half *>(to)[at] = __float2half_rn(x);
     else
         static_cast<float *>(to)[at] = x;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void load_rows(float *tile, const mz_cu_attention &a,
     for (int i = static_cast<int>(threadIdx.x); i < ROWS * D; i += THREADS) {
         int row = i / D, column = i % D;
         float x = row < count && column < a.width ? load_float(from, a.dtype, at + row * stride + column) : 0.0f;
-        tile[row * row_pitch(D) + column] = a.compute == MZ_CU_TF32 ? round_tf32(x) : x;
+        tile[row * row_pitch(D) + column] = a.compute == MEZZO_TF32 ? round_tf32(x) : x;
     }
 }
 

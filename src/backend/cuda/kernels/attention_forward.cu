@@ -245,7 +245,7 @@ template <typename T> cudaError_t for_rules(cudaStream_t stream, const mz_cu_att
 } // namespace
 
 cudaError_t mz_cu_attention_mma(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-    if (a->dtype == MZ_CU_BF16)
+    if (a->dtype == MEZZO_BF16)
         return for_rules<__nv_bfloat16>(stream, *a, prepare);
-    return a->dtype == MZ_CU_F16 ? for_rules<__half>(stream, *a, prepare) : cudaErrorInvalidValue;
+    return a->dtype == MEZZO_F16 ? for_rules<__half>(stream, *a, prepare) : cudaErrorInvalidValue;
 }

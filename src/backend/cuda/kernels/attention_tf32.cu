@@ -495,7 +495,7 @@ cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepar
 // Stored parts take up to 190 KiB of shared memory, which Hopper and its successors in servers have; others take 70 to
 // 100.
 template <int PASS, bool LIMITED> cudaError_t run_limited(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    if (a.compute == MZ_CU_TF32)
+    if (a.compute == MEZZO_TF32)
         return for_width<PASS, LIMITED, OF_TF32>(stream, a, prepare);
     return a.cc >= 90 && a.cc < 120 ? stored_for_width<PASS, LIMITED>(stream, a, prepare)
                                     : for_width<PASS, LIMITED, OF_PARTS>(stream, a, prepare);

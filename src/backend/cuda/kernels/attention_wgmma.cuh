@@ -307,8 +307,8 @@ inline bool describe_heads(CUtensorMap *map, const mz_cu_attention &a, const voi
     const cuuint64_t pitch[] = {static_cast<cuuint64_t>(a.width) * 2, static_cast<cuuint64_t>(row) * 2,
                                 static_cast<cuuint64_t>(row) * 2 * static_cast<cuuint64_t>(a.length)};
     const cuuint32_t boxes[] = {COLUMNS, 1, static_cast<cuuint32_t>(box), 1}, steps[] = {1, 1, 1, 1};
-    return encode != nullptr && (a.dtype == MZ_CU_BF16 || a.dtype == MZ_CU_F16) &&
-           encode(map, a.dtype == MZ_CU_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+    return encode != nullptr && (a.dtype == MEZZO_BF16 || a.dtype == MEZZO_F16) &&
+           encode(map, a.dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
                   const_cast<void *>(data), sizes, pitch, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

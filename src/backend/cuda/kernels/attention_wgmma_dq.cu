@@ -210,10 +210,10 @@ extern "C" cudaError_t mz_cu_attention_wgmma_dq(cudaStream_t stream, const mz_cu
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    if (a->dtype == MZ_CU_BF16)
+    if (a->dtype == MEZZO_BF16)
         return a->width > 64 ? run<__nv_bfloat16, 128>(stream, *a, prepare)
                              : run<__nv_bfloat16, 64>(stream, *a, prepare);
-    if (a->dtype == MZ_CU_F16)
+    if (a->dtype == MEZZO_F16)
         return a->width > 64 ? run<__half, 128>(stream, *a, prepare) : run<__half, 64>(stream, *a, prepare);
     return cudaErrorInvalidValue;
 }

@@ -35,12 +35,12 @@ __device__ __forceinline__ uint32_t larger_of(uint32_t amax) {
 }
 
 __device__ __forceinline__ uint4 pack8(const float v[8]) {
-    return make_uint4(narrow2(v[0], v[1], MZ_CU_BF16), narrow2(v[2], v[3], MZ_CU_BF16), narrow2(v[4], v[5], MZ_CU_BF16),
-                      narrow2(v[6], v[7], MZ_CU_BF16));
+    return make_uint4(narrow2(v[0], v[1], MEZZO_BF16), narrow2(v[2], v[3], MEZZO_BF16), narrow2(v[4], v[5], MEZZO_BF16),
+                      narrow2(v[6], v[7], MEZZO_BF16));
 }
 
 __device__ __forceinline__ void widen8(uint4 x, float v[8]) {
-    widen8(raw8{x, make_uint4(0, 0, 0, 0)}, MZ_CU_BF16, v);
+    widen8(raw8{x, make_uint4(0, 0, 0, 0)}, MEZZO_BF16, v);
 }
 
 // Codes of eight numbers, an infinity's as the largest number's; v are the numbers in FP32.
@@ -53,13 +53,13 @@ __device__ __forceinline__ uint2 finite_fp8(const float v[8], float inverse, boo
 }
 // Or of the words: a power of two times a BF16 number is one (or far below the least code).
 __device__ __forceinline__ uint2 finite_fp8(uint4 x, float inverse, bool e4m3) {
-    const uint32_t factors = narrow2(inverse, inverse, MZ_CU_BF16), pair[4] = {x.x, x.y, x.z, x.w};
+    const uint32_t factors = narrow2(inverse, inverse, MEZZO_BF16), pair[4] = {x.x, x.y, x.z, x.w};
     uint32_t two[4];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const __nv_bfloat162 scaled = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&pair[k]),
                                               *reinterpret_cast<const __nv_bfloat162 *>(&factors));
-        const float2 v = widen2(*reinterpret_cast<const uint32_t *>(&scaled), MZ_CU_BF16);
+        const float2 v = widen2(*reinterpret_cast<const uint32_t *>(&scaled), MEZZO_BF16);
         two[k] = to_eights(v.x, v.y, e4m3);
     }
     return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);

@@ -1,26 +1,26 @@
 // Runs ops that go down the columns of [outer, axis, inner]. A column is a thread's, or a warp's where its elements are
 // contiguous (inner 1).
+#include "host.cuh"
 #include "vec.cuh"
 
 enum { THREADS = 256 };
 constexpr unsigned ALL = 0xFFFFFFFFu;
 
-__device__ __forceinline__ float load_number(mz_cu_array x, int64_t i) {
-    return x.dtype == MZ_CU_I32 ? static_cast<float>(static_cast<const int32_t *>(x.data)[i])
-                                : load1(x.data, x.dtype, i);
-}
-__device__ __forceinline__ void store_number(mz_cu_array y, int64_t i, float v) {
-    if (y.dtype == MZ_CU_I32)
-        static_cast<int32_t *>(y.data)[i] = static_cast<int32_t>(v);
-    else
-        store1(y.data, y.dtype, i, v);
-}
+struct column_args { // the op's inputs in order; x, or y of scatter_add, is [outer, axis, inner]
+    mz_cu_array in[3], out;
+    int64_t outer, axis, inner;
+    bool reverse, exclusive; // cumsum
+    const int32_t *index;    // gather, scatter_add: [n], or elementwise [outer, n, inner]
+    int64_t n;
+    bool elementwise;
+    float *sum; // scatter_add: of out's size, or out itself
+};
 
 // A lane's column, how many lanes it has, and where its element `a` is.
 template <int LANES> struct place {
     int64_t column, first, inner;
     int lane;
-    __device__ place(const mz_cu_columns &c)
+    __device__ place(const column_args &c)
         : column((static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) / LANES), inner(c.inner),
           lane(threadIdx.x % LANES) {
         first = column / inner * c.axis * inner + column % inner;
@@ -46,8 +46,7 @@ __device__ __forceinline__ bool before(float a, int64_t i, float b, int64_t k) {
     return a > b || ((a == b || a != a) && i < k);
 }
 
-template <int LANES>
-__global__ void __launch_bounds__(THREADS) extremum_kernel(mz_cu_columns c, float sign, bool index) {
+template <int LANES> __global__ void __launch_bounds__(THREADS) extremum_kernel(column_args c, float sign, bool index) {
     const place<LANES> p(c);
     if (p.column >= c.outer * c.inner)
         return;
@@ -74,7 +73,7 @@ __global__ void __launch_bounds__(THREADS) extremum_kernel(mz_cu_columns c, floa
         static_cast<int32_t *>(c.out.data)[p.column] = static_cast<int32_t>(of);
 }
 
-template <int LANES> __global__ void __launch_bounds__(THREADS) extremum_dx_kernel(mz_cu_columns c) {
+template <int LANES> __global__ void __launch_bounds__(THREADS) extremum_dx_kernel(column_args c) {
     const place<LANES> p(c);
     if (p.column >= c.outer * c.inner)
         return;
@@ -88,7 +87,7 @@ template <int LANES> __global__ void __launch_bounds__(THREADS) extremum_dx_kern
 }
 
 // prod, and with `derivative` its gradient.
-template <int LANES> __global__ void __launch_bounds__(THREADS) prod_kernel(mz_cu_columns c, bool derivative) {
+template <int LANES> __global__ void __launch_bounds__(THREADS) prod_kernel(column_args c, bool derivative) {
     const place<LANES> p(c);
     if (p.column >= c.outer * c.inner)
         return;
@@ -113,7 +112,7 @@ template <int LANES> __global__ void __launch_bounds__(THREADS) prod_kernel(mz_c
     }
 }
 
-template <int LANES> __global__ void __launch_bounds__(THREADS) cumsum_kernel(mz_cu_columns c) {
+template <int LANES> __global__ void __launch_bounds__(THREADS) cumsum_kernel(column_args c) {
     const place<LANES> p(c);
     if (p.column >= c.outer * c.inner)
         return;
@@ -137,13 +136,13 @@ template <int LANES> __global__ void __launch_bounds__(THREADS) cumsum_kernel(mz
 }
 
 // --- gathered and added --------------------------------------------------------------------------------------------
-__device__ __forceinline__ int64_t indexed(const mz_cu_columns &c, int64_t o, int64_t j, int64_t i) {
+__device__ __forceinline__ int64_t indexed(const column_args &c, int64_t o, int64_t j, int64_t i) {
     int64_t at = c.index[c.elementwise ? (o * c.n + j) * c.inner + i : j];
     at += at < 0 ? c.axis : 0;
     return at < 0 || at >= c.axis ? -1 : (o * c.axis + at) * c.inner + i;
 }
 
-__global__ void __launch_bounds__(THREADS) gather_kernel(mz_cu_columns c, int64_t count) {
+__global__ void __launch_bounds__(THREADS) gather_kernel(column_args c, int64_t count) {
     const int64_t k = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (k >= count)
         return;
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(THREADS) gather_kernel(mz_cu_columns c, int64_
     store_number(c.out, k, at >= 0 ? load_number(c.in[0], at) : __int_as_float(0x7FC00000));
 }
 
-__global__ void __launch_bounds__(THREADS) scatter_add_kernel(mz_cu_columns c) {
+__global__ void __launch_bounds__(THREADS) scatter_add_kernel(column_args c) {
     const place<1> p(c);
     if (p.column >= c.outer * c.inner)
         return;
@@ -163,59 +162,77 @@ __global__ void __launch_bounds__(THREADS) scatter_add_kernel(mz_cu_columns c) {
         if (at >= 0)
             c.sum[at] += load_number(c.in[2], (o * c.n + j) * c.inner + i);
     }
-    for (int64_t a = 0; a < c.axis && c.out.dtype != MZ_CU_F32; a++)
+    for (int64_t a = 0; a < c.axis && c.out.dtype != MEZZO_F32; a++)
         store_number(c.out, p.at(a), c.sum[p.at(a)]);
-}
-
-__global__ void __launch_bounds__(THREADS) fill_kernel(mz_cu_array y, int64_t n, float value) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i < n)
-        store_number(y, i, value);
-}
-
-static unsigned blocks_for(int64_t threads) {
-    return static_cast<unsigned>((threads + THREADS - 1) / THREADS);
-}
-
-extern "C" cudaError_t mz_cu_fill_with(cudaStream_t stream, mz_cu_array y, int64_t n, float value) {
-    if (n > 0)
-        fill_kernel<<<blocks_for(n), THREADS, 0, stream>>>(y, n, value);
-    return cudaGetLastError();
 }
 
 #define BOTH(kernel, ...)                                                                                              \
     if (warps)                                                                                                         \
-        kernel<32><<<blocks_for(count * 32), THREADS, 0, stream>>>(__VA_ARGS__);                                       \
+        kernel<32><<<blocks_of(count * 32, THREADS), THREADS, 0, cuda->stream>>>(__VA_ARGS__);                         \
     else                                                                                                               \
-        kernel<1><<<blocks_for(count), THREADS, 0, stream>>>(__VA_ARGS__);                                             \
+        kernel<1><<<blocks_of(count, THREADS), THREADS, 0, cuda->stream>>>(__VA_ARGS__);                               \
     break;
 
-extern "C" cudaError_t mz_cu_columns_run(cudaStream_t stream, int op, const mz_cu_columns *args) {
-    const mz_cu_columns c = *args;
+static void launch_columns(const mz_cuda_device *cuda, const mz_call *call) {
+    const bool reads_x = call->op == MZ_OP_extremum_dx || call->op == MZ_OP_prod_dx,
+               adds = call->op == MZ_OP_scatter_add;
+    const axis_view view(adds ? &call->out[0].shape : &call->in[reads_x].shape, call->attrs.axis);
+    column_args c = {.out = mz_cuda_array(&call->out[0]),
+                     .outer = view.outer,
+                     .axis = view.axis,
+                     .inner = view.inner,
+                     .reverse = call->attrs.reverse,
+                     .exclusive = call->attrs.exclusive};
+    for (int i = 0; i < call->n_in; i++)
+        c.in[i] = mz_cuda_array(&call->in[i]);
+    if (adds || call->op == MZ_OP_gather) {
+        const mz_shape *index = &mz_in(call, gather, index)->shape;
+        c.index = data_of<int32_t>(mz_in(call, gather, index));
+        c.elementwise = call->attrs.elementwise;
+        c.n = c.elementwise ? index->dim[call->attrs.axis] : mz_shape_count(index);
+        c.sum = static_cast<float *>(c.out.dtype == MEZZO_F32 ? c.out.data : call->workspace);
+    }
     const int64_t count = c.outer * c.inner;
     const bool warps = c.inner == 1;
     if (count == 0)
-        return cudaSuccess;
-    switch (op) {
-    case MZ_CU_MAX:
+        return;
+    switch (call->op) {
+    case MZ_OP_max:
         BOTH(extremum_kernel, c, 1.0f, false)
-    case MZ_CU_MIN:
+    case MZ_OP_min:
         BOTH(extremum_kernel, c, -1.0f, false)
-    case MZ_CU_ARGMAX:
+    case MZ_OP_argmax:
         BOTH(extremum_kernel, c, 1.0f, true)
-    case MZ_CU_EXTREMUM_DX:
+    case MZ_OP_extremum_dx:
         BOTH(extremum_dx_kernel, c)
-    case MZ_CU_PROD:
+    case MZ_OP_prod:
         BOTH(prod_kernel, c, false)
-    case MZ_CU_PROD_DX:
+    case MZ_OP_prod_dx:
         BOTH(prod_kernel, c, true)
-    case MZ_CU_CUMSUM:
+    case MZ_OP_cumsum:
         BOTH(cumsum_kernel, c)
-    case MZ_CU_GATHER:
-        gather_kernel<<<blocks_for(count * c.n), THREADS, 0, stream>>>(c, count * c.n);
+    case MZ_OP_gather:
+        if (c.n > 0)
+            gather_kernel<<<blocks_of(count * c.n, THREADS), THREADS, 0, cuda->stream>>>(c, count * c.n);
         break;
     default:
-        scatter_add_kernel<<<blocks_for(count), THREADS, 0, stream>>>(c);
+        scatter_add_kernel<<<blocks_of(count, THREADS), THREADS, 0, cuda->stream>>>(c);
     }
-    return cudaGetLastError();
 }
+
+static const char *indexed_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const mz_tensor *y = &call->out[0];
+    if (call->op == MZ_OP_scatter_add && y->dtype != MEZZO_F32)
+        out->workspace = static_cast<size_t>(mz_shape_count(&y->shape)) * sizeof(float);
+    return mz_cuda_storages(call, "aia", "a");
+}
+
+MZ_CUDA_KERNEL(max, launch_columns, storages<"a", "a">)
+MZ_CUDA_KERNEL(min, launch_columns, storages<"a", "a">)
+MZ_CUDA_KERNEL(argmax, launch_columns, storages<"n", "i">)
+MZ_CUDA_KERNEL(extremum_dx, launch_columns, storages<"a", "a">)
+MZ_CUDA_KERNEL(prod, launch_columns, storages<"a", "a">)
+MZ_CUDA_KERNEL(prod_dx, launch_columns, storages<"a", "a">)
+MZ_CUDA_KERNEL(cumsum, launch_columns, storages<"a", "a">)
+MZ_CUDA_KERNEL(gather, launch_columns, indexed_prepare)
+MZ_CUDA_KERNEL(scatter_add, launch_columns, indexed_prepare)

@@ -1,29 +1,44 @@
 // Computes the scalars that decide a step, one tiny launch each: clip factor, skip or step with its learning rate, loss
 // scale.
-#include "launch.h"
+#include "host.cuh"
 
-__global__ void clip_control_kernel(mz_cu_opt_state *state, double max_norm) {
+extern "C" {
+#include "mezzo/optimizer.h"
+}
+
+__global__ void clip_control_kernel(mz_opt_state *state, double max_norm) {
     if (isfinite(state->norm))
         state->clip *= fmin(1.0, max_norm / (state->norm * state->clip + 1e-6));
 }
 
-extern "C" cudaError_t mz_cu_clip_control(cudaStream_t stream, void *state, double max_norm) {
-    clip_control_kernel<<<1, 1, 0, stream>>>(static_cast<mz_cu_opt_state *>(state), max_norm);
-    return cudaGetLastError();
+static void launch_clip_control(const mz_cuda_device *cuda, const mz_call *call) {
+    clip_control_kernel<<<1, 1, 0, cuda->stream>>>(data_of<mz_opt_state>(mz_out(call, clip_control, state)),
+                                                   call->attrs.update->max_norm);
 }
+MZ_CUDA_KERNEL(clip_control, launch_clip_control, storages<"u", "u">)
+
+struct schedule_args {
+    int kind;
+    double lr, min_lr, power;
+    int64_t warmup, steps;
+};
+struct betas_args {
+    double beta[MZ_GROUPS][2];
+    int groups;
+};
 
 // The formulas are in mezzo/optimizer.h; mz_schedule_lr is the host's.
-__device__ double schedule_lr(const mz_cu_schedule &s, int64_t step) {
+__device__ double schedule_lr(const schedule_args &s, int64_t step) {
     if (step < s.warmup)
         return s.lr * (static_cast<double>(step) + 1) / (static_cast<double>(s.warmup) + 1);
-    if (s.kind == MZ_CU_LR_CONSTANT)
+    if (s.kind == MEZZO_LR_CONSTANT)
         return s.lr;
     if (step >= s.steps)
         return s.min_lr;
     double progress = static_cast<double>(step - s.warmup) / static_cast<double>(s.steps - s.warmup);
-    if (s.kind == MZ_CU_LR_LINEAR)
+    if (s.kind == MEZZO_LR_LINEAR)
         return s.lr + (s.min_lr - s.lr) * progress;
-    if (s.kind == MZ_CU_LR_COSINE)
+    if (s.kind == MEZZO_LR_COSINE)
         return s.min_lr + (s.lr - s.min_lr) * (1 + cos(3.14159265358979323846 * progress)) / 2;
     return (s.lr - s.min_lr) * pow(1 - progress, s.power) + s.min_lr;
 }
@@ -53,10 +68,10 @@ __device__ double power(double base, int64_t n) {
     return result.high;
 }
 
-__global__ void step_control_kernel(mz_cu_opt_state *state, mz_cu_schedule schedule, mz_cu_betas betas) {
+__global__ void step_control_kernel(mz_opt_state *state, schedule_args schedule, betas_args betas) {
     int found = state->found_inf, halted = state->halted, thread = threadIdx.x;
-    if ((state->guard & MZ_CU_GUARD_ON) && !halted)
-        halted = state->bad | (found && (state->guard & MZ_CU_GUARD_GRADIENTS) ? MZ_CU_BAD_GRADIENTS : 0);
+    if ((state->guard & MZ_GUARD_ON) && !halted)
+        halted = state->bad | (found && (state->guard & MZ_GUARD_GRADIENTS) ? MZ_BAD_GRADIENTS : 0);
     int64_t step = state->step;
     __syncthreads(); // everyone has read what the first thread is about to change
     if (thread == 0) {
@@ -80,16 +95,30 @@ __global__ void step_control_kernel(mz_cu_opt_state *state, mz_cu_schedule sched
         state->bias[bias / 2][bias % 2] = 1 - power(betas.beta[bias / 2][bias % 2], step + 1);
 }
 
-extern "C" cudaError_t mz_cu_step_control(cudaStream_t stream, void *state, const mz_cu_schedule *schedule,
-                                          const mz_cu_betas *betas) {
-    step_control_kernel<<<1, 32 * (1 + 2 * betas->groups), 0, stream>>>(static_cast<mz_cu_opt_state *>(state),
-                                                                        *schedule, *betas);
-    return cudaGetLastError();
+static void launch_step_control(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_update_attrs *u = call->attrs.update;
+    const schedule_args schedule = {u->schedule, u->lr, u->min_lr, u->power, u->warmup, u->steps};
+    betas_args betas = {.groups = u->n_groups};
+    memcpy(betas.beta, u->betas, sizeof betas.beta);
+    step_control_kernel<<<1, 32 * (1 + 2 * betas.groups), 0, cuda->stream>>>(
+        data_of<mz_opt_state>(mz_out(call, step_control, state)), schedule, betas);
 }
+MZ_CUDA_KERNEL(step_control, launch_step_control, storages<"u", "u">)
+
+struct state_args {
+    mz_opt_state *state[MZ_MAX_OUT];
+    int n;
+};
+struct scaler_args {
+    bool enabled;
+    double growth_factor, backoff_factor, min_scale, max_scale;
+    int64_t growth_interval;
+    int hysteresis;
+};
 
 // torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that
 // would become infinite stays as it is.
-__device__ void update_scale(const mz_cu_scaler_constants &u, mz_cu_scaler_block *block, bool found) {
+__device__ void update_scale(const scaler_args &u, mz_scaler_block *block, bool found) {
     if (found) {
         bool at_floor = u.min_scale > 0 && static_cast<double>(block->scale) <= u.min_scale;
         block->floor_hits = at_floor ? block->floor_hits + 1 : 0;
@@ -114,10 +143,10 @@ __device__ void update_scale(const mz_cu_scaler_constants &u, mz_cu_scaler_block
     block->tracker = 0;
 }
 
-__global__ void scaler_update_kernel(mz_cu_scaler_block *block, mz_cu_states states, mz_cu_scaler_constants u) {
+__global__ void scaler_update_kernel(mz_scaler_block *block, state_args states, scaler_args u) {
     bool found = false, halted = false;
     for (int i = 0; i < states.n; i++) {
-        mz_cu_opt_state *state = static_cast<mz_cu_opt_state *>(states.state[i]);
+        mz_opt_state *state = states.state[i];
         found = found || state->found_inf != 0;
         halted = halted || state->halted != 0;
         state->found_inf = 0;
@@ -130,8 +159,19 @@ __global__ void scaler_update_kernel(mz_cu_scaler_block *block, mz_cu_states sta
         update_scale(u, block, found);
 }
 
-extern "C" cudaError_t mz_cu_scaler_update(cudaStream_t stream, void *block, const mz_cu_states *states,
-                                           const mz_cu_scaler_constants *constants) {
-    scaler_update_kernel<<<1, 1, 0, stream>>>(static_cast<mz_cu_scaler_block *>(block), *states, *constants);
-    return cudaGetLastError();
+static void launch_scaler_update(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_update_attrs *u = call->attrs.update;
+    state_args states = {.n = call->n_out};
+    for (int i = 0; i < call->n_out; i++)
+        states.state[i] = data_of<mz_opt_state>(&call->out[i]);
+    const scaler_args constants = {.enabled = u->enabled,
+                                   .growth_factor = u->growth_factor,
+                                   .backoff_factor = u->backoff_factor,
+                                   .min_scale = u->min_scale,
+                                   .max_scale = u->max_scale,
+                                   .growth_interval = u->growth_interval,
+                                   .hysteresis = u->hysteresis};
+    scaler_update_kernel<<<1, 1, 0, cuda->stream>>>(data_of<mz_scaler_block>(mz_in(call, scaler_update, scaler)),
+                                                    states, constants);
 }
+MZ_CUDA_KERNEL(scaler_update, launch_scaler_update, storages<"u", "u">)

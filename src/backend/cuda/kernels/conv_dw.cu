@@ -334,7 +334,7 @@ extern "C" cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, i
                        static_cast<int>(tiles_of(columns + (bias != nullptr ? 8 : 0), COLUMNS)),
                        splits == 1 && accumulate,
                        splits == 1 && accumulate_bias};
-    const cudaError_t error = v->x.dtype == MZ_CU_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
+    const cudaError_t error = v->x.dtype == MEZZO_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
                                                        : launch<__half>(stream, p, splits, prepare);
     if (error != cudaSuccess || prepare || splits == 1)
         return error;

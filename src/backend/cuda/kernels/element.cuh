@@ -5,6 +5,10 @@
 #include "activation.cuh"
 #include "launch.h"
 
+struct element_attrs {
+    float alpha, low, high;
+};
+
 __device__ __forceinline__ float logistic(float x) { // the exponential does not overflow
     const float e = expf(-fabsf(x));
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
@@ -33,8 +37,8 @@ __device__ __forceinline__ float logistic(float x) { // the exponential does not
 
 #define ELEMENT(name, a, b, c, formula)                                                                                \
     struct element_##name {                                                                                            \
-        static __device__ __forceinline__ float of(float a, float b, float c, mz_cu_told told) {                       \
-            const float alpha = told.alpha, low = told.low, high = told.high;                                          \
+        static __device__ __forceinline__ float of(float a, float b, float c, element_attrs given) {                   \
+            const float alpha = given.alpha, low = given.low, high = given.high;                                       \
             (void)alpha, (void)low, (void)high, (void)a, (void)b, (void)c;                                             \
             return formula;                                                                                            \
         }                                                                                                              \

@@ -1,4 +1,6 @@
-// Runs ops on one element at a time. One kernel an op; dtypes are looked at per 8 elements (vec.cuh).
+// Runs ops on one element at a time. One kernel an op; dtypes are looked at per 8 elements (vec.cuh), or per element
+// where operands repeat or are integers.
+#include "host.cuh"
 #include "element.cuh"
 #include "philox.cuh"
 #include "vec.cuh"
@@ -6,13 +8,13 @@
 // A thread moves UNROLL vectors of 8 elements, a block's width apart: enough bytes in flight at full occupancy.
 enum { THREADS = 256, UNROLL = 2, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
 
-static unsigned blocks_for(int64_t n) {
-    return static_cast<unsigned>((n + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS);
+static element_attrs attrs_of(const mz_call *call) {
+    return {call->attrs.alpha, call->attrs.low, call->attrs.high};
 }
 
 // --- one input -----------------------------------------------------------------------------------------------------
 template <class ELEMENT>
-__global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array y, int64_t n, mz_cu_told told) {
+__global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array y, int64_t n, element_attrs given) {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
     raw8 raw[UNROLL];
 #pragma unroll
@@ -27,36 +29,20 @@ __global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array
             widen8(raw[u], x.dtype, v);
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                v[k] = ELEMENT::of(v[k], 0, 0, told);
+                v[k] = ELEMENT::of(v[k], 0, 0, given);
             store8(y.data, y.dtype, i, v);
         } else {
             for (; i < n; i++)
-                store1(y.data, y.dtype, i, ELEMENT::of(load1(x.data, x.dtype, i), 0, 0, told));
+                store1(y.data, y.dtype, i, ELEMENT::of(load1(x.data, x.dtype, i), 0, 0, given));
         }
     }
 }
 
-extern "C" cudaError_t mz_cu_map(cudaStream_t stream, int map, mz_cu_array x, mz_cu_array y, int64_t n,
-                                 mz_cu_told told) {
-    if (n == 0)
-        return cudaSuccess;
-    switch (map) {
-#define CASE(name)                                                                                                     \
-    case MZ_CU_##name:                                                                                                 \
-        map_kernel<element_##name><<<blocks_for(n), THREADS, 0, stream>>>(x, y, n, told);                              \
-        break;
-#define KERNEL1(name, ...) CASE(name)
-#define KERNEL2(...)
-#define KERNEL3(...)
-#include "graph/element.def"
-        CASE(GELU)
-        CASE(GELU_TANH)
-        CASE(CAST)
-#undef CASE
-    default:
-        return cudaErrorInvalidValue;
-    }
-    return cudaGetLastError();
+template <class ELEMENT> void launch_map(const mz_cuda_device *cuda, const mz_call *call) {
+    const int64_t n = mz_shape_count(&call->out[0].shape);
+    if (n > 0)
+        map_kernel<ELEMENT><<<blocks_of(n, BLOCK_ELEMENTS), THREADS, 0, cuda->stream>>>(
+            mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]), n, attrs_of(call));
 }
 
 // --- dropout -------------------------------------------------------------------------------------------------------
@@ -93,16 +79,17 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" cudaError_t mz_cu_dropout(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t n, float p,
-                                     uint32_t tensor, const void *rng) {
+static void launch_dropout(const mz_cuda_device *cuda, const mz_call *call) {
+    const float p = call->attrs.p;
+    const int64_t n = mz_shape_count(&mz_out(call, dropout, y)->shape);
     if (p == 0) // factor 1 everywhere
-        return mz_cu_map(stream, MZ_CU_CAST, x, y, n, mz_cu_told{});
-    if (n == 0)
-        return cudaSuccess;
-    float kept = static_cast<float>(1 / (1 - static_cast<double>(p)));
-    dropout_kernel<<<blocks_for(n), THREADS, 0, stream>>>(x, y, n, p, kept, tensor, rng);
-    return cudaGetLastError();
+        launch_map<element_CAST>(cuda, call);
+    else if (n > 0)
+        dropout_kernel<<<blocks_of(n, BLOCK_ELEMENTS), THREADS, 0, cuda->stream>>>(
+            mz_cuda_array(mz_in(call, dropout, x)), mz_cuda_array(mz_out(call, dropout, y)), n, p,
+            static_cast<float>(1 / (1 - static_cast<double>(p))), call->attrs.rng, call->rng);
 }
+MZ_CUDA_KERNEL(dropout, launch_dropout, storages<"a", "a">)
 
 // --- two inputs ----------------------------------------------------------------------------------------------------
 // How b's elements repeat: not at all, every nb elements with nb a multiple of 8, or however it comes.
@@ -110,7 +97,7 @@ enum { REPEAT_NONE, REPEAT_VECTORS, REPEAT_ANY };
 
 template <class ELEMENT>
 __global__ void __launch_bounds__(THREADS)
-    zip_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb, int repeat, mz_cu_told told) {
+    zip_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n, int64_t nb, int repeat, element_attrs given) {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * UNROLL * THREADS + threadIdx.x) * 8;
     raw8 raw_a[UNROLL], raw_b[UNROLL];
 #pragma unroll
@@ -133,44 +120,28 @@ __global__ void __launch_bounds__(THREADS)
             widen8(raw_b[u], b.dtype, w);
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                v[k] = ELEMENT::of(v[k], w[k], 0, told);
+                v[k] = ELEMENT::of(v[k], w[k], 0, given);
             store8(y.data, y.dtype, i, v);
         } else {
             int64_t end = i + 8 < n ? i + 8 : n;
             for (; i < end; i++)
                 store1(y.data, y.dtype, i,
-                       ELEMENT::of(load1(a.data, a.dtype, i), load1(b.data, b.dtype, nb == n ? i : i % nb), 0, told));
+                       ELEMENT::of(load1(a.data, a.dtype, i), load1(b.data, b.dtype, nb == n ? i : i % nb), 0, given));
         }
     }
 }
 
-// These macros list the ops that zip_kernel and repeats_kernel serve: element.def's that a fused kernel's speed is for.
-#define CASE(name, ...)                                                                                                \
-    case MZ_CU_##name:                                                                                                 \
-        zip_kernel<element_##name><<<blocks_for(n), THREADS, 0, stream>>>(a, b, y, n, nb, repeat, told);               \
-        break;
-extern "C" cudaError_t mz_cu_zip(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y, int64_t n,
-                                 int64_t nb, mz_cu_told told) {
-    if (n == 0)
-        return cudaSuccess;
-    int repeat = nb == n ? REPEAT_NONE : nb % 8 == 0 && n >> 35 == 0 ? REPEAT_VECTORS : REPEAT_ANY;
-    switch (zip) {
-#define UNARY(name, ...) CASE(name##_dx)
-#define UNARY_OWN(...)
-#define UNARY_FLAT(...)
-#define BINARY(...)
-#define BINARY_OWN(name, ...) CASE(name)
-#define COMPARE(...)
-#define TERNARY(...)
-#include "graph/element.def"
-        CASE(GELU_DX)
-        CASE(GELU_TANH_DX)
-    default:
-        return cudaErrorInvalidValue;
-    }
-    return cudaGetLastError();
+template <class ELEMENT>
+void zip(const mz_cuda_device *cuda, const mz_tensor *a, const mz_tensor *b, const mz_tensor *y, element_attrs given) {
+    const int64_t n = mz_shape_count(&y->shape), nb = mz_shape_count(&b->shape);
+    const int repeat = nb == n ? REPEAT_NONE : nb % 8 == 0 && n >> 35 == 0 ? REPEAT_VECTORS : REPEAT_ANY;
+    if (n > 0)
+        zip_kernel<ELEMENT><<<blocks_of(n, BLOCK_ELEMENTS), THREADS, 0, cuda->stream>>>(
+            mz_cuda_array(a), mz_cuda_array(b), mz_cuda_array(y), n, nb, repeat, given);
 }
-#undef CASE
+template <class ELEMENT> void launch_zip(const mz_cuda_device *cuda, const mz_call *call) {
+    zip<ELEMENT>(cuda, &call->in[0], &call->in[1], &call->out[0], attrs_of(call));
+}
 
 // Either operand may repeat. `step` is 8 where the innermost loop is whole vectors (its strides are 0 or 1, and all
 // others then are multiples of 8), else 1.
@@ -188,7 +159,7 @@ __device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool re
 
 template <class ELEMENT, int STEP>
 __global__ void __launch_bounds__(THREADS)
-    repeats_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, mz_cu_broadcast r, int64_t n) {
+    repeats_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, mz_broadcast r, int64_t n) {
     for (int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * STEP; i < n;
          i += static_cast<int64_t>(gridDim.x) * THREADS * STEP) {
         int64_t rest = i, at_a = 0, at_b = 0;
@@ -203,7 +174,7 @@ __global__ void __launch_bounds__(THREADS)
         load_repeated<STEP>(b, at_b, r.step[1][r.rank - 1] == 0, w);
 #pragma unroll
         for (int k = 0; k < STEP; k++)
-            v[k] = ELEMENT::of(v[k], w[k], 0, mz_cu_told{});
+            v[k] = ELEMENT::of(v[k], w[k], 0, element_attrs{});
         if (STEP == 8)
             store8(y.data, y.dtype, i, v);
         else
@@ -211,38 +182,97 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <class ELEMENT>
-static cudaError_t launch_repeats(cudaStream_t stream, mz_cu_array a, mz_cu_array b, mz_cu_array y,
-                                  const mz_cu_broadcast *r) {
-    int64_t n = 1;
-    for (int d = 0; d < r->rank; d++)
-        n *= r->dim[d];
-    if (n == 0)
-        return cudaSuccess;
-    bool vectors = r->dim[r->rank - 1] % 8 == 0;
-    int64_t blocks = (n / (vectors ? 8 : 1) + THREADS - 1) / THREADS;
-    unsigned grid = static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20);
-    if (vectors)
-        repeats_kernel<ELEMENT, 8><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
-    else
-        repeats_kernel<ELEMENT, 1><<<grid, THREADS, 0, stream>>>(a, b, y, *r, n);
-    return cudaGetLastError();
+static mz_broadcast loops_of(const mz_call *call) {
+    const mz_shape *in[MZ_OPERANDS];
+    for (int i = 0; i < call->n_in; i++)
+        in[i] = &call->in[i].shape;
+    return mz_broadcast_loops(in, call->n_in, &call->out[0].shape);
 }
 
-extern "C" cudaError_t mz_cu_zip_broadcast(cudaStream_t stream, int zip, mz_cu_array a, mz_cu_array b, mz_cu_array y,
-                                           const mz_cu_broadcast *repeats) {
-    switch (zip) {
-#define UNARY(...)
-#define UNARY_OWN(...)
-#define UNARY_FLAT(...)
-#define BINARY(...)
-#define BINARY_OWN(name, ...)                                                                                          \
-    case MZ_CU_##name:                                                                                                 \
-        return launch_repeats<element_##name>(stream, a, b, y, repeats);
-#define COMPARE(...)
-#define TERNARY(...)
-#include "graph/element.def"
-    default:
-        return cudaErrorInvalidValue;
+template <class ELEMENT> void launch_binary(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_broadcast r = loops_of(call);
+    const mz_cu_array a = mz_cuda_array(&call->in[0]), b = mz_cuda_array(&call->in[1]),
+                      y = mz_cuda_array(&call->out[0]);
+    const int64_t n = mz_shape_count(&call->out[0].shape);
+    if (mz_broadcast_whole(&r) > 0)
+        launch_zip<ELEMENT>(cuda, call);
+    else if (n > 0 && r.dim[r.rank - 1] % 8 == 0)
+        repeats_kernel<ELEMENT, 8><<<blocks_at_most_2_20(n / 8, THREADS), THREADS, 0, cuda->stream>>>(a, b, y, r, n);
+    else if (n > 0)
+        repeats_kernel<ELEMENT, 1><<<blocks_at_most_2_20(n, THREADS), THREADS, 0, cuda->stream>>>(a, b, y, r, n);
+}
+
+// --- any operands, integers among them: one element a thread -------------------------------------------------------
+struct operands {
+    mz_cu_array in[MZ_OPERANDS], y;
+    mz_broadcast loops;
+};
+
+template <class ELEMENT, int N> __global__ void __launch_bounds__(THREADS) operands_kernel(operands o, int64_t n) {
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; i < n;
+         i += static_cast<int64_t>(gridDim.x) * THREADS) {
+        int64_t rest = i, at[MZ_OPERANDS] = {0, 0, 0};
+        for (int d = o.loops.rank - 1; d >= 0; d--) {
+            // The outermost index is what is left; 32 bits divide several times as fast.
+            const int64_t next = d == 0            ? 0
+                                 : rest >> 31 == 0 ? static_cast<uint32_t>(rest) / static_cast<uint32_t>(o.loops.dim[d])
+                                                   : rest / o.loops.dim[d];
+            const int64_t k = rest - next * o.loops.dim[d];
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                at[j] += k * o.loops.step[j][d];
+            rest = next;
+        }
+        float v[MZ_OPERANDS] = {0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] = load_number(o.in[j], at[j]);
+        const float y = ELEMENT::of(v[0], v[1], v[2], element_attrs{});
+        store_number(o.y, i, y);
     }
 }
+
+template <class ELEMENT, int N> void launch_operands(const mz_cuda_device *cuda, const mz_call *call) {
+    operands o = {.y = mz_cuda_array(&call->out[0]), .loops = loops_of(call)};
+    const int64_t n = mz_shape_count(&call->out[0].shape);
+    for (int j = 0; j < N; j++)
+        o.in[j] = mz_cuda_array(&call->in[j]);
+    if (n > 0)
+        operands_kernel<ELEMENT, N><<<blocks_at_most_2_20(n, THREADS), THREADS, 0, cuda->stream>>>(o, n);
+}
+
+// --- the ops of element.def, and a few more ------------------------------------------------------------------------
+#define KERNEL(name, launch)  MZ_CUDA_KERNEL(name, launch<element_##name>, storages<"a", "a">)
+#define OPERANDS(name, n_in)  MZ_CUDA_KERNEL(name, (launch_operands<element_##name, n_in>), storages<"n", "n">)
+#define UNARY(name, ...)      KERNEL(name, launch_map) KERNEL(name##_dx, launch_zip)
+#define UNARY_OWN(name, ...)  KERNEL(name, launch_map)
+#define UNARY_FLAT(name, ...) KERNEL(name, launch_map)
+#define BINARY(name, ...)     OPERANDS(name, 2) OPERANDS(name##_da, 3) OPERANDS(name##_db, 3)
+#define BINARY_OWN(name, ...) KERNEL(name, launch_binary)
+#define COMPARE(name, ...)    OPERANDS(name, 2)
+#define TERNARY(name, ...)    OPERANDS(name, 3) OPERANDS(name##_da, 2) OPERANDS(name##_db, 2)
+#include "graph/element.def"
+#undef KERNEL
+#undef OPERANDS
+
+static void launch_gelu(const mz_cuda_device *cuda, const mz_call *call) {
+    (call->attrs.tanh ? launch_map<element_GELU_TANH> : launch_map<element_GELU>)(cuda, call);
+}
+static void launch_gelu_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    (call->attrs.tanh ? launch_zip<element_GELU_TANH_DX> : launch_zip<element_GELU_DX>)(cuda, call);
+}
+static void launch_cast(const mz_cuda_device *cuda, const mz_call *call) {
+    const bool integers = mz_in(call, cast, x)->dtype == MEZZO_I32;
+    (integers ? launch_operands<element_CAST, 1> : launch_map<element_CAST>)(cuda, call);
+}
+static void launch_accumulate(const mz_cuda_device *cuda, const mz_call *call) { // grad += x, or grad = x
+    const mz_tensor *grad = mz_out(call, accumulate, grad);
+    if (call->attrs.accumulate)
+        zip<element_add>(cuda, grad, mz_in(call, accumulate, x), grad, {});
+    else
+        launch_map<element_CAST>(cuda, call);
+}
+MZ_CUDA_KERNEL(gelu, launch_gelu, storages<"a", "a">)
+MZ_CUDA_KERNEL(gelu_dx, launch_gelu_dx, storages<"a", "a">)
+MZ_CUDA_KERNEL(cast, launch_cast, storages<"n", "a">)
+MZ_CUDA_KERNEL(accumulate, launch_accumulate, storages<"a", "f">)

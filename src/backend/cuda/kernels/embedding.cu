@@ -1,5 +1,6 @@
 // Gathers rows of a table, and sums the gradient of the table: every used row's sum of gradients, in the order of
 // positions, without float atomics.
+#include "host.cuh"
 #include "rows.cuh"
 
 // Loads eight columns from c on; columns at `width` and past it are 0.
@@ -41,22 +42,33 @@ __global__ void __launch_bounds__(GATHER_BLOCK) embedding_kernel(mz_cu_array tab
     store_columns(y, token * width, c, width, x);
 }
 
-extern "C" cudaError_t mz_cu_embedding(cudaStream_t stream, mz_cu_array table, const int32_t *ids, mz_cu_array y,
-                                       int64_t n, int64_t rows, int width) {
-    if (n == 0)
-        return cudaSuccess;
-    int vectors = (width + 7) / 8;
-    embedding_kernel<<<static_cast<unsigned>((n * vectors + GATHER_BLOCK - 1) / GATHER_BLOCK), GATHER_BLOCK, 0,
-                       stream>>>(table, ids, y, n, rows, width, vectors);
-    return cudaGetLastError();
+static void launch_embedding(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *table = mz_in(call, embedding, table), *ids = mz_in(call, embedding, ids); // [V, C], [N]
+    const int64_t n = mz_shape_count(&ids->shape);
+    const int width = static_cast<int>(table->shape.dim[1]), vectors = (width + 7) / 8;
+    if (n > 0)
+        embedding_kernel<<<blocks_of(n * vectors, GATHER_BLOCK), GATHER_BLOCK, 0, cuda->stream>>>(
+            mz_cuda_array(table), data_of<int32_t>(ids), mz_cuda_array(mz_out(call, embedding, y)), n,
+            table->shape.dim[0], width, vectors);
 }
+MZ_CUDA_KERNEL(embedding, launch_embedding, storages<"ai", "a", narrow_input>)
 
 // --- backward, few positions ---------------------------------------------------------------------------------------
+struct embedding_bwd_args {
+    mz_cu_array dy;     // [n, width]
+    const int32_t *ids; // [n]
+    float *dtable;      // [rows, width]
+    void *workspace;    // embedding_bwd_workspace() bytes, 64-byte aligned
+    int64_t n, rows;
+    int width;
+    bool accumulate;
+};
+
 // A warp takes one position and 256 columns. Where the position is its id's first it adds up all of the id's; else it
 // has nothing to do. Every warp reads all ids, so this is for few.
 enum { FEW = 1024, FEW_WARPS = 4 };
 
-__global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(mz_cu_embedding_bwd_args a) {
+__global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(embedding_bwd_args a) {
     int lane = threadIdx.x % WARP, c = (blockIdx.y * FEW_WARPS + threadIdx.x / WARP) * WARP * 8 + lane * 8;
     int n = static_cast<int>(a.n), first = blockIdx.x, id = a.ids[first];
     if (id < 0 || id >= a.rows || c - lane * 8 >= a.width)
@@ -77,7 +89,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(mz_c
                 sum[k] += x[k];
         }
     }
-    mz_cu_array out = {a.dtable, MZ_CU_F32};
+    mz_cu_array out = {a.dtable, MEZZO_F32};
     int64_t row = static_cast<int64_t>(id) * a.width;
     if (a.accumulate) {
         float x[8];
@@ -203,7 +215,7 @@ struct piece_args {
 
 // dtable's row `id` (+)= sum
 __device__ __forceinline__ void write_row(const piece_args &a, int id, int c, const float old[8], float sum[8]) {
-    mz_cu_array out = {a.dtable, MZ_CU_F32};
+    mz_cu_array out = {a.dtable, MEZZO_F32};
     if (a.accumulate)
 #pragma unroll
         for (int k = 0; k < 8; k++)
@@ -212,7 +224,7 @@ __device__ __forceinline__ void write_row(const piece_args &a, int id, int c, co
 }
 
 __device__ __forceinline__ void read_row(const piece_args &a, int id, int c, float old[8]) {
-    mz_cu_array out = {a.dtable, MZ_CU_F32};
+    mz_cu_array out = {a.dtable, MEZZO_F32};
     if (a.accumulate)
         load_columns(out, static_cast<int64_t>(id) * a.width, c, a.width, old);
 }
@@ -252,7 +264,7 @@ __global__ void __launch_bounds__(PIECE_WARPS *WARP) stretch_kernel(piece_args a
                 for (int k = 0; k < 8; k++)
                     sum[k] += x[e][k];
     }
-    mz_cu_array part = {follows ? a.head : a.tail, MZ_CU_F32};
+    mz_cu_array part = {follows ? a.head : a.tail, MEZZO_F32};
     if (follows || goes_on)
         store_columns(part, piece * a.width, c, a.width, sum);
     else
@@ -270,7 +282,7 @@ __global__ void __launch_bounds__(PIECE_WARPS *WARP) join_kernel(piece_args a) {
     bool goes_on = a.keys[low + PIECE] == id, follows = low > 0 && a.keys[low] == id && a.keys[low - 1] == id;
     if (!goes_on || follows || id >= a.rows)
         return;
-    mz_cu_array head = {a.head, MZ_CU_F32}, tail = {a.tail, MZ_CU_F32};
+    mz_cu_array head = {a.head, MEZZO_F32}, tail = {a.tail, MEZZO_F32};
     float sum[8], old[8] = {};
     load_columns(tail, piece * a.width, c, a.width, sum);
     read_row(a, id, c, old);
@@ -296,49 +308,53 @@ static size_t aligned(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-extern "C" size_t mz_cu_embedding_bwd_workspace(int64_t n, int width) {
+static size_t embedding_bwd_workspace(int64_t n, int width) {
     if (n <= FEW)
         return 0;
     return 4 * aligned(static_cast<size_t>(n) * 4) + aligned(static_cast<size_t>(sort_blocks(n)) * SORT_BLOCK * 4) +
            2 * aligned(static_cast<size_t>(pieces_of(n)) * static_cast<size_t>(width) * 4);
 }
 
-static cudaError_t sum_sorted(cudaStream_t stream, const mz_cu_embedding_bwd_args *args, const int32_t *keys,
-                              const int32_t *positions, char *workspace) {
-    size_t part = aligned(static_cast<size_t>(pieces_of(args->n)) * static_cast<size_t>(args->width) * 4);
-    piece_args a = {args->dy,
+static void sum_sorted(cudaStream_t stream, const embedding_bwd_args &args, const int32_t *keys,
+                       const int32_t *positions, char *workspace) {
+    size_t part = aligned(static_cast<size_t>(pieces_of(args.n)) * static_cast<size_t>(args.width) * 4);
+    piece_args a = {args.dy,
                     keys,
                     positions,
-                    args->dtable,
+                    args.dtable,
                     reinterpret_cast<float *>(workspace),
                     reinterpret_cast<float *>(workspace + part),
-                    args->n,
-                    args->rows,
-                    args->width,
-                    args->accumulate};
-    unsigned slices = static_cast<unsigned>((a.width + WARP * 8 - 1) / (WARP * 8));
-    dim3 stretches(static_cast<unsigned>((a.n + PIECE_WARPS - 1) / PIECE_WARPS), slices);
-    dim3 pieces(static_cast<unsigned>((pieces_of(a.n) + PIECE_WARPS - 1) / PIECE_WARPS), slices);
+                    args.n,
+                    args.rows,
+                    args.width,
+                    args.accumulate};
+    unsigned slices = blocks_of(a.width, WARP * 8);
+    dim3 stretches(blocks_of(a.n, PIECE_WARPS), slices);
+    dim3 pieces(blocks_of(pieces_of(a.n), PIECE_WARPS), slices);
     stretch_kernel<<<stretches, PIECE_WARPS * WARP, 0, stream>>>(a);
     join_kernel<<<pieces, PIECE_WARPS * WARP, 0, stream>>>(a);
-    return cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_embedding_bwd(cudaStream_t stream, const mz_cu_embedding_bwd_args *args) {
-    const mz_cu_embedding_bwd_args &a = *args;
-    if (!a.accumulate) {
-        cudaError_t error = cudaMemsetAsync(
-            a.dtable, 0, static_cast<size_t>(a.rows) * static_cast<size_t>(a.width) * sizeof(float), stream);
-        if (error != cudaSuccess)
-            return error;
-    }
+static void launch_embedding_bwd(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *ids = mz_in(call, embedding_bwd, ids), *dtable = mz_out(call, embedding_bwd, dtable);
+    const embedding_bwd_args a = {.dy = mz_cuda_array(mz_in(call, embedding_bwd, dy)),
+                                  .ids = data_of<int32_t>(ids),
+                                  .dtable = data_of<float>(dtable),
+                                  .workspace = call->workspace,
+                                  .n = mz_shape_count(&ids->shape),
+                                  .rows = dtable->shape.dim[0],
+                                  .width = static_cast<int>(dtable->shape.dim[1]),
+                                  .accumulate = call->attrs.accumulate};
+    const cudaStream_t stream = cuda->stream;
+    if (!a.accumulate)
+        cudaMemsetAsync(a.dtable, 0, static_cast<size_t>(a.rows) * static_cast<size_t>(a.width) * sizeof(float),
+                        stream);
     if (a.n == 0)
-        return cudaSuccess;
+        return;
     if (a.n <= FEW) {
-        dim3 grid(static_cast<unsigned>(a.n),
-                  static_cast<unsigned>((a.width + WARP * 8 * FEW_WARPS - 1) / (WARP * 8 * FEW_WARPS)));
+        dim3 grid(static_cast<unsigned>(a.n), blocks_of(a.width, WARP * 8 * FEW_WARPS));
         embedding_bwd_few_kernel<<<grid, FEW_WARPS * WARP, 0, stream>>>(a);
-        return cudaGetLastError();
+        return;
     }
     char *workspace = static_cast<char *>(a.workspace);
     size_t column = aligned(static_cast<size_t>(a.n) * 4);
@@ -357,5 +373,18 @@ extern "C" cudaError_t mz_cu_embedding_bwd(cudaStream_t stream, const mz_cu_embe
         keys = pairs[which][0];
         positions = pairs[which][1];
     }
-    return sum_sorted(stream, args, keys, positions, workspace);
+    sum_sorted(stream, a, keys, positions, workspace);
 }
+
+static const char *embedding_bwd_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const char *reason = mz_cuda_storages(call, "ai", "f");
+    if (reason != NULL)
+        return reason;
+    const int64_t n = mz_shape_count(&mz_in(call, embedding_bwd, ids)->shape);
+    const mz_tensor *dtable = mz_out(call, embedding_bwd, dtable);
+    if (n >= 1 << 30 || dtable->shape.dim[0] >= 1 << 30)
+        return "2^30 positions or rows, or more";
+    out->workspace = embedding_bwd_workspace(n, static_cast<int>(dtable->shape.dim[1]));
+    return mz_cuda_narrow(dtable);
+}
+MZ_CUDA_KERNEL(embedding_bwd, launch_embedding_bwd, embedding_bwd_prepare)

@@ -27,7 +27,7 @@ enum { AT_ONCE = 4 };
 
 __global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n, uint32_t *amax) {
     __shared__ uint32_t seen[THREADS / 32];
-    const bool pairs = x.dtype != MZ_CU_F32;
+    const bool pairs = x.dtype != MEZZO_F32;
     const int each = pairs ? 8 : 4;
     const int64_t vectors = n / each, step = static_cast<int64_t>(gridDim.x) * THREADS;
     const uint4 *from = static_cast<const uint4 *>(x.data);
@@ -74,14 +74,14 @@ extern "C" cudaError_t mz_cu_amax(cudaStream_t stream, mz_cu_array x, int64_t n,
 // --- from 8 bits ---------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(THREADS)
     widen_kernel(mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols, bool columnwise) {
-    const __nv_fp8_interpretation_t format = x.dtype == MZ_CU_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
+    const __nv_fp8_interpretation_t format = x.dtype == MEZZO_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < rows * cols) {
         const int64_t row = i / cols, col = i % cols, from = columnwise ? col * ((rows + 15) / 16 * 16) + row : i;
         const float factor =
             scales.data[(row >> scales.row_shift) * scales.row_step + (col >> scales.col_shift) * scales.col_step];
         const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[from], format);
-        store1(y, MZ_CU_BF16, i, __half2float(half) * factor);
+        store1(y, MEZZO_BF16, i, __half2float(half) * factor);
     }
 }
 
@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(THREADS)
         return;
     const int64_t part = index / cols, at = part * SIZE * cols + index % cols;
     const bool whole = (part + 1) * SIZE <= rows;
-    const uint32_t signs = philox({static_cast<const mz_cu_rng *>(rng)->seed, 0, 0x60000000u}, 0).x; // mz_blocks_signs
+    const uint32_t signs =
+        philox({static_cast<const mz_rng_state *>(rng)->seed, 0, 0x60000000u}, 0).x; // mz_blocks_signs
     float v[SIZE];
 #pragma unroll
     for (int i = 0; i < SIZE; i++) {
@@ -240,11 +241,11 @@ static cudaError_t blocks_run(cudaStream_t stream, mz_cu_array x, void *y, int t
 
 extern "C" cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
                                     int blocks, int via, const uint32_t *amax, const mz_cu_at_random *random) {
-    return blocks_run(stream, x, y, MZ_CU_F32, rows, cols, down, blocks, via, amax, random);
+    return blocks_run(stream, x, y, MEZZO_F32, rows, cols, down, blocks, via, amax, random);
 }
 
 extern "C" cudaError_t mz_cu_blocks_bf16(cudaStream_t stream, mz_cu_array x, void *y, int64_t rows, int64_t cols,
                                          int down, int blocks, int via, const uint32_t *amax,
                                          const mz_cu_at_random *random) {
-    return blocks_run(stream, x, y, MZ_CU_BF16, rows, cols, down, blocks, via, amax, random);
+    return blocks_run(stream, x, y, MEZZO_BF16, rows, cols, down, blocks, via, amax, random);
 }

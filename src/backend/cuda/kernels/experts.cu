@@ -31,7 +31,7 @@ __device__ __forceinline__ score_base base_of(mz_cu_array logits, int64_t start,
 }
 
 // A warp a token. Shared memory of a warp: scores [E], keys of the choices [E], groups' scores [G].
-__global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_args a) {
+__global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(route_args a) {
     extern __shared__ float route_shared[];
     int lane = threadIdx.x % WARP, experts = a.experts;
     int64_t m = static_cast<int64_t>(blockIdx.x) * ROUTE_WARPS + threadIdx.x / WARP;
@@ -105,20 +105,18 @@ __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(mz_cu_route_ar
     }
 }
 
-extern "C" cudaError_t mz_cu_route(cudaStream_t stream, const mz_cu_route_args *args) {
-    const mz_cu_route_args &a = *args;
-    if (a.tokens == 0)
-        return cudaSuccess;
-    size_t shared = static_cast<size_t>(ROUTE_WARPS) * (2 * static_cast<size_t>(a.experts) + a.groups) * 4;
-    route_kernel<<<static_cast<unsigned>((a.tokens + ROUTE_WARPS - 1) / ROUTE_WARPS), ROUTE_WARPS * WARP, shared,
-                   stream>>>(a);
-    return cudaGetLastError();
+static void launch_route(const mz_cuda_device *cuda, const mz_call *call) {
+    const route_args a = route_args_of(call);
+    const size_t shared = static_cast<size_t>(ROUTE_WARPS) * (2 * static_cast<size_t>(a.experts) + a.groups) * 4;
+    if (a.tokens > 0)
+        route_kernel<<<blocks_of(a.tokens, ROUTE_WARPS), ROUTE_WARPS * WARP, shared, cuda->stream>>>(a);
 }
+MZ_CUDA_KERNEL(route, launch_route, storages<"af", "fi", few_experts_of_route>)
 
 // w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised: α·dw_j·s_j·(1 -
 // s_j). Of softmax: α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j; not normalised, of every expert: α·(dw_e - Σ_i dw_i·s_i)·s_e, dw_e
 // 0 of what was not chosen. A warp a token.
-__global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_dx_kernel(mz_cu_route_dx_args a) {
+__global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_dx_kernel(route_dx_args a) {
     int lane = threadIdx.x % WARP;
     int64_t m = static_cast<int64_t>(blockIdx.x) * ROUTE_WARPS + threadIdx.x / WARP;
     if (m >= a.tokens)
@@ -146,14 +144,12 @@ __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_dx_kernel(mz_cu_route
     }
 }
 
-extern "C" cudaError_t mz_cu_route_dx(cudaStream_t stream, const mz_cu_route_dx_args *args) {
-    const mz_cu_route_dx_args &a = *args;
-    if (a.tokens == 0)
-        return cudaSuccess;
-    route_dx_kernel<<<static_cast<unsigned>((a.tokens + ROUTE_WARPS - 1) / ROUTE_WARPS), ROUTE_WARPS * WARP, 0,
-                      stream>>>(a);
-    return cudaGetLastError();
+static void launch_route_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    const route_dx_args a = route_dx_args_of(call);
+    if (a.tokens > 0)
+        route_dx_kernel<<<blocks_of(a.tokens, ROUTE_WARPS), ROUTE_WARPS * WARP, 0, cuda->stream>>>(a);
 }
+MZ_CUDA_KERNEL(route_dx, launch_route_dx, storages<"fai", "a">)
 
 // --- expert_order: a stable counting sort --------------------------------------------------------------------------
 // As one pass of embedding.cu's sort, with experts for digits: each block's counts, then each block's rows to their
@@ -282,28 +278,44 @@ static int64_t order_blocks(int64_t rows) {
     return (rows + ORDER_ITEMS - 1) / ORDER_ITEMS;
 }
 
-extern "C" size_t mz_cu_expert_order_workspace(int64_t rows, int experts) {
-    return rows > ORDER_ITEMS ? static_cast<size_t>(order_blocks(rows)) * static_cast<size_t>(experts) * 4 : 0;
+static const char *expert_order_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const int64_t rows = mz_shape_count(&mz_in(call, expert_order, indices)->shape);
+    const size_t experts = static_cast<size_t>(call->attrs.experts);
+    const char *reason = mz_cuda_storages(call, "i", "i");
+    out->workspace = rows > ORDER_ITEMS ? static_cast<size_t>(order_blocks(rows)) * experts * 4 : 0;
+    return reason != NULL ? reason : few_experts(call->attrs.experts);
 }
-
-extern "C" cudaError_t mz_cu_expert_order(cudaStream_t stream, const int32_t *indices, int64_t rows, int experts,
-                                          int32_t *order, int32_t *place, int32_t *offsets, void *workspace) {
-    unsigned blocks = static_cast<unsigned>(rows > 0 ? order_blocks(rows) : 1);
-    size_t row = static_cast<size_t>(experts) * 4;
+static void launch_expert_order(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *in = mz_in(call, expert_order, indices);
+    const int32_t *indices = data_of<int32_t>(in);
+    const int64_t rows = mz_shape_count(&in->shape);
+    const int experts = call->attrs.experts;
+    const unsigned blocks = static_cast<unsigned>(rows > 0 ? order_blocks(rows) : 1);
+    const size_t row = static_cast<size_t>(experts) * 4;
+    int *counts = static_cast<int *>(call->workspace);
     if (blocks > 1)
-        expert_count_kernel<<<blocks, ORDER_BLOCK, row, stream>>>(indices, rows, experts,
-                                                                  static_cast<int *>(workspace));
-    expert_order_kernel<<<blocks, ORDER_BLOCK, row *(ORDER_WARPS + 1), stream>>>(
-        indices, rows, experts, static_cast<const int *>(workspace), order, place, offsets);
-    return cudaGetLastError();
+        expert_count_kernel<<<blocks, ORDER_BLOCK, row, cuda->stream>>>(indices, rows, experts, counts);
+    expert_order_kernel<<<blocks, ORDER_BLOCK, row *(ORDER_WARPS + 1), cuda->stream>>>(
+        indices, rows, experts, counts, data_of<int32_t>(mz_out(call, expert_order, order)),
+        data_of<int32_t>(mz_out(call, expert_order, place)), data_of<int32_t>(mz_out(call, expert_order, offsets)));
 }
+MZ_CUDA_KERNEL(expert_order, launch_expert_order, expert_order_prepare)
 
 // --- rows there and back -------------------------------------------------------------------------------------------
 enum { MOVE_BLOCK = 256 };
 
+struct move_args {
+    mz_cu_array x, y;     // dispatch: [rows / top_k, width] → [rows, width]; combine: the other way
+    const int32_t *index; // [rows]: dispatch's order, combine's place
+    const float *weights; // [rows] by token and choice, or NULL
+    mz_cu_array added[2]; // combine: what is added to its sums, in this order; data NULL: nothing
+    int64_t rows;
+    int width, top_k;
+};
+
 // A thread 8 columns of a row, or one where the width is no multiple of 8: y[r] = (weights[order[r]] ·) x[order[r] /
 // k].
-template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_kernel(mz_cu_move_args a) {
+template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_kernel(move_args a) {
     constexpr int each = VECTORS ? 8 : 1;
     int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, r = i / (a.width / each);
     if (r >= a.rows)
@@ -325,7 +337,7 @@ template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_k
 }
 
 // y[m] = Σ_j (weights[m, j] ·) x[place[m·k + j]]
-template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) combine_kernel(mz_cu_move_args a) {
+template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) combine_kernel(move_args a) {
     constexpr int each = VECTORS ? 8 : 1;
     int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, m = i / (a.width / each);
     if (m >= a.rows / a.top_k)
@@ -363,31 +375,33 @@ template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) combine_ke
         store1(a.y.data, a.y.dtype, m * a.width + c, sum[0]);
 }
 
-extern "C" cudaError_t mz_cu_dispatch(cudaStream_t stream, const mz_cu_move_args *args) {
-    const mz_cu_move_args &a = *args;
-    int64_t n = a.rows * (a.width % 8 == 0 ? a.width / 8 : a.width);
-    if (n == 0)
-        return cudaSuccess;
-    unsigned blocks = static_cast<unsigned>((n + MOVE_BLOCK - 1) / MOVE_BLOCK);
-    if (a.width % 8 == 0)
-        dispatch_kernel<true><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
-    else
-        dispatch_kernel<false><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
-    return cudaGetLastError();
+// combine has dispatch's inputs, and two more.
+static move_args move_args_of(const mz_call *call, const mz_tensor *index) {
+    return {.x = mz_cuda_array(mz_in(call, combine, x)),
+            .y = mz_cuda_array(mz_out(call, combine, y)),
+            .index = data_of<int32_t>(index),
+            .weights = data_of<float>(mz_in(call, combine, weights)),
+            .added = {mz_cuda_array(mz_in(call, combine, added)), mz_cuda_array(mz_in(call, combine, more))},
+            .rows = mz_shape_count(&mz_in(call, combine, order)->shape), // M·k
+            .width = static_cast<int>(mz_cuda_width(mz_out(call, combine, y))),
+            .top_k = call->attrs.top_k};
 }
-
-extern "C" cudaError_t mz_cu_combine(cudaStream_t stream, const mz_cu_move_args *args) {
-    const mz_cu_move_args &a = *args;
-    int64_t n = a.rows / a.top_k * (a.width % 8 == 0 ? a.width / 8 : a.width);
-    if (n == 0)
-        return cudaSuccess;
-    unsigned blocks = static_cast<unsigned>((n + MOVE_BLOCK - 1) / MOVE_BLOCK);
-    if (a.width % 8 == 0)
-        combine_kernel<true><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
-    else
-        combine_kernel<false><<<blocks, MOVE_BLOCK, 0, stream>>>(a);
-    return cudaGetLastError();
+static void launch_dispatch(const mz_cuda_device *cuda, const mz_call *call) {
+    const move_args a = move_args_of(call, mz_in(call, dispatch, order));
+    const int each = a.width % 8 == 0 ? 8 : 1;
+    const unsigned blocks = blocks_of(a.rows * (a.width / each), MOVE_BLOCK);
+    if (blocks > 0)
+        (each == 8 ? dispatch_kernel<true> : dispatch_kernel<false>)<<<blocks, MOVE_BLOCK, 0, cuda->stream>>>(a);
 }
+static void launch_combine(const mz_cuda_device *cuda, const mz_call *call) {
+    const move_args a = move_args_of(call, mz_in(call, combine, place));
+    const int each = a.width % 8 == 0 ? 8 : 1;
+    const unsigned blocks = blocks_of(a.rows / a.top_k * (a.width / each), MOVE_BLOCK);
+    if (blocks > 0)
+        (each == 8 ? combine_kernel<true> : combine_kernel<false>)<<<blocks, MOVE_BLOCK, 0, cuda->stream>>>(a);
+}
+MZ_CUDA_KERNEL(dispatch, launch_dispatch, storages<"aiifa", "a", narrow_output>)
+MZ_CUDA_KERNEL(combine, launch_combine, storages<"aiifa", "a", narrow_output>)
 
 // dweights[m, j] = dy[m]·x[place[m·k + j]], a warp each.
 __global__ void __launch_bounds__(MOVE_BLOCK) combine_dw_kernel(mz_cu_array dy, mz_cu_array x, const int32_t *place,
@@ -417,11 +431,16 @@ __global__ void __launch_bounds__(MOVE_BLOCK) combine_dw_kernel(mz_cu_array dy, 
         dweights[i] = sum;
 }
 
-extern "C" cudaError_t mz_cu_combine_dw(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, const int32_t *place,
-                                        float *dweights, int64_t rows, int width, int top_k) {
-    if (rows == 0)
-        return cudaSuccess;
-    combine_dw_kernel<<<static_cast<unsigned>((rows + MOVE_BLOCK / WARP - 1) / (MOVE_BLOCK / WARP)), MOVE_BLOCK, 0,
-                        stream>>>(dy, x, place, dweights, rows, width, top_k);
-    return cudaGetLastError();
+static const char *narrow_x(const mz_call *call) {
+    return mz_cuda_narrow(mz_in(call, combine_dw, x));
 }
+static void launch_combine_dw(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *x = mz_in(call, combine_dw, x), *place = mz_in(call, combine_dw, place);
+    const int64_t rows = mz_shape_count(&place->shape);
+    if (rows > 0)
+        combine_dw_kernel<<<blocks_of(rows, MOVE_BLOCK / WARP), MOVE_BLOCK, 0, cuda->stream>>>(
+            mz_cuda_array(mz_in(call, combine_dw, dy)), mz_cuda_array(x), data_of<int32_t>(place),
+            data_of<float>(mz_out(call, combine_dw, dweights)), rows,
+            static_cast<int>(mz_shape_count(&x->shape) / rows), call->attrs.top_k);
+}
+MZ_CUDA_KERNEL(combine_dw, launch_combine_dw, storages<"aai", "f", narrow_x>)

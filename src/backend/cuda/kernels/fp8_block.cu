@@ -84,7 +84,7 @@ __device__ __forceinline__ void finish_each(const mz_cu_fp8_block &g, float *to,
             z += load1(g.bias.data, g.bias.dtype, c);
         if (residual)
             z = round_to(z, g.via) + load1(g.residual.data, g.residual.dtype, m * g.cols + c);
-        store1(LOW ? g.out.data : to, LOW ? MZ_CU_BF16 : MZ_CU_F32, m * g.cols + c, z);
+        store1(LOW ? g.out.data : to, LOW ? MEZZO_BF16 : MEZZO_F32, m * g.cols + c, z);
     }
 }
 
@@ -103,7 +103,7 @@ __device__ __forceinline__ void to_strip(uint32_t strip, int lane, const float (
     for (int j = 0; j < J; j++) {
         const int of = c * J + j;
         for (int i = 0; i < 4; i++) {
-            const float2 two = widen2(bias[of], MZ_CU_BF16);
+            const float2 two = widen2(bias[of], MEZZO_BF16);
             v[j][i] = BIAS ? x[of][i] + (i % 2 == 0 ? two.x : two.y) : x[of][i];
         }
     }
@@ -139,7 +139,7 @@ __device__ __forceinline__ uint4 from_strip(uint32_t at) {
 
 __device__ __forceinline__ uint32_t add_rounded(uint32_t z, bool rounds, uint32_t residual) {
     const float x = __uint_as_float(z);
-    return __float_as_uint((rounds ? round_to(x, MZ_CU_BF16) : x) + __uint_as_float(residual));
+    return __float_as_uint((rounds ? round_to(x, MEZZO_BF16) : x) + __uint_as_float(residual));
 }
 
 // The same by way of the warp's strip, from which rows come back as whole lines: stored from where the product leaves
@@ -153,7 +153,7 @@ __device__ __forceinline__ void finish_lines(const mz_cu_fp8_block &g, void *to,
     int lane = static_cast<int>(threadIdx.x) & 31;
     asm volatile("" : "+r"(lane)); // addresses are found here, not kept in registers while products are made
     const int line = lane >> 3, piece = lane & 7;
-    const bool rounds = g.via != MZ_CU_F32; // to BF16
+    const bool rounds = g.via != MEZZO_F32; // to BF16
     uint32_t bias[16];                      // of two columns each
 #pragma unroll
     for (int j = 0; j < 16; j++) {
@@ -213,13 +213,13 @@ __device__ __forceinline__ void finish(const mz_cu_fp8_block &g, int64_t row, in
     if constexpr (LINES) {
         if (bias == NONE && residual == NONE)
             return finish_lines<LOW, addends<NONE, NONE>>(g, to, row, col, x, strip);
-        if (bias == MZ_CU_BF16 && residual == NONE)
-            return finish_lines<LOW, addends<MZ_CU_BF16, NONE>>(g, to, row, col, x, strip);
+        if (bias == MEZZO_BF16 && residual == NONE)
+            return finish_lines<LOW, addends<MEZZO_BF16, NONE>>(g, to, row, col, x, strip);
         if constexpr (!LOW) {
-            if (bias == NONE && residual == MZ_CU_F32 && g.via != MZ_CU_F16)
-                return finish_lines<LOW, addends<NONE, MZ_CU_F32>>(g, to, row, col, x, strip);
-            if (bias == MZ_CU_BF16 && residual == MZ_CU_F32 && g.via != MZ_CU_F16)
-                return finish_lines<LOW, addends<MZ_CU_BF16, MZ_CU_F32>>(g, to, row, col, x, strip);
+            if (bias == NONE && residual == MEZZO_F32 && g.via != MEZZO_F16)
+                return finish_lines<LOW, addends<NONE, MEZZO_F32>>(g, to, row, col, x, strip);
+            if (bias == MEZZO_BF16 && residual == MEZZO_F32 && g.via != MEZZO_F16)
+                return finish_lines<LOW, addends<MEZZO_BF16, MEZZO_F32>>(g, to, row, col, x, strip);
         }
     }
     if (!LINES && bias == NONE && residual == NONE)
@@ -553,7 +553,7 @@ extern "C" cudaError_t mz_cu_fp8_block_run(cudaStream_t stream, const mz_cu_fp8_
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    const bool low = g->out.dtype == MZ_CU_BF16;
+    const bool low = g->out.dtype == MEZZO_BF16;
     if (!g->b_tiles)
         return low ? cudaErrorInvalidValue : run_either<false, false>(stream, *g, sms, prepare);
     return low ? run_either<true, true>(stream, *g, sms, prepare) : run_either<true, false>(stream, *g, sms, prepare);

@@ -1,12 +1,9 @@
 // Computes SwiGLU and rotary positions, ops whose elements come in pairs from two places of a row.
+#include "host.cuh"
 #include "activation.cuh"
 #include "vec.cuh"
 
 enum { THREADS = 256 };
-
-static unsigned blocks_for(int64_t n) {
-    return static_cast<unsigned>((n + THREADS - 1) / THREADS);
-}
 
 // --- swiglu --------------------------------------------------------------------------------------------------------
 // A thread takes 8 columns of a row, or one where the width is no multiple of 8.
@@ -35,16 +32,18 @@ __global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_ar
         store1(y.data, y.dtype, i, gate[0]);
 }
 
-extern "C" cudaError_t mz_cu_swiglu(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width) {
-    int64_t n = rows * width;
+static void launch_swiglu(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_cu_array x = mz_cuda_array(mz_in(call, swiglu, x)), y = mz_cuda_array(mz_out(call, swiglu, y));
+    const int64_t n = mz_shape_count(&mz_out(call, swiglu, y)->shape);
+    const int width = static_cast<int>(mz_cuda_width(mz_out(call, swiglu, y)));
     if (n == 0)
-        return cudaSuccess;
+        return;
     if (width % 8 == 0)
-        swiglu_kernel<true><<<blocks_for(n / 8), THREADS, 0, stream>>>(x, y, n, width);
+        swiglu_kernel<true><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
     else
-        swiglu_kernel<false><<<blocks_for(n), THREADS, 0, stream>>>(x, y, n, width);
-    return cudaGetLastError();
+        swiglu_kernel<false><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
 }
+MZ_CUDA_KERNEL(swiglu, launch_swiglu, storages<"a", "a", narrow_input>)
 
 template <bool VECTORS>
 __global__ void __launch_bounds__(THREADS)
@@ -81,23 +80,25 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" cudaError_t mz_cu_swiglu_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t rows,
-                                       int width) {
-    int64_t n = rows * width;
+static void launch_swiglu_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_cu_array dy = mz_cuda_array(mz_in(call, swiglu_dx, dy)), x = mz_cuda_array(mz_in(call, swiglu_dx, x)),
+                      dx = mz_cuda_array(mz_out(call, swiglu_dx, dx));
+    const int64_t n = mz_shape_count(&mz_in(call, swiglu_dx, dy)->shape);
+    const int width = static_cast<int>(mz_cuda_width(mz_in(call, swiglu_dx, dy)));
     if (n == 0)
-        return cudaSuccess;
+        return;
     if (width % 8 == 0)
-        swiglu_dx_kernel<true><<<blocks_for(n / 8), THREADS, 0, stream>>>(dy, x, dx, n, width);
+        swiglu_dx_kernel<true><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
     else
-        swiglu_dx_kernel<false><<<blocks_for(n), THREADS, 0, stream>>>(dy, x, dx, n, width);
-    return cudaGetLastError();
+        swiglu_dx_kernel<false><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
 }
+MZ_CUDA_KERNEL(swiglu_dx, launch_swiglu_dx, storages<"a", "a", narrow_input>)
 
 // --- rope ----------------------------------------------------------------------------------------------------------
 // Frequencies and angles are FP32 numbers (docs/dev/NUMERICS.md); their cosines and sines are taken in FP64, where the
 // reduction of a large angle costs nothing. The table is made once a run.
 __global__ void __launch_bounds__(THREADS) rope_table_kernel(const int32_t *positions, float *table, int64_t length,
-                                                             int dims, float theta, mz_cu_rope_scaling scaling) {
+                                                             int dims, float theta, mz_rope_scaling scaling) {
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     int half = dims / 2;
     if (i >= length * half)
@@ -121,21 +122,30 @@ __global__ void __launch_bounds__(THREADS) rope_table_kernel(const int32_t *posi
     table[t * dims + half + k] = static_cast<float>(amplitude * s);
 }
 
-extern "C" cudaError_t mz_cu_rope_table(cudaStream_t stream, const int32_t *positions, float *table, int64_t length,
-                                        int dims, float theta, mz_cu_rope_scaling scaling) {
-    int64_t n = length * (dims / 2);
-    if (n == 0)
-        return cudaSuccess;
-    rope_table_kernel<<<blocks_for(n), THREADS, 0, stream>>>(positions, table, length, dims, theta, scaling);
-    return cudaGetLastError();
+static void launch_rope_table(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *table = mz_out(call, rope_table, table); // [T, R]
+    const int64_t length = table->shape.dim[0];
+    const int dims = static_cast<int>(table->shape.dim[1]);
+    if (length * (dims / 2) > 0)
+        rope_table_kernel<<<blocks_of(length * (dims / 2), THREADS), THREADS, 0, cuda->stream>>>(
+            data_of<int32_t>(mz_in(call, rope_table, positions)), data_of<float>(table), length, dims,
+            call->attrs.theta, call->attrs.rope);
 }
+MZ_CUDA_KERNEL(rope_table, launch_rope_table, storages<"i", "f", narrow_output>)
 
+struct rope_args {
+    mz_cu_array x, y;   // [rows, heads, width]; may be one storage of one dtype
+    const float *table; // [length, dims]
+    int64_t rows, length;
+    int heads, rotated, width, dims;
+    bool interleaved, inverse;
+};
 // Returns what there is to do for a turned head, and for a row, in vectors of 8 (two of them for what turns). In place
 // nothing else moves.
-static __host__ __device__ __forceinline__ int rope_items(const mz_cu_rope_args &a) {
+static __host__ __device__ __forceinline__ int rope_items(const rope_args &a) {
     return a.dims / 16 + (a.x.data != a.y.data ? (a.width - a.dims) / 8 : 0);
 }
-static __host__ __device__ __forceinline__ int rope_vectors(const mz_cu_rope_args &a) {
+static __host__ __device__ __forceinline__ int rope_vectors(const rope_args &a) {
     return a.rotated * rope_items(a) + (a.x.data != a.y.data ? (a.heads - a.rotated) * (a.width / 8) : 0);
 }
 
@@ -162,7 +172,7 @@ __device__ __forceinline__ void load4(const float *from, float *to) {
     const float4 v = *reinterpret_cast<const float4 *>(from);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
-template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(mz_cu_rope_args a) {
+template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(rope_args a) {
     int half = a.dims / 2 / 8, items = rope_items(a), all = rope_vectors(a); // a turned head's, a row's
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     int64_t row =
@@ -202,11 +212,11 @@ template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vecto
 }
 
 // Anything else: a thread turns a pair, or copies an element.
-static __host__ __device__ __forceinline__ int rope_singles(const mz_cu_rope_args &a) { // of a row
+static __host__ __device__ __forceinline__ int rope_singles(const rope_args &a) { // of a row
     const int half = a.dims / 2;
     return a.x.data != a.y.data ? a.heads * (a.width - half) : a.rotated * half;
 }
-__global__ void __launch_bounds__(THREADS) rope_kernel(mz_cu_rope_args a) {
+__global__ void __launch_bounds__(THREADS) rope_kernel(rope_args a) {
     const int half = a.dims / 2, items = a.x.data != a.y.data ? a.width - half : half, all = rope_singles(a);
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, row = i / all;
     if (row >= a.rows)
@@ -227,18 +237,29 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(mz_cu_rope_args a) {
     store1(a.y.data, a.y.dtype, second, columnwise ? fmaf(x2, c, x1 * s) : x2);
 }
 
-extern "C" cudaError_t mz_cu_rope(cudaStream_t stream, const mz_cu_rope_args *args) {
-    const mz_cu_rope_args &a = *args;
+static void launch_rope(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *x = mz_in(call, rope, x), *table = mz_in(call, rope, table); // [B, T, W], [T, R] or [B·T, R]
+    const rope_args a = {.x = mz_cuda_array(x),
+                         .y = mz_cuda_array(mz_out(call, rope, y)),
+                         .table = data_of<float>(table),
+                         .rows = x->shape.dim[0] * x->shape.dim[1],
+                         .length = table->shape.dim[0],
+                         .heads = call->attrs.heads,
+                         .rotated = call->attrs.rotated,
+                         .width = static_cast<int>(x->shape.dim[2] / call->attrs.heads),
+                         .dims = static_cast<int>(table->shape.dim[1]),
+                         .interleaved = call->attrs.interleaved,
+                         .inverse = call->attrs.inverse};
     if (a.rows == 0 || (a.rotated == 0 && a.x.data == a.y.data))
-        return cudaSuccess;
+        return;
     if (a.dims % 16 == 0 && a.width % 8 == 0) {
-        const unsigned blocks = blocks_for(a.rows * rope_vectors(a));
+        const unsigned blocks = blocks_of(a.rows * rope_vectors(a), THREADS);
         if (a.interleaved)
-            rope_vectors_kernel<true><<<blocks, THREADS, 0, stream>>>(a);
+            rope_vectors_kernel<true><<<blocks, THREADS, 0, cuda->stream>>>(a);
         else
-            rope_vectors_kernel<false><<<blocks, THREADS, 0, stream>>>(a);
+            rope_vectors_kernel<false><<<blocks, THREADS, 0, cuda->stream>>>(a);
     } else {
-        rope_kernel<<<blocks_for(a.rows * rope_singles(a)), THREADS, 0, stream>>>(a);
+        rope_kernel<<<blocks_of(a.rows * rope_singles(a), THREADS), THREADS, 0, cuda->stream>>>(a);
     }
-    return cudaGetLastError();
 }
+MZ_CUDA_KERNEL(rope, launch_rope, storages<"af", "a", narrow_input>)

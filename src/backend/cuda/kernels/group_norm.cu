@@ -17,7 +17,7 @@ struct place {
     bool used;
 };
 
-static __device__ __forceinline__ place place_of(const mz_cu_group_norm &v, int spans, int block, int turns = 1) {
+static __device__ __forceinline__ place place_of(const group_norm_args &v, int spans, int block, int turns = 1) {
     place p;
     p.across = static_cast<int>(v.c) / 8;
     p.down = NORM_BLOCK / p.across;
@@ -31,7 +31,7 @@ static __device__ __forceinline__ place place_of(const mz_cu_group_norm &v, int 
     return p;
 }
 
-static __device__ __forceinline__ void advance(const mz_cu_group_norm &v, place *p) { // to the span's next piece
+static __device__ __forceinline__ void advance(const group_norm_args &v, place *p) { // to the span's next piece
     p->first += p->down * V;
     p->pixels = min(static_cast<int>(v.pixels) - p->first, p->down * V);
 }
@@ -40,13 +40,13 @@ static __device__ __forceinline__ bool has(const place &p, int i) { // pixel i o
     return p.used && p.row + i * p.down < p.pixels;
 }
 
-static __device__ __forceinline__ int64_t element_of(const mz_cu_group_norm &v, const place &p, int i) {
+static __device__ __forceinline__ int64_t element_of(const group_norm_args &v, const place &p, int i) {
     return (p.image * v.pixels + p.first + p.row + i * p.down) * v.c + p.column * 8;
 }
 
 // LOW: 16-bit storage, half the registers.
 template <bool LOW>
-static __device__ __forceinline__ void fetch(raw8 raw[V], const mz_cu_array &a, const mz_cu_group_norm &v,
+static __device__ __forceinline__ void fetch(raw8 raw[V], const mz_cu_array &a, const group_norm_args &v,
                                              const place &p) {
 #pragma unroll
     for (int i = 0; i < V; i++)
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void fetch(raw8 raw[V], const mz_cu_array &a, 
 
 template <bool LOW> static __device__ __forceinline__ void widen(raw8 raw, int dtype, float x[8]) {
     if (LOW)
-        widen8(raw, dtype == MZ_CU_BF16 ? MZ_CU_BF16 : MZ_CU_F16, x);
+        widen8(raw, dtype == MEZZO_BF16 ? MEZZO_BF16 : MEZZO_F16, x);
     else
         widen8(raw, dtype, x);
 }
@@ -96,7 +96,7 @@ static __device__ __forceinline__ float of_group(const float *channels, int grou
 // --- forward -------------------------------------------------------------------------------------------------------
 // Computes the mean of each piece and group and the squares about it: partial [B, pieces, groups, 2].
 template <bool LOW>
-__global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_norm v, int pieces, float *partial) {
+__global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(group_norm_args v, int pieces, float *partial) {
     __shared__ __align__(16) float all[NORM_BLOCK * 8];
     extern __shared__ float channels[]; // [C], then means [groups]
     float *means = channels + v.c;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(mz_cu_group_nor
 
 // Mean and 1/√(variance + eps) of an image's group, by a warp, from its pieces (`of`: those of the group, `each` pixels
 // but the last).
-static __device__ __forceinline__ float2 statistics_of(const mz_cu_group_norm &v, int pieces, int each,
+static __device__ __forceinline__ float2 statistics_of(const group_norm_args &v, int pieces, int each,
                                                        const float2 *of) {
     const float n = static_cast<float>(v.pixels * v.depth), depth = static_cast<float>(v.depth);
     const int last = static_cast<int>(v.pixels) - (pieces - 1) * each, groups = static_cast<int>(v.groups);
@@ -166,7 +166,7 @@ static __device__ __forceinline__ float2 statistics_of(const mz_cu_group_norm &v
     return make_float2(mean, 1 / sqrtf(warp_sum(squares) / n + v.eps));
 }
 
-static __device__ __forceinline__ void keep(const mz_cu_group_norm &v, int64_t group, float2 s) {
+static __device__ __forceinline__ void keep(const group_norm_args &v, int64_t group, float2 s) {
     if (v.mean != nullptr)
         v.mean[group] = s.x;
     if (v.rstd != nullptr)
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void keep(const mz_cu_group_norm &v, int64_t g
 
 // Reduces an image with many pieces: a warp for each image and group, statistics [B, groups, 2].
 __global__ void __launch_bounds__(WARP)
-    norm_statistics_kernel(mz_cu_group_norm v, int pieces, int each, const float *partial, float *statistics) {
+    norm_statistics_kernel(group_norm_args v, int pieces, int each, const float *partial, float *statistics) {
     const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
     wait_for_before();
     const float2 s =
@@ -199,7 +199,7 @@ struct affine {
     float slope[8], offset[8];
 };
 
-static __device__ __forceinline__ affine affine_of(const mz_cu_group_norm &v, const place &p) {
+static __device__ __forceinline__ affine affine_of(const group_norm_args &v, const place &p) {
     affine a;
     float scale[8], shift[8];
     const int64_t c = p.column * 8;
@@ -237,7 +237,7 @@ template <bool EIGHTS> struct of_groups {
 // With few pieces (FEW) every block computes the statistics of its image from `partial`; otherwise it reads them there.
 template <bool LOW, bool EIGHTS, bool FEW>
 __global__ void __launch_bounds__(NORM_BLOCK)
-    norm_apply_kernel(mz_cu_group_norm v, int spans, int turns, int pieces, int each, const float *partial) {
+    norm_apply_kernel(group_norm_args v, int spans, int turns, int pieces, int each, const float *partial) {
     extern __shared__ float2 own[]; // FEW: [groups]
     place p = place_of(v, spans, static_cast<int>(blockIdx.x), turns);
     const int groups = static_cast<int>(v.groups);
@@ -280,71 +280,83 @@ __global__ void __launch_bounds__(NORM_BLOCK)
     }
 }
 
-static int each_of(const mz_cu_group_norm *v) { // pixels of a piece
-    return NORM_BLOCK / (static_cast<int>(v->c) / 8) * V;
+static int each_of(const group_norm_args &v) { // pixels of a piece
+    return NORM_BLOCK / (static_cast<int>(v.c) / 8) * V;
 }
 
-static int pieces_of(const mz_cu_group_norm *v) {
-    return static_cast<int>((v->pixels + each_of(v) - 1) / each_of(v));
+static int pieces_of(const group_norm_args &v) {
+    return static_cast<int>((v.pixels + each_of(v) - 1) / each_of(v));
 }
 
 // Returns pieces of a span, and spans.
-static int turns_of(const mz_cu_group_norm *v) {
+static int turns_of(const group_norm_args &v) {
     const int turns = (pieces_of(v) + SPANS - 1) / SPANS;
     return turns < MOST_TURNS ? turns : MOST_TURNS;
 }
 
-static int spans_of(const mz_cu_group_norm *v) {
+static int spans_of(const group_norm_args &v) {
     return (pieces_of(v) + turns_of(v) - 1) / turns_of(v);
 }
 
 static bool is_low(mz_cu_array a) {
-    return a.dtype != MZ_CU_F32;
+    return a.dtype != MEZZO_F32;
 }
 
-extern "C" size_t mz_cu_group_norm_pieces_bytes(const mz_cu_group_norm *v, bool backward) {
-    const size_t pieces = static_cast<size_t>(v->b * (backward ? spans_of(v) : pieces_of(v))),
-                 b = static_cast<size_t>(v->b);
-    const size_t c = static_cast<size_t>(v->c), groups = static_cast<size_t>(v->groups);
+static size_t bytes_of(const group_norm_args &v, bool backward) { // of the workspace
+    const size_t pieces = static_cast<size_t>(v.b * (backward ? spans_of(v) : pieces_of(v))),
+                 b = static_cast<size_t>(v.b);
+    const size_t c = static_cast<size_t>(v.c), groups = static_cast<size_t>(v.groups);
     return (backward ? (pieces + b) * 2 * c + b * 2 * groups : (pieces + b) * 2 * groups) * sizeof(float);
 }
 
-template <bool LOW, bool EIGHTS>
-static cudaError_t forward(cudaStream_t stream, const mz_cu_group_norm *v, float *workspace) {
-    const int pieces = pieces_of(v), each = each_of(v), turns = turns_of(v), spans = spans_of(v);
-    float *statistics = workspace + v->b * pieces * v->groups * 2;
-    const dim3 blocks(static_cast<unsigned>(v->b * pieces)), block(NORM_BLOCK);
-    const dim3 groups(static_cast<unsigned>(v->b * v->groups)), applying(static_cast<unsigned>(v->b * spans));
-    const size_t shared = static_cast<size_t>(v->c + v->groups) * sizeof(float);
-    const float *partial = workspace;
-    cudaError_t error = launch_dependent(stream, norm_pieces_kernel<LOW>, blocks, block, shared, *v, pieces, workspace);
-    if (error == cudaSuccess && pieces <= FEW_PIECES)
-        return launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, true>, applying, block,
-                                static_cast<size_t>(v->groups) * sizeof(float2), *v, spans, turns, pieces, each,
-                                partial);
-    if (error == cudaSuccess)
-        error = launch_dependent(stream, norm_statistics_kernel, groups, dim3(WARP), size_t{0}, *v, pieces, each,
-                                 partial, statistics);
-    if (error == cudaSuccess)
-        error = launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, false>, applying, block, size_t{0}, *v, spans,
-                                 turns, pieces, each, static_cast<const float *>(statistics));
-    return error;
+static const char *pieces_refusal(const group_norm_args &v) {
+    if (v.c == 0 || v.c % 8 != 0 || v.c > 2048)
+        return "reads channels 8 at a time, up to 2,048";
+    return v.b * v.pixels >= static_cast<int64_t>(1) << 30 ? "images of 2^30 pixels or more" : NULL;
 }
 
-extern "C" cudaError_t mz_cu_group_norm_forward_pieces(cudaStream_t stream, const mz_cu_group_norm *v,
-                                                       float *workspace) {
-    const bool eights = v->depth % 8 == 0;
-    if (is_low(v->x))
-        return eights ? forward<true, true>(stream, v, workspace) : forward<true, false>(stream, v, workspace);
-    return eights ? forward<false, true>(stream, v, workspace) : forward<false, false>(stream, v, workspace);
+template <bool LOW, bool EIGHTS> static void forward(cudaStream_t stream, const group_norm_args &v, float *workspace) {
+    const int pieces = pieces_of(v), each = each_of(v), turns = turns_of(v), spans = spans_of(v);
+    float *statistics = workspace + v.b * pieces * v.groups * 2;
+    const dim3 blocks(static_cast<unsigned>(v.b * pieces)), block(NORM_BLOCK);
+    const dim3 groups(static_cast<unsigned>(v.b * v.groups)), applying(static_cast<unsigned>(v.b * spans));
+    const size_t shared = static_cast<size_t>(v.c + v.groups) * sizeof(float);
+    const float *partial = workspace;
+    launch_dependent(stream, norm_pieces_kernel<LOW>, blocks, block, shared, v, pieces, workspace);
+    if (pieces <= FEW_PIECES) {
+        launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, true>, applying, block,
+                         static_cast<size_t>(v.groups) * sizeof(float2), v, spans, turns, pieces, each, partial);
+        return;
+    }
+    launch_dependent(stream, norm_statistics_kernel, groups, dim3(WARP), size_t{0}, v, pieces, each, partial,
+                     statistics);
+    launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, false>, applying, block, size_t{0}, v, spans, turns, pieces,
+                     each, static_cast<const float *>(statistics));
 }
+
+static void launch_forward(const mz_cuda_device *cuda, const mz_call *call) {
+    const group_norm_args v = forward_of(call);
+    const bool eights = v.depth % 8 == 0;
+    const auto run = is_low(v.x) ? (eights ? forward<true, true> : forward<true, false>)
+                                 : (eights ? forward<false, true> : forward<false, false>);
+    run(cuda->stream, v, static_cast<float *>(call->workspace));
+}
+static const char *forward_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const group_norm_args v = forward_of(call);
+    const char *reason = mz_cuda_storages(call, "a", "aff");
+    reason = reason != NULL ? reason : pieces_refusal(v);
+    if (reason == NULL)
+        out->workspace = bytes_of(v, false);
+    return reason;
+}
+MZ_CUDA_KERNEL(group_norm_pieces, launch_forward, forward_prepare)
 
 // --- backward ------------------------------------------------------------------------------------------------------
 // Holds what a thread needs of its 8 channels, and what follows for a pixel: x̂ and dz = dy·act'(z).
 template <bool EIGHTS> struct channels8 {
     affine a;
     float mean[EIGHTS ? 1 : 8], rstd[EIGHTS ? 1 : 8];
-    __device__ __forceinline__ channels8(const mz_cu_group_norm &v, const place &p) : a(affine_of(v, p)) {
+    __device__ __forceinline__ channels8(const group_norm_args &v, const place &p) : a(affine_of(v, p)) {
 #pragma unroll
         for (int k = 0; k < (EIGHTS ? 1 : 8); k++) {
             const int64_t group = p.image * v.groups + (p.column * 8 + k) / static_cast<int>(v.depth);
@@ -361,7 +373,7 @@ template <bool EIGHTS> struct channels8 {
 };
 
 template <bool LOW, bool EIGHTS>
-static __device__ __forceinline__ void derivatives_of(const mz_cu_group_norm &v, const channels8<EIGHTS> &c, raw8 x,
+static __device__ __forceinline__ void derivatives_of(const group_norm_args &v, const channels8<EIGHTS> &c, raw8 x,
                                                       raw8 dy, float normal[8], float dz[8]) {
     widen<LOW>(x, v.x.dtype, normal);
     widen<LOW>(dy, v.y.dtype, dz);
@@ -376,7 +388,7 @@ static __device__ __forceinline__ void derivatives_of(const mz_cu_group_norm &v,
 // Σ dz and Σ dz·x̂ of each span's channels: partial [B, spans, 2, C].
 template <bool LOW, bool EIGHTS>
 __global__ void __launch_bounds__(NORM_BLOCK, 2)
-    norm_slopes_kernel(mz_cu_group_norm v, int spans, int turns, float *partial) {
+    norm_slopes_kernel(group_norm_args v, int spans, int turns, float *partial) {
     __shared__ __align__(16) float all[NORM_BLOCK * 8];
     place p = place_of(v, spans, static_cast<int>(blockIdx.x), turns);
     float plain[8] = {0}, product[8] = {0}, normal[8], dz[8];
@@ -412,7 +424,7 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2)
 // A block for each image and group: sums [2, B, C] of partial, and means [B, groups, 2] of what reaches x̂ and of that
 // times x̂.
 __global__ void __launch_bounds__(NORM_BLOCK)
-    norm_sums_kernel(mz_cu_group_norm v, int pieces, const float *partial, float *sums, float *means) {
+    norm_sums_kernel(group_norm_args v, int pieces, const float *partial, float *sums, float *means) {
     __shared__ float shared[2][LANES][WARP];
     const int64_t image = blockIdx.x / v.groups, first = blockIdx.x % v.groups * v.depth;
     const int column = static_cast<int>(threadIdx.x) % WARP, lane = static_cast<int>(threadIdx.x) / WARP;
@@ -459,9 +471,8 @@ __global__ void __launch_bounds__(NORM_BLOCK)
 
 // The first `ahead` blocks have channels, of which they make the gradients of weight, bias and film.
 template <bool LOW, bool EIGHTS>
-__global__ void __launch_bounds__(NORM_BLOCK, 2)
-    norm_dx_kernel(mz_cu_group_norm v, int spans, int turns, mz_cu_array dx, const float *means, norm_gradients out,
-                   int ahead) {
+__global__ void __launch_bounds__(NORM_BLOCK, 2) norm_dx_kernel(group_norm_args v, int spans, int turns, mz_cu_array dx,
+                                                                const float *means, norm_gradients out, int ahead) {
     wait_for_before();
     if (static_cast<int>(blockIdx.x) < ahead) {
         const int64_t channel = static_cast<int64_t>(blockIdx.x) * NORM_BLOCK + threadIdx.x;
@@ -498,32 +509,33 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2)
 }
 
 template <bool LOW, bool EIGHTS>
-static cudaError_t backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx, norm_gradients out,
-                            float *workspace) {
-    const int spans = spans_of(v), turns = turns_of(v), ahead = static_cast<int>((v->c + NORM_BLOCK - 1) / NORM_BLOCK);
-    float *sums = workspace + v->b * spans * 2 * v->c, *means = sums + 2 * v->b * v->c;
-    const dim3 blocks(static_cast<unsigned>(v->b * spans)), all(static_cast<unsigned>(ahead + v->b * spans));
-    const dim3 groups(static_cast<unsigned>(v->b * v->groups)), block(NORM_BLOCK);
-    out.sums = sums;
-    cudaError_t error = launch_dependent(stream, norm_slopes_kernel<LOW, EIGHTS>, blocks, block, size_t{0}, *v, spans,
-                                         turns, workspace);
-    if (error == cudaSuccess)
-        error = launch_dependent(stream, norm_sums_kernel, groups, block, size_t{0}, *v, spans,
-                                 static_cast<const float *>(workspace), sums, means);
-    if (error == cudaSuccess)
-        error = launch_dependent(stream, norm_dx_kernel<LOW, EIGHTS>, all, block, size_t{0}, *v, spans, turns, dx,
-                                 static_cast<const float *>(means), out, ahead);
-    return error;
+static void backward(cudaStream_t stream, const mz_call *call, const group_norm_args &v) {
+    const int spans = spans_of(v), turns = turns_of(v), ahead = static_cast<int>((v.c + NORM_BLOCK - 1) / NORM_BLOCK);
+    float *workspace = static_cast<float *>(call->workspace);
+    float *sums = workspace + v.b * spans * 2 * v.c, *means = sums + 2 * v.b * v.c;
+    const dim3 blocks(static_cast<unsigned>(v.b * spans)), all(static_cast<unsigned>(ahead + v.b * spans));
+    const dim3 groups(static_cast<unsigned>(v.b * v.groups)), block(NORM_BLOCK);
+    launch_dependent(stream, norm_slopes_kernel<LOW, EIGHTS>, blocks, block, size_t{0}, v, spans, turns, workspace);
+    launch_dependent(stream, norm_sums_kernel, groups, block, size_t{0}, v, spans,
+                     static_cast<const float *>(workspace), sums, means);
+    launch_dependent(stream, norm_dx_kernel<LOW, EIGHTS>, all, block, size_t{0}, v, spans, turns,
+                     mz_cuda_array(mz_out(call, group_norm_bwd, dx)), static_cast<const float *>(means),
+                     norm_gradients_of(call, sums), ahead);
 }
 
-extern "C" cudaError_t mz_cu_group_norm_backward_pieces(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx,
-                                                        mz_cu_array dfilm, float *dweight, float *dbias,
-                                                        bool accumulate, float *workspace) {
-    const norm_gradients out = {dfilm, dweight, dbias, nullptr, accumulate};
-    const bool eights = v->depth % 8 == 0;
-    if (is_low(v->x) && is_low(v->y))
-        return eights ? backward<true, true>(stream, v, dx, out, workspace)
-                      : backward<true, false>(stream, v, dx, out, workspace);
-    return eights ? backward<false, true>(stream, v, dx, out, workspace)
-                  : backward<false, false>(stream, v, dx, out, workspace);
+static void launch_backward(const mz_cuda_device *cuda, const mz_call *call) {
+    const group_norm_args v = backward_of(call);
+    const bool eights = v.depth % 8 == 0;
+    const auto run = is_low(v.x) && is_low(v.y) ? (eights ? backward<true, true> : backward<true, false>)
+                                                : (eights ? backward<false, true> : backward<false, false>);
+    run(cuda->stream, call, v);
 }
+static const char *backward_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const group_norm_args v = backward_of(call);
+    const char *reason = mz_cuda_storages(call, "aaaaaff", "aaff");
+    reason = reason != NULL ? reason : pieces_refusal(v);
+    if (reason == NULL)
+        out->workspace = bytes_of(v, true);
+    return reason;
+}
+MZ_CUDA_KERNEL(group_norm_bwd_pieces, launch_backward, backward_prepare)

@@ -2,8 +2,51 @@
 #ifndef MZ_GROUP_NORM_CUH
 #define MZ_GROUP_NORM_CUH
 
-#include "group_norm.h"
+#include "host.cuh"
 #include "vec.cuh"
+
+// x [b, pixels, c] in groups of depth = c/groups; weight and bias [c], film [b, 2·c], mean and rstd [b, groups].
+// Backward: y is dy.
+struct group_norm_args {
+    mz_cu_array x, weight, bias, film, y;
+    float *mean, *rstd;
+    int64_t b, pixels, c, groups, depth;
+    float eps;
+    bool silu;
+};
+
+// group_norm_bwd has weight, bias and film in this order too.
+static_assert(MZ_IN(group_norm, film) == MZ_IN(group_norm, weight) + 2, "where a norm's film is");
+static_assert(MZ_IN(group_norm_bwd, film) == MZ_IN(group_norm_bwd, weight) + 2, "where a norm's film is");
+inline group_norm_args group_norm_args_of(const mz_call *call, const mz_tensor *x, const mz_tensor *y,
+                                          const mz_tensor *weight, const mz_tensor *mean, const mz_tensor *rstd) {
+    const mz_shape *shape = &x->shape;
+    const int64_t b = shape->dim[0], c = shape->dim[shape->rank - 1], groups = call->attrs.groups;
+    return {.x = mz_cuda_array(x),
+            .weight = mz_cuda_array(weight),
+            .bias = mz_cuda_array(weight + 1),
+            .film = mz_cuda_array(weight + 2),
+            .y = mz_cuda_array(y),
+            .mean = data_of<float>(mean),
+            .rstd = data_of<float>(rstd),
+            .b = b,
+            .pixels = mz_shape_count(shape) / b / c,
+            .c = c,
+            .groups = groups,
+            .depth = c / groups,
+            .eps = call->attrs.eps,
+            .silu = call->attrs.act == MZ_ACT_SILU};
+}
+inline group_norm_args forward_of(const mz_call *call) {
+    return group_norm_args_of(call, mz_in(call, group_norm, x), mz_out(call, group_norm, y),
+                              mz_in(call, group_norm, weight), mz_out(call, group_norm, mean),
+                              mz_out(call, group_norm, rstd));
+}
+inline group_norm_args backward_of(const mz_call *call) {
+    return group_norm_args_of(call, mz_in(call, group_norm_bwd, x), mz_in(call, group_norm_bwd, dy),
+                              mz_in(call, group_norm_bwd, weight), mz_in(call, group_norm_bwd, mean),
+                              mz_in(call, group_norm_bwd, rstd));
+}
 
 __device__ __forceinline__ float or_else(mz_cu_array a, int64_t i, float absent) {
     return a.data != nullptr ? load1(a.data, a.dtype, i) : absent;
@@ -13,7 +56,7 @@ struct channel {
     float weight, bias, scale, shift;
 };
 
-__device__ __forceinline__ channel channel_of(const mz_cu_group_norm &v, int64_t image, int64_t c) {
+__device__ __forceinline__ channel channel_of(const group_norm_args &v, int64_t image, int64_t c) {
     return {or_else(v.weight, c, 1), or_else(v.bias, c, 0), 1 + or_else(v.film, image * 2 * v.c + c, 0),
             or_else(v.film, image * 2 * v.c + v.c + c, 0)};
 }
@@ -25,8 +68,13 @@ struct norm_gradients {
     bool accumulate;
 };
 
+inline norm_gradients norm_gradients_of(const mz_call *call, const float *sums) {
+    return {mz_cuda_array(mz_out(call, group_norm_bwd, dfilm)), data_of<float>(mz_out(call, group_norm_bwd, dweight)),
+            data_of<float>(mz_out(call, group_norm_bwd, dbias)), sums, call->attrs.accumulate};
+}
+
 // Adds up channel c over all images in order.
-__device__ __forceinline__ void add_images(const mz_cu_group_norm &v, const norm_gradients &out, int64_t c) {
+__device__ __forceinline__ void add_images(const group_norm_args &v, const norm_gradients &out, int64_t c) {
     float weight = 0, bias = 0;
 #pragma unroll 4
     for (int64_t image = 0; image < v.b; image++) {

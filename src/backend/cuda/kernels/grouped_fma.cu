@@ -109,7 +109,7 @@ template <int OP, int TILE> __global__ void __launch_bounds__(THREADS, 2) groupe
             int c = across + f * 64;
             int64_t at = t.out + static_cast<int64_t>(m) * t.out_row + c;
             float *x = &sum[i][4 * f];
-            if (g.vectors && g.out.dtype == MZ_CU_F32) {
+            if (g.vectors && g.out.dtype == MEZZO_F32) {
                 float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(g.out.data) + at);
                 if (c >= t.c)
                     continue;
@@ -142,8 +142,8 @@ template <int OP> cudaError_t run(cudaStream_t stream, const mz_cu_grouped &g) {
 
 extern "C" cudaError_t mz_cu_grouped_fma(cudaStream_t stream, const mz_cu_grouped *args) {
     mz_cu_grouped g = *args;
-    g.vectors = g.a.dtype == MZ_CU_F32 && g.b.dtype == MZ_CU_F32 && g.n % 4 == 0 && g.k % 4 == 0 &&
-                (g.compute == MZ_CU_F32 || g.compute == MZ_CU_TF32);
+    g.vectors = g.a.dtype == MEZZO_F32 && g.b.dtype == MEZZO_F32 && g.n % 4 == 0 && g.k % 4 == 0 &&
+                (g.compute == MEZZO_F32 || g.compute == MEZZO_TF32);
     if (g.op == MZ_CU_GROUPED_Y)
         return run<MZ_CU_GROUPED_Y>(stream, g);
     return g.op == MZ_CU_GROUPED_DX ? run<MZ_CU_GROUPED_DX>(stream, g) : run<MZ_CU_GROUPED_DW>(stream, g);

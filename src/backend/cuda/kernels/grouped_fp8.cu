@@ -258,7 +258,7 @@ cudaError_t run(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare
 }
 
 template <int OP, bool WIDE> cudaError_t of(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare) {
-    if (args.g.out.dtype == MZ_CU_F32)
+    if (args.g.out.dtype == MEZZO_F32)
         return run<OP, WIDE, false>(stream, args, prepare);
     return OP == MZ_CU_GROUPED_DW ? cudaErrorInvalidValue
                                   : run<OP, WIDE, OP != MZ_CU_GROUPED_DW>(stream, args, prepare);
@@ -269,7 +269,7 @@ extern "C" cudaError_t mz_cu_grouped_fp8_run(cudaStream_t stream, const mz_cu_gr
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    const bool wide = args->g.a.dtype == MZ_CU_F8E5M2;
+    const bool wide = args->g.a.dtype == MEZZO_F8E5M2;
     if (args->g.op == MZ_CU_GROUPED_Y)
         return wide ? of<MZ_CU_GROUPED_Y, true>(stream, *args, prepare)
                     : of<MZ_CU_GROUPED_Y, false>(stream, *args, prepare);

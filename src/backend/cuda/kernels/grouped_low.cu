@@ -2,7 +2,7 @@
 #include "grouped_mma.cuh"
 
 extern "C" cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bool prepare) {
-    if (args->a.dtype == MZ_CU_BF16)
+    if (args->a.dtype == MEZZO_BF16)
         return grouped_mma_of<__nv_bfloat16>(stream, *args, prepare);
-    return args->a.dtype == MZ_CU_F16 ? grouped_mma_of<__half>(stream, *args, prepare) : cudaErrorInvalidValue;
+    return args->a.dtype == MEZZO_F16 ? grouped_mma_of<__half>(stream, *args, prepare) : cudaErrorInvalidValue;
 }

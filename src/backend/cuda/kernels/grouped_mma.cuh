@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
         next = next + 1 < STAGES ? next + 1 : 0;
     }
     if constexpr (sizeof(T) == 2) {
-        if (g.out.dtype != MZ_CU_F32) {
+        if (g.out.dtype != MEZZO_F32) {
             copies_wait<0>();
             __syncthreads();
             store_low<T, W>(g, t, m0, c0, shared + warp * W * (W + 8), sum);

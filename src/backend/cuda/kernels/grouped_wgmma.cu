@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(c
     }
     if constexpr (PARTS) {
         store_fp32(g, t, warp * 16, total);
-    } else if (g.out.dtype == MZ_CU_F32) {
+    } else if (g.out.dtype == MEZZO_F32) {
         store_fp32(g, t, warp * 16, d);
     } else {
         copies_wait<0>();
@@ -207,7 +207,7 @@ extern "C" cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grou
 #endif
     if (args->parts)
         return of<__nv_bfloat16, true>(stream, *args, prepare);
-    if (args->a.dtype == MZ_CU_BF16)
+    if (args->a.dtype == MEZZO_BF16)
         return of<__nv_bfloat16>(stream, *args, prepare);
-    return args->a.dtype == MZ_CU_F16 ? of<__half>(stream, *args, prepare) : cudaErrorInvalidValue;
+    return args->a.dtype == MEZZO_F16 ? of<__half>(stream, *args, prepare) : cudaErrorInvalidValue;
 }

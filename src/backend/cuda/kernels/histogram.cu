@@ -1,13 +1,10 @@
 // Counts a tensor's elements between neighbouring powers of two in one pass. A block counts in shared memory and adds
 // its table to the device's at the end; sums of integers do not depend on the order.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "launch.h"
+#include "host.cuh"
 #include "layout.cuh"
 #include "vec.cuh"
 
-enum { THREADS = 256, BUCKETS = MZ_CU_HISTOGRAM_BUCKETS };
+enum { THREADS = 256, BUCKETS = MZ_HISTOGRAM_BUCKETS };
 
 // backend.h's mz_histogram_bucket.
 __device__ __forceinline__ int bucket_of(float x) {
@@ -22,8 +19,7 @@ __device__ __forceinline__ int bucket_of(float x) {
     return below == 0 ? 1 : 31 - __clz(static_cast<int>(below)) + 2;
 }
 
-__global__ void __launch_bounds__(THREADS)
-    histogram_kernel(mz_cu_array x, mz_cu_layout layout, int64_t n, int *counts) {
+__global__ void __launch_bounds__(THREADS) histogram_kernel(mz_cu_array x, mz_layout layout, int64_t n, int *counts) {
     __shared__ int own[BUCKETS];
     for (int k = threadIdx.x; k < BUCKETS; k += THREADS)
         own[k] = 0;
@@ -37,12 +33,15 @@ __global__ void __launch_bounds__(THREADS)
             atomicAdd(&counts[k], own[k]);
 }
 
-extern "C" cudaError_t mz_cu_histogram(cudaStream_t stream, mz_cu_array x, mz_cu_layout layout, int64_t n, void *counts,
-                                       int sms) {
-    int64_t blocks = (n + THREADS - 1) / THREADS, most = static_cast<int64_t>(sms) * 4;
-    blocks = blocks < most ? blocks : most;
-    if (blocks > 0)
-        histogram_kernel<<<static_cast<unsigned>(blocks), THREADS, 0, stream>>>(x, layout, n,
-                                                                                static_cast<int *>(counts));
-    return cudaGetLastError();
+static const char *has_layout(const mz_call *call) {
+    return mz_cuda_has_layout(mz_in(call, histogram, x));
 }
+static void launch_histogram(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *x = mz_in(call, histogram, x);
+    const int64_t n = mz_shape_count(&x->shape), most = static_cast<int64_t>(cuda->sms) * 4;
+    const unsigned blocks = blocks_of(n, THREADS);
+    if (n > 0)
+        histogram_kernel < <<blocks<most ? blocks : static_cast<unsigned>(most), THREADS, 0, cuda->stream>>>(
+                               mz_cuda_array(x), mz_cuda_layout(x), n, data_of<int>(mz_out(call, histogram, counts)));
+}
+MZ_CUDA_KERNEL(histogram, launch_histogram, storages<"a", "u", has_layout>)

@@ -1,15 +1,12 @@
 // Images [B, height, width, channels]: convolution with one sum a thread, group norm with one block a group,
 // resampling, noise, the embedding of times. Sums are FP32 in an order that the shapes decide.
+#include "host.cuh"
 #include "activation.cuh"
 #include "group_norm.cuh"
 #include "philox.cuh"
 #include "rows.cuh"
 
 enum { IMAGE_BLOCK = 256 };
-
-static unsigned blocks_for(int64_t n) {
-    return static_cast<unsigned>((n + IMAGE_BLOCK - 1) / IMAGE_BLOCK);
-}
 
 static __device__ __forceinline__ int64_t thread_index() {
     return static_cast<int64_t>(blockIdx.x) * IMAGE_BLOCK + threadIdx.x;
@@ -103,19 +100,9 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dw_kernel(mz_cu_conv v, bo
         out[i] = accumulate ? out[i] + sum : sum;
 }
 
-extern "C" cudaError_t mz_cu_conv2d(cudaStream_t stream, const mz_cu_conv *v) {
-    conv2d_kernel<<<blocks_for(v->b * v->p * v->q * v->n), IMAGE_BLOCK, 0, stream>>>(*v);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t mz_cu_conv2d_dx(cudaStream_t stream, const mz_cu_conv *v) {
-    conv2d_dx_kernel<<<blocks_for(v->b * v->h * v->w * v->c), IMAGE_BLOCK, 0, stream>>>(*v);
-    return cudaGetLastError();
-}
-
 extern "C" cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv *v, const float *taps) {
     const int64_t line = v->w * v->c, vector = v->c % 4 == 0 ? 4 : 1;
-    const dim3 grid(blocks_for(line / vector), static_cast<unsigned>(v->h), static_cast<unsigned>(v->b));
+    const dim3 grid(blocks_of(line / vector, IMAGE_BLOCK), static_cast<unsigned>(v->h), static_cast<unsigned>(v->b));
     if (vector == 4)
         conv2d_gather_kernel<<<grid, IMAGE_BLOCK, 0, stream>>>(*v, reinterpret_cast<const float4 *>(taps),
                                                                static_cast<float4 *>(v->x.data));
@@ -124,19 +111,63 @@ extern "C" cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t mz_cu_conv2d_dw(cudaStream_t stream, const mz_cu_conv *v, bool accumulate) {
-    conv2d_dw_kernel<<<static_cast<unsigned>(v->n * v->r * v->s * v->depth), IMAGE_BLOCK, 0, stream>>>(*v, accumulate);
-    return cudaGetLastError();
+static mz_cu_conv conv_of(const mz_call *call, const mz_tensor *x, const mz_tensor *w, const mz_tensor *y) {
+    return {.x = mz_cuda_array(x),
+            .weight = mz_cuda_array(w),
+            .y = mz_cuda_array(y),
+            .b = x->shape.dim[0],
+            .h = x->shape.dim[1],
+            .w = x->shape.dim[2],
+            .c = x->shape.dim[3],
+            .n = w->shape.dim[0],
+            .r = w->shape.dim[1],
+            .s = w->shape.dim[2],
+            .depth = w->shape.dim[3],
+            .p = y->shape.dim[1],
+            .q = y->shape.dim[2],
+            .stride = call->attrs.stride,
+            .pad = call->attrs.pad_before,
+            .groups = call->attrs.groups};
 }
+
+static void launch_conv2d(const mz_cuda_device *cuda, const mz_call *call) {
+    mz_cu_conv v = conv_of(call, mz_in(call, conv2d, x), mz_in(call, conv2d, w), mz_out(call, conv2d, y));
+    v.bias = mz_cuda_array(mz_in(call, conv2d, bias));
+    conv2d_kernel<<<blocks_of(v.b * v.p * v.q * v.n, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+}
+MZ_CUDA_KERNEL(conv2d, launch_conv2d, storages<"a", "a">)
+
+static void launch_conv2d_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_cu_conv v =
+        conv_of(call, mz_out(call, conv2d_dx, dx), mz_in(call, conv2d_dx, w), mz_in(call, conv2d_dx, dy));
+    conv2d_dx_kernel<<<blocks_of(v.b * v.h * v.w * v.c, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+}
+MZ_CUDA_KERNEL(conv2d_dx, launch_conv2d_dx, storages<"a", "a">)
+
+static const char *conv2d_dw_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const mz_shape *dy = &mz_in(call, conv2d_dw, dy)->shape;
+    out->workspace = mz_cu_column_sums_bytes(mz_shape_rows(dy), dy->dim[3]);
+    return mz_cuda_storages(call, "a", "f");
+}
+static void launch_conv2d_dw(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy), *db = mz_out(call, conv2d_dw, db);
+    const mz_cu_conv v = conv_of(call, mz_in(call, conv2d_dw, x), mz_out(call, conv2d_dw, dw), dy);
+    conv2d_dw_kernel<<<static_cast<unsigned>(v.n * v.r * v.s * v.depth), IMAGE_BLOCK, 0, cuda->stream>>>(
+        v, call->attrs.accumulate);
+    if (mz_present(db))
+        mz_cu_column_sums(cuda->stream, mz_cuda_array(dy), data_of<float>(db), mz_shape_rows(&dy->shape),
+                          dy->shape.dim[3], call->attrs.accumulate, static_cast<float *>(call->workspace));
+}
+MZ_CUDA_KERNEL(conv2d_dw, launch_conv2d_dw, conv2d_dw_prepare)
 
 // --- group norm ----------------------------------------------------------------------------------------------------
 // Returns number i of the block's group.
-static __device__ __forceinline__ int64_t element_of(const mz_cu_group_norm &v, int64_t i) {
+static __device__ __forceinline__ int64_t element_of(const group_norm_args &v, int64_t i) {
     const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
     return (image * v.pixels + i / v.depth) * v.c + group * v.depth + i % v.depth;
 }
 
-__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_kernel(mz_cu_group_norm v) {
+__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_kernel(group_norm_args v) {
     __shared__ float sums[IMAGE_BLOCK / WARP], squares[IMAGE_BLOCK / WARP];
     const int64_t n = v.pixels * v.depth;
     float sum = 0, square = 0;
@@ -161,13 +192,14 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_kernel(mz_cu_group_nor
         v.rstd[blockIdx.x] = rstd;
 }
 
-extern "C" cudaError_t mz_cu_group_norm_forward(cudaStream_t stream, const mz_cu_group_norm *v) {
-    group_norm_kernel<<<static_cast<unsigned>(v->b * v->groups), IMAGE_BLOCK, 0, stream>>>(*v);
-    return cudaGetLastError();
+static void launch_group_norm(const mz_cuda_device *cuda, const mz_call *call) {
+    const group_norm_args v = forward_of(call);
+    group_norm_kernel<<<static_cast<unsigned>(v.b * v.groups), IMAGE_BLOCK, 0, cuda->stream>>>(v);
 }
+MZ_CUDA_KERNEL(group_norm, launch_group_norm, storages<"a", "aff">)
 
 // x̂ to *normal, dz = dy·act'(z).
-static __device__ __forceinline__ float derivative_at(const mz_cu_group_norm &v, const channel &k, int64_t at,
+static __device__ __forceinline__ float derivative_at(const group_norm_args &v, const channel &k, int64_t at,
                                                       float mean, float rstd, float *normal) {
     *normal = (load1(v.x.data, v.x.dtype, at) - mean) * rstd;
     const float dy = load1(v.y.data, v.y.dtype, at);
@@ -176,7 +208,7 @@ static __device__ __forceinline__ float derivative_at(const mz_cu_group_norm &v,
 
 // Threads side by side have channels of the group, and as many rows of them pixels in turn; sums [2, B, C] are Σ dz and
 // Σ dz·x̂ of each channel of an image.
-__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(mz_cu_group_norm v, mz_cu_array dx, float *sums) {
+__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(group_norm_args v, mz_cu_array dx, float *sums) {
     __shared__ float plain[IMAGE_BLOCK], normals[IMAGE_BLOCK], all[2];
     const int64_t image = blockIdx.x / v.groups, first = blockIdx.x % v.groups * v.depth, n = v.pixels * v.depth;
     const float mean = v.mean[blockIdx.x], rstd = v.rstd[blockIdx.x];
@@ -230,23 +262,35 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(mz_cu_group
     }
 }
 
-__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_parameters_kernel(mz_cu_group_norm v, norm_gradients out) {
+__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_parameters_kernel(group_norm_args v, norm_gradients out) {
     const int64_t c = thread_index();
     if (c < v.c)
         add_images(v, out, c);
 }
 
-extern "C" cudaError_t mz_cu_group_norm_backward(cudaStream_t stream, const mz_cu_group_norm *v, mz_cu_array dx,
-                                                 mz_cu_array dfilm, float *dweight, float *dbias, bool accumulate,
-                                                 float *sums) {
-    group_norm_bwd_kernel<<<static_cast<unsigned>(v->b * v->groups), IMAGE_BLOCK, 0, stream>>>(*v, dx, sums);
-    group_norm_parameters_kernel<<<blocks_for(v->c), IMAGE_BLOCK, 0, stream>>>(
-        *v, norm_gradients{dfilm, dweight, dbias, sums, accumulate});
-    return cudaGetLastError();
+static const char *group_norm_bwd_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const mz_shape *x = &mz_in(call, group_norm_bwd, x)->shape;
+    out->workspace = sizeof(float) * 2 * static_cast<size_t>(x->dim[0] * x->dim[x->rank - 1]);
+    return mz_cuda_storages(call, "aaaaaff", "aaff");
 }
+static void launch_group_norm_bwd(const mz_cuda_device *cuda, const mz_call *call) {
+    const group_norm_args v = backward_of(call);
+    float *sums = static_cast<float *>(call->workspace);
+    group_norm_bwd_kernel<<<static_cast<unsigned>(v.b * v.groups), IMAGE_BLOCK, 0, cuda->stream>>>(
+        v, mz_cuda_array(mz_out(call, group_norm_bwd, dx)), sums);
+    group_norm_parameters_kernel<<<blocks_of(v.c, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(
+        v, norm_gradients_of(call, sums));
+}
+MZ_CUDA_KERNEL(group_norm_bwd, launch_group_norm_bwd, group_norm_bwd_prepare)
 
 // --- resampling ----------------------------------------------------------------------------------------------------
 // y [rows, width, channels], rows of all images; x's width is given. V channels a thread.
+struct resampling {
+    int64_t rows, width, channels, from_width;
+    int factor;
+    float alpha;
+};
+
 template <int V> static __device__ __forceinline__ void load_some(mz_cu_array a, int64_t i, float x[V]) {
     if constexpr (V == 8)
         load8(a.data, a.dtype, i, x);
@@ -262,7 +306,7 @@ template <int V> static __device__ __forceinline__ void store_some(mz_cu_array a
 }
 
 template <int V>
-__global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
+__global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz_cu_array y, resampling v) {
     const int64_t i = thread_index(), each = v.channels / V;
     if (i >= v.rows * v.width * each)
         return;
@@ -276,7 +320,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz
 }
 
 template <int V>
-__global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_array y, mz_cu_resampling v) {
+__global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_array y, resampling v) {
     const int64_t i = thread_index(), each = v.channels / V;
     if (i >= v.rows * v.width * each)
         return;
@@ -296,20 +340,22 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_
     store_some<V>(y, i * V, sum);
 }
 
-extern "C" cudaError_t mz_cu_resample(cudaStream_t stream, mz_cu_array x, mz_cu_array y, const mz_cu_resampling *v,
-                                      bool larger) {
-    const bool vectors = v->channels % 8 == 0;
-    const unsigned blocks = blocks_for(v->rows * v->width * v->channels / (vectors ? 8 : 1));
-    if (larger && vectors)
-        upsample_kernel<8><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
-    else if (larger)
-        upsample_kernel<1><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
-    else if (vectors)
-        pool_kernel<8><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
-    else
-        pool_kernel<1><<<blocks, IMAGE_BLOCK, 0, stream>>>(x, y, *v);
-    return cudaGetLastError();
+template <bool LARGER> static void launch_resampling(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *x = mz_in(call, upsample, x), *y = mz_out(call, upsample, y); // pool has these too
+    const resampling v = {.rows = y->shape.dim[0] * y->shape.dim[1],
+                          .width = y->shape.dim[2],
+                          .channels = y->shape.dim[3],
+                          .from_width = x->shape.dim[2],
+                          .factor = call->attrs.factor,
+                          .alpha = call->attrs.alpha};
+    const bool vectors = v.channels % 8 == 0;
+    const unsigned blocks = blocks_of(v.rows * v.width * v.channels / (vectors ? 8 : 1), IMAGE_BLOCK);
+    const auto kernel =
+        LARGER ? (vectors ? upsample_kernel<8> : upsample_kernel<1>) : (vectors ? pool_kernel<8> : pool_kernel<1>);
+    kernel<<<blocks, IMAGE_BLOCK, 0, cuda->stream>>>(mz_cuda_array(x), mz_cuda_array(y), v);
 }
+MZ_CUDA_KERNEL(upsample, launch_resampling<true>, storages<"a", "a">)
+MZ_CUDA_KERNEL(pool, launch_resampling<false>, storages<"a", "a">)
 
 // --- noise and times -----------------------------------------------------------------------------------------------
 // Computes mz_normal4's formula in FP64, as mz_normal4 does; `tensor` is mz_noise_key's.
@@ -334,11 +380,13 @@ __global__ void __launch_bounds__(IMAGE_BLOCK)
     }
 }
 
-extern "C" cudaError_t mz_cu_normal(cudaStream_t stream, const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row,
-                                    uint32_t tensor) {
-    normal_kernel<<<blocks_for(rows * ((row + 3) / 4)), IMAGE_BLOCK, 0, stream>>>(keys, y, rows, row, tensor);
-    return cudaGetLastError();
+static void launch_normal(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *y = mz_out(call, normal, y);
+    const int64_t rows = y->shape.dim[0], row = mz_shape_count(&y->shape) / rows;
+    normal_kernel<<<blocks_of(rows * ((row + 3) / 4), IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(
+        data_of<int32_t>(mz_in(call, normal, keys)), mz_cuda_array(y), rows, row, mz_noise_key(0, 0).tensor);
 }
+MZ_CUDA_KERNEL(normal, launch_normal, storages<"i", "a">)
 
 __global__ void __launch_bounds__(IMAGE_BLOCK)
     time_embedding_kernel(mz_cu_array times, mz_cu_array y, int64_t n, int64_t dims, double factor, double longest) {
@@ -350,9 +398,11 @@ __global__ void __launch_bounds__(IMAGE_BLOCK)
     store1(y.data, y.dtype, i, static_cast<float>(i % dims < half ? cos(angle) : sin(angle)));
 }
 
-extern "C" cudaError_t mz_cu_time_embedding(cudaStream_t stream, mz_cu_array times, mz_cu_array y, int64_t n,
-                                            int64_t dims, float factor, float longest) {
-    time_embedding_kernel<<<blocks_for(n), IMAGE_BLOCK, 0, stream>>>(times, y, n, dims, static_cast<double>(factor),
-                                                                     static_cast<double>(longest));
-    return cudaGetLastError();
+static void launch_time_embedding(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *y = mz_out(call, time_embedding, y);
+    const int64_t n = mz_shape_count(&y->shape);
+    time_embedding_kernel<<<blocks_of(n, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(
+        mz_cuda_array(mz_in(call, time_embedding, times)), mz_cuda_array(y), n, y->shape.dim[1],
+        static_cast<double>(call->attrs.alpha), static_cast<double>(call->attrs.theta));
 }
+MZ_CUDA_KERNEL(time_embedding, launch_time_embedding, storages<"a", "a">)

@@ -1,12 +1,11 @@
 // Computes layer norm and RMS norm (args.centred false: the mean counts as 0), forward and backward. A row stays in
 // registers between the passes over it; mean and variance are two passes, never E[s²] - E[s]² (docs/dev/NUMERICS.md).
+#include "host.cuh"
 #include "pdl_launch.cuh"
 #include "norm.cuh"
-#include "norm_fp8.h"
 
 // --- forward -------------------------------------------------------------------------------------------------------
-template <int T, int V>
-__global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_layernorm_args a) {
+template <int T, int V> __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(norm_args a) {
     wait_for_before();
     __shared__ float shared[2][T / WARP];
     int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
@@ -22,14 +21,14 @@ __global__ void __launch_bounds__(row_threads<T>::block) layernorm_kernel(mz_cu_
 }
 
 // Rows wider than registers hold: a block a row, read three times.
-__device__ __forceinline__ float layernorm_input(const mz_cu_layernorm_args &a, int64_t i) {
+__device__ __forceinline__ float layernorm_input(const norm_args &a, int64_t i) {
     float s = load1(a.x.data, a.x.dtype, i);
     if (a.residual.data != nullptr)
         s += load1(a.residual.data, a.residual.dtype, i);
     return a.sum.data != nullptr ? round_to(s, a.sum.dtype) : s;
 }
 
-__global__ void __launch_bounds__(ROW_BLOCK) layernorm_wide_kernel(mz_cu_layernorm_args a) {
+__global__ void __launch_bounds__(ROW_BLOCK) layernorm_wide_kernel(norm_args a) {
     __shared__ float shared[2][ROW_BLOCK / WARP];
     int64_t row = blockIdx.x, start = row * a.pitch;
     float sum = 0, squares = 0;
@@ -62,23 +61,22 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_wide_kernel(mz_cu_layerno
     }
 }
 
-extern "C" cudaError_t mz_cu_layernorm(cudaStream_t stream, const mz_cu_layernorm_args *args) {
-    mz_cu_layernorm_args a = *args;
+static void launch_norm(const mz_cuda_device *cuda, const mz_call *call) {
+    const norm_args a = norm_args_of(call);
     if (a.rows == 0)
-        return cudaSuccess;
+        return;
     if (a.pitch > ROW_WIDTH_MAX) {
-        layernorm_wide_kernel<<<static_cast<unsigned>(a.rows), ROW_BLOCK, 0, stream>>>(a);
-        return cudaGetLastError();
+        layernorm_wide_kernel<<<static_cast<unsigned>(a.rows), ROW_BLOCK, 0, cuda->stream>>>(a);
+        return;
     }
 #define RUN(T, V)                                                                                                      \
-    error = launch_dependent(stream, layernorm_kernel<T, V>,                                                           \
-                             static_cast<unsigned>((a.rows + row_threads<T>::rows - 1) / row_threads<T>::rows),        \
-                             row_threads<T>::block, 0, a)
-    cudaError_t error = cudaSuccess;
+    launch_dependent(cuda->stream, layernorm_kernel<T, V>, blocks_of(a.rows, row_threads<T>::rows),                    \
+                     row_threads<T>::block, 0, a)
     MZ_ROW_DISPATCH(a.pitch, RUN);
 #undef RUN
-    return error != cudaSuccess ? error : cudaGetLastError();
 }
+MZ_CUDA_KERNEL(layernorm, launch_norm, storages<"affa", "affa", narrow_output>)
+MZ_CUDA_KERNEL(rmsnorm, launch_norm, storages<"afa", "afa", narrow_output>)
 
 // --- backward ------------------------------------------------------------------------------------------------------
 // With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
@@ -94,7 +92,7 @@ template <int T> struct bwd_threads {
 
 template <int T, int V>
 __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::resident)
-    layernorm_bwd_kernel(mz_cu_layernorm_bwd_args a) {
+    layernorm_bwd_kernel(norm_bwd_args a) {
     wait_for_before();
     constexpr int rows_at_once = bwd_threads<T>::rows;
     __shared__ float shared[rows_at_once][2][2][T / WARP]; // two sets, used by turns: one barrier a row is enough
@@ -131,7 +129,7 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
 
 // Rows wider than registers hold. A block a part, columns' sums in `partial` itself, which each thread adds to in row
 // order.
-__global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(mz_cu_layernorm_bwd_args a) {
+__global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(norm_bwd_args a) {
     __shared__ float shared[2][ROW_BLOCK / WARP];
     float *part = a.partial + static_cast<int64_t>(blockIdx.x) * 3 * a.pitch;
     bool sums = a.dweight != nullptr || a.dbias != nullptr || a.linear_dbias != nullptr;
@@ -209,7 +207,7 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
 }
 
 // Some 768 threads a multiprocessor.
-extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int pitch, int sms) {
+static int norm_bwd_parts(int64_t rows, int pitch, int sms) {
     int at_once = 1, threads = ROW_BLOCK;
 #define SET(T, V) (at_once = bwd_threads<T>::rows, threads = bwd_threads<T>::block)
     if (pitch <= ROW_WIDTH_MAX)
@@ -220,31 +218,68 @@ extern "C" int mz_cu_layernorm_bwd_parts(int64_t rows, int pitch, int sms) {
     return static_cast<int>(groups < most ? groups : most);
 }
 
-extern "C" cudaError_t mz_cu_layernorm_bwd(cudaStream_t stream, const mz_cu_layernorm_bwd_args *args) {
-    mz_cu_layernorm_bwd_args a = *args;
+// layernorm_bwd's call, or rmsnorm_bwd's.
+norm_bwd_args norm_bwd_args_of(mezzo_device *device, const mz_call *call) {
+    const bool centred = call->op == MZ_OP_layernorm_bwd;
+    const int rstd = centred ? MZ_IN(layernorm_bwd, rstd) : MZ_IN(rmsnorm_bwd, rstd), dres = rstd + 1;
+    static_assert(MZ_IN(layernorm_bwd, dres) == MZ_IN(layernorm_bwd, rstd) + 1, "where a norm's other gradient is");
+    static_assert(MZ_IN(rmsnorm_bwd, dres) == MZ_IN(rmsnorm_bwd, rstd) + 1, "where a norm's other gradient is");
+    const int low = centred ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low);
+    const mz_tensor *weight = mz_in(call, layernorm_bwd, weight), *dx = mz_out(call, layernorm_bwd, dx);
+    norm_bwd_args a = {.dy = mz_cuda_array(mz_in(call, layernorm_bwd, dy)),
+                       .x = mz_cuda_array(mz_in(call, layernorm_bwd, x)),
+                       .dres = mz_cuda_array(&call->in[dres]),
+                       .dx = mz_cuda_array(dx),
+                       .low = mz_cuda_array(&call->out[low]),
+                       .weight = data_of<float>(weight),
+                       .offset = mz_present(weight) ? call->attrs.offset : 0,
+                       .mean = centred ? data_of<float>(mz_in(call, layernorm_bwd, mean)) : nullptr,
+                       .rstd = data_of<float>(&call->in[rstd]),
+                       .dweight = data_of<float>(mz_out(call, layernorm_bwd, dweight)),
+                       .dbias = centred ? data_of<float>(mz_out(call, layernorm_bwd, dbias)) : nullptr,
+                       .linear_dbias = centred ? data_of<float>(mz_out(call, layernorm_bwd, linear_dbias)) : nullptr,
+                       .partial = static_cast<float *>(call->workspace),
+                       .width = static_cast<int>(mz_cuda_width(dx)),
+                       .pitch = static_cast<int>(mz_cuda_pitch(dx)),
+                       .rows = mz_shape_rows(&dx->shape),
+                       .accumulate = call->attrs.accumulate};
+    a.parts = norm_bwd_parts(a.rows, a.pitch, mz_cuda(device)->sms);
+    return a;
+}
+
+static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call) {
+    const norm_bwd_args a = norm_bwd_args_of(device, call);
+    const cudaStream_t stream = mz_cuda(device)->stream;
+    const unsigned parts = static_cast<unsigned>(a.parts);
     if (a.rows == 0)
-        return cudaSuccess;
-    unsigned parts = static_cast<unsigned>(a.parts);
-    cudaError_t error = cudaSuccess;
+        return MEZZO_OK;
     if (a.pitch > ROW_WIDTH_MAX) {
         layernorm_bwd_wide_kernel<<<parts, ROW_BLOCK, 0, stream>>>(a);
     } else {
 #define RUN(T, V)                                                                                                      \
-    error = launch_dependent(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block,                         \
-                             bwd_threads<T>::rows == 1 ? 0 : (a.pitch + 7) / 8 * 96 * bwd_threads<T>::rows, a)
+    launch_dependent(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block,                                 \
+                     bwd_threads<T>::rows == 1 ? 0 : (a.pitch + 7) / 8 * 96 * bwd_threads<T>::rows, a)
         MZ_ROW_DISPATCH_BWD(a.pitch, RUN);
 #undef RUN
     }
-    error = error != cudaSuccess ? error : cudaGetLastError();
-    if (error != cudaSuccess || (a.dweight == nullptr && a.dbias == nullptr && a.linear_dbias == nullptr))
-        return error;
-    return mz_cu_norm_columns(stream, &a, a.parts);
+    if (a.dweight != nullptr || a.dbias != nullptr || a.linear_dbias != nullptr)
+        norm_columns(stream, a, a.parts);
+    MZ_CUDA_TRY(cudaGetLastError());
+    return MEZZO_OK;
 }
 
-extern "C" cudaError_t mz_cu_norm_columns(cudaStream_t stream, const mz_cu_layernorm_bwd_args *a, int parts) {
-    dim3 threads(COLUMNS, SHARES);
-    int all = columns_wanted(a->pitch, a->dbias, a->linear_dbias);
-    return launch_dependent(stream, columns_kernel, static_cast<unsigned>((all + COLUMNS - 1) / COLUMNS), threads, 0,
-                            static_cast<const float *>(a->partial), parts, a->pitch, a->dweight, a->dbias,
-                            a->linear_dbias, a->accumulate);
+void norm_columns(cudaStream_t stream, const norm_bwd_args &a, int parts) {
+    launch_dependent(stream, columns_kernel, blocks_of(columns_wanted(a.pitch, a.dbias, a.linear_dbias), COLUMNS),
+                     dim3(COLUMNS, SHARES), 0, static_cast<const float *>(a.partial), parts, a.pitch, a.dweight,
+                     a.dbias, a.linear_dbias, a.accumulate);
 }
+
+// The workspace has each part's column sums: dweight's, dbias's and linear_dbias's.
+template <storage_letters IN, storage_letters OUT>
+static const char *norm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const norm_bwd_args a = norm_bwd_args_of(device, call);
+    out->workspace = static_cast<size_t>(a.parts) * 3 * static_cast<size_t>(a.pitch) * sizeof(float);
+    return storages<IN, OUT, narrow_output>(device, call, out);
+}
+const mz_kernel mz_cuda_layernorm_bwd = {"layernorm_bwd__cuda", norm_bwd_prepare<"aafffa", "affaf">, run_norm_bwd};
+const mz_kernel mz_cuda_rmsnorm_bwd = {"rmsnorm_bwd__cuda", norm_bwd_prepare<"aaffa", "afa">, run_norm_bwd};

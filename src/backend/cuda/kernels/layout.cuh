@@ -6,7 +6,7 @@
 
 // Returns row and column of element i. Divisions of 64 bits take some three times those of 32, which nearly every
 // tensor fits.
-__device__ __forceinline__ int64_t layout_row(const mz_cu_layout &l, int64_t i, int64_t &column) {
+__device__ __forceinline__ int64_t layout_row(const mz_layout &l, int64_t i, int64_t &column) {
     if ((i | l.width) >> 32 == 0) {
         uint32_t row = static_cast<uint32_t>(i) / static_cast<uint32_t>(l.width);
         column = static_cast<uint32_t>(i) - row * static_cast<uint32_t>(l.width);
@@ -17,13 +17,13 @@ __device__ __forceinline__ int64_t layout_row(const mz_cu_layout &l, int64_t i, 
     return row;
 }
 
-__device__ __forceinline__ int64_t layout_row_start(const mz_cu_layout &l, int64_t row) {
+__device__ __forceinline__ int64_t layout_row_start(const mz_layout &l, int64_t row) {
     if (l.group > 1)
         row = row / l.group * l.group_pitch + row % l.group;
     return row * l.pitch;
 }
 
-__device__ __forceinline__ int64_t layout_index(const mz_cu_layout &l, int64_t i) {
+__device__ __forceinline__ int64_t layout_index(const mz_layout &l, int64_t i) {
     if (l.width == 0)
         return i;
     int64_t column, row = layout_row(l, i, column);

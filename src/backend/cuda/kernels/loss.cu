@@ -1,7 +1,31 @@
 // Computes cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
 #include <cuda_pipeline_primitives.h>
 
+#include "host.cuh"
 #include "rows.cuh"
+
+enum { LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
+
+struct loss_args {
+    mz_cu_array logits;     // [rows, width], a row `pitch` elements after the one before
+    const int32_t *targets; // [all]; the rows' are those from first_row on
+    float *loss, *lse;      // [1]: the rows' share of the mean over all targets; [rows] or NULL
+    float *terms;           // [rows], workspace
+    int ignore_index, width, pitch;
+    float cap; // logits are cap·tanh(x/cap); 0: they stay
+    int64_t rows, all, first_row;
+};
+
+struct gradient_args {
+    mz_cu_array logits, dx; // [rows, width], both with `pitch`; dx may be logits; its padding becomes 0
+    const float *dloss;     // [1]
+    const int32_t *targets; // [all]; the rows' are those from first_row on
+    const float *lse;       // [rows]
+    float *factor;          // [1], workspace
+    int ignore_index, width, pitch;
+    float cap;
+    int64_t rows, all, first_row;
+};
 
 // A row of logits starts anywhere (an odd pitch), so a thread's vectors are aligned by element index and the row's ends
 // go one by one. Padding after a row is not read.
@@ -71,8 +95,7 @@ template <int T> struct loss_threads {
 };
 enum { LOSS_UNROLL = 4, LOSS_BLOCK = 512 };
 
-template <int T, bool CAP>
-__global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(mz_cu_cross_entropy_args a) {
+template <int T, bool CAP> __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(loss_args a) {
     __shared__ running shared[T / WARP];
     int lane = row_lane<T>();
     int64_t row = static_cast<int64_t>(blockIdx.x) * loss_threads<T>::rows + row_in_block<T>();
@@ -159,7 +182,7 @@ __device__ __forceinline__ int block_count(const int32_t *targets, int64_t rows,
     return *shared;
 }
 
-__global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(mz_cu_cross_entropy_args a) {
+__global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(loss_args a) {
     __shared__ double sums[MEAN_BLOCK / WARP];
     __shared__ int count;
     double sum = 0;
@@ -188,19 +211,42 @@ template <int T, class A> static void run_rows(void (*kernel)(A), cudaStream_t s
 #define RUN_WIDE(kernel, T) run_rows<T>(a.cap > 0 ? kernel<T, true> : kernel<T, false>, stream, a)
 #define RUN_ROWS(kernel)                                                                                               \
     do {                                                                                                               \
-        if (a.width <= MZ_CU_LOSS_WARP_WIDTH)                                                                          \
+        if (a.width <= LOSS_WARP_WIDTH)                                                                                \
             RUN_WIDE(kernel, WARP);                                                                                    \
         else                                                                                                           \
             RUN_WIDE(kernel, LOSS_BLOCK);                                                                              \
     } while (0)
 
-extern "C" cudaError_t mz_cu_cross_entropy(cudaStream_t stream, const mz_cu_cross_entropy_args *args) {
-    mz_cu_cross_entropy_args a = *args;
+static const char *cross_entropy_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const mz_tensor *logits = mz_in(call, cross_entropy, logits);
+    const char *reason = mz_cuda_storages(call, "ai", "ff");
+    // A term a row; and after them what the gradient takes where both run in one piece.
+    out->workspace = static_cast<size_t>(mz_shape_rows(&logits->shape) + 1) * sizeof(float);
+    return reason != NULL ? reason : mz_cuda_narrow(logits);
+}
+static loss_args loss_of(const mz_call *call) {
+    const mz_tensor *logits = mz_in(call, cross_entropy, logits), *targets = mz_in(call, cross_entropy, targets);
+    return {.logits = mz_cuda_array(logits),
+            .targets = data_of<int32_t>(targets),
+            .loss = data_of<float>(mz_out(call, cross_entropy, loss)),
+            .lse = data_of<float>(mz_out(call, cross_entropy, lse)),
+            .terms = static_cast<float *>(call->workspace),
+            .ignore_index = call->attrs.ignore_index,
+            .width = static_cast<int>(mz_cuda_width(logits)),
+            .pitch = static_cast<int>(mz_cuda_pitch(logits)),
+            .cap = call->attrs.score_cap,
+            .rows = mz_shape_rows(&logits->shape),
+            .all = mz_shape_count(&targets->shape),
+            .first_row = call->attrs.first_row};
+}
+static void launch_cross_entropy(const mz_cuda_device *cuda, const mz_call *call) {
+    const cudaStream_t stream = cuda->stream;
+    const loss_args a = loss_of(call);
     if (a.rows > 0)
         RUN_ROWS(cross_entropy_kernel);
     cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
-    return cudaGetLastError();
 }
+MZ_CUDA_KERNEL(cross_entropy, launch_cross_entropy, cross_entropy_prepare)
 
 // --- backward ------------------------------------------------------------------------------------------------------
 // dx = dloss/counted·(exp(x - lse) - onehot(target)); 0 where the target is ignored, NaN where it is no class. x - lse
@@ -213,7 +259,7 @@ __device__ __forceinline__ float loss_factor(float dloss, int counted) {
     return static_cast<float>(static_cast<double>(dloss) / (counted > 0 ? counted : 1));
 }
 
-__global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(mz_cu_cross_entropy_dx_args a) {
+__global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(gradient_args a) {
     __shared__ int count;
     int counted = block_count(a.targets, a.all, a.ignore_index, &count);
     if (threadIdx.x == 0)
@@ -221,7 +267,7 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(mz_cu_
 }
 
 template <int T, bool CAP>
-__global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kernel(mz_cu_cross_entropy_dx_args a) {
+__global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kernel(gradient_args a) {
     __shared__ int count;
     float factor =
         a.all <= COUNT_ROWS ? loss_factor(*a.dloss, block_count(a.targets, a.all, a.ignore_index, &count)) : *a.factor;
@@ -266,19 +312,37 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kerne
         store1(a.dx.data, a.dx.dtype, i, 0);
 }
 
-extern "C" cudaError_t mz_cu_cross_entropy_dx(cudaStream_t stream, const mz_cu_cross_entropy_dx_args *args) {
-    mz_cu_cross_entropy_dx_args a = *args;
-    if (a.rows == 0)
-        return cudaSuccess;
-    if (a.all > COUNT_ROWS) {
-        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
-        cudaError_t error = cudaGetLastError();
-        if (error != cudaSuccess)
-            return error;
-    }
-    RUN_ROWS(cross_entropy_dx_kernel);
-    return cudaGetLastError();
+static const char *cross_entropy_dx_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const char *reason = mz_cuda_storages(call, "faif", "a");
+    out->workspace = sizeof(float);
+    return reason != NULL ? reason : mz_cuda_narrow(mz_in(call, cross_entropy_dx, logits));
 }
+static gradient_args gradient_of(const mz_call *call) {
+    const mz_tensor *logits = mz_in(call, cross_entropy_dx, logits), *targets = mz_in(call, cross_entropy_dx, targets);
+    return {.logits = mz_cuda_array(logits),
+            .dx = mz_cuda_array(mz_out(call, cross_entropy_dx, dx)),
+            .dloss = data_of<float>(mz_in(call, cross_entropy_dx, dloss)),
+            .targets = data_of<int32_t>(targets),
+            .lse = data_of<float>(mz_in(call, cross_entropy_dx, lse)),
+            .factor = static_cast<float *>(call->workspace),
+            .ignore_index = call->attrs.ignore_index,
+            .width = static_cast<int>(mz_cuda_width(logits)),
+            .pitch = static_cast<int>(mz_cuda_pitch(logits)),
+            .cap = call->attrs.score_cap,
+            .rows = mz_shape_rows(&logits->shape),
+            .all = mz_shape_count(&targets->shape),
+            .first_row = call->attrs.first_row};
+}
+static void launch_cross_entropy_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    const cudaStream_t stream = cuda->stream;
+    const gradient_args a = gradient_of(call);
+    if (a.rows == 0)
+        return;
+    if (a.all > COUNT_ROWS)
+        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
+    RUN_ROWS(cross_entropy_dx_kernel);
+}
+MZ_CUDA_KERNEL(cross_entropy_dx, launch_cross_entropy_dx, cross_entropy_dx_prepare)
 
 // --- both ----------------------------------------------------------------------------------------------------------
 // A block a row, which it reads once: each thread's vectors are on their way to shared memory, all at once, and stay
@@ -296,9 +360,8 @@ __device__ __forceinline__ void wait_for_all_but(int groups) {
 }
 
 template <int DTYPE, bool CAP> // of the logits: what is done for each of them is not held up by asking which
-__global__ void __launch_bounds__(LOSS_BLOCK)
-    cross_entropy_both_kernel(mz_cu_cross_entropy_args a, mz_cu_cross_entropy_dx_args b) {
-    constexpr int pieces = DTYPE == MZ_CU_F32 ? 2 : 1; // of 16 bytes, of eight logits
+__global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_args a, gradient_args b) {
+    constexpr int pieces = DTYPE == MEZZO_F32 ? 2 : 1; // of 16 bytes, of eight logits
     extern __shared__ uint4 kept[];                    // [pitch / 8 · pieces]
     __shared__ running shared[LOSS_BLOCK / WARP];
     __shared__ int count;
@@ -386,27 +449,51 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
     }
 }
 
-extern "C" size_t mz_cu_cross_entropy_both_bytes(int pitch, int dtype) {
-    return static_cast<size_t>(pitch) * (dtype == MZ_CU_F32 ? 4 : 2);
+static size_t both_bytes(int64_t pitch, int dtype) { // of shared memory
+    return static_cast<size_t>(pitch) * (dtype == MEZZO_F32 ? 4 : 2);
 }
 
-extern "C" cudaError_t mz_cu_cross_entropy_both(cudaStream_t stream, const mz_cu_cross_entropy_args *loss,
-                                                const mz_cu_cross_entropy_dx_args *gradient) {
-    const int dtype = loss->logits.dtype;
-#define KERNEL(DTYPE) (loss->cap > 0 ? cross_entropy_both_kernel<DTYPE, true> : cross_entropy_both_kernel<DTYPE, false>)
-    const auto kernel = dtype == MZ_CU_F32    ? KERNEL(MZ_CU_F32)
-                        : dtype == MZ_CU_BF16 ? KERNEL(MZ_CU_BF16)
-                                              : KERNEL(MZ_CU_F16);
+static mezzo_status run_both(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    const cudaStream_t stream = mz_cuda(device)->stream;
+    const loss_args loss = loss_of(first);
+    gradient_args gradient = gradient_of(second);
+    gradient.factor = loss.terms + loss.rows;
+    const int dtype = loss.logits.dtype;
+#define KERNEL(DTYPE) (loss.cap > 0 ? cross_entropy_both_kernel<DTYPE, true> : cross_entropy_both_kernel<DTYPE, false>)
+    const auto kernel = dtype == MEZZO_F32    ? KERNEL(MEZZO_F32)
+                        : dtype == MEZZO_BF16 ? KERNEL(MEZZO_BF16)
+                                              : KERNEL(MEZZO_F16);
 #undef KERNEL
-    size_t bytes = mz_cu_cross_entropy_both_bytes(loss->pitch, dtype);
-    cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-    if (error != cudaSuccess)
-        return error;
-    if (gradient->all > COUNT_ROWS)
-        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(*gradient);
-    if (loss->rows > 0)
-        kernel<<<static_cast<unsigned>(loss->rows), LOSS_BLOCK, bytes, stream>>>(*loss, *gradient);
-    cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(*loss);
-    return cudaGetLastError();
+    const size_t bytes = both_bytes(loss.pitch, dtype);
+    MZ_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    if (gradient.all > COUNT_ROWS)
+        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(gradient);
+    if (loss.rows > 0)
+        kernel<<<static_cast<unsigned>(loss.rows), LOSS_BLOCK, bytes, stream>>>(loss, gradient);
+    cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(loss);
+    MZ_CUDA_TRY(cudaGetLastError());
+    return MEZZO_OK;
+}
+static const mz_fused_kernel both = {"cross_entropy_both__cuda", run_both};
+
+// A row stays in shared memory between its two halves, where pitches are vectors of 8.
+const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    if (first->op != MZ_OP_cross_entropy || second->op != MZ_OP_cross_entropy_dx ||
+        !mz_present(mz_out(first, cross_entropy, lse)))
+        return NULL;
+    const mz_tensor *logits = mz_in(first, cross_entropy, logits), *again = mz_in(second, cross_entropy_dx, logits);
+    const int64_t pitch = mz_cuda_pitch(logits);
+    const bool same = again->data == logits->data && mz_shape_equal(&again->shape, &logits->shape) &&
+                      again->dtype == logits->dtype && mz_storage_equal(&again->storage, &logits->storage) &&
+                      mz_in(second, cross_entropy_dx, targets)->data == mz_in(first, cross_entropy, targets)->data &&
+                      mz_in(second, cross_entropy_dx, lse)->data == mz_out(first, cross_entropy, lse)->data &&
+                      second->attrs.first_row == first->attrs.first_row &&
+                      second->attrs.ignore_index == first->attrs.ignore_index;
+    // The loss's gradient does not come of the loss.
+    const bool early = mz_in(second, cross_entropy_dx, dloss)->data != mz_out(first, cross_entropy, loss)->data;
+    // Two blocks to a multiprocessor: one alone waits for the memory half of the time.
+    const bool fits =
+        pitch % 8 == 0 && mz_cuda_width(logits) > LOSS_WARP_WIDTH &&
+        2 * (both_bytes(pitch, logits->dtype) + 1024) <= static_cast<size_t>(mz_cuda(device)->shared_optin);
+    return same && early && fits ? &both : NULL;
 }

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(BLOCK)
     bool derivative = preact.data != nullptr;
     if (i + 8 <= n) {
         float v[8], x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        load8(product, MZ_CU_F32, i, v);
+        load8(product, MEZZO_F32, i, v);
         if (derivative)
             load8(preact.data, preact.dtype, i, x);
 #pragma unroll

@@ -1,4 +1,5 @@
 // Computes mean squared error and its gradient.
+#include "host.cuh"
 #include "rows.cuh"
 
 // A block's partial sum, and then all of them in order: the grid depends on n alone, so results do too.
@@ -56,17 +57,19 @@ __global__ void __launch_bounds__(MSE_BLOCK) mse_mean_kernel(const float *partia
         *loss = sum / n;
 }
 
-extern "C" size_t mz_cu_mse_bytes(int64_t n) {
-    return static_cast<size_t>(grid_of(n)) * sizeof(float);
+static const char *mse_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    out->workspace = static_cast<size_t>(grid_of(mz_shape_count(&mz_in(call, mse, x)->shape))) * sizeof(float);
+    return mz_cuda_storages(call, "a", "f");
 }
-
-extern "C" cudaError_t mz_cu_mse(cudaStream_t stream, mz_cu_array x, mz_cu_array target, float *loss, int64_t n,
-                                 float *partial) {
-    int grid = grid_of(n);
-    mse_kernel<<<grid, MSE_BLOCK, 0, stream>>>(x, target, partial, n);
-    mse_mean_kernel<<<1, MSE_BLOCK, 0, stream>>>(partial, grid, loss, static_cast<float>(n));
-    return cudaGetLastError();
+static void launch_mse(const mz_cuda_device *cuda, const mz_call *call) {
+    const int64_t n = mz_shape_count(&mz_in(call, mse, x)->shape);
+    const int grid = grid_of(n);
+    float *partial = static_cast<float *>(call->workspace), *loss = data_of<float>(mz_out(call, mse, loss));
+    mse_kernel<<<grid, MSE_BLOCK, 0, cuda->stream>>>(mz_cuda_array(mz_in(call, mse, x)),
+                                                     mz_cuda_array(mz_in(call, mse, target)), partial, n);
+    mse_mean_kernel<<<1, MSE_BLOCK, 0, cuda->stream>>>(partial, grid, loss, static_cast<float>(n));
 }
+MZ_CUDA_KERNEL(mse, launch_mse, mse_prepare)
 
 __global__ void __launch_bounds__(MSE_BLOCK)
     mse_dx_kernel(const float *dloss, mz_cu_array x, mz_cu_array target, mz_cu_array dx, int64_t n, float twice_share) {
@@ -86,12 +89,12 @@ __global__ void __launch_bounds__(MSE_BLOCK)
     }
 }
 
-extern "C" cudaError_t mz_cu_mse_dx(cudaStream_t stream, const float *dloss, mz_cu_array x, mz_cu_array target,
-                                    mz_cu_array dx, int64_t n) {
-    if (n == 0)
-        return cudaSuccess;
-    unsigned blocks = static_cast<unsigned>((n + MSE_BLOCK * 8 - 1) / (MSE_BLOCK * 8));
-    mse_dx_kernel<<<blocks, MSE_BLOCK, 0, stream>>>(dloss, x, target, dx, n,
-                                                    static_cast<float>(2 / static_cast<double>(n)));
-    return cudaGetLastError();
+static void launch_mse_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    const int64_t n = mz_shape_count(&mz_out(call, mse_dx, dx)->shape);
+    if (n > 0)
+        mse_dx_kernel<<<blocks_of(n, MSE_BLOCK * 8), MSE_BLOCK, 0, cuda->stream>>>(
+            data_of<float>(mz_in(call, mse_dx, dloss)), mz_cuda_array(mz_in(call, mse_dx, x)),
+            mz_cuda_array(mz_in(call, mse_dx, target)), mz_cuda_array(mz_out(call, mse_dx, dx)), n,
+            static_cast<float>(2 / static_cast<double>(n)));
 }
+MZ_CUDA_KERNEL(mse_dx, launch_mse_dx, storages<"fa", "a">)

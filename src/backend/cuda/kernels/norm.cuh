@@ -3,13 +3,67 @@
 #ifndef MZ_NORM_CUH
 #define MZ_NORM_CUH
 
+#include "host.cuh"
 #include "rows.cuh"
+
+struct norm_args {
+    // [rows, width], a row `pitch` elements after the one before, padding 0; residual and sum may be absent
+    mz_cu_array x, residual, y, sum;
+    const float *weight, *bias; // [width] or NULL
+    float *mean, *rstd;         // [rows] or NULL
+    float eps, offset;          // offset: added to weight
+    bool centred;               // false: RMS norm
+    int width, pitch;
+    int64_t rows;
+};
+struct norm_bwd_args {
+    mz_cu_array dy, x, dres, dx; // [rows, width] with `pitch`, padding 0; dres may be absent; dx may be dy
+    mz_cu_array low;             // [rows, width], dx rounded once more; may be absent
+    const float *weight;         // [width] or NULL
+    float offset;                // added to weight
+    const float *mean, *rstd;    // [rows]; mean NULL: RMS norm
+    float *dweight, *dbias;      // [width] or NULL
+    float *linear_dbias;         // [width] or NULL: column sums of low, or of dx without it
+    float *partial;              // [parts, 3, pitch], workspace; not touched where these three are NULL
+    int parts;                   // norm_bwd_parts()
+    int width, pitch;
+    int64_t rows;
+    bool accumulate;
+};
+
+// layernorm's call, or rmsnorm's.
+inline norm_args norm_args_of(const mz_call *call) {
+    const bool centred = call->op == MZ_OP_layernorm;
+    const int residual = centred ? MZ_IN(layernorm, residual) : MZ_IN(rmsnorm, residual);
+    const int rstd = centred ? MZ_OUT(layernorm, rstd) : MZ_OUT(rmsnorm, rstd), sum = rstd + 1;
+    static_assert(MZ_OUT(layernorm, sum) == MZ_OUT(layernorm, rstd) + 1, "where a norm's sum is");
+    static_assert(MZ_OUT(rmsnorm, sum) == MZ_OUT(rmsnorm, rstd) + 1, "where a norm's sum is");
+    const mz_tensor *weight = mz_in(call, layernorm, weight), *y = mz_out(call, layernorm, y);
+    return {.x = mz_cuda_array(mz_in(call, layernorm, x)),
+            .residual = mz_cuda_array(&call->in[residual]),
+            .y = mz_cuda_array(y),
+            .sum = mz_cuda_array(&call->out[sum]),
+            .weight = data_of<float>(weight),
+            .bias = centred ? data_of<float>(mz_in(call, layernorm, bias)) : nullptr,
+            .mean = centred ? data_of<float>(mz_out(call, layernorm, mean)) : nullptr,
+            .rstd = data_of<float>(&call->out[rstd]),
+            .eps = call->attrs.eps,
+            .offset = mz_present(weight) ? call->attrs.offset : 0,
+            .centred = centred,
+            .width = static_cast<int>(mz_cuda_width(y)),
+            .pitch = static_cast<int>(mz_cuda_pitch(y)),
+            .rows = mz_shape_rows(&y->shape)};
+}
+
+// layernorm.cu. columns: the last step of backward, of so many parts.
+norm_bwd_args norm_bwd_args_of(mezzo_device *device, const mz_call *call);
+void norm_columns(cudaStream_t stream, const norm_bwd_args &a, int parts);
 
 // s: the row, x + residual as it is stored, less its mean; mean and rstd are stored too. Returns rstd. The two are as
 // row_sum's.
 template <int T, int V>
-__device__ __forceinline__ float norm_row(const mz_cu_layernorm_args &a, int64_t row, float *shared_sum,
-                                          float *shared_squares, float s[V][8]) {
+__device__ __forceinline__ float norm_row(const norm_args &a, int64_t row, float *shared_sum, float *shared_squares,
+                                          float s[V][8]) {
     int width = a.width, pitch = a.pitch;
     int64_t start = row * pitch;
     float sum = 0, squares = 0;
@@ -66,8 +120,7 @@ __device__ __forceinline__ float norm_row(const mz_cu_layernorm_args &a, int64_t
 
 // The row's vector v of the result.
 template <int T>
-__device__ __forceinline__ void norm_result(const mz_cu_layernorm_args &a, int v, const float s[8], float rstd,
-                                            float y[8]) {
+__device__ __forceinline__ void norm_result(const norm_args &a, int v, const float s[8], float rstd, float y[8]) {
     float w[8], b[8];
     row_vector<T>(a.weight, a.pitch, v, 1, w);
     row_vector<T>(a.bias, a.pitch, v, 0, b);
@@ -88,7 +141,7 @@ template <int T, int ROWS> __device__ __forceinline__ void row_barrier() {
 // dx: the row's gradient, dres with it; sums: dweight's and dbias's, to which it adds. `mine`: of two such, used by
 // turns, so that one barrier a row is enough.
 template <int T, int V, int ROWS>
-__device__ __forceinline__ void norm_bwd_row(const mz_cu_layernorm_bwd_args &a, int64_t row, float (*mine)[T / WARP],
+__device__ __forceinline__ void norm_bwd_row(const norm_bwd_args &a, int64_t row, float (*mine)[T / WARP],
                                              float sums[][V][8], float dx[V][8]) {
     int width = a.width, pitch = a.pitch;
     int64_t start = row * pitch;
@@ -144,7 +197,7 @@ __device__ __forceinline__ void norm_bwd_row(const mz_cu_layernorm_bwd_args &a, 
             dx[v][k] = rstd * (dy[v][k] - g_sum - x[v][k] * gx_sum);
         if (a.dres.data != nullptr) {
             float r[8];
-            widen8(raw_r[v], pitch % 8 == 0 ? a.dres.dtype : MZ_CU_F32, r);
+            widen8(raw_r[v], pitch % 8 == 0 ? a.dres.dtype : MEZZO_F32, r);
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 dx[v][k] += r[k];
@@ -166,7 +219,7 @@ __device__ __forceinline__ void norm_bwd_sums(const float sums[3][V][8], int wan
 #pragma unroll
             for (int s = 0; s < 3; s++)
                 if (s < wanted)
-                    row_store<T>({out, MZ_CU_F32}, s * pitch, pitch, v, sums[s][v]);
+                    row_store<T>({out, MEZZO_F32}, s * pitch, pitch, v, sums[s][v]);
         return;
     }
     int padded = (pitch + 7) / 8;

@@ -1,10 +1,11 @@
 // Norms and the rounding to 8 bits after them in one piece, forward and backward: a result goes from registers to its
 // codes and is not read again. A block takes `lines` rows, whose codes wait in shared memory to be turned there, and
 // each row is normalised as layernorm.cu does, by the same sums in the same order.
+#include "host.cuh"
 #include "pdl_launch.cuh"
 #include "fp8_pack.cuh"
 #include "norm.cuh"
-#include "norm_fp8.h"
+#include "quantize.h"
 
 // 16 bytes of a column are 16 rows; 32 rows are a whole sector of the memory. Wider rows stay with two kernels: with so
 // few blocks of so many rows too few loads are on the way (docs/dev/EXPERIMENTS.md: times of 2,048 columns).
@@ -28,7 +29,7 @@ __device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
 __device__ __forceinline__ void write_fp8(const mz_cu_quantize &q, int64_t row, int line, int c, const float z[8],
                                           float inverse, uint8_t *tile, uint32_t &amax) {
     const int width = static_cast<int>(q.cols);
-    const uint2 fp8 = to_fp8(z, inverse, q.dtype == MZ_CU_F8E4M3, amax);
+    const uint2 fp8 = to_fp8(z, inverse, q.dtype == MEZZO_F8E4M3, amax);
     if (q.y != nullptr)
         *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + row * width + c) = fp8;
     if (q.columnwise != nullptr)
@@ -61,7 +62,7 @@ template <int T> struct fp8_threads {
 
 template <int T, int V>
 __global__ void __launch_bounds__(fp8_threads<T>::block, V <= 3 ? 3 : 2)
-    norm_fp8_kernel(mz_cu_layernorm_args a, mz_cu_quantize q, int lines) {
+    norm_fp8_kernel(norm_args a, mz_cu_quantize q, int lines) {
     wait_for_before();
     constexpr int rows = fp8_threads<T>::rows;
     extern __shared__ __align__(16) uint8_t tile[];
@@ -112,7 +113,7 @@ template <int T> struct fp8_bwd_threads {
 
 template <int T, int V>
 __global__ void __launch_bounds__(fp8_bwd_threads<T>::block, fp8_bwd_threads<T>::resident)
-    norm_bwd_fp8_kernel(mz_cu_layernorm_bwd_args a, mz_cu_quantize q, int lines) {
+    norm_bwd_fp8_kernel(norm_bwd_args a, mz_cu_quantize q, int lines) {
     wait_for_before();
     constexpr int rows = fp8_bwd_threads<T>::rows, block = fp8_bwd_threads<T>::block;
     extern __shared__ __align__(16) uint8_t tile[]; // and at last the columns' sums
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(fp8_bwd_threads<T>::block, fp8_bwd_threads<T>:
 }
 
 // --- launches ------------------------------------------------------------------------------------------------------
-extern "C" bool mz_cu_norm_fp8_fits(int64_t rows, int64_t width) {
+static bool fits_registers(int64_t rows, int64_t width) {
     return rows > 0 && width > 0 && width % 16 == 0 && width <= WIDTH_MAX;
 }
 
@@ -173,44 +174,191 @@ static int lines_of(int64_t rows, int sms) {
     return rows / LINES >= sms ? LINES : RUN;
 }
 
-extern "C" cudaError_t mz_cu_norm_fp8(cudaStream_t stream, const mz_cu_layernorm_args *a, const mz_cu_quantize *q,
-                                      int sms) {
-    const int lines = lines_of(a->rows, sms);
-    const size_t bytes = q->columnwise != nullptr ? static_cast<size_t>(tile_bytes(lines, a->pitch)) : 0;
-    const unsigned blocks = static_cast<unsigned>((a->rows + lines - 1) / lines);
-#define LAUNCH(V)                                                                                                      \
-    launch_dependent(stream, norm_fp8_kernel<WARP, V>, blocks, fp8_threads<WARP>::block, bytes, *a, *q, lines)
-    return a->pitch <= 256 ? LAUNCH(1) : a->pitch <= 512 ? LAUNCH(2) : a->pitch <= 768 ? LAUNCH(3) : LAUNCH(4);
-#undef LAUNCH
+// layernorm, and quantize of y, which has a dtype and may have no data: then it is not stored. q: x is not looked at,
+// no act in front, no sums; the scale is known. Rows have no padding.
+static void norm_fp8(const mz_cuda_device *cuda, const norm_args &a, const mz_cu_quantize &q) {
+    const int lines = lines_of(a.rows, cuda->sms);
+    const size_t bytes = q.columnwise != nullptr ? static_cast<size_t>(tile_bytes(lines, a.pitch)) : 0;
+    const auto kernel = a.pitch <= 256   ? norm_fp8_kernel<WARP, 1>
+                        : a.pitch <= 512 ? norm_fp8_kernel<WARP, 2>
+                        : a.pitch <= 768 ? norm_fp8_kernel<WARP, 3>
+                                         : norm_fp8_kernel<WARP, 4>;
+    launch_dependent(cuda->stream, kernel, blocks_of(a.rows, lines), fp8_threads<WARP>::block, bytes, a, q, lines);
 }
 
 // No more blocks than layernorm_bwd's parts, whose workspace they have.
-static int blocks_of(const mz_cu_layernorm_bwd_args *a, int lines, int resident, int sms) {
-    const int64_t groups = (a->rows + lines - 1) / lines, limit = static_cast<int64_t>(sms) * resident;
-    const int64_t blocks = groups < limit ? groups : limit;
-    return blocks < a->parts ? static_cast<int>(blocks) : a->parts;
-}
-
-template <int T>
-static cudaError_t launch_bwd(cudaStream_t stream, const mz_cu_layernorm_bwd_args *a, const mz_cu_quantize *q,
-                              int lines, int sms, int *blocks) {
+template <int T> static int launch_bwd(const mz_cuda_device *cuda, const norm_bwd_args &a, const mz_cu_quantize &q) {
     constexpr int rows = fp8_bwd_threads<T>::rows;
     static_assert(rows > 1 && rows * 3 * 4 * T * 8 <= 40 << 10, "a block's sums are in what it has without a word");
-    const int tile = q->columnwise != nullptr ? tile_bytes(lines, a->pitch) : 0, sums = rows * 3 * 4 * a->pitch;
-    *blocks = blocks_of(a, lines, fp8_bwd_threads<T>::resident, sms);
-    return launch_dependent(stream, norm_bwd_fp8_kernel<T, 1>, static_cast<unsigned>(*blocks),
-                            fp8_bwd_threads<T>::block, static_cast<size_t>(sums > tile ? sums : tile), *a, *q, lines);
+    const int lines = lines_of(a.rows, cuda->sms);
+    const int64_t groups = (a.rows + lines - 1) / lines;
+    const int64_t limit = static_cast<int64_t>(cuda->sms) * fp8_bwd_threads<T>::resident;
+    const int64_t most = groups < limit ? groups : limit;
+    const int tile = q.columnwise != nullptr ? tile_bytes(lines, a.pitch) : 0, sums = rows * 3 * 4 * a.pitch;
+    const int blocks = most < a.parts ? static_cast<int>(most) : a.parts;
+    launch_dependent(cuda->stream, norm_bwd_fp8_kernel<T, 1>, static_cast<unsigned>(blocks), fp8_bwd_threads<T>::block,
+                     static_cast<size_t>(sums > tile ? sums : tile), a, q, lines);
+    return blocks;
 }
 
-extern "C" cudaError_t mz_cu_norm_bwd_fp8(cudaStream_t stream, const mz_cu_layernorm_bwd_args *a,
-                                          const mz_cu_quantize *q, int sms) {
-    const int lines = lines_of(a->rows, sms);
-    int blocks = 0;
-    const cudaError_t error = a->pitch <= 256   ? launch_bwd<32>(stream, a, q, lines, sms, &blocks)
-                              : a->pitch <= 512 ? launch_bwd<64>(stream, a, q, lines, sms, &blocks)
-                              : a->pitch <= 768 ? launch_bwd<96>(stream, a, q, lines, sms, &blocks)
-                                                : launch_bwd<128>(stream, a, q, lines, sms, &blocks);
-    if (error != cudaSuccess || (a->dweight == nullptr && a->dbias == nullptr && a->linear_dbias == nullptr))
-        return error;
-    return mz_cu_norm_columns(stream, a, blocks);
+// layernorm_bwd, and quantize of low, likewise. linear_dbias: column sums of low, of whichever of the two asks for
+// them.
+static void norm_bwd_fp8(const mz_cuda_device *cuda, const norm_bwd_args &a, const mz_cu_quantize &q) {
+    const int blocks = (a.pitch <= 256   ? launch_bwd<32>
+                        : a.pitch <= 512 ? launch_bwd<64>
+                        : a.pitch <= 768 ? launch_bwd<96>
+                                         : launch_bwd<128>)(cuda, a, q);
+    if (a.dweight != nullptr || a.dbias != nullptr || a.linear_dbias != nullptr)
+        norm_columns(cuda->stream, a, blocks);
+}
+
+// --- which calls are fused -----------------------------------------------------------------------------------------
+// A call is fused with the quantize of its result, so that no kernel reads the result again, and none writes it where
+// no other call reads it.
+static const mz_tensor *output(const mz_call *call, int slot) {
+    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
+}
+
+static bool is_norm(mz_op op) {
+    return op == MZ_OP_layernorm || op == MZ_OP_rmsnorm;
+}
+
+static bool is_norm_bwd(mz_op op) {
+    return op == MZ_OP_layernorm_bwd || op == MZ_OP_rmsnorm_bwd;
+}
+
+static bool is_move(mz_op op) {
+    return op == MZ_OP_dispatch || op == MZ_OP_cast;
+}
+
+// Returns what of the first call's may be rounded at once.
+static const mz_tensor *result(const mz_call *first) {
+    if (is_norm(first->op) || is_move(first->op))
+        return output(first, 0);
+    return output(first, first->op == MZ_OP_layernorm_bwd ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low));
+}
+
+// quantize runs over padding as if it were data: its shapes are what is stored.
+static bool same_storage(const mz_tensor *x, const mz_tensor *in) {
+    const mz_shape stored = mz_stored_shape(&x->shape, &x->storage);
+    return mz_shape_equal(&stored, &in->shape);
+}
+
+// A quantize of this and nothing in front, with a scale for the tensor.
+static bool rounds(const mz_call *quantize, const mz_tensor *x) {
+    const mz_tensor *y = output(quantize, MZ_OUT(quantize, y)),
+                    *columnwise = output(quantize, MZ_OUT(quantize, columnwise));
+    const mz_tensor *any = y != NULL ? y : columnwise, *in = mz_in(quantize, quantize, x);
+    return quantize->op == MZ_OP_quantize && any != NULL && any->scaling == MZ_SCALING_TENSOR &&
+           output(quantize, MZ_OUT(quantize, entry)) != NULL && quantize->attrs.act == MZ_ACT_NONE &&
+           output(quantize, MZ_OUT(quantize, act_out)) == NULL && x != NULL && x->dtype == in->dtype &&
+           mz_cuda_float(x) && mz_storage_is_rows(&x->shape, &x->storage) && same_storage(x, in);
+}
+
+// The kernel that moves rows: they are FP32 or BF16 without padding, and become BF16.
+static bool moves(const mz_call *move) {
+    const mz_tensor *x = mz_in(move, cast, x), *y = mz_out(move, cast, y); // dispatch has these too
+    return (x->dtype == MEZZO_F32 || x->dtype == MEZZO_BF16) && y->dtype == MEZZO_BF16 && !x->storage.padded &&
+           x->scaling == MZ_SCALING_NONE;
+}
+
+// Before tensors have addresses.
+bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second) {
+    const bool any = is_norm(first->op) || is_norm_bwd(first->op) || (is_move(first->op) && moves(first));
+    if (!any || !rounds(second, result(first)))
+        return false;
+    const mz_shape *shape = &mz_in(second, quantize, x)->shape;
+    const int64_t width = shape->rank > 0 ? shape->dim[shape->rank - 1] : 1;
+    const bool sums = output(second, MZ_OUT(quantize, dbias)) != NULL;
+    const bool own = first->op == MZ_OP_layernorm_bwd && output(first, MZ_OUT(layernorm_bwd, linear_dbias)) != NULL;
+    return (is_norm_bwd(first->op) ? !sums || !own : !sums) &&
+           fits_registers(mz_shape_count(shape) / (width > 0 ? width : 1), width);
+}
+
+static bool share_bytes(const mz_tensor *a, const mz_tensor *b) {
+    const char *p = static_cast<const char *>(a->data), *q = static_cast<const char *>(b->data);
+    return mz_present(a) && mz_present(b) && p < q + mz_tensor_bytes_stored(b) && q < p + mz_tensor_bytes_stored(a);
+}
+
+// Returns whether the second call writes where the first one reads or writes.
+static bool in_the_way(const mz_call *first, const mz_call *second) {
+    for (int k = 0; k < second->n_out; k++) {
+        for (int i = 0; i < first->n_in; i++)
+            if (share_bytes(&first->in[i], &second->out[k]))
+                return true;
+        for (int i = 0; i < first->n_out; i++)
+            if (share_bytes(&first->out[i], &second->out[k]))
+                return true;
+    }
+    return false;
+}
+
+// --- the pieces ----------------------------------------------------------------------------------------------------
+// A scale that is found in what the first call writes, and gradients of which one is added to and the other is not, are
+// for the two of them in turn.
+static bool in_turn(const mz_call *first, const mz_call *second) {
+    const bool both = is_norm_bwd(first->op) && output(second, MZ_OUT(quantize, dbias)) != NULL;
+    return second->attrs.measure || (both && first->attrs.accumulate != second->attrs.accumulate);
+}
+
+static mezzo_status run_in_turn(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    const mz_kernel *kernel = first->op == MZ_OP_dispatch ? &mz_cuda_dispatch
+                              : first->op == MZ_OP_cast   ? &mz_cuda_cast
+                              : is_norm(first->op)        ? &mz_cuda_layernorm // rmsnorm's are the same
+                                                          : &mz_cuda_layernorm_bwd;
+    MEZZO_TRY(kernel->run(device, first));
+    return mz_cuda_quantize.run(device, second);
+}
+
+static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const mz_call *second, bool is_private) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    if (in_turn(first, second))
+        return run_in_turn(device, first, second);
+    mz_cu_quantize q = mz_cuda_quantize_args(second);
+    if (is_move(first->op)) {
+        const bool orders = first->op == MZ_OP_dispatch;
+        q.x = mz_cuda_array(mz_in(first, cast, x));
+        q.moved = true;
+        q.order = orders ? data_of<int32_t>(mz_in(first, dispatch, order)) : NULL;
+        q.weights = orders ? data_of<float>(mz_in(first, dispatch, weights)) : NULL;
+        q.top_k = first->attrs.top_k;
+        MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &q));
+        return MEZZO_OK;
+    }
+    if (is_norm(first->op)) {
+        norm_args norm = norm_args_of(first);
+        norm.y.data = is_private ? NULL : norm.y.data;
+        norm_fp8(cuda, norm, q);
+        MZ_CUDA_TRY(cudaGetLastError());
+        return MEZZO_OK;
+    }
+    const mz_tensor *sums = output(second, MZ_OUT(quantize, dbias));
+    norm_bwd_args norm = norm_bwd_args_of(device, first);
+    norm.low.data = is_private ? NULL : norm.low.data;
+    norm.linear_dbias = sums != NULL ? data_of<float>(sums) : norm.linear_dbias;
+    norm_bwd_fp8(cuda, norm, q);
+    MZ_CUDA_TRY(cudaGetLastError());
+    return MEZZO_OK;
+}
+
+static mezzo_status run_fused(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    return run_piece(device, first, second, true);
+}
+
+static mezzo_status run_beside(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    return run_piece(device, first, second, false);
+}
+
+static const mz_fused_kernel after_norm[2] = {{"norm_quantize__cuda", run_beside}, {"norm_fp8__cuda", run_fused}},
+                             after_norm_bwd[2] = {{"norm_bwd_quantize__cuda", run_beside},
+                                                  {"norm_bwd_fp8__cuda", run_fused}},
+                             dispatch = {"dispatch_fp8__cuda", run_fused}, cast = {"cast_fp8__cuda", run_fused};
+
+const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private) {
+    if (!mz_cuda_may_fuse(first, second) || result(first)->data != mz_in(second, quantize, x)->data ||
+        in_the_way(first, second))
+        return NULL;
+    if (is_move(first->op)) // which others need is not written
+        return !is_private ? NULL : first->op == MZ_OP_cast ? &cast : &dispatch;
+    return is_norm(first->op) ? &after_norm[is_private] : &after_norm_bwd[is_private];
 }

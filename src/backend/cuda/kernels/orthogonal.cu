@@ -1,8 +1,9 @@
 // Runs the ops between the products that make a matrix orthogonal: a matrix over its norm, and a polynomial of a
 // matrix.
+#include "host.cuh"
 #include "vec.cuh"
 
-enum { THREADS = 256, WARP = 32, CHUNK = MZ_CU_NORMALIZE_CHUNK };
+enum { THREADS = 256, WARP = 32, CHUNK = 4096 };
 
 // The sum over the block, in a fixed order; the first thread has it.
 __device__ __forceinline__ double sum_of_block(double sum) {
@@ -55,18 +56,37 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" cudaError_t mz_cu_matrix_normalize(cudaStream_t stream, const float *x, mz_cu_array y, int64_t each,
-                                              int matrices, float eps, float alpha, double *partial) {
-    const dim3 grid(static_cast<unsigned>((each + CHUNK - 1) / CHUNK), static_cast<unsigned>(matrices));
-    squares_kernel<<<grid, THREADS, 0, stream>>>(x, each, partial);
-    normalize_kernel<<<grid, THREADS, 0, stream>>>(x, y, each, eps, alpha, partial);
-    return cudaGetLastError();
+static int64_t elements_of_matrix(const mz_shape *s) {
+    return s->dim[s->rank - 2] * s->dim[s->rank - 1];
 }
+static const char *normalize_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const mz_shape *s = &mz_in(call, matrix_normalize, x)->shape;
+    const int64_t each = elements_of_matrix(s), matrices = mz_shape_count(s) / each;
+    if (matrices > 65535)
+        return "takes at most 65,535 matrices";
+    out->workspace = static_cast<size_t>(matrices * blocks_of(each, CHUNK)) * sizeof(double);
+    return mz_cuda_storages(call, "f", "a");
+}
+static void launch_normalize(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *in = mz_in(call, matrix_normalize, x);
+    const int64_t each = elements_of_matrix(&in->shape);
+    const dim3 grid(blocks_of(each, CHUNK), static_cast<unsigned>(mz_shape_count(&in->shape) / each));
+    const float *x = data_of<float>(in);
+    double *partial = static_cast<double *>(call->workspace);
+    squares_kernel<<<grid, THREADS, 0, cuda->stream>>>(x, each, partial);
+    normalize_kernel<<<grid, THREADS, 0, cuda->stream>>>(x, mz_cuda_array(mz_out(call, matrix_normalize, y)), each,
+                                                         call->attrs.eps, call->attrs.alpha, partial);
+}
+MZ_CUDA_KERNEL(matrix_normalize, launch_normalize, normalize_prepare)
+
+struct polynomial {
+    float at[3];
+};
 
 // y = c₀·I + c₁·a + c₂·a2, N elements a thread; N = 8 where rows are whole vectors.
 template <int N>
 __global__ void __launch_bounds__(THREADS)
-    polynomial_kernel(mz_cu_array a, mz_cu_array a2, mz_cu_array y, int64_t n, int64_t side, mz_cu_polynomial c) {
+    polynomial_kernel(mz_cu_array a, mz_cu_array a2, mz_cu_array y, int64_t n, int64_t side, polynomial c) {
     const int64_t first = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
     float x[N], x2[N];
     if (first >= n)
@@ -90,13 +110,17 @@ __global__ void __launch_bounds__(THREADS)
         store1(y.data, y.dtype, first, x[0]);
 }
 
-extern "C" cudaError_t mz_cu_matrix_polynomial(cudaStream_t stream, mz_cu_array a, mz_cu_array a2, mz_cu_array y,
-                                               int64_t n, int64_t side, mz_cu_polynomial coefficients) {
-    const int each = side % 8 == 0 ? 8 : 1;
-    const unsigned blocks = static_cast<unsigned>((n / each + THREADS - 1) / THREADS);
-    if (each == 8)
-        polynomial_kernel<8><<<blocks, THREADS, 0, stream>>>(a, a2, y, n, side, coefficients);
+static void launch_polynomial(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_cu_array a = mz_cuda_array(mz_in(call, matrix_polynomial, a)),
+                      a2 = mz_cuda_array(mz_in(call, matrix_polynomial, a2)),
+                      y = mz_cuda_array(mz_out(call, matrix_polynomial, y));
+    const mz_tensor *out = mz_out(call, matrix_polynomial, y);
+    const int64_t n = mz_shape_count(&out->shape), side = mz_cuda_width(out);
+    const float *k = call->attrs.coefficients;
+    const polynomial c = {{k[0], k[1], k[2]}};
+    if (side % 8 == 0)
+        polynomial_kernel<8><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(a, a2, y, n, side, c);
     else
-        polynomial_kernel<1><<<blocks, THREADS, 0, stream>>>(a, a2, y, n, side, coefficients);
-    return cudaGetLastError();
+        polynomial_kernel<1><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(a, a2, y, n, side, c);
 }
+MZ_CUDA_KERNEL(matrix_polynomial, launch_polynomial, storages<"aa", "a">)

@@ -2,11 +2,7 @@
 #ifndef MZ_PHILOX_CUH
 #define MZ_PHILOX_CUH
 
-#include <stdint.h>
-
-struct mz_cu_rng { // backend.h's mz_rng_state
-    uint64_t seed, step;
-};
+#include "launch.h"
 
 struct philox_key {
     uint64_t seed;
@@ -15,7 +11,7 @@ struct philox_key {
 
 // `tensor` is the call's attrs.rng.
 __device__ __forceinline__ philox_key philox_key_of(const void *rng, uint32_t tensor) {
-    const mz_cu_rng *state = static_cast<const mz_cu_rng *>(rng);
+    const mz_rng_state *state = static_cast<const mz_rng_state *>(rng);
     uint64_t step = state->step;
     philox_key key = {state->seed, static_cast<uint32_t>(step ^ step >> 32), tensor};
     return key;

@@ -87,7 +87,7 @@ __device__ __forceinline__ float4 staged(const place &p, int row) {
 }
 
 template <typename T> __device__ __forceinline__ float4 widen4(uint2 x) {
-    constexpr int dtype = std::is_same<T, __nv_bfloat16>::value ? MZ_CU_BF16 : MZ_CU_F16;
+    constexpr int dtype = std::is_same<T, __nv_bfloat16>::value ? MEZZO_BF16 : MEZZO_F16;
     float2 low = widen2(x.x, dtype), high = widen2(x.y, dtype);
     return make_float4(low.x, low.y, high.x, high.y);
 }
@@ -153,7 +153,7 @@ template <typename V> struct rows_ahead {
 __device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p) {
     if (g.bias.data == nullptr || !p.inside)
         return make_float4(0, 0, 0, 0);
-    if (g.bias.dtype == MZ_CU_F32)
+    if (g.bias.dtype == MEZZO_F32)
         return *reinterpret_cast<const float4 *>(static_cast<const float *>(g.bias.data) + p.col);
     uint2 b = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(g.bias.data) + p.col);
     float2 low = widen2(b.x, g.bias.dtype), high = widen2(b.y, g.bias.dtype);
@@ -383,8 +383,8 @@ bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
     const cuuint64_t pitch[] = {static_cast<cuuint64_t>(cols) * 2};
     const cuuint32_t boxes[] = {L, static_cast<cuuint32_t>(box)}, steps[] = {1, 1};
-    return encode != nullptr && (dtype == MZ_CU_BF16 || dtype == MZ_CU_F16) &&
-           encode(map, dtype == MZ_CU_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
+    return encode != nullptr && (dtype == MEZZO_BF16 || dtype == MEZZO_F16) &&
+           encode(map, dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
                   const_cast<void *>(data), sizes, pitch, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -420,9 +420,9 @@ cudaError_t run_product(cudaStream_t stream, const mz_cu_product *args, void *ac
     product g;
     static_cast<mz_cu_product &>(g) = *args;
     g.act_out = act_out;
-    if (args->dtype == MZ_CU_BF16)
+    if (args->dtype == MEZZO_BF16)
         return of<__nv_bfloat16>(stream, g, recomputes, sms, prepare);
-    return args->dtype == MZ_CU_F16 ? of<__half>(stream, g, recomputes, sms, prepare) : cudaErrorInvalidValue;
+    return args->dtype == MEZZO_F16 ? of<__half>(stream, g, recomputes, sms, prepare) : cudaErrorInvalidValue;
 }
 } // namespace
 

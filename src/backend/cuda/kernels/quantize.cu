@@ -16,7 +16,7 @@ enum { ROWS = 64, COLS = 128, PARTS = COLS / 8, THREADS = COLS, GROUPS = THREADS
 __device__ __forceinline__ float inverse_of(const mz_cu_quantize &q) {
     if (q.measured == nullptr)
         return q.entry != nullptr ? 1 / q.entry[0] : 1; // exact
-    const int exponent = scale_exponent(*q.measured, q.dtype == MZ_CU_F8E4M3 ? 8 : 15);
+    const int exponent = scale_exponent(*q.measured, q.dtype == MEZZO_F8E4M3 ? 8 : 15);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
         q.entry[0] = power_of_two(exponent);
     return power_of_two(-exponent);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, DACT>()) quantize
     wait_for_before();
     __shared__ __align__(16) uint8_t tile[1 + ACT_OUT][ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
-    const bool e4m3 = q.dtype == MZ_CU_F8E4M3, adds = q.sums != nullptr;
+    const bool e4m3 = q.dtype == MEZZO_F8E4M3, adds = q.sums != nullptr;
     const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
     const uint32_t pitch = static_cast<uint32_t>(q.cols);
     const float inverse = inverse_of(q), act_out_inverse = ACT_OUT ? 1 / *q.act_out_scale : 0; // exact
@@ -160,7 +160,7 @@ template <int DTYPE, bool MOVED> __global__ void __launch_bounds__(THREADS) quan
     wait_for_before();
     __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
-    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const bool e4m3 = q.dtype == MEZZO_F8E4M3;
     const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
     const float inverse = inverse_of(q);
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -194,7 +194,7 @@ template <int DTYPE, bool MOVED> __global__ void __launch_bounds__(THREADS) quan
 #pragma unroll
                 for (int k = 0; k < 8; k++) {
                     if (MOVED)
-                        v[k] = round_to(v[k] * weight[u], MZ_CU_BF16);
+                        v[k] = round_to(v[k] * weight[u], MEZZO_BF16);
                     sums[k] += v[k];
                 }
                 const uint2 fp8 = to_fp8(v, inverse, e4m3, amax);
@@ -222,7 +222,7 @@ template <bool DACT, bool ACT_OUT> __global__ void __launch_bounds__(THREADS) qu
     constexpr int results = DACT ? 2 : 1, tiles = results + ACT_OUT, once = 2;
     __shared__ __align__(16) uint8_t tile[tiles][ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
-    const bool e4m3 = q.dtype == MZ_CU_F8E4M3, adds = q.sums != nullptr;
+    const bool e4m3 = q.dtype == MEZZO_F8E4M3, adds = q.sums != nullptr;
     const int64_t width = q.cols / results, col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
     const uint32_t pitch = static_cast<uint32_t>(width);
     const float inverse = inverse_of(q), act_out_inverse = ACT_OUT ? 1 / *q.act_out_scale : 0; // exact
@@ -324,7 +324,7 @@ __device__ __forceinline__ float number_at(const mz_cu_quantize &q, int64_t row,
 __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q) {
     wait_for_before();
     const int64_t col = static_cast<int64_t>(blockIdx.x) * COLS + threadIdx.x;
-    const bool e4m3 = q.dtype == MZ_CU_F8E4M3;
+    const bool e4m3 = q.dtype == MEZZO_F8E4M3;
     const int64_t act_out_cols = q.act == ACT_SWIGLU ? q.cols / 2 : q.cols;
     const float inverse = inverse_of(q);
     float sum = 0;
@@ -396,15 +396,15 @@ static cudaError_t run_gated(cudaStream_t stream, const mz_cu_quantize *q) {
 }
 
 extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q) {
-    const bool usual = q->x.dtype == MZ_CU_BF16 && q->via == MZ_CU_BF16; // of an act
+    const bool usual = q->x.dtype == MEZZO_BF16 && q->via == MEZZO_BF16; // of an act
     if (q->rows == 0 || q->cols == 0)
         return cudaSuccess;
     const bool alone = q->act_out != nullptr && q->columnwise == nullptr; // tiles are turned with the derivative's
     const int64_t width = q->act == ACT_SWIGLU && q->preact.data != nullptr ? q->cols / 2 : q->cols;
     if (q->moved) // no other kernel is
         return launch_dependent(stream,
-                                q->x.dtype == MZ_CU_F32 ? quantize_plain_kernel<MZ_CU_F32, true>
-                                                        : quantize_plain_kernel<MZ_CU_BF16, true>,
+                                q->x.dtype == MEZZO_F32 ? quantize_plain_kernel<MEZZO_F32, true>
+                                                        : quantize_plain_kernel<MEZZO_BF16, true>,
                                 grid_of(q), THREADS, 0, *q);
     const bool wide = q->cols > INT32_MAX / (4 * ROWS); // places in a tile have 32 bits
     if (width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone || wide)
@@ -423,11 +423,11 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
     default:
         break;
     }
-    if (q->x.dtype == MZ_CU_F32)
-        return launch_dependent(stream, quantize_plain_kernel<MZ_CU_F32, false>, grid_of(q), THREADS, 0, *q);
-    if (q->x.dtype == MZ_CU_BF16)
+    if (q->x.dtype == MEZZO_F32)
+        return launch_dependent(stream, quantize_plain_kernel<MEZZO_F32, false>, grid_of(q), THREADS, 0, *q);
+    if (q->x.dtype == MEZZO_BF16)
         return launch_dependent(stream, quantize_kernel<ACT_NONE, false, false>, grid_of(q), THREADS, 0, *q);
-    return launch_dependent(stream, quantize_plain_kernel<MZ_CU_F16, false>, grid_of(q), THREADS, 0, *q);
+    return launch_dependent(stream, quantize_plain_kernel<MEZZO_F16, false>, grid_of(q), THREADS, 0, *q);
 }
 
 // --- a step's end --------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ __global__ void scales_update_kernel(const int32_t *skip, const entry *tables, i
     }
     if (amax == 0 || amax >= 0x7F800000u)
         return;
-    const int top = e->dtype == MZ_CU_F8E4M3 ? 8 : 15;
+    const int top = e->dtype == MEZZO_F8E4M3 ? 8 : 15;
     const float before = e->scale;
     const bool known = e->n > 0, beyond = known && __float_as_uint(1.75f * power_of_two(top) * before) < amax;
     e->saturated += beyond;

@@ -14,7 +14,7 @@ enum { MZ_CU_QUANTIZE_BLOCKS = 2112 }; // 16 for each of 132 multiprocessors, ab
 typedef struct mz_cu_quantize {
     mz_cu_array x, preact;     // preact.data NULL: none; of x's dtype
     int64_t rows, cols, pitch; // pitch: mz_columnwise_pitch(rows)
-    int act, via, dtype;       // MZ_CU_F8E4M3 or MZ_CU_F8E5M2
+    int act, via, dtype;       // MEZZO_F8E4M3 or MEZZO_F8E5M2
     void *y, *columnwise;      // [rows, cols], [cols, pitch] bytes, zeros after a column's rows; NULL: not written
     float *entry;              // mz_scale_entry: scale, and the bits of the largest magnitude; NULL: nothing is written
     const uint32_t *measured;  // the bits of a magnitude that the scale is found from; NULL: the entry has it
@@ -30,6 +30,7 @@ typedef struct mz_cu_quantize {
     float *sums; // [mz_cu_quantize_turns, cols]: parts of the columns' sums; NULL: none
 } mz_cu_quantize;
 int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols);
+mz_cu_quantize mz_cuda_quantize_args(const mz_call *call); // quantize.c
 cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q);
 // A step's end: `skip` is the optimizer's; tables [ranks, n] entries, which may be `entries` itself with one rank.
 cudaError_t mz_cu_scales_update(cudaStream_t stream, const int32_t *skip, const void *tables, int ranks, void *entries,

@@ -21,13 +21,13 @@ struct place { // of a thread's numbers: rows group, group + GROUPS … of the t
 // then each is read by itself.
 template <int ACT_, bool DACT_, int DTYPE_, bool ANY_> struct input {
     static constexpr int ACT = ACT_, DTYPE = DTYPE_;
-    static constexpr bool DACT = DACT_, ANY = ANY_, RAW = !ANY && !DACT && ACT == ACT_NONE && DTYPE != MZ_CU_F32;
+    static constexpr bool DACT = DACT_, ANY = ANY_, RAW = !ANY && !DACT && ACT == ACT_NONE && DTYPE != MEZZO_F32;
 };
 
 // Numbers of a row as they are rounded, zeros outside: 16 bits each where the format is known to have no more, so that
 // more blocks find room.
 template <typename INPUT> struct held {
-    static constexpr bool SHORT = !INPUT::ANY && INPUT::DTYPE != MZ_CU_F32;
+    static constexpr bool SHORT = !INPUT::ANY && INPUT::DTYPE != MEZZO_F32;
     uint32_t w[SHORT ? 4 : 8];
     __device__ __forceinline__ void keep(const float v[8]) {
 #pragma unroll
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
     const int64_t row_pitch = (q.rows + TILE - 1) / TILE * TILE, col_pitch = (q.cols + TILE - 1) / TILE * TILE;
     float of_row[TIMES];
     bool infinite = false;
-    if constexpr (INPUT::RAW && INPUT::DTYPE == MZ_CU_BF16 && !TILES) { // magnitudes of BF16 are FP32's upper halves
+    if constexpr (INPUT::RAW && INPUT::DTYPE == MEZZO_BF16 && !TILES) { // magnitudes of BF16 are FP32's upper halves
         uint32_t of_column[4] = {0, 0, 0, 0}, two[TIMES / 2];
 #pragma unroll
         for (int t = 0; t < TIMES; t++) {
@@ -340,12 +340,12 @@ template <typename INPUT, bool TILES> cudaError_t launch(cudaStream_t stream, co
 }
 
 template <bool TILES> cudaError_t launch_any(cudaStream_t stream, const mz_cu_quantize_block *b) {
-    return launch<input<ACT_NONE, false, MZ_CU_F32, true>, TILES>(stream, b);
+    return launch<input<ACT_NONE, false, MEZZO_F32, true>, TILES>(stream, b);
 }
 
 template <int ACT> cudaError_t launch_act(cudaStream_t stream, const mz_cu_quantize_block *b) {
-    return b->q.preact.data != nullptr ? launch<input<ACT, true, MZ_CU_BF16, false>, false>(stream, b)
-                                       : launch<input<ACT, false, MZ_CU_BF16, false>, false>(stream, b);
+    return b->q.preact.data != nullptr ? launch<input<ACT, true, MEZZO_BF16, false>, false>(stream, b)
+                                       : launch<input<ACT, false, MEZZO_BF16, false>, false>(stream, b);
 }
 } // namespace
 
@@ -359,10 +359,10 @@ extern "C" cudaError_t mz_cu_quantize_block_run(cudaStream_t stream, const mz_cu
     if (q.rows == 0 || q.cols == 0)
         return cudaSuccess;
     if (b->tiles)
-        return even && q.act == ACT_NONE && q.x.dtype == MZ_CU_F32
-                   ? launch<input<ACT_NONE, false, MZ_CU_F32, false>, true>(stream, b)
+        return even && q.act == ACT_NONE && q.x.dtype == MEZZO_F32
+                   ? launch<input<ACT_NONE, false, MEZZO_F32, false>, true>(stream, b)
                    : launch_any<true>(stream, b);
-    if (!even || q.x.dtype != MZ_CU_BF16 || (q.act != ACT_NONE && q.via != MZ_CU_BF16))
+    if (!even || q.x.dtype != MEZZO_BF16 || (q.act != ACT_NONE && q.via != MEZZO_BF16))
         return launch_any<false>(stream, b);
     switch (q.act) {
     case ACT_RELU:
@@ -374,6 +374,6 @@ extern "C" cudaError_t mz_cu_quantize_block_run(cudaStream_t stream, const mz_cu
     case ACT_SILU:
         return launch_act<ACT_SILU>(stream, b);
     default:
-        return launch<input<ACT_NONE, false, MZ_CU_BF16, false>, false>(stream, b);
+        return launch<input<ACT_NONE, false, MEZZO_BF16, false>, false>(stream, b);
     }
 }

@@ -1,4 +1,5 @@
 // Computes sums and means along an axis of [outer, axis, inner], and their gradient.
+#include "host.cuh"
 #include "rows.cuh"
 
 // A sum's axis is cut into parts, so that few long sums fill the card too; the parts' sums are summed by the same
@@ -75,7 +76,7 @@ template <int T> __global__ void __launch_bounds__(row_threads<T>::block) sum_ro
         store1(a.y.data, a.y.dtype, row, finish(a, sum, row));
 }
 
-static cudaError_t sum_once(cudaStream_t stream, const sum_args &a) {
+static void sum_once(cudaStream_t stream, const sum_args &a) {
     if (a.inner == 1) {
         int64_t rows = a.outer * a.parts;
         if (part_length(a) <= 1024)
@@ -83,7 +84,7 @@ static cudaError_t sum_once(cudaStream_t stream, const sum_args &a) {
                                     row_threads<WARP>::block, 0, stream>>>(a);
         else
             sum_rows_kernel<ROW_BLOCK><<<static_cast<unsigned>(rows), ROW_BLOCK, 0, stream>>>(a);
-        return cudaGetLastError();
+        return;
     }
     bool vectors = a.inner % 8 == 0;
     int64_t columns = vectors ? a.inner / 8 : a.inner;
@@ -91,8 +92,8 @@ static cudaError_t sum_once(cudaStream_t stream, const sum_args &a) {
     for (int64_t first = 0; first < a.outer; first += 65535) {
         sum_args b = a;
         int64_t here = a.outer - first < 65535 ? a.outer - first : 65535;
-        b.x.data = static_cast<char *>(a.x.data) + first * a.axis * a.inner * (a.x.dtype == MZ_CU_F32 ? 4 : 2);
-        b.y.data = static_cast<char *>(a.y.data) + first * a.parts * a.inner * (a.y.dtype == MZ_CU_F32 ? 4 : 2);
+        b.x.data = static_cast<char *>(a.x.data) + first * a.axis * a.inner * (a.x.dtype == MEZZO_F32 ? 4 : 2);
+        b.y.data = static_cast<char *>(a.y.data) + first * a.parts * a.inner * (a.y.dtype == MEZZO_F32 ? 4 : 2);
         dim3 grid(static_cast<unsigned>((columns + SUM_BLOCK - 1) / SUM_BLOCK), static_cast<unsigned>(a.parts),
                   static_cast<unsigned>(here));
         if (vectors)
@@ -100,7 +101,6 @@ static cudaError_t sum_once(cudaStream_t stream, const sum_args &a) {
         else
             sum_columns_kernel<false><<<grid, SUM_BLOCK, 0, stream>>>(b);
     }
-    return cudaGetLastError();
 }
 
 // The parts' sums of columns: SHARES threads a column, each a strided share in order, then the shares in order.
@@ -128,39 +128,52 @@ __global__ void __launch_bounds__(COLUMNS *SHARES) sum_parts_kernel(sum_args a) 
 
 // Enough parts to give every multiprocessor some 1,024 threads, none shorter than what makes a second pass worth its
 // launch.
-extern "C" int mz_cu_sum_parts(int64_t outer, int64_t axis, int64_t inner, int sms) {
-    int64_t threads = outer * (inner == 1 ? ROW_BLOCK : inner % 8 == 0 ? inner / 8 : inner);
+static int parts_of(const axis_view &v, int sms) {
+    int64_t threads = v.outer * (v.inner == 1 ? ROW_BLOCK : v.inner % 8 == 0 ? v.inner / 8 : v.inner);
     int64_t wanted = static_cast<int64_t>(sms) * 1024 / (threads > 0 ? threads : 1);
-    int64_t most = axis / (inner == 1 ? 8192 : 64), parts = wanted < most ? wanted : most;
+    int64_t most = v.axis / (v.inner == 1 ? 8192 : 64), parts = wanted < most ? wanted : most;
     return parts < 1 ? 1 : parts > 4096 ? 4096 : static_cast<int>(parts);
 }
 
-extern "C" cudaError_t mz_cu_sum(cudaStream_t stream, const mz_cu_sum_args *args) {
-    const mz_cu_sum_args &s = *args;
-    if (s.outer * s.inner == 0)
-        return cudaSuccess;
-    sum_args a = {s.x, s.y, s.outer, s.axis, s.inner, 1, s.accumulate, s.divisor};
-    if (s.parts > 1) {
+static const char *sum_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const axis_view v(&mz_in(call, sum, x)->shape, call->attrs.axis);
+    const int parts = parts_of(v, mz_cuda(device)->sms);
+    out->workspace = parts > 1 ? static_cast<size_t>(v.outer * v.inner) * parts * sizeof(float) : 0;
+    return mz_cuda_storages(call, "a", "a");
+}
+
+static void launch_sum(const mz_cuda_device *cuda, const mz_call *call) {
+    const axis_view v(&mz_in(call, sum, x)->shape, call->attrs.axis);
+    const bool mean = call->op == MZ_OP_mean;
+    if (v.outer * v.inner == 0)
+        return;
+    sum_args a = {.x = mz_cuda_array(mz_in(call, sum, x)),
+                  .y = mz_cuda_array(mz_out(call, sum, y)),
+                  .outer = v.outer,
+                  .axis = v.axis,
+                  .inner = v.inner,
+                  .parts = 1,
+                  .accumulate = !mean && call->attrs.accumulate,
+                  .divisor = mean ? static_cast<float>(v.axis) : 1};
+    const int parts = parts_of(v, cuda->sms);
+    if (parts > 1) {
         sum_args first = a;
-        first.y.data = s.partial;
-        first.y.dtype = MZ_CU_F32;
-        first.parts = s.parts;
+        first.y = {call->workspace, MEZZO_F32};
+        first.parts = parts;
         first.accumulate = false;
         first.divisor = 1;
-        cudaError_t error = sum_once(stream, first);
-        if (error != cudaSuccess)
-            return error;
+        sum_once(cuda->stream, first);
         a.x = first.y;
-        a.axis = s.parts;
+        a.axis = parts;
         if (a.inner > 1) {
-            dim3 threads(COLUMNS, SHARES);
-            int64_t blocks = (a.outer * a.inner + COLUMNS - 1) / COLUMNS;
-            sum_parts_kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(a);
-            return cudaGetLastError();
+            sum_parts_kernel<<<blocks_of(a.outer * a.inner, COLUMNS), dim3(COLUMNS, SHARES), 0, cuda->stream>>>(a);
+            return;
         }
     }
-    return sum_once(stream, a);
+    sum_once(cuda->stream, a);
 }
+MZ_CUDA_KERNEL(sum, launch_sum, sum_prepare)
+MZ_CUDA_KERNEL(mean, launch_sum, sum_prepare)
 
 // --- expand: dx = alpha · dy repeated along the axis ---------------------------------------------------------------
 enum { EXPAND_BLOCK = 256 };
@@ -194,12 +207,12 @@ __global__ void __launch_bounds__(EXPAND_BLOCK)
             store1(dx.data, dx.dtype, i + k, x[k]);
 }
 
-extern "C" cudaError_t mz_cu_expand(cudaStream_t stream, mz_cu_array dy, mz_cu_array dx, int64_t outer, int64_t axis,
-                                    int64_t inner, float alpha) {
-    int64_t n = outer * axis * inner;
-    if (n == 0)
-        return cudaSuccess;
-    expand_kernel<<<static_cast<unsigned>((n + EXPAND_BLOCK * 8 - 1) / (EXPAND_BLOCK * 8)), EXPAND_BLOCK, 0, stream>>>(
-        dy, dx, n, axis, inner, alpha);
-    return cudaGetLastError();
+static void launch_expand(const mz_cuda_device *cuda, const mz_call *call) {
+    const axis_view v(&mz_out(call, expand, y)->shape, call->attrs.axis);
+    const int64_t n = v.outer * v.axis * v.inner;
+    if (n > 0)
+        expand_kernel<<<blocks_of(n, EXPAND_BLOCK * 8), EXPAND_BLOCK, 0, cuda->stream>>>(
+            mz_cuda_array(mz_in(call, expand, x)), mz_cuda_array(mz_out(call, expand, y)), n, v.axis, v.inner,
+            call->attrs.alpha);
 }
+MZ_CUDA_KERNEL(expand, launch_expand, storages<"a", "a">)

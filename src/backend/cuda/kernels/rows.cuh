@@ -95,7 +95,7 @@ __device__ __forceinline__ void row_fetch(raw8 raw[V], mz_cu_array a, int64_t st
 template <int V> __device__ __forceinline__ void row_widen(const raw8 raw[V], int dtype, int width, float x[V][8]) {
 #pragma unroll
     for (int v = 0; v < V; v++)
-        widen8(raw[v], width % 8 == 0 ? dtype : MZ_CU_F32, x[v]);
+        widen8(raw[v], width % 8 == 0 ? dtype : MEZZO_F32, x[v]);
 }
 
 template <int T, int V>
@@ -124,7 +124,7 @@ template <int T>
 __device__ __forceinline__ void row_vector(const float *data, int width, int v, float fill, float x[8]) {
     int c = row_column<T>(v);
     if (data != nullptr && width % 8 == 0 && c < width) {
-        load8(data, MZ_CU_F32, c, x);
+        load8(data, MEZZO_F32, c, x);
         return;
     }
 #pragma unroll

@@ -6,6 +6,14 @@
 namespace {
 enum { BLOCK = 256, MOST = 16 };
 
+struct small_n_args {
+    const float *x, *w, *dy;      // [rows, k], [n, k], [rows, n]
+    float *y, *dx, *dw, *partial; // partial: workspace of dw
+    int64_t rows;
+    int n, k; // n at most 16, k a multiple of 4
+    bool accumulate;
+};
+
 __device__ __forceinline__ float4 load4(const float *p) {
     return *reinterpret_cast<const float4 *>(p);
 }
@@ -38,7 +46,7 @@ enum { Y_BLOCK = 64, Y_WARPS = Y_BLOCK / WARP };
 
 // The experts of a token among whose lanes, N apart from each other's, `logit` is expert n's: as route_kernel, bit for
 // bit.
-template <int N> __device__ __forceinline__ void route_row(const mz_cu_route_args &r, int64_t m, int n, float logit) {
+template <int N> __device__ __forceinline__ void route_row(const route_args &r, int64_t m, int n, float logit) {
     constexpr int LANES = N == 16 ? 1 : 2; // of an expert
     int lane = static_cast<int>(threadIdx.x) % WARP, first = lane - n * LANES;
     float score = expert_score(logit), sum = 0, chosen_score = 0;
@@ -71,7 +79,7 @@ template <int N> __device__ __forceinline__ void route_row(const mz_cu_route_arg
 }
 
 template <int N, bool ROUTES>
-__global__ void __launch_bounds__(Y_BLOCK) small_n_y_kernel(const mz_cu_small_n g, const mz_cu_route_args r) {
+__global__ void __launch_bounds__(Y_BLOCK) small_n_y_kernel(const small_n_args g, const route_args r) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     int64_t m = (static_cast<int64_t>(blockIdx.x) * Y_WARPS + threadIdx.x / WARP) * 2;
     if (m >= g.rows)
@@ -102,7 +110,7 @@ __global__ void __launch_bounds__(Y_BLOCK) small_n_y_kernel(const mz_cu_small_n 
 enum { DX_ROWS = 4, DX_LEAST = 128, DX_MOST_ROWS = (BLOCK / (DX_LEAST / 4) + 1) * DX_ROWS };
 
 // dx of route for row m, a thread: as route_dx_kernel, bit for bit.
-__device__ __forceinline__ void unroute_row(const mz_cu_route_dx_args &r, int64_t m, float *to) {
+__device__ __forceinline__ void unroute_row(const route_dx_args &r, int64_t m, float *to) {
     const float *logits = static_cast<const float *>(r.logits.data) + m * r.experts;
     float sum = 1e-20f, mean = 0;
     for (int e = 0; e < r.experts; e++)
@@ -122,7 +130,7 @@ __device__ __forceinline__ void unroute_row(const mz_cu_route_dx_args &r, int64_
 
 // ROUTES: dy is route's dx, made here by the block for its rows; the block of a row's first thread also stores it.
 template <bool ROUTES>
-__global__ void __launch_bounds__(BLOCK) small_n_dx_kernel(const mz_cu_small_n g, const mz_cu_route_dx_args r) {
+__global__ void __launch_bounds__(BLOCK) small_n_dx_kernel(const small_n_args g, const route_dx_args r) {
     __shared__ float rows_dy[ROUTES ? DX_MOST_ROWS * MOST : 1];
     int across = g.k / 4;
     int64_t start = static_cast<int64_t>(blockIdx.x) * BLOCK, i = start + threadIdx.x, m = i / across * DX_ROWS;
@@ -163,7 +171,7 @@ __global__ void __launch_bounds__(BLOCK) small_n_dx_kernel(const mz_cu_small_n g
 // Blocks across k and down the rows, in chunks; a thread four columns of k for every n. The chunks' sums are added in
 // order.
 enum { DW_BLOCK = 128, DW_LEAST = 8 };
-template <int N> __global__ void __launch_bounds__(DW_BLOCK) small_n_dw_kernel(const mz_cu_small_n g, int chunk) {
+template <int N> __global__ void __launch_bounds__(DW_BLOCK) small_n_dw_kernel(const small_n_args g, int chunk) {
     int k = static_cast<int>(blockIdx.x * DW_BLOCK + threadIdx.x) * 4;
     if (k >= g.k)
         return;
@@ -188,7 +196,7 @@ template <int N> __global__ void __launch_bounds__(DW_BLOCK) small_n_dw_kernel(c
 
 // Each thread a strided share of the chunks, in order, then the shares in order.
 enum { ADD_COLUMNS = 32, ADD_SHARES = 16 };
-__global__ void __launch_bounds__(ADD_COLUMNS *ADD_SHARES) small_n_add_kernel(const mz_cu_small_n g, int chunks) {
+__global__ void __launch_bounds__(ADD_COLUMNS *ADD_SHARES) small_n_add_kernel(const small_n_args g, int chunks) {
     __shared__ float shares[ADD_SHARES][ADD_COLUMNS];
     int64_t i = static_cast<int64_t>(blockIdx.x) * ADD_COLUMNS + threadIdx.x, all = static_cast<int64_t>(g.n) * g.k;
     float sum = 0;
@@ -217,61 +225,144 @@ int chunks_of(int64_t rows, int sms) {
 }
 } // namespace
 
-template <bool ROUTES>
-static cudaError_t small_n_y(cudaStream_t stream, const mz_cu_small_n &g, const mz_cu_route_args &r) {
-    unsigned blocks = static_cast<unsigned>((g.rows + 2 * Y_WARPS - 1) / (2 * Y_WARPS));
-    if (blocks == 0)
-        return cudaSuccess;
-    if (g.n <= 8)
-        small_n_y_kernel<8, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
-    else
-        small_n_y_kernel<MOST, ROUTES><<<blocks, Y_BLOCK, 0, stream>>>(g, r);
-    return cudaGetLastError();
+template <bool ROUTES> static void launch_y(cudaStream_t stream, const small_n_args &g, const route_args &r) {
+    const unsigned blocks = blocks_of(g.rows, 2 * Y_WARPS);
+    if (blocks > 0)
+        (g.n <= 8 ? small_n_y_kernel<8, ROUTES> : small_n_y_kernel<MOST, ROUTES>)<<<blocks, Y_BLOCK, 0, stream>>>(g, r);
 }
-
-extern "C" cudaError_t mz_cu_small_n_y(cudaStream_t stream, const mz_cu_small_n *args) {
-    return small_n_y<false>(stream, *args, mz_cu_route_args{});
+template <bool ROUTES> static void launch_dx(cudaStream_t stream, const small_n_args &g, const route_dx_args &r) {
+    const unsigned blocks = blocks_of((g.rows + DX_ROWS - 1) / DX_ROWS * (g.k / 4), BLOCK);
+    if (blocks > 0)
+        small_n_dx_kernel<ROUTES><<<blocks, BLOCK, 0, stream>>>(g, r);
 }
-
-extern "C" cudaError_t mz_cu_small_n_y_route(cudaStream_t stream, const mz_cu_small_n *args,
-                                             const mz_cu_route_args *route) {
-    return small_n_y<true>(stream, *args, *route);
-}
-
-template <bool ROUTES>
-static cudaError_t small_n_dx(cudaStream_t stream, const mz_cu_small_n &g, const mz_cu_route_dx_args &r) {
-    int64_t threads = (g.rows + DX_ROWS - 1) / DX_ROWS * (g.k / 4);
-    if (threads == 0)
-        return cudaSuccess;
-    small_n_dx_kernel<ROUTES><<<static_cast<unsigned>((threads + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(g, r);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t mz_cu_small_n_dx(cudaStream_t stream, const mz_cu_small_n *args) {
-    return small_n_dx<false>(stream, *args, mz_cu_route_dx_args{});
-}
-
-extern "C" cudaError_t mz_cu_route_dx_small_n(cudaStream_t stream, const mz_cu_route_dx_args *route,
-                                              const mz_cu_small_n *args) {
-    return small_n_dx<true>(stream, *args, *route);
-}
-
-extern "C" size_t mz_cu_small_n_dw_workspace(int64_t rows, int n, int k, int sms) {
-    return static_cast<size_t>(chunks_of(rows, sms)) * static_cast<size_t>(n) * static_cast<size_t>(k) * sizeof(float);
-}
-
-extern "C" cudaError_t mz_cu_small_n_dw(cudaStream_t stream, const mz_cu_small_n *args, int sms) {
-    const mz_cu_small_n &g = *args;
-    int chunks = chunks_of(g.rows, sms), chunk = chunk_rows(g.rows, sms);
-    dim3 grid(static_cast<unsigned>((g.k / 4 + DW_BLOCK - 1) / DW_BLOCK), static_cast<unsigned>(chunks));
-    if (chunks > 0) {
-        if (g.n <= 8)
-            small_n_dw_kernel<8><<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
-        else
-            small_n_dw_kernel<MOST><<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
-    }
-    int64_t all = static_cast<int64_t>(g.n) * g.k;
-    small_n_add_kernel<<<static_cast<unsigned>((all + ADD_COLUMNS - 1) / ADD_COLUMNS), dim3(ADD_COLUMNS, ADD_SHARES), 0,
+static void launch_dw(cudaStream_t stream, const small_n_args &g, int sms) {
+    const int chunks = chunks_of(g.rows, sms), chunk = chunk_rows(g.rows, sms);
+    const dim3 grid(blocks_of(g.k / 4, DW_BLOCK), static_cast<unsigned>(chunks));
+    if (chunks > 0)
+        (g.n <= 8 ? small_n_dw_kernel<8> : small_n_dw_kernel<MOST>)<<<grid, DW_BLOCK, 0, stream>>>(g, chunk);
+    small_n_add_kernel<<<blocks_of(static_cast<int64_t>(g.n) * g.k, ADD_COLUMNS), dim3(ADD_COLUMNS, ADD_SHARES), 0,
                          stream>>>(g, chunks);
-    return cudaGetLastError();
+}
+
+// --- linear, linear_dx and linear_dw -------------------------------------------------------------------------------
+// x [M, K], dy [M, N], w [N, K]. cuBLASLt has no kernel for such a shape that reads x at the memory's pace.
+static const mz_tensor *matrix_of(const mz_call *call) {
+    return call->op == MZ_OP_linear      ? mz_in(call, linear, w)
+           : call->op == MZ_OP_linear_dx ? mz_in(call, linear_dx, w)
+                                         : mz_out(call, linear_dw, dw);
+}
+
+static small_n_args small_n_args_of(const mz_call *call) {
+    const mz_tensor *w = matrix_of(call);
+    small_n_args g = {.n = static_cast<int>(w->shape.dim[0]), .k = static_cast<int>(w->shape.dim[1])};
+    if (call->op == MZ_OP_linear) {
+        g.x = data_of<float>(mz_in(call, linear, x));
+        g.w = data_of<float>(w);
+        g.y = data_of<float>(mz_out(call, linear, y));
+        g.rows = mz_shape_count(&mz_in(call, linear, x)->shape) / g.k;
+        return g;
+    }
+    const mz_tensor *dy = mz_in(call, linear_dx, dy); // linear_dw's too
+    g.dy = data_of<float>(dy);
+    g.rows = mz_shape_count(&dy->shape) / g.n;
+    if (call->op == MZ_OP_linear_dx) {
+        g.w = data_of<float>(w);
+        g.dx = data_of<float>(mz_out(call, linear_dx, dx));
+    } else {
+        g.x = data_of<float>(mz_in(call, linear_dw, x));
+        g.dw = data_of<float>(w);
+        g.partial = static_cast<float *>(call->workspace);
+        g.accumulate = call->attrs.accumulate;
+    }
+    return g;
+}
+
+static const char *small_n_refusal(const mz_call *call) {
+    const char *reason = mz_cuda_storages(call, "f", "f");
+    if (reason != NULL)
+        return reason;
+    if (call->numerics.compute != MEZZO_F32 && call->numerics.compute != MEZZO_TF32)
+        return "computes in fp32";
+    const mz_shape *w = &matrix_of(call)->shape;
+    if (w->dim[0] > MOST || w->dim[1] % 4 != 0 || w->dim[1] >= 1 << 24)
+        return "is for matrices of at most 16 rows, of a multiple of 4 columns";
+    bool more = call->op == MZ_OP_linear && call->attrs.act != MZ_ACT_NONE;
+    for (int i = 2; i < call->n_in; i++)
+        more = more || mz_present(&call->in[i]);
+    for (int i = 1; i < call->n_out; i++)
+        more = more || mz_present(&call->out[i]);
+    return more ? "multiplies and nothing else" : NULL;
+}
+
+static const char *small_n_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const char *reason = small_n_refusal(call);
+    if (reason != NULL || call->op != MZ_OP_linear_dw)
+        return reason;
+    const small_n_args g = small_n_args_of(call);
+    out->workspace =
+        sizeof(float) * static_cast<size_t>(chunks_of(g.rows, mz_cuda(device)->sms)) * static_cast<size_t>(g.n) * g.k;
+    return NULL;
+}
+
+static void launch_small_n(const mz_cuda_device *cuda, const mz_call *call) {
+    const small_n_args g = small_n_args_of(call);
+    if (call->op == MZ_OP_linear)
+        launch_y<false>(cuda->stream, g, {});
+    else if (call->op == MZ_OP_linear_dx)
+        launch_dx<false>(cuda->stream, g, {});
+    else
+        launch_dw(cuda->stream, g, cuda->sms);
+}
+const mz_kernel mz_cuda_linear_small_n = {"linear__cuda_small_n", small_n_prepare, enqueue<launch_small_n>};
+const mz_kernel mz_cuda_linear_dx_small_n = {"linear_dx__cuda_small_n", small_n_prepare, enqueue<launch_small_n>};
+const mz_kernel mz_cuda_linear_dw_small_n = {"linear_dw__cuda_small_n", small_n_prepare, enqueue<launch_small_n>};
+
+// --- a router's logits and what they choose, in one piece; the way back --------------------------------------------
+static mezzo_status run_forward(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    launch_y<true>(mz_cuda(device)->stream, small_n_args_of(first), route_args_of(second));
+    MZ_CUDA_TRY(cudaGetLastError());
+    return MEZZO_OK;
+}
+static const mz_fused_kernel forward = {"linear_route__cuda_small_n", run_forward};
+
+static mezzo_status run_backward(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    launch_dx<true>(mz_cuda(device)->stream, small_n_args_of(second), route_dx_args_of(first));
+    MZ_CUDA_TRY(cudaGetLastError());
+    return MEZZO_OK;
+}
+static const mz_fused_kernel backward = {"route_dx_linear_dx__cuda_small_n", run_backward};
+
+// Returns whether the second call writes where the first one reads.
+static bool in_the_way(const mz_call *first, const mz_call *second) {
+    for (int i = 0; i < first->n_in; i++)
+        for (int k = 0; k < second->n_out; k++) {
+            const mz_tensor *in = &first->in[i], *out = &second->out[k];
+            const char *p = static_cast<const char *>(in->data), *q = static_cast<const char *>(out->data);
+            if (mz_present(in) && mz_present(out) &&
+                p < q + static_cast<size_t>(mz_shape_count(&out->shape)) * mezzo_dtype_size(out->dtype) &&
+                q < p + static_cast<size_t>(mz_shape_count(&in->shape)) * mezzo_dtype_size(in->dtype))
+                return true;
+        }
+    return false;
+}
+
+const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second) {
+    if (second->in[0].data != first->out[0].data || in_the_way(first, second))
+        return NULL;
+    if (first->op == MZ_OP_linear && second->op == MZ_OP_route) {
+        const bool can = !second->attrs.softmax && small_n_refusal(first) == NULL &&
+                         mz_cuda_storages(second, "af", "fi") == NULL && few_experts_of_route(second) == NULL;
+        return can && second->attrs.groups <= 1 && second->attrs.top_k <= mz_in(first, linear, w)->shape.dim[0]
+                   ? &forward
+                   : NULL;
+    }
+    if (first->op == MZ_OP_route_dx && second->op == MZ_OP_linear_dx) {
+        const bool can =
+            !first->attrs.softmax && small_n_refusal(second) == NULL && mz_cuda_storages(first, "fai", "a") == NULL;
+        return can && mz_in(first, route_dx, logits)->dtype == MEZZO_F32 &&
+                       mz_in(second, linear_dx, w)->shape.dim[1] >= DX_LEAST
+                   ? &backward
+                   : NULL;
+    }
+    return NULL;
 }

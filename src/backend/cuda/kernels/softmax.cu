@@ -1,4 +1,5 @@
 // Computes softmax over the last dimension, and its gradient.
+#include "host.cuh"
 #include "rows.cuh"
 
 template <int T, int V>
@@ -49,20 +50,23 @@ __global__ void __launch_bounds__(ROW_BLOCK) softmax_wide_kernel(mz_cu_array x, 
         store1(y.data, y.dtype, start + c, expf(load1(x.data, x.dtype, start + c) - max) * inverse);
 }
 
-extern "C" cudaError_t mz_cu_softmax(cudaStream_t stream, mz_cu_array x, mz_cu_array y, int64_t rows, int width) {
+static void launch_softmax(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_cu_array x = mz_cuda_array(mz_in(call, softmax, x)), y = mz_cuda_array(mz_out(call, softmax, y));
+    const int width = static_cast<int>(mz_cuda_width(mz_out(call, softmax, y)));
+    const int64_t rows = mz_shape_rows(&mz_out(call, softmax, y)->shape);
     if (rows == 0)
-        return cudaSuccess;
+        return;
     if (width > ROW_WIDTH_MAX) {
-        softmax_wide_kernel<<<static_cast<unsigned>(rows), ROW_BLOCK, 0, stream>>>(x, y, width);
-        return cudaGetLastError();
+        softmax_wide_kernel<<<blocks_of(rows, 1), ROW_BLOCK, 0, cuda->stream>>>(x, y, width);
+        return;
     }
 #define RUN(T, V)                                                                                                      \
-    softmax_kernel<T, V><<<static_cast<unsigned>((rows + row_threads<T>::rows - 1) / row_threads<T>::rows),            \
-                           row_threads<T>::block, 0, stream>>>(x, y, rows, width)
+    softmax_kernel<T, V>                                                                                               \
+        <<<blocks_of(rows, row_threads<T>::rows), row_threads<T>::block, 0, cuda->stream>>>(x, y, rows, width)
     MZ_ROW_DISPATCH(width, RUN);
 #undef RUN
-    return cudaGetLastError();
 }
+MZ_CUDA_KERNEL(softmax, launch_softmax, storages<"a", "a", narrow_output>)
 
 // dx = y·(dy - Σ dy·y)
 template <int T, int V>
@@ -107,18 +111,21 @@ __global__ void __launch_bounds__(ROW_BLOCK)
                load1(y.data, y.dtype, start + c) * (load1(dy.data, dy.dtype, start + c) - sum));
 }
 
-extern "C" cudaError_t mz_cu_softmax_dx(cudaStream_t stream, mz_cu_array dy, mz_cu_array y, mz_cu_array dx,
-                                        int64_t rows, int width) {
+static void launch_softmax_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_cu_array dy = mz_cuda_array(mz_in(call, softmax_dx, dy)), y = mz_cuda_array(mz_in(call, softmax_dx, y)),
+                      dx = mz_cuda_array(mz_out(call, softmax_dx, dx));
+    const int width = static_cast<int>(mz_cuda_width(mz_out(call, softmax_dx, dx)));
+    const int64_t rows = mz_shape_rows(&mz_out(call, softmax_dx, dx)->shape);
     if (rows == 0)
-        return cudaSuccess;
+        return;
     if (width > ROW_WIDTH_MAX) {
-        softmax_dx_wide_kernel<<<static_cast<unsigned>(rows), ROW_BLOCK, 0, stream>>>(dy, y, dx, width);
-        return cudaGetLastError();
+        softmax_dx_wide_kernel<<<blocks_of(rows, 1), ROW_BLOCK, 0, cuda->stream>>>(dy, y, dx, width);
+        return;
     }
 #define RUN(T, V)                                                                                                      \
-    softmax_dx_kernel<T, V><<<static_cast<unsigned>((rows + row_threads<T>::rows - 1) / row_threads<T>::rows),         \
-                              row_threads<T>::block, 0, stream>>>(dy, y, dx, rows, width)
+    softmax_dx_kernel<T, V>                                                                                            \
+        <<<blocks_of(rows, row_threads<T>::rows), row_threads<T>::block, 0, cuda->stream>>>(dy, y, dx, rows, width)
     MZ_ROW_DISPATCH(width, RUN);
 #undef RUN
-    return cudaGetLastError();
 }
+MZ_CUDA_KERNEL(softmax_dx, launch_softmax_dx, storages<"a", "a", narrow_output>)

@@ -11,14 +11,14 @@ enum { CHUNK = 4096, VECTORS = CHUNK / (4 * THREADS) };
 enum { BRIEF = 1024 };
 
 struct chunk {
-    mz_cu_segment segment;
+    mz_segment segment;
     int64_t start; // element of the parameter
     int n;         // elements
 };
 
 // body(chunk, its number) for every chunk that is this block's; returns how many chunks there are.
 template <int C = CHUNK, typename F>
-__device__ __forceinline__ int64_t for_chunks(const mz_cu_segment *segments, int n, F body) {
+__device__ __forceinline__ int64_t for_chunks(const mz_segment *segments, int n, F body) {
     return for_parts(
         n, [&](int s) { return static_cast<int>((segments[s].count + C - 1) / C); },
         [&](int s, int part, int64_t number) {
@@ -45,8 +45,8 @@ static unsigned resident(const void *kernel, int64_t elements, int n_segments, i
 // square overflows.
 template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)
-    grad_stats_kernel(const mz_cu_segment *segments, int n, const float *scale, bool keeps, float *grad,
-                      mz_cu_opt_state *state, double *pieces, double *partial) {
+    grad_stats_kernel(const mz_segment *segments, int n, const float *scale, bool keeps, float *grad,
+                      mz_opt_state *state, double *pieces, double *partial) {
     __shared__ double sums[2][THREADS / WARP];
     __shared__ float shared_inverse;
     if (threadIdx.x == 0)
@@ -120,7 +120,7 @@ __device__ __forceinline__ double sum_of(const double *x, int64_t n) {
 }
 
 __global__ void __launch_bounds__(NORM_BLOCK)
-    norm_kernel(const double *partial, const float *scale, mz_cu_opt_state *state) {
+    norm_kernel(const double *partial, const float *scale, mz_opt_state *state) {
     double sum = sum_of(partial + 1, *reinterpret_cast<const int64_t *>(partial));
     if (threadIdx.x != 0)
         return;
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(NORM_BLOCK)
 }
 
 __global__ void __launch_bounds__(NORM_BLOCK)
-    norm_across_ranks_kernel(const double *pieces, int64_t n, const mz_cu_opt_state *states, int ranks,
-                             mz_cu_opt_state *state) {
+    norm_across_ranks_kernel(const double *pieces, int64_t n, const mz_opt_state *states, int ranks,
+                             mz_opt_state *state) {
     double sum = sum_of(pieces, n);
     if (threadIdx.x != 0)
         return;
@@ -143,32 +143,45 @@ __global__ void __launch_bounds__(NORM_BLOCK)
         state->bad |= states[r].bad;
 }
 
-extern "C" cudaError_t mz_cu_norm_across_ranks(cudaStream_t stream, const double *pieces, int64_t n, const void *states,
-                                               int ranks, void *state) {
-    norm_across_ranks_kernel<<<1, NORM_BLOCK, 0, stream>>>(pieces, n, static_cast<const mz_cu_opt_state *>(states),
-                                                           ranks, static_cast<mz_cu_opt_state *>(state));
-    return cudaGetLastError();
+static void launch_norm_across_ranks(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *pieces = mz_in(call, norm_across_ranks, pieces), *states = mz_in(call, norm_across_ranks, states);
+    norm_across_ranks_kernel<<<1, NORM_BLOCK, 0, cuda->stream>>>(
+        data_of<double>(pieces), count_in<double>(pieces), data_of<mz_opt_state>(states),
+        count_in<mz_opt_state>(states), data_of<mz_opt_state>(mz_out(call, norm_across_ranks, state)));
 }
+MZ_CUDA_KERNEL(norm_across_ranks, launch_norm_across_ranks, storages<"uu", "u">)
 
-extern "C" cudaError_t mz_cu_grad_stats(cudaStream_t stream, const void *segments, int n, const float *scale,
-                                        bool keeps, float *grad, int64_t elements, void *state, double *pieces,
-                                        double *partial, int sms, bool padded) {
-    auto kernel = padded ? grad_stats_kernel<true> : grad_stats_kernel<false>;
-    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), elements, n, sms);
-    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, scale, keeps, grad,
-                                           static_cast<mz_cu_opt_state *>(state), pieces, partial);
-    if (pieces == nullptr)
-        norm_kernel<<<1, NORM_BLOCK, 0, stream>>>(partial, keeps ? scale : nullptr,
-                                                  static_cast<mz_cu_opt_state *>(state));
-    return cudaGetLastError();
+static const char *grad_stats_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    // The number of chunks, and their sums: at most one chunk more a segment than the buffer has whole ones.
+    const int64_t chunks = mz_shape_count(&mz_out(call, grad_stats, grad)->shape) / CHUNK +
+                           count_in<mz_segment>(mz_in(call, grad_stats, segments));
+    out->workspace = sizeof(double) * static_cast<size_t>(chunks + 1);
+    return mz_cuda_storages(call, "uf", "fuu");
 }
+static void launch_grad_stats(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *segments = mz_in(call, grad_stats, segments), *grad = mz_out(call, grad_stats, grad);
+    const bool keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
+    const float *scale = data_of<float>(mz_in(call, grad_stats, scale));
+    double *pieces = data_of<double>(mz_out(call, grad_stats, pieces)),
+           *partial = static_cast<double *>(call->workspace);
+    mz_opt_state *state = data_of<mz_opt_state>(mz_out(call, grad_stats, state));
+    const int n = count_in<mz_segment>(segments);
+    const auto kernel = segments->storage.padded ? grad_stats_kernel<true> : grad_stats_kernel<false>;
+    const unsigned blocks =
+        resident(reinterpret_cast<const void *>(kernel), mz_shape_count(&grad->shape), n, cuda->sms);
+    kernel<<<blocks, THREADS, 0, cuda->stream>>>(data_of<mz_segment>(segments), n, scale, keeps, data_of<float>(grad),
+                                                 state, pieces, partial);
+    if (pieces == nullptr)
+        norm_kernel<<<1, NORM_BLOCK, 0, cuda->stream>>>(partial, keeps ? scale : nullptr, state);
+}
+MZ_CUDA_KERNEL(grad_stats, launch_grad_stats, grad_stats_prepare)
 
 // --- optimizers ----------------------------------------------------------------------------------------------------
 // constants[1] are those of parameters with weight decay.
 template <typename KIND, int N, int C, bool PADDED, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
-    update_kernel(const mz_cu_segment *segments, int n, const mz_cu_opt_state *state, mz_update_rule rule,
-                  const float *grad, float *master, M *m, M *v, void *low_copy, float *ema) {
+    update_kernel(const mz_segment *segments, int n, const mz_opt_state *state, mz_update_rule rule, const float *grad,
+                  float *master, M *m, M *v, void *low_copy, float *ema) {
     __shared__ typename KIND::constants constants[2];
     __shared__ step_numbers shared;
     __shared__ typename shared_for<M>::type together;
@@ -207,53 +220,72 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-template <typename KIND, int N, bool AVERAGES, typename M> auto kernel_of(const mz_cu_update_args &a) {
-    if (a.padded)
-        return a.overlaps ? update_kernel<KIND, N, BRIEF, true, AVERAGES, M>
-                          : update_kernel<KIND, N, CHUNK, true, AVERAGES, M>;
-    return a.overlaps ? update_kernel<KIND, N, BRIEF, false, AVERAGES, M>
-                      : update_kernel<KIND, N, CHUNK, false, AVERAGES, M>;
+template <typename KIND, int N, bool AVERAGES, typename M> auto kernel_of(bool padded, bool overlaps) {
+    if (padded)
+        return overlaps ? update_kernel<KIND, N, BRIEF, true, AVERAGES, M>
+                        : update_kernel<KIND, N, CHUNK, true, AVERAGES, M>;
+    return overlaps ? update_kernel<KIND, N, BRIEF, false, AVERAGES, M>
+                    : update_kernel<KIND, N, CHUNK, false, AVERAGES, M>;
 }
 
-template <typename KIND, int N, typename M> cudaError_t launch_update(cudaStream_t stream, const mz_cu_update_args &a) {
-    auto kernel = a.ema != nullptr ? kernel_of<KIND, N, true, M>(a) : kernel_of<KIND, N, false, M>(a);
-    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), a.elements, a.n, a.sms);
-    if (a.overlaps)
-        blocks = static_cast<unsigned>(a.elements / BRIEF + a.n);
-    kernel<<<blocks, THREADS, 0, stream>>>(
-        static_cast<const mz_cu_segment *>(a.segments), a.n, static_cast<const mz_cu_opt_state *>(a.state), a.rule,
-        a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.low_copy, a.ema);
-    return cudaGetLastError();
+template <typename KIND, int N, typename M> void launch_update(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_update_attrs *u = call->attrs.update;
+    const mz_tensor *segments = mz_in(call, adamw, segments), *grad = mz_in(call, adamw, grad);
+    float *ema = data_of<float>(mz_out(call, adamw, ema));
+    const int n = count_in<mz_segment>(segments);
+    const int64_t elements = u->elements > 0 ? u->elements : mz_shape_count(&grad->shape);
+    const auto kernel = ema != nullptr ? kernel_of<KIND, N, true, M>(segments->storage.padded, u->overlaps)
+                                       : kernel_of<KIND, N, false, M>(segments->storage.padded, u->overlaps);
+    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), elements, n, cuda->sms);
+    if (u->overlaps)
+        blocks = static_cast<unsigned>(elements / BRIEF + n);
+    kernel<<<blocks, THREADS, 0, cuda->stream>>>(
+        data_of<mz_segment>(segments), n, data_of<mz_opt_state>(mz_in(call, adamw, state)), u->rule,
+        data_of<float>(grad), data_of<float>(mz_out(call, adamw, master)), data_of<M>(mz_out(call, adamw, m)),
+        data_of<M>(mz_out(call, adamw, v)), mz_out(call, adamw, low_copy)->data, ema);
 }
 
 // A kind may keep no moments although it can.
-template <typename KIND> cudaError_t update(cudaStream_t stream, const mz_cu_update_args &a) {
-    constexpr int N = KIND::MOMENTS;
-    if (a.moment[0] == nullptr)
-        return launch_update<KIND, 0, float>(stream, a);
-    switch (a.moment_bytes) {
-    case 1:
-        return launch_update<KIND, N, uint8_t>(stream, a);
-    case 2:
-        return launch_update<KIND, N, uint16_t>(stream, a);
-    default:
-        return launch_update<KIND, N, float>(stream, a);
-    }
+template <typename KIND> void launch_segments(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *m = mz_out(call, adamw, m);
+    if (count_in<mz_segment>(mz_in(call, adamw, segments)) == 0)
+        return;
+    if (!mz_present(m))
+        launch_update<KIND, 0, float>(cuda, call);
+    else if (m->dtype == MEZZO_U8)
+        launch_update<KIND, KIND::MOMENTS, uint8_t>(cuda, call);
+    else if (m->dtype == MEZZO_BF16)
+        launch_update<KIND, KIND::MOMENTS, uint16_t>(cuda, call);
+    else
+        launch_update<KIND, KIND::MOMENTS, float>(cuda, call);
+}
+
+static const char *kind_prepare(mezzo_device *, const mz_call *call, mz_prepared *) {
+    const mz_tensor *m = mz_out(call, adamw, m), *v = mz_out(call, adamw, v);
+    const mezzo_dtype moments = mz_present(m) ? m->dtype : MEZZO_F32;
+    if (mz_present(v) && moments != v->dtype)
+        return "its moments are not stored alike";
+    // Moments of 8 bits are in blocks of a row of elements, quantized weights in tiles of a matrix.
+    if (moments == MEZZO_U8 && mz_present(mz_in(call, adamw, quantized)))
+        return "it does not write quantized weights beside moments of 8 bits";
+    return mz_cuda_storages(call, "fuu", moments == MEZZO_BF16 ? "mbbuf" : moments == MEZZO_U8 ? "muuuf" : "mffuf");
 }
 
 #define KIND(name, ...)                                                                                                \
-    extern "C" cudaError_t mz_cu_##name(cudaStream_t stream, const mz_cu_update_args *args) {                          \
-        return update<name##_kind>(stream, *args);                                                                     \
-    }
+    static void launch_##name(const mz_cuda_device *cuda, const mz_call *call) {                                       \
+        launch_segments<name##_kind>(cuda, call);                                                                      \
+        launch_##name##_fp8(cuda, call);                                                                               \
+    }                                                                                                                  \
+    MZ_CUDA_KERNEL(name, launch_##name, kind_prepare)
 #include "mezzo/optimizers.def"
 #undef KIND
 
 template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)
-    refresh_kernel(const mz_cu_segment *segments, int n, const float *master, void *low_copy) {
+    refresh_kernel(const mz_segment *segments, int n, const float *master, void *low_copy) {
     for_chunks(segments, n, [&](const chunk &c, int64_t) {
         const float *p = master + (c.segment.offset - c.segment.master_shift);
-        if (c.segment.master != MZ_CU_MASTER_FP32) // the low copy is a part of the master
+        if (c.segment.master != MEZZO_MASTER_FP32) // the low copy is a part of the master
             return;
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
@@ -263,10 +295,12 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-extern "C" cudaError_t mz_cu_refresh(cudaStream_t stream, const void *segments, int n, const float *master,
-                                     int64_t elements, void *low_copy, int sms, bool padded) {
-    auto kernel = padded ? refresh_kernel<true> : refresh_kernel<false>;
-    unsigned blocks = resident(reinterpret_cast<const void *>(kernel), elements, n, sms);
-    kernel<<<blocks, THREADS, 0, stream>>>(static_cast<const mz_cu_segment *>(segments), n, master, low_copy);
-    return cudaGetLastError();
+static void launch_refresh(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *segments = mz_in(call, refresh, segments), *low_copy = mz_out(call, refresh, low_copy);
+    const auto kernel = segments->storage.padded ? refresh_kernel<true> : refresh_kernel<false>;
+    const int n = count_in<mz_segment>(segments);
+    const int64_t elements = mz_shape_count(&low_copy->shape) / 2;
+    kernel<<<resident(reinterpret_cast<const void *>(kernel), elements, n, cuda->sms), THREADS, 0, cuda->stream>>>(
+        data_of<mz_segment>(segments), n, data_of<float>(mz_in(call, refresh, master)), low_copy->data);
 }
+MZ_CUDA_KERNEL(refresh, launch_refresh, storages<"mu", "u">)

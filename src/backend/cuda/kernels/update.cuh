@@ -8,9 +8,13 @@
 #include <cuda_fp16.h>
 
 #include "dynamic8.cuh"
-#include "launch.h"
+#include "host.cuh"
 #include "layout.cuh"
 #include "philox.cuh"
+
+extern "C" {
+#include "mezzo/optimizer.h"
+}
 
 enum { THREADS = 256, WARP = 32, GROUP = 1024 };
 
@@ -96,14 +100,13 @@ template <bool PADDED> struct four {
     __device__ __forceinline__ int64_t operator[](int k) const { return PADDED ? at[PADDED ? k : 0] : at[0] + k; }
 };
 
-template <bool PADDED>
-__device__ __forceinline__ four<PADDED> four_at(const mz_cu_segment &s, int64_t element, int left) {
+template <bool PADDED> __device__ __forceinline__ four<PADDED> four_at(const mz_segment &s, int64_t element, int left) {
     four<PADDED> f;
     f.left = left;
     f.whole = left >= 4;
     f.at[0] = element;
     if constexpr (PADDED) {
-        const mz_cu_layout &l = s.layout;
+        const mz_layout &l = s.layout;
         int64_t column = element, row = l.width == 0 ? 0 : layout_row(l, element, column);
         f.at[0] = l.width == 0 ? element : layout_row_start(l, row) + column;
 #pragma unroll
@@ -155,13 +158,12 @@ __device__ __forceinline__ float inverse_of(float scale) { // torch takes the re
 }
 
 __device__ __forceinline__ uint16_t narrow(float x, int dtype) {
-    return dtype == MZ_CU_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
+    return dtype == MEZZO_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
 }
 
 template <bool PADDED>
-__device__ __forceinline__ void store_low_copy4(void *low_copy, const mz_cu_segment &s, const four<PADDED> &f,
-                                                float4 x) {
-    if (low_copy == nullptr || s.low_copy_offset == MZ_CU_NO_LOW_COPY)
+__device__ __forceinline__ void store_low_copy4(void *low_copy, const mz_segment &s, const four<PADDED> &f, float4 x) {
+    if (low_copy == nullptr || s.low_copy_offset == MZ_NO_LOW_COPY)
         return;
     uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(low_copy) + s.low_copy_offset);
     store_four(p, f,
@@ -198,7 +200,7 @@ __device__ __forceinline__ uint16_t round_at_random(float x, uint32_t random) {
         return static_cast<uint16_t>(bits >> 16 | 0x40u);
     uint16_t rounded = static_cast<uint16_t>((bits + (random >> 16)) >> 16);
     bool became_infinite = (rounded & 0x7FFFu) == 0x7F80u && (bits & 0x7FFFFFFFu) != 0x7F800000u;
-    return became_infinite ? narrow(x, MZ_CU_BF16) : rounded;
+    return became_infinite ? narrow(x, MEZZO_BF16) : rounded;
 }
 
 struct master_place {
@@ -207,7 +209,7 @@ struct master_place {
     philox_key key;
 };
 
-__device__ __forceinline__ philox_key key_of(const mz_cu_segment &s, uint64_t seed, int64_t step) {
+__device__ __forceinline__ philox_key key_of(const mz_segment &s, uint64_t seed, int64_t step) {
     philox_key key;
     key.seed = seed;
     key.step = static_cast<uint32_t>(step ^ step >> 32);
@@ -215,10 +217,10 @@ __device__ __forceinline__ philox_key key_of(const mz_cu_segment &s, uint64_t se
     return key;
 }
 
-__device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *master, void *low_copy, uint64_t seed,
+__device__ __forceinline__ master_place place_of(const mz_segment &s, float *master, void *low_copy, uint64_t seed,
                                                  int64_t step) {
     master_place p = {master + (s.offset - s.master_shift), nullptr, nullptr, {0, 0, 0}};
-    if (s.master == MZ_CU_MASTER_FP32)
+    if (s.master == MEZZO_MASTER_FP32)
         return p;
     p.high = reinterpret_cast<uint16_t *>(static_cast<char *>(low_copy) + s.low_copy_offset);
     p.low = reinterpret_cast<uint16_t *>(reinterpret_cast<char *>(master) + s.low_offset);
@@ -227,23 +229,23 @@ __device__ __forceinline__ master_place place_of(const mz_cu_segment &s, float *
 }
 
 template <bool PADDED>
-__device__ __forceinline__ float4 load_masters(const mz_cu_segment &s, const master_place &p, const four<PADDED> &f) {
-    if (s.master == MZ_CU_MASTER_FP32)
+__device__ __forceinline__ float4 load_masters(const mz_segment &s, const master_place &p, const four<PADDED> &f) {
+    if (s.master == MEZZO_MASTER_FP32)
         return load4(p.fp32, f);
     ushort4 high = load_halves(p.high, f), low = make_ushort4(0, 0, 0, 0);
-    if (s.master == MZ_CU_MASTER_SPLIT)
+    if (s.master == MEZZO_MASTER_SPLIT)
         low = load_halves(p.low, f);
     return make_float4(join(high.x, low.x), join(high.y, low.y), join(high.z, low.z), join(high.w, low.w));
 }
 
 // `element`: the first of the four, a multiple of 4.
 template <bool PADDED>
-__device__ __forceinline__ void store_masters(const mz_cu_segment &s, const master_place &p, void *low_copy,
+__device__ __forceinline__ void store_masters(const mz_segment &s, const master_place &p, void *low_copy,
                                               int64_t element, const four<PADDED> &f, float4 x) {
-    if (s.master == MZ_CU_MASTER_FP32) {
+    if (s.master == MEZZO_MASTER_FP32) {
         store_four(p.fp32, f, x);
         store_low_copy4(low_copy, s, f, x);
-    } else if (s.master == MZ_CU_MASTER_SPLIT) {
+    } else if (s.master == MEZZO_MASTER_SPLIT) {
         store_four(p.high, f, make_ushort4(high_half(x.x), high_half(x.y), high_half(x.z), high_half(x.w)));
         store_four(p.low, f, make_ushort4(low_half(x.x), low_half(x.y), low_half(x.z), low_half(x.w)));
     } else if (f.left > 0) {
@@ -279,13 +281,13 @@ struct step_numbers {
     int64_t step;
 };
 
-__device__ __forceinline__ step_numbers numbers_of(const mz_cu_opt_state *state, const mz_update_rule &rule) {
+__device__ __forceinline__ step_numbers numbers_of(const mz_opt_state *state, const mz_update_rule &rule) {
     const bool is_direction = rule.update_scale != 0; // the gradient is taken as it is
     return {is_direction ? 1.0f : inverse_of(state->scale), is_direction ? 1.0f : static_cast<float>(state->last_clip),
             ema_fresh(rule.ema, state->step), state->step};
 }
 
-__device__ __forceinline__ mz_update_rates rates_of(const mz_cu_opt_state *state, const mz_update_rule &rule) {
+__device__ __forceinline__ mz_update_rates rates_of(const mz_opt_state *state, const mz_update_rule &rule) {
     return {state->lr * rule.lr_factor, state->bias[rule.group][0], state->bias[rule.group][1], state->step};
 }
 
@@ -468,5 +470,15 @@ __device__ __forceinline__ void store_moments(uint16_t *m, uint16_t *v, nothing_
                    make_ushort4(round_at_random(xv.x, w.x << 16), round_at_random(xv.y, w.y << 16),
                                 round_at_random(xv.z, w.z << 16), round_at_random(xv.w, w.w << 16)));
 }
+
+// --- the calls; all kinds have the slots of adamw ------------------------------------------------------------------
+template <class T> int count_in(const mz_tensor *bytes) { // structs T
+    return mz_present(bytes) ? static_cast<int>(static_cast<size_t>(mz_shape_count(&bytes->shape)) / sizeof(T)) : 0;
+}
+
+// update_fp8.cu: updates `quantized` and writes their 8-bit data. Moments are FP32 or BF16.
+#define KIND(name, ...) void launch_##name##_fp8(const mz_cuda_device *cuda, const mz_call *call);
+#include "mezzo/optimizers.def"
+#undef KIND
 
 #endif

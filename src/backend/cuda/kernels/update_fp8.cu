@@ -4,7 +4,6 @@
 // bits are those of the kind's op and quantize after it.
 #include "fp8_pack.cuh"
 #include "update.cuh"
-#include "update_fp8.h"
 
 enum { ROWS = 64, COLS = 128, HALF = COLS / 2, PARTS = HALF / 4, AT_ONCE = THREADS / PARTS, PITCH = COLS + 8 };
 static_assert(ROWS % AT_ONCE == 0 && ROWS / 16 * (COLS / 4) <= THREADS, "a thread turns 16 rows of 4 columns at most");
@@ -59,7 +58,7 @@ __device__ __forceinline__ void update_eight(const typename KIND::constants &k, 
 
 template <typename KIND, int N, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
-    quantized_kernel(const mz_cu_quantized_segment *quantized, int n, const mz_cu_opt_state *state, mz_update_rule rule,
+    quantized_kernel(const mz_quantized_segment *quantized, int n, const mz_opt_state *state, mz_update_rule rule,
                      moved<M> all) {
     __shared__ typename KIND::constants constants[2];
     __shared__ step_numbers shared;
@@ -78,8 +77,8 @@ __global__ void __launch_bounds__(THREADS)
     for_parts(
         n, [&](int i) { return tiles_of(quantized[i].rows, quantized[i].columns); },
         [&](int i, int index, int64_t) {
-            const mz_cu_quantized_segment &c = quantized[i];
-            const mz_cu_segment &s = c.segment;
+            const mz_quantized_segment &c = quantized[i];
+            const mz_segment &s = c.segment;
             const int64_t rows = c.rows, columns = c.columns;
             const int across = static_cast<int>((columns + COLS - 1) / COLS);
             const int64_t row0 = static_cast<int64_t>(index / across) * ROWS;
@@ -89,8 +88,8 @@ __global__ void __launch_bounds__(THREADS)
                                 AVERAGES ? all.ema + s.state_offset : nullptr};
             const philox_key key = key_of(s, rule.seed, numbers.step);
             const typename KIND::constants k = constants[s.decay != 0];
-            const float inverse = 1 / *static_cast<const float *>(c.entry); // exact
-            const bool e4m3 = c.dtype == MZ_CU_F8E4M3;
+            const float inverse = 1 / c.entry->scale; // exact
+            const bool e4m3 = c.dtype == MEZZO_F8E4M3;
             uint8_t *rowwise = static_cast<uint8_t *>(c.rowwise), *columnwise = static_cast<uint8_t *>(c.columnwise);
             uint32_t amax = 0;
 #pragma unroll 1
@@ -114,35 +113,40 @@ __global__ void __launch_bounds__(THREADS)
             const int run = tid % 4 * 16, quad = tid / 4 * 4;
             if (columnwise != nullptr && quad < COLS && row0 + run < rows && col0 + quad < columns)
                 turn_run(tile + run * PITCH + quad, PITCH, columnwise + (col0 + quad) * rows + row0 + run, rows);
-            record_amax<THREADS>(static_cast<uint32_t *>(c.entry) + MZ_CU_ENTRY_WEIGHT_AMAX, amax);
+            record_amax<THREADS>(&c.entry->weight_amax, amax);
             __syncthreads(); // of the largest too: the next tile's are written where these were read
         });
 }
 
 template <typename KIND, int N, typename M>
-static cudaError_t launch(cudaStream_t stream, const mz_cu_update_args &a, const mz_cu_quantized &c) {
-    auto kernel = a.ema != nullptr ? quantized_kernel<KIND, N, true, M> : quantized_kernel<KIND, N, false, M>;
-    const moved<M> all = {a.grad, a.master, static_cast<M *>(a.moment[0]), static_cast<M *>(a.moment[1]), a.ema};
-    kernel<<<resident_blocks(reinterpret_cast<const void *>(kernel), c.elements / (ROWS * COLS) + c.n, a.sms), THREADS,
-             0, stream>>>(static_cast<const mz_cu_quantized_segment *>(c.quantized), c.n,
-                          static_cast<const mz_cu_opt_state *>(a.state), a.rule, all);
-    return cudaGetLastError();
+static void launch_quantized(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *quantized = mz_in(call, adamw, quantized), *grad = mz_in(call, adamw, grad);
+    const moved<M> all = {data_of<float>(grad), data_of<float>(mz_out(call, adamw, master)),
+                          data_of<M>(mz_out(call, adamw, m)), data_of<M>(mz_out(call, adamw, v)),
+                          data_of<float>(mz_out(call, adamw, ema))};
+    const auto kernel = all.ema != nullptr ? quantized_kernel<KIND, N, true, M> : quantized_kernel<KIND, N, false, M>;
+    const int n = count_in<mz_quantized_segment>(quantized);
+    const int64_t tiles = mz_shape_count(&grad->shape) / (ROWS * COLS) + n;
+    kernel<<<resident_blocks(reinterpret_cast<const void *>(kernel), tiles, cuda->sms), THREADS, 0, cuda->stream>>>(
+        data_of<mz_quantized_segment>(quantized), n, data_of<mz_opt_state>(mz_in(call, adamw, state)),
+        call->attrs.update->rule, all);
 }
 
-template <typename KIND>
-static cudaError_t update(cudaStream_t stream, const mz_cu_update_args &a, const mz_cu_quantized &c) {
-    if (c.n == 0)
-        return cudaSuccess;
-    if (a.moment[0] == nullptr)
-        return launch<KIND, 0, float>(stream, a, c);
-    return a.moment_bytes == 2 ? launch<KIND, KIND::MOMENTS, uint16_t>(stream, a, c)
-                               : launch<KIND, KIND::MOMENTS, float>(stream, a, c);
+template <typename KIND> static void launch_kind(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *m = mz_out(call, adamw, m);
+    if (count_in<mz_quantized_segment>(mz_in(call, adamw, quantized)) == 0)
+        return;
+    if (!mz_present(m))
+        launch_quantized<KIND, 0, float>(cuda, call);
+    else if (m->dtype == MEZZO_BF16)
+        launch_quantized<KIND, KIND::MOMENTS, uint16_t>(cuda, call);
+    else
+        launch_quantized<KIND, KIND::MOMENTS, float>(cuda, call);
 }
 
 #define KIND(name, ...)                                                                                                \
-    extern "C" cudaError_t mz_cu_##name##_codes(cudaStream_t stream, const mz_cu_update_args *args,                    \
-                                                const mz_cu_quantized *fp8) {                                          \
-        return update<name##_kind>(stream, *args, *fp8);                                                               \
+    void launch_##name##_fp8(const mz_cuda_device *cuda, const mz_call *call) {                                        \
+        launch_kind<name##_kind>(cuda, call);                                                                          \
     }
 #include "mezzo/optimizers.def"
 #undef KIND

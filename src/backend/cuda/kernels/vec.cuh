@@ -16,7 +16,7 @@ struct raw8 { // 8 elements as they are stored: 16-bit formats fill `lo`
 };
 
 __device__ __forceinline__ int width_of(int dtype) {
-    return dtype == MZ_CU_F32 ? 4 : 2;
+    return dtype == MEZZO_F32 ? 4 : 2;
 }
 
 // `i` is a multiple of 8 and the storage 16-byte aligned.
@@ -25,13 +25,13 @@ __device__ __forceinline__ raw8 fetch8(const void *data, int dtype, int64_t i) {
     raw8 r;
     r.lo = p[0];
     r.hi = make_uint4(0, 0, 0, 0);
-    if (dtype == MZ_CU_F32)
+    if (dtype == MEZZO_F32)
         r.hi = p[1];
     return r;
 }
 
 __device__ __forceinline__ float2 widen2(uint32_t pair, int dtype) {
-    if (dtype == MZ_CU_BF16)
+    if (dtype == MEZZO_BF16)
         return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
     __half2 h;
     *reinterpret_cast<uint32_t *>(&h) = pair;
@@ -40,21 +40,21 @@ __device__ __forceinline__ float2 widen2(uint32_t pair, int dtype) {
 
 __device__ __forceinline__ void widen8(raw8 r, int dtype, float v[8]) {
     const uint32_t w[8] = {r.lo.x, r.lo.y, r.lo.z, r.lo.w, r.hi.x, r.hi.y, r.hi.z, r.hi.w};
-    if (dtype == MZ_CU_F32) {
+    if (dtype == MEZZO_F32) {
 #pragma unroll
         for (int k = 0; k < 8; k++)
             v[k] = __uint_as_float(w[k]);
-    } else if (dtype == MZ_CU_BF16) {
+    } else if (dtype == MEZZO_BF16) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            float2 f = widen2(w[k], MZ_CU_BF16);
+            float2 f = widen2(w[k], MEZZO_BF16);
             v[2 * k] = f.x;
             v[2 * k + 1] = f.y;
         }
     } else {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            float2 f = widen2(w[k], MZ_CU_F16);
+            float2 f = widen2(w[k], MEZZO_F16);
             v[2 * k] = f.x;
             v[2 * k + 1] = f.y;
         }
@@ -63,7 +63,7 @@ __device__ __forceinline__ void widen8(raw8 r, int dtype, float v[8]) {
 
 // Returns two FP32 numbers rounded to nearest, ties to even, as one 32-bit word; `a` in the low half.
 __device__ __forceinline__ uint32_t narrow2(float a, float b, int dtype) {
-    if (dtype == MZ_CU_BF16) {
+    if (dtype == MEZZO_BF16) {
         __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
         return *reinterpret_cast<uint32_t *>(&pair);
     }
@@ -73,15 +73,15 @@ __device__ __forceinline__ uint32_t narrow2(float a, float b, int dtype) {
 
 __device__ __forceinline__ void store8(void *data, int dtype, int64_t i, const float v[8]) {
     uint4 *p = reinterpret_cast<uint4 *>(static_cast<char *>(data) + i * width_of(dtype));
-    if (dtype == MZ_CU_F32) {
+    if (dtype == MEZZO_F32) {
         p[0] = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3]));
         p[1] = make_uint4(__float_as_uint(v[4]), __float_as_uint(v[5]), __float_as_uint(v[6]), __float_as_uint(v[7]));
-    } else if (dtype == MZ_CU_BF16) {
-        p[0] = make_uint4(narrow2(v[0], v[1], MZ_CU_BF16), narrow2(v[2], v[3], MZ_CU_BF16),
-                          narrow2(v[4], v[5], MZ_CU_BF16), narrow2(v[6], v[7], MZ_CU_BF16));
+    } else if (dtype == MEZZO_BF16) {
+        p[0] = make_uint4(narrow2(v[0], v[1], MEZZO_BF16), narrow2(v[2], v[3], MEZZO_BF16),
+                          narrow2(v[4], v[5], MEZZO_BF16), narrow2(v[6], v[7], MEZZO_BF16));
     } else {
-        p[0] = make_uint4(narrow2(v[0], v[1], MZ_CU_F16), narrow2(v[2], v[3], MZ_CU_F16),
-                          narrow2(v[4], v[5], MZ_CU_F16), narrow2(v[6], v[7], MZ_CU_F16));
+        p[0] = make_uint4(narrow2(v[0], v[1], MEZZO_F16), narrow2(v[2], v[3], MEZZO_F16),
+                          narrow2(v[4], v[5], MEZZO_F16), narrow2(v[6], v[7], MEZZO_F16));
     }
 }
 
@@ -91,27 +91,39 @@ __device__ __forceinline__ void load8(const void *data, int dtype, int64_t i, fl
 
 // --- one element: tails, and rows whose width is not a multiple of 8 -----------------------------------------------
 __device__ __forceinline__ float load1(const void *data, int dtype, int64_t i) {
-    if (dtype == MZ_CU_F32)
+    if (dtype == MEZZO_F32)
         return static_cast<const float *>(data)[i];
-    if (dtype == MZ_CU_BF16)
+    if (dtype == MEZZO_BF16)
         return __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[i]);
     return __half2float(static_cast<const __half *>(data)[i]);
 }
 
 __device__ __forceinline__ void store1(void *data, int dtype, int64_t i, float v) {
-    if (dtype == MZ_CU_F32)
+    if (dtype == MEZZO_F32)
         static_cast<float *>(data)[i] = v;
-    else if (dtype == MZ_CU_BF16)
+    else if (dtype == MEZZO_BF16)
         static_cast<__nv_bfloat16 *>(data)[i] = __float2bfloat16_rn(v);
     else
         static_cast<__half *>(data)[i] = __float2half_rn(v);
 }
 
+// Any float, or I32.
+__device__ __forceinline__ float load_number(mz_cu_array x, int64_t i) {
+    return x.dtype == MEZZO_I32 ? static_cast<float>(static_cast<const int32_t *>(x.data)[i])
+                                : load1(x.data, x.dtype, i);
+}
+__device__ __forceinline__ void store_number(mz_cu_array y, int64_t i, float v) {
+    if (y.dtype == MEZZO_I32)
+        static_cast<int32_t *>(y.data)[i] = static_cast<int32_t>(v);
+    else
+        store1(y.data, y.dtype, i, v);
+}
+
 // Returns what storing and loading again would make of v.
 __device__ __forceinline__ float round_to(float v, int dtype) {
-    if (dtype == MZ_CU_BF16)
+    if (dtype == MEZZO_BF16)
         return __bfloat162float(__float2bfloat16_rn(v));
-    return dtype == MZ_CU_F16 ? __half2float(__float2half_rn(v)) : v;
+    return dtype == MEZZO_F16 ? __half2float(__float2half_rn(v)) : v;
 }
 
 __device__ __forceinline__ float4 add4(float4 a, float4 b) {

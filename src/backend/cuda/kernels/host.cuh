@@ -1,0 +1,70 @@
+// Host code beside device code includes this. A kernel of kernels.def is one line:
+//   MZ_CUDA_KERNEL(softmax, launch_softmax, storages<"a", "a", narrow_output>)
+// `launch` enqueues on cuda->stream, allocates nothing and waits for nothing; the last argument is its `prepare`.
+#ifndef MZ_HOST_CUH
+#define MZ_HOST_CUH
+
+#include "launch.h"
+
+extern "C" {
+#include "backend/cuda/storage.h"
+}
+
+// The letters of storage.h as an argument of a template.
+template <size_t N> struct storage_letters {
+    char text[N];
+    constexpr storage_letters(const char (&letters)[N]) {
+        for (size_t i = 0; i < N; i++)
+            text[i] = letters[i];
+    }
+};
+
+// A prepare that refuses storages other than IN and OUT, and what each of CHECKS refuses.
+template <storage_letters IN, storage_letters OUT, const char *(*...CHECKS)(const mz_call *call)>
+const char *storages(mezzo_device *, const mz_call *call, mz_prepared *) {
+    const char *reason = mz_cuda_storages(call, IN.text, OUT.text);
+    ((reason = reason != nullptr ? reason : CHECKS(call)), ...);
+    return reason;
+}
+inline const char *narrow_input(const mz_call *call) {
+    return mz_cuda_narrow(&call->in[0]);
+}
+inline const char *narrow_output(const mz_call *call) {
+    return mz_cuda_narrow(&call->out[0]);
+}
+
+template <void (*LAUNCH)(const mz_cuda_device *cuda, const mz_call *call)>
+mezzo_status enqueue(mezzo_device *device, const mz_call *call) {
+    LAUNCH(mz_cuda(device), call);
+    const cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess
+               ? MEZZO_OK
+               : mz_trace(mz_cuda_error(error, mz_op_table[call->op].name), __FILE__, __LINE__, __func__);
+}
+
+#define MZ_CUDA_KERNEL(name, launch, ...)                                                                              \
+    const mz_kernel mz_cuda_##name = {#name "__cuda", __VA_ARGS__, enqueue<launch>};
+
+inline unsigned blocks_of(int64_t items, int64_t each) {
+    return static_cast<unsigned>((items + each - 1) / each);
+}
+inline unsigned blocks_at_most_2_20(int64_t items, int64_t each) { // of kernels that stride over the grid
+    const int64_t blocks = (items + each - 1) / each;
+    return static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20);
+}
+template <class T> T *data_of(const mz_tensor *t) { // NULL: absent
+    return mz_present(t) ? static_cast<T *>(t->data) : nullptr;
+}
+
+// A shape seen as [outer, axis, inner]. Axis -1: one axis of all elements.
+struct axis_view {
+    int64_t outer = 1, axis = 1, inner = 1;
+    axis_view(const mz_shape *shape, int along) {
+        if (along < 0)
+            axis = mz_shape_count(shape);
+        for (int d = 0; along >= 0 && d < shape->rank; d++)
+            (d < along ? outer : d == along ? axis : inner) *= shape->dim[d];
+    }
+};
+
+#endif
