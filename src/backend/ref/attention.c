@@ -74,17 +74,20 @@ static double keep_factor(const mz_call *call, const layout *l, int64_t b, int64
 }
 
 void mz_ref_attention(const mz_call *call) {
-    layout l = layout_of(call, &call->in[0], &call->in[1], &call->out[0]);
+    layout l = layout_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y));
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *q = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [B, T, H·D] or [B, T, 3·H·D]
-    const double *k = l.packed ? q + l.k_start : mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
-    const double *v = l.packed ? q + l.v_start : mz_ref_operand(&scratch, &call->in[2], call->numerics.compute);
+    const double *q =
+        mz_ref_operand(&scratch, mz_in(call, attention, q), call->numerics.compute); // [B, T, H·D] or [B, T, 3·H·D]
+    const double *k =
+        l.packed ? q + l.k_start : mz_ref_operand(&scratch, mz_in(call, attention, k), call->numerics.compute);
+    const double *v =
+        l.packed ? q + l.v_start : mz_ref_operand(&scratch, mz_in(call, attention, v), call->numerics.compute);
     double *o = mz_ref_zeros(&scratch, l.width);
     for (int64_t b = 0; b < l.batch; b++)
         for (int64_t h = 0; h < l.heads; h++)
             for (int64_t i = 0; i < l.length; i++) {
                 const double *qi = q + q_at(&l, b, i, h);
-                const int64_t first = first_seen(call, &l, &call->in[3], b, i);
+                const int64_t first = first_seen(call, &l, mz_in(call, attention, positions), b, i);
                 double max = -INFINITY, sum = 0, derivative;
                 for (int64_t j = first; j < seen_by(call, &l, i); j++)
                     max = fmax(max, score_of(call, &l, qi, k + kv_at(&l, b, j, h), &derivative));
@@ -98,23 +101,27 @@ void mz_ref_attention(const mz_call *call) {
                         o[d] += keep * e * v[kv_at(&l, b, j, h) + d];
                 }
                 for (int64_t d = 0; d < l.width; d++)
-                    mz_ref_put(&call->out[0], ((b * l.length + i) * l.heads + h) * l.width + d, o[d] / sum);
-                if (mz_present(&call->out[1]))
-                    mz_ref_put(&call->out[1], (b * l.heads + h) * l.length + i, max + log(sum));
+                    mz_ref_put(mz_out(call, attention, y), ((b * l.length + i) * l.heads + h) * l.width + d,
+                               o[d] / sum);
+                if (mz_present(mz_out(call, attention, lse)))
+                    mz_ref_put(mz_out(call, attention, lse), (b * l.heads + h) * l.length + i, max + log(sum));
             }
 }
 
 // Rows of the caches and not of k and v are what queries see: keys and values of earlier calls are there too.
 void mz_ref_attention_cached(const mz_call *call) {
-    layout l = layout_of(call, &call->in[0], &call->in[1], &call->out[0]);
-    const mz_tensor *caches = &call->in[3];
-    int64_t size = caches[0].shape.dim[1], row = caches[0].shape.dim[2], first = mz_ref_integer(&call->in[5], 0);
+    layout l = layout_of(call, mz_in(call, attention_cached, q), mz_in(call, attention_cached, k),
+                         mz_out(call, attention_cached, y));
+    const mz_tensor *caches = mz_in(call, attention_cached, cache_k);
+    int64_t size = caches[0].shape.dim[1], row = caches[0].shape.dim[2],
+            first = mz_ref_integer(mz_in(call, attention_cached, positions), 0);
     int64_t group = l.heads / (row / l.width);
     mezzo_dtype compute = call->numerics.compute;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *q = mz_ref_operand(&scratch, &call->in[0], compute);
-    const double *kv[2] = {l.packed ? q + l.k_start : mz_ref_operand(&scratch, &call->in[1], compute),
-                           l.packed ? q + l.v_start : mz_ref_operand(&scratch, &call->in[2], compute)};
+    const double *q = mz_ref_operand(&scratch, mz_in(call, attention_cached, q), compute);
+    const double *kv[2] = {
+        l.packed ? q + l.k_start : mz_ref_operand(&scratch, mz_in(call, attention_cached, k), compute),
+        l.packed ? q + l.v_start : mz_ref_operand(&scratch, mz_in(call, attention_cached, v), compute)};
     for (int64_t at = 0; at < l.batch * l.length * row; at++) {
         int64_t b = at / row / l.length, t = at / row % l.length, c = at % row;
         for (int i = 0; i < 2 && first + t >= 0 && first + t < size; i++)
@@ -141,7 +148,8 @@ void mz_ref_attention_cached(const mz_call *call) {
                 o[d] += e * v[start + j * row + d];
         }
         for (int64_t d = 0; d < l.width; d++)
-            mz_ref_put(&call->out[0], ((b * l.length + t) * l.heads + h) * l.width + d, seen ? o[d] / sum : 0);
+            mz_ref_put(mz_out(call, attention_cached, y), ((b * l.length + t) * l.heads + h) * l.width + d,
+                       seen ? o[d] / sum : 0);
     }
 }
 
@@ -150,27 +158,30 @@ void mz_ref_attention_cached(const mz_call *call) {
 //   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
 // With a cap dS is also multiplied by 1 - (s/cap)², s the capped score; attrs.alpha stands in the place of 1/√D.
 void mz_ref_attention_bwd(const mz_call *call) {
-    const mz_tensor *y = &call->in[4], *lse = &call->in[5];
-    layout l = layout_of(call, &call->in[1], &call->in[2], y);
+    const mz_tensor *y = mz_in(call, attention_bwd, y), *lse = mz_in(call, attention_bwd, lse);
+    layout l = layout_of(call, mz_in(call, attention_bwd, q), mz_in(call, attention_bwd, k), y);
     mezzo_dtype compute = call->numerics.compute;
     double scale = mz_attention_scale(&call->attrs, l.width);
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *dy = mz_ref_operand(&scratch, &call->in[0], compute); // [B, T, H·D]
-    const double *q = mz_ref_operand(&scratch, &call->in[1], compute);  // [B, T, H·D] or [B, T, 3·H·D]
-    const double *k = l.packed ? q + l.k_start : mz_ref_operand(&scratch, &call->in[2], compute);
-    const double *v = l.packed ? q + l.v_start : mz_ref_operand(&scratch, &call->in[3], compute);
+    const double *dy = mz_ref_operand(&scratch, mz_in(call, attention_bwd, dy), compute); // [B, T, H·D]
+    const double *q = mz_ref_operand(&scratch, mz_in(call, attention_bwd, q), compute); // [B, T, H·D] or [B, T, 3·H·D]
+    const double *k = l.packed ? q + l.k_start : mz_ref_operand(&scratch, mz_in(call, attention_bwd, k), compute);
+    const double *v = l.packed ? q + l.v_start : mz_ref_operand(&scratch, mz_in(call, attention_bwd, v), compute);
     const double *out = mz_ref_operand(&scratch, y, MEZZO_F64);
-    double *dq = mz_ref_zeros(&scratch, mz_shape_count(&call->out[0].shape));
-    double *dk = l.packed ? dq + l.k_start : mz_ref_zeros(&scratch, mz_shape_count(&call->out[1].shape));
-    double *dv = l.packed ? dq + l.v_start : mz_ref_zeros(&scratch, mz_shape_count(&call->out[2].shape));
+    double *dq = mz_ref_zeros(&scratch, mz_shape_count(&mz_out(call, attention_bwd, dq)->shape));
+    double *dk =
+        l.packed ? dq + l.k_start : mz_ref_zeros(&scratch, mz_shape_count(&mz_out(call, attention_bwd, dk)->shape));
+    double *dv =
+        l.packed ? dq + l.v_start : mz_ref_zeros(&scratch, mz_shape_count(&mz_out(call, attention_bwd, dv)->shape));
     for (int64_t b = 0; b < l.batch; b++)
         for (int64_t h = 0; h < l.heads; h++)
             for (int64_t i = 0; i < l.length; i++) {
                 int64_t row = ((b * l.length + i) * l.heads + h) * l.width, qi = q_at(&l, b, i, h);
                 double delta = 0;
                 for (int64_t d = 0; d < l.width; d++)
-                    delta += mz_ref_get(&call->in[0], row + d) * out[row + d];
-                for (int64_t j = first_seen(call, &l, &call->in[6], b, i); j < seen_by(call, &l, i); j++) {
+                    delta += mz_ref_get(mz_in(call, attention_bwd, dy), row + d) * out[row + d];
+                for (int64_t j = first_seen(call, &l, mz_in(call, attention_bwd, positions), b, i);
+                     j < seen_by(call, &l, i); j++) {
                     int64_t kj = kv_at(&l, b, j, h);
                     double derivative, p = exp(score_of(call, &l, q + qi, k + kj, &derivative) -
                                                mz_ref_get(lse, (b * l.heads + h) * l.length + i));

@@ -119,39 +119,39 @@ static void each_element(const mz_call *call, element_fn *fn) {
 #include "graph/element.def"
 
 static void activate(const mz_call *call, mz_act act) {
-    int64_t n = mz_shape_count(&call->out[0].shape);
+    int64_t n = mz_shape_count(&mz_out(call, gelu, y)->shape);
     for (int64_t i = 0; i < n; i++)
-        mz_ref_put(&call->out[0], i, mz_ref_activation(act, mz_ref_get(&call->in[0], i)));
+        mz_ref_put(mz_out(call, gelu, y), i, mz_ref_activation(act, mz_ref_get(mz_in(call, gelu, x), i)));
 }
 
 static void activate_dx(const mz_call *call, mz_act act) {
-    int64_t n = mz_shape_count(&call->out[0].shape);
+    int64_t n = mz_shape_count(&mz_out(call, gelu_dx, dx)->shape);
     for (int64_t i = 0; i < n; i++) {
-        double dy = mz_ref_get(&call->in[0], i), x = mz_ref_get(&call->in[1], i);
-        mz_ref_put(&call->out[0], i, mz_ref_activation_dx(act, dy, x));
+        double dy = mz_ref_get(mz_in(call, gelu_dx, dy), i), x = mz_ref_get(mz_in(call, gelu_dx, x), i);
+        mz_ref_put(mz_out(call, gelu_dx, dx), i, mz_ref_activation_dx(act, dy, x));
     }
 }
 
 // Row r of F numbers has its gate at r·2F, and the other factor F after it.
 void mz_ref_swiglu(const mz_call *call) {
-    const mz_shape *shape = &call->out[0].shape;
+    const mz_shape *shape = &mz_out(call, swiglu, y)->shape;
     int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];
     for (int64_t i = 0; i < n; i++) {
         int64_t gate = i / width * 2 * width + i % width;
-        double y = mz_ref_activation(MZ_ACT_SILU, mz_ref_get(&call->in[0], gate));
-        mz_ref_put(&call->out[0], i, y * mz_ref_get(&call->in[0], gate + width));
+        double y = mz_ref_activation(MZ_ACT_SILU, mz_ref_get(mz_in(call, swiglu, x), gate));
+        mz_ref_put(mz_out(call, swiglu, y), i, y * mz_ref_get(mz_in(call, swiglu, x), gate + width));
     }
 }
 
 void mz_ref_swiglu_dx(const mz_call *call) {
-    const mz_shape *shape = &call->in[0].shape;
+    const mz_shape *shape = &mz_in(call, swiglu_dx, dy)->shape;
     int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];
     for (int64_t i = 0; i < n; i++) {
         int64_t gate = i / width * 2 * width + i % width;
-        double dy = mz_ref_get(&call->in[0], i), x = mz_ref_get(&call->in[1], gate);
-        double up = mz_ref_get(&call->in[1], gate + width);
-        mz_ref_put(&call->out[0], gate, mz_ref_activation_dx(MZ_ACT_SILU, dy * up, x));
-        mz_ref_put(&call->out[0], gate + width, dy * mz_ref_activation(MZ_ACT_SILU, x));
+        double dy = mz_ref_get(mz_in(call, swiglu_dx, dy), i), x = mz_ref_get(mz_in(call, swiglu_dx, x), gate);
+        double up = mz_ref_get(mz_in(call, swiglu_dx, x), gate + width);
+        mz_ref_put(mz_out(call, swiglu_dx, dx), gate, mz_ref_activation_dx(MZ_ACT_SILU, dy * up, x));
+        mz_ref_put(mz_out(call, swiglu_dx, dx), gate + width, dy * mz_ref_activation(MZ_ACT_SILU, x));
     }
 }
 
@@ -168,10 +168,10 @@ void mz_ref_gelu_dx(const mz_call *call) {
 }
 
 void mz_ref_dropout(const mz_call *call) {
-    int64_t n = mz_shape_count(&call->out[0].shape);
+    int64_t n = mz_shape_count(&mz_out(call, dropout, y)->shape);
     for (int64_t i = 0; i < n; i++) {
         double factor = mz_ref_dropout_factor(call, i);
         // A dropped infinity is 0, not NaN.
-        mz_ref_put(&call->out[0], i, factor == 0 ? 0 : factor * mz_ref_get(&call->in[0], i));
+        mz_ref_put(mz_out(call, dropout, y), i, factor == 0 ? 0 : factor * mz_ref_get(mz_in(call, dropout, x), i));
     }
 }

@@ -59,25 +59,27 @@ static void dw_term(void *sums, const double *dy, const double *x, int64_t i, in
 }
 
 void mz_ref_conv2d(const mz_call *call) {
-    const mz_tensor *y = &call->out[0];
-    const convolution v = convolution_of(call, &call->in[0].shape, &call->in[1].shape, &y->shape);
+    const mz_tensor *y = mz_out(call, conv2d, y);
+    const convolution v =
+        convolution_of(call, &mz_in(call, conv2d, x)->shape, &mz_in(call, conv2d, w)->shape, &y->shape);
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *x = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute);
-    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
+    const double *x = mz_ref_operand(&scratch, mz_in(call, conv2d, x), call->numerics.compute);
+    const double *w = mz_ref_operand(&scratch, mz_in(call, conv2d, w), call->numerics.compute);
     double *sums = mz_ref_zeros(&scratch, mz_shape_count(&y->shape));
     each_term(&v, forward_term, sums, x, w);
     for (int64_t i = 0; i < mz_shape_count(&y->shape); i++) {
-        double bias = mz_present(&call->in[2]) ? mz_ref_get(&call->in[2], i % v.n) : 0;
+        double bias = mz_present(mz_in(call, conv2d, bias)) ? mz_ref_get(mz_in(call, conv2d, bias), i % v.n) : 0;
         mz_ref_put(y, i, mezzo_round_to(sums[i] + bias, call->attrs.via));
     }
 }
 
 void mz_ref_conv2d_dx(const mz_call *call) {
-    const mz_tensor *dx = &call->out[0];
-    const convolution v = convolution_of(call, &dx->shape, &call->in[1].shape, &call->in[0].shape);
+    const mz_tensor *dx = mz_out(call, conv2d_dx, dx);
+    const convolution v =
+        convolution_of(call, &dx->shape, &mz_in(call, conv2d_dx, w)->shape, &mz_in(call, conv2d_dx, dy)->shape);
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute);
-    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
+    const double *dy = mz_ref_operand(&scratch, mz_in(call, conv2d_dx, dy), call->numerics.compute);
+    const double *w = mz_ref_operand(&scratch, mz_in(call, conv2d_dx, w), call->numerics.compute);
     double *sums = mz_ref_zeros(&scratch, mz_shape_count(&dx->shape));
     each_term(&v, dx_term, sums, dy, w);
     for (int64_t i = 0; i < mz_shape_count(&dx->shape); i++)
@@ -85,16 +87,16 @@ void mz_ref_conv2d_dx(const mz_call *call) {
 }
 
 void mz_ref_conv2d_dw(const mz_call *call) {
-    const mz_tensor *dw = &call->out[0], *dy = &call->in[0];
-    const convolution v = convolution_of(call, &call->in[1].shape, &dw->shape, &dy->shape);
+    const mz_tensor *dw = mz_out(call, conv2d_dw, dw), *dy = mz_in(call, conv2d_dw, dy);
+    const convolution v = convolution_of(call, &mz_in(call, conv2d_dw, x)->shape, &dw->shape, &dy->shape);
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *gradient = mz_ref_operand(&scratch, dy, call->numerics.compute);
-    const double *x = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);
+    const double *x = mz_ref_operand(&scratch, mz_in(call, conv2d_dw, x), call->numerics.compute);
     double *sums = mz_ref_zeros(&scratch, mz_shape_count(&dw->shape));
     each_term(&v, dw_term, sums, gradient, x);
     for (int64_t i = 0; i < mz_shape_count(&dw->shape); i++)
         mz_ref_put_gradient(call, 0, i, sums[i]);
-    for (int64_t n = 0; mz_present(&call->out[1]) && n < v.n; n++) {
+    for (int64_t n = 0; mz_present(mz_out(call, conv2d_dw, db)) && n < v.n; n++) {
         double sum = 0;
         for (int64_t row = 0; row < v.b * v.p * v.q; row++)
             sum += mz_ref_get(dy, row * v.n + n);
@@ -118,7 +120,7 @@ static double or_else(const mz_tensor *t, int64_t i, double absent) {
 }
 
 void mz_ref_group_norm(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *film = &call->in[3];
+    const mz_tensor *x = mz_in(call, group_norm, x), *film = mz_in(call, group_norm, film);
     const groups v = groups_of(call, &x->shape);
     for (int64_t row = 0; row < v.b * v.groups; row++) {
         const int64_t image = row / v.groups, first = row % v.groups * v.depth, n = v.pixels * v.depth;
@@ -134,14 +136,15 @@ void mz_ref_group_norm(const mz_call *call) {
         const double rstd = 1 / sqrt(variance / (double)n + (double)call->attrs.eps);
         for (int64_t i = 0; i < n; i++) {
             const int64_t c = first + i % v.depth, at = base + i / v.depth * v.c + i % v.depth;
-            double z = (mz_ref_get(x, at) - mean) * rstd * or_else(&call->in[1], c, 1) + or_else(&call->in[2], c, 0);
+            double z = (mz_ref_get(x, at) - mean) * rstd * or_else(mz_in(call, group_norm, weight), c, 1) +
+                       or_else(mz_in(call, group_norm, bias), c, 0);
             z = z * (1 + or_else(film, image * 2 * v.c + c, 0)) + or_else(film, image * 2 * v.c + v.c + c, 0);
-            mz_ref_put(&call->out[0], at, mz_ref_activation(call->attrs.act, z));
+            mz_ref_put(mz_out(call, group_norm, y), at, mz_ref_activation(call->attrs.act, z));
         }
-        if (mz_present(&call->out[1]))
-            mz_ref_put(&call->out[1], row, mean);
-        if (mz_present(&call->out[2]))
-            mz_ref_put(&call->out[2], row, rstd);
+        if (mz_present(mz_out(call, group_norm, mean)))
+            mz_ref_put(mz_out(call, group_norm, mean), row, mean);
+        if (mz_present(mz_out(call, group_norm, rstd)))
+            mz_ref_put(mz_out(call, group_norm, rstd), row, rstd);
     }
 }
 
@@ -154,21 +157,22 @@ typedef struct derivatives {
 
 static derivatives derivatives_at(const mz_call *call, const groups *v, int64_t image, int64_t at) {
     const int64_t c = at % v->c, row = image * v->groups + c / v->depth;
-    const mz_tensor *film = &call->in[4];
-    const double weight = or_else(&call->in[2], c, 1);
-    derivatives d = {.normal = (mz_ref_get(&call->in[1], at) - mz_ref_get(&call->in[5], row)) *
-                               mz_ref_get(&call->in[6], row)};
-    d.n = d.normal * weight + or_else(&call->in[3], c, 0);
+    const mz_tensor *film = mz_in(call, group_norm_bwd, film);
+    const double weight = or_else(mz_in(call, group_norm_bwd, weight), c, 1);
+    derivatives d = {.normal = (mz_ref_get(mz_in(call, group_norm_bwd, x), at) -
+                                mz_ref_get(mz_in(call, group_norm_bwd, mean), row)) *
+                               mz_ref_get(mz_in(call, group_norm_bwd, rstd), row)};
+    d.n = d.normal * weight + or_else(mz_in(call, group_norm_bwd, bias), c, 0);
     d.s = 1 + or_else(film, image * 2 * v->c + c, 0);
     const double z = d.n * d.s + or_else(film, image * 2 * v->c + v->c + c, 0);
-    d.dz = mz_ref_activation_dx(call->attrs.act, mz_ref_get(&call->in[0], at), z);
+    d.dz = mz_ref_activation_dx(call->attrs.act, mz_ref_get(mz_in(call, group_norm_bwd, dy), at), z);
     d.g = d.dz * d.s * weight;
     return d;
 }
 
 void mz_ref_group_norm_bwd(const mz_call *call) {
-    const groups v = groups_of(call, &call->out[0].shape);
-    const mz_tensor *dfilm = &call->out[1];
+    const groups v = groups_of(call, &mz_out(call, group_norm_bwd, dx)->shape);
+    const mz_tensor *dfilm = mz_out(call, group_norm_bwd, dfilm);
     for (int64_t c = 0; c < v.c; c++) {
         double dweight = 0, dbias = 0;
         for (int64_t image = 0; image < v.b; image++) {
@@ -185,9 +189,9 @@ void mz_ref_group_norm_bwd(const mz_call *call) {
                 mz_ref_put(dfilm, image * 2 * v.c + v.c + c, dshift);
             }
         }
-        if (mz_present(&call->out[2]))
+        if (mz_present(mz_out(call, group_norm_bwd, dweight)))
             mz_ref_put_gradient(call, 2, c, dweight);
-        if (mz_present(&call->out[3]))
+        if (mz_present(mz_out(call, group_norm_bwd, dbias)))
             mz_ref_put_gradient(call, 3, c, dbias);
     }
     for (int64_t row = 0; row < v.b * v.groups; row++) {
@@ -202,57 +206,58 @@ void mz_ref_group_norm_bwd(const mz_call *call) {
         for (int64_t i = 0; i < n; i++) {
             const int64_t at = base + i / v.depth * v.c + i % v.depth;
             const derivatives d = derivatives_at(call, &v, image, at);
-            mz_ref_put(&call->out[0], at, mz_ref_get(&call->in[6], row) * (d.g - mean - d.normal * mean_normal));
+            mz_ref_put(mz_out(call, group_norm_bwd, dx), at,
+                       mz_ref_get(mz_in(call, group_norm_bwd, rstd), row) * (d.g - mean - d.normal * mean_normal));
         }
     }
 }
 
 // --- resampling ----------------------------------------------------------------------------------------------------
 void mz_ref_upsample(const mz_call *call) {
-    const mz_shape *x = &call->in[0].shape, *y = &call->out[0].shape;
+    const mz_shape *x = &mz_in(call, upsample, x)->shape, *y = &mz_out(call, upsample, y)->shape;
     const int64_t f = call->attrs.factor, c = y->dim[3];
     for (int64_t i = 0; i < mz_shape_count(y); i++) {
         const int64_t w = i / c % y->dim[2] / f, h = i / c / y->dim[2] % y->dim[1] / f,
                       b = i / c / y->dim[2] / y->dim[1];
-        const double value = mz_ref_get(&call->in[0], ((b * x->dim[1] + h) * x->dim[2] + w) * c + i % c);
-        mz_ref_put(&call->out[0], i, (double)call->attrs.alpha * value);
+        const double value = mz_ref_get(mz_in(call, upsample, x), ((b * x->dim[1] + h) * x->dim[2] + w) * c + i % c);
+        mz_ref_put(mz_out(call, upsample, y), i, (double)call->attrs.alpha * value);
     }
 }
 
 void mz_ref_pool(const mz_call *call) {
-    const mz_shape *x = &call->in[0].shape, *y = &call->out[0].shape;
+    const mz_shape *x = &mz_in(call, pool, x)->shape, *y = &mz_out(call, pool, y)->shape;
     const int64_t f = call->attrs.factor, c = y->dim[3];
     for (int64_t i = 0; i < mz_shape_count(y); i++) {
         const int64_t w = i / c % y->dim[2] * f, h = i / c / y->dim[2] % y->dim[1] * f,
                       b = i / c / y->dim[2] / y->dim[1];
         double sum = 0;
         for (int64_t k = 0; k < f * f; k++)
-            sum += mz_ref_get(&call->in[0], ((b * x->dim[1] + h + k / f) * x->dim[2] + w + k % f) * c + i % c);
-        mz_ref_put(&call->out[0], i, (double)call->attrs.alpha * sum);
+            sum += mz_ref_get(mz_in(call, pool, x), ((b * x->dim[1] + h + k / f) * x->dim[2] + w + k % f) * c + i % c);
+        mz_ref_put(mz_out(call, pool, y), i, (double)call->attrs.alpha * sum);
     }
 }
 
 // --- noise and times -----------------------------------------------------------------------------------------------
 void mz_ref_normal(const mz_call *call) {
-    const mz_shape *shape = &call->out[0].shape;
+    const mz_shape *shape = &mz_out(call, normal, y)->shape;
     const int64_t row = mz_shape_count(shape) / shape->dim[0];
     for (int64_t i = 0; i < mz_shape_count(shape); i++) {
         uint32_t words[4];
         float numbers[4];
-        const int32_t low = mz_ref_integer(&call->in[0], i / row * 2),
-                      high = mz_ref_integer(&call->in[0], i / row * 2 + 1);
+        const int32_t low = mz_ref_integer(mz_in(call, normal, keys), i / row * 2),
+                      high = mz_ref_integer(mz_in(call, normal, keys), i / row * 2 + 1);
         mz_philox(mz_noise_key(low, high), (uint64_t)(i % row) >> 2, words);
         mz_normal4(words, numbers);
-        mz_ref_put(&call->out[0], i, (double)numbers[i % row & 3]);
+        mz_ref_put(mz_out(call, normal, y), i, (double)numbers[i % row & 3]);
     }
 }
 
 void mz_ref_time_embedding(const mz_call *call) {
-    const int64_t dims = call->out[0].shape.dim[1], half = dims / 2;
-    for (int64_t i = 0; i < mz_shape_count(&call->out[0].shape); i++) {
+    const int64_t dims = mz_out(call, time_embedding, y)->shape.dim[1], half = dims / 2;
+    for (int64_t i = 0; i < mz_shape_count(&mz_out(call, time_embedding, y)->shape); i++) {
         const int64_t k = i % dims % half;
-        const double angle = (double)call->attrs.alpha * mz_ref_get(&call->in[0], i / dims) *
+        const double angle = (double)call->attrs.alpha * mz_ref_get(mz_in(call, time_embedding, times), i / dims) *
                              pow((double)call->attrs.theta, -(double)k / (double)half);
-        mz_ref_put(&call->out[0], i, i % dims < half ? cos(angle) : sin(angle));
+        mz_ref_put(mz_out(call, time_embedding, y), i, i % dims < half ? cos(angle) : sin(angle));
     }
 }

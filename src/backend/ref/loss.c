@@ -28,27 +28,28 @@ static double log_sum_exp(const mz_call *call, const mz_tensor *x, int64_t start
 // A target outside [0, V) that is not ignored makes the loss NaN, and its row's gradient too: kernels cannot report bad
 // data, the non-finite guard can.
 void mz_ref_cross_entropy(const mz_call *call) {
-    const mz_tensor *logits = &call->in[0], *targets = &call->in[1];
+    const mz_tensor *logits = mz_in(call, cross_entropy, logits), *targets = mz_in(call, cross_entropy, targets);
     int64_t width = logits->shape.dim[logits->shape.rank - 1], rows = mz_shape_count(&logits->shape) / width;
     int64_t counted = counted_rows(call, targets);
     double loss = 0;
     for (int64_t r = 0; r < rows; r++) {
         double lse = log_sum_exp(call, logits, r * width, width);
         int32_t target = mz_ref_integer(targets, call->attrs.first_row + r);
-        if (mz_present(&call->out[1]))
-            mz_ref_put(&call->out[1], r, lse);
+        if (mz_present(mz_out(call, cross_entropy, lse)))
+            mz_ref_put(mz_out(call, cross_entropy, lse), r, lse);
         if (target != call->attrs.ignore_index)
             loss += target < 0 || target >= width ? NAN : lse - logit_at(call, logits, r * width + target);
     }
-    mz_ref_put(&call->out[0], 0, counted > 0 ? loss / (double)counted : 0);
+    mz_ref_put(mz_out(call, cross_entropy, loss), 0, counted > 0 ? loss / (double)counted : 0);
 }
 
 // dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² of capped logits; 0 where the target is ignored.
 void mz_ref_cross_entropy_dx(const mz_call *call) {
-    const mz_tensor *logits = &call->in[1], *targets = &call->in[2], *lse = &call->in[3], *dx = &call->out[0];
+    const mz_tensor *logits = mz_in(call, cross_entropy_dx, logits), *targets = mz_in(call, cross_entropy_dx, targets),
+                    *lse = mz_in(call, cross_entropy_dx, lse), *dx = mz_out(call, cross_entropy_dx, dx);
     int64_t width = logits->shape.dim[logits->shape.rank - 1], rows = mz_shape_count(&logits->shape) / width;
     int64_t counted = counted_rows(call, targets);
-    double factor = mz_ref_get(&call->in[0], 0) / (double)(counted > 0 ? counted : 1);
+    double factor = mz_ref_get(mz_in(call, cross_entropy_dx, dloss), 0) / (double)(counted > 0 ? counted : 1);
     for (int64_t r = 0; r < rows; r++) {
         int32_t target = mz_ref_integer(targets, call->attrs.first_row + r);
         bool ignored = target == call->attrs.ignore_index, bad = target < 0 || target >= width;
@@ -62,18 +63,19 @@ void mz_ref_cross_entropy_dx(const mz_call *call) {
 }
 
 void mz_ref_mse(const mz_call *call) {
-    int64_t n = mz_shape_count(&call->in[0].shape);
+    int64_t n = mz_shape_count(&mz_in(call, mse, x)->shape);
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        double difference = mz_ref_get(&call->in[0], i) - mz_ref_get(&call->in[1], i);
+        double difference = mz_ref_get(mz_in(call, mse, x), i) - mz_ref_get(mz_in(call, mse, target), i);
         sum += difference * difference;
     }
-    mz_ref_put(&call->out[0], 0, sum / (double)n);
+    mz_ref_put(mz_out(call, mse, loss), 0, sum / (double)n);
 }
 
 void mz_ref_mse_dx(const mz_call *call) {
-    int64_t n = mz_shape_count(&call->out[0].shape);
-    double factor = mz_ref_get(&call->in[0], 0) * 2 / (double)n;
+    int64_t n = mz_shape_count(&mz_out(call, mse_dx, dx)->shape);
+    double factor = mz_ref_get(mz_in(call, mse_dx, dloss), 0) * 2 / (double)n;
     for (int64_t i = 0; i < n; i++)
-        mz_ref_put(&call->out[0], i, factor * (mz_ref_get(&call->in[1], i) - mz_ref_get(&call->in[2], i)));
+        mz_ref_put(mz_out(call, mse_dx, dx), i,
+                   factor * (mz_ref_get(mz_in(call, mse_dx, x), i) - mz_ref_get(mz_in(call, mse_dx, target), i)));
 }

@@ -37,14 +37,14 @@ static const double *operand(mz_ref_scratch *scratch, const mz_call *call, int s
 }
 
 void mz_ref_linear(const mz_call *call) {
-    const mz_tensor *y = &call->out[0], *preact = &call->out[1];
+    const mz_tensor *y = mz_out(call, linear, y), *preact = mz_out(call, linear, preact);
     mezzo_dtype via = call->attrs.via;
-    int64_t n_out = call->in[1].shape.dim[0], n_in = call->in[1].shape.dim[1]; // w [N, K]
+    int64_t n_out = mz_in(call, linear, w)->shape.dim[0], n_in = mz_in(call, linear, w)->shape.dim[1]; // w [N, K]
     int64_t rows = mz_shape_count(&y->shape) / n_out;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *x = operand(&scratch, call, 0, n_in, false);              // [M, K]
-    const double *w = operand(&scratch, call, 1, n_in, false);              // [N, K]
-    const double *bias = mz_ref_operand(&scratch, &call->in[2], MEZZO_F64); // [N]
+    const double *x = operand(&scratch, call, 0, n_in, false);                           // [M, K]
+    const double *w = operand(&scratch, call, 1, n_in, false);                           // [N, K]
+    const double *bias = mz_ref_operand(&scratch, mz_in(call, linear, bias), MEZZO_F64); // [N]
     for (int64_t m = 0; m < rows; m++)
         for (int64_t n = 0; n < n_out; n++) {
             double sum = 0;
@@ -54,15 +54,15 @@ void mz_ref_linear(const mz_call *call) {
             if (mz_present(preact))
                 mz_ref_put(preact, m * n_out + n, z);
             double a = call->attrs.act == MZ_ACT_NONE ? z : mezzo_round_to(mz_ref_activation(call->attrs.act, z), via);
-            if (mz_present(&call->in[3]))
-                a += mz_ref_get(&call->in[3], m * n_out + n);
+            if (mz_present(mz_in(call, linear, residual)))
+                a += mz_ref_get(mz_in(call, linear, residual), m * n_out + n);
             mz_ref_put(y, m * n_out + n, a);
         }
 }
 
 void mz_ref_linear_dx(const mz_call *call) {
-    const mz_tensor *preact = &call->in[2], *dx = &call->out[0];
-    int64_t n_out = call->in[1].shape.dim[0], n_in = call->in[1].shape.dim[1]; // w [N, K]
+    const mz_tensor *preact = mz_in(call, linear_dx, preact), *dx = mz_out(call, linear_dx, dx);
+    int64_t n_out = mz_in(call, linear_dx, w)->shape.dim[0], n_in = mz_in(call, linear_dx, w)->shape.dim[1]; // w [N, K]
     int64_t rows = mz_shape_count(&dx->shape) / n_in;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *dy = operand(&scratch, call, 0, n_out, false); // [M, N]
@@ -75,11 +75,11 @@ void mz_ref_linear_dx(const mz_call *call) {
             if (mz_present(preact))
                 sum = mz_ref_activation_dx(call->attrs.act, sum, mz_ref_get(preact, m * n_in + k));
             mz_ref_put(dx, m * n_in + k, sum);
-            if (mz_present(&call->out[MZ_OUT(linear_dx, act_out)]))
-                mz_ref_put(&call->out[MZ_OUT(linear_dx, act_out)], m * n_in + k,
+            if (mz_present(mz_out(call, linear_dx, act_out)))
+                mz_ref_put(mz_out(call, linear_dx, act_out), m * n_in + k,
                            mz_ref_activation(call->attrs.act, mz_ref_get(preact, m * n_in + k)));
         }
-    for (int64_t k = 0; mz_present(&call->out[1]) && k < n_in; k++) {
+    for (int64_t k = 0; mz_present(mz_out(call, linear_dx, dbias)) && k < n_in; k++) {
         double sum = 0;
         for (int64_t m = 0; m < rows; m++)
             sum += mz_ref_get(dx, m * n_in + k);
@@ -88,8 +88,9 @@ void mz_ref_linear_dx(const mz_call *call) {
 }
 
 void mz_ref_linear_dw(const mz_call *call) {
-    int64_t n_out = call->out[0].shape.dim[0], n_in = call->out[0].shape.dim[1]; // dw [N, K]
-    int64_t rows = mz_shape_count(&call->in[0].shape) / n_out;
+    int64_t n_out = mz_out(call, linear_dw, dw)->shape.dim[0],
+            n_in = mz_out(call, linear_dw, dw)->shape.dim[1]; // dw [N, K]
+    int64_t rows = mz_shape_count(&mz_in(call, linear_dw, dy)->shape) / n_out;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *dy = operand(&scratch, call, 0, rows, true); // [M, N]
     const double *x = operand(&scratch, call, 1, rows, true);  // [M, K]
@@ -100,30 +101,32 @@ void mz_ref_linear_dw(const mz_call *call) {
                 sum += dy[m * n_out + n] * x[m * n_in + k];
             mz_ref_put_gradient(call, 0, n * n_in + k, sum);
         }
-        if (mz_present(&call->out[1])) {
+        if (mz_present(mz_out(call, linear_dw, db))) {
             double sum = 0;
             for (int64_t m = 0; m < rows; m++)
-                sum += mz_ref_get(&call->in[0], m * n_out + n);
+                sum += mz_ref_get(mz_in(call, linear_dw, dy), m * n_out + n);
             mz_ref_put_gradient(call, 1, n, sum);
         }
     }
 }
 
 void mz_ref_matmul(const mz_call *call) {
-    const mz_shape *as = &call->in[0].shape, *ys = &call->out[0].shape;
+    const mz_shape *as = &mz_in(call, matmul, a)->shape, *ys = &mz_out(call, matmul, y)->shape;
     bool ta = call->attrs.transpose_a, tb = call->attrs.transpose_b;
     int64_t rows = ys->dim[ys->rank - 2], cols = ys->dim[ys->rank - 1];
     int64_t inner = as->dim[as->rank - (ta ? 2 : 1)];
     int64_t batches = mz_shape_count(ys) / (rows * cols);
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *a = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [batch, M, K] or [batch, K, M]
-    const double *b = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute); // [batch, K, N] or [batch, N, K]
+    const double *a =
+        mz_ref_operand(&scratch, mz_in(call, matmul, a), call->numerics.compute); // [batch, M, K] or [batch, K, M]
+    const double *b =
+        mz_ref_operand(&scratch, mz_in(call, matmul, b), call->numerics.compute); // [batch, K, N] or [batch, N, K]
     for (int64_t i = 0; i < batches; i++, a += rows * inner, b += inner * cols)
         for (int64_t m = 0; m < rows; m++)
             for (int64_t n = 0; n < cols; n++) {
                 double sum = 0;
                 for (int64_t k = 0; k < inner; k++)
                     sum += a[ta ? k * rows + m : m * inner + k] * b[tb ? n * inner + k : k * cols + n];
-                mz_ref_put(&call->out[0], (i * rows + m) * cols + n, sum);
+                mz_ref_put(mz_out(call, matmul, y), (i * rows + m) * cols + n, sum);
             }
 }

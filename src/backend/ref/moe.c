@@ -73,10 +73,11 @@ static double masked_choice(const token *t, int64_t e) {
 }
 
 void mz_ref_route(const mz_call *call) {
-    const mz_tensor *weights = &call->out[0], *indices = &call->out[1];
+    const mz_tensor *weights = mz_out(call, route, weights), *indices = mz_out(call, route, indices);
     int64_t k = call->attrs.top_k, tokens = weights->shape.dim[0];
     for (int64_t m = 0; m < tokens; m++) {
-        const token t = token_at(call, &call->in[0], mz_shape_count(&call->in[0].shape) / tokens, m);
+        const token t =
+            token_at(call, mz_in(call, route, logits), mz_shape_count(&mz_in(call, route, logits)->shape) / tokens, m);
         double sum = 0;
         for (int64_t j = 0; j < k; j++) {
             int64_t best = -1;
@@ -100,7 +101,8 @@ void mz_ref_route(const mz_call *call) {
 // α·dw_j·s_j·(1 - s_j). Of softmax: α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j; not normalised: α·(dw_e - Σ_i dw_i·s_i)·s_e for
 // every expert, dw_e 0 of what was not chosen.
 void mz_ref_route_dx(const mz_call *call) {
-    const mz_tensor *dw = &call->in[0], *x = &call->in[1], *indices = &call->in[2], *dx = &call->out[0];
+    const mz_tensor *dw = mz_in(call, route_dx, dweights), *x = mz_in(call, route_dx, logits),
+                    *indices = mz_in(call, route_dx, indices), *dx = mz_out(call, route_dx, dx);
     int64_t k = call->attrs.top_k, tokens = mz_shape_count(&dw->shape) / k,
             experts = mz_shape_count(&x->shape) / tokens;
     for (int64_t m = 0; m < tokens; m++) {
@@ -126,23 +128,24 @@ void mz_ref_route_dx(const mz_call *call) {
 
 // An index that is no expert counts as the last one: every row has a place whatever the numbers are.
 void mz_ref_expert_order(const mz_call *call) {
-    const mz_tensor *indices = &call->in[0];
+    const mz_tensor *indices = mz_in(call, expert_order, indices);
     int64_t experts = call->attrs.experts, rows = mz_shape_count(&indices->shape), r = 0;
     for (int64_t e = 0; e < experts; e++) {
-        mz_ref_put(&call->out[2], e, (double)r);
+        mz_ref_put(mz_out(call, expert_order, offsets), e, (double)r);
         for (int64_t i = 0; i < rows; i++) {
             int32_t index = mz_ref_integer(indices, i);
             if ((index < 0 || index >= experts ? experts - 1 : index) != e)
                 continue;
-            mz_ref_put(&call->out[0], r, (double)i);
-            mz_ref_put(&call->out[1], i, (double)r++);
+            mz_ref_put(mz_out(call, expert_order, order), r, (double)i);
+            mz_ref_put(mz_out(call, expert_order, place), i, (double)r++);
         }
     }
-    mz_ref_put(&call->out[2], experts, (double)r);
+    mz_ref_put(mz_out(call, expert_order, offsets), experts, (double)r);
 }
 
 void mz_ref_dispatch(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *order = &call->in[1], *weights = &call->in[3], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, dispatch, x), *order = mz_in(call, dispatch, order),
+                    *weights = mz_in(call, dispatch, weights), *y = mz_out(call, dispatch, y);
     int64_t rows = mz_shape_count(&order->shape), width = mz_shape_count(&y->shape) / rows;
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = mz_ref_integer(order, r), from = i / call->attrs.top_k;
@@ -153,8 +156,9 @@ void mz_ref_dispatch(const mz_call *call) {
 }
 
 void mz_ref_combine(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *place = &call->in[2], *weights = &call->in[3], *y = &call->out[0];
-    const mz_tensor *added = &call->in[4], *more = &call->in[5];
+    const mz_tensor *x = mz_in(call, combine, x), *place = mz_in(call, combine, place),
+                    *weights = mz_in(call, combine, weights), *y = mz_out(call, combine, y);
+    const mz_tensor *added = mz_in(call, combine, added), *more = mz_in(call, combine, more);
     int64_t k = call->attrs.top_k, tokens = mz_shape_count(&place->shape) / k,
             width = mz_shape_count(&y->shape) / tokens;
     for (int64_t m = 0; m < tokens; m++)
@@ -171,13 +175,14 @@ void mz_ref_combine(const mz_call *call) {
 }
 
 void mz_ref_combine_dw(const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *place = &call->in[2];
+    const mz_tensor *dy = mz_in(call, combine_dw, dy), *x = mz_in(call, combine_dw, x),
+                    *place = mz_in(call, combine_dw, place);
     int64_t k = call->attrs.top_k, rows = mz_shape_count(&place->shape), width = mz_shape_count(&x->shape) / rows;
     for (int64_t i = 0; i < rows; i++) {
         double sum = 0;
         for (int64_t c = 0; c < width; c++)
             sum += mz_ref_get(dy, i / k * width + c) * mz_ref_get(x, mz_ref_integer(place, i) * width + c);
-        mz_ref_put(&call->out[0], i, sum);
+        mz_ref_put(mz_out(call, combine_dw, dweights), i, sum);
     }
 }
 
@@ -191,45 +196,46 @@ static int64_t expert_of(const mz_tensor *offsets, int64_t row) {
 }
 
 void mz_ref_grouped_linear(const mz_call *call) {
-    const mz_shape *ws = &call->in[1].shape;
+    const mz_shape *ws = &mz_in(call, grouped_linear, w)->shape;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *x = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [R, K]
-    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute); // [E, N, K]
-    int64_t rows = call->out[0].shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
+    const double *x = mz_ref_operand(&scratch, mz_in(call, grouped_linear, x), call->numerics.compute); // [R, K]
+    const double *w = mz_ref_operand(&scratch, mz_in(call, grouped_linear, w), call->numerics.compute); // [E, N, K]
+    int64_t rows = mz_out(call, grouped_linear, y)->shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
     for (int64_t i = 0; i < rows * n_out; i++) {
-        int64_t r = i / n_out, e = expert_of(&call->in[2], r);
+        int64_t r = i / n_out, e = expert_of(mz_in(call, grouped_linear, offsets), r);
         double sum = 0;
         for (int64_t k = 0; k < n_in; k++)
             sum += x[r * n_in + k] * w[(e * n_out + i % n_out) * n_in + k];
-        mz_ref_put(&call->out[0], i, sum);
+        mz_ref_put(mz_out(call, grouped_linear, y), i, sum);
     }
 }
 
 void mz_ref_grouped_linear_dx(const mz_call *call) {
-    const mz_shape *ws = &call->in[1].shape;
+    const mz_shape *ws = &mz_in(call, grouped_linear_dx, w)->shape;
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [R, N]
-    const double *w = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);  // [E, N, K]
-    int64_t rows = call->out[0].shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
+    const double *dy = mz_ref_operand(&scratch, mz_in(call, grouped_linear_dx, dy), call->numerics.compute); // [R, N]
+    const double *w = mz_ref_operand(&scratch, mz_in(call, grouped_linear_dx, w), call->numerics.compute); // [E, N, K]
+    int64_t rows = mz_out(call, grouped_linear_dx, dx)->shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
     for (int64_t i = 0; i < rows * n_in; i++) {
-        int64_t r = i / n_in, e = expert_of(&call->in[2], r);
+        int64_t r = i / n_in, e = expert_of(mz_in(call, grouped_linear_dx, offsets), r);
         double sum = 0;
         for (int64_t n = 0; n < n_out; n++)
             sum += dy[r * n_out + n] * w[(e * n_out + n) * n_in + i % n_in];
-        mz_ref_put(&call->out[0], i, sum);
+        mz_ref_put(mz_out(call, grouped_linear_dx, dx), i, sum);
     }
 }
 
 void mz_ref_grouped_linear_dw(const mz_call *call) {
-    const mz_shape *ws = &call->out[0].shape; // [E, N, K]
+    const mz_shape *ws = &mz_out(call, grouped_linear_dw, dw)->shape; // [E, N, K]
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
-    const double *dy = mz_ref_operand(&scratch, &call->in[0], call->numerics.compute); // [R, N]
-    const double *x = mz_ref_operand(&scratch, &call->in[1], call->numerics.compute);  // [R, K]
+    const double *dy = mz_ref_operand(&scratch, mz_in(call, grouped_linear_dw, dy), call->numerics.compute); // [R, N]
+    const double *x = mz_ref_operand(&scratch, mz_in(call, grouped_linear_dw, x), call->numerics.compute);   // [R, K]
     int64_t n_out = ws->dim[1], n_in = ws->dim[2];
     for (int64_t i = 0; i < mz_shape_count(ws); i++) {
         int64_t e = i / (n_out * n_in), n = i / n_in % n_out, k = i % n_in;
         double sum = 0;
-        for (int64_t r = mz_ref_integer(&call->in[2], e); r < mz_ref_integer(&call->in[2], e + 1); r++)
+        for (int64_t r = mz_ref_integer(mz_in(call, grouped_linear_dw, offsets), e);
+             r < mz_ref_integer(mz_in(call, grouped_linear_dw, offsets), e + 1); r++)
             sum += dy[r * n_out + n] * x[r * n_in + k];
         mz_ref_put_gradient(call, 0, i, sum);
     }

@@ -6,15 +6,15 @@
 // The value that is normalised: x + residual as `sum` stores it, so that backward, which reads `sum`, sees the same
 // numbers.
 static double layernorm_input(const mz_call *call, int64_t i) {
-    double s = mz_ref_get(&call->in[0], i);
-    if (mz_present(&call->in[3]))
-        s += mz_ref_get(&call->in[3], i);
-    return mz_present(&call->out[3]) ? mezzo_round_to(s, call->out[3].dtype) : s;
+    double s = mz_ref_get(mz_in(call, layernorm, x), i);
+    if (mz_present(mz_in(call, layernorm, residual)))
+        s += mz_ref_get(mz_in(call, layernorm, residual), i);
+    return mz_present(mz_out(call, layernorm, sum)) ? mezzo_round_to(s, mz_out(call, layernorm, sum)->dtype) : s;
 }
 
 void mz_ref_layernorm(const mz_call *call) {
-    const mz_tensor *weight = &call->in[1], *bias = &call->in[2];
-    const mz_shape *shape = &call->out[0].shape;
+    const mz_tensor *weight = mz_in(call, layernorm, weight), *bias = mz_in(call, layernorm, bias);
+    const mz_shape *shape = &mz_out(call, layernorm, y)->shape;
     int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
     for (int64_t r = 0; r < rows; r++) {
         int64_t start = r * width;
@@ -32,40 +32,43 @@ void mz_ref_layernorm(const mz_call *call) {
             double y = (s - mean) * rstd;
             y = mz_present(weight) ? y * mz_ref_get(weight, c) : y;
             y = mz_present(bias) ? y + mz_ref_get(bias, c) : y;
-            if (mz_present(&call->out[3]))
-                mz_ref_put(&call->out[3], start + c, s);
-            mz_ref_put(&call->out[0], start + c, y);
+            if (mz_present(mz_out(call, layernorm, sum)))
+                mz_ref_put(mz_out(call, layernorm, sum), start + c, s);
+            mz_ref_put(mz_out(call, layernorm, y), start + c, y);
         }
-        if (mz_present(&call->out[1]))
-            mz_ref_put(&call->out[1], r, mean);
-        if (mz_present(&call->out[2]))
-            mz_ref_put(&call->out[2], r, rstd);
+        if (mz_present(mz_out(call, layernorm, mean)))
+            mz_ref_put(mz_out(call, layernorm, mean), r, mean);
+        if (mz_present(mz_out(call, layernorm, rstd)))
+            mz_ref_put(mz_out(call, layernorm, rstd), r, rstd);
     }
 }
 
 // With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
 // dbias = Σ_rows dy.
 void mz_ref_layernorm_bwd(const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *weight = &call->in[2], *dres = &call->in[5];
-    const mz_tensor *dx = &call->out[0];
+    const mz_tensor *dy = mz_in(call, layernorm_bwd, dy), *x = mz_in(call, layernorm_bwd, x),
+                    *weight = mz_in(call, layernorm_bwd, weight), *dres = mz_in(call, layernorm_bwd, dres);
+    const mz_tensor *dx = mz_out(call, layernorm_bwd, dx);
     const mz_shape *shape = &dx->shape;
     int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
     // Columns first: dx may overwrite dy.
     for (int64_t c = 0; c < width; c++) {
         double dweight = 0, dbias = 0;
         for (int64_t r = 0; r < rows; r++) {
-            double mean = mz_ref_get(&call->in[3], r), rstd = mz_ref_get(&call->in[4], r);
+            double mean = mz_ref_get(mz_in(call, layernorm_bwd, mean), r),
+                   rstd = mz_ref_get(mz_in(call, layernorm_bwd, rstd), r);
             double g = mz_ref_get(dy, r * width + c);
             dweight += g * (mz_ref_get(x, r * width + c) - mean) * rstd;
             dbias += g;
         }
-        if (mz_present(&call->out[1]))
+        if (mz_present(mz_out(call, layernorm_bwd, dweight)))
             mz_ref_put_gradient(call, 1, c, dweight);
-        if (mz_present(&call->out[2]))
+        if (mz_present(mz_out(call, layernorm_bwd, dbias)))
             mz_ref_put_gradient(call, 2, c, dbias);
     }
     for (int64_t r = 0; r < rows; r++) {
-        double mean = mz_ref_get(&call->in[3], r), rstd = mz_ref_get(&call->in[4], r);
+        double mean = mz_ref_get(mz_in(call, layernorm_bwd, mean), r),
+               rstd = mz_ref_get(mz_in(call, layernorm_bwd, rstd), r);
         double g_mean = 0, gx_mean = 0;
         for (int64_t c = 0; c < width; c++) {
             double g = mz_ref_get(dy, r * width + c) * (mz_present(weight) ? mz_ref_get(weight, c) : 1);
@@ -80,14 +83,15 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
             double normal = (mz_ref_get(x, i) - mean) * rstd;
             double d = rstd * (g - g_mean - normal * gx_mean);
             mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
-            if (mz_present(&call->out[3]))
-                mz_ref_put(&call->out[3], i, mz_ref_get(dx, i));
+            if (mz_present(mz_out(call, layernorm_bwd, low)))
+                mz_ref_put(mz_out(call, layernorm_bwd, low), i, mz_ref_get(dx, i));
         }
     }
-    for (int64_t c = 0; mz_present(&call->out[4]) && c < width; c++) {
+    for (int64_t c = 0; mz_present(mz_out(call, layernorm_bwd, linear_dbias)) && c < width; c++) {
         double linear_dbias = 0;
         for (int64_t r = 0; r < rows; r++)
-            linear_dbias += mz_ref_get(mz_present(&call->out[3]) ? &call->out[3] : dx, r * width + c);
+            linear_dbias += mz_ref_get(
+                mz_present(mz_out(call, layernorm_bwd, low)) ? mz_out(call, layernorm_bwd, low) : dx, r * width + c);
         mz_ref_put_gradient(call, 4, c, linear_dbias);
     }
 }
@@ -99,15 +103,15 @@ static double rmsnorm_weight(const mz_call *call, const mz_tensor *weight, int64
 
 // The value that is normalised, as layernorm_input.
 static double rmsnorm_input(const mz_call *call, int64_t i) {
-    double s = mz_ref_get(&call->in[0], i);
-    if (mz_present(&call->in[2]))
-        s += mz_ref_get(&call->in[2], i);
-    return mz_present(&call->out[2]) ? mezzo_round_to(s, call->out[2].dtype) : s;
+    double s = mz_ref_get(mz_in(call, rmsnorm, x), i);
+    if (mz_present(mz_in(call, rmsnorm, residual)))
+        s += mz_ref_get(mz_in(call, rmsnorm, residual), i);
+    return mz_present(mz_out(call, rmsnorm, sum)) ? mezzo_round_to(s, mz_out(call, rmsnorm, sum)->dtype) : s;
 }
 
 void mz_ref_rmsnorm(const mz_call *call) {
-    const mz_tensor *weight = &call->in[1];
-    const mz_shape *shape = &call->out[0].shape;
+    const mz_tensor *weight = mz_in(call, rmsnorm, weight);
+    const mz_shape *shape = &mz_out(call, rmsnorm, y)->shape;
     int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
     for (int64_t r = 0; r < rows; r++) {
         double squares = 0;
@@ -118,22 +122,24 @@ void mz_ref_rmsnorm(const mz_call *call) {
         double rstd = 1 / sqrt(squares / (double)width + (double)call->attrs.eps);
         for (int64_t c = 0; c < width; c++) {
             double s = rmsnorm_input(call, r * width + c);
-            if (mz_present(&call->out[2]))
-                mz_ref_put(&call->out[2], r * width + c, s);
-            mz_ref_put(&call->out[0], r * width + c, s * rstd * rmsnorm_weight(call, weight, c));
+            if (mz_present(mz_out(call, rmsnorm, sum)))
+                mz_ref_put(mz_out(call, rmsnorm, sum), r * width + c, s);
+            mz_ref_put(mz_out(call, rmsnorm, y), r * width + c, s * rstd * rmsnorm_weight(call, weight, c));
         }
-        if (mz_present(&call->out[1]))
-            mz_ref_put(&call->out[1], r, rstd);
+        if (mz_present(mz_out(call, rmsnorm, rstd)))
+            mz_ref_put(mz_out(call, rmsnorm, rstd), r, rstd);
     }
 }
 
 // With x̂ = x·rstd and g = dy·(weight + offset): dx = rstd·(g - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂.
 void mz_ref_rmsnorm_bwd(const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *weight = &call->in[2], *rstds = &call->in[3];
-    const mz_tensor *dres = &call->in[4], *dx = &call->out[0];
+    const mz_tensor *dy = mz_in(call, rmsnorm_bwd, dy), *x = mz_in(call, rmsnorm_bwd, x),
+                    *weight = mz_in(call, rmsnorm_bwd, weight), *rstds = mz_in(call, rmsnorm_bwd, rstd);
+    const mz_tensor *dres = mz_in(call, rmsnorm_bwd, dres), *dx = mz_out(call, rmsnorm_bwd, dx);
     const mz_shape *shape = &dx->shape;
     int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
-    for (int64_t c = 0; mz_present(&call->out[1]) && c < width; c++) { // columns first: dx may overwrite dy
+    for (int64_t c = 0; mz_present(mz_out(call, rmsnorm_bwd, dweight)) && c < width;
+         c++) { // columns first: dx may overwrite dy
         double dweight = 0;
         for (int64_t r = 0; r < rows; r++)
             dweight += mz_ref_get(dy, r * width + c) * mz_ref_get(x, r * width + c) * mz_ref_get(rstds, r);
@@ -151,14 +157,14 @@ void mz_ref_rmsnorm_bwd(const mz_call *call) {
             double g = mz_ref_get(dy, i) * rmsnorm_weight(call, weight, c);
             double d = rstd * (g - mz_ref_get(x, i) * rstd * gx_mean);
             mz_ref_put(dx, i, mz_present(dres) ? d + mz_ref_get(dres, i) : d);
-            if (mz_present(&call->out[2]))
-                mz_ref_put(&call->out[2], i, mz_ref_get(dx, i));
+            if (mz_present(mz_out(call, rmsnorm_bwd, low)))
+                mz_ref_put(mz_out(call, rmsnorm_bwd, low), i, mz_ref_get(dx, i));
         }
     }
 }
 
 void mz_ref_softmax(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, softmax, x), *y = mz_out(call, softmax, y);
     int64_t width = y->shape.dim[y->shape.rank - 1], rows = mz_shape_count(&y->shape) / width;
     for (int64_t r = 0; r < rows; r++) {
         double max = -INFINITY, sum = 0;
@@ -173,7 +179,8 @@ void mz_ref_softmax(const mz_call *call) {
 
 // dx = y·(dy - Σ dy·y)
 void mz_ref_softmax_dx(const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *y = &call->in[1], *dx = &call->out[0];
+    const mz_tensor *dy = mz_in(call, softmax_dx, dy), *y = mz_in(call, softmax_dx, y),
+                    *dx = mz_out(call, softmax_dx, dx);
     int64_t width = dx->shape.dim[dx->shape.rank - 1], rows = mz_shape_count(&dx->shape) / width;
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;

@@ -8,27 +8,29 @@ static int64_t elements_of_matrix(const mz_shape *s) {
 }
 
 void mz_ref_matrix_normalize(const mz_call *call) {
-    const int64_t all = mz_shape_count(&call->in[0].shape), n = elements_of_matrix(&call->in[0].shape);
+    const int64_t all = mz_shape_count(&mz_in(call, matrix_normalize, x)->shape),
+                  n = elements_of_matrix(&mz_in(call, matrix_normalize, x)->shape);
     for (int64_t first = 0; first < all; first += n) {
         double sum = 0;
         for (int64_t i = first; i < first + n; i++) {
-            const double x = mz_ref_get(&call->in[0], i);
+            const double x = mz_ref_get(mz_in(call, matrix_normalize, x), i);
             sum += x * x;
         }
         const double norm = fmax(sqrt(sum), (double)call->attrs.eps);
         for (int64_t i = first; i < first + n; i++)
-            mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) * ((double)call->attrs.alpha / norm));
+            mz_ref_put(mz_out(call, matrix_normalize, y), i,
+                       mz_ref_get(mz_in(call, matrix_normalize, x), i) * ((double)call->attrs.alpha / norm));
     }
 }
 
 void mz_ref_matrix_polynomial(const mz_call *call) {
-    const mz_shape *shape = &call->out[0].shape;
+    const mz_shape *shape = &mz_out(call, matrix_polynomial, y)->shape;
     const int64_t all = mz_shape_count(shape), side = shape->dim[shape->rank - 1];
     const float *c = call->attrs.coefficients;
     for (int64_t i = 0; i < all; i++) {
         const bool is_diagonal = i % (side * side) % (side + 1) == 0;
-        mz_ref_put(&call->out[0], i,
-                   (is_diagonal ? (double)c[0] : 0) + (double)c[1] * mz_ref_get(&call->in[0], i) +
-                       (double)c[2] * mz_ref_get(&call->in[1], i));
+        mz_ref_put(mz_out(call, matrix_polynomial, y), i,
+                   (is_diagonal ? (double)c[0] : 0) + (double)c[1] * mz_ref_get(mz_in(call, matrix_polynomial, a), i) +
+                       (double)c[2] * mz_ref_get(mz_in(call, matrix_polynomial, a2), i));
     }
 }

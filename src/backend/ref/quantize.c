@@ -5,11 +5,12 @@
 #include "backend/scales.h"
 
 static bool has_derivative(const mz_call *call) {
-    return call->n_in > 1 && mz_present(&call->in[1]);
+    return call->n_in > 1 && mz_present(mz_in(call, quantize, preact));
 }
 
 static mz_shape shape_of(const mz_call *call) {
-    return mz_quantized_shape(call->attrs.act, &call->in[0].shape, has_derivative(call) ? &call->in[1].shape : NULL);
+    return mz_quantized_shape(call->attrs.act, &mz_in(call, quantize, x)->shape,
+                              has_derivative(call) ? &mz_in(call, quantize, preact)->shape : NULL);
 }
 
 // Returns number i of SwiGLU's result, of x [… 2F].
@@ -29,22 +30,23 @@ static double swiglu_dx(const mz_tensor *dy, const mz_tensor *x, int64_t i) {
 
 static double act_out(const mz_call *call, int64_t i) {
     const mz_act act = call->attrs.act;
-    const mz_tensor *x = &call->in[1];
+    const mz_tensor *x = mz_in(call, quantize, preact);
     return mezzo_round_to(act == MZ_ACT_SWIGLU ? swiglu(x, i) : mz_ref_activation(act, mz_ref_get(x, i)),
                           call->attrs.via);
 }
 
 static double number(const mz_call *call, int64_t i) {
     const mz_act act = call->attrs.act;
-    const mz_tensor *x = &call->in[0];
+    const mz_tensor *x = mz_in(call, quantize, x);
     double z;
     if (act == MZ_ACT_NONE)
         return mz_ref_get(x, i);
     if (act == MZ_ACT_SWIGLU)
-        z = has_derivative(call) ? swiglu_dx(x, &call->in[1], i) : swiglu(x, i);
+        z = has_derivative(call) ? swiglu_dx(x, mz_in(call, quantize, preact), i) : swiglu(x, i);
     else
-        z = has_derivative(call) ? mz_ref_activation_dx(act, mz_ref_get(x, i), mz_ref_get(&call->in[1], i))
-                                 : mz_ref_activation(act, mz_ref_get(x, i));
+        z = has_derivative(call)
+                ? mz_ref_activation_dx(act, mz_ref_get(x, i), mz_ref_get(mz_in(call, quantize, preact), i))
+                : mz_ref_activation(act, mz_ref_get(x, i));
     return mezzo_round_to(z, call->attrs.via);
 }
 

@@ -3,7 +3,7 @@
 #ifndef MZ_REF_H
 #define MZ_REF_H
 
-#include "backend/backend.h"
+#include "backend/slots.h"
 
 // One function per row of ops.def; an op without one does not link. Numerics, for every op:
 //   - an element is loaded exactly into FP64 and a result is rounded once, to nearest, into its slot's dtype;

@@ -13,7 +13,8 @@ static float scaled(const mz_rope_scaling *s, float f, int64_t i) {
 // Frequencies and angles are FP32 numbers in the models' own code, and a rounding of an angle of 1,000 is not small: so
 // they are part of what the op computes. freq_i = 1/theta^(2i/R).
 void mz_ref_rope_table(const mz_call *call) {
-    const mz_tensor *positions = &call->in[0], *table = &call->out[0]; // [T], [T, R]
+    const mz_tensor *positions = mz_in(call, rope_table, positions),
+                    *table = mz_out(call, rope_table, table); // [T], [T, R]
     int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2;
     for (int64_t t = 0; t < length; t++)
         for (int64_t i = 0; i < half; i++) {
@@ -27,7 +28,8 @@ void mz_ref_rope_table(const mz_call *call) {
 }
 
 void mz_ref_rope(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *table = &call->in[1], *y = &call->out[0];      // [B, T, W]
+    const mz_tensor *x = mz_in(call, rope, x), *table = mz_in(call, rope, table),
+                    *y = mz_out(call, rope, y);                                        // [B, T, W]
     int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2; // [T, R] or [B·T, R]
     int64_t width = x->shape.dim[2] / call->attrs.heads, heads = mz_shape_count(&x->shape) / width;
     for (int64_t h = 0; h < heads; h++) { // over all rows

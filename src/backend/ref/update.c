@@ -22,13 +22,14 @@ static float inverse_of(float scale) {
 
 void mz_ref_grad_stats(const mz_call *call) {
     int64_t n_segments;
-    const mz_segment *segments = segments_of(&call->in[0], &n_segments);
-    float scale = mz_present(&call->in[1]) ? (float)mz_ref_get(&call->in[1], 0) : 0;
+    const mz_segment *segments = segments_of(mz_in(call, grad_stats, segments), &n_segments);
+    float scale = mz_present(mz_in(call, grad_stats, scale)) ? (float)mz_ref_get(mz_in(call, grad_stats, scale), 0) : 0;
     bool keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
     float inverse = inverse_of(scale);
-    float *grad = call->out[0].data;
-    mz_opt_state *state = call->out[1].data;
-    double total = 0, *pieces = mz_present(&call->out[2]) ? call->out[2].data : NULL;
+    float *grad = mz_out(call, grad_stats, grad)->data;
+    mz_opt_state *state = mz_out(call, grad_stats, state)->data;
+    double total = 0,
+           *pieces = mz_present(mz_out(call, grad_stats, pieces)) ? mz_out(call, grad_stats, pieces)->data : NULL;
     bool finite = true;
     for (int64_t s = 0; s < n_segments; s++) {
         float *g = grad + (segments[s].offset - segments[s].grad_shift);
@@ -57,29 +58,32 @@ void mz_ref_grad_stats(const mz_call *call) {
 }
 
 void mz_ref_norm_across_ranks(const mz_call *call) {
-    const double *pieces = call->in[0].data;
-    const mz_opt_state *states = mz_present(&call->in[1]) ? call->in[1].data : NULL;
-    mz_opt_state *state = call->out[0].data;
+    const double *pieces = mz_in(call, norm_across_ranks, pieces)->data;
+    const mz_opt_state *states =
+        mz_present(mz_in(call, norm_across_ranks, states)) ? mz_in(call, norm_across_ranks, states)->data : NULL;
+    mz_opt_state *state = mz_out(call, norm_across_ranks, state)->data;
     double total = 0;
-    for (int64_t i = 0, n = mz_shape_count(&call->in[0].shape) / (int64_t)sizeof *pieces; i < n; i++)
+    for (int64_t i = 0, n = mz_shape_count(&mz_in(call, norm_across_ranks, pieces)->shape) / (int64_t)sizeof *pieces;
+         i < n; i++)
         total += pieces[i];
     state->norm = sqrt(total);
     if (!isfinite(total))
         state->found_inf = 1;
-    int64_t ranks = states != NULL ? mz_shape_count(&call->in[1].shape) / (int64_t)sizeof *states : 0;
+    int64_t ranks =
+        states != NULL ? mz_shape_count(&mz_in(call, norm_across_ranks, states)->shape) / (int64_t)sizeof *states : 0;
     for (int64_t r = 0; r < ranks; r++)
         state->bad |= states[r].bad;
 }
 
 void mz_ref_clip_control(const mz_call *call) {
-    mz_opt_state *state = call->out[0].data;
+    mz_opt_state *state = mz_out(call, clip_control, state)->data;
     if (isfinite(state->norm))
         state->clip *= fmin(1, call->attrs.update->max_norm / (state->norm * state->clip + 1e-6));
 }
 
 void mz_ref_step_control(const mz_call *call) {
     const mz_update_attrs *update = call->attrs.update;
-    mz_opt_state *state = call->out[0].data;
+    mz_opt_state *state = mz_out(call, step_control, state)->data;
     if (state->guard & MZ_GUARD_ON && !state->halted) {
         state->halted = state->bad;
         if (state->found_inf && state->guard & MZ_GUARD_GRADIENTS)
@@ -103,12 +107,13 @@ void mz_ref_step_control(const mz_call *call) {
 }
 
 void mz_ref_scales_update(const mz_call *call) {
-    const mz_opt_state *state = call->in[0].data;
-    const bool gathered = call->n_in > 1 && mz_present(&call->in[1]);
-    mz_scale_entry *entries = call->out[0].data;
-    const mz_scale_entry *tables = gathered ? call->in[1].data : entries;
-    const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof *entries;
-    const int64_t ranks = gathered ? mz_shape_count(&call->in[1].shape) / (int64_t)sizeof *tables / n : 1;
+    const mz_opt_state *state = mz_in(call, scales_update, state)->data;
+    const bool gathered = call->n_in > 1 && mz_present(mz_in(call, scales_update, tables));
+    mz_scale_entry *entries = mz_out(call, scales_update, entries)->data;
+    const mz_scale_entry *tables = gathered ? mz_in(call, scales_update, tables)->data : entries;
+    const int64_t n = mz_shape_count(&mz_out(call, scales_update, entries)->shape) / (int64_t)sizeof *entries;
+    const int64_t ranks =
+        gathered ? mz_shape_count(&mz_in(call, scales_update, tables)->shape) / (int64_t)sizeof *tables / n : 1;
     for (int64_t i = 0; i < n; i++) {
         uint32_t amax = 0;
         for (int64_t r = 0; r < ranks && !state->skip; r++)
@@ -136,8 +141,8 @@ static void look_at(double x, float limit, mz_inspection *found) {
 }
 
 void mz_ref_inspect(const mz_call *call) {
-    mz_inspection *found = call->out[0].data;
-    mz_opt_state *state = mz_present(&call->out[1]) ? call->out[1].data : NULL;
+    mz_inspection *found = mz_out(call, inspect, found)->data;
+    mz_opt_state *state = mz_present(mz_out(call, inspect, state)) ? mz_out(call, inspect, state)->data : NULL;
     for (int i = 0; i < call->n_in; i++) {
         int64_t n = mz_shape_count(&call->in[i].shape), sample = call->attrs.sample;
         int64_t runs = (sample + 31) / 32, length = 32;
@@ -173,11 +178,12 @@ typedef struct masters {
 } masters;
 
 static masters masters_of(const mz_call *call, const mz_segment *segment, const mz_tensor *low_copy, int64_t step) {
-    masters m = {.segment = segment, .fp32 = (float *)call->out[0].data + (segment->offset - segment->master_shift)};
+    masters m = {.segment = segment,
+                 .fp32 = (float *)mz_out(call, adamw, master)->data + (segment->offset - segment->master_shift)};
     if (segment->master == MEZZO_MASTER_FP32)
         return m;
     m.high = (uint16_t *)(void *)((char *)low_copy->data + segment->low_copy_offset);
-    m.low = (uint16_t *)(void *)((char *)call->out[0].data + segment->low_offset);
+    m.low = (uint16_t *)(void *)((char *)mz_out(call, adamw, master)->data + segment->low_offset);
     m.key = mz_master_key(call->attrs.update, step, segment);
     return m;
 }
@@ -205,7 +211,7 @@ static void master_put(const masters *m, const mz_tensor *low_copy, int64_t e, i
 
 // Computes what element i of the parameter becomes, stored or averaged as update.h says.
 static void average(const mz_call *call, int slot, const mz_segment *segment, int64_t i, float master) {
-    const mz_opt_state *state = call->in[2].data;
+    const mz_opt_state *state = mz_in(call, adamw, state)->data;
     if (!mz_present(&call->out[slot]))
         return;
     float *ema = (float *)call->out[slot].data + (segment->state_offset + i);
@@ -270,9 +276,9 @@ typedef void formula(const void *constants, element *x);
 
 // Does what all kinds do: constants[1] are those of parameters with weight decay.
 static void update(const mz_call *call, formula *apply, const void *const constants[2], moments *kept) {
-    const mz_opt_state *state = call->in[2].data;
+    const mz_opt_state *state = mz_in(call, adamw, state)->data;
     int64_t n_segments;
-    const mz_segment *segments = segments_of(&call->in[1], &n_segments);
+    const mz_segment *segments = segments_of(mz_in(call, adamw, segments), &n_segments);
     const mz_update_rule *rule = &call->attrs.update->rule;
     const float inverse = mz_update_inverse(state, rule), clip = mz_update_clip(state, rule);
     kept->call = call;
@@ -280,7 +286,7 @@ static void update(const mz_call *call, formula *apply, const void *const consta
         kept->n++;
     for (int64_t s = 0; s < n_segments; s++) {
         const mz_segment *segment = &segments[s];
-        const float *grad = (const float *)call->in[0].data + (segment->offset - segment->grad_shift);
+        const float *grad = (const float *)mz_in(call, adamw, grad)->data + (segment->offset - segment->grad_shift);
         const mz_philox_key key = mz_master_key(call->attrs.update, state->step, segment);
         masters master = masters_of(call, segment, &call->out[LOW_COPY], state->step);
         for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
@@ -326,13 +332,14 @@ static void update(const mz_call *call, formula *apply, const void *const consta
 
 void mz_ref_refresh(const mz_call *call) {
     int64_t n_segments;
-    const mz_segment *segments = segments_of(&call->in[1], &n_segments);
+    const mz_segment *segments = segments_of(mz_in(call, refresh, segments), &n_segments);
     for (int64_t s = 0; s < n_segments; s++) {
-        const float *master = (const float *)call->in[0].data + (segments[s].offset - segments[s].master_shift);
+        const float *master =
+            (const float *)mz_in(call, refresh, master)->data + (segments[s].offset - segments[s].master_shift);
         const int64_t end = segments[s].first + segments[s].count;
         for (int64_t e = segments[s].first; segments[s].master == MEZZO_MASTER_FP32 && e < end; e++) {
             int64_t i = mz_layout_index(&segments[s].layout, e);
-            store_low_copy(&call->out[0], &segments[s], i, master[i]);
+            store_low_copy(mz_out(call, refresh, low_copy), &segments[s], i, master[i]);
         }
     }
 }
@@ -373,18 +380,18 @@ void mz_ref_scaler_update(const mz_call *call) {
         state->found_inf = 0;
         state->clip = 1;
     }
-    if (!mz_present(&call->in[0]) || halted)
+    if (!mz_present(mz_in(call, scaler_update, scaler)) || halted)
         return;
-    mz_scaler_block *block = call->in[0].data;
+    mz_scaler_block *block = mz_in(call, scaler_update, scaler)->data;
     block->skipped += found;
     if (call->attrs.update->enabled)
         update_scale(call->attrs.update, block, found);
 }
 
 void mz_ref_histogram(const mz_call *call) {
-    int32_t *counts = call->out[0].data;
-    for (int64_t i = 0, n = mz_shape_count(&call->in[0].shape); i < n; i++) {
-        float x = fabsf((float)mz_ref_get(&call->in[0], i));
+    int32_t *counts = mz_out(call, histogram, counts)->data;
+    for (int64_t i = 0, n = mz_shape_count(&mz_in(call, histogram, x)->shape); i < n; i++) {
+        float x = fabsf((float)mz_ref_get(mz_in(call, histogram, x), i));
         uint32_t bits;
         memcpy(&bits, &x, sizeof bits);
         counts[mz_histogram_bucket(bits)]++;
