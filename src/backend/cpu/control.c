@@ -15,7 +15,7 @@ static const char *prepare_always(mezzo_device *device, const mz_call *call, mz_
 // nothing.
 static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) {
     (void)device;
-    mz_opt_state *state = call->out[0].data;
+    mz_opt_state *state = mz_out(call, clip_control, state)->data;
     if (!isfinite(state->norm))
         return MEZZO_OK;
     double factor = call->attrs.update->max_norm / (state->norm * state->clip + 1e-6);
@@ -27,16 +27,19 @@ const mz_kernel mz_clip_control__portable = {"clip_control__portable", prepare_a
 
 static mezzo_status run_norm_across_ranks(mezzo_device *device, const mz_call *call) {
     (void)device;
-    const double *pieces = call->in[0].data;
-    const mz_opt_state *states = mz_present(&call->in[1]) ? call->in[1].data : NULL;
-    mz_opt_state *state = call->out[0].data;
+    const double *pieces = mz_in(call, norm_across_ranks, pieces)->data;
+    const mz_opt_state *states =
+        mz_present(mz_in(call, norm_across_ranks, states)) ? mz_in(call, norm_across_ranks, states)->data : NULL;
+    mz_opt_state *state = mz_out(call, norm_across_ranks, state)->data;
     double total = 0;
-    for (int64_t i = 0, n = mz_shape_count(&call->in[0].shape) / (int64_t)sizeof *pieces; i < n; i++)
+    for (int64_t i = 0, n = mz_shape_count(&mz_in(call, norm_across_ranks, pieces)->shape) / (int64_t)sizeof *pieces;
+         i < n; i++)
         total += pieces[i];
     state->norm = sqrt(total);
     if (!isfinite(total))
         state->found_inf = 1;
-    int64_t ranks = states != NULL ? mz_shape_count(&call->in[1].shape) / (int64_t)sizeof *states : 0;
+    int64_t ranks =
+        states != NULL ? mz_shape_count(&mz_in(call, norm_across_ranks, states)->shape) / (int64_t)sizeof *states : 0;
     for (int64_t r = 0; r < ranks; r++)
         state->bad |= states[r].bad;
     return MEZZO_OK;
@@ -45,11 +48,13 @@ const mz_kernel mz_norm_across_ranks__portable = {"norm_across_ranks__portable",
 
 static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call) {
     (void)device;
-    const mz_opt_state *state = call->in[0].data;
-    const mz_tensor *tables = call->n_in > 1 && mz_present(&call->in[1]) ? &call->in[1] : &call->out[0];
+    const mz_opt_state *state = mz_in(call, scales_update, state)->data;
+    const mz_tensor *tables = call->n_in > 1 && mz_present(mz_in(call, scales_update, tables))
+                                  ? mz_in(call, scales_update, tables)
+                                  : mz_out(call, scales_update, entries);
     const mz_scale_entry *all = tables->data;
-    mz_scale_entry *entries = call->out[0].data;
-    const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof *entries;
+    mz_scale_entry *entries = mz_out(call, scales_update, entries)->data;
+    const int64_t n = mz_shape_count(&mz_out(call, scales_update, entries)->shape) / (int64_t)sizeof *entries;
     const int64_t in_all = mz_shape_count(&tables->shape) / (int64_t)sizeof *entries;
     for (int64_t i = 0; i < n; i++) {
         uint32_t amax = 0;
@@ -64,7 +69,7 @@ const mz_kernel mz_scales_update__portable = {"scales_update__portable", prepare
 static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
     (void)device;
     const mz_update_attrs *u = call->attrs.update;
-    mz_opt_state *state = call->out[0].data;
+    mz_opt_state *state = mz_out(call, step_control, state)->data;
     if (state->guard & MZ_GUARD_ON && !state->halted) {
         bool gradients = state->found_inf && state->guard & MZ_GUARD_GRADIENTS;
         state->halted = state->bad | (gradients ? MZ_BAD_GRADIENTS : 0);
@@ -126,9 +131,9 @@ static mezzo_status run_scaler_update(mezzo_device *device, const mz_call *call)
         state->found_inf = 0;
         state->clip = 1;
     }
-    if (!mz_present(&call->in[0]) || halted)
+    if (!mz_present(mz_in(call, scaler_update, scaler)) || halted)
         return MEZZO_OK;
-    mz_scaler_block *block = call->in[0].data;
+    mz_scaler_block *block = mz_in(call, scaler_update, scaler)->data;
     block->skipped += found;
     if (call->attrs.update->enabled)
         (found ? back_off : count_good_step)(block, call->attrs.update);

@@ -126,7 +126,8 @@ static mz_matmul_operand plain(mz_matmul_operand o, int64_t row) {
 
 static mz_matmul_problem forward_problem(const mz_call *call, int64_t group, mz_matmul_gather *patches) {
     static char later; // while memory is planned no tensor has an address
-    const mz_tensor *x = &call->in[0], *w = &call->in[1], *bias = &call->in[2], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, conv2d, x), *w = mz_in(call, conv2d, w), *bias = mz_in(call, conv2d, bias),
+                    *y = mz_out(call, conv2d, y);
     const mz_shape *ws = &w->shape;
     const int64_t n = ws->dim[0] / call->attrs.groups, k = ws->dim[1] * ws->dim[2] * ws->dim[3];
     const mezzo_dtype compute = call->numerics.compute;
@@ -147,7 +148,7 @@ static mz_matmul_problem forward_problem(const mz_call *call, int64_t group, mz_
 }
 
 static mz_matmul_problem dx_problem(const mz_call *call, int64_t group, mz_matmul_gather gathers[2]) {
-    const mz_tensor *dy = &call->in[0], *w = &call->in[1], *dx = &call->out[0];
+    const mz_tensor *dy = mz_in(call, conv2d_dx, dy), *w = mz_in(call, conv2d_dx, w), *dx = mz_out(call, conv2d_dx, dx);
     const mz_shape *ws = &w->shape;
     const int64_t n = ws->dim[0] / call->attrs.groups, taps = ws->dim[1] * ws->dim[2], depth = ws->dim[3];
     const mezzo_dtype compute = call->numerics.compute;
@@ -169,7 +170,7 @@ static mz_matmul_problem dx_problem(const mz_call *call, int64_t group, mz_matmu
 }
 
 static mz_matmul_problem dw_problem(const mz_call *call, int64_t group, mz_matmul_gather *patches) {
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy), *x = mz_in(call, conv2d_dw, x), *dw = mz_out(call, conv2d_dw, dw);
     const mz_shape *ws = &dw->shape;
     const int64_t m = ws->dim[0] / call->attrs.groups, n = ws->dim[1] * ws->dim[2] * ws->dim[3];
     const mezzo_dtype compute = call->numerics.compute;

@@ -3,7 +3,7 @@
 #ifndef MZ_CPU_CONV_H
 #define MZ_CPU_CONV_H
 
-#include "backend/backend.h"
+#include "backend/slots.h"
 #include "backend/cpu/matmul.h"
 
 static inline bool mz_is_conv(mz_op op) {

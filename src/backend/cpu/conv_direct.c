@@ -43,8 +43,9 @@ typedef struct direct {
 
 static direct direct_of(mz_matmul_path path, const mz_call *call) {
     const bool dw = call->op == MZ_OP_conv2d_dw, dx = call->op == MZ_OP_conv2d_dx;
-    const mz_tensor *image = dw ? &call->in[1] : &call->in[0], *w = dw ? &call->out[0] : &call->in[1];
-    const mz_shape *over = dw ? &call->in[0].shape : &call->out[0].shape;
+    const mz_tensor *image = dw ? mz_in(call, conv2d_dw, x) : mz_in(call, conv2d_dw, dy),
+                    *w = dw ? mz_out(call, conv2d_dw, dw) : mz_in(call, conv2d_dw, x);
+    const mz_shape *over = dw ? &mz_in(call, conv2d_dw, dy)->shape : &mz_out(call, conv2d_dw, dw)->shape;
     direct d = {.kernels = path.kernel->conv, .image = image, .compute = call->numerics.compute};
     d.images = image->shape.dim[0];
     d.height = image->shape.dim[1];
@@ -154,7 +155,7 @@ static mz_matmul_operand weight_of(const direct *d, const mz_call *call, mz_matm
 
 // Returns the epilogue of the result's sums.
 static mz_matmul_epilogue epilogue_of(const mz_call *call) {
-    const mz_tensor *y = &call->out[0], *bias = &call->in[2];
+    const mz_tensor *y = mz_out(call, conv2d, y), *bias = mz_in(call, conv2d, bias);
     mz_matmul_epilogue e = {.y = y->data, .y_dtype = y->dtype, .via = MEZZO_F32, .ld = y->shape.dim[3]};
     if (call->op == MZ_OP_conv2d)
         e.via = call->attrs.via;
@@ -272,7 +273,7 @@ static void lay_out_gradient(column_plan *p, const mz_conv_kernels *kernels) {
 
 static column_plan plan_columns(const direct *d, const mz_call *call) {
     const mz_conv_kernels *kernels = d->kernels;
-    const mz_tensor *dy = &call->in[0];
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy);
     column_plan p = {.m = dy->shape.dim[3], .run = d->taps_w * d->channels};
     p.m_panels = ceil_div(p.m, kernels->mr);
     p.run_panels = ceil_div(p.run, kernels->nr);
@@ -391,7 +392,7 @@ static void run_columns(mz_matmul_path path, const mz_call *call, int threads) {
     const direct d = direct_of(path, call);
     const column_plan p = plan_columns(&d, call);
     const mz_conv_kernels *kernels = d.kernels;
-    const mz_tensor *dy = &call->in[0], *dw = &call->out[0];
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy), *dw = mz_out(call, conv2d_dw, dw);
     const mz_matmul_epilogue e = {
         .y = dw->data, .y_dtype = dw->dtype, .via = MEZZO_F32, .ld = d.taps_h * p.run, .add = call->attrs.accumulate};
     float *sums = call->workspace;

@@ -7,7 +7,7 @@ enum { CHUNK = 1 << 15 };
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     mz_layout layout;
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, copy, x), *y = mz_out(call, copy, y);
     if (x->dtype != y->dtype)
         return "copy does not convert";
     return mz_layout_of(&x->shape, &x->storage, &layout) && mz_layout_of(&y->shape, &y->storage, &layout)
@@ -16,7 +16,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, copy, x), *y = mz_out(call, copy, y);
     mz_layout from, to;
     mz_layout_of(&x->shape, &x->storage, &from);
     mz_layout_of(&y->shape, &y->storage, &to);

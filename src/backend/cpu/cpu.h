@@ -2,7 +2,7 @@
 #ifndef MZ_CPU_H
 #define MZ_CPU_H
 
-#include "backend/backend.h"
+#include "backend/slots.h"
 #include "backend/cpu/isa.h"
 
 typedef struct mz_cpu_device {

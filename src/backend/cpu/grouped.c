@@ -13,9 +13,9 @@ static mz_call expert_call(const mz_call *call, int64_t e, int64_t first, int64_
         part.in[i].shape.rank = part.out[i].shape.rank = -1;
     mz_tensor *of_rows[2] = {&part.in[0], gradient ? &part.in[1] : &part.out[0]};
     mz_tensor *matrix = gradient ? &part.out[0] : &part.in[1];
-    part.in[0] = call->in[0];
-    part.in[1] = call->in[1];
-    part.out[0] = call->out[0];
+    part.in[0] = *mz_in(call, grouped_linear, x);
+    part.in[1] = *mz_in(call, grouped_linear, w);
+    part.out[0] = *mz_out(call, grouped_linear, y);
     for (int i = 0; i < 2; i++) {
         mz_tensor *t = of_rows[i];
         if (t->data != NULL)
@@ -30,11 +30,11 @@ static mz_call expert_call(const mz_call *call, int64_t e, int64_t first, int64_
 }
 
 static int64_t rows_of(const mz_call *call) {
-    return call->in[0].shape.dim[0];
+    return mz_in(call, grouped_linear, x)->shape.dim[0];
 }
 
 static int64_t experts_of(const mz_call *call) {
-    return mz_shape_count(&call->in[2].shape) - 1;
+    return mz_shape_count(&mz_in(call, grouped_linear, offsets)->shape) - 1;
 }
 
 // The linear op's kernel for an instruction set ("__avx2"); NULL with the reason where there is none for this call.
@@ -59,7 +59,8 @@ static const mz_kernel *product_kernel(mezzo_device *device, const mz_call *call
 // One thread takes a whole expert where a product is too short to share: 16 threads meet a dozen times in one, 1 µs
 // each. A unit is a nanosecond of one core; 32 multiply-adds.
 static bool by_expert(const mezzo_device *device, const mz_call *call) {
-    const mz_shape *w = call->op == MZ_OP_grouped_linear_dw ? &call->out[0].shape : &call->in[1].shape;
+    const mz_shape *w = call->op == MZ_OP_grouped_linear_dw ? &mz_out(call, grouped_linear, y)->shape
+                                                            : &mz_in(call, grouped_linear, w)->shape;
     double work = (double)rows_of(call) * (double)w->dim[1] * (double)w->dim[2] / 32;
     return device->threads > 1 && work / (double)experts_of(call) < MZ_CPU_GRAIN * (double)device->threads;
 }
@@ -136,7 +137,7 @@ static size_t most_bytes(mezzo_device *device, const mz_kernel *kernel, const mz
 
 // The same for the rows that the experts have, at most what was planned: it is asked at every run.
 static size_t experts_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
-    const int32_t *offsets = call->in[2].data;
+    const int32_t *offsets = mz_in(call, grouped_linear, offsets)->data;
     size_t most = 0;
     for (int64_t e = 0; e < experts_of(call); e++) {
         const int64_t rows = offsets[e + 1] - offsets[e], last = rows % MOST_ROWS;
@@ -175,7 +176,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, const char
 
 static mezzo_status run_expert(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
                                void *workspace) {
-    const int32_t *offsets = call->in[2].data;
+    const int32_t *offsets = mz_in(call, grouped_linear, offsets)->data;
     const int64_t end = offsets[e + 1];
     for (int64_t at = offsets[e]; at < end; at += MOST_ROWS) {
         mz_call part = expert_call(call, e, at, least(end, at + MOST_ROWS));

@@ -7,9 +7,9 @@ enum { BLOCK = 4096 };
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    mezzo_dtype dtype = call->in[0].dtype;
+    mezzo_dtype dtype = mz_in(call, histogram, x)->dtype;
     mz_layout layout;
-    if (!mz_layout_of(&call->in[0].shape, &call->in[0].storage, &layout))
+    if (!mz_layout_of(&mz_in(call, histogram, x)->shape, &mz_in(call, histogram, x)->storage, &layout))
         return "more than two axes with padding";
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16 ? NULL
                                                                            : "histogram reads fp32, bf16 and fp16";
@@ -27,8 +27,8 @@ static uint32_t magnitude(const mz_tensor *x, int64_t i) {
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0];
-    int32_t *counts = call->out[0].data;
+    const mz_tensor *x = mz_in(call, histogram, x);
+    int32_t *counts = mz_out(call, histogram, counts)->data;
     mz_layout layout;
     mz_layout_of(&x->shape, &x->storage, &layout);
     int64_t n = mz_shape_count(&x->shape), blocks = (n + BLOCK - 1) / BLOCK;

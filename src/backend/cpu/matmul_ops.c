@@ -22,45 +22,45 @@ static void *address_of(const mz_tensor *t) {
 }
 
 static mz_matmul_problem linear_problem(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, linear, x), *w = mz_in(call, linear, w), *y = mz_out(call, linear, y);
     int64_t n = w->shape.dim[0], k = w->shape.dim[1];
     mz_matmul_problem p = {.m = mz_shape_rows(&y->shape), .n = n, .k = k, .batches = 1};
     p.a = operand(x, call->numerics.compute, k, false); // [M, K]
     p.b = operand(w, call->numerics.compute, k, false); // [N, K]
     p.out = (mz_matmul_epilogue){
         .y = y->data, .y_dtype = y->dtype, .via = call->attrs.via, .ld = n, .act = call->attrs.act};
-    if (mz_present(&call->in[2])) {
-        p.out.bias = address_of(&call->in[2]); // [N]
-        p.out.bias_dtype = call->in[2].dtype;
+    if (mz_present(mz_in(call, linear, bias))) {
+        p.out.bias = address_of(mz_in(call, linear, bias)); // [N]
+        p.out.bias_dtype = mz_in(call, linear, bias)->dtype;
     }
-    if (mz_present(&call->in[3])) {
-        p.out.residual = address_of(&call->in[3]); // [M, N]
-        p.out.residual_dtype = call->in[3].dtype;
+    if (mz_present(mz_in(call, linear, residual))) {
+        p.out.residual = address_of(mz_in(call, linear, residual)); // [M, N]
+        p.out.residual_dtype = mz_in(call, linear, residual)->dtype;
     }
-    if (mz_present(&call->out[1])) {
-        p.out.preact = address_of(&call->out[1]); // [M, N]
-        p.out.preact_dtype = call->out[1].dtype;
+    if (mz_present(mz_out(call, linear, preact))) {
+        p.out.preact = address_of(mz_out(call, linear, preact)); // [M, N]
+        p.out.preact_dtype = mz_out(call, linear, preact)->dtype;
     }
     return p;
 }
 
 static mz_matmul_problem linear_dx_problem(const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *w = &call->in[1], *dx = &call->out[0];
+    const mz_tensor *dy = mz_in(call, linear_dx, dy), *w = mz_in(call, linear_dx, w), *dx = mz_out(call, linear_dx, dx);
     int64_t k = w->shape.dim[0], n = w->shape.dim[1]; // w [K, N]: dx's columns are w's
     mz_matmul_problem p = {.m = mz_shape_rows(&dx->shape), .n = n, .k = k, .batches = 1};
     p.a = operand(dy, call->numerics.compute, k, false); // [M, K]
     p.b = operand(w, call->numerics.compute, n, true);   // [K, N]
     p.out = (mz_matmul_epilogue){.y = dx->data, .y_dtype = dx->dtype, .via = MEZZO_F32, .ld = n, .act_gradient = true};
-    if (mz_present(&call->in[2])) {
+    if (mz_present(mz_in(call, linear_dx, preact))) {
         p.out.act = call->attrs.act;
-        p.out.preact = address_of(&call->in[2]); // [M, N]
-        p.out.preact_dtype = call->in[2].dtype;
+        p.out.preact = address_of(mz_in(call, linear_dx, preact)); // [M, N]
+        p.out.preact_dtype = mz_in(call, linear_dx, preact)->dtype;
     }
     return p;
 }
 
 static mz_matmul_problem linear_dw_problem(const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
+    const mz_tensor *dy = mz_in(call, linear_dw, dy), *x = mz_in(call, linear_dw, x), *dw = mz_out(call, linear_dw, dw);
     int64_t m = dw->shape.dim[0], n = dw->shape.dim[1];
     mz_matmul_problem p = {.m = m, .n = n, .k = mz_shape_rows(&x->shape), .batches = 1};
     p.a = operand(dy, call->numerics.compute, m, true); // [K, M]
@@ -71,7 +71,7 @@ static mz_matmul_problem linear_dw_problem(const mz_call *call) {
 }
 
 static mz_matmul_problem matmul_problem(const mz_call *call) {
-    const mz_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *y = mz_out(call, matmul, y);
     bool ta = call->attrs.transpose_a, tb = call->attrs.transpose_b;
     int rank = y->shape.rank;
     int64_t m = y->shape.dim[rank - 2], n = y->shape.dim[rank - 1], k = a->shape.dim[rank - (ta ? 2 : 1)];
@@ -123,7 +123,7 @@ static const char *refuse_formats(const mz_call *call) {
         if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
             return "the bias gradient must be fp32";
     }
-    const mz_tensor *dbias = &call->out[MZ_OUT(linear_dx, dbias)];
+    const mz_tensor *dbias = mz_out(call, linear_dx, dbias);
     if (call->op == MZ_OP_linear_dx && mz_present(dbias) && dbias->dtype != MEZZO_F32)
         return "the columns' sums must be fp32";
     return NULL;

@@ -36,8 +36,8 @@ static int64_t chunks_of_matrix(const mz_shape *s) {
 // --- matrix_normalize ------------------------------------------------------------------------------------------------
 static const char *normalize_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
-    const mz_shape *s = &call->in[0].shape;
-    if (call->in[0].dtype != MEZZO_F32 || !is_float(&call->out[0]))
+    const mz_shape *s = &mz_in(call, matrix_normalize, x)->shape;
+    if (mz_in(call, matrix_normalize, x)->dtype != MEZZO_F32 || !is_float(mz_out(call, matrix_normalize, y)))
         return "reads fp32 and writes fp32, bf16 or fp16";
     out->workspace = (size_t)(mz_shape_count(s) / elements_of_matrix(s) * chunks_of_matrix(s)) * sizeof(double);
     return NULL;
@@ -58,8 +58,8 @@ static float factor_of(const mz_call *call, const double *sums, int64_t chunks) 
 }
 
 static mezzo_status normalize_run(mezzo_device *device, const mz_call *call) {
-    const mz_shape *s = &call->in[0].shape;
-    const float *x = call->in[0].data;
+    const mz_shape *s = &mz_in(call, matrix_normalize, x)->shape;
+    const float *x = mz_in(call, matrix_normalize, x)->data;
     const int64_t all = mz_shape_count(s), each = elements_of_matrix(s), chunks = chunks_of_matrix(s);
     const int64_t n = all / each * chunks; // chunk c of matrix m is number m·chunks + c
     double *sums = call->workspace;
@@ -75,7 +75,7 @@ static mezzo_status normalize_run(mezzo_device *device, const mz_call *call) {
             const float factor = factor_of(call, sums + k / chunks * chunks, chunks);
             const int64_t first = k % chunks * CHUNK, end = first + CHUNK < each ? first + CHUNK : each;
             for (int64_t i = k / chunks * each + first; i < k / chunks * each + end; i++)
-                store(&call->out[0], i, x[i] * factor);
+                store(mz_out(call, matrix_normalize, y), i, x[i] * factor);
         }
     }
     return MEZZO_OK;
@@ -85,13 +85,14 @@ const mz_kernel mz_matrix_normalize__portable = {"matrix_normalize__portable", n
 // --- matrix_polynomial -----------------------------------------------------------------------------------------------
 static const char *polynomial_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return is_float(&call->in[0]) && is_float(&call->in[1]) && is_float(&call->out[0])
+    return is_float(mz_in(call, matrix_polynomial, a)) && is_float(mz_in(call, matrix_polynomial, a2)) &&
+                   is_float(mz_out(call, matrix_polynomial, y))
                ? NULL
                : "operands and results must be fp32, bf16 or fp16";
 }
 
 static mezzo_status polynomial_run(mezzo_device *device, const mz_call *call) {
-    const mz_shape *s = &call->out[0].shape;
+    const mz_shape *s = &mz_out(call, matrix_polynomial, y)->shape;
     const int64_t side = s->dim[s->rank - 1], rows = mz_shape_rows(s);
     const float *c = call->attrs.coefficients;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 3 * (double)(rows * side)))
@@ -99,9 +100,9 @@ static mezzo_status polynomial_run(mezzo_device *device, const mz_call *call) {
         for (int64_t column = 0; column < side; column++) {
             const int64_t i = row * side + column;
             const double constant = row % side == column ? (double)c[0] : 0;
-            store(&call->out[0], i,
-                  (float)(constant + (double)c[1] * (double)load(&call->in[0], i) +
-                          (double)c[2] * (double)load(&call->in[1], i)));
+            store(mz_out(call, matrix_polynomial, y), i,
+                  (float)(constant + (double)c[1] * (double)load(mz_in(call, matrix_polynomial, a), i) +
+                          (double)c[2] * (double)load(mz_in(call, matrix_polynomial, a2), i)));
         }
     return MEZZO_OK;
 }

@@ -57,7 +57,7 @@ static const mz_tensor *output(const mz_call *call, int slot) {
 }
 
 static bool has_derivative(const mz_call *call) {
-    return call->n_in > 1 && mz_present(&call->in[1]);
+    return call->n_in > 1 && mz_present(mz_in(call, quantize, preact));
 }
 
 // --- the activation in front -----------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ static mz_call act_call(const mz_call *call, bool derivative) {
     for (int i = 0; i < part.n_in; i++)
         part.in[i] = call->in[i];
     if (!derivative && has_derivative(call)) // `act_out`
-        part.in[0] = call->in[1];
+        part.in[0] = *mz_in(call, quantize, preact);
     part.out[0] = (mz_tensor){
         .data = call->workspace,
         .dtype = call->attrs.via,
@@ -146,7 +146,7 @@ static const char *check_quantized(const mz_call *call, const mz_tensor *y, bool
 }
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const mz_tensor *x = &call->in[0];
+    const mz_tensor *x = mz_in(call, quantize, x);
     const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
     if ((x->dtype != MEZZO_F32 && x->dtype != MEZZO_BF16 && x->dtype != MEZZO_F16) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
@@ -164,7 +164,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
 
 static void sum_columns(const mezzo_device *device, const mz_call *call, const mz_tensor *x, int64_t rows,
                         int64_t columns) {
-    float *sums = call->out[MZ_OUT(quantize, dbias)].data;
+    float *sums = mz_out(call, quantize, dbias)->data;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, (double)(rows * columns)))
     for (int64_t c = 0; c < columns; c++) {
         double sum = 0;
@@ -245,7 +245,7 @@ static void write_blocks(const mezzo_device *device, const mz_tensor *x, const m
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_tensor *entry = output(call, MZ_OUT(quantize, entry));
     mz_call act = act_call(call, has_derivative(call));
-    const mz_tensor *x = call->attrs.act != MZ_ACT_NONE ? &act.out[0] : &call->in[0];
+    const mz_tensor *x = call->attrs.act != MZ_ACT_NONE ? &act.out[0] : mz_in(call, quantize, x);
     const int64_t n = mz_shape_count(&x->shape), columns = x->shape.dim[x->shape.rank - 1], rows = n / columns;
     if (call->attrs.act != MZ_ACT_NONE)
         MEZZO_TRY(run_act(device, call, &act, has_derivative(call)));

@@ -173,9 +173,10 @@ static void finish_queries(forward_block *w, const mz_call *call, const heads *h
         __m512 top = _mm512_mul_ps(_mm512_loadu_ps(w->max + r), _mm512_set1_ps(0x1.62e43p-1f));
         _mm512_storeu_ps(lse + r, _mm512_add_ps(log_lanes(sum), top));
     }
-    if (mz_present(&call->out[1]))
-        memcpy((float *)call->out[1].data + (b * h->heads + head) * h->length + q0, lse, (size_t)rows * sizeof *lse);
-    const mz_tensor *y = &call->out[0];
+    if (mz_present(mz_out(call, attention, lse)))
+        memcpy((float *)mz_out(call, attention, lse)->data + (b * h->heads + head) * h->length + q0, lse,
+               (size_t)rows * sizeof *lse);
+    const mz_tensor *y = mz_out(call, attention, y);
     char *to = element_at(y, (b * h->length + q0) * h->y_row + head * h->width);
     size_t size = y->dtype == MEZZO_F32 ? 4 : 2;
     for (int r = 0; r < rows; r++, to += (size_t)h->y_row * size)
@@ -191,7 +192,8 @@ static void prefetch_next(const mz_call *call, const heads *h, int64_t unit, int
         return;
     int64_t b = (unit + 1) / h->heads, head = (unit + 1) % h->heads, g = head / (h->heads / h->kv_heads);
     int64_t kv = b * h->length * h->kv_row + g * h->width;
-    head_rows q = head_rows_of(&call->in[0], b * h->length * h->q_row + head * h->width, h->q_row, h->length, h->width);
+    head_rows q = head_rows_of(mz_in(call, attention, q), b * h->length * h->q_row + head * h->width, h->q_row,
+                               h->length, h->width);
     head_rows k = head_rows_of(&call->in[h->packed ? 0 : 1], h->k_start + kv, h->kv_row, h->length, h->width);
     head_rows v = head_rows_of(&call->in[h->packed ? 0 : 2], h->v_start + kv, h->kv_row, h->length, h->width);
     prefetch_rows(&q, q0, QUERIES);
@@ -208,7 +210,8 @@ ALWAYS void forward_queries(forward_block *w, const int parts, const mz_call *ca
         stream = dropout_begin(call);
     const float unit = (float)(1.4426950408889634 * mz_attention_scale(h->attrs, h->width)); // log₂e/√D
     pack_to(w, call, h, parts, b, head / (h->heads / h->kv_heads), q0 + QUERIES);
-    head_rows q = head_rows_of(&call->in[0], b * h->length * h->q_row + head * h->width, h->q_row, h->length, h->width);
+    head_rows q = head_rows_of(mz_in(call, attention, q), b * h->length * h->q_row + head * h->width, h->q_row,
+                               h->length, h->width);
     pack_rows(&q, q0, QUERIES, w->depth, parts, w->q, w->q_plane);
     prefetch_next(call, h, b * h->heads + head, q0);
     for (int64_t j0 = 0; j0 < q0 + QUERIES; j0 += KEYS) {
@@ -242,15 +245,17 @@ static void queries_split(forward_block *w, const mz_call *call, const heads *h,
 }
 
 static size_t attention_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
-    return forward_bytes(&h, parts_of(call, &call->in[0])) * (size_t)device->threads;
+    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
+                       mz_in(call, attention, positions));
+    return forward_bytes(&h, parts_of(call, mz_in(call, attention, q))) * (size_t)device->threads;
 }
 
 // A task is 32 queries of one head; a thread takes all tasks of some heads together, so that keys and values are packed
 // once and the next head's can be asked for in time, unless there are too few heads to go round.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
-    const int parts = parts_of(call, &call->in[0]);
+    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
+                       mz_in(call, attention, positions));
+    const int parts = parts_of(call, mz_in(call, attention, q));
     int64_t units = h.batch * h.heads, blocks = (h.length + QUERIES - 1) / QUERIES,
             heads_each = units / (4 * device->threads);
     int together = heads_each > 0 ? (int)(heads_each * blocks) : 1;
@@ -271,17 +276,18 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
 }
 
 static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
+    const char *reason = refuse_attention(call, mz_in(call, attention, q), mz_out(call, attention, y));
     if (reason == NULL)
-        reason = refuse_other_than_causal(call, &call->in[0], &call->in[1], &call->in[3]);
+        reason = refuse_other_than_causal(call, mz_in(call, attention, q), mz_in(call, attention, k),
+                                          mz_in(call, attention, positions));
     if (reason == NULL)
-        reason = refuse_tiles(device, call, &call->in[0]);
+        reason = refuse_tiles(device, call, mz_in(call, attention, q));
     if (reason != NULL)
         return reason;
     for (int i = 1; i < 3; i++)
-        if (mz_present(&call->in[i]) && call->in[i].dtype != call->in[0].dtype)
+        if (mz_present(&call->in[i]) && call->in[i].dtype != mz_in(call, attention, q)->dtype)
             return "q, k and v must be of one format";
-    if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
+    if (mz_present(mz_out(call, attention, lse)) && mz_out(call, attention, lse)->dtype != MEZZO_F32)
         return "lse must be fp32";
     out->workspace = attention_workspace(device, call);
     return refuse_formats(call, 0);

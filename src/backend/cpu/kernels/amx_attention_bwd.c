@@ -322,7 +322,7 @@ ALWAYS void backward_head(backward_block *w, const int parts, const mz_call *cal
                     backward_pair(w, parts, k, false, j0, i0);
             }
         }
-        store_queries(w, h, &call->out[0], b * h->length * h->q_row + head * h->width);
+        store_queries(w, h, mz_out(call, attention_bwd, dq), b * h->length * h->q_row + head * h->width);
     }
     store_keys(w->dk, w->depth, h, h->scale, dk, h->k_start + at);
     store_keys(w->dv, w->depth, h, k.dropped ? k.drop : 1.0f, dv, h->v_start + at);

@@ -33,7 +33,8 @@ static void forward_begin(forward_tiles *w, const heads *h, float *memory) {
 
 // Packs keys and values of batch b and kv head g, up to `tiles` tiles. Tiles that the last query tile packed stay.
 static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t g, int64_t tiles) {
-    const mz_tensor *k = h->packed ? &call->in[0] : &call->in[1], *v = h->packed ? &call->in[0] : &call->in[2];
+    const mz_tensor *k = h->packed ? mz_in(call, attention, q) : mz_in(call, attention, k),
+                    *v = h->packed ? mz_in(call, attention, q) : mz_in(call, attention, v);
     if (w->unit != b * h->kv_heads + g)
         w->packed = 0;
     w->unit = b * h->kv_heads + g;
@@ -99,8 +100,8 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
     if (dropped)
         stream = dropout_begin(call);
     pack_keys(w, call, h, b, g, tiles_seen(h, tile));
-    load_head(&call->in[0], (b * h->length + start) * h->q_row + head * h->width, h->q_row, rows, h, h->scale,
-              call->numerics.compute, w->q);
+    load_head(mz_in(call, attention, q), (b * h->length + start) * h->q_row + head * h->width, h->q_row, rows, h,
+              h->scale, call->numerics.compute, w->q);
     memset(w->out, 0, TILE * (size_t)h->padded * sizeof *w->out);
     memset(w->sums, 0, TILE * VW * sizeof *w->sums);
     for (int r = 0; r < TILE; r++)
@@ -119,27 +120,30 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
         }
         tile_gather(w->scores, w->values + at, h, rows, diagonal, w->out);
     }
-    float *lse =
-        mz_present(&call->out[1]) ? (float *)call->out[1].data + (b * h->heads + head) * h->length + start : NULL;
+    float *lse = mz_present(mz_out(call, attention, lse))
+                     ? (float *)mz_out(call, attention, lse)->data + (b * h->heads + head) * h->length + start
+                     : NULL;
     for (int r = 0; r < rows; r++) {
         float sum = vsum(vload(w->sums + (size_t)r * VW));
         w->inverse[r] = 1.0f / sum;
         if (lse != NULL)
             lse[r] = w->max[r] + logf(sum);
     }
-    store_head(w->out, h, rows, w->inverse, &call->out[0], (b * h->length + start) * h->y_row + head * h->width,
-               h->y_row);
+    store_head(w->out, h, rows, w->inverse, mz_out(call, attention, y),
+               (b * h->length + start) * h->y_row + head * h->width, h->y_row);
 }
 
 static size_t attention_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
+    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
+                       mz_in(call, attention, positions));
     return sizeof(float) * forward_floats(&h) * (size_t)device->threads;
 }
 
 // A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that keys and values are
 // packed once, unless there are too few heads to go round.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], &call->in[3]);
+    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
+                       mz_in(call, attention, positions));
     int64_t units = h.batch * h.heads;
     int together = units >= 4 * device->threads ? (int)h.tiles : 1;
     double multiplies = (double)units * (double)h.length * (double)(h.causal ? h.length + TILE : 2 * h.keys) *
@@ -156,8 +160,8 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
 }
 
 static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
-    if (reason == NULL && mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
+    const char *reason = refuse_attention(call, mz_in(call, attention, q), mz_out(call, attention, y));
+    if (reason == NULL && mz_present(mz_out(call, attention, lse)) && mz_out(call, attention, lse)->dtype != MEZZO_F32)
         reason = "lse must be fp32";
     if (reason != NULL)
         return reason;

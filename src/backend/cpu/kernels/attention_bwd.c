@@ -135,7 +135,8 @@ static void backward_head(backward_tiles *w, const mz_call *call, const heads *h
             for (int64_t j = first_tile(h, b, tile); j < tiles_seen(h, tile); j++)
                 backward_pair(w, call, h, b, head, tile, j, &stream);
             store_head(w->dq, h, rows, w->scales, // dk has its 1/√D from q
-                       &call->out[0], (b * h->length + tile * TILE) * h->q_row + head * h->width, h->q_row);
+                       mz_out(call, attention_bwd, dq), (b * h->length + tile * TILE) * h->q_row + head * h->width,
+                       h->q_row);
         }
     for (int64_t j = 0; j < h->key_tiles; j++) {
         size_t from = (size_t)j * TILE * (size_t)h->padded;

@@ -9,9 +9,10 @@ typedef struct cached {
 } cached;
 
 static cached cached_of(const mz_call *call) {
-    cached c = {.h = heads_of(call, &call->in[0], &call->in[1], &call->out[0], NULL)};
-    c.size = call->in[3].shape.dim[1];
-    c.row = call->in[3].shape.dim[2];
+    cached c = {.h = heads_of(call, mz_in(call, attention_cached, q), mz_in(call, attention_cached, k),
+                              mz_out(call, attention_cached, y), NULL)};
+    c.size = mz_in(call, attention_cached, cache_k)->shape.dim[1];
+    c.row = mz_in(call, attention_cached, cache_k)->shape.dim[2];
     c.h.kv_heads = c.row / c.h.width;
     c.group = c.h.heads / c.h.kv_heads;
     return c;
@@ -27,7 +28,8 @@ static void load_one(const mz_tensor *t, int64_t at, int width, float factor, fl
 
 static void store_cache(const mz_call *call, const cached *c, int64_t b, int64_t g) {
     const heads *h = &c->h;
-    const mz_tensor *from[2] = {h->packed ? &call->in[0] : &call->in[1], h->packed ? &call->in[0] : &call->in[2]};
+    const mz_tensor *from[2] = {h->packed ? mz_in(call, attention_cached, q) : mz_in(call, attention_cached, k),
+                                h->packed ? mz_in(call, attention_cached, q) : mz_in(call, attention_cached, v)};
     const int64_t start[2] = {h->k_start, h->v_start};
     for (int i = 0; i < 2; i++)
         for (int64_t t = 0; t < h->length && c->first + t < c->size; t++)
@@ -92,16 +94,16 @@ static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t f
     const heads *h = &c->h;
     const int64_t end = c->first + t + 1, since = mz_attention_first(h->attrs, NULL, end - 1), n = end - since;
     const int64_t start = (b * c->size + since) * c->row, count = groups * c->group;
-    const float *keys = (const float *)call->in[3].data + start + first * h->width,
-                *values = (const float *)call->in[4].data + start + first * h->width;
+    const float *keys = (const float *)mz_in(call, attention_cached, cache_k)->data + start + first * h->width,
+                *values = (const float *)mz_in(call, attention_cached, cache_v)->data + start + first * h->width;
     const int64_t own = groups * h->width, ahead = AHEAD / (own * (int64_t)sizeof *keys) + 1;
     float *q = work, *out = q + count * MAX_HEAD, *scores = out + count * MAX_HEAD;
     const int64_t from = first * c->group, long_row = scores_row(c);
     memset(out, 0, (size_t)(count * MAX_HEAD) * sizeof *out);
     if (end <= c->size) {
         for (int64_t i = 0; i < count; i++)
-            load_one(&call->in[0], (b * h->length + t) * h->q_row + (from + i) * h->width, h->width, h->scale,
-                     q + i * MAX_HEAD);
+            load_one(mz_in(call, attention_cached, q), (b * h->length + t) * h->q_row + (from + i) * h->width, h->width,
+                     h->scale, q + i * MAX_HEAD);
         for (int64_t j = 0; j < n; j++) {
             ask_for(keys, values, c->row, n, j + ahead, own);
             for (int64_t i = 0; i < count; i++)
@@ -121,7 +123,7 @@ static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t f
     }
     for (int64_t i = 0; i < count; i++) {
         const float factor = end <= c->size ? q[i * MAX_HEAD] : 0;
-        store_head(out + i * MAX_HEAD, h, 1, &factor, &call->out[0],
+        store_head(out + i * MAX_HEAD, h, 1, &factor, mz_out(call, attention_cached, y),
                    (b * h->length + t) * h->y_row + (from + i) * h->width, h->y_row);
     }
 }
@@ -145,7 +147,7 @@ static size_t workspace(const mezzo_device *device, const mz_call *call) {
 // A task stores its heads' keys and values, and no other task reads them.
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     cached c = cached_of(call);
-    c.first = *(const int32_t *)call->in[5].data;
+    c.first = *(const int32_t *)mz_in(call, attention_cached, positions)->data;
     if (c.first < 0)
         return mz_fail(MEZZO_ERR_INVALID, "attention_cached: position %lld", (long long)c.first);
     const int64_t each = groups_each(device, &c), tasks = (c.h.kv_heads + each - 1) / each, units = c.h.batch * tasks;
@@ -167,10 +169,11 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     out->workspace = workspace(device, call);
-    const char *reason = refuse_attention(call, &call->in[0], &call->out[0]);
-    if (reason == NULL && (call->in[3].dtype != MEZZO_F32 || call->in[4].dtype != MEZZO_F32))
+    const char *reason = refuse_attention(call, mz_in(call, attention_cached, q), mz_out(call, attention_cached, y));
+    if (reason == NULL && (mz_in(call, attention_cached, cache_k)->dtype != MEZZO_F32 ||
+                           mz_in(call, attention_cached, cache_v)->dtype != MEZZO_F32))
         reason = "caches must be fp32";
-    if (reason == NULL && call->numerics.compute != call->in[0].dtype)
+    if (reason == NULL && call->numerics.compute != mz_in(call, attention_cached, q)->dtype)
         reason = "operands must be stored as they are multiplied";
     return reason != NULL ? reason : refuse_formats(call, 1u << 5);
 }

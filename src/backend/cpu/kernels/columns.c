@@ -107,14 +107,14 @@ static void argmax_columns(const columns *c) {
 }
 
 static mezzo_status run_argmax(mezzo_device *device, const mz_call *call) {
-    return each_columns(device, call, &call->in[0], argmax_columns);
+    return each_columns(device, call, mz_in(call, argmax, x), argmax_columns);
 }
 
 static const char *argmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    if (!is_storage_float(&call->in[0]) && call->in[0].dtype != MEZZO_I32)
+    if (!is_storage_float(mz_in(call, argmax, x)) && mz_in(call, argmax, x)->dtype != MEZZO_I32)
         return "x is not fp32, bf16, fp16 or i32";
-    return call->out[0].dtype == MEZZO_I32 ? NULL : "indices must be i32";
+    return mz_out(call, argmax, y)->dtype == MEZZO_I32 ? NULL : "indices must be i32";
 }
 const mz_kernel MZ_SYMBOL(argmax) = {"argmax__" MZ_LEVEL_TEXT, argmax_prepare, run_argmax};
 
@@ -210,7 +210,7 @@ COLUMNS_KERNEL(cumsum, 0)
 
 // --- gathered and added --------------------------------------------------------------------------------------------
 static int64_t indices_along(const mz_call *call) {
-    const mz_shape *index = &call->in[1].shape;
+    const mz_shape *index = &mz_in(call, gather, index)->shape;
     return call->attrs.elementwise ? index->dim[call->attrs.axis] : mz_shape_count(index);
 }
 
@@ -245,7 +245,7 @@ static const char *gather_prepare(mezzo_device *device, const mz_call *call, mz_
 }
 
 static mezzo_status run_gather(mezzo_device *device, const mz_call *call) {
-    return each_columns(device, call, &call->in[0], gather_columns);
+    return each_columns(device, call, mz_in(call, gather, x), gather_columns);
 }
 const mz_kernel MZ_SYMBOL(gather) = {"gather__" MZ_LEVEL_TEXT, gather_prepare, run_gather};
 
@@ -275,12 +275,12 @@ static void scatter_add_columns(const columns *c) {
 
 static const char *scatter_add_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
-    const mz_tensor *y = &call->out[0];
+    const mz_tensor *y = mz_out(call, scatter_add, y);
     out->workspace = y->dtype == MEZZO_F32 ? 0 : (size_t)mz_shape_count(&y->shape) * sizeof(float);
     return refuse_formats(call, 1u << MZ_IN(scatter_add, index));
 }
 
 static mezzo_status run_scatter_add(mezzo_device *device, const mz_call *call) {
-    return each_columns(device, call, &call->out[0], scatter_add_columns);
+    return each_columns(device, call, mz_out(call, scatter_add, y), scatter_add_columns);
 }
 const mz_kernel MZ_SYMBOL(scatter_add) = {"scatter_add__" MZ_LEVEL_TEXT, scatter_add_prepare, run_scatter_add};

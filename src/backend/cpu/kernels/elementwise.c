@@ -254,7 +254,7 @@ MAP(move, x)
 
 static const char *cast_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, cast, x), *y = mz_out(call, cast, y);
     if (is_storage_float(x) && is_storage_float(y))
         return NULL;
     bool integer = x->dtype == MEZZO_I32 && (y->dtype == MEZZO_I32 || is_storage_float(y));
@@ -262,7 +262,7 @@ static const char *cast_prepare(mezzo_device *device, const mz_call *call, mz_pr
 }
 
 static mezzo_status run_cast(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, cast, x), *y = mz_out(call, cast, y);
     size_t n = (size_t)mz_shape_count(&y->shape);
     if (is_storage_float(x) && (x->dtype != y->dtype || x->dtype == MEZZO_F32))
         return run_map(device, call, move_block, 0.2);

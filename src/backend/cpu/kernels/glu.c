@@ -20,7 +20,7 @@ static place place_of(int64_t task, int64_t width) {
 }
 
 static mezzo_status run_swiglu(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [… 2F], [… F]
+    const mz_tensor *x = mz_in(call, swiglu, x), *y = mz_out(call, swiglu, y); // [… 2F], [… F]
     int64_t width = last_dim(&y->shape), n = mz_shape_count(&y->shape);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.6 * (double)n))
     for (int64_t task = 0; task < n / width * blocks_of(width); task++) {
@@ -39,7 +39,8 @@ const mz_kernel MZ_SYMBOL(swiglu) = {"swiglu__" MZ_LEVEL_TEXT, prepare_floats, r
 
 // d gate = dy·up·silu'(gate), d up = dy·silu(gate)
 static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *dx = &call->out[0]; // [… F], [… 2F], [… 2F]
+    const mz_tensor *dy = mz_in(call, swiglu_dx, dy), *x = mz_in(call, swiglu_dx, x),
+                    *dx = mz_out(call, swiglu_dx, dx); // [… F], [… 2F], [… 2F]
     int64_t width = last_dim(&dy->shape), n = mz_shape_count(&dy->shape);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.0 * (double)n))
     for (int64_t task = 0; task < n / width * blocks_of(width); task++) {

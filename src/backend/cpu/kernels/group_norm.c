@@ -122,17 +122,17 @@ static void spread(const norm *v, float *row, int group, float value) {
 
 static void statistics(const mz_call *call, const norm *v, const block *b) {
     const int64_t first = b->image * v->groups + b->first / v->depth;
-    sum_channels(&call->in[0], v, b, false);
+    sum_channels(mz_in(call, group_norm, x), v, b, false);
     for (int g = 0; g < b->groups; g++)
         spread(v, row_of(b, MEAN), g, (float)group_mean(v, b, 0, NULL, g));
-    sum_channels(&call->in[0], v, b, true);
+    sum_channels(mz_in(call, group_norm, x), v, b, true);
     for (int g = 0; g < b->groups; g++) {
         const double variance = group_mean(v, b, 0, NULL, g);
         spread(v, row_of(b, RSTD), g, (float)(1 / sqrt(variance + (double)call->attrs.eps)));
-        if (mz_present(&call->out[1]))
-            ((float *)call->out[1].data)[first + g] = row_of(b, MEAN)[g * v->depth];
-        if (mz_present(&call->out[2]))
-            ((float *)call->out[2].data)[first + g] = row_of(b, RSTD)[g * v->depth];
+        if (mz_present(mz_out(call, group_norm, mean)))
+            ((float *)mz_out(call, group_norm, mean)->data)[first + g] = row_of(b, MEAN)[g * v->depth];
+        if (mz_present(mz_out(call, group_norm, rstd)))
+            ((float *)mz_out(call, group_norm, rstd)->data)[first + g] = row_of(b, RSTD)[g * v->depth];
     }
 }
 
@@ -147,20 +147,21 @@ static void normalise(const mz_call *call, const norm *v, const block *b) {
     }
     for (int64_t pixel = 0; pixel < v->pixels; pixel++) {
         const int64_t at = element_of(v, b, pixel);
-        const float *x = block_in(&call->in[0], at, b->n, row_of(b, READ));
-        float *y = block_out(&call->out[0], at, row_of(b, WRITE));
+        const float *x = block_in(mz_in(call, group_norm, x), at, b->n, row_of(b, READ));
+        float *y = block_out(mz_out(call, group_norm, y), at, row_of(b, WRITE));
         EACH_VECTOR(i, lanes, b->n, {
             const vf d = vload_lanes(x + i, lanes, 0) - vload_lanes(mean + i, lanes, 0);
             const vf z = vfma(d, vload_lanes(factor + i, lanes, 0), vload_lanes(constant + i, lanes, 0));
             vstore_lanes(y + i, silu ? vact(MZ_ACT_SILU, z) : z, lanes);
         });
-        block_done(&call->out[0], at, b->n, y);
+        block_done(mz_out(call, group_norm, y), at, b->n, y);
     }
 }
 
 static mezzo_status run_group_norm(mezzo_device *device, const mz_call *call) {
-    const norm v = norm_of(call, &call->out[0].shape);
-    const double cost = (call->attrs.act == MZ_ACT_SILU ? 1.4 : 0.9) * (double)mz_shape_count(&call->out[0].shape);
+    const norm v = norm_of(call, &mz_out(call, group_norm, y)->shape);
+    const double cost =
+        (call->attrs.act == MZ_ACT_SILU ? 1.4 : 0.9) * (double)mz_shape_count(&mz_out(call, group_norm, y)->shape);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost))
     for (int64_t item = 0; item < v.images * v.blocks; item++) {
         const block b = block_at(&v, item, (float *)call->workspace + (size_t)mz_thread() * ROWS * v.width);
@@ -172,7 +173,8 @@ static mezzo_status run_group_norm(mezzo_device *device, const mz_call *call) {
 }
 
 static const char *group_norm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = sizeof(float) * (size_t)device->threads * ROWS * norm_of(call, &call->out[0].shape).width;
+    out->workspace =
+        sizeof(float) * (size_t)device->threads * ROWS * norm_of(call, &mz_out(call, group_norm, y)->shape).width;
     for (int i = 1; i < call->n_out; i++)
         if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
             return "mean and rstd must be fp32";
@@ -207,8 +209,8 @@ static void sum_derivatives(const mz_call *call, const norm *v, const block *b) 
     clear_totals(b);
     for (int64_t pixel = 0; pixel < v->pixels; pixel++) {
         const int64_t at = element_of(v, b, pixel);
-        const float *dy = block_in(&call->in[0], at, b->n, row_of(b, READ));
-        const float *x = block_in(&call->in[1], at, b->n, row_of(b, READ2));
+        const float *dy = block_in(mz_in(call, group_norm_bwd, dy), at, b->n, row_of(b, READ));
+        const float *x = block_in(mz_in(call, group_norm_bwd, x), at, b->n, row_of(b, READ2));
         EACH_VECTOR(i, lanes, b->n, {
             vf normal;
             const vf dz = derivative_at(b, dy, x, i, lanes, silu, &normal);
@@ -239,9 +241,9 @@ static void write_dx(const mz_call *call, const norm *v, const block *b) {
     }
     for (int64_t pixel = 0; pixel < v->pixels; pixel++) {
         const int64_t at = element_of(v, b, pixel);
-        const float *dy = block_in(&call->in[0], at, b->n, row_of(b, READ));
-        const float *x = block_in(&call->in[1], at, b->n, row_of(b, READ2));
-        float *dx = block_out(&call->out[0], at, row_of(b, WRITE));
+        const float *dy = block_in(mz_in(call, group_norm_bwd, dy), at, b->n, row_of(b, READ));
+        const float *x = block_in(mz_in(call, group_norm_bwd, x), at, b->n, row_of(b, READ2));
+        float *dx = block_out(mz_out(call, group_norm_bwd, dx), at, row_of(b, WRITE));
         EACH_VECTOR(i, lanes, b->n, {
             vf normal;
             const vf dz = derivative_at(b, dy, x, i, lanes, silu, &normal);
@@ -249,15 +251,17 @@ static void write_dx(const mz_call *call, const norm *v, const block *b) {
             value = value - normal * vload_lanes(second + i, lanes, 0);
             vstore_lanes(dx + i, value * vload_lanes(rstd + i, lanes, 0), lanes);
         });
-        block_done(&call->out[0], at, b->n, dx);
+        block_done(mz_out(call, group_norm_bwd, dx), at, b->n, dx);
     }
 }
 
 // Adds up the images in order.
 static void write_parameters(const mz_call *call, const norm *v) {
-    const mz_tensor *film = &call->in[4], *weight = &call->in[2], *bias = &call->in[3], *dfilm = &call->out[1];
-    float *const out[] = {mz_present(&call->out[2]) ? call->out[2].data : NULL,
-                          mz_present(&call->out[3]) ? call->out[3].data : NULL};
+    const mz_tensor *film = mz_in(call, group_norm_bwd, film), *weight = mz_in(call, group_norm_bwd, weight),
+                    *bias = mz_in(call, group_norm_bwd, bias), *dfilm = mz_out(call, group_norm_bwd, dfilm);
+    float *const out[] = {
+        mz_present(mz_out(call, group_norm_bwd, dweight)) ? mz_out(call, group_norm_bwd, dweight)->data : NULL,
+        mz_present(mz_out(call, group_norm_bwd, dbias)) ? mz_out(call, group_norm_bwd, dbias)->data : NULL};
     for (int64_t c = 0; c < v->channels; c++) {
         double dweight = 0, dbias = 0;
         float w, constant;
@@ -289,16 +293,17 @@ static size_t kept_sums(const norm *v) {
 }
 
 static mezzo_status run_group_norm_bwd(mezzo_device *device, const mz_call *call) {
-    const norm v = norm_of(call, &call->out[0].shape);
-    const double cost = (call->attrs.act == MZ_ACT_SILU ? 2.4 : 1.4) * (double)mz_shape_count(&call->out[0].shape);
+    const norm v = norm_of(call, &mz_out(call, group_norm_bwd, dx)->shape);
+    const double cost =
+        (call->attrs.act == MZ_ACT_SILU ? 2.4 : 1.4) * (double)mz_shape_count(&mz_out(call, group_norm_bwd, dx)->shape);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost))
     for (int64_t item = 0; item < v.images * v.blocks; item++) {
         float *rows = (float *)call->workspace + kept_sums(&v) + (size_t)mz_thread() * ROWS * v.width;
         const block b = block_at(&v, item, rows);
         const int64_t first = b.image * v.groups + b.first / v.depth;
         for (int g = 0; g < b.groups; g++) {
-            spread(&v, row_of(&b, MEAN), g, ((const float *)call->in[5].data)[first + g]);
-            spread(&v, row_of(&b, RSTD), g, ((const float *)call->in[6].data)[first + g]);
+            spread(&v, row_of(&b, MEAN), g, ((const float *)mz_in(call, group_norm_bwd, mean)->data)[first + g]);
+            spread(&v, row_of(&b, RSTD), g, ((const float *)mz_in(call, group_norm_bwd, rstd)->data)[first + g]);
         }
         fill_factors(call, &v, &b, 2);
         sum_derivatives(call, &v, &b);
@@ -309,9 +314,9 @@ static mezzo_status run_group_norm_bwd(mezzo_device *device, const mz_call *call
 }
 
 static const char *group_norm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const norm v = norm_of(call, &call->out[0].shape);
+    const norm v = norm_of(call, &mz_out(call, group_norm_bwd, dx)->shape);
     out->workspace = sizeof(float) * (kept_sums(&v) + (size_t)device->threads * ROWS * v.width);
-    if (call->in[5].dtype != MEZZO_F32 || call->in[6].dtype != MEZZO_F32)
+    if (mz_in(call, group_norm_bwd, mean)->dtype != MEZZO_F32 || mz_in(call, group_norm_bwd, rstd)->dtype != MEZZO_F32)
         return "mean and rstd must be fp32";
     for (int i = 2; i < call->n_out; i++)
         if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)

@@ -11,7 +11,7 @@ typedef struct resampling {
 } resampling;
 
 static resampling resampling_of(const mz_call *call) {
-    const mz_shape *x = &call->in[0].shape, *y = &call->out[0].shape;
+    const mz_shape *x = &mz_in(call, upsample, x)->shape, *y = &mz_out(call, upsample, y)->shape;
     return (resampling){y->dim[0] * y->dim[1], y->dim[2], y->dim[3], x->dim[2], call->attrs.factor};
 }
 
@@ -27,10 +27,10 @@ static mezzo_status run_upsample(mezzo_device *device, const mz_call *call) {
                 const int n = (int)min64(MZ_BLOCK, v.channels - c);
                 const int64_t from = (row / v.factor * v.from_width + column / v.factor) * v.channels + c;
                 const int64_t at = (row * v.width + column) * v.channels + c;
-                const float *x = block_in(&call->in[0], from, n, x_buffer);
-                float *y = block_out(&call->out[0], at, y_buffer);
+                const float *x = block_in(mz_in(call, upsample, x), from, n, x_buffer);
+                float *y = block_out(mz_out(call, upsample, y), at, y_buffer);
                 EACH_VECTOR(i, lanes, n, { vstore_lanes(y + i, vload_lanes(x + i, lanes, 0) * alpha, lanes); });
-                block_done(&call->out[0], at, n, y);
+                block_done(mz_out(call, upsample, y), at, n, y);
             }
     return MEZZO_OK;
 }
@@ -49,15 +49,16 @@ static mezzo_status run_pool(mezzo_device *device, const mz_call *call) {
                 memset(sum, 0, (size_t)n * sizeof *sum);
                 for (int64_t k = 0; k < (int64_t)v.factor * v.factor; k++) {
                     const int64_t h = row * v.factor + k / v.factor, w = column * v.factor + k % v.factor;
-                    const float *x = block_in(&call->in[0], (h * v.from_width + w) * v.channels + c, n, x_buffer);
+                    const float *x =
+                        block_in(mz_in(call, pool, x), (h * v.from_width + w) * v.channels + c, n, x_buffer);
                     EACH_VECTOR(i, lanes, n, {
                         vstore_lanes(sum + i, vload_lanes(sum + i, lanes, 0) + vload_lanes(x + i, lanes, 0), lanes);
                     });
                 }
-                float *y = block_out(&call->out[0], at, y_buffer);
+                float *y = block_out(mz_out(call, pool, y), at, y_buffer);
                 EACH_VECTOR(i, lanes, n,
                             { vstore_lanes(y + i, vload_lanes(sum + i, lanes, 0) * call->attrs.alpha, lanes); });
-                block_done(&call->out[0], at, n, y);
+                block_done(mz_out(call, pool, y), at, n, y);
             }
     return MEZZO_OK;
 }
@@ -67,9 +68,9 @@ const mz_kernel MZ_SYMBOL(pool) = {"pool__" MZ_LEVEL_TEXT, prepare_floats, run_p
 // By mz_philox and mz_normal4, whose logarithm and angle are FP64: every device draws the same numbers but for the last
 // bit.
 static mezzo_status run_normal(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *y = &call->out[0];
+    const mz_tensor *y = mz_out(call, normal, y);
     const int64_t images = y->shape.dim[0], row = mz_shape_count(&y->shape) / images, quads = (row + 3) / 4;
-    const int32_t *keys = call->in[0].data;
+    const int32_t *keys = mz_in(call, normal, keys)->data;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 60.0 * (double)(images * quads)))
     for (int64_t i = 0; i < images * quads; i++) {
         const int64_t image = i / quads, quad = i % quads;
@@ -90,12 +91,13 @@ const mz_kernel MZ_SYMBOL(normal) = {"normal__" MZ_LEVEL_TEXT, normal_prepare, r
 
 // A few thousand numbers a step: functions in FP64, so that a result is FP32's nearest.
 static mezzo_status run_time_embedding(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *y = &call->out[0];
+    const mz_tensor *y = mz_out(call, time_embedding, y);
     const int64_t images = y->shape.dim[0], dims = y->shape.dim[1], half = dims / 2;
     (void)device;
     for (int64_t image = 0; image < images; image++) {
         float time;
-        widen_block(element_at(&call->in[0], image), call->in[0].dtype, &time, 1);
+        widen_block(element_at(mz_in(call, time_embedding, times), image), mz_in(call, time_embedding, times)->dtype,
+                    &time, 1);
         for (int64_t i = 0; i < half; i++) {
             const double angle =
                 (double)call->attrs.alpha * (double)time * pow((double)call->attrs.theta, -(double)i / (double)half);

@@ -96,8 +96,8 @@ static mz_inspection inspect(const mezzo_device *device, const mz_call *call, co
 }
 
 static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
-    mz_inspection *found = call->out[0].data;
-    mz_opt_state *state = mz_present(&call->out[1]) ? call->out[1].data : NULL;
+    mz_inspection *found = mz_out(call, inspect, found)->data;
+    mz_opt_state *state = mz_present(mz_out(call, inspect, state)) ? mz_out(call, inspect, state)->data : NULL;
     for (int i = 0; i < call->n_in; i++) {
         found[i] = inspect(device, call, &call->in[i]);
         if (state != NULL && mz_inspection_bad(&found[i]))

@@ -2,7 +2,7 @@
 #ifndef MZ_CPU_KERNELS_H
 #define MZ_CPU_KERNELS_H
 
-#include "backend/backend.h"
+#include "backend/slots.h"
 
 #if defined(__x86_64__)
 #define KERNEL(op, name) extern const mz_kernel mz_##name##__portable, mz_##name##__avx2, mz_##name##__avx512;

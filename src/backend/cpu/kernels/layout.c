@@ -24,7 +24,7 @@ static void copy_part(const mezzo_device *device, const mz_tensor *whole, const 
 static mezzo_status run_split(mezzo_device *device, const mz_call *call) {
     int64_t from = 0;
     for (int i = 0; i < call->n_out; i++) {
-        copy_part(device, &call->in[0], &call->out[i], call->attrs.axis, from, false);
+        copy_part(device, mz_in(call, split, x), &call->out[i], call->attrs.axis, from, false);
         from += call->out[i].shape.dim[call->attrs.axis];
     }
     return MEZZO_OK;
@@ -33,7 +33,7 @@ static mezzo_status run_split(mezzo_device *device, const mz_call *call) {
 static mezzo_status run_concat(mezzo_device *device, const mz_call *call) {
     int64_t from = 0;
     for (int i = 0; i < call->n_in; i++) {
-        copy_part(device, &call->out[0], &call->in[i], call->attrs.axis, from, true);
+        copy_part(device, mz_out(call, concat, y), &call->in[i], call->attrs.axis, from, true);
         from += call->in[i].shape.dim[call->attrs.axis];
     }
     return MEZZO_OK;
@@ -48,7 +48,7 @@ static const char *split_prepare(mezzo_device *device, const mz_call *call, mz_p
     (void)device, (void)out;
     const char *reason = NULL;
     for (int i = 0; i < call->n_out && reason == NULL; i++)
-        reason = moves(&call->in[0], &call->out[i]);
+        reason = moves(mz_in(call, split, x), &call->out[i]);
     return reason;
 }
 
@@ -56,7 +56,7 @@ static const char *concat_prepare(mezzo_device *device, const mz_call *call, mz_
     (void)device, (void)out;
     const char *reason = NULL;
     for (int i = 0; i < call->n_in && reason == NULL; i++)
-        reason = moves(&call->in[i], &call->out[0]);
+        reason = moves(&call->in[i], mz_out(call, concat, y));
     return reason;
 }
 const mz_kernel MZ_SYMBOL(split) = {"split__" MZ_LEVEL_TEXT, split_prepare, run_split};
@@ -64,7 +64,7 @@ const mz_kernel MZ_SYMBOL(concat) = {"concat__" MZ_LEVEL_TEXT, concat_prepare, r
 
 // --- slice ---------------------------------------------------------------------------------------------------------
 static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
-    copy_part(device, &call->in[0], &call->out[0], call->attrs.axis, call->attrs.begin, false);
+    copy_part(device, mz_in(call, slice, x), mz_out(call, slice, y), call->attrs.axis, call->attrs.begin, false);
     return MEZZO_OK;
 }
 const mz_kernel MZ_SYMBOL(slice) = {"slice__" MZ_LEVEL_TEXT, split_prepare, run_slice};
@@ -86,25 +86,27 @@ static void fill(const mz_tensor *y, int64_t at, int64_t n, float value) {
 
 static mezzo_status run_constant(mezzo_device *device, const mz_call *call) {
     (void)device;
-    fill(&call->out[0], 0, mz_shape_count(&call->out[0].shape), call->attrs.alpha);
+    fill(mz_out(call, constant, y), 0, mz_shape_count(&mz_out(call, constant, y)->shape), call->attrs.alpha);
     return MEZZO_OK;
 }
 
 static const char *constant_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return is_storage_float(&call->out[0]) || call->out[0].dtype == MEZZO_I32 ? NULL : "not fp32, bf16, fp16 or i32";
+    return is_storage_float(mz_out(call, constant, y)) || mz_out(call, constant, y)->dtype == MEZZO_I32
+               ? NULL
+               : "not fp32, bf16, fp16 or i32";
 }
 const mz_kernel MZ_SYMBOL(constant) = {"constant__" MZ_LEVEL_TEXT, constant_prepare, run_constant};
 
 static mezzo_status run_pad(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *y = &call->out[0];
+    const mz_tensor *y = mz_out(call, pad, y);
     const axis_view v = view_along(&y->shape, call->attrs.axis);
     const int64_t before = call->attrs.begin * v.inner, after = (v.axis - call->attrs.end) * v.inner;
     for (int64_t outer = 0; outer < v.outer; outer++) {
         fill(y, outer * v.axis * v.inner, before, call->attrs.alpha);
         fill(y, (outer + 1) * v.axis * v.inner - after, after, call->attrs.alpha);
     }
-    copy_part(device, y, &call->in[0], call->attrs.axis, call->attrs.begin, true);
+    copy_part(device, y, mz_in(call, pad, x), call->attrs.axis, call->attrs.begin, true);
     return MEZZO_OK;
 }
 
@@ -133,7 +135,7 @@ static void gather(const char *x, int64_t stride, char *y, int64_t n, size_t siz
 }
 
 static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, permute, x), *y = mz_out(call, permute, y);
     mz_permuted p = mz_shape_permute(&x->shape, call->attrs.permutation);
     size_t size = mezzo_dtype_size(x->dtype);
     int64_t last = p.rank - 1, length = p.dim[last], n = mz_shape_count(&y->shape);
@@ -151,20 +153,21 @@ static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
 
 static const char *permute_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return call->in[0].dtype == call->out[0].dtype ? NULL : "moves elements within one format";
+    return mz_in(call, permute, x)->dtype == mz_out(call, permute, y)->dtype ? NULL
+                                                                             : "moves elements within one format";
 }
 const mz_kernel MZ_SYMBOL(permute) = {"permute__" MZ_LEVEL_TEXT, permute_prepare, run_permute};
 
 static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     (void)device;
-    int32_t *y = call->out[0].data;
-    for (int64_t i = 0, n = mz_shape_count(&call->out[0].shape); i < n; i++)
+    int32_t *y = mz_out(call, arange, y)->data;
+    for (int64_t i = 0, n = mz_shape_count(&mz_out(call, arange, y)->shape); i < n; i++)
         y[i] = (int32_t)(call->attrs.begin + i * call->attrs.step);
     return MEZZO_OK;
 }
 
 static const char *arange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return call->out[0].dtype == MEZZO_I32 ? NULL : "arange counts in i32";
+    return mz_out(call, arange, y)->dtype == MEZZO_I32 ? NULL : "arange counts in i32";
 }
 const mz_kernel MZ_SYMBOL(arange) = {"arange__" MZ_LEVEL_TEXT, arange_prepare, run_arange};

@@ -4,7 +4,7 @@
 #include "backend/cpu/kernels/kernels.h"
 
 static size_t cross_entropy_workspace(const mz_call *call) {
-    return sizeof(float) * (size_t)mz_shape_rows(&call->in[0].shape); // each row's loss
+    return sizeof(float) * (size_t)mz_shape_rows(&mz_in(call, cross_entropy, logits)->shape); // each row's loss
 }
 
 // Counts all targets, also those of rows that are not in this call.
@@ -75,10 +75,11 @@ static float log_sum_exp(const mz_tensor *x, float cap, int64_t start, int64_t w
 }
 
 static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *logits = &call->in[0]; // [… V]
-    const int32_t *targets = (const int32_t *)call->in[1].data + call->attrs.first_row;
+    const mz_tensor *logits = mz_in(call, cross_entropy, logits); // [… V]
+    const int32_t *targets = (const int32_t *)mz_in(call, cross_entropy, targets)->data + call->attrs.first_row;
     int64_t width = last_dim(&logits->shape), rows = mz_shape_rows(&logits->shape);
-    float *losses = call->workspace, *lse_out = mz_present(&call->out[1]) ? call->out[1].data : NULL;
+    float *losses = call->workspace,
+          *lse_out = mz_present(mz_out(call, cross_entropy, lse)) ? mz_out(call, cross_entropy, lse)->data : NULL;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
     for (int64_t r = 0; r < rows; r++) {
         float lse = log_sum_exp(logits, call->attrs.score_cap, r * width, width), at_target;
@@ -98,15 +99,16 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
     double sum = 0;
     for (int64_t r = 0; r < rows; r++)
         sum += (double)losses[r];
-    int64_t counted = counted_rows(call, &call->in[1]);
-    *(float *)call->out[0].data = counted > 0 ? (float)(sum / (double)counted) : 0.0f;
+    int64_t counted = counted_rows(call, mz_in(call, cross_entropy, targets));
+    *(float *)mz_out(call, cross_entropy, loss)->data = counted > 0 ? (float)(sum / (double)counted) : 0.0f;
     return MEZZO_OK;
 }
 
 static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     out->workspace = cross_entropy_workspace(call);
-    if (call->out[0].dtype != MEZZO_F32 || (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32))
+    if (mz_out(call, cross_entropy, loss)->dtype != MEZZO_F32 ||
+        (mz_present(mz_out(call, cross_entropy, lse)) && mz_out(call, cross_entropy, lse)->dtype != MEZZO_F32))
         return "loss and lse must be fp32";
     return refuse_formats(call, 1u << 1);
 }
@@ -115,12 +117,12 @@ const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cro
 // dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² of capped logits; 0 where the target is ignored. May
 // overwrite the logits.
 static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *logits = &call->in[1], *dx = &call->out[0]; // [… V]
-    const int32_t *targets = (const int32_t *)call->in[2].data + call->attrs.first_row;
-    const float *lse = call->in[3].data; // [rows]
+    const mz_tensor *logits = mz_in(call, cross_entropy_dx, logits), *dx = mz_out(call, cross_entropy_dx, dx); // [… V]
+    const int32_t *targets = (const int32_t *)mz_in(call, cross_entropy_dx, targets)->data + call->attrs.first_row;
+    const float *lse = mz_in(call, cross_entropy_dx, lse)->data; // [rows]
     int64_t width = last_dim(&logits->shape), rows = mz_shape_rows(&logits->shape);
-    int64_t counted = counted_rows(call, &call->in[2]);
-    float factor = *(const float *)call->in[0].data / (float)(counted > 0 ? counted : 1);
+    int64_t counted = counted_rows(call, mz_in(call, cross_entropy_dx, targets));
+    float factor = *(const float *)mz_in(call, cross_entropy_dx, dloss)->data / (float)(counted > 0 ? counted : 1);
     const float cap = call->attrs.score_cap;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * (double)width))
     for (int64_t r = 0; r < rows; r++) {
@@ -155,7 +157,8 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
 
 static const char *cross_entropy_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    if (call->in[0].dtype != MEZZO_F32 || call->in[3].dtype != MEZZO_F32)
+    if (mz_in(call, cross_entropy_dx, dloss)->dtype != MEZZO_F32 ||
+        mz_in(call, cross_entropy_dx, lse)->dtype != MEZZO_F32)
         return "dloss and lse must be fp32";
     return refuse_formats(call, 1u << 2);
 }

@@ -89,16 +89,17 @@ static void mask_groups(float *choice, float *group, int32_t *heap, int64_t expe
 
 // Each thread has scores, choices and groups of E floats each, and E places.
 static size_t route_workspace(const mezzo_device *device, const mz_call *call) {
-    return (3 * sizeof(float) + sizeof(int32_t)) * (size_t)last_dim(&call->in[0].shape) * (size_t)device->threads;
+    return (3 * sizeof(float) + sizeof(int32_t)) * (size_t)last_dim(&mz_in(call, route, logits)->shape) *
+           (size_t)device->threads;
 }
 
 static void route_token(const mz_call *call, int64_t m, int64_t experts, void *workspace) {
     float *scores = workspace, *choice = scores + experts, *group = choice + experts;
     int32_t *heap = (int32_t *)(group + experts);
-    float *weights = (float *)call->out[0].data + m * call->attrs.top_k;
-    const float *logits = (const float *)call->in[0].data + m * experts;
-    const float *bias = mz_present(&call->in[1]) ? call->in[1].data : NULL;
-    int32_t *indices = (int32_t *)call->out[1].data + m * call->attrs.top_k;
+    float *weights = (float *)mz_out(call, route, weights)->data + m * call->attrs.top_k;
+    const float *logits = (const float *)mz_in(call, route, logits)->data + m * experts;
+    const float *bias = mz_present(mz_in(call, route, bias)) ? mz_in(call, route, bias)->data : NULL;
+    int32_t *indices = (int32_t *)mz_out(call, route, indices)->data + m * call->attrs.top_k;
     const score_base base = base_of(call, logits, experts);
     float sum = 0;
     for (int64_t e = 0; e < experts; e++) {
@@ -117,7 +118,7 @@ static void route_token(const mz_call *call, int64_t m, int64_t experts, void *w
 }
 
 static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
-    int64_t tokens = call->out[0].shape.dim[0], experts = last_dim(&call->in[0].shape);
+    int64_t tokens = mz_out(call, route, weights)->shape.dim[0], experts = last_dim(&mz_in(call, route, logits)->shape);
     double cost = 10.0 * (double)(tokens * (experts + 2 * call->attrs.top_k));
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost))
     for (int64_t m = 0; m < tokens; m++)
@@ -128,23 +129,25 @@ static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
 
 static const char *route_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     out->workspace = route_workspace(device, call);
-    if (call->in[0].dtype != MEZZO_F32 || call->out[0].dtype != MEZZO_F32 || call->numerics.reduce != MEZZO_F32)
+    if (mz_in(call, route, logits)->dtype != MEZZO_F32 || mz_out(call, route, weights)->dtype != MEZZO_F32 ||
+        call->numerics.reduce != MEZZO_F32)
         return "logits and weights must be fp32";
-    if (mz_present(&call->in[1]) && call->in[1].dtype != MEZZO_F32)
+    if (mz_present(mz_in(call, route, bias)) && mz_in(call, route, bias)->dtype != MEZZO_F32)
         return "the bias must be fp32";
-    return call->out[1].dtype == MEZZO_I32 ? NULL : "indices must be i32";
+    return mz_out(call, route, indices)->dtype == MEZZO_I32 ? NULL : "indices must be i32";
 }
 const mz_kernel MZ_SYMBOL(route) = {"route__" MZ_LEVEL_TEXT, route_prepare, run_route};
 
 // w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j). Of softmax without 1 - s_j; not
 // normalised, of every expert: α·(dw_e - Σ_i dw_i·s_i)·s_e, dw_e 0 of what was not chosen.
 static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
-    const float *dweights = call->in[0].data, *logits = call->in[1].data; // [M, k], [M, E]
-    const int32_t *indices = call->in[2].data;                            // [M, k]
-    float *dx = call->out[0].data;
+    const float *dweights = mz_in(call, route_dx, dweights)->data,
+                *logits = mz_in(call, route_dx, logits)->data;     // [M, k], [M, E]
+    const int32_t *indices = mz_in(call, route_dx, indices)->data; // [M, k]
+    float *dx = mz_out(call, route_dx, dx)->data;
     const bool softmax = call->attrs.softmax, normalise = call->attrs.normalise, dense = softmax && !normalise;
-    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&call->in[0].shape) / k;
-    int64_t experts = last_dim(&call->in[1].shape);
+    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&mz_in(call, route_dx, dweights)->shape) / k;
+    int64_t experts = last_dim(&mz_in(call, route_dx, logits)->shape);
 #pragma omp parallel for schedule(static)                                                                              \
     num_threads(mz_cpu_threads(device, 10.0 * (double)(tokens * (experts + 2 * k))))
     for (int64_t m = 0; m < tokens; m++) {
@@ -170,8 +173,9 @@ static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
 
 static const char *route_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    bool floats = call->in[0].dtype == MEZZO_F32 && call->in[1].dtype == MEZZO_F32 && call->out[0].dtype == MEZZO_F32;
-    return floats && call->in[2].dtype == MEZZO_I32 ? NULL : "fp32 and i32 indices only";
+    bool floats = mz_in(call, route_dx, dweights)->dtype == MEZZO_F32 &&
+                  mz_in(call, route_dx, logits)->dtype == MEZZO_F32 && mz_out(call, route_dx, dx)->dtype == MEZZO_F32;
+    return floats && mz_in(call, route_dx, indices)->dtype == MEZZO_I32 ? NULL : "fp32 and i32 indices only";
 }
 const mz_kernel MZ_SYMBOL(route_dx) = {"route_dx__" MZ_LEVEL_TEXT, route_dx_prepare, run_route_dx};
 
@@ -187,10 +191,11 @@ static size_t expert_order_workspace(const mz_call *call) {
 
 static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) {
     (void)device;
-    const int32_t *indices = call->in[0].data;
-    int32_t *order = call->out[0].data, *place = call->out[1].data, *offsets = call->out[2].data;
+    const int32_t *indices = mz_in(call, expert_order, indices)->data;
+    int32_t *order = mz_out(call, expert_order, order)->data, *place = mz_out(call, expert_order, place)->data,
+            *offsets = mz_out(call, expert_order, offsets)->data;
     int32_t *next = call->workspace; // where an expert's next row goes
-    int64_t experts = call->attrs.experts, rows = mz_shape_count(&call->in[0].shape);
+    int64_t experts = call->attrs.experts, rows = mz_shape_count(&mz_in(call, expert_order, indices)->shape);
     memset(offsets, 0, sizeof *offsets * (size_t)(experts + 1));
     for (int64_t i = 0; i < rows; i++)
         offsets[expert_at(indices, i, experts) + 1]++;
@@ -209,7 +214,7 @@ static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) 
 static const char *expert_order_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     out->workspace = expert_order_workspace(call);
-    bool whole = call->in[0].dtype == MEZZO_I32;
+    bool whole = mz_in(call, expert_order, indices)->dtype == MEZZO_I32;
     for (int i = 0; i < 3; i++)
         whole = whole && call->out[i].dtype == MEZZO_I32;
     return whole ? NULL : "indices must be i32";
@@ -220,16 +225,17 @@ const mz_kernel MZ_SYMBOL(expert_order) = {"expert_order__" MZ_LEVEL_TEXT, exper
 // --- dispatch, combine ---------------------------------------------------------------------------------------------
 static const char *rearrange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    if (mz_present(&call->in[3]) && call->in[3].dtype != MEZZO_F32)
+    if (mz_present(mz_in(call, dispatch, weights)) && mz_in(call, dispatch, weights)->dtype != MEZZO_F32)
         return "weights must be fp32";
     return refuse_formats(call, 1u << 1 | 1u << 2);
 }
 
 static mezzo_status run_dispatch(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [M, C], [R, C]
-    const int32_t *order = call->in[1].data;
-    const float *weights = mz_present(&call->in[3]) ? call->in[3].data : NULL;
-    int64_t rows = mz_shape_count(&call->in[1].shape), width = last_dim(&y->shape), k = call->attrs.top_k;
+    const mz_tensor *x = mz_in(call, dispatch, x), *y = mz_out(call, dispatch, y); // [M, C], [R, C]
+    const int32_t *order = mz_in(call, dispatch, order)->data;
+    const float *weights = mz_present(mz_in(call, dispatch, weights)) ? mz_in(call, dispatch, weights)->data : NULL;
+    int64_t rows = mz_shape_count(&mz_in(call, dispatch, order)->shape), width = last_dim(&y->shape),
+            k = call->attrs.top_k;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)(rows * width)))
     for (int64_t r = 0; r < rows; r++) {
         float in_buffer[MZ_BLOCK], out_buffer[MZ_BLOCK];
@@ -252,10 +258,11 @@ static mezzo_status run_dispatch(mezzo_device *device, const mz_call *call) {
 const mz_kernel MZ_SYMBOL(dispatch) = {"dispatch__" MZ_LEVEL_TEXT, rearrange_prepare, run_dispatch};
 
 static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [R, C], [M, C]
-    const int32_t *place = call->in[2].data;
-    const float *weights = mz_present(&call->in[3]) ? call->in[3].data : NULL;
-    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&call->in[2].shape) / k, width = last_dim(&y->shape);
+    const mz_tensor *x = mz_in(call, combine, x), *y = mz_out(call, combine, y); // [R, C], [M, C]
+    const int32_t *place = mz_in(call, combine, place)->data;
+    const float *weights = mz_present(mz_in(call, combine, weights)) ? mz_in(call, combine, weights)->data : NULL;
+    int64_t k = call->attrs.top_k, tokens = mz_shape_count(&mz_in(call, combine, place)->shape) / k,
+            width = last_dim(&y->shape);
     int64_t parts = (width + MZ_BLOCK - 1) / MZ_BLOCK;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)(tokens * k * width)))
     for (int64_t task = 0; task < tokens * parts; task++) {
@@ -284,10 +291,11 @@ static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
 const mz_kernel MZ_SYMBOL(combine) = {"combine__" MZ_LEVEL_TEXT, rearrange_prepare, run_combine};
 
 static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1]; // [M, C], [R, C]
-    const int32_t *place = call->in[2].data;
-    float *dweights = call->out[0].data; // [M, k]
-    int64_t k = call->attrs.top_k, rows = mz_shape_count(&call->in[2].shape), width = last_dim(&x->shape);
+    const mz_tensor *dy = mz_in(call, combine_dw, dy), *x = mz_in(call, combine_dw, x); // [M, C], [R, C]
+    const int32_t *place = mz_in(call, combine_dw, place)->data;
+    float *dweights = mz_out(call, combine_dw, dweights)->data; // [M, k]
+    int64_t k = call->attrs.top_k, rows = mz_shape_count(&mz_in(call, combine_dw, place)->shape),
+            width = last_dim(&x->shape);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)(rows * width)))
     for (int64_t i = 0; i < rows; i++) {
         float dy_buffer[MZ_BLOCK], x_buffer[MZ_BLOCK];
@@ -306,6 +314,7 @@ static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
 
 static const char *combine_dw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return call->out[0].dtype != MEZZO_F32 ? "the weights' gradient must be fp32" : refuse_formats(call, 1u << 2);
+    return mz_out(call, combine_dw, dweights)->dtype != MEZZO_F32 ? "the weights' gradient must be fp32"
+                                                                  : refuse_formats(call, 1u << 2);
 }
 const mz_kernel MZ_SYMBOL(combine_dw) = {"combine_dw__" MZ_LEVEL_TEXT, combine_dw_prepare, run_combine_dw};

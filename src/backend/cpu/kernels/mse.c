@@ -6,7 +6,7 @@
 enum { MSE_RUN = 4096 };
 
 static int64_t runs_of(const mz_call *call) {
-    return (mz_shape_count(&call->in[MZ_IN(mse, x)].shape) + MSE_RUN - 1) / MSE_RUN;
+    return (mz_shape_count(&mz_in(call, mse, x)->shape) + MSE_RUN - 1) / MSE_RUN;
 }
 
 static double squares_of_run(const mz_call *call, int64_t at, int64_t n) {
@@ -14,8 +14,8 @@ static double squares_of_run(const mz_call *call, int64_t at, int64_t n) {
     vf sum = {0};
     for (int64_t from = 0; from < n; from += MZ_BLOCK) {
         int count = (int)min64(MZ_BLOCK, n - from);
-        const float *x = block_in(&call->in[MZ_IN(mse, x)], at + from, count, x_buffer);
-        const float *target = block_in(&call->in[MZ_IN(mse, target)], at + from, count, target_buffer);
+        const float *x = block_in(mz_in(call, mse, x), at + from, count, x_buffer);
+        const float *target = block_in(mz_in(call, mse, target), at + from, count, target_buffer);
         FOR_LANES(i, lanes, count) {
             vf difference = vload_lanes(x + i, lanes, 0) - vload_lanes(target + i, lanes, 0);
             sum = vfma(difference, difference, sum);
@@ -30,8 +30,8 @@ static const char *mse_prepare(mezzo_device *device, const mz_call *call, mz_pre
 }
 
 static mezzo_status run_mse(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *loss = &call->out[MZ_OUT(mse, loss)];
-    int64_t n = mz_shape_count(&call->in[MZ_IN(mse, x)].shape), runs = runs_of(call);
+    const mz_tensor *loss = mz_out(call, mse, loss);
+    int64_t n = mz_shape_count(&mz_in(call, mse, x)->shape), runs = runs_of(call);
     double *partial = call->workspace, sum = 0;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)n))
     for (int64_t i = 0; i < runs; i++)
@@ -45,7 +45,7 @@ static mezzo_status run_mse(mezzo_device *device, const mz_call *call) {
 const mz_kernel MZ_SYMBOL(mse) = {"mse__" MZ_LEVEL_TEXT, mse_prepare, run_mse};
 
 static mezzo_status run_mse_dx(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dx = &call->out[MZ_OUT(mse_dx, dx)], *dloss = &call->in[MZ_IN(mse_dx, dloss)];
+    const mz_tensor *dx = mz_out(call, mse_dx, dx), *dloss = mz_in(call, mse_dx, dloss);
     int64_t n = mz_shape_count(&dx->shape), blocks = (n + MZ_BLOCK - 1) / MZ_BLOCK;
     float factor;
     widen_block(dloss->data, dloss->dtype, &factor, 1);
@@ -55,8 +55,8 @@ static mezzo_status run_mse_dx(mezzo_device *device, const mz_call *call) {
         float x_buffer[MZ_BLOCK], target_buffer[MZ_BLOCK], dx_buffer[MZ_BLOCK];
         int64_t at = block * MZ_BLOCK;
         int count = (int)min64(MZ_BLOCK, n - at);
-        const float *x = block_in(&call->in[MZ_IN(mse_dx, x)], at, count, x_buffer);
-        const float *target = block_in(&call->in[MZ_IN(mse_dx, target)], at, count, target_buffer);
+        const float *x = block_in(mz_in(call, mse_dx, x), at, count, x_buffer);
+        const float *target = block_in(mz_in(call, mse_dx, target), at, count, target_buffer);
         float *y = block_out(dx, at, dx_buffer);
         FOR_LANES(i, lanes, count)
         vstore_lanes(y + i, (vload_lanes(x + i, lanes, 0) - vload_lanes(target + i, lanes, 0)) * factor, lanes);

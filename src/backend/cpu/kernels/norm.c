@@ -51,7 +51,7 @@ static float row_squares(const float *x, int n, float mean) {
 enum { LN_ROW_BUFFERS = 3 };
 
 static size_t layernorm_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&call->out[0].shape));
+    size_t width = row_floats(last_dim(&mz_out(call, layernorm, y)->shape));
     return sizeof(float) * width * (2 + (size_t)device->threads * LN_ROW_BUFFERS);
 }
 
@@ -73,22 +73,27 @@ static const float *norm_input(const mz_call *call, int slot, int64_t row, int w
 }
 
 static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, layernorm, x), *y = mz_out(call, layernorm, y);
     int width = (int)last_dim(&y->shape);
     int64_t rows = mz_shape_rows(&y->shape);
     size_t stride = row_floats(width);
     float *workspace = call->workspace, *buffers = workspace + 2 * stride;
     // [C] each, FP32
-    const float *weight = mz_present(&call->in[1]) ? row_in(&call->in[1], 0, width, workspace) : NULL;
-    const float *bias = mz_present(&call->in[2]) ? row_in(&call->in[2], 0, width, workspace + stride) : NULL;
-    bool lone_sum = !mz_present(&call->in[3]) && mz_present(&call->out[3]);
+    const float *weight =
+        mz_present(mz_in(call, layernorm, weight)) ? row_in(mz_in(call, layernorm, weight), 0, width, workspace) : NULL;
+    const float *bias = mz_present(mz_in(call, layernorm, bias))
+                            ? row_in(mz_in(call, layernorm, bias), 0, width, workspace + stride)
+                            : NULL;
+    bool lone_sum = !mz_present(mz_in(call, layernorm, residual)) && mz_present(mz_out(call, layernorm, sum));
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * width))
     for (int64_t row = 0; row < rows; row++) {
         float *mine = buffers + (size_t)mz_thread() * LN_ROW_BUFFERS * stride;
         const float *s = row_in(x, row, width, mine);
         if (lone_sum) { // nothing to add: `sum` is x in its own format
-            narrow_block(s, element_at(&call->out[3], row * width), call->out[3].dtype, width);
-            widen_block(element_at(&call->out[3], row * width), call->out[3].dtype, mine + stride, width);
+            narrow_block(s, element_at(mz_out(call, layernorm, sum), row * width), mz_out(call, layernorm, sum)->dtype,
+                         width);
+            widen_block(element_at(mz_out(call, layernorm, sum), row * width), mz_out(call, layernorm, sum)->dtype,
+                        mine + stride, width);
             s = mine + stride;
         }
         s = norm_input(call, 3, row, width, s, mine + stride, mine + 2 * stride);
@@ -102,10 +107,10 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
             vstore_lanes(out + i, value, lanes);
         });
         block_done(y, row * width, width, out);
-        if (mz_present(&call->out[1]))
-            ((float *)call->out[1].data)[row] = mean;
-        if (mz_present(&call->out[2]))
-            ((float *)call->out[2].data)[row] = rstd;
+        if (mz_present(mz_out(call, layernorm, mean)))
+            ((float *)mz_out(call, layernorm, mean)->data)[row] = mean;
+        if (mz_present(mz_out(call, layernorm, rstd)))
+            ((float *)mz_out(call, layernorm, rstd)->data)[row] = rstd;
     }
     return MEZZO_OK;
 }
@@ -131,8 +136,8 @@ static int64_t chunk_rows(int64_t rows) {
 }
 
 static size_t layernorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&call->out[0].shape));
-    int64_t rows = mz_shape_rows(&call->out[0].shape), per = chunk_rows(rows);
+    size_t width = row_floats(last_dim(&mz_out(call, layernorm_bwd, dx)->shape));
+    int64_t rows = mz_shape_rows(&mz_out(call, layernorm_bwd, dx)->shape), per = chunk_rows(rows);
     size_t chunks = (size_t)((rows + per - 1) / per);
     return sizeof(float) * width * (1 + 3 * chunks + 4 * (size_t)device->threads);
 }
@@ -142,10 +147,13 @@ static size_t layernorm_bwd_workspace(const mezzo_device *device, const mz_call 
 static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                               float *mine, size_t stride) {
     float *dbias = dweight + stride, *linear_dbias = dbias + stride;
-    const float *dy = row_in(&call->in[0], row, width, mine);
-    const float *x = row_in(&call->in[1], row, width, mine + stride);
-    const float *dres = mz_present(&call->in[5]) ? row_in(&call->in[5], row, width, mine + 2 * stride) : NULL;
-    float mean = ((const float *)call->in[3].data)[row], rstd = ((const float *)call->in[4].data)[row];
+    const float *dy = row_in(mz_in(call, layernorm_bwd, dy), row, width, mine);
+    const float *x = row_in(mz_in(call, layernorm_bwd, x), row, width, mine + stride);
+    const float *dres = mz_present(mz_in(call, layernorm_bwd, dres))
+                            ? row_in(mz_in(call, layernorm_bwd, dres), row, width, mine + 2 * stride)
+                            : NULL;
+    float mean = ((const float *)mz_in(call, layernorm_bwd, mean)->data)[row],
+          rstd = ((const float *)mz_in(call, layernorm_bwd, rstd)->data)[row];
     vf g_sum[CHAINS] = {{0}}, gx_sum[CHAINS] = {{0}};
     int whole = width / STRIDE * STRIDE;
     for (int at = 0; at < whole; at += STRIDE)
@@ -168,7 +176,7 @@ static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const
         vstore_lanes(dbias + i, vload_lanes(dbias + i, lanes, 0) + d, lanes);
     }
     float g_mean = add_chains(g_sum) / (float)width, gx_mean = add_chains(gx_sum) / (float)width;
-    float *dx = block_out(&call->out[0], row * width, mine + 3 * stride);
+    float *dx = block_out(mz_out(call, layernorm_bwd, dx), row * width, mine + 3 * stride);
     EACH_VECTOR(i, lanes, width, {
         vf d = vload_lanes(dy + i, lanes, 0), normal = (vload_lanes(x + i, lanes, 0) - mean) * rstd;
         vf g = weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d;
@@ -176,12 +184,12 @@ static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const
         value = dres != NULL ? value + vload_lanes(dres + i, lanes, 0) : value;
         vstore_lanes(dx + i, value, lanes);
     });
-    block_done(&call->out[0], row * width, width, dx);
-    if (mz_present(&call->out[3]))
-        block_done(&call->out[3], row * width, width, dx);
-    if (!mz_present(&call->out[4]))
+    block_done(mz_out(call, layernorm_bwd, dx), row * width, width, dx);
+    if (mz_present(mz_out(call, layernorm_bwd, low)))
+        block_done(mz_out(call, layernorm_bwd, low), row * width, width, dx);
+    if (!mz_present(mz_out(call, layernorm_bwd, linear_dbias)))
         return;
-    const float *stored = row_in(&call->out[mz_present(&call->out[3]) ? 3 : 0], row, width, mine);
+    const float *stored = row_in(&call->out[mz_present(mz_out(call, layernorm_bwd, low)) ? 3 : 0], row, width, mine);
     FOR_LANES(i, lanes, width)
     vstore_lanes(linear_dbias + i, vload_lanes(linear_dbias + i, lanes, 0) + vload_lanes(stored + i, lanes, 0), lanes);
 }
@@ -199,12 +207,15 @@ static void add_partials(const mz_call *call, int slot, const float *partials, i
 }
 
 static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call) {
-    int width = (int)last_dim(&call->out[0].shape);
-    int64_t rows = mz_shape_rows(&call->out[0].shape), per = chunk_rows(rows), chunks = (rows + per - 1) / per;
+    int width = (int)last_dim(&mz_out(call, layernorm_bwd, dx)->shape);
+    int64_t rows = mz_shape_rows(&mz_out(call, layernorm_bwd, dx)->shape), per = chunk_rows(rows),
+            chunks = (rows + per - 1) / per;
     size_t stride = row_floats(width);
     float *workspace = call->workspace, *partials = workspace + stride,
           *buffers = partials + 3 * (size_t)chunks * stride;
-    const float *weight = mz_present(&call->in[2]) ? row_in(&call->in[2], 0, width, workspace) : NULL;
+    const float *weight = mz_present(mz_in(call, layernorm_bwd, weight))
+                              ? row_in(mz_in(call, layernorm_bwd, weight), 0, width, workspace)
+                              : NULL;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.2 * (double)rows * width))
     for (int64_t c = 0; c < chunks; c++) {
         float *dweight = partials + 3 * (size_t)c * stride;
@@ -221,12 +232,13 @@ static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call)
 
 static const char *layernorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     out->workspace = layernorm_bwd_workspace(device, call);
-    if (call->in[3].dtype != MEZZO_F32 || call->in[4].dtype != MEZZO_F32)
+    if (mz_in(call, layernorm_bwd, mean)->dtype != MEZZO_F32 || mz_in(call, layernorm_bwd, rstd)->dtype != MEZZO_F32)
         return "mean and rstd must be fp32";
     for (int i = 1; i < 5 && i < call->n_out; i++)
         if (i != 3 && mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
             return "parameter gradients must be fp32";
-    if (mz_present(&call->out[3]) && (call->out[0].dtype != MEZZO_F32 || call->out[3].dtype == MEZZO_F32))
+    if (mz_present(mz_out(call, layernorm_bwd, low)) &&
+        (mz_out(call, layernorm_bwd, dx)->dtype != MEZZO_F32 || mz_out(call, layernorm_bwd, low)->dtype == MEZZO_F32))
         return "low is the narrow copy of an fp32 dx";
     return refuse_formats(call, 0);
 }
@@ -234,7 +246,7 @@ const mz_kernel MZ_SYMBOL(layernorm_bwd) = {"layernorm_bwd__" MZ_LEVEL_TEXT, lay
 
 // --- rmsnorm -------------------------------------------------------------------------------------------------------
 static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&call->out[0].shape));
+    size_t width = row_floats(last_dim(&mz_out(call, rmsnorm, y)->shape));
     return sizeof(float) * width * (1 + (size_t)device->threads * LN_ROW_BUFFERS);
 }
 
@@ -249,12 +261,12 @@ static const float *rmsnorm_weight(const mz_call *call, const mz_tensor *t, int 
 }
 
 static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, rmsnorm, x), *y = mz_out(call, rmsnorm, y);
     int width = (int)last_dim(&y->shape);
     int64_t rows = mz_shape_rows(&y->shape);
     size_t stride = row_floats(width);
     float *workspace = call->workspace, *buffers = workspace + stride;
-    const float *weight = rmsnorm_weight(call, &call->in[1], width, workspace);
+    const float *weight = rmsnorm_weight(call, mz_in(call, rmsnorm, weight), width, workspace);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.6 * (double)rows * width))
     for (int64_t row = 0; row < rows; row++) {
         float *mine = buffers + (size_t)mz_thread() * LN_ROW_BUFFERS * stride;
@@ -267,17 +279,17 @@ static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
             vstore_lanes(out + i, weight != NULL ? value * vload_lanes(weight + i, lanes, 0) : value, lanes);
         }
         block_done(y, row * width, width, out);
-        if (mz_present(&call->out[1]))
-            ((float *)call->out[1].data)[row] = rstd;
+        if (mz_present(mz_out(call, rmsnorm, rstd)))
+            ((float *)mz_out(call, rmsnorm, rstd)->data)[row] = rstd;
     }
     return MEZZO_OK;
 }
 
 static const char *rmsnorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     out->workspace = rmsnorm_workspace(device, call);
-    if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
+    if (mz_present(mz_out(call, rmsnorm, rstd)) && mz_out(call, rmsnorm, rstd)->dtype != MEZZO_F32)
         return "rstd must be fp32";
-    if (mz_present(&call->out[2]) && !mz_present(&call->in[2]))
+    if (mz_present(mz_out(call, rmsnorm, sum)) && !mz_present(mz_in(call, rmsnorm, residual)))
         return "a sum needs a residual";
     return refuse_formats(call, 0);
 }
@@ -285,8 +297,8 @@ const mz_kernel MZ_SYMBOL(rmsnorm) = {"rmsnorm__" MZ_LEVEL_TEXT, rmsnorm_prepare
 
 // Partial sums of dweight by runs of rows, as layernorm_bwd's.
 static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&call->out[0].shape));
-    int64_t rows = mz_shape_rows(&call->out[0].shape), per = chunk_rows(rows);
+    size_t width = row_floats(last_dim(&mz_out(call, rmsnorm_bwd, dx)->shape));
+    int64_t rows = mz_shape_rows(&mz_out(call, rmsnorm_bwd, dx)->shape), per = chunk_rows(rows);
     size_t chunks = (size_t)((rows + per - 1) / per);
     return sizeof(float) * width * (1 + chunks + 4 * (size_t)device->threads);
 }
@@ -294,10 +306,12 @@ static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *c
 // With x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres; the row's dy·x̂ is added to the partial sums.
 static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                             float *mine, size_t stride) {
-    const float *dy = row_in(&call->in[0], row, width, mine);
-    const float *x = row_in(&call->in[1], row, width, mine + stride);
-    const float *dres = mz_present(&call->in[4]) ? row_in(&call->in[4], row, width, mine + 2 * stride) : NULL;
-    float rstd = ((const float *)call->in[3].data)[row];
+    const float *dy = row_in(mz_in(call, rmsnorm_bwd, dy), row, width, mine);
+    const float *x = row_in(mz_in(call, rmsnorm_bwd, x), row, width, mine + stride);
+    const float *dres = mz_present(mz_in(call, rmsnorm_bwd, dres))
+                            ? row_in(mz_in(call, rmsnorm_bwd, dres), row, width, mine + 2 * stride)
+                            : NULL;
+    float rstd = ((const float *)mz_in(call, rmsnorm_bwd, rstd)->data)[row];
     vf gx_sum = {0};
     FOR_LANES(i, lanes, width) {
         vf d = vload_lanes(dy + i, lanes, 0), normal = vload_lanes(x + i, lanes, 0) * rstd;
@@ -305,7 +319,7 @@ static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const f
         vstore_lanes(dweight + i, vfma(d, normal, vload_lanes(dweight + i, lanes, 0)), lanes);
     }
     float gx_mean = vsum(gx_sum) / (float)width;
-    float *dx = block_out(&call->out[0], row * width, mine + 3 * stride);
+    float *dx = block_out(mz_out(call, rmsnorm_bwd, dx), row * width, mine + 3 * stride);
     FOR_LANES(i, lanes, width) {
         vf d = vload_lanes(dy + i, lanes, 0), normal = vload_lanes(x + i, lanes, 0) * rstd;
         vf g = weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d;
@@ -313,17 +327,18 @@ static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const f
         value = dres != NULL ? value + vload_lanes(dres + i, lanes, 0) : value;
         vstore_lanes(dx + i, value, lanes);
     }
-    block_done(&call->out[0], row * width, width, dx);
-    if (mz_present(&call->out[2]))
-        block_done(&call->out[2], row * width, width, dx);
+    block_done(mz_out(call, rmsnorm_bwd, dx), row * width, width, dx);
+    if (mz_present(mz_out(call, rmsnorm_bwd, low)))
+        block_done(mz_out(call, rmsnorm_bwd, low), row * width, width, dx);
 }
 
 static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
-    int width = (int)last_dim(&call->out[0].shape);
-    int64_t rows = mz_shape_rows(&call->out[0].shape), per = chunk_rows(rows), chunks = (rows + per - 1) / per;
+    int width = (int)last_dim(&mz_out(call, rmsnorm_bwd, dx)->shape);
+    int64_t rows = mz_shape_rows(&mz_out(call, rmsnorm_bwd, dx)->shape), per = chunk_rows(rows),
+            chunks = (rows + per - 1) / per;
     size_t stride = row_floats(width);
     float *workspace = call->workspace, *partials = workspace + stride, *buffers = partials + (size_t)chunks * stride;
-    const float *weight = rmsnorm_weight(call, &call->in[2], width, workspace);
+    const float *weight = rmsnorm_weight(call, mz_in(call, rmsnorm_bwd, weight), width, workspace);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.0 * (double)rows * width))
     for (int64_t c = 0; c < chunks; c++) {
         float *dweight = partials + (size_t)c * stride, *mine = buffers + (size_t)mz_thread() * 4 * stride;
@@ -337,11 +352,12 @@ static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
 
 static const char *rmsnorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     out->workspace = rmsnorm_bwd_workspace(device, call);
-    if (call->in[3].dtype != MEZZO_F32)
+    if (mz_in(call, rmsnorm_bwd, rstd)->dtype != MEZZO_F32)
         return "rstd must be fp32";
-    if (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32)
+    if (mz_present(mz_out(call, rmsnorm_bwd, dweight)) && mz_out(call, rmsnorm_bwd, dweight)->dtype != MEZZO_F32)
         return "parameter gradients must be fp32";
-    if (mz_present(&call->out[2]) && (call->out[0].dtype != MEZZO_F32 || call->out[2].dtype == MEZZO_F32))
+    if (mz_present(mz_out(call, rmsnorm_bwd, low)) &&
+        (mz_out(call, rmsnorm_bwd, dx)->dtype != MEZZO_F32 || mz_out(call, rmsnorm_bwd, low)->dtype == MEZZO_F32))
         return "low is the narrow copy of an fp32 dx";
     return refuse_formats(call, 0);
 }
@@ -349,12 +365,13 @@ const mz_kernel MZ_SYMBOL(rmsnorm_bwd) = {"rmsnorm_bwd__" MZ_LEVEL_TEXT, rmsnorm
 
 // --- softmax -------------------------------------------------------------------------------------------------------
 static const char *softmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = sizeof(float) * row_floats(last_dim(&call->out[0].shape)) * 2 * (size_t)device->threads;
+    out->workspace =
+        sizeof(float) * row_floats(last_dim(&mz_out(call, softmax, y)->shape)) * 2 * (size_t)device->threads;
     return refuse_formats(call, 0);
 }
 
 static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0];
+    const mz_tensor *x = mz_in(call, softmax, x), *y = mz_out(call, softmax, y);
     int width = (int)last_dim(&y->shape);
     int64_t rows = mz_shape_rows(&y->shape);
     size_t stride = row_floats(width);
@@ -383,15 +400,15 @@ const mz_kernel MZ_SYMBOL(softmax) = {"softmax__" MZ_LEVEL_TEXT, softmax_prepare
 
 // dx = y·(dy - Σ dy·y)
 static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dx = &call->out[0];
+    const mz_tensor *dx = mz_out(call, softmax_dx, dx);
     int width = (int)last_dim(&dx->shape);
     int64_t rows = mz_shape_rows(&dx->shape);
     size_t stride = row_floats(width);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.5 * (double)rows * width))
     for (int64_t row = 0; row < rows; row++) {
         float *mine = (float *)call->workspace + (size_t)mz_thread() * 2 * stride;
-        const float *dy = row_in(&call->in[0], row, width, mine);
-        const float *y = row_in(&call->in[1], row, width, mine + stride);
+        const float *dy = row_in(mz_in(call, softmax_dx, dy), row, width, mine);
+        const float *y = row_in(mz_in(call, softmax_dx, y), row, width, mine + stride);
         vf sum = {0};
         FOR_LANES(i, lanes, width)
         sum = vfma(vload_lanes(dy + i, lanes, 0), vload_lanes(y + i, lanes, 0), sum);

@@ -23,7 +23,7 @@ static double sum_run(const mz_tensor *x, int64_t at, int64_t n) {
 }
 
 static void put_result(const mz_call *call, int64_t at, float value) {
-    const mz_tensor *y = &call->out[0];
+    const mz_tensor *y = mz_out(call, sum, y);
     if (call->attrs.accumulate)
         value += ((const float *)y->data)[at];
     narrow_block(&value, element_at(y, at), y->dtype, 1);
@@ -35,7 +35,7 @@ static void sum_rows(const mezzo_device *device, const mz_call *call, axis_view 
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.15 * (double)(v.outer * v.axis)))
     for (int64_t i = 0; i < v.outer * runs; i++) {
         int64_t row = i / runs, from = i % runs * SUM_RUN;
-        partial[i] = sum_run(&call->in[0], row * v.axis + from, min64(SUM_RUN, v.axis - from));
+        partial[i] = sum_run(mz_in(call, sum, x), row * v.axis + from, min64(SUM_RUN, v.axis - from));
     }
     for (int64_t row = 0; row < v.outer; row++) {
         double sum = 0;
@@ -69,7 +69,7 @@ static void sum_columns(const mezzo_device *device, const mz_call *call, axis_vi
         for (int64_t start = 0; start < v.axis; start += SUM_GROUP) {
             memset(group, 0, sizeof group);
             for (int64_t a = start; a < min64(v.axis, start + SUM_GROUP); a++)
-                add_block(group, block_in(&call->in[0], (outer * v.axis + a) * v.inner + from, n, buffer), n);
+                add_block(group, block_in(mz_in(call, sum, x), (outer * v.axis + a) * v.inner + from, n, buffer), n);
             add_block(sum, group, n);
         }
         for (int i = 0; i < n; i++)
@@ -78,12 +78,12 @@ static void sum_columns(const mezzo_device *device, const mz_call *call, axis_vi
 }
 
 static size_t sum_workspace(const mz_call *call) {
-    axis_view v = view_along(&call->in[0].shape, call->attrs.axis);
+    axis_view v = view_along(&mz_in(call, sum, x)->shape, call->attrs.axis);
     return v.inner == 1 ? sizeof(double) * (size_t)(v.outer * runs_of(v)) : 0;
 }
 
 static mezzo_status run_sum(mezzo_device *device, const mz_call *call) {
-    axis_view v = view_along(&call->in[0].shape, call->attrs.axis);
+    axis_view v = view_along(&mz_in(call, sum, x)->shape, call->attrs.axis);
     double factor = call->op == MZ_OP_mean ? 1 / (double)v.axis : 1;
     (v.inner == 1 ? sum_rows : sum_columns)(device, call, v, factor);
     return MEZZO_OK;
@@ -92,7 +92,7 @@ static mezzo_status run_sum(mezzo_device *device, const mz_call *call) {
 static const char *sum_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     out->workspace = sum_workspace(call);
-    if (call->attrs.accumulate && call->out[0].dtype != MEZZO_F32)
+    if (call->attrs.accumulate && mz_out(call, sum, y)->dtype != MEZZO_F32)
         return "sums are added to fp32 only";
     return refuse_formats(call, 0);
 }
@@ -101,7 +101,7 @@ const mz_kernel MZ_SYMBOL(mean) = {"mean__" MZ_LEVEL_TEXT, sum_prepare, run_sum}
 
 // --- the gradient: alpha·dy repeated along the axis ----------------------------------------------------------------
 static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *dx = &call->out[0];
+    const mz_tensor *dy = mz_in(call, expand, x), *dx = mz_out(call, expand, y);
     axis_view v = view_along(&dx->shape, call->attrs.axis);
     // Rows of dx that are one stretch of dy, or (inner 1) one element of it.
     bool constant = v.inner == 1;
@@ -124,8 +124,8 @@ static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
 const mz_kernel MZ_SYMBOL(expand) = {"expand__" MZ_LEVEL_TEXT, prepare_floats, run_expand};
 
 static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0];
-    float *grad = call->out[0].data;
+    const mz_tensor *x = mz_in(call, accumulate, x);
+    float *grad = mz_out(call, accumulate, grad)->data;
     int64_t n = mz_shape_count(&x->shape), blocks = (n + MZ_BLOCK - 1) / MZ_BLOCK;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.3 * (double)n))
     for (int64_t b = 0; b < blocks; b++) {
@@ -142,6 +142,7 @@ static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
 
 static const char *accumulate_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    return call->out[0].dtype != MEZZO_F32 ? "parameter gradients must be fp32" : refuse_formats(call, 0);
+    return mz_out(call, accumulate, grad)->dtype != MEZZO_F32 ? "parameter gradients must be fp32"
+                                                              : refuse_formats(call, 0);
 }
 const mz_kernel MZ_SYMBOL(accumulate) = {"accumulate__" MZ_LEVEL_TEXT, accumulate_prepare, run_accumulate};

@@ -13,8 +13,9 @@ static float scaled(const mz_rope_scaling *s, float f, int64_t i) {
 
 // Once a step for all layers; functions in FP64, so that a result is FP32's nearest (docs/dev/NUMERICS.md).
 static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *table = &call->out[0]; // [T, R]
-    const int32_t *positions = mz_present(&call->in[0]) ? call->in[0].data : NULL;
+    const mz_tensor *table = mz_out(call, rope_table, table); // [T, R]
+    const int32_t *positions =
+        mz_present(mz_in(call, rope_table, positions)) ? mz_in(call, rope_table, positions)->data : NULL;
     float *out = table->data;
     int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 40.0 * (double)(length * half)))
@@ -33,9 +34,9 @@ static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
 
 static const char *rope_table_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    if (mz_present(&call->in[0]) && call->in[0].dtype != MEZZO_I32)
+    if (mz_present(mz_in(call, rope_table, positions)) && mz_in(call, rope_table, positions)->dtype != MEZZO_I32)
         return "positions must be i32";
-    return call->out[0].dtype == MEZZO_F32 ? NULL : "a table is fp32";
+    return mz_out(call, rope_table, table)->dtype == MEZZO_F32 ? NULL : "a table is fp32";
 }
 const mz_kernel MZ_SYMBOL(rope_table) = {"rope_table__" MZ_LEVEL_TEXT, rope_table_prepare, run_rope_table};
 #endif
@@ -60,15 +61,16 @@ static void turn_neighbours(const float *x, float *y, const float *c, const floa
 
 // One head at a time, through FP32 buffers of a head's width where a format is low.
 static size_t rope_workspace(const mezzo_device *device, const mz_call *call) {
-    int64_t width = call->in[0].shape.dim[2] / call->attrs.heads;
+    int64_t width = mz_in(call, rope, x)->shape.dim[2] / call->attrs.heads;
     return sizeof(float) * mz_align_up((size_t)width, 16) * 2 * (size_t)device->threads;
 }
 
 static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *y = &call->out[0]; // [B, T, W]
-    const float *table = call->in[1].data;                 // [T, R] or [B·T, R]
-    int64_t length = call->in[1].shape.dim[0], heads = call->attrs.heads, rows = x->shape.dim[0] * x->shape.dim[1];
-    int dims = (int)call->in[1].shape.dim[1], half = dims / 2, width = (int)(x->shape.dim[2] / heads);
+    const mz_tensor *x = mz_in(call, rope, x), *y = mz_out(call, rope, y); // [B, T, W]
+    const float *table = mz_in(call, rope, table)->data;                   // [T, R] or [B·T, R]
+    int64_t length = mz_in(call, rope, table)->shape.dim[0], heads = call->attrs.heads,
+            rows = x->shape.dim[0] * x->shape.dim[1];
+    int dims = (int)mz_in(call, rope, table)->shape.dim[1], half = dims / 2, width = (int)(x->shape.dim[2] / heads);
     size_t stride = mz_align_up((size_t)width, 16);
     bool copied = x->data == y->data; // in place: what is not turned is there already
     float sign = call->attrs.inverse ? -1.0f : 1.0f;
@@ -97,6 +99,6 @@ static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
 
 static const char *rope_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     out->workspace = rope_workspace(device, call);
-    return call->in[1].dtype != MEZZO_F32 ? "the table must be fp32" : refuse_formats(call, 0);
+    return mz_in(call, rope, table)->dtype != MEZZO_F32 ? "the table must be fp32" : refuse_formats(call, 0);
 }
 const mz_kernel MZ_SYMBOL(rope) = {"rope__" MZ_LEVEL_TEXT, rope_prepare, run_rope};

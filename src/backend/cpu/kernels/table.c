@@ -10,9 +10,10 @@ static void fill_nan(const mz_tensor *to, int64_t put, int64_t width) {
 }
 
 static mezzo_status run_embedding(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *table = &call->in[0], *y = &call->out[0]; // [V, C], [… C]
-    const int32_t *ids = call->in[1].data;
-    int64_t rows = table->shape.dim[0], width = table->shape.dim[1], n = mz_shape_count(&call->in[1].shape);
+    const mz_tensor *table = mz_in(call, embedding, table), *y = mz_out(call, embedding, y); // [V, C], [… C]
+    const int32_t *ids = mz_in(call, embedding, ids)->data;
+    int64_t rows = table->shape.dim[0], width = table->shape.dim[1],
+            n = mz_shape_count(&mz_in(call, embedding, ids)->shape);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.2 * (double)n * (double)width))
     for (int64_t r = 0; r < n; r++) {
         if (ids[r] >= 0 && ids[r] < rows)
@@ -35,9 +36,11 @@ const mz_kernel MZ_SYMBOL(embedding) = {"embedding__" MZ_LEVEL_TEXT, embedding_p
 enum { TABLE_COLUMNS = 64 };
 
 static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *dy = &call->in[0], *dtable = &call->out[0]; // [… C], [V, C]
-    const int32_t *ids = call->in[1].data;
-    int64_t rows = dtable->shape.dim[0], width = dtable->shape.dim[1], n = mz_shape_count(&call->in[1].shape);
+    const mz_tensor *dy = mz_in(call, embedding_bwd, dy),
+                    *dtable = mz_out(call, embedding_bwd, dtable); // [… C], [V, C]
+    const int32_t *ids = mz_in(call, embedding_bwd, ids)->data;
+    int64_t rows = dtable->shape.dim[0], width = dtable->shape.dim[1],
+            n = mz_shape_count(&mz_in(call, embedding_bwd, ids)->shape);
     int64_t parts = (width + TABLE_COLUMNS - 1) / TABLE_COLUMNS;
     float *out = dtable->data;
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.4 * (double)n * (double)width))
@@ -65,7 +68,7 @@ static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call)
 
 static const char *embedding_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    if (call->out[0].dtype != MEZZO_F32)
+    if (mz_out(call, embedding_bwd, dtable)->dtype != MEZZO_F32)
         return "parameter gradients must be fp32";
     return refuse_formats(call, 1u << 1);
 }

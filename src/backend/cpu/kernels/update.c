@@ -126,11 +126,11 @@ static void stats_chunk(const mz_call *call, const void *with, int64_t index, ch
     float unscaled[CHUNK];
     index = pass->pieces ? (c.segment->offset + c.start) / CHUNK : index;
     if (c.segment->layout.width != 0) {
-        gather_chunk(pass, call->out[0].data, c, unscaled);
+        gather_chunk(pass, mz_out(call, grad_stats, grad)->data, c, unscaled);
         pass->partial[index] = sum_squares(unscaled, c.n);
         return;
     }
-    float *g = (float *)call->out[0].data + (grad_at(c.segment) + c.start);
+    float *g = (float *)mz_out(call, grad_stats, grad)->data + (grad_at(c.segment) + c.start);
     if (pass->inverse != 1.0f && pass->keeps) {
         FOR_LANES(i, lanes, c.n)
         vstore_lanes(unscaled + i, vload_lanes(g + i, lanes, 0) * pass->inverse, lanes);
@@ -143,25 +143,25 @@ static void stats_chunk(const mz_call *call, const void *with, int64_t index, ch
 }
 
 static size_t grad_stats_workspace(const mz_call *call) {
-    size_t segments = (size_t)mz_shape_count(&call->in[0].shape) / sizeof(mz_segment);
-    return sizeof(double) * (segments + (size_t)mz_shape_count(&call->out[0].shape) / CHUNK + 1);
+    size_t segments = (size_t)mz_shape_count(&mz_in(call, grad_stats, segments)->shape) / sizeof(mz_segment);
+    return sizeof(double) * (segments + (size_t)mz_shape_count(&mz_out(call, grad_stats, grad)->shape) / CHUNK + 1);
 }
 
 static mezzo_status run_grad_stats(mezzo_device *device, const mz_call *call) {
-    mz_opt_state *state = call->out[1].data;
+    mz_opt_state *state = mz_out(call, grad_stats, state)->data;
     stats_pass pass = {.inverse = 1, .partial = call->workspace};
-    float scale = mz_present(&call->in[1]) ? *(const float *)call->in[1].data : 0;
+    float scale = mz_present(mz_in(call, grad_stats, scale)) ? *(const float *)mz_in(call, grad_stats, scale)->data : 0;
     pass.inverse = inverse_of(scale);
     pass.keeps = call->attrs.update != NULL && call->attrs.update->keeps_scale;
     state->scale = pass.keeps ? scale : 0;
-    pass.pieces = mz_present(&call->out[2]);
+    pass.pieces = mz_present(mz_out(call, grad_stats, pieces));
     if (pass.pieces)
-        pass.partial = call->out[2].data;
-    for_chunks(device, call, &call->in[0], 0.3, stats_chunk, &pass);
+        pass.partial = mz_out(call, grad_stats, pieces)->data;
+    for_chunks(device, call, mz_in(call, grad_stats, segments), 0.3, stats_chunk, &pass);
     if (pass.pieces)
         return MEZZO_OK;
     int64_t n;
-    const mz_segment *segments = segments_of(&call->in[0], &n);
+    const mz_segment *segments = segments_of(mz_in(call, grad_stats, segments), &n);
     double total = 0;
     for (int64_t i = 0, chunks = count_chunks(segments, n); i < chunks; i++)
         total += pass.partial[i];
@@ -186,12 +186,13 @@ typedef struct master_block {
 
 static master_block masters_in(const mz_call *call, const mz_tensor *low_copy, const mz_segment *s, int64_t at, int n,
                                float *buffer) {
-    master_block b = {.at = (float *)call->out[0].data + (master_at(s) + at)};
+    master_block b = {.at = (float *)mz_out(call, adamw, master)->data + (master_at(s) + at)};
     if (s->master == MEZZO_MASTER_FP32)
         return b;
     b.at = buffer;
     b.high = low_copy_at(low_copy, s, at);
-    b.low = (uint16_t *)(void *)((char *)call->out[0].data + (s->low_offset + at * (int64_t)sizeof *b.low));
+    b.low =
+        (uint16_t *)(void *)((char *)mz_out(call, adamw, master)->data + (s->low_offset + at * (int64_t)sizeof *b.low));
     for (int i = 0; i < n; i++)
         buffer[i] =
             s->master == MEZZO_MASTER_SPLIT ? mz_master_join(b.high[i], b.low[i]) : mezzo_bf16_to_f32(b.high[i]);
@@ -320,7 +321,7 @@ static void update_chunk(const mz_call *call, const void *with, int64_t index, c
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
-        const float *grad = (const float *)call->in[0].data + (grad_at(c.segment) + at);
+        const float *grad = (const float *)mz_in(call, adamw, grad)->data + (grad_at(c.segment) + at);
         moment_block both = moments_in(call, pass->moments, c.segment->state_offset + at, from, n, &decoded, moments);
         master_block b = masters_in(call, &call->out[LOW_COPY], c.segment, at, n, buffer);
         pass->block(pass->constants[c.segment->decay != 0], pass->inverse, pass->clip, grad, b.at, both.value[0],
@@ -334,13 +335,13 @@ static void update_chunk(const mz_call *call, const void *with, int64_t index, c
 }
 
 static mezzo_status update_pass_run(mezzo_device *device, const mz_call *call, update_pass *pass) {
-    const mz_opt_state *state = call->in[2].data;
+    const mz_opt_state *state = mz_in(call, adamw, state)->data;
     pass->step = state->step;
     pass->inverse = mz_update_inverse(state, &call->attrs.update->rule);
     pass->clip = mz_update_clip(state, &call->attrs.update->rule);
     while (pass->moments < MZ_KIND_MOMENTS && mz_present(&call->out[M + pass->moments]))
         pass->moments++;
-    for_chunks(device, call, &call->in[1], 0.5 + 0.5 * pass->moments, update_chunk, pass);
+    for_chunks(device, call, mz_in(call, adamw, segments), 0.5 + 0.5 * pass->moments, update_chunk, pass);
     return MEZZO_OK;
 }
 
@@ -388,16 +389,16 @@ static void refresh_chunk(const mz_call *call, const void *with, int64_t index, 
         return;
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
-        void *low_copy = low_copy_at(&call->out[0], c.segment, at);
+        void *low_copy = low_copy_at(mz_out(call, refresh, low_copy), c.segment, at);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
         if (low_copy != NULL)
-            narrow_block((const float *)call->in[0].data + (master_at(c.segment) + at), low_copy,
+            narrow_block((const float *)mz_in(call, refresh, master)->data + (master_at(c.segment) + at), low_copy,
                          (mezzo_dtype)c.segment->low_copy_dtype, n);
     }
 }
 
 static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
-    for_chunks(device, call, &call->in[1], 0.3, refresh_chunk, NULL);
+    for_chunks(device, call, mz_in(call, refresh, segments), 0.3, refresh_chunk, NULL);
     return MEZZO_OK;
 }
 
