@@ -76,7 +76,7 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
 }
 
 static size_t delta_bytes(const mz_call *call) {
-    return (size_t)mz_shape_count(&call->in[5].shape) * sizeof(float);
+    return (size_t)mz_shape_count(&mz_in(call, attention_bwd, lse)->shape) * sizeof(float);
 }
 
 // --- tensor cores --------------------------------------------------------------------------------------------------
@@ -315,15 +315,17 @@ const mz_kernel mz_cuda_attention_fma_bwd = {"attention_bwd_float__fma", fma_bwd
 // --- on top of a cache ---------------------------------------------------------------------------------------------
 static const char *cached_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    const mz_tensor *q = &call->in[0];
+    const mz_tensor *q = mz_in(call, attention_cached, q);
     if (!mz_cuda_float(q))
         return "storage must be FP32, BF16 or FP16";
-    if (call->out[0].dtype != q->dtype ||
-        (mz_present(&call->in[1]) && (call->in[1].dtype != q->dtype || call->in[2].dtype != q->dtype)))
+    if (mz_out(call, attention_cached, y)->dtype != q->dtype ||
+        (mz_present(mz_in(call, attention_cached, k)) &&
+         (mz_in(call, attention_cached, k)->dtype != q->dtype || mz_in(call, attention_cached, v)->dtype != q->dtype)))
         return "q, k, v and y must be stored alike";
-    if (call->in[3].dtype != MEZZO_F32 || call->in[4].dtype != MEZZO_F32)
+    if (mz_in(call, attention_cached, cache_k)->dtype != MEZZO_F32 ||
+        mz_in(call, attention_cached, cache_v)->dtype != MEZZO_F32)
         return "caches must be FP32";
-    if (call->out[0].shape.dim[2] / call->attrs.heads > 256)
+    if (mz_out(call, attention_cached, y)->shape.dim[2] / call->attrs.heads > 256)
         return "the head size must be at most 256";
     if (q->shape.dim[0] * q->shape.dim[1] * call->attrs.heads > INT32_MAX)
         return "batch x heads x length is too large";
@@ -331,11 +333,12 @@ static const char *cached_prepare(mezzo_device *device, const mz_call *call, mz_
 }
 
 static mezzo_status cached_run(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *q = &call->in[0], *k = &call->in[1], *cache = &call->in[3], *y = &call->out[0];
+    const mz_tensor *q = mz_in(call, attention_cached, q), *k = mz_in(call, attention_cached, k),
+                    *cache = mz_in(call, attention_cached, cache_k), *y = mz_out(call, attention_cached, y);
     bool packed = !mz_present(k);
     int64_t channels = y->shape.dim[2], row = cache->shape.dim[2];
     mz_cu_cached a = {.q = q->data, .cache_k = cache[0].data, .cache_v = cache[1].data, .y = y->data};
-    a.positions = call->in[5].data;
+    a.positions = mz_in(call, attention_cached, positions)->data;
     a.dtype = (int)q->dtype;
     a.compute = (int)call->numerics.compute;
     a.batch = (int)q->shape.dim[0];
@@ -346,7 +349,7 @@ static mezzo_status cached_run(mezzo_device *device, const mz_call *call) {
     a.q_row = packed ? 3 * channels : channels;
     a.kv_row = packed ? 3 * channels : row;
     a.k = packed ? offset(q->data, channels, q->dtype) : k->data;
-    a.v = packed ? offset(q->data, 2 * channels, q->dtype) : call->in[2].data;
+    a.v = packed ? offset(q->data, 2 * channels, q->dtype) : mz_in(call, attention_cached, v)->data;
     a.size = cache->shape.dim[1];
     a.scale = (float)mz_attention_scale(&call->attrs, a.width);
     a.cap = call->attrs.score_cap;

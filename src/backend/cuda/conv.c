@@ -88,8 +88,10 @@ static mz_call taps_of(const mz_call *call, const strided *p) {
 }
 
 static const char *prepare_strided(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const mz_shape *x = &call->out[0].shape, *y = &call->in[0].shape, *w = &call->in[1].shape;
-    if (call->in[0].dtype != MEZZO_F32 || call->in[1].dtype != MEZZO_F32 || call->out[0].dtype != MEZZO_F32)
+    const mz_shape *x = &mz_out(call, conv2d_dx, dx)->shape, *y = &mz_in(call, conv2d_dx, dy)->shape,
+                   *w = &mz_in(call, conv2d_dx, w)->shape;
+    if (mz_in(call, conv2d_dx, dy)->dtype != MEZZO_F32 || mz_in(call, conv2d_dx, w)->dtype != MEZZO_F32 ||
+        mz_out(call, conv2d_dx, dx)->dtype != MEZZO_F32)
         return "stores fp32";
     if (call->attrs.stride < 2 || call->attrs.groups != 1)
         return "serves strides from 2 on, one group";
@@ -129,8 +131,8 @@ static const char *prepare_strided(mezzo_device *device, const mz_call *call, mz
 static mezzo_status run_strided(mezzo_device *device, const mz_call *call) {
     const strided *p = call->state;
     const mz_cu_conv *v = &p->conv;
-    const float *dy = call->in[0].data;
-    float *dx = call->out[0].data;
+    const float *dy = mz_in(call, conv2d_dx, dy)->data;
+    float *dx = mz_out(call, conv2d_dx, dx)->data;
     mz_call part = taps_of(call, p);
     for (int64_t turn = 0; turn < p->turns; turn++) {
         mz_cu_conv some = *v;
@@ -285,17 +287,18 @@ static bool low(int dtype) {
 static const mz_tensor absent = {.shape = {.rank = -1}};
 
 static const mz_tensor *bias_of(const mz_call *call) {
-    return call->op == MZ_OP_conv2d && call->n_in > 2 ? &call->in[2] : &absent;
+    return call->op == MZ_OP_conv2d && call->n_in > 2 ? mz_in(call, conv2d, bias) : &absent;
 }
 static const mz_tensor *bias_gradient_of(const mz_call *call) {
-    return call->op == MZ_OP_conv2d_dw && call->n_out > 1 ? &call->out[1] : &absent;
+    return call->op == MZ_OP_conv2d_dw && call->n_out > 1 ? mz_out(call, conv2d_dw, db) : &absent;
 }
 
 static void measures(const mz_call *call, shape *s) {
-    const mz_tensor *x = call->op == MZ_OP_conv2d      ? &call->in[0]
-                         : call->op == MZ_OP_conv2d_dx ? &call->out[0]
-                                                       : &call->in[1];
-    const mz_tensor *y = call->op == MZ_OP_conv2d ? &call->out[0] : &call->in[0], *w = weight_of(call);
+    const mz_tensor *x = call->op == MZ_OP_conv2d      ? mz_in(call, conv2d_dw, dy)
+                         : call->op == MZ_OP_conv2d_dx ? mz_out(call, conv2d_dw, dw)
+                                                       : mz_in(call, conv2d_dw, x);
+    const mz_tensor *y = call->op == MZ_OP_conv2d ? mz_out(call, conv2d_dw, dw) : mz_in(call, conv2d_dw, dy),
+                    *w = weight_of(call);
     s->b = x->shape.dim[0], s->h = x->shape.dim[1], s->w = x->shape.dim[2], s->c = x->shape.dim[3];
     s->n = w->shape.dim[0], s->r = w->shape.dim[1], s->s = w->shape.dim[2], s->depth = w->shape.dim[3];
     s->p = y->shape.dim[1], s->q = y->shape.dim[2];
@@ -339,17 +342,18 @@ static const char *check(const mz_cuda_device *cuda, const mz_call *call) {
     if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !low((int)compute))
         return "computes in fp32, tf32, bf16 and fp16";
     if (call->op == MZ_OP_conv2d_dw &&
-        (call->out[0].dtype != MEZZO_F32 || (mz_present(bias_gradient_of(call)) && call->out[1].dtype != MEZZO_F32)))
+        (mz_out(call, conv2d_dw, dw)->dtype != MEZZO_F32 ||
+         (mz_present(bias_gradient_of(call)) && mz_out(call, conv2d_dw, db)->dtype != MEZZO_F32)))
         return "gradients are fp32";
     return cuda->cc < 80 ? "asks cuDNN from compute capability 8.0 on" : NULL;
 }
 
 static void book(const mz_call *call, route *r) {
-    const mz_tensor *bias = bias_of(call), *db = bias_gradient_of(call), *dy = &call->in[0];
-    r->at_a = place(&r->bytes, r->convert_a ? bytes_as(&call->in[0], r->key.operand) : 0);
-    r->at_b = place(&r->bytes, r->convert_b ? bytes_as(&call->in[1], r->key.operand) : 0);
+    const mz_tensor *bias = bias_of(call), *db = bias_gradient_of(call), *dy = mz_in(call, conv2d_dw, dy);
+    r->at_a = place(&r->bytes, r->convert_a ? bytes_as(mz_in(call, conv2d_dw, dy), r->key.operand) : 0);
+    r->at_b = place(&r->bytes, r->convert_b ? bytes_as(mz_in(call, conv2d_dw, x), r->key.operand) : 0);
     r->at_bias = place(&r->bytes, r->convert_bias ? bytes_as(bias, r->key.bias) : 0);
-    r->at_result = place(&r->bytes, r->finish ? bytes_as(&call->out[0], r->key.result) : 0);
+    r->at_result = place(&r->bytes, r->finish ? bytes_as(mz_out(call, conv2d_dw, dw), r->key.result) : 0);
     r->at_sums =
         place(&r->bytes, mz_present(db) ? mz_cu_column_sums_bytes(mz_shape_rows(&dy->shape), dy->shape.dim[3]) : 0);
     r->at_plan = place(&r->bytes, r->plan->workspace);
@@ -460,9 +464,10 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
 
 // Compiling takes a second or so for each shape.
 static const char *prepare_compiled(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const mz_tensor *dy = &call->in[0];
-    const double products = (double)mz_shape_count(&dy->shape) * (double)mz_shape_count(&call->out[0].shape) /
-                            (double)call->out[0].shape.dim[0];
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy);
+    const double products = (double)mz_shape_count(&dy->shape) *
+                            (double)mz_shape_count(&mz_out(call, conv2d_dw, dw)->shape) /
+                            (double)mz_out(call, conv2d_dw, dw)->shape.dim[0];
     if (products < 0x1p24)
         return "not worth compiling for so small a product";
     return prepare_with(device, call, true, out);

@@ -3,10 +3,11 @@
 #include "backend/cuda/storage.h"
 
 static mz_cu_conv conv_of(const mz_call *call) {
-    const mz_shape *x = &call->in[1].shape, *y = &call->in[0].shape, *w = &call->out[0].shape;
-    return (mz_cu_conv){.x = mz_cuda_array(&call->in[1]),
-                        .weight = mz_cuda_array(&call->out[0]),
-                        .y = mz_cuda_array(&call->in[0]),
+    const mz_shape *x = &mz_in(call, conv2d_dw, x)->shape, *y = &mz_in(call, conv2d_dw, dy)->shape,
+                   *w = &mz_out(call, conv2d_dw, dw)->shape;
+    return (mz_cu_conv){.x = mz_cuda_array(mz_in(call, conv2d_dw, x)),
+                        .weight = mz_cuda_array(mz_out(call, conv2d_dw, dw)),
+                        .y = mz_cuda_array(mz_in(call, conv2d_dw, dy)),
                         .b = x->dim[0],
                         .h = x->dim[1],
                         .w = x->dim[2],
@@ -24,7 +25,7 @@ static mz_cu_conv conv_of(const mz_call *call) {
 
 static const mz_tensor *bias_of(const mz_call *call) {
     static const mz_tensor none = {.shape = {.rank = -1}};
-    return call->n_out > 1 ? &call->out[1] : &none;
+    return call->n_out > 1 ? mz_out(call, conv2d_dw, db) : &none;
 }
 
 // Channels that are no multiples of 8 are copied with zeros after them, and dw is made as wide.
@@ -62,17 +63,17 @@ static plan plan_of(const mz_cuda_device *cuda, const mz_call *call) {
     p.at_partial = place(&p, p.splits > 1, p.splits * (weights_of(v) + v->n), sizeof(float));
     p.at_bias = p.bytes;
     if (p.pad_y && mz_present(bias_of(call)))
-        p.bytes += mz_cu_column_sums_bytes(y, call->in[0].shape.dim[3]);
+        p.bytes += mz_cu_column_sums_bytes(y, mz_in(call, conv2d_dw, dy)->shape.dim[3]);
     return p;
 }
 
 static const char *refusal(const mz_cuda_device *cuda, const mz_call *call) {
-    const mezzo_dtype dtype = call->in[0].dtype, compute = call->numerics.compute;
+    const mezzo_dtype dtype = mz_in(call, conv2d_dw, dy)->dtype, compute = call->numerics.compute;
     const mz_cu_conv v = conv_of(call);
     const int64_t most = (int64_t)1 << 30;
     if (cuda->cc != 90)
         return "is for compute capability 9.0";
-    if ((dtype != MEZZO_BF16 && dtype != MEZZO_F16) || call->in[1].dtype != dtype)
+    if ((dtype != MEZZO_BF16 && dtype != MEZZO_F16) || mz_in(call, conv2d_dw, x)->dtype != dtype)
         return "multiplies bf16 by bf16 and fp16 by fp16";
     if (compute != dtype && compute != MEZZO_F32)
         return "multiplies what is stored as it is";
@@ -100,7 +101,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
-    const mz_tensor *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0], *db = bias_of(call);
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy), *x = mz_in(call, conv2d_dw, x), *dw = mz_out(call, conv2d_dw, dw),
+                    *db = bias_of(call);
     const bool accumulate = call->attrs.accumulate;
     char *workspace = call->workspace;
     plan p = plan_of(cuda, call);

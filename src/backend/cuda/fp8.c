@@ -66,7 +66,8 @@ static mz_gemm_data data_of(const mz_call *call) {
 // Bias and residual, where the epilogue has them for these formats. An activation is of the product as it is stored:
 // recomputation quantizes it from there, and gets the same bits.
 static const char *linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
-    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *y = &call->out[0], *preact = &call->out[1];
+    const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
+                    *y = mz_out(call, linear, y), *preact = mz_out(call, linear, preact);
     const bool act = call->attrs.act != MZ_ACT_NONE, aux = mz_present(preact);
     if (mz_present(bias) && bias->dtype != MEZZO_BF16)
         return "its bias is bf16";
@@ -89,8 +90,8 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
     const char *reason = check(cuda, call, false, false);
     if (reason != NULL)
         return reason;
-    int64_t n = call->in[1].shape.dim[0], k = call->in[1].shape.dim[1];
-    mz_gemm_key key = key_of(call, n, mz_shape_count(&call->out[0].shape) / n, k, MEZZO_F32);
+    int64_t n = mz_in(call, linear, w)->shape.dim[0], k = mz_in(call, linear, w)->shape.dim[1];
+    mz_gemm_key key = key_of(call, n, mz_shape_count(&mz_out(call, linear, y)->shape) / n, k, MEZZO_F32);
     key.fast = 1;
     if (linear_whole(cuda, call, key, r) == NULL) {
         r->at_gemm = place(&r->bytes, r->gemm->workspace);
@@ -110,19 +111,22 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     const route *r = call->state;
     char *workspace = call->workspace;
     mz_gemm_data data = data_of(call);
-    const bool stored = r->act && mz_present(&call->out[1]); // the product is what the activation's gradient reads
-    data.d = stored ? call->out[1].data : r->finish || r->act ? workspace + r->at_result : call->out[0].data;
-    data.c = r->residual ? call->in[3].data : NULL;
-    data.bias = call->in[2].data;
+    const bool stored =
+        r->act && mz_present(mz_out(call, linear, preact)); // the product is what the activation's gradient reads
+    data.d = stored                ? mz_out(call, linear, preact)->data
+             : r->finish || r->act ? workspace + r->at_result
+                                   : mz_out(call, linear, y)->data;
+    data.c = r->residual ? mz_in(call, linear, residual)->data : NULL;
+    data.bias = mz_in(call, linear, bias)->data;
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
     if (!r->finish && !r->act)
         return MEZZO_OK;
     const mz_cu_array none = {NULL, MEZZO_F32};
     mz_cu_epilogue e = {.z = {data.d, r->act ? MEZZO_BF16 : MEZZO_F32},
-                        .bias = r->act ? none : mz_cuda_array(&call->in[2]),
-                        .residual = r->act ? none : mz_cuda_array(&call->in[3]),
-                        .preact = r->act ? none : mz_cuda_array(&call->out[1]),
-                        .y = mz_cuda_array(&call->out[0]),
+                        .bias = r->act ? none : mz_cuda_array(mz_in(call, linear, bias)),
+                        .residual = r->act ? none : mz_cuda_array(mz_in(call, linear, residual)),
+                        .preact = r->act ? none : mz_cuda_array(mz_out(call, linear, preact)),
+                        .y = mz_cuda_array(mz_out(call, linear, y)),
                         .rows = r->gemm->key.n,
                         .cols = r->gemm->key.m,
                         .act = (int)call->attrs.act,
@@ -133,15 +137,15 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
 
 // --- linear_dx -----------------------------------------------------------------------------------------------------
 static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const mz_tensor *w = &call->in[1], *dx = &call->out[0];
+    const mz_tensor *w = mz_in(call, linear_dx, w), *dx = mz_out(call, linear_dx, dx);
     const char *reason = check(cuda, call, false, true);
     if (reason != NULL)
         return reason;
-    bool summed = call->n_out > 1 && mz_present(&call->out[1]);
-    if (summed && call->out[1].dtype != MEZZO_F32)
+    bool summed = call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias));
+    if (summed && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
         return "gradients are fp32";
     int64_t k = w->shape.dim[0], m = w->shape.dim[1], n = mz_shape_count(&dx->shape) / m;
-    r->finish = mz_present(&call->in[2]) || dx->dtype == MEZZO_F16;
+    r->finish = mz_present(mz_in(call, linear_dx, preact)) || dx->dtype == MEZZO_F16;
     mz_gemm_key key = key_of(call, m, n, k, r->finish ? MEZZO_F32 : dx->dtype);
     reason = take(cuda, &key, r);
     if (reason != NULL)
@@ -158,28 +162,30 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     const mz_gemm_key *key = &r->gemm->key;
     char *workspace = call->workspace;
     mz_gemm_data data = data_of(call);
-    data.d = r->finish ? workspace + r->at_result : call->out[0].data;
+    data.d = r->finish ? workspace + r->at_result : mz_out(call, linear_dx, dx)->data;
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
     if (r->finish)
-        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(&call->in[2]), mz_cuda_array(&call->out[0]),
-                                 key->m * key->n, (int)call->attrs.act));
-    if (call->n_out > 1 && mz_present(&call->out[1]))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->out[0]), call->out[1].data, key->n, key->m,
-                                      call->attrs.accumulate, (float *)(void *)(workspace + r->at_sums)));
+        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(mz_in(call, linear_dx, preact)),
+                                 mz_cuda_array(mz_out(call, linear_dx, dx)), key->m * key->n, (int)call->attrs.act));
+    if (call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias)))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
+                                      mz_out(call, linear_dx, dbias)->data, key->n, key->m, call->attrs.accumulate,
+                                      (float *)(void *)(workspace + r->at_sums)));
     return MEZZO_OK;
 }
 
 // --- linear_dw -----------------------------------------------------------------------------------------------------
 static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const mz_tensor *dw = &call->out[0];
+    const mz_tensor *dw = mz_out(call, linear_dw, dw);
     const char *reason = check(cuda, call, true, true);
     if (reason != NULL)
         return reason;
     if (dw->dtype != MEZZO_F32)
         return "gradients are fp32";
-    if (mz_present(&call->out[1]))
+    if (mz_present(mz_out(call, linear_dw, db)))
         return "a bias's gradient is not summed from 8 bits";
-    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1], k = mz_columnwise_pitch(mz_shape_count(&call->in[0].shape) / n);
+    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1],
+            k = mz_columnwise_pitch(mz_shape_count(&mz_in(call, linear_dw, dy)->shape) / n);
     mz_gemm_key key = key_of(call, m, n, k, MEZZO_F32);
     key.beta = call->attrs.accumulate;
     reason = take(cuda, &key, r);
@@ -194,7 +200,7 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     const route *r = call->state;
     char *workspace = call->workspace;
     mz_gemm_data data = data_of(call);
-    data.d = call->out[0].data;
+    data.d = mz_out(call, linear_dw, dw)->data;
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
     return MEZZO_OK;
 }

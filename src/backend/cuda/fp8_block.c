@@ -98,8 +98,8 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
         reason = set_result(call, r);
     if (reason != NULL)
         return reason;
-    r->sums = call->n_out > 1 && mz_present(&call->out[1]);
-    if (r->sums && call->out[1].dtype != MEZZO_F32)
+    r->sums = call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias));
+    if (r->sums && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
         return "gradients are fp32";
     if (r->sums)
         r->at_sums = place(&r->bytes, mz_cu_column_sums_bytes(r->g.rows, r->g.cols));
@@ -110,9 +110,9 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
     const char *reason = set_product(cuda, call, r);
     if (reason != NULL)
         return reason;
-    if (call->out[0].dtype != MEZZO_F32)
+    if (mz_out(call, linear_dw, dw)->dtype != MEZZO_F32)
         return "gradients are fp32";
-    if (call->n_out > 1 && mz_present(&call->out[1]))
+    if (call->n_out > 1 && mz_present(mz_out(call, linear_dw, db)))
         return "a bias's gradient is not summed from 8 bits";
     r->g.out.dtype = MEZZO_F32;
     r->g.splits = mz_cu_fp8_block_splits(&r->g, cuda->sms);
@@ -145,20 +145,20 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const route *r = call->state;
     mz_cu_fp8_block g;
-    MEZZO_TRY(operands(cuda, call, r, call->out[0].data, &g));
+    MEZZO_TRY(operands(cuda, call, r, mz_out(call, linear, y)->data, &g));
     if (!r->finish) {
-        g.bias = mz_cuda_array(&call->in[2]);
-        g.residual = mz_cuda_array(&call->in[3]);
+        g.bias = mz_cuda_array(mz_in(call, linear, bias));
+        g.residual = mz_cuda_array(mz_in(call, linear, residual));
         g.via = (int)call->attrs.via;
     }
     MZ_CUDA_TRY(mz_cu_fp8_block_run(cuda->stream, &g, cuda->sms, false));
     if (!r->finish)
         return MEZZO_OK;
     mz_cu_epilogue e = {.z = g.out,
-                        .bias = mz_cuda_array(&call->in[2]),
-                        .residual = mz_cuda_array(&call->in[3]),
-                        .preact = mz_cuda_array(&call->out[1]),
-                        .y = mz_cuda_array(&call->out[0]),
+                        .bias = mz_cuda_array(mz_in(call, linear, bias)),
+                        .residual = mz_cuda_array(mz_in(call, linear, residual)),
+                        .preact = mz_cuda_array(mz_out(call, linear, preact)),
+                        .y = mz_cuda_array(mz_out(call, linear, y)),
                         .rows = g.rows,
                         .cols = g.cols,
                         .act = (int)call->attrs.act,
@@ -171,21 +171,22 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const route *r = call->state;
     mz_cu_fp8_block g;
-    MEZZO_TRY(operands(cuda, call, r, call->out[0].data, &g));
+    MEZZO_TRY(operands(cuda, call, r, mz_out(call, linear_dx, dx)->data, &g));
     MZ_CUDA_TRY(mz_cu_fp8_block_run(cuda->stream, &g, cuda->sms, false));
     if (r->finish)
-        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, g.out.data, mz_cuda_array(&call->in[2]), mz_cuda_array(&call->out[0]),
-                                 g.rows * g.cols, (int)call->attrs.act));
+        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, g.out.data, mz_cuda_array(mz_in(call, linear_dx, preact)),
+                                 mz_cuda_array(mz_out(call, linear_dx, dx)), g.rows * g.cols, (int)call->attrs.act));
     if (r->sums)
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->out[0]), call->out[1].data, g.rows, g.cols,
-                                      call->attrs.accumulate, (float *)(void *)((char *)call->workspace + r->at_sums)));
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
+                                      mz_out(call, linear_dx, dbias)->data, g.rows, g.cols, call->attrs.accumulate,
+                                      (float *)(void *)((char *)call->workspace + r->at_sums)));
     return MEZZO_OK;
 }
 
 static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     mz_cu_fp8_block g;
-    MEZZO_TRY(operands(cuda, call, call->state, call->out[0].data, &g));
+    MEZZO_TRY(operands(cuda, call, call->state, mz_out(call, linear_dw, dw)->data, &g));
     if (call->attrs.accumulate)
         g.residual = g.out;
     MZ_CUDA_TRY(mz_cu_fp8_block_run(cuda->stream, &g, cuda->sms, false));

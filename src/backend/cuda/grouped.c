@@ -13,7 +13,7 @@ static mz_cu_grouped grouped_args(mezzo_device *device, const mz_call *call) {
                            .a = mz_cuda_array(&call->in[0]),
                            .b = mz_cuda_array(&call->in[1]),
                            .out = mz_cuda_array(&call->out[0]),
-                           .offsets = call->in[2].data,
+                           .offsets = mz_in(call, grouped_linear, offsets)->data,
                            .rows = call->in[0].shape.dim[0],
                            .experts = (int)matrix->dim[0],
                            .n = (int)matrix->dim[1],
@@ -168,7 +168,8 @@ static const char *fp8_prepare(mezzo_device *device, const mz_call *call, mz_pre
         return "both operands have what is summed over as their last dimension";
     if (y->dtype != MEZZO_F32 && (dw || y->dtype != MEZZO_BF16))
         return "stores fp32, and y and dx in bf16 too";
-    if (call->in[2].dtype != MEZZO_I32 || a->storage.padded || b->storage.padded || y->storage.padded)
+    if (mz_in(call, grouped_linear, offsets)->dtype != MEZZO_I32 || a->storage.padded || b->storage.padded ||
+        y->storage.padded)
         return "offsets are i32, and nothing has padding";
     const mz_cu_grouped_fp8 args = fp8_args(device, call);
     const mz_cu_grouped *g = &args.g;

@@ -142,7 +142,8 @@ static int forward_epilogue(mz_act act, bool bias, bool preact) {
 
 // The product with all that the op asks for in its epilogue.
 static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
-    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *y = &call->out[0], *preact = &call->out[1];
+    const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
+                    *y = mz_out(call, linear, y), *preact = mz_out(call, linear, preact);
     mz_act act = call->attrs.act;
     if ((int)y->dtype != key.operand && y->dtype != MEZZO_F32)
         return false;
@@ -178,7 +179,7 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
 // The product alone, or with the bias, and an own kernel for the rest: on z rounded to `via` where that is the
 // operands' format and the bias is in it already, else on the FP32 sum.
 static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
-    const mz_tensor *bias = &call->in[2], *preact = &call->out[1];
+    const mz_tensor *bias = mz_in(call, linear, bias), *preact = mz_out(call, linear, preact);
     *r = (route){.finish = true, .target = TO_WORKSPACE};
     key.result = low(key.operand) && (int)call->attrs.via == key.operand ? key.operand : MEZZO_F32;
     if (mz_present(bias) && aligned(&key)) {
@@ -205,8 +206,8 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
     if (reason != NULL)
         return reason;
     mz_gemm_key key = product_key(cuda, call, 1, 0);
-    key.m = call->in[1].shape.dim[0], key.k = call->in[1].shape.dim[1];
-    key.n = mz_shape_count(&call->out[0].shape) / key.m;
+    key.m = mz_in(call, linear, w)->shape.dim[0], key.k = mz_in(call, linear, w)->shape.dim[1];
+    key.n = mz_shape_count(&mz_out(call, linear, y)->shape) / key.m;
     key.transpose_a = 1;
     key.lda = key.ldb = key.k, key.ldd = key.m;
     if (!linear_whole(cuda, call, key, r)) {
@@ -214,19 +215,20 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
         if (reason != NULL)
             return reason;
     }
-    r->convert_a = (int)call->in[1].dtype != key.operand;
-    r->convert_b = (int)call->in[0].dtype != key.operand;
-    size_t result = r->target == TO_WORKSPACE ? tensor_bytes(&call->out[0], r->gemm->key.result) : 0;
-    book(r, &call->in[1], &call->in[0], &call->in[2], result, 0);
+    r->convert_a = (int)mz_in(call, linear, w)->dtype != key.operand;
+    r->convert_b = (int)mz_in(call, linear, x)->dtype != key.operand;
+    size_t result = r->target == TO_WORKSPACE ? tensor_bytes(mz_out(call, linear, y), r->gemm->key.result) : 0;
+    book(r, mz_in(call, linear, w), mz_in(call, linear, x), mz_in(call, linear, bias), result, 0);
     return NULL;
 }
 
 static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
-    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *preact = &call->out[1];
+    const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
+                    *preact = mz_out(call, linear, preact);
     const route *r = call->state;
     char *workspace = call->workspace;
-    mz_gemm_data data = {.d = r->target == TO_OUTPUT   ? call->out[0].data
+    mz_gemm_data data = {.d = r->target == TO_OUTPUT   ? mz_out(call, linear, y)->data
                               : r->target == TO_PREACT ? preact->data
                                                        : workspace + r->at_result};
     data.c = r->residual ? residual->data : NULL;
@@ -241,7 +243,7 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
                         .bias = r->bias ? none : mz_cuda_array(bias),
                         .residual = mz_cuda_array(residual),
                         .preact = r->target == TO_PREACT ? none : mz_cuda_array(preact),
-                        .y = mz_cuda_array(&call->out[0]),
+                        .y = mz_cuda_array(mz_out(call, linear, y)),
                         .rows = r->gemm->key.n,
                         .cols = r->gemm->key.m,
                         .act = (int)call->attrs.act,
@@ -252,7 +254,8 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
 
 // --- linear_dx -----------------------------------------------------------------------------------------------------
 static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const mz_tensor *w = &call->in[1], *preact = &call->in[2], *dx = &call->out[0];
+    const mz_tensor *w = mz_in(call, linear_dx, w), *preact = mz_in(call, linear_dx, preact),
+                    *dx = mz_out(call, linear_dx, dx);
     const char *reason = check(cuda, call, 0, 1);
     if (reason != NULL)
         return reason;
@@ -279,12 +282,12 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
             return reason;
     }
     r->convert_a = (int)w->dtype != key.operand;
-    r->convert_b = (int)call->in[0].dtype != key.operand;
-    bool summed = call->n_out > 1 && mz_present(&call->out[1]);
-    if (summed && call->out[1].dtype != MEZZO_F32)
+    r->convert_b = (int)mz_in(call, linear_dx, dy)->dtype != key.operand;
+    bool summed = call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias));
+    if (summed && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
         return "gradients are fp32";
     size_t sums = summed ? mz_cu_column_sums_bytes(key.n, key.m) : 0;
-    book(r, w, &call->in[0], NULL, r->finish ? tensor_bytes(dx, MEZZO_F32) : 0, sums);
+    book(r, w, mz_in(call, linear_dx, dy), NULL, r->finish ? tensor_bytes(dx, MEZZO_F32) : 0, sums);
     return NULL;
 }
 
@@ -292,21 +295,24 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const route *r = call->state;
     char *workspace = call->workspace;
-    mz_gemm_data data = {.d = r->finish ? workspace + r->at_result : call->out[0].data, .aux = call->in[2].data};
+    mz_gemm_data data = {.d = r->finish ? workspace + r->at_result : mz_out(call, linear_dx, dx)->data,
+                         .aux = mz_in(call, linear_dx, preact)->data};
     MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
     if (r->finish)
-        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(&call->in[2]), mz_cuda_array(&call->out[0]),
-                                 mz_shape_count(&call->out[0].shape), (int)call->attrs.act));
-    if (call->n_out > 1 && mz_present(&call->out[1]))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->out[0]), call->out[1].data, r->gemm->key.n,
-                                      r->gemm->key.m, call->attrs.accumulate,
-                                      (float *)(void *)(workspace + r->at_sums)));
+        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(mz_in(call, linear_dx, preact)),
+                                 mz_cuda_array(mz_out(call, linear_dx, dx)),
+                                 mz_shape_count(&mz_out(call, linear_dx, dx)->shape), (int)call->attrs.act));
+    if (call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias)))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
+                                      mz_out(call, linear_dx, dbias)->data, r->gemm->key.n, r->gemm->key.m,
+                                      call->attrs.accumulate, (float *)(void *)(workspace + r->at_sums)));
     return MEZZO_OK;
 }
 
 // --- linear_dw -----------------------------------------------------------------------------------------------------
 static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const mz_tensor *dy = &call->in[0], *dw = &call->out[0], *db = &call->out[1];
+    const mz_tensor *dy = mz_in(call, linear_dw, dy), *dw = mz_out(call, linear_dw, dw),
+                    *db = mz_out(call, linear_dw, db);
     const char *reason = check(cuda, call, 0, 1);
     if (reason != NULL)
         return reason;
@@ -323,19 +329,19 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
-    r->convert_a = (int)call->in[1].dtype != key.operand;
+    r->convert_a = (int)mz_in(call, linear_dw, x)->dtype != key.operand;
     r->convert_b = (int)dy->dtype != key.operand;
-    book(r, &call->in[1], dy, NULL, 0, mz_present(db) ? mz_cu_column_sums_bytes(key.k, key.n) : 0);
+    book(r, mz_in(call, linear_dw, x), dy, NULL, 0, mz_present(db) ? mz_cu_column_sums_bytes(key.k, key.n) : 0);
     return NULL;
 }
 
 static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
-    const mz_tensor *db = &call->out[1];
+    const mz_tensor *db = mz_out(call, linear_dw, db);
     const route *r = call->state;
-    MEZZO_TRY(run_product(cuda, call, r, 1, 0, (mz_gemm_data){.d = call->out[0].data}));
+    MEZZO_TRY(run_product(cuda, call, r, 1, 0, (mz_gemm_data){.d = mz_out(call, linear_dw, dw)->data}));
     if (mz_present(db))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(&call->in[0]), db->data, r->gemm->key.k,
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_in(call, linear_dw, dy)), db->data, r->gemm->key.k,
                                       r->gemm->key.n, call->attrs.accumulate,
                                       (float *)(void *)((char *)call->workspace + r->at_sums)));
     return MEZZO_OK;
@@ -343,7 +349,7 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
 
 // --- matmul --------------------------------------------------------------------------------------------------------
 static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const mz_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *y = mz_out(call, matmul, y);
     const char *reason = check(cuda, call, 0, 1);
     if (reason != NULL)
         return reason;
@@ -373,7 +379,7 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
 
 static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
-    const mz_tensor *y = &call->out[0];
+    const mz_tensor *y = mz_out(call, matmul, y);
     const route *r = call->state;
     void *d = r->finish ? (char *)call->workspace + r->at_result : y->data;
     MEZZO_TRY(run_product(cuda, call, r, 1, 0, (mz_gemm_data){.d = d}));

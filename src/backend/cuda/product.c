@@ -8,7 +8,7 @@ enum { LEAST_ROWS = 256 };
 
 static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
     bool forward = call->op == MZ_OP_linear;
-    const mz_tensor *a = &call->in[0], *w = &call->in[1], *out = &call->out[0];
+    const mz_tensor *a = &call->in[0], *w = mz_in(call, linear, w), *out = &call->out[0];
     int64_t cols = w->shape.dim[forward ? 0 : 1], inner = w->shape.dim[forward ? 1 : 0];
     if (cuda->cc != 90)
         return "is for compute capability 9.0";
@@ -38,7 +38,8 @@ static const char *check_code(cudaError_t prepared) {
 enum { LEAST_INNER = 2048 };
 
 static const char *linear_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
-    const mz_tensor *bias = &call->in[2], *residual = &call->in[3], *y = &call->out[0], *preact = &call->out[1];
+    const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
+                    *y = mz_out(call, linear, y), *preact = mz_out(call, linear, preact);
     const char *reason = set_product(cuda, call, g);
     if (reason != NULL)
         return reason;
@@ -73,28 +74,28 @@ const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_prepare
 // --- linear_dx: GELU's derivative and its result, the sums of dx's columns
 // -------------------------------------------------------------
 static bool recomputes(const mz_call *call) {
-    return call->n_out > MZ_OUT(linear_dx, act_out) && mz_present(&call->out[MZ_OUT(linear_dx, act_out)]);
+    return call->n_out > MZ_OUT(linear_dx, act_out) && mz_present(mz_out(call, linear_dx, act_out));
 }
 
 static cudaError_t linear_dx_product(const mz_cuda_device *cuda, const mz_call *call, const mz_cu_product *g,
                                      bool prepare) {
-    return recomputes(call) ? mz_cu_product_recompute(cuda->stream, g, call->out[MZ_OUT(linear_dx, act_out)].data,
-                                                      cuda->sms, prepare)
-                            : mz_cu_product_run(cuda->stream, g, cuda->sms, prepare);
+    return recomputes(call)
+               ? mz_cu_product_recompute(cuda->stream, g, mz_out(call, linear_dx, act_out)->data, cuda->sms, prepare)
+               : mz_cu_product_run(cuda->stream, g, cuda->sms, prepare);
 }
 
 static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *call, mz_cu_product *g) {
-    const mz_tensor *preact = &call->in[2];
-    bool dbias = call->n_out > 1 && mz_present(&call->out[1]);
+    const mz_tensor *preact = mz_in(call, linear_dx, preact);
+    bool dbias = call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias));
     const char *reason = set_product(cuda, call, g);
     if (reason != NULL)
         return reason;
-    mezzo_dtype low = call->in[0].dtype;
-    if (call->out[0].dtype != low || (dbias && call->out[1].dtype != MEZZO_F32))
+    mezzo_dtype low = mz_in(call, linear_dx, dy)->dtype;
+    if (mz_out(call, linear_dx, dx)->dtype != low || (dbias && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32))
         return "writes 16-bit storage, and fp32 sums";
     if (call->attrs.act != MZ_ACT_GELU_TANH || !mz_present(preact) || preact->dtype != low)
         return "is for GELU's derivative between 16-bit storages";
-    if (recomputes(call) && call->out[MZ_OUT(linear_dx, act_out)].dtype != low)
+    if (recomputes(call) && mz_out(call, linear_dx, act_out)->dtype != low)
         return "writes GELU's result as its input is stored";
     if (dbias)
         g->partial = call->workspace;
@@ -108,7 +109,7 @@ static const char *linear_dx_prepare(mezzo_device *device, const mz_call *call, 
     const char *reason = linear_dx_args(mz_cuda(device), call, &g);
     if (reason != NULL)
         return reason;
-    if (call->n_out > 1 && mz_present(&call->out[1]))
+    if (call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias)))
         out->workspace = (size_t)(mz_cu_product_parts(g.rows) * g.cols) * sizeof(float);
     return check_code(linear_dx_product(mz_cuda(device), call, &g, true));
 }
@@ -119,8 +120,8 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     (void)linear_dx_args(cuda, call, &g);
     MZ_CUDA_TRY(linear_dx_product(cuda, call, &g, false));
     if (g.partial != NULL)
-        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, g.partial, call->out[1].data, g.cols, mz_cu_product_parts(g.rows),
-                                       call->attrs.accumulate));
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, g.partial, mz_out(call, linear_dx, dbias)->data, g.cols,
+                                       mz_cu_product_parts(g.rows), call->attrs.accumulate));
     return MEZZO_OK;
 }
 const mz_kernel mz_cuda_linear_dx_product = {"linear_dx__cuda_product", linear_dx_prepare, linear_dx_run};

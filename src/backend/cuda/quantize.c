@@ -12,10 +12,11 @@ static const mz_tensor *output(const mz_call *call, int slot) {
 }
 
 mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
-    const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
+    const mz_tensor *x = mz_in(call, quantize, x), *entry = output(call, MZ_OUT(quantize, entry));
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
     const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
-    const mz_tensor *preact = call->n_in > 1 && mz_present(&call->in[1]) ? &call->in[1] : NULL;
+    const mz_tensor *preact =
+        call->n_in > 1 && mz_present(mz_in(call, quantize, preact)) ? mz_in(call, quantize, preact) : NULL;
     const mz_shape z = mz_quantized_shape(call->attrs.act, &x->shape, preact != NULL ? &preact->shape : NULL);
     const int64_t n = mz_shape_count(&z), cols = z.dim[z.rank - 1];
     return (mz_cu_quantize){.x = mz_cuda_array(x),
@@ -68,11 +69,11 @@ static const char *check_blocks(const mz_call *call) {
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
-    const mz_tensor *x = &call->in[0], *entry = output(call, MZ_OUT(quantize, entry));
+    const mz_tensor *x = mz_in(call, quantize, x), *entry = output(call, MZ_OUT(quantize, entry));
     const mz_tensor *fp8[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
     if (!mz_cuda_float(x) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
-    if (call->n_in > 1 && mz_present(&call->in[1]) && call->in[1].dtype != x->dtype)
+    if (call->n_in > 1 && mz_present(mz_in(call, quantize, preact)) && mz_in(call, quantize, preact)->dtype != x->dtype)
         return "the activation's input and the gradient have one dtype";
     const mz_cu_quantize q = mz_cuda_quantize_args(call);
     const int64_t turns = in_blocks(call) ? mz_cu_quantize_block_turns(q.rows) : mz_cu_quantize_turns(q.rows, q.cols);
@@ -88,7 +89,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
             return "quantizes to 8 bits with a tensor's scale, which an entry has";
     const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
     if (act_out != NULL && (act_out->dtype != MEZZO_F8E4M3 || !act_out->columnwise || call->attrs.act == MZ_ACT_NONE ||
-                            call->n_in < 2 || !mz_present(&call->in[1])))
+                            call->n_in < 2 || !mz_present(mz_in(call, quantize, preact))))
         return "the quantized activation beside its derivative is columnwise e4m3";
     return NULL;
 }
@@ -148,12 +149,14 @@ static const char *prepare_update(mezzo_device *device, const mz_call *call, mz_
 }
 
 static mezzo_status run_update(mezzo_device *device, const mz_call *call) {
-    const mz_opt_state *state = call->in[0].data;
-    const mz_tensor *tables = call->n_in > 1 && mz_present(&call->in[1]) ? &call->in[1] : &call->out[0];
-    const int64_t n = mz_shape_count(&call->out[0].shape) / (int64_t)sizeof(mz_scale_entry);
+    const mz_opt_state *state = mz_in(call, scales_update, state)->data;
+    const mz_tensor *tables = call->n_in > 1 && mz_present(mz_in(call, scales_update, tables))
+                                  ? mz_in(call, scales_update, tables)
+                                  : mz_out(call, scales_update, entries);
+    const int64_t n = mz_shape_count(&mz_out(call, scales_update, entries)->shape) / (int64_t)sizeof(mz_scale_entry);
     const int64_t ranks = n > 0 ? mz_shape_count(&tables->shape) / (int64_t)sizeof(mz_scale_entry) / n : 0;
-    MZ_CUDA_TRY(mz_cu_scales_update(mz_cuda(device)->stream, &state->skip, tables->data, (int)ranks, call->out[0].data,
-                                    (int)n));
+    MZ_CUDA_TRY(mz_cu_scales_update(mz_cuda(device)->stream, &state->skip, tables->data, (int)ranks,
+                                    mz_out(call, scales_update, entries)->data, (int)n));
     return MEZZO_OK;
 }
 

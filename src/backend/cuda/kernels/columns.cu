@@ -221,7 +221,7 @@ static void launch_columns(const mz_cuda_device *cuda, const mz_call *call) {
 }
 
 static const char *indexed_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
-    const mz_tensor *y = &call->out[0];
+    const mz_tensor *y = mz_out(call, gather, y);
     if (call->op == MZ_OP_scatter_add && y->dtype != MEZZO_F32)
         out->workspace = static_cast<size_t>(mz_shape_count(&y->shape)) * sizeof(float);
     return mz_cuda_storages(call, "aia", "a");

@@ -39,10 +39,10 @@ __global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array
 }
 
 template <class ELEMENT> void launch_map(const mz_cuda_device *cuda, const mz_call *call) {
-    const int64_t n = mz_shape_count(&call->out[0].shape);
+    const int64_t n = mz_shape_count(&mz_out(call, gelu, y)->shape);
     if (n > 0)
         map_kernel<ELEMENT><<<blocks_of(n, BLOCK_ELEMENTS), THREADS, 0, cuda->stream>>>(
-            mz_cuda_array(&call->in[0]), mz_cuda_array(&call->out[0]), n, attrs_of(call));
+            mz_cuda_array(mz_in(call, gelu, x)), mz_cuda_array(mz_out(call, gelu, y)), n, attrs_of(call));
 }
 
 // --- dropout -------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ void zip(const mz_cuda_device *cuda, const mz_tensor *a, const mz_tensor *b, con
             mz_cuda_array(a), mz_cuda_array(b), mz_cuda_array(y), n, nb, repeat, given);
 }
 template <class ELEMENT> void launch_zip(const mz_cuda_device *cuda, const mz_call *call) {
-    zip<ELEMENT>(cuda, &call->in[0], &call->in[1], &call->out[0], attrs_of(call));
+    zip<ELEMENT>(cuda, mz_in(call, gelu_dx, dy), mz_in(call, gelu_dx, x), mz_out(call, gelu_dx, dx), attrs_of(call));
 }
 
 // Either operand may repeat. `step` is 8 where the innermost loop is whole vectors (its strides are 0 or 1, and all
@@ -186,7 +186,7 @@ static mz_broadcast loops_of(const mz_call *call) {
     const mz_shape *in[MZ_OPERANDS];
     for (int i = 0; i < call->n_in; i++)
         in[i] = &call->in[i].shape;
-    return mz_broadcast_loops(in, call->n_in, &call->out[0].shape);
+    return mz_broadcast_loops(in, call->n_in, &mz_out(call, cast, y)->shape);
 }
 
 template <class ELEMENT> void launch_binary(const mz_cuda_device *cuda, const mz_call *call) {
@@ -233,8 +233,8 @@ template <class ELEMENT, int N> __global__ void __launch_bounds__(THREADS) opera
 }
 
 template <class ELEMENT, int N> void launch_operands(const mz_cuda_device *cuda, const mz_call *call) {
-    operands o = {.y = mz_cuda_array(&call->out[0]), .loops = loops_of(call)};
-    const int64_t n = mz_shape_count(&call->out[0].shape);
+    operands o = {.y = mz_cuda_array(mz_out(call, cast, y)), .loops = loops_of(call)};
+    const int64_t n = mz_shape_count(&mz_out(call, cast, y)->shape);
     for (int j = 0; j < N; j++)
         o.in[j] = mz_cuda_array(&call->in[j]);
     if (n > 0)

@@ -220,10 +220,10 @@ static void launch_arange(const mz_cuda_device *cuda, const mz_call *call) {
 // --- what they take ------------------------------------------------------------------------------------------------
 static const char *same_storage(mezzo_device *, const mz_call *call, mz_prepared *) {
     for (int i = 0; i < call->n_in; i++)
-        if (call->in[i].dtype != call->in[0].dtype)
+        if (call->in[i].dtype != mz_in(call, pad, x)->dtype)
             return "the inputs have different storages";
     for (int i = 0; i < call->n_out; i++)
-        if (call->out[i].dtype != call->in[0].dtype)
+        if (call->out[i].dtype != mz_in(call, pad, x)->dtype)
             return "the output's storage is not the input's";
     return NULL;
 }
