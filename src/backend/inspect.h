@@ -1,8 +1,9 @@
-// The ops inspect and histogram write this: counts and ranges of a tensor's values.
+// The ops inspect, histogram and rounding write this: what is found of a tensor's values.
 #ifndef MZ_INSPECT_H
 #define MZ_INSPECT_H
 
 #include "backend/backend.h"
+#include "base/small.h"
 
 // inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32:
 // sample is rounded up to whole runs, run r begins at r·(count/runs) + mz_sample_start's shift, which the random
@@ -40,6 +41,62 @@ static inline int mz_histogram_bucket(uint32_t magnitude) {
     if (below >= 0x00800000u)
         return (int)(below >> 23) - 127 + 151;
     return below == 0 ? 1 : 31 - __builtin_clz(below) + 2; // subnormal: floor(log2) is the highest bit - 149
+}
+
+// rounding: found[f] is what format f of attrs.rounding makes of x [rows, columns], which is rounded to `via` first.
+// Blocks run along the columns, or down the rows where `columnwise`.
+enum { MZ_ROUNDING_FORMATS = 8, MZ_SCALE_CODES = 256 };
+typedef struct mz_rounding_how {
+    mezzo_blocks blocks;
+    mezzo_dtype dtype;  // of its numbers where blocks is NONE
+    mz_scaling scaling; // TENSOR, BLOCK128 or TILE128, where blocks is NONE
+} mz_rounding_how;
+typedef struct mz_rounding_attrs {
+    int n;
+    bool columnwise;
+    mezzo_dtype via; // BF16 or F16; others round nothing
+    mz_rounding_how how[MZ_ROUNDING_FORMATS];
+} mz_rounding_attrs;
+
+// A number that is not finite, or whose scale is NaN, is counted as not_finite and left out of the rest. All others are
+// q = scale·nearest(x/scale), where x/scale is x times the FP32 inverse.
+//
+// Sums are FP64, of FP32 numbers' squares, in this order. A tile is 128 numbers of 32 runs: 32 rows of 128 columns, or
+// 128 rows of 32. sums[32·i + 8·s + l] adds up, by rows and then columns,
+//   of rows of 128: row i's columns 32·s + 8·k + l; columnwise: rows 32·i to 32·i + 31, column 8·s + l.
+// The second half is added to the first until one sum is left. Lane t mod 256 adds up tiles t in their order, by rows
+// of tiles; then the lanes are halved alike.
+typedef struct mz_rounding_sums {
+    int64_t nonzero, not_finite;
+    int64_t underflow, saturated; // not 0 but rounded to 0; above the format's largest number times the scale
+    double squares, error;        // Σ x² and Σ (q - x)², the difference in FP32
+    int32_t amax;                 // the bits of the largest magnitude of x
+    int32_t unused;
+    int64_t scales[MZ_SCALE_CODES]; // how often a code is the scale of numbers that are finite and not all 0
+} mz_rounding_sums;
+enum { MZ_ROUNDING_LONG = 128, MZ_ROUNDING_SHORT = 32, MZ_ROUNDING_SUMS = 1024, MZ_ROUNDING_LANES = 256 };
+
+// What a kernel needs to know of a format.
+typedef struct mz_rounding_form {
+    mz_small_form small;
+    mz_scale_rule rule;
+    int block;  // numbers of a run that have one scale: 16, 32 or 128
+    bool tile;  // the scale is that of 128 x 128 numbers
+    bool whole; // the scale is the tensor's
+} mz_rounding_form;
+static inline mz_rounding_form mz_rounding_form_of(const mz_rounding_how *how) {
+    static const mz_small_form e4m3 = MZ_SMALL_FORM_E4M3, e5m2 = MZ_SMALL_FORM_E5M2, e2m1 = MZ_SMALL_FORM_E2M1;
+    const bool blocks = how->blocks != MEZZO_BLOCKS_NONE, nvfp4 = how->blocks == MEZZO_BLOCKS_NVFP4;
+    mz_rounding_form form;
+    form.small = !blocks ? how->dtype == MEZZO_F8E4M3 ? e4m3 : e5m2 : how->blocks == MEZZO_BLOCKS_MXFP8 ? e4m3 : e2m1;
+    form.rule = !blocks ? MZ_SCALE_POWER : nvfp4 ? MZ_SCALE_NVFP4 : MZ_SCALE_MX;
+    form.block = !blocks ? MZ_SCALE_BLOCK : nvfp4 ? 16 : 32;
+    form.tile = !blocks && how->scaling == MZ_SCALING_TILE128;
+    form.whole = !blocks && how->scaling == MZ_SCALING_TENSOR;
+    return form;
+}
+static inline bool mz_scale_counts(int32_t amax, float scale) {
+    return amax > 0 && amax < MZ_FLOAT_INFINITY && scale > 0;
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/blocks.h"
+#include "base/small.h"
 
 static const struct {
     const char *name;
@@ -68,58 +69,48 @@ float mz_blocks_amax(const float *x, int64_t n) {
 // --- small numbers -------------------------------------------------------------------------------
 enum { SOME = 16 }; // numbers that compilers round at once
 
-// A format's numbers below `least`, its smallest normal one, are multiples of the last bit of `shift`; above it they
-// are FP32 numbers without `drop` bits. All as bits of FP32, whose order is that of magnitudes.
-typedef struct small {
-    int drop;
-    float shift;
-    int32_t least, largest;
-} small;
-
-static const small smalls[] = {[MZ_SMALL_E4M3] = {20, 0x1p14F, 0x3C800000, 0x43E00000},
-                               [MZ_SMALL_E5M2] = {21, 0x1p7F, 0x38800000, 0x47600000},
-                               [MZ_SMALL_E2M1] = {22, 0x1p22F, 0x3F800000, 0x40C00000}};
+static const mz_small_form smalls[] = {
+    [MZ_SMALL_E4M3] = MZ_SMALL_FORM_E4M3, [MZ_SMALL_E5M2] = MZ_SMALL_FORM_E5M2, [MZ_SMALL_E2M1] = MZ_SMALL_FORM_E2M1};
 
 mz_small mz_blocks_small(mezzo_blocks b) {
     return b == MEZZO_BLOCKS_MXFP8 ? MZ_SMALL_E4M3 : MZ_SMALL_E2M1;
 }
 
 float mz_small_largest(mz_small format) {
-    float largest;
-    memcpy(&largest, &smalls[format].largest, sizeof largest);
-    return largest;
+    return mz_bits_float(smalls[format].largest);
 }
 
-static inline void round_some(float *x, float inverse, float factor, const small s) {
+// base/small.h's mz_small_nearest, in steps that compilers do at once.
+static inline void round_some(float *x, float inverse, float factor, const mz_small_form f) {
     float y[SOME], tiny[SOME];
     int32_t bits[SOME], low[SOME];
     for (int i = 0; i < SOME; i++)
         y[i] = x[i] * inverse;
     memcpy(bits, y, sizeof bits);
     for (int i = 0; i < SOME; i++)
-        tiny[i] = (fabsf(y[i]) + s.shift) - s.shift;
+        tiny[i] = (fabsf(y[i]) + f.shift) - f.shift;
     memcpy(low, tiny, sizeof low);
     for (int i = 0; i < SOME; i++) {
         const int32_t sign = bits[i] & INT32_MIN, magnitude = bits[i] & INT32_MAX;
-        const int32_t even = magnitude >> s.drop & 1, half = (1 << (s.drop - 1)) - 1;
-        int32_t rounded = (magnitude + half + even) & -(1 << s.drop); // magnitude is finite: there is no overflow
-        rounded = magnitude < s.least ? low[i] : rounded;
-        bits[i] = (rounded < s.largest ? rounded : s.largest) | sign;
+        const int32_t even = magnitude >> f.drop & 1, half = (1 << (f.drop - 1)) - 1;
+        int32_t rounded = (magnitude + half + even) & -(1 << f.drop); // magnitude is finite: there is no overflow
+        rounded = magnitude < f.least ? low[i] : rounded;
+        bits[i] = (rounded < f.largest ? rounded : f.largest) | sign;
     }
     memcpy(y, bits, sizeof y);
     for (int i = 0; i < SOME; i++)
         x[i] = y[i] * factor;
 }
 
-static inline void round_all(float *x, int n, float inverse, float factor, const small s) {
+static inline void round_all(float *x, int n, float inverse, float factor, const mz_small_form f) {
     int at = 0;
     for (; n - at >= SOME; at += SOME)
-        round_some(x + at, inverse, factor, s);
+        round_some(x + at, inverse, factor, f);
     float rest[SOME] = {0};
     if (at == n)
         return;
     memcpy(rest, x + at, (size_t)(n - at) * sizeof *x);
-    round_some(rest, inverse, factor, s);
+    round_some(rest, inverse, factor, f);
     memcpy(x + at, rest, (size_t)(n - at) * sizeof *x);
 }
 

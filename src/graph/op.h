@@ -249,6 +249,7 @@ struct mz_attrs {
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others
     float coefficients[3];         // matrix_polynomial
     const mz_update_attrs *update; // OP_STATE
+    const struct mz_rounding_attrs *rounding; // rounding: backend/inspect.h
 };
 
 // The formats of the arithmetic. Storage is each tensor's own dtype.

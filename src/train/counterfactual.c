@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-enum { ALONE = 1 << 15 }; // elements: one thread rounds fewer
+#include "runtime/calls.h"
 
 // --- choosing ----------------------------------------------------------------------------------------------------
 typedef enum operand { OF_X, OF_W, OF_DY } operand;
@@ -59,7 +59,7 @@ static mezzo_status add_item(mz_counterfactual *c, const mezzo_program *p, size_
     mz_counterfactual_item item = {.call = call, .slot = slot, .format = format, .master = -1};
     if (is_experts(op) && (f->precision == NULL || f->precision->scaling != MZ_SCALING_TENSOR))
         return MEZZO_OK; // experts' operands have one scale or none
-    item.how.columnwise = is_dw(op) || (of == OF_W && op != MZ_OP_linear);
+    item.columnwise = is_dw(op) || (of == OF_W && op != MZ_OP_linear);
     item.how.blocks = f->blocks;
     item.via = p->c.calls[call].numerics.compute;
     if (f->precision != NULL) {
@@ -129,19 +129,87 @@ static mezzo_status list_items(mz_counterfactual *c, const mezzo_program *p, con
     return MEZZO_OK;
 }
 
-static mezzo_status take_memory(mz_counterfactual *c, const mezzo_program *p) {
-    size_t elements = 0, bytes = 0;
+static bool rounds_the_same(const mz_counterfactual_item *a, const mz_counterfactual_item *b) {
+    return a->call == b->call && a->slot == b->slot && a->master == b->master && a->via == b->via;
+}
+
+// Brings items that round the same numbers together.
+static mezzo_status group_items(mz_counterfactual *c) {
     for (size_t i = 0; i < c->n; i++) {
-        const mz_tensor *t = &p->c.calls[c->items[i].call].in[c->items[i].slot];
-        const size_t n = (size_t)mz_shape_count(&t->shape), stored = mz_tensor_bytes_stored(t);
-        elements = n > elements ? n : elements;
-        bytes = stored > bytes ? stored : bytes;
+        mz_counterfactual_group *last = c->n_groups > 0 ? &c->groups[c->n_groups - 1] : NULL;
+        for (size_t k = i; last != NULL && k < c->n && c->items[k].call == c->items[i].call; k++)
+            if (rounds_the_same(&c->items[last->first], &c->items[k])) {
+                const mz_counterfactual_item item = c->items[k];
+                memmove(&c->items[i + 1], &c->items[i], (k - i) * sizeof item);
+                c->items[i] = item;
+                break;
+            }
+        const mz_counterfactual_item *item = &c->items[i];
+        if (last == NULL || !rounds_the_same(&c->items[last->first], item)) {
+            MEZZO_TRY(MZ_RESERVE(c->groups, c->cap_groups, c->n_groups + 1));
+            last = &c->groups[c->n_groups++];
+            *last =
+                (mz_counterfactual_group){.first = i, .formats = {.columnwise = item->columnwise, .via = item->via}};
+        }
+        last->formats.how[last->formats.n++] = item->how;
     }
-    c->x = mz_alloc(elements + 1, sizeof *c->x);
-    c->bytes = c->device->backend->queue ? mz_alloc(bytes + 1, 1) : NULL;
-    if (c->x == NULL || (c->device->backend->queue && c->bytes == NULL))
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     return MEZZO_OK;
+}
+
+// The FP32 master of an item, as its operand's shape sees it; absent where the device does not have it so.
+static mz_tensor master_of(const mezzo_program *p, const mz_counterfactual_item *item, const mz_shape *shape) {
+    mz_tensor master = mz_params_tensor(p->params, item->master);
+    const bool same = mz_shape_equal(&master.shape, shape);
+    if (!mz_present(&master) || master.dtype != MEZZO_F32 || (master.storage.padded && !same) ||
+        mz_shape_count(&master.shape) != mz_shape_count(shape))
+        return mz_tensor_absent();
+    master.shape = *shape;
+    return master;
+}
+
+// The numbers that a group rounds, where they lie on the device.
+static mz_tensor numbers_of(const mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_item *item) {
+    const mz_tensor stored = mz_program_tensor(p, node_of(p, item->call)->in[item->slot]);
+    if (item->master < 0)
+        return stored;
+    const mz_tensor master = master_of(p, item, &stored.shape);
+    return mz_present(&master) ? master
+                               : (mz_tensor){.data = c->master_on_device, .dtype = MEZZO_F32, .shape = stored.shape};
+}
+
+static mz_call call_of(const mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_group *g) {
+    return (mz_call){.op = MZ_OP_rounding,
+                     .attrs.rounding = &g->formats,
+                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                     .n_in = 1,
+                     .in = {numbers_of(c, p, &c->items[g->first])},
+                     .n_out = 2,
+                     .out = {mz_tensor_bytes(c->on_device != NULL ? c->on_device + g->first : NULL,
+                                             (size_t)g->formats.n * sizeof *c->sums),
+                             mz_tensor_absent()}};
+}
+
+static mezzo_status take_memory(mz_counterfactual *c, const mezzo_program *p) {
+    const mz_backend *b = c->device->backend;
+    size_t scratch = 0, masters = 0;
+    for (size_t i = 0; i < c->n_groups; i++) {
+        mz_counterfactual_group *g = &c->groups[i];
+        const mz_counterfactual_item *item = &c->items[g->first];
+        mz_call call = call_of(c, p, g);
+        const bool brought = item->master >= 0 && call.in[0].data == NULL;
+        const size_t count = brought ? (size_t)p->params->list[item->master].count : 0;
+        MEZZO_TRY(mz_prepare(c->device, &call, &g->prepared));
+        scratch = g->prepared.workspace > scratch ? g->prepared.workspace : scratch;
+        masters = count > masters ? count : masters;
+    }
+    c->sums = mz_alloc(c->n + 1, sizeof *c->sums);
+    c->master = masters > 0 ? mz_alloc(masters, sizeof *c->master) : NULL;
+    if (c->sums == NULL || (masters > 0 && c->master == NULL))
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (masters > 0)
+        MEZZO_TRY(b->alloc(c->device, masters * sizeof *c->master, (void **)&c->master_on_device));
+    MEZZO_TRY(b->alloc(c->device, scratch + 64, &c->scratch));
+    return b->alloc(c->device, (c->n + 1) * sizeof *c->sums, (void **)&c->on_device);
 }
 
 mezzo_status mz_counterfactual_create(const mezzo_program *program, const char *formats, const char *modules,
@@ -154,6 +222,7 @@ mezzo_status mz_counterfactual_create(const mezzo_program *program, const char *
     c->device = program->device;
     MEZZO_TRY_GOTO(status, read_formats(c, formats));
     MEZZO_TRY_GOTO(status, list_items(c, program, modules));
+    MEZZO_TRY_GOTO(status, group_items(c));
     MEZZO_TRY_GOTO(status, take_memory(c, program));
     *out = c;
     return MEZZO_OK;
@@ -165,61 +234,30 @@ fail:
 void mz_counterfactual_free(mz_counterfactual *c) {
     if (c == NULL)
         return;
+    for (size_t i = 0; i < c->n_groups; i++)
+        mz_prepared_free(&c->groups[i].prepared);
+    c->device->backend->release(c->device, c->master_on_device);
+    c->device->backend->release(c->device, c->scratch);
+    c->device->backend->release(c->device, c->on_device);
+    mz_free(c->master);
+    mz_free(c->sums);
+    mz_free(c->groups);
     mz_free(c->items);
-    mz_free(c->bytes);
-    mz_free(c->x);
     mz_free(c);
 }
 
 // --- measuring ---------------------------------------------------------------------------------------------------
-// The numbers of a tensor in their order, as FP32.
-static mezzo_status read_tensor(mz_counterfactual *c, const mz_tensor *t) {
-    const int64_t n = mz_shape_count(&t->shape);
-    const size_t width = mezzo_dtype_size(t->dtype);
-    const char *from = t->data;
-    mezzo_status status = MEZZO_OK;
-    if (c->bytes != NULL) {
-        MEZZO_TRY(c->device->backend->read(c->device, c->bytes, t->data, mz_tensor_bytes_stored(t)));
-        from = c->bytes;
-    }
-    if (!t->storage.padded)
-        return mezzo_convert(from, t->dtype, c->x, MEZZO_F32, (size_t)n);
-    for (int64_t i = 0; i < n && status == MEZZO_OK; i++)
-        status = mezzo_convert(from + (size_t)mz_tensor_index(t, i) * width, t->dtype, c->x + i, MEZZO_F32, 1);
-    return status;
-}
-
-static mezzo_status read_operand(mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_item *item,
-                                 const mz_tensor *t) {
-    const int64_t n = mz_shape_count(&t->shape);
-    if (item->master >= 0)
-        return mezzo_params_read(p->params, item->master, c->x);
-    MEZZO_TRY(read_tensor(c, t));
-    if (item->via == MEZZO_F32 || item->via == t->dtype)
-        return MEZZO_OK;
-    enum { SOME = 1024 };
-    unsigned char narrow[SOME * sizeof(float)];
-    for (int64_t i = 0; i < n; i += SOME) {
-        const size_t some = n - i < SOME ? (size_t)(n - i) : SOME;
-        MEZZO_TRY(mezzo_convert(c->x + i, MEZZO_F32, narrow, item->via, some));
-        MEZZO_TRY(mezzo_convert(narrow, item->via, c->x + i, MEZZO_F32, some));
-    }
-    return MEZZO_OK;
-}
-
 static mezzo_status measure_call(void *user, mezzo_program *p, size_t call) {
     mz_counterfactual *c = user;
-    const mz_counterfactual_item *read = NULL; // whose numbers are in c->x
-    for (; c->next < c->n && c->items[c->next].call == call; c->next++) {
-        mz_counterfactual_item *item = &c->items[c->next];
-        const mz_tensor t = mz_program_tensor(p, node_of(p, call)->in[item->slot]);
-        const int64_t columns = t.shape.dim[t.shape.rank - 1];
-        if (read == NULL || read->slot != item->slot || read->master != item->master || read->via != item->via)
-            MEZZO_TRY(read_operand(c, p, item, &t));
-        read = item;
-        const int64_t n = mz_shape_count(&t.shape);
-        const int threads = n < ALONE || c->device->threads < 1 ? 1 : c->device->threads;
-        MEZZO_TRY(mz_rounding_measure(&item->how, c->x, n / columns, columns, threads, NULL, &item->found));
+    for (; c->next < c->n_groups && c->items[c->groups[c->next].first].call == call; c->next++) {
+        mz_counterfactual_group *g = &c->groups[c->next];
+        mz_call rounding = call_of(c, p, g);
+        if (c->master != NULL && rounding.in[0].data == c->master_on_device) {
+            MEZZO_TRY(mezzo_params_read(p->params, c->items[g->first].master, c->master));
+            MEZZO_TRY(c->device->backend->write(c->device, c->master_on_device, c->master,
+                                                mz_tensor_bytes_stored(&rounding.in[0])));
+        }
+        MEZZO_TRY(mz_run(c->device, &g->prepared, &rounding, c->scratch));
     }
     return c->hook != NULL ? c->hook(c->hook_user, p, call) : MEZZO_OK;
 }
@@ -235,6 +273,16 @@ void mz_counterfactual_begin(mz_counterfactual *c, mezzo_program *program) {
 void mz_counterfactual_end(mz_counterfactual *c, mezzo_program *program) {
     program->hook = c->hook;
     program->hook_user = c->hook_user;
+}
+
+mezzo_status mz_counterfactual_read(mz_counterfactual *c, const mezzo_program *program) {
+    MEZZO_TRY(c->device->backend->read(c->device, c->sums, c->on_device, c->n * sizeof *c->sums));
+    for (size_t i = 0; i < c->n; i++) {
+        mz_counterfactual_item *item = &c->items[i];
+        const mz_tensor *t = &program->c.calls[item->call].in[item->slot];
+        item->found = mz_rounding_of(&item->how, &c->sums[i], mz_shape_count(&t->shape));
+    }
+    return MEZZO_OK;
 }
 
 // --- records -----------------------------------------------------------------------------------------------------
@@ -315,8 +363,9 @@ static mezzo_status write_summary(const mz_counterfactual *c, int format, const 
     return mz_metrics_write(metrics, step, row, MZ_COUNT(row));
 }
 
-mezzo_status mz_counterfactual_log(const mz_counterfactual *c, const mezzo_program *program, mz_metrics *operands,
+mezzo_status mz_counterfactual_log(mz_counterfactual *c, const mezzo_program *program, mz_metrics *operands,
                                    mz_metrics *metrics, int64_t step) {
+    MEZZO_TRY(mz_counterfactual_read(c, program));
     for (size_t i = 0; i < c->n && operands != NULL; i++)
         MEZZO_TRY(write_item(&c->items[i], c->formats[c->items[i].format].name, program, operands, step));
     for (int f = 0; f < c->n_formats; f++)

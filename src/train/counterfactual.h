@@ -13,11 +13,18 @@ typedef struct mz_counterfactual_item { // one operand in one format
     size_t call;                        // of the program
     int slot;                           // of its inputs
     int format;
-    int master;      // a parameter whose FP32 master is rounded, or -1 to round the stored operand
+    int master; // a parameter whose FP32 master is rounded, or -1 to round the stored operand
+    bool columnwise;
     mezzo_dtype via; // what its numbers are rounded to first
     mz_rounding_how how;
     mz_rounding found; // of the last step that was measured
 } mz_counterfactual_item;
+
+typedef struct mz_counterfactual_group { // neighbouring items that round the same numbers
+    size_t first;                        // of the items
+    mz_rounding_attrs formats;
+    mz_prepared prepared;
+} mz_counterfactual_group;
 
 typedef struct mz_counterfactual {
     mezzo_device *device; // borrowed
@@ -25,25 +32,27 @@ typedef struct mz_counterfactual {
     int n_formats;
     mz_counterfactual_item *items; // in the order of the calls
     size_t n, cap;
-    size_t next;          // of the step under way
-    char *bytes;          // an operand as it is stored, where the device has memory of its own
-    float *x;             // an operand, [rows, columns]
-    mz_program_hook hook; // of the owner before
+    mz_counterfactual_group *groups;
+    size_t n_groups, cap_groups, next;  // next: of the step under way
+    void *scratch;                      // on the device: for the kernels
+    mz_rounding_sums *sums, *on_device; // of each item
+    float *master, *master_on_device;   // a master that is not FP32; NULL: there is none
+    mz_program_hook hook;               // of the owner before
     void *hook_user;
 } mz_counterfactual;
 
 // Every operand of the linear products, experts' included, of `program` in the modules that `modules` names
-// (mz_next_pattern); `formats`: names for mz_rounding_parse between commas. All memory is taken here: 4 bytes for each
-// element of the largest operand, and its own bytes where the device's memory is not the host's. INVALID: an unknown
-// format, a pattern that names no product, and a program whose products have scaled operands already.
+// (mz_next_pattern); `formats`: names for mz_rounding_parse between commas. All memory is taken here. INVALID: an
+// unknown format, a pattern that names no product, and a program whose products have scaled operands already.
 mezzo_status mz_counterfactual_create(const mezzo_program *program, const char *formats, const char *modules,
                                       mz_counterfactual **out);
 void mz_counterfactual_free(mz_counterfactual *c); // NULL is fine
-// Until the end, a run of the program measures each item after its call. It waits for the device.
+// Until the end, a run of the program measures each item after its call.
 void mz_counterfactual_begin(mz_counterfactual *c, mezzo_program *program);
 void mz_counterfactual_end(mz_counterfactual *c, mezzo_program *program);
-// A record of each item to `operands` (NULL: none), and a summary of each format to `metrics`.
-mezzo_status mz_counterfactual_log(const mz_counterfactual *c, const mezzo_program *program, mz_metrics *operands,
+mezzo_status mz_counterfactual_read(mz_counterfactual *c, const mezzo_program *program); // waits for the device
+// Reads, and writes a record of each item to `operands` (NULL: none), and a summary of each format to `metrics`.
+mezzo_status mz_counterfactual_log(mz_counterfactual *c, const mezzo_program *program, mz_metrics *operands,
                                    mz_metrics *metrics, int64_t step);
 
 #endif

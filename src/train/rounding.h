@@ -1,5 +1,5 @@
 // Measures what a format makes of the numbers of a product's operand: how far they move, which become zero or saturate,
-// and the scales they get. The rounding is that of the op quantize and of emulated blocks, by the same functions.
+// and the scales they get. The op rounding measures on the device.
 #ifndef MZ_TRAIN_ROUNDING_H
 #define MZ_TRAIN_ROUNDING_H
 
@@ -16,14 +16,6 @@ typedef struct mz_rounding_format {
 // A block format, or a precision whose every product has scaled operands. INVALID: another name.
 mezzo_status mz_rounding_parse(const char *name, mz_rounding_format *out);
 
-// How one operand is rounded.
-typedef struct mz_rounding_how {
-    mezzo_blocks blocks;
-    mezzo_dtype dtype;  // of its numbers where blocks is NONE
-    mz_scaling scaling; // TENSOR, BLOCK128 or TILE128, where blocks is NONE
-    bool columnwise;    // blocks run along columns
-} mz_rounding_how;
-
 typedef struct mz_rounding {
     int64_t elements, nonzero,
         not_finite;                       // not_finite: elements whose rounded number is none; the rest leaves them out
@@ -34,8 +26,7 @@ typedef struct mz_rounding {
     int64_t counts[MZ_HISTOGRAM_BUCKETS]; // of them, by magnitude: mz_histogram_bucket
 } mz_rounding;
 
-// x: [rows, columns]. Sums are made in an order that does not depend on `threads`. rounded: [rows, columns], or NULL.
-mezzo_status mz_rounding_measure(const mz_rounding_how *how, const float *x, int64_t rows, int64_t columns, int threads,
-                                 float *rounded, mz_rounding *out);
+// From what the op rounding found in x of `elements` numbers.
+mz_rounding mz_rounding_of(const mz_rounding_how *how, const mz_rounding_sums *found, int64_t elements);
 
 #endif

@@ -247,6 +247,7 @@ static mz_padded cuda_takes_padding(mz_op op) {
     case MZ_OP_copy:
     case MZ_OP_inspect:
     case MZ_OP_histogram:
+    case MZ_OP_rounding:
     case MZ_OP_grad_stats:
     case MZ_OP_refresh:
 #define KIND(name, ...) case MZ_OP_##name:
