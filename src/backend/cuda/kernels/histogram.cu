@@ -38,10 +38,10 @@ static const char *has_layout(const mz_call *call) {
 }
 static void launch_histogram(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *x = mz_in(call, histogram, x);
-    const int64_t n = mz_shape_count(&x->shape), most = static_cast<int64_t>(cuda->sms) * 4;
-    const unsigned blocks = blocks_of(n, THREADS);
+    const int64_t n = mz_shape_count(&x->shape), most = static_cast<int64_t>(cuda->sms) * 4 * THREADS;
+    const unsigned blocks = blocks_of(n < most ? n : most, THREADS);
     if (n > 0)
-        histogram_kernel < <<blocks<most ? blocks : static_cast<unsigned>(most), THREADS, 0, cuda->stream>>>(
-                               mz_cuda_array(x), mz_cuda_layout(x), n, data_of<int>(mz_out(call, histogram, counts)));
+        histogram_kernel<<<blocks, THREADS, 0, cuda->stream>>>(mz_cuda_array(x), mz_cuda_layout(x), n,
+                                                               data_of<int>(mz_out(call, histogram, counts)));
 }
 MZ_CUDA_KERNEL(histogram, launch_histogram, storages<"a", "u", has_layout>)
