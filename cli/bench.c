@@ -288,7 +288,7 @@ static const cli_option options_table[] = {
     {"iters", "N", "models: timed steps [10]"},
     {"precisions", "LIST", "models: precisions; the first is the baseline [{precisions}]"},
     {"phases", "LIST", "models: any of forward, backward, step [forward,backward,step]"},
-    {"optimizer", "NAME", "models: adamw, sgd, lion or muon [adamw]"},
+    {"optimizer", "NAME", "models: adamw, sgd, lion, muon or normuon [adamw]"},
     {"memory-gb", "X", "models: memory limit in GiB [free memory on the device]"},
     {"no-mfu", NULL, "models: do not measure the device's peak or report MFU"},
     {"kernels", NULL, "time each kernel, in GFLOP/s or GB/s, compared with the machine's measured peak"},

@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 
 // --- tensors to files ----------------------------------------------------------------------------------------------
+enum { ROWS = -1 };           // of `which`: a number for each row
 typedef struct device_range { // FP32 values on a device: the masters of a parameter, however they are stored, or
     mezzo_params *params;
     mezzo_optimizer *optimizer; // a moment of the index-th parameter that it owns, wherever it lies
@@ -37,11 +38,22 @@ static mezzo_status check_piece(const device_range *range, uint64_t offset, cons
     return MEZZO_OK;
 }
 
+static mezzo_status read_rows(const device_range *range, int64_t first, int64_t count, void *out) {
+    float *all = mz_alloc((size_t)mz_optimizer_row_count(range->optimizer, range->index) + 1, sizeof *all);
+    mezzo_status status = all != NULL ? mz_optimizer_read_rows(range->optimizer, range->index, all) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        memcpy(out, all + first, (size_t)count * sizeof *all);
+    mz_free(all);
+    return status;
+}
+
 static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, size_t n) {
     const device_range *range = user;
     const int64_t first = (int64_t)(offset / sizeof(float)), count = (int64_t)(n / sizeof(float));
     if (range->optimizer == NULL)
         MEZZO_TRY(mz_params_read_range(range->params, range->index, first, count, bytes));
+    else if (range->which == ROWS)
+        MEZZO_TRY(read_rows(range, first, count, bytes));
     else
         MEZZO_TRY(mz_optimizer_read_moment(range->optimizer, range->which, range->index, first, count, bytes));
     return check_piece(range, offset, bytes, n);
@@ -97,7 +109,7 @@ static mezzo_status list_params(mezzo_params *params, tensor_list *list) {
 }
 
 static mezzo_status list_moments(mezzo_optimizer *opt, tensor_list *list) {
-    MEZZO_TRY(list_alloc(list, (size_t)(opt->n * opt->n_moments)));
+    MEZZO_TRY(list_alloc(list, (size_t)(opt->n * (opt->n_moments + 1))));
     for (int m = 0; m < opt->n_moments; m++)
         for (int i = 0; m != opt->ema && i < opt->n; i++) {
             const mz_param *p = &opt->params->list[opt->index[i]];
@@ -107,6 +119,14 @@ static mezzo_status list_moments(mezzo_optimizer *opt, tensor_list *list) {
             char *name = mz_format("%s.%s", p->name, moment);
             MEZZO_TRY(list_add(list, name, &p->shape, (device_range){.optimizer = opt, .which = m, .index = i}));
         }
+    for (int i = 0; i < opt->n; i++) {
+        const mz_param *p = &opt->params->list[opt->index[i]];
+        if (mz_optimizer_row_count(opt, i) == 0)
+            continue;
+        MEZZO_TRY(list_add(list, mz_format("%s.row_exp_avg_sq", p->name), &p->shape,
+                           (device_range){.optimizer = opt, .which = ROWS, .index = i}));
+        list->items[list->count - 1].rank--; // no columns
+    }
     return MEZZO_OK;
 }
 
@@ -451,7 +471,9 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
         const mz_safetensors_tensor *t = mz_safetensors_find(tensors, list->items[i].name);
         const device_range *range = &list->ranges[i];
         MEZZO_TRY(mz_stop_check(range->name));
-        if (range->optimizer != NULL)
+        if (range->optimizer != NULL && range->which == ROWS)
+            MEZZO_TRY(mz_optimizer_write_rows(range->optimizer, range->index, t->data));
+        else if (range->optimizer != NULL)
             MEZZO_TRY(mz_optimizer_write_moment(range->optimizer, range->which, range->index, t->data));
         else if (!has_adapters(list) &&
                  mz_lora_has(tensors, list->items[i].name, &range->params->list[range->index].parts))

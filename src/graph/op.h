@@ -199,7 +199,7 @@ typedef struct mz_rope_scaling {
 struct mz_attrs {
     float alpha;  // element.def's factors, expand, pad, constant, upsample, pool, time_embedding; route: the factor of
                   // all weights; attention: of the scores, 0: 1/√D
-    float eps;    // layernorm, rmsnorm, group_norm, matrix_normalize
+    float eps;    // layernorm, rmsnorm, group_norm, matrix_normalize, matrix_scale_rows
     float offset; // rmsnorm: added to the weight
     float p;      // dropout, attention
     uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
@@ -247,7 +247,7 @@ struct mz_attrs {
     int64_t sample;                // inspect: the number of values to check; 0 = all
     float limit;                   // inspect: magnitudes above it are bad; 0 = none
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others
-    float coefficients[3];         // matrix_polynomial
+    float coefficients[3];         // matrix_polynomial, matrix_scale_rows
     const mz_update_attrs *update; // OP_STATE
     const struct mz_rounding_attrs *rounding; // rounding: backend/inspect.h
 };

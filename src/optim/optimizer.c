@@ -375,6 +375,8 @@ mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_opt
             out->padding += mz_alloc_bytes(moment) - moment;
             out->moments += moment;
         }
+        const mz_tensor rows = mz_stacks_rows(opt);
+        out->moments += (size_t)mz_shape_count(&rows.shape) * sizeof(float);
     }
     mezzo_optimizer_free(opt);
     return status;

@@ -176,6 +176,11 @@ mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *optimizer, int whic
                                       float *out);
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *optimizer, int which, int i,
                                        const void *values); // of any alignment
+// Of kinds that keep a moving average for each row: how many numbers owned parameter i has, 0: none. FP32, host side,
+// the shape without its last dimension; all ranks have them all.
+int64_t mz_optimizer_row_count(const mezzo_optimizer *optimizer, int i);
+mezzo_status mz_optimizer_read_rows(const mezzo_optimizer *optimizer, int i, float *out);
+mezzo_status mz_optimizer_write_rows(mezzo_optimizer *optimizer, int i, const void *values); // of any alignment
 mezzo_status mz_optimizer_read_state(const mezzo_optimizer *optimizer, mz_opt_state *out);
 mezzo_status mz_optimizer_write_state(mezzo_optimizer *optimizer, const mz_opt_state *state);
 

@@ -20,6 +20,10 @@ bool mz_optimizer_split_matrices(mezzo_optimizer_options *o, mezzo_optimizer_opt
     *matrices = *o;
     matrices->patterns = patterns;
     matrices->n_patterns = 1;
+    mezzo_optimizer_options usual = *o;
+    mezzo_optimizer_set_kind(&usual, o->kind); // those that a run sets are AdamW's
+    matrices->beta2 = usual.beta2;
+    matrices->eps = usual.eps;
     o->kind = MEZZO_ADAMW;
     return true;
 }

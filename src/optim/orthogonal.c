@@ -49,6 +49,14 @@ static double scale_of(const mezzo_orthogonal *o, int64_t rows, int64_t columns)
     return o->scale == MEZZO_SCALE_ORIGINAL ? sqrt(fmax(1, r / c)) : 0.2 * sqrt(fmax(r, c));
 }
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 // --- which matrices --------------------------------------------------------------------------------------------------
 static bool has_number(const char *name) {
     for (const char *at = name; *at != '\0'; at += strcspn(at, "."), at += *at == '.') {
@@ -68,12 +76,14 @@ typedef struct part {
     int owned, segment;              // the parameter, and its segment
     int64_t first, count;            // elements of the parameter
     int64_t matrices, rows, columns; // as they are stored
-    double scale;
+    double scale, norm;
+    int64_t first_row, own_rows, width; // without padding: rows of each matrix, and columns
     bool is_inside; // its moments begin where none can: the parameter's parts have one pass together
 } part;
 
 static bool are_alike(const part *a, const part *b) {
-    return a->rows == b->rows && a->columns == b->columns && a->scale == b->scale;
+    return a->rows == b->rows && a->columns == b->columns && a->scale == b->scale && a->width == b->width &&
+           a->norm == b->norm;
 }
 
 // Stacks by shape; within one the parameters' order. Parts inside a parameter come last, in their order.
@@ -103,9 +113,10 @@ static mezzo_status check_part(const mz_param *p) {
 // Where a row of a parameter is stored; the number of rows is the end of the last one, padding included.
 static int64_t stored_row(const mz_param *p, int64_t row) {
     const mz_storage *s = &p->storage;
-    if (!s->padded || s->pitch[0] == 0)
+    const int d = p->shape.rank - 2;
+    if (!s->padded || s->pitch[d] == 0)
         return row;
-    return row / s->inner[0] * s->pitch[0] + row % s->inner[0];
+    return row / s->inner[d] * s->pitch[d] + row % s->inner[d];
 }
 
 // The parts of owned parameter i; returns how many.
@@ -120,6 +131,9 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
     all.rows = stored.rank > 1 ? stored.dim[stored.rank - 2] : 1;
     all.matrices = p->stored / (all.rows * columns);
     all.scale = scale_of(o, height, width);
+    all.norm = sqrt((double)smaller(height, width));
+    all.own_rows = height;
+    all.width = width;
     if (!is_fused) {
         out[0] = all;
         return 1;
@@ -137,9 +151,17 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
         out[k].count = rows * width;
         out[k].rows = stored_row(p, row + rows) - stored_row(p, row); // zeros of padding after its last row are its own
         out[k].scale = scale_of(o, rows, width);
+        out[k].norm = sqrt((double)smaller(rows, width));
+        out[k].first_row = row;
+        out[k].own_rows = rows;
         row += rows;
     }
     return p->parts.layers;
+}
+
+// A kind per matrix that reads beta2 keeps a moving average for each row.
+static bool keeps_rows(const mz_group *group) {
+    return group->kind->reads.orthogonal && group->kind->reads.beta2;
 }
 
 // --- where they lie --------------------------------------------------------------------------------------------------
@@ -186,14 +208,6 @@ static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *from, in
     k->directions[k->n_segments] = direction;
     k->updates[k->n_segments++] = update;
     return MEZZO_OK;
-}
-
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 // Adds this rank's segments of a part. `place`: where element 0 of the parameter would lie in the scratch.
@@ -253,6 +267,8 @@ static mezzo_status share_stack(struct mz_stacks *k, mz_stack *s, size_t index) 
         }
         if (n > 0 && k->size > 1)
             MEZZO_TRY(add_broadcast(k, k->n_collectives, rank, s->from + first * each, n * each));
+        if (n > 0 && k->size > 1 && keeps_rows(s->group))
+            MEZZO_TRY(add_broadcast(k, k->n_collectives, rank, s->rows_at + first * s->rows, n * s->rows));
     }
     s->n_returns = k->n_collectives - s->first_gather - s->n_gathers;
     return MEZZO_OK;
@@ -271,12 +287,26 @@ static bool may_join(const mz_stack *s, const part *one, const part *before) {
            s->count * s->rows * s->columns + elements <= STACK_ELEMENTS;
 }
 
+static mezzo_status add_rows(struct mz_stacks *k, const part *one) {
+    MEZZO_TRY(MZ_RESERVE(k->rows, k->cap_rows, k->n_rows + 1));
+    k->rows[k->n_rows++] = (mz_row_place){.owned = one->owned,
+                                          .first = one->first_row,
+                                          .count = one->own_rows,
+                                          .matrices = one->matrices,
+                                          .at = k->next_row,
+                                          .pitch = one->rows};
+    k->next_row += one->matrices * one->rows;
+    return MEZZO_OK;
+}
+
 // The segments and gathers of a part; the first one inside a parameter has those of all of it.
 static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one) {
     const mz_layout *layout = &opt->segments[one->segment].layout;
     const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, one->first);
     part whole = *one;
     s->count += one->matrices;
+    if (keeps_rows(s->group))
+        MEZZO_TRY(add_rows(opt->stacks, one));
     if (one->is_inside && one->first > 0)
         return MEZZO_OK;
     if (one->is_inside)
@@ -288,8 +318,9 @@ static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one)
 
 static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const part *parts, size_t n) {
     struct mz_stacks *k = opt->stacks;
-    int64_t end = opt->params->padded ? k->elements : 0; // of the directions that may not lie where others do
-    int64_t after = 0;                                   // of the last part
+    const int64_t beginning = (int64_t)mz_align_up((size_t)k->row_elements, ALIGN);
+    int64_t end = opt->params->padded ? k->elements : beginning; // of the directions that may not lie where others do
+    int64_t after = 0;                                           // of the last part
     for (size_t i = 0; i < n; i++) {
         mz_stack *s = k->n > 0 ? &k->list[k->n - 1] : NULL;
         if (i == 0 || !may_join(s, &parts[i], &parts[i - 1])) {
@@ -310,13 +341,16 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
                             .rows = parts[i].rows,
                             .columns = parts[i].columns,
                             .scale = parts[i].scale,
+                            .width = parts[i].width,
+                            .norm = parts[i].norm,
+                            .rows_at = k->next_row,
                             .from = from};
         }
         MEZZO_TRY(add_part(opt, s, &parts[i]));
         after = s->from + s->count * s->rows * s->columns;
         const int64_t to = (int64_t)mz_align_up((size_t)after, ALIGN);
         k->elements = to > k->elements ? to : k->elements;
-        end = opt->params->padded ? to : 0; // zeros of padding stay where nothing else is written
+        end = opt->params->padded ? to : beginning; // zeros of padding stay where nothing else is written
     }
     return n > 0 ? share_stack(k, &k->list[k->n - 1], k->n - 1) : MEZZO_OK;
 }
@@ -346,18 +380,30 @@ static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
 static void free_calls(struct mz_stacks *stacks) {
     for (size_t i = 0; i < stacks->n; i++) {
         mz_stack *s = &stacks->list[i];
-        mz_update_op *const ops[] = {&s->momentum,   &s->normalize, &s->gram,   &s->square,
-                                     &s->polynomial, &s->advance,   &s->finish, &s->apply};
+        mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->square, &s->polynomial,
+                                     &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
         for (size_t k = 0; k < MZ_COUNT(ops); k++)
             mz_prepared_free(&ops[k]->prepared);
     }
 }
 
+static int64_t count_rows(const mezzo_optimizer *opt) {
+    int64_t rows = 0;
+    for (int i = 0; i < opt->n; i++) {
+        const mz_param *p = &opt->params->list[opt->index[i]];
+        const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
+        if (keeps_rows(&opt->groups[opt->group_of[i]]) && stored.rank > 1)
+            rows += p->stored / stored.dim[stored.rank - 1];
+    }
+    return rows;
+}
+
 // room: between the places that stacks take in turns.
 static mezzo_status stack_groups(mezzo_optimizer *opt, int64_t room) {
     struct mz_stacks *k = opt->stacks;
-    k->n = k->n_segments = k->n_collectives = 0;
-    k->elements = 0;
+    k->n = k->n_segments = k->n_collectives = k->n_rows = 0;
+    k->next_row = 0;
+    k->elements = (int64_t)mz_align_up((size_t)k->row_elements, ALIGN);
     k->room = room;
     k->turn = 0;
     for (int g = 0; g < opt->n_groups; g++)
@@ -375,9 +421,11 @@ mezzo_status mz_stacks_lay_out(mezzo_optimizer *opt) {
     opt->stacks->size = opt->params->ranks > 1 ? opt->params->ranks : 1;
     opt->stacks->rank = opt->device->comm != NULL ? opt->device->comm->rank : 0;
     opt->stacks->bytes = 0;
+    opt->stacks->row_elements = count_rows(opt);
     MEZZO_TRY(stack_groups(opt, 0));
+    const int64_t beginning = (int64_t)mz_align_up((size_t)opt->stacks->row_elements, ALIGN);
     if (opt->stacks->size > 1 && !opt->params->padded) // padded stacks lie apart already
-        MEZZO_TRY(stack_groups(opt, opt->stacks->elements));
+        MEZZO_TRY(stack_groups(opt, opt->stacks->elements - beginning));
     for (size_t i = 0; i < opt->stacks->n; i++) {
         const size_t end = places_of(opt, &opt->stacks->list[i]).end;
         opt->stacks->bytes = end > opt->stacks->bytes ? end : opt->stacks->bytes;
@@ -435,6 +483,17 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
                                    .out = {polynomial}};
     fill_product(s, &s->advance, is_wide ? polynomial : x, is_wide ? x : polynomial, next);
     fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, direction);
+    const mz_tensor averages =
+        matrices(opt, (size_t)(s->rows_at + s->own_first * s->rows) * sizeof(float), MEZZO_F32, s->own, s->rows, 1);
+    s->scale_rows.call = (mz_call){.op = MZ_OP_matrix_scale_rows,
+                                   .attrs = {.eps = (float)s->group->update.rule.eps,
+                                             .alpha = (float)(s->norm * s->gain),
+                                             .coefficients = {(float)s->group->update.rule.beta2, (float)s->width}},
+                                   .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F64},
+                                   .n_in = 2,
+                                   .in = {direction, s->group->whole.call.in[MZ_IN(adamw, state)]},
+                                   .n_out = 2,
+                                   .out = {direction, averages}};
 }
 
 // The two passes of the kind's formula. Slots are those of all kinds.
@@ -465,12 +524,14 @@ static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
 static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scratch) {
     fill_passes(opt, s);
     fill_steps(opt, s);
-    mz_update_op *const ops[] = {&s->momentum,   &s->normalize, &s->gram,   &s->square,
-                                 &s->polynomial, &s->advance,   &s->finish, &s->apply};
+    mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->square, &s->polynomial,
+                                 &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
     for (size_t i = 0; i < MZ_COUNT(ops); i++) {
         const bool is_pass = ops[i] == &s->momentum || ops[i] == &s->apply;
         mz_prepared_free(&ops[i]->prepared);
         if (!is_pass && s->own == 0) // other ranks' matrices
+            continue;
+        if (ops[i] == &s->scale_rows && !keeps_rows(s->group))
             continue;
         MEZZO_TRY(mz_prepare(opt->device, &ops[i]->call, &ops[i]->prepared));
         *scratch = ops[i]->prepared.workspace > *scratch ? ops[i]->prepared.workspace : *scratch;
@@ -516,6 +577,7 @@ void mz_stacks_free(mezzo_optimizer *opt) {
     mz_free(k->updates);
     mz_free(k->collectives);
     mz_free(k->places);
+    mz_free(k->rows);
     mz_free(k);
     opt->stacks = NULL;
 }
@@ -524,6 +586,58 @@ size_t mz_stacks_bytes(const mezzo_optimizer *opt) {
     return opt->stacks != NULL ? opt->stacks->bytes + 2 * opt->stacks->n_segments * sizeof(mz_segment) : 0;
 }
 
+// --- rows' moving averages -------------------------------------------------------------------------------------------
+mz_tensor mz_stacks_rows(const mezzo_optimizer *opt) {
+    const struct mz_stacks *k = opt->stacks;
+    return mz_tensor_f32(k != NULL ? k->scratch : NULL, k != NULL ? k->row_elements : 0);
+}
+
+int64_t mz_optimizer_row_count(const mezzo_optimizer *opt, int i) {
+    const mz_shape *shape = &opt->params->list[opt->index[i]].shape;
+    return keeps_rows(&opt->groups[opt->group_of[i]]) ? mz_shape_count(shape) / shape->dim[shape->rank - 1] : 0;
+}
+
+// Copies a parameter's numbers, which come in order, to or from all rows as they lie on the device.
+static void copy_rows(const mezzo_optimizer *opt, int i, float *all, char *own, bool reads) {
+    const struct mz_stacks *k = opt->stacks;
+    const mz_param *p = &opt->params->list[opt->index[i]];
+    const int64_t height = p->shape.dim[p->shape.rank - 2];
+    for (size_t n = 0; n < k->n_rows; n++) {
+        const mz_row_place *place = &k->rows[n];
+        for (int64_t row = 0; place->owned == i && row < place->matrices * place->count; row++) {
+            const int64_t matrix = row / place->count, r = place->first + row % place->count;
+            float *there = all + place->at + matrix * place->pitch + stored_row(p, r) - stored_row(p, place->first);
+            char *here = own + (size_t)(matrix * height + r) * sizeof(float);
+            memcpy(reads ? (void *)here : (void *)there, reads ? (void *)there : (void *)here, sizeof(float));
+        }
+    }
+}
+
+// Reads or writes a parameter's numbers.
+static mezzo_status move_rows(const mezzo_optimizer *opt, int i, char *own, bool reads) {
+    const mz_backend *b = opt->device->backend;
+    const size_t bytes = (size_t)opt->stacks->row_elements * sizeof(float);
+    float *all = mz_alloc(1, bytes + 1);
+    if (all == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status = b->read(opt->device, all, opt->stacks->scratch, bytes);
+    if (status == MEZZO_OK)
+        copy_rows(opt, i, all, own, reads);
+    if (status == MEZZO_OK && !reads)
+        status = b->write(opt->device, opt->stacks->scratch, all, bytes);
+    mz_free(all);
+    return status;
+}
+
+mezzo_status mz_optimizer_read_rows(const mezzo_optimizer *opt, int i, float *out) {
+    return move_rows(opt, i, (char *)out, true);
+}
+
+mezzo_status mz_optimizer_write_rows(mezzo_optimizer *opt, int i, const void *values) {
+    return move_rows(opt, i, (char *)(uintptr_t)values, false);
+}
+
+// --- issuing ---------------------------------------------------------------------------------------------------------
 static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op) {
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
 }
@@ -606,6 +720,8 @@ static mezzo_status issue_products(mezzo_optimizer *opt, mz_sequence *into, size
             MEZZO_TRY(issue(opt, into, &s->normalize));
         for (int step = 0; step < s->group->orthogonal.steps && s->own > 0; step++)
             MEZZO_TRY(issue_step(opt, into, s, step));
+        if (s->own > 0 && keeps_rows(s->group))
+            MEZZO_TRY(issue(opt, into, &s->scale_rows));
         MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather + s->n_gathers, s->n_returns,
                                    directions_of(opt->stacks, *at, *at + 1)));
     }

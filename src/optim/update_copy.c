@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "optim/orthogonal.h"
 #include "optim/scaler.h"
 #include "runtime/deferred.h"
 
@@ -88,6 +89,8 @@ static mezzo_status list_state(mz_update_copy *c) {
         status = add_moments(c, marks);
     mz_free(marks);
     MEZZO_TRY(status);
+    const mz_tensor rows = mz_stacks_rows(c->optimizer);
+    MEZZO_TRY(add_buffer(c, "row_exp_avg_sq", rows.data, (size_t)mz_shape_count(&rows.shape) * sizeof(float), NULL, 0));
     MEZZO_TRY(add_buffer(c, "optimizer state", c->optimizer->d_state, sizeof *c->optimizer->d_state, NULL, 0));
     if (c->scaler != NULL)
         MEZZO_TRY(add_buffer(c, "loss scale", c->scaler->head.block, sizeof *c->scaler->head.block, NULL, 0));

@@ -5,7 +5,7 @@
 
 #include "optim/step.h"
 
-enum { MZ_STATE_BUFFERS = 6 + MZ_MOMENTS };
+enum { MZ_STATE_BUFFERS = 7 + MZ_MOMENTS };
 
 typedef struct mz_state_buffer { // on the device
     void *data, *copy;

@@ -1,6 +1,4 @@
 // Holds masters, gradients and low copies on the device.
-#include <stdlib.h>
-
 #include "base/stop.h"
 #include "runtime/params_layout.h"
 
@@ -383,8 +381,6 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->scattered = cut->scattered;
     params->sharded = cut->sharded;
     params->grads_empty = true;
-    params->requantizes =
-        options != NULL && (options->recompute || options->recompute_light) && getenv("MEZZO_KEEP_CODES") == NULL;
     MEZZO_TRY_GOTO(status, make_specs(params, graph, options));
     number_low_copies(params);
     MEZZO_TRY_GOTO(status, mz_params_lay_out(params, cut->region));

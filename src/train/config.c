@@ -277,6 +277,8 @@ static mezzo_status split_matrices(const mezzo_config *config, mezzo_optimizer_o
 static void fill_optimizer(mz_run_config *c) {
     mezzo_optimizer_options *o = &c->optimizer, usual = mezzo_optimizer_defaults();
     mezzo_optimizer_set_kind(&usual, o->kind);
+    if (mz_kinds[o->kind].reads.orthogonal) // they are AdamW's, of the other parameters
+        usual.beta2 = mezzo_optimizer_defaults().beta2;
     o->beta1 = o->beta1 < 0 ? usual.beta1 : o->beta1;
     o->beta2 = o->beta2 < 0 ? usual.beta2 : o->beta2;
     o->momentum = o->momentum < 0 ? usual.momentum : o->momentum;

@@ -664,6 +664,15 @@ static void matrix_normalize(trial *t) {
         t->out[0].bound[i] = 3 * u32 * magnitude(&t->out[0], i) + of_storage(t, i);
 }
 
+// Sums are FP64; an average, the row's factor and the product are rounded to FP32 each, and the factor has the root of
+// an average that may be another by a rounding.
+static void matrix_scale_rows(trial *t) {
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
+        t->out[0].bound[i] = 4 * u32 * fabs(t->out[0].value[i]);
+    for (int64_t i = 0; i < trial_count(&t->out[1]); i++)
+        t->out[1].bound[i] = 2 * u32 * fabs(t->out[1].value[i]);
+}
+
 // Two products and two sums of at most these terms.
 static void matrix_polynomial(trial *t) {
     const float *c = t->attrs.coefficients;
@@ -773,6 +782,7 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {[MZ_OP_linear] = linear,
                                                       [MZ_OP_embedding_bwd] = embedding_bwd,
                                                       [MZ_OP_matrix_normalize] = matrix_normalize,
                                                       [MZ_OP_matrix_polynomial] = matrix_polynomial,
+                                                      [MZ_OP_matrix_scale_rows] = matrix_scale_rows,
                                                       MZ_ATTENTION_BOUNDS MZ_IMAGE_BOUNDS
 #define KIND(name, ...) [MZ_OP_##name] = optimizer,
 #include "mezzo/optimizers.def"

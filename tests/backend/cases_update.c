@@ -622,6 +622,35 @@ void cases_matrix_normalize(void) {
             }
 }
 
+// With an average from before, and the first one; a skipped step writes nothing.
+static void matrix_scale_rows_case(const int64_t *d, bool is_first, bool skips) {
+    trial *t = trial_new(MZ_OP_matrix_scale_rows);
+    t->attrs.eps = 1e-8f;
+    t->attrs.alpha = 7;
+    t->attrs.coefficients[0] = 0.95f;
+    t->attrs.coefficients[1] = (float)d[2];
+    trial_input(t, 0, MEZZO_F32, SHAPE(d[0], d[1], d[2]));
+    trial_normal(t, 0, 0.1);
+    state_tensor(t, 1, false, &(mz_opt_state){.step = 5, .clip = 1, .skip = skips});
+    trial_output(t, 0, MEZZO_F32, SHAPE(d[0], d[1], d[2]));
+    trial_output(t, 1, MEZZO_F32, SHAPE(d[0], d[1], 1));
+    trial_preset(t, 0, 0.5);
+    trial_store(&t->out[0]);
+    trial_preset(t, 1, is_first ? 0 : 0.02);
+    for (int64_t i = 0; i < trial_count(&t->out[1]); i++)
+        t->out[1].value[i] = fabs(t->out[1].value[i]);
+    trial_store(&t->out[1]);
+    t->skip_terms = true;
+    trial_finish(t);
+}
+
+void cases_matrix_scale_rows(void) {
+    for (size_t s = 0; s < MZ_COUNT(stacked); s++)
+        for (int first = 0; first < 2; first++)
+            for (int skips = 0; skips < 2; skips++)
+                matrix_scale_rows_case(stacked[s], first, skips);
+}
+
 void cases_matrix_polynomial(void) {
     static const int64_t sides[][2] = {{1, 1}, {3, 5}, {2, 64}, {2, 130}};
     for (size_t s = 0; s < MZ_COUNT(sides); s++)

@@ -31,7 +31,7 @@ refuse 2 smal '"small"' -- bench --models smal
 refuse 2 heads -- bench --models 16x32x1x3 --family gpt2
 run 0 bench --models 16x32x1x2 --family gpt2 --precisions fp32,bf16 --optimizer muon --phases step "${TINY_BENCH[@]}" --json
 shows "$OUT" '"optimizer": "muon"'
-refuse 2 "adamw|sgd|lion|muon" -- bench --models 16x32x1x2 --family gpt2 --optimizer adam
+refuse 2 "adamw|sgd|lion|muon|normuon" -- bench --models 16x32x1x2 --family gpt2 --optimizer adam
 run 0 bench --models 16x32x3x2 --family gpt2 --precisions fp8 --phases step --device cpu "${TINY_BENCH[@]}"
 shows "$OUT" fp8
 refuse 2 --precisions int8 -- bench --models small --precisions fp32,int8

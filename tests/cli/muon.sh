@@ -1,4 +1,4 @@
-# Muon: what is refused and how; a run with every storage of moments resumes to the bit; a frozen or adapted model.
+# Muon and NorMuon: what is refused and how; a run with every storage of moments resumes to the bit; a frozen or adapted model.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 100 >text.txt
 FEW=("${TINY[@]}" --tokenizer byte --data text.txt --precision bf16 --log-every 1 --quiet --optimizer muon)
@@ -30,6 +30,21 @@ for moments in fp32 bf16 int8; do
         cmp {long,half}/checkpoints/step-00000006/$file.safetensors || fail "a resumed run with moments in $moments has another $file"
     done
     rm -r long half
+done
+for moments in fp32 int8; do
+    NOR=("${FEW[@]}" --optimizer normuon --moments $moments)
+    run 0 train "${NOR[@]}" --steps 6 --out long
+    cmp -s {whole,long}/checkpoints/step-00000006/model.safetensors && fail "NorMuon is Muon"
+    strings long/checkpoints/step-00000006/optimizer.safetensors | head -c 20000 >"$OUT"
+    shows "$OUT" h.0.attn.c_attn.weight.row_exp_avg_sq h.0.attn.c_attn.weight.momentum_buffer wte.weight.exp_avg_sq
+    run 0 train "${NOR[@]}" --steps 3 --schedule.steps 6 --replay 1 --replay-update --out half
+    run 0 train --config half/config.yaml --resume auto --steps 6 --quiet
+    for file in model optimizer; do
+        cmp {long,half}/checkpoints/step-00000006/$file.safetensors || fail "NorMuon, moments in $moments: a resumed run has another $file"
+    done
+    run 0 train "${FEW[@]}" --steps 6 --moments $moments --optimizer adamw --optimizer.groups "@matrices=normuon" --out other
+    cmp {long,other}/checkpoints/step-00000006/model.safetensors || fail "NorMuon is not its group"
+    rm -r long half other
 done
 # The weights' average and adapters resume to the bit too.
 run 0 train "${FEW[@]}" --ema 0.9 --steps 6 --out long
@@ -87,6 +102,14 @@ if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; th
     timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --d-model 66 --heads 2 --steps 4 --shard gradients --out two66 >"$OUT" \
         2>"$ERR" </dev/null || fail "two ranks, width 66: exit $?"
     cmp {one66,two66}/checkpoints/step-00000004/model.safetensors || fail "two ranks have other weights of width 66"
+    run 0 train "${PARTS[@]}" --optimizer normuon --d-model 66 --heads 2 --steps 4 --out nor
+    for shard in none gradients; do
+        timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --optimizer normuon --d-model 66 --heads 2 --steps 4 --shard $shard \
+            --out nor-$shard >"$OUT" 2>"$ERR" </dev/null || fail "two ranks, NorMuon, --shard $shard: exit $?"
+        for file in model optimizer; do
+            cmp {nor,nor-$shard}/checkpoints/step-00000004/$file.safetensors || fail "NorMuon, --shard $shard: another $file than one rank"
+        done
+    done
     run 0 train "${PARTS[@]}" --steps 4 --moments int8 --out one8
     timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --steps 4 --moments int8 --shard gradients --out two8 >"$OUT" 2>"$ERR" \
         </dev/null || fail "two ranks, moments in 8 bits: exit $?"

@@ -1,4 +1,4 @@
-// Muon against a reference in FP64 and against torch.optim.Muon, 20 steps (tests/golden/make/muon.py).
+// Muon and NorMuon against references in FP64, and Muon against torch.optim.Muon, 20 steps (tests/golden/make/muon.py).
 //
 // Bounds, on ‖difference‖/‖way of the weights‖. A Newton-Schulz step rounds X, XXᵀ, its square and the polynomial once
 // each, to a unit u; the map is flat where singular values end up, so that roundings of the last three steps are left:
@@ -97,7 +97,8 @@ static double distance(const run *r, const mz_safetensors *file, const char *kin
 
 static mezzo_optimizer_options options_of(const char *kind, const char *rule, mezzo_orthogonal_format format) {
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
-    mezzo_optimizer_set_kind(&o, MEZZO_MUON);
+    mezzo_optimizer_set_kind(&o, strstr(kind, "normuon") != NULL ? MEZZO_NORMUON : MEZZO_MUON);
+    o.nesterov = strncmp(kind, "plain", 5) != 0;
     o.schedule.lr = 0.02;
     o.weight_decay = 0.1;
     o.orthogonal.format = format;
@@ -125,7 +126,7 @@ static void the_reference(const char *device, mezzo_orthogonal_format format, co
         const double off = distance_of(device, file, kind, rules[r], &o);
         if (!(off <= bound))
             fail_msg("%s, %s, %s: off by %.3g of the way, allowed %.3g", device, kind, rules[r], off, bound);
-        o.nesterov = false;
+        o.nesterov = !o.nesterov;
         assert_true(distance_of(device, file, kind, rules[r], &o) > bound);
         o = options_of(kind, rules[r], format);
         o.orthogonal.steps = 4;
@@ -142,15 +143,20 @@ static void on_ref_in_fp32(void **state) {
     (void)state;
     the_reference("ref", MEZZO_ORTHOGONAL_FP32, "quintic", terms * 0x1p-24);
     the_reference("ref", MEZZO_ORTHOGONAL_FP32, "polar_express", terms * 0x1p-24);
+    the_reference("ref", MEZZO_ORTHOGONAL_FP32, "normuon", terms * 0x1p-24);
+    the_reference("ref", MEZZO_ORTHOGONAL_FP32, "plain_normuon", terms * 0x1p-24);
 }
 static void on_the_device_in_fp32(void **state) {
     (void)state;
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "quintic", terms * 0x1p-24);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "polar_express", terms * 0x1p-24);
+    the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "normuon", terms * 0x1p-24);
+    the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "plain_normuon", terms * 0x1p-24);
 }
 static void on_the_device_in_16_bits(void **state) {
     (void)state;
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "quintic", terms * 0x1p-9);
+    the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "normuon", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP16, "quintic", terms * 0x1p-12);
 }
 // Both round to BF16, in other places.

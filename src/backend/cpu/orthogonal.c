@@ -3,6 +3,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/update.h"
 
 // Work is cut into chunks of one matrix, so that no number of threads changes a sum.
 enum { CHUNK = 4096 };
@@ -107,3 +108,49 @@ static mezzo_status polynomial_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 const mz_kernel mz_matrix_polynomial__portable = {"matrix_polynomial__portable", polynomial_prepare, polynomial_run};
+
+// --- matrix_scale_rows -----------------------------------------------------------------------------------------------
+static const char *scale_rows_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    (void)device;
+    out->workspace = (size_t)mz_shape_rows(&call->in[0].shape) * sizeof(double);
+    return call->in[0].dtype == MEZZO_F32 && call->out[0].dtype == MEZZO_F32 ? NULL : "reads and writes fp32";
+}
+
+// The factor of each row of a matrix, in place of the row's sum of squares. v: as it is to be kept.
+static void factors_of_rows(const mz_attrs *attrs, float *v, double *sums, int64_t rows) {
+    const double beta = (double)attrs->coefficients[0], columns = (double)attrs->coefficients[1];
+    double all = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        v[row] = (float)(beta * (double)v[row] + (1 - beta) * sums[row] / columns);
+        const double root = sqrt((double)v[row]) + (double)attrs->eps;
+        all += sums[row] / (root * root);
+        sums[row] = 1 / root;
+    }
+    for (int64_t row = 0; row < rows; row++)
+        sums[row] *= all > 0 ? (double)attrs->alpha / sqrt(all) : 0;
+}
+
+static mezzo_status scale_rows_run(mezzo_device *device, const mz_call *call) {
+    const mz_shape *s = &call->in[0].shape;
+    const int64_t width = s->dim[s->rank - 1], rows = s->dim[s->rank - 2], all = mz_shape_rows(s);
+    const float *x = call->in[0].data;
+    float *y = call->out[0].data, *v = call->out[1].data;
+    double *sums = call->workspace;
+    if (((const mz_opt_state *)call->in[1].data)->skip)
+        return MEZZO_OK;
+#pragma omp parallel num_threads(mz_cpu_threads(device, 2 * (double)(all * width)))
+    {
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < all; row++)
+            sums[row] = sum_chunk(x + row * width, width);
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < all; first += rows)
+            factors_of_rows(&call->attrs, v + first, sums + first, rows);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < all; row++)
+            for (int64_t i = row * width; i < (row + 1) * width; i++)
+                y[i] = x[i] * (float)sums[row];
+    }
+    return MEZZO_OK;
+}
+const mz_kernel mz_matrix_scale_rows__portable = {"matrix_scale_rows__portable", scale_rows_prepare, scale_rows_run};

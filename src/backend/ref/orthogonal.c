@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backend/ref/ref.h"
+#include "backend/update.h"
 
 static int64_t elements_of_matrix(const mz_shape *s) {
     return s->dim[s->rank - 2] * s->dim[s->rank - 1];
@@ -32,5 +33,30 @@ void mz_ref_matrix_polynomial(const mz_call *call) {
         mz_ref_put(mz_out(call, matrix_polynomial, y), i,
                    (is_diagonal ? (double)c[0] : 0) + (double)c[1] * mz_ref_get(mz_in(call, matrix_polynomial, a), i) +
                        (double)c[2] * mz_ref_get(mz_in(call, matrix_polynomial, a2), i));
+    }
+}
+
+void mz_ref_matrix_scale_rows(const mz_call *call) {
+    const mz_shape *shape = &call->in[0].shape;
+    const int64_t width = shape->dim[shape->rank - 1], n = elements_of_matrix(shape), rows = n / width;
+    const double beta = (double)call->attrs.coefficients[0], columns = (double)call->attrs.coefficients[1];
+    float *v = call->out[1].data;
+    if (((const mz_opt_state *)call->in[1].data)->skip)
+        return;
+    for (int64_t first = 0; first < mz_shape_count(shape); first += n, v += rows) {
+        double all = 0;
+        for (int64_t row = 0; row < rows; row++) {
+            double sum = 0;
+            for (int64_t i = first + row * width; i < first + (row + 1) * width; i++)
+                sum += mz_ref_get(&call->in[0], i) * mz_ref_get(&call->in[0], i);
+            v[row] = (float)(beta * (double)v[row] + (1 - beta) * sum / columns);
+            const double root = sqrt((double)v[row]) + (double)call->attrs.eps;
+            all += sum / (root * root);
+        }
+        const double factor = all > 0 ? (double)call->attrs.alpha / sqrt(all) : 0;
+        for (int64_t i = first; i < first + n; i++) {
+            const double root = sqrt((double)v[(i - first) / width]) + (double)call->attrs.eps;
+            mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) * (factor / root));
+        }
     }
 }

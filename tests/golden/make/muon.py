@@ -1,5 +1,5 @@
-"""Muon on three matrices for 20 steps: a reference in float64 with each set of coefficients and rule of scale, and torch.optim.Muon, whose
-Newton-Schulz iterations are in bfloat16.
+"""Muon and NorMuon on three matrices for 20 steps: references in float64, Muon with each set of coefficients and rule of scale, and
+torch.optim.Muon, whose Newton-Schulz iterations are in bfloat16.
 
 Weights and gradients are made of integers, and the test makes the same ones. What is stored is the weights after the steps.
 """
@@ -54,6 +54,21 @@ def reference(shape, which, coefficients, factor, rule):
     return p
 
 
+def normuon(shape, which, rule, nesterov, beta2=0.95, eps=1e-8):
+    """Li et al. 2025, arXiv 2510.05491, algorithm 1, which has no Nesterov momentum. Its step is 0.2·lr·√(rows·columns)/‖Ô‖: that of the
+    rule match_rms_adamw for a matrix whose norm is √min(rows, columns)."""
+    p, m, v = numbers(shape, 0, which), np.zeros(shape), np.zeros((shape[0], 1))
+    for step in range(1, STEPS + 1):
+        g = numbers(shape, step, which)
+        m = MOMENTUM * m + (1 - MOMENTUM) * g
+        o = orthogonal((1 - MOMENTUM) * g + MOMENTUM * m if nesterov else m, QUINTIC, 1)
+        v = beta2 * v + (1 - beta2) * (o * o).mean(1, keepdims=True)
+        o = o / (np.sqrt(v) + eps)
+        o = o * min(shape) ** 0.5 / np.linalg.norm(o)
+        p = p * (1 - LR * DECAY) - LR * scale_of(rule, *shape) * o
+    return p
+
+
 def by_torch(shape, which, rule):
     p = torch.nn.Parameter(torch.from_numpy(numbers(shape, 0, which)).float())
     optimizer = torch.optim.Muon([p], lr=LR, weight_decay=DECAY, momentum=MOMENTUM, nesterov=True, adjust_lr_fn=rule)
@@ -68,8 +83,11 @@ def main():
     tensors = {}
     for which, (name, shape) in enumerate(SHAPES.items()):
         for rule in ("original", "match_rms_adamw"):
-            for kind, coefficients, factor in (("quintic", QUINTIC, 1), ("polar_express", POLAR, 1 / SAFETY)):
+            for kind, coefficients, factor in (("quintic", QUINTIC, 1), ("polar_express", POLAR, 1 / newton_schulz.SAFETY)):
                 tensors[f"{kind}.{rule}.{name}"] = torch.from_numpy(reference(shape, which, coefficients, factor, rule))
+            for nesterov in (False, True):
+                kind = "normuon" if nesterov else "plain_normuon"
+                tensors[f"{kind}.{rule}.{name}"] = torch.from_numpy(normuon(shape, which, rule, nesterov))
             tensors[f"torch.{rule}.{name}"] = by_torch(shape, which, rule)
             moved = tensors[f"torch.{rule}.{name}"].double() - torch.from_numpy(numbers(shape, 0, which))
             off = tensors[f"torch.{rule}.{name}"].double() - tensors[f"quintic.{rule}.{name}"]

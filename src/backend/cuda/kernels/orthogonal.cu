@@ -1,5 +1,5 @@
-// Runs the ops between the products that make a matrix orthogonal: a matrix over its norm, and a polynomial of a
-// matrix.
+// Runs the ops between the products that make a matrix orthogonal: a matrix over its norm, a polynomial of a matrix,
+// and rows over the root of an average of their squares.
 #include "host.cuh"
 #include "vec.cuh"
 
@@ -78,6 +78,89 @@ static void launch_normalize(const mz_cuda_device *cuda, const mz_call *call) {
                                                          call->attrs.eps, call->attrs.alpha, partial);
 }
 MZ_CUDA_KERNEL(matrix_normalize, launch_normalize, normalize_prepare)
+
+// --- matrix_scale_rows -----------------------------------------------------------------------------------------------
+struct scaled_rows {
+    const float *x;
+    const mz_opt_state *state;
+    float *y, *v;
+    double *sums; // [matrices, rows]
+    int64_t width;
+    int rows; // of a matrix
+    float beta, columns, eps, alpha;
+};
+
+// A block a row: sums[row] = Σ x².
+__global__ void __launch_bounds__(THREADS) row_squares_kernel(scaled_rows a) {
+    const float *x = a.x + static_cast<int64_t>(blockIdx.x) * a.width;
+    double sum = 0;
+    if (a.state->skip)
+        return;
+    for (int64_t i = threadIdx.x; i < a.width; i += THREADS)
+        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0)
+        a.sums[blockIdx.x] = sum;
+}
+
+// A block a matrix: the new v of its rows, and in place of their sums the factor of each row.
+__global__ void __launch_bounds__(THREADS) row_factors_kernel(scaled_rows a) {
+    __shared__ double factor;
+    float *v = a.v + static_cast<int64_t>(blockIdx.x) * a.rows;
+    double *sums = a.sums + static_cast<int64_t>(blockIdx.x) * a.rows, all = 0;
+    const double beta = a.beta, columns = a.columns;
+    if (a.state->skip)
+        return;
+    for (int row = static_cast<int>(threadIdx.x); row < a.rows; row += THREADS) {
+        v[row] = static_cast<float>(beta * static_cast<double>(v[row]) + (1 - beta) * sums[row] / columns);
+        const double root = sqrt(static_cast<double>(v[row])) + static_cast<double>(a.eps);
+        all += sums[row] / (root * root);
+        sums[row] = 1 / root;
+    }
+    all = sum_of_block(all);
+    if (threadIdx.x == 0)
+        factor = all > 0 ? static_cast<double>(a.alpha) / sqrt(all) : 0;
+    __syncthreads();
+    for (int row = static_cast<int>(threadIdx.x); row < a.rows; row += THREADS)
+        sums[row] *= factor;
+}
+
+__global__ void __launch_bounds__(THREADS) scale_rows_kernel(scaled_rows a) {
+    const int64_t before = static_cast<int64_t>(blockIdx.x) * a.width;
+    if (a.state->skip)
+        return;
+    const float factor = static_cast<float>(a.sums[blockIdx.x]);
+    for (int64_t i = threadIdx.x; i < a.width; i += THREADS)
+        a.y[before + i] = a.x[before + i] * factor;
+}
+
+static const char *scale_rows_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const int64_t rows = mz_shape_rows(&mz_in(call, matrix_scale_rows, x)->shape);
+    if (rows > INT32_MAX)
+        return "takes at most 2,147,483,647 rows";
+    out->workspace = static_cast<size_t>(rows) * sizeof(double);
+    return mz_cuda_storages(call, "fu", "ff");
+}
+static void launch_scale_rows(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_shape *s = &mz_in(call, matrix_scale_rows, x)->shape;
+    const unsigned all = static_cast<unsigned>(mz_shape_rows(s)), rows = static_cast<unsigned>(s->dim[s->rank - 2]);
+    const float *c = call->attrs.coefficients;
+    const scaled_rows a = {data_of<float>(mz_in(call, matrix_scale_rows, x)),
+                           data_of<mz_opt_state>(mz_in(call, matrix_scale_rows, state)),
+                           data_of<float>(mz_out(call, matrix_scale_rows, y)),
+                           data_of<float>(mz_out(call, matrix_scale_rows, v)),
+                           static_cast<double *>(call->workspace),
+                           s->dim[s->rank - 1],
+                           static_cast<int>(rows),
+                           c[0],
+                           c[1],
+                           call->attrs.eps,
+                           call->attrs.alpha};
+    row_squares_kernel<<<all, THREADS, 0, cuda->stream>>>(a);
+    row_factors_kernel<<<all / rows, THREADS, 0, cuda->stream>>>(a);
+    scale_rows_kernel<<<all, THREADS, 0, cuda->stream>>>(a);
+}
+MZ_CUDA_KERNEL(matrix_scale_rows, launch_scale_rows, scale_rows_prepare)
 
 struct polynomial {
     float at[3];
