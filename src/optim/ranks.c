@@ -465,7 +465,8 @@ static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *orde
 }
 
 mezzo_status mz_ranks_overlap(mz_ranks *r, mezzo_program *program) {
-    if (r->size == 1 || (r->canonical && r->micro > 1 && !r->params->scattered))
+    const mz_ranks_options o = {r->shard, r->canonical, r->bf16_wire, r->micro};
+    if (r->size == 1 || mz_ranks_add_late(&o))
         return MEZZO_OK;
     finished *order = mz_alloc((size_t)r->params->n_regions, sizeof *order);
     if (order == NULL)

@@ -64,6 +64,10 @@ mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, d
 // Sums gradients beside the last micro batch of `program`, each region as soon as it is finished; mz_ranks_issue_sum
 // then adds no calls. It changes nothing where canonical sums wait for a rank's other micro batches.
 mezzo_status mz_ranks_overlap(mz_ranks *ranks, mezzo_program *program);
+// Canonical sums of several micro batches of a rank, whose whole gradients wait for the step's end.
+static inline bool mz_ranks_add_late(const mz_ranks_options *o) {
+    return o->canonical && o->micro > 1 && o->shard < MZ_SHARD_GRADIENTS;
+}
 // Called after micro batch i (from 0): keeps its loss; canonical: adds its gradient to its sum.
 mezzo_status mz_ranks_micro(mz_ranks *ranks, int64_t i, const void *loss);
 mezzo_status mz_ranks_ask(mz_ranks *ranks, int asked); // called before a step's calls: MZ_ASKED_… of this rank

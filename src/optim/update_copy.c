@@ -40,24 +40,37 @@ static mezzo_status add_buffer(mz_update_copy *c, const char *what, void *data, 
     return MEZZO_OK;
 }
 
-// Shards of parameters have no names of their own.
+// Where FP32 masters begin, or (low) low copies that are masters: of parameters, or of this rank's shards of them.
+static size_t mark_weights(const mz_update_copy *c, bool low, mark *marks) {
+    const mezzo_params *p = c->params;
+    const mezzo_optimizer *o = c->optimizer;
+    size_t n = 0;
+    for (size_t i = 0; i < p->n && !p->sharded; i++) {
+        const mz_param *one = &p->list[i];
+        if (low && one->low_copy_slot >= 0)
+            marks[n++] = (mark){(size_t)one->low_copy_slot * sizeof(uint16_t), (int)i};
+        else if (!low && one->master == MEZZO_MASTER_FP32 && !one->frozen)
+            marks[n++] = (mark){(size_t)one->offset * sizeof(float), (int)i};
+    }
+    for (size_t i = 0; i < o->n_segments && p->sharded; i++) {
+        const mz_segment *s = &o->segments[i];
+        const int64_t first = mz_layout_index(&s->layout, s->first);
+        const bool is_fp32 = s->master == MEZZO_MASTER_FP32;
+        const int64_t at = low ? s->low_copy_offset + first * (int64_t)sizeof(uint16_t)
+                               : (s->offset - s->master_shift + first) * (int64_t)sizeof(float);
+        if (s->count > 0 && is_fp32 != low)
+            marks[n++] = (mark){(size_t)at, o->index[o->owner[i]]};
+    }
+    return n;
+}
+
 static mezzo_status add_weights(mz_update_copy *c, mark *marks) {
     const mezzo_params *p = c->params;
-    size_t n = 0;
-    for (size_t i = 0; i < p->n && !p->sharded; i++)
-        if (p->list[i].master == MEZZO_MASTER_FP32 && !p->list[i].frozen)
-            marks[n++] = (mark){(size_t)p->list[i].offset * sizeof(float), (int)i};
-    MEZZO_TRY(add_buffer(c, "weights", p->master, p->master_bytes, marks, n));
-    for (int k = 0; k < p->n_low_copies && p->low_masters; k++) {
-        if (p->low_copies[k].dtype != MEZZO_BF16) // rounded from the masters: the update writes it anew
-            continue;
-        const size_t width = sizeof(uint16_t);
-        n = 0;
-        for (size_t i = 0; i < p->n && !p->sharded; i++)
-            if (p->list[i].low_copy_slot >= 0)
-                marks[n++] = (mark){(size_t)p->list[i].low_copy_slot * width, (int)i};
-        MEZZO_TRY(add_buffer(c, "weights", p->low_copies[k].data, (size_t)p->low_copy_elements * width, marks, n));
-    }
+    MEZZO_TRY(add_buffer(c, "weights", p->master, p->master_bytes, marks, mark_weights(c, false, marks)));
+    for (int k = 0; k < p->n_low_copies && p->low_masters; k++) // others are rounded from the masters again
+        if (p->low_copies[k].dtype == MEZZO_BF16)
+            MEZZO_TRY(add_buffer(c, "weights", p->low_copies[k].data, (size_t)p->low_copy_elements * sizeof(uint16_t),
+                                 marks, mark_weights(c, true, marks)));
     return MEZZO_OK;
 }
 
@@ -83,7 +96,7 @@ static mezzo_status add_moments(mz_update_copy *c, mark *marks) {
 
 static mezzo_status list_state(mz_update_copy *c) {
     mezzo_params *p = c->params;
-    mark *marks = mz_alloc(p->n + 1, sizeof *marks);
+    mark *marks = mz_alloc(p->n + c->optimizer->n_segments + 1, sizeof *marks);
     mezzo_status status = marks != NULL ? add_weights(c, marks) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
         status = add_moments(c, marks);
@@ -94,19 +107,26 @@ static mezzo_status list_state(mz_update_copy *c) {
     MEZZO_TRY(add_buffer(c, "optimizer state", c->optimizer->d_state, sizeof *c->optimizer->d_state, NULL, 0));
     if (c->scaler != NULL)
         MEZZO_TRY(add_buffer(c, "loss scale", c->scaler->head.block, sizeof *c->scaler->head.block, NULL, 0));
+    if (c->ranks != NULL) {
+        size_t bytes;
+        const void *record = mz_ranks_step_record(c->ranks, &bytes);
+        MEZZO_TRY(add_buffer(c, "the ranks' losses", (void *)(uintptr_t)record, bytes, NULL, 0));
+    }
     return add_buffer(c, "FP8 scales", p->scales.entries, (size_t)p->scales.n * sizeof *p->scales.entries, NULL, 0);
 }
 
-size_t mz_update_copy_plan(const mezzo_params *p, size_t moments) {
-    const size_t bytes = p->master_bytes + moments + sizeof(mz_opt_state) + sizeof(mz_scaler_block);
+size_t mz_update_copy_plan(const mezzo_params *p, size_t moments, int64_t record) {
+    const size_t bytes =
+        p->master_bytes + moments + sizeof(mz_opt_state) + sizeof(mz_scaler_block) + (size_t)record * sizeof(float);
     return bytes + (p->low_masters ? (size_t)p->low_copy_elements * mezzo_dtype_size(MEZZO_BF16) : 0);
 }
 
 // --- memory ------------------------------------------------------------------------------------------------------
-mezzo_status mz_update_copy_create(mezzo_step *step, mezzo_optimizer *optimizer, mezzo_scaler *scaler,
+mezzo_status mz_update_copy_create(mezzo_step *step, mezzo_optimizer *optimizer, mezzo_scaler *scaler, mz_ranks *ranks,
                                    mz_update_copy *c) {
     mezzo_device *d = optimizer->device;
-    *c = (mz_update_copy){.step = step, .params = optimizer->params, .optimizer = optimizer, .scaler = scaler};
+    *c = (mz_update_copy){
+        .step = step, .params = optimizer->params, .optimizer = optimizer, .scaler = scaler, .ranks = ranks};
     c->has_grad = mz_alloc(c->params->n + 1, sizeof *c->has_grad);
     if (c->has_grad == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);

@@ -20,10 +20,11 @@ typedef struct mz_state_part { // of a buffer
 } mz_state_part;
 
 typedef struct mz_update_copy {
-    mezzo_step *step; // borrowed, as the next three
+    mezzo_step *step; // borrowed, as the next four
     mezzo_params *params;
     mezzo_optimizer *optimizer;
     mezzo_scaler *scaler;
+    mz_ranks *ranks; // NULL: this process alone
     mz_state_buffer buffers[MZ_STATE_BUFFERS];
     int n_buffers;
     mz_state_part *parts;
@@ -34,12 +35,12 @@ typedef struct mz_update_copy {
 
 // Of a step with one optimizer. Takes all memory that the other calls need. Free with mz_update_copy_free also after an
 // error; a zeroed one is fine.
-mezzo_status mz_update_copy_create(mezzo_step *step, mezzo_optimizer *optimizer, mezzo_scaler *scaler,
+mezzo_status mz_update_copy_create(mezzo_step *step, mezzo_optimizer *optimizer, mezzo_scaler *scaler, mz_ranks *ranks,
                                    mz_update_copy *out);
 void mz_update_copy_free(mz_update_copy *copy);
 // Bytes of mz_update_copy_create on parameters and an optimizer that are laid out, but for FP8 scales; `moments`: of
-// all moments.
-size_t mz_update_copy_plan(const mezzo_params *params, size_t moments);
+// all moments; `record`: numbers in the ranks' record of a step.
+size_t mz_update_copy_plan(const mezzo_params *params, size_t moments, int64_t record);
 mezzo_status mz_update_copy_keep(mz_update_copy *copy);    // after the micro batches, before mz_step_finish
 mezzo_status mz_update_copy_restore(mz_update_copy *copy); // after it: as before, but for the gradients' numbers
 

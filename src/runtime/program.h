@@ -102,6 +102,7 @@ struct mezzo_program {
     uint64_t scales_version; // the calls' attributes belong to this version of the table
     mz_program_hook hook;    // NULL: none
     void *hook_user;
+    bool hook_keeps_pairs; // the hook sees both calls of a pair after their one kernel; else they run apart
 };
 
 // program.c

@@ -31,16 +31,20 @@ mezzo_status mz_program_prepare(mezzo_program *p, const mezzo_scaler *scaler, ui
     return prepare(p, scaler, seed, step);
 }
 
-// Runs a call, or two neighbours where one kernel does both. A hook sees each by itself.
+static bool is_pair(const mezzo_program *p, size_t i) {
+    return p->pairs[i] != NULL && (p->hook == NULL || p->hook_keeps_pairs);
+}
+
+// Runs a call, or two neighbours where one kernel does both.
 static mezzo_status launch(mezzo_program *p, size_t i, const mz_call *call) {
-    if (p->hook == NULL && p->pairs[i])
+    if (is_pair(p, i))
         return p->pairs[i]->run(p->device, call, call + 1);
     return p->c.prepared[i].kernel->run(p->device, call);
 }
 
 static mezzo_status launch_traced(mezzo_program *p, size_t i, const mz_call *call) {
     const mz_node *n = &p->c.graph->nodes[p->c.node[i]];
-    bool fused = p->hook == NULL && p->pairs[i] != NULL;
+    bool fused = is_pair(p, i);
     const mz_traced what = {
         .call = call,
         .second = fused ? call + 1 : NULL,
@@ -57,7 +61,7 @@ static mezzo_status launch_traced(mezzo_program *p, size_t i, const mz_call *cal
 }
 
 static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
-    if (p->hook == NULL && i > 0 && p->pairs[i - 1])
+    if (i > 0 && is_pair(p, i - 1))
         return MEZZO_OK;
     return p->device->tracer == NULL ? launch(p, i, call) : launch_traced(p, i, call);
 }

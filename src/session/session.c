@@ -153,7 +153,7 @@ fail:
 
 static mezzo_status open_step(mz_session *s) {
     const mz_session_options *o = &s->options;
-    const mz_ranks_options ranks = {o->shard, o->canonical, o->bf16_wire, o->step.micro_batches};
+    const mz_ranks_options ranks = mz_session_ranks(o);
     if (s->params->ranks > 0) {
         MEZZO_TRY(mz_ranks_create(s->params, &ranks, &s->ranks));
         MEZZO_TRY(mz_ranks_overlap(s->ranks, s->train));

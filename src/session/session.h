@@ -28,6 +28,9 @@ typedef struct mz_session_options {
     bool replays, replays_update; // steps, and their updates, are computed twice (train/replay.h)
 } mz_session_options;
 
+static inline mz_ranks_options mz_session_ranks(const mz_session_options *o) {
+    return (mz_ranks_options){o->shard, o->canonical, o->bf16_wire, o->step.micro_batches};
+}
 // For timing a step of a model: 1 micro batch of `batch` rows, AdamW with a small rate, clipping, quick first values.
 // INVALID as mezzo_model_check.
 mezzo_status mz_session_usual(const mezzo_model_config *model, int64_t batch, mz_session_options *out);

@@ -28,16 +28,17 @@ static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, c
                                    mz_optimizer_size *out) {
     const mezzo_program_options options = mz_session_training(o);
     const mz_cut cut = cut_of(o);
-    const mz_ranks_options ranks = {o->shard, o->canonical, o->bf16_wire, o->step.micro_batches};
+    const mz_ranks_options ranks = mz_session_ranks(o);
     mezzo_params *params;
     MEZZO_TRY(mz_params_sketch(device, g, &options, o->master, &cut, &params));
     const bool parts = cut.ranks > 1 && o->shard != MZ_SHARD_NONE;
     mezzo_status status = mz_optimizer_sketch(params, &o->optimizer, parts ? 0 : -1, out);
     if (cut.ranks > 0)
         out->bytes += mz_ranks_plan(params, o->size, &ranks);
+    const bool update = o->replays_update || (cut.ranks > 1 && mz_ranks_add_late(&ranks));
     if (o->replays)
         out->replay = (size_t)params->grad_elements * sizeof(float) +
-                      (o->replays_update ? mz_update_copy_plan(params, out->moments) : 0) +
+                      (update ? mz_update_copy_plan(params, out->moments, cut.ranks * (ranks.micro + 1)) : 0) +
                       (device->backend->queue ? MZ_REPLAY_CHUNK * sizeof(float) : 0);
     mezzo_params_free(params);
     return status;

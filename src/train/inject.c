@@ -85,10 +85,12 @@ static mezzo_status parse(const char *what, mz_inject *f) {
     f->step = strtoll(at + 1, &end, 10);
     if (*end == '.')
         f->micro = strtoll(end + 1, &end, 10);
-    if (end != colon || f->step < 1 || f->micro < 1)
+    f->rains = f->step == 0 && (f->kind == MZ_INJECT_FLIP || f->kind == MZ_INJECT_FLAP);
+    if (end != colon || f->step < !f->rains || f->micro < 1)
         return wrong(what);
     if (hash != NULL)
         f->element = strtoll(hash + 1, NULL, 10);
+    f->seed = (uint64_t)f->element;
     return parse_target(what, colon + 1, hash != NULL ? (size_t)(hash - colon - 1) : strlen(colon + 1), f);
 }
 
@@ -97,6 +99,12 @@ static bool strikes(const mz_inject *f, int target) {
     bool poisons = f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF || f->kind == MZ_INJECT_HUGE ||
                    (f->kind == MZ_INJECT_FLIP && !f->met) || f->kind == MZ_INJECT_FLAP;
     return poisons && (int)f->target == target && f->now_step == f->step && (!f->met || f->now_data == f->data);
+}
+
+// Of a flap: in the first and the third computation, so that a third pass of a replay is right.
+static bool flaps(mz_inject *f) {
+    const int64_t visit = f->visits++;
+    return visit == 0 || visit == 2;
 }
 
 static bool strikes_micro(const mz_inject *f, int target) {
@@ -152,7 +160,7 @@ static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
     mz_tensor out = mz_program_tensor(p, n->out[0]);
     if (!strikes_micro(f, (int)f->target) || !is_target(f, p, call) || (out.dtype >= MEZZO_I64 && !flips_bits(f)))
         return MEZZO_OK;
-    if (f->kind == MZ_INJECT_FLAP && f->visits++ % 2 != 0)
+    if (f->kind == MZ_INJECT_FLAP && !flaps(f))
         return MEZZO_OK;
     f->met = true;
     f->data = f->now_data;
@@ -181,6 +189,10 @@ static _Thread_local struct {
     mz_inject *fault;
     mezzo_status (*run)(mz_comm *comm, mezzo_device *device, const mz_collective *what);
     int64_t step, n; // collectives of the step so far
+    // The one that was hit first, so that a flap finds it in the next computations of the step.
+    const mz_collective *hit;
+    int64_t micro;
+    bool early; // before the update
 } exchange;
 
 static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_collective *what) {
@@ -188,14 +200,126 @@ static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_c
     MEZZO_TRY(exchange.run(comm, device, what));
     exchange.n = exchange.step == f->now_step ? exchange.n + 1 : 1;
     exchange.step = f->now_step;
-    if (!strikes(f, MZ_AT_SUM) || comm->rank != f->micro - 1 || (exchange.n - 1) % 16 != (int64_t)f->call % 16)
+    const bool here = f->rains ? exchange.n - 1 == (int64_t)f->call
+                               : comm->rank == f->micro - 1 && (exchange.n - 1) % 16 == (int64_t)f->call % 16;
+    if (f->kind == MZ_INJECT_FLAP && f->met && f->now_step == f->step && exchange.hit == what &&
+        exchange.micro == f->now_micro) {
+        if (!flaps(f) || !exchange.early)
+            return MEZZO_OK;
+    } else if (!strikes(f, MZ_AT_SUM) || f->met || !here) {
         return MEZZO_OK;
+    } else {
+        f->visits = 1;
+        exchange.hit = what;
+        exchange.micro = f->now_micro;
+        exchange.early = f->looks[0] < 2;
+    }
     const size_t received = mz_collective_recv_count(what, comm->size) * mezzo_dtype_size(what->dtype);
     mz_tensor t = mz_tensor_bytes(what->recv, received);
+    const char *bytes = what->recv;
+    for (size_t i = 0; f->rains && i < received && bytes[(size_t)f->element / 8 % received] == 0; i++)
+        f->element += 8; // past padding
     f->met = true;
     f->data = f->now_data;
-    snprintf(f->op, sizeof f->op, "collective %lld", (long long)exchange.n);
+    snprintf(f->op, sizeof f->op, "collective");
+    snprintf(f->module, sizeof f->module, "%s %zu", exchange.early ? "early" : "late", received);
     return flip_bit(f, device, &t);
+}
+
+// --- a flip in every step ------------------------------------------------------------------------
+static void end_flip(mz_training *run) {
+    mz_inject *f = &run->inject;
+    f->changes += f->changed;
+    f->missed += f->changed && run->replay.differed == f->differed;
+    f->differed = run->replay.differed;
+    const char *path = getenv("MEZZO_INJECT_ROWS");
+    FILE *file = path != NULL && f->step > 0 ? fopen(path, "a") : NULL;
+    if (file == NULL)
+        return;
+    fprintf(file, "%lld,%s,%s,%d\n", (long long)f->step, f->met ? f->op : "none", f->module, f->changed);
+    fclose(file);
+}
+
+static void draw_flip(mz_training *run, int64_t step) {
+    mz_inject *f = &run->inject;
+    uint32_t words[4];
+    if (f->target == MZ_AT_SUM && (f->exchanges == 0 || exchange.n < f->exchanges))
+        f->exchanges = exchange.n;
+    end_flip(run);
+    mz_philox((mz_philox_key){.seed = f->seed}, (uint64_t)step, words);
+    f->step = step;
+    f->met = f->changed = false;
+    f->visits = f->looks[0] = f->looks[1] = 0;
+    f->micro = 1 + words[1] % run->config.grad_accum;
+    f->element = words[2] & INT32_MAX;
+    f->op[0] = f->module[0] = '\0';
+    if (f->target == MZ_AT_CALL)
+        f->call = words[0] % run->engine.session.train->c.n_calls;
+    else if (f->target == MZ_AT_SUM)
+        f->call = f->exchanges > 0 ? words[0] % (uint64_t)f->exchanges : SIZE_MAX;
+    else if (f->target == MZ_AT_UPDATE)
+        snprintf(f->name, sizeof f->name, "%s",
+                 run->engine.session.params->list[words[0] % run->engine.session.params->n].name);
+}
+
+static mezzo_status add_bytes(mezzo_device *device, const void *at, size_t bytes, uint32_t *crc) {
+    uint32_t *host = mz_alloc(bytes / sizeof *host + 1, sizeof *host);
+    if (host == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    const mezzo_status status = bytes > 0 ? device->backend->read(device, host, at, bytes) : MEZZO_OK;
+    for (size_t i = 0; i < bytes / sizeof *host && device->backend->queue; i++)
+        host[i] = host[i] == 0x80000000u ? 0 : host[i]; // the sign of a zero, which a replay does not see there
+    *crc = mz_crc32c(*crc, host, bytes);
+    mz_free(host);
+    return status;
+}
+
+// What this rank knows of the gradients: its own shards where the ranks have added them, else all of them.
+static mezzo_status add_gradients(mz_training *run, uint32_t *crc) {
+    const mezzo_params *p = run->engine.session.params;
+    const mezzo_optimizer *o = run->engine.session.optimizer;
+    mezzo_device *d = run->engine.device;
+    MEZZO_TRY(mz_params_settle(run->engine.session.params));
+    if (!mz_replay_has_shards(run))
+        return add_bytes(d, p->grad, (size_t)p->grad_elements * sizeof(float), crc);
+    for (size_t i = 0; i < o->n_segments; i++) {
+        const mz_segment *s = &o->segments[i];
+        MEZZO_TRY(
+            add_bytes(d, p->grad + (s->offset - s->grad_shift + s->first), (size_t)s->count * sizeof(float), crc));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status add_state(mz_training *run, uint32_t *crc) {
+    const mezzo_params *p = run->engine.session.params;
+    const mezzo_optimizer *o = run->engine.session.optimizer;
+    mezzo_device *d = run->engine.device;
+    MEZZO_TRY(mz_deferred_flush(d));
+    MEZZO_TRY(add_bytes(d, p->master, p->master_bytes, crc));
+    for (int i = 0; i < p->n_low_copies; i++)
+        MEZZO_TRY(add_bytes(d, p->low_copies[i].data,
+                            (size_t)p->low_copy_elements * mezzo_dtype_size(p->low_copies[i].dtype), crc));
+    for (int m = 0; m < o->n_moments; m++)
+        MEZZO_TRY(add_bytes(d, o->d_moments[m], mz_optimizer_moment_bytes(o, m, o->moment_elements[m]), crc));
+    if (run->engine.session.ranks != NULL) {
+        size_t bytes;
+        const void *record = mz_ranks_step_record(run->engine.session.ranks, &bytes);
+        MEZZO_TRY(add_bytes(d, record, bytes, crc));
+    }
+    return add_bytes(d, o->d_state, sizeof *o->d_state, crc);
+}
+
+// Compares what the first two computations of the step left, beside the replay's own comparison.
+static mezzo_status look(mz_training *run, bool update) {
+    mz_inject *f = &run->inject;
+    uint32_t crc = 0;
+    if (!f->rains || f->looks[update] > 1)
+        return MEZZO_OK;
+    MEZZO_TRY(update ? add_state(run, &crc) : add_gradients(run, &crc));
+    f->changed = f->changed || (f->looks[update] == 1 && crc != f->crc[update]);
+    f->crc[update] = crc;
+    f->looks[update]++;
+    return MEZZO_OK;
 }
 
 static mezzo_status inject_open(mz_training *run) {
@@ -216,7 +340,7 @@ static mezzo_status inject_open(mz_training *run) {
         f->call %= run->engine.session.train->c.n_calls;
     bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_MOMENT ||
                  f->target == MZ_AT_DISK || f->target == MZ_AT_UPDATE;
-    if (named && mezzo_params_find(run->engine.session.params, f->name) < 0)
+    if (named && !f->rains && mezzo_params_find(run->engine.session.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
     if (f->target == MZ_AT_DISK &&
         (run->engine.session.params->master_format != MEZZO_MASTER_FP32 || run->engine.session.params->sharded))
@@ -230,17 +354,22 @@ static mezzo_status inject_open(mz_training *run) {
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
         run->engine.session.train->hook = after_call;
         run->engine.session.train->hook_user = f;
+        run->engine.session.train->hook_keeps_pairs = true; // which may round otherwise than their calls
     }
     return MEZZO_OK;
 }
 
 static void inject_close(mz_training *run) {
+    if (run->inject.rains)
+        end_flip(run);
     if (run->engine.session.train != NULL)
         run->engine.session.train->hook = NULL;
     last = run->inject;
 }
 
 static void inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) {
+    if (run->inject.rains && step != run->inject.step)
+        draw_flip(run, step);
     run->inject.now_step = step;
     run->inject.now_micro = micro + 1;
     run->inject.now_data = data - (uint64_t)micro;
@@ -269,6 +398,8 @@ static bool segment_of(const mz_training *run, const mz_segment **out, int *mome
 
 static mezzo_status inject_gradient(mz_training *run) {
     mz_inject *f = &run->inject;
+    if (f->now_micro == run->config.grad_accum)
+        MEZZO_TRY(look(run, false));
     if (!strikes_micro(f, MZ_AT_GRAD))
         return MEZZO_OK;
     f->met = true;
@@ -316,12 +447,16 @@ static mezzo_status inject_parameter(mz_training *run) {
 
 static mezzo_status inject_update(mz_training *run) {
     mz_inject *f = &run->inject;
-    if (!strikes(f, MZ_AT_UPDATE) || (f->kind == MZ_INJECT_FLAP && f->visits++ % 2 != 0))
-        return MEZZO_OK;
+    if (!strikes(f, MZ_AT_UPDATE) || (f->kind == MZ_INJECT_FLAP && !flaps(f)))
+        return look(run, true);
     mz_tensor t = mz_params_tensor(run->engine.session.params, mezzo_params_find(run->engine.session.params, f->name));
     f->met = true;
     f->data = f->now_data;
-    return mz_present(&t) ? poison(f, run->engine.device, &t) : MEZZO_OK;
+    snprintf(f->op, sizeof f->op, "update");
+    snprintf(f->module, sizeof f->module, "%s", f->name);
+    if (mz_present(&t))
+        MEZZO_TRY(poison(f, run->engine.device, &t));
+    return look(run, true);
 }
 
 static mezzo_status inject_drop(mz_training *run, int64_t step) {

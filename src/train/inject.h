@@ -1,17 +1,20 @@
 // Puts in faults on purpose, for tests: only in a program that is linked with src/train/inject.c. A fault is a function
 // of step and micro batch, so that a step that is replayed has it again; one that was left out by skipping its batch
 // or by a rollback past it has not.    KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or huge (1e20), flip (one
-// bit, in the first computation alone), flap (one bit, in every second computation of the same thing): of these two,
-// ELEMENT counts bits; STEP and MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a token out of
-// range           loss the loss, when it is there           call/N         the first output of the program's N-th call
-// (modulo their number), when it is written           MODULE/OP      likewise, of the first call of that op in that
-// module: h.0.attn/attention           grad/NAME      the gradient of a parameter, after the micro batch param/NAME a
-// parameter (and what was rounded from it), before the step           moment/NAME    the optimizer's last moment of a
-// parameter (AdamW's exp_avg_sq), before the step           disk/NAME      a parameter in the checkpoint of that step
-// update/NAME    a parameter after the update, before the next computation of the same one
+// bit, in the first computation alone), flap (one bit, in the first and the third computation of the same thing): of
+// these two, ELEMENT counts bits; STEP and MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a
+// token out of range           loss the loss, when it is there           call/N         the first output of the
+// program's N-th call (modulo their number), when it is written           MODULE/OP      likewise, of the first call of
+// that op in that module: h.0.attn/attention           grad/NAME      the gradient of a parameter, after the micro
+// batch param/NAME a parameter (and what was rounded from it), before the step           moment/NAME    the optimizer's
+// last moment of a parameter (AdamW's exp_avg_sq), before the step           disk/NAME      a parameter in the
+// checkpoint of that step update/NAME    a parameter after the update, before the next computation of the same one
 // sum/N          what this rank receives of the step's N-th collective (modulo 16); RANK is MICRO
-// drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is like that never saw them
-// halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
+// flip@0:call/0#SEED     a flip in every step, at a call, micro batch and bit that are drawn: likewise flap,
+// update/NAME (of any parameter) and sum/0. The file that MEZZO_INJECT_ROWS names gets a line for each:
+// step,op,module,changed, the last being whether a gradient, or in an update anything, differs between the first two
+// computations of the step. drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is
+// like that never saw them halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
 #ifndef MZ_TRAIN_INJECT_H
 #define MZ_TRAIN_INJECT_H
 
@@ -45,7 +48,15 @@ typedef struct mz_inject {
     int64_t step, micro, element;
     uint64_t data; // where the data of that step began, when it was first met: later batches are not hit
     bool met;
-    int64_t visits;           // flap: computations of the step so far
+    int64_t visits; // flap: computations of the step so far
+    bool rains;     // STEP was 0
+    uint64_t seed;
+    int64_t exchanges;        // collectives of a step without a difference; 0: not known
+    int64_t looks[2];         // at gradients and at what an update left, in this step
+    uint32_t crc[2];          // of the first look
+    bool changed;             // the second look saw something else
+    int64_t differed;         // of mz_replay, before this step
+    int64_t changes, missed;  // steps so far that a flip changed; of these, steps that the replay found alike
     char name[128];           // parameter, or module
     char op[32], module[128]; // of the call that was hit; op: or is to be
     size_t call;

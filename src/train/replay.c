@@ -8,19 +8,28 @@
 #include "train/run.h"
 
 // --- memory ------------------------------------------------------------------------------------------------------
-// A rank compares the gradients that it owns: what an exchange leaves in the memory of the others' is no result.
+// A rank compares the gradients that it owns: what an exchange leaves in the memory of the others', and between
+// parameters, is no result. Before the exchange all of them are its own.
+bool mz_replay_has_shards(const mz_training *run) {
+    const mz_ranks_options ranks = mz_session_ranks(&run->engine.session.options);
+    return run->engine.size > 1 && !mz_ranks_add_late(&ranks);
+}
+
 typedef struct range {
     int64_t from, count; // elements of the buffer of gradients
 } range;
 
 static int count_ranges(const mz_training *run) {
-    const mezzo_optimizer *o = run->engine.session.optimizer;
-    return run->engine.size == 1 ? 1 : (int)o->n_segments;
+    const mz_session *s = &run->engine.session;
+    return run->engine.size == 1 ? 1 : (int)(mz_replay_has_shards(run) ? s->optimizer->n_segments : s->params->n);
 }
 
 static range range_at(const mz_training *run, int i) {
+    const mezzo_params *p = run->engine.session.params;
     if (run->engine.size == 1)
-        return (range){0, run->engine.session.params->grad_elements};
+        return (range){0, p->grad_elements};
+    if (!mz_replay_has_shards(run))
+        return p->list[i].frozen ? (range){0} : (range){p->list[i].offset, p->list[i].stored};
     const mz_segment *s = &run->engine.session.optimizer->segments[i];
     if (s->count == 0)
         return (range){0};
@@ -36,7 +45,7 @@ static size_t chunks_of(const mz_training *run) {
 static mezzo_status open_update(mz_training *run) {
     mz_replay *r = &run->replay;
     const mz_session *s = &run->engine.session;
-    MEZZO_TRY(mz_update_copy_create(s->step, s->optimizer, s->scaler, &r->update));
+    MEZZO_TRY(mz_update_copy_create(s->step, s->optimizer, s->scaler, s->ranks, &r->update));
     for (int pass = 0; pass < MZ_REPLAY_PASSES; pass++) {
         r->sums[pass] = mz_alloc(r->update.n_parts + 1, sizeof *r->sums[pass]);
         if (r->sums[pass] == NULL)
@@ -62,11 +71,12 @@ mezzo_status mz_replay_open(mz_training *run) {
         MEZZO_TRY(d->backend->alloc(d, chunks_of(run) * sizeof(mz_inspection), &r->found));
     }
     r->on = true;
-    return run->config.replay_update ? open_update(run) : MEZZO_OK;
+    return mz_replay_updates(run) ? open_update(run) : MEZZO_OK;
 }
 
+// What ranks exchange at the step's end is a part of the update.
 bool mz_replay_updates(const mz_training *run) {
-    return run->config.replay_update;
+    return run->config.replay_update || (run->engine.size > 1 && !mz_replay_has_shards(run));
 }
 
 size_t mz_replay_memory(const mz_training *run) {
@@ -198,8 +208,10 @@ static bool same_losses(const mz_training *run, int a, int b) {
     return memcmp(l[a], l[b], (size_t)run->config.grad_accum * sizeof(double)) == 0;
 }
 
-// The parameter whose gradient holds an element; "" where a rank keeps shards alone.
-static const char *parameter_at(const mezzo_params *p, int64_t at) {
+// The parameter whose gradient holds an element; "" where none does.
+static const char *parameter_at(const mz_training *run, int64_t at) {
+    const mezzo_params *p = run->engine.session.params;
+    const mezzo_optimizer *o = run->engine.session.optimizer;
     const char *name = "";
     int64_t nearest = -1;
     for (size_t i = 0; i < p->n && !p->scattered; i++)
@@ -207,12 +219,17 @@ static const char *parameter_at(const mezzo_params *p, int64_t at) {
             nearest = p->list[i].offset;
             name = p->list[i].name;
         }
+    for (int i = 0; p->scattered && i < (int)o->n_segments; i++) {
+        const range r = range_at(run, i);
+        if (at >= r.from && at < r.from + r.count)
+            name = p->list[o->index[o->owner[i]]].name;
+    }
     return name;
 }
 
 // --- naming the op -----------------------------------------------------------------------------------------------
 typedef struct marks {     // checksums of what each call of the micro batches writes
-    uint32_t *crc, *again; // [micro batches][calls]
+    uint32_t *crc, *again; // [micro batches][calls], and one of what the ranks exchanged
     size_t base;           // of the micro batch under way
     bool second;
     mz_program_hook hook; // of the owner before
@@ -240,6 +257,22 @@ static mezzo_status mark_call(void *user, mezzo_program *p, size_t call) {
     return MEZZO_OK;
 }
 
+// The ranks' sums, in this rank's shards.
+static mezzo_status mark_exchange(mz_training *run, marks *m) {
+    const size_t at = (size_t)run->config.grad_accum * run->engine.session.train->c.n_calls;
+    mezzo_device *d = run->engine.device;
+    uint32_t *crc = &(m->second ? m->again : m->crc)[at];
+    MEZZO_TRY(mz_params_settle(run->engine.session.params));
+    for (int i = 0; i < count_ranges(run) && mz_replay_has_shards(run); i++) {
+        const range r = range_at(run, i);
+        const size_t bytes = (size_t)r.count * sizeof(float);
+        MEZZO_TRY(MZ_RESERVE(m->bytes, m->cap, bytes + 1));
+        MEZZO_TRY(d->backend->read(d, m->bytes, run->engine.session.params->grad + r.from, bytes));
+        *crc = mz_crc32c(*crc, m->bytes, bytes);
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status mark_pass(mz_training *run, int64_t step, marks *m) {
     mezzo_program *p = run->engine.session.train;
     char fault[sizeof run->guard.batch[0]];
@@ -251,10 +284,11 @@ static mezzo_status mark_pass(mz_training *run, int64_t step, marks *m) {
         MEZZO_TRY(mz_guard_draw(run, batch, fault, sizeof fault));
         MEZZO_TRY(mz_examples_write(&run->data->examples, p));
         MEZZO_TRY(mz_run_write_share(run, step, i));
-        MEZZO_TRY(
-            mezzo_program_run(p, run->engine.session.scaler, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch));
+        const uint64_t seed = mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT);
+        MEZZO_TRY(i + 1 == run->config.grad_accum ? mz_program_run_last(p, run->engine.session.scaler, seed, batch)
+                                                  : mezzo_program_run(p, run->engine.session.scaler, seed, batch));
     }
-    return MEZZO_OK;
+    return mark_exchange(run, m);
 }
 
 static void name_call(const mz_training *run, size_t at, mz_fault *f) {
@@ -267,27 +301,34 @@ static void name_call(const mz_training *run, size_t at, mz_fault *f) {
     snprintf(f->phase, sizeof f->phase, "%s", mz_phase_name(n->phase));
 }
 
+static const char collective[] = "collective"; // the op of a fault in what the ranks exchange
+
 // Two passes call by call. A fault that strikes in neither leaves f->op empty.
 static mezzo_status find_op(mz_training *run, int64_t step, mz_fault *f) {
     mezzo_program *p = run->engine.session.train;
     const size_t n = (size_t)run->config.grad_accum * p->c.n_calls;
     marks m = {.hook = p->hook, .user = p->hook_user};
+    const bool kept_pairs = p->hook_keeps_pairs;
     mezzo_status status = MEZZO_OK;
-    m.crc = mz_alloc(2 * n + 1, sizeof *m.crc);
+    m.crc = mz_alloc(2 * (n + 1), sizeof *m.crc);
     if (m.crc == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    m.again = m.crc + n;
+    m.again = m.crc + n + 1;
     p->hook = mark_call;
     p->hook_user = &m;
+    p->hook_keeps_pairs = false;
     MEZZO_TRY_GOTO(status, mark_pass(run, step, &m));
     m.second = true;
     MEZZO_TRY_GOTO(status, mark_pass(run, step, &m));
     for (size_t i = 0; i < n && f->op[0] == '\0'; i++)
         if (m.crc[i] != m.again[i])
             name_call(run, i, f);
+    if (f->op[0] == '\0' && m.crc[n] != m.again[n])
+        snprintf(f->op, sizeof f->op, "%s", collective);
 fail:
     p->hook = m.hook;
     p->hook_user = m.user;
+    p->hook_keeps_pairs = kept_pairs;
     mz_free(m.crc);
     mz_free(m.bytes);
     return status;
@@ -311,12 +352,14 @@ static const char *name_machine(const mz_training *run, char out[400]) {
 
 static void describe(const mz_training *run, int64_t at, const char *verdict, mz_fault *f) {
     char machine[400], op[256] = "no op differed when all of them ran twice more, so that its cause did not last";
-    if (f->op[0] != '\0')
+    if (strcmp(f->op, collective) == 0)
+        snprintf(op, sizeof op, "no op differed, but what the ranks exchanged did");
+    else if (f->op[0] != '\0')
         snprintf(op, sizeof op, "the first op that differs is %s of %s (%s, micro batch %lld)", f->op,
                  f->module[0] != '\0' ? f->module : "the model", f->phase, (long long)f->micro);
     snprintf(f->text, sizeof f->text, "step %lld: %s computed two different results of the same step: %s%s; %s; %s",
              (long long)f->step, name_machine(run, machine), at >= 0 ? "the gradient of " : "the loss",
-             at >= 0 ? parameter_at(run->engine.session.params, at) : "", op, verdict);
+             at >= 0 ? parameter_at(run, at) : "", op, verdict);
 }
 
 // The job ends by the rank at fault, where one is known: a restart with fewer ranks leaves it out.
@@ -367,7 +410,7 @@ static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine
                             : "a third time confirmed the second result",
                  &f);
     // An exchange brings a wrong number to every rank; a loss and an op are a rank's own.
-    const bool alone = f.op[0] != '\0' || !same_losses(run, 0, 1);
+    const bool alone = (f.op[0] != '\0' && strcmp(f.op, collective) != 0) || !same_losses(run, 0, 1);
     MEZZO_TRY(mz_run_share_fault(run, alone ? MZ_KNOWS_SOURCE : mine ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, &f));
     MEZZO_TRY(mz_guard_record(run, &f, stops ? "stop" : "continue"));
     return stops ? stop(run, &f) : MEZZO_OK;

@@ -37,7 +37,9 @@ bool mz_replay_due(const struct mz_training *run, int64_t step);
 // is to stop, or no two passes agree; there is a checkpoint of the step before, and nothing of this one was used.
 typedef mezzo_status (*mz_replay_fn)(struct mz_training *run, int64_t step, double *losses);
 mezzo_status mz_replay_check(struct mz_training *run, int64_t step, mz_replay_fn compute);
-bool mz_replay_updates(const struct mz_training *run); // with train.replay_update
+bool mz_replay_updates(const struct mz_training *run); // with train.replay_update, and where ranks add in the update
+// After the micro batches this rank has sums of the ranks' gradients, in its shards; else its own gradients.
+bool mz_replay_has_shards(const struct mz_training *run);
 // mz_step_finish twice from the same state, with the ranks' sums and gathers, compared by checksums of weights, moments
 // and counters; a third time decides, as above. `in_place`: its.
 mezzo_status mz_replay_update(struct mz_training *run, int64_t step, bool in_place);

@@ -39,6 +39,28 @@ for n in 0 1 2 3 4 5; do
 done
 ((noticed >= 3)) || fail "of six flips only $noticed were noticed"
 
+# A bit flips in every step, somewhere in what rank 1 receives: whatever it changes is noticed, and undone.
+struck() { # RUN-WITHOUT RUN OPTION…
+    export MEZZO_INJECT_RANK=1 MEZZO_INJECT_ROWS=$PWD/rows
+    rm -f rows
+    launch 0 2 "$2" --reduce canonical --replay 1 --replay-policy continue --inject flip@0:sum/0#5 "${@:3}"
+    unset MEZZO_INJECT_RANK MEZZO_INJECT_ROWS
+    same "$1" "$2"
+    grep -q ',1$' rows || fail "no flip changed anything"
+    while IFS=, read -r step _ _ changed; do
+        [[ $changed == 0 ]] || grep -q "\"step\": $step," "$2/guard.jsonl" || fail "what a flip changed in step $step was not noticed"
+    done <rows
+}
+struck plain-optimizer often --shard optimizer --replay-update
+# Sums that wait for a rank's other micro batches are the update's, which --replay computes twice then.
+for shard in none optimizer; do
+    late=(--shard $shard --reduce canonical --global-batch 8)
+    launch 0 2 late-$shard "${late[@]}"
+    launch 0 2 calm-$shard "${late[@]}" --replay 1
+    ! grep -q "two different results" "$ERR" || fail "a clean run with late sums is suspected"
+    struck late-$shard often-$shard "${late[@]}"
+done
+
 # Rank 2 computes a wrong bit in every second computation of step 3: two ranks go on without it.
 run 0 launch -n 3 -- train "${FEW[@]}" --global-batch 12 --out sound
 export MEZZO_INJECT_RANK=2

@@ -1,13 +1,12 @@
-// Single bits that flip in what a run computes. With train.replay 1 each one that changes the weights is noticed, and
-// the run goes on to the very bits of one without the flip; one that keeps coming back is named by its op. A run
-// without flips is never suspected. One flip in five is in a parameter that the update has just written.
-// MEZZO_FLIPS: how many flips [40]; their seeds are 1, 2, …; with it a row for each op is printed. MEZZO_CLEAN_STEPS:
-// how many steps each run without flips has [4].
+// Single bits that flip in what a run computes, in calls and in the parameters that an update has just written. With
+// train.replay 1 each one that changes a gradient is noticed, and the run goes on to the very bits of one without
+// flips; one that keeps coming back is named by its op. A run without flips is never suspected.
+// MEZZO_FLIPS: how many flips [160]. MEZZO_CLEAN_STEPS: how many steps each run without flips has [4].
 #include "tiny_run.h"
 #include "train/inject.h"
 
-enum { STEPS = 4, PRECISIONS = 4, ACCUMS = 2 };
-static const char *const precisions[] = {"fp32", "bf16", "fp16", "fp8"};
+enum { STEPS = 4, PRECISIONS = 6, ACCUMS = 2 };
+static const char *const precisions[] = {"fp32", "bf16", "fp16", "fp8", "fp8-block", "fp8-dw16"};
 
 typedef struct trial {
     int precision, accum;
@@ -73,91 +72,50 @@ static void choose(trial *t, uint64_t seed, const char *kind) {
              1 + draw(seed, 3, (uint32_t)t->accum), draw(seed, 4, 1000), draw(seed, 5, 1000000));
 }
 
-static void choose_flip(trial *t, uint64_t seed) {
-    static const char *const names[] = {"wte.weight", "h.0.ln_1.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_fc.bias",
-                                        "ln_f.bias"};
-    choose(t, seed, "flip");
-    if (draw(seed, 6, 5) == 0)
-        snprintf(t->fault, sizeof t->fault, "flip@%u:update/%s#%u", 2 + draw(seed, 2, 2),
-                 names[draw(seed, 4, MZ_COUNT(names))], draw(seed, 5, 1000000));
-}
-
 static int64_t number_of(const char *variable, int64_t usual) {
     const char *n = getenv(variable);
     return n != NULL ? strtoll(n, NULL, 10) : usual;
 }
 static int64_t flips(void) {
-    return number_of("MEZZO_FLIPS", 40);
+    return number_of("MEZZO_FLIPS", 160);
 }
 
-// What became of the flips in the results of an op.
-typedef struct count {
-    char op[32];
-    int64_t flips, harmful, noticed, undone, named;
-} count;
-static count counts[64];
-
-static count *count_of(const char *op) {
-    size_t i = 0;
-    while (i + 1 < MZ_COUNT(counts) && counts[i].op[0] != '\0' && strcmp(counts[i].op, op) != 0)
-        i++;
-    snprintf(counts[i].op, sizeof counts[i].op, "%s", op);
-    return &counts[i];
-}
-
-static void print_counts(const char *what) {
-    for (size_t i = 0; i < MZ_COUNT(counts) && counts[i].op[0] != '\0' && getenv("MEZZO_FLIPS") != NULL; i++)
-        printf("%s,%s,%lld,%lld,%lld,%lld,%lld\n", what, counts[i].op, (long long)counts[i].flips,
-               (long long)counts[i].harmful, (long long)counts[i].noticed, (long long)counts[i].undone,
-               (long long)counts[i].named);
-    memset(counts, 0, sizeof counts);
-}
-
-static const char *clean_run(int precision, int accum) {
-    static char names[PRECISIONS][ACCUMS][32];
-    char *name = names[precision][accum - 1];
+// A flip in every step: as many steps as there are flips.
+static void strike(const char *kind, uint64_t seed, int64_t steps, int64_t *changes) {
+    trial t = {.policy = "continue",
+               .precision = (int)seed % PRECISIONS,
+               .accum = 1 + (int)(seed / PRECISIONS) % ACCUMS,
+               .recomputes = (seed / (PRECISIONS * ACCUMS)) % 2 != 0};
     tiny_log log;
-    if (name[0] != '\0')
-        return name;
-    const trial t = {.precision = precision, .accum = accum, .policy = "stop"};
-    snprintf(name, sizeof names[0][0], "clean-%d-%d", precision, accum);
-    must(run(name, &t, 0, STEPS, &log));
-    return name;
+    must(run("clean", &t, 0, steps, &log));
+    snprintf(t.fault, sizeof t.fault, "flip@0:%s#%llu", kind, (unsigned long long)seed);
+    must(run("replayed", &t, 1, steps, &log));
+    if (mz_inject_last()->missed > 0 || log.warnings < mz_inject_last()->changes)
+        fail_msg("seed %llu in %s: %lld flips were not noticed", (unsigned long long)seed, precisions[t.precision],
+                 (long long)mz_inject_last()->missed);
+    if (!same("replayed", "clean", steps))
+        fail_msg("seed %llu in %s: a flip is in the weights: %s", (unsigned long long)seed, precisions[t.precision],
+                 log.warning);
+    *changes += mz_inject_last()->changes;
 }
 
-static void test_a_flip_is_noticed_and_undone(void **state) {
+static void test_flips_are_noticed_and_undone(void **state) {
     (void)state;
-    int64_t harmful = 0, noticed = 0;
-    for (int64_t seed = 1; seed <= flips(); seed++) {
-        trial t = {.policy = "continue"};
-        tiny_log log;
-        choose_flip(&t, (uint64_t)seed);
-        const char *clean = clean_run(t.precision, t.accum);
-        const bool harms = run("harmed", &t, 0, STEPS, &log) != MEZZO_OK || !same("harmed", clean, STEPS);
-        must(run("replayed", &t, 1, STEPS, &log));
-        if (harms && log.warnings == 0)
-            fail_msg("seed %lld: %s was not noticed", (long long)seed, t.fault);
-        if (!same("replayed", clean, STEPS))
-            fail_msg("seed %lld: %s is in the weights: %s", (long long)seed, t.fault, log.warning);
-        harmful += harms;
-        noticed += log.warnings > 0;
-        const mz_inject *hit = mz_inject_last();
-        count *c = count_of(hit->target == MZ_AT_UPDATE ? "update" : hit->op[0] != '\0' ? hit->op : "none");
-        c->flips++;
-        c->harmful += harms;
-        c->noticed += log.warnings > 0;
-        c->undone++; // asserted
-    }
-    print_counts("flip");
-    print_message("%lld flips: %lld changed the weights, %lld were noticed\n", (long long)flips(), (long long)harmful,
-                  (long long)noticed);
-    assert_true(harmful > 0);
+    const int64_t runs = 2 * PRECISIONS * ACCUMS, steps = 1 + flips() / runs;
+    int64_t changes = 0, updates = 0;
+    for (int64_t seed = 0; seed < runs; seed++)
+        strike("call/0", (uint64_t)seed, steps, &changes);
+    for (int64_t seed = 0; seed < PRECISIONS; seed++)
+        strike("update/any", (uint64_t)seed, steps, &updates);
+    print_message("%lld flips in calls changed a gradient, %lld in updates the weights\n", (long long)changes,
+                  (long long)updates);
+    assert_true(changes > 0 && updates > 0);
 }
 
 static void test_a_fault_that_comes_back_is_named(void **state) {
     (void)state;
     int64_t named = 0;
-    for (int64_t seed = 1; seed <= flips(); seed++) {
+    for (int64_t seed = 1; seed <= 1 + flips() / 10; seed++) {
         trial t = {.policy = "stop"};
         tiny_log log;
         char says[256];
@@ -173,17 +131,24 @@ static void test_a_fault_that_comes_back_is_named(void **state) {
             fail_msg("seed %lld: %s: \"%s\" does not say \"%s\"", (long long)seed, t.fault, mezzo_error_message(),
                      says);
         named++;
-        count *c = count_of(hit->op);
-        c->flips++;
-        c->noticed++;
-        c->named++;
         char path[64];
         snprintf(path, sizeof path, "stopped/checkpoints/step-%08lld", (long long)hit->step - 1);
         assert_true(mz_path_is_dir(path)); // of the steps before
     }
-    print_counts("flap");
     print_message("%lld named\n", (long long)named);
     assert_true(named > 0);
+}
+
+static const char *clean_run(int precision, int accum) {
+    static char names[PRECISIONS][ACCUMS][32];
+    char *name = names[precision][accum - 1];
+    tiny_log log;
+    if (name[0] != '\0')
+        return name;
+    const trial t = {.precision = precision, .accum = accum, .policy = "stop"};
+    snprintf(name, sizeof names[0][0], "clean-%d-%d", precision, accum);
+    must(run(name, &t, 0, STEPS, &log));
+    return name;
 }
 
 static void test_a_run_without_flips_is_not_suspected(void **state) {
@@ -220,7 +185,7 @@ static void test_an_update_that_goes_wrong_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_run_without_flips_is_not_suspected),
                                        cmocka_unit_test(test_an_update_that_goes_wrong_is_named),
-                                       cmocka_unit_test(test_a_flip_is_noticed_and_undone),
+                                       cmocka_unit_test(test_flips_are_noticed_and_undone),
                                        cmocka_unit_test(test_a_fault_that_comes_back_is_named)};
     tiny_text();
     return cmocka_run_group_tests(tests, NULL, NULL);
