@@ -239,6 +239,9 @@ MEZZO_API mezzo_value mezzo_conv2d(mezzo_graph *g, mezzo_value x, mezzo_value w,
 // weight and bias [C]|NONE. FP32 inside, as torch.amp has it.
 MEZZO_API mezzo_value mezzo_group_norm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias,
                                        mezzo_value film, int groups, float eps, bool silu);
+// What a result y of mezzo_group_norm was normalised by, FP32 [B, groups] each: *mean, and *rstd, 1/√(variance + eps).
+// They have no gradient. INVALID: y is no such result.
+MEZZO_API mezzo_status mezzo_group_norm_statistics(mezzo_graph *g, mezzo_value y, mezzo_value *mean, mezzo_value *rstd);
 MEZZO_API mezzo_value mezzo_upsample(mezzo_graph *g, mezzo_value x,
                                      int factor); // nearest: [B, H, W, C] → [B, factor·H, factor·W, C]
 MEZZO_API mezzo_value mezzo_average_pool(mezzo_graph *g, mezzo_value x,

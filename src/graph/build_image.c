@@ -35,6 +35,35 @@ mezzo_value mezzo_group_norm(mezzo_graph *g, mezzo_value x, mezzo_value weight, 
     return mz_build_finish(g, &node);
 }
 
+mezzo_status mezzo_group_norm_statistics(mezzo_graph *g, mezzo_value y, mezzo_value *mean, mezzo_value *rstd) {
+    MZ_REQUIRE(g, mean, rstd);
+    mezzo_value *const out[] = {mean, rstd};
+    *mean = *rstd = MEZZO_NONE;
+    MEZZO_TRY(mezzo_graph_status(g));
+    const int maker = y.id >= 0 && (size_t)y.id < g->n_values ? g->values[y.id].producer : -1;
+    if (maker < 0 || g->nodes[maker].op != MZ_OP_group_norm || g->nodes[maker].out[0] != y.id)
+        return mz_fail(MEZZO_ERR_INVALID, "group_norm_statistics: y is no result of mezzo_group_norm");
+    const mz_shape groups = {2, {g->values[y.id].shape.dim[0], g->nodes[maker].attrs.groups}};
+    for (int i = 0; i < 2; i++) {
+        const int slot = 1 + i;
+        if (g->nodes[maker].n_out <= slot || g->nodes[maker].out[slot] < 0) {
+            const mz_value v = {.kind = MZ_VALUE_TEMP,
+                                .dtype = MEZZO_F32,
+                                .shape = groups,
+                                .producer = maker,
+                                .slot = slot,
+                                .param = -1,
+                                .alias = -1};
+            int made;
+            MEZZO_TRY(mz_graph_value(g, v, &made));
+            g->nodes[maker].out[slot] = made;
+            g->nodes[maker].n_out = g->nodes[maker].n_out > slot ? g->nodes[maker].n_out : slot + 1;
+        }
+        out[i]->id = g->nodes[maker].out[slot];
+    }
+    return MEZZO_OK;
+}
+
 mezzo_value mezzo_upsample(mezzo_graph *g, mezzo_value x, int factor) {
     return mz_build_unary(g, MZ_OP_upsample, x, (mz_attrs){.factor = factor, .alpha = 1});
 }

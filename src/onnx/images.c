@@ -473,8 +473,9 @@ static mezzo_status check_channels(mz_onnx_call *call, int vectors) {
     return MEZZO_OK;
 }
 
-// (x - mean) · weight / √(variance + eps) + bias of a batch's own numbers. x [… C].
-static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps) {
+// (x - mean) · weight / √(variance + eps) + bias of a batch's own numbers, which *norm has. x [… C].
+static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps,
+                            mezzo_value *norm) {
     mezzo_graph *g = call->build->g;
     const int rank = mezzo_value_rank(g, x);
     const int64_t channels = mezzo_value_dim(g, x, rank - 1);
@@ -485,17 +486,19 @@ static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weigh
     }
     x = mz_onnx_shaped(g, x, 4, (int64_t[]){1, rows, 1, channels}); // one image, each channel a group
     x = mezzo_group_norm(g, x, weight, bias, MEZZO_NONE, (int)channels, eps, false);
+    *norm = x;
     return mz_onnx_shaped(g, x, rank, dim);
 }
 
-// The means and variances (without bias, as torch's) of x's channels, [2, C], in FP32. x [… C].
-static mezzo_value statistics_of(mezzo_graph *g, mezzo_value x, int64_t rows, int64_t channels) {
-    x = mz_onnx_shaped(g, mezzo_cast(g, x, MEZZO_F32), 2, (int64_t[]){rows, channels});
-    const mezzo_value mean = mezzo_reduce(g, MEZZO_REDUCE_MEAN, x, 1, (int[]){0}, true);
-    const mezzo_value off = mezzo_sub(g, x, mean);
-    const mezzo_value sum = mezzo_reduce(g, MEZZO_REDUCE_SUM, mezzo_mul(g, off, off), 1, (int[]){0}, true);
-    const mezzo_value both[] = {mean, mezzo_scale(g, sum, 1.0F / (float)(rows > 1 ? rows - 1 : 1))};
-    return mezzo_concat(g, both, 2, 0);
+// The means and variances (without bias, as torch's) that a norm of `rows` rows took, [2, C], in FP32.
+static mezzo_status statistics_of(mezzo_graph *g, mezzo_value norm, int64_t rows, float eps, mezzo_value *out) {
+    mezzo_value mean, rstd;
+    MEZZO_TRY(mezzo_group_norm_statistics(g, norm, &mean, &rstd));
+    const mezzo_value biased = mezzo_sub(g, mezzo_reciprocal(g, mezzo_mul(g, rstd, rstd)),
+                                         mezzo_constant(g, MEZZO_F32, eps, 1, (int64_t[]){1}));
+    const mezzo_value both[] = {mean, mezzo_scale(g, biased, (float)rows / (float)(rows > 1 ? rows - 1 : 1))};
+    *out = mezzo_concat(g, both, 2, 0);
+    return mezzo_graph_status(g);
 }
 
 // A batch's own statistics where the file was exported for training and the program trains, and the running ones, which
@@ -515,7 +518,8 @@ mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
     const mezzo_value factor = mezzo_mul(g, part[0], mezzo_rsqrt(g, mezzo_add(g, part[3], mz_onnx_scalar(call, eps))));
     mezzo_value y = mezzo_add(g, mezzo_mul(g, v, factor), mezzo_sub(g, part[1], mezzo_mul(g, part[2], factor)));
     if (mz_onnx_int_or(call->node, "training_mode", 0)) {
-        y = mezzo_by_mode(g, of_batch(call, v, part[0], part[1], (float)eps), y);
+        mezzo_value norm;
+        y = mezzo_by_mode(g, of_batch(call, v, part[0], part[1], (float)eps, &norm), y);
         const int64_t rows = mz_onnx_elements(x->rank, x->dim) / x->dim[1];
         mz_onnx_statistics s = {.mean = call->in[3]->of ? call->in[3]->of : call->in[3],
                                 .variance = call->in[4]->of ? call->in[4]->of : call->in[4],
@@ -523,7 +527,7 @@ mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
                                 .momentum = mz_onnx_float_or(call->node, "momentum", 0.9)};
         const bool tracked = s.mean->kind == MZ_ONNX_WEIGHT && s.variance->kind == MZ_ONNX_WEIGHT;
         if (tracked && s.mean->frozen && s.variance->frozen) {
-            s.batch = statistics_of(g, v, rows, s.channels);
+            MEZZO_TRY(statistics_of(g, norm, rows, (float)eps, &s.batch));
             MEZZO_TRY(mz_onnx_add_statistics(call->build->onnx, &s));
         }
     }
