@@ -40,3 +40,5 @@ refuse 2 'train.counterfactual_ops: no linear layer is called "wte"' -- \
     train "${tiny[@]}" --steps 8 --out wrong --counterfactual fp8 --counterfactual-ops wte
 refuse 2 'fp8 rounds operands itself' -- \
     train "${tiny[@]}" --steps 8 --out wrong --precision fp8 --counterfactual mxfp8
+# What ranks refuse after they have met is refused by the job, too.
+refuse 2 "supports one rank" -- launch -n 2 -- train "${tiny[@]}" --steps 8 --out wrong --counterfactual fp8 --device cpu

@@ -292,10 +292,12 @@ static const char *judge(const command *c, const outcome *ref, char *const *file
         return loads ? NULL : "what was saved before cannot be loaded";
     }
     if (code == 3) {
-        bool says = memmem(o->err + begin, end - begin, "emory", 5) != NULL ||
-                    memmem(o->err + begin, end - begin, "Cannot allocate", 15) != NULL ||
-                    strstr(o->err, "libgomp: Out of memory") != NULL ||
-                    strstr(o->err, "libgomp: Thread creation failed") != NULL; // glibc found none for its stack's table
+        bool says =
+            memmem(o->err + begin, end - begin, "emory", 5) != NULL ||
+            memmem(o->err + begin, end - begin, "Cannot allocate", 15) != NULL ||
+            strstr(o->err, "libgomp: Out of memory") != NULL ||
+            strstr(o->err, "libgomp: Thread creation failed") != NULL || // glibc found none for its stack's table
+            strstr(o->err, "threads cannot be started") != NULL;
         return says ? NULL : "code 3, and the last line does not say memory";
     }
     if (code != c->code) {

@@ -408,7 +408,8 @@ static int run_job(job *j, char **words, int attempt) {
     wait_for_all(j);
     if (status == MEZZO_OK && j->first_bad >= 0) {
         code = code_of(j->ranks[j->first_bad].status);
-        if (killed_rank(j) >= 0 || j->line[0] != '\0')
+        // A rank that refuses what it was given says so after it has joined, too.
+        if (killed_rank(j) >= 0 || (j->line[0] != '\0' && code != CLI_USAGE))
             code = CLI_FAILED;
         tell_end(j);
     }
