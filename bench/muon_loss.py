@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loss of AdamW and Muon on a text, with intervals over seeds, and the steps Muon needs for AdamW's final loss.
+"""Loss of AdamW, Muon and NorMuon on a text, with intervals over seeds, and the steps Muon needs for AdamW's final loss.
 
     bench/muon_loss.py MEZZO TEXT [--device cuda] [--steps 1500] [--seeds 3] [--lr 1e-3] [--out CSV] [-- options of mezzo train]
 
@@ -20,6 +20,7 @@ VARIANTS = {
     "adamw": ["--optimizer", "adamw"],
     "muon-bf16": ["--optimizer", "muon", "--ns-format", "bf16"],
     "muon-fp32": ["--optimizer", "muon", "--ns-format", "fp32"],
+    "normuon-bf16": ["--optimizer", "normuon", "--ns-format", "bf16"],
 }
 MODEL = "--model gpt2 --layers 6 --heads 6 --d-model 384 --seq-len 256 --batch-size 64 --dropout 0.1 --tokenizer byte --precision bf16".split()
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # two-sided 95 %, by the number of seeds

@@ -215,8 +215,8 @@ static float *weights_of(const int64_t *rows, bool are_fused, int multiple, cons
 // Layers whose rows begin where no moment can are still a matrix each, with the scale of each, and with padding after
 // all rows or after each layer's. Seen to fail with the scale of the first one for all, and with each layer's share of
 // the padding.
-static void parts_are_matrices(const int64_t *rows, int multiple, const char *rule) {
-    mezzo_optimizer_options o = options_of("quintic", rule, MEZZO_ORTHOGONAL_FP32);
+static void parts_are_matrices(const int64_t *rows, int multiple, const char *kind, const char *rule) {
+    mezzo_optimizer_options o = options_of(kind, rule, MEZZO_ORTHOGONAL_FP32);
     float *fused = weights_of(rows, true, multiple, &o), *apart = weights_of(rows, false, multiple, &o);
     double off = 0, size = 0;
     for (int64_t i = 0; i < (rows[0] + rows[1] + rows[2]) * WIDTH; i++) {
@@ -224,8 +224,8 @@ static void parts_are_matrices(const int64_t *rows, int multiple, const char *ru
         size = fmax(size, fabs((double)apart[i]));
     }
     if (!(off <= 3 * terms * 0x1p-24 * size)) // three steps; products may add in another order
-        fail_msg("rows %lld, %lld, %lld, multiples of %d, %s: off by %g of %g", (long long)rows[0], (long long)rows[1],
-                 (long long)rows[2], multiple, rule, off, size);
+        fail_msg("%s, rows %lld, %lld, %lld, multiples of %d, %s: off by %g of %g", kind, (long long)rows[0],
+                 (long long)rows[1], (long long)rows[2], multiple, rule, off, size);
     o.orthogonal.whole = true;
     float *whole = weights_of(rows, true, multiple, &o);
     assert_true(memcmp(whole, fused, (size_t)(rows[0] * WIDTH) * sizeof *whole) != 0);
@@ -238,10 +238,12 @@ static void parts_of_odd_widths(void **state) {
     (void)state;
     static const int64_t shapes_of[][PARTS] = {{33, 33, 33}, {33, 11, 11}, {99, 33, 50}};
     static const int multiples[] = {0, 1, 8};
+    static const char *const kinds[] = {"quintic", "normuon"};
     for (size_t s = 0; s < MZ_COUNT(shapes_of); s++)
         for (size_t rule = 0; rule < MZ_COUNT(rules); rule++)
             for (size_t m = 0; m < MZ_COUNT(multiples); m++)
-                parts_are_matrices(shapes_of[s], multiples[m], rules[rule]);
+                for (size_t k = 0; k < MZ_COUNT(kinds); k++)
+                    parts_are_matrices(shapes_of[s], multiples[m], kinds[k], rules[rule]);
 }
 
 int main(void) {
