@@ -250,17 +250,26 @@ static void add_error_bars(const mz_analysis *a, mz_text *t) {
     }
 }
 
+static bool has_quartiles(const mz_analysis *a) {
+    bool some = false;
+    for (size_t i = 0; i < a->n_curves; i++)
+        some = some || a->curves[i].speedup.n > a->curves[i].n;
+    return some;
+}
+
 static mezzo_status boundary(const mz_analysis *a, const char *folder, const char *name) {
     mz_text t = {0};
     add_curve_data(a, SPEEDUP, &t);
     const int intervals = add_crossings(a, true, &t), marks = add_crossings(a, false, &t);
+    const bool quartiles = has_quartiles(a);
     add_colours(&t);
     add_token_axis(a, &t);
     add_speedup_axis(a, &t);
     mz_text_addf(&t,
-                 "set title 'Speedup of %s over %s: median and quartiles of %zu exact-shape pairs'\n"
+                 "set title 'Speedup of %s over %s: %s%zu exact-shape pairs%s'\n"
                  "set key outside right center\ndraw = \"plot ",
-                 a->study->candidate, a->study->baseline, a->study->n_pairs);
+                 a->study->candidate, a->study->baseline, quartiles ? "median and quartiles of " : "",
+                 a->study->n_pairs, quartiles ? "" : ", one a point");
     add_ribbons(a, &t);
     add_error_bars(a, &t);
     add_lines(a, &t);

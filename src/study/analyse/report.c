@@ -61,10 +61,12 @@ static void describe_noise(const mz_curve *c, mz_text *t) {
 
 // Describes what the points say where no crossing is established.
 static void describe_no_crossing(const mz_analysis *a, const mz_curve *c, mz_text *t) {
-    size_t above = 0, below = 0;
+    size_t above = 0, below = 0, unclear = 0;
     for (size_t i = 0; i < c->n; i++) {
-        above += c->points[i].speedup.median > 1;
-        below += c->points[i].speedup.median < 1;
+        const mz_curve_point *p = &c->points[i];
+        above += p->speedup.median > 1;
+        below += p->speedup.median < 1;
+        unclear += p->interval.low <= 1 && 1 <= p->interval.high; // false where it is not known
     }
     if (c->n_open > 0)
         mz_text_addf(t,
@@ -76,6 +78,8 @@ static void describe_no_crossing(const mz_analysis *a, const mz_curve *c, mz_tex
     else
         mz_text_addf(t, "the median crosses 1 nowhere; %s is faster at %s number of tokens measured",
                      a->study->candidate, above > 0 ? "every" : "no");
+    if (c->n_open == 0 && unclear > 0)
+        mz_text_addf(t, ", within the noise at %zu of %zu", unclear, c->n);
 }
 
 static void describe_curve(const mz_analysis *a, const mz_curve *c, mz_text *t) {
