@@ -141,7 +141,7 @@ const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *fi
 const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private);
 
-mz_takes mz_cuda_takes(const mz_kernel *kernel); // emulate_fp8.c
+mz_takes mz_cuda_takes(const mz_kernel *kernel); // emulate_fp8.cu
 
 extern const mz_backend mz_backend_cuda;
 

@@ -2,8 +2,7 @@
 // new rows, a second one reads all of them. With one position each key and value is read once, so memory sets the time:
 // a block is one query of one head, its threads share the keys out in groups of eight, each with a softmax of its own
 // that is rescaled when a larger score comes, and the groups' results are put together in order.
-#include <math.h>
-
+#include "host.cuh"
 #include "vec.cuh"
 
 namespace {
@@ -11,11 +10,23 @@ namespace {
 constexpr int THREADS = 256, LANES = 8, GROUPS = THREADS / LANES,
               PIECE = 4 * LANES; // a group reads 32 elements at a time
 
-__device__ __forceinline__ float operand(const void *from, const mz_cu_cached &a, int64_t at) {
+struct cached_args {
+    const void *q, *k, *v;                     // [B, T, …], rows q_row and kv_row apart
+    float *cache_k, *cache_v;                  // [B, size, kv_heads·width]
+    const int32_t *positions;                  // on the device; the first is where the new rows go
+    void *y;                                   // [B, T, heads·width]
+    int dtype, compute;                        // of q, k, v, y; and what q, k and v are rounded to
+    int batch, length, heads, kv_heads, width; // width at most 256
+    int64_t q_row, kv_row, size;
+    float scale, cap; // cap of scores; 0: none
+    int64_t window;   // 0: none
+};
+
+__device__ __forceinline__ float operand(const void *from, const cached_args &a, int64_t at) {
     return round_to(load1(from, a.dtype, at), a.compute);
 }
 
-__global__ void __launch_bounds__(THREADS) store_kernel(mz_cu_cached a) {
+__global__ void __launch_bounds__(THREADS) store_kernel(cached_args a) {
     int64_t row = static_cast<int64_t>(a.kv_heads) * a.width, n = static_cast<int64_t>(a.batch) * a.length * row;
     int64_t first = a.positions[0];
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; i < n;
@@ -48,7 +59,7 @@ __device__ __forceinline__ float weight(float x, float max) {
 }
 
 // PIECES·32 elements or fewer in a head.
-template <int PIECES> __global__ void __launch_bounds__(THREADS) query_kernel(mz_cu_cached a) {
+template <int PIECES> __global__ void __launch_bounds__(THREADS) query_kernel(cached_args a) {
     __shared__ float maxima[GROUPS], sums[GROUPS];
     __shared__ float4 results[GROUPS][PIECES * LANES];
     const int lane = static_cast<int>(threadIdx.x) % LANES, group = static_cast<int>(threadIdx.x) / LANES;
@@ -123,18 +134,60 @@ template <int PIECES> __global__ void __launch_bounds__(THREADS) query_kernel(mz
 
 } // namespace
 
-extern "C" cudaError_t mz_cu_attention_cached(cudaStream_t stream, const mz_cu_cached *a) {
-    int64_t n = static_cast<int64_t>(a->batch) * a->length * a->kv_heads * a->width;
-    int64_t queries = static_cast<int64_t>(a->batch) * a->heads * a->length, blocks = (n + THREADS - 1) / THREADS;
-    if (queries == 0)
-        return cudaSuccess;
-    store_kernel<<<static_cast<unsigned>(blocks < 4096 ? blocks : 4096), THREADS, 0, stream>>>(*a);
-    unsigned grid = static_cast<unsigned>(queries);
-    if (a->width <= 2 * PIECE)
-        query_kernel<2><<<grid, THREADS, 0, stream>>>(*a);
-    else if (a->width <= 4 * PIECE)
-        query_kernel<4><<<grid, THREADS, 0, stream>>>(*a);
-    else
-        query_kernel<8><<<grid, THREADS, 0, stream>>>(*a);
-    return cudaGetLastError();
+static const char *cached_prepare(mezzo_device *, const mz_call *call, mz_prepared *) {
+    const mz_tensor *q = mz_in(call, attention_cached, q), *k = mz_in(call, attention_cached, k),
+                    *v = mz_in(call, attention_cached, v), *y = mz_out(call, attention_cached, y);
+    if (!mz_cuda_float(q))
+        return "storage must be FP32, BF16 or FP16";
+    if (y->dtype != q->dtype || (mz_present(k) && (k->dtype != q->dtype || v->dtype != q->dtype)))
+        return "q, k, v and y must be stored alike";
+    if (mz_in(call, attention_cached, cache_k)->dtype != MEZZO_F32 ||
+        mz_in(call, attention_cached, cache_v)->dtype != MEZZO_F32)
+        return "caches must be FP32";
+    if (y->shape.dim[2] / call->attrs.heads > 256)
+        return "the head size must be at most 256";
+    if (q->shape.dim[0] * q->shape.dim[1] * call->attrs.heads > INT32_MAX)
+        return "batch x heads x length is too large";
+    return NULL;
 }
+
+static void launch_cached(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *q = mz_in(call, attention_cached, q), *k = mz_in(call, attention_cached, k),
+                    *cache = mz_in(call, attention_cached, cache_k), *y = mz_out(call, attention_cached, y);
+    const bool packed = !mz_present(k); // q, k and v are parts of one row
+    const int64_t channels = y->shape.dim[2], row = cache->shape.dim[2];
+    const char *after = static_cast<const char *>(q->data);
+    const int64_t part = channels * static_cast<int64_t>(mezzo_dtype_size(q->dtype));
+    const int width = static_cast<int>(channels / call->attrs.heads);
+    const cached_args a = {.q = q->data,
+                           .k = packed ? after + part : k->data,
+                           .v = packed ? after + 2 * part : mz_in(call, attention_cached, v)->data,
+                           .cache_k = data_of<float>(cache),
+                           .cache_v = data_of<float>(mz_in(call, attention_cached, cache_v)),
+                           .positions = data_of<int32_t>(mz_in(call, attention_cached, positions)),
+                           .y = y->data,
+                           .dtype = q->dtype,
+                           .compute = call->numerics.compute,
+                           .batch = static_cast<int>(q->shape.dim[0]),
+                           .length = static_cast<int>(q->shape.dim[1]),
+                           .heads = call->attrs.heads,
+                           .kv_heads = static_cast<int>(row / width),
+                           .width = width,
+                           .q_row = packed ? 3 * channels : channels,
+                           .kv_row = packed ? 3 * channels : row,
+                           .size = cache->shape.dim[1],
+                           .scale = static_cast<float>(mz_attention_scale(&call->attrs, width)),
+                           .cap = call->attrs.score_cap,
+                           .window = call->attrs.window};
+    const int64_t n = static_cast<int64_t>(a.batch) * a.length * a.kv_heads * a.width;
+    const int64_t queries = static_cast<int64_t>(a.batch) * a.heads * a.length;
+    if (queries == 0)
+        return;
+    const unsigned blocks = blocks_of(n, THREADS);
+    store_kernel<<<(blocks < 4096 ? blocks : 4096), THREADS, 0, cuda->stream>>>(a);
+    const auto kernel = a.width <= 2 * PIECE   ? query_kernel<2>
+                        : a.width <= 4 * PIECE ? query_kernel<4>
+                                               : query_kernel<8>;
+    kernel<<<static_cast<unsigned>(queries), THREADS, 0, cuda->stream>>>(a);
+}
+const mz_kernel mz_cuda_attention_cached = {"attention_cached_float", cached_prepare, enqueue<launch_cached>};

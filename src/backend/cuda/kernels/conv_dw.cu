@@ -3,7 +3,7 @@
 // a tile of 128 × 256 of dw from a range of pixels; pieces of 64 pixels come through a pipeline of asynchronous copies,
 // those of x from where the tap of a column is, zeros where that is padding. So no image is written out tap by tap.
 // After the columns stands one of ones, where the bias's gradient is wanted too.
-#include "conv_dw.h"
+#include "conv.cuh"
 #include "ptx.cuh"
 #include "vec.cuh"
 #include "wgmma.cuh"
@@ -252,10 +252,6 @@ __global__ void __launch_bounds__(THREADS)
     out[i] = accumulate ? out[i] + from : from;
 }
 
-unsigned blocks_of(int64_t n) {
-    return static_cast<unsigned>((n + THREADS - 1) / THREADS);
-}
-
 int64_t tiles_of(int64_t n, int64_t of) {
     return (n + of - 1) / of;
 }
@@ -270,27 +266,20 @@ template <typename T> cudaError_t launch(cudaStream_t stream, const problem &v, 
 }
 } // namespace
 
-extern "C" cudaError_t mz_cu_conv_pad(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t c,
-                                      int64_t wide) {
-    conv_pad_kernel<<<blocks_of(rows * (wide / 8)), THREADS, 0, stream>>>(
+// x [rows, c] of a 16-bit dtype to y [rows, wide], zeros after the c; wide a multiple of 8, less than 2^34 numbers.
+static void pad(cudaStream_t stream, const void *x, void *y, int64_t rows, int64_t c, int64_t wide) {
+    conv_pad_kernel<<<blocks_of(rows * (wide / 8), THREADS), THREADS, 0, stream>>>(
         static_cast<const uint16_t *>(x), static_cast<uint4 *>(y), rows, static_cast<int>(c),
         static_cast<int>(wide / 8), divider_of(wide / 8));
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t mz_cu_conv_strip(cudaStream_t stream, const float *x, float *out, int64_t rows, int64_t c,
-                                        int64_t wide, bool accumulate) {
-    conv_strip_kernel<<<blocks_of(rows * c), THREADS, 0, stream>>>(x, out, rows * c, c, wide, accumulate);
-    return cudaGetLastError();
 }
 
 // The number of ranges that by these times is done first: a block, which has a multiprocessor to itself, takes 0.8 µs
 // for 64 pixels and 5 µs to begin and end; ranges' sums are written and read at 4 TB/s.
-extern "C" int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms) {
-    const int64_t columns = v->r * v->s * v->c, wide = columns + (v->bias.data != nullptr ? 8 : 0);
-    const int64_t tiles = tiles_of(v->n, ROWS) * tiles_of(wide, COLUMNS);
-    const int64_t pieces = (v->b * v->p * v->q + L - 1) / L;
-    const double sums = static_cast<double>(v->n * columns) * 8 / 4e6;
+static int splits_of(const mz_cu_conv &v, int sms) {
+    const int64_t columns = v.r * v.s * v.c, wide = columns + (v.bias.data != nullptr ? 8 : 0);
+    const int64_t tiles = tiles_of(v.n, ROWS) * tiles_of(wide, COLUMNS);
+    const int64_t pieces = (v.b * v.p * v.q + L - 1) / L;
+    const double sums = static_cast<double>(v.n * columns) * 8 / 4e6;
     int best = 1;
     double least = 0;
     for (int64_t s = 1; s <= 160 && s <= pieces; s++) {
@@ -306,42 +295,153 @@ extern "C" int mz_cu_conv_dw_splits(const mz_cu_conv *v, int sms) {
     return static_cast<int>((pieces + per - 1) / per); // no range is empty
 }
 
-extern "C" cudaError_t mz_cu_conv_dw(cudaStream_t stream, const mz_cu_conv *v, int splits, float *partial,
-                                     bool accumulate, bool accumulate_bias, bool prepare) {
+// v: groups 1, c and n multiples of 8, both images of one dtype; bias: where the sums of dy's columns go, or absent.
+// partial: splits·n·(r·s·c + 1) floats where splits are more than 1. prepare: launches nothing, and fails where there
+// is no code for the device.
+static cudaError_t conv_dw(cudaStream_t stream, const mz_cu_conv &v, int splits, float *partial, bool accumulate,
+                           bool accumulate_bias, bool prepare) {
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    const int64_t pixels = v->b * v->p * v->q, columns = v->r * v->s * v->c, pieces = (pixels + L - 1) / L;
-    float *out = static_cast<float *>(v->weight.data), *bias = static_cast<float *>(v->bias.data);
-    float *bias_partial = bias != nullptr && splits > 1 ? partial + splits * v->n * columns : nullptr;
-    const problem p = {v->y.data,
-                       v->x.data,
+    const int64_t pixels = v.b * v.p * v.q, columns = v.r * v.s * v.c, pieces = (pixels + L - 1) / L;
+    float *out = static_cast<float *>(v.weight.data), *bias = static_cast<float *>(v.bias.data);
+    float *bias_partial = bias != nullptr && splits > 1 ? partial + splits * v.n * columns : nullptr;
+    const problem p = {v.y.data,
+                       v.x.data,
                        splits > 1 ? partial : out,
                        splits > 1 ? bias_partial : bias,
-                       v->n * columns,
-                       static_cast<int>(v->h),
-                       static_cast<int>(v->w),
-                       static_cast<int>(v->c),
-                       static_cast<int>(v->n),
-                       static_cast<int>(v->s),
+                       v.n * columns,
+                       static_cast<int>(v.h),
+                       static_cast<int>(v.w),
+                       static_cast<int>(v.c),
+                       static_cast<int>(v.n),
+                       static_cast<int>(v.s),
                        static_cast<int>(columns),
-                       static_cast<int>(v->stride),
-                       static_cast<int>(v->pad),
+                       static_cast<int>(v.stride),
+                       static_cast<int>(v.pad),
                        static_cast<int>(pixels),
                        static_cast<int>((pieces + splits - 1) / splits * L),
-                       divider_of(v->q),
-                       divider_of(v->p),
+                       divider_of(v.q),
+                       divider_of(v.p),
                        static_cast<int>(tiles_of(columns + (bias != nullptr ? 8 : 0), COLUMNS)),
                        splits == 1 && accumulate,
                        splits == 1 && accumulate_bias};
-    const cudaError_t error = v->x.dtype == MEZZO_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
-                                                       : launch<__half>(stream, p, splits, prepare);
+    const cudaError_t error = v.x.dtype == MEZZO_BF16 ? launch<__nv_bfloat16>(stream, p, splits, prepare)
+                                                      : launch<__half>(stream, p, splits, prepare);
     if (error != cudaSuccess || prepare || splits == 1)
         return error;
     const joined weights = {reinterpret_cast<const float4 *>(partial), reinterpret_cast<float4 *>(out),
-                            v->n * columns / 4, accumulate};
+                            v.n * columns / 4, accumulate};
     const joined biases = {reinterpret_cast<const float4 *>(bias_partial), reinterpret_cast<float4 *>(bias),
-                           bias != nullptr ? v->n / 4 : 0, accumulate_bias};
-    conv_join_kernel<<<blocks_of(weights.fours + biases.fours), THREADS, 0, stream>>>(weights, biases, splits);
+                           bias != nullptr ? v.n / 4 : 0, accumulate_bias};
+    conv_join_kernel<<<blocks_of(weights.fours + biases.fours, THREADS), THREADS, 0, stream>>>(weights, biases, splits);
     return cudaGetLastError();
 }
+
+// --- conv2d_dw -----------------------------------------------------------------------------------------------------
+static mz_cu_conv dw_of(const mz_call *call) {
+    return conv_of(call, mz_in(call, conv2d_dw, x), mz_out(call, conv2d_dw, dw), mz_in(call, conv2d_dw, dy));
+}
+
+// Channels that are no multiples of 8 are copied with zeros after them, and dw is made as wide.
+struct plan {
+    mz_cu_conv v; // with those channels
+    int splits;
+    bool pad_x, pad_y;
+    size_t at_x, at_y, at_sum, at_partial, at_bias, bytes;
+};
+
+static size_t place(plan *p, bool wanted, int64_t numbers, size_t size) {
+    const size_t at = p->bytes;
+    p->bytes += mz_align_up(wanted ? static_cast<size_t>(numbers) * size : 0, 256);
+    return at;
+}
+
+static int64_t weights_of(const mz_cu_conv &v) {
+    return v.n * v.r * v.s * v.c;
+}
+
+static plan plan_of(const mz_cuda_device *cuda, const mz_call *call) {
+    plan p = {.v = dw_of(call)};
+    mz_cu_conv &v = p.v;
+    const int64_t x = v.b * v.h * v.w, y = v.b * v.p * v.q;
+    p.pad_x = v.c % 8 != 0;
+    p.pad_y = v.n % 8 != 0;
+    if (!p.pad_y) // of padded dy the sums are made by themselves
+        v.bias = mz_cuda_array(mz_out(call, conv2d_dw, db));
+    v.c = v.depth = (v.c + 7) / 8 * 8;
+    v.n = (v.n + 7) / 8 * 8;
+    p.splits = splits_of(v, cuda->sms);
+    p.at_x = place(&p, p.pad_x, x * v.c, sizeof(uint16_t));
+    p.at_y = place(&p, p.pad_y, y * v.n, sizeof(uint16_t));
+    p.at_sum = place(&p, p.pad_x || p.pad_y, weights_of(v), sizeof(float));
+    p.at_partial = place(&p, p.splits > 1, p.splits * (weights_of(v) + v.n), sizeof(float));
+    p.at_bias = p.bytes;
+    if (p.pad_y && mz_present(mz_out(call, conv2d_dw, db)))
+        p.bytes += mz_cu_column_sums_bytes(y, mz_in(call, conv2d_dw, dy)->shape.dim[3]);
+    return p;
+}
+
+static const char *refusal(const mz_cuda_device *cuda, const mz_call *call) {
+    const mezzo_dtype dtype = mz_in(call, conv2d_dw, dy)->dtype, compute = call->numerics.compute;
+    const mz_cu_conv v = dw_of(call);
+    const int64_t most = static_cast<int64_t>(1) << 30;
+    if (cuda->cc != 90)
+        return "is for compute capability 9.0";
+    if ((dtype != MEZZO_BF16 && dtype != MEZZO_F16) || mz_in(call, conv2d_dw, x)->dtype != dtype)
+        return "multiplies bf16 by bf16 and fp16 by fp16";
+    if (compute != dtype && compute != MEZZO_F32)
+        return "multiplies what is stored as it is";
+    if (v.groups != 1)
+        return "serves one group";
+    if (v.h >= 1 << 15 || v.w >= 1 << 15)
+        return "serves images of less than 32,768 rows and columns";
+    if (v.b * v.h * v.w >= most || v.b * v.p * v.q >= most || v.n >= 1 << 24 || v.r * v.s * v.c >= 1 << 24 ||
+        v.b * v.h * v.w * v.c >= 8 * most || v.b * v.p * v.q * v.n >= 8 * most)
+        return "2^30 pixels, 2^33 numbers of an image, 2^24 columns or rows of the weight, or more";
+    return mz_cuda_storages(call, "aa", "ff");
+}
+
+static const char *conv_dw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    const char *reason = refusal(cuda, call);
+    if (reason != NULL)
+        return reason;
+    const plan p = plan_of(cuda, call);
+    const bool ready = conv_dw(cuda->stream, p.v, 1, NULL, false, false, true) == cudaSuccess;
+    (void)cudaGetLastError();
+    out->workspace = p.bytes;
+    return ready ? NULL : "this build has no code for compute capability 9.0a";
+}
+
+static void launch_conv_dw(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy), *x = mz_in(call, conv2d_dw, x), *dw = mz_out(call, conv2d_dw, dw),
+                    *db = mz_out(call, conv2d_dw, db);
+    const bool accumulate = call->attrs.accumulate;
+    char *workspace = static_cast<char *>(call->workspace);
+    plan p = plan_of(cuda, call);
+    const bool padded = p.pad_x || p.pad_y;
+    const int64_t pixels = mz_shape_rows(&dy->shape), channels = x->shape.dim[3];
+    float *sum = reinterpret_cast<float *>(workspace + p.at_sum);
+    float *partial = reinterpret_cast<float *>(workspace + p.at_partial);
+    if (padded)
+        p.v.weight.data = sum;
+    if (p.pad_x) {
+        p.v.x.data = workspace + p.at_x;
+        pad(cuda->stream, x->data, p.v.x.data, mz_shape_rows(&x->shape), channels, p.v.c);
+    }
+    if (p.pad_y) {
+        p.v.y.data = workspace + p.at_y;
+        pad(cuda->stream, dy->data, p.v.y.data, pixels, dy->shape.dim[3], p.v.n);
+    }
+    conv_dw(cuda->stream, p.v, p.splits, partial, accumulate && !padded, accumulate, false);
+    if (padded) {
+        const int64_t numbers = mz_shape_rows(&dw->shape) * channels;
+        conv_strip_kernel<<<blocks_of(numbers, THREADS), THREADS, 0, cuda->stream>>>(sum, data_of<float>(dw), numbers,
+                                                                                     channels, p.v.c, accumulate);
+    }
+    if (p.pad_y && mz_present(db))
+        mz_cu_column_sums(cuda->stream, mz_cuda_array(dy), data_of<float>(db), pixels, dy->shape.dim[3], accumulate,
+                          reinterpret_cast<float *>(workspace + p.at_bias));
+}
+const mz_kernel mz_cuda_conv2d_dw_wgmma = {"conv2d_dw__cuda_wgmma", conv_dw_prepare, enqueue<launch_conv_dw>};

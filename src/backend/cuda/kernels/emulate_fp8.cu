@@ -1,15 +1,22 @@
 // Widens eight bits, finds a tensor's amax, and rounds to MX and NVFP4 blocks for emulation.
 #include <cuda_fp8.h>
 
-#include "emulate_fp8.h"
+#include "host.cuh"
 #include "philox.cuh"
 #include "vec.cuh"
 
 enum { THREADS = 256, UNROLL = 4, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
 
-static unsigned blocks_for(int64_t n, int64_t each) {
-    return static_cast<unsigned>((n + each - 1) / each);
-}
+struct scales_args { // that of (row, col) is data[(row >> row_shift)·row_step + (col >> col_shift)·col_step]
+    const float *data;
+    int64_t row_step, col_step;
+    int row_shift, col_shift;
+};
+struct random_args {
+    const mz_rng_state *rng; // NULL: to nearest
+    uint32_t stream;
+    int64_t first; // which element of the operand x[0] is
+};
 
 // --- the largest magnitude -----------------------------------------------------------------------------------------
 // Positive floats are in the order of their bits, and so are BF16's and FP16's: two of these are looked at at once.
@@ -62,18 +69,17 @@ __global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n,
         atomicMax(amax, mine);
 }
 
-extern "C" cudaError_t mz_cu_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *amax) {
-    cudaError_t error = cudaMemsetAsync(amax, 0, sizeof *amax, stream);
-    if (error != cudaSuccess || n == 0)
-        return error;
-    const unsigned blocks = blocks_for(n, BLOCK_ELEMENTS), grid = blocks < 1056 ? blocks : 1056; // 8 for each of 132
-    amax_kernel<<<grid, THREADS, 0, stream>>>(x, n, amax);
-    return cudaGetLastError();
+// The bits of the largest magnitude, a NaN's above all.
+static void find_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *amax) {
+    const unsigned blocks = blocks_of(n, BLOCK_ELEMENTS), grid = blocks < 1056 ? blocks : 1056; // 8 for each of 132
+    cudaMemsetAsync(amax, 0, sizeof *amax, stream);
+    if (n > 0)
+        amax_kernel<<<grid, THREADS, 0, stream>>>(x, n, amax);
 }
 
 // --- from 8 bits ---------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(THREADS)
-    widen_kernel(mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols, bool columnwise) {
+    widen_kernel(mz_cu_array x, scales_args scales, void *y, int64_t rows, int64_t cols, bool columnwise) {
     const __nv_fp8_interpretation_t format = x.dtype == MEZZO_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < rows * cols) {
@@ -83,14 +89,6 @@ __global__ void __launch_bounds__(THREADS)
         const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[from], format);
         store1(y, MEZZO_BF16, i, __half2float(half) * factor);
     }
-}
-
-extern "C" cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows,
-                                   int64_t cols, bool columnwise) {
-    if (rows == 0 || cols == 0)
-        return cudaSuccess;
-    widen_kernel<<<blocks_for(rows * cols, THREADS), THREADS, 0, stream>>>(x, scales, y, rows, cols, columnwise);
-    return cudaGetLastError();
 }
 
 // --- blocks, emulated (base/blocks.c has the definitions) ----------------------------------------------------------
@@ -171,23 +169,20 @@ __global__ void __launch_bounds__(THREADS)
             y[at + i * cols] = whole ? __fmul_rn(v[i], root) : v[i];
 }
 
-extern "C" cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks,
-                                  int via, const void *rng) {
+// base/blocks.h's mz_blocks_turn_run along each column of x, rounded as `via` says; signs by rng's seed.
+static void turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks, int via,
+                 const void *rng) {
     const int64_t size = blocks == NVFP4 ? 16 : 32, n = (rows + size - 1) / size * cols;
-    if (n == 0)
-        return cudaSuccess;
-    if (size == 16)
-        turn_kernel<16><<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, via, rng);
-    else
-        turn_kernel<32><<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, rows, cols, via, rng);
-    return cudaGetLastError();
+    if (n > 0)
+        (size == 16 ? turn_kernel<16> : turn_kernel<32>)<<<blocks_of(n, THREADS), THREADS, 0, stream>>>(x, y, rows,
+                                                                                                        cols, via, rng);
 }
 
 // x may be y where both are FP32. A thread a block, whose numbers stay in registers.
 template <int SIZE>
 __global__ void __launch_bounds__(THREADS)
     blocks_kernel(mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down, int blocks, int via,
-                  const uint32_t *amax_of_all, mz_cu_at_random random) {
+                  const uint32_t *amax_of_all, random_args random) {
     const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + SIZE - 1) / SIZE;
     const int64_t index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     if (index >= runs * parts)
@@ -228,24 +223,189 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-static cudaError_t blocks_run(cudaStream_t stream, mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down,
-                              int blocks, int via, const uint32_t *amax, const mz_cu_at_random *random) {
+// x [rows, cols], rounded as `via` says, then to blocks along the columns, or down the rows. y: FP32, or BF16, which
+// holds a number of MX's exactly where its block's scale is at least 2^-124.
+static void round_to_blocks(cudaStream_t stream, mz_cu_array x, const mz_tensor *y, int64_t rows, int64_t cols,
+                            bool down, int blocks, int via, const uint32_t *amax, const random_args &random) {
     const int64_t size = blocks == NVFP4 ? 16 : 32, k = down ? rows : cols, runs = down ? cols : rows;
     const int64_t n = runs * ((k + size - 1) / size);
-    if (n == 0)
-        return cudaSuccess;
-    auto *kernel = size == 16 ? blocks_kernel<16> : blocks_kernel<32>;
-    kernel<<<blocks_for(n, THREADS), THREADS, 0, stream>>>(x, y, to, rows, cols, down, blocks, via, amax, *random);
-    return cudaGetLastError();
+    if (n > 0)
+        (size == 16 ? blocks_kernel<16> : blocks_kernel<32>)<<<blocks_of(n, THREADS), THREADS, 0, stream>>>(
+            x, y->data, y->dtype, rows, cols, down, blocks, via, amax, random);
 }
 
-extern "C" cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down,
-                                    int blocks, int via, const uint32_t *amax, const mz_cu_at_random *random) {
-    return blocks_run(stream, x, y, MEZZO_F32, rows, cols, down, blocks, via, amax, random);
+// --- products ------------------------------------------------------------------------------------------------------
+// Of formats that this GPU or cuBLASLt does not multiply: of 8-bit operands of any shape, and of operands that are
+// rounded to blocks (attrs.blocks). Their operands are brought to a format that holds them exactly, BF16 and FP32, and
+// that one's kernel runs (as cpu/emulate_fp8.c does).
+enum { ALIGN = 256 };
+
+static bool is_8bit(const mz_tensor *t) {
+    return t->dtype == MEZZO_F8E4M3 || t->dtype == MEZZO_F8E5M2;
 }
 
-extern "C" cudaError_t mz_cu_blocks_bf16(cudaStream_t stream, mz_cu_array x, void *y, int64_t rows, int64_t cols,
-                                         int down, int blocks, int via, const uint32_t *amax,
-                                         const mz_cu_at_random *random) {
-    return blocks_run(stream, x, y, MEZZO_BF16, rows, cols, down, blocks, via, amax, random);
+enum { SCALINGS = MZ_BIT(MZ_SCALING_TENSOR) | MZ_BIT(MZ_SCALING_BLOCK128) | MZ_BIT(MZ_SCALING_TILE128), SHIFT = 7 };
+static_assert(1 << SHIFT == MZ_SCALE_BLOCK, "a shift finds the block");
+
+// mz_scale_index for kernels.
+static scales_args scales_of(const mz_tensor *t) {
+    const int64_t cols = t->shape.dim[t->shape.rank - 1], rows = mz_shape_rows(&t->shape);
+    if (t->scaling == MZ_SCALING_TILE128)
+        return scales_args{t->scale, mz_scale_pitch(cols) >> SHIFT, 1, SHIFT, SHIFT};
+    if (t->scaling == MZ_SCALING_BLOCK128)
+        return t->columnwise ? scales_args{t->scale, mz_scale_pitch(cols), 1, SHIFT, 0}
+                             : scales_args{t->scale, 1, mz_scale_pitch(rows), 0, SHIFT};
+    return {.data = t->scale};
+}
+
+// Returns what holds an operand exactly. An element of MX has at most 4 significant bits and its scale is a power of
+// two; an element of NVFP4 has an FP32 scale, and turning leaves FP32 numbers, which are rounded in place.
+static mezzo_dtype plain_dtype(const mz_call *call, int slot) {
+    if (is_8bit(&call->in[slot]))
+        return MEZZO_BF16;
+    const bool turns = call->op == MZ_OP_linear_dw && call->attrs.hadamard;
+    return call->attrs.blocks == MEZZO_BLOCKS_NVFP4 || turns ? MEZZO_F32 : MEZZO_BF16;
+}
+
+static size_t plain_bytes(const mz_call *call, int slot) {
+    return mz_align_up(
+        static_cast<size_t>(mz_shape_count(&call->in[slot].shape)) * mezzo_dtype_size(plain_dtype(call, slot)), ALIGN);
+}
+
+// The call on operands as they become, which lie in the workspace.
+static mz_call plain_call(const mz_call *call) {
+    mz_call part = *call;
+    char *at = static_cast<char *>(call->workspace);
+    for (int i = 0; i < 2; i++) {
+        mz_tensor *t = &part.in[i];
+        t->dtype = plain_dtype(call, i);
+        t->scaling = MZ_SCALING_NONE;
+        t->scale = NULL;
+        t->columnwise = false;
+        t->data = at;
+        at = at != NULL ? at + plain_bytes(call, i) : NULL;
+    }
+    part.numerics.compute = part.in[0].dtype;
+    part.attrs.blocks = MEZZO_BLOCKS_NONE;
+    part.workspace = at != NULL ? at + ALIGN : NULL; // after the largest magnitude
+    part.state = NULL;
+    return part;
+}
+
+static void release(void *state) {
+    mz_prepared_free(static_cast<mz_prepared *>(state));
+    mz_free(state);
+}
+
+// Returns whether the device has units and this build kernels for 8-bit operands scaled so.
+static bool multiplies(const mz_cuda_device *cuda, const mz_call *call) {
+    const bool grouped =
+        call->op == MZ_OP_grouped_linear || call->op == MZ_OP_grouped_linear_dx || call->op == MZ_OP_grouped_linear_dw;
+    return call->in[0].scaling == MZ_SCALING_TENSOR && !grouped ? cuda->cc >= 89 : cuda->cc == 90;
+}
+
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    bool emulated_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
+    if (!emulated_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
+        return "serves 8-bit operands, and operands rounded to blocks";
+    for (int i = 0; i < 2; i++)
+        if (emulated_operands ? (SCALINGS & MZ_BIT(call->in[i].scaling)) == 0 : !mz_cuda_float(&call->in[i]))
+            return "8-bit operands have scales, others are fp32, bf16 or fp16";
+    if (emulated_operands && multiplies(mz_cuda(device), call))
+        return "this device multiplies 8 bits: the storage pass and autocast see to rows that its kernels take";
+    mz_prepared *inner = static_cast<mz_prepared *>(mz_alloc(1, sizeof *inner));
+    if (inner == NULL)
+        return mz_out_of_memory;
+    mz_call part = plain_call(call);
+    part.in[0].data = part.in[1].data = part.workspace = NULL;
+    mezzo_status status = mz_prepare(device, &part, inner);
+    out->state = inner;
+    out->release = release;
+    out->workspace = plain_bytes(call, 0) + plain_bytes(call, 1) + ALIGN + inner->workspace;
+    if (status == MEZZO_ERR_MEMORY)
+        return mz_out_of_memory;
+    return status == MEZZO_OK ? NULL : "no kernel takes the operands as bf16 or fp32";
+}
+
+static mezzo_status run(mezzo_device *device, const mz_call *call) {
+    const cudaStream_t stream = mz_cuda(device)->stream;
+    const mz_prepared *inner = static_cast<const mz_prepared *>(call->state);
+    mz_call part = plain_call(call);
+    uint32_t *amax = reinterpret_cast<uint32_t *>(static_cast<char *>(part.workspace) - ALIGN);
+    const bool dw = call->op == MZ_OP_linear_dw;
+    const int blocks = call->attrs.blocks;
+    random_args random[2] = {};
+    if (call->op != MZ_OP_linear && call->attrs.random_gradients)
+        random[0] = {.rng = call->rng,
+                     .stream = call->attrs.rng | static_cast<uint32_t>(dw ? MZ_STREAM_DW : MZ_STREAM_DX),
+                     .first = call->attrs.first_row * mz_cuda_width(&call->in[0])};
+    for (int i = 0; i < 2; i++) {
+        const mz_tensor *from = &call->in[i];
+        const int64_t n = mz_shape_count(&from->shape), cols = mz_cuda_width(from), rows = n / cols;
+        const bool down = dw || (call->op == MZ_OP_linear_dx && i == 1);
+        mz_cu_array x = mz_cuda_array(from);
+        if (is_8bit(from)) {
+            if (n > 0)
+                widen_kernel<<<blocks_of(n, THREADS), THREADS, 0, stream>>>(x, scales_of(from), part.in[i].data, rows,
+                                                                            cols, from->columnwise);
+            continue;
+        }
+        int via = call->numerics.compute;
+        if (dw && call->attrs.hadamard) {
+            turn(stream, x, static_cast<float *>(part.in[i].data), rows, cols, blocks, via, call->rng);
+            x = {part.in[i].data, MEZZO_F32};
+            via = MEZZO_F32;
+        }
+        find_amax(stream, x, n, amax);
+        round_to_blocks(stream, x, &part.in[i], rows, cols, down, blocks, via, amax, random[i]);
+    }
+    MZ_CUDA_TRY(cudaGetLastError());
+    part.state = inner->state;
+    return inner->kernel->run(device, &part);
+}
+
+const mz_kernel mz_cuda_linear_emulated = {"linear_emulated__cuda", prepare, run};
+const mz_kernel mz_cuda_linear_dx_emulated = {"linear_dx_emulated__cuda", prepare, run};
+const mz_kernel mz_cuda_linear_dw_emulated = {"linear_dw_emulated__cuda", prepare, run};
+
+// The experts' rows are 8 bits with a scale for all of them, or plain.
+static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    if (call->attrs.blocks != MEZZO_BLOCKS_NONE || call->in[0].scaling != MZ_SCALING_TENSOR ||
+        call->in[1].scaling != MZ_SCALING_TENSOR)
+        return "serves 8-bit operands that have one scale each";
+    return prepare(device, call, out);
+}
+
+const mz_kernel mz_cuda_grouped_linear_emulated = {"grouped_linear_emulated__cuda", prepare_grouped, run};
+const mz_kernel mz_cuda_grouped_linear_dx_emulated = {"grouped_linear_dx_emulated__cuda", prepare_grouped, run};
+const mz_kernel mz_cuda_grouped_linear_dw_emulated = {"grouped_linear_dw_emulated__cuda", prepare_grouped, run};
+
+mz_takes mz_cuda_takes(const mz_kernel *kernel) {
+    const mz_kernel *const eight[] = {&mz_cuda_linear_emulated,
+                                      &mz_cuda_linear_dx_emulated,
+                                      &mz_cuda_linear_dw_emulated,
+                                      &mz_cuda_linear_fp8,
+                                      &mz_cuda_linear_dx_fp8,
+                                      &mz_cuda_linear_dw_fp8,
+                                      &mz_cuda_linear_block,
+                                      &mz_cuda_linear_dx_block,
+                                      &mz_cuda_linear_dw_block,
+                                      &mz_cuda_grouped_linear_emulated,
+                                      &mz_cuda_grouped_linear_dx_emulated,
+                                      &mz_cuda_grouped_linear_dw_emulated,
+                                      &mz_cuda_grouped_linear_fp8,
+                                      &mz_cuda_grouped_linear_dx_fp8,
+                                      &mz_cuda_grouped_linear_dw_fp8,
+                                      &mz_cuda_quantize};
+    for (size_t i = 0; i < MZ_COUNT(eight); i++)
+        if (kernel == eight[i])
+            return {.dtypes = MZ_DTYPES_USUAL | MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2),
+                    .scalings = MZ_SCALINGS_NONE | SCALINGS,
+                    .blocks = i < 3};
+#define KIND(name, ...) || kernel == &mz_cuda_##name
+    const bool extras = kernel == &mz_cuda_linear_dx_product
+#include "mezzo/optimizers.def"
+#undef KIND
+        ;
+    return {.dtypes = MZ_DTYPES_USUAL, .scalings = MZ_SCALINGS_NONE, .extras = extras};
 }

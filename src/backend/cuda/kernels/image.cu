@@ -1,6 +1,6 @@
 // Images [B, height, width, channels]: convolution with one sum a thread, group norm with one block a group,
 // resampling, noise, the embedding of times. Sums are FP32 in an order that the shapes decide.
-#include "host.cuh"
+#include "conv.cuh"
 #include "activation.cuh"
 #include "group_norm.cuh"
 #include "philox.cuh"
@@ -109,25 +109,6 @@ extern "C" cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv
     else
         conv2d_gather_kernel<<<grid, IMAGE_BLOCK, 0, stream>>>(*v, taps, static_cast<float *>(v->x.data));
     return cudaGetLastError();
-}
-
-static mz_cu_conv conv_of(const mz_call *call, const mz_tensor *x, const mz_tensor *w, const mz_tensor *y) {
-    return {.x = mz_cuda_array(x),
-            .weight = mz_cuda_array(w),
-            .y = mz_cuda_array(y),
-            .b = x->shape.dim[0],
-            .h = x->shape.dim[1],
-            .w = x->shape.dim[2],
-            .c = x->shape.dim[3],
-            .n = w->shape.dim[0],
-            .r = w->shape.dim[1],
-            .s = w->shape.dim[2],
-            .depth = w->shape.dim[3],
-            .p = y->shape.dim[1],
-            .q = y->shape.dim[2],
-            .stride = call->attrs.stride,
-            .pad = call->attrs.pad_before,
-            .groups = call->attrs.groups};
 }
 
 static void launch_conv2d(const mz_cuda_device *cuda, const mz_call *call) {

@@ -75,20 +75,6 @@ cudaError_t mz_cu_attention_fma_bwd(cudaStream_t stream, const mz_cu_attention *
 cudaError_t mz_cu_attention_tf32(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 cudaError_t mz_cu_attention_tf32_bwd(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 
-// --- attention_cached.cu -------------------------------------------------------------------------------------------
-typedef struct mz_cu_cached {
-    const void *q, *k, *v;                     // [B, T, …], rows q_row and kv_row apart
-    float *cache_k, *cache_v;                  // [B, size, kv_heads·width]
-    const int32_t *positions;                  // on the device; the first is where the new rows go
-    void *y;                                   // [B, T, heads·width]
-    int dtype, compute;                        // of q, k, v, y; and what q, k and v are rounded to
-    int batch, length, heads, kv_heads, width; // width at most 256
-    int64_t q_row, kv_row, size;
-    float scale, cap; // cap of scores; 0: none
-    int64_t window;   // 0: none
-} mz_cu_cached;
-cudaError_t mz_cu_attention_cached(cudaStream_t stream, const mz_cu_cached *a);
-
 // --- matmul.cu: what cuBLASLt's epilogues cannot do ----------------------------------------------------------------
 // y = residual + round_via(act(round_via(z + bias))), preact = round_via(z + bias); all [rows, cols] but bias [cols].
 // Only z and y must be there. act is a mz_act.
@@ -114,49 +100,6 @@ cudaError_t mz_cu_add_partials(cudaStream_t stream, const float *partial, float 
 // format of the result; *out = 1 where any 4 bytes differ.
 cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t seed, bool cancel);
 cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out);
-
-// --- elementwise.cu ------------------------------------------------------------------------------------------------
-// Eight bits. most: the bits of the largest magnitude, a NaN's above all. widen: exact, to BF16; x lies as [cols, rows]
-// where it is turned.
-typedef struct mz_cu_scales { // that of (row, col) is data[(row >> row_shift)·row_step + (col >> col_shift)·col_step]
-    const float *data;
-    int64_t row_step, col_step;
-    int row_shift, col_shift;
-} mz_cu_scales;
-cudaError_t mz_cu_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *amax);
-cudaError_t mz_cu_widen(cudaStream_t stream, mz_cu_array x, mz_cu_scales scales, void *y, int64_t rows, int64_t cols,
-                        bool columnwise);
-// x [rows, cols], rounded to BF16 first where `via` says so, then to blocks (mezzo_blocks) along the columns, or down
-// the rows, → FP32, at random where random.rng is not NULL. `amax` as above, of x. x may be y.
-typedef struct mz_cu_at_random {
-    const void *rng; // mz_rng_state
-    uint32_t stream;
-    int64_t first; // which element of the operand x[0] is
-} mz_cu_at_random;
-cudaError_t mz_cu_blocks(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int down, int blocks,
-                         int via, const uint32_t *amax, const mz_cu_at_random *random);
-// base/blocks.h's mz_blocks_turn_run along each column of x, rounded as `via` says, → FP32; signs by rng's seed.
-cudaError_t mz_cu_turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks, int via,
-                       const void *rng);
-// --- product.cu ----------------------------------------------------------------------------------------------------
-// BF16 and FP16 products with their epilogues, compute capability 9.0. a [rows, inner]; w [cols, inner], with DACT
-// [inner, cols]; inner and cols multiples of 8, everything 16-byte aligned.
-enum { MZ_CU_PRODUCT_RESIDUAL, MZ_CU_PRODUCT_DACT };
-typedef struct mz_cu_product {
-    int epilogue;
-    int dtype; // of a and w; of preact and out with DACT
-    const void *a, *w;
-    mz_cu_array bias;      // RESIDUAL: [cols] or NULL
-    const float *residual; // RESIDUAL: out [rows, cols] FP32 = a·wᵀ + bias + residual
-    const void *preact;    // DACT: out = round(a·w·gelu'(preact))
-    void *out;
-    float *partial; // DACT: [mz_cu_product_parts(rows), cols], to be added up to the sums of out's columns; or NULL
-    int64_t rows;
-    int cols, inner;
-} mz_cu_product;
-int64_t mz_cu_product_parts(int64_t rows);
-// prepare: asks for the shared memory that it needs, once; nothing is launched.
-cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, int sms, bool prepare);
 
 // --- image.cu ------------------------------------------------------------------------------------------------------
 // Convolution: x [b, h, w, c], weight [n, r, s, depth], y [b, p, q, n], depth = c/groups. conv2d writes y, conv2d_dx

@@ -9,8 +9,8 @@
 
 #include "barrier.cuh"
 #include "cluster.cuh"
+#include "host.cuh"
 #include "pdl_launch.cuh"
-#include "product.h"
 #include "ptx.cuh"
 #include "vec.cuh"
 #include "wgmma.cuh"
@@ -22,13 +22,25 @@ enum { AT_STAGING = STAGES * STAGE, AT_BARRIERS = AT_STAGING + GROUPS * STAGING,
 enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
 static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
-enum { EPILOGUE_RECOMPUTE = MZ_CU_PRODUCT_DACT + 1 }; // DACT, and act_out
-struct product : mz_cu_product {
-    void *act_out;
+// a [rows, inner]; w [cols, inner], with DACT and RECOMPUTE [inner, cols]; inner and cols multiples of 8, everything
+// 16-byte aligned. RECOMPUTE: DACT, and act_out.
+enum { RESIDUAL, DACT, RECOMPUTE };
+struct product {
+    int epilogue;
+    int dtype; // of a and w; of preact and out with DACT
+    const void *a, *w;
+    mz_cu_array bias;      // RESIDUAL: [cols] or NULL
+    const float *residual; // RESIDUAL: out [rows, cols] FP32 = a·wᵀ + bias + residual
+    const void *preact;    // DACT: out = round(a·w·gelu'(preact))
+    void *out;
+    float *partial; // DACT: [parts_of(rows), cols], to be added up to the sums of out's columns; or NULL
+    int64_t rows;
+    int cols, inner;
+    void *act_out; // RECOMPUTE: [rows, cols] = round(gelu(preact)), which may be preact itself
 };
 
 constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
-    return epilogue == MZ_CU_PRODUCT_RESIDUAL;
+    return epilogue == RESIDUAL;
 }
 
 // --- turns ---------------------------------------------------------------------------------------------------------
@@ -125,7 +137,7 @@ template <typename V> struct rows_at {
     char *first;
     uint32_t pitch;
     int exist;
-    __device__ __forceinline__ rows_at(const mz_cu_product &g, const place &p, const void *data, int i) {
+    __device__ __forceinline__ rows_at(const product &g, const place &p, const void *data, int i) {
         const int64_t row = p.row + row_of(i);
         pitch = static_cast<uint32_t>(g.cols) * static_cast<uint32_t>(sizeof(V) / 4);
         first = static_cast<char *>(const_cast<void *>(data)) + row * pitch + p.col * static_cast<int>(sizeof(V) / 4);
@@ -138,7 +150,7 @@ template <typename V> struct rows_at {
 template <typename V> struct rows_ahead {
     V v[AT_ONCE];
     // After the warp's last row nothing is asked for; for a row that does not exist the last one is read.
-    __device__ __forceinline__ void load(const mz_cu_product &g, const place &p, const void *from, int i) {
+    __device__ __forceinline__ void load(const product &g, const place &p, const void *from, int i) {
         const rows_at<V> rows(g, p, from, i);
         const bool any = i < 32 && rows.exist > 0;
         const int last = rows.exist - 1;
@@ -150,7 +162,7 @@ template <typename V> struct rows_ahead {
     }
 };
 
-__device__ __forceinline__ float4 bias_of(const mz_cu_product &g, const place &p) {
+__device__ __forceinline__ float4 bias_of(const product &g, const place &p) {
     if (g.bias.data == nullptr || !p.inside)
         return make_float4(0, 0, 0, 0);
     if (g.bias.dtype == MEZZO_F32)
@@ -175,7 +187,7 @@ __device__ __forceinline__ float derivative_fast(float x, float &act_out) {
 }
 
 // out = d + bias + residual, FP32
-__device__ __forceinline__ void finish_residual(const mz_cu_product &g, const place &p, const float (&d)[2][16][4],
+__device__ __forceinline__ void finish_residual(const product &g, const place &p, const float (&d)[2][16][4],
                                                 rows_ahead<float4> &ahead) {
     float4 bias = bias_of(g, p);
 #pragma unroll
@@ -194,7 +206,7 @@ __device__ __forceinline__ void finish_residual(const mz_cu_product &g, const pl
 }
 
 // Sums of what a warpgroup has stored over its 128 rows: a thread's, then the four warps in order.
-__device__ __forceinline__ void store_sums(const mz_cu_product &g, const place &p, int group, float4 sums) {
+__device__ __forceinline__ void store_sums(const product &g, const place &p, int group, float4 sums) {
     __syncwarp();
     reinterpret_cast<float4 *>(p.staging)[p.lane] = sums;
     warpgroup_sync(group);
@@ -251,7 +263,7 @@ struct walk {
     uint32_t across, steps; // tiles in a row, pieces of l
 };
 
-__device__ __forceinline__ walk walk_begin(const mz_cu_product &g) {
+__device__ __forceinline__ walk walk_begin(const product &g) {
     walk w;
     w.across = (g.cols + TILE - 1) / TILE;
     w.steps = (g.inner + L - 1) / L;
@@ -262,8 +274,8 @@ __device__ __forceinline__ walk walk_begin(const mz_cu_product &g) {
 }
 
 template <bool W_BY_ROWS> // w [cols, inner], else [inner, cols]
-__device__ __forceinline__ void produce(const mz_cu_product &g, const CUtensorMap *a, const CUtensorMap *w,
-                                        uint32_t shared, uint32_t full, uint32_t empty) {
+__device__ __forceinline__ void produce(const product &g, const CUtensorMap *a, const CUtensorMap *w, uint32_t shared,
+                                        uint32_t full, uint32_t empty) {
     walk t = walk_begin(g);
     uint32_t rank = block_of_cluster();
     int stage = 0;
@@ -302,8 +314,8 @@ __device__ __forceinline__ void consume(const product &g, unsigned char *shared,
         p.row = (t.tile / t.across * CLUSTER + rank) * TILE + warp * 16;
         p.col = static_cast<int>(t.tile % t.across) * TILE + p.lane * 4;
         p.inside = p.col < g.cols;
-        rows_ahead<typename std::conditional<EPILOGUE == MZ_CU_PRODUCT_RESIDUAL, float4, uint2>::type> ahead;
-        if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
+        rows_ahead<typename std::conditional<EPILOGUE == RESIDUAL, float4, uint2>::type> ahead;
+        if constexpr (EPILOGUE == RESIDUAL)
             ahead.load(g, p, g.residual, 0);
         else
             ahead.load(g, p, g.preact, 0);
@@ -339,10 +351,10 @@ __device__ __forceinline__ void consume(const product &g, unsigned char *shared,
         wgmma_wait<0>();
         if (p.lane < CLUSTER)
             barrier_arrive_at(empty + before * 8, p.lane);
-        if constexpr (EPILOGUE == MZ_CU_PRODUCT_RESIDUAL)
+        if constexpr (EPILOGUE == RESIDUAL)
             finish_residual(g, p, d, ahead);
         else
-            finish_derivative<T, EPILOGUE == EPILOGUE_RECOMPUTE>(g, p, group, d, ahead);
+            finish_derivative<T, EPILOGUE == RECOMPUTE>(g, p, group, d, ahead);
     }
 }
 #endif
@@ -405,36 +417,128 @@ template <typename T, int EPILOGUE> cudaError_t run(cudaStream_t stream, const p
                             w);
 }
 
-template <typename T> cudaError_t of(cudaStream_t stream, const product &g, bool recomputes, int sms, bool prepare) {
-    if (recomputes)
-        return run<T, EPILOGUE_RECOMPUTE>(stream, g, sms, prepare);
-    return g.epilogue == MZ_CU_PRODUCT_RESIDUAL ? run<T, MZ_CU_PRODUCT_RESIDUAL>(stream, g, sms, prepare)
-                                                : run<T, MZ_CU_PRODUCT_DACT>(stream, g, sms, prepare);
+template <typename T> cudaError_t of(cudaStream_t stream, const product &g, int sms, bool prepare) {
+    return (g.epilogue == RECOMPUTE  ? run<T, RECOMPUTE>
+            : g.epilogue == RESIDUAL ? run<T, RESIDUAL>
+                                     : run<T, DACT>)(stream, g, sms, prepare);
 }
 
-cudaError_t run_product(cudaStream_t stream, const mz_cu_product *args, void *act_out, bool recomputes, int sms,
-                        bool prepare) {
+cudaError_t run_product(const mz_cuda_device *cuda, const product &g, bool prepare) {
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    product g;
-    static_cast<mz_cu_product &>(g) = *args;
-    g.act_out = act_out;
-    if (args->dtype == MEZZO_BF16)
-        return of<__nv_bfloat16>(stream, g, recomputes, sms, prepare);
-    return args->dtype == MEZZO_F16 ? of<__half>(stream, g, recomputes, sms, prepare) : cudaErrorInvalidValue;
+    return (g.dtype == MEZZO_BF16 ? of<__nv_bfloat16> : of<__half>)(cuda->stream, g, cuda->sms, prepare);
 }
 } // namespace
 
-extern "C" int64_t mz_cu_product_parts(int64_t rows) {
+// --- which calls of linear and linear_dx ---------------------------------------------------------------------------
+enum { LEAST_ROWS = 256 };
+
+static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, product *g) {
+    const bool forward = call->op == MZ_OP_linear;
+    const mz_tensor *a = &call->in[0], *w = mz_in(call, linear, w), *out = &call->out[0]; // linear_dx's w too
+    const int64_t cols = w->shape.dim[forward ? 0 : 1], inner = w->shape.dim[forward ? 1 : 0];
+    if (cuda->cc != 90)
+        return "is for compute capability 9.0";
+    if ((a->dtype != MEZZO_BF16 && a->dtype != MEZZO_F16) || w->dtype != a->dtype)
+        return "multiplies bf16 by bf16 and fp16 by fp16";
+    if (cols % 8 != 0 || inner % 8 != 0 || cols >= 1 << 24 || inner >= 1 << 24)
+        return "rows must be multiples of 16 bytes";
+    *g = {.dtype = a->dtype,
+          .a = a->data,
+          .w = w->data,
+          .out = out->data,
+          .rows = mz_shape_count(&out->shape) / cols,
+          .cols = static_cast<int>(cols),
+          .inner = static_cast<int>(inner)};
+    if (g->rows < LEAST_ROWS)
+        return "few rows are done sooner by the library";
+    return g->rows >= static_cast<int64_t>(1) << 30 ? "rows of a matrix fit in 30 bits" : NULL;
+}
+
+static const char *check_code(const mz_cuda_device *cuda, const product &g) {
+    const cudaError_t prepared = run_product(cuda, g, true);
+    (void)cudaGetLastError();
+    return prepared == cudaSuccess ? NULL : "this build has no code for compute capability 9.0a";
+}
+
+// --- linear: bias, FP32 residual -----------------------------------------------------------------------------------
+// The residual is worth it where the product is long: a short one is the memory's work in any kernel.
+enum { LEAST_INNER = 2048 };
+
+static const char *linear_args(const mz_cuda_device *cuda, const mz_call *call, product *g) {
+    const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual);
+    const char *reason = set_product(cuda, call, g);
+    if (reason != NULL)
+        return reason;
+    if (mz_present(bias) && !mz_cuda_float(bias))
+        return "a bias is fp32, bf16 or fp16";
+    g->bias = mz_cuda_array(bias);
+    if (call->attrs.act != MZ_ACT_NONE || mz_present(mz_out(call, linear, preact)) || !mz_present(residual) ||
+        residual->dtype != MEZZO_F32 || mz_out(call, linear, y)->dtype != MEZZO_F32 || g->inner < LEAST_INNER)
+        return "is for an fp32 residual and long sums";
+    g->epilogue = RESIDUAL;
+    g->residual = data_of<float>(residual);
+    return NULL;
+}
+
+static const char *linear_prepare(mezzo_device *device, const mz_call *call, mz_prepared *) {
+    product g;
+    const char *reason = linear_args(mz_cuda(device), call, &g);
+    return reason != NULL ? reason : check_code(mz_cuda(device), g);
+}
+
+static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
+    product g;
+    (void)linear_args(mz_cuda(device), call, &g);
+    MZ_CUDA_TRY(run_product(mz_cuda(device), g, false));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_prepare, linear_run};
+
+// --- linear_dx: GELU's derivative and its result, the sums of dx's columns -----------------------------------------
+static int64_t parts_of(int64_t rows) {
     return (rows + TILE - 1) / TILE;
 }
 
-extern "C" cudaError_t mz_cu_product_run(cudaStream_t stream, const mz_cu_product *args, int sms, bool prepare) {
-    return run_product(stream, args, nullptr, false, sms, prepare);
+static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *call, product *g) {
+    const mz_tensor *preact = mz_in(call, linear_dx, preact), *dbias = mz_out(call, linear_dx, dbias),
+                    *act_out = mz_out(call, linear_dx, act_out);
+    const char *reason = set_product(cuda, call, g);
+    if (reason != NULL)
+        return reason;
+    const mezzo_dtype low = mz_in(call, linear_dx, dy)->dtype;
+    if (mz_out(call, linear_dx, dx)->dtype != low || (mz_present(dbias) && dbias->dtype != MEZZO_F32))
+        return "writes 16-bit storage, and fp32 sums";
+    if (call->attrs.act != MZ_ACT_GELU_TANH || !mz_present(preact) || preact->dtype != low)
+        return "is for GELU's derivative between 16-bit storages";
+    if (mz_present(act_out) && act_out->dtype != low)
+        return "writes GELU's result as its input is stored";
+    g->partial = mz_present(dbias) ? static_cast<float *>(call->workspace) : nullptr;
+    g->epilogue = mz_present(act_out) ? RECOMPUTE : DACT;
+    g->preact = preact->data;
+    g->act_out = act_out->data;
+    return NULL;
 }
 
-extern "C" cudaError_t mz_cu_product_recompute(cudaStream_t stream, const mz_cu_product *args, void *act_out, int sms,
-                                               bool prepare) {
-    return run_product(stream, args, act_out, true, sms, prepare);
+static const char *linear_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    product g;
+    const char *reason = linear_dx_args(mz_cuda(device), call, &g);
+    if (reason != NULL)
+        return reason;
+    if (mz_present(mz_out(call, linear_dx, dbias)))
+        out->workspace = static_cast<size_t>(parts_of(g.rows) * g.cols) * sizeof(float);
+    return check_code(mz_cuda(device), g);
 }
+
+static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    product g;
+    (void)linear_dx_args(cuda, call, &g);
+    MZ_CUDA_TRY(run_product(cuda, g, false));
+    if (g.partial != NULL)
+        MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, g.partial, data_of<float>(mz_out(call, linear_dx, dbias)), g.cols,
+                                       parts_of(g.rows), call->attrs.accumulate));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_linear_dx_product = {"linear_dx__cuda_product", linear_dx_prepare, linear_dx_run};
