@@ -124,6 +124,8 @@ MEZZO_API mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value w
 MEZZO_API mezzo_value mezzo_rmsnorm_offset(mezzo_graph *g, mezzo_value x, mezzo_value weight, float offset, float eps);
 MEZZO_API mezzo_value mezzo_swiglu(mezzo_graph *g,
                                    mezzo_value x); // silu(gate)·up: [… 2F], the gate's half first → [… F]
+// The same with gelu(gate), or its tanh form.
+MEZZO_API mezzo_value mezzo_geglu(mezzo_graph *g, mezzo_value x, bool tanh_form);
 // Rotary position embedding. The table: cosines and sines of the angles position/theta^(2i/dims), FP32 [length, dims];
 // positions I32 [length], or NONE for 0, 1, … Made once, read by every layer.
 MEZZO_API mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta);

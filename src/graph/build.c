@@ -260,6 +260,10 @@ mezzo_value mezzo_swiglu(mezzo_graph *g, mezzo_value x) {
     return mz_build_unary(g, MZ_OP_swiglu, x, (mz_attrs){0});
 }
 
+mezzo_value mezzo_geglu(mezzo_graph *g, mezzo_value x, bool tanh_form) {
+    return mz_build_unary(g, MZ_OP_swiglu, x, (mz_attrs){.act = tanh_form ? MZ_ACT_GELU_TANH : MZ_ACT_GELU});
+}
+
 static mezzo_status rope_table(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta,
                                mz_node *node) {
     mz_shape shape;

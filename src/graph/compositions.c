@@ -278,7 +278,10 @@ void mz_compose_swiglu(mz_composition *c) {
     const int64_t n = last_of(c, x) / 2;
     const int axis = shape_of(c, x)->rank - 1;
     const mezzo_value gate = mezzo_slice(c->g, x, axis, 0, n), up = mezzo_slice(c->g, x, axis, n, 2 * n);
-    GIVE(swiglu, y, mezzo_mul(c->g, mezzo_silu(c->g, gate), up));
+    const mz_act act = c->attrs->act;
+    const mezzo_value open =
+        act == MZ_ACT_NONE ? mezzo_silu(c->g, gate) : mezzo_gelu(c->g, gate, act == MZ_ACT_GELU_TANH);
+    GIVE(swiglu, y, mezzo_mul(c->g, open, up));
 }
 
 // --- tables --------------------------------------------------------------------------------------------------------

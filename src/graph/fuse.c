@@ -116,7 +116,8 @@ mz_act mz_act_of(const mz_node *n, bool gradient) {
 
 // A quantize may apply these ops before it rounds.
 static mz_act quantized_act_of(const mz_node *act, bool gradient) {
-    return act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) ? MZ_ACT_SWIGLU : mz_act_of(act, gradient);
+    const bool swiglu = act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) && act->attrs.act == MZ_ACT_NONE;
+    return swiglu ? MZ_ACT_SWIGLU : mz_act_of(act, gradient);
 }
 
 // Readers of v stand after its maker.

@@ -237,7 +237,7 @@ struct mz_attrs {
     bool measure;                      // quantize: the scale comes from this tensor's amax; else from the entry
     bool record;                       // quantize: the entry's amax grows
     bool keeps;                        // quantize, with record: of quantized weights, `weight_amax` and not `amax`
-    mz_act act;                        // linear's epilogue, linear_dx's activation gradient; group_norm's; quantize's
+    mz_act act; // linear's epilogue, linear_dx's activation gradient; group_norm's; quantize's; a gate's, NONE: SiLU
     mezzo_dtype
         via; // linear: x·Wᵀ + bias, and then the activation, are rounded to it before act and before the residual
     mezzo_blocks blocks;           // linear, linear_dx, linear_dw: operands are first rounded to blocks along what is

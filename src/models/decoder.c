@@ -369,15 +369,13 @@ static mezzo_value activate(const decoder *d, mezzo_value x) {
 
 // act(gate)·up of [… 2F], the gate's half first → [… F]; without a gate act(x).
 static mezzo_value gated(const decoder *d, mezzo_value x, bool gate) {
-    mezzo_value parts[2];
     mezzo_module_begin(d->g, "act");
     if (!gate)
         x = activate(d, x);
     else if (d->family->act == MZ_DECODER_SILU)
         x = mezzo_swiglu(d->g, x);
     else
-        x = mezzo_split(d->g, x, -1, 2, parts) == MEZZO_OK ? mezzo_mul(d->g, activate(d, parts[0]), parts[1])
-                                                           : MEZZO_NONE;
+        x = mezzo_geglu(d->g, x, d->family->act == MZ_DECODER_GELU_TANH);
     mezzo_module_end(d->g);
     return x;
 }

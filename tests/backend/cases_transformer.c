@@ -180,8 +180,9 @@ void cases_rope(void) {
 }
 
 // --- gated linear units --------------------------------------------------------------------------------------------
-static trial *swiglu_trial(mz_op op, const int64_t s[2], mezzo_dtype x, mezzo_dtype y) {
+static trial *swiglu_trial(mz_op op, mz_act act, const int64_t s[2], mezzo_dtype x, mezzo_dtype y) {
     trial *t = trial_new(op);
+    t->attrs.act = act;
     mz_shape narrow = SHAPE(s[0], s[1]), wide = SHAPE(s[0], 2 * s[1]);
     bool forward = op == MZ_OP_swiglu;
     trial_input(t, 0, x, forward ? wide : narrow);
@@ -194,14 +195,17 @@ static trial *swiglu_trial(mz_op op, const int64_t s[2], mezzo_dtype x, mezzo_dt
 }
 
 static void each_swiglu(mz_op op) {
-    for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
-        for (int x = 0; x < FLOATS; x++) {
-            trial_finish(swiglu_trial(op, row_shapes[s], floats[x], floats[x]));
-            trial_finish(swiglu_trial(op, row_shapes[s], floats[x], MEZZO_F32));
-        }
-    trial *t = swiglu_trial(op, (const int64_t[]){5, 33}, MEZZO_F32, MEZZO_F32);
-    trial_spoil(t, 0);
-    trial_finish(t);
+    static const mz_act acts[] = {MZ_ACT_NONE, MZ_ACT_GELU, MZ_ACT_GELU_TANH};
+    for (size_t a = 0; a < MZ_COUNT(acts); a++) {
+        for (size_t s = 0; s < MZ_COUNT(row_shapes); s++)
+            for (int x = 0; x < FLOATS; x++) {
+                trial_finish(swiglu_trial(op, acts[a], row_shapes[s], floats[x], floats[x]));
+                trial_finish(swiglu_trial(op, acts[a], row_shapes[s], floats[x], MEZZO_F32));
+            }
+        trial *t = swiglu_trial(op, acts[a], (const int64_t[]){5, 33}, MEZZO_F32, MEZZO_F32);
+        trial_spoil(t, 0);
+        trial_finish(t);
+    }
 }
 
 void cases_swiglu(void) {

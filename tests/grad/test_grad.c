@@ -239,7 +239,8 @@ static mezzo_value make_rope(maker *m, int variant) {
 }
 
 static mezzo_value make_swiglu(maker *m, int variant) {
-    return variant < 1 ? mezzo_swiglu(m->g, param(m, "x", DIMS(3, 8))) : MEZZO_NONE;
+    mezzo_value x = variant < 3 ? param(m, "x", DIMS(3, 8)) : MEZZO_NONE;
+    return variant == 0 ? mezzo_swiglu(m->g, x) : variant < 3 ? mezzo_geglu(m->g, x, variant == 2) : MEZZO_NONE;
 }
 
 // Logits far enough apart that no difference changes who is chosen; grouped, biased, or plain.

@@ -78,6 +78,7 @@ static void ops_on_no_graph(void **state) {
     NOTHING(mezzo_layernorm(NULL, v, v, v, 1e-5f));
     NOTHING(mezzo_rmsnorm(NULL, v, v, 1e-5f));
     NOTHING(mezzo_swiglu(NULL, v));
+    NOTHING(mezzo_geglu(NULL, v, true));
     NOTHING(mezzo_rope_table(NULL, v, 4, 2, 1e4f));
     NOTHING(mezzo_rope_table_scaled(NULL, v, 4, 2, 1e4f, NULL));
     NOTHING(mezzo_rope(NULL, v, v, 1, 1, true));
@@ -233,6 +234,7 @@ static void ops_that_do_not_fit(void **state) {
     SPOILS(mezzo_layernorm(g, x, none, none, (float)NAN));
     SPOILS(mezzo_rmsnorm(g, x, none, -1));
     SPOILS(mezzo_swiglu(g, i));
+    SPOILS(mezzo_geglu(g, i, true));
     SPOILS(mezzo_rope_table(g, none, 4, 3, 1e4f));
     SPOILS(mezzo_rope_table(g, none, -4, 2, 1e4f));
     SPOILS(mezzo_rope_table(g, far, 4, 2, 1e4f));

@@ -1,4 +1,4 @@
-// Computes SwiGLU and rotary positions, ops whose elements come in pairs from two places of a row.
+// Computes SwiGLU, GeGLU and rotary positions, ops whose elements come in pairs from two places of a row.
 #include "host.cuh"
 #include "activation.cuh"
 #include "vec.cuh"
@@ -7,7 +7,7 @@ enum { THREADS = 256 };
 
 // --- swiglu --------------------------------------------------------------------------------------------------------
 // A thread takes 8 columns of a row, or one where the width is no multiple of 8.
-template <bool VECTORS>
+template <bool VECTORS, int ACT>
 __global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_array y, int64_t n, int width) {
     constexpr int each = VECTORS ? 8 : 1;
     int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * each;
@@ -25,27 +25,34 @@ __global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_ar
     }
 #pragma unroll
     for (int k = 0; k < each; k++)
-        gate[k] = swiglu(gate[k], up[k]);
+        gate[k] = activate(gate[k], ACT) * up[k];
     if (VECTORS)
         store8(y.data, y.dtype, i, gate);
     else
         store1(y.data, y.dtype, i, gate[0]);
 }
 
-static void launch_swiglu(const mz_cuda_device *cuda, const mz_call *call) {
+template <int ACT> static void launch_gate(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_cu_array x = mz_cuda_array(mz_in(call, swiglu, x)), y = mz_cuda_array(mz_out(call, swiglu, y));
     const int64_t n = mz_shape_count(&mz_out(call, swiglu, y)->shape);
     const int width = static_cast<int>(mz_cuda_width(mz_out(call, swiglu, y)));
     if (n == 0)
         return;
     if (width % 8 == 0)
-        swiglu_kernel<true><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
+        swiglu_kernel<true, ACT><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
     else
-        swiglu_kernel<false><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
+        swiglu_kernel<false, ACT><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
+}
+
+static void launch_swiglu(const mz_cuda_device *cuda, const mz_call *call) {
+    const int act = call->attrs.act;
+    (act == ACT_GELU        ? launch_gate<ACT_GELU>
+     : act == ACT_GELU_TANH ? launch_gate<ACT_GELU_TANH>
+                            : launch_gate<ACT_SILU>)(cuda, call);
 }
 MZ_CUDA_KERNEL(swiglu, launch_swiglu, storages<"a", "a", narrow_input>)
 
-template <bool VECTORS>
+template <bool VECTORS, int ACT>
 __global__ void __launch_bounds__(THREADS)
     swiglu_dx_kernel(mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t n, int width) {
     constexpr int each = VECTORS ? 8 : 1;
@@ -67,9 +74,9 @@ __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll
     for (int k = 0; k < each; k++) {
-        const float2 derivatives = swiglu_derivatives(d[k], gate[k], up[k]);
-        gate[k] = derivatives.x;
-        up[k] = derivatives.y;
+        const float z = gate[k];
+        gate[k] = times_derivative(d[k] * up[k], z, ACT);
+        up[k] = d[k] * activate(z, ACT);
     }
     if (VECTORS) {
         store8(dx.data, dx.dtype, gate_at, gate);
@@ -80,7 +87,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-static void launch_swiglu_dx(const mz_cuda_device *cuda, const mz_call *call) {
+template <int ACT> static void launch_gate_dx(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_cu_array dy = mz_cuda_array(mz_in(call, swiglu_dx, dy)), x = mz_cuda_array(mz_in(call, swiglu_dx, x)),
                       dx = mz_cuda_array(mz_out(call, swiglu_dx, dx));
     const int64_t n = mz_shape_count(&mz_in(call, swiglu_dx, dy)->shape);
@@ -88,9 +95,16 @@ static void launch_swiglu_dx(const mz_cuda_device *cuda, const mz_call *call) {
     if (n == 0)
         return;
     if (width % 8 == 0)
-        swiglu_dx_kernel<true><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
+        swiglu_dx_kernel<true, ACT><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
     else
-        swiglu_dx_kernel<false><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
+        swiglu_dx_kernel<false, ACT><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
+}
+
+static void launch_swiglu_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    const int act = call->attrs.act;
+    (act == ACT_GELU        ? launch_gate_dx<ACT_GELU>
+     : act == ACT_GELU_TANH ? launch_gate_dx<ACT_GELU_TANH>
+                            : launch_gate_dx<ACT_SILU>)(cuda, call);
 }
 MZ_CUDA_KERNEL(swiglu_dx, launch_swiglu_dx, storages<"a", "a", narrow_input>)
 
