@@ -2,7 +2,7 @@
 """From a text to a fine-tuned model that other programs run: tokenizer, training from scratch, LoRA on conversations, merge,
 export; then the greedy answers of Mezzo, transformers and llama.cpp, and what each format costs in loss.
 
-    pip install torch transformers llama-cpp-python
+    pip install torch transformers xllamacpp
     bench/finetune_story.py --mezzo build/release/mezzo --text FILE --out FOLDER [--csv FILE]
 
 --text is what the model is trained on from scratch; the conversations are questions about words of it. Exits 1 where an
@@ -15,6 +15,8 @@ import os
 import re
 import subprocess
 import sys
+
+from peers.llama_cpp import LlamaCpp
 
 SPECIAL = "<|endoftext|>,<|im_start|>,<|im_end|>"
 SIZES = ["--model", "llama", "--layers", "4", "--d-model", "128", "--heads", "4", "--kv-heads", "2", "--d-ff", "256", "--seq-len", "128"]
@@ -53,11 +55,8 @@ def transformers_answers(folder, questions, tokens):
 
 
 def llama_answers(path, questions, tokens):
-    from llama_cpp import Llama
-
-    model = Llama(model_path=path, n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
-    return [model.create_chat_completion([{"role": "user", "content": question}], temperature=0.0, top_k=1, repeat_penalty=1.0,
-                                         max_tokens=tokens)["choices"][0]["message"]["content"] for question in questions]
+    model = LlamaCpp(path)
+    return [model.answer(question, tokens) for question in questions]
 
 
 def main():

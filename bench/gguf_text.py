@@ -2,7 +2,7 @@
 """Greedy text of llama.cpp from GGUF files that Mezzo wrote, beside Mezzo's own, for every family, and what the formats
 cost in loss.
 
-    pip install llama-cpp-python gguf numpy
+    pip install xllamacpp
     bench/gguf_text.py --mezzo build/release/mezzo --text FILE --out FOLDER [--families llama,qwen2] [--csv FILE]
 
 Every family is trained for a few steps on the text, with a tokenizer of bytes that was trained on it, exported in every
@@ -19,6 +19,8 @@ import shutil
 import subprocess
 import sys
 
+from peers.llama_cpp import LlamaCpp
+
 SIZES = ["--layers", "4", "--d-model", "128", "--heads", "4", "--seq-len", "128", "--d-ff", "256"]
 GROUPED = ["--kv-heads", "2"]
 SCALED = GROUPED + ["--model.rope_factor", "4", "--model.rope_original", "32"]
@@ -34,6 +36,9 @@ FAMILIES = {  # the part before a dash is the family
     "qwen3": GROUPED + ["--model.window", "0", "--head-dim", "64"],
     "smollm3": GROUPED + ["--model.window", "0"],
     "phi3": GROUPED + ["--model.window", "0"],
+    "phi3-longrope": SCALED + ["--model.window", "0", "--model.rope_scaling", "longrope",  # with a --prompt longer than 32 tokens
+                               "--model.rope_short", ",".join(f"{1 + 0.05 * i:.3g}" for i in range(16)),
+                               "--model.rope_long", ",".join(f"{1 + 0.4 * i:.3g}" for i in range(16))],
     "olmo2": GROUPED,
     "gpt_neox": ["--rotary", "0.25"],
     "gpt2": ["--dropout", "0"],
@@ -53,21 +58,6 @@ def mezzo(args, *words, check=True):
     if check and done.returncode != 0:
         sys.exit(f"mezzo {' '.join(words)}: {done.returncode}\n{done.stderr}")
     return done.stdout if check else done
-
-
-def greedy(path, prompt, tokens):
-    from llama_cpp import Llama
-
-    model = Llama(model_path=path, n_ctx=256, verbose=False, logits_all=False, n_threads=1, n_threads_batch=1, seed=1)
-    ids = model.tokenize(prompt.encode(), add_bos=False, special=False)
-    out = []
-    for token in model.generate(ids, temp=0.0, top_k=1, repeat_penalty=1.0):
-        if len(out) == tokens:
-            break
-        out.append(token)
-    text = model.detokenize(out, prev_tokens=ids).decode(errors="replace")
-    model.close()
-    return ids, text
 
 
 def main():
@@ -100,7 +90,7 @@ def main():
             mezzo(args, "export", run, "--gguf", form, "--out", file)
             mezzo(args, "import", file, "--out", again)
             loss = json.loads(mezzo(args, "eval", run, "--as", form, "--json", "--device", "cpu"))
-            ids, theirs = greedy(file, args.prompt, args.tokens)
+            theirs = LlamaCpp(file).text(args.prompt, args.tokens)
             ours = mezzo(args, "sample", again, "--prompt", args.prompt, "--temperature", "0", "--tokens",
                          str(args.tokens), "--precision", "fp32", "--device", "cpu")
             ours = ours[len(args.prompt):] if ours.startswith(args.prompt) else ours

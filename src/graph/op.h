@@ -170,6 +170,10 @@ int64_t mz_shape_rows(const mz_shape *s);                             // product
 
 // Only quantize has SWIGLU.
 typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU } mz_act;
+// Of swiglu's attrs.act: what the gate goes through.
+static inline mz_act mz_act_of_gate(mz_act act) {
+    return act == MZ_ACT_NONE ? MZ_ACT_SILU : act;
+}
 
 // The constants of the update ops, set on the host when they change (never per step).
 typedef struct mz_update_attrs {

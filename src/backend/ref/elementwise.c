@@ -132,17 +132,13 @@ static void activate_dx(const mz_call *call, mz_act act) {
     }
 }
 
-static mz_act act_of_gate(const mz_call *call) {
-    return call->attrs.act == MZ_ACT_NONE ? MZ_ACT_SILU : call->attrs.act;
-}
-
 // Row r of F numbers has its gate at r·2F, and the other factor F after it.
 void mz_ref_swiglu(const mz_call *call) {
     const mz_shape *shape = &mz_out(call, swiglu, y)->shape;
     int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];
     for (int64_t i = 0; i < n; i++) {
         int64_t gate = i / width * 2 * width + i % width;
-        double y = mz_ref_activation(act_of_gate(call), mz_ref_get(mz_in(call, swiglu, x), gate));
+        double y = mz_ref_activation(mz_act_of_gate(call->attrs.act), mz_ref_get(mz_in(call, swiglu, x), gate));
         mz_ref_put(mz_out(call, swiglu, y), i, y * mz_ref_get(mz_in(call, swiglu, x), gate + width));
     }
 }
@@ -154,8 +150,10 @@ void mz_ref_swiglu_dx(const mz_call *call) {
         int64_t gate = i / width * 2 * width + i % width;
         double dy = mz_ref_get(mz_in(call, swiglu_dx, dy), i), x = mz_ref_get(mz_in(call, swiglu_dx, x), gate);
         double up = mz_ref_get(mz_in(call, swiglu_dx, x), gate + width);
-        mz_ref_put(mz_out(call, swiglu_dx, dx), gate, mz_ref_activation_dx(act_of_gate(call), dy * up, x));
-        mz_ref_put(mz_out(call, swiglu_dx, dx), gate + width, dy * mz_ref_activation(act_of_gate(call), x));
+        mz_ref_put(mz_out(call, swiglu_dx, dx), gate,
+                   mz_ref_activation_dx(mz_act_of_gate(call->attrs.act), dy * up, x));
+        mz_ref_put(mz_out(call, swiglu_dx, dx), gate + width,
+                   dy * mz_ref_activation(mz_act_of_gate(call->attrs.act), x));
     }
 }
 

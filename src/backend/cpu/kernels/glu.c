@@ -19,14 +19,10 @@ static place place_of(int64_t task, int64_t width) {
     return (place){row * width + from, row * 2 * width + from, (int)min64(MZ_BLOCK, width - from)};
 }
 
-static mz_act act_of_gate(const mz_call *call) {
-    return call->attrs.act == MZ_ACT_NONE ? MZ_ACT_SILU : call->attrs.act;
-}
-
 static mezzo_status run_swiglu(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = mz_in(call, swiglu, x), *y = mz_out(call, swiglu, y); // [… 2F], [… F]
     int64_t width = last_dim(&y->shape), n = mz_shape_count(&y->shape);
-    const mz_act act = act_of_gate(call);
+    const mz_act act = mz_act_of_gate(call->attrs.act);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.6 * (double)n))
     for (int64_t task = 0; task < n / width * blocks_of(width); task++) {
         float gate_buffer[MZ_BLOCK], up_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK];
@@ -46,7 +42,7 @@ static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dy = mz_in(call, swiglu_dx, dy), *x = mz_in(call, swiglu_dx, x),
                     *dx = mz_out(call, swiglu_dx, dx); // [… F], [… 2F], [… 2F]
     int64_t width = last_dim(&dy->shape), n = mz_shape_count(&dy->shape);
-    const mz_act act = act_of_gate(call);
+    const mz_act act = mz_act_of_gate(call->attrs.act);
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.0 * (double)n))
     for (int64_t task = 0; task < n / width * blocks_of(width); task++) {
         float dy_buffer[MZ_BLOCK], gate_buffer[MZ_BLOCK], up_buffer[MZ_BLOCK], out_buffer[2][MZ_BLOCK];
