@@ -172,7 +172,21 @@ weight = b"".join(number(1, d) for d in (1, 1, 3, 3)) + number(2, 1) + field(8, 
 window = field(1, b"kernel_shape") + number(8, 5) + number(8, 5) + bytes([20 << 3 & 127 | 128, 1, 7])
 node = field(1, b"x") + field(1, b"w") + field(2, b"y") + field(4, b"Conv") + field(5, window)
 open("window.onnx", "wb").write(field(7, field(1, node) + field(5, weight) + field(11, image) + field(12, field(1, b"y"))) + field(8, number(2, 17)))
+
+# positions times frequencies, of which the cosines are taken
+rows = field(1, field(2, b"rows")) + field(1, number(1, 1))
+ids = field(1, b"x") + field(2, field(1, number(1, 7) + field(2, rows)))
+tensors = b"".join(field(5, b"".join(number(1, d) for d in dim) + number(2, 1) + field(8, name) + field(9, b"\0\0\0\x3f" * n))
+                   for name, dim, n in ((b"frequencies", (4,), 4), (b"head.weight", (4, 3), 12)))
+to = field(1, b"to") + number(3, 1) + bytes([20 << 3 & 127 | 128, 1, 2])
+nodes = b"".join(field(1, b"".join(field(1, i) for i in inputs) + field(2, out) + field(4, op) + more) for inputs, out, op, more in (
+    ((b"x",), b"f", b"Cast", field(5, to)), ((b"f", b"frequencies"), b"angle", b"Mul", b""), ((b"angle",), b"c", b"Cos", b""),
+    ((b"c", b"head.weight"), b"y", b"MatMul", b"")))
+open("angles.onnx", "wb").write(field(7, nodes + tensors + field(11, ids) + field(12, field(1, b"y"))) + field(8, number(2, 17)))
 PY
+run 0 explain --model angles.onnx --loss mse --params
+shows "$OUT" head.weight
+grep -q frequencies "$OUT" && fail "the frequencies of angles are trained"
 refuse 2 bit.npz checksum -- train --model own_mlp.onnx --loss cross_entropy --data bit.npz "${FEW[@]}" --steps 2 --out none
 refuse 2 "for a batch of 1: 'window.onnx': Conv node 'y': 'kernel_shape' is not its weight's" -- explain --model window.onnx --loss mse
 refuse 2 unknown.onnx "op LSTM of node 'h'" "other nodes of unknown ops: 2" -- explain --model unknown.onnx --loss cross_entropy
