@@ -169,11 +169,11 @@ static size_t workspace_for(mz_matmul_path path, const mezzo_device *device, con
 }
 
 static void make_bias_gradient(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
-    if (call->op != MZ_OP_conv2d_dw || !mz_present(&call->out[1]))
+    if (call->op != MZ_OP_conv2d_dw || !mz_present(mz_out(call, conv2d_dw, db)))
         return;
-    const mz_tensor *dy = &call->in[0];
+    const mz_tensor *dy = mz_in(call, conv2d_dw, dy);
     const int64_t rows = mz_shape_rows(&dy->shape), n = dy->shape.dim[3];
-    mz_matmul_column_sums(path, dy->data, dy->dtype, rows, n, call->out[1].data, call->attrs.accumulate,
+    mz_matmul_column_sums(path, dy->data, dy->dtype, rows, n, mz_out(call, conv2d_dw, db)->data, call->attrs.accumulate,
                           mz_cpu_threads(device, (double)(rows * n) / 8));
 }
 

@@ -112,8 +112,11 @@ const mz_kernel mz_matrix_polynomial__portable = {"matrix_polynomial__portable",
 // --- matrix_scale_rows -----------------------------------------------------------------------------------------------
 static const char *scale_rows_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
-    out->workspace = (size_t)mz_shape_rows(&call->in[0].shape) * sizeof(double);
-    return call->in[0].dtype == MEZZO_F32 && call->out[0].dtype == MEZZO_F32 ? NULL : "reads and writes fp32";
+    out->workspace = (size_t)mz_shape_rows(&mz_in(call, matrix_scale_rows, x)->shape) * sizeof(double);
+    return mz_in(call, matrix_scale_rows, x)->dtype == MEZZO_F32 &&
+                   mz_out(call, matrix_scale_rows, y)->dtype == MEZZO_F32
+               ? NULL
+               : "reads and writes fp32";
 }
 
 // The factor of each row of a matrix, in place of the row's sum of squares. v: as it is to be kept.
@@ -131,12 +134,12 @@ static void factors_of_rows(const mz_attrs *attrs, float *v, double *sums, int64
 }
 
 static mezzo_status scale_rows_run(mezzo_device *device, const mz_call *call) {
-    const mz_shape *s = &call->in[0].shape;
+    const mz_shape *s = &mz_in(call, matrix_scale_rows, x)->shape;
     const int64_t width = s->dim[s->rank - 1], rows = s->dim[s->rank - 2], all = mz_shape_rows(s);
-    const float *x = call->in[0].data;
-    float *y = call->out[0].data, *v = call->out[1].data;
+    const float *x = mz_in(call, matrix_scale_rows, x)->data;
+    float *y = mz_out(call, matrix_scale_rows, y)->data, *v = mz_out(call, matrix_scale_rows, v)->data;
     double *sums = call->workspace;
-    if (((const mz_opt_state *)call->in[1].data)->skip)
+    if (((const mz_opt_state *)mz_in(call, matrix_scale_rows, state)->data)->skip)
         return MEZZO_OK;
 #pragma omp parallel num_threads(mz_cpu_threads(device, 2 * (double)(all * width)))
     {

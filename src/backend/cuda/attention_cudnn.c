@@ -175,7 +175,7 @@ static size_t scores_bytes(const mz_cu_attention *a) {
 // Backward's own buffer, Δ, lies before cuDNN's workspace.
 static size_t delta_bytes(const mz_call *call) {
     return call->op == MZ_OP_attention_bwd
-               ? mz_align_up((size_t)mz_shape_count(&call->in[5].shape) * sizeof(float), 256)
+               ? mz_align_up((size_t)mz_shape_count(&mz_in(call, attention_bwd, lse)->shape) * sizeof(float), 256)
                : 0;
 }
 

@@ -39,7 +39,7 @@ static double score_at(const token *t, int64_t e) {
 // two best.
 static double choice(const token *t, int64_t e) {
     double score = score_at(t, e);
-    return mz_present(&t->call->in[1]) ? score + mz_ref_get(&t->call->in[1], e) : score;
+    return mz_present(mz_in(t->call, route, bias)) ? score + mz_ref_get(mz_in(t->call, route, bias), e) : score;
 }
 
 static double group_score(const token *t, int64_t group) {

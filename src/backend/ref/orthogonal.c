@@ -37,18 +37,19 @@ void mz_ref_matrix_polynomial(const mz_call *call) {
 }
 
 void mz_ref_matrix_scale_rows(const mz_call *call) {
-    const mz_shape *shape = &call->in[0].shape;
+    const mz_shape *shape = &mz_in(call, matrix_scale_rows, x)->shape;
     const int64_t width = shape->dim[shape->rank - 1], n = elements_of_matrix(shape), rows = n / width;
     const double beta = (double)call->attrs.coefficients[0], columns = (double)call->attrs.coefficients[1];
-    float *v = call->out[1].data;
-    if (((const mz_opt_state *)call->in[1].data)->skip)
+    float *v = mz_out(call, matrix_scale_rows, v)->data;
+    if (((const mz_opt_state *)mz_in(call, matrix_scale_rows, state)->data)->skip)
         return;
     for (int64_t first = 0; first < mz_shape_count(shape); first += n, v += rows) {
         double all = 0;
         for (int64_t row = 0; row < rows; row++) {
             double sum = 0;
             for (int64_t i = first + row * width; i < first + (row + 1) * width; i++)
-                sum += mz_ref_get(&call->in[0], i) * mz_ref_get(&call->in[0], i);
+                sum +=
+                    mz_ref_get(mz_in(call, matrix_scale_rows, x), i) * mz_ref_get(mz_in(call, matrix_scale_rows, x), i);
             v[row] = (float)(beta * (double)v[row] + (1 - beta) * sum / columns);
             const double root = sqrt((double)v[row]) + (double)call->attrs.eps;
             all += sum / (root * root);
@@ -56,7 +57,8 @@ void mz_ref_matrix_scale_rows(const mz_call *call) {
         const double factor = all > 0 ? (double)call->attrs.alpha / sqrt(all) : 0;
         for (int64_t i = first; i < first + n; i++) {
             const double root = sqrt((double)v[(i - first) / width]) + (double)call->attrs.eps;
-            mz_ref_put(&call->out[0], i, mz_ref_get(&call->in[0], i) * (factor / root));
+            mz_ref_put(mz_out(call, matrix_scale_rows, y), i,
+                       mz_ref_get(mz_in(call, matrix_scale_rows, x), i) * (factor / root));
         }
     }
 }

@@ -107,8 +107,8 @@ static void add_number(const mz_call *call, int f, float x, float scale, int64_t
         *squares += (double)x * (double)x;
         *errors += (double)error * (double)error;
     }
-    if (f == 0 && mz_present(&call->out[1]))
-        mz_ref_put(&call->out[1], i, (double)q);
+    if (f == 0 && mz_present(mz_out(call, rounding, rounded)))
+        mz_ref_put(mz_out(call, rounding, rounded), i, (double)q);
 }
 
 static double add_up(double *sums, int n) {
@@ -140,11 +140,11 @@ static void round_tile(const mz_call *call, int f, const matrix *m, box tile, do
 
 void mz_ref_rounding(const mz_call *call) {
     const mz_rounding_attrs *a = call->attrs.rounding;
-    const mz_shape *shape = &call->in[0].shape;
-    const matrix m = {&call->in[0], mz_shape_rows(shape), shape->dim[shape->rank - 1], a->via};
+    const mz_shape *shape = &mz_in(call, rounding, x)->shape;
+    const matrix m = {mz_in(call, rounding, x), mz_shape_rows(shape), shape->dim[shape->rank - 1], a->via};
     const int64_t high = a->columnwise ? LONG : SHORT, wide = a->columnwise ? SHORT : LONG;
     for (int f = 0; f < a->n; f++) {
-        mz_rounding_sums *found = (mz_rounding_sums *)call->out[0].data + f;
+        mz_rounding_sums *found = (mz_rounding_sums *)mz_out(call, rounding, found)->data + f;
         double squares[MZ_ROUNDING_LANES] = {0}, errors[MZ_ROUNDING_LANES] = {0};
         int64_t tile = 0;
         *found = (mz_rounding_sums){.amax = mz_float_bits(amax_of(&m, (box){0, 0, m.rows, m.columns}))};

@@ -66,7 +66,7 @@ static const char *columns_prepare(mezzo_device *device, const mz_call *call, mz
 
 // --- the largest and the smallest ----------------------------------------------------------------------------------
 static void find_extremum(const columns *c, float sign, float *best, int64_t *index) {
-    const mz_tensor *x = &c->call->in[0];
+    const mz_tensor *x = mz_in(c->call, max, x);
     float buffer[MZ_BLOCK];
     EACH_PIECE(p, c, c->v.axis) {
         const float *v = numbers_in(x, p.at, p.n, buffer);
@@ -103,7 +103,7 @@ static void argmax_columns(const columns *c) {
     int64_t index[COLUMNS];
     find_extremum(c, 1, best, index);
     for (int j = 0; j < c->n; j++)
-        ((int32_t *)c->call->out[0].data)[c->outer * c->v.inner + c->first + j] = (int32_t)index[j];
+        ((int32_t *)mz_out(c->call, argmax, y)->data)[c->outer * c->v.inner + c->first + j] = (int32_t)index[j];
 }
 
 static mezzo_status run_argmax(mezzo_device *device, const mz_call *call) {
@@ -119,9 +119,10 @@ static const char *argmax_prepare(mezzo_device *device, const mz_call *call, mz_
 const mz_kernel MZ_SYMBOL(argmax) = {"argmax__" MZ_LEVEL_TEXT, argmax_prepare, run_argmax};
 
 static void extremum_dx_columns(const columns *c) {
-    const mz_tensor *x = &c->call->in[1], *dx = &c->call->out[0];
+    const mz_tensor *x = mz_in(c->call, extremum_dx, x), *dx = mz_out(c->call, extremum_dx, dx);
     float dy_buffer[COLUMNS], y_buffer[COLUMNS], buffer[MZ_BLOCK], out[MZ_BLOCK], equals[COLUMNS] = {0};
-    const float *dy = of_columns(c, &c->call->in[0], dy_buffer), *y = of_columns(c, &c->call->in[2], y_buffer);
+    const float *dy = of_columns(c, mz_in(c->call, extremum_dx, dy), dy_buffer),
+                *y = of_columns(c, mz_in(c->call, extremum_dx, y), y_buffer);
     EACH_PIECE(p, c, c->v.axis) {
         const float *v = block_in(x, p.at, p.n, buffer);
         for (int k = 0; k < p.n; k++)
@@ -159,7 +160,7 @@ static void prod_columns(const columns *c) {
     double product[COLUMNS];
     int64_t zeros[COLUMNS];
     float y[COLUMNS];
-    multiply(c, &c->call->in[0], product, zeros);
+    multiply(c, mz_in(c->call, prod, x), product, zeros);
     for (int j = 0; j < c->n; j++)
         y[j] = zeros[j] > 0 ? (float)product[j] * 0 : (float)product[j]; // infinity times 0 is NaN
     put_columns(c, y);
@@ -167,11 +168,11 @@ static void prod_columns(const columns *c) {
 COLUMNS_KERNEL(prod, 0)
 
 static void prod_dx_columns(const columns *c) {
-    const mz_tensor *x = &c->call->in[1], *dx = &c->call->out[0];
+    const mz_tensor *x = mz_in(c->call, prod_dx, x), *dx = mz_out(c->call, prod_dx, dx);
     double product[COLUMNS];
     int64_t zeros[COLUMNS];
     float dy_buffer[COLUMNS], buffer[MZ_BLOCK], out[MZ_BLOCK];
-    const float *dy = of_columns(c, &c->call->in[0], dy_buffer);
+    const float *dy = of_columns(c, mz_in(c->call, prod_dx, dy), dy_buffer);
     multiply(c, x, product, zeros);
     EACH_PIECE(p, c, c->v.axis) {
         const float *v = block_in(x, p.at, p.n, buffer);
@@ -187,7 +188,7 @@ COLUMNS_KERNEL(prod_dx, 1)
 
 static void cumsum_columns(const columns *c) {
     const mz_attrs *attrs = &c->call->attrs;
-    const mz_tensor *x = &c->call->in[0], *y = &c->call->out[0];
+    const mz_tensor *x = mz_in(c->call, cumsum, x), *y = mz_out(c->call, cumsum, y);
     double sum[COLUMNS] = {0};
     for (int64_t done = 0; done < c->v.axis;) {
         const int count = c->v.inner == 1 ? (int)min64(MZ_BLOCK, c->v.axis - done) : c->n,
@@ -216,14 +217,14 @@ static int64_t indices_along(const mz_call *call) {
 
 // The place along the axis that the index names; -1: past either end.
 static int64_t indexed(const columns *c, int64_t j, int64_t n, int column) {
-    const int32_t *index = c->call->in[1].data;
+    const int32_t *index = mz_in(c->call, gather, index)->data;
     int64_t at = index[c->call->attrs.elementwise ? (c->outer * n + j) * c->v.inner + c->first + column : j];
     at += at < 0 ? c->v.axis : 0;
     return at < 0 || at >= c->v.axis ? -1 : at;
 }
 
 static void gather_columns(const columns *c) {
-    const mz_tensor *x = &c->call->in[0], *y = &c->call->out[0];
+    const mz_tensor *x = mz_in(c->call, gather, x), *y = mz_out(c->call, gather, y);
     const int64_t n = indices_along(c->call);
     const int run = c->call->attrs.elementwise ? 1 : c->n; // columns that one index is for
     for (int64_t j = 0; j < n; j++)
@@ -251,7 +252,8 @@ const mz_kernel MZ_SYMBOL(gather) = {"gather__" MZ_LEVEL_TEXT, gather_prepare, r
 
 // Sums are FP32: in y, or beside it where y is narrower.
 static void scatter_add_columns(const columns *c) {
-    const mz_tensor *x = &c->call->in[0], *src = &c->call->in[2], *y = &c->call->out[0];
+    const mz_tensor *x = mz_in(c->call, scatter_add, x), *src = mz_in(c->call, scatter_add, src),
+                    *y = mz_out(c->call, scatter_add, y);
     const bool wide = y->dtype == MEZZO_F32;
     const int64_t n = indices_along(c->call);
     float *sum = wide ? y->data : c->call->workspace, buffer[MZ_BLOCK];

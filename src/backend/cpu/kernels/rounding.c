@@ -291,14 +291,16 @@ typedef struct plan {
 
 static size_t plan_of(const mz_call *call, plan *p) {
     const mz_rounding_attrs *a = call->attrs.rounding;
-    const mz_shape *shape = &call->in[0].shape;
-    *p = (plan){
-        .m = {.t = &call->in[0], .rows = mz_shape_rows(shape), .columns = shape->dim[shape->rank - 1], .via = a->via},
-        .n = a->n,
-        .down = a->columnwise,
-        .high = a->columnwise ? LONG : SHORT,
-        .wide = a->columnwise ? SHORT : LONG};
-    mz_layout_of(shape, &call->in[0].storage, &p->m.layout);
+    const mz_shape *shape = &mz_in(call, rounding, x)->shape;
+    *p = (plan){.m = {.t = mz_in(call, rounding, x),
+                      .rows = mz_shape_rows(shape),
+                      .columns = shape->dim[shape->rank - 1],
+                      .via = a->via},
+                .n = a->n,
+                .down = a->columnwise,
+                .high = a->columnwise ? LONG : SHORT,
+                .wide = a->columnwise ? SHORT : LONG};
+    mz_layout_of(shape, &mz_in(call, rounding, x)->storage, &p->m.layout);
     for (int f = 0; f < a->n; f++)
         p->form[f] = mz_rounding_form_of(&a->how[f]);
     p->across = (p->m.columns + p->wide - 1) / p->wide;
@@ -363,8 +365,8 @@ static void round_one(const plan *p, const mz_call *call, int64_t index, const m
                    form->rule == MZ_SCALE_NVFP4 ? mz_scale_of_tensor(found[f].amax) : 1, &own[f]);
         p->partial[2 * f * p->tiles + index] = own[f].squares;
         p->partial[(2 * f + 1) * p->tiles + index] = own[f].error;
-        if (f == 0 && mz_present(&call->out[1]))
-            write_rounded(&call->out[1], p->m.columns, t);
+        if (f == 0 && mz_present(mz_out(call, rounding, rounded)))
+            write_rounded(mz_out(call, rounding, rounded), p->m.columns, t);
     }
 }
 
@@ -376,7 +378,7 @@ static double add_tiles(const double *partial, int64_t n) {
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
-    mz_rounding_sums *found = call->out[0].data;
+    mz_rounding_sums *found = mz_out(call, rounding, found)->data;
     plan p;
     (void)plan_of(call, &p);
     const int threads = mz_cpu_threads(device, 3.0 * p.n * (double)(p.m.rows * p.m.columns));
@@ -404,9 +406,10 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     (void)device;
     mz_layout layout;
     plan p;
-    if (!is_storage_float(&call->in[0]) || (mz_present(&call->out[1]) && call->out[1].dtype != MEZZO_F32))
+    if (!is_storage_float(mz_in(call, rounding, x)) ||
+        (mz_present(mz_out(call, rounding, rounded)) && mz_out(call, rounding, rounded)->dtype != MEZZO_F32))
         return "reads fp32, bf16 and fp16 and writes fp32";
-    if (!mz_layout_of(&call->in[0].shape, &call->in[0].storage, &layout))
+    if (!mz_layout_of(&mz_in(call, rounding, x)->shape, &mz_in(call, rounding, x)->storage, &layout))
         return "more than two axes with padding";
     out->workspace = plan_of(call, &p);
     return NULL;
