@@ -102,17 +102,15 @@ cudaError_t mz_cu_fill(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t s
 cudaError_t mz_cu_differs(cudaStream_t stream, const void *a, const void *b, size_t bytes, int32_t *out);
 
 // --- image.cu ------------------------------------------------------------------------------------------------------
-// Convolution: x [b, h, w, c], weight [n, r, s, depth], y [b, p, q, n], depth = c/groups. conv2d writes y, conv2d_dx
-// reads y as dy and writes x as dx, conv2d_dw reads both and writes weight as dw, FP32.
+// Convolution: x [b, h, w, c], weight [n, r, s, depth], y [b, p, q, n], depth = c/groups. Gradients stand where what
+// they are of does; that of the weight is FP32.
 typedef struct mz_cu_conv {
     mz_cu_array x, weight, bias, y;
     int64_t b, h, w, c, n, r, s, depth, p, q, stride, pad, groups;
 } mz_cu_conv;
-cudaError_t mz_cu_conv2d(cudaStream_t stream, const mz_cu_conv *v);
-cudaError_t mz_cu_conv2d_dx(cudaStream_t stream, const mz_cu_conv *v);
-cudaError_t mz_cu_conv2d_dw(cudaStream_t stream, const mz_cu_conv *v, bool accumulate);
 // x FP32, one group: each pixel's sum of taps [b, p, q, r, s, c]; both at multiples of 16 bytes. h and b: up to 65,535.
 cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv *v, const float *taps);
+
 // --- bf16_terms.cu: FP32 numbers as three BF16 ones ----------------------------------------------------------------
 // x [n] → its parts in BF16, one array after the other: x2, x1, x0, or of a product's second operand x0, x1, x2.
 typedef struct mz_cu_bf16_terms {
