@@ -229,8 +229,8 @@ static void conclude(mz_advised *a) {
         snprintf(a->verdict, sizeof a->verdict, "no verdict: %s",
                  m->verdict == MZ_MATCHED_OPEN
                      ? "the noise is larger than the difference; an idle machine, or more minutes, would narrow it"
-                     : "the loss did not fall enough to compare qualities; train with another learning rate or more "
-                       "steps");
+                     : "the loss did not fall enough to compare qualities; use another learning rate (--lr) or a "
+                       "larger batch");
         break;
     }
 }
