@@ -102,7 +102,9 @@ static mezzo_status list_ends(audit *a) {
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < m->count; i++) {
         char *path = mz_format("%s/%s", a->checkpoints, m->entries[i].name);
-        const bool is_there = path != NULL && mz_path_is_dir(path);
+        if (path == NULL)
+            return MEZZO_ERR_MEMORY;
+        const bool is_there = mz_path_is_dir(path);
         mz_free(path);
         if (!is_there) {
             add_finding(a, "missing", m->entries[i].name, "%s: the checkpoint is missing; manifest.json names it",
