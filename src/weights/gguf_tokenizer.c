@@ -132,7 +132,9 @@ static mezzo_status add_tokens(const source *s, json_t *vocab, json_t *added) {
         const mz_piece *p = &s->tokens[i];
         if (p->type == MZ_PIECE_NORMAL || p->type == MZ_PIECE_BYTE) {
             json_t *other;
-            if (find_member(vocab, p->text, p->n, &other) && other != NULL)
+            if (!find_member(vocab, p->text, p->n, &other))
+                return fail_memory();
+            if (other != NULL)
                 return mz_fail(MEZZO_ERR_FORMAT, "%s: token %zu, %s, is there twice", s->where, i,
                                mz_quote_bytes(p->text, p->n).text);
             if (!set_member(vocab, p->text, p->n, json_integer((json_int_t)i)))
