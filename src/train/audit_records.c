@@ -61,8 +61,12 @@ static mezzo_status keep_value(mz_records *r, const mz_metric *value) {
     *v = (mz_recorded_value){.name = mz_strdup(value->name), .value = *value};
     if (value->kind == MZ_METRIC_TEXT)
         v->text = mz_strdup(value->text);
-    const bool whole = v->name != NULL && (value->kind != MZ_METRIC_TEXT || v->text != NULL);
-    return whole ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (v->name != NULL && (value->kind != MZ_METRIC_TEXT || v->text != NULL))
+        return MEZZO_OK;
+    mz_free(v->name);
+    mz_free(v->text);
+    r->n--;
+    return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
 }
 
 mezzo_status mz_records_take(mz_records *r, int64_t step) {
