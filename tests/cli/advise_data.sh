@@ -20,6 +20,12 @@ else
     ! grep -q '"precision": null' page/advise.json || fail "exit code 0 without a verdict"
 fi
 
+# A loss that does not fall has no equal quality: a dash for each number, and nothing that could turn the answer.
+run 1 advise "${SMALL[@]}" --precisions fp32,bf16 --minutes 0.02 --lr 1e-12 --out flat
+shows "$OUT" "the loss did not fall enough" "learning rate (--lr)"
+shows flat/advise.html ">–<"
+if grep -E "value: –|turn it" "$OUT" flat/advise.html flat/advise.json; then fail "an answer that is not known"; fi
+
 # Where nothing else is timed there is nothing to compare, and the page says so.
 run 0 advise "${SMALL[@]}" --precisions fp32 --out alone --json
 shows "$OUT" '"precision": "fp32"' '"speed": null' "no other precision was timed here"

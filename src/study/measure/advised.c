@@ -281,6 +281,16 @@ static json_t *measured(const mz_measured *m) {
                      "high", mz_json_number(m->interval.high));
 }
 
+// Says whether another batch or width could give the other answer; nothing where there is no answer.
+static const char *describe_turn(const mz_advised *a, const mz_advised_change *c) {
+    const mz_interval x = c->speedup.interval;
+    if (!a->decided || isnan(c->speedup.value))
+        return "";
+    if (x.low <= 1 && 1 <= x.high)
+        return "could turn it";
+    return (x.low > 1) != (a->precision == a->candidate) ? "would turn it" : "";
+}
+
 static json_t *changes_json(const mz_advised *a) {
     json_t *list = json_array();
     for (int i = 0; i < a->n_changes; i++) {
@@ -288,7 +298,8 @@ static json_t *changes_json(const mz_advised *a) {
         json_array_append_new(list, json_pack("{s:s, s:I, s:o, s:o, s:o, s:s}", "changed", c->what, "to",
                                               (json_int_t)c->value, "raw_speedup", mz_json_number(c->speedup.value),
                                               "low", mz_json_number(c->speedup.interval.low), "high",
-                                              mz_json_number(c->speedup.interval.high), "note", c->note));
+                                              mz_json_number(c->speedup.interval.high), "note",
+                                              c->note[0] != '\0' ? c->note : describe_turn(a, c)));
     }
     return list;
 }
@@ -350,10 +361,9 @@ static void add_changes(const mz_advised *a, mz_text *t) {
             continue;
         }
         const mz_interval x = c->speedup.interval;
-        mz_text_addf(t, "%-16s raw speedup %.2f (%.2f to %.2f)%s\n", name, c->speedup.value, x.low, x.high,
-                     x.low <= 1 && 1 <= x.high                       ? ": could turn it"
-                     : (x.low > 1) != (a->precision == a->candidate) ? ": would turn it"
-                                                                     : "");
+        const char *turn = describe_turn(a, c);
+        mz_text_addf(t, "%-16s raw speedup %.2f (%.2f to %.2f)%s%s\n", name, c->speedup.value, x.low, x.high,
+                     turn[0] != '\0' ? ": " : "", turn);
     }
 }
 

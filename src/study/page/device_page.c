@@ -22,17 +22,22 @@ static void add_words(mz_text *t, const char *key) { // "step_ms" → "step ms"
             mz_page_add_escaped(t, (const char[]){*p, '\0'});
 }
 
-// "1.5 (1.4 to 1.6)" of an object with a value and its interval.
+// "1.5 (1.4 to 1.6)" of an object with a value and its interval, a dash where they are not known.
 static bool add_measured(mz_text *t, const json_t *object) {
     static const char *const keys[] = {"value", "low", "high"};
     double x[3];
+    int known = 0;
     for (int i = 0; i < 3; i++) {
         const json_t *member = json_object_get(object, keys[i]);
-        if (!json_is_number(member))
+        if (!json_is_number(member) && !json_is_null(member))
             return false;
+        known += json_is_number(member);
         x[i] = json_number_value(member);
     }
-    mz_text_addf(t, "%.4g (%.4g to %.4g)", x[0], x[1], x[2]);
+    if (known == 3)
+        mz_text_addf(t, "%.4g (%.4g to %.4g)", x[0], x[1], x[2]);
+    else
+        mz_text_addf(t, "–");
     return true;
 }
 
