@@ -437,6 +437,7 @@ static int inputs_of(const mz_model *model, const mz_form *form, mz_input out[MZ
         *in = (mz_input){.name = port.name, .dtype = port.dtype, .rank = port.rank, .built = true};
         in->role = role_of(model, &port, !tokens);
         tokens = tokens || in->role == MZ_ROLE_TOKENS;
+        in->classes = port.dtype == MEZZO_I32 ? mz_onnx_rows_named_by(model->file->onnx, port.name) : 0;
         for (int axis = 0; axis < port.rank; axis++)
             in->dim[axis] = size_of(&port, axis, &d);
     }

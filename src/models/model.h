@@ -35,7 +35,7 @@ typedef struct mz_input {
     size_t bytes;
     void *data;      // NULL: no memory was taken for it
     bool built;      // by the maker's build, which is given no value for it
-    int64_t classes; // TARGETS: of this input's own; 0: the model's
+    int64_t classes; // TARGETS: of this input's own; 0: the model's. Other integers: rows of their table; 0: any
 } mz_input;
 #define MZ_INPUT(its_name, its_role, its_dtype, its_rank, ...)                                                         \
     (mz_input) {                                                                                                       \

@@ -366,6 +366,37 @@ mezzo_status mz_onnx_find_weights(mz_onnx_build *build) {
     return MEZZO_OK;
 }
 
+// Whether the value is the input, in whatever shape.
+static bool is_input(const mezzo_onnx *onnx, const char *name, const char *input) {
+    for (int steps = 0; steps < 64 && strcmp(name, input) != 0; steps++) {
+        const mz_onnx_value *value = mz_onnx_find(onnx, name);
+        const MzPb__Node *node = value && value->producer >= 0 ? onnx->model->graph->node[value->producer] : NULL;
+        if (!node || node->n_input == 0 ||
+            !(is_op(node, "Reshape") || is_op(node, "Cast") || is_op(node, "Identity") || is_op(node, "Unsqueeze")))
+            return false;
+        name = node->input[0];
+    }
+    return strcmp(name, input) == 0;
+}
+
+int64_t mz_onnx_rows_named_by(const mezzo_onnx *onnx, const char *input) {
+    const MzPb__Graph *graph = onnx->model->graph;
+    int64_t least = 0;
+    for (size_t i = 0; i < graph->n_node; i++) {
+        const MzPb__Node *node = graph->node[i];
+        if (!is_op(node, "Gather") || node->n_input < 2 || mz_onnx_int_or(node, "axis", 0) != 0 ||
+            !is_input(onnx, node->input[1], input))
+            continue;
+        for (size_t k = 0; k < graph->n_initializer; k++) {
+            const MzPb__Tensor *table = graph->initializer[k];
+            if (table->n_dims == 2 && strcmp(table->name, node->input[0]) == 0 &&
+                (least == 0 || table->dims[0] < least))
+                least = table->dims[0];
+        }
+    }
+    return least;
+}
+
 // --- loading and saving --------------------------------------------------------------------------------------------
 int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i) {
     int64_t at[MEZZO_MAX_RANK] = {0}, size[MEZZO_MAX_RANK] = {0}, place = 0;

@@ -301,6 +301,13 @@ static bool is_ignored(const classifier *c, int64_t label) {
 static mezzo_status check_classes(classifier *c, const mz_input *in) {
     const mz_array *a = array_of(c, in);
     const int64_t classes = in->classes > 0 ? in->classes : c->task.wants.classes;
+    for (int64_t i = 0; in->role == MZ_ROLE_FEATURES && in->classes > 0 && i < a->n * a->width; i++) {
+        const double id = mz_array_number(a, i);
+        if (!(id >= 0 && id < (double)classes))
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "%s: array '%s' has %.0f in row %lld: the table of '%s' has rows 0 to %lld", c->labels,
+                           a->name, id, (long long)(i / a->width), c->task.model.maker->name, (long long)classes - 1);
+    }
     if (in->role != MZ_ROLE_TARGETS || in->dtype != MEZZO_I32)
         return MEZZO_OK;
     for (int64_t i = 0; i < a->n * a->width; i++) {

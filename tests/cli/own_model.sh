@@ -143,6 +143,8 @@ refuse 2 "has fractions" -- train --model own_mlp.onnx --loss cross_entropy --la
 refuse 2 "examples of 'x' are [7]" "[3, 6, 5]" -- train --model own_segment.onnx --loss cross_entropy --dim height=6,width=5 --data x.npy \
     --labels labels.npy "${FEW[@]}" --steps 2 --out none
 refuse 2 "model.loss is set" -- train --model toy --loss mse "${FEW[@]}" --steps 2 --out none
+npz ids.npz "input_ids=i8,40x8,-3 if i==307 else i%5" "labels=i8,40x8,i%5"
+refuse 2 "array 'input_ids' has -3 in row 38: the table" "rows 0 to 95" -- train --model own_tokens.onnx --loss cross_entropy --data ids.npz "${FEW[@]}" --steps 1 --out none
 refuse 2 "data.pack" -- train --model own_tokens.onnx --data text.txt --pack "${FEW[@]}" --steps 2 --out none
 head -c 300 a.npz >cut.npz
 refuse 2 cut.npz -- train --model own_mlp.onnx --loss cross_entropy --data cut.npz "${FEW[@]}" --steps 2 --out none
