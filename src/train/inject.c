@@ -158,6 +158,8 @@ static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
     mz_inject *f = user;
     const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
     mz_tensor out = mz_program_tensor(p, n->out[0]);
+    for (int k = 1; k < n->n_out && !mz_present(&out); k++)
+        out = mz_program_tensor(p, n->out[k]);
     if (!strikes_micro(f, (int)f->target) || !is_target(f, p, call) || (out.dtype >= MEZZO_I64 && !flips_bits(f)))
         return MEZZO_OK;
     if (f->kind == MZ_INJECT_FLAP && !flaps(f))
