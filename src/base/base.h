@@ -68,7 +68,10 @@ void mz_work(const char *what, int64_t done, int64_t total);
 // aligned. They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).
 void *mz_alloc(size_t count, size_t size);
 void *mz_grow(void *ptr, size_t old_count, size_t new_count,
-              size_t size);          // new tail zeroed; ptr stays valid on failure
+              size_t size); // new tail zeroed; ptr stays valid on failure
+// mz_alloc for what may be gigabytes: INTERRUPTED where the thread's flag (base/stop.h) is set meanwhile. *out NULL on
+// errors.
+mezzo_status mz_alloc_or_stop(size_t bytes, void **out);
 size_t mz_alloc_bytes(size_t bytes); // what a block of so many bytes takes: large ones whole huge pages
 char *mz_strdup(const char *s);
 char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/stop.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -85,6 +86,26 @@ void *mz_alloc(size_t count, size_t size) {
     if (ptr != NULL)
         memset(ptr, 0, count * size);
     return ptr;
+}
+
+mezzo_status mz_alloc_or_stop(size_t bytes, void **out) {
+    enum { PIECE = 64 << 20 };
+    mezzo_status status = MEZZO_OK;
+    char *ptr = allocate(bytes, 1);
+    *out = NULL;
+    if (ptr == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t at = 0, n; at < bytes && status == MEZZO_OK; at += n) {
+        n = bytes - at < PIECE ? bytes - at : PIECE;
+        status = bytes > PIECE ? mz_stop_check("memory") : MEZZO_OK;
+        if (status == MEZZO_OK)
+            memset(ptr + at, 0, n);
+    }
+    if (status == MEZZO_OK)
+        *out = ptr;
+    else
+        mz_free(ptr);
+    return status;
 }
 
 void *mz_grow(void *ptr, size_t old_count, size_t new_count, size_t size) {

@@ -33,6 +33,14 @@ static mezzo_status read_bytes(void) {
     return status;
 }
 
+static mezzo_status take_memory(void) {
+    void *memory;
+    const mezzo_status status = mz_alloc_or_stop((size_t)80 << 20, &memory);
+    assert_true((memory == NULL) == (status != MEZZO_OK));
+    mz_free(memory);
+    return status;
+}
+
 static mezzo_status read_large_file(void) {
     char *bytes;
     size_t n;
@@ -142,21 +150,14 @@ static const struct {
     mezzo_status (*call)(void);
     bool writes; // "out"
 } calls[] = {
-    {"a table", read_csv, false},
-    {"a stream", read_bytes, false},
-    {"a large file", read_large_file, false},
-    {"a checksum", sum_large_file, false},
-    {"a check of tokens", check_tokens, false},
-    {"a text", read_text, false},
-    {"images of classes", read_images, false},
-    {"pairs of images", read_pairs, false},
-    {"a checkpoint", find_checkpoint, false},
-    {"a plan", plan_memory, false},
-    {"parameters", create_parameters, false},
-    {"shards", write_shards, true},
-    {"an export", export_run, true},
-    {"a GGUF file", export_gguf, true},
-    {"an import", import_run, true},
+    {"a table", read_csv, false},           {"a stream", read_bytes, false},
+    {"memory", take_memory, false},         {"a large file", read_large_file, false},
+    {"a checksum", sum_large_file, false},  {"a check of tokens", check_tokens, false},
+    {"a text", read_text, false},           {"images of classes", read_images, false},
+    {"pairs of images", read_pairs, false}, {"a checkpoint", find_checkpoint, false},
+    {"a plan", plan_memory, false},         {"parameters", create_parameters, false},
+    {"shards", write_shards, true},         {"an export", export_run, true},
+    {"a GGUF file", export_gguf, true},     {"an import", import_run, true},
 };
 
 static void write_picture(const char *path) {

@@ -171,8 +171,7 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
 // --- memory --------------------------------------------------------------------------------------------------------
 static mezzo_status cpu_alloc(mezzo_device *device, size_t bytes, void **out) {
     (void)device;
-    *out = mz_alloc(bytes > 0 ? bytes : 1, 1);
-    return *out != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    return mz_alloc_or_stop(bytes, out);
 }
 
 static void cpu_release(mezzo_device *device, void *data) {

@@ -135,8 +135,7 @@ static mezzo_status ref_describe(mezzo_device *device, mezzo_device_info *out) {
 
 static mezzo_status ref_alloc(mezzo_device *device, size_t bytes, void **out) {
     (void)device;
-    *out = mz_alloc(bytes, 1);
-    return *out == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
+    return mz_alloc_or_stop(bytes, out);
 }
 
 static void ref_release(mezzo_device *device, void *data) {
