@@ -381,6 +381,7 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->scattered = cut->scattered;
     params->sharded = cut->sharded;
     params->grads_empty = true;
+    params->requantizes = options != NULL && (options->recompute || options->recompute_light);
     MEZZO_TRY_GOTO(status, make_specs(params, graph, options));
     number_low_copies(params);
     MEZZO_TRY_GOTO(status, mz_params_lay_out(params, cut->region));

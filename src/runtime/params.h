@@ -104,6 +104,7 @@ struct mezzo_params {
     mz_low_copy low_copies[2]; // in the order of first use; they live as long as params
     int n_low_copies;          // optimizers make their segments again when it has grown
     uint64_t grad_version;     // grows whenever gradients change, by a run or a host write
+    bool requantizes;          // programs quantize weights where they read them: less memory, more time
     bool overlaps_update;      // a program is faster with the update beside its forward
     bool grads_empty;          // the gradients were zeroed, and nothing was added
     bool grads_stale;          // grads_empty, but the memory has the old ones: see mz_params_settle

@@ -13,7 +13,8 @@ static bool is_aligned(const mezzo_params *params, const mz_param *p) {
            stored.dim[stored.rank - 2] % eight == 0;
 }
 
-// Quantized weights need a whole master in this process, and have its padding. Programs quantize sharded parameters.
+// Quantized weights need a whole master in this process, and have its padding. Programs quantize sharded parameters,
+// and with recomputation all.
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     mz_keeping kept = {mz_alloc(g->n_params + 1, sizeof *kept.copied),
                        mz_alloc(g->n_params + 1, sizeof *kept.quantized)};
@@ -24,7 +25,7 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
         const int index = mz_params_index(params, g, i); // -1: binding reports it
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
         kept.copied[i] = p == NULL || p->low_copy_slot >= 0;
-        kept.quantized[i] = p != NULL && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 &&
+        kept.quantized[i] = p != NULL && !params->requantizes && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 &&
                             is_aligned(params, p) && mz_shape_equal(&p->shape, &g->params[i].shape);
     }
     if (status == MEZZO_OK)

@@ -31,6 +31,11 @@ run 0 memory "${several[@]}" --grad-accum 1
 ! cmp -s accumulated "$OUT" || fail "three micro batches and one take the same"
 refuse 2 "train.global_batch is 13" -- memory "${several[@]}" --global-batch 13
 
+# FP8's copies of weights in both layouts are kept where nothing is recomputed, and made where they are read where something is.
+copies() { run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision fp8 --optimizer adamw --json "$@"; sed -nE 's/.*"shadows": ([0-9]+).*/\1/p' "$OUT" | head -n 1; }
+kept=$(copies) made=$(copies --recompute-light)
+[[ $((kept - made)) -ge 100000000 ]] || fail "--recompute-light keeps $made bytes of copies, without it $kept"
+
 # What is frozen has no gradient: 85,056,000 other parameters have one.
 run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision bf16 --optimizer adamw --master fp32 --freeze 'wte,wpe' --json
 shows "$OUT" '"parameters": 124439808' '"gradients": 340224000'

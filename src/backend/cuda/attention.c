@@ -1,7 +1,6 @@
 // Runs attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for
 // everything else. cuDNN's is in attention_cudnn.c.
 #include <math.h>
-#include <stdlib.h>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/storage.h"
@@ -155,7 +154,7 @@ static int wgmma_parts(const mz_cu_attention *a) {
     const int group = a->heads / a->kv_heads;
     const int64_t blocks = (int64_t)a->batch * a->kv_heads * ((a->length + 127) / 128);
     int parts = 1;
-    while (getenv("MEZZO_CUDA_WIDE_HEADS") != NULL && parts < group && blocks * parts * 5 < (int64_t)a->sms * 9)
+    while (parts < group && blocks * parts * 5 < (int64_t)a->sms * 9)
         parts++;
     return parts;
 }
@@ -190,16 +189,16 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// It is the fastest kernel for heads of more than 32 (docs/dev/ATTENTION.md). It multiplies narrower heads as if they
-// had 64, which pays for long sequences only.
+// It is the fastest kernel for heads of 40 to 64 (docs/dev/ATTENTION.md). It multiplies others as if they had 64 or
+// 128, which pays for long sequences only.
 static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = wgmma_bwd_any_prepare(device, call, out);
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.width > 64 && getenv("MEZZO_CUDA_WIDE_HEADS") == NULL)
-        return "another kernel serves heads of more than 64";
-    return a.width <= 32 && a.length < 256 ? "another kernel is faster for narrow heads and few positions" : NULL;
+    return (a.width <= 32 || a.width > 64) && a.length < 256
+               ? "another kernel is faster for narrow or wide heads and few positions"
+               : NULL;
 }
 
 static mezzo_status wgmma_bwd_run(mezzo_device *device, const mz_call *call) {

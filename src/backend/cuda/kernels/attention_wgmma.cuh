@@ -1,10 +1,9 @@
 // Attention's kernels for Hopper (compute capability 9.0 only) share this: warpgroup matrix instructions, tiles fetched
 // by one thread (TMA), the order of the work.
 //
-// A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). Their own rows stay in
-// registers as the left operand; tiles of the other side come through a ring in shared memory and are the right
-// operand, either way round. Results of one product are, rounded, the left operand of the next (attention_mma.cuh):
-// probabilities and their gradients never leave registers.
+// A block is a warp that asks for tiles and warpgroups that own 64 rows each (queries, or keys). Their own rows, and
+// tiles of the other side, which come through a ring, are operands in shared memory. Results of one product are,
+// rounded, the left operand of the next (attention_mma.cuh): probabilities and their gradients never leave registers.
 //
 // A tile is [rows, 64] elements, rows of 128 bytes, whose 16-byte pieces change places by exclusive or with the row's
 // number modulo 8 (wgmma.cuh). A head of more than 64 elements is two of them, one after the other.
