@@ -301,8 +301,9 @@ def check_adapters(mezzo, folder):
     import peft
     folder = pathlib.Path(folder)
     stored = json.loads((folder / "case.json").read_text())
-    names = ["query_key_value", "dense_h_to_4h"] if stored["family"] == "gpt_neox" else ["qkv_proj", "down_proj"] if stored["family"] == "phi3" else [
-        "q_proj", "v_proj", "o_proj"]
+    neox = ["query_key_value", "dense_h_to_4h"]
+    names = {"gpt_neox": neox, "sequential_neox": neox, "phi3": ["qkv_proj", "down_proj"], "gpt2": ["c_attn", "c_fc"]}.get(
+        stored["family"], ["q_proj", "v_proj", "o_proj"])
     model = peft.get_peft_model(opened(folder), peft.LoraConfig(r=3, lora_alpha=5, target_modules=names, init_lora_weights=False))
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
