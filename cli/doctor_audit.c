@@ -197,7 +197,7 @@ static void print_costs(const mz_audit_report *r) {
                    rows[i].seconds < bf16 ? "would pay" : "would not pay", bf16 / rows[i].seconds);
     }
     if (costs->unsteady)
-        printf("the runs that this rests on differ: something else keeps the machine busy\n");
+        printf("wide bounds: what a processor takes differs from run to run\n");
     if (costs->launch_bound)
         printf("the GPU waits for the program: faster operations do not shorten this step\n");
     if (costs->with_hooks)

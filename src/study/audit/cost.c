@@ -13,6 +13,8 @@ enum { FP32, TF32, BF16, FP16, FP8 }; // FP8: products that have such a kernel; 
 
 static const double BOUND_BY_DEVICE = 0.9; // of the step's time, that the host's launches take less of
 static const double UNSTEADY = 0.15;       // of a prediction, that its bounds are away from it
+// What a processor takes for the same work differs from process to process, and a replay's own Python adds to it.
+static const double HOST_LESS = 0.35, HOST_MORE = 0.2, DEVICE_OFF = 0.05;
 
 static int format_of(mezzo_dtype dtype, bool tf32) {
     return dtype == MEZZO_BF16 ? BF16 : dtype == MEZZO_F16 ? FP16 : dtype == MEZZO_F32 ? (tf32 ? TF32 : FP32) : -1;
@@ -85,12 +87,16 @@ static double predict(const mz_torch_trace *t, const times *now, const mz_torch_
     return fmax(device, host) + now->rest;
 }
 
-// The prediction is of the shortest runs, its bounds are of one replay's shortest run and the other's median.
+// The prediction is of the shortest runs, its bounds are of one replay's shortest run and the other's median, or what
+// such predictions have been off by if that is more.
 static mz_torch_cost cost_in(const mz_torch_trace *t, const times *now, const mz_torch_replay *then) {
     const double a = 1 + positive(t->replay_now.spread), b = 1 + positive(then->spread);
-    return (mz_torch_cost){.seconds = predict(t, now, then, 1, 1),
-                           .least = predict(t, now, then, a, 1),
-                           .most = predict(t, now, then, 1, b)};
+    const double seconds = predict(t, now, then, 1, 1), launched = then->launch_seconds - t->replay_now.launch_seconds;
+    const bool on_device = now->device + then->seconds - t->replay_now.seconds > now->host + launched; // no NaN
+    const double less = on_device ? DEVICE_OFF : HOST_LESS, more = on_device ? DEVICE_OFF : HOST_MORE;
+    return (mz_torch_cost){.seconds = seconds,
+                           .least = fmin(predict(t, now, then, a, 1), (1 - less) * seconds),
+                           .most = fmax(predict(t, now, then, 1, b), (1 + more) * seconds)};
 }
 
 void mz_torch_costs_predict(const mz_torch_trace *t, mz_torch_costs *out) {
