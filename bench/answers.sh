@@ -22,7 +22,7 @@ step() { # NAME SHAPE STEPS OPTION…: ms of a step, without the first ones
         tail -2 "$OUT/$out.log"
     grep -o '"perf/step_ms": [0-9.]*' "$out/metrics.jsonl" | tail -1 | sed 's/.*: //'
 }
-cf=(--counterfactual fp8,mxfp8,nvfp4 --counterfactual-every)
+cf=(--counterfactual 'fp8,mxfp8,nvfp4' --counterfactual-every)
 a=$(step none384 "$shape384" 100) b=$(step one384 "$shape384" 100 "${cf[@]}" 1) c=$(step ten384 "$shape384" 100 "${cf[@]}" 10)
 cmp none384/checkpoints/*/model.safetensors ten384/checkpoints/*/model.safetensors && echo "PASS same weights" || echo "FAIL weights"
 n=$(wc -l <one384/counterfactual.jsonl); echo "records of 100 steps: $n"
