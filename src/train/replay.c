@@ -350,16 +350,35 @@ static const char *name_machine(const mz_training *run, char out[400]) {
     return out;
 }
 
-static void describe(const mz_training *run, int64_t at, const char *verdict, mz_fault *f) {
-    char machine[400], op[256] = "no op differed when all of them ran twice more, so that its cause did not last";
+// How many parameters have other gradients in the copy of the first pass than in `second`, on the host. Parameters of
+// shards are not counted.
+static mezzo_status count_parameters(mz_training *run, const uint32_t *second, int *n) {
+    const mezzo_params *p = run->engine.session.params;
+    *n = 0;
+    uint32_t *first = mz_alloc(run->replay.bytes + 1, 1);
+    mezzo_status status = first != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    if (status == MEZZO_OK)
+        status = run->engine.device->backend->read(run->engine.device, first, run->replay.first, run->replay.bytes);
+    for (size_t i = 0; i < p->n && status == MEZZO_OK && !p->scattered; i++)
+        *n += !p->list[i].frozen && memcmp(first + p->list[i].offset, second + p->list[i].offset,
+                                           (size_t)p->list[i].stored * sizeof *first) != 0;
+    mz_free(first);
+    return status;
+}
+
+static void describe(const mz_training *run, int64_t at, int others, const char *verdict, mz_fault *f) {
+    char machine[400], and[40] = "",
+                       op[256] = "no op differed when all of them ran twice more, so that its cause did not last";
     if (strcmp(f->op, collective) == 0)
         snprintf(op, sizeof op, "no op differed, but what the ranks exchanged did");
     else if (f->op[0] != '\0')
         snprintf(op, sizeof op, "the first op that differs is %s of %s (%s, micro batch %lld)", f->op,
                  f->module[0] != '\0' ? f->module : "the model", f->phase, (long long)f->micro);
-    snprintf(f->text, sizeof f->text, "step %lld: %s computed two different results of the same step: %s%s; %s; %s",
+    if (others > 1)
+        snprintf(and, sizeof and, " and %d other%s", others - 1, others > 2 ? "s" : "");
+    snprintf(f->text, sizeof f->text, "step %lld: %s computed two different results of the same step: %s%s%s; %s; %s",
              (long long)f->step, name_machine(run, machine), at >= 0 ? "the gradient of " : "the loss",
-             at >= 0 ? parameter_at(run, at) : "", op, verdict);
+             at >= 0 ? parameter_at(run, at) : "", and, op, verdict);
 }
 
 // The job ends by the rank at fault, where one is known: a restart with fewer ranks leaves it out.
@@ -378,6 +397,7 @@ static mezzo_status stop(mz_training *run, const mz_fault *f) {
 // A third pass decides; its result stays in place.
 static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine, mz_replay_fn compute) {
     int64_t again = -1;
+    int others = 0;
     bool undecided, two_agree;
     mz_fault f = {.step = step, .kind = "replay"};
     if (mine)
@@ -387,6 +407,8 @@ static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine
     mezzo_status status = second != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     if (status == MEZZO_OK)
         status = d->backend->read(d, second, run->engine.session.params->grad, run->replay.bytes);
+    if (status == MEZZO_OK)
+        status = count_parameters(run, second, &others);
     if (status == MEZZO_OK)
         status = find_op(run, step, &f);
     if (status == MEZZO_OK)
@@ -404,7 +426,7 @@ static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine
     MEZZO_TRY(mz_run_any(run, "replay", !two_agree, &undecided));
     const bool stops = undecided || run->config.replay_policy == MZ_REPLAY_STOP;
     if (mine)
-        describe(run, at,
+        describe(run, at, others,
                  !two_agree ? "a third time gave yet another result"
                  : as_first ? "a third time confirmed the first result"
                             : "a third time confirmed the second result",

@@ -115,6 +115,7 @@ static void test_flips_are_noticed_and_undone(void **state) {
 static void test_a_fault_that_comes_back_is_named(void **state) {
     (void)state;
     int64_t named = 0;
+    bool several = false; // a fault in an early call changes the gradients of many parameters
     for (int64_t seed = 1; seed <= 1 + flips() / 10; seed++) {
         trial t = {.policy = "stop"};
         tiny_log log;
@@ -131,12 +132,13 @@ static void test_a_fault_that_comes_back_is_named(void **state) {
             fail_msg("seed %lld: %s: \"%s\" does not say \"%s\"", (long long)seed, t.fault, mezzo_error_message(),
                      says);
         named++;
+        several = several || strstr(mezzo_error_message(), " others;") != NULL;
         char path[64];
         snprintf(path, sizeof path, "stopped/checkpoints/step-%08lld", (long long)hit->step - 1);
         assert_true(mz_path_is_dir(path)); // of the steps before
     }
     print_message("%lld named\n", (long long)named);
-    assert_true(named > 0);
+    assert_true(named > 0 && several);
 }
 
 static const char *clean_run(int precision, int accum) {
