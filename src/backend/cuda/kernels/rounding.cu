@@ -19,6 +19,7 @@ enum {
     GROUPS = LONG / EACH,
     OCTET = 8,
     CODES = MZ_SCALE_CODES,
+    BLOCKS = 8, // a multiprocessor's
     LANES = 256
 };
 
@@ -80,8 +81,12 @@ struct shared_tile {
     float x[LONG * SHORT + LONG];
     double sums[2][THREADS];
     int32_t amax[THREADS];
-    int32_t scales[CODES];
-    int32_t counts[4];
+};
+
+// What a block has counted of each format in all of its tiles.
+struct shared_counts {
+    int32_t scales[MZ_ROUNDING_FORMATS][CODES];
+    int32_t counts[MZ_ROUNDING_FORMATS][4]; // numbers that are not 0, not finite, underflow, saturate
 };
 
 __device__ __forceinline__ float *place(shared_tile &t, bool down, int row, int column) {
@@ -101,14 +106,14 @@ struct thread_sums {
 template <int COUNT>
 __device__ __forceinline__ void
 round_block(const rounding &a, const mz_rounding_form &form, bool down, const float v[EACH], int first, int32_t amax,
-            bool own, float tensor, int inside, shared_tile &t, tally &count, thread_sums &sums, float *rounded) {
+            bool own, float tensor, int inside, int32_t *scales, tally &count, thread_sums &sums, float *rounded) {
     const mz_scale_rule rule = form.rule;
     const mz_small_form small = form.small;
     const int code = mz_scale_code(rule, amax, small.largest, tensor);
     const float scale = mz_scale_of_code(rule, code, tensor), inverse = scale == 0 ? 0 : __fdiv_rn(1.0f, scale);
     const float limit = __fmul_rn(mz_bits_float(small.largest), scale);
     if (own && amax > 0 && amax < MZ_FLOAT_INFINITY && scale > 0)
-        atomicAdd(&t.scales[code], 1);
+        atomicAdd(&scales[code], 1);
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
         const int i = first + k;
@@ -171,12 +176,12 @@ __device__ __forceinline__ void add_to_block(int32_t *to, int n) {
         atomicAdd(to, n);
 }
 
-template <bool DOWN> __global__ void __launch_bounds__(THREADS) tiles_kernel(rounding a) {
-    __shared__ shared_tile t;
+template <bool DOWN>
+__device__ __forceinline__ void round_tile(const rounding &a, int64_t tile, shared_tile &t, shared_counts &block) {
     constexpr int wide = DOWN ? SHORT : LONG, high = DOWN ? LONG : SHORT;
     const int tid = static_cast<int>(threadIdx.x), run = tid % SHORT, group = tid / SHORT;
     const int64_t across = (a.columns + wide - 1) / wide;
-    const int64_t row0 = blockIdx.x / across * high, column0 = blockIdx.x % across * wide;
+    const int64_t row0 = tile / across * high, column0 = tile % across * wide;
     for (int i = tid; i < LONG * SHORT; i += THREADS) {
         const int row = i / wide, column = i % wide;
         *place(t, DOWN, row, column) =
@@ -200,20 +205,17 @@ template <bool DOWN> __global__ void __launch_bounds__(THREADS) tiles_kernel(rou
     t.amax[tid] = max(half[0], half[1]);
     for (int f = 0; f < a.n; f++) {
         const mz_rounding_form &form = a.form[f];
-        mz_rounding_sums *found = a.found + f;
+        const mz_rounding_sums *found = a.found + f;
+        int32_t *scales = block.scales[f], *counted = block.counts[f];
         float *rounded = f == 0 && a.rounded != nullptr ? a.rounded + row * a.columns + column : nullptr;
         thread_sums sums = {};
         tally count = {};
-        for (int c = tid; c < CODES; c += THREADS)
-            t.scales[c] = 0;
-        if (tid < 4)
-            t.counts[tid] = 0;
         __syncthreads();
         const bool given = form.whole || form.tile;
         if (form.block == 16) {
             const float tensor = mz_scale_of_tensor(found->amax);
-            round_block<16>(a, form, DOWN, v, 0, half[0], true, tensor, inside, t, count, sums, rounded);
-            round_block<16>(a, form, DOWN, v, 16, half[1], true, tensor, inside, t, count, sums, rounded);
+            round_block<16>(a, form, DOWN, v, 0, half[0], true, tensor, inside, scales, count, sums, rounded);
+            round_block<16>(a, form, DOWN, v, 16, half[1], true, tensor, inside, scales, count, sums, rounded);
         } else {
             int32_t amax = t.amax[tid];
             if (form.whole)
@@ -225,29 +227,47 @@ template <bool DOWN> __global__ void __launch_bounds__(THREADS) tiles_kernel(rou
                     amax = max(amax, t.amax[g * SHORT + run]);
             // The first of the threads that share a scale counts it.
             const bool counts = !given && (form.block == EACH || group == 0);
-            round_block<EACH>(a, form, DOWN, v, 0, amax, counts, 1, inside, t, count, sums, rounded);
+            round_block<EACH>(a, form, DOWN, v, 0, amax, counts, 1, inside, scales, count, sums, rounded);
         }
         write_sums<DOWN>(t.sums[0], sums.squares);
         write_sums<DOWN>(t.sums[1], sums.errors);
-        add_to_block(&t.counts[0], count.nonzero);
-        add_to_block(&t.counts[1], count.not_finite);
-        add_to_block(&t.counts[2], count.underflow);
-        add_to_block(&t.counts[3], count.saturated);
+        add_to_block(&counted[0], count.nonzero);
+        add_to_block(&counted[1], count.not_finite);
+        add_to_block(&counted[2], count.underflow);
+        add_to_block(&counted[3], count.saturated);
         __syncthreads();
-        for (int c = tid; c < CODES; c += THREADS)
-            add_count(&found->scales[c], t.scales[c]);
         if (tid < 32) {
             const double squares = tile_sum<DOWN>(t.sums[0]), errors = tile_sum<DOWN>(t.sums[1]);
             if (tid == 0) {
-                a.partial[2 * f * a.tiles + blockIdx.x] = squares;
-                a.partial[(2 * f + 1) * a.tiles + blockIdx.x] = errors;
-                add_count(&found->nonzero, t.counts[0]);
-                add_count(&found->not_finite, t.counts[1]);
-                add_count(&found->underflow, t.counts[2]);
-                add_count(&found->saturated, t.counts[3]);
+                a.partial[2 * f * a.tiles + tile] = squares;
+                a.partial[(2 * f + 1) * a.tiles + tile] = errors;
             }
         }
         __syncthreads();
+    }
+}
+
+// A block takes every gridDim-th tile, and adds its counts to those of the tensor once.
+template <bool DOWN> __global__ void __launch_bounds__(THREADS) tiles_kernel(rounding a) {
+    __shared__ shared_tile t;
+    __shared__ shared_counts block;
+    const int tid = static_cast<int>(threadIdx.x);
+    for (int f = 0; f < a.n; f++) {
+        for (int c = tid; c < CODES; c += THREADS)
+            block.scales[f][c] = 0;
+        if (tid < 4)
+            block.counts[f][tid] = 0;
+    }
+    for (int64_t tile = blockIdx.x; tile < a.tiles; tile += gridDim.x)
+        round_tile<DOWN>(a, tile, t, block);
+    __syncthreads();
+    for (int f = 0; f < a.n; f++) {
+        for (int c = tid; c < CODES; c += THREADS)
+            add_count(&a.found[f].scales[c], block.scales[f][c]);
+        int64_t *const totals[] = {&a.found[f].nonzero, &a.found[f].not_finite, &a.found[f].underflow,
+                                   &a.found[f].saturated};
+        if (tid < 4)
+            add_count(totals[tid], block.counts[f][tid]);
     }
 }
 
@@ -311,7 +331,8 @@ static void launch_rounding(const mz_cuda_device *cuda, const mz_call *call) {
         return;
     squares_kernel<<<blocks_of(a.rows, LONG) * blocks_of(a.columns, LONG), LANES, 0, cuda->stream>>>(a);
     auto *kernel = a.columnwise ? tiles_kernel<true> : tiles_kernel<false>;
-    kernel<<<static_cast<unsigned>(a.tiles), THREADS, 0, cuda->stream>>>(a);
+    const int64_t most = static_cast<int64_t>(cuda->sms) * BLOCKS;
+    kernel<<<static_cast<unsigned>(a.tiles < most ? a.tiles : most), THREADS, 0, cuda->stream>>>(a);
     finish_kernel<<<static_cast<unsigned>(a.n), LANES, 0, cuda->stream>>>(a);
 }
 
