@@ -350,32 +350,41 @@ static const char *name_machine(const mz_training *run, char out[400]) {
     return out;
 }
 
-// How many parameters have other gradients in the copy of the first pass than in `second`, on the host. Parameters of
-// shards are not counted.
-static mezzo_status count_parameters(mz_training *run, const uint32_t *second, int *n) {
+// How many parameters have other gradients in the copy of the first pass than in `second`, on the host, and the last of
+// them, which backward comes to first. Parameters of shards are not counted.
+typedef struct differing {
+    int n;
+    const char *last;
+} differing;
+
+static mezzo_status find_differing(mz_training *run, const uint32_t *second, differing *out) {
     const mezzo_params *p = run->engine.session.params;
-    *n = 0;
+    *out = (differing){0};
     uint32_t *first = mz_alloc(run->replay.bytes + 1, 1);
     mezzo_status status = first != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     if (status == MEZZO_OK)
         status = run->engine.device->backend->read(run->engine.device, first, run->replay.first, run->replay.bytes);
-    for (size_t i = 0; i < p->n && status == MEZZO_OK && !p->scattered; i++)
-        *n += !p->list[i].frozen && memcmp(first + p->list[i].offset, second + p->list[i].offset,
-                                           (size_t)p->list[i].stored * sizeof *first) != 0;
+    for (size_t i = 0; i < p->n && status == MEZZO_OK && !p->scattered; i++) {
+        const mz_param *one = &p->list[i];
+        if (one->frozen || memcmp(first + one->offset, second + one->offset, (size_t)one->stored * sizeof *first) == 0)
+            continue;
+        out->n++;
+        out->last = one->name;
+    }
     mz_free(first);
     return status;
 }
 
-static void describe(const mz_training *run, int64_t at, int others, const char *verdict, mz_fault *f) {
-    char machine[400], and[40] = "",
+static void describe(const mz_training *run, int64_t at, differing d, const char *verdict, mz_fault *f) {
+    char machine[400], and[240] = "",
                        op[256] = "no op differed when all of them ran twice more, so that its cause did not last";
     if (strcmp(f->op, collective) == 0)
         snprintf(op, sizeof op, "no op differed, but what the ranks exchanged did");
     else if (f->op[0] != '\0')
         snprintf(op, sizeof op, "the first op that differs is %s of %s (%s, micro batch %lld)", f->op,
                  f->module[0] != '\0' ? f->module : "the model", f->phase, (long long)f->micro);
-    if (others > 1)
-        snprintf(and, sizeof and, " and %d other%s", others - 1, others > 2 ? "s" : "");
+    if (d.n > 1)
+        snprintf(and, sizeof and, " and %d other%s up to %.159s", d.n - 1, d.n > 2 ? "s" : "", d.last);
     snprintf(f->text, sizeof f->text, "step %lld: %s computed two different results of the same step: %s%s%s; %s; %s",
              (long long)f->step, name_machine(run, machine), at >= 0 ? "the gradient of " : "the loss",
              at >= 0 ? parameter_at(run, at) : "", and, op, verdict);
@@ -397,7 +406,7 @@ static mezzo_status stop(mz_training *run, const mz_fault *f) {
 // A third pass decides; its result stays in place.
 static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine, mz_replay_fn compute) {
     int64_t again = -1;
-    int others = 0;
+    differing others = {0};
     bool undecided, two_agree;
     mz_fault f = {.step = step, .kind = "replay"};
     if (mine)
@@ -408,7 +417,7 @@ static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine
     if (status == MEZZO_OK)
         status = d->backend->read(d, second, run->engine.session.params->grad, run->replay.bytes);
     if (status == MEZZO_OK)
-        status = count_parameters(run, second, &others);
+        status = find_differing(run, second, &others);
     if (status == MEZZO_OK)
         status = find_op(run, step, &f);
     if (status == MEZZO_OK)
