@@ -262,6 +262,7 @@ static void fill_update(mezzo_optimizer *opt, mz_group *group, mz_tensor grad, m
     *call = (mz_call){.n_in = 3, .in = {grad, mz_tensor_absent(), state}, .n_out = MZ_OUT(adamw, ema) + 1};
     mz_segment *segments = opt->d_segments != NULL ? (mz_segment *)opt->d_segments + group->first : NULL; // of a sketch
     call->in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, segments, (size_t)group->n);
+    call->in[MZ_IN(adamw, quantized)] = mz_tensor_absent(); // kernels ask for it by name
     for (int i = 0; i < call->n_out; i++)
         call->out[i] = mz_tensor_absent();
     call->out[MZ_OUT(adamw, master)] = master;

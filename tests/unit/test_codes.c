@@ -508,6 +508,8 @@ static run open_run(const how *h) {
     adamw.moments = h->moments;
     adamw.ema = h->ema;
     must(mezzo_optimizer_create(r.params, &adamw, &r.optimizer));
+    // Codes are written by a call of their own: this one has none.
+    assert_false(mz_present(&r.optimizer->groups[0].whole.call.in[MZ_IN(adamw, quantized)]));
     must(mezzo_step_create(r.program, &r.optimizer, 1, NULL, &(mezzo_step_options){.micro_batches = MICRO}, &r.step));
     return r;
 }
