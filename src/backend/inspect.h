@@ -70,7 +70,7 @@ typedef struct mz_rounding_sums {
     int64_t nonzero, not_finite;
     int64_t underflow, saturated; // not 0 but rounded to 0; above the format's largest number times the scale
     double squares, error;        // Σ x² and Σ (q - x)², the difference in FP32
-    int32_t amax;                 // the bits of the largest magnitude of x
+    int32_t amax;                 // the bits of the largest magnitude of x; 0x7FC00000: a NaN
     int32_t unused;
     int64_t scales[MZ_SCALE_CODES]; // how often a code is the scale of numbers that are finite and not all 0
 } mz_rounding_sums;

@@ -40,6 +40,11 @@ MZ_SMALL_FUNCTION float mz_bits_float(int32_t bits) {
     return x;
 }
 
+// The bits of a magnitude, the same of every NaN: conversions differ in what they make of its lower bits.
+MZ_SMALL_FUNCTION int32_t mz_magnitude_of_one_nan(int32_t magnitude) {
+    return magnitude > MZ_FLOAT_INFINITY ? 0x7FC00000 : magnitude;
+}
+
 // A finite number to the nearest of the format, ties to even, at most its largest one.
 MZ_SMALL_FUNCTION float mz_small_nearest(float x, const mz_small_form f) {
     const int32_t bits = mz_float_bits(x), magnitude = bits & MZ_FLOAT_MAGNITUDE;

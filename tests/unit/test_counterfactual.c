@@ -65,6 +65,31 @@ static void assert_statistics(const float *x, const float *q, int64_t n, const m
     assert_true(fabs(r->squares - squares) <= 1e-12 * squares && fabs(r->error - error) <= 0x1p-22 * error);
 }
 
+// As conversions make them, of which some keep the lower bits and some set them.
+static void nans_are_one_largest_magnitude(void **state) {
+    static const uint32_t nans[] = {0x7FC00000u, 0x7FFFFFFFu, 0xFFFF0000u};
+    static const char *const devices[] = {"ref", "cpu"};
+    const mz_rounding_attrs formats = {.n = 1, .via = MEZZO_F32, .how = {{.blocks = MEZZO_BLOCKS_MXFP8}}};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        float x[2] = {1};
+        mz_rounding_sums found;
+        mezzo_device *device;
+        memcpy(&x[1], &nans[i / 2], sizeof x[1]);
+        must(mezzo_device_open(devices[i % 2], 0, &device));
+        mz_call call = {.op = MZ_OP_rounding,
+                        .attrs.rounding = &formats,
+                        .n_in = 1,
+                        .in = {{.data = x, .dtype = MEZZO_F32, .shape = {2, {1, 2}}}},
+                        .n_out = 2,
+                        .out = {mz_tensor_bytes(&found, sizeof found), mz_tensor_absent()}};
+        must(mz_run_once(device, &call));
+        mezzo_device_close(device);
+        assert_int_equal(found.amax, 0x7FC00000);
+        assert_int_equal(found.not_finite, 2); // of one block, whose scale is NaN
+    }
+}
+
 // --- block formats: the emulated product leaves its rounded operands in its workspace ------------------------------
 typedef struct blocks_check {
     mz_counterfactual *c;
@@ -300,6 +325,7 @@ static void training_keeps_its_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nans_are_one_largest_magnitude),
         cmocka_unit_test(blocks_are_those_of_the_emulated_run),
         cmocka_unit_test(eight_bits_are_those_of_the_emulated_run),
         cmocka_unit_test(extremes_are_counted),

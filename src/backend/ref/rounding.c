@@ -147,7 +147,8 @@ void mz_ref_rounding(const mz_call *call) {
         mz_rounding_sums *found = (mz_rounding_sums *)mz_out(call, rounding, found)->data + f;
         double squares[MZ_ROUNDING_LANES] = {0}, errors[MZ_ROUNDING_LANES] = {0};
         int64_t tile = 0;
-        *found = (mz_rounding_sums){.amax = mz_float_bits(amax_of(&m, (box){0, 0, m.rows, m.columns}))};
+        const float amax = amax_of(&m, (box){0, 0, m.rows, m.columns});
+        *found = (mz_rounding_sums){.amax = mz_magnitude_of_one_nan(mz_float_bits(amax))};
         for (int64_t row = 0; row < m.rows; row += high)
             for (int64_t column = 0; column < m.columns; column += wide, tile++) {
                 double sums[2];

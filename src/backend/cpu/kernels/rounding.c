@@ -321,7 +321,7 @@ static void look_ahead(const plan *p, int threads, mz_rounding_sums *found) {
     }
     for (int f = 0; f < p->n; f++) {
         const mz_rounding_form *form = &p->form[f];
-        found[f].amax = amax;
+        found[f].amax = mz_magnitude_of_one_nan(amax);
         for (int64_t s = 0; s < (form->tile ? p->squares : form->whole ? 1 : 0); s++) {
             const int32_t of = form->tile ? p->amax[s] : amax;
             found[f].scales[mz_scale_code(form->rule, of, form->small.largest, 1)] += mz_scale_counts(of, 1);

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(LANES) squares_kernel(rounding a) {
         return;
     a.amax[blockIdx.x] = most[0];
     for (int f = 0; f < a.n; f++) {
-        atomicMax(&a.found[f].amax, most[0]);
+        atomicMax(&a.found[f].amax, mz_magnitude_of_one_nan(most[0]));
         if (a.form[f].tile)
             count_scale(&a.found[f], a.form[f], most[0]);
     }
