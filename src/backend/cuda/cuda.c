@@ -78,6 +78,16 @@ static mezzo_status read_plans(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
+// MEZZO_CUDA_WIDE_HEADS: which kernels serve attention's backward for heads of more than 64: the libraries' and mma
+// (the default), or wgmma's, whose runs have not been shown to have the same bits every time.
+static mezzo_status read_wide_heads(mz_cuda_device *cuda) {
+    const char *which = getenv("MEZZO_CUDA_WIDE_HEADS");
+    cuda->wide_heads = which != NULL && strcmp(which, "wgmma") == 0;
+    if (which != NULL && !cuda->wide_heads && strcmp(which, "mma") != 0)
+        return mz_fail(MEZZO_ERR_INVALID, "MEZZO_CUDA_WIDE_HEADS is '%s': it must be mma or wgmma", which);
+    return MEZZO_OK;
+}
+
 // Products read and write vectors of 8 elements and are much slower on other rows. A vocabulary is the greatest of
 // axes, and whole tiles cost little there.
 static const mz_storage_policy storage_policy = {.multiple = {[MZ_AXIS_VOCABULARY] = 8,
@@ -114,6 +124,7 @@ static mezzo_status cuda_open(int index, int threads, mezzo_device **out) {
     MEZZO_TRY_GOTO(status, mz_cuda_list_kernels(cuda));
     MEZZO_TRY_GOTO(status, read_fp32(cuda));
     MEZZO_TRY_GOTO(status, read_plans(cuda));
+    MEZZO_TRY_GOTO(status, read_wide_heads(cuda));
     MEZZO_TRY_GOTO(status, read_properties(cuda));
     MEZZO_TRY_GOTO(status, mz_cuda_queue_open(cuda));
     MEZZO_TRY_GOTO(status, check_code(cuda));

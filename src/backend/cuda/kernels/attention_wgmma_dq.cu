@@ -7,10 +7,12 @@ enum { BN = ROWS }; // keys of a tile
 
 template <int D> struct dq_layout {                         // bytes
     static constexpr int STAGES = D > 64 ? 3 : 4, OWNS = 2; // of the ring; places for what a block owns
+    static constexpr bool OWNS_Y = D <= 64;                 // beside q and dy; else y comes through the ring
     static constexpr int OWN = tile_bytes(BM, D), TILE = tile_bytes(BN, D), STAGE = 2 * TILE;
-    static constexpr int AT_STAGES = OWNS * 2 * OWN, AT_BARRIERS = AT_STAGES + STAGES * STAGE;
+    static constexpr int OWNED = (OWNS_Y ? 3 : 2) * OWN;
+    static constexpr int AT_STAGES = OWNS * OWNED, AT_BARRIERS = AT_STAGES + STAGES * STAGE;
     static constexpr int TOTAL = AT_BARRIERS + 2 * (STAGES + OWNS) * 8 + TILE_ALIGN;
-    static_assert(STAGE == OWN, "y has a stage of the ring");
+    static_assert(STAGE == OWN, "y fits a stage of the ring");
     static_assert(TOTAL <= 227 * 1024, "shared memory of a block");
 };
 
@@ -25,17 +27,19 @@ __device__ __forceinline__ void produce(const mz_cu_attention &a, const attentio
     for (attention_walk w = walk_begin((padded(a.length) + BM - 1) / BM, a.batch * a.heads); walk_find(w); w.turn++) {
         int head = w.head, b = head / a.heads, h = head % a.heads, kv = h / (a.heads / a.kv_heads);
         int i0 = padded(a.length) - (w.rank + 1) * BM, tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
-        const uint32_t own = at.own + turn * 2 * layout::OWN, own_full = at.own_full + turn * 8;
+        const uint32_t own = at.own + turn * layout::OWNED, own_full = at.own_full + turn * 8;
         barrier_wait(at.own_empty + turn * 8, own_parity);
         next_own<layout>(turn, own_parity);
-        barrier_expect(own_full, 2 * layout::OWN);
+        barrier_expect(own_full, layout::OWNED);
         fetch_rows<D>(own, layout::OWN, &maps.q, h, i0, b, own_full);
         fetch_rows<D>(own + layout::OWN, layout::OWN, &maps.dy, h, i0, b, own_full);
-        for (bool first = true; tile >= 0; tile -= !first, first = false) { // y, which is read once, then the tiles
+        if constexpr (layout::OWNS_Y)
+            fetch_rows<D>(own + 2 * layout::OWN, layout::OWN, &maps.y, h, i0, b, own_full);
+        for (bool is_y = !layout::OWNS_Y; tile >= 0; tile -= !is_y, is_y = false) { // y, which is read once, first
             uint32_t to = at.stages + stage * layout::STAGE, full = at.full + stage * 8;
             barrier_wait(at.empty + stage * 8, parity);
             barrier_expect(full, layout::STAGE);
-            if (first) {
+            if (is_y) {
                 fetch_rows<D>(to, layout::OWN, &maps.y, h, i0, b, full);
             } else {
                 fetch_rows<D>(to, layout::TILE, &maps.k, kv, tile * BN, b, full);
@@ -89,19 +93,24 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
                           ? a.lse[static_cast<long long>(head) * a.length + row] * 1.44269504f
                           : INFINITY;
         }
-        const uint32_t own = at.own + turn * 2 * layout::OWN, own_empty = at.own_empty + turn * 8;
+        const uint32_t own = at.own + turn * layout::OWNED, own_empty = at.own_empty + turn * 8;
         const uint32_t own_q = own + group * ROWS * 128, own_dy = own_q + layout::OWN;
         barrier_wait(at.own_full + turn * 8, own_parity);
         next_own<layout>(turn, own_parity);
         {
             uint32_t dy[D / 16][4], y[D / 16][4];
             load_left<D>(dy, own + layout::OWN, BM, first);
-            barrier_wait(at.full + stage * 8, parity);
-            load_left<D>(y, at.stages + stage * layout::STAGE, BM, first);
-            row_products<T, D>(delta, dy, y);
-            warp_arrive(at.empty + stage * 8);
-            if (++stage == layout::STAGES)
-                stage = 0, parity ^= 1;
+            if constexpr (layout::OWNS_Y) {
+                load_left<D>(y, own + 2 * layout::OWN, BM, first);
+                row_products<T, D>(delta, dy, y);
+            } else {
+                barrier_wait(at.full + stage * 8, parity);
+                load_left<D>(y, at.stages + stage * layout::STAGE, BM, first);
+                row_products<T, D>(delta, dy, y);
+                warp_arrive(at.empty + stage * 8);
+                if (++stage == layout::STAGES)
+                    stage = 0, parity ^= 1;
+            }
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
