@@ -205,6 +205,7 @@ static void describe_call(mz_text *text, const mz_call *call) {
 }
 
 const char mz_out_of_memory[] = "out of memory";
+const mz_tensor mz_absent_slot = {.shape.rank = -1};
 
 static mz_takes takes_of(const mezzo_device *device, const mz_kernel *kernel) {
     const mz_takes usual = {.dtypes = MZ_DTYPES_USUAL, .scalings = MZ_SCALINGS_NONE};

@@ -30,6 +30,7 @@ typedef struct mz_call {
     void *state;             // what prepare() keeps
     const mz_rng_state *rng; // device pointer
 } mz_call;
+extern const mz_tensor mz_absent_slot; // rank -1, data NULL
 static inline bool mz_present(const mz_tensor *t) {
     return t->shape.rank >= 0;
 }

@@ -4,7 +4,12 @@
 
 #include "backend/backend.h"
 
-#define mz_in(call, op, slot)  (&(call)->in[MZ_IN(op, slot)])
-#define mz_out(call, op, slot) (&(call)->out[MZ_OUT(op, slot)])
+// Slots from n_in and n_out on are absent, whatever the maker of the call left there.
+static inline const mz_tensor *mz_slot_of(const mz_tensor *slots, int at, int n) {
+    return at < n ? &slots[at] : &mz_absent_slot;
+}
+
+#define mz_in(call, op, slot)  mz_slot_of((call)->in, MZ_IN(op, slot), (call)->n_in)
+#define mz_out(call, op, slot) mz_slot_of((call)->out, MZ_OUT(op, slot), (call)->n_out)
 
 #endif
