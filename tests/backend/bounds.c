@@ -5,7 +5,6 @@
 // (attention's probabilities) add that format's roundoff. docs/dev/NUMERICS.md lists them all. Storage's rounding is
 // added where results are judged (compare.c).
 #include <math.h>
-#include <stdlib.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -643,14 +642,14 @@ static void embedding_bwd(trial *t) {
 // operations on parts whose size is bounded by 1 here (the trials' presets and rates).
 static void optimizer(trial *t) {
     for (int slot = 0; slot < t->n_out; slot++)
-        for (int64_t i = 0; has(&t->out[slot]) && t->out[slot].t.dtype == MEZZO_F32 && i < trial_count(&t->out[slot]);
-             i++)
-            t->out[slot].bound[i] = function_ulps * u32 * (fabs(t->out[slot].value[i]) + 1);
-    // BF16 moments are rounded at random: by one number, and yet to either side of a result that is a rounding off.
-    for (int slot = 0; slot < t->n_out; slot++)
-        for (int64_t i = 0; has(&t->out[slot]) && t->out[slot].t.dtype == MEZZO_BF16 && i < trial_count(&t->out[slot]);
-             i++)
-            t->out[slot].bound[i] = 2 * unit_roundoff(MEZZO_BF16) * fabs(t->out[slot].value[i]) + u32;
+        for (int64_t i = 0; has(&t->out[slot]) && i < trial_count(&t->out[slot]); i++) {
+            const double size = fabs(t->out[slot].value[i]);
+            if (t->out[slot].t.dtype == MEZZO_F32)
+                t->out[slot].bound[i] = function_ulps * u32 * (size + 1);
+            // BF16 moments are rounded at random: by one number, and yet to either side of a result a rounding off.
+            if (t->out[slot].t.dtype == MEZZO_BF16)
+                t->out[slot].bound[i] = 2 * unit_roundoff(MEZZO_BF16) * size + u32;
+        }
 }
 
 // The reference of an update op is rounded to storage too.
@@ -682,7 +681,6 @@ static void matrix_polynomial(trial *t) {
                                                      fabs((double)c[2]) * magnitude(&t->in[1], i));
 }
 
-// --- all -----------------------------------------------------------------------------------------------------------
 static void one_rounding(trial *t, double u) {
     for (int slot = 0; slot < t->n_out; slot++)
         for (int64_t i = 0; has(&t->out[slot]) && i < trial_count(&t->out[slot]); i++)
@@ -751,9 +749,7 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {[MZ_OP_linear] = linear,
                                                       [MZ_OP_linear_dw] = linear_dw,
                                                       [MZ_OP_quantize] = quantize,
                                                       [MZ_OP_gelu] = activation,
-
                                                       [MZ_OP_gelu_dx] = activation_dx,
-
                                                       [MZ_OP_layernorm] = layernorm,
                                                       [MZ_OP_layernorm_bwd] = layernorm_bwd,
                                                       [MZ_OP_grouped_linear] = grouped_linear,

@@ -1,0 +1,91 @@
+// Cases of what is found of tensors: histograms, and what formats make of their numbers.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "backend/inspect.h"
+#include "cases.h"
+
+// Every bucket's edges: the powers of two, the numbers just below and above, zeros, infinities, NaN; then many numbers,
+// in each format.
+void cases_histogram(void) {
+    static const int32_t before[MZ_HISTOGRAM_BUCKETS] = {[0] = 7, [150] = 1};
+    enum { EDGES = 3 * 277, MANY = 70001 };
+    for (int f = 0; f < FLOATS; f++)
+        for (int many = 0; many < 2; many++) {
+            trial *t = trial_new(MZ_OP_histogram);
+            trial_input(t, 0, floats[f], SHAPE(many ? MANY : 2 * EDGES + 4));
+            if (many)
+                trial_normal(t, 0, 1e-3);
+            for (int i = 0; i < EDGES && !many; i++) {
+                float power = ldexpf(1, i / 3 - 149),
+                      x = i % 3 == 0 ? power : nextafterf(power, i % 3 == 1 ? 0 : INFINITY);
+                t->in[0].value[2 * i] = (double)x;
+                t->in[0].value[2 * i + 1] = -(double)x;
+            }
+            if (!many) {
+                const double rest[] = {0, -INFINITY, NAN, INFINITY};
+                memcpy(&t->in[0].value[2 * EDGES], rest, sizeof rest);
+                trial_store(&t->in[0]);
+            }
+            trial_output(t, 0, MEZZO_U8, SHAPE(sizeof before));
+            trial_bytes(t, 0, before, true);
+            t->skip_mutations = true; // integers: all of them, or wrong
+            trial_finish(t);
+        }
+}
+
+// Every format, both directions, shapes with whole and cut tiles; zeros, numbers that underflow and saturate, and what
+// is not finite. The statistics and the rounded numbers must be the reference's.
+static void rounding_case(mezzo_dtype dtype, mezzo_dtype via, mz_shape shape, bool columnwise, int spoilt) {
+    static const mz_rounding_attrs all = {.n = 8,
+                                          .how = {{.blocks = MEZZO_BLOCKS_NVFP4},
+                                                  {.blocks = MEZZO_BLOCKS_MXFP8},
+                                                  {.blocks = MEZZO_BLOCKS_MXFP4},
+                                                  {.dtype = MEZZO_F8E4M3, .scaling = MZ_SCALING_TENSOR},
+                                                  {.dtype = MEZZO_F8E5M2, .scaling = MZ_SCALING_TENSOR},
+                                                  {.dtype = MEZZO_F8E4M3, .scaling = MZ_SCALING_BLOCK128},
+                                                  {.dtype = MEZZO_F8E5M2, .scaling = MZ_SCALING_BLOCK128},
+                                                  {.dtype = MEZZO_F8E4M3, .scaling = MZ_SCALING_TILE128}}};
+    static const mz_rounding_sums none[MZ_ROUNDING_FORMATS];
+    for (int first = 0; first < all.n; first += all.n - 1) { // whose rounded numbers are compared
+        mz_rounding_attrs formats = all;
+        trial *t = trial_new(MZ_OP_rounding);
+        formats.columnwise = columnwise;
+        formats.via = via;
+        formats.how[0] = all.how[first];
+        t->attrs.rounding = &formats;
+        trial_input(t, 0, dtype, shape);
+        trial_normal(t, 0, 1);
+        const int64_t n = trial_count(&t->in[0]);
+        for (int64_t i = 0; i < n; i++) // magnitudes from block to block and within one
+            t->in[0].value[i] *= ldexp(1, (int)(i / 40 % 23) - 12) * (i % 7 == 0 ? 1e-3 : 1);
+        for (int64_t i = n / 3; i < n / 2; i++)
+            t->in[0].value[i] = 0;
+        if (spoilt > 0)
+            t->in[0].value[n - 1] = spoilt > 1 ? NAN : -INFINITY;
+        trial_store(&t->in[0]);
+        trial_output(t, 0, MEZZO_U8, SHAPE(sizeof none));
+        trial_bytes(t, 0, none, true);
+        trial_output(t, 1, MEZZO_F32, shape);
+        t->exact = true;
+        t->skip_mutations = true; // counts and sums: all of them, or wrong
+        trial_finish(t);
+    }
+}
+
+void cases_rounding(void) {
+    for (int f = 0; f < FLOATS; f++)
+        for (int columnwise = 0; columnwise < 2; columnwise++)
+            for (int spoilt = 0; spoilt < 3; spoilt++) {
+                rounding_case(floats[f], MEZZO_F32, SHAPE(1, 1), columnwise, spoilt);
+                rounding_case(floats[f], MEZZO_BF16, SHAPE(3, 45, 161), columnwise, spoilt);
+                if (spoilt == 0)
+                    rounding_case(floats[f], MEZZO_F32, SHAPE(128, 256), columnwise, 0);
+            }
+    rounding_case(MEZZO_F32, MEZZO_F16, SHAPE(8400, 16), false, 0); // more tiles than lanes of the last sum
+    rounding_case(MEZZO_BF16, MEZZO_F32, SHAPE(16, 8400), true, 0);
+}
