@@ -5,6 +5,7 @@
 // (attention's probabilities) add that format's roundoff. docs/dev/NUMERICS.md lists them all. Storage's rounding is
 // added where results are judged (compare.c).
 #include <math.h>
+#include <stdlib.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -637,7 +638,6 @@ static void embedding_bwd(trial *t) {
     mz_free(uses);
 }
 
-// --- update --------------------------------------------------------------------------------------------------------
 // Contracting a product and a sum into one rounding is allowed: m, v and the master each take a handful of FP32
 // operations on parts whose size is bounded by 1 here (the trials' presets and rates).
 static void optimizer(trial *t) {
