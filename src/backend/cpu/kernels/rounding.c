@@ -306,9 +306,11 @@ static size_t plan_of(const mz_call *call, plan *p) {
     p->across = (p->m.columns + p->wide - 1) / p->wide;
     p->tiles = (p->m.rows + p->high - 1) / p->high * p->across;
     p->squares = ((p->m.rows + LONG - 1) / LONG) * ((p->m.columns + LONG - 1) / LONG);
+    const size_t partial = (size_t)(2 * p->n * p->tiles) * sizeof(double);
     p->partial = call->workspace;
-    p->amax = (int32_t *)(void *)((char *)call->workspace + (size_t)(2 * p->n * p->tiles) * sizeof(double));
-    return (size_t)(2 * p->n * p->tiles) * sizeof(double) + (size_t)p->squares * sizeof(int32_t);
+    if (call->workspace != NULL) // preparing, there is none yet
+        p->amax = (int32_t *)(void *)((char *)call->workspace + partial);
+    return partial + (size_t)p->squares * sizeof(int32_t);
 }
 
 // The largest magnitudes, and what formats with one scale for a tensor or a square have of them.
