@@ -8,7 +8,7 @@ text=$DATA/text.txt tokens=$DATA/tokens
 cd "$(mktemp -d)" || exit 1
 echo "device: $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)"
 # 1. The op's bits on the device beside the reference's.
-timeout 60 "$BUILD/tests/backend_test_kernels" kernels_of_rounding >"$OUT/kernels.log" 2>&1 && echo "PASS kernels_of_rounding" ||
+MEZZO_TEST_DEVICE=$device timeout 60 "$BUILD/tests/backend_test_kernels" kernels_of_rounding >"$OUT/kernels.log" 2>&1 && echo "PASS kernels_of_rounding" ||
     { echo "FAIL kernels_of_rounding"; grep -vE "of preparing" "$OUT/kernels.log" | tail -8; }
 echo "at $((SECONDS - start)) s"
 # 2. Cost of a measured step, in steps; the same weights with and without.

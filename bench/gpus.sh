@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 ln -s "$text" text.txt
-common=(--data text.txt --tokenizer byte --device cuda --log-every 1 --eval-every 0 --eval-final false --sample-every -1 --checkpoint-every -1 --warmup 2 --dropout 0)
+common=(--data text.txt --tokenizer byte --device cuda --log-every 1 --eval-every 0 --eval-final false --eval-iters 1 --sample-every -1 --checkpoint-every -1 --warmup 2 --dropout 0)
 [[ -s $out/gpus.csv ]] || echo "system,device,ranks,model,batch,tokens,precision,way,ms_step,tokens_per_s,peak_mib,commit,command" >"$out/gpus.csv"
 
 row() { # RANKS MODEL BATCH TOKENS PRECISION WAY OPTION…: trains, and appends the row
