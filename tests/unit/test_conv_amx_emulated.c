@@ -184,12 +184,15 @@ static void what_is_not_finite_stays(void **state) {
         dy[i] = mezzo_f32_to_bf16(1);
     x[(4 * SIDE + 9) * CHANNELS + 5] = mezzo_f32_to_bf16(INFINITY); // the last of its line
     mz_call call = {.op = MZ_OP_conv2d,
+                    .n_in = 3,
+                    .n_out = 2,
                     .attrs = {.stride = 1, .pad_before = 1, .pad_after = 1, .groups = 1, .via = MEZZO_F32},
                     .numerics = {MEZZO_BF16, MEZZO_F32, MEZZO_F32}};
     call.in[0] = tensor(x, MEZZO_BF16, 1, SIDE, SIDE, CHANNELS);
     call.in[1] = tensor(w, MEZZO_BF16, CHANNELS, 3, 3, CHANNELS);
     call.in[2].shape.rank = -1;
     call.out[0] = tensor(y, MEZZO_F32, 1, SIDE, SIDE, CHANNELS);
+    call.out[1].shape.rank = -1;
     call.workspace = mz_alloc(mz_conv_direct_workspace(path, &call, 1), 1);
     mz_conv_direct_run(path, &call, 1);
     mz_free(call.workspace);
