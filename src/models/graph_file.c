@@ -628,13 +628,23 @@ static mezzo_status keep(const mz_model *model, const char *folder) {
     return status;
 }
 
-bool mz_graph_file_is_tracked(const mz_model *model) {
-    return model->file != NULL && mz_onnx_is_tracked(model->file->onnx);
+static size_t count_statistics(const mz_model *model) {
+    pthread_mutex_lock(&build_lock);
+    const size_t n = mz_onnx_statistics_count(model->file->onnx);
+    pthread_mutex_unlock(&build_lock);
+    return n;
 }
 
-static mezzo_status track(const mz_model *model, mezzo_program *program, mezzo_params *params) {
+static mezzo_status read_statistics(const mz_model *model, mezzo_program *program, float *out) {
     pthread_mutex_lock(&build_lock);
-    const mezzo_status status = mezzo_onnx_track(model->file->onnx, program, params);
+    const mezzo_status status = mz_onnx_statistics_read(model->file->onnx, program, out);
+    pthread_mutex_unlock(&build_lock);
+    return status;
+}
+
+static mezzo_status move_statistics(const mz_model *model, const float *batches, int64_t n, mezzo_params *params) {
+    pthread_mutex_lock(&build_lock);
+    const mezzo_status status = mz_onnx_statistics_move(model->file->onnx, batches, n, params);
     pthread_mutex_unlock(&build_lock);
     return status;
 }
@@ -652,4 +662,6 @@ const mz_maker mz_model_onnx = {.name = "onnx",
                                 .load = load,
                                 .keep = keep,
                                 .save = save,
-                                .track = track};
+                                .statistics = count_statistics,
+                                .read_statistics = read_statistics,
+                                .move_statistics = move_statistics};

@@ -108,8 +108,11 @@ struct mz_maker {
     mezzo_status (*load)(const mz_model *model, const mz_form *form, mezzo_params *params);
     mezzo_status (*keep)(const mz_model *model, const char *folder);
     mezzo_status (*save)(const mz_model *model, const mezzo_params *params, const char *path);
-    // Frozen parameters that follow what a run of the training program saw; NULL: none do.
-    mezzo_status (*track)(const mz_model *model, mezzo_program *program, mezzo_params *params);
+    // NULL of models without running statistics, which are frozen parameters. How many numbers the statistics of one
+    // batch have; those of the training program's last run; and running statistics moved by n batches in their order.
+    size_t (*statistics)(const mz_model *model);
+    mezzo_status (*read_statistics)(const mz_model *model, mezzo_program *program, float *out);
+    mezzo_status (*move_statistics)(const mz_model *model, const float *batches, int64_t n, mezzo_params *params);
 };
 extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet, mz_model_onnx;
 
@@ -144,7 +147,6 @@ mezzo_status mz_model_continues(const mz_model *ours, const mz_model *theirs, co
 // Sets what data decides of a graph file's dimensions: input `name` (NULL: the only one) has rows of this shape. A size
 // that is given already stays.
 mezzo_status mz_graph_file_bind(mezzo_model_config *config, const char *name, int rank, const int64_t *dim);
-bool mz_graph_file_is_tracked(const mz_model *model); // it has running statistics: each rank its own
 // Whether a run folder has a copy of a file that is no longer where it was; kept: the copy's path.
 bool mz_graph_file_is_kept(const char *path, const char *folder, char *kept, size_t size);
 bool mz_graph_file_wants_numbers(const mezzo_model_config *config); // its labels are numbers, not classes

@@ -54,9 +54,18 @@ int64_t mz_onnx_rows_named_by(const mezzo_onnx *onnx, const char *input) {
     return (void)onnx, (void)input, 0;
 }
 
-bool mz_onnx_is_tracked(const mezzo_onnx *onnx) {
-    (void)onnx;
-    return false;
+size_t mz_onnx_statistics_count(const mezzo_onnx *onnx) {
+    return (void)onnx, 0;
+}
+
+mezzo_status mz_onnx_statistics_read(const mezzo_onnx *onnx, mezzo_program *program, float *out) {
+    MZ_REQUIRE(onnx, program, out);
+    return none();
+}
+
+mezzo_status mz_onnx_statistics_move(const mezzo_onnx *onnx, const float *batches, int64_t n, mezzo_params *params) {
+    MZ_REQUIRE(onnx, batches, params);
+    return (void)n, none();
 }
 
 mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {

@@ -10,7 +10,12 @@ int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t 
 // Returns how many rows the smallest table has of which this input's numbers name rows; 0: of none.
 int64_t mz_onnx_rows_named_by(const mezzo_onnx *onnx, const char *input);
 
-// Whether the model that was built last has running statistics, which mezzo_onnx_track moves.
-bool mz_onnx_is_tracked(const mezzo_onnx *onnx);
+// Returns how many numbers a batch's statistics have, those of all batch normalizations of the model that was built
+// last.
+size_t mz_onnx_statistics_count(const mezzo_onnx *onnx);
+// Reads these numbers of the program's last run. out [count].
+mezzo_status mz_onnx_statistics_read(const mezzo_onnx *onnx, mezzo_program *program, float *out);
+// Moves the running statistics towards those of n batches [n][count], one batch after the other.
+mezzo_status mz_onnx_statistics_move(const mezzo_onnx *onnx, const float *batches, int64_t n, mezzo_params *params);
 
 #endif

@@ -501,45 +501,66 @@ mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params,
 }
 
 // --- running statistics --------------------------------------------------------------------------------------------
-static mezzo_status move_towards(mezzo_params *params, const char *name, double momentum, const float *batch,
-                                 int64_t n) {
+// Moves one vector of n numbers; the batches' own begin at `batch`, `stride` numbers apart. A batch that overflowed,
+// whose step is skipped, moves nothing.
+static mezzo_status move_towards(mezzo_params *params, const char *name, const mz_onnx_statistics *s,
+                                 const float *batch, size_t stride, int64_t batches, const bool *sound) {
     const int index = mezzo_params_find(params, name);
     if (index < 0)
         return mz_fail(MEZZO_ERR_INVALID, "the parameters have no '%s'", name);
-    float *running = mz_alloc((size_t)n, sizeof *running);
+    float *running = mz_alloc((size_t)s->channels, sizeof *running);
     mezzo_status status = running ? mezzo_params_read(params, index, running) : MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; status == MEZZO_OK && i < n; i++)
-        running[i] = (float)(momentum * (double)running[i] + (1 - momentum) * (double)batch[i]);
+    for (int64_t k = 0; status == MEZZO_OK && k < batches; k++, batch += stride)
+        for (int64_t i = 0; sound[k] && i < s->channels; i++)
+            running[i] = (float)(s->momentum * (double)running[i] + (1 - s->momentum) * (double)batch[i]);
     if (status == MEZZO_OK)
         status = mezzo_params_write(params, index, running);
     mz_free(running);
     return status;
 }
 
-bool mz_onnx_is_tracked(const mezzo_onnx *onnx) {
-    return onnx->n_statistics > 0;
+size_t mz_onnx_statistics_count(const mezzo_onnx *onnx) {
+    size_t n = 0;
+    for (size_t i = 0; i < onnx->n_statistics; i++)
+        n += 2 * (size_t)onnx->statistics[i].channels;
+    return n;
+}
+
+mezzo_status mz_onnx_statistics_read(const mezzo_onnx *onnx, mezzo_program *program, float *out) {
+    return mezzo_program_read(program, MZ_ONNX_STATISTICS, out, mz_onnx_statistics_count(onnx) * sizeof *out);
+}
+
+mezzo_status mz_onnx_statistics_move(const mezzo_onnx *onnx, const float *batches, int64_t n, mezzo_params *params) {
+    const size_t count = mz_onnx_statistics_count(onnx);
+    mezzo_status status = MEZZO_OK;
+    bool *sound = mz_alloc((size_t)n + 1, sizeof *sound);
+    if (!sound)
+        return MEZZO_ERR_MEMORY;
+    for (int64_t k = 0; k < n; k++) {
+        sound[k] = true;
+        for (size_t i = 0; sound[k] && i < count; i++)
+            sound[k] = isfinite(batches[(size_t)k * count + i]);
+    }
+    for (size_t i = 0; status == MEZZO_OK && i < onnx->n_statistics; i++) {
+        const mz_onnx_statistics *s = &onnx->statistics[i];
+        status = move_towards(params, s->mean->name, s, batches, count, n, sound);
+        if (status == MEZZO_OK)
+            status = move_towards(params, s->variance->name, s, batches + s->channels, count, n, sound);
+        batches += 2 * s->channels;
+    }
+    mz_free(sound);
+    return status;
 }
 
 mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {
     MZ_REQUIRE(onnx, program, params);
-    int64_t all = 0;
-    for (size_t i = 0; i < onnx->n_statistics; i++)
-        all += 2 * onnx->statistics[i].channels;
-    if (all == 0)
+    const size_t count = mz_onnx_statistics_count(onnx);
+    if (count == 0)
         return MEZZO_OK;
-    float *batch = mz_alloc((size_t)all, sizeof *batch), *at = batch;
-    mezzo_status status =
-        batch ? mezzo_program_read(program, MZ_ONNX_STATISTICS, batch, (size_t)all * sizeof *batch) : MEZZO_ERR_MEMORY;
-    bool sound = status == MEZZO_OK; // a batch that overflowed, whose step is skipped, moves nothing
-    for (int64_t i = 0; sound && i < all; i++)
-        sound = isfinite(batch[i]);
-    for (size_t i = 0; sound && status == MEZZO_OK && i < onnx->n_statistics; i++) {
-        const mz_onnx_statistics *s = &onnx->statistics[i];
-        status = move_towards(params, s->mean->name, s->momentum, at, s->channels);
-        if (status == MEZZO_OK)
-            status = move_towards(params, s->variance->name, s->momentum, at + s->channels, s->channels);
-        at += 2 * s->channels;
-    }
+    float *batch = mz_alloc(count, sizeof *batch);
+    mezzo_status status = batch ? mz_onnx_statistics_read(onnx, program, batch) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = mz_onnx_statistics_move(onnx, batch, 1, params);
     mz_free(batch);
     return status;
 }

@@ -549,7 +549,7 @@ mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *va
     MZ_REQUIRE(params, values);
     MEZZO_TRY(check_index(params, index));
     MEZZO_TRY(mz_params_write_master(params, index, values));
-    return mz_params_refresh(params);
+    return params->list[index].low_copy_slot < 0 ? MEZZO_OK : mz_params_refresh(params);
 }
 
 mezzo_status mezzo_params_write_grad(mezzo_params *params, int index, const float *values) {

@@ -357,7 +357,7 @@ static bool is_exact(const audit *a) {
     const mz_checkpoint_run *to = &a->to->run;
     const mz_engine *e = &a->run.engine;
     const bool device = same_machine(a);
-    const bool order = (a->run.config.canonical || a->step_batches == 1) && !mz_graph_file_is_tracked(&e->plan.model);
+    const bool order = a->run.config.canonical || a->step_batches == 1;
     return device && (order || to->ranks == 0 || to->ranks == e->size);
 }
 
@@ -545,12 +545,9 @@ static void report_other(audit *a) {
             e->info.description, (long long)a->v->differing);
     else
         add_finding(a, "missing", "ranks",
-                    "steps %lld to %lld: %d ranks %s, which %d cannot compute again: mezzo launch -n %d -- audit",
-                    (long long)a->v->from + 1, (long long)a->v->to, to->ranks,
-                    mz_graph_file_is_tracked(&e->plan.model)
-                        ? "had running statistics of their own"
-                        : "added their gradients in the transport's order (--reduce fast)",
-                    e->size, to->ranks);
+                    "steps %lld to %lld: %d ranks added their gradients in the transport's order (--reduce fast), "
+                    "which %d cannot compute again: mezzo launch -n %d -- audit",
+                    (long long)a->v->from + 1, (long long)a->v->to, to->ranks, e->size, to->ranks);
 }
 
 // Another device rounds otherwise, and its losses part. How far is seen from this device alone: weights that are moved

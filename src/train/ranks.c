@@ -90,3 +90,45 @@ mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, 
     MEZZO_TRY(settle(run));
     return mz_group_broadcast(run->engine.group, what, 0, text, size);
 }
+
+static size_t count_statistics(const mz_training *run) {
+    const mz_model *model = &run->engine.session.options.model;
+    return model->maker->statistics != NULL ? model->maker->statistics(model) : 0;
+}
+
+mezzo_status mz_run_keep_statistics(mz_training *run, int64_t i) {
+    const mz_model *model = &run->engine.session.options.model;
+    const size_t n = count_statistics(run);
+    if (n == 0)
+        return MEZZO_OK;
+    if (run->statistics == NULL)
+        run->statistics = mz_alloc((size_t)run->config.grad_accum * n, sizeof *run->statistics);
+    if (run->statistics == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    return model->maker->read_statistics(model, run->engine.session.train, run->statistics + (size_t)i * n);
+}
+
+mezzo_status mz_run_move_statistics(mz_training *run) {
+    const mz_model *model = &run->engine.session.options.model;
+    const size_t n = count_statistics(run);
+    const int64_t micro = run->config.grad_accum;
+    const int size = run->engine.size;
+    mezzo_params *params = run->engine.session.params;
+    if (n == 0 || size == 1)
+        return n > 0 ? model->maker->move_statistics(model, run->statistics, micro, params) : MEZZO_OK;
+    MEZZO_TRY(settle(run));
+    const size_t batches = (size_t)size * (size_t)micro;
+    float *all = mz_alloc(2 * batches * n, sizeof *all), *ordered = all + batches * n; // [rank][micro][n]; [batch][n]
+    if (all == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_status status =
+        mz_group_gather(run->engine.group, "running statistics", run->statistics, (size_t)micro * n * sizeof *all, all);
+    for (int r = 0; r < size; r++)
+        for (int64_t i = 0; i < micro; i++)
+            memcpy(ordered + (size_t)mz_micro_of(run->config.shard, r, size, micro, i) * n,
+                   all + ((size_t)r * (size_t)micro + (size_t)i) * n, n * sizeof *all);
+    if (status == MEZZO_OK)
+        status = model->maker->move_statistics(model, ordered, (int64_t)batches, params);
+    mz_free(all);
+    return status;
+}

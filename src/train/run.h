@@ -38,6 +38,7 @@ struct mz_training {
     char *checkpoints;        // path
     char *resolved;           // config.yaml as this run has written it; NULL before
     double *shares[2];        // of a step's micro batches in its loss, by its parity; NULL: all alike
+    float *statistics;        // of this rank's micro batches: running statistics move by them; NULL: none
     bool empty[2];            // whether a step had no target, so that the device did not take it, by its parity
     mz_inject inject;         // for tests: empty
     bool bisecting;           // nothing is written
@@ -65,6 +66,10 @@ mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *faul
 // Rank 0's status, for what it alone does; an error there is everybody's.
 mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status status);
 mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size); // rank 0's
+// Running statistics: keeps those of this rank's micro batch i, which has just run; then moves every rank's copy by all
+// micro batches of the step in the order of their numbers, as one rank does. Nothing for models without them.
+mezzo_status mz_run_keep_statistics(mz_training *run, int64_t i);
+mezzo_status mz_run_move_statistics(mz_training *run);
 // Parameters that lie in parts of ranks, whole on the host of those that `keep`, which may run programs by themselves
 // until they release them. All ranks come here at the same step. Nothing where parameters are whole.
 mezzo_status mz_run_gather_weights(mz_training *run, bool keep);

@@ -87,9 +87,8 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
     mezzo_status status =
         mezzo_step_micro(run->engine.session.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
     mz_profile_pop(run->profile);
-    const mz_model *model = &run->engine.session.options.model;
-    if (status == MEZZO_OK && first && model->maker->track != NULL)
-        status = model->maker->track(model, run->engine.session.train, run->engine.session.params);
+    if (status == MEZZO_OK && first)
+        status = mz_run_keep_statistics(run, i);
     if (compares)
         mz_counterfactual_end(run->engine.counterfactual, run->engine.session.train);
     if (counts)
@@ -149,6 +148,7 @@ mezzo_status mz_run_step(mz_training *run) {
     }
     const bool replays = mz_replay_due(run, step);
     MEZZO_TRY(run_micros(run, step, replays ? run->replay.losses[0] : NULL));
+    MEZZO_TRY(mz_run_move_statistics(run));
     if (replays)
         MEZZO_TRY(mz_replay_check(run, step, run_micros));
     mz_step_ask(run->engine.session.step, asked_of(run));
