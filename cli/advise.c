@@ -46,22 +46,22 @@ static void print_text(const mz_rules *rules, const mz_advice *a) {
 }
 
 // `model` NULL: none was named; else what is not given is its own.
-static int from_rules(const cli_args *args, const char *path, const mezzo_model_config *model) {
+static int from_rules(const char *path, const mezzo_model_config *model) {
     static const char *const names[] = {"d-model", "batch-size", "seq-len"};
     const int64_t own[] = {model != NULL ? model->d_model : 0, 0, model != NULL ? model->seq_len : 0};
     int64_t shape[3];
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
-        CLI_TRY(cli_integer(args, names[i], 1, INT64_C(1) << 31, own[i], &shape[i]));
+        CLI_TRY(cli_integer(names[i], 1, INT64_C(1) << 31, own[i], &shape[i]));
         if (shape[i] == 0)
-            return cli_wrong(args->command, "--%s is missing: name %s of a step", names[i],
+            return cli_wrong("--%s is missing: name %s of a step", names[i],
                              model != NULL ? "the batch size" : "the width, batch size and sequence length");
     }
     mz_rules rules;
     mz_advice advice;
-    CLI_TRY(cli_code(args, mz_rules_load(path, &rules)));
-    int code = cli_code(args, mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice));
-    if (code == CLI_DONE && cli_has(args, "json"))
-        code = cli_json_print(args->command, CLI_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
+    CLI_TRY(cli_code(mz_rules_load(path, &rules)));
+    int code = cli_code(mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice));
+    if (code == CLI_DONE && cli_has("json"))
+        code = cli_json_print(CLI_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
     else if (code == CLI_DONE)
         print_text(&rules, &advice);
     mz_rules_free(&rules);
@@ -98,12 +98,12 @@ static void print_choice(const mz_choice *c, const char *unit) {
 }
 
 // --d-model, --batch-size and --seq-len are options of the rules and keys at once.
-mezzo_status cli_advise_shape(const cli_args *args, mezzo_config *config) {
+mezzo_status cli_advise_shape(mezzo_config *config) {
     static const char *const options[] = {"d-model", "batch-size", "seq-len"};
     static const char *const keys[] = {"model.d_model", "train.batch_size", "model.seq_len"};
     for (size_t i = 0; i < MZ_COUNT(options); i++)
-        if (cli_has(args, options[i]))
-            MEZZO_TRY(mezzo_config_set(config, keys[i], cli_text(args, options[i], ""), options[i]));
+        if (cli_has(options[i]))
+            MEZZO_TRY(mezzo_config_set(config, keys[i], cli_text(options[i], ""), options[i]));
     return MEZZO_OK;
 }
 
@@ -115,11 +115,11 @@ typedef struct timing {
     const char *unit; // of the speeds
 } timing;
 
-static mezzo_status time_here(const cli_args *args, mezzo_config *config, timing *t) {
+static mezzo_status time_here(mezzo_config *config, timing *t) {
     mezzo_model_config model;
     mz_run_config c;
     mezzo_device *device;
-    MEZZO_TRY(cli_advise_shape(args, config));
+    MEZZO_TRY(cli_advise_shape(config));
     MEZZO_TRY(mezzo_config_model(config, 0, &model));
     t->unit = mz_task_kind_of(mezzo_model_task(&model))->unit;
     MEZZO_TRY(mz_run_config_read(config, &c));
@@ -137,16 +137,16 @@ static mezzo_status time_here(const cli_args *args, mezzo_config *config, timing
     return status;
 }
 
-static int by_timing(const cli_args *args) {
+static int by_timing(void) {
     mezzo_config *config;
     timing t = {.unit = ""};
-    CLI_TRY(cli_number(args, "memory-gb", 0, 1e6, 0, &t.memory));
-    if (cli_has(args, "precisions"))
-        CLI_TRY(cli_precisions(args, "precisions", "", t.list, (int)MZ_COUNT(t.list), &t.n));
-    CLI_TRY(cli_config(args, &config));
-    int code = cli_code(args, time_here(args, config, &t));
-    if (code == CLI_DONE && cli_has(args, "json"))
-        code = cli_json_print(args->command, cli_choice_json(&t.choice));
+    CLI_TRY(cli_number("memory-gb", 0, 1e6, 0, &t.memory));
+    if (cli_has("precisions"))
+        CLI_TRY(cli_precisions("precisions", "", t.list, (int)MZ_COUNT(t.list), &t.n));
+    CLI_TRY(cli_config(&config));
+    int code = cli_code(time_here(config, &t));
+    if (code == CLI_DONE && cli_has("json"))
+        code = cli_json_print(cli_choice_json(&t.choice));
     else if (code == CLI_DONE)
         print_choice(&t.choice, t.unit);
     mezzo_config_free(config);
@@ -154,7 +154,7 @@ static int by_timing(const cli_args *args) {
 }
 
 // Returns the built-in rules measured on a device like this one.
-static const char *rules_here(const cli_args *args) {
+static const char *rules_here(void) {
     mezzo_device *device;
     mezzo_device_info info;
     mz_isa isa;
@@ -166,39 +166,37 @@ static const char *rules_here(const cli_args *args) {
         return NULL;
     bool amx = strcmp(info.backend, "cpu") == 0 && mz_isa_probe(getenv("MEZZO_ISA"), &isa) == MEZZO_OK &&
                isa.level >= MZ_LEVEL_AMX;
-    return mz_rules_for(info.description, amx, cli_given_key(args, "model.name"));
+    return mz_rules_for(info.description, amx, cli_given_key("model.name"));
 }
 
-static int run(const cli_args *args) {
-    const char *rules = cli_text(args, "rules", NULL);
-    bool measure = cli_has(args, "measure");
-    for (int i = 0; i < args->n_given; i++)
-        if (args->given[i].config && strncmp(args->given[i].name, "data.", 5) == 0)
-            return measure || rules != NULL
-                       ? cli_wrong(args->command, "give --data, --measure or --rules, only one of them")
-                   : cli_has(args, "per-op") ? cli_advise_per_op(args)
-                                             : cli_advise_data(args);
-    if (cli_has(args, "per-op"))
-        return cli_wrong(args->command, "--per-op trains: name the text with --data FILE");
+static int run(void) {
+    const char *rules = cli_text("rules", NULL);
+    bool measure = cli_has("measure");
+    for (int i = 0; i < cli_line.n_given; i++)
+        if (cli_line.given[i].config && strncmp(cli_line.given[i].name, "data.", 5) == 0)
+            return measure || rules != NULL ? cli_wrong("give --data, --measure or --rules, only one of them")
+                   : cli_has("per-op")      ? cli_advise_per_op()
+                                            : cli_advise_data();
+    if (cli_has("per-op"))
+        return cli_wrong("--per-op trains: name the text with --data FILE");
     if (measure && rules != NULL)
-        return cli_wrong(args->command, "give --measure or --rules, not both");
+        return cli_wrong("give --measure or --rules, not both");
     if (measure)
-        return by_timing(args);
+        return by_timing();
     mezzo_model_config model;
-    const char *name = cli_given_key(args, "model.name");
+    const char *name = cli_given_key("model.name");
     if (name != NULL && mezzo_model_defaults(name, &model) != MEZZO_OK)
-        return cli_error(args->command, MEZZO_ERR_INVALID);
+        return cli_error(MEZZO_ERR_INVALID);
     if (name != NULL && mezzo_model_task(&model) != MEZZO_TASK_LANGUAGE)
-        return cli_wrong(args->command, "rules cover text models, and %s is a model of %s: use --measure --model %s",
-                         name, mz_task_kind_of(mezzo_model_task(&model))->unit, name);
+        return cli_wrong("rules cover text models, and %s is a model of %s: use --measure --model %s", name,
+                         mz_task_kind_of(mezzo_model_task(&model))->unit, name);
     if (rules == NULL)
-        rules = rules_here(args);
+        rules = rules_here();
     if (rules == NULL)
-        return cli_wrong(args->command,
-                         "there are no rules for this device: choose --rules FILE or --rules NAME, or --measure "
+        return cli_wrong("there are no rules for this device: choose --rules FILE or --rules NAME, or --measure "
                          "--model NAME; built-in rules: %s",
                          mz_rules_names());
-    return from_rules(args, rules, name != NULL ? &model : NULL);
+    return from_rules(rules, name != NULL ? &model : NULL);
 }
 
 static const cli_option options_table[] = {

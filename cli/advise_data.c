@@ -45,25 +45,25 @@ static mezzo_status save(const char *folder, json_t *json) {
     return status;
 }
 
-static int tell(const cli_args *args, const mz_advised *a, const char *folder) {
+static int tell(const mz_advised *a, const char *folder) {
     mz_text t = {0};
     json_t *json = mz_advised_json(a);
     mezzo_status status = save(folder, json);
-    if (status == MEZZO_OK && cli_has(args, "json"))
-        return cli_json_print(args->command, json);
+    if (status == MEZZO_OK && cli_has("json"))
+        return cli_json_print(json);
     json_decref(json);
-    CLI_TRY(cli_code(args, status));
+    CLI_TRY(cli_code(status));
     mz_text_addf(&t, "\n");
     mz_advised_text(a, &t);
     mz_text_addf(&t, "\nwritten to %s: advise.html, advise.json\n", cli_show(folder).text);
     if (t.status == MEZZO_OK)
         cli_tell("%s\n", a->verdict);
-    return cli_print_made(args, &t);
+    return cli_print_made(&t);
 }
 
-static mezzo_status set_keys(const cli_args *args, mezzo_config *config) {
-    MEZZO_TRY(cli_set_defaults(args, config, defaults, MZ_COUNT(defaults)));
-    return cli_advise_shape(args, config);
+static mezzo_status set_keys(mezzo_config *config) {
+    MEZZO_TRY(cli_set_defaults(config, defaults, MZ_COUNT(defaults)));
+    return cli_advise_shape(config);
 }
 
 // --- per op --------------------------------------------------------------------------------------------------------
@@ -74,28 +74,28 @@ static void show_search(void *user, int run, int runs, int kept, double gap) {
     cli_progress_line(line, true);
 }
 
-static int tell_search(const cli_args *args, const mz_per_op_options *o, const mz_per_op *p) {
+static int tell_search(const mz_per_op_options *o, const mz_per_op *p) {
     mz_text t = {0};
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, mz_per_op_json(o, p));
+    if (cli_has("json"))
+        return cli_json_print(mz_per_op_json(o, p));
     mz_per_op_text(o, p, &t);
-    return cli_print_made(args, &t);
+    return cli_print_made(&t);
 }
 
-int cli_advise_per_op(const cli_args *args) {
+int cli_advise_per_op(void) {
     mz_per_op_options o = {.stop = cli_interruptible(), .tell = show_search};
     mz_per_op found = {0};
     int64_t runs = 0, steps = 0;
-    if (!cli_has(args, "precisions"))
-        return cli_wrong(args->command, "--per-op needs the precision to try: --precisions fp8");
+    if (!cli_has("precisions"))
+        return cli_wrong("--per-op needs the precision to try: --precisions fp8");
     int n = 0;
-    CLI_TRY(cli_precisions(args, "precisions", "", &o.precision, 1, &n));
-    CLI_TRY(cli_integer(args, "runs", 2, 1000, 24, &runs));
-    CLI_TRY(cli_integer(args, "steps", 3, 1000000, 30, &steps));
-    CLI_TRY(cli_number(args, "gap", 0, 1e6, 0.01, &o.gap));
-    CLI_TRY(cli_config(args, &o.config));
+    CLI_TRY(cli_precisions("precisions", "", &o.precision, 1, &n));
+    CLI_TRY(cli_integer("runs", 2, 1000, 24, &runs));
+    CLI_TRY(cli_integer("steps", 3, 1000000, 30, &steps));
+    CLI_TRY(cli_number("gap", 0, 1e6, 0.01, &o.gap));
+    CLI_TRY(cli_config(&o.config));
     o.runs = (int)runs;
-    mezzo_status status = set_keys(args, o.config);
+    mezzo_status status = set_keys(o.config);
     if (status == MEZZO_OK)
         status = mz_config_set_int(o.config, "train.steps", steps, "advise");
     if (status == MEZZO_OK)
@@ -103,7 +103,7 @@ int cli_advise_per_op(const cli_args *args) {
     if (status == MEZZO_OK)
         status = mz_per_op_find(&o, &found);
     cli_progress_end();
-    int code = status == MEZZO_OK ? tell_search(args, &o, &found) : cli_error(args->command, status);
+    int code = status == MEZZO_OK ? tell_search(&o, &found) : cli_error(status);
     if (code == CLI_DONE && !found.closes)
         code = CLI_CHECK_FAILED;
     mz_per_op_free(&found);
@@ -111,7 +111,7 @@ int cli_advise_per_op(const cli_args *args) {
     return code;
 }
 
-int cli_advise_data(const cli_args *args) {
+int cli_advise_data(void) {
     mezzo_precision list[MEZZO_PRECISION_COUNT];
     mz_advised_options o = {.stop = cli_interruptible(),
                             .steps = 100,
@@ -121,19 +121,18 @@ int cli_advise_data(const cli_args *args) {
                             .tell = show_run};
     mz_advised answer = {0};
     int n = 0;
-    CLI_TRY(cli_number(args, "minutes", 0.01, 1e6, 1.5, &o.minutes));
-    if (cli_has(args, "precisions"))
-        CLI_TRY(cli_precisions(args, "precisions", "", list, (int)MZ_COUNT(list), &n));
-    CLI_TRY(cli_config(args, &o.config));
+    CLI_TRY(cli_number("minutes", 0.01, 1e6, 1.5, &o.minutes));
+    if (cli_has("precisions"))
+        CLI_TRY(cli_precisions("precisions", "", list, (int)MZ_COUNT(list), &n));
+    CLI_TRY(cli_config(&o.config));
     if (n > 0)
         o.precisions = list;
     o.n_precisions = n;
-    mezzo_status status = set_keys(args, o.config);
+    mezzo_status status = set_keys(o.config);
     if (status == MEZZO_OK)
         status = mz_advised_find(&o, &answer);
     cli_progress_end();
-    int code =
-        status == MEZZO_OK ? tell(args, &answer, cli_text(args, "out", "advise")) : cli_error(args->command, status);
+    int code = status == MEZZO_OK ? tell(&answer, cli_text("out", "advise")) : cli_error(status);
     if (code == CLI_DONE && !answer.decided)
         code = CLI_CHECK_FAILED;
     mz_advised_free(&answer);

@@ -70,7 +70,7 @@ static const cli_field analysis_fields[] = {
     {CLI_FIELD(mz_analysis, sign.p), "sign_test_p"},
 };
 
-static int print_json(const cli_args *args, const mz_analysis *a, const outcome *out) {
+static int print_json(const mz_analysis *a, const outcome *out) {
     json_t *o = json_object(), *crossings = json_array();
     json_object_set_new(o, "folder", cli_json_text(out->folder, strlen(out->folder)));
     cli_fields_json(study_fields, MZ_COUNT(study_fields), a->study, NULL, o);
@@ -84,17 +84,17 @@ static int print_json(const cli_args *args, const mz_analysis *a, const outcome 
         }
     json_object_set_new(o, "crossings", crossings);
     json_object_set_new(o, "figures", json_integer(out->drawn));
-    return cli_json_print(args->command, o);
+    return cli_json_print(o);
 }
 
-static int print_text(const cli_args *args, const mz_analysis *a, const outcome *out) {
+static int print_text(const mz_analysis *a, const outcome *out) {
     mz_text t = {0};
     t.status = mz_analysis_text(a, &t);
     mz_text_addf(&t,
                  "\nwritten to %s: pairs_analysis.csv, summary.json, rules.json, report.md, %d figure%s (PNG, SVG, "
                  "gnuplot)\n",
                  out->folder, out->drawn, out->drawn == 1 ? "" : "s");
-    return cli_print_made(args, &t);
+    return cli_print_made(&t);
 }
 
 static const cli_range ranges[] = {
@@ -102,14 +102,14 @@ static const cli_range ranges[] = {
     {CLI_FIELD(outcome, seed), "seed", 0, 0x1p63, 1},
 };
 
-static int run(const cli_args *args) {
-    outcome out = {.folder = cli_text(args, "out", "analysis")};
-    CLI_TRY(CLI_RANGES(args, ranges, &out));
-    CLI_TRY(cli_need_operand(args));
+static int run(void) {
+    outcome out = {.folder = cli_text("out", "analysis")};
+    CLI_TRY(CLI_RANGES(ranges, &out));
+    CLI_TRY(cli_need_operand());
     mz_study study = {0};
     mz_analysis analysis = {0};
-    mezzo_status status = mz_study_load(args->operands[0], cli_text(args, "columns", NULL),
-                                        cli_text(args, "baseline", NULL), cli_text(args, "candidate", NULL), &study);
+    mezzo_status status = mz_study_load(cli_line.operands[0], cli_text("columns", NULL), cli_text("baseline", NULL),
+                                        cli_text("candidate", NULL), &study);
     if (status == MEZZO_OK) {
         warn(&study);
         status = mz_analyze(&study, out.draws, out.seed, &analysis);
@@ -118,9 +118,9 @@ static int run(const cli_args *args) {
         status = save(&study, &analysis, &out);
     if (status == MEZZO_OK && out.why[0] != '\0')
         fprintf(stderr, "mezzo analyze: no figures: %s\n", out.why);
-    int code = cli_code(args, status);
+    int code = cli_code(status);
     if (code == CLI_DONE)
-        code = cli_has(args, "json") ? print_json(args, &analysis, &out) : print_text(args, &analysis, &out);
+        code = cli_has("json") ? print_json(&analysis, &out) : print_text(&analysis, &out);
     mz_analysis_free(&analysis);
     mz_study_free(&study);
     return code;

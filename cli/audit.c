@@ -60,35 +60,35 @@ static void print_text(const mz_run_audit *r) {
     cli_tell("%s", sentence_of(r->verdict));
 }
 
-static int print_json(const cli_args *args, const mz_run_audit *r) {
+static int print_json(const mz_run_audit *r) {
     json_t *o = CLI_OBJECT(fields, r);
     json_object_set_new(o, "intervals", CLI_LIST(interval_fields, r->intervals, (size_t)r->n_intervals));
     json_object_set_new(o, "findings", CLI_LIST(finding_fields, r->findings, (size_t)r->n_findings));
-    return cli_json_print(args->command, o);
+    return cli_json_print(o);
 }
 
 static int code_of(mz_audit_verdict verdict) {
     return verdict == MZ_AUDIT_CONFIRMED ? CLI_DONE : verdict == MZ_AUDIT_DIFFERS ? CLI_CHECK_FAILED : CLI_USAGE;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     int64_t threads = 0;
-    mz_run_audit_options o = {.device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
-    CLI_TRY(cli_integer(args, "intervals", 0, 1 << 20, 1, &o.intervals));
-    CLI_TRY(cli_integer(args, "threads", 0, 4096, 0, &threads));
-    if (args->n_operands != 1)
-        return cli_wrong(args->command, "name a run folder; usage: mezzo audit %s", args->command->usage);
-    o.run = args->operands[0];
+    mz_run_audit_options o = {.device = cli_text("device", NULL), .stop = cli_interruptible()};
+    CLI_TRY(cli_integer("intervals", 0, 1 << 20, 1, &o.intervals));
+    CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
+    if (cli_line.n_operands != 1)
+        return cli_wrong("name a run folder; usage: mezzo audit %s", cli_line.command->usage);
+    o.run = cli_line.operands[0];
     o.threads = (int)threads;
     mz_run_audit *r = mz_alloc(1, sizeof *r);
     if (r == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     mezzo_log_set(cli_log_quietly, NULL); // what a resumed run would say is no news
     const mezzo_status status = mz_run_audit_find(&o, r);
     cli_progress_end();
-    int code = cli_code(args, status);
-    if (code == CLI_DONE && r->rank == 0 && cli_has(args, "json"))
-        code = print_json(args, r);
+    int code = cli_code(status);
+    if (code == CLI_DONE && r->rank == 0 && cli_has("json"))
+        code = print_json(r);
     else if (code == CLI_DONE && r->rank == 0)
         print_text(r);
     if (status == MEZZO_OK && code == CLI_DONE)

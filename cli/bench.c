@@ -20,21 +20,21 @@ typedef struct asked {
 #define MZ_BENCH_KERNEL_PRECISIONS "fp32, tf32, bf16, fp16, fp8 and fp8-dw16"
 
 // "fp32,bf16"
-static int parse_precisions(const cli_args *args, asked *a) {
+static int parse_precisions(asked *a) {
     char word[32];
-    const char *text = cli_text(args, "precision", "fp32,bf16");
+    const char *text = cli_text("precision", "fp32,bf16");
     while (a->n_precisions < (int)MZ_COUNT(a->precisions) && cli_next_word(&text, word, sizeof word)) {
         mezzo_precision *precision = &a->precisions[a->n_precisions++];
         if (mezzo_precision_parse(word, precision) != MEZZO_OK)
-            return cli_wrong(args->command, "--precision: %s", mezzo_error_message());
+            return cli_wrong("--precision: %s", mezzo_error_message());
         const mz_precision_info *info = mz_precision(*precision);
         if (info == NULL || info->wide != MEZZO_F32 || info->scaling > MZ_SCALING_TENSOR)
-            return cli_wrong(args->command, "--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS, word);
+            return cli_wrong("--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS, word);
     }
     return CLI_DONE;
 }
 
-static int unknown_op(const cli_args *args, const char *name) {
+static int unknown_op(const char *name) {
     const char *names[64];
     size_t n = 0;
     for (int i = 0; i < mz_bench_op_count() && n < MZ_COUNT(names); i++)
@@ -43,9 +43,9 @@ static int unknown_op(const cli_args *args, const char *name) {
     mz_text list = {0};
     for (size_t i = 0; i < n; i++)
         mz_text_addf(&list, "%s%s", i > 0 ? ", " : "", names[i]);
-    int code = nearest != NULL ? cli_wrong(args->command, "--op %s: did you mean \"%s\"?", name, nearest)
-                               : cli_wrong(args->command, "--op %s: use one of %s", name,
-                                           list.status == MEZZO_OK ? list.data : names[0]);
+    int code = nearest != NULL
+                   ? cli_wrong("--op %s: did you mean \"%s\"?", name, nearest)
+                   : cli_wrong("--op %s: use one of %s", name, list.status == MEZZO_OK ? list.data : names[0]);
     mz_text_free(&list);
     return code;
 }
@@ -54,32 +54,31 @@ static bool wanted(const mz_bench_case *c, const mz_bench_op *op, const char *mo
     return (op == NULL || c->op == op) && (model == NULL || strcmp(c->model, model) == 0);
 }
 
-static int parse_cases(const cli_args *args, asked *a) {
-    const char *name = cli_text(args, "op", NULL), *shape = cli_text(args, "shape", NULL);
+static int parse_cases(asked *a) {
+    const char *name = cli_text("op", NULL), *shape = cli_text("shape", NULL);
     const mz_bench_op *op = name != NULL ? mz_bench_find(name) : NULL;
     int n = 1;
     if (name != NULL && op == NULL)
-        return unknown_op(args, name);
+        return unknown_op(name);
     if (shape != NULL && op == NULL)
-        return cli_wrong(args->command, "--shape %s: name its op (--op)", shape);
+        return cli_wrong("--shape %s: name its op (--op)", shape);
     while (mz_bench_default(n) != NULL)
         n++;
     a->cases = mz_alloc((size_t)n, sizeof *a->cases);
     if (a->cases == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     if (shape != NULL) {
         a->cases[a->n_cases++].op = op;
         mezzo_status status = mz_bench_shape(op, shape, a->cases[0].dim);
-        return status == MEZZO_OK ? CLI_DONE : cli_wrong(args->command, "--shape: %s", mezzo_error_message());
+        return status == MEZZO_OK ? CLI_DONE : cli_wrong("--shape: %s", mezzo_error_message());
     }
     for (int i = 0; i < n; i++)
-        if (wanted(mz_bench_default(i), op, cli_text(args, "model", NULL)))
+        if (wanted(mz_bench_default(i), op, cli_text("model", NULL)))
             a->cases[a->n_cases++] = *mz_bench_default(i);
     if (a->n_cases == 0 && op != NULL)
-        return cli_wrong(args->command, "--op %s is not in a model's table: give a --shape (%s)", name,
-                         mz_bench_op_dims(op));
+        return cli_wrong("--op %s is not in a model's table: give a --shape (%s)", name, mz_bench_op_dims(op));
     if (a->n_cases == 0)
-        return cli_wrong(args->command, "--model %s: shapes exist for gpt and gpt2-124M", cli_text(args, "model", ""));
+        return cli_wrong("--model %s: shapes exist for gpt and gpt2-124M", cli_text("model", ""));
     return CLI_DONE;
 }
 
@@ -87,15 +86,14 @@ static const cli_range ranges[] = {
     {CLI_FIELD(asked, rounds), "rounds", 0, 101, 0},
 };
 
-static int parse_asked(const cli_args *args, asked *a) {
-    CLI_TRY(parse_precisions(args, a));
-    CLI_TRY(CLI_RANGES(args, ranges, a));
-    return parse_cases(args, a);
+static int parse_asked(asked *a) {
+    CLI_TRY(parse_precisions(a));
+    CLI_TRY(CLI_RANGES(ranges, a));
+    return parse_cases(a);
 }
 
 // --- output --------------------------------------------------------------------------------------------------------
 typedef struct told {
-    const cli_args *args;
     mezzo_device_info device;
     mz_peaks peaks;
     FILE *csv;
@@ -148,7 +146,7 @@ static void table_row(told *t, const line *l) {
 }
 
 static void add_line(told *t, const mz_bench_row *row) {
-    const mz_bench_context context = {&t->device, t->commit, t->command, cli_has(t->args, "warm")};
+    const mz_bench_context context = {&t->device, t->commit, t->command, cli_has("warm")};
     mz_text text = {0};
     mz_bench_kernel_line(&context, row, &text);
     if (text.status == MEZZO_OK)
@@ -195,16 +193,16 @@ static int print_json(const told *t) {
     json_object_set_new(o, "peak_gflops", peaks);
     json_object_set_new(o, "copy_gb_per_second", mz_json_number(1e-9 * t->peaks.copy));
     json_object_set(o, "kernels", t->rows);
-    return cli_json_print(t->args->command, o);
+    return cli_json_print(o);
 }
 
 static int open_csv(told *t) {
-    const char *path = cli_text(t->args, "csv", NULL);
+    const char *path = cli_text("csv", NULL);
     if (path == NULL)
         return CLI_DONE;
     t->csv = fopen(path, "a");
     if (t->csv == NULL)
-        return cli_error(t->args->command, mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
+        return cli_error(mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
     fseek(t->csv, 0, SEEK_END);
     if (ftell(t->csv) == 0)
         add_line(t, NULL);
@@ -216,9 +214,7 @@ static int close_csv(told *t) {
         return CLI_DONE;
     bool broken = ferror(t->csv) != 0 || t->short_of_memory;
     broken = fclose(t->csv) != 0 || broken;
-    return broken ? cli_error(t->args->command,
-                              mz_fail(MEZZO_ERR_IO, "%s: it could not be written", cli_text(t->args, "csv", "")))
-                  : CLI_DONE;
+    return broken ? cli_error(mz_fail(MEZZO_ERR_IO, "%s: it could not be written", cli_text("csv", ""))) : CLI_DONE;
 }
 
 static int measure(told *t, const asked *a, mezzo_device *device) {
@@ -227,30 +223,30 @@ static int measure(told *t, const asked *a, mezzo_device *device) {
                                       .precisions = a->precisions,
                                       .n_precisions = a->n_precisions,
                                       .rounds = (int)a->rounds,
-                                      .warm = cli_has(t->args, "warm")};
+                                      .warm = cli_has("warm")};
     mezzo_status status = mezzo_device_describe(device, &t->device);
     if (status == MEZZO_OK)
         status = mz_device_peaks(device, &t->peaks);
-    CLI_TRY(cli_code(t->args, status));
+    CLI_TRY(cli_code(status));
     if (t->rows == NULL)
         tell_peaks(t);
-    CLI_TRY(cli_code(t->args, mz_bench_kernels(device, &options, &t->peaks, tell_row, t)));
+    CLI_TRY(cli_code(mz_bench_kernels(device, &options, &t->peaks, tell_row, t)));
     return t->rows != NULL ? print_json(t) : CLI_DONE;
 }
 
-static int run_kernels(const cli_args *args, const char *command) {
+static int run_kernels(const char *command) {
     asked a = {0};
-    told t = {.args = args, .commit = getenv("MEZZO_COMMIT")};
+    told t = {.commit = getenv("MEZZO_COMMIT")};
     mezzo_device *device = NULL;
     t.command = command;
     t.commit = t.commit != NULL ? t.commit : "";
-    int code = parse_asked(args, &a);
+    int code = parse_asked(&a);
     if (code == CLI_DONE)
-        code = cli_open_device(args, "auto", &device);
+        code = cli_open_device("auto", &device);
     if (code == CLI_DONE)
         code = open_csv(&t);
     if (code == CLI_DONE) {
-        t.rows = cli_has(args, "json") ? json_array() : NULL;
+        t.rows = cli_has("json") ? json_array() : NULL;
         code = measure(&t, &a, device);
         int closed = close_csv(&t);
         code = code == CLI_DONE ? closed : code;
@@ -262,15 +258,15 @@ static int run_kernels(const cli_args *args, const char *command) {
 }
 
 // --- the subcommand ------------------------------------------------------------------------------------------------
-static int run(const cli_args *args) {
-    const char *models = cli_has(args, "models") ? "models" : cli_has(args, "all-models") ? "all-models" : NULL;
-    if (cli_has(args, "kernels") && models != NULL)
-        return cli_wrong(args->command, "--kernels and --%s are two measurements: choose one", models);
-    if (!cli_has(args, "kernels") && models == NULL)
-        return cli_wrong(args->command, "choose what to measure: --models LIST, --all-models or --kernels");
-    char *typed = cli_command_line(args);
+static int run(void) {
+    const char *models = cli_has("models") ? "models" : cli_has("all-models") ? "all-models" : NULL;
+    if (cli_has("kernels") && models != NULL)
+        return cli_wrong("--kernels and --%s are two measurements: choose one", models);
+    if (!cli_has("kernels") && models == NULL)
+        return cli_wrong("choose what to measure: --models LIST, --all-models or --kernels");
+    char *typed = cli_command_line();
     const char *command = typed != NULL ? typed : "";
-    const int code = models != NULL ? cli_bench_models(args, command) : run_kernels(args, command);
+    const int code = models != NULL ? cli_bench_models(command) : run_kernels(command);
     mz_free(typed);
     return code;
 }

@@ -14,7 +14,6 @@
 enum { SIZES_MOST = 32 };
 
 typedef struct models {
-    const cli_args *args;
     mz_bench_plan plan;
     const char *sizes[SIZES_MOST];
     int n_sizes;
@@ -30,57 +29,56 @@ typedef struct models {
 
 // --- what is asked -------------------------------------------------------------------------------------------------
 static int parse_sizes(models *m) {
-    const char *list = cli_text(m->args, "models", NULL);
-    if (cli_has(m->args, "all-models"))
+    const char *list = cli_text("models", NULL);
+    if (cli_has("all-models"))
         for (int i = 0; mz_bench_size_at(i) != NULL; i++)
             m->sizes[m->n_sizes++] = mz_bench_size_at(i)->name;
     if (list == NULL)
         return CLI_DONE;
     m->words = mz_strdup(list);
     if (m->words == NULL)
-        return cli_error(m->args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     char *rest;
     for (char *word = strtok_r(m->words, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
         if (m->n_sizes == SIZES_MOST)
-            return cli_wrong(m->args->command, "--models: more than %d of them", SIZES_MOST);
+            return cli_wrong("--models: more than %d of them", SIZES_MOST);
         m->sizes[m->n_sizes++] = word;
     }
-    return m->n_sizes > 0 ? CLI_DONE : cli_wrong(m->args->command, "--models: name at least one");
+    return m->n_sizes > 0 ? CLI_DONE : cli_wrong("--models: name at least one");
 }
 
-int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
-                   int *n) {
+int cli_precisions(const char *option, const char *initial, mezzo_precision *out, int most, int *n) {
     char word[32];
     *n = 0;
-    const char *list = cli_text(args, option, initial);
+    const char *list = cli_text(option, initial);
     if (list == NULL)
         *n = mz_precision_common(out);
     while (list != NULL && cli_next_word(&list, word, sizeof word)) {
         if (*n == most)
-            return cli_wrong(args->command, "--%s: at most %d precisions", option, most);
+            return cli_wrong("--%s: at most %d precisions", option, most);
         if (mezzo_precision_parse(word, &out[*n]) != MEZZO_OK)
-            return cli_wrong(args->command, "--%s: %s", option, mezzo_error_message());
+            return cli_wrong("--%s: %s", option, mezzo_error_message());
         if (mz_precision(out[*n]) == NULL || mz_precision(out[*n])->wide != MEZZO_F32) // auto, and the truth for tests
-            return cli_wrong(args->command, "--%s %s: only training precisions can be compared", option, word);
+            return cli_wrong("--%s %s: only training precisions can be compared", option, word);
         for (int i = 0; i < *n; i++)
             if (out[i] == out[*n])
-                return cli_wrong(args->command, "--%s: %s occurs twice", option, word);
+                return cli_wrong("--%s: %s occurs twice", option, word);
         ++*n;
     }
-    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one", option);
+    return *n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one", option);
 }
 
 static int parse_phases(models *m) {
-    const char *list = cli_text(m->args, "phases", "forward,backward,step");
+    const char *list = cli_text("phases", "forward,backward,step");
     char word[16];
     for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
         const bool forward = strcmp(word, "forward") == 0, backward = strcmp(word, "backward") == 0;
         if (!forward && !backward && strcmp(word, "step") != 0)
-            return cli_wrong(m->args->command, "--phases %s: use forward, backward and step", list);
+            return cli_wrong("--phases %s: use forward, backward and step", list);
         *(forward ? &m->plan.forward : backward ? &m->plan.backward : &m->plan.step) = true;
     }
     if (!m->plan.forward && !m->plan.backward && !m->plan.step)
-        return cli_wrong(m->args->command, "--phases: name at least one");
+        return cli_wrong("--phases: name at least one");
     return CLI_DONE;
 }
 
@@ -102,13 +100,13 @@ static void tell(void *user, const char *size, mezzo_precision precision) {
 static int parse(models *m) {
     mz_bench_plan *p = &m->plan;
     CLI_TRY(parse_sizes(m));
-    CLI_TRY(cli_precisions(m->args, "precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions));
+    CLI_TRY(cli_precisions("precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions));
     CLI_TRY(parse_phases(m));
-    CLI_TRY(CLI_RANGES(m->args, ranges, p));
-    const char *optimizer = cli_text(m->args, "optimizer", mz_kinds[MEZZO_ADAMW].name);
+    CLI_TRY(CLI_RANGES(ranges, p));
+    const char *optimizer = cli_text("optimizer", mz_kinds[MEZZO_ADAMW].name);
     const int kind = mz_kind_find(optimizer);
     if (kind < 0)
-        return cli_wrong(m->args->command, "--optimizer %s: use one of %s", cli_show(optimizer).text, MZ_KIND_NAMES);
+        return cli_wrong("--optimizer %s: use one of %s", cli_show(optimizer).text, MZ_KIND_NAMES);
     p->optimizer = (mezzo_optimizer_kind)kind;
     p->repeats.stop = cli_interruptible();
     p->seed = 1;
@@ -182,29 +180,29 @@ static int print_json(const models *m) {
     json_object_set_new(o, "batch_size", json_integer(m->plan.batch));
     json_object_set_new(o, "optimizer", json_string(mz_kinds[m->plan.optimizer].name));
     json_object_set_new(o, "models", rows);
-    return cli_json_print(m->args->command, o);
+    return cli_json_print(o);
 }
 
 static int write_csv(models *m, const mz_bench_result *r) {
-    const char *commit = getenv("MEZZO_COMMIT"), *path = cli_text(m->args, "csv", NULL);
+    const char *commit = getenv("MEZZO_COMMIT"), *path = cli_text("csv", NULL);
     mz_text t = {0};
     if (path == NULL)
         return CLI_DONE;
     if (m->csv == NULL) {
         m->csv = fopen(path, "w");
         if (m->csv == NULL)
-            return cli_error(m->args->command, mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
+            return cli_error(mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
         mz_bench_header(&m->plan, &t);
     }
     mz_bench_line(&m->plan, r, m->device.description, commit != NULL ? commit : "", m->command, &t);
     bool good = t.status == MEZZO_OK && fwrite(t.data, 1, t.len, m->csv) == t.len && fflush(m->csv) == 0;
     mz_text_free(&t);
-    return good ? CLI_DONE : cli_error(m->args->command, mz_fail(MEZZO_ERR_IO, "%s: it could not be written", path));
+    return good ? CLI_DONE : cli_error(mz_fail(MEZZO_ERR_IO, "%s: it could not be written", path));
 }
 
 // The chart lies beside the CSV, under its name.
 static void draw(const models *m) {
-    const char *path = cli_text(m->args, "csv", NULL);
+    const char *path = cli_text("csv", NULL);
     if (path == NULL)
         return;
     const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path;
@@ -229,22 +227,21 @@ static int measure(models *m, mezzo_device *device) {
     static const char *const of_texts[] = {"context-length", "vocab"};
     mezzo_model_config unused;
     mz_peaks peaks = {0};
-    const char *family =
-        cli_text(m->args, "family", mezzo_model_defaults("cs336", &unused) == MEZZO_OK ? "cs336" : "gpt2");
+    const char *family = cli_text("family", mezzo_model_defaults("cs336", &unused) == MEZZO_OK ? "cs336" : "gpt2");
     int64_t vocab;
-    int code = cli_integer(m->args, "vocab", 1, INT32_MAX, 0, &vocab);
+    int code = cli_integer("vocab", 1, INT32_MAX, 0, &vocab);
     mezzo_model_config configs[SIZES_MOST];
     for (int i = 0; i < m->n_sizes && code == CLI_DONE; i++) { // every name is checked before the first is timed
         mezzo_status status = mz_bench_model(family, m->sizes[i], vocab, m->plan.context, &configs[i]);
         if (status == MEZZO_OK && configs[i].graph[0] != '\0') {
-            snprintf(configs[i].loss, sizeof configs[i].loss, "%s", cli_text(m->args, "loss", ""));
-            snprintf(configs[i].dims, sizeof configs[i].dims, "%s", cli_text(m->args, "dim", ""));
+            snprintf(configs[i].loss, sizeof configs[i].loss, "%s", cli_text("loss", ""));
+            snprintf(configs[i].dims, sizeof configs[i].dims, "%s", cli_text("dim", ""));
         }
-        code = status == MEZZO_OK ? CLI_DONE : cli_error(m->args->command, status);
+        code = status == MEZZO_OK ? CLI_DONE : cli_error(status);
         for (size_t k = 0; k < MZ_COUNT(of_texts) && code == CLI_DONE; k++)
-            if (cli_has(m->args, of_texts[k]) && mezzo_model_task(&configs[i]) != MEZZO_TASK_LANGUAGE)
-                code = cli_wrong(m->args->command, "--%s is for text models, and %s is a model of %s", of_texts[k],
-                                 m->sizes[i], mz_task_kind_of(mezzo_model_task(&configs[i]))->unit);
+            if (cli_has(of_texts[k]) && mezzo_model_task(&configs[i]) != MEZZO_TASK_LANGUAGE)
+                code = cli_wrong("--%s is for text models, and %s is a model of %s", of_texts[k], m->sizes[i],
+                                 mz_task_kind_of(mezzo_model_task(&configs[i]))->unit);
     }
     if (code != CLI_DONE)
         return code;
@@ -254,7 +251,7 @@ static int measure(models *m, mezzo_device *device) {
         mezzo_precision unused_precision;
         status = mezzo_precision_resolve(device, m->plan.precisions[i], &unused_precision, NULL, 0);
     }
-    if (status == MEZZO_OK && !cli_has(m->args, "no-mfu"))
+    if (status == MEZZO_OK && !cli_has("no-mfu"))
         status = mz_device_peaks(device, &peaks);
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
         m->peaks[p] = peaks.flops[mz_precision((mezzo_precision)p)->compute];
@@ -264,31 +261,30 @@ static int measure(models *m, mezzo_device *device) {
         if (status != MEZZO_OK)
             break;
         m->n_rows++;
-        if (!cli_has(m->args, "json"))
+        if (!cli_has("json"))
             print_row(m, r);
         code = write_csv(m, r);
     }
     if (status != MEZZO_OK)
-        code = cli_error(m->args->command, status);
+        code = cli_error(status);
     return code;
 }
 
-int cli_bench_models(const cli_args *args, const char *command) {
+int cli_bench_models(const char *command) {
     models *m = mz_alloc(1, sizeof *m);
     mezzo_device *device = NULL;
     if (m == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
-    m->args = args;
+        return cli_error(MEZZO_ERR_MEMORY);
     m->command = command;
     int code = parse(m);
     if (code == CLI_DONE)
-        code = cli_open_device(args, "auto", &device);
+        code = cli_open_device("auto", &device);
     if (code == CLI_DONE)
         code = measure(m, device);
-    if (code == CLI_DONE && cli_has(args, "json"))
+    if (code == CLI_DONE && cli_has("json"))
         code = print_json(m);
     if (m->csv != NULL && fclose(m->csv) != 0 && code == CLI_DONE)
-        code = cli_error(args->command, mz_fail(MEZZO_ERR_IO, "the CSV file could not be written"));
+        code = cli_error(mz_fail(MEZZO_ERR_IO, "the CSV file could not be written"));
     if (m->n_rows > 0)
         draw(m);
     mezzo_device_close(device);

@@ -8,7 +8,6 @@
 #include "cli.h"
 
 typedef struct talk {
-    const cli_args *args;
     mezzo_chat *chat;
     volatile sig_atomic_t *stop; // also whether Ctrl-C was pressed before a message was typed
     const char *system;
@@ -28,20 +27,19 @@ static int say(talk *t, const char *message) {
     const mezzo_hooks hooks = {.stop = t->stop};
     mezzo_status status = mezzo_chat_say(t->chat, message, &hooks, write_piece, NULL, &answer);
     if (status != MEZZO_OK) {
-        const int code = cli_error(t->args->command, status);
+        const int code = cli_error(status);
         return t->is_terminal && code == CLI_USAGE ? CLI_DONE : code; // a person can say it otherwise
     }
     putchar('\n');
     fflush(stdout);
     if (answer.left_out > t->left_out)
-        cli_wrong(t->args->command,
-                  "the context of %lld tokens is full: left out the oldest messages and their answers, %lld so far",
+        cli_wrong("the context of %lld tokens is full: left out the oldest messages and their answers, %lld so far",
                   (long long)answer.context_tokens, (long long)answer.left_out);
     t->left_out = answer.left_out;
     if (answer.stopped && (!t->is_terminal || *t->stop != SIGINT))
         return CLI_INTERRUPTED;
     if (!answer.ended && !answer.stopped)
-        cli_wrong(t->args->command, "the answer is cut off at --tokens or at the context of %lld tokens",
+        cli_wrong("the answer is cut off at --tokens or at the context of %lld tokens",
                   (long long)answer.context_tokens);
     return CLI_DONE;
 }
@@ -50,13 +48,13 @@ static int reset(talk *t, const char *system) {
     if (system != NULL)
         t->system = system;
     t->left_out = 0;
-    return cli_code(t->args, mezzo_chat_reset(t->chat, t->system));
+    return cli_code(mezzo_chat_reset(t->chat, t->system));
 }
 
 static int save(talk *t, const char *path) {
     if (path[0] == '\0')
-        return cli_wrong(t->args->command, "/save needs a file: /save FILE.jsonl");
-    CLI_TRY(cli_code(t->args, mezzo_chat_save(t->chat, path)));
+        return cli_wrong("/save needs a file: /save FILE.jsonl");
+    CLI_TRY(cli_code(mezzo_chat_save(t->chat, path)));
     fprintf(stderr, "wrote %s\n", cli_show(path).text);
     return CLI_DONE;
 }
@@ -83,10 +81,10 @@ static int obey(talk *t, char **system, const char *line, bool *leave) {
     else if (n == 7 && strncmp(line, "/system", n) == 0) {
         free(*system);
         *system = strdup(rest);
-        return *system != NULL ? reset(t, *system) : cli_error(t->args->command, MEZZO_ERR_MEMORY);
+        return *system != NULL ? reset(t, *system) : cli_error(MEZZO_ERR_MEMORY);
     } else
-        return cli_wrong(t->args->command, "there is no command %.*s: /help lists them, and //… is a message",
-                         (int)(n < 40 ? n : 40), cli_show(line).text);
+        return cli_wrong("there is no command %.*s: /help lists them, and //… is a message", (int)(n < 40 ? n : 40),
+                         cli_show(line).text);
     return CLI_DONE;
 }
 
@@ -109,7 +107,7 @@ static int read_byte(talk *t, bool prompts, const sigset_t *before, char *byte) 
 
 // The next line, or the whole input; false at the end, and where *code says that a signal ended it.
 static bool read_message(talk *t, mz_text *line, int *code) {
-    const char end = cli_has(t->args, "whole") ? '\0' : '\n';
+    const char end = cli_has("whole") ? '\0' : '\n';
     sigset_t signals, before;
     char byte = '\0';
     int got;
@@ -130,11 +128,11 @@ static bool read_message(talk *t, mz_text *line, int *code) {
         mz_text_add(line, "", 1); // --whole: refused below
     mz_text_add(line, "", 0);
     if (line->status != MEZZO_OK) {
-        *code = cli_error(t->args->command, line->status);
+        *code = cli_error(line->status);
         return false;
     }
     if (memchr(line->data, '\0', line->len) != NULL) {
-        const int wrong = cli_wrong(t->args->command, "the message has a NUL in it: remove it");
+        const int wrong = cli_wrong("the message has a NUL in it: remove it");
         line->data[0] = '\0';
         *code = t->is_terminal ? CLI_DONE : wrong; // a person can say it otherwise
         return t->is_terminal;
@@ -152,7 +150,7 @@ static int talk_on(talk *t) {
     int code = reset(t, t->system);
     while (code == CLI_DONE && !leave && read_message(t, &text, &code)) {
         const char *line = text.data;
-        const bool slash = line[0] == '/' && !cli_has(t->args, "whole"), obeys = slash && line[1] != '/';
+        const bool slash = line[0] == '/' && !cli_has("whole"), obeys = slash && line[1] != '/';
         if (line[0] == '\0')
             continue;
         const int done = obeys ? obey(t, &system, line, &leave) : say(t, line + slash);
@@ -165,12 +163,12 @@ static int talk_on(talk *t) {
     return code;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
-    CLI_TRY(cli_need_operand(args));
-    CLI_TRY(cli_sample_options(args, &options));
-    talk t = {.args = args, .system = cli_text(args, "system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
-    CLI_TRY(cli_code(args, mezzo_chat_open(&options, &t.chat)));
+    CLI_TRY(cli_need_operand());
+    CLI_TRY(cli_sample_options(&options));
+    talk t = {.system = cli_text("system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
+    CLI_TRY(cli_code(mezzo_chat_open(&options, &t.chat)));
     t.stop = cli_interrupts(NULL);
     if (t.is_terminal)
         fputs("/help lists commands; Ctrl-D leaves\n", stderr);

@@ -12,8 +12,8 @@ mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_
 json_t *cli_choice_json(const mz_choice *c);
 mezzo_status cli_choice_save(const mz_choice *c, const char *folder); // FOLDER/precision.json
 
-mezzo_status cli_advise_shape(const cli_args *args, mezzo_config *config); // sets the keys of the shape's options
-int cli_advise_data(const cli_args *args);                                 // advise --data
-int cli_advise_per_op(const cli_args *args);                               // advise --data --per-op
+mezzo_status cli_advise_shape(mezzo_config *config); // sets the keys of the shape's options
+int cli_advise_data(void);                           // advise --data
+int cli_advise_per_op(void);                         // advise --data --per-op
 
 #endif

@@ -25,8 +25,6 @@ typedef struct cli_option {
     const char *help;  // NULL: not listed; "{precisions}" stands for the names of those that every device runs
 } cli_option;
 
-typedef struct cli_args cli_args;
-
 typedef struct cli_command {
     const char *name, *summary;
     const char *usage;         // after "mezzo NAME "
@@ -34,8 +32,8 @@ typedef struct cli_command {
     const cli_option *options; // ended by a NULL name
     const char *const *config; // it takes the configuration keys that start with one of these; NULL: none
     int max_operands;
-    const char *operand;              // what it cannot do without ("a text file"); NULL: nothing
-    int (*run)(const cli_args *args); // returns an exit code
+    const char *operand; // what it cannot do without ("a text file"); NULL: nothing
+    int (*run)(void);    // returns an exit code
 } cli_command;
 
 extern const cli_command cli_train, cli_recipes, cli_eval, cli_sample, cli_chat, cli_data, cli_import, cli_export,
@@ -50,21 +48,22 @@ typedef struct cli_given {
     bool config;
 } cli_given;
 
-struct cli_args {
-    const cli_command *command;
-    const char *program; // argv[0], for commands that are shown to be typed
+// The command line of this process, until its end. Every function of the command reads it here.
+typedef struct cli_args {
+    const cli_command *command; // NULL: help, or nothing yet
+    const char *program;        // argv[0], for commands that are shown to be typed
     cli_given *given;
     int n_given;
     const char **operands;
     int n_operands;
-};
+} cli_args;
+extern cli_args cli_line;
 
-// Fills *args from the words after the subcommand; CLI_DONE, or CLI_USAGE after telling what is wrong. Free either way.
-int cli_parse(const cli_command *command, const char *program, int argc, char **argv, cli_args *args);
-void cli_args_free(cli_args *args);
+// Fills cli_line from the words after the subcommand; CLI_DONE, or CLI_USAGE after telling what is wrong.
+int cli_parse(const cli_command *command, const char *program, int argc, char **argv);
 
 // The command as it was typed, for rows and reports; allocated, NULL when out of memory.
-char *cli_command_line(const cli_args *args);
+char *cli_command_line(void);
 
 // The exit codes of a function's steps: the first that is not CLI_DONE is the function's.
 #define CLI_TRY(expr)                                                                                                  \
@@ -74,22 +73,22 @@ char *cli_command_line(const cli_args *args);
             return cli_step;                                                                                           \
     } while (0)
 
-bool cli_has(const cli_args *args, const char *name);
+bool cli_has(const char *name);
 // "--NAME why" for the first of these options that was given, and CLI_USAGE; CLI_DONE where none was.
-int cli_refuse(const cli_args *args, const char *why, const char *const *names, size_t n);
-#define CLI_REFUSE(args, why, ...)                                                                                     \
-    cli_refuse((args), (why), (const char *const[]){__VA_ARGS__}, MZ_COUNT(((const char *const[]){__VA_ARGS__})))
+int cli_refuse(const char *why, const char *const *names, size_t n);
+#define CLI_REFUSE(why, ...)                                                                                           \
+    cli_refuse((why), (const char *const[]){__VA_ARGS__}, MZ_COUNT(((const char *const[]){__VA_ARGS__})))
 // The operand that the command's row names, as an error; CLI_DONE where there is one.
-int cli_need_operand(const cli_args *args);
+int cli_need_operand(void);
 // Copies the next word of a list "a,b,c" and moves on; false at the end. A word longer than `size` is truncated.
 bool cli_next_word(const char **list, char *word, size_t size);
-const char *cli_text(const cli_args *args, const char *name, const char *initial); // the last one given
+const char *cli_text(const char *name, const char *initial); // the last one given
 #define CLI_STDOUT "/dev/stdout"
 // The same for a file to write; "-" is CLI_STDOUT.
-const char *cli_out_file(const cli_args *args, const char *name, const char *initial);
+const char *cli_out_file(const char *name, const char *initial);
 // Parses whole numbers and numbers within [least, most]: CLI_DONE, or CLI_USAGE after naming option, value and range.
-int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out);
-int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out);
+int cli_integer(const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out);
+int cli_number(const char *name, double least, double most, double initial, double *out);
 // Several of them at once, into a struct's members (fields.h has CLI_FIELD), in the table's order; the first wrong one
 // ends it. A factor: a number times it, as memory in GiB.
 typedef struct cli_range {
@@ -98,59 +97,58 @@ typedef struct cli_range {
     const char *name;
     double least, most, initial, factor;
 } cli_range;
-int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *into);
-#define CLI_RANGES(args, ranges, into) cli_ranges((args), (ranges), MZ_COUNT(ranges), (into))
+int cli_ranges(const cli_range *ranges, size_t n, void *into);
+#define CLI_RANGES(ranges, into) cli_ranges((ranges), MZ_COUNT(ranges), (into))
 // Builds the configuration: defaults, then every --config file, then the keys of the command line.
-int cli_config(const cli_args *args, mezzo_config **out);
+int cli_config(mezzo_config **out);
 // The file of a recipe (recipes.c): CLI_DONE, or CLI_USAGE after telling which there are.
-int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size);
+int cli_recipe_path(const char *name, char *path, size_t size);
 // The last value that the command line gives a configuration key; NULL: it gives none.
-const char *cli_given_key(const cli_args *args, const char *key);
+const char *cli_given_key(const char *key);
 typedef struct cli_default {
     const char *key, *value;
 } cli_default;
 // Sets each key that the command line leaves open; a model that it names brings its own sizes.
-mezzo_status cli_set_defaults(const cli_args *args, mezzo_config *config, const cli_default *defaults, size_t n);
+mezzo_status cli_set_defaults(mezzo_config *config, const cli_default *defaults, size_t n);
 // The device that --device names (or `initial`), with --threads.
-int cli_open_device(const cli_args *args, const char *initial, mezzo_device **out);
+int cli_open_device(const char *initial, mezzo_device **out);
 // The value of a key that there is, as text. Out of memory it says so and leaves with 3.
 const char *cli_key(const mezzo_config *config, const char *key);
 bool cli_takes_key(const cli_command *command, const char *key);
 
 // "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c). `initial` NULL: every one that all
 // devices run.
-int cli_precisions(const cli_args *args, const char *option, const char *initial, mezzo_precision *out, int most,
-                   int *n);
+int cli_precisions(const char *option, const char *initial, mezzo_precision *out, int most, int *n);
 void cli_leave_on_interrupt(void); // at the first signal to stop: every command begins so
 // The number of a signal to stop once one came (SIGINT, SIGTERM, SIGHUP, SIGPWR); the second leaves at once. It is also
 // the flag of this thread (base/stop.h).
 const volatile sig_atomic_t *cli_interruptible(void);
 // The same for a command that goes on and sets it to zero again. The first signal writes `note` to stderr; NULL: none.
 volatile sig_atomic_t *cli_interrupts(const char *note);
-int cli_sample_options(const cli_args *args, mezzo_sample_options *options); // of sample and chat, from options
-void cli_ignore_signals(void); // SIGPIPE and SIGXFSZ: the write that they are about fails instead
-int cli_bench_models(const cli_args *args, const char *command); // the half of bench that is in bench_models.c
-int cli_sample_pictures(const cli_args *args);                   // sample --out
-int cli_eval_pictures(const cli_args *args);                     // eval --truth
-int cli_data_radio(const cli_args *args);                        // data radio
-int cli_data_tokenizer(const cli_args *args);                    // data --train-tokenizer
-int cli_doctor_ranks(const cli_args *args, int threads);         // doctor --ranks
-int cli_doctor_audit(const cli_args *args);                      // doctor --run, --trace
-int cli_explain_toy(const cli_args *args);                       // explain --toy
-int cli_lab_underflow(const cli_args *args);                     // lab underflow
-int cli_lab_speed(const cli_args *args);                         // lab speed
+int cli_sample_options(mezzo_sample_options *options); // of sample and chat, from options
+void cli_ignore_signals(void);             // SIGPIPE and SIGXFSZ: the write that they are about fails instead
+int cli_bench_models(const char *command); // the half of bench that is in bench_models.c
+int cli_sample_pictures(void);             // sample --out
+int cli_eval_pictures(void);               // eval --truth
+int cli_data_radio(void);                  // data radio
+int cli_data_tokenizer(void);              // data --train-tokenizer
+int cli_doctor_ranks(int threads);         // doctor --ranks
+int cli_doctor_audit(void);                // doctor --run, --trace
+int cli_explain_toy(void);                 // explain --toy
+int cli_lab_underflow(void);               // lab underflow
+int cli_lab_speed(void);                   // lab speed
 
 // --- telling (report.c) --------------------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line);         // the library's log lines, to stderr
 void cli_log_quietly(void *user, const char *topic, const char *line); // without notices: what --quiet leaves
 int cli_exit_code(mezzo_status status);
-// "mezzo NAME: message" on stderr. Returns CLI_USAGE.
-int cli_wrong(const cli_command *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+// "mezzo NAME: message" on stderr, with the subcommand's name. Returns CLI_USAGE.
+int cli_wrong(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 // The library's message of `status` on stderr, with its trace where MEZZO_VERBOSE names "trace". Returns the exit code.
-int cli_error(const cli_command *command, mezzo_status status);
-int cli_code(const cli_args *args, mezzo_status status); // CLI_DONE, or cli_error's code
+int cli_error(mezzo_status status);
+int cli_code(mezzo_status status); // CLI_DONE, or cli_error's code
 // Flushes stdout: a result that did not reach its file is an error.
-int cli_finish(const cli_command *command, int code);
+int cli_finish(int code);
 _Noreturn void cli_leave(int code); // from the depth of a command, with this exit code
 bool cli_guard_exit(void);          // a library that calls exit(1) ends the command with CLI_FAILED
 
@@ -187,29 +185,28 @@ void cli_watch_job(void);  // before any group is opened
 bool cli_job_failed(void); // this rank or another reported the job's failure: nothing is left to say
 
 // --- JSON results (json_out.c) -------------------------------------------------------------------------------------
-json_t *cli_json_text(const char *bytes, size_t n);             // bytes that are not UTF-8 become U+FFFD
-int cli_json_print(const cli_command *command, json_t *result); // takes the reference; NULL is out of memory
+json_t *cli_json_text(const char *bytes, size_t n); // bytes that are not UTF-8 become U+FFFD
+int cli_json_print(json_t *result);                 // takes the reference; NULL is out of memory
 
 // A result as JSON with --json, or as lines whose titles take `width` columns; `word` as in cli_fields_lines.
-int cli_print_fields(const cli_args *args, const cli_field *fields, size_t n, const void *row, const char *word,
-                     int width);
+int cli_print_fields(const cli_field *fields, size_t n, const void *row, const char *word, int width);
 // A text that the library made, on stdout; then it is freed.
-int cli_print_made(const cli_args *args, mz_text *text);
+int cli_print_made(mz_text *text);
 
 // --- figures (plot.c) ----------------------------------------------------------------------------------------------
 typedef struct cli_plot {
     bool asked;
     char folder[512], name[128];
 } cli_plot;
-int cli_plot_parse(const cli_args *args, cli_plot *plot);                         // --plot FOLDER/NAME.svg or .png
-int cli_plotted(const cli_args *args, mezzo_status status, const cli_plot *plot); // names the files, or the error
+int cli_plot_parse(cli_plot *plot);                         // --plot FOLDER/NAME.svg or .png
+int cli_plotted(mezzo_status status, const cli_plot *plot); // names the files, or the error
 // With --plot: draw(folder, name, …), and the files are named.
-#define CLI_PLOT(args, draw, ...)                                                                                      \
+#define CLI_PLOT(draw, ...)                                                                                            \
     do {                                                                                                               \
         cli_plot cli_figure;                                                                                           \
-        CLI_TRY(cli_plot_parse((args), &cli_figure));                                                                  \
+        CLI_TRY(cli_plot_parse(&cli_figure));                                                                          \
         if (cli_figure.asked)                                                                                          \
-            CLI_TRY(cli_plotted((args), draw(cli_figure.folder, cli_figure.name, ##__VA_ARGS__), &cli_figure));        \
+            CLI_TRY(cli_plotted(draw(cli_figure.folder, cli_figure.name, ##__VA_ARGS__), &cli_figure));                \
     } while (0)
 
 // --- progress (progress.c): one line on stderr, of the terminal's width; elsewhere a line each ten seconds ---------

@@ -15,7 +15,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(written, train), "train_tokens"},  {CLI_FIELD(written, validation), "val_tokens"},
 };
 
-static int print_result(const cli_args *args, const mezzo_corpus *corpus, const char *folder, const char *format) {
+static int print_result(const mezzo_corpus *corpus, const char *folder, const char *format) {
     const mezzo_tokenizer *tokenizer = mezzo_corpus_tokenizer(corpus);
     const written w = {folder,
                        format,
@@ -23,49 +23,48 @@ static int print_result(const cli_args *args, const mezzo_corpus *corpus, const 
                        tokenizer != NULL ? (int)mezzo_tokenizer_vocab(tokenizer) : 0,
                        mezzo_corpus_tokens(corpus, MEZZO_TRAIN),
                        mezzo_corpus_tokens(corpus, MEZZO_VALIDATION)};
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_OBJECT(fields, &w));
+    if (cli_has("json"))
+        return cli_json_print(CLI_OBJECT(fields, &w));
     char buf[32], program[512], quoted[4200];
     printf("%s/train.bin  %s tokens (%s)\n", cli_show(folder).text, cli_thousands((double)w.train, buf, sizeof buf),
            format);
     printf("%s/val.bin    %s tokens\n", cli_show(folder).text, cli_thousands((double)w.validation, buf, sizeof buf));
     if (tokenizer != NULL)
         printf("%s/tokenizer.json  %s, %d tokens\n", cli_show(folder).text, w.tokenizer, w.vocab);
-    printf("next:\n  %s train --data %s\n", cli_quote(args->program, program, sizeof program),
+    printf("next:\n  %s train --data %s\n", cli_quote(cli_line.program, program, sizeof program),
            cli_quote(folder, quoted, sizeof quoted));
     return CLI_DONE;
 }
 
-static int run(const cli_args *args) {
-    if (args->n_operands == 1 && strcmp(args->operands[0], "radio") == 0)
-        return cli_data_radio(args);
-    if (cli_has(args, "train-tokenizer"))
-        return cli_data_tokenizer(args);
-    CLI_TRY(CLI_REFUSE(args, "is only for --train-tokenizer", "pattern", "special"));
-    CLI_TRY(CLI_REFUSE(args, "is only for radio maps: mezzo data radio", "maps", "transmitters", "size", "extent",
-                       "seed", "threads"));
-    const char *folder = cli_text(args, "out", NULL), *format = cli_text(args, "format", "llmc");
-    mezzo_corpus_options options = {.tokenizer = cli_text(args, "tokenizer", NULL),
-                                    .form = cli_text(args, "form", NULL),
-                                    .stop = cli_interruptible()};
-    CLI_TRY(cli_number(args, "split", 0, 1, 0.9, &options.train_fraction));
+static int run(void) {
+    if (cli_line.n_operands == 1 && strcmp(cli_line.operands[0], "radio") == 0)
+        return cli_data_radio();
+    if (cli_has("train-tokenizer"))
+        return cli_data_tokenizer();
+    CLI_TRY(CLI_REFUSE("is only for --train-tokenizer", "pattern", "special"));
+    CLI_TRY(CLI_REFUSE("is only for radio maps: mezzo data radio", "maps", "transmitters", "size", "extent", "seed",
+                       "threads"));
+    const char *folder = cli_text("out", NULL), *format = cli_text("format", "llmc");
+    mezzo_corpus_options options = {
+        .tokenizer = cli_text("tokenizer", NULL), .form = cli_text("form", NULL), .stop = cli_interruptible()};
+    CLI_TRY(cli_number("split", 0, 1, 0.9, &options.train_fraction));
     if (options.train_fraction == 0)
-        return cli_wrong(args->command, "--split 0 leaves nothing to train on");
-    if (args->n_operands > 1)
-        return cli_wrong(args->command, "%d texts; several are one list with commas, or a folder", args->n_operands);
-    CLI_TRY(cli_need_operand(args));
+        return cli_wrong("--split 0 leaves nothing to train on");
+    if (cli_line.n_operands > 1)
+        return cli_wrong("%d texts; several are one list with commas, or a folder", cli_line.n_operands);
+    CLI_TRY(cli_need_operand());
     if (folder == NULL)
-        return cli_wrong(args->command, "--out is missing: the folder for train.bin, val.bin and tokenizer.json");
+        return cli_wrong("--out is missing: the folder for train.bin, val.bin and tokenizer.json");
     bool llmc = strcmp(format, "llmc") == 0;
     if (!llmc && strcmp(format, "nanogpt") != 0)
-        return cli_wrong(args->command, "--format %s: it must be llmc or nanogpt", format);
+        return cli_wrong("--format %s: it must be llmc or nanogpt", format);
 
-    options.path = args->operands[0];
+    options.path = cli_line.operands[0];
     mezzo_corpus *corpus = NULL;
     mezzo_status status = mezzo_corpus_open(&options, &corpus);
     if (status == MEZZO_OK)
         status = mezzo_corpus_save(corpus, folder, llmc ? MEZZO_SHARD_LLMC : MEZZO_SHARD_NANOGPT);
-    const int code = status == MEZZO_OK ? print_result(args, corpus, folder, format) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? print_result(corpus, folder, format) : cli_error(status);
     mezzo_corpus_free(corpus);
     return code;
 }

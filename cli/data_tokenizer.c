@@ -20,14 +20,14 @@ static const cli_field fields[] = {
 };
 
 // "A,B" in place: its parts.
-static int split_special(const cli_args *args, char *list, const char **parts, size_t *n) {
+static int split_special(char *list, const char **parts, size_t *n) {
     *n = 0;
     if (strcmp(list, "none") == 0)
         return CLI_DONE;
     for (char *at = list; at != NULL; *n += 1) {
         char *comma = strchr(at, ',');
         if (*n == MOST_SPECIAL)
-            return cli_wrong(args->command, "--special: more than %d tokens", MOST_SPECIAL);
+            return cli_wrong("--special: more than %d tokens", MOST_SPECIAL);
         parts[*n] = at;
         if (comma != NULL)
             *comma = '\0';
@@ -47,10 +47,10 @@ static mezzo_status save(const mezzo_tokenizer *tok, const char *out, char **pat
     return mezzo_tokenizer_save(tok, *path);
 }
 
-static int print_result(const cli_args *args, const shown *s, int64_t asked) {
+static int print_result(const shown *s, int64_t asked) {
     char a[32], b[32], c[32], quoted[4200];
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_OBJECT(fields, s));
+    if (cli_has("json"))
+        return cli_json_print(CLI_OBJECT(fields, s));
     printf("%s: %lld tokens from %s bytes in %s text%s, %s distinct words, in %.1f s\n", cli_show(s->file).text,
            (long long)s->vocab, cli_thousands((double)s->trained.bytes, a, sizeof a),
            cli_thousands((double)s->trained.texts, b, sizeof b), s->trained.texts == 1 ? "" : "s",
@@ -58,12 +58,12 @@ static int print_result(const cli_args *args, const shown *s, int64_t asked) {
     if (s->vocab < asked)
         printf("these texts have no more pairs: the vocabulary is smaller than the %lld tokens asked for\n",
                (long long)asked);
-    printf("next:\n  %s data TEXT --out DIR --tokenizer %s\n", args->program,
+    printf("next:\n  %s data TEXT --out DIR --tokenizer %s\n", cli_line.program,
            cli_quote(s->file, quoted, sizeof quoted));
     return CLI_DONE;
 }
 
-static int train(const cli_args *args, const mezzo_tokenizer_training *options, const char *out) {
+static int train(const mezzo_tokenizer_training *options, const char *out) {
     shown s = {.pattern = options->pattern};
     mezzo_tokenizer *tok;
     char *path = NULL;
@@ -74,35 +74,35 @@ static int train(const cli_args *args, const mezzo_tokenizer_training *options, 
     s.file = path;
     s.vocab = mezzo_tokenizer_vocab(tok);
     s.seconds = mz_seconds() - begun;
-    const int code = status == MEZZO_OK ? print_result(args, &s, options->vocab) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? print_result(&s, options->vocab) : cli_error(status);
     mezzo_tokenizer_free(tok);
     mz_free(path);
     return code;
 }
 
-int cli_data_tokenizer(const cli_args *args) {
-    const char *out = cli_text(args, "out", NULL), *parts[MOST_SPECIAL];
+int cli_data_tokenizer(void) {
+    const char *out = cli_text("out", NULL), *parts[MOST_SPECIAL];
     int64_t vocab, threads;
-    CLI_TRY(CLI_REFUSE(args, "is not for --train-tokenizer", "tokenizer", "form", "format", "split", "maps",
-                       "transmitters", "size", "extent", "seed"));
-    CLI_TRY(cli_integer(args, "train-tokenizer", 256, 1 << 24, 0, &vocab));
-    CLI_TRY(cli_integer(args, "threads", 1, 4096, 0, &threads));
+    CLI_TRY(CLI_REFUSE("is not for --train-tokenizer", "tokenizer", "form", "format", "split", "maps", "transmitters",
+                       "size", "extent", "seed"));
+    CLI_TRY(cli_integer("train-tokenizer", 256, 1 << 24, 0, &vocab));
+    CLI_TRY(cli_integer("threads", 1, 4096, 0, &threads));
     if (out == NULL)
-        return cli_wrong(args->command, "--out is missing: the folder for tokenizer.json, or a file *.json");
-    CLI_TRY(cli_need_operand(args));
-    mezzo_tokenizer_training options = {.paths = args->operands,
-                                        .n_paths = (size_t)args->n_operands,
+        return cli_wrong("--out is missing: the folder for tokenizer.json, or a file *.json");
+    CLI_TRY(cli_need_operand());
+    mezzo_tokenizer_training options = {.paths = cli_line.operands,
+                                        .n_paths = (size_t)cli_line.n_operands,
                                         .vocab = (int32_t)vocab,
-                                        .pattern = cli_text(args, "pattern", "gpt2"),
+                                        .pattern = cli_text("pattern", "gpt2"),
                                         .special = parts,
                                         .threads = (int)threads,
                                         .stop = cli_interruptible()};
-    char *list = mz_strdup(cli_text(args, "special", "<|endoftext|>"));
+    char *list = mz_strdup(cli_text("special", "<|endoftext|>"));
     if (list == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
-    int code = split_special(args, list, parts, &options.n_special);
+        return cli_error(MEZZO_ERR_MEMORY);
+    int code = split_special(list, parts, &options.n_special);
     if (code == CLI_DONE)
-        code = train(args, &options, out);
+        code = train(&options, out);
     mz_free(list);
     return code;
 }

@@ -35,20 +35,20 @@ static void print_text(const mz_difference *d, double ulp) {
              (long long)d->element, (long long)d->elements, d->value[0], d->value[1]);
 }
 
-static int run(const cli_args *args) {
-    mz_difference_options o = {.device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
+static int run(void) {
+    mz_difference_options o = {.device = cli_text("device", NULL), .stop = cli_interruptible()};
     mz_difference found;
     int code = CLI_DONE;
-    CLI_TRY(cli_number(args, "ulp", 0, 1e300, 4, &o.ulp));
-    if (args->n_operands != 2)
-        return cli_wrong(args->command, "name two run folders; usage: mezzo diff %s", args->command->usage);
-    o.runs[0] = args->operands[0];
-    o.runs[1] = args->operands[1];
+    CLI_TRY(cli_number("ulp", 0, 1e300, 4, &o.ulp));
+    if (cli_line.n_operands != 2)
+        return cli_wrong("name two run folders; usage: mezzo diff %s", cli_line.command->usage);
+    o.runs[0] = cli_line.operands[0];
+    o.runs[1] = cli_line.operands[1];
     mezzo_status status = mz_difference_find(&o, &found);
     cli_progress_end();
-    CLI_TRY(cli_code(args, status));
-    if (cli_has(args, "json"))
-        code = cli_json_print(args->command, CLI_OBJECT(fields, &found));
+    CLI_TRY(cli_code(status));
+    if (cli_has("json"))
+        code = cli_json_print(CLI_OBJECT(fields, &found));
     else
         print_text(&found, o.ulp);
     return code == CLI_DONE && found.found ? CLI_CHECK_FAILED : code;

@@ -157,37 +157,37 @@ static void print_selftest(const mz_selftest *tests, int n) {
     CLI_TABLE(selftest_fields, tests, (size_t)n);
 }
 
-static int write_report(const cli_args *args, mezzo_device *device, json_t *report, bool *passed) {
-    const char *path = cli_text(args, "report", "");
+static int write_report(mezzo_device *device, json_t *report, bool *passed) {
+    const char *path = cli_text("report", "");
     mezzo_status status = mz_device_report_write(report, path); // what cannot be written is refused before the tests
     if (status == MEZZO_OK)
         status = mz_device_report(device, cli_interruptible(), report);
     if (status == MEZZO_OK)
         status = mz_device_report_write(report, path);
-    CLI_TRY(cli_code(args, status));
+    CLI_TRY(cli_code(status));
     const long long failed = (long long)json_integer_value(json_object_get(report, "failed"));
     *passed = *passed && failed == 0;
-    if (!cli_has(args, "json"))
+    if (!cli_has("json"))
         printf("\nreport      %s: %zu kernels beside the ref device, %zu runs of small models; %lld failed\n",
                cli_show(path).text, json_array_size(json_object_get(report, "kernels")),
                json_array_size(json_object_get(report, "models")), failed);
     return CLI_DONE;
 }
 
-static int examine(const cli_args *args) {
+static int examine(void) {
     int64_t threads;
     int code = CLI_DONE;
-    CLI_TRY(cli_integer(args, "threads", 0, 4096, 0, &threads));
-    if (cli_has(args, "ranks"))
-        return cli_doctor_ranks(args, (int)threads);
+    CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
+    if (cli_has("ranks"))
+        return cli_doctor_ranks((int)threads);
     mezzo_device *device;
     mezzo_device_info info;
-    CLI_TRY(cli_code(args, mezzo_device_open(cli_text(args, "device", "auto"), (int)threads, &device)));
+    CLI_TRY(cli_code(mezzo_device_open(cli_text("device", "auto"), (int)threads, &device)));
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     mz_selftest tests[MEZZO_PRECISION_COUNT];
     int n = mz_precision_common(precisions);
     mz_choice choice;
-    bool json = cli_has(args, "json"), all = true;
+    bool json = cli_has("json"), all = true;
     mezzo_status status = mezzo_device_describe(device, &info);
     if (status == MEZZO_OK && !json) {
         print_device(&info);
@@ -203,7 +203,7 @@ static int examine(const cli_args *args) {
         status = mz_selftest_run(device, "gpt2", &precisions[1], n - 1, cli_interruptible(), tests);
     if (status != MEZZO_OK) {
         mezzo_device_close(device);
-        return cli_error(args->command, status);
+        return cli_error(status);
     }
     for (int i = 0; i < n; i++)
         all = all && tests[i].passed;
@@ -213,10 +213,10 @@ static int examine(const cli_args *args) {
     json_object_set_new(o, "passed", json_boolean(all));
     if (!json)
         print_selftest(tests, n);
-    if (cli_has(args, "report"))
-        code = write_report(args, device, o, &all);
+    if (cli_has("report"))
+        code = write_report(device, o, &all);
     if (json && code == CLI_DONE)
-        code = cli_json_print(args->command, o);
+        code = cli_json_print(o);
     else
         json_decref(o);
     mezzo_device_close(device);
@@ -292,21 +292,20 @@ static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *
                      "conflicts", a->n_conflicts);
 }
 
-static int compare(const cli_args *args) {
+static int compare(void) {
     const char *paths[MAX_FILES];
     int n = 0, code = CLI_DONE;
-    for (int i = 0; i < args->n_given; i++)
-        if (!args->given[i].config && strcmp(args->given[i].name, "config") == 0 && n < MAX_FILES)
-            paths[n++] = args->given[i].value;
-    for (int i = 0; i < args->n_operands && n < MAX_FILES; i++)
-        paths[n++] = args->operands[i];
+    for (int i = 0; i < cli_line.n_given; i++)
+        if (!cli_line.given[i].config && strcmp(cli_line.given[i].name, "config") == 0 && n < MAX_FILES)
+            paths[n++] = cli_line.given[i].value;
+    for (int i = 0; i < cli_line.n_operands && n < MAX_FILES; i++)
+        paths[n++] = cli_line.operands[i];
     mz_where where;
-    const char *assumed = cli_text(args, "assume", NULL);
+    const char *assumed = cli_text("assume", NULL);
     if (assumed == NULL)
         mz_where_here(&where);
     else if (!mz_where_assumed(assumed, &where))
-        return cli_wrong(args->command,
-                         "--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0",
+        return cli_wrong("--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0",
                          assumed);
     mz_asked_set set;
     mz_agreement *agreement = mz_alloc(1, sizeof *agreement);
@@ -314,11 +313,11 @@ static int compare(const cli_args *args) {
     if (status == MEZZO_OK && agreement == NULL)
         status = MEZZO_ERR_MEMORY;
     if (status != MEZZO_OK) {
-        code = cli_error(args->command, status);
+        code = cli_error(status);
     } else {
         mz_agreement_judge(set.files, (int)set.n, &where, agreement);
-        if (cli_has(args, "json"))
-            code = cli_json_print(args->command, agreement_json(set.files, (int)set.n, agreement));
+        if (cli_has("json"))
+            code = cli_json_print(agreement_json(set.files, (int)set.n, agreement));
         else
             print_agreement(set.files, (int)set.n, agreement);
         if (code == CLI_DONE && agreement->n_conflicts > 0)
@@ -329,28 +328,26 @@ static int compare(const cli_args *args) {
     return code;
 }
 
-static int run(const cli_args *args) {
-    if (cli_has(args, "report") &&
-        (cli_has(args, "config") || cli_has(args, "ranks") || cli_has(args, "run") || cli_has(args, "trace")))
-        return cli_wrong(args->command,
-                         "--report describes this machine's device: leave out --config, --ranks, --run and --trace");
+static int run(void) {
+    if (cli_has("report") && (cli_has("config") || cli_has("ranks") || cli_has("run") || cli_has("trace")))
+        return cli_wrong("--report describes this machine's device: leave out --config, --ranks, --run and --trace");
     static const char *const of_run[] = {"steps", "stop", "traces"};
-    if (cli_has(args, "run") + cli_has(args, "trace") + cli_has(args, "config") > 1)
-        return cli_wrong(args->command, "--run, --trace and --config are three questions: ask one");
+    if (cli_has("run") + cli_has("trace") + cli_has("config") > 1)
+        return cli_wrong("--run, --trace and --config are three questions: ask one");
     for (size_t i = 0; i < MZ_COUNT(of_run); i++)
-        if (cli_has(args, of_run[i]) && !cli_has(args, "run"))
-            return cli_wrong(args->command, "--%s goes with --run -- PROGRAM", of_run[i]);
-    if (cli_has(args, "run") || cli_has(args, "trace"))
-        return cli_doctor_audit(args);
-    if (cli_has(args, "kernels") || cli_has(args, "out"))
-        return cli_wrong(args->command, "--kernels and --out go with --run or --trace");
-    if (cli_has(args, "config"))
-        return compare(args);
-    if (args->n_operands > 0)
-        return cli_wrong(args->command, "\"%s\": configuration files come after --config", args->operands[0]);
-    if (cli_has(args, "assume"))
-        return cli_wrong(args->command, "--assume goes with --config FILE…, --run or --trace");
-    return examine(args);
+        if (cli_has(of_run[i]) && !cli_has("run"))
+            return cli_wrong("--%s goes with --run -- PROGRAM", of_run[i]);
+    if (cli_has("run") || cli_has("trace"))
+        return cli_doctor_audit();
+    if (cli_has("kernels") || cli_has("out"))
+        return cli_wrong("--kernels and --out go with --run or --trace");
+    if (cli_has("config"))
+        return compare();
+    if (cli_line.n_operands > 0)
+        return cli_wrong("\"%s\": configuration files come after --config", cli_line.operands[0]);
+    if (cli_has("assume"))
+        return cli_wrong("--assume goes with --config FILE…, --run or --trace");
+    return examine();
 }
 
 static const cli_option options_table[] = {

@@ -17,34 +17,34 @@ extern char **environ;
 
 // --- running the program -------------------------------------------------------------------------------------------
 // Python finds the module at its start through PYTHONPATH; the rest of what the user has there stays.
-static int prepare_environment(const cli_args *args, const char *folder) {
+static int prepare_environment(const char *folder) {
     static const char *const places[] = {"../share/mezzo/python/mezzo/audit/front", "../audit/front",
                                          "../../python/mezzo/audit/front", "../python/mezzo/audit/front"};
     char front[4200], steps[24];
     int64_t n;
-    int code = cli_integer(args, "steps", 1, 100, 3, &n);
+    int code = cli_integer("steps", 1, 100, 3, &n);
     if (code != CLI_DONE)
         return code;
     if (!cli_find_folder(places, MZ_COUNT(places), front, sizeof front))
-        return cli_wrong(args->command, "the Python module mezzo.audit is not installed beside this command");
+        return cli_wrong("the Python module mezzo.audit is not installed beside this command");
     const char *before = getenv("PYTHONPATH");
     char *path = mz_format("%s%s%s", front, before != NULL && *before != '\0' ? ":" : "", before != NULL ? before : "");
     snprintf(steps, sizeof steps, "%lld", (long long)n);
     const bool set = path != NULL && setenv("PYTHONPATH", path, 1) == 0 &&
                      setenv("MEZZO_AUDIT_FOLDER", folder, 1) == 0 && setenv("MEZZO_AUDIT_STEPS", steps, 1) == 0 &&
-                     setenv("MEZZO_AUDIT_STOP", cli_has(args, "stop") ? "1" : "0", 1) == 0;
+                     setenv("MEZZO_AUDIT_STOP", cli_has("stop") ? "1" : "0", 1) == 0;
     mz_free(path);
-    return set ? CLI_DONE : cli_error(args->command, mz_fail(MEZZO_ERR_MEMORY, "out of memory"));
+    return set ? CLI_DONE : cli_error(mz_fail(MEZZO_ERR_MEMORY, "out of memory"));
 }
 
 // Runs the program and gets its exit code; 128 + N of signal N. With --json the program's output goes to stderr, so
 // that stdout is the result.
-static mezzo_status run_program(const cli_args *args, char **words, int *exit_code) {
+static mezzo_status run_program(char **words, int *exit_code) {
     posix_spawn_file_actions_t actions;
     pid_t pid;
     int status = 0;
     posix_spawn_file_actions_init(&actions);
-    if (cli_has(args, "json"))
+    if (cli_has("json"))
         posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     fflush(stdout);
     const int failed = posix_spawnp(&pid, words[0], &actions, NULL, words, environ);
@@ -275,11 +275,11 @@ static json_t *audit_json(const mz_audit_report *r) {
                      "launch_bound", (int)r->costs->launch_bound);
 }
 
-static int show(const cli_args *args, const mz_audit_report *report) {
-    const char *page = cli_has(args, "out") ? cli_out_file(args, "out", NULL) : NULL;
+static int show(const mz_audit_report *report) {
+    const char *page = cli_has("out") ? cli_out_file("out", NULL) : NULL;
     int code = CLI_DONE;
-    if (cli_has(args, "json"))
-        code = cli_json_print(args->command, audit_json(report));
+    if (cli_has("json"))
+        code = cli_json_print(audit_json(report));
     else
         print_audit(report);
     if (code == CLI_DONE && page != NULL) {
@@ -288,16 +288,16 @@ static int show(const cli_args *args, const mz_audit_report *report) {
         if (status == MEZZO_OK)
             status = mz_file_write_atomic(page, html.data, html.len);
         mz_text_free(&html);
-        code = status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
+        code = status == MEZZO_OK ? CLI_DONE : cli_error(status);
     }
     return code != CLI_DONE ? code : report->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
 }
 
 // Mezzo's kernels at the program's shapes, on the device of the program.
-static mezzo_status time_kernels(const cli_args *args, mz_audit_report *report, mz_torch_kernels *kernels) {
+static mezzo_status time_kernels(mz_audit_report *report, mz_torch_kernels *kernels) {
     mezzo_device *device;
     const mz_torch_trace *t = &report->traces[0];
-    report->device = cli_text(args, "device", t->device);
+    report->device = cli_text("device", t->device);
     MEZZO_TRY(mezzo_device_open(report->device, t->threads <= 4096 ? t->threads : 0, &device));
     mezzo_status status = mz_torch_kernels_time(device, t, kernels);
     mezzo_device_close(device);
@@ -305,31 +305,30 @@ static mezzo_status time_kernels(const cli_args *args, mz_audit_report *report, 
     return status;
 }
 
-static int judge(const cli_args *args, const traces *t) {
+static int judge(const traces *t) {
     mz_where where;
-    const char *assumed = cli_text(args, "assume", NULL);
+    const char *assumed = cli_text("assume", NULL);
     if (assumed != NULL && !mz_where_assumed(assumed, &where))
-        return cli_wrong(args->command, "--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs)",
-                         assumed);
+        return cli_wrong("--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs)", assumed);
     mz_audit audit;
     mz_torch_costs costs;
     mz_torch_kernels kernels;
     mz_audit_report report = {.traces = t->list, .n = (int)t->n, .audit = &audit, .costs = &costs};
     mezzo_status status = mz_audit_judge(t->list, (int)t->n, assumed != NULL ? &where : NULL, &audit);
     mz_torch_costs_predict(&t->list[0], &costs);
-    if (status == MEZZO_OK && cli_has(args, "kernels"))
-        status = time_kernels(args, &report, &kernels);
-    const int code = status == MEZZO_OK ? show(args, &report) : cli_error(args->command, status);
+    if (status == MEZZO_OK && cli_has("kernels"))
+        status = time_kernels(&report, &kernels);
+    const int code = status == MEZZO_OK ? show(&report) : cli_error(status);
     mz_audit_free(&audit);
     return code;
 }
 
-static int follow(const cli_args *args, const char *folder, traces *t) {
-    char **words = mz_alloc((size_t)args->n_operands + 1, sizeof *words);
-    int program = 0, code = words != NULL ? prepare_environment(args, folder) : CLI_FAILED;
-    for (int i = 0; words != NULL && i < args->n_operands; i++)
-        words[i] = (char *)(uintptr_t)args->operands[i]; // exec's words are not written to
-    mezzo_status status = code == CLI_DONE ? run_program(args, words, &program) : MEZZO_OK;
+static int follow(const char *folder, traces *t) {
+    char **words = mz_alloc((size_t)cli_line.n_operands + 1, sizeof *words);
+    int program = 0, code = words != NULL ? prepare_environment(folder) : CLI_FAILED;
+    for (int i = 0; words != NULL && i < cli_line.n_operands; i++)
+        words[i] = (char *)(uintptr_t)cli_line.operands[i]; // exec's words are not written to
+    mezzo_status status = code == CLI_DONE ? run_program(words, &program) : MEZZO_OK;
     mz_free(words);
     if (code != CLI_DONE)
         return code;
@@ -337,31 +336,31 @@ static int follow(const cli_args *args, const char *folder, traces *t) {
         status = add_folder(t, folder);
     if (status == MEZZO_OK && t->n == 0)
         status = program == 0
-                     ? mz_fail(MEZZO_ERR_INVALID, "%s: no step of a PyTorch optimizer was seen", args->operands[0])
+                     ? mz_fail(MEZZO_ERR_INVALID, "%s: no step of a PyTorch optimizer was seen", cli_line.operands[0])
                      : mz_fail(MEZZO_ERR_INVALID, "%s ended with exit code %d before a step of a PyTorch optimizer",
-                               args->operands[0], program);
+                               cli_line.operands[0], program);
     if (status == MEZZO_OK && program != 0)
         mz_log("notice", "the program ended with exit code %d", program);
-    return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
+    return status == MEZZO_OK ? CLI_DONE : cli_error(status);
 }
 
-static int run_and_judge(const cli_args *args) {
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "name the program: mezzo doctor --run -- python train.py");
-    const char *kept = cli_text(args, "traces", NULL), *base = getenv("TMPDIR");
+static int run_and_judge(void) {
+    if (cli_line.n_operands == 0)
+        return cli_wrong("name the program: mezzo doctor --run -- python train.py");
+    const char *kept = cli_text("traces", NULL), *base = getenv("TMPDIR");
     char *folder = kept != NULL ? mz_strdup(kept) : mz_format("%s/mezzo-audit-XXXXXX", base != NULL ? base : "/tmp");
     traces t = {0};
     int code;
     if (folder == NULL)
-        code = cli_error(args->command, MEZZO_ERR_MEMORY);
+        code = cli_error(MEZZO_ERR_MEMORY);
     else if (kept != NULL ? mz_dir_create(folder) != MEZZO_OK : mkdtemp(folder) == NULL)
-        code = cli_error(args->command, mz_fail(MEZZO_ERR_IO, "%s: cannot make this folder", folder));
+        code = cli_error(mz_fail(MEZZO_ERR_IO, "%s: cannot make this folder", folder));
     else {
         char *whole = realpath(folder, NULL);
-        code = follow(args, whole != NULL ? whole : folder, &t);
+        code = follow(whole != NULL ? whole : folder, &t);
         free(whole);
         if (code == CLI_DONE)
-            code = judge(args, &t);
+            code = judge(&t);
         if (kept == NULL)
             (void)mz_dir_remove(folder);
     }
@@ -370,20 +369,20 @@ static int run_and_judge(const cli_args *args) {
     return code;
 }
 
-int cli_doctor_audit(const cli_args *args) {
-    if (cli_has(args, "run"))
-        return run_and_judge(args);
+int cli_doctor_audit(void) {
+    if (cli_has("run"))
+        return run_and_judge();
     traces t = {0};
     mezzo_status status = MEZZO_OK;
-    for (int i = 0; i < args->n_given && status == MEZZO_OK; i++)
-        if (strcmp(args->given[i].name, "trace") == 0)
-            status = mz_path_is_dir(args->given[i].value) ? add_folder(&t, args->given[i].value)
-                                                          : add_trace(&t, args->given[i].value);
-    for (int i = 0; i < args->n_operands && status == MEZZO_OK; i++)
-        status = add_trace(&t, args->operands[i]);
+    for (int i = 0; i < cli_line.n_given && status == MEZZO_OK; i++)
+        if (strcmp(cli_line.given[i].name, "trace") == 0)
+            status = mz_path_is_dir(cli_line.given[i].value) ? add_folder(&t, cli_line.given[i].value)
+                                                             : add_trace(&t, cli_line.given[i].value);
+    for (int i = 0; i < cli_line.n_operands && status == MEZZO_OK; i++)
+        status = add_trace(&t, cli_line.operands[i]);
     if (status == MEZZO_OK && t.n == 0)
         status = mz_fail(MEZZO_ERR_INVALID, "--trace: no trace of mezzo.audit there");
-    int code = status == MEZZO_OK ? judge(args, &t) : cli_error(args->command, status);
+    int code = status == MEZZO_OK ? judge(&t) : cli_error(status);
     free_traces(&t);
     return code;
 }

@@ -3,7 +3,6 @@
 #include "dist/links.h"
 
 typedef struct session {
-    const cli_args *args;
     mz_world world;
     mezzo_device *device;
     mz_group *group;
@@ -38,9 +37,9 @@ static int tell(session *s) {
         good += s->all[r].wrong[0] == '\0';
     if (mz_group_rank_of(s->group) > 0)
         return good == n ? CLI_DONE : CLI_CHECK_FAILED;
-    if (cli_has(s->args, "json")) {
-        int code = cli_json_print(s->args->command, json_pack("{so sb}", "ranks", CLI_LIST(fields, s->all, (size_t)n),
-                                                              "passed", (int)(good == n)));
+    if (cli_has("json")) {
+        int code = cli_json_print(
+            json_pack("{so sb}", "ranks", CLI_LIST(fields, s->all, (size_t)n), "passed", (int)(good == n)));
         return code != CLI_DONE ? code : good == n ? CLI_DONE : CLI_CHECK_FAILED;
     }
     printf("%d ranks on %d host%s by %s, each with %s\n\n", n, mz_group_hosts(s->group),
@@ -60,18 +59,18 @@ static mezzo_status examine(session *s, int threads) {
     s->all = mz_alloc((size_t)s->world.size, sizeof *s->all);
     if (s->all == NULL)
         return MEZZO_ERR_MEMORY;
-    MEZZO_TRY(mz_world_device(&s->world, cli_text(s->args, "device", "auto"), mz_gpu_count(), name, sizeof name));
+    MEZZO_TRY(mz_world_device(&s->world, cli_text("device", "auto"), mz_gpu_count(), name, sizeof name));
     MEZZO_TRY(mezzo_device_open(name, threads, &s->device));
     MEZZO_TRY(mz_group_open(&s->world, s->device, &s->group));
     return mz_links_report(s->group, s->device, s->all);
 }
 
-int cli_doctor_ranks(const cli_args *args, int threads) {
-    session s = {.args = args};
+int cli_doctor_ranks(int threads) {
+    session s = {0};
     mezzo_status status = examine(&s, threads);
     int code = CLI_DONE;
     if (status != MEZZO_OK) {
-        code = cli_error(args->command, status);
+        code = cli_error(status);
         mz_group_abort(s.group, NULL);
     } else {
         code = tell(&s);

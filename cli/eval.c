@@ -50,30 +50,30 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mezzo_eval_options, iters), "iters", 0, INT32_MAX, 0},
 };
 
-static int run(const cli_args *args) {
-    CLI_TRY(cli_need_operand(args));
-    if (cli_has(args, "truth"))
-        return cli_eval_pictures(args);
-    CLI_TRY(CLI_REFUSE(args, "is for images: name the true ones with --truth FOLDER", "sheet", "rows", "split"));
-    const char *word = args->operands[0];
+static int run(void) {
+    CLI_TRY(cli_need_operand());
+    if (cli_has("truth"))
+        return cli_eval_pictures();
+    CLI_TRY(CLI_REFUSE("is for images: name the true ones with --truth FOLDER", "sheet", "rows", "split"));
+    const char *word = cli_line.operands[0];
     if ((strcmp(word, "mean") == 0 || strcmp(word, "free-space") == 0) && access(word, F_OK) != 0)
-        return cli_wrong(args->command, "%s predicts pictures: name the true ones, --truth FOLDER", word);
+        return cli_wrong("%s predicts pictures: name the true ones, --truth FOLDER", word);
     mezzo_eval_options options = {
-        .path = args->operands[0],
-        .best = cli_has(args, "best"),
-        .no_ema = cli_has(args, "no-ema"),
-        .data = cli_text(args, "data", NULL),
-        .labels = cli_text(args, "labels", NULL),
-        .device = cli_text(args, "device", NULL),
-        .precision = cli_text(args, "precision", NULL),
-        .csv = cli_out_file(args, "csv", NULL),
-        .as = cli_text(args, "as", NULL),
+        .path = cli_line.operands[0],
+        .best = cli_has("best"),
+        .no_ema = cli_has("no-ema"),
+        .data = cli_text("data", NULL),
+        .labels = cli_text("labels", NULL),
+        .device = cli_text("device", NULL),
+        .precision = cli_text("precision", NULL),
+        .csv = cli_out_file("csv", NULL),
+        .as = cli_text("as", NULL),
     };
     mezzo_eval_result result;
     const mezzo_hooks hooks = {.stop = cli_interruptible()};
-    CLI_TRY(CLI_RANGES(args, ranges, &options));
-    CLI_TRY(cli_code(args, mezzo_run_eval(&options, &hooks, &result)));
-    return cli_print_fields(args, fields, MZ_COUNT(fields), &result, result.unit, 12);
+    CLI_TRY(CLI_RANGES(ranges, &options));
+    CLI_TRY(cli_code(mezzo_run_eval(&options, &hooks, &result)));
+    return cli_print_fields(fields, MZ_COUNT(fields), &result, result.unit, 12);
 }
 
 static const cli_option options_table[] = {

@@ -22,16 +22,16 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mz_score_options, split), "split", 0.01, 1, 0.9},
 };
 
-int cli_eval_pictures(const cli_args *args) {
-    mz_score_options options = {.truth = cli_text(args, "truth", NULL),
-                                .predicted = args->operands[0],
-                                .csv = cli_out_file(args, "csv", NULL),
-                                .sheet = cli_text(args, "sheet", NULL)};
+int cli_eval_pictures(void) {
+    mz_score_options options = {.truth = cli_text("truth", NULL),
+                                .predicted = cli_line.operands[0],
+                                .csv = cli_out_file("csv", NULL),
+                                .sheet = cli_text("sheet", NULL)};
     mz_image_total total;
-    CLI_TRY(CLI_REFUSE(args, "is for runs, not for images", "best", "data", "labels", "iters", "batch-size",
-                       "precision", "device", "threads"));
-    CLI_TRY(CLI_RANGES(args, ranges, &options));
-    CLI_TRY(cli_code(args, mz_score_pictures(&options, &total)));
+    CLI_TRY(CLI_REFUSE("is for runs, not for images", "best", "data", "labels", "iters", "batch-size", "precision",
+                       "device", "threads"));
+    CLI_TRY(CLI_RANGES(ranges, &options));
+    CLI_TRY(cli_code(mz_score_pictures(&options, &total)));
     const shown s = {mz_image_mean(&total), total.n};
-    return cli_print_fields(args, fields, MZ_COUNT(fields), &s, NULL, 12);
+    return cli_print_fields(fields, MZ_COUNT(fields), &s, NULL, 12);
 }

@@ -187,7 +187,7 @@ static void print_ranks(const mz_explained_ranks *r, const char *shard) {
                (long long)r->backward, (double)r->gathered * mib);
 }
 
-static int print_json(const cli_args *args, const explanation *e, const char *model, mezzo_precision precision,
+static int print_json(const explanation *e, const char *model, mezzo_precision precision,
                       const mz_explained_ranks *ranks) {
     json_t *rows = json_array();
     for (size_t i = 0; i < e->rows.n; i++)
@@ -198,7 +198,7 @@ static int print_json(const cli_args *args, const explanation *e, const char *mo
                   "summary", CLI_OBJECT(summary_fields, &e->summary));
     if (ranks->ranks > 0)
         json_object_set_new(all, "ranks", CLI_OBJECT(rank_fields, ranks));
-    return cli_json_print(args->command, all);
+    return cli_json_print(all);
 }
 
 // --- two precisions side by side -----------------------------------------------------------------------------------
@@ -219,8 +219,7 @@ static const char *right_text(const void *row, char *buf, size_t size) {
     return side_text(row, 1, buf, size);
 }
 
-static int print_diff(const cli_args *args, const mz_explained *a, const mz_explained *b, const char *name_a,
-                      const char *name_b) {
+static int print_diff(const mz_explained *a, const mz_explained *b, const char *name_a, const char *name_b) {
     const cli_field fields[] = {
         {CLI_FIELD(difference, op), "op", "op"},
         {CLI_FIELD(difference, module), "module", "module"},
@@ -237,7 +236,7 @@ static int print_diff(const cli_args *args, const mz_explained *a, const mz_expl
     mz_explained_pair p;
     difference *rows = mz_alloc(a->n + 1, sizeof *rows);
     if (rows == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     while (mz_explained_next_pair(a, b, at, &p))
         if (mz_explained_same(&p))
             same++;
@@ -249,9 +248,8 @@ static int print_diff(const cli_args *args, const mz_explained *a, const mz_expl
                                      {p.a->storage, p.b->storage},
                                      {p.a->compute, p.b->compute}};
     int code = CLI_DONE;
-    if (cli_has(args, "json")) {
-        code = cli_json_print(args->command,
-                              json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same", (json_int_t)same,
+    if (cli_has("json")) {
+        code = cli_json_print(json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same", (json_int_t)same,
                                         "casts_a", (json_int_t)mz_explained_casts(a), "casts_b",
                                         (json_int_t)mz_explained_casts(b), "differ", CLI_LIST(fields, rows, n)));
     } else {
@@ -267,42 +265,42 @@ static int print_diff(const cli_args *args, const mz_explained *a, const mz_expl
 }
 
 // --diff A,B: the ops after autocast under each.
-static int diff(const cli_args *args, const mezzo_graph *graph, mezzo_program_options options) {
-    const char *text = cli_text(args, "diff", ""), *comma = strchr(text, ',');
+static int diff(const mezzo_graph *graph, mezzo_program_options options) {
+    const char *text = cli_text("diff", ""), *comma = strchr(text, ',');
     char names[2][16] = {"", ""};
     mz_explained tables[2] = {{0}, {0}};
     if (comma == NULL || (size_t)(comma - text) >= sizeof names[0] || strlen(comma + 1) >= sizeof names[1])
-        return cli_wrong(args->command, "--diff %s: name two precisions, such as fp32,bf16", text);
+        return cli_wrong("--diff %s: name two precisions, such as fp32,bf16", text);
     snprintf(names[0], sizeof names[0], "%.*s", (int)(comma - text), text);
     snprintf(names[1], sizeof names[1], "%s", comma + 1);
     int code = CLI_DONE;
     for (int i = 0; i < 2 && code == CLI_DONE; i++) {
         if (mezzo_precision_parse(names[i], &options.precision) != MEZZO_OK ||
             mz_precision(options.precision) == NULL) {
-            code = cli_wrong(args->command, "--diff %s: \"%s\" is none of %s", text, names[i], mz_precision_list());
+            code = cli_wrong("--diff %s: \"%s\" is none of %s", text, names[i], mz_precision_list());
             break;
         }
         mezzo_status status = mz_explained_collect(graph, &options, "autocast", &tables[i]);
         if (status != MEZZO_OK)
-            code = cli_error(args->command, status);
+            code = cli_error(status);
     }
     if (code == CLI_DONE)
-        code = print_diff(args, &tables[0], &tables[1], names[0], names[1]);
+        code = print_diff(&tables[0], &tables[1], names[0], names[1]);
     mz_explained_free(&tables[0]);
     mz_explained_free(&tables[1]);
     return code;
 }
 
 // FILE.svg and FILE.png are drawn by Graphviz; any other name gets the text.
-static int write_dot(const cli_args *args, const mezzo_graph *passed) {
-    const char *path = cli_out_file(args, "dot", ""), *end = strrchr(path, '.');
+static int write_dot(const mezzo_graph *passed) {
+    const char *path = cli_out_file("dot", ""), *end = strrchr(path, '.');
     bool draws = end != NULL && (strcmp(end, ".svg") == 0 || strcmp(end, ".png") == 0);
     mz_text text = {0};
     mezzo_status status = mz_graph_dot(passed, &text);
     if (status == MEZZO_OK)
         status = draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len);
     mz_text_free(&text);
-    CLI_TRY(cli_code(args, status));
+    CLI_TRY(cli_code(status));
     if (strcmp(path, CLI_STDOUT) != 0)
         fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: for a drawing, name a .svg or .png file\n",
                 cli_show(path).text);
@@ -361,19 +359,18 @@ static mezzo_status explain(const question *q, mz_explained_graph *passed, expla
     return cut_for != NULL ? mz_explain_ranks(q->device, q->graph, options, master, cut_for, held) : MEZZO_OK;
 }
 
-static int show(const cli_args *args, const mezzo_config *config, const question *q, const explanation *e,
-                const mz_explained_ranks *held) {
-    if (cli_has(args, "diff"))
-        return diff(args, q->graph, q->session.program);
-    if (cli_has(args, "json"))
-        return print_json(args, e, q->config.model_name, q->session.program.precision, held);
-    print_text(e, cli_has(args, "params"));
+static int show(const mezzo_config *config, const question *q, const explanation *e, const mz_explained_ranks *held) {
+    if (cli_has("diff"))
+        return diff(q->graph, q->session.program);
+    if (cli_has("json"))
+        return print_json(e, q->config.model_name, q->session.program.precision, held);
+    print_text(e, cli_has("params"));
     if (q->ranks > 0)
         print_ranks(held, cli_key(config, "ranks.shard"));
     return CLI_DONE;
 }
 
-static int answer(const cli_args *args, const mezzo_config *config, question *q) {
+static int answer(const mezzo_config *config, question *q) {
     mz_explained_graph passed = {0};
     mz_explained_ranks held = {0};
     const bool asks = q->after->asks_device;
@@ -385,34 +382,34 @@ static int answer(const cli_args *args, const mezzo_config *config, question *q)
     if (status == MEZZO_OK)
         status = explain(q, &passed, &e, &held);
     if (status != MEZZO_OK)
-        code = cli_error(args->command, status);
-    else if (cli_has(args, "dot"))
-        code = write_dot(args, passed.c.graph);
-    const bool piped = strcmp(cli_out_file(args, "dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
+        code = cli_error(status);
+    else if (cli_has("dot"))
+        code = write_dot(passed.c.graph);
+    const bool piped = strcmp(cli_out_file("dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
     if (status == MEZZO_OK && code == CLI_DONE && !piped)
-        code = show(args, config, q, &e, &held);
+        code = show(config, q, &e, &held);
     mz_explained_free(&e.rows);
     mz_explained_params_free(&e.params);
     mz_explained_close(&passed);
     return code;
 }
 
-static int run(const cli_args *args) {
-    if (cli_has(args, "toy")) {
-        for (int i = 0; i < args->n_given; i++)
-            if (strcmp(args->given[i].name, "toy") != 0 && strcmp(args->given[i].name, "json") != 0)
-                return cli_wrong(args->command, "--toy does not take --%s", args->given[i].typed);
-        return cli_explain_toy(args);
+static int run(void) {
+    if (cli_has("toy")) {
+        for (int i = 0; i < cli_line.n_given; i++)
+            if (strcmp(cli_line.given[i].name, "toy") != 0 && strcmp(cli_line.given[i].name, "json") != 0)
+                return cli_wrong("--toy does not take --%s", cli_line.given[i].typed);
+        return cli_explain_toy();
     }
-    const char *after = cli_text(args, "after", "autocast");
+    const char *after = cli_text("after", "autocast");
     question q = {.after = mz_pass_find(after)};
     char names[160];
     if (q.after == NULL)
-        return cli_wrong(args->command, "--after %s: it must be one of %s", after, mz_pass_names(names, sizeof names));
+        return cli_wrong("--after %s: it must be one of %s", after, mz_pass_names(names, sizeof names));
     mezzo_config *config;
-    CLI_TRY(cli_integer(args, "ranks", 2, 65536, 0, &q.ranks));
-    CLI_TRY(cli_config(args, &config));
-    const int code = answer(args, config, &q);
+    CLI_TRY(cli_integer("ranks", 2, 65536, 0, &q.ranks));
+    CLI_TRY(cli_config(&config));
+    const int code = answer(config, &q);
     mezzo_graph_free(q.graph);
     mezzo_device_close(q.device);
     mezzo_config_free(config);

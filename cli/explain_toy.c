@@ -47,7 +47,7 @@ static mezzo_status answer(const mezzo_graph *g, mezzo_precision precision, answ
     return MEZZO_OK;
 }
 
-int cli_explain_toy(const cli_args *args) {
+int cli_explain_toy(void) {
     mezzo_model_config model;
     mz_session_options session;
     mezzo_graph *g = NULL;
@@ -62,8 +62,8 @@ int cli_explain_toy(const cli_args *args) {
     for (int p = 0; p < n && status == MEZZO_OK; p++)
         status = answer(g, precisions[p], &all[p]);
     mezzo_graph_free(g);
-    CLI_TRY(cli_code(args, status));
-    if (cli_has(args, "json")) {
+    CLI_TRY(cli_code(status));
+    if (cli_has("json")) {
         json_t *o = json_object();
         for (int p = 0; p < n; p++) {
             json_t *column = json_object();
@@ -71,7 +71,7 @@ int cli_explain_toy(const cli_args *args) {
                 json_object_set_new(column, questions[i], json_string(all[p].cell[i]));
             json_object_set_new(o, mezzo_precision_name(precisions[p]), column);
         }
-        return cli_json_print(args->command, o);
+        return cli_json_print(o);
     }
     cli_tell("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy");
     printf("\n%-26s", "");

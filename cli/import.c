@@ -23,29 +23,29 @@ static const cli_field export_fields[] = {
     {CLI_FIELD(mezzo_export_result, ema), "ema"},
 };
 
-static int check(const cli_args *args) {
-    CLI_TRY(cli_need_operand(args));
-    if (!cli_has(args, "out") && !cli_has(args, "onnx"))
-        return cli_wrong(args->command, "--out is missing: the folder to create");
+static int check(void) {
+    CLI_TRY(cli_need_operand());
+    if (!cli_has("out") && !cli_has("onnx"))
+        return cli_wrong("--out is missing: the folder to create");
     return CLI_DONE;
 }
 
 // --- import --------------------------------------------------------------------------------------------------------
-static int run_import(const cli_args *args) {
-    CLI_TRY(check(args));
-    mezzo_import_options options = {.path = args->operands[0],
-                                    .out = cli_text(args, "out", NULL),
-                                    .tokenizer = cli_text(args, "tokenizer", NULL),
-                                    .adapter = cli_text(args, "adapter", NULL)};
+static int run_import(void) {
+    CLI_TRY(check());
+    mezzo_import_options options = {.path = cli_line.operands[0],
+                                    .out = cli_text("out", NULL),
+                                    .tokenizer = cli_text("tokenizer", NULL),
+                                    .adapter = cli_text("adapter", NULL)};
     mezzo_import_result r;
     (void)cli_interruptible();
-    CLI_TRY(cli_integer(args, "seq-len", 1, INT64_C(1) << 24, 0, &options.seq_len));
-    CLI_TRY(cli_code(args, mezzo_import(&options, &r)));
-    if (cli_has(args, "json")) {
+    CLI_TRY(cli_integer("seq-len", 1, INT64_C(1) << 24, 0, &options.seq_len));
+    CLI_TRY(cli_code(mezzo_import(&options, &r)));
+    if (cli_has("json")) {
         json_t *o = json_object();
         json_object_set_new(o, "run", cli_json_text(options.out, strlen(options.out)));
         json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
-        return cli_json_print(args->command, cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
+        return cli_json_print(cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
     }
     char buf[64], program[512], quoted[4200], most[32] = "";
     if (r.model.positions > r.model.seq_len)
@@ -62,7 +62,7 @@ static int run_import(const cli_args *args) {
                (long long)r.model.vocab, (long long)r.model.seq_len, most, buf);
     if (r.adapters > 0)
         printf("%lld adapters of rank %lld, alpha %g\n", (long long)r.adapters, (long long)r.lora_rank, r.lora_alpha);
-    cli_quote(args->program, program, sizeof program);
+    cli_quote(cli_line.program, program, sizeof program);
     cli_quote(options.out, quoted, sizeof quoted);
     printf("run folder: %s\nnext:\n", cli_show(options.out).text);
     if (r.tokenizer)
@@ -96,41 +96,41 @@ const cli_command cli_import = {
 };
 
 // --- export --------------------------------------------------------------------------------------------------------
-static int run_export(const cli_args *args) {
+static int run_export(void) {
     static const struct {
         const char *name;
         mezzo_dtype dtype;
     } dtypes[] = {{"fp32", MEZZO_F32}, {"bf16", MEZZO_BF16}, {"fp16", MEZZO_F16}};
-    const char *dtype = cli_text(args, "dtype", "fp32");
+    const char *dtype = cli_text("dtype", "fp32");
     size_t chosen = 0;
     double shard = 0; // GB
-    CLI_TRY(check(args));
-    CLI_TRY(cli_number(args, "max-shard-size", 0, 1e6, 0, &shard));
+    CLI_TRY(check());
+    CLI_TRY(cli_number("max-shard-size", 0, 1e6, 0, &shard));
     while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)
         chosen++;
-    if (cli_has(args, "gguf") && cli_has(args, "dtype"))
-        return cli_wrong(args->command, "--gguf says the weights' format: leave --dtype out");
+    if (cli_has("gguf") && cli_has("dtype"))
+        return cli_wrong("--gguf says the weights' format: leave --dtype out");
     if (chosen == MZ_COUNT(dtypes))
-        return cli_wrong(args->command, "--dtype %s: it must be fp32, bf16 or fp16", dtype);
-    const mezzo_export_options options = {.path = args->operands[0],
-                                          .out = cli_text(args, "onnx", cli_text(args, "out", NULL)),
-                                          .onnx = cli_has(args, "onnx"),
-                                          .best = cli_has(args, "best"),
-                                          .no_ema = cli_has(args, "no-ema"),
-                                          .adapter = cli_has(args, "adapter"),
+        return cli_wrong("--dtype %s: it must be fp32, bf16 or fp16", dtype);
+    const mezzo_export_options options = {.path = cli_line.operands[0],
+                                          .out = cli_text("onnx", cli_text("out", NULL)),
+                                          .onnx = cli_has("onnx"),
+                                          .best = cli_has("best"),
+                                          .no_ema = cli_has("no-ema"),
+                                          .adapter = cli_has("adapter"),
                                           .dtype = dtypes[chosen].dtype,
-                                          .gguf = cli_text(args, "gguf", NULL),
+                                          .gguf = cli_text("gguf", NULL),
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
     (void)cli_interruptible();
-    CLI_TRY(cli_code(args, mezzo_export(&options, &r)));
-    if (cli_has(args, "json")) {
+    CLI_TRY(cli_code(mezzo_export(&options, &r)));
+    if (cli_has("json")) {
         json_t *o = json_object();
         json_object_set_new(o, options.gguf != NULL || options.onnx ? "file" : "folder",
                             cli_json_text(options.out, strlen(options.out)));
         json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint, strlen(r.checkpoint)));
         json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
-        return cli_json_print(args->command, cli_fields_json(export_fields, MZ_COUNT(export_fields), &r, NULL, o));
+        return cli_json_print(cli_fields_json(export_fields, MZ_COUNT(export_fields), &r, NULL, o));
     }
     printf("%s: %lld tensors in %s, from %s%s\n", cli_show(options.out).text, (long long)r.tensors,
            options.gguf != NULL ? options.gguf : dtype, cli_show(r.checkpoint).text,

@@ -22,7 +22,7 @@ json_t *cli_json_text(const char *bytes, size_t n) {
         i += width == 0 ? 1 : width;
     }
     if (clean.status != MEZZO_OK) { // a result without the key would be wrong in silence
-        cli_error(NULL, MEZZO_ERR_MEMORY);
+        cli_error(MEZZO_ERR_MEMORY);
         cli_leave(CLI_FAILED);
     }
     text = json_stringn(clean.data, clean.len);
@@ -30,31 +30,30 @@ json_t *cli_json_text(const char *bytes, size_t n) {
     return text;
 }
 
-int cli_json_print(const cli_command *command, json_t *result) {
+int cli_json_print(json_t *result) {
     int code = CLI_DONE;
     char *text;
     mezzo_status status = mz_json_dump(result, JSON_INDENT(2), &text);
     if (status == MEZZO_OK)
         printf("%s\n", text);
     else
-        code = cli_error(command, status);
+        code = cli_error(status);
     free(text);
     json_decref(result);
     return code;
 }
 
-int cli_print_fields(const cli_args *args, const cli_field *fields, size_t n, const void *row, const char *word,
-                     int width) {
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, cli_fields_json(fields, n, row, word, NULL));
+int cli_print_fields(const cli_field *fields, size_t n, const void *row, const char *word, int width) {
+    if (cli_has("json"))
+        return cli_json_print(cli_fields_json(fields, n, row, word, NULL));
     cli_fields_lines(fields, n, row, word, "", width);
     return CLI_DONE;
 }
 
-int cli_print_made(const cli_args *args, mz_text *text) {
+int cli_print_made(mz_text *text) {
     const mezzo_status status = text->status;
     if (status == MEZZO_OK)
         printf("%s", text->data);
     mz_text_free(text);
-    return cli_code(args, status);
+    return cli_code(status);
 }

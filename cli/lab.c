@@ -115,22 +115,22 @@ static void explain_value(void) {
              "block; a value too large for the scale saturates.");
 }
 
-static int formats(const cli_args *args) {
+static int formats(void) {
     double x = 0;
-    bool value = cli_has(args, "value");
+    bool value = cli_has("value");
     if (value) {
         char *end;
-        const char *text = cli_text(args, "value", "");
+        const char *text = cli_text("value", "");
         x = strtod(text, &end);
         if (end == text || *end != '\0')
-            return cli_wrong(args->command, "--value %s: it is not a number", text);
+            return cli_wrong("--value %s: it is not a number", text);
     }
-    CLI_PLOT(args, mz_lab_draw_formats);
+    CLI_PLOT(mz_lab_draw_formats);
     fact all[FORMATS_MOST];
     stored values[FORMATS_MOST];
     const size_t n = value ? store_everywhere(x, values) : describe_formats(all);
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, value ? CLI_LIST(stored_fields, values, n) : CLI_LIST(facts, all, n));
+    if (cli_has("json"))
+        return cli_json_print(value ? CLI_LIST(stored_fields, values, n) : CLI_LIST(facts, all, n));
     if (value) {
         printf("%.17g\n\n", x);
         CLI_TABLE(stored_fields, values, n);
@@ -159,21 +159,21 @@ static const cli_field total_fields[] = {
     {CLI_FIELD(total, title), NULL, ""},
 };
 
-static int accumulate(const cli_args *args) {
+static int accumulate(void) {
     double x;
     int64_t count, seed;
-    CLI_TRY(cli_number(args, "value", -1e30, 1e30, 0.01, &x));
-    CLI_TRY(cli_integer(args, "count", 1, INT32_MAX, 1000, &count));
-    CLI_TRY(cli_integer(args, "seed", 0, INT64_MAX, 0, &seed));
-    CLI_PLOT(args, mz_lab_draw_sums, x, count, (uint64_t)seed);
+    CLI_TRY(cli_number("value", -1e30, 1e30, 0.01, &x));
+    CLI_TRY(cli_integer("count", 1, INT32_MAX, 1000, &count));
+    CLI_TRY(cli_integer("seed", 0, INT64_MAX, 0, &seed));
+    CLI_PLOT(mz_lab_draw_sums, x, count, (uint64_t)seed);
     total rows[WAYS_MOST];
     const size_t n = (size_t)(mz_sum_way_count() < WAYS_MOST ? mz_sum_way_count() : WAYS_MOST);
     for (size_t i = 0; i < n; i++) {
         const mz_sum_way *way = mz_sum_way_at((int)i);
         rows[i] = (total){way->name, way->title, mz_sum(way, x, count, (uint64_t)seed, NULL, 0)};
     }
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_LIST(total_fields, rows, n));
+    if (cli_has("json"))
+        return cli_json_print(CLI_LIST(total_fields, rows, n));
     printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
     CLI_TABLE(total_fields, rows, n);
     cli_tell(
@@ -263,28 +263,27 @@ static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interva
              "its ceiling by hitting it.");
 }
 
-static int overflow(const cli_args *args) {
+static int overflow(void) {
     enum { STEPS = 100 };
     mz_scale_step rows[STEPS];
     const mezzo_scaler_options defaults = mezzo_scaler_defaults();
     double gradient, initial;
     int64_t spiked, interval;
-    CLI_TRY(cli_number(args, "value", 1e-6, 1e38, 64, &gradient));
-    CLI_TRY(cli_integer(args, "count", 0, STEPS, 12, &spiked));
-    CLI_TRY(cli_integer(args, "growth-interval", 1, 1000000, 10, &interval));
-    CLI_TRY(cli_number(args, "init-scale", 1e-6, 1e38, defaults.init_scale, &initial));
+    CLI_TRY(cli_number("value", 1e-6, 1e38, 64, &gradient));
+    CLI_TRY(cli_integer("count", 0, STEPS, 12, &spiked));
+    CLI_TRY(cli_integer("growth-interval", 1, 1000000, 10, &interval));
+    CLI_TRY(cli_number("init-scale", 1e-6, 1e38, defaults.init_scale, &initial));
     mezzo_device *device;
-    CLI_TRY(cli_code(args, mezzo_device_open("cpu", 1, &device)));
+    CLI_TRY(cli_code(mezzo_device_open("cpu", 1, &device)));
     const mezzo_status status = mz_scale_path(device, gradient, spiked, initial, interval, rows, STEPS);
     mezzo_device_close(device);
-    CLI_TRY(cli_code(args, status));
-    CLI_PLOT(args, mz_lab_draw_scale, rows, STEPS);
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command,
-                              json_pack("{s:o, s:o, s:{s:f, s:I}}", "softmax", softmax_json(), "scale",
+    CLI_TRY(cli_code(status));
+    CLI_PLOT(mz_lab_draw_scale, rows, STEPS);
+    if (cli_has("json"))
+        return cli_json_print(json_pack("{s:o, s:o, s:{s:f, s:I}}", "softmax", softmax_json(), "scale",
                                         path_json(rows, STEPS), "defaults", "init_scale", defaults.init_scale,
                                         "growth_interval", (json_int_t)defaults.growth_interval));
-    if (!cli_has(args, "scale-only"))
+    if (!cli_has("scale-only"))
         print_softmax();
     print_path(rows, STEPS, interval);
     return CLI_DONE;
@@ -303,20 +302,20 @@ static const cli_field clip_fields[] = {
     {CLI_FIELD(clip_row, is.update), "update", "update", "%g"},
 };
 
-static int clipping(const cli_args *args) {
+static int clipping(void) {
     double gradient, max_norm, scale;
-    CLI_TRY(cli_number(args, "value", 1e-6, 1e6, 0.25, &gradient));
-    CLI_TRY(cli_number(args, "max-norm", 1e-6, 1e6, 1, &max_norm));
-    CLI_TRY(cli_number(args, "init-scale", 1, 65536, 65536, &scale));
+    CLI_TRY(cli_number("value", 1e-6, 1e6, 0.25, &gradient));
+    CLI_TRY(cli_number("max-norm", 1e-6, 1e6, 1, &max_norm));
+    CLI_TRY(cli_number("init-scale", 1, 65536, 65536, &scale));
     mezzo_device *device = NULL;
     clip_row orders[2] = {{.order = "unscale, clip, step"}, {.order = "clip, unscale, step"}};
     mezzo_status status = mezzo_device_open("cpu", 1, &device);
     for (int i = 0; i < 2 && status == MEZZO_OK; i++)
         status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i].is);
     mezzo_device_close(device);
-    CLI_TRY(cli_code(args, status));
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, json_pack("{s:o}", "rows", CLI_LIST(clip_fields, orders, 2)));
+    CLI_TRY(cli_code(status));
+    if (cli_has("json"))
+        return cli_json_print(json_pack("{s:o}", "rows", CLI_LIST(clip_fields, orders, 2)));
     cli_tell("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1", gradient, scale,
              max_norm);
     printf("\n");
@@ -347,22 +346,22 @@ static const cli_field norm_fields[] = {
     {CLI_FIELD(norm, is.fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g"},
 };
 
-static int layernorm(const cli_args *args) {
+static int layernorm(void) {
     enum { WIDTHS = 4 }; // 256, 1024, 4096, 16384
     mz_norm_row rows[MZ_COUNT(norm_formats)][WIDTHS];
     double center;
     int64_t seed;
-    CLI_TRY(cli_number(args, "value", -1e4, 1e4, 50, &center));
-    CLI_TRY(cli_integer(args, "seed", 0, INT64_MAX, 0, &seed));
+    CLI_TRY(cli_number("value", -1e4, 1e4, 50, &center));
+    CLI_TRY(cli_integer("seed", 0, INT64_MAX, 0, &seed));
     for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
         for (int w = 0; w < WIDTHS; w++)
             rows[f][w] = mz_norm_statistics(norm_formats[f], INT64_C(256) << 2 * w, center, (uint64_t)seed);
-    CLI_PLOT(args, mz_lab_draw_norms, rows[0], rows[1], WIDTHS);
+    CLI_PLOT(mz_lab_draw_norms, rows[0], rows[1], WIDTHS);
     norm table[MZ_COUNT(norm_formats) * WIDTHS];
     for (size_t i = 0; i < MZ_COUNT(table); i++)
         table[i] = (norm){mezzo_dtype_name(norm_formats[i / WIDTHS]), rows[i / WIDTHS][i % WIDTHS]};
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_LIST(norm_fields, table, MZ_COUNT(table)));
+    if (cli_has("json"))
+        return cli_json_print(CLI_LIST(norm_fields, table, MZ_COUNT(table)));
     cli_tell("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
              "E[x²] - E[x]²",
              center);
@@ -378,7 +377,7 @@ static int layernorm(const cli_args *args) {
 // --- the command ---------------------------------------------------------------------------------------------------
 static const struct {
     const char *name;
-    int (*run)(const cli_args *args);
+    int (*run)(void);
     const char *options[8]; // that it takes, beside json
 } lessons[] = {
     {"formats", formats, {"value"}},
@@ -390,28 +389,27 @@ static const struct {
     {"speed", cli_lab_speed, {"data", "device", "steps", "precision", "target", "layers", "d-model", "batch-size"}},
 };
 
-static int run(const cli_args *args) {
-    const char *names[MZ_COUNT(lessons)], *word = args->n_operands > 0 ? args->operands[0] : "";
+static int run(void) {
+    const char *names[MZ_COUNT(lessons)], *word = cli_line.n_operands > 0 ? cli_line.operands[0] : "";
     for (size_t i = 0; i < MZ_COUNT(lessons); i++) {
         names[i] = lessons[i].name;
         if (strcmp(names[i], word) != 0)
             continue;
-        for (int k = 0; k < args->n_given; k++) {
-            bool known = strcmp(args->given[k].name, "json") == 0 || strcmp(args->given[k].name, "plot") == 0;
+        for (int k = 0; k < cli_line.n_given; k++) {
+            bool known = strcmp(cli_line.given[k].name, "json") == 0 || strcmp(cli_line.given[k].name, "plot") == 0;
             for (size_t o = 0; o < MZ_COUNT(lessons[i].options) && lessons[i].options[o] != NULL; o++)
-                known = known || strcmp(args->given[k].name, lessons[i].options[o]) == 0;
+                known = known || strcmp(cli_line.given[k].name, lessons[i].options[o]) == 0;
             if (!known)
-                return cli_wrong(args->command, "--%s is not an option of lab %s", args->given[k].typed, word);
+                return cli_wrong("--%s is not an option of lab %s", cli_line.given[k].typed, word);
         }
-        if (args->n_operands > 1 && strcmp(word, "underflow") != 0)
-            return cli_wrong(args->command, "lab %s takes no %s", word, args->operands[1]);
-        return lessons[i].run(args);
+        if (cli_line.n_operands > 1 && strcmp(word, "underflow") != 0)
+            return cli_wrong("lab %s takes no %s", word, cli_line.operands[1]);
+        return lessons[i].run();
     }
     const char *nearest = mz_nearest(word, names, MZ_COUNT(names));
     if (nearest != NULL)
-        return cli_wrong(args->command, "there is no demonstration \"%s\"; did you mean \"%s\"?", word, nearest);
-    return cli_wrong(args->command,
-                     "name a demonstration: formats, accumulate, underflow, overflow, clipping, layernorm or speed");
+        return cli_wrong("there is no demonstration \"%s\"; did you mean \"%s\"?", word, nearest);
+    return cli_wrong("name a demonstration: formats, accumulate, underflow, overflow, clipping, layernorm or speed");
 }
 
 static const cli_option options_table[] = {

@@ -52,23 +52,23 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mz_speed_options, target), "target", 1e-3, 1e3, 0},
 };
 
-int cli_lab_speed(const cli_args *args) {
+int cli_lab_speed(void) {
     mz_speed_options o = {
-        .data = cli_text(args, "data", NULL), .device = cli_text(args, "device", NULL), .stop = cli_interruptible()};
+        .data = cli_text("data", NULL), .device = cli_text("device", NULL), .stop = cli_interruptible()};
     mz_speed_row rows[MZ_SPEED_MOST];
     mz_speed_result result;
-    CLI_TRY(cli_precisions(args, "precision", "fp32,bf16,fp16", o.precisions, MZ_SPEED_MOST, &o.n_precisions));
-    CLI_TRY(CLI_RANGES(args, ranges, &o));
-    CLI_TRY(cli_code(args, mz_speed_race(&o, rows, &result)));
-    CLI_PLOT(args, mz_lab_draw_speed, rows, o.n_precisions, &result);
+    CLI_TRY(cli_precisions("precision", "fp32,bf16,fp16", o.precisions, MZ_SPEED_MOST, &o.n_precisions));
+    CLI_TRY(CLI_RANGES(ranges, &o));
+    CLI_TRY(cli_code(mz_speed_race(&o, rows, &result)));
+    CLI_PLOT(mz_lab_draw_speed, rows, o.n_precisions, &result);
     line lines[MZ_SPEED_MOST];
     const size_t n = (size_t)o.n_precisions;
     for (size_t i = 0; i < n; i++)
         lines[i] = (line){rows[i], rows[0].seconds / rows[i].seconds};
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, json_pack("{so sI ss so}", "target", mz_json_number(result.target),
-                                                       "parameters", (json_int_t)result.parameters, "device",
-                                                       result.device, "rows", CLI_LIST(fields, lines, n)));
+    if (cli_has("json"))
+        return cli_json_print(json_pack("{so sI ss so}", "target", mz_json_number(result.target), "parameters",
+                                        (json_int_t)result.parameters, "device", result.device, "rows",
+                                        CLI_LIST(fields, lines, n)));
     print_rows(lines, n, &result, &o);
     return CLI_DONE;
 }

@@ -114,13 +114,13 @@ static int more_lost_first(const void *a, const void *b) {
     return x->lost != y->lost ? (x->lost < y->lost ? 1 : -1) : x->index < y->index ? -1 : x->index > y->index;
 }
 
-static int print_tensors(const cli_args *args, const mz_underflow *u, int scale, size_t most) {
+static int print_tensors(const mz_underflow *u, int scale, size_t most) {
     const mz_magnitudes *m = u->magnitudes;
     int64_t counts[MZ_HISTOGRAM_BUCKETS];
     ranked *list = mz_alloc(m->n, sizeof *list);
     size_t n = 0;
     if (list == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     for (size_t i = 0; i < m->n; i++) {
         widen(m->list[i].counts, counts);
         mz_fp16_fate f = mz_fp16_fate_of(counts, 0);
@@ -141,11 +141,11 @@ static int print_tensors(const cli_args *args, const mz_underflow *u, int scale,
     return CLI_DONE;
 }
 
-static int print_narrowed(const cli_args *args, const mz_magnitudes *m, size_t most) {
+static int print_narrowed(const mz_magnitudes *m, size_t most) {
     ranked *list = mz_alloc(m->n_narrowed + 1, sizeof *list);
     size_t n = 0;
     if (list == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     for (size_t i = 0; i < m->n_narrowed; i++)
         if (m->narrowed[i].known)
             list[n++] = (ranked){i, percent(m->narrowed[i].lost, m->narrowed[i].nonzero)};
@@ -182,43 +182,43 @@ static void print_conclusion(const mz_underflow *u) {
              one, two, top, a.highest);
 }
 
-static int print_result(const cli_args *args, const mz_underflow *u, int scale, size_t most) {
-    const char *run = args->n_operands > 1 ? args->operands[1] : NULL;
+static int print_result(const mz_underflow *u, int scale, size_t most) {
+    const char *run = cli_line.n_operands > 1 ? cli_line.operands[1] : NULL;
     int64_t counts[MZ_HISTOGRAM_BUCKETS];
-    CLI_PLOT(args, mz_lab_draw_underflow, u, scale);
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, result_json(u, scale));
+    CLI_PLOT(mz_lab_draw_underflow, u, scale);
+    if (cli_has("json"))
+        return cli_json_print(result_json(u, scale));
     printf("step %lld of %s, in %s\n\n", (long long)u->step, run != NULL ? cli_show(run).text : "a small GPT",
-           cli_text(args, "precision", "FP32"));
+           cli_text("precision", "FP32"));
     print_head(scale);
     for (int k = 0; k < MZ_MAGNITUDE_KINDS; k++) {
         mz_underflow_sum(u, (mz_magnitude_kind)k, counts);
         print_line(kinds[k], counts, k == MZ_OF_ACTIVATION ? -1 : scale);
     }
     printf("\n");
-    CLI_TRY(print_tensors(args, u, scale, most));
+    CLI_TRY(print_tensors(u, scale, most));
     print_conclusion(u);
-    return u->magnitudes->n_narrowed > 0 ? print_narrowed(args, u->magnitudes, most) : CLI_DONE;
+    return u->magnitudes->n_narrowed > 0 ? print_narrowed(u->magnitudes, most) : CLI_DONE;
 }
 
-int cli_lab_underflow(const cli_args *args) {
-    mz_underflow_options o = {.run = args->n_operands > 1 ? args->operands[1] : NULL,
-                              .data = cli_text(args, "data", NULL),
-                              .device = cli_text(args, "device", NULL),
-                              .precision = cli_text(args, "precision", NULL)};
+int cli_lab_underflow(void) {
+    mz_underflow_options o = {.run = cli_line.n_operands > 1 ? cli_line.operands[1] : NULL,
+                              .data = cli_text("data", NULL),
+                              .device = cli_text("device", NULL),
+                              .precision = cli_text("precision", NULL)};
     int64_t seed, most;
     double scale;
-    CLI_TRY(cli_integer(args, "steps", 1, 100000, 50, &o.steps));
-    CLI_TRY(cli_integer(args, "seed", 0, INT32_MAX, 1, &seed));
-    CLI_TRY(cli_integer(args, "count", 0, 100000, 12, &most));
-    CLI_TRY(cli_number(args, "loss-scale", 1, 0x1p60, 65536, &scale));
+    CLI_TRY(cli_integer("steps", 1, 100000, 50, &o.steps));
+    CLI_TRY(cli_integer("seed", 0, INT32_MAX, 1, &seed));
+    CLI_TRY(cli_integer("count", 0, 100000, 12, &most));
+    CLI_TRY(cli_number("loss-scale", 1, 0x1p60, 65536, &scale));
     int exponent = (int)lround(log2(scale));
     if (ldexp(1, exponent) != scale)
-        return cli_wrong(args->command, "--loss-scale %.9g: name a power of two", scale);
+        return cli_wrong("--loss-scale %.9g: name a power of two", scale);
     o.seed = (uint64_t)seed;
     mz_underflow u;
-    CLI_TRY(cli_code(args, mz_underflow_look(&o, &u)));
-    const int code = print_result(args, &u, exponent, (size_t)most);
+    CLI_TRY(cli_code(mz_underflow_look(&o, &u)));
+    const int code = print_result(&u, exponent, (size_t)most);
     mz_underflow_close(&u);
     return code;
 }

@@ -75,35 +75,34 @@ static int help_on(int n, char **words) {
     const char *name = man || completion ? (n > 1 ? words[1] : NULL) : words[0];
     if (completion) {
         if (name != NULL && cli_completion(name, commands, MZ_COUNT(commands)))
-            return cli_finish(NULL, CLI_DONE);
-        return cli_wrong(NULL, "help --completion: \"%s\" is not supported; use bash, zsh or fish",
-                         name != NULL ? name : "");
+            return cli_finish(CLI_DONE);
+        return cli_wrong("help --completion: \"%s\" is not supported; use bash, zsh or fish", name != NULL ? name : "");
     }
     const cli_command *command = name != NULL ? command_of(name) : NULL;
     if (name != NULL && command == NULL)
         return unknown(name);
+    cli_line.command = command;
     if (man)
         cli_man(command, commands, MZ_COUNT(commands));
     else
         cli_help(command);
-    return cli_finish(command, CLI_DONE);
+    return cli_finish(CLI_DONE);
 }
 
 static int dispatch(const cli_command *command, int argc, char **argv) {
+    cli_line.command = command;
     for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             cli_help(command);
-            return cli_finish(command, CLI_DONE);
+            return cli_finish(CLI_DONE);
         }
-    cli_args args;
-    int code = cli_parse(command, argv[0], argc - 2, argv + 2, &args);
+    int code = cli_parse(command, argv[0], argc - 2, argv + 2);
     if (code == CLI_DONE) {
-        cli_progress_begin(cli_has(&args, "quiet"));
+        cli_progress_begin(cli_has("quiet"));
         cli_leave_on_interrupt();
-        code = command->run(&args);
+        code = command->run();
     }
-    cli_args_free(&args);
-    return cli_finish(command, code);
+    return cli_finish(code);
 }
 
 // A file opened later must never become the standard output or error that the caller closed.
@@ -123,11 +122,11 @@ static int start(int argc, char **argv) {
         return help_on(argc - 2, argv + 2);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return cli_finish(NULL, CLI_DONE);
+        return cli_finish(CLI_DONE);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("mezzo %s\n", mezzo_version());
-        return cli_finish(NULL, CLI_DONE);
+        return cli_finish(CLI_DONE);
     }
     const cli_command *command = command_of(argv[1]);
     return command != NULL ? dispatch(command, argc, argv) : unknown(argv[1]);

@@ -10,7 +10,6 @@
 #include "train/config.h"
 
 typedef struct asked {
-    const cli_args *args;
     mezzo_device_info info;
     const char *model;
     int ranks;
@@ -19,14 +18,14 @@ typedef struct asked {
 
 // --- what is asked -------------------------------------------------------------------------------------------------
 // "24GiB", "80 GB", "512MiB", "1e9": bytes. "7B", "350M": a count.
-static int parse_amount(const cli_args *args, const char *option, bool bytes, double *out) {
+static int parse_amount(const char *option, bool bytes, double *out) {
     static const struct {
         const char *unit;
         double factor;
     } sizes[] = {{"", 1},      {"B", 1},        {"kB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
                  {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}},
       counts[] = {{"", 1}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}};
-    const char *text = cli_text(args, option, "");
+    const char *text = cli_text(option, "");
     char *end;
     double x = strtod(text, &end);
     bool number = end != text;
@@ -37,7 +36,7 @@ static int parse_amount(const cli_args *args, const char *option, bool bytes, do
             if (*out >= 1 && *out < 1e18)
                 return CLI_DONE;
         }
-    return cli_wrong(args->command, "--%s %s: write it as %s", option, text, bytes ? "24GiB or 24GB" : "7B or 350M");
+    return cli_wrong("--%s %s: write it as %s", option, text, bytes ? "24GiB or 24GB" : "7B or 350M");
 }
 
 // An option that takes a comma list of names.
@@ -48,8 +47,8 @@ typedef struct named_list {
 } named_list;
 
 // Parses the names, each once, as their indices.
-static int parse_names(const cli_args *args, const named_list *of, int *out, int *n) {
-    const char *list = cli_text(args, of->option, of->initial);
+static int parse_names(const named_list *of, int *out, int *n) {
+    const char *list = cli_text(of->option, of->initial);
     char word[64];
     *n = 0;
     for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
@@ -61,10 +60,10 @@ static int parse_names(const cli_args *args, const named_list *of, int *out, int
             if (out[i] == found)
                 found = -1;
         if (found < 0)
-            return cli_wrong(args->command, "--%s %s: use %s, each once", of->option, list, of->advice);
+            return cli_wrong("--%s %s: use %s, each once", of->option, list, of->advice);
         out[(*n)++] = found;
     }
-    return *n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one", of->option);
+    return *n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one", of->option);
 }
 
 static const char *master_name(int i) {
@@ -77,8 +76,8 @@ static int parse_rows(asked *a) {
                                           MZ_MEMORY_OPTIMIZERS},
                             masters = {"master", "fp32,split,stochastic", "fp32, split and stochastic", master_name,
                                        MZ_MEMORY_MASTERS};
-    CLI_TRY(parse_names(a->args, &optimizers, a->plan.optimizers, &a->plan.n_optimizers));
-    return parse_names(a->args, &masters, a->plan.masters, &a->plan.n_masters);
+    CLI_TRY(parse_names(&optimizers, a->plan.optimizers, &a->plan.n_optimizers));
+    return parse_names(&masters, a->plan.masters, &a->plan.n_masters);
 }
 
 // As many as asked for, or as the job has that this process is of.
@@ -87,9 +86,9 @@ static int parse_ranks(asked *a) {
     double n = 1;
     if (mz_world_read(&world) == MEZZO_OK)
         n = world.size;
-    CLI_TRY(cli_number(a->args, "ranks", 1, 65536, n, &n));
+    CLI_TRY(cli_number("ranks", 1, 65536, n, &n));
     if (n > 1 && a->plan.measure)
-        return cli_wrong(a->args->command, "--measure runs one process: remove --ranks");
+        return cli_wrong("--measure runs one process: remove --ranks");
     a->ranks = (int)n;
     return CLI_DONE;
 }
@@ -371,13 +370,13 @@ static int planned(asked *a) {
     if (status == MEZZO_OK)
         status = mz_memory_plan_rows(&a->plan);
     if (status == MEZZO_OK && a->plan.n_rows == 0)
-        return cli_wrong(a->args->command, "--master %s: only bf16 supports it", cli_text(a->args, "master", ""));
+        return cli_wrong("--master %s: only bf16 supports it", cli_text("master", ""));
     if (status == MEZZO_OK)
         status = mz_memory_plan_savings(&a->plan);
-    CLI_TRY(cli_code(a->args, status));
-    CLI_PLOT(a->args, draw, a);
-    if (cli_has(a->args, "json")) {
-        code = cli_json_print(a->args->command, plan_json(a));
+    CLI_TRY(cli_code(status));
+    CLI_PLOT(draw, a);
+    if (cli_has("json")) {
+        code = cli_json_print(plan_json(a));
     } else {
         print_plan(a);
         print_savings(a);
@@ -386,43 +385,41 @@ static int planned(asked *a) {
         return code;
     fflush(stdout);
     status = print_none(a);
-    return status == MEZZO_OK ? CLI_CHECK_FAILED : cli_error(a->args->command, status);
+    return status == MEZZO_OK ? CLI_CHECK_FAILED : cli_error(status);
 }
 
-static int by_formula(const cli_args *args) {
+static int by_formula(void) {
     static const char *const others[] = {"limit",     "measure", "plot",   "optimizer",
                                          "precision", "master",  "config", "ranks"};
     double params;
-    CLI_TRY(parse_amount(args, "params", false, &params));
-    for (int i = 0; i < args->n_given; i++)
+    CLI_TRY(parse_amount("params", false, &params));
+    for (int i = 0; i < cli_line.n_given; i++)
         for (size_t k = 0; k < MZ_COUNT(others); k++)
-            if (args->given[i].config || strcmp(args->given[i].name, others[k]) == 0)
-                return cli_wrong(args->command, "--params uses only the number of parameters: remove --%s",
-                                 args->given[i].typed);
+            if (cli_line.given[i].config || strcmp(cli_line.given[i].name, others[k]) == 0)
+                return cli_wrong("--params uses only the number of parameters: remove --%s", cli_line.given[i].typed);
     priced rows[SCHEMES_MOST];
     const size_t n = price_schemes(params, rows);
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command,
-                              json_pack("{sf so}", "parameters", params, "schemes", CLI_LIST(scheme_fields, rows, n)));
+    if (cli_has("json"))
+        return cli_json_print(json_pack("{sf so}", "parameters", params, "schemes", CLI_LIST(scheme_fields, rows, n)));
     print_schemes(params, rows, n);
     return CLI_DONE;
 }
 
-static int run(const cli_args *args) {
-    if (cli_has(args, "params"))
-        return by_formula(args);
-    asked a = {.args = args, .plan = {.measure = cli_has(args, "measure")}};
+static int run(void) {
+    if (cli_has("params"))
+        return by_formula();
+    asked a = {.plan = {.measure = cli_has("measure")}};
     mezzo_config *config;
     double limit = 0;
-    CLI_TRY(cli_precisions(args, "precision", NULL, a.plan.precisions, MEZZO_PRECISION_COUNT, &a.plan.n_precisions));
+    CLI_TRY(cli_precisions("precision", NULL, a.plan.precisions, MEZZO_PRECISION_COUNT, &a.plan.n_precisions));
     CLI_TRY(parse_rows(&a));
-    if (cli_has(args, "limit"))
-        CLI_TRY(parse_amount(args, "limit", true, &limit));
+    if (cli_has("limit"))
+        CLI_TRY(parse_amount("limit", true, &limit));
     CLI_TRY(parse_ranks(&a));
-    CLI_TRY(cli_config(args, &config));
+    CLI_TRY(cli_config(&config));
     a.plan.limit = (size_t)limit;
     const mezzo_status status = read_session(&a, config);
-    const int code = status == MEZZO_OK ? planned(&a) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? planned(&a) : cli_error(status);
     mezzo_device_close(a.plan.device);
     mezzo_config_free(config);
     return code;

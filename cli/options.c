@@ -7,6 +7,8 @@
 
 #define ALIAS_ENDS " |"
 
+cli_args cli_line;
+
 enum { NAME_BYTES = 128, MAX_NAMES = 512 };
 
 // Names are compared with '_' as '-': --batch_size is --batch-size.
@@ -97,13 +99,13 @@ static int unknown_option(const cli_command *command, const char *typed) {
     if (nearest == NULL)
         nearest = mz_nearest(typed, names, n);
     if (nearest != NULL)
-        return cli_wrong(command, "there is no option --%s; did you mean --%s?", typed, nearest);
-    return cli_wrong(command, "there is no option --%s; mezzo %s --help lists them", typed, command->name);
+        return cli_wrong("there is no option --%s; did you mean --%s?", typed, nearest);
+    return cli_wrong("there is no option --%s; mezzo %s --help lists them", typed, command->name);
 }
 
 // One option at argv[i], possibly with its value in argv[i + 1]; *used is how many words it took.
-static int parse_option(cli_args *args, int argc, char **argv, int i, int *used) {
-    const cli_command *command = args->command;
+static int parse_option(int argc, char **argv, int i, int *used) {
+    const cli_command *command = cli_line.command;
     char *typed = argv[i] + (argv[i][1] == '-' ? 2 : 1);
     char *equals = strchr(typed, '=');
     if (equals != NULL)
@@ -127,7 +129,7 @@ static int parse_option(cli_args *args, int argc, char **argv, int i, int *used)
     *used = 1;
     if (own != NULL && own->value == NULL) {
         if (value != NULL)
-            return cli_wrong(command, "--%s takes no value (\"%s\" was given)", typed, value);
+            return cli_wrong("--%s takes no value (\"%s\" was given)", typed, value);
         value = "";
     } else if (negated) {
         value = "false";
@@ -135,11 +137,12 @@ static int parse_option(cli_args *args, int argc, char **argv, int i, int *used)
         value = "true";
     } else if (value == NULL) {
         if (next == NULL || strncmp(next, "--", 2) == 0) // a value that starts so is given as --option=VALUE
-            return cli_wrong(command, "--%s needs a value: %s", typed, own != NULL ? own->value : key.help);
+            return cli_wrong("--%s needs a value: %s", typed, own != NULL ? own->value : key.help);
         value = next;
         *used = 2;
     }
-    args->given[args->n_given++] = (cli_given){.name = name, .value = value, .typed = typed, .config = own == NULL};
+    cli_line.given[cli_line.n_given++] =
+        (cli_given){.name = name, .value = value, .typed = typed, .config = own == NULL};
     return CLI_DONE;
 }
 
@@ -149,85 +152,78 @@ static bool is_letter(const cli_command *command, const char *word) {
            own_option(command, word + 1) != NULL;
 }
 
-int cli_parse(const cli_command *command, const char *program, int argc, char **argv, cli_args *args) {
-    *args = (cli_args){.command = command, .program = program};
-    args->given = mz_alloc((size_t)argc + 1, sizeof *args->given);
-    args->operands = mz_alloc((size_t)argc + 1, sizeof *args->operands);
-    if (args->given == NULL || args->operands == NULL)
-        return cli_error(command, MEZZO_ERR_MEMORY);
+int cli_parse(const cli_command *command, const char *program, int argc, char **argv) {
+    cli_line = (cli_args){.command = command, .program = program};
+    cli_line.given = mz_alloc((size_t)argc + 1, sizeof *cli_line.given);
+    cli_line.operands = mz_alloc((size_t)argc + 1, sizeof *cli_line.operands);
+    if (cli_line.given == NULL || cli_line.operands == NULL)
+        return cli_error(MEZZO_ERR_MEMORY);
     bool options = true;
     for (int i = 0, used = 1; i < argc; i += used) {
         used = 1;
         if (options && strcmp(argv[i], "--") == 0) {
             options = false;
         } else if (options && (strncmp(argv[i], "--", 2) == 0 || is_letter(command, argv[i]))) {
-            int code = parse_option(args, argc, argv, i, &used);
+            int code = parse_option(argc, argv, i, &used);
             if (code != CLI_DONE)
                 return code;
         } else if (options && argv[i][0] == '-' && argv[i][1] != '\0') {
-            return cli_wrong(command, "there is no option %s; options have two dashes, mezzo %s --help lists them",
-                             argv[i], command->name);
-        } else if (args->n_operands == command->max_operands) {
-            return cli_wrong(command, "\"%s\" is not expected here; usage: mezzo %s %s", argv[i], command->name,
-                             command->usage);
+            return cli_wrong("there is no option %s; options have two dashes, mezzo %s --help lists them", argv[i],
+                             command->name);
+        } else if (cli_line.n_operands == command->max_operands) {
+            return cli_wrong("\"%s\" is not expected here; usage: mezzo %s %s", argv[i], command->name, command->usage);
         } else {
-            args->operands[args->n_operands++] = argv[i];
+            cli_line.operands[cli_line.n_operands++] = argv[i];
         }
     }
     return CLI_DONE;
 }
 
-void cli_args_free(cli_args *args) {
-    mz_free(args->given);
-    mz_free(args->operands);
-    *args = (cli_args){0};
-}
-
-char *cli_command_line(const cli_args *args) {
+char *cli_command_line(void) {
     mz_text text = {0};
-    mz_text_addf(&text, "mezzo %s", args->command->name);
-    for (int i = 0; i < args->n_operands; i++)
-        mz_text_addf(&text, " %s", args->operands[i]);
-    for (int i = 0; i < args->n_given; i++)
-        mz_text_addf(&text, " --%s%s%s", args->given[i].name, args->given[i].value[0] != '\0' ? " " : "",
-                     args->given[i].value);
+    mz_text_addf(&text, "mezzo %s", cli_line.command->name);
+    for (int i = 0; i < cli_line.n_operands; i++)
+        mz_text_addf(&text, " %s", cli_line.operands[i]);
+    for (int i = 0; i < cli_line.n_given; i++)
+        mz_text_addf(&text, " --%s%s%s", cli_line.given[i].name, cli_line.given[i].value[0] != '\0' ? " " : "",
+                     cli_line.given[i].value);
     if (text.status != MEZZO_OK)
         mz_text_free(&text);
     return text.data;
 }
 
-static const cli_given *find(const cli_args *args, const char *name) {
-    for (int i = args->n_given - 1; i >= 0; i--)
-        if (!args->given[i].config && strcmp(args->given[i].name, name) == 0)
-            return &args->given[i];
+static const cli_given *find(const char *name) {
+    for (int i = cli_line.n_given - 1; i >= 0; i--)
+        if (!cli_line.given[i].config && strcmp(cli_line.given[i].name, name) == 0)
+            return &cli_line.given[i];
     return NULL;
 }
 
-bool cli_has(const cli_args *args, const char *name) {
-    return find(args, name) != NULL;
+bool cli_has(const char *name) {
+    return find(name) != NULL;
 }
 
-const char *cli_text(const cli_args *args, const char *name, const char *initial) {
-    const cli_given *given = find(args, name);
+const char *cli_text(const char *name, const char *initial) {
+    const cli_given *given = find(name);
     return given != NULL ? given->value : initial;
 }
 
-const char *cli_out_file(const cli_args *args, const char *name, const char *initial) {
-    const char *path = cli_text(args, name, initial);
+const char *cli_out_file(const char *name, const char *initial) {
+    const char *path = cli_text(name, initial);
     return path != NULL && strcmp(path, "-") == 0 ? CLI_STDOUT : path;
 }
 
-int cli_refuse(const cli_args *args, const char *why, const char *const *names, size_t n) {
+int cli_refuse(const char *why, const char *const *names, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (cli_has(args, names[i]))
-            return cli_wrong(args->command, "--%s %s", names[i], why);
+        if (cli_has(names[i]))
+            return cli_wrong("--%s %s", names[i], why);
     return CLI_DONE;
 }
 
-int cli_need_operand(const cli_args *args) {
-    const cli_command *c = args->command;
-    return args->n_operands > 0 ? CLI_DONE
-                                : cli_wrong(c, "%s is missing; usage: mezzo %s %s", c->operand, c->name, c->usage);
+int cli_need_operand(void) {
+    const cli_command *c = cli_line.command;
+    return cli_line.n_operands > 0 ? CLI_DONE
+                                   : cli_wrong("%s is missing; usage: mezzo %s %s", c->operand, c->name, c->usage);
 }
 
 bool cli_next_word(const char **list, char *word, size_t size) {
@@ -239,8 +235,8 @@ bool cli_next_word(const char **list, char *word, size_t size) {
     return true;
 }
 
-int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out) {
-    const char *text = cli_text(args, name, NULL);
+int cli_integer(const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out) {
+    const char *text = cli_text(name, NULL);
     char *end;
     *out = initial;
     if (text == NULL)
@@ -248,26 +244,26 @@ int cli_integer(const cli_args *args, const char *name, int64_t least, int64_t m
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
-        return cli_wrong(args->command, "%s%s %s: it must be a whole number from %lld to %lld",
-                         name[1] == '\0' ? "-" : "--", name, text, (long long)least, (long long)most);
+        return cli_wrong("%s%s %s: it must be a whole number from %lld to %lld", name[1] == '\0' ? "-" : "--", name,
+                         text, (long long)least, (long long)most);
     *out = value;
     return CLI_DONE;
 }
 
-int cli_number(const cli_args *args, const char *name, double least, double most, double initial, double *out) {
-    const char *text = cli_text(args, name, NULL);
+int cli_number(const char *name, double least, double most, double initial, double *out) {
+    const char *text = cli_text(name, NULL);
     *out = initial;
     if (text == NULL)
         return CLI_DONE;
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end != '\0' || !(value >= least && value <= most)) // written so that NaN fails
-        return cli_wrong(args->command, "--%s %s: it must be a number from %g to %g", name, text, least, most);
+        return cli_wrong("--%s %s: it must be a number from %g to %g", name, text, least, most);
     *out = value;
     return CLI_DONE;
 }
 
-int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *into) {
+int cli_ranges(const cli_range *ranges, size_t n, void *into) {
     int code = CLI_DONE;
     for (size_t i = 0; i < n && code == CLI_DONE; i++) {
         const cli_range *r = &ranges[i];
@@ -275,11 +271,11 @@ int cli_ranges(const cli_args *args, const cli_range *ranges, size_t n, void *in
         double number;
         int64_t integer = 0;
         if (r->kind == CLI_F64 || r->factor != 0) {
-            code = cli_number(args, r->name, r->least, r->most, r->initial, &number);
+            code = cli_number(r->name, r->least, r->most, r->initial, &number);
             integer = r->factor != 0 ? (int64_t)(number * r->factor) : 0;
         } else {
             const int64_t most = r->most < 0x1p63 ? (int64_t)r->most : INT64_MAX;
-            code = cli_integer(args, r->name, (int64_t)r->least, most, (int64_t)r->initial, &integer);
+            code = cli_integer(r->name, (int64_t)r->least, most, (int64_t)r->initial, &integer);
         }
         if (code != CLI_DONE)
             break;

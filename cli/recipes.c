@@ -20,11 +20,11 @@ static bool cut_suffix(char *name) {
     return true;
 }
 
-static int list_names(const cli_command *command, const char *folder, char ***names, size_t *n) {
+static int list_names(const char *folder, char ***names, size_t *n) {
     size_t kept = 0;
     mezzo_status status = mz_dir_list(folder, names, n);
     if (status != MEZZO_OK)
-        return cli_error(command, status);
+        return cli_error(status);
     for (size_t i = 0; i < *n; i++)
         if (cut_suffix((*names)[i])) {
             char *name = (*names)[i];
@@ -36,16 +36,16 @@ static int list_names(const cli_command *command, const char *folder, char ***na
     return CLI_DONE;
 }
 
-static int no_folder(const cli_command *command) {
-    return cli_wrong(command, "no recipes next to this command: install Mezzo, or give a file with --config");
+static int no_folder(void) {
+    return cli_wrong("no recipes next to this command: install Mezzo, or give a file with --config");
 }
 
-int cli_recipe_path(const cli_command *command, const char *name, char *path, size_t size) {
+int cli_recipe_path(const char *name, char *path, size_t size) {
     char folder[4096 + 64], **names;
     size_t n, whole = 0;
     if (!find_folder(folder, sizeof folder))
-        return no_folder(command);
-    if (list_names(command, folder, &names, &n) != CLI_DONE)
+        return no_folder();
+    if (list_names(folder, &names, &n) != CLI_DONE)
         return CLI_FAILED;
     while (whole < n && names[whole][0] != '\0')
         whole++;
@@ -57,7 +57,7 @@ int cli_recipe_path(const cli_command *command, const char *name, char *path, si
     if (found)
         snprintf(path, size, "%.3800s/%.200s%s", folder, name, suffix);
     else
-        code = cli_wrong(command, "there is no recipe \"%s\"%s%s%s", name, near != NULL ? "; did you mean \"" : "",
+        code = cli_wrong("there is no recipe \"%s\"%s%s%s", name, near != NULL ? "; did you mean \"" : "",
                          near != NULL ? near : "", near != NULL ? "\"?" : "; mezzo recipes lists them");
     mz_dir_list_free(names, n);
     return code;
@@ -102,9 +102,9 @@ static mezzo_status describe(const char *folder, const char *name, int depth, to
     return depth < 8 && cut_suffix(next) ? describe(folder, next, depth + 1, out) : MEZZO_OK;
 }
 
-static int tell(const cli_args *args, const told *all, size_t n) {
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_LIST(fields, all, n));
+static int tell(const told *all, size_t n) {
+    if (cli_has("json"))
+        return cli_json_print(CLI_LIST(fields, all, n));
     for (size_t i = 0; i < n; i++) {
         printf("%s%s\n", i > 0 ? "\n" : "", all[i].name);
         cli_fields_lines(fields, MZ_COUNT(fields), &all[i], NULL, "  ", 12);
@@ -113,19 +113,19 @@ static int tell(const cli_args *args, const told *all, size_t n) {
     return CLI_DONE;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     char folder[4096 + 64], **names;
     size_t n, k = 0;
     if (!find_folder(folder, sizeof folder))
-        return no_folder(args->command);
-    CLI_TRY(list_names(args->command, folder, &names, &n));
+        return no_folder();
+    CLI_TRY(list_names(folder, &names, &n));
     told *all = mz_alloc(n + 1, sizeof *all);
     mezzo_status status = all == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
     for (size_t i = 0; i < n && names[i][0] != '\0' && status == MEZZO_OK; i++) {
         snprintf(all[k].name, sizeof all[k].name, "%s", names[i]);
         status = describe(folder, names[i], 0, &all[k++]);
     }
-    const int code = status == MEZZO_OK ? tell(args, all, k) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? tell(all, k) : cli_error(status);
     mz_free(all);
     mz_dir_list_free(names, n);
     return code;

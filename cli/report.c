@@ -41,7 +41,8 @@ void cli_log_quietly(void *user, const char *topic, const char *line) {
         cli_log(user, topic, line);
 }
 
-static void print_name(const cli_command *command) {
+static void print_name(void) {
+    const cli_command *command = cli_line.command;
     cli_progress_end();
     fprintf(stderr, "mezzo%s%s: ", command != NULL ? " " : "", command != NULL ? command->name : "");
 }
@@ -56,7 +57,7 @@ static void join_forms(char *line) {
     }
 }
 
-int cli_wrong(const cli_command *command, const char *fmt, ...) {
+int cli_wrong(const char *fmt, ...) {
     char line[2048];
     va_list args;
     va_start(args, fmt);
@@ -64,30 +65,30 @@ int cli_wrong(const cli_command *command, const char *fmt, ...) {
     va_end(args);
     join_forms(line);
     mz_text_tame(line);
-    print_name(command);
+    print_name();
     fprintf(stderr, "%s\n", line);
     return CLI_USAGE;
 }
 
-int cli_error(const cli_command *command, mezzo_status status) {
+int cli_error(mezzo_status status) {
     if (status == MEZZO_ERR_IO && cli_job_failed())
         return CLI_FAILED;
-    print_name(command);
+    print_name();
     fprintf(stderr, "%s\n", mezzo_error_message());
     if (verbose("trace") && *mezzo_error_trace() != '\0')
         fprintf(stderr, "%s\n", mezzo_error_trace());
     return cli_exit_code(status);
 }
 
-int cli_code(const cli_args *args, mezzo_status status) {
-    return status == MEZZO_OK ? CLI_DONE : cli_error(args->command, status);
+int cli_code(mezzo_status status) {
+    return status == MEZZO_OK ? CLI_DONE : cli_error(status);
 }
 
-int cli_finish(const cli_command *command, int code) {
+int cli_finish(int code) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;
     int error = errno;
-    print_name(command);
+    print_name();
     fprintf(stderr, "the results could not be written to standard output: %s\n", strerror(error));
     return code == CLI_DONE ? CLI_FAILED : code;
 }

@@ -18,7 +18,7 @@ static const char *name_of(const char *folder, char *buffer, size_t size) { // "
     return buffer;
 }
 
-static int write_page(const cli_args *args, const mz_run_log *logs, int n, const char *out) {
+static int write_page(const mz_run_log *logs, int n, const char *out) {
     char title[256] = "", name[128], bytes[32];
     for (int i = 0; i < n; i++) {
         size_t used = strlen(title);
@@ -34,51 +34,49 @@ static int write_page(const cli_args *args, const mz_run_log *logs, int n, const
         fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
                 piped ? "standard output" : cli_show(out).text, cli_bytes(html.len, bytes, sizeof bytes));
     mz_text_free(&html);
-    return cli_code(args, status);
+    return cli_code(status);
 }
 
-static int read_run(const cli_args *args, const char *operand, mz_run_log *log) {
+static int read_run(const char *operand, mz_run_log *log) {
     char folder[1024];
     snprintf(folder, sizeof folder, "%s", operand);
     for (size_t k = strlen(folder); k > 1 && folder[k - 1] == '/'; k--)
         folder[k - 1] = '\0';
-    CLI_TRY(cli_code(args, mz_run_log_open(folder, NULL, log)));
+    CLI_TRY(cli_code(mz_run_log_open(folder, NULL, log)));
     if (log->records == 0)
-        return cli_wrong(args->command, "%s: no metrics.jsonl with records in it: is it a run folder of mezzo train?",
-                         operand);
+        return cli_wrong("%s: no metrics.jsonl with records in it: is it a run folder of mezzo train?", operand);
     return CLI_DONE;
 }
 
 // A page for each run, in its folder; or one of all together.
-static int write_pages(const cli_args *args, const mz_run_log *logs, int n) {
-    if (cli_has(args, "compare"))
-        return write_page(args, logs, n, cli_out_file(args, "out", "compare.html"));
+static int write_pages(const mz_run_log *logs, int n) {
+    if (cli_has("compare"))
+        return write_page(logs, n, cli_out_file("out", "compare.html"));
     int code = CLI_DONE;
     for (int i = 0; i < n && code == CLI_DONE; i++) {
-        char *initial = mz_format("%s/report.html", args->operands[i]);
-        code = initial == NULL ? cli_error(args->command, MEZZO_ERR_MEMORY)
-                               : write_page(args, &logs[i], 1, cli_out_file(args, "out", initial));
+        char *initial = mz_format("%s/report.html", cli_line.operands[i]);
+        code = initial == NULL ? cli_error(MEZZO_ERR_MEMORY) : write_page(&logs[i], 1, cli_out_file("out", initial));
         mz_free(initial);
     }
     return code;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     mz_run_log logs[RUNS_MAX] = {{0}};
     int n = 0, code = CLI_DONE;
-    bool compare = cli_has(args, "compare");
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "name a run folder: mezzo report runs/mezzo");
-    if (compare && args->n_operands == 1)
-        return cli_wrong(args->command, "--compare: name at least two run folders");
-    if (!compare && args->n_operands > 1 && cli_has(args, "out"))
-        return cli_wrong(args->command, "--out names one file: give one run, or --compare them on one page");
-    while (n < args->n_operands && code == CLI_DONE) {
-        code = read_run(args, args->operands[n], &logs[n]);
+    bool compare = cli_has("compare");
+    if (cli_line.n_operands == 0)
+        return cli_wrong("name a run folder: mezzo report runs/mezzo");
+    if (compare && cli_line.n_operands == 1)
+        return cli_wrong("--compare: name at least two run folders");
+    if (!compare && cli_line.n_operands > 1 && cli_has("out"))
+        return cli_wrong("--out names one file: give one run, or --compare them on one page");
+    while (n < cli_line.n_operands && code == CLI_DONE) {
+        code = read_run(cli_line.operands[n], &logs[n]);
         n++;
     }
     if (code == CLI_DONE)
-        code = write_pages(args, logs, n);
+        code = write_pages(logs, n);
     for (int i = 0; i < n; i++)
         mz_run_log_free(&logs[i]);
     return code;

@@ -51,10 +51,10 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_sample_options, seed), "seed"},
 };
 
-static int print_json(const cli_args *args, const mezzo_sample_options *options, texts *t) {
+static int print_json(const mezzo_sample_options *options, texts *t) {
     json_t *o = CLI_OBJECT(fields, options);
     json_object_set(o, "samples", t->all);
-    return cli_json_print(args->command, o);
+    return cli_json_print(o);
 }
 
 // As mezzo_sample_defaults has them.
@@ -68,35 +68,35 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mezzo_sample_options, temperature), "temperature", 0, 1000, 0.8},
 };
 
-int cli_sample_options(const cli_args *args, mezzo_sample_options *options) {
-    CLI_TRY(CLI_RANGES(args, ranges, options));
-    options->path = args->operands[0];
-    options->best = cli_has(args, "best");
-    options->no_ema = cli_has(args, "no-ema");
-    options->prompt = cli_text(args, "prompt", "");
-    options->device = cli_text(args, "device", NULL);
-    options->precision = cli_text(args, "precision", NULL);
+int cli_sample_options(mezzo_sample_options *options) {
+    CLI_TRY(CLI_RANGES(ranges, options));
+    options->path = cli_line.operands[0];
+    options->best = cli_has("best");
+    options->no_ema = cli_has("no-ema");
+    options->prompt = cli_text("prompt", "");
+    options->device = cli_text("device", NULL);
+    options->precision = cli_text("precision", NULL);
     return CLI_DONE;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
-    CLI_TRY(cli_need_operand(args));
-    if (cli_has(args, "out"))
-        return cli_sample_pictures(args);
-    CLI_TRY(CLI_REFUSE(args, "is for images: name their folder with --out DIR", "data", "steps", "eta", "rows",
-                       "batch-size"));
-    CLI_TRY(cli_sample_options(args, &options));
-    options.chat = cli_text(args, "chat", NULL);
-    if (options.chat != NULL && cli_has(args, "prompt"))
-        return cli_wrong(args->command, "give --chat or --prompt, not both");
-    texts t = {.json = cli_has(args, "json"), .index = -1, .prompt = options.prompt, .all = json_array()};
+    CLI_TRY(cli_need_operand());
+    if (cli_has("out"))
+        return cli_sample_pictures();
+    CLI_TRY(
+        CLI_REFUSE("is for images: name their folder with --out DIR", "data", "steps", "eta", "rows", "batch-size"));
+    CLI_TRY(cli_sample_options(&options));
+    options.chat = cli_text("chat", NULL);
+    if (options.chat != NULL && cli_has("prompt"))
+        return cli_wrong("give --chat or --prompt, not both");
+    texts t = {.json = cli_has("json"), .index = -1, .prompt = options.prompt, .all = json_array()};
     const mezzo_status status = mezzo_run_sample(&options, NULL, on_text, &t);
     if (t.index >= 0)
         finish_one(&t);
-    int code = cli_code(args, status);
+    int code = cli_code(status);
     if (code == CLI_DONE && t.json)
-        code = print_json(args, &options, &t);
+        code = print_json(&options, &t);
     mz_text_free(&t.text);
     json_decref(t.all);
     return code;

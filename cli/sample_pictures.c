@@ -29,19 +29,19 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mezzo_predict_options, threads), "threads", 0, 4096, 0},
 };
 
-int cli_sample_pictures(const cli_args *args) {
-    shown s = {.folder = cli_text(args, "out", NULL)};
-    mezzo_predict_options options = {.path = args->operands[0],
+int cli_sample_pictures(void) {
+    shown s = {.folder = cli_text("out", NULL)};
+    mezzo_predict_options options = {.path = cli_line.operands[0],
                                      .out = s.folder,
-                                     .best = cli_has(args, "best"),
-                                     .no_ema = cli_has(args, "no-ema"),
-                                     .data = cli_text(args, "data", NULL),
-                                     .device = cli_text(args, "device", NULL),
-                                     .precision = cli_text(args, "precision", NULL)};
-    CLI_TRY(CLI_REFUSE(args, "is for texts, and --out is for images", "prompt", "chat", "tokens", "temperature",
-                       "top-k", "top-p"));
-    CLI_TRY(CLI_RANGES(args, ranges, &options));
+                                     .best = cli_has("best"),
+                                     .no_ema = cli_has("no-ema"),
+                                     .data = cli_text("data", NULL),
+                                     .device = cli_text("device", NULL),
+                                     .precision = cli_text("precision", NULL)};
+    CLI_TRY(CLI_REFUSE("is for texts, and --out is for images", "prompt", "chat", "tokens", "temperature", "top-k",
+                       "top-p"));
+    CLI_TRY(CLI_RANGES(ranges, &options));
     const mezzo_hooks hooks = {.stop = cli_interruptible()};
-    CLI_TRY(cli_code(args, mezzo_run_predict(&options, &hooks, &s.result)));
-    return cli_print_fields(args, fields, MZ_COUNT(fields), &s, NULL, 12);
+    CLI_TRY(cli_code(mezzo_run_predict(&options, &hooks, &s.result)));
+    return cli_print_fields(fields, MZ_COUNT(fields), &s, NULL, 12);
 }

@@ -13,22 +13,22 @@ typedef struct watch {
     double seconds;
 } watch;
 
-static int parse_axis(const cli_args *args, const char *name, const char *initial, mz_sweep_axis *out) {
-    const char *list = cli_text(args, name, initial);
+static int parse_axis(const char *name, const char *initial, mz_sweep_axis *out) {
+    const char *list = cli_text(name, initial);
     char word[64];
     for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
         char *end;
         long long value = strtoll(word, &end, 10);
         if (end == word || *end != '\0' || value < 1 || value > 1 << 24)
-            return cli_wrong(args->command, "--%s %s: use whole numbers from 1 on, separated by commas", name, list);
+            return cli_wrong("--%s %s: use whole numbers from 1 on, separated by commas", name, list);
         if (out->n == MZ_SWEEP_AXIS)
-            return cli_wrong(args->command, "--%s: at most %d values", name, MZ_SWEEP_AXIS);
+            return cli_wrong("--%s: at most %d values", name, MZ_SWEEP_AXIS);
         for (int i = 0; i < out->n; i++)
             if (out->values[i] == value)
-                return cli_wrong(args->command, "--%s %s: %lld occurs twice", name, list, value);
+                return cli_wrong("--%s %s: %lld occurs twice", name, list, value);
         out->values[out->n++] = value;
     }
-    return out->n > 0 ? CLI_DONE : cli_wrong(args->command, "--%s: name at least one value", name);
+    return out->n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one value", name);
 }
 
 static const cli_range ranges[] = {
@@ -56,33 +56,32 @@ static const axis of_images[] = {{"blocks", "1,2", offsetof(mz_sweep_options, la
                                  {"image-sizes", "32,64", offsetof(mz_sweep_options, seq_len)}};
 
 // An axis of the other kind of grid is refused: nothing is measured on a grid that was not asked for.
-static int parse_grid(const cli_args *args, bool images, mz_sweep_options *o) {
+static int parse_grid(bool images, mz_sweep_options *o) {
     const axis *mine = images ? of_images : of_texts, *others = images ? of_texts : of_images;
     for (size_t i = 0; i < MZ_COUNT(of_texts); i++) {
-        if (strcmp(mine[i].name, others[i].name) != 0 && cli_has(args, others[i].name))
-            return cli_wrong(args->command, "--%s is not for %s: use --%s", others[i].name, o->family, mine[i].name);
-        CLI_TRY(parse_axis(args, mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field)));
+        if (strcmp(mine[i].name, others[i].name) != 0 && cli_has(others[i].name))
+            return cli_wrong("--%s is not for %s: use --%s", others[i].name, o->family, mine[i].name);
+        CLI_TRY(parse_axis(mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field)));
     }
     for (int i = 0; images && i < o->seq_len.n; i++)
         o->seq_len.values[i] *= o->seq_len.values[i]; // pixels
     return CLI_DONE;
 }
 
-static int parse(const cli_args *args, bool images, mz_sweep_options *o) {
-    const char *residual = cli_text(args, "residual", "widest");
-    CLI_TRY(parse_grid(args, images, o));
-    CLI_TRY(cli_precisions(args, "precisions", "fp32,bf16", o->precisions, MZ_COUNT(o->precisions), &o->n_precisions));
-    CLI_TRY(CLI_RANGES(args, ranges, o));
+static int parse(bool images, mz_sweep_options *o) {
+    const char *residual = cli_text("residual", "widest");
+    CLI_TRY(parse_grid(images, o));
+    CLI_TRY(cli_precisions("precisions", "fp32,bf16", o->precisions, MZ_COUNT(o->precisions), &o->n_precisions));
+    CLI_TRY(CLI_RANGES(ranges, o));
     if (strcmp(residual, "widest") != 0 && strcmp(residual, "low") != 0)
-        return cli_wrong(args->command, "--residual %s: it must be widest or low", residual);
+        return cli_wrong("--residual %s: it must be widest or low", residual);
     o->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
     o->repeats.least = 3;
     o->repeats.stop = cli_interruptible();
-    o->path = cli_text(args, "out", "full_data.csv");
+    o->path = cli_text("out", "full_data.csv");
     o->commit = getenv("MEZZO_COMMIT");
-    return strcmp(o->path, "-") != 0
-               ? CLI_DONE
-               : cli_wrong(args->command, "--out -: sweep appends rows and reads them again: name a file");
+    return strcmp(o->path, "-") != 0 ? CLI_DONE
+                                     : cli_wrong("--out -: sweep appends rows and reads them again: name a file");
 }
 
 static void show(void *user, const mz_sweep_progress *p) {
@@ -120,11 +119,11 @@ static const cli_field fields[] = {
     {CLI_FIELD(watch, seconds), "seconds"},
 };
 
-static int print_result(const cli_args *args, const mz_sweep_options *o, const watch *w) {
-    if (cli_has(args, "json")) {
+static int print_result(const mz_sweep_options *o, const watch *w) {
+    if (cli_has("json")) {
         json_t *r = json_object();
         json_object_set_new(r, "out", cli_json_text(o->path, strlen(o->path)));
-        return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
+        return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
     char time[32], program[512], quoted[4200];
     printf("%s: %d row%s, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->done == 1 ? "" : "s",
@@ -134,7 +133,7 @@ static int print_result(const cli_args *args, const mz_sweep_options *o, const w
     bool has_baseline = false; // analyze's
     for (int i = 0; i < o->n_precisions; i++)
         has_baseline = has_baseline || o->precisions[i] == MEZZO_PRECISION_FP32;
-    printf("next:\n  %s analyze %s", cli_quote(args->program, program, sizeof program),
+    printf("next:\n  %s analyze %s", cli_quote(cli_line.program, program, sizeof program),
            cli_quote(o->path, quoted, sizeof quoted));
     if (!has_baseline)
         printf(" --baseline %s --candidate %s", mezzo_precision_name(o->precisions[0]),
@@ -143,20 +142,20 @@ static int print_result(const cli_args *args, const mz_sweep_options *o, const w
     return CLI_DONE;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     mezzo_model_config model;
     mezzo_device *device;
     const char *family = mezzo_model_defaults("glm4_moe", &model) == MEZZO_OK ? "glm4_moe" : "gpt2";
-    mz_sweep_options o = {.family = cli_text(args, "family", family)};
+    mz_sweep_options o = {.family = cli_text("family", family)};
     if (mezzo_model_defaults(o.family, &model) != MEZZO_OK)
-        return cli_error(args->command, MEZZO_ERR_INVALID);
+        return cli_error(MEZZO_ERR_INVALID);
     const bool images = mezzo_model_task(&model) == MEZZO_TASK_IMAGES;
-    CLI_TRY(parse(args, images, &o));
-    CLI_TRY(cli_open_device(args, "auto", &device));
-    watch w = {.unit = images ? "pixels" : "tokens", .quiet = cli_has(args, "quiet")};
+    CLI_TRY(parse(images, &o));
+    CLI_TRY(cli_open_device("auto", &device));
+    watch w = {.unit = images ? "pixels" : "tokens", .quiet = cli_has("quiet")};
     const mezzo_status status = mz_sweep(device, &o, show, &w);
     cli_progress_end();
-    const int code = status == MEZZO_OK ? print_result(args, &o, &w) : cli_error(args->command, status);
+    const int code = status == MEZZO_OK ? print_result(&o, &w) : cli_error(status);
     if (status == MEZZO_ERR_INTERRUPTED)
         fprintf(stderr, "run the same command to continue\n");
     mezzo_device_close(device);

@@ -26,10 +26,10 @@ static void on_save(int number) {
 }
 
 // --signal: each name of the list.
-static int catch_saves(const cli_args *args) {
+static int catch_saves(void) {
     struct sigaction action = {.sa_handler = on_save, .sa_flags = SA_RESTART};
     char word[64];
-    const char *list = cli_text(args, "signal", save_default);
+    const char *list = cli_text("signal", save_default);
     sigemptyset(&action.sa_mask);
     while (cli_next_word(&list, word, sizeof word)) {
         const char *name = strncmp(word, "SIG", 3) == 0 ? word + 3 : word;
@@ -37,16 +37,16 @@ static int catch_saves(const cli_args *args) {
         while (i < MZ_COUNT(save_signals) && strcmp(save_signals[i].name, name) != 0)
             i++;
         if (i == MZ_COUNT(save_signals))
-            return cli_wrong(args->command, "--signal: %s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", word);
+            return cli_wrong("--signal: %s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", word);
         sigaction(save_signals[i].number, &action, NULL);
     }
     return CLI_DONE;
 }
 
-static void print_resume(FILE *to, const cli_args *args, const char *folder, const char *more) {
+static void print_resume(FILE *to, const char *folder, const char *more) {
     char program[512], config[4200], path[4100];
     snprintf(path, sizeof path, "%s/config.yaml", folder);
-    fprintf(to, "%s train --config %s --resume auto%s\n", cli_quote(args->program, program, sizeof program),
+    fprintf(to, "%s train --config %s --resume auto%s\n", cli_quote(cli_line.program, program, sizeof program),
             cli_quote(path, config, sizeof config), more);
 }
 
@@ -148,8 +148,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, sample), "sample"},
 };
 
-static void print_text(const cli_args *args, const char *folder, const mezzo_config *config,
-                       const mezzo_train_result *r) {
+static void print_text(const char *folder, const mezzo_config *config, const mezzo_train_result *r) {
     char program[512], quoted[4200];
     printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, cli_key(config, "model.name"),
            mezzo_precision_name(r->precision), r->device);
@@ -161,7 +160,7 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
             putchar('\n');
     }
     printf("\nrun folder: %s\n", cli_show(folder).text);
-    cli_quote(args->program, program, sizeof program);
+    cli_quote(cli_line.program, program, sizeof program);
     cli_quote(folder, quoted, sizeof quoted);
     char more[64];
     snprintf(more, sizeof more, " --steps %lld", (long long)r->steps * 2);
@@ -180,26 +179,26 @@ static void print_text(const cli_args *args, const char *folder, const mezzo_con
     printf("  %s report %s\n  %s watch %s\n", program, quoted, program, quoted);
     if (*r->checkpoint != '\0') {
         printf("  ");
-        print_resume(stdout, args, folder, more);
+        print_resume(stdout, folder, more);
     }
     printf("  tensorboard --logdir %s\n", quoted);
 }
 
-static int print_json(const cli_args *args, const char *folder, const mezzo_train_result *r) {
+static int print_json(const char *folder, const mezzo_train_result *r) {
     json_t *o = json_object();
     json_object_set_new(o, "run", cli_json_text(folder, strlen(folder)));
-    return cli_json_print(args->command, cli_fields_json(fields, MZ_COUNT(fields), r, r->unit, o));
+    return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), r, r->unit, o));
 }
 
 // Interrupted: where the checkpoint is and how to go on, on stderr; stdout holds results only.
-static void print_interrupted(const cli_args *args, const char *folder, const mezzo_train_result *r) {
+static void print_interrupted(const char *folder, const mezzo_train_result *r) {
     if (*r->checkpoint == '\0') {
-        cli_wrong(args->command, "interrupted at step %lld; wrote no checkpoint", (long long)r->steps);
+        cli_wrong("interrupted at step %lld; wrote no checkpoint", (long long)r->steps);
         return;
     }
-    cli_wrong(args->command, "interrupted at step %lld; the checkpoint is %s", (long long)r->steps, r->checkpoint);
+    cli_wrong("interrupted at step %lld; the checkpoint is %s", (long long)r->steps, r->checkpoint);
     fprintf(stderr, "Resume with: ");
-    print_resume(stderr, args, folder, "");
+    print_resume(stderr, folder, "");
 }
 
 typedef struct watch {
@@ -243,18 +242,18 @@ static const cli_field bisect_fields[] = {
 };
 
 // --bisect-nan: 0 where every step is good, 1 where one is not.
-static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks) {
+static int bisect(const mezzo_config *config, const mezzo_hooks *hooks) {
     mezzo_bisect_result r;
     int code = CLI_DONE;
     mezzo_status status = mezzo_run_bisect(config, hooks, &r);
     cli_progress_end();
     if (status == MEZZO_ERR_INTERRUPTED) {
-        cli_wrong(args->command, "%s", mezzo_error_message());
+        cli_wrong("%s", mezzo_error_message());
         return CLI_INTERRUPTED;
     }
-    CLI_TRY(cli_code(args, status));
-    if (cli_has(args, "json"))
-        code = cli_json_print(args->command, CLI_OBJECT(bisect_fields, &r));
+    CLI_TRY(cli_code(status));
+    if (cli_has("json"))
+        code = cli_json_print(CLI_OBJECT(bisect_fields, &r));
     else if (r.found)
         printf("%s\n", r.text);
     else
@@ -262,27 +261,27 @@ static int bisect(const cli_args *args, const mezzo_config *config, const mezzo_
     return code == CLI_DONE && r.found ? CLI_CHECK_FAILED : code;
 }
 
-static bool names_model(const cli_args *args) {
-    for (int i = 0; i < args->n_given; i++)
-        if (strncmp(args->given[i].name, "model.", 6) == 0)
+static bool names_model(void) {
+    for (int i = 0; i < cli_line.n_given; i++)
+        if (strncmp(cli_line.given[i].name, "model.", 6) == 0)
             return true;
-    return cli_has(args, "config") || cli_has(args, "recipe") || cli_given_key(args, "train.init") != NULL;
+    return cli_has("config") || cli_has("recipe") || cli_given_key("train.init") != NULL;
 }
 
 // Without a word on the model: one of a size that this machine trains in minutes, with a context that the text has room
 // for. GPT-2's own size would take days on a CPU.
-static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
+static mezzo_status choose_model(mezzo_config *config) {
     const char *device = cli_key(config, "device.name"), *data = cli_key(config, "data.path");
     mezzo_device *gpu = NULL;
     struct stat text;
-    if (names_model(args))
+    if (names_model())
         return MEZZO_OK;
     if (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device))
         mezzo_log_set(NULL, NULL); // the run reports whether it opens
     bool large = (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device)) &&
                  mezzo_device_open(strcmp(device, "auto") == 0 ? mz_gpu_name() : device, 0, &gpu) == MEZZO_OK;
     mezzo_device_close(gpu);
-    mezzo_log_set(cli_has(args, "quiet") ? cli_log_quietly : cli_log, NULL);
+    mezzo_log_set(cli_has("quiet") ? cli_log_quietly : cli_log, NULL);
     int64_t context = large ? 256 : 128;
     // A tenth validates, and a token is at most a few characters.
     bool file = data != NULL && stat(data, &text) == 0 && S_ISREG(text.st_mode);
@@ -297,7 +296,7 @@ static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
                  {"model.seq_len", context}};
     for (size_t i = 0; i < MZ_COUNT(sizes); i++)
         MEZZO_TRY(mz_config_set_int(config, sizes[i].key, sizes[i].value, "chosen"));
-    if (!cli_has(args, "quiet"))
+    if (!cli_has("quiet"))
         fprintf(stderr,
                 "mezzo: no --model: a GPT-2 of %lld layers, width %lld and context %lld, for %s and this text; "
                 "--model gpt2-124M is GPT-2's own size\n",
@@ -306,13 +305,12 @@ static mezzo_status choose_model(const cli_args *args, mezzo_config *config) {
 }
 
 // A run folder that was copied, moved or is seen from elsewhere goes on where its config.yaml is, whatever that says.
-static mezzo_status resume_where_it_is(const cli_args *args, mezzo_config *config) {
-    const char *file = cli_text(args, "config", ""), *slash = strrchr(file, '/'),
-               *resume = cli_key(config, "train.resume");
+static mezzo_status resume_where_it_is(mezzo_config *config) {
+    const char *file = cli_text("config", ""), *slash = strrchr(file, '/'), *resume = cli_key(config, "train.resume");
     const size_t n = slash != NULL ? (size_t)(slash - file) : 0;
     char folder[4096], checkpoints[4112];
     struct stat here, there;
-    if (cli_given_key(args, "train.out") != NULL || strcmp(resume, "auto") != 0 ||
+    if (cli_given_key("train.out") != NULL || strcmp(resume, "auto") != 0 ||
         strcmp(slash != NULL ? slash + 1 : file, "config.yaml") != 0 || n >= sizeof folder)
         return MEZZO_OK;
     snprintf(folder, sizeof folder, "%.*s", n > 0 ? (int)n : 1, n > 0 ? file : slash != NULL ? "/" : ".");
@@ -326,7 +324,7 @@ static mezzo_status resume_where_it_is(const cli_args *args, mezzo_config *confi
     return mezzo_config_set(config, "train.out", folder, "resolved");
 }
 
-static int train(const cli_args *args, const mezzo_config *config, const mezzo_hooks *hooks) {
+static int train(const mezzo_config *config, const mezzo_hooks *hooks) {
     mezzo_train_result result = {.loss = NAN, .val_loss = NAN, .sampled_val_loss = NAN, .best_val_loss = NAN};
     mezzo_status status = mezzo_run_train(config, hooks, &result);
     cli_progress_end();
@@ -334,42 +332,42 @@ static int train(const cli_args *args, const mezzo_config *config, const mezzo_h
     if (result.rank > 0 && (status == MEZZO_OK || status == MEZZO_ERR_INTERRUPTED)) // rank 0 prints the result
         return cli_exit_code(status);
     if (status == MEZZO_ERR_INTERRUPTED) {
-        print_interrupted(args, folder, &result);
+        print_interrupted(folder, &result);
         return CLI_INTERRUPTED;
     }
     if (status != MEZZO_OK && *result.checkpoint != '\0')
         fprintf(stderr, "the newest checkpoint is %s\n", cli_show(result.checkpoint).text);
-    CLI_TRY(cli_code(args, status));
-    if (cli_has(args, "json"))
-        return print_json(args, folder, &result);
-    print_text(args, folder, config, &result);
+    CLI_TRY(cli_code(status));
+    if (cli_has("json"))
+        return print_json(folder, &result);
+    print_text(folder, config, &result);
     return CLI_DONE;
 }
 
 // A reader of the progress that goes away ("| head") does not end the run, and files on the disk are complete at every
 // moment.
-static int train_or_bisect(const cli_args *args, mezzo_config *config) {
+static int train_or_bisect(mezzo_config *config) {
     const volatile sig_atomic_t *stop = cli_interrupts("\nmezzo train: stopping; press Ctrl-C again to quit now\n");
-    watch w = {.quiet = cli_has(args, "quiet"), .config = config};
+    watch w = {.quiet = cli_has("quiet"), .config = config};
     const mezzo_hooks hooks = {.progress = show, .user = &w, .stop = stop, .choose = choose, .save = &saves};
-    CLI_TRY(catch_saves(args));
+    CLI_TRY(catch_saves());
     if (w.quiet)
         mezzo_log_set(cli_log_quietly, NULL);
-    CLI_TRY(cli_code(args, resume_where_it_is(args, config)));
-    if (cli_given_key(args, "model.name") == NULL && *cli_key(config, "train.resume") != '\0')
-        CLI_TRY(cli_code(args, mz_config_find_graph(config)));
-    CLI_TRY(cli_code(args, choose_model(args, config)));
-    CLI_TRY(cli_code(args, mz_init_import(config)));
+    CLI_TRY(cli_code(resume_where_it_is(config)));
+    if (cli_given_key("model.name") == NULL && *cli_key(config, "train.resume") != '\0')
+        CLI_TRY(cli_code(mz_config_find_graph(config)));
+    CLI_TRY(cli_code(choose_model(config)));
+    CLI_TRY(cli_code(mz_init_import(config)));
 #ifdef MEZZO_INJECT
-    mz_inject_next(cli_text(args, "inject", NULL));
+    mz_inject_next(cli_text("inject", NULL));
 #endif
-    return cli_has(args, "bisect-nan") ? bisect(args, config, &hooks) : train(args, config, &hooks);
+    return cli_has("bisect-nan") ? bisect(config, &hooks) : train(config, &hooks);
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     mezzo_config *config;
-    CLI_TRY(cli_config(args, &config));
-    const int code = train_or_bisect(args, config);
+    CLI_TRY(cli_config(&config));
+    const int code = train_or_bisect(config);
     mezzo_config_free(config);
     return code;
 }

@@ -16,9 +16,9 @@ static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers"
                                        {"model.d_model", "128"}, {"model.seq_len", "128"},  {"train.batch_size", "64"},
                                        {"train.steps", "200"},   {"schedule.warmup", "20"}, {"train.eval_iters", "0"}};
 
-static mezzo_status set_defaults(const cli_args *args, mezzo_config *config) {
-    const bool has_file = cli_has(args, "config"); // which says what is trained
-    return has_file ? MEZZO_OK : cli_set_defaults(args, config, defaults, MZ_COUNT(defaults));
+static mezzo_status set_defaults(mezzo_config *config) {
+    const bool has_file = cli_has("config"); // which says what is trained
+    return has_file ? MEZZO_OK : cli_set_defaults(config, defaults, MZ_COUNT(defaults));
 }
 
 // user: the result, whose precision is known before the first step.
@@ -69,40 +69,40 @@ static mezzo_status write_reports(const char *folder, const mz_verify_options *o
     return status;
 }
 
-static int tell(const cli_args *args, const mz_verify_options *o, const mz_verify_result *r, const char *folder) {
+static int tell(const mz_verify_options *o, const mz_verify_result *r, const char *folder) {
     mz_text t = {0};
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, report_json(o, r));
+    if (cli_has("json"))
+        return cli_json_print(report_json(o, r));
     (o->matched ? mz_matched_text : mz_verify_text)(o, r, &t);
     mz_text_addf(&t, "\nreport: %s/verify.md, %s/verify.json\n", cli_show(folder).text, cli_show(folder).text);
-    return cli_print_made(args, &t);
+    return cli_print_made(&t);
 }
 
 // Options of the one mode are refused in the other.
-static int parse_matched(const cli_args *args, mz_verify_options *o) {
+static int parse_matched(mz_verify_options *o) {
     int n = 0;
     if (o->matched)
-        CLI_TRY(CLI_REFUSE(args, "is a requirement, and there are none with --matched", "min-speedup",
-                           "min-memory-reduction", "max-accuracy-difference"));
+        CLI_TRY(CLI_REFUSE("is a requirement, and there are none with --matched", "min-speedup", "min-memory-reduction",
+                           "max-accuracy-difference"));
     else
-        CLI_TRY(CLI_REFUSE(args, "is for --matched", "baseline", "within", "minutes", "transfer"));
+        CLI_TRY(CLI_REFUSE("is for --matched", "baseline", "within", "minutes", "transfer"));
     o->baseline = MEZZO_PRECISION_FP32;
-    if (cli_has(args, "baseline"))
-        CLI_TRY(cli_precisions(args, "baseline", "", &o->baseline, 1, &n));
-    CLI_TRY(cli_number(args, "within", 0, 1, 0.01, &o->within));
-    return cli_number(args, "minutes", 0, 1e6, 0, &o->minutes);
+    if (cli_has("baseline"))
+        CLI_TRY(cli_precisions("baseline", "", &o->baseline, 1, &n));
+    CLI_TRY(cli_number("within", 0, 1, 0.01, &o->within));
+    return cli_number("minutes", 0, 1e6, 0, &o->minutes);
 }
 
-static int parse(const cli_args *args, mz_verify_options *o) {
+static int parse(mz_verify_options *o) {
     int64_t seeds = 0;
-    o->matched = cli_has(args, "matched");
-    CLI_TRY(cli_integer(args, "seeds", 1, MZ_VERIFY_SEEDS, o->matched ? 8 : 3, &seeds));
+    o->matched = cli_has("matched");
+    CLI_TRY(cli_integer("seeds", 1, MZ_VERIFY_SEEDS, o->matched ? 8 : 3, &seeds));
     o->seeds = (int)seeds;
-    CLI_TRY(parse_matched(args, o));
-    CLI_TRY(cli_number(args, "min-speedup", 0, 1e6, 1.5, &o->least_speedup));
-    CLI_TRY(cli_number(args, "min-memory-reduction", -1e6, 100, 40, &o->least_memory_percent));
-    CLI_TRY(cli_number(args, "max-accuracy-difference", 0, 1, 0.01, &o->most_accuracy_difference));
-    return cli_number(args, "level", 0.5, 0.9999, 0.95, &o->level);
+    CLI_TRY(parse_matched(o));
+    CLI_TRY(cli_number("min-speedup", 0, 1e6, 1.5, &o->least_speedup));
+    CLI_TRY(cli_number("min-memory-reduction", -1e6, 100, 40, &o->least_memory_percent));
+    CLI_TRY(cli_number("max-accuracy-difference", 0, 1, 0.01, &o->most_accuracy_difference));
+    return cli_number("level", 0.5, 0.9999, 0.95, &o->level);
 }
 
 static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
@@ -112,64 +112,63 @@ static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
 }
 
 // --transfer 64,96,128: the widths before the model's own.
-static int parse_widths(const cli_args *args, int64_t *widths, int *n) {
-    const char *rest = cli_text(args, "transfer", "");
+static int parse_widths(int64_t *widths, int *n) {
+    const char *rest = cli_text("transfer", "");
     char word[64];
     for (*n = 0; cli_next_word(&rest, word, sizeof word);) {
         char *end;
         errno = 0;
         const long long value = strtoll(word, &end, 10);
         if (end == word || errno != 0 || value < 1 || *end != '\0' || *n == MZ_TRANSFER_WIDTHS)
-            return cli_wrong(args->command, "--transfer %s: expected %d to %d widths, such as 64,96,128",
-                             cli_text(args, "transfer", ""), MZ_TRANSFER_LEAST, MZ_TRANSFER_WIDTHS);
+            return cli_wrong("--transfer %s: expected %d to %d widths, such as 64,96,128", cli_text("transfer", ""),
+                             MZ_TRANSFER_LEAST, MZ_TRANSFER_WIDTHS);
         widths[(*n)++] = value;
     }
     return CLI_DONE;
 }
 
-static int transfer(const cli_args *args, const mz_verify_options *o, const int64_t *widths, int n,
-                    mz_verify_result *r) {
+static int transfer(const mz_verify_options *o, const int64_t *widths, int n, mz_verify_result *r) {
     mz_transfer t;
     mz_text text = {0};
-    mezzo_status status = set_defaults(args, o->config);
+    mezzo_status status = set_defaults(o->config);
     if (status == MEZZO_OK)
         status = mz_transfer_find(o, widths, n, show, r, &t, r);
     cli_progress_end();
-    CLI_TRY(cli_code(args, status));
-    const bool json = cli_has(args, "json");
+    CLI_TRY(cli_code(status));
+    const bool json = cli_has("json");
     if (!json)
         mz_transfer_text(&t, o, r, &text);
-    const int code = json ? cli_json_print(args->command, mz_transfer_json(&t, o, r)) : cli_print_made(args, &text);
+    const int code = json ? cli_json_print(mz_transfer_json(&t, o, r)) : cli_print_made(&text);
     return code == CLI_DONE && !t.inside ? CLI_CHECK_FAILED : code;
 }
 
-static int verify(const cli_args *args, const mz_verify_options *o, mz_verify_result *r) {
-    const char *folder = cli_text(args, "out", "verify");
-    char *command = cli_command_line(args);
-    mezzo_status status = command != NULL ? set_defaults(args, o->config) : MEZZO_ERR_MEMORY;
+static int verify(const mz_verify_options *o, mz_verify_result *r) {
+    const char *folder = cli_text("out", "verify");
+    char *command = cli_command_line();
+    mezzo_status status = command != NULL ? set_defaults(o->config) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
         status = mz_verify(o, show, r, r);
     cli_progress_end();
     if (status == MEZZO_OK)
         status = write_reports(folder, o, r, command);
     mz_free(command);
-    CLI_TRY(cli_code(args, status));
-    CLI_TRY(tell(args, o, r, folder));
+    CLI_TRY(cli_code(status));
+    CLI_TRY(tell(o, r, folder));
     return passed(o, r) ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     mz_verify_options o = {.stop = cli_interruptible()};
     int64_t widths[MZ_TRANSFER_WIDTHS];
     int n_widths = 0, code;
-    CLI_TRY(parse(args, &o));
-    CLI_TRY(parse_widths(args, widths, &n_widths));
-    CLI_TRY(cli_config(args, &o.config));
+    CLI_TRY(parse(&o));
+    CLI_TRY(parse_widths(widths, &n_widths));
+    CLI_TRY(cli_config(&o.config));
     mz_verify_result *r = mz_alloc(1, sizeof *r);
     if (r == NULL)
-        code = cli_error(args->command, MEZZO_ERR_MEMORY);
+        code = cli_error(MEZZO_ERR_MEMORY);
     else
-        code = n_widths > 0 ? transfer(args, &o, widths, n_widths, r) : verify(args, &o, r);
+        code = n_widths > 0 ? transfer(&o, widths, n_widths, r) : verify(&o, r);
     if (r != NULL)
         mz_verify_free(r);
     mz_free(r);

@@ -341,14 +341,14 @@ static mezzo_status follow(view *v, mz_run_log *log, double interval, bool once,
     }
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     double interval;
-    CLI_TRY(cli_number(args, "interval", 0.1, 3600, 1, &interval));
-    if (args->n_operands == 0)
-        return cli_wrong(args->command, "name a run folder: mezzo watch runs/mezzo");
-    const bool once = cli_has(args, "once");
+    CLI_TRY(cli_number("interval", 0.1, 3600, 1, &interval));
+    if (cli_line.n_operands == 0)
+        return cli_wrong("name a run folder: mezzo watch runs/mezzo");
+    const bool once = cli_has("once");
     mz_run_log log = {0};
-    view v = {.folder = args->operands[0],
+    view v = {.folder = cli_line.operands[0],
               .screen = isatty(STDOUT_FILENO) && !once,
               .colours = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL,
               .stop = cli_interruptible()};
@@ -370,7 +370,7 @@ static int run(const cli_args *args) {
     if (status == MEZZO_ERR_INTERRUPTED) // it has changed nothing, and the reader asked to leave
         status = MEZZO_OK;
     mz_run_log_free(&log);
-    return cli_code(args, status);
+    return cli_code(status);
 }
 
 static const cli_option options_table[] = {

@@ -31,7 +31,6 @@ typedef struct rank_process {
 } rank_process;
 
 typedef struct job {
-    const cli_args *args;
     int n, alive;
     rank_process *ranks;
     bool gpus;
@@ -386,7 +385,7 @@ static void tell_end(const job *j) {
     else if (j->line[0] == '\0' && code_of(j->ranks[j->first_bad].status) != CLI_INTERRUPTED)
         snprintf(by, sizeof by, "rank %d ended with code %d", j->first_bad, code_of(j->ranks[j->first_bad].status));
     if (j->line[0] != '\0' || by[0] != '\0')
-        cli_wrong(j->args->command, "%s%s", j->line, by);
+        cli_wrong("%s%s", j->line, by);
 }
 
 static int run_job(job *j, char **words, int attempt) {
@@ -400,7 +399,7 @@ static int run_job(job *j, char **words, int attempt) {
         status = start_rank(j, r, words);
     alarm(0);
     if (status != MEZZO_OK) {
-        code = cli_error(j->args->command, status);
+        code = cli_error(status);
         for (int r = 0; r < j->n; r++)
             j->ranks[r].ended_here = true;
         send_all(j, SIGKILL);
@@ -423,41 +422,40 @@ static int run_job(job *j, char **words, int attempt) {
 
 // --- the command ---------------------------------------------------------------------------------------------------
 // The device that the ranks will be asked for: the last --device among their words.
-static const char *asked_device(const cli_args *args) {
+static const char *asked_device(void) {
     const char *device = "auto";
-    for (int i = 0; i < args->n_operands; i++) {
-        const char *word = args->operands[i];
-        if ((strcmp(word, "--device") == 0 || strcmp(word, "--device.name") == 0) && i + 1 < args->n_operands)
-            device = args->operands[i + 1];
+    for (int i = 0; i < cli_line.n_operands; i++) {
+        const char *word = cli_line.operands[i];
+        if ((strcmp(word, "--device") == 0 || strcmp(word, "--device.name") == 0) && i + 1 < cli_line.n_operands)
+            device = cli_line.operands[i + 1];
         else if (strncmp(word, "--device=", 9) == 0 || strncmp(word, "--device.name=", 14) == 0)
             device = strchr(word, '=') + 1;
     }
     return device;
 }
 
-static int look_at_devices(const cli_args *args, job *j) {
-    const char *device = asked_device(args);
+static int look_at_devices(job *j) {
+    const char *device = asked_device();
     const int gpus = mz_gpu_count();
     j->gpus = mz_device_name_is_gpu(device) || (strcmp(device, "auto") == 0 && gpus > 0);
     if (strncmp(device, "cuda:", 5) == 0 && j->n > 1)
-        return cli_wrong(args->command, "--device %s names one GPU for %d ranks: use --device cuda", device, j->n);
+        return cli_wrong("--device %s names one GPU for %d ranks: use --device cuda", device, j->n);
     if (j->gpus && j->n > gpus)
-        return cli_wrong(args->command,
-                         "-n %d: this machine has %d GPU%s, and each rank needs one; or use --device cpu", j->n, gpus,
+        return cli_wrong("-n %d: this machine has %d GPU%s, and each rank needs one; or use --device cpu", j->n, gpus,
                          gpus == 1 ? "" : "s");
     return CLI_DONE;
 }
 
 // The ranks' words: the command, theirs, and after a restart `--resume auto`.
-static char **make_words(const cli_args *args, bool again) {
-    char **words = mz_alloc((size_t)args->n_operands + 4, sizeof *words);
+static char **make_words(bool again) {
+    char **words = mz_alloc((size_t)cli_line.n_operands + 4, sizeof *words);
     int n = 0;
     if (words == NULL)
         return NULL;
-    words[n++] = (char *)(uintptr_t)args->program; // exec's words are not written to
-    for (int i = 0; i < args->n_operands; i++)
-        words[n++] = (char *)(uintptr_t)args->operands[i];
-    if (again && strcmp(args->operands[0], "train") == 0) {
+    words[n++] = (char *)(uintptr_t)cli_line.program; // exec's words are not written to
+    for (int i = 0; i < cli_line.n_operands; i++)
+        words[n++] = (char *)(uintptr_t)cli_line.operands[i];
+    if (again && strcmp(cli_line.operands[0], "train") == 0) {
         words[n++] = (char *)(uintptr_t) "--resume";
         words[n++] = (char *)(uintptr_t) "auto";
     }
@@ -490,9 +488,9 @@ static void leave_out_device(job *j, int rank) {
 }
 
 static int run_once(job *j, int attempt, bool again) {
-    char **words = make_words(j->args, again);
+    char **words = make_words(again);
     if (words == NULL)
-        return cli_error(j->args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     const int code = run_job(j, words, attempt);
     mz_free(words);
     return code;
@@ -509,12 +507,11 @@ static int run_with_restarts(job *j, int restarts, int least) {
             j->n--;
         }
         if (failures > 0)
-            cli_wrong(j->args->command, "restart %d of %d, with %d rank%s", failures, restarts, j->n,
-                      j->n == 1 ? "" : "s");
+            cli_wrong("restart %d of %d, with %d rank%s", failures, restarts, j->n, j->n == 1 ? "" : "s");
         code = run_once(j, attempt++, failures > 0);
         while (code == CLI_USAGE && j->n < before && j->n > least) { // so many do not divide the batch
             j->n--;
-            cli_wrong(j->args->command, "the same with %d rank%s", j->n, j->n == 1 ? "" : "s");
+            cli_wrong("the same with %d rank%s", j->n, j->n == 1 ? "" : "s");
             code = run_once(j, attempt++, true);
         }
         if (code != CLI_FAILED || asked_times > 0)
@@ -524,42 +521,40 @@ static int run_with_restarts(job *j, int restarts, int least) {
 }
 
 // A step must stay what it is with fewer ranks.
-static int check_least(const cli_args *args, int64_t n, int64_t least) {
-    bool batch = strcmp(args->operands[0], "train") != 0;
-    for (int i = 0; i < args->n_operands; i++)
-        batch = batch || strncmp(args->operands[i], "--global-batch", 14) == 0;
+static int check_least(int64_t n, int64_t least) {
+    bool batch = strcmp(cli_line.operands[0], "train") != 0;
+    for (int i = 0; i < cli_line.n_operands; i++)
+        batch = batch || strncmp(cli_line.operands[i], "--global-batch", 14) == 0;
     if (least > n)
-        return cli_wrong(args->command,
-                         "--min-ranks %lld of -n %lld: it is the smallest number of ranks to restart with",
+        return cli_wrong("--min-ranks %lld of -n %lld: it is the smallest number of ranks to restart with",
                          (long long)least, (long long)n);
     if (least > 0 && !batch)
         return cli_wrong(
-            args->command,
             "--min-ranks: give train --global-batch, so that the batch per step stays the same with fewer ranks");
     return CLI_DONE;
 }
 
-static int run(const cli_args *args) {
+static int run(void) {
     int64_t n, restarts, least;
-    int code = cli_integer(args, "n", 1, MOST, 0, &n);
+    int code = cli_integer("n", 1, MOST, 0, &n);
     if (code == CLI_DONE)
-        code = cli_integer(args, "restarts", 0, 1000, 0, &restarts);
+        code = cli_integer("restarts", 0, 1000, 0, &restarts);
     if (code == CLI_DONE)
-        code = cli_integer(args, "min-ranks", 1, MOST, 0, &least);
+        code = cli_integer("min-ranks", 1, MOST, 0, &least);
     if (code != CLI_DONE)
         return code;
-    if (n == 0 || args->n_operands == 0)
-        return cli_wrong(args->command, "usage: mezzo launch %s", args->command->usage);
-    code = check_least(args, n, least);
+    if (n == 0 || cli_line.n_operands == 0)
+        return cli_wrong("usage: mezzo launch %s", cli_line.command->usage);
+    code = check_least(n, least);
     if (code != CLI_DONE)
         return code;
-    job j = {.args = args, .n = (int)n, .listener = -1, .tell = {-1, -1}};
-    code = look_at_devices(args, &j);
+    job j = {.n = (int)n, .listener = -1, .tell = {-1, -1}};
+    code = look_at_devices(&j);
     if (code != CLI_DONE)
         return code;
     j.ranks = mz_alloc((size_t)n, sizeof *j.ranks);
     if (j.ranks == NULL)
-        return cli_error(args->command, MEZZO_ERR_MEMORY);
+        return cli_error(MEZZO_ERR_MEMORY);
     catch_signals();
     code = run_with_restarts(&j, (int)restarts, (int)least);
     mz_free(j.ranks);

@@ -24,18 +24,18 @@ static const cli_field fields[] = {
     {CLI_FIELD(shown, written.seconds), "seconds"},
 };
 
-int cli_data_radio(const cli_args *args) {
-    mz_radio_options options = {.out = cli_text(args, "out", NULL)};
+int cli_data_radio(void) {
+    mz_radio_options options = {.out = cli_text("out", NULL)};
     shown s = {.folder = options.out};
-    CLI_TRY(CLI_REFUSE(args, "is for texts, not for radio maps", "tokenizer", "format", "split"));
-    CLI_TRY(CLI_RANGES(args, ranges, &options));
+    CLI_TRY(CLI_REFUSE("is for texts, not for radio maps", "tokenizer", "format", "split"));
+    CLI_TRY(CLI_RANGES(ranges, &options));
     if (options.maps == 0)
-        return cli_wrong(args->command, "--maps is missing: the number of cities");
+        return cli_wrong("--maps is missing: the number of cities");
     if (options.out == NULL)
-        return cli_wrong(args->command, "--out is missing: the folder to create");
-    CLI_TRY(cli_code(args, mz_radio_write(&options, cli_interruptible(), &s.written)));
-    if (cli_has(args, "json"))
-        return cli_json_print(args->command, CLI_OBJECT(fields, &s));
+        return cli_wrong("--out is missing: the folder to create");
+    CLI_TRY(cli_code(mz_radio_write(&options, cli_interruptible(), &s.written)));
+    if (cli_has("json"))
+        return cli_json_print(CLI_OBJECT(fields, &s));
     char buf[32];
     printf("%s: %s cit%s with %lld transmitter%s each, %.0f %% built up, in %.1f s\n", cli_show(s.folder).text,
            cli_thousands((double)s.written.maps, buf, sizeof buf), s.written.maps == 1 ? "y" : "ies",
