@@ -92,9 +92,8 @@ static void print_choice(const mz_choice *c, const char *unit) {
     for (int i = 0; i < c->n; i++)
         timed += c->candidates[i].timed;
     if (timed == 0)
-        cli_tell(
-            "\nNothing was timed, only memory was planned. --precisions fp32,bf16 times what it names, emulated or "
-            "not.");
+        cli_tell("\nNothing was timed, only memory was planned. --precisions fp32,bf16 times what it names, emulated "
+                 "or not.");
 }
 
 // --d-model, --batch-size and --seq-len are options of the rules and keys at once.
@@ -224,8 +223,7 @@ const cli_command cli_advise = {
     .name = "advise",
     .summary = "recommend a precision, by rules, by timing or by training here",
     .usage = "[--rules FILE|NAME] [--model NAME] --d-model N --batch-size N --seq-len N\n       mezzo advise --measure "
-             "--model NAME [--KEY "
-             "VALUE …]\n       mezzo advise --data FILE [--KEY VALUE …]",
+             "--model NAME [--KEY VALUE …]\n       mezzo advise --data FILE [--KEY VALUE …]",
     .details =
         "With --measure: the fastest precision that fits and passes a numeric check: its first steps are finite, and "
         "its loss is within 1 % of the widest precision's. FP8 must also match the widest precision's first gradient. "

@@ -42,12 +42,11 @@ static void warn(const mz_study *s) {
         fprintf(stderr, "mezzo analyze: %zu pairs ran on different rungs or shapes and are listed separately\n",
                 s->n_unequal);
     if (s->noisy > 0)
-        fprintf(
-            stderr,
-            "mezzo analyze: the times of %zu row%s vary by more than %g %% (coefficient of variation), most in line "
-            "%lld (%.0f %%)\n",
-            s->noisy, s->noisy == 1 ? "" : "s", 100 * MZ_STUDY_NOISY, (long long)s->rows[s->noisiest].line,
-            100 * mz_row_cv(&s->rows[s->noisiest]));
+        fprintf(stderr,
+                "mezzo analyze: the times of %zu row%s vary by more than %g %% (coefficient of variation), most in "
+                "line %lld (%.0f %%)\n",
+                s->noisy, s->noisy == 1 ? "" : "s", 100 * MZ_STUDY_NOISY, (long long)s->rows[s->noisiest].line,
+                100 * mz_row_cv(&s->rows[s->noisiest]));
     if (s->others[0] != '\0')
         fprintf(stderr, "mezzo analyze: the file also has rows of %s: compare them with --candidate NAME\n",
                 mz_quote(s->others).text);
@@ -90,10 +89,10 @@ static int print_json(const mz_analysis *a, const outcome *out) {
 static int print_text(const mz_analysis *a, const outcome *out) {
     mz_text t = {0};
     t.status = mz_analysis_text(a, &t);
-    mz_text_addf(&t,
-                 "\nwritten to %s: pairs_analysis.csv, summary.json, rules.json, report.md, %d figure%s (PNG, SVG, "
-                 "gnuplot)\n",
-                 out->folder, out->drawn, out->drawn == 1 ? "" : "s");
+    mz_text_addf(
+        &t,
+        "\nwritten to %s: pairs_analysis.csv, summary.json, rules.json, report.md, %d figure%s (PNG, SVG, gnuplot)\n",
+        out->folder, out->drawn, out->drawn == 1 ? "" : "s");
     return cli_print_made(&t);
 }
 

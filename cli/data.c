@@ -96,12 +96,11 @@ const cli_command cli_data = {
         "TEXT --out DIR [--tokenizer auto|char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
         "       mezzo data TEXT... --train-tokenizer N --out DIR|FILE [--pattern gpt2|gpt4|llama3] [--special A,B]\n"
         "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
-    .details =
-        "TEXT is a UTF-8 file, records {\"text\": …} (*.jsonl, *.json, also .gz; a folder or a list), or shards "
-        "(a *.bin file, a folder) to convert to the other format. mezzo train "
-        "--data DIR reads the result. --train-tokenizer learns byte-pair encoding from texts, records and folders of "
-        "them, and writes a tokenizer.json. The word radio instead generates cities and the received power of "
-        "transmitters in them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
+    .details = "TEXT is a UTF-8 file, records {\"text\": …} (*.jsonl, *.json, also .gz; a folder or a list), or shards "
+               "(a *.bin file, a folder) to convert to the other format. mezzo train --data DIR reads the result. "
+               "--train-tokenizer learns byte-pair encoding from texts, records and folders of them, and writes a "
+               "tokenizer.json. The word radio instead generates cities and the received power of transmitters in "
+               "them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
     .options = options_table,
     .max_operands = 4096,
     .operand = "a text file",

@@ -375,14 +375,13 @@ const cli_command cli_doctor = {
     .summary = "this machine's formats; what files request, and PyTorch programs do",
     .usage = "[--device NAME] [--report FILE] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]\n"
              "--run [--steps N] [--stop] [--traces FOLDER] [--json] -- python train.py …",
-    .details =
-        "Without --config: shows the device, its formats and the recommended precision, and compares a few real "
-        "training steps in each precision with fp32's; exit code 1 if one is wrong. With --config: shows what "
-        "each file requests (Mezzo's, accelerate's, DeepSpeed's, Lightning's, or a trainer's YAML or JSON), "
-        "what would run, whether there is a loss scaler, and every conflict with the lines to change; exit code "
-        "1 if there is one. With --run: follows the first steps of a PyTorch program without changing it, and "
-        "names with file and line what costs speed or accuracy; exit code 1 if it finds something. docs/doctor.md "
-        "has the rules, docs/audit.md the audit.",
+    .details = "Without --config: shows the device, its formats and the recommended precision, and compares a few real "
+               "training steps in each precision with fp32's; exit code 1 if one is wrong. With --config: shows what "
+               "each file requests (Mezzo's, accelerate's, DeepSpeed's, Lightning's, or a trainer's YAML or JSON), "
+               "what would run, whether there is a loss scaler, and every conflict with the lines to change; exit code "
+               "1 if there is one. With --run: follows the first steps of a PyTorch program without changing it, and "
+               "names with file and line what costs speed or accuracy; exit code 1 if it finds something. "
+               "docs/doctor.md has the rules, docs/audit.md the audit.",
     .options = options_table,
     .max_operands = MAX_WORDS,
     .run = run,

@@ -419,8 +419,8 @@ static int run(void) {
 static const cli_option options_table[] = {
     {"config", "FILE", "a YAML file of keys; command-line options override it"},
     {"after", "PASS",
-     "the pass after which to show the graph: autocast, autodiff, recompute, decompose, fuse, chunk; for --device "
-     "also keep, storage, recompute_act, gather, streams, choose, plan [autocast]"},
+     "the pass after which to show the graph: autocast, autodiff, recompute, decompose, fuse, chunk; for --device also "
+     "keep, storage, recompute_act, gather, streams, choose, plan [autocast]"},
     {"diff", "A,B", "only the ops that differ between two precisions, after autocast"},
     {"dot", "FILE",
      "also write the graph after the pass, with ops coloured by storage dtype: FILE.svg or FILE.png (drawn by "
@@ -451,9 +451,8 @@ const cli_command cli_explain = {
     .name = "explain",
     .summary = "every op's dtypes under a precision, and why",
     .usage = "--model NAME --precision NAME [--after PASS] [--KEY VALUE …]",
-    .details =
-        "Prints one row per op, and what each column means. autocast decides as torch.amp does (docs/OPS.md lists "
-        "the exceptions); the fuse pass does not change the values.",
+    .details = "Prints one row per op, and what each column means. autocast decides as torch.amp does (docs/OPS.md "
+               "lists the exceptions); the fuse pass does not change the values.",
     .options = options_table,
     .config = keys,
     .run = run,

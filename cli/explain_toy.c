@@ -88,9 +88,8 @@ int cli_explain_toy(void) {
     for (int i = 0; i < ANSWERS; i++)
         printf("  %-25s %s\n", questions[i], all[n - 1].rule[i]);
     printf("\n");
-    cli_tell(
-        "The table shows autocast's decisions, the same as torch.amp's. Products run in the low format and "
-        "accumulate in fp32; casts give the norm and the loss fp32 inputs. When the model runs, each cast is folded "
-        "into the op before it: mezzo explain --model toy shows both.");
+    cli_tell("The table shows autocast's decisions, the same as torch.amp's. Products run in the low format and "
+             "accumulate in fp32; casts give the norm and the loss fp32 inputs. When the model runs, each cast is "
+             "folded into the op before it: mezzo explain --model toy shows both.");
     return CLI_DONE;
 }

@@ -85,10 +85,9 @@ const cli_command cli_import = {
     .name = "import",
     .summary = "convert weights of Hugging Face, GGUF or llm.c to a run folder",
     .usage = "DIR|FILE --out DIR [--adapter DIR] [--tokenizer NAME]",
-    .details =
-        "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE is one "
-        "of these, a GGUF file (f32, f16, bf16, q8_0) or llm.c's model file. import creates a run folder with a "
-        "checkpoint, for sample, eval and export.",
+    .details = "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE "
+               "is one of these, a GGUF file (f32, f16, bf16, q8_0) or llm.c's model file. import creates a run folder "
+               "with a checkpoint, for sample, eval and export.",
     .options = import_table,
     .max_operands = 1,
     .operand = "a folder or a file",

@@ -74,17 +74,17 @@ static size_t describe_formats(fact *out) {
 }
 
 static void explain_facts(void) {
-    cli_tell("\nmin normal: the smallest normal number; smallest: the smallest subnormal; half of it, and anything "
-             "below, rounds to zero. epsilon: from 1 to the "
-             "next value. +0 and -0 count as one value.\nfp16 has more digits than bf16 and a far smaller range: "
-             "gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have fp32's range, so they "
-             "need no loss scaling. mxfp8, mxfp4 and nvfp4: one element without its scale; the scale, shared by a "
-             "block\nof 32 or 16, shifts the range (%.2f, %.2f and %.2f bits per value with the scale).",
-             mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
-             mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
-             mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
-             mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
-             mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
+    cli_tell(
+        "\nmin normal: the smallest normal number; smallest: the smallest subnormal; half of it, and anything below, "
+        "rounds to zero. epsilon: from 1 to the next value. +0 and -0 count as one value.\nfp16 has more digits than "
+        "bf16 and a far smaller range: gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have "
+        "fp32's range, so they need no loss scaling. mxfp8, mxfp4 and nvfp4: one element without its scale; the scale, "
+        "shared by a block\nof 32 or 16, shifts the range (%.2f, %.2f and %.2f bits per value with the scale).",
+        mz_lab_format_describe(mz_lab_format_find("fp16")).zero,
+        mz_lab_format_describe(mz_lab_format_find("fp16")).largest,
+        mz_lab_format_describe(mz_lab_format_find("mxfp8")).bits_a_value,
+        mz_lab_format_describe(mz_lab_format_find("mxfp4")).bits_a_value,
+        mz_lab_format_describe(mz_lab_format_find("nvfp4")).bits_a_value);
 }
 
 static void binary(uint64_t field, int bits, char *out) {
@@ -110,9 +110,8 @@ static size_t store_everywhere(double x, stored *out) {
 
 static void explain_value(void) {
     cli_tell("\nThe value is the fp64 number nearest to the input; of its fraction, 22 bits are shown. subnormal: "
-             "stored with fewer digits; underflow: "
-             "rounded to zero; overflow: to\ninfinity (E4M3: to NaN). mxfp8, mxfp4, nvfp4: as the largest value of its "
-             "block; a value too large for the scale saturates.");
+             "stored with fewer digits; underflow: rounded to zero; overflow: to\ninfinity (E4M3: to NaN). mxfp8, "
+             "mxfp4, nvfp4: as the largest value of its block; a value too large for the scale saturates.");
 }
 
 static int formats(void) {
@@ -176,11 +175,10 @@ static int accumulate(void) {
         return cli_json_print(CLI_LIST(total_fields, rows, n));
     printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
     CLI_TABLE(total_fields, rows, n);
-    cli_tell(
-        "\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 sum "
-        "of fp16 terms keeps\nevery addition; the remaining error is the rounding of the term, count times. That "
-        "is why products of low-precision numbers\nare summed in fp32. Kahan summation and stochastic rounding "
-        "also rescue a low-precision sum, at the cost of work or noise.");
+    cli_tell("\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 "
+             "sum of fp16 terms keeps\nevery addition; the remaining error is the rounding of the term, count times. "
+             "That is why products of low-precision numbers\nare summed in fp32. Kahan summation and stochastic "
+             "rounding also rescue a low-precision sum, at the cost of work or noise.");
     return CLI_DONE;
 }
 

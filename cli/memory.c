@@ -245,12 +245,12 @@ static void print_plan(const asked *a) {
         CLI_TABLE(asked_fields, lines, (size_t)a->plan.n_rows);
         printf("\n");
     }
-    cli_tell("Autocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that a "
-             "product reads has an additional 2-byte copy. What shrinks is the activations. If no two values shared "
-             "memory, %s's activations would take %s. mezzo train also keeps programs for evaluation (%s) and sampling "
-             "(%s).",
-             mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
-             mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling));
+    cli_tell(
+        "Autocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that a "
+        "product reads has an additional 2-byte copy. What shrinks is the activations. If no two values shared memory, "
+        "%s's activations would take %s. mezzo train also keeps programs for evaluation (%s) and sampling (%s).",
+        mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
+        mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling));
     if (base->f.replay > 0)
         cli_tell("--replay keeps %s beside them.", mib(base->f.replay, text, sizeof text));
 }
@@ -462,13 +462,12 @@ const cli_command cli_memory = {
     .name = "memory",
     .summary = "memory of training in every precision, without running it",
     .usage = "--model NAME [--batch-size N] [--limit 24GiB] [--KEY VALUE …], or --params 7B",
-    .details =
-        "Plans a training step without running it, and allocates nothing of the model's size unless you give "
-        "--measure. A legend below the table says what each column is.\nA batch that fits, fits as mezzo train "
-        "runs it, with evaluation and sampling.\nRanks: each stores all weights and gradients. With --shard "
-        "optimizer, it stores only its part of the moments; with --shard gradients, also only its part of the "
-        "gradients (whole ones count as activations); with --shard parameters, also only its part of weights and "
-        "copies (gathered ones count as activations).",
+    .details = "Plans a training step without running it, and allocates nothing of the model's size unless you give "
+               "--measure. A legend below the table says what each column is.\nA batch that fits, fits as mezzo train "
+               "runs it, with evaluation and sampling.\nRanks: each stores all weights and gradients. With --shard "
+               "optimizer, it stores only its part of the moments; with --shard gradients, also only its part of the "
+               "gradients (whole ones count as activations); with --shard parameters, also only its part of weights "
+               "and copies (gathered ones count as activations).",
     .options = options_table,
     .config = keys,
     .run = run,

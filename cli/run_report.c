@@ -92,11 +92,10 @@ const cli_command cli_report = {
     .name = "report",
     .summary = "write an HTML page of a run, or of several overlaid",
     .usage = "RUN… [--compare] [--out FILE]",
-    .details =
-        "The page shows what was trained and how it went, samples, curves of every metric, the precision of every "
-        "op and the configuration, in one file that opens from disk without a network. With --compare, the "
-        "curves of several runs are overlaid; losses are compared with the first run's at the last step that "
-        "both have. Lines and values of metrics.jsonl that cannot be read are named and left out.",
+    .details = "The page shows what was trained and how it went, samples, curves of every metric, the precision of "
+               "every op and the configuration, in one file that opens from disk without a network. With --compare, "
+               "the curves of several runs are overlaid; losses are compared with the first run's at the last step "
+               "that both have. Lines and values of metrics.jsonl that cannot be read are named and left out.",
     .options = options_table,
     .max_operands = RUNS_MAX,
     .run = run,

@@ -298,8 +298,8 @@ static mezzo_status choose_model(mezzo_config *config) {
         MEZZO_TRY(mz_config_set_int(config, sizes[i].key, sizes[i].value, "chosen"));
     if (!cli_has("quiet"))
         fprintf(stderr,
-                "mezzo: no --model: a GPT-2 of %lld layers, width %lld and context %lld, for %s and this text; "
-                "--model gpt2-124M is GPT-2's own size\n",
+                "mezzo: no --model: a GPT-2 of %lld layers, width %lld and context %lld, for %s and this text; --model "
+                "gpt2-124M is GPT-2's own size\n",
                 (long long)sizes[0].value, (long long)sizes[2].value, (long long)context, large ? "a GPU" : "a CPU");
     return MEZZO_OK;
 }
@@ -378,8 +378,8 @@ static const cli_option options[] = {
     {"quiet", NULL, "no progress; warnings and results remain"},
     {"json", NULL, "the result as JSON"},
     {"signal", "LIST",
-     "signals that write a checkpoint while training goes on, as schedulers send them before they end a "
-     "job [USR1,USR2,XCPU]; also ALRM, CONT, TERM, HUP"},
+     "signals that write a checkpoint while training goes on, as schedulers send them before they end a job "
+     "[USR1,USR2,XCPU]; also ALRM, CONT, TERM, HUP"},
     {"bisect-nan", NULL,
      "with --resume: train on from the checkpoint without writing anything, and name the first bad op of the first bad "
      "step"},
@@ -394,11 +394,10 @@ const cli_command cli_train = {
     .name = "train",
     .summary = "train a model in the precision you choose",
     .usage = "--data FILE [--config FILE] [--KEY VALUE …]",
-    .details =
-        "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The "
-        "run writes config.yaml, metrics.jsonl, TensorBoard events and checkpoints/ to the run folder (--out). "
-        "Ctrl-C writes a checkpoint and exits with 130; --resume auto continues from it. SIGUSR1, SIGUSR2 and SIGXCPU "
-        "write one and training goes on.",
+    .details = "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The "
+               "run writes config.yaml, metrics.jsonl, TensorBoard events and checkpoints/ to the run folder (--out). "
+               "Ctrl-C writes a checkpoint and exits with 130; --resume auto continues from it. SIGUSR1, SIGUSR2 and "
+               "SIGXCPU write one and training goes on.",
     .options = options,
     .config = keys,
     .run = run,

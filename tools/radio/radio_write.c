@@ -161,8 +161,7 @@ static mezzo_status check_options(const mz_radio_options *o) {
     if (o->maps < 1 || o->transmitters < 1 || o->size < 16 || o->size > 4096)
         return mz_fail(
             MEZZO_ERR_INVALID,
-            "%lld maps, %lld transmitters, %lld pixels: at least 1 map and transmitter, and 16 to 4096 pixels "
-            "a side",
+            "%lld maps, %lld transmitters, %lld pixels: at least 1 map and transmitter, and 16 to 4096 pixels a side",
             (long long)o->maps, (long long)o->transmitters, (long long)o->size);
     if (!(o->extent >= 64 && o->extent <= 4096))
         return mz_fail(MEZZO_ERR_INVALID,

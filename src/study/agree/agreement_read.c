@@ -283,9 +283,8 @@ static void read_kind(mz_asked *out, const char *key, const mz_yaml_node *node) 
     if (one_of(low, " cpu multi_cpu ")) {
         out->cpu = true;
         say(&out->cpu_said, key, node);
-    } else if (one_of(low,
-                      " xla tpu multi_xpu multi_npu multi_mlu multi_musa multi_hpu multi_sdaa multi_neuron mps hpu "
-                      "xpu npu mlu neuron ")) {
+    } else if (one_of(low, " xla tpu multi_xpu multi_npu multi_mlu multi_musa multi_hpu multi_sdaa multi_neuron mps "
+                           "hpu xpu npu mlu neuron ")) {
         say(&out->elsewhere, key, node);
     }
 }

@@ -275,9 +275,8 @@ static mezzo_status boundary(const mz_analysis *a, const char *folder, const cha
     add_lines(a, &t);
     mz_text_addf(&t, ", 1 with lines ls 90 title 'equally fast'");
     if (intervals > 0)
-        mz_text_addf(
-            &t, ", $crossings using 1:2:3:4 with xerrorbars lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, 95 %% "
-                "interval'");
+        mz_text_addf(&t, ", $crossings using 1:2:3:4 with xerrorbars lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, "
+                         "95 %% interval'");
     if (marks > 0)
         mz_text_addf(&t,
                      ", $marks using 1:2 with points lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, no interval'");
@@ -482,8 +481,8 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
                  edge(&bs, 0, -1), edge(&bs, bs.n - 1, 1), edge(&seq, 0, -1), edge(&seq, seq.n - 1, 1));
     mz_text_addf(&t, "draw = \"plot $grid using 1:2:4:5:6:7:3 with boxxyerror fs solid noborder lc palette, ");
     if (facts.missing)
-        mz_text_addf(&t, "$missing using 1:2:3:4:5:6 with boxxyerror fs solid noborder lc rgb '#dddddd', "
-                         "$missing using 1:2:('not run') with labels font ',9' tc rgb '#666666', ");
+        mz_text_addf(&t, "$missing using 1:2:3:4:5:6 with boxxyerror fs solid noborder lc rgb '#dddddd', $missing "
+                         "using 1:2:('not run') with labels font ',9' tc rgb '#666666', ");
     if (surface)
         mz_text_addf(&t, "$equal using 1:2 with lines lc rgb 'black' lw 2.5, ");
     mz_text_addf(&t, "$grid using 1:2:(valid(3) ? sprintf('%%.2f', $8) : '') with labels font ',11' offset 0,0.3, "

@@ -311,8 +311,8 @@ static mezzo_status choose_precisions(mz_study *s, const char *baseline, const c
         baseline = "fp32";
     if (candidate == NULL)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: no row has the precision amp, bf16, fp16, tf32 or fp8 in column 'prec': there is "
-                       "nothing to compare %s with",
+                       "%s: no row has the precision amp, bf16, fp16, tf32 or fp8 in column 'prec': there is nothing "
+                       "to compare %s with",
                        s->where, mz_quote(baseline).text);
     if (strcmp(baseline, candidate) == 0)
         return mz_fail(MEZZO_ERR_INVALID, "baseline and candidate are both %s", mz_quote(baseline).text);
@@ -527,11 +527,11 @@ static mezzo_status check_columns(const mz_csv *csv, bool pairs) {
         }
     mz_csv_names(csv, &there);
     if (n > 0 && missing.status == MEZZO_OK && map.status == MEZZO_OK && there.status == MEZZO_OK)
-        status = mz_fail(MEZZO_ERR_FORMAT,
-                         "%s: a table of %s needs the column%s %s; there %s %s. Map columns of other names with "
-                         "--columns %s",
-                         mz_csv_where(csv), pairs ? "pairs" : "measured steps", n > 1 ? "s" : "", missing.data,
-                         mz_csv_columns(csv) == 1 ? "is" : "are", there.data, map.data);
+        status = mz_fail(
+            MEZZO_ERR_FORMAT,
+            "%s: a table of %s needs the column%s %s; there %s %s. Map columns of other names with --columns %s",
+            mz_csv_where(csv), pairs ? "pairs" : "measured steps", n > 1 ? "s" : "", missing.data,
+            mz_csv_columns(csv) == 1 ? "is" : "are", there.data, map.data);
     else if (n > 0)
         status = MEZZO_ERR_MEMORY;
     mz_text_free(&missing);

@@ -28,14 +28,14 @@ static void answer_faster(const mz_analysis *a, mz_text *t) {
                          : a->sign.wins == 0    ? "No, on no shape measured"
                          : a->sign.wins * 2 > n ? "Yes, on most shapes measured, but not on all"
                                                 : "On some of the shapes measured, but not on most";
-    mz_text_addf(
-        t,
-        "%s. %s was faster than %s in %lld of %lld exact-shape pairs (%.1f %%, 95 %% interval %.1f to %.1f %%). The "
-        "median speedup is %.3f (95 %% bootstrap interval %.3f to %.3f), the middle half lies between %.3f and %.3f, "
-        "all between %.3f and %.3f. ",
-        answer, s->candidate, s->baseline, (long long)a->sign.wins, (long long)n,
-        100 * (double)a->sign.wins / (double)n, 100 * wins.low, 100 * wins.high, a->speedup.median,
-        a->median_interval.low, a->median_interval.high, a->speedup.q1, a->speedup.q3, a->speedup.min, a->speedup.max);
+    mz_text_addf(t,
+                 "%s. %s was faster than %s in %lld of %lld exact-shape pairs (%.1f %%, 95 %% interval %.1f to %.1f "
+                 "%%). The median speedup is %.3f (95 %% bootstrap interval %.3f to %.3f), the middle half lies "
+                 "between %.3f and %.3f, all between %.3f and %.3f. ",
+                 answer, s->candidate, s->baseline, (long long)a->sign.wins, (long long)n,
+                 100 * (double)a->sign.wins / (double)n, 100 * wins.low, 100 * wins.high, a->speedup.median,
+                 a->median_interval.low, a->median_interval.high, a->speedup.q1, a->speedup.q3, a->speedup.min,
+                 a->speedup.max);
     mz_text_addf(t, "%s: exact two-sided sign test, ",
                  a->sign.p < 0.05 ? "The split is not even" : "That is not distinguishable from 50/50");
     add_p(t, &a->sign);
@@ -69,10 +69,9 @@ static void describe_no_crossing(const mz_analysis *a, const mz_curve *c, mz_tex
         unclear += p->interval.low <= 1 && 1 <= p->interval.high; // false where it is not known
     }
     if (c->n_open > 0)
-        mz_text_addf(t,
-                     "no crossing is established: the median's line crosses 1 at %.0f tokens per step, within the "
-                     "noise",
-                     c->open_tokens);
+        mz_text_addf(
+            t, "no crossing is established: the median's line crosses 1 at %.0f tokens per step, within the noise",
+            c->open_tokens);
     else if (above > 0 && below > 0)
         mz_text_addf(t, "no crossing is established");
     else
@@ -184,11 +183,10 @@ static void add_notes(const mz_study *s, mz_text *t) {
         mz_text_addf(t, "- The file also has rows of %s; this report compares %s with %s only.\n", s->others,
                      s->candidate, s->baseline);
     if (s->energy_remade)
-        mz_text_addf(
-            t,
-            "- The file's energy_j is not the energy of a step: its median is %.2f times mean power times step time. "
-            "Energies below are mean power times step time.\n",
-            s->energy_ratio);
+        mz_text_addf(t,
+                     "- The file's energy_j is not the energy of a step: its median is %.2f times mean power times "
+                     "step time. Energies below are mean power times step time.\n",
+                     s->energy_ratio);
     if (s->noisy > 0)
         mz_text_addf(t,
                      "- The times of %zu row%s vary by more than %g %% (coefficient of variation), most in line %lld "
@@ -224,10 +222,8 @@ static void add_saving(const mz_summary *s, mz_text *t) {
 }
 
 static void add_curves(const mz_analysis *a, mz_text *t) {
-    mz_text_addf(
-        t,
-        "| width | tokens per step | pairs | speedup, median | 95 %% interval | quartiles | memory saved, %% | energy "
-        "saved, %% |\n|---|---|---|---|---|---|---|---|\n");
+    mz_text_addf(t, "| width | tokens per step | pairs | speedup, median | 95 %% interval | quartiles | memory saved, "
+                    "%% | energy saved, %% |\n|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < a->n_curves; i++)
         for (size_t k = 0; k < a->curves[i].n; k++) {
             const mz_curve_point *p = &a->curves[i].points[k];
@@ -322,9 +318,8 @@ mezzo_status mz_analysis_save_report(const mz_analysis *a, const char *path) {
     mz_text t = {0};
     mz_text_addf(&t,
                  "# %s against %s\n\n`%s`: %zu exact-shape pairs. A pair is one request that ran in both precisions "
-                 "with the same "
-                 "final shape on the same rung of the out-of-memory ladder; its speedup is %s's tokens per second over "
-                 "%s's.\n\n",
+                 "with the same final shape on the same rung of the out-of-memory ladder; its speedup is %s's tokens "
+                 "per second over %s's.\n\n",
                  s->candidate, s->baseline, slash != NULL ? slash + 1 : s->where, s->n_pairs, s->candidate,
                  s->baseline);
     add_notes(s, &t);
@@ -342,16 +337,15 @@ mezzo_status mz_analysis_save_report(const mz_analysis *a, const char *path) {
     add_curves(a, &t);
     add_figures(a, &t);
     add_apart(s, &t);
-    mz_text_addf(
-        &t,
-        "\n## How the numbers are made\n\nQuantiles interpolate between order statistics (type 7). The interval of the "
-        "overall median is a percentile bootstrap. Intervals of points and crossings are percentiles of drawn medians: "
-        "each pair of a point is drawn with the scatter of the pairs within points (pooled over the points of a "
-        "width, its variance drawn too) and with the standard errors of its timed steps (Student's t). A crossing "
-        "lies where the line between neighbouring medians, straight in ln(tokens) and ln(speedup), meets 1; it is "
-        "reported only between points whose intervals lie on opposite sides of 1. %d draws with seed %llu. Folds keep "
-        "all pairs of a shape together.\n",
-        a->draws, (unsigned long long)a->seed);
+    mz_text_addf(&t,
+                 "\n## How the numbers are made\n\nQuantiles interpolate between order statistics (type 7). The "
+                 "interval of the overall median is a percentile bootstrap. Intervals of points and crossings are "
+                 "percentiles of drawn medians: each pair of a point is drawn with the scatter of the pairs within "
+                 "points (pooled over the points of a width, its variance drawn too) and with the standard errors of "
+                 "its timed steps (Student's t). A crossing lies where the line between neighbouring medians, straight "
+                 "in ln(tokens) and ln(speedup), meets 1; it is reported only between points whose intervals lie on "
+                 "opposite sides of 1. %d draws with seed %llu. Folds keep all pairs of a shape together.\n",
+                 a->draws, (unsigned long long)a->seed);
     mezzo_status status = t.status != MEZZO_OK ? t.status : mz_file_write_atomic(path, t.data, t.len);
     mz_text_free(&t);
     return status;

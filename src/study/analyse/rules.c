@@ -55,9 +55,8 @@ void mz_rules_t4_glm4moe(mz_rules *out) {
     *out = (mz_rules){.name = "t4-glm4moe",
                       .baseline = "fp32",
                       .candidate = "amp",
-                      .source =
-                          "published for GLM-4-MoE training steps on a Tesla T4: 600 tokens per step at width 512 and "
-                          "above, 1,000 below",
+                      .source = "published for GLM-4-MoE training steps on a Tesla T4: 600 tokens per step at width "
+                                "512 and above, 1,000 below",
                       .n = 2};
     out->rules[0] = (mz_rule){.least_width = 1, .kind = MZ_RULE_FROM, .threshold = 1000};
     out->rules[1] = (mz_rule){.least_width = 512, .kind = MZ_RULE_FROM, .threshold = 600};

@@ -113,8 +113,7 @@ static mezzo_status read_cells(const char *where, const json_t *list, mz_rules *
         if (!good || v[3] > v[2])
             return mz_fail(MEZZO_ERR_FORMAT,
                            "%s: key 'cells_width_tokens_pairs_wins': element %zu is not [width, tokens, pairs, wins, "
-                           "median speedup, median memory "
-                           "saving]",
+                           "median speedup, median memory saving]",
                            where, i);
         MEZZO_TRY(MZ_RESERVE(out->cells, out->cap_cells, out->n_cells + 1));
         out->cells[out->n_cells++] = (mz_rule_cell){.d_model = v[0],

@@ -44,10 +44,9 @@ static void sort_by_rule(mz_audit *a) {
 static void judge_unseen(mz_judge *j) {
     const mz_torch_trace *t = j->trace;
     for (size_t i = 0; i < t->n_compiled; i++)
-        mz_judge_add(
-            j, MZ_FINDING_UNSEEN, t->compiled[i], NULL,
-            "torch.compile: the followed steps ran this code uncompiled, so formats, regions and shapes are as "
-            "written; fused kernels keep intermediate results in FP32, and their times are not predicted");
+        mz_judge_add(j, MZ_FINDING_UNSEEN, t->compiled[i], NULL,
+                     "torch.compile: the followed steps ran this code uncompiled, so formats, regions and shapes are "
+                     "as written; fused kernels keep intermediate results in FP32, and their times are not predicted");
     if (t->dropped > 0)
         mz_judge_add(j, MZ_FINDING_UNSEEN, -1, NULL, "%lld operations or events did not fit the trace",
                      (long long)t->dropped);

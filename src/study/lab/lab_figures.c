@@ -43,9 +43,8 @@ mezzo_status mz_lab_draw_formats(const char *folder, const char *name) {
         "set title 'Sign, exponent and fraction bits; smallest and largest value, decimal digits'\n"
         "unset border\nunset tics\nset xrange [-10:106]\nset yrange [-0.2:%.1f]\nset lmargin 1\nset rmargin 1\n"
         "set key at graph 0.5,0.02 center bottom horizontal\n"
-        "draw = \"plot NaN with boxes fs solid lc rgb '#666666' title 'sign', NaN with boxes fs solid lc rgb "
-        "'#d55e00' title "
-        "'exponent', NaN with boxes fs solid lc rgb '#0072b2' title 'fraction'\"\n",
+        "draw = \"plot NaN with boxes fs solid lc rgb '#666666' title 'sign', NaN with boxes fs solid lc rgb '#d55e00' "
+        "title 'exponent', NaN with boxes fs solid lc rgb '#0072b2' title 'fraction'\"\n",
         n + 0.7);
     return draw(folder, name, &t, 1000, 460);
 }
@@ -102,11 +101,8 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
         "set xlabel 'step'\nset logscale y 2\nset format y '2^{%%L}'\nset xrange [0:%lld]\nset yrange [%.9g:%.9g]\n"
         "set key outside right center\nset grid ytics ls 91\n"
         "draw = \"plot $path using 1:3 with steps lc rgb '#d55e00' lw 6 title 'scaled gradient', 65504 with lines ls "
-        "90 title 'largest "
-        "fp16', "
-        "$path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points lc rgb 'black' pt 2 ps 1.4 "
-        "lw 2 "
-        "title 'step skipped'\"\n",
+        "90 title 'largest fp16', $path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points "
+        "lc rgb 'black' pt 2 ps 1.4 lw 2 title 'step skipped'\"\n",
         (long long)steps + 1, least / 2, most * 4);
     return draw(folder, name, &t, 900, 480);
 }
@@ -129,16 +125,15 @@ mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_no
     mz_text t = {0};
     add_norms(&t, "fp16", fp16, n);
     add_norms(&t, "bf16", bf16, n);
-    mz_text_addf(&t, "set title 'Relative error of a row'.\"'\".'s mean (a line ends where it is infinite; below 1e-9 "
-                     "drawn there)'\n"
-                     "set xlabel 'width of the row'\nset logscale x 2\nset logscale y\nset format y '10^{%%T}'\nset "
-                     "yrange [1e-9:10]\n"
-                     "set key outside right center\nset grid ytics ls 91\n"
-                     "draw = \"plot $fp16 using 1:2 with linespoints ls 1 title 'fp16, summed in fp16', $bf16 using "
-                     "1:2 with linespoints ls 2 "
-                     "title 'bf16, summed in bf16', $fp16 using 1:3 with linespoints ls 3 title 'fp16, summed in "
-                     "fp32', $bf16 using 1:3 with "
-                     "linespoints ls 4 title 'bf16, summed in fp32'\"\n");
+    mz_text_addf(&t,
+                 "set title 'Relative error of a row'.\"'\".'s mean (a line ends where it is infinite; below 1e-9 "
+                 "drawn there)'\n"
+                 "set xlabel 'width of the row'\nset logscale x 2\nset logscale y\nset format y '10^{%%T}'\nset yrange "
+                 "[1e-9:10]\n"
+                 "set key outside right center\nset grid ytics ls 91\n"
+                 "draw = \"plot $fp16 using 1:2 with linespoints ls 1 title 'fp16, summed in fp16', $bf16 using 1:2 "
+                 "with linespoints ls 2 title 'bf16, summed in bf16', $fp16 using 1:3 with linespoints ls 3 title "
+                 "'fp16, summed in fp32', $bf16 using 1:3 with linespoints ls 4 title 'bf16, summed in fp32'\"\n");
     return draw(folder, name, &t, 900, 480);
 }
 
@@ -175,19 +170,18 @@ mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const m
     }
     lowest = lowest < -60 ? -60 : lowest;
     // One command draws all three: gnuplot's multiplot, as one string.
-    mz_text_addf(
-        &t,
-        "set xrange [%d:%d]\nset style fill solid 0.85 border lc rgb 'white'\nset boxwidth 1\n"
-        "set grid ytics ls 91\nset yrange [0:*]\nset ylabel 'per cent' offset 1\nset xtics 10\n"
-        "set object 1 rectangle from %d, graph 0 to -25, graph 1 fc rgb '#d55e00' fs transparent solid 0.18 noborder "
-        "behind\n"
-        "set object 2 rectangle from -25, graph 0 to -14, graph 1 fc rgb '#e69f00' fs transparent solid 0.18 noborder "
-        "behind\n"
-        "set object 3 rectangle from 16, graph 0 to %d, graph 1 fc rgb '#d55e00' fs transparent solid 0.18 noborder "
-        "behind\n"
-        "set label 1 'zero' at %d, graph 0.92 front\nset label 2 'subnormal' at -24.5, graph 0.92 front\n"
-        "set label 3 'infinite' at 16.3, graph 0.92 front\nset key top right at graph 0.99, graph 0.82\n",
-        lowest, highest, lowest, highest + 1, lowest + 1);
+    mz_text_addf(&t,
+                 "set xrange [%d:%d]\nset style fill solid 0.85 border lc rgb 'white'\nset boxwidth 1\n"
+                 "set grid ytics ls 91\nset yrange [0:*]\nset ylabel 'per cent' offset 1\nset xtics 10\n"
+                 "set object 1 rectangle from %d, graph 0 to -25, graph 1 fc rgb '#d55e00' fs transparent solid 0.18 "
+                 "noborder behind\n"
+                 "set object 2 rectangle from -25, graph 0 to -14, graph 1 fc rgb '#e69f00' fs transparent solid 0.18 "
+                 "noborder behind\n"
+                 "set object 3 rectangle from 16, graph 0 to %d, graph 1 fc rgb '#d55e00' fs transparent solid 0.18 "
+                 "noborder behind\n"
+                 "set label 1 'zero' at %d, graph 0.92 front\nset label 2 'subnormal' at -24.5, graph 0.92 front\n"
+                 "set label 3 'infinite' at 16.3, graph 0.92 front\nset key top right at graph 0.99, graph 0.82\n",
+                 lowest, highest, lowest, highest + 1, lowest + 1);
     mz_text_addf(&t, "draw = \"set multiplot layout 3,1 title 'What FP16 would make of them: log2 of the magnitude'; ");
     for (int k = 0; k < 3; k++) {
         mz_text_addf(&t, "set title '%s' offset 0,-0.6; ", titles[order[k]]);
@@ -212,8 +206,8 @@ mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_sp
         "EOD\nset title 'Time until the loss is %.4g (%s)' noenhanced\nset ylabel 'seconds'\nset yrange [0:*]\n"
         "set style fill solid 0.9 border lc rgb 'white'\nset boxwidth 0.6\nset grid ytics ls 91\nunset key\n"
         "set xrange [-0.6:%.1f]\nset offsets 0,0,graph 0.08,0\n"
-        "draw = \"plot $bars using 1:3:xtic(2) with boxes lc rgb '#0072b2', $bars using 1:3:4 with labels offset "
-        "0,0.8 noenhanced\"\n",
+        "draw = \"plot $bars using 1:3:xtic(2) with boxes lc rgb '#0072b2', $bars using 1:3:4 with labels offset 0,0.8 "
+        "noenhanced\"\n",
         result->target, result->device, n - 0.4);
     return draw(folder, name, &t, 760, 460);
 }

@@ -198,11 +198,11 @@ static void add_verdict(const mz_verify_options *o, const mz_verify_result *r, m
         mz_text_addf(t, "At equal quality %s and %s differ by less than %g %%", b, a, 100 * o->within);
         break;
     case MZ_MATCHED_FLAT:
-        mz_text_addf(t,
-                     "No verdict: %s's loss no longer falls over the last third of the steps, so that no number of "
-                     "steps stands for a difference of losses; compare the validation losses, or train with another "
-                     "number of steps",
-                     a);
+        mz_text_addf(
+            t,
+            "No verdict: %s's loss no longer falls over the last third of the steps, so that no number of steps stands "
+            "for a difference of losses; compare the validation losses, or train with another number of steps",
+            a);
         break;
     case MZ_MATCHED_OPEN:
         mz_text_addf(t, "No verdict: the difference is smaller than the noise");
@@ -262,8 +262,7 @@ json_t *mz_matched_json(const mz_verify_options *o, const mz_verify_result *r) {
     const mz_matched *m = &r->matched;
     const size_t n = r->n;
     return json_pack(
-        "{s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:o, s:I, s:I, s:i, s:b, "
-        "s:o}",
+        "{s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:o, s:I, s:I, s:i, s:b, s:o}",
         "baseline", mezzo_precision_name(r->baseline), "candidate", mezzo_precision_name(r->precision), "emulate",
         mezzo_blocks_name(r->emulate), "verdict", mz_matched_word(m->verdict), "decided", (int)mz_matched_decided(m),
         "raw_speedup", mz_measured_json(&m->raw, n), "loss_difference", mz_measured_json(&m->loss_difference, n),

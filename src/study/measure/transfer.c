@@ -13,11 +13,10 @@ static mezzo_status measure(const mz_verify_options *o, int64_t width, mz_verify
     *out = (mz_transfer_point){.width = width, .params_m = r->params_m, .speedup = r->matched.speedup};
     if (isfinite(out->speedup.value))
         return MEZZO_OK;
-    return mz_fail(
-        MEZZO_ERR_NUMERIC,
-        "width %lld: its loss no longer falls over the last third of the steps: there is no speedup at equal "
-        "quality; use another number of steps or learning rate",
-        (long long)width);
+    return mz_fail(MEZZO_ERR_NUMERIC,
+                   "width %lld: its loss no longer falls over the last third of the steps: there is no speedup at "
+                   "equal quality; use another number of steps or learning rate",
+                   (long long)width);
 }
 
 static mezzo_status predict(const mz_verify_options *o, double params_m, mz_transfer *t) {

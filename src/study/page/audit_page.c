@@ -60,16 +60,16 @@ static void add_findings(mz_text *t, const mz_audit_report *r) {
 }
 
 static void add_costs(mz_text *t, const mz_audit_report *r) {
-    mz_text_addf(t,
-                 "<section><h2>What this step would cost</h2>\n<div class=\"wide\"><table><thead><tr><th>precision</th>"
-                 "<th class=\"number\">ms/step</th><th class=\"number\">at least</th><th class=\"number\">at most</th>"
-                 "<th class=\"number\">times as fast</th></tr></thead><tbody>\n");
+    mz_text_addf(
+        t, "<section><h2>What this step would cost</h2>\n<div class=\"wide\"><table><thead><tr><th>precision</th><th "
+           "class=\"number\">ms/step</th><th class=\"number\">at least</th><th class=\"number\">at most</th><th "
+           "class=\"number\">times as fast</th></tr></thead><tbody>\n");
     for (int f = 0; f < MZ_TORCH_FORMATS; f++) {
         const mz_torch_cost *c = &r->costs->rows[f];
         if (c->known)
             mz_text_addf(t,
-                         "<tr><td>%s%s</td><td class=\"number\">%.3g</td><td class=\"number\">%.3g</td>"
-                         "<td class=\"number\">%.3g</td><td class=\"number\">%.2f</td></tr>\n",
+                         "<tr><td>%s%s</td><td class=\"number\">%.3g</td><td class=\"number\">%.3g</td><td "
+                         "class=\"number\">%.3g</td><td class=\"number\">%.2f</td></tr>\n",
                          c->format, c->now ? ", as it is" : ", predicted", 1e3 * c->seconds, 1e3 * c->least,
                          1e3 * c->most, c->speedup);
     }
@@ -88,9 +88,8 @@ static void add_kernels(mz_text *t, const mz_audit_report *r) {
         t, "<section><h2>Its products in Mezzo's kernels</h2>\n<p class=\"note\">%d shapes, %.0f %% of the FLOPs, on ",
         k->n_shapes, 100 * k->share);
     mz_page_add_escaped(t, r->device);
-    mz_text_addf(t,
-                 "</p>\n<div class=\"wide\"><table><thead><tr><th>precision</th><th class=\"number\">ms/step</th></tr>"
-                 "</thead><tbody>\n");
+    mz_text_addf(t, "</p>\n<div class=\"wide\"><table><thead><tr><th>precision</th><th "
+                    "class=\"number\">ms/step</th></tr></thead><tbody>\n");
     if (!isnan(k->torch_seconds))
         mz_text_addf(t, "<tr><td>the program</td><td class=\"number\">%.3g</td></tr>\n", 1e3 * k->torch_seconds);
     for (int p = 0; p < MEZZO_PRECISION_COUNT; p++)
@@ -101,13 +100,13 @@ static void add_kernels(mz_text *t, const mz_audit_report *r) {
 }
 
 mezzo_status mz_audit_page(const mz_audit_report *r, mz_text *t) {
-    mz_text_addf(
-        t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-"
-           "Policy\" content=\"default-src 'none'; base-uri 'none'; form-action 'none'; style-src ");
+    mz_text_addf(t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
+                    "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; form-action "
+                    "'none'; style-src ");
     mz_page_add_hash(t, mz_page_css_sha256);
-    mz_text_addf(
-        t, "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" "
-           "content=\"light dark\">\n<title>Audit of a PyTorch program</title>\n<style>");
+    mz_text_addf(t,
+                 "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta "
+                 "name=\"color-scheme\" content=\"light dark\">\n<title>Audit of a PyTorch program</title>\n<style>");
     mz_text_add(t, (const char *)mz_page_css, mz_page_css_size);
     mz_text_addf(
         t, "</style>\n</head>\n<body>\n<header><h1>Audit of a PyTorch program: %d conflict%s</h1></header>\n<main>\n",

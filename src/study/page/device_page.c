@@ -3,16 +3,17 @@
 #include "study/page/page_text.h"
 
 // The head has the title twice. A per cent sign of the style is written twice.
-static const char head[] =
-    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title>\n"
-    "<meta name=\"viewport\" content=\"width=device-width\">\n"
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; form-action 'none'; "
-    "style-src 'unsafe-inline'\">\n"
-    "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;"
-    "padding:0 1rem}div{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-    "th,td{text-align:left;padding:.2rem .8rem .2rem 0;border-bottom:1px solid #8884;vertical-align:top}"
-    "tr.wrong{background:#d332}pre{white-space:pre-wrap;overflow-wrap:anywhere}</style></head><body>\n"
-    "<h1>%s</h1>\n";
+static const char head[] = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title>\n"
+                           "<meta name=\"viewport\" content=\"width=device-width\">\n"
+                           "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri "
+                           "'none'; form-action 'none'; style-src 'unsafe-inline'\">\n"
+                           "<style>:root{color-scheme:light dark}body{font:15px/1.5 "
+                           "system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 "
+                           "1rem}div{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+                           "th,td{text-align:left;padding:.2rem .8rem .2rem 0;border-bottom:1px solid "
+                           "#8884;vertical-align:top}tr.wrong{background:#d332}pre{white-space:pre-wrap;overflow-wrap:"
+                           "anywhere}</style></head><body>\n"
+                           "<h1>%s</h1>\n";
 
 static void add_words(mz_text *t, const char *key) { // "step_ms" → "step ms"
     for (const char *p = key; *p != '\0'; p++)
