@@ -309,6 +309,12 @@ bool mz_tokenizer_splits_as_gpt2(const mezzo_tokenizer *tok) {
            splits_as_gpt2((const mz_bpe_tokenizer *)tok);
 }
 
+// A key that is missing says as much as null.
+static bool same_key(const mz_bpe_tokenizer *a, const mz_bpe_tokenizer *b, const char *key) {
+    const json_t *x = json_object_get(a->frame, key), *y = json_object_get(b->frame, key);
+    return x == NULL || json_is_null(x) ? y == NULL || json_is_null(y) : json_equal(x, y);
+}
+
 static bool bpe_same(const mezzo_tokenizer *x, const mezzo_tokenizer *y) {
     const mz_bpe_tokenizer *a = (const mz_bpe_tokenizer *)x, *b = (const mz_bpe_tokenizer *)y;
     if (!mz_bpe_same(&a->bpe, &b->bpe))
@@ -316,9 +322,7 @@ static bool bpe_same(const mezzo_tokenizer *x, const mezzo_tokenizer *y) {
     if (splits_as_gpt2(a) && splits_as_gpt2(b))
         return true;
     return a->frame != NULL && b->frame != NULL && same_added(&a->added[0], &b->added[0]) &&
-           same_added(&a->added[1], &b->added[1]) &&
-           json_equal(json_object_get(a->frame, "normalizer"), json_object_get(b->frame, "normalizer")) &&
-           json_equal(json_object_get(a->frame, "pre_tokenizer"), json_object_get(b->frame, "pre_tokenizer"));
+           same_added(&a->added[1], &b->added[1]) && same_key(a, b, "normalizer") && same_key(a, b, "pre_tokenizer");
 }
 
 const mz_tokenizer_kind mz_tokenizer_bpe = {
