@@ -285,12 +285,12 @@ static mezzo_status record(const char *folder, mz_manifest *m, const mz_manifest
     return status;
 }
 
-static mezzo_status remove_dropped(const char *folder, const mz_manifest *m) {
+static mezzo_status remove_dropped(const char *folder, const mz_manifest *m, const char *staged) {
     for (size_t i = 0; i < m->count; i++) {
         if (m->entries[i].kept)
             continue;
         char *path = mz_format("%s/%s", folder, m->entries[i].name);
-        mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : mz_dir_remove(path);
+        mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : mz_dir_drop(path, staged);
         mz_free(path);
         MEZZO_TRY(status);
     }
@@ -346,7 +346,7 @@ static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *chec
     MEZZO_TRY_GOTO(status, record(folder, &manifest, &entry, keep_last));
     MEZZO_TRY_GOTO(status, mz_dir_remove(staged)); // where the two were swapped, the older one
     MEZZO_TRY_GOTO(status, mz_dir_remove(replaced));
-    MEZZO_TRY_GOTO(status, remove_dropped(folder, &manifest));
+    MEZZO_TRY_GOTO(status, remove_dropped(folder, &manifest, staged));
     if (path != NULL && size > 0)
         snprintf(path, size, "%s", final);
 fail:

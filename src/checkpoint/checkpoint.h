@@ -117,10 +117,10 @@ mezzo_status mz_checkpoint_compare(const char *path, const mezzo_checkpoint *che
 // find.c: as mezzo_checkpoint_find, for some of the files; `strict`: a whole one with numbers that are not finite is
 // FORMAT, not passed over.
 mezzo_status mz_checkpoint_find(const char *folder, bool best, bool strict, int parts, char *path, size_t size);
-// A run that goes on may drop the checkpoint that a reader has found, before it is read: a reader that fails with one
-// that is gone looks again, so often.
+// A run that goes on may drop the checkpoint that a reader has found, before it is read. Returns whether the reader of
+// `path` failed because its folder is gone, and so has to find another; *tries, 0 at first, ends that.
 enum { MZ_CHECKPOINT_TRIES = 100 };
-bool mz_checkpoint_is_gone(const char *path);
+bool mz_checkpoint_find_again(mezzo_status status, const char *path, int *tries);
 // MEZZO_OK if these files are there with the size and checksum that state.json says.
 mezzo_status mz_checkpoint_verify(const char *path, int parts, mezzo_checkpoint *checkpoint,
                                   mz_checkpoint_state *state);

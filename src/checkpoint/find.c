@@ -183,13 +183,8 @@ static bool was_dropped(const char *folder, const mz_manifest_entry *entry) {
     return !named;
 }
 
-// Files go one after the other: one that is missing is enough.
-bool mz_checkpoint_is_gone(const char *path) {
-    char *state = mz_format("%s/state.json", path), *weights = mz_format("%s/%s", path, mz_checkpoint_files[0]);
-    const bool gone = state != NULL && weights != NULL && !(mz_path_exists(state) && mz_path_exists(weights));
-    mz_free(state);
-    mz_free(weights);
-    return gone;
+bool mz_checkpoint_find_again(mezzo_status status, const char *path, int *tries) {
+    return status != MEZZO_OK && path[0] != '\0' && !mz_path_exists(path) && ++*tries < MZ_CHECKPOINT_TRIES;
 }
 
 // *moved: a checkpoint was dropped while it was looked at, and the search has to begin again.

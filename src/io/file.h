@@ -50,6 +50,8 @@ mezzo_status mz_dir_commit(const char *staged, const char *final);
 // cannot do this.
 mezzo_status mz_dir_exchange(const char *staged, const char *final, bool *swapped);
 mezzo_status mz_dir_remove(const char *path); // with what is in it; a missing folder is fine; links are not followed
+// As mz_dir_remove, but under the name `hidden`, which must not exist: a reader finds `path` whole or not at all.
+mezzo_status mz_dir_drop(const char *path, const char *hidden);
 // Names in a folder, sorted by bytes, without "." and ".."; free with mz_dir_list_free. An empty folder gives *count 0.
 mezzo_status mz_dir_list(const char *path, char ***names, size_t *count);
 void mz_dir_list_free(char **names, size_t count);

@@ -179,3 +179,9 @@ mezzo_status mz_dir_remove(const char *path) {
         return mz_fail(MEZZO_ERR_IO, "cannot remove %s: it is not a folder", mz_quote(path).text);
     return walk(path, 0, visit_remove);
 }
+
+mezzo_status mz_dir_drop(const char *path, const char *hidden) {
+    if (mz_sys_rename(path, hidden) != 0)
+        return errno == ENOENT ? MEZZO_OK : mz_io_fail("remove", path);
+    return mz_dir_remove(hidden);
+}

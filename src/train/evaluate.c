@@ -107,10 +107,9 @@ static void model_close(model *m) {
 }
 
 static mezzo_status model_open(opening o, model *m) {
+    int tries = 0;
     mezzo_status status = open_found(o, m);
-    for (int i = 1; status != MEZZO_OK && m->path[0] != '\0' && mz_checkpoint_is_gone(m->path); i++) {
-        if (i == MZ_CHECKPOINT_TRIES)
-            return status;
+    while (mz_checkpoint_find_again(status, m->path, &tries)) {
         model_close(m);
         status = open_found(o, m);
     }

@@ -58,7 +58,13 @@ static mezzo_status open_vae(const char *run, const mz_latents *kept, mz_vae *va
 
 mezzo_status mz_vae_open(mezzo_device *device, const char *run, const mz_latents *kept, mz_vae *out) {
     *out = (mz_vae){.device = device};
-    const mezzo_status status = open_vae(run, kept, out);
+    int tries = 0;
+    mezzo_status status = open_vae(run, kept, out);
+    while (mz_checkpoint_find_again(status, out->path, &tries)) {
+        mz_vae_close(out);
+        out->device = device;
+        status = open_vae(run, kept, out);
+    }
     if (status != MEZZO_OK)
         mz_vae_close(out);
     return mz_context(status, "data.latents");

@@ -114,14 +114,22 @@ static mezzo_status keep_settings(const mz_training *run, const char *checkpoint
 }
 
 // Somebody's weights, for a run of its own: no optimizer state, no step, no position in the data.
-static mezzo_status begin_with(mz_training *run, const char *path) {
-    char checkpoint[4096];
+static mezzo_status load_found(mz_training *run, const char *path, char *checkpoint, size_t size) {
     mezzo_checkpoint c = {0};
-    MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, sizeof checkpoint));
+    MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, size));
     MEZZO_TRY(mezzo_checkpoint_describe(checkpoint, &c));
     MEZZO_TRY(check_model(run, checkpoint, &c, true, "train.init"));
     c.params = run->engine.session.params;
-    MEZZO_TRY(mezzo_checkpoint_load(checkpoint, &c));
+    return mezzo_checkpoint_load(checkpoint, &c);
+}
+
+static mezzo_status begin_with(mz_training *run, const char *path) {
+    char checkpoint[4096] = "";
+    int tries = 0;
+    mezzo_status status = load_found(run, path, checkpoint, sizeof checkpoint);
+    while (mz_checkpoint_find_again(status, checkpoint, &tries))
+        status = load_found(run, path, checkpoint, sizeof checkpoint);
+    MEZZO_TRY(status);
     mz_log("notice", "initial weights from %s", checkpoint);
     return keep_settings(run, checkpoint);
 }

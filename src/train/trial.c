@@ -55,10 +55,15 @@ mz_trial_facts mz_trial_describe(const mz_trial *t) {
 }
 
 mezzo_status mz_trial_load(mz_trial *trial, const char *path, int64_t *step) {
-    char folder[4096];
+    char folder[4096] = "";
     mezzo_checkpoint c = {.params = trial->engine.session.params};
-    MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, folder, sizeof folder));
-    MEZZO_TRY(mezzo_checkpoint_load(folder, &c));
+    mezzo_status status;
+    int tries = 0;
+    do {
+        status = mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, folder, sizeof folder);
+        status = status == MEZZO_OK ? mezzo_checkpoint_load(folder, &c) : status;
+    } while (mz_checkpoint_find_again(status, folder, &tries));
+    MEZZO_TRY(status);
     trial->data->position = c.batches;
     *step = c.step + 1;
     return MEZZO_OK;

@@ -72,10 +72,9 @@ static mezzo_status open_found(const mezzo_export_options *o, exporter *e) {
 
 static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
     const exporter fresh = *e;
+    int tries = 0;
     mezzo_status status = open_found(o, e);
-    for (int i = 1; status != MEZZO_OK && i < MZ_CHECKPOINT_TRIES && e->checkpoint[0] != '\0' &&
-                    mz_checkpoint_is_gone(e->checkpoint);
-         i++) {
+    while (mz_checkpoint_find_again(status, e->checkpoint, &tries)) {
         close_exporter(e);
         *e = fresh;
         status = open_found(o, e);

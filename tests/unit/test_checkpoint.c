@@ -2,6 +2,9 @@
 // not fit.
 #include "tiny_run.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
 
@@ -159,6 +162,47 @@ static void test_keeps_the_last_and_the_best(void **state) {
         snprintf(path, sizeof path, "kept/step-%08d", i + 1);
         assert_int_equal(mz_path_is_dir(path), there[i]);
     }
+}
+
+// Every checkpoint with its own name has all its files.
+static void expect_all_whole(void) {
+    mezzo_checkpoint c = {0};
+    mz_checkpoint_state s;
+    char **names, path[64];
+    size_t n;
+    must(mz_dir_list("kept", &names, &n));
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(names[i], "step-", 5) == 0) {
+            snprintf(path, sizeof path, "kept/%s", names[i]);
+            must(mz_checkpoint_verify(path, MZ_CHECKPOINT_WHOLE, &c, &s));
+        }
+    mz_dir_list_free(names, n);
+}
+
+static bool watching; // what a reader sees before each file is removed
+static int removals;
+
+int unlink(const char *path) { // in the C library's place
+    if (watching) {
+        removals++;
+        watching = false;
+        expect_all_whole();
+        watching = true;
+    }
+    return unlinkat(AT_FDCWD, path, 0);
+}
+
+// Seen to fail with: a dropped folder whose files are removed under its own name.
+static void test_a_reader_never_sees_half_a_dropped_checkpoint(void **state) {
+    small_run *f = *state;
+    save(f, 1, 3, 1);
+    watching = true;
+    save(f, 2, 2, 1);
+    save(f, 2, 2, 1); // replaced
+    watching = false;
+    assert_true(removals >= 6);
+    assert_false(mz_path_exists("kept/step-00000001"));
+    assert_false(mz_path_exists("kept/" MZ_CHECKPOINT_STAGED));
 }
 
 static void test_a_lost_or_broken_manifest_loses_nothing(void **state) {
@@ -341,6 +385,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_changed_state_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_everything_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_keeps_the_last_and_the_best, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_reader_never_sees_half_a_dropped_checkpoint, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_or_broken_manifest_loses_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_hostile_manifest_leads_nowhere, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damaged_files_are_named_and_passed_over, setup, teardown),
