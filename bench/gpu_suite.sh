@@ -3,7 +3,7 @@
 # Builds the tests for this machine's GPU, runs all that a GPU can run (ctest -L gpu), and appends a row
 # commit,tree,device,passed,failed,seconds to gpu-suite.csv in --results (bench/results); the seconds include the build.
 # --out (build/gpu-suite) gets build.log, ctest.log, tests.csv (test,result,seconds) and failed.txt (the output of each test that failed).
-# --debs: a folder of Debian packages, unpacked beside the build and used from there: for machines where nothing can be installed.
+# --debs: a folder of Debian packages to build with: for machines where nothing can be installed.
 # COMMIT and TREE (clean, dirty or a hash) say what is built where there is no git. JOBS: tests at a time (one a core); LIMIT: seconds for all tests (420).
 # Exit code: 0, 1 (a test failed), 2 (usage), 3 (no GPU, or it does not build).
 set -euo pipefail
@@ -26,26 +26,8 @@ if [[ -z $commit ]] && commit=$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/
     [[ -z $(git -C "$root" status --porcelain -- "$root" ':!bench/results') ]] || tree=dirty
 fi
 
-options=()
-if [[ -n $debs ]]; then
-    packages=$build/packages
-    for file in "$debs"/*.deb; do
-        dpkg-deb -x "$file" "$packages"
-    done
-    libraries=$(dirname "$(find "$packages/usr/lib" -name 'libyaml.so' -print -quit)")
-    sed -i "s|^prefix=/usr|prefix=$packages/usr|" "$libraries"/pkgconfig/*.pc
-    # cmocka.pc names the folder of its library without the prefix.
-    export PKG_CONFIG_PATH=$libraries/pkgconfig LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
-    export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    PATH=$PATH:$packages/usr/bin # pkg-config, protoc-c
-    options=("-DMEZZO_CHART_JS=$packages/usr/share/javascript/chart.js/chart.min.js")
-fi
-if ! { cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=OFF -DMEZZO_TESTS=ON -DMEZZO_CUDA=ON \
-    "-DMEZZO_CUDA_ARCH=$("$root/scripts/gpu-arch.sh")" "-DCMAKE_INSTALL_RPATH=${libraries:-}" "${options[@]}" && cmake --build "$build"; } >"$out/build.log" 2>&1; then
-    tail -n 30 "$out/build.log"
-    echo "gpu_suite.sh: it does not build: $out/build.log" >&2
-    exit 3
-fi
+. "$root/bench/gpu_build.sh"
+build_for_gpu "$root" "$build" "$debs" "$out/build.log" || { echo "gpu_suite.sh: it does not build: $out/build.log" >&2 && exit 3; }
 built=$((SECONDS - start))
 echo "built in $built s"
 

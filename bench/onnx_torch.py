@@ -11,9 +11,12 @@ import argparse
 import csv
 import json
 import os
+import queue
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 FIELDS = ["model", "system", "round", "batch", "shape", "step_ms", "mib", "loss", "device", "commit", "command"]
@@ -147,7 +150,7 @@ def run_mezzo(o, name):
     subprocess.run(["rm", "-rf", f"{name}-run"], check=True)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        return None, None, done.stderr.strip().splitlines()[-1], command
+        return None, None, " ".join(done.stderr.strip().splitlines()[-1:]), command
     with open(f"{name}-run/metrics.jsonl") as file:
         rows = [row for row in map(json.loads, file) if "train/loss" in row]
     times = [row["perf/step_ms"] for row in rows if "perf/step_ms" in row][-(o.steps // 2):]
@@ -171,56 +174,64 @@ def main():
     o = parser.parse_args()
     if o.worker:
         return work(o.worker, o.layers, o.device, o.batch or BATCH[o.worker])
-    end, workers, rows = time.monotonic() + o.seconds, {}, []
-    for name in o.models.split(","):
-        command = [sys.executable, os.path.abspath(__file__), o.mezzo, "--worker", name, "--layers", str(o.layers), "--device", o.device, "--batch", str(o.batch)]
-        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(f"{name}.torch.log", "w"), text=True)
+    end, workers, lines, rows = time.monotonic() + o.seconds, {}, {}, []
 
-    def said(name):  # the next line that is the worker's own; "": it has ended
+    def read(name):
         for line in workers[name].stdout:
             if line.split()[0:1] in (["exported"], ["ready"]) or line[:1].isdigit():
-                return line.strip()
-        return ""
+                lines[name].put(line.strip())
+        lines[name].put("")
+
+    for name in o.models.split(","):  # all compile side by side
+        command = [sys.executable, os.path.abspath(__file__), o.mezzo, "--worker", name, "--layers", str(o.layers), "--device", o.device, "--batch", str(o.batch)]
+        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(f"{name}.torch.log", "w"), text=True)
+        lines[name] = queue.Queue()
+        threading.Thread(target=read, args=(name,), daemon=True).start()
+
+    def said(name):  # the next line that is the worker's own; "": it has ended, or the time
+        try:
+            return lines[name].get(timeout=max(0.1, end - time.monotonic()))
+        except queue.Empty:
+            return ""
 
     def note(name, system, number, ms, mib, loss, command=""):
         rows.append(dict(model=name, system=system, round=number, batch=o.batch or BATCH[name], shape=f"{o.layers} layers" if name != "resnet18" else "224x224",
                          step_ms=round(ms, 3) if ms else "", mib=round(mib) if mib else "", loss=loss, device=o.card or o.device, commit=o.commit, command=" ".join(command)))
         print(f"{name:9} {system:6} round {number}: {f'{ms:.2f} ms' if ms else loss}{f', {mib:.0f} MiB' if mib else ''}", flush=True)
+        if o.csv:
+            with open(o.csv, "a", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+                if file.tell() == 0:
+                    writer.writeheader()
+                writer.writerow(rows[-1])
 
-    for name in workers:  # all are compiled before the first is timed
-        state = said(name)
-        if state != "exported":
-            print(f"{name}: not exported: see {name}.torch.log", flush=True)
-    ready = {name: said(name) == "ready" for name in workers}
     for name, torch in workers.items():
+        if said(name) != "exported":
+            print(f"{name}: not exported{': no time was left' if torch.poll() is None else f', see {name}.torch.log'}", flush=True)
+            continue
+        if said(name) != "ready":
+            print(f"{name}: PyTorch did not compile it{' in time' if torch.poll() is None else f', see {name}.torch.log'}", flush=True)
+            torch.kill()
+        others = [other for other in workers.values() if other is not torch and other.poll() is None]
+        for other in others:  # which may still compile
+            other.send_signal(signal.SIGSTOP)
         for number in range(o.rounds):
-            if ready[name]:
+            if torch.poll() is None:
                 torch.stdin.write(f"{o.steps}\n")
                 torch.stdin.flush()
                 numbers = said(name).split()
                 if len(numbers) == 3:
                     note(name, "torch", number, *map(float, numbers))
-            ms, mib, loss, command = run_mezzo(o, name)
-            note(name, "mezzo", number, ms, mib, loss, command)
-            if time.monotonic() > end:
-                break
+            note(name, "mezzo", number, *run_mezzo(o, name))
         torch.kill()
+        for other in others:
+            other.send_signal(signal.SIGCONT)
         times = {system: [row["step_ms"] for row in rows if row["model"] == name and row["system"] == system and row["step_ms"]] for system in ("torch", "mezzo")}
         if all(times.values()):
             a, b = (statistics.median(times[system]) for system in ("torch", "mezzo"))
             print(f"onnx: {name}: torch.compile {a:.2f} ms, mezzo {b:.2f} ms, {a / b:.2f} x", flush=True)
-        if time.monotonic() > end:
-            print("onnx: out of time", flush=True)
-            break
     for torch in workers.values():
         torch.kill()
-    if o.csv:
-        new = not os.path.exists(o.csv)
-        with open(o.csv, "a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if new:
-                writer.writeheader()
-            writer.writerows(rows)
 
 
 if __name__ == "__main__":

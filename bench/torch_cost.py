@@ -4,8 +4,9 @@ the same program under autocast; of both the shortest step. It needs torch, whic
 
 usage: torch_cost.py MEZZO [--device D] [--threads N] [--seconds N] [--commit S] [--results FOLDER] [KIND:SIZE…]
 
-Appends rows to torch-cost.csv in FOLDER [bench/results] and keeps the traces, with the time of each run, in FOLDER/torch-cost. A row says
-whether the prediction was developed with its program. SIZE multiplies the batch. After --seconds no other program is begun.
+Appends rows to torch-cost.csv in FOLDER [bench/results] and keeps the traces, with the time of each run, in FOLDER/torch-cost. Programs of HELD_OUT
+come first: neither the prediction nor its bounds were made with rows of theirs (held_out 1). SIZE multiplies the batch. After --seconds no other
+program is begun. The last line counts errors within 15 % and measured times within the bounds, held out and not.
 """
 import argparse
 import csv
@@ -81,6 +82,73 @@ elif kind == "gpt":
     layers, tokens = (12, 512) if device == "cuda" else (3, 128)
     model = nn.Sequential(nn.Embedding(32000, 768), *[Block(768, 12) for _ in range(layers)], nn.Linear(768, 32000, bias=False))
     x, y = torch.randint(32000, (size, tokens)), torch.randint(32000, (size, tokens))
+elif kind == "vit":
+    class Patches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches, self.places = nn.Conv2d(3, 384, 16, 16), nn.Parameter(torch.zeros(1, 64, 384))
+        def forward(self, x):
+            return self.patches(x).flatten(2).transpose(1, 2) + self.places
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean(1)
+    model = nn.Sequential(Patches(), *[Block(384, 6) for _ in range(6 if device == "cuda" else 2)], nn.LayerNorm(384), Mean(), nn.Linear(384, 1000))
+    x, y = torch.randn(2 * size, 3, 128, 128), torch.randint(1000, (2 * size,))
+elif kind == "mixer":
+    class Mixer(nn.Module):
+        def __init__(self, tokens, width):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.tokens = nn.Sequential(nn.Linear(tokens, 4 * tokens), nn.GELU(), nn.Linear(4 * tokens, tokens))
+            self.channels = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        def forward(self, x):
+            x = x + self.tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+            return x + self.channels(self.norm2(x))
+    model = nn.Sequential(nn.Linear(768, 512), *[Mixer(64, 512) for _ in range(4)], nn.Flatten(), nn.Linear(64 * 512, 100))
+    x, y = torch.randn(2 * size, 64, 768), torch.randint(100, (2 * size,))
+elif kind == "unet":
+    def convolve(a, b):
+        return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(8, b), nn.SiLU())
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.down, self.middle = convolve(3, 64), nn.Conv2d(64, 128, 3, 2, 1), convolve(128, 128)
+            self.up, self.last, self.head = nn.Upsample(scale_factor=2), convolve(192, 64), nn.Conv2d(64, 16, 1)
+        def forward(self, x):
+            a = self.first(x)
+            b = self.up(self.middle(self.down(a)))
+            return self.head(self.last(torch.cat((a, b), 1))).permute(0, 2, 3, 1)
+    model = Net()
+    x, y = torch.randn(2 * size, 3, 32, 32), torch.randint(16, (2 * size, 32, 32))
+elif kind == "recommender":
+    class Recommender(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables = nn.ModuleList(nn.Embedding(10000, 64) for _ in range(8))
+            self.top = nn.Sequential(nn.Linear(8 * 64, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 2))
+        def forward(self, x):
+            return self.top(torch.cat([table(ids) for table, ids in zip(self.tables, x.unbind(1))], 1))
+    model = Recommender()
+    x, y = torch.randint(10000, (128 * size, 8)), torch.randint(2, (128 * size,))
+elif kind == "translator":
+    class Translator(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.net, self.head = nn.Embedding(8000, 256), nn.Transformer(256, 4, 2, 2, 1024, 0.1, batch_first=True), nn.Linear(256, 8000)
+        def forward(self, x):
+            w = self.words(x)
+            return self.head(self.net(w, w.flip(1)))
+    model = Translator()
+    x, y = torch.randint(8000, (2 * size, 64)), torch.randint(8000, (2 * size, 64))
+elif kind == "depthwise":
+    class Separable(nn.Module):
+        def __init__(self, c):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(c, c, 3, padding=1, groups=c, bias=False), nn.BatchNorm2d(c), nn.ReLU6(), nn.Conv2d(c, c, 1, bias=False), nn.BatchNorm2d(c))
+        def forward(self, x):
+            return x + self.body(x)
+    model = nn.Sequential(nn.Conv2d(3, 96, 4, 4), *[Separable(96) for _ in range(6)], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 100))
+    x, y = torch.randn(4 * size, 3, 96, 96), torch.randint(100, (4 * size,))
 model, x, y = model.to(device), x.to(device), y.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -97,11 +165,14 @@ for step in range(24):
     times.append(time.perf_counter())
 print(min(b - a for a, b in zip(times[4:], times[5:])))
 '''
+HELD_OUT = {
+    "cuda": "vit:16 recommender:16 unet:16 translator:16 mixer:16 depthwise:16 vit:64 unet:64 mixer:128 translator:64",
+    "cpu": "vit:1 recommender:1 unet:1 translator:1 mixer:1 depthwise:1 vit:4 mixer:8",
+}
 CASES = {
     "cuda": "mlp:16 gpt:16 transformer:16 residual:128 wide:64 gated:64 transformer:64 encoder:16 mlp:128 convolution:128 residual:16 gated:16",
     "cpu": "mlp:1 transformer:1 convolution:1 residual:1 gated:1 gpt:1 encoder:1 wide:1 transformer:8 residual:4",
 }
-HELD_OUT = ["residual", "gated", "gpt"]
 
 
 def fork(program: str, words: list[str], threads: int, folder: str = "") -> str:
@@ -155,7 +226,7 @@ def compare(options: argparse.Namespace, program: str, kind: str, size: str, tra
     print(f"{options.device} {kind:>11}:{size:3} bf16: predicted {bf16['step_ms']:8.3f} ms ({bf16['least_ms']:.3f} to {bf16['most_ms']:.3f}), measured "
           f"{measured:8.3f} ms, {100 * error:+5.1f} % (fp32 {costs['fp32']['step_ms']:.3f} ms)", flush=True)
     return [kind, size, "bf16", *(f"{bf16[key]:.4g}" for key in ("step_ms", "least_ms", "most_ms")), f"{measured:.4g}", f"{error:.3f}",
-            f"{costs['fp32']['step_ms']:.4g}", str(int(kind in HELD_OUT)), result["torch"], f"{options.device}: {json.loads(trace.read_text())['device_name']}",
+            f"{costs['fp32']['step_ms']:.4g}", str(int(f" {kind}:" in f" {HELD_OUT[options.device]}")), result["torch"], f"{options.device}: {json.loads(trace.read_text())['device_name']}",
             str(json.loads(trace.read_text())["threads"]), options.commit]
 
 
@@ -185,16 +256,22 @@ def main() -> None:
                            "device", "threads", "commit"])
         program = os.path.join(scratch, "program.py")
         pathlib.Path(program).write_text(PROGRAM)
-        for case in options.cases or CASES[options.device].split():
+        count = {"1": [0, 0, 0], "0": [0, 0, 0]}  # by held_out: rows, within 15 %, within the bounds
+        for case in options.cases or f"{HELD_OUT[options.device]} {CASES[options.device]}".split():
             kind, _, size = case.partition(":")
             if time.monotonic() > end:
                 print(f"{options.device} {case}: no time was left", flush=True)
                 continue
             try:
-                rows.writerow(compare(options, program, kind, size or "1", traces))
+                row = compare(options, program, kind, size or "1", traces)
+                rows.writerow(row)
                 out.flush()
+                seen = count[row[9]]
+                for i, yes in enumerate((True, abs(float(row[7])) <= 0.15, float(row[4]) <= float(row[6]) <= float(row[5]))):
+                    seen[i] += yes
             except (RuntimeError, ValueError) as error:
                 print(f"{options.device} {case}: {error}", flush=True)
+    print("; ".join(f"{what}: {near} of {n} within 15 %, {inside} within the bounds" for what, (n, near, inside) in zip(("held out", "others"), count.values())))
 
 
 if __name__ == "__main__":

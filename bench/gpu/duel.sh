@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# duel [SHAPE [WAYS [MICRO_BATCHES]]]: bench/duel.py, of SHAPE (qwen2.5-1.5B), 50 steps: duel.csv, duel-losses.csv. The heads of these shapes are 64 or 128 wide; attention's
+# backward of 128 is what MEZZO_CUDA_WIDE_HEADS says. A wheel of torchao in DEBS is used where none is installed.
+. "$(dirname "$0")/common.sh"
+python3 -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
+wheel=$(find "${DEBS:-/dev/null}" -name 'torchao*.whl' 2>/dev/null | head -n 1)
+ways=${2:-$(pick mezzo:bf16,torch:bf16,torch:tensorwise,mezzo:fp8 mezzo:fp32,torch:fp32)}
+capped 600 python3 "$root/bench/duel.py" "$mezzo" "$(tokens)" --csv "$out/duel.csv" --commit "$commit" --device "$device" --only "$(pick "${1:-qwen2.5-1.5B}" tiny)" \
+    --ways "$ways" --micro-batches "${3:-1}" --steps "$(pick "${STEPS:-50}" 6)" ${wheel:+--torchao "$wheel"}
+echo "exit code $?, $SECONDS s"
