@@ -6,6 +6,8 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 "$MEZZO" data radio --maps 6 --transmitters 2 --size 16 --extent 64 --seed 3 --out cities >"$OUT" 2>"$ERR" || exit 77
 text 300 >text.txt
 
+last="MEZZO_CUDA_WITHOUT=attention__none mezzo train"
+MEZZO_CUDA_WITHOUT=early_launches,attention__none refuse 2 MEZZO_CUDA_WITHOUT attention__none -- train "${TINY[@]/#cpu/cuda}" --data text.txt --out none
 last="MEZZO_CUDA_PLANS=quickest mezzo train"
 MEZZO_CUDA_PLANS=quickest refuse 2 MEZZO_CUDA_PLANS quickest slowest -- train "${TINY[@]/#cpu/cuda}" --data text.txt --out none
 
@@ -17,14 +19,16 @@ bits() { # FOLDER: what the run computed
 same() { # PRECISION OPTION…: the run with either choice
     local precision=$1 plans
     shift
-    for plans in fastest slowest; do
+    for plans in fastest slowest first; do
         rm -rf "$plans"
         MEZZO_CUDA_PLANS=$plans "$MEZZO" train "$@" --batch-size 4 --grad-accum 2 --steps 6 --warmup 2 --log-every 1 --eval-every 0 --eval-final=false \
             --sample-every -1 --checkpoint-every 6 --precision "$precision" --device cuda --seed 7 --out "$plans" --quiet >"$OUT" 2>"$ERR" </dev/null ||
             fail "train $* --precision $precision with the $plans plans"
     done
     last="train $* --precision $precision"
-    [[ $(bits fastest) == "$(bits slowest)" ]] || fail "other bits with the slowest plans: $* --precision $precision"
+    for plans in slowest first; do
+        [[ $(bits fastest) == "$(bits $plans)" ]] || fail "other bits with the $plans plans: $* --precision $precision"
+    done
 }
 for precision in tf32 bf16 fp16; do
     same $precision --model radio_unet-tiny --data cities

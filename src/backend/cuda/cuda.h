@@ -31,6 +31,7 @@ typedef struct mz_cuda_device {
     int l2;           // bytes
     size_t memory;    // bytes, all of it
     bool slowest;     // MEZZO_CUDA_PLANS=slowest: libraries' plans are the slowest of those with the same bits
+    bool first_plans; // MEZZO_CUDA_PLANS=first: the first of those by the library's own judgement
     bool wide_heads;  // MEZZO_CUDA_WIDE_HEADS=wgmma: attention's backward by wgmma for heads of more than 64
     bool fp32_by_fma; // MEZZO_CUDA_FP32=fma: FP32 is never multiplied in parts on tensor cores
     char name[80];

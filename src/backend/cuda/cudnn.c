@@ -518,7 +518,7 @@ static int fastest(mz_cuda_device *cuda, const kept_plan *p, const mz_cudnn_memo
         same[i] = same_bits(cuda, &p->candidates[i], r, reference < 0);
         reference = reference < 0 && same[i] ? i : reference;
     }
-    if (reference < 0 || !fill(cuda, tensors, r, false))
+    if (reference < 0 || cuda->first_plans || !fill(cuda, tensors, r, false))
         return reference;
     for (int i = reference; i < p->n_candidates; i++) {
         const float once = time_of(cuda, &p->candidates[i], r, 1);

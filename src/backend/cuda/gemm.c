@@ -21,7 +21,8 @@ enum { MAX_ALGORITHMS = 24 };
     X(cublasLtMatmulPreferenceCreate)                                                                                  \
     X(cublasLtMatmulPreferenceDestroy)                                                                                 \
     X(cublasLtMatmulPreferenceSetAttribute)                                                                            \
-    X(cublasLtMatmulAlgoGetHeuristic)
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
+    X(cublasLtMatmulAlgoConfigGetAttribute)
 
 struct mz_cuda_matmul {
     void *library;
@@ -435,6 +436,28 @@ static int keep_exact(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal
     return kept;
 }
 
+// "id 66 tile 18 stages 36 split 4 reduction 2 option 0": two processes that say the same run the same kernels.
+static const char *name_algorithm(const struct mz_cuda_matmul *lt, const cublasLtMatmulAlgo_t *algorithm,
+                                  char text[120]) {
+    static const struct {
+        const char *name;
+        cublasLtMatmulAlgoConfigAttributes_t attribute;
+    } parts[] = {{"id", CUBLASLT_ALGO_CONFIG_ID},
+                 {"tile", CUBLASLT_ALGO_CONFIG_TILE_ID},
+                 {"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID},
+                 {"split", CUBLASLT_ALGO_CONFIG_SPLITK_NUM},
+                 {"reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME},
+                 {"option", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION}};
+    int n = 0;
+    for (size_t i = 0; i < MZ_COUNT(parts); i++) {
+        uint32_t value = 0; // each of these has 32 bits
+        size_t written;
+        (void)lt->cublasLtMatmulAlgoConfigGetAttribute(algorithm, parts[i].attribute, &value, sizeof value, &written);
+        n += snprintf(text + n, 120 - (size_t)n, "%s%s %u", i > 0 ? " " : "", parts[i].name, value);
+    }
+    return text;
+}
+
 static const char rounds_twice[] = "cuBLASLt rounds the product before the derivative multiplies it";
 
 // Chooses the fastest candidate of those with the first one's bits, so that timing changes no bits. NULL, or why it
@@ -449,7 +472,7 @@ static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeu
         gemm->algorithm = results[0].algo;
         gemm->workspace = results[0].workspaceSize;
     }
-    if (n < 2 || !fill(cuda, &gemm->key, r, true))
+    if (n < 2 || cuda->first_plans || !fill(cuda, &gemm->key, r, true))
         return NULL;
     for (int i = 0; i < n; i++)
         same[i] = (i == 0 || same[0]) && same_bits(cuda, gemm, &results[i], r, i == 0);
@@ -473,12 +496,14 @@ static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeu
     }
     gemm->algorithm = results[best].algo;
     gemm->workspace = results[best].workspaceSize;
+    char algorithm[120];
     mz_log("dispatch",
-           "cuda: product %lldx%lldx%lld %s to %s, epilogue %d: algorithm %d of %d, %.4f ms (the first "
+           "cuda: product %lldx%lldx%lld %s to %s, epilogue %d: algorithm %d of %d (%s), %.4f ms (the first "
            "%.4f; %d give other bits, the fastest of all %.4f)",
            (long long)gemm->key.m, (long long)gemm->key.n, (long long)gemm->key.k,
            mezzo_dtype_name((mezzo_dtype)gemm->key.operand), mezzo_dtype_name((mezzo_dtype)gemm->key.result),
-           gemm->key.epilogue, best, n, (double)chosen, (double)first, others, (double)shortest);
+           gemm->key.epilogue, best, n, name_algorithm(cuda->matmul, &gemm->algorithm, algorithm), (double)chosen,
+           (double)first, others, (double)shortest);
     return NULL;
 }
 

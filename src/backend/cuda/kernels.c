@@ -1,4 +1,6 @@
 // Lists the kernels of an op, and the pairs of calls that one kernel runs.
+#include <stdlib.h>
+
 #include "backend/cuda/cuda.h"
 
 static const struct {
@@ -10,15 +12,49 @@ static const struct {
 #undef KERNEL
 };
 
+// The entry of MEZZO_CUDA_WITHOUT after `entry`, or with NULL the first one; NULL: there is none.
+static const char *next_without(const char *entry) {
+    entry = entry == NULL ? getenv("MEZZO_CUDA_WITHOUT") : entry + strcspn(entry, ",");
+    while (entry != NULL && *entry == ',')
+        entry++;
+    return entry == NULL || *entry == '\0' ? NULL : entry;
+}
+
+static bool is_entry(const char *entry, const char *name) {
+    return strlen(name) == strcspn(entry, ",") && strncmp(entry, name, strlen(name)) == 0;
+}
+
+bool mz_cuda_without(const char *name) {
+    const char *entry = next_without(NULL);
+    while (entry != NULL && !is_entry(entry, name))
+        entry = next_without(entry);
+    return entry != NULL;
+}
+
+static mezzo_status check_without(void) {
+    for (const char *entry = next_without(NULL); entry != NULL; entry = next_without(entry)) {
+        bool known = is_entry(entry, MZ_CUDA_EARLY_LAUNCHES);
+        for (size_t i = 0; i < MZ_COUNT(listed) && !known; i++)
+            known = is_entry(entry, listed[i].kernel->name);
+        if (!known)
+            return mz_fail(MEZZO_ERR_INVALID,
+                           "MEZZO_CUDA_WITHOUT has '%.*s': it must be names of kernels (mezzo explain --after plan "
+                           "shows them) or " MZ_CUDA_EARLY_LAUNCHES ", with commas",
+                           (int)strcspn(entry, ","), entry);
+    }
+    return MEZZO_OK;
+}
+
 mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda) {
     size_t n = 0;
+    MEZZO_TRY(check_without());
     cuda->kernels = mz_alloc(MZ_COUNT(listed), sizeof *cuda->kernels);
     if (cuda->kernels == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int op = 0; op < MZ_OP_COUNT; op++) {
         cuda->first_kernel[op] = n;
         for (size_t i = 0; i < MZ_COUNT(listed); i++)
-            if ((int)listed[i].op == op)
+            if ((int)listed[i].op == op && !mz_cuda_without(listed[i].kernel->name))
                 cuda->kernels[n++] = listed[i].kernel;
     }
     cuda->first_kernel[MZ_OP_COUNT] = n;

@@ -28,6 +28,11 @@ typedef struct mz_cu_array {
     int dtype;
 } mz_cu_array;
 
+// kernels.c: MEZZO_CUDA_WITHOUT, which is for finding what is at fault, has this name among its kernels and habits that
+// are left out.
+bool mz_cuda_without(const char *name);
+#define MZ_CUDA_EARLY_LAUNCHES "early_launches" // pdl_launch.cuh's
+
 // --- device.cu: does nothing; cudaErrorNoKernelImageForDevice where this build has no code for the GPU.
 cudaError_t mz_cu_probe(cudaStream_t stream);
 

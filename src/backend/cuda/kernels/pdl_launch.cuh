@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+#include "launch.h"
+
 __device__ __forceinline__ void wait_for_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -14,7 +16,7 @@ __device__ __forceinline__ void wait_for_before() {
 
 inline bool can_launch_dependent() {
     int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
+    return !mz_cuda_without(MZ_CUDA_EARLY_LAUNCHES) && cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 
