@@ -54,7 +54,7 @@ static mezzo_status tensor(bench *b, mz_tensor *t, mezzo_dtype dtype, int64_t ro
 static mezzo_status with_scales(bench *b, mz_tensor *t, mz_scaling scaling, bool columnwise) {
     t->scaling = scaling;
     t->columnwise = columnwise;
-    const size_t n = (size_t)mz_scale_count(scaling, columnwise, &t->shape);
+    const size_t n = (size_t)mz_scale_count(t);
     float *scales = malloc(n * sizeof *scales);
     void *at = NULL;
     mezzo_status status = scales != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no host memory");
@@ -88,26 +88,25 @@ static mezzo_status time_call(bench *b, mz_call *call, const mz_prepared *prepar
 }
 
 static mezzo_status quantize_case(bench *b, mz_call *call, bool blocks, const int64_t s[3]) {
-    const int entry = MZ_OUT(quantize, entry), scales = MZ_OUT(quantize, scales);
+    const int scales = MZ_OUT(quantize, scales);
     call->n_in = 1;
-    call->n_out = blocks ? MZ_OUT(quantize, columnwise_scales) + 1 : entry + 1;
+    call->n_out = MZ_OUT(quantize, columnwise_scales) + blocks;
     MEZZO_TRY(tensor(b, &call->in[0], MEZZO_BF16, s[0], s[2]));
     for (int k = 0; k < 2; k++) {
         MEZZO_TRY(tensor(b, &call->out[k], MEZZO_F8E4M3, s[0], s[2]));
         MEZZO_TRY(with_scales(b, &call->out[k], blocks ? MZ_SCALING_BLOCK128 : MZ_SCALING_TENSOR, k == 1));
         if (blocks) {
             const mz_tensor *t = &call->out[k];
-            call->out[scales + k] = (mz_tensor){.data = (void *)(uintptr_t)t->scale,
-                                                .dtype = MEZZO_F32,
-                                                .shape = {1, {mz_scale_count(t->scaling, t->columnwise, &t->shape)}}};
+            call->out[scales + k] =
+                (mz_tensor){.data = (void *)(uintptr_t)t->scale, .dtype = MEZZO_F32, .shape = {1, {mz_scale_count(t)}}};
         }
     }
     if (blocks)
         return MEZZO_OK;
-    MEZZO_TRY(tensor(b, &call->out[entry], MEZZO_F32, 1, MZ_SCALE_WORDS));
-    MEZZO_TRY(b->device->backend->write(b->device, call->out[entry].data, &(mz_scale_entry){.scale = 1},
+    MEZZO_TRY(tensor(b, &call->out[scales], MEZZO_F32, 1, MZ_SCALE_WORDS));
+    MEZZO_TRY(b->device->backend->write(b->device, call->out[scales].data, &(mz_scale_entry){.scale = 1},
                                         sizeof(mz_scale_entry)));
-    call->out[0].scale = call->out[1].scale = call->out[entry].data;
+    call->out[0].scale = call->out[1].scale = call->out[scales].data;
     return MEZZO_OK;
 }
 

@@ -28,7 +28,7 @@ static int parse_precisions(asked *a) {
         if (mezzo_precision_parse(word, precision) != MEZZO_OK)
             return cli_wrong("--precision: %s", mezzo_error_message());
         const mz_precision_info *info = mz_precision(*precision);
-        if (info == NULL || info->wide != MEZZO_F32 || info->scaling > MZ_SCALING_TENSOR)
+        if (info == NULL || info->wide != MEZZO_F32 || mz_scaling_in_blocks(info->scaling))
             return cli_wrong("--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS, word);
     }
     return CLI_DONE;

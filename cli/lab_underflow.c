@@ -47,13 +47,12 @@ static json_t *narrowed_json(const mz_magnitudes *m) {
     json_t *list = json_array();
     for (size_t i = 0; i < m->n_narrowed; i++) {
         const mz_narrowed *of = &m->narrowed[i];
-        const mz_scale_entry *e = &m->entries[of->entry];
-        json_array_append_new(list, json_pack("{ss ss sb sf sI sI sf sI sI}", "name", of->name, "format",
-                                              mezzo_dtype_name((mezzo_dtype)e->dtype), "known", of->known, "scale",
-                                              (double)e->scale, "nonzero", (json_int_t)of->nonzero, "lost",
-                                              (json_int_t)of->lost, "lost_percent", percent(of->lost, of->nonzero),
-                                              "saturated_steps", (json_int_t)e->saturated, "scale_changes",
-                                              (json_int_t)e->changes));
+        json_array_append_new(
+            list, json_pack("{ss ss sb sf sI sI sf sI sI}", "name", of->name, "format",
+                            mezzo_dtype_name((mezzo_dtype)of->found.dtype), "known", of->known, "scale",
+                            (double)of->found.scale, "nonzero", (json_int_t)of->nonzero, "lost", (json_int_t)of->lost,
+                            "lost_percent", percent(of->lost, of->nonzero), "saturated_steps",
+                            (json_int_t)of->found.saturated, "scale_changes", (json_int_t)of->found.changes));
     }
     return list;
 }
@@ -154,9 +153,8 @@ static int print_narrowed(const mz_magnitudes *m, size_t most) {
            "saturated", "changes");
     for (size_t k = 0; k < n && k < most; k++) {
         const mz_narrowed *of = &m->narrowed[list[k].index];
-        const mz_scale_entry *e = &m->entries[of->entry];
-        printf("%-44.44s %-9s %9.3g %9lld %8.3f %10d %10d\n", of->name, mezzo_dtype_name((mezzo_dtype)e->dtype),
-               (double)e->scale, (long long)of->nonzero, list[k].lost, e->saturated, e->changes);
+        printf("%-44.44s %-9s %9.3g %9lld %8.3f %10d %10d\n", of->name, mezzo_dtype_name((mezzo_dtype)of->found.dtype),
+               (double)of->found.scale, (long long)of->nonzero, list[k].lost, of->found.saturated, of->found.changes);
     }
     if (n > most)
         printf("... and %zu more\n", n - most);

@@ -10,11 +10,12 @@ allowed() {
     case $1 in
     include) echo "mezzo/*" ;;
     base) echo "mezzo/status.h mezzo/dtype.h mezzo/version.h" ;;
-    graph) echo "base/* $public_graph" ;;
+    graph) echo "base/* quant/entry.h $public_graph" ;;
+    quant) echo "base/* graph/op.h backend/backend.h $public_graph" ;;
     # optimizer.h: the words of the update step (kinds of schedule), whose kernels are the backends'.
-    backend) echo "base/* graph/* $public_graph mezzo/optimizer.h" ;;
-    backend/*) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
-    runtime) echo "base/* graph/* backend/*.h $public_graph mezzo/optimizer.h" ;;
+    backend) echo "base/* graph/* quant/entry.h $public_graph mezzo/optimizer.h" ;;
+    backend/*) echo "base/* graph/* quant/entry.h backend/*.h $public_graph mezzo/optimizer.h" ;;
+    runtime) echo "base/* graph/* quant/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     nn) echo "base/* nn/* $public_graph" ;;
     models) echo "base/* io/file.h nn/* models/* $public_graph mezzo/model.h mezzo/model_keys.def mezzo/onnx.h onnx/place.h" ;;
     io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;

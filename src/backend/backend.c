@@ -190,7 +190,7 @@ static void describe_tensors(mz_text *text, const mz_tensor *tensors, int n) {
         if (mz_present(&tensors[i]))
             mz_text_addf(text, "%s%s %s%s%s", i > 0 ? ", " : "", mz_shape_text(&tensors[i].shape, shape, sizeof shape),
                          mezzo_dtype_name(tensors[i].dtype), tensors[i].scaling != MZ_SCALING_NONE ? " scaled by " : "",
-                         tensors[i].scaling != MZ_SCALING_NONE ? mz_scaling_name(tensors[i].scaling) : "");
+                         tensors[i].scaling != MZ_SCALING_NONE ? mz_scalings[tensors[i].scaling].name : "");
         else
             mz_text_addf(text, "%s-", i > 0 ? ", " : "");
     }

@@ -49,7 +49,7 @@ enum { MZ_ROUNDING_FORMATS = 8, MZ_SCALE_CODES = 256 };
 typedef struct mz_rounding_how {
     mezzo_blocks blocks;
     mezzo_dtype dtype;  // of its numbers where blocks is NONE
-    mz_scaling scaling; // TENSOR, BLOCK128 or TILE128, where blocks is NONE
+    mz_scaling scaling; // one of 8-bit tensors, where blocks is NONE
 } mz_rounding_how;
 typedef struct mz_rounding_attrs {
     int n;
@@ -91,8 +91,8 @@ static inline mz_rounding_form mz_rounding_form_of(const mz_rounding_how *how) {
     form.small = !blocks ? how->dtype == MEZZO_F8E4M3 ? e4m3 : e5m2 : how->blocks == MEZZO_BLOCKS_MXFP8 ? e4m3 : e2m1;
     form.rule = !blocks ? MZ_SCALE_POWER : nvfp4 ? MZ_SCALE_NVFP4 : MZ_SCALE_MX;
     form.block = !blocks ? MZ_SCALE_BLOCK : nvfp4 ? 16 : 32;
-    form.tile = !blocks && how->scaling == MZ_SCALING_TILE128;
-    form.whole = !blocks && how->scaling == MZ_SCALING_TENSOR;
+    form.tile = !blocks && mz_scalings[how->scaling].rows > 1;
+    form.whole = !blocks && !mz_scaling_in_blocks(how->scaling);
     return form;
 }
 static inline bool mz_scale_counts(int32_t amax, float scale) {

@@ -4,6 +4,7 @@
 #define MZ_UPDATE_H
 
 #include "backend/backend.h"
+#include "quant/entry.h"
 
 // Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a
 // multiple of 16 elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is

@@ -66,11 +66,11 @@ const char mz_precision_bars_auto[] =
 #undef PRECISION
 #undef PRECISION_UNCLEAR
 
-const char *mz_scaling_name(mz_scaling scaling) {
-    static const char *const names[MZ_SCALING_COUNT] = {"none",     "tensor",   "row",     "block 128",
-                                                        "block 32", "block 16", "tile 128"};
-    return (unsigned)scaling < MZ_SCALING_COUNT ? names[scaling] : "?";
-}
+const mz_scaling_info mz_scalings[MZ_SCALING_COUNT] = {
+#define SCALING(id, name, rows, columns, history, weight) {name, rows, columns, history, MZ_SCALING_##weight},
+#include "base/scalings.def"
+#undef SCALING
+};
 
 const mz_precision_info *mz_precision(mezzo_precision precision) {
     return (unsigned)precision < ROWS ? &table[precision] : NULL;

@@ -6,16 +6,21 @@
 
 // Says what one scale is for: a stored value times its scale is the number meant.
 typedef enum mz_scaling {
-    MZ_SCALING_NONE,
-    MZ_SCALING_TENSOR,
-    MZ_SCALING_ROW,
-    MZ_SCALING_BLOCK128, // of so many elements along the last dimension; stored for kernels (mz_scale_index)
-    MZ_SCALING_BLOCK32,
-    MZ_SCALING_BLOCK16,
-    MZ_SCALING_TILE128, // of 128 rows and 128 columns: weights' beside BLOCK128
+#define SCALING(id, ...) MZ_SCALING_##id,
+#include "base/scalings.def"
+#undef SCALING
     MZ_SCALING_COUNT
 } mz_scaling;
-const char *mz_scaling_name(mz_scaling scaling); // "none", "tensor", "row", "block 128", …
+typedef struct mz_scaling_info { // scalings.def says what each field is
+    const char *name;
+    int rows, columns;
+    bool history;
+    mz_scaling weight;
+} mz_scaling_info;
+extern const mz_scaling_info mz_scalings[MZ_SCALING_COUNT];
+static inline bool mz_scaling_in_blocks(mz_scaling scaling) {
+    return mz_scalings[scaling].columns > 0;
+}
 
 typedef enum mz_without { MZ_WITHOUT_STORE, MZ_WITHOUT_REFUSE } mz_without;
 

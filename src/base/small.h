@@ -58,7 +58,7 @@ MZ_SMALL_FUNCTION float mz_small_nearest(float x, const mz_small_form f) {
 
 // How the code of a block's scale follows from the block's largest magnitude.
 typedef enum mz_scale_rule {
-    MZ_SCALE_POWER, // backend/scales.h's mz_scale_for, as E8M0: 1 for zeros and for what is not finite
+    MZ_SCALE_POWER, // quant/entry.h's mz_scale_for, as E8M0: 1 for zeros and for what is not finite
     MZ_SCALE_MX,    // base/blocks.h's mz_blocks_scale of MX: E8M0
     MZ_SCALE_NVFP4  // and of NVFP4: E4M3, times the tensor's scale
 } mz_scale_rule;

@@ -570,11 +570,11 @@ static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, me
     return averages ? open_ema(path, ema, c->optimizer, &s[AVERAGES]) : MEZZO_OK;
 }
 
-static mezzo_status open_scales(const char *folder, mezzo_params *params, mz_scale_entry **scales) {
+static mezzo_status open_scales(const char *folder, mezzo_params *params) {
     char *path = mz_format("%s/state.json", folder);
     if (path == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = mz_state_load_scales(path, params, scales);
+    mezzo_status status = mz_state_load_scales(path, params);
     mz_free(path);
     return status;
 }
@@ -585,11 +585,10 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
     mezzo_checkpoint read = *checkpoint;
     mz_checkpoint_state state;
     source sources[SOURCES] = {{0}};
-    mz_scale_entry *scales = NULL;
     MEZZO_TRY(check_objects(checkpoint));
     MEZZO_TRY_GOTO(status, open_sources(path, checkpoint, &read, &state, sources));
     if (checkpoint->params != NULL)
-        MEZZO_TRY_GOTO(status, open_scales(path, checkpoint->params, &scales));
+        MEZZO_TRY_GOTO(status, open_scales(path, checkpoint->params));
     // The scaler first: it checks its numbers, and everything after it only copies.
     if (checkpoint->scaler != NULL)
         MEZZO_TRY_GOTO(status,
@@ -598,13 +597,12 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
         MEZZO_TRY_GOTO(status, put_on_device(sources[i].tensors, &sources[i].list));
     if (checkpoint->params != NULL) {
         MEZZO_TRY_GOTO(status, mz_params_refresh(checkpoint->params));
-        MEZZO_TRY_GOTO(status, mz_scales_replace(checkpoint->params->device, &checkpoint->params->scales, scales));
+        MEZZO_TRY_GOTO(status, mz_scales_write(checkpoint->params->device, &checkpoint->params->scales));
     }
     if (checkpoint->optimizer != NULL)
         MEZZO_TRY_GOTO(status, mz_optimizer_write_state(checkpoint->optimizer, &state.optimizer));
     *checkpoint = read;
 fail:
-    mz_free(scales);
     for (int i = 0; i < SOURCES; i++) {
         list_free(&sources[i].list);
         mz_safetensors_close(sources[i].tensors);

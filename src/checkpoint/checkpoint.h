@@ -59,9 +59,9 @@ typedef struct mz_checkpoint_difference {
 mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
                            const mz_file_mark files[MZ_CHECKPOINT_FILES], mz_written *written);
 mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state);
-// The table of scales as state.json has it, for mz_scales_replace; an entry that it has not has no history. *all is the
-// caller's to free, also after an error.
-mezzo_status mz_state_load_scales(const char *path, mezzo_params *params, mz_scale_entry **all);
+// Reads the table of scales as state.json has it to the host, for mz_scales_write; an entry that it lacks has no
+// history.
+mezzo_status mz_state_load_scales(const char *path, mezzo_params *params);
 // Adds to *out what of state.json is not what mz_state_save would write.
 mezzo_status mz_state_compare(const char *path, const mezzo_checkpoint *checkpoint, mz_checkpoint_difference *out);
 mezzo_status mz_run_save_facts(const char *path, const mz_checkpoint_run *run); // run.json, read back

@@ -157,34 +157,29 @@ static mezzo_status put_scaler(json_t *root, mezzo_scaler *scaler) {
 
 // Each tensor's: format, steps, scale, history as the bits that they are, and counters.
 enum { COUNTERS = 3 }; // saturated, in_a_row, changes
-static mezzo_status put_scales(json_t *root, const mezzo_params *params) {
+static mezzo_status put_scales(json_t *root, mezzo_params *params) {
     const int n = params != NULL ? params->scales.n : 0;
-    mezzo_status status = MEZZO_OK;
     json_t *object;
     if (n == 0)
         return MEZZO_OK;
-    mz_scale_entry *entries = mz_alloc((size_t)n, sizeof *entries);
-    if (entries == NULL)
-        return mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales");
-    MEZZO_TRY_GOTO(status, mz_scales_read(params->device, &params->scales, entries));
-    MEZZO_TRY_GOTO(status, new_object(root, "scales", &object));
+    MEZZO_TRY(mz_scales_read(params->device, &params->scales));
+    MEZZO_TRY(new_object(root, "scales", &object));
     for (int i = 0; i < n; i++) {
+        const mz_scale_entry *e = &params->scales.host[i];
         json_t *list = json_array();
-        MEZZO_TRY_GOTO(status, mz_json_set(object, params->scales.names[i], list));
-        json_array_append_new(list, json_string(mezzo_dtype_name((mezzo_dtype)entries[i].dtype)));
-        json_array_append_new(list, json_integer(entries[i].n));
-        json_array_append_new(list, json_real((double)entries[i].scale));
+        MEZZO_TRY(mz_json_set(object, params->scales.names[i], list));
+        json_array_append_new(list, json_string(mezzo_dtype_name((mezzo_dtype)e->dtype)));
+        json_array_append_new(list, json_integer(e->n));
+        json_array_append_new(list, json_real((double)e->scale));
         for (int k = 0; k < MZ_SCALE_HISTORY; k++)
-            json_array_append_new(list, json_integer((json_int_t)entries[i].history[k]));
-        json_array_append_new(list, json_integer(entries[i].saturated));
-        json_array_append_new(list, json_integer(entries[i].in_a_row));
-        json_array_append_new(list, json_integer(entries[i].changes));
+            json_array_append_new(list, json_integer((json_int_t)e->history[k]));
+        json_array_append_new(list, json_integer(e->saturated));
+        json_array_append_new(list, json_integer(e->in_a_row));
+        json_array_append_new(list, json_integer(e->changes));
         if (json_array_size(list) != 3 + MZ_SCALE_HISTORY + COUNTERS)
-            MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales"));
+            return mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales");
     }
-fail:
-    mz_free(entries);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status put_files(json_t *root, const mz_file_mark files[MZ_CHECKPOINT_FILES]) {
@@ -399,8 +394,8 @@ static mezzo_status get_entry(const char *where, const char *name, const json_t 
     return MEZZO_OK;
 }
 
-// Every entry of the file: into `all`, or, where that is NULL, only checked and given room in the table.
-static mezzo_status get_scales(const char *path, json_t *object, mezzo_params *params, mz_scale_entry *all) {
+// Every entry of the file: read, or only checked and given room in the table.
+static mezzo_status get_scales(const char *path, json_t *object, mezzo_params *params, bool read) {
     const char *name;
     json_t *list;
     json_object_foreach(object, name, list) {
@@ -408,26 +403,23 @@ static mezzo_status get_scales(const char *path, json_t *object, mezzo_params *p
         int index;
         MEZZO_TRY(get_entry(path, name, list, &entry));
         MEZZO_TRY(mz_scales_find(params->device, &params->scales, name, (mezzo_dtype)entry.dtype, &index));
-        if (all != NULL)
-            all[index] = entry;
+        if (read)
+            params->scales.host[index] = entry;
     }
     return MEZZO_OK;
 }
 
-mezzo_status mz_state_load_scales(const char *path, mezzo_params *params, mz_scale_entry **all) {
+mezzo_status mz_state_load_scales(const char *path, mezzo_params *params) {
     json_t *root, *object;
     bool sealed;
     mezzo_status status;
     MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
     object = json_object_get(root, "scales");
-    MEZZO_TRY_GOTO(status, get_scales(path, object, params, NULL));
-    *all = mz_alloc((size_t)params->scales.n + 1, sizeof **all);
-    if (*all == NULL)
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the checkpoint's scales"));
-    MEZZO_TRY_GOTO(status, mz_scales_read(params->device, &params->scales, *all));
+    MEZZO_TRY_GOTO(status, get_scales(path, object, params, false));
+    MEZZO_TRY_GOTO(status, mz_scales_read(params->device, &params->scales));
     for (int i = 0; i < params->scales.n; i++)
-        (*all)[i] = (mz_scale_entry){.scale = 1, .dtype = (*all)[i].dtype};
-    MEZZO_TRY_GOTO(status, get_scales(path, object, params, *all));
+        params->scales.host[i] = (mz_scale_entry){.scale = 1, .dtype = params->scales.host[i].dtype};
+    MEZZO_TRY_GOTO(status, get_scales(path, object, params, true));
 fail:
     json_decref(root);
     return status;

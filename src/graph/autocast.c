@@ -173,7 +173,7 @@ static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtyp
 // stored in.
 static bool takes_scaled(mz_op op, int slot, mz_scaling scaling) {
     const unsigned is = mz_op_slot(op, false, slot).is;
-    return (is & MZ_SLOT_SCALED) != 0 && ((is & MZ_SLOT_WHOLE) == 0 || scaling == MZ_SCALING_TENSOR);
+    return (is & MZ_SLOT_SCALED) != 0 && ((is & MZ_SLOT_WHOLE) == 0 || !mz_scaling_in_blocks(scaling));
 }
 
 static bool whole_alone(mz_op op) {
@@ -251,7 +251,7 @@ static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out
     mezzo_graph *g = p->g;
     const mz_formats *f = &node->formats;
     const bool weight = g->values[value].kind == MZ_VALUE_PARAM;
-    const mz_scaling scaling = weight && f->scaling == MZ_SCALING_BLOCK128 ? MZ_SCALING_TILE128 : f->scaling;
+    const mz_scaling scaling = weight ? mz_scalings[f->scaling].weight : f->scaling;
     if (!weight)
         MEZZO_TRY(as_dtype(p, node, value, f->output, &value));
     int seen = p->casts[value];

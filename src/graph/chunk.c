@@ -79,8 +79,7 @@ static bool rounds(const mezzo_graph *g, int index, mz_op y_op, int y_slot, mz_o
     const int layouts[] = {MZ_OUT(quantize, y), MZ_OUT(quantize, columnwise)}, sums = MZ_OUT(quantize, dbias);
     int none;
     *y = *columnwise = -1;
-    if (n->op != MZ_OP_quantize || n->attrs.act != MZ_ACT_NONE || !has_output(n, MZ_OUT(quantize, entry)) ||
-        (has_output(n, sums) && !n->attrs.accumulate))
+    if (n->attrs.act != MZ_ACT_NONE || mz_graph_entry(g, n) < 0 || (has_output(n, sums) && !n->attrs.accumulate))
         return false;
     for (int k = 0; k < 2; k++)
         if (has_output(n, layouts[k]) &&
@@ -125,7 +124,7 @@ static bool find_head(const mezzo_graph *g, int index, head *h) {
         return false;
     h->logits = linear->out[0];
     const mz_value *x = &g->values[linear->in[0]];
-    if (g->values[h->logits].keep || x->kind != MZ_VALUE_TEMP || x->scaling > MZ_SCALING_TENSOR ||
+    if (g->values[h->logits].keep || x->kind != MZ_VALUE_TEMP || mz_scaling_in_blocks(x->scaling) ||
         !only_readers(g, h->logits, MZ_OP_cross_entropy, MZ_IN(cross_entropy, logits), MZ_OP_cross_entropy_dx,
                       MZ_IN(cross_entropy_dx, logits), &h->loss, &h->gradient) ||
         h->loss < 0)

@@ -20,7 +20,7 @@ static const char *scale_of(const mezzo_graph *g, const mz_node *n) {
     for (int k = 0; k < n->n_in && scaling == MZ_SCALING_NONE; ++k)
         if (n->in[k] >= 0)
             scaling = g->values[n->in[k]].scaling;
-    return scaling == MZ_SCALING_NONE ? "-" : mz_scaling_name(scaling);
+    return scaling == MZ_SCALING_NONE ? "-" : mz_scalings[scaling].name;
 }
 
 int mz_main_output(const mz_node *n) {

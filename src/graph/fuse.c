@@ -143,11 +143,6 @@ static bool left_to_quantizer(fuse *f, const mz_node *product, int result) {
     return value(f, product->in[0])->scaling != MZ_SCALING_NONE && quantizer(f, result) != NULL;
 }
 
-static bool has_entry(const mz_node *quantize) {
-    const int entry = MZ_OUT(quantize, entry);
-    return quantize->n_out > entry && quantize->out[entry] >= 0;
-}
-
 // act or its gradient, quantize → quantize with act.
 static void fuse_quantized_activation(fuse *f, size_t index) {
     mz_node *act = &f->g->nodes[index];
@@ -157,8 +152,8 @@ static void fuse_quantized_activation(fuse *f, size_t index) {
     if (!quantize || quantize->phase != act->phase || quantize->attrs.act != MZ_ACT_NONE ||
         (preact >= 0 && value(f, preact)->dtype != value(f, x)->dtype))
         return;
-    if ((forward == MZ_ACT_SWIGLU || backward == MZ_ACT_SWIGLU) && !has_entry(quantize)) // halves are in other blocks
-        return;
+    if ((forward == MZ_ACT_SWIGLU || backward == MZ_ACT_SWIGLU) && mz_graph_entry(f->g, quantize) < 0)
+        return; // halves are in other blocks
     quantize->attrs.act = forward != MZ_ACT_NONE ? forward : backward;
     quantize->attrs.via = value(f, act->out[0])->dtype;
     kill(f, act);
@@ -232,9 +227,9 @@ static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
         mz_node *n = &f->g->nodes[i];
         const int columnwise = MZ_OUT(quantize, columnwise), sums = MZ_OUT(quantize, dbias);
         if (!f->dead[i] && n->op == MZ_OP_quantize && n->attrs.act == act && n->n_in == 1 && n->in[0] == preact &&
-            n->n_out > columnwise && n->out[columnwise] >= 0 &&
-            value(f, n->out[columnwise])->scaling == MZ_SCALING_TENSOR && uses_of(f, n->out[columnwise]) > 0 &&
-            !value(f, n->out[columnwise])->keep && (n->n_out <= sums || n->out[sums] < 0))
+            n->n_out > columnwise && n->out[columnwise] >= 0 && mz_graph_entry(f->g, n) >= 0 &&
+            uses_of(f, n->out[columnwise]) > 0 && !value(f, n->out[columnwise])->keep &&
+            (n->n_out <= sums || n->out[sums] < 0))
             return n;
     }
     return NULL;

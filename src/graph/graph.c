@@ -1,6 +1,8 @@
 // The graph is a container of values and nodes, which can be copied.
 #include "graph/graph.h"
 
+#include "quant/entry.h"
+
 mezzo_status mezzo_graph_create(mezzo_graph **out) {
     MZ_REQUIRE(out);
     *out = NULL;
@@ -224,33 +226,24 @@ static char *entry_name(mezzo_graph *g, const char *module, const char *role) {
     return name;
 }
 
-// Adds the value to which a quantize writes the scales of blocks or tiles.
-static mezzo_status new_scales(mezzo_graph *g, mz_scaling scaling, bool columnwise, const mz_shape *shape, int *out) {
-    mz_value scales = {.kind = MZ_VALUE_TEMP,
+// Adds the scales of y, which a quantize writes: of its blocks, or the entry called by the module and `role`.
+static mezzo_status new_scales(mezzo_graph *g, const mz_value *y, const char *module, const char *role, int *out) {
+    const bool entry = mz_scalings[y->scaling].history;
+    const mz_tensor t = {.shape = y->shape, .scaling = y->scaling, .columnwise = y->columnwise};
+    mz_value scales = {.kind = entry ? MZ_VALUE_ENTRY : MZ_VALUE_TEMP,
                        .dtype = MEZZO_F32,
-                       .shape = {1, {mz_scale_count(scaling, columnwise, shape)}},
+                       .shape = {1, {entry ? MZ_SCALE_WORDS : mz_scale_count(&t)}},
                        .producer = -1,
                        .param = -1,
-                       .alias = -1};
-    return mz_graph_value(g, scales, out);
-}
-
-// The entry in the table of scales, called by the module and `role`.
-static mezzo_status new_entry(mezzo_graph *g, int module, const char *role, int *out) {
-    mz_value entry = {.kind = MZ_VALUE_ENTRY,
-                      .dtype = MEZZO_F32,
-                      .shape = {1, {MZ_SCALE_WORDS}},
-                      .producer = -1,
-                      .param = -1,
-                      .alias = -1,
-                      .name = entry_name(g, g->modules[module], role)};
-    return entry.name != NULL ? mz_graph_value(g, entry, out)
-                              : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+                       .alias = -1,
+                       .name = entry ? entry_name(g, module, role) : NULL};
+    return entry && scales.name == NULL ? mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__)
+                                        : mz_graph_value(g, scales, out);
 }
 
 mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, const char *role, int *out) {
-    const bool scaled = f.scaling != MZ_SCALING_NONE, entry = f.scaling == MZ_SCALING_TENSOR;
-    const int slot = entry ? MZ_OUT(quantize, entry) : MZ_OUT(quantize, scales);
+    const bool scaled = f.scaling != MZ_SCALING_NONE, entry = mz_scalings[f.scaling].history;
+    const int slot = MZ_OUT(quantize, scales);
     mz_value y = {.kind = MZ_VALUE_TEMP,
                   .dtype = f.operand,
                   .gradient = f.gradient,
@@ -270,15 +263,18 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, c
     n.n_in = 1;
     n.in[0] = v;
     n.n_out = scaled ? slot + 1 : 1;
-    if (entry)
-        MEZZO_TRY(new_entry(g, n.module, role, &y.scale));
-    else if (scaled)
-        MEZZO_TRY(new_scales(g, f.scaling, false, &y.shape, &y.scale));
-    if (scaled)
+    if (scaled) {
+        MEZZO_TRY(new_scales(g, &y, g->modules[n.module], role, &y.scale));
         n.out[slot] = y.scale;
+    }
     MEZZO_TRY(mz_graph_value(g, y, &n.out[0]));
     *out = n.out[0];
     return mz_graph_node(g, n, NULL);
+}
+
+int mz_graph_entry(const mezzo_graph *g, const mz_node *n) {
+    const int slot = MZ_OUT(quantize, scales), v = n->op == MZ_OP_quantize && n->n_out > slot ? n->out[slot] : -1;
+    return v >= 0 && g->values[v].kind == MZ_VALUE_ENTRY ? v : -1;
 }
 
 int mz_graph_before_rounding(const mezzo_graph *g, int value) {
@@ -297,9 +293,9 @@ mezzo_status mz_graph_columnwise(mezzo_graph *g, int value, int *out) {
     mz_value columnwise = g->values[value];
     columnwise.columnwise = true;
     columnwise.slot = slot;
-    if (columnwise.scaling == MZ_SCALING_BLOCK128) { // blocks of rows have scales of their own
-        const int scales = MZ_OUT(quantize, columnwise_scales);
-        MEZZO_TRY(new_scales(g, columnwise.scaling, true, &columnwise.shape, &columnwise.scale));
+    const int scales = mz_scale_slot(columnwise.scaling, true);
+    if (scales != MZ_OUT(quantize, scales)) { // other blocks, with scales of their own
+        MEZZO_TRY(new_scales(g, &columnwise, NULL, NULL, &columnwise.scale));
         g->values[columnwise.scale].producer = node;
         g->values[columnwise.scale].slot = scales;
         g->nodes[node].out[scales] = columnwise.scale;

@@ -144,6 +144,8 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, c
 // The columnwise output of the quantize that makes `value`, so that a gradient's product sums over its last dimension;
 // the same node writes it. A value without scales is returned as it is.
 mezzo_status mz_graph_columnwise(mezzo_graph *g, int value, int *out);
+// The entry whose scale a quantize writes; -1: the node is none, or its scales have no history.
+int mz_graph_entry(const mezzo_graph *g, const mz_node *n);
 int mz_graph_before_rounding(
     const mezzo_graph *g,
     int value); // the input of the quantize that made it; a value without scales is returned as it is

@@ -43,7 +43,7 @@ static bool makes_quantized(const keep_pass *p, const mz_node *n) {
     for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
         const mz_value *y = k < n->n_out && n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
         const int first = p->first[x->param];
-        if (y != NULL && (y->scaling != MZ_SCALING_TENSOR || (first >= 0 && p->g->values[first].dtype != y->dtype)))
+        if (y != NULL && (!mz_scalings[y->scaling].history || (first >= 0 && p->g->values[first].dtype != y->dtype)))
             return false;
     }
     return true;

@@ -197,45 +197,34 @@ int64_t mz_shape_rows(const mz_shape *s) {
     return n;
 }
 
-static int64_t scale_block(mz_scaling scaling, int64_t columns) {
-    switch (scaling) {
-    case MZ_SCALING_BLOCK32:
-        return 32;
-    case MZ_SCALING_BLOCK16:
-        return 16;
-    default:
-        return columns; // one a row
-    }
+static int64_t blocks_in(int64_t n, int64_t block) {
+    return (n + block - 1) / block;
 }
 
-static int64_t blocks_of_128(int64_t n) {
-    return (n + MZ_SCALE_BLOCK - 1) / MZ_SCALE_BLOCK;
+void mz_scale_extent(const mz_tensor *t, int64_t *rows, int64_t *columns) {
+    const mz_scaling_info *info = &mz_scalings[t->scaling];
+    *rows = t->columnwise ? info->columns : info->rows;
+    *columns = t->columnwise ? info->rows : info->columns;
 }
 
-int64_t mz_scale_count(mz_scaling scaling, bool columnwise, const mz_shape *shape) {
-    if (scaling == MZ_SCALING_NONE)
+int64_t mz_scale_count(const mz_tensor *t) {
+    int64_t down, across;
+    if (!mz_scaling_in_blocks(t->scaling) || t->shape.rank == 0)
+        return t->scaling != MZ_SCALING_NONE;
+    const int64_t columns = t->shape.dim[t->shape.rank - 1], rows = mz_shape_rows(&t->shape);
+    mz_scale_extent(t, &down, &across);
+    return down == across ? blocks_in(rows, down) * blocks_in(columns, across)
+           : down == 1    ? blocks_in(columns, across) * mz_scale_pitch(rows)
+                          : blocks_in(rows, down) * mz_scale_pitch(columns);
+}
+
+int64_t mz_scale_index(const mz_tensor *t, int64_t element) {
+    int64_t down, across;
+    if (!mz_scaling_in_blocks(t->scaling) || t->shape.rank == 0)
         return 0;
-    if (scaling == MZ_SCALING_TENSOR || shape->rank == 0)
-        return 1;
-    const int64_t columns = shape->dim[shape->rank - 1], rows = mz_shape_rows(shape);
-    if (scaling == MZ_SCALING_TILE128)
-        return blocks_of_128(rows) * blocks_of_128(columns);
-    if (scaling == MZ_SCALING_BLOCK128)
-        return columnwise ? blocks_of_128(rows) * mz_scale_pitch(columns)
-                          : blocks_of_128(columns) * mz_scale_pitch(rows);
-    const int64_t block = scale_block(scaling, columns);
-    return columns == 0 ? 0 : rows * ((columns + block - 1) / block);
-}
-
-int64_t mz_scale_index(mz_scaling scaling, bool columnwise, const mz_shape *shape, int64_t element) {
-    if (scaling == MZ_SCALING_NONE || scaling == MZ_SCALING_TENSOR || shape->rank == 0)
-        return 0;
-    const int64_t columns = shape->dim[shape->rank - 1], row = element / columns, column = element % columns;
-    if (scaling == MZ_SCALING_TILE128)
-        return row / MZ_SCALE_BLOCK * blocks_of_128(columns) + column / MZ_SCALE_BLOCK;
-    if (scaling == MZ_SCALING_BLOCK128)
-        return columnwise ? row / MZ_SCALE_BLOCK * mz_scale_pitch(columns) + column
-                          : column / MZ_SCALE_BLOCK * mz_scale_pitch(mz_shape_rows(shape)) + row;
-    const int64_t block = scale_block(scaling, columns);
-    return row * ((columns + block - 1) / block) + column / block;
+    const int64_t columns = t->shape.dim[t->shape.rank - 1], row = element / columns, column = element % columns;
+    mz_scale_extent(t, &down, &across);
+    return down == across ? row / down * blocks_in(columns, across) + column / across
+           : down == 1    ? column / across * mz_scale_pitch(mz_shape_rows(&t->shape)) + row
+                          : row / down * mz_scale_pitch(columns) + column;
 }

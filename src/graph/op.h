@@ -295,23 +295,6 @@ static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
     return mz_bytes_stored(&t->shape, &t->storage, t->dtype, t->columnwise);
 }
 
-// A scale entry of a tensor that quantize writes: the scale of its data, the amax of the present step, and those of
-// earlier steps (scales_update). An amax is the bits of an FP32 number, which sort like the numbers; a NaN's is
-// infinity's.
-enum { MZ_SCALE_HISTORY = 8 };
-typedef struct mz_scale_entry {
-    float scale;
-    uint32_t amax;
-    int32_t dtype;                      // of the quantized data: mezzo_dtype
-    int32_t n;                          // number of steps in the history; 0: the scale is not valid
-    uint32_t history[MZ_SCALE_HISTORY]; // step k's is at k mod MZ_SCALE_HISTORY
-    uint32_t weight_amax;               // of quantized weights: their amax; else 0
-    int32_t saturated; // number of steps with a delayed scale whose amax was beyond the format's largest number
-    int32_t in_a_row;  // number of such steps up to now without a break
-    int32_t changes;   // number of steps after which the scale changed
-} mz_scale_entry;
-#define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
-
 // attention: the factor of q·kᵀ for heads D wide.
 static inline double mz_attention_scale(const mz_attrs *attrs, int64_t width) {
     return attrs->alpha > 0 ? (double)attrs->alpha : 1 / sqrt((double)width);
@@ -328,15 +311,22 @@ static inline int64_t mz_attention_first(const mz_attrs *attrs, const int32_t *p
 // quantize: z's shape from those of x and preact (NULL: absent).
 mz_shape mz_quantized_shape(mz_act act, const mz_shape *x, const mz_shape *preact);
 
-// The number of scales of a tensor of this shape, and the scale of an element. A tensor in blocks of 128 has the scales
-// of a block for all rows side by side, padded to a multiple of 128 rows, because kernels copy 128 at a time: (block,
-// row) is number block · mz_scale_pitch(rows) + row, and scales of the padding are 1. Columnwise data have blocks of
-// 128 rows, and (block, column) takes their place. Tiles are in the order of rows in both layouts.
+// The number of scales of a tensor, and the scale of an element. Blocks of one row have the scales of a block for all
+// rows side by side, padded to a multiple of 128 rows, because kernels copy 128 at a time: (block, row) is number block
+// · mz_scale_pitch(rows) + row, and scales of the padding are 1. Columnwise data have blocks of one column, and (block,
+// column) takes their place. Square blocks are in the order of rows in both layouts.
 enum { MZ_SCALE_BLOCK = 128 };
 static inline int64_t mz_scale_pitch(int64_t rows) {
     return (rows + MZ_SCALE_BLOCK - 1) / MZ_SCALE_BLOCK * MZ_SCALE_BLOCK;
 }
-int64_t mz_scale_count(mz_scaling scaling, bool columnwise, const mz_shape *shape);
-int64_t mz_scale_index(mz_scaling scaling, bool columnwise, const mz_shape *shape, int64_t element);
+int64_t mz_scale_count(const mz_tensor *t);
+int64_t mz_scale_index(const mz_tensor *t, int64_t element);
+// The rows and columns that share a scale in blocks: turned round in columnwise data.
+void mz_scale_extent(const mz_tensor *t, int64_t *rows, int64_t *columns);
+// quantize's output that has the scales of its rowwise or columnwise data.
+static inline int mz_scale_slot(mz_scaling scaling, bool columnwise) {
+    const bool own = columnwise && mz_scalings[scaling].rows != mz_scalings[scaling].columns;
+    return own ? MZ_OUT(quantize, columnwise_scales) : MZ_OUT(quantize, scales);
+}
 
 #endif

@@ -50,10 +50,11 @@ static void size_scales(pass *p) {
     mezzo_graph *g = p->g;
     for (size_t i = 0; i < p->n_old; i++) {
         const mz_value *v = &g->values[i];
-        if (!v->storage.padded || (v->scaling != MZ_SCALING_BLOCK128 && v->scaling != MZ_SCALING_TILE128))
+        if (!v->storage.padded || !mz_scaling_in_blocks(v->scaling))
             continue;
-        const mz_shape shape = mz_stored_shape(&v->shape, &v->storage);
-        g->values[v->scale].shape.dim[0] = mz_scale_count(v->scaling, v->columnwise, &shape);
+        const mz_tensor stored = {
+            .shape = mz_stored_shape(&v->shape, &v->storage), .scaling = v->scaling, .columnwise = v->columnwise};
+        g->values[v->scale].shape.dim[0] = mz_scale_count(&stored);
     }
 }
 

@@ -325,7 +325,7 @@ static mezzo_status choose_kernels(mezzo_optimizer *opt) {
 }
 
 mezzo_status mz_optimizer_follow(mezzo_optimizer *opt) {
-    if (opt->n_low_copies == opt->params->n_low_copies && opt->quantized_version == opt->params->quantized_version)
+    if (opt->n_low_copies == opt->params->n_low_copies && opt->quantized_version == opt->params->quantized.version)
         return MEZZO_OK;
     opt->version++;
     MEZZO_TRY(fill_segments(opt, NULL));
@@ -500,7 +500,7 @@ static mezzo_status issue_group(mezzo_optimizer *opt, mz_sequence *into, mz_grou
 mezzo_status mz_optimizer_issue_update(mezzo_optimizer *opt, mz_sequence *into) {
     MEZZO_TRY(issue(opt, into, &opt->control, NULL));
     if (mz_optimizer_owns_first(opt))
-        MEZZO_TRY(mz_scales_issue_update(opt->device, &opt->params->scales, opt->d_state, into));
+        MEZZO_TRY(mz_optimizer_issue_scales(opt, into));
     MEZZO_TRY(mz_stacks_issue(opt, into));
     // Ranks exchange what one bucket moved while the next one moves.
     const bool worth = opt->params->overlaps_update || opt->rank >= 0;

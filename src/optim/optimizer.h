@@ -138,6 +138,7 @@ mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *i
 // quantized.c. Of several optimizers the one that owns the first trained parameter ends the step for the table of
 // scales.
 bool mz_optimizer_owns_first(const mezzo_optimizer *optimizer);
+mezzo_status mz_optimizer_issue_scales(mezzo_optimizer *optimizer, mz_sequence *into);   // after step_control
 mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *optimizer, size_t *scratch); // grows to what they ask
 void mz_optimizer_free_quantize(mezzo_optimizer *optimizer);
 mezzo_status mz_optimizer_issue_quantize(mezzo_optimizer *optimizer,

@@ -11,6 +11,24 @@ bool mz_optimizer_owns_first(const mezzo_optimizer *opt) {
     return false;
 }
 
+mezzo_status mz_optimizer_issue_scales(mezzo_optimizer *opt, mz_sequence *into) {
+    mz_scales *s = &opt->params->scales;
+    if (s->n == 0)
+        return MEZZO_OK;
+    mz_call call = {.op = MZ_OP_scales_update,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = 2,
+                    .in = {mz_tensor_bytes(opt->d_state, sizeof *opt->d_state), mz_tensor_absent()},
+                    .n_out = 1,
+                    .out = {mz_tensor_bytes(s->entries, (size_t)s->n * sizeof *s->entries)}};
+    if (s->tables != NULL)
+        call.in[1] = mz_tensor_bytes(s->tables, s->table_bytes);
+    if (s->update.kernel == NULL)
+        MEZZO_TRY(mz_prepare(opt->device, &call, &s->update));
+    s->steps += into == NULL; // the code that runs a list counts its steps
+    return mz_issue(opt->device, into, &s->update, &call, NULL, NULL);
+}
+
 static bool owns_index(const mezzo_optimizer *opt, int index) {
     for (int i = 0; i < opt->n; i++)
         if (opt->index[i] == index)
@@ -45,8 +63,8 @@ void mz_optimizer_free_quantize(mezzo_optimizer *opt) {
 // Returns the only codes of a parameter, by their number; -1: none, or others too.
 static int only_quantized(const mezzo_params *p, int index) {
     int found = -1;
-    for (int i = 0; i < p->n_quantized; i++) {
-        if (p->quantized[i].param != index)
+    for (int i = 0; i < p->quantized.n; i++) {
+        if (p->quantized.list[i].param != index)
             continue;
         if (found >= 0)
             return -1;
@@ -69,12 +87,11 @@ static bool can_quantize(const mezzo_optimizer *opt, int i) {
 }
 
 static mz_quantized_segment quantized_of(const mezzo_optimizer *opt, int i, int code) {
-    const mz_quantized *c = &opt->params->quantized[code];
-    const mz_param *p = &opt->params->list[c->param];
-    const mz_shape shape = mz_stored_shape(&p->shape, &p->storage);
+    const mz_quantized *c = &opt->params->quantized.list[code];
+    const mz_shape *shape = &c->master.shape;
     return (mz_quantized_segment){.segment = opt->segments[opt->begin[i]],
-                                  .rows = mz_shape_rows(&shape),
-                                  .columns = shape.dim[shape.rank - 1],
+                                  .rows = mz_shape_rows(shape),
+                                  .columns = shape->dim[shape->rank - 1],
                                   .rowwise = c->rowwise,
                                   .columnwise = c->columnwise,
                                   .entry = &opt->params->scales.entries[c->entry],
@@ -153,22 +170,22 @@ mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *opt, size_t *scratch
     const mezzo_params *p = opt->params;
     const bool all = mz_optimizer_owns_first(opt);
     mz_optimizer_free_quantize(opt);
-    opt->quantized_version = p->quantized_version;
-    if (p->n_quantized == 0)
+    opt->quantized_version = p->quantized.version;
+    if (p->quantized.n == 0)
         return MEZZO_OK;
-    opt->quantize_ops = mz_alloc((size_t)p->n_quantized, sizeof *opt->quantize_ops);
-    opt->quantize_of = mz_alloc((size_t)p->n_quantized, sizeof *opt->quantize_of);
-    opt->quantize_separately = mz_alloc((size_t)p->n_quantized, sizeof *opt->quantize_separately);
+    opt->quantize_ops = mz_alloc((size_t)p->quantized.n, sizeof *opt->quantize_ops);
+    opt->quantize_of = mz_alloc((size_t)p->quantized.n, sizeof *opt->quantize_of);
+    opt->quantize_separately = mz_alloc((size_t)p->quantized.n, sizeof *opt->quantize_separately);
     if (opt->quantize_ops == NULL || opt->quantize_of == NULL || opt->quantize_separately == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (int i = 0; i < p->n_quantized; i++) {
-        const int index = p->quantized[i].param;
-        if (p->list[index].frozen || (!all && !owns_index(opt, index)))
+    for (int i = 0; i < p->quantized.n; i++) {
+        const int index = p->quantized.list[i].param;
+        if (p->quantized.list[i].frozen || (!all && !owns_index(opt, index)))
             continue;
         opt->quantize_of[opt->n_quantize_ops] = index;
         opt->quantize_separately[opt->n_quantize_ops] = true;
         mz_update_op *op = &opt->quantize_ops[opt->n_quantize_ops++];
-        op->call = mz_quantized_call(p, i);
+        op->call = mz_quantized_call(&p->quantized.list[i], &p->scales);
         MEZZO_TRY(mz_prepare(opt->device, &op->call, &op->prepared));
         *scratch = op->prepared.workspace > *scratch ? op->prepared.workspace : *scratch;
     }

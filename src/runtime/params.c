@@ -440,7 +440,7 @@ void mezzo_params_free(mezzo_params *params) {
         b->release(params->device, params->low_copies[i].data);
         b->release(params->device, params->low_copies[i].segments);
     }
-    mz_quantized_free(params);
+    mz_quantized_free(params->device, &params->quantized);
     mz_scales_free(params->device, &params->scales);
     b->release(params->device, params->master);
     b->release(params->device, params->grad);
@@ -601,7 +601,7 @@ static mezzo_status refresh(mezzo_params *params, const mz_low_copy *low_copy) {
 mezzo_status mz_params_refresh(mezzo_params *params) {
     for (int i = 0; i < params->n_low_copies; ++i)
         MEZZO_TRY(refresh(params, &params->low_copies[i]));
-    params->quantized_stale = true;
+    params->quantized.stale = true;
     return MEZZO_OK;
 }
 

@@ -4,8 +4,9 @@
 #define MZ_PARAMS_H
 
 #include "graph/graph.h"
+#include "backend/update.h"
 #include "runtime/calls.h"
-#include "runtime/scales.h"
+#include "quant/weights.h"
 #include "mezzo/program.h"
 
 typedef struct mz_param {
@@ -37,14 +38,6 @@ typedef struct mz_low_copy {
     mz_segment *segments; // device: each parameter with a slot, low_copy_offset set
     size_t n_segments;
 } mz_low_copy;
-
-// A quantized weight. Whenever a program runs, its data are the master's, rounded with the scale of its entry, and the
-// entry has the master's amax.
-typedef struct mz_quantized {
-    int param, entry;
-    mezzo_dtype dtype;
-    void *rowwise, *columnwise; // device; NULL: no program reads this layout
-} mz_quantized;
 
 // Where ranks share the update, the flat buffers are cut into contiguous regions: rank r's shard of a region begins at
 // element from + r·shard. Regions with FP32 masters come first. Parameters and shards begin at multiples of
@@ -98,25 +91,18 @@ struct mezzo_params {
     int64_t grad_elements; // of the gradient buffer: all, or a rank's shards
     mz_region *regions;
     int n_regions;
-    int64_t low_copy_elements; // of one low copy buffer
-    bool padded;               // some parameter has padding
-    float *master, *grad;      // device
-    mz_low_copy low_copies[2]; // in the order of first use; they live as long as params
-    int n_low_copies;          // optimizers make their segments again when it has grown
-    uint64_t grad_version;     // grows whenever gradients change, by a run or a host write
-    bool requantizes;          // programs quantize weights where they read them: less memory, more time
-    bool overlaps_update;      // a program is faster with the update beside its forward
-    bool grads_empty;          // the gradients were zeroed, and nothing was added
-    bool grads_stale;          // grads_empty, but the memory has the old ones: see mz_params_settle
-    mz_scales scales;          // of tensors that programs on these parameters quantize
-    mz_quantized *quantized;   // the quantized weights that programs read, in the order of first use
-    int n_quantized;
-    size_t cap_quantized;
-    void **quantized_blocks; // device: their memory
-    int n_quantized_blocks;
-    size_t quantized_bytes;
-    uint64_t quantized_version; // grows with n_quantized, because optimizers write them
-    bool quantized_stale;       // masters or scales were written after the quantized weights
+    int64_t low_copy_elements;      // of one low copy buffer
+    bool padded;                    // some parameter has padding
+    float *master, *grad;           // device
+    mz_low_copy low_copies[2];      // in the order of first use; they live as long as params
+    int n_low_copies;               // optimizers make their segments again when it has grown
+    uint64_t grad_version;          // grows whenever gradients change, by a run or a host write
+    bool requantizes;               // programs quantize weights where they read them: less memory, more time
+    bool overlaps_update;           // a program is faster with the update beside its forward
+    bool grads_empty;               // the gradients were zeroed, and nothing was added
+    bool grads_stale;               // grads_empty, but the memory has the old ones: see mz_params_settle
+    mz_scales scales;               // of tensors that programs on these parameters quantize
+    mz_quantized_weights quantized; // those that programs read
 };
 
 // Gives the parameters' adapters to a graph before it is built.
@@ -124,11 +110,8 @@ mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 
 // Gives a program's graph values for the low copies and quantized weights that these parameters keep (mz_graph_keep).
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *graph);
-void mz_quantized_free(mezzo_params *params);
 mezzo_status mz_quantized_bytes(const mezzo_graph *graph, size_t *bytes); // of all quantized weights that a graph reads
-// The quantize that writes quantized weight `index` with its entry's scale.
-mz_call mz_quantized_call(const mezzo_params *params, int index);
-mezzo_status mz_params_settle_quantized(mezzo_params *params); // before a run: writes those that are stale
+mezzo_status mz_params_settle_quantized(mezzo_params *params);            // before a run: writes those that are stale
 
 // mz_params_tensor: the FP32 master, or the BF16 low copy where the master has another format; inspect reads it. With
 // parameters in shards it is this process's shard, absent where that is empty.

@@ -49,7 +49,7 @@ static void plan_report(const mz_compiled *c, mezzo_memory *out) {
 static void params_report(const mezzo_params *params, mezzo_memory *out) {
     out->masters = params->master_bytes;
     out->gradients = (size_t)params->grad_elements * sizeof(float);
-    out->shadows = (size_t)params->n_low_copies * (size_t)params->low_copy_elements * 2 + params->quantized_bytes;
+    out->shadows = (size_t)params->n_low_copies * (size_t)params->low_copy_elements * 2 + params->quantized.bytes;
 }
 
 void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
@@ -254,7 +254,7 @@ static mezzo_status bind_sources(mezzo_program *p, char *state, const bool *read
         } else if (v->kind == MZ_VALUE_SCALE) {
             p->address[i] = p->one;
         } else if (v->kind == MZ_VALUE_ENTRY) {
-            MEZZO_TRY(mz_program_find_entry(p, (int)i, (mz_scale_entry **)&p->address[i]));
+            MEZZO_TRY(mz_program_bind_entry(p, (int)i));
         } else if (v->kind != MZ_VALUE_TEMP && v->kind != MZ_VALUE_QUANTIZED) {
             MEZZO_TRY(bind_param(p, v, read[i], &p->address[i]));
         }

@@ -108,10 +108,9 @@ struct mezzo_program {
 // program.c
 void mz_program_bind(mezzo_program *program);                         // calls get the addresses of their values
 mz_tensor mz_program_tensor(const mezzo_program *program, int value); // as it is stored; -1: absent
-// program_scales.c
-// The scale entry that a value of kind ENTRY names.
-mezzo_status mz_program_find_entry(mezzo_program *program, int value, mz_scale_entry **out);
-// quantized.c: gives addresses, and memory where they have none, to values of kind QUANTIZED.
+// quantized.c
+mezzo_status mz_program_bind_entry(mezzo_program *program, int value); // gives a value of kind ENTRY its address
+// Gives addresses, and memory where they have none, to values of kind QUANTIZED, whose entries have addresses.
 mezzo_status mz_program_bind_quantized(mezzo_program *program);
 // Before a run: makes each quantize measure where its entry has no history, and to record where the program trains.
 mezzo_status mz_program_follow_scales(mezzo_program *program);

@@ -57,39 +57,35 @@ mezzo_status mz_quantized_bytes(const mezzo_graph *g, size_t *bytes) {
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
-void mz_quantized_free(mezzo_params *params) {
-    for (int i = 0; i < params->n_quantized_blocks; i++)
-        params->device->backend->release(params->device, params->quantized_blocks[i]);
-    mz_free(params->quantized_blocks);
-    mz_free(params->quantized);
-}
-
-// *out: the pointer to the data of a value of kind QUANTIZED. It is NULL where memory is missing; the entry is made.
-static mezzo_status find_quantized(mezzo_program *p, int value, void ***out) {
-    mezzo_params *params = p->params;
+mezzo_status mz_program_bind_entry(mezzo_program *p, int value) {
     const mezzo_graph *g = p->c.graph;
-    const mz_value *v = &g->values[value];
-    const int index = mz_params_index(params, g, (size_t)v->param);
-    mz_scale_entry *entry;
-    MEZZO_TRY(mz_program_find_entry(p, v->scale, &entry));
-    const int at = (int)(entry - params->scales.entries);
-    int i = 0;
-    while (i < params->n_quantized && (params->quantized[i].param != index || params->quantized[i].entry != at))
-        i++;
-    if (i == params->n_quantized) {
-        MEZZO_TRY(MZ_RESERVE(params->quantized, params->cap_quantized, (size_t)i + 1));
-        params->quantized[params->n_quantized++] = (mz_quantized){.param = index, .entry = at, .dtype = v->dtype};
-    }
-    *out = v->columnwise ? &params->quantized[i].columnwise : &params->quantized[i].rowwise;
+    mezzo_dtype dtype = MEZZO_F8E4M3;
+    int index;
+    for (size_t i = 0; i < g->n_values; ++i)
+        if (g->values[i].scaling != MZ_SCALING_NONE && g->values[i].scale == value)
+            dtype = g->values[i].dtype;
+    MEZZO_TRY(mz_scales_find(p->device, &p->params->scales, g->values[value].name, dtype, &index));
+    p->address[value] = mz_scales_tensor(&p->params->scales, index).data;
     return MEZZO_OK;
 }
 
-static mezzo_status add_block(mezzo_params *params, size_t bytes, char **out) {
-    size_t cap = (size_t)params->n_quantized_blocks;
-    MEZZO_TRY(MZ_RESERVE(params->quantized_blocks, cap, (size_t)params->n_quantized_blocks + 1));
-    MEZZO_TRY(params->device->backend->alloc(params->device, bytes, (void **)out));
-    params->quantized_blocks[params->n_quantized_blocks++] = *out;
-    params->quantized_bytes += bytes;
+// *out: the pointer to the data of a value of kind QUANTIZED. It is NULL where memory is missing.
+static mezzo_status find_quantized(mezzo_program *p, int value, void ***out) {
+    const mezzo_params *params = p->params;
+    const mz_value *v = &p->c.graph->values[value];
+    const int index = mz_params_index(params, p->c.graph, (size_t)v->param);
+    const mz_param *param = &params->list[index];
+    const mz_quantized made = {.param = index,
+                               .entry = mz_scales_index(&params->scales, p->address[v->scale]),
+                               .frozen = param->frozen,
+                               .dtype = v->dtype,
+                               .scaling = v->scaling,
+                               .master = {.data = params->master + param->offset,
+                                          .dtype = MEZZO_F32,
+                                          .shape = mz_stored_shape(&param->shape, &param->storage)}};
+    mz_quantized *found;
+    MEZZO_TRY(mz_quantized_find(&p->params->quantized, &made, &found));
+    *out = v->columnwise ? &found->columnwise : &found->rowwise;
     return MEZZO_OK;
 }
 
@@ -117,69 +113,67 @@ static mezzo_status place_quantized(mezzo_program *p, bool (*seen)[2], char *blo
 
 // Goes over the values twice: to count the missing bytes, and to place the values.
 mezzo_status mz_program_bind_quantized(mezzo_program *p) {
-    bool(*seen)[2] = mz_alloc(p->c.graph->n_params + 1, sizeof *seen); // [parameter][turned]
+    bool(*seen)[2] = mz_alloc(p->c.graph->n_params + 1, sizeof *seen); // [parameter][columnwise]
     size_t bytes = 0;
     char *block = NULL;
     if (seen == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     mezzo_status status = place_quantized(p, seen, NULL, &bytes);
     if (status == MEZZO_OK && bytes > 0)
-        status = add_block(p->params, bytes, &block);
+        status = mz_quantized_add_block(p->device, &p->params->quantized, bytes, &block);
     if (status == MEZZO_OK && bytes > 0)
         status = place_quantized(p, seen, block, &bytes);
     mz_free(seen);
-    if (status == MEZZO_OK && block != NULL) {
-        p->params->quantized_stale = true;
-        p->params->quantized_version++;
-    }
     return status;
 }
 
-// --- what writes them ----------------------------------------------------------------------------------------------
-mz_call mz_quantized_call(const mezzo_params *params, int index) {
-    const mz_quantized *c = &params->quantized[index];
-    const mz_param *p = &params->list[c->param];
-    mz_call call = {.op = MZ_OP_quantize,
-                    .attrs = {.via = MEZZO_F32, .record = true, .keeps = true},
-                    .numerics = {c->dtype, MEZZO_F32, MEZZO_F32},
-                    .n_in = 1,
-                    .n_out = MZ_OUT(quantize, entry) + 1};
-    const mz_shape stored = mz_stored_shape(&p->shape, &p->storage); // quantize treats padding as data
-    mz_tensor quantized = {.dtype = c->dtype,
-                           .shape = stored,
-                           .scaling = MZ_SCALING_TENSOR,
-                           .scale = &params->scales.entries[c->entry].scale};
-    for (int k = 0; k < MZ_MAX_IN; k++)
-        call.in[k] = mz_tensor_absent();
-    for (int k = 0; k < MZ_MAX_OUT; k++)
-        call.out[k] = mz_tensor_absent();
-    call.in[0] = (mz_tensor){.data = params->master + p->offset, .dtype = MEZZO_F32, .shape = stored};
-    quantized.data = c->rowwise;
-    if (c->rowwise != NULL)
-        call.out[MZ_OUT(quantize, y)] = quantized;
-    quantized.data = c->columnwise;
-    quantized.columnwise = true;
-    if (c->columnwise != NULL)
-        call.out[MZ_OUT(quantize, columnwise)] = quantized;
-    call.out[MZ_OUT(quantize, entry)] = mz_tensor_f32(&params->scales.entries[c->entry], MZ_SCALE_WORDS);
-    return call;
-}
-
-// Before each run, measures entries without a history, as a program's quantize does. The amax of frozen weights is
-// recorded once.
+// --- before a run --------------------------------------------------------------------------------------------------
+// Measures entries without a history, as a program's quantize does. The amax of frozen weights is recorded once.
 mezzo_status mz_params_settle_quantized(mezzo_params *params) {
-    for (int i = 0; i < params->n_quantized; i++) {
-        const bool known = params->scales.known[params->quantized[i].entry];
-        if (known && !params->quantized_stale)
+    for (int i = 0; i < params->quantized.n; i++) {
+        const mz_quantized *q = &params->quantized.list[i];
+        const bool known = params->scales.known[q->entry];
+        if (known && !params->quantized.stale)
             continue;
         MEZZO_TRY(mz_deferred_flush(params->device));
-        mz_call call = mz_quantized_call(params, i);
-        mz_scale_entry *entry = &params->scales.entries[params->quantized[i].entry];
+        mz_call call = mz_quantized_call(q, &params->scales);
+        uint32_t *amax = &params->scales.entries[q->entry].weight_amax;
         call.attrs.measure = !known;
-        call.attrs.record = !known || !params->list[params->quantized[i].param].frozen;
-        MEZZO_TRY(params->device->backend->zero(params->device, &entry->weight_amax, sizeof entry->weight_amax));
+        call.attrs.record = !known || !q->frozen;
+        MEZZO_TRY(params->device->backend->zero(params->device, amax, sizeof *amax));
         MEZZO_TRY(mz_run_once(params->device, &call));
     }
-    params->quantized_stale = false;
+    params->quantized.stale = false;
+    return MEZZO_OK;
+}
+
+static void drop_recordings(mezzo_program *p) {
+    for (size_t i = 0; i < MZ_COUNT(p->recordings); ++i) {
+        if (p->recordings[i].graph)
+            p->device->backend->capture_free(p->device, p->recordings[i].graph);
+        p->recordings[i] = (mz_recording){0};
+    }
+}
+
+mezzo_status mz_program_follow_scales(mezzo_program *p) {
+    mz_scales *scales = &p->params->scales;
+    MEZZO_TRY(mz_scales_sync(p->device, scales)); // a validation too: what has a history by now is not measured anew
+    MEZZO_TRY(mz_params_settle_quantized(p->params));
+    if (p->scales_version == scales->version)
+        return MEZZO_OK;
+    p->scales_version = scales->version;
+    bool changed = false;
+    for (size_t i = 0; i < p->c.n_calls; ++i) {
+        mz_call *call = &p->c.calls[i];
+        if (mz_graph_entry(p->c.graph, &p->c.graph->nodes[p->c.node[i]]) < 0)
+            continue;
+        const void *entry = call->out[MZ_OUT(quantize, scales)].data;
+        const bool measure = !scales->known[mz_scales_index(scales, entry)], record = !p->options.forward_only;
+        changed = changed || call->attrs.measure != measure || call->attrs.record != record;
+        call->attrs.measure = measure;
+        call->attrs.record = record;
+    }
+    if (changed)
+        drop_recordings(p);
     return MEZZO_OK;
 }

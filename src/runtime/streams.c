@@ -11,8 +11,7 @@ static int list_bytes(const mz_tensor *tensors, int n, mz_span *out) {
         size_t size = mz_tensor_bytes_stored(t);
         out[count++] = (mz_span){t->data, (const char *)t->data + size};
         if (t->scale != NULL)
-            out[count++] = (mz_span){(const char *)t->scale,
-                                     (const char *)(t->scale + mz_scale_count(t->scaling, t->columnwise, &t->shape))};
+            out[count++] = (mz_span){(const char *)t->scale, (const char *)(t->scale + mz_scale_count(t))};
     }
     return count;
 }

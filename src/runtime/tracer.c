@@ -3,8 +3,7 @@
 static double stored_bytes(const mz_tensor *t) {
     if (!mz_present(t))
         return 0;
-    double scales =
-        t->scale != NULL ? (double)mz_scale_count(t->scaling, t->columnwise, &t->shape) * (double)sizeof(float) : 0;
+    double scales = t->scale != NULL ? (double)mz_scale_count(t) * (double)sizeof(float) : 0;
     return (double)mz_tensor_bytes_stored(t) + scales;
 }
 

@@ -32,7 +32,8 @@ static const mz_node *node_of(const mezzo_program *p, size_t call) {
 
 // Scales of a tensor and of tiles do not depend on the direction: the same numbers are measured once in a module.
 static bool is_repeated(const mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_item *item) {
-    if (item->how.blocks != MEZZO_BLOCKS_NONE || item->how.scaling == MZ_SCALING_BLOCK128)
+    if (item->how.blocks != MEZZO_BLOCKS_NONE ||
+        mz_scalings[item->how.scaling].rows != mz_scalings[item->how.scaling].columns)
         return false;
     const mz_node *node = node_of(p, item->call);
     for (size_t i = 0; i < c->n; i++) {
@@ -57,15 +58,14 @@ static mezzo_status add_item(mz_counterfactual *c, const mezzo_program *p, size_
     const mz_op op = p->c.calls[call].op;
     const operand of = operand_of(op, slot);
     mz_counterfactual_item item = {.call = call, .slot = slot, .format = format, .master = -1};
-    if (is_experts(op) && (f->precision == NULL || f->precision->scaling != MZ_SCALING_TENSOR))
+    if (is_experts(op) && (f->precision == NULL || mz_scaling_in_blocks(f->precision->scaling)))
         return MEZZO_OK; // experts' operands have one scale or none
     item.columnwise = is_dw(op) || (of == OF_W && op != MZ_OP_linear);
     item.how.blocks = f->blocks;
     item.via = p->c.calls[call].numerics.compute;
     if (f->precision != NULL) {
         item.how.dtype = of == OF_DY ? f->precision->gradient : f->precision->operand;
-        item.how.scaling =
-            f->precision->scaling == MZ_SCALING_BLOCK128 && of == OF_W ? MZ_SCALING_TILE128 : f->precision->scaling;
+        item.how.scaling = of == OF_W ? mz_scalings[f->precision->scaling].weight : f->precision->scaling;
         item.master = of == OF_W ? parameter_of(p, node_of(p, call)->in[slot]) : -1;
         item.via = item.master >= 0 ? MEZZO_F32 : f->precision->output;
     }

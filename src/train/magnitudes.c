@@ -32,11 +32,10 @@ static bool is_gradient(const mezzo_program *program, int value) {
     return g->values[mz_value_root(g, value)].kind == MZ_VALUE_GRAD;
 }
 
-// Returns what scales are kept in, an entry of the table or a tensor's own: their words are no numbers of the model.
-static bool holds_scales(const mezzo_program *program, const mz_node *node, int slot) {
-    return program->c.graph->values[node->out[slot]].kind == MZ_VALUE_ENTRY ||
-           (node->op == MZ_OP_quantize &&
-            (slot == MZ_OUT(quantize, scales) || slot == MZ_OUT(quantize, columnwise_scales)));
+// Scales are no numbers of the model.
+static bool holds_scales(const mz_node *node, int slot) {
+    return node->op == MZ_OP_quantize &&
+           (slot == MZ_OUT(quantize, scales) || slot == MZ_OUT(quantize, columnwise_scales));
 }
 
 // Adds a call's float outputs. A parameter's gradient is a sum over micro batches, and counted when it is whole.
@@ -52,7 +51,7 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
         if (call->op == MZ_OP_linear_dx && k == MZ_OUT(linear_dx, act_out)) // forward's numbers again
             continue;
         if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
-            is_gradient(program, node->out[k]) || holds_scales(program, node, k))
+            is_gradient(program, node->out[k]) || holds_scales(node, k))
             continue;
         mz_magnitudes_of of = {.name = mz_format("%s%s%s%s%s", module, *module != '\0' ? " " : "",
                                                  mz_op_table[call->op].name, named ? "." : "",
@@ -102,14 +101,13 @@ static mz_call activation_call(const mz_magnitudes *m, const mz_narrowed *of, co
 static mezzo_status add_narrowed(mz_magnitudes *m, const mezzo_program *program, int index) {
     const mz_call *call = &program->c.calls[index];
     const mz_scales *scales = &program->params->scales;
-    if (call->op != MZ_OP_quantize || call->n_out <= MZ_OUT(quantize, entry) ||
-        !mz_present(&call->out[MZ_OUT(quantize, entry)]) || !is_float(call->in[0].dtype))
+    const mz_node *node = &program->c.graph->nodes[program->c.node[index]];
+    if (mz_graph_entry(program->c.graph, node) < 0 || !is_float(call->in[0].dtype))
         return MEZZO_OK;
-    const mz_scale_entry *entry = call->out[MZ_OUT(quantize, entry)].data;
     MEZZO_TRY(MZ_RESERVE(m->narrowed, m->cap_narrowed, m->n_narrowed + 1));
     mz_narrowed *of = &m->narrowed[m->n_narrowed];
     *of = (mz_narrowed){.call = index,
-                        .entry = (int)(entry - scales->entries),
+                        .entry = mz_scales_index(scales, call->out[MZ_OUT(quantize, scales)].data),
                         .activation = activation_of(call, call->n_in > 1 && mz_present(&call->in[1]))};
     of->name = mz_strdup(scales->names[of->entry]);
     if (of->name == NULL)
@@ -169,9 +167,6 @@ static mezzo_status choose_narrowed(mz_magnitudes *m, const mezzo_program *progr
         mz_call histogram = call_of(x, NULL);
         MEZZO_TRY(mz_prepare(m->device, &histogram, &of->histogram));
     }
-    m->entries = mz_alloc(MZ_SCALES_MAX, sizeof *m->entries);
-    if (m->entries == NULL)
-        return MEZZO_ERR_MEMORY;
     return room > 0 ? m->device->backend->alloc(m->device, room + 64, &m->act) : MEZZO_OK;
 }
 
@@ -225,7 +220,6 @@ void mz_magnitudes_free(mz_magnitudes *m) {
     }
     m->device->backend->release(m->device, m->act);
     mz_free(m->narrowed);
-    mz_free(m->entries);
     mz_free(m->list);
     mz_free(m->prepared);
     mz_free(m->host);
@@ -268,7 +262,9 @@ static mezzo_status count_outputs(void *user, mezzo_program *program, size_t cal
 mezzo_status mz_magnitudes_begin(mz_magnitudes *m, mezzo_program *program) {
     MEZZO_TRY(m->device->backend->zero(m->device, m->counts, (m->n + m->n_narrowed) * table_bytes()));
     if (m->n_narrowed > 0)
-        MEZZO_TRY(mz_scales_read(m->device, &program->params->scales, m->entries));
+        MEZZO_TRY(mz_scales_read(m->device, &program->params->scales));
+    for (size_t i = 0; i < m->n_narrowed; i++)
+        m->narrowed[i].found = program->params->scales.host[m->narrowed[i].entry];
     m->hook = program->hook;
     m->hook_user = program->hook_user;
     program->hook = count_outputs;
@@ -307,11 +303,10 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
     MEZZO_TRY(m->device->backend->read(m->device, m->host, m->counts, (m->n + m->n_narrowed) * table_bytes()));
     for (size_t i = 0; i < m->n_narrowed; i++) {
         mz_narrowed *of = &m->narrowed[i];
-        const mz_scale_entry *e = &m->entries[of->entry];
         const int32_t *counts = m->host + (m->n + i) * MZ_HISTOGRAM_BUCKETS;
-        of->known = e->n > 0;
+        of->known = of->found.n > 0;
         of->nonzero = count_nonzero(counts);
-        of->lost = count_up_to(counts, ilogbf(e->scale) - (e->dtype == (int32_t)MEZZO_F8E4M3 ? 10 : 17));
+        of->lost = count_up_to(counts, ilogbf(of->found.scale) - (of->found.dtype == (int32_t)MEZZO_F8E4M3 ? 10 : 17));
     }
     return MEZZO_OK;
 }

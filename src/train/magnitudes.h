@@ -28,6 +28,7 @@ typedef struct mz_narrowed {
     char *name; // "h.3.mlp.c_fc.dy", its entry's in the table of scales
     int call;   // of the program
     int entry;
+    mz_scale_entry found;  // the entry as the step under way found it
     mz_op activation;      // whose result is rounded: gelu, gelu_dx, …
     mz_prepared prepared;  // of that op; empty: x itself is rounded
     mz_prepared histogram; // of what is rounded
@@ -42,11 +43,10 @@ typedef struct mz_magnitudes {
     mz_prepared *prepared; // [n]
     mz_narrowed *narrowed;
     size_t n_narrowed, cap_narrowed;
-    mz_scale_entry *entries; // as the step under way found them
-    void *act;               // device: an activation's result
-    char *counts;            // device: n + n_narrowed tables of int32
-    int32_t *host;           // the same, here
-    int *first;              // [calls + 1]: the list's entries of a call
+    void *act;     // device: an activation's result
+    char *counts;  // device: n + n_narrowed tables of int32
+    int32_t *host; // the same, here
+    int *first;    // [calls + 1]: the list's entries of a call
     int calls;
     mz_program_hook hook; // of the owner before
     void *hook_user;

@@ -38,7 +38,7 @@ void mz_saturation_free(mz_saturation *saturation); // NULL is fine
 // tensors. *share: of the last 200 steps or more, those in which the tensor *name, which lives as long as `saturation`,
 // was saturated, more than any other; NaN before that.
 enum { MZ_SATURATION_ROWS = 4 };
-mezzo_status mz_saturation_rows(mz_saturation *saturation, mezzo_device *device, const mz_scales *scales, int64_t step,
+mezzo_status mz_saturation_rows(mz_saturation *saturation, mezzo_device *device, mz_scales *scales, int64_t step,
                                 mz_metric *row, size_t *n, double *share, const char **name);
 
 // Says what comes between steps and after the last one, as far as it was measured.

@@ -8,11 +8,12 @@
 enum { WINDOW = 200 };
 
 struct mz_saturation {
-    mz_scale_entry *entries, *before, *start; // now, at the last row, at the window's beginning
-    int n;                                    // of `before` and `start`
-    int64_t step, window;                     // when those were
-    char name[160];                           // of the last whole window the tensor with most saturated steps
-    double share;                             // of its steps; NaN: there was no window yet
+    int32_t *start;             // each tensor's saturated steps at the window's beginning
+    int n;                      // tensors
+    int64_t saturated, changes; // of all tensors, at the last row
+    int64_t step, window;       // when those were
+    char name[160];             // of the last whole window the tensor with most saturated steps
+    double share;               // of its steps; NaN: there was no window yet
 };
 
 mezzo_status mz_saturation_create(mz_saturation **out) {
@@ -26,25 +27,26 @@ mezzo_status mz_saturation_create(mz_saturation **out) {
 void mz_saturation_free(mz_saturation *s) {
     if (s == NULL)
         return;
-    mz_free(s->entries);
-    mz_free(s->before);
     mz_free(s->start);
     mz_free(s);
 }
 
-// The table has grown: what is new has been counted from here on.
-static mezzo_status make_room(mz_saturation *s, int n) {
-    mz_scale_entry **const tables[] = {&s->entries, &s->before, &s->start};
-    for (size_t k = 0; k < MZ_COUNT(tables); k++) {
-        mz_scale_entry *larger = mz_alloc((size_t)n, sizeof *larger);
-        if (larger == NULL)
-            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-        if (s->n > 0)
-            memcpy(larger, *tables[k], (size_t)s->n * sizeof *larger);
-        mz_free(*tables[k]);
-        *tables[k] = larger;
+// Tensors that are new to the table are counted from here on.
+static mezzo_status add_new(mz_saturation *s, const mz_scales *scales) {
+    size_t cap = (size_t)s->n;
+    MEZZO_TRY(MZ_RESERVE(s->start, cap, (size_t)scales->n));
+    for (; s->n < scales->n; s->n++) {
+        s->start[s->n] = scales->host[s->n].saturated;
+        s->saturated += scales->host[s->n].saturated;
+        s->changes += scales->host[s->n].changes;
     }
     return MEZZO_OK;
+}
+
+static void begin_window(mz_saturation *s, const mz_scales *scales, int64_t step) {
+    for (int i = 0; i < s->n; i++)
+        s->start[i] = scales->host[i].saturated;
+    s->window = step;
 }
 
 static void end_window(mz_saturation *s, const mz_scales *scales, int64_t step) {
@@ -52,50 +54,45 @@ static void end_window(mz_saturation *s, const mz_scales *scales, int64_t step) 
     double steps = (double)(step - s->window);
     s->share = 0;
     for (int i = 0; i < s->n; i++) {
-        const double share = (double)(s->entries[i].saturated - s->start[i].saturated) / steps;
+        const double share = (double)(scales->host[i].saturated - s->start[i]) / steps;
         if (share > s->share) {
             s->share = share;
             most = i;
         }
     }
     snprintf(s->name, sizeof s->name, "%s", most >= 0 ? scales->names[most] : "");
-    memcpy(s->start, s->entries, (size_t)s->n * sizeof *s->start);
-    s->window = step;
+    begin_window(s, scales, step);
 }
 
-mezzo_status mz_saturation_rows(mz_saturation *s, mezzo_device *device, const mz_scales *scales, int64_t step,
-                                mz_metric *row, size_t *n, double *share, const char **name) {
+mezzo_status mz_saturation_rows(mz_saturation *s, mezzo_device *device, mz_scales *scales, int64_t step, mz_metric *row,
+                                size_t *n, double *share, const char **name) {
     const int64_t steps = step - s->step;
     int64_t saturated = 0, changes = 0, known = 0;
     *share = s->share;
     *name = s->name;
     if (scales->n == 0 || steps == 0)
         return MEZZO_OK;
-    const int had = s->n;
-    if (scales->n > had)
-        MEZZO_TRY(make_room(s, scales->n));
-    MEZZO_TRY(mz_scales_read(device, scales, s->entries));
-    for (int i = had; i < scales->n; i++)
-        s->before[i] = s->start[i] = s->entries[i];
-    s->n = scales->n;
-    if (steps < 0 || had == 0) { // gone back, or the first row: counted from here on
-        memcpy(s->before, s->entries, (size_t)s->n * sizeof *s->before);
-        memcpy(s->start, s->entries, (size_t)s->n * sizeof *s->start);
-        s->window = s->step = step;
-        return MEZZO_OK;
-    }
+    const bool first = s->n == 0;
+    MEZZO_TRY(mz_scales_read(device, scales));
+    MEZZO_TRY(add_new(s, scales));
     for (int i = 0; i < s->n; i++) {
-        saturated += s->entries[i].saturated - s->before[i].saturated;
-        changes += s->entries[i].changes - s->before[i].changes;
-        known += s->entries[i].n > 0;
+        saturated += scales->host[i].saturated;
+        changes += scales->host[i].changes;
+        known += scales->host[i].n > 0;
+    }
+    const int64_t more = saturated - s->saturated, more_changes = changes - s->changes;
+    s->saturated = saturated;
+    s->changes = changes;
+    s->step = step;
+    if (steps < 0 || first) { // gone back, or the first row: counted from here on
+        begin_window(s, scales, step);
+        return MEZZO_OK;
     }
     if (step - s->window >= WINDOW)
         end_window(s, scales, step);
-    memcpy(s->before, s->entries, (size_t)s->n * sizeof *s->before);
-    s->step = step;
     row[(*n)++] =
-        mz_metric_number("fp8/saturated_share", known > 0 ? (double)saturated / ((double)known * (double)steps) : 0);
-    row[(*n)++] = mz_metric_int("fp8/scale_changes", changes);
+        mz_metric_number("fp8/saturated_share", known > 0 ? (double)more / ((double)known * (double)steps) : 0);
+    row[(*n)++] = mz_metric_int("fp8/scale_changes", more_changes);
     if (!isnan(s->share)) {
         row[(*n)++] = mz_metric_number("fp8/most_saturated_share", s->share);
         row[(*n)++] = mz_metric_text("fp8/most_saturated", s->name);

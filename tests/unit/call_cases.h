@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "backend/backend.h"
+#include "quant/entry.h"
 #include "device.h"
 
 #define must(expr) assert_true((expr) == MEZZO_OK || (fprintf(stderr, "%s\n", mezzo_error_message()), false))
@@ -27,7 +28,7 @@ typedef struct bench { // a call with all its tensors, on the host
 } bench;
 
 static inline size_t scales_in(const mz_tensor *t) {
-    return (size_t)mz_scale_count(t->scaling, t->columnwise, &t->shape);
+    return (size_t)mz_scale_count(t);
 }
 
 static inline size_t bytes_of(const mz_tensor *t) {
@@ -89,14 +90,6 @@ static inline int close_devices(void **state) {
     return 0;
 }
 
-// Which output of a quantize has the scales of one of its codes.
-static inline int scales_slot(const mz_tensor *codes) {
-    if (codes->scaling == MZ_SCALING_TENSOR)
-        return MZ_OUT(quantize, entry);
-    const bool own = codes->scaling == MZ_SCALING_BLOCK128 && codes->columnwise;
-    return own ? MZ_OUT(quantize, columnwise_scales) : MZ_OUT(quantize, scales);
-}
-
 // Runs the call on a device; outputs are copied to `out`, by slot.
 static inline void run_on(const char *name, const bench *b, void *const *out) {
     mezzo_device *device = device_of(name);
@@ -124,7 +117,7 @@ static inline void run_on(const char *name, const bench *b, void *const *out) {
     }
     if (call.op == MZ_OP_quantize)
         for (int k = 0; k < 2; k++)
-            call.out[k].scale = call.out[scales_slot(&call.out[k])].data;
+            call.out[k].scale = call.out[mz_scale_slot(call.out[k].scaling, call.out[k].columnwise)].data;
     must(backend->alloc(device, sizeof rng, &memory[n]));
     must(backend->write(device, memory[n], &rng, sizeof rng));
     call.rng = memory[n++];

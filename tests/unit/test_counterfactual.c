@@ -155,7 +155,7 @@ static const char *module_of(const mezzo_program *p, size_t call) {
 static float code_of(const mz_tensor *t, int64_t i) {
     const uint8_t code = ((const uint8_t *)t->data)[mz_tensor_index(t, i)];
     return (t->dtype == MEZZO_F8E4M3 ? mezzo_e4m3_to_f32(code) : mezzo_e5m2_to_f32(code)) *
-           t->scale[mz_scale_index(t->scaling, t->columnwise, &t->shape, i)];
+           t->scale[mz_scale_index(t, i)];
 }
 
 // x rounded to the data of t by itself.

@@ -103,7 +103,7 @@ static void the_documents_table_says_what_the_list_says(void **state) {
             quoted(i->aliases, words, sizeof words);
             snprintf(row, sizeof row, "| `%s` | %s | %s, %s, %s | %s | %s | %s |\n", i->name, words,
                      mezzo_dtype_name(i->operand), mezzo_dtype_name(i->gradient), mezzo_dtype_name(i->output),
-                     mz_scaling_name(i->scaling), i->loss_scale ? "yes" : "no", i->text);
+                     mz_scalings[i->scaling].name, i->loss_scale ? "yes" : "no", i->text);
             found[p] += strcmp(line, row) == 0;
         }
     fclose(file);

@@ -39,7 +39,7 @@ static void put_one_large(float *x, const form *f, int64_t width, int64_t pairs,
 static bench make_quantize(const form *f) {
     const int64_t pairs = f->act == MZ_ACT_SWIGLU ? 2 : 1; // numbers for one
     const int64_t columns = f->derivative ? f->columns / pairs : f->columns * pairs, n = f->rows * columns;
-    bench b = new_bench(MZ_OP_quantize, 2, 5);
+    bench b = new_bench(MZ_OP_quantize, 2, MZ_OUT(quantize, act_out) + 1);
     float *x = calloc((size_t)(n * pairs), sizeof *x);
     void *stored = put(&b, false, 0, f->from, SHAPE(f->rows, columns));
     for (int64_t i = 0; i < n; i++) // of all sizes: subnormal codes and what becomes zero too
@@ -84,7 +84,7 @@ static bench make_quantize(const form *f) {
         put_columnwise(&b, true, MZ_OUT(quantize, act_out));
         b.act_out = 0x1p-7F;
     }
-    mz_scale_entry *entry = put(&b, true, MZ_OUT(quantize, entry), MEZZO_F32, SHAPE(MZ_SCALE_WORDS));
+    mz_scale_entry *entry = put(&b, true, MZ_OUT(quantize, scales), MEZZO_F32, SHAPE(MZ_SCALE_WORDS));
     entry->scale = f->given;
     float *sums = put(&b, true, MZ_OUT(quantize, dbias), MEZZO_F32, SHAPE(f->columns));
     for (int64_t c = 0; c < f->columns; c++)
@@ -94,7 +94,12 @@ static bench make_quantize(const form *f) {
 }
 
 static void run_quantize(const char *device, const bench *b, quantized *out) {
-    run_on(device, b, (void *[]){out->y, out->columnwise, &out->entry, out->sums, out->act_out});
+    run_on(device, b,
+           (void *[]){[MZ_OUT(quantize, y)] = out->y,
+                      [MZ_OUT(quantize, columnwise)] = out->columnwise,
+                      [MZ_OUT(quantize, scales)] = &out->entry,
+                      [MZ_OUT(quantize, dbias)] = out->sums,
+                      [MZ_OUT(quantize, act_out)] = out->act_out});
 }
 
 static bool is_nan(uint8_t code, mezzo_dtype dtype) {
@@ -350,8 +355,8 @@ static void run_in_blocks(const char *device, const bench *b, in_blocks *out) {
 // The same numbers as a tensor's case, with an outlier, so that blocks differ.
 static bench make_in_blocks(const form *f, mz_scaling scaling) {
     bench b = make_quantize(f);
-    const int absent[] = {MZ_OUT(quantize, entry), MZ_OUT(quantize, act_out)};
-    b.call.n_out = MZ_OUT(quantize, columnwise_scales) + 1;
+    const int absent[] = {MZ_OUT(quantize, scales), MZ_OUT(quantize, act_out)};
+    b.call.n_out = MZ_OUT(quantize, dbias) + 1;
     for (size_t i = 0; i < MZ_COUNT(absent); i++) {
         free(b.data[MZ_MAX_IN + absent[i]]);
         b.data[MZ_MAX_IN + absent[i]] = NULL;
@@ -361,8 +366,9 @@ static bench make_in_blocks(const form *f, mz_scaling scaling) {
     for (int k = 0; k < 2; k++) {
         mz_tensor *codes = &b.call.out[k];
         codes->scaling = scaling;
-        if (scales_slot(codes) == (k == 0 ? MZ_OUT(quantize, scales) : MZ_OUT(quantize, columnwise_scales)))
-            put(&b, true, scales_slot(codes), MEZZO_F32, SHAPE((int64_t)scales_in(codes)));
+        const int slot = mz_scale_slot(scaling, codes->columnwise);
+        if (!mz_present(&b.call.out[slot]))
+            put(&b, true, slot, MEZZO_F32, SHAPE((int64_t)scales_in(codes)));
     }
     return b;
 }
@@ -370,7 +376,7 @@ static bench make_in_blocks(const form *f, mz_scaling scaling) {
 static void check_in_blocks(const form *f, mz_scaling scaling) {
     static in_blocks want, got;
     bench b = make_in_blocks(f, scaling);
-    const char *name = mz_scaling_name(scaling);
+    const char *name = mz_scalings[scaling].name;
     run_in_blocks("ref", &b, &want);
     run_in_blocks(test_device(), &b, &got);
     for (int k = 0; k < 2; k++) {

@@ -7,10 +7,10 @@
 #include "fixture.h"
 #include "train/magnitudes.h"
 #include "train/report.h"
-#include "backend/scales.h"
 
 static void advance(mz_scale_entry *e, float amax) {
-    mz_scale_advance(e, mz_magnitude(amax));
+    memcpy(&e->amax, &amax, sizeof amax);
+    mz_entries_update(e, sizeof *e, NULL, 0, false);
 }
 
 static void counts_are_what_the_scale_cut_off(void **state) {
@@ -51,7 +51,6 @@ static void a_run_names_the_tensor(void **state) {
     mezzo_device *device;
     mz_saturation *s;
     mz_scales scales = {0};
-    mz_scale_entry table[3];
     const char *name;
     double share;
     int index;
@@ -63,8 +62,9 @@ static void a_run_names_the_tensor(void **state) {
     must(mz_scales_find(device, &scales, "h.1.mlp.c_fc.dy", MEZZO_F8E5M2, &index));
     for (int step = 10; step <= 400; step += 10) {
         for (int i = 0; i < 2; i++)
-            table[i] = (mz_scale_entry){.scale = 1, .n = step, .saturated = i * step / 10, .changes = 2 * step / 10};
-        must(mz_scales_replace(device, &scales, table));
+            scales.host[i] =
+                (mz_scale_entry){.scale = 1, .n = step, .saturated = i * step / 10, .changes = 2 * step / 10};
+        must(mz_scales_write(device, &scales));
         rows = 0;
         must(mz_saturation_rows(s, device, &scales, step, row, &rows, &share, &name));
         assert_true(rows == (step == 10 ? 0 : step < 210 ? 2 : 4));
@@ -77,8 +77,9 @@ static void a_run_names_the_tensor(void **state) {
     }
     // A table that grows, and a run that goes back.
     must(mz_scales_find(device, &scales, "h.2.attn.x", MEZZO_F8E4M3, &index));
-    table[2] = (mz_scale_entry){.scale = 1, .n = 7, .saturated = 5};
-    must(mz_scales_replace(device, &scales, table));
+    must(mz_scales_read(device, &scales));
+    scales.host[2] = (mz_scale_entry){.scale = 1, .n = 7, .saturated = 5};
+    must(mz_scales_write(device, &scales));
     rows = 0;
     must(mz_saturation_rows(s, device, &scales, 420, row, &rows, &share, &name));
     assert_true(number("fp8/saturated_share") == 0 && number("fp8/scale_changes") == 0);
@@ -126,11 +127,10 @@ static void what_is_lost_are_the_codes_of_zero(void **state) {
     mezzo_params *const params = f.params;
     mezzo_program *const program = f.program;
     must(mezzo_step_run(f.step, 3, 0, fixture_fill, &options));
-    static mz_scale_entry table[MZ_SCALES_MAX];
-    must(mz_scales_read(device, &params->scales, table));
+    must(mz_scales_read(device, &params->scales));
     for (int i = 0; i < params->scales.n; i++)
-        table[i].scale *= 256;
-    must(mz_scales_replace(device, &params->scales, table));
+        params->scales.host[i].scale *= 256;
+    must(mz_scales_write(device, &params->scales));
     must(mz_magnitudes_create(program, params, &m));
     assert_true(m->n_narrowed >= 8);
     program->hook = count_quantized;
@@ -148,7 +148,7 @@ static void what_is_lost_are_the_codes_of_zero(void **state) {
         if (!of->known || zero_quantized[of->call] != of->lost + zeros)
             fail_msg("%s: %lld codes of zero, %lld lost and %lld zeros", of->name, (long long)zero_quantized[of->call],
                      (long long)of->lost, (long long)zeros);
-        lost[table[of->entry].dtype == (int32_t)MEZZO_F8E5M2] += of->lost;
+        lost[of->found.dtype == (int32_t)MEZZO_F8E5M2] += of->lost;
         acts += call->attrs.act != MZ_ACT_NONE;
     }
     assert_true(lost[0] > 0 && acts > 0);

@@ -61,7 +61,8 @@ static void take_step(run *r, uint64_t index) {
 static void read_table(run *r) {
     r->n = r->params->scales.n;
     assert_in_range(r->n, 1, MOST);
-    must(mz_scales_read(r->device, &r->params->scales, r->table));
+    must(mz_scales_read(r->device, &r->params->scales));
+    memcpy(r->table, r->params->scales.host, (size_t)r->n * sizeof *r->table);
     for (int i = 0; i < r->n; i++) // the weights', which stay until these move
         r->table[i].weight_amax = 0;
 }
@@ -185,9 +186,9 @@ static void check_quantized(const run *r, const char *when) {
     const mezzo_params *p = r->params;
     float master[LARGEST_WEIGHT];
     uint8_t codes[LARGEST_WEIGHT], columnwise[LARGEST_WEIGHT];
-    assert_int_equal(p->n_quantized, 9);
-    for (int i = 0; i < p->n_quantized; i++) {
-        const mz_quantized *c = &p->quantized[i];
+    assert_int_equal(p->quantized.n, 9);
+    for (int i = 0; i < p->quantized.n; i++) {
+        const mz_quantized *c = &p->quantized.list[i];
         const int64_t rows = p->list[c->param].shape.dim[0], columns = p->list[c->param].shape.dim[1];
         const size_t n = (size_t)(rows * columns);
         mz_scale_entry e;
@@ -336,7 +337,7 @@ static bool has_output(const mz_node *n, int slot) {
 }
 
 static void check_pass(const char *model, const mezzo_graph *g, const mz_node *n, const pass *want, size_t count) {
-    const char *entry = g->values[n->out[MZ_OUT(quantize, entry)]].name, *in_layer = strstr(entry, ".1.");
+    const char *entry = g->values[n->out[MZ_OUT(quantize, scales)]].name, *in_layer = strstr(entry, ".1.");
     const bool acts = n->attrs.act != MZ_ACT_NONE, columnwise = has_output(n, MZ_OUT(quantize, columnwise)),
                act_out = has_output(n, MZ_OUT(quantize, act_out));
     for (size_t k = 0; k < count; k++)

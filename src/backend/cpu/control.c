@@ -4,7 +4,6 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"
-#include "backend/scales.h"
 
 static const char *prepare_always(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)call, (void)out;
@@ -49,19 +48,10 @@ const mz_kernel mz_norm_across_ranks__portable = {"norm_across_ranks__portable",
 static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call) {
     (void)device;
     const mz_opt_state *state = mz_in(call, scales_update, state)->data;
-    const mz_tensor *tables = call->n_in > 1 && mz_present(mz_in(call, scales_update, tables))
-                                  ? mz_in(call, scales_update, tables)
-                                  : mz_out(call, scales_update, entries);
-    const mz_scale_entry *all = tables->data;
-    mz_scale_entry *entries = mz_out(call, scales_update, entries)->data;
-    const int64_t n = mz_shape_count(&mz_out(call, scales_update, entries)->shape) / (int64_t)sizeof *entries;
-    const int64_t in_all = mz_shape_count(&tables->shape) / (int64_t)sizeof *entries;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t amax = 0;
-        for (int64_t k = i; k < in_all; k += n)
-            amax = all[k].amax > amax ? all[k].amax : amax;
-        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], amax));
-    }
+    const mz_tensor *entries = mz_out(call, scales_update, entries), *tables = mz_in(call, scales_update, tables);
+    const bool gathered = call->n_in > 1 && mz_present(tables);
+    mz_entries_update(entries->data, mz_shape_count(&entries->shape), gathered ? tables->data : NULL,
+                      gathered ? mz_shape_count(&tables->shape) : 0, state->skip != 0);
     return MEZZO_OK;
 }
 const mz_kernel mz_scales_update__portable = {"scales_update__portable", prepare_always, run_scales_update};

@@ -88,7 +88,7 @@ static void widen_blocks(const mezzo_device *device, const mz_tensor *from, uint
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 4 * (double)n))
     for (int64_t i = 0; i < n; i++)
         to[i] = mezzo_f32_to_bf16(value_of(from->dtype, codes[mz_tensor_index(from, i)]) *
-                                  from->scale[mz_scale_index(from->scaling, from->columnwise, &from->shape, i)]);
+                                  from->scale[mz_scale_index(from, i)]);
 }
 
 // Widens 8 bits and a power of two: 256 BF16 numbers.
@@ -96,7 +96,7 @@ static void widen(const mezzo_device *device, const mz_tensor *from, uint16_t *t
     const int64_t n = mz_shape_count(&from->shape);
     const uint8_t *codes = from->data;
     uint16_t values[256];
-    if (from->scaling != MZ_SCALING_TENSOR) {
+    if (mz_scaling_in_blocks(from->scaling)) {
         widen_blocks(device, from, to);
         return;
     }

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
-#include "backend/scales.h"
+#include "quant/entry.h"
 
 static float load(const mz_tensor *t, int64_t i) {
     if (t->dtype == MEZZO_F32)
@@ -126,21 +126,15 @@ static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_pre
 }
 
 // --- the kernel ----------------------------------------------------------------------------------------------------
-static bool in_blocks(const mz_tensor *y) {
-    return y != NULL && (y->scaling == MZ_SCALING_BLOCK128 || y->scaling == MZ_SCALING_TILE128);
-}
-
-// Returns where the scales of an output are written: blocks of rows have their own.
+// Returns where the scales of an output are written.
 static const mz_tensor *scales_of(const mz_call *call, const mz_tensor *y) {
-    const bool own = y->columnwise && y->scaling == MZ_SCALING_BLOCK128;
-    return output(call, own ? MZ_OUT(quantize, columnwise_scales) : MZ_OUT(quantize, scales));
+    return output(call, mz_scale_slot(y->scaling, y->columnwise));
 }
 
 static const char *check_quantized(const mz_call *call, const mz_tensor *y, bool columnwise) {
-    const bool entry = output(call, MZ_OUT(quantize, entry)) != NULL;
     if (y->columnwise != columnwise || (y->dtype != MEZZO_F8E4M3 && y->dtype != MEZZO_F8E5M2))
         return "quantizes to 8 bits, in both layouts";
-    if (in_blocks(y) ? scales_of(call, y) == NULL : y->scaling != MZ_SCALING_TENSOR || !entry)
+    if (y->scaling == MZ_SCALING_NONE || scales_of(call, y) == NULL)
         return "scales are a tensor's, which an entry has, or those of blocks and tiles of 128";
     return NULL;
 }
@@ -156,8 +150,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
             return reason;
     }
     if (output(call, MZ_OUT(quantize, act_out)) != NULL &&
-        (in_blocks(codes[0]) || !has_derivative(call) || call->attrs.act == MZ_ACT_NONE ||
-         !output(call, MZ_OUT(quantize, act_out))->columnwise))
+        ((codes[0] != NULL && mz_scaling_in_blocks(codes[0]->scaling)) || !has_derivative(call) ||
+         call->attrs.act == MZ_ACT_NONE || !output(call, MZ_OUT(quantize, act_out))->columnwise))
         return "the quantized activation beside its derivative is columnwise";
     return call->attrs.act != MZ_ACT_NONE ? prepare_act(device, call, out) : NULL;
 }
@@ -214,7 +208,7 @@ static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, in
             const float magnitude = fabsf(load(x, r * columns + c));
             amax = magnitude > amax ? magnitude : isnan(magnitude) ? INFINITY : amax;
         }
-    *scale = mz_scale_for((double)amax, y->dtype);
+    *scale = mz_scale_for(amax, y->dtype);
     uint8_t *to = y->data;
     for (int64_t r = row; r < row_end; r++)
         for (int64_t c = column; c < column_end; c++)
@@ -226,24 +220,22 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Blocks of 128 numbers along a row, or a column where y is turned, or tiles of both.
+// Blocks along a row, or a column where y is columnwise, or tiles of both.
 static void write_blocks(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float *scales) {
     const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
-    const bool tile = y->scaling == MZ_SCALING_TILE128;
-    const int64_t down = tile || y->columnwise ? MZ_SCALE_BLOCK : 1,
-                  across = tile || !y->columnwise ? MZ_SCALE_BLOCK : 1;
-    for (int64_t i = 0; i < mz_scale_count(y->scaling, y->columnwise, &y->shape); i++)
+    int64_t down, across;
+    mz_scale_extent(y, &down, &across);
+    for (int64_t i = 0; i < mz_scale_count(y); i++)
         scales[i] = 1;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 3 * (double)(rows * columns)))
     for (int64_t r = 0; r < rows; r += down)
         for (int64_t c = 0; c < columns; c += across)
-            write_block(x, y, &scales[mz_scale_index(y->scaling, y->columnwise, &y->shape, r * columns + c)], r,
-                        least(rows, r + down), c, least(columns, c + across));
+            write_block(x, y, &scales[mz_scale_index(y, r * columns + c)], r, least(rows, r + down), c,
+                        least(columns, c + across));
     clear_ends(y, rows, columns);
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *entry = output(call, MZ_OUT(quantize, entry));
     mz_call act = act_call(call, has_derivative(call));
     const mz_tensor *x = call->attrs.act != MZ_ACT_NONE ? &act.out[0] : mz_in(call, quantize, x);
     const int64_t n = mz_shape_count(&x->shape), columns = x->shape.dim[x->shape.rank - 1], rows = n / columns;
@@ -251,25 +243,19 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         MEZZO_TRY(run_act(device, call, &act, has_derivative(call)));
     if (output(call, MZ_OUT(quantize, dbias)) != NULL)
         sum_columns(device, call, x, rows, columns);
-    for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++)
-        if (in_blocks(output(call, k)))
-            write_blocks(device, x, output(call, k), scales_of(call, output(call, k))->data);
-    if (entry == NULL)
-        return MEZZO_OK;
-    mz_scale_entry *e = entry->data;
     const float amax = call->attrs.measure || call->attrs.record ? amax_of(device, x, n) : 0;
-    uint32_t bits;
-    memcpy(&bits, &amax, sizeof bits);
     for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
         const mz_tensor *y = output(call, k);
         if (y == NULL)
             continue;
-        if (call->attrs.measure)
-            e->scale = mz_scale_for((double)amax, y->dtype);
-        uint32_t *amax_so_far = call->attrs.keeps ? &e->weight_amax : &e->amax;
-        if (call->attrs.record)
-            *amax_so_far = bits > *amax_so_far ? bits : *amax_so_far;
-        write_fp8(device, x, y, 1 / e->scale, rows, columns);
+        void *scales = scales_of(call, y)->data;
+        if (mz_scaling_in_blocks(y->scaling)) {
+            write_blocks(device, x, y, scales);
+            continue;
+        }
+        const mz_attrs *a = &call->attrs;
+        const float scale = mz_entry_quantize(scales, y->dtype, amax, a->measure, a->record, a->keeps);
+        write_fp8(device, x, y, 1 / scale, rows, columns);
     }
     const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
     if (act_out == NULL)

@@ -4,15 +4,21 @@
 #include "backend/cuda/kernels/fp8_block.h"
 #include "backend/update.h"
 
-enum { ALIGN = 256 };                // bytes of the magnitude in the workspace; the sums' parts are after it
-enum { AMAX = 1, WEIGHT_AMAX = 12 }; // words of an entry
+enum { ALIGN = 256 }; // bytes of the magnitude in the workspace; the sums' parts are after it
 
 static const mz_tensor *output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
 }
 
+static bool in_blocks(const mz_call *call) {
+    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
+    const mz_tensor *any = y != NULL ? y : columnwise;
+    return any != NULL && mz_scaling_in_blocks(any->scaling);
+}
+
 mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
-    const mz_tensor *x = mz_in(call, quantize, x), *entry = output(call, MZ_OUT(quantize, entry));
+    const mz_tensor *x = mz_in(call, quantize, x), *scales = output(call, MZ_OUT(quantize, scales));
+    mz_scale_entry *entry = in_blocks(call) || scales == NULL ? NULL : scales->data;
     const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
     const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
     const mz_tensor *preact =
@@ -34,32 +40,23 @@ mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
                             .columnwise = columnwise != NULL ? columnwise->data : NULL,
                             .act_out = act_out != NULL ? act_out->data : NULL,
                             .act_out_scale = act_out != NULL ? act_out->scale : NULL,
-                            .entry = entry != NULL ? entry->data : NULL,
-                            .amax = entry != NULL && entry->data != NULL && call->attrs.record
-                                        ? (uint32_t *)entry->data + (call->attrs.keeps ? WEIGHT_AMAX : AMAX)
-                                        : NULL};
-}
-
-static bool in_blocks(const mz_call *call) {
-    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
-    const mz_tensor *any = y != NULL ? y : columnwise;
-    return any != NULL && (any->scaling == MZ_SCALING_BLOCK128 || any->scaling == MZ_SCALING_TILE128);
+                            .entry = entry != NULL ? &entry->scale : NULL,
+                            .amax = entry == NULL || !call->attrs.record ? NULL
+                                    : call->attrs.keeps                  ? &entry->weight_amax
+                                                                         : &entry->amax};
 }
 
 // Codes in blocks or tiles of 128, and where their scales go.
 static const char *check_blocks(const mz_call *call) {
     const mz_tensor *fp8[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
-    const mz_tensor *scales[] = {output(call, MZ_OUT(quantize, scales)),
-                                 output(call, MZ_OUT(quantize, columnwise_scales))};
     if (call->attrs.act == MZ_ACT_SWIGLU)
         return "SwiGLU's halves are in other blocks";
     if (output(call, MZ_OUT(quantize, act_out)) != NULL)
         return "block scales need a quantize of the activation's own";
     for (int i = 0; i < 2; i++) {
-        const bool own = fp8[i] != NULL && fp8[i]->scaling == MZ_SCALING_BLOCK128 && i == 1;
         if (fp8[i] != NULL && (fp8[i]->dtype != MEZZO_F8E4M3 || fp8[i]->columnwise != (i == 1)))
             return "quantizes to e4m3 in blocks, in both layouts";
-        if (fp8[i] != NULL && scales[own] == NULL)
+        if (fp8[i] != NULL && output(call, mz_scale_slot(fp8[i]->scaling, i == 1)) == NULL)
             return "writes the scales of blocks";
         if (fp8[0] != NULL && fp8[1] != NULL && fp8[0]->scaling != fp8[1]->scaling)
             return "quantizes both layouts alike";
@@ -69,7 +66,7 @@ static const char *check_blocks(const mz_call *call) {
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
-    const mz_tensor *x = mz_in(call, quantize, x), *entry = output(call, MZ_OUT(quantize, entry));
+    const mz_tensor *x = mz_in(call, quantize, x), *entry = output(call, MZ_OUT(quantize, scales));
     const mz_tensor *fp8[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
     if (!mz_cuda_float(x) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
@@ -136,10 +133,6 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-_Static_assert(offsetof(mz_scale_entry, amax) == AMAX * sizeof(float) &&
-                   offsetof(mz_scale_entry, weight_amax) == WEIGHT_AMAX * sizeof(float),
-               "where an entry has its magnitudes");
-
 const mz_kernel mz_cuda_quantize = {"quantize__cuda", prepare, run};
 
 // --- a step's end --------------------------------------------------------------------------------------------------
@@ -159,11 +152,5 @@ static mezzo_status run_update(mezzo_device *device, const mz_call *call) {
                                     mz_out(call, scales_update, entries)->data, (int)n));
     return MEZZO_OK;
 }
-
-_Static_assert(sizeof(mz_scale_entry) == 64 && offsetof(mz_scale_entry, dtype) == 8 &&
-                   offsetof(mz_scale_entry, n) == 12 && offsetof(mz_scale_entry, history) == 16 &&
-                   offsetof(mz_scale_entry, saturated) == 52 && offsetof(mz_scale_entry, changes) == 60 &&
-                   MZ_SCALE_HISTORY == 8,
-               "kernels/quantize.cu's entry is mz_scale_entry");
 
 const mz_kernel mz_cuda_scales_update = {"scales_update__cuda", prepare_update, run_update};

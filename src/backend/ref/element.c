@@ -32,9 +32,7 @@ static double stored(const mz_tensor *t, int64_t logical) {
 
 double mz_ref_get(const mz_tensor *t, int64_t i) {
     double x = stored(t, i);
-    return t->scaling == MZ_SCALING_NONE
-               ? x
-               : x * (double)t->scale[mz_scale_index(t->scaling, t->columnwise, &t->shape, i)];
+    return t->scaling == MZ_SCALING_NONE ? x : x * (double)t->scale[mz_scale_index(t, i)];
 }
 
 // Integer slots are written by mz_ref_arange only; prepare() refuses a cast to one.
@@ -42,7 +40,7 @@ void mz_ref_put(const mz_tensor *t, int64_t logical, double x) {
     int64_t i = mz_tensor_index(t, logical);
     if (t->scaling != MZ_SCALING_NONE) {
         const double most = mz_dtype_largest(t->dtype);
-        x /= (double)t->scale[mz_scale_index(t->scaling, t->columnwise, &t->shape, logical)];
+        x /= (double)t->scale[mz_scale_index(t, logical)];
         x = isinf(x) ? x : x > most ? most : x < -most ? -most : x; // NaN stays one
     }
     double rounded = mezzo_round_to(x, t->dtype); // the one rounding: the conversions below are exact

@@ -2,28 +2,9 @@
 #include <math.h>
 
 #include "backend/ref/ref.h"
-#include "backend/scales.h"
-
-// Current scaling: each part's scale is the least power of two that brings its largest magnitude to at most the
-// format's. A part that has infinities or NaNs keeps the scale 1, so that they stay what they are.
-static void find_scales(const mz_tensor *x, const mz_tensor *y, const mz_tensor *scale) {
-    int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->columnwise, &y->shape);
-    float *amax = scale->data;
-    for (int64_t i = 0; i < parts; i++)
-        amax[i] = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float *of = &amax[mz_scale_index(y->scaling, y->columnwise, &y->shape, i)],
-              magnitude = (float)fabs(mz_ref_get(x, i));
-        *of = magnitude > *of || isnan(magnitude) ? magnitude : *of; // a NaN stays: nothing is greater
-    }
-    for (int64_t i = 0; i < parts; i++)
-        amax[i] = mz_scale_for((double)amax[i], y->dtype);
-}
 
 void mz_ref_cast(const mz_call *call) {
     int64_t n = mz_shape_count(&mz_out(call, cast, y)->shape);
-    if (mz_out(call, cast, y)->scaling != MZ_SCALING_NONE && call->n_out > 1 && mz_present(&call->out[1]))
-        find_scales(mz_in(call, cast, x), mz_out(call, cast, y), &call->out[1]);
     for (int64_t i = 0; i < n; i++)
         mz_ref_put(mz_out(call, cast, y), i, mz_ref_get(mz_in(call, cast, x), i));
 }

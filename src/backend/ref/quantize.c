@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "backend/ref/ref.h"
-#include "backend/scales.h"
+#include "quant/entry.h"
 
 static bool has_derivative(const mz_call *call) {
     return call->n_in > 1 && mz_present(mz_in(call, quantize, preact));
@@ -77,35 +77,17 @@ static void sum_columns(const mz_call *call, int64_t n) {
 
 // Finds for each block or tile of y the least power of two that brings its largest magnitude to at most the format's.
 static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_tensor *scales) {
-    const int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y->scaling, y->columnwise, &y->shape);
+    const int64_t n = mz_shape_count(&y->shape), parts = mz_scale_count(y);
     float *scale = scales->data;
     for (int64_t i = 0; i < parts; i++)
         scale[i] = 0;
     for (int64_t i = 0; i < n; i++) {
-        float *amax = &scale[mz_scale_index(y->scaling, y->columnwise, &y->shape, i)];
+        float *amax = &scale[mz_scale_index(y, i)];
         const float magnitude = (float)fabs(number(call, i));
         *amax = magnitude > *amax || isnan(magnitude) ? magnitude : *amax; // a NaN stays: nothing is greater
     }
     for (int64_t i = 0; i < parts; i++)
-        scale[i] = mz_scale_for((double)scale[i], y->dtype);
-}
-
-// Quantizes blocks and tiles with current scaling.
-static void quantize_blocks(const mz_call *call, const mz_tensor *y, const mz_tensor *columnwise) {
-    const mz_tensor *scales = output(call, MZ_OUT(quantize, scales));
-    const mz_tensor *columnwise_scales = output(call, MZ_OUT(quantize, columnwise_scales));
-    if (columnwise_scales != NULL && columnwise != NULL)
-        find_block_scales(call, columnwise, columnwise_scales);
-    if (scales != NULL && (y != NULL || columnwise->scaling == MZ_SCALING_TILE128))
-        find_block_scales(call, y != NULL ? y : columnwise, scales);
-    const mz_shape shape = shape_of(call);
-    for (int64_t i = 0; i < mz_shape_count(&shape); i++) {
-        const double z = number(call, i);
-        if (y != NULL)
-            mz_ref_put(y, i, z);
-        if (columnwise != NULL)
-            mz_ref_put(columnwise, i, z);
-    }
+        scale[i] = mz_scale_for(scale[i], y->dtype);
 }
 
 // Transposed codes have zeros after each column's rows, and in padding.
@@ -119,30 +101,24 @@ static void clear_columnwise(const mz_call *call) {
 void mz_ref_quantize(const mz_call *call) {
     const mz_shape shape = shape_of(call);
     const int64_t n = mz_shape_count(&shape);
-    const mz_tensor *y = output(call, MZ_OUT(quantize, y)), *columnwise = output(call, MZ_OUT(quantize, columnwise));
-    const mz_tensor *entry = output(call, MZ_OUT(quantize, entry)), *any = y != NULL ? y : columnwise;
+    const mz_tensor *y[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
+    const mz_attrs *a = &call->attrs;
+    const float amax = a->measure || a->record ? amax_of(call, n) : 0;
     clear_columnwise(call);
     if (output(call, MZ_OUT(quantize, dbias)) != NULL)
         sum_columns(call, n);
-    if (any != NULL && any->scaling != MZ_SCALING_TENSOR)
-        quantize_blocks(call, y, columnwise);
-    if (entry == NULL || any == NULL)
-        return;
-    mz_scale_entry *e = entry->data;
-    const float amax = amax_of(call, n);
-    uint32_t bits;
-    memcpy(&bits, &amax, sizeof bits);
-    if (call->attrs.measure)
-        e->scale = mz_scale_for((double)amax, any->dtype);
-    uint32_t *amax_so_far = call->attrs.keeps ? &e->weight_amax : &e->amax;
-    if (call->attrs.record)
-        *amax_so_far = bits > *amax_so_far ? bits : *amax_so_far;
+    for (size_t k = 0; k < MZ_COUNT(y); k++) {
+        const mz_tensor *scales = y[k] != NULL ? output(call, mz_scale_slot(y[k]->scaling, y[k]->columnwise)) : NULL;
+        if (scales != NULL && mz_scaling_in_blocks(y[k]->scaling))
+            find_block_scales(call, y[k], scales);
+        else if (scales != NULL)
+            mz_entry_quantize(scales->data, y[k]->dtype, amax, a->measure, a->record, a->keeps);
+    }
     for (int64_t i = 0; i < n; i++) {
-        double z = number(call, i);
-        if (y != NULL)
-            mz_ref_put(y, i, z);
-        if (columnwise != NULL)
-            mz_ref_put(columnwise, i, z);
+        const double z = number(call, i);
+        for (size_t k = 0; k < MZ_COUNT(y); k++)
+            if (y[k] != NULL)
+                mz_ref_put(y[k], i, z);
     }
     const mz_tensor *beside = output(call, MZ_OUT(quantize, act_out));
     for (int64_t i = 0; beside != NULL && i < mz_shape_count(&beside->shape); i++)

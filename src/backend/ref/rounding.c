@@ -2,7 +2,8 @@
 // quantize.
 #include "backend/inspect.h"
 #include "backend/ref/ref.h"
-#include "backend/scales.h"
+#include "base/blocks.h"
+#include "quant/entry.h"
 
 enum { LONG = MZ_ROUNDING_LONG, SHORT = MZ_ROUNDING_SHORT };
 
@@ -46,7 +47,7 @@ static float amax_of(const matrix *m, box b) {
 // The code of a scale as E8M0 or, for NVFP4, as E4M3.
 static uint8_t code_of(const mz_rounding_how *how, float amax, float tensor) {
     return how->blocks != MEZZO_BLOCKS_NONE ? mz_blocks_scale(how->blocks, amax, tensor)
-                                            : (uint8_t)(ilogbf(mz_scale_for((double)amax, how->dtype)) + 127);
+                                            : (uint8_t)(ilogbf(mz_scale_for(amax, how->dtype)) + 127);
 }
 
 static float scale_of(const mz_rounding_how *how, uint8_t code, float tensor) {
@@ -62,10 +63,10 @@ static mz_small small_of(const mz_rounding_how *how) {
 
 // The numbers that share the scale of one at (row, column).
 static box sharing(const mz_rounding_how *how, bool columnwise, const matrix *m, int64_t row, int64_t column) {
-    if (how->blocks == MEZZO_BLOCKS_NONE && how->scaling == MZ_SCALING_TENSOR)
+    if (how->blocks == MEZZO_BLOCKS_NONE && !mz_scaling_in_blocks(how->scaling))
         return (box){0, 0, m->rows, m->columns};
     const int64_t along = how->blocks != MEZZO_BLOCKS_NONE ? mz_blocks_size(how->blocks) : MZ_SCALE_BLOCK;
-    const int64_t across = how->scaling == MZ_SCALING_TILE128 && how->blocks == MEZZO_BLOCKS_NONE ? along : 1;
+    const int64_t across = mz_scalings[how->scaling].rows > 1 && how->blocks == MEZZO_BLOCKS_NONE ? along : 1;
     const int64_t down = columnwise ? along : across, right = columnwise ? across : along;
     return cut(m, (box){row / down * down, column / right * right, down, right});
 }

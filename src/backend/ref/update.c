@@ -6,7 +6,6 @@
 #include "backend/ref/ref.h"
 #include "backend/update.h"
 #include "base/dynamic8.h"
-#include "backend/scales.h"
 #include "backend/inspect.h"
 
 static const int64_t stats_chunk = 4096; // elements of one partial sum, fixed: see update.h
@@ -108,18 +107,10 @@ void mz_ref_step_control(const mz_call *call) {
 
 void mz_ref_scales_update(const mz_call *call) {
     const mz_opt_state *state = mz_in(call, scales_update, state)->data;
-    const bool gathered = call->n_in > 1 && mz_present(mz_in(call, scales_update, tables));
-    mz_scale_entry *entries = mz_out(call, scales_update, entries)->data;
-    const mz_scale_entry *tables = gathered ? mz_in(call, scales_update, tables)->data : entries;
-    const int64_t n = mz_shape_count(&mz_out(call, scales_update, entries)->shape) / (int64_t)sizeof *entries;
-    const int64_t ranks =
-        gathered ? mz_shape_count(&mz_in(call, scales_update, tables)->shape) / (int64_t)sizeof *tables / n : 1;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t amax = 0;
-        for (int64_t r = 0; r < ranks && !state->skip; r++)
-            amax = tables[r * n + i].amax > amax ? tables[r * n + i].amax : amax;
-        mz_scale_advance(&entries[i], state->skip ? 0 : mz_scale_take(&entries[i], amax));
-    }
+    const mz_tensor *entries = mz_out(call, scales_update, entries), *tables = mz_in(call, scales_update, tables);
+    const bool gathered = call->n_in > 1 && mz_present(tables);
+    mz_entries_update(entries->data, mz_shape_count(&entries->shape), gathered ? tables->data : NULL,
+                      gathered ? mz_shape_count(&tables->shape) : 0, state->skip != 0);
 }
 
 static void look_at(double x, float limit, mz_inspection *found) {

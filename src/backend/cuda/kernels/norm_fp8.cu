@@ -250,7 +250,7 @@ static bool rounds(const mz_call *quantize, const mz_tensor *x) {
                     *columnwise = output(quantize, MZ_OUT(quantize, columnwise));
     const mz_tensor *any = y != NULL ? y : columnwise, *in = mz_in(quantize, quantize, x);
     return quantize->op == MZ_OP_quantize && any != NULL && any->scaling == MZ_SCALING_TENSOR &&
-           output(quantize, MZ_OUT(quantize, entry)) != NULL && quantize->attrs.act == MZ_ACT_NONE &&
+           output(quantize, MZ_OUT(quantize, scales)) != NULL && quantize->attrs.act == MZ_ACT_NONE &&
            output(quantize, MZ_OUT(quantize, act_out)) == NULL && x != NULL && x->dtype == in->dtype &&
            mz_cuda_float(x) && mz_storage_is_rows(&x->shape, &x->storage) && same_storage(x, in);
 }

@@ -431,22 +431,15 @@ extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quant
 }
 
 // --- a step's end --------------------------------------------------------------------------------------------------
-struct entry { // mz_scale_entry
-    float scale;
-    uint32_t amax;
-    int32_t dtype, n;
-    uint32_t history[8], weight_amax;
-    int32_t saturated, in_a_row, changes;
-};
-
-__global__ void scales_update_kernel(const int32_t *skip, const entry *tables, int ranks, entry *entries, int n) {
+__global__ void scales_update_kernel(const int32_t *skip, const mz_scale_entry *tables, int ranks,
+                                     mz_scale_entry *entries, int n) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= n)
         return;
     uint32_t amax = 0, largest = 0;
     for (int r = 0; r < ranks && *skip == 0; r++)
         amax = max(amax, tables[static_cast<int64_t>(r) * n + i].amax);
-    entry *e = &entries[i];
+    mz_scale_entry *e = &entries[i];
     e->amax = 0;
     if (*skip == 0) { // of codes that stay, which the update writes anew
         amax = max(amax, e->weight_amax);
@@ -468,10 +461,9 @@ __global__ void scales_update_kernel(const int32_t *skip, const entry *tables, i
 
 extern "C" cudaError_t mz_cu_scales_update(cudaStream_t stream, const int32_t *skip, const void *tables, int ranks,
                                            void *entries, int n) {
-    static_assert(sizeof(entry) == 64, "mz_scale_entry");
     if (n == 0)
         return cudaSuccess;
-    scales_update_kernel<<<(n + 127) / 128, 128, 0, stream>>>(skip, static_cast<const entry *>(tables), ranks,
-                                                              static_cast<entry *>(entries), n);
+    scales_update_kernel<<<(n + 127) / 128, 128, 0, stream>>>(skip, static_cast<const mz_scale_entry *>(tables), ranks,
+                                                              static_cast<mz_scale_entry *>(entries), n);
     return cudaGetLastError();
 }

@@ -16,7 +16,7 @@ typedef struct mz_cu_quantize {
     int64_t rows, cols, pitch; // pitch: mz_columnwise_pitch(rows)
     int act, via, dtype;       // MEZZO_F8E4M3 or MEZZO_F8E5M2
     void *y, *columnwise;      // [rows, cols], [cols, pitch] bytes, zeros after a column's rows; NULL: not written
-    float *entry;              // mz_scale_entry: scale, and the bits of the largest magnitude; NULL: nothing is written
+    float *entry;              // the scale of a scale entry; NULL: nothing is written
     const uint32_t *measured;  // the bits of a magnitude that the scale is found from; NULL: the entry has it
     uint32_t *amax; // gets the largest magnitude where it is larger: a NaN's as infinity's; NULL: nothing does
     void *act_out;  // [cols, pitch] bytes, SwiGLU's [cols/2, pitch]: act(preact) in E4M3 with a scale of its own; NULL:

@@ -1,7 +1,5 @@
 // Holds the table of scales of tensors in 8 bits.
-#include "runtime/scales.h"
-
-#include "runtime/params.h"
+#include "quant/table.h"
 
 void mz_scales_free(mezzo_device *device, mz_scales *s) {
     device->backend->release(device, s->entries);
@@ -9,6 +7,7 @@ void mz_scales_free(mezzo_device *device, mz_scales *s) {
     for (int i = 0; i < s->n; i++)
         mz_free(s->names[i]);
     mz_free(s->names);
+    mz_free(s->host);
     mz_names_free(&s->index);
     mz_free(s->known);
     mz_prepared_free(&s->update);
@@ -20,7 +19,8 @@ static mezzo_status open_table(mezzo_device *device, mz_scales *s) {
         return MEZZO_OK;
     s->names = mz_alloc(MZ_SCALES_MAX, sizeof *s->names);
     s->known = mz_alloc(MZ_SCALES_MAX, sizeof *s->known);
-    if (s->names == NULL || s->known == NULL)
+    s->host = mz_alloc(MZ_SCALES_MAX, sizeof *s->host);
+    if (s->names == NULL || s->known == NULL || s->host == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     s->last_synced = -1;
     return device->backend->alloc(device, MZ_SCALES_MAX * sizeof *s->entries, (void **)&s->entries);
@@ -57,15 +57,23 @@ mezzo_status mz_scales_find(mezzo_device *device, mz_scales *s, const char *name
     return MEZZO_OK;
 }
 
-mezzo_status mz_scales_read(mezzo_device *device, const mz_scales *s, mz_scale_entry *out) {
-    return s->n > 0 ? device->backend->read(device, out, s->entries, (size_t)s->n * sizeof *out) : MEZZO_OK;
+mz_tensor mz_scales_tensor(const mz_scales *s, int index) {
+    return (mz_tensor){.data = &s->entries[index], .dtype = MEZZO_F32, .shape = {1, {MZ_SCALE_WORDS}}};
 }
 
-static void count_known(mz_scales *s, const mz_scale_entry *entries) {
+mezzo_status mz_scales_read(mezzo_device *device, mz_scales *s) {
+    return s->n > 0 ? device->backend->read(device, s->host, s->entries, (size_t)s->n * sizeof *s->host) : MEZZO_OK;
+}
+
+static mezzo_status write(mezzo_device *device, const mz_scales *s) {
+    return s->n > 0 ? device->backend->write(device, s->entries, s->host, (size_t)s->n * sizeof *s->host) : MEZZO_OK;
+}
+
+static void count_known(mz_scales *s) {
     s->unknown = 0;
     for (int i = 0; i < s->n; i++) {
-        s->version += s->known[i] != (entries[i].n > 0);
-        s->known[i] = entries[i].n > 0;
+        s->version += s->known[i] != (s->host[i].n > 0);
+        s->known[i] = s->host[i].n > 0;
         s->unknown += !s->known[i];
     }
 }
@@ -73,50 +81,23 @@ static void count_known(mz_scales *s, const mz_scale_entry *entries) {
 mezzo_status mz_scales_sync(mezzo_device *device, mz_scales *s) {
     if (s->unknown == 0 || s->last_synced >= s->steps || (s->steps & (s->steps - 1)) != 0)
         return MEZZO_OK;
-    mz_scale_entry *entries = mz_alloc((size_t)s->n, sizeof *entries);
-    if (entries == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = mz_scales_read(device, s, entries);
+    const mezzo_status status = mz_scales_read(device, s);
     if (status == MEZZO_OK)
-        count_known(s, entries);
+        count_known(s);
     s->last_synced = s->steps;
-    mz_free(entries);
     return status;
 }
 
-mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *s, const mz_opt_state *state, mz_sequence *into) {
-    if (s->n == 0)
-        return MEZZO_OK;
-    mz_call call = {.op = MZ_OP_scales_update,
-                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
-                    .n_in = 2,
-                    .in = {mz_tensor_bytes((void *)(uintptr_t)state, sizeof *state), mz_tensor_absent()},
-                    .n_out = 1,
-                    .out = {mz_tensor_bytes(s->entries, (size_t)s->n * sizeof *s->entries)}};
-    if (s->tables != NULL)
-        call.in[1] = mz_tensor_bytes(s->tables, s->table_bytes);
-    if (s->update.kernel == NULL)
-        MEZZO_TRY(mz_prepare(device, &call, &s->update));
-    s->steps += into == NULL; // the code that runs a list counts its steps
-    return mz_issue(device, into, &s->update, &call, NULL, NULL);
-}
-
-mezzo_status mz_scales_replace(mezzo_device *device, mz_scales *s, const mz_scale_entry *all) {
+mezzo_status mz_scales_write(mezzo_device *device, mz_scales *s) {
     s->steps = 0;
     s->last_synced = -1;
-    count_known(s, all);
-    return s->n > 0 ? device->backend->write(device, s->entries, all, (size_t)s->n * sizeof *all) : MEZZO_OK;
+    count_known(s);
+    return write(device, s);
 }
 
 mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *s) {
-    mz_scale_entry *entries = mz_alloc((size_t)s->n + 1, sizeof *entries);
-    if (entries == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = mz_scales_read(device, s, entries);
+    MEZZO_TRY(mz_scales_read(device, s));
     for (int i = 0; i < s->n; i++)
-        entries[i].amax = 0;
-    if (status == MEZZO_OK && s->n > 0)
-        status = device->backend->write(device, s->entries, entries, (size_t)s->n * sizeof *entries);
-    mz_free(entries);
-    return status;
+        s->host[i].amax = 0;
+    return write(device, s);
 }

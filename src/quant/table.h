@@ -3,15 +3,16 @@
 // A program measures a tensor whose entry has no history in each run (current scaling). With a history, the scale comes
 // from earlier steps (delayed scaling), and the tensor is read once. Which of them applies is a constant of a program's
 // calls, so the host reads the table after steps 1, 2, 4, 8 … until every entry has a history.
-#ifndef MZ_SCALES_H
-#define MZ_SCALES_H
+#ifndef MZ_QUANT_TABLE_H
+#define MZ_QUANT_TABLE_H
 
-#include "backend/update.h"
+#include "backend/backend.h"
 #include "base/names.h"
-#include "runtime/calls.h"
+#include "quant/entry.h"
 
 typedef struct mz_scales {
     mz_scale_entry *entries; // device; NULL: none yet
+    mz_scale_entry *host;    // what mz_scales_read read last
     char **names;
     mz_names index;
     bool *known;         // the entry has a history
@@ -22,7 +23,7 @@ typedef struct mz_scales {
     // With several ranks: the tables of all, rank by rank, which mz_ranks gathers before the update.
     void *tables; // device
     size_t table_bytes;
-    mz_prepared update;
+    mz_prepared update; // scales_update, which ends a step (mz_optimizer_issue_scales)
 } mz_scales;
 
 enum { MZ_SCALES_MAX = 8192 }; // entries; the table is allocated once and never moves
@@ -30,14 +31,17 @@ enum { MZ_SCALES_MAX = 8192 }; // entries; the table is allocated once and never
 void mz_scales_free(mezzo_device *device, mz_scales *scales);
 // Finds the entry of this name, or makes it.
 mezzo_status mz_scales_find(mezzo_device *device, mz_scales *scales, const char *name, mezzo_dtype dtype, int *index);
+// The number of the entry at this address of the device.
+static inline int mz_scales_index(const mz_scales *scales, const void *entry) {
+    return (int)((const mz_scale_entry *)entry - scales->entries);
+}
+// The entry as calls read and write it.
+mz_tensor mz_scales_tensor(const mz_scales *scales, int index);
 // Reads the table from the device where a sync is due.
 mezzo_status mz_scales_sync(mezzo_device *device, mz_scales *scales);
-// Ends a step for the table, after step_control wrote `state`. into NULL: runs at once.
-mezzo_status mz_scales_issue_update(mezzo_device *device, mz_scales *scales, const mz_opt_state *state,
-                                    mz_sequence *into);
-// For checkpoints: reads all entries in the order of their names, and writes them; writing allocates nothing.
-mezzo_status mz_scales_read(mezzo_device *device, const mz_scales *scales, mz_scale_entry *out);
-mezzo_status mz_scales_replace(mezzo_device *device, mz_scales *scales, const mz_scale_entry *all);
+// Reads all entries to `host`, in the order of their names, or writes them from there. Writing allocates nothing.
+mezzo_status mz_scales_read(mezzo_device *device, mz_scales *scales);
+mezzo_status mz_scales_write(mezzo_device *device, mz_scales *scales);
 mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *scales); // drops what was recorded after a step's end
 
 #endif
