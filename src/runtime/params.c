@@ -549,6 +549,8 @@ mezzo_status mezzo_params_write(mezzo_params *params, int index, const float *va
     MZ_REQUIRE(params, values);
     MEZZO_TRY(check_index(params, index));
     MEZZO_TRY(mz_params_write_master(params, index, values));
+    for (int i = 0; i < params->quantized.n; i++)
+        params->quantized.stale = params->quantized.stale || params->quantized.list[i].param == index;
     return params->list[index].low_copy_slot < 0 ? MEZZO_OK : mz_params_refresh(params);
 }
 
