@@ -215,9 +215,6 @@ static const cli_option options_table[] = {
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {
-    "model.",          "train.grad_accum", "train.seed", "amp.residual", "amp.recompute", "amp.recompute_light",
-    "amp.logits_rows", "autocast",         "device.",    "data.",        "optimizer.",    NULL};
 
 const cli_command cli_advise = {
     .name = "advise",
@@ -230,6 +227,7 @@ const cli_command cli_advise = {
         "With --data: also trains it and fp32 on that data and compares them at equal quality; the exit code is 1 if "
         "the noise is larger than the difference. Without --model: a GPT of 4 layers and width 128.",
     .options = options_table,
-    .config = keys,
+    .config = "model. train.grad_accum train.seed amp.residual amp.recompute amp.recompute_light amp.logits_rows "
+              "autocast device. data. optimizer.",
     .run = run,
 };

@@ -30,7 +30,7 @@ typedef struct cli_command {
     const char *usage;         // after "mezzo NAME "
     const char *details;       // one paragraph for --help, "" if none
     const cli_option *options; // ended by a NULL name
-    const char *const *config; // it takes the configuration keys that start with one of these; NULL: none
+    const char *config;        // it takes the configuration keys that start with one of these words; NULL: none
     int max_operands;
     const char *operand; // what it cannot do without ("a text file"); NULL: nothing
     int (*run)(void);    // returns an exit code
@@ -115,6 +115,7 @@ int cli_open_device(const char *initial, mezzo_device **out);
 // The value of a key that there is, as text. Out of memory it says so and leaves with 3.
 const char *cli_key(const mezzo_config *config, const char *key);
 bool cli_takes_key(const cli_command *command, const char *key);
+bool cli_begins(const char *text, const char *words); // with one of the words between blanks
 
 // "fp32,bf16" → precisions, each once: CLI_DONE or CLI_USAGE (bench_models.c). `initial` NULL: every one that all
 // devices run.

@@ -433,19 +433,6 @@ static const cli_option options_table[] = {
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {"model.",
-                                   "amp.precision",
-                                   "amp.residual",
-                                   "amp.emulate",
-                                   "amp.recompute",
-                                   "amp.recompute_light",
-                                   "amp.logits_rows",
-                                   "autocast",
-                                   "device.name",
-                                   "train.batch_size",
-                                   "optimizer.",
-                                   "ranks.",
-                                   NULL};
 
 const cli_command cli_explain = {
     .name = "explain",
@@ -454,6 +441,7 @@ const cli_command cli_explain = {
     .details = "Prints one row per op, and what each column means. autocast decides as torch.amp does (docs/OPS.md "
                "lists the exceptions); the fuse pass does not change the values.",
     .options = options_table,
-    .config = keys,
+    .config = "model. amp.precision amp.residual amp.emulate amp.recompute amp.recompute_light amp.logits_rows "
+              "autocast device.name train.batch_size optimizer. ranks.",
     .run = run,
 };

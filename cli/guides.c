@@ -35,20 +35,12 @@ static const char *value_word(const char *type) {
 }
 
 static bool takes_files(const char *takes) {
-    static const char *const words[] = {"FILE", "DIR", "PATH", "RUN"};
-    for (size_t i = 0; i < MZ_COUNT(words); i++)
-        if (strncmp(takes, words[i], strlen(words[i])) == 0)
-            return true;
-    return false;
+    return cli_begins(takes, "FILE DIR PATH RUN");
 }
 
 static bool key_takes_files(const char *key) {
-    static const char *const keys[] = {"data.path",   "data.train", "data.val",     "data.tokenizer", "data.features",
-                                       "data.labels", "train.out",  "train.resume", "train.init"};
-    for (size_t i = 0; i < MZ_COUNT(keys); i++)
-        if (strcmp(key, keys[i]) == 0)
-            return true;
-    return false;
+    return cli_begins(key, "data.path data.train data.val data.tokenizer data.features data.labels train.out "
+                           "train.resume train.init");
 }
 
 static void list_key(const mezzo_config_key *key, void (*each)(void *, const cli_listed *), void *user) {

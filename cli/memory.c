@@ -440,23 +440,6 @@ static const cli_option options_table[] = {
     {"plot", "FILE", "draw stacked bars to FILE.svg and FILE.png, and keep the gnuplot script next to them"},
     {0},
 };
-static const char *const keys[] = {"model.",
-                                   "amp.residual",
-                                   "amp.recompute",
-                                   "amp.recompute_light",
-                                   "amp.logits_rows",
-                                   "autocast",
-                                   "device.",
-                                   "train.batch_size",
-                                   "train.replay",
-                                   "train.global_batch",
-                                   "train.grad_accum",
-                                   "train.freeze",
-                                   "optimizer.ema",
-                                   "optimizer.moments",
-                                   "lora.",
-                                   "ranks.",
-                                   NULL};
 
 const cli_command cli_memory = {
     .name = "memory",
@@ -469,6 +452,8 @@ const cli_command cli_memory = {
                "gradients (whole ones count as activations); with --shard parameters, also only its part of weights "
                "and copies (gathered ones count as activations).",
     .options = options_table,
-    .config = keys,
+    .config =
+        "model. amp.residual amp.recompute amp.recompute_light amp.logits_rows autocast device. train.batch_size "
+        "train.replay train.global_batch train.grad_accum train.freeze optimizer.ema optimizer.moments lora. ranks.",
     .run = run,
 };

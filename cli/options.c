@@ -26,11 +26,16 @@ static const cli_option *own_option(const cli_command *command, const char *name
     return NULL;
 }
 
-bool cli_takes_key(const cli_command *command, const char *key) {
-    for (const char *const *prefix = command->config; prefix != NULL && *prefix != NULL; prefix++)
-        if (strncmp(key, *prefix, strlen(*prefix)) == 0)
+bool cli_begins(const char *text, const char *words) {
+    size_t n;
+    for (; (n = strcspn(words, " ")), words[n] != '\0'; words += n + 1)
+        if (strncmp(text, words, n) == 0)
             return true;
-    return false;
+    return strncmp(text, words, n) == 0;
+}
+
+bool cli_takes_key(const cli_command *command, const char *key) {
+    return command->config != NULL && cli_begins(key, command->config);
 }
 
 // Copies the next of a key's short names; false where there is no more.

@@ -388,7 +388,6 @@ static const cli_option options[] = {
 #endif
     {0},
 };
-static const char *const keys[] = {"", NULL};
 
 const cli_command cli_train = {
     .name = "train",
@@ -399,6 +398,6 @@ const cli_command cli_train = {
                "Ctrl-C writes a checkpoint and exits with 130; --resume auto continues from it. SIGUSR1, SIGUSR2 and "
                "SIGXCPU write one and training goes on.",
     .options = options,
-    .config = keys,
+    .config = "",
     .run = run,
 };

@@ -196,9 +196,6 @@ static const cli_option options_table[] = {
     {"json", NULL, "the result as JSON"},
     {0},
 };
-static const char *const keys[] = {
-    "model.",    "data.", "train.steps", "train.batch_size", "train.grad_accum", "train.seed", "optimizer.",
-    "schedule.", "amp.",  "autocast",    "train.eval_iters", "device.",          NULL};
 
 const cli_command cli_verify = {
     .name = "verify",
@@ -209,6 +206,7 @@ const cli_command cli_verify = {
                "and width 128 on 64 sequences of 128 tokens, 200 steps, validated on all validation data. With "
                "--matched the exit code is 1 if the precision is slower at equal quality or nothing is decided.",
     .options = options_table,
-    .config = keys,
+    .config = "model. data. train.steps train.batch_size train.grad_accum train.seed optimizer. schedule. amp. "
+              "autocast train.eval_iters device.",
     .run = run,
 };

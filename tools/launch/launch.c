@@ -89,25 +89,9 @@ static void free_variables(rank_process *p) {
 }
 
 static bool ours(const char *variable) {
-    static const char *const names[] = {"RANK=",
-                                        "LOCAL_RANK=",
-                                        "WORLD_SIZE=",
-                                        "LOCAL_WORLD_SIZE=",
-                                        "MASTER_ADDR=",
-                                        "MASTER_PORT=",
-                                        "MEZZO_JOB_SECRET=",
-                                        "MEZZO_LISTEN_FD=",
-                                        "MEZZO_TELL_FD=",
-                                        "MEZZO_RENDEZVOUS=",
-                                        "MEZZO_PORT=",
-                                        "TORCHELASTIC_USE_AGENT_STORE=",
-                                        "PMIX_",
-                                        "OMPI_COMM_WORLD_",
-                                        "JSM_"};
-    for (size_t i = 0; i < MZ_COUNT(names); i++)
-        if (strncmp(variable, names[i], strlen(names[i])) == 0)
-            return true;
-    return false;
+    return cli_begins(variable, "RANK= LOCAL_RANK= WORLD_SIZE= LOCAL_WORLD_SIZE= MASTER_ADDR= MASTER_PORT= "
+                                "MEZZO_JOB_SECRET= MEZZO_LISTEN_FD= MEZZO_TELL_FD= MEZZO_RENDEZVOUS= MEZZO_PORT= "
+                                "TORCHELASTIC_USE_AGENT_STORE= PMIX_ OMPI_COMM_WORLD_ JSM_");
 }
 
 typedef struct variables {
