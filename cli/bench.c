@@ -37,8 +37,8 @@ static int parse_precisions(asked *a) {
 static int unknown_op(const char *name) {
     const char *names[64];
     size_t n = 0;
-    for (int i = 0; i < mz_bench_op_count() && n < MZ_COUNT(names); i++)
-        names[n++] = mz_bench_op_name(mz_bench_op_at(i));
+    for (int i = 0; i < MZ_BENCH_OPS && n < MZ_COUNT(names); i++)
+        names[n++] = mz_bench_ops[i].name;
     const char *nearest = mz_nearest(name, names, n);
     mz_text list = {0};
     for (size_t i = 0; i < n; i++)
@@ -76,7 +76,7 @@ static int parse_cases(asked *a) {
         if (wanted(mz_bench_default(i), op, cli_text("model", NULL)))
             a->cases[a->n_cases++] = *mz_bench_default(i);
     if (a->n_cases == 0 && op != NULL)
-        return cli_wrong("--op %s is not in a model's table: give a --shape (%s)", name, mz_bench_op_dims(op));
+        return cli_wrong("--op %s is not in a model's table: give a --shape (%s)", name, op->dims);
     if (a->n_cases == 0)
         return cli_wrong("--model %s: shapes exist for gpt and gpt2-124M", cli_text("model", ""));
     return CLI_DONE;
@@ -112,7 +112,7 @@ typedef struct line {
 } line;
 
 static line line_of(const mz_bench_row *row) {
-    line l = {.op = mz_bench_op_name(row->of->op),
+    line l = {.op = row->of->op->name,
               .model = row->of->model,
               .unit = mz_bench_unit(row),
               .is = *row,

@@ -13,17 +13,12 @@ static const char *number(double x, char buffer[24]) {
 }
 
 // --- formats -------------------------------------------------------------------------------------------------------
-typedef struct fact {
-    mz_lab_format format;
-    mz_lab_format_facts is;
-} fact;
 typedef struct stored {
     const char *format, *fate;
     char exponent[16], fraction[56], bits[80], hex[24];
     int block;
     mz_stored is;
 } stored;
-enum { FORMATS_MOST = 32 };
 
 static const char *fate_text(const void *row, char *buf, size_t size) {
     const stored *r = row;
@@ -35,22 +30,22 @@ static const char *fate_text(const void *row, char *buf, size_t size) {
 }
 
 static const cli_field facts[] = {
-    {CLI_FIELD(fact, format.name), "format", "format"},
-    {CLI_FIELD(fact, format.title), "title"},
-    {CLI_FIELD(fact, is.bits), "bits", "bits", "%.0f"},
-    {CLI_FIELD(fact, format.exponent), "exponent_bits", "exp", "%.0f"},
-    {CLI_FIELD(fact, format.fraction), "fraction_bits", "frac", "%.0f"},
-    {CLI_FIELD(fact, is.bias), "bias"},
-    {CLI_FIELD(fact, is.largest), "largest", "largest", "%.6g"},
-    {CLI_FIELD(fact, is.smallest_normal), "smallest_normal", "min normal", "%.6g"},
-    {CLI_FIELD(fact, is.smallest_subnormal), "smallest_subnormal", "smallest", "%.6g"},
-    {CLI_FIELD(fact, is.zero), "rounds_to_zero"},
-    {CLI_FIELD(fact, is.epsilon), "epsilon", "epsilon", "%.6g"},
-    {CLI_FIELD(fact, is.digits), "decimal_digits", "digits", "%.1f"},
-    {CLI_FIELD(fact, is.finite), "finite_values"},
-    {CLI_FIELD(fact, is.bits_a_value), "bits_a_value"},
-    {CLI_FIELD(fact, format.block), "block", .flags = CLI_NULL},
-    {CLI_FIELD(fact, format.scale), "scale"},
+    {CLI_FIELD(mz_lab_format_facts, format.name), "format", "format"},
+    {CLI_FIELD(mz_lab_format_facts, format.title), "title"},
+    {CLI_FIELD(mz_lab_format_facts, bits), "bits", "bits", "%.0f"},
+    {CLI_FIELD(mz_lab_format_facts, format.exponent), "exponent_bits", "exp", "%.0f"},
+    {CLI_FIELD(mz_lab_format_facts, format.fraction), "fraction_bits", "frac", "%.0f"},
+    {CLI_FIELD(mz_lab_format_facts, bias), "bias"},
+    {CLI_FIELD(mz_lab_format_facts, largest), "largest", "largest", "%.6g"},
+    {CLI_FIELD(mz_lab_format_facts, smallest_normal), "smallest_normal", "min normal", "%.6g"},
+    {CLI_FIELD(mz_lab_format_facts, smallest_subnormal), "smallest_subnormal", "smallest", "%.6g"},
+    {CLI_FIELD(mz_lab_format_facts, zero), "rounds_to_zero"},
+    {CLI_FIELD(mz_lab_format_facts, epsilon), "epsilon", "epsilon", "%.6g"},
+    {CLI_FIELD(mz_lab_format_facts, digits), "decimal_digits", "digits", "%.1f"},
+    {CLI_FIELD(mz_lab_format_facts, finite), "finite_values"},
+    {CLI_FIELD(mz_lab_format_facts, bits_a_value), "bits_a_value"},
+    {CLI_FIELD(mz_lab_format_facts, format.block), "block", .flags = CLI_NULL},
+    {CLI_FIELD(mz_lab_format_facts, format.scale), "scale"},
 };
 
 static const cli_field stored_fields[] = {
@@ -65,13 +60,6 @@ static const cli_field stored_fields[] = {
     {CLI_FIELD(stored, is.scale), "scale"},
     {CLI_FIELD(stored, fate), "fate", "result", .text = fate_text},
 };
-
-static size_t describe_formats(fact *out) {
-    const int n = mz_lab_format_count() < FORMATS_MOST ? mz_lab_format_count() : FORMATS_MOST;
-    for (int i = 0; i < n; i++)
-        out[i] = (fact){*mz_lab_format_at(i), mz_lab_format_describe(mz_lab_format_at(i))};
-    return (size_t)n;
-}
 
 static void explain_facts(void) {
     cli_tell(
@@ -93,10 +81,9 @@ static void binary(uint64_t field, int bits, char *out) {
     out[bits] = '\0';
 }
 
-static size_t store_everywhere(double x, stored *out) {
-    const int n = mz_lab_format_count() < FORMATS_MOST ? mz_lab_format_count() : FORMATS_MOST;
-    for (int i = 0; i < n; i++) {
-        const mz_lab_format *f = mz_lab_format_at(i);
+static void store_everywhere(double x, stored *out) {
+    for (int i = 0; i < MZ_LAB_FORMATS; i++) {
+        const mz_lab_format *f = &mz_lab_formats[i];
         const mz_stored is = mz_lab_format_store(f, x);
         stored *o = &out[i];
         *o = (stored){.format = f->name, .fate = mz_fate_name(is.fate), .block = f->block, .is = is};
@@ -105,7 +92,6 @@ static size_t store_everywhere(double x, stored *out) {
         snprintf(o->bits, sizeof o->bits, "%d %s %s", is.sign, o->exponent, o->fraction);
         snprintf(o->hex, sizeof o->hex, "0x%0*llX", (f->exponent + f->fraction + 4) / 4, (unsigned long long)is.code);
     }
-    return (size_t)n;
 }
 
 static void explain_value(void) {
@@ -125,9 +111,12 @@ static int formats(void) {
             return cli_wrong("--value %s: it is not a number", text);
     }
     CLI_PLOT(mz_lab_draw_formats);
-    fact all[FORMATS_MOST];
-    stored values[FORMATS_MOST];
-    const size_t n = value ? store_everywhere(x, values) : describe_formats(all);
+    mz_lab_format_facts all[MZ_LAB_FORMATS];
+    stored values[MZ_LAB_FORMATS];
+    const size_t n = MZ_LAB_FORMATS;
+    store_everywhere(x, values);
+    for (size_t i = 0; i < n; i++)
+        all[i] = mz_lab_format_describe(&mz_lab_formats[i]);
     if (cli_has("json"))
         return cli_json_print(value ? CLI_LIST(stored_fields, values, n) : CLI_LIST(facts, all, n));
     if (value) {
@@ -142,20 +131,14 @@ static int formats(void) {
 }
 
 // --- accumulate ----------------------------------------------------------------------------------------------------
-typedef struct total {
-    const char *way, *title;
-    mz_sum_result is;
-} total;
-enum { WAYS_MOST = 64 };
-
 static const cli_field total_fields[] = {
-    {CLI_FIELD(total, way), "way", "sum+term"},
-    {CLI_FIELD(total, is.sum), "sum", "sum", "%.10f"},
-    {CLI_FIELD(total, is.exact), "exact"},
-    {CLI_FIELD(total, is.relative), "relative_error", "rel. error", "%.3g"},
-    {CLI_FIELD(total, is.term), "term", "the term is", "%.12g"},
-    {CLI_FIELD(total, is.stalled), "stalled_after", "stalls at", "%.0f", .flags = CLI_NULL | CLI_DASH},
-    {CLI_FIELD(total, title), NULL, ""},
+    {CLI_FIELD(mz_sum_result, way), "way", "sum+term"},
+    {CLI_FIELD(mz_sum_result, sum), "sum", "sum", "%.10f"},
+    {CLI_FIELD(mz_sum_result, exact), "exact"},
+    {CLI_FIELD(mz_sum_result, relative), "relative_error", "rel. error", "%.3g"},
+    {CLI_FIELD(mz_sum_result, term), "term", "the term is", "%.12g"},
+    {CLI_FIELD(mz_sum_result, stalled), "stalled_after", "stalls at", "%.0f", .flags = CLI_NULL | CLI_DASH},
+    {CLI_FIELD(mz_sum_result, title), NULL, ""},
 };
 
 static int accumulate(void) {
@@ -165,12 +148,10 @@ static int accumulate(void) {
     CLI_TRY(cli_integer("count", 1, INT32_MAX, 1000, &count));
     CLI_TRY(cli_integer("seed", 0, INT64_MAX, 0, &seed));
     CLI_PLOT(mz_lab_draw_sums, x, count, (uint64_t)seed);
-    total rows[WAYS_MOST];
-    const size_t n = (size_t)(mz_sum_way_count() < WAYS_MOST ? mz_sum_way_count() : WAYS_MOST);
-    for (size_t i = 0; i < n; i++) {
-        const mz_sum_way *way = mz_sum_way_at((int)i);
-        rows[i] = (total){way->name, way->title, mz_sum(way, x, count, (uint64_t)seed, NULL, 0)};
-    }
+    mz_sum_result rows[MZ_SUM_WAYS];
+    const size_t n = MZ_SUM_WAYS;
+    for (size_t i = 0; i < n; i++)
+        rows[i] = mz_sum(&mz_sum_ways[i], x, count, (uint64_t)seed, NULL, 0);
     if (cli_has("json"))
         return cli_json_print(CLI_LIST(total_fields, rows, n));
     printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
@@ -186,23 +167,17 @@ static int accumulate(void) {
 static const double softmax_logits[] = {5, 10, 11, 11.0859375, 11.1, 12, 20, 88, 89, 100};
 static const mezzo_dtype softmax_formats[] = {MEZZO_F16, MEZZO_BF16, MEZZO_F32};
 
-typedef struct softmax {
-    mezzo_dtype format;
-    mz_softmax_row is;
-} softmax;
-
 static const cli_field softmax_fields[] = {
-    {CLI_FIELD(softmax, format), "format"},  {CLI_FIELD(softmax, is.x), "logit"},
-    {CLI_FIELD(softmax, is.naive), "naive"}, {CLI_FIELD(softmax, is.shifted), "shifted"},
-    {CLI_FIELD(softmax, is.exact), "exact"},
+    {CLI_FIELD(mz_softmax_row, format), "format"}, {CLI_FIELD(mz_softmax_row, x), "logit"},
+    {CLI_FIELD(mz_softmax_row, naive), "naive"},   {CLI_FIELD(mz_softmax_row, shifted), "shifted"},
+    {CLI_FIELD(mz_softmax_row, exact), "exact"},
 };
 
 static json_t *softmax_json(void) {
-    softmax rows[MZ_COUNT(softmax_formats) * MZ_COUNT(softmax_logits)];
-    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
-        const mezzo_dtype format = softmax_formats[i / MZ_COUNT(softmax_logits)];
-        rows[i] = (softmax){format, mz_softmax_of(format, softmax_logits[i % MZ_COUNT(softmax_logits)])};
-    }
+    mz_softmax_row rows[MZ_COUNT(softmax_formats) * MZ_COUNT(softmax_logits)];
+    for (size_t i = 0; i < MZ_COUNT(rows); i++)
+        rows[i] =
+            mz_softmax_of(softmax_formats[i / MZ_COUNT(softmax_logits)], softmax_logits[i % MZ_COUNT(softmax_logits)]);
     return CLI_LIST(softmax_fields, rows, MZ_COUNT(rows));
 }
 
@@ -288,16 +263,11 @@ static int overflow(void) {
 }
 
 // --- clipping ------------------------------------------------------------------------------------------------------
-typedef struct clip_row {
-    const char *order;
-    mz_clip_order is;
-} clip_row;
-
 static const cli_field clip_fields[] = {
-    {CLI_FIELD(clip_row, order), "order", "order"},
-    {CLI_FIELD(clip_row, is.norm), "norm", "norm seen", "%g"},
-    {CLI_FIELD(clip_row, is.clip), "clip", "clip factor", "%g"},
-    {CLI_FIELD(clip_row, is.update), "update", "update", "%g"},
+    {CLI_FIELD(mz_clip_order, order), "order", "order"},
+    {CLI_FIELD(mz_clip_order, norm), "norm", "norm seen", "%g"},
+    {CLI_FIELD(mz_clip_order, clip), "clip", "clip factor", "%g"},
+    {CLI_FIELD(mz_clip_order, update), "update", "update", "%g"},
 };
 
 static int clipping(void) {
@@ -306,10 +276,10 @@ static int clipping(void) {
     CLI_TRY(cli_number("max-norm", 1e-6, 1e6, 1, &max_norm));
     CLI_TRY(cli_number("init-scale", 1, 65536, 65536, &scale));
     mezzo_device *device = NULL;
-    clip_row orders[2] = {{.order = "unscale, clip, step"}, {.order = "clip, unscale, step"}};
+    mz_clip_order orders[2];
     mezzo_status status = mezzo_device_open("cpu", 1, &device);
     for (int i = 0; i < 2 && status == MEZZO_OK; i++)
-        status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i].is);
+        status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i]);
     mezzo_device_close(device);
     CLI_TRY(cli_code(status));
     if (cli_has("json"))
@@ -326,45 +296,38 @@ static int clipping(void) {
 // --- layernorm -----------------------------------------------------------------------------------------------------
 static const mezzo_dtype norm_formats[] = {MEZZO_F16, MEZZO_BF16};
 
-typedef struct norm {
-    const char *format;
-    mz_norm_row is;
-} norm;
-
 static const cli_field norm_fields[] = {
-    {CLI_FIELD(norm, format), "format", "stored"},
-    {CLI_FIELD(norm, is.width), "width", "width", "%.0f"},
-    {CLI_FIELD(norm, is.mean), "mean", "mean", "%.6g"},
-    {CLI_FIELD(norm, is.low_mean), "format_mean", "in format", "%.6g"},
-    {CLI_FIELD(norm, is.fp32_mean), "fp32_mean", "in fp32", "%.6g"},
-    {CLI_FIELD(norm, is.variance), "variance", "variance", "%.6g"},
-    {CLI_FIELD(norm, is.low_variance), "format_variance", "in format", "%.6g"},
-    {CLI_FIELD(norm, is.low_one_pass), "format_one_pass", "1 pass", "%.6g"},
-    {CLI_FIELD(norm, is.fp32_variance), "fp32_variance", "in fp32", "%.6g"},
-    {CLI_FIELD(norm, is.fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g"},
+    {CLI_FIELD(mz_norm_row, format), "format", "stored"},
+    {CLI_FIELD(mz_norm_row, width), "width", "width", "%.0f"},
+    {CLI_FIELD(mz_norm_row, mean), "mean", "mean", "%.6g"},
+    {CLI_FIELD(mz_norm_row, low_mean), "format_mean", "in format", "%.6g"},
+    {CLI_FIELD(mz_norm_row, fp32_mean), "fp32_mean", "in fp32", "%.6g"},
+    {CLI_FIELD(mz_norm_row, variance), "variance", "variance", "%.6g"},
+    {CLI_FIELD(mz_norm_row, low_variance), "format_variance", "in format", "%.6g"},
+    {CLI_FIELD(mz_norm_row, low_one_pass), "format_one_pass", "1 pass", "%.6g"},
+    {CLI_FIELD(mz_norm_row, fp32_variance), "fp32_variance", "in fp32", "%.6g"},
+    {CLI_FIELD(mz_norm_row, fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g"},
 };
 
 static int layernorm(void) {
     enum { WIDTHS = 4 }; // 256, 1024, 4096, 16384
-    mz_norm_row rows[MZ_COUNT(norm_formats)][WIDTHS];
+    mz_norm_row rows[MZ_COUNT(norm_formats) * WIDTHS];
     double center;
     int64_t seed;
     CLI_TRY(cli_number("value", -1e4, 1e4, 50, &center));
     CLI_TRY(cli_integer("seed", 0, INT64_MAX, 0, &seed));
     for (size_t f = 0; f < MZ_COUNT(norm_formats); f++)
         for (int w = 0; w < WIDTHS; w++)
-            rows[f][w] = mz_norm_statistics(norm_formats[f], INT64_C(256) << 2 * w, center, (uint64_t)seed);
-    CLI_PLOT(mz_lab_draw_norms, rows[0], rows[1], WIDTHS);
-    norm table[MZ_COUNT(norm_formats) * WIDTHS];
-    for (size_t i = 0; i < MZ_COUNT(table); i++)
-        table[i] = (norm){mezzo_dtype_name(norm_formats[i / WIDTHS]), rows[i / WIDTHS][i % WIDTHS]};
+            rows[f * WIDTHS + (size_t)w] =
+                mz_norm_statistics(norm_formats[f], INT64_C(256) << 2 * w, center, (uint64_t)seed);
+    CLI_PLOT(mz_lab_draw_norms, rows, rows + WIDTHS, WIDTHS);
     if (cli_has("json"))
-        return cli_json_print(CLI_LIST(norm_fields, table, MZ_COUNT(table)));
+        return cli_json_print(CLI_LIST(norm_fields, rows, MZ_COUNT(rows)));
     cli_tell("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
              "E[x²] - E[x]²",
              center);
     printf("\n");
-    CLI_TABLE(norm_fields, table, MZ_COUNT(table));
+    CLI_TABLE(norm_fields, rows, MZ_COUNT(rows));
     cli_tell("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
              "than twice a value). E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails "
              "even in fp32. Two passes in fp32 are accurate in every case and cost\nnothing, because the row is read "

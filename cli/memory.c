@@ -290,7 +290,6 @@ static void print_savings(const asked *a) {
 }
 
 // --- formulas ------------------------------------------------------------------------------------------------------
-enum { SCHEMES_MOST = 16 };
 typedef struct priced {
     mz_scheme is;
     double sum, bytes; // of a parameter; of all
@@ -309,18 +308,11 @@ static const cli_field scheme_fields[] = {
     {CLI_FIELD(priced, is.remark), "remark"},
 };
 
-static size_t price_schemes(double params, priced *out) {
-    size_t n = 0;
-    for (const mz_scheme *s; n < SCHEMES_MOST && (s = mz_scheme_at((int)n)) != NULL; n++)
-        out[n] = (priced){*s, mz_scheme_total(s), mz_scheme_total(s) * params};
-    return n;
-}
-
-static void print_schemes(double params, const priced *rows, size_t n) {
+static void print_schemes(double params, const priced rows[MZ_SCHEMES]) {
     printf("%.4g parameters, without activations\n\n", params);
-    CLI_TABLE(scheme_fields, rows, n);
+    CLI_TABLE(scheme_fields, rows, MZ_SCHEMES);
     printf("\n");
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < MZ_SCHEMES; i++)
         cli_tell("%s: %s%s", rows[i].is.name, rows[i].is.real ? "" : "wrong: ", rows[i].is.remark);
     printf("\nActivations come on top and depend on the batch: name a model to plan them.\n");
 }
@@ -397,11 +389,13 @@ static int by_formula(void) {
         for (size_t k = 0; k < MZ_COUNT(others); k++)
             if (cli_line.given[i].config || strcmp(cli_line.given[i].name, others[k]) == 0)
                 return cli_wrong("--params uses only the number of parameters: remove --%s", cli_line.given[i].typed);
-    priced rows[SCHEMES_MOST];
-    const size_t n = price_schemes(params, rows);
+    priced rows[MZ_SCHEMES];
+    for (size_t i = 0; i < MZ_SCHEMES; i++)
+        rows[i] = (priced){mz_schemes[i], mz_scheme_total(&mz_schemes[i]), mz_scheme_total(&mz_schemes[i]) * params};
     if (cli_has("json"))
-        return cli_json_print(json_pack("{sf so}", "parameters", params, "schemes", CLI_LIST(scheme_fields, rows, n)));
-    print_schemes(params, rows, n);
+        return cli_json_print(
+            json_pack("{sf so}", "parameters", params, "schemes", CLI_LIST(scheme_fields, rows, MZ_SCHEMES)));
+    print_schemes(params, rows);
     return CLI_DONE;
 }
 

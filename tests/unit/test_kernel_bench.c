@@ -31,11 +31,11 @@ static void every_op_is_timed(void **state) {
     mz_peaks peaks = {.copy = 1e10};
     for (int i = 0; i < MEZZO_DTYPE_COUNT; i++)
         peaks.flops[i] = 1e11;
-    for (int i = 0; i < mz_bench_op_count(); i++) {
-        mz_bench_case c = {.op = mz_bench_op_at(i)};
+    for (int i = 0; i < MZ_BENCH_OPS; i++) {
+        mz_bench_case c = {.op = &mz_bench_ops[i]};
         const char *shapes[] = {"700", "9x33", "9x33x17", "2x9x3x8", "2x9x4x2x8"};
         int dims = 0;
-        for (const char *p = mz_bench_op_dims(c.op); *p != '\0'; p++)
+        for (const char *p = c.op->dims; *p != '\0'; p++)
             dims += *p == 'x';
         assert_int_equal(mz_bench_shape(c.op, shapes[dims], c.dim), MEZZO_OK);
         char text[64];

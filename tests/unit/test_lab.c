@@ -100,9 +100,9 @@ static void fates_are_told(void **state) {
 
 // --- sums ----------------------------------------------------------------------------------------------------------
 static mz_sum_result sum(const char *name, double x, int64_t count) {
-    for (int i = 0; i < mz_sum_way_count(); i++)
-        if (strcmp(mz_sum_way_at(i)->name, name) == 0)
-            return mz_sum(mz_sum_way_at(i), x, count, 0, NULL, 0);
+    for (int i = 0; i < MZ_SUM_WAYS; i++)
+        if (strcmp(mz_sum_ways[i].name, name) == 0)
+            return mz_sum(&mz_sum_ways[i], x, count, 0, NULL, 0);
     fail_msg("no way of adding is called %s", name);
     return (mz_sum_result){0};
 }
@@ -136,20 +136,19 @@ static void the_better_ways_are_better(void **state) {
     }
     // Stochastic rounding is right on average: the mean of 64 seeds is nearer than one spacing of the sum.
     double total = 0;
-    for (int i = 0; i < mz_sum_way_count(); i++)
-        for (uint64_t seed = 0; seed < 64 && mz_sum_way_at(i)->how == MZ_SUM_STOCHASTIC; seed++)
-            total += mz_sum(mz_sum_way_at(i), 0.01, 1000, seed, NULL, 0).sum;
+    for (int i = 0; i < MZ_SUM_WAYS; i++)
+        for (uint64_t seed = 0; seed < 64 && mz_sum_ways[i].how == MZ_SUM_STOCHASTIC; seed++)
+            total += mz_sum(&mz_sum_ways[i], 0.01, 1000, seed, NULL, 0).sum;
     assert_true(fabs(total / 64 - 1000 * 0.010009765625) < 0.25);
 }
 
 static void the_path_ends_with_the_sum(void **state) {
     (void)state;
-    for (int i = 0; i < mz_sum_way_count(); i++) {
+    for (int i = 0; i < MZ_SUM_WAYS; i++) {
         double path[7];
-        mz_sum_result r = mz_sum(mz_sum_way_at(i), 0.1, 100, 3, path, 7);
+        mz_sum_result r = mz_sum(&mz_sum_ways[i], 0.1, 100, 3, path, 7);
         assert_true(path[6] == r.sum);
-        assert_true(path[0] ==
-                    mz_sum(mz_sum_way_at(i), 0.1, 14, 3, NULL, 0).sum); // the first of seven: 100/7 additions
+        assert_true(path[0] == mz_sum(&mz_sum_ways[i], 0.1, 14, 3, NULL, 0).sum); // the first of seven: 100/7 additions
     }
 }
 

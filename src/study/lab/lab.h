@@ -25,12 +25,13 @@ typedef struct mz_lab_format {
     const char *scale;   // format of the shared scale, in words; NULL
 } mz_lab_format;
 
-int mz_lab_format_count(void);
-const mz_lab_format *mz_lab_format_at(int index);
+enum { MZ_LAB_FORMATS = 10 };
+extern const mz_lab_format mz_lab_formats[MZ_LAB_FORMATS];
 const mz_lab_format *mz_lab_format_find(const char *name); // NULL: none
 
 // Facts of one element, exactly (every one is a FP64 number).
 typedef struct mz_lab_format_facts {
+    mz_lab_format format;
     int bits, bias;
     double largest, smallest_normal, smallest_subnormal;
     double epsilon;      // from 1 to the next value
@@ -71,10 +72,11 @@ typedef struct mz_sum_way {
     enum { MZ_SUM_PLAIN, MZ_SUM_WIDENED, MZ_SUM_KAHAN, MZ_SUM_PAIRWISE, MZ_SUM_STOCHASTIC } how;
 } mz_sum_way;
 
-int mz_sum_way_count(void);
-const mz_sum_way *mz_sum_way_at(int index);
+enum { MZ_SUM_WAYS = 11 };
+extern const mz_sum_way mz_sum_ways[MZ_SUM_WAYS];
 
 typedef struct mz_sum_result {
+    const char *way, *title;
     double sum;
     double term;     // x as the term's format holds it
     double exact;    // count · x, x as it was given
@@ -91,6 +93,7 @@ mz_sum_result mz_sum(const mz_sum_way *way, double x, int64_t count, uint64_t se
 // --- overflow (lab_overflow.c) -------------------------------------------------------------------------------------
 // The probability that softmax gives to the first of two logits (x, 0), every operation rounded to the format.
 typedef struct mz_softmax_row {
+    mezzo_dtype format;
     double x;
     double naive;   // eˣ / (eˣ + 1)
     double shifted; // e⁰ / (e⁰ + e⁻ˣ): the largest logit subtracted first
@@ -113,9 +116,10 @@ mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, d
 // One step of plain SGD with rate 1 on the same program, its gradient clipped to a norm of max_norm, after unscaling or
 // before.
 typedef struct mz_clip_order {
-    double norm;   // that clipping saw
-    double clip;   // its factor
-    double update; // how far the weight moved
+    const char *order; // "unscale, clip, step"
+    double norm;       // that clipping saw
+    double clip;       // its factor
+    double update;     // how far the weight moved
 } mz_clip_order;
 mezzo_status mz_clip_in_order(mezzo_device *device, double gradient, double max_norm, double scale, bool unscale_first,
                               mz_clip_order *out);
@@ -124,6 +128,7 @@ mezzo_status mz_clip_in_order(mezzo_device *device, double gradient, double max_
 // Statistics of a row of normal numbers around `center` with deviation 1, stored in a format, computed in it and in
 // FP32.
 typedef struct mz_norm_row {
+    mezzo_dtype format;
     int64_t width;
     double mean, variance;           // FP64, of the stored row: the truth
     double low_mean, low_variance;   // two passes, every operation rounded to the format

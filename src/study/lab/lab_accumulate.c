@@ -3,7 +3,7 @@
 
 #include "study/lab/lab.h"
 
-static const mz_sum_way ways[] = {
+const mz_sum_way mz_sum_ways[MZ_SUM_WAYS] = {
     {"fp32+fp32", "fp32 sum, fp32 term", MEZZO_F32, MEZZO_F32, MZ_SUM_PLAIN},
     {"fp16+fp16", "fp16 sum, fp16 term", MEZZO_F16, MEZZO_F16, MZ_SUM_PLAIN},
     {"fp32+fp16", "fp32 sum, fp16 term added as it is", MEZZO_F16, MEZZO_F32, MZ_SUM_PLAIN},
@@ -16,14 +16,6 @@ static const mz_sum_way ways[] = {
     {"bf16 pairwise", "bf16, halves first", MEZZO_BF16, MEZZO_BF16, MZ_SUM_PAIRWISE},
     {"bf16 stochastic", "bf16, stochastic rounding", MEZZO_BF16, MEZZO_BF16, MZ_SUM_STOCHASTIC},
 };
-
-int mz_sum_way_count(void) {
-    return (int)MZ_COUNT(ways);
-}
-
-const mz_sum_way *mz_sum_way_at(int index) {
-    return &ways[index];
-}
 
 // The sum under way. A sum of two numbers of at most 24 significant bits is rounded once, from FP64, where they are
 // less than 2^29 apart; the bits beyond cannot change the rounding of anything but a tie, which the halves of these
@@ -72,7 +64,8 @@ static double pairwise(double term, int64_t count, mezzo_dtype d) {
 }
 
 mz_sum_result mz_sum(const mz_sum_way *way, double x, int64_t count, uint64_t seed, double *path, int64_t points) {
-    mz_sum_result out = {.term = mezzo_round_to(x, way->term), .exact = x * (double)count};
+    mz_sum_result out = {
+        .way = way->name, .title = way->title, .term = mezzo_round_to(x, way->term), .exact = x * (double)count};
     running r = {.way = way, .key = {.seed = seed}};
     int64_t next = 0;
     for (int64_t n = 1; n <= count; n++) {

@@ -25,9 +25,9 @@ static void add_field(mz_text *t, int *from, int bits, double y, const char *col
 
 mezzo_status mz_lab_draw_formats(const char *folder, const char *name) {
     mz_text t = {0};
-    int n = mz_lab_format_count();
+    const int n = MZ_LAB_FORMATS;
     for (int i = 0; i < n; i++) {
-        const mz_lab_format *f = mz_lab_format_at(i);
+        const mz_lab_format *f = &mz_lab_formats[i];
         mz_lab_format_facts a = mz_lab_format_describe(f);
         double y = n - i;
         int at = 0;
@@ -55,14 +55,14 @@ mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, in
     int64_t points = count < POINTS ? count : POINTS;
     int n = 0, same = 0; // what ends within 0.2 % of the exact sum would be one line drawn often
     mz_text t = {0}, lines = {0};
-    for (int i = 0; i < mz_sum_way_count(); i++) {
-        mz_sum(mz_sum_way_at(i), x, count, seed, path, points);
+    for (int i = 0; i < MZ_SUM_WAYS; i++) {
+        mz_sum(&mz_sum_ways[i], x, count, seed, path, points);
         if (fabs(path[points - 1] - exact) <= 2e-3 * fabs(exact)) {
             same++;
             continue;
         }
         mz_text_addf(&lines, ", $way%d using 1:2 with lines ls %d dt %d title '%s'", i, n % 6 + 1, n / 6 + 1,
-                     mz_sum_way_at(i)->name);
+                     mz_sum_ways[i].name);
         n++;
         mz_text_addf(&t, "$way%d << EOD\n0 0\n", i);
         for (int64_t k = 0; k < points; k++)

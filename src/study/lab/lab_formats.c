@@ -4,7 +4,7 @@
 
 #include "study/lab/lab.h"
 
-static const mz_lab_format formats[] = {
+const mz_lab_format mz_lab_formats[MZ_LAB_FORMATS] = {
     {"fp64", "IEEE binary64, double", 11, 52, MZ_SPECIALS_IEEE, MEZZO_F64, MEZZO_BLOCKS_NONE, 0, NULL},
     {"fp32", "IEEE binary32, single", 8, 23, MZ_SPECIALS_IEEE, MEZZO_F32, MEZZO_BLOCKS_NONE, 0, NULL},
     {"tf32", "TensorFloat-32, fp32 as a tensor core reads it", 8, 10, MZ_SPECIALS_IEEE, MEZZO_TF32, MEZZO_BLOCKS_NONE,
@@ -21,18 +21,10 @@ static const mz_lab_format formats[] = {
      "FP8 E4M3"},
 };
 
-int mz_lab_format_count(void) {
-    return (int)MZ_COUNT(formats);
-}
-
-const mz_lab_format *mz_lab_format_at(int index) {
-    return &formats[index];
-}
-
 const mz_lab_format *mz_lab_format_find(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(formats); i++)
-        if (strcmp(formats[i].name, name) == 0)
-            return &formats[i];
+    for (size_t i = 0; i < MZ_LAB_FORMATS; i++)
+        if (strcmp(mz_lab_formats[i].name, name) == 0)
+            return &mz_lab_formats[i];
     return NULL;
 }
 
@@ -60,7 +52,8 @@ mz_lab_format_facts mz_lab_format_describe(const mz_lab_format *f) {
     uint64_t none = f->specials == MZ_SPECIALS_IEEE ? UINT64_C(1) << f->fraction : f->specials == MZ_SPECIALS_NAN;
     double subnormal = ldexp(1, 1 - bias_of(f) - f->fraction);
     // NVFP4's FP32 scale of the whole tensor is nothing beside its elements.
-    return (mz_lab_format_facts){.bits = bits,
+    return (mz_lab_format_facts){.format = *f,
+                                 .bits = bits,
                                  .bias = bias_of(f),
                                  .largest = largest_of(f),
                                  .smallest_normal = ldexp(1, 1 - bias_of(f)),

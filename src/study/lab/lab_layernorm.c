@@ -37,7 +37,8 @@ static moments measure(mezzo_dtype stored, mezzo_dtype work, int64_t width, doub
 mz_norm_row mz_norm_statistics(mezzo_dtype dtype, int64_t width, double center, uint64_t seed) {
     moments truth = measure(dtype, MEZZO_F64, width, center, seed);
     moments low = measure(dtype, dtype, width, center, seed), fp32 = measure(dtype, MEZZO_F32, width, center, seed);
-    return (mz_norm_row){.width = width,
+    return (mz_norm_row){.format = dtype,
+                         .width = width,
                          .mean = truth.mean,
                          .variance = truth.variance,
                          .low_mean = low.mean,

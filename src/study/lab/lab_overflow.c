@@ -5,7 +5,7 @@
 #include "study/lab/lab.h"
 
 mz_softmax_row mz_softmax_of(mezzo_dtype dtype, double x) {
-    mz_softmax_row out = {.x = mezzo_round_to(x, dtype)};
+    mz_softmax_row out = {.format = dtype, .x = mezzo_round_to(x, dtype)};
     double e = mezzo_round_to(exp(out.x), dtype), small = mezzo_round_to(exp(-out.x), dtype);
     out.naive = mezzo_round_to(e / mezzo_round_to(e + 1, dtype), dtype);
     out.shifted = mezzo_round_to(1 / mezzo_round_to(1 + small, dtype), dtype);
@@ -109,7 +109,8 @@ static mezzo_status clip_step(experiment *e, double gradient, double max_norm, b
     MEZZO_TRY(mezzo_scaler_update(e->scaler));
     MEZZO_TRY(mezzo_optimizer_info(e->optimizer, &info));
     MEZZO_TRY(mezzo_params_read(e->params, 0, &after));
-    *out = (mz_clip_order){state.norm, info.clip, fabs((double)before - (double)after)};
+    *out = (mz_clip_order){unscale_first ? "unscale, clip, step" : "clip, unscale, step", state.norm, info.clip,
+                           fabs((double)before - (double)after)};
     return MEZZO_OK;
 }
 

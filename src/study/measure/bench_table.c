@@ -157,7 +157,7 @@ void mz_bench_kernel_line(const mz_bench_context *c, const mz_bench_row *row, mz
         return;
     }
     mz_text_addf(out, "\"%s\",%s,%s,%s,%s,%s,%s,%d,%d,%s,%.6f,%.6f,%.2f,%s,%.2f,%.4f,\"%s\"\n", c->device->description,
-                 c->commit, row->of->model != NULL ? row->of->model : "", mz_bench_op_name(row->of->op),
+                 c->commit, row->of->model != NULL ? row->of->model : "", row->of->op->name,
                  mz_bench_shape_text(row->of, shape, sizeof shape), mezzo_precision_name(row->precision), row->kernel,
                  c->device->threads, row->rounds, c->warm ? "warm" : "cold", 1e3 * row->median, 1e3 * row->best,
                  1e-9 * row->rate, mz_bench_unit(row), 1e-9 * row->peak, row->peak > 0 ? mz_bench_of_peak(row) : 0,

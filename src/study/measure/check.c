@@ -180,7 +180,7 @@ static mezzo_status check_call(const checking *c, const mz_bench_case *of, mezzo
             status = MEZZO_ERR_MEMORY;
         if (refusal != NULL)
             continue;
-        mz_check check = {.op = mz_bench_op_name(of->op), .kernel = kernels[i]->name, .precision = precision};
+        mz_check check = {.op = of->op->name, .kernel = kernels[i]->name, .precision = precision};
         mz_bench_shape_text(of, check.shape, sizeof check.shape);
         status = check_kernel(c->device, &made, &exact, &prepared, &check);
         mz_prepared_free(&prepared);
@@ -194,7 +194,7 @@ static mezzo_status check_call(const checking *c, const mz_bench_case *of, mezzo
 static mezzo_status check_op(const checking *c, const mz_bench_op *op) {
     for (size_t s = 0; s < MZ_COUNT(shapes); s++) {
         mz_bench_case of = {.op = op};
-        if (strcmp(shapes[s].dims, mz_bench_op_dims(op)) != 0)
+        if (strcmp(shapes[s].dims, op->dims) != 0)
             continue;
         MEZZO_TRY(mz_bench_shape(op, shapes[s].shape, of.dim));
         for (size_t p = 0; p < MZ_COUNT(precisions); p++) {
@@ -212,12 +212,12 @@ mezzo_status mz_check_kernels(mezzo_device *device, const volatile sig_atomic_t 
     checking c = {.device = device, .stop = stop, .visit = visit, .user = user};
     MEZZO_TRY(mezzo_device_open("ref", 1, &c.ref));
     mezzo_status status = MEZZO_OK;
-    for (int i = 0; i < mz_bench_op_count() && status == MEZZO_OK; i++) {
-        mz_work("kernels beside ref", i, mz_bench_op_count());
+    for (int i = 0; i < MZ_BENCH_OPS && status == MEZZO_OK; i++) {
+        mz_work("kernels beside ref", i, MZ_BENCH_OPS);
         if (stop != NULL && *stop)
             status = mz_fail(MEZZO_ERR_INTERRUPTED, "stopped while kernels were compared");
         else
-            status = check_op(&c, mz_bench_op_at(i));
+            status = check_op(&c, &mz_bench_ops[i]);
     }
     mezzo_device_close(c.ref);
     return status;

@@ -74,7 +74,7 @@ static void add_rate(void *user, const mz_bench_row *row) {
     reporting *r = user;
     char shape[96];
     json_array_append_new(r->rates,
-                          json_pack("{ss ss ss ss so so ss so}", "op", mz_bench_op_name(row->of->op), "shape",
+                          json_pack("{ss ss ss ss so so ss so}", "op", row->of->op->name, "shape",
                                     mz_bench_shape_text(row->of, shape, sizeof shape), "precision",
                                     mezzo_precision_name(row->precision), "kernel", row->kernel, "median_ms",
                                     mz_json_number(1e3 * row->median), "rate", mz_json_number(1e-9 * row->rate), "unit",

@@ -76,14 +76,7 @@ static double all_bytes(const mz_call *c) {
     X(grad_stats, grad_stats, "N", "s > fN t")                                                                         \
     X(adamw, adamw, "N", "fN s t > fN fN fN c(2N)")
 
-struct mz_bench_op {
-    const char *name;
-    mz_op op;
-    const char *dims, *tensors;
-    mz_attrs attrs;
-};
-
-static const mz_bench_op ops[] = {
+const mz_bench_op mz_bench_ops[MZ_BENCH_OPS] = {
 #define ROW(name, op, dims, tensors, ...) {#name, MZ_OP_##op, dims, tensors, {__VA_ARGS__}},
     BENCH_OPS(ROW)
 #undef ROW
@@ -96,28 +89,16 @@ enum {
 };
 
 static const mz_bench_case defaults[] = {
-#define CASE(model, name, ...) {&ops[INDEX_##name], model, {__VA_ARGS__}},
+#define CASE(model, name, ...) {&mz_bench_ops[INDEX_##name], model, {__VA_ARGS__}},
 #include "study/measure/kernel_shapes.def"
 #undef CASE
 };
 
 const mz_bench_op *mz_bench_find(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(ops); i++)
-        if (strcmp(ops[i].name, name) == 0)
-            return &ops[i];
+    for (size_t i = 0; i < MZ_BENCH_OPS; i++)
+        if (strcmp(mz_bench_ops[i].name, name) == 0)
+            return &mz_bench_ops[i];
     return NULL;
-}
-int mz_bench_op_count(void) {
-    return (int)MZ_COUNT(ops);
-}
-const char *mz_bench_op_name(const mz_bench_op *op) {
-    return op->name;
-}
-const mz_bench_op *mz_bench_op_at(int index) {
-    return &ops[index];
-}
-const char *mz_bench_op_dims(const mz_bench_op *op) {
-    return op->dims;
 }
 bool mz_bench_op_scored(const mz_bench_op *op) {
     return mz_op_table[op->op].flops != NULL;

@@ -187,7 +187,7 @@ mezzo_status mz_bench_kernels(mezzo_device *device, const mz_bench_options *opti
                 continue;
             mezzo_status status = time_case(device, c, precision, options->rounds, options->warm, &row);
             if (status == MEZZO_ERR_UNSUPPORTED) {
-                mz_log("notice", "%s in %s left out: %s", mz_bench_op_name(c->op), mezzo_precision_name(precision),
+                mz_log("notice", "%s in %s left out: %s", c->op->name, mezzo_precision_name(precision),
                        mezzo_error_message());
                 continue;
             }

@@ -9,14 +9,18 @@
 // --- cases (kernel_cases.c) ----------------------------------------------------------------------------------------
 // Holds what is timed under a name: an op with its attributes and the tensors that a model gives it ("linear_gelu" is a
 // linear layer with its activation in the epilogue and the value before it kept).
-typedef struct mz_bench_op mz_bench_op;
+typedef struct mz_bench_op {
+    const char *name;
+    mz_op op;
+    const char *dims;    // what --shape means for it: "MxNxK"
+    const char *tensors; // kernel_cases.c has the words
+    mz_attrs attrs;
+} mz_bench_op;
 
+enum { MZ_BENCH_OPS = 28 };
+extern const mz_bench_op mz_bench_ops[MZ_BENCH_OPS];
 const mz_bench_op *mz_bench_find(const char *name); // NULL: none
-int mz_bench_op_count(void);
-const mz_bench_op *mz_bench_op_at(int index);
-const char *mz_bench_op_name(const mz_bench_op *op);
-const char *mz_bench_op_dims(const mz_bench_op *op); // what --shape means for it: "MxNxK"
-bool mz_bench_op_scored(const mz_bench_op *op);      // counted in FLOP (ops.def); else in bytes
+bool mz_bench_op_scored(const mz_bench_op *op);     // counted in FLOP (ops.def); else in bytes
 
 // One shape of one op. `model` says whose it is; NULL: the user's.
 typedef struct mz_bench_case {

@@ -109,8 +109,8 @@ typedef struct mz_scheme {
     bool real;     // false: a table that is often published, and not what such training keeps
     const char *remark;
 } mz_scheme;
-int mz_scheme_count(void);
-const mz_scheme *mz_scheme_at(int index);
+enum { MZ_SCHEMES = 10 };
+extern const mz_scheme mz_schemes[MZ_SCHEMES];
 double mz_scheme_total(const mz_scheme *scheme);
 
 // --- energy (energy.c) ---------------------------------------------------------------------------------------------

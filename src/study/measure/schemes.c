@@ -1,7 +1,7 @@
 // Lists the bytes a parameter takes in the ways models are trained, and in tables that are published about them.
 #include "study/measure/measure.h"
 
-static const mz_scheme schemes[] = {
+const mz_scheme mz_schemes[MZ_SCHEMES] = {
     {"fp32, AdamW", 4, 0, 4, 8, true, "weights, gradients and two moments, all fp32"},
     {"autocast, AdamW", 4, 2, 4, 8, true,
      "as in Mezzo and torch.amp: the fp32 weights stay, and every matrix has an additional 2-byte copy"},
@@ -21,14 +21,6 @@ static const mz_scheme schemes[] = {
     {"published: \"2 + 2 + 8\"", 2, 0, 2, 8, false,
      "2-byte weights and gradients and fp32 moments, without the fp32 weights that the moments update"},
 };
-
-int mz_scheme_count(void) {
-    return (int)MZ_COUNT(schemes);
-}
-
-const mz_scheme *mz_scheme_at(int index) {
-    return index >= 0 && index < mz_scheme_count() ? &schemes[index] : NULL;
-}
 
 double mz_scheme_total(const mz_scheme *s) {
     return s->weights + s->copies + s->gradients + s->optimizer;
