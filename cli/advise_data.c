@@ -27,22 +27,13 @@ static void show_run(void *user, const mz_verify_progress *p) {
     cli_progress_line(line, p->step == p->steps);
 }
 
+// Takes a reference of the answer's JSON.
 static mezzo_status save(const char *folder, json_t *json) {
     mz_text html = {0};
-    mezzo_status status = mz_dir_create(folder);
-    char *page = mz_format("%s/advise.html", folder), *data = mz_format("%s/advise.json", folder);
-    if (status == MEZZO_OK && (page == NULL || data == NULL || json == NULL))
-        status = MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mz_json_save(data, json);
-    if (status == MEZZO_OK)
-        status = mz_json_page("mezzo advise", json, &html);
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(page, html.data, html.len);
-    mz_text_free(&html);
-    mz_free(page);
-    mz_free(data);
-    return status;
+    MEZZO_TRY(mz_dir_create(folder));
+    MEZZO_TRY(mz_json_save_owned(json_incref(json), mz_format("%s/advise.json", folder)));
+    html.status = mz_json_page("mezzo advise", json, &html);
+    return mz_text_save(&html, mz_format("%s/advise.html", folder));
 }
 
 static int tell(const mz_advised *a, const char *folder) {

@@ -1,7 +1,6 @@
 // Chooses a precision by timing, for advise --measure and train --precision auto.
 #include "choose.h"
 
-#include "io/file.h"
 #include "io/json.h"
 
 static void tell(void *user, const mz_candidate *c) {
@@ -55,10 +54,5 @@ json_t *cli_choice_json(const mz_choice *c) {
 }
 
 mezzo_status cli_choice_save(const mz_choice *c, const char *folder) {
-    char *path = mz_format("%s/precision.json", folder);
-    json_t *json = cli_choice_json(c);
-    mezzo_status status = path != NULL && json != NULL ? mz_json_save(path, json) : MEZZO_ERR_MEMORY;
-    json_decref(json);
-    mz_free(path);
-    return status;
+    return mz_json_save_owned(cli_choice_json(c), mz_format("%s/precision.json", folder));
 }

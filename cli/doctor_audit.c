@@ -284,11 +284,8 @@ static int show(const mz_audit_report *report) {
         print_audit(report);
     if (code == CLI_DONE && page != NULL) {
         mz_text html = {0};
-        mezzo_status status = mz_audit_page(report, &html);
-        if (status == MEZZO_OK)
-            status = mz_file_write_atomic(page, html.data, html.len);
-        mz_text_free(&html);
-        code = status == MEZZO_OK ? CLI_DONE : cli_error(status);
+        html.status = mz_audit_page(report, &html);
+        code = cli_code(mz_text_save(&html, mz_strdup(page)));
     }
     return code != CLI_DONE ? code : report->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
 }

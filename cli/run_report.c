@@ -26,15 +26,13 @@ static int write_page(const mz_run_log *logs, int n, const char *out) {
                  name_of(logs[i].folder, name, sizeof name));
     }
     mz_text html = {0};
-    mezzo_status status = mz_run_page(logs, n, title, &html);
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(out, html.data, html.len);
-    bool piped = strcmp(out, CLI_STDOUT) == 0;
-    if (status == MEZZO_OK)
-        fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
-                piped ? "standard output" : cli_show(out).text, cli_bytes(html.len, bytes, sizeof bytes));
-    mz_text_free(&html);
-    return cli_code(status);
+    html.status = mz_run_page(logs, n, title, &html);
+    cli_bytes(html.len, bytes, sizeof bytes);
+    CLI_TRY(cli_code(mz_text_save(&html, mz_strdup(out))));
+    const bool piped = strcmp(out, CLI_STDOUT) == 0;
+    fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
+            piped ? "standard output" : cli_show(out).text, bytes);
+    return CLI_DONE;
 }
 
 static int read_run(const char *operand, mz_run_log *log) {

@@ -43,9 +43,8 @@ static json_t *report_json(const mz_verify_options *o, const mz_verify_result *r
 static mezzo_status write_reports(const char *folder, const mz_verify_options *o, const mz_verify_result *r,
                                   const char *command) {
     mz_text t = {0};
-    mezzo_status status = mz_dir_create(folder);
-    char *json_path = mz_format("%s/verify.json", folder), *text_path = mz_format("%s/verify.md", folder);
-    json_t *json = report_json(o, r);
+    MEZZO_TRY(mz_dir_create(folder));
+    MEZZO_TRY(mz_json_save_owned(report_json(o, r), mz_format("%s/verify.json", folder)));
     if (o->matched) {
         mz_text_addf(&t, "# %s against %s at equal quality: %s\n\n```\n%s\n\n", mezzo_precision_name(r->precision),
                      mezzo_precision_name(r->baseline), mz_matched_word(r->matched.verdict), command);
@@ -54,19 +53,7 @@ static mezzo_status write_reports(const char *folder, const mz_verify_options *o
     } else {
         mz_verify_markdown(o, r, command, &t);
     }
-    if (status == MEZZO_OK)
-        status = t.status;
-    if (status == MEZZO_OK && (json_path == NULL || text_path == NULL || json == NULL))
-        status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while the report was written");
-    if (status == MEZZO_OK)
-        status = mz_json_save(json_path, json);
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(text_path, t.data, t.len);
-    json_decref(json);
-    mz_text_free(&t);
-    mz_free(json_path);
-    mz_free(text_path);
-    return status;
+    return mz_text_save(&t, mz_format("%s/verify.md", folder));
 }
 
 static int tell(const mz_verify_options *o, const mz_verify_result *r, const char *folder) {

@@ -254,16 +254,10 @@ static mezzo_status save_vocab(const json_t *texts, const char *folder) {
 
 static mezzo_status save_merges(const json_t *lines, const char *folder) {
     mz_text text = {0};
-    char *path = mz_format("%s/merges.txt", folder);
     mz_text_addf(&text, "#version: 0.2\n");
     for (size_t i = 0; i < json_array_size(lines); i++)
         mz_text_addf(&text, "%s\n", json_string_value(json_array_get(lines, i)));
-    mezzo_status status = path ? text.status : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, text.data, text.len);
-    mz_text_free(&text);
-    mz_free(path);
-    return status;
+    return mz_text_save(&text, mz_format("%s/merges.txt", folder));
 }
 
 mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder) {

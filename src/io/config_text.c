@@ -89,12 +89,9 @@ mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path) {
     mz_config_add_yaml(cfg, &body);
     mz_text_addf(&text, SEAL "%08x" SEAL_REST, mz_crc32c(0, body.data, body.len));
     mz_text_add(&text, body.data, body.len);
-    mezzo_status status = body.status != MEZZO_OK ? body.status : text.status;
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, text.data, text.len);
+    text.status = body.status != MEZZO_OK ? body.status : text.status;
     mz_text_free(&body);
-    mz_text_free(&text);
-    return status;
+    return mz_text_save(&text, mz_strdup(path));
 }
 
 mezzo_status mz_config_check_seal(const char *path, const char *text, size_t n) {

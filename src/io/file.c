@@ -351,6 +351,15 @@ mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n)
     return MEZZO_OK;
 }
 
+mezzo_status mz_text_save(mz_text *text, char *path) {
+    mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : text->status;
+    if (status == MEZZO_OK)
+        status = mz_file_write_atomic(path, text->data, text->len);
+    mz_text_free(text);
+    mz_free(path);
+    return status;
+}
+
 mezzo_status mz_file_cut(const char *path, size_t size) {
     int fd = mz_sys_open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)

@@ -35,6 +35,8 @@ mezzo_status mz_file_commit(mz_file *file); // created: sync, rename, sync folde
 void mz_file_discard(mz_file *file);        // created: the target stays as it was. NULL is fine. Frees `file`
 // Writes the four steps in one.
 mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n);
+// Writes a text so, and takes it and the path, which is allocated; NULL: out of memory.
+mezzo_status mz_text_save(mz_text *text, char *path);
 
 mezzo_status mz_file_cut(const char *path, size_t size); // to its first `size` bytes, flushed
 

@@ -226,6 +226,17 @@ mezzo_status mz_json_save(const char *path, const json_t *value) {
     return status;
 }
 
+mezzo_status mz_json_save_owned(json_t *value, char *path) {
+    mezzo_status status = path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK && value == NULL)
+        status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while %s was written", path);
+    if (status == MEZZO_OK)
+        status = mz_json_save(path, value);
+    json_decref(value);
+    mz_free(path);
+    return status;
+}
+
 // These are the kinds of the root, or of its last member.
 static const struct {
     const char *begin, *end;

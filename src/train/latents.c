@@ -229,15 +229,12 @@ mezzo_status mz_latents_give(const mz_vae *vae, const char *data, mz_task *task,
 mezzo_status mz_latents_save(const char *folder, const mz_latents *latents) {
     if (!latents->given)
         return MEZZO_OK;
-    char *path = mz_format("%s/" LATENTS_FILE, folder), crc[16];
+    char crc[16];
     hex(latents->vae, crc);
     json_t *json = json_pack("{s:s, s:f}", "vae_crc32c", crc, "scale", latents->scale);
     if (json != NULL && latents->step >= 0)
         json_object_set_new(json, "vae_step", json_integer(latents->step));
-    const mezzo_status status = path != NULL && json != NULL ? mz_json_save(path, json) : MEZZO_ERR_MEMORY;
-    json_decref(json);
-    mz_free(path);
-    return status;
+    return mz_json_save_owned(json, mz_format("%s/" LATENTS_FILE, folder));
 }
 
 static mezzo_status read_kept(const char *path, mz_latents *latents) {

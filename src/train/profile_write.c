@@ -113,13 +113,7 @@ static void add_event(mz_text *t, const mz_profile_event *e) {
 }
 
 static mezzo_status write_text(const char *folder, const char *name, mz_text *t) {
-    char *path = mz_format("%s/%s", folder, name);
-    mezzo_status status = path == NULL || t->status != MEZZO_OK ? MEZZO_ERR_MEMORY : MEZZO_OK;
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, t->data, t->len);
-    mz_free(path);
-    mz_text_free(t);
-    return status;
+    return mz_text_save(t, mz_format("%s/%s", folder, name));
 }
 
 static mezzo_status write_trace(const mz_profile_view *v, const char *folder) {

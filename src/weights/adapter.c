@@ -129,16 +129,12 @@ static mezzo_status write_one(void *user, const place *p) {
 }
 
 static mezzo_status write_config(const writer *w, const char *folder) {
-    char *path = mz_format("%s/adapter_config.json", folder);
     json_t *config = json_pack("{ss ss sn sI sf sf sb ss sb sO}", "peft_type", "LORA", "task_type", "CAUSAL_LM",
                                "base_model_name_or_path", "r", (json_int_t)w->rank, "lora_alpha",
                                mz_lora_scale(w->weights) * (double)w->rank, "lora_dropout", 0.0, "fan_in_fan_out",
                                w->family == &mz_hf_gpt2, // its layers are Conv1D's
                                "bias", "none", "inference_mode", 1, "target_modules", w->modules);
-    mezzo_status status = path != NULL && config != NULL ? mz_json_save(path, config) : MEZZO_ERR_MEMORY;
-    json_decref(config);
-    mz_free(path);
-    return status;
+    return mz_json_save_owned(config, mz_format("%s/adapter_config.json", folder));
 }
 
 mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family, const mz_model *model,

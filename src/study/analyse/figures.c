@@ -59,13 +59,7 @@ mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text
         "set terminal svg size %d,%d dynamic font 'DejaVu Sans,11' background rgb 'white'\nset output '%s.svg'\n"
         "@draw\nunset output\n",
         width, height, quoted, width, height, quoted);
-    char *path = mz_format("%s/%s.gp", folder, name);
-    mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : t.status;
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, t.data, t.len);
-    mz_free(path);
-    mz_text_free(&t);
-    return status;
+    return mz_text_save(&t, mz_format("%s/%s.gp", folder, name));
 }
 
 // The program's own words are dropped: its exit code and the files show the result.

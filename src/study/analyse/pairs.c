@@ -603,7 +603,5 @@ mezzo_status mz_pairs_save(const mz_study *s, const char *path) {
         }
         mz_text_add(&t, "\n", 1);
     }
-    mezzo_status status = t.status != MEZZO_OK ? t.status : mz_file_write_atomic(path, t.data, t.len);
-    mz_text_free(&t);
-    return status;
+    return mz_text_save(&t, mz_strdup(path));
 }

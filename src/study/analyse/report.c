@@ -346,9 +346,7 @@ mezzo_status mz_analysis_save_report(const mz_analysis *a, const char *path) {
                  "in ln(tokens) and ln(speedup), meets 1; it is reported only between points whose intervals lie on "
                  "opposite sides of 1. %d draws with seed %llu. Folds keep all pairs of a shape together.\n",
                  a->draws, (unsigned long long)a->seed);
-    mezzo_status status = t.status != MEZZO_OK ? t.status : mz_file_write_atomic(path, t.data, t.len);
-    mz_text_free(&t);
-    return status;
+    return mz_text_save(&t, mz_strdup(path));
 }
 
 // --- summary.json --------------------------------------------------------------------------------------------------
@@ -428,7 +426,5 @@ mezzo_status mz_analysis_save_summary(const mz_analysis *a, const char *path) {
     if (o == NULL)
         return mz_fail(MEZZO_ERR_MEMORY,
                        "out of memory while writing %s, or a precision's name in the file is not UTF-8", path);
-    mezzo_status status = mz_json_save(path, o);
-    json_decref(o);
-    return status;
+    return mz_json_save_owned(o, mz_strdup(path));
 }

@@ -37,9 +37,7 @@ mezzo_status mz_lab_text(char **path) {
         return mz_fail(MEZZO_ERR_IO, "%s: a temporary file could not be made; set TMPDIR", *path);
     close(file);
     write_words(&t, 40000);
-    mezzo_status status = t.status == MEZZO_OK ? mz_file_write_atomic(*path, t.data, t.len) : t.status;
-    mz_text_free(&t);
-    return status;
+    return mz_text_save(&t, mz_strdup(*path));
 }
 
 mezzo_status mz_lab_set(mezzo_config *config, const char *const (*keys)[2], size_t n) {

@@ -120,9 +120,6 @@ mezzo_status mz_device_report_write(const json_t *report, const char *path) {
     if (n >= 5 && strcmp(path + n - 5, ".json") == 0)
         return mz_json_save(path, report);
     mz_text html = {0};
-    mezzo_status status = mz_json_page("mezzo doctor", report, &html);
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, html.data, html.len);
-    mz_text_free(&html);
-    return status;
+    html.status = mz_json_page("mezzo doctor", report, &html);
+    return mz_text_save(&html, mz_strdup(path));
 }
