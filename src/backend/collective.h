@@ -15,13 +15,15 @@ typedef enum mz_collective_kind {
     MZ_ALL_GATHER,         // recv[r·count+i] = rank r's send[i];          send: count, recv: size·count
     MZ_ALL_TO_ALL,         // recv[r·count+i] = rank r's send[rank·count+i]; send, recv: size·count
     MZ_BROADCAST,          // recv[i] = root's send[i];                    send, recv: count; send is read on root alone
+    MZ_SEND_RECEIVE,       // rank `root` receives send[0 … count-1]; recv[0 … received-1] come from rank `from`
     MZ_COLLECTIVE_COUNT
 } mz_collective_kind;
 
-// Every rank of the group runs the same collectives in the same order: kind, count, dtype and root are the same on all.
+// Every rank of the group runs the same collectives in the same order: kind, count, dtype and root are the same on all,
+// but for send-receive, where a rank's count is what its `root` receives and 0 is a number.
 // In place is allowed where the two buffers are as NCCL has them: all-reduce, broadcast: recv = send; reduce-scatter:
 // recv = send + rank·count (the other pieces are undefined then); all-gather: send = recv + rank·count; all-to-all:
-// never. Otherwise they do not overlap.
+// and send-receive: never. Otherwise they do not overlap.
 // Sums take F32 (and F64, I32, I64 where a transport has them; NCCL BF16 and F16 too); the others move any dtype.
 typedef struct mz_collective {
     mz_collective_kind kind;
@@ -29,7 +31,9 @@ typedef struct mz_collective {
     void *recv;
     size_t count; // elements, as above
     mezzo_dtype dtype;
-    int root; // of a broadcast
+    int root;        // of a broadcast; of a send-receive: where `send` goes
+    int from;        // of a send-receive: where `recv` comes from
+    size_t received; // likewise: elements of `recv`
     int more; // so many that follow it in memory run with it, at once where the transport can; theirs is not read
 } mz_collective;
 

@@ -5,7 +5,7 @@
 
 #include "backend/collective.h"
 
-enum { MZ_LINK_ABI = 1, MZ_LINK_TEXT = 256 };
+enum { MZ_LINK_ABI = 2, MZ_LINK_TEXT = 256 };
 
 // Holds what the plug-in exports as `mz_link_mpi`. Functions return 0, or not and a line in `why`.
 typedef struct mz_link {

@@ -59,6 +59,8 @@ static float expected(const mz_collective *c, size_t i) {
         return value((int)(i / n), i % n);
     case MZ_ALL_TO_ALL:
         return value((int)(i / n), (size_t)rank * n + i % n);
+    case MZ_SEND_RECEIVE:
+        return value(c->from, i);
     default:
         return value(c->root, i);
     }
@@ -106,6 +108,12 @@ static int check_count(const buffers *b, size_t count, bool capture) {
                                .count = count,
                                .dtype = MEZZO_F32,
                                .root = root};
+            if (kind == MZ_SEND_RECEIVE) { // ranks send different numbers of elements, rank 0 none
+                c.root = (rank + 1) % size;
+                c.from = (rank + size - 1) % size;
+                c.count = count * (size_t)rank;
+                c.received = count * (size_t)c.from;
+            }
             if (run_one(b, c, b->send, capture) != 0)
                 return 1;
             float *from = b->recv; // in place
@@ -114,7 +122,7 @@ static int check_count(const buffers *b, size_t count, bool capture) {
             else if (kind == MZ_ALL_GATHER)
                 from = b->recv + (size_t)rank * count;
             c.send = from;
-            if (kind != MZ_ALL_TO_ALL && run_one(b, c, from, capture) != 0)
+            if (kind != MZ_ALL_TO_ALL && kind != MZ_SEND_RECEIVE && run_one(b, c, from, capture) != 0)
                 return 1;
         }
     return 0;

@@ -148,6 +148,16 @@ static ncclResult_t all_to_all(const channel *c, const mz_collective *w, ncclDat
     return result == ncclSuccess ? ended : result;
 }
 
+static ncclResult_t send_receive(const channel *c, const mz_collective *w, ncclDataType_t type, cudaStream_t stream) {
+    ncclResult_t result = nccl.GroupStart();
+    if (result == ncclSuccess)
+        result = nccl.Send(w->send, w->count, type, w->root, c->comm, stream);
+    if (result == ncclSuccess)
+        result = nccl.Recv(w->recv, w->received, type, w->from, c->comm, stream);
+    ncclResult_t ended = nccl.GroupEnd();
+    return result == ncclSuccess ? ended : result;
+}
+
 static ncclResult_t enqueue(const channel *c, const mz_collective *w, ncclDataType_t type, cudaStream_t stream) {
     switch (w->kind) {
     case MZ_ALL_REDUCE_SUM:
@@ -160,6 +170,8 @@ static ncclResult_t enqueue(const channel *c, const mz_collective *w, ncclDataTy
         return all_to_all(c, w, type, stream);
     case MZ_BROADCAST:
         return nccl.Broadcast(w->send, w->recv, w->count, type, w->root, c->comm, stream);
+    case MZ_SEND_RECEIVE:
+        return send_receive(c, w, type, stream);
     default:
         return ncclInvalidArgument;
     }

@@ -78,7 +78,8 @@ static int in_place_scatter(const mz_collective *w, int rank, size_t piece) {
     return w->kind == MZ_REDUCE_SCATTER_SUM && (const char *)w->recv == (const char *)w->send + piece * (size_t)rank;
 }
 
-static int begin(const mz_collective *w, int rank, size_t piece, MPI_Datatype type, MPI_Request *request) {
+// Begins it as one request or, of a send-receive, two.
+static int begin(const mz_collective *w, int rank, size_t piece, MPI_Datatype type, MPI_Request request[2]) {
     const int n = (int)w->count;
     const size_t at = piece * (size_t)rank;
     switch (w->kind) {
@@ -99,6 +100,10 @@ static int begin(const mz_collective *w, int rank, size_t piece, MPI_Datatype ty
         if (rank == w->root && w->recv != w->send)
             memcpy(w->recv, w->send, piece);
         return MPI_Ibcast(w->recv, n, type, w->root, MPI_COMM_WORLD, request);
+    case MZ_SEND_RECEIVE: {
+        const int error = MPI_Irecv(w->recv, (int)w->received, type, w->from, 0, MPI_COMM_WORLD, request);
+        return error != MPI_SUCCESS ? error : MPI_Isend(w->send, n, type, w->root, 0, MPI_COMM_WORLD, request + 1);
+    }
     default:
         return MPI_ERR_OP;
     }
@@ -109,19 +114,20 @@ static int link_run(const mz_collective *what, int rank, int (*failed)(void *use
     const int sums = what->kind == MZ_ALL_REDUCE_SUM || what->kind == MZ_REDUCE_SCATTER_SUM;
     size_t width;
     MPI_Datatype type = type_of(what->dtype, sums, &width);
-    MPI_Request request;
+    MPI_Request request[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     int done = 0;
     why[0] = '\0';
-    if (type == MPI_DATATYPE_NULL || what->count > INT_MAX) {
+    const int many = what->count > INT_MAX || what->received > INT_MAX;
+    if (type == MPI_DATATYPE_NULL || many) {
         snprintf(why, MZ_LINK_TEXT, "MPI %s %s", sums ? "does not add" : "does not move",
-                 what->count > INT_MAX ? "more than 2^31 - 1 elements at once" : "numbers of this format");
+                 many ? "more than 2^31 - 1 elements at once" : "numbers of this format");
         return 1;
     }
     const size_t piece = what->count * width;
-    if (tell(begin(what, rank, piece, type, &request), why))
+    if (tell(begin(what, rank, piece, type, request), why))
         return 1;
     while (!done) {
-        if (tell(MPI_Test(&request, &done, MPI_STATUS_IGNORE), why) || failed(user))
+        if (tell(MPI_Testall(2, request, &done, MPI_STATUSES_IGNORE), why) || failed(user))
             return 1;
         if (!done)
             sched_yield(); // ranks may share a core
