@@ -175,6 +175,7 @@ static const cli_field rank_fields[] = {
     {CLI_FIELD(mz_explained_ranks, forward), "gathers_forward"},
     {CLI_FIELD(mz_explained_ranks, backward), "gathers_backward"},
     {CLI_FIELD(mz_explained_ranks, gathered), "gathered_bytes"},
+    {CLI_FIELD(mz_explained_ranks, exchanged), "exchanged_products"},
 };
 
 static void print_ranks(const mz_explained_ranks *r, const char *shard) {
@@ -185,6 +186,9 @@ static void print_ranks(const mz_explained_ranks *r, const char *shard) {
     if (r->forward + r->backward > 0)
         printf("a micro batch gathers %lld buckets in forward and %lld in backward: %.1f MiB\n", (long long)r->forward,
                (long long)r->backward, (double)r->gathered * mib);
+    if (r->exchanged > 0)
+        printf("a micro batch exchanges rows with the owners of their experts in %lld products\n",
+               (long long)r->exchanged);
 }
 
 static int print_json(const explanation *e, const char *model, mezzo_precision precision,
@@ -339,8 +343,9 @@ static mezzo_status open_question(const mezzo_config *config, question *q) {
 static mezzo_status explain(const question *q, mz_explained_graph *passed, explanation *e, mz_explained_ranks *held) {
     const mezzo_program_options *options = &q->session.program;
     const mezzo_master master = mz_run_config_master(&q->config, options->precision);
-    const mz_cut cut =
-        mz_ranks_cut(q->config.shard, q->config.canonical, 0, (int)q->ranks, mz_bucket_elements(q->config.bucket_mib));
+    mz_session_options of_ranks = q->session;
+    of_ranks.size = (int)q->ranks;
+    const mz_cut cut = mz_session_cut(&of_ranks, 0);
     const mz_cut *cut_for = q->ranks > 0 ? &cut : NULL;
     MEZZO_TRY(mz_explained_open(q->after->asks_device ? q->device : NULL, q->graph, options, master, cut_for,
                                 q->after->name, passed));

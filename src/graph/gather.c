@@ -1,6 +1,9 @@
 // The gather pass adds nodes that gather regions of sharded parameters. A node gathers a region before its first
 // reader, so a region is a value like others: it lives until its last reader, and the plan pass then reuses its memory.
 // A region that is read again later is gathered again.
+//
+// An exchanged region is not gathered: its readers get this rank's experts, and their nodes say so
+// (runtime/exchange.h).
 #include "graph/graph.h"
 
 // A region stays until this number of other regions was read. This keeps a layer's region, the small region with the
@@ -22,7 +25,7 @@ typedef struct gather_pass {
     int *recent; // regions by format, the most recent first
     int n_recent;
     int *current;     // by region and format: index into list; -1
-    int *view, *of;   // by value: the view that stands for it, of which of `list`; -1
+    int *view, *of;   // by value: the view that stands for it, of which of `list`, or this rank's experts; -1
     size_t n_sources; // values before the pass
 } gather_pass;
 
@@ -90,6 +93,62 @@ static mezzo_status begin_region(gather_pass *p, int key, int region, mezzo_dtyp
     return MEZZO_OK;
 }
 
+// What a node makes of a rank's experts has as many.
+static void keep_own(gather_pass *p, const mz_node *n) {
+    for (int k = 0; k < n->n_out; k++) {
+        mz_value *out = n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
+        if (out != NULL && out->kind == MZ_VALUE_TEMP)
+            out->shape.dim[0] /= p->parts->ranks;
+    }
+}
+
+// Gives a node this rank's experts of a parameter.
+static mezzo_status read_own(gather_pass *p, int node, int k, int source) {
+    mz_node *n = &p->g->nodes[node];
+    const bool makes = n->op == MZ_OP_quantize || n->op == MZ_OP_cast;
+    if (n->in[k] != source || (!makes && n->op != MZ_OP_grouped_linear && n->op != MZ_OP_grouped_linear_dx))
+        return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s reads the experts of %s: ranks.experts must be gather",
+                       mz_op_table[n->op].name, p->g->params[p->g->values[source].param].name);
+    if (p->view[source] < 0) {
+        mz_value own = p->g->values[source];
+        own.shape.dim[0] /= p->parts->ranks;
+        own.name = NULL;
+        own.keep = false;
+        MEZZO_TRY(mz_graph_value(p->g, own, &p->view[source]));
+    }
+    n->in[k] = p->view[source];
+    if (makes)
+        keep_own(p, n);
+    n->exchanges = n->op == MZ_OP_cast ? 0 : p->parts->ranks;
+    return MEZZO_OK;
+}
+
+// Marks the products of experts whose matrices are other ranks'. Such a gradient's part r is that of rank r's rows.
+static mezzo_status mark_products(const gather_pass *p) {
+    for (size_t i = 0; i < p->g->n_nodes; i++) {
+        mz_node *n = &p->g->nodes[i];
+        if (n->op == MZ_OP_grouped_linear || n->op == MZ_OP_grouped_linear_dx) {
+            const mz_value *w = &p->g->values[n->in[MZ_IN(grouped_linear, w)]];
+            const mz_value *offsets = &p->g->values[n->in[MZ_IN(grouped_linear, offsets)]];
+            if (w->shape.dim[0] != offsets->shape.dim[0] - 1)
+                n->exchanges = p->parts->ranks;
+        }
+        for (int k = 0; k < n->n_out; k++) {
+            const mz_value *root = n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
+            while (root != NULL && root->alias >= 0)
+                root = &p->g->values[root->alias];
+            const int region = root != NULL && root->kind == MZ_VALUE_GRAD ? p->parts->region[root->param] : -1;
+            if (region < 0 || !p->parts->exchanged[region])
+                continue;
+            if (n->op != MZ_OP_grouped_linear_dw)
+                return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s writes the gradient of %s: ranks.experts must be gather",
+                               mz_op_table[n->op].name, p->g->params[root->param].name);
+            n->exchanges = p->parts->ranks;
+        }
+    }
+    return MEZZO_OK;
+}
+
 static mezzo_status read_from_regions(gather_pass *p, int node) {
     for (int k = 0; k < p->g->nodes[node].n_in; k++) {
         int source = -1;
@@ -97,6 +156,10 @@ static mezzo_status read_from_regions(gather_pass *p, int node) {
         const int value = p->g->nodes[node].in[k], region = region_of(p, value, &source, &offset);
         if (region < 0 || p->g->nodes[node].op == MZ_OP_reshape) // which does not run
             continue;
+        if (p->parts->exchanged[region]) {
+            MEZZO_TRY(read_own(p, node, k, source));
+            continue;
+        }
         const mezzo_dtype dtype = p->g->values[value].dtype;
         const int key = key_of(region, dtype);
         if (others_since(p, key) > STAYS || p->current[key] < 0)
@@ -170,6 +233,8 @@ mezzo_status mz_graph_gather(mezzo_graph *g, const mz_gathering *parts) {
         p.view[v] = p.of[v] = -1;
     for (size_t i = 0; i < g->n_nodes && status == MEZZO_OK; i++)
         status = read_from_regions(&p, (int)i);
+    if (status == MEZZO_OK)
+        status = mark_products(&p);
     if (status == MEZZO_OK)
         status = add_nodes(&p);
     mz_free(p.recent);

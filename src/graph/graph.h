@@ -87,6 +87,7 @@ typedef struct mz_node {
     bool pinned;      // a model's own cast, which every pass keeps
     int until;        // its memory stays until this node at least, because both may be one call
     int gathers;      // 1 + the region of parameters that the node gathers; 0: none
+    int exchanges;    // the number of ranks that have the experts whose matrices the node reads; 0: they are all here
 } mz_node;
 
 typedef struct mz_output {
@@ -216,7 +217,8 @@ typedef struct mz_gathering {
     const int *region;       // by the graph's parameters: which; -1: it is here whole
     const int64_t *at;       // likewise: elements from the region's beginning
     const int64_t *elements; // by region
-    int n_regions;
+    const bool *exchanged;   // by region: experts, whose readers read this rank's shard alone
+    int n_regions, ranks;
     bool ahead; // a region is brought together while the one before it is read
 } mz_gathering;
 mezzo_status mz_graph_gather(mezzo_graph *g, const mz_gathering *parts);

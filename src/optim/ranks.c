@@ -111,6 +111,15 @@ int64_t mz_ranks_longest_shard(const mezzo_params *p) {
     return most;
 }
 
+// The longest shard that is summed with other ranks'.
+static int64_t longest_summed(const mezzo_params *p) {
+    int64_t most = 0;
+    for (int k = 0; k < p->n_regions; k++)
+        if (p->regions[k].shard > most && !mz_region_exchanged(p, k))
+            most = p->regions[k].shard;
+    return most;
+}
+
 int64_t mz_ranks_room(const mezzo_params *p) {
     enum { LEAST = 1 << 16 };
     const int64_t longest = mz_ranks_longest_shard(p);
@@ -123,7 +132,7 @@ int64_t mz_ranks_room(const mezzo_params *p) {
 
 size_t mz_ranks_plan(const mezzo_params *p, int size, const mz_ranks_options *o) {
     const size_t norm_blocks = (size_t)(p->counted / MZ_NORM_BLOCK) * sizeof(double), ranks = (size_t)size;
-    const size_t region = ranks * (size_t)mz_ranks_longest_shard(p);
+    const size_t region = ranks * (size_t)longest_summed(p);
     size_t n = norm_blocks + ranks * (size_t)(o->micro + 1) * sizeof(float);
     if (size > 1)
         n += ranks * sizeof(mz_opt_state) + (o->shard != MZ_SHARD_NONE ? norm_blocks : 0);
@@ -144,7 +153,7 @@ static mezzo_status take(mz_ranks *r, size_t bytes, void *out) {
 static mezzo_status take_canonical(mz_ranks *r) {
     const mezzo_params *p = r->params;
     const int64_t leaves = r->size * r->micro;
-    const int64_t most = mz_ranks_longest_shard(p);
+    const int64_t most = longest_summed(p);
     if (!is_power_of_two(leaves) || !is_power_of_two(r->size))
         return mz_fail(MEZZO_ERR_INVALID,
                        "canonical sums need a power of two of micro batches per step, on as many ranks or a half, a "
@@ -178,7 +187,7 @@ static mezzo_status prepare_calls(mz_ranks *r) {
 }
 
 static mezzo_status take_wire(mz_ranks *r) {
-    const size_t bytes = (size_t)(r->size * mz_ranks_longest_shard(r->params)) * sizeof *r->wire[0];
+    const size_t bytes = (size_t)(r->size * longest_summed(r->params)) * sizeof *r->wire[0];
     if (r->canonical)
         return mz_fail(MEZZO_ERR_INVALID,
                        "canonical sums need unrounded gradients: remove --reduce-wire bf16 or --reduce canonical");
@@ -307,15 +316,20 @@ mezzo_status mz_ranks_ask(mz_ranks *r, int asked) {
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
-// Adds all ranks' contributions to this rank's shard in pairs of neighbours.
+// Adds all ranks' contributions to this rank's shard in pairs of neighbours. The result is stored in `sum`, or added to
+// it.
+static mezzo_status issue_pairs(mz_ranks *r, mz_sequence *into, float *parts, int64_t shard, bool adds, float *sum) {
+    for (int step = 1; step < r->size; step *= 2)
+        for (int i = 0; i + step < r->size; i += 2 * step)
+            MEZZO_TRY(mz_ranks_issue_add(r, into, true, parts + (i + step) * shard, parts + i * shard, shard));
+    return mz_ranks_issue_add(r, into, adds, parts, sum, shard);
+}
+
 static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, int64_t shard, float *sum) {
     const mz_collective exchange = {
         .kind = MZ_ALL_TO_ALL, .send = region, .recv = r->parts, .count = (size_t)shard, .dtype = MEZZO_F32};
     MEZZO_TRY(issue_collective(r, into, &exchange));
-    for (int step = 1; step < r->size; step *= 2)
-        for (int i = 0; i < r->size; i += 2 * step)
-            MEZZO_TRY(mz_ranks_issue_add(r, into, true, r->parts + (i + step) * shard, r->parts + i * shard, shard));
-    return mz_ranks_issue_add(r, into, false, r->parts, sum, shard);
+    return issue_pairs(r, into, r->parts, shard, false, sum);
 }
 
 // Adds them in the order of ranks, from numbers that travel as BF16, this rank's own included. The result is stored in
@@ -395,6 +409,8 @@ static mezzo_status issue_scattered(mz_ranks *r, int k) {
     if (alone >= 0 && mz_program_gradient(r->program, alone) == NULL) // all ranks have zeros
         return r->micro > 1 && !r->canonical ? MEZZO_OK : issue_zero(r, sum, region->shard);
     MEZZO_TRY(issue_gathering(r, k, &from));
+    if (mz_region_exchanged(r->params, k)) // the program made all ranks' contributions here
+        return issue_pairs(r, NULL, from, region->shard, r->micro > 1 && !r->canonical, sum);
     if (r->canonical)
         return issue_tree(r, NULL, from, region->shard, sum);
     if (r->bf16_wire)

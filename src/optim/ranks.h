@@ -44,7 +44,7 @@ static inline int64_t mz_bucket_elements(double mib) { // elements of FP32 gradi
 // together.
 static inline mz_cut mz_ranks_cut(mz_shard shard, bool canonical, int rank, int size, int64_t bucket) {
     const bool scattered = shard >= MZ_SHARD_GRADIENTS && size > 1;
-    const mz_cut cut = {size, bucket, scattered, scattered && shard == MZ_SHARD_PARAMETERS, rank};
+    const mz_cut cut = {size, bucket, scattered, scattered && shard == MZ_SHARD_PARAMETERS, rank, false};
     return size > 1 || canonical ? cut : (mz_cut){0};
 }
 

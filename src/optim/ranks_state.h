@@ -27,9 +27,9 @@ struct mz_ranks {
     mz_opt_state *states;         // [size]; NULL: one rank
     float *step_record;           // [size][micro + 1]: losses, and an int32: MZ_ASKED_… of the rank
     float *sums[MZ_RANKS_LEVELS]; // canonical: [elements], of 1, 2, 4 … micro batches
-    float *parts;                 // canonical: [size][shard], of the largest region
+    float *parts;                 // canonical: [size][shard], of the largest region that is not exchanged
     float *whole;                 // scattered: [size][mz_ranks_room]
-    uint16_t *wire[2];            // bf16_wire: the largest region, as sent and as received
+    uint16_t *wire[2];            // bf16_wire: likewise, as sent and as received
     size_t bytes;
     mz_adder *adders;
     size_t n_adders, cap_adders;

@@ -1,5 +1,6 @@
 // The choose pass prepares the kernel of each node that runs, and finds which of them write gradients for the first
 // time.
+#include "runtime/exchange.h"
 #include "runtime/gather.h"
 #include "runtime/passes.h"
 
@@ -66,21 +67,36 @@ void mz_compiled_free(mz_compiled *c) {
     memset(c, 0, sizeof *c);
 }
 
+// Prepares by the same kernel the call that writes gradients, where `call` adds to them. *served: it can.
+static mezzo_status prepare_writing(mezzo_device *device, int exchanges, const mz_prepared *adds, mz_call *call,
+                                    mz_prepared *writes, bool *served) {
+    const char *reason = NULL;
+    mezzo_status status = MEZZO_OK;
+    call->attrs.accumulate = false;
+    if (exchanges > 0)
+        status = mz_exchange_prepare(device, exchanges, call, writes);
+    else
+        reason = mz_prepare_kernel(device, adds->kernel, call, writes);
+    call->attrs.accumulate = true;
+    *served = reason == NULL;
+    return reason == mz_out_of_memory ? mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__) : status;
+}
+
 // Prepares a call, and one that adds to gradients also to write them. *workspace: the larger of the two.
-static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, mz_call *call, size_t *workspace) {
+static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, int exchanges, mz_call *call,
+                                 size_t *workspace) {
     mz_prepared *adds = &c->prepared[i], *writes = &c->writing[i];
-    MEZZO_TRY(mz_prepare(device, call, adds));
+    bool served;
+    MEZZO_TRY(exchanges > 0 ? mz_exchange_prepare(device, exchanges, call, adds) : mz_prepare(device, call, adds));
     *workspace = adds->workspace;
     if (!call->attrs.accumulate)
         return MEZZO_OK;
-    call->attrs.accumulate = false;
-    const char *reason = mz_prepare_kernel(device, adds->kernel, call, writes);
-    call->attrs.accumulate = true;
-    if (reason == mz_out_of_memory) {
+    mezzo_status status = prepare_writing(device, exchanges, adds, call, writes, &served);
+    if (status != MEZZO_OK) {
         mz_prepared_free(adds);
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        return status;
     }
-    c->overwrites = c->overwrites && reason == NULL;
+    c->overwrites = c->overwrites && served;
     if (writes->workspace > *workspace)
         *workspace = writes->workspace;
     return MEZZO_OK;
@@ -95,8 +111,9 @@ static mezzo_status choose_kernels(mezzo_device *device, const mezzo_graph *g, m
         mz_call *call = mz_compiled_call(c, c->n_calls);
         mz_call_of_node(device, g, &g->nodes[i], call);
         c->gathers = c->gathers || g->nodes[i].gathers > 0;
-        mezzo_status status = g->nodes[i].gathers > 0 ? mz_gather_prepare(&c->prepared[c->n_calls])
-                                                      : prepare_call(device, c, c->n_calls, call, &bytes);
+        mezzo_status status = g->nodes[i].gathers > 0
+                                  ? mz_gather_prepare(&c->prepared[c->n_calls])
+                                  : prepare_call(device, c, c->n_calls, g->nodes[i].exchanges, call, &bytes);
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         bool second = c->stream && c->placed.stream[i] == 1;

@@ -49,7 +49,7 @@ mezzo_status mz_program_find_fused(mezzo_program *p) {
     for (size_t i = 0; i + 1 < p->c.n_calls; ++i) {
         const mz_node *first = &g->nodes[p->c.node[i]], *second = &g->nodes[p->c.node[i + 1]];
         bool taken = i > 0 && p->pairs[i - 1], apart = p->c.stream && p->c.stream[i] != p->c.stream[i + 1];
-        if (!taken && !apart && first->gathers + second->gathers == 0)
+        if (!taken && !apart && first->gathers + second->gathers + first->exchanges + second->exchanges == 0)
             p->pairs[i] =
                 b->fuse_calls(p->device, &p->c.calls[i], &p->c.calls[i + 1], is_private(g, first, second, readers));
         if (p->pairs[i])

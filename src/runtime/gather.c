@@ -14,23 +14,26 @@ static void tell_gathers(const mezzo_graph *g) {
     }
 }
 
-mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, mezzo_graph *g) {
+mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, bool trains, mezzo_graph *g) {
     if (!params->sharded)
         return MEZZO_OK;
     int *region = mz_alloc(g->n_params + 1, sizeof *region);
     int64_t *at = mz_alloc(g->n_params + 1, sizeof *at);
     int64_t *elements = mz_alloc((size_t)params->n_regions + 1, sizeof *elements);
+    bool *exchanged = mz_alloc((size_t)params->n_regions + 1, sizeof *exchanged);
     mezzo_status status = MEZZO_OK;
-    if (region == NULL || at == NULL || elements == NULL)
+    if (region == NULL || at == NULL || elements == NULL || exchanged == NULL)
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (int k = 0; k < params->n_regions && status == MEZZO_OK; k++)
+    for (int k = 0; k < params->n_regions && status == MEZZO_OK; k++) {
         elements[k] = params->ranks * params->regions[k].shard;
+        exchanged[k] = trains && mz_region_exchanged(params, k);
+    }
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
         const int index = mz_params_index(params, g, i); // -1: bind reports it
         region[i] = index >= 0 ? params->list[index].region : -1;
         at[i] = region[i] >= 0 ? params->list[index].offset - params->regions[region[i]].from : 0;
     }
-    const mz_gathering parts = {region, at, elements, params->n_regions, ahead};
+    const mz_gathering parts = {region, at, elements, exchanged, params->n_regions, params->ranks, ahead};
     if (status == MEZZO_OK)
         status = mz_graph_gather(g, &parts);
     if (status == MEZZO_OK)
@@ -38,6 +41,7 @@ mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, mezzo_grap
     mz_free(region);
     mz_free(at);
     mz_free(elements);
+    mz_free(exchanged);
     return status;
 }
 

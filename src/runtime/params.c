@@ -231,8 +231,8 @@ static int param_of(const mezzo_graph *g, int value) {
     return param >= 0 && g->params[param].value == value ? param : -1;
 }
 
-// Gives each parameter that products read a place among the low copies, by number_low_copies.
-static void find_low_copies(mezzo_params *params, const mezzo_graph *g) {
+// Gives each parameter that products read a place among the low copies, by number_low_copies, and finds the experts.
+static void find_readers(mezzo_params *params, const mezzo_graph *g) {
     for (size_t i = 0; i < params->n; ++i)
         params->list[i].low_copy_slot = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -240,6 +240,8 @@ static void find_low_copies(mezzo_params *params, const mezzo_graph *g) {
             const int param = param_of(g, g->nodes[i].in[k]);
             if (param >= 0 && mz_op_table[g->nodes[i].op].cast_class == MZ_CAST_LOW)
                 params->list[param].low_copy_slot = 0;
+            if (param >= 0 && g->nodes[i].op == MZ_OP_grouped_linear)
+                params->list[param].experts = true;
         }
 }
 
@@ -284,7 +286,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
         store(p, &stored[cast->params[i].value], params->ranks > 0);
         params->padded = params->padded || p->storage.padded;
     }
-    find_low_copies(params, g);
+    find_readers(params, g);
     return settle_keys(params);
 }
 
@@ -380,6 +382,7 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
     params->rank = cut->rank;
     params->scattered = cut->scattered;
     params->sharded = cut->sharded;
+    params->exchanges = cut->exchanges && cut->sharded;
     params->grads_empty = true;
     params->requantizes = options != NULL && (options->recompute || options->recompute_light);
     MEZZO_TRY_GOTO(status, make_specs(params, graph, options));

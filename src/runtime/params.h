@@ -30,6 +30,7 @@ typedef struct mz_param {
     int64_t first, own, place, low_copy_place;
     int64_t counted; // numbers the blocks of MZ_NORM_BLOCK: `offset`, or the offset without shards
     int region;      // the region that has it, with parameters in shards; else -1
+    bool experts;    // the matrices of grouped_linear, [experts, …]
 } mz_param;
 
 typedef struct mz_low_copy {
@@ -55,6 +56,7 @@ typedef struct mz_cut {
     bool scattered; // a rank keeps its shards of the gradients; whole ones are a program's values until their sum
     bool sharded;   // parameters too: a region has whole parameters, and programs gather them
     int rank;       // sharded: the shards' owner
+    bool exchanges; // sharded: a shard of experts is whole experts, and their rows travel to their owner
 } mz_cut;
 
 // Sharded parameters, whole on the host: FP32 masters by offset, and each low copy by offset less `from`.
@@ -83,7 +85,7 @@ struct mezzo_params {
     uint64_t seed; // the parameters were drawn from it
     int ranks;     // the buffers are cut for them; 0: not cut
     int rank;      // mz_cut's, as the next line's
-    bool scattered, sharded;
+    bool scattered, sharded, exchanges;
     int64_t fp32_shards;   // elements of this process's trained FP32 masters: all, or its shards
     int64_t copied_from;   // sharded: elements before the first shard with a low copy
     int64_t counted;       // elements that the norm's blocks number
@@ -127,6 +129,8 @@ void mz_params_shard(const mezzo_params *params, int index, int rank, int region
                      int64_t *place);
 // The only parameter of a region; -1: it has several.
 int mz_region_only_param(const mezzo_params *params, int region);
+// The region is one parameter of experts, and programs that train read this process's shard alone.
+bool mz_region_exchanged(const mezzo_params *params, int region);
 bool mz_region_has(const mezzo_params *params, const mz_region *region,
                    const mz_param *param);                    // the region has some elements of it
 int64_t mz_params_shard_elements(const mezzo_params *params); // of a buffer of a rank's shards

@@ -140,6 +140,27 @@ static int kind_of(const mz_param *p) {
     return has_low_master(p) ? 2 : p->low_copy_slot >= 0 ? 1 : 0;
 }
 
+// Makes a region of a parameter of experts, which ends where the parameter does.
+static mezzo_status add_exchanged(mezzo_params *params, mz_param *p) {
+    const int64_t ranks = params->ranks, shard = p->stored / ranks;
+    if (p->shape.dim[0] % ranks != 0)
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "ranks.experts is exchange, but %d ranks do not divide the %lld experts of %s: use another number "
+            "of ranks, or ranks.experts gather",
+            params->ranks, (long long)p->shape.dim[0], p->name);
+    if (p->storage.padded || shard % MZ_NORM_BLOCK != 0)
+        return mz_fail(
+            MEZZO_ERR_INVALID,
+            "ranks.experts is exchange, but a rank's %lld numbers of %s are not a multiple of %d: change the "
+            "number of ranks or the experts' width, or use ranks.experts gather",
+            (long long)shard, p->name, MZ_NORM_BLOCK);
+    p->offset = params->elements;
+    params->regions[params->n_regions++] = (mz_region){.from = p->offset, .shard = shard};
+    params->elements += p->stored;
+    return MEZZO_OK;
+}
+
 // Fills regions with whole parameters of one kind: as many as `most` elements hold, at least one.
 static mezzo_status add_regions(mezzo_params *params, int kind, int64_t most, size_t *cap) {
     int64_t from = params->elements;
@@ -149,10 +170,16 @@ static mezzo_status add_regions(mezzo_params *params, int kind, int64_t most, si
         mz_param *p = &params->list[i];
         if (p->frozen || kind_of(p) != kind)
             continue;
-        MEZZO_TRY(MZ_RESERVE(params->regions, *cap, (size_t)params->n_regions + 2));
-        if (most > 0 && params->elements + p->stored - from > most) {
+        const bool exchanged = params->exchanges && p->experts;
+        MEZZO_TRY(MZ_RESERVE(params->regions, *cap, (size_t)params->n_regions + 3));
+        if (exchanged || (most > 0 && params->elements + p->stored - from > most)) {
             close_region(params, from);
             from = params->elements;
+        }
+        if (exchanged) {
+            MEZZO_TRY(add_exchanged(params, p));
+            from = params->elements;
+            continue;
         }
         p->offset = params->elements;
         params->elements += round_up(p->stored, MZ_NORM_BLOCK);
@@ -239,6 +266,11 @@ bool mz_region_has(const mezzo_params *params, const mz_region *region, const mz
     return p->offset < region->from + params->ranks * region->shard && p->offset + p->count > region->from;
 }
 
+bool mz_region_exchanged(const mezzo_params *params, int region) {
+    const int alone = params->exchanges ? mz_region_only_param(params, region) : -1;
+    return alone >= 0 && params->list[alone].experts;
+}
+
 int mz_region_only_param(const mezzo_params *params, int region) {
     int alone = -1, n = 0;
     for (size_t i = 0; i < params->n && params->sharded; ++i)
@@ -276,8 +308,14 @@ static mezzo_status lay_out_ranks(mezzo_params *params, int64_t region) {
 }
 
 mezzo_status mz_params_lay_out(mezzo_params *params, int64_t region) {
-    for (size_t i = 0; i < params->n; ++i)
+    bool experts = false;
+    for (size_t i = 0; i < params->n; ++i) {
         params->low_masters = params->low_masters || has_low_master(&params->list[i]);
+        experts = experts || (params->list[i].experts && !params->list[i].frozen);
+    }
+    if (params->exchanges && !experts)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "ranks.experts is exchange, but no experts are trained here: use ranks.experts gather");
     if (params->ranks > 0)
         MEZZO_TRY(lay_out_ranks(params, region));
     else

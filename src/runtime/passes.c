@@ -92,7 +92,7 @@ static mezzo_status pass_recompute_act(mezzo_graph *g, const mz_target *t) {
 }
 
 static mezzo_status pass_gather(mezzo_graph *g, const mz_target *t) {
-    return mz_params_gather(t->params, t->device->backend->capture_stream != NULL, g);
+    return mz_params_gather(t->params, t->device->backend->capture_stream != NULL, !t->options->forward_only, g);
 }
 
 // Gradients of weights run on a second stream where products are so small that one alone does not fill the device. 30

@@ -219,8 +219,10 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, v
                        "parameter %s has no fp32 master, which this program reads: use precision bf16 for it, or fp32 "
                        "masters",
                        spec->name);
-    if (v->kind == MZ_VALUE_PARAM) { // sharded: the plan places the gathered regions
-        *out = param->region >= 0 ? NULL : p->params->master + param->offset;
+    const bool own = v->shape.dim[0] != param->shape.dim[0]; // exchanged experts: this rank's shard
+    if (v->kind == MZ_VALUE_PARAM) {                         // sharded: the plan places the gathered regions
+        const int64_t at = own ? param->place + param->first : param->offset;
+        *out = param->region >= 0 && !own ? NULL : p->params->master + at;
     } else if (v->kind == MZ_VALUE_GRAD && param->frozen) {
         return mz_fail(
             MEZZO_ERR_INVALID,
@@ -236,8 +238,9 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, v
                            "made from: make them from this graph",
                            spec->name);
         MEZZO_TRY(mz_params_low_copy(p->params, v->dtype, &low_copy));
-        if (param->region < 0)
-            *out = (char *)low_copy->data + param->low_copy_slot * (int64_t)mezzo_dtype_size(v->dtype);
+        const int64_t at = own ? param->low_copy_place + param->first : param->low_copy_slot;
+        if (param->region < 0 || own)
+            *out = (char *)low_copy->data + at * (int64_t)mezzo_dtype_size(v->dtype);
     }
     return MEZZO_OK;
 }

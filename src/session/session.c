@@ -136,7 +136,7 @@ static mezzo_status open_programs(mz_session *s, unsigned parts) {
     mezzo_status status = MEZZO_OK;
     mezzo_graph *graph = NULL;
     const mezzo_program_options train = mz_session_training(o), eval = mz_session_forward(o);
-    const mz_cut cut = mz_ranks_cut(o->shard, o->canonical, o->rank, o->size, o->bucket);
+    const mz_cut cut = mz_session_cut(o, o->rank);
     MEZZO_TRY_GOTO(status, mz_session_graph(o, &o->form, &graph));
     MEZZO_TRY_GOTO(status, mz_params_create(s->device, graph, &train, o->seed, o->master, &cut, &s->params));
     if (o->model.maker->load != NULL)

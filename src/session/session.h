@@ -24,12 +24,19 @@ typedef struct mz_session_options {
     int rank, size;          // 0 of 1 alone
     mz_shard shard;          // what ranks share of the rest
     bool canonical, bf16_wire;
+    bool exchanges;               // rows travel to the ranks that own their experts
     int64_t bucket;               // elements of gradients that are summed together
     bool replays, replays_update; // steps, and their updates, are computed twice (train/replay.h)
 } mz_session_options;
 
 static inline mz_ranks_options mz_session_ranks(const mz_session_options *o) {
     return (mz_ranks_options){o->shard, o->canonical, o->bf16_wire, o->step.micro_batches};
+}
+// How the parameters of `rank` are cut.
+static inline mz_cut mz_session_cut(const mz_session_options *o, int rank) {
+    mz_cut cut = mz_ranks_cut(o->shard, o->canonical, rank, o->size, o->bucket);
+    cut.exchanges = o->exchanges;
+    return cut;
 }
 // For timing a step of a model: 1 micro batch of `batch` rows, AdamW with a small rate, clipping, quick first values.
 // INVALID as mezzo_model_check.

@@ -3,13 +3,9 @@
 #include "runtime/program.h"
 #include "session/session.h"
 
-static mz_cut cut_of(const mz_session_options *o) {
-    return mz_ranks_cut(o->shard, o->canonical, 0, o->size, o->bucket);
-}
-
 static mezzo_status plan_forward(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
                                  const mezzo_program_options *options, mezzo_memory *out) {
-    const mz_cut cut = cut_of(o);
+    const mz_cut cut = mz_session_cut(o, 0);
     return mz_plan_memory(device, g, options, o->master, &cut, out);
 }
 
@@ -27,7 +23,7 @@ mezzo_status mz_session_sketch_forward(mezzo_device *device, const mz_session_op
 static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
                                    mz_optimizer_size *out) {
     const mezzo_program_options options = mz_session_training(o);
-    const mz_cut cut = cut_of(o);
+    const mz_cut cut = mz_session_cut(o, 0);
     const mz_ranks_options ranks = mz_session_ranks(o);
     mezzo_params *params;
     MEZZO_TRY(mz_params_sketch(device, g, &options, o->master, &cut, &params));
@@ -75,7 +71,7 @@ void mz_footprint_set_optimizer(const mezzo_device *device, mz_optimizer_size op
 static mezzo_status sketch(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
                            const mz_footprint *like, mz_footprint *out) {
     const mezzo_program_options train = mz_session_training(o), forward = mz_session_forward(o);
-    const mz_cut cut = cut_of(o);
+    const mz_cut cut = mz_session_cut(o, 0);
     mz_optimizer_size optimizer;
     mezzo_memory m;
     MEZZO_TRY(mz_plan_memory(device, g, &train, o->master, &cut, &m));

@@ -329,6 +329,7 @@ mz_session_options mz_run_config_session(const mz_run_config *c) {
                                 .shard = c->shard,
                                 .canonical = c->canonical,
                                 .bf16_wire = c->bf16_wire,
+                                .exchanges = c->exchange_experts,
                                 .bucket = mz_bucket_elements(c->bucket_mib),
                                 .replays = c->replay > 0,
                                 .replays_update = c->replay_update};
@@ -447,6 +448,9 @@ static mezzo_status check_together(const mz_run_config *c) {
         return mz_fail(MEZZO_ERR_INVALID, "data.val is set but data.train is not: give both, or data.path");
     if (c->replay_update && c->replay == 0)
         return mz_fail(MEZZO_ERR_INVALID, "train.replay_update is set but train.replay is 0: set it (--replay N)");
+    if (c->exchange_experts && c->shard != MZ_SHARD_PARAMETERS)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "ranks.experts is exchange, which needs ranks.shard parameters: set both, or neither");
     const mezzo_schedule *s = &c->optimizer.schedule;
     if (s->kind != MEZZO_LR_CONSTANT && s->min_lr > s->lr)
         return mz_fail(MEZZO_ERR_INVALID, "optimizer.min_lr is %g, above optimizer.lr, %g: make it smaller", s->min_lr,

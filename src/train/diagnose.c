@@ -179,6 +179,10 @@ static mezzo_status replay(mz_training *run, uint64_t data, mz_fault *f) {
 
 static void describe_unknown(const mz_training *run, mz_fault *f) {
     begin(f, f->kinds & MZ_BAD_LOSS ? "loss" : f->kinds & MZ_BAD_ACTIVATION ? "activation" : "gradients", 0);
+    if (run->engine.session.params->exchanges) {
+        add(f, "loss or gradients were not finite; ranks.experts gather would name the op");
+        return;
+    }
     add(f, "loss or gradients were not finite, and the replayed step's are: %s",
         run->engine.plan.scaler.enabled ? "the sum over the parameters overflowed, or the weights have changed since"
                                         : "the device computed a different result the second time; check its memory");
@@ -192,7 +196,8 @@ static mezzo_status look_for_fault(mz_training *run, uint64_t data, mz_fault *f,
     if (f->text[0] == '\0' && f->kinds & MZ_BAD_MOMENTS)
         MEZZO_TRY(check_moments(run, f));
     *source = f->text[0] != '\0';
-    return *source ? MEZZO_OK : replay(run, data, f);
+    // A rank by itself cannot exchange rows.
+    return *source || run->engine.session.params->exchanges ? MEZZO_OK : replay(run, data, f);
 }
 
 // Every rank looks by itself, so that each needs the parameters whole.

@@ -8,6 +8,7 @@ static void count(const mezzo_graph *g, const mezzo_params *params, mz_explained
             out->copies = (size_t)params->low_copy_elements * mezzo_dtype_size(g->values[i].dtype);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const mz_node *n = &g->nodes[i];
+        out->exchanged += n->exchanges > 0 && n->op != MZ_OP_quantize;
         if (n->gathers == 0)
             continue;
         const mz_value *v = &g->values[n->out[0]];

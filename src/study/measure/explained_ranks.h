@@ -10,6 +10,7 @@ typedef struct mz_explained_ranks {
     size_t masters, copies, gradients; // bytes that it holds; copies: 0 where nothing reads a low-precision one
     int64_t forward, backward;         // buckets that a micro batch gathers; backward: with what is recomputed
     size_t gathered;                   // bytes of them, its own part too
+    int64_t exchanged;                 // products of a micro batch whose rows travel to the ranks of their experts
 } mz_explained_ranks;
 
 // Laid out for the device; nothing is allocated there.

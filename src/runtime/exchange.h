@@ -1,0 +1,18 @@
+// Runs the products of experts that several ranks own. The graph and its values stay those of one rank: a node's rows
+// and results are this rank's own, in order of expert, and only its matrices are this rank's experts. The call sends
+// each rank the rows of its experts, multiplies those that come, and returns the results.
+//
+// The rows of each rank are multiplied by themselves, as on a rank that has all experts. So a row's result has the same
+// bits on any number of ranks, and part r of a matrix gradient [ranks, experts here, …] is that of rank r's micro
+// batch: the sums over ranks add these parts (optim/ranks.c) without a transfer.
+#ifndef MZ_RUNTIME_EXCHANGE_H
+#define MZ_RUNTIME_EXCHANGE_H
+
+#include "runtime/calls.h"
+
+// Makes the plan of a call whose node's `exchanges` is `ranks`: grouped_linear, one of its gradients, or the quantize
+// of its matrices, which measures those of all ranks. *out belongs to the caller. UNSUPPORTED: on a device with a
+// queue, where the host does not know the numbers of rows; or no kernel serves the product.
+mezzo_status mz_exchange_prepare(mezzo_device *device, int ranks, const mz_call *call, mz_prepared *out);
+
+#endif
