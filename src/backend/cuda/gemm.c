@@ -284,6 +284,7 @@ enum { PROBE_COLUMNS = 32 };
 
 typedef struct rehearsal {
     mz_gemm_data data;
+    void *added; // what a key with beta adds: C, or what D holds before a run
     void *first; // what the first algorithm gave
     void *exact; // FP32, of the first columns
     void *workspace, *memory;
@@ -303,7 +304,7 @@ static bool prepare(const mz_gemm_key *key, rehearsal *r) {
     size_t vector = mz_align_up((size_t)(key->m > key->n ? key->m : key->n) * 4, 256), available, total;
     r->d_bytes = span(key->m * key->n, key->batch, key->stride_d, key->result);
     size_t exact = mz_align_up((size_t)(key->m * PROBE_COLUMNS) * sizeof(float), 256);
-    size_t needed = a + b + 3 * r->d_bytes + vector + exact + WORKSPACE + 256;
+    size_t needed = a + b + (key->beta ? 4 : 3) * r->d_bytes + vector + exact + WORKSPACE + 256;
     if (cudaMemGetInfo(&available, &total) != cudaSuccess || needed > available / 2 ||
         cudaMalloc(&r->memory, needed) != cudaSuccess || cudaEventCreate(&r->from) != cudaSuccess ||
         cudaEventCreate(&r->to) != cudaSuccess)
@@ -311,7 +312,9 @@ static bool prepare(const mz_gemm_key *key, rehearsal *r) {
     char *at = r->memory;
     r->data.a = at, r->data.b = at += a, r->data.d = at += b, r->first = at += r->d_bytes;
     r->data.aux = at += r->d_bytes, r->data.bias = at += r->d_bytes;
-    r->exact = at += vector, r->workspace = at += exact;
+    r->added = at += vector;
+    r->exact = at += key->beta ? r->d_bytes : 0, r->workspace = at += exact;
+    r->data.c = key->apart ? r->added : NULL;
     r->differs = (int32_t *)(void *)(at + WORKSPACE);
     r->filled = needed - WORKSPACE - 256;
     return true;
@@ -319,7 +322,10 @@ static bool prepare(const mz_gemm_key *key, rehearsal *r) {
 
 static bool fill(mz_cuda_device *cuda, const mz_gemm_key *key, const rehearsal *r, bool cancel) {
     const size_t count = r->filled / mezzo_dtype_size((mezzo_dtype)key->operand);
-    return mz_cu_fill(cuda->stream, (mz_cu_array){r->memory, key->operand}, (int64_t)count, 1, cancel) == cudaSuccess;
+    const size_t added = key->beta ? r->d_bytes / mezzo_dtype_size((mezzo_dtype)key->result) : 0;
+    return mz_cu_fill(cuda->stream, (mz_cu_array){r->memory, key->operand}, (int64_t)count, 1, cancel) == cudaSuccess &&
+           (added == 0 ||
+            mz_cu_fill(cuda->stream, (mz_cu_array){r->added, key->result}, (int64_t)added, 2, cancel) == cudaSuccess);
 }
 
 static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
@@ -345,13 +351,19 @@ static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMa
     return ok ? milliseconds / (float)runs : 0;
 }
 
+// D before a run: zeros, or what is added in place, since algorithms may round it into their sums in another order.
+static bool set_result(mz_cuda_device *cuda, const mz_gemm_key *key, const rehearsal *r) {
+    const bool adds = key->beta && !key->apart;
+    return (adds ? cudaMemcpyAsync(r->data.d, r->added, r->d_bytes, cudaMemcpyDeviceToDevice, cuda->stream)
+                 : cudaMemsetAsync(r->data.d, 0, r->d_bytes, cuda->stream)) == cudaSuccess;
+}
+
 // Returns whether a candidate's result has the first one's bits.
 static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
                       const rehearsal *r, bool first) {
     int32_t differs = 1;
-    bool ok = cudaMemsetAsync(r->data.d, 0, r->d_bytes, cuda->stream) == cudaSuccess &&
-              run_algorithm(cuda, gemm, &candidate->algo, candidate->workspaceSize, &r->data, r->workspace) ==
-                  CUBLAS_STATUS_SUCCESS;
+    bool ok = set_result(cuda, &gemm->key, r) && run_algorithm(cuda, gemm, &candidate->algo, candidate->workspaceSize,
+                                                               &r->data, r->workspace) == CUBLAS_STATUS_SUCCESS;
     if (first)
         return ok &&
                cudaMemcpyAsync(r->first, r->data.d, r->d_bytes, cudaMemcpyDeviceToDevice, cuda->stream) == cudaSuccess;
