@@ -67,7 +67,7 @@ run_stream() { # GPUS ITEM…
             OUT=$all/$name LIMIT=$limit timeout -k 5 "$limit" bash "$root/bench/gpu/${words[0]}.sh" "${words[@]:1}"
         ) >"$all/$name/stdout.txt" 2>&1
         code=$?
-        echo "$name,$limit,$code,$began,$((SECONDS - began)),$visible,$COMMIT" >>"$all/calls.csv"
+        echo "\"$name\",$limit,$code,$began,$((SECONDS - began)),$visible,$COMMIT" >>"$all/calls.csv"
         echo "##### $name: exit $code after $((SECONDS - began)) s, at $SECONDS s"
         tail -n "${LINES_SHOWN:-14}" "$all/$name/stdout.txt" | cut -c1-200
         pack
@@ -82,4 +82,4 @@ for i in "${!streams[@]}"; do cat "$build/stream-$i.txt"; done
 # shellcheck disable=SC2086
 [[ -z $after ]] || run_stream all $after
 pack
-column -s, -t "$all/calls.csv" 2>/dev/null || cat "$all/calls.csv"
+cat "$all/calls.csv"

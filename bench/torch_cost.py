@@ -221,13 +221,16 @@ def compare(options: argparse.Namespace, program: str, kind: str, size: str, tra
     out = subprocess.run([options.mezzo, "doctor", "--trace", str(trace), "--json"], stdout=subprocess.PIPE, check=False).stdout
     result = json.loads(out)
     costs = {row["format"]: row for row in result["costs"]}
-    bf16 = costs.get("bf16", {"step_ms": float("nan"), "least_ms": float("nan"), "most_ms": float("nan")})
-    error = bf16["step_ms"] / measured - 1
-    print(f"{options.device} {kind:>11}:{size:3} bf16: predicted {bf16['step_ms']:8.3f} ms ({bf16['least_ms']:.3f} to {bf16['most_ms']:.3f}), measured "
-          f"{measured:8.3f} ms, {100 * error:+5.1f} % (fp32 {costs['fp32']['step_ms']:.3f} ms)", flush=True)
-    return [kind, size, "bf16", *(f"{bf16[key]:.4g}" for key in ("step_ms", "least_ms", "most_ms")), f"{measured:.4g}", f"{error:.3f}",
-            f"{costs['fp32']['step_ms']:.4g}", str(int(f" {kind}:" in f" {HELD_OUT[options.device]}")), result["torch"], f"{options.device}: {json.loads(trace.read_text())['device_name']}",
-            str(json.loads(trace.read_text())["threads"]), options.commit]
+    bf16 = costs.get("bf16")
+    cells, said = ["", "", ""], "no prediction"
+    error = ""
+    if bf16 is not None:
+        cells, error = [f"{bf16[key]:.4g}" for key in ("step_ms", "least_ms", "most_ms")], f"{bf16['step_ms'] / measured - 1:.3f}"
+        said = f"predicted {bf16['step_ms']:8.3f} ms ({bf16['least_ms']:.3f} to {bf16['most_ms']:.3f})"
+    print(f"{options.device} {kind:>11}:{size:3} bf16: {said}, measured {measured:8.3f} ms{f', {100 * float(error):+5.1f} %' if error else ''} (fp32 {costs['fp32']['step_ms']:.3f} ms)", flush=True)
+    facts = json.loads(trace.read_text())
+    return [kind, size, "bf16", *cells, f"{measured:.4g}", error, f"{costs['fp32']['step_ms']:.4g}", str(int(f" {kind}:" in f" {HELD_OUT[options.device]}")), result["torch"],
+            f"{options.device}: {facts['device_name']}", str(facts["threads"]), options.commit]
 
 
 def main() -> None:
@@ -267,8 +270,10 @@ def main() -> None:
                 rows.writerow(row)
                 out.flush()
                 seen = count[row[9]]
-                for i, yes in enumerate((True, abs(float(row[7])) <= 0.15, float(row[4]) <= float(row[6]) <= float(row[5]))):
-                    seen[i] += yes
+                seen[0] += 1
+                if row[7]:
+                    seen[1] += abs(float(row[7])) <= 0.15
+                    seen[2] += float(row[4]) <= float(row[6]) <= float(row[5])
             except (RuntimeError, ValueError) as error:
                 print(f"{options.device} {case}: {error}", flush=True)
     print("; ".join(f"{what}: {near} of {n} within 15 %, {inside} within the bounds" for what, (n, near, inside) in zip(("held out", "others"), count.values())))

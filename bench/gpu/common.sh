@@ -24,7 +24,7 @@ pick() { if [[ ${TINY:-0} == 1 ]]; then echo "$2"; else echo "$1"; fi; } # SHAPE
 time_for() { [[ $(left) -ge $1 ]] || { echo "no time for $2" && return 1; }; } # SECONDS WHAT
 capped() { local most=$1 && shift && timeout -k 2 $(($(left) - 1 < most ? ($(left) > 2 ? $(left) - 1 : 1) : most)) "$@"; } # SECONDS COMMAND…
 verdict() { if [[ $1 -eq 0 ]]; then echo "OK: $2"; else echo "FAIL: $2"; fi; } # STATUS WHAT
-tokens() { [[ -d $work/tokens ]] || "$mezzo" data "$text" --tokenizer gpt2 --out "$work/tokens" >/dev/null; echo "$work/tokens"; }
+tokens() { [[ -d $work/tokens ]] || "$mezzo" data "$text" --tokenizer "${1:-gpt2}" --out "$work/tokens" >/dev/null 2>"$out/tokens.err"; echo "$work/tokens"; } # [TOKENIZER]
 
 row() { # FILE HEADER VALUE…: appends a row, which card and commit end
     local file=$out/$1 header=$2 line="" value

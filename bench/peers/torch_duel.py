@@ -73,10 +73,11 @@ def named_weights(net, path):
                 yield "net.lm_head.weight", value
 
 
-def make(shape, weights):
+def make(shape, weights, device):
     model, layers, heads, kv_heads, width, inner, vocab, _, context, _ = shape
-    net = CS336(vocab, context, width, inner, layers, heads) if model == "cs336" else Qwen(vocab, context, width, inner, layers, heads, kv_heads)
-    net.load_state_dict({**{name: value for name, value in net.state_dict().items() if name == "table"}, **dict(named_weights(net, weights))})
+    with torch.device(device):
+        net = CS336(vocab, context, width, inner, layers, heads) if model == "cs336" else Qwen(vocab, context, width, inner, layers, heads, kv_heads)
+    net.load_state_dict({name: value for name, value in net.state_dict().items() if name == "table"} | dict(named_weights(net, weights)))
     return net
 
 
@@ -154,8 +155,7 @@ def main():
         if options.device == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        with torch.device(options.device):
-            net = make(shape, options.weights)
+        net = make(shape, options.weights, options.device)
         train(net, windows, way, options, batch, context)
         del net
 
