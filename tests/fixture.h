@@ -1,28 +1,15 @@
-// What most tests of the library begin with: a check of a status, a small model, batches that any test can make again,
+// What most tests of the library begin with: a small model, batches that any test can make again,
 // and the objects of a run.
 #ifndef TEST_FIXTURE_H
 #define TEST_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "device.h"
 #include "mezzo/model.h"
 #include "mezzo/step.h"
-
-// Fails the test with the library's message and where it came from.
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        const mezzo_status must_status = (expr);                                                                       \
-        if (must_status != MEZZO_OK)                                                                                   \
-            fail_msg("%s: %s: %s\n%s", #expr, mezzo_status_name(must_status), mezzo_error_message(),                   \
-                     mezzo_error_trace());                                                                             \
-    } while (0)
+#include "test.h"
 
 // Two layers of two heads, without dropout; glm4_moe has three, and four experts.
 static inline mezzo_model_config fixture_model(const char *name, int64_t d_model, int64_t d_ff, int64_t vocab,

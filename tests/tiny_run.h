@@ -30,6 +30,12 @@ static inline void tiny_text(void) { // 6 kB, no two lines alike
     mz_text_free(&t);
 }
 
+static inline int tiny_setup(void **state) { // of a test program
+    (void)state;
+    tiny_text();
+    return 0;
+}
+
 static inline void tiny_watch(void *user, const mezzo_progress *p) {
     tiny_log *log = user;
     if (p->event == MEZZO_EVENT_WARNING) {

@@ -6,13 +6,9 @@
 // added where results are judged (compare.c).
 #include <math.h>
 #include <stdlib.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "bounds.h"
+#include "test.h"
 
 static const double u32 = 0x1p-24;
 static const double function_ulps = 8; // exp, erf, tanh, log and the few operations around them, in u

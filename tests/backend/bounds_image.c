@@ -1,12 +1,8 @@
 // Bounds of the ops on images, as bounds.c's.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "bounds.h"
+#include "test.h"
 
 static const double u32 = 0x1p-24;
 

@@ -1,12 +1,8 @@
 // Cases of ops on one element at a time, of tables, and of pieces of tensors.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
+#include "test.h"
 
 #define ROW(...) {__VA_ARGS__},
 static const int64_t embedding_shapes[][3] = {MZ_EMBEDDING_SHAPES(ROW)};

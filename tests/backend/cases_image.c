@@ -1,12 +1,8 @@
 // Cases of the ops on images: convolution, group norm, resampling, noise, times.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
+#include "test.h"
 
 // --- convolution ---------------------------------------------------------------------------------------------------
 typedef struct convolution {

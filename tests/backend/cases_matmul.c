@@ -1,12 +1,8 @@
 // Cases of matrix products and attention.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
+#include "test.h"
 
 #define ROW(...) {__VA_ARGS__},
 static const int64_t matmul_shapes[][3] = {MZ_MATMUL_SHAPES(ROW)};

@@ -1,12 +1,8 @@
 // Cases of mixtures of experts.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
+#include "test.h"
 
 // tokens, experts of each, experts, width, inner width; with the last ones some experts have no rows
 static const int64_t shapes[][5] = {{1, 1, 1, 3, 5},

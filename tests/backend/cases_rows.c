@@ -1,12 +1,8 @@
 // Cases of norms, softmax, the loss and sums.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
+#include "test.h"
 
 #define ROW(...) {__VA_ARGS__},
 static const int64_t row_shapes[][2] = {MZ_ROW_SHAPES(ROW)};

@@ -1,13 +1,9 @@
 // Cases of what is found of tensors: histograms, and what formats make of their numbers.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "backend/inspect.h"
 #include "cases.h"
+#include "test.h"
 
 // Every bucket's edges: the powers of two, the numbers just below and above, zeros, infinities, NaN; then many numbers,
 // in each format.

@@ -1,16 +1,12 @@
 // Cases of the update: gradients' statistics, the step's decisions, optimizers, low copies and the loss scale.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "backend/update.h"
 #include "base/dynamic8.h"
 #include "cases.h"
 #include "backend/inspect.h"
 #include "optim/kinds.h"
+#include "test.h"
 
 // Five parameters; the optimizer under test owns all but the third. Offsets are multiples of 16, the moments lie in
 // another order, low copies are BF16, FP16 or none; the fourth one's gradient lies where the third one's would.

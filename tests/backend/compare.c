@@ -1,13 +1,9 @@
 // Running a trial on every kernel of every device, and judging the results.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "device.h"
+#include "test.h"
 #include "trial.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF, MAX_DEVICES = 8 }; // 0xFF…: NaN in every float format

@@ -1,12 +1,8 @@
 // The attention kernels for AMX on any machine with AVX-512 and its BF16 conversions: the tile instructions are
 // emulated in C, everything around them (packing, blocks, softmax, dropout) is what runs beside the real ones.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
+#include "test.h"
 
 #if defined(MZ_AMX_EMULATE)
 #define attention_prepare   forward_prepare

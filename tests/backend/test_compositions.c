@@ -1,16 +1,12 @@
 // Every composition against the reference, in the manner of test_kernels: the same cases, the same bounds.
 // Seen to fail with: a mask or a window of attention off by one key; GELU's constant 0.1 % off; equal numbers of an
 // extremum that all get the whole gradient; ignored targets that are counted; padding of one side left out.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
 #include "graph/compose.h"
 #include "runtime/calls.h"
 #include "runtime/program.h"
+#include "test.h"
 
 typedef struct composed {
     mezzo_graph *g;
@@ -174,8 +170,7 @@ static bool is_composed(mz_op op) {
 }
 
 #define OP(name, ...)                                                                                                  \
-    static void composition_of_##name(void **state) {                                                                  \
-        (void)state;                                                                                                   \
+    TEST(composition_of_##name) {                                                                                      \
         if (!is_composed(MZ_OP_##name))                                                                                \
             skip();                                                                                                    \
         cases_##name();                                                                                                \
@@ -188,17 +183,4 @@ static bool is_composed(mz_op op) {
 #undef OP_BACKWARD
 #undef OP_STATE
 
-int main(int argc, char **argv) {
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-#define OP(name, ...)          cmocka_unit_test(composition_of_##name),
-#define OP_BACKWARD(name, ...) cmocka_unit_test(composition_of_##name),
-#define OP_STATE(...)
-#include "graph/ops.def"
-#undef OP
-#undef OP_BACKWARD
-#undef OP_STATE
-    };
-    return cmocka_run_group_tests(tests, open_devices, close_devices);
-}
+TEST_GROUP(open_devices, close_devices)

@@ -1,13 +1,9 @@
 // Every kernel of the device under test against the reference, op by op of ops.def: the CPU's at every level that this
 // processor has.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "cases.h"
 #include "device.h"
+#include "test.h"
 
 static int open_devices(void **state) {
     (void)state;

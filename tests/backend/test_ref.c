@@ -1,12 +1,8 @@
 // The reference against numbers worked out by hand: everything else is measured from it.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "backend/update.h"
+#include "test.h"
 #include "trial.h"
 
 static const double fp64 = 0x1p-50; // a few FP64 operations on numbers of about 1
@@ -25,8 +21,7 @@ static void expect(trial *t, int slot, const double *values, double error) {
 }
 
 // x [2, 3] · wᵀ [2, 3] + bias, through ReLU, plus a residual.
-static void linear_with_its_epilogue(void **state) {
-    (void)state;
+TEST(linear_with_its_epilogue) {
     trial *t = trial_new(MZ_OP_linear);
     t->attrs.act = MZ_ACT_RELU;
     t->attrs.via = MEZZO_F32;
@@ -50,8 +45,7 @@ static void linear_with_its_epilogue(void **state) {
 
 // It is the operands that are rounded, not the product: 2⁻¹² is lost in 1 + 2⁻¹² by all but FP32, and 1 + 2⁻⁸ is a tie
 // between two BF16 values, which goes to the even one, 1.
-static void operands_are_rounded_to_the_compute_dtype(void **state) {
-    (void)state;
+TEST(operands_are_rounded_to_the_compute_dtype) {
     static const struct {
         mezzo_dtype compute;
         double a, b, product;
@@ -73,8 +67,7 @@ static void operands_are_rounded_to_the_compute_dtype(void **state) {
 }
 
 // Two positions, one head of width 1: the first sees itself only, the second weighs both by exp(q·k).
-static void attention_is_causal(void **state) {
-    (void)state;
+TEST(attention_is_causal) {
     trial *t = trial_new(MZ_OP_attention);
     t->attrs.causal = true;
     t->attrs.heads = 1;
@@ -89,8 +82,7 @@ static void attention_is_causal(void **state) {
 }
 
 // The same numbers where every query sees both keys, and one query over two keys.
-static void attention_sees_every_key(void **state) {
-    (void)state;
+TEST(attention_sees_every_key) {
     trial *t = trial_new(MZ_OP_attention);
     t->attrs.heads = 1;
     trial_input(t, 0, MEZZO_F32, SHAPE(1, 2, 3));
@@ -113,8 +105,7 @@ static void attention_sees_every_key(void **state) {
     trial_free(t);
 }
 
-static void cross_entropy_of_equal_logits_is_log_of_their_number(void **state) {
-    (void)state;
+TEST(cross_entropy_of_equal_logits_is_log_of_their_number) {
     trial *t = trial_new(MZ_OP_cross_entropy);
     t->attrs.ignore_index = -1;
     trial_input(t, 0, MEZZO_F32, SHAPE(3, 4));
@@ -135,8 +126,7 @@ static void cross_entropy_of_equal_logits_is_log_of_their_number(void **state) {
 
 // Of n independent draws np ± 5·√(np(1-p)) are dropped, the rest are scaled so that the mean stays; the step and the
 // stream matter.
-static void dropout_keeps_the_mean_and_follows_its_key(void **state) {
-    (void)state;
+TEST(dropout_keeps_the_mean_and_follows_its_key) {
     enum { N = 40000 };
     trial *t = trial_new(MZ_OP_dropout);
     t->attrs = (mz_attrs){.p = 0.25f, .rng = 9};
@@ -171,8 +161,7 @@ static void dropout_keeps_the_mean_and_follows_its_key(void **state) {
 
 // AdamW's first step moves every parameter by lr·g/(|g| + eps), whatever the gradient's size, after the decay p·(1 -
 // lr·wd).
-static void the_first_adamw_step_has_the_size_of_the_learning_rate(void **state) {
-    (void)state;
+TEST(the_first_adamw_step_has_the_size_of_the_learning_rate) {
     static const mz_segment segment = {.count = 3, .low_copy_offset = MZ_NO_LOW_COPY, .decay = 1};
     static const mz_opt_state step = {.step = 1, .last_clip = 1, .lr = 0.125, .bias = {{0.1, 0.001}}};
     trial *t = trial_new(MZ_OP_adamw);
@@ -195,8 +184,7 @@ static void the_first_adamw_step_has_the_size_of_the_learning_rate(void **state)
 }
 
 // Growth interval 2: up after two good steps, half after a bad one, and the count starts again.
-static void the_scale_grows_and_backs_off(void **state) {
-    (void)state;
+TEST(the_scale_grows_and_backs_off) {
     const struct {
         int found;
         float scale;
@@ -220,18 +208,4 @@ static void the_scale_grows_and_backs_off(void **state) {
         assert_int_equal(block.skipped, skipped);
         trial_free(t);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_with_its_epilogue),
-        cmocka_unit_test(operands_are_rounded_to_the_compute_dtype),
-        cmocka_unit_test(attention_is_causal),
-        cmocka_unit_test(attention_sees_every_key),
-        cmocka_unit_test(cross_entropy_of_equal_logits_is_log_of_their_number),
-        cmocka_unit_test(dropout_keeps_the_mean_and_follows_its_key),
-        cmocka_unit_test(the_first_adamw_step_has_the_size_of_the_learning_rate),
-        cmocka_unit_test(the_scale_grows_and_backs_off),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,8 @@
 // Making trials: tensors with seeded contents, and the reference's answer.
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "test.h"
 #include "trial.h"
 
 // Of the op's name, so that a new row of ops.def leaves the others' numbers as they are: FNV-1a.

@@ -73,8 +73,7 @@ static float marked(objects *o) {
     return v[0];
 }
 
-static void test_every_allocation_of_creation(void **state) {
-    (void)state;
+TEST(test_every_allocation_of_creation) {
     objects o = {0};
     must(mezzo_device_open("ref", 1, &o.device));
     int64_t n = 0;
@@ -148,8 +147,7 @@ static void saves(arm_fn arm, int64_t step, const char *what) {
     objects_free(&o);
 }
 
-static void test_every_call_of_a_save(void **state) {
-    (void)state;
+TEST(test_every_call_of_a_save) {
     saves(arm_alloc, 2, "allocation");
     saves(arm_open, 2, "open");
     saves(arm_write, 2, "write");
@@ -158,8 +156,7 @@ static void test_every_call_of_a_save(void **state) {
 }
 
 // The same step again: the one that is replaced stays until the new one is whole.
-static void test_every_call_of_a_replacement(void **state) {
-    (void)state;
+TEST(test_every_call_of_a_replacement) {
     saves(arm_alloc, 1, "allocation");
     saves(arm_write, 1, "write");
     saves(arm_fsync, 1, "fsync");
@@ -167,8 +164,7 @@ static void test_every_call_of_a_replacement(void **state) {
 }
 
 // A load that fails changes nothing.
-static void test_every_allocation_of_a_load(void **state) {
-    (void)state;
+TEST(test_every_allocation_of_a_load) {
     objects o;
     char path[4096];
     tiny_clean("faulty");
@@ -195,8 +191,7 @@ static void test_every_allocation_of_a_load(void **state) {
 }
 
 // A whole run, every so many allocations: an error or, once the run needs fewer, success.
-static void test_allocations_of_a_run(void **state) {
-    (void)state;
+TEST(test_allocations_of_a_run) {
     tiny_log log = {0};
     mezzo_train_result result;
     const char *args[] = {"--steps=2", "--layers=1", "--eval-every=1", "--sample-every=0", "--sample-tokens=3", NULL};
@@ -222,8 +217,7 @@ static void test_allocations_of_a_run(void **state) {
 
 // A checkpoint names a step, so the records up to it are flushed before it: some failing fsync is that of
 // metrics.jsonl.
-static void test_records_are_flushed_before_a_checkpoint(void **state) {
-    (void)state;
+TEST(test_records_are_flushed_before_a_checkpoint) {
     tiny_log log = {0};
     mezzo_train_result result;
     const char *args[] = {"--steps=2", "--layers=1", "--checkpoint-every=2", NULL};
@@ -241,20 +235,4 @@ static void test_records_are_flushed_before_a_checkpoint(void **state) {
     assert_false(mz_path_exists("flushed/checkpoints/step-00000002"));
 }
 
-static int setup(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_allocation_of_creation),
-        cmocka_unit_test(test_every_call_of_a_save),
-        cmocka_unit_test(test_every_call_of_a_replacement),
-        cmocka_unit_test(test_every_allocation_of_a_load),
-        cmocka_unit_test(test_allocations_of_a_run),
-        cmocka_unit_test(test_records_are_flushed_before_a_checkpoint),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

@@ -103,8 +103,7 @@ static void put_file(const char *folder, int file, const char *bytes, size_t n) 
     assert_true(f != NULL && fwrite(bytes, 1, n, f) == n && fclose(f) == 0);
 }
 
-static void test_every_bit_counts(void **state) {
-    (void)state;
+TEST(test_every_bit_counts) {
     const char *asked = getenv("MEZZO_FLIPS");
     const uint64_t flips = asked != NULL ? strtoull(asked, NULL, 10) : 30;
     char *bytes[FILES] = {NULL}, path[128];
@@ -156,7 +155,4 @@ static int setup(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_bit_counts)};
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(setup, NULL)

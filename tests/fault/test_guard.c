@@ -142,31 +142,27 @@ static void skipping(const char *precision, const char *accumulation, int lag, c
     }
 }
 
-static void test_skip(void **state) {
-    (void)state;
+TEST(test_skip) {
     skipping("fp32", "--grad-accum=1", 0, NULL);
     skipping("bf16", "--grad-accum=1", 1, NULL);
     skipping("fp16", "--grad-accum=1", 0, NULL);
     skipping("fp8", "--grad-accum=1", 0, NULL);
 }
 
-static void test_skip_with_accumulation(void **state) {
-    (void)state;
+TEST(test_skip_with_accumulation) {
     skipping("fp32", "--grad-accum=2", 1, NULL);
     skipping("fp16", "--grad-accum=2", 1, NULL);
     skipping("fp8-dw16", "--grad-accum=2", 1, NULL);
 }
 
 // What the momentum of a matrix and its scratch hold of a bad step does not come into the next one.
-static void test_skip_with_muon(void **state) {
-    (void)state;
+TEST(test_skip_with_muon) {
     skipping("bf16", "--grad-accum=1", 1, "--optimizer=muon");
     skipping("fp16", "--grad-accum=2", 0, "--optimizer=muon");
 }
 
 // The second of two micro batches: none of the first one's gradients stays either, and the right one is named.
-static void test_skip_in_a_later_micro_batch(void **state) {
-    (void)state;
+TEST(test_skip_in_a_later_micro_batch) {
     tiny_log log = {0};
     mezzo_train_result a, b;
     const char *fewer[] = {"--steps=11", "--grad-accum=3", NULL};
@@ -199,19 +195,16 @@ static void rolling_back(const char *more) {
         }
 }
 
-static void test_rollback(void **state) {
-    (void)state;
+TEST(test_rollback) {
     rolling_back(NULL);
 }
 
-static void test_rollback_with_muon(void **state) {
-    (void)state;
+TEST(test_rollback_with_muon) {
     rolling_back("--optimizer=muon");
 }
 
 // In 8 bits the table of maxima goes back too, with what the bad step and those before it recorded.
-static void test_rollback_in_8_bits(void **state) {
-    (void)state;
+TEST(test_rollback_in_8_bits) {
     static const char *const precisions[] = {"--precision=fp8", "--precision=fp8-dw16", "--precision=fp8-block"};
     for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
         tiny_log log = {0};
@@ -230,8 +223,7 @@ static void test_rollback_in_8_bits(void **state) {
 }
 
 // Under a loss scale it is halved, and its tracker begins again.
-static void test_rollback_halves_the_scale(void **state) {
-    (void)state;
+TEST(test_rollback_halves_the_scale) {
     tiny_log log = {0};
     mezzo_train_result b;
     const char *args[] = {"--steps=12",       "--precision=fp16",  "--checkpoint-every=3",
@@ -245,8 +237,7 @@ static void test_rollback_halves_the_scale(void **state) {
 
 // The checkpoint is the one of a run that ended before the bad step, byte for byte; going on from it is the run that
 // never was bad.
-static void test_stop(void **state) {
-    (void)state;
+TEST(test_stop) {
     for (int lag = 0; lag < 2; lag++)
         for (size_t i = 0; i < MZ_COUNT(faults); i++) {
             tiny_log log = {0};
@@ -274,8 +265,7 @@ static void test_stop(void **state) {
 
 // FP16: one bad gradient is an overflow to the scale, which halves; at a scale that worked, it is written down with its
 // name.
-static void test_a_bad_gradient_under_a_scale(void **state) {
-    (void)state;
+TEST(test_a_bad_gradient_under_a_scale) {
     tiny_log log = {0};
     mezzo_train_result r;
     const char *args[] = {"--steps=12", "--precision=fp16", "--init-scale=1024", "--guard=stop", "--log-every=7", NULL};
@@ -288,8 +278,7 @@ static void test_a_bad_gradient_under_a_scale(void **state) {
 
 // A parameter itself: no batch can be skipped that helps. With a checkpoint the run goes back to it; without, or told
 // so, it stops and the parameter is not saved.
-static void test_a_parameter_goes_bad(void **state) {
-    (void)state;
+TEST(test_a_parameter_goes_bad) {
     tiny_log log = {0};
     mezzo_train_result a, b;
     const char *args[] = {"--steps=12", "--checkpoint-every=3", "--log-every=7", NULL};
@@ -310,8 +299,7 @@ static void test_a_parameter_goes_bad(void **state) {
 
 // One that no batch reads: the row of a token that the text does not have. It is found when it is looked for, and
 // before it could be saved.
-static void test_an_unread_parameter_goes_bad(void **state) {
-    (void)state;
+TEST(test_an_unread_parameter_goes_bad) {
     tiny_log log = {0};
     mezzo_train_result r;
     const char *fault = "nan@5:param/token_embeddings.weight#4790"; // of row 299
@@ -329,8 +317,7 @@ static void test_an_unread_parameter_goes_bad(void **state) {
 }
 
 // A loss that is finite and absurd, and one that jumps: what is a jump is set so low here that noise is one.
-static void test_absurd_values_and_jumps(void **state) {
-    (void)state;
+TEST(test_absurd_values_and_jumps) {
     tiny_log log = {0};
     mezzo_train_result r;
     const char *limit[] = {"--steps=12", "--guard.limit=3", "--guard=stop", NULL};
@@ -394,8 +381,7 @@ static void the_same_loss_again(const char *precision) {
     mezzo_config_free(config);
 }
 
-static void test_the_replay_has_the_same_randomness(void **state) {
-    (void)state;
+TEST(test_the_replay_has_the_same_randomness) {
     the_same_loss_again("fp32");
     the_same_loss_again("bf16");
     the_same_loss_again("fp16");
@@ -436,8 +422,7 @@ static void poison_on_disk(const char *checkpoint, const char *tensor, size_t el
 }
 
 // In a checkpoint, with its checksums right: skip and rollback take the one before it, stop says which tensor.
-static void test_a_parameter_on_disk(void **state) {
-    (void)state;
+TEST(test_a_parameter_on_disk) {
     tiny_log log = {0};
     mezzo_train_result a, b;
     const char *four[] = {"--steps=4", "--checkpoint-every=2", NULL};
@@ -456,8 +441,7 @@ static void test_a_parameter_on_disk(void **state) {
 
 // An infinite second moment: its parameter would stand still for ever, and nothing else would tell. Found when the
 // moments are looked at, before a checkpoint at the latest, and named; going back gives the run that never had it.
-static void test_a_moment_goes_bad(void **state) {
-    (void)state;
+TEST(test_a_moment_goes_bad) {
     tiny_log log = {0};
     mezzo_train_result a, b;
     const char *whole[] = {"--steps=8", "--checkpoint-every=2", NULL};
@@ -483,8 +467,7 @@ static void test_a_moment_goes_bad(void **state) {
 
 // A finite gradient with an infinite square: found at the step that made the moment, not when it is to be saved. Going
 // back leaves the run that never had the batch; without a checkpoint to go back to it stops.
-static void test_a_step_that_overflows_a_moment(void **state) {
-    (void)state;
+TEST(test_a_step_that_overflows_a_moment) {
     tiny_log log = {0};
     mezzo_train_result r;
     const char *fault = "huge@5:grad/wte.weight#100";
@@ -501,8 +484,7 @@ static void test_a_step_that_overflows_a_moment(void **state) {
 
 // What is not finite when a checkpoint is being written is never saved: the step says so, and the older one stays the
 // newest.
-static void test_no_unsound_checkpoint_is_saved(void **state) {
-    (void)state;
+TEST(test_no_unsound_checkpoint_is_saved) {
     tiny_log log = {0};
     mezzo_train_result a, b;
     char path[4096];
@@ -520,34 +502,4 @@ static void test_no_unsound_checkpoint_is_saved(void **state) {
     same_file(a.checkpoint, b.checkpoint, "model.safetensors");
 }
 
-static int setup(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skip),
-        cmocka_unit_test(test_skip_with_accumulation),
-        cmocka_unit_test(test_skip_in_a_later_micro_batch),
-        cmocka_unit_test(test_rollback),
-        cmocka_unit_test(test_skip_with_muon),
-        cmocka_unit_test(test_rollback_with_muon),
-        cmocka_unit_test(test_rollback_in_8_bits),
-        cmocka_unit_test(test_rollback_halves_the_scale),
-        cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_a_bad_gradient_under_a_scale),
-        cmocka_unit_test(test_a_parameter_goes_bad),
-        cmocka_unit_test(test_an_unread_parameter_goes_bad),
-        cmocka_unit_test(test_a_parameter_on_disk),
-        cmocka_unit_test(test_no_unsound_checkpoint_is_saved),
-        cmocka_unit_test(test_a_moment_goes_bad),
-        cmocka_unit_test(test_a_step_that_overflows_a_moment),
-        cmocka_unit_test(test_absurd_values_and_jumps),
-        cmocka_unit_test(test_the_replay_has_the_same_randomness),
-    };
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

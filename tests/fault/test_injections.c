@@ -143,8 +143,7 @@ static int judge(const trial *t, char *why, size_t size) {
     return verdict;
 }
 
-static void test_random_faults(void **state) {
-    (void)state;
+TEST(test_random_faults) {
     const char *asked = getenv("MEZZO_INJECTIONS");
     int64_t n = asked != NULL ? strtoll(asked, NULL, 10) : 40, counts[4] = {0};
     for (int64_t i = 1; i <= n; i++) {
@@ -163,13 +162,4 @@ static void test_random_faults(void **state) {
     assert_true(counts[FOUND] * 4 >= n * 3);
 }
 
-static int setup(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_faults)};
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

@@ -104,13 +104,11 @@ static void kill_often(const char *const *args, const char *checkpoints, uint64_
     assert_true(grew > 0);
 }
 
-static void test_kills(void **state) {
-    (void)state;
+TEST(test_kills) {
     kill_often(of_text, "killed/checkpoints", number_of("MEZZO_KILLS", 50));
 }
 
-static void test_kills_of_a_run_on_pictures(void **state) {
-    (void)state;
+TEST(test_kills_of_a_run_on_pictures) {
     const mz_radio_options cities = {
         .maps = 4, .transmitters = 1, .size = 16, .extent = 64, .seed = 3, .threads = 1, .out = "maps"};
     mz_radio_written written;
@@ -130,7 +128,4 @@ static int setup(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kills), cmocka_unit_test(test_kills_of_a_run_on_pictures)};
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(setup, NULL)

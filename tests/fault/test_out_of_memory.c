@@ -462,8 +462,7 @@ static long long try_command(int number, long long tries, long long *total) {
     return bad;
 }
 
-static void test_every_allocation_of_a_process(void **state) {
-    (void)state;
+TEST(test_every_allocation_of_a_process) {
     const long long tries = number_of("MEZZO_OOM_TRIES", 12), only = number_of("MEZZO_OOM_ONLY", 0);
     long long total = 0, bad = 0;
     int n = 0;
@@ -564,7 +563,4 @@ static int setup(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_allocation_of_a_process)};
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(setup, NULL)

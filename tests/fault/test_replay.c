@@ -99,8 +99,7 @@ static void strike(const char *kind, uint64_t seed, int64_t steps, int64_t *chan
     *changes += mz_inject_last()->changes;
 }
 
-static void test_flips_are_noticed_and_undone(void **state) {
-    (void)state;
+TEST(test_flips_are_noticed_and_undone) {
     const int64_t runs = 2 * PRECISIONS * ACCUMS, steps = 1 + flips() / runs;
     int64_t changes = 0, updates = 0;
     for (int64_t seed = 0; seed < runs; seed++)
@@ -112,8 +111,7 @@ static void test_flips_are_noticed_and_undone(void **state) {
     assert_true(changes > 0 && updates > 0);
 }
 
-static void test_a_fault_that_comes_back_is_named(void **state) {
-    (void)state;
+TEST(test_a_fault_that_comes_back_is_named) {
     int64_t named = 0;
     bool several = false; // a fault in an early call changes the gradients of many parameters
     for (int64_t seed = 1; seed <= 1 + flips() / 10; seed++) {
@@ -153,8 +151,7 @@ static const char *clean_run(int precision, int accum) {
     return name;
 }
 
-static void test_a_run_without_flips_is_not_suspected(void **state) {
-    (void)state;
+TEST(test_a_run_without_flips_is_not_suspected) {
     const int64_t steps = number_of("MEZZO_CLEAN_STEPS", STEPS);
     int64_t checked = 0;
     for (int precision = 0; precision < PRECISIONS; precision++)
@@ -172,8 +169,7 @@ static void test_a_run_without_flips_is_not_suspected(void **state) {
 }
 
 // A flip in the update that comes back is named by the parameter, and the run stops before it.
-static void test_an_update_that_goes_wrong_is_named(void **state) {
-    (void)state;
+TEST(test_an_update_that_goes_wrong_is_named) {
     trial t = {.accum = 1, .policy = "stop", .fault = "flap@3:update/h.0.mlp.c_fc.weight#4"};
     tiny_log log;
     assert_int_equal(run("stopped", &t, 1, STEPS, &log), MEZZO_ERR_DEVICE);
@@ -184,11 +180,4 @@ static void test_an_update_that_goes_wrong_is_named(void **state) {
     assert_true(same("stopped", "before", 2));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_run_without_flips_is_not_suspected),
-                                       cmocka_unit_test(test_an_update_that_goes_wrong_is_named),
-                                       cmocka_unit_test(test_flips_are_noticed_and_undone),
-                                       cmocka_unit_test(test_a_fault_that_comes_back_is_named)};
-    tiny_text();
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

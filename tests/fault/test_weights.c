@@ -84,13 +84,11 @@ static void each_fault(mezzo_status (*move)(void)) {
     fails_cleanly(move, MZ_IO_RENAME, 1, "rename");
 }
 
-static void an_import_that_fails_leaves_nothing(void **state) {
-    (void)state;
+TEST(an_import_that_fails_leaves_nothing) {
     each_fault(import);
 }
 
-static void an_export_that_fails_leaves_nothing(void **state) {
-    (void)state;
+TEST(an_export_that_fails_leaves_nothing) {
     each_fault(export);
 }
 
@@ -104,10 +102,4 @@ static int setup(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_import_that_fails_leaves_nothing),
-        cmocka_unit_test(an_export_that_fails_leaves_nothing),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(setup, NULL)

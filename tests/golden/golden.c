@@ -4,13 +4,6 @@
 
 #include "golden.h"
 
-void golden_must(mezzo_status status, const char *expr, const char *file, int line) {
-    if (status == MEZZO_OK)
-        return;
-    print_error("%s: %s: %s\n%s\n", expr, mezzo_status_name(status), mezzo_error_message(), mezzo_error_trace());
-    _fail(file, line);
-}
-
 const char *golden_path(const char *name, char *buf, size_t size) {
     const char *tests = getenv("MEZZO_TESTS");
     snprintf(buf, size, "%s/golden/data/%s", tests != NULL ? tests : "tests", name);

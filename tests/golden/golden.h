@@ -2,22 +2,14 @@
 #ifndef GOLDEN_H
 #define GOLDEN_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "base/base.h"
 #include "io/safetensors.h"
+#include "test.h"
 
 #define UNIT_F32 0x1p-24 // relative error of one rounding to FP32
 #define UNIT_F64 0x1p-53
-
-// Fails the test with the library's message.
-#define must(expr) golden_must((expr), #expr, __FILE__, __LINE__)
-void golden_must(mezzo_status status, const char *expr, const char *file, int line);
 
 json_t *golden_json(const char *name);            // tests/golden/data/NAME; json_decref when done
 mz_safetensors *golden_tensors(const char *name); // mz_safetensors_close when done

@@ -141,18 +141,15 @@ static void twenty_steps(const char *device, mezzo_precision precision) {
     golden_model_close(&m);
 }
 
-static void on_ref_in_fp64(void **state) {
-    (void)state;
+TEST(on_ref_in_fp64) {
     twenty_steps("ref", MEZZO_PRECISION_FP64);
 }
-static void on_the_device_in_fp32(void **state) {
-    (void)state;
+TEST(on_the_device_in_fp32) {
     twenty_steps(test_device(), MEZZO_PRECISION_FP32);
 }
 
 // Each of these is a mistake that an optimizer can make; each must put weights outside FP32's bounds.
-static void a_wrong_update_would_be_noticed(void **state) {
-    (void)state;
+TEST(a_wrong_update_would_be_noticed) {
     golden_model m;
     golden_gpt2_open(&m, test_device(), MEZZO_PRECISION_FP32);
     json_t *root = golden_json("gpt2_small.json");
@@ -174,15 +171,4 @@ static void a_wrong_update_would_be_noticed(void **state) {
     }
     json_decref(root);
     golden_model_close(&m);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(on_ref_in_fp64),
-        cmocka_unit_test(on_the_device_in_fp32),
-        cmocka_unit_test(a_wrong_update_would_be_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

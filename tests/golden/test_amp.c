@@ -82,31 +82,15 @@ static void as_good_as_torch(const char *device, mezzo_precision precision) {
     golden_model_close(&m);
 }
 
-static void bf16_on_ref(void **state) {
-    (void)state;
+TEST(bf16_on_ref) {
     as_good_as_torch("ref", MEZZO_PRECISION_BF16);
 }
-static void fp16_on_ref(void **state) {
-    (void)state;
+TEST(fp16_on_ref) {
     as_good_as_torch("ref", MEZZO_PRECISION_FP16);
 }
-static void bf16_on_the_device(void **state) {
-    (void)state;
+TEST(bf16_on_the_device) {
     as_good_as_torch(test_device(), MEZZO_PRECISION_BF16);
 }
-static void fp16_on_the_device(void **state) {
-    (void)state;
+TEST(fp16_on_the_device) {
     as_good_as_torch(test_device(), MEZZO_PRECISION_FP16);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bf16_on_ref),
-        cmocka_unit_test(fp16_on_ref),
-        cmocka_unit_test(bf16_on_the_device),
-        cmocka_unit_test(fp16_on_the_device),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

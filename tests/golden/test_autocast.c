@@ -145,8 +145,7 @@ static void see(void *user, const mezzo_explain_row *r) {
     one->storage = r->storage;
 }
 
-static void every_op_leaves_the_dtype_that_torch_decides(void **state) {
-    (void)state;
+TEST(every_op_leaves_the_dtype_that_torch_decides) {
     int checked = 0;
     for (const row *r = rows; r < rows + n_rows; ++r) {
         if (strcmp(r->kind, "op") != 0)
@@ -232,15 +231,13 @@ static void the_model(const char *kind, const mezzo_model_config *config, int64_
     mezzo_graph_free(g);
 }
 
-static void the_toy_model_step_by_step(void **state) {
-    (void)state;
+TEST(the_toy_model_step_by_step) {
     mezzo_model_config config;
     must(mezzo_model_defaults("toy", &config));
     the_model("toy", &config, 8, 1);
 }
 
-static void a_gpt2_block_step_by_step(void **state) {
-    (void)state;
+TEST(a_gpt2_block_step_by_step) {
     mezzo_model_config config;
     must(mezzo_model_defaults("gpt2", &config));
     config.layers = 1;
@@ -254,11 +251,4 @@ static void a_gpt2_block_step_by_step(void **state) {
     the_model("gpt2_block", &config, 2, 16);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_leaves_the_dtype_that_torch_decides),
-        cmocka_unit_test(the_toy_model_step_by_step),
-        cmocka_unit_test(a_gpt2_block_step_by_step),
-    };
-    return cmocka_run_group_tests(tests, read_table, NULL);
-}
+TEST_GROUP(read_table, NULL)

@@ -53,8 +53,7 @@ static void check_case(const json_t *root, const json_t *t, const json_t *c, cou
 }
 
 // MEZZO_CHAT: a file of chat_templates.py with other random templates.
-static void templates_are_jinjas(void **state) {
-    (void)state;
+TEST(templates_are_jinjas) {
     const char *other = getenv("MEZZO_CHAT");
     json_t *root = other != NULL ? json_load_file(other, 0, NULL) : golden_json("chat.json"), *t, *c;
     counts n = {0};
@@ -72,8 +71,7 @@ static void templates_are_jinjas(void **state) {
 }
 
 // One line, which names the construct and its line.
-static void what_is_not_known_is_refused(void **state) {
-    (void)state;
+TEST(what_is_not_known_is_refused) {
     static const struct {
         const char *source, *says;
     } wrong[] = {
@@ -156,8 +154,7 @@ static const char inst[] =
     "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' }}"
     "{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}";
 
-static void answers_are_found_by_the_template(void **state) {
-    (void)state;
+TEST(answers_are_found_by_the_template) {
     mezzo_tokenizer *tok = published(inst), *bytes;
     check_answers(tok, "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b c\"}]",
                   " b c </s>");
@@ -250,8 +247,7 @@ static void check_one_that_changes(mezzo_tokenizer *bytes) {
 }
 
 // As rendering each answer finds them; and work that grows with the conversation, not with its square.
-static void answers_of_long_conversations(void **state) {
-    (void)state;
+TEST(answers_of_long_conversations) {
     static const char *const sources[] = {
         "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
@@ -284,8 +280,7 @@ static void answers_of_long_conversations(void **state) {
 }
 
 // {% generation %} says itself what counts.
-static void generation_blocks_are_answers(void **state) {
-    (void)state;
+TEST(generation_blocks_are_answers) {
     mezzo_tokenizer *bytes;
     must(mezzo_tokenizer_create_byte(&bytes));
     bytes->chat.source = mz_strdup("{% for m in messages %}{% if m.role == 'assistant' %}A:{% generation %}{{ "
@@ -296,8 +291,7 @@ static void generation_blocks_are_answers(void **state) {
     mezzo_tokenizer_free(bytes);
 }
 
-static void messages_make_no_special_token(void **state) {
-    (void)state;
+TEST(messages_make_no_special_token) {
     mezzo_tokenizer *tok = published(inst), *again;
     mz_chat_tokens t = {0};
     char *end;
@@ -328,8 +322,7 @@ static void messages_make_no_special_token(void **state) {
 
 // transformers' apply_chat_template (make/chat_prompts.py): the same tokens, of whole conversations and of prompts.
 // Seen to fail with: markers left in the text around them; add_generation_prompt ignored.
-static void prompts_are_those_of_transformers(void **state) {
-    (void)state;
+TEST(prompts_are_those_of_transformers) {
     mezzo_tokenizer *tok;
     json_t *root = golden_json("chat_prompts.json"), *templates = json_object_get(root, "templates"), *c, *token;
     size_t i, k;
@@ -357,8 +350,7 @@ static void prompts_are_those_of_transformers(void **state) {
 }
 
 // A template that leaves an earlier answer's reasoning out: what would count is not what was asked for.
-static void an_answer_that_changes_is_refused(void **state) {
-    (void)state;
+TEST(an_answer_that_changes_is_refused) {
     mezzo_tokenizer *tok = published(
         "{% for m in messages %}<{{ m.role }}>{{ m.content if loop.last or m.role == 'user' else 'cut' }}{% endfor %}"
         "{% if add_generation_prompt %}<assistant>{% endif %}");
@@ -383,8 +375,7 @@ static void an_answer_that_changes_is_refused(void **state) {
 }
 
 // Each allocation fails in turn: told, nothing kept.
-static void memory_may_run_out_anywhere(void **state) {
-    (void)state;
+TEST(memory_may_run_out_anywhere) {
     json_t *root = golden_json("chat.json");
     mezzo_tokenizer *tok = published(json_string_value(
         json_object_get(json_array_get(json_object_get(root, "templates"), 3), "source"))); // GLM's: it has a macro
@@ -426,8 +417,7 @@ static void refuses_too_long(const char *source) {
     json_decref(values);
 }
 
-static void long_texts_and_calls_are_refused(void **state) {
-    (void)state;
+TEST(long_texts_and_calls_are_refused) {
     mz_text call = {0};
     refuses_too_long("{{ ('a' * 4000000).strip('b' * 4000000 + 'a') }}");
     refuses_too_long("{{ ('a' * 4000000).rfind('a' * 2000000 + 'b') }}");
@@ -440,8 +430,7 @@ static void long_texts_and_calls_are_refused(void **state) {
     mz_text_free(&call);
 }
 
-static void long_work_is_refused(void **state) {
-    (void)state;
+TEST(long_work_is_refused) {
     static const struct {
         const char *body, *says;
     } bodies[] = {{"{% if 'g' in n.x %}{% endif %}", "too long"},
@@ -461,21 +450,4 @@ static void long_work_is_refused(void **state) {
         mz_free(source);
     }
     json_decref(values);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates_are_jinjas),
-        cmocka_unit_test(what_is_not_known_is_refused),
-        cmocka_unit_test(long_texts_and_calls_are_refused),
-        cmocka_unit_test(long_work_is_refused),
-        cmocka_unit_test(answers_are_found_by_the_template),
-        cmocka_unit_test(prompts_are_those_of_transformers),
-        cmocka_unit_test(messages_make_no_special_token),
-        cmocka_unit_test(an_answer_that_changes_is_refused),
-        cmocka_unit_test(answers_of_long_conversations),
-        cmocka_unit_test(generation_blocks_are_answers),
-        cmocka_unit_test(memory_may_run_out_anywhere),
-    };
-    return cmocka_run_group_tests_name("chat", tests, NULL, NULL);
 }

@@ -336,8 +336,7 @@ static void check_case(const json_t *c, const char *label, const char *device) {
     expect_exported(c, label);
 }
 
-static void decoders_are_those_of_transformers(void **state) {
-    (void)state;
+TEST(decoders_are_those_of_transformers) {
     json_t *root = golden_json("decoders.json"), *c;
     size_t i;
     json_array_foreach(json_object_get(root, "cases"), i, c) {
@@ -395,8 +394,7 @@ static void distances_in_bf16(const json_t *c, const char *label, double out[2])
 
 // BF16 is as near to FP64 as torch.autocast in bfloat16: the ratio of distances, which roundings in other places make
 // random, is 1 in the geometric mean of the families, to 5 %, and below 2 for each family's five models.
-static void bf16_is_as_near_to_fp64_as_autocast(void **state) {
-    (void)state;
+TEST(bf16_is_as_near_to_fp64_as_autocast) {
     json_t *root = golden_json("decoders.json"), *c;
     double ours[2] = {0}, theirs[2] = {0}, logs[2] = {0}, families = 0;
     size_t i;
@@ -442,8 +440,7 @@ static void export_to(const char *run, const char *out, mezzo_dtype dtype, int64
 
 // Sharded sources in 16 bits, whose parts of a parameter lie in several files, come out as they came in: whole, and in
 // several files, which come in again.
-static void sharded_and_16_bit_sources_keep_their_bits(void **state) {
-    (void)state;
+TEST(sharded_and_16_bit_sources_keep_their_bits) {
     json_t *root = golden_json("decoders.json"), *c;
     size_t i;
     json_array_foreach(json_object_get(root, "cases"), i, c) {
@@ -463,13 +460,4 @@ static void sharded_and_16_bit_sources_keep_their_bits(void **state) {
         expect_same(label, "second/model.safetensors", "source/model.safetensors");
     }
     json_decref(root);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(decoders_are_those_of_transformers),
-                                       cmocka_unit_test(bf16_is_as_near_to_fp64_as_autocast),
-                                       cmocka_unit_test(sharded_and_16_bit_sources_keep_their_bits)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

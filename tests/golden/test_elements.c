@@ -218,19 +218,16 @@ static void run_all(const char *name) {
     json_decref(list);
 }
 
-static void test_ref(void **state) {
-    (void)state;
+TEST(test_ref) {
     run_all("ref");
 }
 
-static void test_device_under_test(void **state) {
-    (void)state;
+TEST(test_device_under_test) {
     run_all(test_device());
 }
 
 // Each row of element.def has a case, and the format in which PyTorch computed it is the row's class.
-static void test_every_row_has_a_case(void **state) {
-    (void)state;
+TEST(test_every_row_has_a_case) {
     static const mz_op ops[] = {
 #define UNARY(name, ...)      MZ_OP_##name,
 #define UNARY_OWN(name, ...)  MZ_OP_##name,
@@ -258,15 +255,4 @@ static void test_every_row_has_a_case(void **state) {
             fail_msg("%s has no golden case", info->name);
     }
     json_decref(list);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref),
-        cmocka_unit_test(test_device_under_test),
-        cmocka_unit_test(test_every_row_has_a_case),
-    };
-    return cmocka_run_group_tests_name("elements", tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ static void same_code(const char *what, double x, unsigned got, unsigned want) {
         fail_msg("%s: %a gave code %#x, not %#x", what, x, got, want);
 }
 
-static void every_code_has_its_value(void **state) {
+TEST(every_code_has_its_value) {
     static const struct {
         const char *name;
         size_t codes;
@@ -23,7 +23,6 @@ static void every_code_has_its_value(void **state) {
                 {"e2m1", 16, mezzo_e2m1_to_f32},
                 {"e8m0", 256, mezzo_e8m0_to_f32}};
     mz_safetensors *file = golden_tensors("formats.safetensors");
-    (void)state;
     for (size_t r = 0; r < MZ_COUNT(rows); r++) {
         golden_values want = golden_get(file, "%s.values", rows[r].name);
         assert_int_equal(want.count, rows[r].codes);
@@ -37,7 +36,7 @@ static void every_code_has_its_value(void **state) {
     mz_safetensors_close(file);
 }
 
-static void every_number_rounds_alike(void **state) {
+TEST(every_number_rounds_alike) {
     static const struct {
         const char *name, *codes;
         uint8_t (*from_f32)(float);
@@ -45,7 +44,6 @@ static void every_number_rounds_alike(void **state) {
                 {"e5m2", "codes", mezzo_f32_to_e5m2}, {"e5m2", "saturated", mezzo_f32_to_e5m2_saturating},
                 {"e2m1", "codes", mezzo_f32_to_e2m1}, {"e8m0", "codes", mezzo_f32_to_e8m0}};
     mz_safetensors *file = golden_tensors("formats.safetensors");
-    (void)state;
     for (size_t r = 0; r < MZ_COUNT(rows); r++) {
         golden_values x = golden_get(file, "%s.x", rows[r].name);
         golden_values want = golden_get(file, "%s.%s", rows[r].name, rows[r].codes);
@@ -86,10 +84,9 @@ static void check_blocks(const mz_safetensors *file, mezzo_blocks b, const char 
     golden_free(&scales);
 }
 
-static void blocks_are_the_definitions(void **state) {
+TEST(blocks_are_the_definitions) {
     mz_safetensors *file = golden_tensors("formats.safetensors");
     golden_values near = golden_get(file, "nvfp4.x"), tensor = golden_get(file, "nvfp4.tensor");
-    (void)state;
     check_blocks(file, MEZZO_BLOCKS_MXFP8, "mx.x", 1);
     check_blocks(file, MEZZO_BLOCKS_MXFP4, "mx.x", 1);
     float scale = mz_blocks_tensor_scale(MEZZO_BLOCKS_NVFP4, (float)golden_max(&near));
@@ -101,10 +98,9 @@ static void blocks_are_the_definitions(void **state) {
 }
 
 // Each number up or down by a random number that it shares with nobody; scales are those of rounding to nearest.
-static void rounding_at_random_is_the_definition(void **state) {
+TEST(rounding_at_random_is_the_definition) {
     mz_safetensors *file = golden_tensors("formats.safetensors");
     golden_values tensor = golden_get(file, "nvfp4.tensor");
-    (void)state;
     for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++) {
         const mz_blocks_how how = {
             .format = b, .random = true, .key = {.seed = 12345678901234567, .tensor = 0x20000007, .step = 99}};
@@ -125,10 +121,9 @@ static void rounding_at_random_is_the_definition(void **state) {
 }
 
 // Sums of 16 and 32 numbers in FP32, beside float64: 5 roundings of partial sums and one of the root.
-static void turning_is_the_hadamard_matrix(void **state) {
+TEST(turning_is_the_hadamard_matrix) {
     mz_safetensors *file = golden_tensors("formats.safetensors");
     const uint32_t signs = mz_blocks_signs(12345678901234567);
-    (void)state;
     for (int near = 0; near < 2; near++) {
         const mezzo_blocks b = near ? MEZZO_BLOCKS_NVFP4 : MEZZO_BLOCKS_MXFP4;
         const size_t size = (size_t)mz_blocks_size(b);
@@ -154,8 +149,7 @@ static void turning_is_the_hadamard_matrix(void **state) {
 }
 
 // What is not finite makes its whole block NaN: no element format can hold it.
-static void a_block_with_a_nan_is_nan(void **state) {
-    (void)state;
+TEST(a_block_with_a_nan_is_nan) {
     for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++) {
         float x[MZ_BLOCK_MOST] = {1, NAN, 2, 3}, y[MZ_BLOCK_MOST] = {1, 2, -INFINITY};
         mz_blocks_round(b, x, mz_blocks_size(b), 1);
@@ -164,16 +158,4 @@ static void a_block_with_a_nan_is_nan(void **state) {
             assert_true(isnan(x[i]) && isnan(y[i]));
     }
     assert_true(mz_blocks_tensor_scale(MEZZO_BLOCKS_NVFP4, INFINITY) == 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_has_its_value),
-        cmocka_unit_test(every_number_rounds_alike),
-        cmocka_unit_test(blocks_are_the_definitions),
-        cmocka_unit_test(a_block_with_a_nan_is_nan),
-        cmocka_unit_test(rounding_at_random_is_the_definition),
-        cmocka_unit_test(turning_is_the_hadamard_matrix),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

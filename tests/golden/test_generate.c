@@ -105,8 +105,7 @@ static void expect_greedy(const char *source, const char *device) {
     close_subject(&s);
 }
 
-static void greedy_text_is_that_of_transformers(void **state) {
-    (void)state;
+TEST(greedy_text_is_that_of_transformers) {
     for (size_t i = 0; i < MZ_COUNT(sources); i++) {
         expect_greedy(sources[i], test_device());
         expect_greedy(sources[i], "ref");
@@ -134,8 +133,7 @@ static void changes_no_token(const char *source, mezzo_precision precision) {
     close_subject(&without);
 }
 
-static void a_cache_changes_no_token(void **state) {
-    (void)state;
+TEST(a_cache_changes_no_token) {
     for (size_t i = 0; i < MZ_COUNT(sources); i++)
         changes_no_token(sources[i], MEZZO_PRECISION_FP32);
     changes_no_token("hf_gpt2", MEZZO_PRECISION_BF16);
@@ -175,8 +173,7 @@ static void expect_shares(const int counts[VOCAB], int draws, const double weigh
     }
 }
 
-static void tokens_are_drawn_as_often_as_their_probabilities_say(void **state) {
-    (void)state;
+TEST(tokens_are_drawn_as_often_as_their_probabilities_say) {
     enum { DRAWS = 4000 };
     const double temperatures[] = {1, 2.5};
     subject s;
@@ -205,8 +202,7 @@ static void tokens_are_drawn_as_often_as_their_probabilities_say(void **state) {
     close_subject(&s);
 }
 
-static void a_seed_is_a_text(void **state) {
-    (void)state;
+TEST(a_seed_is_a_text) {
     subject s;
     char first[512], other[512];
     open_subject(&s, "hf_glm4_moe", test_device(), MEZZO_PRECISION_FP32);
@@ -220,16 +216,4 @@ static void a_seed_is_a_text(void **state) {
     assert_string_equal(first, generate(&s, "123", 40, (mz_draw){.temperature = 2, .top_k = 1, .seed = 9}));
     assert_string_equal(first, generate(&s, "123", 40, (mz_draw){.temperature = 2, .top_p = 1e-9, .seed = 9}));
     close_subject(&s);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_text_is_that_of_transformers),
-        cmocka_unit_test(a_cache_changes_no_token),
-        cmocka_unit_test(tokens_are_drawn_as_often_as_their_probabilities_say),
-        cmocka_unit_test(a_seed_is_a_text),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

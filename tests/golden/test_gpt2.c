@@ -61,21 +61,17 @@ static void forward_and_backward(const char *device, const mezzo_program_options
     golden_model_close(&m);
 }
 
-static void on_ref_in_fp64(void **state) {
-    (void)state;
+TEST(on_ref_in_fp64) {
     forward_and_backward("ref", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP64});
 }
-static void on_ref_in_fp32(void **state) {
-    (void)state;
+TEST(on_ref_in_fp32) {
     forward_and_backward("ref", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
-static void on_the_device_in_fp32(void **state) {
-    (void)state;
+TEST(on_the_device_in_fp32) {
     forward_and_backward(test_device(), &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
 
-static void on_the_device_with_recompute_and_without_fusion(void **state) {
-    (void)state;
+TEST(on_the_device_with_recompute_and_without_fusion) {
     forward_and_backward(test_device(), &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .recompute = true});
     forward_and_backward(test_device(), &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .no_fuse = true});
 }
@@ -100,8 +96,7 @@ static int count_outside(golden_model *m) {
 }
 
 // The bounds from the other side: one branch 1% too strong, and one bias left out, put nearly every tensor outside.
-static void a_wrong_scale_or_a_dropped_term_would_be_noticed(void **state) {
-    (void)state;
+TEST(a_wrong_scale_or_a_dropped_term_would_be_noticed) {
     static const struct {
         const char *name;
         float factor;
@@ -122,17 +117,4 @@ static void a_wrong_scale_or_a_dropped_term_would_be_noticed(void **state) {
         golden_model_restart(&m);
     }
     golden_model_close(&m);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(on_ref_in_fp64),
-        cmocka_unit_test(on_ref_in_fp32),
-        cmocka_unit_test(on_the_device_in_fp32),
-        cmocka_unit_test(on_the_device_with_recompute_and_without_fusion),
-        cmocka_unit_test(a_wrong_scale_or_a_dropped_term_would_be_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

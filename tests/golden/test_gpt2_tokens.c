@@ -27,8 +27,7 @@ static void check(const mezzo_tokenizer *tok, size_t index, const json_t *row) {
     free(tokens);
 }
 
-static void tokens_are_those_of_tiktoken(void **state) {
-    (void)state;
+TEST(tokens_are_those_of_tiktoken) {
     mezzo_tokenizer *tok;
     must(mezzo_tokenizer_create_gpt2(&tok));
     assert_int_equal(mezzo_tokenizer_vocab(tok), 50257);
@@ -38,9 +37,4 @@ static void tokens_are_those_of_tiktoken(void **state) {
         check(tok, i, json_array_get(cases, i));
     json_decref(root);
     mezzo_tokenizer_free(tok);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_those_of_tiktoken)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

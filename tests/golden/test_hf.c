@@ -113,8 +113,7 @@ static void expect_tensors(const char *source, const char *run, mezzo_dtype dtyp
     mz_safetensors_close(theirs);
 }
 
-static void transformers_weights_give_transformers_logits(void **state) {
-    (void)state;
+TEST(transformers_weights_give_transformers_logits) {
     for (size_t i = 0; i < MZ_COUNT(models); i++) {
         mezzo_model_config config;
         const char *source = models[i].name, *run = import_to(source, "plain", &config);
@@ -126,8 +125,7 @@ static void transformers_weights_give_transformers_logits(void **state) {
 }
 
 // Shards (of glm4_moe with fused experts), names without a prefix, mask buffers, single files, llm.c's.
-static void every_form_of_a_source_is_the_same_model(void **state) {
-    (void)state;
+TEST(every_form_of_a_source_is_the_same_model) {
     static const char *const sources[] = {"hf_gpt2_sharded",
                                           "hf_gpt2_old",
                                           "hf_gpt2/model.safetensors",
@@ -144,8 +142,7 @@ static void every_form_of_a_source_is_the_same_model(void **state) {
     }
 }
 
-static void bf16_of_llmc_keeps_its_bits(void **state) {
-    (void)state;
+TEST(bf16_of_llmc_keeps_its_bits) {
     mezzo_model_config config;
     const char *source = "hf_gpt2_v5.bin", *run = import_to(source, "low", &config);
     expect_logits(source, run, &config, test_device(), "logits_bf16");
@@ -178,8 +175,7 @@ static void export_and_import(const char *from, const char *folder, const char *
 }
 
 // In one file and in several, and in BF16 once the values are BF16's.
-static void what_was_exported_is_imported_again_as_it_was(void **state) {
-    (void)state;
+TEST(what_was_exported_is_imported_again_as_it_was) {
     for (size_t i = 0; i < MZ_COUNT(models); i++) {
         mezzo_model_config config;
         import_to(models[i].name, "first", NULL);
@@ -200,8 +196,7 @@ static void what_was_exported_is_imported_again_as_it_was(void **state) {
 }
 
 // A shorter context has the first rows of GPT-2's table of positions; a longer one has no rows.
-static void a_shorter_context_is_cut_from_the_table(void **state) {
-    (void)state;
+TEST(a_shorter_context_is_cut_from_the_table) {
     char path[4096];
     mezzo_import_result r;
     mezzo_import_options options = {
@@ -222,17 +217,4 @@ static void a_shorter_context_is_cut_from_the_table(void **state) {
     options.out = "cut-longer";
     assert_int_equal(mezzo_import(&options, &r), MEZZO_ERR_FORMAT);
     assert_non_null(strstr(mezzo_error_message(), "config.json: the model has 24 positions"));
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(transformers_weights_give_transformers_logits),
-        cmocka_unit_test(every_form_of_a_source_is_the_same_model),
-        cmocka_unit_test(bf16_of_llmc_keeps_its_bits),
-        cmocka_unit_test(what_was_exported_is_imported_again_as_it_was),
-        cmocka_unit_test(a_shorter_context_is_cut_from_the_table),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,8 +63,7 @@ static void expect(const char *run, const mezzo_model_config *config, const char
     mz_safetensors_close(file);
 }
 
-static void diffusers_weights_give_diffusers_pictures(void **state) {
-    (void)state;
+TEST(diffusers_weights_give_diffusers_pictures) {
     static const char *const encode[] = {"pictures", "image", "latents", "latent"}, *const decode[] = {
                                                                                         "latents", "latent", "decoded",
                                                                                         "prediction"};
@@ -76,8 +75,7 @@ static void diffusers_weights_give_diffusers_pictures(void **state) {
     }
 }
 
-static void what_is_exported_is_what_diffusers_saved(void **state) {
-    (void)state;
+TEST(what_is_exported_is_what_diffusers_saved) {
     mezzo_export_result r;
     import_to("vae");
     must(mz_dir_remove("vae-exported"));
@@ -98,8 +96,7 @@ static void what_is_exported_is_what_diffusers_saved(void **state) {
 }
 
 // What is exported is imported again, also in several files.
-static void exported_and_imported_again(void **state) {
-    (void)state;
+TEST(exported_and_imported_again) {
     mezzo_export_result r;
     mezzo_import_result again;
     import_to("vae");
@@ -123,8 +120,7 @@ static void exported_and_imported_again(void **state) {
 }
 
 // The names that diffusers gave the tensors of attention before 0.17.
-static void older_names_are_read(void **state) {
-    (void)state;
+TEST(older_names_are_read) {
     static const char *const names[][2] = {
         {"to_q.", "query."}, {"to_k.", "key."}, {"to_v.", "value."}, {"to_out.0.", "proj_attn."}};
     enum { MOST = 256 };
@@ -167,14 +163,4 @@ static void older_names_are_read(void **state) {
     mz_safetensors_close(a);
     mz_safetensors_close(b);
     mz_safetensors_close(file);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(diffusers_weights_give_diffusers_pictures),
-        cmocka_unit_test(what_is_exported_is_what_diffusers_saved),
-        cmocka_unit_test(exported_and_imported_again),
-        cmocka_unit_test(older_names_are_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

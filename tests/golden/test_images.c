@@ -116,8 +116,7 @@ static const struct {
     double part;
 } runs[] = {{"ref", MEZZO_PRECISION_FP64, 2e-7}, {NULL, MEZZO_PRECISION_FP32, 3e-5}};
 
-static void autoencoder(void **state) {
-    (void)state;
+TEST(autoencoder) {
     for (size_t i = 0; i < MZ_COUNT(runs); i++) {
         const mezzo_model_config config = small("kl_vae");
         fixture f;
@@ -130,8 +129,7 @@ static void autoencoder(void **state) {
     }
 }
 
-static void diffusion(void **state) {
-    (void)state;
+TEST(diffusion) {
     static const char *const names[] = {"noise", "velocity", "decoupled", "image"};
     for (size_t i = 0; i < MZ_COUNT(runs); i++)
         for (int objective = MZ_OBJECTIVE_NOISE; objective <= MZ_OBJECTIVE_REGRESSION; objective++) {
@@ -240,8 +238,7 @@ static void as_good_as_torch(const char *family, mezzo_precision precision) {
     json_decref(root);
 }
 
-static void mixed_precision(void **state) {
-    (void)state;
+TEST(mixed_precision) {
     static const mezzo_precision low[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
     for (size_t i = 0; i < MZ_COUNT(low); i++) {
         as_good_as_torch("kl_vae", low[i]);
@@ -253,8 +250,7 @@ static void mixed_precision(void **state) {
 enum { N = 24 };
 
 // Where the network is right, every sampler ends at x_0, whatever noise it drew.
-static void samplers_end_at_the_image(void **state) {
-    (void)state;
+TEST(samplers_end_at_the_image) {
     static const struct {
         mz_sampler_kind kind;
         int objective;
@@ -295,8 +291,7 @@ static void samplers_end_at_the_image(void **state) {
 }
 
 // One step of each against its paper's formula, in FP64.
-static void steps_are_the_papers(void **state) {
-    (void)state;
+TEST(steps_are_the_papers) {
     mz_diffusion_sampler s;
     float x = 0.7F, row[4], next[4];
     const float noise = 0.3F, fresh = -0.8F;
@@ -320,15 +315,4 @@ static void steps_are_the_papers(void **state) {
     assert_int_equal(mz_sampler_begin(&s, MZ_SAMPLER_DDIM, MZ_OBJECTIVE_DECOUPLED, 4, 0, false), MEZZO_ERR_INVALID);
     assert_int_equal(mz_sampler_begin(&s, MZ_SAMPLER_DDIM, MZ_OBJECTIVE_NOISE, 0, 0, false), MEZZO_ERR_INVALID);
     assert_int_equal(mz_sampler_begin(&s, MZ_SAMPLER_DDIM, MZ_OBJECTIVE_NOISE, 4, 2, false), MEZZO_ERR_INVALID);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(autoencoder),          cmocka_unit_test(diffusion),
-        cmocka_unit_test(mixed_precision),      cmocka_unit_test(samplers_end_at_the_image),
-        cmocka_unit_test(steps_are_the_papers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -193,8 +193,7 @@ static void expect_files(const adapted *m, const char *path, const mz_safetensor
     expect_merged(m, whole, stored);
 }
 
-static void test_as_peft(void **state) {
-    const adapted_case *c = *state;
+static void check_as_peft(const adapted_case *c) {
     adapted m;
     char path[4096];
     mz_safetensors *stored = stored_of(c);
@@ -213,6 +212,18 @@ static void test_as_peft(void **state) {
     mz_safetensors_close(stored);
 }
 
+TEST(test_gpt2_as_peft) {
+    check_as_peft(&cases[0]);
+}
+
+TEST(test_llama_as_peft) {
+    check_as_peft(&cases[1]);
+}
+
+TEST(test_glm4_moe_as_peft) {
+    check_as_peft(&cases[2]);
+}
+
 static void same_file(const char *a, const char *b) {
     mz_safetensors *x = NULL, *y = NULL;
     must(mz_safetensors_open(a, &x));
@@ -229,8 +240,7 @@ static void same_file(const char *a, const char *b) {
 }
 
 // An adapter whose settings or tensors are not plain LoRA on this model's layers.
-static void test_adapters_refused(void **state) {
-    (void)state;
+TEST(test_adapters_refused) {
     static const struct {
         const char *change, *said;
     } bad[] = {
@@ -294,8 +304,7 @@ static void test_adapters_refused(void **state) {
     mz_safetensors_close(adapters);
 }
 
-static void test_what_is_refused(void **state) {
-    (void)state;
+TEST(test_what_is_refused) {
     mezzo_graph *graph;
     mezzo_model_config model;
     must(mezzo_model_defaults("gpt2", &model));
@@ -309,17 +318,4 @@ static void test_what_is_refused(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "q_proj"));
     assert_int_equal(mezzo_graph_adapt(graph, &(mezzo_lora){.rank = 2, .alpha = 4}), MEZZO_ERR_INVALID);
     mezzo_graph_free(graph);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(test_as_peft, (void *)(uintptr_t)&cases[0]),
-        cmocka_unit_test_prestate(test_as_peft, (void *)(uintptr_t)&cases[1]),
-        cmocka_unit_test_prestate(test_as_peft, (void *)(uintptr_t)&cases[2]),
-        cmocka_unit_test(test_adapters_refused),
-        cmocka_unit_test(test_what_is_refused),
-    };
-    return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }

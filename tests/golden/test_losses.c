@@ -80,7 +80,7 @@ static void compare(const char *name, const char *text, mezzo_device *device) {
     mz_safetensors_close(stored);
 }
 
-static void losses_are_torchs(void **state) {
+TEST(losses_are_torchs) {
     static const char *const rows[][2] = {{"cross_entropy", "cross_entropy"},
                                           {"cross_entropy.weights", "cross_entropy(x,labels,weights)"},
                                           {"cross_entropy.image", "cross_entropy(x)"},
@@ -95,8 +95,7 @@ static void losses_are_torchs(void **state) {
         compare(rows[i][0], rows[i][1], *state);
 }
 
-static void texts_that_are_no_loss_are_refused(void **state) {
-    (void)state;
+TEST(texts_that_are_no_loss_are_refused) {
     static const char *const bad[] = {"",      "+",         "mse(",    "mse(a",  "mse(a,b,c,d)",
                                       "mse()", "2*",        "mse(a)b", "-1*mse", "0*mse",
                                       "mse+",  "a+b+c+d+e", "(a)",     "mse,l1", "1e30*mse(a)"};
@@ -127,8 +126,4 @@ static int close_device(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(losses_are_torchs),
-                                       cmocka_unit_test(texts_that_are_no_loss_are_refused)};
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+TEST_GROUP(open_device, close_device)

@@ -10,9 +10,8 @@
 static const char *const names[] = {"plain", "signs"};
 
 // bitsandbytes makes them in FP32 by several roundings: the same numbers but for the last bits.
-static void every_code_has_its_value(void **state) {
+TEST(every_code_has_its_value) {
     mz_safetensors *file = golden_tensors("moments8.safetensors");
-    (void)state;
     for (int signs = 0; signs < 2; signs++) {
         golden_values want = golden_get(file, "%s.values", names[signs]);
         assert_int_equal(want.count, 256);
@@ -26,9 +25,8 @@ static void every_code_has_its_value(void **state) {
     mz_safetensors_close(file);
 }
 
-static void blocks_are_encoded_alike(void **state) {
+TEST(blocks_are_encoded_alike) {
     mz_safetensors *file = golden_tensors("moments8.safetensors");
-    (void)state;
     for (int signs = 0; signs < 2; signs++) {
         golden_values x = golden_get(file, "%s.x", names[signs]), codes = golden_get(file, "%s.codes", names[signs]),
                       scales = golden_get(file, "%s.scales", names[signs]);
@@ -58,8 +56,7 @@ static void blocks_are_encoded_alike(void **state) {
 
 // What was decoded is encoded to the same numbers, whatever the sign of the largest; fewer than a block, subnormal
 // numbers, and numbers that are not finite, which spoil their block and show in its scale.
-static void what_was_read_comes_back(void **state) {
-    (void)state;
+TEST(what_was_read_comes_back) {
     for (int signs = 0; signs < 2; signs++)
         for (int trial = 0; trial < 4000; trial++) {
             float x[2][256], y[256];
@@ -89,13 +86,4 @@ static void what_was_read_comes_back(void **state) {
         mz_dynamic8_decode(true, record, 256, x);
         assert_true(isnan(x[0]) && isnan(x[1]) && isnan(x[255]));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_has_its_value),
-        cmocka_unit_test(blocks_are_encoded_alike),
-        cmocka_unit_test(what_was_read_comes_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

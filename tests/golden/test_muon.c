@@ -139,29 +139,25 @@ static void the_reference(const char *device, mezzo_orthogonal_format format, co
 
 static const double terms = 12;
 
-static void on_ref_in_fp32(void **state) {
-    (void)state;
+TEST(on_ref_in_fp32) {
     the_reference("ref", MEZZO_ORTHOGONAL_FP32, "quintic", terms * 0x1p-24);
     the_reference("ref", MEZZO_ORTHOGONAL_FP32, "polar_express", terms * 0x1p-24);
     the_reference("ref", MEZZO_ORTHOGONAL_FP32, "normuon", terms * 0x1p-24);
     the_reference("ref", MEZZO_ORTHOGONAL_FP32, "plain_normuon", terms * 0x1p-24);
 }
-static void on_the_device_in_fp32(void **state) {
-    (void)state;
+TEST(on_the_device_in_fp32) {
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "quintic", terms * 0x1p-24);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "polar_express", terms * 0x1p-24);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "normuon", terms * 0x1p-24);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP32, "plain_normuon", terms * 0x1p-24);
 }
-static void on_the_device_in_16_bits(void **state) {
-    (void)state;
+TEST(on_the_device_in_16_bits) {
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "quintic", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "normuon", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP16, "quintic", terms * 0x1p-12);
 }
 // Both round to BF16, in other places.
-static void as_torch_in_bf16(void **state) {
-    (void)state;
+TEST(as_torch_in_bf16) {
     the_reference("ref", MEZZO_ORTHOGONAL_BF16, "torch", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "torch", terms * 0x1p-9);
 }
@@ -234,8 +230,7 @@ static void parts_are_matrices(const int64_t *rows, int multiple, const char *ki
     mz_free(whole);
 }
 
-static void parts_of_odd_widths(void **state) {
-    (void)state;
+TEST(parts_of_odd_widths) {
     static const int64_t shapes_of[][PARTS] = {{33, 33, 33}, {33, 11, 11}, {99, 33, 50}};
     static const int multiples[] = {0, 1, 8};
     static const char *const kinds[] = {"quintic", "normuon"};
@@ -244,13 +239,4 @@ static void parts_of_odd_widths(void **state) {
             for (size_t m = 0; m < MZ_COUNT(multiples); m++)
                 for (size_t k = 0; k < MZ_COUNT(kinds); k++)
                     parts_are_matrices(shapes_of[s], multiples[m], kinds[k], rules[rule]);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_ref_in_fp32), cmocka_unit_test(on_the_device_in_fp32),
-                                       cmocka_unit_test(on_the_device_in_16_bits), cmocka_unit_test(as_torch_in_bf16),
-                                       cmocka_unit_test(parts_of_odd_widths)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

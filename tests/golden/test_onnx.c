@@ -176,13 +176,32 @@ static const struct {
     {.name = "tabular"},
 };
 
-static void same_numbers_as_torch(void **state) {
+static int setup(void **state) {
+    mezzo_onnx *onnx = NULL;
+    if (mezzo_onnx_open("missing.onnx", &onnx) == MEZZO_ERR_UNSUPPORTED) {
+        fprintf(stderr, "skipped: %s\n", mezzo_error_message());
+        exit(TEST_SKIPPED);
+    }
+    mezzo_device *device = NULL;
+    if (!test_device_opens())
+        exit(TEST_SKIPPED);
+    must(mezzo_device_open(test_device(), 0, &device));
+    *state = device;
+    return 0;
+}
+
+static int teardown(void **state) {
+    mezzo_device_close(*state);
+    return 0;
+}
+
+TEST_WITH(same_numbers_as_torch, setup, teardown) {
     mezzo_device *device = *state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         compare(models[i].name, device);
 }
 
-static void ops_have_onnxruntimes_values(void **state) {
+TEST_WITH(ops_have_onnxruntimes_values, setup, teardown) {
     model m = {.stored = golden_tensors("onnx_forms.safetensors")};
     char path[4096];
     mezzo_value out;
@@ -207,7 +226,7 @@ static void ops_have_onnxruntimes_values(void **state) {
     close_model(&m);
 }
 
-static void idioms_are_recognized(void **state) {
+TEST_WITH(idioms_are_recognized, setup, teardown) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
         open_model(models[i].name, *state, MEZZO_PRECISION_FP32, &m);
@@ -224,7 +243,7 @@ static void idioms_are_recognized(void **state) {
     }
 }
 
-static void batch_norms_have_running_statistics(void **state) {
+TEST_WITH(batch_norms_have_running_statistics, setup, teardown) {
     model m, evaluation;
     open_model("resnet18", *state, MEZZO_PRECISION_FP32, &m);
     must(mezzo_program_run(m.program, NULL, 1, 0));
@@ -258,7 +277,7 @@ static void batch_norms_have_running_statistics(void **state) {
     close_model(&m);
 }
 
-static void a_hundred_steps_have_torchs_losses(void **state) {
+TEST_WITH(a_hundred_steps_have_torchs_losses, setup, teardown) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
         mezzo_optimizer *optimizer;
@@ -334,7 +353,7 @@ static errors errors_in(const char *name, mezzo_device *device, mezzo_precision 
     return e;
 }
 
-static void low_formats_are_as_near_as_torchs(void **state) {
+TEST_WITH(low_formats_are_as_near_as_torchs, setup, teardown) {
     static const mezzo_precision precisions[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
     const double n = sizeof models / sizeof *models;
     double sum = 0;
@@ -358,7 +377,7 @@ static void low_formats_are_as_near_as_torchs(void **state) {
     assert_true(sum / (4 * n) < log(1.1));
 }
 
-static void the_file_comes_back(void **state) {
+TEST_WITH(the_file_comes_back, setup, teardown) {
     mezzo_device *device = *state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m, again;
@@ -392,8 +411,7 @@ static void the_file_comes_back(void **state) {
     }
 }
 
-static void refusals_say_what(void **state) {
-    (void)state;
+TEST(refusals_say_what) {
     mezzo_onnx *onnx = NULL;
     assert_int_equal(mezzo_onnx_open("missing.onnx", &onnx), MEZZO_ERR_INVALID);
     assert_int_equal(mz_file_write_atomic("text.onnx", "no model at all", 15), MEZZO_OK);
@@ -405,37 +423,4 @@ static void refusals_say_what(void **state) {
     assert_int_equal(mz_file_write_atomic("old.onnx", old, sizeof old), MEZZO_OK);
     assert_int_equal(mezzo_onnx_open("old.onnx", &onnx), MEZZO_ERR_FORMAT);
     assert_non_null(strstr(mezzo_error_message(), "opset is 12"));
-}
-
-static int setup(void **state) {
-    mezzo_onnx *onnx = NULL;
-    if (mezzo_onnx_open("missing.onnx", &onnx) == MEZZO_ERR_UNSUPPORTED) {
-        fprintf(stderr, "skipped: %s\n", mezzo_error_message());
-        exit(TEST_SKIPPED);
-    }
-    mezzo_device *device = NULL;
-    if (!test_device_opens())
-        exit(TEST_SKIPPED);
-    must(mezzo_device_open(test_device(), 0, &device));
-    *state = device;
-    return 0;
-}
-
-static int teardown(void **state) {
-    mezzo_device_close(*state);
-    return 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(same_numbers_as_torch, setup, teardown),
-        cmocka_unit_test_setup_teardown(ops_have_onnxruntimes_values, setup, teardown),
-        cmocka_unit_test_setup_teardown(idioms_are_recognized, setup, teardown),
-        cmocka_unit_test_setup_teardown(batch_norms_have_running_statistics, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_hundred_steps_have_torchs_losses, setup, teardown),
-        cmocka_unit_test_setup_teardown(low_formats_are_as_near_as_torchs, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_file_comes_back, setup, teardown),
-        cmocka_unit_test(refusals_say_what),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

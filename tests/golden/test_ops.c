@@ -392,21 +392,17 @@ static void run_all(const char *device_name, const char *where, mezzo_precision 
     mezzo_device_close(device);
 }
 
-static void ref_in_fp64(void **state) {
-    (void)state;
+TEST(ref_in_fp64) {
     run_all("ref", "ref fp64", MEZZO_PRECISION_FP64);
 }
-static void ref_in_fp32(void **state) {
-    (void)state;
+TEST(ref_in_fp32) {
     run_all("ref", "ref fp32", MEZZO_PRECISION_FP32);
 }
-static void the_device_in_fp32(void **state) {
-    (void)state;
+TEST(the_device_in_fp32) {
     run_all(test_device(), "the device in fp32", MEZZO_PRECISION_FP32);
 }
 // The lower paths, for machines with neither AVX-512 nor AVX2; this machine may lack the upper ones.
-static void cpu_on_its_lower_paths(void **state) {
-    (void)state;
+TEST(cpu_on_its_lower_paths) {
     static const char *const levels[] = {"avx2", "ref"};
     for (size_t i = 0; i < MZ_COUNT(levels); ++i) {
         mezzo_device *device = NULL;
@@ -418,16 +414,4 @@ static void cpu_on_its_lower_paths(void **state) {
             run_all("cpu", levels[i], MEZZO_PRECISION_FP32);
         unsetenv("MEZZO_ISA");
     }
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ref_in_fp64),
-        cmocka_unit_test(ref_in_fp32),
-        cmocka_unit_test(the_device_in_fp32),
-        cmocka_unit_test(cpu_on_its_lower_paths),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

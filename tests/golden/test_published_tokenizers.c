@@ -35,8 +35,7 @@ static void check(const mezzo_tokenizer *tok, const char *name, size_t index, co
     free(tokens);
 }
 
-static void tokens_are_those_of_the_library(void **state) {
-    (void)state;
+TEST(tokens_are_those_of_the_library) {
     json_t *root = golden_json("published_tokenizers.json"), *entry;
     size_t i, k;
     assert_int_equal(json_array_size(json_object_get(root, "cases")), 14);
@@ -57,9 +56,4 @@ static void tokens_are_those_of_the_library(void **state) {
         mezzo_tokenizer_free(tok);
     }
     json_decref(root);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_those_of_the_library)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -335,8 +335,7 @@ static void play_random(json_t *row, mezzo_device *device) {
     replay_close(&r);
 }
 
-static void random_sequences(void **state) {
-    (void)state;
+TEST(random_sequences) {
     mezzo_device *device = NULL;
     must(mezzo_device_open(test_device(), 2, &device));
     json_t *root = golden_json("scaler_random.json"), *row;
@@ -348,8 +347,7 @@ static void random_sequences(void **state) {
     mezzo_device_close(device);
 }
 
-static void every_trace_call_by_call(void **state) {
-    (void)state;
+TEST(every_trace_call_by_call) {
     mezzo_device *device = NULL;
     must(mezzo_device_open(test_device(), 2, &device));
     json_t *root = golden_json("scaler.json"), *row;
@@ -380,8 +378,7 @@ static const json_t *case_named(const json_t *root, const char *name) {
 
 // PyTorch's scale falls to zero (the trace ends there), after which no step can ever be taken. With a floor it stays,
 // and after `floor_patience` skips at the floor update says that training cannot go on.
-static void a_floor_holds_and_then_reports(void **state) {
-    (void)state;
+TEST(a_floor_holds_and_then_reports) {
     json_t *root = golden_json("scaler.json");
     const json_t *events = json_object_get(case_named(root, "no_floor"), "events");
     assert_true(golden_number(json_array_get(events, json_array_size(events) - 1), "scale") == 0);
@@ -424,8 +421,7 @@ static void a_floor_holds_and_then_reports(void **state) {
 }
 
 // A scaler that is off scales nothing, and PyTorch then steps into the infinity; Mezzo's check of gradients stays.
-static void a_disabled_scaler_still_skips_an_infinity(void **state) {
-    (void)state;
+TEST(a_disabled_scaler_still_skips_an_infinity) {
     json_t *root = golden_json("scaler.json");
     mezzo_device *device = NULL;
     must(mezzo_device_open(test_device(), 1, &device));
@@ -491,8 +487,7 @@ static void train_toy(golden_model *m, const json_t *toy, bool scaled, double *s
     mezzo_optimizer_free(optimizer);
 }
 
-static void an_infinity_in_one_gradient_of_many(void **state) {
-    (void)state;
+TEST(an_infinity_in_one_gradient_of_many) {
     json_t *root = golden_json("scaler.json"), *toy = json_object_get(root, "toy");
     golden_model m;
     golden_toy_open(&m, test_device(), MEZZO_PRECISION_FP32);
@@ -524,17 +519,4 @@ static void an_infinity_in_one_gradient_of_many(void **state) {
     }
     golden_model_close(&m);
     json_decref(root);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_trace_call_by_call),
-        cmocka_unit_test(random_sequences),
-        cmocka_unit_test(a_floor_holds_and_then_reports),
-        cmocka_unit_test(a_disabled_scaler_still_skips_an_infinity),
-        cmocka_unit_test(an_infinity_in_one_gradient_of_many),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

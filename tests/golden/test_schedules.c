@@ -23,8 +23,7 @@ static mezzo_schedule schedule_of(const json_t *c) {
 // an ulp.
 static const double BOUND = 16 * DBL_EPSILON;
 
-static void every_step_has_the_rate_of_the_formula(void **state) {
-    (void)state;
+TEST(every_step_has_the_rate_of_the_formula) {
     json_t *root = golden_json("schedules.json"), *c;
     size_t i;
     json_array_foreach(json_object_get(root, "cases"), i, c) {
@@ -42,8 +41,7 @@ static void every_step_has_the_rate_of_the_formula(void **state) {
 }
 
 // A schedule one step late, or warm-up counted to `warmup` and not to `warmup + 1`, is off by far more than the bound.
-static void a_schedule_one_step_off_would_be_noticed(void **state) {
-    (void)state;
+TEST(a_schedule_one_step_off_would_be_noticed) {
     json_t *root = golden_json("schedules.json"), *c;
     size_t i;
     json_array_foreach(json_object_get(root, "cases"), i, c) {
@@ -57,12 +55,4 @@ static void a_schedule_one_step_off_would_be_noticed(void **state) {
             assert_true(worst > 1e6 * BOUND * s.lr);
     }
     json_decref(root);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_step_has_the_rate_of_the_formula),
-        cmocka_unit_test(a_schedule_one_step_off_would_be_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,8 +25,7 @@ static void check(const mezzo_tokenizer *tok, const char *name, size_t index, co
     free(tokens);
 }
 
-static void tokens_are_those_of_the_package(void **state) {
-    (void)state;
+TEST(tokens_are_those_of_the_package) {
     json_t *root = golden_json("sentencepiece_models.json"), *entry, *row;
     size_t i, k;
     assert_int_equal(json_array_size(json_object_get(root, "cases")), 6);
@@ -52,8 +51,7 @@ static void tokens_are_those_of_the_package(void **state) {
 }
 
 #define UNKNOWN "\x0A\x09\x0A\x05<unk>\x18\x02"
-static void other_models_are_refused_by_name(void **state) {
-    (void)state;
+TEST(other_models_are_refused_by_name) {
     static const struct {
         const char *bytes;
         size_t n;
@@ -83,10 +81,4 @@ static void other_models_are_refused_by_name(void **state) {
         if (strstr(mezzo_error_message(), rows[i].says) == NULL || strstr(mezzo_error_message(), "bad.model") == NULL)
             fail_msg("'%s' does not say '%s'", mezzo_error_message(), rows[i].says);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_those_of_the_package),
-                                       cmocka_unit_test(other_models_are_refused_by_name)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

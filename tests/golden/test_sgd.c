@@ -99,18 +99,9 @@ static void ten_steps(const char *device, mezzo_precision precision) {
     golden_model_close(&m);
 }
 
-static void on_ref_in_fp64(void **state) {
-    (void)state;
+TEST(on_ref_in_fp64) {
     ten_steps("ref", MEZZO_PRECISION_FP64);
 }
-static void on_the_device_in_fp32(void **state) {
-    (void)state;
+TEST(on_the_device_in_fp32) {
     ten_steps(test_device(), MEZZO_PRECISION_FP32);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(on_ref_in_fp64), cmocka_unit_test(on_the_device_in_fp32)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

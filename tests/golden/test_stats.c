@@ -23,11 +23,10 @@ static void near(const char *what, double got, double want) {
         fail_msg("%s: %.17g, not %.17g", what, got, want);
 }
 
-static void test_order(void **state) {
+TEST(test_order) {
     json_t *file = golden_json("stats.json"), *list = json_object_get(file, "quantiles");
     double x[MOST];
     size_t n = numbers(json_object_get(file, "x"), x);
-    (void)state;
     near("deviation", mz_deviation(x, n), golden_number(file, "deviation"));
     mz_sort(x, n);
     assert_true(json_array_size(list) >= 10);
@@ -44,10 +43,9 @@ static void same_indices(const json_t *list, const size_t *got) {
         assert_int_equal(got[i], json_integer_value(json_array_get(list, i)));
 }
 
-static void test_draws(void **state) {
+TEST(test_draws) {
     json_t *file = golden_json("stats.json"), *o = json_object_get(file, "resample");
     size_t index[64];
-    (void)state;
     const json_t *list = json_object_get(o, "indices");
     mz_resample((uint64_t)json_integer_value(json_object_get(o, "seed")),
                 (uint32_t)json_integer_value(json_object_get(o, "stream")),
@@ -66,7 +64,7 @@ static double mean_of(double *x, size_t n, void *user) {
     return mz_mean(x, n);
 }
 
-static void test_bootstrap(void **state) {
+TEST(test_bootstrap) {
     json_t *file = golden_json("stats.json");
     const struct {
         const char *name;
@@ -74,7 +72,6 @@ static void test_bootstrap(void **state) {
     } both[] = {{"median", mz_statistic_median}, {"mean", mean_of}};
     double x[MOST], want[2], low[2], high[2];
     size_t n = numbers(json_object_get(file, "x"), x);
-    (void)state;
     for (size_t i = 0; i < MZ_COUNT(both); i++) {
         mz_interval got;
         const json_t *levels = json_object_get(json_object_get(file, "levels"), both[i].name);
@@ -93,9 +90,8 @@ static void test_bootstrap(void **state) {
     json_decref(file);
 }
 
-static void test_sign(void **state) {
+TEST(test_sign) {
     json_t *file = golden_json("stats.json"), *list = json_object_get(file, "sign");
-    (void)state;
     assert_true(json_array_size(list) >= 12);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *o = json_array_get(list, i);
@@ -120,10 +116,9 @@ static void test_sign(void **state) {
     json_decref(file);
 }
 
-static void test_student(void **state) {
+TEST(test_student) {
     json_t *file = golden_json("stats.json"), *list = json_object_get(file, "student");
     double x[MOST], want[2];
-    (void)state;
     assert_true(json_array_size(list) > 20);
     for (size_t i = 0; i < json_array_size(list); i++) {
         double v[3];
@@ -138,9 +133,8 @@ static void test_student(void **state) {
     json_decref(file);
 }
 
-static void test_least_squares(void **state) {
+TEST(test_least_squares) {
     json_t *file = golden_json("stats.json"), *list = json_object_get(file, "ols");
-    (void)state;
     for (size_t c = 0; c < json_array_size(list); c++) {
         const json_t *o = json_array_get(list, c), *rows = json_object_get(o, "x");
         static double x[MOST * 8];
@@ -172,11 +166,4 @@ static void test_least_squares(void **state) {
         assert_int_equal(mz_ols_fit(x, y, k, k, &fit), MEZZO_ERR_INVALID);
     }
     json_decref(file);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),     cmocka_unit_test(test_draws),
-                                       cmocka_unit_test(test_bootstrap), cmocka_unit_test(test_sign),
-                                       cmocka_unit_test(test_student),   cmocka_unit_test(test_least_squares)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

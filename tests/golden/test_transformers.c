@@ -94,22 +94,18 @@ static void each(const char *device, const mezzo_program_options *options) {
         forward_and_backward(device, names[i], options);
 }
 
-static void on_ref(void **state) {
-    (void)state;
+TEST(on_ref) {
     each("ref", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP64});
     each("ref", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
-static void on_cpu(void **state) {
-    (void)state;
+TEST(on_cpu) {
     each("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
 }
-static void on_cpu_with_recompute_and_without_fusion(void **state) {
-    (void)state;
+TEST(on_cpu_with_recompute_and_without_fusion) {
     each("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .recompute = true});
     each("cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32, .no_fuse = true});
 }
-static void on_cuda(void **state) {
-    (void)state;
+TEST(on_cuda) {
     if (!there_is("cuda"))
         skip();
     each("cuda", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32});
@@ -189,16 +185,13 @@ static void each_low(const char *device) {
     }
 }
 
-static void low_on_ref(void **state) {
-    (void)state;
+TEST(low_on_ref) {
     each_low("ref");
 }
-static void low_on_cpu(void **state) {
-    (void)state;
+TEST(low_on_cpu) {
     each_low("cpu");
 }
-static void low_on_cuda(void **state) {
-    (void)state;
+TEST(low_on_cuda) {
     if (!there_is("cuda"))
         skip();
     each_low("cuda");
@@ -220,8 +213,7 @@ static int count_outside(golden_model *m) {
 }
 
 // A gate 1% too strong, a shared expert or a correction bias left out put most gradients outside their bounds.
-static void a_wrong_scale_or_a_dropped_term_would_be_noticed(void **state) {
-    (void)state;
+TEST(a_wrong_scale_or_a_dropped_term_would_be_noticed) {
     static const struct {
         const char *name;
         float factor;
@@ -246,18 +238,4 @@ static void a_wrong_scale_or_a_dropped_term_would_be_noticed(void **state) {
         golden_model_restart(&m);
     }
     golden_model_close(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(on_ref),
-        cmocka_unit_test(on_cpu),
-        cmocka_unit_test(on_cpu_with_recompute_and_without_fusion),
-        cmocka_unit_test(on_cuda),
-        cmocka_unit_test(low_on_ref),
-        cmocka_unit_test(low_on_cpu),
-        cmocka_unit_test(low_on_cuda),
-        cmocka_unit_test(a_wrong_scale_or_a_dropped_term_would_be_noticed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,15 +5,11 @@
 // value is exact. With D(h) = (f(x+h) - f(x-h))/2h, Richardson's (4·D(h/2) - D(h))/3 is off by h⁴·f⁽⁵⁾/480 =
 // 2^-36·f⁽⁵⁾/480.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "base/base.h"
 #include "graph/op.h"
 #include "mezzo/program.h"
+#include "test.h"
 
 enum { MAX_INPUTS = 4 };
 
@@ -769,20 +765,8 @@ static void check_op(const char *name, mezzo_value (*make)(maker *, int)) {
 }
 
 #define OP(name, ...)                                                                                                  \
-    static void gradient_of_##name(void **state) {                                                                     \
-        (void)state;                                                                                                   \
+    TEST(gradient_of_##name) {                                                                                         \
         check_op(#name, make_##name);                                                                                  \
     }
 #include "graph/ops.def"
 #undef OP
-
-int main(int argc, char **argv) {
-    if (argc > 1) // a pattern of names: "gradient_of_soft*"
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-#define OP(name, ...) cmocka_unit_test(gradient_of_##name),
-#include "graph/ops.def"
-#undef OP
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

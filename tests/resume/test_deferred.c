@@ -2,7 +2,6 @@
 // call waits for the one before it. Devices with one stream pass by doing the same twice (unit/test_capture has a
 // device of the CPU's that keeps calls for later). Seen to fail on a GPU with the waits for a part left out of the
 // graph.
-
 #include "fixture.h"
 #include "runtime/program.h"
 #include "optim/step.h"
@@ -151,65 +150,41 @@ static void same_bits(trial t) {
     free(deferred.values);
 }
 
-static void every_precision(void **state) {
-    (void)state;
+TEST(every_precision) {
     static const mezzo_precision all[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
                                           MEZZO_PRECISION_FP16};
     for (size_t i = 0; i < MZ_COUNT(all); i++)
         same_bits((trial){.model = "gpt2", .precision = all[i], .micros = 1});
 }
 
-static void accumulation(void **state) {
-    (void)state;
+TEST(accumulation) {
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 3});
 }
 
-static void accumulation_and_skipped_steps(void **state) {
-    (void)state;
+TEST(accumulation_and_skipped_steps) {
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_FP16, .micros = 3, .looks = true});
 }
 
-static void host_in_between(void **state) {
-    (void)state;
+TEST(host_in_between) {
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .looks = true});
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_FP32, .micros = 1, .looks = true, .sgd = true});
 }
 
-static void other_masters(void **state) {
-    (void)state;
+TEST(other_masters) {
     for (mezzo_master master = MEZZO_MASTER_SPLIT; master <= MEZZO_MASTER_STOCHASTIC; master++)
         same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .master = master});
 }
 
-static void other_moments(void **state) {
-    (void)state;
+TEST(other_moments) {
     for (mezzo_moments moments = MEZZO_MOMENTS_BF16; moments <= MEZZO_MOMENTS_INT8; moments++)
         same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .moments = moments});
 }
 
-static void unclipped_sgd(void **state) {
-    (void)state;
+TEST(unclipped_sgd) {
     same_bits((trial){.model = "gpt2", .precision = MEZZO_PRECISION_BF16, .micros = 1, .sgd = true, .unclipped = true});
 }
 
-static void experts(void **state) {
-    (void)state;
+TEST(experts) {
     same_bits((trial){.model = "glm4_moe", .precision = MEZZO_PRECISION_BF16, .micros = 1});
     same_bits((trial){.model = "glm4_moe", .precision = MEZZO_PRECISION_FP16, .micros = 2});
-}
-
-int main(int argc, char **argv) { // of one name, where it is given
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_precision),
-        cmocka_unit_test(accumulation),
-        cmocka_unit_test(accumulation_and_skipped_steps),
-        cmocka_unit_test(host_in_between),
-        cmocka_unit_test(other_masters),
-        cmocka_unit_test(other_moments),
-        cmocka_unit_test(unclipped_sgd),
-        cmocka_unit_test(experts),
-    };
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,8 +19,7 @@ static void runs_alike(const char *const *a, const char *const *b) {
     tiny_same(result_a.checkpoint, result_b.checkpoint);
 }
 
-static void test_the_same_bits(void **state) {
-    (void)state;
+TEST(test_the_same_bits) {
     static const char *const precisions[] = {"--precision=fp32", "--precision=bf16", "--precision=fp16",
                                              "--precision=fp8"};
     for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
@@ -50,8 +49,7 @@ static void breaks_off(const char *precision) {
     assert_non_null(strstr(mezzo_error_message(), "model.experts_per_token is 2, this run's is 1"));
 }
 
-static void test_resume(void **state) {
-    (void)state;
+TEST(test_resume) {
     breaks_off("--precision=fp32");
     breaks_off("--precision=fp8");
 }
@@ -60,8 +58,7 @@ static void test_resume(void **state) {
 // logits). Later a half-precision activation decides a near choice of experts differently and the runs part as two
 // seeds do, whose means of the last 20 losses lie up to 0.1 apart here. A precision that lost an expert or a gradient
 // would stay near the start.
-static void test_precisions_agree(void **state) {
-    (void)state;
+TEST(test_precisions_agree) {
     static const char *const precisions[] = {"--precision=fp32", "--precision=bf16", "--precision=fp16"};
     double first[3], last[3];
     for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
@@ -88,8 +85,7 @@ static double number_after(const char *text, const char *key) {
     return strtod(at + strlen(key), NULL);
 }
 
-static void test_metrics(void **state) {
-    (void)state;
+TEST(test_metrics) {
     tiny_log seen = {0};
     mezzo_train_result result;
     char *data;
@@ -116,20 +112,4 @@ static void test_metrics(void **state) {
     mz_free(data);
 }
 
-static int write_text(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_same_bits),
-        cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_precisions_agree),
-        cmocka_unit_test(test_metrics),
-    };
-    return cmocka_run_group_tests(tests, write_text, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

@@ -1,7 +1,6 @@
 // Neighbouring calls that a device runs in one piece give the bits of the pieces: a step with them, replayed as a
 // graph, against one that goes call by call because a hook watches it. Devices without such pieces pass by doing the
 // same twice. Seen to fail with an expert chosen twice, and with a slope left out on the way back.
-
 #include "fixture.h"
 #include "runtime/program.h"
 
@@ -65,8 +64,7 @@ static float *step(mezzo_precision precision, int64_t experts, int64_t vocab, in
     return values;
 }
 
-static void one_piece_has_the_bits_of_two(void **state) {
-    (void)state;
+TEST(one_piece_has_the_bits_of_two) {
     static const struct {
         mezzo_precision precision;
         int64_t experts, vocab, logits_rows;
@@ -85,11 +83,4 @@ static void one_piece_has_the_bits_of_two(void **state) {
     }
     for (size_t k = 0; k < MZ_COUNT(on_cuda) && strncmp(test_device(), "cuda", 4) == 0; k++)
         assert_true(seen[k] > 0);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_piece_has_the_bits_of_two)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

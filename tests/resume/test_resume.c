@@ -17,14 +17,12 @@ static void runs_alike(const char *const *a, const char *const *b) {
 
 static void broken_off(const char *precision, const char *extra, int64_t least_skipped_before);
 
-static void test_the_same_run_twice(void **state) {
-    (void)state;
+TEST(test_the_same_run_twice) {
     const char *args[] = {"--steps=20", "--precision=bf16", "--dropout=0.1", "--grad-accum=2", NULL};
     runs_alike(args, args);
 }
 
-static void test_another_seed_is_another_run(void **state) {
-    (void)state;
+TEST(test_another_seed_is_another_run) {
     tiny_log a = {0}, b = {0};
     mezzo_train_result result;
     tiny_clean("a");
@@ -34,8 +32,7 @@ static void test_another_seed_is_another_run(void **state) {
     assert_true(a.loss[3] != b.loss[3]);
 }
 
-static void test_recompute_changes_nothing(void **state) {
-    (void)state;
+TEST(test_recompute_changes_nothing) {
     const char *off[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", NULL};
     const char *on[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute", NULL};
     const char *light[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute-light", NULL};
@@ -59,8 +56,7 @@ static void test_recompute_changes_nothing(void **state) {
 static const char *further[2]; // options of broken_off's runs, after `extra`
 
 // fp8 carries the table of scales from step to step; micro batches and repetitions do not move it.
-static void test_narrow_operands_change_no_rule(void **state) {
-    (void)state;
+TEST(test_narrow_operands_change_no_rule) {
     static const char *const ways[][3] = {
         {"--precision=fp8", NULL},
         {"--precision=fp8-dw16", NULL},
@@ -83,8 +79,7 @@ static void test_narrow_operands_change_no_rule(void **state) {
     broken_off("fp8-block", NULL, 0);
 }
 
-static void test_threads_change_nothing(void **state) {
-    (void)state;
+TEST(test_threads_change_nothing) {
     for (int i = 0; i < 2; i++) {
         const char *precision = i == 0 ? "--precision=fp32" : "--precision=bf16";
         const char *one[] = {"--steps=12", precision, "--d-model=64", "--seq-len=32", "--threads=1", NULL};
@@ -121,24 +116,20 @@ static void broken_off(const char *precision, const char *extra, int64_t least_s
     tiny_same(path, result.checkpoint);
 }
 
-static void test_resume_fp32(void **state) {
-    (void)state;
+TEST(test_resume_fp32) {
     broken_off("fp32", NULL, 0);
 }
 
-static void test_resume_bf16(void **state) {
-    (void)state;
+TEST(test_resume_bf16) {
     broken_off("bf16", NULL, 0);
 }
 
-static void test_split_and_stochastic_masters_resume(void **state) {
-    (void)state;
+TEST(test_split_and_stochastic_masters_resume) {
     broken_off("bf16", "--master=split", 0);
     broken_off("bf16", "--master=stochastic", 0);
 }
 
-static void test_short_moments_resume(void **state) {
-    (void)state;
+TEST(test_short_moments_resume) {
     static const char *const kinds[] = {"--moments=bf16", "--moments=int8"};
     for (size_t k = 0; k < MZ_COUNT(kinds); k++) {
         broken_off("bf16", kinds[k], 0);
@@ -149,15 +140,13 @@ static void test_short_moments_resume(void **state) {
 }
 
 // A scale of 2^24 overflows FP16 gradients at once: the first steps are skipped until it fits.
-static void test_resume_fp16_after_skips(void **state) {
-    (void)state;
+TEST(test_resume_fp16_after_skips) {
     broken_off("fp16", "--init-scale=16777216", 1);
 }
 
 // A checkpoint holds shapes: what was saved with axes padded goes on without, and the other way round. On ref, because
 // elsewhere padded products may be added up in another order.
-static void test_resume_across_a_change_of_padding(void **state) {
-    (void)state;
+TEST(test_resume_across_a_change_of_padding) {
     const char *args[] = {"--device=ref",         "--steps=12", "--precision=bf16", "--d-model=15", "--heads=3",
                           "--checkpoint-every=6", NULL};
     const char *resume[] = {"--device=ref", "--steps=12",           "--precision=bf16", "--d-model=15",
@@ -185,14 +174,12 @@ static void test_resume_across_a_change_of_padding(void **state) {
     }
 }
 
-static void test_sgd_resumes(void **state) {
-    (void)state;
+TEST(test_sgd_resumes) {
     broken_off("fp32", "--optimizer=sgd", 0);
 }
 
 // The rows of a run that was broken off are those of one that was not: each step once, in order.
-static void test_metrics_have_each_step_once(void **state) {
-    (void)state;
+TEST(test_metrics_have_each_step_once) {
     char *data;
     size_t n;
     broken_off("fp32", NULL, 0);
@@ -209,8 +196,7 @@ static void test_metrics_have_each_step_once(void **state) {
     mz_free(data);
 }
 
-static void test_a_used_folder_is_not_overwritten(void **state) {
-    (void)state;
+TEST(test_a_used_folder_is_not_overwritten) {
     tiny_log log = {0};
     mezzo_train_result result;
     const char *args[] = {"--steps=2", NULL};
@@ -220,8 +206,7 @@ static void test_a_used_folder_is_not_overwritten(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "--resume auto"));
 }
 
-static void test_another_model_is_refused(void **state) {
-    (void)state;
+TEST(test_another_model_is_refused) {
     tiny_log log = {0};
     mezzo_train_result result;
     tiny_clean("a");
@@ -235,8 +220,7 @@ static void test_another_model_is_refused(void **state) {
 }
 
 // A run that begins with another folder's checkpoint has one of its own, also where it takes no step.
-static void test_no_step_behind_another_folders_checkpoint(void **state) {
-    (void)state;
+TEST(test_no_step_behind_another_folders_checkpoint) {
     tiny_log log = {0}, stopped = {.stop_at_start = true};
     mezzo_train_result first, result;
     char resume[4200];
@@ -264,34 +248,4 @@ static void test_no_step_behind_another_folders_checkpoint(void **state) {
     assert_true(isnan(log.loss[4]) && !isnan(log.loss[5]) && !isnan(log.loss[6]));
 }
 
-static int write_text(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(int argc, char **argv) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_same_run_twice),
-        cmocka_unit_test(test_another_seed_is_another_run),
-        cmocka_unit_test(test_recompute_changes_nothing),
-        cmocka_unit_test(test_threads_change_nothing),
-        cmocka_unit_test(test_resume_fp32),
-        cmocka_unit_test(test_resume_bf16),
-        cmocka_unit_test(test_narrow_operands_change_no_rule),
-        cmocka_unit_test(test_split_and_stochastic_masters_resume),
-        cmocka_unit_test(test_short_moments_resume),
-        cmocka_unit_test(test_resume_fp16_after_skips),
-        cmocka_unit_test(test_resume_across_a_change_of_padding),
-        cmocka_unit_test(test_sgd_resumes),
-        cmocka_unit_test(test_metrics_have_each_step_once),
-        cmocka_unit_test(test_a_used_folder_is_not_overwritten),
-        cmocka_unit_test(test_another_model_is_refused),
-        cmocka_unit_test(test_no_step_behind_another_folders_checkpoint),
-    };
-    return cmocka_run_group_tests(tests, write_text, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

@@ -44,8 +44,7 @@ int posix_memalign(void **out, size_t alignment, size_t n) {
 }
 #endif
 
-static void test_malloc_is_counted(void **state) {
-    (void)state;
+TEST(test_malloc_is_counted) {
     uint64_t before = mallocs;
     mz_free(mz_alloc(1, 100));
     assert_true(!COUNTS_MALLOC || mallocs > before);
@@ -84,8 +83,7 @@ static void steps_allocate_nothing(const char *precision, const char *threads) {
     mezzo_config_free(config);
 }
 
-static void test_steps_allocate_nothing(void **state) {
-    (void)state;
+TEST(test_steps_allocate_nothing) {
     steps_allocate_nothing("--precision=fp32", "--threads=1");
     steps_allocate_nothing("--precision=bf16", "--threads=2");
     steps_allocate_nothing("--precision=fp16", "--threads=1");
@@ -108,8 +106,7 @@ static bool was_asked(size_t bytes) { // blocks carry one line of 64 bytes more,
     return false;
 }
 
-static void test_the_arena_is_what_the_plan_said(void **state) {
-    (void)state;
+TEST(test_the_arena_is_what_the_plan_said) {
     mezzo_device *device;
     mezzo_model_config model;
     mezzo_graph *g;
@@ -147,17 +144,4 @@ static void test_the_arena_is_what_the_plan_said(void **state) {
     mezzo_device_close(device);
 }
 
-static int setup(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_malloc_is_counted),
-        cmocka_unit_test(test_steps_allocate_nothing),
-        cmocka_unit_test(test_the_arena_is_what_the_plan_said),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

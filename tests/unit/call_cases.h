@@ -3,18 +3,13 @@
 #define MZ_TESTS_CALL_CASES_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "backend/backend.h"
 #include "quant/entry.h"
 #include "device.h"
+#include "test.h"
 
-#define must(expr) assert_true((expr) == MEZZO_OK || (fprintf(stderr, "%s\n", mezzo_error_message()), false))
 #define SHAPE(...)                                                                                                     \
     (mz_shape) {                                                                                                       \
         .rank = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .dim = { __VA_ARGS__ }                      \

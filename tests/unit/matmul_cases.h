@@ -4,14 +4,10 @@
 #define MATMUL_CASES_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "backend/cpu/matmul.h"
+#include "test.h"
 
 #define GUARD 64 // bytes after every buffer that must stay as they are
 #define WARY  0x5A

@@ -4,14 +4,10 @@
 #define MODEL_CASES_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "graph/graph.h"
 #include "mezzo/model.h"
+#include "test.h"
 
 typedef struct named_shape {
     const char *name;

@@ -245,7 +245,8 @@ static void queued_free(mezzo_device *device, void *graph) {
     mz_free(graph);
 }
 
-static void queue_open(void) {
+static int queue_open(void **state) {
+    (void)state;
     twin = (mz_comm){.rank = 0, .size = 2, .run = run_with_a_twin};
     queued = mz_backend_cpu;
     queued.name = "queued";
@@ -263,6 +264,7 @@ static void queue_open(void) {
     queued.few_rows = 4096;
     queued.capture_record = queued_record;
     queued.capture_wait = queued_wait;
+    return 0;
 }
 
 // --- training on it ------------------------------------------------------------------------------------------------

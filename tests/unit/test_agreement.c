@@ -1,13 +1,10 @@
 // What sets of configuration files ask for, which one is followed, and every conflict between them: one row a set, with
 // the reason for its verdict. The files are written as their frameworks write them.
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "study/agree/agreement.h"
+#include "test.h"
 
 #define CC(c, n)                                                                                                       \
     { .known = true, .name = "a GPU", .compute_capability = c, .gpus = n }
@@ -669,16 +666,14 @@ static void check_set(const set *s) {
     free(a);
 }
 
-static void test_verdicts(void **state) {
-    (void)state;
+TEST(test_verdicts) {
     assert_true(MZ_COUNT(sets) >= 60);
     for (size_t i = 0; i < MZ_COUNT(sets); i++)
         check_set(&sets[i]);
     assert_int_equal(failures, 0);
 }
 
-static void test_files_that_are_none(void **state) {
-    (void)state;
+TEST(test_files_that_are_none) {
     static const struct {
         const char *text, *message;
         mezzo_status status;
@@ -701,16 +696,16 @@ static void test_files_that_are_none(void **state) {
     assert_int_equal(mz_asked_read("absent.yaml", &asked), MEZZO_ERR_INVALID);
 }
 
-int main(void) {
-    char folder[] = "/tmp/mezzo-agreement-XXXXXX";
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
-        return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_verdicts),
-        cmocka_unit_test(test_files_that_are_none),
-    };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (chdir("/") == 0)
-        rmdir(folder);
-    return failed;
+static char folder[] = "/tmp/mezzo-agreement-XXXXXX";
+
+static int enter_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL || chdir(folder) != 0;
 }
+
+static int leave_folder(void **state) {
+    (void)state;
+    return chdir("/") != 0 || rmdir(folder) != 0;
+}
+
+TEST_GROUP(enter_folder, leave_folder)

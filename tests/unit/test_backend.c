@@ -1,15 +1,11 @@
 // Devices by name, what a precision becomes on a device, how a kernel is chosen, learning-rate schedules.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "backend/update.h"
 #include "runtime/calls.h"
 #include "mezzo/optimizer.h"
+#include "test.h"
 
 // --- a device whose answers a test sets ----------------------------------------------------------------------------
 static mezzo_device_info fake_info;
@@ -120,8 +116,7 @@ static int reset(void **state) {
 }
 
 // --- choosing a kernel ---------------------------------------------------------------------------------------------
-static void the_first_kernel_that_can_serves(void **state) {
-    (void)state;
+TEST_WITH(the_first_kernel_that_can_serves, reset, NULL) {
     mz_call call = add_call();
     mz_prepared prepared;
     assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_OK);
@@ -142,8 +137,7 @@ static void the_first_kernel_that_can_serves(void **state) {
 }
 
 // Not another kernel, whose bits may be others.
-static void no_memory_for_a_state_is_an_error(void **state) {
-    (void)state;
+TEST_WITH(no_memory_for_a_state_is_an_error, reset, NULL) {
     mz_call call = add_call();
     mz_prepared prepared;
     fake_reasons[0] = mz_out_of_memory;
@@ -151,8 +145,7 @@ static void no_memory_for_a_state_is_an_error(void **state) {
     assert_null(prepared.kernel);
 }
 
-static void every_refusal_is_in_the_error(void **state) {
-    (void)state;
+TEST_WITH(every_refusal_is_in_the_error, reset, NULL) {
     mz_call call = add_call();
     mz_prepared prepared;
     fake_reasons[0] = "needs fp32 input";
@@ -168,8 +161,7 @@ static void every_refusal_is_in_the_error(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "none is listed"));
 }
 
-static void the_choice_is_logged_when_asked(void **state) {
-    (void)state;
+TEST_WITH(the_choice_is_logged_when_asked, reset, NULL) {
     mz_call call = add_call();
     mz_prepared prepared;
     fake_reasons[0] = "needs fp32 input";
@@ -185,8 +177,7 @@ static void the_choice_is_logged_when_asked(void **state) {
     assert_string_equal(log_line, "add (3x4 bf16, 4 fp32) -> (3x4 fp32): add_bf16__fast");
 }
 
-static void running_grants_the_workspace_a_kernel_asks(void **state) {
-    (void)state;
+TEST_WITH(running_grants_the_workspace_a_kernel_asks, reset, NULL) {
     mz_call call = add_call();
     char scratch[100];
     mz_prepared prepared;
@@ -209,8 +200,7 @@ static void running_grants_the_workspace_a_kernel_asks(void **state) {
 }
 
 // --- devices -------------------------------------------------------------------------------------------------------
-static void names_open_devices(void **state) {
-    (void)state;
+TEST(names_open_devices) {
     mezzo_device *device;
     mezzo_device_info info;
     assert_int_equal(mezzo_device_open("ref", 0, &device), MEZZO_OK);
@@ -222,8 +212,7 @@ static void names_open_devices(void **state) {
 }
 
 // Every device's memory, and reading without waiting.
-static void devices_hold_and_give_back_bytes(void **state) {
-    (void)state;
+TEST(devices_hold_and_give_back_bytes) {
     static const char *const names[] = {"ref", "cpu"};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
         mezzo_device *device;
@@ -255,8 +244,7 @@ static void devices_hold_and_give_back_bytes(void **state) {
     }
 }
 
-static void wrong_names_say_what_to_use(void **state) {
-    (void)state;
+TEST(wrong_names_say_what_to_use) {
     static const struct {
         const char *name;
         mezzo_status status;
@@ -309,8 +297,7 @@ static mezzo_precision resolve(mezzo_precision requested, char *reason, size_t s
 
 // Every request against every set of native and of faster formats: written from the table in precision.c, not from its
 // code.
-static void every_request_on_every_device_follows_the_table(void **state) {
-    (void)state;
+TEST(every_request_on_every_device_follows_the_table) {
     char reason[160];
     for (int native = 0; native < 8; native++)
         for (int faster = 0; faster < 8; faster++) {
@@ -344,8 +331,7 @@ static void every_request_on_every_device_follows_the_table(void **state) {
     assert_int_equal(resolve(MEZZO_PRECISION_AUTO, reason, sizeof reason), MEZZO_PRECISION_FP32);
 }
 
-static void a_reason_fits_its_buffer_or_is_dropped(void **state) {
-    (void)state;
+TEST(a_reason_fits_its_buffer_or_is_dropped) {
     char reason[8] = "unset";
     set_formats("cpu", 0, 0);
     resolve(MEZZO_PRECISION_BF16, NULL, 100);
@@ -359,8 +345,7 @@ static void a_reason_fits_its_buffer_or_is_dropped(void **state) {
 
 // --- schedules -----------------------------------------------------------------------------------------------------
 // Expected values are worked out by hand from the formulas in mezzo/optimizer.h.
-static void schedules_give_the_documented_rates(void **state) {
-    (void)state;
+TEST(schedules_give_the_documented_rates) {
     static const struct {
         int kind;
         double power;
@@ -396,27 +381,10 @@ static void schedules_give_the_documented_rates(void **state) {
     }
 }
 
-static void a_schedule_shorter_than_its_warmup_is_defined(void **state) {
-    (void)state;
+TEST(a_schedule_shorter_than_its_warmup_is_defined) {
     mz_update_attrs update = {.schedule = MEZZO_LR_COSINE, .lr = 1, .min_lr = 0.5, .warmup = 10, .steps = 5};
     assert_true(mz_schedule_lr(&update, 9) == 10.0 / 11);
     assert_true(mz_schedule_lr(&update, 10) == 0.5);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(the_first_kernel_that_can_serves, reset),
-        cmocka_unit_test_setup(no_memory_for_a_state_is_an_error, reset),
-        cmocka_unit_test_setup(every_refusal_is_in_the_error, reset),
-        cmocka_unit_test_setup(the_choice_is_logged_when_asked, reset),
-        cmocka_unit_test_setup(running_grants_the_workspace_a_kernel_asks, reset),
-        cmocka_unit_test(names_open_devices),
-        cmocka_unit_test(devices_hold_and_give_back_bytes),
-        cmocka_unit_test(wrong_names_say_what_to_use),
-        cmocka_unit_test(every_request_on_every_device_follows_the_table),
-        cmocka_unit_test(a_reason_fits_its_buffer_or_is_dropped),
-        cmocka_unit_test(schedules_give_the_documented_rates),
-        cmocka_unit_test(a_schedule_shorter_than_its_warmup_is_defined),
-    };
-    return cmocka_run_group_tests(tests, reset, reset);
-}
+TEST_GROUP(reset, reset)

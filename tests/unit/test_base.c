@@ -1,13 +1,9 @@
 // Errors, log, memory, text: what every other folder builds on.
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "base/base.h"
+#include "test.h"
 
 // --- errors --------------------------------------------------------------------------------------------------------
 static mezzo_status innermost(void) {
@@ -28,8 +24,7 @@ fail:
     return status;
 }
 
-static void an_error_carries_its_message_and_the_way_it_took(void **state) {
-    (void)state;
+TEST(an_error_carries_its_message_and_the_way_it_took) {
     char *freed;
     assert_int_equal(outermost(&freed), MEZZO_ERR_IO);
     assert_null(freed);
@@ -45,8 +40,7 @@ static void an_error_carries_its_message_and_the_way_it_took(void **state) {
     assert_null(strstr(mezzo_error_trace(), "innermost"));
 }
 
-static void context_goes_before_the_message(void **state) {
-    (void)state;
+TEST(context_goes_before_the_message) {
     mz_fail(MEZZO_ERR_FORMAT, "expected a number");
     assert_int_equal(mz_context(MEZZO_ERR_FORMAT, "line %d", 3), MEZZO_ERR_FORMAT);
     assert_int_equal(mz_context(MEZZO_ERR_FORMAT, "config.yaml: "), MEZZO_ERR_FORMAT);
@@ -56,8 +50,7 @@ static void context_goes_before_the_message(void **state) {
 }
 
 // Names that come from a file can hold anything; the message stays one line, cut with dots when it is too long.
-static void a_message_is_one_line_of_bounded_length(void **state) {
-    (void)state;
+TEST(a_message_is_one_line_of_bounded_length) {
     mz_fail(MEZZO_ERR_FORMAT, "key \"%s\"", "a\nb\033[2Jc");
     assert_string_equal(mezzo_error_message(), "key \"a b [2Jc\"");
     char *huge = mz_alloc(100001, 1);
@@ -84,8 +77,7 @@ static void *thread_fails(void *result) {
     return NULL;
 }
 
-static void every_thread_has_its_own_error(void **state) {
-    (void)state;
+TEST(every_thread_has_its_own_error) {
     mz_fail(MEZZO_ERR_IO, "in the test");
     pthread_t thread;
     bool started_empty = false;
@@ -95,8 +87,7 @@ static void every_thread_has_its_own_error(void **state) {
     assert_string_equal(mezzo_error_message(), "in the test");
 }
 
-static void every_status_has_its_name(void **state) {
-    (void)state;
+TEST(every_status_has_its_name) {
     assert_string_equal(mezzo_status_name(MEZZO_OK), "MEZZO_OK");
     assert_string_equal(mezzo_status_name(MEZZO_ERR_INTERRUPTED), "MEZZO_ERR_INTERRUPTED");
     for (int s = 0; s <= MEZZO_ERR_INTERRUPTED; s++)
@@ -111,8 +102,7 @@ static void log_sink(void *user, const char *topic, const char *line) {
     snprintf(logged, sizeof logged, "%s|%s", topic, line);
 }
 
-static void lines_go_to_the_sink_and_dispatch_only_when_asked_for(void **state) {
-    (void)state;
+TEST(lines_go_to_the_sink_and_dispatch_only_when_asked_for) {
     int lines = 0;
     unsetenv("MEZZO_VERBOSE");
     assert_false(mz_log_enabled("warn")); // no sink
@@ -146,8 +136,7 @@ static bool all_zero(const char *p, size_t n) {
     return true;
 }
 
-static void memory_is_zeroed_aligned_and_counted(void **state) {
-    (void)state;
+TEST(memory_is_zeroed_aligned_and_counted) {
     for (size_t bytes = 0; bytes < 300; bytes += 7) {
         // Dirty a block first: fresh pages are zero anyway.
         char *dirty = mz_alloc(bytes, 1);
@@ -164,8 +153,7 @@ static void memory_is_zeroed_aligned_and_counted(void **state) {
     mz_free(NULL);
 }
 
-static void growing_keeps_the_old_and_zeroes_the_new(void **state) {
-    (void)state;
+TEST(growing_keeps_the_old_and_zeroes_the_new) {
     int *p = mz_grow(NULL, 0, 3, sizeof *p);
     assert_true(p != NULL && all_zero((char *)p, 3 * sizeof *p));
     for (int i = 0; i < 3; i++)
@@ -180,8 +168,7 @@ static void growing_keeps_the_old_and_zeroes_the_new(void **state) {
     mz_free(p);
 }
 
-static void the_ordered_allocation_fails_and_only_that_one(void **state) {
-    (void)state;
+TEST(the_ordered_allocation_fails_and_only_that_one) {
     mz_alloc_fail_after(2);
     void *a = mz_alloc(1, 1), *b = mz_alloc(1, 1), *c = mz_alloc(5, 8), *d = mz_alloc(1, 1);
     assert_true(a != NULL && b != NULL && c == NULL && d != NULL);
@@ -196,8 +183,7 @@ static void the_ordered_allocation_fails_and_only_that_one(void **state) {
     mz_free(e);
 }
 
-static void sizes_that_overflow_are_refused(void **state) {
-    (void)state;
+TEST(sizes_that_overflow_are_refused) {
     assert_null(mz_alloc(SIZE_MAX / 2, 3));
     assert_non_null(strstr(mezzo_error_message(), "out of memory"));
     assert_null(mz_alloc(SIZE_MAX, 1)); // rounding up to the alignment would wrap to 0
@@ -208,8 +194,7 @@ static void sizes_that_overflow_are_refused(void **state) {
     assert_true(array == NULL && cap == 0);
 }
 
-static void reserve_grows_rarely_and_keeps_the_elements(void **state) {
-    (void)state;
+TEST(reserve_grows_rarely_and_keeps_the_elements) {
     uint64_t *array = NULL;
     size_t cap = 0;
     uint64_t before = mz_alloc_count();
@@ -223,8 +208,7 @@ static void reserve_grows_rarely_and_keeps_the_elements(void **state) {
     mz_free(array);
 }
 
-static void strings_are_copied_and_formatted(void **state) {
-    (void)state;
+TEST(strings_are_copied_and_formatted) {
     char *copy = mz_strdup("h.0.mlp"), *text = mz_format("%s.%d.%05.1f", "x", 12, 3.25);
     assert_string_equal(copy, "h.0.mlp");
     assert_string_equal(text, "x.12.003.2");
@@ -237,8 +221,7 @@ static void strings_are_copied_and_formatted(void **state) {
 }
 
 // --- text ----------------------------------------------------------------------------------------------------------
-static void a_text_buffer_collects_and_remembers_its_failure(void **state) {
-    (void)state;
+TEST(a_text_buffer_collects_and_remembers_its_failure) {
     mz_text t = {0};
     for (int i = 0; i < 1000; i++)
         mz_text_addf(&t, "%d,", i % 10);
@@ -261,8 +244,7 @@ static void a_text_buffer_collects_and_remembers_its_failure(void **state) {
     mz_text_free(&t);
 }
 
-static void globs_match_runs_and_single_characters(void **state) {
-    (void)state;
+TEST(globs_match_runs_and_single_characters) {
     static const struct {
         const char *pattern, *text;
         bool matches;
@@ -292,8 +274,7 @@ static void globs_match_runs_and_single_characters(void **state) {
     assert_false(mz_glob_match("*a*a*a*a*a*a*a*a*a*a*a*a*a*a*b", text));
 }
 
-static void the_nearest_word_is_named_only_when_it_is_near(void **state) {
-    (void)state;
+TEST(the_nearest_word_is_named_only_when_it_is_near) {
     const char *keys[] = {"batch_size", "precision", "seq_len", "steps", "seed"};
     assert_string_equal(mz_nearest("batchsize", keys, MZ_COUNT(keys)), "batch_size");
     assert_string_equal(mz_nearest("percision", keys, MZ_COUNT(keys)), "precision");
@@ -306,30 +287,7 @@ static void the_nearest_word_is_named_only_when_it_is_near(void **state) {
     mz_free(huge);
 }
 
-static void the_clock_goes_forward(void **state) {
-    (void)state;
+TEST(the_clock_goes_forward) {
     double start = mz_seconds();
     assert_true(mz_seconds() >= start && start > 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_error_carries_its_message_and_the_way_it_took),
-        cmocka_unit_test(context_goes_before_the_message),
-        cmocka_unit_test(a_message_is_one_line_of_bounded_length),
-        cmocka_unit_test(every_thread_has_its_own_error),
-        cmocka_unit_test(every_status_has_its_name),
-        cmocka_unit_test(lines_go_to_the_sink_and_dispatch_only_when_asked_for),
-        cmocka_unit_test(memory_is_zeroed_aligned_and_counted),
-        cmocka_unit_test(growing_keeps_the_old_and_zeroes_the_new),
-        cmocka_unit_test(the_ordered_allocation_fails_and_only_that_one),
-        cmocka_unit_test(sizes_that_overflow_are_refused),
-        cmocka_unit_test(reserve_grows_rarely_and_keeps_the_elements),
-        cmocka_unit_test(strings_are_copied_and_formatted),
-        cmocka_unit_test(a_text_buffer_collects_and_remembers_its_failure),
-        cmocka_unit_test(globs_match_runs_and_single_characters),
-        cmocka_unit_test(the_nearest_word_is_named_only_when_it_is_near),
-        cmocka_unit_test(the_clock_goes_forward),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,6 @@
 //
 // To see it fail: pop the rightmost pair first, forget a candidate after a merge, take "#version" for a merge, cut a
 // text before a letter.
-
 #include "fixture.h"
 #include "data/bpe.h"
 #include "io/file.h"
@@ -34,8 +33,7 @@ static size_t encode(const mezzo_tokenizer *tok, const char *text, size_t n, int
     return count;
 }
 
-static void any_bytes_come_back(void **state) {
-    (void)state;
+TEST(any_bytes_come_back) {
     static char bytes[4096], back[4096 * 256];
     static int32_t tokens[4096];
     uint32_t seed = 7;
@@ -52,8 +50,7 @@ static void any_bytes_come_back(void **state) {
     }
 }
 
-static void bytes_that_are_no_utf8_are_words_of_their_own(void **state) {
-    (void)state;
+TEST(bytes_that_are_no_utf8_are_words_of_their_own) {
     static const char *const parts[] = {"ab c", "\xFF\xFE\x80", " cd\n ", "\xE2\x82", "x", "\xC0", "  "};
     int32_t whole[64], part[64];
     size_t at = 0;
@@ -92,8 +89,7 @@ static size_t merge_plainly(const mz_bpe *bpe, const char *word, size_t n, int32
     }
 }
 
-static void words_are_merged_as_by_the_plain_rule(void **state) {
-    (void)state;
+TEST(words_are_merged_as_by_the_plain_rule) {
     // Merges over a, b, c that overlap in many ways.
     const char *text =
         "#version: 0.2\na b\nb a\na a\nab a\nb b\naa aa\nab ab\nc c\ncc cc\ncccc cccc\nba ba\nabab a\nbb c\n";
@@ -119,8 +115,7 @@ static void words_are_merged_as_by_the_plain_rule(void **state) {
 }
 
 // With a time that grows with the square, a word of four million letters would take hours.
-static void a_very_long_word_is_encoded(void **state) {
-    (void)state;
+TEST(a_very_long_word_is_encoded) {
     size_t n = 4 << 20, size;
     char *word = malloc(n), *back = malloc(n + 1);
     int32_t *tokens = malloc(n * sizeof *tokens);
@@ -141,8 +136,7 @@ static void a_very_long_word_is_encoded(void **state) {
 }
 
 // --- texts in pieces -----------------------------------------------------------------------------------------------
-static void a_corpus_has_the_tokens_of_its_text_as_a_whole(void **state) {
-    (void)state;
+TEST(a_corpus_has_the_tokens_of_its_text_as_a_whole) {
     size_t n = 5 << 19, count = 0; // two and a half pieces
     char *text = malloc(n);
     int32_t *tokens = malloc(n * sizeof *tokens), *inputs = malloc(n * sizeof *inputs),
@@ -197,8 +191,7 @@ static void write_vocab(const char *path, const char *merges, int skip) {
     mezzo_tokenizer_free(tok);
 }
 
-static void own_files_give_own_numbers(void **state) {
-    (void)state;
+TEST(own_files_give_own_numbers) {
     mz_dir_remove("own");
     must(mz_dir_create("own"));
     write_vocab("own/vocab.json", "h e\nl l\nhe ll\n", -1);
@@ -235,8 +228,7 @@ static void refuse(const char *vocab, const char *merges, mezzo_status expected,
     assert_null(strchr(mezzo_error_message(), '\n'));
 }
 
-static void broken_files_are_refused_by_line(void **state) {
-    (void)state;
+TEST(broken_files_are_refused_by_line) {
     static const struct {
         const char *merges, *part;
     } merges[] = {
@@ -285,15 +277,4 @@ static void broken_files_are_refused_by_line(void **state) {
     refuse("absent.json", "good.txt", MEZZO_ERR_INVALID, "absent.json");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_bytes_come_back),
-        cmocka_unit_test(bytes_that_are_no_utf8_are_words_of_their_own),
-        cmocka_unit_test(words_are_merged_as_by_the_plain_rule),
-        cmocka_unit_test(a_very_long_word_is_encoded),
-        cmocka_unit_test(a_corpus_has_the_tokens_of_its_text_as_a_whole),
-        cmocka_unit_test(own_files_give_own_numbers),
-        cmocka_unit_test(broken_files_are_refused_by_line),
-    };
-    return cmocka_run_group_tests(tests, open_gpt2, close_gpt2);
-}
+TEST_GROUP(open_gpt2, close_gpt2)

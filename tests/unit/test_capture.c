@@ -94,8 +94,7 @@ static void same_training(const char *model, mezzo_precision precision, int micr
     }
 }
 
-static void replays_have_the_bits_of_single_calls(void **state) {
-    (void)state;
+TEST(replays_have_the_bits_of_single_calls) {
     same_training("gpt2", MEZZO_PRECISION_FP32, 1);
     same_training("gpt2", MEZZO_PRECISION_FP32, 3);
     same_training("gpt2", MEZZO_PRECISION_BF16, 2);
@@ -105,8 +104,7 @@ static void replays_have_the_bits_of_single_calls(void **state) {
 
 // Shared experts run beside routed ones, forward and backward, so that each stream waits for the other's results in
 // both.
-static void branches_on_a_second_stream_change_no_bit(void **state) {
-    (void)state;
+TEST(branches_on_a_second_stream_change_no_bit) {
     mezzo_graph *g, *passed;
     mezzo_model_config c;
     mezzo_program_options options = {.precision = MEZZO_PRECISION_FP16, .loss_weight = 1};
@@ -140,8 +138,7 @@ static void open_queued(int64_t batch, mezzo_device **device, mezzo_graph **g, m
 
 // What comes between an update and the next run finds the update done, where it touches what that reads or writes;
 // elsewhere the update goes on waiting.
-static void deferred_calls_run_before_anyone_looks(void **state) {
-    (void)state;
+TEST(deferred_calls_run_before_anyone_looks) {
     mezzo_device *device;
     mezzo_graph *g;
     mezzo_params *params;
@@ -219,8 +216,7 @@ static void deferred_calls_run_before_anyone_looks(void **state) {
 }
 
 // Programs of few rows want updates put off; those of many do not gain by it, and one that evaluates has no say.
-static void only_training_on_few_rows_overlaps_an_update(void **state) {
-    (void)state;
+TEST(only_training_on_few_rows_overlaps_an_update) {
     static const struct {
         int64_t batch;
         bool forward_only, wants;
@@ -291,8 +287,7 @@ static void close_chain(chain *c) {
         c->device->backend->release(c->device, c->at[i]);
 }
 
-static void a_deferred_call_is_waited_for_by_its_bytes(void **state) {
-    (void)state;
+TEST(a_deferred_call_is_waited_for_by_its_bytes) {
     mezzo_device *device;
     chain c;
     float y;
@@ -338,8 +333,7 @@ static void a_deferred_call_is_waited_for_by_its_bytes(void **state) {
 }
 
 // Within one list a call that needs a deferred one has it run in its place.
-static void a_later_call_of_the_list_runs_it_first(void **state) {
-    (void)state;
+TEST(a_later_call_of_the_list_runs_it_first) {
     mezzo_device *device;
     chain c;
     mz_sequence *list;
@@ -375,8 +369,7 @@ static void a_later_call_of_the_list_runs_it_first(void **state) {
 }
 
 // A program takes along whatever waits, an update or not; with other lists waiting its graph is another one.
-static void a_program_takes_every_list_along(void **state) {
-    (void)state;
+TEST(a_program_takes_every_list_along) {
     mezzo_device *device;
     mezzo_graph *g;
     mezzo_params *params;
@@ -405,8 +398,7 @@ static void a_program_takes_every_list_along(void **state) {
 }
 
 // The host may look between zeroing and the next run, though nothing was written to memory then.
-static void zeroed_gradients_read_as_zero(void **state) {
-    (void)state;
+TEST(zeroed_gradients_read_as_zero) {
     static float grads[1 << 16], values[4096];
     trained t = {.grads = grads};
     train("gpt2", false, MEZZO_PRECISION_FP32, 1, &t);
@@ -427,8 +419,7 @@ static void zeroed_gradients_read_as_zero(void **state) {
 
 // A router's correction bias has no gradient that anybody writes: what the host put there is gone with the next step
 // all the same.
-static void gradients_that_nobody_writes_are_zeroed(void **state) {
-    (void)state;
+TEST(gradients_that_nobody_writes_are_zeroed) {
     static float grads[1 << 16], values[4096];
     trained t = {.grads = grads};
     mezzo_graph *g;
@@ -461,18 +452,4 @@ static void gradients_that_nobody_writes_are_zeroed(void **state) {
     mezzo_device_close(t.device);
 }
 
-int main(void) {
-    queue_open();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replays_have_the_bits_of_single_calls),
-        cmocka_unit_test(branches_on_a_second_stream_change_no_bit),
-        cmocka_unit_test(gradients_that_nobody_writes_are_zeroed),
-        cmocka_unit_test(zeroed_gradients_read_as_zero),
-        cmocka_unit_test(deferred_calls_run_before_anyone_looks),
-        cmocka_unit_test(only_training_on_few_rows_overlaps_an_update),
-        cmocka_unit_test(a_deferred_call_is_waited_for_by_its_bytes),
-        cmocka_unit_test(a_later_call_of_the_list_runs_it_first),
-        cmocka_unit_test(a_program_takes_every_list_along),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_GROUP(queue_open, NULL)

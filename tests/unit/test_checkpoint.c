@@ -114,7 +114,7 @@ static void fails(mezzo_status got, mezzo_status want, const char *says, const c
 }
 
 // Two steps, a checkpoint, one step; into fresh objects; the same step: the same bits.
-static void test_everything_comes_back(void **state) {
+TEST_WITH(test_everything_comes_back, setup, teardown) {
     small_run *f = *state, g = {0};
     char path[4096];
     float a[12], b[12];
@@ -149,7 +149,7 @@ static void test_everything_comes_back(void **state) {
     discard(&g);
 }
 
-static void test_keeps_the_last_and_the_best(void **state) {
+TEST_WITH(test_keeps_the_last_and_the_best, setup, teardown) {
     small_run *f = *state;
     const double losses[] = {3, 1, 2, NAN, 2.5};
     for (int i = 0; i < 5; i++)
@@ -193,7 +193,7 @@ int unlink(const char *path) { // in the C library's place
 }
 
 // Seen to fail with: a dropped folder whose files are removed under its own name.
-static void test_a_reader_never_sees_half_a_dropped_checkpoint(void **state) {
+TEST_WITH(test_a_reader_never_sees_half_a_dropped_checkpoint, setup, teardown) {
     small_run *f = *state;
     save(f, 1, 3, 1);
     watching = true;
@@ -205,7 +205,7 @@ static void test_a_reader_never_sees_half_a_dropped_checkpoint(void **state) {
     assert_false(mz_path_exists("kept/" MZ_CHECKPOINT_STAGED));
 }
 
-static void test_a_lost_or_broken_manifest_loses_nothing(void **state) {
+TEST_WITH(test_a_lost_or_broken_manifest_loses_nothing, setup, teardown) {
     small_run *f = *state;
     save(f, 1, 3, 0);
     save(f, 2, 4, 0);
@@ -219,7 +219,7 @@ static void test_a_lost_or_broken_manifest_loses_nothing(void **state) {
     assert_int_equal(newest(false), 3);
 }
 
-static void test_a_hostile_manifest_leads_nowhere(void **state) {
+TEST_WITH(test_a_hostile_manifest_leads_nowhere, setup, teardown) {
     small_run *f = *state;
     const char text[] = "{\"format\": \"mezzo-manifest\", \"version\": 1, \"checkpoints\": [{\"name\": \"../../etc\", "
                         "\"step\": 9, \"val_loss\": 1, \"state_bytes\": 1, \"state_crc32c\": 1}]}";
@@ -228,7 +228,7 @@ static void test_a_hostile_manifest_leads_nowhere(void **state) {
     assert_int_equal(newest(false), 1);
 }
 
-static void test_damaged_files_are_named_and_passed_over(void **state) {
+TEST_WITH(test_damaged_files_are_named_and_passed_over, setup, teardown) {
     small_run *f = *state;
     const char *files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
     for (int i = 0; i < 6; i++) {
@@ -251,7 +251,7 @@ static void test_damaged_files_are_named_and_passed_over(void **state) {
     fails(mezzo_checkpoint_find("kept", false, path, sizeof path), MEZZO_ERR_INVALID, "no whole checkpoint", "kept");
 }
 
-static void test_other_shapes_and_kinds_are_refused_whole(void **state) {
+TEST_WITH(test_other_shapes_and_kinds_are_refused_whole, setup, teardown) {
     small_run *f = *state, wide = {0}, sgd = {0};
     float before[20], after[20];
     save(f, 1, 3, 0);
@@ -271,7 +271,7 @@ static void test_other_shapes_and_kinds_are_refused_whole(void **state) {
 }
 
 // Losses of random batches and of the whole set do not compare: the best is one of the newest one's kind.
-static void test_the_best_is_of_one_kind(void **state) {
+TEST_WITH(test_the_best_is_of_one_kind, setup, teardown) {
     small_run *f = *state;
     static const struct {
         double loss;
@@ -291,7 +291,7 @@ static void test_the_best_is_of_one_kind(void **state) {
     }
 }
 
-static void test_the_same_step_is_replaced(void **state) {
+TEST_WITH(test_the_same_step_is_replaced, setup, teardown) {
     small_run *f = *state;
     char path[4096];
     save(f, 7, 3, 0);
@@ -309,7 +309,7 @@ static void test_the_same_step_is_replaced(void **state) {
 
 // What a load would refuse is not written: the message names tensor and element, the older checkpoint stays, nothing
 // is left.
-static void test_an_unsound_tensor_is_not_saved(void **state) {
+TEST_WITH(test_an_unsound_tensor_is_not_saved, setup, teardown) {
     small_run *f = *state;
     char path[4096];
     const float bad = INFINITY;
@@ -322,7 +322,7 @@ static void test_an_unsound_tensor_is_not_saved(void **state) {
 }
 
 // Numbers under which nothing could be found or read again.
-static void test_numbers_out_of_range_are_not_saved(void **state) {
+TEST_WITH(test_numbers_out_of_range_are_not_saved, setup, teardown) {
     small_run *f = *state;
     const int64_t steps[] = {-1, INT64_MIN, INT64_MAX, INT64_C(1000000000000000000)};
     for (size_t i = 0; i < MZ_COUNT(steps); i++) {
@@ -345,7 +345,7 @@ static void test_numbers_out_of_range_are_not_saved(void **state) {
 }
 
 // Evaluating needs no moments: what is not read is not asked for.
-static void test_weights_alone_are_enough_for_readers(void **state) {
+TEST_WITH(test_weights_alone_are_enough_for_readers, setup, teardown) {
     small_run *f = *state;
     char path[4096];
     save(f, 1, 3, 0);
@@ -360,7 +360,7 @@ static void test_weights_alone_are_enough_for_readers(void **state) {
 }
 
 // Any byte of state.json that is changed is found, also where the checkpoint is named.
-static void test_a_changed_state_is_refused(void **state) {
+TEST_WITH(test_a_changed_state_is_refused, setup, teardown) {
     small_run *f = *state;
     char *text;
     size_t n;
@@ -375,23 +375,4 @@ static void test_a_changed_state_is_refused(void **state) {
         text[i / 8] = (char)(text[i / 8] ^ 1 << i % 8);
     }
     mz_free(text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_an_unsound_tensor_is_not_saved, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_numbers_out_of_range_are_not_saved, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_weights_alone_are_enough_for_readers, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_changed_state_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_everything_comes_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_keeps_the_last_and_the_best, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_reader_never_sees_half_a_dropped_checkpoint, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_lost_or_broken_manifest_loses_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hostile_manifest_leads_nowhere, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damaged_files_are_named_and_passed_over, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_other_shapes_and_kinds_are_refused_whole, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_best_is_of_one_kind, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_same_step_is_replaced, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

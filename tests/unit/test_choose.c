@@ -26,11 +26,10 @@ static mz_choose_options tiny(void) {
     return o;
 }
 
-static void test_fastest(void **state) {
+TEST(test_fastest) {
     mz_choose_options o = tiny();
     mezzo_device *device;
     mz_choice c;
-    (void)state;
     must(mezzo_device_open("cpu", 1, &device));
     must(mz_choose(device, &o, &c));
     assert_int_equal(c.n, 2);
@@ -64,11 +63,10 @@ static void test_fastest(void **state) {
     mezzo_device_close(device);
 }
 
-static void test_fits(void **state) {
+TEST(test_fits) {
     mz_choose_options o = tiny();
     mezzo_device *device;
     mz_choice c;
-    (void)state;
     must(mezzo_device_open("cpu", 1, &device));
     o.session.form.batch = 32; // activations outweigh the weights
     must(mz_choose(device, &o, &c));
@@ -84,11 +82,10 @@ static void test_fits(void **state) {
     mezzo_device_close(device);
 }
 
-static void test_guard(void **state) {
+TEST(test_guard) {
     mz_candidate c = {0};
     mz_rig_state s = {.loss = 4.1, .finite = true};
     const mz_choose_options o = mz_choose_defaults();
-    (void)state;
     assert_true(mz_choose_guard(&c, &o, &s, NAN)); // the first has nothing to be compared with
     assert_true(mz_choose_guard(&c, &o, &s, 4.08));
     assert_false(mz_choose_guard(&c, &o, &s, 4.0));
@@ -99,10 +96,9 @@ static void test_guard(void **state) {
 }
 
 // What is tried where nothing is named: FP8 only where the device is faster with it.
-static void test_usual(void **state) {
+TEST(test_usual) {
     mezzo_device_info info = {0};
     const char *said;
-    (void)state;
     info.native[MEZZO_PRECISION_FP8] = true;
     assert_false(mz_choose_usual(&info, MEZZO_PRECISION_FP8, &said));
     assert_non_null(strstr(said, "emulated"));
@@ -114,12 +110,11 @@ static void test_usual(void **state) {
 }
 
 // The gradients of 8 bits are really compared: far from FP32's, within the bound, and refused under a stricter one.
-static void test_gradient(void **state) {
+TEST(test_gradient) {
     static const mezzo_precision three[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP8};
     mz_choose_options o = tiny();
     mezzo_device *device;
     mz_choice c;
-    (void)state;
     must(mezzo_device_open("cpu", 1, &device));
     o.precisions = three;
     o.n_precisions = 3;
@@ -137,11 +132,4 @@ static void test_gradient(void **state) {
     assert_true(c.candidates[1].passed && c.precision != MEZZO_PRECISION_FP8);
     assert_non_null(strstr(c.candidates[2].note, "gradient"));
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fastest), cmocka_unit_test(test_fits),
-                                       cmocka_unit_test(test_guard), cmocka_unit_test(test_usual),
-                                       cmocka_unit_test(test_gradient)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "mezzo/program.h"
+#include "test.h"
 
 static mezzo_model_config small(void) {
     mezzo_model_config c = defaults("cnn");
@@ -18,8 +19,7 @@ static mezzo_model_config small(void) {
     return c;
 }
 
-static void test_parameters(void **state) {
-    (void)state;
+TEST(test_parameters) {
     static const named_shape shapes[] = {{"conv_in.weight", {4, {4, 3, 3, 3}}},
                                          {"levels.0.blocks.0.conv1.weight", {4, {4, 3, 3, 4}}},
                                          {"levels.1.half.weight", {4, {4, 3, 3, 4}}},
@@ -34,8 +34,7 @@ static void test_parameters(void **state) {
     mezzo_graph_free(g);
 }
 
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     mezzo_model_config c = small();
     c.image_size = 7;
     refused(&c, "model.image_size", "multiple of 2");
@@ -53,11 +52,6 @@ typedef struct machine {
     mezzo_params *params;
     mezzo_program *program;
 } machine;
-
-static void must(mezzo_status status) {
-    if (status != MEZZO_OK)
-        fail_msg("%s", mezzo_error_message());
-}
 
 static void open_machine(machine *m) {
     enum { BATCH = 2 };
@@ -91,8 +85,7 @@ static double loss_of(const machine *m) {
 // Central differences with h = 2^-6: the logits are FP32, of the size 1, so that a difference is off by 2^-24/2^-6 =
 // 4e-6 and by h²/6 = 4e-5 times a third derivative of the size 1; Richardson's (4·D(h/2) - D(h))/3 takes the second
 // away and makes the first up to 3 times larger.
-static void test_gradients(void **state) {
-    (void)state;
+TEST(test_gradients) {
     machine m;
     open_machine(&m);
     for (int p = 0; p < mezzo_params_count(m.params); p++) {
@@ -129,10 +122,4 @@ static void test_gradients(void **state) {
     mezzo_params_free(m.params);
     mezzo_graph_free(m.graph);
     mezzo_device_close(m.device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parameters), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_gradients)};
-    return cmocka_run_group_tests_name("cnn", tests, NULL, NULL);
 }

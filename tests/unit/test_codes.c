@@ -7,6 +7,7 @@
 #include "mezzo/step.h"
 #include "optim/optimizer.h"
 #include "runtime/program.h"
+#include "test.h"
 
 enum { PATTERN = 0x5A, TENSORS = MZ_MAX_IN + MZ_MAX_OUT };
 
@@ -308,9 +309,8 @@ static const int64_t sizes[][2] = {{16, 16},   {48, 144},   {64, 256},    {80, 5
                                    {64, 1008}, {32, 1024},  {4256, 64},   {8480, 768}, {4256, 1024},
                                    {1, 48},    {2331, 768}, {4259, 1024}, {77, 512}};
 
-static void norms_write_the_codes_of_two_kernels(void **state) {
+TEST(norms_write_the_codes_of_two_kernels) {
     static const mz_op ops[] = {MZ_OP_layernorm, MZ_OP_rmsnorm, MZ_OP_layernorm_bwd, MZ_OP_rmsnorm_bwd};
-    (void)state;
     if (!has_pieces())
         skip();
     for (size_t o = 0; o < MZ_COUNT(ops); o++)
@@ -324,9 +324,8 @@ static void norms_write_the_codes_of_two_kernels(void **state) {
                              .scale = 0x1p-6F});
 }
 
-static void rows_that_move_become_codes_of_two_kernels(void **state) {
+TEST(rows_that_move_become_codes_of_two_kernels) {
     static const mz_op ops[] = {MZ_OP_dispatch, MZ_OP_cast};
-    (void)state;
     if (!has_pieces())
         skip();
     for (size_t o = 0; o < MZ_COUNT(ops); o++)
@@ -342,9 +341,8 @@ static void rows_that_move_become_codes_of_two_kernels(void **state) {
                                  .scale = 0x1p-5F});
 }
 
-static void every_way_of_writing_them(void **state) {
+TEST(every_way_of_writing_them) {
     static const mz_op ops[] = {MZ_OP_layernorm, MZ_OP_rmsnorm, MZ_OP_layernorm_bwd, MZ_OP_rmsnorm_bwd};
-    (void)state;
     if (!has_pieces())
         skip();
     for (size_t o = 0; o < MZ_COUNT(ops); o++)
@@ -362,8 +360,7 @@ static void every_way_of_writing_them(void **state) {
 }
 
 // A scale that is not known yet: the two run in turn.
-static void a_scale_is_found_before_codes_are_made(void **state) {
-    (void)state;
+TEST(a_scale_is_found_before_codes_are_made) {
     if (!has_pieces())
         skip();
     for (int o = 0; o < 2; o++) {
@@ -386,8 +383,7 @@ static void a_scale_is_found_before_codes_are_made(void **state) {
     }
 }
 
-static void others_stay_two(void **state) {
-    (void)state;
+TEST(others_stay_two) {
     if (!has_pieces())
         skip();
     kind k = {.op = MZ_OP_layernorm, .rows = 64, .columns = 768, .low = MEZZO_BF16, .scale = 1};
@@ -544,8 +540,7 @@ static void same_bytes(const char *what, const run *a, const void *x, const run 
 
 // Codes must not lie where the norm in front reads or writes, and gradients of both are written by a step's first micro
 // batch and added to by the next.
-static void a_programs_memory_lets_two_run_as_one(void **state) {
-    (void)state;
+TEST(a_programs_memory_lets_two_run_as_one) {
     static mz_backend in_pieces;
     in_pieces = mz_backend_cpu;
     in_pieces.may_fuse = may_fuse;
@@ -602,8 +597,7 @@ static void check_program(const char *model, int64_t width) {
     close_run(&got);
 }
 
-static void programs_have_the_values_of_two_kernels(void **state) {
-    (void)state;
+TEST(programs_have_the_values_of_two_kernels) {
     if (!has_pieces())
         skip();
     check_program("gpt2", 64);
@@ -635,9 +629,8 @@ static mz_takes takes_but_quantized(const mz_kernel *kernel) {
     return takes;
 }
 
-static void the_move_writes_the_codes_of_two_kernels(void **state) {
+TEST(the_move_writes_the_codes_of_two_kernels) {
     static const mezzo_moments moments[] = {MEZZO_MOMENTS_FP32, MEZZO_MOMENTS_BF16, MEZZO_MOMENTS_INT8};
-    (void)state;
     mz_backend apart = *device_of(test_device())->backend, together = apart;
     if (!has_pieces())
         skip();
@@ -669,20 +662,4 @@ static void the_move_writes_the_codes_of_two_kernels(void **state) {
     }
 }
 
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_programs_memory_lets_two_run_as_one),
-        cmocka_unit_test(programs_have_the_values_of_two_kernels),
-        cmocka_unit_test(the_move_writes_the_codes_of_two_kernels),
-        cmocka_unit_test(norms_write_the_codes_of_two_kernels),
-        cmocka_unit_test(rows_that_move_become_codes_of_two_kernels),
-        cmocka_unit_test(every_way_of_writing_them),
-        cmocka_unit_test(a_scale_is_found_before_codes_are_made),
-        cmocka_unit_test(others_stay_two),
-    };
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, close_devices);
-}
+TEST_GROUP(NULL, close_devices)

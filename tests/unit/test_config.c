@@ -1,16 +1,12 @@
 // A configuration takes values from defaults, file and command line, says what is wrong where, and writes itself back.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "base/precision.h"
 #include "io/config.h"
 #include "io/file.h"
 #include "io/number.h"
+#include "test.h"
 
 static const mz_config_row schema[] = {
     {"seed", MZ_CONFIG_INT, "1", 0, 9223372036854775807.0, NULL, NULL, "seed of every random draw", 0},
@@ -67,8 +63,7 @@ static const char *get_string(const mz_config *cfg, const char *path) {
     return value;
 }
 
-static void the_command_line_beats_the_file_beats_the_default(void **state) {
-    (void)state;
+TEST(the_command_line_beats_the_file_beats_the_default) {
     const char *rest[16];
     int count;
     for (int args_first = 0; args_first < 2; args_first++) {
@@ -93,8 +88,7 @@ static void the_command_line_beats_the_file_beats_the_default(void **state) {
     }
 }
 
-static void options_come_in_every_usual_form(void **state) {
-    (void)state;
+TEST(options_come_in_every_usual_form) {
     const char *rest[16];
     int count;
     mz_config *cfg = make();
@@ -132,8 +126,7 @@ static void options_come_in_every_usual_form(void **state) {
     mz_config_free(cfg);
 }
 
-static void a_map_takes_single_entries_too(void **state) {
-    (void)state;
+TEST(a_map_takes_single_entries_too) {
     const char *rest[4];
     int count;
     mz_config *cfg = make();
@@ -153,8 +146,7 @@ static void a_map_takes_single_entries_too(void **state) {
     mz_config_free(cfg);
 }
 
-static void wrong_options_are_named_with_the_nearest(void **state) {
-    (void)state;
+TEST(wrong_options_are_named_with_the_nearest) {
     static const struct {
         const char *arg, *value, *says;
     } rows[] = {
@@ -198,8 +190,7 @@ static void wrong_options_are_named_with_the_nearest(void **state) {
     }
 }
 
-static void wrong_files_are_named_with_line_and_key(void **state) {
-    (void)state;
+TEST(wrong_files_are_named_with_line_and_key) {
     static const struct {
         const char *text, *says;
     } rows[] = {
@@ -241,8 +232,7 @@ static void wrong_files_are_named_with_line_and_key(void **state) {
     mz_config_free(cfg);
 }
 
-static void the_resolved_file_loads_to_the_same_bits(void **state) {
-    (void)state;
+TEST(the_resolved_file_loads_to_the_same_bits) {
     const char *rest[4];
     int count;
     mz_config *cfg = make(), *again = make();
@@ -275,8 +265,7 @@ static void the_resolved_file_loads_to_the_same_bits(void **state) {
 }
 
 // Every bit of a saved file: found, or of no consequence. Without its first line it is a file as any other.
-static void a_saved_file_that_was_changed_is_told(void **state) {
-    (void)state;
+TEST(a_saved_file_that_was_changed_is_told) {
     mz_config *cfg = make();
     mz_text first = {0};
     char *text;
@@ -315,8 +304,7 @@ static void a_saved_file_that_was_changed_is_told(void **state) {
     mz_config_free(cfg);
 }
 
-static void a_wrong_table_or_getter_is_found(void **state) {
-    (void)state;
+TEST(a_wrong_table_or_getter_is_found) {
     mz_config *cfg;
     const mz_config_row bad_default[] = {{"a", MZ_CONFIG_INT, "x", 0, 0, NULL, NULL, "", 0}};
     assert_error_has(mz_config_create(bad_default, 1, &cfg), "default: a: expected an integer, got 'x'");
@@ -332,8 +320,7 @@ static void a_wrong_table_or_getter_is_found(void **state) {
     mz_config_free(cfg);
 }
 
-static void numbers_are_shortest_and_exact(void **state) {
-    (void)state;
+TEST(numbers_are_shortest_and_exact) {
     static const struct {
         double value;
         const char *text;
@@ -388,8 +375,7 @@ static void numbers_are_shortest_and_exact(void **state) {
     }
 }
 
-static void running_out_of_memory_is_an_error(void **state) {
-    (void)state;
+TEST(running_out_of_memory_is_an_error) {
     mezzo_status status = MEZZO_ERR_MEMORY;
     for (int64_t n = 0; status == MEZZO_ERR_MEMORY; n++) {
         const char *rest[4];
@@ -414,8 +400,7 @@ static void running_out_of_memory_is_an_error(void **state) {
 }
 
 // Other tools' words for a precision are kept as Mezzo's name, from every source; a word for none is told as such.
-static void precisions_are_taken_by_any_name(void **state) {
-    (void)state;
+TEST(precisions_are_taken_by_any_name) {
     static const mz_config_row rows[] = {
         {"amp.precision", MZ_CONFIG_ENUM, "auto", 0, 0, MZ_PRECISION_NAMES_AUTO, "precision", "formats",
          MZ_CONFIG_PRECISION},
@@ -443,8 +428,7 @@ static void precisions_are_taken_by_any_name(void **state) {
 }
 
 // A list is numbers above 0, in a file and on the command line, and is written so that it loads again.
-static void test_lists(void **state) {
-    (void)state;
+TEST(test_lists) {
     mz_config *cfg = make();
     float got[4];
     size_t n;
@@ -470,22 +454,4 @@ static void test_lists(void **state) {
     assert_error_has(yaml(again, "model:\n  scales: {a: 1}\n"), "a group of keys");
     mz_config_free(again);
     mz_config_free(cfg);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists),
-        cmocka_unit_test(precisions_are_taken_by_any_name),
-        cmocka_unit_test(the_command_line_beats_the_file_beats_the_default),
-        cmocka_unit_test(options_come_in_every_usual_form),
-        cmocka_unit_test(a_map_takes_single_entries_too),
-        cmocka_unit_test(wrong_options_are_named_with_the_nearest),
-        cmocka_unit_test(wrong_files_are_named_with_line_and_key),
-        cmocka_unit_test(the_resolved_file_loads_to_the_same_bits),
-        cmocka_unit_test(a_saved_file_that_was_changed_is_told),
-        cmocka_unit_test(a_wrong_table_or_getter_is_found),
-        cmocka_unit_test(numbers_are_shortest_and_exact),
-        cmocka_unit_test(running_out_of_memory_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

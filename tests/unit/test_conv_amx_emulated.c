@@ -3,14 +3,10 @@
 // integers, so that every sum is exact.
 #define MZ_AMX_EMULATE
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "backend/cpu/kernels/amx_conv.c"
+#include "test.h"
 
 #define GUARD 64
 #define WARY  0x5A
@@ -154,8 +150,7 @@ static void check(const shape *c) {
         mz_free(narrow[i]);
 }
 
-static void sizes(void **state) {
-    (void)state;
+TEST(sizes) {
     const shape shapes[] = {
         {2, 16, 16, 32, 32, 3, 3, 1, 1}, // a tile is a line
         {3, 5, 32, 32, 64, 3, 3, 1, 1},  // two tiles a line
@@ -172,8 +167,7 @@ static void sizes(void **state) {
 }
 
 // A pixel of the result has what is not finite from its own patch alone: no neighbour in memory, no rest of a tile.
-static void what_is_not_finite_stays(void **state) {
-    (void)state;
+TEST(what_is_not_finite_stays) {
     enum { SIDE = 10, CHANNELS = 32, PIXELS = SIDE * SIDE };
     uint16_t *x = mz_alloc(PIXELS * CHANNELS, sizeof *x), *w = mz_alloc((size_t)CHANNELS * 9 * CHANNELS, sizeof *w);
     uint16_t *dy = mz_alloc(PIXELS * CHANNELS, sizeof *dy);
@@ -215,11 +209,4 @@ static void what_is_not_finite_stays(void **state) {
     mz_free(dy);
     mz_free(y);
     mz_free(dw);
-}
-
-int main(int argc, char **argv) {
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(what_is_not_finite_stays)};
-    return cmocka_run_group_tests_name("conv_amx_emulated", tests, NULL, NULL);
 }

@@ -2,14 +2,10 @@
 // rounds to the nearer of its two neighbours in that list.
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "base/base.h"
+#include "test.h"
 
 // --- the reference -------------------------------------------------------------------------------------------------
 typedef struct format {
@@ -128,8 +124,7 @@ static void check_rounding(const format *f, double x) {
 }
 
 // --- single values -------------------------------------------------------------------------------------------------
-static void every_value_converts_to_float_and_back_bit_for_bit(void **state) {
-    (void)state;
+TEST(every_value_converts_to_float_and_back_bit_for_bit) {
     for (size_t i = 0; i < MZ_COUNT(formats); i++) {
         const format *f = &formats[i];
         for (uint32_t code = 0; code <= f->largest; code++) {
@@ -148,8 +143,7 @@ static void every_value_converts_to_float_and_back_bit_for_bit(void **state) {
     }
 }
 
-static void every_tie_rounds_to_even_and_its_neighbours_to_the_nearer(void **state) {
-    (void)state;
+TEST(every_tie_rounds_to_even_and_its_neighbours_to_the_nearer) {
     for (size_t i = 0; i < MZ_COUNT(formats); i++) {
         const format *f = &formats[i];
         for (uint32_t low = 0; low <= f->largest; low++) {
@@ -164,8 +158,7 @@ static void every_tie_rounds_to_even_and_its_neighbours_to_the_nearer(void **sta
     }
 }
 
-static void any_float_and_any_double_rounds_to_the_nearest(void **state) {
-    (void)state;
+TEST(any_float_and_any_double_rounds_to_the_nearest) {
     for (uint64_t i = 0; i < 50000; i++) {
         uint32_t words[4];
         mz_philox((mz_philox_key){.seed = 99}, i, words);
@@ -184,8 +177,7 @@ static void any_float_and_any_double_rounds_to_the_nearest(void **state) {
             check_rounding(&formats[j], edges[i]);
 }
 
-static void overflow_begins_half_a_unit_past_the_largest(void **state) {
-    (void)state;
+TEST(overflow_begins_half_a_unit_past_the_largest) {
     assert_int_equal(mezzo_f32_to_f16(65519.996f), 0x7BFF);
     assert_int_equal(mezzo_f32_to_f16(65520.0f), 0x7C00);
     assert_int_equal(mezzo_f32_to_f16(-65520.0f), 0xFC00);
@@ -202,8 +194,7 @@ static void overflow_begins_half_a_unit_past_the_largest(void **state) {
     assert_true(isinf(mezzo_f32_to_tf32(FLT_MAX)));
 }
 
-static void small_numbers_become_subnormals_or_zero_exactly(void **state) {
-    (void)state;
+TEST(small_numbers_become_subnormals_or_zero_exactly) {
     assert_int_equal(mezzo_f32_to_f16(0x1p-24f), 1);
     assert_int_equal(mezzo_f32_to_f16(0x1p-25f), 0); // a tie, to even
     assert_int_equal(mezzo_f32_to_f16(nextafterf(0x1p-25f, 1.0f)), 1);
@@ -215,8 +206,7 @@ static void small_numbers_become_subnormals_or_zero_exactly(void **state) {
     assert_int_equal(mezzo_f32_to_e5m2(0x1p-16f), 1);
 }
 
-static void nan_stays_nan_and_is_quiet(void **state) {
-    (void)state;
+TEST(nan_stays_nan_and_is_quiet) {
     const uint32_t nans[] = {0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF800001, 0x7FFFFFFF, 0x7F801000, 0x7FA00000};
     for (size_t i = 0; i < MZ_COUNT(nans); i++) {
         float nan = float_of(nans[i]);
@@ -248,8 +238,7 @@ static void nan_stays_nan_and_is_quiet(void **state) {
 }
 
 // Rounding a double to float first would make a tie of what is above one.
-static void a_double_rounds_once(void **state) {
-    (void)state;
+TEST(a_double_rounds_once) {
     double above_f16_tie = 1 + 0x1p-11 + 0x1p-40, above_bf16_tie = 1 + 0x1p-8 + 0x1p-40;
     assert_int_equal(mezzo_f64_to_f16(above_f16_tie), 0x3C01);
     assert_int_equal(mezzo_f32_to_f16((float)above_f16_tie), 0x3C00);
@@ -266,8 +255,7 @@ static void a_double_rounds_once(void **state) {
 
 // --- stochastic rounding -------------------------------------------------------------------------------------------
 // Over all random words the value goes up exactly as often as the distance says: no approximation, no bias.
-static void stochastic_rounding_goes_up_exactly_as_often_as_it_should(void **state) {
-    (void)state;
+TEST(stochastic_rounding_goes_up_exactly_as_often_as_it_should) {
     const uint32_t tails[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 12345};
     const uint32_t heads[] = {0x3F80, 0xBF80, 0x0000, 0x0001, 0x7F00, 0x4049};
     for (size_t h = 0; h < MZ_COUNT(heads); h++) {
@@ -283,8 +271,7 @@ static void stochastic_rounding_goes_up_exactly_as_often_as_it_should(void **sta
     }
 }
 
-static void stochastic_rounding_never_makes_an_infinity_that_rounding_would_not(void **state) {
-    (void)state;
+TEST(stochastic_rounding_never_makes_an_infinity_that_rounding_would_not) {
     for (uint32_t r = 0; r < 0x10000; r += 17) {
         uint32_t random = r << 16 | 0xFFFF;
         assert_int_equal(mezzo_f32_to_bf16_stochastic(float_of(0x7F7F7FFF), random), 0x7F7F);
@@ -299,8 +286,7 @@ static void stochastic_rounding_never_makes_an_infinity_that_rounding_would_not(
 static const mezzo_dtype float_dtypes[] = {MEZZO_F64, MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_F8E4M3, MEZZO_F8E5M2};
 
 // Small integers are exact in every format: they go from any to any and back, at any address.
-static void small_integers_pass_through_every_pair_of_dtypes(void **state) {
-    (void)state;
+TEST(small_integers_pass_through_every_pair_of_dtypes) {
     static const mezzo_dtype all[] = {MEZZO_F64,    MEZZO_F32, MEZZO_BF16, MEZZO_F16, MEZZO_F8E4M3,
                                       MEZZO_F8E5M2, MEZZO_I64, MEZZO_I32,  MEZZO_U16, MEZZO_U8};
     const double values[] = {0, 1, 2, 3, 4, 6, 8, 112};
@@ -317,8 +303,7 @@ static void small_integers_pass_through_every_pair_of_dtypes(void **state) {
     }
 }
 
-static void arrays_convert_as_single_values_do(void **state) {
-    (void)state;
+TEST(arrays_convert_as_single_values_do) {
     enum { N = 4096 };
     static float x[N], direct[N], back[N];
     for (uint64_t i = 0; i < N / 4; i++) {
@@ -348,8 +333,7 @@ static mezzo_status to_integer(double x, mezzo_dtype dtype, int64_t *out) {
     return status != MEZZO_OK ? status : mezzo_convert(stored, dtype, out, MEZZO_I64, 1);
 }
 
-static void floats_truncate_to_integers_and_out_of_range_is_an_error(void **state) {
-    (void)state;
+TEST(floats_truncate_to_integers_and_out_of_range_is_an_error) {
     static const struct {
         double x;
         mezzo_dtype dtype;
@@ -384,8 +368,7 @@ static void floats_truncate_to_integers_and_out_of_range_is_an_error(void **stat
     assert_int_equal(mezzo_convert(&big, MEZZO_I64, &byte, MEZZO_U8, 1), MEZZO_ERR_INVALID);
 }
 
-static void a_large_integer_rounds_once(void **state) {
-    (void)state;
+TEST(a_large_integer_rounds_once) {
     // BF16's unit at 2^60 is 2^53. Through a double the 1 would be lost and the rest be a tie.
     int64_t above_tie = (INT64_C(1) << 60) + (INT64_C(1) << 52) + 1, least = INT64_MIN;
     uint16_t code;
@@ -399,8 +382,7 @@ static void a_large_integer_rounds_once(void **state) {
     assert_true(f == -0x1p63f);
 }
 
-static void tf32_converts_only_to_and_from_fp32(void **state) {
-    (void)state;
+TEST(tf32_converts_only_to_and_from_fp32) {
     char data[8] = {0};
     for (int d = 0; d < MEZZO_DTYPE_COUNT; d++) {
         mezzo_status expected = d == MEZZO_F32 || d == MEZZO_TF32 ? MEZZO_OK : MEZZO_ERR_INVALID;
@@ -412,8 +394,7 @@ static void tf32_converts_only_to_and_from_fp32(void **state) {
 }
 
 // --- names ---------------------------------------------------------------------------------------------------------
-static void names_and_sizes_are_the_documented_ones(void **state) {
-    (void)state;
+TEST(names_and_sizes_are_the_documented_ones) {
     static const size_t sizes[MEZZO_DTYPE_COUNT] = {8, 4, 4, 2, 2, 1, 1, 8, 4, 2, 1};
     for (int d = 0; d < MEZZO_DTYPE_COUNT; d++) {
         assert_int_equal(mezzo_dtype_size((mezzo_dtype)d), sizes[d]);
@@ -432,25 +413,4 @@ static void names_and_sizes_are_the_documented_ones(void **state) {
     assert_int_equal(unchanged, MEZZO_PRECISION_BF16);
     assert_non_null(strstr(mezzo_error_message(), "fp17"));
     assert_non_null(strstr(mezzo_error_message(), "bf16"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_value_converts_to_float_and_back_bit_for_bit),
-        cmocka_unit_test(every_tie_rounds_to_even_and_its_neighbours_to_the_nearer),
-        cmocka_unit_test(any_float_and_any_double_rounds_to_the_nearest),
-        cmocka_unit_test(overflow_begins_half_a_unit_past_the_largest),
-        cmocka_unit_test(small_numbers_become_subnormals_or_zero_exactly),
-        cmocka_unit_test(nan_stays_nan_and_is_quiet),
-        cmocka_unit_test(a_double_rounds_once),
-        cmocka_unit_test(stochastic_rounding_goes_up_exactly_as_often_as_it_should),
-        cmocka_unit_test(stochastic_rounding_never_makes_an_infinity_that_rounding_would_not),
-        cmocka_unit_test(small_integers_pass_through_every_pair_of_dtypes),
-        cmocka_unit_test(arrays_convert_as_single_values_do),
-        cmocka_unit_test(floats_truncate_to_integers_and_out_of_range_is_an_error),
-        cmocka_unit_test(a_large_integer_rounds_once),
-        cmocka_unit_test(tf32_converts_only_to_and_from_fp32),
-        cmocka_unit_test(names_and_sizes_are_the_documented_ones),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

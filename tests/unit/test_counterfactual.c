@@ -66,11 +66,10 @@ static void assert_statistics(const float *x, const float *q, int64_t n, const m
 }
 
 // As conversions make them, of which some keep the lower bits and some set them.
-static void nans_are_one_largest_magnitude(void **state) {
+TEST(nans_are_one_largest_magnitude) {
     static const uint32_t nans[] = {0x7FC00000u, 0x7FFFFFFFu, 0xFFFF0000u};
     static const char *const devices[] = {"ref", "cpu"};
     const mz_rounding_attrs formats = {.n = 1, .via = MEZZO_F32, .how = {{.blocks = MEZZO_BLOCKS_MXFP8}}};
-    (void)state;
     for (int i = 0; i < 6; i++) {
         float x[2] = {1};
         mz_rounding_sums found;
@@ -121,8 +120,7 @@ static mezzo_status compare_blocks(void *user, mezzo_program *p, size_t index) {
     return MEZZO_OK;
 }
 
-static void blocks_are_those_of_the_emulated_run(void **state) {
-    (void)state;
+TEST(blocks_are_those_of_the_emulated_run) {
     for (int b = MEZZO_BLOCKS_NONE + 1; b < MEZZO_BLOCKS_COUNT; b++) {
         const fixture_options o = options(MEZZO_PRECISION_BF16, (mezzo_blocks)b);
         fixture f = {0};
@@ -231,8 +229,7 @@ static void assert_same_weights(const weights *w, const char *format) {
     fixture_close(&f);
 }
 
-static void eight_bits_are_those_of_the_emulated_run(void **state) {
-    (void)state;
+TEST(eight_bits_are_those_of_the_emulated_run) {
     static const char *const formats[] = {"fp8", "fp8-block"};
     for (size_t k = 0; k < MZ_COUNT(formats); k++) {
         mezzo_precision precision;
@@ -251,8 +248,7 @@ static void eight_bits_are_those_of_the_emulated_run(void **state) {
 }
 
 // --- what a rounding says by itself --------------------------------------------------------------------------------
-static void extremes_are_counted(void **state) {
-    (void)state;
+TEST(extremes_are_counted) {
     mz_rounding r;
     float x[32] = {448, 1e-6F, -1e-6F, 0, 3, INFINITY, -2};
     const mz_rounding_how tensor = {.dtype = MEZZO_F8E4M3, .scaling = MZ_SCALING_TENSOR};
@@ -271,8 +267,7 @@ static void extremes_are_counted(void **state) {
     assert_true(r.scales == 0 && r.nonzero == 0 && r.error == 0);
 }
 
-static void names_are_checked(void **state) {
-    (void)state;
+TEST(names_are_checked) {
     const fixture_options o = options(MEZZO_PRECISION_BF16, MEZZO_BLOCKS_NONE),
                           eight = options(MEZZO_PRECISION_FP8, MEZZO_BLOCKS_NONE);
     fixture f = {0}, g = {0};
@@ -301,8 +296,7 @@ static void names_are_checked(void **state) {
 }
 
 // Weights after some steps are the same bits with and without.
-static void training_keeps_its_bits(void **state) {
-    (void)state;
+TEST(training_keeps_its_bits) {
     static const char *const precisions[] = {"--precision=bf16", "--precision=fp16", "--precision=fp32"};
     tiny_text();
     for (size_t k = 0; k < MZ_COUNT(precisions); k++) {
@@ -321,16 +315,4 @@ static void training_keeps_its_bits(void **state) {
         tiny_clean("plain");
         tiny_clean("with");
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nans_are_one_largest_magnitude),
-        cmocka_unit_test(blocks_are_those_of_the_emulated_run),
-        cmocka_unit_test(eight_bits_are_those_of_the_emulated_run),
-        cmocka_unit_test(extremes_are_counted),
-        cmocka_unit_test(names_are_checked),
-        cmocka_unit_test(training_keeps_its_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,21 +1,16 @@
 // Instruction-set levels: what the probe reports is consistent, MEZZO_ISA lowers it and never raises it, and every
 // level has a kernel for every op.
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
+#include "test.h"
 
 static const char *const words[MZ_LEVEL_COUNT] = {"ref", "neon", "avx2", "avx512", "amx"};
 
-static void probe_is_consistent(void **state) {
-    (void)state;
+TEST(probe_is_consistent) {
     mz_isa isa, again;
     assert_int_equal(mz_isa_probe(NULL, &isa), MEZZO_OK);
     assert_int_equal(mz_isa_probe("", &again), MEZZO_OK);
@@ -28,8 +23,7 @@ static void probe_is_consistent(void **state) {
     assert_true(isa.brand[0] != '\0');
 }
 
-static void forcing_lowers_and_never_raises(void **state) {
-    (void)state;
+TEST(forcing_lowers_and_never_raises) {
     mz_isa best, isa;
     assert_int_equal(mz_isa_probe(NULL, &best), MEZZO_OK);
     for (int level = 0; level < MZ_LEVEL_COUNT; level++) {
@@ -49,8 +43,7 @@ static void forcing_lowers_and_never_raises(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "amx, avx512, avx2 or ref"));
 }
 
-static void a_bad_level_fails_the_device(void **state) {
-    (void)state;
+TEST(a_bad_level_fails_the_device) {
     mezzo_device *device;
     setenv("MEZZO_ISA", "fastest", 1);
     assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_ERR_INVALID);
@@ -65,8 +58,7 @@ static void own_handler(int signal_number) {
 }
 
 // The trial of AMX tiles borrows SIGILL and must give it back. (Run first: the probe runs once per process.)
-static void probe_gives_sigill_back(void **state) {
-    (void)state;
+TEST(probe_gives_sigill_back) {
     struct sigaction mine = {.sa_handler = own_handler}, now;
     sigaction(SIGILL, &mine, NULL);
     mz_isa isa;
@@ -90,8 +82,7 @@ static bool refuses_by_itself(mz_op op) {
            op == MZ_OP_conv2d || op == MZ_OP_conv2d_dx || op == MZ_OP_conv2d_dw;
 }
 
-static void every_level_serves_every_op(void **state) {
-    (void)state;
+TEST(every_level_serves_every_op) {
     mz_isa best;
     assert_int_equal(mz_isa_probe(NULL, &best), MEZZO_OK);
     for (int level = 0; level <= (int)best.found; level++) {
@@ -114,8 +105,7 @@ static void every_level_serves_every_op(void **state) {
     unsetenv("MEZZO_ISA");
 }
 
-static void device_describes_itself(void **state) {
-    (void)state;
+TEST(device_describes_itself) {
     mezzo_device *device;
     mezzo_device_info info;
     assert_int_equal(mezzo_device_open("cpu", 3, &device), MEZZO_OK);
@@ -140,12 +130,9 @@ static void device_describes_itself(void **state) {
     unsetenv("MEZZO_ISA");
 }
 
-int main(void) {
-    unsetenv("MEZZO_ISA");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(probe_gives_sigill_back),         cmocka_unit_test(probe_is_consistent),
-        cmocka_unit_test(forcing_lowers_and_never_raises), cmocka_unit_test(a_bad_level_fails_the_device),
-        cmocka_unit_test(every_level_serves_every_op),     cmocka_unit_test(device_describes_itself),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+static int clear_environment(void **state) {
+    (void)state;
+    return unsetenv("MEZZO_ISA");
 }
+
+TEST_GROUP(clear_environment, NULL)

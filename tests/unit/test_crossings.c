@@ -132,23 +132,14 @@ static void covers(const char *name, int pairs_a_point, double between) {
         fail_msg("coverage %.1f %%", coverage);
 }
 
-static void test_timing(void **state) { // one pair a point: the steps alone
-    (void)state;
+TEST(test_timing) { // one pair a point: the steps alone
     covers("sweep-cpu-amx", 1, 0);
 }
 
-static void test_shapes(void **state) {
-    (void)state;
+TEST(test_shapes) {
     covers("sweep-cpu-amx", 4, 0.1);
 }
 
-static void test_quiet(void **state) { // a GPU's steps, between shapes that scatter
-    (void)state;
+TEST(test_quiet) { // a GPU's steps, between shapes that scatter
     covers("sweep-h100", 3, 0.05);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_timing), cmocka_unit_test(test_shapes),
-                                       cmocka_unit_test(test_quiet)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

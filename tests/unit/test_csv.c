@@ -1,13 +1,9 @@
 // Tables from anywhere: what RFC 4180 allows is read, what is broken is named by file, line and column.
 // Seen to fail with: doubled quotes kept; a quoted line end that does not count; the number of fields not compared.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "io/csv.h"
+#include "test.h"
 
 static mz_csv *parsed(const char *text) {
     mz_csv *csv;
@@ -24,8 +20,7 @@ static void refused(const char *text, const char *words) {
         fail_msg("\"%s\" is not in: %s", words, mezzo_error_message());
 }
 
-static void test_reads(void **state) {
-    (void)state;
+TEST(test_reads) {
     mz_csv *csv = parsed("name,\"a, b\"\r\n\r\n\"say \"\"hi\"\"\",\"two\nlines\"\r\nplain, 3.5 \n,-7");
     assert_int_equal(mz_csv_rows(csv), 3);
     assert_int_equal(mz_csv_columns(csv), 2);
@@ -56,8 +51,7 @@ static void test_reads(void **state) {
     mz_csv_free(csv);
 }
 
-static void test_refuses(void **state) {
-    (void)state;
+TEST(test_refuses) {
     refused("", "empty");
     refused("\n\r\n", "empty");
     refused("a,b\n1\n", "t.csv:2: 1 field where the header has 2");
@@ -73,10 +67,9 @@ static void test_refuses(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "no/such.csv"));
 }
 
-static void test_writes(void **state) {
+TEST(test_writes) {
     static const char *const fields[] = {"plain", "a,b", "say \"hi\"", "two\nlines", "", "\xEF\xBB\xBFx", " blank "};
     mz_text t = {0};
-    (void)state;
     for (size_t i = 0; i < MZ_COUNT(fields); i++) { // as names of columns, then as cells
         mz_text_addf(&t, "%s", i > 0 ? "," : "");
         mz_csv_add(&t, i == 4 ? "x" : fields[i]);
@@ -91,10 +84,4 @@ static void test_writes(void **state) {
         assert_string_equal(mz_csv_cell(csv, 0, i), fields[i]);
     mz_csv_free(csv);
     mz_text_free(&t);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reads), cmocka_unit_test(test_refuses),
-                                       cmocka_unit_test(test_writes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

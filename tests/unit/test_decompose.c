@@ -10,8 +10,7 @@
 #include "task/task.h"
 
 // --- every op is a primitive, or composed ----------------------------------------------------------------------------
-static void test_every_op_has_a_composition(void **state) {
-    (void)state;
+TEST(test_every_op_has_a_composition) {
     // Written in place, or read only by kernels with scales: a device that lacks these does not generate, and has no
     // precision with scales. reshape never runs.
     static const mz_op others[] = {MZ_OP_attention_cached, MZ_OP_quantize, MZ_OP_reshape};
@@ -164,18 +163,15 @@ static void compare_all(int which) {
     }
 }
 
-static void test_ref_trains_every_model(void **state) {
-    (void)state;
+TEST(test_ref_trains_every_model) {
     compare_all(0);
 }
 
-static void test_another_device_trains_every_model(void **state) {
-    (void)state;
+TEST(test_another_device_trains_every_model) {
     compare_all(1);
 }
 
-static void test_low_precision(void **state) {
-    (void)state;
+TEST(test_low_precision) {
     static const char *const models[] = {"gpt2", "llama", "glm4_moe", "cnn"};
     for (size_t i = 0; i < MZ_COUNT(models); i++) {
         compare(models[i], MEZZO_PRECISION_BF16, 5e-3, 0);
@@ -184,8 +180,7 @@ static void test_low_precision(void **state) {
 }
 
 // What has no composition is named.
-static void test_what_is_not_composed_is_refused(void **state) {
-    (void)state;
+TEST(test_what_is_not_composed_is_refused) {
     mezzo_model_config c;
     mz_session_options o;
     mz_session s = {0};
@@ -199,13 +194,4 @@ static void test_what_is_not_composed_is_refused(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "no kernel for"));
     mz_session_close(&s);
     mezzo_device_close(few);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_op_has_a_composition),        cmocka_unit_test(test_ref_trains_every_model),
-        cmocka_unit_test(test_another_device_trains_every_model), cmocka_unit_test(test_low_precision),
-        cmocka_unit_test(test_what_is_not_composed_is_refused),
-    };
-    return cmocka_run_group_tests_name("decompose", tests, NULL, NULL);
 }

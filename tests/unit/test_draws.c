@@ -1,11 +1,6 @@
 // Tokens that are drawn are those that sorting the whole row and adding up its weights one after another would draw,
 // with any number of threads. Seen to fail with: a term of e^x or ln 2's lower part left out, equal tokens all kept by
 // a nucleus, pieces' sums not renewed after a nucleus, NaN not looked for, the least key rounded to nearest.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include <float.h>
 #include <math.h>
@@ -13,6 +8,7 @@
 
 #include "base/base.h"
 #include "task/draw.h"
+#include "test.h"
 
 #define PURPOSE 0x5A3F1E00u
 
@@ -123,8 +119,7 @@ static void check_row(const float *logits, int64_t vocab, mz_draw_room *one, mz_
                 }
 }
 
-static void draws_are_those_of_a_sorted_row(void **state) {
-    (void)state;
+TEST(draws_are_those_of_a_sorted_row) {
     const int64_t sizes[] = {1, 2, 7, 65, 1023, 1024, 1025, 9000, 50257};
     for (size_t s = 0; s < MZ_COUNT(sizes); s++) {
         const int64_t vocab = sizes[s];
@@ -145,8 +140,7 @@ static void draws_are_those_of_a_sorted_row(void **state) {
 
 // Weights to a few ulp: how often each of three tokens is drawn says no such thing, but an edge between two does. The
 // first token's weight over the sum is the draw's number at one temperature; 1e-12 to either side parts the two.
-static void an_edge_lies_where_exp_says(void **state) {
-    (void)state;
+TEST(an_edge_lies_where_exp_says) {
     mz_draw_room *room;
     assert_int_equal(mz_draw_room_create(2, 1, &room), MEZZO_OK);
     for (uint64_t index = 0; index < 200; index++) {
@@ -170,8 +164,7 @@ static void an_edge_lies_where_exp_says(void **state) {
 
 // A token that is far below the likeliest one at so low a temperature, and the next float below it, is never drawn: its
 // place is within rounding of where weights are no longer looked at.
-static void the_next_number_below_is_not_drawn(void **state) {
-    (void)state;
+TEST(the_next_number_below_is_not_drawn) {
     const float tops[] = {100, -100, 30000, 1e9F, 1e-30F};
     const double steps[] = {0.4, 0.6, 0.99, 1.2, 3.55, 3.9}; // from the likeliest one to there
     mz_draw_room *room;
@@ -191,8 +184,7 @@ static void the_next_number_below_is_not_drawn(void **state) {
     mz_draw_room_free(room);
 }
 
-static void what_is_no_number_is_refused(void **state) {
-    (void)state;
+TEST(what_is_no_number_is_refused) {
     enum { VOCAB = 3000 };
     float logits[VOCAB] = {0};
     const float bad[] = {NAN, -NAN, INFINITY};
@@ -213,14 +205,4 @@ static void what_is_no_number_is_refused(void **state) {
     assert_int_equal(mz_draw_token(room, logits, &draw, &token), MEZZO_OK);
     assert_int_equal(token, 1234);
     mz_draw_room_free(room);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_are_those_of_a_sorted_row),
-        cmocka_unit_test(an_edge_lies_where_exp_says),
-        cmocka_unit_test(the_next_number_below_is_not_drawn),
-        cmocka_unit_test(what_is_no_number_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

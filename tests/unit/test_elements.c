@@ -1,13 +1,9 @@
 // What the ops of element.def compute, against values written here by other formulas: kernels are compared with each
 // other elsewhere, and all come from the same row.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "runtime/calls.h"
+#include "test.h"
 
 static double run(mz_op op, int n, const double *v, int32_t condition, float factor) {
     const mz_shape one = {1, {1}};
@@ -38,8 +34,7 @@ static void expect(mz_op op, double a, double b, double want) {
         fail_msg("%s(%g, %g) is %.17g, should be %.17g", mz_op_table[op].name, a, b, got, want);
 }
 
-static void values_are_those_of_the_mathematics(void **state) {
-    (void)state;
+TEST(values_are_those_of_the_mathematics) {
     static const double xs[] = {-2.5, -1, -0.25, 0.125, 1.5, 2.5};
     for (size_t i = 0; i < MZ_COUNT(xs); i++) {
         const double x = xs[i], e = exp(x), m = fabs(x);
@@ -78,11 +73,4 @@ static void values_are_those_of_the_mathematics(void **state) {
     expect(MZ_OP_round, -3.5, 0, -4);
     for (int32_t c = -1; c <= 2; c++) // whatever is not 0 is true
         assert_true(run(MZ_OP_where, 3, (const double[]){5, 6}, c, 0) == (c != 0 ? 5 : 6));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_those_of_the_mathematics),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 // Energy from a counter that moves in jumps, on a clock and a counter made for the test.
 // Seen to fail with: the counter read at the window's two ends, wherever they fall; the wrap left out.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "study/measure/measure.h"
+#include "test.h"
 
 typedef struct fake {
     double now, phase;    // seconds; of the counter's jumps
@@ -44,9 +40,8 @@ static mz_energy measured(fake *f, double seconds) {
     return e;
 }
 
-static void test_jumps(void **state) {
+TEST(test_jumps) {
     static const double steps[] = {2e-5, 7e-4, 0.011, 0.4};
-    (void)state;
     for (size_t i = 0; i < 4; i++)
         for (double phase = 0; phase < 0.1; phase += 0.013) { // wherever between two jumps it begins
             fake f = {
@@ -61,9 +56,8 @@ static void test_jumps(void **state) {
         }
 }
 
-static void test_blocking(void **state) { // a CPU: a step is over when the call returns, and the counter is fine
+TEST(test_blocking) { // a CPU: a step is over when the call returns, and the counter is fine
     fake f = {.period = 1e-3, .watts = 90, .step = 0.11, .launch = 0.11};
-    (void)state;
     mz_energy e = measured(&f, 0.3);
     assert_true(fabs(e.watts - 90) < 1);
     assert_true(f.steps <= 5);
@@ -72,8 +66,7 @@ static void test_blocking(void **state) { // a CPU: a step is over when the call
     assert_true(fabs(e.watts - 90) < 1 && f.now < 0.5);
 }
 
-static void test_wrap_and_still(void **state) {
-    (void)state;
+TEST(test_wrap_and_still) {
     for (double phase = 0; phase < 0.6; phase += 0.05) {
         fake f = {.phase = phase, .period = 0.01, .watts = 100, .range = 60, .step = 1e-3, .launch = 1e-5};
         mz_energy e = measured(&f, 0.2);
@@ -82,10 +75,4 @@ static void test_wrap_and_still(void **state) {
     fake f = {.step = 1e-3, .launch = 1e-5}; // a counter that does not move says nothing, and soon
     mz_energy e = measured(&f, 0.2);
     assert_true(isnan(e.joules) && isnan(e.watts) && f.now < 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_jumps), cmocka_unit_test(test_blocking),
-                                       cmocka_unit_test(test_wrap_and_still)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,14 +36,13 @@ static mz_call quantize_call(float *numbers, uint8_t *data, mz_scale_entry *entr
     return call;
 }
 
-static void measures_all_ranks(void **state) {
+TEST(measures_all_ranks) {
     float numbers[NUMBERS];
     uint8_t data[NUMBERS], expected[NUMBERS];
     mz_scale_entry entry = {.scale = 1, .dtype = MEZZO_F8E4M3};
     mz_comm comm = {.rank = 1, .size = 2, .run = gather_amax};
     mezzo_device *device;
     mz_prepared alone, together;
-    (void)state;
     for (int i = 0; i < NUMBERS; i++)
         numbers[i] = 0.37f * (float)(i - 9);
     must(mezzo_device_open("cpu", 1, &device));
@@ -74,13 +73,12 @@ static void measures_all_ranks(void **state) {
     mezzo_device_close(device);
 }
 
-static void refuses_a_queue(void **state) {
+TEST(refuses_a_queue) {
     float numbers[NUMBERS];
     uint8_t data[NUMBERS];
     mz_scale_entry entry = {.scale = 1};
     mz_prepared prepared;
     mezzo_device *device;
-    (void)state;
     must(mezzo_device_open("cpu", 1, &device));
     const mz_backend *own = device->backend;
     mz_backend queued = *own;
@@ -91,9 +89,4 @@ static void refuses_a_queue(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "ranks.experts exchange runs on CPU ranks"));
     device->backend = own;
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(measures_all_ranks), cmocka_unit_test(refuses_a_queue)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 // Files are whole or not there; every failure names the path and harms nothing that existed.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "io/file.h"
+#include "test.h"
 
 static void assert_file_is(const char *path, const char *text) {
     char *data;
@@ -25,8 +21,7 @@ static void assert_error_has(mezzo_status got, mezzo_status expected, const char
     assert_null(strchr(mezzo_error_message(), '\n'));
 }
 
-static void write_replaces_the_whole_file(void **state) {
-    (void)state;
+TEST(write_replaces_the_whole_file) {
     assert_int_equal(mz_file_write_atomic("whole.txt", "first, longer", 13), MEZZO_OK);
     assert_int_equal(mz_file_write_atomic("whole.txt", "second", 6), MEZZO_OK);
     assert_file_is("whole.txt", "second");
@@ -34,8 +29,7 @@ static void write_replaces_the_whole_file(void **state) {
 }
 
 // Every write, fsync and rename in turn: the old content stays, the message names the file, nothing is left over.
-static void a_failure_at_any_step_keeps_the_old_file(void **state) {
-    (void)state;
+TEST(a_failure_at_any_step_keeps_the_old_file) {
     static const struct {
         mz_io_op op;
         const char *says;
@@ -56,15 +50,13 @@ static void a_failure_at_any_step_keeps_the_old_file(void **state) {
     assert_file_is("keep.txt", "new");
 }
 
-static void the_folder_entry_is_flushed_too(void **state) {
-    (void)state;
+TEST(the_folder_entry_is_flushed_too) {
     uint64_t before = mz_io_count(MZ_IO_FSYNC);
     assert_int_equal(mz_file_write_atomic("synced.txt", "x", 1), MEZZO_OK);
     assert_int_equal(mz_io_count(MZ_IO_FSYNC) - before, 2); // the file, then its folder
 }
 
-static void a_full_disk_and_bad_paths_are_one_clear_line(void **state) {
-    (void)state;
+TEST(a_full_disk_and_bad_paths_are_one_clear_line) {
     mz_file *file;
     assert_int_equal(mz_file_append("/dev/full", &file), MEZZO_OK);
     assert_error_has(mz_file_write(file, "x", 1), MEZZO_ERR_IO,
@@ -84,8 +76,7 @@ static void a_full_disk_and_bad_paths_are_one_clear_line(void **state) {
     assert_error_has(mz_map_open("nowhere\n", &map), MEZZO_ERR_INVALID, "'nowhere?'");
 }
 
-static void append_keeps_what_is_there_and_new_refuses_it(void **state) {
-    (void)state;
+TEST(append_keeps_what_is_there_and_new_refuses_it) {
     unlink("log.txt");
     mz_file *file;
     for (int i = 0; i < 2; i++) {
@@ -97,8 +88,7 @@ static void append_keeps_what_is_there_and_new_refuses_it(void **state) {
     assert_error_has(mz_file_create_new("log.txt", &file), MEZZO_ERR_IO, "exists");
 }
 
-static void a_folder_is_committed_whole_or_stays_staged(void **state) {
-    (void)state;
+TEST(a_folder_is_committed_whole_or_stays_staged) {
     mz_dir_remove("final");
     mz_dir_remove("staged");
     assert_int_equal(mz_dir_create("staged/deep"), MEZZO_OK);
@@ -127,8 +117,7 @@ static void a_folder_is_committed_whole_or_stays_staged(void **state) {
     mz_dir_list_free(names, count);
 }
 
-static void removing_a_folder_does_not_follow_links(void **state) {
-    (void)state;
+TEST(removing_a_folder_does_not_follow_links) {
     assert_int_equal(mz_dir_create("outside"), MEZZO_OK);
     assert_int_equal(mz_file_write_atomic("outside/kept", "x", 1), MEZZO_OK);
     mz_dir_remove("linked");
@@ -142,8 +131,7 @@ static void removing_a_folder_does_not_follow_links(void **state) {
 }
 
 // RFC 3720, appendix B.4: by the processor's instruction, where it has one, and by tables.
-static void crc32c_gives_the_published_answers(void **state) {
-    (void)state;
+TEST(crc32c_gives_the_published_answers) {
     uint32_t (*const ways[])(uint32_t, const void *, size_t) = {mz_crc32c, mz_crc32c_by_tables};
     for (size_t w = 0; w < MZ_COUNT(ways); w++) {
         unsigned char bytes[32];
@@ -173,8 +161,7 @@ static void crc32c_gives_the_published_answers(void **state) {
     assert_int_equal(size, 9);
 }
 
-static void what_reads_back_differently_is_told(void **state) {
-    (void)state;
+TEST(what_reads_back_differently_is_told) {
     mz_file *file;
     assert_int_equal(mz_file_create("back", &file), MEZZO_OK);
     assert_int_equal(mz_file_write(file, "123456789", 9), MEZZO_OK);
@@ -187,8 +174,7 @@ static void what_reads_back_differently_is_told(void **state) {
     assert_error_has(mz_file_read_back("back", written), MEZZO_ERR_IO, "8 of 9 bytes");
 }
 
-static void a_text_file_has_one_form(void **state) {
-    (void)state;
+TEST(a_text_file_has_one_form) {
     static const struct {
         const char *bytes, *text;
     } rows[] = {{"\xEF\xBB\xBF"
@@ -212,8 +198,7 @@ static void a_text_file_has_one_form(void **state) {
     assert_error_has(mz_file_read_text("form.txt", 99, &text, &n), MEZZO_ERR_FORMAT, "'form.txt': its byte order mark");
 }
 
-static void a_file_larger_than_its_kind_is_not_read(void **state) {
-    (void)state;
+TEST(a_file_larger_than_its_kind_is_not_read) {
     assert_int_equal(mz_file_write_atomic("big", "0123456789", 10), MEZZO_OK);
     char *data;
     size_t size;
@@ -225,21 +210,4 @@ static void a_file_larger_than_its_kind_is_not_read(void **state) {
     assert_int_equal(mz_map_open("empty", &map), MEZZO_OK);
     assert_int_equal(map.size, 0);
     mz_map_close(&map);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(write_replaces_the_whole_file),
-        cmocka_unit_test(a_failure_at_any_step_keeps_the_old_file),
-        cmocka_unit_test(the_folder_entry_is_flushed_too),
-        cmocka_unit_test(a_full_disk_and_bad_paths_are_one_clear_line),
-        cmocka_unit_test(append_keeps_what_is_there_and_new_refuses_it),
-        cmocka_unit_test(a_folder_is_committed_whole_or_stays_staged),
-        cmocka_unit_test(removing_a_folder_does_not_follow_links),
-        cmocka_unit_test(crc32c_gives_the_published_answers),
-        cmocka_unit_test(what_reads_back_differently_is_told),
-        cmocka_unit_test(a_text_file_has_one_form),
-        cmocka_unit_test(a_file_larger_than_its_kind_is_not_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,8 +14,7 @@ static int count_threads(void) {
     return n;
 }
 
-static void test_parallel_regions_after_a_fork(void **state) {
-    (void)state;
+TEST(test_parallel_regions_after_a_fork) {
     int status = 0;
     mezzo_device *device;
     assert_int_equal(mezzo_device_open("cpu", 2, &device), MEZZO_OK);
@@ -31,9 +30,4 @@ static void test_parallel_regions_after_a_fork(void **state) {
     assert_int_equal(WEXITSTATUS(status), 2);
     assert_int_equal(count_threads(), 2);
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parallel_regions_after_a_fork)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

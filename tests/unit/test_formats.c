@@ -86,8 +86,7 @@ static mezzo_graph *mixture_of_experts(void) {
 static const char middle[] = "layers.1.mlp.experts", outer[] = "layers.3.mlp.experts";
 
 // The experts' products have formats and scales as linear has, where a tensor has one scale; their router has none.
-static void experts_have_operands_of_8_bits(void **state) {
-    (void)state;
+TEST(experts_have_operands_of_8_bits) {
     mezzo_graph *g = mixture_of_experts();
     mezzo_program_options o = {.precision = precision_of("fp8")};
     seen y = find(g, &o, "grouped_linear", middle, "forward"),
@@ -121,8 +120,7 @@ static void experts_have_operands_of_8_bits(void **state) {
 }
 
 // Where a tensor has many scales, of 128 rows or of emulated blocks, an expert's rows would begin inside of one.
-static void experts_have_no_blocks_of_scales(void **state) {
-    (void)state;
+TEST(experts_have_no_blocks_of_scales) {
     static const char rule[] = "low: an expert's rows begin inside a block of scales";
     mezzo_graph *g = mixture_of_experts();
     const mezzo_program_options of[] = {{.precision = precision_of("fp8-block")},
@@ -138,8 +136,7 @@ static void experts_have_no_blocks_of_scales(void **state) {
 }
 
 // exp has no padding, for exp(0) is 1: the rows that it reads are what they are.
-static void rows_that_cannot_be_padded_stay_16_bits(void **state) {
-    (void)state;
+TEST(rows_that_cannot_be_padded_stay_16_bits) {
     static const char rule[] = "low: 8-bit products read rows of multiples of 16, and this axis cannot be padded";
     const mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 0.3F};
     const mezzo_program_options of[] = {{.precision = precision_of("fp8")}, {.precision = precision_of("fp8-block")}};
@@ -174,8 +171,7 @@ static bool is_emulated(const mezzo_graph *g, const mezzo_program_options *o, co
 
 // What is emulated is what a precision of 8 bits narrows: not the router, which a region keeps in fp32, and not a
 // module that an override gives another precision. An override to the program's own takes in the outer blocks.
-static void emulation_leaves_regions_and_overrides_alone(void **state) {
-    (void)state;
+TEST(emulation_leaves_regions_and_overrides_alone) {
     mezzo_graph *g = mixture_of_experts();
     static const char proj[] = "layers.1.self_attn.o_proj", gate[] = "layers.1.mlp.gate";
     const mezzo_precision of[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP32, MEZZO_PRECISION_FP64};
@@ -202,8 +198,7 @@ static void emulation_leaves_regions_and_overrides_alone(void **state) {
 }
 
 // A weight that is rounded for its product has its gradient written by the product, as others: nothing is added after.
-static void gradients_of_rounded_weights_go_where_they_belong(void **state) {
-    (void)state;
+TEST(gradients_of_rounded_weights_go_where_they_belong) {
     mezzo_graph *g = two_layers();
     const char *const names[] = {"fp8", "fp8-dw16", "fp8-block", "bf16"};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
@@ -217,8 +212,7 @@ static void gradients_of_rounded_weights_go_where_they_belong(void **state) {
     mezzo_graph_free(g);
 }
 
-static void explain_shows_operand_gradient_and_output_formats(void **state) {
-    (void)state;
+TEST(explain_shows_operand_gradient_and_output_formats) {
     mezzo_graph *g = two_layers();
     const mezzo_program_options o = {.precision = precision_of("fp8")};
     seen up = find(g, &o, "linear", "up", "forward");
@@ -315,8 +309,7 @@ static const char *const narrow[] = {"fp8", "fp8-dw16", "fp8-block"};
 // and so is their norm where the terms do not cancel: E5M2 · E4M3 is 2^-3 + 2^-4 for a weight's gradient. Three
 // products lie between the input and a gradient; twice the bound of one leaves room for that, and a lost scale is off
 // by all of it.
-static void a_step_with_scaled_operands_is_near_fp32s(void **state) {
-    (void)state;
+TEST(a_step_with_scaled_operands_is_near_fp32s) {
     result exact, low;
     run_step("fp32", false, &exact);
     const double bound = 2 * (0x1p-3 + 0x1p-4);
@@ -331,8 +324,7 @@ static void a_step_with_scaled_operands_is_near_fp32s(void **state) {
     }
 }
 
-static void recompute_repeats_the_scales_too(void **state) {
-    (void)state;
+TEST(recompute_repeats_the_scales_too) {
     result kept, repeated;
     for (size_t i = 0; i < MZ_COUNT(narrow); i++) {
         run_step(narrow[i], false, &kept);
@@ -343,8 +335,7 @@ static void recompute_repeats_the_scales_too(void **state) {
 
 // Operands are the same numbers on both; what differs are sums in FP32, and BF16 results that fall on the other side of
 // a rounding, which the next operand's rounding to 3 bits may magnify.
-static void cpu_is_near_ref(void **state) {
-    (void)state;
+TEST(cpu_is_near_ref) {
     result ref, cpu, again;
     for (size_t i = 0; i < MZ_COUNT(narrow); i++) {
         const mezzo_precision p = precision_of(narrow[i]);
@@ -357,8 +348,7 @@ static void cpu_is_near_ref(void **state) {
 }
 
 // Block formats: as far from FP32 as their elements' rounding, and not nearer than the next finer one.
-static void emulated_blocks_cost_what_they_cost(void **state) {
-    (void)state;
+TEST(emulated_blocks_cost_what_they_cost) {
     // E4M3 2^-4 an operand, E2M1 2^-2: three products, as above.
     static const double bound[MEZZO_BLOCKS_COUNT] = {0x1p-7, 2 * 0x1p-3, 2 * 0x1p-1, 2 * 0x1p-1};
     result exact, ref, cpu;
@@ -376,8 +366,7 @@ static void emulated_blocks_cost_what_they_cost(void **state) {
     }
 }
 
-static void a_precision_with_scales_trains_on_ref(void **state) {
-    (void)state;
+TEST(a_precision_with_scales_trains_on_ref) {
     mezzo_device *device;
     mezzo_params *params;
     mezzo_program *p;
@@ -418,8 +407,7 @@ static int64_t index_of(mz_scaling scaling, bool columnwise, int64_t element) {
     return mz_scale_index(&(mz_tensor){.shape = {2, {3, 200}}, .scaling = scaling, .columnwise = columnwise}, element);
 }
 
-static void scales_have_their_places(void **state) {
-    (void)state;
+TEST(scales_have_their_places) {
     assert_int_equal(count_of(MZ_SCALING_NONE, false), 0);
     assert_int_equal(count_of(MZ_SCALING_TENSOR, false), 1);
     assert_int_equal(count_of(MZ_SCALING_BLOCK128, false), 2 * 128); // three rows have room for 128
@@ -456,8 +444,7 @@ static void run_call(const char *name, mz_call *call) {
 }
 
 // A scale is the least power of two that brings the amax to at most the format's largest number.
-static void scales_are_least_powers_of_two(void **state) {
-    (void)state;
+TEST(scales_are_least_powers_of_two) {
     for (int exponent = -149; exponent < 128; exponent++)
         for (int k = 0; k < 16; k++)
             for (int wide = 0; wide < 2; wide++) {
@@ -472,8 +459,7 @@ static void scales_are_least_powers_of_two(void **state) {
     assert_true(mz_scale_for(NAN, MEZZO_F8E5M2) == 1);
 }
 
-static void what_is_not_finite_stays_so(void **state) {
-    (void)state;
+TEST(what_is_not_finite_stays_so) {
     const mz_shape shape = {2, {2, 2}};
     const float x[] = {1, NAN, 2, INFINITY};
     float scale = 1;
@@ -485,8 +471,7 @@ static void what_is_not_finite_stays_so(void **state) {
 }
 
 // A scale is a value like any other: here an input, which a run reads where the host wrote it.
-static void scales_may_live_anywhere(void **state) {
-    (void)state;
+TEST(scales_may_live_anywhere) {
     enum { N = 5 };
     mezzo_graph *g;
     mezzo_device *device;
@@ -529,8 +514,7 @@ static void scales_may_live_anywhere(void **state) {
 }
 
 // --- who may take them ---------------------------------------------------------------------------------------------
-static void a_kernel_that_does_not_take_a_format_never_sees_it(void **state) {
-    (void)state;
+TEST(a_kernel_that_does_not_take_a_format_never_sees_it) {
     mezzo_device *device;
     mz_prepared prepared;
     float x[4] = {1, 2, 3, 4}, scale[1];
@@ -547,8 +531,7 @@ static void a_kernel_that_does_not_take_a_format_never_sees_it(void **state) {
     mezzo_device_close(device);
 }
 
-static void cpu_emulates_fp8_and_says_so(void **state) {
-    (void)state;
+TEST(cpu_emulates_fp8_and_says_so) {
     mezzo_device *device;
     mezzo_params *params;
     mezzo_program *p;
@@ -589,8 +572,7 @@ static void see_param(void *user, const mezzo_explain_param *row) {
 }
 
 // An override that lets a module read its master keeps it in FP32, and the program that was asked for runs.
-static void an_override_decides_how_its_masters_are_kept(void **state) {
-    (void)state;
+TEST(an_override_decides_how_its_masters_are_kept) {
     mezzo_device *device;
     mezzo_params *params;
     mezzo_program *p;
@@ -624,8 +606,7 @@ static void an_override_decides_how_its_masters_are_kept(void **state) {
 }
 
 // A weight that one module reads as its copy and another as its master has to have both.
-static void a_master_that_is_read_is_kept(void **state) {
-    (void)state;
+TEST(a_master_that_is_read_is_kept) {
     mezzo_graph *g;
     const mezzo_override fp32 = {"b", MEZZO_PRECISION_FP32};
     const mezzo_program_options plain = {.precision = precision_of("bf16")};
@@ -648,29 +629,4 @@ static void a_master_that_is_read_is_kept(void **state) {
     assert_int_equal(k.up, MEZZO_MASTER_FP32);
     assert_int_equal(k.copy, MEZZO_BF16);
     mezzo_graph_free(g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(explain_shows_operand_gradient_and_output_formats),
-        cmocka_unit_test(experts_have_operands_of_8_bits),
-        cmocka_unit_test(experts_have_no_blocks_of_scales),
-        cmocka_unit_test(rows_that_cannot_be_padded_stay_16_bits),
-        cmocka_unit_test(emulation_leaves_regions_and_overrides_alone),
-        cmocka_unit_test(a_step_with_scaled_operands_is_near_fp32s),
-        cmocka_unit_test(recompute_repeats_the_scales_too),
-        cmocka_unit_test(cpu_is_near_ref),
-        cmocka_unit_test(emulated_blocks_cost_what_they_cost),
-        cmocka_unit_test(a_precision_with_scales_trains_on_ref),
-        cmocka_unit_test(scales_have_their_places),
-        cmocka_unit_test(scales_are_least_powers_of_two),
-        cmocka_unit_test(what_is_not_finite_stays_so),
-        cmocka_unit_test(scales_may_live_anywhere),
-        cmocka_unit_test(a_kernel_that_does_not_take_a_format_never_sees_it),
-        cmocka_unit_test(gradients_of_rounded_weights_go_where_they_belong),
-        cmocka_unit_test(cpu_emulates_fp8_and_says_so),
-        cmocka_unit_test(an_override_decides_how_its_masters_are_kept),
-        cmocka_unit_test(a_master_that_is_read_is_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

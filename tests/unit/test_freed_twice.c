@@ -13,7 +13,7 @@ static mezzo_status said_freed_before(void) {
     return strstr(mezzo_error_message(), "was already freed") != NULL ? MEZZO_ERR_INVALID : MEZZO_OK;
 }
 
-static void everything_freed_twice(void **state) {
+TEST(everything_freed_twice) {
     open_world(state);
     TWICE(mezzo_step_free, w.step);
     TWICE(mezzo_scaler_free, w.scaler);
@@ -38,19 +38,11 @@ static void everything_freed_twice(void **state) {
 }
 
 // The same memory over and over: what is alive is never taken for what was freed.
-static void freed_memory_is_used_again(void **state) {
+TEST(freed_memory_is_used_again) {
     for (int i = 0; i < 20; i++) {
         mz_fail(MEZZO_ERR_IO, "nothing yet");
         open_world(state);
         close_world(state);
         assert_int_equal(said_freed_before(), MEZZO_OK);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_freed_twice),
-        cmocka_unit_test(freed_memory_is_used_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

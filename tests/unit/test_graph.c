@@ -1,11 +1,8 @@
 // The builder: shapes, names, and errors that name the op, the values and both shapes.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 #include "runtime/passes.h"
+#include "test.h"
 
 #define SHAPE(...)                                                                                                     \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) {                                           \
@@ -29,8 +26,7 @@ static void expect_error(mezzo_graph *g, const char *const *words) {
 }
 #define EXPECT_ERROR(g, ...) expect_error((g), (const char *const[]){__VA_ARGS__, NULL})
 
-static void shapes_follow_the_ops(void **state) {
-    (void)state;
+TEST(shapes_follow_the_ops) {
     mezzo_graph *g = new_graph();
     mezzo_value x = mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 3, 8));
     mezzo_value w = mezzo_param(g, "w", zero, SHAPE(12, 8));
@@ -60,8 +56,7 @@ static void expect_shape(const mezzo_graph *g, mezzo_value v, int rank, const in
         assert_int_equal(mezzo_value_dim(g, v, i), shape[i]);
 }
 
-static void pieces_orders_and_repeats_have_their_shapes(void **state) {
-    (void)state;
+TEST(pieces_orders_and_repeats_have_their_shapes) {
     mezzo_graph *g = new_graph();
     mezzo_value x = mezzo_input(g, "x", MEZZO_F32, SHAPE(2, 3, 8)),
                 column = mezzo_input(g, "c", MEZZO_F32, SHAPE(3, 1));
@@ -82,8 +77,7 @@ static void pieces_orders_and_repeats_have_their_shapes(void **state) {
     mezzo_graph_free(g);
 }
 
-static void a_wrong_shape_names_op_values_and_shapes(void **state) {
-    (void)state;
+TEST(a_wrong_shape_names_op_values_and_shapes) {
     mezzo_graph *g = new_graph();
     mezzo_module_begin(g, "h");
     mezzo_module_begin(g, "0");
@@ -96,8 +90,7 @@ static void a_wrong_shape_names_op_values_and_shapes(void **state) {
     EXPECT_ERROR(g, "linear", "h.0", "x", "2x7", "fc.weight", "12x8");
 }
 
-static void every_builder_mistake_is_named(void **state) {
-    (void)state;
+TEST(every_builder_mistake_is_named) {
     mezzo_graph *g = new_graph();
     mezzo_input(g, "x", MEZZO_F32, SHAPE(4));
     mezzo_input(g, "x", MEZZO_F32, SHAPE(4));
@@ -167,8 +160,7 @@ static void expect_no_attention(const mezzo_attention_form *form, int64_t keys, 
     EXPECT_ERROR(g, "attention", why);
 }
 
-static void windows_caps_and_documents_have_their_bounds(void **state) {
-    (void)state;
+TEST(windows_caps_and_documents_have_their_bounds) {
     expect_no_attention(&(mezzo_attention_form){.heads = -1}, 4, "-1 heads");
     expect_no_attention(&(mezzo_attention_form){.heads = 3, .window = -1}, 4, "window of -1");
     expect_no_attention(&(mezzo_attention_form){.heads = 3, .window = INT64_C(1) << 32}, 4, "window of 4294967296");
@@ -206,8 +198,7 @@ static void windows_caps_and_documents_have_their_bounds(void **state) {
     mezzo_graph_free(g);
 }
 
-static void open_scopes_are_refused(void **state) {
-    (void)state;
+TEST(open_scopes_are_refused) {
     mezzo_graph *g = new_graph(), *out;
     mezzo_program_options options = {0};
     mezzo_module_begin(g, "m");
@@ -249,8 +240,7 @@ static mezzo_status build_and_pass(void) {
     return status;
 }
 
-static void any_allocation_may_fail(void **state) {
-    (void)state;
+TEST(any_allocation_may_fail) {
     assert_int_equal(build_and_pass(), MEZZO_OK);
     int failures = 0;
     for (int n = 0;; ++n) {
@@ -263,17 +253,4 @@ static void any_allocation_may_fail(void **state) {
         ++failures;
     }
     assert_true(failures > 20);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_follow_the_ops),
-        cmocka_unit_test(pieces_orders_and_repeats_have_their_shapes),
-        cmocka_unit_test(a_wrong_shape_names_op_values_and_shapes),
-        cmocka_unit_test(every_builder_mistake_is_named),
-        cmocka_unit_test(windows_caps_and_documents_have_their_bounds),
-        cmocka_unit_test(open_scopes_are_refused),
-        cmocka_unit_test(any_allocation_may_fail),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

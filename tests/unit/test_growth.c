@@ -45,8 +45,7 @@ static size_t lowest(const mz_life *lives, int n, const mz_life *x) {
     return best;
 }
 
-static void places_are_the_lowest(void **state) {
-    (void)state;
+TEST(places_are_the_lowest) {
     for (uint32_t round = 0; round < 30; round++) {
         static mz_life lives[LIVES];
         mz_places places;
@@ -75,8 +74,7 @@ static const char *name_of(const void *list, int number) {
     return ((const char(*)[16])list)[number];
 }
 
-static void names_are_found(void **state) {
-    (void)state;
+TEST(names_are_found) {
     static char list[5000][16];
     mz_names names = {0};
     assert_int_equal(mz_names_find(&names, "h.1", name_of, list), -1);
@@ -156,8 +154,7 @@ static void expect_near_linear(void (*work)(int64_t, mezzo_precision), mezzo_pre
                  least[1]);
 }
 
-static void work_grows_with_the_layers(void **state) {
-    (void)state;
+TEST(work_grows_with_the_layers) {
     const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP8};
     for (size_t i = 0; i < MZ_COUNT(precisions); i++)
         expect_near_linear(explain, precisions[i], "explaining");
@@ -191,8 +188,7 @@ static size_t looks_at(int64_t layers, mezzo_precision precision, bool recompute
 }
 
 // Counted, not timed: of four times the layers sixteen times the looks would be quadratic.
-static void places_are_found_without_looking_at_all(void **state) {
-    (void)state;
+TEST(places_are_found_without_looking_at_all) {
     for (int recompute = 0; recompute < 2; recompute++) {
         const size_t few = looks_at(100, MEZZO_PRECISION_BF16, recompute != 0);
         const size_t many = looks_at(400, MEZZO_PRECISION_BF16, recompute != 0);
@@ -201,12 +197,4 @@ static void places_are_found_without_looking_at_all(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places_are_the_lowest),
-        cmocka_unit_test(names_are_found),
-        cmocka_unit_test(places_are_found_without_looking_at_all),
-        cmocka_unit_test(work_grows_with_the_layers),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+TEST_GROUP(open_device, close_device)

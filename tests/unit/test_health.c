@@ -1,14 +1,10 @@
 // Jumps of the loss and the verdict on a run, each rule at its edge. Seen to fail with the NaN kept in the window, and
 // with a mean and standard deviation in place of median and MAD.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "test.h"
 #include "train/health.h"
 
 static float noise(uint64_t i) { // N(0, 1), seeded
@@ -23,8 +19,7 @@ static double loss_at(int64_t step) { // falls, with noise of 0.02
     return 2 + 2 * exp(-(double)step / 200) + 0.02 * (double)noise((uint64_t)step);
 }
 
-static void test_a_jump_is_seen_and_noise_is_not(void **state) {
-    (void)state;
+TEST(test_a_jump_is_seen_and_noise_is_not) {
     mz_spikes s;
     assert_int_equal(mz_spikes_create(64, &s), MEZZO_OK);
     for (int64_t step = 0; step < 5000; step++)
@@ -35,8 +30,7 @@ static void test_a_jump_is_seen_and_noise_is_not(void **state) {
 }
 
 // NaN and infinity score as jumps, and leave the window as it was: what follows is scored as if they had not been.
-static void test_nan_does_not_blind(void **state) {
-    (void)state;
+TEST(test_nan_does_not_blind) {
     mz_spikes a, b;
     assert_int_equal(mz_spikes_create(64, &a), MEZZO_OK);
     assert_int_equal(mz_spikes_create(64, &b), MEZZO_OK);
@@ -56,8 +50,7 @@ static void test_nan_does_not_blind(void **state) {
 }
 
 // A level that stays is no jump for ever.
-static void test_a_new_level_is_learnt(void **state) {
-    (void)state;
+TEST(test_a_new_level_is_learnt) {
     mz_spikes s;
     int jumps = 0;
     assert_int_equal(mz_spikes_create(32, &s), MEZZO_OK);
@@ -127,8 +120,7 @@ static bool learned(int64_t n, double first, double last, double ripple, double 
     return learned_at(1, n, first, last, ripple, chance, line);
 }
 
-static void test_a_run_that_learns_nothing_is_not_healthy(void **state) {
-    (void)state;
+TEST(test_a_run_that_learns_nothing_is_not_healthy) {
     char line[512];
     const double chance = 4.174;
     assert_true(learned(64, 4.2, 2.5, 0.02, chance, line));
@@ -151,8 +143,7 @@ static void test_a_run_that_learns_nothing_is_not_healthy(void **state) {
     assert_true(learned(3, 0.2, 0.25, 0, chance, line)); // a fine-tuned model's batches differ
 }
 
-static void test_a_validation_that_is_no_number_is_not_healthy(void **state) {
-    (void)state;
+TEST(test_a_validation_that_is_no_number_is_not_healthy) {
     mz_health h;
     char line[512];
     assert_int_equal(mz_health_begin(&h), MEZZO_OK);
@@ -197,8 +188,7 @@ static double at_the_start(int64_t step) { // the scale's search
     return step < 100 ? (double)step / 10 : 10;
 }
 
-static void test_verdicts(void **state) {
-    (void)state;
+TEST(test_verdicts) {
     static const struct {
         value_fn *loss, *scale, *skipped;
         double underflow;
@@ -227,8 +217,7 @@ static void test_verdicts(void **state) {
 }
 
 // A tensor that saturates: named, with what to do; told by a run and by its file alike.
-static void test_a_saturated_tensor_is_named(void **state) {
-    (void)state;
+TEST(test_a_saturated_tensor_is_named) {
     static const char text[] =
         "{\"step\": 300, \"train/loss\": 2.5, \"amp/loss_scale\": 1, \"fp8/most_saturated_share\": %g, "
         "\"fp8/most_saturated\": \"h.3.mlp.c_fc.dy\"}\n";
@@ -265,8 +254,7 @@ static void test_a_saturated_tensor_is_named(void **state) {
 }
 
 // metrics.jsonl has the underflow in a row of its own; a run told it to its verdict with the loss.
-static void test_underflow_is_read_back(void **state) {
-    (void)state;
+TEST(test_underflow_is_read_back) {
     char line[512];
     mz_health h;
     FILE *f = fopen("metrics.jsonl", "w");
@@ -284,8 +272,7 @@ static void test_underflow_is_read_back(void **state) {
 }
 
 // A short run whose scale still looks for its place is healthy, and the line says what its skips were.
-static void test_skips_of_the_search_are_told(void **state) {
-    (void)state;
+TEST(test_skips_of_the_search_are_told) {
     char line[512];
     assert_true(verdict_after(60, loss_at, big_scale, at_the_start, 0, true, line));
     assert_non_null(strstr(line, "5 skips in the last 50 steps while the loss scale settled"));
@@ -301,8 +288,7 @@ static double three_late(int64_t step) {
     return step >= 120 ? 3 : 0;
 }
 
-static void test_one_skip_is_no_illness_of_a_scale(void **state) {
-    (void)state;
+TEST(test_one_skip_is_no_illness_of_a_scale) {
     char line[512];
     assert_true(verdict_after(150, loss_at, big_scale, one_late, 0, true, line));
     assert_non_null(strstr(line, ", 1 skip in the last 140 steps"));
@@ -312,8 +298,7 @@ static void test_one_skip_is_no_illness_of_a_scale(void **state) {
 }
 
 // All skips of a run whose first row is its first step count, that step's too.
-static void test_the_first_steps_skip_counts(void **state) {
-    (void)state;
+TEST(test_the_first_steps_skip_counts) {
     char line[512];
     mz_health h;
     assert_int_equal(mz_health_begin(&h), MEZZO_OK);
@@ -328,21 +313,4 @@ static void test_the_first_steps_skip_counts(void **state) {
     assert_true(mz_health_verdict(&h, line, sizeof line));
     assert_non_null(strstr(line, "19 skips in the last 20 steps"));
     mz_health_end(&h);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_run_that_learns_nothing_is_not_healthy),
-        cmocka_unit_test(test_a_validation_that_is_no_number_is_not_healthy),
-        cmocka_unit_test(test_a_jump_is_seen_and_noise_is_not),
-        cmocka_unit_test(test_nan_does_not_blind),
-        cmocka_unit_test(test_a_new_level_is_learnt),
-        cmocka_unit_test(test_verdicts),
-        cmocka_unit_test(test_a_saturated_tensor_is_named),
-        cmocka_unit_test(test_underflow_is_read_back),
-        cmocka_unit_test(test_skips_of_the_search_are_told),
-        cmocka_unit_test(test_one_skip_is_no_illness_of_a_scale),
-        cmocka_unit_test(test_the_first_steps_skip_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 // The keys of foreign configurations: docs/dev/GOLDEN.md lists what hf_keys.def has, every row does what its rule says,
 // and a key that is in no row is refused by name. Seen to fail with: a row missing in the document; a value compared as
 // text; the default of a missing key left out; unknown keys passed over.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "io/json.h"
 #include "models/decoder.h"
+#include "test.h"
 #include "weights/hf.h"
 
 enum { CELLS = 5, LINE_BYTES = 8192 };
@@ -43,8 +39,7 @@ static const mz_hf_key *find(const char *family, const char *key) {
     return NULL;
 }
 
-static void the_document_lists_every_key(void **state) {
-    (void)state;
+TEST(the_document_lists_every_key) {
     if (getenv("MEZZO_TESTS") == NULL)
         skip();
     char path[1024], line[LINE_BYTES], *cells[CELLS];
@@ -86,8 +81,7 @@ static void refused(const char *family, const char *key, json_t *value) {
         fail_msg("%s, %s: \"%s\"", family, key, mezzo_error_message());
 }
 
-static void every_rule_holds(void **state) {
-    (void)state;
+TEST(every_rule_holds) {
     size_t n;
     const mz_hf_key *rows = mz_hf_keys(&n);
     for (size_t i = 0; i < n; i++) {
@@ -113,8 +107,7 @@ static void every_rule_holds(void **state) {
     refused("AutoencoderKL", "mid_block_add_attention", json_null()); // which is false to diffusers
 }
 
-static void an_unknown_key_is_refused(void **state) {
-    (void)state;
+TEST(an_unknown_key_is_refused) {
     static const char *const families[] = {"gpt2",     "nanogpt",  "llama",         "qwen3",
                                            "gpt_neox", "glm4_moe", "AutoencoderKL", "LoraConfig"};
     for (size_t i = 0; i < MZ_COUNT(families); i++) {
@@ -133,8 +126,7 @@ static void an_unknown_key_is_refused(void **state) {
 }
 
 // Values that only Python's JSON has are named as they are written.
-static void what_is_no_number_is_named(void **state) {
-    (void)state;
+TEST(what_is_no_number_is_named) {
     static const char text[] = "{\"layer_norm_epsilon\": NaN}", other[] = "{\"mystery\": [Infinity]}";
     json_t *config;
     assert_int_equal(mz_json_parse("f.json", text, sizeof text - 1, MZ_JSON_DEPTH, &config), MEZZO_OK);
@@ -148,8 +140,7 @@ static void what_is_no_number_is_named(void **state) {
 }
 
 // Every READ row: its value arrives in its field, a missing key has the value of the table, another type is refused.
-static void every_field_is_read(void **state) {
-    (void)state;
+TEST(every_field_is_read) {
     size_t n;
     const mz_hf_key *rows = mz_hf_keys(&n);
     for (size_t i = 0; i < n; i++) {
@@ -206,8 +197,7 @@ static void rope(const char *text, double theta, double part, const char *says) 
         fail_msg("%s: \"%s\"", text, mezzo_error_message());
 }
 
-static void rotary_positions_are_read_wherever_they_stand(void **state) {
-    (void)state;
+TEST(rotary_positions_are_read_wherever_they_stand) {
     rope("{}", 10000, 0.5, NULL);
     rope("{\"rope_theta\": 50}", 50, 0.5, NULL);
     rope("{\"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 50}}", 50, 0.5, NULL);
@@ -246,8 +236,7 @@ static void scaled(const char *family, const char *text, double factor, double a
     assert_true(got.rope_short.at[1] == 1.5F && got.rope_long.at[0] == 4 && got.rope_long.at[2] == 0);
 }
 
-static void longrope_is_read(void **state) {
-    (void)state;
+TEST(longrope_is_read) {
 #define LISTS "\"short_factor\": [1, 1.5], \"long_factor\": [4, 5.5]"
 #define PHI3(kind, more)                                                                                               \
     "{\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"type\": \"" kind "\", " LISTS more "}}"
@@ -265,17 +254,4 @@ static void longrope_is_read(void **state) {
            "'short_factor' is not a list");
 #undef LISTS
 #undef PHI3
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_document_lists_every_key),
-        cmocka_unit_test(every_rule_holds),
-        cmocka_unit_test(an_unknown_key_is_refused),
-        cmocka_unit_test(what_is_no_number_is_named),
-        cmocka_unit_test(longrope_is_read),
-        cmocka_unit_test(every_field_is_read),
-        cmocka_unit_test(rotary_positions_are_read_wherever_they_stand),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 // The meeting of ranks, with others at its door: who floods it, who says nothing or a byte now and then, who has
 // another secret. The ranks meet all the same.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,6 +12,7 @@
 #include <unistd.h>
 
 #include "dist/hub.h"
+#include "test.h"
 
 static const char secret[] = "ofThisJob";
 static struct sockaddr_in door;
@@ -91,8 +87,7 @@ static void ranks_meet(void) {
     close(one);
 }
 
-static void another_secret_is_refused(void **state) {
-    (void)state;
+TEST_WITH(another_secret_is_refused, open_hub, close_hub) {
     int fd = knock();
     greet(fd, 1, "of another");
     assert_int_equal(answer(fd), MZ_WIRE_REFUSED);
@@ -101,8 +96,7 @@ static void another_secret_is_refused(void **state) {
 }
 
 // Not more than a piece of what is there is read at a time, so that a sender without end cannot hold the hub.
-static void a_flood_is_read_by_pieces(void **state) {
-    (void)state;
+TEST(a_flood_is_read_by_pieces) {
     static char piece[1 << 16];
     int ends[2];
     size_t sent = 0;
@@ -119,8 +113,7 @@ static void a_flood_is_read_by_pieces(void **state) {
 }
 
 // Its first bytes are no frame.
-static void a_flood_is_cut_off(void **state) {
-    (void)state;
+TEST_WITH(a_flood_is_cut_off, open_hub, close_hub) {
     enum { FLOOD = 64 << 20 };
     static char piece[1 << 16];
     int fd = knock();
@@ -132,8 +125,7 @@ static void a_flood_is_cut_off(void **state) {
     ranks_meet();
 }
 
-static void who_says_nothing_makes_room(void **state) {
-    (void)state;
+TEST_WITH(who_says_nothing_makes_room, open_hub, close_hub) {
     enum { MANY = 40 };
     int fds[MANY];
     for (int i = 0; i < MANY; i++) {
@@ -147,8 +139,7 @@ static void who_says_nothing_makes_room(void **state) {
 }
 
 // A rendezvous file that is a pipe is none: to open it would wait for a writer.
-static void a_pipe_is_no_meeting_point(void **state) {
-    (void)state;
+TEST(a_pipe_is_no_meeting_point) {
     char address[256], with[128];
     int port;
     unlink("meeting");
@@ -161,15 +152,4 @@ static void a_pipe_is_no_meeting_point(void **state) {
     assert_int_equal(port, 4000);
     alarm(0);
     unlink("meeting");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(another_secret_is_refused, open_hub, close_hub),
-        cmocka_unit_test(a_pipe_is_no_meeting_point),
-        cmocka_unit_test(a_flood_is_read_by_pieces),
-        cmocka_unit_test_setup_teardown(a_flood_is_cut_off, open_hub, close_hub),
-        cmocka_unit_test_setup_teardown(who_says_nothing_makes_room, open_hub, close_hub),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,10 @@
 // Seen to fail with: attention by products without its scale; rows drawn without the batch's number; a weight of 1 in a
 // batch that is filled up.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include <string.h>
 
+#include "test.h"
 #include "tools/radio/radio.h"
 #include "io/file.h"
 #include "nn/images.h"
@@ -37,8 +33,7 @@ static mz_task *opened(const char *model) {
 
 // Encoder and decoder alone are the whole model's: where the variance is next to nothing, decoding the mean is what the
 // whole model predicts.
-static void test_parts(void **state) {
-    (void)state;
+TEST(test_parts) {
     static float image[2 * 16 * 16], latent[2][2 * 8 * 8 * 3], prediction[2][2 * 16 * 16], none[64];
     const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP32, .forward_only = true};
     const int32_t noise[4] = {1, 2, 3, 4};
@@ -114,8 +109,7 @@ static mezzo_value attention_in_one(mezzo_graph *g, mezzo_value x, mezzo_value c
 }
 
 // Heads that no device's attention kernel takes: values and every gradient are those of the one op on the reference.
-static void test_wide_heads(void **state) {
-    (void)state;
+TEST(test_wide_heads) {
     static float image[PICTURES * PIXELS * WIDE], context[PICTURES * SEEN * WIDE], grads[2][WIDE * WIDE];
     const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP32};
     for (int i = 0; i < PICTURES * PIXELS * WIDE; i++)
@@ -171,8 +165,7 @@ static void test_wide_heads(void **state) {
     }
 }
 
-static void test_batches(void **state) {
-    (void)state;
+TEST(test_batches) {
     mz_task *task = opened("radio_unet-tiny");
     mz_source *four, *eight;
     char fault[256];
@@ -205,8 +198,7 @@ static void test_batches(void **state) {
     mz_task_close(task);
 }
 
-static void test_a_pass(void **state) {
-    (void)state;
+TEST(test_a_pass) {
     static const char *const models[] = {"radio_unet-tiny", "kl_vae-tiny"};
     for (size_t m = 0; m < MZ_COUNT(models); m++) {
         mz_task *task = opened(models[m]);
@@ -230,8 +222,7 @@ static void test_a_pass(void **state) {
     }
 }
 
-static void test_made_up(void **state) {
-    (void)state;
+TEST(test_made_up) {
     mezzo_model_config config;
     mz_examples x;
     char fault[256];
@@ -244,8 +235,7 @@ static void test_made_up(void **state) {
     mz_examples_free(&x);
 }
 
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     mz_task *task = opened("radio_unet-tiny");
     mz_model other = task->model;
     other.config.image_size = 32;
@@ -256,11 +246,4 @@ static void test_refused(void **state) {
     assert_int_equal(mz_task_open(&(mezzo_model_config){.name = "kl_vae"}, &text, &task), MEZZO_ERR_INVALID);
     assert_int_equal(mz_task_open(&(mezzo_model_config){.name = "kl_vae"}, &none, &task), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "mezzo data radio"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts),   cmocka_unit_test(test_wide_heads),
-                                       cmocka_unit_test(test_batches), cmocka_unit_test(test_a_pass),
-                                       cmocka_unit_test(test_made_up), cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

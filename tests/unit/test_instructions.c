@@ -34,8 +34,7 @@ static void first_batch(const mz_instructions *x, int64_t rows, int64_t length, 
     mz_instruction_rows_free(made);
 }
 
-static void test_answers_alone_count(void **state) {
-    (void)state;
+TEST(test_answers_alone_count) {
     enum { LENGTH = 64 };
     mezzo_tokenizer *bytes, *gpt2;
     int32_t tokens[2 * LENGTH], targets[2 * LENGTH];
@@ -68,8 +67,7 @@ static void test_answers_alone_count(void **state) {
     mezzo_tokenizer_free(bytes);
 }
 
-static void test_what_is_refused(void **state) {
-    (void)state;
+TEST(test_what_is_refused) {
     static const struct {
         const char *text, *says;
     } wrong[] = {{"{\"prompt\": \"a\"}\n", "completion"},
@@ -92,8 +90,7 @@ static void test_what_is_refused(void **state) {
 }
 
 // A signal while records are read ends that, with the line it was at.
-static void test_reading_can_be_stopped(void **state) {
-    (void)state;
+TEST(test_reading_can_be_stopped) {
     const volatile sig_atomic_t stop = 1;
     mezzo_tokenizer *bytes;
     mz_record_set set;
@@ -109,8 +106,7 @@ static void test_reading_can_be_stopped(void **state) {
 }
 
 // A file *.json is one list of records, or lines as in *.jsonl; the batches are the same.
-static void test_json_files(void **state) {
-    (void)state;
+TEST(test_json_files) {
     static const char *const files[][2] = {
         {"a.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\", \"completion\": \"d\"}\n"},
         {"b.json",
@@ -182,8 +178,7 @@ static int count_rows(const mz_instructions *x, char letter) {
 // 30 records of weight 2 and 40 of 0.5 are drawn as 60 to 20: 3,000 of 4,000 rows, with a deviation of
 // √(4000·0.75·0.25) = 27; four of them are a twentieth of the difference to what records without weights have, 1,714.
 // Validation has none.
-static void test_weights_draw_records(void **state) {
-    (void)state;
+TEST(test_weights_draw_records) {
     mezzo_tokenizer *bytes;
     mz_record_set set;
     mz_instructions *train, *validation;
@@ -204,8 +199,7 @@ static void test_weights_draw_records(void **state) {
 }
 
 // The same of documents, by positions.
-static void test_weights_draw_documents(void **state) {
-    (void)state;
+TEST(test_weights_draw_documents) {
     enum { ROWS = 4000, LENGTH = 2 };
     static int32_t tokens[ROWS * LENGTH], targets[ROWS * LENGTH];
     mezzo_corpus *corpus;
@@ -226,8 +220,7 @@ static void test_weights_draw_documents(void **state) {
 
 // Prompts are noise, answers follow from their last letter: the loss of the answers falls far below what a model can
 // reach on the prompts, which no mask would add to it.
-static void test_learns_the_answers(void **state) {
-    (void)state;
+TEST(test_learns_the_answers) {
     mz_text t = {0};
     for (unsigned i = 0; i < 400; i++) {
         unsigned x = i * 2654435761u;
@@ -251,14 +244,4 @@ static void test_learns_the_answers(void **state) {
     assert_int_equal(tiny_run("learn", (const char *const[]){"--data=learn.jsonl", NULL}, &log, &result),
                      MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "data.tokenizer"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers_alone_count),    cmocka_unit_test(test_json_files),
-        cmocka_unit_test(test_what_is_refused),        cmocka_unit_test(test_reading_can_be_stopped),
-        cmocka_unit_test(test_learns_the_answers),     cmocka_unit_test(test_weights_draw_records),
-        cmocka_unit_test(test_weights_draw_documents),
-    };
-    return cmocka_run_group_tests_name("instructions", tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
 // JSON of files that may come from anywhere: bounded, strict, and errors that name file and key.
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "io/file.h"
 #include "io/json.h"
+#include "test.h"
 
 static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
     assert_int_equal(got, expected);
@@ -24,8 +20,7 @@ static json_t *parse(const char *text) {
     return value;
 }
 
-static void what_is_saved_is_loaded_bit_for_bit(void **state) {
-    (void)state;
+TEST(what_is_saved_is_loaded_bit_for_bit) {
     json_t *value = json_pack("{s:f, s:I, s:b, s:s, s:[i,i]}", "third", 1.0 / 3, "large", (json_int_t)INT64_MAX, "yes",
                               1, "text", "é\n\"", "list", 1, 2);
     assert_int_equal(mz_json_save("saved.json", value), MEZZO_OK);
@@ -58,8 +53,7 @@ static void what_is_saved_is_loaded_bit_for_bit(void **state) {
     json_decref(value);
 }
 
-static void bad_text_is_refused(void **state) {
-    (void)state;
+TEST(bad_text_is_refused) {
     static const struct {
         const char *text, *says;
     } rows[] = {
@@ -88,8 +82,7 @@ static void bad_text_is_refused(void **state) {
 }
 
 // Written as short as it reads back, and never as another number.
-static void numbers_read_back_exactly(void **state) {
-    (void)state;
+TEST(numbers_read_back_exactly) {
     static const double numbers[] = {0.1,     0x1p-83, DBL_MAX, -DBL_MIN, 4.9406564584124654e-324,
                                      FLT_MAX, 1.0 / 3, 100000,  1e22,     3758096384};
     json_t *list = json_array(), *text = json_array();
@@ -113,8 +106,7 @@ static void numbers_read_back_exactly(void **state) {
     json_decref(read);
 }
 
-static void a_wrong_key_is_named(void **state) {
-    (void)state;
+TEST(a_wrong_key_is_named) {
     json_t *object = parse("{\"i\": 5, \"d\": 1.5, \"s\": \"a\\u0000b\", \"n\": null, \"t\": true}");
     int64_t i;
     double d;
@@ -138,8 +130,7 @@ static void a_wrong_key_is_named(void **state) {
 }
 
 // json.load's values: https://docs.python.org/3/library/json.html, "standard compliance and interoperability".
-static void what_python_writes_is_read(void **state) {
-    (void)state;
+TEST(what_python_writes_is_read) {
     json_t *object =
         parse("{\"limit\": 1000000000000000019884624838656, \"least\": -9223372036854775808, \"below\": "
               "-9223372036854775809, \"n\": NaN, \"i\": Infinity, \"m\": [-Infinity, 1e400, -1E+999], "
@@ -182,8 +173,7 @@ static void what_python_writes_is_read(void **state) {
     json_decref(object);
 }
 
-static void text_files_of_windows_are_read(void **state) {
-    (void)state;
+TEST(text_files_of_windows_are_read) {
     static const char text[] = "\xEF\xBB\xBF{\r\n\"a\":\r\n1}\r\n", wide[] = "\xFF\xFE{\0}\0";
     json_t *value;
     assert_int_equal(mz_file_write_atomic("bom.json", text, sizeof text - 1), MEZZO_OK);
@@ -197,13 +187,4 @@ static void text_files_of_windows_are_read(void **state) {
     assert_int_equal(mz_file_write_atomic("wide.json", wide, sizeof wide - 1), MEZZO_OK);
     assert_error_has(mz_json_load("wide.json", 1 << 20, &value), MEZZO_ERR_FORMAT,
                      "'wide.json': its byte order mark says UTF-16");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_saved_is_loaded_bit_for_bit), cmocka_unit_test(bad_text_is_refused),
-        cmocka_unit_test(numbers_read_back_exactly),           cmocka_unit_test(a_wrong_key_is_named),
-        cmocka_unit_test(what_python_writes_is_read),          cmocka_unit_test(text_files_of_windows_are_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 // mezzo bench --kernels: every op it names runs on every storage precision, and rates follow from work and time.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "study/measure/kernels.h"
+#include "test.h"
 
 static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
                                              MEZZO_PRECISION_FP16};
@@ -25,8 +21,7 @@ static void count_row(void *user, const mz_bench_row *row) {
 }
 
 // Small shapes of every op: as many dimensions as the op says it takes.
-static void every_op_is_timed(void **state) {
-    (void)state;
+TEST(every_op_is_timed) {
     mezzo_device *device = open_cpu();
     mz_peaks peaks = {.copy = 1e10};
     for (int i = 0; i < MEZZO_DTYPE_COUNT; i++)
@@ -49,8 +44,7 @@ static void every_op_is_timed(void **state) {
 }
 
 // What the models' table asks for has a kernel on this machine, in each precision that users train in.
-static void default_shapes_have_kernels(void **state) {
-    (void)state;
+TEST(default_shapes_have_kernels) {
     mezzo_device *device = open_cpu();
     int n = 0;
     for (const mz_bench_case *c; (c = mz_bench_default(n)) != NULL; n++)
@@ -68,8 +62,7 @@ static void default_shapes_have_kernels(void **state) {
     mezzo_device_close(device);
 }
 
-static void work_is_counted_by_hand(void **state) {
-    (void)state;
+TEST(work_is_counted_by_hand) {
     mz_bench_call b;
     mz_bench_case c = {.op = mz_bench_find("linear"), .dim = {3, 5, 7}};
     mz_bench_make(&c, MEZZO_PRECISION_BF16, &b);
@@ -90,22 +83,11 @@ static void work_is_counted_by_hand(void **state) {
     assert_false(mz_bench_same(&c, MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32));
 }
 
-static void peaks_are_there(void **state) {
-    (void)state;
+TEST(peaks_are_there) {
     mezzo_device *device = open_cpu();
     mz_peaks peaks;
     assert_int_equal(mz_device_peaks(device, &peaks), MEZZO_OK);
     assert_true(peaks.flops[MEZZO_F32] > 0 && peaks.copy > 0);
     assert_true(peaks.flops[MEZZO_BF16] >= peaks.flops[MEZZO_F32]);
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_is_timed),
-        cmocka_unit_test(default_shapes_have_kernels),
-        cmocka_unit_test(work_is_counted_by_hand),
-        cmocka_unit_test(peaks_are_there),
-    };
-    return cmocka_run_group_tests_name("kernel_bench", tests, NULL, NULL);
 }

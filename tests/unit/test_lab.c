@@ -2,13 +2,10 @@
 // conversions, sums against PyTorch's (the four of CS336's hand-out), norms and softmax where they fail.
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "study/lab/lab.h"
+#include "test.h"
 
 // --- formats -------------------------------------------------------------------------------------------------------
 static double decode(mezzo_dtype dtype, uint32_t code) {
@@ -24,8 +21,7 @@ static double decode(mezzo_dtype dtype, uint32_t code) {
     }
 }
 
-static void facts_are_those_of_all_codes(void **state) {
-    (void)state;
+TEST(facts_are_those_of_all_codes) {
     const mezzo_dtype dtypes[] = {MEZZO_F16, MEZZO_BF16, MEZZO_F8E4M3, MEZZO_F8E5M2};
     for (size_t d = 0; d < MZ_COUNT(dtypes); d++) {
         const mz_lab_format *f = mz_lab_format_find(mezzo_dtype_name(dtypes[d]));
@@ -52,8 +48,7 @@ static void facts_are_those_of_all_codes(void **state) {
     }
 }
 
-static void facts_are_those_of_the_compiler(void **state) {
-    (void)state;
+TEST(facts_are_those_of_the_compiler) {
     mz_lab_format_facts single = mz_lab_format_describe(mz_lab_format_find("fp32"));
     mz_lab_format_facts twice = mz_lab_format_describe(mz_lab_format_find("fp64"));
     assert_true(single.largest == (double)FLT_MAX && single.smallest_normal == (double)FLT_MIN);
@@ -69,8 +64,7 @@ static mz_stored store(const char *format, double x) {
     return mz_lab_format_store(mz_lab_format_find(format), x);
 }
 
-static void fates_are_told(void **state) {
-    (void)state;
+TEST(fates_are_told) {
     // The value that published tables give as zero.
     mz_stored s = store("fp16", 1.2e-7);
     assert_true(s.code == 2 && s.value == 0x1p-23 && s.fate == MZ_FATE_SUBNORMAL);
@@ -107,8 +101,7 @@ static mz_sum_result sum(const char *name, double x, int64_t count) {
     return (mz_sum_result){0};
 }
 
-static void the_handouts_sums(void **state) {
-    (void)state;
+TEST(the_handouts_sums) {
     char text[32];
     static const struct {
         const char *name, *sum;
@@ -126,8 +119,7 @@ static void the_handouts_sums(void **state) {
     assert_true(sum("bf16+bf16", 0.01, 100000).sum == 4);
 }
 
-static void the_better_ways_are_better(void **state) {
-    (void)state;
+TEST(the_better_ways_are_better) {
     for (int64_t count = 1; count < 3000; count = count * 3 + 1) {
         // One rounding of the term (2⁻⁹), then one of each level (pairwise) or of the total (Kahan).
         assert_true(sum("bf16 pairwise", 0.01, count).relative <= (1 + log2((double)count) + 1) * 0x1p-8);
@@ -142,8 +134,7 @@ static void the_better_ways_are_better(void **state) {
     assert_true(fabs(total / 64 - 1000 * 0.010009765625) < 0.25);
 }
 
-static void the_path_ends_with_the_sum(void **state) {
-    (void)state;
+TEST(the_path_ends_with_the_sum) {
     for (int i = 0; i < MZ_SUM_WAYS; i++) {
         double path[7];
         mz_sum_result r = mz_sum(&mz_sum_ways[i], 0.1, 100, 3, path, 7);
@@ -153,16 +144,14 @@ static void the_path_ends_with_the_sum(void **state) {
 }
 
 // --- overflow, norms -----------------------------------------------------------------------------------------------
-static void softmax_fails_where_exp_does(void **state) {
-    (void)state;
+TEST(softmax_fails_where_exp_does) {
     assert_true(isfinite(mz_softmax_of(MEZZO_F16, 11).naive) && isnan(mz_softmax_of(MEZZO_F16, 11.1).naive));
     assert_true(isfinite(mz_softmax_of(MEZZO_F32, 88).naive) && isnan(mz_softmax_of(MEZZO_F32, 89).naive));
     assert_true(isfinite(mz_softmax_of(MEZZO_BF16, 88).naive) && isnan(mz_softmax_of(MEZZO_BF16, 89).naive));
     assert_true(mz_softmax_of(MEZZO_F16, 100).shifted == 1);
 }
 
-static void the_scale_falls_to_what_fits_and_rises_again(void **state) {
-    (void)state;
+TEST(the_scale_falls_to_what_fits_and_rises_again) {
     mezzo_device *device;
     mz_scale_step rows[100];
     assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
@@ -174,8 +163,7 @@ static void the_scale_falls_to_what_fits_and_rises_again(void **state) {
     mezzo_device_close(device);
 }
 
-static void statistics_need_fp32(void **state) {
-    (void)state;
+TEST(statistics_need_fp32) {
     mz_norm_row fp16 = mz_norm_statistics(MEZZO_F16, 4096, 50, 0), bf16 = mz_norm_statistics(MEZZO_BF16, 16384, 50, 0);
     assert_true(isinf(fp16.low_mean));
     assert_true(bf16.low_mean < 10); // the sum stalled
@@ -186,8 +174,7 @@ static void statistics_need_fp32(void **state) {
 }
 
 // What each order does to one gradient, exactly: all numbers are powers of two but the clip factor's 1e-6.
-static void clipping_before_unscaling_loses_the_step(void **state) {
-    (void)state;
+TEST(clipping_before_unscaling_loses_the_step) {
     mezzo_device *device;
     mz_clip_order right, wrong;
     assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
@@ -203,8 +190,7 @@ static void clipping_before_unscaling_loses_the_step(void **state) {
 
 // The sanitizer's test of a race: trials that go on once all of them are open. The same precision twice has the same
 // losses.
-static void a_precision_races_with_itself(void **state) {
-    (void)state;
+TEST(a_precision_races_with_itself) {
     const mz_speed_options o = {.device = "cpu",
                                 .threads = 1,
                                 .precisions = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_FP32},
@@ -220,21 +206,4 @@ static void a_precision_races_with_itself(void **state) {
     assert_true(result.target > 0 && result.target < 6 && result.parameters > 0);
     assert_int_equal(rows[1].effective, MEZZO_PRECISION_FP32);
     assert_true(rows[1].steps > 0 && rows[1].steps <= 10);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(facts_are_those_of_all_codes),
-        cmocka_unit_test(facts_are_those_of_the_compiler),
-        cmocka_unit_test(fates_are_told),
-        cmocka_unit_test(the_handouts_sums),
-        cmocka_unit_test(the_better_ways_are_better),
-        cmocka_unit_test(the_path_ends_with_the_sum),
-        cmocka_unit_test(softmax_fails_where_exp_does),
-        cmocka_unit_test(the_scale_falls_to_what_fits_and_rises_again),
-        cmocka_unit_test(statistics_need_fp32),
-        cmocka_unit_test(clipping_before_unscaling_loses_the_step),
-        cmocka_unit_test(a_precision_races_with_itself),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
 // Corpora split as nanoGPT splits, and batches that depend on nothing but their number.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "data/shards.h"
 #include "mezzo/data.h"
+#include "test.h"
 
 static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
     if (got != expected)
@@ -47,8 +43,7 @@ static mezzo_loader *make_loader(const mezzo_corpus *corpus, mezzo_loader_option
 }
 
 // nanoGPT: n = len(data); train_data = data[:int(n*0.9)]; val_data = data[int(n*0.9):] — in characters.
-static void a_text_is_split_by_characters(void **state) {
-    (void)state;
+TEST(a_text_is_split_by_characters) {
     write_text("split.txt", "éé漢😀abcdefghijklm"); // 17 characters, 15 of them train
     mezzo_corpus *corpus = open_corpus((mezzo_corpus_options){.path = "split.txt"});
     assert_int_equal(mezzo_corpus_tokens(corpus, MEZZO_TRAIN), 15);
@@ -69,8 +64,7 @@ static void a_text_is_split_by_characters(void **state) {
 }
 
 // Longer than one piece of tokenizing, with a character across every cut.
-static void a_long_text_is_tokenized_whole(void **state) {
-    (void)state;
+TEST(a_long_text_is_tokenized_whole) {
     size_t n = 5000003;
     char *text = malloc(n);
     assert_non_null(text);
@@ -103,8 +97,7 @@ static void a_long_text_is_tokenized_whole(void **state) {
     unlink("long.txt");
 }
 
-static void tokenizing_stops_when_asked(void **state) {
-    (void)state;
+TEST(tokenizing_stops_when_asked) {
     volatile sig_atomic_t stop = 1;
     mezzo_corpus *corpus;
     write_text("stop.txt", "hello world");
@@ -114,8 +107,7 @@ static void tokenizing_stops_when_asked(void **state) {
     assert_null(corpus);
 }
 
-static void text_becomes_shards_and_is_the_same_corpus(void **state) {
-    (void)state;
+TEST(text_becomes_shards_and_is_the_same_corpus) {
     write_shard("a.bin", 1000, 50);
     write_text("origin.txt", "the quick brown fox jumps over the lazy dog, twice; the quick brown fox jumps again.");
     for (mezzo_shard_format format = MEZZO_SHARD_LLMC; format <= MEZZO_SHARD_NANOGPT; format++) {
@@ -164,8 +156,7 @@ static void text_becomes_shards_and_is_the_same_corpus(void **state) {
         MEZZO_ERR_INVALID, "other.txt: character U+0046 at byte 4 is not among");
 }
 
-static void a_random_batch_is_a_function_of_its_number(void **state) {
-    (void)state;
+TEST(a_random_batch_is_a_function_of_its_number) {
     write_shard("a.bin", 1000, 50);
     write_shard("b.bin", 2000, 3); // shorter than a sequence: never drawn
     write_shard("c.bin", 3000, 9); // exactly one sequence
@@ -223,8 +214,7 @@ static void a_random_batch_is_a_function_of_its_number(void **state) {
     mezzo_corpus_free(corpus);
 }
 
-static void sequential_batches_cover_every_target_once(void **state) {
-    (void)state;
+TEST(sequential_batches_cover_every_target_once) {
     write_shard("val_1.bin", 1000, 50);
     write_shard("val_2.bin", 2000, 3);
     write_shard("val_3.bin", 3000, 1); // nothing to predict
@@ -261,8 +251,7 @@ static void sequential_batches_cover_every_target_once(void **state) {
     mezzo_corpus_free(corpus);
 }
 
-static void bad_data_is_named(void **state) {
-    (void)state;
+TEST(bad_data_is_named) {
     write_text("empty.txt", "");
     write_text("short.txt", "only forty characters, of which 36 train");
     write_text("latin.txt", "caf\xE9 au lait");
@@ -333,8 +322,7 @@ static void bad_data_is_named(void **state) {
     mezzo_corpus_free(corpus);
 }
 
-static void a_batch_allocates_nothing(void **state) {
-    (void)state;
+TEST(a_batch_allocates_nothing) {
     mezzo_corpus *corpus = open_corpus((mezzo_corpus_options){.path = "short.txt"});
     mezzo_loader *loader = make_loader(corpus, (mezzo_loader_options){MEZZO_TRAIN, MEZZO_LOADER_RANDOM, 2, 8, 0, 1, 0});
     int32_t inputs[16], targets[16];
@@ -346,8 +334,7 @@ static void a_batch_allocates_nothing(void **state) {
     mezzo_corpus_free(corpus);
 }
 
-static void running_out_of_memory_is_an_error(void **state) {
-    (void)state;
+TEST(running_out_of_memory_is_an_error) {
     static const mezzo_corpus_options sources[] = {{.path = "short.txt"},
                                                    {.path = "short.txt", .tokenizer = "byte"},
                                                    {.path = "shards"},
@@ -371,19 +358,4 @@ static void running_out_of_memory_is_an_error(void **state) {
         if (status != MEZZO_OK)
             fail_msg("%s", mezzo_error_message());
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_text_is_split_by_characters),
-        cmocka_unit_test(a_long_text_is_tokenized_whole),
-        cmocka_unit_test(tokenizing_stops_when_asked),
-        cmocka_unit_test(text_becomes_shards_and_is_the_same_corpus),
-        cmocka_unit_test(a_random_batch_is_a_function_of_its_number),
-        cmocka_unit_test(sequential_batches_cover_every_target_once),
-        cmocka_unit_test(bad_data_is_named),
-        cmocka_unit_test(a_batch_allocates_nothing),
-        cmocka_unit_test(running_out_of_memory_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

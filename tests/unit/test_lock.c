@@ -1,16 +1,12 @@
 // One writer of a run folder: a second one is refused and told who has it, and a dead one stands in nobody's way.
 // Seen to fail with a lock of the process (F_SETLK for F_OFD_SETLK): two runs of one process shared it.
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "io/file.h"
+#include "test.h"
 
 #ifdef __linux__
 #include <errno.h>
@@ -31,8 +27,7 @@ static void expect_refused(const char *folder, pid_t owner) {
     assert_int_equal(second.fd, 0);
 }
 
-static void test_a_second_owner_is_refused(void **state) {
-    (void)state;
+TEST(test_a_second_owner_is_refused) {
     mz_lock first, second;
     assert_int_equal(mz_dir_create("one"), MEZZO_OK);
     assert_int_equal(mz_lock_take("one", &first), MEZZO_OK);
@@ -44,8 +39,7 @@ static void test_a_second_owner_is_refused(void **state) {
     mz_lock_release(&second);
 }
 
-static void test_a_killed_owner_is_none(void **state) {
-    (void)state;
+TEST(test_a_killed_owner_is_none) {
     int ends[2], status;
     char byte;
     mz_lock ours;
@@ -68,8 +62,7 @@ static void test_a_killed_owner_is_none(void **state) {
     mz_lock_release(&ours);
 }
 
-static void test_a_folder_that_is_gone(void **state) {
-    (void)state;
+TEST(test_a_folder_that_is_gone) {
     mz_lock lock, none = {0};
     assert_int_equal(mz_dir_remove("gone"), MEZZO_OK);
     assert_int_equal(mz_dir_create("gone"), MEZZO_OK);
@@ -117,8 +110,7 @@ static int take_without_locks(void) {
     return mz_lock_take("plain", &lock) == MEZZO_OK && warnings == 1 ? 0 : 1;
 }
 
-static void test_a_file_system_without_locks(void **state) {
-    (void)state;
+TEST(test_a_file_system_without_locks) {
     int status;
     assert_int_equal(mz_dir_create("plain"), MEZZO_OK);
     pid_t child = fork();
@@ -133,8 +125,7 @@ static void test_a_file_system_without_locks(void **state) {
 }
 #endif
 
-static void test_a_link_is_no_lock(void **state) {
-    (void)state;
+TEST(test_a_link_is_no_lock) {
     mz_lock lock;
     assert_int_equal(mz_dir_remove("linked"), MEZZO_OK);
     assert_int_equal(mz_dir_create("linked"), MEZZO_OK);
@@ -146,15 +137,4 @@ static void test_a_link_is_no_lock(void **state) {
     assert_int_equal(mz_file_read("precious", 16, &text, &n), MEZZO_OK);
     assert_int_equal(n, 4);
     mz_free(text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_second_owner_is_refused),   cmocka_unit_test(test_a_killed_owner_is_none),
-        cmocka_unit_test(test_a_folder_that_is_gone),       cmocka_unit_test(test_a_link_is_no_lock),
-#ifdef __linux__
-        cmocka_unit_test(test_a_file_system_without_locks),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

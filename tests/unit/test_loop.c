@@ -16,8 +16,7 @@ static mezzo_status run(const char *const *args, tiny_log *log) {
     return tiny_run("loop", args, log, &result);
 }
 
-static void test_what_is_refused(void **state) {
-    (void)state;
+TEST(test_what_is_refused) {
     tiny_log log = {0};
     must(mz_file_write_atomic("empty.txt", "", 0));
     must(mz_file_write_atomic("short.txt", "to be", 5));
@@ -34,8 +33,7 @@ static void test_what_is_refused(void **state) {
     fails(run((const char *const[]){"--resume=nowhere", NULL}, &log), MEZZO_ERR_INVALID, "nowhere");
 }
 
-static void test_settings_are_checked_when_set(void **state) {
-    (void)state;
+TEST(test_settings_are_checked_when_set) {
     mezzo_config *c;
     must(mezzo_config_create(&c));
     fails(mezzo_config_set(c, "optimizer.lr", "nan", "here"), MEZZO_ERR_INVALID, "optimizer.lr");
@@ -57,8 +55,7 @@ static void test_settings_are_checked_when_set(void **state) {
 
 // A key goes to the models that take it and is refused by the others; a named size keeps its name until a key changes
 // it.
-static void test_keys_belong_to_models(void **state) {
-    (void)state;
+TEST(test_keys_belong_to_models) {
     static const struct {
         const char *model, *key, *value, *says;
     } wrong[] = {{"gpt2", "model.experts", "4", "glm4_moe"},
@@ -91,8 +88,7 @@ static void test_keys_belong_to_models(void **state) {
 }
 
 // What stands for the model's own must not be a value that some named size needs to be told.
-static void test_named_sizes_can_be_told_apart_from_keys(void **state) {
-    (void)state;
+TEST(test_named_sizes_can_be_told_apart_from_keys) {
     for (int i = 0; i < mezzo_model_count(); i++) {
         mezzo_model_config m;
         must(mezzo_model_defaults(mezzo_model_name(i), &m));
@@ -103,8 +99,7 @@ static void test_named_sizes_can_be_told_apart_from_keys(void **state) {
 }
 
 // Every key has a help line and a row in docs/train.md, and its default is one that it takes.
-static void test_every_key_is_described(void **state) {
-    (void)state;
+TEST(test_every_key_is_described) {
     mezzo_config *c;
     must(mezzo_config_create(&c));
     assert_true(mezzo_config_count() > 50);
@@ -129,8 +124,7 @@ static void test_every_key_is_described(void **state) {
 }
 
 // FP16 whose scale may not fall: every step overflows, and the run ends saying where.
-static void test_fp16_at_its_floor_gives_up(void **state) {
-    (void)state;
+TEST(test_fp16_at_its_floor_gives_up) {
     tiny_log log = {0};
     const char *args[] = {"--precision=fp16", "--init-scale=1e20", "--amp.scaler.min_scale=1e20",
                           "--steps=50",       "--max-skips=3",     NULL};
@@ -139,8 +133,7 @@ static void test_fp16_at_its_floor_gives_up(void **state) {
 }
 
 // FP16 that looks for its scale is no trouble, however many times it halves.
-static void test_fp16_finds_its_scale(void **state) {
-    (void)state;
+TEST(test_fp16_finds_its_scale) {
     tiny_log log = {0};
     mezzo_train_result result;
     const char *args[] = {"--precision=fp16", "--init-scale=1e9", "--steps=30", "--max-skips=9", NULL};
@@ -152,8 +145,7 @@ static void test_fp16_finds_its_scale(void **state) {
 }
 
 // FP32 that blows up: warnings name step and op, and after max_skips the run ends.
-static void test_fp32_blows_up(void **state) {
-    (void)state;
+TEST(test_fp32_blows_up) {
     tiny_log log = {0};
     const char *args[] = {"--optimizer=sgd", "--lr=1000",           "--warmup=0",    "--clip=0", "--momentum=1",
                           "--steps=60",      "--weight-decay=1000", "--max-skips=4", NULL};
@@ -168,8 +160,7 @@ static void collect(void *user, int index, const char *text, size_t bytes) {
     mz_text_add(user, text, bytes);
 }
 
-static void test_what_is_left_evaluates_and_samples(void **state) {
-    (void)state;
+TEST(test_what_is_left_evaluates_and_samples) {
     tiny_log log = {0};
     mezzo_train_result result;
     mezzo_eval_result eval, part;
@@ -207,8 +198,7 @@ static void test_what_is_left_evaluates_and_samples(void **state) {
 
 // Weights that lie halfway between two BF16 numbers, as one in 65,536 does: a split master's copy is rounded away from
 // zero, and that of an FP32 master to even. Of 196,608 weights, as they were drawn, some do.
-static void test_weights_halfway_evaluate_as_they_were_trained(void **state) {
-    (void)state;
+TEST(test_weights_halfway_evaluate_as_they_were_trained) {
     static const char *const masters[] = {"--master=split", "--master=fp32"};
     double loss[2];
     for (int i = 0; i < 2; i++) {
@@ -228,33 +218,11 @@ static void test_weights_halfway_evaluate_as_they_were_trained(void **state) {
 }
 
 // Two halves of a batch, accumulated, are the batch: gradients agree up to their rounding.
-static void test_accumulation_is_a_larger_batch(void **state) {
-    (void)state;
+TEST(test_accumulation_is_a_larger_batch) {
     tiny_log whole = {0}, halves = {0};
     must(run((const char *const[]){"--steps=1", "--batch-size=6", NULL}, &whole));
     must(run((const char *const[]){"--steps=1", "--batch-size=3", "--grad-accum=2", NULL}, &halves));
     assert_true(fabs(whole.loss[1] - halves.loss[1]) <= 8 * 0x1p-24 * whole.loss[1]);
 }
 
-static int setup(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_settings_are_checked_when_set),
-        cmocka_unit_test(test_keys_belong_to_models),
-        cmocka_unit_test(test_named_sizes_can_be_told_apart_from_keys),
-        cmocka_unit_test(test_every_key_is_described),
-        cmocka_unit_test(test_fp16_at_its_floor_gives_up),
-        cmocka_unit_test(test_fp16_finds_its_scale),
-        cmocka_unit_test(test_fp32_blows_up),
-        cmocka_unit_test(test_what_is_left_evaluates_and_samples),
-        cmocka_unit_test(test_weights_halfway_evaluate_as_they_were_trained),
-        cmocka_unit_test(test_accumulation_is_a_larger_batch),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

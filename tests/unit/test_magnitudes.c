@@ -1,14 +1,11 @@
 // Counts of a run's magnitudes: they are those of the numbers themselves, taking them changes nothing, and what FP16
 // would make of them is what FP16's conversion makes of them.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "study/lab/lab.h"
 #include "backend/inspect.h"
+#include "test.h"
 
 static int bucket_of(double x) {
     float f = fabsf((float)x);
@@ -18,8 +15,7 @@ static int bucket_of(double x) {
 }
 
 // (2^(e-1), 2^e] for every e that FP32 has, edges included.
-static void buckets_end_at_powers_of_two(void **state) {
-    (void)state;
+TEST(buckets_end_at_powers_of_two) {
     for (int e = -148; e <= 127; e++) {
         float power = ldexpf(1, e);
         assert_int_equal(MZ_HISTOGRAM_EXPONENT(bucket_of((double)power)), e);
@@ -35,8 +31,7 @@ static void buckets_end_at_powers_of_two(void **state) {
 
 // Numbers spread over FP16's range and beyond, each with a full FP32 fraction: what is lost, subnormal and infinite, by
 // converting them.
-static void fates_are_those_of_the_conversion(void **state) {
-    (void)state;
+TEST(fates_are_those_of_the_conversion) {
     enum { N = 20000 };
     static float x[N];
     int64_t counts[MZ_HISTOGRAM_BUCKETS] = {0};
@@ -72,8 +67,7 @@ static void fates_are_those_of_the_conversion(void **state) {
 
 static const mz_underflow_options few_steps = {.device = "cpu", .threads = 1, .steps = 3, .seed = 5};
 
-static void gradients_are_counted_as_they_are(void **state) {
-    (void)state;
+TEST(gradients_are_counted_as_they_are) {
     mz_underflow u;
     assert_int_equal(mz_underflow_look(&few_steps, &u), MEZZO_OK);
     const mezzo_params *params = mz_trial_params(u.trial);
@@ -104,8 +98,7 @@ static void gradients_are_counted_as_they_are(void **state) {
 
 // The table of scales and scales of blocks are no activations and no gradients: read as numbers, the table's counts of
 // steps would be the smallest there are.
-static void scales_are_not_counted(void **state) {
-    (void)state;
+TEST(scales_are_not_counted) {
     static const char *const precisions[] = {"fp8", "fp8-dw16", "fp8-block"};
     for (size_t k = 0; k < MZ_COUNT(precisions); k++) {
         mz_underflow_options o = few_steps;
@@ -125,8 +118,7 @@ static void scales_are_not_counted(void **state) {
 }
 
 // Counting is a look: the step that is counted moves the weights by the same bits as one that is not.
-static void counting_changes_no_bit(void **state) {
-    (void)state;
+TEST(counting_changes_no_bit) {
     mz_underflow counted, plain;
     mz_underflow_options one_more = few_steps;
     one_more.steps++;
@@ -139,13 +131,4 @@ static void counting_changes_no_bit(void **state) {
     assert_memory_equal(a->master, b->master, (size_t)a->elements * sizeof(float));
     mz_underflow_close(&counted);
     mz_underflow_close(&plain);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_end_at_powers_of_two),      cmocka_unit_test(fates_are_those_of_the_conversion),
-        cmocka_unit_test(gradients_are_counted_as_they_are), cmocka_unit_test(scales_are_not_counted),
-        cmocka_unit_test(counting_changes_no_bit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

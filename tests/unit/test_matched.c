@@ -32,11 +32,10 @@ static void plant(mz_verify_result *r, size_t n, double ratio, double raw) {
     }
 }
 
-static void test_ratio(void **state) {
+TEST(test_ratio) {
     static mz_verify_result r;
     const mz_verify_options o = {.seeds = 4, .level = 0.95, .within = 0.01, .matched = true};
     mz_matched m;
-    (void)state;
     for (double ratio = 0.3; ratio < 1.3; ratio += 0.1) { // a tenth of the slope's noise is left
         plant(&r, 4, ratio, 1.2);
         must(mz_matched_judge(&o, &r, true, &m));
@@ -64,9 +63,8 @@ static void test_ratio(void **state) {
 }
 
 // A prediction's 95 % interval holds one more observation in 95 % of draws, also beyond the points.
-static void test_prediction(void **state) {
+TEST(test_prediction) {
     int holds = 0;
-    (void)state;
     for (uint32_t k = 0; k < 4000; k++) {
         double x[4], y[4], slope, value;
         float noise[8];
@@ -147,11 +145,10 @@ static void trial(uint32_t number, double slowdown, mz_verify_result *r) {
     mz_verify_free(r);
 }
 
-static void test_trials(void **state) {
+TEST(test_trials) {
     static mz_verify_result r;
     int holds = 0, found = 0;
     size_t seeds = 0;
-    (void)state;
     tiny_text();
     for (uint32_t i = 0; i < TRIALS; i++) {
         trial(i, 1, &r);
@@ -213,9 +210,8 @@ static bool is_predicted(uint32_t number, double bend) {
 }
 
 // The interval of a prediction holds what is then measured, where the line goes on, and not where it bends.
-static void test_transfer(void **state) {
+TEST(test_transfer) {
     int inside = 0, missed = 0;
-    (void)state;
     tiny_text();
     for (uint32_t i = 0; i < STRAIGHT; i++)
         inside += is_predicted(i, 0);
@@ -224,10 +220,4 @@ static void test_transfer(void **state) {
     print_message("inside %d of %d; a bend was taken for the line %d times of %d\n", inside, STRAIGHT, missed, BENT);
     assert_in_range(inside, 41, STRAIGHT); // 45.6 - 3 standard errors of 1.5
     assert_in_range(missed, 0, 2);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ratio), cmocka_unit_test(test_prediction),
-                                       cmocka_unit_test(test_trials), cmocka_unit_test(test_transfer)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,8 +29,7 @@ static void check_f32_path(mz_matmul_path path) {
     check_few_rows(path);
 }
 
-static void test_portable(void **state) {
-    (void)state;
+TEST(test_portable) {
     check_f32_path(portable);
 }
 
@@ -42,8 +41,7 @@ static void pack_slowly(mz_panel format, int width, void *dst, const mz_matmul_o
     mz_matmul_isa__portable.pack(format, width, dst, src, i0, ni, k0, nk, k_padded);
 }
 
-static void test_slow_packing(void **state) {
-    (void)state;
+TEST(test_slow_packing) {
     mz_microkernel slow = mz_matmul_isa__portable.f32;
     slow.pack = pack_slowly;
     matmul_case c = {.m = 75, .n = 290, .k = 600, .batches = 1, .threads = 9, .via = MEZZO_F32, .integers = true};
@@ -52,8 +50,7 @@ static void test_slow_packing(void **state) {
 }
 
 #if defined(__x86_64__)
-static void test_avx2(void **state) {
-    (void)state;
+TEST(test_avx2) {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
         skip();
     check_f32_path(avx2);
@@ -64,15 +61,13 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-static void test_avx512(void **state) {
-    (void)state;
+TEST(test_avx512) {
     if (!has_avx512())
         skip();
     check_f32_path(avx512);
 }
 
-static void test_bf16_dot(void **state) {
-    (void)state;
+TEST(test_bf16_dot) {
     if (!has_avx512() || !__builtin_cpu_supports("avx512bf16"))
         skip();
     check_sizes(bf16_dot, MEZZO_BF16, true);
@@ -84,8 +79,7 @@ static void test_bf16_dot(void **state) {
 }
 
 // The fast BF16 epilogue's instruction takes subnormals for zero: results must keep them all the same.
-static void test_bf16_dot_keeps_subnormals(void **state) {
-    (void)state;
+TEST(test_bf16_dot_keeps_subnormals) {
     if (!has_avx512() || !__builtin_cpu_supports("avx512bf16"))
         skip();
     enum { M = 14, N = 32 };
@@ -161,8 +155,7 @@ static void check_rows_of_32(mezzo_dtype dtype, mz_act act, bool gradient, mezzo
     assert_same(kept[0], kept[1], dtype, ROWS * LD);
 }
 
-static void test_rows_of_32(void **state) {
-    (void)state;
+TEST(test_rows_of_32) {
     if (!has_avx512() || !__builtin_cpu_supports("avx512bf16"))
         skip();
     const mezzo_dtype none = MEZZO_F64, formats[] = {MEZZO_BF16, MEZZO_F16};
@@ -178,13 +171,11 @@ static void test_rows_of_32(void **state) {
     }
 }
 #elif defined(__aarch64__)
-static void test_neon(void **state) {
-    (void)state;
+TEST(test_neon) {
     check_f32_path(neon);
 }
 
-static void test_bf16_dot(void **state) {
-    (void)state;
+TEST(test_bf16_dot) {
     mz_isa isa;
     assert_int_equal(mz_isa_probe(NULL, &isa), MEZZO_OK);
     if (!isa.bf16_dot)
@@ -197,21 +188,3 @@ static void test_bf16_dot(void **state) {
     check_shared(bf16_dot, MEZZO_BF16, SHARED_SIZES);
 }
 #endif
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_portable),
-        cmocka_unit_test(test_slow_packing),
-#if defined(__x86_64__)
-        cmocka_unit_test(test_avx2),
-        cmocka_unit_test(test_avx512),
-        cmocka_unit_test(test_bf16_dot),
-        cmocka_unit_test(test_bf16_dot_keeps_subnormals),
-        cmocka_unit_test(test_rows_of_32),
-#elif defined(__aarch64__)
-        cmocka_unit_test(test_neon),
-        cmocka_unit_test(test_bf16_dot),
-#endif
-    };
-    return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
-}

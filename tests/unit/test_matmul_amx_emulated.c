@@ -6,23 +6,21 @@
 
 #include <float.h>
 
+#include "test.h"
 #include "unit/matmul_cases.h"
 
 static const mz_matmul_path path = {&mz_microkernel_amx, &mz_matmul_isa__portable};
 
-static void test_sizes(void **state) {
-    (void)state;
+TEST(test_sizes) {
     check_sizes(path, MEZZO_BF16, true);
     check_sizes(path, MEZZO_BF16, false);
 }
 
-static void test_formats(void **state) {
-    (void)state;
+TEST(test_formats) {
     check_formats(path, MEZZO_BF16);
 }
 
-static void test_epilogues(void **state) {
-    (void)state;
+TEST(test_epilogues) {
     check_epilogues(path, MEZZO_BF16);
     check_batches(path, MEZZO_BF16);
 }
@@ -37,26 +35,22 @@ static void check_split(const mz_microkernel *kernel, const mz_matmul_isa *isa, 
     check_batches(split, compute);
 }
 
-static void test_split_f16(void **state) {
-    (void)state;
+TEST(test_split_f16) {
     check_split(&mz_microkernel_amx_f16, &mz_matmul_isa__portable, MEZZO_F16);
 }
 
-static void test_split_tf32(void **state) {
-    (void)state;
+TEST(test_split_tf32) {
     check_split(&mz_microkernel_amx_tf32, &mz_matmul_isa__portable, MEZZO_TF32);
 }
 
-static void test_shared(void **state) {
-    (void)state;
+TEST(test_shared) {
     check_shared(path, MEZZO_BF16, 2);
     check_shared((mz_matmul_path){&mz_microkernel_amx_f16, &mz_matmul_isa__portable}, MEZZO_F16, 2);
     check_shared((mz_matmul_path){&mz_microkernel_amx_tf32, &mz_matmul_isa__portable}, MEZZO_TF32, 2);
 }
 
 // Both operands across a long k: pieces of it are products of their own, and added.
-static void test_pieces(void **state) {
-    (void)state;
+TEST(test_pieces) {
     const mz_microkernel *kernels[] = {&mz_microkernel_amx, &mz_microkernel_amx_f16, &mz_microkernel_amx_tf32};
     const mezzo_dtype computes[] = {MEZZO_BF16, MEZZO_F16, MEZZO_TF32};
     for (int i = 0; i < 3; i++)
@@ -90,8 +84,7 @@ static void multiply_2x2x2(const mz_microkernel *kernel, mezzo_dtype dtype, cons
     mz_free(workspace);
 }
 
-static void test_split_at_the_ends(void **state) {
-    (void)state;
+TEST(test_split_at_the_ends) {
     float y[4];
     const float tiny[4] = {0x1p-24f, 0x3p-24f, -0x3FFp-24f, 65504}, ones[4] = {1, 2, 0x1.004p0f, -1};
     multiply_2x2x2(&mz_microkernel_amx_f16, MEZZO_F16, tiny, ones, y);
@@ -114,8 +107,7 @@ static void test_split_at_the_ends(void **state) {
 }
 
 // A thread that leaves tiles configured would have them saved and restored at every switch.
-static void test_tiles_are_released(void **state) {
-    (void)state;
+TEST(test_tiles_are_released) {
     matmul_case c = {.m = 40, .n = 40, .k = 40, .batches = 1, .via = MEZZO_F32};
     c.a = c.b = c.compute = MEZZO_BF16;
     c.y = MEZZO_F32;
@@ -124,8 +116,7 @@ static void test_tiles_are_released(void **state) {
 }
 
 // The instruction set that packs for the real instructions packs the same tiles.
-static void test_avx512_packs_the_same(void **state) {
-    (void)state;
+TEST(test_avx512_packs_the_same) {
 #if defined(__x86_64__)
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
@@ -195,8 +186,7 @@ static void check_parts(mz_panel format, mezzo_dtype dtype, bool along_k) {
 }
 #endif
 
-static void test_parts_by_instruction(void **state) {
-    (void)state;
+TEST(test_parts_by_instruction) {
 #if defined(__x86_64__)
     if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512bw"))
         skip();
@@ -210,23 +200,4 @@ static void test_parts_by_instruction(void **state) {
 #else
     skip();
 #endif
-}
-
-int main(int argc, char **argv) {
-    if (argc > 1) // a pattern of names: "test_split*"
-        cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_epilogues),
-        cmocka_unit_test(test_split_f16),
-        cmocka_unit_test(test_split_tf32),
-        cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_split_at_the_ends),
-        cmocka_unit_test(test_tiles_are_released),
-        cmocka_unit_test(test_avx512_packs_the_same),
-        cmocka_unit_test(test_parts_by_instruction),
-    };
-    return cmocka_run_group_tests_name("matmul_amx_emulated", tests, NULL, NULL);
 }

@@ -1,15 +1,12 @@
 // What `mezzo memory` says before anything is allocated, against arithmetic on the model's shapes and against what is
 // then made.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <cmocka.h>
 
 #include "backend/backend.h"
 #include "base/base.h"
 #include "study/measure/measure.h"
+#include "test.h"
 
 static mezzo_device *device;
 
@@ -42,8 +39,7 @@ static mz_footprint footprint(const mz_session_options *w) {
 }
 
 // GPT-2's matrices are multiples of 32 elements, so nothing is padded.
-static void weights_are_those_of_the_shapes(void **state) {
-    (void)state;
+TEST(weights_are_those_of_the_shapes) {
     const size_t c = 768, v = 50257, t = 1024, layers = 12;
     const size_t matrices = layers * 12 * c * c + v * c; // of the blocks, and the embedding that the head reads
     const size_t vectors = layers * (9 + 4) * c + 2 * c,
@@ -65,8 +61,7 @@ static void weights_are_those_of_the_shapes(void **state) {
     assert_true(b.activations < a.activations && b.activations > a.activations / 2);
 }
 
-static void optimizers_take_their_moments(void **state) {
-    (void)state;
+TEST(optimizers_take_their_moments) {
     mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_FP32, 1, 64);
     mz_footprint adamw = footprint(&w);
     w.optimizer.ema = 0.999;
@@ -91,8 +86,7 @@ static void optimizers_take_their_moments(void **state) {
 }
 
 // GPT-2's head reads the token embedding, and an embedding's rows are read in FP32: that matrix keeps its FP32 master.
-static void masters_take_what_they_keep(void **state) {
-    (void)state;
+TEST(masters_take_what_they_keep) {
     const size_t matrices = 12 * 12 * 768 * 768, linear_biases = 12 * 9 * 768;
     mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_BF16, 1, 64);
     mz_footprint fp32 = footprint(&w);
@@ -108,8 +102,7 @@ static void masters_take_what_they_keep(void **state) {
 }
 
 // Two adapters a layer, of C inputs and outputs each, r·(C + C): gradients and moments are of these alone.
-static void adapters_train_alone(void **state) {
-    (void)state;
+TEST(adapters_train_alone) {
     const size_t c = 48, rank = 3, layers = 2, per_layer = 2 * rank * (c + c);
     const char *models[] = {"gpt2", "cs336", "glm4_moe"}, *modules[] = {"attn.c_proj,mlp.c_proj", "q_proj,v_proj", "*"};
     for (size_t i = 0; i < MZ_COUNT(models); i++) {
@@ -135,8 +128,7 @@ static void adapters_train_alone(void **state) {
     }
 }
 
-static void plans_are_what_is_made(void **state) {
-    (void)state;
+TEST(plans_are_what_is_made) {
     const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16,     MEZZO_PRECISION_FP16,
                                           MEZZO_PRECISION_FP8,  MEZZO_PRECISION_FP8_DW16, MEZZO_PRECISION_FP8_BLOCK};
     for (size_t p = 0; p < MZ_COUNT(precisions); p++)
@@ -159,8 +151,7 @@ static void plans_are_what_is_made(void **state) {
         }
 }
 
-static void the_largest_batch_is_the_largest(void **state) {
-    (void)state;
+TEST(the_largest_batch_is_the_largest) {
     const size_t limits[] = {(size_t)3 << 30, (size_t)24 << 30};
     for (size_t i = 0; i < MZ_COUNT(limits); i++)
         for (int recompute = 0; recompute < 2; recompute++) {
@@ -190,8 +181,7 @@ static void the_largest_batch_is_the_largest(void **state) {
 
 // Searches that share what they planned find batches that fit, with the next one too large, whatever differs between
 // them, and plan few: a batch of a tiny model that fills 64 GiB has thousands of blocks of rows.
-static void searches_share_plans(void **state) {
-    (void)state;
+TEST(searches_share_plans) {
     mz_plans plans = {0};
     for (int i = 0; i < 12; i++) {
         mz_session_options w = session("gpt2", i < 6 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32, 1, 64);
@@ -220,8 +210,7 @@ static void searches_share_plans(void **state) {
 
 // Where a device keeps activations' results in programs of few rows, some larger batch can need less than a smaller
 // one.
-static void the_largest_batch_may_need_less_than_smaller_ones(void **state) {
-    (void)state;
+TEST(the_largest_batch_may_need_less_than_smaller_ones) {
     mezzo_device *ref;
     size_t bytes[36];
     int falls = 0;
@@ -250,8 +239,7 @@ static void the_largest_batch_may_need_less_than_smaller_ones(void **state) {
 }
 
 // A plan of 70 billion parameters, which would be 1.1 TB.
-static void planning_allocates_no_weights(void **state) {
-    (void)state;
+TEST(planning_allocates_no_weights) {
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
     const mz_session_options w = session("llama2-70B", MEZZO_PRECISION_BF16, 1, 4096);
@@ -270,8 +258,7 @@ static mz_takes count_takes(const mz_kernel *kernel) { // mz_prepare_kernel asks
 }
 
 // However many rows experts may have: planning looks at a bounded number of products, and at each shape once.
-static void many_experts_are_planned_at_once(void **state) {
-    (void)state;
+TEST(many_experts_are_planned_at_once) {
     mz_session_options w = session("glm4_moe", MEZZO_PRECISION_BF16, 64, 1024);
     w.model.config.vocab = 256;
     w.model.config.layers = 4;
@@ -294,8 +281,7 @@ static void many_experts_are_planned_at_once(void **state) {
     device->backend = backend;
 }
 
-static void named_models_have_their_papers_sizes(void **state) {
-    (void)state;
+TEST(named_models_have_their_papers_sizes) {
     const struct {
         const char *name;
         int64_t parameters;
@@ -309,8 +295,7 @@ static void named_models_have_their_papers_sizes(void **state) {
     }
 }
 
-static void recompute_and_smaller_batches_save_activations_only(void **state) {
-    (void)state;
+TEST(recompute_and_smaller_batches_save_activations_only) {
     mz_session_options w = session("gpt2-124M", MEZZO_PRECISION_BF16, 8, 512);
     mz_footprint whole = footprint(&w);
     w.program.recompute = true;
@@ -325,8 +310,7 @@ static void recompute_and_smaller_batches_save_activations_only(void **state) {
     assert_int_equal(quarter.weights, whole.weights);
 }
 
-static void schemes_add_up(void **state) {
-    (void)state;
+TEST(schemes_add_up) {
     double fp32 = 0, autocast = 0;
     for (int i = 0; i < MZ_SCHEMES; i++) {
         const mz_scheme *s = &mz_schemes[i];
@@ -343,21 +327,4 @@ static void schemes_add_up(void **state) {
     assert_true(bytes > 17.9 && bytes < 18.01);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_are_those_of_the_shapes),
-        cmocka_unit_test(optimizers_take_their_moments),
-        cmocka_unit_test(masters_take_what_they_keep),
-        cmocka_unit_test(adapters_train_alone),
-        cmocka_unit_test(plans_are_what_is_made),
-        cmocka_unit_test(the_largest_batch_is_the_largest),
-        cmocka_unit_test(the_largest_batch_may_need_less_than_smaller_ones),
-        cmocka_unit_test(searches_share_plans),
-        cmocka_unit_test(planning_allocates_no_weights),
-        cmocka_unit_test(many_experts_are_planned_at_once),
-        cmocka_unit_test(named_models_have_their_papers_sizes),
-        cmocka_unit_test(recompute_and_smaller_batches_save_activations_only),
-        cmocka_unit_test(schemes_add_up),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+TEST_GROUP(open_device, close_device)

@@ -1,18 +1,14 @@
 // metrics.jsonl: one whole JSON object a line, and after a resume the file of a run that never stopped.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <signal.h>
-#include <stdint.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "io/file.h"
 #include "io/json.h"
 #include "io/metrics.h"
+#include "test.h"
 
 static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
     assert_int_equal(got, expected);
@@ -49,8 +45,7 @@ static void write_steps(mz_metrics *metrics, int64_t from, int64_t to) {
     }
 }
 
-static void every_kind_of_value_is_valid_json(void **state) {
-    (void)state;
+TEST(every_kind_of_value_is_valid_json) {
     mz_dir_remove("kinds");
     mz_metrics *metrics = open_in("kinds", -1);
     const mz_metric values[] = {
@@ -72,8 +67,7 @@ static void every_kind_of_value_is_valid_json(void **state) {
 }
 
 // Ten steps against: ten steps of which a checkpoint keeps five, a torn line, and a resume.
-static void a_resumed_file_is_the_uninterrupted_one(void **state) {
-    (void)state;
+TEST(a_resumed_file_is_the_uninterrupted_one) {
     mz_dir_remove("whole");
     mz_dir_remove("broken");
     mz_metrics *metrics = open_in("whole", -1);
@@ -108,8 +102,7 @@ static void a_resumed_file_is_the_uninterrupted_one(void **state) {
     assert_file_is("fresh/metrics.jsonl", "");
 }
 
-static void what_would_lose_records_is_refused(void **state) {
-    (void)state;
+TEST(what_would_lose_records_is_refused) {
     mz_dir_remove("kept");
     mz_metrics *metrics = open_in("kept", -1);
     write_steps(metrics, 0, 1);
@@ -136,8 +129,7 @@ static void count_notices(void *user, const char *topic, const char *line) {
 
 // What a crash or an editor does to the file: a torn or zeroed end is cut off with a notice, a bad line before a good
 // one is kept.
-static void a_spoilt_file_goes_on(void **state) {
-    (void)state;
+TEST(a_spoilt_file_goes_on) {
     static const struct {
         const char *text;
         size_t n;
@@ -179,8 +171,7 @@ static void count_warnings(void *user, const char *topic, const char *line) {
 
 // What the file was at a checkpoint is known by its length and checksum, also of one that a run went on with: whatever
 // bit of it changes is told, and what is written after it is not.
-static void a_changed_record_is_told_of(void **state) {
-    (void)state;
+TEST(a_changed_record_is_told_of) {
     mz_metrics *metrics;
     mz_written was;
     char *text;
@@ -223,8 +214,7 @@ static void a_changed_record_is_told_of(void **state) {
 
 // The records' file of a run folder is a file of its own: a link out of the folder is not followed, a pipe not waited
 // for.
-static void only_a_file_of_the_folder_is_written(void **state) {
-    (void)state;
+TEST(only_a_file_of_the_folder_is_written) {
     mz_metrics *metrics;
     mz_dir_remove("linked");
     assert_int_equal(mz_dir_create("linked"), MEZZO_OK);
@@ -238,8 +228,7 @@ static void only_a_file_of_the_folder_is_written(void **state) {
 
 // A write that stops in the middle: the file may grow by 20 bytes more. What was there stays, and so does the next
 // record.
-static void a_torn_record_is_cut_off(void **state) {
-    (void)state;
+TEST(a_torn_record_is_cut_off) {
     mz_dir_remove("torn");
     mz_metrics *metrics;
     assert_int_equal(mz_dir_create("torn"), MEZZO_OK);
@@ -266,8 +255,7 @@ static void a_torn_record_is_cut_off(void **state) {
     mz_free(before);
 }
 
-static void a_full_disk_is_told(void **state) {
-    (void)state;
+TEST(a_full_disk_is_told) {
     mz_dir_remove("full");
     mz_metrics *metrics = open_in("full", -1);
     for (int64_t n = 0; n < 2; n++) { // the line, then the event
@@ -276,18 +264,4 @@ static void a_full_disk_is_told(void **state) {
                          "No space left on device; free some space");
     }
     mz_metrics_close(metrics);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_value_is_valid_json),
-        cmocka_unit_test(a_resumed_file_is_the_uninterrupted_one),
-        cmocka_unit_test(what_would_lose_records_is_refused),
-        cmocka_unit_test(a_spoilt_file_goes_on),
-        cmocka_unit_test(only_a_file_of_the_folder_is_written),
-        cmocka_unit_test(a_torn_record_is_cut_off),
-        cmocka_unit_test(a_changed_record_is_told_of),
-        cmocka_unit_test(a_full_disk_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

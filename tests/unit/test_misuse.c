@@ -2,8 +2,7 @@
 // wrong order. Each is an error with a message, none a crash, and none changes anything. A table a group: each row is a
 // call and what it must give. The last test reads the headers: no public function is without a row.
 #include "misuse.h"
-static void freeing_null_is_fine(void **state) {
-    (void)state;
+TEST(freeing_null_is_fine) {
     PASSES(mezzo_tokenizer_free(NULL));
     PASSES(mezzo_corpus_free(NULL));
     PASSES(mezzo_loader_free(NULL));
@@ -18,8 +17,7 @@ static void freeing_null_is_fine(void **state) {
     done();
 }
 
-static void words_and_numbers(void **state) {
-    (void)state;
+TEST(words_and_numbers) {
     mezzo_precision precision = MEZZO_PRECISION_FP32;
     float x = 1;
     uint16_t half = 0;
@@ -58,8 +56,7 @@ static void words_and_numbers(void **state) {
     done();
 }
 
-static void texts_and_tokens(void **state) {
-    (void)state;
+TEST(texts_and_tokens) {
     mezzo_tokenizer *tok = NULL;
     mezzo_corpus *corpus = NULL;
     mezzo_loader *loader = NULL;
@@ -138,8 +135,7 @@ static void texts_and_tokens(void **state) {
     done();
 }
 
-static void devices(void **state) {
-    (void)state;
+TEST(devices) {
     mezzo_device *device = NULL;
     mezzo_device_info info;
     mezzo_telemetry telemetry;
@@ -168,8 +164,7 @@ static void devices(void **state) {
 }
 
 // --- models, configurations, runs ------------------------------------------------------------------------------------
-static void models_and_configurations(void **state) {
-    (void)state;
+TEST(models_and_configurations) {
     mezzo_model_config model;
     mezzo_program_options program;
     mezzo_graph *g;
@@ -230,8 +225,7 @@ static void write_text(void *user, int index, const char *text, size_t bytes) {
     (void)user, (void)index, (void)text, (void)bytes;
 }
 
-static void runs_and_folders(void **state) {
-    (void)state;
+TEST(runs_and_folders) {
     mezzo_train_result trained;
     mezzo_bisect_result bisected;
     mezzo_eval_result evaluated;
@@ -278,8 +272,7 @@ static void runs_and_folders(void **state) {
     done();
 }
 
-static void checkpoints(void **state) {
-    (void)state;
+TEST(checkpoints) {
     char path[256];
     mezzo_checkpoint c = {
         .params = w.params, .optimizer = w.optimizer, .scaler = w.scaler, .step = 1, .precision = "fp32"};
@@ -321,8 +314,7 @@ static void checkpoints(void **state) {
     done();
 }
 
-static void onnx_files(void **state) {
-    (void)state;
+TEST(onnx_files) {
     mezzo_onnx *onnx = NULL;
     mezzo_onnx_port port;
     mezzo_value value;
@@ -343,8 +335,7 @@ static void onnx_files(void **state) {
 }
 
 // --- training --------------------------------------------------------------------------------------------------------
-static void parameters(void **state) {
-    (void)state;
+TEST(parameters) {
     mezzo_params *params = NULL;
     float values[VOCAB * WIDTH] = {0};
     const mezzo_program_options zero = {0};
@@ -386,8 +377,7 @@ static void parameters(void **state) {
     done();
 }
 
-static void programs(void **state) {
-    (void)state;
+TEST(programs) {
     const mezzo_program_options zero = {0};
     const mezzo_program_options nowhere = {.overrides = &(mezzo_override){"nowhere", MEZZO_PRECISION_FP32},
                                            .n_overrides = 1};
@@ -458,8 +448,7 @@ static void programs(void **state) {
     done();
 }
 
-static void optimizers(void **state) {
-    (void)state;
+TEST(optimizers) {
     mezzo_optimizer *o = NULL;
     mezzo_step_info info;
     mezzo_optimizer_options options = mezzo_optimizer_defaults(), rate = options, kind = options, pattern = options;
@@ -494,8 +483,7 @@ static void optimizers(void **state) {
     done();
 }
 
-static void scalers(void **state) {
-    (void)state;
+TEST(scalers) {
     mezzo_scaler *s = NULL;
     mezzo_scaler_state kept;
     mezzo_scaler_options options = mezzo_scaler_defaults(), zero = options;
@@ -527,8 +515,7 @@ static void scalers(void **state) {
     done();
 }
 
-static void steps(void **state) {
-    (void)state;
+TEST(steps) {
     mezzo_step *s = NULL;
     mezzo_step_report report;
     mezzo_optimizer *twice[] = {w.optimizer, w.optimizer}, *none[] = {NULL};
@@ -563,8 +550,7 @@ static void steps(void **state) {
 }
 
 // --- every public function has a row -------------------------------------------------------------------------------
-static void every_function_is_here(void **state) {
-    (void)state;
+TEST(every_function_is_here) {
     static const char *const headers[] = {"data",    "device", "dtype", "graph", "model",   "optimizer",
                                           "program", "status", "step",  "train", "version", "onnx"};
     char path[4096], name[128], *text, *tests, *graphs;
@@ -595,22 +581,4 @@ static void every_function_is_here(void **state) {
     assert_true(functions > 190);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(freeing_null_is_fine),
-        cmocka_unit_test(words_and_numbers),
-        cmocka_unit_test(texts_and_tokens),
-        cmocka_unit_test(devices),
-        cmocka_unit_test(models_and_configurations),
-        cmocka_unit_test(onnx_files),
-        cmocka_unit_test(parameters),
-        cmocka_unit_test(optimizers),
-        cmocka_unit_test(scalers),
-        cmocka_unit_test(programs),
-        cmocka_unit_test(checkpoints),
-        cmocka_unit_test(steps),
-        cmocka_unit_test(runs_and_folders),
-        cmocka_unit_test(every_function_is_here),
-    };
-    return cmocka_run_group_tests(tests, open_world, close_world);
-}
+TEST_GROUP(open_world, close_world)

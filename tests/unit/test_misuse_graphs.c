@@ -1,8 +1,7 @@
 // A caller's mistakes with graphs, as test_misuse.c has them of everything else.
 #include "misuse.h"
 
-static void ops_on_no_graph(void **state) {
-    (void)state;
+TEST(ops_on_no_graph) {
     const mezzo_value v = {0};
     const mezzo_routing routing = {1, 1, 1, false, 1, false};
     const int64_t shape[] = {2, 2};
@@ -129,8 +128,7 @@ static void ops_on_no_graph(void **state) {
     done();
 }
 
-static void ops_that_do_not_fit(void **state) {
-    (void)state;
+TEST(ops_that_do_not_fit) {
     const mezzo_value far = {1000}, none = MEZZO_NONE;
     const mezzo_init zero = {MEZZO_INIT_ZERO, 0};
     const int64_t shape[] = {4, 6}, negative[] = {-4}, huge[] = {INT64_MAX / 2, 4};
@@ -316,10 +314,4 @@ static void ops_that_do_not_fit(void **state) {
     done();
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ops_on_no_graph),
-        cmocka_unit_test(ops_that_do_not_fit),
-    };
-    return cmocka_run_group_tests(tests, open_world, close_world);
-}
+TEST_GROUP(open_world, close_world)

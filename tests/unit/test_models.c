@@ -1,10 +1,10 @@
 // Models: the published sizes, the names other programs know, starts, and what is refused.
 #include "model_cases.h"
+#include "test.h"
 
 // Hugging Face's gpt2, gpt2-medium, gpt2-large, gpt2-xl have exactly these counts; a missing bias or an untied head
 // would show.
-static void named_sizes_have_the_published_parameter_counts(void **state) {
-    (void)state;
+TEST(named_sizes_have_the_published_parameter_counts) {
     static const struct {
         const char *name;
         int64_t count;
@@ -14,8 +14,7 @@ static void named_sizes_have_the_published_parameter_counts(void **state) {
         assert_int_equal(count_parameters(rows[i].name), rows[i].count);
 }
 
-static void gpt2_has_hugging_faces_names_and_shapes(void **state) {
-    (void)state;
+TEST(gpt2_has_hugging_faces_names_and_shapes) {
     mezzo_model_config config = defaults("gpt2");
     config.layers = 2, config.heads = 2, config.d_model = 8, config.vocab = 11, config.seq_len = 6;
     mezzo_graph *g = build(&config, 3, 4);
@@ -50,8 +49,7 @@ static void gpt2_has_hugging_faces_names_and_shapes(void **state) {
 }
 
 // A precision override addresses ops by these paths.
-static void ops_belong_to_the_modules_their_parameters_are_named_after(void **state) {
-    (void)state;
+TEST(ops_belong_to_the_modules_their_parameters_are_named_after) {
     mezzo_model_config config = defaults("gpt2");
     config.layers = 1, config.heads = 2, config.d_model = 8, config.vocab = 11, config.seq_len = 6;
     mezzo_graph *g = build(&config, 1, 6);
@@ -77,8 +75,7 @@ static void ops_belong_to_the_modules_their_parameters_are_named_after(void **st
     mezzo_graph_free(g);
 }
 
-static void starts_are_gpt2s(void **state) {
-    (void)state;
+TEST(starts_are_gpt2s) {
     mezzo_model_config config = defaults("gpt2");
     config.layers = 8, config.heads = 2, config.d_model = 8, config.vocab = 11, config.seq_len = 6;
     mezzo_graph *g = build(&config, 1, 6);
@@ -107,8 +104,7 @@ static void starts_are_gpt2s(void **state) {
 }
 
 // Dropout sits on the embeddings, inside attention and on both branches of each block; without it no op is left behind.
-static void dropout_is_where_gpt2_has_it(void **state) {
-    (void)state;
+TEST(dropout_is_where_gpt2_has_it) {
     mezzo_model_config config = defaults("gpt2");
     config.layers = 3, config.heads = 2, config.d_model = 8, config.vocab = 11, config.seq_len = 6;
     for (int on = 0; on < 2; on++) {
@@ -125,8 +121,7 @@ static void dropout_is_where_gpt2_has_it(void **state) {
     }
 }
 
-static void wrong_sizes_are_refused_by_key_and_number(void **state) {
-    (void)state;
+TEST(wrong_sizes_are_refused_by_key_and_number) {
     const mezzo_model_config good = defaults("gpt2");
     assert_int_equal(mezzo_model_check(&good), MEZZO_OK);
     mezzo_model_config c;
@@ -145,8 +140,7 @@ static void wrong_sizes_are_refused_by_key_and_number(void **state) {
     c = good, snprintf(c.name, sizeof c.name, "gtp2"), refused(&c, "gtp2", "gpt2");
 }
 
-static void names_are_found_and_near_misses_named(void **state) {
-    (void)state;
+TEST(names_are_found_and_near_misses_named) {
     mezzo_model_config config;
     assert_true(mezzo_model_count() >= 6);
     for (int i = 0; i < mezzo_model_count(); i++)
@@ -159,8 +153,7 @@ static void names_are_found_and_near_misses_named(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "gpt2-1558M")); // no near one: all are listed
 }
 
-static void sequences_longer_than_the_position_table_are_refused(void **state) {
-    (void)state;
+TEST(sequences_longer_than_the_position_table_are_refused) {
     mezzo_model_config config = defaults("gpt2");
     config.seq_len = 16;
     mezzo_graph *g = NULL;
@@ -170,18 +163,4 @@ static void sequences_longer_than_the_position_table_are_refused(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "16"));
     assert_int_equal(mezzo_model_build(g, &config, 0, 16, false), MEZZO_ERR_INVALID);
     mezzo_graph_free(g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_sizes_have_the_published_parameter_counts),
-        cmocka_unit_test(gpt2_has_hugging_faces_names_and_shapes),
-        cmocka_unit_test(ops_belong_to_the_modules_their_parameters_are_named_after),
-        cmocka_unit_test(starts_are_gpt2s),
-        cmocka_unit_test(dropout_is_where_gpt2_has_it),
-        cmocka_unit_test(wrong_sizes_are_refused_by_key_and_number),
-        cmocka_unit_test(names_are_found_and_near_misses_named),
-        cmocka_unit_test(sequences_longer_than_the_position_table_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 // scale forgotten, a scale of the other operand, an operand of which one block lies somewhere else, and an expert whose
 // rows begin one too late.
 #include "call_cases.h"
+#include "test.h"
 
 typedef struct kind {
     mz_op op;
@@ -234,8 +235,7 @@ static bool left_to_the_storage_pass(int64_t n, int64_t k) {
     return has_units() && (n % 16 != 0 || k % 16 != 0);
 }
 
-static void rows_that_could_be_padded_are_not_emulated(void **state) {
-    (void)state;
+TEST(rows_that_could_be_padded_are_not_emulated) {
     if (!left_to_the_storage_pass(7, 19))
         skip();
     kind p = {.op = MZ_OP_linear, .m = 33, .n = 7, .k = 19, .result = MEZZO_BF16};
@@ -245,11 +245,10 @@ static void rows_that_could_be_padded_are_not_emulated(void **state) {
     free_bench(&b);
 }
 
-static void products_are_refs(void **state) {
+TEST(products_are_refs) {
     static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
     static const int64_t sizes[][3] = {{64, 48, 32},  {33, 7, 19},   {128, 96, 160},
                                        {16, 272, 80}, {77, 48, 112}, {1, 16, 32}};
-    (void)state;
     for (size_t o = 0; o < MZ_COUNT(ops); o++)
         for (size_t s = 0; s < MZ_COUNT(sizes); s++)
             for (int whole = 0; whole < 2; whole++) {
@@ -289,9 +288,8 @@ static kind grouped_kind(mz_op op, const int64_t *rows, int64_t n, int64_t k) {
     return p;
 }
 
-static void products_of_experts_are_refs(void **state) {
+TEST(products_of_experts_are_refs) {
     static const int64_t sizes[][2] = {{48, 32}, {272, 144}, {128, 256}, {7, 19}, {80, 16}};
-    (void)state;
     for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++)
         for (size_t r = 0; r < MZ_COUNT(shares); r++)
             for (size_t s = 0; s < MZ_COUNT(sizes); s++) {
@@ -314,9 +312,8 @@ static void products_of_experts_are_refs(void **state) {
 }
 
 // More tiles than there are multiprocessors, which go from one to the next; a CPU has neither.
-static void many_tiles_of_experts_are_refs(void **state) {
+TEST(many_tiles_of_experts_are_refs) {
     static const int64_t sizes[][2] = {{2048, 16}, {16, 2048}, {1152, 144}};
-    (void)state;
     if (on_cpu())
         skip();
     for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++) {
@@ -328,8 +325,7 @@ static void many_tiles_of_experts_are_refs(void **state) {
 }
 
 // A code that is no number spoils the results of its row, or of its expert's matrix, and no other.
-static void an_experts_nan_stays_its_own(void **state) {
-    (void)state;
+TEST(an_experts_nan_stays_its_own) {
     for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++)
         for (int which = 0; which < 4; which++) {
             const int slot = which % 2, last = which / 2;
@@ -358,12 +354,11 @@ static void an_experts_nan_stays_its_own(void **state) {
 }
 
 // E4M3 in blocks: around the edges of tiles in every dimension.
-static void products_in_blocks_are_refs(void **state) {
+TEST(products_in_blocks_are_refs) {
     static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
     static const int64_t sizes[][3] = {{64, 48, 32},   {1, 1, 1},       {15, 17, 7},     {33, 7, 19},
                                        {128, 96, 160}, {129, 257, 127}, {16, 272, 400},  {300, 130, 257},
                                        {7, 129, 15},   {127, 128, 129}, {256, 256, 256}, {130, 272, 144}};
-    (void)state;
     for (size_t o = 0; o < MZ_COUNT(ops); o++)
         for (size_t s = 0; s < MZ_COUNT(sizes); s++)
             for (int whole = 0; whole < 2; whole++) {
@@ -382,10 +377,9 @@ static void products_in_blocks_are_refs(void **state) {
 
 // rows, columns and what is summed over: long sums of few; sums long enough for turns, several bands of tiles, more
 // than the multiprocessors have at a time, and such sums of many tiles: the CPU, which has no tiles, is spared these.
-static void many_tiles_and_long_sums_in_blocks_are_refs(void **state) {
+TEST(many_tiles_and_long_sums_in_blocks_are_refs) {
     static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
     static const int64_t sizes[][3] = {{30, 136, 2100}, {300, 136, 2100}, {4600, 2056, 16}, {17000, 16, 1936}};
-    (void)state;
     for (size_t s = 0; s < (on_cpu() ? 1 : MZ_COUNT(sizes)); s++)
         for (size_t o = 0; o < MZ_COUNT(ops); o++) {
             const int64_t rows = sizes[s][0], cols = sizes[s][1], inner = sizes[s][2];
@@ -426,17 +420,15 @@ static void check_promoted(const kind *p) {
     free_bench(&b);
 }
 
-static void sums_in_blocks_are_promoted(void **state) {
-    (void)state;
+TEST(sums_in_blocks_are_promoted) {
     const kind p = {
         .op = MZ_OP_linear_dw, .m = 8000, .n = 48, .k = 32, .integers = true, .result = MEZZO_F32, .in_blocks = true};
     check_promoted(&p);
 }
 
-static void sums_of_experts_are_promoted(void **state) {
+TEST(sums_of_experts_are_promoted) {
     static const int64_t few[8] = {3, 0, 5, 0, 0, 0, 8, 0}, many[8] = {28000, 21, 0, 0, 3, 0, 0, 0};
     static const int64_t sizes[][2] = {{16, 24576}, {24576, 16}, {48, 32}}; // what y, dx and dw sum over is long
-    (void)state;
     for (size_t o = 0; o < MZ_COUNT(grouped_ops); o++) {
         kind p = grouped_kind(grouped_ops[o], o == 2 ? many : few, sizes[o][0], sizes[o][1]);
         p.integers = true;
@@ -445,10 +437,9 @@ static void sums_of_experts_are_promoted(void **state) {
     }
 }
 
-static void emulated_products_are_refs(void **state) {
+TEST(emulated_products_are_refs) {
     static const mz_op ops[] = {MZ_OP_linear, MZ_OP_linear_dx, MZ_OP_linear_dw};
     static const int64_t sizes[][3] = {{64, 48, 32}, {33, 7, 19}, {80, 96, 112}};
-    (void)state;
     for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++)
         for (size_t o = 0; o < MZ_COUNT(ops); o++)
             for (size_t s = 0; s < MZ_COUNT(sizes); s++) {
@@ -459,10 +450,9 @@ static void emulated_products_are_refs(void **state) {
 }
 
 // Gradients rounded at random, and operands that are turned first: ref's numbers on every device.
-static void emulated_gradients_are_refs(void **state) {
+TEST(emulated_gradients_are_refs) {
     static const mz_op ops[] = {MZ_OP_linear_dx, MZ_OP_linear_dw};
     static const int64_t sizes[][3] = {{64, 48, 32}, {33, 7, 19}, {80, 96, 112}};
-    (void)state;
     for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++)
         for (size_t o = 0; o < MZ_COUNT(ops); o++)
             for (size_t s = 0; s < MZ_COUNT(sizes); s++)
@@ -476,9 +466,8 @@ static void emulated_gradients_are_refs(void **state) {
 }
 
 // dy·1 is dy as it was rounded: bit for bit ref's, another one with another stream, and dy's on average over streams.
-static void random_rounding_is_refs_bit_for_bit(void **state) {
+TEST(random_rounding_is_refs_bit_for_bit) {
     enum { M = 48, N = 64, STREAMS = 400 };
-    (void)state;
     for (mezzo_blocks f = MEZZO_BLOCKS_MXFP8; f < MEZZO_BLOCKS_COUNT; f++) {
         kind p = {.op = MZ_OP_linear_dx, .m = M, .n = N, .k = N, .blocks = f, .result = MEZZO_F32, .random = true};
         bench b = make(&p);
@@ -518,24 +507,4 @@ static void random_rounding_is_refs_bit_for_bit(void **state) {
     }
 }
 
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(emulated_gradients_are_refs),
-        cmocka_unit_test(random_rounding_is_refs_bit_for_bit),
-        cmocka_unit_test(products_are_refs),
-        cmocka_unit_test(rows_that_could_be_padded_are_not_emulated),
-        cmocka_unit_test(emulated_products_are_refs),
-        cmocka_unit_test(products_in_blocks_are_refs),
-        cmocka_unit_test(many_tiles_and_long_sums_in_blocks_are_refs),
-        cmocka_unit_test(sums_in_blocks_are_promoted),
-        cmocka_unit_test(products_of_experts_are_refs),
-        cmocka_unit_test(an_experts_nan_stays_its_own),
-        cmocka_unit_test(many_tiles_of_experts_are_refs),
-        cmocka_unit_test(sums_of_experts_are_promoted),
-    };
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, close_devices);
-}
+TEST_GROUP(NULL, close_devices)

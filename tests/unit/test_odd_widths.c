@@ -114,7 +114,7 @@ static double distance(const result *a, const result *b) { // relative, of all g
 }
 
 // The bounds: 32 roundings in a row of 2^-24, 2^-8 and 2^-11, and, in 16 bits, a ReLU that a rounding turns.
-static void every_width_trains(void **state) {
+TEST(every_width_trains) {
     static const int64_t widths[] = {1, 3, 4, 5, 7, 8, 10, 12};
     static const struct {
         mezzo_precision precision;
@@ -150,9 +150,4 @@ static int close_device(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_width_trains)};
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    return cmocka_run_group_tests(tests, open_device, close_device);
-}
+TEST_GROUP(open_device, close_device)

@@ -1,14 +1,9 @@
 // The facts that ops.def states: slots' numbers and words, what may be replaced, and operations.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "graph/op.h"
+#include "test.h"
 
-static void slots_are_numbered_in_order(void **state) {
-    (void)state;
+TEST(slots_are_numbered_in_order) {
     assert_int_equal(MZ_IN(linear, x), 0);
     assert_int_equal(MZ_IN(linear, residual), 3);
     assert_int_equal(MZ_OUT(linear, preact), 1);
@@ -22,8 +17,7 @@ static void slots_are_numbered_in_order(void **state) {
 
 // Words that stand where they mean nothing: a repeated slot before others, a replaced output, a gradient that is an
 // input.
-static void words_stand_where_they_mean_something(void **state) {
-    (void)state;
+TEST(words_stand_where_they_mean_something) {
     for (int op = 0; op < MZ_OP_COUNT; op++) {
         const mz_op_info *info = &mz_op_table[op];
         int replaced = 0;
@@ -44,8 +38,7 @@ static void words_stand_where_they_mean_something(void **state) {
     assert_int_equal(mz_op_reuses(MZ_OP_swiglu), -1);
 }
 
-static void every_saved_name_is_a_slot(void **state) {
-    (void)state;
+TEST(every_saved_name_is_a_slot) {
     for (int op = 0; op < MZ_OP_COUNT; op++) {
         const char *s = mz_op_table[op].saved;
         while (*s != '\0') {
@@ -62,8 +55,7 @@ static void every_saved_name_is_a_slot(void **state) {
     }
 }
 
-static void shapes_come_together_by_numpys_rules(void **state) {
-    (void)state;
+TEST(shapes_come_together_by_numpys_rules) {
     mz_shape out;
     const mz_shape a = {3, {2, 1, 4}}, b = {2, {3, 1}}, c = {1, {4}}, wrong = {2, {2, 4}};
     assert_true(mz_shape_broadcast(&a, &b, &out));
@@ -102,8 +94,7 @@ static double flops_of(mz_op op, const mz_attrs *attrs, mz_shape first, mz_shape
     return mz_op_table[op].flops(attrs, ins, outs);
 }
 
-static void every_product_counts_its_operations(void **state) {
-    (void)state;
+TEST(every_product_counts_its_operations) {
     for (int op = 0; op < MZ_OP_COUNT; op++)
         if (mz_op_is_product((mz_op)op) != (mz_op_table[op].flops != NULL))
             fail_msg("%s: .flops and the class MATMUL go together", mz_op_table[op].name);
@@ -125,13 +116,4 @@ static void every_product_counts_its_operations(void **state) {
     assert_true(flops_of(MZ_OP_attention, &plain, x, (mz_shape){3, {2, 9, 7}}, x) == 2 * 2 * 45 * (7 + 7));
     assert_true(flops_of(MZ_OP_attention, &causal, x, (mz_shape){3, {2, 3, 7}}, x) == 2 * 2 * 12 * (7 + 7));
     assert_true(flops_of(MZ_OP_attention_bwd, &plain, x, x, x) == 2.5 * (2 * 2 * 25 * (7 + 7)));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_are_numbered_in_order),         cmocka_unit_test(words_stand_where_they_mean_something),
-        cmocka_unit_test(every_saved_name_is_a_slot),          cmocka_unit_test(shapes_come_together_by_numpys_rules),
-        cmocka_unit_test(every_product_counts_its_operations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,8 @@
 // docs/OPS.md says of every op what ops.def says: slots, saved values, autocast class, tolerance class.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "graph/op.h"
+#include "test.h"
 
 enum { CELLS = 6, CELL_BYTES = 128, LINE_BYTES = 1024 };
 
@@ -62,8 +58,7 @@ static void expect_row(const mz_op_info *op, char cells[CELLS][CELL_BYTES]) {
     assert_string_equal(cells[5], tolerances[op->tolerance]);
 }
 
-static void every_op_has_one_row_that_says_what_the_list_says(void **state) {
-    (void)state;
+TEST(every_op_has_one_row_that_says_what_the_list_says) {
     const char *source = getenv("MEZZO_SOURCE");
     char path[4096], line[LINE_BYTES], cells[CELLS][CELL_BYTES];
     snprintf(path, sizeof path, "%s/docs/OPS.md", source != NULL ? source : ".");
@@ -93,8 +88,7 @@ static void every_op_has_one_row_that_says_what_the_list_says(void **state) {
 }
 
 // The paragraph of primitives names those of primitives.def, in its order.
-static void the_primitives_are_listed(void **state) {
-    (void)state;
+TEST(the_primitives_are_listed) {
     static const char *const names[] = {
 #define PRIMITIVE(name) #name,
 #include "graph/primitives.def"
@@ -119,12 +113,4 @@ static void the_primitives_are_listed(void **state) {
     for (size_t i = 0; i < MZ_COUNT(names); i++)
         snprintf(want + strlen(want), sizeof want - strlen(want), "%s ", names[i]);
     assert_string_equal(list, want);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_op_has_one_row_that_says_what_the_list_says),
-        cmocka_unit_test(the_primitives_are_listed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

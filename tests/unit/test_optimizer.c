@@ -2,20 +2,16 @@
 // clipping, low copies. Values against PyTorch are in tests/golden.
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "optim/optimizer.h"
 #include "runtime/params.h"
 #include "base/base.h"
 #include "mezzo/optimizer.h"
+#include "test.h"
 
-#define must(expr) assert_int_equal((expr), MEZZO_OK)
-#define N          37 // elements of w: not a multiple of anything
+#define N 37 // elements of w: not a multiple of anything
 
 typedef struct fixture {
     mezzo_device *device;
@@ -66,7 +62,7 @@ static void close_to(const float *got, const double *want, int steps) {
     }
 }
 
-static void test_adamw_is_the_textbook(void **state) {
+TEST_WITH(test_adamw_is_the_textbook, setup, teardown) {
     fixture *f = *state;
     const double lr = 0.05, b1 = 0.8, b2 = 0.9, eps = 1e-6, decay = 0.1;
     float start[N], got[N];
@@ -96,7 +92,7 @@ static void test_adamw_is_the_textbook(void **state) {
     mezzo_optimizer_free(opt);
 }
 
-static void test_lion_is_the_textbook(void **state) {
+TEST_WITH(test_lion_is_the_textbook, setup, teardown) {
     fixture *f = *state;
     const double lr = 0.05, b1 = 0.8, b2 = 0.95, decay = 0.1;
     float start[N], got[N];
@@ -126,7 +122,7 @@ static void test_lion_is_the_textbook(void **state) {
     mezzo_optimizer_free(opt);
 }
 
-static void test_sgd_is_the_textbook(void **state) {
+TEST_WITH(test_sgd_is_the_textbook, setup, teardown) {
     fixture *f = *state;
     const double lr = 0.05, momentum = 0.9, decay = 0.1;
     float start[N], got[N];
@@ -202,15 +198,15 @@ static void average_case(fixture *f, mezzo_optimizer_kind kind, double decay) {
     mezzo_optimizer_free(plain);
 }
 
-static void test_the_average_is_the_usual_one(void **state) {
+TEST_WITH(test_the_average_is_the_usual_one, setup, teardown) {
     average_case(*state, MEZZO_ADAMW, 0.999); // all of it warm-up
 }
 
-static void test_the_average_of_sgd(void **state) {
+TEST_WITH(test_the_average_of_sgd, setup, teardown) {
     average_case(*state, MEZZO_SGD, 0.4); // from the sixth step on the decay
 }
 
-static void test_vectors_are_not_decayed(void **state) {
+TEST_WITH(test_vectors_are_not_decayed, setup, teardown) {
     fixture *f = *state;
     float zero[N] = {0}, w[N], b[3], w_after[N], b_after[3];
     mezzo_optimizer *opt;
@@ -230,7 +226,7 @@ static void test_vectors_are_not_decayed(void **state) {
     mezzo_optimizer_free(opt);
 }
 
-static void test_an_optimizer_touches_only_its_own(void **state) {
+TEST_WITH(test_an_optimizer_touches_only_its_own, setup, teardown) {
     fixture *f = *state;
     float b[3], b_after[3], g[N], w[N], w_after[N];
     mezzo_optimizer *opt;
@@ -273,7 +269,7 @@ static void set_twos(fixture *f) {
 
 // torch.nn.utils.clip_grad_norm_ multiplies gradients where they lie: what happens to them later is not clipped.
 // torch.optim.SGD(lr=1) moves b by the numbers below in the same sequences.
-static void test_clipping_multiplies_the_gradients(void **state) {
+TEST_WITH(test_clipping_multiplies_the_gradients, setup, teardown) {
     fixture *f = *state;
     mezzo_optimizer *opt;
     mezzo_step_info info;
@@ -316,7 +312,7 @@ static void test_clipping_multiplies_the_gradients(void **state) {
 }
 
 // A skipped step moves no parameter, no moment, no step counter and no schedule: what follows is as if it had not been.
-static void test_a_skipped_step_moves_nothing(void **state) {
+TEST_WITH(test_a_skipped_step_moves_nothing, setup, teardown) {
     fixture *f = *state;
     float start[N], start_b[3], with[N], without[N], bad[N] = {0};
     must(mezzo_params_read(f->params, 0, start));
@@ -352,7 +348,7 @@ static void test_a_skipped_step_moves_nothing(void **state) {
 }
 
 // Shadow weights that a program asks for after the optimizer was made follow the masters too, both formats of them.
-static void test_low_copies_follow_the_masters(void **state) {
+TEST_WITH(test_low_copies_follow_the_masters, setup, teardown) {
     fixture *f = *state;
     mezzo_optimizer *opt;
     mezzo_graph *g;
@@ -415,7 +411,7 @@ static void step_both(mezzo_params *params, mezzo_optimizer *opt, int step) {
     must(mezzo_optimizer_zero_grad(opt));
 }
 
-static void test_split_masters_are_fp32_masters(void **state) {
+TEST_WITH(test_split_masters_are_fp32_masters, setup, teardown) {
     fixture *f = *state;
     for (int kind = 0; kind < 2; kind++) {
         mezzo_params *params[2];
@@ -445,7 +441,7 @@ static void test_split_masters_are_fp32_masters(void **state) {
     }
 }
 
-static void test_split_holds_any_number(void **state) {
+TEST_WITH(test_split_holds_any_number, setup, teardown) {
     fixture *f = *state;
     mezzo_params *params = params_kept(f->device, MEZZO_MASTER_SPLIT);
     static const uint32_t bits[] = {0,          0x80000000, 0x3F808000, 0xBF808000, 0x3F818000,
@@ -464,7 +460,7 @@ static void test_split_holds_any_number(void **state) {
 // Steps of 1/64 of a unit of BF16 (2^-8 below 1): nearest rounding would stay at 1 for ever. A rounding goes the whole
 // unit with probability 1/64, so its deviation is 2^-8·√(1/64·63/64) < 2^-11; n of them in a row, in the mean of 40
 // weights: 2^-11·√(n/40). Five of those.
-static void test_stochastic_masters_are_right_on_average(void **state) {
+TEST_WITH(test_stochastic_masters_are_right_on_average, setup, teardown) {
     fixture *f = *state;
     enum { STEPS = 640 };
     float w[2][40], grad[40];
@@ -500,7 +496,7 @@ static void test_stochastic_masters_are_right_on_average(void **state) {
 
 // A gradient that stays 1: the second moment goes to 1 by steps that become smaller than half of BF16's last place.
 // Rounded to nearest it would stop at 1/2. Bits: the same again, and with the average beside them.
-static void test_bf16_moments_are_right_on_average(void **state) {
+TEST_WITH(test_bf16_moments_are_right_on_average, setup, teardown) {
     fixture *f = *state;
     enum { STEPS = 4000 };
     float v[2][N], m[2][N], ones[N];
@@ -574,7 +570,7 @@ static void rounded_by_chance(mezzo_device *device, const char *const *names, in
 }
 
 // FNV-1a gives "liquid" and "costarring" the same 32 bits.
-static void test_chance_goes_by_names(void **state) {
+TEST_WITH(test_chance_goes_by_names, setup, teardown) {
     fixture *f = *state;
     float alone[64], behind[64], twin[64];
     rounded_by_chance(f->device, (const char *[]){"liquid"}, 1, "liquid", alone);
@@ -584,7 +580,7 @@ static void test_chance_goes_by_names(void **state) {
     assert_memory_not_equal(alone, twin, sizeof alone);
 }
 
-static void test_bf16_weights_are_for_bf16(void **state) {
+TEST_WITH(test_bf16_weights_are_for_bf16, setup, teardown) {
     fixture *f = *state;
     const mz_low_copy *low_copy;
     mezzo_params *params = params_kept(f->device, MEZZO_MASTER_SPLIT);
@@ -593,7 +589,7 @@ static void test_bf16_weights_are_for_bf16(void **state) {
     mezzo_params_free(params);
 }
 
-static void test_bad_options_are_refused(void **state) {
+TEST_WITH(test_bad_options_are_refused, setup, teardown) {
     fixture *f = *state;
     const struct {
         size_t offset;
@@ -625,8 +621,7 @@ static void test_bad_options_are_refused(void **state) {
 }
 
 // The documented formulas at their corners: the end of warm-up, the end of the schedule, and past it.
-static void test_schedule_corners(void **state) {
-    (void)state;
+TEST(test_schedule_corners) {
     mezzo_schedule s = {.kind = MEZZO_LR_COSINE, .lr = 1, .min_lr = 0.1, .warmup = 4, .steps = 14, .power = 2};
     assert_true(mezzo_schedule_lr(&s, 0) == 0.2);
     assert_true(mezzo_schedule_lr(&s, 3) == 0.8);
@@ -640,28 +635,4 @@ static void test_schedule_corners(void **state) {
     assert_true(fabs(mezzo_schedule_lr(&s, 9) - (0.9 * 0.25 + 0.1)) < 1e-15);
     s.kind = MEZZO_LR_CONSTANT;
     assert_true(mezzo_schedule_lr(&s, 1000000) == 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_adamw_is_the_textbook, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lion_is_the_textbook, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_sgd_is_the_textbook, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_average_is_the_usual_one, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_average_of_sgd, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_vectors_are_not_decayed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_optimizer_touches_only_its_own, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_clipping_multiplies_the_gradients, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_skipped_step_moves_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_low_copies_follow_the_masters, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_split_masters_are_fp32_masters, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_split_holds_any_number, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stochastic_masters_are_right_on_average, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bf16_moments_are_right_on_average, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_chance_goes_by_names, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bf16_weights_are_for_bf16, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bad_options_are_refused, setup, teardown),
-        cmocka_unit_test(test_schedule_corners),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,8 +78,7 @@ static void same_with_a_twin(mz_shard shard, mezzo_precision precision, int micr
     }
 }
 
-static void collectives_beside_calls_change_no_bit(void **state) {
-    (void)state;
+TEST(collectives_beside_calls_change_no_bit) {
     same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_BF16, 1, false);
     same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_FP32, 2, true);
     same_with_a_twin(MZ_SHARD_OPTIMIZER, MEZZO_PRECISION_FP16, 1, false);
@@ -100,8 +99,7 @@ static void collectives_beside_calls_change_no_bit(void **state) {
 }
 
 // Each rank's number rounded to BF16, the sum not.
-static void bf16_on_the_wire_is_summed_in_fp32(void **state) {
-    (void)state;
+TEST(bf16_on_the_wire_is_summed_in_fp32) {
     enum { MOST = 1 << 18 };
     static float before[MOST], after[MOST];
     twin_agrees = false;
@@ -224,8 +222,7 @@ static void weights_wait_for_their_own(const mezzo_device *device, const mezzo_p
         assert_true(gathered >= 8 && rounded == 1); // the tied embedding
 }
 
-static void forward_waits_for_what_it_reads(void **state) {
-    (void)state;
+TEST(forward_waits_for_what_it_reads) {
     const mz_ranks_options how = {.shard = MZ_SHARD_OPTIMIZER, .micro = 1};
     const mezzo_master masters[] = {MEZZO_MASTER_SPLIT, MEZZO_MASTER_FP32};
     static float room[1 << 18];
@@ -270,8 +267,7 @@ static void draws_what_one_device_draws(const mezzo_graph *g, const mezzo_params
     mezzo_params_free(part);
 }
 
-static void ranks_draw_what_one_device_draws(void **state) {
-    (void)state;
+TEST(ranks_draw_what_one_device_draws) {
     const mezzo_program_options options = {.precision = MEZZO_PRECISION_BF16};
     mezzo_device *device;
     mezzo_model_config c;
@@ -289,10 +285,4 @@ static void ranks_draw_what_one_device_draws(void **state) {
     mezzo_device_close(device);
 }
 
-int main(void) {
-    queue_open();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_beside_calls_change_no_bit), cmocka_unit_test(bf16_on_the_wire_is_summed_in_fp32),
-        cmocka_unit_test(forward_waits_for_what_it_reads), cmocka_unit_test(ranks_draw_what_one_device_draws)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_GROUP(queue_open, NULL)

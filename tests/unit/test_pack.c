@@ -14,8 +14,7 @@ static int64_t size_of(const void *user, uint64_t piece) {
     return sizes[piece];
 }
 
-static void test_first_row_with_room(void **state) {
-    (void)state;
+TEST(test_first_row_with_room) {
     static const int64_t sizes[] = {6, 7, 3, 0, 10, 2, 1, 2};
     static const struct {
         size_t n;
@@ -46,8 +45,7 @@ static int64_t some_size(const void *user, uint64_t piece) {
     return 20 + (int64_t)((piece * 2654435761u >> 7) % 381);
 }
 
-static void test_every_piece_lies_in_one_row(void **state) {
-    (void)state;
+TEST(test_every_piece_lies_in_one_row) {
     enum { PIECES = 5 * MZ_PACK_BLOCK };
     mz_packer *forward, *alone;
     static mz_packed pieces[MZ_PACK_BLOCK], again[MZ_PACK_BLOCK];
@@ -85,8 +83,7 @@ static int64_t no_size(const void *user, uint64_t piece) {
     return 0;
 }
 
-static void test_nothing_to_pack(void **state) {
-    (void)state;
+TEST(test_nothing_to_pack) {
     mz_packer *p;
     static mz_packed pieces[MZ_PACK_BLOCK];
     size_t n = 7;
@@ -99,8 +96,7 @@ static void test_nothing_to_pack(void **state) {
     mz_packer_free(p);
 }
 
-static void test_documents_of_a_stream(void **state) {
-    (void)state;
+TEST(test_documents_of_a_stream) {
     static const int32_t tokens[] = {5, 6, 9, 7, 9, 9, 8, 4, 3, 9};
     int32_t targets[] = {6, 9, 7, 9, 9, 8, 4, 3, 9, 1}, positions[10];
     static const int32_t left[] = {6, 9, -1, 9, -1, -1, 4, 3, 9, -1};
@@ -116,8 +112,7 @@ static void test_documents_of_a_stream(void **state) {
 }
 
 // A pass in order: the same targets as with a record in each row, at the same tokens; two records have no target.
-static void test_packed_batches(void **state) {
-    (void)state;
+TEST(test_packed_batches) {
     enum { LENGTH = 24, RECORDS = 300, ROWS = 4 };
     mz_text t = {0};
     for (unsigned i = 0; i < RECORDS; i++)
@@ -265,26 +260,11 @@ static void compare(const char *name, mezzo_device *device) {
     mz_session_close(&packed);
 }
 
-static void test_losses_and_gradients_are_those_of_records_alone(void **state) {
-    (void)state;
+TEST(test_losses_and_gradients_are_those_of_records_alone) {
     static const char *const models[] = {"gpt2", "cs336", "llama", "glm4_moe"};
     mezzo_device *device;
     must(mezzo_device_open(test_device(), 2, &device));
     for (size_t i = 0; i < MZ_COUNT(models); i++)
         compare(models[i], device);
     mezzo_device_close(device);
-}
-
-int main(void) {
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_row_with_room),
-        cmocka_unit_test(test_every_piece_lies_in_one_row),
-        cmocka_unit_test(test_nothing_to_pack),
-        cmocka_unit_test(test_documents_of_a_stream),
-        cmocka_unit_test(test_packed_batches),
-        cmocka_unit_test(test_losses_and_gradients_are_those_of_records_alone),
-    };
-    return cmocka_run_group_tests_name("pack", tests, NULL, NULL);
 }

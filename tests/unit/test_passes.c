@@ -44,8 +44,7 @@ static found explain(const mezzo_graph *g, const mezzo_program_options *o, const
     return f;
 }
 
-static void toy_is_decided_as_torch_does(void **state) {
-    (void)state;
+TEST(toy_is_decided_as_torch_does) {
     mezzo_graph *g;
     mezzo_model_config c;
     must(mezzo_model_defaults("toy", &c));
@@ -65,8 +64,7 @@ static void toy_is_decided_as_torch_does(void **state) {
     mezzo_graph_free(g);
 }
 
-static void overrides_and_regions_decide(void **state) {
-    (void)state;
+TEST(overrides_and_regions_decide) {
     mezzo_graph *g = gpt(0);
     mezzo_override overrides[] = {{"h.*.mlp*", MEZZO_PRECISION_FP32}, {"h.1.mlp.c_proj", MEZZO_PRECISION_FP16}};
     mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16, .overrides = overrides, .n_overrides = 2};
@@ -106,8 +104,7 @@ static void overrides_and_regions_decide(void **state) {
     mezzo_graph_free(g);
 }
 
-static void residual_stream_is_widest_or_low(void **state) {
-    (void)state;
+TEST(residual_stream_is_widest_or_low) {
     mezzo_graph *g = gpt(0);
     mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16};
     assert_int_equal(explain(g, &o, "autocast", "add", "h.0").storage, MEZZO_F32);
@@ -171,8 +168,7 @@ static result run(const mezzo_graph *g, const mezzo_program_options *o) {
     return r;
 }
 
-static void recompute_changes_no_bit_and_saves_memory(void **state) {
-    (void)state;
+TEST(recompute_changes_no_bit_and_saves_memory) {
     for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p) {
         mezzo_graph *g = gpt(0.2);
         mezzo_program_options o = {.precision = (mezzo_precision)p};
@@ -199,8 +195,7 @@ static void recompute_changes_no_bit_and_saves_memory(void **state) {
 // GELU's result in backward is that of its stored input: as in forward, where ref rounds the input first. Of the two
 // layers' results, 48 rows of 128, one is there at a time. A device that makes them again above 48 rows keeps them, but
 // where products sum many numbers, and with light recomputation, which would repeat them anyway.
-static void results_made_again_change_no_bit_and_save_memory(void **state) {
-    (void)state;
+TEST(results_made_again_change_no_bit_and_save_memory) {
     for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p)
         for (int how = 0; how < 3; ++how) {
             mezzo_graph *g = gpt(0.2);
@@ -232,8 +227,7 @@ static void results_made_again_change_no_bit_and_save_memory(void **state) {
 // not twice: half an FP32 ulp of the larger term at each of the 2·layers+1 norms that a gradient passes, then carried
 // through TF32, BF16 and FP16 roundings, where a changed FP32 last bit moves a low value by at most one of its ulps,
 // rarely.
-static void fuse_keeps_the_values_with_fewer_launches(void **state) {
-    (void)state;
+TEST(fuse_keeps_the_values_with_fewer_launches) {
     const double eps[] = {1.2e-7, 9.8e-4, 7.8e-3, 9.8e-4}; // of the compute formats
     for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p) {
         mezzo_graph *g = gpt(0);
@@ -259,8 +253,7 @@ static void fuse_keeps_the_values_with_fewer_launches(void **state) {
 
 // Blocks compute the same rows; what differs is how the rows' sums are grouped: the loss in two shares, and the head's
 // weight gradient (48 terms) as two sums, each rounded to FP32. A narrow head keeps each of its dtypes.
-static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
-    (void)state;
+TEST(blocks_of_logits_keep_the_values_in_less_memory) {
     for (int p = MEZZO_PRECISION_FP32; p <= MEZZO_PRECISION_FP16; ++p) {
         mezzo_graph *g = gpt_logits(0.1, false);
         mezzo_program_options o = {.precision = (mezzo_precision)p, .logits_rows = -1};
@@ -300,8 +293,7 @@ static void blocks_of_logits_keep_the_values_in_less_memory(void **state) {
 }
 
 // A head in FP8 reads rows of what was quantized as a whole: every block has its scale.
-static void blocks_of_eight_bits_have_the_scale_of_all(void **state) {
-    (void)state;
+TEST(blocks_of_eight_bits_have_the_scale_of_all) {
     const mezzo_override all = {"*", MEZZO_PRECISION_FP8};
     mezzo_program_options o = {
         .precision = MEZZO_PRECISION_FP8, .overrides = &all, .n_overrides = 1, .forward_only = true, .logits_rows = -1};
@@ -324,8 +316,7 @@ static void blocks_of_eight_bits_have_the_scale_of_all(void **state) {
 
 // In training each block quantizes its rows of x and of the gradient, in both layouts, with the scales of all rows,
 // which these tensors' entries have after a step; before, each block finds its own.
-static void blocks_of_eight_bits_train(void **state) {
-    (void)state;
+TEST(blocks_of_eight_bits_train) {
     const mezzo_override all = {"*", MEZZO_PRECISION_FP8};
     mezzo_program_options o = {
         .precision = MEZZO_PRECISION_FP8, .overrides = &all, .n_overrides = 1, .logits_rows = -1};
@@ -434,8 +425,7 @@ static int check_plan(const mezzo_graph *g, const mz_plan *plan, const mz_gradie
     return borrowers;
 }
 
-static void the_plan_never_overlaps_two_lives(void **state) {
-    (void)state;
+TEST(the_plan_never_overlaps_two_lives) {
     for (int variant = 0; variant < 24; ++variant) {
         mezzo_graph *g = gpt_logits(variant & 1 ? 0.1 : 0, variant < 12), *out;
         mezzo_program_options o = {.precision = variant & 2 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
@@ -469,8 +459,7 @@ static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_nod
 }
 
 // What backward reads of an activation: its readers, and how many products make it again.
-static void nothing_is_kept_of_results_made_again(void **state) {
-    (void)state;
+TEST(nothing_is_kept_of_results_made_again) {
     for (int variant = 0; variant < 12; ++variant) {
         mezzo_graph *g = gpt_logits(variant & 1 ? 0.1 : 0, true), *out;
         mezzo_program_options o = {.precision = variant & 2 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
@@ -510,8 +499,7 @@ static void nothing_is_kept_of_results_made_again(void **state) {
     }
 }
 
-static void activations_lie_where_gradients_will_be(void **state) {
-    (void)state;
+TEST(activations_lie_where_gradients_will_be) {
     for (int variant = 0; variant < 8; ++variant) {
         mezzo_graph *g = gpt_logits(0, true), *out;
         mezzo_program_options o = {.precision = variant & 1 ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP32,
@@ -538,8 +526,7 @@ static void activations_lie_where_gradients_will_be(void **state) {
     }
 }
 
-static void planned_memory_is_what_a_program_takes(void **state) {
-    (void)state;
+TEST(planned_memory_is_what_a_program_takes) {
     mezzo_graph *g = gpt(0);
     mezzo_device *device;
     mezzo_params *params;
@@ -559,8 +546,7 @@ static void planned_memory_is_what_a_program_takes(void **state) {
 }
 
 // Broken on purpose to see it fail: check_formats without its rule of extra slots.
-static void an_extra_slot_goes_to_kernels_that_serve_it(void **state) {
-    (void)state;
+TEST(an_extra_slot_goes_to_kernels_that_serve_it) {
     static const char *const devices[] = {"cpu", "ref"};
     for (int i = 0; i < 2; ++i) {
         mezzo_device *device;
@@ -595,8 +581,7 @@ static void an_extra_slot_goes_to_kernels_that_serve_it(void **state) {
     }
 }
 
-static void bad_requests_are_named(void **state) {
-    (void)state;
+TEST(bad_requests_are_named) {
     mezzo_graph *g, *out;
     mezzo_program_options o = {0};
     int64_t shape[] = {2};
@@ -615,25 +600,4 @@ static void bad_requests_are_named(void **state) {
             assert_non_null(strstr(mezzo_error_message(), "asks a device"));
         }
     mezzo_graph_free(g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(toy_is_decided_as_torch_does),
-        cmocka_unit_test(overrides_and_regions_decide),
-        cmocka_unit_test(residual_stream_is_widest_or_low),
-        cmocka_unit_test(recompute_changes_no_bit_and_saves_memory),
-        cmocka_unit_test(results_made_again_change_no_bit_and_save_memory),
-        cmocka_unit_test(nothing_is_kept_of_results_made_again),
-        cmocka_unit_test(fuse_keeps_the_values_with_fewer_launches),
-        cmocka_unit_test(blocks_of_logits_keep_the_values_in_less_memory),
-        cmocka_unit_test(blocks_of_eight_bits_have_the_scale_of_all),
-        cmocka_unit_test(blocks_of_eight_bits_train),
-        cmocka_unit_test(the_plan_never_overlaps_two_lives),
-        cmocka_unit_test(activations_lie_where_gradients_will_be),
-        cmocka_unit_test(planned_memory_is_what_a_program_takes),
-        cmocka_unit_test(an_extra_slot_goes_to_kernels_that_serve_it),
-        cmocka_unit_test(bad_requests_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,10 +39,9 @@ static void search(uint32_t seed, int runs, planted *plant, mz_per_op *out) {
     mezzo_config_free(config);
 }
 
-static void test_planted(void **state) {
+TEST(test_planted) {
     mz_per_op p;
     int most = 0;
-    (void)state;
     tiny_text();
     for (uint32_t i = 0; i < 50; i++) {
         planted plant;
@@ -62,9 +61,8 @@ static void test_planted(void **state) {
     assert_in_range(most, 4, 3 + 8); // fp32, nothing and all kept; then halves of 15 modules, at most two tries each
 }
 
-static void test_good(void **state) {
+TEST(test_good) {
     mz_per_op p;
-    (void)state;
     tiny_text();
     for (uint32_t i = 0; i < 50; i++) {
         planted none = {0};
@@ -74,10 +72,9 @@ static void test_good(void **state) {
     }
 }
 
-static void test_budget(void **state) { // what is said where the runs end first
+TEST(test_budget) { // what is said where the runs end first
     planted plant = {"h.2.mlp.c_fc.weight", "h.2.mlp.c_proj.weight"};
     mz_per_op p;
-    (void)state;
     tiny_text();
     search(1, 5, &plant, &p);
     assert_true(p.runs == 5 && p.closes && !p.minimal && p.n_kept > 1);
@@ -85,10 +82,4 @@ static void test_budget(void **state) { // what is said where the runs end first
     search(1, 2, &plant, &p);
     assert_true(p.runs == 2 && !p.closes && p.n_kept == 0);
     mz_per_op_free(&p);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_planted), cmocka_unit_test(test_good),
-                                       cmocka_unit_test(test_budget)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 // Random numbers: the published answers, the range, the moments.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "base/base.h"
+#include "test.h"
 
 // Random123's kat_vectors file, lines "philox4x32 10": counter, key, answer.
-static void philox_gives_the_published_answers(void **state) {
-    (void)state;
+TEST(philox_gives_the_published_answers) {
     static const struct {
         uint32_t counter[4], key[2], answer[4];
     } rows[] = {
@@ -33,8 +28,7 @@ static void philox_gives_the_published_answers(void **state) {
 }
 
 // A run is repeatable only if every part of the key matters and nothing else does.
-static void every_part_of_the_key_changes_the_words(void **state) {
-    (void)state;
+TEST(every_part_of_the_key_changes_the_words) {
     mz_philox_key key = {.seed = 7, .step = 3, .tensor = 2};
     mz_philox_key changed[] = {{.seed = 8, .step = 3, .tensor = 2},
                                {.seed = 7 + (UINT64_C(1) << 32), .step = 3, .tensor = 2},
@@ -52,8 +46,7 @@ static void every_part_of_the_key_changes_the_words(void **state) {
     assert_memory_equal(base, other, sizeof base);
 }
 
-static void uniform_covers_zero_to_one_and_never_reaches_one(void **state) {
-    (void)state;
+TEST(uniform_covers_zero_to_one_and_never_reaches_one) {
     assert_true(mz_uniform(0) == 0.0f);
     assert_true(mz_uniform(UINT32_MAX) == 1.0f - 0x1p-24f);
     assert_true(mz_uniform(UINT32_C(0x80000000)) == 0.5f);
@@ -62,8 +55,7 @@ static void uniform_covers_zero_to_one_and_never_reaches_one(void **state) {
 // n samples: the mean of uniforms has standard deviation 1/sqrt(12 n), that of normals 1/sqrt(n), a normal's variance
 // estimate sqrt(2/n), its fourth moment's sqrt(96/n). Five of them: a right generator with a fixed seed passes for
 // ever, a wrong scale (1%) does not.
-static void moments_are_those_of_the_distribution(void **state) {
-    (void)state;
+TEST(moments_are_those_of_the_distribution) {
     enum { BLOCKS = 65536 };
     const double n = 4.0 * (double)BLOCKS;
     double uniform_sum = 0, sum = 0, square_sum = 0, fourth_sum = 0, largest = 0, pair_sum = 0;
@@ -90,8 +82,7 @@ static void moments_are_those_of_the_distribution(void **state) {
     assert_true(largest > 4 && largest < 7);                 // sqrt(2 ln 2^32) = 6.66 is the bound
 }
 
-static void normals_are_finite_at_the_extreme_words(void **state) {
-    (void)state;
+TEST(normals_are_finite_at_the_extreme_words) {
     const uint32_t zeros[4] = {0}, ones[4] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
     float z[4];
     mz_normal4(zeros, z);
@@ -99,15 +90,4 @@ static void normals_are_finite_at_the_extreme_words(void **state) {
     mz_normal4(ones, z);
     for (int i = 0; i < 4; i++)
         assert_true(z[i] == 0.0f); // radius sqrt(-2 ln 1)
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_gives_the_published_answers),
-        cmocka_unit_test(every_part_of_the_key_changes_the_words),
-        cmocka_unit_test(uniform_covers_zero_to_one_and_never_reaches_one),
-        cmocka_unit_test(moments_are_those_of_the_distribution),
-        cmocka_unit_test(normals_are_finite_at_the_extreme_words),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

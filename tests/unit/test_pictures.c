@@ -2,15 +2,11 @@
 // folders named; scores beside scikit-image's (tests/golden/make/ssim.py made the numbers).
 // Seen to fail with: the split made over examples; maps sorted as text; sample covariances.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "data/image_score.h"
 #include "data/pictures.h"
+#include "test.h"
 #include "tools/radio/radio.h"
 #include "io/file.h"
 #include "io/png.h"
@@ -39,8 +35,7 @@ static void near(double got, double expected) {
         fail_msg("%.17g is not %.17g", got, expected);
 }
 
-static void test_scores(void **state) {
-    (void)state;
+TEST(test_scores) {
     static float predicted[40 * 33], truth[40 * 33];
     mz_image_score s;
     for (size_t i = 0; i < MZ_COUNT(golden); i++) {
@@ -76,8 +71,7 @@ static void make_cities(const char *out, int64_t maps) {
     assert_int_equal(mz_radio_write(&o, NULL, &w), MEZZO_OK);
 }
 
-static void test_radio(void **state) {
-    (void)state;
+TEST(test_radio) {
     mz_pictures p;
     if (!have_png())
         skip();
@@ -109,8 +103,7 @@ static void refused(const char *path, mezzo_status status, const char *words) {
     assert_null(p.picture);
 }
 
-static void test_broken(void **state) {
-    (void)state;
+TEST(test_broken) {
     if (!have_png())
         skip();
     mz_picture picture;
@@ -135,8 +128,7 @@ static void test_broken(void **state) {
     refused("broken", MEZZO_ERR_FORMAT, "0 kinds");
 }
 
-static void test_pairs_and_arrays(void **state) {
-    (void)state;
+TEST(test_pairs_and_arrays) {
     static const char header[] =
         "\x93NUMPY\x01\x00\x3e\x00{'descr': '|u1', 'fortran_order': False, 'shape': (3, 2, 2)}     \n";
     mz_pictures p;
@@ -179,8 +171,7 @@ static void write_array(const char *path, const char *type, const char *shape, c
 }
 
 // Pairs of arrays: bytes as they are, fractions rounded to 8 bits; a name is there once.
-static void test_pairs_of_arrays(void **state) {
-    (void)state;
+TEST(test_pairs_of_arrays) {
     const uint8_t gray[9] = {0, 10, 20, 30, 40, 50, 60, 70, 255};
     float parts[9] = {0, 1, 0.5F, 0.002F, 0.25F, 0.998F, 0.1F, 0.2F, 0.3F};
     mz_pictures p;
@@ -215,8 +206,7 @@ static void test_pairs_of_arrays(void **state) {
     refused("arrays", MEZZO_ERR_FORMAT, "target/b.npy: a .png of that name exists too");
 }
 
-static void test_memory(void **state) {
-    (void)state;
+TEST(test_memory) {
     if (!have_png())
         skip();
     make_cities("cities", 3);
@@ -230,11 +220,4 @@ static void test_memory(void **state) {
             break;
         assert_int_equal(status, MEZZO_ERR_MEMORY);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores),          cmocka_unit_test(test_radio),
-                                       cmocka_unit_test(test_broken),          cmocka_unit_test(test_pairs_and_arrays),
-                                       cmocka_unit_test(test_pairs_of_arrays), cmocka_unit_test(test_memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

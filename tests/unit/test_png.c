@@ -2,14 +2,10 @@
 // told of in a line that names it. Without libpng, that line says what to install. Seen to fail with: the claim not
 // compared with the file's size; bits not made bytes; no_memory not kept; the last row's bytes not limited, or limited
 // to a row's; texts read.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "io/png.h"
+#include "test.h"
 
 static bool have_png(void) {
     mz_picture p = {0};
@@ -24,8 +20,7 @@ static mz_picture pattern(int64_t height, int64_t width, int64_t channels) {
     return p;
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
+TEST(test_round_trip) {
     if (!have_png())
         skip();
     mz_picture p = pattern(7, 5, 1), q;
@@ -55,8 +50,7 @@ static void refused(const void *bytes, size_t n, const char *words) {
         fail_msg("\"%s\" is not in: %s", words, mezzo_error_message());
 }
 
-static void test_refuses(void **state) {
-    (void)state;
+TEST(test_refuses) {
     if (!have_png())
         skip();
     mz_picture p = pattern(40, 40, 1);
@@ -82,8 +76,7 @@ static void test_refuses(void **state) {
 }
 
 // Every allocation, libpng's and zlib's too, fails in turn.
-static void test_memory(void **state) {
-    (void)state;
+TEST(test_memory) {
     if (!have_png())
         skip();
     mz_picture p = pattern(30, 20, 1), q;
@@ -128,8 +121,7 @@ static mezzo_status read_seed(const char *name, mz_picture *out) {
 }
 
 // Other kinds, of the fuzzer's seeds.
-static void test_kinds(void **state) {
-    (void)state;
+TEST(test_kinds) {
     static const struct {
         const char *name;
         int width, height;
@@ -155,8 +147,7 @@ static void test_kinds(void **state) {
 }
 
 // 16 MiB after a picture of a few pixels, in as many kilobytes: libpng would inflate all of it.
-static void test_bombs(void **state) {
-    (void)state;
+TEST(test_bombs) {
     if (!have_png() || getenv("MEZZO_TESTS") == NULL)
         skip();
     mz_picture q;
@@ -207,8 +198,7 @@ static void add_chunk(uint8_t **at, const char *type, const uint8_t *bytes, size
 }
 
 // The most bytes that a row takes: not compressed, 16 bits a channel, a chunk for every byte.
-static void test_stored(void **state) {
-    (void)state;
+TEST(test_stored) {
     if (!have_png())
         skip();
     enum { WIDTH = 2000, RAW = 1 + 8 * WIDTH };
@@ -239,8 +229,7 @@ static void test_stored(void **state) {
 }
 
 // A chunk that describes colours changes no value: with sRGB or gAMA, libpng would make gray in linear light.
-static void test_metadata(void **state) {
-    (void)state;
+TEST(test_metadata) {
     if (!have_png())
         skip();
     static const struct {
@@ -278,20 +267,11 @@ static void test_metadata(void **state) {
     mz_free(bytes);
 }
 
-static void test_without(void **state) {
-    (void)state;
+TEST(test_without) {
     if (have_png())
         skip();
     mz_picture p = pattern(2, 2, 1);
     assert_int_equal(mz_png_write("x.png", &p), MEZZO_ERR_UNSUPPORTED);
     assert_non_null(strstr(mezzo_error_message(), "libpng-dev"));
     mz_picture_free(&p);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refuses),
-                                       cmocka_unit_test(test_memory),     cmocka_unit_test(test_kinds),
-                                       cmocka_unit_test(test_bombs),      cmocka_unit_test(test_stored),
-                                       cmocka_unit_test(test_metadata),   cmocka_unit_test(test_without)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

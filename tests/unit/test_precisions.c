@@ -1,12 +1,8 @@
 // The list of precisions: names that people use, words that name none, and the table in docs/train.md.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "base/precision.h"
+#include "test.h"
 
 static void parses_as(const char *word, const char *name) {
     mezzo_precision p = MEZZO_PRECISION_COUNT;
@@ -15,8 +11,7 @@ static void parses_as(const char *word, const char *name) {
     assert_string_equal(mezzo_precision_name(p), name);
 }
 
-static void other_tools_names_are_taken(void **state) {
-    (void)state;
+TEST(other_tools_names_are_taken) {
     static const char *const words[][2] = {
         {"bfloat16", "bf16"},   {"torch.bfloat16", "bf16"}, {"bf16-mixed", "bf16"}, {"BF16_mixed", "bf16"},
         {"half", "fp16"},       {"float16", "fp16"},        {"16", "fp16"},         {"16-mixed", "fp16"},
@@ -28,8 +23,7 @@ static void other_tools_names_are_taken(void **state) {
 }
 
 // No word means two precisions, and none that names a precision is called unclear.
-static void every_alias_names_its_own_row(void **state) {
-    (void)state;
+TEST(every_alias_names_its_own_row) {
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) {
         const mz_precision_info *info = mz_precision((mezzo_precision)p);
         char aliases[256], *rest;
@@ -48,8 +42,7 @@ static void refused(const char *word, const char *part, const char *another) {
         fail_msg("%s: %s", word, mezzo_error_message());
 }
 
-static void what_names_no_precision_is_corrected(void **state) {
-    (void)state;
+TEST(what_names_no_precision_is_corrected) {
     refused("amp", "name one", "bf16");
     refused("mixed", "name one", "fp16");
     refused("bf61", "did you mean \"bf16\"", "or auto");
@@ -59,8 +52,7 @@ static void what_names_no_precision_is_corrected(void **state) {
     refused("a word that is longer than any precision's name could ever be", "unknown precision", "fp32");
 }
 
-static void lists_come_from_the_table(void **state) {
-    (void)state;
+TEST(lists_come_from_the_table) {
     mezzo_precision order[MEZZO_PRECISION_COUNT];
     char joined[128] = "";
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
@@ -88,8 +80,7 @@ static void quoted(const char *words, char *out, size_t size) {
     }
 }
 
-static void the_documents_table_says_what_the_list_says(void **state) {
-    (void)state;
+TEST(the_documents_table_says_what_the_list_says) {
     const char *source = getenv("MEZZO_SOURCE");
     char path[4096], line[1024], row[1024], words[512];
     int found[MEZZO_PRECISION_COUNT] = {0};
@@ -111,15 +102,4 @@ static void the_documents_table_says_what_the_list_says(void **state) {
         if (found[p] != 1)
             fail_msg("docs/train.md: the table of precisions has %d rows for %s as precisions.def has it", found[p],
                      mezzo_precision_name((mezzo_precision)p));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(other_tools_names_are_taken),
-        cmocka_unit_test(every_alias_names_its_own_row),
-        cmocka_unit_test(what_names_no_precision_is_corrected),
-        cmocka_unit_test(lists_come_from_the_table),
-        cmocka_unit_test(the_documents_table_says_what_the_list_says),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,8 +83,7 @@ static void check_event(const json_t *event, bar *bars, size_t *n, int *products
     }
 }
 
-static void test_trace(void **state) {
-    (void)state;
+TEST(test_trace) {
     tiny_log log = {0}, plain = {0};
     mezzo_train_result result;
     tiny_clean("with");
@@ -111,8 +110,7 @@ static void test_trace(void **state) {
 }
 
 // Every call of a step is in the table: its times add up to those of the trace.
-static void test_table(void **state) {
-    (void)state;
+TEST(test_table) {
     json_t *root = load("with/profile/trace.json");
     double in_trace = 0, in_table = 0;
     size_t i;
@@ -137,8 +135,7 @@ static void test_table(void **state) {
     assert_true(fabs(in_trace - in_table) < 1e-3 * in_trace);
 }
 
-static void test_too_short(void **state) {
-    (void)state;
+TEST(test_too_short) {
     tiny_log log = {0};
     mezzo_train_result result;
     tiny_clean("short");
@@ -147,17 +144,4 @@ static void test_too_short(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "train.profile"));
 }
 
-static int setup(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_too_short),
-    };
-    return cmocka_run_group_tests_name("profile", tests, setup, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

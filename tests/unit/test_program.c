@@ -74,7 +74,7 @@ static void write_one(shared *f, const char *name, int64_t at, float value) {
 }
 
 // Programs of other shapes, precisions and phases share the parameters.
-static void programs_share_parameters(void **state) {
+TEST_WITH(programs_share_parameters, setup, teardown) {
     shared *f = *state;
     mezzo_graph *small = gpt(32, 1, 8);
     mezzo_program *train = make(f, f->graph, (mezzo_program_options){0});
@@ -99,7 +99,7 @@ static void programs_share_parameters(void **state) {
     mezzo_graph_free(small);
 }
 
-static void gradients_accumulate_with_the_weight(void **state) {
+TEST_WITH(gradients_accumulate_with_the_weight, setup, teardown) {
     shared *f = *state;
     mezzo_program *whole = make(f, f->graph, (mezzo_program_options){0});
     mezzo_program *half = make(f, f->graph, (mezzo_program_options){.loss_weight = 0.5f});
@@ -124,7 +124,7 @@ static void gradients_accumulate_with_the_weight(void **state) {
     mezzo_program_free(half);
 }
 
-static void the_first_non_finite_value_is_named(void **state) {
+TEST_WITH(the_first_non_finite_value_is_named, setup, teardown) {
     shared *f = *state;
     mezzo_program *p = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_FP16});
     bool found;
@@ -152,7 +152,7 @@ static void expect(mezzo_status status, mezzo_status want, const char *word) {
         fail_msg("no '%s' in: %s", word, mezzo_error_message());
 }
 
-static void wrong_use_is_named(void **state) {
+TEST_WITH(wrong_use_is_named, setup, teardown) {
     shared *f = *state;
     mezzo_program *p = make(f, f->graph, (mezzo_program_options){0}), *none;
     float x[4];
@@ -172,7 +172,7 @@ static void wrong_use_is_named(void **state) {
 }
 
 // A program larger than the machine is refused before anything is taken, with the parts.
-static void a_program_too_large_is_refused(void **state) {
+TEST_WITH(a_program_too_large_is_refused, setup, teardown) {
     shared *f = *state;
     mezzo_device_info info;
     must(mezzo_device_describe(f->device, &info));
@@ -218,7 +218,7 @@ static mz_takes take_usual(const mz_kernel *kernel) { // no extra slots: results
 }
 
 // What does not fit is refused before anything is taken; what the message says would fit does fit.
-static void what_would_fit_is_said_and_fits(void **state) {
+TEST_WITH(what_would_fit_is_said_and_fits, setup, teardown) {
     shared *f = *state;
     enum { ROWS = 64 };
     mezzo_graph *whole = gpt(32, ROWS, 16), *part;
@@ -261,7 +261,7 @@ static void what_would_fit_is_said_and_fits(void **state) {
 }
 
 // A smaller batch may be one of few rows, for which the device keeps activations' results.
-static void what_would_fit_keeps_results(void **state) {
+TEST_WITH(what_would_fit_keeps_results, setup, teardown) {
     shared *f = *state;
     enum { LAYERS = 16, ROWS = 64 };
     mezzo_graph *whole = gpt_of(LAYERS, 32, ROWS, 16), *part;
@@ -288,7 +288,7 @@ static void what_would_fit_keeps_results(void **state) {
     mezzo_graph_free(whole);
 }
 
-static void any_allocation_may_fail(void **state) {
+TEST_WITH(any_allocation_may_fail, setup, teardown) {
     shared *f = *state;
     int failures = 0;
     for (int n = 0;; ++n) {
@@ -310,7 +310,7 @@ static void any_allocation_may_fail(void **state) {
     assert_true(failures > 20);
 }
 
-static void running_allocates_nothing(void **state) {
+TEST_WITH(running_allocates_nothing, setup, teardown) {
     shared *f = *state;
     mezzo_program *p = make(f, f->graph, (mezzo_program_options){.precision = MEZZO_PRECISION_BF16, .recompute = true});
     feed(p, 48);
@@ -325,8 +325,7 @@ static void running_allocates_nothing(void **state) {
 // Every element has its own draw by (seed, FNV-1a of the name, element), wherever the pieces that it is written in
 // begin. In a graph that only times steps a million values serve for all. Seen to fail with the element's number
 // counted from its piece.
-static void large_parameters_are_drawn_element_by_element(void **state) {
-    (void)state;
+TEST(large_parameters_are_drawn_element_by_element) {
     enum { N = 2100000 };
     mezzo_device *device;
     must(mezzo_device_open("cpu", 1, &device));
@@ -357,7 +356,7 @@ static void large_parameters_are_drawn_element_by_element(void **state) {
 
 // Activations in the gradients' memory change no bit of a loss or gradient, and a second run without zeroing is
 // refused.
-static void a_single_micro_batch_lends_its_gradients_memory(void **state) {
+TEST_WITH(a_single_micro_batch_lends_its_gradients_memory, setup, teardown) {
     shared *f = *state;
     const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16};
     for (int variant = 0; variant < 4; ++variant) {
@@ -396,21 +395,4 @@ static void a_single_micro_batch_lends_its_gradients_memory(void **state) {
         mezzo_program_free(p);
         mezzo_program_free(apart);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(programs_share_parameters, setup, teardown),
-        cmocka_unit_test_setup_teardown(gradients_accumulate_with_the_weight, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_single_micro_batch_lends_its_gradients_memory, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_first_non_finite_value_is_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(wrong_use_is_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_program_too_large_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_would_fit_is_said_and_fits, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_would_fit_keeps_results, setup, teardown),
-        cmocka_unit_test_setup_teardown(any_allocation_may_fail, setup, teardown),
-        cmocka_unit_test_setup_teardown(running_allocates_nothing, setup, teardown),
-        cmocka_unit_test(large_parameters_are_drawn_element_by_element),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

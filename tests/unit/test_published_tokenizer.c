@@ -2,7 +2,6 @@
 // there and changes no token is read over. Texts that are no UTF-8, and characters that no token stands for.
 //
 // To see it fail: a part_kind without its list of keys, a table without its row, an unknown character that is left out.
-
 #include "fixture.h"
 #include "data/tokenizer.h"
 #include "io/json.h"
@@ -33,7 +32,7 @@ static void refused(const char *text, mezzo_status expected, const char *part) {
     "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"" regex                                      \
     "\"}, \"behavior\": \"Isolated\"}, " MODEL "}"
 
-static void what_is_not_supported_is_named(void **state) {
+TEST(what_is_not_supported_is_named) {
     static const struct {
         const char *text, *part;
     } cases[] = {
@@ -82,7 +81,6 @@ static void what_is_not_supported_is_named(void **state) {
         {SPLIT("[[a-]z]"), "a class within a class"},
         {SPLIT("[[a]-z]"), "a class within a class"},
     };
-    (void)state;
     for (size_t i = 0; i < MZ_COUNT(cases); i++)
         refused(cases[i].text, MEZZO_ERR_FORMAT, cases[i].part);
     refused("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a b\"]}}", MEZZO_ERR_FORMAT, "'ab'");
@@ -94,11 +92,10 @@ static void what_is_not_supported_is_named(void **state) {
             "among the added tokens");
 }
 
-static void replacements_do_not_explode(void **state) {
+TEST(replacements_do_not_explode) {
     mz_text json = {0};
     mezzo_tokenizer *tok;
     size_t n;
-    (void)state;
     mz_text_addf(&json, "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [");
     for (int i = 0; i < 24; i++)
         mz_text_addf(&json, "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aa\"}",
@@ -112,14 +109,13 @@ static void replacements_do_not_explode(void **state) {
     mz_text_free(&json);
 }
 
-static void unknown_characters_are_refused_or_unknown(void **state) {
+TEST(unknown_characters_are_refused_or_unknown) {
     static const char fused[] =
         "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"<u>\", \"fuse_unk\": true, \"vocab\": "
         "{\"a\": 0, \"<u>\": 1}, \"merges\": []}, \"truncation\": {\"max_length\": 1}}";
     mezzo_tokenizer *tok;
     int32_t tokens[8];
     size_t n;
-    (void)state;
     must(load("{" MODEL "}", &tok));
     must(mezzo_tokenizer_encode(tok, "abba", 4, tokens, &n));
     assert_int_equal(n, 3);
@@ -137,11 +133,10 @@ static void unknown_characters_are_refused_or_unknown(void **state) {
 }
 
 // GPT-2 as it is published: the same tokenizer as the one the library carries, also where it is named.
-static void gpt2_in_that_form_is_gpt2(void **state) {
+TEST(gpt2_in_that_form_is_gpt2) {
     mezzo_tokenizer *gpt2, *published;
     json_t *own, *object;
     bool sealed;
-    (void)state;
     must(mezzo_tokenizer_create_gpt2(&gpt2));
     must(mezzo_tokenizer_save_bpe(gpt2, "."));
     must(mezzo_tokenizer_create_bpe("vocab.json", "merges.txt", &published));
@@ -172,14 +167,13 @@ static void gpt2_in_that_form_is_gpt2(void **state) {
 }
 
 // Twice the text takes about twice the steps: a word that is a whole text, and a character with a million marks.
-static void long_words_end(void **state) {
+TEST(long_words_end) {
     static const char nfd[] =
         "{\"normalizer\": {\"type\": \"NFD\"}, \"model\": {\"type\": \"BPE\", \"unk_token\": \"<u>\", "
         "\"vocab\": {\"a\": 0, \"<u>\": 1, \"aa\": 2}, \"merges\": [[\"a\", \"a\"]]}}";
     enum { MARKS = 1000000 };
     mezzo_tokenizer *tok;
     size_t n;
-    (void)state;
     if (load(nfd, &tok) == MEZZO_ERR_UNSUPPORTED) // a build without utf8proc
         skip();
     char *text = calloc(2 * MARKS + 1, 1);
@@ -196,9 +190,8 @@ static void long_words_end(void **state) {
 
 // Twice the text takes about twice the steps: a text that is the beginning of a long added token everywhere, and one
 // whose every token takes the white space after it.
-static void long_added_tokens_end(void **state) {
+TEST(long_added_tokens_end) {
     enum { LONG = 200000, TEXT = 400000 };
-    (void)state;
     mz_text json = {0};
     mezzo_tokenizer *tok;
     size_t n;
@@ -222,14 +215,4 @@ static void long_added_tokens_end(void **state) {
     free(text);
     mz_text_free(&json);
     mezzo_tokenizer_free(tok);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_not_supported_is_named),
-                                       cmocka_unit_test(replacements_do_not_explode),
-                                       cmocka_unit_test(unknown_characters_are_refused_or_unknown),
-                                       cmocka_unit_test(gpt2_in_that_form_is_gpt2),
-                                       cmocka_unit_test(long_words_end),
-                                       cmocka_unit_test(long_added_tokens_end)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

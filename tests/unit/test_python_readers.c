@@ -1,16 +1,12 @@
 // What others read and write: Python's safetensors in both directions, and TensorBoard's own reader on our event files.
 // Needs $MEZZO_PYTHON (scripts/setup-python.sh); skipped with 77 without it.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "io/file.h"
 #include "io/metrics.h"
 #include "io/safetensors.h"
+#include "test.h"
 
 static const char *python, *tests_folder;
 

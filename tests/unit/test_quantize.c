@@ -1,5 +1,6 @@
 // Rounding to 8 bits against ref's: codes, scales and magnitudes bit for bit.
 #include "call_cases.h"
+#include "test.h"
 
 enum { MOST_ROWS = 400, MOST_COLUMNS = 300 };
 typedef struct quantized { // what comes out
@@ -148,10 +149,9 @@ static void check_quantize(form of) {
     free_bench(&b);
 }
 
-static void codes_are_refs_bit_for_bit(void **state) {
+TEST(codes_are_refs_bit_for_bit) {
     static const mezzo_dtype from[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16}, to[] = {MEZZO_F8E4M3, MEZZO_F8E5M2};
     static const float amplitudes[] = {1, 1.75F, 1.76F, 448, 57344, 3e-5F, 0.9999F};
-    (void)state;
     for (size_t i = 0; i < MZ_COUNT(from); i++)
         for (size_t k = 0; k < MZ_COUNT(to); k++) {
             form f;
@@ -171,10 +171,9 @@ static void codes_are_refs_bit_for_bit(void **state) {
 }
 
 // Rows and columns around tiles' edges, and what no vector fits.
-static void every_shape_is_turned(void **state) {
+TEST(every_shape_is_turned) {
     static const int64_t sizes[][2] = {{1, 1},     {5, 299},   {33, 7},   {64, 128},  {80, 144},
                                        {400, 272}, {129, 160}, {16, 300}, {399, 256}, {1, 64}};
-    (void)state;
     for (size_t s = 0; s < MZ_COUNT(sizes); s++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
             form f = form_of(MEZZO_BF16, MEZZO_F8E5M2, 1, sizes[s][0], sizes[s][1]);
@@ -186,8 +185,7 @@ static void every_shape_is_turned(void **state) {
 }
 
 // A scale that is given: what is too large is cut off, infinities and NaNs stay, and the magnitude is recorded.
-static void given_scales_cut_off(void **state) {
-    (void)state;
+TEST(given_scales_cut_off) {
     for (int k = 0; k < 2; k++)
         for (int kind = SIZES; kind <= ZEROS; kind += NOT_FINITE)
             for (int e = -130; e <= 30; e += 10) {
@@ -213,8 +211,7 @@ static void given_scales_cut_off(void **state) {
 static const mz_act acts[] = {MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU};
 static const int64_t act_sizes[][2] = {{33, 14}, {128, 160}, {80, 288}, {77, 96}};
 
-static void activations_in_front_are_refs(void **state) {
-    (void)state;
+TEST(activations_in_front_are_refs) {
     for (size_t a = 0; a < MZ_COUNT(acts); a++)
         for (int derivative = 0; derivative < 2; derivative++)
             for (size_t s = 0; s < MZ_COUNT(act_sizes); s++) {
@@ -227,9 +224,8 @@ static void activations_in_front_are_refs(void **state) {
 }
 
 // The largest number decides about the scale wherever in the tiles it is.
-static void the_largest_counts_anywhere(void **state) {
+TEST(the_largest_counts_anywhere) {
     static const int64_t columns[] = {0, 1, 40, 71, 79, 80, 127, 128, 152, 159};
-    (void)state;
     for (size_t a = 0; a <= MZ_COUNT(acts); a++)
         for (int derivative = 0; derivative < (a < MZ_COUNT(acts) ? 2 : 1); derivative++)
             for (size_t c = 0; c < MZ_COUNT(columns); c++) {
@@ -319,8 +315,7 @@ static void check_acts_apart(const form *f) {
 }
 
 // Codes of an act and what is recorded are those of its own kernel's result, bit for bit.
-static void acts_in_front_are_acts_apart(void **state) {
-    (void)state;
+TEST(acts_in_front_are_acts_apart) {
     for (size_t a = 0; a < MZ_COUNT(acts); a++)
         for (int derivative = 0; derivative < 2; derivative++)
             for (size_t s = 0; s < MZ_COUNT(act_sizes); s++)
@@ -404,11 +399,10 @@ static void check_in_blocks(const form *f, mz_scaling scaling) {
     free_bench(&b);
 }
 
-static void blocks_are_refs_bit_for_bit(void **state) {
+TEST(blocks_are_refs_bit_for_bit) {
     static const int64_t sizes[][2] = {{1, 1},     {7, 15},   {17, 127},  {128, 128}, {129, 257}, {257, 129},
                                        {400, 272}, {16, 300}, {144, 160}, {256, 256}, {333, 144}};
     static const mezzo_dtype from[] = {MEZZO_F32, MEZZO_BF16, MEZZO_F16};
-    (void)state;
     for (mz_scaling scaling = MZ_SCALING_BLOCK128; scaling <= MZ_SCALING_TILE128;
          scaling += MZ_SCALING_TILE128 - MZ_SCALING_BLOCK128) {
         for (size_t s = 0; s < MZ_COUNT(sizes); s++)
@@ -440,16 +434,4 @@ static void blocks_are_refs_bit_for_bit(void **state) {
             }
 }
 
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_refs_bit_for_bit),  cmocka_unit_test(every_shape_is_turned),
-        cmocka_unit_test(given_scales_cut_off),        cmocka_unit_test(activations_in_front_are_refs),
-        cmocka_unit_test(the_largest_counts_anywhere), cmocka_unit_test(acts_in_front_are_acts_apart),
-        cmocka_unit_test(blocks_are_refs_bit_for_bit),
-    };
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, close_devices);
-}
+TEST_GROUP(NULL, close_devices)

@@ -2,19 +2,14 @@
 // bytes whatever the threads and the number of maps.
 // Seen to fail with: no losses of walls; the transmitter drawn anywhere; a city that depends on the thread.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
+#include "test.h"
 #include "tools/radio/radio.h"
 #include "io/file.h"
 
 enum { SIZE = 64 };
 
-static void test_formulas(void **state) {
-    (void)state;
+TEST(test_formulas) {
     // ITU-R P.525-4: 92.4 + 20 log f (GHz) + 20 log d (km)
     assert_true(fabs(mz_free_space_loss(1000) - (92.4 + 20 * log10(5.9))) < 1e-9);
     assert_true(fabs(mz_free_space_loss(20) - mz_free_space_loss(10) - 20 * log10(2)) < 1e-9);
@@ -34,8 +29,7 @@ static void map_of(const mz_city *city, mz_point from, uint8_t *buildings, uint8
     mz_field_free(field);
 }
 
-static void test_field(void **state) {
-    (void)state;
+TEST(test_field) {
     uint8_t buildings[SIZE * SIZE], map[SIZE * SIZE];
     const mz_city open = {.extent = SIZE};
     const mz_point from = {10.5, 32};
@@ -90,8 +84,7 @@ static void same_file(const char *a, const char *b, const char *name) {
     mz_map_close(&y);
 }
 
-static void test_same_bytes(void **state) {
-    (void)state;
+TEST(test_same_bytes) {
     const mz_radio_options o = {.maps = 1, .transmitters = 1, .size = SIZE, .extent = 128, .seed = 7, .out = "one"};
     mz_radio_written w;
     mz_dir_remove("one");
@@ -116,8 +109,7 @@ static void test_same_bytes(void **state) {
     assert_false(mz_path_exists("three/" MZ_RADIO_FILE));
 }
 
-static void test_cities(void **state) {
-    (void)state;
+TEST(test_cities) {
     uint8_t buildings[SIZE * SIZE];
     for (uint64_t map = 0; map < 20; map++) {
         mz_city city;
@@ -131,8 +123,7 @@ static void test_cities(void **state) {
     }
 }
 
-static void test_memory(void **state) {
-    (void)state;
+TEST(test_memory) {
     uint8_t buildings[SIZE * SIZE], map[SIZE * SIZE];
     for (int64_t i = 0;; i += 3) {
         mz_city city;
@@ -152,11 +143,4 @@ static void test_memory(void **state) {
             break;
         assert_int_equal(status, MEZZO_ERR_MEMORY);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas), cmocka_unit_test(test_field),
-                                       cmocka_unit_test(test_cities), cmocka_unit_test(test_same_bytes),
-                                       cmocka_unit_test(test_memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

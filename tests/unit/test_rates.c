@@ -70,8 +70,7 @@ static void check(const char *freeze) {
 }
 
 // Two rows of 8 tokens: documents of 3 and 5, and one of 8; 6 + 15 + 36 of 2 x 36 pairs.
-static void test_documents(void **state) {
-    (void)state;
+TEST(test_documents) {
     int32_t at[] = {0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6, 7};
     const mz_input positions = {.rank = 2, .dim = {2, 8}, .bytes = sizeof at, .data = at};
     mz_rates rates = {.flops = 1000, .attention = 360};
@@ -81,8 +80,7 @@ static void test_documents(void **state) {
 }
 
 // Rows of records that fill them count less than the same rows of one document each.
-static void test_packed_rows(void **state) {
-    (void)state;
+TEST(test_packed_rows) {
     static const char record[] = "{\"prompt\": \"a\", \"completion\": \"b\"}\n"; // 3 tokens
     mz_text records = {0};
     for (int i = 0; i < 40; i++)
@@ -104,19 +102,16 @@ static void test_packed_rows(void **state) {
     mezzo_config_free(config);
 }
 
-static void test_mfu(void **state) {
-    (void)state;
+TEST(test_mfu) {
     check("");
 }
 
 // The last block's first MLP matrix is 4 d × d, and what comes before it is trained.
-static void test_frozen_weights_cost_no_gradient(void **state) {
-    (void)state;
+TEST(test_frozen_weights_cost_no_gradient) {
     check("h.1.mlp.c_fc.weight");
 }
 
-static void test_data_sheets(void **state) {
-    (void)state;
+TEST(test_data_sheets) {
     mezzo_device *cpu;
     double peak;
     must(mezzo_device_open("cpu", 1, &cpu));
@@ -136,8 +131,7 @@ static void test_data_sheets(void **state) {
     mezzo_device_close(cpu);
 }
 
-static void test_energy(void **state) {
-    (void)state;
+TEST(test_energy) {
     mz_energy_meter m = {.each = (double)NAN};
     mz_energy_add(&m, (double)NAN, 0, 1, 0);
     assert_false(m.open);
@@ -154,8 +148,7 @@ static void test_energy(void **state) {
 }
 
 // Once, of a whole window, and of no window that computed for half of it.
-static void test_cores(void **state) {
-    (void)state;
+TEST(test_cores) {
     mz_core_meter m = {0};
     for (int i = 0; i < 10; i++)
         assert_false(mz_cores_lost(&m, 1, 0.5)); // two whole windows
@@ -165,18 +158,4 @@ static void test_cores(void **state) {
     assert_false(mz_cores_lost(&m, 100, 0));
 }
 
-static int setup(void **state) {
-    (void)state;
-    tiny_text();
-    return 0;
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_documents),   cmocka_unit_test(test_packed_rows),
-        cmocka_unit_test(test_mfu),         cmocka_unit_test(test_frozen_weights_cost_no_gradient),
-        cmocka_unit_test(test_data_sheets), cmocka_unit_test(test_energy),
-        cmocka_unit_test(test_cores),
-    };
-    return cmocka_run_group_tests_name("rates", tests, setup, NULL);
-}
+TEST_GROUP(tiny_setup, NULL)

@@ -48,8 +48,7 @@ static void reports(const char *grad_accum, int lag, mz_step_report out[STEPS + 
     mezzo_config_free(c);
 }
 
-static void late_reports_are_the_same(void **state) {
-    (void)state;
+TEST(late_reports_are_the_same) {
     tiny_text();
     for (int i = 0; i < 2; i++) {
         const char *grad_accum = i == 0 ? "1" : "6"; // more micro batches than there are slots for losses
@@ -69,9 +68,4 @@ static void late_reports_are_the_same(void **state) {
         }
         assert_true(skipped > 0 && skipped < STEPS - 1);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(late_reports_are_the_same)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 // A line of metrics.jsonl means the same scanned and through the JSON reader; what is no record is refused by both.
 // Seen to fail with: a scanner that takes "01" or a key twice, one that cuts integers above 2^31.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "io/record.h"
+#include "test.h"
 
 static bool same(const mz_metric *a, const mz_metric *b) {
     if (strcmp(a->name, b->name) != 0 || a->kind != b->kind)
@@ -36,8 +32,7 @@ static void reads_both_ways(const char *members, size_t n) {
     mz_record_free(&parsed);
 }
 
-static void both_ways_read_the_same(void **state) {
-    (void)state;
+TEST(both_ways_read_the_same) {
     reads_both_ways("\"step\": 0", 0);
     reads_both_ways("\"train/loss\": 3.6412324905395508, \"step\": 9007199254740993, \"n\": -9223372036854775808", 2);
     reads_both_ways("\"step\":7,\"a\":1e-5,\"b\":-0.0,\"c\":12E+3,\"d\":5e-324", 4);
@@ -45,8 +40,7 @@ static void both_ways_read_the_same(void **state) {
     reads_both_ways("\"step\": 1, \"a\": \"NaN\", \"b\": \"Infinity\", \"c\": \"-Infinity\", \"d\": \"nan\"", 4);
 }
 
-static void other_json_is_read(void **state) {
-    (void)state;
+TEST(other_json_is_read) {
     mz_record r = {0};
     static const char line[] =
         "{\"step\": 2, \"list\": [1, 2], \"none\": null, \"sample/text\": \"\\u00e9\\n\xc3\xa9\", \"x\": 1}";
@@ -59,8 +53,7 @@ static void other_json_is_read(void **state) {
     mz_record_free(&r);
 }
 
-static void many_keys_are_read(void **state) {
-    (void)state;
+TEST(many_keys_are_read) {
     enum { KEYS = 3000 };
     mz_record r = {0};
     mz_text line = {0};
@@ -82,8 +75,7 @@ static void many_keys_are_read(void **state) {
     mz_record_free(&r);
 }
 
-static void what_is_no_record_is_refused(void **state) {
-    (void)state;
+TEST(what_is_no_record_is_refused) {
     static const char *const lines[] = {
         "",
         "nonsense",
@@ -116,11 +108,4 @@ static void what_is_no_record_is_refused(void **state) {
         if (mz_record_read(&r, lines[i], strlen(lines[i])) != MEZZO_ERR_FORMAT)
             fail_msg("%s is read", lines[i]);
     mz_record_free(&r);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(both_ways_read_the_same), cmocka_unit_test(other_json_is_read),
-                                       cmocka_unit_test(many_keys_are_read),
-                                       cmocka_unit_test(what_is_no_record_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

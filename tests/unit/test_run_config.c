@@ -39,8 +39,7 @@ static void check_names(const char *key, size_t at, const char *const *names, in
         check_names(key, offsetof(mz_run_config, member), names, (int)MZ_COUNT(names), (int)(first));                  \
     }
 
-static void enums(void **state) {
-    (void)state;
+TEST(enums) {
     const char *precisions[MEZZO_PRECISION_COUNT], *masters[3], *moments[3], *blocks[MEZZO_BLOCKS_COUNT];
     for (int i = 0; i < MEZZO_PRECISION_COUNT; i++)
         precisions[i] = mezzo_precision_name((mezzo_precision)i);
@@ -64,8 +63,7 @@ static void enums(void **state) {
     CHECK_NAMES("ranks.shard", shard, MZ_SHARD_NONE, "none", "optimizer", "gradients", "parameters")
 }
 
-static void derived(void **state) {
-    (void)state;
+TEST(derived) {
     mezzo_config *config = with("optimizer.lr", "0.5");
     must(mezzo_config_set(config, "train.steps", "7", "test"));
     must(mezzo_config_set(config, "ranks.reduce", "canonical", "test"));
@@ -84,9 +82,4 @@ static void derived(void **state) {
     c = typed(config);
     assert_true(c.optimizer.schedule.min_lr == 0 && c.optimizer.schedule.steps == 3);
     mezzo_config_free(config);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(enums), cmocka_unit_test(derived)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 // What watch keeps of a run is what the run's metrics.jsonl holds, also after a rollback cut it back and other records
 // were written. Seen to fail with: a cut that is not looked for, one that is known by the file's size alone.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "io/file.h"
 #include "io/metrics.h"
 #include "study/page/run_log.h"
+#include "test.h"
 
 static mz_metrics *goes_on_after(int64_t step) {
     mz_metrics *metrics;
@@ -38,8 +34,7 @@ static void holds(mz_run_log *log, int64_t last, int64_t other) {
     }
 }
 
-static void a_file_that_was_cut_back_is_read_anew(void **state) {
-    (void)state;
+TEST(a_file_that_was_cut_back_is_read_anew) {
     mz_run_log log;
     mz_dir_remove("run");
     assert_int_equal(mz_dir_create("run"), MEZZO_OK);
@@ -71,8 +66,7 @@ static void a_file_that_was_cut_back_is_read_anew(void **state) {
 }
 
 // A file of any length is kept in the same room; what is asked of it stays what a walk over all values gives.
-static void a_long_series_is_kept_in_stretches(void **state) {
-    (void)state;
+TEST(a_long_series_is_kept_in_stretches) {
     enum { N = 100000, BUCKETS = 100 };
     mz_series s = {0};
     mz_point points[2 * BUCKETS + 2];
@@ -102,8 +96,7 @@ static void a_long_series_is_kept_in_stretches(void **state) {
 }
 
 // A run of 600 steps and one of 300 are compared at 300, and subtracted where both have a value.
-static void two_series_meet_at_common_steps(void **state) {
-    (void)state;
+TEST(two_series_meet_at_common_steps) {
     mz_series a = {0}, b = {0}, difference = {0};
     for (int64_t step = 10; step <= 600; step += 10)
         assert_int_equal(mz_series_add(&a, step, (double)step), MEZZO_OK);
@@ -123,8 +116,7 @@ static void two_series_meet_at_common_steps(void **state) {
 }
 
 // Of texts without end some are kept, the first and the last among them.
-static void texts_are_thinned(void **state) {
-    (void)state;
+TEST(texts_are_thinned) {
     mz_run_log log;
     char text[32];
     mz_dir_remove("run");
@@ -164,21 +156,11 @@ static void wrong(const char *lines, int64_t bad, const char *says) {
 }
 
 // The first line or value that cannot be is named with its key, and all others count.
-static void one_bad_value_is_named_and_left_out(void **state) {
-    (void)state;
+TEST(one_bad_value_is_named_and_left_out) {
     wrong("", 0, "");
     wrong("{\"step\": 2, \"amp/precision\": \"constructor\"}\n", 1, "metrics.jsonl:2: key 'amp/precision': ");
     wrong("{\"step\": 2, \"amp/precision\": 16}\n", 1, "metrics.jsonl:2: key 'amp/precision': expected a text");
     wrong("{\"step\": 2, \"train/loss\": \"low\"}\nx\n", 2, "metrics.jsonl:2: key 'train/loss': expected a number");
     wrong("{\"step\": 2, \"train/loss\": null}\n", 1, "metrics.jsonl:2: key 'train/loss': expected a number, ");
     wrong("\nx\n", 2, "metrics.jsonl:2: not a record");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_that_was_cut_back_is_read_anew), cmocka_unit_test(a_long_series_is_kept_in_stretches),
-        cmocka_unit_test(two_series_meet_at_common_steps),       cmocka_unit_test(texts_are_thinned),
-        cmocka_unit_test(one_bad_value_is_named_and_left_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,10 @@
 // What is written is read back bit for bit, and no header can make the reader believe it.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "io/file.h"
 #include "io/safetensors.h"
+#include "test.h"
 
 static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
     if (got != expected)
@@ -29,8 +25,7 @@ static mezzo_status count_up(void *user, uint64_t offset, void *bytes, size_t n)
 static const float weights[6] = {1.0f, -2.5f, 3e38f, 1e-45f, -0.0f, 7.0f};
 static const int64_t shape_23[2] = {2, 3}, shape_3[1] = {3}, shape_0[2] = {4, 0}, shape_big[1] = {5000003};
 
-static void every_dtype_comes_back_bit_for_bit(void **state) {
-    (void)state;
+TEST(every_dtype_comes_back_bit_for_bit) {
     static const mezzo_dtype dtypes[] = {MEZZO_U8,  MEZZO_F32, MEZZO_F16,    MEZZO_I64,    MEZZO_BF16,
                                          MEZZO_F64, MEZZO_I32, MEZZO_F8E4M3, MEZZO_F8E5M2, MEZZO_U16};
     unsigned char bytes[6 * 8];
@@ -55,8 +50,7 @@ static void every_dtype_comes_back_bit_for_bit(void **state) {
     mz_safetensors_close(file);
 }
 
-static void shapes_metadata_and_callbacks_come_back(void **state) {
-    (void)state;
+TEST(shapes_metadata_and_callbacks_come_back) {
     const mz_safetensors_item items[] = {{"h.0.weight", MEZZO_F32, 2, shape_23, weights, NULL, NULL},
                                          {"scalar", MEZZO_F32, 0, NULL, weights + 1, NULL, NULL},
                                          {"empty", MEZZO_BF16, 2, shape_0, NULL, NULL, NULL},
@@ -92,8 +86,7 @@ static void shapes_metadata_and_callbacks_come_back(void **state) {
     mz_safetensors_close(file);
 }
 
-static void reading_converts_between_formats(void **state) {
-    (void)state;
+TEST(reading_converts_between_formats) {
     const uint16_t half[3] = {0x3C00, 0xC100, 0x7BFF}; // 1, −2.5, 65504
     const mz_safetensors_item item = {"half", MEZZO_F16, 1, shape_3, half, NULL, NULL};
     assert_int_equal(mz_safetensors_write("half.safetensors", &item, 1, NULL, 0, NULL), MEZZO_OK);
@@ -105,8 +98,7 @@ static void reading_converts_between_formats(void **state) {
     mz_safetensors_close(file);
 }
 
-static void the_writer_refuses_what_no_reader_could_read(void **state) {
-    (void)state;
+TEST(the_writer_refuses_what_no_reader_could_read) {
     const int64_t negative[1] = {-1}, huge[2] = {INT64_MAX, 3};
     mz_safetensors_item items[2] = {{"a", MEZZO_F32, 1, shape_3, weights, NULL, NULL},
                                     {"a", MEZZO_F32, 1, shape_3, weights, NULL, NULL}};
@@ -125,8 +117,7 @@ static void the_writer_refuses_what_no_reader_could_read(void **state) {
 }
 
 // Each write, fsync and rename in turn.
-static void a_failed_write_keeps_the_old_file(void **state) {
-    (void)state;
+TEST(a_failed_write_keeps_the_old_file) {
     const mz_safetensors_item old = {"old", MEZZO_F32, 1, shape_3, weights, NULL, NULL};
     const mz_safetensors_item new = {"new", MEZZO_U8, 1, shape_big, NULL, count_up, NULL};
     assert_int_equal(mz_safetensors_write("kept", &old, 1, NULL, 0, NULL), MEZZO_OK);
@@ -165,8 +156,7 @@ static mezzo_status open_header(const char *header, size_t data_bytes, uint64_t 
 
 #define T(dtype, shape, offsets) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void good_headers_of_others_are_read(void **state) {
-    (void)state;
+TEST(good_headers_of_others_are_read) {
     static const struct {
         const char *header;
         size_t data;
@@ -184,8 +174,7 @@ static void good_headers_of_others_are_read(void **state) {
             fail_msg("%s: %s", rows[i].header, mezzo_error_message());
 }
 
-static void hostile_headers_are_refused(void **state) {
-    (void)state;
+TEST(hostile_headers_are_refused) {
     static const struct {
         const char *header;
         size_t data;
@@ -240,8 +229,7 @@ static void hostile_headers_are_refused(void **state) {
     }
 }
 
-static void deep_json_does_not_use_the_stack(void **state) {
-    (void)state;
+TEST(deep_json_does_not_use_the_stack) {
     size_t n = 1000000;
     char *header = malloc(n + 1);
     assert_non_null(header);
@@ -253,8 +241,7 @@ static void deep_json_does_not_use_the_stack(void **state) {
 }
 
 // Every prefix of a good file is refused: no cut is taken for a shorter checkpoint.
-static void every_truncation_is_noticed(void **state) {
-    (void)state;
+TEST(every_truncation_is_noticed) {
     const mz_safetensors_item items[] = {{"h.0.weight", MEZZO_F32, 2, shape_23, weights, NULL, NULL},
                                          {"x", MEZZO_U8, 1, shape_3, weights, NULL, NULL}};
     assert_int_equal(mz_safetensors_write("cut.safetensors", items, 2, NULL, 0, NULL), MEZZO_OK);
@@ -273,16 +260,14 @@ static void every_truncation_is_noticed(void **state) {
     mz_free(bytes);
 }
 
-static void a_missing_file_is_named(void **state) {
-    (void)state;
+TEST(a_missing_file_is_named) {
     mz_safetensors *file;
     assert_error_has(mz_safetensors_open("none.safetensors", &file), MEZZO_ERR_INVALID,
                      "cannot read 'none.safetensors': No such file");
 }
 
 // No allocation failure leaks or crashes, in writing or reading.
-static void running_out_of_memory_is_an_error(void **state) {
-    (void)state;
+TEST(running_out_of_memory_is_an_error) {
     const mz_safetensors_item items[] = {{"a", MEZZO_F32, 2, shape_23, weights, NULL, NULL},
                                          {"b", MEZZO_U8, 1, shape_3, NULL, count_up, NULL}};
     mezzo_status status = MEZZO_ERR_MEMORY;
@@ -301,21 +286,4 @@ static void running_out_of_memory_is_an_error(void **state) {
     }
     mz_alloc_fail_after(-1);
     assert_int_equal(status, MEZZO_OK);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_dtype_comes_back_bit_for_bit),
-        cmocka_unit_test(shapes_metadata_and_callbacks_come_back),
-        cmocka_unit_test(reading_converts_between_formats),
-        cmocka_unit_test(the_writer_refuses_what_no_reader_could_read),
-        cmocka_unit_test(a_failed_write_keeps_the_old_file),
-        cmocka_unit_test(good_headers_of_others_are_read),
-        cmocka_unit_test(hostile_headers_are_refused),
-        cmocka_unit_test(deep_json_does_not_use_the_stack),
-        cmocka_unit_test(every_truncation_is_noticed),
-        cmocka_unit_test(a_missing_file_is_named),
-        cmocka_unit_test(running_out_of_memory_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

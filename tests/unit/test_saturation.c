@@ -13,8 +13,7 @@ static void advance(mz_scale_entry *e, float amax) {
     mz_entries_update(e, sizeof *e, NULL, 0, false);
 }
 
-static void counts_are_what_the_scale_cut_off(void **state) {
-    (void)state;
+TEST(counts_are_what_the_scale_cut_off) {
     for (int wide = 0; wide < 2; wide++) {
         const float largest = wide ? 57344 : 448;
         mz_scale_entry e = {.scale = 1, .dtype = wide ? MEZZO_F8E5M2 : MEZZO_F8E4M3};
@@ -46,8 +45,7 @@ static double number(const char *name) {
     return (double)NAN;
 }
 
-static void a_run_names_the_tensor(void **state) {
-    (void)state;
+TEST(a_run_names_the_tensor) {
     mezzo_device *device;
     mz_saturation *s;
     mz_scales scales = {0};
@@ -114,8 +112,7 @@ static mezzo_status count_quantized(void *user, mezzo_program *p, size_t index) 
 
 // Of every tensor that is rounded to 8 bits, after an activation too: as many codes of zero as numbers that were zero
 // or are said to be lost. Scales 256 times too large lose some of each format.
-static void what_is_lost_are_the_codes_of_zero(void **state) {
-    (void)state;
+TEST(what_is_lost_are_the_codes_of_zero) {
     mz_magnitudes *m;
     fixture f = {0};
     fixture_options options = {.model = fixture_model("gpt2", 32, 64, VOCAB, LENGTH),
@@ -154,13 +151,4 @@ static void what_is_lost_are_the_codes_of_zero(void **state) {
     assert_true(lost[0] > 0 && acts > 0);
     mz_magnitudes_free(m);
     fixture_close(&f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_lost_are_the_codes_of_zero),
-        cmocka_unit_test(counts_are_what_the_scale_cut_off),
-        cmocka_unit_test(a_run_names_the_tensor),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

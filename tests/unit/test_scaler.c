@@ -1,15 +1,12 @@
 // The grad scaler as a loop of one's own meets it: order of calls, what an overflow does and does not move, state. The
 // sequences of PyTorch's scaler, value for value, are in tests/golden.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/base.h"
 #include "mezzo/optimizer.h"
+#include "test.h"
 
 typedef struct fixture {
     mezzo_device *device;
@@ -87,7 +84,7 @@ static void fails(mezzo_status status, const char *message) {
         fail_msg("\"%s\" does not say \"%s\"", mezzo_error_message(), message);
 }
 
-static void test_a_good_step_divides_by_the_scale(void **state) {
+TEST_WITH(test_a_good_step_divides_by_the_scale, setup, teardown) {
     fixture *f = *state;
     set_grads(f, 2, 8);
     assert_int_equal(mezzo_scaler_step(f->scaler, f->whole), MEZZO_OK);
@@ -100,7 +97,7 @@ static void test_a_good_step_divides_by_the_scale(void **state) {
 }
 
 // Each misuse leaves the objects usable, with PyTorch's words.
-static void test_misuse(void **state) {
+TEST_WITH(test_misuse, setup, teardown) {
     fixture *f = *state;
     fails(mezzo_scaler_update(f->scaler), "No inf checks were recorded prior to update.");
     fails(mezzo_scaler_step(f->scaler, f->whole), "No inf checks were recorded for this optimizer");
@@ -120,7 +117,7 @@ static void test_misuse(void **state) {
     fails(mezzo_optimizer_step(f->whole), "no program has written gradients");
 }
 
-static void test_two_optimizers_one_overflows(void **state) {
+TEST_WITH(test_two_optimizers_one_overflows, setup, teardown) {
     fixture *f = *state;
     set_grads(f, 4, INFINITY);
     assert_int_equal(mezzo_scaler_step(f->scaler, f->first), MEZZO_OK);
@@ -141,7 +138,7 @@ static void test_two_optimizers_one_overflows(void **state) {
     assert_true(value_of(f, 1) == 0.0f);
 }
 
-static void test_clip_sees_unscaled_gradients_and_checks_once(void **state) {
+TEST_WITH(test_clip_sees_unscaled_gradients_and_checks_once, setup, teardown) {
     fixture *f = *state;
     set_grads(f, 0, 8); // unscaled: b = 2 each, norm 4
     assert_int_equal(mezzo_scaler_unscale(f->scaler, f->whole), MEZZO_OK);
@@ -162,7 +159,7 @@ static void test_clip_sees_unscaled_gradients_and_checks_once(void **state) {
     assert_true(info.clip == 1);
 }
 
-static void test_disabled_keeps_the_check(void **state) {
+TEST_WITH(test_disabled_keeps_the_check, setup, teardown) {
     fixture *f = *state;
     mezzo_scaler *off;
     mezzo_scaler_options s = mezzo_scaler_defaults();
@@ -184,7 +181,7 @@ static void test_disabled_keeps_the_check(void **state) {
     mezzo_scaler_free(off);
 }
 
-static void test_an_optimizer_may_go_before_its_scaler(void **state) {
+TEST_WITH(test_an_optimizer_may_go_before_its_scaler, setup, teardown) {
     fixture *f = *state;
     set_grads(f, 1, 1);
     assert_int_equal(mezzo_scaler_unscale(f->scaler, f->first), MEZZO_OK);
@@ -193,7 +190,7 @@ static void test_an_optimizer_may_go_before_its_scaler(void **state) {
     fails(mezzo_scaler_update(f->scaler), "No inf checks were recorded prior to update.");
 }
 
-static void test_the_floor_is_an_error_after_patience(void **state) {
+TEST_WITH(test_the_floor_is_an_error_after_patience, setup, teardown) {
     fixture *f = *state;
     mezzo_scaler *s;
     mezzo_scaler_options o = mezzo_scaler_defaults();
@@ -215,7 +212,7 @@ static void test_the_floor_is_an_error_after_patience(void **state) {
     mezzo_scaler_free(s);
 }
 
-static void test_bad_options_are_refused(void **state) {
+TEST_WITH(test_bad_options_are_refused, setup, teardown) {
     fixture *f = *state;
     mezzo_scaler *s;
     const struct {
@@ -230,18 +227,4 @@ static void test_bad_options_are_refused(void **state) {
         assert_int_equal(mezzo_scaler_create(f->device, &o, &s), MEZZO_ERR_INVALID);
         assert_null(s);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_good_step_divides_by_the_scale, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_misuse, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_two_optimizers_one_overflows, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_clip_sees_unscaled_gradients_and_checks_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_disabled_keeps_the_check, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_an_optimizer_may_go_before_its_scaler, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_floor_is_an_error_after_patience, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_bad_options_are_refused, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,8 +89,7 @@ static float scale_of(const mz_scale_entry *e) {
 }
 
 // --- what a step does ----------------------------------------------------------------------------------------------
-static void a_step_is_one_entry_of_each_history(void **state) {
-    (void)state;
+TEST(a_step_is_one_entry_of_each_history) {
     run r;
     open_run(&r);
     for (int s = 0; s < MZ_SCALE_HISTORY + 3; s++) {
@@ -111,8 +110,7 @@ static void a_step_is_one_entry_of_each_history(void **state) {
 }
 
 // --- what leaves no trace ------------------------------------------------------------------------------------------
-static void an_evaluation_leaves_the_table_alone(void **state) {
-    (void)state;
+TEST(an_evaluation_leaves_the_table_alone) {
     run r;
     open_run(&r);
     for (int s = 0; s < 3; s++)
@@ -129,8 +127,7 @@ static void an_evaluation_leaves_the_table_alone(void **state) {
     close_run(&r);
 }
 
-static void a_skipped_step_leaves_no_trace(void **state) {
-    (void)state;
+TEST(a_skipped_step_leaves_no_trace) {
     run r;
     mezzo_step_report report;
     open_run(&r);
@@ -159,8 +156,7 @@ static void a_skipped_step_leaves_no_trace(void **state) {
     close_run(&r);
 }
 
-static void a_dropped_step_leaves_no_trace(void **state) {
-    (void)state;
+TEST(a_dropped_step_leaves_no_trace) {
     run r;
     open_run(&r);
     take_step(&r, 0);
@@ -219,8 +215,7 @@ static void forward(run *r) {
     must(mezzo_program_run(r->forward, NULL, 3, 0));
 }
 
-static void codes_follow_the_masters(void **state) {
-    (void)state;
+TEST(codes_follow_the_masters) {
     run r;
     float weight[64 * 32];
     open_run(&r);
@@ -248,8 +243,7 @@ static void codes_follow_the_masters(void **state) {
 }
 
 // A weight of zeros has no history: its codes are measured before each run, until the host has seen one.
-static void zeros_are_measured(void **state) {
-    (void)state;
+TEST(zeros_are_measured) {
     run r;
     static const float zeros[64 * 32];
     open_run(&r);
@@ -268,8 +262,7 @@ static void zeros_are_measured(void **state) {
 }
 
 // The one that moves first does so before the other makes the scales.
-static void two_optimizers_write_them(void **state) {
-    (void)state;
+TEST(two_optimizers_write_them) {
     run r;
     const char *patterns[] = {"h.1.*", "wte*"};
     open_run_of(&r, patterns, 2);
@@ -281,8 +274,7 @@ static void two_optimizers_write_them(void **state) {
 }
 
 // Parameters made for fp8 have no place for copies that fp8 does not read: a program in bf16 makes its own.
-static void another_precision_makes_its_copies(void **state) {
-    (void)state;
+TEST(another_precision_makes_its_copies) {
     run r;
     float loss[2];
     mezzo_params *params;
@@ -380,28 +372,8 @@ static void check_passes(const char *model, const pass *want, size_t count) {
     mezzo_device_close(device);
 }
 
-static void a_layers_passes_are_those_listed(void **state) {
-    (void)state;
+TEST(a_layers_passes_are_those_listed) {
     check_passes("gpt2", gpt2_passes, MZ_COUNT(gpt2_passes));
     check_passes("cs336", cs336_passes, MZ_COUNT(cs336_passes));
     check_passes("glm4_moe", glm4_moe_passes, MZ_COUNT(glm4_moe_passes));
-}
-
-int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_is_one_entry_of_each_history),
-        cmocka_unit_test(an_evaluation_leaves_the_table_alone),
-        cmocka_unit_test(a_skipped_step_leaves_no_trace),
-        cmocka_unit_test(a_dropped_step_leaves_no_trace),
-        cmocka_unit_test(codes_follow_the_masters),
-        cmocka_unit_test(zeros_are_measured),
-        cmocka_unit_test(two_optimizers_write_them),
-        cmocka_unit_test(another_precision_makes_its_copies),
-        cmocka_unit_test(a_layers_passes_are_those_listed),
-    };
-    if (!test_device_opens())
-        return TEST_SKIPPED;
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,8 +37,7 @@ static void check_sketch(mezzo_device *device, const mz_session_options *o) {
     mz_session_close(&s);
 }
 
-static void sketches_are_what_is_opened(void **state) {
-    (void)state;
+TEST(sketches_are_what_is_opened) {
     mezzo_device *device;
     must(mezzo_device_open(test_device(), 1, &device));
     mz_session_options o = small("gpt2"), other = o;
@@ -59,8 +58,7 @@ static void sketches_are_what_is_opened(void **state) {
 }
 
 // The two programs of a sampler have one cache between them.
-static void samples_share_a_cache(void **state) {
-    (void)state;
+TEST(samples_share_a_cache) {
     const mz_session_options o = small("gpt2");
     mezzo_device *device;
     mz_session s;
@@ -82,8 +80,7 @@ static void samples_share_a_cache(void **state) {
     mezzo_device_close(device);
 }
 
-static void inputs_have_roles(void **state) {
-    (void)state;
+TEST(inputs_have_roles) {
     for (int i = 0; i < mezzo_model_count(); i++) {
         mezzo_model_config config;
         mz_model model;
@@ -108,8 +105,7 @@ static mezzo_status count_facts(void *user, const mz_fact *fact) {
     return MEZZO_OK;
 }
 
-static void models_are_told_apart(void **state) {
-    (void)state;
+TEST(models_are_told_apart) {
     const mz_session_options o = small("gpt2");
     mz_model other = o.model;
     uint64_t a, b;
@@ -130,8 +126,7 @@ static void models_are_told_apart(void **state) {
     assert_true(a != b);
 }
 
-static void checkpoints_keep_the_hash(void **state) {
-    (void)state;
+TEST(checkpoints_keep_the_hash) {
     const uint64_t hashes[] = {0, UINT64_C(0x0123456789ABCDEF)}; // 0: as before there was one
     for (size_t i = 0; i < MZ_COUNT(hashes); i++) {
         mezzo_checkpoint c = {.graph = hashes[i], .precision = "fp32"}, read = {0};
@@ -191,8 +186,7 @@ static const mz_maker affine = {.name = "affine",
                                 .summary = affine_summary,
                                 .describe = affine_describe};
 
-static void another_maker_needs_no_other_code(void **state) {
-    (void)state;
+TEST(another_maker_needs_no_other_code) {
     mz_model model = {.maker = &affine, .config = {.size = "net.onnx"}}, other = model;
     mezzo_checkpoint c = {.precision = "fp32"};
     mz_session_options o = small("mlp");
@@ -228,13 +222,4 @@ static void another_maker_needs_no_other_code(void **state) {
     mz_examples_free(&x);
     mz_session_close(&session);
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sketches_are_what_is_opened), cmocka_unit_test(samples_share_a_cache),
-        cmocka_unit_test(inputs_have_roles),           cmocka_unit_test(models_are_told_apart),
-        cmocka_unit_test(checkpoints_keep_the_hash),   cmocka_unit_test(another_maker_needs_no_other_code),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,7 +140,7 @@ static void gathers_ahead_change_no_bit(void **state) {
 int main(void) {
     mezzo_device *device;
     const struct CMUnitTest tests[] = {cmocka_unit_test(gathers_ahead_change_no_bit)};
-    queue_open(); // its helpers alone are used here
+    queue_open(NULL); // its helpers alone are used here
     if (!test_device_opens() || mezzo_device_open(test_device(), 1, &device) != MEZZO_OK)
         return TEST_SKIPPED;
     const bool captures_there = device->backend->capture_begin != NULL;

@@ -1,12 +1,8 @@
 // Token shards of llm.c and nanoGPT: told apart, read as they are, and refused when they are not what they say.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "data/shards.h"
+#include "test.h"
 
 static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
     assert_int_equal(got, expected);
@@ -20,8 +16,7 @@ static const uint32_t wide[] = {7, 128255, 65536};
 #define NARROW ((mz_tokens){(const unsigned char *)narrow, 2, MZ_COUNT(narrow)})
 #define WIDE   ((mz_tokens){(const unsigned char *)wide, 4, MZ_COUNT(wide)})
 
-static void what_is_written_is_read_back(void **state) {
-    (void)state;
+TEST(what_is_written_is_read_back) {
     const mz_tokens twice[] = {NARROW, NARROW};
     mz_shard shard;
     for (mezzo_shard_format format = MEZZO_SHARD_LLMC; format <= MEZZO_SHARD_NANOGPT; format++) {
@@ -54,8 +49,7 @@ static void what_is_written_is_read_back(void **state) {
     mz_free(bytes);
 }
 
-static void what_does_not_fit_is_not_written(void **state) {
-    (void)state;
+TEST(what_does_not_fit_is_not_written) {
     const mz_tokens tokens = WIDE, none = {NULL, 2, 0};
     const mz_tokens many = {NULL, 2, (uint64_t)INT32_MAX + 1};
     assert_error_has(mz_shard_write("x.bin", MEZZO_SHARD_NANOGPT, 4, &tokens, 1), MEZZO_ERR_INVALID,
@@ -67,8 +61,7 @@ static void what_does_not_fit_is_not_written(void **state) {
     assert_false(mz_path_exists("x.bin") || mz_path_exists("x.bin.tmp"));
 }
 
-static void damaged_shards_are_refused(void **state) {
-    (void)state;
+TEST(damaged_shards_are_refused) {
     static const struct {
         int32_t header[3];
         size_t size;
@@ -115,8 +108,7 @@ static size_t put_tokens(unsigned char *bytes, size_t count, int bits, uint32_t 
     return count * (size_t)bits / 8;
 }
 
-static void bare_tokens_of_another_width_are_refused(void **state) {
-    (void)state;
+TEST(bare_tokens_of_another_width_are_refused) {
     static unsigned char bytes[8 * 5000];
     static const struct {
         size_t count;
@@ -152,8 +144,7 @@ static void bare_tokens_of_another_width_are_refused(void **state) {
 
 // pickle.dump({"vocab_size": N, "itos": {0: "\n", …}, "stoi": {…}}, file), as nanoGPT's prepare.py has it, by protocol
 // 4 and 2; and what is no such file.
-static void the_vocabulary_of_meta_pkl_is_read(void **state) {
-    (void)state;
+TEST(the_vocabulary_of_meta_pkl_is_read) {
 #define P4(n)                                                                                                          \
     "\x80\4\x95\x20\0\0\0\0\0\0\0}\x94(\x8c\nvocab_size\x94" n "\x8c\4itos\x94}\x94(K\0\x8c\1\n\x94K\1\x8c\1a\x94uu."
 #define P2(n) "\x80\2}q\0(X\n\0\0\0vocab_sizeq\1" n "X\4\0\0\0itosq\2}q\3K\0X\1\0\0\0\nq\4su."
@@ -184,15 +175,4 @@ static void the_vocabulary_of_meta_pkl_is_read(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "'meta.pkl': no vocab_size"));
     assert_int_equal(mz_meta_vocab("none.pkl", &vocab), MEZZO_OK);
     assert_int_equal(vocab, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read_back),
-        cmocka_unit_test(what_does_not_fit_is_not_written),
-        cmocka_unit_test(damaged_shards_are_refused),
-        cmocka_unit_test(bare_tokens_of_another_width_are_refused),
-        cmocka_unit_test(the_vocabulary_of_meta_pkl_is_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,8 +124,7 @@ static void same_but_frozen(const char *device, mezzo_precision precision, mezzo
     close_run(&start);
 }
 
-static void frozen_parameters_stay_and_the_others_do_not_notice(void **state) {
-    (void)state;
+TEST(frozen_parameters_stay_and_the_others_do_not_notice) {
     for (size_t i = 0; i < MZ_COUNT(precisions); i++) {
         same_but_frozen("cpu", precisions[i], MEZZO_MASTER_FP32, 0);
         same_but_frozen("cpu", precisions[i], MEZZO_MASTER_FP32, 4); // the head in blocks
@@ -138,8 +137,7 @@ static void frozen_parameters_stay_and_the_others_do_not_notice(void **state) {
 }
 
 // Written and read again, and once more after steps: nothing of a frozen master is lost, whatever halves it is kept in.
-static void frozen_masters_are_read_as_they_were_written(void **state) {
-    (void)state;
+TEST(frozen_masters_are_read_as_they_were_written) {
     for (mezzo_master master = MEZZO_MASTER_SPLIT; master <= MEZZO_MASTER_STOCHASTIC; master++) {
         run r;
         float written[48 * 16], read[48 * 16];
@@ -165,8 +163,7 @@ static void count_row(void *user, const mezzo_explain_row *row) {
 }
 
 // Nothing before the first trained parameter is differentiated.
-static void frozen_parameters_cost_no_backward(void **state) {
-    (void)state;
+TEST(frozen_parameters_cost_no_backward) {
     int all[2] = {0}, some[2] = {0};
     mezzo_program *program;
     run r, plain;
@@ -191,8 +188,7 @@ static mezzo_status fill_or_fail(void *user, mezzo_program *p, uint64_t index) {
     return index == 1 ? MEZZO_ERR_FORMAT : fixture_fill(user, p, index);
 }
 
-static void wrong_calls_change_nothing(void **state) {
-    (void)state;
+TEST(wrong_calls_change_nothing) {
     run r, plain;
     mezzo_step *step;
     const asked a = {.device = "cpu", .precision = MEZZO_PRECISION_FP16};
@@ -230,8 +226,7 @@ static void wrong_calls_change_nothing(void **state) {
 }
 
 // A pair that was stepped too early works on: torch's would fail for ever.
-static void a_premature_step_leaves_no_state(void **state) {
-    (void)state;
+TEST(a_premature_step_leaves_no_state) {
     run r;
     open_run(&(asked){.device = "cpu", .precision = MEZZO_PRECISION_FP16}, &r);
     assert_int_equal(mezzo_scaler_step(r.f.scaler, r.f.optimizer), MEZZO_ERR_INVALID);
@@ -253,8 +248,7 @@ static void a_premature_step_leaves_no_state(void **state) {
 }
 
 // An optimizer whose parameters have no gradients is refused, whatever others have: AdamW would decay its weights.
-static void gradients_are_known_per_optimizer(void **state) {
-    (void)state;
+TEST(gradients_are_known_per_optimizer) {
     static const char *const mine[] = {"wpe.weight"};
     mezzo_optimizer *other;
     mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
@@ -309,8 +303,7 @@ static void same_weights(run *a, run *b) {
     assert_true(a->report.loss == b->report.loss);
 }
 
-static void steps_from_other_threads_have_the_same_bits(void **state) {
-    (void)state;
+TEST(steps_from_other_threads_have_the_same_bits) {
     const asked cpu = {.device = "cpu", .precision = MEZZO_PRECISION_BF16}, ref = {.device = "ref"};
     run alone, ref_alone, moved, first, second, third;
     open_run(&cpu, &alone);
@@ -331,17 +324,4 @@ static void steps_from_other_threads_have_the_same_bits(void **state) {
     run *all[] = {&alone, &ref_alone, &moved, &first, &second, &third};
     for (size_t i = 0; i < MZ_COUNT(all); i++)
         close_run(all[i]);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frozen_parameters_stay_and_the_others_do_not_notice),
-        cmocka_unit_test(frozen_masters_are_read_as_they_were_written),
-        cmocka_unit_test(frozen_parameters_cost_no_backward),
-        cmocka_unit_test(wrong_calls_change_nothing),
-        cmocka_unit_test(a_premature_step_leaves_no_state),
-        cmocka_unit_test(gradients_are_known_per_optimizer),
-        cmocka_unit_test(steps_from_other_threads_have_the_same_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

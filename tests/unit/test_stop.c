@@ -200,8 +200,7 @@ static int make_files(void **state) {
     return 0;
 }
 
-static void test_everything_long_can_be_stopped(void **state) {
-    (void)state;
+TEST(test_everything_long_can_be_stopped) {
     for (size_t i = 0; i < MZ_COUNT(calls); i++) {
         must(mz_dir_remove("out"));
         mz_stop *former = mz_stop_enter(&stop);
@@ -228,8 +227,7 @@ static void test_everything_long_can_be_stopped(void **state) {
 }
 
 // A run that is asked before it begins leaves no folder, and one that is to go on keeps its checkpoint.
-static void test_runs_that_are_stopped_before_they_begin(void **state) {
-    (void)state;
+TEST(test_runs_that_are_stopped_before_they_begin) {
     tiny_log log = {.stop = 1};
     mezzo_train_result result;
     tiny_clean("new");
@@ -243,10 +241,4 @@ static void test_runs_that_are_stopped_before_they_begin(void **state) {
     assert_int_equal(result.steps, 4);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_everything_long_can_be_stopped),
-        cmocka_unit_test(test_runs_that_are_stopped_before_they_begin),
-    };
-    return cmocka_run_group_tests(tests, make_files, NULL);
-}
+TEST_GROUP(make_files, NULL)

@@ -13,8 +13,7 @@
 static const mz_shape shape = {3, {2, 15, 7}};
 static const mz_storage heads = {true, {0, 5, 7}, {0, 8, 9}};
 
-static void test_elements_lie_where_padding_leaves_them(void **state) {
-    (void)state;
+TEST(test_elements_lie_where_padding_leaves_them) {
     mz_layout layout;
     assert_int_equal(mz_stored_count(&shape, &heads), 2 * 24 * 9);
     assert_true(mz_layout_of(&shape, &heads, &layout));
@@ -31,8 +30,7 @@ static void test_elements_lie_where_padding_leaves_them(void **state) {
     assert_false(mz_layout_of(&shape, &three, &layout));
 }
 
-static void test_views_share_places(void **state) {
-    (void)state;
+TEST(test_views_share_places) {
     mz_shape flat = {2, {30, 7}}, cut = {4, {2, 3, 5, 7}}, wrong = {2, {2, 105}};
     mz_storage of_flat = {true, {5, 7}, {8, 9}}, of_cut = {true, {0, 0, 5, 7}, {0, 0, 8, 9}};
     mz_storage of_wrong = {true, {0, 7}, {0, 9}}, none = {0};
@@ -42,8 +40,7 @@ static void test_views_share_places(void **state) {
     assert_false(mz_storage_same_places(&shape, &heads, &flat, &none));
 }
 
-static void test_policies_are_read(void **state) {
-    (void)state;
+TEST(test_policies_are_read) {
     mz_storage_policy p;
     assert_true(mz_policy_parse("vocabulary=64,head=8+3,physical", &p));
     assert_int_equal(mz_policy_extent(&p, MZ_AXIS_VOCABULARY, 257), 320);
@@ -247,8 +244,7 @@ static void same_bits(const run *a, run b) {
     free(b.numbers);
 }
 
-static void test_padding_changes_no_bit_on_ref(void **state) {
-    (void)state;
+TEST(test_padding_changes_no_bit_on_ref) {
     static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16};
     for (int m = 0; m < MODELS; m++)
         for (size_t p = 0; p < MZ_COUNT(precisions); p++) {
@@ -263,8 +259,7 @@ static void test_padding_changes_no_bit_on_ref(void **state) {
 
 // What the other backends do: products and sums run over padding, all else stands between copies. One micro batch: with
 // more, a gradient that a copy brings is rounded to FP32 before it is added.
-static void test_running_over_padding_changes_no_bit_on_ref(void **state) {
-    (void)state;
+TEST(test_running_over_padding_changes_no_bit_on_ref) {
     for (int m = 0; m < MODELS; m++) {
         run plain = train("ref", (which)m, MEZZO_PRECISION_BF16, MEZZO_MASTER_FP32, "", false);
         same_bits(&plain, train("ref", (which)m, MEZZO_PRECISION_BF16, MEZZO_MASTER_FP32, "8,physical", false));
@@ -273,8 +268,7 @@ static void test_running_over_padding_changes_no_bit_on_ref(void **state) {
 }
 
 // Scales and blocks are those of the elements, wherever they lie.
-static void test_narrow_operands_do_not_see_padding(void **state) {
-    (void)state;
+TEST(test_narrow_operands_do_not_see_padding) {
     static const char *const policies[] = {"8,physical", "+3,physical", "8,eight16", "8,eight16,physical"};
     for (int narrow = 0; narrow < 2; narrow++) {
         const mezzo_precision precision = narrow ? MEZZO_PRECISION_BF16 : MEZZO_PRECISION_FP8;
@@ -291,8 +285,7 @@ static void test_narrow_operands_do_not_see_padding(void **state) {
     emulated = MEZZO_BLOCKS_NONE;
 }
 
-static void test_masters_of_every_kind_may_have_padding(void **state) {
-    (void)state;
+TEST(test_masters_of_every_kind_may_have_padding) {
     static const mezzo_master masters[] = {MEZZO_MASTER_SPLIT, MEZZO_MASTER_STOCHASTIC};
     for (size_t m = 0; m < MZ_COUNT(masters); m++) {
         run plain = train("ref", GPT2, MEZZO_PRECISION_BF16, masters[m], "", false);
@@ -321,8 +314,7 @@ static void stays_within_bounds(const char *device, const char *policy) {
     }
 }
 
-static void test_padding_stays_within_bounds(void **state) {
-    (void)state;
+TEST(test_padding_stays_within_bounds) {
     mezzo_device *gpu;
     stays_within_bounds("cpu", "8");
     if (mezzo_device_open("cuda", 0, &gpu) != MEZZO_OK) {
@@ -380,8 +372,7 @@ static void features(const char *name, const char *policy, float out[NUMBERS]) {
     mezzo_device_close(device);
 }
 
-static void test_what_the_host_writes_meets_padded_weights(void **state) {
-    (void)state;
+TEST(test_what_the_host_writes_meets_padded_weights) {
     static const char *const devices[] = {"ref", "cpu", "cuda"}, *const policies[] = {"8", "8,physical"};
     float plain[NUMBERS], padded[NUMBERS];
     for (size_t d = 0; d < MZ_COUNT(devices); d++) {
@@ -457,8 +448,7 @@ static void update(const char *name, bool sgd, mezzo_master master, const char *
     mezzo_device_close(device);
 }
 
-static void test_the_update_goes_by_logical_elements(void **state) {
-    (void)state;
+TEST(test_the_update_goes_by_logical_elements) {
     static const char *const devices[] = {"ref", "cpu"};
     for (size_t d = 0; d < MZ_COUNT(devices); d++)
         for (int kind = 0; kind < 2; kind++)
@@ -545,15 +535,13 @@ static void look_at_padding(const char *name) {
     mezzo_device_close(device);
 }
 
-static void test_looking_skips_padding(void **state) {
-    (void)state;
+TEST(test_looking_skips_padding) {
     look_at_padding("ref");
     look_at_padding("cpu");
 }
 
 // A kernel that does not read where storage says is not offered padded tensors.
-static void test_kernels_that_do_not_know_padding_are_refused(void **state) {
-    (void)state;
+TEST(test_kernels_that_do_not_know_padding_are_refused) {
     mezzo_device *device;
     mz_prepared prepared;
     mz_tensor x = {.dtype = MEZZO_F32, .shape = shape, .storage = heads};
@@ -578,8 +566,7 @@ static void stored_as(const mezzo_params *params, const char *name, int d, int i
                  p->storage.pitch[d], inner, pitch);
 }
 
-static void test_axes_are_found(void **state) {
-    (void)state;
+TEST(test_axes_are_found) {
     mezzo_device *device;
     mezzo_params *params;
     must(mezzo_device_open("ref", 1, &device));
@@ -614,23 +601,4 @@ static void test_axes_are_found(void **state) {
     mezzo_params_free(params);
     mezzo_graph_free(g);
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elements_lie_where_padding_leaves_them),
-        cmocka_unit_test(test_views_share_places),
-        cmocka_unit_test(test_policies_are_read),
-        cmocka_unit_test(test_padding_changes_no_bit_on_ref),
-        cmocka_unit_test(test_running_over_padding_changes_no_bit_on_ref),
-        cmocka_unit_test(test_narrow_operands_do_not_see_padding),
-        cmocka_unit_test(test_masters_of_every_kind_may_have_padding),
-        cmocka_unit_test(test_padding_stays_within_bounds),
-        cmocka_unit_test(test_what_the_host_writes_meets_padded_weights),
-        cmocka_unit_test(test_the_update_goes_by_logical_elements),
-        cmocka_unit_test(test_looking_skips_padding),
-        cmocka_unit_test(test_kernels_that_do_not_know_padding_are_refused),
-        cmocka_unit_test(test_axes_are_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,9 +23,8 @@ static void refused(const char *text, const char *words) {
         fail_msg("\"%s\" is not in: %s", words, mezzo_error_message());
 }
 
-static void test_pairs(void **state) {
+TEST(test_pairs) {
     mz_study s;
-    (void)state;
     loaded(HEAD "4,128,1,64,fp32,base,1,1,64,1000,2.0,6.4,100,\"[0.064, 0.064]\"\n"
                 "4,128,1,64,bf16,base,1,1,64,1500,1.5,,,\n"
                 "4,128,2,64,fp32,recompute,1,2,64,1000,2.0,,,\n" // another rung: apart
@@ -63,9 +62,8 @@ static void test_pairs(void **state) {
     mz_study_free(&s);
 }
 
-static void test_energy(void **state) { // energies that are power over another window are made anew
+TEST(test_energy) { // energies that are power over another window are made anew
     mz_study s;
-    (void)state;
     loaded(HEAD "4,128,1,100,fp32,base,1,1,100,1000,,50,100,\n" // a step takes 0.1 s at 100 W: 10 J, not 50
                 "4,128,1,100,amp,base,1,1,100,2000,,40,160,\n", // 0.05 s at 160 W: 8 J, not 40
            &s);
@@ -75,9 +73,8 @@ static void test_energy(void **state) { // energies that are power over another 
 }
 
 // Other people's tables: empty rungs, integers that pandas wrote as floats, columns of other names.
-static void test_others_tables(void **state) {
+TEST(test_others_tables) {
     mz_study s;
-    (void)state;
     loaded("layers,d_model,bs,seqlen,speedup_amp_over_fp32,adj_amp,adj_fp32,ga_amp,ga_fp32\n"
            "4,128,1,64,1.5,,,,\n4,128,2.0,64,2.5,base,,1.0,1\n4,128,4,64,2.5,half_batch,,,\n",
            &s);
@@ -104,8 +101,7 @@ static void test_others_tables(void **state) {
     }
 }
 
-static void test_refuses(void **state) {
-    (void)state;
+TEST(test_refuses) {
     refused("", "empty");
     refused("layers,d_model,bs,seqlen,prec,tps\n", "a header and no row");
     refused("layers,d_model,bs,prec,tps\n4,128,1,fp32,10\n", "needs the column 'seqlen'; there are 'layers'");
@@ -139,10 +135,9 @@ static void curve_of(const double *speedups, size_t n, mz_study *s, mz_analysis 
     must(mz_analyze(s, 200, 1, a));
 }
 
-static void test_crossings(void **state) {
+TEST(test_crossings) {
     mz_study s;
     mz_analysis a;
-    (void)state;
     // Up half-way in ln(speedup) between 64 and 128, down at a third between 256 and 512: e^(-1/3·…)
     const double values[] = {0.5, 2, 1.25, 0.64};
     curve_of(values, 4, &s, &a);
@@ -176,13 +171,12 @@ static mz_pair pair(int64_t layers, int64_t d_model, int64_t tokens, double spee
     return (mz_pair){.key = {layers, d_model, 1, tokens}, .tokens = tokens, .speedup = speedup};
 }
 
-static void test_rules(void **state) {
+TEST(test_rules) {
     // At width 256 the candidate wins from 200 on, at width 512 always; one shape in the middle costs little either
     // way.
     const mz_pair pairs[] = {pair(4, 256, 100, 0.5),  pair(4, 256, 200, 1.5), pair(4, 256, 400, 2),
                              pair(4, 256, 800, 0.99), pair(4, 512, 100, 1.1), pair(4, 512, 200, 1.2)};
     mz_rules rules;
-    (void)state;
     must(mz_rules_fit(pairs, MZ_COUNT(pairs), &rules));
     assert_int_equal(rules.n, 2);
     assert_int_equal(rules.rules[0].kind, MZ_RULE_FROM);
@@ -214,10 +208,9 @@ static void test_rules(void **state) {
     mz_rules_free(&rules);
 }
 
-static void test_cross_validation(void **state) { // repeats of a shape never stand on both sides
+TEST(test_cross_validation) { // repeats of a shape never stand on both sides
     enum { N = 40 };
     mz_pair pairs[N];
-    (void)state;
     // Each shape alone decides its width's rule: if a twin of the tested pair were learnt from, everything would be
     // right.
     for (int i = 0; i < N; i++)
@@ -228,7 +221,7 @@ static void test_cross_validation(void **state) { // repeats of a shape never st
     assert_true(score.accuracy < 0.5); // a neighbour's rule is always the wrong one
 }
 
-static void test_published(void **state) {
+TEST(test_published) {
     static const struct {
         int64_t d_model, bs, seq;
         const char *precision;
@@ -236,7 +229,6 @@ static void test_published(void **state) {
                  {512, 1, 600, "fp16"}, {512, 1, 599, "fp32"},  {256, 4, 256, "fp16"},
                  {256, 1, 999, "fp32"}, {511, 1, 1000, "fp16"}, {511, 1, 640, "fp32"}};
     mz_rules rules;
-    (void)state;
     must(mz_rules_load("t4-glm4moe", &rules));
     for (size_t i = 0; i < MZ_COUNT(asked); i++) {
         mz_advice advice;
@@ -254,11 +246,10 @@ static void rules_refused(const char *text, const char *words) {
         fail_msg("\"%s\" is not in: %s", words, mezzo_error_message());
 }
 
-static void test_bad_rules(void **state) {
+TEST(test_bad_rules) {
 #define START                                                                                                          \
     "{\"format\": \"mezzo-rules\", \"version\": 1, \"name\": \"x\", \"baseline\": \"fp32\", \"candidate\": \"amp\", "  \
     "\"source\": \"y\", "
-    (void)state;
     rules_refused("{}", "'format'");
     rules_refused("[1]", "bad.json");
     rules_refused("{\"format\": \"other\"}", "mezzo analyze writes");
@@ -277,11 +268,10 @@ static void test_bad_rules(void **state) {
 
 // Two shapes of five win at random: rules by width and tokens learn noise, cross-validate worse than "always", and are
 // not offered.
-static void test_constant(void **state) {
+TEST(test_constant) {
     mz_study s;
     mz_analysis a;
     mz_text t = {0};
-    (void)state;
     mz_text_addf(&t, "layers,d_model,bs,seqlen,speedup_amp_over_fp32\n");
     for (int i = 0; i < 40; i++)
         mz_text_addf(&t, "%d,%d,1,%d,%g\n", 1 + i / 10, 64 << (i % 2), 32 << (i % 10 / 2),
@@ -299,8 +289,7 @@ static void test_constant(void **state) {
     mz_study_free(&s);
 }
 
-static void test_decide(void **state) {
-    (void)state;
+TEST(test_decide) {
     static const struct {
         mz_option options[3];
         int chosen;
@@ -341,8 +330,7 @@ static void test_decide(void **state) {
     }
 }
 
-static void test_built_in_rules(void **state) {
-    (void)state;
+TEST(test_built_in_rules) {
     mz_rules rules;
     mz_advice advice;
     static const char *const names[] = {"h200-gpt2", "h100-glm4_moe", "amx-glm4_moe"};
@@ -364,13 +352,12 @@ static void test_built_in_rules(void **state) {
 }
 
 // Somebody else's study: what is known of it must come out.
-static void test_t4(void **state) {
+TEST(test_t4) {
     const char *source = getenv("MEZZO_SOURCE");
     static const char *const places[] = {"../shared/data", "../../shared/data"};
     mz_study s;
     mz_analysis a;
     char path[4096];
-    (void)state;
     for (size_t i = 0; i < MZ_COUNT(places); i++) {
         snprintf(path, sizeof path, "%s/%s/t4_full_data.csv", source != NULL ? source : ".", places[i]);
         if (mz_path_exists(path))
@@ -398,21 +385,4 @@ static void test_t4(void **state) {
     assert_true(a.rule_cv.log_regret < a.always_candidate.log_regret);
     mz_analysis_free(&a);
     mz_study_free(&s);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs),
-                                       cmocka_unit_test(test_energy),
-                                       cmocka_unit_test(test_others_tables),
-                                       cmocka_unit_test(test_refuses),
-                                       cmocka_unit_test(test_crossings),
-                                       cmocka_unit_test(test_rules),
-                                       cmocka_unit_test(test_cross_validation),
-                                       cmocka_unit_test(test_published),
-                                       cmocka_unit_test(test_bad_rules),
-                                       cmocka_unit_test(test_constant),
-                                       cmocka_unit_test(test_decide),
-                                       cmocka_unit_test(test_built_in_rules),
-                                       cmocka_unit_test(test_t4)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

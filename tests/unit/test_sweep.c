@@ -11,9 +11,8 @@ static void rung_is(const mz_rung *r, const char *name, bool recompute, int64_t 
     assert_true(r->recompute == recompute && r->micro_batch == micro && r->grad_accum == accum && r->seq_len == seq);
 }
 
-static void test_ladder(void **state) {
+TEST(test_ladder) {
     mz_rung r[MZ_RUNGS_MAX];
-    (void)state;
     assert_int_equal(mz_ladder(8, 128, r), 5);
     rung_is(&r[0], "base", false, 8, 1, 128);
     rung_is(&r[1], "recompute", true, 8, 1, 128);
@@ -49,11 +48,10 @@ static void keep_rung(void *user, const mz_sweep_progress *p) {
 
 // Every allocation of a sweep of one shape fails once. What fails while a rung is tried leads to the next one, with the
 // same words as a prediction; a row is written or none is; nothing else happens.
-static void test_real_failure(void **state) {
+TEST(test_real_failure) {
     mezzo_device *device;
     char rung[MZ_STUDY_NAME] = "";
     int by_recompute = 0, refused = 0;
-    (void)state;
     must(mezzo_device_open("cpu", 1, &device));
     const mz_sweep_options o = tiny("failing.csv");
     for (int64_t n = 0;; n++) {
@@ -78,9 +76,4 @@ static void test_real_failure(void **state) {
     assert_true(by_recompute > 50);
     assert_true(refused > 0); // outside of a rung: the sweep ends
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ladder), cmocka_unit_test(test_real_failure)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,8 +28,7 @@ static void write_array(const char *path, const char *descr, const char *shape, 
     write_npy(path, 1, header, data, bytes);
 }
 
-static void every_type_is_read(void **state) {
-    (void)state;
+TEST(every_type_is_read) {
     static const float f4[] = {1.5F, -2, 3};
     static const double f8[] = {1.5, -2, 3};
     static const uint8_t u1[] = {0, 128, 255};
@@ -68,8 +67,7 @@ static void refused(const char *says) {
         fail_msg("%s \"%s\", expected \"%s\"", mezzo_status_name(status), mezzo_error_message(), says);
 }
 
-static void others_are_refused(void **state) {
-    (void)state;
+TEST(others_are_refused) {
     static const float f4[] = {1, 2, 3};
     must(mz_file_write_atomic("bad.npy", "PK\3\4 not an array", 18));
     refused("not a NumPy .npy");
@@ -130,8 +128,7 @@ static mz_task *open_set(mezzo_model_config *model, double split) {
 
 // Every example is in one of the two sets, once a pass; labels stay with their rows; what fills the last batch up
 // counts nothing.
-static void a_pass_sees_every_example_once(void **state) {
-    (void)state;
+TEST(a_pass_sees_every_example_once) {
     mezzo_model_config model;
     int seen[N] = {0};
     write_set();
@@ -161,8 +158,7 @@ static void a_pass_sees_every_example_once(void **state) {
     mz_task_close(task);
 }
 
-static void a_batch_is_known_by_its_number(void **state) {
-    (void)state;
+TEST(a_batch_is_known_by_its_number) {
     mezzo_model_config model;
     float first[8 * FEATURES];
     mz_source *a, *b;
@@ -188,8 +184,7 @@ static void spoil(void *user, mz_examples *examples) {
     x[2 * FEATURES + 1] = *(const float *)user;
 }
 
-static void a_bad_batch_is_blank(void **state) {
-    (void)state;
+TEST(a_bad_batch_is_blank) {
     mezzo_model_config model;
     char fault[200];
     float bad = NAN;
@@ -217,8 +212,7 @@ static void set_is_refused(const char *says) {
         fail_msg("%s \"%s\", expected \"%s\"", mezzo_status_name(status), mezzo_error_message(), says);
 }
 
-static void sets_that_make_no_sense_are_refused(void **state) {
-    (void)state;
+TEST(sets_that_make_no_sense_are_refused) {
     static const float x[] = {1, 2, 3, INFINITY};
     static const int32_t y[] = {0, -3};
     static const float real[] = {0, 1};
@@ -240,8 +234,7 @@ static const char *const toy[] = {"--model=toy", "--data=",       "--steps=60", 
                                   "--lr=1e-2",   "--log-every=1", "--eval-final", "--layers=0",
                                   "--heads=0",   "--d-model=0",   "--seq-len=0",  NULL};
 
-static void the_toy_model_learns(void **state) {
-    (void)state;
+TEST(the_toy_model_learns) {
     mezzo_train_result r;
     mezzo_eval_result e;
     tiny_log log = {0};
@@ -257,8 +250,7 @@ static void the_toy_model_learns(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "no samples"));
 }
 
-static void a_classifier_resumes_to_the_bit(void **state) {
-    (void)state;
+TEST(a_classifier_resumes_to_the_bit) {
     mezzo_train_result r;
     tiny_log log = {0};
     const char *whole[] = {"--model=mlp", "--data=x.npy", "--labels=y.npy", "--steps=20",    "--layers=1",
@@ -286,8 +278,7 @@ static void a_classifier_resumes_to_the_bit(void **state) {
         MEZZO_ERR_INVALID);
 }
 
-static void data_that_does_not_fit_the_model_is_refused(void **state) {
-    (void)state;
+TEST(data_that_does_not_fit_the_model_is_refused) {
     mezzo_train_result r;
     tiny_log log = {0};
     const char *wide[] = {"--model=toy", "--data=x.npy", "--labels=y.npy", "--layers=0",
@@ -303,19 +294,4 @@ static void data_that_does_not_fit_the_model_is_refused(void **state) {
     assert_non_null(strstr(mezzo_error_message(), "label 2 in row 2"));
     assert_int_equal(tiny_run("none", text, &log, &r), MEZZO_ERR_INVALID);
     assert_non_null(strstr(mezzo_error_message(), "data.labels"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_is_read),
-        cmocka_unit_test(others_are_refused),
-        cmocka_unit_test(a_pass_sees_every_example_once),
-        cmocka_unit_test(a_batch_is_known_by_its_number),
-        cmocka_unit_test(a_bad_batch_is_blank),
-        cmocka_unit_test(sets_that_make_no_sense_are_refused),
-        cmocka_unit_test(the_toy_model_learns),
-        cmocka_unit_test(a_classifier_resumes_to_the_bit),
-        cmocka_unit_test(data_that_does_not_fit_the_model_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

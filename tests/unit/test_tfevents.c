@@ -1,15 +1,11 @@
 #define _GNU_SOURCE
 // Event files are frames whose checksums hold, with the messages that TensorBoard expects. (test_python_readers.c has
 // TensorBoard itself read them.)
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "io/file.h"
 #include "io/tfevents.h"
+#include "test.h"
 
 static uint32_t little32(const unsigned char *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -63,8 +59,7 @@ static mz_tfevents *open_in(const char *folder, int64_t resume_step) {
     return events;
 }
 
-static void a_file_is_a_version_then_one_record_a_step(void **state) {
-    (void)state;
+TEST(a_file_is_a_version_then_one_record_a_step) {
     mz_dir_remove("plain");
     mz_tfevents *events = open_in("plain", -1);
     assert_int_equal(mz_tfevents_write(events, 0), MEZZO_OK); // nothing collected: no record
@@ -95,8 +90,7 @@ static void a_file_is_a_version_then_one_record_a_step(void **state) {
     mz_free(data);
 }
 
-static void a_resumed_run_is_a_new_file_that_drops_later_steps(void **state) {
-    (void)state;
+TEST(a_resumed_run_is_a_new_file_that_drops_later_steps) {
     mz_dir_remove("resumed");
     mz_tfevents_close(open_in("resumed", -1));
     mz_tfevents_close(open_in("resumed", 41));
@@ -110,8 +104,7 @@ static void a_resumed_run_is_a_new_file_that_drops_later_steps(void **state) {
 }
 
 // Each write that fails is told; the records before it stay whole.
-static void a_failed_write_is_an_error(void **state) {
-    (void)state;
+TEST(a_failed_write_is_an_error) {
     mz_dir_remove("failing");
     mz_tfevents *events = open_in("failing", -1);
     mz_tfevents_add_scalar(events, "x", 1);
@@ -136,13 +129,4 @@ static void a_failed_write_is_an_error(void **state) {
         records++;
     assert_in_range(records, 2, 5);
     mz_free(data);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_is_a_version_then_one_record_a_step),
-        cmocka_unit_test(a_resumed_run_is_a_new_file_that_drops_later_steps),
-        cmocka_unit_test(a_failed_write_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

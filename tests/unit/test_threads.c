@@ -106,8 +106,7 @@ static void *run(void *user) {
     return NULL;
 }
 
-static void test_threads_share_nothing(void **state) {
-    (void)state;
+TEST(test_threads_share_nothing) {
     static work alone[2], works[THREADS];
     pthread_t threads[THREADS];
     mezzo_tokenizer *shared;
@@ -128,9 +127,4 @@ static void test_threads_share_nothing(void **state) {
         assert_memory_equal(works[i].losses, alone[i % 2].losses, sizeof works[i].losses);
     }
     mezzo_tokenizer_free(shared);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_share_nothing)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 // Text → tokens → the same text; characters numbered as Python's sorted(set(text)); files that lie are refused.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "base/base.h"
 #include "data/tokenizer.h"
@@ -12,6 +7,7 @@
 #include "io/json.h"
 #include "io/utf8.h"
 #include "mezzo/data.h"
+#include "test.h"
 
 static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
     assert_int_equal(got, expected);
@@ -34,8 +30,7 @@ static void assert_round_trip(const mezzo_tokenizer *tok, const char *text, size
     free(tokens);
 }
 
-static void bytes_are_their_values(void **state) {
-    (void)state;
+TEST(bytes_are_their_values) {
     mezzo_tokenizer *tok;
     assert_int_equal(mezzo_tokenizer_create_byte(&tok), MEZZO_OK);
     assert_int_equal(mezzo_tokenizer_vocab(tok), 256);
@@ -51,8 +46,7 @@ static void bytes_are_their_values(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
-static void characters_are_numbered_in_code_point_order(void **state) {
-    (void)state;
+TEST(characters_are_numbered_in_code_point_order) {
     // sorted(set("zé a漢a\n😀")) == ['\n', ' ', 'a', 'z', 'é', '漢', '😀']
     const char *text = "zé a漢a\n😀";
     static const int32_t expected[] = {3, 4, 1, 2, 5, 2, 0, 6};
@@ -86,8 +80,7 @@ static void characters_are_numbered_in_code_point_order(void **state) {
 }
 
 // Every code point there is, and every malformed form of RFC 3629's table.
-static void utf8_is_read_strictly(void **state) {
-    (void)state;
+TEST(utf8_is_read_strictly) {
     for (uint32_t code = 0; code < 0x110000; code++) {
         char bytes[4];
         uint32_t back;
@@ -124,8 +117,7 @@ static void utf8_is_read_strictly(void **state) {
 }
 
 // In the form of the `tokenizers` library; its vocabulary has the characters, but for U+0000.
-static void a_saved_tokenizer_has_the_published_form(void **state) {
-    (void)state;
+TEST(a_saved_tokenizer_has_the_published_form) {
     mezzo_tokenizer *tok;
     json_t *object;
     assert_int_equal(mezzo_tokenizer_create_char("ba\0", 3, &tok), MEZZO_OK);
@@ -139,8 +131,7 @@ static void a_saved_tokenizer_has_the_published_form(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
-static void a_saved_tokenizer_is_the_same(void **state) {
-    (void)state;
+TEST(a_saved_tokenizer_is_the_same) {
     const char text[] = "b\"a\\\n\0é\x01😀"; // a NUL is a character too
     mezzo_tokenizer *tok, *again;
     assert_int_equal(mezzo_tokenizer_create_char(text, sizeof text - 1, &tok), MEZZO_OK);
@@ -164,8 +155,7 @@ static void a_saved_tokenizer_is_the_same(void **state) {
 }
 
 #define HEAD "{\"format\": \"mezzo-tokenizer\", \"version\": 1, "
-static void hostile_tokenizer_files_are_refused(void **state) {
-    (void)state;
+TEST(hostile_tokenizer_files_are_refused) {
     static const struct {
         const char *json, *says;
     } rows[] = {
@@ -205,8 +195,7 @@ static void hostile_tokenizer_files_are_refused(void **state) {
 }
 
 // Files of the form before, which had no other; folders with one go on being read.
-static void files_of_the_older_form_are_read(void **state) {
-    (void)state;
+TEST(files_of_the_older_form_are_read) {
     static const struct {
         const char *json, *kind;
         int32_t vocab;
@@ -228,17 +217,4 @@ static void files_of_the_older_form_are_read(void **state) {
         mezzo_tokenizer_free(again);
         mezzo_tokenizer_free(tok);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_are_their_values),
-        cmocka_unit_test(characters_are_numbered_in_code_point_order),
-        cmocka_unit_test(utf8_is_read_strictly),
-        cmocka_unit_test(a_saved_tokenizer_is_the_same),
-        cmocka_unit_test(a_saved_tokenizer_has_the_published_form),
-        cmocka_unit_test(files_of_the_older_form_are_read),
-        cmocka_unit_test(hostile_tokenizer_files_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

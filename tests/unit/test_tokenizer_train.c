@@ -3,7 +3,6 @@
 //
 // To see it fail: ties by the larger pair, counts that are not looked at again when a pair is taken, a piece that is
 // cut within a word.
-
 #include "fixture.h"
 #include "data/tokenizer_bpe.h"
 #include "io/file.h"
@@ -30,8 +29,7 @@ static void assert_tokens(const mezzo_tokenizer *tok, const char *const *learnt,
 }
 
 // "ab" 4 times, "bc" 3 times; of "ac" and "ad", once each, the one with the lower number.
-static void the_most_frequent_pair_is_merged(void **state) {
-    (void)state;
+TEST(the_most_frequent_pair_is_merged) {
     static const char *const learnt[] = {"ab", "bc", "ac", "ad"};
     write_text("pairs.txt", "ab\nab\nab\nab\nbc\nbc\nbc\nad\nac");
     mezzo_tokenizer *tok = train("pairs.txt", 260, 1);
@@ -43,8 +41,7 @@ static void the_most_frequent_pair_is_merged(void **state) {
 }
 
 // "aaaa": (a, a) three times, but two of them overlap; then "aa" "aa".
-static void runs_are_merged_from_the_left(void **state) {
-    (void)state;
+TEST(runs_are_merged_from_the_left) {
     static const char *const learnt[] = {"aa", "aaa", "aaaa"};
     write_text("runs.txt", "aaa\naaa\naaa\naaaa");
     mezzo_tokenizer *tok = train("runs.txt", 259, 1);
@@ -53,8 +50,7 @@ static void runs_are_merged_from_the_left(void **state) {
 }
 
 // "abc" is made of "ab" "c", and again of "a" "bc": one token with two merges.
-static void a_token_may_have_two_merges(void **state) {
-    (void)state;
+TEST(a_token_may_have_two_merges) {
     mezzo_tokenizer *tok;
     int32_t tokens[8];
     size_t n;
@@ -70,8 +66,7 @@ static void a_token_may_have_two_merges(void **state) {
 }
 
 // Three megabytes of text, so that it is cut, on one thread and on three, as one file and as files of a folder.
-static void threads_and_pieces_change_nothing(void **state) {
-    (void)state;
+TEST(threads_and_pieces_change_nothing) {
     enum { WORDS = 500000 };
     mz_text text = {0};
     uint32_t seed = 7;
@@ -95,8 +90,7 @@ static void threads_and_pieces_change_nothing(void **state) {
     mz_text_free(&text);
 }
 
-static void texts_of_records_are_read(void **state) {
-    (void)state;
+TEST(texts_of_records_are_read) {
     mezzo_tokenizer_trained trained;
     mezzo_tokenizer *tok;
     const char *paths[] = {"records.jsonl"}, *special[] = {"<|end|>"};
@@ -115,8 +109,7 @@ static void texts_of_records_are_read(void **state) {
     mezzo_tokenizer_free(tok);
 }
 
-static void wrong_options_are_named(void **state) {
-    (void)state;
+TEST(wrong_options_are_named) {
     const volatile sig_atomic_t stop = 1;
     const char *text[] = {"pairs.txt"}, *empty[] = {"empty.txt"}, *none[] = {"none.txt"}, *bad[] = {"bad.jsonl"};
     const char *twice[] = {"<|a|>", "<|a|>"}, *letter[] = {"a"};
@@ -146,8 +139,7 @@ static void wrong_options_are_named(void **state) {
     }
 }
 
-static void running_out_of_memory_is_an_error(void **state) {
-    (void)state;
+TEST(running_out_of_memory_is_an_error) {
     const char *path = "pairs.txt";
     mezzo_status status = MEZZO_ERR_MEMORY;
     for (int64_t n = 0; status == MEZZO_ERR_MEMORY; n++) {
@@ -159,13 +151,4 @@ static void running_out_of_memory_is_an_error(void **state) {
     }
     mz_alloc_fail_after(-1);
     must(status);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_most_frequent_pair_is_merged), cmocka_unit_test(runs_are_merged_from_the_left),
-        cmocka_unit_test(a_token_may_have_two_merges),      cmocka_unit_test(threads_and_pieces_change_nothing),
-        cmocka_unit_test(texts_of_records_are_read),        cmocka_unit_test(wrong_options_are_named),
-        cmocka_unit_test(running_out_of_memory_is_an_error)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,10 +2,10 @@
 // refused.
 #include "model_cases.h"
 #include "runtime/passes.h"
+#include "test.h"
 
 // 2Vd + L(4d² + 3·d·d_ff + 2d) + d: the head is untied, there is no bias, and no position has a parameter.
-static void cs336_has_the_assignments_parameter_counts(void **state) {
-    (void)state;
+TEST(cs336_has_the_assignments_parameter_counts) {
     static const struct {
         const char *name;
         int64_t count;
@@ -24,8 +24,7 @@ static void cs336_has_the_assignments_parameter_counts(void **state) {
 
 // transformers' Glm4MoeForCausalLM with the study's configuration counts these; the router's correction bias, a buffer
 // there, is 8 numbers in each of the blocks but the first.
-static void glm4_moe_has_transformers_parameter_counts(void **state) {
-    (void)state;
+TEST(glm4_moe_has_transformers_parameter_counts) {
     static const struct {
         const char *name;
         int64_t count;
@@ -40,8 +39,7 @@ static void glm4_moe_has_transformers_parameter_counts(void **state) {
 }
 
 // What Hugging Face shows as the number of parameters of the published models.
-static void published_models_have_their_parameter_counts(void **state) {
-    (void)state;
+TEST(published_models_have_their_parameter_counts) {
     static const struct {
         const char *name;
         int64_t count;
@@ -91,8 +89,7 @@ static void published_models_have_their_parameter_counts(void **state) {
 }
 
 // As many as gpt2's formula says: V·d + T·d + L(12d² + 13d) + 2d.
-static void gpt2_comes_in_cs336s_sizes(void **state) {
-    (void)state;
+TEST(gpt2_comes_in_cs336s_sizes) {
     static const struct {
         const char *name;
         int64_t d, layers;
@@ -114,8 +111,7 @@ static mezzo_model_config small(const char *name) {
     return config;
 }
 
-static void parameters_have_the_names_other_programs_know(void **state) {
-    (void)state;
+TEST(parameters_have_the_names_other_programs_know) {
     mezzo_model_config config = small("cs336");
     config.layers = 1;
     mezzo_graph *g = build(&config, 3, 4);
@@ -168,8 +164,7 @@ static void parameters_have_the_names_other_programs_know(void **state) {
 
 // The assignment's starts: N(0, 2/(in + out)) and N(0, 1), cut at three deviations; none beyond, and not cut much
 // earlier.
-static void cs336_starts_as_the_assignment_says(void **state) {
-    (void)state;
+TEST(cs336_starts_as_the_assignment_says) {
     mezzo_model_config config = small("cs336");
     config.vocab = 4000;
     mezzo_graph *g = build(&config, 1, 4);
@@ -207,8 +202,7 @@ static void cs336_starts_as_the_assignment_says(void **state) {
 
 // Whatever the precision: logits, scores, choice, and their gradients; a half-precision score would choose other
 // experts.
-static void the_router_is_fp32_in_every_precision(void **state) {
-    (void)state;
+TEST(the_router_is_fp32_in_every_precision) {
     static const mezzo_precision precisions[] = {MEZZO_PRECISION_BF16, MEZZO_PRECISION_FP16, MEZZO_PRECISION_TF32};
     mezzo_model_config config = small("glm4_moe");
     mezzo_graph *g = build(&config, 1, 4);
@@ -235,8 +229,7 @@ static void the_router_is_fp32_in_every_precision(void **state) {
     mezzo_graph_free(g);
 }
 
-static void wrong_sizes_are_refused_by_key_and_number(void **state) {
-    (void)state;
+TEST(wrong_sizes_are_refused_by_key_and_number) {
     mezzo_model_config c = defaults("cs336");
     c.heads = 5, refused(&c, "model.heads (5)", "model.d_model (768)");
     c = defaults("cs336"), c.heads = 768, refused(&c, "model.heads (768)", "even");
@@ -263,8 +256,7 @@ static void wrong_sizes_are_refused_by_key_and_number(void **state) {
 
 // Every token passes as many experts as it should: of each layer's offsets the last is tokens × experts per token, and
 // nothing is dropped.
-static void no_token_is_dropped(void **state) {
-    (void)state;
+TEST(no_token_is_dropped) {
     mezzo_model_config config = small("glm4_moe");
     config.layers = 19, config.experts = 4; // more layers than one concat takes
     mezzo_graph *g = build(&config, 2, 5);
@@ -290,19 +282,4 @@ static void no_token_is_dropped(void **state) {
     mezzo_params_free(params);
     mezzo_device_close(device);
     mezzo_graph_free(g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cs336_has_the_assignments_parameter_counts),
-        cmocka_unit_test(published_models_have_their_parameter_counts),
-        cmocka_unit_test(glm4_moe_has_transformers_parameter_counts),
-        cmocka_unit_test(gpt2_comes_in_cs336s_sizes),
-        cmocka_unit_test(parameters_have_the_names_other_programs_know),
-        cmocka_unit_test(cs336_starts_as_the_assignment_says),
-        cmocka_unit_test(the_router_is_fp32_in_every_precision),
-        cmocka_unit_test(wrong_sizes_are_refused_by_key_and_number),
-        cmocka_unit_test(no_token_is_dropped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

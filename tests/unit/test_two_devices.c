@@ -154,8 +154,7 @@ static void same_bits(const setting of[2]) {
     free(runs);
 }
 
-static void cpus(void **state) {
-    (void)state;
+TEST(cpus) {
     // MEZZO_TEST_THREADS=1: for a thread sanitizer, which does not see how OpenMP's threads wait for each other.
     const char *threads = getenv("MEZZO_TEST_THREADS");
     int most = threads != NULL ? atoi(threads) : 2;
@@ -176,8 +175,7 @@ static bool there_is(const char *device) {
     return true;
 }
 
-static void gpus(void **state) {
-    (void)state;
+TEST(gpus) {
     const char *second = "cuda:1";
     if (!there_is("cuda:0")) {
         print_message("skipped: %s\n", mezzo_error_message());
@@ -194,9 +192,4 @@ static void gpus(void **state) {
     same_bits(same);
     same_bits(apart);
     same_bits(kinds);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cpus), cmocka_unit_test(gpus)};
-    return cmocka_run_group_tests_name("two_devices", tests, NULL, NULL);
 }

@@ -1,16 +1,12 @@
 // The vector functions against libm in double, and the vector conversions against the scalar ones bit for bit, at every
 // level that this machine can run.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/kernels/functions.h"
+#include "test.h"
 
 static const struct {
     mz_level level;
@@ -92,8 +88,7 @@ static double worst_error(mz_vec_apply_fn *apply, mz_vec_function f, double (*ex
 
 // The bounds are the functions' own (vec.h). The portable level may lack FMA, whose place two roundings take: half an
 // ulp or so more.
-static void functions_keep_their_bounds(void **state) {
-    (void)state;
+TEST(functions_keep_their_bounds) {
     static const struct {
         const char *name;
         mz_vec_function f;
@@ -121,8 +116,7 @@ static void functions_keep_their_bounds(void **state) {
     }
 }
 
-static void functions_meet_infinity_and_nan(void **state) {
-    (void)state;
+TEST(functions_meet_infinity_and_nan) {
     const float in[4] = {INFINITY, -INFINITY, NAN, -0.0f};
     static const struct {
         mz_vec_function f;
@@ -145,8 +139,7 @@ static void functions_meet_infinity_and_nan(void **state) {
 
 // A lane's result must not depend on its neighbours or on where in the array it lies: programs are cut into blocks
 // anywhere.
-static void lanes_do_not_see_each_other(void **state) {
-    (void)state;
+TEST(lanes_do_not_see_each_other) {
     float x[40], whole[40], single;
     for (int i = 0; i < 40; i++)
         x[i] = (float)(i - 20) * 0.37f;
@@ -161,8 +154,7 @@ static void lanes_do_not_see_each_other(void **state) {
 }
 
 // --- conversions ---------------------------------------------------------------------------------------------------
-static void every_16_bit_value_widens_as_the_scalar_form(void **state) {
-    (void)state;
+TEST(every_16_bit_value_widens_as_the_scalar_form) {
     static uint16_t codes[65536];
     static float wide[65536];
     for (int i = 0; i < 65536; i++)
@@ -196,8 +188,7 @@ static void check_narrowing(const float *x, int n) {
 
 // Every 16-bit value, the ties between neighbours and what lies next to those: rounding, overflow, subnormals, NaN
 // payloads.
-static void narrowing_rounds_as_the_scalar_form(void **state) {
-    (void)state;
+TEST(narrowing_rounds_as_the_scalar_form) {
     static float x[BATCH];
     int n = 0;
     for (uint32_t high = 0; high < 65536; high++) {
@@ -222,15 +213,4 @@ static void narrowing_rounds_as_the_scalar_form(void **state) {
         }
         check_narrowing(x, n);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(functions_keep_their_bounds),
-        cmocka_unit_test(functions_meet_infinity_and_nan),
-        cmocka_unit_test(lanes_do_not_see_each_other),
-        cmocka_unit_test(every_16_bit_value_widens_as_the_scalar_form),
-        cmocka_unit_test(narrowing_rounds_as_the_scalar_form),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

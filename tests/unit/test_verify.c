@@ -39,8 +39,7 @@ static mz_measured about(double low, double value, double high) {
     return (mz_measured){value, {low, high}};
 }
 
-static void test_verdicts(void **state) {
-    (void)state;
+TEST(test_verdicts) {
     mz_measured m = about(1.4, 1.6, 1.8);
     assert_int_equal(mz_judge_least(&m, 1.39), MZ_VERDICT_MET);
     assert_int_equal(mz_judge_least(&m, 1.5), MZ_VERDICT_OPEN); // the value is above, the interval is not
@@ -90,11 +89,10 @@ static uint32_t drawn_crc(const mezzo_config *config, uint64_t seed, uint64_t ba
     return crc;
 }
 
-static void test_same_batches(void **state) {
+TEST(test_same_batches) {
     mezzo_config *config = config_of(NULL);
     mz_verify_options o = options_of(config, 2);
     static mz_verify_result r;
-    (void)state;
     must(mz_verify(&o, NULL, NULL, &r));
     assert_int_equal(r.n, 2);
     assert_true(r.same && mz_verify_passed(&r));
@@ -120,12 +118,11 @@ static void test_same_batches(void **state) {
 }
 
 // The runs are those of mezzo train, bit for bit: same validation loss at the end, in both precisions.
-static void test_is_training(void **state) {
+TEST(test_is_training) {
     mezzo_config *config = config_of(NULL);
     mz_verify_options o = options_of(config, 1);
     static mz_verify_result r;
     static const char *const precisions[] = {"fp32", "bf16"};
-    (void)state;
     must(mz_verify(&o, NULL, NULL, &r));
     for (size_t i = 0; i < 2; i++) {
         mezzo_train_result trained;
@@ -142,14 +139,12 @@ static void test_is_training(void **state) {
     mezzo_config_free(config);
 }
 
-static void
-test_scale(void **state) { // from 2^120 the scale must come down, and every step of that is skipped and told
+TEST(test_scale) { // from 2^120 the scale must come down, and every step of that is skipped and told
     static const char *const args[] = {"--precision=fp16", "--init-scale=1329227995784915872903807060280344576",
                                        "--max-skips=0", "--steps=150", NULL};
     mezzo_config *config = config_of(args);
     mz_verify_options o = options_of(config, 1);
     static mz_verify_result r;
-    (void)state;
     must(mz_verify(&o, NULL, NULL, &r));
     const mz_verify_run *b = &r.pairs[0].run[1];
     assert_true(b->skipped > 50);
@@ -175,18 +170,10 @@ static void refused(const char *const *args, int seeds, const char *words) {
     mezzo_config_free(config);
 }
 
-static void test_refuses(void **state) {
+TEST(test_refuses) {
     static const char *const fp32[] = {"--precision=fp32", NULL};
     static const char *const lowered[] = {"--autocast.h.0*=bf16", NULL};
-    (void)state;
     refused(fp32, 1, "nothing to compare");
     refused(lowered, 1, "autocast.h.0*");
     refused(NULL, 0, "seeds");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_verdicts), cmocka_unit_test(test_same_batches),
-                                       cmocka_unit_test(test_is_training), cmocka_unit_test(test_scale),
-                                       cmocka_unit_test(test_refuses)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

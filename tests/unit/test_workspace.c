@@ -1,13 +1,8 @@
 // A kernel's workspace is asked for before tensors have addresses, and must be what it takes when they have: a product
 // whose sums wait for a bias keeps them all, and where that was not planned they land after the workspace. Seen to
 // fail with: presence taken from the address; room for experts of even numbers of rows only.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "backend/backend.h"
+#include "test.h"
 
 static char somewhere[64];
 
@@ -45,11 +40,10 @@ static size_t workspace_of(mezzo_device *device, const mz_kernel *kernel, const 
     return bytes;
 }
 
-static void test_planned_is_taken(void **state) {
+TEST(test_planned_is_taken) {
     static const int64_t lengths[] = {64, 512, 1000, 3072};
     static const mezzo_dtype formats[] = {MEZZO_F32, MEZZO_BF16};
     mezzo_device *device;
-    (void)state;
     assert_int_equal(mezzo_device_open("cpu", 2, &device), MEZZO_OK);
     for (size_t f = 0; f < 2; f++)
         for (size_t l = 0; l < MZ_COUNT(lengths); l++)
@@ -87,7 +81,7 @@ static const mz_kernel *named(const mezzo_device *device, mz_op op, const char *
 }
 
 // Experts' products are those of the linear op on any number of rows, up to all there are.
-static void test_experts_have_room(void **state) {
+TEST(test_experts_have_room) {
     enum { EXPERTS = 2, MOST = 750, M = 96, N = 48 };
     static const struct {
         const char *experts, *product;
@@ -95,7 +89,6 @@ static void test_experts_have_room(void **state) {
               {"grouped_linear_dw__avx2", "linear_dw_f32__avx2_6x16"},
               {"grouped_linear_dw__avx512", "linear_dw_f32__avx512_14x32"}};
     mezzo_device *device;
-    (void)state;
     assert_int_equal(mezzo_device_open("cpu", 1, &device), MEZZO_OK);
     for (size_t l = 0; l < MZ_COUNT(of); l++) {
         const mz_kernel *experts = named(device, MZ_OP_grouped_linear_dw, of[l].experts);
@@ -136,10 +129,4 @@ static void test_experts_have_room(void **state) {
         }
     }
     mezzo_device_close(device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_planned_is_taken),
-                                       cmocka_unit_test(test_experts_have_room)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

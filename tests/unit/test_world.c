@@ -1,12 +1,8 @@
 // Who a process is and where its job meets, from the variables of each launcher.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include "dist/world.h"
+#include "test.h"
 
 extern char **environ;
 static char *environment[32]; // what a launcher sets
@@ -30,8 +26,7 @@ static void expect_line(const char *word) {
         fail_msg("'%s' does not say '%s'", mezzo_error_message(), word);
 }
 
-static void test_alone(void **state) {
-    (void)state;
+TEST(test_alone) {
     mz_world w;
     assert_int_equal(read_with(&w, NULL), MEZZO_OK);
     assert_int_equal(w.size, 1);
@@ -45,8 +40,7 @@ static void test_alone(void **state) {
     assert_int_equal(w.size, 1);
 }
 
-static void test_torchrun(void **state) {
-    (void)state;
+TEST(test_torchrun) {
     mz_world w;
     assert_int_equal(read_with(&w, "RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=4", "MASTER_ADDR=a.b",
                                "MASTER_PORT=29500", "MEZZO_JOB_SECRET=x", NULL),
@@ -70,8 +64,7 @@ static void test_torchrun(void **state) {
     assert_int_equal(w.port, 4000);
 }
 
-static void test_mpi_and_slurm(void **state) {
-    (void)state;
+TEST(test_mpi_and_slurm) {
     mz_world w;
     assert_int_equal(read_with(&w, "OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_LOCAL_RANK=0",
                                "OMPI_COMM_WORLD_LOCAL_SIZE=1", "PMIX_RANK=2", NULL),
@@ -92,8 +85,7 @@ static void test_mpi_and_slurm(void **state) {
     assert_in_range(w.port, 20000, 31999);
 }
 
-static void test_what_is_wrong_is_said(void **state) {
-    (void)state;
+TEST(test_what_is_wrong_is_said) {
     mz_world w;
     assert_int_equal(read_with(&w, "RANK=2", "WORLD_SIZE=2", "MASTER_ADDR=a", NULL), MEZZO_ERR_INVALID);
     expect_line("RANK is \"2\"");
@@ -110,8 +102,7 @@ static void test_what_is_wrong_is_said(void **state) {
     expect_line("MEZZO_RENDEZVOUS is \"smoke\"");
 }
 
-static void test_each_rank_has_a_device(void **state) {
-    (void)state;
+TEST(test_each_rank_has_a_device) {
     char name[16];
     mz_world w = {.rank = 6, .size = 8, .local_rank = 2};
     assert_int_equal(mz_world_device(&w, "auto", 4, name, sizeof name), MEZZO_OK);
@@ -125,15 +116,4 @@ static void test_each_rank_has_a_device(void **state) {
     w.size = 1;
     assert_int_equal(mz_world_device(&w, "auto", 4, name, sizeof name), MEZZO_OK);
     assert_string_equal(name, "auto");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_torchrun),
-        cmocka_unit_test(test_mpi_and_slurm),
-        cmocka_unit_test(test_what_is_wrong_is_said),
-        cmocka_unit_test(test_each_rank_has_a_device),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 // YAML becomes a tree with line numbers; what a configuration never needs is refused with one line.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 #include "io/yaml.h"
+#include "test.h"
 
 static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
     assert_int_equal(got, expected);
@@ -18,8 +14,7 @@ static mezzo_status parse(const char *text, mz_yaml **out) {
     return mz_yaml_parse("c.yaml", text, strlen(text), out);
 }
 
-static void maps_lists_and_scalars_are_read(void **state) {
-    (void)state;
+TEST(maps_lists_and_scalars_are_read) {
     mz_yaml *yaml;
     assert_int_equal(parse("# a comment\na: 1\nb:\n  c: \"two\"\n  d: [x, ~, {e: 3e-4}]\n'f.*': true\n", &yaml),
                      MEZZO_OK);
@@ -45,8 +40,7 @@ static void maps_lists_and_scalars_are_read(void **state) {
     mz_yaml_free(yaml);
 }
 
-static void an_alias_is_what_it_stands_for(void **state) {
-    (void)state;
+TEST(an_alias_is_what_it_stands_for) {
     mz_yaml *yaml;
     assert_int_equal(parse("a: &x {k: 1}\nb: *x\nc: &x 5\nd: *x\n", &yaml), MEZZO_OK);
     assert_string_equal(mz_yaml_get(mz_yaml_get(mz_yaml_root(yaml), "b"), "k")->text, "1");
@@ -54,8 +48,7 @@ static void an_alias_is_what_it_stands_for(void **state) {
     mz_yaml_free(yaml);
 }
 
-static void what_a_configuration_never_needs_is_refused(void **state) {
-    (void)state;
+TEST(what_a_configuration_never_needs_is_refused) {
     static const struct {
         const char *text, *says;
     } rows[] = {
@@ -96,8 +89,7 @@ static void what_a_configuration_never_needs_is_refused(void **state) {
     mz_text_free(&long_text);
 }
 
-static void every_text_is_written_so_that_it_reads_back(void **state) {
-    (void)state;
+TEST(every_text_is_written_so_that_it_reads_back) {
     static const char *const texts[] = {"",
                                         "plain",
                                         "runs/a-1.bin",
@@ -138,14 +130,4 @@ static void every_text_is_written_so_that_it_reads_back(void **state) {
         mz_yaml_free(yaml);
         mz_text_free(&out);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_lists_and_scalars_are_read),
-        cmocka_unit_test(an_alias_is_what_it_stands_for),
-        cmocka_unit_test(what_a_configuration_never_needs_is_refused),
-        cmocka_unit_test(every_text_is_written_so_that_it_reads_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
