@@ -31,12 +31,13 @@ void test_group(CMFixtureFunction setup, CMFixtureFunction teardown);
     }
 
 // Fails the test with the library's message and where it came from.
-#define must(expr)                                                                                                     \
-    do {                                                                                                               \
-        const mezzo_status must_status = (expr);                                                                       \
-        if (must_status != MEZZO_OK)                                                                                   \
-            fail_msg("%s: %s: %s\n%s", #expr, mezzo_status_name(must_status), mezzo_error_message(),                   \
-                     mezzo_error_trace());                                                                             \
-    } while (0)
+#define must(expr) test_must((expr), #expr, __FILE__, __LINE__)
+void test_must(mezzo_status status, const char *expr, const char *file, int line);
+
+// Fails the test unless expr gives that status and the library's message is one line that has all the texts after it.
+#define must_fail(expr, status, ...)                                                                                   \
+    test_must_fail((expr), (status), (const char *const[]){__VA_ARGS__, NULL}, #expr, __FILE__, __LINE__)
+void test_must_fail(mezzo_status got, mezzo_status want, const char *const *texts, const char *expr, const char *file,
+                    int line);
 
 #endif

@@ -6,13 +6,6 @@
 #include "io/json.h"
 #include "test.h"
 
-static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
-    assert_int_equal(got, expected);
-    if (!strstr(mezzo_error_message(), part))
-        fail_msg("'%s' does not say '%s'", mezzo_error_message(), part);
-    assert_null(strchr(mezzo_error_message(), '\n'));
-}
-
 static json_t *parse(const char *text) {
     json_t *value;
     if (mz_json_parse("s.json", text, strlen(text), MZ_JSON_DEPTH, &value) != MEZZO_OK)
@@ -44,9 +37,9 @@ TEST(what_is_saved_is_loaded_bit_for_bit) {
     json_decref(value);
     // A failed save keeps what was there.
     mz_io_fail_after(MZ_IO_WRITE, 0);
-    assert_error_has(mz_json_save("saved.json", NULL), MEZZO_ERR_MEMORY, "'saved.json'");
+    must_fail(mz_json_save("saved.json", NULL), MEZZO_ERR_MEMORY, "'saved.json'");
     value = json_object();
-    assert_error_has(mz_json_save("saved.json", value), MEZZO_ERR_IO, "'saved.json': No space left");
+    must_fail(mz_json_save("saved.json", value), MEZZO_ERR_IO, "'saved.json': No space left");
     json_decref(value);
     assert_int_equal(mz_json_load("saved.json", 1 << 20, &value), MEZZO_OK);
     assert_int_equal(json_object_size(value), 5);
@@ -71,12 +64,12 @@ TEST(bad_text_is_refused) {
     };
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         json_t *value;
-        assert_error_has(mz_json_parse("s.json", rows[i].text, strlen(rows[i].text), MZ_JSON_DEPTH, &value),
-                         MEZZO_ERR_FORMAT, rows[i].says);
+        must_fail(mz_json_parse("s.json", rows[i].text, strlen(rows[i].text), MZ_JSON_DEPTH, &value), MEZZO_ERR_FORMAT,
+                  rows[i].says);
         assert_null(value);
     }
     json_t *none;
-    assert_error_has(mz_json_parse("s.json", "[0,4\0]", 6, MZ_JSON_DEPTH, &none), MEZZO_ERR_FORMAT, "NUL byte");
+    must_fail(mz_json_parse("s.json", "[0,4\0]", 6, MZ_JSON_DEPTH, &none), MEZZO_ERR_FORMAT, "NUL byte");
     json_decref(parse("[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]"));
     json_decref(parse("[\"[[[[[[[[[[[[[[[[[[[[[[[\\\"[\"]")); // brackets inside a string are no nesting
 }
@@ -113,19 +106,18 @@ TEST(a_wrong_key_is_named) {
     bool b;
     const char *s;
     json_t *o;
-    assert_error_has(mz_json_get_int("f", object, "i", 6, 9, &i), MEZZO_ERR_FORMAT, "f: key 'i': 5 is not in 6 … 9");
-    assert_error_has(mz_json_get_int("f", object, "d", 0, 9, &i), MEZZO_ERR_FORMAT,
-                     "f: key 'd': expected an integer, got a number");
-    assert_error_has(mz_json_get_int("f", object, "x", 0, 9, &i), MEZZO_ERR_FORMAT, "expected an integer, got nothing");
-    assert_error_has(mz_json_get_double("f", object, "n", &d), MEZZO_ERR_FORMAT, "expected a number, got null");
+    must_fail(mz_json_get_int("f", object, "i", 6, 9, &i), MEZZO_ERR_FORMAT, "f: key 'i': 5 is not in 6 … 9");
+    must_fail(mz_json_get_int("f", object, "d", 0, 9, &i), MEZZO_ERR_FORMAT,
+              "f: key 'd': expected an integer, got a number");
+    must_fail(mz_json_get_int("f", object, "x", 0, 9, &i), MEZZO_ERR_FORMAT, "expected an integer, got nothing");
+    must_fail(mz_json_get_double("f", object, "n", &d), MEZZO_ERR_FORMAT, "expected a number, got null");
     assert_int_equal(mz_json_get_double("f", object, "i", &d), MEZZO_OK);
     assert_true(d == 5);
-    assert_error_has(mz_json_get_bool("f", object, "i", &b), MEZZO_ERR_FORMAT,
-                     "expected true or false, got an integer");
-    assert_error_has(mz_json_get_string("f", object, "t", &s), MEZZO_ERR_FORMAT, "expected a string, got true");
-    assert_error_has(mz_json_get_string("f", object, "s", &s), MEZZO_ERR_FORMAT, "has a NUL");
-    assert_error_has(mz_json_get_object("f", object, "i", &o), MEZZO_ERR_FORMAT, "expected an object");
-    assert_error_has(mz_json_get_array("f", object, "i", &o), MEZZO_ERR_FORMAT, "expected an array");
+    must_fail(mz_json_get_bool("f", object, "i", &b), MEZZO_ERR_FORMAT, "expected true or false, got an integer");
+    must_fail(mz_json_get_string("f", object, "t", &s), MEZZO_ERR_FORMAT, "expected a string, got true");
+    must_fail(mz_json_get_string("f", object, "s", &s), MEZZO_ERR_FORMAT, "has a NUL");
+    must_fail(mz_json_get_object("f", object, "i", &o), MEZZO_ERR_FORMAT, "expected an object");
+    must_fail(mz_json_get_array("f", object, "i", &o), MEZZO_ERR_FORMAT, "expected an array");
     json_decref(object);
 }
 
@@ -143,33 +135,31 @@ TEST(what_python_writes_is_read) {
     assert_int_equal(json_object_size(object), 9);
     assert_int_equal(mz_json_get_double("f", object, "limit", &d), MEZZO_OK);
     assert_true(d == 1e30);
-    assert_error_has(mz_json_get_int("f", object, "limit", 0, 9, &i), MEZZO_ERR_FORMAT,
-                     "f: key 'limit': expected an integer, got a number");
+    must_fail(mz_json_get_int("f", object, "limit", 0, 9, &i), MEZZO_ERR_FORMAT,
+              "f: key 'limit': expected an integer, got a number");
     assert_int_equal(mz_json_get_int("f", object, "least", INT64_MIN, 0, &i), MEZZO_OK);
     assert_true(i == INT64_MIN);
     assert_int_equal(mz_json_get_double("f", object, "below", &d), MEZZO_OK);
     assert_true(d == -0x1p63);
-    assert_error_has(mz_json_get_double("f", object, "n", &d), MEZZO_ERR_FORMAT,
-                     "f: key 'n': expected a number, got NaN");
-    assert_error_has(mz_json_get_int("f", object, "i", 0, 9, &i), MEZZO_ERR_FORMAT,
-                     "expected an integer, got Infinity");
-    assert_error_has(mz_json_get_bool("f", object, "n", &b), MEZZO_ERR_FORMAT, "expected true or false, got NaN");
-    assert_error_has(mz_json_get_object("f", object, "n", &o), MEZZO_ERR_FORMAT, "expected an object, got NaN");
-    assert_error_has(mz_json_get_string("f", object, "half", &s), MEZZO_ERR_FORMAT,
-                     "f: key 'half': expected a string, got text with half of a surrogate pair");
+    must_fail(mz_json_get_double("f", object, "n", &d), MEZZO_ERR_FORMAT, "f: key 'n': expected a number, got NaN");
+    must_fail(mz_json_get_int("f", object, "i", 0, 9, &i), MEZZO_ERR_FORMAT, "expected an integer, got Infinity");
+    must_fail(mz_json_get_bool("f", object, "n", &b), MEZZO_ERR_FORMAT, "expected true or false, got NaN");
+    must_fail(mz_json_get_object("f", object, "n", &o), MEZZO_ERR_FORMAT, "expected an object, got NaN");
+    must_fail(mz_json_get_string("f", object, "half", &s), MEZZO_ERR_FORMAT,
+              "f: key 'half': expected a string, got text with half of a surrogate pair");
     assert_int_equal(mz_json_get_string("f", object, "pair", &s), MEZZO_OK);
     assert_string_equal(s, "\xF0\x9F\x98\x80");
     assert_int_equal(mz_json_get_string("f", object, "\xEF\xBF\xBD", &s), MEZZO_OK);
     assert_string_equal(s, "NaN Infinity 1e999");
-    assert_error_has(mz_json_refuse_marks("f", "all", object), MEZZO_ERR_FORMAT, "f: key 'n': NaN cannot be used");
-    assert_error_has(mz_json_refuse_marks("f", "m", json_object_get(object, "m")), MEZZO_ERR_FORMAT,
-                     "f: key 'm': -Infinity cannot be used");
+    must_fail(mz_json_refuse_marks("f", "all", object), MEZZO_ERR_FORMAT, "f: key 'n': NaN cannot be used");
+    must_fail(mz_json_refuse_marks("f", "m", json_object_get(object, "m")), MEZZO_ERR_FORMAT,
+              "f: key 'm': -Infinity cannot be used");
     json_decref(object);
     char digits[402];
     memset(digits, '7', 400);
     digits[0] = '[', digits[400] = ']', digits[401] = '\0';
     object = parse(digits);
-    assert_error_has(mz_json_refuse_marks("f", "k", object), MEZZO_ERR_FORMAT, "an integer beyond a double's range");
+    must_fail(mz_json_refuse_marks("f", "k", object), MEZZO_ERR_FORMAT, "an integer beyond a double's range");
     json_decref(object);
 }
 
@@ -185,6 +175,6 @@ TEST(text_files_of_windows_are_read) {
     assert_false(sealed);
     json_decref(value);
     assert_int_equal(mz_file_write_atomic("wide.json", wide, sizeof wide - 1), MEZZO_OK);
-    assert_error_has(mz_json_load("wide.json", 1 << 20, &value), MEZZO_ERR_FORMAT,
-                     "'wide.json': its byte order mark says UTF-16");
+    must_fail(mz_json_load("wide.json", 1 << 20, &value), MEZZO_ERR_FORMAT,
+              "'wide.json': its byte order mark says UTF-16");
 }

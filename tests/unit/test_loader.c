@@ -6,14 +6,6 @@
 #include "mezzo/data.h"
 #include "test.h"
 
-static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
-    if (got != expected)
-        fail_msg("got %s '%s', not '%s'", mezzo_status_name(got), mezzo_error_message(), part);
-    if (!strstr(mezzo_error_message(), part))
-        fail_msg("'%s' does not say '%s'", mezzo_error_message(), part);
-    assert_null(strchr(mezzo_error_message(), '\n'));
-}
-
 static void write_text(const char *path, const char *text) {
     assert_int_equal(mz_file_write_atomic(path, text, strlen(text)), MEZZO_OK);
 }
@@ -101,7 +93,7 @@ TEST(tokenizing_stops_when_asked) {
     volatile sig_atomic_t stop = 1;
     mezzo_corpus *corpus;
     write_text("stop.txt", "hello world");
-    assert_error_has(
+    must_fail(
         mezzo_corpus_open(&(mezzo_corpus_options){.train = "stop.txt", .tokenizer = "byte", .stop = &stop}, &corpus),
         MEZZO_ERR_INTERRUPTED, "stop.txt: stopped");
     assert_null(corpus);
@@ -151,7 +143,7 @@ TEST(text_becomes_shards_and_is_the_same_corpus) {
     assert_int_equal(mezzo_corpus_tokens(other, MEZZO_TRAIN), 7);
     mezzo_corpus_free(other);
     write_text("other.txt", "the FOX");
-    assert_error_has(
+    must_fail(
         mezzo_corpus_open(&(mezzo_corpus_options){.train = "other.txt", .tokenizer = "shards/tokenizer.json"}, &other),
         MEZZO_ERR_INVALID, "other.txt: character U+0046 at byte 4 is not among");
 }
@@ -278,7 +270,7 @@ TEST(bad_data_is_named) {
     assert_int_equal(mz_dir_create("no_shards"), MEZZO_OK);
     mezzo_corpus *corpus;
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
-        assert_error_has(mezzo_corpus_open(&rows[i].options, &corpus), rows[i].status, rows[i].says);
+        must_fail(mezzo_corpus_open(&rows[i].options, &corpus), rows[i].status, rows[i].says);
         assert_null(corpus);
     }
     corpus = open_corpus((mezzo_corpus_options){.path = "latin.txt", .tokenizer = "byte"});
@@ -287,35 +279,34 @@ TEST(bad_data_is_named) {
     mezzo_loader *loader;
     mezzo_loader_options o = {MEZZO_TRAIN, MEZZO_LOADER_RANDOM, 1, 36, 0, 1, 0};
     corpus = open_corpus((mezzo_corpus_options){.path = "short.txt"});
-    assert_error_has(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID,
-                     "short.txt: training part of 36 tokens is shorter than one sequence, which needs 37");
+    must_fail(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID,
+              "short.txt: training part of 36 tokens is shorter than one sequence, which needs 37");
     o.length = 35;
     assert_int_equal(mezzo_loader_create(corpus, &o, &loader), MEZZO_OK);
     mezzo_loader_free(loader);
     o.vocab = 3;
-    assert_error_has(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID,
-                     "tokenizer has 18 tokens, the model 3");
+    must_fail(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "tokenizer has 18 tokens, the model 3");
     o.vocab = 0;
     o.batch = 0;
-    assert_error_has(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "a batch of 0 sequences");
+    must_fail(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "a batch of 0 sequences");
     o.batch = INT64_MAX;
-    assert_error_has(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "sequences");
+    must_fail(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "sequences");
     mezzo_corpus_free(corpus);
     o.batch = 1;
 
     corpus = open_corpus((mezzo_corpus_options){.train = "short.txt"});
     o.split = MEZZO_VALIDATION;
-    assert_error_has(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "there are no validation tokens");
+    must_fail(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "there are no validation tokens");
     mezzo_corpus_free(corpus);
 
     write_shard("beyond.bin", 50250, 40); // 50250 … 50289
     o = (mezzo_loader_options){MEZZO_TRAIN, MEZZO_LOADER_RANDOM, 1, 8, 50257, 1, 0};
     corpus = open_corpus((mezzo_corpus_options){.path = "beyond.bin"});
-    assert_error_has(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID,
-                     "beyond.bin: token 50257 at position 7 is not below the vocabulary of 50257");
-    assert_error_has(mezzo_corpus_check(corpus, 50257), MEZZO_ERR_INVALID, "beyond.bin: token 50257 at position 7");
+    must_fail(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID,
+              "beyond.bin: token 50257 at position 7 is not below the vocabulary of 50257");
+    must_fail(mezzo_corpus_check(corpus, 50257), MEZZO_ERR_INVALID, "beyond.bin: token 50257 at position 7");
     o.vocab = 0;
-    assert_error_has(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "vocabulary is not known");
+    must_fail(mezzo_loader_create(corpus, &o, &loader), MEZZO_ERR_INVALID, "vocabulary is not known");
     o.vocab = 50290;
     assert_int_equal(mezzo_loader_create(corpus, &o, &loader), MEZZO_OK);
     mezzo_loader_free(loader);

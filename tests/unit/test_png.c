@@ -44,10 +44,8 @@ TEST(test_round_trip) {
 
 static void refused(const void *bytes, size_t n, const char *words) {
     mz_picture q;
-    assert_int_equal(mz_png_parse("t.png", bytes, n, &q), MEZZO_ERR_FORMAT);
+    must_fail(mz_png_parse("t.png", bytes, n, &q), MEZZO_ERR_FORMAT, words, "t.png");
     assert_null(q.pixels);
-    if (strstr(mezzo_error_message(), words) == NULL || strstr(mezzo_error_message(), "t.png") == NULL)
-        fail_msg("\"%s\" is not in: %s", words, mezzo_error_message());
 }
 
 TEST(test_refuses) {
@@ -152,8 +150,7 @@ TEST(test_bombs) {
         skip();
     mz_picture q;
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(read_seed(i == 0 ? "bomb" : "bomb7", &q), MEZZO_ERR_FORMAT);
-        assert_non_null(strstr(mezzo_error_message(), "more image data than its size needs"));
+        must_fail(read_seed(i == 0 ? "bomb" : "bomb7", &q), MEZZO_ERR_FORMAT, "more image data than its size needs");
     }
     // Compressed texts are not inflated: so many of them take no allocation more than a file without.
     int64_t allocations[2] = {0};
@@ -271,7 +268,6 @@ TEST(test_without) {
     if (have_png())
         skip();
     mz_picture p = pattern(2, 2, 1);
-    assert_int_equal(mz_png_write("x.png", &p), MEZZO_ERR_UNSUPPORTED);
-    assert_non_null(strstr(mezzo_error_message(), "libpng-dev"));
+    must_fail(mz_png_write("x.png", &p), MEZZO_ERR_UNSUPPORTED, "libpng-dev");
     mz_picture_free(&p);
 }

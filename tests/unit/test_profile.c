@@ -139,9 +139,8 @@ TEST(test_too_short) {
     tiny_log log = {0};
     mezzo_train_result result;
     tiny_clean("short");
-    assert_int_equal(tiny_run("short", (const char *const[]){"--steps=4", "--profile=2", NULL}, &log, &result),
-                     MEZZO_ERR_INVALID);
-    assert_non_null(strstr(mezzo_error_message(), "train.profile"));
+    must_fail(tiny_run("short", (const char *const[]){"--steps=4", "--profile=2", NULL}, &log, &result),
+              MEZZO_ERR_INVALID, "train.profile");
 }
 
 TEST_GROUP(tiny_setup, NULL)

@@ -147,9 +147,7 @@ TEST_WITH(the_first_non_finite_value_is_named, setup, teardown) {
 }
 
 static void expect(mezzo_status status, mezzo_status want, const char *word) {
-    assert_int_equal(status, want);
-    if (!strstr(mezzo_error_message(), word))
-        fail_msg("no '%s' in: %s", word, mezzo_error_message());
+    must_fail(status, want, word);
 }
 
 TEST_WITH(wrong_use_is_named, setup, teardown) {

@@ -103,8 +103,7 @@ TEST(replacements_do_not_explode) {
     mz_text_addf(&json, "]}, " MODEL "}");
     assert_int_equal(json.status, MEZZO_OK);
     must(load(json.data, &tok));
-    assert_int_equal(mezzo_tokenizer_encode(tok, "a", 1, NULL, &n), MEZZO_ERR_UNSUPPORTED);
-    assert_non_null(strstr(mezzo_error_message(), "times as long"));
+    must_fail(mezzo_tokenizer_encode(tok, "a", 1, NULL, &n), MEZZO_ERR_UNSUPPORTED, "times as long");
     mezzo_tokenizer_free(tok);
     mz_text_free(&json);
 }
@@ -120,10 +119,8 @@ TEST(unknown_characters_are_refused_or_unknown) {
     must(mezzo_tokenizer_encode(tok, "abba", 4, tokens, &n));
     assert_int_equal(n, 3);
     assert_int_equal(tokens[0], 2);
-    assert_int_equal(mezzo_tokenizer_encode(tok, "ab\xC3\xA9", 4, tokens, &n), MEZZO_ERR_INVALID);
-    assert_non_null(strstr(mezzo_error_message(), "U+E9"));
-    assert_int_equal(mezzo_tokenizer_encode(tok, "a\xFF", 2, tokens, &n), MEZZO_ERR_INVALID);
-    assert_non_null(strstr(mezzo_error_message(), "0xFF"));
+    must_fail(mezzo_tokenizer_encode(tok, "ab\xC3\xA9", 4, tokens, &n), MEZZO_ERR_INVALID, "U+E9");
+    must_fail(mezzo_tokenizer_encode(tok, "a\xFF", 2, tokens, &n), MEZZO_ERR_INVALID, "0xFF");
     mezzo_tokenizer_free(tok);
     must(load(fused, &tok));
     must(mezzo_tokenizer_encode(tok, "xyazz", 5, tokens, &n));

@@ -6,15 +6,6 @@
 #include "io/safetensors.h"
 #include "test.h"
 
-static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
-    if (got != expected)
-        fail_msg("got %s '%s', not %s '%s'", mezzo_status_name(got), mezzo_error_message(), mezzo_status_name(expected),
-                 part);
-    if (!strstr(mezzo_error_message(), part))
-        fail_msg("'%s' does not say '%s'", mezzo_error_message(), part);
-    assert_null(strchr(mezzo_error_message(), '\n'));
-}
-
 static mezzo_status count_up(void *user, uint64_t offset, void *bytes, size_t n) {
     (void)user;
     for (size_t i = 0; i < n; i++)
@@ -78,10 +69,10 @@ TEST(shapes_metadata_and_callbacks_come_back) {
     assert_null(mz_safetensors_meta_get(file, "none"));
 
     const int64_t shape_32[2] = {3, 2};
-    assert_error_has(mz_safetensors_read(file, "h.0.weight", MEZZO_F32, 2, shape_32, got), MEZZO_ERR_FORMAT,
-                     "mixed.safetensors: tensor 'h.0.weight' has shape [2, 3]; this model needs [3, 2]");
-    assert_error_has(mz_safetensors_read(file, "h.0.wieght", MEZZO_F32, 2, shape_23, got), MEZZO_ERR_FORMAT,
-                     "no tensor 'h.0.wieght'; the nearest is 'h.0.weight'");
+    must_fail(mz_safetensors_read(file, "h.0.weight", MEZZO_F32, 2, shape_32, got), MEZZO_ERR_FORMAT,
+              "mixed.safetensors: tensor 'h.0.weight' has shape [2, 3]; this model needs [3, 2]");
+    must_fail(mz_safetensors_read(file, "h.0.wieght", MEZZO_F32, 2, shape_23, got), MEZZO_ERR_FORMAT,
+              "no tensor 'h.0.wieght'; the nearest is 'h.0.weight'");
     assert_null(mz_safetensors_at(file, 4));
     mz_safetensors_close(file);
 }
@@ -102,17 +93,17 @@ TEST(the_writer_refuses_what_no_reader_could_read) {
     const int64_t negative[1] = {-1}, huge[2] = {INT64_MAX, 3};
     mz_safetensors_item items[2] = {{"a", MEZZO_F32, 1, shape_3, weights, NULL, NULL},
                                     {"a", MEZZO_F32, 1, shape_3, weights, NULL, NULL}};
-    assert_error_has(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "'a' is given twice");
+    must_fail(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "'a' is given twice");
     items[1] = (mz_safetensors_item){"b", MEZZO_TF32, 1, shape_3, weights, NULL, NULL};
-    assert_error_has(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "no dtype for tf32");
+    must_fail(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "no dtype for tf32");
     items[1] = (mz_safetensors_item){"b", MEZZO_F32, 1, negative, weights, NULL, NULL};
-    assert_error_has(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "tensor 'b'");
+    must_fail(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "tensor 'b'");
     items[1] = (mz_safetensors_item){"b", MEZZO_F32, 2, huge, weights, NULL, NULL};
-    assert_error_has(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "tensor 'b'");
+    must_fail(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "tensor 'b'");
     items[1] = (mz_safetensors_item){"__metadata__", MEZZO_F32, 1, shape_3, weights, NULL, NULL};
-    assert_error_has(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "__metadata__");
+    must_fail(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "__metadata__");
     items[1] = (mz_safetensors_item){"\xFF", MEZZO_F32, 1, shape_3, weights, NULL, NULL};
-    assert_error_has(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "not UTF-8");
+    must_fail(mz_safetensors_write("bad", items, 2, NULL, 0, NULL), MEZZO_ERR_INVALID, "not UTF-8");
     assert_false(mz_path_exists("bad") || mz_path_exists("bad.tmp"));
 }
 
@@ -128,7 +119,7 @@ TEST(a_failed_write_keeps_the_old_file) {
         int64_t calls = (int64_t)(mz_io_count(op) - before) - (op == MZ_IO_FSYNC);
         for (int64_t n = 0; n < calls; n++) {
             mz_io_fail_after(op, n);
-            assert_error_has(mz_safetensors_write("kept", &new, 1, NULL, 0, NULL), MEZZO_ERR_IO, "'kept'");
+            must_fail(mz_safetensors_write("kept", &new, 1, NULL, 0, NULL), MEZZO_ERR_IO, "'kept'");
             mz_safetensors *file;
             assert_int_equal(mz_safetensors_open("kept", &file), MEZZO_OK);
             assert_non_null(mz_safetensors_find(file, "old"));
@@ -224,8 +215,8 @@ TEST(hostile_headers_are_refused) {
     };
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         mezzo_status status = open_header(rows[i].header, rows[i].data, rows[i].length);
-        assert_error_has(status, MEZZO_ERR_FORMAT, rows[i].says);
-        assert_error_has(status, MEZZO_ERR_FORMAT, "x.safetensors: ");
+        must_fail(status, MEZZO_ERR_FORMAT, rows[i].says);
+        must_fail(status, MEZZO_ERR_FORMAT, "x.safetensors: ");
     }
 }
 
@@ -236,7 +227,7 @@ TEST(deep_json_does_not_use_the_stack) {
     memset(header, '[', n);
     memcpy(header, "{\"a\":", 5);
     header[n] = '\0';
-    assert_error_has(open_header(header, 0, 0), MEZZO_ERR_FORMAT, "nested deeper than 3");
+    must_fail(open_header(header, 0, 0), MEZZO_ERR_FORMAT, "nested deeper than 3");
     free(header);
 }
 
@@ -262,8 +253,8 @@ TEST(every_truncation_is_noticed) {
 
 TEST(a_missing_file_is_named) {
     mz_safetensors *file;
-    assert_error_has(mz_safetensors_open("none.safetensors", &file), MEZZO_ERR_INVALID,
-                     "cannot read 'none.safetensors': No such file");
+    must_fail(mz_safetensors_open("none.safetensors", &file), MEZZO_ERR_INVALID,
+              "cannot read 'none.safetensors': No such file");
 }
 
 // No allocation failure leaks or crashes, in writing or reading.

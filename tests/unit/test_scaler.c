@@ -79,9 +79,7 @@ static float value_of(fixture *f, int index) {
 }
 
 static void fails(mezzo_status status, const char *message) {
-    assert_int_equal(status, MEZZO_ERR_INVALID);
-    if (strstr(mezzo_error_message(), message) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", mezzo_error_message(), message);
+    must_fail(status, MEZZO_ERR_INVALID, message);
 }
 
 TEST_WITH(test_a_good_step_divides_by_the_scale, setup, teardown) {

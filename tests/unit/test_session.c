@@ -120,8 +120,7 @@ TEST(models_are_told_apart) {
     assert_true(a != b);
     must(mz_model_continues(&o.model, &other, "there", "train.out")); // shapes tell
     other.config.heads = 1;
-    assert_int_equal(mz_model_continues(&o.model, &other, "there", "train.out"), MEZZO_ERR_INVALID);
-    assert_non_null(strstr(mezzo_error_message(), "model.heads"));
+    must_fail(mz_model_continues(&o.model, &other, "there", "train.out"), MEZZO_ERR_INVALID, "model.heads");
     must(mz_model_hash(&other, &b));
     assert_true(a != b);
 }
@@ -204,8 +203,8 @@ TEST(another_maker_needs_no_other_code) {
     assert_string_equal(c.model, "{\"name\":\"affine\",\"file\":\"net.onnx\",\"opset\":17}");
     must(mz_model_continues(&model, &model, "there", "train.out"));
     snprintf(other.config.size, sizeof other.config.size, "other.onnx");
-    assert_int_equal(mz_model_continues(&model, &other, "there", "train.out"), MEZZO_ERR_INVALID);
-    assert_non_null(strstr(mezzo_error_message(), "model.file is other.onnx, this run's is net.onnx"));
+    must_fail(mz_model_continues(&model, &other, "there", "train.out"), MEZZO_ERR_INVALID,
+              "model.file is other.onnx, this run's is net.onnx");
     assert_int_equal(mz_description_read("there", c.model, &other), MEZZO_ERR_INVALID); // no list has it
     assert_non_null(strstr(mezzo_error_message(), "there/state.json: there is no model \"affine\""));
 

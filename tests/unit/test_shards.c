@@ -4,13 +4,6 @@
 #include "data/shards.h"
 #include "test.h"
 
-static void assert_error_has(mezzo_status got, mezzo_status expected, const char *part) {
-    assert_int_equal(got, expected);
-    if (!strstr(mezzo_error_message(), part))
-        fail_msg("'%s' does not say '%s'", mezzo_error_message(), part);
-    assert_null(strchr(mezzo_error_message(), '\n'));
-}
-
 static const uint16_t narrow[] = {0, 1, 50256, 65535};
 static const uint32_t wide[] = {7, 128255, 65536};
 #define NARROW ((mz_tokens){(const unsigned char *)narrow, 2, MZ_COUNT(narrow)})
@@ -52,12 +45,11 @@ TEST(what_is_written_is_read_back) {
 TEST(what_does_not_fit_is_not_written) {
     const mz_tokens tokens = WIDE, none = {NULL, 2, 0};
     const mz_tokens many = {NULL, 2, (uint64_t)INT32_MAX + 1};
-    assert_error_has(mz_shard_write("x.bin", MEZZO_SHARD_NANOGPT, 4, &tokens, 1), MEZZO_ERR_INVALID,
-                     "16-bit tokens only");
-    assert_error_has(mz_shard_write("x.bin", MEZZO_SHARD_LLMC, 2, &tokens, 1), MEZZO_ERR_INVALID,
-                     "token 128255 at position 1 does not fit");
-    assert_error_has(mz_shard_write("x.bin", MEZZO_SHARD_LLMC, 2, &none, 1), MEZZO_ERR_INVALID, "no tokens");
-    assert_error_has(mz_shard_write("x.bin", MEZZO_SHARD_LLMC, 2, &many, 1), MEZZO_ERR_INVALID, "at most 2147483647");
+    must_fail(mz_shard_write("x.bin", MEZZO_SHARD_NANOGPT, 4, &tokens, 1), MEZZO_ERR_INVALID, "16-bit tokens only");
+    must_fail(mz_shard_write("x.bin", MEZZO_SHARD_LLMC, 2, &tokens, 1), MEZZO_ERR_INVALID,
+              "token 128255 at position 1 does not fit");
+    must_fail(mz_shard_write("x.bin", MEZZO_SHARD_LLMC, 2, &none, 1), MEZZO_ERR_INVALID, "no tokens");
+    must_fail(mz_shard_write("x.bin", MEZZO_SHARD_LLMC, 2, &many, 1), MEZZO_ERR_INVALID, "at most 2147483647");
     assert_false(mz_path_exists("x.bin") || mz_path_exists("x.bin.tmp"));
 }
 
@@ -89,12 +81,12 @@ TEST(damaged_shards_are_refused) {
         assert_non_null(bytes);
         memcpy(bytes, rows[i].header, rows[i].size < 12 ? rows[i].size : 12);
         mz_tokens tokens;
-        assert_error_has(mz_shard_parse("x.bin", bytes, rows[i].size, &tokens), MEZZO_ERR_FORMAT, rows[i].says);
+        must_fail(mz_shard_parse("x.bin", bytes, rows[i].size, &tokens), MEZZO_ERR_FORMAT, rows[i].says);
         assert_int_equal(tokens.count, 0);
         free(bytes);
     }
     mz_shard shard;
-    assert_error_has(mz_shard_open("none.bin", &shard), MEZZO_ERR_INVALID, "'none.bin'");
+    must_fail(mz_shard_open("none.bin", &shard), MEZZO_ERR_INVALID, "'none.bin'");
 }
 
 // `count` tokens of a random text, as `bits` bits each; at most `vocab` - 1.
@@ -132,14 +124,14 @@ TEST(bare_tokens_of_another_width_are_refused) {
         const size_t n = put_tokens(bytes, rows[i].count, rows[i].bits, rows[i].vocab);
         const mezzo_status status = mz_shard_parse("x.bin", bytes, n, &tokens);
         if (rows[i].says != NULL)
-            assert_error_has(status, MEZZO_ERR_FORMAT, rows[i].says);
+            must_fail(status, MEZZO_ERR_FORMAT, rows[i].says);
         else if (status != MEZZO_OK || tokens.count != rows[i].count)
             fail_msg("row %zu: %s", i, mezzo_error_message());
     }
     memset(bytes, 0, 64); // as good in any width
     assert_int_equal(mz_shard_parse("x.bin", bytes, 64, &tokens), MEZZO_OK);
     memcpy(bytes, "\x93NUMPY\1\0", 8);
-    assert_error_has(mz_shard_parse("x.bin", bytes, 64, &tokens), MEZZO_ERR_FORMAT, "x.bin: a .npy array");
+    must_fail(mz_shard_parse("x.bin", bytes, 64, &tokens), MEZZO_ERR_FORMAT, "x.bin: a .npy array");
 }
 
 // pickle.dump({"vocab_size": N, "itos": {0: "\n", …}, "stoi": {…}}, file), as nanoGPT's prepare.py has it, by protocol
