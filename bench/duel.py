@@ -136,7 +136,8 @@ def main():
             for way, ms, mib, losses, command in runs_of(args, shape, micro_batches, work):
                 rate = shape[7] * shape[8] * micro_batches / ms * 1e3
                 used = 100 * rate * flops_a_token(*shape[:-1]) / PEAK
-                words = " ".join(os.path.basename(word) if os.path.isabs(word) else word for word in command)
+                wide = os.environ.get("MEZZO_CUDA_WIDE_HEADS") if way.startswith("mezzo") else None
+                words = " ".join([f"MEZZO_CUDA_WIDE_HEADS={wide}"] * bool(wide) + [os.path.basename(word) if os.path.isabs(word) else word for word in command])
                 last = statistics.mean(losses[-5:])
                 rows.writerow(dict(zip(FIELDS, [name, *way.split(":"), *shape[:-1], micro_batches, f"{ms:.2f}", f"{rate:.0f}", f"{used:.1f}",
                                                 f"{mib:.0f}", f"{last:.4f}", f"{losses[0]:.4f}", args.steps, device, args.commit, words])))

@@ -3,7 +3,7 @@
 # Builds Mezzo for this machine's GPUs and runs measurements of bench/gpu: a STREAM is "NAME[+WORD…]:LIMIT NAME:LIMIT …", scripts bench/gpu/NAME.sh with the
 # words as arguments, one after the other, none longer than LIMIT seconds. Streams run at the same time, each on its own GPU while there are as many (else in
 # turns); the one of --after follows with all GPUs. Nothing begins that --seconds (570, with the build) leave under 15 s for.
-# --out (build/gpu-call) gets results.tgz, packed anew as each script ends: a folder NAME+WORD for each, with its rows and stdout.txt; calls.csv; build.log.
+# --out (build/gpu-call) gets results.tgz, packed anew every 30 s and as each script ends: a folder NAME+WORD for each, with its rows and stdout.txt; calls.csv; build.log.
 #
 # From a machine without a GPU to one with a GPU but no network: here, once, in the folder .debs at the root (git ignores it; it must travel too):
 #   apt-get download lib{cmocka,yaml,jansson,pcre2,png,utf8proc,protobuf-c}-dev lib{cmocka0,yaml-0-2,jansson4,pcre2-8-0,pcre2-16-0,pcre2-32-0,pcre2-posix3} \
@@ -46,13 +46,16 @@ ln -sfn "$root/python" "$build/python"
 export MEZZO=$build/mezzo MEZZO_PYTHON=$root/python PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
 echo "measurement,limit_s,exit_code,began_s,seconds,gpus,commit" >"$all/calls.csv"
 
-pack() { # what is here by now; a call that is cut keeps it
+pack() { # what is here by now, for a call that is cut; without large files
     (
         flock 9
-        find "$all" -size +6M ! -name '*.csv' -delete
-        tar czf "$out/results.part" -C "$all" . 2>/dev/null && mv "$out/results.part" "$out/results.tgz"
+        cd "$all" && find . -type f \( -size -6M -o -name '*.csv' \) -print0 | tar czf "$out/results.part" --null -T - 2>/dev/null
+        mv "$out/results.part" "$out/results.tgz"
     ) 9>"$build/pack.lock"
 }
+while sleep 30; do pack; done &
+packer=$!
+trap 'kill $packer; rm -rf "$all"' EXIT
 run_stream() { # GPUS ITEM…
     local visible=$1 item name limit words code began
     shift
@@ -73,11 +76,13 @@ run_stream() { # GPUS ITEM…
         pack
     done
 }
+running=()
 for i in "${!streams[@]}"; do
     # shellcheck disable=SC2086
     run_stream $((i % gpus)) ${streams[i]} >"$build/stream-$i.txt" 2>&1 &
+    running+=($!)
 done
-wait
+[[ ${#running[@]} -eq 0 ]] || wait "${running[@]}"
 for i in "${!streams[@]}"; do cat "$build/stream-$i.txt"; done
 # shellcheck disable=SC2086
 [[ -z $after ]] || run_stream all $after

@@ -14,11 +14,8 @@ found=$(python3 - "$out/$precision/verify.json" <<'END'
 import json, sys
 d = json.load(open(sys.argv[1]))
 def three(key):
-    interval = d[key].get("interval") or {}
-    low, high = (interval.get("low", ""), interval.get("high", "")) if isinstance(interval, dict) else interval
-    return [d[key]["value"], low, high]
-cell = lambda x: x if isinstance(x, str) else f"{x:.5f}"
-print(d["seeds_run"], *(cell(x) or "-" for key in ("raw_speedup", "loss_difference", "steps_for_the_same_loss", "speedup_at_equal_quality") for x in three(key)), d["verdict"].replace(" ", "_"))
+    return [d[key]["value"], *(d[key]["interval"] or [None, None])]
+print(d["seeds_run"], *("-" if x is None else f"{x:.5f}" for key in ("raw_speedup", "loss_difference", "steps_for_the_same_loss", "speedup_at_equal_quality") for x in three(key)), d["verdict"].replace(" ", "_"))
 END
 ) || exit 1
 columns=$(for key in raw loss_difference steps_ratio at_equal_quality; do printf ',%s,%s_low,%s_high' $key $key $key; done)
