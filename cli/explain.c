@@ -15,7 +15,7 @@
 static const char *inputs_text(const void *row, char *buf, size_t size) {
     size_t used = 0;
     buf[0] = '\0';
-    for (const char *input = ((const mz_explained_row *)row)->inputs; *input != '\0' && used < size;) {
+    for (const char *input = ((const mz_explained_row *)row)->is.inputs; *input != '\0' && used < size;) {
         const size_t n = strcspn(input, ",");
         const char *next = input;
         int count = 0;
@@ -37,17 +37,17 @@ static const char *unless(mezzo_dtype dtype, mezzo_dtype usual) {
     return dtype == usual || dtype >= MEZZO_DTYPE_COUNT ? "-" : mezzo_dtype_name(dtype);
 }
 static const char *gradient_text(const void *row, char *buf, size_t size) {
-    const mz_explained_row *r = row;
+    const mezzo_explain_row *r = &((const mz_explained_row *)row)->is;
     (void)buf, (void)size;
     return r->storage == MEZZO_I32 ? "-" : unless(r->gradient, r->storage);
 }
 static const char *accumulate_text(const void *row, char *buf, size_t size) {
     (void)buf, (void)size;
-    return unless(((const mz_explained_row *)row)->accumulate, MEZZO_F32);
+    return unless(((const mz_explained_row *)row)->is.accumulate, MEZZO_F32);
 }
 static const char *reduce_text(const void *row, char *buf, size_t size) {
     (void)buf, (void)size;
-    return unless(((const mz_explained_row *)row)->reduce, MEZZO_F32);
+    return unless(((const mz_explained_row *)row)->is.reduce, MEZZO_F32);
 }
 
 static const char *count_text(double bytes, char *buf, size_t size) {
@@ -65,27 +65,27 @@ static const char *bytes_text(const void *row, char *buf, size_t size) {
 
 // JSON has other places for the rule and the gradient than the table.
 static const cli_field row_fields[] = {
-    {CLI_FIELD(mz_explained_row, phase), "phase"},
-    {CLI_FIELD(mz_explained_row, phase), NULL, "phase", .only = "with backward"},
-    {CLI_FIELD(mz_explained_row, op), "op", "op"},
-    {CLI_FIELD(mz_explained_row, module), "module", "module"},
-    {CLI_FIELD(mz_explained_row, output), "output"},
-    {CLI_FIELD(mz_explained_row, inputs), "inputs", "inputs", .text = inputs_text},
-    {CLI_FIELD(mz_explained_row, shape), "shape", "shape"},
-    {CLI_FIELD(mz_explained_row, operand), "operand"},
-    {CLI_FIELD(mz_explained_row, gradient), "gradient"},
-    {CLI_FIELD(mz_explained_row, storage), "storage", "storage", .legend = "dtype of the stored output"},
-    {CLI_FIELD(mz_explained_row, gradient), NULL, "gradient", .flags = CLI_SOME, .text = gradient_text,
+    {CLI_FIELD(mz_explained_row, is.phase), "phase"},
+    {CLI_FIELD(mz_explained_row, is.phase), NULL, "phase", .only = "with backward"},
+    {CLI_FIELD(mz_explained_row, is.op), "op", "op"},
+    {CLI_FIELD(mz_explained_row, is.module), "module", "module"},
+    {CLI_FIELD(mz_explained_row, is.output), "output"},
+    {CLI_FIELD(mz_explained_row, is.inputs), "inputs", "inputs", .text = inputs_text},
+    {CLI_FIELD(mz_explained_row, is.shape), "shape", "shape"},
+    {CLI_FIELD(mz_explained_row, is.operand), "operand"},
+    {CLI_FIELD(mz_explained_row, is.gradient), "gradient"},
+    {CLI_FIELD(mz_explained_row, is.storage), "storage", "storage", .legend = "dtype of the stored output"},
+    {CLI_FIELD(mz_explained_row, is.gradient), NULL, "gradient", .flags = CLI_SOME, .text = gradient_text,
      .legend = "dtype in which backward's products read the output's gradient; -: as storage"},
-    {CLI_FIELD(mz_explained_row, scale), "scale", "scale", .flags = CLI_SOME,
+    {CLI_FIELD(mz_explained_row, is.scale), "scale", "scale", .flags = CLI_SOME,
      .legend = "what shares one scale of the operands"},
-    {CLI_FIELD(mz_explained_row, compute), "compute", "compute",
+    {CLI_FIELD(mz_explained_row, is.compute), "compute", "compute",
      .legend = "dtype to which operands are rounded; sums are fp32 unless a column says otherwise"},
-    {CLI_FIELD(mz_explained_row, accumulate), "accumulate", "accumulate", .flags = CLI_SOME, .text = accumulate_text,
+    {CLI_FIELD(mz_explained_row, is.accumulate), "accumulate", "accumulate", .flags = CLI_SOME, .text = accumulate_text,
      .legend = "dtype of a product's sums; -: fp32"},
-    {CLI_FIELD(mz_explained_row, reduce), "reduce", "reduce", .flags = CLI_SOME, .text = reduce_text,
+    {CLI_FIELD(mz_explained_row, is.reduce), "reduce", "reduce", .flags = CLI_SOME, .text = reduce_text,
      .legend = "dtype of sums and statistics; -: fp32"},
-    {CLI_FIELD(mz_explained_row, rule), "rule"},
+    {CLI_FIELD(mz_explained_row, is.rule), "rule"},
     {CLI_FIELD(mz_explained_row, fused), "fused", "fused", .only = "forward",
      .legend = "dtype of the stored output once casts are part of the ops before them; folded: the op itself is part "
                "of its neighbour"},
@@ -101,14 +101,14 @@ static const cli_field row_fields[] = {
 };
 enum { DEVICE_FIELDS = 4 };
 static const cli_field param_fields[] = {
-    {CLI_FIELD(mz_explained_param, name), "name", "parameter"},
-    {CLI_FIELD(mz_explained_param, shape), "shape", "shape"},
-    {CLI_FIELD(mz_explained_param, master), "master", "master"},
-    {CLI_FIELD(mz_explained_param, copy), "copy", "copy"},
+    {CLI_FIELD(mz_explained_param, is.name), "name", "parameter"},
+    {CLI_FIELD(mz_explained_param, is.shape), "shape", "shape"},
+    {CLI_FIELD(mz_explained_param, is.master), "master", "master"},
+    {CLI_FIELD(mz_explained_param, is.copy), "copy", "copy"},
     {CLI_FIELD(mz_explained_param, update), "update", "update", .legend = "the optimizer that updates it; -: frozen"},
     {CLI_FIELD(mz_explained_param, lr_factor), "lr_factor", "rate", "%.3g",
      .legend = "its learning rate, over that of the schedule"},
-    {CLI_FIELD(mz_explained_param, rule), "why", "why"},
+    {CLI_FIELD(mz_explained_param, is.rule), "why", "why"},
 };
 static const cli_field summary_fields[] = {
     {CLI_FIELD(mz_explained_summary, param), "parameters"},
@@ -135,7 +135,7 @@ static void print_rules(const mz_explained *rows) {
     int told = 0;
     for (size_t i = 0; i < rows->n; i++)
         if (rows->rows[i].number > told)
-            printf("  %2d  %s\n", ++told, rows->rows[i].rule);
+            printf("  %2d  %s\n", ++told, rows->rows[i].is.rule);
 }
 
 static void print_text(const explanation *e, bool params) {
@@ -245,12 +245,12 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
         if (mz_explained_same(&p))
             same++;
         else
-            rows[n++] = (difference){p.a->op,
-                                     p.a->module,
-                                     p.b->rule,
+            rows[n++] = (difference){p.a->is.op,
+                                     p.a->is.module,
+                                     p.b->is.rule,
                                      p.b->number,
-                                     {p.a->storage, p.b->storage},
-                                     {p.a->compute, p.b->compute}};
+                                     {p.a->is.storage, p.b->is.storage},
+                                     {p.a->is.compute, p.b->is.compute}};
     int code = CLI_DONE;
     if (cli_has("json")) {
         code = cli_json_print(json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same", (json_int_t)same,

@@ -9,6 +9,7 @@
 
 #include "cli.h"
 #include "train/config.h"
+#include "train/folder.h"
 #include "io/file.h"
 #include "study/page/run_log.h"
 #include "train/health.h"
@@ -95,21 +96,13 @@ static const char *number_text(const row *r, double x, char *buffer, size_t size
 
 // The number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not known.
 static mezzo_status planned_steps(const char *folder, int64_t *steps) {
-    char *path = mz_format("%s/config.yaml", folder);
-    mezzo_config *config = NULL;
+    mezzo_config *config;
     mz_run_config run;
-    *steps = 0;
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = access(path, R_OK) == 0 ? mezzo_config_create(&config) : MEZZO_OK;
-    if (config != NULL)
-        status = mezzo_config_load(config, path);
-    if (config != NULL && status == MEZZO_OK)
+    mezzo_status status = mz_run_folder_config(folder, &config);
+    if (status == MEZZO_OK)
         status = mz_run_config_read(config, &run);
-    if (config != NULL && status == MEZZO_OK)
-        *steps = run.steps;
+    *steps = status == MEZZO_OK ? run.steps : 0;
     mezzo_config_free(config);
-    mz_free(path);
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
 }
 

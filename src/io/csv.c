@@ -325,3 +325,13 @@ void mz_csv_add(mz_text *out, const char *field) {
         mz_text_add(out, *field == '"' ? "\"\"" : field, *field == '"' ? 2 : 1);
     mz_text_add(out, "\"", 1);
 }
+
+void mz_csv_next(mz_text *out, const char *field) {
+    mz_text_add(out, ",", 1);
+    mz_csv_add(out, field);
+}
+
+void mz_csv_next_number(mz_text *out, double x) {
+    char buf[MZ_NUMBER_MAX];
+    mz_csv_next(out, isfinite(x) ? mz_number_format(x, buf) : "");
+}

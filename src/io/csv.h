@@ -42,5 +42,7 @@ mezzo_status mz_csv_optional(const mz_csv *csv, size_t row, int column, double *
 
 // Appends one field, quoted where it must be. The caller puts the commas.
 void mz_csv_add(mz_text *out, const char *field);
+void mz_csv_next(mz_text *out, const char *field); // the same after a comma
+void mz_csv_next_number(mz_text *out, double x);   // nothing where it is not finite: a zero would be a claim
 
 #endif

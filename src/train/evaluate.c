@@ -24,14 +24,7 @@ typedef struct model {
 } model;
 
 static mezzo_status load_config(model *m, const char *device, const char *precision, int threads) {
-    char *file = mz_format("%s/config.yaml", m->folder);
-    if (file == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mezzo_config_create(&m->config);
-    if (status == MEZZO_OK)
-        status = mezzo_config_load(m->config, file);
-    mz_free(file);
-    MEZZO_TRY(status);
+    MEZZO_TRY(mz_run_folder_config(m->folder, &m->config));
     if (device != NULL)
         MEZZO_TRY(mezzo_config_set(m->config, "device.name", device, "--device"));
     // The precision that the run resolved, not "auto" anew: the checkpoint was trained with it.

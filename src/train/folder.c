@@ -5,7 +5,6 @@
 
 #include "io/file.h"
 #include "io/metrics.h"
-#include "mezzo/train.h"
 
 static mezzo_status find_below(const char *path, const char *below, bool best, int parts, char *out, size_t size,
                                bool *found) {
@@ -53,6 +52,16 @@ mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
     int n = snprintf(out, size, "%s", real);
     free(real);
     return (size_t)n < size ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", checkpoint);
+}
+
+mezzo_status mz_run_folder_config(const char *folder, mezzo_config **out) {
+    char *path = mz_format("%s/config.yaml", folder);
+    *out = NULL;
+    mezzo_status status = path != NULL ? mezzo_config_create(out) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK)
+        status = mezzo_config_load(*out, path);
+    mz_free(path);
+    return status;
 }
 
 mezzo_status mz_run_folder_check(const char *folder) {

@@ -276,10 +276,7 @@ static mezzo_status compare_schedules(const mz_training *run, const char *path) 
     mz_run_config before;
     mezzo_config *config = NULL;
     MEZZO_TRY(mz_run_folder(path, folder, sizeof folder));
-    char *file = mz_format("%s/config.yaml", folder);
-    mezzo_status status = file != NULL ? mezzo_config_create(&config) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mezzo_config_load(config, file);
+    mezzo_status status = mz_run_folder_config(folder, &config);
     if (status == MEZZO_OK)
         status = mz_run_config_read(config, &before);
     if (status == MEZZO_OK) {
@@ -293,7 +290,6 @@ static mezzo_status compare_schedules(const mz_training *run, const char *path) 
                    (long long)old->steps);
     }
     mezzo_config_free(config);
-    mz_free(file);
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK; // a checkpoint may lie alone
 }
 

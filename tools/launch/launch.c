@@ -520,27 +520,19 @@ static int check_least(int64_t n, int64_t least) {
 
 static int run(void) {
     int64_t n, restarts, least;
-    int code = cli_integer("n", 1, MOST, 0, &n);
-    if (code == CLI_DONE)
-        code = cli_integer("restarts", 0, 1000, 0, &restarts);
-    if (code == CLI_DONE)
-        code = cli_integer("min-ranks", 1, MOST, 0, &least);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_integer("n", 1, MOST, 0, &n));
+    CLI_TRY(cli_integer("restarts", 0, 1000, 0, &restarts));
+    CLI_TRY(cli_integer("min-ranks", 1, MOST, 0, &least));
     if (n == 0 || cli_line.n_operands == 0)
         return cli_wrong("usage: mezzo launch %s", cli_line.command->usage);
-    code = check_least(n, least);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(check_least(n, least));
     job j = {.n = (int)n, .listener = -1, .tell = {-1, -1}};
-    code = look_at_devices(&j);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(look_at_devices(&j));
     j.ranks = mz_alloc((size_t)n, sizeof *j.ranks);
     if (j.ranks == NULL)
         return cli_error(MEZZO_ERR_MEMORY);
     catch_signals();
-    code = run_with_restarts(&j, (int)restarts, (int)least);
+    const int code = run_with_restarts(&j, (int)restarts, (int)least);
     mz_free(j.ranks);
     return code;
 }

@@ -39,13 +39,6 @@ static mezzo_status summarize_field(const mz_pair *pairs, size_t n, size_t field
 }
 
 // --- a width -------------------------------------------------------------------------------------------------------
-static int compare_pairs(const void *x, const void *y) { // by width, then tokens
-    const mz_pair *a = x, *b = y;
-    if (a->key.d_model != b->key.d_model)
-        return a->key.d_model < b->key.d_model ? -1 : 1;
-    return (a->tokens > b->tokens) - (a->tokens < b->tokens);
-}
-
 static mezzo_status curve_points(mz_curve *c, const mz_pair *pairs, size_t n, double *scratch) {
     for (size_t from = 0, to; from < n; from = to) {
         for (to = from; to < n && pairs[to].tokens == pairs[from].tokens;)
@@ -79,7 +72,7 @@ static mezzo_status make_curves(mz_analysis *a) {
     if (sorted == NULL || scratch == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     memcpy(sorted, a->study->pairs, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, compare_pairs);
+    qsort(sorted, n, sizeof *sorted, mz_pairs_order);
     for (size_t from = 0, to; from < n; from = to) {
         for (to = from; to < n && sorted[to].key.d_model == sorted[from].key.d_model;)
             to++;

@@ -31,7 +31,7 @@ static mezzo_status quote_name(const char *name, char *out) {
 }
 
 // --- scripts -------------------------------------------------------------------------------------------------------
-mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text *body, int width, int height) {
+static mezzo_status write_script(const char *folder, const char *name, const mz_text *body, int width, int height) {
     if (body->status != MEZZO_OK)
         return body->status;
     mz_text t = {0};
@@ -60,6 +60,17 @@ mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text
         "@draw\nunset output\n",
         width, height, quoted, width, height, quoted);
     return mz_text_save(&t, mz_format("%s/%s.gp", folder, name));
+}
+
+mezzo_status mz_figure_write(const char *folder, const char *name, mz_text *body, int width, int height) {
+    mezzo_status status = write_script(folder, name, body, width, height);
+    mz_text_free(body);
+    return status;
+}
+
+mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body, int width, int height) {
+    MEZZO_TRY(mz_figure_write(folder, name, body, width, height));
+    return mz_figure_draw(folder, name);
 }
 
 // The program's own words are dropped: its exit code and the files show the result.
@@ -275,9 +286,7 @@ static mezzo_status boundary(const mz_analysis *a, const char *folder, const cha
         mz_text_addf(&t,
                      ", $marks using 1:2 with points lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, no interval'");
     mz_text_addf(&t, "\"\n");
-    mezzo_status status = mz_figure_write(folder, name, &t, 1040, 520);
-    mz_text_free(&t);
-    return status;
+    return mz_figure_write(folder, name, &t, 1040, 520);
 }
 
 static mezzo_status savings(const mz_analysis *a, field f, const char *folder, const char *name) {
@@ -294,9 +303,7 @@ static mezzo_status savings(const mz_analysis *a, field f, const char *folder, c
     add_ribbons(a, &t);
     add_lines(a, &t);
     mz_text_addf(&t, ", 0 with lines ls 90 title 'no difference'\"\n");
-    mezzo_status status = mz_figure_write(folder, name, &t, 900, 480);
-    mz_text_free(&t);
-    return status;
+    return mz_figure_write(folder, name, &t, 900, 480);
 }
 
 // --- contours over batch × sequence --------------------------------------------------------------------------------
@@ -481,10 +488,8 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
         mz_text_addf(&t, "$equal using 1:2 with lines lc rgb 'black' lw 2.5, ");
     mz_text_addf(&t, "$grid using 1:2:(valid(3) ? sprintf('%%.2f', $8) : '') with labels font ',11' offset 0,0.3, "
                      "$grid using 1:2:(stringcolumn(9)) with labels font ',8' offset 0,-0.7\"\n");
-    if (status == MEZZO_OK)
-        status = mz_figure_write(folder, name, &t, 760, 560);
-    mz_text_free(&t);
-    return status;
+    t.status = status != MEZZO_OK ? status : t.status;
+    return mz_figure_write(folder, name, &t, 760, 560);
 }
 
 // --- all of them ---------------------------------------------------------------------------------------------------

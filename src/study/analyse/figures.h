@@ -4,11 +4,12 @@
 
 #include "study/analyse/analysis.h"
 
-// Writes FOLDER/NAME.gp from `body`: the data blocks, settings and one plot command of a figure of width × height
-// pixels.
-mezzo_status mz_figure_write(const char *folder, const char *name, const mz_text *body, int width, int height);
+// Writes FOLDER/NAME.gp from `body`, which it frees: the data blocks, settings and one plot command of a figure of
+// width × height pixels.
+mezzo_status mz_figure_write(const char *folder, const char *name, mz_text *body, int width, int height);
 // Draws FOLDER/NAME.gp. UNSUPPORTED: there is no gnuplot; IO: it failed, with the script's name.
 mezzo_status mz_figure_draw(const char *folder, const char *name);
+mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body, int width, int height); // both
 
 // Draws Graphviz' text as FILE.svg or FILE.png, with FILE.dot kept beside. UNSUPPORTED: there is no Graphviz, FILE.dot
 // is written; IO.

@@ -364,6 +364,13 @@ static mezzo_status add_pair(mz_study *s, const mz_study_row *base, const mz_stu
     return MEZZO_OK;
 }
 
+int mz_pairs_order(const void *x, const void *y) {
+    const mz_pair *a = x, *b = y;
+    if (a->key.d_model != b->key.d_model)
+        return a->key.d_model < b->key.d_model ? -1 : 1;
+    return (a->tokens > b->tokens) - (a->tokens < b->tokens);
+}
+
 static mezzo_status list_row(size_t **list, size_t *n, size_t *cap, size_t row) {
     MEZZO_TRY(MZ_RESERVE(*list, *cap, *n + 1));
     (*list)[(*n)++] = row;
@@ -569,13 +576,6 @@ fail:
     return status;
 }
 
-static void add_number(mz_text *t, double x) {
-    char buf[MZ_NUMBER_MAX];
-    mz_text_add(t, ",", 1);
-    if (!isnan(x))
-        mz_text_addf(t, "%s", mz_number_format(x, buf));
-}
-
 mezzo_status mz_pairs_save(const mz_study *s, const char *path) {
     mz_text t = {0};
     bool variants = false;
@@ -591,16 +591,13 @@ mezzo_status mz_pairs_save(const mz_study *s, const char *path) {
                      (long long)p->key.bs, (long long)p->key.seqlen);
         const double numbers[] = {p->speedup, p->mem_saving_pct, p->energy_gain_pct, p->tps_fp32, p->tps_amp};
         for (size_t k = 0; k < MZ_COUNT(numbers); k++)
-            add_number(&t, numbers[k]);
-        mz_text_addf(&t, ",%lld,", (long long)p->tokens);
-        mz_csv_add(&t, p->adj_amp);
-        mz_text_add(&t, ",", 1);
-        mz_csv_add(&t, p->adj_fp32);
+            mz_csv_next_number(&t, numbers[k]);
+        mz_text_addf(&t, ",%lld", (long long)p->tokens);
+        mz_csv_next(&t, p->adj_amp);
+        mz_csv_next(&t, p->adj_fp32);
         mz_text_addf(&t, ",%lld,%lld", (long long)p->ga_amp, (long long)p->ga_fp32);
-        if (variants) {
-            mz_text_add(&t, ",", 1);
-            mz_csv_add(&t, p->variant);
-        }
+        if (variants)
+            mz_csv_next(&t, p->variant);
         mz_text_add(&t, "\n", 1);
     }
     return mz_text_save(&t, mz_strdup(path));

@@ -72,6 +72,7 @@ double mz_row_cv(const mz_study_row *row); // coefficient of variation of its ti
 const char *mz_key_text(const mz_shape_key *key, const char *variant, char *buf,
                         size_t size); // "layers 4, d_model 128, …"
 
+int mz_pairs_order(const void *x, const void *y);                    // qsort's order of pairs: by width, then by tokens
 mezzo_status mz_pairs_save(const mz_study *study, const char *path); // pairs_analysis.csv, sorted by key
 
 #endif

@@ -87,13 +87,6 @@ mz_score mz_rules_score(const mz_rules *rules, const mz_pair *pairs, size_t n) {
 }
 
 // --- finding -------------------------------------------------------------------------------------------------------
-static int compare_pairs(const void *x, const void *y) { // by width, then tokens
-    const mz_pair *a = x, *b = y;
-    if (a->key.d_model != b->key.d_model)
-        return a->key.d_model < b->key.d_model ? -1 : 1;
-    return (a->tokens > b->tokens) - (a->tokens < b->tokens);
-}
-
 static void judge(mz_rule *rule, const mz_pair *pairs, size_t n) {
     rule->n = (int64_t)n;
     rule->right = 0;
@@ -187,7 +180,7 @@ mezzo_status mz_rules_fit(const mz_pair *pairs, size_t n, mz_rules *out) {
     if (sorted == NULL)
         return MEZZO_ERR_MEMORY;
     memcpy(sorted, pairs, n * sizeof *pairs);
-    qsort(sorted, n, sizeof *sorted, compare_pairs);
+    qsort(sorted, n, sizeof *sorted, mz_pairs_order);
     mezzo_status status = fit_sorted(sorted, n, out);
     mz_free(sorted);
     if (status != MEZZO_OK)

@@ -36,6 +36,7 @@ typedef struct mz_judge {
     int n;
     const mz_torch_trace *trace; // the one that is judged now
     int capability;              // × 10 of the GPU that it runs on, or that is assumed; 0: no GPU
+    double forward, low;         // FLOPs of its forward products; of those in 16 bits or fewer
     mz_audit *out;
     mezzo_status status;
 } mz_judge;

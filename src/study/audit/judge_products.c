@@ -25,17 +25,18 @@ static bool is_forward_product(const mz_torch_op *op) {
 
 static void sum_flops(mz_judge *j) {
     const mz_torch_trace *t = j->trace;
-    double low = 0, forward = 0, all = 0;
+    double all = 0;
+    j->forward = j->low = 0;
     for (size_t i = 0; i < t->n_ops; i++) {
         const mz_torch_op *op = &t->ops[i];
         all += flops_of(op);
-        forward += is_forward_product(op) ? flops_of(op) : 0;
-        low += is_forward_product(op) && mz_torch_is_low(op->output) ? flops_of(op) : 0;
+        j->forward += is_forward_product(op) ? flops_of(op) : 0;
+        j->low += is_forward_product(op) && mz_torch_is_low(op->output) ? flops_of(op) : 0;
     }
     const double steps = t->steps > 0 ? t->steps : 1;
     if (t == j->traces) { // the first rank stands for all
         j->out->flops = all / steps;
-        j->out->low_share = forward > 0 ? low / forward : 0;
+        j->out->low_share = j->forward > 0 ? j->low / j->forward : 0;
     }
     for (size_t i = 0; i < t->n_regions && j->out->asked == MEZZO_DTYPE_COUNT; i++)
         if (asks_for_16_bits(&t->regions[i]))
@@ -103,12 +104,6 @@ static const char *const reason_change[] = {
 
 static void judge_wide(mz_judge *j) {
     const mz_torch_trace *t = j->trace;
-    double forward = 0, low = 0;
-    for (size_t i = 0; i < t->n_ops; i++)
-        if (is_forward_product(&t->ops[i])) {
-            forward += flops_of(&t->ops[i]);
-            low += mz_torch_is_low(t->ops[i].output) ? flops_of(&t->ops[i]) : 0;
-        }
     if (j->out->asked == MEZZO_DTYPE_COUNT)
         return;
     for (size_t i = 0; i < t->n_ops; i++) {
@@ -116,7 +111,7 @@ static void judge_wide(mz_judge *j) {
         const reason why = is_forward_product(op) ? reason_of(t, op) : NONE;
         double here = 0;
         int64_t calls = 0;
-        if (why == NONE || ((why == OUTSIDE || why == OTHER_DEVICE) && low == 0)) // then the region covers nothing
+        if (why == NONE || ((why == OUTSIDE || why == OTHER_DEVICE) && j->low == 0)) // then the region covers nothing
             continue;
         for (size_t k = 0; k < t->n_ops; k++)
             if (t->ops[k].user == op->user && t->ops[k].at == op->at && is_forward_product(&t->ops[k]) &&
@@ -124,13 +119,13 @@ static void judge_wide(mz_judge *j) {
                 here += flops_of(&t->ops[k]);
                 calls += t->ops[k].count;
             }
-        if (here < (why == DISABLED ? LEAST_DISABLED_SHARE : LEAST_SHARE) * forward)
+        if (here < (why == DISABLED ? LEAST_DISABLED_SHARE : LEAST_SHARE) * j->forward)
             continue;
         mz_judge_add_inner(j, MZ_FINDING_WIDE_PRODUCT, op->user, op->at, reason_change[why],
                            "%s ran in %s in %lld call%s, %.0f %% of the forward FLOPs: %s", op->name,
                            op->output == MEZZO_F32 && t->tf32 && j->capability >= 80 ? "tf32"
                                                                                      : mz_torch_dtype_name(op->output),
-                           (long long)calls, calls == 1 ? "" : "s", 100 * here / forward, reason_text[why]);
+                           (long long)calls, calls == 1 ? "" : "s", 100 * here / j->forward, reason_text[why]);
     }
 }
 
@@ -178,13 +173,6 @@ static void judge_narrow(mz_judge *j) {
 }
 
 // --- casts, averages -----------------------------------------------------------------------------------------------
-static double elements(const mz_torch_shape *s) {
-    double n = 1;
-    for (int i = 0; i < s->rank; i++)
-        n *= (double)s->dim[i];
-    return n;
-}
-
 static void judge_casts(mz_judge *j) {
     for (size_t i = 0; i < j->trace->n_ops; i++) {
         const mz_torch_op *op = &j->trace->ops[i];
@@ -192,7 +180,7 @@ static void judge_casts(mz_judge *j) {
             mz_judge_add_inner(j, MZ_FINDING_CAST_BACK, op->user, op->at, NULL,
                                "%lld conversions from %s back to %s undo the one before, each of %.0f elements",
                                (long long)op->returned, mz_torch_dtype_name(op->inputs[0].dtype),
-                               mz_torch_dtype_name(op->output), elements(&op->inputs[0]));
+                               mz_torch_dtype_name(op->output), mz_torch_numel(&op->inputs[0]));
     }
 }
 
@@ -247,13 +235,10 @@ static int axes_of(const mz_torch_op *op, axis out[2]) {
 
 static void judge_shapes(mz_judge *j) {
     const mz_torch_trace *t = j->trace;
-    double forward = 0;
-    for (size_t i = 0; i < t->n_ops; i++)
-        forward += is_forward_product(&t->ops[i]) ? flops_of(&t->ops[i]) : 0;
     for (size_t i = 0; i < t->n_ops && j->capability >= 70; i++) {
         const mz_torch_op *op = &t->ops[i];
         axis axes[2];
-        if (!is_forward_product(op) || !mz_torch_is_low(op->output) || flops_of(op) < LEAST_SHARE * forward)
+        if (!is_forward_product(op) || !mz_torch_is_low(op->output) || flops_of(op) < LEAST_SHARE * j->forward)
             continue;
         const bool grouped = op->class == MZ_TORCH_CONVOLUTION && op->inputs[op->b].dim[1] != op->inputs[op->a].dim[1];
         const int n = grouped ? 0 : axes_of(op, axes);
@@ -269,7 +254,7 @@ static void judge_shapes(mz_judge *j) {
             mz_judge_add_inner(j, MZ_FINDING_OFF_GRID, op->user, op->at, change,
                                "%s in %s has %s = %lld, no multiple of 8; %.0f %% of the forward FLOPs", op->name,
                                mz_torch_dtype_name(op->output), axes[k].what, (long long)size,
-                               100 * flops_of(op) / forward);
+                               100 * flops_of(op) / j->forward);
         }
     }
 }

@@ -107,7 +107,7 @@ static mezzo_status read_shape(const char *where, const json_t *pair, mz_torch_s
     return MEZZO_OK;
 }
 
-static double numel(const mz_torch_shape *s) {
+double mz_torch_numel(const mz_torch_shape *s) {
     double n = 1;
     for (int i = 0; i < s->rank; i++)
         n *= (double)s->dim[i];
@@ -123,14 +123,14 @@ static double flops_of(const mz_torch_op *op) {
     if (a->rank < 2 || b->rank < 2)
         return 0;
     if (op->class == MZ_TORCH_PRODUCT)
-        return 2 * numel(a) * (double)b->dim[b->rank - 1];
+        return 2 * mz_torch_numel(a) * (double)b->dim[b->rank - 1];
     if (op->class == MZ_TORCH_ATTENTION)
-        return a->rank == 4 && b->rank == 4 ? (backward ? 10 : 4) * numel(a) * (double)b->dim[2] : 0;
+        return a->rank == 4 && b->rank == 4 ? (backward ? 10 : 4) * mz_torch_numel(a) * (double)b->dim[2] : 0;
     // Weight [O, I / groups, k…]; each element of the output takes one filter. Forward has no output's shape, so its
     // spatial size is taken for the input's.
-    double of_filter = numel(b) / (double)(b->dim[0] > 0 ? b->dim[0] : 1);
+    double of_filter = mz_torch_numel(b) / (double)(b->dim[0] > 0 ? b->dim[0] : 1);
     if (backward)
-        return 4 * numel(&op->inputs[0]) * of_filter;
+        return 4 * mz_torch_numel(&op->inputs[0]) * of_filter;
     double spatial = 1;
     for (int i = 2; i < a->rank; i++)
         spatial *= (double)a->dim[i];

@@ -138,6 +138,7 @@ void mz_torch_trace_free(mz_torch_trace *trace);
 
 const char *mz_torch_dtype_name(mezzo_dtype dtype); // "fp32"; "-" of no float
 bool mz_torch_is_low(mezzo_dtype dtype);            // 16 bits or fewer
-bool mz_torch_is_product(const mz_torch_op *op);    // product, convolution or attention
+double mz_torch_numel(const mz_torch_shape *shape);
+bool mz_torch_is_product(const mz_torch_op *op); // product, convolution or attention
 
 #endif

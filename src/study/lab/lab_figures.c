@@ -5,15 +5,6 @@
 #include "study/lab/lab.h"
 #include "backend/inspect.h"
 
-// Writes the script and draws it; frees the text.
-static mezzo_status draw(const char *folder, const char *name, mz_text *t, int width, int height) {
-    mezzo_status status = mz_figure_write(folder, name, t, width, height);
-    mz_text_free(t);
-    MEZZO_TRY(status);
-    MEZZO_TRY(mz_figure_draw(folder, name));
-    return MEZZO_OK;
-}
-
 // A bar from bit `from` on, with its width in it where there is room.
 static void add_field(mz_text *t, int *from, int bits, double y, const char *colour) {
     mz_text_addf(t, "set object rectangle from %d,%.2f to %d,%.2f fc rgb '%s' fs solid border lc rgb 'white' lw 1.5\n",
@@ -46,7 +37,7 @@ mezzo_status mz_lab_draw_formats(const char *folder, const char *name) {
         "draw = \"plot NaN with boxes fs solid lc rgb '#666666' title 'sign', NaN with boxes fs solid lc rgb '#d55e00' "
         "title 'exponent', NaN with boxes fs solid lc rgb '#0072b2' title 'fraction'\"\n",
         n + 0.7);
-    return draw(folder, name, &t, 1000, 460);
+    return mz_figure_make(folder, name, &t, 1000, 460);
 }
 
 mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, int64_t count, uint64_t seed) {
@@ -77,7 +68,7 @@ mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, in
     if (lines.status != MEZZO_OK)
         t.status = lines.status;
     mz_text_free(&lines);
-    return draw(folder, name, &t, 900, 520);
+    return mz_figure_make(folder, name, &t, 900, 520);
 }
 
 mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_scale_step *rows, int64_t steps) {
@@ -104,7 +95,7 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
         "90 title 'largest fp16', $path using 1:2 with steps ls 1 title 'loss scale', $skipped using 1:2 with points "
         "lc rgb 'black' pt 2 ps 1.4 lw 2 title 'step skipped'\"\n",
         (long long)steps + 1, least / 2, most * 4);
-    return draw(folder, name, &t, 900, 480);
+    return mz_figure_make(folder, name, &t, 900, 480);
 }
 
 static void add_norms(mz_text *t, const char *block, const mz_norm_row *rows, int n) {
@@ -134,7 +125,7 @@ mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_no
                  "draw = \"plot $fp16 using 1:2 with linespoints ls 1 title 'fp16, summed in fp16', $bf16 using 1:2 "
                  "with linespoints ls 2 title 'bf16, summed in bf16', $fp16 using 1:3 with linespoints ls 3 title "
                  "'fp16, summed in fp32', $bf16 using 1:3 with linespoints ls 4 title 'bf16, summed in fp32'\"\n");
-    return draw(folder, name, &t, 900, 480);
+    return mz_figure_make(folder, name, &t, 900, 480);
 }
 
 // Shares of `counts` by the upper edge's exponent, moved by `shift`.
@@ -191,7 +182,7 @@ mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const m
         mz_text_addf(&t, "; ");
     }
     mz_text_addf(&t, "unset multiplot\"\n");
-    return draw(folder, name, &t, 900, 900);
+    return mz_figure_make(folder, name, &t, 900, 900);
 }
 
 mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_speed_row *rows, int n,
@@ -209,5 +200,5 @@ mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_sp
         "draw = \"plot $bars using 1:3:xtic(2) with boxes lc rgb '#0072b2', $bars using 1:3:4 with labels offset 0,0.8 "
         "noenhanced\"\n",
         result->target, result->device, n - 0.4);
-    return draw(folder, name, &t, 760, 460);
+    return mz_figure_make(folder, name, &t, 760, 460);
 }

@@ -45,11 +45,6 @@ static void add_number(mz_text *t, double x, int digits) {
         mz_text_addf(t, ",%.*f", digits, x);
 }
 
-static void add_quoted(mz_text *t, const char *text) {
-    mz_text_add(t, ",", 1);
-    mz_csv_add(t, text);
-}
-
 static void add_times(mz_text *t, const mz_bench_cell *c) {
     const double values[] = {c->forward.mean, c->forward.deviation, c->backward.mean, c->backward.deviation, c->total};
     for (size_t i = 0; i < MZ_COUNT(values); i++)
@@ -69,8 +64,8 @@ static void add_more(mz_text *t, const mz_bench_cell *base, const mz_bench_cell 
     else
         add_number(t, c->mfu, 4);
     add_number(t, c->memory_mb, 1);
-    add_quoted(t, mezzo_precision_name(c->effective));
-    add_quoted(t, c->note);
+    mz_csv_next(t, mezzo_precision_name(c->effective));
+    mz_csv_next(t, c->note);
 }
 
 void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const char *device, const char *commit,
@@ -85,16 +80,16 @@ void mz_bench_line(const mz_bench_plan *plan, const mz_bench_result *r, const ch
     add_number(t, k < 0 ? (double)NAN : speedup_of(&base->forward, &r->cells[k].forward), 4);
     add_number(t, k < 0 ? (double)NAN : speedup_of(&base->backward, &r->cells[k].backward), 4);
     add_number(t, k < 0 ? (double)NAN : base->total / r->cells[k].total, 4);
-    add_quoted(t, k < 0 ? "" : mezzo_precision_name(plan->precisions[k]));
+    mz_csv_next(t, k < 0 ? "" : mezzo_precision_name(plan->precisions[k]));
     for (int i = 0; i < plan->n_precisions; i++)
         add_more(t, base, &r->cells[i]);
-    add_quoted(t, m->name);
+    mz_csv_next(t, m->name);
     mz_text_addf(t, ",%lld,%lld,%lld,%lld,%lld,%d,%d", (long long)m->layers, (long long)m->heads, (long long)m->d_model,
                  (long long)(m->d_ff > 0 ? m->d_ff : 4 * m->d_model), (long long)m->vocab, plan->repeats.warmup,
                  plan->repeats.iters);
-    add_quoted(t, device);
-    add_quoted(t, commit);
-    add_quoted(t, command);
+    mz_csv_next(t, device);
+    mz_csv_next(t, commit);
+    mz_csv_next(t, command);
     mz_text_add(t, "\n", 1);
 }
 
@@ -134,10 +129,7 @@ mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *ro
         mz_text_addf(&t, "$rows using ($0+%.4f):%d:(sprintf('%%.2f',$%d)) with labels offset 0,0.6 font ',9' notitle, ",
                      (p - 1 - (plan->n_precisions - 2) / 2.0) / plan->n_precisions, p + 1, p + 1);
     mz_text_addf(&t, "1 with lines ls 90 title 'equally fast'\"\n");
-    mezzo_status status = mz_figure_write(folder, name, &t, 900, 480);
-    mz_text_free(&t);
-    MEZZO_TRY(status);
-    return mz_figure_draw(folder, name);
+    return mz_figure_make(folder, name, &t, 900, 480);
 }
 
 // --- kernels ---------------------------------------------------------------------------------------------------------

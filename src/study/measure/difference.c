@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "runtime/program.h"
+#include "train/folder.h"
 #include "train/trial.h"
 
 #define MOST 65536 // numbers of a tensor
@@ -146,23 +147,16 @@ static void compare_results(const results both[2], double ulp, mz_difference *ou
     out->unmatched = (int)(both[0].n + both[1].n) - 2 * out->compared;
 }
 
-static int64_t elements_of(const mezzo_params *params, int i) {
-    int64_t n = 1;
-    for (int d = 0; d < mezzo_params_rank(params, i); d++)
-        n *= mezzo_params_shape(params, i)[d];
-    return n;
-}
-
 static mezzo_status compare_weights(const mezzo_params *a, const mezzo_params *b, mz_difference *out) {
     mezzo_status status = MEZZO_OK;
     bool same = mezzo_params_count(a) == mezzo_params_count(b);
     for (int i = 0; same && i < mezzo_params_count(a); i++)
-        same = strcmp(mezzo_params_name(a, i), mezzo_params_name(b, i)) == 0 && elements_of(a, i) == elements_of(b, i);
+        same = strcmp(mezzo_params_name(a, i), mezzo_params_name(b, i)) == 0 && a->list[i].count == b->list[i].count;
     if (!same)
         return mz_fail(MEZZO_ERR_INVALID,
                        "the two runs' models differ in their parameters: there is nothing to compare");
     for (int i = 0; i < mezzo_params_count(a) && status == MEZZO_OK; i++) {
-        const size_t n = (size_t)elements_of(a, i);
+        const size_t n = (size_t)a->list[i].count;
         float *x = mz_alloc(2 * n, sizeof *x);
         status = x != NULL ? mezzo_params_read(a, i, x) : MEZZO_ERR_MEMORY;
         if (status == MEZZO_OK)
@@ -183,12 +177,7 @@ typedef struct side {
 } side;
 
 static mezzo_status open_side(const mz_difference_options *o, int which, side *s) {
-    char *path = mz_format("%s/config.yaml", o->runs[which]);
-    mezzo_status status = path != NULL ? mezzo_config_create(&s->config) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mezzo_config_load(s->config, path);
-    mz_free(path);
-    MEZZO_TRY(status);
+    MEZZO_TRY(mz_run_folder_config(o->runs[which], &s->config));
     if (o->device != NULL)
         MEZZO_TRY(mezzo_config_set(s->config, "device.name", o->device, "diff"));
     MEZZO_TRY(mezzo_config_set(s->config, "train.sample_every", "-1", "diff"));

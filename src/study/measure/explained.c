@@ -47,7 +47,7 @@ static mezzo_status keep_strings(const char **strings[], size_t n, char **out) {
 
 static int number_of_rule(mz_explained *t, const char *rule) {
     for (size_t i = t->n; i-- > 0;) // a rule's newest row is a layer back
-        if (strcmp(t->rows[i].rule, rule) == 0)
+        if (strcmp(t->rows[i].is.rule, rule) == 0)
             return t->rows[i].number;
     return ++t->rules;
 }
@@ -60,27 +60,11 @@ static void keep(void *user, const mezzo_explain_row *from) {
         return;
     const int number = number_of_rule(t, from->rule);
     mz_explained_row *r = &t->rows[t->n++];
-    *r = (mz_explained_row){.op = from->op,
-                            .module = from->module,
-                            .output = from->output != NULL ? from->output : "",
-                            .phase = from->phase,
-                            .inputs = from->inputs,
-                            .shape = from->shape,
-                            .rule = from->rule,
-                            .operand = from->operand,
-                            .gradient = from->gradient,
-                            .storage = from->storage,
-                            .compute = from->compute,
-                            .accumulate = from->accumulate,
-                            .reduce = from->reduce,
-                            .scale = from->scale,
-                            .fused = "",
-                            .kernel = "-",
-                            .stream = NAN,
-                            .at = NAN,
-                            .bytes = NAN,
-                            .number = number};
-    const char **strings[] = {&r->op, &r->module, &r->output, &r->phase, &r->inputs, &r->shape, &r->rule};
+    *r = (mz_explained_row){
+        .is = *from, .fused = "", .kernel = "-", .stream = NAN, .at = NAN, .bytes = NAN, .number = number};
+    r->is.output = from->output != NULL ? from->output : "";
+    const char **strings[] = {&r->is.op,     &r->is.module, &r->is.output, &r->is.phase,
+                              &r->is.inputs, &r->is.shape,  &r->is.rule};
     t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
 }
 
@@ -117,23 +101,23 @@ mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_opti
 }
 
 static bool is_cast(const mz_explained_row *r) {
-    return strcmp(r->op, "cast") == 0 || strncmp(r->op, "quantize", 8) == 0;
+    return strcmp(r->is.op, "cast") == 0 || strncmp(r->is.op, "quantize", 8) == 0;
 }
 
 // The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
 // written after its name: "linear+relu". No pass changes a cast's result.
 static int compare_ops(const mz_explained_row *a, const mz_explained_row *b) {
-    const size_t n = strcspn(a->op, "+"), m = strcspn(b->op, "+");
-    int order = strcmp(a->module, b->module);
+    const size_t n = strcspn(a->is.op, "+"), m = strcspn(b->is.op, "+");
+    int order = strcmp(a->is.module, b->is.module);
     if (order == 0)
-        order = strcmp(a->phase, b->phase);
+        order = strcmp(a->is.phase, b->is.phase);
     if (order == 0)
-        order = strncmp(a->op, b->op, n < m ? n : m);
+        order = strncmp(a->is.op, b->is.op, n < m ? n : m);
     if (order == 0)
         order = (n > m) - (n < m);
     if (order == 0 && is_cast(a))
-        order = (a->storage > b->storage) - (a->storage < b->storage);
-    return order == 0 && is_cast(a) ? strcmp(a->shape, b->shape) : order;
+        order = (a->is.storage > b->is.storage) - (a->is.storage < b->is.storage);
+    return order == 0 && is_cast(a) ? strcmp(a->is.shape, b->is.shape) : order;
 }
 
 static int by_op(const void *a, const void *b) {
@@ -160,7 +144,7 @@ mezzo_status mz_explained_mark_fused(mz_explained *plain, const mz_explained *fu
     for (size_t i = 0, k = 0; status == MEZZO_OK && i < plain->n;) {
         const int order = k < fused->n ? compare_ops(all[i], left[k]) : -1;
         if (order <= 0)
-            all[i++]->fused = order == 0 ? mezzo_dtype_name(left[k]->storage) : "folded";
+            all[i++]->fused = order == 0 ? mezzo_dtype_name(left[k]->is.storage) : "folded";
         k += order >= 0;
     }
     mz_free(all);
@@ -171,8 +155,8 @@ mezzo_status mz_explained_mark_fused(mz_explained *plain, const mz_explained *fu
 // --- two precisions side by side -----------------------------------------------------------------
 bool mz_explained_same(const mz_explained_pair *p) {
     const mz_explained_row *a = p->a, *b = p->b;
-    return a->storage == b->storage && a->compute == b->compute && a->reduce == b->reduce && a->operand == b->operand &&
-           a->gradient == b->gradient && strcmp(a->scale, b->scale) == 0;
+    return a->is.storage == b->is.storage && a->is.compute == b->is.compute && a->is.reduce == b->is.reduce &&
+           a->is.operand == b->is.operand && a->is.gradient == b->is.gradient && strcmp(a->is.scale, b->is.scale) == 0;
 }
 
 static const mz_explained_row *next_op(const mz_explained *t, size_t *i) {
@@ -209,9 +193,9 @@ static void keep_param(void *user, const mezzo_explain_param *from) {
     if (t->status != MEZZO_OK)
         return;
     mz_explained_param *r = &t->rows[t->n++];
-    *r = (mz_explained_param){from->name, from->shape, from->master, from->copy, from->rule, "-", 0, NULL};
-    const char **strings[] = {&r->name, &r->shape};
-    t->kept[r->master]++;
+    *r = (mz_explained_param){.is = *from, .update = "-"};
+    const char **strings[] = {&r->is.name, &r->is.shape};
+    t->kept[r->is.master]++;
     t->status = keep_strings(strings, MZ_COUNT(strings), &r->text);
 }
 

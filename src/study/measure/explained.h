@@ -17,16 +17,14 @@ mezzo_status mz_explained_open(mezzo_device *device, const mezzo_graph *g, const
                                mezzo_master master, const mz_cut *cut, const char *after, mz_explained_graph *out);
 void mz_explained_close(mz_explained_graph *graph);
 
-typedef struct mz_explained_row { // strings are the table's
-    const char *op, *module, *output, *phase, *inputs, *shape, *rule;
-    mezzo_dtype operand, gradient, storage, compute, accumulate, reduce;
-    const char *scale;
-    const char *fused;  // what the fuse pass made of its storage; "" where that is not asked
-    int number;         // the rule's number in the table, counted from 1 by the rules' first rows
-    const char *kernel; // "-": none is chosen, or the op needs none
-    double stream;      // that it runs on; NaN: there is one stream
-    double at, bytes;   // of the output, in the arena; NaN: it has no place there
-    char *text;         // holds the first line's
+typedef struct mz_explained_row {
+    mezzo_explain_row is; // its strings are the table's
+    const char *fused;    // what the fuse pass made of its storage; "" where that is not asked
+    int number;           // the rule's number in the table, counted from 1 by the rules' first rows
+    const char *kernel;   // "-": none is chosen, or the op needs none
+    double stream;        // that it runs on; NaN: there is one stream
+    double at, bytes;     // of the output, in the arena; NaN: it has no place there
+    char *text;           // holds the first line's
 } mz_explained_row;
 
 typedef struct mz_explained {
@@ -55,13 +53,10 @@ size_t mz_explained_casts(const mz_explained *table);
 
 enum { MZ_MASTERS = MEZZO_MASTER_STOCHASTIC + 1 };
 typedef struct mz_explained_param {
-    const char *name, *shape;
-    mezzo_master master;
-    mezzo_dtype copy;
-    const char *rule;
-    const char *update; // the kind of optimizer; "-": it is frozen
-    double lr_factor;   // of the schedule's rate
-    char *text;         // holds name and shape
+    mezzo_explain_param is; // name and shape are the table's
+    const char *update;     // the kind of optimizer; "-": it is frozen
+    double lr_factor;       // of the schedule's rate
+    char *text;             // holds name and shape
 } mz_explained_param;
 typedef struct mz_explained_params {
     mz_explained_param *rows;

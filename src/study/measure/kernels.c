@@ -1,9 +1,8 @@
 // Times calls of kernels through the backend contract, any backend's.
 #include "study/measure/kernels.h"
 
-#include <stdlib.h>
-
 #include "base/precision.h"
+#include "study/analyse/stats.h"
 
 enum { MOST_SETS = 64, MOST_ROUNDS = 101, LEAST_ROUNDS = 5 };
 
@@ -129,11 +128,6 @@ static mezzo_status time_calls(bench *b, int calls, int *turn, double *seconds) 
     return MEZZO_OK;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static mezzo_status time_rounds(bench *b, int asked, mz_bench_row *row) {
     double times[MOST_ROUNDS], first;
     int turn = 0;
@@ -145,7 +139,7 @@ static mezzo_status time_rounds(bench *b, int asked, mz_bench_row *row) {
     row->rounds = wanted > MOST_ROUNDS ? MOST_ROUNDS : wanted < least ? least : (int)wanted;
     for (int i = 0; i < row->rounds; i++)
         MEZZO_TRY(time_calls(b, calls, &turn, &times[i]));
-    qsort(times, (size_t)row->rounds, sizeof *times, ascending);
+    mz_sort(times, (size_t)row->rounds);
     row->best = times[0];
     row->median = 0.5 * (times[(row->rounds - 1) / 2] + times[row->rounds / 2]);
     row->rate = b->made.work / row->median;

@@ -197,13 +197,6 @@ mezzo_status mz_rig_look(mz_rig *rig, mz_rig_state *out) {
 // --- gradients -----------------------------------------------------------------------------------------------------
 #define SAMPLE 65536 // numbers of a parameter
 
-static size_t elements(const mezzo_params *params, int index) {
-    size_t n = 1;
-    for (int d = 0; d < mezzo_params_rank(params, index); d++)
-        n *= (size_t)mezzo_params_shape(params, index)[d];
-    return n;
-}
-
 static size_t stride_of(size_t n) {
     return (n + SAMPLE - 1) / SAMPLE;
 }
@@ -212,7 +205,7 @@ static size_t stride_of(size_t n) {
 static size_t sampled(const mezzo_params *params, size_t *largest) {
     size_t total = 0;
     for (int i = 0; i < mezzo_params_count(params); i++) {
-        const size_t n = elements(params, i);
+        const size_t n = (size_t)params->list[i].count;
         if (mezzo_params_frozen(params, i))
             continue;
         total += (n + stride_of(n) - 1) / stride_of(n);
@@ -223,7 +216,7 @@ static size_t sampled(const mezzo_params *params, size_t *largest) {
 
 static mezzo_status take_sample(const mezzo_params *params, double scale, float *all, mz_gradient *out) {
     for (int i = 0; i < mezzo_params_count(params); i++) {
-        const size_t n = elements(params, i), stride = stride_of(n);
+        const size_t n = (size_t)params->list[i].count, stride = stride_of(n);
         if (mezzo_params_frozen(params, i))
             continue;
         MEZZO_TRY(mezzo_params_read_grad(params, i, all));

@@ -279,9 +279,9 @@ mezzo_status mz_largest_batch(mezzo_device *device, const mz_session_options *o,
 }
 
 // --- measured ------------------------------------------------------------------------------------------------------
-// Returns a line of /proc/self/status, bytes; 0: not there.
-static size_t process_memory(const char *field) {
-    FILE *f = fopen("/proc/self/status", "r");
+// Returns a line of a file of /proc, bytes; 0: not there.
+static size_t read_kilobytes(const char *file, const char *field) {
+    FILE *f = fopen(file, "r");
     char line[256];
     size_t found = 0, length = strlen(field);
     while (f != NULL && found == 0 && fgets(line, sizeof line, f) != NULL)
@@ -316,7 +316,7 @@ mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *
     mallopt(M_MMAP_THRESHOLD, 1 << 16); // what is freed goes back to the system, and what is taken is counted
     malloc_trim(0);
 #endif
-    size_t resident = process_memory("VmRSS");
+    size_t resident = read_kilobytes("/proc/self/status", "VmRSS");
     bool counts = reset_process_peak();
     MEZZO_TRY(run_two_steps(device, o));
     MEZZO_TRY(mezzo_device_telemetry(device, &after));
@@ -324,7 +324,7 @@ mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *
         *bytes = after.memory_peak - before.memory_allocated;
         return MEZZO_OK;
     }
-    size_t peak = process_memory("VmHWM");
+    size_t peak = read_kilobytes("/proc/self/status", "VmHWM");
     if (!counts || resident == 0 || peak <= resident)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "this system does not report a process's peak memory (/proc/self/clear_refs)");
@@ -334,14 +334,7 @@ mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *
 
 // MemAvailable of /proc/meminfo, else free pages.
 static size_t host_memory_free(void) {
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[128];
-    size_t found = 0;
-    while (f != NULL && found == 0 && fgets(line, sizeof line, f) != NULL)
-        if (strncmp(line, "MemAvailable:", 13) == 0)
-            found = (size_t)strtoull(line + 13, NULL, 10) * 1024;
-    if (f != NULL)
-        fclose(f);
+    const size_t found = read_kilobytes("/proc/meminfo", "MemAvailable");
     long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     return found > 0 ? found : pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
 }

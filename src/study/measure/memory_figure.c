@@ -39,9 +39,5 @@ mezzo_status mz_memory_draw(const char *folder, const char *name, const char *ti
         mz_text_addf(&t, "%s$bars using %zu%s lc rgb '%s' title '%s'", i > 0 ? ", " : "", i + 2,
                      i == 0 ? ":xtic(1)" : "", colours[i], parts[i]);
     mz_text_addf(&t, "\"\n");
-    mezzo_status status = mz_figure_write(folder, name, &t, 960, 540);
-    mz_text_free(&t);
-    MEZZO_TRY(status);
-    MEZZO_TRY(mz_figure_draw(folder, name));
-    return MEZZO_OK;
+    return mz_figure_make(folder, name, &t, 960, 540);
 }

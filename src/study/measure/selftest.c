@@ -1,9 +1,9 @@
 #include "study/measure/selftest.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/precision.h"
+#include "study/analyse/stats.h"
 #include "study/measure/measure.h"
 
 // Bounds the loss's difference from FP32's, as a fraction of the decrease of FP32's loss, because a wrong kernel harms
@@ -11,11 +11,6 @@
 // cancel, and 4 u leaves room for those that add up over layers and steps.
 static double bound_of(mezzo_precision precision) {
     return 4 * mz_unit_roundoff(mz_precision(precision)->compute);
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 // Together they run every op that a model has.
@@ -67,7 +62,7 @@ static mezzo_status run_one(mezzo_device *device, mezzo_precision asked, const v
     int n = 0;
     const mz_repeats repeats = {.warmup = 2, .iters = (int)MZ_COUNT(seconds), .stop = stop};
     MEZZO_TRY_GOTO(status, mz_rig_time(rig, MZ_TIMED_STEP, &repeats, seconds, &n));
-    qsort(seconds, (size_t)n, sizeof *seconds, by_value);
+    mz_sort(seconds, (size_t)n);
     out->milliseconds = n > 0 ? 1e3 * seconds[n / 2] : NAN;
 fail:
     mz_rig_free(rig);

@@ -330,18 +330,6 @@ static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision a
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
-static void add_number(mz_text *t, double x) { // blank where it is not known: a zero would be a claim
-    char buf[MZ_NUMBER_MAX];
-    mz_text_add(t, ",", 1);
-    if (isfinite(x))
-        mz_text_addf(t, "%s", mz_number_format(x, buf));
-}
-
-static void add_word(mz_text *t, const char *word) {
-    mz_text_add(t, ",", 1);
-    mz_csv_add(t, word);
-}
-
 static void add_times(mz_text *t, const row *r) {
     mz_text list = {0};
     char buf[MZ_NUMBER_MAX];
@@ -350,7 +338,7 @@ static void add_times(mz_text *t, const row *r) {
         mz_text_addf(&list, "%s%s", i > 0 ? ", " : "", mz_number_format(r->times[i], buf));
     mz_text_addf(&list, "]");
     if (list.status == MEZZO_OK)
-        add_word(t, list.data);
+        mz_csv_next(t, list.data);
     else
         t->status = list.status;
     mz_text_free(&list);
@@ -362,10 +350,10 @@ static mezzo_status write_row(sweep *s, const row *r, double seconds) {
     mz_text t = {0};
     mz_text_addf(&t, "%lld,%lld,%lld,%lld", (long long)b->key.layers, (long long)b->key.d_model, (long long)b->key.bs,
                  (long long)b->key.seqlen);
-    add_word(&t, b->prec);
-    add_word(&t, s->o->family);
-    add_word(&t, mezzo_precision_name(r->effective));
-    add_word(&t, b->rung);
+    mz_csv_next(&t, b->prec);
+    mz_csv_next(&t, s->o->family);
+    mz_csv_next(&t, mezzo_precision_name(r->effective));
+    mz_csv_next(&t, b->rung);
     if (ran)
         mz_text_addf(&t, ",%lld,%lld,%lld,%s", (long long)b->ga, (long long)b->final_bs, (long long)b->final_seqlen,
                      r->recompute ? "True" : "False");
@@ -374,10 +362,10 @@ static mezzo_status write_row(sweep *s, const row *r, double seconds) {
     const double numbers[] = {r->params_m, b->tps,     r->step_ms,   r->cv,   b->mem_gb,    b->energy_j,
                               b->power_w,  r->celsius, r->clock_mhz, r->loss, r->loss_scale};
     for (size_t i = 0; i < MZ_COUNT(numbers); i++)
-        add_number(&t, numbers[i]);
+        mz_csv_next_number(&t, numbers[i]);
     mz_text_addf(&t, ",%d,%.3f", r->order, seconds);
-    add_word(&t, r->note);
-    add_word(&t, s->env);
+    mz_csv_next(&t, r->note);
+    mz_csv_next(&t, s->env);
     add_times(&t, r);
     mz_text_add(&t, "\n", 1);
     mezzo_status status = t.status;

@@ -7,27 +7,39 @@
 
 #define MIB (1.0 / (1 << 20))
 
-// Means over the seeds of one side.
-typedef struct means {
-    double seconds, tokens_per_second, train_loss, val_loss, accuracy, memory, activations, skipped, loss_scale;
-} means;
+// One figure of a run: its place there, its key in JSON, its title ('*': what the model counts) and form in a table,
+// and what its mean over the seeds is multiplied by.
+typedef struct figure {
+    size_t offset;
+    enum { F64, BYTES, COUNT } kind;
+    const char *key, *title, *form;
+    double factor;
+} figure;
 
-static means mean_of(const mz_verify_result *r, int which) {
-    means m = {0};
-    double n = (double)r->n;
+enum { ACTIVATIONS = 3, ACCURACY = 6 };
+static const figure figures[] = {
+    {offsetof(mz_verify_run, seconds), F64, "time_seconds", "time of the timed steps, s", "%.3f", 1},
+    {offsetof(mz_verify_run, tokens_per_second), F64, "tokens_per_second", "throughput, */s", "%.0f", 1},
+    {offsetof(mz_verify_run, memory), BYTES, "memory_mb", "peak memory, MiB", "%.1f", MIB},
+    {offsetof(mz_verify_run, activations), BYTES, "activations_mb", "  activations of it, MiB", "%.1f", MIB},
+    {offsetof(mz_verify_run, train_loss), F64, "train_loss", "training loss (last tenth)", "%.4f", 1},
+    {offsetof(mz_verify_run, val_loss), F64, "val_loss", "validation loss", "%.4f", 1},
+    {offsetof(mz_verify_run, accuracy), F64, "accuracy", "validation accuracy", "%.4f", 1},
+    {offsetof(mz_verify_run, skipped), COUNT, "skipped_steps", "skipped steps", "%.3g", 1},
+    {offsetof(mz_verify_run, loss_scale), F64, "final_loss_scale", "final loss scale", "%.6g", 1},
+};
+
+// The mean over the seeds of one side.
+static double mean_of(const mz_verify_result *r, int which, const figure *f) {
+    double mean = 0;
     for (size_t i = 0; i < r->n; i++) {
-        const mz_verify_run *x = &r->pairs[i].run[which];
-        m.seconds += x->seconds / n;
-        m.tokens_per_second += x->tokens_per_second / n;
-        m.train_loss += x->train_loss / n;
-        m.val_loss += x->val_loss / n;
-        m.accuracy += x->accuracy / n;
-        m.memory += (double)x->memory / n;
-        m.activations += (double)x->activations / n;
-        m.skipped += (double)x->skipped / n;
-        m.loss_scale += x->loss_scale / n;
+        const void *at = (const char *)&r->pairs[i].run[which] + f->offset;
+        mean += (f->kind == F64     ? *(const double *)at
+                 : f->kind == BYTES ? (double)*(const size_t *)at
+                                    : (double)*(const int64_t *)at) /
+                (double)r->n;
     }
-    return m;
+    return mean * f->factor;
 }
 
 // "1.93 (1.88 to 1.99)"; the value alone where nothing scatters.
@@ -84,29 +96,21 @@ static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) 
                  sameness(r));
 }
 
-typedef struct block_row {
-    const char *what;
-    double a, b;
-    const char *format;
-} block_row;
-
-static size_t block_rows(const mz_verify_result *r, block_row *rows, char *speed, size_t size) {
-    means a = mean_of(r, 0), b = mean_of(r, 1);
-    size_t n = 0;
-    rows[n++] = (block_row){"time of the timed steps, s", a.seconds, b.seconds, "%.3f"};
-    snprintf(speed, size, "throughput, %s/s", r->unit);
-    rows[n++] = (block_row){speed, a.tokens_per_second, b.tokens_per_second, "%.0f"};
-    rows[n++] = (block_row){"peak memory, MiB", a.memory * MIB, b.memory * MIB, "%.1f"};
-    rows[n++] = (block_row){"  activations of it, MiB", a.activations * MIB, b.activations * MIB, "%.1f"};
-    rows[n++] = (block_row){"training loss (last tenth)", a.train_loss, b.train_loss, "%.4f"};
-    rows[n++] = (block_row){"validation loss", a.val_loss, b.val_loss, "%.4f"};
-    if (!r->by_loss)
-        rows[n++] = (block_row){"validation accuracy", a.accuracy, b.accuracy, "%.4f"};
-    rows[n++] = (block_row){"skipped steps", a.skipped, b.skipped, "%.3g"};
-    rows[n++] = (block_row){"final loss scale", a.loss_scale, b.loss_scale, "%.6g"};
-    return n;
+// A line of each figure: its title and both sides' means, as `form` has it.
+static void add_figures(const mz_verify_result *r, const char *form, bool indents, mz_text *t) {
+    for (size_t i = 0; i < MZ_COUNT(figures); i++) {
+        const figure *f = &figures[i];
+        const char *star = strchr(f->title, '*');
+        char title[48], sides[2][32];
+        if (r->by_loss && i == ACCURACY)
+            continue;
+        snprintf(title, sizeof title, "%.*s%s%s", star != NULL ? (int)(star - f->title) : 40, f->title,
+                 star != NULL ? r->unit : "", star != NULL ? star + 1 : "");
+        for (int which = 0; which < 2; which++)
+            snprintf(sides[which], sizeof sides[which], f->form, mean_of(r, which, f));
+        mz_text_addf(t, form, indents ? title : title + strspn(title, " "), sides[0], sides[1]);
+    }
 }
-#define BLOCK_ROWS 16
 
 typedef struct verdict_row {
     const char *what, *unit;
@@ -141,19 +145,11 @@ static void add_conclusion(const mz_verify_options *o, const mz_verify_result *r
 }
 
 void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_text *t) {
-    block_row rows[BLOCK_ROWS];
     verdict_row verdicts[3];
-    char speed[48];
-    size_t n = block_rows(r, rows, speed, sizeof speed);
     add_head(r, t, "");
     mz_text_addf(t, "\n%-28s %14s %14s\n", r->n > 1 ? "mean over the seeds" : "", "fp32",
                  mezzo_precision_name(r->precision));
-    for (size_t i = 0; i < n; i++) {
-        char a[32], b[32];
-        snprintf(a, sizeof a, rows[i].format, rows[i].a);
-        snprintf(b, sizeof b, rows[i].format, rows[i].b);
-        mz_text_addf(t, "%-28s %14s %14s\n", rows[i].what, a, b);
-    }
+    add_figures(r, "%-28s %14s %14s\n", true, t);
     mz_text_addf(t, "loss difference              ");
     add_measured(t, &r->loss_difference, 5, "");
     mz_text_addf(t, "\nloss scale                   ");
@@ -188,10 +184,7 @@ static void add_seeds(const mz_verify_result *r, mz_text *t) {
 }
 
 void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, const char *command, mz_text *t) {
-    block_row rows[BLOCK_ROWS];
     verdict_row verdicts[3];
-    char speed[48];
-    size_t n = block_rows(r, rows, speed, sizeof speed);
     const char *p = mezzo_precision_name(r->precision);
     mz_text_addf(t, "# fp32 against %s: %s\n\n", p,
                  mz_verify_passed(r) ? "every requirement is met" : "not every requirement is met");
@@ -206,12 +199,7 @@ void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, c
     mz_text_addf(t, "\n");
     add_conclusion(o, r, t);
     mz_text_addf(t, "\n## Measured\n\n| %s | fp32 | %s |\n|---|---|---|\n", r->n > 1 ? "mean over the seeds" : "", p);
-    for (size_t i = 0; i < n; i++) {
-        char a[32], b[32];
-        snprintf(a, sizeof a, rows[i].format, rows[i].a);
-        snprintf(b, sizeof b, rows[i].format, rows[i].b);
-        mz_text_addf(t, "| %s | %s | %s |\n", rows[i].what + strspn(rows[i].what, " "), a, b);
-    }
+    add_figures(r, "| %s | %s | %s |\n", false, t);
     mz_text_addf(t, "\nDifference of the validation losses: ");
     add_measured(t, &r->loss_difference, 5, "");
     mz_text_addf(t, ". Loss scale of seed %llu: ", (unsigned long long)r->pairs[0].seed);
@@ -257,19 +245,10 @@ static json_t *run_json(const mz_verify_run *run) {
 }
 
 static void add_side(json_t *o, const mz_verify_result *r, int which, const char *prefix) {
-    means m = mean_of(r, which);
-    const struct {
-        const char *name;
-        double value;
-    } values[] = {{"time_seconds", m.seconds},       {"tokens_per_second", m.tokens_per_second},
-                  {"memory_mb", m.memory * MIB},     {"activations_mb", m.activations * MIB},
-                  {"train_loss", m.train_loss},      {"val_loss", m.val_loss},
-                  {"accuracy", m.accuracy},          {"skipped_steps", m.skipped},
-                  {"final_loss_scale", m.loss_scale}};
-    for (size_t i = 0; i < MZ_COUNT(values); i++) {
+    for (size_t i = 0; i < MZ_COUNT(figures); i++) {
         char key[64];
-        snprintf(key, sizeof key, "%s_%s", prefix, values[i].name);
-        json_object_set_new(o, key, mz_json_number(values[i].value));
+        snprintf(key, sizeof key, "%s_%s", prefix, figures[i].key);
+        json_object_set_new(o, key, mz_json_number(mean_of(r, which, &figures[i])));
     }
 }
 
@@ -278,8 +257,9 @@ json_t *mz_verify_json(const mz_verify_options *o, const mz_verify_result *r) {
     json_object_set_new(root, "speedup", mz_json_number(r->speedup.value));
     json_object_set_new(root, "speedup_interval", interval(&r->speedup, r->n));
     json_object_set_new(root, "memory_reduction_percent", mz_json_number(r->memory_percent.value));
-    json_object_set_new(root, "activation_reduction_percent",
-                        mz_json_number(100 * (1 - mean_of(r, 1).activations / mean_of(r, 0).activations)));
+    json_object_set_new(
+        root, "activation_reduction_percent",
+        mz_json_number(100 * (1 - mean_of(r, 1, &figures[ACTIVATIONS]) / mean_of(r, 0, &figures[ACTIVATIONS]))));
     const char *judged = r->by_loss ? "relative_loss_difference" : "accuracy_difference";
     const char *its_interval = r->by_loss ? "relative_loss_difference_interval" : "accuracy_difference_interval";
     json_object_set_new(root, judged, mz_json_number(r->accuracy_difference.value));
