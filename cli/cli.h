@@ -129,8 +129,6 @@ volatile sig_atomic_t *cli_interrupts(const char *note);
 int cli_sample_options(mezzo_sample_options *options); // of sample and chat, from options
 void cli_ignore_signals(void);             // SIGPIPE and SIGXFSZ: the write that they are about fails instead
 int cli_bench_models(const char *command); // the half of bench that is in bench_models.c
-int cli_sample_pictures(void);             // sample --out
-int cli_eval_pictures(void);               // eval --truth
 int cli_data_radio(void);                  // data radio
 int cli_data_tokenizer(void);              // data --train-tokenizer
 int cli_doctor_ranks(int threads);         // doctor --ranks
@@ -185,7 +183,7 @@ bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t s
 void cli_watch_job(void);  // before any group is opened
 bool cli_job_failed(void); // this rank or another reported the job's failure: nothing is left to say
 
-// --- JSON results (json_out.c) -------------------------------------------------------------------------------------
+// --- JSON results (fields.c) ---------------------------------------------------------------------------------------
 json_t *cli_json_text(const char *bytes, size_t n); // bytes that are not UTF-8 become U+FFFD
 int cli_json_print(json_t *result);                 // takes the reference; NULL is out of memory
 
@@ -194,7 +192,7 @@ int cli_print_fields(const cli_field *fields, size_t n, const void *row, const c
 // A text that the library made, on stdout; then it is freed.
 int cli_print_made(mz_text *text);
 
-// --- figures (plot.c) ----------------------------------------------------------------------------------------------
+// --- figures (report.c) --------------------------------------------------------------------------------------------
 typedef struct cli_plot {
     bool asked;
     char folder[512], name[128];

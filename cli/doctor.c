@@ -8,7 +8,6 @@
 #include "cli.h"
 #include "study/agree/agreement.h"
 #include "study/measure/choose.h"
-#include "study/measure/selftest.h"
 #include "study/measure/device_report.h"
 #include "io/json.h"
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "data/picture_score.h"
 
 static const char *checkpoint_text(const void *row, char *buf, size_t size) {
     const mezzo_eval_result *r = row;
@@ -50,10 +51,43 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mezzo_eval_options, iters), "iters", 0, INT32_MAX, 0},
 };
 
+// --- pictures: eval PREDICTED --truth FOLDER -----------------------------------------------------------------------
+typedef struct shown {
+    mz_image_score mean;
+    int64_t pictures;
+} shown;
+
+static const cli_field picture_fields[] = {
+    {CLI_FIELD(shown, pictures), "pictures", "pictures", "count"},
+    {CLI_FIELD(shown, mean.nmse), "nmse", "NMSE", "%.6f"},
+    {CLI_FIELD(shown, mean.rmse), "rmse", "RMSE", "%.6f"},
+    {CLI_FIELD(shown, mean.ssim), "ssim", "SSIM", "%.4f"},
+    {CLI_FIELD(shown, mean.psnr), "psnr", "PSNR", "%.2f dB"},
+};
+
+static const cli_range picture_ranges[] = {
+    {CLI_FIELD(mz_score_options, rows), "rows", 1, 1000, 6},
+    {CLI_FIELD(mz_score_options, split), "split", 0.01, 1, 0.9},
+};
+
+static int eval_pictures(void) {
+    mz_score_options options = {.truth = cli_text("truth", NULL),
+                                .predicted = cli_line.operands[0],
+                                .csv = cli_out_file("csv", NULL),
+                                .sheet = cli_text("sheet", NULL)};
+    mz_image_total total;
+    CLI_TRY(CLI_REFUSE("is for runs, not for images", "best", "data", "labels", "iters", "batch-size", "precision",
+                       "device", "threads"));
+    CLI_TRY(CLI_RANGES(picture_ranges, &options));
+    CLI_TRY(cli_code(mz_score_pictures(&options, &total)));
+    const shown s = {mz_image_mean(&total), total.n};
+    return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
+}
+
 static int run(void) {
     CLI_TRY(cli_need_operand());
     if (cli_has("truth"))
-        return cli_eval_pictures();
+        return eval_pictures();
     CLI_TRY(CLI_REFUSE("is for images: name the true ones with --truth FOLDER", "sheet", "rows", "split"));
     const char *word = cli_line.operands[0];
     if ((strcmp(word, "mean") == 0 || strcmp(word, "free-space") == 0) && access(word, F_OK) != 0)

@@ -7,7 +7,6 @@
 #include "optim/ranks.h"
 #include "study/analyse/figures.h"
 #include "study/measure/explained.h"
-#include "study/measure/explained_ranks.h"
 #include "train/config.h"
 
 // --- rows ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "cli.h"
-#include "study/measure/memory_figure.h"
 #include "study/measure/memory_plan.h"
 #include "dist/world.h"
 #include "train/config.h"
@@ -339,21 +338,14 @@ static json_t *plan_json(const asked *a) {
 
 // --- the command ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const char *folder, const char *name, const asked *a) {
-    mz_memory_bar bars[MZ_MEMORY_ROWS];
     char title[192], text[32], batch[96];
     mz_session_describe(&a->plan.session, batch, sizeof batch);
-    for (int i = 0; i < a->plan.n_rows; i++) {
-        snprintf(bars[i].name, sizeof bars[i].name, "%s %s%s%s", mezzo_precision_name(a->plan.rows[i].precision),
-                 mz_memory_optimizer(a->plan.rows[i].optimizer), a->plan.rows[i].master != MEZZO_MASTER_FP32 ? " " : "",
-                 a->plan.rows[i].master != MEZZO_MASTER_FP32 ? mezzo_master_name(a->plan.rows[i].master) : "");
-        bars[i].footprint = a->plan.rows[i].f;
-    }
     snprintf(title, sizeof title, "%s, %s parameters, %s%s", a->model,
              cli_thousands((double)a->plan.rows[0].f.parameters, text, sizeof text), batch,
              a->plan.session.program.recompute         ? ", recompute"
              : a->plan.session.program.recompute_light ? ", recompute light"
                                                        : "");
-    return mz_memory_draw(folder, name, title, bars, a->plan.n_rows, a->plan.limit);
+    return mz_memory_draw(folder, name, title, &a->plan);
 }
 
 static int planned(asked *a) {

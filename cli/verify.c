@@ -6,7 +6,6 @@
 #include "cli.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "study/measure/transfer.h"
 #include "study/measure/verify.h"
 
 // Without a configuration, verify trains a GPT on characters whose activations outweigh its weights, so that memory is

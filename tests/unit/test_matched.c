@@ -4,7 +4,7 @@
 // load decides, unless MEZZO_REAL_CLOCK is set.
 #include <math.h>
 
-#include "study/measure/transfer.h"
+#include "study/measure/verify.h"
 #include "tiny_run.h"
 
 #define TRIALS 100

@@ -3,6 +3,7 @@
 #define MZ_STUDY_LAB_H
 
 #include "base/blocks.h"
+#include "mezzo/train.h"
 #include "train/trial.h"
 
 // --- formats (lab_formats.c) ---------------------------------------------------------------------------------------
@@ -221,5 +222,11 @@ mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const m
 // Draws seconds to the target as bars.
 mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_speed_row *rows, int n,
                                const mz_speed_result *result);
+
+// --- what the lessons that train share (lab_text.c) ------------------------------------------------------------------
+// The lessons that train a model share a text that is the same everywhere, and keys of a configuration.
+// Writes 40 kB of made-up text to a temporary file; *path names it, for the caller to remove and mz_free.
+mezzo_status mz_lab_text(char **path);
+mezzo_status mz_lab_set(mezzo_config *config, const char *const (*keys)[2], size_t n); // {key, value}
 
 #endif

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include "study/lab/lab.h"
-#include "study/lab/lab_text.h"
 
 enum { BLOCK = 5 }; // steps before the next precision has its turn: what else the machine does touches all alike
 

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "study/lab/lab_text.h"
+#include "study/lab/lab.h"
 
 #include <stdlib.h>
 #include <unistd.h>

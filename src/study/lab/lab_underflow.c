@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include "study/lab/lab.h"
-#include "study/lab/lab_text.h"
 #include "train/folder.h"
 #include "backend/inspect.h"
 

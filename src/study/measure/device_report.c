@@ -7,8 +7,6 @@
 #include "base/precision.h"
 #include "io/file.h"
 #include "mezzo/mezzo.h"
-#include "study/measure/check.h"
-#include "study/measure/selftest.h"
 #include "study/page/device_page.h"
 #include "io/json.h"
 

@@ -49,4 +49,8 @@ bool mz_memory_fits(const mz_memory_plan *plan);           // some row has a bat
 // The row that takes least for one sequence, with recompute, and how much that is.
 mezzo_status mz_memory_least(const mz_memory_plan *plan, const mz_memory_row **row, size_t *bytes);
 
+// Draws where the memory of each row goes, as stacked bars, with a line across at the limit: FOLDER/NAME.gp, drawn as
+// NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO.
+mezzo_status mz_memory_draw(const char *folder, const char *name, const char *title, const mz_memory_plan *plan);
+
 #endif

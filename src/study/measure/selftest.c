@@ -1,4 +1,4 @@
-#include "study/measure/selftest.h"
+#include "study/measure/device_report.h"
 
 #include <math.h>
 

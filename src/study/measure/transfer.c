@@ -1,4 +1,4 @@
-#include "study/measure/transfer.h"
+#include "study/measure/verify.h"
 
 #include <math.h>
 #include <stdlib.h>
