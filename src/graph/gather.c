@@ -93,7 +93,7 @@ static mezzo_status begin_region(gather_pass *p, int key, int region, mezzo_dtyp
     return MEZZO_OK;
 }
 
-// What a node makes of a rank's experts has as many.
+// A node's results have as many experts as the shard that it reads.
 static void keep_own(gather_pass *p, const mz_node *n) {
     for (int k = 0; k < n->n_out; k++) {
         mz_value *out = n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
@@ -123,7 +123,7 @@ static mezzo_status read_own(gather_pass *p, int node, int k, int source) {
     return MEZZO_OK;
 }
 
-// Marks the products of experts whose matrices are other ranks'. Such a gradient's part r is that of rank r's rows.
+// Marks the products of experts whose matrices are other ranks'. Slice r of such a gradient is that of rank r's rows.
 static mezzo_status mark_products(const gather_pass *p) {
     for (size_t i = 0; i < p->g->n_nodes; i++) {
         mz_node *n = &p->g->nodes[i];

@@ -409,7 +409,7 @@ static mezzo_status issue_scattered(mz_ranks *r, int k) {
     if (alone >= 0 && mz_program_gradient(r->program, alone) == NULL) // all ranks have zeros
         return r->micro > 1 && !r->canonical ? MEZZO_OK : issue_zero(r, sum, region->shard);
     MEZZO_TRY(issue_gathering(r, k, &from));
-    if (mz_region_exchanged(r->params, k)) // the program made all ranks' contributions here
+    if (mz_region_exchanged(r->params, k)) // the program computed all ranks' contributions here
         return issue_pairs(r, NULL, from, region->shard, r->micro > 1 && !r->canonical, sum);
     if (r->canonical)
         return issue_tree(r, NULL, from, region->shard, sum);

@@ -124,7 +124,7 @@ static int64_t rows_for(const mz_call *call, int rank, int64_t *count) {
     return offsets[rank * x->experts];
 }
 
-// Tells every rank how many rows come for each of its experts, and with which scales.
+// Sends every rank the number of rows for each of its experts, and their scales.
 static mezzo_status exchange_counts(mezzo_device *device, const mz_call *call) {
     const exchange *x = call->state;
     const int32_t *offsets = offsets_of(call);
@@ -191,8 +191,8 @@ static int32_t *offsets_from(const mz_call *call, const round_of *r) {
     return offsets;
 }
 
-// Brings the operands' rows of rank r->from.
-static mezzo_status bring_rows(mezzo_device *device, const mz_call *call, const round_of *r, mz_call *product) {
+// Exchanges the operands' rows of a round.
+static mezzo_status exchange_rows(mezzo_device *device, const mz_call *call, const round_of *r, mz_call *product) {
     const exchange *x = call->state;
     for (int i = 0; i < operands_of(call); i++) {
         const void *mine = pack(call, i, r->to);
@@ -210,7 +210,7 @@ static mezzo_status run_round(mezzo_device *device, const mz_call *call, const r
     const exchange *x = call->state;
     char *results = call->out[0].data;
     mz_call product = x->product;
-    MEZZO_TRY(bring_rows(device, call, r, &product));
+    MEZZO_TRY(exchange_rows(device, call, r, &product));
     product.in[MZ_IN(grouped_linear, offsets)].data = offsets_from(call, r);
     if (is_dw(call)) {
         const size_t part = (size_t)mz_shape_count(&product.out[0].shape) * sizeof(float);

@@ -3,8 +3,8 @@
 // each rank the rows of its experts, multiplies those that come, and returns the results.
 //
 // The rows of each rank are multiplied by themselves, as on a rank that has all experts. So a row's result has the same
-// bits on any number of ranks, and part r of a matrix gradient [ranks, experts here, …] is that of rank r's micro
-// batch: the sums over ranks add these parts (optim/ranks.c) without a transfer.
+// bits on any number of ranks, and slice r of a matrix gradient [ranks, experts here, …] is that of rank r's
+// micro batch: the sums over ranks add these slices (optim/ranks.c) without a transfer.
 #ifndef MZ_RUNTIME_EXCHANGE_H
 #define MZ_RUNTIME_EXCHANGE_H
 
