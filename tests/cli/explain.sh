@@ -172,4 +172,13 @@ held() { run 0 explain --model gpt2 --layers 8 --precision bf16 --batch-size 1 -
 # All in FP32 masters and BF16 copies, but for what is between parameters: less than a bucket's unit for each bucket.
 whole=$(held 4 gradients copies_bytes) part=$(held 4 parameters copies_bytes)
 ((part * 4 <= whole + whole / 20 && part * 4 > whole / 2)) || fail "copies: $part of $whole"
+# Rows travel to experts, whose weights are then not gathered: 6 products of each of the layers with experts.
+moe=(--model glm4_moe --layers 3 --d-model 64 --d-ff 64 --d-expert 64 --experts 8 --experts-per-token 2 --seq-len 16 --batch-size 1
+    --ranks 2 --shard parameters --bucket-mib 0.1 --device cpu)
+run 0 explain "${moe[@]}" --precision bf16 --rank-experts exchange
+shows "$OUT" "a micro batch exchanges rows with the owners of their experts in 12 products"
+gathered() { run 0 explain "${moe[@]}" --precision bf16 --rank-experts "$1" --json && sed -nE 's/^ *"gathered_bytes": ([0-9]+),?/\1/p' "$OUT"; }
+(($(gathered exchange) + 2 * 2 * 8 * 3 * 64 * 64 * 2 <= $(gathered gather))) || fail "experts are gathered: $(gathered exchange) of $(gathered gather)"
+refuse 2 "needs ranks.shard parameters" -- explain --model glm4_moe --ranks 2 --rank-experts exchange
+refuse 2 "no experts are trained" -- explain --model gpt2 --ranks 2 --rank-experts exchange --shard parameters --device cpu
 refuse 2 "--ranks 1" -- explain --model gpt2 --ranks 1
