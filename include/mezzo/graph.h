@@ -204,6 +204,12 @@ typedef struct mezzo_attention_form {
 // many keys as queries.
 MEZZO_API mezzo_value mezzo_attention_of(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v,
                                          const mezzo_attention_form *form);
+// The same with a mask [1 or B, 1 or H, 1 or Tq, Tk] that is added to the scores, which may be learned: 0 where a query
+// sees a key, a large negative number where it does not. form->full: no causal mask besides. No window; k and v are
+// values of their own. Where no kernel takes a mask, products and a softmax compute it, with the scores of one layer in
+// memory at a time.
+MEZZO_API mezzo_value mezzo_attention_masked(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v,
+                                             mezzo_value mask, const mezzo_attention_form *form);
 // Several documents in a row. positions I32 [B, T]: the place of each token in its document, 0, 1, 2 …, and 0 again
 // where the next one begins. After this call every causal attention sees its own document alone, and mezzo_positions
 // and mezzo_rope_table without positions take these. Not together with mezzo_cache_begin. INVALID: another type, or

@@ -328,7 +328,8 @@ static mezzo_status cast_node(pass *p, mz_node node) {
         if (node.formats.scaling != MZ_SCALING_NONE && takes_scaled(node.op, i, node.formats.scaling))
             MEZZO_TRY(as_operand(p, &node, node.in[i], &node.in[i]));
         else
-            MEZZO_TRY(as_dtype(p, &node, node.in[i], want, &node.in[i]));
+            MEZZO_TRY(as_dtype(p, &node, node.in[i],
+                               mz_op_slot(node.op, false, i).is & MZ_SLOT_WIDE ? info->wide : want, &node.in[i]));
     }
     node.rule = edge ? rule_edge : unaligned ? rule_unaligned : unblocked ? rule_unblocked : rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)

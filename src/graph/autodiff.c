@@ -574,6 +574,23 @@ static mezzo_status mz_grad_attention(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
+static mezzo_status mz_grad_attention_masked(tape *t, int node, int dy) {
+    (void)node;
+    mz_node n = mz_tape_node(t, MZ_OP_attention_masked_bwd);
+    add_in(&n, dy);
+    for (int i = 0; i < 4; i++)
+        add_in(&n, t->at->in[i]);
+    n.n_out = 4;
+    for (int i = 0; i < 4; i++)
+        if (needs(t, i))
+            MEZZO_TRY(mz_tape_value(t, *shape_of(t, t->at->in[i]), mz_grad_dtype(t, t->at->in[i]), &n.out[i]));
+    MEZZO_TRY(mz_graph_node(t->g, n, NULL));
+    for (int i = 0; i < 4; i++)
+        if (needs(t, i))
+            MEZZO_TRY(mz_tape_deliver(t, t->at->in[i], n.out[i]));
+    return MEZZO_OK;
+}
+
 static mezzo_status mz_grad_attention_cached(tape *t, int node, int dy) {
     (void)t, (void)node, (void)dy;
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "attention_cached has no gradient: a graph for generating runs forward only");

@@ -75,15 +75,10 @@ static mezzo_status check_attention_form(const mezzo_attention_form *form) {
     return MEZZO_OK;
 }
 
-mezzo_value mezzo_attention_of(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v,
-                               const mezzo_attention_form *form) {
-    if (mz_build_broken(g))
-        return MEZZO_NONE;
-    if (form == NULL)
-        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: its form is missing"));
-    mz_node node = mz_build_node(g, MZ_OP_attention);
-    bool packed = k.id < 0 && v.id < 0;
-    node.n_in = packed ? 1 : 3;
+static mz_node attention_node(mezzo_graph *g, mz_op op, mezzo_value q, mezzo_value k, mezzo_value v,
+                              const mezzo_attention_form *form) {
+    mz_node node = mz_build_node(g, op);
+    node.n_in = k.id < 0 && v.id < 0 ? 1 : 3;
     node.in[0] = q.id;
     node.in[1] = k.id;
     node.in[2] = v.id;
@@ -95,6 +90,33 @@ mezzo_value mezzo_attention_of(mezzo_graph *g, mezzo_value q, mezzo_value k, mez
     node.attrs.score_cap = form->score_cap;
     node.attrs.p = form->dropout;
     node.attrs.rng = g->next_rng++;
+    return node;
+}
+
+mezzo_value mezzo_attention_masked(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, mezzo_value mask,
+                                   const mezzo_attention_form *form) {
+    if (mz_build_broken(g))
+        return MEZZO_NONE;
+    if (form == NULL || k.id < 0 || v.id < 0 || mask.id < 0)
+        return mz_build_failed(g,
+                               mz_fail(MEZZO_ERR_INVALID, "attention_masked: k, v, the mask or the form is missing"));
+    mz_node node = attention_node(g, MZ_OP_attention_masked, q, k, v, form);
+    node.n_in = 4;
+    node.in[3] = mask.id;
+    mezzo_status status = check_attention_form(form);
+    if (status == MEZZO_OK && g->cache_length > 0 && node.attrs.causal)
+        status = mz_fail(MEZZO_ERR_INVALID, "attention_masked: causal attention with a mask keeps no cache");
+    return status == MEZZO_OK ? mz_build_finish(g, &node) : mz_build_failed(g, status);
+}
+
+mezzo_value mezzo_attention_of(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v,
+                               const mezzo_attention_form *form) {
+    if (mz_build_broken(g))
+        return MEZZO_NONE;
+    if (form == NULL)
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "attention: its form is missing"));
+    mz_node node = attention_node(g, MZ_OP_attention, q, k, v, form);
+    const bool packed = node.n_in == 1;
     mezzo_status status = check_attention_form(form);
     if (status == MEZZO_OK && !packed && (k.id < 0 || v.id < 0))
         status = mz_fail(MEZZO_ERR_INVALID, "attention: k or v is missing");

@@ -133,40 +133,79 @@ static mezzo_value sees(mz_composition *c, mezzo_value positions, int64_t querie
         g, seen, mezzo_less_equal(g, distance, VIEW(before, mezzo_value_dim(g, positions, 0), 1, queries, 1)));
 }
 
-void mz_compose_attention(mz_composition *c) {
+// q [B, Hkv, shared·Tq, D], k and v [B, Hkv, Tk, D]: heads that share a key head are rows of one product.
+typedef struct head_rows {
+    int64_t batch, queries, keys, heads, kv, shared, width;
+    mezzo_value q, k, v;
+} head_rows;
+
+static head_rows heads_of(mz_composition *c, mezzo_value q, mezzo_value k, mezzo_value v) {
     mezzo_graph *g = c->g;
-    const mz_attrs *a = c->attrs;
-    const int64_t heads = a->heads;
-    mezzo_value q = IN(attention, q), k = IN(attention, k), v = IN(attention, v);
+    head_rows h = {.heads = c->attrs->heads};
     if (!present(k)) { // side by side
         const int64_t channels = last_of(c, q) / 3;
         v = mezzo_slice(g, q, 2, 2 * channels, 3 * channels);
         k = mezzo_slice(g, q, 2, channels, 2 * channels);
         q = mezzo_slice(g, q, 2, 0, channels);
     }
-    const int64_t batch = mezzo_value_dim(g, q, 0), queries = mezzo_value_dim(g, q, 1), keys = mezzo_value_dim(g, k, 1),
-                  width = last_of(c, q) / heads, kv = last_of(c, k) / width, shared = heads / kv;
-    q = VIEW(PERMUTE(VIEW(q, batch, queries, kv, shared, width), 0, 2, 3, 1, 4), batch, kv, shared * queries, width);
-    k = PERMUTE(VIEW(k, batch, keys, kv, width), 0, 2, 1, 3);
-    v = PERMUTE(VIEW(v, batch, keys, kv, width), 0, 2, 1, 3);
-    mezzo_value s = times(c, mezzo_matmul(g, q, k, false, true), mz_attention_scale(a, width)), shift, sum;
-    s = VIEW(s, batch, heads, queries, keys);
-    s = a->score_cap > 0 ? mezzo_softcap(g, s, a->score_cap) : s;
-    if (a->causal)
-        s = mezzo_where(g, sees(c, IN(attention, positions), queries, keys), s, number(c, -INFINITY));
+    h.batch = mezzo_value_dim(g, q, 0);
+    h.queries = mezzo_value_dim(g, q, 1);
+    h.keys = mezzo_value_dim(g, k, 1);
+    h.width = last_of(c, q) / h.heads;
+    h.kv = last_of(c, k) / h.width;
+    h.shared = h.heads / h.kv;
+    h.q = VIEW(PERMUTE(VIEW(q, h.batch, h.queries, h.kv, h.shared, h.width), 0, 2, 3, 1, 4), h.batch, h.kv,
+               h.shared * h.queries, h.width);
+    h.k = PERMUTE(VIEW(k, h.batch, h.keys, h.kv, h.width), 0, 2, 1, 3);
+    h.v = PERMUTE(VIEW(v, h.batch, h.keys, h.kv, h.width), 0, 2, 1, 3);
+    return h;
+}
+
+// [B, H, Tq, Tk]
+static mezzo_value scores_of(mz_composition *c, const head_rows *h) {
+    mezzo_graph *g = c->g;
+    mezzo_value s = times(c, mezzo_matmul(g, h->q, h->k, false, true), mz_attention_scale(c->attrs, h->width));
+    s = VIEW(s, h->batch, h->heads, h->queries, h->keys);
+    return c->attrs->score_cap > 0 ? mezzo_softcap(g, s, c->attrs->score_cap) : s;
+}
+
+// [B, Tq, H, D]
+static mezzo_value weigh_values(mz_composition *c, const head_rows *h, mezzo_value p) {
+    mezzo_graph *g = c->g;
+    const mz_attrs *a = c->attrs;
+    mezzo_value y = a->p > 0 ? mz_build_unary(g, MZ_OP_dropout, p, (mz_attrs){.p = a->p, .rng = a->rng}) : p;
+    y = mezzo_matmul(g, VIEW(y, h->batch, h->kv, h->shared * h->queries, h->keys), h->v, false, false);
+    y = PERMUTE(VIEW(y, h->batch, h->kv, h->shared, h->queries, h->width), 0, 3, 1, 2, 4);
+    return VIEW(y, h->batch, h->queries, h->heads, h->width);
+}
+
+void mz_compose_attention(mz_composition *c) {
+    mezzo_graph *g = c->g;
+    const head_rows h = heads_of(c, IN(attention, q), IN(attention, k), IN(attention, v));
+    mezzo_value s = scores_of(c, &h), shift, sum;
+    if (c->attrs->causal)
+        s = mezzo_where(g, sees(c, IN(attention, positions), h.queries, h.keys), s, number(c, -INFINITY));
     const mezzo_value known = c->known[MZ_OUT(attention, lse)], result = c->known[MZ_OUT(attention, y)];
-    mezzo_value p = exponentials(c, s, &shift, &sum), y;
-    p = present(known) ? mezzo_exp(g, mezzo_sub(g, s, VIEW(known, batch, heads, queries, 1))) : mezzo_div(g, p, sum);
-    y = a->p > 0 ? mz_build_unary(g, MZ_OP_dropout, p, (mz_attrs){.p = a->p, .rng = a->rng}) : p;
-    y = mezzo_matmul(g, VIEW(y, batch, kv, shared * queries, keys), v, false, false);
-    y = PERMUTE(VIEW(y, batch, kv, shared, queries, width), 0, 3, 1, 2, 4);
+    mezzo_value p = exponentials(c, s, &shift, &sum);
+    p = present(known) ? mezzo_exp(g, mezzo_sub(g, s, VIEW(known, h.batch, h.heads, h.queries, 1)))
+                       : mezzo_div(g, p, sum);
+    mezzo_value y = weigh_values(c, &h, p);
     if (present(result)) { // p has the gradient of exp(s - lse), and y's by lse is what y makes of the sum of p
         const mezzo_value all = PERMUTE(over_last(c, MEZZO_REDUCE_SUM, p), 0, 2, 1, 3);
-        y = mezzo_sub(g, VIEW(y, batch, queries, heads, width),
-                      mezzo_mul(g, all, VIEW(result, batch, queries, heads, width)));
+        y = mezzo_sub(g, y, mezzo_mul(g, all, VIEW(result, h.batch, h.queries, h.heads, h.width)));
     }
-    GIVE(attention, y, VIEW(y, batch, queries, heads * width));
-    GIVE(attention, lse, VIEW(mezzo_add(g, shift, mezzo_log(g, sum)), batch, heads, queries));
+    GIVE(attention, y, VIEW(y, h.batch, h.queries, h.heads * h.width));
+    GIVE(attention, lse, VIEW(mezzo_add(g, shift, mezzo_log(g, sum)), h.batch, h.heads, h.queries));
+}
+
+void mz_compose_attention_masked(mz_composition *c) {
+    mezzo_graph *g = c->g;
+    const head_rows h = heads_of(c, IN(attention_masked, q), IN(attention_masked, k), IN(attention_masked, v));
+    mezzo_value s = mezzo_add(g, scores_of(c, &h), IN(attention_masked, mask));
+    if (c->attrs->causal)
+        s = mezzo_where(g, sees(c, MEZZO_NONE, h.queries, h.keys), s, number(c, -INFINITY));
+    const mezzo_value y = weigh_values(c, &h, mezzo_softmax(g, s));
+    GIVE(attention_masked, y, VIEW(y, h.batch, h.queries, h.heads * h.width));
 }
 
 // --- norms, softmax, losses ----------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ enum {
     MZ_SLOT_REPLACES = 256, // the output that may take a REPLACED input's bytes; without one, the first
     MZ_SLOT_WHOLE = 512,    // with SCALED: only one scale for the tensor
     MZ_SLOT_EXTRA = 1024,   // optional; only kernels that declare it serve it (mz_takes)
+    MZ_SLOT_WIDE = 2048,    // an input that no precision makes narrower than FP32
 };
 typedef struct mz_slot {
     const char *name; // "x", "db"; "" past the end

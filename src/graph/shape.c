@@ -250,6 +250,20 @@ static mezzo_status infer_attention(rule r, mz_shape *out) {
                                  : mismatch(r, 0, -1, "documents are of causal attention with as many keys as queries");
 }
 
+static mezzo_status infer_attention_masked(rule r, mz_shape *out) {
+    const mz_shape *q = shape_of(r, 0), *mask = shape_of(r, 3);
+    mz_shape as_attention[MZ_MAX_OUT];
+    MEZZO_TRY(infer_heads(r, as_attention));
+    out[0] = as_attention[0];
+    if (r.node->attrs.window != 0)
+        return mismatch(r, 0, -1, "a window is of attention without a mask");
+    const int64_t whole[] = {q->dim[0], r.node->attrs.heads, q->dim[1], shape_of(r, 1)->dim[1]};
+    bool fits = mask->rank == 4 && mask->dim[3] == whole[3];
+    for (int i = 0; fits && i < 3; i++)
+        fits = mask->dim[i] == 1 || mask->dim[i] == whole[i];
+    return fits ? MEZZO_OK : mismatch(r, 0, 3, "the mask must be [1 or batch, 1 or heads, 1 or queries, keys]");
+}
+
 static mezzo_status infer_attention_cached(rule r, mz_shape *out) {
     const mz_shape *q = shape_of(r, 0), *k = shape_of(r, 3), *positions = shape_of(r, 5);
     mz_shape as_attention[MZ_MAX_OUT];

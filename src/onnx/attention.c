@@ -1,5 +1,4 @@
-// Builds attention and rotary embeddings of ONNX files: as Mezzo's ops where they can say it, else as products and a
-// softmax.
+// Builds attention and rotary embeddings of ONNX files.
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -81,91 +80,88 @@ static mezzo_value packed(const mz_onnx_call *call, const mz_onnx_value *query, 
     return last ? whole->base : MEZZO_NONE;
 }
 
-static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool causal, int64_t window) {
-    static const int heads_third[] = {0, 2, 1, 3}, turned[] = {0, 2, 3, 1};
+// Returns the mask as numbers to add to scores, [1 or B, 1 or H, 1 or Tq, Tk]. *blind: rows in which every key is
+// hidden by -∞, [… 1], where a guard against them follows; their scores are finite then.
+static mezzo_status additive(mz_onnx_call *call, const mz_onnx_attention *a, int64_t keys, mezzo_value *out,
+                             mezzo_value *blind) {
     mezzo_graph *g = call->build->g;
-    mezzo_value q, k, v;
-    MEZZO_TRY(rows_of_heads(call, a->q, heads_third, &q));
-    MEZZO_TRY(rows_of_heads(call, a->k, a->k_turned ? turned : heads_third, &k));
-    MEZZO_TRY(rows_of_heads(call, a->v, heads_third, &v));
-    const mezzo_attention_form form = {.heads = (int)a->q->dim[1],
-                                       .kv_heads = (int)a->k->dim[1],
-                                       .full = !causal,
-                                       .window = window,
-                                       .scale = (float)a->scale,
-                                       .score_cap = (float)a->cap};
-    const mezzo_value whole = a->q->dim[1] == a->k->dim[1] ? packed(call, a->q, q, k, v) : MEZZO_NONE;
-    v = whole.id >= 0 ? mezzo_attention_of(g, whole, MEZZO_NONE, MEZZO_NONE, &form)
-                      : mezzo_attention_of(g, q, k, v, &form);
-    v = mz_onnx_shaped(g, v, 4, (int64_t[]){a->q->dim[0], a->q->dim[2], a->q->dim[1], a->v->dim[3]});
-    return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
-}
-
-// Keys or values [B, Hkv, S, D], each head as often as queries share it.
-static mezzo_value repeat_heads(mezzo_graph *g, mezzo_value x, int64_t heads) {
-    const int64_t b = mezzo_value_dim(g, x, 0), own = mezzo_value_dim(g, x, 1), s = mezzo_value_dim(g, x, 2),
-                  d = mezzo_value_dim(g, x, 3);
-    if (own == heads || own < 1)
-        return x;
-    x = mezzo_expand(g, mz_onnx_shaped(g, x, 5, (int64_t[]){b, own, 1, s, d}), 5,
-                     (int64_t[]){b, own, heads / own, s, d});
-    return mz_onnx_shaped(g, x, 4, (int64_t[]){b, heads, s, d});
-}
-
-static mezzo_status add_mask(mz_onnx_call *call, mz_onnx_value *mask, mezzo_value *scores) {
-    mezzo_graph *g = call->build->g;
-    const bool truth = mask->integer;
-    mezzo_value m;
-    MEZZO_TRY(mz_onnx_value_of(call, mask, &m));
-    if (truth)
-        *scores =
-            mezzo_where(g, mezzo_not_equal(g, m, mz_onnx_scalar(call, 0)), *scores, mz_onnx_scalar(call, -FLT_MAX));
-    else
-        *scores = mezzo_add(g, *scores, m);
+    int64_t dim[] = {1, 1, 1, 1};
+    MEZZO_TRY(mz_onnx_value_of(call, a->mask, out));
+    for (int i = 0; i < a->mask->rank && i < 4; i++)
+        dim[3 - i] = a->mask->dim[a->mask->rank - 1 - i];
+    *out = mz_onnx_shaped(g, *out, 4, dim);
+    const mezzo_value lowest = mz_onnx_scalar(call, -FLT_MAX);
+    if (a->mask->integer)
+        *out = mezzo_where(g, mezzo_not_equal(g, *out, mz_onnx_scalar(call, 0)), mz_onnx_scalar(call, 0),
+                           a->guarded ? mz_onnx_scalar(call, -INFINITY) : lowest);
+    if (a->guarded) {
+        *blind = mezzo_less(g, mezzo_reduce(g, MEZZO_REDUCE_MAX, *out, 1, (int[]){-1}, true), lowest);
+        *out = mezzo_maximum(g, *out, lowest);
+    }
+    if (dim[3] != keys) {
+        dim[3] = keys;
+        *out = mezzo_expand(g, *out, 4, dim);
+    }
     return mezzo_graph_status(g);
 }
 
-static mezzo_status composed(mz_onnx_call *call, const mz_onnx_attention *a) {
+// Appends zeros to the width of [B, T, H·D]: they change no score, and a value's are cut off the result.
+static mezzo_value widen_heads(mezzo_graph *g, mezzo_value x, int64_t heads, int64_t width, int64_t to) {
+    const int64_t b = mezzo_value_dim(g, x, 0), t = mezzo_value_dim(g, x, 1);
+    if (width == to)
+        return x;
+    x = mezzo_pad(g, mz_onnx_shaped(g, x, 4, (int64_t[]){b, t, heads, width}), (int64_t[]){0, 0, 0, 0},
+                  (int64_t[]){0, 0, 0, to - width}, 0);
+    return mz_onnx_shaped(g, x, 3, (int64_t[]){b, t, heads * to});
+}
+
+// known: the mask is of known numbers, and what it lets a query see is `causal` and `window`.
+static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool known, bool causal, int64_t window) {
+    static const int heads_third[] = {0, 2, 1, 3}, turned[] = {0, 2, 3, 1};
     mezzo_graph *g = call->build->g;
-    const int64_t heads = a->q->dim[1], queries = a->q->dim[2], keys = a->k->dim[a->k_turned ? 3 : 2];
-    mezzo_value q, k, v, s, blind = MEZZO_NONE;
-    MEZZO_TRY(mz_onnx_value_of(call, a->q, &q));
-    MEZZO_TRY(mz_onnx_ordered(call, a->k, 4, a->k_turned ? (int[]){0, 1, 3, 2} : (int[]){0, 1, 2, 3}, &k));
-    MEZZO_TRY(mz_onnx_value_of(call, a->v, &v));
-    s = mezzo_matmul(g, q, repeat_heads(g, k, heads), false, true);
-    if (a->scale != 1)
-        s = mezzo_scale(g, s, (float)a->scale);
-    if (a->cap > 0)
-        s = mezzo_softcap(g, s, (float)a->cap);
-    if (a->mask)
-        MEZZO_TRY(add_mask(call, a->mask, &s));
-    if (a->causal) {
-        const mezzo_value row = mz_onnx_shaped(g, mezzo_range(g, 0, 1, queries), 2, (int64_t[]){queries, 1});
-        s = mezzo_where(g, mezzo_less_equal(g, mezzo_range(g, 0, 1, keys), row), s, mz_onnx_scalar(call, -FLT_MAX));
-    }
-    if (a->guarded && a->mask) { // scores of -∞ alone
-        const mezzo_value most = mezzo_reduce(g, MEZZO_REDUCE_MAX, s, 1, (int[]){-1}, true);
-        blind = mezzo_less(g, most, mz_onnx_scalar(call, -FLT_MAX));
-        s = mezzo_maximum(g, s, mz_onnx_scalar(call, -FLT_MAX));
-    }
-    s = mezzo_softmax(g, s);
-    if (blind.id >= 0)
-        s = mezzo_where(g, blind, mz_onnx_scalar(call, 0), s);
-    return mz_onnx_give(call, 0, false, 4, mezzo_matmul(g, s, repeat_heads(g, v, heads), false, false));
+    const int64_t b = a->q->dim[0], heads = a->q->dim[1], queries = a->q->dim[2], kv = a->k->dim[1], d = a->q->dim[3],
+                  dv = a->v->dim[3], width = d > dv ? d : dv;
+    mezzo_value q, k, v, mask = MEZZO_NONE, blind = MEZZO_NONE;
+    MEZZO_TRY(rows_of_heads(call, a->q, heads_third, &q));
+    MEZZO_TRY(rows_of_heads(call, a->k, a->k_turned ? turned : heads_third, &k));
+    MEZZO_TRY(rows_of_heads(call, a->v, heads_third, &v));
+    if (!known)
+        MEZZO_TRY(additive(call, a, a->k->dim[a->k_turned ? 3 : 2], &mask, &blind));
+    if (!(a->scale > 0)) // a form's 0 is 1/√D
+        q = mezzo_scale(g, q, (float)a->scale);
+    const mezzo_attention_form form = {.heads = (int)heads,
+                                       .kv_heads = (int)kv,
+                                       .full = !causal,
+                                       .window = window,
+                                       .scale = a->scale > 0 ? (float)a->scale : 1,
+                                       .score_cap = (float)a->cap};
+    const mezzo_value whole =
+        known && heads == kv && d == dv && a->scale > 0 ? packed(call, a->q, q, k, v) : MEZZO_NONE;
+    q = widen_heads(g, q, heads, d, width);
+    k = widen_heads(g, k, kv, d, width);
+    v = widen_heads(g, v, kv, dv, width);
+    if (!known)
+        v = mezzo_attention_masked(g, q, k, v, mask, &form);
+    else
+        v = whole.id >= 0 ? mezzo_attention_of(g, whole, MEZZO_NONE, MEZZO_NONE, &form)
+                          : mezzo_attention_of(g, q, k, v, &form);
+    v = mz_onnx_shaped(g, v, 4, (int64_t[]){b, queries, heads, width});
+    v = dv < width ? mezzo_slice(g, v, 3, 0, dv) : v;
+    if (blind.id >= 0) // [… H, Tq, 1] beside [B, Tq, H, D]
+        v = mezzo_where(g, mezzo_permute(g, blind, heads_third), mz_onnx_scalar(call, 0), v);
+    return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
 }
 
 mezzo_status mz_onnx_attend(mz_onnx_call *call, const mz_onnx_attention *a, bool *done) {
-    const int64_t d = a->q->dim[3], queries = a->q->dim[2], keys = a->k->dim[a->k_turned ? 3 : 2];
+    const int64_t queries = a->q->dim[2], keys = a->k->dim[a->k_turned ? 3 : 2];
     int64_t window = 0;
     sight seen = SEES_ALL;
     if (a->mask)
         seen = a->mask->kind == MZ_ONNX_HOST ? what_is_seen(a->mask, queries, keys, &window) : SEES_OTHER;
     *done = true;
-    if (a->causal && seen == SEES_PAST && window == 0)
-        seen = SEES_ALL;
-    if (seen == SEES_OTHER || (a->causal && seen == SEES_PAST) || a->v->dim[3] != d || !(a->scale > 0))
-        return composed(call, a);
-    return fused(call, a, a->causal || seen == SEES_PAST, window);
+    if (a->causal && seen == SEES_PAST) // both
+        seen = window == 0 ? SEES_ALL : SEES_OTHER;
+    return fused(call, a, seen != SEES_OTHER, a->causal || seen == SEES_PAST, seen == SEES_OTHER ? 0 : window);
 }
 
 // [B, T, H·D] as a value [B, H, T, D]; four dimensions stay.

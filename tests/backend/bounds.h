@@ -7,10 +7,13 @@
 // bounds_attention.c
 #define MZ_ATTENTION_BOUNDS                                                                                            \
     [MZ_OP_attention] = bound_attention, [MZ_OP_attention_bwd] = bound_attention_bwd,                                  \
-    [MZ_OP_attention_cached] = bound_attention_cached,
+    [MZ_OP_attention_cached] = bound_attention_cached, [MZ_OP_attention_masked] = bound_attention_masked,              \
+    [MZ_OP_attention_masked_bwd] = bound_attention_masked_bwd,
 void bound_attention(trial *t);
 void bound_attention_bwd(trial *t);
 void bound_attention_cached(trial *t);
+void bound_attention_masked(trial *t);
+void bound_attention_masked_bwd(trial *t);
 
 // bounds_image.c
 #define MZ_IMAGE_BOUNDS                                                                                                \

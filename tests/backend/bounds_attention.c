@@ -218,3 +218,113 @@ void bound_attention_bwd(trial *t) {
         }
     }
 }
+
+// --- with a mask ---------------------------------------------------------------------------------------------------
+// A row of scores with its mask, of probabilities, and the relative errors of both. Returns the key after the last one
+// that is seen.
+typedef struct masked_row {
+    double *x, *p, *error, *derivative; // [keys]; the cap's
+} masked_row;
+
+static masked_row masked_row_new(const heads *s) {
+    double *all = mz_alloc(4 * (size_t)s->keys, sizeof *all);
+    assert_non_null(all);
+    return (masked_row){all, all + s->keys, all + 2 * s->keys, all + 3 * s->keys};
+}
+
+static int64_t mask_at(const trial_tensor *mask, int64_t b, int64_t h, int64_t i) {
+    const int64_t *dim = mask->t.shape.dim;
+    return (((dim[0] > 1 ? b : 0) * dim[1] + (dim[1] > 1 ? h : 0)) * dim[2] + (dim[2] > 1 ? i : 0)) * dim[3];
+}
+
+static int64_t masked_probabilities(const heads *s, const double *q, const double *k, const trial_tensor *mask,
+                                    int64_t b, int64_t h, int64_t i, masked_row *r) {
+    const int64_t n = seen_by(s, i), at = mask_at(mask, b, h, i);
+    const double cap = (double)s->attrs->score_cap;
+    double max = -INFINITY, sum = 0, sum_error = 0;
+    for (int64_t j = 0; j < n; j++) {
+        r->x[j] = score(s, q + (b * s->length + i) * s->q_row + h * s->width,
+                        k + (b * s->keys + j) * s->kv_row + h / s->group * s->width, &r->error[j]);
+        r->derivative[j] = cap > 0 ? 1 - r->x[j] * r->x[j] / (cap * cap) : 1;
+        r->x[j] += mask->value[at + j];
+        r->error[j] += u32 * fabs(r->x[j]);
+        max = fmax(max, r->x[j]);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        r->p[j] = exp(r->x[j] - max);
+        r->error[j] = r->p[j] > 0 ? r->error[j] + 2 * u32 * (fabs(r->x[j]) + fabs(max)) : 0; // 0 is exact
+        sum += r->p[j];
+        sum_error += r->p[j] * r->error[j];
+    }
+    for (int64_t j = 0; j < n; j++) {
+        r->p[j] /= sum;
+        r->error[j] += sum_error / sum + (double)(n + 2 * (int64_t)function_ulps) * u32;
+    }
+    return n;
+}
+
+void bound_attention_masked(trial *t) {
+    heads s = heads_of(t, &t->in[0], &t->in[1], &t->out[0], NULL);
+    masked_row r = masked_row_new(&s);
+    for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
+        int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
+        const int64_t n = masked_probabilities(&s, t->in[0].value, t->in[1].value, &t->in[3], b, h, i, &r);
+        for (int64_t d = 0; d < s.width; d++) {
+            double total = 0;
+            for (int64_t j = 0; j < n; j++)
+                total += keep_factor(t, &s, b, h, i, j) *
+                         fabs(t->in[2].value[(b * s.keys + j) * s.kv_row + h / s.group * s.width + d]) *
+                         (lost_below(t->numerics.compute) +
+                          r.p[j] * (r.error[j] + (double)n * u32 + 2 * through(t->numerics.compute)));
+            t->out[0].bound[((b * s.length + i) * s.heads + h) * s.width + d] = total;
+        }
+    }
+    mz_free(r.x);
+}
+
+// Δ = Σ p·dp is computed over the keys, so each of its terms has the errors of p and dp.
+void bound_attention_masked_bwd(trial *t) {
+    const trial_tensor *dy = &t->in[0], *mask = &t->in[4];
+    heads s = heads_of(t, &t->in[1], &t->in[2], dy, NULL);
+    const double *q = t->in[1].value, *k = t->in[2].value, *v = t->in[3].value, u_c = through(t->numerics.compute),
+                 scale = mz_attention_scale(s.attrs, s.width), tiny = half_subnormal(t->numerics.compute);
+    masked_row r = masked_row_new(&s);
+    double *dp = mz_alloc(2 * (size_t)s.keys, sizeof *dp), *dp_error = dp + s.keys;
+    assert_non_null(dp);
+    for (int64_t row = 0; row < s.batch * s.heads * s.length; row++) {
+        int64_t b = row / (s.heads * s.length), h = row / s.length % s.heads, i = row % s.length;
+        const double *dyi = dy->value + ((b * s.length + i) * s.heads + h) * s.width;
+        const int64_t n = masked_probabilities(&s, q, k, mask, b, h, i, &r), at = mask_at(mask, b, h, i);
+        double delta = 0, delta_error = 0;
+        for (int64_t j = 0; j < n; j++) {
+            const double *vj = v + (b * s.keys + j) * s.kv_row + h / s.group * s.width;
+            const double keep = keep_factor(t, &s, b, h, i, j);
+            dp[j] = 0;
+            for (int64_t d = 0; d < s.width; d++)
+                dp[j] += keep * dyi[d] * vj[d];
+            dp_error[j] = keep * (double)(s.width + 2) * u32 * dot_magnitude(dyi, 1, vj, 1, s.width);
+            delta += r.p[j] * dp[j];
+            delta_error += r.p[j] * (fabs(dp[j]) * (r.error[j] + (double)n * u32) + dp_error[j]);
+        }
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t kj = (b * s.keys + j) * s.kv_row + h / s.group * s.width,
+                          qi = (b * s.length + i) * s.q_row + h * s.width;
+            const double keep = keep_factor(t, &s, b, h, i, j), ds = r.p[j] * fabs(dp[j] - delta),
+                         terms = (double)((s.keys > s.length ? s.keys : s.length) + 4) * u32;
+            const double ds_error =
+                ds * r.error[j] + r.p[j] * (dp_error[j] + delta_error + 2 * u32 * (fabs(dp[j]) + fabs(delta)));
+            const double slope = r.derivative[j], x_error = r.error[j] + (function_ulps + 6) * u32,
+                         dx = ds * fabs(slope), dx_error = (ds_error + u_c * ds) * fabs(slope) + 4 * ds * x_error;
+            if (mz_present(&t->out[3].t))
+                t->out[3].bound[at + j] += ds_error + (double)(s.batch * s.heads * s.length) * u32 * ds;
+            for (int64_t d = 0; d < s.width; d++) {
+                t->out[2].bound[kj + d] +=
+                    keep * fabs(dyi[d]) * (r.p[j] * (r.error[j] + u_c + terms * (double)s.group) + tiny);
+                t->out[0].bound[qi + d] += fabs(k[kj + d]) * (scale * (dx_error + terms * dx) + tiny);
+                t->out[1].bound[kj + d] += fabs(q[qi + d]) * (scale * (dx_error + terms * (double)s.group * dx) + tiny);
+            }
+        }
+    }
+    mz_free(dp);
+    mz_free(r.x);
+}

@@ -583,3 +583,67 @@ void cases_attention_bwd(void) {
         trial_finish(t);
     }
 }
+
+// --- attention with a mask -----------------------------------------------------------------------------------------
+// Masks of a row's keys, of every query, and of every head; some keys are hidden by a large number. Without kernels of
+// its own a device has nothing to compare: test_compositions runs these.
+static trial *attention_masked_trial(int which, arithmetic a, int64_t queries, int64_t keys, float dropout) {
+    const int64_t batch = 2, n = 4, kv = 2, width = 8,
+                  dims[][4] = {{batch, 1, 1, keys}, {1, n, queries, keys}, {batch, 1, queries, keys}};
+    trial *t = product(MZ_OP_attention_masked, a);
+    t->optional = true;
+    t->attrs.heads = (int)n;
+    t->attrs.kv_heads = (int)kv;
+    t->attrs.p = dropout;
+    t->attrs.rng = 5;
+    t->attrs.causal = which == 2;
+    t->attrs.score_cap = which == 1 ? 3 : 0;
+    trial_input(t, 0, a.storage, SHAPE(batch, queries, n * width));
+    for (int i = 1; i < 3; i++)
+        trial_input(t, i, a.storage, SHAPE(batch, keys, kv * width));
+    trial_input(t, 3, MEZZO_F32, SHAPE(dims[which][0], dims[which][1], dims[which][2], dims[which][3]));
+    trial_output(t, 0, a.storage, SHAPE(batch, queries, n * width));
+    for (int i = 0; i < 4; i++)
+        trial_normal(t, i, 1);
+    for (int64_t i = 0; i < trial_count(&t->in[3]); i++)
+        if (i % 5 == 3)
+            t->in[3].value[i] = -1e9;
+    trial_store(&t->in[3]);
+    t->skip_terms = true; // of keys that nobody sees
+    return t;
+}
+
+static void each_mask(void (*run)(trial *forward, arithmetic a)) {
+    for (size_t a = 0; a < OWN_ARITHMETICS; a++)
+        for (int which = 0; which < 3; which++)
+            for (int dropped = 0; dropped < 2; dropped++) {
+                if (arithmetics[a].compute == MEZZO_TF32)
+                    continue;
+                run(attention_masked_trial(which, arithmetics[a], 7, 9, dropped ? 0.3f : 0), arithmetics[a]);
+                run(attention_masked_trial(which, arithmetics[a], 5, 5, dropped ? 0.3f : 0), arithmetics[a]);
+            }
+}
+
+void cases_attention_masked(void) {
+    each_mask(forward_of);
+}
+
+static void masked_backward_of(trial *forward, arithmetic a) {
+    trial *t = product(MZ_OP_attention_masked_bwd, a);
+    t->attrs = forward->attrs;
+    t->optional = t->skip_terms = true;
+    trial_input(t, 0, a.storage, forward->out[0].t.shape);
+    trial_normal(t, 0, 1);
+    for (int i = 0; i < 4; i++) {
+        trial_input(t, 1 + i, forward->in[i].t.dtype, forward->in[i].t.shape);
+        memcpy(t->in[1 + i].value, forward->in[i].value, (size_t)trial_count(&forward->in[i]) * sizeof(double));
+        trial_store(&t->in[1 + i]);
+        trial_output(t, i, forward->in[i].t.dtype, forward->in[i].t.shape);
+    }
+    trial_free(forward);
+    trial_finish(t);
+}
+
+void cases_attention_masked_bwd(void) {
+    each_mask(masked_backward_of);
+}

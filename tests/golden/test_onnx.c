@@ -6,6 +6,7 @@
 
 #include "device.h"
 #include "golden.h"
+#include "graph/graph.h"
 #include "io/file.h"
 #include "mezzo/mezzo.h"
 #include "onnx/place.h"
@@ -157,14 +158,14 @@ static void compare(const char *name, mezzo_device *device) {
     close_model(&m);
 }
 
-// How often each idiom is recognized.
+// How often each idiom is recognized, and how many attentions have a mask that is computed or learned.
 static const struct {
     const char *name;
-    int attention, rope, layer_norm, rms_norm, group_norm, gelu, silu, linear;
+    int attention, masked, rope, layer_norm, rms_norm, group_norm, gelu, silu, linear;
 } models[] = {
     {.name = "gpt2", .attention = 2, .gelu = 2},
     {.name = "llama", .attention = 2, .rope = 4, .rms_norm = 5, .silu = 2},
-    {.name = "bert", .attention = 2, .linear = 13},
+    {.name = "bert", .attention = 2, .masked = 2, .linear = 13},
     {.name = "vit", .linear = 12}, // its ops say it themselves: opset 23
     {.name = "resnet18"},
     {.name = "convnext", .layer_norm = 3, .gelu = 2, .linear = 4},
@@ -172,7 +173,7 @@ static const struct {
     {.name = "mixer", .linear = 8},
     {.name = "autoencoder"},
     {.name = "whisper", .attention = 2, .linear = 11},
-    {.name = "t5", .attention = 6, .rms_norm = 12, .gelu = 4},
+    {.name = "t5", .attention = 6, .masked = 6, .rms_norm = 12, .gelu = 4},
     {.name = "tabular"},
 };
 
@@ -226,6 +227,13 @@ TEST_WITH(ops_have_onnxruntimes_values, setup, teardown) {
     close_model(&m);
 }
 
+static int count_nodes(const mezzo_graph *g, mz_op op) {
+    int n = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        n += g->nodes[i].op == op;
+    return n;
+}
+
 TEST_WITH(idioms_are_recognized, setup, teardown) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
@@ -239,6 +247,8 @@ TEST_WITH(idioms_are_recognized, setup, teardown) {
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "silu"), models[i].silu);
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "linear"), models[i].linear);
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "nonsense"), 0);
+        assert_int_equal(count_nodes(m.graph, MZ_OP_attention_masked), models[i].masked);
+        assert_int_equal(count_nodes(m.graph, MZ_OP_softmax), 0); // no probabilities are kept for backward
         close_model(&m);
     }
 }

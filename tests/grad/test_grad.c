@@ -336,6 +336,20 @@ static mezzo_value make_attention(maker *m, int variant) {
     }
 }
 
+// A mask of every head and query, of every key of a row, and one that is learned; shared heads, a cap, a causal mask.
+static mezzo_value make_attention_masked(maker *m, int variant) {
+    static const int64_t shapes[][4] = {{2, 1, 1, 5}, {1, 4, 3, 5}, {2, 1, 3, 5}};
+    const mezzo_attention_form form = {.heads = 4,
+                                       .kv_heads = 2,
+                                       .full = variant % 4 != 3,
+                                       .score_cap = variant % 2 ? 2.0f : 0,
+                                       .dropout = variant % 3 == 2 ? 0.3f : 0};
+    if (variant >= 6)
+        return MEZZO_NONE;
+    return mezzo_attention_masked(m->g, param(m, "q", DIMS(2, 3, 8)), param(m, "k", DIMS(2, 5, 4)),
+                                  param(m, "v", DIMS(2, 5, 4)), param(m, "mask", 4, shapes[variant % 3]), &form);
+}
+
 // Nothing may be trained through a cache: a program with backward is refused.
 static mezzo_value make_attention_cached(maker *m, int variant) {
     (void)variant;

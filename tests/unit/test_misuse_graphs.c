@@ -90,6 +90,7 @@ TEST(ops_on_no_graph) {
     NOTHING(mezzo_attention(NULL, v, v, v, 1, 1, 0));
     NOTHING(mezzo_attention_full(NULL, v, v, v, 1, 1, 0));
     NOTHING(mezzo_attention_qkv(NULL, v, 1, 0));
+    NOTHING(mezzo_attention_masked(NULL, v, v, v, v, NULL));
     PASSES(mezzo_cache_begin(NULL, 4));
     NOTHING(mezzo_positions(NULL, 4));
     NOTHING(mezzo_softmax(NULL, v));
@@ -253,6 +254,7 @@ TEST(ops_that_do_not_fit) {
     SPOILS(mezzo_attention(g, x, x, x, 1, 1, 2));
     SPOILS(mezzo_attention_full(g, far, far, far, 1, 1, 0));
     SPOILS(mezzo_attention_qkv(g, x, 5, 0));
+    SPOILS(mezzo_attention_masked(g, x, x, x, x, NULL));
     SPOILS((mezzo_cache_begin(g, 0), 0));
     SPOILS((mezzo_cache_begin(g, 4), mezzo_attention_qkv(g, far, 1, 0)));
     SPOILS(mezzo_positions(g, -1));

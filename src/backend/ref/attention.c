@@ -108,6 +108,67 @@ void mz_ref_attention(const mz_call *call) {
             }
 }
 
+// A row of scores under a mask: where it begins in the mask, its maximum and the sum of exp(score - maximum).
+typedef struct masked_row {
+    const mz_call *call;
+    const layout *l;
+    const double *q, *k;
+    const mz_tensor *mask;
+    int64_t b, h, i, at;
+    double max, sum;
+} masked_row;
+
+// Returns the probability of key j, and the derivative of its score by the scaled product; both 0 where it is hidden.
+static double masked_probability(const masked_row *r, int64_t j, double *derivative) {
+    *derivative = 0;
+    if (j >= seen_by(r->call, r->l, r->i))
+        return 0;
+    const double score =
+        score_of(r->call, r->l, r->q + q_at(r->l, r->b, r->i, r->h), r->k + kv_at(r->l, r->b, j, r->h), derivative);
+    return exp(score + mz_ref_get(r->mask, r->at + j) - r->max) / r->sum;
+}
+
+static masked_row masked_row_of(const mz_call *call, const layout *l, const double *q, const double *k,
+                                const mz_tensor *mask, int64_t row) {
+    masked_row r = {.call = call, .l = l, .q = q, .k = k, .mask = mask, .max = -INFINITY, .sum = 1};
+    r.b = row / l->length / l->heads;
+    r.h = row / l->length % l->heads;
+    r.i = row % l->length;
+    const int64_t *dim = mask->shape.dim; // [1 or B, 1 or H, 1 or Tq, Tk]
+    double derivative;
+    r.at = (((dim[0] > 1 ? r.b : 0) * dim[1] + (dim[1] > 1 ? r.h : 0)) * dim[2] + (dim[2] > 1 ? r.i : 0)) * dim[3];
+    for (int64_t j = 0; j < seen_by(call, l, r.i); j++)
+        r.max = fmax(r.max, score_of(call, l, q + q_at(l, r.b, r.i, r.h), k + kv_at(l, r.b, j, r.h), &derivative) +
+                                mz_ref_get(mask, r.at + j));
+    double sum = 0;
+    for (int64_t j = 0; j < l->keys; j++)
+        sum += masked_probability(&r, j, &derivative);
+    r.sum = sum;
+    return r;
+}
+
+void mz_ref_attention_masked(const mz_call *call) {
+    const mz_tensor *y = mz_out(call, attention_masked, y);
+    layout l = layout_of(call, mz_in(call, attention_masked, q), mz_in(call, attention_masked, k), y);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *q = mz_ref_operand(&scratch, mz_in(call, attention_masked, q), call->numerics.compute),
+                 *k = mz_ref_operand(&scratch, mz_in(call, attention_masked, k), call->numerics.compute),
+                 *v = mz_ref_operand(&scratch, mz_in(call, attention_masked, v), call->numerics.compute);
+    double *o = mz_ref_zeros(&scratch, l.width), derivative;
+    for (int64_t row = 0; row < l.batch * l.heads * l.length; row++) {
+        const masked_row r = masked_row_of(call, &l, q, k, mz_in(call, attention_masked, mask), row);
+        for (int64_t d = 0; d < l.width; d++)
+            o[d] = 0;
+        for (int64_t j = 0; j < l.keys; j++) {
+            const double p = keep_factor(call, &l, r.b, r.h, r.i, j) * masked_probability(&r, j, &derivative);
+            for (int64_t d = 0; d < l.width; d++)
+                o[d] += p * v[kv_at(&l, r.b, j, r.h) + d];
+        }
+        for (int64_t d = 0; d < l.width; d++)
+            mz_ref_put(y, ((r.b * l.length + r.i) * l.heads + r.h) * l.width + d, o[d]);
+    }
+}
+
 // Rows of the caches and not of k and v are what queries see: keys and values of earlier calls are there too.
 void mz_ref_attention_cached(const mz_call *call) {
     layout l = layout_of(call, mz_in(call, attention_cached, q), mz_in(call, attention_cached, k),
@@ -198,4 +259,49 @@ void mz_ref_attention_bwd(const mz_call *call) {
     for (int slot = 0; slot < (l.packed ? 1 : 3); slot++)
         for (int64_t i = 0; i < mz_shape_count(&call->out[slot].shape); i++)
             mz_ref_put(&call->out[slot], i, results[slot][i]);
+}
+
+// The same with probabilities that are computed again, Δ = Σ p·m·(dy·v), and dmask = Σ p·(m·(dy·v) - Δ) over all that a
+// number of the mask is added to.
+void mz_ref_attention_masked_bwd(const mz_call *call) {
+    const mz_tensor *mask = mz_in(call, attention_masked_bwd, mask);
+    layout l = layout_of(call, mz_in(call, attention_masked_bwd, q), mz_in(call, attention_masked_bwd, k),
+                         mz_in(call, attention_masked_bwd, dy));
+    const double scale = mz_attention_scale(&call->attrs, l.width);
+    mz_ref_scratch scratch = mz_ref_scratch_begin(call);
+    const double *in[4]; // dy q k v
+    double *result[4], derivative;
+    for (int i = 0; i < 4; i++)
+        in[i] = mz_ref_operand(&scratch, &call->in[i], call->numerics.compute);
+    for (int i = 0; i < 4; i++) // dq dk dv dmask; NULL: not asked for
+        result[i] = mz_present(&call->out[i]) ? mz_ref_zeros(&scratch, mz_shape_count(&call->out[i].shape)) : NULL;
+    for (int64_t row = 0; row < l.batch * l.heads * l.length; row++) {
+        const masked_row r = masked_row_of(call, &l, in[1], in[2], mask, row);
+        const int64_t qi = q_at(&l, r.b, r.i, r.h);
+        const double *dy = in[0] + ((r.b * l.length + r.i) * l.heads + r.h) * l.width;
+        double delta = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t j = 0; j < l.keys; j++) {
+                const int64_t kj = kv_at(&l, r.b, j, r.h);
+                const double p = masked_probability(&r, j, &derivative), keep = keep_factor(call, &l, r.b, r.h, r.i, j),
+                             dp = keep * dot(dy, in[3] + kj, l.width), ds = p * (dp - delta);
+                if (pass == 0) {
+                    delta += p * dp;
+                    continue;
+                }
+                if (result[3] != NULL)
+                    result[3][r.at + j] += ds;
+                for (int64_t d = 0; d < l.width; d++) {
+                    if (result[0] != NULL)
+                        result[0][qi + d] += scale * ds * derivative * in[2][kj + d];
+                    if (result[1] != NULL)
+                        result[1][kj + d] += scale * ds * derivative * in[1][qi + d];
+                    if (result[2] != NULL)
+                        result[2][kj + d] += p * keep * dy[d];
+                }
+            }
+    }
+    for (int slot = 0; slot < 4; slot++)
+        for (int64_t i = 0; result[slot] != NULL && i < mz_shape_count(&call->out[slot].shape); i++)
+            mz_ref_put(&call->out[slot], i, result[slot][i]);
 }
