@@ -503,6 +503,12 @@ static mezzo_status check_state(const char *path, const mezzo_checkpoint *c, con
     if (c->optimizer != NULL && strcmp(kind, state->optimizer_kind) != 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s/state.json: the optimizer is %s, this run's is %s: set optimizer.kind",
                        path, state->optimizer_kind, kind);
+    const char *matrices = c->optimizer != NULL ? mz_optimizer_matrices(c->optimizer) : "";
+    if (c->optimizer != NULL && state->matrices_kind[0] != '\0' && strcmp(matrices, state->matrices_kind) != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s/state.json: the optimizer of matrices is %s, this run's is %s: set optimizer.kind to what "
+                       "the run began with",
+                       path, state->matrices_kind, matrices);
     if (c->scaler != NULL && !state->has_scaler)
         return mz_fail(MEZZO_ERR_FORMAT, "%s/state.json: there is no scaler in this checkpoint", path);
     return MEZZO_OK;

@@ -32,6 +32,7 @@ typedef struct mz_checkpoint_state {
     mz_file_mark files[MZ_CHECKPOINT_FILES];
     bool has_optimizer, has_scaler;
     char optimizer_kind[16]; // "adamw": of what no group has
+    char matrices_kind[16];  // "muon", or "none"; "": the file does not say
     mz_opt_state optimizer;
     mezzo_scaler_state scaler;
 } mz_checkpoint_state;

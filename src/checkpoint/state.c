@@ -142,6 +142,7 @@ static mezzo_status put_optimizer(json_t *root, const mezzo_optimizer *optimizer
     MEZZO_TRY(mz_optimizer_read_state(optimizer, &state));
     MEZZO_TRY(new_object(root, "optimizer", &object));
     MEZZO_TRY(mz_json_set(object, "kind", json_string(mz_optimizer_rest(optimizer)->kind->name)));
+    MEZZO_TRY(mz_json_set(object, "matrices", json_string(mz_optimizer_matrices(optimizer))));
     return put_fields(object, optimizer_fields, MZ_COUNT(optimizer_fields), &state);
 }
 
@@ -335,6 +336,8 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
         state->has_optimizer = true;
         MEZZO_TRY(mz_json_get_object(where, root, "optimizer", &object));
         MEZZO_TRY(copy_text(where, object, "kind", state->optimizer_kind, sizeof state->optimizer_kind));
+        if (json_object_get(object, "matrices") != NULL)
+            MEZZO_TRY(copy_text(where, object, "matrices", state->matrices_kind, sizeof state->matrices_kind));
         MEZZO_TRY(get_fields(where, object, optimizer_fields, MZ_COUNT(optimizer_fields), &state->optimizer));
     }
     if (json_object_get(root, "scaler") != NULL) {

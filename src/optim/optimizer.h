@@ -167,6 +167,13 @@ mz_tensor mz_optimizer_moment_view(const mezzo_optimizer *optimizer, int which, 
 static inline const mz_group *mz_optimizer_rest(const mezzo_optimizer *optimizer) {
     return &optimizer->groups[optimizer->n_groups - 1];
 }
+// Returns the name of the kind that whole matrices have, "muon"; where no group is per matrix, "none".
+static inline const char *mz_optimizer_matrices(const mezzo_optimizer *optimizer) {
+    for (int g = 0; g < optimizer->n_groups; g++)
+        if (optimizer->groups[g].n > 0 && optimizer->groups[g].kind->reads.orthogonal)
+            return optimizer->groups[g].kind->name;
+    return "none";
+}
 // For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side, however it is stored.
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which,
                                      int i);        // "exp_avg"; NULL: it has none

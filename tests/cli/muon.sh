@@ -46,6 +46,12 @@ for moments in fp32 int8; do
     cmp {long,other}/checkpoints/step-00000006/model.safetensors || fail "NorMuon is not its group"
     rm -r long half other
 done
+run 0 train "${FEW[@]}" --steps 3 --out half
+for other in normuon adamw; do
+    matrices=${other/adamw/none}
+    refuse 2 half/checkpoints/step-00000003/state.json muon "$matrices" optimizer.kind -- train --config half/config.yaml --resume auto --steps 6 --optimizer $other
+done
+rm -r half
 # The weights' average and adapters resume to the bit too.
 run 0 train "${FEW[@]}" --ema 0.9 --steps 6 --out long
 cmp {whole,long}/checkpoints/step-00000006/model.safetensors || fail "the average changes the weights"
