@@ -162,6 +162,22 @@ static mezzo_status get_weight(mz_onnx_call *call, mezzo_value *weight, int64_t 
     return mezzo_graph_status(g);
 }
 
+// What a convolution was made of, for a batch normalization of it.
+typedef struct mz_onnx_conv {
+    mezzo_value x, weight, bias; // bias NONE: there is none
+    windows w;
+    int64_t groups;
+} mz_onnx_conv_made;
+
+static mezzo_status keep_conv(mz_onnx_call *call, const mz_onnx_conv_made *conv) {
+    mz_onnx_conv_made *kept = mz_onnx_take(call->build, 1, sizeof *kept);
+    if (!kept)
+        return MEZZO_ERR_MEMORY;
+    *kept = *conv;
+    call->out[0]->conv = kept;
+    return MEZZO_OK;
+}
+
 mezzo_status mz_onnx_conv(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;
@@ -177,7 +193,8 @@ mezzo_status mz_onnx_conv(mz_onnx_call *call, int which) {
     MEZZO_TRY(get_image(call, &x));
     if (mz_onnx_has(call, 2))
         MEZZO_TRY(mz_onnx_get(call, 2, &bias));
-    return give_image(call, convolve(g, x, weight, bias, &w, groups));
+    MEZZO_TRY(give_image(call, convolve(g, x, weight, bias, &w, groups)));
+    return keep_conv(call, &(mz_onnx_conv_made){x, weight, bias, w, groups});
 }
 
 // The weight [C, N / groups, R, S] of a transposed convolution, as a convolution's [N, R, S, C / groups]; the window is
@@ -501,6 +518,37 @@ static mezzo_status statistics_of(mezzo_graph *g, mezzo_value norm, int64_t rows
     return mezzo_graph_status(g);
 }
 
+// Returns whether one node alone reads a value, which is no output of the file.
+static bool has_one_reader(const mz_onnx_call *call, const mz_onnx_value *v) {
+    const MzPb__Graph *graph = call->build->onnx->model->graph;
+    int readers = 0;
+    for (size_t i = 0; i < graph->n_output; i++)
+        readers += strcmp(graph->output[i]->name, v->name) == 0;
+    for (size_t i = 0; i < graph->n_node; i++)
+        for (size_t k = 0; k < graph->node[i]->n_input; k++)
+            readers += strcmp(graph->node[i]->input[k], v->name) == 0;
+    return readers == 1;
+}
+
+// v · factor + shift by channel. Of a convolution that nothing else reads, its weight takes the factor and its bias the
+// rest, so that no pass over the image is left.
+static mezzo_status scale_channels(mz_onnx_call *call, mezzo_value v, mezzo_value factor, mezzo_value shift,
+                                   mezzo_value *out) {
+    mezzo_graph *g = call->build->g;
+    const mz_onnx_value *x = call->in[0];
+    const mz_onnx_conv_made *conv = x->conv;
+    if (!conv || x->rank != 4 || !has_one_reader(call, x)) {
+        *out = mezzo_add(g, mezzo_mul(g, v, factor), shift);
+        return MEZZO_OK;
+    }
+    const mezzo_value weight =
+        mezzo_mul(g, conv->weight, mz_onnx_shaped(g, factor, 4, (int64_t[]){x->dim[1], 1, 1, 1}));
+    if (conv->bias.id >= 0)
+        shift = mezzo_add(g, mezzo_mul(g, conv->bias, factor), shift);
+    *out = convolve(g, conv->x, weight, shift, &conv->w, conv->groups);
+    return mezzo_graph_status(g);
+}
+
 // A batch's own statistics where the file was exported for training and the program trains, and the running ones, which
 // mezzo_onnx_track brings up to date; these alone elsewhere.
 mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
@@ -516,7 +564,8 @@ mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
         MEZZO_TRY(mz_onnx_get(call, 1 + i, &part[i]));
     const double eps = mz_onnx_float_or(call->node, "epsilon", 1e-5);
     const mezzo_value factor = mezzo_mul(g, part[0], mezzo_rsqrt(g, mezzo_add(g, part[3], mz_onnx_scalar(call, eps))));
-    mezzo_value y = mezzo_add(g, mezzo_mul(g, v, factor), mezzo_sub(g, part[1], mezzo_mul(g, part[2], factor)));
+    mezzo_value y;
+    MEZZO_TRY(scale_channels(call, v, factor, mezzo_sub(g, part[1], mezzo_mul(g, part[2], factor)), &y));
     if (mz_onnx_int_or(call->node, "training_mode", 0)) {
         mezzo_value norm;
         y = mezzo_by_mode(g, of_batch(call, v, part[0], part[1], (float)eps, &norm), y);

@@ -43,6 +43,7 @@ typedef struct mz_onnx_value {
     mezzo_value base, moved;    // moved: `base` in this order, once it was asked for
     struct mz_onnx_value *of;   // WEIGHT that is another's elements: that one, which has the base
     int producer;               // node, -1: none
+    struct mz_onnx_conv *conv;  // VALUE: the convolution that made it, of the build (images.c); NULL: none
 } mz_onnx_value;
 
 // A parameter of the graph and where its numbers come from.

@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "mezzo/mezzo.h"
 #include "onnx/place.h"
+#include "runtime/program.h"
 
 typedef struct model {
     mezzo_onnx *onnx;
@@ -158,6 +159,13 @@ static void compare(const char *name, mezzo_device *device) {
     close_model(&m);
 }
 
+static int count_nodes(const mezzo_graph *g, mz_op op) {
+    int n = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        n += g->nodes[i].op == op;
+    return n;
+}
+
 // How often each idiom is recognized, and how many attentions have a mask that is computed or learned.
 static const struct {
     const char *name;
@@ -227,13 +235,6 @@ TEST_WITH(ops_have_onnxruntimes_values, setup, teardown) {
     close_model(&m);
 }
 
-static int count_nodes(const mezzo_graph *g, mz_op op) {
-    int n = 0;
-    for (size_t i = 0; i < g->n_nodes; i++)
-        n += g->nodes[i].op == op;
-    return n;
-}
-
 TEST_WITH(idioms_are_recognized, setup, teardown) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
@@ -275,6 +276,13 @@ TEST_WITH(batch_norms_have_running_statistics, setup, teardown) {
     evaluation = m;
     const mezzo_program_options options = {.forward_only = true};
     must(mezzo_program_create(m.graph, m.params, &options, &evaluation.program));
+    const mezzo_graph *g = evaluation.program->c.graph; // each norm is in its convolution's weight and bias
+    int with_bias = 0;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        with_bias += g->nodes[i].op == MZ_OP_conv2d && g->nodes[i].in[MZ_IN(conv2d, bias)] >= 0;
+    assert_int_equal(with_bias, 20);
+    assert_int_equal(count_nodes(g, MZ_OP_conv2d), 20);
+    assert_int_equal(count_nodes(g, MZ_OP_group_norm), 0);
     write_inputs(&evaluation);
     must(mezzo_program_run(evaluation.program, NULL, 1, 0));
     golden_values want = golden_get(m.stored, "evaluated");
