@@ -21,6 +21,7 @@ quiet=(--eval-final false --sample-every -1 --checkpoint-every -1 --quiet)
 result=0
 
 left() { echo $((limit - SECONDS)); }
+cap() { echo $((limit - SECONDS < 45 ? limit - SECONDS : 45)); } # s of one line
 say() { # KIND NAME SINCE TEXT
     printf '%-6s %-24s %s (%d s)\n' "$1" "$2" "$4" $((SECONDS - $3))
 }
@@ -30,7 +31,7 @@ repeat() { # NAME ALONE [VARIABLE=VALUE…] [-- OPTION…]
     while [[ $# -gt 0 && $1 != -- ]]; do variables+=("$1"); shift; done
     [[ $# -eq 0 ]] || shift
     [[ $(left) -gt 8 ]] || { say REPEAT "$name" $since "no time"; return; }
-    env MEZZO_VERBOSE=dispatch "${variables[@]}" timeout -k 2 "$(left)" "${builds[0]}/bench_repeat" 5 $repeats "$alone" "${train[@]}" --steps 1000 "$@" --out none >"repeat-$name.txt" 2>"repeat-$name.err"
+    env MEZZO_VERBOSE=dispatch "${variables[@]}" timeout -k 2 "$(cap)" "${builds[0]}/bench_repeat" 5 $repeats "$alone" "${train[@]}" --steps 1000 "$@" --out none >"repeat-$name.txt" 2>"repeat-$name.err"
     rc=$?
     line=$(tail -n 1 "repeat-$name.txt")
     [[ $rc -eq 0 ]] || : >failed # it may run in the background
@@ -43,7 +44,7 @@ twice() { # NAME BUILD [OPTION…]
     shift 2
     [[ $(left) -gt 8 ]] || { say TWICE "$name" $since "no time"; return; }
     for i in 1 2; do
-        MEZZO_VERBOSE=dispatch timeout -k 2 "$(left)" "$build/mezzo" train "${train[@]}" "${quiet[@]}" --steps $steps --log-every 1 "$@" --out "twice-$name-$i" >/dev/null 2>"twice-$name-$i.err" &
+        MEZZO_VERBOSE=dispatch timeout -k 2 "$(cap)" "$build/mezzo" train "${train[@]}" "${quiet[@]}" --steps $steps --log-every 1 "$@" --out "twice-$name-$i" >/dev/null 2>"twice-$name-$i.err" &
         pids+=($!)
     done
     wait "${pids[0]}"; local one=$?
@@ -69,7 +70,7 @@ P
 replay() { # NAME BUILD
     local name=$1 build=$2 since=$SECONDS rc n
     [[ $(left) -gt 8 ]] || { say REPLAY "$name" $since "no time"; return; }
-    timeout -k 2 "$(left)" "$build/mezzo" train "${train[@]}" "${quiet[@]}" --steps $replays --log-every 20 --replay 1 --replay-policy continue --out "replay-$name" >/dev/null 2>"replay-$name.err"
+    timeout -k 2 "$(cap)" "$build/mezzo" train "${train[@]}" "${quiet[@]}" --steps $replays --log-every 20 --replay 1 --replay-policy continue --out "replay-$name" >/dev/null 2>"replay-$name.err"
     rc=$?
     n=$(grep -c 'two different' "replay-$name.err")
     [[ $rc -eq 0 && $n -eq 0 ]] || result=1
