@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -151,4 +152,104 @@ double golden_loss(golden_model *m) {
     float loss = 0;
     must(mezzo_program_read(m->program, "loss", &loss, sizeof loss));
     return (double)loss;
+}
+
+bool golden_without_gradient(const char *param) {
+    return strstr(param, "e_score_correction_bias") != NULL;
+}
+
+// --- mixed precision -----------------------------------------------------------------------------------------------
+static double rms_distance(const float *got, const golden_values *want, double scale) {
+    double sum = 0;
+    for (size_t i = 0; i < want->count; ++i)
+        sum += ((double)got[i] / scale - want->at[i]) * ((double)got[i] / scale - want->at[i]);
+    return sqrt(sum / (double)want->count);
+}
+
+typedef struct totals { // of squared errors, each relative to its tensor's size
+    double mezzo, torch;
+    size_t tensors;
+} totals;
+
+static void compare(const char *where, const json_t *entry, const char *name, double error, double most, totals *sum) {
+    const json_t *row = json_object_get(json_object_get(entry, "tensors"), name);
+    assert_non_null(row);
+    double torch = golden_number(row, "error"), size = golden_number(row, "size");
+    if (!(error <= most * torch && error >= torch / fmax(4, most)))
+        fail_msg("%s, %s: off by %.3g rms, torch by %.3g (the tensor's size is %.3g)", where, name, error, torch, size);
+    sum->mezzo += error * error / (size * size);
+    sum->torch += torch * torch / (size * size);
+    sum->tensors++;
+}
+
+void golden_as_good_as_torch(golden_model *m, const char *where, const json_t *entry, double loss,
+                             double (*most)(size_t n)) {
+    double scale = golden_number(entry, "scale");
+    mezzo_scaler_options options = mezzo_scaler_defaults();
+    options.init_scale = scale;
+    mezzo_scaler *scaler = NULL;
+    must(mezzo_scaler_create(m->device, &options, &scaler));
+    golden_gpt2_batch(m, 0);
+    must(mezzo_program_run(m->program, scaler, 1, 0));
+
+    totals sum = {0};
+    golden_values want = golden_get(m->file, "logits");
+    float *logits = calloc(want.count, sizeof *logits);
+    must(mezzo_program_read(m->program, "logits", logits, want.count * sizeof *logits));
+    compare(where, entry, "logits", rms_distance(logits, &want, 1), most(want.count), &sum);
+    free(logits);
+    golden_free(&want);
+    for (int p = 0; p < mezzo_params_count(m->params); ++p) {
+        char name[128];
+        snprintf(name, sizeof name, "grad.%s", mezzo_params_name(m->params, p));
+        if (golden_without_gradient(name))
+            continue;
+        float *grad = golden_param(m, p, true);
+        want = golden_get(m->file, "%s", name);
+        compare(where, entry, name, rms_distance(grad, &want, scale), most(want.count), &sum);
+        golden_free(&want);
+        free(grad);
+    }
+    const json_t *tensors = json_object_get(entry, "tensors"), *row = json_object_get(tensors, "logits");
+    assert_int_equal(sum.tensors, json_object_size(tensors) - (json_object_get(tensors, "loss") != NULL));
+    double ratio = sqrt(sum.mezzo / sum.torch);
+    print_message("%s: %.3f of torch's error\n", where, ratio);
+    if (!(ratio <= 1.25))
+        fail_msg("%s: all tensors together are off by %.3f times what torch is", where, ratio);
+    // The loss is a mean over rows, each off by about what two logits are.
+    assert_true(fabs(golden_loss(m) - loss) <= 2 * golden_number(row, "error"));
+    mezzo_scaler_free(scaler);
+    golden_model_close(m);
+}
+
+// --- from the other side -------------------------------------------------------------------------------------------
+static int count_outside(golden_model *m, double bound) {
+    int outside = 0;
+    must(mezzo_params_zero_grad(m->params));
+    must(mezzo_program_run(m->program, NULL, 1, 0));
+    for (int i = 0; i < mezzo_params_count(m->params); ++i) {
+        float *grad = golden_param(m, i, true);
+        golden_values want = golden_get(m->file, "grad.%s", mezzo_params_name(m->params, i));
+        outside += golden_distance(grad, &want) > bound * golden_max(&want);
+        free(grad);
+        golden_free(&want);
+    }
+    return outside;
+}
+
+void golden_would_fail(golden_model *m, const golden_wrong *wrong, size_t n, double bound) {
+    golden_gpt2_batch(m, 0);
+    assert_int_equal(count_outside(m, bound), 0);
+    for (size_t w = 0; w < n; ++w) {
+        int index = mezzo_params_find(m->params, wrong[w].name);
+        assert_true(index >= 0);
+        float *values = golden_param(m, index, false);
+        for (size_t i = 0; i < golden_param_count(m, index); ++i)
+            values[i] *= wrong[w].factor;
+        must(mezzo_params_write(m->params, index, values));
+        free(values);
+        assert_true(count_outside(m, bound) > mezzo_params_count(m->params) / 2);
+        golden_model_restart(m);
+    }
+    golden_model_close(m);
 }

@@ -29,6 +29,20 @@ size_t golden_param_count(const golden_model *m, int index);          // element
 // Writes batch `step` of the stored ones.
 void golden_gpt2_batch(golden_model *m, size_t step);
 void golden_toy_batch(golden_model *m, size_t step);
-double golden_loss(golden_model *m); // of the last run
+double golden_loss(golden_model *m);             // of the last run
+bool golden_without_gradient(const char *param); // a correction bias decides, and has no gradient: exactly none
+
+// Batch 0 in a low precision: `entry` has the loss scale and, in "tensors", PyTorch's error and size of each. A tensor
+// of n elements may have most(n) times PyTorch's error, all together 1.25 times; closes the model.
+void golden_as_good_as_torch(golden_model *m, const char *where, const json_t *entry, double loss,
+                             double (*most)(size_t n));
+
+typedef struct golden_wrong {
+    const char *name;
+    float factor;
+} golden_wrong;
+// Gradients of batch 0 are within `bound` times their largest value; one wrong parameter puts over half of them
+// outside. Closes the model.
+void golden_would_fail(golden_model *m, const golden_wrong *wrong, size_t n, double bound);
 
 #endif

@@ -40,18 +40,13 @@ static bool there_is(const char *device) {
     return found;
 }
 
-// The correction bias decides, and has no gradient: exactly none.
-static bool without_gradient(const char *name) {
-    return strstr(name, "e_score_correction_bias") != NULL;
-}
-
 static void check_gradient(golden_model *m, int index, mezzo_precision precision) {
     const char *name = mezzo_params_name(m->params, index);
     float *grad = golden_param(m, index, true);
     golden_values want = golden_get(m->file, "grad.%s", name);
     assert_int_equal(want.count, golden_param_count(m, index));
     double absolute = bound(precision, GRADIENT_TERMS, golden_max(&want));
-    if (without_gradient(name)) {
+    if (golden_without_gradient(name)) {
         for (size_t i = 0; i < want.count; ++i)
             assert_true(grad[i] == 0);
     } else {
@@ -112,26 +107,8 @@ TEST(on_cuda) {
 }
 
 // --- mixed precision -----------------------------------------------------------------------------------------------
-static double rms_distance(const float *got, const golden_values *want, double scale) {
-    double sum = 0;
-    for (size_t i = 0; i < want->count; ++i)
-        sum += ((double)got[i] / scale - want->at[i]) * ((double)got[i] / scale - want->at[i]);
-    return sqrt(sum / (double)want->count);
-}
-
-typedef struct totals { // of squared errors, each relative to its tensor's size
-    double mezzo, torch;
-} totals;
-
-static void compare(const char *where, const json_t *tensors, const char *name, double error, size_t n, totals *sum) {
-    const json_t *entry = json_object_get(tensors, name);
-    assert_non_null(entry);
-    double torch = golden_number(entry, "error"), size = golden_number(entry, "size");
-    double most = fmax(2, exp(4.75 / sqrt((double)n)));
-    if (!(error <= most * torch && error >= torch / fmax(4, most)))
-        fail_msg("%s, %s: off by %.3g rms, torch by %.3g (the tensor's size is %.3g)", where, name, error, torch, size);
-    sum->mezzo += error * error / (size * size);
-    sum->torch += torch * torch / (size * size);
+static double most_of_torch(size_t n) {
+    return fmax(2, exp(4.75 / sqrt((double)n)));
 }
 
 static void as_good_as_torch(const char *device, const char *model, mezzo_precision precision) {
@@ -139,43 +116,10 @@ static void as_good_as_torch(const char *device, const char *model, mezzo_precis
     snprintf(where, sizeof where, "%s on %s in %s", model, device, mezzo_precision_name(precision));
     golden_model m;
     golden_transformer_open(&m, device, &(mezzo_program_options){.precision = precision}, model);
-    json_t *root = facts(model), *entry = json_object_get(root, mezzo_precision_name(precision));
-    const json_t *tensors = json_object_get(entry, "tensors");
-    double scale = golden_number(entry, "scale");
-    mezzo_scaler_options options = mezzo_scaler_defaults();
-    options.init_scale = scale;
-    mezzo_scaler *scaler = NULL;
-    must(mezzo_scaler_create(m.device, &options, &scaler));
-    golden_gpt2_batch(&m, 0);
-    must(mezzo_program_run(m.program, scaler, 1, 0));
-
-    totals sum = {0};
-    static float logits[LOGITS];
-    must(mezzo_program_read(m.program, "logits", logits, sizeof logits));
-    golden_values want = golden_get(m.file, "logits");
-    compare(where, tensors, "logits", rms_distance(logits, &want, 1), want.count, &sum);
-    golden_free(&want);
-    for (int p = 0; p < mezzo_params_count(m.params); ++p) {
-        char name[128];
-        snprintf(name, sizeof name, "grad.%s", mezzo_params_name(m.params, p));
-        if (without_gradient(name))
-            continue;
-        float *grad = golden_param(&m, p, true);
-        want = golden_get(m.file, "%s", name);
-        compare(where, tensors, name, rms_distance(grad, &want, scale), want.count, &sum);
-        golden_free(&want);
-        free(grad);
-    }
-    double ratio = sqrt(sum.mezzo / sum.torch);
-    print_message("%s: %.3f of torch's error\n", where, ratio);
-    if (!(ratio <= 1.25))
-        fail_msg("%s: all tensors together are off by %.3f times what torch is", where, ratio);
-    // The loss is a mean of 23 rows, each off by about what two logits are.
-    assert_true(fabs(golden_loss(&m) - golden_number(root, "loss")) <=
-                2 * golden_number(json_object_get(tensors, "logits"), "error"));
-    mezzo_scaler_free(scaler);
+    json_t *root = facts(model);
+    golden_as_good_as_torch(&m, where, json_object_get(root, mezzo_precision_name(precision)),
+                            golden_number(root, "loss"), most_of_torch);
     json_decref(root);
-    golden_model_close(&m);
 }
 
 static void each_low(const char *device) {
@@ -198,44 +142,14 @@ TEST(low_on_cuda) {
 }
 
 // --- from the other side -------------------------------------------------------------------------------------------
-static int count_outside(golden_model *m) {
-    int outside = 0;
-    must(mezzo_params_zero_grad(m->params));
-    must(mezzo_program_run(m->program, NULL, 1, 0));
-    for (int i = 0; i < mezzo_params_count(m->params); ++i) {
-        float *grad = golden_param(m, i, true);
-        golden_values want = golden_get(m->file, "grad.%s", mezzo_params_name(m->params, i));
-        outside += golden_distance(grad, &want) > bound(MEZZO_PRECISION_FP32, GRADIENT_TERMS, golden_max(&want));
-        free(grad);
-        golden_free(&want);
-    }
-    return outside;
-}
-
 // A gate 1% too strong, a shared expert or a correction bias left out put most gradients outside their bounds.
 TEST(a_wrong_scale_or_a_dropped_term_would_be_noticed) {
-    static const struct {
-        const char *name;
-        float factor;
-    } wrong[] = {{"layers.1.mlp.gate.weight", 1.01F},
-                 {"layers.1.mlp.shared_experts.down_proj.weight", 0},
-                 {"layers.1.mlp.gate.e_score_correction_bias", 0},
-                 {"layers.0.self_attn.qkv_proj.bias", 0},
-                 {"layers.0.self_attn.k_norm.weight", 1.01F}};
+    static const golden_wrong wrong[] = {{"layers.1.mlp.gate.weight", 1.01F},
+                                         {"layers.1.mlp.shared_experts.down_proj.weight", 0},
+                                         {"layers.1.mlp.gate.e_score_correction_bias", 0},
+                                         {"layers.0.self_attn.qkv_proj.bias", 0},
+                                         {"layers.0.self_attn.k_norm.weight", 1.01F}};
     golden_model m;
     golden_transformer_open(&m, "cpu", &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32}, "glm4_moe_full");
-    golden_gpt2_batch(&m, 0);
-    assert_int_equal(count_outside(&m), 0);
-    for (size_t w = 0; w < MZ_COUNT(wrong); ++w) {
-        int index = mezzo_params_find(m.params, wrong[w].name);
-        assert_true(index >= 0);
-        float *values = golden_param(&m, index, false);
-        for (size_t i = 0; i < golden_param_count(&m, index); ++i)
-            values[i] *= wrong[w].factor;
-        must(mezzo_params_write(m.params, index, values));
-        free(values);
-        assert_true(count_outside(&m) > mezzo_params_count(m.params) / 2);
-        golden_model_restart(&m);
-    }
-    golden_model_close(&m);
+    golden_would_fail(&m, wrong, MZ_COUNT(wrong), GRADIENT_TERMS * UNIT_F32);
 }

@@ -30,36 +30,24 @@ static float float_of(uint32_t bits) {
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-static uint32_t f16_from_f32(float x) {
-    return mezzo_f32_to_f16(x);
-}
-static uint32_t f16_from_f64(double x) {
-    return mezzo_f64_to_f16(x);
-}
-static float f16_to_f32(uint32_t code) {
-    return mezzo_f16_to_f32((uint16_t)code);
-}
-static uint32_t bf16_from_f32(float x) {
-    return mezzo_f32_to_bf16(x);
-}
-static uint32_t bf16_from_f64(double x) {
-    return mezzo_f64_to_bf16(x);
-}
-static float bf16_to_f32(uint32_t code) {
-    return mezzo_bf16_to_f32((uint16_t)code);
-}
-static uint32_t e4m3_from_f32(float x) {
-    return mezzo_f32_to_e4m3(x);
-}
-static float e4m3_to_f32(uint32_t code) {
-    return mezzo_e4m3_to_f32((uint8_t)code);
-}
-static uint32_t e5m2_from_f32(float x) {
-    return mezzo_f32_to_e5m2(x);
-}
-static float e5m2_to_f32(uint32_t code) {
-    return mezzo_e5m2_to_f32((uint8_t)code);
-}
+#define TO_FLOAT(name, stored)                                                                                         \
+    static float name##_to_f32(uint32_t code) {                                                                        \
+        return mezzo_##name##_to_f32((stored)code);                                                                    \
+    }
+#define FROM(name, from, type)                                                                                         \
+    static uint32_t name##_from_##from(type x) {                                                                       \
+        return mezzo_##from##_to_##name(x);                                                                            \
+    }
+TO_FLOAT(f16, uint16_t)
+TO_FLOAT(bf16, uint16_t)
+TO_FLOAT(e4m3, uint8_t)
+TO_FLOAT(e5m2, uint8_t)
+FROM(f16, f32, float)
+FROM(f16, f64, double)
+FROM(bf16, f32, float)
+FROM(bf16, f64, double)
+FROM(e4m3, f32, float)
+FROM(e5m2, f32, float)
 // TF32 is stored as a float; its code is the float without the 13 low bits, which must be zero.
 static uint32_t tf32_from_f32(float x) {
     uint32_t bits = bits_of(mezzo_f32_to_tf32(x));

@@ -62,93 +62,86 @@ static void close_to(const float *got, const double *want, int steps) {
     }
 }
 
-TEST_WITH(test_adamw_is_the_textbook, setup, teardown) {
-    fixture *f = *state;
-    const double lr = 0.05, b1 = 0.8, b2 = 0.9, eps = 1e-6, decay = 0.1;
-    float start[N], got[N];
-    double p[N], m[N] = {0}, v[N] = {0};
+// 20 steps of an optimizer, and beside them a textbook's in FP64: `update` does one of element i, whose numbers are x.
+typedef struct element {
+    double p, m, v;
+} element;
+
+static void beside_textbook(fixture *f, const mezzo_optimizer_options *o,
+                            void (*update)(element *x, double g, int step), float got[N], double want[N]) {
+    element x[N] = {{0}};
     mezzo_optimizer *opt;
-    mezzo_optimizer_options o = mezzo_optimizer_defaults();
-    o.schedule.lr = lr, o.beta1 = b1, o.beta2 = b2, o.eps = eps, o.weight_decay = decay;
-    must(mezzo_optimizer_create(f->params, &o, &opt));
-    must(mezzo_params_read(f->params, 0, start));
+    must(mezzo_optimizer_create(f->params, o, &opt));
+    must(mezzo_params_read(f->params, 0, got));
     for (int i = 0; i < N; i++)
-        p[i] = (double)start[i];
+        x[i].p = (double)got[i];
     for (int step = 1; step <= 20; step++) {
         set_grads(f, step);
         must(mezzo_optimizer_step(opt));
         must(mezzo_optimizer_zero_grad(opt));
-        for (int i = 0; i < N; i++) { // Loshchilov and Hutter, algorithm 2
-            double g = (double)gradient(step, i);
-            m[i] = b1 * m[i] + (1 - b1) * g;
-            v[i] = b2 * v[i] + (1 - b2) * g * g;
-            p[i] -= lr * (m[i] / (1 - pow(b1, step)) / (sqrt(v[i] / (1 - pow(b2, step))) + eps) + decay * p[i]);
-        }
+        for (int i = 0; i < N; i++)
+            update(&x[i], (double)gradient(step, i), step);
     }
     must(mezzo_params_read(f->params, 0, got));
+    for (int i = 0; i < N; i++)
+        want[i] = x[i].p;
+    mezzo_optimizer_free(opt);
+}
+
+#define LR 0.05
+
+static void adamw(element *x, double g, int step) { // Loshchilov and Hutter, algorithm 2
+    x->m = 0.8 * x->m + 0.2 * g;
+    x->v = 0.9 * x->v + 0.1 * g * g;
+    x->p -= LR * (x->m / (1 - pow(0.8, step)) / (sqrt(x->v / (1 - pow(0.9, step))) + 1e-6) + 0.1 * x->p);
+}
+
+TEST_WITH(test_adamw_is_the_textbook, setup, teardown) {
+    float got[N];
+    double p[N];
+    mezzo_optimizer_options o = mezzo_optimizer_defaults();
+    o.schedule.lr = LR, o.beta1 = 0.8, o.beta2 = 0.9, o.eps = 1e-6, o.weight_decay = 0.1;
+    beside_textbook(*state, &o, adamw, got, p);
     close_to(got, p, 20);
     p[3] += 0.05 * 0.05; // a step a twentieth wrong is seen
     assert_true(fabs((double)got[3] - p[3]) > 20 * (2 * fabs(p[3]) + 8 * 0.05) * (double)FLT_EPSILON);
-    mezzo_optimizer_free(opt);
+}
+
+static void lion(element *x, double g, int step) { // Chen et al., algorithm 2
+    const double c = 0.8 * x->m + 0.2 * g;
+    (void)step;
+    assert_true(fabs(c) > 1e-5); // so that its sign is the same in FP32
+    x->p -= LR * ((c > 0 ? 1 : -1) + 0.1 * x->p);
+    x->m = 0.95 * x->m + 0.05 * g;
 }
 
 TEST_WITH(test_lion_is_the_textbook, setup, teardown) {
-    fixture *f = *state;
-    const double lr = 0.05, b1 = 0.8, b2 = 0.95, decay = 0.1;
-    float start[N], got[N];
-    double p[N], m[N] = {0};
-    mezzo_optimizer *opt;
+    float got[N];
+    double p[N];
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
     mezzo_optimizer_set_kind(&o, MEZZO_LION);
     assert_true(o.beta1 == 0.9 && o.beta2 == 0.99);
-    o.schedule.lr = lr, o.beta1 = b1, o.beta2 = b2, o.weight_decay = decay;
-    must(mezzo_optimizer_create(f->params, &o, &opt));
-    must(mezzo_params_read(f->params, 0, start));
-    for (int i = 0; i < N; i++)
-        p[i] = (double)start[i];
-    for (int step = 1; step <= 20; step++) {
-        set_grads(f, step);
-        must(mezzo_optimizer_step(opt));
-        must(mezzo_optimizer_zero_grad(opt));
-        for (int i = 0; i < N; i++) { // Chen et al., algorithm 2
-            double g = (double)gradient(step, i), c = b1 * m[i] + (1 - b1) * g;
-            assert_true(fabs(c) > 1e-5); // so that its sign is the same in FP32
-            p[i] -= lr * ((c > 0 ? 1 : -1) + decay * p[i]);
-            m[i] = b2 * m[i] + (1 - b2) * g;
-        }
-    }
-    must(mezzo_params_read(f->params, 0, got));
+    o.schedule.lr = LR, o.beta1 = 0.8, o.beta2 = 0.95, o.weight_decay = 0.1;
+    beside_textbook(*state, &o, lion, got, p);
     close_to(got, p, 20);
-    mezzo_optimizer_free(opt);
+}
+
+static void sgd(element *x, double g, int step) {
+    (void)step;
+    g += 0.1 * x->p;
+    x->m = 0.9 * x->m + g;
+    x->p -= LR * (g + 0.9 * x->m);
 }
 
 TEST_WITH(test_sgd_is_the_textbook, setup, teardown) {
-    fixture *f = *state;
-    const double lr = 0.05, momentum = 0.9, decay = 0.1;
-    float start[N], got[N];
-    double p[N], b[N] = {0};
-    mezzo_optimizer *opt;
+    float got[N];
+    double p[N];
     mezzo_optimizer_options o = mezzo_optimizer_defaults();
-    o.kind = MEZZO_SGD, o.schedule.lr = lr, o.momentum = momentum, o.weight_decay = decay, o.nesterov = true;
-    must(mezzo_optimizer_create(f->params, &o, &opt));
-    must(mezzo_params_read(f->params, 0, start));
-    for (int i = 0; i < N; i++)
-        p[i] = (double)start[i];
-    for (int step = 1; step <= 20; step++) {
-        set_grads(f, step);
-        must(mezzo_optimizer_step(opt));
-        must(mezzo_optimizer_zero_grad(opt));
-        for (int i = 0; i < N; i++) {
-            double g = (double)gradient(step, i) + decay * p[i];
-            b[i] = momentum * b[i] + g;
-            p[i] -= lr * (g + momentum * b[i]);
-        }
-    }
-    must(mezzo_params_read(f->params, 0, got));
+    o.kind = MEZZO_SGD, o.schedule.lr = LR, o.momentum = 0.9, o.weight_decay = 0.1, o.nesterov = true;
+    beside_textbook(*state, &o, sgd, got, p);
     // The buffer holds up to ten steps' gradients: ten times the update's share of the bound.
     for (int i = 0; i < N; i++)
         assert_true(fabs((double)got[i] - p[i]) <= 20 * (2 * fabs(p[i]) + 80 * 0.15) * (double)FLT_EPSILON);
-    mezzo_optimizer_free(opt);
 }
 
 // diffusers' EMAModel without its options: nothing is kept of what was before the first step, then the warm-up, then
