@@ -6,7 +6,7 @@ usage: bench/duel.py MEZZO TOKENS [--csv FILE] [--commit HASH] [--only WORD] [--
 TOKENS is a folder of `mezzo data --tokenizer gpt2`. Every side trains the same model, CS336's Transformer or Qwen 2.5's, from the weights that Mezzo
 draws, on the same windows of tokens in the same order, by AdamW with one set of options; the sides of a shape run one after the other. MFU counts
 6 FLOP a parameter and token and attention's causal half, of 989.4 TFLOP/s. The loss of every step goes to NAME-losses.csv beside the table.
-The shape "tiny" is for a CPU: --only tiny --device cpu --ways mezzo:fp32,torch:fp32,mezzo:bf16,torch:bf16.
+The shapes "tiny" and "narrow" (tokens of --tokenizer byte, gpt2) are for a CPU: --only tiny --device cpu --ways mezzo:fp32,torch:fp32,mezzo:bf16,torch:bf16.
 """
 import argparse
 import csv
@@ -22,6 +22,7 @@ import zipfile
 # name: model, layers, heads, key heads, width, inner, vocabulary, batch, context, micro batches.
 SHAPES = {
     "tiny": ("qwen2", 2, 4, 2, 64, 128, 1000, 4, 64, 2),
+    "narrow": ("qwen2", 28, 2, 1, 256, 1024, 50304, 2, 128, 1),
     "cs336 0.5B, vocabulary 50304": ("cs336", 24, 14, 14, 896, 4864, 50304, 32, 1024, 4),
     "cs336 1.5B, vocabulary 50304": ("cs336", 28, 12, 12, 1536, 8960, 50304, 8, 1024, 16),
     "cs336 1.5B, vocabulary 151936": ("cs336", 28, 12, 12, 1536, 8960, 151936, 8, 1024, 8),
@@ -129,24 +130,24 @@ def main():
             rows.writeheader()
             steps.writerow(["shape", "system", "precision", "step", "loss", "device", "commit"])
         for name, shape in SHAPES.items():
-            if args.only not in name or (name == "tiny" and args.only != name):
+            if args.only not in name or (name in ("tiny", "narrow") and args.only != name):
                 continue
             micro_batches, first = args.micro_batches or shape[-1], None
             shutil.rmtree(os.path.join(work, "initial"), ignore_errors=True)
             for way, ms, mib, losses, command in runs_of(args, shape, micro_batches, work):
                 rate = shape[7] * shape[8] * micro_batches / ms * 1e3
-                used = 100 * rate * flops_a_token(*shape[:-1]) / PEAK
+                used = f"{100 * rate * flops_a_token(*shape[:-1]) / PEAK:.1f}" if args.device == "cuda" else ""
                 wide = os.environ.get("MEZZO_CUDA_WIDE_HEADS") if way.startswith("mezzo") else None
                 words = " ".join([f"MEZZO_CUDA_WIDE_HEADS={wide}"] * bool(wide) + [os.path.basename(word) if os.path.isabs(word) else word for word in command])
                 last = statistics.mean(losses[-5:])
-                rows.writerow(dict(zip(FIELDS, [name, *way.split(":"), *shape[:-1], micro_batches, f"{ms:.2f}", f"{rate:.0f}", f"{used:.1f}",
+                rows.writerow(dict(zip(FIELDS, [name, *way.split(":"), *shape[:-1], micro_batches, f"{ms:.2f}", f"{rate:.0f}", used,
                                                 f"{mib:.0f}", f"{last:.4f}", f"{losses[0]:.4f}", args.steps, device, args.commit, words])))
                 steps.writerows([name, *way.split(":"), step, f"{loss:.6f}", device, args.commit] for step, loss in enumerate(losses, 1))
                 table.flush()
                 curves.flush()
                 first = first or (way, losses)
                 apart = max(map(abs, map(float.__sub__, losses, first[1])))
-                print(f"{name}, {way}: {ms:.1f} ms, {rate:.0f} tok/s, {used:.1f} % of the peak, {mib:.0f} MiB, loss {losses[0]:.4f} to {last:.4f}, "
+                print(f"{name}, {way}: {ms:.1f} ms, {rate:.0f} tok/s, {used or '-'} % of the peak, {mib:.0f} MiB, loss {losses[0]:.4f} to {last:.4f}, "
                       f"at most {apart:.2g} from {first[0]}", flush=True)
 
 
