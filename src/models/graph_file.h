@@ -9,11 +9,13 @@ typedef struct mz_graph_shape {
     int64_t dim[MEZZO_MAX_RANK];
 } mz_graph_shape;
 
-enum { MZ_GRAPH_TERMS = 4 };
+enum { MZ_GRAPH_TERMS = 4, MZ_GRAPH_CLASSES = 128 };
 typedef struct mz_graph_term {
     int kind; // of graph_loss.c's table
     float factor;
     char output[80], labels[80], weights[80]; // "": the first output; no labels; no weights
+    float class_weight[MZ_GRAPH_CLASSES];     // from "[0.5 1 2]" in the place of weights
+    int n_class_weights;                      // 0: every class counts alike
     int axis;                                 // of classes, from "OUTPUT@AXIS"; -1: by the output's rank
     int index;                                // of the output, once it was found
     mz_graph_shape shape;                     // of the output for a batch of 2

@@ -78,6 +78,22 @@ static mezzo_status take_name(const char **at, char *out, size_t size) {
     return MEZZO_OK;
 }
 
+// Takes a number for each class up to a closing bracket; at least one of them is not 0.
+static mezzo_status take_class_weights(const char **at, mz_graph_term *term) {
+    float sum = 0;
+    const char *next = skip(*at + 1);
+    for (char *end; *next != ']'; next = skip(end)) {
+        const float weight = strtof(next, &end);
+        if (end == next || !(weight >= 0 && weight < 1e9F) || term->n_class_weights == MZ_GRAPH_CLASSES)
+            return mz_fail(MEZZO_ERR_INVALID, "'%.20s' where a class's weight should be (at most %d, from 0 to 1e9)",
+                           next, MZ_GRAPH_CLASSES);
+        term->class_weight[term->n_class_weights++] = weight;
+        sum += weight;
+    }
+    *at = skip(next + 1);
+    return sum > 0 ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "no class has a weight above 0");
+}
+
 static mezzo_status take_term(const char **at, mz_graph_term *term) {
     char name[80], *end;
     char *const places[] = {term->output, term->labels, term->weights};
@@ -105,7 +121,10 @@ static mezzo_status take_term(const char **at, mz_graph_term *term) {
         ++*at;
         if (i == MZ_COUNT(places))
             return mz_fail(MEZZO_ERR_INVALID, "more than an output, labels and weights");
-        MEZZO_TRY(take_name(at, places[i], sizeof term->output));
+        *at = skip(*at);
+        if (**at == '[' && !(i == 2 && kinds[term->kind].labels == CLASSES))
+            return mz_fail(MEZZO_ERR_INVALID, "weights of classes where no loss of classes has them");
+        MEZZO_TRY(**at == '[' ? take_class_weights(at, term) : take_name(at, places[i], sizeof term->output));
     }
     char *axis = strrchr(term->output, '@');
     if (axis != NULL && axis[1] >= '1' && axis[1] <= '5' && axis[2] == '\0') {
@@ -132,7 +151,8 @@ mezzo_status mz_graph_loss_read(const char *text, mz_graph_loss *out) {
         status = mz_fail(MEZZO_ERR_INVALID, "'%s' after a term", at - 1);
     return mz_context(status,
                       "model.loss is \"%s\": write an output's name, cross_entropy, nll, mse, l1, huber, bce or "
-                      "bce_with_logits, one with (OUTPUT,LABELS,WEIGHTS) after it, or several with + between",
+                      "bce_with_logits, one with (OUTPUT,LABELS,WEIGHTS) after it, WEIGHTS an array or [A B …] by "
+                      "class, or several with + between",
                       text);
 }
 
@@ -162,6 +182,9 @@ mezzo_status mz_graph_term_check(const mz_graph_term *term) {
     if (s->rank < least || s->dim[0] % 2 != 0 || term->axis >= s->rank)
         return mz_fail(MEZZO_ERR_INVALID, "%s of %s, which has no rows of a batch%s", kinds[term->kind].name, name,
                        least == 2 ? " with a score for each class" : "");
+    if (term->n_class_weights > 0 && term->n_class_weights != mz_graph_term_classes(term))
+        return mz_fail(MEZZO_ERR_INVALID, "%s of %s: %d weights for %lld classes", kinds[term->kind].name, name,
+                       term->n_class_weights, (long long)mz_graph_term_classes(term));
     return MEZZO_OK;
 }
 
@@ -233,8 +256,19 @@ static mezzo_value of_numbers(const parts *p, const mz_graph_term *term, int64_t
     return weighted_mean(p->g, mezzo_mean(p->g, each, 1), p->w);
 }
 
+// Returns numbers that are known now, FP32 [n].
+static mezzo_value known(mezzo_graph *g, const float *numbers, int64_t n) {
+    enum { AT_ONCE = 12 };
+    mezzo_value part[AT_ONCE];
+    const int64_t each = (n + AT_ONCE - 1) / AT_ONCE;
+    int n_parts = 0;
+    for (int64_t at = 0; at < n; at += each, n_parts++)
+        part[n_parts] = n == 1 ? number(g, numbers[0]) : known(g, numbers + at, at + each < n ? each : n - at);
+    return n_parts == 1 ? part[0] : mezzo_concat(g, part, n_parts, 0);
+}
+
 // Returns the weighted mean of -log softmax(x)[t] for x [N, C] and t [N], over targets that are not negative.
-static mezzo_value of_classes(const parts *p, bool log, int64_t batch) {
+static mezzo_value of_classes(const parts *p, const mz_graph_term *term, bool log, int64_t batch) {
     mezzo_graph *g = p->g;
     const int64_t rows = mezzo_value_dim(g, p->x, 0);
     const int last = 1;
@@ -251,6 +285,8 @@ static mezzo_value of_classes(const parts *p, bool log, int64_t batch) {
         weight = mezzo_expand(g, mezzo_reshape(g, p->w, 2, (int64_t[]){batch, 1}), 2, (int64_t[]){batch, rows / batch});
         weight = mezzo_reshape(g, weight, 1, &rows);
     }
+    if (term->n_class_weights > 0)
+        weight = mezzo_gather(g, known(g, term->class_weight, term->n_class_weights), 0, p->t, false);
     weight = mezzo_where(g, mezzo_less_equal(g, zero, p->t), weight, number(g, 0)); // [N]
     return mezzo_scale(g, weighted_mean(g, picked, weight), -1);
 }
@@ -267,7 +303,8 @@ static mezzo_status build_classes(parts p, const mz_graph_term *term, const mz_f
         p.x = mezzo_permute(p.g, p.x, order);
     p.x = mezzo_reshape(p.g, p.x, 2, (int64_t[]){-1, mz_graph_term_classes(term)});
     p.t = mezzo_reshape(p.g, p.t, 1, (int64_t[]){mezzo_value_dim(p.g, p.x, 0)});
-    *loss = !log && p.w.id < 0 ? mezzo_cross_entropy(p.g, p.x, p.t, -1) : of_classes(&p, log, form->batch);
+    const bool alike = !log && p.w.id < 0 && term->n_class_weights == 0;
+    *loss = alike ? mezzo_cross_entropy(p.g, p.x, p.t, -1) : of_classes(&p, term, log, form->batch);
     return outputs ? mezzo_graph_output(p.g, "logits", p.x) : MEZZO_OK;
 }
 

@@ -1,7 +1,7 @@
 // The losses of models from ONNX files against PyTorch in float64: the number and its gradient.
 //
 // To see it fail: huber's bend at 2, targets of -1 counted, weights of rows left out, classes of images along the last
-// axis, bce without its second term.
+// axis, bce without its second term, classes' weights dropped.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -85,6 +85,9 @@ TEST(losses_are_torchs) {
                                           {"cross_entropy.weights", "cross_entropy(x,labels,weights)"},
                                           {"cross_entropy.image", "cross_entropy(x)"},
                                           {"cross_entropy.image", "cross_entropy(x@1)"},
+                                          {"cross_entropy.classes", "cross_entropy(x,labels,[0.5 2 0 1.5 3])"},
+                                          {"cross_entropy.pixels", "cross_entropy(x, labels, [ 0.5 2 0 1.5 ] )"},
+                                          {"nll.classes", "nll(x,labels,[0.5 2 0 1.5 3])"},
                                           {"nll", "nll"},
                                           {"mse", "mse(x,labels,weights)"},
                                           {"l1", "l1(x,labels,weights)"},
@@ -96,9 +99,27 @@ TEST(losses_are_torchs) {
 }
 
 TEST(texts_that_are_no_loss_are_refused) {
-    static const char *const bad[] = {"",      "+",         "mse(",    "mse(a",  "mse(a,b,c,d)",
-                                      "mse()", "2*",        "mse(a)b", "-1*mse", "0*mse",
-                                      "mse+",  "a+b+c+d+e", "(a)",     "mse,l1", "1e30*mse(a)"};
+    static const char *const bad[] = {"",
+                                      "+",
+                                      "mse(",
+                                      "mse(a",
+                                      "mse(a,b,c,d)",
+                                      "mse()",
+                                      "2*",
+                                      "mse(a)b",
+                                      "-1*mse",
+                                      "0*mse",
+                                      "mse+",
+                                      "a+b+c+d+e",
+                                      "(a)",
+                                      "mse,l1",
+                                      "1e30*mse(a)",
+                                      "nll(a,b,[0 0])",
+                                      "nll(a,b,[1 -1])",
+                                      "nll(a,b,[1 x])",
+                                      "nll(a,b,[1 2)",
+                                      "nll(a,[1 2])",
+                                      "nll(a,b,[])"};
     mz_graph_loss loss;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (mz_graph_loss_read(bad[i], &loss) != MEZZO_ERR_INVALID)
@@ -115,6 +136,9 @@ TEST(texts_that_are_no_loss_are_refused) {
     assert_string_equal(loss.term[1].weights, "e");
     assert_string_equal(loss.term[2].output, "f");
     assert_string_equal(loss.term[2].labels, "");
+    must(mz_graph_loss_read("nll(a,b,[1 2 3])", &loss));
+    loss.term[0].shape = (mz_graph_shape){2, {2, 4}};
+    must_fail(mz_graph_term_check(&loss.term[0]), MEZZO_ERR_INVALID, "nll of a: 3 weights for 4 classes");
 }
 
 static int open_device(void **state) {

@@ -66,6 +66,12 @@ def losses():
     yield "cross_entropy.weights", x, classes, w, counted(F.cross_entropy)
     yield "cross_entropy.image", image, plane, None, F.cross_entropy
     yield "nll", log, classes, None, F.nll_loss
+    by_class = torch.tensor([0.5, 2, 0, 1.5, 3], dtype=torch.float64)
+    holes = plane.clone()
+    holes[0, 1], holes[3], holes[4, 2, 0] = -100, -100, -100
+    yield "cross_entropy.classes", x, classes, None, lambda x, t: F.cross_entropy(x, t, weight=by_class, reduction="mean")
+    yield "cross_entropy.pixels", image, holes, None, lambda x, t: F.cross_entropy(x, t, weight=by_class[:4], reduction="mean")
+    yield "nll.classes", log, classes, None, lambda x, t: F.nll_loss(x, t, weight=by_class, reduction="mean")
     yield "mse", x, t, w, rows(F.mse_loss)
     yield "l1", x, t, w, rows(F.l1_loss)
     yield "huber", 2 * x, t, w, rows(F.huber_loss)
