@@ -126,7 +126,8 @@ static int64_t loop_length(machine *m, loop *l) {
     return l->length = n + l->index0 + 1 + (l->after != NULL);
 }
 
-static const value *cycle(machine *m, const value *self, const arguments *a) {
+static const value *cycle(machine *m, const value *self, const arguments *a, int how) {
+    (void)how;
     for (size_t i = 0; i < a->n; i++)
         if (a->name[i] != NULL)
             refuse(m, MEZZO_ERR_FORMAT, "loop.cycle takes no names");
@@ -135,7 +136,8 @@ static const value *cycle(machine *m, const value *self, const arguments *a) {
     return m->status == MEZZO_OK ? a->at[(size_t)self->loop->index0 % a->n] : &mz_tpl_undefined;
 }
 
-static const value *changed(machine *m, const value *self, const arguments *a) {
+static const value *changed(machine *m, const value *self, const arguments *a, int how) {
+    (void)how;
     value *now = mz_tpl_list(m, TUPLE, a->n);
     for (size_t i = 0; now != NULL && i < a->n; i++) {
         now->at[i] = a->at[i];
@@ -148,7 +150,7 @@ static const value *changed(machine *m, const value *self, const arguments *a) {
     return mz_tpl_truth(is);
 }
 
-static const callee loop_methods[] = {BINDS("cycle", cycle), BINDS("changed", changed)};
+static const callee loop_methods[] = {BINDS("cycle", cycle, 0), BINDS("changed", changed, 0)};
 
 static bool named(const char *name, size_t n, const char *is) {
     return strlen(is) == n && memcmp(name, is, n) == 0;

@@ -454,7 +454,8 @@ static const callee *row_named(machine *m, const value *name, bool filter) {
     return row;
 }
 
-static const value *map(machine *m, const value *v, const arguments *a) {
+static const value *map(machine *m, const value *v, const arguments *a, int how) {
+    (void)how;
     const value *attribute = NULL, *other = NULL;
     value *list = mz_tpl_list(m, ITERATOR, 0);
     if (list == NULL || !mz_tpl_is_true(v))
@@ -480,7 +481,10 @@ static const value *map(machine *m, const value *v, const arguments *a) {
     return list;
 }
 
-static const value *select_by(machine *m, const value *v, const arguments *a, bool wanted, bool attribute) {
+// A row's `how`: the elements that pass stay, and an attribute is tested.
+enum { SELECT = 1, BY_ATTRIBUTE = 2 };
+static const value *select_by(machine *m, const value *v, const arguments *a, int how) {
+    const bool wanted = (how & SELECT) != 0, attribute = (how & BY_ATTRIBUTE) != 0;
     value *list = mz_tpl_list(m, ITERATOR, 0);
     if (list == NULL || !mz_tpl_is_true(v))
         return list;
@@ -500,19 +504,6 @@ static const value *select_by(machine *m, const value *v, const arguments *a, bo
             list->at[list->n++] = items->at[i];
     }
     return list;
-}
-
-static const value *select_(machine *m, const value *v, const arguments *a) {
-    return select_by(m, v, a, true, false);
-}
-static const value *reject(machine *m, const value *v, const arguments *a) {
-    return select_by(m, v, a, false, false);
-}
-static const value *select_attr(machine *m, const value *v, const arguments *a) {
-    return select_by(m, v, a, true, true);
-}
-static const value *reject_attr(machine *m, const value *v, const arguments *a) {
-    return select_by(m, v, a, false, true);
 }
 
 static const value *or_default(machine *m, const value *v, const value **a) {
@@ -538,16 +529,16 @@ static const callee filters[] = {RUNS("abs", "", 0, absolute),
                                  RUNS("length", "", 0, length),
                                  RUNS("list", "", 0, to_list),
                                  RUNS_AS("lower", "", 0, cased, CASE_LOWER),
-                                 BINDS("map", map),
+                                 BINDS("map", map, 0),
                                  RUNS_AS("max", "case_sensitive attribute", 0, extreme, 1),
                                  RUNS_AS("min", "case_sensitive attribute", 0, extreme, -1),
-                                 BINDS("reject", reject),
-                                 BINDS("rejectattr", reject_attr),
+                                 BINDS("reject", select_by, 0),
+                                 BINDS("rejectattr", select_by, BY_ATTRIBUTE),
                                  RUNS("replace", "old new count", 2, replace),
                                  RUNS("reverse", "", 0, reverse),
                                  RUNS("round", "precision method", 0, rounded),
-                                 BINDS("select", select_),
-                                 BINDS("selectattr", select_attr),
+                                 BINDS("select", select_by, SELECT),
+                                 BINDS("selectattr", select_by, SELECT | BY_ATTRIBUTE),
                                  RUNS("sort", "reverse case_sensitive attribute", 0, sort),
                                  RUNS("string", "", 0, string),
                                  RUNS("sum", "attribute start", 0, sum),

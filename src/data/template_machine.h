@@ -66,16 +66,16 @@ typedef struct callee { // of a filter, a test, a method, a function
     const char *params; // "a b c"; "/…": by place only; NULL: any, which it binds itself
     size_t required;
     called *run; // one of the three runs it; none: it is not supported
-    const value *(*run_as)(machine *m, const value *self, const value **a, int how); // one function of several rows
-    const value *(*bind)(machine *m, const value *self, const arguments *a);         // where params is NULL
+    const value *(*run_as)(machine *m, const value *self, const value **a, int how);  // one function of several rows
+    const value *(*bind)(machine *m, const value *self, const arguments *a, int how); // where params is NULL
     int how;
 } callee;
 #define RUNS(name_, params_, required_, run_)                                                                          \
     { .name = (name_), .params = (params_), .required = (required_), .run = (run_) }
 #define RUNS_AS(name_, params_, required_, run_as_, how_)                                                              \
     { .name = (name_), .params = (params_), .required = (required_), .run_as = (run_as_), .how = (how_) }
-#define BINDS(name_, bind_)                                                                                            \
-    { .name = (name_), .bind = (bind_) }
+#define BINDS(name_, bind_, how_)                                                                                      \
+    { .name = (name_), .bind = (bind_), .how = (how_) }
 #define NOT_SUPPORTED(name_)                                                                                           \
     { .name = (name_), .params = "" }
 
@@ -285,6 +285,9 @@ extern const value mz_tpl_undefined, mz_tpl_none, mz_tpl_yes, mz_tpl_no;
 void mz_tpl_spend(machine *m, size_t bytes);
 // Zeroed, until the rendering is over; NULL where there is none, or an error came before.
 void *mz_tpl_room(machine *m, size_t bytes);
+// Makes room for one more in an array of n elements; false: an error, and the array stays.
+#define MZ_TPL_GROW(m, at, n, cap) mz_tpl_grow((m), (void **)&(at), (n), &(cap), sizeof *(at))
+bool mz_tpl_grow(machine *m, void **at, size_t n, size_t *cap, size_t size);
 
 // --- values: template_value.c
 value *mz_tpl_new_value(machine *m, value_kind kind);

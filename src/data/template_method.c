@@ -27,7 +27,7 @@ const value *mz_tpl_call_row(machine *m, const char *what, const callee *row, co
         return &mz_tpl_undefined;
     mz_tpl_spend(m, 0);
     if (row->bind != NULL)
-        return row->bind(m, self, a);
+        return row->bind(m, self, a, row->how);
     if (row->run == NULL && row->run_as == NULL) {
         refuse(m, MEZZO_ERR_UNSUPPORTED, "the %s %s is not supported", what, row->name);
         return &mz_tpl_undefined;
@@ -133,17 +133,8 @@ typedef struct parts { // of a string, in the order they were cut
 } parts;
 
 static void add_part(machine *m, parts *p, const value *part) {
-    if (p->n == p->space) {
-        const size_t space = 2 * p->space + 4;
-        const value **at = mz_tpl_room(m, space * sizeof *at);
-        if (at == NULL)
-            return;
-        if (p->n > 0)
-            memcpy(at, p->at, p->n * sizeof *at);
-        p->at = at;
-        p->space = space;
-    }
-    p->at[p->n++] = part;
+    if (MZ_TPL_GROW(m, p->at, p->n, p->space))
+        p->at[p->n++] = part;
 }
 
 static const value *list_of(machine *m, const parts *p, bool backwards) {

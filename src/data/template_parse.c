@@ -79,19 +79,8 @@ static node *add_node(machine *m, node_kind what) {
 }
 
 static void push(machine *m, nodes *list, node *x) {
-    if (m->status != MEZZO_OK)
-        return;
-    if (list->n == list->cap) {
-        const size_t cap = list->cap > 0 ? 2 * list->cap : 4;
-        node **at = mz_tpl_room(m, cap * sizeof *at);
-        if (at == NULL)
-            return;
-        if (list->n > 0)
-            memcpy(at, list->at, list->n * sizeof *at);
-        list->at = at;
-        list->cap = cap;
-    }
-    list->at[list->n++] = x;
+    if (m->status == MEZZO_OK && MZ_TPL_GROW(m, list->at, list->n, list->cap))
+        list->at[list->n++] = x;
 }
 
 static node *constant(machine *m, const value *is) {

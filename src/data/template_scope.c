@@ -53,16 +53,8 @@ static symbol *define(machine *m, scope *s, const char *name, size_t n, load_kin
     symbol *x = find_symbol(s, name, n);
     if (x == NULL) {
         mz_tpl_spend(m, s->n * sizeof *x);
-        if (s->n == s->cap) {
-            const size_t cap = s->cap > 0 ? 2 * s->cap : 8;
-            symbol *at = mz_tpl_room(m, cap * sizeof *at);
-            if (at == NULL)
-                return &none;
-            if (s->n > 0)
-                memcpy(at, s->at, s->n * sizeof *at);
-            s->at = at;
-            s->cap = cap;
-        }
+        if (!MZ_TPL_GROW(m, s->at, s->n, s->cap))
+            return &none;
         x = &s->at[s->n++];
         *x = (symbol){.name = name, .length = n};
     }

@@ -136,8 +136,9 @@ static const value *range(machine *m, const value *v, const value **a) {
     return list;
 }
 
-static const value *make_map(machine *m, const arguments *a, value_kind kind) {
-    value *v = mz_tpl_map(m, kind, a->n);
+static const value *make_map(machine *m, const value *self, const arguments *a, int kind) {
+    (void)self;
+    value *v = mz_tpl_map(m, (value_kind)kind, a->n);
     for (size_t i = 0; v != NULL && i < a->n && m->status == MEZZO_OK; i++) {
         const value *from = a->at[i];
         if (a->name[i] != NULL) {
@@ -153,15 +154,6 @@ static const value *make_map(machine *m, const arguments *a, value_kind kind) {
     return v;
 }
 
-static const value *make_dict(machine *m, const value *v, const arguments *a) {
-    (void)v;
-    return make_map(m, a, MAP);
-}
-static const value *make_namespace(machine *m, const value *v, const arguments *a) {
-    (void)v;
-    return make_map(m, a, NAMESPACE);
-}
-
 static const value *raise_exception(machine *m, const value *v, const value **a) {
     (void)v;
     refuse(m, MEZZO_ERR_INVALID, "the template refuses this conversation: %s",
@@ -175,8 +167,8 @@ static const value *strftime_now(machine *m, const value *v, const value **a) {
 }
 
 static const callee functions[] = {RUNS("range", "/start stop step", 1, range),
-                                   BINDS("dict", make_dict),
-                                   BINDS("namespace", make_namespace),
+                                   BINDS("dict", make_map, MAP),
+                                   BINDS("namespace", make_map, NAMESPACE),
                                    RUNS("raise_exception", "message", 1, raise_exception),
                                    RUNS("strftime_now", "format", 1, strftime_now),
                                    NOT_SUPPORTED("lipsum"),

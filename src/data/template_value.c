@@ -31,6 +31,20 @@ void *mz_tpl_room(machine *m, size_t bytes) {
     return (char *)b + b->used - bytes;
 }
 
+bool mz_tpl_grow(machine *m, void **at, size_t n, size_t *cap, size_t size) {
+    if (n < *cap)
+        return true;
+    const size_t more = *cap > 0 ? 2 * *cap : 4;
+    void *room = mz_tpl_room(m, more * size);
+    if (room == NULL)
+        return false;
+    if (n > 0)
+        memcpy(room, *at, n * size);
+    *at = room;
+    *cap = more;
+    return true;
+}
+
 void mz_tpl_spend(machine *m, size_t bytes) {
     m->work += 1 + (int64_t)(bytes / BYTES_A_WORK);
     if (m->work > m->most_work)
