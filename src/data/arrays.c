@@ -126,15 +126,6 @@ static mezzo_status read_entries(const char *where, const mz_zip *zip, mz_arrays
     return zip->count > 0 ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: the archive is empty", where);
 }
 
-mezzo_status mz_arrays_parse(const char *where, const void *bytes, size_t n, mz_arrays *out) {
-    mz_zip zip;
-    *out = (mz_arrays){0};
-    MEZZO_TRY(mz_zip_parse(where, bytes, n, &zip));
-    const mezzo_status status = read_entries(where, &zip, out);
-    zip.map = (mz_map){0}; // borrowed
-    return mz_zip_end(&zip, status);
-}
-
 mezzo_status mz_arrays_read(const char *path, mz_arrays *out) {
     mz_zip zip;
     *out = (mz_arrays){0};

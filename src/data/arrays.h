@@ -33,7 +33,5 @@ mezzo_status mz_arrays_add(mz_arrays *arrays, const char *name, mz_array_type ty
 mezzo_status mz_arrays_add_npy(mz_arrays *arrays, const char *name, const char *path);
 // Reads every array of an .npz archive. Errors as mz_zip_open and mz_arrays_add_npy.
 mezzo_status mz_arrays_read(const char *path, mz_arrays *out);
-// Reads an archive from bytes in memory.
-mezzo_status mz_arrays_parse(const char *where, const void *bytes, size_t n, mz_arrays *out);
 
 #endif

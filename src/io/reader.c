@@ -14,9 +14,7 @@ enum { PIECE = 1 << 16 };
 
 struct mz_reader {
     char *where;
-    int fd; // -1: the bytes are in memory
-    const char *bytes;
-    size_t left;          // bytes in memory that were not read
+    int fd;
     char *piece;          // [PIECE] of the file as it is stored
     size_t begin, end;    // what of it was not taken
     bool over, is_packed; // the file has no more; it is gzip
@@ -35,14 +33,7 @@ static mezzo_status fill(mz_reader *r) {
     if (r->begin < r->end || r->over)
         return MEZZO_OK;
     r->begin = r->end = 0;
-    if (r->fd >= 0)
-        MEZZO_TRY(mz_read_piece(r->fd, r->where, r->piece, PIECE, &r->end));
-    if (r->fd < 0 && r->left > 0) {
-        r->end = r->left < PIECE ? r->left : PIECE;
-        memcpy(r->piece, r->bytes, r->end);
-        r->bytes += r->end;
-        r->left -= r->end;
-    }
+    MEZZO_TRY(mz_read_piece(r->fd, r->where, r->piece, PIECE, &r->end));
     r->over = r->end < PIECE;
     return MEZZO_OK;
 }
@@ -135,22 +126,6 @@ static mezzo_status start(const char *where, mz_reader *r) {
     MEZZO_TRY(fill(r));
     r->is_packed = r->end >= 2 && memcmp(r->piece, "\x1F\x8B", 2) == 0;
     return r->is_packed ? open_packed(r) : MEZZO_OK;
-}
-
-mezzo_status mz_reader_of(const char *where, const void *bytes, size_t n, mz_reader **out) {
-    *out = NULL;
-    mz_reader *r = mz_alloc(1, sizeof *r);
-    if (r == NULL)
-        return MEZZO_ERR_MEMORY;
-    r->fd = -1;
-    r->bytes = bytes;
-    r->left = n;
-    mezzo_status status = start(where, r);
-    if (status == MEZZO_OK)
-        *out = r;
-    else
-        mz_reader_close(r);
-    return status;
 }
 
 mezzo_status mz_reader_open(const char *path, mz_reader **out) {

@@ -8,9 +8,7 @@
 typedef struct mz_reader mz_reader;
 
 mezzo_status mz_reader_open(const char *path, mz_reader **out); // IO names the file; UNSUPPORTED: gzip without zlib
-// The same of n bytes in memory, which are borrowed; `where` names them in errors.
-mezzo_status mz_reader_of(const char *where, const void *bytes, size_t n, mz_reader **out);
-void mz_reader_close(mz_reader *reader); // NULL is fine
+void mz_reader_close(mz_reader *reader);                        // NULL is fine
 // Up to n bytes; fewer only at the end. FORMAT: the compressed data are damaged or cut off.
 mezzo_status mz_reader_read(mz_reader *reader, char *to, size_t n, size_t *got);
 const char *mz_reader_where(const mz_reader *reader);

@@ -109,22 +109,11 @@ static void free_entries(mz_zip *zip) {
     zip->count = zip->cap = 0;
 }
 
-mezzo_status mz_zip_parse(const char *where, const void *bytes, size_t n, mz_zip *out) {
-    *out = (mz_zip){.map = {bytes, n}};
-    const mezzo_status status = list_entries(where, out);
-    if (status != MEZZO_OK) {
-        free_entries(out);
-        *out = (mz_zip){0};
-    }
-    return status;
-}
-
 mezzo_status mz_zip_open(const char *path, mz_zip *out) {
-    mz_map map;
     *out = (mz_zip){0};
-    MEZZO_TRY(mz_map_open(path, &map));
-    const mezzo_status status = mz_zip_parse(path, map.data, map.size, out);
-    return status == MEZZO_OK ? status : mz_map_end(&map, status);
+    MEZZO_TRY(mz_map_open(path, &out->map));
+    const mezzo_status status = list_entries(path, out);
+    return status == MEZZO_OK ? status : mz_zip_end(out, status);
 }
 
 mezzo_status mz_zip_end(mz_zip *zip, mezzo_status status) {

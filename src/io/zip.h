@@ -22,8 +22,6 @@ typedef struct mz_zip {
 // FORMAT names the file and what is wrong: no archive, a damaged one, an entry that is encrypted or packed in another
 // way. IO: it cannot be read.
 mezzo_status mz_zip_open(const char *path, mz_zip *out);
-// Reads an archive from bytes in memory, which are borrowed.
-mezzo_status mz_zip_parse(const char *where, const void *bytes, size_t n, mz_zip *out);
 // Gives the entries[index].size bytes of an entry: in the map, or unpacked into *owned, which the caller frees. FORMAT
 // also where they do not have its checksum; UNSUPPORTED: this build has no zlib.
 mezzo_status mz_zip_read(const mz_zip *zip, const char *where, size_t index, const unsigned char **bytes, void **owned);

@@ -2,14 +2,10 @@
 // in order, and each of them parsed by every form: refused with one line, or messages of texts.
 #include "data/record_forms.h"
 #include "data/record_split.h"
+#include "folder.h"
 #include "io/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must_be_told(void) {
-    if (mezzo_error_message()[0] == '\0' || strchr(mezzo_error_message(), '\n') != NULL)
-        __builtin_trap();
-}
 
 static void check_messages(const json_t *messages) {
     const json_t *message;
@@ -24,7 +20,7 @@ static void check_messages(const json_t *messages) {
 static void parse_record(const json_t *json, const mz_record_form *form) {
     mz_record_content content;
     if (mz_record_parse("record", json, form, &content) != MEZZO_OK)
-        must_be_told();
+        fuzz_expect_message();
     else if (content.messages != NULL)
         check_messages(content.messages);
     else if (content.answer == NULL)
@@ -35,7 +31,7 @@ static void parse_record(const json_t *json, const mz_record_form *form) {
 static void parse_span(const mz_record_span *span) {
     json_t *json;
     if (mz_json_parse("record", span->text, span->n, MZ_JSON_DEPTH, &json) != MEZZO_OK) {
-        must_be_told();
+        fuzz_expect_message();
         return;
     }
     parse_record(json, NULL);
@@ -48,15 +44,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     mz_reader *reader;
     mz_record_splitter *splitter;
     uint64_t line = 0;
-    if (mz_reader_of("input", data, size, &reader) != MEZZO_OK ||
+    fuzz_put("in.jsonl", data, size);
+    if (mz_reader_open(fuzz_path("in.jsonl"), &reader) != MEZZO_OK ||
         mz_record_splitter_open(reader, &splitter) != MEZZO_OK) {
-        must_be_told();
+        fuzz_expect_message();
         return 0;
     }
     for (;;) {
         mz_record_span span;
         if (mz_record_splitter_next(splitter, &span) != MEZZO_OK) {
-            must_be_told();
+            fuzz_expect_message();
             break;
         }
         if (span.text == NULL)
