@@ -34,10 +34,6 @@ typedef struct classifier {
     bool drops;         // a batch that is not full is left out, as nothing distinguishes its rows
 } classifier;
 
-static bool given(const char *text) {
-    return text != NULL && text[0] != '\0';
-}
-
 static void close_task(mz_task *task) {
     classifier *c = (classifier *)task;
     mz_arrays_free(&c->arrays);
@@ -124,7 +120,7 @@ static mezzo_status read_labels(const char *path, bool any, classifier *c) {
 static mezzo_status read_labelled(const mz_task_options *o, const char *path, bool is_table, classifier *c) {
     mz_labelled data;
     mz_array *array;
-    if (given(o->own))
+    if (mz_given(o->own))
         MEZZO_TRY(mz_classes_load(o->own, &c->classes));
     MEZZO_TRY(is_table ? mz_labelled_read_table(path, o->labels, o->numbers, &c->classes, &data)
                        : mz_labelled_read_images(path, &c->classes, &data));
@@ -155,12 +151,12 @@ static mezzo_status read_labelled(const mz_task_options *o, const char *path, bo
 static mezzo_status read_archive(const mz_task_options *o, const char *path, classifier *c) {
     c->named = true;
     snprintf(c->labels, sizeof c->labels, "%s", path);
-    if (given(o->labels))
+    if (mz_given(o->labels))
         snprintf(c->label, sizeof c->label, "%s", o->labels);
     MEZZO_TRY(mz_arrays_read(path, &c->arrays));
     const mz_array *labels = mz_arrays_find(&c->arrays, c->label);
     c->n = labels != NULL ? labels->n : c->arrays.items[0].n;
-    return labels != NULL || !given(o->labels)
+    return labels != NULL || !mz_given(o->labels)
                ? MEZZO_OK
                : mz_fail(MEZZO_ERR_INVALID, "%s has no array '%s', which data.labels (--labels) names", path, c->label);
 }
@@ -193,39 +189,40 @@ static mezzo_status split(classifier *c, double part) {
 }
 
 static mezzo_status open_set(classifier *c, const mz_task_options *o) {
-    const char *features = given(o->all) ? o->all : given(o->features) ? o->features : o->path;
-    if (given(o->train) || given(o->validation))
+    const char *features = mz_given(o->all) ? o->all : mz_given(o->features) ? o->features : o->path;
+    if (mz_given(o->train) || mz_given(o->validation))
         return mz_fail(MEZZO_ERR_INVALID,
                        "data.%s is set, and the model is a classifier: give data.features and "
                        "data.labels, which data.split divides",
-                       given(o->train) ? "train" : "val");
-    if (given(o->features) && given(o->path))
+                       mz_given(o->train) ? "train" : "val");
+    if (mz_given(o->features) && mz_given(o->path))
         return mz_fail(MEZZO_ERR_INVALID, "data.path and data.features are both set: give one");
-    const bool is_table = given(features) && ends_with(features, ".csv"),
-               is_folder = given(features) && mz_path_is_dir(features);
-    if (is_folder && given(o->labels))
+    const bool is_table = mz_given(features) && ends_with(features, ".csv"),
+               is_folder = mz_given(features) && mz_path_is_dir(features);
+    if (is_folder && mz_given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID, "data.labels is set, but in %s each folder is a class: remove it", features);
-    if (given(features) && ends_with(features, ".npz")) {
+    if (mz_given(features) && ends_with(features, ".npz")) {
         MEZZO_TRY(read_archive(o, features, c));
-        return split(c, given(o->all) ? 1 : o->split);
+        return split(c, mz_given(o->all) ? 1 : o->split);
     }
     if (is_table || is_folder) {
         MEZZO_TRY(read_labelled(o, features, is_table, c));
-        return split(c, given(o->all) ? 1 : o->split);
+        return split(c, mz_given(o->all) ? 1 : o->split);
     }
-    if (given(features) != given(o->labels))
+    if (mz_given(features) != mz_given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s without %s: a classifier needs both, as .npy files (--data FEATURES --labels LABELS), a "
                        ".csv table, a folder of images for each class, an .npz archive, or nothing",
-                       given(features) ? "features" : "data.labels", given(features) ? "data.labels" : "features");
-    if (!given(features)) {
+                       mz_given(features) ? "features" : "data.labels",
+                       mz_given(features) ? "data.labels" : "features");
+    if (!mz_given(features)) {
         MEZZO_TRY(make_own(c));
         return split(c, o->split);
     }
     snprintf(c->labels, sizeof c->labels, "%s", o->labels);
     MEZZO_TRY(read_features(features, c));
     MEZZO_TRY(read_labels(o->labels, o->any_labels, c));
-    return split(c, given(o->all) ? 1 : o->split);
+    return split(c, mz_given(o->all) ? 1 : o->split);
 }
 
 static mezzo_status open_task(const mz_task_options *o, mz_task **out) {

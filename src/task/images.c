@@ -24,10 +24,6 @@ typedef struct images {
     double scale;
 } images;
 
-static bool given(const char *text) {
-    return text != NULL && text[0] != '\0';
-}
-
 static bool is_autoencoder(const mz_model_sizes *model) {
     return model->objective == 0;
 }
@@ -42,13 +38,13 @@ static void close_task(mz_task *task) {
 
 // --- data ----------------------------------------------------------------------------------------
 static mezzo_status open_pictures(images *t, const mz_task_options *o) {
-    const char *path = given(o->all) ? o->all : o->path;
-    if (given(o->train) || given(o->validation) || given(o->features) || given(o->labels))
+    const char *path = mz_given(o->all) ? o->all : o->path;
+    if (mz_given(o->train) || mz_given(o->validation) || mz_given(o->features) || mz_given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID, "this is an image model: give only data.path, which data.split divides");
-    if (!given(path))
+    if (!mz_given(path))
         return mz_fail(MEZZO_ERR_INVALID,
                        "data.path is missing: give --data FOLDER of images (mezzo data radio generates one)");
-    MEZZO_TRY(mz_pictures_open(path, given(o->all) ? 1 : o->split, &t->p));
+    MEZZO_TRY(mz_pictures_open(path, mz_given(o->all) ? 1 : o->split, &t->p));
     t->task.sizes = (mz_model_sizes){.image_size = t->p.size,
                                      .channels = t->p.channels,
                                      .condition_channels = t->p.condition_channels,

@@ -42,10 +42,6 @@ static void close_task(mz_task *task) {
     mz_free(l);
 }
 
-static bool given(const char *text) {
-    return text != NULL && text[0] != '\0';
-}
-
 // Documents alone are a text.
 static mezzo_status take_documents(language *l, double split, bool validates) {
     mezzo_tokenizer *tokenizer = l->loaded;
@@ -58,8 +54,9 @@ static mezzo_status take_documents(language *l, double split, bool validates) {
 }
 
 static mezzo_status open_records(language *l, const mz_task_options *o, const mz_tokenizer_sources *from) {
-    const bool whole = given(o->all), split = !whole && !given(o->train), validates = !whole && given(o->validation);
-    const char *train = whole ? o->all : given(o->train) ? o->train : o->path;
+    const bool whole = mz_given(o->all), split = !whole && !mz_given(o->train),
+               validates = !whole && mz_given(o->validation);
+    const char *train = whole ? o->all : mz_given(o->train) ? o->train : o->path;
     const double end = split ? o->split : 1;
     const mz_record_set *sets = l->sets;
     MEZZO_TRY(mz_records_tokenizer(train, from, &l->loaded));
@@ -82,7 +79,7 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
         return mz_tokenizer_choose(&from, &l->loaded);
     if (mz_is_records(o->path) || mz_is_records(o->train) || mz_is_records(o->all))
         return open_records(l, o, &from);
-    if (given(o->all) && mz_path_is_dir(o->all))
+    if (mz_given(o->all) && mz_path_is_dir(o->all))
         return mz_fail(MEZZO_ERR_INVALID,
                        "%s is a folder: name the text or the shards in it to evaluate on, such as %s/val.bin",
                        mz_quote(o->all).text, o->all);
@@ -91,7 +88,7 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
                               .validation = o->validation,
                               .tokenizer = o->tokenizer,
                               .train_fraction = o->split};
-    if (given(o->all)) // as one stream
+    if (mz_given(o->all)) // as one stream
         c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer};
     return mz_corpus_open(&c, &from, &l->corpus);
 }
@@ -132,11 +129,11 @@ static mezzo_status open_packing(language *l, const char *path) {
 
 static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     mezzo_status status = MEZZO_OK;
-    if (given(o->features) || given(o->labels))
+    if (mz_given(o->features) || mz_given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID,
                        "data.%s is set, but the model reads text: remove it, or choose a classifier (--model mlp)",
-                       given(o->features) ? "features" : "labels");
-    if (!o->no_data && !given(o->path) && !given(o->train) && !given(o->all))
+                       mz_given(o->features) ? "features" : "labels");
+    if (!o->no_data && !mz_given(o->path) && !mz_given(o->train) && !mz_given(o->all))
         return mz_fail(MEZZO_ERR_INVALID,
                        "data.path is not set: give a text file or a folder of token shards (--data FILE)");
     language *l = mz_alloc(1, sizeof *l);
@@ -150,7 +147,7 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
                           : l->corpus != NULL  ? l->corpus->meta_vocab
                                                : 0;
     if (o->pack && !o->no_data)
-        MEZZO_TRY_GOTO(status, open_packing(l, given(o->all) ? o->all : given(o->train) ? o->train : o->path));
+        MEZZO_TRY_GOTO(status, open_packing(l, mz_given(o->all) ? o->all : mz_given(o->train) ? o->train : o->path));
     *out = &l->task;
     return MEZZO_OK;
 fail:

@@ -53,6 +53,11 @@ typedef struct mz_source {
     void *spoil_user;
 } mz_source;
 
+// Whether an option that is a text is set.
+static inline bool mz_given(const char *text) {
+    return text != NULL && text[0] != '\0';
+}
+
 // --- tasks ---------------------------------------------------------------------------------------
 // Says where data and what belongs to it comes from. NULL and "" are nothing. Borrowed while the task is open.
 typedef struct mz_task_options {

@@ -72,20 +72,13 @@ static bool is_buffer(const char *name) {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
 }
 
-const mz_hf_family mz_hf_gpt2 = {
-    .model = "gpt2",
-    .model_type = "gpt2",
-    .file = "model",
-    .prefix = "transformer.",
-    .read_config = read_config,
-    .write_config = write_config,
-    .map = map,
-    .biases_optional = true,
-    .is_buffer = is_buffer,
-    .embedding = "wte.weight",
-    .positions = "wpe.weight",
-    .head = "lm_head.weight",
-};
+#define GPT2(type, read, write, rename)                                                                                \
+    {                                                                                                                  \
+        .model = "gpt2", .model_type = (type), .file = "model", .prefix = "transformer.", .read_config = (read),       \
+        .write_config = (write), .map = (rename), .biases_optional = true, .is_buffer = is_buffer,                     \
+        .embedding = "wte.weight", .positions = "wpe.weight", .head = "lm_head.weight"                                 \
+    }
+const mz_hf_family mz_hf_gpt2 = GPT2("gpt2", read_config, write_config, map);
 
 // --- nanoGPT -------------------------------------------------------------------------------------------------------
 // {"model_type": "nanogpt", and the model_args of its checkpoint}.
@@ -102,16 +95,4 @@ static mezzo_status map_nanogpt(const mz_hf_family *family, const mz_model *mode
     return mz_hf_add_part(out, shape->dim[0], "%s", name);
 }
 
-const mz_hf_family mz_hf_nanogpt = {
-    .model = "gpt2",
-    .model_type = "nanogpt",
-    .file = "model",
-    .prefix = "transformer.",
-    .read_config = read_nanogpt,
-    .map = map_nanogpt,
-    .biases_optional = true,
-    .is_buffer = is_buffer,
-    .embedding = "wte.weight",
-    .positions = "wpe.weight",
-    .head = "lm_head.weight",
-};
+const mz_hf_family mz_hf_nanogpt = GPT2("nanogpt", read_nanogpt, NULL, map_nanogpt);
