@@ -3,7 +3,7 @@
 #define MZ_INSPECT_H
 
 #include "backend/backend.h"
-#include "base/small.h"
+#include "base/blocks.h"
 
 // inspect: found[i] is an mz_inspection of x[i]: of all values, or, where 0 < attrs.sample < count, of runs of 32:
 // sample is rounded up to whole runs, run r begins at r·(count/runs) + mz_sample_start's shift, which the random
@@ -84,13 +84,18 @@ typedef struct mz_rounding_form {
     bool tile;  // the scale is that of 128 x 128 numbers
     bool whole; // the scale is the tensor's
 } mz_rounding_form;
+static inline mz_small mz_rounding_small(const mz_rounding_how *how) {
+    if (how->blocks != MEZZO_BLOCKS_NONE)
+        return mz_blocks_table[how->blocks].element;
+    return how->dtype == MEZZO_F8E4M3 ? MZ_SMALL_E4M3 : MZ_SMALL_E5M2;
+}
 static inline mz_rounding_form mz_rounding_form_of(const mz_rounding_how *how) {
-    static const mz_small_form e4m3 = MZ_SMALL_FORM_E4M3, e5m2 = MZ_SMALL_FORM_E5M2, e2m1 = MZ_SMALL_FORM_E2M1;
-    const bool blocks = how->blocks != MEZZO_BLOCKS_NONE, nvfp4 = how->blocks == MEZZO_BLOCKS_NVFP4;
+    const bool blocks = how->blocks != MEZZO_BLOCKS_NONE;
+    const mz_blocks_info *info = &mz_blocks_table[how->blocks];
     mz_rounding_form form;
-    form.small = !blocks ? how->dtype == MEZZO_F8E4M3 ? e4m3 : e5m2 : how->blocks == MEZZO_BLOCKS_MXFP8 ? e4m3 : e2m1;
-    form.rule = !blocks ? MZ_SCALE_POWER : nvfp4 ? MZ_SCALE_NVFP4 : MZ_SCALE_MX;
-    form.block = !blocks ? MZ_SCALE_BLOCK : nvfp4 ? 16 : 32;
+    form.small = mz_small_form_of(mz_rounding_small(how));
+    form.rule = info->scale;
+    form.block = blocks ? info->size : MZ_SCALE_BLOCK;
     form.tile = !blocks && mz_scalings[how->scaling].rows > 1;
     form.whole = !blocks && !mz_scaling_in_blocks(how->scaling);
     return form;

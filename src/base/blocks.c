@@ -4,45 +4,50 @@
 #include "base/blocks.h"
 #include "base/small.h"
 
-static const struct {
-    const char *name;
-    int size, exponent; // of a block; of the largest element
-} formats[MEZZO_BLOCKS_COUNT] = {{"none", 0, 0}, {"mxfp8", 32, 8}, {"mxfp4", 32, 2}, {"nvfp4", 16, 2}};
+const mz_blocks_info mz_blocks_table[MEZZO_BLOCKS_COUNT] = {
+#define BLOCKS(id, name, size, element, scale) [MEZZO_BLOCKS_##id] = {name, size, MZ_SMALL_##element, MZ_SCALE_##scale},
+#include "base/blocks.def"
+#undef BLOCKS
+};
 
 static const float largest_e2m1 = 6, largest_e4m3 = 448;
 
-const char *mezzo_blocks_name(mezzo_blocks b) {
-    return (unsigned)b < MEZZO_BLOCKS_COUNT ? formats[b].name : "?";
+static bool has_tensor_scale(mezzo_blocks b) {
+    return mz_blocks_table[b].scale == MZ_SCALE_NVFP4;
 }
 
-int mz_blocks_size(mezzo_blocks b) {
-    return (unsigned)b < MEZZO_BLOCKS_COUNT ? formats[b].size : 0;
+static bool is_e4m3(mezzo_blocks b) { // else E2M1
+    return mz_blocks_table[b].element == MZ_SMALL_E4M3;
+}
+
+const char *mezzo_blocks_name(mezzo_blocks b) {
+    return (unsigned)b < MEZZO_BLOCKS_COUNT ? mz_blocks_table[b].name : "?";
 }
 
 float mz_blocks_element(mezzo_blocks b, uint8_t code) {
-    return b == MEZZO_BLOCKS_MXFP8 ? mezzo_e4m3_to_f32(code) : mezzo_e2m1_to_f32(code);
+    return is_e4m3(b) ? mezzo_e4m3_to_f32(code) : mezzo_e2m1_to_f32(code);
 }
 
 float mz_blocks_tensor_scale(mezzo_blocks b, float amax) {
     float scale = amax / (largest_e2m1 * largest_e4m3);
-    return b == MEZZO_BLOCKS_NVFP4 && scale >= 0x1p-100F && isfinite(scale) ? scale : 1; // its inverse is finite too
+    return has_tensor_scale(b) && scale >= 0x1p-100F && isfinite(scale) ? scale : 1; // its inverse is finite too
 }
 
 uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor) {
     int exponent;
-    if (b == MEZZO_BLOCKS_NVFP4)
+    if (has_tensor_scale(b))
         return isfinite(amax) ? mezzo_f32_to_e4m3_saturating(amax / largest_e2m1 / tensor) : 0x7F;
     if (!isfinite(amax))
         return 0xFF;
     if (amax == 0)
         return 0;
-    frexpf(amax, &exponent); // most is [½, 1) · 2^exponent
-    exponent += 127 - 1 - formats[b].exponent;
+    frexpf(amax, &exponent);                    // most is [½, 1) · 2^exponent
+    exponent += 127 - 1 - (is_e4m3(b) ? 8 : 2); // of the largest element
     return (uint8_t)(exponent < 0 ? 0 : exponent);
 }
 
 float mz_blocks_scale_value(mezzo_blocks b, uint8_t code) {
-    return b == MEZZO_BLOCKS_NVFP4 ? mezzo_e4m3_to_f32(code) : mezzo_e8m0_to_f32(code);
+    return has_tensor_scale(b) ? mezzo_e4m3_to_f32(code) : mezzo_e8m0_to_f32(code);
 }
 
 // The order of magnitudes is that of their bits, and a NaN's are above infinity's. Four numbers at a time, which
@@ -72,8 +77,8 @@ enum { SOME = 16 }; // numbers that compilers round at once
 static const mz_small_form smalls[] = {
     [MZ_SMALL_E4M3] = MZ_SMALL_FORM_E4M3, [MZ_SMALL_E5M2] = MZ_SMALL_FORM_E5M2, [MZ_SMALL_E2M1] = MZ_SMALL_FORM_E2M1};
 
-mz_small mz_blocks_small(mezzo_blocks b) {
-    return b == MEZZO_BLOCKS_MXFP8 ? MZ_SMALL_E4M3 : MZ_SMALL_E2M1;
+mz_small_form mz_small_form_of(mz_small format) {
+    return smalls[format];
 }
 
 float mz_small_largest(mz_small format) {
@@ -132,7 +137,7 @@ void mz_small_round(mz_small format, float *x, int n, float inverse, float facto
 // doubles; NVFP4's is the FP32 quotient, as published. A block of zeros has none.
 static double inverse_of(mezzo_blocks b, uint8_t code, float tensor) {
     float scale = mz_blocks_scale_value(b, code);
-    if (b != MEZZO_BLOCKS_NVFP4)
+    if (!has_tensor_scale(b))
         return 1 / (double)scale;
     return scale == 0 ? 0 : (double)(1 / (scale * tensor));
 }
@@ -142,19 +147,19 @@ void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8
     double inverse = inverse_of(b, *scale, tensor);
     for (int i = 0; i < n; i++) {
         float scaled = (float)((double)x[i] * inverse); // FP32 for all: a power of two loses nothing that counts
-        codes[i] = b == MEZZO_BLOCKS_MXFP8 ? mezzo_f32_to_e4m3_saturating(scaled) : mezzo_f32_to_e2m1(scaled);
+        codes[i] = is_e4m3(b) ? mezzo_f32_to_e4m3_saturating(scaled) : mezzo_f32_to_e2m1(scaled);
     }
 }
 
 // To the number of the format at or below a magnitude, or to the next one above it where a random number in [0, 1) is
 // less than the way there. Below the format's largest number all differences are exact.
 static float up_or_down(mezzo_blocks b, float x, uint32_t random) {
-    const float a = fabsf(x), largest = b == MEZZO_BLOCKS_MXFP8 ? largest_e4m3 : largest_e2m1;
+    const float a = fabsf(x), largest = is_e4m3(b) ? largest_e4m3 : largest_e2m1;
     int exponent;
     if (!(a < largest))
         return copysignf(largest, x);
     frexpf(a, &exponent); // a is [½, 1) · 2^exponent
-    const int least = b == MEZZO_BLOCKS_MXFP8 ? -6 : 0, digits = b == MEZZO_BLOCKS_MXFP8 ? 3 : 1;
+    const int least = is_e4m3(b) ? -6 : 0, digits = is_e4m3(b) ? 3 : 1;
     exponent = a == 0 || exponent - 1 < least ? least : exponent - 1;
     const float step = ldexpf(1, exponent - digits), low = floorf(a / step) * step;
     const float up = step * ((float)(random >> 8) * 0x1p-24F) < a - low ? step : 0;
@@ -165,7 +170,7 @@ void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
     const uint8_t scale = mz_blocks_scale(b, mz_blocks_amax(x, n), tensor);
     const float factor = mz_blocks_scale_value(b, scale) * tensor;
     if (!isnan(factor)) {
-        mz_small_round(mz_blocks_small(b), x, n, (float)inverse_of(b, scale, tensor), factor);
+        mz_small_round(mz_blocks_table[b].element, x, n, (float)inverse_of(b, scale, tensor), factor);
         return;
     }
     for (int i = 0; i < n; i++)
@@ -192,7 +197,7 @@ uint32_t mz_blocks_signs(uint64_t seed) {
 }
 
 void mz_blocks_turn_run(mezzo_blocks b, uint32_t signs, float *x, int64_t k, int64_t stride) {
-    const int size = mz_blocks_size(b);
+    const int size = mz_blocks_table[b].size;
     const float root = size == 32 ? 0x1.6a09e6p-3F : 0.25F; // 1/√size
     for (int64_t at = 0; at + size <= k; at += size) {
         float v[MZ_BLOCK_MOST];
@@ -211,7 +216,7 @@ void mz_blocks_turn_run(mezzo_blocks b, uint32_t signs, float *x, int64_t k, int
 }
 
 void mz_blocks_round_run(const mz_blocks_how *how, float *x, int64_t k, int64_t stride, float tensor, int64_t element) {
-    int size = mz_blocks_size(how->format);
+    int size = mz_blocks_table[how->format].size;
     for (int64_t at = 0; at < k; at += size) {
         float block[MZ_BLOCK_MOST];
         int n = k - at < size ? (int)(k - at) : size;

@@ -3,9 +3,18 @@
 #define MZ_BLOCKS_H
 
 #include "base/base.h"
+#include "base/small.h"
 
-enum { MZ_BLOCK_MOST = 32 };        // elements of the largest block
-int mz_blocks_size(mezzo_blocks b); // elements that share a scale; 0: none do
+enum { MZ_BLOCK_MOST = 32 }; // elements of the largest block
+// Numbers of 8 and 4 bits, without their scales.
+typedef enum mz_small { MZ_SMALL_E4M3, MZ_SMALL_E5M2, MZ_SMALL_E2M1 } mz_small;
+typedef struct mz_blocks_info { // blocks.def says what each field is
+    const char *name;
+    int size;
+    mz_small element;
+    mz_scale_rule scale;
+} mz_blocks_info;
+extern const mz_blocks_info mz_blocks_table[MEZZO_BLOCKS_COUNT];
 float mz_blocks_element(mezzo_blocks b, uint8_t code);
 
 // The FP32 scale of a tensor whose largest magnitude is `amax`: NVFP4's most/(6·448), which brings the largest block's
@@ -18,10 +27,10 @@ uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor);
 // Returns what the code of a scale stands for, without the tensor's.
 float mz_blocks_scale_value(mezzo_blocks b, uint8_t code);
 
-// Encodes n <= mz_blocks_size(b) numbers → their codes (a byte each) and the code of their scale. Rounds to nearest
+// Encodes n numbers, at most a block, → their codes (a byte each) and the code of their scale. Rounds to nearest
 // even and saturates; after a NaN or infinity in the block its scale is NaN.
 void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8_t *codes, uint8_t *scale);
-// x rounded to the format and back, in place; n <= mz_blocks_size(b).
+// x rounded to the format and back, in place; n is at most a block.
 void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor);
 
 // Holds what is done to an operand's blocks besides.
@@ -45,9 +54,7 @@ void mz_blocks_round_run(const mz_blocks_how *how, float *x, int64_t k, int64_t 
 // NaN where there is one.
 float mz_blocks_amax(const float *x, int64_t n);
 
-// Numbers of 8 and 4 bits, without their scales.
-typedef enum mz_small { MZ_SMALL_E4M3, MZ_SMALL_E5M2, MZ_SMALL_E2M1 } mz_small;
-mz_small mz_blocks_small(mezzo_blocks b); // of its elements
+mz_small_form mz_small_form_of(mz_small format);
 float mz_small_largest(mz_small format);
 // Each of n finite numbers times `inverse`, rounded to nearest even and at most the format's largest number, times
 // `factor`. The first is an FP32 product.

@@ -97,26 +97,15 @@ static void fold_narrowing(fuse *f, size_t index) {
 }
 
 mz_act mz_act_of(const mz_node *n, bool gradient) {
-    switch (n->op) {
-    case MZ_OP_relu:
-    case MZ_OP_relu_dx:
-        return (n->op == MZ_OP_relu_dx) == gradient ? MZ_ACT_RELU : MZ_ACT_NONE;
-    case MZ_OP_silu:
-    case MZ_OP_silu_dx:
-        return (n->op == MZ_OP_silu_dx) == gradient ? MZ_ACT_SILU : MZ_ACT_NONE;
-    case MZ_OP_gelu:
-    case MZ_OP_gelu_dx:
-        if ((n->op == MZ_OP_gelu_dx) != gradient)
-            return MZ_ACT_NONE;
-        return n->attrs.tanh ? MZ_ACT_GELU_TANH : MZ_ACT_GELU;
-    default:
-        return MZ_ACT_NONE;
-    }
+    for (mz_act act = MZ_ACT_RELU; act < MZ_ACT_SWIGLU; act++)
+        if (n->op == mz_act_op(act, gradient) && n->attrs.tanh == (act == MZ_ACT_GELU_TANH))
+            return act;
+    return MZ_ACT_NONE;
 }
 
 // A quantize may apply these ops before it rounds.
 static mz_act quantized_act_of(const mz_node *act, bool gradient) {
-    const bool swiglu = act->op == (gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu) && act->attrs.act == MZ_ACT_NONE;
+    const bool swiglu = act->op == mz_act_op(MZ_ACT_SWIGLU, gradient) && act->attrs.act == MZ_ACT_NONE;
     return swiglu ? MZ_ACT_SWIGLU : mz_act_of(act, gradient);
 }
 

@@ -229,7 +229,7 @@ static char *entry_name(mezzo_graph *g, const char *module, const char *role) {
 // Adds the scales of y, which a quantize writes: of its blocks, or the entry called by the module and `role`.
 static mezzo_status new_scales(mezzo_graph *g, const mz_value *y, const char *module, const char *role, int *out) {
     const bool entry = mz_scalings[y->scaling].history;
-    const mz_tensor t = {.shape = y->shape, .scaling = y->scaling, .columnwise = y->columnwise};
+    const mz_tensor t = mz_value_stored(y);
     mz_value scales = {.kind = entry ? MZ_VALUE_ENTRY : MZ_VALUE_TEMP,
                        .dtype = MEZZO_F32,
                        .shape = {1, {entry ? MZ_SCALE_WORDS : mz_scale_count(&t)}},
@@ -304,6 +304,18 @@ mezzo_status mz_graph_columnwise(mezzo_graph *g, int value, int *out) {
     MEZZO_TRY(mz_graph_value(g, columnwise, out));
     g->nodes[node].out[slot] = *out;
     return MEZZO_OK;
+}
+
+mz_tensor mz_value_stored(const mz_value *v) {
+    return (mz_tensor){.dtype = v->dtype,
+                       .shape = v->shape,
+                       .scaling = v->scaling,
+                       .storage = v->storage,
+                       .columnwise = v->columnwise};
+}
+
+mz_tensor mz_value_tensor(const mezzo_graph *g, int value) {
+    return value >= 0 ? mz_value_stored(&g->values[value]) : (mz_tensor){.dtype = MEZZO_F32, .shape.rank = -1};
 }
 
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size) {

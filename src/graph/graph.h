@@ -155,6 +155,8 @@ bool mz_is_adapter(const char *parameter); // the name says that it is an adapte
 // rows: the weight's own (index 0), or one of `parts`. false: no such layer, or not a weight.
 bool mz_adapted_module(const char *weight, int64_t all, const mz_parts *parts, int index, char module[512],
                        int64_t *first, int64_t *rows);
+mz_tensor mz_value_stored(const mz_value *v);               // as it is stored, without addresses
+mz_tensor mz_value_tensor(const mezzo_graph *g, int value); // the same; -1: absent
 const char *mz_graph_value_name(const mezzo_graph *g, int value, char *buf, size_t size);
 
 // The activation that a node computes, or, with `gradient`, whose gradient it computes; NONE: neither (fuse.c).

@@ -183,6 +183,14 @@ const char *mz_shape_text(const mz_shape *s, char *buf, size_t size) {
     return buf;
 }
 
+mz_op mz_act_op(mz_act act, bool gradient) {
+    static const mz_op ops[][2] = {
+        [MZ_ACT_NONE] = {MZ_OP_COUNT, MZ_OP_COUNT},  [MZ_ACT_RELU] = {MZ_OP_relu, MZ_OP_relu_dx},
+        [MZ_ACT_GELU] = {MZ_OP_gelu, MZ_OP_gelu_dx}, [MZ_ACT_GELU_TANH] = {MZ_OP_gelu, MZ_OP_gelu_dx},
+        [MZ_ACT_SILU] = {MZ_OP_silu, MZ_OP_silu_dx}, [MZ_ACT_SWIGLU] = {MZ_OP_swiglu, MZ_OP_swiglu_dx}};
+    return ops[act][gradient];
+}
+
 mz_shape mz_quantized_shape(mz_act act, const mz_shape *x, const mz_shape *preact) {
     mz_shape z = act == MZ_ACT_SWIGLU && preact != NULL ? *preact : *x;
     if (act == MZ_ACT_SWIGLU && preact == NULL)

@@ -171,6 +171,8 @@ int64_t mz_shape_rows(const mz_shape *s);                             // product
 
 // Only quantize has SWIGLU.
 typedef enum mz_act { MZ_ACT_NONE, MZ_ACT_RELU, MZ_ACT_GELU, MZ_ACT_GELU_TANH, MZ_ACT_SILU, MZ_ACT_SWIGLU } mz_act;
+// The op that computes an activation, or its gradient.
+mz_op mz_act_op(mz_act act, bool gradient);
 // Of swiglu's attrs.act: what the gate goes through.
 static inline mz_act mz_act_of_gate(mz_act act) {
     return act == MZ_ACT_NONE ? MZ_ACT_SILU : act;
@@ -286,14 +288,10 @@ static inline int64_t mz_tensor_index(const mz_tensor *t, int64_t i) { // the in
     const int64_t columns = mz_stored_dim(&t->shape, &t->storage, t->shape.rank - 1);
     return at % columns * mz_columnwise_pitch(mz_stored_count(&t->shape, &t->storage) / columns) + at / columns;
 }
-static inline size_t mz_bytes_stored(const mz_shape *shape, const mz_storage *storage, mezzo_dtype dtype,
-                                     bool columnwise) {
-    const int64_t n = mz_stored_count(shape, storage);
-    const int64_t columns = columnwise ? mz_stored_dim(shape, storage, shape->rank - 1) : 0;
-    return (size_t)(columns > 0 ? columns * mz_columnwise_pitch(n / columns) : n) * mezzo_dtype_size(dtype);
-}
 static inline size_t mz_tensor_bytes_stored(const mz_tensor *t) {
-    return mz_bytes_stored(&t->shape, &t->storage, t->dtype, t->columnwise);
+    const int64_t n = mz_stored_count(&t->shape, &t->storage);
+    const int64_t columns = t->columnwise ? mz_stored_dim(&t->shape, &t->storage, t->shape.rank - 1) : 0;
+    return (size_t)(columns > 0 ? columns * mz_columnwise_pitch(n / columns) : n) * mezzo_dtype_size(t->dtype);
 }
 
 // attention: the factor of q·kᵀ for heads D wide.

@@ -34,7 +34,8 @@ static size_t view_offset(const mezzo_graph *g, const int *shared, int v) {
 }
 
 static size_t bytes_of(const mz_value *v) {
-    return mz_align_up(mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->columnwise), ALIGNMENT);
+    const mz_tensor t = mz_value_stored(v);
+    return mz_align_up(mz_tensor_bytes_stored(&t), ALIGNMENT);
 }
 
 static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int root, int except) {

@@ -4,17 +4,6 @@
 #include "runtime/gather.h"
 #include "runtime/passes.h"
 
-mz_tensor mz_value_tensor(const mezzo_graph *g, int v) {
-    if (v < 0)
-        return mz_tensor_absent();
-    const mz_value *x = &g->values[v];
-    return (mz_tensor){.dtype = x->dtype,
-                       .shape = x->shape,
-                       .scaling = x->scaling,
-                       .storage = x->storage,
-                       .columnwise = x->columnwise};
-}
-
 // Fills the first `n` slots with these values and empties the others. Slots are many, and hold zeros here.
 static void fill_slots(const mezzo_graph *g, const int *values, int n, mz_tensor *slots, int most) {
     const mz_tensor absent = mz_tensor_absent();

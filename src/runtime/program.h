@@ -137,7 +137,6 @@ int64_t mz_program_rows(const mezzo_graph *g);
 // A program of few rows keeps an activation's result where the product that would recompute it sums few numbers.
 bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g);
 // choose.c
-mz_tensor mz_value_tensor(const mezzo_graph *g, int value); // the stored shape, without data; -1: absent
 void mz_call_of_node(const mezzo_device *device, const mezzo_graph *g, const mz_node *n, mz_call *call);
 // program.c
 // mezzo_plan_memory for any format of masters and for cut parameters; cut NULL: not cut.

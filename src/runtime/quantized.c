@@ -36,8 +36,8 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
 }
 
 static size_t bytes_of(const mezzo_graph *g, int value) {
-    const mz_value *v = &g->values[value];
-    return mz_align_up(mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->columnwise), 256);
+    const mz_tensor t = mz_value_tensor(g, value);
+    return mz_align_up(mz_tensor_bytes_stored(&t), 256);
 }
 
 mezzo_status mz_quantized_bytes(const mezzo_graph *g, size_t *bytes) {

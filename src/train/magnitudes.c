@@ -67,20 +67,6 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
 }
 
 // --- rounded to 8 bits ---------------------------------------------------------------------------
-// The op of an activation that quantize applies, or of its gradient.
-static mz_op activation_of(const mz_call *call, bool gradient) {
-    switch (call->attrs.act) {
-    case MZ_ACT_SWIGLU:
-        return gradient ? MZ_OP_swiglu_dx : MZ_OP_swiglu;
-    case MZ_ACT_RELU:
-        return gradient ? MZ_OP_relu_dx : MZ_OP_relu;
-    case MZ_ACT_SILU:
-        return gradient ? MZ_OP_silu_dx : MZ_OP_silu;
-    default:
-        return gradient ? MZ_OP_gelu_dx : MZ_OP_gelu;
-    }
-}
-
 // Makes a call of the activation alone, whose result quantize would round.
 static mz_call activation_call(const mz_magnitudes *m, const mz_narrowed *of, const mz_call *quantize) {
     const bool gradient = quantize->n_in > 1 && mz_present(&quantize->in[1]);
@@ -108,7 +94,7 @@ static mezzo_status add_narrowed(mz_magnitudes *m, const mezzo_program *program,
     mz_narrowed *of = &m->narrowed[m->n_narrowed];
     *of = (mz_narrowed){.call = index,
                         .entry = mz_scales_index(scales, call->out[MZ_OUT(quantize, scales)].data),
-                        .activation = activation_of(call, call->n_in > 1 && mz_present(&call->in[1]))};
+                        .activation = mz_act_op(call->attrs.act, call->n_in > 1 && mz_present(&call->in[1]))};
     of->name = mz_strdup(scales->names[of->entry]);
     if (of->name == NULL)
         return MEZZO_ERR_MEMORY;

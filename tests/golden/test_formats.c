@@ -65,7 +65,7 @@ static void check_blocks(const mz_safetensors *file, mezzo_blocks b, const char 
     golden_values x = golden_get(file, "%s", numbers), codes = golden_get(file, "%s.codes", name);
     golden_values scales = golden_get(file, "%s.scales", name);
     float *from = golden_floats(&x);
-    int size = mz_blocks_size(b);
+    int size = mz_blocks_table[b].size;
     assert_true(x.count == codes.count && x.count == scales.count * (size_t)size);
     for (size_t k = 0; k < scales.count; k++) {
         uint8_t got[MZ_BLOCK_MOST], scale;
@@ -126,7 +126,7 @@ TEST(turning_is_the_hadamard_matrix) {
     const uint32_t signs = mz_blocks_signs(12345678901234567);
     for (int near = 0; near < 2; near++) {
         const mezzo_blocks b = near ? MEZZO_BLOCKS_NVFP4 : MEZZO_BLOCKS_MXFP4;
-        const size_t size = (size_t)mz_blocks_size(b);
+        const size_t size = (size_t)mz_blocks_table[b].size;
         golden_values x = golden_get(file, near ? "nvfp4.x" : "mx.x"),
                       want = golden_get(file, near ? "nvfp4.turned" : "mx.turned");
         float *got = golden_floats(&x), *rest = golden_floats(&x);
@@ -152,9 +152,9 @@ TEST(turning_is_the_hadamard_matrix) {
 TEST(a_block_with_a_nan_is_nan) {
     for (mezzo_blocks b = MEZZO_BLOCKS_MXFP8; b < MEZZO_BLOCKS_COUNT; b++) {
         float x[MZ_BLOCK_MOST] = {1, NAN, 2, 3}, y[MZ_BLOCK_MOST] = {1, 2, -INFINITY};
-        mz_blocks_round(b, x, mz_blocks_size(b), 1);
-        mz_blocks_round(b, y, mz_blocks_size(b), 1);
-        for (int i = 0; i < mz_blocks_size(b); i++)
+        mz_blocks_round(b, x, mz_blocks_table[b].size, 1);
+        mz_blocks_round(b, y, mz_blocks_table[b].size, 1);
+        for (int i = 0; i < mz_blocks_table[b].size; i++)
             assert_true(isnan(x[i]) && isnan(y[i]));
     }
     assert_true(mz_blocks_tensor_scale(MEZZO_BLOCKS_NVFP4, INFINITY) == 1);

@@ -241,19 +241,9 @@ TEST(the_largest_counts_anywhere) {
 
 // What an act's own kernel stores, in the place of quantize's x.
 static void act_apart(const bench *fused, bench *b) {
-    static const mz_op ops[] = {[MZ_ACT_RELU] = MZ_OP_relu,
-                                [MZ_ACT_GELU] = MZ_OP_gelu,
-                                [MZ_ACT_GELU_TANH] = MZ_OP_gelu,
-                                [MZ_ACT_SILU] = MZ_OP_silu,
-                                [MZ_ACT_SWIGLU] = MZ_OP_swiglu};
-    static const mz_op derivatives[] = {[MZ_ACT_RELU] = MZ_OP_relu_dx,
-                                        [MZ_ACT_GELU] = MZ_OP_gelu_dx,
-                                        [MZ_ACT_GELU_TANH] = MZ_OP_gelu_dx,
-                                        [MZ_ACT_SILU] = MZ_OP_silu_dx,
-                                        [MZ_ACT_SWIGLU] = MZ_OP_swiglu_dx};
     const mz_act act = b->call.attrs.act;
     const bool derivative = mz_present(&b->call.in[1]);
-    bench apart = new_bench(derivative ? derivatives[act] : ops[act], 1 + derivative, 1);
+    bench apart = new_bench(mz_act_op(act, derivative), 1 + derivative, 1);
     apart.call.attrs.tanh = act == MZ_ACT_GELU_TANH;
     for (int i = 0; i < apart.call.n_in; i++) {
         apart.call.in[i] = fused->call.in[i];

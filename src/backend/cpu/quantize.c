@@ -61,22 +61,12 @@ static bool has_derivative(const mz_call *call) {
 }
 
 // --- the activation in front -----------------------------------------------------------------------------------------
-static mz_op act_op(const mz_call *call, bool derivative) {
-    switch (call->attrs.act) {
-    case MZ_ACT_SWIGLU:
-        return derivative ? MZ_OP_swiglu_dx : MZ_OP_swiglu;
-    case MZ_ACT_RELU:
-        return derivative ? MZ_OP_relu_dx : MZ_OP_relu;
-    case MZ_ACT_SILU:
-        return derivative ? MZ_OP_silu_dx : MZ_OP_silu;
-    default:
-        return derivative ? MZ_OP_gelu_dx : MZ_OP_gelu;
-    }
-}
-
 // The call of the activation alone, or of the derivative; its result is the workspace's beginning.
 static mz_call act_call(const mz_call *call, bool derivative) {
-    mz_call part = {.op = act_op(call, derivative), .numerics = call->numerics, .n_in = derivative ? 2 : 1, .n_out = 1};
+    mz_call part = {.op = mz_act_op(call->attrs.act, derivative),
+                    .numerics = call->numerics,
+                    .n_in = derivative ? 2 : 1,
+                    .n_out = 1};
     part.attrs.tanh = call->attrs.act == MZ_ACT_GELU_TANH;
     part.numerics.compute = MEZZO_F32;
     for (int i = 0; i < MZ_MAX_IN; i++)

@@ -55,17 +55,11 @@ static float scale_of(const mz_rounding_how *how, uint8_t code, float tensor) {
                                             : mezzo_e8m0_to_f32(code);
 }
 
-static mz_small small_of(const mz_rounding_how *how) {
-    if (how->blocks != MEZZO_BLOCKS_NONE)
-        return mz_blocks_small(how->blocks);
-    return how->dtype == MEZZO_F8E4M3 ? MZ_SMALL_E4M3 : MZ_SMALL_E5M2;
-}
-
 // The numbers that share the scale of one at (row, column).
 static box sharing(const mz_rounding_how *how, bool columnwise, const matrix *m, int64_t row, int64_t column) {
     if (how->blocks == MEZZO_BLOCKS_NONE && !mz_scaling_in_blocks(how->scaling))
         return (box){0, 0, m->rows, m->columns};
-    const int64_t along = how->blocks != MEZZO_BLOCKS_NONE ? mz_blocks_size(how->blocks) : MZ_SCALE_BLOCK;
+    const int64_t along = how->blocks != MEZZO_BLOCKS_NONE ? mz_blocks_table[how->blocks].size : MZ_SCALE_BLOCK;
     const int64_t across = mz_scalings[how->scaling].rows > 1 && how->blocks == MEZZO_BLOCKS_NONE ? along : 1;
     const int64_t down = columnwise ? along : across, right = columnwise ? across : along;
     return cut(m, (box){row / down * down, column / right * right, down, right});
@@ -94,7 +88,7 @@ static float scale_at(const mz_call *call, int f, const matrix *m, int64_t row, 
 
 static void add_number(const mz_call *call, int f, float x, float scale, int64_t i, double *squares, double *errors,
                        mz_rounding_sums *found) {
-    const mz_small small = small_of(&call->attrs.rounding->how[f]);
+    const mz_small small = mz_rounding_small(&call->attrs.rounding->how[f]);
     float q = x;
     if (!isfinite(x) || isnan(scale)) {
         found->not_finite++;

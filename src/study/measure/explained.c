@@ -77,9 +77,9 @@ static void add_places(const mz_compiled *c, mz_explained *t) {
         const int out = mz_main_output(&c->graph->nodes[i]);
         if (out < 0 || c->plan.offset[out] == SIZE_MAX)
             continue;
-        const mz_value *v = &c->graph->values[out];
+        const mz_tensor stored = mz_value_tensor(c->graph, out);
         t->rows[i].at = (double)c->plan.offset[out];
-        t->rows[i].bytes = (double)mz_bytes_stored(&v->shape, &v->storage, v->dtype, v->columnwise);
+        t->rows[i].bytes = (double)mz_tensor_bytes_stored(&stored);
     }
 }
 
