@@ -9,6 +9,11 @@ static inline const mz_tensor *mz_slot_of(const mz_tensor *slots, int at, int n)
     return at < n ? &slots[at] : &mz_absent_slot;
 }
 
+// The tensor of an output; NULL: absent.
+static inline const mz_tensor *mz_output(const mz_call *call, int slot) {
+    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
+}
+
 #define mz_in(call, op, slot)  mz_slot_of((call)->in, MZ_IN(op, slot), (call)->n_in)
 #define mz_out(call, op, slot) mz_slot_of((call)->out, MZ_OUT(op, slot), (call)->n_out)
 

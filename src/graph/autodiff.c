@@ -525,7 +525,7 @@ static mezzo_status mz_grad_dispatch(tape *t, int node, int dy) {
 
 static mezzo_status mz_grad_combine(tape *t, int node, int dy) {
     (void)node;
-    bool weighted = t->at->n_in > 3 && t->at->in[3] >= 0;
+    bool weighted = mz_node_in(t->at, 3) >= 0;
     if (needs(t, 3)) {
         mz_node n = mz_tape_node(t, MZ_OP_combine_dw);
         add_in(&n, dy);
@@ -555,7 +555,7 @@ static mezzo_status mz_grad_attention(tape *t, int node, int dy) {
     const mz_shape *y = shape_of(t, t->at->out[0]);
     MEZZO_TRY(save_output(t, node, 1, (mz_shape){3, {y->dim[0], t->at->attrs.heads, y->dim[1]}}, &lse));
     mz_node n = mz_tape_node(t, MZ_OP_attention_bwd);
-    int parts = t->at->n_in > 1 && t->at->in[1] >= 0 ? 3 : 1;
+    int parts = mz_node_in(t->at, 1) >= 0 ? 3 : 1;
     add_in(&n, dy);
     add_in(&n, q);
     add_in(&n, parts > 1 ? t->at->in[1] : -1);

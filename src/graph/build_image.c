@@ -46,7 +46,7 @@ mezzo_status mezzo_group_norm_statistics(mezzo_graph *g, mezzo_value y, mezzo_va
     const mz_shape groups = {2, {g->values[y.id].shape.dim[0], g->nodes[maker].attrs.groups}};
     for (int i = 0; i < 2; i++) {
         const int slot = 1 + i;
-        if (g->nodes[maker].n_out <= slot || g->nodes[maker].out[slot] < 0) {
+        if (mz_node_out(&g->nodes[maker], slot) < 0) {
             const mz_value v = {.kind = MZ_VALUE_TEMP,
                                 .dtype = MEZZO_F32,
                                 .shape = groups,

@@ -33,14 +33,6 @@ typedef struct pass {
 } pass;
 
 // --- finding a head ------------------------------------------------------------------------------------------------
-static bool has_input(const mz_node *n, int slot) {
-    return slot < n->n_in && n->in[slot] >= 0;
-}
-
-static bool has_output(const mz_node *n, int slot) {
-    return slot < n->n_out && n->out[slot] >= 0;
-}
-
 // Finds the node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where absent. False where another node
 // reads v.
 static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz_op op_b, int slot_b, int *a, int *b) {
@@ -79,10 +71,10 @@ static bool rounds(const mezzo_graph *g, int index, mz_op y_op, int y_slot, mz_o
     const int layouts[] = {MZ_OUT(quantize, y), MZ_OUT(quantize, columnwise)}, sums = MZ_OUT(quantize, dbias);
     int none;
     *y = *columnwise = -1;
-    if (n->attrs.act != MZ_ACT_NONE || mz_graph_entry(g, n) < 0 || (has_output(n, sums) && !n->attrs.accumulate))
+    if (n->attrs.act != MZ_ACT_NONE || mz_graph_entry(g, n) < 0 || (mz_node_out(n, sums) >= 0 && !n->attrs.accumulate))
         return false;
     for (int k = 0; k < 2; k++)
-        if (has_output(n, layouts[k]) &&
+        if (mz_node_out(n, layouts[k]) >= 0 &&
             (g->values[n->out[layouts[k]]].keep ||
              !only_readers(g, n->out[layouts[k]], k == 0 ? y_op : columnwise_op, k == 0 ? y_slot : columnwise_slot,
                            MZ_OP_COUNT, 0, k == 0 ? y : columnwise, &none)))
@@ -107,7 +99,7 @@ static bool find_gradient(const mezzo_graph *g, head *h) {
         return false;
     }
     // Operands of a gradient's products may be columnwise data of the product's operands.
-    if (h->dx >= 0 && (has_input(&g->nodes[h->dx], MZ_IN(linear_dx, preact)) ||
+    if (h->dx >= 0 && (mz_node_in(&g->nodes[h->dx], MZ_IN(linear_dx, preact)) >= 0 ||
                        mz_graph_before_rounding(g, g->nodes[h->dx].in[MZ_IN(linear_dx, w)]) !=
                            mz_graph_before_rounding(g, linear->in[MZ_IN(linear, w)])))
         return false;
@@ -120,7 +112,7 @@ static bool find_head(const mezzo_graph *g, int index, head *h) {
     const mz_node *linear = &g->nodes[index];
     *h = (head){.linear = index, .gradient = -1, .dx = -1, .dw = -1, .rounds_x = -1, .rounds_dy = -1, .dloss = -1};
     if (linear->op != MZ_OP_linear || linear->phase != MZ_FORWARD || linear->attrs.act != MZ_ACT_NONE ||
-        has_input(linear, MZ_IN(linear, residual)) || has_output(linear, MZ_OUT(linear, preact)))
+        mz_node_in(linear, MZ_IN(linear, residual)) >= 0 || mz_node_out(linear, MZ_OUT(linear, preact)) >= 0)
         return false;
     h->logits = linear->out[0];
     const mz_value *x = &g->values[linear->in[0]];
@@ -130,7 +122,7 @@ static bool find_head(const mezzo_graph *g, int index, head *h) {
         h->loss < 0)
         return false;
     const mz_node *loss = &g->nodes[h->loss];
-    int slot = MZ_OUT(cross_entropy, lse), lse = has_output(loss, slot) ? loss->out[slot] : -1, reader, none;
+    int slot = MZ_OUT(cross_entropy, lse), lse = mz_node_out(loss, slot), reader, none;
     if (lse >= 0 &&
         (g->values[lse].keep ||
          !only_readers(g, lse, MZ_OP_cross_entropy_dx, MZ_IN(cross_entropy_dx, lse), MZ_OP_COUNT, 0, &reader, &none) ||
@@ -184,7 +176,7 @@ static mezzo_status emit_rounding(pass *p, int index, int x, int64_t rows, mz_no
     *out = p->old[index];
     out->in[0] = x;
     for (int k = MZ_OUT(quantize, y); k <= MZ_OUT(quantize, columnwise); k++) {
-        if (!has_output(out, k))
+        if (mz_node_out(out, k) < 0)
             continue;
         mz_value quantized = p->g->values[out->out[k]];
         quantized.shape = (mz_shape){2, {rows, quantized.shape.dim[quantized.shape.rank - 1]}};
@@ -211,7 +203,7 @@ static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t ro
     entropy.attrs.first_row = first;
     MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {1}}, &entropy.out[0]));
     *loss = entropy.out[0];
-    if (has_output(&entropy, MZ_OUT(cross_entropy, lse)))
+    if (mz_node_out(&entropy, MZ_OUT(cross_entropy, lse)) >= 0)
         MEZZO_TRY(new_value(p, MEZZO_F32, (mz_shape){1, {rows}}, &entropy.out[MZ_OUT(cross_entropy, lse)]));
     MEZZO_TRY(emit(p, &entropy));
     if (h->gradient < 0)

@@ -75,7 +75,7 @@ static mezzo_status compose_gradient(mz_composition *c, const mezzo_graph *g, co
     int wanted[MZ_MAX_OUT], gradient[MZ_MAX_OUT], n = 0, slot[MZ_MAX_OUT];
     c->op = info->gradient_of;
     const int sums = MZ_OUT(linear_dx, dbias); // of dx, not the gradient of a bias that forward has
-    const bool is_fused = node->op == MZ_OP_linear_dx && node->n_out > sums && node->out[sums] >= 0;
+    const bool is_fused = node->op == MZ_OP_linear_dx && mz_node_out(node, sums) >= 0;
     bool serves = !is_fused && forward_inputs(c, g, node, out);
     if (serves) {
         const mezzo_value dy = source(c, g, "dy", node->in[0]);

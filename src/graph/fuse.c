@@ -214,11 +214,10 @@ static bool readers_after(fuse *f, int v, size_t to, bool moves) {
 static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
     for (size_t i = after_maker(f, preact); i < until; ++i) {
         mz_node *n = &f->g->nodes[i];
-        const int columnwise = MZ_OUT(quantize, columnwise), sums = MZ_OUT(quantize, dbias);
+        const int columnwise = MZ_OUT(quantize, columnwise);
         if (!f->dead[i] && n->op == MZ_OP_quantize && n->attrs.act == act && n->n_in == 1 && n->in[0] == preact &&
-            n->n_out > columnwise && n->out[columnwise] >= 0 && mz_graph_entry(f->g, n) >= 0 &&
-            uses_of(f, n->out[columnwise]) > 0 && !value(f, n->out[columnwise])->keep &&
-            (n->n_out <= sums || n->out[sums] < 0))
+            mz_node_out(n, columnwise) >= 0 && mz_graph_entry(f->g, n) >= 0 && uses_of(f, n->out[columnwise]) > 0 &&
+            !value(f, n->out[columnwise])->keep && mz_node_out(n, MZ_OUT(quantize, dbias)) < 0)
             return n;
     }
     return NULL;
@@ -229,8 +228,8 @@ static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
 static void fuse_act_out(fuse *f, size_t index) {
     mz_node *derivative = &f->g->nodes[index];
     const int preact = MZ_IN(quantize, preact), act_out = MZ_OUT(quantize, act_out);
-    if (derivative->op != MZ_OP_quantize || derivative->attrs.act == MZ_ACT_NONE || derivative->n_in <= preact ||
-        derivative->in[preact] < 0 || (derivative->n_out > act_out && derivative->out[act_out] >= 0))
+    if (derivative->op != MZ_OP_quantize || derivative->attrs.act == MZ_ACT_NONE ||
+        mz_node_in(derivative, preact) < 0 || mz_node_out(derivative, act_out) >= 0)
         return;
     mz_node *forward = quantizer_of(f, derivative->in[preact], derivative->attrs.act, index);
     const int columnwise = forward != NULL ? forward->out[MZ_OUT(quantize, columnwise)] : -1;
@@ -252,8 +251,8 @@ static void fuse_activation(fuse *f, size_t index) {
     int z = act->in[0], y = act->out[0];
     mz_node *linear = maker(f, z, 0);
     if (!linear || linear->op != MZ_OP_linear || linear->attrs.act != MZ_ACT_NONE || linear->phase != act->phase ||
-        (linear->n_in > 3 && linear->in[3] >= 0) || value(f, z)->keep || value(f, y)->dtype != value(f, z)->dtype ||
-        left_to_quantizer(f, linear, y))
+        mz_node_in(linear, MZ_IN(linear, residual)) >= 0 || value(f, z)->keep ||
+        value(f, y)->dtype != value(f, z)->dtype || left_to_quantizer(f, linear, y))
         return;
     kill(f, act);
     linear->attrs.act = kind;
@@ -321,12 +320,12 @@ static void fuse_residual(fuse *f, size_t index) {
         int y = add->in[side], x = add->in[1 - side];
         mz_node *linear = maker(f, y, 0);
         if (!linear || linear->op != MZ_OP_linear || uses_of(f, y) != 1 || linear->phase != add->phase || x == y ||
-            (linear->n_in > 3 && linear->in[3] >= 0))
+            mz_node_in(linear, MZ_IN(linear, residual)) >= 0)
             continue;
         mezzo_dtype via = value(f, y)->dtype;
         mz_node *merged = move_to(f, index, linear);
         merged->attrs.via = via;
-        set_input(f, merged, 3, x);
+        set_input(f, merged, MZ_IN(linear, residual), x);
         return;
     }
 }
@@ -353,7 +352,7 @@ static void fuse_residual_norm(fuse *f, size_t index) {
     int residual = layernorm ? MZ_IN(layernorm, residual) : MZ_IN(rmsnorm, residual);
     int sum = layernorm ? MZ_OUT(layernorm, sum) : MZ_OUT(rmsnorm, sum);
     if ((!layernorm && norm->op != MZ_OP_rmsnorm) || norm->in[0] != s || norm->phase != add->phase ||
-        (norm->n_in > residual && norm->in[residual] >= 0))
+        mz_node_in(norm, residual) >= 0)
         return;
     set_input(f, norm, 0, a);
     set_input(f, norm, residual, b);
@@ -396,8 +395,8 @@ static void fuse_combine(fuse *f, size_t index) {
             value(f, sum)->dtype != MEZZO_F32)
             continue;
         int first = MZ_IN(combine, added), second = MZ_IN(combine, more);
-        int slot = combine->n_in > first && combine->in[first] >= 0 ? second : first;
-        if (combine->n_in > slot && combine->in[slot] >= 0)
+        int slot = mz_node_in(combine, first) >= 0 ? second : first;
+        if (mz_node_in(combine, slot) >= 0)
             continue;
         mz_node *merged = move_to(f, index, combine);
         set_input(f, merged, slot, other);
@@ -415,7 +414,7 @@ static void fuse_norm_low(fuse *f, size_t index) {
     if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || norm->phase != cast->phase)
         return;
     int slot = norm->op == MZ_OP_layernorm_bwd ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low);
-    if (slot < norm->n_out && norm->out[slot] >= 0)
+    if (mz_node_out(norm, slot) >= 0)
         return;
     kill(f, cast);
     set_output(f, norm, slot, to);
@@ -430,7 +429,7 @@ static bool is_low(fuse *f, int v) {
 // derivative, has just written. These kernels add the sums as they store.
 static void fuse_bias_gradient(fuse *f, size_t index) {
     mz_node *dw = &f->g->nodes[index];
-    if (dw->op != MZ_OP_linear_dw || dw->n_out < 2 || dw->out[1] < 0)
+    if (dw->op != MZ_OP_linear_dw || mz_node_out(dw, MZ_OUT(linear_dw, db)) < 0)
         return;
     int dy = dw->in[0], db = dw->out[1], slot = value(f, dy)->kind == MZ_VALUE_TEMP ? value(f, dy)->slot : -1;
     mz_node *from = slot == MZ_OUT(layernorm_bwd, dx) || slot == MZ_OUT(layernorm_bwd, low) ? maker(f, dy, slot) : NULL;
@@ -439,9 +438,8 @@ static void fuse_bias_gradient(fuse *f, size_t index) {
     bool norm = from->op == MZ_OP_layernorm_bwd,
          product = from->op == MZ_OP_linear_dx && from->attrs.act != MZ_ACT_NONE && is_low(f, dy);
     int low = MZ_OUT(layernorm_bwd, low), sums = norm ? MZ_OUT(layernorm_bwd, linear_dbias) : MZ_OUT(linear_dx, dbias);
-    if ((!norm && !product) || (from->n_out > sums && from->out[sums] >= 0) ||
-        (norm &&
-         (from->attrs.accumulate != dw->attrs.accumulate || (slot == 0 && from->n_out > low && from->out[low] >= 0))))
+    if ((!norm && !product) || mz_node_out(from, sums) >= 0 ||
+        (norm && (from->attrs.accumulate != dw->attrs.accumulate || (slot == 0 && mz_node_out(from, low) >= 0))))
         return;
     from->attrs.accumulate = dw->attrs.accumulate;
     dw->out[1] = -1;

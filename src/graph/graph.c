@@ -273,7 +273,7 @@ mezzo_status mz_graph_quantize(mezzo_graph *g, mz_node n, int v, mz_formats f, c
 }
 
 int mz_graph_entry(const mezzo_graph *g, const mz_node *n) {
-    const int slot = MZ_OUT(quantize, scales), v = n->op == MZ_OP_quantize && n->n_out > slot ? n->out[slot] : -1;
+    const int v = n->op == MZ_OP_quantize ? mz_node_out(n, MZ_OUT(quantize, scales)) : -1;
     return v >= 0 && g->values[v].kind == MZ_VALUE_ENTRY ? v : -1;
 }
 

@@ -90,6 +90,14 @@ typedef struct mz_node {
     int exchanges;    // the number of ranks that have the experts whose matrices the node reads; 0: they are all here
 } mz_node;
 
+// The value in a slot; -1: absent.
+static inline int mz_node_in(const mz_node *n, int slot) {
+    return slot < n->n_in ? n->in[slot] : -1;
+}
+static inline int mz_node_out(const mz_node *n, int slot) {
+    return slot < n->n_out ? n->out[slot] : -1;
+}
+
 typedef struct mz_output {
     char *name;
     int value;

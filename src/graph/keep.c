@@ -38,10 +38,10 @@ static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
 static bool makes_quantized(const keep_pass *p, const mz_node *n) {
     const mz_value *x = n->op == MZ_OP_quantize ? &p->g->values[n->in[0]] : NULL;
     if (x == NULL || x->kind != MZ_VALUE_PARAM || !p->kept->quantized[x->param] || n->attrs.act != MZ_ACT_NONE ||
-        n->n_in > 1 || (n->n_out > MZ_OUT(quantize, dbias) && n->out[MZ_OUT(quantize, dbias)] >= 0))
+        n->n_in > 1 || mz_node_out(n, MZ_OUT(quantize, dbias)) >= 0)
         return false;
     for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
-        const mz_value *y = k < n->n_out && n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
+        const mz_value *y = mz_node_out(n, k) >= 0 ? &p->g->values[n->out[k]] : NULL;
         const int first = p->first[x->param];
         if (y != NULL && (!mz_scalings[y->scaling].history || (first >= 0 && p->g->values[first].dtype != y->dtype)))
             return false;
@@ -53,7 +53,7 @@ static bool makes_quantized(const keep_pass *p, const mz_node *n) {
 static void keep_quantized(keep_pass *p, const mz_node *n) {
     const int param = p->g->values[n->in[0]].param;
     for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
-        if (k >= n->n_out || n->out[k] < 0)
+        if (mz_node_out(n, k) < 0)
             continue;
         mz_value *y = &p->g->values[n->out[k]];
         y->kind = MZ_VALUE_QUANTIZED;

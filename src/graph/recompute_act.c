@@ -9,9 +9,8 @@ static int result_of(const mezzo_graph *g, const mz_node *n, const mz_node *dx) 
     const int preact = dx->in[MZ_IN(linear_dx, preact)], at = MZ_OUT(linear, preact),
               residual = MZ_IN(linear, residual);
     const bool alone = mz_act_of(n, false) == dx->attrs.act && n->in[0] == preact;
-    const bool in_product = n->op == MZ_OP_linear && n->attrs.act == dx->attrs.act && n->n_out > at &&
-                            n->out[at] == preact && (n->n_in <= residual || n->in[residual] < 0) &&
-                            n->attrs.via == g->values[preact].dtype;
+    const bool in_product = n->op == MZ_OP_linear && n->attrs.act == dx->attrs.act && mz_node_out(n, at) == preact &&
+                            mz_node_in(n, residual) < 0 && n->attrs.via == g->values[preact].dtype;
     if (!alone && !in_product)
         return -1;
     const mz_value *y = &g->values[n->out[0]];
@@ -120,8 +119,8 @@ mezzo_status mz_graph_recompute_act(mezzo_graph *g, mz_can_recompute *can, void 
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
         const int preact = MZ_IN(linear_dx, preact), act_out = MZ_OUT(linear_dx, act_out);
-        if (n->op == MZ_OP_linear_dx && n->attrs.act != MZ_ACT_NONE && n->n_in > preact && n->in[preact] >= 0 &&
-            (n->n_out <= act_out || n->out[act_out] < 0))
+        if (n->op == MZ_OP_linear_dx && n->attrs.act != MZ_ACT_NONE && mz_node_in(n, preact) >= 0 &&
+            mz_node_out(n, act_out) < 0)
             MEZZO_TRY(recompute_act(g, i, can, user));
     }
     return drop_repetitions(g);

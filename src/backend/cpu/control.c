@@ -49,7 +49,7 @@ static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call)
     (void)device;
     const mz_opt_state *state = mz_in(call, scales_update, state)->data;
     const mz_tensor *entries = mz_out(call, scales_update, entries), *tables = mz_in(call, scales_update, tables);
-    const bool gathered = call->n_in > 1 && mz_present(tables);
+    const bool gathered = mz_present(tables);
     mz_entries_update(entries->data, mz_shape_count(&entries->shape), gathered ? tables->data : NULL,
                       gathered ? mz_shape_count(&tables->shape) : 0, state->skip != 0);
     return MEZZO_OK;

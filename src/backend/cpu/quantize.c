@@ -52,12 +52,8 @@ static inline uint8_t narrow(float x, float inverse, const format *f) {
     return (uint8_t)(sign | (code < limit ? code : limit));
 }
 
-static const mz_tensor *output(const mz_call *call, int slot) {
-    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
-}
-
 static bool has_derivative(const mz_call *call) {
-    return call->n_in > 1 && mz_present(mz_in(call, quantize, preact));
+    return mz_present(mz_in(call, quantize, preact));
 }
 
 // --- the activation in front -----------------------------------------------------------------------------------------
@@ -100,7 +96,7 @@ static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_pre
     out->state = inner;
     out->release = release;
     for (int derivative = 0; derivative < FRONTS; derivative++) {
-        if (derivative != has_derivative(call) && (derivative || output(call, MZ_OUT(quantize, act_out)) == NULL))
+        if (derivative != has_derivative(call) && (derivative || mz_output(call, MZ_OUT(quantize, act_out)) == NULL))
             continue;
         mz_call part = act_call(call, derivative);
         part.out[0].data = NULL;
@@ -118,7 +114,7 @@ static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_pre
 // --- the kernel ----------------------------------------------------------------------------------------------------
 // Returns where the scales of an output are written.
 static const mz_tensor *scales_of(const mz_call *call, const mz_tensor *y) {
-    return output(call, mz_scale_slot(y->scaling, y->columnwise));
+    return mz_output(call, mz_scale_slot(y->scaling, y->columnwise));
 }
 
 static const char *check_quantized(const mz_call *call, const mz_tensor *y, bool columnwise) {
@@ -131,7 +127,7 @@ static const char *check_quantized(const mz_call *call, const mz_tensor *y, bool
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *x = mz_in(call, quantize, x);
-    const mz_tensor *codes[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
+    const mz_tensor *codes[] = {mz_output(call, MZ_OUT(quantize, y)), mz_output(call, MZ_OUT(quantize, columnwise))};
     if ((x->dtype != MEZZO_F32 && x->dtype != MEZZO_BF16 && x->dtype != MEZZO_F16) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
     for (int i = 0; i < 2; i++) {
@@ -139,9 +135,9 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
         if (reason != NULL)
             return reason;
     }
-    if (output(call, MZ_OUT(quantize, act_out)) != NULL &&
+    if (mz_output(call, MZ_OUT(quantize, act_out)) != NULL &&
         ((codes[0] != NULL && mz_scaling_in_blocks(codes[0]->scaling)) || !has_derivative(call) ||
-         call->attrs.act == MZ_ACT_NONE || !output(call, MZ_OUT(quantize, act_out))->columnwise))
+         call->attrs.act == MZ_ACT_NONE || !mz_output(call, MZ_OUT(quantize, act_out))->columnwise))
         return "the quantized activation beside its derivative is columnwise";
     return call->attrs.act != MZ_ACT_NONE ? prepare_act(device, call, out) : NULL;
 }
@@ -231,11 +227,11 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const int64_t n = mz_shape_count(&x->shape), columns = x->shape.dim[x->shape.rank - 1], rows = n / columns;
     if (call->attrs.act != MZ_ACT_NONE)
         MEZZO_TRY(run_act(device, call, &act, has_derivative(call)));
-    if (output(call, MZ_OUT(quantize, dbias)) != NULL)
+    if (mz_output(call, MZ_OUT(quantize, dbias)) != NULL)
         sum_columns(device, call, x, rows, columns);
     const float amax = call->attrs.measure || call->attrs.record ? amax_of(device, x, n) : 0;
     for (int k = 0; k <= MZ_OUT(quantize, columnwise); k++) {
-        const mz_tensor *y = output(call, k);
+        const mz_tensor *y = mz_output(call, k);
         if (y == NULL)
             continue;
         void *scales = scales_of(call, y)->data;
@@ -247,7 +243,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         const float scale = mz_entry_quantize(scales, y->dtype, amax, a->measure, a->record, a->keeps);
         write_fp8(device, x, y, 1 / scale, rows, columns);
     }
-    const mz_tensor *act_out = output(call, MZ_OUT(quantize, act_out));
+    const mz_tensor *act_out = mz_output(call, MZ_OUT(quantize, act_out));
     if (act_out == NULL)
         return MEZZO_OK;
     act = act_call(call, false);

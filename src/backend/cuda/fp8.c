@@ -141,7 +141,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     const char *reason = check(cuda, call, false, true);
     if (reason != NULL)
         return reason;
-    bool summed = call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias));
+    bool summed = mz_present(mz_out(call, linear_dx, dbias));
     if (summed && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
         return "gradients are fp32";
     int64_t k = w->shape.dim[0], m = w->shape.dim[1], n = mz_shape_count(&dx->shape) / m;
@@ -167,7 +167,7 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     if (r->finish)
         MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(mz_in(call, linear_dx, preact)),
                                  mz_cuda_array(mz_out(call, linear_dx, dx)), key->m * key->n, (int)call->attrs.act));
-    if (call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias)))
+    if (mz_present(mz_out(call, linear_dx, dbias)))
         MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
                                       mz_out(call, linear_dx, dbias)->data, key->n, key->m, call->attrs.accumulate,
                                       (float *)(void *)(workspace + r->at_sums)));

@@ -98,7 +98,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
         reason = set_result(call, r);
     if (reason != NULL)
         return reason;
-    r->sums = call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias));
+    r->sums = mz_present(mz_out(call, linear_dx, dbias));
     if (r->sums && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
         return "gradients are fp32";
     if (r->sums)
@@ -112,7 +112,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
         return reason;
     if (mz_out(call, linear_dw, dw)->dtype != MEZZO_F32)
         return "gradients are fp32";
-    if (call->n_out > 1 && mz_present(mz_out(call, linear_dw, db)))
+    if (mz_present(mz_out(call, linear_dw, db)))
         return "a bias's gradient is not summed from 8 bits";
     r->g.out.dtype = MEZZO_F32;
     r->g.splits = mz_cu_fp8_block_splits(&r->g, cuda->sms);

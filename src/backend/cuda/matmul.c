@@ -283,7 +283,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     }
     r->convert_a = (int)w->dtype != key.operand;
     r->convert_b = (int)mz_in(call, linear_dx, dy)->dtype != key.operand;
-    bool summed = call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias));
+    bool summed = mz_present(mz_out(call, linear_dx, dbias));
     if (summed && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
         return "gradients are fp32";
     size_t sums = summed ? mz_cu_column_sums_bytes(key.n, key.m) : 0;
@@ -302,7 +302,7 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
         MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(mz_in(call, linear_dx, preact)),
                                  mz_cuda_array(mz_out(call, linear_dx, dx)),
                                  mz_shape_count(&mz_out(call, linear_dx, dx)->shape), (int)call->attrs.act));
-    if (call->n_out > 1 && mz_present(mz_out(call, linear_dx, dbias)))
+    if (mz_present(mz_out(call, linear_dx, dbias)))
         MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
                                       mz_out(call, linear_dx, dbias)->data, r->gemm->key.n, r->gemm->key.m,
                                       call->attrs.accumulate, (float *)(void *)(workspace + r->at_sums)));

@@ -5,7 +5,7 @@
 #include "quant/entry.h"
 
 static bool has_derivative(const mz_call *call) {
-    return call->n_in > 1 && mz_present(mz_in(call, quantize, preact));
+    return mz_present(mz_in(call, quantize, preact));
 }
 
 static mz_shape shape_of(const mz_call *call) {
@@ -50,10 +50,6 @@ static double number(const mz_call *call, int64_t i) {
     return mezzo_round_to(z, call->attrs.via);
 }
 
-static const mz_tensor *output(const mz_call *call, int slot) {
-    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
-}
-
 // Returns infinity if a number is NaN, because every device records the same bits of infinity.
 static float amax_of(const mz_call *call, int64_t n) {
     double amax = 0;
@@ -94,21 +90,21 @@ static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_
 static void clear_columnwise(const mz_call *call) {
     const int slots[] = {MZ_OUT(quantize, columnwise), MZ_OUT(quantize, act_out)};
     for (size_t k = 0; k < MZ_COUNT(slots); k++)
-        if (output(call, slots[k]) != NULL)
-            memset(output(call, slots[k])->data, 0, mz_tensor_bytes_stored(output(call, slots[k])));
+        if (mz_output(call, slots[k]) != NULL)
+            memset(mz_output(call, slots[k])->data, 0, mz_tensor_bytes_stored(mz_output(call, slots[k])));
 }
 
 void mz_ref_quantize(const mz_call *call) {
     const mz_shape shape = shape_of(call);
     const int64_t n = mz_shape_count(&shape);
-    const mz_tensor *y[] = {output(call, MZ_OUT(quantize, y)), output(call, MZ_OUT(quantize, columnwise))};
+    const mz_tensor *y[] = {mz_output(call, MZ_OUT(quantize, y)), mz_output(call, MZ_OUT(quantize, columnwise))};
     const mz_attrs *a = &call->attrs;
     const float amax = a->measure || a->record ? amax_of(call, n) : 0;
     clear_columnwise(call);
-    if (output(call, MZ_OUT(quantize, dbias)) != NULL)
+    if (mz_output(call, MZ_OUT(quantize, dbias)) != NULL)
         sum_columns(call, n);
     for (size_t k = 0; k < MZ_COUNT(y); k++) {
-        const mz_tensor *scales = y[k] != NULL ? output(call, mz_scale_slot(y[k]->scaling, y[k]->columnwise)) : NULL;
+        const mz_tensor *scales = y[k] != NULL ? mz_output(call, mz_scale_slot(y[k]->scaling, y[k]->columnwise)) : NULL;
         if (scales != NULL && mz_scaling_in_blocks(y[k]->scaling))
             find_block_scales(call, y[k], scales);
         else if (scales != NULL)
@@ -120,7 +116,7 @@ void mz_ref_quantize(const mz_call *call) {
             if (y[k] != NULL)
                 mz_ref_put(y[k], i, z);
     }
-    const mz_tensor *beside = output(call, MZ_OUT(quantize, act_out));
+    const mz_tensor *beside = mz_output(call, MZ_OUT(quantize, act_out));
     for (int64_t i = 0; beside != NULL && i < mz_shape_count(&beside->shape); i++)
         mz_ref_put(beside, i, act_out(call, i));
 }

@@ -108,7 +108,7 @@ void mz_ref_step_control(const mz_call *call) {
 void mz_ref_scales_update(const mz_call *call) {
     const mz_opt_state *state = mz_in(call, scales_update, state)->data;
     const mz_tensor *entries = mz_out(call, scales_update, entries), *tables = mz_in(call, scales_update, tables);
-    const bool gathered = call->n_in > 1 && mz_present(tables);
+    const bool gathered = mz_present(tables);
     mz_entries_update(entries->data, mz_shape_count(&entries->shape), gathered ? tables->data : NULL,
                       gathered ? mz_shape_count(&tables->shape) : 0, state->skip != 0);
 }

@@ -215,10 +215,6 @@ static void norm_bwd_fp8(const mz_cuda_device *cuda, const norm_bwd_args &a, con
 // --- which calls are fused -----------------------------------------------------------------------------------------
 // A call is fused with the quantize of its result, so that no kernel reads the result again, and none writes it where
 // no other call reads it.
-static const mz_tensor *output(const mz_call *call, int slot) {
-    return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
-}
-
 static bool is_norm(mz_op op) {
     return op == MZ_OP_layernorm || op == MZ_OP_rmsnorm;
 }
@@ -234,8 +230,8 @@ static bool is_move(mz_op op) {
 // Returns what of the first call's may be rounded at once.
 static const mz_tensor *result(const mz_call *first) {
     if (is_norm(first->op) || is_move(first->op))
-        return output(first, 0);
-    return output(first, first->op == MZ_OP_layernorm_bwd ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low));
+        return mz_output(first, 0);
+    return mz_output(first, first->op == MZ_OP_layernorm_bwd ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low));
 }
 
 // quantize runs over padding as if it were data: its shapes are what is stored.
@@ -246,12 +242,12 @@ static bool same_storage(const mz_tensor *x, const mz_tensor *in) {
 
 // A quantize of this and nothing in front, with a scale for the tensor.
 static bool rounds(const mz_call *quantize, const mz_tensor *x) {
-    const mz_tensor *y = output(quantize, MZ_OUT(quantize, y)),
-                    *columnwise = output(quantize, MZ_OUT(quantize, columnwise));
+    const mz_tensor *y = mz_output(quantize, MZ_OUT(quantize, y)),
+                    *columnwise = mz_output(quantize, MZ_OUT(quantize, columnwise));
     const mz_tensor *any = y != NULL ? y : columnwise, *in = mz_in(quantize, quantize, x);
     return quantize->op == MZ_OP_quantize && any != NULL && any->scaling == MZ_SCALING_TENSOR &&
-           output(quantize, MZ_OUT(quantize, scales)) != NULL && quantize->attrs.act == MZ_ACT_NONE &&
-           output(quantize, MZ_OUT(quantize, act_out)) == NULL && x != NULL && x->dtype == in->dtype &&
+           mz_output(quantize, MZ_OUT(quantize, scales)) != NULL && quantize->attrs.act == MZ_ACT_NONE &&
+           mz_output(quantize, MZ_OUT(quantize, act_out)) == NULL && x != NULL && x->dtype == in->dtype &&
            mz_cuda_float(x) && mz_storage_is_rows(&x->shape, &x->storage) && same_storage(x, in);
 }
 
@@ -269,8 +265,8 @@ bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second) {
         return false;
     const mz_shape *shape = &mz_in(second, quantize, x)->shape;
     const int64_t width = shape->rank > 0 ? shape->dim[shape->rank - 1] : 1;
-    const bool sums = output(second, MZ_OUT(quantize, dbias)) != NULL;
-    const bool own = first->op == MZ_OP_layernorm_bwd && output(first, MZ_OUT(layernorm_bwd, linear_dbias)) != NULL;
+    const bool sums = mz_output(second, MZ_OUT(quantize, dbias)) != NULL;
+    const bool own = first->op == MZ_OP_layernorm_bwd && mz_output(first, MZ_OUT(layernorm_bwd, linear_dbias)) != NULL;
     return (is_norm_bwd(first->op) ? !sums || !own : !sums) &&
            fits_registers(mz_shape_count(shape) / (width > 0 ? width : 1), width);
 }
@@ -297,7 +293,7 @@ static bool in_the_way(const mz_call *first, const mz_call *second) {
 // A scale that is found in what the first call writes, and gradients of which one is added to and the other is not, are
 // for the two of them in turn.
 static bool in_turn(const mz_call *first, const mz_call *second) {
-    const bool both = is_norm_bwd(first->op) && output(second, MZ_OUT(quantize, dbias)) != NULL;
+    const bool both = is_norm_bwd(first->op) && mz_output(second, MZ_OUT(quantize, dbias)) != NULL;
     return second->attrs.measure || (both && first->attrs.accumulate != second->attrs.accumulate);
 }
 
@@ -332,7 +328,7 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const 
         MZ_CUDA_TRY(cudaGetLastError());
         return MEZZO_OK;
     }
-    const mz_tensor *sums = output(second, MZ_OUT(quantize, dbias));
+    const mz_tensor *sums = mz_output(second, MZ_OUT(quantize, dbias));
     norm_bwd_args norm = norm_bwd_args_of(device, first);
     norm.low.data = is_private ? NULL : norm.low.data;
     norm.linear_dbias = sums != NULL ? data_of<float>(sums) : norm.linear_dbias;
