@@ -3,7 +3,8 @@
 # Builds Mezzo for this machine's GPUs and runs measurements of bench/gpu: a STREAM is "NAME[+WORD…]:LIMIT NAME:LIMIT …", scripts bench/gpu/NAME.sh with the
 # words as arguments, one after the other, none longer than LIMIT seconds. Streams run at the same time, each on its own GPU while there are as many (else in
 # turns); the one of --after follows with all GPUs. Nothing begins that --seconds (570, with the build) leave under 15 s for.
-# --out (build/gpu-call) gets results.tgz, packed anew every 30 s and as each script ends: a folder NAME+WORD for each, with its rows and stdout.txt; calls.csv; build.log.
+# --out (build/gpu-call) gets results.tgz, packed anew every 30 s and as each script ends: a folder NAME+WORD for each, with its rows and stdout.txt;
+# calls.csv; build.log.
 #
 # From a machine without a GPU to one with a GPU but no network: here, once, in the folder .debs at the root (git ignores it; it must travel too):
 #   apt-get download lib{cmocka,yaml,jansson,pcre2,png,utf8proc,protobuf-c}-dev lib{cmocka0,yaml-0-2,jansson4,pcre2-8-0,pcre2-16-0,pcre2-32-0,pcre2-posix3} \
@@ -16,7 +17,7 @@
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/gpu out=$root/build/gpu-call debs="" seconds=570 after="" streams=()
-usage() { sed -n '2,17s/^# \{0,1\}//p' "$0" && exit 2; }
+usage() { sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2; }
 while [[ $# -gt 0 ]]; do
     case $1 in
     --build | --out | --debs) [[ $# -gt 1 ]] || usage; declare "${1#--}=$(realpath -m "$2")"; shift 2 ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sourced by the measurements of this folder, which bench/gpu_call.sh runs. From the environment: BUILD, a build with tests; OUT, a folder for rows and
-# logs; LIMIT, seconds; DEVICE (cuda); COMMIT; TEXT, a text to train on (else the documents and sources here); TINY=1, shapes that a CPU runs in seconds.
-# A measurement does first what matters most, and writes each row when it has it.
+# Sourced by the measurements of this folder, which bench/gpu_call.sh runs. From the environment: BUILD, a build with tests; OUT, a folder for rows
+# and logs; LIMIT, seconds; DEVICE (cuda); COMMIT; TEXT, a text to train on (else the documents and sources here); TINY=1, shapes that a CPU runs in
+# seconds. A measurement does first what matters most, and writes each row when it has it.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(realpath "${BUILD:-$root/build/gpu}") out=$(realpath -m "${OUT:-$root/build/gpu-call}") device=${DEVICE:-cuda} limit=${LIMIT:-600}
@@ -24,7 +24,10 @@ pick() { if [[ ${TINY:-0} == 1 ]]; then echo "$2"; else echo "$1"; fi; } # SHAPE
 time_for() { [[ $(left) -ge $1 ]] || { echo "no time for $2" && return 1; }; } # SECONDS WHAT
 capped() { local most=$1 && shift && timeout -k 2 $(($(left) - 1 < most ? ($(left) > 2 ? $(left) - 1 : 1) : most)) "$@"; } # SECONDS COMMAND…
 verdict() { if [[ $1 -eq 0 ]]; then echo "OK: $2"; else echo "FAIL: $2"; fi; } # STATUS WHAT
-tokens() { [[ -d $work/tokens ]] || "$mezzo" data "$text" --tokenizer "${1:-gpt2}" --out "$work/tokens" >/dev/null 2>"$out/tokens.err"; echo "$work/tokens"; } # [TOKENIZER]
+tokens() { # [TOKENIZER]: the text's folder of tokens
+    [[ -d $work/tokens ]] || "$mezzo" data "$text" --tokenizer "${1:-gpt2}" --out "$work/tokens" >/dev/null 2>"$out/tokens.err"
+    echo "$work/tokens"
+}
 
 row() { # FILE HEADER VALUE…: appends a row, which card and commit end
     local file=$out/$1 header=$2 line="" value
@@ -37,14 +40,14 @@ row() { # FILE HEADER VALUE…: appends a row, which card and commit end
     echo "${line:1}" | tee -a "$file" | cut -c1-170
 }
 
-# NAME OPTION…: trains in the folder NAME, which goes again, at most ROW_LIMIT (60) seconds; a row of FILE (steps.csv) has the step's times without the
-# first third of them. Text is read in bytes unless DATA names other data. RANKS: so many, by mezzo launch.
+# NAME OPTION…: trains in the folder NAME, at most ROW_LIMIT (60) seconds, and adds a row to steps.csv: the steps' times without the first third of them.
+# Text is read in bytes unless DATA names other data. RANKS: so many, by mezzo launch.
 steps() {
     local name=$1 command=() launch=()
     shift
     [[ -z ${RANKS:-} ]] || launch=(launch -n "$RANKS" --)
-    command=("${launch[@]}" train --data "${DATA:-$text}" --device "$device" --warmup 2 --log-every 1 --eval-every 0 --eval-iters 1 --eval-final=false --sample-every -1
-        --checkpoint-every -1 --quiet "$@")
+    command=("${launch[@]}" train --data "${DATA:-$text}" --device "$device" --warmup 2 --log-every 1 --eval-every 0 --eval-iters 1
+        --eval-final=false --sample-every -1 --checkpoint-every -1 --quiet "$@")
     [[ -n ${DATA:-} ]] || command+=(--tokenizer byte)
     rm -rf "$name"
     capped "${ROW_LIMIT:-60}" "$mezzo" "${command[@]}" --out "$name" >"$out/$name.log" 2>&1 ||
@@ -56,9 +59,9 @@ rows = [r for r in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "tra
 ms = [r["perf/step_ms"] for r in rows if "perf/step_ms" in r]
 ms = ms[len(ms) // 3:]
 memory = max(r.get("perf/memory_bytes", 0) for r in rows) / 2**20
-print(f"{statistics.median(ms):.3f} {min(ms):.3f} {max(ms):.3f} {statistics.mean(ms):.3f} {memory:.0f} {rows[0]['"'train/loss'"']:.5f} {rows[-1]['"'train/loss'"']:.5f}")
-' "$name") || return 1
+numbers = [f"{x:.3f}" for x in (statistics.median(ms), min(ms), max(ms), statistics.mean(ms))]
+print(*numbers, f"{memory:.0f}", *(f"{r[sys.argv[2]]:.5f}" for r in (rows[0], rows[-1])))
+' "$name" train/loss) || return 1
     # shellcheck disable=SC2086
-    row "${FILE:-steps.csv}" name,median_ms,min_ms,max_ms,mean_ms,mib,first_loss,last_loss,command "$name" $found "mezzo ${command[*]//$work\//}"
+    row steps.csv name,median_ms,min_ms,max_ms,mean_ms,mib,first_loss,last_loss,command "$name" $found "mezzo ${command[*]//$work\//}"
 }
-median() { awk -F, -v name="$1" '$1 == name { print $2 }' "$out/${FILE:-steps.csv}" | tail -n 1; } # NAME

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# suite: every test that a GPU can run, by bench/gpu_suite.sh in the build that is there, with all GPUs. Appends to a copy of bench/results/gpu-suite.csv.
+# suite: every test that a GPU can run, by bench/gpu_suite.sh in the build that is there, with all GPUs. Appends to a copy of
+# bench/results/gpu-suite.csv.
 . "$(dirname "$0")/common.sh"
 cp "$root/bench/results/gpu-suite.csv" "$out/"
 unset CUDA_VISIBLE_DEVICES MEZZO MEZZO_PYTHON MEZZO_SOURCE MEZZO_TESTS MEZZO_TEST_DEVICE OMP_WAIT_POLICY PYTHONPATH # tests set their own
-LIMIT=$((limit - 25)) TREE=${TREE:-clean} COMMIT=$commit exec bash "$root/bench/gpu_suite.sh" --build "$build" --results "$out" --out "$out" ${DEBS:+--debs "$DEBS"}
+LIMIT=$((limit - 25)) TREE=${TREE:-clean} COMMIT=$commit exec bash "$root/bench/gpu_suite.sh" --build "$build" --results "$out" \
+    --out "$out" ${DEBS:+--debs "$DEBS"}
