@@ -20,8 +20,11 @@ endif()
 set(mezzo_has_mpi ON)
 message(STATUS "MPI ${MPI_C_VERSION}: ranks on CPUs by ${MPI_C_LIBRARIES}")
 target_compile_definitions(mezzo_objects PRIVATE
-    MEZZO_MPI MEZZO_PLUGIN_BESIDE="../${CMAKE_INSTALL_LIBDIR}/mezzo"
-    MEZZO_PLUGIN_FOLDER="${CMAKE_INSTALL_FULL_LIBDIR}/mezzo")
+    MEZZO_MPI MEZZO_PLUGIN_BESIDE="../${CMAKE_INSTALL_LIBDIR}/mezzo")
+# A wheel is installed anywhere; it is built with a prefix below /tmp, where anybody may put a plug-in later.
+if(NOT SKBUILD)
+    target_compile_definitions(mezzo_objects PRIVATE MEZZO_PLUGIN_FOLDER="${CMAKE_INSTALL_FULL_LIBDIR}/mezzo")
+endif()
 pkg_check_modules(PMIX QUIET pmix)
 if(PMIX_FOUND)
     set(mezzo_has_pmix ON)

@@ -17,6 +17,8 @@ if [[ ! -f $tools/installed || $(<"$tools/installed") != "${packages[*]}" ]]; th
     echo "${packages[*]}" >"$tools/installed"
 fi
 PATH=$tools/bin:$PATH
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} # the same bytes from the same commit
+export SOURCE_DATE_EPOCH
 
 rm -rf "$out"
 mkdir -p "$out/plain"
@@ -44,6 +46,7 @@ trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
 installed=$("$out/venv/bin/python3" -c 'import mezzo; print(mezzo.program())')
 [[ $installed == "$out/venv/"* ]] || { echo "the module found $installed, not its own command"; exit 1; }
+! grep -aqE '/(tmp|platlib)/' "$installed" || { echo "the command looks for files in a folder of its build"; exit 1; }
 missing=$(ldd "$installed" | grep 'not found' || true)
 [[ -z $missing ]] || { echo "$missing"; exit 1; }
 newest=$(objdump -T "$installed" | grep -oE 'GLIBC_[0-9.]+' | sort -Vu | tail -n 1)

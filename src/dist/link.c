@@ -36,8 +36,10 @@ static mezzo_status open_plugin(const char *name, const char *symbol, const char
     void *plugin = given ? open_at(named, strlen(named), name) : open_beside("", name);
     if (plugin == NULL && !given)
         plugin = open_beside(MEZZO_PLUGIN_BESIDE, name);
+#ifdef MEZZO_PLUGIN_FOLDER
     if (plugin == NULL && !given)
         plugin = open_at(MEZZO_PLUGIN_FOLDER, strlen(MEZZO_PLUGIN_FOLDER), name);
+#endif
     if (plugin == NULL) {
         const char *why = dlerror();
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
