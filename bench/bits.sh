@@ -39,7 +39,7 @@ models=(
 )
 for device in "$@"; do
     for model in "${models[@]}"; do
-        for kept in fp32 tf32 bf16 fp16 bf16/split bf16/stochastic; do # precision, or precision/masters
+        for kept in fp32 tf32 bf16 fp16 fp8 fp8-dw16 fp8-block bf16/split bf16/stochastic; do # precision, or precision/masters
             precision=${kept%%/*} master=${kept##*/}
             [[ $kept == */* ]] || master=fp32
             level=${device#*:}

@@ -65,7 +65,7 @@ mezzo_status mz_scales_read(mezzo_device *device, mz_scales *s) {
     return s->n > 0 ? device->backend->read(device, s->host, s->entries, (size_t)s->n * sizeof *s->host) : MEZZO_OK;
 }
 
-static mezzo_status write(mezzo_device *device, const mz_scales *s) {
+static mezzo_status write_host(mezzo_device *device, const mz_scales *s) {
     return s->n > 0 ? device->backend->write(device, s->entries, s->host, (size_t)s->n * sizeof *s->host) : MEZZO_OK;
 }
 
@@ -92,12 +92,12 @@ mezzo_status mz_scales_write(mezzo_device *device, mz_scales *s) {
     s->steps = 0;
     s->last_synced = -1;
     count_known(s);
-    return write(device, s);
+    return write_host(device, s);
 }
 
 mezzo_status mz_scales_drop(mezzo_device *device, mz_scales *s) {
     MEZZO_TRY(mz_scales_read(device, s));
     for (int i = 0; i < s->n; i++)
         s->host[i].amax = 0;
-    return write(device, s);
+    return write_host(device, s);
 }

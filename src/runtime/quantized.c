@@ -1,5 +1,5 @@
-// Quantized weights, which the parameters keep from step to step. The update writes them. Where masters or scales
-// changed otherwise, they are quantized before the next run.
+// Connects a program with the parameters' table of scales and their quantized weights. The update writes these; where
+// masters or scales changed otherwise, they are quantized before the next run.
 #include "runtime/program.h"
 
 // --- the graph -----------------------------------------------------------------------------------------------------
