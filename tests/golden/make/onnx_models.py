@@ -182,6 +182,28 @@ def gradients(model, path):
     return found, left
 
 
+def magnitudes(model, inputs, targets, path):
+    """Of each weight of one number, the sum of the magnitudes of which its gradient is the sum: of a bias those of its output's gradients, of a
+    PReLU's slope those of its output's gradients times the negative inputs."""
+    terms, hooks = {}, []
+
+    def hook(module, given, out):
+        p = module.weight if isinstance(module, nn.PReLU) else module.bias
+        factor = given[0].detach().clamp(max=0) if isinstance(module, nn.PReLU) else 1
+        out.register_hook(lambda dy: terms.__setitem__(p, (dy * factor).abs().sum()[None]))
+
+    for module in model.modules():
+        own = [p for p in module.parameters(recurse=False) if p.numel() == 1]
+        if own:
+            hooks.append(module.register_forward_hook(hook))
+    loss_of(model, inputs, targets)[1].backward()
+    for h in hooks:
+        h.remove()
+    model.zero_grad(set_to_none=True)
+    numbers = {t.name: torch.from_numpy(numpy_helper.to_array(t).copy()) for t in onnx.load(path).graph.initializer}
+    return {f"magnitude.{k}": terms[p].float() for k, v in numbers.items() for p in terms if alike(v, p) is not None}
+
+
 def loss_of(model, inputs, targets):
     logits = model(*inputs)
     return logits, F.cross_entropy(logits.reshape(-1, logits.shape[-1]).to(torch.promote_types(logits.dtype, torch.float32)), targets.reshape(-1), ignore_index=-1)
@@ -228,6 +250,7 @@ def main(only):
         found, left = gradients(model, path)
         store = {f"input.{k}": v if v.is_floating_point() else v.int() for k, v in inputs.items()}
         store |= {"targets": targets.int(), "logits": logits.float(), "loss": loss[None]} | {f"gradient.{k}": v.float() for k, v in found.items()}
+        store |= magnitudes(model, wide, targets, path)
         for low in (torch.bfloat16, torch.float16):
             out, grads = run(copy.deepcopy(single), list(inputs.values()), targets, low)
             store[f"autocast.{str(low)[6:]}"] = torch.stack([distance([out], [logits]), distance([grads[k] for k in exact], list(exact.values()))])
