@@ -384,6 +384,8 @@ mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked
     const char *unused, **why = rule != NULL ? rule : &unused;
     if (spec->low_copy < 0)
         *why = "no copy: only its master is read";
+    else if (spec->read_in_other_mode)
+        *why = "programs of the other mode, training or evaluation, read its master";
     else if (!spec->copied)
         *why = "its master is also read, not only its copy";
     else if (g->values[spec->low_copy].dtype != MEZZO_BF16)

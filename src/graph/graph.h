@@ -55,6 +55,7 @@ typedef struct mz_param_spec {
     int value, low_copy, grad; // value ids; -1 until made
     bool frozen;               // it has no gradient
     bool copied;               // autocast: every reader reads its low copy, none its master
+    bool read_in_other_mode;   // a program of the other mode reads its master (mode.c)
     bool stored;               // `storage` is fixed already
     mz_storage storage;
     mz_parts parts;

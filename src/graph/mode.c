@@ -55,6 +55,19 @@ static void find_dead(const mezzo_graph *g, bool *read, bool *dead) {
     }
 }
 
+// Notes the parameters of which a program of the other mode reads the FP32 master.
+static void note_other_mode(mezzo_graph *g, const bool *dead) {
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const mz_node *n = &g->nodes[i];
+        const mz_cast_class cast_class = mz_op_table[n->op].cast_class;
+        for (int k = 0; k < n->n_in && dead[i] && (cast_class == MZ_CAST_WIDEST || cast_class == MZ_CAST_FP32); k++) {
+            const mz_value *v = n->in[k] >= 0 ? &g->values[n->in[k]] : NULL;
+            if (v != NULL && v->kind == MZ_VALUE_PARAM)
+                g->params[v->param].read_in_other_mode = true;
+        }
+    }
+}
+
 mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const mz_node *n = &g->nodes[i];
@@ -67,6 +80,7 @@ mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
     const mezzo_status status = read && dead ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     if (status == MEZZO_OK) {
         find_dead(g, read, dead);
+        note_other_mode(g, dead);
         mz_graph_compact(g, dead);
     }
     mz_free(read);

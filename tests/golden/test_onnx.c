@@ -289,6 +289,21 @@ TEST_WITH(batch_norms_have_running_statistics, setup, teardown) {
     close_model(&m);
 }
 
+// Evaluation multiplies weights by a norm's factor in FP32, so training in BF16 must keep their masters whole.
+TEST_WITH(folded_norms_read_masters_of_runs_in_bf16, setup, teardown) {
+    const mezzo_program_options training = {.precision = MEZZO_PRECISION_BF16},
+                                evaluation = {.precision = MEZZO_PRECISION_BF16, .forward_only = true};
+    mezzo_params *params;
+    mezzo_program *program;
+    model m;
+    open_model("resnet18", *state, MEZZO_PRECISION_FP32, &m);
+    must(mezzo_params_create_as(*state, m.graph, &training, 1, MEZZO_MASTER_SPLIT, &params));
+    must(mezzo_program_create(m.graph, params, &evaluation, &program));
+    mezzo_program_free(program);
+    mezzo_params_free(params);
+    close_model(&m);
+}
+
 TEST_WITH(a_hundred_steps_have_torchs_losses, setup, teardown) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
