@@ -4,7 +4,8 @@
 usage: bench/onnx_torch.py MEZZO [--models LIST] [--rounds N] [--steps N] [--seconds S] [--layers N] [--batch N] [--device cuda|cpu] [--csv FILE] [--commit HASH]
 
 Each model is made and exported by torch.onnx in a process of its own, which then compiles it and waits. PyTorch trains under autocast with the
-fused AdamW, Mezzo by `mezzo train --model FILE.onnx`. A row has the median of a round's steps; the last rows are the medians of the rounds.
+fused AdamW, Mezzo by `mezzo train --model FILE.onnx`. A row has the median of a round's steps and is written at once; lines that begin with "onnx:"
+have the medians of the rounds, or what failed. The last 15 s of each model are Mezzo's: where PyTorch has not compiled by then, Mezzo runs alone.
 Needs torch, onnx, onnxscript and, but for resnet18, transformers. Writes into the current folder.
 """
 import argparse
@@ -16,6 +17,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -148,7 +150,10 @@ def run_mezzo(o, name):
                "--steps", str(o.steps), "--warmup", "0", "--schedule", "constant", "--lr", "1e-4", "--clip", "0", "--log-every", "1", "--eval-every", "0",
                "--eval-final=false", "--eval-iters", "1", "--checkpoint-every", "-1", "--device", o.device, "--out", f"{name}-run"]
     subprocess.run(["rm", "-rf", f"{name}-run"], check=True)
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 if o.device == "cuda" else None)
+    except subprocess.TimeoutExpired:
+        return None, None, "stopped after 60 s", command
     if done.returncode:
         return None, None, " ".join(done.stderr.strip().splitlines()[-1:]), command
     with open(f"{name}-run/metrics.jsonl") as file:
@@ -172,6 +177,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--worker")
     o = parser.parse_args()
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "onnx-torch-cache"))
     if o.worker:
         return work(o.worker, o.layers, o.device, o.batch or BATCH[o.worker])
     end, workers, lines, rows = time.monotonic() + o.seconds, {}, {}, []
@@ -184,15 +190,27 @@ def main():
 
     for name in o.models.split(","):  # all compile side by side
         command = [sys.executable, os.path.abspath(__file__), o.mezzo, "--worker", name, "--layers", str(o.layers), "--device", o.device, "--batch", str(o.batch)]
-        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(f"{name}.torch.log", "w"), text=True)
+        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(f"{name}.torch.log", "w"), text=True, start_new_session=True)
         lines[name] = queue.Queue()
         threading.Thread(target=read, args=(name,), daemon=True).start()
 
-    def said(name):  # the next line that is the worker's own; "": it has ended, or the time
+    def signal_all(worker, number):  # the compiler's processes too
         try:
-            return lines[name].get(timeout=max(0.1, end - time.monotonic()))
+            os.killpg(worker.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def said(name):  # the next line that is the worker's own; "": it has ended, or its time
+        last = end - 15 * (len(workers) - list(workers).index(name))
+        try:
+            return lines[name].get(timeout=max(0.1, last - time.monotonic()))
         except queue.Empty:
             return ""
+
+    def failed(name):
+        with open(f"{name}.torch.log") as log:
+            said_last = [line.strip() for line in log if line.strip()][-1:]
+        return "no time was left" if workers[name].poll() is None else " ".join(said_last)[:200]
 
     def note(name, system, number, ms, mib, loss, command=""):
         rows.append(dict(model=name, system=system, round=number, batch=o.batch or BATCH[name], shape=f"{o.layers} layers" if name != "resnet18" else "224x224",
@@ -207,14 +225,16 @@ def main():
 
     for name, torch in workers.items():
         if said(name) != "exported":
-            print(f"{name}: not exported{': no time was left' if torch.poll() is None else f', see {name}.torch.log'}", flush=True)
+            print(f"onnx: {name}: not exported: {failed(name)}", flush=True)
+            signal_all(torch, signal.SIGKILL)
             continue
         if said(name) != "ready":
-            print(f"{name}: PyTorch did not compile it{' in time' if torch.poll() is None else f', see {name}.torch.log'}", flush=True)
-            torch.kill()
+            print(f"onnx: {name}: PyTorch did not compile it: {failed(name)}", flush=True)
+            signal_all(torch, signal.SIGKILL)
+            torch.wait()
         others = [other for other in workers.values() if other is not torch and other.poll() is None]
         for other in others:  # which may still compile
-            other.send_signal(signal.SIGSTOP)
+            signal_all(other, signal.SIGSTOP)
         for number in range(o.rounds):
             if torch.poll() is None:
                 torch.stdin.write(f"{o.steps}\n")
@@ -222,16 +242,22 @@ def main():
                 numbers = said(name).split()
                 if len(numbers) == 3:
                     note(name, "torch", number, *map(float, numbers))
-            note(name, "mezzo", number, *run_mezzo(o, name))
-        torch.kill()
+            ms, *more = run_mezzo(o, name)
+            note(name, "mezzo", number, ms, *more)
+            if not ms:
+                print(f"onnx: {name}: mezzo: {more[1]}", flush=True)
+                break
+        signal_all(torch, signal.SIGKILL)
         for other in others:
-            other.send_signal(signal.SIGCONT)
+            signal_all(other, signal.SIGCONT)
         times = {system: [row["step_ms"] for row in rows if row["model"] == name and row["system"] == system and row["step_ms"]] for system in ("torch", "mezzo")}
         if all(times.values()):
             a, b = (statistics.median(times[system]) for system in ("torch", "mezzo"))
             print(f"onnx: {name}: torch.compile {a:.2f} ms, mezzo {b:.2f} ms, {a / b:.2f} x", flush=True)
+        elif times["mezzo"]:
+            print(f"onnx: {name}: mezzo alone {statistics.median(times['mezzo']):.2f} ms", flush=True)
     for torch in workers.values():
-        torch.kill()
+        signal_all(torch, signal.SIGKILL)
 
 
 if __name__ == "__main__":
