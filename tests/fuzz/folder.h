@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "io/file.h"
+#include "target.h"
 
 static char fuzz_folder_path[64];
 
@@ -41,12 +42,6 @@ static inline void fuzz_append(const char *name, const uint8_t *data, size_t n) 
 static inline void fuzz_put(const char *name, const uint8_t *data, size_t n) {
     unlink(fuzz_path(name));
     fuzz_append(name, data, n);
-}
-
-// A message was given, and it is one line.
-static inline void fuzz_expect_message(void) {
-    if (mezzo_error_message()[0] == '\0' || strchr(mezzo_error_message(), '\n') != NULL)
-        abort();
 }
 
 #endif

@@ -2,8 +2,7 @@
 // tokenizer whose tokens of the text are the text again, cut into words by GPT-2's pattern or taken as one word.
 #include "data/bpe.h"
 #include "data/words.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 static mz_bpe_text take(const uint8_t **data, size_t *size) {
     const uint8_t *end = memchr(*data, 0, *size);

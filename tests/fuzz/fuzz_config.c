@@ -3,8 +3,6 @@
 #include "folder.h"
 #include "train/config.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     mezzo_config *config;
     mezzo_model_config model;

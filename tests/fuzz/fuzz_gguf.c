@@ -2,8 +2,6 @@
 #include "import.h"
 #include "io/gguf.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 // Every value and tensor that the container believes lies inside the bytes.
 static void walk(const uint8_t *data, size_t size, const mz_gguf *file) {
     for (size_t i = 0; i < mz_gguf_count(file); i++) {

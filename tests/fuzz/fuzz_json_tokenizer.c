@@ -4,8 +4,7 @@
 #include "base/base.h"
 #include "data/tokenizer_bpe.h"
 #include "io/json.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 static mezzo_status load(const uint8_t *data, size_t size, mezzo_tokenizer **out) {
     json_t *object;

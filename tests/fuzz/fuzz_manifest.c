@@ -2,8 +2,6 @@
 #include "checkpoint/checkpoint.h"
 #include "folder.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void expect_inside(const mz_manifest *m) {
     for (size_t i = 0; i < m->count; i++) {
         const char *name = m->entries[i].name;

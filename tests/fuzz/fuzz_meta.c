@@ -2,8 +2,6 @@
 #include "data/shards.h"
 #include "folder.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int64_t vocab = -1;
     fuzz_put("meta.pkl", data, size);

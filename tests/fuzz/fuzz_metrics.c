@@ -5,8 +5,6 @@
 #include "io/metrics.h"
 #include "study/page/run_log.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void expect_prefix(const uint8_t *data, size_t size, size_t *left) {
     char *now;
     if (mz_file_read(fuzz_path("metrics.jsonl"), size + 1, &now, left) != MEZZO_OK || *left > size ||

@@ -1,7 +1,6 @@
 // Any bytes as a .npy: refused with a message, or every element can be read.
 #include "data/npy.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     mz_npy npy = {0};

@@ -2,8 +2,6 @@
 #include "data/arrays.h"
 #include "folder.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     mz_arrays arrays;
     volatile double sum = 0;

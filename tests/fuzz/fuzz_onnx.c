@@ -2,8 +2,7 @@
 #include "fuzz/folder.h"
 #include "io/file.h"
 #include "mezzo/onnx.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_path("model.onnx");

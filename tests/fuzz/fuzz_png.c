@@ -1,7 +1,6 @@
 // Any bytes as a PNG: refused with a message, or a picture every pixel of which can be read.
 #include "io/png.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     mz_picture picture;

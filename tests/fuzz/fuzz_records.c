@@ -5,8 +5,6 @@
 #include "folder.h"
 #include "io/json.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void check_messages(const json_t *messages) {
     const json_t *message;
     size_t i;

@@ -4,8 +4,6 @@
 #include "folder.h"
 #include "io/json.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void put_sealed(const uint8_t *data, size_t size) {
     json_t *root = NULL;
     fuzz_put("run.json", data, size);

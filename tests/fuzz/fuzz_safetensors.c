@@ -1,8 +1,7 @@
 // Any bytes as a safetensors file: refused with a message, or every tensor lies inside the bytes and can be read.
 #include "base/base.h"
 #include "io/safetensors.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     mz_safetensors *file;

@@ -6,8 +6,6 @@
 #include "folder.h"
 #include "io/json.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void expect_texts(const mezzo_tokenizer *tok) {
     static const char *const texts[] = {"a", " ab  abé<x>\n\nA", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab",
                                         "\xFF a"};

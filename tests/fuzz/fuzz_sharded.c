@@ -3,8 +3,6 @@
 #include "import.h"
 #include "io/safetensors.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static const char config[] =
     "{\"model_type\": \"gpt2\", \"vocab_size\": 8, \"n_positions\": 4, \"n_embd\": 4, \"n_layer\": 1, "
     "\"n_head\": 1, \"activation_function\": \"gelu_new\"}";

@@ -1,8 +1,7 @@
 // Any bytes as a token shard: refused with a message, or every token can be read.
 #include "base/base.h"
 #include "data/shards.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     mz_tokens tokens;

@@ -1,8 +1,7 @@
 // Any bytes as a chat template: refused with one line, or a text whose every byte has its mark.
 #include "base/base.h"
 #include "data/template.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *source = mz_alloc(size + 1, 1);

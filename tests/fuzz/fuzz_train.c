@@ -4,8 +4,6 @@
 #include "folder.h"
 #include "mezzo/data.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void expect_text_back(const mezzo_tokenizer *tok, const char *text, size_t n) {
     size_t count, size;
     int32_t *tokens = mz_alloc(n + 1, sizeof *tokens);

@@ -2,8 +2,7 @@
 #include "base/base.h"
 #include "io/config.h"
 #include "io/yaml.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 static const mz_config_row schema[] = {
     {"seed", MZ_CONFIG_INT, "1", 0, 9e18, NULL, NULL, "", 0},
