@@ -50,10 +50,6 @@ static int unknown_op(const char *name) {
     return code;
 }
 
-static bool wanted(const mz_bench_case *c, const mz_bench_op *op, const char *model) {
-    return (op == NULL || c->op == op) && (model == NULL || strcmp(c->model, model) == 0);
-}
-
 static int parse_cases(asked *a) {
     const char *name = cli_text("op", NULL), *shape = cli_text("shape", NULL);
     const mz_bench_op *op = name != NULL ? mz_bench_find(name) : NULL;
@@ -72,9 +68,11 @@ static int parse_cases(asked *a) {
         mezzo_status status = mz_bench_shape(op, shape, a->cases[0].dim);
         return status == MEZZO_OK ? CLI_DONE : cli_wrong("--shape: %s", mezzo_error_message());
     }
-    for (int i = 0; i < n; i++)
-        if (wanted(mz_bench_default(i), op, cli_text("model", NULL)))
-            a->cases[a->n_cases++] = *mz_bench_default(i);
+    for (int i = 0; i < n; i++) {
+        const mz_bench_case *c = mz_bench_default(i);
+        if ((op == NULL || c->op == op) && strcmp(c->model, cli_text("model", c->model)) == 0)
+            a->cases[a->n_cases++] = *c;
+    }
     if (a->n_cases == 0 && op != NULL)
         return cli_wrong("--op %s is not in a model's table: give a --shape (%s)", name, op->dims);
     if (a->n_cases == 0)
@@ -85,12 +83,6 @@ static int parse_cases(asked *a) {
 static const cli_range ranges[] = {
     {CLI_FIELD(asked, rounds), "rounds", 0, 101, 0},
 };
-
-static int parse_asked(asked *a) {
-    CLI_TRY(parse_precisions(a));
-    CLI_TRY(CLI_RANGES(ranges, a));
-    return parse_cases(a);
-}
 
 // --- output --------------------------------------------------------------------------------------------------------
 typedef struct told {
@@ -240,7 +232,11 @@ static int run_kernels(const char *command) {
     mezzo_device *device = NULL;
     t.command = command;
     t.commit = t.commit != NULL ? t.commit : "";
-    int code = parse_asked(&a);
+    int code = parse_precisions(&a);
+    if (code == CLI_DONE)
+        code = CLI_RANGES(ranges, &a);
+    if (code == CLI_DONE)
+        code = parse_cases(&a);
     if (code == CLI_DONE)
         code = cli_open_device("auto", &device);
     if (code == CLI_DONE)

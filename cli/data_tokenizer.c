@@ -37,8 +37,7 @@ static int split_special(char *list, const char **parts, size_t *n) {
 }
 
 static mezzo_status save(const mezzo_tokenizer *tok, const char *out, char **path) {
-    const size_t n = strlen(out);
-    const bool is_file = n > 5 && strcmp(out + n - 5, ".json") == 0 && !mz_path_is_dir(out);
+    const bool is_file = mz_ends_with(out, ".json") && !mz_path_is_dir(out);
     *path = is_file ? mz_strdup(out) : mz_format("%s/tokenizer.json", out);
     if (*path == NULL)
         return MEZZO_ERR_MEMORY;

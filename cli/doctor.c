@@ -150,12 +150,6 @@ static const cli_field selftest_fields[] = {
     {CLI_FIELD(mz_selftest, passed), "passed", "", .text = verdict_text},
 };
 
-static void print_selftest(const mz_selftest *tests, int n) {
-    printf("\nself-test: %d steps of a small GPT; losses compared with fp32's, and\nfp32's with the ref device's\n\n",
-           MZ_SELFTEST_STEPS);
-    CLI_TABLE(selftest_fields, tests, (size_t)n);
-}
-
 static int write_report(mezzo_device *device, json_t *report, bool *passed) {
     const char *path = cli_text("report", "");
     mezzo_status status = mz_device_report_write(report, path); // what cannot be written is refused before the tests
@@ -210,8 +204,12 @@ static int examine(void) {
     json_object_set_new(o, "device", device_json(&info, &choice));
     json_object_set_new(o, "selftest", CLI_LIST(selftest_fields, tests, (size_t)n));
     json_object_set_new(o, "passed", json_boolean(all));
-    if (!json)
-        print_selftest(tests, n);
+    if (!json) {
+        printf("\nself-test: %d steps of a small GPT; losses compared with fp32's, and\n"
+               "fp32's with the ref device's\n\n",
+               MZ_SELFTEST_STEPS);
+        CLI_TABLE(selftest_fields, tests, (size_t)n);
+    }
     if (cli_has("report"))
         code = write_report(device, o, &all);
     if (json && code == CLI_DONE)

@@ -93,10 +93,9 @@ static mezzo_status add_folder(traces *t, const char *folder) {
     mezzo_status status = MEZZO_OK;
     for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
         char *path = mz_format("%s/%s", folder, names[i]);
-        const size_t length = strlen(names[i]);
         if (path == NULL)
             status = MEZZO_ERR_MEMORY;
-        else if (length > 5 && strcmp(names[i] + length - 5, ".json") == 0)
+        else if (mz_ends_with(names[i], ".json"))
             status = add_trace(t, path);
         if (status == MEZZO_ERR_UNSUPPORTED) {
             mz_free(refusal);

@@ -34,14 +34,9 @@ static const char *value_word(const char *type) {
     return "NAME";
 }
 
-static bool takes_files(const char *takes) {
-    return cli_begins(takes, "FILE DIR PATH RUN");
-}
-
-static bool key_takes_files(const char *key) {
-    return cli_begins(key, "data.path data.train data.val data.tokenizer data.features data.labels train.out "
-                           "train.resume train.init");
-}
+static const char file_words[] = "FILE DIR PATH RUN", // of options, and keys
+    file_keys[] = "data.path data.train data.val data.tokenizer data.features data.labels train.out train.resume "
+                  "train.init";
 
 static void list_key(const mezzo_config_key *key, void (*each)(void *, const cli_listed *), void *user) {
     char name[NAME_BYTES];
@@ -59,7 +54,7 @@ static void list_key(const mezzo_config_key *key, void (*each)(void *, const cli
                                .help = key->help,
                                .initial = key->initial,
                                .is_map = map,
-                               .files = key_takes_files(key->key)};
+                               .files = cli_begins(key->key, file_keys)};
     each(user, &listed);
 }
 
@@ -74,7 +69,7 @@ void cli_list_options(const cli_command *command, void (*each)(void *user, const
                                    .choices = strstr(takes, "NAME") == NULL && strchr(takes, '|') != NULL ? takes : "",
                                    .help = option_help(o, help, sizeof help),
                                    .initial = "",
-                                   .files = takes_files(takes)};
+                                   .files = cli_begins(takes, file_words)};
         each(user, &listed);
     }
     each(user, &(cli_listed){.name = "help", .takes = "", .choices = "", .help = "this text", .initial = ""});

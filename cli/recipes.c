@@ -13,11 +13,10 @@ static const char suffix[] = ".yaml";
 
 // "NAME.yaml" → "NAME"; false for other files.
 static bool cut_suffix(char *name) {
-    size_t n = strlen(name), s = sizeof suffix - 1;
-    if (n <= s || strcmp(name + n - s, suffix) != 0)
-        return false;
-    name[n - s] = '\0';
-    return true;
+    const bool is = mz_ends_with(name, suffix);
+    if (is)
+        name[strlen(name) - strlen(suffix)] = '\0';
+    return is;
 }
 
 static int list_names(const char *folder, char ***names, size_t *n) {

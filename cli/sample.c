@@ -51,12 +51,6 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_sample_options, seed), "seed"},
 };
 
-static int print_json(const mezzo_sample_options *options, texts *t) {
-    json_t *o = CLI_OBJECT(fields, options);
-    json_object_set(o, "samples", t->all);
-    return cli_json_print(o);
-}
-
 // As mezzo_sample_defaults has them.
 static const cli_range ranges[] = {
     {CLI_FIELD(mezzo_sample_options, tokens), "tokens", 1, 1 << 24, 200},
@@ -141,8 +135,11 @@ static int run(void) {
     if (t.index >= 0)
         finish_one(&t);
     int code = cli_code(status);
-    if (code == CLI_DONE && t.json)
-        code = print_json(&options, &t);
+    if (code == CLI_DONE && t.json) {
+        json_t *o = CLI_OBJECT(fields, &options);
+        json_object_set(o, "samples", t.all);
+        code = cli_json_print(o);
+    }
     mz_text_free(&t.text);
     json_decref(t.all);
     return code;

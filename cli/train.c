@@ -184,12 +184,6 @@ static void print_text(const char *folder, const mezzo_config *config, const mez
     printf("  tensorboard --logdir %s\n", quoted);
 }
 
-static int print_json(const char *folder, const mezzo_train_result *r) {
-    json_t *o = json_object();
-    json_object_set_new(o, "run", cli_json_text(folder, strlen(folder)));
-    return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), r, r->unit, o));
-}
-
 // Interrupted: where the checkpoint is and how to go on, on stderr; stdout holds results only.
 static void print_interrupted(const char *folder, const mezzo_train_result *r) {
     if (*r->checkpoint == '\0') {
@@ -338,8 +332,11 @@ static int train(const mezzo_config *config, const mezzo_hooks *hooks) {
     if (status != MEZZO_OK && *result.checkpoint != '\0')
         fprintf(stderr, "the newest checkpoint is %s\n", cli_show(result.checkpoint).text);
     CLI_TRY(cli_code(status));
-    if (cli_has("json"))
-        return print_json(folder, &result);
+    if (cli_has("json")) {
+        json_t *o = json_object();
+        json_object_set_new(o, "run", cli_json_text(folder, strlen(folder)));
+        return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), &result, result.unit, o));
+    }
     print_text(folder, config, &result);
     return CLI_DONE;
 }

@@ -153,8 +153,7 @@ static bool given(const char *source) {
 }
 
 static bool is_shards(const char *source) {
-    size_t n = given(source) ? strlen(source) : 0;
-    return n >= 4 && strcmp(source + n - 4, ".bin") == 0;
+    return given(source) && mz_ends_with(source, ".bin");
 }
 
 // A file's path in the folder that the first shard is in.

@@ -211,8 +211,7 @@ typedef struct images {
 } images;
 
 static bool is_png(const char *name) {
-    const size_t n = strlen(name);
-    return n > 4 && name[0] != '.' && (strcmp(name + n - 4, ".png") == 0 || strcmp(name + n - 4, ".PNG") == 0);
+    return name[0] != '.' && (mz_ends_with(name, ".png") || mz_ends_with(name, ".PNG"));
 }
 
 static mezzo_status list_class(const char *folder, int32_t class, images *list, mz_labelled *out) {

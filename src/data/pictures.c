@@ -330,7 +330,7 @@ fail:
 static mezzo_status add_pair(mz_pictures *p, const char *input, const char *file) {
     const size_t n = strlen(file);
     mz_example example = {.scene = p->scenes, .x = -1, .y = -1};
-    if (n < 5 || (strcmp(file + n - 4, ".png") != 0 && strcmp(file + n - 4, ".npy") != 0))
+    if (n < 5 || (!mz_ends_with(file, ".png") && !mz_ends_with(file, ".npy")))
         return MEZZO_OK;
     if (n - 4 >= sizeof example.name)
         return mz_fail(MEZZO_ERR_FORMAT, "%s/%s: a name of more than %zu bytes", input, file, sizeof example.name - 1);
@@ -431,9 +431,8 @@ static mezzo_status is_dir(const char *path, const char *below, bool *there) {
 }
 
 static mezzo_status open_any(const char *path, mz_pictures *out) {
-    const size_t n = strlen(path);
     bool radio, pairs;
-    if (n > 4 && strcmp(path + n - 4, ".npy") == 0)
+    if (mz_ends_with(path, ".npy"))
         return open_array(path, out);
     MEZZO_TRY(is_dir(path, "png/buildings_complete", &radio));
     MEZZO_TRY(is_dir(path, "input", &pairs));

@@ -175,11 +175,6 @@ static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
     return status;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {
     if (strcmp(name, "byte") == 0)
         return mezzo_tokenizer_create_byte(out);
@@ -220,11 +215,11 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
     *out = NULL;
     if (mz_path_is_dir(path))
         return load_folder(path, out);
-    if (ends_with(path, ".txt") || ends_with(path, ".bpe"))
+    if (mz_ends_with(path, ".txt") || mz_ends_with(path, ".bpe"))
         return mezzo_tokenizer_create_bpe(NULL, path, out);
     json_t *object;
     bool sealed = true;
-    if (ends_with(path, ".model"))
+    if (mz_ends_with(path, ".model"))
         MEZZO_TRY(read_sentencepiece(path, &object));
     else
         MEZZO_TRY(mz_json_load_sealed(path, MAX_FILE, &object, &sealed));

@@ -59,6 +59,7 @@ mezzo_status mz_dir_list(const char *path, char ***names, size_t *count);
 void mz_dir_list_free(char **names, size_t count);
 bool mz_path_exists(const char *path);
 bool mz_path_is_dir(const char *path);
+bool mz_ends_with(const char *name, const char *end); // ".json"
 
 // --- one owner -----------------------------------------------------------------------------------
 // FOLDER/.lock, locked by this process until mz_lock_release or until the process ends, however it ends. The file

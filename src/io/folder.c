@@ -24,6 +24,11 @@ bool mz_path_is_dir(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool mz_ends_with(const char *name, const char *end) {
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
 static mezzo_status make_one_dir(const char *path) {
     if (mkdir(path, 0777) == 0)
         return mz_sync_parent(path);

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "io/file.h"
 #include "models/decoder.h"
 
 static int language_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]) {
@@ -35,11 +36,6 @@ const char *mezzo_model_name(int index) {
     return index >= 0 && index < (int)MZ_COUNT(sizes) ? sizes[index].name : NULL;
 }
 
-static bool is_graph_file(const char *name) {
-    const size_t n = strlen(name), end = strlen(".onnx");
-    return n > end && strcmp(name + n - end, ".onnx") == 0;
-}
-
 static mezzo_status name_graph_file(const char *path, mezzo_model_config *config) {
     *config = (mezzo_model_config){.name = "onnx", .ignore_index = -100};
     if (strlen(path) >= sizeof config->graph)
@@ -52,7 +48,7 @@ static mezzo_status name_graph_file(const char *path, mezzo_model_config *config
 mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) {
     MZ_REQUIRE(name, config);
     const char *names[MZ_COUNT(sizes)];
-    if (is_graph_file(name))
+    if (mz_ends_with(name, ".onnx"))
         return name_graph_file(name, config);
     for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
         if (strcmp(sizes[i].name, name) == 0) {

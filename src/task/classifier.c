@@ -161,11 +161,6 @@ static mezzo_status read_archive(const mz_task_options *o, const char *path, cla
                : mz_fail(MEZZO_ERR_INVALID, "%s has no array '%s', which data.labels (--labels) names", path, c->label);
 }
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t n = strlen(text), m = strlen(end);
-    return n > m && strcmp(text + n - m, end) == 0;
-}
-
 // A shuffle by Fisher and Yates, the same for every run; then the split.
 static mezzo_status split(classifier *c, double part) {
     c->order = mz_alloc((size_t)c->n, sizeof *c->order);
@@ -197,11 +192,11 @@ static mezzo_status open_set(classifier *c, const mz_task_options *o) {
                        mz_given(o->train) ? "train" : "val");
     if (mz_given(o->features) && mz_given(o->path))
         return mz_fail(MEZZO_ERR_INVALID, "data.path and data.features are both set: give one");
-    const bool is_table = mz_given(features) && ends_with(features, ".csv"),
+    const bool is_table = mz_given(features) && mz_ends_with(features, ".csv"),
                is_folder = mz_given(features) && mz_path_is_dir(features);
     if (is_folder && mz_given(o->labels))
         return mz_fail(MEZZO_ERR_INVALID, "data.labels is set, but in %s each folder is a class: remove it", features);
-    if (mz_given(features) && ends_with(features, ".npz")) {
+    if (mz_given(features) && mz_ends_with(features, ".npz")) {
         MEZZO_TRY(read_archive(o, features, c));
         return split(c, mz_given(o->all) ? 1 : o->split);
     }

@@ -61,8 +61,7 @@ static mezzo_status visit_all(const mz_hf_family *family, const mz_model *model,
                               void *user) {
     for (size_t i = 0; i < graph->n_params; i++) {
         const mz_param_spec *spec = &graph->params[i];
-        size_t n = strlen(spec->name), k = strlen(".weight");
-        if (spec->shape.rank == 2 && n > k && strcmp(spec->name + n - k, ".weight") == 0)
+        if (spec->shape.rank == 2 && mz_ends_with(spec->name, ".weight"))
             MEZZO_TRY(visit_weight(family, model, spec, each, user));
     }
     return MEZZO_OK;

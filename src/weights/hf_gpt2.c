@@ -49,11 +49,6 @@ static mezzo_status write_config(const mz_hf_family *family, const mz_model *obj
 }
 
 // --- tensors -------------------------------------------------------------------------------------------------------
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 static mezzo_status map(const mz_hf_family *family, const mz_model *object, const char *name, const mz_shape *shape,
                         mz_hf_parts *out) {
     const mezzo_model_config *model = &object->config;
@@ -61,7 +56,7 @@ static mezzo_status map(const mz_hf_family *family, const mz_model *object, cons
     static const char *const linear[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
     bool transposed = false;
     for (size_t i = 0; i < MZ_COUNT(linear); i++)
-        transposed |= ends_with(name, linear[i]);
+        transposed |= mz_ends_with(name, linear[i]);
     MEZZO_TRY(mz_hf_add_part(out, shape->dim[0], "%s", name));
     out->items[out->count - 1].transposed = transposed;
     return MEZZO_OK;
@@ -69,7 +64,7 @@ static mezzo_status map(const mz_hf_family *family, const mz_model *object, cons
 
 // The causal mask, which older versions saved.
 static bool is_buffer(const char *name) {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+    return mz_ends_with(name, ".attn.bias") || mz_ends_with(name, ".attn.masked_bias");
 }
 
 #define GPT2(type, read, write, rename)                                                                                \

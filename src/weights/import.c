@@ -15,11 +15,6 @@
 #define MAX_CONFIG ((size_t)16 << 20)
 #define MAX_INDEX  ((size_t)256 << 20)
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 // --- opening Hugging Face's files ----------------------------------------------------------------------------------
 static void close_source(mz_import *in) {
     for (size_t i = 0; i < in->n_files && in->gguf == NULL; i++) {
@@ -418,7 +413,7 @@ static bool has_biases(const mz_import *in) {
     for (size_t f = 0; f < in->n_files; f++)
         for (size_t i = 0; i < mz_safetensors_count(in->files[f]); i++) {
             const char *name = mz_safetensors_at(in->files[f], i)->name;
-            if (ends_with(name, ".bias") && !in->family->is_buffer(without_prefix(in, name)))
+            if (mz_ends_with(name, ".bias") && !in->family->is_buffer(without_prefix(in, name)))
                 return true;
         }
     return false;
@@ -495,13 +490,13 @@ static mezzo_status open_source(mz_import *in, const char *path) {
             mz_quote(path).text);
     mz_map_close(&in->map);
     in->map = (mz_map){0};
-    if (!ends_with(file, ".safetensors") && !ends_with(file, ".index.json"))
+    if (!mz_ends_with(file, ".safetensors") && !mz_ends_with(file, ".index.json"))
         return mz_fail(MEZZO_ERR_FORMAT,
                        "%s: weights are read from a Hugging Face folder, a .safetensors file or its .index.json, a "
                        "GGUF file, or llm.c's model file",
                        mz_quote(path).text);
     MEZZO_TRY(open_config(in));
-    MEZZO_TRY(ends_with(file, ".index.json") ? open_index(in, file) : add_file(in, file));
+    MEZZO_TRY(mz_ends_with(file, ".index.json") ? open_index(in, file) : add_file(in, file));
     return list_tensors(in);
 }
 

@@ -523,13 +523,8 @@ static mezzo_status check_mezzo(const char *path) {
     return status;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 static mezzo_status load(const char *path, mz_yaml **out) {
-    if (!ends_with(path, ".py"))
+    if (!mz_ends_with(path, ".py"))
         return mz_yaml_load(path, out);
     char *text;
     size_t n;

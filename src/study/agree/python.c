@@ -18,11 +18,6 @@ static bool is_word(char c) {
     return isalnum((unsigned char)c) || c == '_' || c == '.';
 }
 
-static void skip_comment(scan *s) {
-    while (s->at < s->end && *s->at != '\n')
-        s->at++;
-}
-
 // Reads a string, as YAML's single-quoted one. false: an escape, which no setting of precision needs, or no end.
 static bool read_string(scan *s) {
     char quote = *s->at++;
@@ -102,7 +97,8 @@ static bool read_value(scan *s) {
     while (s->at < s->end && (*s->at != '\n' || s->depth > 0)) {
         bool known = true;
         if (*s->at == '#') {
-            skip_comment(s);
+            while (s->at < s->end && *s->at != '\n')
+                s->at++;
         } else if (*s->at == '\n') {
             s->lines++;
             s->at++;

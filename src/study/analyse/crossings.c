@@ -79,12 +79,6 @@ static void find_scatter(const mz_curve *c, scatter *s) {
         s->timing /= (double)timed;
 }
 
-static mz_noise noise_of(const scatter *s) {
-    if (s->freedom > 0)
-        return MZ_NOISE_SHAPES;
-    return s->timing > 0 ? MZ_NOISE_TIMING : MZ_NOISE_UNKNOWN;
-}
-
 // Standard errors of few repeats are themselves uncertain: Student's t says by how much. Where pairs scatter too, the
 // draw of their pooled variance already does.
 static double draw_timing(const scatter *s, const mz_pair *p, normals *n) {
@@ -229,7 +223,7 @@ mezzo_status mz_curve_crossings(mz_curve *c, const mz_pair *pairs, size_t n, int
         medians[i] = log(c->points[i].speedup.median);
     }
     find_scatter(c, &s);
-    c->noise = noise_of(&s);
+    c->noise = s.freedom > 0 ? MZ_NOISE_SHAPES : s.timing > 0 ? MZ_NOISE_TIMING : MZ_NOISE_UNKNOWN;
     if (c->noise != MZ_NOISE_UNKNOWN) {
         drawn = mz_alloc(count * c->n, sizeof *drawn);
         if (drawn == NULL)

@@ -11,14 +11,6 @@ static const char *plural(size_t n) {
     return n == 1 ? "" : "s";
 }
 
-// "p < 1e-70" or "p = 0.031"
-static void add_p(mz_text *t, const mz_sign_test *s) {
-    if (s->log10_p < -4)
-        mz_text_addf(t, "p = 10^%.1f", s->log10_p);
-    else
-        mz_text_addf(t, "p = %.2g", s->p);
-}
-
 // --- the two questions ---------------------------------------------------------------------------------------------
 static void answer_faster(const mz_analysis *a, mz_text *t) {
     const mz_study *s = a->study;
@@ -36,10 +28,10 @@ static void answer_faster(const mz_analysis *a, mz_text *t) {
                  100 * (double)a->sign.wins / (double)n, 100 * wins.low, 100 * wins.high, a->speedup.median,
                  a->median_interval.low, a->median_interval.high, a->speedup.q1, a->speedup.q3, a->speedup.min,
                  a->speedup.max);
-    mz_text_addf(t, "%s: exact two-sided sign test, ",
+    const bool tiny = a->sign.log10_p < -4;
+    mz_text_addf(t, "%s: exact two-sided sign test, p = ",
                  a->sign.p < 0.05 ? "The split is not even" : "That is not distinguishable from 50/50");
-    add_p(t, &a->sign);
-    mz_text_addf(t, ".\n");
+    mz_text_addf(t, tiny ? "10^%.1f.\n" : "%.2g.\n", tiny ? a->sign.log10_p : a->sign.p);
 }
 
 static void describe_crossing(const mz_analysis *a, const mz_curve *c, int k, mz_text *t) {

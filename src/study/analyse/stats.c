@@ -112,18 +112,15 @@ fail:
 }
 
 // --- sign test -----------------------------------------------------------------------------------------------------
-// log of Binomial(n, 1/2) at k.
-static double log_binomial(int64_t n, int64_t k) {
-    return lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) - (double)n * log(2);
-}
-
 mz_sign_test mz_sign(int64_t wins, int64_t losses, int64_t ties) {
     int64_t n = wins + losses, k = wins < losses ? wins : losses;
     mz_sign_test t = {.wins = wins, .losses = losses, .ties = ties, .p = 1, .log10_p = 0};
     if (2 * k >= n) // an even split: every split is at least as uneven
         return t;
     // The lower tail up to k, from its largest term down; both tails are equal, so twice that.
-    double top = log_binomial(n, k), sum = 0, term = 1;
+    // That is Binomial(n, 1/2) at k; top: its logarithm.
+    double top = lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) - (double)n * log(2);
+    double sum = 0, term = 1;
     for (int64_t i = k; i >= 0 && term > sum * 1e-18; i--) {
         sum += term;
         term *= (double)i / (double)(n - i + 1);

@@ -163,12 +163,6 @@ static void judge_missing_scaler(mz_judge *j) {
                      t->steps);
 }
 
-static void judge_step(mz_judge *j, const state *s, const mz_torch_event *e) {
-    if (s->scaled && !s->unscaled && !e->scaled_by_step && s->backwards > 0)
-        mz_judge_add(j, MZ_FINDING_STEP_SCALED, e->at, NULL,
-                     "the loss scale is %.0f, and the gradients' norm at the step is %.4g", s->scale, e->norm);
-}
-
 static void judge_order(mz_judge *j) {
     const mz_torch_trace *t = j->trace;
     state s = start_step(&(state){.scale = 1, .sync_at = -1});
@@ -207,7 +201,9 @@ static void judge_order(mz_judge *j) {
             over = true;
             break;
         case MZ_EVENT_OPTIMIZER_STEP:
-            judge_step(j, &s, e);
+            if (s.scaled && !s.unscaled && !e->scaled_by_step && s.backwards > 0)
+                mz_judge_add(j, MZ_FINDING_STEP_SCALED, e->at, NULL,
+                             "the loss scale is %.0f, and the gradients' norm at the step is %.4g", s.scale, e->norm);
             if (!over)
                 judge_accumulation(j, &s, most);
             over = true;

@@ -36,13 +36,6 @@ static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision preci
     return r->loss == NULL || r->seconds == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
 }
 
-static void close_runner(runner *r) {
-    mz_trial_close(r->trial);
-    mezzo_config_free(r->config);
-    mz_free(r->loss);
-    mz_free(r->seconds);
-}
-
 // The loss of a step, into a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments
 // are.
 static void note(runner *r, const mz_step_report *report, int64_t steps) {
@@ -131,8 +124,12 @@ mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_spe
         snprintf(result->device, sizeof result->device, "%s", first.device);
         result->parameters = first.parameters;
     }
-    for (int i = 0; i < o->n_precisions; i++)
-        close_runner(&runners[i]);
+    for (int i = 0; i < o->n_precisions; i++) {
+        mz_trial_close(runners[i].trial);
+        mezzo_config_free(runners[i].config);
+        mz_free(runners[i].loss);
+        mz_free(runners[i].seconds);
+    }
     MEZZO_TRY(status);
     return MEZZO_OK;
 }

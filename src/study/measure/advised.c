@@ -79,18 +79,13 @@ static mezzo_status choose(mezzo_device *device, const mz_advised_options *o, co
 }
 
 // --- timing ---------------------------------------------------------------------------------------------------------
-static mezzo_status time_step(mz_rig *rig, const mz_advised_options *o, double *seconds) {
-    const mz_repeats once = {.iters = 1, .stop = o->stop};
-    int n;
-    return mz_rig_time(rig, MZ_TIMED_STEP, &once, seconds, &n);
-}
-
 // Steps of the two in turn, so that other load touches neighbours alike. The first three prepare and warm up.
 static mezzo_status time_in_turn(mz_rig *rigs[2], const mz_advised_options *o, double ratios[CHANGE_STEPS]) {
+    const mz_repeats once = {.iters = 1, .stop = o->stop};
     double seconds[2];
-    for (int k = -3; k < CHANGE_STEPS; k++) {
+    for (int k = -3, n; k < CHANGE_STEPS; k++) {
         for (int i = 0; i < 2; i++)
-            MEZZO_TRY(time_step(rigs[i], o, &seconds[i]));
+            MEZZO_TRY(mz_rig_time(rigs[i], MZ_TIMED_STEP, &once, &seconds[i], &n));
         if (k == -2 && seconds[0] + seconds[1] > CHANGE_SECOND)
             return mz_fail(MEZZO_ERR_UNSUPPORTED, "two steps take %.1f s: not timed", seconds[0] + seconds[1]);
         if (k >= 0)

@@ -114,8 +114,7 @@ mezzo_status mz_device_report(mezzo_device *device, const volatile sig_atomic_t 
 }
 
 mezzo_status mz_device_report_write(const json_t *report, const char *path) {
-    const size_t n = strlen(path);
-    if (n >= 5 && strcmp(path + n - 5, ".json") == 0)
+    if (mz_ends_with(path, ".json"))
         return mz_json_save(path, report);
     mz_text html = {0};
     html.status = mz_json_page("mezzo doctor", report, &html);

@@ -22,13 +22,6 @@ typedef struct results {
     size_t n, cap;
 } results;
 
-static void free_results(results *r) {
-    for (size_t i = 0; i < r->n; i++)
-        mz_free(r->list[i].values);
-    mz_free(r->list);
-    *r = (results){0};
-}
-
 // --- what a run computes -------------------------------------------------------------------------------------------
 static bool same_name(const result *a, const result *b) {
     return strcmp(a->op, b->op) == 0 && strcmp(a->module, b->module) == 0 && strcmp(a->phase, b->phase) == 0;
@@ -219,7 +212,9 @@ mezzo_status mz_difference_find(const mz_difference_options *o, mz_difference *o
     for (int i = 0; i < 2; i++) {
         mz_trial_close(sides[i].trial);
         mezzo_config_free(sides[i].config);
-        free_results(&both[i]);
+        for (size_t k = 0; k < both[i].n; k++)
+            mz_free(both[i].list[k].values);
+        mz_free(both[i].list);
     }
     return status;
 }

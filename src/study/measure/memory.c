@@ -292,13 +292,6 @@ static size_t read_kilobytes(const char *file, const char *field) {
     return found;
 }
 
-// Starts VmHWM again from what is resident now.
-static bool reset_process_peak(void) {
-    FILE *f = fopen("/proc/self/clear_refs", "w");
-    bool done = f != NULL && fputs("5", f) >= 0;
-    return f != NULL && fclose(f) == 0 && done;
-}
-
 static mezzo_status run_two_steps(mezzo_device *device, const mz_session_options *o) {
     mz_rig *rig;
     MEZZO_TRY(mz_rig_create(device, o, &rig));
@@ -317,7 +310,9 @@ mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *
     malloc_trim(0);
 #endif
     size_t resident = read_kilobytes("/proc/self/status", "VmRSS");
-    bool counts = reset_process_peak();
+    FILE *f = fopen("/proc/self/clear_refs", "w"); // VmHWM starts again from what is resident now
+    bool counts = f != NULL && fputs("5", f) >= 0;
+    counts = f != NULL && fclose(f) == 0 && counts;
     MEZZO_TRY(run_two_steps(device, o));
     MEZZO_TRY(mezzo_device_telemetry(device, &after));
     if (after.memory_peak > 0) { // the device counts

@@ -132,11 +132,6 @@ static mezzo_status add_record(mz_run_log *log, const mz_record *record) {
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
-static void remember(mz_run_log *log, const char *line, size_t n) {
-    log->n_tail = n < sizeof log->tail ? n : sizeof log->tail;
-    memcpy(log->tail, line + n - log->n_tail, log->n_tail);
-}
-
 // Checks whether what was read does not end any more where it did: a rollback, or a run that was resumed, cut the file
 // back, and what was written since may reach further.
 static mezzo_status was_cut(const mz_run_log *log, const mz_lines *lines, bool *cut) {
@@ -161,7 +156,8 @@ static mezzo_status start_anew(mz_run_log *log) {
 
 static mezzo_status read_line(mz_run_log *log, mz_record *record, const char *line, size_t n) {
     log->lines++;
-    remember(log, line, n);
+    log->n_tail = n < sizeof log->tail ? n : sizeof log->tail;
+    memcpy(log->tail, line + n - log->n_tail, log->n_tail);
     mezzo_status status = mz_record_read(record, line, n);
     if (status == MEZZO_OK)
         return add_record(log, record);
