@@ -5,7 +5,7 @@
 #include "io/json.h"
 #include "study/measure/advised.h"
 #include "study/measure/per_op.h"
-#include "study/page/device_page.h"
+#include "study/page/page_text.h"
 #include "train/config.h"
 
 // A GPT whose step takes well under a second on a laptop, where nothing is said.

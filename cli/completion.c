@@ -1,5 +1,5 @@
 // Writes completion scripts for bash, zsh and fish from the tables that --help prints.
-#include "guides.h"
+#include "cli.h"
 
 static void put_without(const char *text, const char *special, const char *instead) {
     for (; *text != '\0'; text++)

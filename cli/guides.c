@@ -1,5 +1,5 @@
 // Prints help and man pages from one list of options.
-#include "guides.h"
+#include "cli.h"
 
 #include "base/precision.h"
 #include "mezzo/version.h"

@@ -1,20 +1,69 @@
-// This process may be a rank of a job: one rank reports the job's failure, and no rank keeps waiting.
+// How a process ends before its work is done: by a signal, or as a rank of a job that failed.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/stop.h"
 #include "cli.h"
 #include "dist/group.h"
 
+// --- signals -------------------------------------------------------------------------------------------------------
+// The first signal to stop asks the work to stop, the second leaves at once; of a command that has nothing to put right
+// the first one does.
+static volatile sig_atomic_t stop;
+static const char *note; // what the first one writes to stderr; NULL: nothing
+
+static void leave(int number) {
+    _exit(number == SIGALRM ? CLI_FAILED : CLI_INTERRUPTED);
+}
+
+static void on_signal(int number) {
+    if (stop)
+        leave(number);
+    stop = number;
+    if (note != NULL && write(STDERR_FILENO, note, strlen(note)) < 0)
+        return; // stderr has no reader
+}
+
+static void catch_signals(void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+#ifdef SIGPWR // Linux: a battery runs out
+    sigaction(SIGPWR, &action, NULL);
+#endif
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
+        sigaction(SIGHUP, &action, NULL);
+}
+
+void cli_leave_on_interrupt(void) {
+    catch_signals(leave);
+}
+
+volatile sig_atomic_t *cli_interrupts(const char *says) {
+    note = says;
+    catch_signals(on_signal);
+    cli_ignore_signals();
+    (void)mz_stop_enter(&stop);
+    return &stop;
+}
+
+const volatile sig_atomic_t *cli_interruptible(void) {
+    return cli_interrupts(NULL);
+}
+
+void cli_ignore_signals(void) {
+    signal(SIGPIPE, SIG_IGN); // a reader that goes away ("| head") is an error of the write, not the end
+    signal(SIGXFSZ, SIG_IGN); // so is a file that may not grow any more
+}
+
+// --- ranks ---------------------------------------------------------------------------------------------------------
+// One rank reports the job's failure, and no rank keeps waiting.
 enum { LEAVES_AFTER = 3 }; // seconds: a thread that waits for a dead rank's data may never come back
 
 static atomic_bool failed;
-
-static void leave(int number) {
-    (void)number;
-    _exit(CLI_FAILED);
-}
 
 static void on_failure(void *user, const char *line, bool tells) {
     (void)user;

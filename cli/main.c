@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "guides.h"
 #include "io/json.h"
 #include "mezzo/version.h"
 

@@ -1,9 +1,33 @@
 // mezzo recipes lists the recipes: YAML files of keys for runs whose result is known.
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "cli.h"
 #include "fields.h"
 #include "io/file.h"
 #include "io/yaml.h"
 
+// --- what is installed beside the command: recipes, documents, the Python module -----------------------------------
+bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t size) {
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0)
+        return false;
+    self[length] = '\0';
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < n; i++) {
+        snprintf(folder, size, "%.4000s/%s", self, places[i]);
+        char *whole = realpath(folder, NULL);
+        if (whole != NULL)
+            snprintf(folder, size, "%s", whole);
+        free(whole);
+        if (whole != NULL && mz_path_is_dir(folder))
+            return true;
+    }
+    return false;
+}
+
+// --- recipes -------------------------------------------------------------------------------------------------------
 static bool find_folder(char *folder, size_t size) {
     static const char *const places[] = {"../share/mezzo/recipes", "../../recipes", "../recipes"};
     return cli_find_folder(places, MZ_COUNT(places), folder, size);

@@ -3,7 +3,7 @@
 
 #include "cli.h"
 #include "io/file.h"
-#include "study/page/run_page.h"
+#include "study/page/run_log.h"
 
 enum { RUNS_MAX = 16 };
 

@@ -7,7 +7,7 @@
 #include "base/precision.h"
 #include "io/file.h"
 #include "mezzo/mezzo.h"
-#include "study/page/device_page.h"
+#include "study/page/page_text.h"
 #include "io/json.h"
 
 static void add_versions(json_t *report) {

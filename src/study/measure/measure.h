@@ -100,7 +100,7 @@ void mz_gradient_free(mz_gradient *gradient);
 // models.
 double mz_gradient_error(const mz_gradient *gradient, const mz_gradient *reference);
 
-// --- schemes (schemes.c): bytes a parameter, by formula ------------------------------------------------------------
+// --- schemes (memory.c): bytes a parameter, by formula -------------------------------------------------------------
 // How a recipe keeps a model of which only the number of parameters is known.
 typedef struct mz_scheme {
     const char *name;

@@ -6,7 +6,7 @@
 #include "study/measure/measure.h"
 #include "study/analyse/pairs.h"
 
-// --- the out-of-memory ladder (ladder.c) ---------------------------------------------------------------------------
+// --- the out-of-memory ladder (sweep.c) ----------------------------------------------------------------------------
 // base → recompute → ga2 (two micro batches of half the size) → half_batch → half_seq. A rung keeps what the rungs
 // before it did; one that the shape does not have (an odd batch has no ga2) is left out.
 typedef struct mz_rung {

@@ -1,5 +1,3 @@
-#include "study/page/device_page.h"
-
 #include "study/page/page_text.h"
 
 // The head has the title twice. A per cent sign of the style is written twice.

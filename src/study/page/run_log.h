@@ -101,4 +101,10 @@ typedef struct mz_point {
 // and always the first and the last value. Returns how many.
 size_t mz_series_thin(const mz_series *series, size_t buckets, mz_point *points);
 
+// --- their page (run_page.c) ---------------------------------------------------------------------------------------
+// One HTML page that needs nothing else: curves, samples, configuration, the precision of every op of logs[0 … n),
+// drawn by the charting library that the build found. Curves of more than 2,000 points are thinned to what looks the
+// same. UNSUPPORTED: the build found no charting library; MEMORY. The caller frees *html with mz_text_free.
+mezzo_status mz_run_page(const mz_run_log *logs, int n, const char *title, mz_text *html);
+
 #endif

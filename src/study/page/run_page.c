@@ -1,4 +1,4 @@
-#include "study/page/run_page.h"
+#include "study/page/run_log.h"
 
 #include <limits.h>
 #include <math.h>
