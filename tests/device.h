@@ -27,4 +27,14 @@ static inline bool test_device_opens(void) {
     return opens;
 }
 
+// For a TEST_GROUP: the device is each test's *state.
+static inline int test_open_device(void **state) {
+    return mezzo_device_open(test_device(), 1, (mezzo_device **)state) != MEZZO_OK;
+}
+
+static inline int test_close_device(void **state) {
+    mezzo_device_close(*state);
+    return 0;
+}
+
 #endif

@@ -93,21 +93,44 @@ static inline void tiny_clean(const char *out) {
     must(mz_dir_remove(out));
 }
 
-// Every file of two checkpoints, byte for byte.
+// Whether a file is the same in two folders, byte for byte.
+static inline bool tiny_equal(const char *a, const char *b, const char *file) {
+    char path[4200], *x, *y;
+    size_t n, m;
+    snprintf(path, sizeof path, "%s/%s", a, file);
+    must(mz_file_read(path, 1 << 24, &x, &n));
+    snprintf(path, sizeof path, "%s/%s", b, file);
+    must(mz_file_read(path, 1 << 24, &y, &m));
+    const bool equal = n == m && memcmp(x, y, n) == 0;
+    mz_free(x);
+    mz_free(y);
+    return equal;
+}
+
+static inline void tiny_same_file(const char *a, const char *b, const char *file) {
+    if (!tiny_equal(a, b, file))
+        fail_msg("%s: %s differs from %s", file, a, b);
+}
+
+// Every file of two checkpoints.
 static inline void tiny_same(const char *a, const char *b) {
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
-    for (size_t i = 0; i < MZ_COUNT(files); i++) {
-        char path_a[4200], path_b[4200], *data_a, *data_b;
-        size_t n_a, n_b;
-        snprintf(path_a, sizeof path_a, "%s/%s", a, files[i]);
-        snprintf(path_b, sizeof path_b, "%s/%s", b, files[i]);
-        must(mz_file_read(path_a, 1 << 24, &data_a, &n_a));
-        must(mz_file_read(path_b, 1 << 24, &data_b, &n_b));
-        if (n_a != n_b || memcmp(data_a, data_b, n_a) != 0)
-            fail_msg("%s and %s differ", path_a, path_b);
-        mz_free(data_a);
-        mz_free(data_b);
-    }
+    tiny_same_file(a, b, "model.safetensors");
+    tiny_same_file(a, b, "optimizer.safetensors");
+    tiny_same_file(a, b, "state.json");
+}
+
+// Two runs of those arguments have the same losses and the same checkpoint, to the bit.
+static inline void tiny_runs_alike(const char *const *a, const char *const *b) {
+    tiny_log log_a = {0}, log_b = {0};
+    mezzo_train_result result_a, result_b;
+    tiny_clean("a");
+    tiny_clean("b");
+    must(tiny_run("a", a, &log_a, &result_a));
+    must(tiny_run("b", b, &log_b, &result_b));
+    for (int64_t s = 1; s <= result_a.steps; s++)
+        if (log_a.loss[s] != log_b.loss[s])
+            fail_msg("step %lld: loss %.17g and %.17g", (long long)s, log_a.loss[s], log_b.loss[s]);
+    tiny_same(result_a.checkpoint, result_b.checkpoint);
 }
 
 #endif

@@ -17,19 +17,6 @@ static char *read_text(const char *folder, const char *file) {
     return text;
 }
 
-static void same_file(const char *a, const char *b, const char *file) {
-    char path[4200], *x, *y;
-    size_t n, m;
-    snprintf(path, sizeof path, "%s/%s", a, file);
-    must(mz_file_read(path, 1 << 24, &x, &n));
-    snprintf(path, sizeof path, "%s/%s", b, file);
-    must(mz_file_read(path, 1 << 24, &y, &m));
-    if (n != m || memcmp(x, y, n) != 0)
-        fail_msg("%s: %s differs from %s", file, a, b);
-    mz_free(x);
-    mz_free(y);
-}
-
 // state.json, but for the validation at the end of a run that came to one.
 static void same_state(const char *a, const char *b) {
     char *x = read_text(a, "state.json"), *y = read_text(b, "state.json");
@@ -129,8 +116,8 @@ static void skipping(const char *precision, const char *accumulation, int lag, c
             fail_msg("%s, %s: %lld steps skipped, %d warnings", faults[i].fault, precision, (long long)b.skipped,
                      with.warnings);
         expect_record("with", faults[i].kind, "skip", faults[i].names);
-        same_file(a.checkpoint, b.checkpoint, "model.safetensors");
-        same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+        tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        tiny_same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
         same_scaler(a.checkpoint, b.checkpoint);
         if (strncmp(precision, "fp8", 3) == 0)
             same_table(a.checkpoint, b.checkpoint);
@@ -170,10 +157,10 @@ TEST(test_skip_in_a_later_micro_batch) {
     must(faulty("without", "drop@5.1:batch", 0, fewer, &log, &a));
     must(faulty("with", "nan@5.2:h.0.attn/attention", 1, args, &log, &b));
     expect_record("with", "activation", "skip", "step 5, micro batch 2: first in attention of h.0.attn");
-    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+    tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
     must(faulty("with", "nan@5.3:batch", 0, args, &log, &b));
     expect_record("with", "batch", "skip", "micro batch 3");
-    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+    tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
 }
 
 // Back to step 3's checkpoint, and on after the bad batch: the run that saw batches 1, 2, 3 and 6, 7, ….
@@ -189,9 +176,9 @@ static void rolling_back(const char *more) {
             must(faulty("with", faults[i].fault, lag, args, &log, &b));
             expect_record("with", faults[i].kind, "rollback", faults[i].names);
             assert_int_equal(b.skipped, 0);
-            same_file(a.checkpoint, b.checkpoint, "model.safetensors");
-            same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
-            same_file(a.checkpoint, b.checkpoint, "state.json");
+            tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+            tiny_same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+            tiny_same_file(a.checkpoint, b.checkpoint, "state.json");
         }
 }
 
@@ -216,9 +203,9 @@ TEST(test_rollback_in_8_bits) {
         expect_record("with", "gradients", "rollback", "linear_dx of h.1.attn.c_attn (backward)");
         if (i < 2)
             same_table(a.checkpoint, b.checkpoint);
-        same_file(a.checkpoint, b.checkpoint, "model.safetensors");
-        same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
-        same_file(a.checkpoint, b.checkpoint, "state.json");
+        tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        tiny_same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+        tiny_same_file(a.checkpoint, b.checkpoint, "state.json");
     }
 }
 
@@ -251,14 +238,14 @@ TEST(test_stop) {
             must_fail(faulty("with", faults[i].fault, lag, args, &log, &b), MEZZO_ERR_NUMERIC, faults[i].names,
                       "step-00000004");
             expect_record("with", faults[i].kind, "stop", faults[i].names);
-            same_file(a.checkpoint, b.checkpoint, "model.safetensors");
-            same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
+            tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+            tiny_same_file(a.checkpoint, b.checkpoint, "optimizer.safetensors");
             same_state(a.checkpoint, b.checkpoint);
             if (i > 1)
                 continue;
             must(tiny_run("with", on, &log, &b));
             must(faulty("without", NULL, lag, whole, &log, &a));
-            same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+            tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
         }
 }
 
@@ -288,7 +275,7 @@ TEST(test_a_parameter_goes_bad) {
     for (int lag = 0; lag < 2; lag++) {
         must(faulty("with", fault, lag, args, &log, &b));
         expect_record("with", "parameters", "rollback", "parameter h.1.mlp.c_fc.weight");
-        same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+        tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
         assert_int_equal(faulty("with", fault, lag, none, &log, &b), MEZZO_ERR_NUMERIC);
         assert_false(mz_path_exists("with/checkpoints/step-00000004"));
         must_fail(faulty("with", fault, lag, stop, &log, &b), MEZZO_ERR_NUMERIC, "step-00000003");
@@ -430,7 +417,7 @@ TEST(test_a_parameter_on_disk) {
     poison_on_disk("with/checkpoints/step-00000004", "h.0.mlp.c_fc.weight", 5);
     must_fail(tiny_run("with", stop, &log, &b), MEZZO_ERR_FORMAT, "h.0.mlp.c_fc.weight", "element 5");
     must(tiny_run("with", skip, &log, &b)); // from step 2
-    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+    tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
 }
 
 // An infinite second moment: its parameter would stand still for ever, and nothing else would tell. Found when the
@@ -490,7 +477,7 @@ TEST(test_no_unsound_checkpoint_is_saved) {
     must(mezzo_checkpoint_find("with/checkpoints", false, path, sizeof path));
     assert_string_equal(path, "with/checkpoints/step-00000002");
     must(tiny_run("with", on, &log, &b));
-    same_file(a.checkpoint, b.checkpoint, "model.safetensors");
+    tiny_same_file(a.checkpoint, b.checkpoint, "model.safetensors");
 }
 
 TEST_GROUP(tiny_setup, NULL)

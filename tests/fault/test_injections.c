@@ -68,20 +68,7 @@ static mezzo_status run(const char *out, const trial *t, const char *policy, int
 }
 
 static bool same(const char *a, const char *b) {
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
-    bool equal = true;
-    for (size_t i = 0; i < MZ_COUNT(files) && equal; i++) {
-        char path[4200], *x, *y;
-        size_t n, m;
-        snprintf(path, sizeof path, "%s/%s", a, files[i]);
-        must(mz_file_read(path, 1 << 24, &x, &n));
-        snprintf(path, sizeof path, "%s/%s", b, files[i]);
-        must(mz_file_read(path, 1 << 24, &y, &m));
-        equal = n == m && memcmp(x, y, n) == 0;
-        mz_free(x);
-        mz_free(y);
-    }
-    return equal;
+    return tiny_equal(a, b, "model.safetensors") && tiny_equal(a, b, "optimizer.safetensors");
 }
 
 // The run that the trial must come to, made once: kind 0 untouched, 1 skip, 2 rollback, 3 stop. Its last checkpoint.

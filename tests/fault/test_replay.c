@@ -43,20 +43,10 @@ static mezzo_status run(const char *out, const trial *t, int64_t every, int64_t 
 }
 
 static bool same(const char *a, const char *b, int64_t step) {
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
-    bool equal = true;
-    for (size_t i = 0; i < MZ_COUNT(files) && equal; i++) {
-        char path[256], *x, *y;
-        size_t n, m;
-        snprintf(path, sizeof path, "%s/checkpoints/step-%08lld/%s", a, (long long)step, files[i]);
-        must(mz_file_read(path, 1 << 24, &x, &n));
-        snprintf(path, sizeof path, "%s/checkpoints/step-%08lld/%s", b, (long long)step, files[i]);
-        must(mz_file_read(path, 1 << 24, &y, &m));
-        equal = n == m && memcmp(x, y, n) == 0;
-        mz_free(x);
-        mz_free(y);
-    }
-    return equal;
+    char x[256], y[256];
+    snprintf(x, sizeof x, "%s/checkpoints/step-%08lld", a, (long long)step);
+    snprintf(y, sizeof y, "%s/checkpoints/step-%08lld", b, (long long)step);
+    return tiny_equal(x, y, "model.safetensors") && tiny_equal(x, y, "optimizer.safetensors");
 }
 
 static uint32_t draw(uint64_t seed, uint64_t k, uint32_t n) {

@@ -141,13 +141,4 @@ TEST(texts_that_are_no_loss_are_refused) {
     must_fail(mz_graph_term_check(&loss.term[0]), MEZZO_ERR_INVALID, "nll of a: 3 weights for 4 classes");
 }
 
-static int open_device(void **state) {
-    return mezzo_device_open(test_device(), 1, (mezzo_device **)state) != MEZZO_OK;
-}
-
-static int close_device(void **state) {
-    mezzo_device_close(*state);
-    return 0;
-}
-
-TEST_GROUP(open_device, close_device)
+TEST_GROUP(test_open_device, test_close_device)

@@ -6,19 +6,6 @@
 #define TINY_MOE                                                                                                       \
     "--model=glm4_moe", "--layers=3", "--heads=2", "--d-model=16", "--experts=4", "--kv-heads=1", "--qk-norm"
 
-static void runs_alike(const char *const *a, const char *const *b) {
-    tiny_log log_a = {0}, log_b = {0};
-    mezzo_train_result result_a, result_b;
-    tiny_clean("a");
-    tiny_clean("b");
-    must(tiny_run("a", a, &log_a, &result_a));
-    must(tiny_run("b", b, &log_b, &result_b));
-    for (int64_t s = 1; s <= result_a.steps; s++)
-        if (log_a.loss[s] != log_b.loss[s])
-            fail_msg("step %lld: loss %.17g and %.17g", (long long)s, log_a.loss[s], log_b.loss[s]);
-    tiny_same(result_a.checkpoint, result_b.checkpoint);
-}
-
 TEST(test_the_same_bits) {
     static const char *const precisions[] = {"--precision=fp32", "--precision=bf16", "--precision=fp16",
                                              "--precision=fp8"};
@@ -26,7 +13,7 @@ TEST(test_the_same_bits) {
         const char *plain[] = {TINY_MOE, "--steps=12", precisions[i], "--seq-len=32", "--grad-accum=2", NULL};
         const char *again[] = {TINY_MOE,         "--steps=12",  precisions[i], "--seq-len=32",
                                "--grad-accum=2", "--recompute", "--threads=2", NULL};
-        runs_alike(plain, again);
+        tiny_runs_alike(plain, again);
     }
 }
 

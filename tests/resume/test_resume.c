@@ -2,24 +2,11 @@
 // give the same bits, in every precision. Seen to fail with the data position left out of a resume.
 #include "tiny_run.h"
 
-static void runs_alike(const char *const *a, const char *const *b) {
-    tiny_log log_a = {0}, log_b = {0};
-    mezzo_train_result result_a, result_b;
-    tiny_clean("a");
-    tiny_clean("b");
-    must(tiny_run("a", a, &log_a, &result_a));
-    must(tiny_run("b", b, &log_b, &result_b));
-    for (int64_t s = 1; s <= result_a.steps; s++)
-        if (log_a.loss[s] != log_b.loss[s])
-            fail_msg("step %lld: loss %.17g and %.17g", (long long)s, log_a.loss[s], log_b.loss[s]);
-    tiny_same(result_a.checkpoint, result_b.checkpoint);
-}
-
 static void broken_off(const char *precision, const char *extra, int64_t least_skipped_before);
 
 TEST(test_the_same_run_twice) {
     const char *args[] = {"--steps=20", "--precision=bf16", "--dropout=0.1", "--grad-accum=2", NULL};
-    runs_alike(args, args);
+    tiny_runs_alike(args, args);
 }
 
 TEST(test_another_seed_is_another_run) {
@@ -36,11 +23,11 @@ TEST(test_recompute_changes_nothing) {
     const char *off[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", NULL};
     const char *on[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute", NULL};
     const char *light[] = {"--steps=12", "--precision=bf16", "--dropout=0.1", "--recompute-light", NULL};
-    runs_alike(off, on);
+    tiny_runs_alike(off, on);
     // Light recomputation applies GELU to its stored 16-bit input; cuBLASLt's epilogue had applied it to the FP32 sum,
     // so that gradients differ by that rounding there (docs/dev/CUDA.md).
     if (strncmp(test_device(), "cuda", 4) != 0)
-        runs_alike(off, light);
+        tiny_runs_alike(off, light);
     // With more than 4,096 rows a kernel of compute capability 9.0 makes GELU's result again in backward, whatever is
     // repeated.
     const char *rows[] = {"--steps=3", "--precision=bf16", "--dropout=0.1", "--batch-size=257", "--seq-len=16", NULL,
@@ -48,9 +35,9 @@ TEST(test_recompute_changes_nothing) {
     const char *again[MZ_COUNT(rows)];
     memcpy(again, rows, sizeof rows);
     again[MZ_COUNT(rows) - 2] = "--recompute";
-    runs_alike(rows, again);
+    tiny_runs_alike(rows, again);
     again[MZ_COUNT(rows) - 2] = "--recompute-light";
-    runs_alike(rows, again);
+    tiny_runs_alike(rows, again);
 }
 
 static const char *further[2]; // options of broken_off's runs, after `extra`
@@ -68,7 +55,7 @@ TEST(test_narrow_operands_change_no_rule) {
         const char *two[] = {"--steps=8",      ways[i][0],    "--dropout=0.1",
                              "--grad-accum=4", "--recompute", "--threads=2",
                              ways[i][1],       ways[i][2],    NULL};
-        runs_alike(one, two);
+        tiny_runs_alike(one, two);
     }
     further[0] = "--emulate-rounding=stochastic";
     further[1] = "--emulate-hadamard=true";
@@ -84,7 +71,7 @@ TEST(test_threads_change_nothing) {
         const char *precision = i == 0 ? "--precision=fp32" : "--precision=bf16";
         const char *one[] = {"--steps=12", precision, "--d-model=64", "--seq-len=32", "--threads=1", NULL};
         const char *two[] = {"--steps=12", precision, "--d-model=64", "--seq-len=32", "--threads=2", NULL};
-        runs_alike(one, two);
+        tiny_runs_alike(one, two);
     }
 }
 
@@ -135,7 +122,7 @@ TEST(test_short_moments_resume) {
         broken_off("bf16", kinds[k], 0);
         const char *one[] = {"--steps=12", "--precision=bf16", kinds[k], "--dropout=0.1", "--threads=1", NULL};
         const char *two[] = {"--steps=12", "--precision=bf16", kinds[k], "--dropout=0.1", "--threads=2", NULL};
-        runs_alike(one, two);
+        tiny_runs_alike(one, two);
     }
 }
 

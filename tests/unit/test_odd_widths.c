@@ -141,13 +141,4 @@ TEST(every_width_trains) {
     mezzo_device_close(ref);
 }
 
-static int open_device(void **state) {
-    return mezzo_device_open(test_device(), 1, (mezzo_device **)state) != MEZZO_OK;
-}
-
-static int close_device(void **state) {
-    mezzo_device_close(*state);
-    return 0;
-}
-
-TEST_GROUP(open_device, close_device)
+TEST_GROUP(test_open_device, test_close_device)
