@@ -40,6 +40,12 @@ typedef struct mz_update_bucket {
 
 #define MZ_MOMENTS (MZ_KIND_MOMENTS + 1) // the kinds', and after them, where it is kept, ema
 
+typedef struct mz_quantize_op { // quantizes a parameter after its update
+    mz_update_op op;
+    int param;
+    bool separately; // no group's `update_quantized` writes its data
+} mz_quantize_op;
+
 struct mezzo_optimizer {
     mezzo_params *params;   // borrowed
     mezzo_device *device;   // borrowed
@@ -70,10 +76,8 @@ struct mezzo_optimizer {
     // Low copies of the first format are written by the update itself, of a second one by `refresh` after it.
     mz_update_op stats, unscale, clip, control, refresh, reset;
     // The parameters' 8-bit data that the update does not write itself are quantized after it.
-    mz_update_op *quantize_ops;
-    int *quantize_of; // per op: the parameter
+    mz_quantize_op *quantize_ops;
     int n_quantize_ops;
-    bool *quantize_separately;  // per op: no group's `update_quantized` writes them
     uint64_t quantized_version; // params' that the ops above know of
     struct mz_stacks *stacks;   // of groups whose kind is per matrix (orthogonal.h)
     mz_update_bucket *buckets;  // on a device with streams: the updates in pieces

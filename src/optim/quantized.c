@@ -38,7 +38,7 @@ static bool owns_index(const mezzo_optimizer *opt, int index) {
 
 void mz_optimizer_free_quantize(mezzo_optimizer *opt) {
     for (int i = 0; i < opt->n_quantize_ops; i++)
-        mz_prepared_free(&opt->quantize_ops[i].prepared);
+        mz_prepared_free(&opt->quantize_ops[i].op.prepared);
     for (int g = 0; g < opt->n_groups; g++) {
         mz_group *group = &opt->groups[g];
         void **const tables[] = {&group->d_plain, &group->d_quantized};
@@ -51,11 +51,7 @@ void mz_optimizer_free_quantize(mezzo_optimizer *opt) {
         group->n_quantized = group->n_plain = 0;
     }
     mz_free(opt->quantize_ops);
-    mz_free(opt->quantize_of);
-    mz_free(opt->quantize_separately);
     opt->quantize_ops = NULL;
-    opt->quantize_of = NULL;
-    opt->quantize_separately = NULL;
     opt->n_quantize_ops = 0;
 }
 
@@ -112,7 +108,8 @@ static mezzo_status make_quantized(mezzo_optimizer *opt, mz_group *group, mz_seg
         if (code >= 0) {
             quantized[group->n_quantized++] = quantized_of(opt, i, code);
             for (int k = 0; k < opt->n_quantize_ops; k++)
-                opt->quantize_separately[k] = opt->quantize_separately[k] && opt->quantize_of[k] != opt->index[i];
+                if (opt->quantize_ops[k].param == opt->index[i])
+                    opt->quantize_ops[k].separately = false;
         }
         for (size_t k = opt->begin[i]; code < 0 && k < opt->begin[i + 1]; k++)
             rest[group->n_plain++] = opt->segments[k];
@@ -174,17 +171,14 @@ mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *opt, size_t *scratch
     if (p->quantized.n == 0)
         return MEZZO_OK;
     opt->quantize_ops = mz_alloc((size_t)p->quantized.n, sizeof *opt->quantize_ops);
-    opt->quantize_of = mz_alloc((size_t)p->quantized.n, sizeof *opt->quantize_of);
-    opt->quantize_separately = mz_alloc((size_t)p->quantized.n, sizeof *opt->quantize_separately);
-    if (opt->quantize_ops == NULL || opt->quantize_of == NULL || opt->quantize_separately == NULL)
+    if (opt->quantize_ops == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int i = 0; i < p->quantized.n; i++) {
         const int index = p->quantized.list[i].param;
         if (p->quantized.list[i].frozen || (!all && !owns_index(opt, index)))
             continue;
-        opt->quantize_of[opt->n_quantize_ops] = index;
-        opt->quantize_separately[opt->n_quantize_ops] = true;
-        mz_update_op *op = &opt->quantize_ops[opt->n_quantize_ops++];
+        opt->quantize_ops[opt->n_quantize_ops] = (mz_quantize_op){.param = index, .separately = true};
+        mz_update_op *op = &opt->quantize_ops[opt->n_quantize_ops++].op;
         op->call = mz_quantized_call(&p->quantized.list[i], &p->scales);
         MEZZO_TRY(mz_prepare(opt->device, &op->call, &op->prepared));
         *scratch = op->prepared.workspace > *scratch ? op->prepared.workspace : *scratch;
@@ -194,21 +188,21 @@ mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *opt, size_t *scratch
 
 mezzo_status mz_optimizer_issue_quantize(mezzo_optimizer *opt, mz_sequence *into) {
     for (int i = 0; i < opt->n_quantize_ops; i++)
-        if (opt->quantize_separately[i])
-            MEZZO_TRY(mz_issue(opt->device, into, &opt->quantize_ops[i].prepared, &opt->quantize_ops[i].call,
+        if (opt->quantize_ops[i].separately)
+            MEZZO_TRY(mz_issue(opt->device, into, &opt->quantize_ops[i].op.prepared, &opt->quantize_ops[i].op.call,
                                opt->scratch, NULL));
     return MEZZO_OK;
 }
 
 mezzo_status mz_optimizer_defer_quantize(mezzo_optimizer *opt, int first, int n, mz_sequence *into) {
     for (int i = 0; i < opt->n_quantize_ops; i++) {
+        const mz_quantize_op *q = &opt->quantize_ops[i];
         bool moved = false;
         for (int k = first; k < first + n; k++)
-            moved = moved || opt->index[opt->owner[k]] == opt->quantize_of[i];
-        const bool own = owns_index(opt, opt->quantize_of[i]);
+            moved = moved || opt->index[opt->owner[k]] == q->param;
+        const bool own = owns_index(opt, q->param);
         if (moved || (!own && first == 0)) // others' codes, which the new scales concern
-            MEZZO_TRY(mz_sequence_defer(into, MZ_STREAM_DEFERRED, &opt->quantize_ops[i].prepared,
-                                        &opt->quantize_ops[i].call, NULL));
+            MEZZO_TRY(mz_sequence_defer(into, MZ_STREAM_DEFERRED, &q->op.prepared, &q->op.call, NULL));
     }
     return MEZZO_OK;
 }
