@@ -8,7 +8,7 @@
 #include "study/measure/kernels.h"
 #include "io/json.h"
 
-// --- what is asked -------------------------------------------------------------------------------------------------
+// --- options -------------------------------------------------------------------------------------------------------
 typedef struct asked {
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     int n_precisions;

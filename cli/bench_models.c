@@ -27,7 +27,7 @@ typedef struct models {
     mezzo_device_info device;
 } models;
 
-// --- what is asked -------------------------------------------------------------------------------------------------
+// --- options -------------------------------------------------------------------------------------------------------
 static int parse_sizes(models *m) {
     const char *list = cli_text("models", NULL);
     if (cli_has("all-models"))

@@ -105,7 +105,7 @@ static int read_byte(talk *t, bool prompts, const sigset_t *before, char *byte) 
     return read(STDIN_FILENO, byte, 1) == 1;
 }
 
-// The next line, or the whole input; false at the end, and where *code says that a signal ended it.
+// Reads the next line, or the whole input; false at the end, and where *code says that a signal ended it.
 static bool read_message(talk *t, mz_text *line, int *code) {
     const char end = cli_has("whole") ? '\0' : '\n';
     sigset_t signals, before;

@@ -161,7 +161,7 @@ void cli_wrap(const char *text, int at, int indent, int most);
 void cli_wrap_line(const char *text, int at, int indent); // up to CLI_COLUMNS, with its line end
 // A paragraph of at most CLI_COLUMNS on stdout, with its line end; line ends that begin the text are kept.
 void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-// A text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
+// Prints a text that a model or a file made: bytes as they are, but on a terminal control characters become "?".
 void cli_print_text(FILE *to, const char *text, size_t n);
 // A name that was typed or read, for a line of output: what would drive a terminal as blanks, as mz_text_tame has it.
 typedef struct cli_shown {
@@ -210,7 +210,7 @@ int cli_json_print(json_t *result);                 // takes the reference; NULL
 
 // A result as JSON with --json, or as lines whose titles take `width` columns; `word` as in cli_fields_lines.
 int cli_print_fields(const cli_field *fields, size_t n, const void *row, const char *word, int width);
-// A text that the library made, on stdout; then it is freed.
+// Prints a text that the library made to stdout, and frees it.
 int cli_print_made(mz_text *text);
 
 // --- figures (report.c) --------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ typedef struct cli_plot {
 } cli_plot;
 int cli_plot_parse(cli_plot *plot);                         // --plot FOLDER/NAME.svg or .png
 int cli_plotted(mezzo_status status, const cli_plot *plot); // names the files, or the error
-// With --plot: draw(folder, name, …), and the files are named.
+// With --plot, calls draw(folder, name, …) and prints the files' names.
 #define CLI_PLOT(draw, ...)                                                                                            \
     do {                                                                                                               \
         cli_plot cli_figure;                                                                                           \
@@ -231,7 +231,7 @@ int cli_plotted(mezzo_status status, const cli_plot *plot); // names the files, 
 
 // --- progress (progress.c): one line on stderr, of the terminal's width; elsewhere a line each ten seconds ---------
 void cli_progress_begin(bool quiet); // listens to the library's work, too
-// The line, in place of the one before; `must`: even where the last one is new.
+// Prints the line in place of the one before; `must`: even where the last one is new.
 void cli_progress_line(const char *line, bool must);
 void cli_progress_end(void);                                           // takes the line away: other output follows
 void cli_progress_work(const char *what, int64_t done, int64_t total); // a mz_work_fn

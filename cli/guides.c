@@ -101,7 +101,7 @@ static void print_documents(const char *details) {
         printf("docs/ is %s\n", folder);
 }
 
-// A line for each option and key; a key's section begins with its name.
+// Prints a line for each option and key; a key's section begins with its name.
 static void print_listed(void *user, const cli_listed *o) {
     const char **section = user;
     char left[128], text[1024];

@@ -15,7 +15,7 @@ typedef struct asked {
     mz_memory_plan plan;
 } asked;
 
-// --- what is asked -------------------------------------------------------------------------------------------------
+// --- options -------------------------------------------------------------------------------------------------------
 // "24GiB", "80 GB", "512MiB", "1e9": bytes. "7B", "350M": a count.
 static int parse_amount(const char *option, bool bytes, double *out) {
     static const struct {

@@ -108,7 +108,7 @@ static int unknown_option(const cli_command *command, const char *typed) {
     return cli_wrong("there is no option --%s; mezzo %s --help lists them", typed, command->name);
 }
 
-// One option at argv[i], possibly with its value in argv[i + 1]; *used is how many words it took.
+// Parses one option at argv[i], possibly with its value in argv[i + 1]; *used is the number of words of both.
 static int parse_option(int argc, char **argv, int i, int *used) {
     const cli_command *command = cli_line.command;
     char *typed = argv[i] + (argv[i][1] == '-' ? 2 : 1);

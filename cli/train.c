@@ -184,7 +184,7 @@ static void print_text(const char *folder, const mezzo_config *config, const mez
     printf("  tensorboard --logdir %s\n", quoted);
 }
 
-// Interrupted: where the checkpoint is and how to go on, on stderr; stdout holds results only.
+// Prints to stderr where the checkpoint of an interrupted run is and how to continue; stdout holds results only.
 static void print_interrupted(const char *folder, const mezzo_train_result *r) {
     if (*r->checkpoint == '\0') {
         cli_wrong("interrupted at step %lld; wrote no checkpoint", (long long)r->steps);
@@ -262,8 +262,8 @@ static bool names_model(void) {
     return cli_has("config") || cli_has("recipe") || cli_given_key("train.init") != NULL;
 }
 
-// Without a word on the model: one of a size that this machine trains in minutes, with a context that the text has room
-// for. GPT-2's own size would take days on a CPU.
+// Where the configuration names no model, chooses one of a size that this machine trains in minutes, with a context
+// that the text has room for. GPT-2's own size would take days on a CPU.
 static mezzo_status choose_model(mezzo_config *config) {
     const char *device = cli_key(config, "device.name"), *data = cli_key(config, "data.path");
     mezzo_device *gpu = NULL;

@@ -46,7 +46,7 @@ static const row rows[] = {
     {"error in nvfp4", "counterfactual/nvfp4/relative_error", "", 4, false},
 };
 
-// A curve of `width` characters, each the mean of its stretch of steps; '!' where a value is not finite.
+// Draws a curve of `width` characters, each the mean of its stretch of steps; '!' where a value is not finite.
 static void spark(const mz_series *s, int width, bool logarithmic, char *out, size_t size) {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     double cells[256], low = INFINITY, high = -INFINITY;
@@ -94,7 +94,7 @@ static const char *number_text(const row *r, double x, char *buffer, size_t size
     return buffer;
 }
 
-// The number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not known.
+// Reads the number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not known.
 static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     mezzo_config *config;
     mz_run_config run;

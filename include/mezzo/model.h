@@ -73,7 +73,7 @@ MEZZO_API mezzo_status mezzo_model_build_cached(mezzo_graph *graph, const mezzo_
 typedef enum mezzo_model_part { MEZZO_PART_ENCODE, MEZZO_PART_DECODE } mezzo_model_part;
 MEZZO_API mezzo_status mezzo_model_build_part(mezzo_graph *graph, const mezzo_model_config *config, int64_t batch,
                                               mezzo_model_part part);
-// By its name; LANGUAGE where it is unknown.
+// Finds a purpose by its name; LANGUAGE where the name is unknown.
 MEZZO_API mezzo_model_purpose mezzo_model_task(const mezzo_model_config *config);
 // Every name that mezzo_model_defaults takes, families and sizes; static; NULL past the end.
 MEZZO_API int mezzo_model_count(void);

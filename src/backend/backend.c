@@ -40,7 +40,7 @@ static mezzo_status unknown_device(const char *name) {
     return mz_fail(MEZZO_ERR_INVALID, "unknown device \"%s\": use cpu, cuda, cuda:N, ref or auto", name);
 }
 
-// The number after "cuda:"; 0 when there is none.
+// Reads the number after "cuda:"; 0 when there is none.
 static mezzo_status parse_index(const char *name, size_t length, bool indexed, int *index) {
     *index = 0;
     if (name[length] == '\0')

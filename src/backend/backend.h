@@ -71,13 +71,13 @@ typedef struct mz_takes {
      MZ_BIT(MEZZO_U16) | MZ_BIT(MEZZO_U8))
 #define MZ_SCALINGS_NONE MZ_BIT(MZ_SCALING_NONE)
 
-// Two calls, the second right after the first, in one piece that gives what both give.
+// Serves two calls, the second right after the first, and gives the results of both.
 typedef struct mz_fused_kernel {
     const char *name;
     mezzo_status (*run)(mezzo_device *device, const mz_call *first, const mz_call *second); // the first one's workspace
 } mz_fused_kernel;
 
-// Holds what a device's silicon does at best: measured, with all its units at work.
+// Holds the measured peak rates of a device with all its units at work.
 typedef struct mz_peaks {
     double flops[MEZZO_DTYPE_COUNT]; // per second, by compute dtype (F32, TF32, BF16, F16), products summed in FP32; 0:
                                      // not known
@@ -111,8 +111,8 @@ typedef struct mz_backend {
     // Steps of programs of at most so many rows are short: their updates run beside the next forward, and activations'
     // results are kept, unless a product sums `many_summed` numbers or more (0: there too). 0: no step is short.
     int64_t few_rows, many_summed;
-    // Optional: what runs two neighbouring calls, bound to memory, in one piece; NULL: each for itself. alone: what the
-    // first one makes for the second, no other call reads.
+    // Optional: returns the kernel that serves two neighbouring calls, bound to memory, together; NULL: each has its
+    // own. is_private: no other call reads what the first one makes for the second.
     const mz_fused_kernel *(*fuse_calls)(mezzo_device *device, const mz_call *first, const mz_call *second,
                                          bool is_private);
     // Optional, before they are bound: whether it may come to that, so that what the first one touches has to stay for
@@ -206,7 +206,7 @@ void mz_call_over_padding(mz_call *call);
 mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out);
 // The first kernel of an op's list that serves its extra slots; NULL: none does.
 const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op);
-// The same for one kernel: NULL, or its reason, and *out is empty.
+// Prepares one kernel: returns NULL, or its reason, and *out is empty.
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
 void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
 

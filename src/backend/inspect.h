@@ -76,7 +76,7 @@ typedef struct mz_rounding_sums {
 } mz_rounding_sums;
 enum { MZ_ROUNDING_LONG = 128, MZ_ROUNDING_SHORT = 32, MZ_ROUNDING_SUMS = 1024, MZ_ROUNDING_LANES = 256 };
 
-// What a kernel needs to know of a format.
+// Holds the facts of a format that kernels read.
 typedef struct mz_rounding_form {
     mz_small_form small;
     mz_scale_rule rule;

@@ -76,8 +76,8 @@ size_t mz_alloc_bytes(size_t bytes); // what a block of so many bytes takes: lar
 char *mz_strdup(const char *s);
 char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated
 void mz_free(void *ptr);
-// At the beginning of a public _free or _close: false for NULL, and with a message for an object that was freed before.
-// The last ones are remembered, until their memory is another object.
+// Called at the beginning of a public _free or _close, returns false for NULL, and with a message for an object that
+// was freed before. The last ones are remembered, until their memory is another object.
 bool mz_free_once(const void *object, const char *what);
 uint64_t mz_alloc_count(void);       // calls so far, all threads
 void mz_alloc_fail_after(int64_t n); // fault injection: the n-th call from now fails (0 = next); negative = never
@@ -131,7 +131,7 @@ double mz_cpu_seconds(void); // that the threads of this process have computed
 // package's counter starts again at 0.
 double mz_host_joules(double *range);
 
-// Before a region of OpenMP, once in a process: from then on it may fork, and both processes may train (fork.c).
+// Prepares a process, once and before a region of OpenMP, for forks after which both processes may train (fork.c).
 void mz_survive_fork(void);
 
 #define MZ_COUNT(a) (sizeof(a) / sizeof *(a))

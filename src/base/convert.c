@@ -353,9 +353,9 @@ static bool store_integer(char *dst, mezzo_dtype dtype, int64_t v) {
     }
 }
 
-// An integer as a double that rounds to any narrower format as the integer itself would: a 64-bit integer has more bits
-// than a double, so what does not fit is folded into one sticky bit, far below the rounding position of every format
-// (and well inside the double).
+// Returns an integer as a double that rounds to any narrower format as the integer itself would: a 64-bit integer has
+// more bits than a double, so what does not fit is folded into one sticky bit, far below the rounding position of every
+// format (and well inside the double).
 static double integer_to_sticky(int64_t v) {
     if (v > -(INT64_C(1) << 53) && v < INT64_C(1) << 53)
         return (double)v;

@@ -208,7 +208,7 @@ fail:
 }
 
 // --- saving --------------------------------------------------------------------------------------------------------
-// An interrupted replacement: the old folder goes back to its place if nothing else took it.
+// Undoes an interrupted replacement: moves the old folder back to its place if nothing else has taken it.
 static mezzo_status restore_replaced(const char *final, const char *replaced) {
     if (!mz_path_exists(replaced))
         return MEZZO_OK;

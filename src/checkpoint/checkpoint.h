@@ -68,7 +68,7 @@ mezzo_status mz_state_compare(const char *path, const mezzo_checkpoint *checkpoi
 mezzo_status mz_run_save_facts(const char *path, const mz_checkpoint_run *run); // run.json, read back
 mezzo_status mz_run_load_facts(const char *path, mz_checkpoint_run *out);       // a missing file: nothing is known
 mezzo_status mz_json_set(json_t *object, const char *key, json_t *value);       // takes `value` over, NULL is MEMORY
-// A validation's number: under `sampled` where it is of random batches (*is_sampled), else under `whole`.
+// Reads a validation's number: under `sampled` where it is of random batches (*is_sampled), else under `whole`.
 mezzo_status mz_json_get_number(const char *where, const json_t *object, const char *key, double *out); // null is NaN
 mezzo_status mz_json_get_validation(const char *where, const json_t *object, const char *whole, const char *sampled,
                                     double *out, bool *is_sampled);
@@ -127,7 +127,7 @@ mezzo_status mz_checkpoint_verify(const char *path, int parts, mezzo_checkpoint 
                                   mz_checkpoint_state *state);
 mezzo_status mz_checkpoint_check_sound(const char *path, int parts, const mz_checkpoint_state *state); // finite
 mezzo_status mz_checkpoint_open_tensors(const char *path, const char *file, mz_safetensors **out);
-// By the owner of the folder: an interrupted replacement is put back or taken away, and so is what an interrupted
+// Called by the owner of the folder, undoes or removes an interrupted replacement, and removes what an interrupted
 // save left.
 mezzo_status mz_checkpoint_recover(const char *folder);
 bool mz_checkpoint_plain_name(const char *name); // "" or the name of a file in the run folder itself

@@ -124,8 +124,8 @@ mezzo_status mz_checkpoint_check_sound(const char *folder, int parts, const mz_c
     return MEZZO_OK;
 }
 
-// One candidate: MEZZO_OK where it is whole and, for the parts that are asked for, sound. *whole: only a number in it
-// is wrong.
+// Checks one candidate: MEZZO_OK where it is whole and, for the parts that are asked for, sound. *whole: only a number
+// in it is wrong.
 static mezzo_status try_one(const char *folder, const mz_manifest_entry *entry, int parts, char *path, size_t size,
                             bool *whole) {
     mezzo_checkpoint checkpoint = {0};

@@ -397,7 +397,7 @@ static mezzo_status get_entry(const char *where, const char *name, const json_t 
     return MEZZO_OK;
 }
 
-// Every entry of the file: read, or only checked and given room in the table.
+// Reads every entry of the file, or only checks it and makes a row for it in the table.
 static mezzo_status get_scales(const char *path, json_t *object, mezzo_params *params, bool read) {
     const char *name;
     json_t *list;

@@ -28,7 +28,7 @@ typedef struct mz_added {
 } mz_added;
 void mz_added_free(mz_added *added);
 mezzo_status mz_added_push(mz_added *added, mz_added_token token); // takes over token.text, also where it fails
-// After the last one. MEZZO_ERR_FORMAT: the same text twice, or too many bytes.
+// Builds the trie after the last push. MEZZO_ERR_FORMAT: the same text twice, or too many bytes.
 mezzo_status mz_added_finish(const char *where, mz_added *added);
 int32_t mz_added_find(const mz_added *added, const char *text, size_t n); // the token of exactly this text, or -1
 
@@ -55,7 +55,7 @@ typedef struct mz_added_walk {
 } mz_added_walk;
 mezzo_status mz_added_begin(const mz_added *added, mz_added_hits *hits, void *room, const char *text, size_t n,
                             mz_added_walk *out);
-// The next piece: [*from, *to) of the text, which is *token or, -1, between tokens; *to == *from at the end.
+// Finds the next piece: [*from, *to) of the text, which is *token or, -1, between tokens; *to == *from at the end.
 mezzo_status mz_added_next(mz_added_walk *w, size_t *from, size_t *to, int32_t *token);
 
 #endif

@@ -154,7 +154,8 @@ static void free_node(trainer *t, uint32_t i) {
     t->free_node = i;
 }
 
-// The pair occurs once more or less often in a word; one that occurs more often is found there by its next entry.
+// Records that the pair occurs once more or less often in a word; one that occurs more often is found there by its next
+// entry.
 static mezzo_status change(trainer *t, int32_t left, int32_t right, int sign, uint32_t in) {
     uint32_t which = NONE, i = NONE;
     MEZZO_TRY(get_pair(t, left, right, &which));
@@ -230,7 +231,7 @@ static mezzo_status count_pairs(trainer *t) {
 }
 
 // --- merging -------------------------------------------------------------------------------------------------------
-// The leftmost pair first; what stands before a pair is already merged, what follows is not.
+// Merges the leftmost pair first: tokens before a pair are already merged, tokens after it are not.
 static mezzo_status merge_word(trainer *t, const mz_bpe_merge *m, uint32_t in) {
     word *w = &t->words[in];
     int32_t *s = t->symbols + w->begin;

@@ -21,7 +21,7 @@ void mz_chat_free(mz_chat *chat) {
     *chat = (mz_chat){0};
 }
 
-// --- where templates are kept --------------------------------------------------------------------------------------
+// --- places of templates -------------------------------------------------------------------------------------------
 static mezzo_status copy(const json_t *text, char **out) {
     if (!json_is_string(text))
         return MEZZO_OK;
@@ -549,7 +549,7 @@ mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const
     return status;
 }
 
-// --- how an answer ends --------------------------------------------------------------------------------------------
+// --- ends of answers -----------------------------------------------------------------------------------------------
 // The word that the template writes after an answer; where it writes none, the one that the next message begins with.
 static mezzo_status find_end(const mezzo_tokenizer *tok, const json_t *messages, char **end) {
     static const char answer[] = "4f9c1e";
@@ -585,7 +585,7 @@ mezzo_status mz_chat_find_end(const mezzo_tokenizer *tok, char **end) {
     return status;
 }
 
-// --- what an export says -------------------------------------------------------------------------------------------
+// --- exports -------------------------------------------------------------------------------------------------------
 static mezzo_status write_config(const mz_chat *chat, const char *folder) {
     json_t *object = mz_json_new();
     char *path = mz_format("%s/tokenizer_config.json", folder);

@@ -30,9 +30,9 @@ static bool is_continuation(unsigned char byte) {
     return (byte & 0xC0) == 0x80;
 }
 
-// The byte at which character number int(fraction × characters) starts. A character is what starts with a byte that is
-// no UTF-8 continuation: exact for UTF-8, and defined for any bytes, so that every tokenizer splits a text at the same
-// place.
+// Finds the byte at which character number int(fraction × characters) starts. A character is what starts with a byte
+// that is no UTF-8 continuation: exact for UTF-8, and defined for any bytes, so that every tokenizer splits a text at
+// the same place.
 static mezzo_status split_byte(const text *t, double fraction, size_t *out) {
     uint64_t characters = 0;
     *out = 0;

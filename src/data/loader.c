@@ -145,7 +145,7 @@ static uint64_t uniform(const uint32_t words[2], uint64_t n) {
     return (uint64_t)((unsigned __int128)((uint64_t)words[1] << 32 | words[0]) * n >> 64);
 }
 
-// The file by its weight, then a place in it.
+// Draws a file by its weight, then a place in it.
 static uint64_t draw_weighted(const mezzo_loader *loader, const uint32_t words[4]) {
     const size_t count = loader->stream->count;
     const double at = (double)uniform(words + 2, UINT64_C(1) << 53) * 0x1p-53 * loader->weighted[count];
@@ -172,7 +172,7 @@ static void fill_empty(int32_t *inputs, int32_t *targets, size_t from, size_t to
     }
 }
 
-// One window: inputs[t] is token start + t, targets[t] the one after it, as far as the file goes.
+// Fills one window: inputs[t] is token start + t, targets[t] the one after it, as far as the file goes.
 static mezzo_status fill_row(const mezzo_loader *loader, uint64_t place, int32_t *inputs, int32_t *targets) {
     const mezzo_loader_options *o = &loader->options;
     size_t s = find_segment(loader, place), length = (size_t)o->length;

@@ -131,7 +131,7 @@ static mezzo_status normalize_form(mz_normal_kind kind, mz_normal_room *room, co
     return MEZZO_OK;
 }
 
-// By characters, as Rust's char::to_lowercase: one alone becomes two.
+// Lowers each character as Rust's char::to_lowercase does: a single character becomes two.
 static mezzo_status lower(const char *text, size_t n, mz_text *out) {
     for (size_t at = 0; at < n;) {
         uint32_t code = 0;

@@ -46,7 +46,7 @@ typedef struct mz_normal_room {
 } mz_normal_room;
 void mz_normal_room_free(mz_normal_room *room);
 
-// A text of valid UTF-8; *out is it, or lies in *room until the next call.
+// Normalizes a text of valid UTF-8; *out is the text itself, or lies in *room until the next call.
 mezzo_status mz_normalize(const mz_normals *normals, mz_normal_room *room, const char *text, size_t n, mz_place place,
                           const char **out, size_t *out_n);
 

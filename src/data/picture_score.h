@@ -10,7 +10,7 @@
 float mz_free_space_brightness(const mz_pictures *p, int64_t dx, int64_t dy); // so many pixels away
 void mz_picture_truth(const mz_pictures *p, int64_t example, float *out);
 
-// A sheet of `n` rows: what the picture is predicted from (buildings gray, the transmitter red), the truth, the
+// Makes a sheet of `n` rows: what the picture is predicted from (buildings gray, the transmitter red), the truth, the
 // prediction, and where they differ, from black over red and yellow (a half) to white. Free with mz_picture_free.
 mezzo_status mz_sheet_make(const mz_pictures *p, int64_t n, mz_picture *out); // MEMORY; INVALID where it is too large
 void mz_sheet_add(const mz_pictures *p, int64_t row, int64_t example, const float *predicted, mz_picture *sheet);

@@ -30,7 +30,7 @@ static const char *described(const mz_npy *npy, char out[160]) {
     return out;
 }
 
-// An array as a picture of 8 bits: bytes as they are, fractions of 1 rounded.
+// Takes an array as a picture of 8 bits: bytes as they are, fractions of 1 rounded.
 static mezzo_status take_gray(const char *path, const mz_npy *npy, mz_picture *out) {
     const bool bytes = npy->type == MZ_NPY_U1, fractions = npy->type == MZ_NPY_F4 || npy->type == MZ_NPY_F8;
     const bool gray = npy->rank == 2 || (npy->rank == 3 && npy->dim[2] == 1);

@@ -285,7 +285,7 @@ mz_record_range mz_record_file_part(const mz_record_file *file, double from, dou
                              file->first + (uint64_t)floor(to * n + 0.5)};
 }
 
-// --- what was read -------------------------------------------------------------------------------------------------
+// --- counts --------------------------------------------------------------------------------------------------------
 // 1234567 → "1,234,567"
 static void add_number(mz_text *out, unsigned long long n) {
     if (n >= 1000)

@@ -45,7 +45,7 @@ void mz_shard_close(mz_shard *shard); // zeroed is fine
 // The same checks on bytes in memory.
 mezzo_status mz_shard_parse(const char *where, const void *bytes, size_t n, mz_tokens *out);
 
-// The vocab_size of nanoGPT's meta.pkl, the pickle of a dictionary; 0 where there is no such file. FORMAT: it has none.
+// Reads vocab_size from nanoGPT's meta.pkl, a pickled dictionary; 0 where there is no such file. FORMAT: it has none.
 mezzo_status mz_meta_vocab(const char *path, int64_t *vocab);
 
 // Writes the pieces one after the other as one shard with tokens of `width` bytes, atomically. MEZZO_ERR_INVALID:

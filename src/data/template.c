@@ -71,7 +71,7 @@ static void assign(machine *m, const node *x, const value *is, environment *e) {
         assign(m, x->kids.at[i], items->at[i], e);
 }
 
-// --- what is written ------------------------------------------------------------------------------------------------
+// --- output ---------------------------------------------------------------------------------------------------------
 static void print(machine *m, const value *v) {
     const size_t before = m->out->text.len;
     mz_tpl_say_value(m, m->out, v);

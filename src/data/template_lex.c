@@ -109,7 +109,7 @@ static void comment(lexer *l, size_t p) {
     refuse(l->m, MEZZO_ERR_FORMAT, "a comment without its end");
 }
 
-// After {% raw %}; 0: another tag.
+// Returns the place after {% raw %}; 0: another tag.
 static size_t raw_begin(const lexer *l, size_t p) {
     p = after_space(l, p);
     if (!at(l, p, "raw"))

@@ -282,7 +282,7 @@ static const value *without_side(machine *m, const value *v, const value **a, in
     return at_side(v, a[0], side) ? mz_tpl_part(m, v, from, from + v->length - n) : v;
 }
 
-// The first or the last place, in characters; -1. Bounds are not supported.
+// Returns the first or the last place, in characters; -1: there is none. Bounds are not supported.
 static int64_t place(machine *m, const value *v, const value **a, int side) {
     if (!text_wanted(m, a[0]))
         return -1;

@@ -80,7 +80,7 @@ static void store(machine *m, scope *s, const char *name, size_t n) {
         x->stored = true;
 }
 
-// --- what a scope owns ----------------------------------------------------------------------------------------------
+// --- ownership ------------------------------------------------------------------------------------------------------
 static void visit_all(machine *m, scope *s, const nodes *list) {
     for (size_t i = 0; i < list->n && m->status == MEZZO_OK; i++)
         visit(m, s, list->at[i]);

@@ -179,7 +179,7 @@ const value *mz_tpl_slice(machine *m, const value *v, const value *from, const v
     return v->kind == STRING ? mz_tpl_join(m, mz_tpl_word(m, ""), list, false) : list;
 }
 
-// --- what is written ------------------------------------------------------------------------------------------------
+// --- output ---------------------------------------------------------------------------------------------------------
 void mz_tpl_say(mz_marked_text *out, const char *text, const char *told, size_t n) {
     static const char zeros[64];
     if (n == 0)
@@ -195,7 +195,7 @@ static void say(mz_marked_text *out, const char *text) {
     mz_tpl_say(out, text, NULL, strlen(text));
 }
 
-// With the marks of one byte.
+// Appends a text with the marks of one byte.
 static void say_marked(mz_marked_text *out, const char *text, char mark) {
     for (size_t i = 0; text[i] != '\0'; i++)
         mz_tpl_say(out, &text[i], &mark, 1);
@@ -412,7 +412,7 @@ static void say_json_key(machine *m, mz_marked_text *out, const value *key, cons
     say(out, "\"");
 }
 
-// The order of a map's keys: as they came, or sorted.
+// Returns the order of a map's keys: as they came, or sorted.
 static const int64_t *key_order(machine *m, const value *map, bool sorted) {
     int64_t *order = mz_tpl_room(m, (size_t)map->n * sizeof *order);
     for (int64_t i = 0; order != NULL && i < map->n; i++) {

@@ -20,7 +20,7 @@ static mezzo_status load_kind(const mz_tokenizer_kind *kind, const char *where, 
     return mz_chat_from_json(where, object, &(*out)->chat);
 }
 
-// The `tokenizers` library's form.
+// Returns whether the object has the form of the `tokenizers` library.
 static bool is_published(const json_t *object) {
     return json_object_get(object, "format") == NULL && json_is_object(json_object_get(object, "model"));
 }

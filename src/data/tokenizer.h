@@ -26,7 +26,7 @@ typedef struct mz_tokenizer_kind {
                            mz_token_list *out);
     const char *(*bytes)(const mezzo_tokenizer *tok, int32_t token, size_t *n); // token is in range
     mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // all of tokenizer.json
-    // From the keys of the first form, which "mezzo" in a model of Hugging Face's form has too.
+    // Makes a tokenizer from the keys of the first form, which "mezzo" in a model of Hugging Face's form has too.
     mezzo_status (*load)(const char *where, const json_t *object, mezzo_tokenizer **out);
     // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
     // character.
@@ -74,7 +74,7 @@ bool mz_tokenizer_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
 mezzo_status mz_tokenizer_in_folder(const char *folder,
                                     bool *out); // whether mezzo_tokenizer_load finds one, or refuses
 
-// From the parsed content of tokenizer.json; `where` names it in errors.
+// Makes a tokenizer from the parsed content of tokenizer.json; `where` names it in errors.
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out);
 mezzo_status mz_tokenizer_encode_piece(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base,
                                        mz_place place, mz_token_list *out);

@@ -31,7 +31,7 @@ mezzo_status mz_json_read_parts(mz_json_reader *r, const json_t *object); // nor
 mezzo_status mz_json_show_tokens(mz_json_reader *r);                      // what tokens of characters stand for
 // Patterns of spaces that sentencepiece removes: before a text, of several all but one, after it.
 extern const char *const mz_json_extra_spaces[3];
-// A published pattern; *out NULL: GPT-2's, which ByteLevel has. INVALID: there is none of this name. NULL is "gpt2".
+// Finds a published pattern; *out NULL: GPT-2's, which ByteLevel has. INVALID: the name is unknown. NULL is "gpt2".
 mezzo_status mz_json_pattern_named(const char *name, const char **out);
 
 // --- writing (tokenizer_json_write.c); NULL: out of memory ---------------------------------------------------------

@@ -5,7 +5,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 
-// The number of a text in the model's vocabulary; -1: it has none.
+// Returns the number of a text in the model's vocabulary; -1: it has none.
 static int32_t number_of(mz_json_reader *r, const char *text, size_t n) {
     r->key.len = 0;
     mz_text_add(&r->key, text, n);

@@ -177,7 +177,7 @@ static mezzo_status read_model(model *m, message in) {
     return m->n > 0 ? MEZZO_OK : fail_damaged(m->where);
 }
 
-// --- what is supported ---------------------------------------------------------------------------------------------
+// --- supported models ----------------------------------------------------------------------------------------------
 static mezzo_status refuse(const model *m, const char *what) {
     return mz_fail(MEZZO_ERR_FORMAT, "%s: a model of sentencepiece with %s, which is not supported", m->where, what);
 }

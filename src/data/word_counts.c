@@ -289,7 +289,7 @@ static mezzo_status expect_file(counting *c, const char *path) {
     return MEZZO_OK;
 }
 
-// A file, or all of a folder but what has a name that begins with a dot, in the order of names.
+// Calls `each` for a file, or for all files of a folder in the order of names, except names that begin with a dot.
 static mezzo_status walk(counting *c, const char *path, mezzo_status (*each)(counting *, const char *), int depth) {
     char **names;
     size_t n;

@@ -271,7 +271,7 @@ void mz_group_abort(mz_group *g, const char *reason) {
     mz_member_abort(g->member, line);
 }
 
-// --- what it is ----------------------------------------------------------------------------------------------------
+// --- queries -------------------------------------------------------------------------------------------------------
 int mz_group_rank_of(const mz_group *g) {
     return g != NULL ? g->world.rank : 0;
 }
@@ -300,7 +300,7 @@ const char *mz_group_transport(const mz_group *g) {
     return g != NULL ? g->version : "none";
 }
 
-// --- what it does --------------------------------------------------------------------------------------------------
+// --- operations ----------------------------------------------------------------------------------------------------
 mezzo_status mz_group_run(mz_group *g, mezzo_device *device, const mz_collective *what) {
     if (g != NULL)
         return comm_run(&g->comm, device, what);

@@ -41,7 +41,7 @@ int mz_group_rank_of(const mz_group *group); // 0 … size-1
 int mz_group_size(const mz_group *group);
 int mz_group_host(const mz_group *group);
 int mz_group_hosts(const mz_group *group);
-// The table of all ranks, in order; lives as long as the group. Of NULL: NULL.
+// Returns the table of all ranks, in order; lives as long as the group. Of NULL: NULL.
 const mz_group_rank *mz_group_ranks(const mz_group *group);
 const char *mz_group_transport(const mz_group *group); // "NCCL 2.28.9", "Open MPI v4.1.4 …", "none"
 

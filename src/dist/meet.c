@@ -28,7 +28,8 @@ static mezzo_status resolve(const char *address, int port, struct addrinfo **out
     return MEZZO_OK;
 }
 
-// This host's address for others: of the interface that is named; 127.0.0.1 where all ranks are on this host.
+// Finds this host's address for others: that of the interface that is named; 127.0.0.1 where all ranks are on this
+// host.
 static mezzo_status find_own_address(const mz_world *world, char address[256]) {
     struct ifaddrs *list = NULL;
     char found[NI_MAXHOST] = "";

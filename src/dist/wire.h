@@ -58,7 +58,7 @@ typedef struct mz_wire_buffer {
 mezzo_status mz_wire_append(mz_wire_buffer *b, const void *data, size_t bytes);
 void mz_wire_drop(mz_wire_buffer *b, size_t bytes); // from its front
 void mz_wire_free(mz_wire_buffer *b);
-// The frame at the front, whole, with its payload right after it: true. *bad: what is there is none.
+// Returns whether a whole frame, with its payload right after it, is at the front. *bad: the bytes are no frame.
 bool mz_wire_front(const mz_wire_buffer *b, mz_wire_frame *out, bool *bad);
 mz_wire_frame mz_wire_make(mz_wire_kind kind, int rank, const char *name, size_t bytes);
 // A piece of what can be had now: a sender without end keeps no other one waiting. False: the connection has ended, or

@@ -27,7 +27,7 @@ static mezzo_status read_number(const char *name, long least, long most, int *ou
     return MEZZO_OK;
 }
 
-// --- who -----------------------------------------------------------------------------------------------------------
+// --- ranks ---------------------------------------------------------------------------------------------------------
 static const struct {
     const char *started, *rank, *size, *local_rank, *local_size;
     const char *only_with; // the variable that must be there too; NULL: none
@@ -61,7 +61,7 @@ static mezzo_status read_who(mz_world *w) {
     return MEZZO_OK;
 }
 
-// --- where ---------------------------------------------------------------------------------------------------------
+// --- the meeting point ---------------------------------------------------------------------------------------------
 static mezzo_status copy_text(const char *name, const char *value, char *to, size_t size) {
     if (strlen(value) >= size)
         return mz_fail(MEZZO_ERR_INVALID, "%s is longer than %zu bytes", name, size - 1);

@@ -193,7 +193,7 @@ static int64_t block_of(const char *module, size_t *before) {
     return -1;
 }
 
-// The last number of a block beside this one; of any blocks where `beside` is NULL.
+// Returns the last number of a block beside this one; of any blocks where `beside` is NULL.
 static int64_t last_block(const mezzo_graph *g, const char *beside, size_t before) {
     int64_t last = -1;
     for (size_t i = 0; i < g->n_modules; ++i) {

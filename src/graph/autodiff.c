@@ -139,7 +139,7 @@ mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *tar
     return MEZZO_OK;
 }
 
-// A view with the same elements in the same order.
+// Makes a view with the same elements in the same order.
 static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
     mz_node view = mz_tape_node(t, MZ_OP_reshape);
     add_in(&view, v);
@@ -634,7 +634,7 @@ static const gradient_rule gradient_rules[MZ_OP_COUNT] = {
     [MZ_OP_quantize] = mz_grad_cast, // autocast makes it before there is a gradient
 };
 
-// The loss scale × the input "loss_share".
+// Adds the product of the loss scale and the input "loss_share".
 static mezzo_status add_share(tape *t, int *scale) {
     mezzo_graph *g = t->g;
     mz_value v = {

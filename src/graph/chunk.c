@@ -131,7 +131,7 @@ static bool find_head(const mezzo_graph *g, int index, head *h) {
     return h->gradient < 0 || find_gradient(g, h);
 }
 
-// The rows of a block; 0 = the head stays whole.
+// Returns the rows of a block; 0 = the head stays whole.
 static int64_t block_rows(const mezzo_graph *g, const head *h, int64_t wanted) {
     const mz_value *logits = &g->values[h->logits];
     int64_t rows = mz_shape_rows(&logits->shape);
@@ -170,8 +170,8 @@ static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *ou
     return mz_graph_value(p->g, view, out);
 }
 
-// The quantize of a block of rows. Its data in both layouts have memory of their own, because a block's columnwise data
-// are no view of the whole. An unknown scale is measured for each block.
+// Emits the quantize of a block of rows. Its data in both layouts have memory of their own, because a block's
+// columnwise data are no view of the whole. An unknown scale is measured for each block.
 static mezzo_status emit_rounding(pass *p, int index, int x, int64_t rows, mz_node *out) {
     *out = p->old[index];
     out->in[0] = x;
@@ -294,7 +294,7 @@ static mezzo_status emit_all(pass *p, const head *heads, const int64_t *blocks, 
                 continue;
             if (blocks[k] > 0)
                 MEZZO_TRY(emit_head(p, &heads[k], blocks[k]));
-            else // whole: the loss and its gradient become neighbours all the same, which a device may run in one piece
+            else // whole: the loss and its gradient become neighbours all the same, which a device may fuse
                 MEZZO_TRY(emit_early(p, heads[k].dloss));
         }
         if (!p->moved[i])

@@ -73,7 +73,7 @@ void mz_compose_linear(mz_composition *c) {
     GIVE(linear, y, viewed_as(c, y, &shape));
 }
 
-// Every expert's product of all rows; a row takes its own expert's. x [R, K], w [E, N, K].
+// Computes every expert's product of all rows; a row takes its own expert's. x [R, K], w [E, N, K].
 void mz_compose_grouped_linear(mz_composition *c) {
     mezzo_graph *g = c->g;
     const mezzo_value x = IN(grouped_linear, x), w = IN(grouped_linear, w), offsets = IN(grouped_linear, offsets);
@@ -485,7 +485,7 @@ static mezzo_value along(mz_composition *c, mezzo_value x, int64_t *n) {
     return viewed_as(c, x, &view);
 }
 
-// A column's number, beside each of its elements.
+// Views a column's number as a tensor that broadcasts over the column's elements.
 static mezzo_value beside(mz_composition *c, mezzo_value column, mezzo_value x) {
     return VIEW(column, mezzo_value_dim(c->g, x, 0), 1, mezzo_value_dim(c->g, x, 2));
 }

@@ -65,7 +65,7 @@ static mezzo_status emit_cast(inlining *in, int from, int to) {
     return emit(in->d, n);
 }
 
-// The graph's value for one of the body's, in the format; integers are what they are. which: the index of `as`.
+// Finds the graph's value for one of the body's, in the format; integers are what they are. which: the index of `as`.
 static mezzo_status operand(inlining *in, int v, mezzo_dtype dtype, int which, int *out) {
     mezzo_graph *g = in->d->g;
     *out = in->value[v];

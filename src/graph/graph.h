@@ -178,7 +178,7 @@ mezzo_status mz_graph_hash(const mezzo_graph *graph, uint64_t *hash);
 // Shapes and dtypes of a node's outputs from its inputs and attrs (shape.c): fails naming op, values and both shapes.
 mezzo_status mz_infer(const mezzo_graph *g, const mz_node *node, mz_shape out[MZ_MAX_OUT]);
 
-// After autocast: the format of a parameter's master where the user wants `asked`, and the reason (rule may be NULL).
+// Returns the format of a parameter's master after autocast where the user wants `asked`; *rule (or NULL): why.
 mezzo_master mz_master_of(const mezzo_graph *g, size_t param, mezzo_master asked, const char **rule);
 
 // --- passes --------------------------------------------------------------------------------------------------------
@@ -235,9 +235,9 @@ typedef struct mz_gathering {
 mezzo_status mz_graph_gather(mezzo_graph *g, const mz_gathering *parts);
 
 int mz_main_output(const mz_node *n); // the first that is there; -1: none (explain.c)
-// One row of mezzo_graph_explain for each node of a graph after a pass (explain.c).
+// Makes one row of mezzo_graph_explain for each node of a graph after a pass (explain.c).
 void mz_graph_explain(const mezzo_graph *g, mezzo_explain_fn visit, void *user);
-// A graph after a pass in Graphviz' DOT language, ops coloured by what they store (dot.c). Appends to *out.
+// Writes a graph after a pass in Graphviz' DOT language, ops coloured by what they store (dot.c). Appends to *out.
 mezzo_status mz_graph_dot(const mezzo_graph *g, mz_text *out);
 
 // --- plan ----------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ bool mz_shape_equal(const mz_shape *a, const mz_shape *b) {
     return true;
 }
 
-// The dimension beside the i-th of `of`; 1 where the shape has none.
+// Returns the dimension beside the i-th of `of`; 1 where the shape has none.
 static int64_t beside(const mz_shape *s, const mz_shape *of, int i) {
     int k = i - of->rank + s->rank;
     return k < 0 ? 1 : s->dim[k];

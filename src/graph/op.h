@@ -109,7 +109,7 @@ typedef struct mz_op_info {
 } mz_op_info;
 extern const mz_op_info mz_op_table[MZ_OP_COUNT];
 
-// The entry of slot `index`: past a repeated slot the repeated one, past the end of all others {"", 0}.
+// Returns the entry of slot `index`: past a repeated slot the repeated one, past the end of all others {"", 0}.
 mz_slot mz_op_slot(mz_op op, bool output, int index);
 int mz_op_find_slot(mz_op op, bool output, const char *name); // the slot's number, -1: the op has no slot of this name
 // mz_op_reuses: the input slot whose bytes an output may take (same size and dtype, last use), or -1. mz_op_replaces:
@@ -277,7 +277,7 @@ typedef struct mz_tensor {
     bool columnwise; // 8 bits with scales, transposed: element (row, column) is number column ·
                      // mz_columnwise_pitch(rows) + row, zeros follow each column's last row
 } mz_tensor;
-// The pitch of columns of a columnwise tensor: a multiple of the numbers that 8-bit products read at a time.
+// Returns the pitch of columns of a columnwise tensor: a multiple of the numbers that 8-bit products read at a time.
 static inline int64_t mz_columnwise_pitch(int64_t rows) {
     return (rows + 15) / 16 * 16;
 }

@@ -22,7 +22,7 @@ mz_padded mz_takes_padding(const mz_storage_options *o, mz_op op) {
     return o->takes_padding(op);
 }
 
-// The value's present storage: sources have their own, a block of rows has that of the whole value.
+// Gives each value its present storage: sources have their own, a block of rows has that of the whole value.
 static void store_values(pass *p) {
     mezzo_graph *g = p->g;
     for (size_t i = 0; i < g->n_values; i++) {

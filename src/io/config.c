@@ -21,7 +21,7 @@ static bool same_name(const char *a, size_t an, const char *b, size_t bn) {
     return true;
 }
 
-// The alias after `after` (NULL: the first) and its length; NULL at the end.
+// Returns the alias after `after` (NULL: the first) and its length; NULL at the end.
 static const char *next_alias(const mz_config_row *row, const char *after, size_t *n) {
     const char *at = after ? after + strcspn(after, " |") : row->alias;
     if (!at)

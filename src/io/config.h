@@ -58,7 +58,7 @@ mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *a
                                   int *rest_count);
 
 typedef enum mz_config_origin_kind { MZ_CONFIG_DEFAULT, MZ_CONFIG_FILE, MZ_CONFIG_COMMAND_LINE } mz_config_origin_kind;
-// One value from text, by path, alias or MAP.PATTERN; `where` is what errors and mz_config_origin call the source
+// Sets one value from text, by path, alias or MAP.PATTERN; `where` is what errors and mz_config_origin call the source
 // ("--lr", "config.yaml:3").
 mezzo_status mz_config_set(mz_config *cfg, const char *key, const char *text, mz_config_origin_kind kind,
                            const char *where);

@@ -43,8 +43,8 @@ mezzo_status mz_config_set_text(mz_config_entry *entry, const char *text, mz_con
 // The same for a map that is read already; takes over the pairs when it returns MEZZO_OK.
 mezzo_status mz_config_set_pairs(mz_config_entry *entry, mz_config_pairs *pairs, mz_config_origin_kind kind,
                                  const char *where);
-// One entry of a map: replaces the entry of the same pattern in its place, else comes last. Entries of weaker origin
-// stay.
+// Sets one entry of a map: replaces the entry of the same pattern in its place, else comes last. Entries of weaker
+// origin stay.
 mezzo_status mz_config_set_pair(mz_config_entry *entry, const char *key, size_t key_size, const char *value,
                                 mz_config_origin_kind kind, const char *where);
 mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t key_size, const char *value);

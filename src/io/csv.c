@@ -273,7 +273,7 @@ static mezzo_status not_a(const mz_csv *csv, size_t row, int column, const char 
                    *cell != '\0' ? mz_quote(cell).text : "nothing");
 }
 
-// The cell without blanks around it, in buf; false when it is too long to be a number.
+// Copies the cell without blanks around it to buf; false when it is too long to be a number.
 static bool trimmed(const char *cell, char *buf, size_t size) {
     cell += strspn(cell, " \t");
     size_t n = strlen(cell);

@@ -97,7 +97,7 @@ mezzo_status mz_map_check(const void *bytes);
 mezzo_status mz_map_end(mz_map *map, mezzo_status status); // checks and closes: of a map that was cut IO, else `status`
 // These bytes of a map are read soon: asks the system for them, no more, and does not wait.
 void mz_map_expect(const void *bytes, size_t n);
-// The whole file, NUL-terminated, owned by the caller (mz_free). Larger than max_bytes is MEZZO_ERR_FORMAT.
+// Reads the whole file, NUL-terminated, owned by the caller (mz_free). Larger than max_bytes is MEZZO_ERR_FORMAT.
 mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t *size);
 // The same of a file that is text in some format, in the one form that its parser sees: without a UTF-8 byte order mark
 // and with LF for CRLF. UTF-16 and UTF-32 are MEZZO_ERR_FORMAT, by their byte order marks. Training text is not read by

@@ -24,7 +24,7 @@ typedef enum mz_gguf_type {
 
 // Q8_0 keeps 32 neighbours of a row in 34 bytes: the scale as FP16, then a signed byte each.
 enum { MZ_Q8_0_VALUES = 32, MZ_Q8_0_BYTES = 34 };
-// From 32 values, which are finite: scale = max |x| / 127, rounded half away from zero. False: the scale exceeds FP16.
+// Packs 32 finite values: scale = max |x| / 127, rounded half away from zero. False: the scale exceeds FP16.
 bool mz_q8_0_pack(const float *values, unsigned char *out);
 float mz_q8_0_value(const unsigned char *data, int64_t i); // the i-th of a row of blocks
 

@@ -42,7 +42,7 @@ mezzo_status mz_json_save(const char *path, const json_t *value);
 // The same, and takes the value and the path, which is allocated; NULL of either: out of memory.
 mezzo_status mz_json_save_owned(json_t *value, char *path);
 
-// The same with a last member "crc32c", eight hexadecimal digits: the checksum of all bytes before that member's
+// Saves the same with a last member "crc32c", eight hexadecimal digits: the checksum of all bytes before that member's
 // comma. *written (may be NULL): the whole file's.
 mezzo_status mz_json_save_sealed(const char *path, const json_t *value, mz_written *written);
 // The same where the root may have no other member: "crc32c" is the last one of the root's last, an object.
@@ -58,7 +58,7 @@ void mz_json_add_text(mz_text *out, const char *text);
 mezzo_status mz_json_get_int(const char *where, const json_t *object, const char *key, int64_t min, int64_t max,
                              int64_t *out);
 mezzo_status mz_json_get_double(const char *where, const json_t *object, const char *key, double *out);
-// A list of at most `most` numbers above 0, as FP32; what is left of out[most] becomes 0.
+// Reads a list of at most `most` numbers above 0, as FP32; what is left of out[most] becomes 0.
 mezzo_status mz_json_get_floats(const char *where, const json_t *object, const char *key, size_t most, float *out);
 json_t *mz_json_number(double x);                       // null where x is not finite: JSON has no NaN
 json_t *mz_json_interval(double low, double high);      // [low, high]

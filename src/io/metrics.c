@@ -27,7 +27,7 @@ struct mz_metrics {
 };
 
 // --- going on after a break ----------------------------------------------------------------------------------------
-// The record's step, or MEZZO_ERR_FORMAT.
+// Reads the record's step, or returns MEZZO_ERR_FORMAT.
 static mezzo_status line_step(const char *where, const char *line, size_t n, int64_t *step) {
     json_t *object;
     MEZZO_TRY(mz_json_parse(where, line, n, 4, &object));

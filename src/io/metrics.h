@@ -40,12 +40,12 @@ typedef mezzo_status (*mz_metrics_fn)(void *user, int64_t step, const mz_metric 
 mezzo_status mz_metrics_open_to(mz_metrics_fn take, void *user, mz_metrics **out);
 void mz_metrics_close(mz_metrics *metrics); // NULL is fine
 
-// One record, {"step": N, "NAME": VALUE, …}, written whole with one write. Numbers are the shortest that read back
-// exactly; JSON has no infinities, so those are the strings "NaN", "Infinity", "-Infinity". TensorBoard gets numbers,
-// integers and truth values as scalars, and a text when it is new or has changed.
+// Writes one record, {"step": N, "NAME": VALUE, …}, written whole with one write. Numbers are the shortest that read
+// back exactly; JSON has no infinities, so those are the strings "NaN", "Infinity", "-Infinity". TensorBoard gets
+// numbers, integers and truth values as scalars, and a text when it is new or has changed.
 mezzo_status mz_metrics_write(mz_metrics *metrics, int64_t step, const mz_metric *values, size_t count);
-// To TensorBoard only; nothing without it. Counts by bucket (mz_tfevents_add_counts), collected and then written as one
-// event.
+// Writes to TensorBoard only, and nothing without it. Counts by bucket (mz_tfevents_add_counts), collected and then
+// written as one event.
 mezzo_status mz_metrics_add_counts(mz_metrics *metrics, const char *name, const double *edges, const double *counts,
                                    size_t n);
 mezzo_status mz_metrics_write_counts(mz_metrics *metrics, int64_t step);

@@ -13,17 +13,17 @@ typedef struct mz_picture {
     uint8_t *pixels;                 // [height, width, channels]; owned
 } mz_picture;
 
-// A gray picture of any PNG: 16 bits become 8, colours their luminance, transparency is dropped. *out is zeroed on
-// failure. FORMAT names `where` and what is wrong; MEMORY; UNSUPPORTED.
+// Reads any PNG as a gray picture: 16 bits become 8, colours their luminance, transparency is dropped. *out is zeroed
+// on failure. FORMAT names `where` and what is wrong; MEMORY; UNSUPPORTED.
 mezzo_status mz_png_parse(const char *where, const void *bytes, size_t n, mz_picture *out);
 mezzo_status mz_png_read(const char *path, mz_picture *out); // the same of a file; IO names it
 // Reads a file with `channels` 1 as above, or 3: RGB, gray ones thrice the same.
 mezzo_status mz_png_read_channels(const char *path, int channels, mz_picture *out);
 // How many channels the picture of a file has by its header: 1 or 3. FORMAT: not a PNG file.
 mezzo_status mz_png_channels(const char *path, int *channels);
-// The file as a whole in memory, owned by the caller (mz_free). `level` is zlib's, 0 to 9.
+// Encodes the whole file in memory, owned by the caller (mz_free). `level` is zlib's, 0 to 9.
 mezzo_status mz_png_encode(const mz_picture *picture, int level, uint8_t **bytes, size_t *n);
-// To a file, atomically. IO names it.
+// Writes a file atomically. IO names it.
 mezzo_status mz_png_write(const char *path, const mz_picture *picture);
 mezzo_status mz_picture_make(int64_t height, int64_t width, int64_t channels, mz_picture *out); // black
 void mz_picture_free(mz_picture *picture);                                                      // zeroed is fine

@@ -112,7 +112,7 @@ static mezzo_status plan_items(const char *path, const mz_safetensors_item *item
     return MEZZO_OK;
 }
 
-// One more member of a JSON object; jansson takes the value, and says no to text that is not UTF-8.
+// Adds a member to a JSON object; jansson takes over the value, and refuses text that is not UTF-8.
 static bool put(json_t *object, const char *key, json_t *value) {
     return json_object_set_new(object, key, value) == 0;
 }

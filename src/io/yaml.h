@@ -35,7 +35,7 @@ const mz_yaml_node *mz_yaml_root(const mz_yaml *yaml);                     // NU
 void mz_yaml_free(mz_yaml *yaml);                                          // NULL is fine
 const mz_yaml_node *mz_yaml_get(const mz_yaml_node *map, const char *key); // NULL: not a map, or no such key
 
-// A scalar null: ~, null, or nothing at all, not quoted.
+// Returns whether the node is a scalar null: ~, null, or nothing at all, not quoted.
 bool mz_yaml_is_null(const mz_yaml_node *node);
 // "text" as a scalar that reads back as itself: plain where that is safe, else in double quotes.
 void mz_yaml_add_scalar(mz_text *out, const char *text);

@@ -454,8 +454,8 @@ static mezzo_value mixture(const decoder *d, mezzo_value x, mezzo_value *offsets
 }
 
 // --- the model -----------------------------------------------------------------------------------------------------
-// A branch of a block, from its norm to its norm: x [B, T, C] → what is added to the residual stream. *offsets: NULL
-// for attention.
+// Builds a branch of a block, from its norm to its norm: x [B, T, C] → what is added to the residual stream. *offsets:
+// NULL for attention.
 static mezzo_value branch(const decoder *d, int64_t index, mezzo_value x, mezzo_value *offsets) {
     const mezzo_model_config *c = &d->config;
     const mz_decoder_names *names = d->names;
@@ -500,7 +500,7 @@ static void join(mezzo_graph *g, mezzo_value *all, int64_t n, int axis) {
     }
 }
 
-// All layers' offsets in one output.
+// Keeps all layers' offsets in one output.
 static mezzo_status keep_offsets(mezzo_graph *g, mezzo_value *all, int64_t n) {
     join(g, all, n, 0);
     return n > 0 ? mezzo_graph_output(g, "experts", all[0]) : MEZZO_OK;

@@ -116,7 +116,7 @@ struct mz_maker {
 };
 extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet, mz_model_onnx;
 
-// A family's model with these keys. INVALID as mezzo_model_check.
+// Makes a family's model with these keys. INVALID as mezzo_model_check.
 mezzo_status mz_model_of(const mezzo_model_config *config, mz_model *out);
 mz_model_sizes mz_model_sizes_of(const mz_model *model);
 const char *mz_model_name(const mz_model *model);                   // its named size, its file's name, or its maker's
@@ -124,7 +124,7 @@ const char *mz_model_config_name(const mezzo_model_config *config); // its file'
 // "12 layers, 12 heads, width 768, context 1024, vocabulary 50257"
 void mz_model_summary(const mz_model *model, char *out, size_t size);
 int mz_model_inputs(const mz_model *model, const mz_form *form, mz_input out[MZ_MODEL_INPUTS]);
-// The only caller of a maker's build. INVALID: a batch or length that does not fit, a part that the model has not.
+// Builds a model by its maker. INVALID: a batch or length that does not fit, a part that the model has not.
 mezzo_status mz_model_build(const mz_model *model, const mz_form *form, mezzo_graph *graph);
 // Every entry of its description in order, as a checkpoint keeps it, until `put` fails.
 mezzo_status mz_model_describe(const mz_model *model, mz_fact_fn put, void *user);

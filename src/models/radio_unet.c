@@ -141,7 +141,7 @@ static mezzo_value up(unet *u, mezzo_value x) {
 }
 
 // --- the objective -------------------------------------------------------------------------------------------------
-// The mean of weight·(y - target)².
+// Returns the mean of weight·(y - target)².
 static mezzo_value squares(mezzo_graph *g, mezzo_value y, mezzo_value target, mezzo_value weight) {
     mezzo_value d = mezzo_sub(g, y, target);
     return mezzo_mean(g, mezzo_mul(g, mezzo_mul(g, d, d), weight), -1);

@@ -92,7 +92,7 @@ static double clipped(const mz_diffusion_sampler *sampler, double x) {
     return !sampler->clip ? x : x < -1 ? -1 : x > 1 ? 1 : x;
 }
 
-// From t to t - s: x - C·s - s/√t·ε + √(s·(t - s)/t)·noise, with C = -x_0 and x_0 = x - C·t - √t·ε.
+// Steps from t to t - s: x - C·s - s/√t·ε + √(s·(t - s)/t)·noise, with C = -x_0 and x_0 = x - C·t - √t·ε.
 static double decoupled_step(const mz_diffusion_sampler *sampler, double t, double s, double x, double c, double noise,
                              double fresh) {
     c = -clipped(sampler, x - c * t - sqrt(t) * noise);

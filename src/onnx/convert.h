@@ -121,7 +121,7 @@ mezzo_status mz_onnx_rotary(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_value *cosines,
                           const mz_onnx_value *sines, bool *done);
 
-// An axis from the front; -1 where the value has none of that number.
+// Returns an axis counted from the front; -1 where the value has none of that number.
 int mz_onnx_axis(int64_t axis, int rank);
 mezzo_status mz_onnx_bad_axis(mz_onnx_call *call, int64_t axis);
 // Output 0 is input 0 in another shape of as many elements.

@@ -5,7 +5,7 @@
 #include "onnx/convert.h"
 
 // --- known numbers -------------------------------------------------------------------------------------------------
-// NumPy's rules for two shapes. False: they do not fit.
+// Broadcasts two shapes by NumPy's rules. False: they do not fit.
 static bool broadcast(int rank_a, const int64_t *a, int rank_b, const int64_t *b, int *rank, int64_t *out) {
     int64_t made[MEZZO_MAX_RANK];
     *rank = rank_a > rank_b ? rank_a : rank_b;

@@ -112,7 +112,7 @@ static size_t width_of(int type) {
     }
 }
 
-// The numbers that a tensor of the file brings itself.
+// Returns the number of values that the file stores for a tensor.
 static size_t stored(const MzPb__Tensor *tensor) {
     const size_t width = width_of(tensor->data_type);
     if (tensor->has_raw_data)

@@ -195,7 +195,7 @@ mezzo_status mz_onnx_recognize(mz_onnx_call *call, int node, bool *done) {
     return MEZZO_OK;
 }
 
-// --- what they become ----------------------------------------------------------------------------------------------
+// --- replacements --------------------------------------------------------------------------------------------------
 static mz_onnx_value *value_of(const mz_onnx_match *m, char letter) {
     return m->value[letter - 'a'];
 }

@@ -193,7 +193,7 @@ static void letters_of(const term *a, const term *without, const term *in, term 
             out->letter[out->n++] = a->letter[i];
 }
 
-// An operand as [batch, rows, columns], of the letters of each.
+// Makes an operand [batch, rows, columns] by the letters of each.
 static mezzo_status as_matrices(mz_onnx_call *call, int in, const term *t, const term *const parts[3], int64_t sizes[3],
                                 mezzo_value *out) {
     mezzo_graph *g = call->build->g;

@@ -370,7 +370,7 @@ mezzo_value mz_onnx_strided(mezzo_graph *g, mezzo_value v, int axis, int64_t beg
     return mz_onnx_shaped(g, v, rank, dim);
 }
 
-// One axis of a slice: x becomes the piece, and `at` has its shape.
+// Slices one axis: x becomes the piece, and `at` has its shape.
 static mezzo_status slice_axis(mz_onnx_call *call, mz_onnx_value *at, mezzo_value *v, int axis, int64_t first,
                                int64_t last, int64_t step) {
     const int64_t size = at->dim[axis], low = step < 0 ? -1 : 0, high = step < 0 ? size - 1 : size;

@@ -156,8 +156,8 @@ const char *mz_onnx_module(mz_onnx_build *build, const char *name);
 void *mz_onnx_take(mz_onnx_build *build, size_t count, size_t size); // until the build ends; NULL: no memory, error set
 // Known numbers as an output, for the caller to fill.
 mezzo_status mz_onnx_host(mz_onnx_call *call, int out, bool integer, int rank, const int64_t *dim, double **numbers);
-// An output of the graph. mz_onnx_give_as: dimension i is the value's perm[i]. mz_onnx_give_integers: F32 stands for
-// integers.
+// Sets an output of the graph. mz_onnx_give_as: dimension i is the value's perm[i]. mz_onnx_give_integers: F32 stands
+// for integers.
 mezzo_status mz_onnx_give(mz_onnx_call *call, int out, bool integer, int rank, mezzo_value value);
 mezzo_status mz_onnx_give_as(mz_onnx_call *call, int out, bool integer, int rank, mezzo_value value, const int *perm);
 mezzo_status mz_onnx_give_same(mz_onnx_call *call, const mz_onnx_value *x); // output 0 is x, whatever it is
@@ -167,7 +167,7 @@ mezzo_status mz_onnx_get(mz_onnx_call *call, int in, mezzo_value *out);
 mezzo_status mz_onnx_value_of(mz_onnx_call *call, mz_onnx_value *value, mezzo_value *out); // the same of any value
 mezzo_status mz_onnx_number(mz_onnx_call *call, int in, mezzo_value *out);                 // the same, as F32
 mezzo_status mz_onnx_index(mz_onnx_call *call, int in, mezzo_value *out);                  // the same, as I32
-// In another order: dimension i of `value`, brought to `rank` dimensions by ones in front, is dimension perm[i] of
+// Permutes dimensions: dimension i of `value`, brought to `rank` dimensions by ones in front, is dimension perm[i] of
 // *out.
 mezzo_status mz_onnx_ordered(mz_onnx_call *call, mz_onnx_value *value, int rank, const int *perm, mezzo_value *out);
 mezzo_status mz_onnx_base(mz_onnx_call *call, mz_onnx_value *value, mezzo_value *out);

@@ -71,7 +71,7 @@ void mz_onnx_free_params(mezzo_onnx *onnx) {
 }
 
 // --- which initializers are weights, and in which order ------------------------------------------------------------
-// A tensor of the file as known numbers.
+// Reads a tensor of the file as known numbers.
 static mezzo_status known(mz_onnx_build *build, const MzPb__Tensor *tensor, mz_onnx_value *value) {
     value->rank = (int)tensor->n_dims;
     for (int i = 0; i < value->rank; i++) {

@@ -629,7 +629,7 @@ double mezzo_schedule_lr(const mezzo_schedule *schedule, int64_t step) {
     return mz_schedule_lr(&update, step);
 }
 
-// --- looking at it -------------------------------------------------------------------------------------------------
+// --- queries -------------------------------------------------------------------------------------------------------
 mezzo_step_info mz_step_info_of(const mz_opt_state *s) {
     return (mezzo_step_info){.step = s->step,
                              .skipped = s->skipped,

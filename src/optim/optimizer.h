@@ -178,7 +178,7 @@ static inline const char *mz_optimizer_matrices(const mezzo_optimizer *optimizer
             return optimizer->groups[g].kind->name;
     return "none";
 }
-// For checkpoints: moment `which` (0 … n_moments-1) of owned parameter `i`, FP32, host side, however it is stored.
+// Returns, for checkpoints, the name of moment `which` (0 … n_moments-1) of owned parameter `i`.
 const char *mz_optimizer_moment_name(const mezzo_optimizer *optimizer, int which,
                                      int i);        // "exp_avg"; NULL: it has none
 static inline bool mz_moment_is_signed(int which) { // of 8-bit data: m and v of optimizers.def

@@ -119,7 +119,7 @@ static int64_t stored_row(const mz_param *p, int64_t row) {
     return row / s->inner[d] * s->pitch[d] + row % s->inner[d];
 }
 
-// The parts of owned parameter i; returns how many.
+// Finds the parts of owned parameter i and returns their number.
 static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o, part *out) {
     const mz_param *p = &opt->params->list[opt->index[i]];
     const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
@@ -164,7 +164,7 @@ static bool keeps_rows(const mz_group *group) {
     return group->kind->reads.orthogonal && group->kind->reads.beta2;
 }
 
-// --- where they lie --------------------------------------------------------------------------------------------------
+// --- places ---------------------------------------------------------------------------------------------------------
 static size_t aligned(size_t bytes) {
     return mz_align_up(bytes, (size_t)ALIGN * 4);
 }
@@ -224,7 +224,7 @@ static mezzo_status add_segments(mezzo_optimizer *opt, mz_stack *s, const part *
     return MEZZO_OK;
 }
 
-// A broadcast of elements of the scratch; neighbours from one rank are one.
+// Adds a broadcast of elements of the scratch; neighbours from one rank are one.
 static mezzo_status add_broadcast(struct mz_stacks *k, size_t first, int root, int64_t place, int64_t count) {
     const size_t n = k->n_collectives;
     if (n > first && k->collectives[n - 1].root == root &&
@@ -299,7 +299,7 @@ static mezzo_status add_rows(struct mz_stacks *k, const part *one) {
     return MEZZO_OK;
 }
 
-// The segments and gathers of a part; the first one inside a parameter has those of all of it.
+// Adds the segments and gathers of a part; the first one inside a parameter has those of all of it.
 static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one) {
     const mz_layout *layout = &opt->segments[one->segment].layout;
     const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, one->first);

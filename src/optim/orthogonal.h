@@ -55,7 +55,7 @@ struct mz_stacks {
     char *scratch;                  // device: directions in FP32, then what the products read and write
 };
 
-// A parameter of the pattern MEZZO_MATRICES.
+// Returns whether the pattern MEZZO_MATRICES names the parameter.
 bool mz_is_block_matrix(const char *name, int rank);
 // INVALID: a group per matrix has a parameter that is none.
 mezzo_status mz_stacks_lay_out(mezzo_optimizer *optimizer);

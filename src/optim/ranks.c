@@ -540,7 +540,7 @@ mezzo_status mz_ranks_issue_norm(mz_ranks *r, mezzo_optimizer *optimizer, mz_seq
     return mz_issue(r->device, into, &r->norm_across_ranks, &norm_across_ranks, NULL, NULL);
 }
 
-// --- what is moved goes to all -------------------------------------------------------------------------------------
+// --- the all-gather of updated parameters --------------------------------------------------------------------------
 static mz_span span_of(const void *from, size_t bytes) {
     return (mz_span){from, (const char *)from + bytes};
 }

@@ -58,7 +58,7 @@ mz_tensor mz_ranks_norm_blocks(const mz_ranks *ranks); // likewise: the memory f
 size_t mz_ranks_memory(const mz_ranks *ranks);         // in bytes of the device
 // mz_ranks_memory for parameters that are cut for `size` ranks, before they exist.
 size_t mz_ranks_plan(const mezzo_params *params, int size, const mz_ranks_options *options);
-// The norms of the parameters' gradients in the last step. Waits for the device.
+// Reads the norms of the parameters' gradients in the last step. Waits for the device.
 mezzo_status mz_ranks_norms(mz_ranks *ranks, const mezzo_optimizer *optimizer, double *norms); // [optimizer->n]
 
 // Sums gradients beside the last micro batch of `program`, each region as soon as it is finished; mz_ranks_issue_sum

@@ -25,7 +25,7 @@ static mezzo_status add_part(mz_update_copy *c, const char *what, int param, con
     return MEZZO_OK;
 }
 
-// A buffer in parts that cover all of it: each begins where a parameter does.
+// Adds a buffer in parts that cover all of it: each begins where a parameter does.
 static mezzo_status add_buffer(mz_update_copy *c, const char *what, void *data, size_t bytes, mark *marks, size_t n) {
     if (data == NULL || bytes == 0)
         return MEZZO_OK;

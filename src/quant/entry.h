@@ -20,7 +20,7 @@ typedef struct mz_scale_entry {
 } mz_scale_entry;
 #define MZ_SCALE_WORDS ((int64_t)(sizeof(mz_scale_entry) / sizeof(float)))
 
-// The least power of two that brings `amax` to at most the format's largest number; 1 where that says nothing.
+// Returns the least power of two that brings `amax` to at most the format's largest number; 1 where that says nothing.
 float mz_scale_for(float amax, mezzo_dtype dtype);
 // quantize: with `measure` the entry's scale becomes that of `amax`; with `record` its amax grows to it, or with
 // `weight` its weight_amax. Returns the scale of the data.

@@ -31,7 +31,7 @@ enum { MZ_SCALES_MAX = 8192 }; // entries; the table is allocated once and never
 void mz_scales_free(mezzo_device *device, mz_scales *scales);
 // Finds the entry of this name, or makes it.
 mezzo_status mz_scales_find(mezzo_device *device, mz_scales *scales, const char *name, mezzo_dtype dtype, int *index);
-// The number of the entry at this address of the device.
+// Returns the number of the entry at this address of the device.
 static inline int mz_scales_index(const mz_scales *scales, const void *entry) {
     return (int)((const mz_scale_entry *)entry - scales->entries);
 }

@@ -19,7 +19,7 @@ mezzo_status mz_sequence_clear(mz_sequence *sequence);
 // Copies the call with its workspace and constants. traffic: as for mz_call_list_add.
 mezzo_status mz_sequence_add(mz_sequence *sequence, const mz_prepared *prepared, const mz_call *call,
                              const mz_traffic *traffic);
-// The same on `stream`: where the device has streams, the call runs concurrently with those of other streams that it
+// Adds a call on `stream`: where the device has streams, the call runs concurrently with those of other streams that it
 // does not depend on, by the bytes they touch. A kernel's workspace is not among them.
 mezzo_status mz_sequence_add_on(mz_sequence *sequence, int stream, const mz_prepared *prepared, const mz_call *call,
                                 const mz_traffic *traffic);

@@ -75,7 +75,7 @@ void mz_call_list_free(mz_call_list *list) {
     *list = (mz_call_list){0};
 }
 
-// --- what waits ----------------------------------------------------------------------------------------------------
+// --- deferred calls ------------------------------------------------------------------------------------------------
 static mezzo_status flush_deferred(mezzo_device *device, const void *data, size_t bytes, bool writes) {
     const mz_span span = {data, (const char *)data + bytes};
     const mz_traffic host = {.reads = &span, .writes = &span, .n_reads = !writes, .n_writes = writes};

@@ -55,7 +55,7 @@ static void lay_out(exchange *x, const mz_call *call, size_t *bytes) {
         x->packed[i] = take(bytes, call->in[i].columnwise ? rows * row_bytes(&call->in[i]) : 0);
 }
 
-// The product of one rank's rows. Rows that came lie row by row.
+// Returns the product of one rank's rows. Rows that came lie row by row.
 static mz_call product_of(const mz_call *call, int ranks) {
     mz_call product = *call;
     mz_tensor *offsets = &product.in[MZ_IN(grouped_linear, offsets)];
@@ -116,7 +116,7 @@ static const int32_t *offsets_of(const mz_call *call) {
     return call->in[MZ_IN(grouped_linear, offsets)].data;
 }
 
-// This rank's rows for the experts of `rank`: the first, and *count.
+// Finds this rank's rows for the experts of `rank`: the first, and *count.
 static int64_t rows_for(const mz_call *call, int rank, int64_t *count) {
     const exchange *x = call->state;
     const int32_t *offsets = offsets_of(call);

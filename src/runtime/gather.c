@@ -101,7 +101,7 @@ void mz_gather_bind(mezzo_params *params, int region, mz_call *call, mz_prepared
     call->in[0] = (mz_tensor){.data = from, .dtype = dtype, .shape = {1, {r->shard}}};
 }
 
-// --- all of them on the host ---------------------------------------------------------------------------------------
+// --- all parameters on the host ------------------------------------------------------------------------------------
 mezzo_status mz_params_open_whole(mezzo_params *params) {
     const int64_t copied = params->n_regions > 0 ? params->ranks * params->copied_from : 0;
     mz_whole *w = mz_alloc(1, sizeof *w);

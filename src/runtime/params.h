@@ -127,7 +127,7 @@ mezzo_status mz_params_create(mezzo_device *device, const mezzo_graph *graph, co
 // in a buffer of this rank's shards; it may be negative.
 void mz_params_shard(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
                      int64_t *place);
-// The only parameter of a region; -1: it has several.
+// Returns the only parameter of a region; -1: it has several.
 int mz_region_only_param(const mezzo_params *params, int region);
 // The region is one parameter of experts, and programs that train read this process's shard alone.
 bool mz_region_exchanged(const mezzo_params *params, int region);

@@ -250,7 +250,7 @@ static void settle_places(mezzo_params *params) {
     }
 }
 
-// --- what the others ask -------------------------------------------------------------------------------------------
+// --- queries of the layout -----------------------------------------------------------------------------------------
 void mz_params_shard(const mezzo_params *params, int index, int rank, int region, int64_t *first, int64_t *count,
                      int64_t *place) {
     const mz_param *p = &params->list[index];

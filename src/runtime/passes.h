@@ -14,9 +14,9 @@ extern const mz_pass mz_pass_table[];              // ends with a row without a 
 const mz_pass *mz_pass_find(const char *name);     // NULL: there is none
 const char *mz_pass_names(char *buf, size_t size); // "autocast, autodiff, …"
 
-// A copy of g after the pass `until` and all before it, in *out, the caller's. Where the target has a compiled program,
-// out is its graph, and mz_compiled_free frees what the passes left in it, on errors too. INVALID: no such pass, or one
-// that asks for what the target lacks; g's own error.
+// Makes a copy of g after the pass `until` and all before it, in *out, the caller's. Where the target has a compiled
+// program, out is its graph, and mz_compiled_free frees what the passes left in it, on errors too. INVALID: no such
+// pass, or one that asks for what the target lacks; g's own error.
 mezzo_status mz_passes(const mezzo_graph *g, const mz_target *target, const char *until, mezzo_graph **out);
 
 mezzo_status mz_pass_choose(mezzo_graph *g, const mz_target *target); // choose.c

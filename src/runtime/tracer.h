@@ -6,7 +6,7 @@
 #include "backend/backend.h"
 
 typedef struct mz_traced {
-    const mz_call *call, *second; // second: runs in the same piece; NULL: none does
+    const mz_call *call, *second; // second: served by the same kernel; NULL: none is
     const char *kernel;           // its name
     const char *module, *phase;   // "h.0.mlp.fc", "forward"; "optimizer", "update". They live as long as the program
     int stream;                   // the stream that it has in a captured step

@@ -38,8 +38,8 @@ static inline mz_cut mz_session_cut(const mz_session_options *o, int rank) {
     cut.exchanges = o->exchanges;
     return cut;
 }
-// For timing a step of a model: 1 micro batch of `batch` rows, AdamW with a small rate, clipping, quick first values.
-// INVALID as mezzo_model_check.
+// Makes the options that time a step of a model: 1 micro batch of `batch` rows, AdamW with a small rate, clipping,
+// quick first values. INVALID as mezzo_model_check.
 mezzo_status mz_session_usual(const mezzo_model_config *model, int64_t batch, mz_session_options *out);
 // A precision that is resolved, with what follows from it: masters, and a loss scale where one is needed.
 void mz_session_set_precision(mz_session_options *options, mezzo_precision precision);
@@ -66,7 +66,7 @@ mezzo_status mz_session_open(mezzo_device *device, const mz_session_options *opt
 void mz_session_close(mz_session *session);          // a zeroed or half-open one is fine
 size_t mz_session_memory(const mz_session *session); // bytes on the device
 
-// The graph of `form` with adapters and frozen parameters.
+// Builds the graph of `form` with adapters and frozen parameters.
 mezzo_status mz_session_graph(const mz_session_options *options, const mz_form *form, mezzo_graph **out);
 // The graph of a model alone, as it reads weights: one row, without adapters.
 mezzo_status mz_model_graph(const mz_model *model, mezzo_graph **out);

@@ -59,7 +59,7 @@ static inline int32_t bits_of(float x) {
     return bits;
 }
 
-// An integer in the order of the numbers; both zeros have one.
+// Returns an integer in the order of the numbers; both zeros have the same one.
 static inline int32_t key_of(float x) {
     const int32_t bits = bits_of(x + 0.0f);
     return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
@@ -217,7 +217,8 @@ static double uniform53(const mz_draw *draw) { // [0, 1)
     return (double)((uint64_t)words[0] << 21 | words[1] >> 11) * 0x1p-53;
 }
 
-// The token at which the weights, summed up, exceed `left`; the last one of any weight, should rounding leave some.
+// Returns the token at which the weights, summed up, exceed `left`; the last one of any weight, should rounding leave
+// some.
 static int32_t token_at(const mz_draw_room *c, double left) {
     int64_t p = 0, last = 0;
     for (; p < c->pieces && left >= c->of[p].sum; p++) {

@@ -365,7 +365,7 @@ typedef struct predicting {
     mz_image_total total;
 } predicting;
 
-// The noise of a row: of each picture and step its own.
+// Draws the noise of a row: each picture and step has its own.
 static void row_noise(const predicting *p, int64_t example, int step, float *out) {
     uint32_t words[4];
     mz_philox((mz_philox_key){p->request->seed, (uint32_t)step, PHILOX_START}, (uint64_t)example, words);

@@ -228,7 +228,7 @@ static mezzo_status reach(mz_sampler *s, int64_t n) {
     return open_programs(s);
 }
 
-// The logits after the window's n tokens, and the program that computed them.
+// Finds the logits after the window's n tokens, and the program that computed them.
 static mezzo_status logits_after(mz_sampler *s, int64_t n, float **row, mezzo_program **program) {
     MEZZO_TRY(reach(s, n));
     while (s->one != NULL && s->done >= 0 && s->done < n) {

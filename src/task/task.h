@@ -193,7 +193,7 @@ void mz_source_close(mz_source *source); // NULL is fine
 // the batch is checked, and a bad one is blank, of no weight, with what is wrong in `fault`; "" = nothing.
 mezzo_status mz_source_draw(mz_source *source, uint64_t k, char *fault, size_t size);
 mezzo_status mz_examples_write(const mz_examples *examples, mezzo_program *program); // every input
-// A batch of made-up numbers for a form of the whole model, owned by the caller; free with mz_examples_free. Of
+// Makes a batch of made-up numbers for a form of the whole model, owned by the caller; free with mz_examples_free. Of
 // documents, each row has one.
 mezzo_status mz_examples_make(const mz_model *model, const mz_form *form, uint64_t seed, mz_examples *out);
 void mz_examples_free(mz_examples *examples);

@@ -490,7 +490,7 @@ static mezzo_status begin(audit *a) {
     return mz_guard_arm(run);
 }
 
-// --- what is said of an interval ---------------------------------------------------------------------------------
+// --- the report of an interval -----------------------------------------------------------------------------------
 static const char *kind_of(const mz_checkpoint_difference *d) {
     static const char *const kinds[] = {"weight", "moment", "average"};
     for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)

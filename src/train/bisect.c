@@ -15,7 +15,7 @@ static void fill(const mz_fault *f, mezzo_bisect_result *out) {
     snprintf(out->text, sizeof out->text, "%s", f->text);
 }
 
-// One step; what the guard calls bad, and overflow that the loss scale does not get rid of, ends the search.
+// Takes one step; what the guard calls bad, and overflow that the loss scale does not get rid of, ends the search.
 static mezzo_status try_step(mz_training *run, mezzo_bisect_result *out) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->engine.readout.last;

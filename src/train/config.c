@@ -173,7 +173,7 @@ static mezzo_status bad_group(const char *pattern, const char *word, const char 
                    mz_quote(pattern).text, mz_quote(word).text, why, MZ_KIND_NAMES);
 }
 
-// One setting of a group, a word and its value; lr is a rate, which becomes a factor of the optimizer's.
+// Sets one key of a group, a word and its value; lr is a rate, which becomes a factor of the optimizer's.
 static mezzo_status set_in_group(mezzo_optimizer_options *o, double *lr, const char *pattern, const char *word,
                                  const char *value) {
     const mz_kind *kind = &mz_kinds[o->kind];

@@ -41,13 +41,13 @@ typedef struct mz_counterfactual {
     void *hook_user;
 } mz_counterfactual;
 
-// Every operand of the linear products, experts' included, of `program` in the modules that `modules` names
+// Measures every operand of the linear products, experts' included, of `program` in the modules that `modules` names
 // (mz_next_pattern); `formats`: names for mz_rounding_parse between commas. All memory is taken here. INVALID: an
 // unknown format, a pattern that names no product, and a program whose products have scaled operands already.
 mezzo_status mz_counterfactual_create(const mezzo_program *program, const char *formats, const char *modules,
                                       mz_counterfactual **out);
 void mz_counterfactual_free(mz_counterfactual *c); // NULL is fine
-// Until the end, a run of the program measures each item after its call.
+// Attaches the hook: until the end, a run of the program measures each item after its call.
 void mz_counterfactual_begin(mz_counterfactual *c, mezzo_program *program);
 void mz_counterfactual_end(mz_counterfactual *c, mezzo_program *program);
 mezzo_status mz_counterfactual_read(mz_counterfactual *c, const mezzo_program *program); // waits for the device

@@ -37,7 +37,7 @@ static void tell_rate(const mz_training *run, mz_fault *f) {
         add(f, "; a lower --lr (now %.4g) keeps weights and activations smaller", run->guard.before.lr);
 }
 
-// --- what is not the program's doing -------------------------------------------------------------
+// --- causes outside the program ------------------------------------------------------------------
 static mezzo_status check_batches(mz_training *run, uint64_t data, mz_fault *f) {
     char wrong[sizeof run->guard.batch[0]];
     for (int64_t i = 0; i < run->config.grad_accum && f->text[0] == '\0'; i++) {
@@ -92,7 +92,7 @@ static mezzo_status check_moments(mz_training *run, mz_fault *f) {
     return MEZZO_OK;
 }
 
-// --- what is -------------------------------------------------------------------------------------
+// --- causes in the program -----------------------------------------------------------------------
 // Returns whether an override of its module alone leaves an op's format as it is: it is that of what it reads, or of
 // who reads what an op in FP32 stores.
 static bool is_from_others(const char *rule) {
@@ -214,7 +214,7 @@ mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
     return mz_run_share_fault(run, source ? MZ_KNOWS_SOURCE : found ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, f);
 }
 
-// --- writing it down -----------------------------------------------------------------------------
+// --- the record ----------------------------------------------------------------------------------
 static void add_member(mz_text *line, const char *key, const char *value) {
     mz_text_addf(line, ", \"%s\": ", key);
     mz_json_add_text(line, value);

@@ -46,7 +46,7 @@ static mezzo_master master_of(const model *m) {
     return split && p != NULL && p->operand == MEZZO_BF16 ? MEZZO_MASTER_SPLIT : MEZZO_MASTER_FP32;
 }
 
-// The parameters of the model; programs of any batch share them.
+// Loads the parameters of the model; programs of any batch share them.
 static mezzo_status load_params(model *m) {
     const mz_session_options o = {.model = m->model,
                                   .form = {.batch = 1, .length = mz_model_sizes_of(&m->model).length, .outputs = true},
@@ -164,7 +164,7 @@ static mezzo_status open_program(const model *m, int64_t batch, bool outputs, me
 
 enum { PREDICT_STEPS = 5, PREDICT_SEED = 1 }; // of a sampler, where nothing else is asked for
 
-// By a program of the whole model with its output; of latents also by the decoder.
+// Predicts by a program of the whole model with its output, and of latents also by the decoder.
 static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t batch, mz_predict *request,
                                const mezzo_hooks *hooks, mz_predicted *out) {
     mezzo_status status = MEZZO_OK;

@@ -74,7 +74,8 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
     }
 }
 
-// Every FP32 master, of frozen parameters too; and the low copies that stand for the others, where there are such.
+// Inspects every FP32 master, of frozen parameters too, and the low copies that stand for the others, where there are
+// such.
 static mezzo_status look_at_parameters(mz_training *run) {
     const mezzo_params *p = run->engine.session.params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
@@ -238,7 +239,7 @@ mezzo_status mz_guard_check_before_save(mz_training *run, bool *sound) {
     return act(run, &fault);
 }
 
-// --- overflow: the loss scale's own business, until it is too much -------------------------------
+// --- overflow: the loss scale handles it, up to a limit ------------------------------------------
 static mezzo_status name_overflow(mz_training *run, mz_fault *fault) {
     mz_guard *g = &run->guard;
     float now;

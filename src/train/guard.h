@@ -38,21 +38,21 @@ typedef struct mz_guard {
     mz_spikes spikes;
     void *found;                                  // device, mz_inspection[MZ_MAX_IN]
     int64_t bad_steps, rollbacks, rollbacks_here; // in this process; since a newer checkpoint
-    int64_t rolled_to;                            // step of the checkpoint that was last gone back to
+    int64_t rolled_to;                            // step of the checkpoint of the last rollback
     int64_t last_bad;                             // the last step that was found bad: its gradients are gone
 } mz_guard;
 
 // guard.c
 mezzo_status mz_guard_open(struct mz_training *run); // once parameters, program and optimizer are there
 void mz_guard_close(struct mz_training *run);
-// Looks at engine.readout.last: skips, rolls back; NUMERIC when there is no going on.
+// Judges engine.readout.last: skips the step or rolls back; NUMERIC when the run cannot continue.
 mezzo_status mz_run_guard(struct mz_training *run);
-// Whenever the optimizer's state was read from a checkpoint, and at the start.
+// Arms the guard at the start, and whenever the optimizer's state was read from a checkpoint.
 mezzo_status mz_guard_arm(struct mz_training *run);
 // Draws micro batch `position` into run->data->examples; where the guard is on, it is checked, and fault[size] says
 // what is wrong with it.
 mezzo_status mz_guard_draw(struct mz_training *run, uint64_t position, char *fault, size_t size);
-// Before a step's micro batches: remembers where its data begins, and, where it `looks`, inspects parameters and
+// Called before a step's micro batches, remembers where its data begins, and, where it `looks`, inspects parameters and
 // moments when it is time.
 mezzo_status mz_guard_begin_step(struct mz_training *run, int64_t step, bool looks);
 mezzo_status mz_guard_bad_batch(struct mz_training *run); // the step under way has one

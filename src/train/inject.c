@@ -94,7 +94,7 @@ static mezzo_status parse(const char *what, mz_inject *f) {
     return parse_target(what, colon + 1, hash != NULL ? (size_t)(hash - colon - 1) : strlen(colon + 1), f);
 }
 
-// --- where it strikes ----------------------------------------------------------------------------
+// --- the target of a fault -----------------------------------------------------------------------
 static bool strikes(const mz_inject *f, int target) {
     bool poisons = f->kind == MZ_INJECT_NAN || f->kind == MZ_INJECT_INF || f->kind == MZ_INJECT_HUGE ||
                    (f->kind == MZ_INJECT_FLIP && !f->met) || f->kind == MZ_INJECT_FLAP;
@@ -492,7 +492,7 @@ static mezzo_status inject_disk(mz_training *run, bool before) {
     return poison(f, run->engine.device, &t);
 }
 
-// --- where a run and a device find them ----------------------------------------------------------
+// --- lookup --------------------------------------------------------------------------------------
 static mezzo_status choose_storage(mezzo_device *device) {
     const char *storage = getenv("MEZZO_STORAGE"); // how to store axes
     if (storage != NULL && !mz_policy_parse(storage, &device->storage))

@@ -84,7 +84,7 @@ mezzo_status mz_vae_program(const mz_vae *vae, mz_model_part part, int64_t batch
     return mz_model_program(&vae->model, &form, vae->session.params, &options, out);
 }
 
-// --- making them ---------------------------------------------------------------------------------
+// --- making latents ------------------------------------------------------------------------------
 typedef struct making {
     const mz_vae *vae;
     const mz_task *task;
@@ -225,7 +225,7 @@ mezzo_status mz_latents_give(const mz_vae *vae, const char *data, mz_task *task,
     return MEZZO_OK;
 }
 
-// --- what a run keeps ----------------------------------------------------------------------------
+// --- the copy of a run ---------------------------------------------------------------------------
 mezzo_status mz_latents_save(const char *folder, const mz_latents *latents) {
     if (!latents->given)
         return MEZZO_OK;

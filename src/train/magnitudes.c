@@ -26,7 +26,7 @@ static mezzo_status add(mz_magnitudes *m, mz_magnitudes_of of) {
     return MEZZO_OK;
 }
 
-// In a parameter's gradient's memory.
+// Returns whether a value lies in the memory of a parameter's gradient.
 static bool is_gradient(const mezzo_program *program, int value) {
     const mezzo_graph *g = program->c.graph;
     return g->values[mz_value_root(g, value)].kind == MZ_VALUE_GRAD;
@@ -297,7 +297,7 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
     return MEZZO_OK;
 }
 
-// --- what they say -------------------------------------------------------------------------------
+// --- statistics ----------------------------------------------------------------------------------
 // Writes all parameters' gradients together into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent.
 // mezzo report draws it.
 static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {

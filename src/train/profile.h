@@ -37,7 +37,7 @@ mezzo_status mz_profile_step_end(struct mz_training *run); // after the last one
 void mz_profile_push(mz_profile *profile, const char *name);
 void mz_profile_pop(mz_profile *profile);
 
-// --- what is made of it (profile_write.c) ---------------------------------------------------------------------------
+// --- output (profile_write.c) ---------------------------------------------------------------------------------------
 typedef struct mz_profile_view {
     const mz_profile_event *events;
     size_t n;

@@ -126,7 +126,7 @@ static mezzo_status copy_gradients(mz_training *run) {
     return copy_floats(run, run->engine.session.params->grad, run->replay.first);
 }
 
-// By the bits, on the host.
+// Compares bits on the host.
 static mezzo_status compare_bits(mz_training *run, int64_t from, int64_t count, int64_t *at) {
     mezzo_device *d = run->engine.device;
     const float *now = run->engine.session.params->grad + from, *first = (const float *)run->replay.first + from;

@@ -293,7 +293,7 @@ static mezzo_status compare_schedules(const mz_training *run, const char *path) 
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK; // a checkpoint may lie alone
 }
 
-// From a checkpoint: what it says of the steps before, and whether any are left.
+// Takes from a checkpoint its record of the steps before, and whether any are left.
 static mezzo_status go_on(mz_training *run, const char *path) {
     const size_t n = strlen(run->checkpoints);
     mezzo_step_info before;

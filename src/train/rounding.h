@@ -26,7 +26,7 @@ typedef struct mz_rounding {
     int64_t counts[MZ_HISTOGRAM_BUCKETS]; // of them, by magnitude: mz_histogram_bucket
 } mz_rounding;
 
-// From what the op rounding found in x of `elements` numbers.
+// Returns the statistics that the op `rounding` found in x of `elements` numbers.
 mz_rounding mz_rounding_of(const mz_rounding_how *how, const mz_rounding_sums *found, int64_t elements);
 
 #endif

@@ -78,8 +78,8 @@ void mz_run_release_weights(mz_training *run);
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
 // As one of the ranks that the environment names; only rank 0 reports progress.
 mezzo_status mz_run_join(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
-// On a device that the caller opened and closes. Runs that take turns on one must have read every step before the
-// other's turn.
+// Opens a run on a device that the caller opens and closes. Runs that take turns on one must have read every step
+// before the other's turn.
 mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
                             mz_training *run);
 void mz_run_close(mz_training *run); // a zeroed or half-open one is fine

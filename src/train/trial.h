@@ -34,8 +34,8 @@ mz_trial_facts mz_trial_describe(const mz_trial *trial);
 // next.
 mezzo_status mz_trial_load(mz_trial *trial, const char *path, int64_t *step);
 
-// One optimizer step. *report (borrowed): the newest that could be read without waiting, or, with `wait`, this one;
-// NULL where none is new.
+// Takes one optimizer step. *report (borrowed): the newest that could be read without waiting, or, with `wait`, this
+// one; NULL where none is new.
 mezzo_status mz_trial_step(mz_trial *trial, bool wait, const mz_step_report **report);
 // Waits for what is still on its way. *report as above.
 mezzo_status mz_trial_settle(mz_trial *trial, const mz_step_report **report);

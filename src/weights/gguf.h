@@ -21,7 +21,7 @@ typedef struct mz_gguf_family {
     const char *off, *on;     // keys of the model, between blanks, that must be off, or on; NULL: none
 } mz_gguf_family;
 const mz_gguf_family *mz_gguf_by_model(const char *model); // NULL: llama.cpp has no such architecture
-// The one of a file; FORMAT names the architecture where there is none.
+// Finds the family of a file; FORMAT names the architecture where there is none.
 mezzo_status mz_gguf_family_of(const char *where, const mz_gguf *file, const mz_gguf_family **out);
 
 // The parts of a parameter get GGUF's names, order and, where its weights stay FP32, that; an expert becomes a slice.
@@ -30,8 +30,8 @@ mezzo_status mz_gguf_rename(const mz_gguf_family *g, const mezzo_model_config *m
 #define MZ_GGUF_POSITIONS "position_embd.weight"
 #define MZ_GGUF_HEAD      "output.weight"
 
-// The keys of ARCH → the model; what they leave open is in the tensors. FORMAT names the key that is missing, has
-// another value than is computed here, or is not known.
+// Reads the model from the keys of ARCH; what they leave open is in the tensors. FORMAT names the key that is missing,
+// has another value than is computed here, or is not known.
 mezzo_status mz_gguf_read_config(const mz_gguf_family *g, const mz_hf_family *family, const char *where,
                                  const mz_gguf *file, mezzo_model_config *out);
 // UNSUPPORTED: what llama.cpp does not compute of such a model, by key.

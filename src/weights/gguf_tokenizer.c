@@ -427,7 +427,7 @@ static void add_pair(mz_gguf_meta *meta, const char *left, size_t n, const char 
     mz_text_free(&both);
 }
 
-// A merge's two tokens: a list, or, in older files, "left right".
+// Finds a merge's two tokens: a list, or, in older files, "left right".
 static void merge_parts(const json_t *merge, const char **left, size_t *n, const char **right, size_t *m) {
     const json_t *a = json_array_get(merge, 0), *b = json_array_get(merge, 1);
     if (a != NULL) {

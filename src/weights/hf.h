@@ -71,7 +71,7 @@ struct mz_hf_family {
 };
 extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_autoencoder, mz_hf_decoders[];
 extern const size_t mz_hf_decoder_count;
-// By model_type of config.json or by our name; NULL: not known. *list gets the known names for a message.
+// Finds a family by config.json's model_type or by our name; NULL: unknown. *list gets the known names for a message.
 const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list);
 const char *mz_hf_differs(const char *type); // how what is not known differs from ours in every configuration; or NULL
 const mz_hf_family *mz_hf_by_model(const char *model);
@@ -100,7 +100,7 @@ typedef struct mz_hf_key {
 const mz_hf_key *mz_hf_keys(size_t *n);
 // FORMAT names the first key of `config` that is unknown or has a value that is not computed here.
 mezzo_status mz_hf_check_keys(const char *where, const char *family, const json_t *config);
-// The same; then the READ rows' values, or those that a missing key means, into *out.
+// Reads the same, then the READ rows' values, or those that a missing key means, into *out.
 mezzo_status mz_hf_read_keys(const char *where, const char *family, const json_t *config, mezzo_model_config *out);
 // Sets the keys of READ rows to the values of `model`, whose zeros are numbers by now, and those of ONLY rows to the
 // first one, where that is not null or false.
@@ -114,7 +114,7 @@ bool mz_hf_is_kept(const char *family, const char *key);
 // one.
 mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part,
                              mezzo_model_config *scaled);
-// In both forms; part 0 is left out.
+// Writes the keys in both forms; part 0 is left out.
 mezzo_status mz_hf_write_rope(json_t *config, const mezzo_model_config *model, double part);
 typedef struct mz_hf_entry {
     const char *key;

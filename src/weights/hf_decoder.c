@@ -7,7 +7,7 @@
 #include "weights/hf.h"
 
 // --- config.json ---------------------------------------------------------------------------------------------------
-// A list with a number or text for each block; NULL: the key is missing or null.
+// Reads a list with a number or text for each block; NULL: the key is missing or null.
 static mezzo_status read_list(const char *where, const json_t *config, const char *key, int64_t layers,
                               const json_t **out) {
     *out = json_object_get(config, key);

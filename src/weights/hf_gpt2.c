@@ -62,7 +62,7 @@ static mezzo_status map(const mz_hf_family *family, const mz_model *object, cons
     return MEZZO_OK;
 }
 
-// The causal mask, which older versions saved.
+// Returns whether the tensor is the causal mask, which older versions saved.
 static bool is_buffer(const char *name) {
     return mz_ends_with(name, ".attn.bias") || mz_ends_with(name, ".attn.masked_bias");
 }

@@ -278,7 +278,7 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
     return MEZZO_OK;
 }
 
-// A convolution's: a block for each of its results, [in, pixels] of which are our [pixels, in].
+// Makes a convolution's planes: a block for each of its results, [in, pixels] of which are our [pixels, in].
 static mezzo_status make_planes(const mz_import *in, const mz_hf_part *part, const mz_shape *shape, mz_hf_block *out) {
     const mz_safetensors_tensor *t;
     const int64_t *d = shape->dim, each = part->pixels * d[3];
@@ -446,7 +446,7 @@ static mezzo_status open_gguf(mz_import *in, const char *path) {
     return list_tensors(in);
 }
 
-// --- what `path` is ------------------------------------------------------------------------------------------------
+// --- the kind of `path` --------------------------------------------------------------------------------------------
 static mezzo_status set_folder(mz_import *in, const char *path, const char **file) {
     const char *slash = strrchr(path, '/');
     *file = slash != NULL ? slash + 1 : path;

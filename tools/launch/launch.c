@@ -80,7 +80,7 @@ static void send_all(const job *j, int number) {
             kill(-j->ranks[r].pid, number); // each leads a group, of what it started
 }
 
-// --- what a rank gets ----------------------------------------------------------------------------------------------
+// --- the environment of a rank -------------------------------------------------------------------------------------
 static void free_variables(rank_process *p) {
     for (char **v = p->variables; v != NULL && *v != NULL; v++)
         free(*v);
@@ -430,7 +430,7 @@ static int look_at_devices(job *j) {
     return CLI_DONE;
 }
 
-// The ranks' words: the command, theirs, and after a restart `--resume auto`.
+// Makes the ranks' words: the command, theirs, and after a restart `--resume auto`.
 static char **make_words(bool again) {
     char **words = mz_alloc((size_t)cli_line.n_operands + 4, sizeof *words);
     int n = 0;
@@ -454,7 +454,7 @@ static int failed_rank(const job *j) {
     return killed_rank(j) >= 0 ? killed_rank(j) : j->first_bad;
 }
 
-// Without the GPU of a rank. The names are numbers, or what CUDA_VISIBLE_DEVICES says.
+// Leaves out the GPU of a rank. The names are numbers, or what CUDA_VISIBLE_DEVICES says.
 static void leave_out_device(job *j, int rank) {
     const char *seen = j->devices[0] != '\0' ? j->devices : getenv("CUDA_VISIBLE_DEVICES");
     char before[sizeof j->devices] = "";

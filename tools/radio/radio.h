@@ -31,7 +31,7 @@ mezzo_status mz_city_make(uint64_t seed, uint64_t map, double extent, mz_city *o
 void mz_city_free(mz_city *city);                                                    // zeroed is fine
 // 255 where a pixel's centre is in a building, else 0: [size, size].
 void mz_city_draw(const mz_city *city, int64_t size, uint8_t *out);
-// A place for transmitter `which` on the street, drawn from (seed, map, which): the centre of a pixel.
+// Returns a place for transmitter `which` on the street, drawn from (seed, map, which): the centre of a pixel.
 mz_point mz_city_transmitter(const mz_city *city, uint64_t seed, uint64_t map, uint64_t which, int64_t size,
                              const uint8_t *buildings);
 

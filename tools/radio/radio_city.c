@@ -291,7 +291,7 @@ static mezzo_status streets(maker *m, const mz_polygon *ground, int depth, style
     return b.n > 0 ? streets(m, &b, depth + 1, kind) : MEZZO_OK;
 }
 
-// An avenue across everything: what stands in its way is cut away.
+// Builds an avenue across everything: buildings in its way are cut.
 static mezzo_status avenue(maker *m) {
     const double e = m->city->extent, angle = draw(m, 0, 6.2831853), half = draw(m, 8, 14);
     const mz_point c = {draw(m, 0.25, 0.75) * e, draw(m, 0.25, 0.75) * e}, way = {cos(angle), sin(angle)};
@@ -307,7 +307,7 @@ static mezzo_status avenue(maker *m) {
     return MEZZO_OK;
 }
 
-// A square: no building within it.
+// Builds a square, which has no building within it.
 static void plaza(maker *m) {
     const double e = m->city->extent, radius = draw(m, 16, 32);
     const mz_point c = {draw(m, 0.2, 0.8) * e, draw(m, 0.2, 0.8) * e};
@@ -353,7 +353,7 @@ void mz_city_free(mz_city *city) {
     *city = (mz_city){0};
 }
 
-// --- what a picture shows ------------------------------------------------------------------------
+// --- pictures ------------------------------------------------------------------------------------
 void mz_city_draw(const mz_city *city, int64_t size, uint8_t *out) {
     const double cell = city->extent / (double)size;
     memset(out, 0, (size_t)(size * size));

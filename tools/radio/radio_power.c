@@ -110,14 +110,14 @@ static mz_point unit(mz_point a) {
     return scaled(a, 1 / sqrt(dot(a, a) + DBL_MIN));
 }
 
-// A number in [0, BINS) that grows with the angle, without trigonometry.
+// Returns a number in [0, BINS) that grows with the angle, without trigonometry.
 static double direction(mz_point v) {
     const double s = fabs(v.x) + fabs(v.y) + DBL_MIN, t = v.y / s;
     const double quarter = v.x >= 0 ? (v.y >= 0 ? t : 4 + t) : 2 - t;
     return quarter >= 4 ? 0 : quarter * (BINS / 4);
 }
 
-// --- what a place sees ---------------------------------------------------------------------------
+// --- lines of sight ------------------------------------------------------------------------------
 // Finds distances from `from` to the nearest wall, by direction.
 static void look_around(const mz_field *f, mz_point from, float *out) {
     for (int i = 0; i < BINS; i++)
@@ -279,7 +279,7 @@ static mezzo_status list_edges(mz_field *f, mz_point from) {
     return MEZZO_OK;
 }
 
-// The loss of all walls between `from` and `from + v`; 0: it is seen.
+// Returns the loss of all walls between `from` and `from + v`; 0: it is seen.
 static double walls_between(const mz_field *f, mz_point from, mz_point v, double far) {
     const int bin = (int)direction(v);
     double loss = 0, inside = 0;

@@ -110,7 +110,7 @@ static mz_matmul_gather gather_of(const mz_call *call, const mz_shape *read, con
                               .pad = call->attrs.pad_before};
 }
 
-// A weight of one pixel: the patches are the image, and its pixels the rows of a linear layer.
+// Returns whether the weight has one pixel: the patches are the image, and its pixels the rows of a linear layer.
 static bool is_linear(const mz_call *call, const mz_shape *w) {
     return w->dim[1] == 1 && w->dim[2] == 1 && call->attrs.stride == 1;
 }

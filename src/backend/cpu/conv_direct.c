@@ -300,7 +300,7 @@ static int64_t room_for(const column_plan *p, int64_t words, int over) {
     return (int64_t)mz_align_up((size_t)(p->chunk * words + over) * sizeof(mz_word), LINE) / (int64_t)sizeof(mz_word);
 }
 
-// A line of an image as words: number by number, or each pixel beside the one a step of the stride further on.
+// Copies a line of an image as words: number by number, or each pixel beside the one a step of the stride further on.
 static void image_words(const direct *d, int64_t image, int64_t line, mz_word *to, uint16_t *narrow) {
     const int64_t numbers = d->padded_width * d->channels, step = d->stride * d->channels;
     if (d->kernels->pair == 1) {
@@ -312,7 +312,7 @@ static void image_words(const direct *d, int64_t image, int64_t line, mz_word *t
     d->kernels->words(to, narrow, narrow + step, numbers);
 }
 
-// A line of dy, panel by panel of its channels, in blocks.
+// Copies a line of dy, panel by panel of its channels, in blocks.
 static void gradient_blocks(mz_matmul_path path, const direct *d, const column_plan *p, const mz_tensor *dy,
                             int64_t line, mz_word *to) {
     const mz_matmul_operand a = {
@@ -324,7 +324,7 @@ static void gradient_blocks(mz_matmul_path path, const direct *d, const column_p
                        p->a_panel / d->kernels->a_block * BLOCK_DEPTH);
 }
 
-// A line of dy: each pixel, or each two of them side by side; after an odd one comes zero.
+// Copies a line of dy: each pixel, or each two of them side by side; after an odd one comes zero.
 static void gradient_words(mz_matmul_path path, const direct *d, const column_plan *p, const mz_tensor *dy,
                            int64_t line, mz_word *to, uint16_t *narrow) {
     if (d->kernels->a_block > 0) {

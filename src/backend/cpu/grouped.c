@@ -4,7 +4,7 @@
 
 #include <omp.h>
 
-// The linear op on rows [first, last) with expert e's matrix.
+// Returns the linear op on rows [first, last) with expert e's matrix.
 static mz_call expert_call(const mz_call *call, int64_t e, int64_t first, int64_t last) {
     mz_call part = {.attrs = call->attrs, .numerics = call->numerics, .n_in = 2, .n_out = 1};
     const bool gradient = call->op == MZ_OP_grouped_linear_dw;
@@ -37,7 +37,8 @@ static int64_t experts_of(const mz_call *call) {
     return mz_shape_count(&mz_in(call, grouped_linear, offsets)->shape) - 1;
 }
 
-// The linear op's kernel for an instruction set ("__avx2"); NULL with the reason where there is none for this call.
+// Returns the linear op's kernel for an instruction set ("__avx2"); NULL with the reason where there is none for this
+// call.
 static const mz_kernel *product_kernel(mezzo_device *device, const mz_call *call, const char *isa,
                                        const char **reason) {
     mz_call part = expert_call(call, 0, 0, rows_of(call));
@@ -90,7 +91,7 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Holds what room for the largest product depends on. No gaps: compared byte by byte.
+// Holds what the workspace of the largest product depends on. It has no gaps, because it is compared byte by byte.
 typedef struct sizes {
     const mz_kernel *kernel;
     int64_t rows, dim[2]; // rows: the most that are multiplied at a time
@@ -112,8 +113,9 @@ static sizes sizes_of(const mezzo_device *device, const mz_kernel *kernel, const
                    .accumulate = call->attrs.accumulate};
 }
 
-// Room for the largest product: an expert may have any number of rows, and more rows may take less room. Blocks of a
-// model and the batches that `memory --limit` tries ask the same again: the last answers are kept, by each thread.
+// Returns the workspace of the largest product: an expert may have any number of rows, and more rows may take less
+// room. Blocks of a model and the batches that `memory --limit` tries ask the same again: the last answers are kept, by
+// each thread.
 static size_t most_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     enum { KEPT = 32 };
     static _Thread_local struct {

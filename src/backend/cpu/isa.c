@@ -40,7 +40,7 @@ bool mz_level_exists(mz_level level) {
 
 #if defined(__x86_64__)
 
-// --- what CPUID says -----------------------------------------------------------------------------------------------
+// --- CPUID ---------------------------------------------------------------------------------------------------------
 typedef struct features {
     bool avx2, avx512, bf16_dot, amx;
 } features;
@@ -96,7 +96,7 @@ static void ask_brand(char *out, size_t size) {
         snprintf(out, size, "CPU");
 }
 
-// --- what running says ---------------------------------------------------------------------------------------------
+// --- probes --------------------------------------------------------------------------------------------------------
 // Linux gives tile state to a process that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static bool ask_tile_permission(void) {
 #if defined(__linux__) && defined(SYS_arch_prctl)

@@ -6,7 +6,7 @@
 #include "backend/cpu/matmul.h"
 
 // --- from a call to a product --------------------------------------------------------------------------------------
-// The element (i, k) of a row-major matrix with `columns` columns: i counts rows, or, transposed, columns.
+// Describes the elements (i, k) of a row-major matrix with `columns` columns: i counts rows, or, transposed, columns.
 static mz_matmul_operand operand(const mz_tensor *t, mezzo_dtype compute, int64_t columns, bool transposed) {
     return (mz_matmul_operand){.data = t->data,
                                .dtype = t->dtype,
@@ -103,7 +103,7 @@ static int threads_for(const mezzo_device *device, const mz_matmul_problem *p) {
     return mz_cpu_threads(device, (double)p->m * (double)p->n * (double)p->k * (double)p->batches / 32);
 }
 
-// --- what every path shares ----------------------------------------------------------------------------------------
+// --- shared by all paths -------------------------------------------------------------------------------------------
 static bool is_stored_float(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
@@ -258,7 +258,7 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
                                               {"conv2d_dx_direct" suffix, path##_direct_prepare, path##_direct_run},   \
                                               {"conv2d_dw_direct" suffix, path##_direct_prepare, path##_direct_run}};
 
-// A few rows of a linear layer: the same arithmetic, FP32 on values as they are stored, for every precision.
+// Serves a few rows of a linear layer: the same arithmetic, FP32 on values as they are stored, for every precision.
 static const char *prepare_rows(const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_formats(call);
     if (reason != NULL)

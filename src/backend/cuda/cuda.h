@@ -57,8 +57,8 @@ typedef struct mz_cuda_device {
 // current.c: makes the device the calling thread's current one, if it is not. Launches, allocations, library handles
 // and attributes of kernels go to the current device, which other devices and other libraries of the thread change.
 cudaError_t mz_cuda_use(const mz_cuda_device *cuda);
-// The device of a mezzo_device, current: every entry point that calls CUDA begins with it. An error shows at the
-// next call.
+// Returns the device of a mezzo_device and makes it current: every entry point that calls CUDA begins with it. An error
+// shows at the next call.
 static inline mz_cuda_device *mz_cuda(mezzo_device *device) {
     mz_cuda_device *cuda = (mz_cuda_device *)(void *)device;
     (void)mz_cuda_use(cuda);
@@ -137,8 +137,8 @@ const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, si
 const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
                                           bool is_private);
 bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // norm_fp8.cu
-// Two calls in one piece: cross_entropy and its gradient (loss.cu); a router's logits and what they choose, and the way
-// back (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu). NULL where they are others.
+// These kernels serve two calls: cross_entropy and its gradient (loss.cu); a router's logits and what they choose, and
+// the way back (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu). NULL where they are others.
 const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private);

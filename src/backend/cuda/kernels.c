@@ -12,7 +12,7 @@ static const struct {
 #undef KERNEL
 };
 
-// The entry of MEZZO_CUDA_WITHOUT after `entry`, or with NULL the first one; NULL: there is none.
+// Returns the entry of MEZZO_CUDA_WITHOUT after `entry`, or with NULL the first one; NULL: there is none.
 static const char *next_without(const char *entry) {
     entry = entry == NULL ? getenv("MEZZO_CUDA_WITHOUT") : entry + strcspn(entry, ",");
     while (entry != NULL && *entry == ',')

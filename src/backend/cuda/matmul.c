@@ -140,7 +140,7 @@ static int forward_epilogue(mz_act act, bool bias, bool preact) {
     return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// The product with all that the op asks for in its epilogue.
+// Chooses the product with all post-ops of the op in its epilogue.
 static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
     const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
                     *y = mz_out(call, linear, y), *preact = mz_out(call, linear, preact);

@@ -25,7 +25,8 @@ static convolution convolution_of(const mz_call *call, const mz_shape *x, const 
                          .attrs = &call->attrs};
 }
 
-// The element of x that row p, column q of y meets at (r, s), channel d of the group of channel n; -1: in the padding.
+// Returns the element of x that row p, column q of y meets at (r, s), channel d of the group of channel n; -1: in the
+// padding.
 static int64_t met(const convolution *v, int64_t image, int64_t p, int64_t q, int64_t r, int64_t s, int64_t n,
                    int64_t d) {
     int64_t h = p * v->attrs->stride - v->attrs->pad_before + r, w = q * v->attrs->stride - v->attrs->pad_before + s;

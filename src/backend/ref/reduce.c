@@ -25,7 +25,7 @@ void mz_ref_mean(const mz_call *call) {
                        sum_along(mz_in(call, mean, x), view, o, i) / (double)view.axis);
 }
 
-// The index of the largest of a column, of the smallest with sign -1; NaN is beyond all.
+// Returns the index of the largest of a column, of the smallest with sign -1; NaN is beyond all.
 static int64_t extremum(const mz_tensor *x, mz_ref_view v, int64_t o, int64_t i, double sign) {
     int64_t best = 0;
     for (int64_t a = 1; a < v.axis; a++) {

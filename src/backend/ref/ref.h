@@ -22,7 +22,7 @@
 double mz_ref_get(const mz_tensor *t,
                   int64_t logical); // elements by their number in the shape, wherever they are stored
 void mz_ref_put(const mz_tensor *t, int64_t logical, double x);
-// For outputs marked '+': adds to what is there when the call accumulates, in one rounding.
+// Stores to an output marked '+': adds to its old value when the call accumulates, in one rounding.
 void mz_ref_put_gradient(const mz_call *call, int slot, int64_t i, double x);
 void mz_ref_clear_padding(const mz_tensor *t);
 int32_t mz_ref_integer(const mz_tensor *t, int64_t i); // an I32 tensor's element

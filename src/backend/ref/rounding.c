@@ -1,4 +1,4 @@
-// What formats make of a tensor's numbers, tile by tile, with the scales and the rounding of emulated products and of
+// Rounds a tensor's numbers to formats, tile by tile, with the scales and the rounding of emulated products and of
 // quantize.
 #include "backend/inspect.h"
 #include "backend/ref/ref.h"
@@ -44,7 +44,7 @@ static float amax_of(const matrix *m, box b) {
     return amax;
 }
 
-// The code of a scale as E8M0 or, for NVFP4, as E4M3.
+// Returns the bits of a scale as E8M0 or, for NVFP4, as E4M3.
 static uint8_t code_of(const mz_rounding_how *how, float amax, float tensor) {
     return how->blocks != MEZZO_BLOCKS_NONE ? mz_blocks_scale(how->blocks, amax, tensor)
                                             : (uint8_t)(ilogbf(mz_scale_for(amax, how->dtype)) + 127);

@@ -17,7 +17,7 @@ static int told(pmix_status_t status, const char *what, char why[MZ_LINK_TEXT]) 
     return 1;
 }
 
-// --- what the server is asked --------------------------------------------------------------------------------------
+// --- queries to the server -----------------------------------------------------------------------------------------
 static pmix_status_t connected(const pmix_proc_t *proc, void *object, pmix_op_cbfunc_t done, void *data) {
     (void)proc, (void)object, (void)done, (void)data;
     return PMIX_OPERATION_SUCCEEDED;

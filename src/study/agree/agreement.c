@@ -42,7 +42,7 @@ static mz_finding *find(mz_agreement *out, mz_finding_kind kind) {
 #define TELL(finding, ...) (void)snprintf((finding)->text, sizeof(finding)->text, __VA_ARGS__)
 #define FIX(finding, ...)  (void)snprintf((finding)->fix, sizeof(finding)->fix, __VA_ARGS__)
 
-// --- who is followed -----------------------------------------------------------------------------------------------
+// --- the deciding file ---------------------------------------------------------------------------------------------
 static const mz_vote *word_of(const mz_asked *file) {
     return file->decides >= 0 ? &file->votes[file->decides] : NULL;
 }

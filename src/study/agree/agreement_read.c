@@ -179,7 +179,7 @@ static void set_scaler(reader *r, bool on, const char *key, const mz_yaml_node *
     say(&r->out->scaler_said, key, node);
 }
 
-// A scaler's switch; a number is a scale: DeepSpeed's 0 is dynamic, 1 is none, anything else is fixed.
+// Reads a scaler's switch; a number is a scale: DeepSpeed's 0 is dynamic, 1 is none, anything else is fixed.
 static void read_scaler(reader *r, const char *key, const mz_yaml_node *node) {
     if (node->kind == MZ_YAML_MAP) {
         const mz_yaml_node *enabled = mz_yaml_get(node, "enabled");
@@ -258,7 +258,7 @@ static void read_gpus(reader *r, const char *key, const mz_yaml_node *node, bool
     }
 }
 
-// The order of a step as a list: [backward, clip, unscale, step].
+// Reads the order of a step as a list: [backward, clip, unscale, step].
 static void read_order(reader *r, const char *key, const mz_yaml_node *node) {
     size_t clip = SIZE_MAX, unscale = SIZE_MAX;
     for (size_t i = 0; node->kind == MZ_YAML_LIST && i < node->count; i++) {

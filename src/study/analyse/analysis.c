@@ -133,7 +133,7 @@ static mezzo_status fit_effects(const mz_study *s, mz_effects *e) {
     return status;
 }
 
-// --- all of it -----------------------------------------------------------------------------------------------------
+// --- the whole analysis --------------------------------------------------------------------------------------------
 static void score_rules(mz_analysis *a) {
     const mz_study *s = a->study;
     mz_rules fixed = {.n = 1};

@@ -142,7 +142,7 @@ static double crossing_between(const mz_curve_point *points, const double *media
     return (double)points[(medians[first] > 0) == up ? first : last].tokens;
 }
 
-// --- what the points carry -----------------------------------------------------------------------------------------
+// --- data of the points --------------------------------------------------------------------------------------------
 // -1 below 1, 1 above, 0: not known, the interval holds 1. Without noise the median says it.
 static int side_of(const mz_curve_point *p) {
     if (isnan(p->interval.low))

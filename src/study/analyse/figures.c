@@ -492,7 +492,7 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
     return mz_figure_write(folder, name, &t, 760, 560);
 }
 
-// --- all of them ---------------------------------------------------------------------------------------------------
+// --- all figures ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const char *folder, const char *name, int *drawn, char *why, size_t size) {
     if (why[0] != '\0')
         return MEZZO_OK;

@@ -15,9 +15,9 @@ mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body,
 // is written; IO.
 mezzo_status mz_figure_graph(const mz_text *dot, const char *path);
 
-// Every figure of an analysis: decision_boundary, contours_dWIDTH, memory_saving, energy_saving (where known). *drawn
-// counts those that gnuplot made; without gnuplot the scripts are written, *drawn is 0 and `why` (of `size` bytes) says
-// why.
+// Draws every figure of an analysis: decision_boundary, contours_dWIDTH, memory_saving, energy_saving (where known).
+// *drawn counts those that gnuplot made; without gnuplot the scripts are written, *drawn is 0 and `why` (of `size`
+// bytes) says why.
 mezzo_status mz_analysis_figures(const mz_analysis *a, const char *folder, int *drawn, char *why, size_t size);
 
 #endif

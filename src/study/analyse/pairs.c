@@ -64,7 +64,7 @@ static mezzo_status name(const mz_csv *csv, size_t row, int column, char *out) {
     return MEZZO_OK;
 }
 
-// The rung of the out-of-memory ladder; an empty cell (the shape ran as asked) is "base".
+// Reads the rung of the out-of-memory ladder; an empty cell (the shape ran as asked) is "base".
 static mezzo_status rung(const mz_csv *csv, size_t row, int column, char *out) {
     if (column >= 0 && mz_csv_cell(csv, row, (size_t)column)[0] != '\0')
         return name(csv, row, column, out);
@@ -520,7 +520,7 @@ static mezzo_status no_pairs(const mz_study *s) {
     return mz_fail(MEZZO_ERR_FORMAT, "%s: no row has a step that ran", s->where);
 }
 
-// Every column that a table lacks in one message, with the option that maps one.
+// Names every column that a table lacks in one message, with the option that maps one.
 static mezzo_status check_columns(const mz_csv *csv, bool pairs) {
     const char *const needed[] = {"layers", "d_model", "bs", "seqlen", pairs ? SPEEDUP : "prec", "tps"};
     mz_text missing = {0}, map = {0}, there = {0};

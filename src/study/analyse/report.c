@@ -96,7 +96,7 @@ static const double *effect(const mz_effects *e, const char *name, size_t *index
     return NULL;
 }
 
-// One sentence an effect: by what factor a step in it multiplies the speedup, with ± two standard errors.
+// Writes one sentence for each effect: by what factor a step in it multiplies the speedup, with ± two standard errors.
 static void describe_effect(const mz_effects *e, const char *name, double step, const char *words, mz_text *t) {
     size_t i;
     const double *beta = effect(e, name, &i);

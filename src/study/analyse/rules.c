@@ -197,8 +197,8 @@ void mz_rules_make_constant(mz_rules *rules, const mz_pair *pairs, size_t n) {
 }
 
 // --- cross-validation ----------------------------------------------------------------------------------------------
-// The fold of each pair: shapes in a random order are dealt out in turn. Pairs of one shape stand together (pairs.c
-// sorts them).
+// Chooses the fold of each pair: shapes in a random order are dealt out in turn. Pairs of one shape stand together
+// (pairs.c sorts them).
 static mezzo_status deal(const mz_pair *pairs, size_t n, int folds, uint64_t seed, int *fold) {
     size_t shapes = 0;
     for (size_t i = 0; i < n; i++)

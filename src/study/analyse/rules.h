@@ -51,9 +51,9 @@ typedef struct mz_score {
 } mz_score;
 mz_score mz_rules_score(const mz_rules *rules, const mz_pair *pairs, size_t n);
 
-// One rule a width: the threshold, of all between neighbouring token counts, and the direction with the least mean
-// log-regret. Of equals the simplest: always, never, from, below. Bands meet at the geometric mean of neighbouring
-// widths.
+// Fits one rule for each width: the threshold, of all between neighbouring token counts, and the direction with the
+// least mean log-regret. Of equals the simplest: always, never, from, below. Bands meet at the geometric mean of
+// neighbouring widths.
 mezzo_status mz_rules_fit(const mz_pair *pairs, size_t n, mz_rules *out);
 // One rule for every width that decides always or never, whichever has less regret on the pairs; cells as mz_rules_fit
 // makes them.

@@ -5,8 +5,8 @@
 
 #include "base/base.h"
 
-// The p-quantile of n ≥ 1 numbers, 0 ≤ p ≤ 1, by linear interpolation between order statistics (Hyndman & Fan's type 7,
-// the default of NumPy and R). `sorted` is ascending.
+// Returns the p-quantile of n ≥ 1 numbers, 0 ≤ p ≤ 1, by linear interpolation between order statistics (Hyndman & Fan's
+// type 7, the default of NumPy and R). `sorted` is ascending.
 double mz_quantile(const double *sorted, size_t n, double p);
 void mz_sort(double *x, size_t n); // ascending; no NaN
 double mz_mean(const double *x, size_t n);

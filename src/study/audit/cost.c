@@ -13,7 +13,7 @@ enum { FP32, TF32, BF16, FP16, FP8 }; // FP8: products that have such a kernel; 
 
 static const double BOUND_BY_DEVICE = 0.9; // of the step's time, that the host's launches take less of
 static const double UNSTEADY = 0.15;       // of a prediction, that its bounds are away from it
-// What a processor takes for the same work differs from process to process, and a replay's own Python adds to it.
+// The time of a processor for the same work differs from process to process, and a replay's own Python adds to it.
 static const double HOST_LESS = 0.35, HOST_MORE = 0.2, DEVICE_OFF = 0.05;
 
 static int format_of(mezzo_dtype dtype, bool tf32) {
@@ -33,7 +33,7 @@ static double calls_of(const mz_torch_trace *t, const mz_torch_op *op) {
     return (double)op->count / (t->steps > 0 ? t->steps : 1);
 }
 
-// The format of most of the forward products' FLOPs: what the program has today, whatever it asks for.
+// Returns the format of most of the forward products' FLOPs: what the program has today, whatever it asks for.
 static int format_of_program(const mz_torch_trace *t) {
     double flops[MZ_TORCH_FORMATS] = {0};
     int most = FP32;

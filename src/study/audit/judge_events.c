@@ -224,7 +224,7 @@ static void judge_order(mz_judge *j) {
     }
 }
 
-// --- what the optimizer keeps --------------------------------------------------------------------------------------
+// --- state of the optimizer ----------------------------------------------------------------------------------------
 // Optimizers keep FP32 masters, or the low half of a parameter, under keys with these words.
 static bool is_master(const mz_torch_tensors *s) {
     static const char *const words[] = {"master", "fp32", "param", "compens", "kahan", "residual", "shift"};

@@ -152,7 +152,7 @@ static void judge_regions(mz_judge *j) {
     }
 }
 
-// --- what has to stay wide -----------------------------------------------------------------------------------------
+// --- operations that need FP32 -------------------------------------------------------------------------------------
 static void judge_narrow(mz_judge *j) {
     static const struct {
         mz_torch_class class;

@@ -155,7 +155,7 @@ typedef struct mz_underflow {
     const mz_magnitudes *magnitudes;
     int64_t step; // that was counted
 } mz_underflow;
-// One training step with every gradient and activation counted: u->magnitudes has the tables. Errors: those of
+// Takes one training step with every gradient and activation counted: u->magnitudes has the tables. Errors: those of
 // a run.
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u);
 void mz_underflow_close(mz_underflow *u);

@@ -109,7 +109,7 @@ static mz_fate fate_of(const mz_lab_format *f, double x, double element, double 
     return stored == x ? MZ_FATE_EXACT : MZ_FATE_ROUNDED;
 }
 
-// As the largest number of its block, and of its tensor's.
+// Stores x as the largest number of its block, and of its tensor's.
 static double store_block(const mz_lab_format *f, double x, mz_stored *out) {
     uint8_t code, scale;
     float number = isfinite(x) ? (float)fmax(-3e38, fmin(3e38, x)) : (float)x;

@@ -91,7 +91,7 @@ mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, d
 }
 
 // --- clipping ------------------------------------------------------------------------------------------------------
-// By single calls: a step object has but one order.
+// Takes a step by single calls, because a step object has one order only.
 static mezzo_status clip_step(experiment *e, double gradient, double max_norm, bool unscale_first, mz_clip_order *out) {
     const float one = 1, c = (float)gradient;
     float before, after;

@@ -36,7 +36,7 @@ static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision preci
     return r->loss == NULL || r->seconds == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
 }
 
-// The loss of a step, into a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments
+// Adds the loss of a step to a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments
 // are.
 static void note(runner *r, const mz_step_report *report, int64_t steps) {
     if (report == NULL || report->step < 1 || report->step > steps)

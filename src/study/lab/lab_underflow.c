@@ -83,7 +83,7 @@ void mz_underflow_close(mz_underflow *u) {
     *u = (mz_underflow){0};
 }
 
-// --- what the counts say -------------------------------------------------------------------------------------------
+// --- conclusions from the counts -----------------------------------------------------------------------------------
 enum { FIRST = 1, LAST = MZ_HISTOGRAM_BUCKETS - 3 }; // of the finite magnitudes that are not zero
 enum { ZERO = -25, NORMAL = -14, LARGEST = 16 };     // FP16: 2^-25 rounds to zero, 2^-14 is the smallest normal number
 

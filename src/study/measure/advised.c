@@ -49,7 +49,7 @@ static const mz_candidate *candidate_of(const mz_choice *choice, mezzo_precision
     return NULL;
 }
 
-// The fastest of those that passed, other than fp32; fp32 where there is none.
+// Returns the fastest of those that passed, other than fp32; fp32 where there is none.
 static mezzo_precision rival_of(const mz_choice *choice) {
     if (choice->precision != MEZZO_PRECISION_FP32)
         return choice->precision;

@@ -35,7 +35,7 @@ static void note(mz_candidate *c, const char *text) {
     snprintf(c->note, sizeof c->note, "%s", text);
 }
 
-// --- who is tried --------------------------------------------------------------------------------------------------
+// --- candidates ----------------------------------------------------------------------------------------------------
 static bool listed(const mz_choice *choice, mezzo_precision p) {
     for (int i = 0; i < choice->n; i++)
         if (choice->candidates[i].precision == p)
@@ -136,7 +136,8 @@ bool mz_choose_guard(mz_candidate *c, const mz_choose_options *o, const mz_rig_s
     return c->passed;
 }
 
-// The first gradient beside the reference's, or kept as that: before any step, where the weights are the same.
+// Compares the first gradient with the reference's, or keeps it as that: before any step, where the weights are the
+// same.
 static mezzo_status compare_gradient(mz_rig *rig, beside *r, mz_candidate *c) {
     mz_gradient here = {0};
     if (!r->gradients)

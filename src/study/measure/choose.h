@@ -40,10 +40,10 @@ mz_choose_options mz_choose_defaults(void); // 1 s, 10 steps, the guard's bound;
 // of 8 bits only where it is faster. false on a device that emulates it, *note is then why, or "" where nothing is to
 // be said.
 bool mz_choose_usual(const mezzo_device_info *info, mezzo_precision precision, const char **note);
-// The guard: after the same first steps on the same tokens, every loss is finite, the last step was taken, and the loss
-// is within 1 % of the widest candidate's; of an 8-bit candidate the gradient of the first micro batch is, too, off by
-// at most `gradient_within` of the widest candidate's. mz_decide chooses. Where the device runs one precision natively
-// and no list is given, nothing is timed. MEZZO_ERR_MEMORY: none fits; NUMERIC: none passes.
+// Checks a candidate: after the same first steps on the same tokens, every loss is finite, the last step was taken, and
+// the loss is within 1 % of the widest candidate's; of an 8-bit candidate the gradient of the first micro batch is,
+// too, off by at most `gradient_within` of the widest candidate's. mz_decide chooses. Where the device runs one
+// precision natively and no list is given, nothing is timed. MEZZO_ERR_MEMORY: none fits; NUMERIC: none passes.
 bool mz_choose_guard(mz_candidate *c, const mz_choose_options *options, const mz_rig_state *state,
                      double reference); // reference NaN: the first candidate
 mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *options, mz_choice *out);

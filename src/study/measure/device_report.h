@@ -13,7 +13,7 @@
 // device has), "kernels" (mz_check_kernels), "rates" (mz_bench_kernels on a GPT's shapes) and "failed", how many
 // rows of the first two failed. A minute or two. `stop` may be NULL. Errors: MEMORY, a device's own, INTERRUPTED.
 mezzo_status mz_device_report(mezzo_device *device, const volatile sig_atomic_t *stop, json_t *report);
-// To `path`: JSON where it ends in .json, else a page.
+// Writes the report to `path`: JSON where it ends in .json, else a page.
 mezzo_status mz_device_report_write(const json_t *report, const char *path);
 
 // --- kernels beside the ref device (check.c) -------------------------------------------------------------------------

@@ -63,7 +63,7 @@ static mezzo_status read_values(mezzo_program *p, const mz_tensor *t, result *r)
     return status;
 }
 
-// A program's hook: the first result of the call that has just run.
+// Keeps, as a program's hook, the first result of the call that has just run.
 static mezzo_status keep_result(void *user, mezzo_program *p, size_t call) {
     results *all = user;
     const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
@@ -84,7 +84,7 @@ static mezzo_status keep_result(void *user, mezzo_program *p, size_t call) {
 }
 
 // --- comparing -----------------------------------------------------------------------------------------------------
-// The largest difference of two tensors in units of the last place, at the largest finite value of either.
+// Returns the largest difference of two tensors in units of the last place, at the largest finite value of either.
 static double compare(const float *a, const float *b, int64_t n, int digits, int64_t *where) {
     double amax = 0, most = 0;
     *where = 0;

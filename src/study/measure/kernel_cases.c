@@ -24,7 +24,7 @@ static formats formats_of(mezzo_precision precision) {
 static double tensor_bytes(const mz_tensor *t) {
     return mz_present(t) ? (double)mz_shape_count(&t->shape) * (double)mezzo_dtype_size(t->dtype) : 0;
 }
-// Every tensor once; outputs that are added to are read as well.
+// Counts the bytes of every tensor once, and of outputs that accumulate twice.
 static double all_bytes(const mz_call *c) {
     double bytes = 0;
     for (int i = 0; i < c->n_in; i++)
@@ -144,7 +144,7 @@ const char *mz_bench_shape_text(const mz_bench_case *c, char *buf, size_t size) 
     return buf;
 }
 
-// A dimension, or those in brackets as one; moves past it.
+// Reads a dimension, or those in brackets as one, and moves past it.
 static int64_t parse_dimension(const mz_bench_case *c, const char **p) {
     int64_t product = 1;
     const bool several = **p == '(';

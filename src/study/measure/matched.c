@@ -104,7 +104,7 @@ static double find_ratio(const mz_verify_pair *p, int64_t steps, double differen
     return 1 / (double)steps;
 }
 
-// The level of the look at n of `seeds` pairs; 0: no look.
+// Returns the level of the test after n of `seeds` pairs; 0: there is no test.
 static double level_of(const mz_verify_options *o, size_t n, bool last) {
     const size_t most = (size_t)o->seeds, first = most < 3 ? most : 3;
     double sum = 0;

@@ -12,7 +12,8 @@ struct mz_rig {
     uint64_t runs;
 };
 
-// --- what it is ----------------------------------------------------------------------------------------------------
+// --- descriptions
+// -------------------------------------------------------------------------------------------------------
 int64_t mz_session_items(const mz_session_options *o) {
     return o->form.batch * o->step.micro_batches * o->form.length;
 }

@@ -53,8 +53,8 @@ typedef struct mz_rig mz_rig;
 mezzo_status mz_rig_create(mezzo_device *device, const mz_session_options *o, mz_rig **out);
 void mz_rig_free(mz_rig *rig);           // NULL is fine
 size_t mz_rig_memory(const mz_rig *rig); // bytes taken on the device
-// The peak of really making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how far
-// the process's resident memory grew (the kernel's count). UNSUPPORTED where the system does not report it.
+// Measures the peak of making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how
+// far the process's resident memory grew (the kernel's count). UNSUPPORTED where the system does not report it.
 mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *o, size_t *bytes);
 mezzo_device *mz_rig_device(const mz_rig *rig);
 
@@ -128,7 +128,7 @@ typedef struct mz_meter {
 // Runs steps of `step_seconds` until the counter has jumped and jumped again `seconds` later. range: where it starts
 // again. NaN where it stands still.
 mezzo_status mz_meter_energy(const mz_meter *m, double seconds, double step_seconds, double range, mz_energy *out);
-// The same with the device's counter, or RAPL's on a CPU; a device with a power sensor alone gives power ×
+// Measures energy with the device's counter, or RAPL's on a CPU; a device with a power sensor alone gives power ×
 // `step_seconds`.
 mezzo_status mz_rig_energy(mz_rig *rig, double seconds, double step_seconds, mz_energy *out);
 mezzo_status mz_rig_step(mz_rig *rig);                 // without waiting

@@ -79,7 +79,7 @@ static mezzo_status find_gap(search *s, const bool *kept, double *gap) {
     return MEZZO_OK;
 }
 
-// --- what may be kept ----------------------------------------------------------------------------------------------
+// --- formats that may be kept --------------------------------------------------------------------------------------
 // "h.3.mlp.c_fc.weight" → "h.3.mlp"; "wte.weight" → "wte": what lies between the operands of neighbouring products is
 // of one module with them.
 static void module_of(const char *parameter, char *out, size_t size) {

@@ -141,7 +141,7 @@ static void keep_data(side *s, int64_t i) {
         memcpy(to, examples->input[k].data, examples->input[k].bytes);
 }
 
-// Every micro batch of the last n steps; those that were overwritten are drawn again by their numbers.
+// Adds every micro batch of the last n steps; those that were overwritten are drawn again by their numbers.
 static mezzo_status add_data(side *s, int64_t n) {
     const mz_examples *examples = mz_trial_examples(s->trial);
     uint64_t accum = (uint64_t)s->facts.grad_accum, k = mz_trial_position(s->trial) - (uint64_t)n * accum;
@@ -180,7 +180,7 @@ static mezzo_status note(side *s, const mz_step_report *report) {
     return MEZZO_OK;
 }
 
-// A turn: steps one after the other as training runs them, timed from an idle device to an idle device.
+// Takes a turn: steps one after the other as training runs them, timed from an idle device to an idle device.
 static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
     const mz_step_report *report;
     MEZZO_TRY(mezzo_device_sync(v->device));

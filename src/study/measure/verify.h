@@ -30,7 +30,7 @@ typedef struct mz_verify_options {
     double slowdown, nudge;
 } mz_verify_options;
 
-// --- what is measured ----------------------------------------------------------------------------------------------
+// --- measurements --------------------------------------------------------------------------------------------------
 typedef struct mz_scale_change { // the loss scale from `step` on
     int64_t step;
     double scale;
@@ -58,11 +58,11 @@ typedef struct mz_verify_pair {
     bool same_data, same_weights;
 } mz_verify_pair;
 
-// --- what is said --------------------------------------------------------------------------------------------------
+// --- verdicts ------------------------------------------------------------------------------------------------------
 typedef enum mz_verdict {
     MZ_VERDICT_MET,
     MZ_VERDICT_FAILED,
-    MZ_VERDICT_OPEN, // the interval holds the threshold: the seeds scatter too much to say
+    MZ_VERDICT_OPEN, // the interval holds the threshold: the seeds' differences scatter too much for a verdict
 } mz_verdict;
 const char *mz_verdict_word(mz_verdict v); // "met", "not met", "undecided"
 

@@ -29,7 +29,7 @@ static const figure figures[] = {
     {offsetof(mz_verify_run, loss_scale), F64, "final_loss_scale", "final loss scale", "%.6g", 1},
 };
 
-// The mean over the seeds of one side.
+// Returns the mean over the seeds of one side.
 static double mean_of(const mz_verify_result *r, int which, const figure *f) {
     double mean = 0;
     for (size_t i = 0; i < r->n; i++) {
@@ -96,7 +96,7 @@ static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) 
                  sameness(r));
 }
 
-// A line of each figure: its title and both sides' means, as `form` has it.
+// Adds a line for each figure: its title and both sides' means, as `form` has it.
 static void add_figures(const mz_verify_result *r, const char *form, bool indents, mz_text *t) {
     for (size_t i = 0; i < MZ_COUNT(figures); i++) {
         const figure *f = &figures[i];

@@ -77,7 +77,7 @@ static mezzo_status add_text(mz_run_texts *t, int64_t step, const char *text) {
     return MEZZO_OK;
 }
 
-// --- what cannot be ------------------------------------------------------------------------------------------------
+// --- values that cannot be -----------------------------------------------------------------------------------------
 static void note_bad(mz_run_log *log, int64_t n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void note_bad(mz_run_log *log, int64_t n, const char *fmt, ...) {
     if (n > 0 && log->bad == 0) {

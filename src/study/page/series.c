@@ -121,7 +121,7 @@ mezzo_status mz_series_middle(const mz_series *s, double *out) {
     return MEZZO_OK;
 }
 
-// --- two of them ---------------------------------------------------------------------------------------------------
+// --- two series ----------------------------------------------------------------------------------------------------
 int64_t mz_series_last_common(const mz_series *a, const mz_series *b) {
     if (a == NULL || b == NULL || a->n == 0 || b->n == 0)
         return -1;

@@ -23,7 +23,7 @@ typedef struct heads {
     bool packed, causal;
 } heads;
 
-// From the tensors q (or the packed one), k, y and positions (NULL: none).
+// Returns the heads of the tensors q (or the packed one), k, y and positions (NULL: none).
 static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y,
                              const mz_tensor *positions) {
     heads h = {.batch = y->shape.dim[0], .length = y->shape.dim[1], .heads = call->attrs.heads};
@@ -90,7 +90,7 @@ static inline const char *refuse_attention(const mz_call *call, const mz_tensor 
     return NULL;
 }
 
-// A vector of elements as FP32; lanes past `lanes` are 0.
+// Loads a vector of elements as FP32; lanes past `lanes` are 0.
 static inline vf load_lanes(const void *at, mezzo_dtype dtype, int lanes) {
     if (dtype == MEZZO_F32)
         return vload_lanes(at, lanes, 0);

@@ -87,8 +87,8 @@ static void ask_for(const float *keys, const float *values, int64_t row, int64_t
         __builtin_prefetch(from + i);
 }
 
-// One query position of `groups` neighbouring key heads. A position's keys lie side by side for all heads, so they are
-// read together, and memory is asked for in the order in which it lies.
+// Computes one query position of `groups` neighbouring key heads. A position's keys lie side by side for all heads, so
+// they are read together, and memory is asked for in the order in which it lies.
 static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t first, int64_t groups, int64_t t,
                       float *work) {
     const heads *h = &c->h;

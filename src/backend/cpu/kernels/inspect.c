@@ -12,7 +12,7 @@ typedef struct tally {
     int32_t low, high; // finite values as integers in the same order; low > high: none
 } tally;
 
-// The bits of a float, made so that integers order them as the floats: it is its own inverse.
+// Maps the bits of a float so that integers order them as the floats: the map is its own inverse.
 static inline int32_t ordered(int32_t bits) {
     return bits ^ (bits >> 31 & SIGN);
 }

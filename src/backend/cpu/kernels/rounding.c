@@ -168,7 +168,7 @@ static inline vf nearest(vf x, const mz_small_form f) {
     return (vf)(rounded | (bits ^ magnitude));
 }
 
-// A row of n numbers; `along`: so many neighbours have one scale, or each has its own.
+// Rounds a row of n numbers; `along`: so many neighbours have one scale, or each has its own.
 static inline void round_row(const float *x, float *q, int n, const float *scale, const float *inverse,
                              const float *limit, int along, const mz_small_form f, counts *count) {
     for (int c = 0; c < n; c += VW) {
@@ -278,7 +278,7 @@ static void round_tile(tile *t, const mz_rounding_form *f, bool down, const int3
     found->error = add_vectors(t->errors, sums);
 }
 
-// --- all of it -----------------------------------------------------------------------------------------------------
+// --- the whole tensor ----------------------------------------------------------------------------------------------
 typedef struct plan {
     matrix m;
     int n, high, wide;

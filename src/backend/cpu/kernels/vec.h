@@ -159,7 +159,7 @@ static inline vf vproduct(vf x) {
 #endif
     return x;
 }
-// The x86 rule: when either is NaN, the second. vmax(limit, x) lets NaN through.
+// Follows x86: when either is NaN, the result is the second. vmax(limit, x) lets NaN through.
 static inline vf vmax(vf a, vf b) {
 #if VEC_512
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);

@@ -51,7 +51,7 @@ struct tables {
     without v;
 };
 
-// By the whole block; a barrier has to follow.
+// All threads of the block call it, and a barrier has to follow.
 __device__ __forceinline__ void load(tables &t, int threads) {
     for (int i = threadIdx.x; i < static_cast<int>(sizeof t.m / 4); i += threads)
         reinterpret_cast<uint32_t *>(&t.m)[i] = reinterpret_cast<const uint32_t *>(&signs_table)[i];

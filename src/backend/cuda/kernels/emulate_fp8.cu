@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n,
         atomicMax(amax, mine);
 }
 
-// The bits of the largest magnitude, a NaN's above all.
+// Finds the bits of the largest magnitude, a NaN's above all.
 static void find_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *amax) {
     const unsigned blocks = blocks_of(n, BLOCK_ELEMENTS), grid = blocks < 1056 ? blocks : 1056; // 8 for each of 132
     cudaMemsetAsync(amax, 0, sizeof *amax, stream);
@@ -106,7 +106,7 @@ __device__ __forceinline__ float round_e4m3(float x) {
     return __half2float(half);
 }
 
-// A block's scale without the tensor's; NaN where the block is not finite.
+// Returns a block's scale without the tensor's; NaN where the block is not finite.
 __device__ __forceinline__ float block_scale(float amax, int blocks, float tensor) {
     if (!isfinite(amax))
         return __uint_as_float(0x7FC00000u);

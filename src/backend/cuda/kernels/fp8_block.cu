@@ -61,8 +61,8 @@ __device__ __forceinline__ share share_of(const mz_cu_fp8_block &g, const work &
 }
 
 // --- results -------------------------------------------------------------------------------------------------------
-// What is added to a product, known when this is compiled: with a choice among formats inside, 64 times, a tile's end
-// took 7 µs, as long as 8 pieces.
+// Says at compile time what is added to a product: a choice among formats for each of 64 numbers would take longer
+// than the products of several pieces.
 enum { NONE = -1, ANY = -2 }; // or a format
 template <int BIAS_, int RESIDUAL_> struct addends { static constexpr int BIAS = BIAS_, RESIDUAL = RESIDUAL_; };
 
@@ -143,7 +143,7 @@ __device__ __forceinline__ uint32_t add_rounded(uint32_t z, bool rounds, uint32_
 }
 
 // The same by way of the warp's strip, from which rows come back as whole lines: stored from where the product leaves
-// them, eight bytes of eight rows at a time, they took 1 to 2 µs a tile. Rows are multiples of 16 bytes, at addresses
+// them, eight bytes of eight rows at a time, they would take longer. Rows are multiples of 16 bytes, at addresses
 // that are; a bias is BF16, and a residual FP32, as the result.
 template <bool LOW, typename WITH>
 __device__ __forceinline__ void finish_lines(const mz_cu_fp8_block &g, void *to, int64_t row, int col,

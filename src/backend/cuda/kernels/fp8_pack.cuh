@@ -5,7 +5,8 @@
 #include <cuda_fp8.h>
 #include <stdint.h>
 
-// The exponent of the least power of two that brings a magnitude to at most 1.75 · 2^top, the format's largest number.
+// Returns the exponent of the least power of two that brings a magnitude to at most 1.75 · 2^top, the format's largest
+// number.
 __device__ __forceinline__ int scale_exponent(uint32_t amax, int top) {
     if (amax == 0 || amax >= 0x7F800000u)
         return 0;
@@ -79,7 +80,7 @@ __device__ __forceinline__ uint2 to_fp8(const float v[8], float inverse, bool e4
     return make_uint2(w[0], w[1]);
 }
 
-// A block's largest magnitude; at its end, by all of its threads.
+// Records a block's largest magnitude; all threads of the block call it at the block's end.
 template <int THREADS> __device__ __forceinline__ void record_amax(uint32_t *place, uint32_t amax) {
     __shared__ uint32_t seen[THREADS / 32];
     amax = min(amax, 0x7F800000u);

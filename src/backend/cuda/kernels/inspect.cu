@@ -18,7 +18,7 @@ struct tally {
     int low, high; // finite values as integers in the same order; low > high: none
 };
 
-// The bits of a float, made so that integers order them as the floats: it is its own inverse.
+// Maps the bits of a float so that integers order them as the floats: the map is its own inverse.
 __device__ __forceinline__ int ordered(int bits) {
     return bits ^ (bits >> 31 & MAGNITUDE);
 }

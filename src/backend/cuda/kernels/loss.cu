@@ -220,7 +220,7 @@ template <int T, class A> static void run_rows(void (*kernel)(A), cudaStream_t s
 static const char *cross_entropy_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
     const mz_tensor *logits = mz_in(call, cross_entropy, logits);
     const char *reason = mz_cuda_storages(call, "ai", "ff");
-    // A term a row; and after them what the gradient takes where both run in one piece.
+    // The sums hold one term for each row, and after them the gradient's inputs where one kernel serves both.
     out->workspace = static_cast<size_t>(mz_shape_rows(&logits->shape) + 1) * sizeof(float);
     return reason != NULL ? reason : mz_cuda_narrow(logits);
 }

@@ -1,4 +1,4 @@
-// Norms and the rounding to 8 bits after them in one piece, forward and backward: a result goes from registers to its
+// Fuses norms with the rounding to 8 bits after them, forward and backward: a result goes from registers to its
 // codes and is not read again. A block takes `lines` rows, whose codes wait in shared memory to be turned there, and
 // each row is normalised as layernorm.cu does, by the same sums in the same order.
 #include "host.cuh"
@@ -240,7 +240,7 @@ static bool same_storage(const mz_tensor *x, const mz_tensor *in) {
     return mz_shape_equal(&stored, &in->shape);
 }
 
-// A quantize of this and nothing in front, with a scale for the tensor.
+// Returns whether the call only quantizes x, with one scale for the tensor.
 static bool rounds(const mz_call *quantize, const mz_tensor *x) {
     const mz_tensor *y = mz_output(quantize, MZ_OUT(quantize, y)),
                     *columnwise = mz_output(quantize, MZ_OUT(quantize, columnwise));

@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply<__half>(float (&c)[4], const uint32_t (
 #endif
 }
 
-// To TF32's 11 significant bits; ties to even from compute capability 9.0 on, before that away from 0.
+// Rounds to TF32's 11 significant bits; ties to even from compute capability 9.0 on, before that away from 0.
 __device__ __forceinline__ uint32_t to_tf32(float x) {
     uint32_t r = 0;
 #if __CUDA_ARCH__ >= 900

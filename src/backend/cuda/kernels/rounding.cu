@@ -83,7 +83,7 @@ struct shared_tile {
     int32_t amax[THREADS];
 };
 
-// What a block has counted of each format in all of its tiles.
+// Holds a block's counts of each format in all of its tiles.
 struct shared_counts {
     int32_t scales[MZ_ROUNDING_FORMATS][CODES];
     int32_t counts[MZ_ROUNDING_FORMATS][4]; // numbers that are not 0, not finite, underflow, saturate
@@ -159,7 +159,7 @@ template <bool DOWN> __device__ __forceinline__ void write_sums(double *to, cons
     }
 }
 
-// By the first warp.
+// The first warp calls it.
 template <bool DOWN> __device__ __forceinline__ double tile_sum(const double *sums) {
     const int lane = static_cast<int>(threadIdx.x);
     double sum = sums[lane];

@@ -14,7 +14,7 @@ __device__ __forceinline__ bool larger(float a, float b) {
     return a > b || (isnan(a) && !isnan(b));
 }
 
-// In the order of `larger`, as integers above 0; 0 stands for "taken".
+// Maps floats to integers above 0 in the order of `larger`; 0 stands for "taken".
 __device__ __forceinline__ uint32_t rank_key(float x) {
     if (isnan(x))
         return 0xFFFFFFFFu;

@@ -63,7 +63,7 @@ static void launch_parts(const mz_cuda_device *cuda, const part_args &p, bool jo
         size, [&](auto unit) { parts_kernel<decltype(unit)><<<grid, COPY_BLOCK, 0, cuda->stream>>>(p, size, join); });
 }
 
-// All parts of the split or concatenated tensor `whole`.
+// Launches all parts of the split or concatenated tensor `whole`.
 static void launch_all_parts(const mz_cuda_device *cuda, const mz_call *call, bool join) {
     const mz_tensor *whole = join ? mz_out(call, concat, y) : mz_in(call, split, x);
     const mz_tensor *parts = join ? call->in : call->out;
@@ -217,7 +217,7 @@ static void launch_arange(const mz_cuda_device *cuda, const mz_call *call) {
             data_of<int32_t>(mz_out(call, arange, y)), n, call->attrs.begin, call->attrs.step);
 }
 
-// --- what they take ------------------------------------------------------------------------------------------------
+// --- supported calls -----------------------------------------------------------------------------------------------
 static const char *same_storage(mezzo_device *, const mz_call *call, mz_prepared *) {
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i].dtype != mz_in(call, pad, x)->dtype)

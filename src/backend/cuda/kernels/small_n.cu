@@ -317,7 +317,7 @@ const mz_kernel mz_cuda_linear_small_n = {"linear__cuda_small_n", small_n_prepar
 const mz_kernel mz_cuda_linear_dx_small_n = {"linear_dx__cuda_small_n", small_n_prepare, enqueue<launch_small_n>};
 const mz_kernel mz_cuda_linear_dw_small_n = {"linear_dw__cuda_small_n", small_n_prepare, enqueue<launch_small_n>};
 
-// --- a router's logits and what they choose, in one piece; the way back --------------------------------------------
+// --- a router's logits and the experts' choice in one kernel; backward ---------------------------------------------
 static mezzo_status run_forward(mezzo_device *device, const mz_call *first, const mz_call *second) {
     launch_y<true>(mz_cuda(device)->stream, small_n_args_of(first), route_args_of(second));
     MZ_CUDA_TRY(cudaGetLastError());

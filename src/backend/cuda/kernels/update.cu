@@ -31,7 +31,7 @@ __device__ __forceinline__ int64_t for_chunks(const mz_segment *segments, int n,
         });
 }
 
-// A chunk's elements, 4 to a thread at a time: a whole vector, or what is left of one.
+// Returns the element of a chunk at which this thread's vector v of four elements begins.
 __device__ __forceinline__ int vector_at(int v) {
     return (v * THREADS + static_cast<int>(threadIdx.x)) * 4;
 }

@@ -431,7 +431,8 @@ __device__ __forceinline__ void encode_four(const L &table, uint8_t *p, int64_t 
         dynamic8::encode(table, left > 2 ? x.z : 0, scale), dynamic8::encode(table, left > 3 ? x.w : 0, scale));
 }
 
-// By all threads of the kernel's block, two warps a block of 256: `turn` distinguishes calls that follow one another.
+// All threads of the kernel's block call it, two warps a block of 256: `turn` distinguishes calls that follow one
+// another.
 template <int N, bool PADDED>
 __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_shared &shared, int turn,
                                               const philox_key &, int64_t element, const four<PADDED> &f, float4 xm,
