@@ -59,7 +59,7 @@ struct mz_kernel {
     mezzo_status (*run)(mezzo_device *device, const mz_call *call); // enqueues on a device with a queue
 };
 
-// Sets of formats and of scalings, a bit each.
+// Holds the sets of formats and scalings that a kernel takes, a bit each.
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
     bool blocks; // rounds its operands to blocks where attrs.blocks says so

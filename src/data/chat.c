@@ -367,7 +367,7 @@ typedef struct range {
     size_t from, to; // bytes
 } range;
 
-// Answer i by rendering.
+// Finds answer i by rendering.
 static mezzo_status render_answer(const search *s, size_t i, range *out) {
     written before = {0}, with = {0};
     mezzo_status status = write_some(s->tok, s->where, s->messages, i, true, &before);

@@ -25,7 +25,7 @@ mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder);
 mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out);
 // The template that conversations were written by becomes the tokenizer's own: ChatML, where it has no template.
 mezzo_status mz_chat_keep_default(mz_chat *chat);
-// Into tokenizer.json and from it.
+// These write a chat into tokenizer.json and read it from there.
 mezzo_status mz_chat_to_json(const mz_chat *chat, json_t *object);
 mezzo_status mz_chat_from_json(const char *where, const json_t *object, mz_chat *out);
 

@@ -20,7 +20,7 @@ static void window_weights(double out[WINDOW]) {
 
 enum { MEAN_X, MEAN_Y, SQUARE_X, SQUARE_Y, PRODUCT, MOMENTS };
 
-// Weighted moments along one row: out[MOMENTS][columns] of the windows that lie inside it.
+// Computes weighted moments along one row: out[MOMENTS][columns] of the windows that lie inside it.
 static void row_moments(const float *x, const float *y, int64_t columns, const double weight[WINDOW], double *out) {
     for (int64_t c = 0; c < columns; c++) {
         double sum[MOMENTS] = {0};

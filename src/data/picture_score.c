@@ -36,7 +36,7 @@ float mz_free_space_brightness(const mz_pictures *p, int64_t dx, int64_t dy) {
     return (float)fmin(fmax((p->loss_at_0 - loss) / (p->loss_at_0 - p->loss_at_255), 0), 1);
 }
 
-// Likewise: the loss in free space from where the transmitter is, 0 in buildings.
+// Predicts the loss in free space from the transmitter's place, 0 in buildings.
 static void predict_free_space(const mz_pictures *p, int64_t example, float *out) {
     const mz_example *e = &p->example[example];
     const uint8_t *buildings = p->scene + e->scene * p->size * p->size;

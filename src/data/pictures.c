@@ -75,7 +75,7 @@ static mezzo_status read_either(const char *folder, const char *name, char **pat
     return status == MEZZO_OK ? mz_png_read(*path, out) : status;
 }
 
-// Square and `size` pixels wide; 0: any.
+// Reads a square picture `size` pixels wide; 0: any.
 static mezzo_status read_one(const char *folder, const char *name, int64_t size, mz_picture *out) {
     char *path;
     mezzo_status status = read_either(folder, name, &path, out);

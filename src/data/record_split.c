@@ -149,7 +149,7 @@ static mezzo_status take(mz_record_splitter *s, mz_record_span *out) {
     return MEZZO_OK;
 }
 
-// Up to the next element: its comma, or the end of the list.
+// Reads up to the next element: its comma, or the end of the list.
 static mezzo_status step_list(mz_record_splitter *s, char *next) {
     MEZZO_TRY(skip_blanks(s, next));
     if (*next == ',' && s->began) {

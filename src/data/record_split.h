@@ -10,7 +10,7 @@ enum { MZ_RECORD_BYTES = 16 << 20 }; // of one record, at most
 typedef struct mz_record_splitter mz_record_splitter;
 
 typedef struct mz_record_span {
-    const char *text; // valid until the next call; NULL: the file is over
+    const char *text; // valid until the next call; NULL: the file has ended
     size_t n;
     uint64_t line; // where it begins; 1 is the first
     bool too_long; // it has more than MZ_RECORD_BYTES, and `text` is not all of it
@@ -20,7 +20,7 @@ typedef struct mz_record_span {
 // UTF-16 or UTF-32.
 mezzo_status mz_record_splitter_open(mz_reader *reader, mz_record_splitter **out);
 void mz_record_splitter_close(mz_record_splitter *splitter); // NULL is fine
-// Empty lines are passed over. FORMAT, naming file and line: a list without a comma between elements or without its
+// The splitter skips empty lines. FORMAT, naming file and line: a list without a comma between elements or without its
 // end, text after it. It does not read a record's contents.
 mezzo_status mz_record_splitter_next(mz_record_splitter *splitter, mz_record_span *out);
 

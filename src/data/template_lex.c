@@ -65,7 +65,7 @@ static void advance(lexer *l, size_t to) {
     l->p = to;
 }
 
-// Text up to a tag, as the tag's sign and lstrip_blocks cut it.
+// Adds the text up to a tag, as the tag's sign and lstrip_blocks cut it.
 static void add_text(lexer *l, size_t to, char sign, bool prints) {
     const size_t from = l->p;
     size_t end = to;

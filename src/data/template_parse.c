@@ -379,7 +379,7 @@ static node *unary(machine *m, bool with_filters) {
     return x;
 }
 
-// Left to right: operands of `inner` with the operators first … last between them.
+// Parses from left to right: operands of `inner` with the operators first … last between them.
 static node *binary(machine *m, node *(*inner)(machine *m), token_kind first, token_kind last) {
     node *x = inner(m);
     int depth = 0;

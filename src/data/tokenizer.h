@@ -20,15 +20,15 @@ void mz_token_list_free(mz_token_list *list);
 typedef struct mz_tokenizer_kind {
     const char *name; // in tokenizer.json, and for --tokenizer
     void (*destroy)(mezzo_tokenizer *tok);
-    // As mezzo_tokenizer_encode, at the end of *out; `base` is added to byte offsets in errors (the text may be a piece
-    // of a file).
+    // Encodes as mezzo_tokenizer_encode does, and appends to *out; `base` is added to byte offsets in errors (the text
+    // may be a piece of a file).
     mezzo_status (*encode)(const mezzo_tokenizer *tok, const char *text, size_t n, uint64_t base, mz_place place,
                            mz_token_list *out);
     const char *(*bytes)(const mezzo_tokenizer *tok, int32_t token, size_t *n); // token is in range
     mezzo_status (*save)(const mezzo_tokenizer *tok, json_t *object);           // all of tokenizer.json
     // Makes a tokenizer from the keys of the first form, which "mezzo" in a model of Hugging Face's form has too.
     mezzo_status (*load)(const char *where, const json_t *object, mezzo_tokenizer **out);
-    // The largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
+    // Returns the largest place in (from, to] where a text may be cut without changing a token; `to` may be inside of a
     // character.
     size_t (*cut)(const mezzo_tokenizer *tok, const char *text, size_t from, size_t to);
     // Returns whether both have the same tokens for every text; asked where both kinds have this function. NULL: never.

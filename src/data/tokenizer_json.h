@@ -39,7 +39,7 @@ json_t *mz_json_byte_level(bool regex);                                       //
 json_t *mz_json_special(const char *text, size_t n, int32_t id);              // one of added_tokens
 json_t *mz_json_own(const mezzo_tokenizer *tok);                              // {"kind": …, "vocab_size": …}
 json_t *mz_json_frame(json_t *added, json_t *pre_tokenizer, json_t *decoder); // of BPE; takes over all three
-// Into *object: the frame with vocabulary, merges and "mezzo". Takes over these four.
+// Writes into *object the frame with vocabulary, merges and "mezzo". Takes over these four.
 mezzo_status mz_json_write(const mezzo_tokenizer *tok, json_t *frame, json_t *vocab, json_t *merges, json_t *mezzo,
                            json_t *object);
 

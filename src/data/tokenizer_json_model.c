@@ -54,7 +54,7 @@ static mezzo_status place_added(mz_json_reader *r, const json_t *added, entry *e
     return MEZZO_OK;
 }
 
-// Tokens in the order of their numbers; no word becomes one of those that are set in `aside`.
+// Adds tokens in the order of their numbers; no word becomes one of those that are set in `aside`.
 static mezzo_status add_entries(mz_json_reader *r, const entry *entries, size_t n, bool *aside) {
     mz_bpe *bpe = &r->tok->bpe;
     mezzo_status status = MEZZO_OK;

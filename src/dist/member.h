@@ -11,7 +11,7 @@ typedef struct mz_member mz_member;
 // ended before: what is at that address may be another job's.
 mezzo_status mz_member_join(const mz_world *world, const char *secret, int fd, double deadline, mz_member **out,
                             bool *refused);
-// No more records. wait: until all ranks have said so; false: the job has failed.
+// Says that this rank sends no more records. wait: until all ranks have said so; false: the job has failed.
 bool mz_member_goodbye(mz_member *m, bool wait);
 void mz_member_free(mz_member *m);                      // closes the connection; NULL is fine
 void mz_member_abort(mz_member *m, const char *reason); // returns when the job knows, or after a second

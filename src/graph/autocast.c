@@ -143,7 +143,7 @@ static mezzo_status insert_cast(pass *p, int value, mezzo_dtype dtype, const mz_
     return MEZZO_OK;
 }
 
-// `value` in the dtype asked for: itself, a low copy, a cast made before in this segment, or a new one.
+// Finds `value` in the dtype asked for: itself, a low copy, a cast made before in this segment, or a new one.
 static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtype dtype, int *out) {
     mezzo_graph *g = p->g;
     const mz_value *v = &g->values[value];

@@ -154,7 +154,7 @@ static mezzo_status new_value(pass *p, mezzo_dtype dtype, mz_shape shape, int *o
     return mz_graph_value(p->g, v, out);
 }
 
-// Rows first … first + rows of v, under its scale.
+// Takes rows first … first + rows of v, under its scale.
 static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *out) {
     const mz_value of = p->g->values[v];
     int64_t width = of.shape.dim[of.shape.rank - 1];

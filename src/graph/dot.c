@@ -21,7 +21,7 @@ static const char *colour_of(mezzo_dtype dtype) {
     }
 }
 
-// Inside a quoted DOT string.
+// Adds a text inside a quoted DOT string.
 static void add_quoted(mz_text *t, const char *text) {
     for (; *text != '\0'; ++text)
         if (*text == '"' || *text == '\\')

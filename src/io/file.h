@@ -21,7 +21,7 @@ mezzo_status mz_file_append(const char *path, mz_file **out); // opens the file 
 mezzo_status mz_file_append_own(const char *path,
                                 mz_file **out); // the same for a file of a run folder: no link, no device
 mezzo_status mz_file_create_new(const char *path, mz_file **out); // the file itself; fails where the path exists
-// Whole, or MEZZO_ERR_IO; a file that is appended to is then as long as before.
+// Writes all bytes, or returns MEZZO_ERR_IO; a file that is appended to is then as long as before.
 mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n);
 mezzo_status mz_file_sync(mz_file *file); // to the disk
 typedef struct mz_written {

@@ -16,7 +16,7 @@
 
 bool mz_path_exists(const char *path) {
     struct stat info;
-    return lstat(path, &info) == 0 || errno == EACCES; // in a folder that may not be entered: opening it tells so
+    return lstat(path, &info) == 0 || errno == EACCES; // in a folder that may not be entered: opening it reports so
 }
 
 bool mz_path_is_dir(const char *path) {

@@ -139,7 +139,7 @@ mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text) {
 }
 
 // --- parsing -------------------------------------------------------------------------------------
-// Nesting of brackets outside strings; jansson recurses once a level, so the bound holds before it starts.
+// Returns the nesting of brackets outside strings; jansson recurses once a level, so the bound holds before it starts.
 static int nesting(const char *text, size_t n) {
     int depth = 0, deepest = 0;
     bool in_string = false;

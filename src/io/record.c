@@ -151,7 +151,7 @@ static bool occurs_again(scanner *s, const mz_record *r, const char *name) {
     return false;
 }
 
-// False: something that the JSON reader must decide.
+// Scans a line. *done false: only the JSON reader can read it.
 static mezzo_status scan_line(mz_record *r, const char *line, size_t n, bool *done) {
     scanner s = {.at = line, .end = line + n, .free = r->bytes};
     *done = false;

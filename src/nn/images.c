@@ -69,7 +69,8 @@ static mezzo_value split_heads(mezzo_graph *g, mezzo_value x, int heads) { // [B
     return mezzo_transpose(g, x, 1, 2);
 }
 
-// Attention without a bound, q [B, T, C], k and v [B, T', C]; of wide heads by products, with T·T' scores in memory.
+// Builds attention without a bound, q [B, T, C], k and v [B, T', C]; of wide heads by products, with T·T' scores in
+// memory.
 static mezzo_value attend(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads) {
     const int64_t channels = mezzo_value_dim(g, q, -1);
     if (channels / heads <= WIDEST_HEAD)

@@ -97,7 +97,7 @@ static mezzo_status check_image(mz_onnx_call *call) {
 }
 
 // --- convolutions --------------------------------------------------------------------------------------------------
-// `by` - 1 zeros between neighbours along an axis.
+// Inserts `by` - 1 zeros between neighbours along an axis.
 static mezzo_value spread(mezzo_graph *g, mezzo_value v, int axis, int64_t by) {
     const int rank = mezzo_value_rank(g, v);
     const int64_t n = mezzo_value_dim(g, v, axis);

@@ -48,7 +48,7 @@ typedef struct groups {
     int place[MEZZO_MAX_RANK];                            // of the group's elements in the stored order
 } groups;
 
-// False: elements of a group are apart as x is stored.
+// Finds the groups. False: elements of a group are apart as x is stored.
 static bool find_groups(const mz_onnx_value *x, int rank, const int64_t *dim, groups *g) {
     *g = (groups){0};
     for (int i = 0, k = 0; i < x->rank || k < rank;) {

@@ -58,7 +58,7 @@ const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which, int 
     return which < group->kind->moments(&group->update.rule) ? group->kind->moment[which] : NULL;
 }
 
-// Numbers of blocks to the host and back; `first` of those that are written is a multiple of a block.
+// Copies numbers of blocks to the host and back; `first` of those that are written is a multiple of a block.
 static mezzo_status read_blocks(const mezzo_optimizer *opt, int which, const mz_segment *s, int64_t first,
                                 int64_t count, float *out) {
     const int64_t from = first / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK;

@@ -165,7 +165,7 @@ static int by_place(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Group by group; ranks exchange what lies first as soon as it is updated.
+// Places segments group by group; ranks exchange the first ones as soon as they are updated.
 static mezzo_status place_segments(mezzo_optimizer *opt) {
     int n = 0;
     mz_free(opt->placed);

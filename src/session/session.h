@@ -41,7 +41,7 @@ static inline mz_cut mz_session_cut(const mz_session_options *o, int rank) {
 // Makes the options that time a step of a model: 1 micro batch of `batch` rows, AdamW with a small rate, clipping,
 // quick first values. INVALID as mezzo_model_check.
 mezzo_status mz_session_usual(const mezzo_model_config *model, int64_t batch, mz_session_options *out);
-// A precision that is resolved, with what follows from it: masters, and a loss scale where one is needed.
+// Sets a resolved precision and what follows from it: masters, and a loss scale where one is needed.
 void mz_session_set_precision(mz_session_options *options, mezzo_precision precision);
 bool mz_session_needs_scale(const mezzo_program_options *program); // some module computes in a format that needs one
 

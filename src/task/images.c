@@ -198,7 +198,8 @@ static void put_condition(const images *t, int64_t example, float *out) {
     }
 }
 
-// Time and noise of row `index`, and its part of the loss: of a pass in order always the same, so that losses compare.
+// Draws time and noise of row `index`, and its part of the loss: always the same in a pass in order, so that losses
+// compare.
 static void put_draws(const mz_range *r, uint64_t index, const mz_model_sizes *m, float weight, int64_t i,
                       mz_examples *out) {
     uint32_t words[4];

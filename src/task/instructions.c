@@ -132,7 +132,7 @@ static uint64_t drawn(const mz_instructions *x, const mz_instruction_order *o, u
     return o->random ? pick(x, o, draw) : draw < x->count ? draw : x->count;
 }
 
-// Into the columns from tokens[0] on.
+// Copies a record into the columns from tokens[0] on.
 static void copy_record(const mz_instructions *x, uint64_t which, int64_t columns, int32_t *tokens, int32_t *targets) {
     const mz_chat_tokens *all = &x->set->all;
     const mz_record_range *e = record(x, which);

@@ -61,7 +61,7 @@ mezzo_status mz_run_config_count_epochs(const mezzo_config *config, uint64_t bat
 mz_session_options mz_run_config_session(const mz_run_config *config);
 // Makes the options of a run without data: the model of its own sizes, whole, with its outputs.
 mezzo_status mz_run_config_sketch(const mz_run_config *config, mz_session_options *out);
-// The model that the keys describe, with what data decides of its sizes. INVALID as mezzo_config_model.
+// Makes the model that the keys describe, with the sizes that the data decides. INVALID as mezzo_config_model.
 mezzo_status mz_run_config_model(const mz_run_config *config, const mz_model_sizes *sizes, mezzo_model_config *out);
 
 #endif

@@ -37,7 +37,7 @@ typedef struct mz_counterfactual {
     void *scratch;                      // on the device: for the kernels
     mz_rounding_sums *sums, *on_device; // of each item
     float *master, *master_on_device;   // a master that is not FP32; NULL: there is none
-    mz_program_hook hook;               // of the owner before
+    mz_program_hook hook;               // the hook that the program had before
     void *hook_user;
 } mz_counterfactual;
 

@@ -47,7 +47,7 @@ mezzo_status mz_engine_join(mz_engine *engine, const mz_run_config *config);
 // The session of engine->plan, whose model and precision are final by now; it keeps the model's outputs where asked.
 // Scaling is resolved here: "auto" is on where a module computes in fp16.
 mezzo_status mz_engine_build(mz_engine *engine, const mz_run_config *config, bool outputs);
-// CRC32C of all parameters in their order, as FP32.
+// Computes the CRC32C of all parameters in their order, as FP32.
 mezzo_status mz_weights_crc(const mezzo_params *params, uint32_t *crc);
 void mz_engine_close(mz_engine *engine); // a zeroed or half-open one is fine
 

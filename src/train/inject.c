@@ -101,7 +101,7 @@ static bool strikes(const mz_inject *f, int target) {
     return poisons && (int)f->target == target && f->now_step == f->step && (!f->met || f->now_data == f->data);
 }
 
-// Of a flap: in the first and the third computation, so that a third pass of a replay is right.
+// Returns whether a flap strikes, in the first and the third computation, so that a third pass of a replay is right.
 static bool flaps(mz_inject *f) {
     const int64_t visit = f->visits++;
     return visit == 0 || visit == 2;

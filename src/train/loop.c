@@ -52,7 +52,7 @@ static mezzo_status measure(mz_training *run, mz_source *source, mz_val_kind kin
     return MEZZO_OK;
 }
 
-// Rank 0 alone, by what the others bring it.
+// Validates on rank 0 alone, with the parameters that the others send.
 mezzo_status mz_run_validate(mz_training *run, mz_val_kind kind) {
     mz_source *source = kind == MZ_VAL_WHOLE ? run->val_all : run->val_random;
     if (source == NULL)

@@ -30,7 +30,7 @@ typedef struct mz_profile mz_profile;
 // peaks, a second.
 mezzo_status mz_profile_open(struct mz_training *run);
 void mz_profile_close(mz_profile *profile); // NULL is fine; the device has not been closed yet
-// Around a step: true, and the device reports its calls, where it is one of those that are recorded.
+// Returns whether the step is one of those that are recorded; the device then reports its calls.
 mezzo_status mz_profile_step_begin(struct mz_training *run);
 mezzo_status mz_profile_step_end(struct mz_training *run); // after the last one: writes the files, reports them
 // A bar of the host's, around what a step does; nested as the calls are. Nothing where `profile` is NULL or at rest.

@@ -36,8 +36,8 @@ typedef struct mz_core_meter {
     double seconds, cpu; // of the window's steps
     bool lost;           // seen once
 } mz_core_meter;
-// True once, after a window of 5 s of steps that computed for less than half of it; `seconds` and `cpu` are then the
-// window's.
+// Returns true once, after a window of 5 s of steps that computed for less than half of it; `seconds` and `cpu` are
+// then the window's.
 bool mz_cores_lost(mz_core_meter *meter, double seconds, double cpu);
 
 typedef struct mz_rates {

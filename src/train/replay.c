@@ -187,7 +187,7 @@ static mezzo_status compare_on_device(mz_training *run, int64_t *at) {
     return status;
 }
 
-// *at: the first element of the gradients' buffer that is not that of the first pass; -1: none.
+// Compares gradients; *at: the first element of the gradients' buffer that is not that of the first pass; -1: none.
 static mezzo_status compare_gradients(mz_training *run, int64_t *at) {
     const mezzo_params *p = run->engine.session.params;
     *at = -1;

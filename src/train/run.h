@@ -76,7 +76,7 @@ mezzo_status mz_run_gather_weights(mz_training *run, bool keep);
 void mz_run_release_weights(mz_training *run);
 // run.c
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
-// As one of the ranks that the environment names; only rank 0 reports progress.
+// Opens a run as one of the ranks that the environment names; only rank 0 reports progress.
 mezzo_status mz_run_join(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
 // Opens a run on a device that the caller opens and closes. Runs that take turns on one must have read every step
 // before the other's turn.
@@ -92,7 +92,7 @@ mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i);
 bool mz_run_asks_save(mz_training *run); // hooks.save has changed since the last call
 // Runs one optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);
-// Into readout.last: the newest, or with `all` the very last.
+// Reads a step into readout.last: the newest, or with `all` the very last.
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh);
 // loop.c: between steps, with a record of each.
 mezzo_status mz_run_validate(mz_training *run, mz_val_kind kind);

@@ -217,7 +217,7 @@ static mezzo_status check_shapes(const mz_import *in, const place *p, const mz_s
                    (long long)p->cols, (long long)p->rows, (long long)in->lora_rank);
 }
 
-// Python's re.fullmatch.
+// Matches as Python's re.fullmatch.
 static mezzo_status match_whole(const char *folder, const char *pattern, const char *text, bool *matches) {
     mezzo_status status;
     mz_pattern *alone = NULL, *whole = NULL;

@@ -288,7 +288,7 @@ static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char
     return status == MEZZO_OK ? mz_chat_write(tok, folder) : status;
 }
 
-// *out NULL: the run has none.
+// Loads the run's tokenizer; *out NULL: it has none.
 static mezzo_status load_tokenizer(const exporter *e, mezzo_tokenizer **out) {
     *out = NULL;
     if (e->state.tokenizer[0] == '\0')
@@ -297,7 +297,7 @@ static mezzo_status load_tokenizer(const exporter *e, mezzo_tokenizer **out) {
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
     mezzo_status status = MEZZO_OK;
-    if (mz_path_exists(path)) // a checkpoint may have been moved away from its run
+    if (mz_path_exists(path)) // a checkpoint may have been moved out of its run
         status = mezzo_tokenizer_load(path, out);
     mz_free(path);
     return status;

@@ -451,7 +451,7 @@ static mezzo_status read_list(reader *r, const char *name, mezzo_list *out) {
                           name, MEZZO_LIST);
 }
 
-// LongRoPE: both lists, and the factor on cosines and sines as a number.
+// Reads LongRoPE's keys: both lists, and the factor on cosines and sines as a number.
 static mezzo_status read_long(reader *r) {
     mezzo_model_config *m = r->out;
     MEZZO_TRY(read_list(r, long_tensors[0], &m->rope_long));

@@ -10,7 +10,7 @@
 
 static const mz_hf_family *const not_decoders[] = {&mz_hf_gpt2, &mz_hf_nanogpt, &mz_hf_autoencoder};
 
-// Number i of all; NULL: past the last.
+// Returns family i of all; NULL: past the last.
 static const mz_hf_family *family_at(size_t i) {
     return i < mz_hf_decoder_count                            ? &mz_hf_decoders[i]
            : i - mz_hf_decoder_count < MZ_COUNT(not_decoders) ? not_decoders[i - mz_hf_decoder_count]

@@ -39,7 +39,7 @@ static int64_t source_row(const mz_hf_block *b, int64_t row) {
     return row - i + (o.ours != o.pairs ? i % half * 2 + i / half : i % 2 * half + i / 2);
 }
 
-// `n` elements of a block's row from column `col` on.
+// Copies `n` elements of a block's row from column `col` on.
 static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, unsigned char *to, mezzo_dtype dtype) {
     int64_t size = (int64_t)mezzo_dtype_size(b->dtype), width = (int64_t)mezzo_dtype_size(dtype);
     row = source_row(b, row);

@@ -7,7 +7,7 @@
 
 #define MOST_BYTES ((size_t)16 << 20)
 
-// FOLDER/NAME as JSON; *out NULL where there is no such file.
+// Loads FOLDER/NAME as JSON; *out NULL where there is no such file.
 static mezzo_status load(const char *folder, const char *name, json_t **out) {
     *out = NULL;
     char *path = mz_format("%s/%s", folder, name);

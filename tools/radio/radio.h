@@ -36,13 +36,13 @@ mz_point mz_city_transmitter(const mz_city *city, uint64_t seed, uint64_t map, u
                              const uint8_t *buildings);
 
 // --- the power -----------------------------------------------------------------------------------
-// ITU-R P.526-15 (31): the loss of a knife edge; 0 below nu = -0.78.
+// Returns the loss of a knife edge, ITU-R P.526-15 (31); 0 below nu = -0.78.
 double mz_knife_edge_loss(double nu);
 
 typedef struct mz_field mz_field; // what all transmitters of one city share: its corners and what they see
 mezzo_status mz_field_make(const mz_city *city, int64_t size, const uint8_t *buildings, mz_field **out);
 void mz_field_free(mz_field *field); // NULL is fine
-// Gray of every pixel, [size, size]; 0 in buildings.
+// Computes the gray of every pixel, [size, size]; 0 in buildings.
 mezzo_status mz_field_map(mz_field *field, mz_point transmitter, uint8_t *out);
 
 // --- files ---------------------------------------------------------------------------------------

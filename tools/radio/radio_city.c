@@ -18,7 +18,7 @@ typedef struct maker {
     double dense; // how much of a city this is: 0 suburb, 1 centre
 } maker;
 
-// Uniform in [a, b).
+// Draws a number, uniform in [a, b).
 static double draw(maker *m, double a, double b) {
     uint32_t words[4];
     mz_philox(m->key, m->drawn++, words);

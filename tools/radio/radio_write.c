@@ -25,7 +25,7 @@ typedef struct job {
     int64_t maps, built_up; // done; pixels in buildings
 } job;
 
-// Not flushed one by one: a folder without its last file is not whole, and is made again.
+// Writes a file without flushing it, because a folder without its last file is not whole, and is made again.
 static mezzo_status put(const job *j, int folder, const char *name, uint8_t *pixels) {
     const mz_picture picture = {j->o->size, j->o->size, 1, pixels};
     uint8_t *bytes;

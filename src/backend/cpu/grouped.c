@@ -57,8 +57,8 @@ static const mz_kernel *product_kernel(mezzo_device *device, const mz_call *call
     return NULL;
 }
 
-// One thread takes a whole expert where a product is too short to share: 16 threads meet a dozen times in one, 1 µs
-// each. A unit is a nanosecond of one core; 32 multiply-adds.
+// One thread takes a whole expert where a product is too short to share, because threads wait for each other about
+// twelve times in a product. A unit is a nanosecond of one core; 32 multiply-adds.
 static bool by_expert(const mezzo_device *device, const mz_call *call) {
     const mz_shape *w = call->op == MZ_OP_grouped_linear_dw ? &mz_out(call, grouped_linear, y)->shape
                                                             : &mz_in(call, grouped_linear, w)->shape;

@@ -25,7 +25,7 @@ static void count_signs(const mz_pair *pairs, size_t n, mz_sign_test *out) {
     *out = mz_sign(wins, losses, (int64_t)n - wins - losses);
 }
 
-// Summary of one field of the pairs, those without it left out.
+// Summarizes one field of the pairs that have it.
 static mezzo_status summarize_field(const mz_pair *pairs, size_t n, size_t field, double *scratch, mz_summary *out) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {

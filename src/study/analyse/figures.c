@@ -365,7 +365,7 @@ static void describe_scatter(const cell *c, char *out, size_t size) {
         snprintf(out, size, "± %.2f", 2 * c->error * c->speedup.median);
 }
 
-// Half way to the neighbour; beyond the ends as far as inside.
+// Returns the point half way to the neighbour; beyond the ends as far as inside.
 static double edge(const axis *x, int i, int side) {
     const double at = log2((double)x->values[i]);
     const int next = i + side;

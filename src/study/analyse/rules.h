@@ -58,8 +58,8 @@ mezzo_status mz_rules_fit(const mz_pair *pairs, size_t n, mz_rules *out);
 // One rule for every width that decides always or never, whichever has less regret on the pairs; cells as mz_rules_fit
 // makes them.
 void mz_rules_make_constant(mz_rules *rules, const mz_pair *pairs, size_t n);
-// Mean over `folds` folds: rules found on the others, scored on the fold. Pairs of one shape share a fold, so that
-// repeats of a shape do not stand on both sides. *out counts every pair once.
+// Computes the mean over `folds` folds: rules found on the others, scored on the fold. Pairs of one shape share a fold,
+// so that repeats of a shape do not stand on both sides. *out counts every pair once.
 mezzo_status mz_rules_cross_validate(const mz_pair *pairs, size_t n, int folds, uint64_t seed, mz_score *out);
 
 // --- applying (advise) ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ typedef struct mz_difference {
     int64_t step;            // of the checkpoint
     int weights, weights_of; // parameters that differ between the two runs' own checkpoints, of how many; of 0: not
                              // compared, because the models differ
-    char weight[128];        // the first of them
+    char weight[128];        // the name of the first of these weights
     int compared, unmatched; // results that both have; those that only one has
     bool found;
     char op[32], module[128], phase[16];

@@ -38,7 +38,7 @@ static double window_mean(const double *losses, int64_t n) {
     return count > 0 ? sum / (double)count : (double)NAN;
 }
 
-// Slope of the loss by ln(step) over the last window; NaN where fewer than three losses are known.
+// Finds the slope of the loss by ln(step) over the last window; NaN where fewer than three losses are known.
 static mezzo_status find_slope(const double *losses, int64_t steps, double *slope) {
     const int64_t from = window_begin(steps);
     double *x = mz_alloc(2 * (size_t)(steps - from), sizeof *x), *y = mz_alloc((size_t)(steps - from), sizeof *y);

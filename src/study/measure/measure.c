@@ -110,7 +110,7 @@ static mezzo_status stopped(const mz_repeats *r) {
     return MEZZO_OK;
 }
 
-// `n` repeats one after the other with a mark between each; then all times. At most MZ_MARKS - 1.
+// Times `n` repeats one after the other with a mark between each; then all times. At most MZ_MARKS - 1.
 static mezzo_status time_some(mz_rig *rig, mz_timed what, const mz_repeats *r, int n, double *seconds) {
     MEZZO_TRY(mezzo_device_mark(rig->session.device, 0));
     for (int i = 0; i < n; i++) {

@@ -31,7 +31,7 @@ static mezzo_status set_overrides(search *s, const bool *kept) {
     return status;
 }
 
-// Mean training loss over the last third of the steps; infinite where one of them is not finite.
+// Measures the mean training loss over the last third of the steps; infinite where one of them is not finite.
 static mezzo_status train(const search *s, mz_trial *trial, double *loss) {
     const int64_t steps = mz_trial_describe(trial).steps;
     int64_t count = 0;

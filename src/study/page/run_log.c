@@ -213,7 +213,7 @@ mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop)
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
     struct stat info;
-    const bool there = stat(path, &info) == 0 || errno == EACCES; // opening it then tells why
+    const bool there = stat(path, &info) == 0 || errno == EACCES; // opening it then reports why
     mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
     bool cut = !there && log->offset > 0;
     if (status == MEZZO_OK && lines != NULL)

@@ -4,7 +4,7 @@
 #include "base/base.h"
 #include "backend/cpu/kernels/probe.h"
 
-// The tile intrinsics do not tell the compiler what memory they read; this does.
+// The tile intrinsics do not declare to the compiler which memory they read; this does.
 #define MEMORY_IS_READ() __asm__ volatile("" ::: "memory")
 
 // a[i][k] = (i + k) mod 8 - 3, b[k][j] = (k + 2j) mod 8 - 4 as BF16; b in pairs of k, as the instruction reads it. All

@@ -62,7 +62,7 @@ static inline void amx_end(void) {
 }
 #endif
 
-// The tile intrinsics do not tell the compiler which memory they read: a store before them must have happened.
+// The tile intrinsics do not declare to the compiler which memory they read: a store before them must have happened.
 #define AMX_FENCE() __asm__ volatile("" ::: "memory")
 
 #endif

@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
 #pragma unroll
             for (int step = 1; step < 8; step *= 2)
                 top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-            const bool none = LIMITED && top == -INFINITY; // a row that sees nothing of its first tile
+            const bool none = LIMITED && top == -INFINITY; // no key of the first tile is visible to the row
             float shrink = none ? 1 : exp2f((max[i] - top) * scale2), top2 = none ? 0 : top * scale2, part = 0;
             max[i] = top;
 #pragma unroll

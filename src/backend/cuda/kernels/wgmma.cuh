@@ -18,8 +18,8 @@ __device__ __forceinline__ int group_of(int thread) {
     return __shfl_sync(0xffffffffu, thread / WARPGROUP, 0);
 }
 
-// Returns what an instruction is told of an operand (PTX ISA, "matrix descriptor"), in units of 16 bytes: where it
-// begins, from one 64 columns to the next (where the summed dimension is not contiguous), from one eight rows of 128
+// Returns the description of an operand for an instruction (PTX ISA, "matrix descriptor"), in units of 16 bytes: where
+// it begins, from one 64 columns to the next (where the summed dimension is not contiguous), from one eight rows of 128
 // bytes to the next, and that the 16-byte pieces of row i of eight change places by exclusive or with i ("128-byte
 // swizzle").
 __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t next_columns) {
