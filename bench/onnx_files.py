@@ -8,7 +8,7 @@ A PATH is a wheel, a folder or a file; of wheels and folders every .onnx file is
     pip download --no-deps rapidocr-onnxruntime silero-vad magika ddddocr
 
 The label is the first output's own value for other random data, which onnxruntime computes, and the loss mse; the batch is the file's where that is fixed. Dimensions with names are 4 for the
-first, the batch, and 64 for others. A row has the package, the file, opset, nodes, weights in millions, and the result. Files of
+first, the batch, and 64 for others. A row has the package, the file, opset, nodes, millions of numbers in initializers, and the result. Files of
 an opset before 13, which are refused, are tried again as onnx.version_converter makes them. Ends with 1 where a command
 neither trained nor ended with 2 and one line. Needs numpy, onnx, onnxruntime.
 """
@@ -100,7 +100,7 @@ def main():
     sound = True
     with tempfile.TemporaryDirectory() as name, open(table, "w", newline="") as out:
         folder, writer = pathlib.Path(name), csv.writer(out, lineterminator="\n")
-        writer.writerow(["package", "file", "opset", "nodes", "weights_million", "result"])
+        writer.writerow(["package", "file", "opset", "nodes", "initializers_million", "result"])
         for path in map(pathlib.Path, paths):
             for package, file in files(path, folder):
                 model = onnx.load(file)

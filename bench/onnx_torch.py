@@ -5,7 +5,7 @@ usage: bench/onnx_torch.py MEZZO [--models LIST] [--rounds N] [--steps N] [--sec
 
 Each model is made and exported by torch.onnx in a process of its own, which then compiles it and waits. PyTorch trains under autocast with the
 fused AdamW, Mezzo by `mezzo train --model FILE.onnx`. A row has the median of a round's steps and is written at once; lines that begin with "onnx:"
-have the medians of the rounds, or what failed. The last 15 s of each model are Mezzo's: where PyTorch has not compiled by then, Mezzo runs alone.
+have the medians of the rounds, or what failed. The last 8 s of each model are Mezzo's: where PyTorch has not compiled by then, Mezzo runs alone.
 Needs torch, onnx, onnxscript and, but for resnet18, transformers. Writes into the current folder.
 """
 import argparse
@@ -177,7 +177,6 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("--worker")
     o = parser.parse_args()
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "onnx-torch-cache"))
     if o.worker:
         return work(o.worker, o.layers, o.device, o.batch or BATCH[o.worker])
     end, workers, lines, rows = time.monotonic() + o.seconds, {}, {}, []
@@ -188,9 +187,11 @@ def main():
                 lines[name].put(line.strip())
         lines[name].put("")
 
+    caches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # a process that is killed leaves half a file in its own
     for name in o.models.split(","):  # all compile side by side
         command = [sys.executable, os.path.abspath(__file__), o.mezzo, "--worker", name, "--layers", str(o.layers), "--device", o.device, "--batch", str(o.batch)]
-        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(f"{name}.torch.log", "w"), text=True, start_new_session=True)
+        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(f"{name}.torch.log", "w"), text=True, start_new_session=True,
+                                         env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": os.path.join(caches.name, name)})
         lines[name] = queue.Queue()
         threading.Thread(target=read, args=(name,), daemon=True).start()
 
@@ -201,7 +202,7 @@ def main():
             pass
 
     def said(name):  # the next line that is the worker's own; "": it has ended, or its time
-        last = end - 15 * (len(workers) - list(workers).index(name))
+        last = end - 8 * (len(workers) - list(workers).index(name))
         try:
             return lines[name].get(timeout=max(0.1, last - time.monotonic()))
         except queue.Empty:
@@ -209,8 +210,9 @@ def main():
 
     def failed(name):
         with open(f"{name}.torch.log") as log:
-            said_last = [line.strip() for line in log if line.strip()][-1:]
-        return "no time was left" if workers[name].poll() is None else " ".join(said_last)[:200]
+            lines_said = [line.strip() for line in log if line.strip()]
+            said_last = ([line for line in lines_said if "Error" in line] or lines_said)[-1:]
+        return "no time was left" if workers[name].poll() is None else f"{' '.join(said_last)[:200]} (see {name}.torch.log)"
 
     def note(name, system, number, ms, mib, loss, command=""):
         rows.append(dict(model=name, system=system, round=number, batch=o.batch or BATCH[name], shape=f"{o.layers} layers" if name != "resnet18" else "224x224",
