@@ -12,6 +12,7 @@ shows "$OUT" '"fate": "overflow"' '"hex": "0xFC00"' '"value": null'
 
 run 0 lab accumulate
 shows "$OUT" 10.0001335144 9.9531250000 10.0021362305 4.0000000000 10.0097656250
+[[ $(grep -cE '^(fp16|bf16) (kahan|pairwise) +10\.0000000000 +0 ' "$OUT") -eq 4 ]] || fail "a compensated or pairwise sum in 16 bits loses something"
 run 0 lab accumulate --value 0.1 --count 10 --json
 shows "$OUT" '"way": "bf16 stochastic"' '"stalled_after": null'
 
