@@ -45,9 +45,6 @@ touch text.txt
 [[ $(offers mezzo train --prec) == --precision ]] || fail "bash: mezzo train --prec"
 [[ $(offers mezzo train --precision bf) == bf16 ]] || fail "bash: mezzo train --precision bf"
 [[ $(offers mezzo train --data te) == text.txt ]] || fail "bash: mezzo train --data te"
-for key in data.path data.train data.val data.tokenizer data.features data.labels train.out train.resume train.init; do
-    [[ $(offers mezzo train "--$key" te) == text.txt ]] || fail "bash: mezzo train --$key te"
-done
 [[ $(offers mezzo sweep --d-m) == --d-models ]] || fail "bash: mezzo sweep --d-m"
 [[ $(offers mezzo help wat) == watch ]] || fail "bash: mezzo help wat"
 [[ $(offers mezzo help --man tr) == train ]] || fail "bash: mezzo help --man tr"
