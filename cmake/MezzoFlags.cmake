@@ -69,6 +69,13 @@ if(MEZZO_HARDEN)
     set(mezzo_harden_link -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
 endif()
 
+# Debug information names files from the source folder on, so that any two folders give the same bytes (scripts/reproducible.sh).
+# A Debug build keeps whole paths, for debuggers on the machine that built it.
+set(mezzo_debug_paths "")
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(mezzo_debug_paths -fdebug-prefix-map=${CMAKE_SOURCE_DIR}/= -fdebug-prefix-map=../../= -fdebug-prefix-map=${CMAKE_BINARY_DIR}=.)
+endif()
+
 function(mezzo_flags target)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes $<$<BOOL:${MEZZO_WERROR}>:-Werror>
@@ -76,7 +83,8 @@ function(mezzo_flags target)
         $<$<C_COMPILER_ID:Clang>:-Wno-enum-float-conversion>
         # __FILE__ is part of an error's trace: relative to the source folder, the same on every machine.
         # The second form is what ccache makes of it for a build folder two levels below (CCACHE_BASEDIR).
-        -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../=
+        -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../= -fmacro-prefix-map=${CMAKE_BINARY_DIR}/=
+        ${mezzo_debug_paths}
         ${mezzo_sanitizers} $<$<COMPILE_LANGUAGE:C>:${mezzo_harden}>)
     if(APPLE)
         target_compile_options(${target} PRIVATE -include ${CMAKE_SOURCE_DIR}/src/base/macos.h)
