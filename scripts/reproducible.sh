@@ -60,21 +60,23 @@ build_tree() {
     (umask 022 && DESTDIR=$scratch/tree$4 cmake --install "$2" --prefix /usr)
 }
 build_wheel() {
+    umask 022 # a wheel keeps the modes of folders
     (cd "$1" && PATH=$tools:$PATH python3 -m build --wheel --outdir "$scratch/wheel$4" -Cbuild-dir="$2-wheel" -Ccmake.define.MEZZO_CUDA=OFF \
         -Ccmake.build-type=None -Ccmake.define.CMAKE_C_FLAGS="-O0 -g" .)
     PATH=$tools:$PATH auditwheel repair --plat "manylinux_2_35_$(uname -m)" --wheel-dir "$scratch/repaired$4" "$scratch/wheel$4"/*.whl
 }
 build_deb() {
-    mkdir "$1/../package" "$scratch/deb$4"
+    mkdir "$1/../package"
+    mkdir -m 755 "$scratch/deb$4"
     cp -r "$1" "$1/../package/"
     (cd "$1/../package/mezzo" && DEB_BUILD_OPTIONS="noopt nocheck parallel=$3" dpkg-buildpackage --build=binary --unsigned-changes --no-check-builddeps)
-    cp "$1"/../package/*.deb "$scratch/deb$4/"
+    install -m 644 -t "$scratch/deb$4" "$1"/../package/*.deb
 }
 build_cuda() {
     cmake -S "$1" -B "$2-cuda" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_TESTS=OFF -DMEZZO_CUDA=ON -DMEZZO_CUDA_ARCH=90a
     ninja -C "$2-cuda" CMakeFiles/mezzo_cuda_kernels.dir/src/backend/cuda/kernels/columns.cu.o
-    mkdir "$scratch/cuda$4"
-    cp "$2-cuda"/CMakeFiles/mezzo_cuda_kernels.dir/src/backend/cuda/kernels/columns.cu.o "$scratch/cuda$4/"
+    mkdir -m 755 "$scratch/cuda$4"
+    install -m 644 -t "$scratch/cuda$4" "$2-cuda"/CMakeFiles/mezzo_cuda_kernels.dir/src/backend/cuda/kernels/columns.cu.o
 }
 
 for part in $parts; do

@@ -17,6 +17,7 @@ if [[ ! -f $tools/installed || $(<"$tools/installed") != "${packages[*]}" ]]; th
     echo "${packages[*]}" >"$tools/installed"
 fi
 PATH=$tools/bin:$PATH
+umask 022 # a wheel keeps the modes of folders
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} # the same bytes from the same commit
 export SOURCE_DATE_EPOCH
 
