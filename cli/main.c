@@ -141,7 +141,7 @@ typedef struct words {
 
 static void *start_thread(void *user) {
     words *w = user;
-    mz_json_begin(); // this thread's
+    mz_json_begin(); // on this thread
     w->code = start(w->argc, w->argv);
     return NULL;
 }

@@ -36,7 +36,8 @@ MEZZO_API void mezzo_graph_free(mezzo_graph *graph); // NULL is fine
 // OK, or the first error, whose message is set again.
 MEZZO_API mezzo_status mezzo_graph_status(const mezzo_graph *graph);
 
-// How a parameter starts. Values are drawn by Philox keyed by (seed, hash of the parameter's name, element).
+// Says how a parameter is initialized. Values are drawn by Philox keyed by (seed, hash of the parameter's name,
+// element).
 typedef enum mezzo_init_kind {
     MEZZO_INIT_ZERO,
     MEZZO_INIT_CONSTANT,

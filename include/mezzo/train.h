@@ -38,7 +38,7 @@ MEZZO_API mezzo_status mezzo_config_args(mezzo_config *config, int argc, const c
 MEZZO_API const char *mezzo_config_get(const mezzo_config *config, const char *key);
 // Every key, as YAML, atomically: the file is as it was, or whole. IO names it.
 MEZZO_API mezzo_status mezzo_config_save(const mezzo_config *config, const char *path);
-// Ranges, and keys that contradict each other: INVALID naming the key and what it may be. Files are not looked at.
+// Ranges, and keys that contradict each other: INVALID naming the key and what it may be. Files are not inspected.
 MEZZO_API mezzo_status mezzo_config_check(const mezzo_config *config);
 // The model the keys describe. `vocab` (0 = not known yet) stands where model.vocab is 0. INVALID: no such model, or a
 // key that its family does not take.
@@ -376,7 +376,7 @@ MEZZO_API mezzo_status mezzo_model_parse(const char *description, mezzo_model_co
 MEZZO_API mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *checkpoint, int64_t keep_last,
                                              char *path, size_t size);
 // The newest whole checkpoint of FOLDER (or the best, where `best`): what the manifest names if its sizes and checksums
-// are right, else the newest that is whole by itself; one with numbers that are not finite is passed over. Changes
+// are right, else the newest that is whole by itself; one with numbers that are not finite is skipped. Changes
 // nothing. INVALID where there is none, saying what was found.
 MEZZO_API mezzo_status mezzo_checkpoint_find(const char *folder, bool best, char *path, size_t size);
 // Fills everything but the three objects, which need not be set, and `ema`. IO and FORMAT name the file and the key.

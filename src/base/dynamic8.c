@@ -8,7 +8,7 @@ enum {
     DECADES = 7,
     ZERO = 127, // the code of 0 where there are signs
     OCTAVES = 24,
-    STEPS = 64, // a quotient's place to start from: by its exponent and 6 bits more
+    STEPS = 64, // starting places of the search, by a quotient's exponent and 6 further bits
     PLACES = OCTAVES * STEPS + 1,
 };
 

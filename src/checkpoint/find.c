@@ -187,7 +187,7 @@ bool mz_checkpoint_find_again(mezzo_status status, const char *path, int *tries)
     return status != MEZZO_OK && path[0] != '\0' && !mz_path_exists(path) && ++*tries < MZ_CHECKPOINT_TRIES;
 }
 
-// *moved: a checkpoint was dropped while it was looked at, and the search has to begin again.
+// *moved: a checkpoint was dropped while it was inspected, and the search has to begin again.
 static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, bool *moved, search *s) {
     int first = best ? mz_manifest_best(m) : -1;
     for (int i = (int)m->count - 1 + (first >= 0); i >= 0; i--) {

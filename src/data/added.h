@@ -51,7 +51,7 @@ typedef struct mz_added_walk {
     size_t n, at, done;
     int32_t next; // a token that was found after the last piece; -1: none
     size_t next_end;
-    size_t white_from, white_to; // the white space that was looked at last
+    size_t white_from, white_to; // the white space that was inspected last
 } mz_added_walk;
 mezzo_status mz_added_begin(const mz_added *added, mz_added_hits *hits, void *room, const char *text, size_t n,
                             mz_added_walk *out);

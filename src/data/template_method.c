@@ -549,7 +549,7 @@ static const value *method_of(machine *m, const value *v, const char *name, size
     return NULL;
 }
 
-// Returns what an object has by that name before its keys are looked at; NULL: nothing.
+// Returns what an object has by that name before its keys are inspected; NULL: nothing.
 static const value *own(machine *m, const value *v, const char *name, size_t n) {
     const mz_quoted quoted = mz_quote_bytes(name, n);
     if (v->kind == UNDEFINED) {

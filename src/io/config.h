@@ -44,7 +44,7 @@ void mz_config_free(mz_config *cfg); // NULL is fine
 // Nested maps or dotted keys. MEZZO_ERR_INVALID, "FILE:LINE: KEY: …", for an unknown key (with the nearest known one),
 // a wrong type (expected and got), a value out of range, a key set twice. MEZZO_ERR_FORMAT and MEZZO_ERR_IO as
 // mz_yaml_load; a file's "base" names another, relative to it, whose values it replaces (INVALID: a file that builds
-// upon itself, more than 8 in a row), and its "recipe" is passed over. FORMAT also for a file of mz_config_write_yaml
+// upon itself, more than 8 in a row), and its "recipe" is skipped. FORMAT also for a file of mz_config_write_yaml
 // that was changed. Values that the command line set stay.
 mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path);
 mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n);

@@ -108,12 +108,12 @@ mezzo_status mz_file_read_text(const char *path, size_t max_bytes, char **out, s
 typedef struct mz_lines mz_lines;
 mezzo_status mz_lines_open(const char *path, mz_lines **out);
 // The next line without its newline, valid until the next call; NULL at the end, and before a last line that has no
-// newline. Lines of 16 MiB and more are passed over.
+// newline. Lines of 16 MiB and more are skipped.
 mezzo_status mz_lines_next(mz_lines *lines, const char **line, size_t *n);
 void mz_lines_close(mz_lines *lines);                         // NULL is fine
 mezzo_status mz_lines_from(mz_lines *lines, uint64_t offset); // before the first line
-uint64_t mz_lines_end(const mz_lines *lines);    // the offset after the last whole line, one that was passed over too
-uint64_t mz_lines_passed(const mz_lines *lines); // how many were passed over
+uint64_t mz_lines_end(const mz_lines *lines);    // the offset after the last whole line, one that was skipped too
+uint64_t mz_lines_passed(const mz_lines *lines); // how many were skipped
 // The n bytes at an offset, of which the file has *got; lines go on as if nothing had been read.
 mezzo_status mz_lines_peek(const mz_lines *lines, uint64_t offset, void *to, size_t n, size_t *got);
 

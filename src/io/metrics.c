@@ -26,7 +26,7 @@ struct mz_metrics {
     void *take_user;
 };
 
-// --- going on after a break ----------------------------------------------------------------------------------------
+// --- continuing after a break ----------------------------------------------------------------------------------------
 // Reads the record's step, or returns MEZZO_ERR_FORMAT.
 static mezzo_status line_step(const char *where, const char *line, size_t n, int64_t *step) {
     json_t *object;
@@ -49,7 +49,7 @@ static bool is_later(const char *line, size_t n, int64_t last) {
     return i < n && line[i] == ',' && step > last;
 }
 
-// Pages that were looked at are given back, so that a long file takes little memory.
+// Pages that were read are given back, so that a long file takes little memory.
 static void forget(const char *data, size_t from, size_t to) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     from = mz_align_up(from, page);

@@ -14,7 +14,7 @@ typedef struct anchor {
 } anchor;
 
 struct mz_yaml {
-    mz_yaml_node **nodes; // all, for freeing: an alias makes the tree share nodes
+    mz_yaml_node **nodes; // all nodes, to free them: an alias makes the tree share nodes
     size_t count, cap;
     anchor *anchors;
     size_t anchor_count, anchor_cap;

@@ -267,7 +267,7 @@ static mezzo_status find_text(mz_fact_find find, void *user, const char *key, ch
     return MEZZO_OK;
 }
 
-// Keys that the family does not take, which older checkpoints have, are passed over.
+// Keys that the family does not take, which older checkpoints have, are skipped.
 static mezzo_status read_keys(const char *name, mz_fact_find find, void *user, mz_model *out) {
     mezzo_model_config c;
     MEZZO_TRY(mezzo_model_defaults(name, &c));

@@ -91,7 +91,7 @@ struct mezzo_optimizer {
     double clipped_since;   // the same since their norm was taken
     double last_clipped;    // of the last step
     bool touched;           // found_inf or clip may differ from 0 and 1
-    mezzo_scaler *pending;  // a scaler that has looked at this optimizer since its last update
+    mezzo_scaler *pending;  // a scaler that has inspected this optimizer since its last update
 };
 
 // mezzo_optimizer_create for one rank's part of cut parameters, -1: all; pieces: mz_tensor_absent() where they are not

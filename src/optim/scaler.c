@@ -149,7 +149,7 @@ static mz_scaler_entry *admit(mezzo_scaler *s, mz_scaler_entry *entry, const mz_
     return &s->entries[s->n_entries++];
 }
 
-// The gradients that were unscaled were none; those written since have still to be looked at. torch's pair would fail
+// The gradients that were unscaled were none; those written since have still to be inspected. torch's pair would fail
 // for ever here.
 static bool unscaled_nothing(const mz_scaler_entry *entry) {
     return entry->stage == MZ_SCALER_UNSCALED && !entry->checked && mz_optimizer_has_grads(entry->optimizer);

@@ -8,7 +8,7 @@ typedef struct mz_pass {
     const char *name;
     mz_pass_fn *run;
     bool asks_device; // the target needs its device, parameters and compiled program
-    const char *says; // what it does, without a subject: "inserts casts"
+    const char *says; // the predicate of its description: "inserts casts"
 } mz_pass;
 extern const mz_pass mz_pass_table[];              // ends with a row without a name
 const mz_pass *mz_pass_find(const char *name);     // NULL: there is none

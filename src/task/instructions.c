@@ -61,7 +61,7 @@ uint64_t mz_instructions_count(const mz_instructions *x) {
 
 static const mz_record_range *record(const mz_instructions *x, uint64_t i) {
     size_t low = 0, high = x->n_parts;
-    while (high - low > 1) { // the last part that begins at or before i; parts without records are passed over
+    while (high - low > 1) { // the last part that begins at or before i; parts without records are skipped
         const size_t middle = low + (high - low) / 2;
         *(x->parts[middle].before <= i ? &low : &high) = middle;
     }

@@ -137,7 +137,7 @@ typedef struct mz_task_kind {
     bool (*has)(const mz_task *task, mz_set set); // any example at all
     void (*describe)(const mz_task *task, char *out, size_t size);
     void (*report)(const mz_task *task); // NULL: nothing. Logs what was read of the data, once the model is set
-    // Returns the mark that identifies these examples. They are read already, or few of their bytes are looked at.
+    // Returns the mark that identifies these examples. They are read already, or few of their bytes are read.
     mezzo_data_mark (*mark)(const mz_task *task, mz_set set);
     // `source` has its examples; sets state and batches.
     mezzo_status (*open_source)(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,

@@ -45,7 +45,7 @@ mezzo_status mz_records_open(const char *folder, int64_t from, mz_records *out);
 void mz_records_close(mz_records *records);
 mezzo_status mz_records_take(mz_records *records, int64_t step); // the step's
 bool mz_records_have(const mz_records *records, const char *name);
-// Compares a computed record: a mz_metrics_fn. A record that the step has not at all is passed over, and so is what is
+// Compares a computed record: a mz_metrics_fn. A record that the step has not at all is skipped, and so is what is
 // measured, counted since the start of a process, or sampled over several records.
 mezzo_status mz_records_compare(void *records, int64_t step, const mz_metric *values, size_t count);
 // A record that is never computed differs too.
@@ -56,7 +56,7 @@ enum { MZ_ROLLBACKS = 64 };
 typedef struct mz_rollback {
     int64_t to;    // the run went back to the state after this step,
     int times;     // so often,
-    int64_t steps; // and passed over the data of so many steps
+    int64_t steps; // the steps whose data it skipped
 } mz_rollback;
 // The guard's rollbacks after step `from` that together passed over the data of `passed` steps, of a run with a
 // checkpoint each `every` steps; none where no consecutive ones do.

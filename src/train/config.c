@@ -537,6 +537,6 @@ mezzo_status mezzo_config_check(const mezzo_config *config) {
     mz_run_config run;
     mezzo_model_config model;
     MEZZO_TRY(mz_run_config_read(config, &run));
-    // A vocabulary that no check refuses: the data is not looked at here.
+    // A vocabulary that no check refuses: the data is not inspected here.
     return mz_run_config_model(&run, &(mz_model_sizes){.vocab = 256}, &model);
 }

@@ -9,7 +9,7 @@
 
 // FP16 finds its scale by overflowing: while the scale can fall, only this many times max_skips in a row are an error.
 #define SEARCH_FACTOR     3
-// Values of backward that are looked at for their underflow, where the format is FP16.
+// Values of backward that are inspected for their underflow, where the format is FP16.
 #define GRADIENTS_SAMPLED 4
 
 mezzo_status mz_guard_open(mz_training *run) {
@@ -335,5 +335,5 @@ mezzo_status mz_run_guard(mz_training *run) {
     good_step(g, last);
     int64_t step = last->step;
     MEZZO_TRY(look_for_bad_moment(run));
-    return last->step == step ? look_for_jump(run) : MEZZO_OK; // else gone back
+    return last->step == step ? look_for_jump(run) : MEZZO_OK; // else rolled back
 }

@@ -44,7 +44,7 @@ void mz_health_add(mz_health *health, const mz_health_row *row);
 bool mz_health_verdict(const mz_health *health, char *line, size_t size);
 
 void mz_health_add_record(mz_health *health, const mz_record *record);
-// Adds every row of a run's metrics.jsonl; a missing file has none. Lines that are no records are passed over.
+// Adds every row of a run's metrics.jsonl; a missing file has none. Lines that are no records are skipped.
 mezzo_status mz_health_read(mz_health *health, const char *folder);
 
 #endif

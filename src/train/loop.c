@@ -269,7 +269,7 @@ static mezzo_status finish(mz_training *run, bool moved) {
     MEZZO_TRY(mz_run_sample(run));
     if ((moved || run->elsewhere) && run->config.checkpoint_every >= 0)
         MEZZO_TRY(save(run));
-    if (run->step < run->config.steps) // gone back: not the end
+    if (run->step < run->config.steps) // rolled back: not the end
         return MEZZO_OK;
     const bool number = run->report.no_number[0] == '\0';
     MEZZO_TRY(mz_run_follow(run, "the last validation",
@@ -292,7 +292,7 @@ static mezzo_status run_steps(mz_training *run) {
     while (run->step < run->config.steps && !stopping(run)) {
         int64_t begun = run->step;
         MEZZO_TRY(step(run, waits(run, begun + 1)));
-        if (run->step > begun) // not gone back
+        if (run->step > begun) // not rolled back
             MEZZO_TRY(between(run));
     }
     return MEZZO_OK;

@@ -84,7 +84,7 @@ mezzo_status mz_saturation_rows(mz_saturation *s, mezzo_device *device, mz_scale
     s->saturated = saturated;
     s->changes = changes;
     s->step = step;
-    if (steps < 0 || first) { // gone back, or the first row: counted from here on
+    if (steps < 0 || first) { // rolled back, or the first row: counted from here on
         begin_window(s, scales, step);
         return MEZZO_OK;
     }

@@ -57,7 +57,7 @@ struct mz_hf_family {
     mezzo_status (*map)(const mz_hf_family *family, const mz_model *model, const char *name, const mz_shape *shape,
                         mz_hf_parts *out);
     bool biases_optional;                // a source without any ".bias" makes a model without biases
-    bool (*is_buffer)(const char *name); // tensors that hold no weights and are passed over; the prefix is off
+    bool (*is_buffer)(const char *name); // tensors that hold no weights and are skipped; the prefix is off
     const char *embedding;
     const char *positions;           // the tensor with a row for each position; NULL: none
     const char *head;                // of a decoder; of a tied one it may be there too, equal to `embedding`
@@ -66,7 +66,7 @@ struct mz_hf_family {
     const char *const (*words)[2];   // parts of our names and what they are called there, in order; ends with NULLs
     double theta, rotary;            // of rotary positions where nothing is said; rotary 0: our family's
     bool thirds;                     // q, k and v of a head are together
-    const char *later_mark; // a layer past the model's is passed over if it has this tensor, in which it predicts later
+    const char *later_mark; // a layer past the model's is skipped if it has this tensor, in which it predicts later
                             // tokens; NULL: never
 };
 extern const mz_hf_family mz_hf_gpt2, mz_hf_nanogpt, mz_hf_autoencoder, mz_hf_decoders[];

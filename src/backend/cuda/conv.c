@@ -1,4 +1,4 @@
-// Runs convolution by libraries: cuDNN's graph API, and cuBLASLt where each pixel stands alone (1 x 1). The own kernels
+// Runs convolution by libraries: cuDNN's graph API, and cuBLASLt for 1 x 1 windows. The kernels
 // of image.c serve the calls that the libraries refuse.
 #include "backend/cuda/cudnn.h"
 #include "backend/cuda/matmul.h"

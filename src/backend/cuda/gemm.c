@@ -136,7 +136,7 @@ static bool describe_operation(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
     int8_t fast = (int8_t)key->fast;
     bool has_aux = key->epilogue & 128;
     int64_t ld = key->ldd, stride = key->stride_d;
-    const void *aligned = (const void *)(uintptr_t)256; // only its alignment is looked at before a run
+    const void *aligned = (const void *)(uintptr_t)256; // only its alignment is inspected before a run
 #define SET(name, value)                                                                                               \
     (lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_##name, &(value), sizeof(value)) ==      \
      CUBLAS_STATUS_SUCCESS)

@@ -145,7 +145,7 @@ typedef struct mz_underflow_options {
     const char *data;   // text or shards; NULL: the run's, or text made of common words
     const char *device; // NULL: cpu
     int threads;        // 0: all
-    int64_t steps;      // that the small GPT is trained for, the last of which is looked at
+    int64_t steps;      // that the small GPT is trained for, the last of which is inspected
     uint64_t seed;
     const char *precision; // NULL: fp32; fp8 and its kin: what their 8 bits lose is counted too
 } mz_underflow_options;

@@ -23,7 +23,7 @@ typedef struct mz_choice {
 } mz_choice;
 
 typedef struct mz_choose_options {
-    mz_session_options session;        // its precision is not looked at
+    mz_session_options session;        // its precision is not inspected
     const mezzo_precision *precisions; // NULL: what mz_choose_usual names
     int n_precisions;
     double gradient_within; // the guard's, of 8-bit candidates

@@ -20,7 +20,7 @@ typedef struct mz_bench_op {
 enum { MZ_BENCH_OPS = 28 };
 extern const mz_bench_op mz_bench_ops[MZ_BENCH_OPS];
 const mz_bench_op *mz_bench_find(const char *name); // NULL: none
-bool mz_bench_op_scored(const mz_bench_op *op);     // counted in FLOP (ops.def); else in bytes
+bool mz_bench_op_scored(const mz_bench_op *op);     // its work is counted in FLOP (ops.def), else in bytes
 
 // One shape of one op. `model` says whose it is; NULL: the user's.
 typedef struct mz_bench_case {

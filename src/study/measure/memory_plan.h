@@ -27,7 +27,7 @@ typedef struct mz_memory_saving { // one way to save, against the base
 } mz_memory_saving;
 
 typedef struct mz_memory_plan {
-    // Asked. Of the session, precision, master and kind of optimizer are not looked at.
+    // Asked. Of the session, precision, master and kind of optimizer are not inspected.
     mezzo_device *device;
     mz_session_options session;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT]; // as the device resolves them

@@ -53,7 +53,7 @@ typedef struct mz_run_log {
     size_t n_texts, cap_texts;
     uint64_t offset;     // bytes of the file that are read
     char tail[64];       // the end of their last line, without its newline
-    size_t n_tail;       // 0: that line was passed over, or is empty
+    size_t n_tail;       // 0: that line was skipped, or is empty
     int64_t last_step;   // -1: nothing yet
     int64_t lines;       // that were read
     int64_t records;     // of them

@@ -215,7 +215,7 @@ ALWAYS void forward_queries(forward_block *w, const int parts, const mz_call *ca
     pack_rows(&q, q0, QUERIES, w->depth, parts, w->q, w->q_plane);
     prefetch_next(call, h, b * h->heads + head, q0);
     for (int64_t j0 = 0; j0 < q0 + QUERIES; j0 += KEYS) {
-        int n = (int)min64(KEYS, q0 + QUERIES - j0); // positions after the last query are not looked at
+        int n = (int)min64(KEYS, q0 + QUERIES - j0); // positions after the last query are not read
         AMX_FENCE();
         score_block(w, parts, j0, n);
         AMX_FENCE();

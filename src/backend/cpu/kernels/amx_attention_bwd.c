@@ -108,7 +108,7 @@ static void load_queries(backward_block *w, const mz_call *call, const heads *h,
 static void draw_block(backward_block *w, const heads *h, const dropout_stream *stream, int64_t row, int64_t i0,
                        int64_t j0) {
     for (int i = 0; i < BLOCK && i0 + i < h->length; i++)
-        for (int j = 0; j < BLOCK && j0 + j <= i0 + i; j += 64) { // after its position nothing is looked at
+        for (int j = 0; j < BLOCK && j0 + j <= i0 + i; j += 64) { // no key after its position is read
             __mmask16 keep[4] = {0};
             uint64_t element = (uint64_t)((row + i0 + i) * h->length + j0 + j);
             if ((element & 3) == 0) {

@@ -70,7 +70,7 @@ static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
 
 #if VEC_512
 // Eight consecutive indices with less shuffling than philox_lanes: each 64-bit lane holds one 32-bit word of a block,
-// in its lower half, where vpmuludq reads it and leaves the next one; what lies above is never looked at.
+// in its lower half, where vpmuludq reads it and leaves the next one; no instruction reads the bits above.
 static inline void philox_eight(mz_philox_key key, uint64_t index, __m512i out[4]) {
     const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
     __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64((int64_t)index), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));

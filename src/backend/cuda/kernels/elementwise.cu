@@ -1,4 +1,4 @@
-// Runs ops on one element at a time. One kernel an op; dtypes are looked at per 8 elements (vec.cuh), or per element
+// Runs ops on one element at a time. One kernel an op; dtypes are inspected per 8 elements (vec.cuh), or per element
 // where operands repeat or are integers.
 #include "host.cuh"
 #include "element.cuh"

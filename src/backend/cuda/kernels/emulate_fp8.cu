@@ -19,7 +19,7 @@ struct random_args {
 };
 
 // --- the largest magnitude -----------------------------------------------------------------------------------------
-// Positive floats are in the order of their bits, and so are BF16's and FP16's: two of these are looked at at once.
+// Positive floats are in the order of their bits, and so are BF16's and FP16's: two of these are compared at once.
 __device__ __forceinline__ uint32_t amax_of(uint4 w, uint32_t mine, bool pairs) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll

@@ -1,5 +1,5 @@
 // Inspects tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. One block a
-// tensor: a step's samples are small, and whole tensors are looked at only when a bad step is replayed.
+// tensor: a step's samples are small, and whole tensors are inspected only when a bad step is replayed.
 #include "host.cuh"
 #include "layout.cuh"
 #include "vec.cuh"

@@ -174,7 +174,7 @@ static int lines_of(int64_t rows, int sms) {
     return rows / LINES >= sms ? LINES : RUN;
 }
 
-// layernorm, and quantize of y, which has a dtype and may have no data: then it is not stored. q: x is not looked at,
+// layernorm, and quantize of y, which has a dtype and may have no data: then it is not stored. q: x is not inspected,
 // no act in front, no sums; the scale is known. Rows have no padding.
 static void norm_fp8(const mz_cuda_device *cuda, const norm_args &a, const mz_cu_quantize &q) {
     const int lines = lines_of(a.rows, cuda->sms);

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, DACT>()) quantize
         const uint16_t *xs = static_cast<const uint16_t *>(q.x.data) + from;
         const uint16_t *preacts = static_cast<const uint16_t *>(q.preact.data) + from;
         uint8_t *y = static_cast<uint8_t *>(q.y) + from;
-        // GROUPS rows at a time, `once` times before the first is looked at.
+        // GROUPS rows at a time, `once` times before the first is inspected.
         constexpr int once = ACT == ACT_NONE ? 4 : 2;
 #pragma unroll 1
         for (int first = 0; first < ROWS / GROUPS; first += once) {
