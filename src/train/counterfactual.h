@@ -41,9 +41,9 @@ typedef struct mz_counterfactual {
     void *hook_user;
 } mz_counterfactual;
 
-// Measures every operand of the linear products, experts' included, of `program` in the modules that `modules` names
-// (mz_next_pattern); `formats`: names for mz_rounding_parse between commas. All memory is taken here. INVALID: an
-// unknown format, a pattern that names no product, and a program whose products have scaled operands already.
+// Prepares to measure every operand of the linear products, experts' included, of `program` in the modules that
+// `modules` names (mz_next_pattern); `formats`: names for mz_rounding_parse between commas. All memory is taken here.
+// INVALID: an unknown format, a pattern that names no product, and a program whose products have scaled operands.
 mezzo_status mz_counterfactual_create(const mezzo_program *program, const char *formats, const char *modules,
                                       mz_counterfactual **out);
 void mz_counterfactual_free(mz_counterfactual *c); // NULL is fine
