@@ -58,13 +58,15 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         return mz_cpu_matmul_kernels(cpu, op, n);
     if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
         return mz_cpu_grouped_kernels(op, n);
+    if (kernel_lists[op].n == 0) // such an op is composed of others
+        return NULL;
     // Lists run from AMX, where tiles were measured to pay, or from the best of the other levels down.
     bool tiles = cpu->isa.level == MZ_LEVEL_AMX && cpu->isa.bf16_dot && mz_isa_worth_it(&cpu->isa, cpu->isa.amx_rate);
     size_t above = tiles ? 0 : kernel_lists[op].tiles;
     for (size_t i = 0; i < MZ_COUNT(listed_levels) && listed_levels[i] > cpu->isa.level; i++)
         above++;
     if (above >= kernel_lists[op].n)
-        above = kernel_lists[op].n > 0 ? kernel_lists[op].n - 1 : 0;
+        above = kernel_lists[op].n - 1;
     *n = kernel_lists[op].n - above;
     return kernel_lists[op].list + above;
 }
