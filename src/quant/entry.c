@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "base/small.h"
+
 float mz_scale_for(float amax, mezzo_dtype dtype) {
     int exponent = 0;
     const double ratio = (double)amax / mz_dtype_largest(dtype);
@@ -13,25 +15,14 @@ float mz_scale_for(float amax, mezzo_dtype dtype) {
     return (float)ldexp(1, exponent < -126 ? -126 : exponent);
 }
 
-static uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 float mz_entry_quantize(void *entry, mezzo_dtype dtype, float amax, bool measure, bool record, bool weight) {
     mz_scale_entry *e = entry;
     uint32_t *so_far = weight ? &e->weight_amax : &e->amax;
     if (measure)
         e->scale = mz_scale_for(amax, dtype);
-    if (record && bits_of(amax) > *so_far)
-        *so_far = bits_of(amax);
+    const uint32_t bits = (uint32_t)mz_float_bits(amax);
+    if (record && bits > *so_far)
+        *so_far = bits;
     return e->scale;
 }
 
@@ -40,13 +31,13 @@ static void end_step(mz_scale_entry *e, uint32_t amax) {
     if (amax == 0 || amax >= 0x7F800000u)
         return;
     const float before = e->scale, largest_number = (float)mz_dtype_largest((mezzo_dtype)e->dtype) * before;
-    const bool known = e->n > 0, beyond = known && bits_of(largest_number) < amax;
+    const bool known = e->n > 0, beyond = known && (uint32_t)mz_float_bits(largest_number) < amax;
     e->saturated += beyond;
     e->in_a_row = beyond ? e->in_a_row + 1 : 0;
     e->history[e->n++ % MZ_SCALE_HISTORY] = amax;
     for (int i = 0; i < MZ_SCALE_HISTORY && i < e->n; i++)
         largest = e->history[i] > largest ? e->history[i] : largest;
-    e->scale = mz_scale_for(float_of(largest), (mezzo_dtype)e->dtype);
+    e->scale = mz_scale_for(mz_bits_float((int32_t)largest), (mezzo_dtype)e->dtype);
     e->changes += known && e->scale != before;
 }
 
