@@ -179,7 +179,7 @@ const char *cli_thousands(double number, char *buf, size_t size); // "12,345"
 typedef struct cli_listed {
     const char *name;    // without the dashes
     const char *key;     // the configuration key; NULL: an option of the subcommand
-    const char *takes;   // what it takes ("FILE", "N", "fp32|bf16"); "" where it stands alone
+    const char *takes;   // what it takes ("FILE", "N", "fp32|bf16"); "": nothing
     const char *choices; // names it takes, separated by "|"; "" if it takes others
     const char *help;
     const char *initial; // of a key; "" if none

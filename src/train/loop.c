@@ -226,7 +226,7 @@ static bool waits(const mz_training *run, int64_t step) {
            due(step, c->sample_every) || due(step, c->checkpoint_every);
 }
 
-// Returns whether a checkpoint was asked for now, which a scheduler's signal does before the job is ended.
+// Returns whether a signal asks for a checkpoint after this step, as schedulers send one before they end a job.
 static bool takes_save(mz_training *run) {
     const bool asked = run->engine.size > 1 ? run->saving : mz_run_asks_save(run);
     run->saving = false;

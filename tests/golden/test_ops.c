@@ -85,8 +85,8 @@ static double bound_activation(const op_case *c, const char *what, double u) {
     return strcmp(what, "y") == 0 ? 8 * u * largest(c, "x") : 64 * u * largest(c, "g_y");
 }
 
-// x̂ = (x - mean)·rstd. The mean is off by C·u·X, which x̂ sees times rstd; the variance, taken about the mean, is off by
-// (C+4)·u of itself plus the square of the mean's error; so x̂ is off by e = (C+8)·u·(rstd·X + |x̂|).
+// x̂ = (x - mean)·rstd. The mean is off by C·u·X, which x̂ sees times rstd; the variance, taken about the mean, is off
+// by (C+4)·u of itself plus the square of the mean's error; so x̂ is off by e = (C+8)·u·(rstd·X + |x̂|).
 // dx = rstd·(h - mean(h) - x̂·mean(h·x̂)) with h = g·w, |h| ≤ H.
 static double bound_layernorm(const op_case *c, const char *what, double u) {
     golden_values x = golden_get(c->file, "%s.x", c->name);

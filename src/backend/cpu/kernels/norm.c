@@ -142,8 +142,8 @@ static size_t layernorm_bwd_workspace(const mezzo_device *device, const mz_call 
     return sizeof(float) * width * (1 + 3 * chunks + 4 * (size_t)device->threads);
 }
 
-// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres; the row's dy·x̂, dy and dx
-// are added to the partial sums [3, stride].
+// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres; the row's dy·x̂, dy and
+// dx are added to the partial sums [3, stride].
 static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                               float *mine, size_t stride) {
     float *dbias = dweight + stride, *linear_dbias = dbias + stride;
@@ -303,7 +303,8 @@ static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *c
     return sizeof(float) * width * (1 + chunks + 4 * (size_t)device->threads);
 }
 
-// With x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres; the row's dy·x̂ is added to the partial sums.
+// With x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres; the row's dy·x̂ is added to the partial
+// sums.
 static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                             float *mine, size_t stride) {
     const float *dy = row_in(mz_in(call, rmsnorm_bwd, dy), row, width, mine);
