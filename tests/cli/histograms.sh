@@ -22,6 +22,7 @@ for tag in tags:
     for e in events:
         h = e.histogram_value
         assert sum(h.bucket) == h.num and all(limit == int(limit) for limit in h.bucket_limit), tag
+        assert h.bucket[0] == 0 and h.bucket[1] > 0, tag  # an empty bucket is the left edge of the first that counts
 wte = next(t for t in tags if t.startswith("gradients_log2/") and t.endswith("wte.weight"))
 h = run.Histograms(wte)[0].histogram_value
 assert h.num > 100 and -60 < h.min < h.max < 10, h
