@@ -10,7 +10,8 @@ build_for_gpu() {
         libraries=$(dirname "$(find "$packages/usr/lib" -name 'libyaml.so' -print -quit)")
         sed -i "s|^prefix=/usr|prefix=$packages/usr|" "$libraries"/pkgconfig/*.pc
         mkdir -p "$packages.done"
-        # cmocka.pc names the folder of its library without the prefix.
+        # cmocka.pc names the folders of its library and its header without the prefix.
+        export C_INCLUDE_PATH=$packages/usr/include${C_INCLUDE_PATH:+:$C_INCLUDE_PATH}
         export PKG_CONFIG_PATH=$libraries/pkgconfig LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
         export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PATH=$PATH:$packages/usr/bin # pkg-config, protoc-c
         options=("-DMEZZO_CHART_JS=$packages/usr/share/javascript/chart.js/chart.min.js")
