@@ -31,13 +31,15 @@ static bool adapts(const mezzo_graph *g, const char *module) {
     return false;
 }
 
-// alpha/rank · B·A·x, [… out], in the module that is open.
+// Builds the adapter's term alpha/rank · B·A·x, [… out], in the module that is open.
 static mezzo_value delta(mezzo_graph *g, mezzo_value x, int64_t out) {
     int64_t in = mezzo_value_dim(g, x, -1), rank = g->lora_rank;
-    const mezzo_init uniform = {.kind = MEZZO_INIT_UNIFORM, .a = 1 / sqrtf((float)in)}; // torch's of a linear layer
+    const mezzo_init uniform = {.kind = MEZZO_INIT_UNIFORM, .a = 1 / sqrtf((float)in)}; // PyTorch's initial values of a
+                                                                                        // linear layer
     mezzo_module_begin(g, "lora_A");
     mezzo_value h = mezzo_linear(g, x, mezzo_param(g, "weight", uniform, 2, (int64_t[]){rank, in}), MEZZO_NONE);
-    h = mezzo_scale(g, h, (float)(g->lora_alpha / (double)rank)); // [… rank], the smallest place to scale
+    h = mezzo_scale(g, h, (float)(g->lora_alpha / (double)rank)); // [… rank]: the smallest tensor that the factor can
+                                                                  // apply to
     mezzo_module_end(g);
     mezzo_module_begin(g, "lora_B");
     mezzo_value w = mezzo_param(g, "weight", (mezzo_init){.kind = MEZZO_INIT_ZERO}, 2, (int64_t[]){out, rank});
@@ -60,7 +62,8 @@ mezzo_value mezzo_adapted(mezzo_graph *g, mezzo_value x, mezzo_value y) {
 bool mz_adapted_module(const char *weight, int64_t all, const mz_parts *parts, int index, char module[512],
                        int64_t *first, int64_t *rows) {
     size_t n = strlen(weight), k = strlen(".weight");
-    const bool ends = n >= k && strcmp(weight + n - k, ".weight") == 0; // others are of layers that a file names
+    const bool ends = n >= k && strcmp(weight + n - k, ".weight") == 0; // other weights belong to layers that a graph
+                                                                        // file names
     if (index >= (parts->n > 0 ? parts->n : 1))
         return false;
     *first = 0;
@@ -103,7 +106,7 @@ static mezzo_status note_parts(mezzo_graph *g, mezzo_value y, mezzo_value weight
     return MEZZO_OK;
 }
 
-// By its name, or by the whole layer's.
+// Returns whether the patterns name this part of a weight, by the part's name or the whole layer's.
 static bool adapts_part(const mezzo_graph *g, const mz_param_spec *spec, int index) {
     char module[512];
     int64_t first, rows;
@@ -147,7 +150,7 @@ bool mz_is_adapter(const char *parameter) {
     return strstr(parameter, ".lora_A.") != NULL || strstr(parameter, ".lora_B.") != NULL;
 }
 
-// The pattern names the parameter's adapter, or the layer that it is a part of.
+// Returns whether the pattern names the parameter's adapter, or the layer that it is a part of.
 static bool has_adapter(const mz_param_spec *spec, const char *pattern) {
     char module[512];
     int64_t first, rows;

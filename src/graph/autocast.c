@@ -8,7 +8,7 @@
 
 typedef enum source { FROM_PROGRAM, FROM_REGION, FROM_OVERRIDE, SOURCE_COUNT } source;
 
-// explain prints these rules: class × source of the decision. "Low" is the precision's format.
+// Lists the rules that `mezzo explain` prints: class × source of the decision. "Low" is the precision's format.
 #define RULES(text)                                                                                                    \
     { text, text " (region)", text " (override)" }
 static const char *const rules[][SOURCE_COUNT] = {
@@ -33,15 +33,15 @@ typedef struct pass {
     mz_node *old;
     size_t n_old;
     int *casts;    // per value: its latest inserted cast, -1
-    int *replaced; // per value: read this one instead (residual low), or itself
-    size_t cap;    // of both
-    int64_t last;  // number of any block
-    bool *of_16;   // mz_graph_rows_of_16 of the graph before the pass
-    struct {       // a row of blocks: the beginning of their modules' names, and the last one's number
+    int *replaced; // per value: the one to read instead (a residual in the low format), or itself
+    size_t cap;    // entries of `casts` and of `replaced`
+    int64_t last;  // the highest number of any block
+    bool *of_16;   // per value: its rows are multiples of 16 (mz_graph_rows_of_16, before the pass)
+    struct {       // a row of blocks: the beginning of their modules' names, and the last block's number
         const char *name;
         size_t length;
         int64_t last;
-    } row; // that of the node before
+    } row; // the row of blocks that the node before belongs to
 } pass;
 
 static mezzo_status track(pass *p) {
@@ -72,7 +72,7 @@ static int width_rank(mezzo_dtype d) {
     }
 }
 
-// torch promotes fp16 with bf16 to fp32.
+// Returns the wider of two formats; PyTorch promotes FP16 with BF16 to FP32.
 static mezzo_dtype widest(mezzo_dtype a, mezzo_dtype b) {
     if (a == b)
         return a;
@@ -84,7 +84,7 @@ static mezzo_dtype widest(mezzo_dtype a, mezzo_dtype b) {
 static mezzo_precision decide(const pass *p, const mz_node *node, source *who) {
     mezzo_precision precision = p->options->precision;
     *who = FROM_PROGRAM;
-    // A precision wider than FP32 is for finding out what is right: no region makes it less exact.
+    // A program wider than FP32 serves as a reference, so no region narrows it.
     if (node->precision >= 0 && mz_precision(precision)->wide == MEZZO_F32) {
         precision = (mezzo_precision)node->precision;
         *who = FROM_REGION;
@@ -97,14 +97,14 @@ static mezzo_precision decide(const pass *p, const mz_node *node, source *who) {
     return precision;
 }
 
-// The blocks that a product's operands are rounded to. Emulation narrows what the program's precision decides, as a
-// precision with scales would: not what a region keeps in another, nor an override to another.
+// Returns the blocks that a product's operands are rounded to. As with a precision that has scales, emulation applies
+// where the program's precision decides, and not where a region or an override names another precision.
 static mezzo_blocks blocks_of(const pass *p, const mz_node *node, mezzo_precision precision, source who) {
     const bool own = precision == p->options->precision && (who == FROM_OVERRIDE || node->precision < 0);
     return own ? p->options->emulate : MEZZO_BLOCKS_NONE;
 }
 
-// A parameter's low-precision copy is kept by the update; the first low format asked for gets it.
+// Finds a parameter's low copy, which the update writes; it has the first low format that a reader asks for.
 static mezzo_status low_copy_of(pass *p, int param, mezzo_dtype dtype, int *out) {
     mezzo_graph *g = p->g;
     mz_param_spec *spec = &g->params[param];
@@ -143,7 +143,7 @@ static mezzo_status insert_cast(pass *p, int value, mezzo_dtype dtype, const mz_
     return MEZZO_OK;
 }
 
-// Finds `value` in the dtype asked for: itself, a low copy, a cast made before in this segment, or a new one.
+// Finds `value` in the dtype asked for: itself, a low copy, an earlier cast of this segment, or a new one.
 static mezzo_status as_dtype(pass *p, const mz_node *node, int value, mezzo_dtype dtype, int *out) {
     mezzo_graph *g = p->g;
     const mz_value *v = &g->values[value];
@@ -180,7 +180,8 @@ static bool whole_alone(mz_op op) {
     return mz_op_slot(op, false, 0).is & MZ_SLOT_WHOLE;
 }
 
-// The number of a path's first numbered part, h.3.attn's 3, and how long the path before it is; -1: it has none.
+// Returns the number of a path's first numbered part, 3 in h.3.attn, and how long the path before it is; -1: it has
+// none.
 static int64_t block_of(const char *module, size_t *before) {
     for (const char *part = module; *part != '\0';) {
         size_t length = strcspn(part, ".");
@@ -193,7 +194,7 @@ static int64_t block_of(const char *module, size_t *before) {
     return -1;
 }
 
-// Returns the last number of a block beside this one; of any blocks where `beside` is NULL.
+// Returns the number of the last block whose path begins like `beside`; of any block where `beside` is NULL.
 static int64_t last_block(const mezzo_graph *g, const char *beside, size_t before) {
     int64_t last = -1;
     for (size_t i = 0; i < g->n_modules; ++i) {
@@ -205,8 +206,8 @@ static int64_t last_block(const mezzo_graph *g, const char *beside, size_t befor
     return last;
 }
 
-// Returns where three blocks or more are numbered, the first and the last of a row and what is outside, the head among
-// it, are not made narrower than `low`, unless an override asks for it.
+// Returns whether the node keeps at least the low format: where a model numbers three or more blocks, the first and the
+// last one and all nodes outside, such as the head, do so unless an override decides otherwise.
 static bool is_edge(pass *p, const mz_node *node, source who) {
     size_t before = 0;
     const char *module = p->g->modules[node->module];
@@ -223,7 +224,8 @@ static bool is_edge(pass *p, const mz_node *node, source who) {
     return block == p->row.last;
 }
 
-// Both sides of the products' matrices are last dimensions of some operand in forward or backward.
+// Returns whether a side of the product's matrices is no multiple of 16. Each side is the last dimension of some
+// operand in forward or backward.
 static bool is_unaligned(const pass *p, const mz_node *node) {
     return !p->of_16[node->in[0]] || !p->of_16[node->out[0]];
 }
@@ -245,8 +247,9 @@ static mz_numerics numerics_of(const mz_node *node, const mz_precision_info *inf
     return n;
 }
 
-// `value` as a product's operand with scales, made once a segment: weights from their masters, activations as the op
-// before stores them for a product without scales (half the bytes of FP32, and a cast that folds into a norm).
+// Makes `value` a product's operand with scales, once a segment. Weights come from their masters; activations as the op
+// before stores them for a product without scales, which takes half the bytes of FP32 and a cast that folds into a
+// norm.
 static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out) {
     mezzo_graph *g = p->g;
     const mz_formats *f = &node->formats;
@@ -273,7 +276,8 @@ static mezzo_status as_operand(pass *p, const mz_node *node, int value, int *out
     return MEZZO_OK;
 }
 
-// A constant of one element does not decide a format, as a number in torch; ops that move bytes alone ask for theirs.
+// Returns whether the value is a constant of one element. As a number in PyTorch, it does not decide a format, unless
+// it feeds an op that only moves bytes.
 static bool is_literal(const pass *p, const mz_node *node, int value) {
     const mezzo_graph *g = p->g;
     return g->values[value].producer >= 0 && !mz_op_table[node->op].moves &&
@@ -299,7 +303,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     mz_cast_class cls = mz_op_table[node.op].cast_class;
     mezzo_dtype want = MEZZO_F32;
     bool convert = cls == MZ_CAST_LOW || cls == MZ_CAST_FP32 || cls == MZ_CAST_WIDEST;
-    const bool unaligned_at_first = cls == MZ_CAST_LOW && is_unaligned(p, &node); // by numbers before replacement
+    const bool unaligned_at_first = cls == MZ_CAST_LOW && is_unaligned(p, &node); // asks before operands are replaced
     for (int i = 0; i < node.n_in; ++i)
         if (node.in[i] >= 0)
             node.in[i] = p->replaced[node.in[i]];
@@ -312,7 +316,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     else if (node.n_in > 0 && node.in[0] >= 0)
         want = g->values[node.in[0]].dtype;
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
-    if (kept && info->wide != MEZZO_F32 && is_float(want)) // of FP32 parameters and inputs too
+    if (kept && info->wide != MEZZO_F32 && is_float(want)) // for FP32 parameters and inputs, too
         want = info->wide, convert = node.op != MZ_OP_embedding;
     const mezzo_blocks emulated = blocks_of(p, &node, precision, who);
     bool blocks = emulated != MEZZO_BLOCKS_NONE, scaled = info->scaling != MZ_SCALING_NONE;
@@ -334,7 +338,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     node.rule = edge ? rule_edge : unaligned ? rule_unaligned : unblocked ? rule_unblocked : rules[cls][who];
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
         for (int i = 0; i < node.n_out; ++i)
-            if (i == 0 || is_float(g->values[node.out[i]].dtype)) // a route's indices are what they are
+            if (i == 0 || is_float(g->values[node.out[i]].dtype)) // the indices of `route` stay I32
                 g->values[node.out[i]].dtype = want;
     node.numerics = numerics_of(&node, info, g->values[node.out[0]].dtype);
     if (narrow && !edge && blocks) {
@@ -358,14 +362,14 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     return MEZZO_OK;
 }
 
-// Gradients have their value's format, but those of operands with scales, which as_operand decides.
+// Sets gradients' formats to those of their values, except for operands with scales, whose format as_operand sets.
 static void settle_gradients(mezzo_graph *g) {
     for (size_t i = 0; i < g->n_values; ++i)
         if (g->values[i].scaling == MZ_SCALING_NONE)
             g->values[i].gradient = g->values[i].dtype;
 }
 
-// How masters may be kept: a parameter whose every reader takes its low-precision copy needs no FP32 master to be read.
+// Notes which parameters need no FP32 master, because every reader takes the low copy.
 static void settle_masters(mezzo_graph *g) {
     for (size_t i = 0; i < g->n_params; ++i)
         g->params[i].copied = false;
@@ -404,7 +408,7 @@ static bool names_module(const mezzo_graph *g, const char *pattern) {
     return false;
 }
 
-// Returns whether some op of the modules named is decided by a precision; where others only hand on what they read.
+// Returns whether a precision decides an op of the modules named; elsewhere ops keep the dtype of what they read.
 static bool decides(const mezzo_graph *g, const mezzo_override *o) {
     const bool all = mz_precision(o->precision)->wide != MEZZO_F32;
     for (size_t i = 0; i < g->n_nodes; ++i) {
@@ -416,8 +420,8 @@ static bool decides(const mezzo_graph *g, const mezzo_override *o) {
     return false;
 }
 
-// A pattern is for whole paths: h.0.mlp is not h.0.mlp.c_fc. A pattern that matches only modules without ops is an
-// error.
+// Refuses an override whose pattern matches no module with ops. A pattern is for whole paths: h.0.mlp does not match
+// h.0.mlp.c_fc.
 static mezzo_status check_override(const mezzo_graph *g, const mezzo_override *o) {
     if (mz_precision(o->precision) == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "autocast override %s: needs a precision, not auto", o->pattern);

@@ -1,6 +1,6 @@
-// The autodiff pass walks the forward nodes backward and appends one rule's nodes for each. A value's gradient has its
-// shape and the gradient format that autocast chose. The gradient of a cast is a cast, and of a cast with scales the
-// gradient itself. Parameter gradients are FP32; nodes add to them and never overwrite them.
+// The autodiff pass walks the forward nodes backward and appends the nodes of one rule for each. A value's gradient has
+// its shape and the gradient format that autocast chose. The gradient of a cast is a cast; the gradient of a cast with
+// scales passes through unchanged. Parameter gradients are FP32; nodes add to them and never overwrite them.
 #include "graph/compose.h"
 #include "graph/tape.h"
 
@@ -13,7 +13,7 @@ static mezzo_status new_like(tape *t, int v, int *out) {
     return mz_tape_value(t, *shape_of(t, v), dtype_of(t, v), out);
 }
 
-// The format in which gradients of v are made and added.
+// Returns the format in which gradients of v are made and added.
 static mezzo_dtype mz_grad_dtype(const tape *t, int v) {
     return is_param(t, v) ? MEZZO_F32 : t->g->values[v].gradient;
 }
@@ -84,7 +84,7 @@ mezzo_status mz_tape_deliver(tape *t, int v, int grad) {
         const int maker = t->g->values[v].producer;
         const mz_node *n = maker >= 0 ? &t->g->nodes[maker] : NULL;
         if (n && n->op == MZ_OP_cast && t->needs[n->in[0]] && mz_grad_dtype(t, n->in[0]) == dtype_of(t, grad))
-            return mz_tape_deliver(t, n->in[0], grad); // a cast's gradient would round it on its way to there
+            return mz_tape_deliver(t, n->in[0], grad); // a cast would round the gradient on its way to the parameter's
         int cast;
         MEZZO_TRY(emit_unary(t, MZ_OP_cast, NULL, grad, v, &cast));
         grad = cast;
@@ -103,7 +103,7 @@ mezzo_status mz_tape_deliver(tape *t, int v, int grad) {
     return mz_graph_node(t->g, n, NULL);
 }
 
-// dx of an op with one output, by a node that reads dy and perhaps other inputs, which the caller added.
+// Appends the node of dx of an op with one output; it reads dy and the inputs that the caller added.
 mezzo_status mz_tape_dx(tape *t, mz_node n, int x) {
     int dx;
     MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), mz_grad_dtype(t, x), &dx));
@@ -113,10 +113,11 @@ mezzo_status mz_tape_dx(tape *t, mz_node n, int x) {
     return mz_tape_deliver(t, x, dx);
 }
 
-// These outputs may be parameter gradients: either all go straight into them, or all go into values that are delivered
-// later.
+// Directs outputs that may be parameter gradients: all are written to the parameters' gradients, or all to values that
+// are delivered later.
 mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *targets, int count) {
-    const mezzo_dtype wide = n.numerics.reduce == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32; // what these slots are written in
+    const mezzo_dtype wide = n.numerics.reduce == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32; // the format that these slots are
+                                                                                     // written in
     bool direct = true;
     for (int i = 0; i < count; ++i)
         direct = direct && (targets[i] < 0 || is_param(t, targets[i]));
@@ -161,7 +162,7 @@ static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
         shape.dim[i] = r.dim[i];
         sums += r.step[0][i] == 0;
     }
-    if (sums == 0) { // they differ in dimensions of 1 only
+    if (sums == 0) { // the shapes differ only in dimensions of 1
         MEZZO_TRY(view_as(t, grad, *shape_of(t, v), &grad));
         return mz_tape_deliver(t, v, grad);
     }
@@ -170,7 +171,7 @@ static mezzo_status deliver_broadcast(tape *t, int v, int grad) {
             axis++;
             continue;
         }
-        if (axis == 0 && shape.rank == 1) // all of it
+        if (axis == 0 && shape.rank == 1) // one sum over all elements
             shape = (mz_shape){2, {shape.dim[0], 1}};
         mz_node sum = mz_tape_node(t, MZ_OP_sum);
         int viewed;
@@ -211,7 +212,7 @@ static mezzo_status save_output(tape *t, int node, int slot, mz_shape shape, int
     return MEZZO_OK;
 }
 
-// dy as a gradient's products read it, in the format and with the scales that autocast chose for the node.
+// Finds dy as a gradient's products read it, in the format and with the scales that autocast chose for the node.
 static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     const mz_formats *f = &t->at->formats;
     *out = dy;
@@ -225,7 +226,7 @@ static mezzo_status gradient_operand(tape *t, int dy, int *out) {
     return mz_graph_quantize(t->g, n, dy, operand, "dy", out);
 }
 
-// The value whose gradient a product's weight takes: with scales, the parameter that was quantized.
+// Returns the value that a product's weight gradient belongs to: with scales, the parameter that was quantized.
 static int weight_target(const tape *t) {
     const int from = mz_graph_before_rounding(t->g, t->at->in[1]);
     return needs(t, 1) && is_param(t, from) ? from : target(t, 1);
@@ -249,7 +250,7 @@ static mezzo_status emit_dw(tape *t, mz_op op, int read, int dy, int x, const in
     return mz_tape_gradients(t, n, 0, targets, count);
 }
 
-// The quantize of dy also computes the bias gradient.
+// Lets the quantize of dy also compute the bias gradient.
 static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
     int out;
     MEZZO_TRY(param_grad(t, bias, &out));
@@ -260,7 +261,8 @@ static mezzo_status sum_quantized(tape *t, int quantized, int bias) {
     return MEZZO_OK;
 }
 
-// linear and conv2d have x, w and a bias; grouped_linear has x, w and the first row of each expert.
+// Builds gradients of products: linear and conv2d have x, w and a bias; grouped_linear has x, w and experts' first
+// rows.
 static mezzo_status mz_grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     int x = t->at->in[0], w = t->at->in[1], read = dy;
     if (needs(t, 0) || (needs(t, 1) && !t->at->formats.plain_dw))
@@ -305,7 +307,7 @@ static mezzo_status emit_matmul(tape *t, int a, int b, bool ta, bool tb, int lik
     return mz_tape_dx(t, n, like);
 }
 
-// C = op(A)·op(B): d op(A) = dC·op(B)ᵀ, d op(B) = op(A)ᵀ·dC; transposed where the operand was.
+// Builds the gradient of C = op(A)·op(B): d op(A) = dC·op(B)ᵀ, d op(B) = op(A)ᵀ·dC, transposed where the operand was.
 static mezzo_status mz_grad_matmul(tape *t, int node, int dy) {
     (void)node;
     int a = t->at->in[0], b = t->at->in[1];
@@ -340,7 +342,7 @@ static mezzo_status mz_grad_sub(tape *t, int node, int dy) {
     return deliver_broadcast(t, t->at->in[1], negative);
 }
 
-// These ops have a gradient of one node on dy alone, with the same attributes.
+// Builds the gradient of ops whose gradient is one node that reads dy alone, with the same attributes.
 static mezzo_status mz_grad_same(tape *t, int dy, mz_op op) {
     int dx;
     MEZZO_TRY(emit_unary(t, op, &t->at->attrs, dy, t->at->in[0], &dx));
@@ -357,14 +359,14 @@ GRAD_SAME(upsample, pool)
 GRAD_SAME(pool, upsample)
 static mezzo_status mz_grad_cast(tape *t, int node, int dy) {
     (void)node;
-    // The gradient buffer reads any dtype. Rounding and scales have no derivative, so the gradient passes straight
+    // A parameter's gradient takes any dtype. Rounding and scales have no derivative, so the gradient passes straight
     // through.
     if (is_param(t, t->at->in[0]) || t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
         return mz_tape_deliver(t, t->at->in[0], dy);
     return mz_grad_same(t, dy, MZ_OP_cast);
 }
 
-// These ops have a gradient that reads dy and one saved value.
+// Builds the gradient of ops whose gradient reads dy and one saved value.
 static mezzo_status mz_grad_with(tape *t, mz_op op, int dy, int saved) {
     mz_node n = mz_tape_node(t, op);
     add_in(&n, dy);
@@ -379,14 +381,14 @@ GRAD_WITH(gelu, gelu_dx, t->at->in[0])
 GRAD_WITH(exp, mul, t->at->out[0])
 GRAD_WITH(softmax, softmax_dx, t->at->out[0])
 
-// These ops have no gradient.
+// Defines the rule of an op without a gradient.
 #define GRAD_NONE(op)                                                                                                  \
     static mezzo_status mz_grad_##op(tape *t, int node, int dy) {                                                      \
         return (void)t, (void)node, (void)dy, MEZZO_OK;                                                                \
     }
 
 // --- element.def ---------------------------------------------------------------------------------------------------
-// The gradient of operand `slot`, by an op that reads dy and `saved`.
+// Builds the gradient of operand `slot`, by an op that reads dy and `saved`.
 static mezzo_status mz_grad_operand(tape *t, mz_op op, int slot, int dy, const int *saved, int n_saved) {
     if (!needs(t, slot))
         return MEZZO_OK;
@@ -489,7 +491,7 @@ static mezzo_status mz_grad_group_norm(tape *t, int node, int dy) {
 GRAD_NONE(time_embedding)
 GRAD_NONE(normal)
 GRAD_NONE(rope_table)
-// The transpose of a rotation is the inverse rotation.
+// Builds the gradient of a rotation: its transpose is the inverse rotation.
 static mezzo_status mz_grad_rope(tape *t, int node, int dy) {
     (void)node;
     mz_node n = mz_tape_node(t, MZ_OP_rope);
@@ -509,11 +511,11 @@ static mezzo_status mz_grad_route(tape *t, int node, int dy) {
     add_in(&n, dy);
     add_in(&n, t->at->in[0]);
     add_in(&n, t->at->out[1]);
-    return mz_tape_dx(t, n, t->at->in[0]); // the bias decides which experts are chosen, and that has no derivative
+    return mz_tape_dx(t, n, t->at->in[0]); // the bias has no derivative: it only decides which experts are chosen
 }
 
 GRAD_NONE(expert_order)
-// dispatch and combine are each other's gradients.
+// Builds the gradients of dispatch and combine, which are each other's.
 static mezzo_status mz_grad_dispatch(tape *t, int node, int dy) {
     (void)node;
     mz_node n = mz_tape_node(t, MZ_OP_combine);
@@ -535,7 +537,7 @@ static mezzo_status mz_grad_combine(tape *t, int node, int dy) {
     }
     if (!needs(t, 0))
         return MEZZO_OK;
-    mz_node n = mz_tape_node(t, MZ_OP_dispatch); // directly before its reader
+    mz_node n = mz_tape_node(t, MZ_OP_dispatch); // stands directly before its reader
     add_in(&n, dy);
     for (int i = 1; i < (weighted ? 4 : 3); ++i)
         add_in(&n, t->at->in[i]);
@@ -631,7 +633,7 @@ typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
 #define OP_STATE(name, ...)
 static const gradient_rule gradient_rules[MZ_OP_COUNT] = {
 #include "graph/ops.def"
-    [MZ_OP_quantize] = mz_grad_cast, // autocast makes it before there is a gradient
+    [MZ_OP_quantize] = mz_grad_cast, // autocast may put it in before there are gradients
 };
 
 // Adds the product of the loss scale and the input "loss_share".
@@ -682,7 +684,7 @@ static mezzo_status seed(tape *t, bool shared) {
     return MEZZO_OK;
 }
 
-// Marks what depends on a trained parameter, or on a value that is marked.
+// Marks values that depend on a trained parameter.
 static void mark_needs(tape *t) {
     mezzo_graph *g = t->g;
     for (size_t i = 0; i < g->n_values; ++i)

@@ -5,18 +5,19 @@
 
 #include "graph/graph.h"
 
-// Smaller axes have no padding, which would be most of their storage.
+// Axes shorter than this have no padding, because most of their storage would be padding.
 #define LEAST_EXTENT 4
 
-// Union-find over (value, dimension). A class's root has what is known of the class.
+// A class of (value, dimension) pairs in a union-find structure; the class's root holds what is known of the axis.
 typedef struct axis_class {
     int parent;
     int64_t inner;       // the run of elements that is padded: the greatest that divides every member's extent
-    int64_t runs;        // of 8-bit operands: the greatest number of runs that divides each one's extent; 0: of none
-    uint8_t kinds;       // bits of mz_axis that ops asked for
-    bool fixed;          // no padding: a dimension of rows, or one that an op cannot skip padding in
-    bool given;          // a parameter is stored already
-    int32_t given_inner; // its inner and pitch; pitch 0: without padding
+    int64_t runs;        // of 8-bit operands: the greatest number of runs that divides each member's extent; 0: no
+                         // member is one
+    uint8_t kinds;       // bits of the mz_axis kinds that ops asked for
+    bool fixed;          // it has no padding: a dimension of rows, or one whose padding some op cannot skip
+    bool given;          // its layout is that of a stored parameter
+    int32_t given_inner; // inner and pitch of that parameter; pitch 0: without padding
     int32_t given_pitch;
 } axis_class;
 
@@ -90,7 +91,7 @@ static int kind_of(char letter) {
 typedef struct spec {
     int bound[26]; // per letter: the first axis with this letter; -1
     int like[MEZZO_MAX_RANK],
-        like_rank; // of values marked '=', from the right: the first that broadcasts along it
+        like_rank; // of values marked '=': the first, aligned at the last dimension, that broadcasts along the axis
 } spec;
 
 // '=' joins dimensions from the right. A value that broadcasts along an axis would write into its padding.
@@ -161,8 +162,8 @@ static void apply_spec(axes *a, const mz_node *n, const char *text) {
 }
 
 // --- ops whose axes depend on attributes ---------------------------------------------------------------------------
-// Joins x's axes with y's where both hold the same elements in the same order: from the right, the last dimensions of
-// the smallest groups of equal size share their innermost run.
+// Joins x's axes with y's where both hold the same elements in the same order: of the last dimensions, the smallest
+// groups of equal size share their innermost run.
 static void match(axes *a, const int *x, int nx, const int *y, int ny) {
     for (int i = nx - 1, k = ny - 1; i >= 0 && k >= 0; i--, k--) {
         int64_t px = extent_of(a, x[i]), py = extent_of(a, y[k]);
@@ -227,8 +228,8 @@ static void join_permuted(axes *a, const mz_node *n) {
         unite(a, axis_of(n->in[0], n->attrs.permutation[d]), axis_of(n->out[0], d));
 }
 
-// A value and its quantized data are stored alike in every dimension; the last dimension of SwiGLU's pairs is one axis
-// of two runs.
+// Joins a value with its quantized data in every dimension; the last dimension of SwiGLU's two halves is one axis of
+// two runs.
 static void join_quantize(axes *a, const mz_node *n) {
     const int x = n->in[0], last = a->g->values[x].shape.rank - 1;
     const int alike[] = {n->n_in > 1 ? n->in[1] : -1, out_of(n, MZ_OUT(quantize, y)),
@@ -242,7 +243,7 @@ static void join_quantize(axes *a, const mz_node *n) {
         unite(a, axis_of(x, last), axis_of(sums, 0));
 }
 
-// A slice of an axis may begin anywhere in it.
+// Fixes the sliced axis without padding, because a slice may begin anywhere in it.
 static void join_slice(axes *a, const mz_node *n) {
     for (int d = 0; d < a->g->values[n->out[0]].shape.rank; d++) {
         if (d != n->attrs.axis) {
@@ -254,7 +255,7 @@ static void join_slice(axes *a, const mz_node *n) {
     }
 }
 
-// The last dimension of v consists of `heads` heads.
+// Divides the last dimension of v into `heads` runs, one a head.
 static void cut_heads(axes *a, int v, int64_t heads) {
     const mz_shape *s = &a->g->values[v].shape;
     axis_class *c = &a->at[find(a, axis_of(v, s->rank - 1))];
@@ -263,7 +264,7 @@ static void cut_heads(axes *a, int v, int64_t heads) {
 }
 
 static void join_node(axes *a, const mz_node *n) {
-    bool packed = n->n_in < 2 || n->in[1] < 0; // attention: q, k and v in one tensor
+    bool packed = n->n_in < 2 || n->in[1] < 0; // attention with q, k and v in one tensor
     if (mz_op_table[n->op].axes != NULL)
         apply_spec(a, n, mz_op_table[n->op].axes);
     switch (n->op) {
@@ -310,7 +311,7 @@ static void join_node(axes *a, const mz_node *n) {
 }
 
 // --- values --------------------------------------------------------------------------------------------------------
-static bool is_rows(const mezzo_graph *g, const mz_value *v) { // a block of rows of another value
+static bool is_rows(const mezzo_graph *g, const mz_value *v) { // it is a block of rows of another value
     return v->alias >= 0 && (v->producer < 0 || g->nodes[v->producer].op != MZ_OP_reshape);
 }
 
@@ -334,7 +335,7 @@ static void give(axes *a, int v, const mz_storage *stored) {
     }
 }
 
-// A parameter's value, copies and gradient are stored alike; a block of rows is stored as the whole value.
+// Joins a parameter's value, copies and gradient, and a block of rows with the whole value.
 static void join_values(axes *a) {
     const mezzo_graph *g = a->g;
     for (size_t i = 0; i < g->n_values; i++) {
@@ -353,13 +354,13 @@ static void join_values(axes *a) {
             unite(a, axis_of(of, rank - 1), axis_of((int)i, v->shape.rank - 1));
         }
     }
-    for (size_t i = 0; i < g->n_nodes; i++) // blocks are cut from what is there, not from padding
+    for (size_t i = 0; i < g->n_nodes; i++) // blocks take rows without padding
         for (int k = 0; k < 2 && mz_op_is_product(g->nodes[i].op) && g->nodes[i].attrs.blocks != MEZZO_BLOCKS_NONE; k++)
             for (int d = 0; d < g->values[g->nodes[i].in[k]].shape.rank; d++)
                 fix(a, axis_of(g->nodes[i].in[k], d));
 }
 
-// Marks each side of an 8-bit operand, because one of its products sums over it; runs once the axes' runs are known.
+// Marks each side of an 8-bit operand, because one of its products sums over it; counts runs once the axes have theirs.
 static void count_runs(axes *a) {
     for (size_t v = 0; v < a->g->n_values; v++)
         for (int d = 0; a->g->values[v].scaling != MZ_SCALING_NONE && d < a->g->values[v].shape.rank; d++) {
@@ -372,7 +373,7 @@ static bool takes_eight(const mz_storage_policy *policy, const axis_class *c, in
     return c->runs == 0 || policy->eight == 0 || pitch * c->runs % policy->eight == 0;
 }
 
-// The policy's extent, raised to a multiple of 16 where 8-bit products read the axis.
+// Returns the stored extent of a run: the policy's, raised to a multiple of 16 where 8-bit products read the axis.
 static int64_t pitch_of(const mz_storage_policy *policy, const axis_class *c) {
     int64_t pitch = mz_policy_extent(policy, (mz_axis)__builtin_ctz(c->kinds), c->inner);
     while (!takes_eight(policy, c, pitch))
@@ -418,7 +419,7 @@ mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *pol
     return MEZZO_OK;
 }
 
-// These are the classes before autocast: 8-bit operands add values but no joins.
+// Uses the classes before autocast: 8-bit operands add values but no joins.
 mezzo_status mz_graph_rows_of_16(const mezzo_graph *g, bool *out) {
     const mz_storage_policy any = {.eight = 16};
     axes a = {.g = g, .at = mz_alloc((g->n_values + 1) * MEZZO_MAX_RANK, sizeof *a.at)};

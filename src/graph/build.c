@@ -3,7 +3,7 @@
 #include "base/precision.h"
 #include "graph/build.h"
 
-// Nothing more is built: an error before this, or no graph at all.
+// Returns whether the builder adds nothing more, because the graph has an error or there is none.
 bool mz_build_broken(const mezzo_graph *g) {
     if (g == NULL)
         mz_fail(MEZZO_ERR_INVALID, "an op was added to a graph that is NULL");
@@ -17,7 +17,7 @@ static void remember(mezzo_graph *g, mezzo_status status) {
     g->message = mz_strdup(mezzo_error_message());
 }
 
-// A value of another graph is reported where its number does not exist here.
+// Returns whether the graph has the value. One of another graph is noticed only if its number does not exist here.
 static bool has(const mezzo_graph *g, mezzo_value v) {
     return g != NULL && v.id >= 0 && (size_t)v.id < g->n_values;
 }
@@ -156,7 +156,7 @@ static mezzo_status check_inputs(const mezzo_graph *g, const mz_node *node) {
     return MEZZO_OK;
 }
 
-// Appends the node with its output values; `shape`, one an output, NULL asks the op's rule.
+// Appends the node with its output values. `shape` has one entry an output; with NULL the op's rule gives them.
 mezzo_status mz_build_finish_node(mezzo_graph *g, mz_node *node, const mz_shape *shape, mezzo_dtype dtype) {
     mz_shape shapes[MZ_MAX_OUT] = {{0}};
     if (g->n_values + MZ_MAX_OUT > INT32_MAX)
@@ -296,7 +296,8 @@ static double between(double x, double low, double high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// LLAMA3: a frequency f turns original·f/2π times. YARN: number i does dims·ln(original/(2π·turns))/(2·ln theta) turns.
+// Converts a model's options of scaled rotary frequencies. LLAMA3: a frequency f turns original·f/2π times. YARN:
+// number i does dims·ln(original/(2π·turns))/(2·ln theta) turns.
 static mezzo_status scale_rope(const mezzo_rope_scaling *s, int dims, double theta, mz_rope_scaling *out) {
     const double turn = 6.283185307179586;
     if (s == NULL || s->kind == MEZZO_ROPE_PLAIN)

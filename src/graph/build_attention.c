@@ -1,5 +1,5 @@
-// Builds attention, and the positions that it, rotary tables and learned positions share: those of a cache, where text
-// is generated, and those of documents.
+// Builds attention, and the positions that attention, rotary tables and learned positions share: those in a cache,
+// where a model generates text, and those in documents.
 #include <math.h>
 
 #include "graph/build.h"
@@ -42,12 +42,12 @@ void mezzo_documents_begin(mezzo_graph *g, mezzo_value positions) {
         g->positions = positions.id;
 }
 
-// Makes an attention node one with a cache: two inputs more, and the positions.
+// Gives an attention node a cache: two more inputs, and the positions.
 static mezzo_status add_cache(mezzo_graph *g, mz_node *node, bool packed) {
     mezzo_value q = {node->in[0]};
     int heads = node->attrs.heads, kv_heads = node->attrs.kv_heads;
     if (mezzo_value_rank(g, q) != 3 || heads < 1)
-        return MEZZO_OK; // the shape rule reports it
+        return MEZZO_OK; // the shape rule reports the error
     int64_t width = mezzo_value_dim(g, q, 2) / (packed ? 3 : 1) / heads * kv_heads;
     const int64_t shape[] = {mezzo_value_dim(g, q, 0), g->cache_length, width};
     char name[48];
@@ -64,7 +64,7 @@ static mezzo_status add_cache(mezzo_graph *g, mz_node *node, bool packed) {
     return mezzo_graph_status(g);
 }
 
-// Negative numbers, NaN and what is too large for a position are refused.
+// Refuses negative numbers, NaN and numbers too large for a position.
 static mezzo_status check_attention_form(const mezzo_attention_form *form) {
     MEZZO_TRY(mz_build_check_probability("attention", form->dropout));
     if (form->window < 0 || form->window > INT32_MAX)

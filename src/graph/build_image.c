@@ -73,7 +73,7 @@ mezzo_value mezzo_average_pool(mezzo_graph *g, mezzo_value x, int factor) {
     return mz_build_unary(g, MZ_OP_pool, x, (mz_attrs){.factor = factor, .alpha = alpha});
 }
 
-// The one input must have `rank` dimensions, the first and the last as said (0: any), and numbers of `dtype`.
+// Checks that the one input has `rank` dimensions, numbers of `dtype`, and the given first and last dimension (0: any).
 static mezzo_status check_source(const mezzo_graph *g, const char *op, mezzo_value x, mezzo_dtype dtype, int rank,
                                  int64_t first, int64_t last) {
     if (x.id < 0 || (size_t)x.id >= g->n_values)

@@ -9,7 +9,7 @@ static bool has(const mezzo_graph *g, mezzo_value v) {
     return v.id >= 0 && (size_t)v.id < g->n_values;
 }
 
-// Without an error before, x is a value of the graph; else the graph has the error.
+// Returns whether x can be read: the graph has no error and x is its value; else the graph has the error.
 static bool usable(mezzo_graph *g, const char *op, mezzo_value x) {
     if (mz_build_broken(g))
         return false;
@@ -69,7 +69,7 @@ mezzo_value mezzo_arange(mezzo_graph *g, int64_t n) {
     return mezzo_range(g, 0, 1, n);
 }
 
-// --- reductions ----------------------------------------------------------------------------------------------------
+// --- reductions -----------------------------------------------------------------------------------------------------
 static mezzo_value reduced(mezzo_graph *g, mz_op op, mezzo_value x, int axis) {
     return mz_build_unary(g, op, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
 }
@@ -103,7 +103,7 @@ mezzo_value mezzo_cumsum(mezzo_graph *g, mezzo_value x, int axis, bool exclusive
                           (mz_attrs){.axis = from_end(g, x, axis), .exclusive = exclusive, .reverse = reverse});
 }
 
-// Marks the axes, all where n is 0. NULL, or what is wrong.
+// Marks the axes to reduce, all of them where n is 0. Returns NULL, or what is wrong.
 static const char *mark_axes(int rank, int n, const int *axes, bool chosen[MEZZO_MAX_RANK]) {
     if (n < 0 || (n > 0 && axes == NULL))
         return "a list of axes is needed";
@@ -118,7 +118,7 @@ static const char *mark_axes(int rank, int n, const int *axes, bool chosen[MEZZO
     return NULL;
 }
 
-// The chosen axes become one: they are moved to the end unless they are neighbours.
+// Moves the chosen axes to the end unless they are neighbours, so that they form one axis.
 mezzo_value mezzo_reduce(mezzo_graph *g, mezzo_reduction reduction, mezzo_value x, int n, const int *axes, bool keep) {
     static const mz_op ops[] = {MZ_OP_sum, MZ_OP_mean, MZ_OP_max, MZ_OP_min, MZ_OP_prod};
     bool chosen[MEZZO_MAX_RANK] = {false};
@@ -153,7 +153,7 @@ mezzo_value mezzo_reduce(mezzo_graph *g, mezzo_reduction reduction, mezzo_value 
 }
 
 // --- movements -----------------------------------------------------------------------------------------------------
-// Each run of dimensions in which x repeats is inserted by one node.
+// Inserts each run of dimensions in which x repeats by one node.
 mezzo_value mezzo_expand(mezzo_graph *g, mezzo_value x, int rank, const int64_t *shape) {
     mz_shape to, both, now = {.rank = 0};
     if (!usable(g, "expand", x))
@@ -255,7 +255,7 @@ mezzo_value mezzo_matmul(mezzo_graph *g, mezzo_value a, mezzo_value b, bool tran
     lb.rank = sb.rank - 2;
     if (la.rank < 0 || lb.rank < 0 || mz_shape_equal(&la, &lb) || !mz_shape_broadcast(&la, &lb, &both))
         return mz_build_binary(g, MZ_OP_matmul, a, b, attrs);
-    if (mz_shape_count(&lb) == 1 && !transpose_a) { // a's matrices one below the other
+    if (mz_shape_count(&lb) == 1 && !transpose_a) { // a's matrices, stacked, are one matrix
         const mz_shape rows = {2, {mz_shape_rows(&sa), sa.dim[sa.rank - 1]}},
                        one = {2, {sb.dim[sb.rank - 2], sb.dim[sb.rank - 1]}};
         const mezzo_value y = mz_build_binary(g, MZ_OP_matmul, viewed(g, a, &rows), viewed(g, b, &one), attrs);

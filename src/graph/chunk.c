@@ -5,22 +5,22 @@
 //
 // becomes, for each block of rows: its linear, its share of the loss, and at once its gradient, since the loss's
 // gradient is known before forward begins (loss scale × weight). A block reads rows of x and writes rows of dx in
-// place, through views; linear_dw adds block after block. Same work; the price is one more pass over dw a block (8·V·K
-// bytes), the gain is the memory of all blocks but one. As in Liger Kernel's fused linear cross-entropy (Hsu et al.
-// 2024, arXiv:2410.10989).
+// place, through views; linear_dw adds block after block. The work is the same. The price is one more pass over dw a
+// block (8·V·K bytes); the gain is the memory of all blocks but one. As in Liger Kernel's fused linear cross-entropy
+// (Hsu et al. 2024, arXiv:2410.10989).
 #include "graph/graph.h"
 
-// Heads with more logits than this, and more rows than one block, are cut. Blocks of fewer than 8,192 rows would cost
-// too many passes over dw (8·V·K bytes against 6·rows·V·K operations).
+// The pass divides heads with more logits than this and more rows than one block. Blocks of fewer than 8,192 rows would
+// cost too many passes over dw (8·V·K bytes beside 6·rows·V·K operations).
 #define LARGE_BYTES   ((size_t)256 << 20)
 #define DEFAULT_ROWS  8192
-#define MAX_BLOCKS    1024 // 8 million rows of them: planning compares every block with all others
-#define ROW_ALIGNMENT 32   // of 2-byte rows or wider: every block starts at a multiple of 64 bytes
+#define MAX_BLOCKS    1024 // for 8 million rows; planning compares every block with all others
+#define ROW_ALIGNMENT 32   // rows of 2 bytes or more then start at a multiple of 64 bytes
 
 // The nodes of one head, by index; -1 = absent.
 typedef struct head {
     int linear, loss, gradient, dx, dw;
-    int rounds_x, rounds_dy; // the quantize of x and of dy, with a tensor's scale, where a gradient's products read it
+    int rounds_x, rounds_dy; // the quantize of x and of dy with one scale a tensor, where a gradient's products read it
     int logits, dloss;       // values
 } head;
 
@@ -33,8 +33,8 @@ typedef struct pass {
 } pass;
 
 // --- finding a head ------------------------------------------------------------------------------------------------
-// Finds the node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where absent. False where another node
-// reads v.
+// Finds the node of op_a that reads v in slot_a and that of op_b in slot_b, -1 where absent. Returns false where
+// another node reads v.
 static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz_op op_b, int slot_b, int *a, int *b) {
     *a = *b = -1;
     for (size_t i = 0; i < g->n_nodes; ++i)
@@ -51,7 +51,8 @@ static bool only_readers(const mezzo_graph *g, int v, mz_op op_a, int slot_a, mz
     return true;
 }
 
-// v can be computed before forward begins: only casts and scalings of the loss scale make it, times one input at most.
+// Returns whether v can be computed before forward begins: it comes from the loss scale, at most one input, casts and
+// scalings.
 static bool known_early(const mezzo_graph *g, int v) {
     const mz_value *x = &g->values[v];
     if (x->kind == MZ_VALUE_SCALE || x->kind == MZ_VALUE_INPUT)
@@ -64,7 +65,8 @@ static bool known_early(const mezzo_graph *g, int v) {
     return (n->op == MZ_OP_scale || n->op == MZ_OP_cast) && known_early(g, n->in[0]);
 }
 
-// A quantize with a tensor's scale whose rowwise and columnwise data have one reader each, where they exist.
+// Returns whether the node is a quantize with one scale a tensor whose rowwise and columnwise data have one reader
+// each, where they exist.
 static bool rounds(const mezzo_graph *g, int index, mz_op y_op, int y_slot, mz_op columnwise_op, int columnwise_slot,
                    int *y, int *columnwise) {
     const mz_node *n = &g->nodes[index];
@@ -131,7 +133,7 @@ static bool find_head(const mezzo_graph *g, int index, head *h) {
     return h->gradient < 0 || find_gradient(g, h);
 }
 
-// Returns the rows of a block; 0 = the head stays whole.
+// Returns the rows of a block; 0: the pass leaves the head whole.
 static int64_t block_rows(const mezzo_graph *g, const head *h, int64_t wanted) {
     const mz_value *logits = &g->values[h->logits];
     int64_t rows = mz_shape_rows(&logits->shape);
@@ -154,7 +156,7 @@ static mezzo_status new_value(pass *p, mezzo_dtype dtype, mz_shape shape, int *o
     return mz_graph_value(p->g, v, out);
 }
 
-// Takes rows first … first + rows of v, under its scale.
+// Makes a view of rows first … first + rows - 1 of v, with its scale.
 static mezzo_status rows_of(pass *p, int v, int64_t first, int64_t rows, int *out) {
     const mz_value of = p->g->values[v];
     int64_t width = of.shape.dim[of.shape.rank - 1];
@@ -186,7 +188,7 @@ static mezzo_status emit_rounding(pass *p, int index, int x, int64_t rows, mz_no
     return emit(p, out);
 }
 
-// Adds forward and gradient of rows first … first + rows; *loss is their share of the loss.
+// Adds forward and gradient of rows first … first + rows - 1; *loss is their share of the loss.
 static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t rows, int *loss) {
     mz_node linear = p->old[h->linear], entropy = p->old[h->loss];
     const mz_value logits = p->g->values[h->logits];
@@ -234,7 +236,7 @@ static mezzo_status emit_block(pass *p, const head *h, int64_t first, int64_t ro
     return MEZZO_OK;
 }
 
-// sum ← sum + part; the last sum is the head's loss.
+// Appends sum ← sum + part; the last sum is the head's loss.
 static mezzo_status emit_sum(pass *p, const head *h, int part, bool last, int *sum) {
     mz_node add = p->old[h->loss];
     add.op = MZ_OP_add;
@@ -294,7 +296,7 @@ static mezzo_status emit_all(pass *p, const head *heads, const int64_t *blocks, 
                 continue;
             if (blocks[k] > 0)
                 MEZZO_TRY(emit_head(p, &heads[k], blocks[k]));
-            else // whole: the loss and its gradient become neighbours all the same, which a device may fuse
+            else // a whole head's loss and gradient become neighbours, which a device may fuse
                 MEZZO_TRY(emit_early(p, heads[k].dloss));
         }
         if (!p->moved[i])

@@ -2,13 +2,14 @@
 // op's.
 #include "graph/compose.h"
 
-// A node's slot becomes an input of its composition, of the same shape, FP32 or I32.
+// Makes a node's slot an input of its composition, of the same shape, in FP32 or I32.
 static mezzo_value source(mz_composition *c, const mezzo_graph *g, const char *name, int value) {
     const mz_value *v = &g->values[value];
     return mezzo_input(c->g, name, v->dtype == MEZZO_I32 ? MEZZO_I32 : MEZZO_F32, v->shape.rank, v->shape.dim);
 }
 
-// The forward op's input whose gradient an output slot is: dx is x's or the logits', db the bias's, dweight weight's.
+// Returns the forward op's input whose gradient an output slot is: dx is x's or the logits', db the bias's, dweight the
+// weight's.
 static int target_of(mz_op forward, const char *gradient) {
     const int own = mz_op_find_slot(forward, false, gradient + 1);
     return own >= 0                      ? own
@@ -45,8 +46,8 @@ static mezzo_status compose_forward(mz_composition *c, const mezzo_graph *g, con
     return MEZZO_OK;
 }
 
-// Inputs of the forward op: those that the gradient reads by the same name, and, of those whose gradient it writes and
-// does not read, the shape alone.
+// Adds the forward op's inputs: values for those that the gradient reads by the same name; the shape alone for those
+// whose gradient it writes and that it does not read.
 static bool forward_inputs(mz_composition *c, const mezzo_graph *g, const mz_node *node, mz_composed *out) {
     const mz_op_info *info = &mz_op_table[node->op];
     for (int i = 1; i < node->n_in; i++) {
@@ -55,7 +56,7 @@ static bool forward_inputs(mz_composition *c, const mezzo_graph *g, const mz_nod
         if (node->in[i] < 0)
             continue;
         if (in < 0 && kept < 0)
-            return false; // of a fused form
+            return false; // such a slot belongs to a fused form
         const mezzo_value v = source(c, g, info->in[i].name, node->in[i]);
         out->in[i] = v.id;
         *(in >= 0 ? &c->in[in] : &c->known[kept]) = v;
@@ -74,7 +75,8 @@ static mezzo_status compose_gradient(mz_composition *c, const mezzo_graph *g, co
     const mz_op_info *info = &mz_op_table[node->op];
     int wanted[MZ_MAX_OUT], gradient[MZ_MAX_OUT], n = 0, slot[MZ_MAX_OUT];
     c->op = info->gradient_of;
-    const int sums = MZ_OUT(linear_dx, dbias); // of dx, not the gradient of a bias that forward has
+    const int sums = MZ_OUT(linear_dx, dbias); // its dbias has column sums of dx, which are not the gradient of
+                                               // forward's bias
     const bool is_fused = node->op == MZ_OP_linear_dx && mz_node_out(node, sums) >= 0;
     bool serves = !is_fused && forward_inputs(c, g, node, out);
     if (serves) {

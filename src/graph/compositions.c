@@ -1,8 +1,8 @@
-// Composes layers, losses and tables. Shape comments have the letters of ops.def.
+// Composes layers, losses and tables of simpler ops. Shapes in comments use the letters of ops.def.
 #include "graph/build.h"
 #include "graph/compose.h"
 
-// An input slot, which the composition then counts as read.
+// Returns the value of an input slot, which the composition then counts as read.
 static mezzo_value input(mz_composition *c, int slot) {
     c->read |= 1U << slot;
     return c->in[slot];
@@ -35,21 +35,21 @@ static mezzo_value times(mz_composition *c, mezzo_value v, double factor) {
 static mezzo_value plus(mz_composition *c, mezzo_value v, double term) {
     return mezzo_add(c->g, v, number(c, term));
 }
-// Over the last dimension, which stays with one element.
+// Reduces the last dimension to one element, and keeps it.
 static mezzo_value over_last(mz_composition *c, mezzo_reduction reduction, mezzo_value v) {
     return mezzo_reduce(c->g, reduction, v, 1, (const int[]){-1}, true);
 }
 static mezzo_value as_numbers(mz_composition *c, mezzo_value integers) {
     return mezzo_cast(c->g, integers, MEZZO_F32);
 }
-// exp of what is left of x beside the whole number below its row's largest, which has no gradient, and its row's sum.
+// Returns exp(x - shift) and its row sums. shift, the integer part of the row's largest number, has no gradient.
 static mezzo_value exponentials(mz_composition *c, mezzo_value x, mezzo_value *shift, mezzo_value *sum) {
     *shift = mezzo_floor(c->g, over_last(c, MEZZO_REDUCE_MAX, x));
     const mezzo_value e = mezzo_exp(c->g, mezzo_sub(c->g, x, *shift));
     *sum = over_last(c, MEZZO_REDUCE_SUM, e);
     return e;
 }
-// Numbers that are known now, FP32 [n].
+// Makes a constant FP32 [n] of numbers that are known now.
 static mezzo_value vector(mz_composition *c, const float *numbers, int64_t n) {
     mezzo_value part[MZ_MAX_IN];
     const int64_t one = 1, each = (n + MZ_MAX_IN - 1) / MZ_MAX_IN;
@@ -86,7 +86,7 @@ void mz_compose_grouped_linear(mz_composition *c) {
     GIVE(grouped_linear, y, mezzo_sum(g, mezzo_where(g, own, mezzo_matmul(g, mine, w, false, true), number(c, 0)), 0));
 }
 
-// The taps of each pixel side by side, times the weights, a group of channels apart from the others.
+// Multiplies the taps of each pixel, side by side, by the weights; each group of channels has a product of its own.
 void mz_compose_conv2d(mz_composition *c) {
     mezzo_graph *g = c->g;
     const mezzo_value w = IN(conv2d, w), bias = IN(conv2d, bias); // [N, R, S, C/groups]
@@ -116,7 +116,7 @@ void mz_compose_conv2d(mz_composition *c) {
 }
 
 // --- attention -----------------------------------------------------------------------------------------------------
-// I32 [B or 1, 1, Tq, Tk]: query i sees key j.
+// Returns I32 [B or 1, 1, Tq, Tk]: 1 where query i sees key j.
 static mezzo_value sees(mz_composition *c, mezzo_value positions, int64_t queries, int64_t keys) {
     mezzo_graph *g = c->g;
     const mezzo_value i = VIEW(mezzo_arange(g, queries), 1, 1, queries, 1),
@@ -127,13 +127,14 @@ static mezzo_value sees(mz_composition *c, mezzo_value positions, int64_t querie
                                  mezzo_less(g, i, VIEW(mezzo_range(g, c->attrs->window, 1, keys), 1, 1, 1, keys)));
     if (!present(positions))
         return seen;
-    const mezzo_value before = mezzo_maximum(g, as_numbers(c, positions), number(c, 0)), // keys before it that it sees
+    const mezzo_value before = mezzo_maximum(g, as_numbers(c, positions), number(c, 0)), // the number of earlier keys
+                                                                                         // that it sees
         distance = mezzo_sub(g, as_numbers(c, i), as_numbers(c, j));
     return mezzo_logical_and(
         g, seen, mezzo_less_equal(g, distance, VIEW(before, mezzo_value_dim(g, positions, 0), 1, queries, 1)));
 }
 
-// q [B, Hkv, shared·Tq, D], k and v [B, Hkv, Tk, D]: heads that share a key head are rows of one product.
+// q [B, Hkv, shared·Tq, D], k and v [B, Hkv, Tk, D]: query heads that share a key head are rows of one product.
 typedef struct head_rows {
     int64_t batch, queries, keys, heads, kv, shared, width;
     mezzo_value q, k, v;
@@ -142,7 +143,7 @@ typedef struct head_rows {
 static head_rows heads_of(mz_composition *c, mezzo_value q, mezzo_value k, mezzo_value v) {
     mezzo_graph *g = c->g;
     head_rows h = {.heads = c->attrs->heads};
-    if (!present(k)) { // side by side
+    if (!present(k)) { // q, k and v lie side by side in one tensor
         const int64_t channels = last_of(c, q) / 3;
         v = mezzo_slice(g, q, 2, 2 * channels, 3 * channels);
         k = mezzo_slice(g, q, 2, channels, 2 * channels);
@@ -161,7 +162,7 @@ static head_rows heads_of(mz_composition *c, mezzo_value q, mezzo_value k, mezzo
     return h;
 }
 
-// [B, H, Tq, Tk]
+// Returns the scores, [B, H, Tq, Tk].
 static mezzo_value scores_of(mz_composition *c, const head_rows *h) {
     mezzo_graph *g = c->g;
     mezzo_value s = times(c, mezzo_matmul(g, h->q, h->k, false, true), mz_attention_scale(c->attrs, h->width));
@@ -169,7 +170,7 @@ static mezzo_value scores_of(mz_composition *c, const head_rows *h) {
     return c->attrs->score_cap > 0 ? mezzo_softcap(g, s, c->attrs->score_cap) : s;
 }
 
-// [B, Tq, H, D]
+// Returns p times the values, [B, Tq, H, D].
 static mezzo_value weigh_values(mz_composition *c, const head_rows *h, mezzo_value p) {
     mezzo_graph *g = c->g;
     const mz_attrs *a = c->attrs;
@@ -190,7 +191,7 @@ void mz_compose_attention(mz_composition *c) {
     p = present(known) ? mezzo_exp(g, mezzo_sub(g, s, VIEW(known, h.batch, h.heads, h.queries, 1)))
                        : mezzo_div(g, p, sum);
     mezzo_value y = weigh_values(c, &h, p);
-    if (present(result)) { // p has the gradient of exp(s - lse), and y's by lse is what y makes of the sum of p
+    if (present(result)) { // y depends on lse, which p takes as known, by -Σp · result
         const mezzo_value all = PERMUTE(over_last(c, MEZZO_REDUCE_SUM, p), 0, 2, 1, 3);
         y = mezzo_sub(g, y, mezzo_mul(g, all, VIEW(result, h.batch, h.queries, h.heads, h.width)));
     }
@@ -209,7 +210,7 @@ void mz_compose_attention_masked(mz_composition *c) {
 }
 
 // --- norms, softmax, losses ----------------------------------------------------------------------------------------
-// (x - mean)/√(variance + eps) over dimensions of x, which stay with one element in mean and rstd.
+// Returns (x - mean)/√(variance + eps) over some dimensions of x, which mean and rstd keep with one element.
 static mezzo_value normalized(mz_composition *c, mezzo_value x, int n, const int *axes, mezzo_value *mean,
                               mezzo_value *rstd) {
     mezzo_graph *g = c->g;
@@ -240,7 +241,7 @@ void mz_compose_rmsnorm(mz_composition *c) {
     GIVE(rmsnorm, rstd, VIEW(rstd, -1));
 }
 
-// x as [B, pixels, groups, channels of a group].
+// Computes on x as [B, pixels, groups, channels of a group].
 void mz_compose_group_norm(mz_composition *c) {
     mezzo_graph *g = c->g;
     const mezzo_value x = IN(group_norm, x), weight = IN(group_norm, weight), bias = IN(group_norm, bias),
@@ -275,7 +276,7 @@ void mz_compose_softmax_dx(mz_composition *c) {
     GIVE(softmax_dx, dx, mezzo_mul(g, y, mezzo_sub(g, dy, mean)));
 }
 
-// A target that is no class gives NaN, and so does its row's gradient: the row is multiplied by it.
+// A target that is no class makes its row's factor NaN, so that loss and gradient are NaN.
 void mz_compose_cross_entropy(mz_composition *c) {
     mezzo_graph *g = c->g;
     mezzo_value x = IN(cross_entropy, logits), shift, sum;
@@ -324,7 +325,7 @@ void mz_compose_swiglu(mz_composition *c) {
 }
 
 // --- tables --------------------------------------------------------------------------------------------------------
-// An id outside the table gives NaN; gather would count one below 0 from the end.
+// An id outside the table gives NaN. `gather` alone would count a negative id from the end.
 void mz_compose_embedding(mz_composition *c) {
     mezzo_graph *g = c->g;
     const mezzo_value ids = IN(embedding, ids);
@@ -344,7 +345,7 @@ static mezzo_value turned(mz_composition *c, mezzo_value times_of, const float *
     return amplitude == 1 ? table : times(c, table, amplitude);
 }
 
-// Frequencies are FP32 numbers, as in the models' own code.
+// Frequencies are FP32 numbers, as in the models' published code.
 void mz_compose_rope_table(mz_composition *c) {
     const mezzo_value positions = IN(rope_table, positions);
     const int64_t rows = c->shape[0].dim[0], dims = c->shape[0].dim[1], n = dims / 2;
@@ -403,14 +404,14 @@ void mz_compose_rope(mz_composition *c) {
 }
 
 // --- mixture of experts --------------------------------------------------------------------------------------------
-// I32 [M, n], 1 where the number beside is the index of the row's largest, which *index [M, 1] is.
+// Returns I32 [M, n], 1 at the index of the row's largest, and the indices *index [M, 1].
 static mezzo_value largest(mz_composition *c, mezzo_value x, mezzo_value *index) {
     const int64_t rows = mezzo_value_dim(c->g, x, 0), n = last_of(c, x);
     *index = VIEW(mezzo_argmax(c->g, x, 1), rows, 1);
     return mezzo_equal(c->g, *index, VIEW(mezzo_arange(c->g, n), 1, n));
 }
 
-// Returns the scores that choose experts, -∞ outside the best groups. A group is as good as its two best.
+// Returns the scores that choose experts, -∞ outside the best groups. The sum of a group's two best scores ranks it.
 static mezzo_value within_groups(mz_composition *c, mezzo_value choice) {
     mezzo_graph *g = c->g;
     const int64_t rows = mezzo_value_dim(g, choice, 0), experts = last_of(c, choice), groups = c->attrs->groups;
@@ -445,7 +446,7 @@ void mz_compose_route(mz_composition *c) {
     mezzo_value shift, sum, score, e = exponentials(c, logits, &shift, &sum);
     score = c->attrs->softmax ? mezzo_div(g, e, sum) : mezzo_sigmoid(g, logits);
     const mezzo_value indices = present(known) ? known : chosen(c, score, bias);
-    // The sum over all experts is in each of a token's weights, and divides out.
+    // Every weight of a token has the sum over all experts as a divisor, so it cancels.
     mezzo_value weights = mezzo_gather(g, c->attrs->softmax && c->attrs->normalise ? e : score, 1, indices, true);
     if (c->attrs->normalise)
         weights = mezzo_div(g, weights, plus(c, over_last(c, MEZZO_REDUCE_SUM, weights), 1e-20));
@@ -471,11 +472,12 @@ void mz_compose_combine(mz_composition *c) {
     IN(combine, order);
     y = present(weights) ? mezzo_mul(g, y, VIEW(weights, rows / k, k, 1)) : y;
     y = mezzo_sum(g, y, 1);
-    GIVE(combine, y, c->n_out > 0 ? viewed_as(c, y, &c->shape[0]) : y); // of images or sequences: their dimensions
+    GIVE(combine, y, c->n_out > 0 ? viewed_as(c, y, &c->shape[0]) : y); // the output gets the dimensions of images or
+                                                                        // sequences back
 }
 
 // --- reductions ----------------------------------------------------------------------------------------------------
-// x as [outer, axis, inner].
+// Views x as [outer, axis, inner].
 static mezzo_value along(mz_composition *c, mezzo_value x, int64_t *n) {
     const mz_shape shape = *shape_of(c, x);
     mz_shape view = {3, {1, 1, 1}};
@@ -510,7 +512,7 @@ void mz_compose_extremum_dx(mz_composition *c) {
     GIVE(extremum_dx, dx, viewed_as(c, mezzo_where(g, is, each, number(c, 0)), &c->shape[0]));
 }
 
-// One half times the other until one is left.
+// Multiplies one half by the other until one element is left.
 static mezzo_value product(mz_composition *c, mezzo_value x, int64_t n) {
     mezzo_graph *g = c->g;
     for (; n > 1; n = n / 2 + n % 2) {
@@ -526,7 +528,7 @@ void mz_compose_prod(mz_composition *c) {
     GIVE(prod, y, viewed_as(c, product(c, x, n), &c->shape[0]));
 }
 
-// The product of the others: of the column's product without zeros, divided by the element.
+// Computes the product of the other elements: the column's product without its zeros, divided by the element.
 void mz_compose_prod_dx(mz_composition *c) {
     mezzo_graph *g = c->g;
     int64_t n;
@@ -541,7 +543,7 @@ void mz_compose_prod_dx(mz_composition *c) {
     GIVE(prod_dx, dx, viewed_as(c, mezzo_mul(g, beside(c, IN(prod_dx, dy), x), others), &c->shape[0]));
 }
 
-// y shifted by 1, 2, 4 … elements is added to y.
+// Adds y, shifted by 1, 2, 4 … elements, to y.
 void mz_compose_cumsum(mz_composition *c) {
     mezzo_graph *g = c->g;
     int64_t n;

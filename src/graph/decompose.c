@@ -1,5 +1,5 @@
-// The decompose pass replaces an op that the device has no kernel for by its composition (compose.h), and so on down to
-// ops that have kernels. A composition's numbers are FP32; its products have the formats of the op's.
+// The decompose pass replaces an op that the device has no kernel for by its composition (compose.h), and repeats this
+// until every op has a kernel. A composition's numbers are FP32; its products have the formats of the op's own.
 #include "graph/compose.h"
 
 typedef struct decompose {
@@ -8,20 +8,20 @@ typedef struct decompose {
     const void *user;
 } decompose;
 
-// One composition on its way into the graph.
+// Holds one composition on its way into the graph.
 typedef struct inlining {
     decompose *d;
-    const mz_node *at; // the node in whose place it goes
+    const mz_node *at; // the node that the composition replaces
     mz_composed body;
     mezzo_dtype wide;
-    int *value;  // per value of the body: that of the graph, -1: not there yet
-    int *as[2];  // its cast to the wide format, and to the products'; -1: none
+    int *value;  // per value of the body: the graph's value, -1: not there yet
+    int *as[2];  // its cast to the wide format and to the products' format; -1: none
     bool *alive; // per node of the body: an output needs it
 } inlining;
 
 static mezzo_status emit(decompose *d, mz_node node);
 
-// Only kernels interpret operands with scales and operands that are rounded to blocks.
+// Returns whether the node's operands have neither scales nor blocks, which only kernels interpret.
 static bool has_plain_numbers(const mezzo_graph *g, const mz_node *n) {
     bool plain = n->attrs.blocks == MEZZO_BLOCKS_NONE;
     for (int i = 0; i < n->n_in; i++)
@@ -65,7 +65,7 @@ static mezzo_status emit_cast(inlining *in, int from, int to) {
     return emit(in->d, n);
 }
 
-// Finds the graph's value for one of the body's, in the format; integers are what they are. which: the index of `as`.
+// Finds the graph's value for one of the body's, in the format; integers keep theirs. which: the index of `as`.
 static mezzo_status operand(inlining *in, int v, mezzo_dtype dtype, int which, int *out) {
     mezzo_graph *g = in->d->g;
     *out = in->value[v];
@@ -83,7 +83,7 @@ static bool is_low(mezzo_dtype dtype) {
     return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
-// A node of the body, in the graph's values. A product reads operands as the op's own kernel would.
+// Appends a node of the body, with the graph's values. A product reads operands as the op's own kernel would.
 static mezzo_status inline_node(inlining *in, const mz_node *from) {
     const mezzo_dtype compute = in->at->numerics.compute;
     const bool product = from->op == MZ_OP_matmul, low = product && is_low(compute);
@@ -103,13 +103,13 @@ static mezzo_status inline_node(inlining *in, const mz_node *from) {
             MEZZO_TRY(new_value(in, &v->shape, v->dtype == MEZZO_I32 ? MEZZO_I32 : in->wide, to));
         n.out[i] = v != NULL ? *to : -1;
     }
-    n.pinned = from->op == MZ_OP_cast; // an integer's
+    n.pinned = from->op == MZ_OP_cast; // a cast to or from integers stays
     if (from->op == MZ_OP_reshape)
         in->d->g->values[n.out[0]].alias = n.in[0];
     return emit(in->d, n);
 }
 
-// Marks what outputs need, from the end.
+// Marks the body's nodes that outputs need, from the end.
 static void mark_alive(inlining *in) {
     const mezzo_graph *body = in->body.graph;
     for (size_t i = body->n_nodes; i-- > 0;)
@@ -125,7 +125,7 @@ static void mark_alive(inlining *in) {
         }
 }
 
-// Results are written where the node's are, if a node of the body makes them so.
+// Writes the body's results to the node's outputs, where a node of the body can write them there.
 static void bind_outputs(inlining *in) {
     const mezzo_graph *body = in->body.graph;
     for (int i = 0; i < in->at->n_out; i++) {
@@ -171,7 +171,7 @@ static mezzo_status inline_body(inlining *in) {
     return MEZZO_OK;
 }
 
-// Appends the node, or what it is composed of. Without a composition it stays, and the choose pass names it.
+// Appends the node or its composition. A node without one stays, and the choose pass reports it.
 static mezzo_status emit(decompose *d, mz_node node) {
     inlining in = {.d = d, .at = &node, .wide = node.numerics.reduce == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32};
     if (node.op == MZ_OP_reshape || mz_op_is_primitive(node.op) || d->has_kernel(d->user, node.op) ||

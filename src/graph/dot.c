@@ -1,4 +1,4 @@
-// Writes the graph in Graphviz' DOT language, with every op in the colour of its output's storage dtype.
+// Writes the graph in Graphviz' DOT language. An op has the colour of its output's storage dtype.
 #include "graph/graph.h"
 
 // Okabe & Ito's colours, which everybody can distinguish, light enough for black text.
@@ -49,7 +49,7 @@ static void add_node(mz_text *t, const mezzo_graph *g, size_t index) {
                  n->phase == MZ_FORWARD ? "" : ", style=\"filled,dashed\"");
 }
 
-// A source once a reader, so that a weight that is read everywhere does not tie the picture into a knot.
+// Draws a source once for each reader, so that edges from a weight with many readers do not cross the picture.
 static void add_edges(mz_text *t, const mezzo_graph *g, size_t index) {
     const mz_node *n = &g->nodes[index];
     char name[160];

@@ -6,7 +6,7 @@ static bool reads(const mz_node *n, const char *name) {
     return slot >= 0 && slot < n->n_in && n->in[slot] >= 0;
 }
 
-// Only the rule that decided distinguishes a matmul's op class from its fused form; name what was fused.
+// Names a node's op and its fused form: the rule of a matmul does not show what was fused.
 static const char *op_text(const mz_node *n, char *buf, size_t size) {
     static const char *const acts[] = {"", "+relu", "+gelu", "+gelu_tanh", "+silu", "+swiglu"};
     bool residual = reads(n, "residual") || reads(n, "dres");

@@ -5,12 +5,12 @@ static double count(const mz_shape *s) {
     return (double)mz_shape_count(s);
 }
 
-// The i-th dimension from the end, 1 the last.
+// Returns the i-th dimension from the end; 1 is the last.
 static double from_end(const mz_shape *s, int i) {
     return (double)s->dim[s->rank - i];
 }
 
-// x [… K], w [N, K] or [E, N, K]: of experts' matrices every row meets one.
+// Counts a product of x [… K] and w [N, K] or [E, N, K]: a row meets the matrix of one expert.
 double mz_flops_product(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
     (void)attrs;
     return 2 * count(out[MZ_OUT(linear, y)]) * from_end(in[MZ_IN(linear, x)], 1);
@@ -30,23 +30,25 @@ double mz_flops_matmul(const mz_attrs *attrs, const mz_shape *const in[], const 
     return 2 * count(out[MZ_OUT(matmul, y)]) * from_end(in[MZ_IN(matmul, a)], attrs->transpose_a ? 2 : 1);
 }
 
-// Pairs of a query and a key that it sees, of each head; documents, which only a batch knows, are not counted.
+// Counts pairs of a query and a key that it sees, for each head. Documents do not count, because only a batch knows
+// them.
 static double pairs_of(const mz_attrs *attrs, double queries, double keys) {
-    double both = queries < keys ? queries : keys; // causal: a triangle, and rows that see every key
+    double both = queries < keys ? queries : keys; // causal: these queries see a triangle of keys, and the others all
+                                                   // keys
     double window = (double)attrs->window;
     if (window > 0 && window < queries)
         return window * (window + 1) / 2 + (queries - window) * window;
     return attrs->causal ? both * (both + 1) / 2 + (queries - both) * keys : queries * keys;
 }
 
-// q·kᵀ and p·v.
+// Counts the two products q·kᵀ and p·v.
 double mz_flops_attention(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
     const mz_shape *y = out[MZ_OUT(attention, y)], *k = in[MZ_IN(attention, k)]; // [B, Tq, H·D]
     double queries = from_end(y, 2);
     return 4 * count(y) / queries * pairs_of(attrs, queries, k != NULL ? from_end(k, 2) : queries);
 }
 
-// Five products where forward has two.
+// Counts five products, where forward has two.
 double mz_flops_attention_bwd(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
     (void)out;
     const mz_shape *dy = in[MZ_IN(attention_bwd, dy)], *k = in[MZ_IN(attention_bwd, k)];
@@ -60,7 +62,7 @@ double mz_flops_attention_cached(const mz_attrs *attrs, const mz_shape *const in
     return 4 * count(out[MZ_OUT(attention_cached, y)]) * (window > 0 && window < rows ? window : rows);
 }
 
-// x [B, H, W, C], w [N, R, S, C/groups]: a product of R·S·C/groups for each number of y.
+// Counts R·S·C/groups products for each number of y; x [B, H, W, C], w [N, R, S, C/groups].
 double mz_flops_conv2d(const mz_attrs *attrs, const mz_shape *const in[], const mz_shape *const out[]) {
     (void)attrs;
     const mz_shape *w = in[MZ_IN(conv2d, w)];

@@ -4,7 +4,7 @@
 
 #include "graph/compose.h"
 
-// A number that FP32 does not hold is the sum of two that it does, where numbers are FP64.
+// In FP64, a number that FP32 does not hold becomes the sum of two that it does.
 mezzo_value mz_compose_number(mz_composition *c, double number) {
     const int64_t one = 1;
     const float high = (float)number;
@@ -77,8 +77,8 @@ static mezzo_value word_down(mz_composition *c, const mezzo_value *v) {
 static mezzo_value word_up(mz_composition *c, const mezzo_value *v) {
     return negative(c, mezzo_floor(c->g, negative(c, v[0])));
 }
-// f = ⌊x⌋, and of f and f + 1 the nearer one, or the even one. x - f is exact but where x is tiny, and there it is
-// still on the same side of a half.
+// Rounds by f = ⌊x⌋: takes the nearer of f and f + 1, or the even one. x - f is exact unless x is tiny, and there it
+// stays on the same side of a half.
 static mezzo_value word_nearest(mz_composition *c, const mezzo_value *v) {
     mezzo_graph *g = c->g;
     const mezzo_value half = mz_compose_number(c, 0.5), f = mezzo_floor(g, v[0]);
@@ -87,7 +87,7 @@ static mezzo_value word_nearest(mz_composition *c, const mezzo_value *v) {
     const mezzo_value tie = mezzo_where(g, is_even, f, next);
     const mezzo_value chosen =
         mezzo_where(g, mezzo_less(g, rest, half), f, mezzo_where(g, mezzo_equal(g, rest, half), tie, next));
-    return mezzo_where(g, mezzo_equal(g, f, v[0]), v[0], chosen); // infinities too
+    return mezzo_where(g, mezzo_equal(g, f, v[0]), v[0], chosen); // so infinities stay
 }
 // log(1 + x) = log(u)·x/(u - 1), u = 1 + x rounded (Kahan): the error of u is in both.
 static mezzo_value word_logarithm_1p(mz_composition *c, const mezzo_value *v) {
@@ -129,7 +129,7 @@ static const struct {
 
 // --- the rows' texts -----------------------------------------------------------------------------------------------
 typedef struct formula {
-    const char *operand[MZ_OPERANDS]; // their names; NULL: fewer
+    const char *operand[MZ_OPERANDS]; // operands' names; NULL: there are fewer
     const char *text;
 } formula;
 static const formula formulas[MZ_OP_COUNT] = {
@@ -140,7 +140,7 @@ static const formula formulas[MZ_OP_COUNT] = {
 };
 
 // --- reading -------------------------------------------------------------------------------------------------------
-// sum: product {(+|-) product}; product: factor {(*|/) factor}; and: sum {& sum}; or: and {| and}.
+// Parses sum: product {(+|-) product}; product: factor {(*|/) factor}; and: sum {& sum}; or: and {| and}.
 typedef struct reader {
     mz_composition *c;
     const formula *row;
@@ -242,8 +242,7 @@ static mezzo_value read_or(reader *r) {
     return v;
 }
 
-// A condition's result is I32, and the formula chooses numbers. Not every gradient reads, or has the shape of, every
-// operand.
+// Comparisons give I32 where the formula chooses numbers. A gradient need not read every operand, or have its shape.
 void mz_compose_element(mz_composition *c) {
     reader r = {.c = c, .row = &formulas[c->op], .at = formulas[c->op].text};
     mezzo_value y = read_or(&r);

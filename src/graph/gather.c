@@ -6,13 +6,13 @@
 // (runtime/exchange.h).
 #include "graph/graph.h"
 
-// A region stays until this number of other regions was read. This keeps a layer's region, the small region with the
-// norms of all layers, and the last layers between forward and backward.
+// The number of other regions that may be read before a region is dropped. It keeps a layer's region, the small region
+// with the norms of all layers, and the last layers between forward and backward.
 #define STAYS 3
 
 enum { COPIES = 3 }; // FP32, BF16, FP16
 
-typedef struct gathered { // a region in one format, from the first node that reads it to the last
+typedef struct gathered { // a region in one format, between its first and its last reader
     int region, node, value;
     mezzo_dtype dtype;
 } gathered;
@@ -22,10 +22,10 @@ typedef struct gather_pass {
     const mz_gathering *parts;
     gathered *list;
     size_t n, cap;
-    int *recent; // regions by format, the most recent first
+    int *recent; // keys of region and format, the most recently read first
     int n_recent;
     int *current;     // by region and format: index into list; -1
-    int *view, *of;   // by value: the view that stands for it, of which of `list`, or this rank's experts; -1
+    int *view, *of;   // by value: the view that replaces it and its entry of `list`, or this rank's experts; -1
     size_t n_sources; // values before the pass
 } gather_pass;
 
@@ -33,7 +33,7 @@ static int key_of(int region, mezzo_dtype dtype) {
     return region * COPIES + (dtype == MEZZO_F32 ? 0 : dtype == MEZZO_BF16 ? 1 : 2);
 }
 
-// The region of the parameter that v is, or is a view of; -1: none. *offset: bytes from the region's beginning,
+// Returns the region of the parameter that v is, or is a view of; -1: none. *offset: bytes from the region's beginning,
 // *source: the parameter's own value.
 static int region_of(const gather_pass *p, int value, int *source, size_t *offset) {
     const mz_value *v = value >= 0 ? &p->g->values[value] : NULL;
@@ -47,7 +47,7 @@ static int region_of(const gather_pass *p, int value, int *source, size_t *offse
     return p->parts->region[v->param];
 }
 
-// The number of other regions read after this one was; it becomes the most recent.
+// Returns how many other regions were read after this one was last read, and makes it the most recent.
 static int others_since(gather_pass *p, int key) {
     int at = 0;
     while (at < p->n_recent && p->recent[at] != key)
@@ -60,7 +60,7 @@ static int others_since(gather_pass *p, int key) {
     return others;
 }
 
-// The same bytes in the gathered region, as a value of the parameter's own kind.
+// Adds a view of the same bytes in the gathered region, as a value of the parameter's own kind.
 static mezzo_status add_view(gather_pass *p, int value, int source, size_t offset, int index, int *out) {
     mz_value view = p->g->values[value];
     view.kind = p->g->values[source].kind;
@@ -93,7 +93,7 @@ static mezzo_status begin_region(gather_pass *p, int key, int region, mezzo_dtyp
     return MEZZO_OK;
 }
 
-// A node's results have as many experts as the shard that it reads.
+// Gives the node's results as many experts as the shard that it reads has.
 static void keep_own(gather_pass *p, const mz_node *n) {
     for (int k = 0; k < n->n_out; k++) {
         mz_value *out = n->out[k] >= 0 ? &p->g->values[n->out[k]] : NULL;
@@ -123,7 +123,7 @@ static mezzo_status read_own(gather_pass *p, int node, int k, int source) {
     return MEZZO_OK;
 }
 
-// Marks the products of experts whose matrices are other ranks'. Slice r of such a gradient is that of rank r's rows.
+// Marks products with experts that other ranks own. Slice r of such a gradient comes from the rows of rank r.
 static mezzo_status mark_products(const gather_pass *p) {
     for (size_t i = 0; i < p->g->n_nodes; i++) {
         mz_node *n = &p->g->nodes[i];
@@ -154,7 +154,7 @@ static mezzo_status read_from_regions(gather_pass *p, int node) {
         int source = -1;
         size_t offset;
         const int value = p->g->nodes[node].in[k], region = region_of(p, value, &source, &offset);
-        if (region < 0 || p->g->nodes[node].op == MZ_OP_reshape) // which does not run
+        if (region < 0 || p->g->nodes[node].op == MZ_OP_reshape) // a reshape does not run
             continue;
         if (p->parts->exchanged[region]) {
             MEZZO_TRY(read_own(p, node, k, source));
@@ -172,7 +172,8 @@ static mezzo_status read_from_regions(gather_pass *p, int node) {
     return MEZZO_OK;
 }
 
-// Adds the gather before the region's first reader; ahead: before the first reader of the region before it.
+// Returns where the gather stands: before the region's first reader or, with `ahead`, before the first reader of the
+// region before it.
 static int place_of(const gather_pass *p, size_t i) {
     return p->list[p->parts->ahead && i > 0 ? i - 1 : i].node;
 }

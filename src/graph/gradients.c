@@ -1,4 +1,4 @@
-// Builds the gradients of reductions and movements: each is a reduction or a movement the other way.
+// Builds the gradients of reductions and movements: each is itself a reduction or a movement.
 #include "graph/tape.h"
 
 static mezzo_status mz_grad_reduce(tape *t, int dy, float alpha) {
@@ -25,7 +25,7 @@ mezzo_status mz_grad_expand(tape *t, int node, int dy) {
     return mz_tape_gradients(t, n, 0, &t->at->in[0], 1);
 }
 
-// dx of a reduction by a node that reads dy, x and y.
+// Appends dx of a reduction, by a node that reads dy, x and y.
 static mezzo_status mz_grad_reduced(tape *t, mz_op op, int dy) {
     mz_node n = mz_tape_node(t, op);
     add_in(&n, dy);
@@ -76,7 +76,7 @@ mezzo_status mz_grad_split(tape *t, int node, int dy) {
     mz_node n = mz_tape_node(t, MZ_OP_concat);
     for (int i = 0; i < t->at->n_out; ++i) {
         int out = t->at->out[i], part = t->grad[out];
-        if (part < 0) { // no op read this part: zero, as the (finite) loss scale × 0
+        if (part < 0) { // no op read this part: its gradient is zero, made as the finite loss scale times 0
             mz_node zero = mz_tape_node(t, MZ_OP_expand);
             zero.attrs.alpha = 0;
             zero.attrs.axis = -1;
@@ -90,7 +90,7 @@ mezzo_status mz_grad_split(tape *t, int node, int dy) {
     return mz_tape_dx(t, n, t->at->in[0]);
 }
 
-// dx of an op that only moves elements has dy's format and the first input's shape.
+// Finishes dx of an op that only moves elements: it has dy's format and the first input's shape.
 static mezzo_status finish_moved(tape *t, mz_node n, int dy) {
     int dx, x = t->at->in[0];
     MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), dtype_of(t, dy), &dx));
@@ -130,7 +130,7 @@ mezzo_status mz_grad_slice(tape *t, int node, int dy) {
     return finish_moved(t, n, dy);
 }
 
-// The padding around x has no gradient.
+// Slices dy, because the padding around x has no gradient.
 mezzo_status mz_grad_pad(tape *t, int node, int dy) {
     (void)node;
     mz_node n = mz_tape_node(t, MZ_OP_slice);

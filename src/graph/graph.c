@@ -168,7 +168,7 @@ mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
                 ++c[g->nodes[i].in[k]];
     for (size_t i = 0; i < g->n_values; ++i) {
         c[i] += g->values[i].keep;
-        if (g->values[i].scaling != MZ_SCALING_NONE) // an op that reads a scaled value reads its scales
+        if (g->values[i].scaling != MZ_SCALING_NONE) // whoever reads a scaled value reads its scales, too
             ++c[g->values[i].scale];
     }
     *counts = c;
@@ -214,7 +214,7 @@ int mz_graph_module(const mezzo_graph *g, const char *path) {
     return mz_names_find(&g->paths, path, module_name, g);
 }
 
-// "h.3.mlp.c_fc.x", or the first of "….x#2", "….x#3" that there is not.
+// Returns the name "h.3.mlp.c_fc.x", or the first free one of "….x#2", "….x#3" ….
 static char *entry_name(mezzo_graph *g, const char *module, const char *role) {
     if (mz_graph_index_names(g) != MEZZO_OK)
         return NULL;
@@ -226,7 +226,7 @@ static char *entry_name(mezzo_graph *g, const char *module, const char *role) {
     return name;
 }
 
-// Adds the scales of y, which a quantize writes: of its blocks, or the entry called by the module and `role`.
+// Adds the scales of y, which a quantize writes: those of its blocks, or the entry named by module and `role`.
 static mezzo_status new_scales(mezzo_graph *g, const mz_value *y, const char *module, const char *role, int *out) {
     const bool entry = mz_scalings[y->scaling].history;
     const mz_tensor t = mz_value_stored(y);
@@ -294,7 +294,7 @@ mezzo_status mz_graph_columnwise(mezzo_graph *g, int value, int *out) {
     columnwise.columnwise = true;
     columnwise.slot = slot;
     const int scales = mz_scale_slot(columnwise.scaling, true);
-    if (scales != MZ_OUT(quantize, scales)) { // other blocks, with scales of their own
+    if (scales != MZ_OUT(quantize, scales)) { // columnwise data have other blocks, with scales of their own
         MEZZO_TRY(new_scales(g, &columnwise, NULL, NULL, &columnwise.scale));
         g->values[columnwise.scale].producer = node;
         g->values[columnwise.scale].slot = scales;

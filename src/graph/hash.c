@@ -1,4 +1,4 @@
-// Hashes what a builder said: ops, attributes, shapes, names, in order.
+// Hashes what the builder recorded: ops, attributes, shapes and names, in order.
 #include "graph/graph.h"
 
 static void add_value(mz_text *t, const mezzo_graph *g, int id) {
@@ -28,7 +28,7 @@ static void add_node(mz_text *t, const mezzo_graph *g, const mz_node *n) {
                  (int)a->ignore_index, a->transpose_a, a->transpose_b, a->tanh);
     for (int d = 0; d < MEZZO_MAX_RANK; d++)
         mz_text_addf(t, " %d", a->permutation[d]);
-    // Absent where they are zero: graphs without them keep the hash that they had.
+    // Zeros are left out, so that graphs without these attributes keep the hash that older checkpoints have.
     if (a->window != 0 || a->score_cap != 0)
         mz_text_addf(t, " %lld %a", (long long)a->window, (double)a->score_cap);
     if (a->offset != 0 || a->softmax)

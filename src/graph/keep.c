@@ -1,15 +1,15 @@
 // The keep pass decides where a program reads something else than a master. A low copy that the parameters do not keep
-// becomes a cast. Quantized weights that they keep become values, and the quantize that would make them disappears.
+// becomes a cast. Quantized weights that they keep become values, and the quantize that would make them is dropped.
 #include "graph/graph.h"
 
 typedef struct keep_pass {
     mezzo_graph *g;
     const mz_keeping *kept;
     mz_node *old; // the nodes before the pass
-    int *first;   // by parameter: the value that is its codes, -1
+    int *first;   // by parameter: the value that holds its quantized data, -1
 } keep_pass;
 
-// A low copy that is not kept: cast from the master before its first reader.
+// Inserts a cast from the master, before the first reader, for a low copy that is not kept.
 static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
     for (int k = 0; k < reader->n_in; k++) {
         mz_value *v = reader->in[k] >= 0 ? &p->g->values[reader->in[k]] : NULL;
@@ -34,7 +34,7 @@ static mezzo_status cast_copies(keep_pass *p, const mz_node *reader) {
     return MEZZO_OK;
 }
 
-// A quantize of a whole parameter that the update can do instead.
+// Returns whether the node is a quantize of a whole parameter that the update can do instead.
 static bool makes_quantized(const keep_pass *p, const mz_node *n) {
     const mz_value *x = n->op == MZ_OP_quantize ? &p->g->values[n->in[0]] : NULL;
     if (x == NULL || x->kind != MZ_VALUE_PARAM || !p->kept->quantized[x->param] || n->attrs.act != MZ_ACT_NONE ||
@@ -62,7 +62,7 @@ static void keep_quantized(keep_pass *p, const mz_node *n) {
         if (p->first[param] < 0)
             p->first[param] = n->out[k];
         const int scale = p->g->values[p->first[param]].scale;
-        if (y->scale != scale) // nothing reads the other entry any more
+        if (y->scale != scale) // so nothing reads the other entry any more
             p->g->values[y->scale].kind = MZ_VALUE_TEMP;
         y->scale = scale;
     }

@@ -14,24 +14,24 @@
 
 enum { MZ_GROUPS = 8, MZ_KIND_MOMENTS = 2 }; // groups of one optimizer, moments of a kind at most
 
-// A group's options as kernels read them (optimizers.def, r->…).
+// Holds a group's options as kernels read them (optimizers.def: r->…).
 typedef struct mz_update_rule {
-    double lr_factor; // of the schedule's rate
+    double lr_factor; // multiplies the schedule's rate
     double weight_decay, beta1, beta2, eps, momentum, dampening;
-    double update_scale; // of a per-matrix kind's second pass; 0: the first pass, and other kinds
+    double update_scale; // of the second pass of a per-matrix kind; 0: the first pass, and other kinds
     double ema;          // the decay of the masters' moving average
     bool nesterov;
-    uint64_t seed; // of the rounding of stochastic masters and of BF16 moments
-    int group;     // whose bias corrections of the optimizer's state it reads
+    uint64_t seed; // of the random rounding of masters and of BF16 moments
+    int group;     // the group whose bias corrections in the optimizer's state it reads
 } mz_update_rule;
 
-// A step's numbers: lr is the group's.
+// Holds a step's numbers; lr is the group's.
 typedef struct mz_update_rates {
     double lr, bias1, bias2;
     int64_t step;
 } mz_update_rates;
 
-// mz_NAME_constants, and how they follow from the rule, the step and the parameter's weight decay.
+// Declares mz_NAME_constants, and how they follow from the rule, the step and the parameter's weight decay.
 #define KIND(name, NAME, title, defaults, moments, constants, ...)                                                     \
     typedef struct mz_##name##_constants {                                                                             \
         constants                                                                                                      \

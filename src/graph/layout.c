@@ -47,8 +47,8 @@ bool mz_storage_equal(const mz_storage *a, const mz_storage *b) {
     return true;
 }
 
-// A storage from the innermost factor out: `logical` elements in the room of `stored`, each a factor with padding and
-// all those without it below; what is above the last padded one has none. Returns how many.
+// A storage is a list of factors from the innermost out. Each factor has `logical` elements in the space of `stored`:
+// one dimension with padding, and all dimensions without it below. The function returns their number.
 typedef struct factor {
     int64_t logical, stored;
 } factor;
@@ -63,7 +63,7 @@ static int factors_of(const mz_shape *shape, const mz_storage *storage, factor o
         out[n++] = (factor){plain * storage->inner[d], plain * storage->pitch[d]};
         plain = shape->dim[d] / storage->inner[d];
     }
-    if (n > 0 && plain == 1) // the outermost factor's padding lies after everything
+    if (n > 0 && plain == 1) // the padding of the outermost factor lies after all data
         n--;
     return n;
 }
@@ -123,7 +123,7 @@ bool mz_policy_pads(const mz_storage_policy *policy) {
     return false;
 }
 
-// "8", "8+3" or "+3", for the axes [first, last].
+// Reads "8", "8+3" or "+3" for the axes [first, last].
 static bool parse_extent(const char *text, int first, int last, mz_storage_policy *out, const char **end) {
     char *at = (char *)(uintptr_t)text;
     long multiple = *text == '+' ? 0 : strtol(text, &at, 10), more = 0;

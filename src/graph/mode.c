@@ -1,5 +1,4 @@
-// Selects one of two values by the kind of program: one for programs that train, one for programs that run forward
-// only.
+// Selects one of two values by the kind of program: one for programs that train, one for those that run forward only.
 #include "graph/build.h"
 
 mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value evaluation) {
@@ -37,7 +36,7 @@ static void rename_value(mezzo_graph *g, size_t after, int from, int to) {
     g->loss = g->loss == from ? to : g->loss;
 }
 
-// Nodes that no output, and no state that a run writes, depends on.
+// Finds nodes that no output depends on, and no state that a run writes.
 static void find_dead(const mezzo_graph *g, bool *read, bool *dead) {
     for (size_t i = 0; i < g->n_outputs; i++)
         read[g->outputs[i].value] = true;
@@ -74,7 +73,7 @@ mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
         if (n->attrs.by_mode)
             rename_value(g, i + 1, n->out[0], n->in[forward_only ? 1 : 0]);
     }
-    if (g->n_outputs == 0) // a graph to look at, of which nothing is asked
+    if (g->n_outputs == 0) // a graph without outputs is only looked at, so every node stays
         return MEZZO_OK;
     bool *read = mz_alloc(g->n_values + 1, sizeof *read), *dead = mz_alloc(g->n_nodes + 1, sizeof *dead);
     const mezzo_status status = read && dead ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);

@@ -91,7 +91,7 @@ bool mz_shape_equal(const mz_shape *a, const mz_shape *b) {
     return true;
 }
 
-// Returns the dimension beside the i-th of `of`; 1 where the shape has none.
+// Returns the dimension of `s` that is aligned with the i-th of `of`; 1 where the shape has none.
 static int64_t beside(const mz_shape *s, const mz_shape *of, int i) {
     int k = i - of->rank + s->rank;
     return k < 0 ? 1 : s->dim[k];
@@ -128,7 +128,7 @@ mz_broadcast mz_broadcast_loops(const mz_shape *const in[], int n, const mz_shap
     }
     if (r.rank == 0)
         r = (mz_broadcast){.rank = 1, .dim = {1}, .step = {{1}, {1}, {1}}};
-    for (int k = 0; k < n; k++) { // from flags to strides
+    for (int k = 0; k < n; k++) { // turns flags into strides
         int64_t stride = 1;
         for (int i = r.rank - 1; i >= 0; i--) {
             const bool has = r.step[k][i] != 0;

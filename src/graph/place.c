@@ -1,8 +1,8 @@
 #include "graph/place.h"
 
-// A treap ordered by offset. Each node knows, of its subtree, when lives begin and end, the bytes that it spans and its
-// largest gap. If all lives of a subtree overlap the new one and it fits into no gap, the search treats the subtree as
-// one block; if none overlap, it skips the subtree.
+// Holds a treap ordered by offset. Each node knows, of its subtree, when lives begin and end, the bytes that it spans
+// and its largest gap. If all lives of a subtree overlap the new one and it fits into no gap, the search treats the
+// subtree as one block; if none overlap, it skips the subtree.
 struct mz_taken {
     size_t offset, end;
     int first, last;
@@ -12,8 +12,8 @@ struct mz_taken {
     size_t lowest, highest, gap;
 };
 
-// Bytes that are taken from the first node of a span of time to its last, in order; neighbours are joined. A life that
-// touches the span cannot lie there.
+// A block of bytes that are taken from the first node of a span of time to its last, in order; neighbours are joined. A
+// life that touches the span cannot lie there.
 struct mz_block {
     size_t from, to;
     int next; // -1: none
@@ -87,7 +87,7 @@ static int insert(mz_places *p, int root, int added) {
         sum_up(p, t);
         return root;
     }
-    if (left) { // the child comes up
+    if (left) { // the left child becomes the root
         t->left = child->right;
         child->right = root;
     } else {
@@ -195,7 +195,8 @@ static void move_past(search *s, size_t end) {
     pass_blocks(s);
 }
 
-// Moves `at` past the part of the subtree that is in the way; true: the gap before the next life is large enough.
+// Moves `at` past the part of the subtree that is in the way. Returns true where the gap before the next life is large
+// enough.
 static bool pass_by(search *s, int root) {
     const mz_life *x = s->x;
     if (root < 0)

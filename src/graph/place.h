@@ -1,5 +1,5 @@
-// Places bytes first fit in space and time: for the lives of those that are placed, it finds the lowest place for more
-// without looking at each.
+// Places bytes in memory and time, first fit: for lives that are placed, it finds the lowest offset for the next one
+// without a comparison with each.
 #ifndef MZ_PLACE_H
 #define MZ_PLACE_H
 
@@ -20,18 +20,19 @@ typedef struct mz_places {
     int n, root;
     mz_block *blocks;
     size_t n_blocks, cap_blocks;
-    int spare, always[MZ_SPANS_OF_TIME]; // blocks: the first of those not in use, and of those taken through a span
-    int times, width;                    // of a span
-    size_t looks;                        // at lives, blocks or whole groups of lives, so far
+    int spare, always[MZ_SPANS_OF_TIME]; // blocks: the first unused one, and the first of those that are taken through
+                                         // a span
+    int times, width;                    // number of spans, and nodes of each
+    size_t looks;                        // number of lives, blocks or whole groups of lives compared so far
 } mz_places;
 
 mezzo_status mz_places_open(mz_places *places, size_t most,
-                            size_t times); // room for so many; their last is below times
+                            size_t times); // memory for this many lives; their last node is below `times`
 void mz_places_close(mz_places *places);
 void mz_places_clear(mz_places *places);
-mezzo_status mz_places_take(mz_places *places, const mz_life *life); // its offset is given
-// The lowest offset at which `life` overlaps none that is taken and lives when it does. One without bytes in a place is
-// a wall: no other lies on both of its sides.
+mezzo_status mz_places_take(mz_places *places, const mz_life *life); // adds a life at its own offset
+// Returns the lowest offset at which `life` overlaps no life of the same time. A life without bytes is a wall: no other
+// lies on both of its sides.
 size_t mz_places_lowest(mz_places *places, const mz_life *life);
 
 #endif

@@ -1,5 +1,5 @@
-// The plan pass finds when each value lives and where in the one arena. Values whose lives overlap get disjoint bytes.
-// Each is placed at the lowest free offset, in the best of three orders: by size (as in Pisarchyk & Lee 2020,
+// The plan pass decides when each value lives and where in the one arena. Values whose lives overlap get disjoint
+// bytes. Each is placed at the lowest free offset, in the best of three orders: by size (as in Pisarchyk & Lee 2020,
 // arXiv:2001.03288), by length of life, by birth. The gradient buffer can be the beginning of the arena: a gradient's
 // place is fixed and its life begins with the node that writes it, so activations that backward frees lie where
 // gradients will.
@@ -25,7 +25,8 @@ static int root_of(const mezzo_graph *g, const int *shared, int v) {
     }
 }
 
-// Bytes from the root's start; offsets of nested views add up. In-place sharing starts at byte 0 of a whole value.
+// Returns bytes from the root's start; offsets of nested views add up. In-place sharing starts at byte 0 of a whole
+// value.
 static size_t view_offset(const mezzo_graph *g, const int *shared, int v) {
     size_t offset = 0;
     for (; shared[v] >= 0 || g->values[v].alias >= 0; v = shared[v] >= 0 ? shared[v] : g->values[v].alias)
@@ -45,7 +46,7 @@ static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int
     return false;
 }
 
-// An output takes its input's bytes where the op can work in place and no later node reads the input.
+// Lets an output take its input's bytes where the op can work in place and no later node reads the input.
 static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
@@ -69,9 +70,9 @@ static void extend(int *last, int until) {
     *last = until > *last ? until : *last;
 }
 
-// The last node that reads each root; n_nodes for outputs. In-place sharing extends a root's life. A root read on the
-// second stream lives SLACK nodes longer, because that node may run late. A root of a call that may fuse with a later
-// one lives until that one.
+// Finds the last node that reads each root; n_nodes for outputs. In-place sharing extends a root's life. A root that
+// the second stream reads lives SLACK nodes longer, because that node may run late. A root of a call that may fuse with
+// a later one lives until that one.
 static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *last) {
     for (size_t v = 0; v < g->n_values; ++v)
         last[v] = -1;
@@ -96,7 +97,7 @@ static void last_reads(const mezzo_graph *g, const mz_stream_plan *streams, cons
             last[root_of(g, shared, (int)v)] = (int)g->n_nodes;
 }
 
-// The first node that writes some of each root, or after which the second stream could write it; INT_MAX: no node does.
+// Finds the first node that writes part of each root, or after which the second stream could write it; INT_MAX: none.
 static void first_writes(const mezzo_graph *g, const mz_stream_plan *streams, const int *shared, int *first) {
     for (size_t v = 0; v < g->n_values; ++v)
         first[v] = INT_MAX;
@@ -139,8 +140,8 @@ static void occupy(life *lives, size_t *n, int value, size_t from, size_t to, in
     lives[(*n)++] = (life){value, to - from, first, last, from};
 }
 
-// The gradient buffer: gradients from their first write on, and always the bytes between and after them. lives has
-// memory for two entries a parameter and one more.
+// Adds the lives of the gradient buffer: gradients from their first write on, and always the bytes between and after
+// them. `lives` has memory for two entries a parameter and one more.
 static void occupy_gradients(const mezzo_graph *g, const mz_gradient_room *room, const int *first, life *lives,
                              size_t *n, life **sorted) {
     const int end = (int)g->n_nodes;
@@ -166,15 +167,15 @@ static void occupy_gradients(const mezzo_graph *g, const mz_gradient_room *room,
     occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value crosses the buffer's end
 }
 
-// The shards of scattered gradients' sums.
+// Adds the lives of the shards of scattered gradients' sums.
 static void occupy_parts(const mezzo_graph *g, const mz_gradient_room *room, life *lives, size_t *n) {
     const int end = (int)g->n_nodes;
     for (int k = 0; k < room->n_parts; ++k)
         occupy(lives, n, -1, room->part[k].from, room->part[k].to, room->part[k].first, end);
-    occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value lies on both sides
+    occupy(lives, n, -1, room->bytes, room->bytes, 0, end); // no value crosses the buffer's end
 }
 
-// Scattered gradients live among the other values.
+// Extends the lives of scattered gradients, which lie among the other values.
 static void keep_gradients(const mezzo_graph *g, const mz_gradient_room *room, int *last) {
     const int end = (int)g->n_nodes - 1;
     for (size_t v = 0; v < g->n_values; ++v) {
@@ -195,9 +196,9 @@ typedef struct scratch {
     int *shared, *first, *last; // per value
     life *lives, **sorted;
     mz_places places;
-    size_t given;        // lives whose place is given
-    bool scattered;      // gradients are placed too
-    const size_t *least; // the smallest number of bytes it takes
+    size_t given;        // number of lives at fixed offsets
+    bool scattered;      // the plan places gradients, too
+    const size_t *least; // the smallest arena of the orders so far
 } scratch;
 
 static bool open_scratch(const mezzo_graph *g, int parts, mz_plan *plan, scratch *s) {

@@ -10,9 +10,9 @@ typedef struct pass {
     mezzo_graph *g;
     mz_node *old; // the nodes before the pass
     size_t n_old;
-    int *producer;   // per value: its node among `old` (the graph's own change as nodes are pushed)
+    int *producer;   // per value: its node among `old` (the graph's own nodes move as others are added)
     int *clone;      // per value: its repetition, -1
-    bool *boundary;  // per value: another segment, an output or no segment reads it in forward: kept anyway
+    bool *boundary;  // per value: forward keeps it, because it is an output or read outside its segment
     size_t n_values; // before the pass
     bool light;
 } pass;
@@ -54,7 +54,7 @@ static mezzo_status repeat_node(pass *p, int index) {
         p->clone[n.out[k]] = id;
         n.out[k] = id;
     }
-    for (int k = 0; k < n.n_out; ++k) { // a repeated value goes with the repeated scales
+    for (int k = 0; k < n.n_out; ++k) { // a repeated value refers to the repeated scales
         mz_value *v = n.out[k] >= 0 ? &g->values[n.out[k]] : NULL;
         if (v != NULL && v->scaling != MZ_SCALING_NONE && p->clone[v->scale] >= 0)
             v->scale = p->clone[v->scale];
@@ -62,7 +62,7 @@ static mezzo_status repeat_node(pass *p, int index) {
     return mz_graph_node(g, n, NULL);
 }
 
-// The value that backward reads instead of `value`: `value` itself where it is kept anyway, else its repetition.
+// Finds the value that backward reads instead of `value`: `value` itself where it is kept anyway, else its repetition.
 static mezzo_status repeat(pass *p, int value, int *out) {
     *out = value;
     if ((size_t)value >= p->n_values || p->boundary[value])
@@ -79,7 +79,7 @@ static mezzo_status repeat(pass *p, int value, int *out) {
     return MEZZO_OK;
 }
 
-// Drops a saved output of a forward node without readers, because backward reads its repetition.
+// Drops a saved output that a forward node has without readers, because backward reads its repetition.
 static mezzo_status drop_unread_outputs(mezzo_graph *g) {
     int *uses = NULL;
     MEZZO_TRY(mz_graph_consumers(g, &uses));

@@ -1,10 +1,10 @@
-// The recompute_act pass lets backward make activation outputs again. A product with an activation's derivative
-// (linear_dx) reads the activation's input, so it can write the activation output too. The weights' gradients that read
-// this result then stand after that product, and forward's copy of the result is not kept. A result is recomputed from
-// its stored input, so it has the same bits wherever forward rounds its input before the activation.
+// The recompute_act pass lets backward compute activation outputs again. A product with an activation's derivative
+// (linear_dx) reads the activation's input, so it can write the activation output, too. The weights' gradients that
+// read this result then stand after that product, and forward's copy of the result is not kept. A result is computed
+// again from its stored input, so it has the same bits wherever forward rounds its input before the activation.
 #include "graph/graph.h"
 
-// The output of `n` that is the rounded result of the activation whose derivative dx applies; -1: none.
+// Returns the output of `n` that is the rounded result of the activation whose derivative dx applies; -1: none.
 static int result_of(const mezzo_graph *g, const mz_node *n, const mz_node *dx) {
     const int preact = dx->in[MZ_IN(linear_dx, preact)], at = MZ_OUT(linear, preact),
               residual = MZ_IN(linear, residual);
@@ -18,8 +18,8 @@ static int result_of(const mezzo_graph *g, const mz_node *n, const mz_node *dx) 
     return plain && y->dtype == g->values[preact].dtype ? n->out[0] : -1;
 }
 
-// The node is a product for weights' gradients that reads v as x and may run later: no node up to `to` writes its
-// output.
+// Returns whether the node is a product for a weight's gradient that reads v as x and may run later: no node up to `to`
+// writes its output.
 static bool is_movable(const mezzo_graph *g, size_t at, int v, size_t to) {
     const mz_node *n = &g->nodes[at];
     if (n->op != MZ_OP_linear_dw || n->in[MZ_IN(linear_dw, dy)] == v)
@@ -42,7 +42,7 @@ static bool reads(const mz_node *n, int v) {
     return false;
 }
 
-// Only forward and products that may stand after node `dx` read v, and at least one such product does.
+// Returns whether only forward and products that may stand after node `dx` read v, and at least one such product does.
 static bool can_wait(const mezzo_graph *g, int v, size_t dx) {
     bool any = false;
     for (size_t i = 0; i < g->n_values; ++i)
@@ -69,7 +69,7 @@ static void move_readers(mezzo_graph *g, int v, int instead, size_t dx) {
         const mz_node moved = g->nodes[i];
         memmove(&g->nodes[i], &g->nodes[i + 1], (dx - i) * sizeof moved);
         g->nodes[dx--] = moved;
-        --i; // the next node moved to this index
+        --i; // the next node has this index now
     }
 }
 
@@ -86,7 +86,7 @@ static mezzo_status recompute_act(mezzo_graph *g, size_t at, mz_can_recompute *c
         return MEZZO_OK;
     while (dx.n_out <= slot)
         dx.out[dx.n_out++] = -1;
-    dx.out[slot] = v; // of v's kind
+    dx.out[slot] = v; // the value v has this memory from here on
     MEZZO_TRY(can(user, g, &dx, &possible));
     if (!possible)
         return MEZZO_OK;

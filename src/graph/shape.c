@@ -1,7 +1,7 @@
-// Infers the shapes of a node's outputs. A wrong shape names the op, the values and both shapes.
+// Infers the shapes of a node's outputs. An error names the op, the values and both shapes.
 #include "graph/graph.h"
 
-// The rule at work: the graph and node it looks at.
+// The state of one rule: the graph and the node whose shapes it infers.
 typedef struct rule {
     const mezzo_graph *g;
     const mz_node *node;
@@ -14,7 +14,7 @@ static bool present(rule r, int slot) {
     return slot < r.node->n_in && r.node->in[slot] >= 0;
 }
 
-// "linear in h.0: x (wte, 4x8) and w (fc.weight, 3x7): why"
+// Reports "linear in h.0: x (wte, 4x8) and w (fc.weight, 3x7): why".
 static mezzo_status mismatch(rule r, int a, int b, const char *why) {
     char na[128], nb[128], sa[64], sb[64];
     const char *slot_a = mz_op_slot(r.node->op, false, a).name;
@@ -157,7 +157,7 @@ static mezzo_status infer_expert_order(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
-// dispatch: x [M, C] → [R, C]; combine: back.
+// Infers [M, C] → [R, C] for dispatch, and the reverse for combine.
 static mezzo_status infer_rearrange(rule r, mz_shape *out) {
     const mz_shape *x = shape_of(r, 0), *order = shape_of(r, 1), *place = shape_of(r, 2);
     int64_t rows = mz_shape_count(order), top_k = r.node->attrs.top_k;
@@ -501,13 +501,13 @@ static mezzo_status infer_rows(rule r, mz_shape *out) {
     return MEZZO_OK;
 }
 
-// The builder knows the shape from its own arguments.
+// Infers nothing: the builder knows the shape from its own arguments.
 static mezzo_status infer_given(rule r, mz_shape *out) {
     (void)out;
     return mz_fail(MEZZO_ERR_INVALID, "%s: its shape does not follow from its inputs", mz_op_table[r.node->op].name);
 }
 
-// The rule that an op's row names: infer_<rule>.
+// The type of the rule that an op's row names: infer_<rule>.
 typedef mezzo_status (*shape_rule)(rule r, mz_shape *out);
 #define OP(name, in, out, saved, shape, ...) [MZ_OP_##name] = infer_##shape,
 #define OP_BACKWARD(name, ...)

@@ -6,7 +6,7 @@ typedef struct pass {
     mezzo_graph *g;
     const mz_storage_options *options;
     mz_storage *want; // per value before the pass: the storage of its axes
-    int *other;       // per value that there was: the same stored in another way; -1
+    int *other;       // per value before the pass: the same value in another storage; -1
     size_t n_old;
 } pass;
 
@@ -45,7 +45,7 @@ static void store_values(pass *p) {
     }
 }
 
-// Blocks of scales cut the stored extent, so padding may cut an axis of runs into more blocks.
+// Sizes blocks of scales by the stored extent, because padding may divide an axis of runs into more blocks.
 static void size_scales(pass *p) {
     mezzo_graph *g = p->g;
     for (size_t i = 0; i < p->n_old; i++) {
@@ -100,8 +100,8 @@ static mezzo_status as_stored(pass *p, const mz_node *by, int *v, const mz_stora
     return MEZZO_OK;
 }
 
-// Sets the storage of node n's outputs. Where it differs from the value's, the node writes a new value, and `after`
-// says where the value is copied to. One node adds up all parameter gradients of a call, or none.
+// Describes how node n's outputs are stored. Where that differs from the value's storage, the node writes a new value,
+// and `after` copies it to the value. Either one node adds up all parameter gradients of a call, or none does.
 typedef struct redirect {
     int from, to; // value ids; -1: nothing
 } redirect;
@@ -163,7 +163,7 @@ static bool any_padded(const pass *p, const int *list, int n) {
     return false;
 }
 
-// Stores each tensor as its axes are; tensors that share an axis are stored alike.
+// Returns whether each tensor is stored as its axes are; tensors that share an axis are stored alike.
 static bool as_axes(const pass *p, const int *list, int n) {
     for (int k = 0; k < n; k++)
         if (list[k] >= 0 && !mz_storage_equal(stored(p, list[k]), &p->want[list[k]]))
@@ -178,7 +178,8 @@ static bool axes_are_rows(const pass *p, const int *list, int n) {
     return true;
 }
 
-// Kernels that know padding, and those that may run over it, take the node once its tensors are stored as their axes.
+// Returns whether kernels take the node once its tensors are stored as their axes: those that know padding, and those
+// that may run over it.
 static bool takes_axes(const pass *p, const mz_node *n, mz_padded takes) {
     if (mz_op_table[n->op].padding == MZ_PADDING_ZERO || takes == MZ_PADDED_AXES)
         return true;
@@ -202,7 +203,7 @@ static mezzo_status place(pass *p, const mz_node *n) {
     return between_copies(p, *n, in, out);
 }
 
-// Outputs for the host are stored at the end, when blocks of rows form whole values again.
+// Stores outputs for the host without padding, at the end, when blocks of rows form whole values again.
 static mezzo_status place_outputs(pass *p) {
     mezzo_graph *g = p->g;
     mz_node last = {.phase = MZ_FORWARD, .precision = -1};

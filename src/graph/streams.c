@@ -11,10 +11,10 @@
 #define WORTH          2.0
 #define FLOP_PER_US    4e8
 #define BYTES_PER_US   2.5e6
-#define FARTHEST       24 // nodes: a branch's results take memory from where it could begin
+#define FARTHEST       24 // in nodes: the results of a branch take memory from where it could begin
 #define LARGEST_RESULT ((size_t)64 << 20)
 
-// Only gradients of parameters come out of the node.
+// Returns whether the node writes only gradients of parameters.
 static bool only_gradients(const mezzo_graph *g, const mz_node *n) {
     bool gradients = false;
     for (int k = 0; k < n->n_out; ++k) {
@@ -46,15 +46,15 @@ static double duration(const mezzo_graph *g, const mz_node *n) {
 
 static bool is_part(const mezzo_graph *g, int v) {
     int root = v;
-    if (g->values[v].kind == MZ_VALUE_PARAM || g->values[v].kind == MZ_VALUE_LOW_COPY) // of a region
+    if (g->values[v].kind == MZ_VALUE_PARAM || g->values[v].kind == MZ_VALUE_LOW_COPY) // a value in a gathered region
         return false;
     while (g->values[root].alias >= 0)
         root = g->values[root].alias;
     return count(g, root) != count(g, v);
 }
 
-// Blocks of a head are rows of one tensor whose memory serves one block at a time, so two cannot run at once. Large
-// values do not live longer for a second stream.
+// Returns whether a node may move to the second stream. Blocks of a head are rows of one tensor whose memory serves one
+// block at a time, so two cannot run at once; nor may large values live longer.
 static bool may_leave(const mezzo_graph *g, const mz_node *n, int index, int since) {
     if (index - since > FARTHEST)
         return false;
@@ -71,20 +71,20 @@ static bool may_leave(const mezzo_graph *g, const mz_node *n, int index, int sin
 }
 
 typedef struct moment {
-    double duration, ahead; // ahead: from its beginning to the end of the longest path from it
+    double duration, ahead; // ahead: time from its beginning to the end of the longest path from it
     double done;
-    int stream, since; // since: it could have run after this node
+    int stream, since; // since: the node after which it could have run
     bool placed, gradient;
 } moment;
 
-// The node that makes a value or the value it is a view of; -1: none.
+// Returns the node that makes a value or the value it is a view of; -1: none.
 static int maker(const mezzo_graph *g, int v) {
     while (v >= 0 && g->values[v].producer >= 0 && g->nodes[g->values[v].producer].op == MZ_OP_reshape)
         v = g->nodes[g->values[v].producer].in[0];
     return v >= 0 ? g->values[v].producer : -1;
 }
 
-// The node is a collective, which has a stream of its own.
+// Returns whether the node occupies no stream here: a view, or a collective, which has a stream of its own.
 static bool does_not_run(const mz_node *n) {
     return n->op == MZ_OP_reshape || n->gathers > 0;
 }
@@ -105,8 +105,8 @@ static void look_ahead(const mezzo_graph *g, moment *at) {
     }
 }
 
-// The time when a node's inputs are ready on a stream; infinite where one is not placed yet. since: the last node of
-// the first stream before that.
+// Returns the time when a node's inputs are ready on a stream; infinite where one is not placed yet. since: the last
+// node of the first stream before that.
 static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, int stream, int *since) {
     double start = 0;
     for (int k = 0; k < n->n_in; ++k) {
@@ -122,7 +122,7 @@ static double ready(const mezzo_graph *g, const mz_node *n, const moment *at, in
     return start;
 }
 
-// The longest path from the nodes soon after i that could begin on the first stream by `start`.
+// Returns the longest path from the nodes soon after i that could begin on the first stream by `start`.
 static double others_ahead(const mezzo_graph *g, const moment *at, size_t i, double start) {
     double most = 0;
     int since = 0;

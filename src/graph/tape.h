@@ -1,4 +1,4 @@
-// The rule of one op sees the walk backward over a graph (autodiff.c) through this.
+// Declares what one op's gradient rule sees of the walk backward over a graph (autodiff.c).
 #ifndef MZ_TAPE_H
 #define MZ_TAPE_H
 
@@ -6,8 +6,8 @@
 
 typedef struct tape {
     mezzo_graph *g;
-    int *grad;         // per forward value: its gradient's value id, -1 while there is none
-    bool *needs;       // per forward value: depends on a parameter that is trained
+    int *grad;         // per forward value: the value id of its gradient, -1: none yet
+    bool *needs;       // per forward value: it depends on a trained parameter
     const mz_node *at; // a copy of the forward node under differentiation, because the graph's nodes move
     float weight;
 } tape;
@@ -34,18 +34,18 @@ static inline void add_out(mz_node *n, int v) {
 }
 
 mezzo_status mz_tape_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out);
-mezzo_status mz_tape_gradient(tape *t, int v, int *out); // an empty gradient of v, in its format
+mezzo_status mz_tape_gradient(tape *t, int v, int *out); // makes an empty gradient of v, in its format
 // Returns a backward node with the forward node's module and numerics.
 mz_node mz_tape_node(const tape *t, mz_op op);
-// dx of an op with one output, by a node that reads dy and perhaps other inputs, which the caller added.
+// Appends the node of dx of an op with one output; it reads dy and the inputs that the caller added.
 mezzo_status mz_tape_dx(tape *t, mz_node n, int x);
-// These outputs may be parameter gradients: either all go straight into them, or all go into values that are delivered
-// later.
+// Directs outputs that may be parameter gradients: all are written to the parameters' gradients, or all to values that
+// are delivered later.
 mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *targets, int count);
 // Adds `grad` to the gradient of v: to the parameter's, or to the value's sum.
 mezzo_status mz_tape_deliver(tape *t, int v, int grad);
 
-// Rules of gradients.c.
+// Declares the rules of gradients.c.
 mezzo_status mz_grad_sum(tape *t, int node, int dy);
 mezzo_status mz_grad_mean(tape *t, int node, int dy);
 mezzo_status mz_grad_expand(tape *t, int node, int dy);
