@@ -1,11 +1,11 @@
-// Cuts the update of a group's parameters into buckets, each a call of its own, on a device with several streams.
+// Divides the update of a group's parameters into buckets, each a call of its own, on a device with several streams.
 #include "optim/optimizer.h"
 
 // A bucket of 2 M parameters, about 70 MB of traffic, is worth a launch.
 #define BUCKET_ELEMENTS ((int64_t)1 << 21)
 enum { STATE_SPANS = 4, SEGMENT_WRITES = 2 + MZ_MOMENTS, SPANS_EACH = STATE_SPANS + 1 + 1 + SEGMENT_WRITES };
 
-// Bytes that are next to the last ones become one with them.
+// Adds bytes to the spans; bytes next to the last span extend it.
 static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
     const char *at = from;
     if (bytes == 0)
@@ -16,22 +16,22 @@ static void add_span(mz_span *spans, int *n, const void *from, size_t bytes) {
         spans[(*n)++] = (mz_span){at, at + bytes};
 }
 
-// Elements that a segment has to itself, with padding: a whole parameter's, or a rank's part, after which the next one
-// begins at a whole piece.
+// Returns the elements that a segment has to itself, with padding: a whole parameter's, or those of a rank's shard,
+// after which the next segment begins at a whole piece.
 static size_t held_by(const mezzo_optimizer *opt, int segment, size_t unit) {
     const int64_t n =
         opt->rank >= 0 ? opt->placed[segment].count : opt->params->list[opt->index[opt->owner[segment]]].stored;
     return mz_align_up((size_t)n, unit);
 }
 
-// Finds what the update of segments [first, first + n) reads and writes; a segment's padding is its own.
+// Finds the bytes that the update of segments [first, first + n) reads and writes; a segment's padding belongs to it.
 static void find_traffic(const mezzo_optimizer *opt, int moments, int first, int n, mz_span *spans, mz_traffic *out) {
     const mezzo_params *p = opt->params;
     const mz_opt_state *state = opt->d_state;
     mz_span *reads = spans, *writes = spans + (size_t)n + STATE_SPANS + 1;
     *out = (mz_traffic){.reads = reads, .writes = writes};
-    // The update reads what step_control and grad_stats leave in the state, not what scaler_update, inspect and the
-    // host write after them.
+    // The update reads from the state what step_control and grad_stats leave there, and nothing that scaler_update,
+    // inspect or the host writes after them.
     add_span(reads, &out->n_reads, &state->step, sizeof state->step);
     add_span(reads, &out->n_reads, &state->lr, offsetof(mz_opt_state, found_inf) - offsetof(mz_opt_state, lr));
     add_span(reads, &out->n_reads, &state->skip, sizeof state->skip);
@@ -78,18 +78,20 @@ static void make_bucket(mezzo_optimizer *opt, mz_group *group, int first, int n,
     bucket->n = n;
     bucket->call.in[1] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + first, (size_t)n);
     bucket->update = (mz_update_attrs){.elements = elements, .overlaps = first > 0}; // nothing overlaps the first
+                                                                                     // bucket
     find_traffic(opt, group->kind->moments(&group->update.rule), first, n, opt->spans + (size_t)first * SPANS_EACH,
                  &bucket->traffic);
 }
 
-// Returns whether a bucket of so many elements ends in front of segment i. Of ranks' parts FP32 masters, which they
-// exchange first, do not wait for others.
+// Returns whether a bucket with this many elements ends before segment i. With ranks, FP32 masters do not wait for
+// other ones, because ranks exchange them first.
 static bool ends_before(const mezzo_optimizer *opt, int i, int64_t elements) {
     const bool others = opt->rank >= 0 && opt->placed[i].master != opt->placed[i - 1].master;
     return elements >= opt->bucket_elements || (others && elements > 0);
 }
 
-// A group's parameters are in the order in which forward reads them, so far as a model is built in that order.
+// Divides a group. Its parameters are in the order in which forward reads them, as far as the model was built in that
+// order.
 static void cut_group(mezzo_optimizer *opt, mz_group *group) {
     int first = group->first;
     int64_t elements = 0;

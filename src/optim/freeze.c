@@ -40,7 +40,7 @@ static mezzo_status mark_all(const mezzo_graph *g, const char *what, const char 
     return MEZZO_OK;
 }
 
-// Freezes those that are named, or all others.
+// Freezes the parameters that the patterns name, or all others.
 static mezzo_status freeze(mezzo_graph *g, const char *what, const char *patterns, bool others) {
     bool *named = mz_alloc(g->n_params + 1, sizeof *named);
     if (named == NULL)

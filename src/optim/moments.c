@@ -45,7 +45,7 @@ mz_tensor mz_optimizer_moment_view(const mezzo_optimizer *opt, int which, int64_
     mz_tensor t = mz_optimizer_moment(opt, which, first, count);
     if (mz_optimizer_moments(opt, which) != MEZZO_MOMENTS_INT8)
         return t;
-    t.dtype = MEZZO_F32; // of each record the first four bytes
+    t.dtype = MEZZO_F32; // views the first four bytes of each record
     t.shape = (mz_shape){2, {whole_blocks(count) / MZ_DYNAMIC8_BLOCK, 1}};
     t.storage = (mz_storage){.padded = true, .inner = {[1] = 1}, .pitch = {[1] = MZ_DYNAMIC8_RECORD / sizeof(float)}};
     return t;
@@ -58,7 +58,7 @@ const char *mz_optimizer_moment_name(const mezzo_optimizer *opt, int which, int 
     return which < group->kind->moments(&group->update.rule) ? group->kind->moment[which] : NULL;
 }
 
-// Copies numbers of blocks to the host and back; `first` of those that are written is a multiple of a block.
+// Copies numbers of blocks to the host and back; when it writes, `first` is a multiple of a block.
 static mezzo_status read_blocks(const mezzo_optimizer *opt, int which, const mz_segment *s, int64_t first,
                                 int64_t count, float *out) {
     const int64_t from = first / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_BLOCK;
@@ -101,7 +101,7 @@ static mezzo_status write_blocks(mezzo_optimizer *opt, int which, const mz_segme
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int i, int64_t first, int64_t count,
                                       float *out) {
     const mz_segment *s = &opt->segments[opt->begin[i]];
-    if (opt->rank >= 0) { // pieces of several ranks, which were brought together
+    if (opt->rank >= 0) { // moments of several ranks, which were gathered
         if (opt->whole[which] == NULL)
             return mz_fail(MEZZO_ERR_INVALID, "the optimizer's moments are spread over ranks");
         memcpy(out, opt->whole[which] + opt->params->list[opt->index[i]].offset + first, (size_t)count * sizeof *out);
@@ -111,7 +111,8 @@ mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int
     if (stored == MEZZO_MOMENTS_INT8)
         return read_blocks(opt, which, s, first, count, out);
     const size_t size = mz_moments_bytes(stored, 1);
-    // Shorter numbers are read into the end of `out`, and widened from its beginning on: none is overwritten unread.
+    // Shorter numbers are read into the end of `out` and widened from its beginning on, so that none is overwritten
+    // before it is read.
     char *at = (char *)out + (size_t)count * (sizeof *out - size);
     MEZZO_TRY(mz_stored_read(opt->device, &s->layout, mz_optimizer_moment(opt, which, s->state_offset, 0).data, size,
                              first, count, at));
@@ -123,7 +124,8 @@ mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int
     return MEZZO_OK;
 }
 
-// FP32 values of any alignment to a moment's place, rounded to nearest where it is shorter: what was read comes back.
+// Writes FP32 values of any alignment to a moment, rounded to nearest where the moment has fewer bits, so that values
+// that were read return unchanged.
 static mezzo_status write_piece(mezzo_optimizer *opt, int which, const mz_segment *s, int64_t first, int64_t count,
                                 const void *values, bool stored) {
     const mezzo_moments kind = mz_optimizer_moments(opt, which);

@@ -1,5 +1,5 @@
-// An optimizer lists the calls of a step, and knows when a number on the device is out of date. The arithmetic is the
-// backend's.
+// An optimizer lists the calls of a step, and knows when a number on the device is out of date. The backend has the
+// arithmetic.
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -73,7 +73,7 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
     return MEZZO_OK;
 }
 
-// The groups' rules; the optimizer's own is the last one.
+// Fills the groups' rules; the last one is the optimizer's own.
 static void fill_groups(mezzo_optimizer *opt, const mezzo_optimizer_options *o) {
     opt->n_groups = opt->update.n_groups = o->n_groups + 1;
     for (int g = 0; g < opt->n_groups; g++) {
@@ -103,8 +103,8 @@ static int moments_of(const mezzo_optimizer *opt, int i) {
     return group->kind->moments(&group->update.rule);
 }
 
-// How many moments there are, and where each parameter's begin: those of parameters that keep most come first, so that
-// a buffer of moments has no room for parameters without.
+// Counts moments and finds where each parameter's begin. Parameters that keep the most moments come first, so that a
+// buffer of moments has no space for parameters without them.
 static void place_moments(mezzo_optimizer *opt, const mezzo_optimizer_options *o, int64_t *place) {
     int most = 0;
     int64_t at = 0;
@@ -137,15 +137,15 @@ static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *segment)
     return MEZZO_OK;
 }
 
-// Adds this rank's shards of a parameter, region by region; an empty one where there is none.
+// Adds this rank's shards of a parameter, region by region, or an empty one where it has none.
 static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *whole) {
     mz_segment part = *whole;
     const size_t before = opt->n_segments;
     for (int k = 0; k < opt->params->n_regions; k++) {
         mz_params_shard(opt->params, opt->index[i], opt->rank, k, &part.first, &part.count, &part.state_offset);
-        if (opt->params->scattered) // gradients lie as moments do
+        if (opt->params->scattered) // gradients have the places of moments
             part.grad_shift = part.offset - part.state_offset;
-        if (opt->params->sharded) // and masters
+        if (opt->params->sharded) // masters have them, too
             part.master_shift = part.offset - part.state_offset;
         if (part.count > 0)
             MEZZO_TRY(add_segment(opt, &part));
@@ -155,7 +155,8 @@ static mezzo_status add_parts(mezzo_optimizer *opt, int i, const mz_segment *who
     return opt->n_segments > before ? MEZZO_OK : add_segment(opt, &part);
 }
 
-// Returns where a rank's segment begins in a buffer that has its parts alone, consecutive; -1: it is empty.
+// Returns where a rank's segment begins in a buffer that has the rank's shards alone, one after another; -1: it is
+// empty.
 static int64_t place_of(const mz_segment *s) {
     return s->count > 0 ? s->state_offset + s->first : -1;
 }
@@ -188,7 +189,8 @@ static mezzo_status place_segments(mezzo_optimizer *opt) {
     return MEZZO_OK;
 }
 
-// Offsets are the parameters' own; moments follow one another without the parameters this optimizer does not own.
+// Fills the segments. Offsets are the parameters' own; moments follow one another, without the parameters of other
+// optimizers.
 static mezzo_status fill_segments(mezzo_optimizer *opt, const mezzo_optimizer_options *o) {
     int64_t *places = mz_alloc((size_t)opt->n + 1, sizeof *places);
     mezzo_status status = MEZZO_OK;
@@ -245,7 +247,7 @@ static mezzo_status choose(mezzo_optimizer *opt, mz_update_op *op, mz_op which, 
     op->call.op = which;
     op->call.attrs.update = &opt->update;
     op->call.numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
-    mz_prepared_free(&op->prepared); // of other tensors
+    mz_prepared_free(&op->prepared); // it was prepared for other tensors
     MEZZO_TRY(mz_prepare(opt->device, &op->call, &op->prepared));
     *scratch = op->prepared.workspace > *scratch ? op->prepared.workspace : *scratch;
     return MEZZO_OK;
@@ -255,14 +257,15 @@ static mz_tensor moment_tensor(const mezzo_optimizer *opt, int which) {
     return mz_optimizer_moment(opt, which, 0, opt->moment_elements[which]);
 }
 
-// Slots as ops.def names them, the same of all kinds.
+// Fills the slots of an update as ops.def names them; all kinds have the same ones.
 static void fill_update(mezzo_optimizer *opt, mz_group *group, mz_tensor grad, mz_tensor master, mz_tensor state) {
     const int moments = group->kind->moments(&group->update.rule);
     mz_call *call = &group->whole.call;
     *call = (mz_call){.n_in = 3, .in = {grad, mz_tensor_absent(), state}, .n_out = MZ_OUT(adamw, ema) + 1};
-    mz_segment *segments = opt->d_segments != NULL ? (mz_segment *)opt->d_segments + group->first : NULL; // of a sketch
+    mz_segment *segments =
+        opt->d_segments != NULL ? (mz_segment *)opt->d_segments + group->first : NULL; // NULL in a sketch
     call->in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, segments, (size_t)group->n);
-    call->in[MZ_IN(adamw, quantized)] = mz_tensor_absent(); // kernels ask for it by name
+    call->in[MZ_IN(adamw, quantized)] = mz_tensor_absent(); // kernels that write quantized data ask for this slot
     for (int i = 0; i < call->n_out; i++)
         call->out[i] = mz_tensor_absent();
     call->out[MZ_OUT(adamw, master)] = master;
@@ -283,7 +286,7 @@ static void fill_calls(mezzo_optimizer *opt) {
     opt->stats.call =
         (mz_call){.n_in = 2, .in = {segments, mz_tensor_absent()}, .n_out = 3, .out = {grad, state, opt->norm_blocks}};
     opt->unscale.call = opt->stats.call;
-    opt->unscale.call.in[1] = mz_tensor_f32(NULL, 1); // the scaler's, set at each call
+    opt->unscale.call.in[1] = mz_tensor_f32(NULL, 1); // the scaler's scale, which each call sets
     opt->clip.call = (mz_call){.n_out = 1, .out = {state}};
     opt->control.call = (mz_call){.n_out = 1, .out = {state}};
     for (int g = 0; g < opt->n_groups; g++)
@@ -340,7 +343,7 @@ mezzo_status mezzo_optimizer_create(mezzo_params *params, const mezzo_optimizer_
     return mz_optimizer_create(params, options, -1, mz_tensor_absent(), out);
 }
 
-// Everything but what lies on the device: `params` may be a sketch. *out is to be freed also after an error.
+// Makes all but the memory on the device: `params` may be a sketch. The caller frees *out after an error, too.
 static mezzo_status lay_out(mezzo_params *params, const mezzo_optimizer_options *options, int rank,
                             mz_tensor norm_blocks, mezzo_optimizer **out) {
     *out = NULL;
@@ -367,7 +370,8 @@ mezzo_status mz_optimizer_sketch(mezzo_params *params, const mezzo_optimizer_opt
     mezzo_status status = lay_out(params, options, rank, mz_tensor_absent(), &opt);
     if (status == MEZZO_OK) {
         fill_calls(opt);
-        status = choose(opt, &opt->stats, MZ_OP_grad_stats, &opt->scratch_bytes); // the largest of all but products
+        status = choose(opt, &opt->stats, MZ_OP_grad_stats, &opt->scratch_bytes); // grad_stats needs the largest
+                                                                                  // workspace of all ops but products
         if (status == MEZZO_OK)
             status = mz_stacks_prepare(opt, &opt->scratch_bytes);
         out->bytes = mezzo_optimizer_memory(opt);
@@ -464,15 +468,16 @@ mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *opt, mz_sequence *into, do
     return issue(opt, into, &opt->clip, NULL);
 }
 
-// The update, and the refresh of the second format after it, deferred: the next forward overlaps them, where that is
-// worth it, or waits for them, and what ranks exchange overlaps them.
+// Defers the update, and the refresh of the second format after it. The next forward overlaps them where that is worth
+// it, or waits for them; so does what ranks exchange.
 static mezzo_status defer_update(mezzo_optimizer *opt, mz_sequence *into) {
     const int stream = opt->params->overlaps_update ? MZ_STREAM_DEFERRED : 0;
     for (size_t i = 0; i < opt->n_buckets; i++) {
         mz_update_bucket *bucket = &opt->buckets[i];
         int64_t elements = bucket->update.elements;
         bool overlaps = bucket->update.overlaps;
-        // A schedule's numbers are step_control's: left out, so that a change of them is not another call.
+        // The schedule's numbers belong to step_control. They are left out, so that a change of them does not make
+        // another call.
         memset(&bucket->update, 0, sizeof bucket->update); // lists are compared byte by byte
         bucket->update.rule = bucket->group->update.rule;
         bucket->update.elements = elements;
@@ -502,7 +507,7 @@ mezzo_status mz_optimizer_issue_update(mezzo_optimizer *opt, mz_sequence *into) 
     if (mz_optimizer_owns_first(opt))
         MEZZO_TRY(mz_optimizer_issue_scales(opt, into));
     MEZZO_TRY(mz_stacks_issue(opt, into));
-    // Ranks exchange what one bucket moved while the next one moves.
+    // Ranks exchange the results of one bucket while the next one is updated.
     const bool worth = opt->params->overlaps_update || opt->rank >= 0;
     if (into != NULL && opt->n_buckets > 0 && worth && mz_can_defer(opt->device))
         return defer_update(opt, into);
@@ -525,7 +530,7 @@ mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *opt, mz_sequence *into) {
 mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
     MEZZO_TRY(mz_optimizer_issue_stats(opt, NULL, scale, false));
     opt->touched = true;
-    if (!mz_optimizer_fresh(opt)) // of other gradients
+    if (!mz_optimizer_fresh(opt)) // the stats are those of other gradients
         opt->clipped = 1;
     opt->clipped_since = 1;
     opt->stats_version = opt->params->grad_version;
@@ -538,7 +543,7 @@ mezzo_status mz_optimizer_reset(mezzo_optimizer *opt) {
     return MEZZO_OK;
 }
 
-// The stats of gradients that are gone say nothing about those that are there now.
+// Computes stats again where those that exist belong to gradients that are gone.
 static mezzo_status renew_stats(mezzo_optimizer *opt) {
     if (mz_optimizer_fresh(opt))
         return MEZZO_OK;
@@ -549,7 +554,7 @@ static mezzo_status renew_stats(mezzo_optimizer *opt) {
 
 static mezzo_status scale_gradients(mezzo_optimizer *opt, double factor) {
     const mezzo_params *p = opt->params;
-    const bool all = (size_t)opt->n == p->n_trained; // in one call
+    const bool all = (size_t)opt->n == p->n_trained; // one call zeroes them all
     for (int i = 0; i < (all ? 1 : opt->n); i++) {
         const mz_param *one = &p->list[opt->index[i]];
         const mz_tensor grad =
@@ -591,7 +596,7 @@ mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
     MEZZO_TRY(renew_stats(opt));
     MEZZO_TRY(mz_optimizer_issue_update(opt, NULL));
     opt->last_clipped = opt->clipped;
-    if (opt->pending == NULL) // otherwise the scaler's update still has to see found_inf
+    if (opt->pending == NULL) // otherwise the scaler's update must still read found_inf
         MEZZO_TRY(mz_optimizer_reset(opt));
     return MEZZO_OK;
 }
@@ -608,7 +613,7 @@ mezzo_status mezzo_optimizer_zero_grad(mezzo_optimizer *opt) {
             p->list[opt->index[i]].has_grad = false;
         }
     }
-    if (opt->touched && opt->pending == NULL) // what clip found belongs to gradients that are gone
+    if (opt->touched && opt->pending == NULL) // the clip factor belongs to gradients that are gone
         MEZZO_TRY(mz_optimizer_reset(opt));
     return MEZZO_OK;
 }

@@ -21,7 +21,7 @@ bool mz_optimizer_split_matrices(mezzo_optimizer_options *o, mezzo_optimizer_opt
     matrices->patterns = patterns;
     matrices->n_patterns = 1;
     mezzo_optimizer_options usual = *o;
-    mezzo_optimizer_set_kind(&usual, o->kind); // those that a run sets are AdamW's
+    mezzo_optimizer_set_kind(&usual, o->kind); // the options that a run sets are AdamW's
     matrices->beta2 = usual.beta2;
     matrices->eps = usual.eps;
     o->kind = MEZZO_ADAMW;
@@ -104,7 +104,7 @@ static mezzo_status check_rule(const mezzo_optimizer_options *o) {
         return mz_fail(MEZZO_ERR_INVALID, "optimizer: dampening is %g: use a finite number", o->dampening);
     if (kind->reads.orthogonal)
         MEZZO_TRY(check_orthogonal(&o->orthogonal));
-    if (kind->reads.nesterov && o->nesterov && (o->momentum <= 0 || o->dampening != 0)) // torch.optim.SGD's rule
+    if (kind->reads.nesterov && o->nesterov && (o->momentum <= 0 || o->dampening != 0)) // as torch.optim.SGD requires
         return mz_fail(MEZZO_ERR_INVALID, "optimizer: Nesterov momentum needs a momentum above 0 and no dampening");
     return MEZZO_OK;
 }

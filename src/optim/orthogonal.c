@@ -5,14 +5,16 @@
 
 #include "optim/ranks.h"
 
-// Directions of so many elements are made orthogonal together: enough matrices for one launch to fill a GPU.
+// The directions of this many elements are made orthogonal together, which are enough matrices for one launch to fill a
+// GPU.
 #define STACK_ELEMENTS ((int64_t)1 << 24)
-enum { ALIGN = 64 }; // elements that a stack begins at a multiple of
-// With ranks the directions of so many stacks lie apart: one is gathered and one returned while one is multiplied.
+enum { ALIGN = 64 }; // a stack begins at a multiple of this many elements
+// With ranks the directions of this many stacks have separate memory: one is gathered and one returned while one is
+// multiplied.
 enum { PLACES = 3 };
 
-// Polar Express (Amsel, Persson, Musco, Gower 2025, arXiv 2505.16932, algorithm 1): the steps after these repeat the
-// last. All but the last are for a norm that is 1.01 times as large.
+// Coefficients of Polar Express (Amsel, Persson, Musco, Gower 2025, arXiv 2505.16932, algorithm 1); steps after these
+// repeat the last ones. All but the last are for a norm 1.01 times as large.
 static const double polar_express[][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
                                           {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
                                           {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
@@ -71,14 +73,14 @@ bool mz_is_block_matrix(const char *name, int rank) {
     return (rank == 2 || rank == 3) && has_number(name);
 }
 
-// Some rows of a parameter: all, or those of one of the layers whose weights it has.
+// Holds some rows of a parameter: all, or those of one of the layers whose weights it has.
 typedef struct part {
-    int owned, segment;              // the parameter, and its segment
-    int64_t first, count;            // elements of the parameter
-    int64_t matrices, rows, columns; // as they are stored
+    int owned, segment;              // indices of the parameter and of its segment
+    int64_t first, count;            // in elements of the parameter
+    int64_t matrices, rows, columns; // the matrices as they are stored
     double scale, norm;
     int64_t first_row, own_rows, width; // without padding: rows of each matrix, and columns
-    bool is_inside; // its moments begin where none can: the parameter's parts have one pass together
+    bool is_inside; // its moments begin at no allowed offset, so that all parts of the parameter share one pass
 } part;
 
 static bool are_alike(const part *a, const part *b) {
@@ -86,7 +88,8 @@ static bool are_alike(const part *a, const part *b) {
            a->norm == b->norm;
 }
 
-// Stacks by shape; within one the parameters' order. Parts inside a parameter come last, in their order.
+// Orders stacks by shape, and within a shape by the parameters' order. Parts inside a parameter come last, in their
+// order.
 static int by_shape(const void *x, const void *y) {
     const part *a = x, *b = y;
     if (a->is_inside != b->is_inside)
@@ -110,7 +113,7 @@ static mezzo_status check_part(const mz_param *p) {
     return MEZZO_OK;
 }
 
-// Where a row of a parameter is stored; the number of rows is the end of the last one, padding included.
+// Returns where a row of a parameter is stored; for the number of rows, the end of the last one with its padding.
 static int64_t stored_row(const mz_param *p, int64_t row) {
     const mz_storage *s = &p->storage;
     const int d = p->shape.rank - 2;
@@ -149,7 +152,8 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
         out[k] = all;
         out[k].first = row * width;
         out[k].count = rows * width;
-        out[k].rows = stored_row(p, row + rows) - stored_row(p, row); // zeros of padding after its last row are its own
+        out[k].rows = stored_row(p, row + rows) - stored_row(p, row); // the rows of zero padding after its last row
+                                                                      // belong to it
         out[k].scale = scale_of(o, rows, width);
         out[k].norm = sqrt((double)smaller(rows, width));
         out[k].first_row = row;
@@ -159,7 +163,7 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
     return p->parts.layers;
 }
 
-// A kind per matrix that reads beta2 keeps a moving average for each row.
+// Returns whether the group's kind keeps a moving average for each row: it is per matrix and reads beta2.
 static bool keeps_rows(const mz_group *group) {
     return group->kind->reads.orthogonal && group->kind->reads.beta2;
 }
@@ -169,8 +173,8 @@ static size_t aligned(size_t bytes) {
     return mz_align_up(bytes, (size_t)ALIGN * 4);
 }
 
-// Holds what the scratch has besides directions, for a stack: X, its successor, the Gram matrix, its square, the
-// polynomial.
+// Holds the offsets in the scratch, besides directions, of a stack's X, its successor, the Gram matrix, its square and
+// the polynomial.
 typedef struct places {
     size_t x, next, gram, square, polynomial, end;
 } places;
@@ -181,8 +185,8 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     const size_t all = aligned((size_t)(s->own * s->rows * s->columns) * width),
                  small = aligned((size_t)(s->own * side * side) * width);
     places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
-    // After an odd number of steps X is not where `next` is when the last product writes the direction, so that `next`
-    // may lie over the directions, which no call reads after the first one.
+    // After an odd number of steps X is not in `next` when the last product writes the direction, so that `next` may
+    // lie over the directions, which no call reads after the first one.
     const bool is_odd = s->group->orthogonal.steps % 2 == 1 && s->is_aligned;
     p.next = is_odd ? (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float) : p.x + all;
     p.gram = p.x + (is_odd ? 1 : 2) * all;
@@ -213,7 +217,7 @@ static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *from, in
 // Adds this rank's segments of a part. `place`: where element 0 of the parameter would lie in the scratch.
 static mezzo_status add_segments(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
     for (size_t k = opt->begin[one->owned]; k < opt->begin[one->owned + 1]; k++) {
-        const mz_segment from = opt->segments[k]; // a copy: the tables may grow
+        const mz_segment from = opt->segments[k]; // a copy, because the tables may move when they grow
         const int64_t first = larger(from.first, one->first),
                       end = smaller(from.first + from.count, one->first + one->count);
         if (end <= first)
@@ -224,7 +228,7 @@ static mezzo_status add_segments(mezzo_optimizer *opt, mz_stack *s, const part *
     return MEZZO_OK;
 }
 
-// Adds a broadcast of elements of the scratch; neighbours from one rank are one.
+// Adds a broadcast of elements of the scratch, or extends the last one by neighbours from the same rank.
 static mezzo_status add_broadcast(struct mz_stacks *k, size_t first, int root, int64_t place, int64_t count) {
     const size_t n = k->n_collectives;
     if (n > first && k->collectives[n - 1].root == root &&
@@ -239,7 +243,7 @@ static mezzo_status add_broadcast(struct mz_stacks *k, size_t first, int root, i
     return MEZZO_OK;
 }
 
-// Where each rank has its own parts of parameters, all ranks gather the directions of a part.
+// Adds the gathers of a part's directions to all ranks, where each rank has its own shards of parameters.
 static mezzo_status add_gathers(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
     const mezzo_params *p = opt->params;
     for (int k = 0; opt->rank >= 0 && k < p->n_regions; k++)
@@ -254,7 +258,8 @@ static mezzo_status add_gathers(mezzo_optimizer *opt, mz_stack *s, const part *o
     return MEZZO_OK;
 }
 
-// Shares a stack's matrices among ranks. Stacks begin with another rank in turns, so that small ones have all owners.
+// Divides a stack's matrices among ranks. Each stack begins with the next rank, so that all ranks own some of the small
+// ones.
 static mezzo_status share_stack(struct mz_stacks *k, mz_stack *s, size_t index) {
     const int64_t each = s->rows * s->columns, turn = (int64_t)index;
     s->n_gathers = k->n_collectives - s->first_gather;
@@ -274,12 +279,12 @@ static mezzo_status share_stack(struct mz_stacks *k, mz_stack *s, size_t index) 
     return MEZZO_OK;
 }
 
-// Whether a part comes after another one inside a parameter.
+// Returns whether a part comes after another one inside a parameter.
 static bool follows(const part *one, const part *before) {
     return one->is_inside && one->first > 0 && one->owned == before->owned;
 }
 
-// Matrices that leave room between them are no stack.
+// Returns whether a part can extend the stack: matrices with space between them cannot.
 static bool may_join(const mz_stack *s, const part *one, const part *before) {
     const int64_t elements = one->matrices * one->rows * one->columns;
     const bool are_neighbours = one->is_inside ? follows(one, before) : (s->rows * s->columns) % ALIGN == 0;
@@ -299,7 +304,7 @@ static mezzo_status add_rows(struct mz_stacks *k, const part *one) {
     return MEZZO_OK;
 }
 
-// Adds the segments and gathers of a part; the first one inside a parameter has those of all of it.
+// Adds the segments and gathers of a part; the first part inside a parameter gets those of the whole parameter.
 static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one) {
     const mz_layout *layout = &opt->segments[one->segment].layout;
     const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, one->first);
@@ -319,8 +324,9 @@ static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one)
 static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const part *parts, size_t n) {
     struct mz_stacks *k = opt->stacks;
     const int64_t beginning = (int64_t)mz_align_up((size_t)k->row_elements, ALIGN);
-    int64_t end = opt->params->padded ? k->elements : beginning; // of the directions that may not lie where others do
-    int64_t after = 0;                                           // of the last part
+    int64_t end = opt->params->padded ? k->elements : beginning; // end of the directions whose memory other directions
+                                                                 // may not use
+    int64_t after = 0;                                           // the end of the last part
     for (size_t i = 0; i < n; i++) {
         mz_stack *s = k->n > 0 ? &k->list[k->n - 1] : NULL;
         if (i == 0 || !may_join(s, &parts[i], &parts[i - 1])) {
@@ -350,7 +356,7 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
         after = s->from + s->count * s->rows * s->columns;
         const int64_t to = (int64_t)mz_align_up((size_t)after, ALIGN);
         k->elements = to > k->elements ? to : k->elements;
-        end = opt->params->padded ? to : beginning; // zeros of padding stay where nothing else is written
+        end = opt->params->padded ? to : beginning; // padding stays zero where no other data are written
     }
     return n > 0 ? share_stack(k, &k->list[k->n - 1], k->n - 1) : MEZZO_OK;
 }
@@ -398,7 +404,7 @@ static int64_t count_rows(const mezzo_optimizer *opt) {
     return rows;
 }
 
-// room: between the places that stacks take in turns.
+// Lays out the stacks. room: elements between the places that stacks take in turn.
 static mezzo_status stack_groups(mezzo_optimizer *opt, int64_t room) {
     struct mz_stacks *k = opt->stacks;
     k->n = k->n_segments = k->n_collectives = k->n_rows = 0;
@@ -424,7 +430,7 @@ mezzo_status mz_stacks_lay_out(mezzo_optimizer *opt) {
     opt->stacks->row_elements = count_rows(opt);
     MEZZO_TRY(stack_groups(opt, 0));
     const int64_t beginning = (int64_t)mz_align_up((size_t)opt->stacks->row_elements, ALIGN);
-    if (opt->stacks->size > 1 && !opt->params->padded) // padded stacks lie apart already
+    if (opt->stacks->size > 1 && !opt->params->padded) // padded stacks have separate memory anyway
         MEZZO_TRY(stack_groups(opt, opt->stacks->elements - beginning));
     for (size_t i = 0; i < opt->stacks->n; i++) {
         const size_t end = places_of(opt, &opt->stacks->list[i]).end;
@@ -496,7 +502,7 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
                                    .out = {direction, averages}};
 }
 
-// The two passes of the kind's formula. Slots are those of all kinds.
+// Fills the two passes of the kind's formula, whose slots are those of all kinds.
 static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
     const mz_tensor directions = mz_tensor_f32(opt->stacks->scratch, opt->stacks->elements);
     mz_segment *table = opt->stacks->d_segments; // NULL in a sketch
@@ -529,7 +535,7 @@ static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scr
     for (size_t i = 0; i < MZ_COUNT(ops); i++) {
         const bool is_pass = ops[i] == &s->momentum || ops[i] == &s->apply;
         mz_prepared_free(&ops[i]->prepared);
-        if (!is_pass && s->own == 0) // other ranks' matrices
+        if (!is_pass && s->own == 0) // other ranks own these matrices
             continue;
         if (ops[i] == &s->scale_rows && !keeps_rows(s->group))
             continue;
@@ -544,7 +550,7 @@ static mezzo_status add_memory(mezzo_optimizer *opt) {
     const mz_backend *b = opt->device->backend;
     const size_t bytes = k->n_segments * sizeof(mz_segment);
     void *scratch = NULL;
-    if (k->d_segments == NULL) // laying out again gives the same sizes
+    if (k->d_segments == NULL) // a second layout gives the same sizes
         MEZZO_TRY(b->alloc(opt->device, 2 * bytes, &k->d_segments));
     if (k->scratch == NULL)
         MEZZO_TRY(b->alloc(opt->device, k->bytes, &scratch));
@@ -556,7 +562,7 @@ static mezzo_status add_memory(mezzo_optimizer *opt) {
 mezzo_status mz_stacks_prepare(mezzo_optimizer *opt, size_t *scratch) {
     if (opt->stacks->n == 0)
         return MEZZO_OK;
-    if (opt->d_segments != NULL) // no sketch
+    if (opt->d_segments != NULL) // it is no sketch
         MEZZO_TRY(add_memory(opt));
     for (size_t i = 0; i < opt->stacks->n; i++)
         MEZZO_TRY(prepare_stack(opt, &opt->stacks->list[i], scratch));
@@ -597,7 +603,7 @@ int64_t mz_optimizer_row_count(const mezzo_optimizer *opt, int i) {
     return keeps_rows(&opt->groups[opt->group_of[i]]) ? mz_shape_count(shape) / shape->dim[shape->rank - 1] : 0;
 }
 
-// Copies a parameter's numbers, which come in order, to or from all rows as they lie on the device.
+// Copies a parameter's numbers, which are consecutive, to or from all rows as they lie on the device.
 static void copy_rows(const mezzo_optimizer *opt, int i, float *all, char *own, bool reads) {
     const struct mz_stacks *k = opt->stacks;
     const mz_param *p = &opt->params->list[opt->index[i]];
@@ -613,7 +619,7 @@ static void copy_rows(const mezzo_optimizer *opt, int i, float *all, char *own, 
     }
 }
 
-// Reads or writes a parameter's numbers.
+// Reads or writes the rows' moving averages of a parameter.
 static mezzo_status move_rows(const mezzo_optimizer *opt, int i, char *own, bool reads) {
     const mz_backend *b = opt->device->backend;
     const size_t bytes = (size_t)opt->stacks->row_elements * sizeof(float);
@@ -642,10 +648,10 @@ static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op 
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
 }
 
-// X lies in turns in two places, and the last one is written over the direction.
+// Issues one step of the iteration. X alternates between two places, and the last step writes it over the direction.
 static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, int step) {
     const mezzo_orthogonal *o = &s->group->orthogonal;
-    const int matrix = s->rows <= s->columns ? 1 : 0; // X among the last product's operands
+    const int matrix = s->rows <= s->columns ? 1 : 0; // the operand of the last product that is X
     void *const x = s->normalize.call.out[0].data, *const next = opt->stacks->scratch + places_of(opt, s).next;
     void *const from = step % 2 == 0 ? x : next, *const to = step % 2 == 0 ? next : x;
     mz_update_op *last = step + 1 == o->steps ? &s->finish : &s->advance;
@@ -661,7 +667,7 @@ static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack
     return issue(opt, into, last);
 }
 
-// Collectives [first, first + n), which move some of these directions, on a stream of their own.
+// Issues collectives [first, first + n), which move some of these directions, on a stream of their own.
 static mezzo_status issue_broadcasts(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n, mz_tensor all) {
     struct mz_stacks *k = opt->stacks;
     if (n == 0)
@@ -676,7 +682,7 @@ static mezzo_status issue_broadcasts(mezzo_optimizer *opt, mz_sequence *into, si
     return mz_sequence_add_on(into, MZ_STREAM_COLLECTIVE, &prepared, &call, NULL);
 }
 
-// The directions of a stack and of those after it that have the rest of a parameter, up to stack `end`.
+// Returns the directions of a stack and of the stacks after it, up to `end`, that have the rest of a parameter.
 static mz_tensor directions_of(const struct mz_stacks *k, size_t at, size_t end) {
     const mz_stack *first = &k->list[at], *last = &k->list[end - 1];
     return mz_tensor_f32(k->scratch + (size_t)first->from * sizeof(float),
@@ -690,7 +696,7 @@ static size_t end_of_parameters(const struct mz_stacks *k, size_t at) {
     return at;
 }
 
-// A pass touches the directions of its own parameters alone.
+// Issues a pass, which touches the directions of its own parameters alone.
 static mezzo_status issue_pass(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op, mz_tensor directions) {
     mz_span spans[MZ_SPANS];
     const mz_traffic traffic = mz_traffic_of(&op->call, spans);
@@ -702,7 +708,8 @@ static mezzo_status issue_pass(mezzo_optimizer *opt, mz_sequence *into, mz_updat
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, &traffic);
 }
 
-// Each of these issues one part of the update of the parameters that begin with stack *at, and goes on to the next.
+// Issues the momentum pass of the parameters that begin with stack *at, and moves *at to the next ones; the functions
+// below issue the other parts of the update likewise.
 static mezzo_status issue_momentum(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
     mz_stack *s = &opt->stacks->list[*at];
     const size_t end = end_of_parameters(opt->stacks, *at);
@@ -736,8 +743,9 @@ static mezzo_status issue_apply(mezzo_optimizer *opt, mz_sequence *into, size_t 
     return s->n > 0 ? issue_pass(opt, into, &s->apply, directions) : MEZZO_OK;
 }
 
-// With ranks the next parameters' directions are gathered, and the last ones' results returned, during the products of
-// these: turn i applies what turn i - 2 made, in whose place the directions of turn i + 1 then lie.
+// Issues the update of all stacks. With ranks, the next directions are gathered and the last results returned during
+// the products of a stack: turn i applies the results of turn i - 2, whose memory the directions of turn i + 1 then
+// use.
 mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
     const size_t n = opt->stacks->n;
     const bool is_ahead = opt->stacks->size > 1;

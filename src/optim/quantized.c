@@ -25,7 +25,7 @@ mezzo_status mz_optimizer_issue_scales(mezzo_optimizer *opt, mz_sequence *into) 
         call.in[1] = mz_tensor_bytes(s->tables, s->table_bytes);
     if (s->update.kernel == NULL)
         MEZZO_TRY(mz_prepare(opt->device, &call, &s->update));
-    s->steps += into == NULL; // the code that runs a list counts its steps
+    s->steps += into == NULL; // a list counts its steps when it runs
     return mz_issue(opt->device, into, &s->update, &call, NULL, NULL);
 }
 
@@ -56,7 +56,7 @@ void mz_optimizer_free_quantize(mezzo_optimizer *opt) {
 }
 
 // --- those that the update writes ------------------------------------------------------------------------------------
-// Returns the only codes of a parameter, by their number; -1: none, or others too.
+// Returns the number of a parameter's quantized weights, where it has exactly one; else -1.
 static int only_quantized(const mezzo_params *p, int index) {
     int found = -1;
     for (int i = 0; i < p->quantized.n; i++) {
@@ -69,8 +69,8 @@ static int only_quantized(const mezzo_params *p, int index) {
     return found;
 }
 
-// Returns whether the update can write the codes of owned parameter i: mz_quantized_segment's conditions. Moments that
-// are rounded at random draw by the number of the element, which padding changes.
+// Returns whether the update can write the 8-bit data of owned parameter i, by mz_quantized_segment's conditions.
+// Moments that are rounded at random draw by the element's number, which padding changes.
 static bool can_quantize(const mezzo_optimizer *opt, int i) {
     const mz_param *p = &opt->params->list[opt->index[i]];
     const mz_segment *s = &opt->segments[opt->begin[i]];
@@ -122,7 +122,7 @@ static mezzo_status make_quantized(mezzo_optimizer *opt, mz_group *group, mz_seg
     MEZZO_TRY(write_table(opt, quantized, table, &group->d_quantized));
     mz_call *call = &group->update_quantized.call;
     *call = group->whole.call;
-    call->n_in = MZ_IN(adamw, quantized) + 1; // the slots are those of all kinds
+    call->n_in = MZ_IN(adamw, quantized) + 1; // all kinds have the same slots
     call->in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, group->d_plain, (size_t)group->n_plain);
     call->in[MZ_IN(adamw, quantized)] = mz_tensor_bytes(group->d_quantized, table);
     MEZZO_TRY(mz_prepare(opt->device, call, &group->update_quantized.prepared));
@@ -131,8 +131,8 @@ static mezzo_status make_quantized(mezzo_optimizer *opt, mz_group *group, mz_seg
     return MEZZO_OK;
 }
 
-// Returns whether the device has a kernel of the group's kind that writes codes of what it updates, moments being
-// stored as they are.
+// Returns whether the device has a kernel of the group's kind that writes 8-bit data of the parameters it updates, with
+// moments as they are stored.
 static bool kernel_writes_quantized(const mezzo_optimizer *opt, const mz_group *group) {
     const mz_kernel *kernel = mz_extra_kernel(opt->device, group->kind->op);
     mz_call call = group->whole.call;
@@ -146,7 +146,8 @@ static bool kernel_writes_quantized(const mezzo_optimizer *opt, const mz_group *
     return reason == NULL;
 }
 
-// Scales of the step to come are made in front of the updates by the optimizer that ends the step for the table.
+// Prepares the quantizing calls. The optimizer that ends the step for the table makes the next step's scales before the
+// updates.
 static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
     if (opt->rank >= 0 || !mz_optimizer_owns_first(opt))
         return MEZZO_OK;
@@ -162,7 +163,8 @@ static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
     return status;
 }
 
-// Codes of what it moves; where it makes new scales for others too, theirs: those may have moved before.
+// Prepares the quantize of the parameters that it updates. Where it makes new scales for other optimizers, it quantizes
+// their parameters, too, which may have been updated before.
 mezzo_status mz_optimizer_prepare_quantize(mezzo_optimizer *opt, size_t *scratch) {
     const mezzo_params *p = opt->params;
     const bool all = mz_optimizer_owns_first(opt);
@@ -201,7 +203,7 @@ mezzo_status mz_optimizer_defer_quantize(mezzo_optimizer *opt, int first, int n,
         for (int k = first; k < first + n; k++)
             moved = moved || opt->index[opt->owner[k]] == q->param;
         const bool own = owns_index(opt, q->param);
-        if (moved || (!own && first == 0)) // others' codes, which the new scales concern
+        if (moved || (!own && first == 0)) // parameters of others, to which the new scales apply
             MEZZO_TRY(mz_sequence_defer(into, MZ_STREAM_DEFERRED, &q->op.prepared, &q->op.call, NULL));
     }
     return MEZZO_OK;

@@ -81,7 +81,7 @@ static mezzo_status find_adder(mz_ranks *r, int64_t n, mezzo_dtype from, const m
     return MEZZO_OK;
 }
 
-// to = from, or to += from, of n numbers.
+// Issues to = from, or to += from, of n numbers.
 mezzo_status mz_ranks_issue_add(mz_ranks *r, mz_sequence *into, bool adds, float *from, float *to, int64_t n) {
     const mz_adder *a;
     MEZZO_TRY(find_adder(r, n, MEZZO_F32, &a));
@@ -99,7 +99,7 @@ mezzo_status mz_ranks_issue_gather(mz_ranks *r, mz_sequence *into, void *base, i
     return r->size == 1 ? MEZZO_OK : issue_collective(r, into, &what);
 }
 
-// --- making --------------------------------------------------------------------------------------------------------
+// --- creation -------------------------------------------------------------------------------------------------------
 static bool is_power_of_two(int64_t n) {
     return n > 0 && (n & (n - 1)) == 0;
 }
@@ -111,7 +111,7 @@ int64_t mz_ranks_longest_shard(const mezzo_params *p) {
     return most;
 }
 
-// The longest shard that is summed with other ranks'.
+// Returns the length of the longest shard that ranks sum.
 static int64_t longest_summed(const mezzo_params *p) {
     int64_t most = 0;
     for (int k = 0; k < p->n_regions; k++)
@@ -290,7 +290,7 @@ mezzo_status mz_ranks_norms(mz_ranks *r, const mezzo_optimizer *optimizer, doubl
 }
 
 // --- micro batches -------------------------------------------------------------------------------------------------
-// Sums of 1, 2, 4 … micro batches wait for their neighbours, as the ones of a binary counter do.
+// Adds sums of 1, 2, 4 … micro batches to their neighbours, as a binary counter carries.
 static mezzo_status carry(mz_ranks *r, int64_t i) {
     float *grad = r->params->grad;
     const int64_t n = r->params->grad_elements;
@@ -300,7 +300,7 @@ static mezzo_status carry(mz_ranks *r, int64_t i) {
     if (i + 1 == r->micro)
         return MEZZO_OK;
     MEZZO_TRY(mz_ranks_issue_add(r, NULL, false, grad, r->sums[level], n));
-    return mezzo_params_zero_grad(r->params); // the next micro batch writes its own gradient
+    return mezzo_params_zero_grad(r->params); // the next micro batch writes its gradient anew
 }
 
 mezzo_status mz_ranks_micro(mz_ranks *r, int64_t i, const void *loss) {
@@ -316,8 +316,8 @@ mezzo_status mz_ranks_ask(mz_ranks *r, int asked) {
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
-// Adds all ranks' contributions to this rank's shard in pairs of neighbours. The result is stored in `sum`, or added to
-// it.
+// Adds all ranks' contributions to this rank's shard, in pairs of neighbours. The function writes the result to `sum`,
+// or adds it.
 static mezzo_status issue_pairs(mz_ranks *r, mz_sequence *into, float *parts, int64_t shard, bool adds, float *sum) {
     for (int step = 1; step < r->size; step *= 2)
         for (int i = 0; i + step < r->size; i += 2 * step)
@@ -332,8 +332,8 @@ static mezzo_status issue_tree(mz_ranks *r, mz_sequence *into, float *region, in
     return issue_pairs(r, into, r->parts, shard, false, sum);
 }
 
-// Adds them in the order of ranks, from numbers that travel as BF16, this rank's own included. The result is stored in
-// `sum`, or added to it.
+// Adds contributions in the order of ranks, from BF16 numbers, this rank's own included. The function writes the result
+// to `sum`, or adds it.
 static mezzo_status issue_wire(mz_ranks *r, mz_sequence *into, const float *region, int64_t shard, bool adds,
                                float *sum) {
     const mz_adder *a;
@@ -400,8 +400,8 @@ static mezzo_status issue_gathering(mz_ranks *r, int k, float **out) {
     return MEZZO_OK;
 }
 
-// Scattered gradients are summed into this rank's shards. With several micro batches the sum is added to the shard,
-// except under canonical sums, which add by themselves.
+// Sums scattered gradients into this rank's shards. With several micro batches the sum is added to the shard, except
+// under canonical sums, which add by themselves.
 static mezzo_status issue_scattered(mz_ranks *r, int k) {
     const mz_region *region = &r->params->regions[k];
     float *from, *sum = r->params->grad + region->place;
@@ -409,7 +409,7 @@ static mezzo_status issue_scattered(mz_ranks *r, int k) {
     if (alone >= 0 && mz_program_gradient(r->program, alone) == NULL) // all ranks have zeros
         return r->micro > 1 && !r->canonical ? MEZZO_OK : issue_zero(r, sum, region->shard);
     MEZZO_TRY(issue_gathering(r, k, &from));
-    if (mz_region_exchanged(r->params, k)) // the program computed all ranks' contributions here
+    if (mz_region_exchanged(r->params, k)) // the program computed all ranks' contributions on this rank
         return issue_pairs(r, NULL, from, region->shard, r->micro > 1 && !r->canonical, sum);
     if (r->canonical)
         return issue_tree(r, NULL, from, region->shard, sum);
@@ -446,7 +446,7 @@ mezzo_status mz_ranks_issue_sum(mz_ranks *r, mz_sequence *into) {
     return MEZZO_OK;
 }
 
-// A region and the program's call after which its gradients are finished.
+// Holds a region and the program's call after which its gradients are finished.
 typedef struct finished {
     size_t after;
     int region;
@@ -456,7 +456,7 @@ static int sooner_first(const void *a, const void *b) {
     const finished *x = a, *y = b;
     if (x->after != y->after)
         return x->after < y->after ? -1 : 1;
-    return y->region - x->region; // in the order of backward
+    return y->region - x->region; // equal calls are in the order of backward
 }
 
 static mezzo_status add_sums(mz_ranks *r, mezzo_program *program, finished *order) {
@@ -511,7 +511,7 @@ static mezzo_status gather_scales(mz_ranks *r, mz_sequence *into) {
 }
 
 mezzo_status mz_ranks_issue_norm(mz_ranks *r, mezzo_optimizer *optimizer, mz_sequence *into) {
-    if (mz_ranks_shard(r) >= 0) { // other ranks' entries are 0 here, so the sum rounds nothing
+    if (mz_ranks_shard(r) >= 0) { // other ranks' entries are 0 here, so the sum is exact
         const mz_collective norm_blocks = {.kind = MZ_ALL_REDUCE_SUM,
                                            .send = r->norm_blocks,
                                            .recv = r->all_norm_blocks,
@@ -545,7 +545,7 @@ static mz_span span_of(const void *from, size_t bytes) {
     return (mz_span){from, (const char *)from + bytes};
 }
 
-static bool is_refreshed(const mz_param *p) { // its low copy is rounded from an FP32 master
+static bool is_refreshed(const mz_param *p) { // whether its low copy is rounded from an FP32 master
     return p->master == MEZZO_MASTER_FP32 && !p->frozen && p->low_copy_slot >= 0;
 }
 
@@ -592,7 +592,7 @@ static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int low_copy,
         const mz_param *one = &p->list[i];
         const bool here = is_refreshed(one) && one->offset + one->stored > from && one->offset + one->stored <= to;
         const bool between = one->frozen && one->master == MEZZO_MASTER_FP32 && one->low_copy_slot >= 0;
-        if (end > first && between) { // the call would write it too
+        if (end > first && between) { // the call would write that one, too
             MEZZO_TRY(issue_refresh(r, into, low_copy, first, end, segment));
             first = end = 0;
         }
@@ -606,8 +606,8 @@ static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int low_copy,
     return end > first ? issue_refresh(r, into, low_copy, first, end, segment) : MEZZO_OK;
 }
 
-// Gathers FP32 masters and rounds their low copies; gathers the other weights themselves. With masters of several
-// formats, an FP32 master with a low copy is read itself, and first: a tied embedding. The next readers of weights do
+// Gathers FP32 masters and rounds their low copies; gathers the other weights directly. With masters of several
+// formats, a program reads an FP32 master with a low copy first (a tied embedding), and the next readers of weights do
 // not wait for its low copy.
 static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
     const mezzo_params *p = r->params;
@@ -629,7 +629,7 @@ static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
 }
 
 mezzo_status mz_ranks_issue_gather_params(mz_ranks *r, mz_sequence *into) {
-    if (mz_ranks_shard(r) < 0 || r->params->sharded) // programs gather what they read
+    if (mz_ranks_shard(r) < 0 || r->params->sharded) // programs gather the parameters that they read
         return MEZZO_OK;
     r->defers = into != NULL && mz_can_defer(r->device);
     mezzo_status status = spread(r, into);

@@ -2,7 +2,7 @@
 #include "base/dynamic8.h"
 #include "optim/ranks_state.h"
 
-// Writes n numbers of a moment as FP32 on the device.
+// Widens n numbers of a moment to FP32 on the device.
 static mezzo_status widen_moment(mz_ranks *r, const mezzo_optimizer *optimizer, int which, int64_t first, float *to,
                                  int64_t n) {
     const mz_tensor from = mz_optimizer_moment(optimizer, which, first, n);
@@ -39,8 +39,8 @@ static int64_t piece_of(const mz_ranks *r, const mz_region *g, int64_t first) {
     return left < most ? left : most;
 }
 
-// Gathers n numbers of 8 bits of each rank from the `first` of its shard: the records go through `room`, the numbers to
-// the host, where the region begins at `host`; NULL: this rank keeps nothing.
+// Gathers n 8-bit numbers of each rank from the `first` of its shard: the records go through `room`, the numbers to the
+// host, where the region begins at `host`; NULL: this rank keeps nothing.
 static mezzo_status gather_blocks(mz_ranks *r, const mezzo_optimizer *optimizer, int which, const mz_region *g,
                                   int64_t first, int64_t n, void *room, float *host) {
     const mz_tensor mine = mz_optimizer_moment(optimizer, which, g->place + first, n);
@@ -60,8 +60,8 @@ static mezzo_status gather_blocks(mz_ranks *r, const mezzo_optimizer *optimizer,
     return status;
 }
 
-// Goes region by region, through the buffer of gradients or, where that has shards alone, through the memory of one
-// region.
+// Gathers a moment region by region, through the buffer of gradients or, where that has shards alone, through the
+// memory of one region.
 static mezzo_status gather_moment(mz_ranks *r, mezzo_optimizer *optimizer, int which, bool keep) {
     const mezzo_params *p = r->params;
     float *host = optimizer->whole[which];
@@ -90,7 +90,7 @@ mezzo_status mz_ranks_gather_moments(mz_ranks *r, mezzo_optimizer *optimizer, bo
     const mezzo_params *p = r->params;
     if (mz_ranks_shard(r) < 0)
         return MEZZO_OK;
-    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
+    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives have the same order on all ranks
     for (int m = 0; m < optimizer->n_moments; m++)
         MEZZO_TRY(gather_moment(r, optimizer, m, keep));
     uint16_t *low = (uint16_t *)(void *)((char *)p->master + (size_t)p->fp32_elements * sizeof(float));
@@ -101,7 +101,7 @@ mezzo_status mz_ranks_gather_moments(mz_ranks *r, mezzo_optimizer *optimizer, bo
     return mezzo_params_zero_grad(r->params);
 }
 
-// Gathers a region to the host, where it begins at `host`; NULL: this rank keeps nothing. This rank has `shard`.
+// Gathers a region to the host, where it begins at `host`; NULL: this rank keeps nothing. `shard` is this rank's.
 static mezzo_status gather_numbers(mz_ranks *r, const mz_region *g, const void *shard, mezzo_dtype dtype, void *host) {
     const size_t width = mezzo_dtype_size(dtype);
     for (int64_t first = 0, n; first < g->shard; first += n) {
@@ -112,8 +112,7 @@ static mezzo_status gather_numbers(mz_ranks *r, const mz_region *g, const void *
     return MEZZO_OK;
 }
 
-// Joins masters that are not FP32 from their low copy, which has been gathered, and their low half. low [longest
-// region].
+// Joins masters that are not FP32 from their gathered low copies and their low halves. low [longest region].
 static mezzo_status join_masters(mz_ranks *r, const mz_region *g, uint16_t *low) {
     const mezzo_params *p = r->params;
     const uint16_t *mine = (const uint16_t *)(const void *)(p->master + p->fp32_shards) + (g->place - p->fp32_shards);
@@ -143,7 +142,7 @@ mezzo_status mz_ranks_gather_weights(mz_ranks *r, bool keep) {
     mezzo_params *p = r->params;
     if (!p->sharded || p->whole != NULL)
         return MEZZO_OK;
-    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives come in one order on all ranks
+    MEZZO_TRY(mz_deferred_flush(r->device)); // collectives have the same order on all ranks
     uint16_t *low = keep ? mz_alloc((size_t)(r->size * mz_ranks_longest_shard(p)), sizeof *low) : NULL;
     mezzo_status status = keep ? mz_params_open_whole(p) : MEZZO_OK;
     if (keep && low == NULL)

@@ -1,4 +1,4 @@
-// The grad scaler is torch.amp.GradScaler's state machine on the host, with its numbers on the device.
+// The grad scaler is the state machine of torch.amp.GradScaler on the host, with its numbers on the device.
 #include "optim/scaler.h"
 
 #include <math.h>
@@ -67,16 +67,16 @@ mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_option
     if (s == NULL)
         return MEZZO_ERR_MEMORY;
     s->device = device;
-    s->update = (mz_update_attrs){
-        .enabled = options->enabled,
-        .growth_factor = options->growth_factor,
-        .backoff_factor = options->backoff_factor,
-        .growth_interval = options->growth_interval,
-        // As the FP32 scale meets them. Not by two casts: gcc 12.2 drops such a pair in this literal at -O2.
-        .min_scale = mezzo_round_to(options->min_scale, MEZZO_F32),
-        .max_scale = mezzo_round_to(options->max_scale, MEZZO_F32),
-        .hysteresis = options->hysteresis,
-        .floor_patience = options->floor_patience};
+    s->update = (mz_update_attrs){.enabled = options->enabled,
+                                  .growth_factor = options->growth_factor,
+                                  .backoff_factor = options->backoff_factor,
+                                  .growth_interval = options->growth_interval,
+                                  // The bounds are rounded to FP32 as the scale is, but not by two casts: gcc 12.2
+                                  // drops such a pair in this literal at -O2.
+                                  .min_scale = mezzo_round_to(options->min_scale, MEZZO_F32),
+                                  .max_scale = mezzo_round_to(options->max_scale, MEZZO_F32),
+                                  .hysteresis = options->hysteresis,
+                                  .floor_patience = options->floor_patience};
     void *block = NULL;
     MEZZO_TRY_GOTO(status, device->backend->alloc(device, sizeof *s->head.block, &block));
     s->head.block = block;
@@ -119,8 +119,8 @@ void mz_scaler_forget(mezzo_scaler *s, mezzo_optimizer *optimizer) {
 }
 
 // --- unscale, step, update -----------------------------------------------------------------------------------------
-// The optimizer's entry, or, where it has none, *fresh: one that `admit` adds. A call that fails must leave no entry
-// after.
+// Finds the optimizer's entry or, where it has none, sets *fresh to one that `admit` adds. A call that fails must leave
+// no entry.
 static mezzo_status find_entry(mezzo_scaler *s, mezzo_optimizer *optimizer, mz_scaler_entry *fresh,
                                mz_scaler_entry **out) {
     *fresh = (mz_scaler_entry){.optimizer = optimizer, .stage = MZ_SCALER_READY};
@@ -149,8 +149,8 @@ static mz_scaler_entry *admit(mezzo_scaler *s, mz_scaler_entry *entry, const mz_
     return &s->entries[s->n_entries++];
 }
 
-// The gradients that were unscaled were none; those written since have still to be inspected. torch's pair would fail
-// for ever here.
+// Returns whether there were no gradients when they were unscaled; those written since must still be inspected, where
+// PyTorch would fail on every later call.
 static bool unscaled_nothing(const mz_scaler_entry *entry) {
     return entry->stage == MZ_SCALER_UNSCALED && !entry->checked && mz_optimizer_has_grads(entry->optimizer);
 }
@@ -168,7 +168,7 @@ static mezzo_status unscale(mezzo_scaler *s, mz_scaler_entry **entry, const mz_s
 mezzo_status mezzo_scaler_unscale(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     MZ_REQUIRE(s, optimizer);
     if (!s->update.enabled)
-        return MEZZO_OK; // as torch: nothing to undo, and nothing to misuse
+        return MEZZO_OK; // as in PyTorch, without an error: there is nothing to undo
     mz_scaler_entry fresh, *entry;
     MEZZO_TRY(find_entry(s, optimizer, &fresh, &entry));
     if (entry->stage == MZ_SCALER_UNSCALED && !unscaled_nothing(entry))
@@ -180,15 +180,15 @@ mezzo_status mezzo_scaler_unscale(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     return MEZZO_OK;
 }
 
-// Disabled, torch hands the call through and checks nothing. Here the non-finite check stays, and found_inf is kept for
-// update's count of skips.
+// Steps without scaling. PyTorch then calls the optimizer and checks nothing; here the check for numbers that are not
+// finite stays, and found_inf is kept for update's count of skipped steps.
 static mezzo_status step_disabled(mezzo_scaler *s, mezzo_optimizer *optimizer) {
     mz_scaler_entry fresh, *entry;
     MEZZO_TRY(find_entry(s, optimizer, &fresh, &entry));
     if (entry->stage == MZ_SCALER_STEPPED && mz_optimizer_has_grads(optimizer))
         MEZZO_TRY(mz_optimizer_reset(optimizer));
     mezzo_scaler *pending = optimizer->pending;
-    optimizer->pending = s; // found_inf is for update to see
+    optimizer->pending = s; // update reads found_inf later
     mezzo_status status = mezzo_optimizer_step(optimizer);
     optimizer->pending = pending;
     MEZZO_TRY(status);
@@ -220,7 +220,7 @@ mezzo_status mz_scaler_check_floor(mezzo_scaler *s) {
     mz_scaler_block seen = {0};
     if (s->floor == NULL)
         return MEZZO_OK;
-    if (s->fetching) { // what the update before this one left, fetched then, so that no thread waits for it now
+    if (s->fetching) { // fetches what the previous update left, so that no thread waits for it now
         const void *host = NULL;
         MEZZO_TRY(s->device->backend->fetched(s->device, s->floor, &host));
         memcpy(&seen, host, sizeof seen);

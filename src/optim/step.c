@@ -5,10 +5,10 @@
 
 #include "runtime/program.h"
 
-enum { SCALED, UNSCALED, LISTS }; // how gradients are left
+enum { SCALED, UNSCALED, LISTS }; // whether gradients stay scaled
 
 struct mezzo_step {
-    mezzo_program *program; // borrowed, as all of these
+    mezzo_program *program; // borrowed, as are all of these
     mezzo_device *device;
     mezzo_params *params;
     mezzo_optimizer **optimizers;
@@ -20,18 +20,18 @@ struct mezzo_step {
     double clip;
     uint64_t version;          // grows when clip changes
     mz_sequence *lists[LISTS]; // made when first needed
-    uint64_t made[LISTS];      // the versions they were made of; 0: not yet
-    const void *loss;          // device address
+    uint64_t made[LISTS];      // the versions for which the lists were made; 0: not yet
+    const void *loss;          // on the device
     mezzo_dtype loss_dtype;
-    // Each parity of steps has its results here: a loss for each micro batch, the optimizers' states, the scaler's
+    // Two alternating places for a step's results: a loss for each micro batch, the optimizers' states, the scaler's
     // block.
     mz_fetch *fetch[2];
     size_t states_at, scaler_at;
-    int64_t micro; // micro batches run in the step under way
-    int64_t index; // steps finished
+    int64_t micro; // micro batches of the present step that have run
+    int64_t index; // number of finished steps
 };
 
-// --- making --------------------------------------------------------------------------------------------------------
+// --- creation -------------------------------------------------------------------------------------------------------
 static mezzo_status check_owners(const mezzo_step *s) {
     for (int i = 0; i < s->n_optimizers; i++) {
         const mezzo_optimizer *a = s->optimizers[i];
@@ -153,7 +153,7 @@ mezzo_status mezzo_step_set_clip(mezzo_step *s, double clip) {
 }
 
 // --- the list ------------------------------------------------------------------------------------------------------
-// Grows with everything that the list's calls and constants depend on.
+// Returns a number that grows with everything that the list's calls and constants depend on.
 static uint64_t version_of(const mezzo_step *s) {
     uint64_t sum = 1 + s->version + (s->scaler != NULL ? s->scaler->version : 0) + s->params->overlaps_update +
                    (uint64_t)s->params->scales.n;
@@ -171,7 +171,8 @@ static mezzo_status make_list(mezzo_step *s, mz_sequence *list, bool in_place) {
         MEZZO_TRY(mz_ranks_issue_sum(s->ranks, list));
     for (int i = 0; i < s->n_optimizers; i++) {
         all[i] = s->optimizers[i];
-        // The update follows at once, and gradients are zeroed after it: dividing there saves a pass that writes them.
+        // The update follows at once, and gradients are zeroed after it: if it divides, no pass over the gradients is
+        // needed.
         MEZZO_TRY(mz_optimizer_issue_stats(s->optimizers[i], list, scale, mz_can_defer(s->device) && !in_place));
     }
     if (s->ranks != NULL)
@@ -322,7 +323,7 @@ mezzo_status mezzo_step_run(mezzo_step *s, uint64_t seed, uint64_t first, mezzo_
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
-// Losses are added in FP64, in the order of the micro batches.
+// Adds losses in FP64, in the order of the micro batches.
 static mezzo_status mean_loss(const mezzo_step *s, const void *host, const double *shares, double *out) {
     size_t bytes = mezzo_dtype_size(s->loss_dtype);
     double sum = 0;
@@ -343,7 +344,7 @@ mezzo_status mz_step_values_of(mezzo_step *s, int back, const double *shares, mz
         mz_ranks_read_step_record(s->ranks, host, shares, &out->loss, &out->asked);
     else
         MEZZO_TRY(mean_loss(s, host, shares, &out->loss));
-    for (int i = s->n_optimizers; i-- > 0;) { // the first one's stays
+    for (int i = s->n_optimizers; i-- > 0;) { // the values of the first optimizer are the last ones written
         memcpy(&out->state, (const char *)host + s->states_at + (size_t)i * sizeof out->state, sizeof out->state);
         out->found_inf = out->found_inf || out->state.last_found_inf;
     }

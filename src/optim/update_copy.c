@@ -25,7 +25,7 @@ static mezzo_status add_part(mz_update_copy *c, const char *what, int param, con
     return MEZZO_OK;
 }
 
-// Adds a buffer in parts that cover all of it: each begins where a parameter does.
+// Adds a buffer in parts that cover all of it; each begins where a parameter does.
 static mezzo_status add_buffer(mz_update_copy *c, const char *what, void *data, size_t bytes, mark *marks, size_t n) {
     if (data == NULL || bytes == 0)
         return MEZZO_OK;
@@ -40,7 +40,8 @@ static mezzo_status add_buffer(mz_update_copy *c, const char *what, void *data, 
     return MEZZO_OK;
 }
 
-// Where FP32 masters begin, or (low) low copies that are masters: of parameters, or of this rank's shards of them.
+// Marks where FP32 masters begin or, with `low`, the low copies that are masters: those of parameters, or of this
+// rank's shards of them.
 static size_t mark_weights(const mz_update_copy *c, bool low, mark *marks) {
     const mezzo_params *p = c->params;
     const mezzo_optimizer *o = c->optimizer;
@@ -67,7 +68,7 @@ static size_t mark_weights(const mz_update_copy *c, bool low, mark *marks) {
 static mezzo_status add_weights(mz_update_copy *c, mark *marks) {
     const mezzo_params *p = c->params;
     MEZZO_TRY(add_buffer(c, "weights", p->master, p->master_bytes, marks, mark_weights(c, false, marks)));
-    for (int k = 0; k < p->n_low_copies && p->low_masters; k++) // others are rounded from the masters again
+    for (int k = 0; k < p->n_low_copies && p->low_masters; k++) // other low copies are rounded from the masters again
         if (p->low_copies[k].dtype == MEZZO_BF16)
             MEZZO_TRY(add_buffer(c, "weights", p->low_copies[k].data, (size_t)p->low_copy_elements * sizeof(uint16_t),
                                  marks, mark_weights(c, true, marks)));
@@ -144,8 +145,8 @@ void mz_update_copy_free(mz_update_copy *c) {
     *c = (mz_update_copy){0};
 }
 
-// --- keeping and restoring ---------------------------------------------------------------------------------------
-// Every buffer is a whole number of 4 bytes.
+// --- copying and restoring ------------------------------------------------------------------------------------------
+// Copies bytes; every buffer is a whole number of 4 bytes.
 static mezzo_status copy_bytes(mezzo_device *device, void *from, void *to, size_t bytes) {
     const int64_t n = (int64_t)(bytes / sizeof(float));
     mz_call call = {.op = MZ_OP_copy, .n_in = 1, .n_out = 1, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};

@@ -1,10 +1,10 @@
-// The choose pass prepares the kernel of each node that runs, and finds which of them write gradients for the first
+// The choose pass prepares the kernel of each node that runs, and finds the calls that write gradients for the first
 // time.
 #include "runtime/exchange.h"
 #include "runtime/gather.h"
 #include "runtime/passes.h"
 
-// Fills the first `n` slots with these values and empties the others. Slots are many, and hold zeros here.
+// Fills the first `n` slots with these values and empties the others. Slots without a value are zeros here.
 static void fill_slots(const mezzo_graph *g, const int *values, int n, mz_tensor *slots, int most) {
     const mz_tensor absent = mz_tensor_absent();
     for (int k = 0; k < n; ++k)
@@ -24,7 +24,8 @@ static bool any_padded(const mz_call *call) {
     return any;
 }
 
-// Kernels that do not know padding get what is stored; the storage pass saw to it that all of a call's are alike.
+// Describes a node as a call. Kernels that do not know padding get tensors as they are stored, which the storage pass
+// made alike within a call.
 void mz_call_of_node(const mezzo_device *device, const mezzo_graph *g, const mz_node *n, mz_call *call) {
     const mz_storage_options storage = mz_storage_options_of(device);
     memset(call, 0, sizeof *call);
@@ -56,7 +57,7 @@ void mz_compiled_free(mz_compiled *c) {
     memset(c, 0, sizeof *c);
 }
 
-// Prepares by the same kernel the call that writes gradients, where `call` adds to them. *served: it can.
+// Prepares, with the same kernel, the call that writes gradients where `call` adds to them. *served: the kernel can.
 static mezzo_status prepare_writing(mezzo_device *device, int exchanges, const mz_prepared *adds, mz_call *call,
                                     mz_prepared *writes, bool *served) {
     const char *reason = NULL;
@@ -71,7 +72,7 @@ static mezzo_status prepare_writing(mezzo_device *device, int exchanges, const m
     return reason == mz_out_of_memory ? mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__) : status;
 }
 
-// Prepares a call, and one that adds to gradients also to write them. *workspace: the larger of the two.
+// Prepares a call; one that adds to gradients is also prepared to write them. *workspace: the larger of the two.
 static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, int exchanges, mz_call *call,
                                  size_t *workspace) {
     mz_prepared *adds = &c->prepared[i], *writes = &c->writing[i];
@@ -117,14 +118,14 @@ static mezzo_status choose_kernels(mezzo_device *device, const mezzo_graph *g, m
     return MEZZO_OK;
 }
 
-// In evaluation dropout is the identity: p = 0 keeps every value and multiplies by 1.
+// Makes dropout the identity, for evaluation: with p = 0 it keeps every value and multiplies by 1.
 static void stop_dropout(mezzo_graph *g) {
     for (size_t i = 0; i < g->n_nodes; ++i)
         g->nodes[i].attrs.p = 0;
 }
 
-// Finds out whether the first run after zeroing may write gradients instead of adding to zeros: a call's gradients must
-// all be met for the first time by it, or none.
+// Finds out whether the first run after zeroing may write gradients instead of adding to zeros. That holds where each
+// call is the first writer of all gradients that it touches, or of none.
 static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
     bool *met = mz_alloc(c->graph->n_params + 1, sizeof *met);
     if (!met)

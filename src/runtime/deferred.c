@@ -26,7 +26,7 @@ mezzo_status mz_call_list_add(mz_call_list *list, const mz_prepared *prepared, c
 }
 
 static mezzo_status run_on_stream(mezzo_device *device, mz_bound_call *c, int stream) {
-    if (c->call.attrs.update != NULL) // the list may have been reallocated
+    if (c->call.attrs.update != NULL) // the list may have moved in memory
         c->call.attrs.update = &c->update;
     return mz_traced_run(device, c->kernel, &c->call, "optimizer", "update", stream);
 }

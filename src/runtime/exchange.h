@@ -1,10 +1,10 @@
 // Runs the products of experts that several ranks own. The graph and its values stay those of one rank: a node's rows
-// and results are this rank's own, in order of expert, and only its matrices are this rank's experts. The call sends
-// each rank the rows of its experts, multiplies those that come, and returns the results.
+// and results are this rank's own, in order of expert, and only its matrices are those of this rank's experts. The call
+// sends each rank the rows of that rank's experts, multiplies the rows that it receives, and returns the results.
 //
-// The rows of each rank are multiplied by themselves, as on a rank that has all experts. So a row's result has the same
-// bits on any number of ranks, and slice r of a matrix gradient [ranks, experts here, …] is that of rank r's
-// micro batch: the sums over ranks add these slices (optim/ranks.c) without a transfer.
+// Each rank's rows have a product of their own, as on a rank that has all experts. So a row's result has the same bits
+// on any number of ranks, and slice r of a matrix gradient [ranks, experts here, …] belongs to rank r's micro batch:
+// the sums over ranks add these slices (optim/ranks.c) without a transfer.
 #ifndef MZ_RUNTIME_EXCHANGE_H
 #define MZ_RUNTIME_EXCHANGE_H
 

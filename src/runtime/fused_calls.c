@@ -24,7 +24,7 @@ static mezzo_status count_readers(const mezzo_program *p, int **readers) {
     return MEZZO_OK;
 }
 
-// The second node is the only reader of the first one's result.
+// Returns whether the second node is the only reader of the first one's result.
 static bool is_private(const mezzo_graph *g, const mz_node *first, const mz_node *second, const int *readers) {
     for (int k = 0; k < first->n_out; ++k) {
         const int root = first->out[k] >= 0 ? mz_value_root(g, first->out[k]) : -1;

@@ -29,7 +29,7 @@ mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, bool train
         exchanged[k] = trains && mz_region_exchanged(params, k);
     }
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
-        const int index = mz_params_index(params, g, i); // -1: bind reports it
+        const int index = mz_params_index(params, g, i); // -1: binding reports the error
         region[i] = index >= 0 ? params->list[index].region : -1;
         at[i] = region[i] >= 0 ? params->list[index].offset - params->regions[region[i]].from : 0;
     }

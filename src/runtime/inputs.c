@@ -1,7 +1,7 @@
 // Checks a program's inputs before it runs: each is written at least once, and numbers of rows and classes exist.
 #include "runtime/program.h"
 
-// The op that reads these integers as row or class numbers, and how many there are.
+// Notes the op that reads these integers as numbers of rows or classes, and how many of them exist.
 static void limit(mz_input_rule *rule, const mezzo_graph *g, const mz_node *node) {
     const bool loss = node->op == MZ_OP_cross_entropy;
     const mz_shape *shape = &g->values[node->in[0]].shape;

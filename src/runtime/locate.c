@@ -14,8 +14,8 @@ static bool is_8bit(const mz_tensor *t) {
     return is_float(t) && mezzo_dtype_size(t->dtype) == 1;
 }
 
-// Counts NaN and infinities among 8-bit data, on the host. `inspect` has no kernels for them, and their range would
-// need their scales.
+// Counts NaN and infinities among 8-bit data, on the host. `inspect` has no kernels for 8 bits, whose range would need
+// their scales.
 static mezzo_status inspect_quantized(mezzo_program *p, const mz_tensor *t, mz_inspection *out) {
     const int64_t n = mz_shape_count(&t->shape);
     const size_t bytes = mz_tensor_bytes_stored(t);
@@ -34,7 +34,7 @@ static mezzo_status inspect_quantized(mezzo_program *p, const mz_tensor *t, mz_i
     return status;
 }
 
-// Counts up to MZ_MAX_IN float tensors, and finds ranges of those with more than 8 bits.
+// Counts bad numbers of up to MZ_MAX_IN float tensors, and finds the ranges of those with more than 8 bits.
 mezzo_status mz_program_inspect(mezzo_program *p, const mz_tensor *tensors, int n, float limit, mz_inspection *out) {
     if (p->inspection == NULL)
         MEZZO_TRY(p->device->backend->alloc(p->device, MZ_MAX_IN * sizeof *p->inspection, (void **)&p->inspection));
@@ -81,7 +81,7 @@ static mz_located_tensor tensor_at(const mezzo_program *p, size_t call, bool out
     return seen;
 }
 
-// A parameter or input that an op reads and no op wrote. Values that ops wrote were inspected then.
+// Checks a parameter or input that an op reads and no op wrote; values that ops wrote were inspected then.
 static void check_sources(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_located *out) {
     const mezzo_graph *g = p->c.graph;
     const mz_node *n = &g->nodes[p->c.node[call]];
@@ -110,7 +110,7 @@ static void keep_inputs(const mezzo_program *p, size_t call, const mz_inspection
             out->in[out->n_in++] = tensor_at(p, call, false, k, &ins[k]);
 }
 
-// The tensors that a call reads or writes, without padding, which the call itself may treat as data.
+// Lists the tensors that a call reads or writes, without padding, which the call may treat as data.
 static void inspected_tensors(const mezzo_program *p, size_t call, bool outputs, mz_tensor out[MZ_MAX_IN]) {
     const mz_node *n = &p->c.graph->nodes[p->c.node[call]];
     for (int k = 0; k < (outputs ? n->n_out : n->n_in); ++k)
@@ -122,7 +122,7 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limi
     mz_tensor tensors[MZ_MAX_IN];
     mz_call *call = &p->c.calls[i];
     bool forward = p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD;
-    if (p->c.graph->nodes[p->c.node[i]].gathers > 0) // its readers name the bad parameter
+    if (p->c.graph->nodes[p->c.node[i]].gathers > 0) // the readers of the region name the bad parameter
         return mz_program_run_call(p, i, fresh);
     inspected_tensors(p, i, false, tensors);
     MEZZO_TRY(mz_program_inspect(p, tensors, call->n_in, 0, ins));
@@ -144,7 +144,7 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limi
     return out->parameter ? MEZZO_OK : mz_program_sample(p, i, forward ? limit : 0, &out->sample);
 }
 
-// *fresh: gradients must be written, because other values use their memory.
+// Starts a micro step. *fresh: gradients must be written, because other values use their memory.
 static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, bool *fresh) {
     MEZZO_TRY(mz_program_fresh(p, fresh));
     *fresh = *fresh && (p->c.plan.gradients > 0 || p->params->scattered);
@@ -166,7 +166,7 @@ mezzo_status mz_program_locate(mezzo_program *p, const mezzo_scaler *scaler, uin
     return MEZZO_OK;
 }
 
-// --- in words ------------------------------------------------------------------------------------------------------
+// --- descriptions ---------------------------------------------------------------------------------------------------
 static void add(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void add(char *out, size_t size, const char *fmt, ...) {
     const size_t used = strlen(out);

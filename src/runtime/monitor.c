@@ -1,9 +1,9 @@
-// Samples values while a program runs, without waiting: it adds an `inspect` to its calls, which a captured step
-// contains.
+// Samples values while a program runs, without waiting: it adds an `inspect` to the program's calls, which a captured
+// step then contains.
 #include "runtime/program.h"
 #include "backend/inspect.h"
 
-// The last call that writes the loss. A head in blocks adds to it.
+// Finds the last call that writes the loss; a head in blocks adds to it several times.
 static bool find_loss(const mezzo_program *p, size_t *call) {
     const mezzo_graph *g = p->c.graph;
     bool found = false;
@@ -22,7 +22,7 @@ static bool is_float(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16 || dtype == MEZZO_F64;
 }
 
-// The first output of a call, if its memory is its own and its format is a float; else -1.
+// Returns the first output of a call, if it has memory of its own and a float format; else -1.
 static int own_output(const mezzo_program *p, size_t call) {
     const mezzo_graph *g = p->c.graph;
     const mz_node *n = &g->nodes[p->c.node[call]];
@@ -46,7 +46,7 @@ static mezzo_status find_read_after(const mezzo_program *p, size_t call, bool **
     return MEZZO_OK;
 }
 
-// Picks `want` of n candidates, evenly spread and in their order.
+// Picks `want` of n candidates, evenly spaced and in their order.
 static int spread(size_t *list, int n, int want) {
     if (want >= n)
         return n;
@@ -55,7 +55,7 @@ static int spread(size_t *list, int n, int want) {
     return want;
 }
 
-// The forward calls whose output backward still reads, so that it exists when the loss does.
+// Chooses forward calls whose output backward still reads, so that it exists when the loss does.
 static mezzo_status choose_forward(const mezzo_program *p, size_t loss, int want, size_t *calls, int *chosen) {
     int n = 0;
     bool *read;
@@ -123,7 +123,7 @@ static mezzo_status place_monitors(mezzo_program *p, const mz_monitor_options *o
         add_tensor(p, w, backward[i], false);
         MEZZO_TRY(finish(p, w, p->n_monitored - 1, o, false));
     }
-    // Sorts by `after`: a head in blocks has backward calls before the loss is whole.
+    // Sorts by `after`, because a head in blocks has backward calls before the loss is complete.
     for (size_t i = 0; i + 1 < p->n_monitors && p->monitors[i].after > p->monitors[i + 1].after; ++i) {
         mz_monitor swap = p->monitors[i];
         p->monitors[i] = p->monitors[i + 1];

@@ -19,13 +19,13 @@ static int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
-// The random streams in use: an open hash table of their low 31 bits with the highest bit set. 0: empty.
+// A set of the random streams in use: an open hash table of their low 31 bits with the highest bit set; 0: empty.
 typedef struct key_set {
     uint32_t *slots;
     size_t cap;
 } key_set;
 
-static bool take_key(key_set *set, uint32_t key) { // false: the key is in use
+static bool take_key(key_set *set, uint32_t key) { // returns false where the key is in use
     const uint32_t want = key | 0x80000000u;
     size_t at = want;
     while (set->slots[at & (set->cap - 1)] != 0 && set->slots[at & (set->cap - 1)] != want)
@@ -35,7 +35,7 @@ static bool take_key(key_set *set, uint32_t key) { // false: the key is in use
     return !taken;
 }
 
-// A parameter's random stream is the hash of its name, or the next number whose low 31 bits are free.
+// Sets each parameter's random stream: the hash of its name, or the next number whose low 31 bits are free.
 static mezzo_status settle_keys(mezzo_params *params) {
     key_set set = {.cap = 64};
     while (set.cap < 2 * params->n)
@@ -52,7 +52,7 @@ static mezzo_status settle_keys(mezzo_params *params) {
     return MEZZO_OK;
 }
 
-// Returns x if it is within 3 deviations, else the first redrawn number that is.
+// Returns x if it is within 3 standard deviations, else the first redrawn number that is.
 static float within(mz_philox_key key, uint64_t block, int lane, float x) {
     while (x < -3 || x > 3) {
         uint32_t words[4];
@@ -65,8 +65,8 @@ static float within(mz_philox_key key, uint64_t block, int lane, float x) {
     return x;
 }
 
-// Draws elements [first, first + count); first is a multiple of 4. Each block of four has its own draw, so the number
-// of threads changes nothing.
+// Draws elements [first, first + count); first is a multiple of 4. Each block of four has a draw of its own, so the
+// number of threads does not change the result.
 static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count, float *out) {
     mz_philox_key key = {seed, 0, p->key};
 #pragma omp parallel for schedule(static) if (count >= 1 << 16)
@@ -86,8 +86,8 @@ static void draw(const mz_param *p, uint64_t seed, int64_t first, int64_t count,
 }
 
 // --- masters as they are stored ------------------------------------------------------------------------------------
-// A view of a parameter's elements from `first` in a flat buffer where element 0 lies, or would lie, at `place`.
-// Sharded parameters have no padding between elements.
+// Views a parameter's elements from `first` in a flat buffer in which element 0 lies, or would lie, at `place`. Sharded
+// parameters have no padding between elements.
 static mezzo_status read_at(const mezzo_params *params, const mz_param *p, const void *flat, int64_t place, size_t size,
                             int64_t first, int64_t count, void *out) {
     const char *at = flat;
@@ -106,11 +106,11 @@ static mezzo_status write_at(const mezzo_params *params, const mz_param *p, void
     return mz_stored_write(params->device, &p->layout, at + place * (int64_t)size, size, first, count, values);
 }
 
-static int64_t low_place(const mz_param *p) { // elements into the master buffer
+static int64_t low_place(const mz_param *p) { // returns the parameter's first element in the master buffer
     return p->low_offset / (int64_t)sizeof(uint16_t);
 }
 
-static float float_at(const void *values, int64_t i) { // of any alignment
+static float float_at(const void *values, int64_t i) { // reads a float at any alignment
     float x;
     memcpy(&x, (const char *)values + (size_t)i * sizeof x, sizeof x);
     return x;
@@ -161,14 +161,15 @@ mezzo_status mz_params_read_range(const mezzo_params *params, int index, int64_t
     return status;
 }
 
-// Masters go to the device in pieces, because fresh host pages for every parameter cost as much as drawing it.
+// Writes masters to the device in pieces of this many elements, because fresh host pages for every parameter cost as
+// much as drawing it.
 #define WRITTEN_PIECE (((int64_t)1 << 20) - 4)
 
 static int64_t piece_of(int64_t count) {
     return count < WRITTEN_PIECE ? count : WRITTEN_PIECE;
 }
 
-// Allocates the halves of a piece; NULL where masters are FP32, which have none.
+// Allocates the halves of a piece; NULL where masters are FP32, which have no halves.
 static mezzo_status take_halves(const mz_param *p, int64_t piece, uint16_t **out) {
     *out = p->master == MEZZO_MASTER_FP32 ? NULL : mz_alloc(2 * (size_t)piece, sizeof **out);
     if (p->master != MEZZO_MASTER_FP32 && *out == NULL)
@@ -176,7 +177,7 @@ static mezzo_status take_halves(const mz_param *p, int64_t piece, uint16_t **out
     return MEZZO_OK;
 }
 
-// Writes elements [first, first + count), which are all in this process, from `values`.
+// Writes elements [first, first + count), all of which this process has, from `values`.
 static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t first, int64_t count,
                                 const void *values, uint16_t *halves) {
     if (halves != NULL)
@@ -200,10 +201,10 @@ mezzo_status mz_params_write_master(mezzo_params *params, int index, const void 
 }
 
 // Draws this process's elements of a parameter. With `repeats` one piece serves for all; its size is no multiple of a
-// row, so rows differ.
+// row, so that rows differ.
 static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t seed, bool repeats) {
     if (p->init.kind == MEZZO_INIT_ZERO || p->own == 0)
-        return MEZZO_OK; // device memory starts as zero
+        return MEZZO_OK; // the device's memory is zero at first
     const int64_t end = p->first + p->own, piece = piece_of(p->own);
     float *values = mz_alloc((size_t)piece, sizeof *values);
     uint16_t *halves = NULL;
@@ -225,13 +226,13 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
     return status;
 }
 
-// A parameter that a matmul-class op reads may need a low copy.
+// Returns the parameter that a value is; a parameter that a matmul-class op reads may need a low copy.
 static int param_of(const mezzo_graph *g, int value) {
     const int param = value >= 0 && g->values[value].kind == MZ_VALUE_PARAM ? g->values[value].param : -1;
     return param >= 0 && g->params[param].value == value ? param : -1;
 }
 
-// Gives each parameter that products read a place among the low copies, by number_low_copies, and finds the experts.
+// Gives each parameter that products read a place among the low copies (number_low_copies), and finds the experts.
 static void find_readers(mezzo_params *params, const mezzo_graph *g) {
     for (size_t i = 0; i < params->n; ++i)
         params->list[i].low_copy_slot = -1;
@@ -252,11 +253,11 @@ static void free_specs(mezzo_params *params) {
     mz_names_free(&params->names);
 }
 
-// Stores a parameter as its axes say, but without padding where update kernels or ranks' shards cannot follow it.
+// Stores a parameter as its axes are, but without padding where update kernels or ranks' shards cannot follow it.
 static void store(mz_param *p, const mz_storage *storage, bool cut) {
     p->storage = *storage;
     bool followed = mz_layout_of(&p->shape, storage, &p->layout);
-    bool apart = p->layout.width != 0 && p->layout.width < p->count; // padding between elements
+    bool apart = p->layout.width != 0 && p->layout.width < p->count; // it has padding between elements
     if (!followed || (cut && apart)) {
         p->storage = (mz_storage){0};
         p->layout = (mz_layout){0};
@@ -290,7 +291,7 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
     return settle_keys(params);
 }
 
-// A parameter has no low copy where products read it with scales and nothing reads its low copy.
+// Removes a parameter's low copy where products read it with scales and nothing reads the low copy.
 static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
     for (size_t i = 0; i < cast->n_nodes; ++i) {
         const int param = cast->nodes[i].op == MZ_OP_quantize ? param_of(cast, cast->nodes[i].in[0]) : -1;
@@ -299,8 +300,8 @@ static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
     }
 }
 
-// Decides each master's format and which parameters have low copies: autocast knows from what the program reads under
-// its options.
+// Decides each master's format and which parameters have low copies: autocast knows what the program reads under its
+// options.
 static void settle_formats(mezzo_params *params, const mezzo_graph *cast) {
     for (size_t i = 0; i < params->n; ++i)
         params->list[i].master = mz_master_of(cast, i, params->master_format, NULL);
@@ -541,7 +542,7 @@ static mezzo_status check_trained(const mezzo_params *params, int index) {
 mezzo_status mezzo_params_read_grad(const mezzo_params *params, int index, float *out) {
     MZ_REQUIRE(params, out);
     MEZZO_TRY(check_trained(params, index));
-    if (params->grads_stale) { // all gradients are 0
+    if (params->grads_stale) { // all gradients count as zero
         memset(out, 0, (size_t)params->list[index].count * sizeof *out);
         return MEZZO_OK;
     }
@@ -678,7 +679,7 @@ mz_tensor mz_params_grad(const mezzo_params *params, int index) {
     return tensor_at(&params->list[index], params->grad + params->list[index].offset, MEZZO_F32);
 }
 
-// Returns what is here of a parameter whose element 0 lies, or would lie, at element `place` of a flat buffer.
+// Returns this process's part of a parameter whose element 0 lies, or would lie, at element `place` of a flat buffer.
 static mz_tensor own_at(const mz_param *p, void *flat, int64_t place, mezzo_dtype dtype) {
     mz_tensor t = tensor_at(p, (char *)flat + (place + p->first) * (int64_t)mezzo_dtype_size(dtype), dtype);
     if (p->region >= 0)

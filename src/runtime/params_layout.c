@@ -1,5 +1,5 @@
-// Lays out masters, gradients, moments and low copies in flat buffers, and cuts these for ranks into regions with one
-// shard a rank.
+// Lays out masters, gradients, moments and low copies in flat buffers, and divides these into regions with one shard a
+// rank.
 #include "runtime/params_layout.h"
 
 static int64_t round_up(int64_t n, int64_t to) {
@@ -11,7 +11,7 @@ static bool has_low_master(const mz_param *p) {
 }
 
 // --- one process -----------------------------------------------------------------------------------------------------
-// Frozen masters lie after all others, where no gradient lies; FP32 ones come first among them.
+// Places frozen masters after all others, where no gradient lies; FP32 ones come first among them.
 static void lay_out_frozen(mezzo_params *params) {
     if (params->n_trained == params->n)
         return;
@@ -34,7 +34,7 @@ static void lay_out_frozen(mezzo_params *params) {
     }
 }
 
-// FP32 masters lie at the gradients' places; the low halves of the others come after them.
+// Places FP32 masters like their gradients; the low halves of the others come after them.
 static void lay_out_whole(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
         for (size_t i = 0; i < params->n; ++i) {
@@ -56,8 +56,8 @@ static void lay_out_whole(mezzo_params *params) {
 }
 
 // --- ranks ---------------------------------------------------------------------------------------------------------
-// A region's length is a multiple of this number of elements, so shards are whole norm blocks and the length is the
-// same for 1, 2, 4 and 8 ranks.
+// Returns the unit of a region's length in elements: shards are whole norm blocks, and the length is the same for 1, 2,
+// 4 and 8 ranks.
 static int64_t region_unit(const mezzo_params *params) {
     int64_t eights = 8;
     while (eights % params->ranks != 0)
@@ -72,7 +72,7 @@ static void close_region(mezzo_params *params, int64_t from) {
         params->regions[params->n_regions++] = (mz_region){.from = from, .shard = (params->elements - from) / ranks};
 }
 
-// Cuts regions to at most this number of elements; parameters keep their places.
+// Divides regions into pieces of at most this many elements; parameters keep their places.
 static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
     const int64_t ranks = params->ranks, unit = region_unit(params);
     const int64_t most = elements > unit ? elements / unit * unit : unit;
@@ -96,7 +96,7 @@ static mezzo_status cut_regions(mezzo_params *params, int64_t elements) {
     return MEZZO_OK;
 }
 
-// Frozen parameters' low copies lie after all others, whole on every rank.
+// Places frozen parameters' low copies after all others, whole on every rank.
 static void lay_out_frozen_low_copies(mezzo_params *params, int64_t from) {
     for (size_t i = 0; i < params->n; ++i) {
         mz_param *p = &params->list[i];
@@ -108,7 +108,7 @@ static void lay_out_frozen_low_copies(mezzo_params *params, int64_t from) {
     params->low_copy_elements = from;
 }
 
-// Puts a parameter's gradients, FP32 masters, low halves and low copies at parallel places, so their shards match.
+// Gives a parameter's gradients, FP32 masters, low halves and low copies parallel places, so that their shards match.
 // There are two regions: FP32 masters, and others.
 static void lay_out_cut(mezzo_params *params) {
     for (int pass = 0; pass < 2; ++pass) {
@@ -134,13 +134,13 @@ static void lay_out_cut(mezzo_params *params) {
 }
 
 // --- ranks that have parameters in shards ---------------------------------------------------------------------------
-// A region has one kind of parameters: FP32 masters without low copies, FP32 masters with them, or others.
+// A region has one kind of parameters: FP32 masters without low copies, FP32 masters with low copies, or others.
 enum { KINDS = 3 };
 static int kind_of(const mz_param *p) {
     return has_low_master(p) ? 2 : p->low_copy_slot >= 0 ? 1 : 0;
 }
 
-// Makes a region of a parameter of experts, which ends where the parameter does.
+// Makes a region of one parameter of experts, which ends where the parameter does.
 static mezzo_status add_exchanged(mezzo_params *params, mz_param *p) {
     const int64_t ranks = params->ranks, shard = p->stored / ranks;
     if (p->shape.dim[0] % ranks != 0)
@@ -204,7 +204,7 @@ static void count_norm_blocks(mezzo_params *params) {
 }
 
 static mezzo_status lay_out_shards(mezzo_params *params, int64_t region) {
-    int64_t ends[KINDS]; // ends of shards
+    int64_t ends[KINDS]; // where shards end
     size_t cap = 0;
     for (int kind = 0; kind < KINDS; ++kind) {
         MEZZO_TRY(add_regions(params, kind, region, &cap));
@@ -222,7 +222,8 @@ static mezzo_status lay_out_shards(mezzo_params *params, int64_t region) {
     return MEZZO_OK;
 }
 
-// A parameter lies in one region, so one number says where its elements would be in a buffer of shards.
+// Finds this process's elements. A parameter lies in one region, so one number says where its elements would be in a
+// buffer of shards.
 static void find_own(mezzo_params *params, mz_param *p) {
     for (int k = 0; k < params->n_regions; ++k)
         if (mz_region_has(params, &params->regions[k], p)) {

@@ -9,7 +9,7 @@ mz_storage_options mz_storage_options_of(const mezzo_device *device) {
     return (mz_storage_options){device->storage, device->backend->takes_padding};
 }
 
-// Parameters that are there say how they are stored.
+// Copies how existing parameters are stored.
 static void find_stored(const mezzo_params *params, mezzo_graph *g) {
     for (size_t i = 0; params && i < g->n_params; ++i) {
         int index = mz_params_index(params, g, i);
@@ -63,7 +63,8 @@ bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g) {
     return b->many_summed == 0 || most < b->many_summed;
 }
 
-// Returns whether activations' results are made again. Light recomputation would repeat them in passes of their own.
+// Returns whether backward recomputes activations' results. Light recomputation would repeat them in calls of their
+// own.
 static bool worth_remaking(const mezzo_device *device, const mezzo_program_options *options, const mezzo_graph *g) {
     const mz_backend *b = device->backend;
     return mz_extra_kernel(device, MZ_OP_linear_dx) != NULL &&
@@ -95,8 +96,8 @@ static mezzo_status pass_gather(mezzo_graph *g, const mz_target *t) {
     return mz_params_gather(t->params, t->device->backend->capture_stream != NULL, !t->options->forward_only, g);
 }
 
-// Gradients of weights run on a second stream where products are so small that one alone does not fill the device. 30
-// GFLOP are 40 µs of a card that does 700 TFLOP/s.
+// Weights' gradients run on a second stream where one product is too small to fill the device: 30 GFLOP are 40 µs of a
+// card that does 700 TFLOP/s.
 #define SMALL_PRODUCT 3e10
 static bool worth_streams(const mezzo_device *device, const mezzo_graph *g) {
     double operations = 0;
@@ -116,8 +117,8 @@ static mezzo_status pass_streams(mezzo_graph *g, const mz_target *t) {
     return worth_streams(t->device, g) ? mz_graph_stream(g, &t->compiled->placed) : MEZZO_OK;
 }
 
-// Finds the places of gradients that hold nothing before their first writer runs. Padding must stay zero, and not every
-// kernel that writes a gradient writes its padding.
+// Finds the places of gradients that hold nothing before their first writer runs. Padding must stay zero, and some
+// kernels write a gradient without its padding.
 static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
     *room = (mz_gradient_room){.offset = mz_alloc(g->n_params + 1, sizeof *room->offset),
                                .bytes = (size_t)params->elements * sizeof(float)};

@@ -14,8 +14,8 @@ static mezzo_status check_options(const mezzo_program_options *o) {
     return MEZZO_OK;
 }
 
-// params: the program's parameters, or their layout. A sketch only counts memory: it keeps two calls, because the calls
-// of a head in many blocks would take gigabytes.
+// Compiles a graph. params: the program's parameters, or their layout. A sketch only counts memory and keeps two calls,
+// because the calls of a head in many blocks would take gigabytes.
 static mezzo_status compile(mezzo_device *device, const mezzo_params *params, const mezzo_graph *graph,
                             const mezzo_program_options *options, bool sketch, mz_compiled *c) {
     *c = (mz_compiled){.sketch = sketch};
@@ -26,8 +26,8 @@ static mezzo_status compile(mezzo_device *device, const mezzo_params *params, co
     return status;
 }
 
-// A program gains by an overlapped update when it has few rows: the update moves the weights' bytes, and forward's work
-// is weights times rows.
+// Returns whether a program gains by an overlapped update. It does where it has few rows: the update moves the weights'
+// bytes, and forward's work is weights times rows.
 static bool worth_overlap(const mz_backend *b, const mz_compiled *c) {
     return c->stream != NULL && mz_program_rows(c->graph) <= b->few_rows;
 }
@@ -61,7 +61,7 @@ void mezzo_program_memory(const mezzo_program *program, mezzo_memory *out) {
     params_report(program->params, out);
 }
 
-// Makes low copies in each format in which the graph reads parameters.
+// Returns the bytes of the low copies in each format in which the graph reads parameters.
 static size_t low_copy_bytes(const mezzo_params *params, const mezzo_graph *g) {
     bool read[MEZZO_DTYPE_COUNT] = {false};
     size_t n = 0;
@@ -97,7 +97,7 @@ mezzo_status mezzo_plan_memory(mezzo_device *device, const mezzo_graph *graph, c
     return mz_plan_memory(device, graph, options, MEZZO_MASTER_FP32, NULL, out);
 }
 
-static size_t own_bytes(const mezzo_memory *m) { // the bytes that the program allocates
+static size_t own_bytes(const mezzo_memory *m) { // returns the bytes that the program allocates
     return m->activations + m->workspace + m->inputs;
 }
 
@@ -111,7 +111,7 @@ static size_t recomputed_bytes(const mz_compiled *c) {
     return bytes;
 }
 
-// Says what would fit: the program with recompute, if that was not asked for, or a smaller batch.
+// Adds to the error what would fit: the program with recompute, if that was not asked for, or a smaller batch.
 static void advise_smaller(const mezzo_program *p, const mezzo_graph *graph, const mezzo_program_options *options,
                            const mezzo_memory *m, size_t room, char *text, size_t size) {
     mz_compiled again;
@@ -162,7 +162,7 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     const mz_backend *b = p->device->backend;
     MEZZO_TRY(b->describe(p->device, &info));
     mezzo_program_memory(p, &m);
-    size_t there = info.memory_free ? 0 : m.masters + m.gradients; // already part of the memory in use
+    size_t there = info.memory_free ? 0 : m.masters + m.gradients; // the memory in use includes these already
     size_t limit = info.memory_free ? info.memory_free : info.memory_total;
     if (limit && own_bytes(&m) + there > limit)
         return too_large(p, graph, options, &m, &info);
@@ -176,7 +176,7 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
     if (status == MEZZO_OK)
         status = b->alloc(p->device, sizeof *p->one, (void **)&p->one);
     if (status == MEZZO_ERR_MEMORY &&
-        (limit == 0 || own_bytes(&m) + there > limit / 4)) // else other memory is exhausted
+        (limit == 0 || own_bytes(&m) + there > limit / 4)) // else other allocations exhaust the memory
         return too_large(p, graph, options, &m, &info);
     MEZZO_TRY(status);
     p->rng = (mz_rng_state *)(void *)p->inputs;
@@ -219,7 +219,7 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, v
                        "parameter %s has no fp32 master, which this program reads: use precision bf16 for it, or fp32 "
                        "masters",
                        spec->name);
-    const bool own = v->shape.dim[0] != param->shape.dim[0]; // exchanged experts: this rank's shard
+    const bool own = v->shape.dim[0] != param->shape.dim[0]; // these are the exchanged experts of this rank's shard
     if (v->kind == MZ_VALUE_PARAM) {                         // sharded: the plan places the gathered regions
         const int64_t at = own ? param->place + param->first : param->offset;
         *out = param->region >= 0 && !own ? NULL : p->params->master + at;
@@ -228,7 +228,7 @@ static mezzo_status bind_param(mezzo_program *p, const mz_value *v, bool read, v
             MEZZO_ERR_INVALID,
             "parameter %s is frozen in its mezzo_params, and this graph trains it: freeze it in the graph too",
             spec->name);
-    } else if (v->kind == MZ_VALUE_GRAD) { // scattered: the plan places it
+    } else if (v->kind == MZ_VALUE_GRAD) { // scattered: the plan places the gradient
         *out = p->params->scattered ? NULL : p->params->grad + param->offset;
     } else {
         const mz_low_copy *low_copy;
@@ -261,7 +261,7 @@ static mezzo_status bind_sources(mezzo_program *p, char *state, const bool *read
         } else if (v->kind != MZ_VALUE_TEMP && v->kind != MZ_VALUE_QUANTIZED) {
             MEZZO_TRY(bind_param(p, v, read[i], &p->address[i]));
         }
-        if (p->c.plan.offset[i] != SIZE_MAX) { // scattered gradients too
+        if (p->c.plan.offset[i] != SIZE_MAX) { // this includes scattered gradients
             size_t at = p->c.plan.offset[i], gradients = p->c.plan.gradients;
             p->address[i] = at < gradients ? (char *)p->params->grad + at : (char *)p->arena + (at - gradients);
         }
@@ -289,7 +289,7 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
     return MEZZO_OK;
 }
 
-// Its data and its scales; -1: left alone.
+// Sets the addresses of a value's data and scales; -1: leaves the tensor alone.
 static void place_tensor(const mezzo_program *p, int value, mz_tensor *t) {
     if (value < 0)
         return;
@@ -327,8 +327,8 @@ int mz_value_root(const mezzo_graph *g, int value) {
     return value;
 }
 
-// Finds parameters without a gradient (a router's correction bias): a run that writes the others' gradients zeroes
-// theirs.
+// Finds parameters without a gradient, such as a router's correction bias: a run that writes the others' gradients
+// zeroes theirs.
 static mezzo_status find_silent(mezzo_program *p) {
     const mezzo_graph *g = p->c.graph;
     const mezzo_params *params = p->params;

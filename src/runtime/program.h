@@ -1,4 +1,4 @@
-// Code that runs a program, samples its values or locates its first bad one sees it from the inside.
+// Declares a program's members, for code that runs it, samples its values or locates its first bad value.
 #ifndef MZ_PROGRAM_H
 #define MZ_PROGRAM_H
 
@@ -6,20 +6,21 @@
 #include "graph/graph.h"
 #include "backend/inspect.h"
 
-// A call adds to some parameter gradients, and may be the first in the program to write them.
+// Says that a call adds to some parameter gradients, and that it may be the first in the program to write them.
 enum { MZ_USE_ADDS = 1, MZ_USE_FIRST = 2 };
 
 typedef struct mz_compiled {
     mezzo_graph *graph;
     mz_plan plan;
-    bool sketch;           // for its memory alone
-    mz_call *calls;        // one a node that runs; of a sketch the last two: mz_compiled_call
-    mz_prepared *prepared; // per call: its kernel, ready
-    mz_prepared *writing;  // per call that adds to gradients: the same, ready to write them; kernel NULL: it cannot
+    bool sketch;           // made to count its memory alone
+    mz_call *calls;        // one for each node that runs; a sketch has the last two: mz_compiled_call
+    mz_prepared *prepared; // per call: its prepared kernel
+    mz_prepared *writing;  // per call that adds to gradients: the same kernel, prepared to write them; kernel NULL: it
+                           // cannot
     int *node;             // per call: its node
     unsigned char *use;    // per call: how it uses parameter gradients
     bool overwrites;       // every kernel that adds to gradients can also write them
-    bool covers;           // calls write each gradient whole, so the first run can overwrite
+    bool covers;           // calls write each gradient whole, so that the first run can overwrite
     bool gathers;          // some calls gather parameters from shards
     size_t n_calls;
     size_t workspace;      // bytes: the largest of all kernels on stream 0
@@ -33,17 +34,18 @@ static inline mz_call *mz_compiled_call(const mz_compiled *c, size_t i) {
     return &c->calls[c->sketch ? i % 2 : i];
 }
 
-// A run captured as a device's graph. Runs of kind ADDS add to gradients; WRITES is the first run after they were
-// zeroed; DEFERRED is the same with deferred calls on another stream. Each exists with and without `post_gradient`.
+// A run that was captured as a device's graph. Runs of kind ADDS add to gradients; WRITES is the first run after
+// gradients were zeroed; DEFERRED is the same with deferred calls on another stream. Each exists with and without
+// `post_gradient`.
 enum { MZ_RUN_ADDS, MZ_RUN_WRITES, MZ_RUN_DEFERRED, MZ_RUN_KINDS };
 typedef struct mz_recording {
     void *graph;
-    void *scale;                          // the address its calls read
-    uint64_t deferred[MZ_DEFERRED_LISTS]; // mz_deferred.id of the lists in it; 0: none
-    bool seen;                            // it has run once, which loaded its kernels, so it can be captured
+    void *scale;                          // the address of the loss scale that its calls read
+    uint64_t deferred[MZ_DEFERRED_LISTS]; // mz_deferred.id of the lists that it contains; 0: none
+    bool seen;                            // it has run once, which loaded its kernels, so that it can be captured
 } mz_recording;
 
-// A monitor samples values while the program runs: an `inspect` after one of its calls.
+// Samples values while the program runs: an `inspect` after one of its calls.
 typedef struct mz_monitor {
     size_t after;
     mz_call call;
@@ -54,20 +56,20 @@ typedef struct mz_monitored { // one sampled tensor
     const char *op, *module, *phase;
     mezzo_dtype dtype;
     bool loss;
-    mz_inspection values; // of the last run
+    mz_inspection values; // counts and range in the last run
 } mz_monitored;
 
-typedef struct mz_input_rule { // inputs.c
-    const char *op;            // reads the input's integers as indices of rows or classes; NULL: none
+typedef struct mz_input_rule { // what an input may hold (inputs.c)
+    const char *op;            // the op that reads the input's integers as indices of rows or classes; NULL: none
     int64_t below;             // the number of rows or classes
-    bool ignores;              // `ignored` is allowed too
+    bool ignores;              // `ignored` is allowed, too
     int32_t ignored;
     bool written;
 } mz_input_rule;
 
 #define MZ_INPUTS_AT 64 // bytes: inputs lie after the random state
 
-// A program with a hook runs call by call and calls the hook after each. Tests use it to put faults in.
+// Is called after each call of a program, which then runs call by call. Tests inject faults with it.
 typedef mezzo_status (*mz_program_hook)(void *user, mezzo_program *program, size_t call);
 
 struct mezzo_program {
@@ -76,73 +78,73 @@ struct mezzo_program {
     mezzo_program_options options; // without the overrides
     mz_compiled c;
     void *arena, *workspace;
-    char *inputs;                  // device: the random state, then every input; one copy brings both
+    char *inputs;                  // on the device: the random state, then every input; one copy transfers both
     char *host_inputs;             // the next run copies them to the device
     bool written;                  // inputs have changed since the last run
-    mz_input_rule *rules;          // by value
+    mz_input_rule *rules;          // per value
     bool ready;                    // every input was written
-    char *state;                   // device: inputs that runs write; NULL: another program owns them
-    mz_rng_state *rng;             // device: the beginning of `inputs`
-    float *one;                    // device: the scale of a run without a scaler
-    void **address;                // per value
+    char *state;                   // on the device: inputs that runs write; NULL: another program owns them
+    mz_rng_state *rng;             // on the device: the beginning of `inputs`
+    float *one;                    // on the device: the scale of a run without a scaler
+    void **address;                // per value: its device address
     const mz_fused_kernel **pairs; // per call: the kernel that runs it and the next; NULL: none
     bool *silent;                  // per parameter: no call writes its gradient, so the first run zeroes it
     mz_recording recordings[2 * MZ_RUN_KINDS];
     mz_call_list post_gradient;  // calls that wait for gradients, in the order in which gradients are finished
-    size_t *post_gradient_after; // per call of `post_gradient`: it follows this call of the program
-    bool finishing;              // the run under way is a step's last: `post_gradient` runs
-    void *staging;               // host: for outputs that need converting; grown on first use
+    size_t *post_gradient_after; // per call of `post_gradient`: the call of the program that it follows
+    bool finishing;              // the present run is a step's last one, in which `post_gradient` runs
+    void *staging;               // on the host: for outputs that need converting; it grows when used
     size_t staging_bytes;
     mz_monitor *monitors; // in order of `after`
     size_t n_monitors;
-    mz_monitored *monitored;   // host, one for each tensor of each monitor
-    mz_inspection *inspected;  // device, likewise
-    mz_inspection *inspection; // device [MZ_MAX_IN]: mz_program_locate's
+    mz_monitored *monitored;   // on the host, one for each tensor of each monitor
+    mz_inspection *inspected;  // on the device, one for each tensor of each monitor
+    mz_inspection *inspection; // on the device [MZ_MAX_IN]: for mz_program_locate
     size_t n_monitored;
-    uint64_t scales_version; // the calls' attributes belong to this version of the table
+    uint64_t scales_version; // the version of the table that the calls' attributes belong to
     mz_program_hook hook;    // NULL: none
     void *hook_user;
-    bool hook_keeps_pairs; // the hook sees both calls of a pair after their one kernel; else they run apart
+    bool hook_keeps_pairs; // the hook sees both calls of a pair after their one kernel; else they run separately
 };
 
 // program.c
-void mz_program_bind(mezzo_program *program);                         // calls get the addresses of their values
-mz_tensor mz_program_tensor(const mezzo_program *program, int value); // as it is stored; -1: absent
+void mz_program_bind(mezzo_program *program);                         // gives calls the addresses of their values
+mz_tensor mz_program_tensor(const mezzo_program *program, int value); // the tensor as it is stored; -1: absent
 // quantized.c
 mezzo_status mz_program_bind_entry(mezzo_program *program, int value); // gives a value of kind ENTRY its address
 // Gives addresses, and memory where they have none, to values of kind QUANTIZED, whose entries have addresses.
 mezzo_status mz_program_bind_quantized(mezzo_program *program);
-// Before a run: makes each quantize measure where its entry has no history, and to record where the program trains.
+// Makes, before a run, each quantize measure where its entry has no history, and record where the program trains.
 mezzo_status mz_program_follow_scales(mezzo_program *program);
-// run.c
-// *fresh: a run that begins now writes gradients instead of adding to them. INVALID: it must write, but gradients
-// exist.
+// Finds, for run.c, whether a run that begins now writes gradients instead of adding to them. INVALID: it must write,
+// but gradients exist.
 mezzo_status mz_program_fresh(const mezzo_program *program, bool *fresh);
-mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh); // runs one call and the hook
-void mz_program_wrote_gradients(mezzo_program *program); // a caller of mz_program_run_call says that gradients exist
+mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh); // runs one call, and the hook
+void mz_program_wrote_gradients(mezzo_program *program); // called after mz_program_run_call: gradients exist now
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
-// fused_calls.c
-// Of neighbours that one kernel may run, the second's results must not lie in the first's memory.
-void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i); // of calls i and i + 1
-mezzo_status mz_program_find_fused(mezzo_program *program);                   // chooses the kernels
-// scattered.c
-// The parameter whose whole gradient a value is; -1: none, -2: the value is a slice of a gradient.
+// Declares fused_calls.c. Of neighbours that one kernel may run, the second's results must not lie in the first's
+// memory.
+void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i); // plans for calls i and i + 1
+mezzo_status mz_program_find_fused(mezzo_program *program);                   // chooses the kernels of pairs
+// Returns the parameter whose whole gradient a value is (scattered.c); -1: none, -2: the value is a slice of a
+// gradient.
 int mz_gradient_of(const mezzo_graph *graph, int value);
-// Plans a program with scattered gradients; lends: the memory of shards is free before their sums.
+// Plans a program with scattered gradients. lends: other values may use the memory of shards before gradients are
+// summed.
 mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *params, bool lends,
                                const mz_stream_plan *streams, mz_compiled *c);
-// passes.c
-// The largest number of rows of a linear layer, to compare with mz_backend.few_rows.
+// Returns the largest number of rows of a linear layer, to compare with mz_backend.few_rows (passes.c).
 int64_t mz_program_rows(const mezzo_graph *g);
-// A program of few rows keeps an activation's result where the product that would recompute it sums few numbers.
+// Returns whether a program of few rows keeps activations' results, where the product that would recompute them sums
+// few numbers.
 bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g);
 // choose.c
 void mz_call_of_node(const mezzo_device *device, const mezzo_graph *g, const mz_node *n, mz_call *call);
-// program.c
-// mezzo_plan_memory for any format of masters and for cut parameters; cut NULL: not cut.
+// Plans memory as mezzo_plan_memory does, for any format of masters and for divided parameters (program.c); cut NULL:
+// not divided.
 mezzo_status mz_plan_memory(mezzo_device *device, const mezzo_graph *graph, const mezzo_program_options *options,
                             mezzo_master master, const mz_cut *cut, mezzo_memory *out);
-// inputs.c: makes the rules of a graph's inputs, indexed by value [n]; checks and marks an input that is written; and
+// Declares inputs.c: makes the rules of a graph's inputs, by value [n]; checks and marks an input that is written; and
 // refuses (INVALID) to run with an input that was never written or a scaler of another device.
 mezzo_status mz_input_rules(const mezzo_graph *graph, size_t n, mz_input_rule **out);
 mezzo_status mz_input_take(mz_input_rule *rule, const char *name, const void *data, size_t n);
@@ -158,22 +160,22 @@ mezzo_status mz_program_add_after(mezzo_program *program, size_t after, const mz
 float *mz_program_gradient(const mezzo_program *program, int index);
 mezzo_status mz_program_region_writer(const mezzo_program *program, int region, size_t *after);
 size_t mz_program_last_writer(const mezzo_program *program, const void *from, const void *to);
-// mezzo_program_run for the last run of a step.
+// Runs a program as mezzo_program_run does, for the last run of a step.
 mezzo_status mz_program_run_last(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 
-// --- monitor.c: samples values without waiting ---------------------------------------------------------------------
+// --- monitor.c samples values without waiting -----------------------------------------------------------------------
 typedef struct mz_monitor_options {
-    mz_opt_state *state; // device; its `bad` gets MZ_BAD_LOSS and MZ_BAD_ACTIVATION
+    mz_opt_state *state; // on the device; its `bad` gets MZ_BAD_LOSS and MZ_BAD_ACTIVATION
     int activations;     // number of sampled forward values that backward still needs, at most MZ_MAX_IN - 1
     int64_t sample;      // number of elements of each; 0 = all
     float limit;         // magnitudes above it are bad; 0 = none
-    int gradients;       // number of sampled FP16 values of backward, for their underflow only
+    int gradients;       // number of sampled FP16 values of backward, whose underflow alone counts
 } mz_monitor_options;
 mezzo_status mz_program_monitor(mezzo_program *program, const mz_monitor_options *options);
-mezzo_status mz_program_read_monitored(mezzo_program *program); // fills monitored[].values; waits
+mezzo_status mz_program_read_monitored(mezzo_program *program); // fills monitored[].values, and waits for the device
 void mz_program_unmonitor(mezzo_program *program);
 
-// --- locate.c: the first bad value; checks everything, and waits ---------------------------------------------------
+// --- locate.c finds the first bad value: it checks every value and waits --------------------------------------------
 typedef struct mz_located_tensor { // one tensor of an op
     char slot[16];
     mezzo_dtype dtype;
@@ -181,37 +183,37 @@ typedef struct mz_located_tensor { // one tensor of an op
 } mz_located_tensor;
 typedef struct mz_located {
     bool found;
-    // The name of a parameter or input that was bad before any op wrote it. NULL: an op's output is bad.
+    // The parameter or input that was bad before any op wrote it. NULL: an op's output is bad.
     const char *source;
-    const char *op, *module, *phase, *rule; // the op that made it or read it first; rule: the reason for its dtypes
-    bool loss;                              // it is the loss
+    const char *op, *module, *phase, *rule; // the op that wrote it or first read it; rule: the reason for its dtypes
+    bool loss;                              // the bad value is the loss
     bool parameter;                         // the source is a parameter
-    int64_t sample;                         // the batch's sample with the first bad number, from 0; -1: unknown
+    int64_t sample;                         // the first sample of the batch with a bad number, from 0; -1: unknown
     mezzo_dtype compute;
     mz_located_tensor bad; // the output, or the source as the op reads it
     mz_located_tensor in[MZ_MAX_IN];
     int n_in;
 } mz_located;
-// Counts and ranges of n <= MZ_MAX_IN tensors of the device; those that are absent or hold integers count nothing, and
-// 8 bits have no range.
+// Counts bad numbers and finds ranges of n <= MZ_MAX_IN tensors of the device. Absent tensors and integers count as
+// nothing, and 8 bits have no range.
 mezzo_status mz_program_inspect(mezzo_program *program, const mz_tensor *tensors, int n, float limit,
                                 mz_inspection *out);
-// samples.c: the sample that has the first bad number of a call's outputs or, where these have none or are in no order
-// of samples, inputs; -1: not known. limit: as below.
+// Finds the sample that has the first bad number of a call's outputs or, where these have none or are in no order of
+// samples, of its inputs (samples.c); -1: not known. limit: as below.
 mezzo_status mz_program_sample(mezzo_program *program, size_t call, float limit, int64_t *sample);
-// One micro step, call by call, up to the first call with a bad value: NaN, infinite, or in forward above `limit` where
-// that is not 0. Parameter gradients are left as far as it came.
+// Runs one micro step, call by call, up to the first call with a bad value: NaN, infinite, or in forward above `limit`
+// where that is not 0. Parameter gradients stay as that call left them.
 mezzo_status mz_program_locate(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step,
                                float limit, mz_located *out);
-// Appended to `out` of `size` bytes: "3 NaN of 64"; "first in linear of h.0.mlp (forward), sample 2: output y (fp16)
-// has 3 NaN of 64; inputs …". sample: from 1; 0: not known.
+// Appends to `out` of `size` bytes: "3 NaN of 64"; "first in linear of h.0.mlp (forward), sample 2: output y (fp16) has
+// 3 NaN of 64; inputs …". sample: from 1; 0: not known.
 void mz_inspection_describe(const mz_inspection *values, char *out, size_t size);
 void mz_located_describe(const mz_located *located, int64_t sample, char *out, size_t size);
-bool mz_located_low(const mz_located *located); // computed or stored in fewer bits than FP32
+bool mz_located_low(const mz_located *located); // it was computed or stored in fewer bits than FP32
 
-// A forward program's numbers become a result only here: fails with NUMERIC where a number is not finite. The program
-// then runs again on the inputs that it has, and the error names the first op with a bad value and a way out.
-// read_finite: an FP32 output of `count` numbers. blame: for a caller that found one; `what`: "the loss".
+// Reads results of a forward program, and fails with NUMERIC where a number is not finite. The program then runs again
+// on its present inputs, and the error names the first op with a bad value and a remedy. read_finite: an FP32 output of
+// `count` numbers. blame: for a caller that found a bad number itself; `what`: "the loss".
 mezzo_status mz_program_read_finite(mezzo_program *program, const char *output, float *out, size_t count);
 mezzo_status mz_program_blame(mezzo_program *program, const char *what);
 

@@ -3,7 +3,7 @@
 #include "runtime/program.h"
 
 // --- the graph -----------------------------------------------------------------------------------------------------
-// Quantized data may have the master's layout: its rows and columns suit the device's 8-bit products.
+// Returns whether quantized data may have the master's layout: its rows and columns suit the device's 8-bit products.
 static bool is_aligned(const mezzo_params *params, const mz_param *p) {
     const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
     const int eight = params->device->storage.eight;
@@ -13,8 +13,8 @@ static bool is_aligned(const mezzo_params *params, const mz_param *p) {
            stored.dim[stored.rank - 2] % eight == 0;
 }
 
-// Quantized weights need a whole master in this process, and have its padding. Programs quantize sharded parameters,
-// and with recomputation all.
+// Keeps the quantized weights of masters that are whole in this process. Programs themselves quantize sharded
+// parameters and, with recomputation, all of them.
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     mz_keeping kept = {mz_alloc(g->n_params + 1, sizeof *kept.copied),
                        mz_alloc(g->n_params + 1, sizeof *kept.quantized)};
@@ -22,7 +22,7 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     if (kept.copied == NULL || kept.quantized == NULL)
         status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
-        const int index = mz_params_index(params, g, i); // -1: binding reports it
+        const int index = mz_params_index(params, g, i); // -1: binding reports the error
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
         kept.copied[i] = p == NULL || p->low_copy_slot >= 0;
         kept.quantized[i] = p != NULL && !params->requantizes && params->ranks == 0 && p->master == MEZZO_MASTER_FP32 &&
@@ -69,7 +69,7 @@ mezzo_status mz_program_bind_entry(mezzo_program *p, int value) {
     return MEZZO_OK;
 }
 
-// *out: the pointer to the data of a value of kind QUANTIZED. It is NULL where memory is missing.
+// Finds the pointer to the data of a value of kind QUANTIZED. It is NULL where the data have no memory yet.
 static mezzo_status find_quantized(mezzo_program *p, int value, void ***out) {
     const mezzo_params *params = p->params;
     const mz_value *v = &p->c.graph->values[value];
@@ -128,7 +128,7 @@ mezzo_status mz_program_bind_quantized(mezzo_program *p) {
 }
 
 // --- before a run --------------------------------------------------------------------------------------------------
-// Measures entries without a history, as a program's quantize does. The amax of frozen weights is recorded once.
+// Measures entries without a history, as a program's quantize does, and records the amax of frozen weights once.
 mezzo_status mz_params_settle_quantized(mezzo_params *params) {
     for (int i = 0; i < params->quantized.n; i++) {
         const mz_quantized *q = &params->quantized.list[i];
@@ -157,7 +157,8 @@ static void drop_recordings(mezzo_program *p) {
 
 mezzo_status mz_program_follow_scales(mezzo_program *p) {
     mz_scales *scales = &p->params->scales;
-    MEZZO_TRY(mz_scales_sync(p->device, scales)); // a validation too: what has a history by now is not measured anew
+    MEZZO_TRY(mz_scales_sync(p->device, scales)); // this also checks them: an entry that has a history by now is not
+                                                  // measured again
     MEZZO_TRY(mz_params_settle_quantized(p->params));
     if (p->scales_version == scales->version)
         return MEZZO_OK;

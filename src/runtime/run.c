@@ -66,7 +66,8 @@ static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) 
     return p->device->tracer == NULL ? launch(p, i, call) : launch_traced(p, i, call);
 }
 
-// The call writes its gradients instead of adding: the run is `fresh` and this call is the first to touch them.
+// Returns whether the call writes its gradients instead of adding: the run is `fresh` and this call is the first to
+// touch them.
 static bool overwrites(mezzo_program *p, size_t i, bool fresh) {
     mz_call *call = &p->c.calls[i];
     bool overwrite = fresh && (p->c.use[i] & MZ_USE_FIRST);
@@ -81,7 +82,7 @@ static void adds_again(mezzo_program *p, size_t i, bool overwrote) {
     call->state = p->c.prepared[i].state;
 }
 
-// Runs one call by `run`, or the pair that it belongs to.
+// Runs one call, or the pair that it belongs to, by the function `run`.
 static mezzo_status run_as(mezzo_program *p, size_t i, bool fresh,
                            mezzo_status (*run)(mezzo_program *, size_t, const mz_call *)) {
     const size_t last = p->pairs[i] != NULL ? i + 1 : i;
@@ -96,7 +97,7 @@ static mezzo_status run_alone(mezzo_program *p, size_t i, const mz_call *call) {
     return p->c.prepared[i].kernel->run(p->device, call);
 }
 
-// A repetition for diagnosis does not record magnitudes again.
+// Runs one call. A repetition for diagnosis does not record magnitudes again.
 mezzo_status mz_program_run_call(mezzo_program *p, size_t i, bool fresh) {
     const bool record = p->c.calls[i].attrs.record;
     p->c.calls[i].attrs.record = false;
@@ -128,7 +129,7 @@ static mezzo_status zero_silent(mezzo_program *p) {
     return MEZZO_OK;
 }
 
-// Call k of `post_gradient` runs in this run, directly after call i of the program.
+// Returns whether call k of `post_gradient` runs in this run, directly after call i of the program.
 static bool follows(const mezzo_program *p, size_t k, size_t i) {
     return p->finishing && k < p->post_gradient.n && p->post_gradient_after[k] == i;
 }
@@ -147,7 +148,8 @@ static mezzo_status run_calls(mezzo_program *p, bool fresh) {
     return MEZZO_OK;
 }
 
-// The calls of a capture in order: deferred calls, then the program's, each followed by its calls of `post_gradient`.
+// Holds the calls of a capture in order: deferred calls, then the program's, each followed by its calls of
+// `post_gradient`.
 typedef struct order {
     mz_stream_order streams;
     size_t ahead, n; // number of deferred calls, and of all calls
@@ -206,8 +208,8 @@ static mezzo_status clear_silent(mezzo_program *p, bool fresh, const order *o) {
     return b->capture_record(p->device, (int)o->n + 1);
 }
 
-// Captures each call on its stream. A call's event has the call's number; the beginning's has the next one after all
-// calls, and that of the cleared gradients, which are last on their stream, the one after it.
+// Captures each call on its stream. A call's event has the call's number; the event of the beginning has the next
+// number after all calls, and that of the cleared gradients, which are last on their stream, the number after it.
 static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *deferred, order *o) {
     const mz_backend *b = p->device->backend;
     size_t at = 0;
@@ -266,8 +268,9 @@ static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
     return run_calls(p, fresh);
 }
 
-// The first run of a kind goes call by call; a device that captures replays one graph from then on. The run that writes
-// gradients, a step's first, contains the deferred calls; other runs wait for them.
+// Runs the program as captured graphs. The first run of a kind goes call by call; a device that captures replays one
+// graph from then on. The run that writes gradients, a step's first, contains the deferred calls; other runs wait for
+// them.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
     if (b->capture_begin == NULL || p->hook != NULL || p->device->tracer != NULL || p->params->whole != NULL)
@@ -286,7 +289,7 @@ static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
         *r = now;
         return flush_and_run(p, fresh);
     }
-    mz_deferred *deferred = mz_deferred_take(p->device); // the graph runs them
+    mz_deferred *deferred = mz_deferred_take(p->device); // the graph contains them
     if (r->graph == NULL) {
         mezzo_status status = record(p, fresh, deferred, r);
         if (status != MEZZO_OK)
@@ -323,7 +326,7 @@ static mezzo_status run(mezzo_program *p, const mezzo_scaler *scaler, uint64_t s
     MEZZO_TRY(prepare(p, scaler, seed, step));
     if (p->options.forward_only)
         return run_recorded(p, false);
-    if (!fresh || (p->params->scattered && p->c.plan.gradients == 0)) // shards are added to
+    if (!fresh || (p->params->scattered && p->c.plan.gradients == 0)) // the run adds to the shards
         MEZZO_TRY(mz_params_settle(p->params));
     mz_program_wrote_gradients(p);
     return run_recorded(p, fresh);
@@ -337,7 +340,7 @@ mezzo_status mezzo_program_run(mezzo_program *p, const mezzo_scaler *scaler, uin
     return status;
 }
 
-// --- calls after it -----------------------------------------------------------------------------------------------
+// --- calls after the program's own ----------------------------------------------------------------------------------
 mezzo_status mz_program_run_last(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     p->finishing = true;
     mezzo_status status = run(p, scaler, seed, step);
@@ -352,7 +355,7 @@ size_t mz_program_last_writer(const mezzo_program *p, const void *from, const vo
         mz_span spans[MZ_SPANS];
         const mz_traffic call = mz_traffic_of(&p->c.calls[i], spans);
         if (mz_traffic_depends(&looked, &call))
-            return p->pairs[i] != NULL ? i + 1 : i; // a pair is done with its second call
+            return p->pairs[i] != NULL ? i + 1 : i; // a pair is finished with its second call
     }
     return p->c.n_calls - 1;
 }

@@ -1,13 +1,14 @@
-// Finds the sample of a batch that a bad value belongs to: follows rows of inputs through the ops that keep them in
+// Finds the sample of a batch that a bad value belongs to: it follows rows of inputs through the ops that keep them in
 // order.
 #include <math.h>
 #include <stdlib.h>
 
 #include "runtime/program.h"
 
-// Rows of a value, along its first dimension, that one sample has, and the row of the whole batch with which it begins.
+// Holds the rows of a value, along its first dimension, that one sample has, and the row of the whole batch where they
+// begin.
 typedef struct by_samples {
-    int64_t rows, first; // rows 0: they are in no such order
+    int64_t rows, first; // rows 0: the value has no order of samples
 } by_samples;
 
 static int64_t length(const mz_shape *s) {
@@ -21,7 +22,7 @@ static int64_t batch_of(const mezzo_graph *g) {
     return 0;
 }
 
-// A view of rows begins where its bytes do.
+// Finds the samples of a view: its rows begin where its bytes do.
 static by_samples view_of(const mezzo_graph *g, const by_samples *of, int value) {
     const mz_value *v = &g->values[value];
     if (of[value].rows > 0 || v->alias < 0 || of[v->alias].rows == 0)
@@ -39,7 +40,7 @@ static bool rearranges(mz_op op) {
            op == MZ_OP_grouped_linear_dx || op == MZ_OP_sum || op == MZ_OP_mean;
 }
 
-// Ops that give rows another shape, but not another order.
+// Returns whether an op gives rows another shape in the same order.
 static bool regroups(mz_op op) {
     return op == MZ_OP_reshape || op == MZ_OP_embedding || op == MZ_OP_layernorm || op == MZ_OP_rmsnorm ||
            op == MZ_OP_route || op == MZ_OP_combine || op == MZ_OP_combine_dw;
@@ -89,7 +90,7 @@ static bool is_bad(double x, float limit) {
     return !isfinite(x) || (limit > 0 && fabs(x) > (double)limit);
 }
 
-// The first bad element of a tensor that stands on the host as it is stored; its count: none.
+// Finds the first bad element of a tensor that lies on the host as it is stored; the element count: none.
 static mezzo_status first_bad(const mz_tensor *t, const char *host, float limit, int64_t *out) {
     enum { BLOCK = 1024 };
     const int64_t n = mz_shape_count(&t->shape);
@@ -137,7 +138,7 @@ mezzo_status mz_program_sample(mezzo_program *p, size_t call, float limit, int64
     *sample = -1;
     mezzo_status status = follow_rows(g, &of);
     for (int k = 0; k < n->n_out + n->n_in && *sample < 0 && status == MEZZO_OK;
-         ++k) { // inputs where outputs do not show it
+         ++k) { // inputs, where outputs have no bad number or no order
         const int v = k < n->n_out ? n->out[k] : n->in[k - n->n_out];
         const by_samples rows = v >= 0 ? view_of(g, of, v) : (by_samples){0};
         if (rows.rows > 0)

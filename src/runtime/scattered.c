@@ -1,4 +1,4 @@
-// Gradients in shards: finds the last writer of each region, and how long whole gradients live in the arena.
+// Handles gradients in shards: finds the last writer of each region, and how long whole gradients live in the arena.
 #include "runtime/program.h"
 
 int mz_gradient_of(const mezzo_graph *g, int value) {
@@ -10,7 +10,7 @@ int mz_gradient_of(const mezzo_graph *g, int value) {
     return mz_stored_count(&v->shape, &v->storage) == mz_stored_count(&root->shape, &root->storage) ? root->param : -2;
 }
 
-// The last node that writes each parameter's gradient; -1: none.
+// Finds the last node that writes each parameter's gradient; -1: none.
 static mezzo_status last_writers(const mezzo_graph *g, int **out) {
     *out = mz_alloc(g->n_params + 1, sizeof **out);
     if (*out == NULL)
@@ -26,7 +26,7 @@ static mezzo_status last_writers(const mezzo_graph *g, int **out) {
     return MEZZO_OK;
 }
 
-// The node after which a region's gradients are finished; -1: no node writes any.
+// Returns the node after which a region's gradients are finished; -1: no node writes any.
 static int region_writer(const mezzo_params *params, const mezzo_graph *g, const int *writers,
                          const mz_region *region) {
     int last = -1;
@@ -38,7 +38,8 @@ static int region_writer(const mezzo_params *params, const mezzo_graph *g, const
     return last;
 }
 
-// A scattered gradient lives until all its regions are summed. A region's shard has memory from its sum on.
+// Finds the lives of scattered gradients. A gradient lives until all its regions are summed, and a region's shard has
+// memory from its sum on.
 static mezzo_status find_sums(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
     size_t from = 0;
     int *writers;

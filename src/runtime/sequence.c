@@ -4,11 +4,11 @@
 struct mz_sequence {
     mezzo_device *device; // borrowed
     mz_call_list calls;
-    mz_deferred deferred;  // pushed at the end of every run
-    mz_call_list previous; // what deferred held before the sequence was cleared, under previous_id
+    mz_deferred deferred;  // pushed at the end of each run
+    mz_call_list previous; // the calls that `deferred` held before the sequence was cleared, under previous_id
     uint64_t previous_id;
     void *graph;
-    bool seen; // has run once by itself: kernels are loaded, so that it can be captured
+    bool seen; // it has run once by itself, so kernels are loaded and it can be captured
 };
 
 bool mz_can_defer(const mezzo_device *device) {
@@ -54,7 +54,7 @@ void mz_sequence_free(mz_sequence *s) {
     mz_free(s);
 }
 
-// Deferred calls that a later call of the sequence depends on run in their place after all.
+// Runs in their place deferred calls that a later call of the sequence depends on.
 static mezzo_status undefer(mz_sequence *s) {
     mz_call_list *list = &s->deferred.list;
     for (size_t i = 0; i < list->n; i++) {
@@ -102,7 +102,7 @@ static mezzo_status run_calls(mz_sequence *s) {
     return MEZZO_OK;
 }
 
-// Where its calls follow from what they touch; all on stream 0 but those that mz_sequence_add_on adds.
+// Orders the calls by the bytes that they touch. All are on stream 0 but those that mz_sequence_add_on adds.
 static mezzo_status make_order(const mz_sequence *s, mz_stream_order *order) {
     const size_t n = s->calls.n;
     mz_traffic *traffic = mz_alloc(n + 1, sizeof *traffic);
@@ -179,7 +179,7 @@ mezzo_status mz_sequence_run(mz_sequence *s) {
     MEZZO_TRY(run_or_launch(s));
     if (s->deferred.list.n == 0)
         return MEZZO_OK;
-    // Programs that hold these calls in a graph know them by their id: the same calls made anew keep theirs.
+    // Programs that hold these calls in a graph know them by their id, so the same calls made again keep it.
     if (s->deferred.id == 0)
         s->deferred.id =
             mz_call_list_equal(&s->deferred.list, &s->previous) ? s->previous_id : ++s->device->deferred_id;

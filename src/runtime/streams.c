@@ -56,7 +56,7 @@ void mz_stream_order_free(mz_stream_order *order) {
 
 mezzo_status mz_stream_order_find(const mz_traffic *traffic, size_t n, mz_stream_order *order) {
     size_t waited[MZ_STREAMS][MZ_STREAMS] = {
-        {0}}; // [stream][other]: the number of calls, from the first, that it has waited for
+        {0}}; // [stream][other]: how many calls of the other stream, from the first, it has waited for
     for (int l = 0; l < MZ_STREAMS; l++)
         order->last[l] = -1;
     for (size_t i = 0; i < n; i++) {

@@ -6,21 +6,21 @@
 #include "backend/backend.h"
 
 typedef struct mz_traced {
-    const mz_call *call, *second; // second: served by the same kernel; NULL: none is
-    const char *kernel;           // its name
-    const char *module, *phase;   // "h.0.mlp.fc", "forward"; "optimizer", "update". They live as long as the program
-    int stream;                   // the stream that it has in a captured step
-    double flops;                 // of both, a multiply-add counting two; 0: not counted
+    const mz_call *call, *second; // `second` is a call that the same kernel runs; NULL: none
+    const char *kernel;           // the kernel's name
+    const char *module, *phase;   // "h.0.mlp.fc", "forward"; "optimizer", "update". Both live as long as the program
+    int stream;                   // the stream on which it runs in a captured step
+    double flops;                 // operations of both calls, a multiply-add counting two; 0: not counted
 } mz_traced;
 
-// While device->tracer is set, nothing is captured: every call runs by itself, between begin and end.
+// While device->tracer is set, the device captures nothing: each call runs by itself, between begin and end.
 typedef struct mz_tracer mz_tracer;
 struct mz_tracer {
     mezzo_status (*begin)(mz_tracer *tracer, const mz_traced *what);
     mezzo_status (*end)(mz_tracer *tracer);
 };
 
-// A call outside of programs.
+// Runs a call outside of programs, and traces it.
 static inline mezzo_status mz_traced_run(mezzo_device *device, const mz_kernel *kernel, const mz_call *call,
                                          const char *module, const char *phase, int stream) {
     mz_tracer *t = device->tracer;
@@ -33,7 +33,8 @@ static inline mezzo_status mz_traced_run(mezzo_device *device, const mz_kernel *
     return ran != MEZZO_OK ? ran : ended;
 }
 
-// Bytes that a call must bring from memory and back, each tensor once; of a table that rows are taken from, the rows.
+// Returns the bytes that a call must move from and to memory, each tensor once; of a table that rows are read from,
+// those rows.
 double mz_traced_bytes(const mz_call *call);
 
 #endif

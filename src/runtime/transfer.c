@@ -1,7 +1,8 @@
-// Copies elements of a parameter between the host, where they lie consecutively, and the device, where its layout says.
+// Copies elements of a parameter between the host, where they are consecutive, and the device, where their layout
+// places them.
 #include "runtime/params.h"
 
-// Bytes of the stored elements from the first to the last of `count`, padding between them included.
+// Returns the bytes of the stored elements from the first to the last of `count`, with the padding between them.
 static size_t span_of(const mz_layout *layout, int64_t first, int64_t count, size_t size, int64_t *from) {
     *from = mz_layout_index(layout, first);
     return (size_t)(mz_layout_index(layout, first + count - 1) + 1 - *from) * size;
@@ -32,7 +33,7 @@ mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void
     if (layout->width == 0 || count == 0)
         return device->backend->write(device, (char *)at + (size_t)first * size, values, (size_t)count * size);
     size_t bytes = span_of(layout, first, count, size, &from);
-    char *span = mz_alloc(bytes, 1); // zeros: padding stays what it was
+    char *span = mz_alloc(bytes, 1); // zeros, so that padding keeps its value
     if (span == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int64_t i = 0, n; i < count; i += n) {
